@@ -1,0 +1,64 @@
+"""Range checks of host scalars, in one wording: the rule, the name, the value."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+
+
+def _check(rule: str, holds: Any, values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        try:
+            # `not holds` rather than the opposite comparison, so that NaN fails.
+            good = bool(holds(value))
+        except TypeError:
+            good = False
+        if not good:
+            raise ValueError(f"Expected {name} {rule}, got {name}={value!r}.")
+
+
+def positive(**values: Any) -> None:
+    """Raises ValueError unless every value is finite and > 0."""
+    _check("> 0 and finite", lambda v: v > 0 and math.isfinite(v), values)
+
+
+def non_negative(**values: Any) -> None:
+    """Raises ValueError unless every value is finite and >= 0."""
+    _check(">= 0 and finite", lambda v: v >= 0 and math.isfinite(v), values)
+
+
+def probability(**values: Any) -> None:
+    """Raises ValueError unless every value is in (0, 1]."""
+    _check("in (0, 1]", lambda v: 0 < v <= 1, values)
+
+
+def open_unit(**values: Any) -> None:
+    """Raises ValueError unless every value is in (0, 1): the range of a delta."""
+    _check("in (0, 1)", lambda v: 0 < v < 1, values)
+
+
+def positive_int(**values: Any) -> None:
+    """Raises ValueError unless every value is an integer >= 1."""
+    _check("to be an integer >= 1", lambda v: not isinstance(v, bool) and v == int(v) and v >= 1, values)
+
+
+def non_negative_int(**values: Any) -> None:
+    """Raises ValueError unless every value is an integer >= 0."""
+    _check("to be an integer >= 0", lambda v: not isinstance(v, bool) and v == int(v) and v >= 0, values)
+
+
+def one_of(choices: Iterable[Any], **values: Any) -> None:
+    """Raises ValueError unless every value is among `choices`."""
+    choices = list(choices)
+    _check(f"to be one of {choices}", lambda v: v in choices, values)
+
+
+def typed_key(**keys: Any) -> None:
+    """Raises ValueError unless every value is a typed PRNG key (`jax.random.key`)."""
+    for name, key in keys.items():
+        if not (hasattr(key, "dtype") and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)):
+            shown = getattr(key, "dtype", type(key).__name__)
+            raise ValueError(
+                f"Expected {name} to be a typed PRNG key (jax.random.key), got {name} of type {shown}."
+            )

@@ -1,0 +1,1 @@
+"""Turns privacy events into epsilon. Pure functions in float64, thin host objects on top."""

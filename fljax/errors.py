@@ -1,0 +1,17 @@
+"""Errors that a caller may want to catch by name."""
+
+
+class PrivacyPreconditionError(ValueError):
+    """A bound was asked for outside the conditions under which it is proved."""
+
+
+class NoGuaranteeError(ValueError):
+    """A combination of mechanisms for which no privacy guarantee exists."""
+
+
+class UnsupportedEventError(ValueError):
+    """An accountant met an (event, relation, method) it has no bound for."""
+
+
+class SensitivityError(AssertionError):
+    """A replay on neighbouring inputs moved the output by more than was declared."""

@@ -1,0 +1,1 @@
+"""What one client does with its own examples."""

@@ -1,0 +1,1 @@
+"""Flax models named in the papers, and the functional view of any flax module."""

@@ -1,0 +1,1 @@
+"""One thin file per published scheme: Config, make, event."""

@@ -1,0 +1,1 @@
+"""How the server turns uploads into the next model."""

@@ -1,0 +1,1 @@
+"""The host loop: feeds data, checkpoints, reports."""

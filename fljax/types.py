@@ -1,0 +1,14 @@
+"""Names for what travels along the road. Aliases only, no logic."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+PyTree = Any
+Params = Any  # a pytree of floating arrays, D numbers in all
+Example = Any  # a pytree, one example, no batch axis
+Batch = Any  # a pytree of arrays with a leading axis B
+ClientUpdate = Params  # server_params - client_params: points like a gradient
+Key = jax.Array  # typed PRNG key, `[]`
+LossFn = Callable[[Params, Example], jax.Array]  # loss(params, example) -> scalar

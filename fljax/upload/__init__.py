@@ -1,0 +1,1 @@
+"""What is added to an update before the server may see it."""
