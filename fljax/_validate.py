@@ -59,6 +59,4 @@ def typed_key(**keys: Any) -> None:
     for name, key in keys.items():
         if not (hasattr(key, "dtype") and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)):
             shown = getattr(key, "dtype", type(key).__name__)
-            raise ValueError(
-                f"Expected {name} to be a typed PRNG key (jax.random.key), got {name} of type {shown}."
-            )
+            raise ValueError(f"Expected {name} to be a typed PRNG key (jax.random.key), got {name} of type {shown}.")

@@ -67,6 +67,4 @@ def test_fljax_imports_follow_the_road(path):
 def test_kernels_import_only_jax_and_numpy(path):
     for name in imports(path):
         top = name.split(".")[0]
-        assert top in {"jax", "numpy", "fljax_kernels", ""} or top in sys.stdlib_module_names, (
-            f"{path} imports {name}"
-        )
+        assert top in {"jax", "numpy", "fljax_kernels", ""} or top in sys.stdlib_module_names, f"{path} imports {name}"
