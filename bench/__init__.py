@@ -1,0 +1,1 @@
+"""Measurements, one file per question. `python -m bench` runs them all quickly; see README.md."""

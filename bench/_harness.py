@@ -1,0 +1,241 @@
+"""The one way this project measures: compile apart, run interleaved, report ratios, write JSON.
+
+A bench script builds rows and hands them to `write`:
+
+    step = compile_step(private_gradient, params, batch)        # trace and compile seconds, XLA temp memory
+    check("norm of the clipped sum", actual, expected, rtol=1e-4)      # before any timing
+    timings = interleaved({"ours": step.run, "non_private": base.run}, repeats=7)
+    rows = [{"case": "mlp", "peer": name, **timing.row()} for name, timing in timings.items()]
+    write("per_example", rows, note="what this run is")
+
+Machines are shared and noisy, so all cases of a comparison run in turn inside one process, each round in a rotated
+order; compare `paired_ratio` and `min_ms`, not medians of different runs. A failed case is a row with an `error`,
+never a NaN and never left out.
+"""
+
+import datetime
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+ROOT = pathlib.Path(__file__).parents[1]
+RESULTS = ROOT / "bench" / "results"
+MEBI = 2**20
+
+
+class Step(NamedTuple):
+    """A compiled function with its arguments bound.
+
+    run: `() -> output`, not yet blocked on. trace_s, compile_s: seconds. temp_bytes: XLA's scratch memory, without
+    arguments and results (-1 where the backend does not say). flops: XLA's own count, -1 where it does not say.
+    text: the optimised program.
+    """
+
+    run: Callable[[], Any]
+    trace_s: float
+    compile_s: float
+    temp_bytes: int
+    flops: float
+    text: str
+
+    def row(self) -> dict[str, Any]:
+        """What goes into the JSON."""
+        return {
+            "trace_s": round(self.trace_s, 3),
+            "compile_s": round(self.compile_s, 3),
+            "temp_mib": round(self.temp_bytes / MEBI, 2) if self.temp_bytes >= 0 else None,
+            "gflops": round(self.flops / 1e9, 3) if self.flops >= 0 else None,
+        }
+
+
+class Timing(NamedTuple):
+    """Milliseconds per call of one case, one number per round."""
+
+    milliseconds: tuple[float, ...]
+
+    @property
+    def median_ms(self) -> float:
+        """Median over the rounds."""
+        return statistics.median(self.milliseconds)
+
+    @property
+    def min_ms(self) -> float:
+        """The least disturbed round."""
+        return min(self.milliseconds)
+
+    @property
+    def spread(self) -> float:
+        """(max - min) / median: above 0.3 the machine was busy, trust `min_ms`."""
+        return (max(self.milliseconds) - min(self.milliseconds)) / self.median_ms
+
+    def row(self) -> dict[str, Any]:
+        """What goes into the JSON."""
+        return {
+            "median_ms": round(self.median_ms, 3),
+            "min_ms": round(self.min_ms, 3),
+            "spread": round(self.spread, 3),
+            "rounds": len(self.milliseconds),
+        }
+
+
+def compile_step(fun: Callable[..., Any], *args: Any) -> Step:
+    """Traces, lowers and compiles `fun(*args)`; nothing is run. `fun` may already be jitted."""
+    jitted = fun if hasattr(fun, "lower") else jax.jit(fun)
+    start = time.perf_counter()
+    lowered = jitted.lower(*args)
+    traced = time.perf_counter()
+    compiled = lowered.compile()
+    end = time.perf_counter()
+    memory = compiled.memory_analysis()
+    cost = compiled.cost_analysis()
+    cost = cost[0] if isinstance(cost, list) else cost or {}
+    return Step(
+        run=lambda: compiled(*args),
+        trace_s=traced - start,
+        compile_s=end - traced,
+        temp_bytes=int(memory.temp_size_in_bytes) if memory is not None else -1,
+        flops=float(cost.get("flops", -1.0)),
+        text=compiled.as_text() or "",
+    )
+
+
+def _seconds(run: Callable[[], Any], calls: int) -> float:
+    start = time.perf_counter()
+    output = None
+    for _ in range(calls):
+        # Blocking each call keeps at most one result alive, as a training loop does.
+        output = jax.block_until_ready(run())
+    elapsed = time.perf_counter() - start
+    del output
+    return elapsed / calls
+
+
+def interleaved(
+    cases: Mapping[str, Callable[[], Any]], *, repeats: int = 7, least_seconds: float = 0.03, budget_s: float = 60.0
+) -> dict[str, Timing]:
+    """Times every case `repeats` times, one after the other in each round, the order rotated by one each round.
+
+    Args:
+      cases: `() -> output`. Outputs may be JAX arrays (blocked on) or anything else.
+      repeats: rounds. >= 5, or the median says little.
+      least_seconds: a sample repeats its call until it lasts about this long.
+      budget_s: no new round starts after this many seconds, but each case gets at least 3 rounds.
+
+    Returns:
+      One `Timing` a case; `paired_ratio` compares two of them round by round.
+    """
+    if repeats < 5:
+        raise ValueError(f"Expected repeats >= 5, got repeats={repeats}.")
+    names = list(cases)
+    calls = {}
+    for name in names:
+        _seconds(cases[name], 1)  # the first call pays for page faults and thread pools
+        calls[name] = max(1, min(200, round(least_seconds / max(_seconds(cases[name], 1), 1e-6))))
+    samples: dict[str, list[float]] = {name: [] for name in names}
+    start = time.perf_counter()
+    for round_index in range(repeats):
+        if round_index >= 3 and time.perf_counter() - start > budget_s:
+            break
+        shift = round_index % len(names)
+        for name in names[shift:] + names[:shift]:
+            samples[name].append(1e3 * _seconds(cases[name], calls[name]))
+    return {name: Timing(tuple(values)) for name, values in samples.items()}
+
+
+def paired_ratio(numerator: Timing, denominator: Timing) -> float:
+    """Median over the rounds of the ratio within one round: a busy minute slows both."""
+    return statistics.median(a / b for a, b in zip(numerator.milliseconds, denominator.milliseconds, strict=True))
+
+
+def l2(tree: Any) -> float:
+    """L2 norm over all leaves, summed in float64 on the host."""
+    leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(tree)]
+    return float(np.sqrt(sum(np.sum(leaf**2) for leaf in leaves)))
+
+
+def distance(actual: Any, expected: Any) -> float:
+    """Relative L2 distance of two trees of arrays, in float64."""
+    difference = jax.tree.map(lambda a, b: np.asarray(a, np.float64) - np.asarray(b, np.float64), actual, expected)
+    return l2(difference) / max(l2(expected), 1e-30)
+
+
+def check(what: str, actual: Any, expected: Any, *, rtol: float) -> float:
+    """Relative L2 distance of two trees; raises AssertionError above `rtol`, so that no wrong number is timed."""
+    error = distance(actual, expected)
+    if not error <= rtol:
+        raise AssertionError(f"{what}: relative L2 distance {error:.3g} > {rtol:g}")
+    return error
+
+
+def environment() -> dict[str, Any]:
+    """Device, versions, commit and date of this run."""
+    versions = {}
+    packages = ("jax", "jaxlib", "numpy", "flax", "optax", "jax-privacy", "dp-accounting", "fedjax", "torch", "opacus")
+    for package in packages:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = None
+
+    def git(*arguments: str) -> str:
+        out = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+        return out.stdout.strip()
+
+    device = jax.devices()[0]
+    return {
+        "device": device.device_kind if device.platform != "cpu" else _cpu_name(),
+        "platform": device.platform,
+        "num_devices": jax.device_count(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "load_average": [round(x, 2) for x in os.getloadavg()],
+        "python": platform.python_version(),
+        "versions": versions,
+        "commit": git("rev-parse", "HEAD"),
+        "dirty": bool(git("status", "--porcelain", "--untracked-files=no", "--", "fljax", "kernels", "bench")),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "cpu"
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "cpu")
+
+
+def write(name: str, rows: Sequence[Mapping[str, Any]], *, note: str = "") -> pathlib.Path:
+    """Writes `results/<name>-<platform>.json`: the environment and the rows. Overwrites: git keeps the history."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    where = environment()
+    path = RESULTS / f"{name}-{where['platform']}.json"
+    path.write_text(json.dumps({"note": note, "environment": where, "rows": list(rows)}, indent=1) + "\n")
+    return path
+
+
+def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    """The rows as a Markdown table; a row's `error` takes the place of its numbers."""
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    for row in rows:
+        cells = [_cell(row.get(column)) for column in columns]
+        if row.get("error"):
+            cells = [cell or "" for cell in cells]
+            cells[-1] = str(row["error"])
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
