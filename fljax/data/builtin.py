@@ -1,0 +1,70 @@
+"""Real data that needs no download."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fljax import _validate
+
+NAMES = ("digits",)
+TEST_FRACTION = 0.2
+_SPLIT_SEED = 20_240_229  # fixed for good: another value would silently change every published number
+
+
+class Dataset(NamedTuple):
+    """A classification task, on the host.
+
+    train, test: `{"x": float32 [n, height, width, channels] in [0, 1], "y": int32 [n]}`.
+    num_classes: labels are in `[0, num_classes)`.
+    name: what `load` was asked for.
+    """
+
+    train: dict[str, np.ndarray]
+    test: dict[str, np.ndarray]
+    num_classes: int
+    name: str
+
+
+def stratified_split(
+    labels: np.ndarray, test_fraction: float, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Indices `(train, test)`, each sorted: of every class, `round(test_fraction * its examples)` are held out."""
+    _validate.open_unit(test_fraction=test_fraction)
+    held_out = []
+    for label in np.unique(labels):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        held_out.append(members[: round(test_fraction * members.size)])
+    test = np.sort(np.concatenate(held_out))
+    return np.setdiff1d(np.arange(labels.size), test), test
+
+
+def _digits() -> tuple[np.ndarray, np.ndarray, int]:
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as reason:
+        raise ImportError(
+            "The digits come with scikit-learn, which is not installed: pip install 'fljax[sim]'."
+        ) from reason
+    raw: Any = load_digits()
+    # Pixels are counts 0..16 of set points in 4 x 4 blocks of the scanned bitmap.
+    return (raw.images / 16.0)[..., None].astype(np.float32), raw.target.astype(np.int32), 10
+
+
+def load(name: str) -> Dataset:
+    """Loads a builtin dataset with its fixed split into train and test.
+
+    Args:
+      name: "digits": 1,797 handwritten digits, 8 x 8 grey values, 10 classes (UCI "Optical Recognition of
+        Handwritten Digits", as bundled with scikit-learn).
+
+    Returns:
+      A `Dataset`. A fifth of every class is held out by a fixed random rule, the same on every machine.
+
+    Raises:
+      ValueError: unknown name.
+      ImportError: scikit-learn is not installed (extra `sim`).
+    """
+    _validate.one_of(NAMES, name=name)
+    x, y, num_classes = _digits()
+    train, test = stratified_split(y, TEST_FRACTION, np.random.Generator(np.random.PCG64(_SPLIT_SEED)))
+    return Dataset({"x": x[train], "y": y[train]}, {"x": x[test], "y": y[test]}, num_classes, name)

@@ -1,0 +1,66 @@
+"""Host checks of data, before anything is traced."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def _first_bad_row(bad: np.ndarray) -> int:
+    return int(np.flatnonzero(bad.reshape(bad.shape[0], -1).any(axis=1))[0])
+
+
+def check_examples(examples: Any, *, num_classes: int | None = None, name: str = "examples") -> int:
+    """Refuses data that a private run must not start with. Reads every value: call it once, on the host.
+
+    Rules: at least one array; all arrays share a leading axis of length >= 1; floating values are finite; where
+    `num_classes` is given, `examples["y"]` holds integers in `[0, num_classes)`.
+
+    Args:
+      examples: a pytree of arrays `[M, ...]`.
+      num_classes: how many labels there are, or None where `examples` has no labels.
+      name: what the caller's argument is called; errors use it.
+
+    Returns:
+      M.
+
+    Raises:
+      ValueError: a rule is broken; one line with the name of the array, the first bad row and its value, the rule.
+    """
+    leaves = [
+        (name + jax.tree_util.keystr(path), np.asarray(leaf))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(examples)
+    ]
+    if not leaves:
+        raise ValueError(f"Expected {name} to hold at least one array, got {name}={examples!r}.")
+    for leaf_name, leaf in leaves:
+        if leaf.ndim == 0:
+            raise ValueError(f"Expected {leaf_name} to have a leading axis of examples, got a scalar {leaf!r}.")
+    first_name, first = leaves[0]
+    if not first.shape[0]:
+        raise ValueError(f"Expected {first_name} to hold at least one example, got shape {first.shape}.")
+    for leaf_name, leaf in leaves:
+        if leaf.shape[0] != first.shape[0]:
+            raise ValueError(
+                f"Expected {leaf_name} to have as many rows as {first_name} ({first.shape[0]}), got {leaf.shape[0]}."
+            )
+        if jax.dtypes.issubdtype(leaf.dtype, np.inexact):
+            bad = ~np.isfinite(leaf)
+            if bad.any():
+                row = _first_bad_row(bad)
+                value = leaf[row][bad[row]].flat[0] if leaf.ndim > 1 else leaf[row]
+                raise ValueError(f"Expected {leaf_name} to be finite, got {value} in row {row}.")
+    if num_classes is not None:
+        _check_labels(examples, num_classes, name)
+    return int(first.shape[0])
+
+
+def _check_labels(examples: Any, num_classes: int, name: str) -> None:
+    labels = np.asarray(examples["y"])
+    if labels.dtype.kind not in "iu":
+        raise ValueError(f"Expected {name}['y'] to hold integer labels, got dtype {labels.dtype}.")
+    bad = (labels < 0) | (labels >= num_classes)
+    if bad.any():
+        row = _first_bad_row(bad)
+        value = labels[row][bad[row]].flat[0] if labels.ndim > 1 else labels[row]
+        raise ValueError(f"Expected {name}['y'] to be in [0, num_classes={num_classes}), got {value} in row {row}.")

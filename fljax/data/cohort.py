@@ -1,0 +1,54 @@
+"""The data of all clients, and the view of it that one round sees."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fljax.types import Batch
+
+
+class ClientData(NamedTuple):
+    """All clients. Examples are stored once; a client is a row of indices into them.
+
+    examples: a pytree of arrays `[M, ...]`.
+    indices: int32 `[num_clients, N]`, rows of `examples`; -1 is padding and stands at the end of a row.
+    """
+
+    examples: Batch
+    indices: jax.Array
+
+
+class Cohort(NamedTuple):
+    """The clients of one round, at a static capacity C.
+
+    examples: a pytree of arrays `[M, ...]`, not copied from the `ClientData`.
+    indices: int32 `[C, N]`, rows of `examples`; -1 is padding, and a row of an absent client is all -1.
+    client_ids: int32 `[C]`; -1 where there is no client.
+    """
+
+    examples: Batch
+    indices: jax.Array
+    client_ids: jax.Array
+
+
+def cohort(client_data: ClientData, client_ids: jax.Array) -> Cohort:
+    """The clients named by `client_ids`, in that order. Works under jit; shapes depend on shapes only.
+
+    Args:
+      client_data: all clients.
+      client_ids: integers `[C]`. -1 means that the place stays empty. An id outside `[0, num_clients)` is
+        treated in the same way: clamping it would let one client count twice.
+
+    Returns:
+      A `Cohort` of capacity C. A client named twice counts twice; samplers in `fljax_kernels` name nobody twice.
+    """
+    table = jnp.asarray(client_data.indices, jnp.int32)
+    client_ids = jnp.asarray(client_ids).astype(jnp.int32)
+    present = (client_ids >= 0) & (client_ids < table.shape[0])
+    rows = table[jnp.where(present, client_ids, 0)]
+    return Cohort(
+        examples=client_data.examples,
+        indices=jnp.where(present[:, None], rows, -1),
+        client_ids=jnp.where(present, client_ids, -1),
+    )
