@@ -179,7 +179,7 @@ def check(what: str, actual: Any, expected: Any, *, rtol: float) -> float:
 
 def environment() -> dict[str, Any]:
     """Device, versions, commit and date of this run."""
-    versions = {}
+    versions: dict[str, str | None] = {}
     packages = ("jax", "jaxlib", "numpy", "flax", "optax", "jax-privacy", "dp-accounting", "fedjax", "torch", "opacus")
     for package in packages:
         try:
