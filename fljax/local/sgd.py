@@ -1,0 +1,174 @@
+"""Local training: each client of a chunk takes its own steps of stochastic gradient descent from the server's model."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fljax import _validate
+from fljax.types import Batch, ClientUpdate, LossFn, Params
+
+
+class LocalResult(NamedTuple):
+    """update: params-like, server_params - client_params. loss: `[]`, mean over the examples seen in the last epoch."""
+
+    update: ClientUpdate
+    loss: jax.Array
+
+
+def take_examples(examples: Batch, rows: jax.Array) -> Batch:
+    """Rows `[...]` of `examples`; padding (-1) gives zeros, so that no other client's value can reach a gradient."""
+
+    def take(leaf: jax.Array) -> jax.Array:
+        taken = jnp.take(leaf, jnp.maximum(rows, 0), axis=0)
+        present = (rows >= 0).reshape(rows.shape + (1,) * (taken.ndim - rows.ndim))
+        return jnp.where(present, taken, jnp.zeros((), taken.dtype))
+
+    return jax.tree.map(take, examples)
+
+
+def masked_mean_loss(loss: LossFn) -> Callable[[Params, Batch, jax.Array], jax.Array]:
+    """`(params, batch, mask [B]) -> []`: mean loss over the rows where mask is True, 0 where there is none."""
+
+    def mean_loss(params: Params, batch: Batch, mask: jax.Array) -> jax.Array:
+        losses = jax.vmap(loss, in_axes=(None, 0))(params, batch)
+        total = jnp.sum(jnp.where(mask, losses, jnp.zeros((), losses.dtype)))
+        return total / jnp.maximum(1, jnp.sum(mask)).astype(losses.dtype)
+
+    return mean_loss
+
+
+def map_clients(fun: Callable[..., Any], in_axes: Any) -> Callable[..., Any]:
+    """`vmap` over a chunk of clients, except that a chunk of one runs without a client axis.
+
+    XLA on CPU is markedly slower at matrix products that carry a batch axis, even one of length 1.
+    """
+
+    def mapped(*args: Any) -> Any:
+        size = next(jax.tree.leaves(a)[0].shape[0] for a, axis in zip(args, in_axes, strict=True) if axis == 0)
+        if size != 1:
+            return jax.vmap(fun, in_axes=in_axes)(*args)
+        squeezed = [
+            jax.tree.map(lambda leaf: leaf[0], a) if axis == 0 else a for a, axis in zip(args, in_axes, strict=True)
+        ]
+        return jax.tree.map(lambda leaf: leaf[None], fun(*squeezed))
+
+    return mapped
+
+
+def local_sgd(
+    loss: LossFn, *, learning_rate: float, batch_size: int, num_epochs: int
+) -> Callable[[Params, Batch, jax.Array, jax.Array], LocalResult]:
+    """Plain SGD on each client's examples, reshuffled every epoch, with as many steps as the client's data needs.
+
+    Nothing here is private: clip the update before anything leaves the client.
+
+    Args:
+      loss: `loss(params, example) -> []`.
+      learning_rate: > 0.
+      batch_size: examples a step. The last batch of an epoch may be smaller; its mean is over what it holds.
+      num_epochs: passes over the client's examples.
+
+    Returns:
+      `fun(params, examples, indices, keys) -> LocalResult` with a leading axis K, one row for each client of a chunk:
+      `examples` is a pool `[M, ...]` that clients share, `indices` `[K, N]` each client's rows of it with -1 as padding,
+      `keys` `[K]` typed. A client without examples returns a zero update.
+
+    Raises:
+      ValueError: an argument is out of range.
+
+    Source: McMahan et al. (2017), "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+      arXiv:1602.05629, Algorithm 1, ClientUpdate.
+    """
+    _validate.positive(learning_rate=learning_rate)
+    _validate.positive_int(batch_size=batch_size, num_epochs=num_epochs)
+    value_and_grad = jax.value_and_grad(masked_mean_loss(loss))
+
+    def shuffled(indices: jax.Array, key: jax.Array) -> jax.Array:
+        """Random order of the real rows, padding last, padded to whole batches: `[S, batch_size]`."""
+        (capacity,) = indices.shape
+        position = jnp.where(indices >= 0, jax.random.uniform(key, (capacity,)), jnp.inf)
+        order = indices[jnp.argsort(position)]
+        return jnp.pad(order, (0, -capacity % batch_size), constant_values=-1).reshape(-1, batch_size)
+
+    def one_step(params: Params, loss_sum: jax.Array, examples: Batch, rows: jax.Array) -> tuple[Params, jax.Array]:
+        mask = rows >= 0
+        value, grads = value_and_grad(params, take_examples(examples, rows), mask)
+        # A batch of padding has gradient zero, so a client that is done does not move.
+        params = jax.tree.map(lambda p, g: p - jnp.asarray(learning_rate, p.dtype) * g, params, grads)
+        return params, loss_sum + value.astype(jnp.float32) * jnp.sum(mask).astype(jnp.float32)
+
+    def fun(params: Params, examples: Batch, indices: jax.Array, keys: jax.Array) -> LocalResult:
+        num_examples = jnp.sum(indices >= 0, axis=1)
+        # The longest client of the chunk decides how many steps run: no step is spent on padding alone.
+        num_steps = (jnp.max(num_examples) + batch_size - 1) // batch_size
+
+        def epoch(e: jax.Array, carry: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
+            client_params, _ = carry
+            batches = jax.vmap(lambda rows, k: shuffled(rows, jax.random.fold_in(k, e)))(indices, keys)
+
+            def step(s: jax.Array, carry: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
+                rows = jax.lax.dynamic_index_in_dim(batches, s, axis=1, keepdims=False)
+                return map_clients(one_step, (0, 0, None, 0))(*carry, examples, rows)
+
+            zeros = jnp.zeros(indices.shape[:1], jnp.float32)
+            return jax.lax.fori_loop(0, num_steps, step, (client_params, zeros))
+
+        start = jax.tree.map(lambda p: jnp.broadcast_to(p, indices.shape[:1] + p.shape), params)
+        zeros = jnp.zeros(indices.shape[:1], jnp.float32)
+        client_params, loss_sum = jax.lax.fori_loop(0, num_epochs, epoch, (start, zeros))
+        update = jax.tree.map(lambda server, client: server[None] - client, params, client_params)
+        return LocalResult(update, loss_sum / jnp.maximum(1, num_examples).astype(jnp.float32))
+
+    return fun
+
+
+def local_gradient(loss: LossFn, *, batch_size: int) -> Callable[[Params, Batch, jax.Array, jax.Array], LocalResult]:
+    """The gradient of the client's mean loss at the server's model, accumulated over batches: FedSGD's client.
+
+    Same arguments and result as `local_sgd`'s function; `keys` is not used, since nothing is drawn.
+
+    Raises:
+      ValueError: `batch_size` is not an integer >= 1.
+
+    Source: McMahan et al. (2017), arXiv:1602.05629, Section 2 (FedSGD).
+    """
+    _validate.positive_int(batch_size=batch_size)
+
+    def loss_sum(params: Params, batch: Batch, mask: jax.Array) -> jax.Array:
+        losses = jax.vmap(loss, in_axes=(None, 0))(params, batch)
+        return jnp.sum(jnp.where(mask, losses, jnp.zeros((), losses.dtype)))
+
+    value_and_grad = jax.value_and_grad(loss_sum)
+
+    def one_batch(
+        params: Params, total: Params, value: jax.Array, examples: Batch, rows: jax.Array
+    ) -> tuple[Params, jax.Array]:
+        batch_value, grads = value_and_grad(params, take_examples(examples, rows), rows >= 0)
+        return jax.tree.map(jnp.add, total, grads), value + batch_value.astype(jnp.float32)
+
+    def fun(params: Params, examples: Batch, indices: jax.Array, keys: jax.Array) -> LocalResult:
+        del keys
+        num_clients, capacity = indices.shape
+        num_examples = jnp.sum(indices >= 0, axis=1)
+        # Real rows first, so that the loop below may end early.
+        order = jnp.take_along_axis(indices, jnp.argsort(indices < 0, axis=1, stable=True), axis=1)
+        batches = jnp.pad(order, ((0, 0), (0, -capacity % batch_size)), constant_values=-1)
+        batches = batches.reshape(num_clients, -1, batch_size)
+
+        def step(s: jax.Array, carry: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
+            rows = jax.lax.dynamic_index_in_dim(batches, s, axis=1, keepdims=False)
+            return map_clients(one_batch, (None, 0, 0, None, 0))(params, *carry, examples, rows)
+
+        zero = jax.tree.map(lambda p: jnp.zeros((num_clients, *p.shape), p.dtype), params)
+        num_steps = (jnp.max(num_examples) + batch_size - 1) // batch_size
+        total, value = jax.lax.fori_loop(0, num_steps, step, (zero, jnp.zeros((num_clients,), jnp.float32)))
+        count = jnp.maximum(1, num_examples).astype(jnp.float32)
+
+        def mean(leaf: jax.Array) -> jax.Array:
+            return leaf / count.reshape((-1,) + (1,) * (leaf.ndim - 1)).astype(leaf.dtype)
+
+        return LocalResult(jax.tree.map(mean, total), value / count)
+
+    return fun

@@ -1,0 +1,99 @@
+"""The server: adds up what the clients of a cohort send, chunk by chunk, and takes one optimizer step."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fljax import _validate
+from fljax.types import Params, PyTree
+
+
+class ServerState(NamedTuple):
+    """params; opt_state of the server's optimizer; round: int32 `[]`, rounds done."""
+
+    params: Params
+    opt_state: Any
+    round: jax.Array
+
+
+def init(params: Params, server_optimizer: optax.GradientTransformation) -> ServerState:
+    """The state before the first round."""
+    return ServerState(params, server_optimizer.init(params), jnp.zeros((), jnp.int32))
+
+
+def step(
+    state: ServerState, update_sum: Params, *, divisor: float, server_optimizer: optax.GradientTransformation
+) -> ServerState:
+    """One step of the server's optimizer along `update_sum / divisor`, which it takes for a gradient.
+
+    Guarantee: post-processing only. `divisor` must be a public constant (the expected cohort size, never the true one),
+    otherwise the step leaks how many clients took part.
+
+    Raises:
+      ValueError: `divisor` is not > 0 and finite.
+    """
+    _validate.positive(divisor=divisor)
+    mean = jax.tree.map(lambda leaf: leaf / jnp.asarray(divisor, leaf.dtype), update_sum)
+    updates, opt_state = server_optimizer.update(mean, state.opt_state, state.params)
+    return ServerState(optax.apply_updates(state.params, updates), opt_state, state.round + 1)
+
+
+def sum_in_chunks(
+    chunk_fun: Callable[[PyTree, jax.Array], PyTree], clients: PyTree, present: jax.Array, *, chunk_size: int
+) -> PyTree:
+    """Adds up `chunk_fun(chunk, present)` over chunks of clients, in cohort order, holding one chunk at a time.
+
+    The result does not depend on `chunk_size` beyond the order of float additions. Chunks behind the last present
+    client are not run, so a cohort of fixed capacity costs what its present clients cost, without recompiling.
+
+    Args:
+      chunk_fun: `(chunk of clients [K, ...], present [K]) -> tree`, already summed over the chunk's present clients.
+      clients: tree of arrays `[C, ...]`.
+      present: bool `[C]`.
+      chunk_size: K, >= 1.
+
+    Returns:
+      a tree like `chunk_fun`'s result.
+
+    Raises:
+      ValueError: `chunk_size` is not an integer >= 1, or the cohort has no slot (C = 0).
+    """
+    _validate.positive_int(chunk_size=chunk_size)
+    (capacity,) = present.shape
+    if capacity == 0:
+        raise ValueError("Expected a cohort with at least one client slot, got present of shape (0,).")
+    chunk_size = min(chunk_size, capacity)
+    pad = -capacity % chunk_size
+
+    def chunked(leaf: jax.Array) -> jax.Array:
+        # Repeats real rows rather than inventing zeros: keys cannot be zero, and `present` masks the copies.
+        rows = jnp.concatenate([leaf, leaf[:pad]]) if pad else leaf
+        return rows.reshape(-1, chunk_size, *leaf.shape[1:])
+
+    chunks = jax.tree.map(chunked, clients)
+    present_chunks = jnp.pad(present, (0, pad)).reshape(-1, chunk_size)
+    last = jnp.max(jnp.where(present, jnp.arange(1, capacity + 1), 0))
+
+    def take(i: jax.Array | int) -> tuple[PyTree, jax.Array]:
+        return jax.tree.map(lambda leaf: leaf[i], chunks), present_chunks[i]
+
+    def body(i: jax.Array, total: PyTree) -> PyTree:
+        return jax.tree.map(jnp.add, total, chunk_fun(*take(i)))
+
+    like = jax.eval_shape(lambda: chunk_fun(*take(0)))
+    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
+    return jax.lax.fori_loop(0, (last + chunk_size - 1) // chunk_size, body, zero)
+
+
+def default_chunk_size(num_params: int, backend: str | None = None) -> int:
+    """How many clients a chunk vmaps: on a CPU as many small models as fit its cache, elsewhere up to 64.
+
+    Measured in `bench/round.py`: a CPU is fastest with one client at a time as soon as a model outgrows the cache.
+    """
+    _validate.positive_int(num_params=num_params)
+    if (backend or jax.default_backend()) == "cpu":
+        return int(min(32, max(1, 2**14 // num_params)))
+    return 64

@@ -1,0 +1,119 @@
+"""Local SGD and the local gradient against closed forms written in float64 NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fljax.local import sgd
+
+
+def linear_loss(params, example):
+    """Its gradient is the example itself, whatever the parameters."""
+    return jnp.dot(params["w"], example["x"])
+
+
+def squared_loss(params, example):
+    return 0.5 * jnp.square(jnp.dot(params["w"], example["x"]) - example["y"])
+
+
+def ragged(num_clients=4, capacity=7, dim=3, seed=0):
+    rng = np.random.default_rng(seed)
+    sizes = [capacity, 1, 0, 4][:num_clients]
+    indices = np.full((num_clients, capacity), -1, np.int32)
+    start = 0
+    for row, size in zip(indices, sizes, strict=True):
+        row[:size] = np.arange(start, start + size)
+        start += size
+    x = rng.normal(size=(start, dim)).astype(np.float32)
+    y = rng.normal(size=start).astype(np.float32)
+    return {"x": jnp.asarray(x), "y": jnp.asarray(y)}, jnp.asarray(indices), sizes
+
+
+def squared_gradient_float64(w, x, y):
+    return ((x @ w - y)[:, None] * x).mean(axis=0)
+
+
+def test_full_batch_steps_are_gradient_descent(key):
+    examples, indices, sizes = ragged()
+    params = {"w": jnp.array([0.5, -1.0, 2.0])}
+    fun = sgd.local_sgd(squared_loss, learning_rate=0.1, batch_size=16, num_epochs=3)
+    result = jax.jit(fun)(params, examples, indices, jax.random.split(key, 4))
+    for client, size in enumerate(sizes):
+        rows = np.asarray(indices)[client, :size]
+        x, y = (np.asarray(examples[name], np.float64)[rows] for name in ("x", "y"))
+        w = np.asarray(params["w"], np.float64)
+        for _ in range(3 if size else 0):
+            last_loss = 0.5 * np.mean((x @ w - y) ** 2)
+            w = w - 0.1 * squared_gradient_float64(w, x, y)
+        # 3 steps on values of order 10: a few float32 roundings.
+        np.testing.assert_allclose(result.update["w"][client], np.asarray(params["w"]) - w, rtol=1e-5, atol=5e-6)
+        np.testing.assert_allclose(result.loss[client], last_loss if size else 0.0, rtol=1e-5, atol=1e-6)
+
+
+def test_an_epoch_visits_every_example_once_in_random_order(key):
+    capacity, batch_size = 7, 3
+    examples = {"x": jnp.eye(capacity)}
+    indices = jnp.arange(capacity, dtype=jnp.int32)[None]
+    params = {"w": jnp.zeros(capacity)}
+    fun = jax.jit(sgd.local_sgd(linear_loss, learning_rate=1.0, batch_size=batch_size, num_epochs=1))
+    last = []
+    for k in jax.random.split(key, 40):
+        update = np.asarray(fun(params, examples, indices, k[None]).update["w"][0])
+        # Two batches of 3 weigh 1/3 an example, the last batch of one weighs 1.
+        np.testing.assert_allclose(np.sort(update), [1 / 3] * 6 + [1.0], rtol=1e-6)
+        last.append(int(np.argmax(update)))
+    # 40 draws from 7 places: P(some two places never come last) < 21 * (5/7)^40 < 1e-4.
+    assert len(set(last)) >= 6
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: sgd.local_sgd(squared_loss, learning_rate=0.05, batch_size=2, num_epochs=2),
+        lambda: sgd.local_gradient(squared_loss, batch_size=2),
+    ],
+)
+def test_side_by_side_clients_do_what_each_does_alone(make, key):
+    examples, indices, _ = ragged()
+    params = {"w": jnp.array([0.5, -1.0, 2.0])}
+    keys = jax.random.split(key, 4)
+    together = jax.jit(make())(params, examples, indices, keys)
+    for client in range(4):
+        alone = jax.jit(make())(params, examples, indices[client : client + 1], keys[client : client + 1])
+        np.testing.assert_allclose(alone.update["w"][0], together.update["w"][client], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(alone.loss[0], together.loss[client], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 50])
+def test_local_gradient_is_the_mean_gradient_for_any_batch_size(batch_size, key):
+    examples, indices, sizes = ragged()
+    params = {"w": jnp.array([0.5, -1.0, 2.0])}
+    fun = jax.jit(sgd.local_gradient(squared_loss, batch_size=batch_size))
+    result = fun(params, examples, indices, jax.random.split(key, 4))
+    for client, size in enumerate(sizes):
+        rows = np.asarray(indices)[client, :size]
+        x, y = (np.asarray(examples[name], np.float64)[rows] for name in ("x", "y"))
+        exact = squared_gradient_float64(np.asarray(params["w"], np.float64), x, y) if size else np.zeros(3)
+        np.testing.assert_allclose(result.update["w"][client], exact, rtol=1e-5, atol=1e-6)
+
+
+def test_a_broken_record_of_another_client_reaches_nobody(key):
+    examples, indices, _ = ragged()
+    examples = {**examples, "x": examples["x"].at[0].set(jnp.nan)}  # row 0 is what padding would read
+    params = {"w": jnp.ones(3)}
+    for fun in (
+        sgd.local_sgd(squared_loss, learning_rate=0.1, batch_size=2, num_epochs=1),
+        sgd.local_gradient(squared_loss, batch_size=2),
+    ):
+        key, used = jax.random.split(key)
+        update = jax.jit(fun)(params, examples, indices, jax.random.split(used, 4)).update["w"]
+        assert not np.isfinite(update[0]).all()
+        assert np.isfinite(update[1:]).all()
+
+
+@pytest.mark.parametrize(("name", "value"), [("learning_rate", 0.0), ("batch_size", 0), ("num_epochs", 0)])
+def test_a_number_out_of_range_is_named(name, value):
+    good = {"learning_rate": 0.1, "batch_size": 2, "num_epochs": 1}
+    with pytest.raises(ValueError, match=f"{name}={value}"):
+        sgd.local_sgd(squared_loss, **{**good, name: value})
