@@ -71,7 +71,7 @@ def local_sgd(
       num_epochs: passes over the client's examples.
 
     Returns:
-      `fun(params, examples, indices, keys) -> LocalResult` with a leading axis K, one row for each client of a chunk:
+      `fun(params, examples, indices, keys) -> LocalResult` with a leading axis K, one row a client of the chunk:
       `examples` is a pool `[M, ...]` that clients share, `indices` `[K, N]` each client's rows of it with -1 as padding,
       `keys` `[K]` typed. A client without examples returns a zero update.
 
