@@ -1,0 +1,1 @@
+"""The implicit per-example gradient matrix."""

@@ -1,0 +1,206 @@
+"""per_example_grads: the matrix of per-example gradients, as its products."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fljax_kernels.per_example.batches import (
+    Batch,
+    batch_size,
+    check_mask,
+    flatten_params,
+    make_varying,
+    normal_loss,
+    varying_axes,
+)
+from fljax_kernels.per_example.reference import MaterializedRows
+from fljax_kernels.per_example.streamed import StreamedRows
+
+METHODS = ("auto", "vmap", "microbatch")
+
+Coefficients = jax.Array | Any
+
+
+class PerExampleGrads:
+    """G, `[B, D]`: row i is the gradient of the loss of example i. Never held as such unless you materialize it.
+
+    Made by `per_example_grads(loss)(params, batch)`. All products agree with `vmap(grad(loss))` up to rounding.
+    Under `jit` only what is asked for is computed. Rows with `batch_mask` False are exactly zero, NaN or not,
+    and so is the contribution of a row to `rmatvec` and `weighted_sum` where its coefficient is exactly zero.
+    Norms and sums are accumulated, and returned, in at least float32. Inside `shard_map` every product is of the
+    local rows: add sums over devices with `jax.lax.psum`.
+    """
+
+    def __init__(self, engine: Any, tree: Any, leaves: list[jax.Array], size: int, mask: jax.Array | None):
+        self._engine, self._tree, self._leaves, self._size, self._mask = engine, tree, leaves, size, mask
+
+    @property
+    def batch_size(self) -> int:
+        """B, padding included."""
+        return self._size
+
+    def values(self) -> jax.Array:
+        """Losses `[B]`; 0 where masked."""
+        return self._zero_masked(self._engine.values())
+
+    def aux(self) -> Any:
+        """The second result of a loss with `has_aux=True`, with a leading axis B; masked examples included."""
+        return self._engine.aux()
+
+    def row_norms(self, *, per_leaf: bool = False) -> Any:
+        """||g_i|| `[B]`, or a params-like tree of `[B]`, one norm per parameter array."""
+        return self._norms(self._squares, per_leaf)
+
+    def gram(self, *, per_leaf: bool = False) -> Any:
+        """G G^T `[B, B]`, or a params-like tree of `[B, B]` which adds up to it."""
+        grams = self._engine.grams()
+        if self._mask is not None:
+            keep = self._mask[:, None] & self._mask[None, :]
+            grams = [jnp.where(keep, g, jnp.zeros((), g.dtype)) for g in grams]
+        return self._unflatten(grams) if per_leaf else _total(grams)
+
+    def rmatvec(self, coefficients: Coefficients) -> Any:
+        """sum_i c_i g_i, a params-like tree.
+
+        Args:
+          coefficients: `[B]`, or a params-like tree of `[B]` (one set of coefficients for each parameter array).
+        """
+        return self._unflatten(self._engine.weighted_sums(self._weights(coefficients, self._mask)))
+
+    def weighted_sum(
+        self, coefficient_fn: Callable[..., Coefficients], *per_example: Any, per_leaf: bool = False
+    ) -> tuple[Any, Any]:
+        """(sum_i c_i g_i, norms) with c = coefficient_fn(norms, *per_example): clipping in one pass over the data.
+
+        The same as `row_norms` and then `rmatvec`, but with microbatches the gradients are computed once.
+
+        Args:
+          coefficient_fn: takes norms `[b]` (with per_leaf=True: a params-like tree of `[b]`) and the matching
+            slices of `per_example`; returns what `rmatvec` takes. Must treat examples one by one: b is the size
+            of a microbatch, not B.
+          *per_example: pytrees of arrays with leading axis B, say the weight of each example.
+        """
+        extra = (self._mask, per_example)
+
+        def weigh(squares: list[jax.Array], mine: Any) -> list[jax.Array]:
+            mask, arguments = mine
+            squares = [_zero(s, mask) for s in squares]
+            return self._weights(coefficient_fn(self._norms(squares, per_leaf), *arguments), mask)
+
+        if hasattr(self._engine, "fused_sums"):
+            sums, squares = self._engine.fused_sums(weigh, extra)
+            squares = [_zero(s, self._mask) for s in squares]
+        else:
+            squares = self._squares
+            sums = self._engine.weighted_sums(weigh(squares, extra))
+        return self._unflatten(sums), self._norms(squares, per_leaf)
+
+    def matvec(self, vector: Any) -> jax.Array:
+        """<g_i, v> `[B]` for a params-like tree v."""
+        vectors, tree = jax.tree.flatten(vector)
+        shapes = [jnp.shape(v) for v in vectors]
+        if tree != self._tree or shapes != [leaf.shape for leaf in self._leaves]:
+            raise ValueError(f"Expected vector with the tree and shapes of params, got {tree} with shapes {shapes}.")
+        return self._zero_masked(_total(self._engine.directional([jnp.asarray(v) for v in vectors])))
+
+    def materialize(self) -> Any:
+        """G itself: a params-like tree of `[B, ...]`. B * D numbers."""
+        rows = self._engine.rows()
+        if self._mask is not None:
+            rows = [jnp.where(self._mask.reshape((-1,) + (1,) * (g.ndim - 1)), g, jnp.zeros((), g.dtype)) for g in rows]
+        return self._unflatten(rows)
+
+    def explain(self) -> str:
+        """How G is computed and why, one line per site; bytes and multiply-adds are for the whole batch."""
+        return self._engine.explain()
+
+    @functools.cached_property
+    def _squares(self) -> list[jax.Array]:
+        return [_zero(s, self._mask) for s in self._engine.squared_norms()]
+
+    def _norms(self, squares: list[jax.Array], per_leaf: bool) -> Any:
+        # maximum: a Gram form may round a zero norm to a small negative square.
+        return self._unflatten([_root(s) for s in squares]) if per_leaf else _root(_total(squares))
+
+    def _weights(self, coefficients: Coefficients, mask: jax.Array | None) -> list[jax.Array]:
+        if isinstance(coefficients, jax.Array) or hasattr(coefficients, "__array__"):
+            columns = [jnp.asarray(coefficients)] * len(self._leaves)
+        else:
+            columns, tree = jax.tree.flatten(coefficients)
+            if tree != self._tree:
+                raise ValueError(f"Expected coefficients to be an array or a tree like params, got the tree {tree}.")
+        for c in columns:
+            if jnp.ndim(c) != 1 or not jnp.issubdtype(jnp.result_type(c), jnp.floating):
+                raise ValueError(
+                    f"Expected coefficients of shape ({self._size},) and floating dtype, "
+                    f"got shape {jnp.shape(c)} and dtype {jnp.result_type(c)}."
+                )
+        return [_zero(jnp.asarray(c), mask) for c in columns]
+
+    def _zero_masked(self, rows: jax.Array) -> jax.Array:
+        return _zero(rows, self._mask)
+
+    def _unflatten(self, leaves: list[Any]) -> Any:
+        return jax.tree.unflatten(self._tree, leaves)
+
+
+def per_example_grads(
+    loss: Callable[..., Any], *, method: str = "auto", microbatch_size: int | None = None, has_aux: bool = False
+) -> Callable[..., PerExampleGrads]:
+    """The per-example gradients of any JAX loss, as an implicit matrix.
+
+        G = per_example_grads(loss)(params, batch)
+        clipped_sum, norms = G.weighted_sum(lambda norms: jnp.minimum(1.0, l2_clip_norm / norms))
+
+    Args:
+      loss: (params, example) -> scalar, for ONE example. Written for one example it cannot mix examples: batch
+        statistics of a batch normalisation do not exist here, and with them no per-example gradient would.
+        What must be random per example (dropout keys) is part of the example.
+      method: "vmap" holds the rows; "microbatch" scans over `microbatch_size` examples at a time and holds those
+        rows only; "auto" chooses, and `explain()` says what.
+      microbatch_size: examples at a time. > 0. Needed for "microbatch"; with other methods it streams them.
+      has_aux: the loss returns (scalar, aux).
+
+    Returns:
+      (params, batch, *, batch_mask=None) -> PerExampleGrads. params: pytree of floating point arrays. batch: pytree
+      with leading axis B on every leaf. batch_mask: `[B]` bool, False for padding.
+
+    Raises:
+      ValueError: the loss is not a scalar, a parameter has no gradient, leading axes differ, an option is unknown.
+    """
+    if method not in METHODS:
+        raise ValueError(f"Expected method to be one of {METHODS}, got method={method!r}.")
+    if method == "microbatch" and microbatch_size is None:
+        raise ValueError('Expected microbatch_size > 0 with method="microbatch", got microbatch_size=None.')
+    if microbatch_size is not None and not microbatch_size > 0:
+        raise ValueError(f"Expected microbatch_size > 0, got microbatch_size={microbatch_size}.")
+
+    def grads(params: Any, batch: Any, *, batch_mask: Any = None) -> PerExampleGrads:
+        leaves, tree = flatten_params(params)
+        size = batch_size(batch)
+        mask = check_mask(batch_mask, size)
+        axes = varying_axes(*leaves, *jax.tree.leaves(batch))
+        leaves = [make_varying(leaf, axes) for leaf in leaves]
+        one = normal_loss(loss, tree, has_aux)
+        engine_of = functools.partial(MaterializedRows, one)
+        whole = Batch(leaves, batch, size)
+        engine = engine_of(whole) if microbatch_size is None else StreamedRows(engine_of, whole, microbatch_size)
+        return PerExampleGrads(engine, tree, leaves, size, mask)
+
+    return grads
+
+
+def _zero(rows: jax.Array, mask: jax.Array | None) -> jax.Array:
+    return rows if mask is None else jnp.where(mask, rows, jnp.zeros((), rows.dtype))
+
+
+def _total(parts: list[jax.Array]) -> jax.Array:
+    dtype = functools.reduce(jnp.promote_types, [p.dtype for p in parts])
+    return functools.reduce(jnp.add, [p.astype(dtype) for p in parts])
+
+
+def _root(square: jax.Array) -> jax.Array:
+    return jnp.sqrt(jnp.maximum(square, jnp.zeros((), square.dtype)))

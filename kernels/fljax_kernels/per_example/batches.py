@@ -1,0 +1,113 @@
+"""What an engine is given: parameter leaves, examples, batch size; and the checks that the input is usable."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+
+class Batch(NamedTuple):
+    """leaves: parameter arrays; examples: pytree with leading axis `size`."""
+
+    leaves: list[jax.Array]
+    examples: Any
+    size: int
+
+
+def flatten_params(params: Any) -> tuple[list[jax.Array], Any]:
+    """Leaves as arrays, and the tree. Raises ValueError on a leaf that has no gradient."""
+    paths_and_leaves, tree = jax.tree_util.tree_flatten_with_path(params)
+    if not paths_and_leaves:
+        raise ValueError("Expected params with at least one array, got an empty tree.")
+    leaves = []
+    for path, leaf in paths_and_leaves:
+        array = jnp.asarray(leaf)
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise ValueError(
+                f"Expected params of real floating point, got params{jax.tree_util.keystr(path)} of dtype "
+                f"{array.dtype}: close over what is not trained, or pass it in the batch."
+            )
+        leaves.append(array)
+    return leaves, tree
+
+
+def batch_size(examples: Any) -> int:
+    """The common leading axis. Raises ValueError where there is none."""
+    sizes = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(examples)[0]:
+        if jnp.ndim(leaf) == 0:
+            raise ValueError(
+                f"Expected a leading batch axis on every leaf, got the scalar batch{jax.tree_util.keystr(path)}."
+            )
+        sizes[jax.tree_util.keystr(path)] = jnp.shape(leaf)[0]
+    if not sizes:
+        raise ValueError("Expected a batch with at least one array, got an empty tree.")
+    if len(set(sizes.values())) > 1:
+        shown = ", ".join(f"batch{path}: {size}" for path, size in sizes.items())
+        raise ValueError(f"Expected equal leading axes in batch, got {shown}.")
+    return next(iter(sizes.values()))
+
+
+def normal_loss(loss: Callable[..., Any], tree: Any, has_aux: bool) -> Callable[..., Any]:
+    """loss(leaves, example) -> (scalar, aux), checked while it is traced."""
+
+    def checked(leaves: list[jax.Array], example: Any) -> tuple[jax.Array, Any]:
+        result = loss(jax.tree_util.tree_unflatten(tree, leaves), example)
+        if has_aux:
+            if not (isinstance(result, tuple) and len(result) == 2):
+                raise ValueError(
+                    f"Expected loss to return (scalar, aux) with has_aux=True, got {type(result).__name__}."
+                )
+            value, aux = result
+        else:
+            value, aux = result, None
+        if not isinstance(value, jax.Array | float | int) and not hasattr(value, "dtype"):
+            raise ValueError(
+                f"Expected loss(params, example) to be a scalar, got "
+                f"{type(value).__name__}; has_aux=True allows a pair."
+            )
+        value = jnp.asarray(value)
+        if value.shape != ():
+            raise ValueError(
+                f"Expected loss(params, example) to be a scalar for ONE example, got shape {value.shape}: "
+                "the batch axis is added by per_example_grads."
+            )
+        if not jnp.issubdtype(value.dtype, jnp.floating):
+            raise ValueError(f"Expected loss(params, example) of real floating point, got dtype {value.dtype}.")
+        return value, aux
+
+    return checked
+
+
+def varying_axes(*arrays: Any) -> frozenset[str]:
+    """Mesh axes of an enclosing shard_map along which some array differs."""
+    kinds = (getattr(jax.typeof(x), "manual_axis_type", None) for x in arrays)
+    return frozenset().union(*(kind.varying for kind in kinds if kind is not None))
+
+
+def fresh_keys(tree: Any) -> Any:
+    """The same values, whose PRNG keys may be used once more: another pass draws the same numbers on purpose."""
+
+    def fresh(x: Any) -> Any:
+        return jax.random.clone(x) if jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key) else x
+
+    return jax.tree.map(fresh, tree)
+
+
+def make_varying(x: jax.Array, axes: frozenset[str]) -> jax.Array:
+    """Marks x as different on each device: the gradient of a shared x would be summed over devices."""
+    missing = tuple(sorted(axes - varying_axes(x)))
+    return jax.lax.pcast(x, missing, to="varying") if missing else x
+
+
+def check_mask(batch_mask: Any, size: int) -> jax.Array | None:
+    """`[B]` bool or None."""
+    if batch_mask is None:
+        return None
+    mask = jnp.asarray(batch_mask)
+    if mask.shape != (size,) or mask.dtype != jnp.bool_:
+        raise ValueError(
+            f"Expected batch_mask of shape ({size},) and dtype bool, got shape {mask.shape} and dtype {mask.dtype}."
+        )
+    return mask

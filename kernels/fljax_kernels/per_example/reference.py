@@ -1,0 +1,74 @@
+"""vmap of grad: the rows of G, held. It defines the result of every other method."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fljax_kernels.per_example.batches import Batch
+
+
+def wide(dtype: Any) -> Any:
+    """At least float32: bfloat16 squares and sums lose three digits."""
+    return jnp.promote_types(dtype, jnp.float32)
+
+
+def column(weights: jax.Array, like: jax.Array) -> jax.Array:
+    """`[B]` as `[B, 1, ..., 1]`, to stand beside `like`."""
+    return weights.reshape(weights.shape + (1,) * (like.ndim - weights.ndim))
+
+
+def flat(rows: jax.Array) -> jax.Array:
+    """`[B, ...]` as `[B, n]`, at least float32."""
+    return rows.reshape(rows.shape[0], -1).astype(wide(rows.dtype))
+
+
+def drop_rows(rows: jax.Array, weights: jax.Array) -> jax.Array:
+    """Rows with weight 0 become 0. where, not multiply: NaN * 0 is NaN."""
+    return jnp.where(column(weights != 0, rows), rows, jnp.zeros((), rows.dtype))
+
+
+class MaterializedRows:
+    """The engine that holds `[B, ...]` for each leaf; fine where B times the leaf is small."""
+
+    def __init__(self, loss: Callable[..., Any], batch: Batch):
+        self._loss, self._batch = loss, batch
+
+    @functools.cached_property
+    def _pass(self) -> tuple[Any, list[jax.Array]]:
+        batch = self._batch
+
+        def one(example: Any) -> Any:
+            return jax.value_and_grad(self._loss, has_aux=True)(batch.leaves, example)
+
+        return jax.vmap(one, axis_size=batch.size)(batch.examples)
+
+    def values(self) -> jax.Array:
+        return self._pass[0][0]
+
+    def aux(self) -> Any:
+        return self._pass[0][1]
+
+    def rows(self) -> list[jax.Array]:
+        return self._pass[1]
+
+    def squared_norms(self) -> list[jax.Array]:
+        return [jnp.sum(jnp.square(flat(g)), axis=1) for g in self.rows()]
+
+    def grams(self) -> list[jax.Array]:
+        return [flat(g) @ flat(g).T for g in self.rows()]
+
+    def weighted_sums(self, weights: list[jax.Array]) -> list[jax.Array]:
+        return [
+            jnp.tensordot(c.astype(wide(g.dtype)), drop_rows(g, c).astype(wide(g.dtype)), axes=1)
+            for c, g in zip(weights, self.rows(), strict=True)
+        ]
+
+    def directional(self, vectors: list[jax.Array]) -> list[jax.Array]:
+        return [flat(g) @ v.reshape(-1).astype(wide(g.dtype)) for g, v in zip(self.rows(), vectors, strict=True)]
+
+    def explain(self) -> str:
+        bytes_held = sum(self._batch.size * leaf.size * leaf.dtype.itemsize for leaf in self._batch.leaves)
+        return f"vmap: holds the per-example gradient of every parameter, {bytes_held / 2**20:.1f} MiB"
