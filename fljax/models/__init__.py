@@ -1,1 +1,11 @@
 """Flax models named in the papers, and the functional view of any flax module."""
+
+from fljax.models.classifiers import CNN as CNN
+from fljax.models.classifiers import MLP as MLP
+from fljax.models.classifiers import NAMES as NAMES
+from fljax.models.classifiers import Softmax as Softmax
+from fljax.models.classifiers import create as create
+from fljax.models.functional import Functional as Functional
+from fljax.models.functional import functional as functional
+from fljax.models.losses import evaluate as evaluate
+from fljax.models.losses import softmax_cross_entropy as softmax_cross_entropy

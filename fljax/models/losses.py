@@ -1,0 +1,69 @@
+"""The loss of one example, and the evaluation of a whole set."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from fljax import _validate
+from fljax.models.functional import Apply
+from fljax.types import Batch, Example, LossFn, Params
+
+
+def _cross_entropy(logits: jax.Array, label: jax.Array) -> jax.Array:
+    # In float32 whatever the model computes in. A mask, not a gather: its transpose would be a scatter, which is slow
+    # in loops. `where`, not multiply: a logit of another class may be -inf.
+    log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
+    return -jnp.where(jnp.arange(logits.shape[-1]) == jnp.asarray(label, jnp.int32), log_probs, 0).sum()
+
+
+def softmax_cross_entropy(apply: Apply) -> LossFn:
+    """The loss `-log softmax(apply(params, x))[y]` of one example `{"x": [...], "y": []}`, a float32 scalar.
+
+    `y` must be in `[0, num_classes)`: outside, the loss and its gradient are zero. `data.check_examples` refuses it.
+    """
+
+    def loss(params: Params, example: Example) -> jax.Array:
+        return _cross_entropy(apply(params, example["x"]), example["y"])
+
+    return loss
+
+
+@partial(jax.jit, static_argnums=(0, 4))
+def _totals(apply: Apply, params: Params, examples: Batch, start: jax.Array, size: int) -> jax.Array:
+    """`[2]`: summed loss and number of hits of the rows `start, ..., start + size - 1`, as far as they exist."""
+    last = examples["y"].shape[0] - 1
+    rows = start + jnp.arange(size)
+    batch = jax.tree.map(lambda leaf: leaf[jnp.minimum(rows, last)], {"x": examples["x"], "y": examples["y"]})
+    logits = jax.vmap(apply, (None, 0))(params, batch["x"])
+    losses = jax.vmap(_cross_entropy)(logits, batch["y"])
+    hits = (logits.argmax(-1) == batch["y"].astype(jnp.int32)).astype(jnp.float32)
+    return jnp.where((rows <= last)[None], jnp.stack([losses, hits]), 0).sum(axis=1)
+
+
+def evaluate(
+    apply: Apply, params: Params, examples: Batch, *, microbatch_size: int = 1024
+) -> tuple[jax.Array, jax.Array]:
+    """Mean cross-entropy and accuracy on a set. One compilation per set size; memory follows `microbatch_size`.
+
+    Args:
+      apply: `apply(params, x) -> logits [num_classes]` of one example.
+      params: of the model.
+      examples: `{"x": [M, ...], "y": integers [M]}`, M >= 1.
+      microbatch_size: how many examples are computed at a time. >= 1.
+
+    Returns:
+      `(mean loss, accuracy)`, float32 `[]`. Not private where the examples are not public.
+
+    Raises:
+      ValueError: no examples, or microbatch_size out of range.
+    """
+    _validate.positive_int(microbatch_size=microbatch_size)
+    total = int(examples["y"].shape[0])
+    if not total:
+        raise ValueError("Expected examples to hold at least one row, got 0 rows.")
+    size = min(microbatch_size, total)
+    # A host loop rather than a scan: XLA's CPU backend is slow at convolutions inside loops.
+    parts = [_totals(apply, params, examples, jnp.int32(start), size) for start in range(0, total, size)]
+    loss, hits = jnp.stack(parts).sum(axis=0) / total
+    return loss, hits
