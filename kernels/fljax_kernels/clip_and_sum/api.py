@@ -1,0 +1,83 @@
+"""clip_and_sum: what it promises, its checks, and which implementation runs."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax_kernels.clip_and_sum import contract, reference
+
+IMPLEMENTATIONS = {"contract": contract.clip_and_sum, "reference": reference.clip_and_sum}
+
+
+def clip_and_sum(
+    rows: Any,
+    l2_clip_norm: float | jax.Array,
+    *,
+    mask: jax.Array | None = None,
+    segment_ids: jax.Array | None = None,
+    num_segments: int | None = None,
+    implementation: str = "contract",
+) -> tuple[Any, jax.Array]:
+    """Scales each row down to L2 norm `l2_clip_norm` at most, then sums the rows.
+
+    A row is what one privacy unit sends: with a pytree, the leaves of row c together, under one norm.
+    Norms, factors and sums are in float32, or float64 where a leaf is float64; the sum stays in that precision,
+    so that noise can be added before a cast.
+
+    Guarantee: adding, removing or masking one row moves the sum by at most `l2_clip_norm * (1 + 1e-5)` in L2 norm,
+    whatever the row holds. A row with a NaN or an infinity adds zero; a masked row adds zero whatever it holds;
+    finite rows whose squares overflow float32 are clipped, not dropped. The margin covers float32 rounding of one
+    row's norm and products. What the sum's own rounding does to the other rows' low bits is not covered
+    (Casacuberta et al., arXiv:2207.10635). The norms are not private.
+
+    Args:
+      rows: `[C, D]`, or a pytree of `[C, ...]` with one C. Floating. C may be 0.
+      l2_clip_norm: in the unit of the rows. > 0; infinity does not clip. May be traced: then it is not checked.
+      mask: bool `[C]`, True where a row counts. None: all count.
+      segment_ids: int `[C]`: sum the clipped rows per segment. A row whose id is outside [0, num_segments) is left out.
+      num_segments: number of segments S, static. Needed with `segment_ids`.
+      implementation: "contract" (one matrix product) or "reference" (defines the result). Under `vmap`, "contract" also
+        pays for "reference": its choice between the two becomes a select.
+
+    Returns:
+      (clipped_sum, norms): like `rows` without its leading axis, or with `[S]` in its place; and `[C]`, the norm of
+      each row before clipping: 0 where masked, NaN or infinity where the row is not finite, infinity where it passes
+      float32's range. "contract" may report a norm below 1e-12 as zero.
+
+    Raises:
+      ValueError: an argument is out of range or shapes do not fit.
+
+    Source: Abadi et al. (2016), arXiv:1607.00133, Algorithm 1, "Clip gradient".
+    """
+    if implementation not in IMPLEMENTATIONS:
+        raise ValueError(f"Expected implementation to be one of {list(IMPLEMENTATIONS)}, got {implementation!r}.")
+    if not isinstance(l2_clip_norm, jax.core.Tracer) and not l2_clip_norm > 0:
+        raise ValueError(f"Expected l2_clip_norm > 0, got l2_clip_norm={l2_clip_norm!r}.")
+    num_rows = _num_rows(rows)
+    if mask is None:
+        mask = jnp.ones(num_rows, bool)
+    if np.shape(mask) != (num_rows,):
+        raise ValueError(f"Expected mask of shape ({num_rows},), got shape {np.shape(mask)}.")
+    if (segment_ids is None) != (num_segments is None):
+        raise ValueError("Expected segment_ids and num_segments together, got one of them.")
+    if segment_ids is not None and np.shape(segment_ids) != (num_rows,):
+        raise ValueError(f"Expected segment_ids of shape ({num_rows},), got shape {np.shape(segment_ids)}.")
+    rows = jax.tree.map(jnp.asarray, rows)
+    return IMPLEMENTATIONS[implementation](rows, l2_clip_norm, jnp.asarray(mask, bool), segment_ids, num_segments)
+
+
+def _num_rows(rows: Any) -> int:
+    leaves = jax.tree.leaves(rows)
+    if not leaves:
+        raise ValueError("Expected rows with at least one array, got none.")
+    for leaf in leaves:
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            raise ValueError(f"Expected rows of a floating dtype, got {jnp.result_type(leaf)}.")
+        if np.ndim(leaf) == 0:
+            raise ValueError("Expected rows with a leading axis C, got a scalar.")
+    sizes = sorted({np.shape(leaf)[0] for leaf in leaves})
+    if len(sizes) > 1:
+        raise ValueError(f"Expected rows with one leading axis C, got sizes {sizes}.")
+    return sizes[0]
