@@ -1,0 +1,76 @@
+"""Renyi curve of a mechanism record: the tree walk behind `method="rdp"`."""
+
+import functools
+import math
+
+import numpy as np
+
+from fljax.accounting import events, rdp
+from fljax.accounting.events import Mechanism, NeighboringRelation
+from fljax.errors import UnsupportedEventError
+
+_ADD_REMOVE_LIKE = (NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_SPECIAL)
+
+
+def effective_noise(mechanism: Mechanism) -> float | None:
+    """Noise multiplier of the one Gaussian mechanism that equals a tree of Gaussians; None for other trees.
+
+    Several Gaussian releases are one release of their precision-weighted mean: precisions 1 / sigma^2 add.
+    """
+    if isinstance(mechanism, events.Gaussian):
+        return mechanism.noise_multiplier
+    if isinstance(mechanism, events.SelfComposed):
+        parts: list[tuple[Mechanism, int]] = [(mechanism.event, mechanism.count)]
+    elif isinstance(mechanism, events.Composed):
+        parts = [(event, 1) for event in mechanism.events]
+    else:
+        return None
+    precision = 0.0
+    for event, count in parts:
+        noise = effective_noise(event)
+        if noise is None:
+            return None
+        if count:
+            precision += count * (1 / noise**2 if noise > 0 else math.inf)
+    return 1 / math.sqrt(precision) if precision > 0 else math.inf
+
+
+def refuse(mechanism: Mechanism, relation: NeighboringRelation, method: str, why: str) -> UnsupportedEventError:
+    """The error for a combination without a bound."""
+    return UnsupportedEventError(
+        f"Expected an event that method={method!r} has a bound for under {relation}: {why}; got {mechanism!r}."
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def curve(mechanism: Mechanism, relation: NeighboringRelation, orders: tuple[float, ...]) -> np.ndarray:
+    """Renyi divergences `[K]` of `mechanism`; read-only. Cached: a ledger asks for the same round again and again."""
+    out = np.array(_curve(mechanism, relation, orders), np.float64)
+    out.setflags(write=False)
+    return out
+
+
+def _curve(mechanism: Mechanism, relation: NeighboringRelation, orders: tuple[float, ...]) -> np.ndarray:
+    nothing = np.zeros(len(orders))
+    if isinstance(mechanism, events.NonPrivate):
+        return nothing + np.inf
+    if isinstance(mechanism, events.Gaussian):
+        return np.asarray(rdp.gaussian(mechanism.noise_multiplier, orders))
+    if isinstance(mechanism, events.ZCdp):
+        return mechanism.xi + mechanism.rho * np.asarray(orders)
+    if isinstance(mechanism, events.SelfComposed):
+        return mechanism.count * curve(mechanism.event, relation, orders) if mechanism.count else nothing
+    if isinstance(mechanism, events.Composed):
+        return sum((curve(event, relation, orders) for event in mechanism.events), nothing)
+    if isinstance(mechanism, events.PoissonSampled):
+        if relation not in _ADD_REMOVE_LIKE:
+            raise refuse(
+                mechanism, relation, "rdp", "Poisson sampling is analysed for ADD_OR_REMOVE_ONE or REPLACE_SPECIAL"
+            )
+        noise = effective_noise(mechanism.event)
+        if noise is None:
+            raise refuse(mechanism, relation, "rdp", "only Gaussian mechanisms can be sampled")
+        if noise == math.inf or mechanism.sampling_prob == 0:
+            return nothing
+        return np.asarray(rdp.poisson_gaussian(noise, mechanism.sampling_prob, orders))
+    raise refuse(mechanism, relation, "rdp", f"{type(mechanism).__name__} has none")

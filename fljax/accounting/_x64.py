@@ -1,0 +1,67 @@
+"""float64 inside a scope: accountants need it, and importing fljax must not switch it on for everybody.
+
+The pure functions of `fljax.accounting` carry `@float64`. Called with plain numbers or arrays they enter the scope
+by themselves (on the CPU) and return float64. Called while tracing (under `jit`, `vmap`, `grad`) they need the caller
+to be inside `x64()`, and raise otherwise: a float32 epsilon would look right and be wrong.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def is_enabled() -> bool:
+    """True where the current thread's JAX computes in float64."""
+    return bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+
+
+def _cpu() -> Any:
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:  # JAX_PLATFORMS left the CPU out: use what there is
+        return jax.local_devices()[0]
+
+
+@contextlib.contextmanager
+def x64() -> Iterator[None]:
+    """Within this scope, in this thread only, JAX computes in float64 and on the CPU.
+
+    Rank promotion is allowed inside: it checks the caller's code, and ours broadcasts on purpose.
+    """
+    with jax.enable_x64(True), jax.default_device(_cpu()), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def float64(fun: F) -> F:
+    """Makes `fun` a float64 function of arrays; see the module."""
+
+    @functools.wraps(fun)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        leaves = jax.tree.leaves((args, kwargs))
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            if not is_enabled():
+                raise RuntimeError(
+                    f"Expected float64 while tracing {fun.__name__}: enter `with fljax.accounting.x64():` "
+                    "around the transformed call."
+                )
+            with jax.numpy_rank_promotion("allow"):
+                return fun(*args, **kwargs)
+        inside = is_enabled()
+        # A host call may come while some outer program is being traced: evaluate now, do not stage.
+        with x64(), jax.ensure_compile_time_eval():
+            out = fun(*args, **kwargs)
+            return out if inside else jax.tree.map(np.asarray, out)
+
+    return wrapped  # type: ignore[return-value]
+
+
+def as64(value: Any) -> jax.Array:
+    """`value` as a float64 array; integers and float32 included."""
+    return jnp.asarray(value, jnp.float64)

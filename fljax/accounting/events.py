@@ -1,0 +1,312 @@
+"""What a mechanism did, as data: frozen, hashable records that accountants turn into epsilon.
+
+A *mechanism* record (`Gaussian`, `PoissonSampled`, ...) says what was computed and released. A `PrivacyEvent` puts
+one mechanism under a claim: whose contribution is protected (`privacy_unit`) and which data sets are neighbours
+(`neighboring_relation`). Accountants take privacy events only: no epsilon is ever without its unit and relation.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from fljax import _validate
+from fljax.errors import NoGuaranteeError
+
+PRIVACY_UNITS = ("client", "example", "subject")
+FORMAT = 1
+
+
+class NeighboringRelation(enum.StrEnum):
+    """Which pairs of data sets an adversary must not tell apart."""
+
+    ADD_OR_REMOVE_ONE = "ADD_OR_REMOVE_ONE"  # one unit more or less
+    REPLACE_ONE = "REPLACE_ONE"  # one unit exchanged for another; the number of units is public
+    REPLACE_SPECIAL = "REPLACE_SPECIAL"  # one unit exchanged for a null unit that contributes zero
+
+
+class Mechanism:
+    """Base of all mechanism records; holds no data."""
+
+    def __post_init__(self) -> None:
+        """Checks the fields; each record extends it."""
+
+
+def _is_mechanism(name: str, value: Any) -> None:
+    if not isinstance(value, Mechanism):
+        raise ValueError(f"Expected {name} to be a mechanism record of fljax.accounting.events, got {name}={value!r}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Gaussian(Mechanism):
+    """Adds Gaussian noise.
+
+    `noise_multiplier`: noise stddev / L2 sensitivity under the relation of the claim. >= 0; 0 is no noise.
+    """
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        _validate.non_negative(noise_multiplier=self.noise_multiplier)
+
+
+@dataclasses.dataclass(frozen=True)
+class Laplace(Mechanism):
+    """Adds Laplace noise.
+
+    `noise_multiplier`: scale b / L1 sensitivity under the relation of the claim. >= 0; 0 is no noise.
+    """
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        _validate.non_negative(noise_multiplier=self.noise_multiplier)
+
+
+@dataclasses.dataclass(frozen=True)
+class DiscreteGaussian(Mechanism):
+    """Adds integer noise with mass proportional to exp(-x^2 / (2 stddev^2)) to an integer query.
+
+    `stddev` is the parameter of that formula (> 0), `sensitivity` a positive integer: how far one unit moves the query.
+    """
+
+    stddev: float
+    sensitivity: int = 1
+
+    def __post_init__(self) -> None:
+        _validate.positive(stddev=self.stddev)
+        _validate.positive_int(sensitivity=self.sensitivity)
+
+
+@dataclasses.dataclass(frozen=True)
+class MixtureOfGaussians(Mechanism):
+    """Adds Gaussian noise of `stddev` to a sum; one unit adds `sensitivities[j]` with chance `sampling_probs[j]`.
+
+    Sensitivities are distinct and >= 0; probabilities are > 0 and sum to 1.
+    """
+
+    stddev: float
+    sensitivities: tuple[float, ...]
+    sampling_probs: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sensitivities", tuple(self.sensitivities))
+        object.__setattr__(self, "sampling_probs", tuple(self.sampling_probs))
+        _validate.non_negative(stddev=self.stddev)
+        if not self.sensitivities or len(self.sensitivities) != len(self.sampling_probs):
+            raise ValueError(
+                "Expected sensitivities and sampling_probs to be of one length >= 1, got "
+                f"sensitivities={self.sensitivities!r} and sampling_probs={self.sampling_probs!r}."
+            )
+        for value in self.sensitivities:
+            _validate.non_negative(sensitivities=value)
+        for value in self.sampling_probs:
+            _validate.probability(sampling_probs=value)
+        if len(set(self.sensitivities)) != len(self.sensitivities):
+            raise ValueError(f"Expected sensitivities to be distinct, got sensitivities={self.sensitivities!r}.")
+        if not abs(sum(self.sampling_probs) - 1.0) <= 1e-9:
+            raise ValueError(f"Expected sampling_probs to sum to 1, got sampling_probs={self.sampling_probs!r}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class PoissonSampled(Mechanism):
+    """Runs `event` on a sample that each unit joins by its own coin. `sampling_prob` in [0, 1]."""
+
+    sampling_prob: float
+    event: Mechanism
+
+    def __post_init__(self) -> None:
+        if self.sampling_prob != 0:
+            _validate.probability(sampling_prob=self.sampling_prob)
+        _is_mechanism("event", self.event)
+
+
+@dataclasses.dataclass(frozen=True)
+class SampledWithoutReplacement(Mechanism):
+    """Runs `event` on `sample_size` units drawn uniformly, without replacement, from `population` units."""
+
+    population: int
+    sample_size: int
+    event: Mechanism
+
+    def __post_init__(self) -> None:
+        _validate.positive_int(population=self.population, sample_size=self.sample_size)
+        if self.sample_size > self.population:
+            raise ValueError(
+                f"Expected sample_size <= population={self.population}, got sample_size={self.sample_size}."
+            )
+        _is_mechanism("event", self.event)
+
+
+@dataclasses.dataclass(frozen=True)
+class ZCdp(Mechanism):
+    """Anything that is (xi, rho)-zCDP: Renyi divergence of every order a > 1 at most `xi + rho * a`."""
+
+    rho: float
+    xi: float = 0.0
+
+    def __post_init__(self) -> None:
+        _validate.non_negative(rho=self.rho, xi=self.xi)
+
+
+@dataclasses.dataclass(frozen=True)
+class EpsilonDelta(Mechanism):
+    """Anything that is (epsilon, delta)-DP. `epsilon` >= 0, `delta` in [0, 1)."""
+
+    epsilon: float
+    delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        _validate.non_negative(epsilon=self.epsilon, delta=self.delta)
+        if not self.delta < 1:
+            raise ValueError(f"Expected delta in [0, 1), got delta={self.delta!r}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class NonPrivate(Mechanism):
+    """A release without any guarantee: epsilon is infinite."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Composed(Mechanism):
+    """Runs `events` one after another on the same data, later ones perhaps depending on earlier outputs."""
+
+    events: tuple[Mechanism, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "events", tuple(self.events))
+        for event in self.events:
+            _is_mechanism("events", event)
+
+
+@dataclasses.dataclass(frozen=True)
+class SelfComposed(Mechanism):
+    """Runs `event` `count` times on the same data, with fresh randomness. `count` is an integer >= 0."""
+
+    event: Mechanism
+    count: int
+
+    def __post_init__(self) -> None:
+        _is_mechanism("event", self.event)
+        _validate.non_negative_int(count=self.count)
+        object.__setattr__(self, "count", int(self.count))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PrivacyEvent:
+    """One mechanism under one claim.
+
+    Attributes:
+      mechanism: what ran.
+      privacy_unit: "client", "example" or "subject": what is added, removed or replaced.
+      neighboring_relation: a `NeighboringRelation` or its name.
+
+    Raises:
+      ValueError: an unknown unit or relation, or `mechanism` is no mechanism record.
+    """
+
+    mechanism: Mechanism
+    privacy_unit: Literal["client", "example", "subject"]
+    neighboring_relation: NeighboringRelation
+
+    def __post_init__(self) -> None:
+        _is_mechanism("mechanism", self.mechanism)
+        _validate.one_of(PRIVACY_UNITS, privacy_unit=self.privacy_unit)
+        _validate.one_of([r.value for r in NeighboringRelation], neighboring_relation=self.neighboring_relation)
+        object.__setattr__(self, "neighboring_relation", NeighboringRelation(self.neighboring_relation))
+
+    def repeat(self, count: int) -> "PrivacyEvent":
+        """The event of running this one `count` times: `event(config).repeat(num_rounds)`."""
+        return dataclasses.replace(self, mechanism=SelfComposed(self.mechanism, count))
+
+
+def compose(events: Iterable[PrivacyEvent]) -> PrivacyEvent:
+    """The event of running all of `events` on the same data.
+
+    Raises:
+      ValueError: there is no event.
+      NoGuaranteeError: units or relations differ; their epsilons do not add up to anything.
+    """
+    events = list(events)
+    if not events:
+        raise ValueError("Expected events to hold at least one event, got events=[].")
+    claims = sorted({(e.privacy_unit, str(e.neighboring_relation)) for e in events})
+    if len(claims) > 1:
+        raise NoGuaranteeError(f"Expected events of one privacy_unit and neighboring_relation, got {claims}.")
+    if len(events) == 1:
+        return events[0]
+    return dataclasses.replace(events[0], mechanism=Composed(tuple(e.mechanism for e in events)))
+
+
+RECORDS: dict[str, type[Mechanism]] = {
+    record.__name__: record
+    for record in (
+        Gaussian,
+        Laplace,
+        DiscreteGaussian,
+        MixtureOfGaussians,
+        PoissonSampled,
+        SampledWithoutReplacement,
+        ZCdp,
+        EpsilonDelta,
+        NonPrivate,
+        Composed,
+        SelfComposed,
+    )
+}
+
+
+def mechanism_to_json(value: Any) -> Any:
+    """The part of `to_json` below the claim."""
+    if isinstance(value, Mechanism):
+        fields = dataclasses.fields(value)  # type: ignore[arg-type]
+        return {"type": type(value).__name__, **{f.name: mechanism_to_json(getattr(value, f.name)) for f in fields}}
+    if isinstance(value, tuple):
+        return [mechanism_to_json(v) for v in value]
+    return value.item() if hasattr(value, "item") else value  # a NumPy scalar becomes a Python number
+
+
+def exact_keys(what: str, found: Any, expected: set[str]) -> None:
+    """Raises ValueError unless `found` is a mapping with just these keys."""
+    if not isinstance(found, Mapping) or set(found) != expected:
+        got = sorted(map(str, found)) if isinstance(found, Mapping) else found
+        raise ValueError(f"Expected {what} to have the keys {sorted(expected)}, got {got!r}.")
+
+
+def mechanism_from_json(value: Any) -> Any:
+    """The part of `from_json` below the claim."""
+    if isinstance(value, list):
+        return tuple(mechanism_from_json(v) for v in value)
+    if not isinstance(value, Mapping):
+        return value
+    record = RECORDS.get(value.get("type", ""))
+    if record is None:
+        raise ValueError(f"Expected type to be one of {sorted(RECORDS)}, got type={value.get('type')!r}.")
+    names = {f.name for f in dataclasses.fields(record)}  # type: ignore[arg-type]
+    exact_keys(record.__name__, value, names | {"type"})
+    return record(**{name: mechanism_from_json(value[name]) for name in names})
+
+
+def to_json(event: PrivacyEvent) -> dict[str, Any]:
+    """The event as a tree of dicts, lists, strings and numbers for `json.dumps`; floats come back bit for bit."""
+    return {
+        "format": FORMAT,
+        "privacy_unit": event.privacy_unit,
+        "neighboring_relation": str(event.neighboring_relation),
+        "mechanism": mechanism_to_json(event.mechanism),
+    }
+
+
+def from_json(tree: Mapping[str, Any]) -> PrivacyEvent:
+    """The inverse of `to_json`.
+
+    Raises:
+      ValueError: another format, an unknown record, a missing or surplus key, or a value out of range.
+    """
+    exact_keys("a privacy event", tree, {"format", "privacy_unit", "neighboring_relation", "mechanism"})
+    _validate.one_of([FORMAT], format=tree["format"])
+    return PrivacyEvent(
+        mechanism=mechanism_from_json(tree["mechanism"]),
+        privacy_unit=tree["privacy_unit"],
+        neighboring_relation=tree["neighboring_relation"],
+    )
