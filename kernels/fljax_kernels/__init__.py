@@ -3,6 +3,17 @@
 from fljax_kernels.clip_and_sum.api import clip_and_sum
 from fljax_kernels.gaussian.api import add_gaussian_noise, gaussian_noise
 from fljax_kernels.per_example.api import PerExampleGrads, per_example_grads
+from fljax_kernels.sampling.api import Sample, fixed_size_sample, poisson_capacity, poisson_sample
 
-__all__ = ["PerExampleGrads", "add_gaussian_noise", "clip_and_sum", "gaussian_noise", "per_example_grads"]
+__all__ = [
+    "PerExampleGrads",
+    "Sample",
+    "add_gaussian_noise",
+    "clip_and_sum",
+    "fixed_size_sample",
+    "gaussian_noise",
+    "per_example_grads",
+    "poisson_capacity",
+    "poisson_sample",
+]
 __version__ = "0.1.0"
