@@ -72,7 +72,7 @@ def local_sgd(
 
     Returns:
       `fun(params, examples, indices, keys) -> LocalResult` with a leading axis K, one row a client of the chunk:
-      `examples` is a pool `[M, ...]` that clients share, `indices` `[K, N]` each client's rows of it with -1 as padding,
+      `examples` is a pool `[M, ...]` that clients share, `indices` `[K, N]` each client's rows of it, -1 as padding,
       `keys` `[K]` typed. A client without examples returns a zero update.
 
     Raises:

@@ -1,1 +1,23 @@
-"""One thin file per published scheme: Config, make, event."""
+"""One thin file per published scheme: Config, make, event.
+
+Each module in NAMES offers
+
+- `Config`: frozen dataclass of plain public numbers;
+- `make(config, loss, *, num_units, ...) -> FederatedAlgorithm(init, round, client_sampling_prob)`;
+- `event(config)`: what one round does, for the accountants;
+- `non_private(config)`: the same training without clipping or noise, to compare with;
+- `SUMMARY`: one line for a table.
+"""
+
+import importlib
+from types import ModuleType
+
+from fljax import _validate
+
+NAMES = ("dp_fedavg", "dp_fedsgd")
+
+
+def get(name: str) -> ModuleType:
+    """The scheme's module. Raises ValueError for a name that is not in NAMES."""
+    _validate.one_of(NAMES, scheme=name)
+    return importlib.import_module(f"fljax.schemes.{name}")

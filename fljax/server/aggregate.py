@@ -69,7 +69,7 @@ def sum_in_chunks(
     pad = -capacity % chunk_size
 
     def chunked(leaf: jax.Array) -> jax.Array:
-        # Repeats real rows rather than inventing zeros: keys cannot be zero, and `present` masks the copies.
+        # Repeats rows rather than inventing values that a client could not have; `present` masks the copies.
         rows = jnp.concatenate([leaf, leaf[:pad]]) if pad else leaf
         return rows.reshape(-1, chunk_size, *leaf.shape[1:])
 

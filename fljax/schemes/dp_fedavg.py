@@ -1,0 +1,90 @@
+"""DP-FedAvg: clients train locally, their model updates are clipped, summed, and noised once, centrally.
+
+Source: McMahan, Ramage, Talwar, Zhang (2018), "Learning Differentially Private Recurrent Language Models",
+arXiv:1710.06963, Algorithm 1 with flat clipping and the fixed-denominator estimator.
+"""
+
+import dataclasses
+
+import optax
+
+from fljax import _validate
+from fljax.accounting import events
+from fljax.local import sgd
+from fljax.schemes import _round
+from fljax.types import LossFn
+
+SUMMARY = "local SGD, clipped client updates, central Gaussian noise; unit: client"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """Public numbers of DP-FedAvg; every one may be published without loss of privacy.
+
+    sampling_prob: chance that one client joins one round, in (0, 1]. l2_clip_norm: bound on a client's update, in the
+    unit of the parameters, > 0. noise_multiplier: noise standard deviation / l2_clip_norm, >= 0; None: still to be
+    calibrated. local_learning_rate, local_batch_size, num_local_epochs: the client's SGD. server_learning_rate,
+    server_momentum: the server's SGD on the mean update; 1 and 0 give FedAvg.
+
+    Raises:
+      ValueError: a number is out of its range.
+    """
+
+    sampling_prob: float = 0.5
+    l2_clip_norm: float = 1.0
+    noise_multiplier: float | None = None
+    local_learning_rate: float = 0.1
+    local_batch_size: int = 20
+    num_local_epochs: int = 1
+    server_learning_rate: float = 1.0
+    server_momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        _round.check_config(self)
+        _validate.positive(local_learning_rate=self.local_learning_rate)
+        _validate.positive_int(local_batch_size=self.local_batch_size, num_local_epochs=self.num_local_epochs)
+
+
+def make(
+    config: Config,
+    loss: LossFn,
+    *,
+    num_units: int,
+    server_optimizer: optax.GradientTransformation | None = None,
+    chunk_size: int | None = None,
+) -> _round.FederatedAlgorithm:
+    """Builds the algorithm.
+
+    Guarantee: one round is (one `event(config)`) for the unit "client" under add-or-remove-one, if every client is put
+    into the cohort independently with chance `sampling_prob`. Idealisation: noise is drawn in float32 with JAX's
+    threefry generator, which is no cryptographic source. RoundInfo is not private.
+
+    Args:
+      config: its noise_multiplier must be set.
+      loss: `loss(params, example) -> []`.
+      num_units: clients in the population, a public constant; the sum is divided by `sampling_prob * num_units`.
+      server_optimizer: any optax optimizer in place of SGD with the configured rate and momentum.
+      chunk_size: clients that train side by side; only speed and memory depend on it. None: by backend and model.
+
+    Raises:
+      ValueError: noise_multiplier is None, num_units < 1, or chunk_size < 1.
+    """
+    local_fun = sgd.local_sgd(
+        loss,
+        learning_rate=config.local_learning_rate,
+        batch_size=config.local_batch_size,
+        num_epochs=config.num_local_epochs,
+    )
+    return _round.client_level(
+        local_fun, config, num_clients=num_units, optimizer=server_optimizer, chunk_size=chunk_size
+    )
+
+
+def event(config: Config) -> events.PrivacyEvent:
+    """What one round does to one client's data. Raises ValueError if noise_multiplier is None."""
+    return _round.sampled_gaussian_event(config, privacy_unit="client")
+
+
+def non_private(config: Config) -> Config:
+    """The same training with a clip that never binds and no noise."""
+    return dataclasses.replace(config, l2_clip_norm=_round.NEVER_CLIPS, noise_multiplier=0.0)
