@@ -148,7 +148,7 @@ def distinguishing_mu(config, clients, true_multiplier):
 
 def test_an_audit_finds_the_certified_separation_and_no_more(clients):
     # Full participation: one round is exactly mu-GDP with mu = 1 / noise_multiplier.
-    config = dataclasses.replace(FEDAVG, sampling_prob=1.0, l2_clip_norm=0.2, noise_multiplier=2.0, num_local_epochs=1)
+    config = dataclasses.replace(FEDAVG, sampling_prob=1.0, l2_clip_norm=0.05, noise_multiplier=2.0, num_local_epochs=1)
     mu = 1 / config.noise_multiplier
     # Standard error of a difference of two means of 4,000, in pooled deviations: sqrt(2 / 4000) = 0.0224.
     assert abs(distinguishing_mu(config, clients, 2.0) - mu) <= 5 * 0.0224
