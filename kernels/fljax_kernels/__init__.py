@@ -2,6 +2,7 @@
 
 from fljax_kernels.clip_and_sum.api import clip_and_sum
 from fljax_kernels.gaussian.api import add_gaussian_noise, gaussian_noise
+from fljax_kernels.loop_friendly.api import loop_friendly
 from fljax_kernels.per_example.api import PerExampleGrads, per_example_grads
 from fljax_kernels.sampling.api import Sample, fixed_size_sample, poisson_capacity, poisson_sample
 
@@ -12,6 +13,7 @@ __all__ = [
     "clip_and_sum",
     "fixed_size_sample",
     "gaussian_noise",
+    "loop_friendly",
     "per_example_grads",
     "poisson_capacity",
     "poisson_sample",

@@ -1,0 +1,1 @@
+"""Functions rewritten for loops: convolutions as patches and matrix products."""
