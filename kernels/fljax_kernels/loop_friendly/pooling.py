@@ -1,8 +1,8 @@
 """Max pooling over windows that tile, as a reshape and a chain of comparisons.
 
 `reduce_max` would give the gradient of a tie to all of its elements in equal parts; XLA's own rule
-(`select_and_scatter` with "greater or equal") gives it to the first. The chain below keeps the earlier element unless a later one is
-strictly greater, so its gradient is the native one, ties included.
+(`select_and_scatter` with "greater or equal") gives it to the first. The chain below keeps the earlier element unless a
+later one is strictly greater, so its gradient is the native one, ties included.
 """
 
 import itertools
