@@ -16,10 +16,11 @@ from fljax_kernels.per_example.batches import (
     normal_loss,
     varying_axes,
 )
-from fljax_kernels.per_example.reference import MaterializedRows
+from fljax_kernels.per_example.reference import MaterializedRows, wide
 from fljax_kernels.per_example.streamed import StreamedRows
+from fljax_kernels.per_example.taps import Taps
 
-METHODS = ("auto", "vmap", "microbatch")
+METHODS = ("auto", "taps", "vmap", "microbatch")
 
 Coefficients = jax.Array | Any
 
@@ -185,7 +186,7 @@ def per_example_grads(
         axes = varying_axes(*leaves, *jax.tree.leaves(batch))
         leaves = [make_varying(leaf, axes) for leaf in leaves]
         one = normal_loss(loss, tree, has_aux)
-        engine_of = functools.partial(MaterializedRows, one)
+        engine_of = functools.partial(Taps if method == "taps" else MaterializedRows, one)
         whole = Batch(leaves, batch, size)
         engine = engine_of(whole) if microbatch_size is None else StreamedRows(engine_of, whole, microbatch_size)
         return PerExampleGrads(engine, tree, leaves, size, mask)
@@ -198,7 +199,7 @@ def _zero(rows: jax.Array, mask: jax.Array | None) -> jax.Array:
 
 
 def _total(parts: list[jax.Array]) -> jax.Array:
-    dtype = functools.reduce(jnp.promote_types, [p.dtype for p in parts])
+    dtype = wide(*(p.dtype for p in parts))
     return functools.reduce(jnp.add, [p.astype(dtype) for p in parts])
 
 

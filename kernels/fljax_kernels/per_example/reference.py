@@ -6,13 +6,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fljax_kernels.per_example.batches import Batch
 
 
-def wide(dtype: Any) -> Any:
-    """At least float32: bfloat16 squares and sums lose three digits."""
-    return jnp.promote_types(dtype, jnp.float32)
+def wide(*dtypes: Any) -> Any:
+    """The widest, at least float32: bfloat16 squares and sums lose three digits. Strict promotion has no such rule."""
+    return np.result_type(np.float32, *(d for d in dtypes if jnp.dtype(d).itemsize >= 4))
 
 
 def column(weights: jax.Array, like: jax.Array) -> jax.Array:

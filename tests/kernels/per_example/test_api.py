@@ -11,6 +11,8 @@ B = 5
 OPTIONS = {
     "auto": {},
     "vmap": {"method": "vmap"},
+    "taps": {"method": "taps"},
+    "taps2": {"method": "taps", "microbatch_size": 2},
     "microbatch2": {"method": "microbatch", "microbatch_size": 2},
     "microbatch5": {"method": "microbatch", "microbatch_size": 5},
     "microbatch64": {"method": "microbatch", "microbatch_size": 64},

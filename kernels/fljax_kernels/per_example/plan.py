@@ -1,0 +1,294 @@
+"""Finds where parameters meet examples.
+
+Each value of the traced loss is *shared* (the same for all examples: constants, parameters and what is made of them)
+or *per example*. A shared value that still carries gradient to some parameter and enters an equation with per-example
+values makes a `Site`. Three kinds:
+
+- product (matrix product, convolution), gather, add: a tap on the result, records of the other operands;
+- promote (everything else): a tap on the shared value itself. Its cotangent is its per-example gradient.
+
+`Body` plans hold this for the loss and for each scan body in it. Loops are numbered; a shared value inside scan bodies
+lists the loops along which it varies (a slice of stacked parameters does, a closed-over weight does not).
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from fljax_kernels.per_example import jaxprs
+
+ADDITIONS = ("add", "add_any")
+# One input, one output, no more elements in than out: worth tapping before, not after.
+GROWING = (
+    "broadcast_in_dim",
+    "reshape",
+    "transpose",
+    "squeeze",
+    "expand_dims",
+    "convert_element_type",
+    "copy",
+    "copy_p",
+)
+
+
+class Info(NamedTuple):
+    """example: differs between examples. leaves: parameters that get gradient through it. loops: it varies along."""
+
+    example: bool
+    leaves: frozenset[int] = frozenset()
+    loops: tuple[int, ...] = ()
+
+
+SHARED = Info(False)
+EXAMPLE = Info(True)
+
+
+class Site(NamedTuple):
+    """rule: product, conv, gather, add or promote. tap, records: identifiers. var: the shared operand."""
+
+    rule: str
+    eqn: Any
+    position: int
+    var: Any
+    tap: int
+    records: tuple[int, ...]
+
+
+class Promotion(NamedTuple):
+    """The shared operand is recomputed from the tapped `source` by `chain`."""
+
+    tap: int
+    source: Any
+    chain: tuple[Any, ...]
+
+
+class Tap(NamedTuple):
+    """lengths: of the loops around it, outermost first."""
+
+    lengths: tuple[int, ...]
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+@dataclasses.dataclass
+class Body:
+    """The plan of one jaxpr. taps: result variable -> tap. promotions: (equation, operand) or ("out", k) -> how.
+
+    aliases: final values of carries that a scan passes through untouched -> what the scan was given.
+    """
+
+    jaxpr: Any
+    consts: list[Any]
+    loops: tuple[int, ...]
+    infos: dict[Any, Info] = dataclasses.field(default_factory=dict)
+    taps: dict[Any, int] = dataclasses.field(default_factory=dict)
+    records: dict[Any, int] = dataclasses.field(default_factory=dict)
+    promotions: dict[tuple[Any, int], Promotion] = dataclasses.field(default_factory=dict)
+    promoted: dict[Any, int] = dataclasses.field(default_factory=dict)
+    sites: list[Site] = dataclasses.field(default_factory=list)
+    scans: dict[int, "Body"] = dataclasses.field(default_factory=dict)
+    origin: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    aliases: dict[Any, Any] = dataclasses.field(default_factory=dict)
+
+    def info(self, atom: Any) -> Info:
+        return SHARED if jaxprs.is_literal(atom) else self.infos[atom]
+
+
+class Planner:
+    """Numbers loops, taps and records while it walks."""
+
+    def __init__(self) -> None:
+        self.lengths: list[int] = []
+        self.taps: list[Tap] = []
+        self.num_records = 0
+
+    def body(self, jaxpr: Any, consts: list[Any], arguments: list[Info], loops: tuple[int, ...]) -> Body:
+        body = Body(jaxpr, consts, loops)
+        body.infos.update((v, SHARED) for v in jaxpr.constvars)
+        body.infos.update(zip(jaxpr.invars, arguments, strict=True))
+        uses: dict[Any, list[int]] = {}
+        for index, eqn in enumerate(jaxpr.eqns):
+            body.origin.update((v, eqn) for v in eqn.outvars)
+            for atom in eqn.invars:
+                if not jaxprs.is_literal(atom):
+                    uses.setdefault(atom, []).append(index)
+        for atom in jaxpr.outvars:
+            if not jaxprs.is_literal(atom):
+                uses.setdefault(atom, []).append(-1)
+        for index, eqn in enumerate(jaxpr.eqns):
+            infos = [body.info(atom) for atom in eqn.invars]
+            if any(info.example for info in infos):
+                self._example_equation(body, uses, index, eqn, infos)
+                body.infos.update((v, EXAMPLE) for v in eqn.outvars)
+                body.infos.update((v, body.info(atom)) for v, atom in body.aliases.items() if v in eqn.outvars)
+            else:
+                leaves = frozenset().union(*(info.leaves for info in infos))
+                if eqn.primitive.name == "stop_gradient":
+                    leaves = frozenset()
+                inside = set().union(*(info.loops for info in infos))
+                varying = tuple(loop for loop in loops if loop in inside)
+                for v in eqn.outvars:
+                    body.infos[v] = Info(False, leaves if _is_float(v) else frozenset(), varying)
+        return body
+
+    def finish(self, body: Body, slots: list[int]) -> None:
+        """Taps the shared values that leave through per-example results."""
+        for slot in slots:
+            atom = body.jaxpr.outvars[slot]
+            if not body.info(atom).example and body.info(atom).leaves:
+                self._promote(body, ("out", slot), atom)
+
+    def _example_equation(self, body: Body, uses: Any, index: int, eqn: Any, infos: list[Info]) -> None:
+        name = eqn.primitive.name
+        if name == "scan":
+            self._scan(body, index, eqn, infos)
+            return
+        trained = [k for k, info in enumerate(infos) if not info.example and info.leaves]
+        if not trained:
+            return
+        rule = _rule(eqn, trained, infos)
+        if rule is None:
+            for k in trained:
+                self._promote(body, (index, k), eqn.invars[k])
+            return
+        (k,) = trained
+        tap = self._tap_result(body, uses, eqn.outvars[0])
+        records: tuple[int, ...] = ()
+        if rule != "add":
+            records = tuple(
+                self._record(body, atom) for j, atom in enumerate(eqn.invars) if j != k and infos[j].example
+            )
+        body.sites.append(Site(rule, eqn, k, eqn.invars[k], tap, records))
+
+    def _tap_result(self, body: Body, uses: Any, var: Any) -> int:
+        """A tap on var, or further down where the cotangent is still the same: an LSTM's gates share one."""
+        while len(uses.get(var, ())) == 1 and uses[var][0] >= 0:
+            user = body.jaxpr.eqns[uses[var][0]]
+            result = user.outvars[0]
+            same = result.aval.shape == var.aval.shape and result.aval.dtype == var.aval.dtype
+            if user.primitive.name not in ADDITIONS or not same:
+                break
+            var = result
+        if var not in body.taps:
+            body.taps[var] = self._new_tap(body, var)
+        return body.taps[var]
+
+    def _new_tap(self, body: Body, var: Any) -> int:
+        self.taps.append(Tap(tuple(self.lengths[loop] for loop in body.loops), var.aval.shape, var.aval.dtype))
+        return len(self.taps) - 1
+
+    def _record(self, body: Body, atom: Any) -> int:
+        if atom not in body.records:
+            body.records[atom] = self.num_records
+            self.num_records += 1
+        return body.records[atom]
+
+    def _promote(self, body: Body, where: tuple[Any, int], var: Any) -> None:
+        chain: list[Any] = []
+        source = var
+        while (eqn := body.origin.get(source)) is not None and eqn.primitive.name in GROWING:
+            before = eqn.invars[0]
+            if jaxprs.is_literal(before) or not body.info(before).leaves or _size(before) > _size(source):
+                break
+            chain.append(eqn)
+            source = before
+        if source not in body.promoted:
+            body.promoted[source] = self._new_tap(body, source)
+            body.sites.append(Site("promote", None, 0, source, body.promoted[source], ()))
+        body.promotions[where] = Promotion(body.promoted[source], source, tuple(reversed(chain)))
+
+    def _scan(self, body: Body, index: int, eqn: Any, infos: list[Info]) -> None:
+        num_consts, num_carry = jaxprs.scan_counts(eqn)
+        jaxpr, consts = jaxprs.flatten(*jaxprs.inner(eqn))
+        loop = len(self.lengths)
+        self.lengths.append(eqn.params["length"])
+        arguments: list[Info] = []
+        slots = set(range(len(jaxpr.outvars)))
+        for k, info in enumerate(infos):
+            if num_consts <= k < num_consts + num_carry:
+                invariant = jaxpr.outvars[k - num_consts] is jaxpr.invars[k]
+                if not info.example and invariant:
+                    body.aliases[eqn.outvars[k - num_consts]] = eqn.invars[k]
+                    slots.discard(k - num_consts)
+                elif not info.example:
+                    if info.leaves:
+                        self._promote(body, (index, k), eqn.invars[k])
+                    info = EXAMPLE
+            elif k >= num_consts and not info.example:
+                info = Info(False, info.leaves, (*info.loops, loop))
+            arguments.append(info)
+        saved = len(self.taps), self.num_records, len(self.lengths)
+        while True:
+            child = self.body(jaxpr, consts, arguments, (*body.loops, loop))
+            self.finish(child, sorted(slots))
+            large = [k for k in _promoted_consts(child, num_consts) if not arguments[k].example]
+            if not large:
+                break
+            # A tap inside the loop would hold one copy per step: tap before the loop.
+            del self.taps[saved[0] :], self.lengths[saved[2] :]
+            self.num_records = saved[1]
+            for k in large:
+                arguments[k] = EXAMPLE
+                self._promote(body, (index, k), eqn.invars[k])
+            saved = len(self.taps), self.num_records, len(self.lengths)
+        body.scans[index] = child
+
+
+def _promoted_consts(body: Body, num_consts: int) -> list[int]:
+    """Closed-over parameters which a tap inside the loop would copy at every step, and more than once in size."""
+    found = []
+    for (index, _), promotion in body.promotions.items():
+        if body.info(promotion.source).loops[-1:] == body.loops[-1:]:
+            continue
+        if index != "out" and _size(promotion.source) <= _size(body.jaxpr.eqns[index].outvars[0]):
+            continue
+        needed, queue = set(), [promotion.source]
+        while queue:
+            atom = queue.pop()
+            if jaxprs.is_literal(atom) or not body.info(atom).leaves:
+                continue
+            if atom in body.origin:
+                queue.extend(body.origin[atom].invars)
+            else:
+                needed.add(atom)
+        found += [k for k, v in enumerate(body.jaxpr.invars[:num_consts]) if v in needed]
+    return sorted(set(found))
+
+
+def _rule(eqn: Any, trained: list[int], infos: list[Info]) -> str | None:
+    if len(trained) != 1:
+        return None
+    (k,) = trained
+    name, shape = eqn.primitive.name, eqn.invars[k].aval.shape
+    if name == "dot_general":
+        return "product"
+    if name == "conv_general_dilated" and k == 1 and eqn.params["batch_group_count"] == 1:
+        return "conv"
+    if name in ADDITIONS:
+        return "add"
+    if name == "gather" and k == 0 and infos[1].example:
+        numbers = eqn.params["dimension_numbers"]
+        whole = [d for d in range(len(shape)) if d not in numbers.collapsed_slice_dims]
+        plain = (
+            numbers.collapsed_slice_dims == (0,)
+            and numbers.start_index_map == (0,)
+            and not numbers.operand_batching_dims
+            and all(eqn.params["slice_sizes"][d] == shape[d] for d in whole)
+        )
+        return "gather" if plain else None
+    if name == "dynamic_slice" and k == 0 and len(shape) > 0:
+        sizes = eqn.params["slice_sizes"]
+        first_only = sizes[0] == 1 and sizes[1:] == shape[1:] and infos[1].example
+        return "gather" if first_only and not any(info.example for info in infos[2:]) else None
+    return None
+
+
+def _is_float(var: Any) -> bool:
+    dtype = getattr(var.aval, "dtype", None)
+    return dtype is not None and jnp.issubdtype(dtype, np.inexact)
+
+
+def _size(var: Any) -> int:
+    return int(np.prod(var.aval.shape, dtype=np.int64))

@@ -1,0 +1,91 @@
+"""Evaluates a planned loss for one example: taps on, records out."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fljax_kernels.per_example import jaxprs
+from fljax_kernels.per_example.plan import Body, Planner
+
+
+@jax.custom_jvp
+def tap(value: jax.Array, zero: jax.Array) -> jax.Array:
+    """Value + zero, whose forward pass does not read the zero."""
+    del zero
+    return value
+
+
+@tap.defjvp
+def _tap_jvp(primals: Any, tangents: Any) -> Any:
+    return primals[0], tangents[0] + tangents[1]
+
+
+def zero_taps(planner: Planner) -> dict[int, jax.Array]:
+    """One zero per tap, with the loops around it as leading axes."""
+    return {k: jnp.zeros(t.lengths + t.shape, t.dtype) for k, t in enumerate(planner.taps)}
+
+
+def run(body: Body, arguments: list[Any], taps: Mapping[int, Any]) -> tuple[list[Any], dict[int, Any]]:
+    """(results, records) of a planned jaxpr."""
+    env: dict[Any, Any] = {}
+    records: dict[int, Any] = {}
+    tapped: dict[int, Any] = {}
+
+    def write(var: Any, value: Any) -> None:
+        env[var] = tap(value, taps[body.taps[var]]) if var in body.taps else value
+
+    def read(atom: Any) -> Any:
+        return atom.val if jaxprs.is_literal(atom) else env[atom]
+
+    def operand(where: tuple[Any, int], atom: Any) -> Any:
+        promotion = body.promotions.get(where)
+        if promotion is None:
+            return read(atom)
+        if promotion.tap not in tapped:
+            tapped[promotion.tap] = tap(read(promotion.source), taps[promotion.tap])
+        return functools.reduce(lambda x, eqn: jaxprs.bind(eqn, [x])[0], promotion.chain, tapped[promotion.tap])
+
+    for var, value in zip(body.jaxpr.constvars, body.consts, strict=True):
+        write(var, value)
+    for var, value in zip(body.jaxpr.invars, arguments, strict=True):
+        write(var, value)
+    for index, eqn in enumerate(body.jaxpr.eqns):
+        values = [operand((index, k), atom) for k, atom in enumerate(eqn.invars)]
+        if index in body.scans:
+            results, inner_records = _run_scan(eqn, body.scans[index], values, taps)
+            records |= inner_records
+        else:
+            results = jaxprs.bind(eqn, values)
+        for var, value in zip(eqn.outvars, results, strict=True):
+            write(var, env[body.aliases[var]] if var in body.aliases else value)
+    # Records are data: no derivative of them is wanted.
+    records |= {record: jax.lax.stop_gradient(env[var]) for var, record in body.records.items()}
+    return [operand(("out", k), atom) for k, atom in enumerate(body.jaxpr.outvars)], records
+
+
+def _run_scan(eqn: Any, child: Body, values: list[Any], taps: Mapping[int, Any]) -> tuple[list[Any], dict[int, Any]]:
+    num_consts, num_carry = jaxprs.scan_counts(eqn)
+    consts, init, xs = (
+        values[:num_consts],
+        values[num_consts : num_consts + num_carry],
+        values[num_consts + num_carry :],
+    )
+    mine = {k: taps[k] for k in sorted(all_taps(child))}
+
+    def step(carry: list[Any], slices: Any) -> tuple[list[Any], Any]:
+        x, inner_taps = slices
+        results, records = run(child, [*consts, *carry, *x], inner_taps)
+        return results[:num_carry], (results[num_carry:], records)
+
+    options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
+    carry, (ys, records) = jax.lax.scan(step, init, (xs, mine), **options)
+    return [*carry, *ys], records
+
+
+def all_taps(body: Body) -> set[int]:
+    """The taps of a body and of the scans in it."""
+    own = set(body.taps.values()) | set(body.promoted.values())
+    return own.union(*(all_taps(child) for child in body.scans.values()))

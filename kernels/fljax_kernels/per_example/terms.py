@@ -1,0 +1,362 @@
+"""Per-example gradients in the form they have where they arise: never wider than the data that made them.
+
+A term stands for `[B, *shape]`. `Rows` holds it, `Product` is sum_n x_in (outer) y_in, `Lookup` adds y_n to row idx_n.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fljax_kernels.per_example.reference import column, drop_rows, flat, wide
+
+HIGHEST = jax.lax.Precision.HIGHEST
+
+
+def _einsum(*operands: Any, precision: Any = None) -> jax.Array:
+    dtype = wide(*(x.dtype for x in operands[:-1:2]))
+    operands = tuple(x.astype(dtype) if hasattr(x, "dtype") else list(x) for x in operands)
+    return jnp.einsum(*operands, precision=precision)
+
+
+@dataclasses.dataclass
+class Rows:
+    """Held: data `[B, *shape]`."""
+
+    data: jax.Array
+    note: str = "materialised"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.data.shape[1:]
+
+    def rows(self) -> jax.Array:
+        return self.data
+
+    def mapped(self, fun: Callable[[jax.Array], jax.Array]) -> "Rows":
+        return Rows(jax.vmap(fun)(self.data), self.note)
+
+    def squared_norms(self) -> jax.Array:
+        return jnp.sum(jnp.square(flat(self.data)), axis=1)
+
+    def gram(self) -> jax.Array:
+        return jnp.matmul(flat(self.data), flat(self.data).T, precision=HIGHEST)
+
+    def weighted_sum(self, weights: jax.Array) -> jax.Array:
+        data = drop_rows(self.data, weights).astype(wide(self.data.dtype))
+        return jnp.tensordot(weights.astype(data.dtype), data, axes=1)
+
+    def directional(self, vector: jax.Array) -> jax.Array:
+        return jnp.matmul(flat(self.data), vector.reshape(-1).astype(wide(self.data.dtype)))
+
+    def scale(self, factor: jax.Array) -> "Rows":
+        return Rows(self.data * factor.astype(self.data.dtype), self.note)
+
+
+class Product:
+    """sum_n x (outer) y, in einsum labels. Label 0 is the batch; a label in x and y but not in `out` is summed.
+
+    shape: what the labelled result is finally reshaped to.
+    """
+
+    def __init__(
+        self, x: Any, x_labels: Any, y: jax.Array, y_labels: Any, out: Any, shape: Any = None, note: str = "product"
+    ):
+        self._x, self.y = x, y
+        self.x_labels, self.y_labels, self.out = tuple(x_labels), tuple(y_labels), tuple(out)
+        self.note = note
+        self._shape = shape
+
+    @property
+    def x(self) -> jax.Array:
+        return self._x
+
+    @functools.cached_property
+    def sizes(self) -> dict[int, int]:
+        return dict(zip(self.x_labels, self.x.shape, strict=True)) | dict(zip(self.y_labels, self.y.shape, strict=True))
+
+    @property
+    def labelled_shape(self) -> tuple[int, ...]:
+        return tuple(self.sizes[label] for label in self.out)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.labelled_shape if self._shape is None else self._shape
+
+    @functools.cached_property
+    def groups(self) -> tuple[list[int], list[int], list[int], list[int]]:
+        """Labels (stacked, summed, of x alone, of y alone)."""
+        both = [label for label in self.x_labels if label in self.y_labels and label != 0]
+        return (
+            [label for label in self.out if label in both],
+            [label for label in both if label not in self.out],
+            [label for label in self.out if label not in self.y_labels],
+            [label for label in self.out if label not in self.x_labels],
+        )
+
+    @functools.cached_property
+    def extents(self) -> tuple[int, int, int, int]:
+        """(S, N, p, q): x is [B, S, N, p], y is [B, S, N, q]."""
+        s, n, p, q = (math.prod(self.sizes[label] for label in group) for group in self.groups)
+        return s, n, p, q
+
+    @property
+    def held(self) -> bool:
+        """Rows take less than the Gram matrix of the summed axis."""
+        _, n, p, q = self.extents
+        return n > 1 and p * q <= n * (p + q)
+
+    @functools.cached_property
+    def _rows(self) -> jax.Array:
+        return _einsum(self.x, self.x_labels, self.y, self.y_labels, (0, *self.out), precision=HIGHEST)
+
+    def rows(self) -> jax.Array:
+        return self._rows.reshape(-1, *self.shape)
+
+    @functools.cached_property
+    def canonical(self) -> tuple[jax.Array, jax.Array]:
+        """X `[B, S, N, p]` and y `[B, S, N, q]`."""
+        stacked, summed, left, right = self.groups
+        s, n, p, q = self.extents
+        x = _arrange(self.x, self.x_labels, [0, *stacked, *summed, *left]).reshape(-1, s, n, p)
+        y = _arrange(self.y, self.y_labels, [0, *stacked, *summed, *right]).reshape(-1, s, n, q)
+        return x, y
+
+    def squared_norms(self) -> jax.Array:
+        if self.held:
+            return jnp.sum(jnp.square(flat(self._rows)), axis=1)
+        x, y = self.canonical
+        if self.extents[1] == 1:
+            return jnp.sum(_squares(x) * _squares(y), axis=(1, 2))
+        return _gram_of_pairs(x, y, x, y)
+
+    def gram(self) -> jax.Array:
+        s, n = self.extents[:2]
+        if self.held or (s > 1 and n > 1):
+            return Rows(self._rows).gram()
+        x, y = self.canonical
+        if n == 1:
+            x, y = x[:, :, 0].astype(wide(x.dtype)), y[:, :, 0].astype(wide(y.dtype))
+            products = [jnp.einsum("isp,jsp->sij", z, z, precision=HIGHEST) for z in (x, y)]
+            return jnp.sum(products[0] * products[1], axis=0)
+
+        def row(one: tuple[jax.Array, jax.Array]) -> jax.Array:
+            mine = [jnp.broadcast_to(z[None], (x.shape[0], *z.shape)) for z in one]
+            return _gram_of_pairs(mine[0], mine[1], x, y)
+
+        return jax.lax.map(row, (x, y))
+
+    def weighted_sum(self, weights: jax.Array) -> jax.Array:
+        if self.held:
+            return Rows(self._rows).weighted_sum(weights).reshape(self.shape)
+        x, y = drop_rows(self.x, weights), drop_rows(self.y, weights)
+        y = y.astype(wide(y.dtype))
+        y = y * column(weights, y).astype(y.dtype)
+        return _einsum(x, self.x_labels, y, self.y_labels, self.out).reshape(self.shape)
+
+    def directional(self, vector: jax.Array) -> jax.Array:
+        vector = vector.reshape(self.labelled_shape)
+        half = _einsum(self.y, self.y_labels, vector, self.out, self.x_labels)
+        return jnp.sum(flat(self.x) * flat(half), axis=1)
+
+    def scale(self, factor: jax.Array) -> "Product":
+        return self._with(y=self.y * factor.astype(self.y.dtype))
+
+    def _with(self, **changes: Any) -> "Product":
+        fields = dict(
+            x=self._x, x_labels=self.x_labels, y=self.y, y_labels=self.y_labels, out=self.out, shape=self._shape
+        )
+        return Product(**(fields | changes), note=self.note)
+
+    def reshape(self, shape: tuple[int, ...]) -> "Product":
+        return self._with(shape=shape)
+
+    def transpose(self, order: tuple[int, ...]) -> Any:
+        """Labels change places; None once reshaped."""
+        return None if self._shape is not None else self._with(out=tuple(self.out[k] for k in order))
+
+    def cut(self, axis: int, start: int, stop: int) -> Any:
+        """Keeps part of one axis; None once reshaped."""
+        if self._shape is not None:
+            return None
+        label = self.out[axis]
+        x = (
+            jax.lax.slice_in_dim(self.x, start, stop, axis=self.x_labels.index(label))
+            if label in self.x_labels
+            else self.x
+        )
+        y = (
+            jax.lax.slice_in_dim(self.y, start, stop, axis=self.y_labels.index(label))
+            if label in self.y_labels
+            else self.y
+        )
+        return Product(x, self.x_labels, y, self.y_labels, self.out, note=self.note)
+
+    def pad(self, axis: int, before: int, after: int) -> Any:
+        """Zeros around one axis; None once reshaped."""
+        if self._shape is not None:
+            return None
+        label = self.out[axis]
+
+        def padded(z: jax.Array, labels: tuple[int, ...]) -> jax.Array:
+            widths = [(before, after) if mine == label else (0, 0) for mine in labels]
+            return jnp.pad(z, widths)
+
+        if label in self.x_labels:
+            x, y = padded(self.x, self.x_labels), self.y
+            if label in self.y_labels:
+                y = padded(y, self.y_labels)
+        else:
+            x, y = self.x, padded(self.y, self.y_labels)
+        return Product(x, self.x_labels, y, self.y_labels, self.out, note=self.note)
+
+    def signature(self) -> Any:
+        """Products with equal signatures can be joined along the summed axis."""
+        stacked, _, left, _ = self.groups
+        first = next((label for label in self.out if label not in stacked), None)
+        kinds = tuple(
+            "s" if label in stacked else "l" if (label in left) == (first in left) else "r" for label in self.out
+        )
+        return kinds, self.labelled_shape, self.shape
+
+    def oriented(self) -> tuple[jax.Array, jax.Array]:
+        """Canonical (x, y), exchanged if need be so that the first unstacked axis of the result belongs to x."""
+        stacked, _, left, _ = self.groups
+        first = next((label for label in self.out if label not in stacked), None)
+        x, y = self.canonical
+        return (x, y) if first in left or first is None else (y, x)
+
+
+class Lookup:
+    """Adds y `[B, N, *row]` to rows idx `[B, N]` of a table `[V, *row]`."""
+
+    note = "gather"
+
+    def __init__(self, idx: jax.Array, y: jax.Array, size: int):
+        self.idx, self.y, self.size = idx, y, size
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.size, *self.y.shape[2:])
+
+    def _flat_y(self) -> jax.Array:
+        return self.y.reshape(*self.y.shape[:2], -1).astype(wide(self.y.dtype))
+
+    def rows(self) -> jax.Array:
+        zeros = jnp.zeros(self.shape, self.y.dtype)
+        return jax.vmap(lambda i, y: zeros.at[i].add(y, mode="drop"))(self.idx, self.y)
+
+    def squared_norms(self) -> jax.Array:
+        y = self._flat_y()
+        dots = jnp.einsum("bnd,bmd->bnm", y, y, precision=HIGHEST)
+        same = self.idx[:, :, None] == self.idx[:, None, :]
+        return jnp.sum(jnp.where(same, dots, jnp.zeros((), dots.dtype)), axis=(1, 2))
+
+    def gram(self) -> jax.Array:
+        y = self._flat_y()
+
+        def row(one: tuple[jax.Array, jax.Array]) -> jax.Array:
+            dots = jnp.einsum("nd,bmd->bnm", one[1], y, precision=HIGHEST)
+            return jnp.sum(jnp.where(one[0][None, :, None] == self.idx[:, None, :], dots, 0.0), axis=(1, 2))
+
+        return jax.lax.map(row, (self.idx, y))
+
+    def weighted_sum(self, weights: jax.Array) -> jax.Array:
+        y = drop_rows(self.y, weights).astype(wide(self.y.dtype))
+        y = y * column(weights, y).astype(y.dtype)
+        return jnp.zeros(self.shape, y.dtype).at[self.idx].add(y, mode="drop")
+
+    def directional(self, vector: jax.Array) -> jax.Array:
+        taken = jnp.take(vector, self.idx, axis=0, mode="fill", fill_value=0)
+        return jnp.sum(flat(self.y) * flat(taken), axis=1)
+
+    def scale(self, factor: jax.Array) -> "Lookup":
+        return Lookup(self.idx, self.y * factor.astype(self.y.dtype), self.size)
+
+
+Term = Rows | Product | Lookup
+
+
+def join(terms: list[Any]) -> list[Any]:
+    """Fewer terms with the same sum: products of one form side by side, lookups side by side, held rows added."""
+    groups: dict[Any, list[Any]] = {}
+    for term in terms:
+        kind = ("product", *term.signature()) if isinstance(term, Product) else (type(term).__name__,)
+        groups.setdefault(kind, []).append(term)
+    return [_join_one(group) for group in groups.values()]
+
+
+def _join_one(group: list[Any]) -> Any:
+    head = group[0]
+    if len(group) == 1:
+        return head
+    if isinstance(head, Rows):
+        return Rows(functools.reduce(jnp.add, [term.data for term in group]), head.note)
+    if isinstance(head, Lookup):
+        return Lookup(
+            jnp.concatenate([term.idx for term in group], axis=1),
+            jnp.concatenate([term.y for term in group], axis=1),
+            head.size,
+        )
+    kinds, labelled, shape = head.signature()
+    pairs = [term.oriented() for term in group]
+    dtypes = [{pair[k].dtype for pair in pairs} for k in (0, 1)]
+    of = [found.pop() if len(found) == 1 else wide(*found) for found in dtypes]
+    x, y = (jnp.concatenate([pair[k].astype(of[k]) for pair in pairs], axis=2) for k in (0, 1))
+    labels = range(2, 2 + len(kinds))
+    stacked = [label for label, kind in zip(labels, kinds, strict=True) if kind == "s"]
+    left = [label for label, kind in zip(labels, kinds, strict=True) if kind == "l"]
+    right = [label for label, kind in zip(labels, kinds, strict=True) if kind == "r"]
+    size = dict(zip(labels, labelled, strict=True))
+
+    def spread(z: jax.Array, own: list[int]) -> jax.Array:
+        return z.reshape(z.shape[0], *[size[s] for s in stacked], z.shape[2], *[size[s] for s in own])
+
+    return Product(
+        spread(x, left),
+        (0, *stacked, 1, *left),
+        spread(y, right),
+        (0, *stacked, 1, *right),
+        tuple(labels),
+        shape,
+        note=f"{len(group)} products",
+    )
+
+
+def inner_products(a: Any, b: Any) -> jax.Array | None:
+    """<a_i, b_i> `[B]` without rows, for a product and a lookup on a table `[V, d]`; otherwise None."""
+    if isinstance(a, Lookup) and isinstance(b, Product):
+        a, b = b, a
+    if not (isinstance(a, Product) and isinstance(b, Lookup)):
+        return None
+    if len(a.out) != 2 or a.groups[0] or a.shape != a.labelled_shape or len(b.shape) != 2:
+        return None
+    table, row = a.oriented() if a.groups[2] and a.groups[3] else (None, None)
+    if table is None or row is None:
+        return None
+
+    # The column of the product's table factor at each looked-up row: [B, M, N].
+    table, row = table[:, 0].astype(wide(table.dtype)), row[:, 0].astype(wide(row.dtype))
+    picked = jax.vmap(lambda t, i: jnp.take(t, i, axis=1, mode="fill", fill_value=0))(table, b.idx)
+    dots = jnp.einsum("bmd,bnd->bmn", row, b.y.astype(wide(b.y.dtype)), precision=HIGHEST)
+    return jnp.sum(picked * dots, axis=(1, 2))
+
+
+def _arrange(z: jax.Array, labels: tuple[int, ...], order: list[int]) -> jax.Array:
+    return jnp.transpose(z, [labels.index(label) for label in order])
+
+
+def _squares(z: jax.Array) -> jax.Array:
+    return jnp.sum(jnp.square(z.astype(wide(z.dtype))), axis=-1)
+
+
+def _gram_of_pairs(x: jax.Array, y: jax.Array, other_x: jax.Array, other_y: jax.Array) -> jax.Array:
+    dots = [
+        jnp.einsum("bsnp,bsmp->bsnm", a.astype(wide(a.dtype)), b.astype(wide(b.dtype)), precision=HIGHEST)
+        for a, b in ((x, other_x), (y, other_y))
+    ]
+    return jnp.sum(dots[0] * dots[1], axis=(1, 2, 3))
