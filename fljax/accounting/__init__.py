@@ -1,14 +1,21 @@
-"""What a run costs: events in, epsilon out. Pure curves live in `rdp` and `conversion`."""
+"""What a run costs: events in, epsilon out.
 
-from fljax.accounting import conversion, events, rdp
+Host functions (`epsilon`, `delta`, `interval`, `spent`, `calibrate`, `statement`, `Ledger`) take events. The pure
+functions below them (`rdp`, `gaussian`, `conversion`) take arrays and vectorise; transform them within `x64()`.
+"""
+
+from fljax.accounting import conversion, events, gaussian, rdp
 from fljax.accounting._x64 import x64
-from fljax.accounting.accountant import METHODS, Spent, calibrate, delta, epsilon, spent
+from fljax.accounting.accountant import METHODS, Spent, calibrate, delta, epsilon, interval, spent
 from fljax.accounting.conversion import OrderWarning
 from fljax.accounting.events import NeighboringRelation, PrivacyEvent, compose
+from fljax.accounting.interop import from_dp_event, to_dp_event
 from fljax.accounting.ledger import Ledger
+from fljax.accounting.words import NOT_COVERED, statement, table
 
 __all__ = [
     "METHODS",
+    "NOT_COVERED",
     "Ledger",
     "NeighboringRelation",
     "OrderWarning",
@@ -20,7 +27,13 @@ __all__ = [
     "delta",
     "epsilon",
     "events",
+    "from_dp_event",
+    "gaussian",
+    "interval",
     "rdp",
     "spent",
+    "statement",
+    "table",
+    "to_dp_event",
     "x64",
 ]

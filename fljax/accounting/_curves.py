@@ -9,6 +9,7 @@ from fljax.accounting import events, rdp
 from fljax.accounting.events import Mechanism, NeighboringRelation
 from fljax.errors import UnsupportedEventError
 
+_MOST_WITHOUT_REPLACEMENT = 256
 _ADD_REMOVE_LIKE = (NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_SPECIAL)
 
 
@@ -19,6 +20,10 @@ def effective_noise(mechanism: Mechanism) -> float | None:
     """
     if isinstance(mechanism, events.Gaussian):
         return mechanism.noise_multiplier
+    if isinstance(mechanism, events.PoissonSampled) and mechanism.sampling_prob == 1:
+        return effective_noise(mechanism.event)
+    if isinstance(mechanism, events.SampledWithoutReplacement) and mechanism.sample_size == mechanism.population:
+        return effective_noise(mechanism.event)
     if isinstance(mechanism, events.SelfComposed):
         parts: list[tuple[Mechanism, int]] = [(mechanism.event, mechanism.count)]
     elif isinstance(mechanism, events.Composed):
@@ -58,10 +63,21 @@ def _curve(mechanism: Mechanism, relation: NeighboringRelation, orders: tuple[fl
         return np.asarray(rdp.gaussian(mechanism.noise_multiplier, orders))
     if isinstance(mechanism, events.ZCdp):
         return mechanism.xi + mechanism.rho * np.asarray(orders)
+    if isinstance(mechanism, events.Laplace):
+        return np.asarray(rdp.laplace(mechanism.noise_multiplier, orders))
+    if isinstance(mechanism, events.DiscreteGaussian):
+        # Never above its continuous twin: Canonne, Kamath, Steinke (2020), arXiv:2004.00010, Proposition 5.
+        return np.asarray(rdp.gaussian(mechanism.stddev / mechanism.sensitivity, orders))
+    if isinstance(mechanism, events.EpsilonDelta):
+        if mechanism.delta > 0:
+            raise refuse(mechanism, relation, "rdp", "a delta > 0 leaves Renyi divergences unbounded")
+        return np.asarray(rdp.pure(mechanism.epsilon, orders))
     if isinstance(mechanism, events.SelfComposed):
         return mechanism.count * curve(mechanism.event, relation, orders) if mechanism.count else nothing
     if isinstance(mechanism, events.Composed):
         return sum((curve(event, relation, orders) for event in mechanism.events), nothing)
+    if effective_noise(mechanism) is not None:  # a sample of everybody
+        return np.asarray(rdp.gaussian(effective_noise(mechanism), orders))
     if isinstance(mechanism, events.PoissonSampled):
         if relation not in _ADD_REMOVE_LIKE:
             raise refuse(
@@ -73,4 +89,19 @@ def _curve(mechanism: Mechanism, relation: NeighboringRelation, orders: tuple[fl
         if noise == math.inf or mechanism.sampling_prob == 0:
             return nothing
         return np.asarray(rdp.poisson_gaussian(noise, mechanism.sampling_prob, orders))
+    if isinstance(mechanism, events.SampledWithoutReplacement):
+        if relation != NeighboringRelation.REPLACE_ONE:
+            raise refuse(mechanism, relation, "rdp", "sampling without replacement is analysed for REPLACE_ONE")
+        noise = effective_noise(mechanism.event)
+        if noise is None:
+            raise refuse(mechanism, relation, "rdp", "only Gaussian mechanisms can be sampled")
+        if noise == math.inf:
+            return nothing
+        grid = np.asarray(orders)
+        usual = grid <= _MOST_WITHOUT_REPLACEMENT
+        out = nothing + np.inf  # no bound is asked for at the others: its cost grows with the square of the order
+        if usual.any():
+            rate = mechanism.sample_size / mechanism.population
+            out[usual] = rdp.sampled_without_replacement(noise, rate, grid[usual])
+        return out
     raise refuse(mechanism, relation, "rdp", f"{type(mechanism).__name__} has none")

@@ -73,7 +73,7 @@ def num_nodes(order: float, least_noise: float) -> int:
 
 
 def log_moments(xp: Any, sigma: Any, q: Any, plan: Plan, nodes: tuple[int, ...]) -> Any:
-    """Log moments `[K]`, >= 0, for scalars sigma > 0 and 0 < q < 1; `nodes`: how many for each bucket of real orders."""
+    """Log moments `[K]`, >= 0, for scalars sigma > 0 and 0 < q < 1; `nodes`: how many per bucket of real orders."""
     found = [_whole(xp, sigma, q, plan)] if plan.whole.size else []
     found += [real(xp, sigma, q, orders, n) for orders, n in zip(plan.real, nodes, strict=True)]
     return xp.concatenate(found)[plan.place]

@@ -9,18 +9,17 @@ from typing import Literal
 import numpy as np
 
 from fljax import _validate
-from fljax.accounting import _curves, conversion, rdp
+from fljax.accounting import _curves, conversion, gaussian, rdp
 from fljax.accounting.conversion import OrderWarning
 from fljax.accounting.events import PrivacyEvent
 from fljax.errors import PrivacyPreconditionError
 
-METHODS = ("rdp",)
 Method = Literal["rdp", "pld", "gdp"]
 # Tried when the best of the default orders is the last one.
 _FAR_ORDERS = tuple(float(round(1024 * 2 ** (x / 4))) for x in range(1, 17))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Spent:
     """What an accountant found: the truth lies in [`lower`, `upper`] under the event's claim.
 
@@ -41,14 +40,6 @@ class Spent:
     certified: bool
     reason: str
     order: float | None = None
-
-
-def _checked(event: PrivacyEvent, method: str) -> None:
-    if not isinstance(event, PrivacyEvent):
-        raise ValueError(
-            f"Expected event to be a PrivacyEvent (a mechanism with its unit and relation), got event={event!r}."
-        )
-    _validate.one_of(METHODS, method=method)
 
 
 def _best(
@@ -81,32 +72,67 @@ def _settled(value: float) -> bool:
     return value == 0 or math.isinf(value)
 
 
-def spent(event: PrivacyEvent, *, delta: float, method: Method = "rdp", orders: Sequence[float] | None = None) -> Spent:
-    """What `event` costs at `delta`, with how it is known.
+def spent(
+    event: PrivacyEvent,
+    *,
+    delta: float | None = None,
+    epsilon: float | None = None,
+    method: Method = "rdp",
+    orders: Sequence[float] | None = None,
+) -> Spent:
+    """What `event` costs at `delta` (or at `epsilon`), with how it is known.
 
     Args:
       event: mechanism, unit and relation.
-      delta: in (0, 1).
-      method: "rdp", an upper bound by Renyi divergences.
+      delta: in (0, 1); or
+      epsilon: >= 0. Just one of both.
+      method: "rdp": upper bound by Renyi divergences, for every event but mixtures. "gdp": exact, for unsampled
+        Gaussian mechanisms and their compositions.
       orders: Renyi orders for "rdp"; the default grid grows where its end is best.
 
     Raises:
-      ValueError: `delta` or `method` out of range, or `event` is no `PrivacyEvent`.
+      ValueError: an argument out of range, or `event` is no `PrivacyEvent`.
       UnsupportedEventError: the method has no bound for this event under its relation.
     """
-    _checked(event, method)
-    _validate.open_unit(delta=delta)
-    epsilon, order = _best(event, orders, lambda curve, grid: conversion.rdp_to_epsilons(curve, grid, delta))
-    return Spent(
-        epsilon_lower=0.0,
-        epsilon_upper=epsilon,
-        delta_lower=delta,
-        delta_upper=delta,
-        method=method,
-        certified=True,
-        reason="Renyi composition; conversion of arXiv:2004.00010, Proposition 12",
-        order=order,
-    )
+    if not isinstance(event, PrivacyEvent):
+        raise ValueError(f"Expected event to be a PrivacyEvent (mechanism, unit, relation), got event={event!r}.")
+    _validate.one_of(METHODS, method=method)
+    if (delta is None) == (epsilon is None):
+        raise ValueError(f"Expected one of delta and epsilon, got delta={delta!r} and epsilon={epsilon!r}.")
+    if delta is not None:
+        _validate.open_unit(delta=delta)
+    if epsilon is not None:
+        _validate.non_negative(epsilon=epsilon)
+    return _ANSWERS[method](event, delta, epsilon, orders)
+
+
+def _rdp(event: PrivacyEvent, delta: float | None, epsilon: float | None, orders: Sequence[float] | None) -> Spent:
+    why = "Renyi composition; conversion of arXiv:2004.00010, Proposition 12"
+    if delta is not None:
+        value, order = _best(event, orders, lambda curve, grid: conversion.rdp_to_epsilons(curve, grid, delta))
+        return Spent(0.0, value, delta, delta, "rdp", True, why, order)
+    assert epsilon is not None
+    value, order = _best(event, orders, lambda curve, grid: conversion.rdp_to_log_deltas(curve, grid, epsilon))
+    return Spent(epsilon, epsilon, 0.0, math.exp(value), "rdp", True, why, order)
+
+
+def _gdp(event: PrivacyEvent, delta: float | None, epsilon: float | None, orders: Sequence[float] | None) -> Spent:
+    noise = _curves.effective_noise(event.mechanism)
+    if noise is None:
+        why = "only unsampled Gaussian mechanisms are exactly Gaussian-DP"
+        raise _curves.refuse(event.mechanism, event.neighboring_relation, "gdp", why)
+    mu = 1 / noise if noise > 0 else math.inf
+    why = f"exact: {mu:.6g}-GDP"
+    if delta is not None:
+        value = float(gaussian.mu_to_epsilon(mu, delta))
+        return Spent(value, value, delta, delta, "gdp", True, why)
+    assert epsilon is not None
+    value = float(gaussian.mu_to_delta(mu, epsilon))
+    return Spent(epsilon, epsilon, value, value, "gdp", True, why)
+
+
+_ANSWERS: dict[str, Callable[..., Spent]] = {"rdp": _rdp, "gdp": _gdp}
+METHODS = tuple(_ANSWERS)
 
 
 def epsilon(
@@ -116,14 +142,17 @@ def epsilon(
     return spent(event, delta=delta, method=method, orders=orders).epsilon_upper
 
 
+def interval(event: PrivacyEvent, *, delta: float, method: Method = "rdp") -> tuple[float, float]:
+    """(lower, upper) bound on epsilon of `event` at `delta`; the lower is 0 for methods that have none."""
+    found = spent(event, delta=delta, method=method)
+    return found.epsilon_lower, found.epsilon_upper
+
+
 def delta(
     event: PrivacyEvent, *, epsilon: float, method: Method = "rdp", orders: Sequence[float] | None = None
 ) -> float:
     """Upper bound on delta of `event` at `epsilon` >= 0; other arguments and errors as in `spent`."""
-    _checked(event, method)
-    _validate.non_negative(epsilon=epsilon)
-    log_delta, _ = _best(event, orders, lambda curve, grid: conversion.rdp_to_log_deltas(curve, grid, epsilon))
-    return math.exp(log_delta)
+    return spent(event, epsilon=epsilon, method=method, orders=orders).delta_upper
 
 
 def calibrate(

@@ -12,7 +12,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax.accounting import _moments, _x64
+from fljax import _validate
+from fljax.accounting import _moments, _without_replacement, _x64
+from fljax.accounting.gaussian_pair import LowRank, gaussian_pair
+from fljax.errors import PrivacyPreconditionError
+
+__all__ = [
+    "DEFAULT_ORDERS",
+    "LowRank",
+    "as_orders",
+    "gaussian",
+    "gaussian_pair",
+    "group",
+    "laplace",
+    "poisson_gaussian",
+    "pure",
+    "sampled_without_replacement",
+]
 
 # Orders at which most epsilons between 0.02 and 50 have their optimum, to within 1e-4 of the best real order.
 DEFAULT_ORDERS: tuple[float, ...] = (
@@ -57,6 +73,89 @@ def gaussian(noise_multiplier: Any, orders: Any) -> jax.Array:
     return jnp.where(sigma > 0, orders / (2 * safe**2), jnp.inf)
 
 
+@_x64.float64
+@jax.jit
+def laplace(noise_multiplier: Any, orders: Any) -> jax.Array:
+    """Renyi divergence of the Laplace mechanism.
+
+    Args:
+      noise_multiplier: `[...]`, scale of the noise / L1 sensitivity; 0 gives +inf.
+      orders: `[K]`, each > 1.
+
+    Returns:
+      `[..., K]`, nats.
+
+    Source: Mironov (2017), arXiv:1702.07476, Proposition 6.
+    """
+    b, a = _x64.as64(noise_multiplier)[..., None], _x64.as64(orders)
+    epsilon = 1 / jnp.where(b > 0, b, 1.0)
+    inner = (a - 1) * jnp.expm1((1 - 2 * a) * epsilon) / (2 * a - 1)
+    return jnp.where(b > 0, jnp.maximum(epsilon + jnp.log1p(inner) / (a - 1), 0.0), jnp.inf)
+
+
+@_x64.float64
+@jax.jit
+def pure(epsilon: Any, orders: Any) -> jax.Array:
+    """Largest Renyi divergence `[..., K]` of any (epsilon, 0)-DP mechanism, that of randomised response.
+
+    Args:
+      epsilon: `[...]`, >= 0.
+      orders: `[K]`, each > 1.
+
+    Source: Bun, Steinke (2016), arXiv:1605.02065, Proposition 3.3 and its proof.
+    """
+    epsilon, a = _x64.as64(epsilon)[..., None], _x64.as64(orders)
+    # (p^a r^(1-a) + r^a p^(1-a)) with p = 1 - r = 1 / (1 + e^-epsilon), divided by its value 1 at order 1.
+    log_moment = (a - 1) * epsilon + jnp.log1p(jnp.exp((1 - 2 * a) * epsilon)) - jnp.log1p(jnp.exp(-epsilon))
+    return jnp.maximum(log_moment / (a - 1), 0.0)
+
+
+def sampled_without_replacement(noise_multiplier: Any, sampling_rate: Any, orders: Any) -> Any:
+    """Upper bound on the Renyi divergence of the Gaussian mechanism on a fixed-size sample, one unit replaced.
+
+    Guarantee: for REPLACE_ONE, with `noise_multiplier` relative to the sensitivity under that relation.
+
+    Args:
+      noise_multiplier: `[...]`, noise standard deviation / L2 sensitivity. >= 0; 0 gives +inf.
+      sampling_rate: `[...]`, sample size / population, in [0, 1].
+      orders: `[K]`, each > 1, concrete. Time and memory grow with the square of the largest.
+
+    Returns:
+      `[..., K]`, nats.
+
+    Source: Wang, Balle, Kasiviswanathan (2019), arXiv:1808.00087, Theorem 27 and Corollary 10.
+    """
+    return _without_replacement.curves(noise_multiplier, sampling_rate, as_orders(orders))
+
+
+def group(rdp: Any, orders: Any, doublings: int) -> tuple[Any, np.ndarray]:
+    """Curve for groups of up to 2^doublings units from the curve for one.
+
+    For a Gaussian mechanism divide its noise multiplier by the group's size instead: that is exact.
+
+    Args:
+      rdp: `[..., K]`.
+      orders: `[K]`, concrete. Only those >= 2^(doublings + 1) give a bound; the others are left out.
+      doublings: >= 0.
+
+    Returns:
+      (`[..., k]` curve, `[k]` orders / 2^doublings).
+
+    Raises:
+      PrivacyPreconditionError: no order is large enough.
+
+    Source: Mironov (2017), arXiv:1702.07476, Proposition 2.
+    """
+    _validate.non_negative_int(doublings=doublings)
+    grid = np.asarray(as_orders(orders))
+    keep = np.flatnonzero(grid >= 2.0 ** (doublings + 1)) if doublings else np.arange(grid.size)
+    if not keep.size:
+        raise PrivacyPreconditionError(
+            f"Expected an order >= {2 ** (doublings + 1)} for doublings={doublings}, got at most {grid.max():g}."
+        )
+    return 3.0**doublings * rdp[..., keep], grid[keep] / 2**doublings
+
+
 def poisson_gaussian(noise_multiplier: Any, sampling_prob: Any, orders: Any) -> Any:
     """Renyi divergence of the Poisson-sampled Gaussian mechanism, adding or removing one unit.
 
@@ -80,9 +179,8 @@ def poisson_gaussian(noise_multiplier: Any, sampling_prob: Any, orders: Any) -> 
         return _poisson_traced(noise_multiplier, sampling_prob, orders)
     orders = as_orders(orders)
     least = _least(noise_multiplier)
-    if not isinstance(noise_multiplier, jax.Array) and not isinstance(sampling_prob, jax.Array):
-        if np.ndim(noise_multiplier) == np.ndim(sampling_prob) == 0:
-            return _poisson_host(float(noise_multiplier), float(sampling_prob), orders, least)
+    if not any(isinstance(v, jax.Array) or np.ndim(v) for v in (noise_multiplier, sampling_prob)):
+        return _poisson_host(float(noise_multiplier), float(sampling_prob), orders, least)
     plan = _moments.plan(orders)
     return _poisson_static(noise_multiplier, sampling_prob, np.asarray(orders), plan, _nodes(plan, least))
 

@@ -1,0 +1,102 @@
+"""A privacy claim in words, and as rows of a table."""
+
+from collections.abc import Sequence
+
+from fljax.accounting import accountant, events
+from fljax.accounting.accountant import Method, Spent
+from fljax.accounting.events import NeighboringRelation, PrivacyEvent
+from fljax.errors import UnsupportedEventError
+
+_UNITS = {
+    "client": "one client with all of its data",
+    "example": "one example",
+    "subject": "one subject with all of its examples, on whichever clients they lie",
+}
+_RELATIONS = {
+    NeighboringRelation.ADD_OR_REMOVE_ONE: "adding or removing {unit}",
+    NeighboringRelation.REPLACE_ONE: "exchanging {unit} for another; how many there are is public",
+    NeighboringRelation.REPLACE_SPECIAL: "exchanging {unit} for one that adds zero; how many there are is public",
+}
+NOT_COVERED = (
+    "losses, norms, cohort sizes and other diagnostics of the run, which carry no noise if you publish them",
+    "choices made by looking at the data, such as hyper-parameters",
+    "attacks on floating-point noise: the proof is about real-valued noise, which is drawn in float32",
+    "whoever sees individual uploads, where the noise is added after their sum",
+)
+
+
+def describe(mechanism: events.Mechanism) -> str:
+    """What the mechanism does, as part of a sentence."""
+    match mechanism:
+        case events.Gaussian(noise):
+            return f"Gaussian noise of {noise:g} times the L2 sensitivity"
+        case events.Laplace(noise):
+            return f"Laplace noise of scale {noise:g} times the L1 sensitivity"
+        case events.DiscreteGaussian(stddev, sensitivity):
+            return f"discrete Gaussian noise of parameter {stddev:g} at sensitivity {sensitivity}"
+        case events.MixtureOfGaussians(stddev, sensitivities, _):
+            return f"Gaussian noise of {stddev:g} on a sum that one unit moves by one of {len(sensitivities)} amounts"
+        case events.PoissonSampled(prob, event):
+            return f"{describe(event)} on a Poisson sample (each unit joins with chance {prob:g})"
+        case events.SampledWithoutReplacement(population, size, event):
+            return f"{describe(event)} on {size} of {population} units drawn without replacement"
+        case events.ZCdp(rho, xi):
+            return f"a mechanism of ({xi:g}, {rho:g})-zCDP"
+        case events.EpsilonDelta(epsilon, delta):
+            return f"a mechanism of ({epsilon:g}, {delta:g})-DP"
+        case events.SelfComposed(event, count):
+            return f"{count} times {describe(event)}"
+        case events.Composed(parts):
+            return "; then ".join(describe(part) for part in parts) or "nothing"
+    return "a release without any guarantee"
+
+
+def statement(event: PrivacyEvent, *, delta: float, method: Method = "rdp") -> str:
+    """The exact claim in words: unit, relation, epsilon, delta, mechanism, accountant, and what is not covered.
+
+    Args:
+      event: what the run released.
+      delta: in (0, 1).
+      method: as in `spent`.
+
+    Raises:
+      As `spent`.
+    """
+    found = accountant.spent(event, delta=delta, method=method)
+    relation = _RELATIONS[event.neighboring_relation].format(unit=_UNITS[event.privacy_unit])
+    bound = "a proved upper bound" if found.certified else f"NOT a proved bound ({found.reason})"
+    order = f", best order {found.order:g}" if found.order is not None else ""
+    lines = [
+        f"({found.epsilon_upper:.6g}, {delta:g})-differential privacy for {relation}.",
+        f"Released: {describe(event.mechanism)}.",
+        f"Epsilon is {bound} by the {method.upper()} accountant ({found.reason}{order}).",
+        "Not covered: " + "; ".join(NOT_COVERED) + ".",
+    ]
+    return "\n".join(lines)
+
+
+def table(event: PrivacyEvent, *, delta: float, methods: Sequence[str] | None = None) -> list[dict[str, object]]:
+    """One row per accountant: method, epsilon_lower, epsilon_upper, order, certified, note.
+
+    A method without a bound for this event gives a row of None with the reason as its note.
+    """
+    rows: list[dict[str, object]] = []
+    for method in methods or accountant.METHODS:
+        found: Spent | None = None
+        note = ""
+        try:
+            found = accountant.spent(event, delta=delta, method=method)  # type: ignore[arg-type]
+            note = found.reason
+        except UnsupportedEventError as error:
+            note = str(error)
+        rows.append(
+            {
+                "method": method,
+                "epsilon_lower": found.epsilon_lower if found else None,
+                "epsilon_upper": found.epsilon_upper if found else None,
+                "order": found.order if found else None,
+                "certified": found.certified if found else None,
+                "note": note,
+            }
+        )
+    return rows

@@ -1,0 +1,227 @@
+"""Epsilon of events, calibration and the ledger."""
+
+import json
+import math
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fljax import accounting
+from fljax.accounting import events
+from fljax.errors import NoGuaranteeError, PrivacyPreconditionError, UnsupportedEventError
+
+
+def claim(mechanism, unit="client", relation="ADD_OR_REMOVE_ONE"):
+    return accounting.PrivacyEvent(mechanism=mechanism, privacy_unit=unit, neighboring_relation=relation)
+
+
+def run(sampling_prob, noise, steps):
+    return claim(events.PoissonSampled(sampling_prob, events.Gaussian(noise))).repeat(steps)
+
+
+# dp-accounting 0.6.0's RDP accountant at its default orders.
+GOLDEN = [
+    (0.01, 1.0, 10000, 1e-5, 6.71276, 4.1),
+    (256 / 60000, 1.1, 14062, 1e-5, 2.59656, 8.1),
+    (4096 / 50000, 3.0, 2000, 1e-5, 6.23906, 4.5),
+    (1e-3, 0.8, 5000, 1e-6, 1.59231, 8.3),
+    (100 / 342477, 0.6, 1500, 1e-6, 2.39243, 5.8),
+]
+DP_ACCOUNTING_ORDERS = [1 + x / 10 for x in range(1, 100)] + list(range(11, 64)) + [128, 256, 512, 1024]
+
+
+@pytest.mark.parametrize(("q", "noise", "steps", "delta", "expected", "order"), GOLDEN)
+def test_epsilon_meets_the_golden_values(q, noise, steps, delta, expected, order):
+    found = accounting.spent(run(q, noise, steps), delta=delta, orders=DP_ACCOUNTING_ORDERS)
+    # At fractional orders they sum the absolute values of an alternating series, 4e-5 too much in the third row.
+    assert expected - 5e-5 <= found.epsilon_upper <= expected + 5e-6
+    assert found.order == order
+    assert accounting.epsilon(run(q, noise, steps), delta=delta) <= found.epsilon_upper
+    assert found.certified
+
+
+def test_calibration_meets_the_golden_value_and_never_overspends():
+    noise = accounting.calibrate(lambda s: run(0.01, s, 1000), epsilon=3.0, delta=1e-5)
+    assert noise == pytest.approx(0.864607, abs=1e-5)  # dp-accounting 0.6.0
+    assert accounting.epsilon(run(0.01, noise, 1000), delta=1e-5) <= 3.0
+    assert accounting.epsilon(run(0.01, noise * (1 - 2e-6), 1000), delta=1e-5) > 3.0
+
+
+def test_calibrated_steps_are_the_most_that_fit():
+    steps = accounting.calibrate(lambda t: run(0.01, 1.0, t), epsilon=3.0, delta=1e-5, integer=True)
+    assert isinstance(steps, int)
+    assert (
+        accounting.epsilon(run(0.01, 1.0, steps), delta=1e-5)
+        <= 3.0
+        < accounting.epsilon(run(0.01, 1.0, steps + 1), delta=1e-5)
+    )
+
+
+def test_a_sampling_probability_calibrates_within_its_bracket():
+    def event(q):
+        return run(q, 1.0, 1000)
+
+    q = accounting.calibrate(event, epsilon=3.0, delta=1e-5, bracket=(1e-6, 1.0))
+    assert accounting.epsilon(event(q), delta=1e-5) <= 3.0 < accounting.epsilon(event(q * 1.00001), delta=1e-5)
+    assert accounting.calibrate(event, epsilon=1e5, delta=1e-5, bracket=(1e-6, 1.0)) == 1.0
+
+
+def test_calibration_without_a_solution_says_so():
+    with pytest.raises(PrivacyPreconditionError, match="bracket"):
+        accounting.calibrate(lambda s: run(0.5, s, 1000), epsilon=0.1, delta=1e-5, bracket=(0.5, 1.0))
+    with pytest.raises(PrivacyPreconditionError, match="epsilon"):
+        accounting.calibrate(lambda t: run(0.5, 0.3, t), epsilon=0.1, delta=1e-5, integer=True)
+
+
+@pytest.mark.parametrize(
+    ("q", "noise", "epsilon"), [(0.0, 1.0, 0.0), (0.5, 0.0, math.inf), (0.0, 0.0, 0.0), (1.0, 0.0, math.inf)]
+)
+def test_nobody_sampled_costs_nothing_and_no_noise_costs_everything(q, noise, epsilon):
+    assert accounting.epsilon(run(q, noise, 10), delta=1e-5) == epsilon
+
+
+def test_delta_and_epsilon_invert_each_other():
+    event = run(0.02, 1.2, 500)
+    delta = accounting.delta(event, epsilon=1.5)
+    assert accounting.epsilon(event, delta=delta) == pytest.approx(1.5, rel=1e-9)
+
+
+def test_composed_gaussians_are_one_gaussian():
+    many = claim(events.Composed((events.SelfComposed(events.Gaussian(3.0), 4), events.Gaussian(2.0))))
+    one = claim(events.Gaussian((4 / 9 + 1 / 4) ** -0.5))
+    for method in ("rdp", "gdp"):
+        assert accounting.epsilon(many, delta=1e-6, method=method) == pytest.approx(
+            accounting.epsilon(one, delta=1e-6, method=method), rel=1e-12
+        )
+
+
+def test_the_exact_epsilon_lies_below_the_renyi_bound():
+    event = claim(events.Gaussian(1.0))
+    low, high = accounting.interval(event, delta=1e-5, method="gdp")
+    assert low == high == pytest.approx(4.377178, abs=1e-6)  # Balle, Wang (2018): analytic Gaussian at sigma 1
+    assert high < accounting.epsilon(event, delta=1e-5)
+
+
+UNSUPPORTED = [
+    ("rdp", events.PoissonSampled(0.1, events.Gaussian(1.0)), "REPLACE_ONE"),
+    ("rdp", events.PoissonSampled(0.1, events.Laplace(1.0)), "ADD_OR_REMOVE_ONE"),
+    ("rdp", events.SampledWithoutReplacement(10, 2, events.Gaussian(1.0)), "ADD_OR_REMOVE_ONE"),
+    ("rdp", events.EpsilonDelta(1.0, 1e-6), "ADD_OR_REMOVE_ONE"),
+    ("rdp", events.MixtureOfGaussians(1.0, (0.0, 1.0), (0.5, 0.5)), "ADD_OR_REMOVE_ONE"),
+    ("gdp", events.PoissonSampled(0.1, events.Gaussian(1.0)), "ADD_OR_REMOVE_ONE"),
+    ("gdp", events.Laplace(1.0), "ADD_OR_REMOVE_ONE"),
+]
+
+
+@pytest.mark.parametrize(("method", "mechanism", "relation"), UNSUPPORTED)
+def test_a_combination_without_a_bound_raises_even_inside_a_composition(method, mechanism, relation):
+    with pytest.raises(UnsupportedEventError, match=type(mechanism).__name__):
+        accounting.epsilon(claim(mechanism, relation=relation), delta=1e-5, method=method)
+    mixed = events.Composed((events.Gaussian(1.0), events.SelfComposed(mechanism, 3)))
+    with pytest.raises(UnsupportedEventError):
+        accounting.epsilon(claim(mixed, relation=relation), delta=1e-5, method=method)
+
+
+def test_bad_arguments_are_named():
+    event = run(0.1, 1.0, 1)
+    for delta in (0.0, 1.0, -1.0, math.nan):
+        with pytest.raises(ValueError, match="delta"):
+            accounting.epsilon(event, delta=delta)
+    with pytest.raises(ValueError, match="method"):
+        accounting.epsilon(event, delta=1e-5, method="moments")
+    with pytest.raises(ValueError, match="PrivacyEvent"):
+        accounting.epsilon(events.Gaussian(1.0), delta=1e-5)
+    with pytest.raises(ValueError, match="orders"):
+        accounting.epsilon(event, delta=1e-5, orders=[1.0, 2.0])
+    with pytest.raises(ValueError, match="one of delta and epsilon"):
+        accounting.spent(event)
+
+
+def test_a_best_order_at_the_end_of_the_grid_warns():
+    with pytest.warns(accounting.OrderWarning, match="end of the grid"):
+        accounting.epsilon(run(0.01, 1.0, 100), delta=1e-5, orders=[2.0, 3.0])
+
+
+def test_the_default_grid_grows_where_its_end_is_best():
+    event = claim(events.Gaussian(1000.0))
+    found = accounting.spent(event, delta=1e-5)
+    assert found.order > 1024
+    continuous = float(accounting.conversion.zcdp_to_epsilon(0.5e-6, 1e-5))
+    assert continuous <= found.epsilon_upper <= 1.01 * continuous
+
+
+def test_a_ledger_counts_restores_and_adds_up():
+    ledger = accounting.Ledger(privacy_unit="client", neighboring_relation="ADD_OR_REMOVE_ONE")
+    assert ledger.epsilon(delta=1e-5) == 0.0
+    first, second = run(0.01, 1.0, 1), claim(events.Gaussian(20.0))
+    ledger.append(first, 30)
+    ledger.append(first)
+    ledger.append(second)
+    ledger.append(first, 69)
+    assert ledger.num_events == 101
+    assert len(ledger.to_json()["entries"]) == 3
+    back = accounting.Ledger.from_json(json.loads(json.dumps(ledger.to_json())))
+    assert back == ledger
+    assert back.epsilon(delta=1e-5) == ledger.epsilon(delta=1e-5)
+    other_order = accounting.compose([second, first.repeat(100)])
+    assert ledger.epsilon(delta=1e-5) == pytest.approx(accounting.epsilon(other_order, delta=1e-5), rel=1e-12)
+
+
+def test_a_ledger_refuses_other_claims_and_broken_files():
+    ledger = accounting.Ledger(privacy_unit="client", neighboring_relation="ADD_OR_REMOVE_ONE")
+    with pytest.raises(NoGuaranteeError):
+        ledger.append(claim(events.Gaussian(1.0), unit="example"))
+    with pytest.raises(ValueError, match="count"):
+        ledger.append(claim(events.Gaussian(1.0)), 0)
+    good = ledger.to_json()
+    for broken in ({**good, "format": 9}, {**good, "more": 1}, {**good, "entries": [{"count": 1}]}, {}):
+        with pytest.raises(ValueError, match="Expected"):
+            accounting.Ledger.from_json(broken)
+
+
+def test_asking_before_each_round_never_overspends():
+    ledger = accounting.Ledger(privacy_unit="client", neighboring_relation="ADD_OR_REMOVE_ONE")
+    event = run(0.1, 2.0, 1)
+    while not ledger.would_exceed(event, target_epsilon=2.0, delta=1e-5):
+        ledger.append(event)
+    assert ledger.epsilon(delta=1e-5) <= 2.0
+    expected = accounting.calibrate(lambda t: event.repeat(t), epsilon=2.0, delta=1e-5, integer=True)
+    assert ledger.num_events == expected
+
+
+def test_a_round_of_a_ledger_is_cheap():
+    ledger = accounting.Ledger(privacy_unit="client", neighboring_relation="ADD_OR_REMOVE_ONE")
+    times = []
+    for i in range(50):
+        start = time.perf_counter()
+        ledger.append(run(0.01, 1.0 + 0.01 * i, 1))  # a new mechanism each round: the worst case
+        ledger.epsilon(delta=1e-5)
+        times.append(time.perf_counter() - start)
+    assert np.median(times) < 0.02
+
+
+def test_the_statement_says_unit_relation_epsilon_delta_and_what_is_missing():
+    text = accounting.statement(run(0.01, 1.0, 100), delta=1e-5)
+    for part in ("one client", "adding or removing", "1e-05", "RDP", "100 times", "Poisson", "Not covered"):
+        assert part in text
+    rows = accounting.table(run(0.01, 1.0, 100), delta=1e-5, methods=("rdp", "gdp"))
+    assert [row["epsilon_upper"] is not None for row in rows] == [True, False]
+    assert "Gaussian" in rows[1]["note"]
+
+
+def test_an_epsilon_asked_for_while_tracing_is_a_plain_number():
+    event = claim(events.Gaussian(1.0))
+    seen = []
+
+    @jax.jit
+    def step(x):
+        seen.append(accounting.epsilon(event, delta=1e-5, method="gdp"))
+        seen.append(accounting.epsilon(run(0.1, 1.0, 1), delta=1e-5))
+        return x * 2
+
+    assert step(jnp.float32(1.0)).dtype == jnp.float32
+    assert all(type(value) is float for value in seen)
+    assert jnp.zeros(()).dtype == jnp.float32  # nothing global has changed
