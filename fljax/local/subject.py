@@ -1,0 +1,385 @@
+"""What one silo adds up in one step when a subject, not an item, is to be protected.
+
+Each maker returns a query `fun(params, examples, rows, key) -> SiloSum`: it samples the silo's rows, takes per-example
+gradients in batches, and returns a SUM before noise. `rows` int32 `[N]` are the silo's rows of the pool `examples`,
+-1 is padding; `examples["subject"]` says whose item it is. Weights are counted over the whole sample, so batches change
+speed and memory only. No buffer has a row of D numbers for each subject.
+
+How far one subject moves each sum is stated under Guarantee, for removing all the subject's rows ("zero-out", and
+add-or-remove, since every sum here is over a Poisson sample). An item or subject with a gradient that is not finite
+adds zero. Keys are used once.
+
+Source: Marathe et al. (2022), "Subject Granular Differential Privacy in Federated Learning", arXiv:2206.03617.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+import fljax_kernels
+from fljax import _validate
+from fljax.data.subjects import SUBJECT
+from fljax.local import clipping
+from fljax.local.sgd import masked_mean_loss, take_examples
+from fljax.types import Batch, LossFn, Params
+
+_NOBODY = jnp.iinfo(jnp.int32).max
+# A norm from a Gram matrix may come out too small where gradients cancel. Float32 dot products err by a few 1e-7 of
+# ||g_i|| ||g_j||; this share of the squared mean norm is added, so that the clip binds in spite of that.
+_GRAM_SLACK = 1e-5
+
+
+class SiloSum(NamedTuple):
+    """One query's answer. Everything but a noised grad_sum is private.
+
+    grad_sum: params-like, at least float32. loss: `[]`, mean over the sampled items. num_items, num_subjects: int32
+    `[]`, in the sample. largest_group: int32 `[]`, most items of one subject in it. clipped_fraction: `[]`, of what is
+    clipped (items, subjects or the whole gradient).
+    """
+
+    grad_sum: Params
+    loss: jax.Array
+    num_items: jax.Array
+    num_subjects: jax.Array
+    largest_group: jax.Array
+    clipped_fraction: jax.Array
+
+
+Query = Callable[[Params, Batch, jax.Array, jax.Array], SiloSum]
+
+
+class Groups(NamedTuple):
+    """Rows grouped by id. rank: int32 `[N]`, place among the rows of its id, from 0. size: int32 `[N]`, their number.
+
+    Both are 0 where the mask is False. A row's entries depend on the rows of its own id only.
+    """
+
+    rank: jax.Array
+    size: jax.Array
+
+
+def group(ids: jax.Array, mask: jax.Array, order_by: jax.Array | None = None) -> Groups:
+    """Groups the rows with mask True by `ids` `[N]`, each group in ascending `order_by` `[N]` (None: as they stand).
+
+    One sort, then linear work; no array is as long as there are subjects.
+    """
+    ids = jnp.where(mask, ids, _NOBODY)
+    order = jnp.argsort(ids, stable=True) if order_by is None else jnp.lexsort((order_by, ids))
+    ordered = ids[order]
+    place = jnp.arange(ids.size, dtype=jnp.int32)
+    new = jnp.concatenate([jnp.ones((1,), bool), ordered[1:] != ordered[:-1]])
+    start = jax.lax.cummax(jnp.where(new, place, 0))
+    # Where the next group starts: the same from behind.
+    end = jax.lax.cummin(jnp.where(jnp.concatenate([new[1:], jnp.ones((1,), bool)]), place + 1, ids.size), reverse=True)
+    back = jnp.zeros_like(place).at[order].set(place)
+    rank, size = (place - start)[back], (end - start)[back]
+    return Groups(jnp.where(mask, rank, 0), jnp.where(mask, size, 0))
+
+
+def within_cap(rows: jax.Array, ids: jax.Array, max_items: int) -> jax.Array:
+    """`rows` with all but the first `max_items` of each subject replaced by padding: what makes a public cap true.
+
+    Guarantee: at most `max_items` rows of one subject remain, and which ones does not depend on other subjects.
+    """
+    mask = rows >= 0
+    return jnp.where(mask & (group(ids, mask).rank < max_items), rows, -1)
+
+
+def item_sum(
+    loss: LossFn,
+    *,
+    item_sampling_prob: float,
+    l2_clip_norm: float,
+    batch_size: int,
+    items_per_subject: int | None = None,
+    method: str = "auto",
+) -> Query:
+    """Sum of clipped gradients of Poisson-sampled items, with at most `items_per_subject` items of a subject.
+
+    Guarantee: a subject with J sampled items moves the sum by at most `l2_clip_norm` * min(J, items_per_subject); one
+    item moves the sum without a cap by at most `l2_clip_norm`.
+
+    Args:
+      loss: `loss(params, example) -> []`.
+      item_sampling_prob: chance of each item, in (0, 1].
+      l2_clip_norm: bound on one item's gradient, > 0.
+      batch_size: items whose gradients are taken together.
+      items_per_subject: public cap Z >= 1; surplus items of a subject in this sample are dropped at random. None: no
+        cap.
+      method: how per-example gradients are computed; see `fljax_kernels.per_example_grads`.
+
+    Raises:
+      ValueError: an argument is out of range.
+
+    Source: arXiv:2206.03617, Algorithm 1, with a public cap in place of the group size it reads from private data.
+    """
+    if items_per_subject is not None:
+        _validate.positive_int(items_per_subject=items_per_subject)
+
+    def weights(ids: jax.Array, mask: jax.Array, key: jax.Array) -> jax.Array:
+        if items_per_subject is None:
+            return mask.astype(jnp.float32)
+        rank = group(ids, mask, jax.random.uniform(key, ids.shape)).rank
+        return (mask & (rank < items_per_subject)).astype(jnp.float32)
+
+    return _weighted_sum(loss, weights, item_sampling_prob, l2_clip_norm, batch_size, method)
+
+
+def hierarchical_average(
+    loss: LossFn, *, item_sampling_prob: float, l2_clip_norm: float, batch_size: int, method: str = "auto"
+) -> Query:
+    """Sum over subjects of the mean of the subject's clipped gradients, over Poisson-sampled items: HiGradAvg.
+
+    It is a weighted sum over items: the weight is the clip factor / the number of the subject's items in the sample.
+
+    Guarantee: a subject moves the sum by at most `l2_clip_norm`, and by nothing if none of its items is sampled.
+    Divide by a public constant; the number of subjects in the sample is private.
+
+    Args, Raises: as `item_sum`.
+
+    Source: arXiv:2206.03617, Definition 3.5 and Algorithm 2, without its division by the realised number of subjects.
+    """
+
+    def weights(ids: jax.Array, mask: jax.Array, key: jax.Array) -> jax.Array:
+        del key
+        return jnp.where(mask, 1 / jnp.maximum(1, group(ids, mask).size).astype(jnp.float32), 0)
+
+    return _weighted_sum(loss, weights, item_sampling_prob, l2_clip_norm, batch_size, method)
+
+
+def sampled_subjects(
+    loss: LossFn,
+    *,
+    subject_sampling_prob: float,
+    items_per_subject: int,
+    l2_clip_norm: float,
+    batch_size: int,
+    method: str = "auto",
+) -> Query:
+    """Poisson-samples subjects, takes up to Z random items of each, averages their gradients and clips the average.
+
+    Guarantee: a subject moves the sum by at most `l2_clip_norm`, with chance `subject_sampling_prob`, however many
+    items it owns. Norms of averages come from Gram matrices of the batch, in float32, with a margin for cancellation.
+
+    Args:
+      loss: `loss(params, example) -> []`.
+      subject_sampling_prob: chance of each subject, in (0, 1].
+      items_per_subject: Z >= 1.
+      l2_clip_norm: bound on one subject's averaged gradient, > 0.
+      batch_size: items whose gradients are taken together; rounded to whole subjects, at least one.
+      method: as in `item_sum`.
+
+    Raises:
+      ValueError: an argument is out of range.
+
+    Source: Charles et al. (2024), "Fine-Tuning Large Language Models with User-Level Differential Privacy",
+      arXiv:2407.07737, "user-level sampling".
+    """
+    _validate.probability(subject_sampling_prob=subject_sampling_prob)
+
+    def sample(ids: jax.Array, mask: jax.Array, key: jax.Array) -> jax.Array:
+        # One coin for each id: all items of a subject see the same one, wherever they stand.
+        coins = jax.vmap(lambda i: jax.random.uniform(jax.random.fold_in(key, i)))(ids)
+        return mask & (coins < subject_sampling_prob)
+
+    return _mean_then_clip(loss, sample, items_per_subject, l2_clip_norm, batch_size, method)
+
+
+def average_then_clip(
+    loss: LossFn,
+    *,
+    item_sampling_prob: float,
+    items_per_subject: int,
+    l2_clip_norm: float,
+    batch_size: int,
+    method: str = "auto",
+) -> Query:
+    """HiGradAvg in the other order: over Poisson-sampled items, average inside a subject first, then clip the average.
+
+    Guarantee: as `hierarchical_average`. Clipped items that disagree cancel there; here the average keeps its length.
+
+    Args, Raises: as `sampled_subjects`, with `item_sampling_prob` the chance of each item.
+    """
+    _validate.probability(item_sampling_prob=item_sampling_prob)
+
+    def sample(ids: jax.Array, mask: jax.Array, key: jax.Array) -> jax.Array:
+        return mask & (jax.random.uniform(key, ids.shape) < item_sampling_prob)
+
+    return _mean_then_clip(loss, sample, items_per_subject, l2_clip_norm, batch_size, method)
+
+
+def clipped_batch_gradient(loss: LossFn, *, item_sampling_prob: float, l2_clip_norm: float, batch_size: int) -> Query:
+    """The clipped gradient of the mean loss over Poisson-sampled items: the silo is one unit. No per-example gradient.
+
+    Guarantee: any two data sets of the silo give gradients at most 2 `l2_clip_norm` apart; a subject changes it by at
+    most that, and by nothing if none of its items is sampled. (`l2_clip_norm` holds only against an empty sample.)
+
+    Args, Raises: as `item_sum`.
+
+    Source: arXiv:2206.03617, Definition 3.8 and Algorithm 3; the sensitivity there is printed as half of this.
+    """
+    _check(item_sampling_prob, l2_clip_norm, batch_size)
+    value_and_grad = jax.value_and_grad(masked_mean_loss(loss))
+
+    def fun(params: Params, examples: Batch, rows: jax.Array, key: jax.Array) -> SiloSum:
+        ids = _ids(examples, rows)
+        mask = (rows >= 0) & (jax.random.uniform(key, rows.shape) < item_sampling_prob)
+        count = jnp.sum(mask)
+        batches = _batches(rows, mask, -1, batch_size)
+
+        def add(i: jax.Array, total: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
+            here = batches[i] >= 0
+            value, grads = value_and_grad(params, take_examples(examples, batches[i]), here)
+            share = jnp.sum(here).astype(jnp.float32)
+            grads = jax.tree.map(lambda g: g.astype(jnp.float32) * share, grads)
+            return jax.tree.map(jnp.add, total, (grads, value.astype(jnp.float32) * share))
+
+        zero = (_zeros(params), jnp.zeros((), jnp.float32))
+        grad_sum, loss_sum = jax.lax.fori_loop(0, _num_batches(count, batch_size), add, zero)
+        divisor = jnp.maximum(1, count).astype(jnp.float32)
+        mean = jax.tree.map(lambda g: g / divisor, grad_sum)
+        norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(mean)))
+        factor = clipping.flat(norm, l2_clip_norm)
+        # where, not multiply: NaN * 0 is NaN.
+        clipped = jax.tree.map(lambda g: jnp.where(factor > 0, factor * g, 0), mean)
+        return _answer(clipped, loss_sum, ids, mask, (~(norm <= l2_clip_norm)).astype(jnp.float32))
+
+    return fun
+
+
+def _weighted_sum(
+    loss: LossFn,
+    weights_of: Callable[[jax.Array, jax.Array, jax.Array], jax.Array],
+    item_sampling_prob: float,
+    l2_clip_norm: float,
+    batch_size: int,
+    method: str,
+) -> Query:
+    """sum_i w_i f_i g_i over the sample; `weights_of(ids, mask, key) -> [N]`, f the clip factor."""
+    _check(item_sampling_prob, l2_clip_norm, batch_size)
+    per_example = fljax_kernels.per_example_grads(loss, method=method)
+
+    def fun(params: Params, examples: Batch, rows: jax.Array, key: jax.Array) -> SiloSum:
+        coin_key, weight_key = jax.random.split(key)
+        ids = _ids(examples, rows)
+        sampled = (rows >= 0) & (jax.random.uniform(coin_key, rows.shape) < item_sampling_prob)
+        weights = weights_of(ids, sampled, weight_key)
+        used = weights > 0
+        batches = _batches(rows, used, -1, batch_size)
+        weights = _batches(weights, used, 0, batch_size)
+
+        def add(i: jax.Array, total: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
+            here = batches[i] >= 0
+            G = per_example(params, take_examples(examples, batches[i]), batch_mask=here)
+            grads, norms = G.weighted_sum(lambda n, w: w * clipping.flat(n, l2_clip_norm), weights[i])
+            clipped = jnp.sum(~(norms <= l2_clip_norm) & here).astype(jnp.float32)
+            losses = G.values().astype(jnp.float32)
+            stats = jnp.stack([jnp.sum(jnp.where(jnp.isfinite(losses), losses, 0)), clipped])
+            return jax.tree.map(jnp.add, total, (jax.tree.map(lambda g: g.astype(jnp.float32), grads), stats))
+
+        count = jnp.sum(used)
+        zero = (_zeros(params), jnp.zeros((2,), jnp.float32))
+        grad_sum, stats = jax.lax.fori_loop(0, _num_batches(count, batch_size), add, zero)
+        return _answer(grad_sum, stats[0], ids, used, stats[1] / jnp.maximum(1, count).astype(jnp.float32))
+
+    return fun
+
+
+def _mean_then_clip(
+    loss: LossFn,
+    sample: Callable[[jax.Array, jax.Array, jax.Array], jax.Array],
+    items_per_subject: int,
+    l2_clip_norm: float,
+    batch_size: int,
+    method: str,
+) -> Query:
+    _validate.positive_int(items_per_subject=items_per_subject)
+    _check(1.0, l2_clip_norm, batch_size)
+    per_example = fljax_kernels.per_example_grads(loss, method=method)
+    places = items_per_subject
+    together = max(1, batch_size // places)
+
+    def fun(params: Params, examples: Batch, rows: jax.Array, key: jax.Array) -> SiloSum:
+        coin_key, rank_key = jax.random.split(key)
+        ids = _ids(examples, rows)
+        sampled = sample(ids, rows >= 0, coin_key)
+        rank = group(ids, sampled, jax.random.uniform(rank_key, ids.shape)).rank
+        used = sampled & (rank < places)
+        table = _subject_table(rows, ids, rank, used, places, together)
+        num_subjects = jnp.sum(used & (rank == 0))
+
+        def add(i: jax.Array, total: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
+            batch = table[i].reshape(-1)
+            here = batch >= 0
+            # Full float32 products: TF32 would be off by a thousandth, and these numbers bound the sensitivity.
+            with jax.default_matmul_precision("highest"):
+                G = per_example(params, take_examples(examples, batch), batch_mask=here)
+                gram = G.gram()
+            blocks = jnp.einsum("kakb->kab", gram.reshape(together, places, together, places))
+            size = jnp.maximum(1, jnp.sum(table[i] >= 0, axis=1)).astype(gram.dtype)
+            lengths = jnp.sqrt(jnp.maximum(0, jnp.diagonal(blocks, axis1=1, axis2=2)))
+            squares = jnp.sum(blocks, axis=(1, 2)) + _GRAM_SLACK * jnp.square(jnp.sum(lengths, axis=1))
+            norms = jnp.sqrt(jnp.maximum(0, squares)) / size
+            weights = clipping.flat(norms, l2_clip_norm) / size
+            grads = G.rmatvec(jnp.repeat(weights, places, total_repeat_length=batch.size))
+            clipped = jnp.sum(~(norms <= l2_clip_norm) & (table[i][:, 0] >= 0)).astype(jnp.float32)
+            losses = G.values().astype(jnp.float32)
+            stats = jnp.stack([jnp.sum(jnp.where(jnp.isfinite(losses), losses, 0)), clipped])
+            return jax.tree.map(jnp.add, total, (jax.tree.map(lambda g: g.astype(jnp.float32), grads), stats))
+
+        zero = (_zeros(params), jnp.zeros((2,), jnp.float32))
+        grad_sum, stats = jax.lax.fori_loop(0, _num_batches(num_subjects, together), add, zero)
+        return _answer(grad_sum, stats[0], ids, used, stats[1] / jnp.maximum(1, num_subjects).astype(jnp.float32))
+
+    return fun
+
+
+def _subject_table(
+    rows: jax.Array, ids: jax.Array, rank: jax.Array, used: jax.Array, places: int, together: int
+) -> jax.Array:
+    """Rows `[batches, together, places]`: a line for each subject with a used row, its rows first, -1 behind."""
+    order = jnp.argsort(jnp.where(used, ids, _NOBODY), stable=True)
+    ordered = jnp.where(used, ids, _NOBODY)[order]
+    new = jnp.concatenate([jnp.ones((1,), bool), ordered[1:] != ordered[:-1]])
+    line = jnp.cumsum(new.astype(jnp.int32)) - 1
+    num_lines = rows.size + -rows.size % together  # as many subjects as rows, at worst
+    place = jnp.where(used[order], line * places + rank[order], num_lines * places)
+    table = jnp.full((num_lines * places,), -1, rows.dtype).at[place].set(rows[order], mode="drop")
+    return table.reshape(-1, together, places)
+
+
+def _answer(grad_sum: Params, loss_sum: jax.Array, ids: jax.Array, used: jax.Array, clipped: jax.Array) -> SiloSum:
+    groups = group(ids, used)
+    count = jnp.sum(used).astype(jnp.int32)
+    num_subjects = jnp.sum(used & (groups.rank == 0)).astype(jnp.int32)
+    mean_loss = loss_sum / jnp.maximum(1, count).astype(jnp.float32)
+    return SiloSum(grad_sum, mean_loss, count, num_subjects, jnp.max(groups.size), clipped)
+
+
+def _ids(examples: Any, rows: jax.Array) -> jax.Array:
+    if not isinstance(examples, dict) or SUBJECT not in examples:
+        raise ValueError(f"Expected examples to carry the key {SUBJECT!r}, got none: see fljax.data.subjects.")
+    return jnp.take(jnp.asarray(examples[SUBJECT]), jnp.maximum(rows, 0), axis=0).astype(jnp.int32)
+
+
+def _batches(values: jax.Array, keep: jax.Array, fill: int, batch_size: int) -> jax.Array:
+    """`[N]` -> `[S, batch_size]`: the kept values in their order, then `fill`."""
+    padded = values.size + -values.size % batch_size
+    place = jnp.where(keep, jnp.cumsum(keep.astype(jnp.int32)) - 1, padded)
+    return jnp.full((padded,), fill, values.dtype).at[place].set(values, mode="drop").reshape(-1, batch_size)
+
+
+def _num_batches(count: jax.Array, batch_size: int) -> jax.Array:
+    return (count + batch_size - 1) // batch_size
+
+
+def _zeros(params: Params) -> Params:
+    return jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
+
+
+def _check(item_sampling_prob: float, l2_clip_norm: float, batch_size: int) -> None:
+    _validate.probability(item_sampling_prob=item_sampling_prob)
+    _validate.positive(l2_clip_norm=l2_clip_norm)
+    _validate.positive_int(batch_size=batch_size)
