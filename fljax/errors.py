@@ -1,5 +1,7 @@
 """Errors that a caller may want to catch by name."""
 
+from typing import Any
+
 
 class PrivacyPreconditionError(ValueError):
     """A bound was asked for outside the conditions under which it is proved."""
@@ -14,4 +16,11 @@ class UnsupportedEventError(ValueError):
 
 
 class SensitivityError(AssertionError):
-    """A replay on neighbouring inputs moved the output by more than was declared."""
+    """A replay on neighbouring inputs moved the output by more than was declared.
+
+    report: the `SensitivityReport` of that replay.
+    """
+
+    def __init__(self, message: str, report: Any = None):
+        super().__init__(message)
+        self.report = report

@@ -1,0 +1,235 @@
+"""Item-level clipping: the sum of clipped gradients, as a transformation of a loss."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import fljax_kernels
+from fljax import _validate
+from fljax.local import clipping, transformed
+
+
+class AuxiliaryOutput(NamedTuple):
+    """What comes per unit, `[B, ...]`, beside the sum; None where it was not asked for. None of it is private."""
+
+    values: Any = None
+    grad_norms: Any = None
+    aux: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class BoundedSensitivityCallable:
+    """A function whose output one privacy unit moves by a known L2 distance at most.
+
+    If `has_aux`, the function returns a pair and the bound is that of its first part.
+    """
+
+    fun: Callable[..., Any]
+    l2_norm_bound: Any
+    has_aux: bool
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fun(*args, **kwargs)
+
+    def sensitivity(self, neighboring_relation: Any = "REPLACE_SPECIAL") -> Any:
+        """The L2 distance between outputs on neighbouring batches, at most.
+
+        Args:
+          neighboring_relation: an `accounting.events.NeighboringRelation`, dp_accounting's, or its name.
+
+        Raises:
+          ValueError: the relation is not one of ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL.
+        """
+        # By name: the enumerations of other libraries are welcome.
+        name = getattr(neighboring_relation, "name", neighboring_relation)
+        factors = {"ADD_OR_REMOVE_ONE": 1, "REPLACE_SPECIAL": 1, "REPLACE_ONE": 2}
+        if name not in factors:
+            raise ValueError(f"Expected neighboring_relation to be one of {list(factors)}, got {name!r}.")
+        return factors[name] * self.l2_norm_bound
+
+
+def clipped_grad(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    *,
+    l2_clip_norm: Any,
+    rescale_to_unit_norm: bool = False,
+    normalize_by: float = 1.0,
+    batch_argnums: int | Sequence[int] = 1,
+    keep_batch_dim: bool = True,
+    return_values: bool = False,
+    return_grad_norms: bool = False,
+    pre_clipping_transform: Callable[[Any], Any] | None = None,
+    microbatch_size: int | None = None,
+    nan_safe: bool = True,
+    dtype: Any = None,
+    prng_argnum: int | None = None,
+    spmd_axis_name: Any = None,
+    subject_ids: Callable[..., jax.Array] | None = None,
+) -> BoundedSensitivityCallable:
+    """The function that adds up clipped gradients of `fun`, one per row of the batch: a SUM, not a mean.
+
+    Takes the arguments of `fun` and, as a keyword, `is_padding_example`: bool `[B]`, True where a row is padding and
+    adds nothing whatever it holds. Further keyword arguments are per example: a leading axis B, sliced as it is.
+
+    Names and meaning are those of `jax_privacy.clipped_grad`; the differences: no `[B, D]` gradients need be held;
+    a gradient with NaN or infinity adds zero as a whole, not entry by entry; the sum stays in float32 where parameters
+    have 16 bits, unless `dtype` says otherwise; values and norms are 0 for padding.
+
+    Guarantee: adding, removing or making padding of one row moves the sum by at most `.l2_norm_bound * (1 + 1e-5)` in
+    L2 norm; replacing one, by twice that. The privacy unit is a row (with `keep_batch_dim=False`, a row may be a whole
+    group or user); with `subject_ids`, all rows of one subject. The margin is float32 rounding; it grows to that
+    of `dtype` if that has fewer bits. Per-row outputs are not private. With `nan_safe=False` there is no guarantee
+    where a gradient is not finite.
+
+    Args:
+      fun: (params, batch, ...) -> scalar, or (scalar, aux) with `has_aux`.
+      argnums: which arguments to differentiate; floating, without a batch axis.
+      has_aux: whether `fun` returns (scalar, aux).
+      l2_clip_norm: bound C on the gradient of one row, in its unit. >= 0; infinity does not clip; may be traced.
+        Or a tree of bounds, a prefix of the parameters' tree: each subtree is clipped to its own C_l, and
+        the bound of all is sqrt(sum C_l**2).
+      rescale_to_unit_norm: divide each clipped part by its C: the bound becomes 1 (sqrt of the number of bounds).
+      normalize_by: divide the sum by this. > 0. A public constant, such as the expected batch size.
+      batch_argnums: which arguments have a leading axis B.
+      keep_batch_dim: give `fun` batches of size 1; False: without the axis.
+      return_values: also return the values of `fun`, `[B]`.
+      return_grad_norms: also return the norms before `pre_clipping_transform` and clipping, `[B]`.
+      pre_clipping_transform: gradient of one row -> pytree, applied before clipping. Holds gradients of a microbatch.
+      microbatch_size: rows at a time. > 0. Changes memory and speed only.
+      nan_safe: a row whose gradient is not finite adds zero. False: NaN reaches the sum.
+      dtype: of the sum. None: that of the gradients, float32 at least.
+      prng_argnum: an argument that holds a typed key, or a tree of keys: each row gets its own, by `jax.random.split`.
+      spmd_axis_name: must be None: sharding of the batch passes through without it.
+      subject_ids: function of the batch arguments -> int `[B]`, the subject of each row. Each subject's clipped
+        gradients are averaged, and the averages added up: a row counts 1 / (rows of its subject, padding left out).
+
+    Returns:
+      A callable with `.sensitivity(neighboring_relation)`, `.l2_norm_bound` and `.has_aux`. It returns the sum, or with
+      any of has_aux, return_values, return_grad_norms: (sum, AuxiliaryOutput(values, grad_norms, aux)).
+
+    Raises:
+      ValueError: an argument is out of range, or argnums and batch_argnums overlap.
+      NotImplementedError: spmd_axis_name is given.
+
+    Source: Abadi et al. (2016), arXiv:1607.00133, Algorithm 1; rescaling: De et al. (2022), arXiv:2204.13650; averages
+    per subject: Marathe et al. (2022), arXiv:2206.03617.
+    """
+    wrt = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    batched = (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums)
+    _check(wrt, batched, l2_clip_norm, normalize_by, microbatch_size)
+    if spmd_axis_name is not None:
+        raise NotImplementedError(f"Expected spmd_axis_name=None, got spmd_axis_name={spmd_axis_name!r}.")
+    wants_aux = has_aux or return_values or return_grad_norms
+    single = jax.tree_util.all_leaves([l2_clip_norm])
+
+    def weigh(norms: Any, weights: jax.Array) -> Any:
+        options = {"rescale_to_unit_norm": rescale_to_unit_norm, "nan_safe": nan_safe}
+        coefficients = (clipping.to_bound if single else clipping.to_bounds)(norms, l2_clip_norm, **options)
+        return jax.tree.map(lambda c: c * weights.astype(c.dtype), coefficients)
+
+    def clipped(*args: Any, is_padding_example: Any = None, **kwargs: Any) -> Any:
+        if len(args) <= max(batched + wrt):
+            raise ValueError(f"Expected at least {max(batched + wrt) + 1} arguments, got {len(args)}.")
+        batch = {"args": {i: args[i] for i in batched}, "kwargs": kwargs}
+        size = _batch_size(batch)
+        if prng_argnum is not None:
+            batch["keys"] = jax.tree.map(lambda key: jax.random.split(key, size), args[prng_argnum])
+        mask = None if is_padding_example is None else ~jnp.asarray(is_padding_example, bool)
+        weights = jnp.full(size, 1 / normalize_by, jnp.float32)
+        if subject_ids is not None:
+            weights = weights / _rows_of_same_subject(subject_ids(*(args[i] for i in batched)), size, mask)
+
+        def loss(params: Any, example: Any) -> Any:
+            slots = list(args)
+            for i, x in example["args"].items():
+                slots[i] = jax.tree.map(lambda leaf: leaf[None], x) if keep_batch_dim else x
+            if prng_argnum is not None:
+                slots[prng_argnum] = example["keys"]
+            for i, p in zip(wrt, params if isinstance(argnums, Sequence) else (params,), strict=True):
+                slots[i] = p
+            return fun(*slots, **example["kwargs"])
+
+        params = tuple(args[i] for i in wrt) if isinstance(argnums, Sequence) else args[argnums]
+        if pre_clipping_transform is None:
+            grads = fljax_kernels.per_example_grads(loss, microbatch_size=microbatch_size, has_aux=has_aux)
+            G = grads(params, batch, batch_mask=mask)
+            total, norms = _sum_rows(G, weigh, weights, per_leaf=not single)
+            values, aux = (G.values() if return_values else None), (G.aux() if has_aux else None)
+        else:
+            total, norms, values, aux = transformed.sum_rows(
+                loss, params, batch, mask, pre_clipping_transform, weigh, weights, microbatch_size, has_aux, not single
+            )
+        if dtype is not None:
+            total = jax.tree.map(lambda x: x.astype(dtype), total)
+        if not wants_aux:
+            return total
+        return total, AuxiliaryOutput(
+            values=values if return_values else None,
+            grad_norms=norms if return_grad_norms else None,
+            aux=jax.tree.map(lambda x: _drop_unit_axis(x) if keep_batch_dim else x, aux) if has_aux else None,
+        )
+
+    return BoundedSensitivityCallable(clipped, _bound(l2_clip_norm, rescale_to_unit_norm) / normalize_by, wants_aux)
+
+
+def _sum_rows(G: Any, weigh: Callable[..., Any], weights: jax.Array, *, per_leaf: bool) -> tuple[Any, jax.Array]:
+    """(sum of the weighed rows, their norms)."""
+    total, norms = G.weighted_sum(weigh, weights, per_leaf=per_leaf)
+    return total, clipping.joint_norm(norms) if per_leaf else norms
+
+
+def _bound(l2_clip_norm: Any, rescale: bool) -> Any:
+    bounds = jax.tree.leaves(l2_clip_norm)
+    if rescale:
+        return math.sqrt(len(bounds))
+    if len(bounds) == 1:
+        return bounds[0]
+    if any(isinstance(c, jax.Array) for c in bounds):
+        return jnp.sqrt(sum(jnp.square(jnp.asarray(c, jnp.float32)) for c in bounds))
+    return math.hypot(*bounds)
+
+
+def _check(wrt: tuple, batched: tuple, l2_clip_norm: Any, normalize_by: Any, microbatch_size: Any) -> None:
+    if not wrt or not batched or min(wrt + batched) < 0:
+        raise ValueError(f"Expected argnums and batch_argnums >= 0 and not empty, got {wrt} and {batched}.")
+    if set(wrt) & set(batched):
+        raise ValueError(f"Expected argnums without a batch axis, got argnums={wrt} and batch_argnums={batched}.")
+    _validate.positive(normalize_by=normalize_by)
+    if microbatch_size is not None:
+        _validate.positive_int(microbatch_size=microbatch_size)
+    bounds = jax.tree.leaves(l2_clip_norm)
+    if not bounds:
+        raise ValueError("Expected l2_clip_norm to be a bound or a tree of bounds, got an empty tree.")
+    for bound in bounds:
+        # `not >=` so that NaN fails. A traced bound cannot be looked at.
+        if not isinstance(bound, jax.core.Tracer) and not (np.ndim(bound) == 0 and bound >= 0):
+            raise ValueError(f"Expected l2_clip_norm >= 0, got l2_clip_norm={bound!r}.")
+
+
+def _batch_size(batch: Any) -> int:
+    sizes = sorted({np.shape(leaf)[0] if np.ndim(leaf) else -1 for leaf in jax.tree.leaves(batch)})
+    if len(sizes) != 1 or sizes[0] < 0:
+        raise ValueError(f"Expected one leading axis B in all batch arguments, got sizes {sizes} (-1: no axis).")
+    return sizes[0]
+
+
+def _rows_of_same_subject(ids: jax.Array, size: int, mask: jax.Array | None) -> jax.Array:
+    """float32 `[B]`, at least 1: rows that share the subject of each row, padding left out."""
+    if jnp.shape(ids) != (size,) or not jnp.issubdtype(jnp.result_type(ids), jnp.integer):
+        raise ValueError(f"Expected subject_ids to give int [{size}], got {jnp.result_type(ids)}{jnp.shape(ids)}.")
+    same = ids[:, None] == ids[None, :]
+    if mask is not None:
+        same &= mask[None, :]
+    return jnp.maximum(jnp.sum(same, axis=1, dtype=jnp.int32), 1).astype(jnp.float32)
+
+
+def _drop_unit_axis(x: jax.Array) -> jax.Array:
+    """`[B, 1, ...]` as `[B, ...]`: the axis that keep_batch_dim put there, where `fun` handed it on."""
+    return jnp.squeeze(x, axis=1) if x.ndim >= 2 and x.shape[1] == 1 else x

@@ -1,0 +1,55 @@
+"""Central Gaussian noise as a gradient transformation."""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+
+import fljax_kernels
+from fljax import _validate
+
+
+class NoiseState(NamedTuple):
+    """key: `[]` typed PRNG key, split at each update, so that no noise is drawn twice."""
+
+    key: jax.Array
+
+
+def gaussian_privatizer(*, stddev: float | jax.Array, prng_key: jax.Array) -> optax.GradientTransformation:
+    """Adds independent Gaussian noise to every entry of the updates.
+
+    Guarantee: on a sum which one privacy unit moves by at most s in L2 norm
+    (`clipped_grad(...).sensitivity(relation)`), each update is the Gaussian mechanism with noise multiplier stddev / s;
+    all that follows in an `optax.chain` is post-processing. Noise is drawn and added in float32 at least and cast last;
+    idealisation and limits are those of `fljax_kernels.gaussian_noise`. Give it the SUM, or the sum divided by
+    a public constant which `stddev` and s are divided by too; never a mean over the batch that was really drawn.
+
+    Args:
+      stddev: noise_multiplier * s. Absolute, in the unit of the updates. >= 0.
+      prng_key: typed key. The noise of an update is a function of this key and the number of updates so far: a
+        replay from an older state draws the same noise again.
+
+    Returns:
+      `init(params) -> NoiseState`; `update(updates, state, params=None) -> (noisy, state)`; shapes and dtypes stay.
+
+    Raises:
+      ValueError: `stddev` is negative or not finite, or `prng_key` is not a typed key.
+
+    Source: Abadi et al. (2016), arXiv:1607.00133, Algorithm 1, "Add noise".
+    """
+    if not isinstance(stddev, jax.core.Tracer):
+        _validate.non_negative(stddev=float(np.asarray(stddev)))
+    _validate.typed_key(prng_key=prng_key)
+
+    def init(params: Any) -> NoiseState:
+        del params
+        # A key of its own: the caller may donate the state and keep the key.
+        return NoiseState(jax.random.fold_in(prng_key, 0))
+
+    def update(updates: Any, state: NoiseState, params: Any = None) -> tuple[Any, NoiseState]:
+        del params
+        key, noise_key = jax.random.split(state.key)
+        return fljax_kernels.add_gaussian_noise(noise_key, updates, stddev), NoiseState(key)
+
+    return optax.GradientTransformation(init, update)
