@@ -1,0 +1,62 @@
+"""The command line. Only the chosen command is imported, so that help and errors come at once."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+COMMANDS = {
+    "simulate": "train a federated model under differential privacy, or resume such a run",
+    "schemes": "list the schemes that `simulate` knows",
+    "account": "epsilon and delta of a sampled Gaussian mechanism",
+    "calibrate": "the noise that a sampled Gaussian mechanism needs for an epsilon",
+}
+
+_USAGE = "usage: fljax COMMAND [OPTIONS]"
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items()]
+    return "\n".join(
+        [
+            _USAGE,
+            "",
+            "Federated learning under differential privacy, with accounting you can check.",
+            "",
+            "commands:",
+            *lines,
+            "",
+            "`fljax COMMAND --help` explains each; `fljax --version` prints the version.",
+        ]
+    )
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Returns:
+      the exit code: 0; 2 where the input is bad or the disk is full, after one line on stderr; 130 after Ctrl-C.
+    """
+    args = list(sys.argv[1:] if argv is None else argv)
+    if not args or args[0] in {"-h", "--help", "help"}:
+        print(_help())
+        return 0
+    if args[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"fljax {version('fljax')}")
+        return 0
+    try:
+        if args[0] not in COMMANDS:
+            raise ValueError(f"Expected a command among {list(COMMANDS)}, got {args[0]!r}.")
+        return int(importlib.import_module(f"fljax.cli.{args[0]}").main(args[1:]))
+    except KeyboardInterrupt as stopped:
+        print(f"fljax: {_one_line(stopped)}", file=sys.stderr)
+        return 130
+    except (ValueError, OSError, ImportError) as error:
+        print(f"fljax: error: {_one_line(error)}", file=sys.stderr)
+        return 2

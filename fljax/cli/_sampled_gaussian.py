@@ -1,0 +1,59 @@
+"""What `account` and `calibrate` share: the event of a sampled Gaussian, its words, the cache of compiled code."""
+
+import os
+import pathlib
+
+import jax
+from rich.console import Console
+
+from fljax import _validate
+from fljax.accounting import events
+
+RELATIONS = {
+    "ADD_OR_REMOVE_ONE": "one unit more or less",
+    "REPLACE_ONE": "one unit exchanged for another",
+    "REPLACE_SPECIAL": "one unit exchanged for one that contributes zero",
+}
+
+
+def event(noise_multiplier: float, sampling_prob: float, steps: int, relation: str) -> events.PrivacyEvent:
+    """The event of `steps` Poisson-sampled Gaussian mechanisms. Raises ValueError for a number out of range."""
+    _validate.non_negative(noise_multiplier=noise_multiplier)
+    _validate.probability(sampling_prob=sampling_prob)
+    _validate.positive_int(steps=steps)
+    one = events.PoissonSampled(sampling_prob, events.Gaussian(noise_multiplier))
+    return events.PrivacyEvent(
+        mechanism=events.SelfComposed(one, steps),
+        privacy_unit="example",  # no number depends on it: the caller's unit may be anything
+        neighboring_relation=events.NeighboringRelation(relation),
+    )
+
+
+def assumptions(sampling_prob: float, steps: int, relation: str, delta: float) -> str:
+    """The conditions under which the numbers hold, in words."""
+    joins = (
+        "every unit joins every step"
+        if sampling_prob == 1
+        else f"each unit joins each step by its own coin with chance {sampling_prob:g} (Poisson, not shuffling)"
+    )
+    return (
+        f"Assumed: {steps} step{'s'[: steps > 1]}; {joins}; one unit moves the sum of a step by at most the clip norm; "
+        "the noise on that sum is Gaussian, real-valued, of standard deviation noise multiplier * clip norm; "
+        f"the output of every step is published; neighbours differ by {RELATIONS[relation]} ({relation}); "
+        f"delta = {delta:g}."
+    )
+
+
+def console() -> Console:
+    """The terminal, or wide plain text where the output is piped, so that a table keeps one line a row."""
+    terminal = Console()
+    return terminal if terminal.is_terminal else Console(width=200)
+
+
+def use_cache(where: pathlib.Path | None) -> None:
+    """Keeps compiled code on disk, so that the next call starts at once. None: fljax in the user's cache folder."""
+    if where is None:
+        where = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "fljax"
+    jax.config.update("jax_compilation_cache_dir", str(where))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)

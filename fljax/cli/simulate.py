@@ -1,0 +1,114 @@
+"""`fljax simulate`."""
+
+import dataclasses
+import logging
+import pathlib
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+
+from fljax import schemes
+from fljax.cli import _args
+from fljax.simulation import config as config_lib
+from fljax.simulation import folder, progress
+from fljax.simulation.config import Config
+
+_DESCRIPTION = """Trains a federated model under differential privacy and a non-private one beside it.
+
+fljax simulate [CONFIG.toml] [flags]: a new run; flags override the file, the file overrides the defaults.
+fljax simulate --resume RUN: goes on with an interrupted run, bit for bit.
+
+Everything is written into one folder: config.toml, metrics.jsonl, privacy.json, report.html, checkpoints/."""
+_PROG = "fljax simulate"
+_RUN_DIR = "Folder of the new run, empty or not there yet. None: the next free runs/DATASET-SCHEME-NNN."
+_RESUME = "Folder of the run to go on with; no other flag goes with it."
+
+
+def _flag(args: Sequence[str], name: str) -> str | None:
+    """The value of the last `--name VALUE` or `--name=VALUE`."""
+    value = None
+    for at, arg in enumerate(args):
+        if arg == name and at + 1 < len(args):
+            value = args[at + 1]
+        elif arg.startswith(f"{name}="):
+            value = arg.partition("=")[2]
+    return value
+
+
+def parse(args: Sequence[str]) -> tuple[Config, pathlib.Path | None]:
+    """The config, and the run folder if one was named.
+
+    Raises:
+      ValueError: bad file, flag or value.
+      _args.Done: help was printed.
+    """
+    args, sections = list(args), {}
+    if args and not args[0].startswith("-"):
+        path = pathlib.Path(args.pop(0))
+        if not path.is_file():
+            raise ValueError(f"Expected CONFIG.toml to be a file, got {str(path)!r}.")
+        sections = config_lib.from_toml(folder.read_text(path), source=str(path))
+    name = _flag(args, "--scheme")
+    if name is not None:
+        before = sections.get("scheme", {})
+        if name != before.get("scheme", config_lib.DEFAULT_SCHEME):
+            before = {}  # settings of another scheme do not carry over
+        sections = {**sections, "scheme": {**before, "scheme": name}}
+    config = config_lib.from_sections(sections)
+    fields: list[tuple[str, Any, Any]] = [
+        ("run_dir", Annotated[pathlib.Path | None, tyro.conf.arg(help=_RUN_DIR)], None),
+        ("resume", Annotated[pathlib.Path | None, tyro.conf.arg(help=_RESUME)], None),
+        ("scheme", Annotated[str, tyro.conf.arg(help=f"One of {', '.join(schemes.NAMES)}.")], config.scheme),
+    ]
+    parts = {"scheme_config": config.scheme_config} | {name: getattr(config, name) for name in config_lib.SECTIONS}
+    fields += [(name, type(part), part) for name, part in parts.items()]
+    options_type = dataclasses.make_dataclass("Options", fields, frozen=True)
+    options: Any = _args.parse(options_type, args, prog=_PROG, description=_DESCRIPTION, default=options_type())
+    return Config(scheme=config.scheme, **{name: getattr(options, name) for name in parts}), options.run_dir
+
+
+def _summary(outcome: Any, report: pathlib.Path) -> str:
+    from fljax.simulation import spending
+
+    last, plan = outcome.records[-1], outcome.plan
+    epsilon = spending.shown_epsilon(plan.epsilons[outcome.rounds])
+    lines = [f"held-out accuracy  private      {last['test_accuracy']:.1%}"]
+    if "baseline_test_accuracy" in last:
+        lines.append(f"                   non-private  {last['baseline_test_accuracy']:.1%}")
+    lines += [
+        f"privacy            epsilon {epsilon} at delta {plan.delta:.3g}, "
+        f"unit {plan.event.privacy_unit}, {plan.num_units} units, {plan.accountant} accountant",
+        f"report             {report}",
+    ]
+    return "\n".join(lines)
+
+
+def main(args: Sequence[str]) -> int:
+    """Runs or resumes a simulation and prints how it ended."""
+    logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax reports to it what is raised here as one line anyway
+    resume = _flag(args, "--resume")
+    if resume is not None and len(args) > (1 if args[0].startswith("--resume=") else 2):
+        raise ValueError("Expected --resume to be the only flag, got others: a run goes on as it was configured.")
+    config = None
+    if resume is not None:
+        run_dir = pathlib.Path(resume)
+    else:
+        try:
+            config, named = parse(args)
+        except _args.Done:
+            return 0
+        stem = f"{config.data.dataset}-{config.scheme}"
+        run_dir = folder.next_free(pathlib.Path("runs"), stem) if named is None else named
+    # Everything heavy comes after the flags have been found good.
+    from fljax.simulation import report, run
+
+    observer = progress.observer(Console())
+    print(f"run folder {run_dir}", flush=True)
+    try:
+        outcome = run.resume(run_dir, observer) if config is None else run.start(config, run_dir, observer)
+    except run.Interrupted as stopped:
+        raise run.Interrupted(f"{stopped}; to go on: fljax simulate --resume {run_dir}") from None
+    print(_summary(outcome, report.write(outcome)))
+    return 0

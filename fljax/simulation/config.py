@@ -1,0 +1,225 @@
+"""What a run is: frozen sections of plain numbers, read from TOML and flags, checked before anything starts.
+
+A key has one name everywhere: `l2_clip_norm` in the file, in Python, and `--l2-clip-norm` as a flag.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+import tomllib
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from fljax import _validate, accounting, schemes
+from fljax.accounting.accountant import Method
+from fljax.data import builtin, partition
+
+NONE = "none"  # TOML has no null; leaving the key out means the default, which may be a number
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Which examples, and how they are divided among clients."""
+
+    dataset: str = "digits"
+    """Builtin dataset."""
+    num_clients: int = 400
+    """Clients in the population. A public constant."""
+    partition: str = "iid"
+    """How examples are dealt to clients: iid, dirichlet, shards or power_law."""
+    dirichlet_alpha: float = 1.0
+    """Concentration, for partition dirichlet: small means clients of few classes."""
+    shards_per_client: int = 2
+    """Shards of equal labels a client gets, for partition shards."""
+    power_law_exponent: float = 1.0
+    """Skew of the clients' sizes, for partition power_law; 0 is none."""
+
+    def __post_init__(self) -> None:
+        _validate.one_of(builtin.NAMES, dataset=self.dataset)
+        _validate.positive_int(num_clients=self.num_clients)
+        _validate.one_of(partition.NAMES, partition=self.partition)
+        _validate.positive(dirichlet_alpha=self.dirichlet_alpha)
+        _validate.positive_int(shards_per_client=self.shards_per_client)
+        _validate.non_negative(power_law_exponent=self.power_law_exponent)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """What is trained."""
+
+    model: str = "softmax"
+    """Name of the model; see fljax.models."""
+
+    def __post_init__(self) -> None:
+        from fljax import models  # flax is slow to import, and `fljax account` does not need it
+
+        _validate.one_of(models.NAMES, model=self.model)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PrivacyConfig:
+    """What may be spent, and who counts."""
+
+    target_epsilon: float | None = 8.0
+    """Budget: rounds stop before it is exceeded. none: no budget."""
+    target_delta: float | None = None
+    """delta of the guarantee. none: (number of protected units) ** -1.1."""
+    accountant: Method = "rdp"
+    """How epsilon is computed."""
+
+    def __post_init__(self) -> None:
+        if self.target_epsilon is not None:
+            _validate.positive(target_epsilon=self.target_epsilon)
+        if self.target_delta is not None:
+            _validate.open_unit(target_delta=self.target_delta)
+        _validate.one_of(accounting.METHODS, accountant=self.accountant)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """How long, how often, from which seed."""
+
+    num_rounds: int = 100
+    """Server rounds."""
+    seed: int = 0
+    """Seed of everything random: partition, initial model, sampling, noise. Keep it secret where privacy matters."""
+    eval_every: int = 5
+    """Rounds between evaluations on held-out data."""
+    checkpoint_every: int = 10
+    """Rounds between checkpoints."""
+    baseline: bool = True
+    """Train a non-private model beside, on the same cohorts, for comparison."""
+
+    def __post_init__(self) -> None:
+        _validate.positive_int(
+            num_rounds=self.num_rounds, eval_every=self.eval_every, checkpoint_every=self.checkpoint_every
+        )
+        _validate.non_negative_int(seed=self.seed)
+        if self.seed >= 2**32:
+            raise ValueError(f"Expected seed < 2**32, got seed={self.seed}.")
+
+
+SECTIONS: dict[str, type] = {"data": DataConfig, "model": ModelConfig, "privacy": PrivacyConfig, "run": RunConfig}
+DEFAULT_SCHEME = "dp_fedavg"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """A whole run. `scheme_config` is the `Config` of the module that `scheme` names; None: its defaults."""
+
+    scheme: str = DEFAULT_SCHEME
+    scheme_config: Any = None
+    data: DataConfig = DataConfig()
+    model: ModelConfig = dataclasses.field(default_factory=lambda: ModelConfig())
+    privacy: PrivacyConfig = PrivacyConfig()
+    run: RunConfig = RunConfig()
+
+    def __post_init__(self) -> None:
+        wanted = schemes.get(self.scheme).Config
+        if self.scheme_config is None:
+            object.__setattr__(self, "scheme_config", wanted())
+        if not isinstance(self.scheme_config, wanted):
+            got = type(self.scheme_config).__qualname__
+            raise ValueError(f"Expected scheme_config of scheme {self.scheme} to be its Config, got {got}.")
+        if self.scheme_config.noise_multiplier is None and self.privacy.target_epsilon is None:
+            raise ValueError(
+                "Expected noise_multiplier or target_epsilon to be a number, got noise_multiplier=None and "
+                "target_epsilon=None: there is nothing to calibrate the noise for."
+            )
+
+
+def _arms(hint: Any) -> tuple[Any, ...]:
+    """The types that a field of plain data may hold; a Literal holds values of its own types."""
+    if typing.get_origin(hint) is typing.Literal:
+        return tuple({type(value) for value in typing.get_args(hint)})
+    return typing.get_args(hint) or (hint,)
+
+
+def _type_name(hint: Any) -> str:
+    arms = _arms(hint)
+    return " or ".join(f'"{NONE}"' if arm is type(None) else arm.__name__ for arm in arms)
+
+
+def _typed(section: str, key: str, value: Any, hint: Any) -> Any:
+    """`value` as the field's type; TOML's integers serve where a float is meant, and a bool is not an integer."""
+    arms = _arms(hint)
+    if value == NONE and type(None) in arms:
+        return None
+    for arm in arms:
+        if isinstance(value, arm) and not (isinstance(value, bool) and arm is not bool):
+            return value
+        if arm is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+    raise ValueError(f"Expected {key} in [{section}] to be of type {_type_name(hint)}, got {key}={value!r}.")
+
+
+def _section(section: str, cls: type, values: Mapping[str, Any]) -> Any:
+    hints = typing.get_type_hints(cls)
+    names = [field.name for field in dataclasses.fields(cls)]
+    for key in values:
+        if key not in names:
+            raise ValueError(f"Expected keys of [{section}] to be among {names}, got unknown key {key!r}.")
+    return cls(**{key: _typed(section, key, value, hints[key]) for key, value in values.items()})
+
+
+def from_sections(sections: Mapping[str, Any]) -> Config:
+    """A checked `Config` from the nested mapping that a TOML file holds; what is missing keeps its default.
+
+    Raises:
+      ValueError: unknown section or key, wrong type, or a value out of range; one line.
+    """
+    allowed = ["scheme", *SECTIONS]
+    for name, values in sections.items():
+        if name not in allowed:
+            raise ValueError(f"Expected sections of the config to be among {allowed}, got unknown key {name!r}.")
+        if not isinstance(values, Mapping):
+            raise ValueError(f"Expected {name!r} in the config to be a section [{name}], got {name}={values!r}.")
+    scheme_values = dict(sections.get("scheme", {}))
+    scheme = scheme_values.pop("scheme", DEFAULT_SCHEME)
+    module = schemes.get(scheme)
+    parts = {name: _section(name, cls, sections.get(name, {})) for name, cls in SECTIONS.items()}
+    return Config(scheme=scheme, scheme_config=_section("scheme", module.Config, scheme_values), **parts)
+
+
+def to_sections(config: Config) -> dict[str, dict[str, Any]]:
+    """The inverse of `from_sections`, with every key present."""
+    sections = {"scheme": {"scheme": config.scheme, **dataclasses.asdict(config.scheme_config)}}
+    for name in SECTIONS:
+        sections[name] = dataclasses.asdict(getattr(config, name))
+    return {
+        name: {key: NONE if value is None else value for key, value in values.items()}
+        for name, values in sections.items()
+    }
+
+
+def from_toml(text: str, *, source: str = "config") -> dict[str, Any]:
+    """Parses TOML into sections for `from_sections`; `source` names the file in errors.
+
+    Raises:
+      ValueError: not TOML.
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as reason:
+        raise ValueError(f"Expected {source} to be TOML: {reason}.") from reason
+
+
+def to_toml(config: Config) -> str:
+    """The config as TOML that `from_toml` reads back to an equal config."""
+    import tomli_w
+
+    return tomli_w.dumps(to_sections(config))
+
+
+def digest(config: Config) -> str:
+    """A fingerprint: equal for equal configs, on every machine."""
+    text = json.dumps(to_sections(config), sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def default_delta(num_units: int) -> float:
+    """num_units ** -1.1: below 1 / num_units, as a delta must be to rule out publishing some unit's data whole."""
+    _validate.positive_int(num_units=num_units)
+    return math.exp(-1.1 * math.log(max(2, num_units)))

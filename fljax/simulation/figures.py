@@ -1,0 +1,137 @@
+"""The pictures of a report, each a string of SVG; the same run gives the same string."""
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+PRIVATE, BASELINE, BUDGET = "#1f5fbf", "#8a8f98", "#c2410c"
+_STYLE = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": "#c9ced6",
+    "axes.grid": True,
+    "axes.labelcolor": "#4b5563",
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "grid.color": "#eceff3",
+    "legend.frameon": False,
+    "lines.linewidth": 2,
+    "svg.fonttype": "none",  # text stays text: it is small, sharp, and can be searched
+    "svg.hashsalt": "fljax",
+    "xtick.color": "#4b5563",
+    "ytick.color": "#4b5563",
+}
+Record = dict[str, Any]
+
+
+def _svg(figure: Figure) -> str:
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _axes(width: float = 5.4, height: float = 3.0) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots()
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure, axes
+
+
+def _series(records: Sequence[Record], name: str, against: str = "round") -> tuple[list[float], list[float]]:
+    chosen = [r for r in records if name in r]
+    return [float(r[against]) for r in chosen], [float(r[name]) for r in chosen]
+
+
+@matplotlib.rc_context(_STYLE)
+def accuracy(records: Sequence[Record]) -> str:
+    """Held-out accuracy over rounds."""
+    figure, axes = _axes()
+    axes.plot(*_series(records, "baseline_test_accuracy"), color=BASELINE, label="non-private")
+    axes.plot(*_series(records, "test_accuracy"), color=PRIVATE, label="private")
+    axes.set(xlabel="round", ylabel="held-out accuracy", ylim=(0, 1.02))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.legend(loc="lower right")
+    return _svg(figure)
+
+
+@matplotlib.rc_context(_STYLE)
+def loss(records: Sequence[Record]) -> str:
+    """Held-out loss (lines) and training loss (thin lines) over rounds."""
+    figure, axes = _axes()
+    for prefix, color, label in (("baseline_", BASELINE, "non-private"), ("", PRIVATE, "private")):
+        axes.plot(*_series(records, prefix + "test_loss"), color=color, label=f"{label}, held out")
+        axes.plot(
+            *_series(records, prefix + "train_loss"), color=color, linewidth=0.8, alpha=0.6, label=f"{label}, training"
+        )
+    axes.set(xlabel="round", ylabel="cross-entropy, nats")
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    return _svg(figure)
+
+
+@matplotlib.rc_context(_STYLE)
+def epsilon(records: Sequence[Record], target: float | None) -> str:
+    """Epsilon spent over rounds, and the budget."""
+    figure, axes = _axes()
+    axes.plot(*_series(records, "epsilon"), color=PRIVATE, label="spent")
+    if target is not None:
+        axes.axhline(target, color=BUDGET, linestyle="--", linewidth=1.5, label=f"budget {target:g}")
+    axes.set(xlabel="round", ylabel="epsilon")
+    axes.set_ylim(bottom=0)
+    axes.legend(loc="lower right")
+    return _svg(figure)
+
+
+@matplotlib.rc_context(_STYLE)
+def utility(records: Sequence[Record]) -> str:
+    """Held-out accuracy against the epsilon spent to reach it."""
+    figure, axes = _axes()
+    _, reference = _series(records, "baseline_test_accuracy")
+    if reference:
+        axes.axhline(reference[-1], color=BASELINE, linestyle="--", linewidth=1.5, label="non-private, at the end")
+    axes.plot(*_series(records, "test_accuracy", against="epsilon"), color=PRIVATE, marker=".", label="private")
+    axes.set(xlabel="epsilon spent", ylabel="held-out accuracy", ylim=(0, 1.02))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.legend(loc="lower right")
+    return _svg(figure)
+
+
+@matplotlib.rc_context(_STYLE)
+def labels(table: np.ndarray, y: np.ndarray, num_classes: int, shown: int = 60) -> str:
+    """Examples of each label at the first `shown` clients; `table` is `[num_clients, N]` of rows, -1 padding."""
+    counts = np.stack([np.bincount(y[row[row >= 0]], minlength=num_classes) for row in table[:shown]])
+    figure, axes = _axes(11.2, 3.0)
+    colors: Any = matplotlib.colormaps["tab10" if num_classes <= 10 else "tab20"]
+    below = np.zeros(len(counts))
+    for label in range(num_classes):
+        color = colors(label % colors.N)
+        axes.bar(np.arange(len(counts)), counts[:, label], bottom=below, width=0.85, color=color, label=str(label))
+        below += counts[:, label]
+    axes.set(xlabel="client", ylabel="examples", xlim=(-0.6, len(counts) - 0.4))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(axis="x", visible=False)
+    axes.legend(title="label", ncols=1 if num_classes <= 10 else 2, loc="center left", bbox_to_anchor=(1, 0.5))
+    return _svg(figure)
+
+
+@matplotlib.rc_context(_STYLE)
+def predictions(images: np.ndarray, y: np.ndarray, predicted: np.ndarray, columns: int = 12) -> str:
+    """A grid of images `[n, height, width, channels]` with what the model says; red where it is wrong."""
+    rows = -(-len(images) // columns)
+    figure = Figure(figsize=(11.2, 1.15 * rows), layout="constrained")
+    for axes in (grid := figure.subplots(rows, columns, squeeze=False)).flat:
+        axes.axis("off")
+    for axes, image, truth, said in zip(grid.flat, images, y, predicted, strict=False):
+        axes.imshow(image if image.shape[-1] == 3 else image[..., 0], cmap="gray_r", interpolation="nearest")
+        right = truth == said
+        axes.set_title(
+            f"{said}" if right else f"{said}, is {truth}", color="#15803d" if right else "#b91c1c", fontsize=9
+        )
+    return _svg(figure)

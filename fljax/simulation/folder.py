@@ -1,0 +1,174 @@
+"""The run folder: who may write it, and how a file in it is either whole or not there."""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+CONFIG, METRICS, PRIVACY, REPORT, CHECKPOINTS = (
+    "config.toml",
+    "metrics.jsonl",
+    "privacy.json",
+    "report.html",
+    "checkpoints",
+)
+_LOCK = ".lock"
+_DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# What tensorstore and orbax say instead of an errno.
+_DISK_IS_FULL_TEXTS = ("No space left on device", "Disk quota exceeded", "File too large")
+
+
+class DiskFullError(OSError):
+    """A file of the run could not be written for lack of space; checkpoints written earlier are whole."""
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether the error, or one that caused it, says that the disk is full, over quota, or the file over its limit."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _DISK_IS_FULL:
+            return True
+        if any(text in str(error) for text in _DISK_IS_FULL_TEXTS):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+@contextlib.contextmanager
+def disk_full_in_one_line(path: pathlib.Path) -> Iterator[None]:
+    """Turns any exception that means "disk full" into a `DiskFullError` that names `path`."""
+    try:
+        yield
+    except DiskFullError:
+        raise
+    except Exception as error:
+        if is_disk_full(error):
+            raise DiskFullError(
+                f"Expected room to write {path}, got a full disk or file size limit; "
+                "earlier checkpoints are intact: free some space and resume."
+            ) from error
+        raise
+
+
+def write_atomically(path: pathlib.Path, text: str) -> None:
+    """Writes beside `path`, then renames: a reader, or a killed writer, sees the old file or the new one.
+
+    Raises:
+      DiskFullError: no room. `path` is as before.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    with disk_full_in_one_line(path):
+        try:
+            with temporary.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+@contextlib.contextmanager
+def locked(run_dir: pathlib.Path) -> Iterator[None]:
+    """Holds the run folder for this process; the lock goes with the process, however that ends.
+
+    Raises:
+      ValueError: another process holds it.
+    """
+    with (run_dir / _LOCK).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as reason:
+            raise ValueError(
+                f"Expected run folder {run_dir} to be free, got one that another process writes."
+            ) from reason
+        yield
+
+
+def new(run_dir: pathlib.Path) -> pathlib.Path:
+    """Makes the folder of a new run.
+
+    Raises:
+      ValueError: it exists and holds something, or is not a folder.
+    """
+    if run_dir.exists() and not run_dir.is_dir():
+        raise ValueError(f"Expected run_dir to be a folder, got run_dir={run_dir}, a file.")
+    run_dir.mkdir(parents=True, exist_ok=True)
+    if any(entry.name != _LOCK for entry in run_dir.iterdir()):
+        raise ValueError(
+            f"Expected run_dir to be empty or new, got run_dir={run_dir} with files in it; "
+            f"to go on with that run: fljax simulate --resume {run_dir}"
+        )
+    return run_dir
+
+
+def next_free(parent: pathlib.Path, stem: str) -> pathlib.Path:
+    """Makes and returns `parent/stem-NNN` with the first free number, also when several processes ask at once."""
+    parent.mkdir(parents=True, exist_ok=True)
+    number = 1
+    while True:
+        candidate = parent / f"{stem}-{number:03d}"
+        try:
+            candidate.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return candidate
+
+
+def read_text(path: pathlib.Path) -> str:
+    """The text of a file. Raises ValueError if it is not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as reason:
+        raise ValueError(f"Expected {path} to be text in UTF-8, got other bytes.") from reason
+
+
+def read_metrics(run_dir: pathlib.Path) -> list[dict[str, Any]]:
+    """All records of `metrics.jsonl`. Raises ValueError if a line is not JSON."""
+    path = run_dir / METRICS
+    records = []
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError as reason:
+            raise ValueError(f"Expected line {number} of {path} to be JSON: {reason}.") from reason
+    return records
+
+
+class Metrics:
+    """`metrics.jsonl`, open for appending: one JSON line a round, flushed, so that a killed run loses no whole line."""
+
+    def __init__(self, run_dir: pathlib.Path, length: int) -> None:
+        """Opens the file and cuts it to its first `length` bytes: what a checkpoint knows of.
+
+        Raises:
+          ValueError: the file is shorter than that.
+        """
+        self.path = run_dir / METRICS
+        self._file = self.path.open("ab")
+        have = self._file.tell()
+        if have < length:
+            self._file.close()
+            raise ValueError(f"Expected {self.path} to hold the {length} bytes its checkpoint knows of, got {have}.")
+        self._file.truncate(length)
+
+    def append(self, line: str) -> None:
+        """Writes one line. Raises DiskFullError if there is no room."""
+        with disk_full_in_one_line(self.path):
+            self._file.write(line.encode() + b"\n")
+            self._file.flush()
+
+    @property
+    def length(self) -> int:
+        """Bytes in the file."""
+        return self._file.tell()
+
+    def close(self) -> None:
+        """Closes the file. Raises DiskFullError if what is buffered finds no room."""
+        with disk_full_in_one_line(self.path):
+            self._file.close()

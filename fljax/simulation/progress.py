@@ -1,0 +1,89 @@
+"""What a person sees while a run goes on: a live bar on a terminal, plain lines anywhere else."""
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from fljax.simulation.spending import Plan
+
+
+def _number(value: Any, digits: int) -> str:
+    return value if isinstance(value, str) else f"{value:.{digits}f}"
+
+
+def describe(record: dict[str, Any]) -> str:
+    """The numbers of one line of metrics.jsonl that a person looks at."""
+    parts = [f"loss {_number(record['train_loss'], 3)}"]
+    if "test_accuracy" in record:
+        parts.append(f"accuracy {record['test_accuracy']:.1%}")
+    if "baseline_test_accuracy" in record:
+        parts.append(f"(non-private {record['baseline_test_accuracy']:.1%})")
+    parts.append(f"epsilon {_number(record['epsilon'], 3)}")
+    return "  ".join(parts)
+
+
+class _Rate(ProgressColumn):
+    """Rounds per second, as rich estimates them."""
+
+    def render(self, task: Task) -> Text:
+        return Text("" if task.speed is None else f"{task.speed:.1f} rounds/s", style="cyan")
+
+
+class Terminal:
+    """A live progress bar with rounds, rounds/s, loss, accuracy, epsilon and the time that is left."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("[bold]round"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=24),
+            _Rate(),
+            TextColumn("{task.fields[numbers]}"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+        )
+        self._evaluated: dict[str, Any] = {}
+
+    def start(self, plan: Plan, rounds_done: int) -> None:
+        """Shows the bar."""
+        self._task = self._progress.add_task("", total=plan.num_rounds, completed=rounds_done, numbers="compiling")
+        self._progress.start()
+
+    def round(self, record: dict[str, Any]) -> None:
+        """Moves the bar. Between evaluations it keeps showing the last accuracy."""
+        self._evaluated |= {name: record[name] for name in record if name.endswith("accuracy")}
+        self._progress.update(self._task, completed=record["round"], numbers=describe(self._evaluated | record))
+
+    def stop(self) -> None:
+        """Leaves the bar as it stands."""
+        self._progress.stop()
+
+
+class Lines:
+    """One plain line per evaluation, flushed, for pipes and log files."""
+
+    def start(self, plan: Plan, rounds_done: int) -> None:
+        """Says what is about to run."""
+        self._total, self._last, self._since = plan.num_rounds, rounds_done, time.monotonic()
+        budget = "no budget" if plan.target_epsilon is None else f"budget epsilon {plan.target_epsilon:g}"
+        print(f"rounds {rounds_done} to {plan.num_rounds}, {budget}, delta {plan.delta:.3g}", flush=True)
+
+    def round(self, record: dict[str, Any]) -> None:
+        """Prints a line where the record holds an evaluation."""
+        if "test_accuracy" not in record:
+            return
+        now = time.monotonic()
+        rate = (record["round"] - self._last) / max(now - self._since, 1e-9)
+        self._last, self._since = record["round"], now
+        print(f"round {record['round']}/{self._total}  {describe(record)}  {rate:.1f} rounds/s", flush=True)
+
+    def stop(self) -> None:
+        """Nothing is buffered."""
+
+
+def observer(console: Console) -> Terminal | Lines:
+    """The bar if `console` is a terminal, else lines."""
+    return Terminal(console) if console.is_terminal else Lines()

@@ -1,0 +1,145 @@
+"""report.html: one file with everything in it, that opens offline and needs no script."""
+
+import html
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from fljax.simulation import config as config_lib
+from fljax.simulation import figures, folder, spending
+from fljax.simulation.run import Outcome
+
+_CSS = """
+:root { color-scheme: light; }
+body { margin: 0; background: #f5f6f8; color: #1f2933; font: 16px/1.5 system-ui, "Segoe UI", Roboto, sans-serif; }
+main { max-width: 1180px; margin: 0 auto; padding: 32px 24px 64px; }
+h1 { font-size: 28px; margin: 0; } h2 { font-size: 18px; margin: 0 0 8px; }
+.sub { color: #5b6573; margin: 4px 0 24px; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 16px; margin-bottom: 16px; }
+.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(440px, 1fr)); gap: 16px; }
+.card, section { background: #fff; border: 1px solid #e3e6eb; border-radius: 10px; padding: 16px 20px; }
+section { margin-bottom: 16px; } .grid section { margin: 0; } .grid { margin-bottom: 16px; }
+.card b { display: block; font-size: 26px; line-height: 1.25; font-variant-numeric: tabular-nums; }
+.card span { color: #5b6573; font-size: 14px; }
+.main b { color: #1f5fbf; }
+svg { width: 100%; height: auto; display: block; }
+.note { color: #5b6573; font-size: 14px; margin: 8px 0 0; }
+blockquote { margin: 8px 0; padding: 4px 16px; border-left: 4px solid #1f5fbf; }
+table { border-collapse: collapse; font-size: 14px; width: 100%; }
+td { padding: 3px 16px 3px 0; vertical-align: top; } td:last-child { font-family: ui-monospace, monospace; }
+.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(300px, 1fr)); gap: 24px; }
+h3 { font-size: 14px; margin: 8px 0 4px; color: #5b6573; }
+@media (max-width: 520px) { .grid { grid-template-columns: 1fr; } }
+"""
+_EXAMPLES, _MISTAKES = 24, 12
+
+
+def _card(value: str, label: str, css: str = "") -> str:
+    return f'<div class="card {css}"><b>{html.escape(value)}</b><span>{html.escape(label)}</span></div>'
+
+
+def _section(title: str, body: str, note: str = "") -> str:
+    note = f'<p class="note">{html.escape(note)}</p>' if note else ""
+    return f"<section><h2>{html.escape(title)}</h2>{body}{note}</section>"
+
+
+def _cards(outcome: Outcome) -> str:
+    plan, last = outcome.plan, outcome.records[-1]
+    cards = [_card(f"{last['test_accuracy']:.1%}", "held-out accuracy, private", "main")]
+    if "baseline_test_accuracy" in last:
+        cards.append(_card(f"{last['baseline_test_accuracy']:.1%}", "held-out accuracy, non-private"))
+    budget = "" if plan.target_epsilon is None else f" of {plan.target_epsilon:g}"
+    cards += [
+        _card(spending.shown_epsilon(plan.epsilons[outcome.rounds]), "epsilon spent" + budget, "main"),
+        _card(f"{plan.delta:.2e}", f"delta; 1 / {plan.num_units} is {1 / plan.num_units:.2e}"),
+        _card(str(plan.num_units), f"protected units: {plan.event.privacy_unit}s"),
+        _card(str(outcome.rounds), "rounds"),
+    ]
+    return f'<div class="cards">{"".join(cards)}</div>'
+
+
+def _curves(outcome: Outcome) -> str:
+    records = outcome.records
+    parts = [
+        _section("Accuracy over rounds", figures.accuracy(records)),
+        _section("Loss over rounds", figures.loss(records)),
+        _section("Privacy spent over rounds", figures.epsilon(records, outcome.plan.target_epsilon)),
+        _section("Privacy against utility", figures.utility(records)),
+    ]
+    return f'<div class="grid">{"".join(parts)}</div>'
+
+
+def _clients(outcome: Outcome) -> str:
+    table = np.asarray(outcome.task.client_data.indices)
+    dataset = outcome.task.dataset
+    sizes = (table >= 0).sum(axis=1)
+    shown = min(60, len(table))
+    note = (
+        f"The first {shown} of {len(table)} clients. Examples a client: {sizes.min()} to {sizes.max()}, "
+        f"median {int(np.median(sizes))}; {sizes.sum()} in all."
+    )
+    return _section(
+        "What the clients hold", figures.labels(table, dataset.train["y"], dataset.num_classes, shown), note
+    )
+
+
+def _predictions(outcome: Outcome) -> str:
+    test = outcome.task.dataset.test
+    logits = jax.jit(jax.vmap(outcome.task.model.apply, (None, 0)))(outcome.params, test["x"])
+    predicted = np.asarray(logits.argmax(-1))
+    wrong = np.flatnonzero(predicted != test["y"])[:_MISTAKES]
+    chosen = np.concatenate([np.setdiff1d(np.arange(len(predicted)), wrong)[:_EXAMPLES], wrong])
+    picture = figures.predictions(test["x"][chosen], test["y"][chosen], predicted[chosen])
+    note = (
+        f"The first {len(chosen) - len(wrong)} held-out examples, then {len(wrong)} which the private model gets wrong."
+    )
+    return _section("What the private model says", picture, note)
+
+
+def _statement(outcome: Outcome) -> str:
+    words = spending.statement(outcome.plan, outcome.rounds)
+    items = "".join(f"<li>{html.escape(line)}</li>" for line in words["not_covered"])
+    body = f"<blockquote>{html.escape(words['guarantee'])}</blockquote>"
+    if items:
+        body += f"<h3>What this does not cover</h3><ul>{items}</ul>"
+    return _section("Privacy statement", body)
+
+
+def _table(title: str, values: dict[str, Any]) -> str:
+    rows = "".join(f"<tr><td>{html.escape(k)}</td><td>{html.escape(str(v))}</td></tr>" for k, v in values.items())
+    return f"<div><h3>{html.escape(title)}</h3><table>{rows}</table></div>"
+
+
+def _configuration(outcome: Outcome) -> str:
+    sections = config_lib.to_sections(outcome.config)
+    if sections["scheme"]["noise_multiplier"] == config_lib.NONE:
+        calibrated = outcome.plan.scheme_config.noise_multiplier
+        sections["scheme"]["noise_multiplier"] = f"{calibrated:.5g} (calibrated)"
+    tables = "".join(_table(name, values) for name, values in sections.items())
+    return _section("Configuration", f'<div class="columns">{tables}</div>')
+
+
+def render(outcome: Outcome) -> str:
+    """The report of a run that has ended, as one HTML document without references to anything outside it."""
+    config = outcome.config
+    title = f"{config.data.dataset}, {config.scheme}"
+    sub = (
+        f"{config.model.model} trained by {config.data.num_clients} clients, partition {config.data.partition}, "
+        f"seed {config.run.seed}. Written by fljax."
+    )
+    body = "".join(part(outcome) for part in (_cards, _curves, _statement, _clients, _predictions, _configuration))
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{html.escape(title)}: fljax run</title><style>{_CSS}</style></head><body><main>"
+        f'<h1>{html.escape(title)}</h1><p class="sub">{html.escape(sub)}</p>{body}</main></body></html>\n'
+    )
+
+
+def write(outcome: Outcome) -> pathlib.Path:
+    """Writes `report.html` into the run folder and returns its path. Raises DiskFullError if there is no room."""
+    path = outcome.run_dir / folder.REPORT
+    folder.write_atomically(path, render(outcome))
+    return path

@@ -1,0 +1,233 @@
+"""The host loop: feeds cohorts to one compiled round, keeps the books, writes the run folder, resumes."""
+
+import contextlib
+import json
+import pathlib
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+import fljax_kernels
+from fljax import _keys, data, models, schemes
+from fljax.data import ClientData
+from fljax.schemes._round import FederatedAlgorithm
+from fljax.simulation import checkpoint, folder, spending, task
+from fljax.simulation import config as config_lib
+from fljax.simulation.config import Config
+from fljax.types import PyTree
+
+_OVERFLOW_CHANCE = 1e-9  # per round, of a second compilation for a bigger cohort; nothing else depends on it
+
+
+class Observer(Protocol):
+    """Who watches a run."""
+
+    def start(self, plan: spending.Plan, rounds_done: int) -> None:
+        """Called before the first round of this process."""
+
+    def round(self, record: dict[str, Any]) -> None:
+        """Called with each line of metrics.jsonl."""
+
+    def stop(self) -> None:
+        """Called after the last round of this process, also when the run fails."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """The run was asked to stop; it stopped after a checkpoint."""
+
+
+class Outcome(NamedTuple):
+    """How a run ended. `records`: all of metrics.jsonl. `params`: final private model; `baseline_params` or None."""
+
+    run_dir: pathlib.Path
+    config: Config
+    plan: spending.Plan
+    task: task.Task
+    rounds: int
+    records: list[dict[str, Any]]
+    params: PyTree
+    baseline_params: PyTree | None
+
+
+def round_fun(
+    algorithms: tuple[FederatedAlgorithm, ...], num_clients: int
+) -> Callable[[tuple[PyTree, ...], ClientData, jax.Array, int], tuple[tuple[PyTree, ...], tuple[Any, ...], jax.Array]]:
+    """One round of all `algorithms` on the same cohort, sampled on the device; to be jitted with `capacity` static.
+
+    Returns:
+      `(states, client_data, key, capacity) -> (states, infos, overflow)`. Where `overflow` is True the sample had
+      more than `capacity` clients: the states are of a truncated cohort and must be thrown away.
+    """
+    sampling_prob = algorithms[0].client_sampling_prob
+
+    def fun(
+        states: tuple[PyTree, ...], client_data: ClientData, key: jax.Array, capacity: int
+    ) -> tuple[tuple[PyTree, ...], tuple[Any, ...], jax.Array]:
+        sample_key = _keys.server_key(key, states[0].round, _keys.Purpose.SAMPLE_CLIENTS)
+        sample = fljax_kernels.poisson_sample(sample_key, num_clients, sampling_prob, capacity)
+        cohort = data.cohort(client_data, sample.indices)
+        results = [a.round(s, cohort, key) for a, s in zip(algorithms, states, strict=True)]
+        return tuple(state for state, _ in results), tuple(info for _, info in results), sample.overflow
+
+    return fun
+
+
+class _Stop:
+    """Whether Ctrl-C (or SIGTERM) has been received; a second Ctrl-C interrupts at once."""
+
+    requested = False
+
+    def __call__(self, signum: int, frame: Any) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+
+
+@contextlib.contextmanager
+def _stop_on_signal() -> Iterator[_Stop]:
+    stop = _Stop()
+    try:
+        previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: whoever owns that handles signals
+        previous = {}
+    try:
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def start(config: Config, run_dir: pathlib.Path, observer: Observer) -> Outcome:
+    """Runs `config` in the new folder `run_dir`.
+
+    Raises:
+      ValueError: the folder is not empty, or the config does not fit the data or the budget.
+      DiskFullError: no room; checkpoints already written are whole.
+      Interrupted: stopped by a signal, after a checkpoint.
+    """
+    folder.new(run_dir)
+    with folder.locked(run_dir):
+        path = run_dir / folder.CONFIG
+        # First of all: from here on the run can be resumed.
+        folder.write_atomically(path, config_lib.to_toml(config))
+        try:
+            job = _prepare(config)
+        except Exception:
+            path.unlink()  # the folder may be used again once the config is mended
+            raise
+        return _run(job, run_dir, observer)
+
+
+def resume(run_dir: pathlib.Path, observer: Observer) -> Outcome:
+    """Goes on with the run in `run_dir` from its newest checkpoint, or from its beginning if there is none.
+
+    What the run writes is bit for bit what it would have been without the interruption.
+
+    Raises:
+      ValueError: no run folder, or its config or checkpoint is damaged or foreign.
+      DiskFullError, Interrupted: as for `start`.
+    """
+    path = run_dir / folder.CONFIG
+    if not path.is_file():
+        raise ValueError(f"Expected run folder {run_dir} to hold a {folder.CONFIG}, got none: no run to resume there.")
+    with folder.locked(run_dir):
+        config = config_lib.from_sections(config_lib.from_toml(folder.read_text(path), source=str(path)))
+        return _run(_prepare(config), run_dir, observer)
+
+
+class _Job(NamedTuple):
+    """A run before its first round. The private algorithm comes first, the non-private one, if any, second."""
+
+    config: Config
+    plan: spending.Plan
+    task: task.Task
+    algorithms: tuple[FederatedAlgorithm, ...]
+
+
+def _prepare(config: Config) -> _Job:
+    scheme = schemes.get(config.scheme)
+    the_task = task.build(config)
+    num_clients = config.data.num_clients
+    plan = spending.plan(config, scheme, num_clients=num_clients, num_examples=the_task.dataset.train["y"].shape[0])
+    scheme_configs = [plan.scheme_config]
+    if config.run.baseline:
+        scheme_configs.append(scheme.non_private(plan.scheme_config))
+    algorithms = tuple(scheme.make(c, the_task.loss, num_units=plan.num_units) for c in scheme_configs)
+    return _Job(config, plan, the_task, algorithms)
+
+
+def _run(job: _Job, run_dir: pathlib.Path, observer: Observer) -> Outcome:
+    config, plan = job.config, job.plan
+    states = tuple(algorithm.init(job.task.model.params) for algorithm in job.algorithms)
+    with _stop_on_signal() as stop, contextlib.ExitStack() as stack:
+        checkpoints = stack.enter_context(
+            contextlib.closing(checkpoint.Checkpoints(run_dir, config_lib.digest(config)))
+        )
+        saved = checkpoints.restore(states)
+        if saved is not None:
+            states = saved.state
+            if saved.ledger != spending.claim(plan, int(states[0].round)):
+                raise checkpoint.CheckpointError(
+                    f"Expected the newest checkpoint in {checkpoints.path} to have the ledger that its config implies, "
+                    "got another one: it was written by another version of fljax."
+                )
+        metrics_length = 0 if saved is None else saved.metrics_length
+        metrics = stack.enter_context(contextlib.closing(folder.Metrics(run_dir, metrics_length)))
+        observer.start(plan, int(states[0].round))
+        stack.callback(observer.stop)
+        states = _rounds(job, states, checkpoints, metrics, observer, stop)
+        rounds = int(states[0].round)
+        text = json.dumps(spending.claim(plan, rounds), sort_keys=True, allow_nan=False, indent=2)
+        folder.write_atomically(run_dir / folder.PRIVACY, text + "\n")
+    if rounds < plan.num_rounds:
+        raise Interrupted(f"stopped after {rounds} of {plan.num_rounds} rounds")
+    baseline_params = states[1].params if config.run.baseline else None
+    records = folder.read_metrics(run_dir)
+    return Outcome(run_dir, config, plan, job.task, rounds, records, states[0].params, baseline_params)
+
+
+def _rounds(
+    job: _Job,
+    states: tuple[PyTree, ...],
+    checkpoints: checkpoint.Checkpoints,
+    metrics: folder.Metrics,
+    observer: Observer,
+    stop: _Stop,
+) -> tuple[PyTree, ...]:
+    """Rounds until the plan is done or a stop is requested; returns the states, which the newest checkpoint holds."""
+    num_clients, settings = job.config.data.num_clients, job.config.run
+    one_round = jax.jit(round_fun(job.algorithms, num_clients), static_argnames="capacity")
+    sampling_prob = job.algorithms[0].client_sampling_prob
+    usual_capacity = max(1, fljax_kernels.poisson_capacity(num_clients, sampling_prob, _OVERFLOW_CHANCE))
+    test = jax.tree.map(jnp.asarray, job.task.dataset.test)
+    done = int(states[0].round)
+
+    def save() -> None:
+        checkpoints.save(done, checkpoint.Saved(states, spending.claim(job.plan, done), metrics.length))
+
+    while done < job.plan.num_rounds and not stop.requested:
+        # From the usual capacity in every round, so that a resumed run, too, gives each round the capacity it had.
+        capacity = usual_capacity
+        while True:
+            new_states, infos, overflow = one_round(states, job.task.client_data, job.task.round_key, capacity=capacity)
+            if not overflow:
+                break
+            # The same key draws the same number of clients again, now with room for all: still a Poisson sample.
+            capacity = min(2 * capacity, num_clients)
+        states, done = new_states, done + 1
+        record: dict[str, Any] = {"round": done, "epsilon": spending.number(job.plan.epsilons[done])}
+        record |= {"cohort_size": int(infos[0].cohort_size), "clipped_fraction": float(infos[0].clipped_fraction)}
+        for prefix, state, info in zip(("", "baseline_"), states, infos, strict=False):
+            record[prefix + "train_loss"] = spending.number(info.loss)
+            if done == 1 or done % settings.eval_every == 0 or done == job.plan.num_rounds:
+                loss, accuracy = models.evaluate(job.task.model.apply, state.params, test)
+                record |= {prefix + "test_loss": spending.number(loss), prefix + "test_accuracy": float(accuracy)}
+        metrics.append(json.dumps(record, allow_nan=False))
+        observer.round(record)
+        if done % settings.checkpoint_every == 0:
+            save()
+    save()
+    return states

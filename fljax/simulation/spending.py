@@ -1,0 +1,141 @@
+"""What a run may spend, what it has spent, and the claim in words."""
+
+import dataclasses
+import math
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from fljax import accounting
+from fljax.accounting import events, words
+from fljax.accounting.accountant import Method
+from fljax.simulation.config import Config, default_delta
+
+_RELATIONS = {
+    events.NeighboringRelation.ADD_OR_REMOVE_ONE: "one {unit} more or less",
+    events.NeighboringRelation.REPLACE_ONE: "one {unit} exchanged for another",
+    events.NeighboringRelation.REPLACE_SPECIAL: "one {unit} exchanged for one that contributes nothing",
+}
+
+
+class Plan(NamedTuple):
+    """The privacy side of a run, fixed before its first round.
+
+    scheme_config: noise_multiplier is a number. event: one round. num_units: protected units, a published constant.
+    num_rounds: how many rounds may run, at most those asked for. epsilons: `[num_rounds + 1]`, spent after so many.
+    """
+
+    scheme_config: Any
+    event: events.PrivacyEvent
+    num_units: int
+    delta: float
+    accountant: Method
+    target_epsilon: float | None
+    num_rounds: int
+    epsilons: tuple[float, ...]
+
+
+def plan(config: Config, scheme: ModuleType, *, num_clients: int, num_examples: int) -> Plan:
+    """Calibrates the noise if that was asked for, and finds out how many rounds the budget allows.
+
+    Raises:
+      ValueError: the budget does not allow a single round, or no noise meets it.
+    """
+    settings, budget, scheme_config = config.run, config.privacy, config.scheme_config
+    unit = _event(scheme, scheme_config, 1.0).privacy_unit
+    num_units = {"client": num_clients, "example": num_examples}[unit]
+    delta = default_delta(num_units) if budget.target_delta is None else budget.target_delta
+
+    if scheme_config.noise_multiplier is None and budget.target_epsilon is not None:
+        noise_multiplier = accounting.calibrate(
+            lambda value: _event(scheme, scheme_config, value).repeat(settings.num_rounds),
+            epsilon=budget.target_epsilon,
+            delta=delta,
+            method=budget.accountant,
+        )
+        scheme_config = dataclasses.replace(scheme_config, noise_multiplier=float(noise_multiplier))
+    event = scheme.event(scheme_config)
+    spent = [0.0]
+    for count in range(1, settings.num_rounds + 1):
+        epsilon = float(accounting.epsilon(event.repeat(count), delta=delta, method=budget.accountant))
+        if budget.target_epsilon is not None and not epsilon <= budget.target_epsilon:
+            break
+        spent.append(epsilon)
+    if len(spent) == 1:
+        raise ValueError(
+            f"Expected target_epsilon >= {epsilon:.4g}, which one round spends at "
+            f"noise_multiplier={scheme_config.noise_multiplier:.4g}, got target_epsilon={budget.target_epsilon!r}."
+        )
+    return Plan(
+        scheme_config, event, num_units, delta, budget.accountant, budget.target_epsilon, len(spent) - 1, tuple(spent)
+    )
+
+
+def _event(scheme: ModuleType, scheme_config: Any, noise_multiplier: float) -> events.PrivacyEvent:
+    return scheme.event(dataclasses.replace(scheme_config, noise_multiplier=noise_multiplier))
+
+
+def number(value: Any) -> float | str:
+    """A number, or an array `[]`, for JSON, which has no infinity and no NaN: those become words."""
+    value = float(value)
+    return value if math.isfinite(value) else str(value)
+
+
+def claim(plan: Plan, rounds: int) -> dict[str, Any]:
+    """What `rounds` rounds have spent, as plain data: the content of privacy.json."""
+    event = plan.event
+    ledger = accounting.Ledger(privacy_unit=event.privacy_unit, neighboring_relation=event.neighboring_relation)
+    if rounds:
+        ledger.append(event, rounds)
+    spent = accounting.spent(event.repeat(rounds), delta=plan.delta, method=plan.accountant)
+    return {
+        "accountant": plan.accountant,
+        "certified": spent.certified,
+        "certified_by": spent.reason,
+        "delta": plan.delta,
+        "epsilon": number(plan.epsilons[rounds]),
+        "format": 1,
+        "ledger": ledger.to_json(),
+        "neighboring_relation": str(event.neighboring_relation),
+        "noise_multiplier": plan.scheme_config.noise_multiplier,
+        "num_units": plan.num_units,
+        "privacy_unit": event.privacy_unit,
+        "rounds": rounds,
+        "statement": statement(plan, rounds),
+        "target_epsilon": plan.target_epsilon,
+    }
+
+
+def statement(plan: Plan, rounds: int) -> dict[str, Any]:
+    """The claim in words: `guarantee` is a sentence, `not_covered` a list of them."""
+    unit = plan.event.privacy_unit
+    epsilon = plan.epsilons[rounds]
+    if not math.isfinite(epsilon):
+        return {"guarantee": "None: this run added no noise, so its epsilon is infinite.", "not_covered": []}
+    relation = _RELATIONS[plan.event.neighboring_relation].format(unit=unit)
+    own = "data of all its examples" if unit == "client" else "features and label"
+    guarantee = (
+        f"The sequence of models after each of the {rounds} rounds is (epsilon, delta) = ({shown_epsilon(epsilon)}, "
+        f'{plan.delta:.3g}) differentially private for the unit "{unit}" ({own}), where neighbouring populations '
+        f"differ by {relation} ({plan.event.neighboring_relation}). Epsilon is an upper bound computed by the "
+        f"{plan.accountant.upper()} accountant from what each round did: {words.describe(plan.event.mechanism)}. "
+        f"The number of {unit}s ({plan.num_units}) and every number in the configuration except the seed are public."
+    )
+    not_covered = [
+        "The diagnostics in metrics.jsonl and in this report (training loss, cohort size, clipped fraction, label "
+        "distribution) are exact. They are for the experimenter, not for release.",
+        "Held-out accuracy and loss are computed on examples that are taken to be public.",
+        "The non-private model beside it is trained without clipping or noise and protects nobody.",
+        "Trying several configurations on the same data spends budget of its own, which is not counted here.",
+        "The server sees each update before noise is added: it is trusted (central model).",
+        "The analysis is of real-valued Gaussian noise; the noise is drawn and added in float32.",
+        "Randomness comes from JAX's threefry generator and the seed in config.toml: whoever knows the seed can "
+        "remove the noise. It is not a cryptographic source.",
+    ]
+    if unit == "example":
+        not_covered.insert(0, "Several examples of one person are protected one by one, not together.")
+    return {"guarantee": guarantee, "not_covered": not_covered}
+
+
+def shown_epsilon(epsilon: float) -> str:
+    """Three decimals, rounded up: a claim must not get stronger by printing it."""
+    return f"{math.ceil(epsilon * 1000) / 1000:.3f}" if math.isfinite(epsilon) else str(epsilon)
