@@ -16,9 +16,11 @@ never a NaN and never left out.
 import datetime
 import importlib.metadata
 import json
+import math
 import os
 import pathlib
 import platform
+import re
 import statistics
 import subprocess
 import time
@@ -31,6 +33,7 @@ import numpy as np
 ROOT = pathlib.Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
 MEBI = 2**20
+SLOW_S = 2.0
 
 
 class Step(NamedTuple):
@@ -59,9 +62,10 @@ class Step(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """Milliseconds per call of one case, one number per round."""
+    """Milliseconds per call of one case, one number per round: wall clock, and CPU time of the whole process."""
 
     milliseconds: tuple[float, ...]
+    cpu_milliseconds: tuple[float, ...] = ()
 
     @property
     def median_ms(self) -> float:
@@ -74,6 +78,11 @@ class Timing(NamedTuple):
         return min(self.milliseconds)
 
     @property
+    def cpu_ms(self) -> float:
+        """CPU time of all threads in the least disturbed round: what other processes disturb least."""
+        return min(self.cpu_milliseconds, default=math.nan)
+
+    @property
     def spread(self) -> float:
         """(max - min) / median: above 0.3 the machine was busy, trust `min_ms`."""
         return (max(self.milliseconds) - min(self.milliseconds)) / self.median_ms
@@ -83,6 +92,7 @@ class Timing(NamedTuple):
         return {
             "median_ms": round(self.median_ms, 3),
             "min_ms": round(self.min_ms, 3),
+            "cpu_ms": round(self.cpu_ms, 3) if self.cpu_milliseconds else None,
             "spread": round(self.spread, 3),
             "rounds": len(self.milliseconds),
         }
@@ -109,15 +119,16 @@ def compile_step(fun: Callable[..., Any], *args: Any) -> Step:
     )
 
 
-def _seconds(run: Callable[[], Any], calls: int) -> float:
-    start = time.perf_counter()
+def _seconds(run: Callable[[], Any], calls: int) -> tuple[float, float]:
+    """Wall and CPU seconds per call."""
+    start, cpu = time.perf_counter(), time.process_time()
     output = None
     for _ in range(calls):
         # Blocking each call keeps at most one result alive, as a training loop does.
         output = jax.block_until_ready(run())
-    elapsed = time.perf_counter() - start
+    elapsed = time.perf_counter() - start, time.process_time() - cpu
     del output
-    return elapsed / calls
+    return elapsed[0] / calls, elapsed[1] / calls
 
 
 def interleaved(
@@ -132,29 +143,35 @@ def interleaved(
       budget_s: no new round starts after this many seconds, but each case gets at least 3 rounds.
 
     Returns:
-      One `Timing` a case; `paired_ratio` compares two of them round by round.
+      One `Timing` a case; `paired_ratio` compares two of them round by round. A case slower than 2 seconds takes part
+      in the first 3 rounds only.
     """
     if repeats < 5:
         raise ValueError(f"Expected repeats >= 5, got repeats={repeats}.")
     names = list(cases)
-    calls = {}
+    calls, estimate = {}, {}
     for name in names:
-        _seconds(cases[name], 1)  # the first call pays for page faults and thread pools
-        calls[name] = max(1, min(200, round(least_seconds / max(_seconds(cases[name], 1), 1e-6))))
-    samples: dict[str, list[float]] = {name: [] for name in names}
+        first, _ = _seconds(cases[name], 1)  # the first call pays for page faults and thread pools
+        estimate[name] = first if first > SLOW_S else _seconds(cases[name], 1)[0]
+        calls[name] = max(1, min(200, round(least_seconds / max(estimate[name], 1e-6))))
+    samples: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     start = time.perf_counter()
     for round_index in range(repeats):
         if round_index >= 3 and time.perf_counter() - start > budget_s:
             break
         shift = round_index % len(names)
         for name in names[shift:] + names[:shift]:
-            samples[name].append(1e3 * _seconds(cases[name], calls[name]))
-    return {name: Timing(tuple(values)) for name, values in samples.items()}
+            if round_index >= 3 and estimate[name] > SLOW_S:
+                continue
+            wall, cpu = _seconds(cases[name], calls[name])
+            samples[name].append((1e3 * wall, 1e3 * cpu))
+    return {name: Timing(*map(tuple, zip(*values, strict=True))) for name, values in samples.items()}
 
 
 def paired_ratio(numerator: Timing, denominator: Timing) -> float:
     """Median over the rounds of the ratio within one round: a busy minute slows both."""
-    return statistics.median(a / b for a, b in zip(numerator.milliseconds, denominator.milliseconds, strict=True))
+    pairs = zip(numerator.milliseconds, denominator.milliseconds, strict=False)  # a slow case has fewer rounds
+    return statistics.median(a / b for a, b in pairs)
 
 
 def l2(tree: Any) -> float:
@@ -175,6 +192,12 @@ def check(what: str, actual: Any, expected: Any, *, rtol: float) -> float:
     if not error <= rtol:
         raise AssertionError(f"{what}: relative L2 distance {error:.3g} > {rtol:g}")
     return error
+
+
+def largest_array(program: str) -> int:
+    """Elements of the largest array that an XLA program (`Step.text`) names anywhere, fused or not."""
+    shapes = set(re.findall(r"[a-z]+[0-9]+\[([0-9,]+)\]", program))
+    return max((math.prod(map(int, shape.split(","))) for shape in shapes), default=0)
 
 
 def environment() -> dict[str, Any]:

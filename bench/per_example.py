@@ -1,0 +1,237 @@
+"""What does the sum of clipped per-example gradients cost, beside the gradient without privacy?
+
+    python -m bench.per_example [--workloads a,b,b256,c,d,e,f] [--peers quick|all|NAME,...] [--rounds 7]
+
+The private gradient is: forward, per-example norms, clip factors, weighted sum. Every form is checked against
+`vmap(grad)` before it is timed, and all forms of a workload are timed in turn in one process (torch: in a child).
+
+| peer | what it is |
+|---|---|
+| non_private | `jit(grad)` of the mean loss: the ratio's denominator |
+| ours_auto, ours_taps, ours_vmap, ours_mb16 | `fljax_kernels.per_example_grads`, by method (mb16: microbatches of 16) |
+| vmap_grad | `jit(vmap(grad))`, then one tensordot |
+| scan_1, scan_16 | the same for 1 or 16 examples at a time in a `lax.scan` |
+| jax_privacy, jax_privacy_16 | `jax_privacy.clipped_grad`, whole batch or microbatches of 16 |
+| opacus_hooks, opacus_ghost | Opacus' hooks and its fast gradient clipping, on the same weights and data |
+
+`ratio` is the median of the ratios within one round, `ratio_min` that of the least times, `ratio_cpu` that of the least
+CPU times, which other processes disturb least. Noise and update are apart (`noise` rows): drawing the same number of
+normals with `jax.random.normal`, and `add_gaussian_noise` plus one step of SGD. A peer that is not installed or fails
+leaves a row that says so.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from bench import _harness, workloads
+from fljax_kernels import add_gaussian_noise, per_example_grads
+
+L2_CLIP_NORM = 1.0
+OURS: dict[str, dict[str, Any]] = {
+    "ours_auto": {"method": "auto"},
+    "ours_taps": {"method": "taps"},
+    "ours_vmap": {"method": "vmap"},
+    "ours_mb16": {"method": "microbatch", "microbatch_size": 16},
+}
+TORCH = ("opacus_hooks", "opacus_ghost")
+ALL = ("non_private", *OURS, "vmap_grad", "scan_1", "scan_16", "jax_privacy", "jax_privacy_16", *TORCH)
+# The quickest form of each peer on each workload, as a run with `--peers all` finds them.
+BEST_SCAN = {"a": "scan_1", "b": "scan_1", "b256": "scan_1", "c": "vmap_grad", "d": "scan_1", "e": "vmap_grad"}
+BEST_JAX_PRIVACY = {"c": "jax_privacy"}
+Gradient = Callable[[Any, Any], Any]
+
+
+def quick_peers(workload: str) -> tuple[str, ...]:
+    """Each peer in its best form only."""
+    best = (BEST_SCAN.get(workload, "vmap_grad"), BEST_JAX_PRIVACY.get(workload, "jax_privacy_16"))
+    return tuple(dict.fromkeys(("non_private", "ours_auto", "ours_taps", "vmap_grad", *best, "opacus_ghost")))
+
+
+def gradient(name: str, loss: Callable[[Any, Any], jax.Array]) -> Gradient:
+    """`(params, batch) -> tree`: the mean gradient for "non_private", else the sum of clipped ones."""
+    if name == "non_private":
+        return lambda params, batch: jax.grad(lambda p: jax.vmap(loss, (None, 0))(p, batch).mean())(params)
+    if name in OURS:
+        return _ours(loss, OURS[name])
+    if name == "vmap_grad":
+        return lambda params, batch: _clipped_sum(jax.vmap(jax.grad(loss), (None, 0))(params, batch))
+    if name.startswith("scan_"):
+        return _scanned(loss, int(name.removeprefix("scan_")))
+    if name.startswith("jax_privacy"):
+        return _jax_privacy(loss, int(name.removeprefix("jax_privacy_")) if name != "jax_privacy" else None)
+    raise ValueError(f"Expected a peer of {', '.join(ALL)}, got {name!r}.")
+
+
+def clip_factors(norms: jax.Array) -> jax.Array:
+    """min(1, C / norm), 1 for a zero gradient."""
+    return jnp.minimum(1.0, L2_CLIP_NORM / jnp.maximum(norms, 1e-12))
+
+
+def _ours(loss: Callable[[Any, Any], jax.Array], options: dict[str, Any]) -> Gradient:
+    grads = per_example_grads(loss, **options)
+    return lambda params, batch: grads(params, batch).weighted_sum(clip_factors)[0]
+
+
+def _clipped_sum(rows: Any) -> Any:
+    squares = [jnp.sum(leaf.reshape(leaf.shape[0], -1) ** 2, axis=1) for leaf in jax.tree.leaves(rows)]
+    factors = clip_factors(jnp.sqrt(sum(squares)))
+    return jax.tree.map(lambda leaf: jnp.tensordot(factors, leaf, 1), rows)
+
+
+def _scanned(loss: Callable[[Any, Any], jax.Array], size: int) -> Gradient:
+    def clipped(params: Any, batch: Any) -> Any:
+        chunks = jax.tree.map(lambda x: x.reshape(-1, size, *x.shape[1:]), batch)
+
+        def step(total: Any, chunk: Any) -> tuple[Any, None]:
+            part = _clipped_sum(jax.vmap(jax.grad(loss), (None, 0))(params, chunk))
+            return jax.tree.map(jnp.add, total, part), None
+
+        return lax.scan(step, jax.tree.map(jnp.zeros_like, params), chunks)[0]
+
+    return clipped
+
+
+def _jax_privacy(loss: Callable[[Any, Any], jax.Array], microbatch_size: int | None) -> Gradient:
+    import jax_privacy  # type: ignore[import-not-found]
+
+    return jax_privacy.clipped_grad(
+        loss, l2_clip_norm=L2_CLIP_NORM, batch_argnums=1, keep_batch_dim=False, microbatch_size=microbatch_size
+    )
+
+
+def measure(workload: workloads.Workload, peers: tuple[str, ...], rounds: int, budget_s: float) -> list[dict[str, Any]]:
+    """One row a peer; the checks come before the clock."""
+    num_examples = jax.tree.leaves(workload.batch)[0].shape[0]
+    num_params = sum(leaf.size for leaf in jax.tree.leaves(workload.params))
+    reference = jax.jit(gradient("vmap_grad", workload.loss))(workload.params, workload.batch)
+    reference = jax.tree.map(lambda leaf: jax.device_get(leaf), reference)
+    base = {"workload": workload.name, "title": workload.title, "params": num_params, "batch": num_examples}
+    rows: dict[str, dict[str, Any]] = {}
+    steps: dict[str, _harness.Step] = {}
+    for name in (peer for peer in peers if peer not in TORCH):
+        row = rows[name] = {**base, "peer": name}
+        try:
+            step = _harness.compile_step(gradient(name, workload.loss), workload.params, workload.batch)
+            output = step.run()
+            if name != "non_private":
+                row["distance"] = _harness.check(f"{workload.name} {name}", output, reference, rtol=1e-4)
+                row["l2_of_sum"] = round(_harness.l2(output), 4)
+            row |= step.row()
+            row["largest_array_over_batch_times_params"] = round(
+                _harness.largest_array(step.text) / (num_examples * num_params), 4
+            )
+            steps[name] = step
+        except Exception as error:
+            row["error"] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+    timings = _harness.interleaved({n: s.run for n, s in steps.items()}, repeats=rounds, budget_s=budget_s)
+    for name, timing in timings.items():
+        rows[name] |= timing.row()
+        if "non_private" in timings:
+            plain, cost = timings["non_private"], steps["non_private"]
+            rows[name]["ratio"] = round(_harness.paired_ratio(timing, plain), 3)
+            rows[name]["ratio_min"] = round(timing.min_ms / plain.min_ms, 3)
+            rows[name]["ratio_cpu"] = round(timing.cpu_ms / plain.cpu_ms, 3)
+            rows[name]["temp_ratio"] = round(steps[name].temp_bytes / max(cost.temp_bytes, 1), 3)
+            rows[name]["compile_ratio"] = round(steps[name].compile_s / cost.compile_s, 3)
+    torch_peers = [peer for peer in peers if peer in TORCH]
+    if torch_peers:
+        rows |= {row["peer"]: {**base, **row} for row in _in_torch(workload.name, torch_peers, _harness.l2(reference))}
+    return list(rows.values())
+
+
+def _in_torch(workload: str, peers: list[str], expected_l2: float) -> list[dict[str, Any]]:
+    """Runs `bench._torch_peers` in a child, so that two thread pools do not fight over the cores."""
+    command = [sys.executable, "-m", "bench._torch_peers", "--workload", workload, "--peers", ",".join(peers)]
+    try:
+        done = subprocess.run(command, cwd=_harness.ROOT, capture_output=True, text=True, timeout=240, check=False)
+    except subprocess.TimeoutExpired:
+        return [{"peer": peer, "error": "no end within 240 s"} for peer in peers]
+    if done.returncode:
+        message = (done.stderr.strip().splitlines() or ["no output"])[-1][:200]
+        return [{"peer": peer, "error": message} for peer in peers]
+    rows = json.loads(done.stdout.splitlines()[-1])
+    for row in rows:
+        if "l2_of_sum" in row and not abs(row["l2_of_sum"] / expected_l2 - 1) < 1e-3:
+            row["error"] = f"wrong: L2 of its clipped sum is {row['l2_of_sum']:.5g}, expected {expected_l2:.5g}"
+    return rows
+
+
+def measure_noise(workload: workloads.Workload, rounds: int) -> list[dict[str, Any]]:
+    """Drawing normals alone, and noise plus update."""
+    stddev, learning_rate = L2_CLIP_NORM, 0.1
+
+    def draw(key: jax.Array, params: Any) -> Any:
+        leaves, tree = jax.tree.flatten(params)
+        keys = jax.random.split(key, len(leaves))
+        return jax.tree.unflatten(
+            tree, [jax.random.normal(k, leaf.shape) for k, leaf in zip(keys, leaves, strict=True)]
+        )
+
+    def noise_and_update(key: jax.Array, params: Any) -> Any:
+        noisy = add_gaussian_noise(key, params, stddev)
+        return jax.tree.map(lambda p, g: p - learning_rate * g, params, noisy)
+
+    key = jax.random.key(1)
+    functions = {"normals": draw, "noise_and_update": noise_and_update}
+    steps = {name: _harness.compile_step(fun, key, workload.params) for name, fun in functions.items()}
+    timings = _harness.interleaved({n: s.run for n, s in steps.items()}, repeats=rounds, budget_s=5.0)
+    return [
+        {
+            "workload": workload.name,
+            "title": workload.title,
+            "peer": f"noise: {name}",
+            **steps[name].row(),
+            **timing.row(),
+            "ratio_to_normals": round(_harness.paired_ratio(timing, timings["normals"]), 3),
+        }
+        for name, timing in timings.items()
+    ]
+
+
+TIMES = ("median_ms", "min_ms", "cpu_ms", "spread", "ratio", "ratio_min", "ratio_cpu")
+COLUMNS = (
+    "workload",
+    "peer",
+    *TIMES,
+    "temp_mib",
+    "temp_ratio",
+    "compile_s",
+    "compile_ratio",
+    "ratio_to_normals",
+    "error",
+)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs, prints a table, writes the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workloads", default=",".join(workloads.MAKERS), help="letters, comma-separated")
+    parser.add_argument("--peers", default="quick", help="quick, all, or names, comma-separated")
+    parser.add_argument("--rounds", type=int, default=7, help="at least 5")
+    parser.add_argument("--budget", type=float, default=20.0, help="seconds of timing a workload, in JAX")
+    parser.add_argument("--name", default="per_example", help="of the JSON file")
+    options = parser.parse_args(arguments)
+    rows = []
+    for letter in options.workloads.split(","):
+        workload = workloads.make(letter)
+        named = {"quick": quick_peers(letter), "all": ALL}
+        peers: tuple[str, ...] = named.get(options.peers) or ("non_private", *options.peers.split(","))
+        new = measure(workload, tuple(dict.fromkeys(peers)), options.rounds, options.budget)
+        new += measure_noise(workload, options.rounds)
+        print(_harness.table(new, COLUMNS), flush=True)
+        rows += new
+        jax.clear_caches()  # the compiled programs of one workload are of no use to the next
+    path = _harness.write(options.name, rows, note=f"peers: {options.peers}")
+    print(f"wrote {path.relative_to(_harness.ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
