@@ -113,7 +113,7 @@ def real(xp: Any, sigma: Any, q: Any, orders: Any, num_nodes: int) -> Any:
     """
     span = _constant(xp, orders.max() / sigma) + 2 * _TAIL
     step = span / (num_nodes - 1)
-    t = np.arange(num_nodes) * step - _TAIL
+    t = np.arange(float(num_nodes)) * step - _TAIL
     w = t / sigma - 1 / (2 * sigma**2)
     x = q * xp.expm1(xp.minimum(w, 300.0))  # beyond 300 only the logarithm is used
     log_ratio = xp.where(x < 1, xp.log1p(x), xp.logaddexp(xp.log1p(-q), xp.log(q) + w))

@@ -24,10 +24,10 @@ def _log_even_moments(shift: jax.Array, powers: np.ndarray) -> jax.Array:
     Trapezoid rule over t = (w + shift^2/2) / shift. On the line Im t = y the integrand is at most
     exp(y^2/2) ((e^w - 1)^2 + e^w (shift y)^2)^(l/2) phi(t); 2 / (exp(2 pi y/h) - 1) of its integral bounds the error.
     """
-    power = powers[:, None]
+    power = np.asarray(powers, np.float64)[:, None]
     reach = 12 + np.sqrt(2 * power)
     step = (power * shift + 2 * reach) / (_NODES - 1)
-    t = np.arange(_NODES) * step - reach
+    t = np.arange(float(_NODES)) * step - reach
     w = shift * t - shift**2 / 2
     log_weight = -(t**2) / 2 + jnp.log(step / math.sqrt(2 * math.pi))
     log_gap = jnp.log(jnp.maximum(jnp.abs(jnp.expm1(-jnp.abs(w))), 1e-300)) + jnp.maximum(w, 0.0)
@@ -45,12 +45,13 @@ def _log_even_moments(shift: jax.Array, powers: np.ndarray) -> jax.Array:
 def _log_moments_at_integers(shift: jax.Array, rate: jax.Array, top: int) -> jax.Array:
     """Log moments at orders 0, 1, .., top of the sampled mechanism with unsampled divergence a shift^2 / 2."""
     j = np.arange(2, top + 1)
+    weight = np.asarray(j, np.float64)
     single = shift**2 / 2
     even = np.arange(2, top + 3, 2)
     log_even = _log_even_moments(shift, even)
     low, high = log_even[j // 2 - 1], log_even[(j + 1) // 2 - 1]
     # exp((j - 1) eps(j)) is E[(p/q)^j] under q: the bound that needs no cancellation.
-    crude = math.log(2) + j * (j - 1) * single
+    crude = math.log(2) + weight * (weight - 1) * single
     # j = 2: 4 (exp(eps(2)) - 1) is 4 B(2), which is exact.
     log_second = math.log(4) + 2 * single + jnp.log(-jnp.expm1(-2 * single))
     factor = jnp.minimum(math.log(4) + (low + high) / 2, crude)
@@ -58,7 +59,7 @@ def _log_moments_at_integers(shift: jax.Array, rate: jax.Array, top: int) -> jax
     a = np.arange(2, top + 1)[:, None]
     log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, top + 1)))])
     log_binomial = np.where(j <= a, log_factorial[a] - log_factorial[j] - log_factorial[np.maximum(a - j, 0)], -np.inf)
-    log_sum = jax.nn.logsumexp(log_binomial + j * jnp.log(rate) + factor, -1)
+    log_sum = jax.nn.logsumexp(log_binomial + weight * jnp.log(rate) + factor, -1)
     return jnp.concatenate([jnp.zeros(2), jax.nn.softplus(log_sum)])
 
 
