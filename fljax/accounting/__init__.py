@@ -1,10 +1,10 @@
 """What a run costs: events in, epsilon out.
 
 Host functions (`epsilon`, `delta`, `interval`, `spent`, `calibrate`, `statement`, `Ledger`) take events. The pure
-functions below them (`rdp`, `gaussian`, `conversion`) take arrays and vectorise; transform them within `x64()`.
+functions below them (`rdp`, `gaussian`, `conversion`, `calibration`) take arrays; transform them within `x64()`.
 """
 
-from fljax.accounting import conversion, events, gaussian, rdp
+from fljax.accounting import calibration, conversion, events, gaussian, rdp
 from fljax.accounting._x64 import x64
 from fljax.accounting.accountant import METHODS, Spent, calibrate, delta, epsilon, interval, spent
 from fljax.accounting.conversion import OrderWarning
@@ -22,6 +22,7 @@ __all__ = [
     "PrivacyEvent",
     "Spent",
     "calibrate",
+    "calibration",
     "compose",
     "conversion",
     "delta",

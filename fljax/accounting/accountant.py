@@ -43,10 +43,15 @@ class Spent:
 
 
 def _best(
-    event: PrivacyEvent, orders: Sequence[float] | None, convert: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    event: PrivacyEvent,
+    orders: Sequence[float] | Literal["adaptive"] | None,
+    convert: Callable[[np.ndarray, np.ndarray], np.ndarray],
 ) -> tuple[float, float]:
     """Smallest value of `convert(curve, orders) -> [K]` and its order; looks further when the grid's end is best."""
-    grid = rdp.DEFAULT_ORDERS if orders is None else rdp.as_orders(orders)
+    ours = orders is None or isinstance(orders, str)
+    if isinstance(orders, str):
+        _validate.one_of(["adaptive"], orders=orders)
+    grid = rdp.DEFAULT_ORDERS if orders is None or isinstance(orders, str) else rdp.as_orders(orders)
 
     def search(grid: tuple[float, ...]) -> tuple[float, float]:
         curve = _curves.curve(event.mechanism, event.neighboring_relation, grid)
@@ -55,7 +60,7 @@ def _best(
         return float(found[place]), grid[place]
 
     value, order = search(grid)
-    if orders is None and order == max(grid):
+    if ours and order == max(grid):
         value, order = min((value, order), search(_FAR_ORDERS))
         grid = grid + _FAR_ORDERS
     if math.isfinite(value) and len(grid) > 1 and order in (min(grid), max(grid)) and not _settled(value):
@@ -64,6 +69,17 @@ def _best(
             OrderWarning,
             stacklevel=4,
         )
+    if isinstance(orders, str):
+        grid = tuple(sorted(set(grid)))
+        for _ in range(3):  # each round looks at 9 orders on either side of the best, up to its neighbours
+            place = grid.index(order)
+            low, high = grid[max(place - 1, 0)], grid[min(place + 1, len(grid) - 1)]
+            near = (
+                (low + (order - low) * x / 10 for x in range(10)),
+                (order + (high - order) * x / 10 for x in range(11)),
+            )
+            grid = tuple(sorted({a for side in near for a in side}))
+            value, order = min((value, order), search(grid))
     return value, order
 
 
@@ -78,7 +94,7 @@ def spent(
     delta: float | None = None,
     epsilon: float | None = None,
     method: Method = "rdp",
-    orders: Sequence[float] | None = None,
+    orders: Sequence[float] | Literal["adaptive"] | None = None,
 ) -> Spent:
     """What `event` costs at `delta` (or at `epsilon`), with how it is known.
 
@@ -88,7 +104,8 @@ def spent(
       epsilon: >= 0. Just one of both.
       method: "rdp": upper bound by Renyi divergences, for every event but mixtures. "gdp": exact, for unsampled
         Gaussian mechanisms and their compositions.
-      orders: Renyi orders for "rdp"; the default grid grows where its end is best.
+      orders: Renyi orders for "rdp". The default grid grows where its end is best; "adaptive" also looks between its
+        best order and the neighbours of that, for the last 1e-4 of epsilon.
 
     Raises:
       ValueError: an argument out of range, or `event` is no `PrivacyEvent`.
@@ -106,7 +123,12 @@ def spent(
     return _ANSWERS[method](event, delta, epsilon, orders)
 
 
-def _rdp(event: PrivacyEvent, delta: float | None, epsilon: float | None, orders: Sequence[float] | None) -> Spent:
+def _rdp(
+    event: PrivacyEvent,
+    delta: float | None,
+    epsilon: float | None,
+    orders: Sequence[float] | Literal["adaptive"] | None,
+) -> Spent:
     why = "Renyi composition; conversion of arXiv:2004.00010, Proposition 12"
     if delta is not None:
         value, order = _best(event, orders, lambda curve, grid: conversion.rdp_to_epsilons(curve, grid, delta))
@@ -116,7 +138,12 @@ def _rdp(event: PrivacyEvent, delta: float | None, epsilon: float | None, orders
     return Spent(epsilon, epsilon, 0.0, math.exp(value), "rdp", True, why, order)
 
 
-def _gdp(event: PrivacyEvent, delta: float | None, epsilon: float | None, orders: Sequence[float] | None) -> Spent:
+def _gdp(
+    event: PrivacyEvent,
+    delta: float | None,
+    epsilon: float | None,
+    orders: Sequence[float] | Literal["adaptive"] | None,
+) -> Spent:
     noise = _curves.effective_noise(event.mechanism)
     if noise is None:
         why = "only unsampled Gaussian mechanisms are exactly Gaussian-DP"
@@ -136,7 +163,11 @@ METHODS = tuple(_ANSWERS)
 
 
 def epsilon(
-    event: PrivacyEvent, *, delta: float, method: Method = "rdp", orders: Sequence[float] | None = None
+    event: PrivacyEvent,
+    *,
+    delta: float,
+    method: Method = "rdp",
+    orders: Sequence[float] | Literal["adaptive"] | None = None,
 ) -> float:
     """Upper bound on epsilon of `event` at `delta`, +inf where there is none; arguments and errors as in `spent`."""
     return spent(event, delta=delta, method=method, orders=orders).epsilon_upper
@@ -149,7 +180,11 @@ def interval(event: PrivacyEvent, *, delta: float, method: Method = "rdp") -> tu
 
 
 def delta(
-    event: PrivacyEvent, *, epsilon: float, method: Method = "rdp", orders: Sequence[float] | None = None
+    event: PrivacyEvent,
+    *,
+    epsilon: float,
+    method: Method = "rdp",
+    orders: Sequence[float] | Literal["adaptive"] | None = None,
 ) -> float:
     """Upper bound on delta of `event` at `epsilon` >= 0; other arguments and errors as in `spent`."""
     return spent(event, epsilon=epsilon, method=method, orders=orders).delta_upper
@@ -164,7 +199,7 @@ def calibrate(
     bracket: tuple[float, float] | None = None,
     integer: bool = False,
     tolerance: float = 1e-6,
-    orders: Sequence[float] | None = None,
+    orders: Sequence[float] | Literal["adaptive"] | None = None,
 ) -> float:
     """The value of one parameter that spends as much of `epsilon` as it may, and never more.
 

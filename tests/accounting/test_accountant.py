@@ -225,3 +225,32 @@ def test_an_epsilon_asked_for_while_tracing_is_a_plain_number():
     assert step(jnp.float32(1.0)).dtype == jnp.float32
     assert all(type(value) is float for value in seen)
     assert jnp.zeros(()).dtype == jnp.float32  # nothing global has changed
+
+
+def test_adaptive_orders_find_the_best_real_order():
+    event = claim(events.Gaussian(1.7))
+    best = float(accounting.conversion.zcdp_to_epsilon(0.5 / 1.7**2, 1e-5))
+    adaptive = accounting.spent(event, delta=1e-5, orders="adaptive")
+    assert best * (1 - 1e-12) <= adaptive.epsilon_upper <= best * (1 + 1e-9)
+    assert adaptive.epsilon_upper <= accounting.epsilon(event, delta=1e-5)
+    sampled = run(0.01, 1.0, 10000)
+    found = accounting.epsilon(sampled, delta=1e-5, orders="adaptive")
+    # jax-privacy's finer grid finds 6.71236578, with fractional orders that err upward; the exact loss is 6.18774.
+    assert 6.18774 < found <= min(6.71236578, accounting.epsilon(sampled, delta=1e-5))
+    with pytest.raises(ValueError, match="adaptive"):
+        accounting.epsilon(event, delta=1e-5, orders="fine")
+
+
+def test_a_grid_of_runs_is_calibrated_at_once_and_never_overspends():
+    q, steps = np.asarray([1e-3, 0.01, 0.3, 1.0])[:, None], np.asarray([1, 1000])
+    orders = DP_ACCOUNTING_ORDERS
+    noise = accounting.calibration.poisson_gaussian_noise(q, steps, epsilon=1.5, delta=1e-6, orders=orders)
+    assert noise.shape == (4, 2)
+    for i in range(4):
+        for j in range(2):
+            event = run(float(q[i, 0]), float(noise[i, j]), int(steps[j]))
+            assert accounting.epsilon(event, delta=1e-6, orders=orders) <= 1.5 * (1 + 1e-12)
+            less = run(float(q[i, 0]), float(noise[i, j]) * (1 - 2e-7), int(steps[j]))
+            assert accounting.epsilon(less, delta=1e-6, orders=orders) > 1.5
+    hard = accounting.calibration.poisson_gaussian_noise(1.0, 1e12, epsilon=0.01, delta=1e-6, orders=orders)
+    assert np.isnan(hard)
