@@ -1,0 +1,77 @@
+"""Private local training: a silo takes noisy steps from the server's model, each on a fresh sample of its data."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+import fljax_kernels
+from fljax import _validate
+from fljax.local.subject import Query, SiloSum
+from fljax.types import Batch, ClientUpdate, Params
+
+Number = float | Callable[[SiloSum], jax.Array]
+
+
+class SiloResult(NamedTuple):
+    """update: params-like, server_params - silo_params. loss, clipped_fraction: `[]`, means over the steps; private."""
+
+    update: ClientUpdate
+    loss: jax.Array
+    clipped_fraction: jax.Array
+
+
+def noisy_steps(
+    query: Query, *, num_steps: int, learning_rate: float, stddev: Number, divisor: Number
+) -> Callable[[Params, Batch, jax.Array, jax.Array, jax.Array], SiloResult]:
+    """`num_steps` times: params -= learning_rate * (query + Gaussian noise) / divisor.
+
+    Guarantee: with `stddev` and `divisor` public numbers, each step is one Gaussian mechanism on the query's sum, also
+    where the sample is empty, and all iterates may be released. A function of the query's answer in their place makes
+    noise or step depend on private data: no guarantee is left, and it is here to show what that costs.
+
+    Args:
+      query: of `fljax.local.subject`; a sum before noise.
+      num_steps: >= 1.
+      learning_rate: > 0.
+      stddev: of the noise on the sum, in its unit, >= 0.
+      divisor: > 0.
+
+    Returns:
+      `fun(params, examples, rows, sample_key, noise_key) -> SiloResult` for one silo; `rows` int32 `[N]`, -1: padding.
+
+    Raises:
+      ValueError: an argument is out of range.
+
+    Source: Marathe et al. (2022), arXiv:2206.03617, Algorithms 1 to 3, the step with its sign set right.
+    """
+    _validate.positive_int(num_steps=num_steps)
+    _validate.positive(learning_rate=learning_rate)
+    if not callable(stddev):
+        _validate.non_negative(stddev=stddev)
+    if not callable(divisor):
+        _validate.positive(divisor=divisor)
+
+    def fun(
+        params: Params, examples: Batch, rows: jax.Array, sample_key: jax.Array, noise_key: jax.Array
+    ) -> SiloResult:
+        def step(t: jax.Array, carry: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
+            here, stats = carry
+            answer = query(here, examples, rows, jax.random.fold_in(sample_key, t))
+            scale = stddev(answer) if callable(stddev) else stddev
+            over = jnp.asarray(divisor(answer) if callable(divisor) else divisor, jnp.float32)
+            noisy = fljax_kernels.add_gaussian_noise(jax.random.fold_in(noise_key, t), answer.grad_sum, scale)
+            rate = jnp.float32(learning_rate) / over
+            here = jax.tree.map(
+                lambda p, g: (p.astype(g.dtype) - rate.astype(g.dtype) * g).astype(p.dtype), here, noisy
+            )
+            return here, stats + jnp.stack([answer.loss, answer.clipped_fraction])
+
+        start = (params, jnp.zeros((2,), jnp.float32))
+        trained, stats = jax.lax.fori_loop(0, num_steps, step, start)
+        update = jax.tree.map(lambda server, mine: (server - mine).astype(jnp.float32), params, trained)
+        loss, clipped_fraction = stats / num_steps
+        return SiloResult(update, loss, clipped_fraction)
+
+    return fun

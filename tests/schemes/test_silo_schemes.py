@@ -1,0 +1,211 @@
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import fljax
+from fljax import data
+from fljax.accounting import events
+from fljax.schemes import higradavg, item_sum_cap, local_item_dp, user_ldp
+
+SCHEMES = {"higradavg": higradavg, "item_sum_cap": item_sum_cap, "local_item_dp": local_item_dp, "user_ldp": user_ldp}
+SMALL = {
+    "num_silos": 4,
+    "item_sampling_prob": 0.5,
+    "num_local_steps": 2,
+    "noise_multiplier": 0.0,
+    "local_learning_rate": 0.3,
+    "batch_size": 8,
+}
+DIVISORS = {"higradavg": "expected_subjects", "item_sum_cap": "expected_items", "local_item_dp": "expected_items"}
+
+
+def linear_loss(params, example):
+    return jnp.vdot(params["w"], example["x"])
+
+
+def config(name, **changes):
+    divisor = {DIVISORS[name]: 4.0} if name in DIVISORS else {}
+    return SCHEMES[name].Config(**{**SMALL, **divisor, **changes})
+
+
+@functools.cache
+def population(num_features=3):
+    """40 items of 6 subjects over 4 silos, gradients of very different length."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, num_features)) * rng.lognormal(0, 2, (40, 1))
+    ids = rng.permutation(np.arange(40) % 6).astype(np.int32)
+    table = data.subjects.power_law(ids, 4, rng, alpha=3.0)
+    examples = {"x": jnp.asarray(x, jnp.float32), "subject": jnp.asarray(ids)}
+    return data.ClientData(examples, jnp.asarray(table))
+
+
+def run_round(name, key, client_ids=(0, 1, 2, 3), clients=None, chunk_size=None, **changes):
+    clients = population() if clients is None else clients
+    init, round_fun = jitted(name, chunk_size, tuple(sorted(changes.items())))
+    cohort = data.cohort(clients, jnp.asarray(client_ids, jnp.int32))
+    return round_fun(init({"w": jnp.zeros(clients.examples["x"].shape[1])}), cohort, jax.random.clone(key))
+
+
+@functools.cache
+def jitted(name, chunk_size, changes):
+    algorithm = SCHEMES[name].make(config(name, **dict(changes)), linear_loss, num_units=6, chunk_size=chunk_size)
+    return algorithm.init, jax.jit(algorithm.round)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_a_round_of_all_silos_is_the_mean_of_rounds_of_one_silo(name, key):
+    together, info = run_round(name, key)
+    alone = [run_round(name, key, client_ids=[-1] * 3 + [silo])[0].params["w"] for silo in range(4)]
+    np.testing.assert_allclose(together.params["w"], np.mean(alone, axis=0), rtol=1e-5, atol=1e-7)
+    assert int(info.cohort_size) == 4 and int(together.round) == 1
+
+
+@pytest.mark.parametrize("name", ["higradavg", "item_sum_cap"])
+def test_chunks_and_absent_silos_change_nothing(name, key):
+    base, _ = run_round(name, key, client_ids=(0, 2, -1, -1))
+    for changes in ({"chunk_size": 1}, {"chunk_size": 3, "client_ids": (-1, 2, -1, 0)}):
+        got, info = run_round(name, key, **{"client_ids": (0, -1, -1, 2), **changes})
+        np.testing.assert_allclose(got.params["w"], base.params["w"], rtol=1e-5, atol=1e-7)
+        assert int(info.cohort_size) == 2
+
+
+def test_higradavg_with_full_batches_follows_float64(key):
+    # Gradients of a linear loss do not depend on the model, so both steps go the same way.
+    clients = population()
+    x, ids = np.asarray(clients.examples["x"], np.float64), np.asarray(clients.examples["subject"])
+    clipped = x / np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True))
+    sums = []
+    for row in np.asarray(clients.indices):
+        rows = row[row >= 0]
+        sums.append(sum(clipped[rows[ids[rows] == s]].mean(axis=0) for s in np.unique(ids[rows])))
+    expected = -2 * 0.3 * np.mean(sums, axis=0) / 4.0
+    got, _ = run_round("higradavg", key, item_sampling_prob=1.0)
+    np.testing.assert_allclose(got.params["w"], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_noise_has_the_stated_size_also_on_empty_silos(name, key):
+    # Each of 2 steps of each of 4 silos adds rate * stddev / divisor of noise; the server averages the silos.
+    clients = data.ClientData(
+        {"x": jnp.zeros((1, 20_000)), "subject": jnp.zeros(1, jnp.int32)}, jnp.full((4, 1), -1, jnp.int32)
+    )
+    got, _ = run_round(name, key, clients=clients, noise_multiplier=3.0, l2_clip_norm=0.5)
+    divisor = 4.0 if name in DIVISORS else 1.0
+    expected = 0.3 * 3.0 * 0.5 / divisor * np.sqrt(2 / 4)
+    # The relative error of a standard deviation from n draws is 1 / sqrt(2 n) = 0.005.
+    assert abs(np.std(got.params["w"]) / expected - 1) <= 5 * 0.005
+
+
+@pytest.mark.parametrize("name", ["higradavg", "item_sum_cap", "user_ldp"])
+def test_replay_of_a_round_confirms_what_the_event_says_of_a_subject(name, key):
+    # A linear loss, so that one subject's influence on later steps is its influence on their sums alone.
+    clients = population()
+    algorithm = SCHEMES[name].make(
+        config(name, noise_multiplier=1.0, max_items_per_subject=3), linear_loss, num_units=6
+    )
+    bits = jax.random.key_data(jax.random.clone(key))
+    state = algorithm.init({"w": jnp.zeros(3)})
+    ids = clients.examples["subject"]
+
+    def fun(examples, mask):
+        rows = jnp.where(mask[clients.indices] & (clients.indices >= 0), clients.indices, -1)
+        cohort = data.Cohort(examples, rows, jnp.arange(4, dtype=jnp.int32))
+        return algorithm.round(state, cohort, jax.random.wrap_key_data(bits))[0].params
+
+    event = SCHEMES[name].event(config(name, noise_multiplier=1.0, max_items_per_subject=3))
+    most = 2.0 if name == "user_ldp" else max(event.mechanism.event.sensitivities)
+    divisor = 4.0 if name in DIVISORS else 1.0
+    # 2 steps in each of 4 silos, each moving its silo by at most rate * most / divisor; the server averages.
+    fljax.check_sensitivity(fun, clients.examples, unit_ids=np.asarray(ids), sensitivity=2 * 0.3 * most / divisor)
+
+
+def test_a_subject_over_the_cap_counts_as_the_cap(key):
+    # One subject of 40 items, all in silo 0, capped at 5: the item sum cannot exceed 5 clipped gradients.
+    clients = data.ClientData(
+        {"x": jnp.full((40, 1), 7.0), "subject": jnp.zeros(40, jnp.int32)},
+        jnp.arange(40, dtype=jnp.int32).reshape(1, 40),
+    )
+    changes = {"item_sampling_prob": 1.0, "max_items_per_subject": 5, "items_per_subject": 40, "num_local_steps": 1}
+    got, _ = run_round("item_sum_cap", key, client_ids=[0], clients=clients, **changes)
+    np.testing.assert_allclose(got.params["w"], [-0.3 * 5 / 4.0], rtol=1e-6)
+
+
+def test_the_events_hold_the_law_of_a_subjects_items_in_a_batch():
+    numbers = {"max_items_per_subject": 8, "item_sampling_prob": 0.02, "noise_multiplier": 4.0, "num_local_steps": 3}
+    step = item_sum_cap.event(config("item_sum_cap", items_per_subject=3, **numbers)).mechanism
+    # Spec oracle 13.
+    expected = [0.8507630226, 0.1389000853, 0.009921434666, 0.0004154574331]
+    np.testing.assert_allclose(step.event.sampling_probs, expected, rtol=1e-9)
+    assert step.event.sensitivities == (0, 1, 2, 3) and step.event.stddev == 4.0
+    uncapped = item_sum_cap.event(config("item_sum_cap", items_per_subject=99, **numbers)).mechanism.event
+    np.testing.assert_allclose(uncapped.sampling_probs, stats.binom.pmf(np.arange(9), 8, 0.02), rtol=1e-9)
+    # Spec oracle 8, and who is hit how often: 3 steps in each of 4 silos.
+    hierarchical = higradavg.event(config("higradavg", **numbers))
+    np.testing.assert_allclose(hierarchical.mechanism.event.sampling_probs, [1 - 0.1492369774, 0.1492369774], rtol=1e-9)
+    assert hierarchical.mechanism.event.sensitivities == (0, 1) and hierarchical.mechanism.count == 12
+    assert higradavg.event(config("higradavg", silos_per_subject=1, **numbers)).mechanism.count == 3
+    whole = user_ldp.event(config("user_ldp", privacy_unit="subject", **numbers)).mechanism.event
+    assert whole.sensitivities == (0, 2)
+
+
+def test_a_cap_of_one_item_is_the_hierarchical_average_in_law():
+    numbers = {"noise_multiplier": 4.0, "item_sampling_prob": 0.1, "max_items_per_subject": 7}
+    capped = item_sum_cap.event(config("item_sum_cap", items_per_subject=1, **numbers)).mechanism.event
+    average = higradavg.event(config("higradavg", **numbers)).mechanism.event
+    assert capped.sensitivities == average.sensitivities
+    np.testing.assert_allclose(capped.sampling_probs, average.sampling_probs, rtol=1e-12)
+
+
+def test_item_and_client_claims_are_about_one_silo():
+    item = local_item_dp.event(config("local_item_dp", noise_multiplier=1.5))
+    assert (item.privacy_unit, item.mechanism.count) == ("example", 2)
+    assert item.mechanism.event == events.PoissonSampled(0.5, events.Gaussian(1.5))
+    client = user_ldp.event(config("user_ldp", noise_multiplier=6.0))
+    assert (client.privacy_unit, str(client.neighboring_relation)) == ("client", "REPLACE_ONE")
+    # Twice the clip norm apart, so half the noise multiplier counts (erratum E7).
+    assert client.mechanism == events.SelfComposed(events.Gaussian(3.0), 2)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_without_a_noise_multiplier_there_is_neither_event_nor_algorithm(name):
+    unset = config(name, noise_multiplier=None)
+    for call in (lambda: SCHEMES[name].event(unset), lambda: SCHEMES[name].make(unset, linear_loss, num_units=6)):
+        with pytest.raises(ValueError, match="noise_multiplier=None"):
+            call()
+    plain = SCHEMES[name].non_private(unset)
+    assert plain.noise_multiplier == 0 and plain.l2_clip_norm > 1e20
+    assert dataclasses.replace(plain, noise_multiplier=None, l2_clip_norm=1.0) == unset
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("higradavg", {"num_silos": 0}, "num_silos=0"),
+        ("higradavg", {"silos_per_subject": 5}, "silos_per_subject <= num_silos=4, got silos_per_subject=5"),
+        ("higradavg", {"max_items_per_subject": 0}, "max_items_per_subject=0"),
+        ("higradavg", {"expected_subjects": 0.0}, "expected_subjects=0.0"),
+        ("higradavg", {"item_sampling_prob": 1.5}, "item_sampling_prob=1.5"),
+        ("item_sum_cap", {"items_per_subject": 0}, "items_per_subject=0"),
+        ("local_item_dp", {"expected_items": -1.0}, "expected_items=-1.0"),
+        ("local_item_dp", {"server_momentum": 1.0}, "server_momentum < 1"),
+        ("user_ldp", {"privacy_unit": "example"}, "privacy_unit='example'"),
+        ("user_ldp", {"noise_multiplier": float("nan")}, "noise_multiplier=nan"),
+    ],
+)
+def test_bad_config_names_argument_value_and_rule(name, changes, message):
+    with pytest.raises(ValueError, match=message):
+        config(name, **changes)
+
+
+def test_a_round_refuses_more_silos_than_declared_and_items_without_subject(key):
+    with pytest.raises(ValueError, match="at most num_silos=2 silos in a round, got 4"):
+        run_round("higradavg", key, num_silos=2)
+    clients = population()
+    nameless = data.ClientData({"x": clients.examples["x"]}, clients.indices)
+    with pytest.raises(ValueError, match="'subject'"):
+        run_round("higradavg", key, clients=nameless)
