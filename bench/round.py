@@ -1,6 +1,6 @@
 """How many clients a second does one DP-FedAvg round train, and in how much memory?
 
-    python -m bench.round [--clients 1000] [--repeats 7] [--quick]
+    python -m bench.round [--clients 1000] [--repeats 7] [--peers fljax plain_scan fedjax_pad] [--quick]
 
 1,000 clients with 20 to 100 examples each, MLP 784-256-128-10, one local epoch of batch 20, client clipping, Gaussian
 noise on the sum. Everybody walks the same examples in the same order, so that the sums agree to float rounding:
@@ -24,7 +24,7 @@ import pathlib
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -39,7 +39,7 @@ HIDDEN = (256, 128)
 BATCH_SIZE = 20
 LEAST, MOST = 20, 100
 CLIP, NOISE, LEARNING_RATE = 0.1, 1.0, 0.05
-CHUNKS = (1, 2, 4, 8, 32)
+CHUNKS = (1, 2, 8, 32)
 
 
 class Task(NamedTuple):
@@ -240,13 +240,14 @@ def own_peak_rss_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (_harness.MEBI if sys.platform == "darwin" else 1024)
 
 
-def measure(num_clients: int, repeats: int) -> list[dict[str, Any]]:
-    """Checks, then times, all peers in one process; then each peer's memory in its own."""
-    rows: dict[str, dict[str, Any]] = {name: {"peer": name, "clients": num_clients} for name in peers()}
+def measure(names: Sequence[str], num_clients: int, repeats: int) -> list[dict[str, Any]]:
+    """Checks, then times, the peers (and `plain_scan`) in one process; then each peer's memory in its own."""
+    names = ["plain_scan", *(name for name in names if name != "plain_scan")]
+    rows: dict[str, dict[str, Any]] = {name: {"peer": name, "clients": num_clients} for name in names}
     small, task = make_task(min(40, num_clients)), make_task(num_clients)
     expected = None
     runs = {}
-    for name in ("plain_scan", *(name for name in peers() if name != "plain_scan")):
+    for name in names:
         try:
             without_noise = peers()[name](small, 0.0)
             actual = without_noise.run() if isinstance(without_noise, _harness.Step) else without_noise()
@@ -276,6 +277,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--peers", nargs="+", choices=list(peers()), default=list(peers()))
     parser.add_argument("--quick", action="store_true", help="60 clients, 5 rounds; nothing is written")
     parser.add_argument("--only", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -283,7 +285,7 @@ def main() -> None:
         only(arguments.only, arguments.clients)
         return
     clients, repeats = (60, 5) if arguments.quick else (arguments.clients, arguments.repeats)
-    rows = measure(clients, repeats)
+    rows = measure(arguments.peers, clients, repeats)
     columns = (
         "peer",
         "clients_per_s",
