@@ -16,6 +16,7 @@ from fljax import _validate, accounting, schemes
 from fljax.accounting.accountant import Method
 from fljax.data import builtin, partition
 
+SUBJECT_PARTITIONS = ("subject_uniform", "subject_power_law")
 NONE = "none"  # TOML has no null; leaving the key out means the default, which may be a number
 
 
@@ -25,21 +26,22 @@ class DataConfig:
 
     dataset: str = "digits"
     """Builtin dataset."""
-    num_clients: int = 400
+    num_clients: int = 500
     """Clients in the population. A public constant."""
-    partition: str = "iid"
-    """How examples are dealt to clients: iid, dirichlet, shards or power_law."""
+    partition: str = "dirichlet"
+    """How examples are dealt to clients: iid, dirichlet, shards, power_law, subject_uniform or subject_power_law."""
     dirichlet_alpha: float = 1.0
     """Concentration, for partition dirichlet: small means clients of few classes."""
     shards_per_client: int = 2
     """Shards of equal labels a client gets, for partition shards."""
     power_law_exponent: float = 1.0
-    """Skew of the clients' sizes, for partition power_law; 0 is none."""
+    """Skew of the clients' sizes, for partition power_law (0 is none), or of subjects over silos, for subject_power_law
+    (1 is none)."""
 
     def __post_init__(self) -> None:
         _validate.one_of(builtin.NAMES, dataset=self.dataset)
         _validate.positive_int(num_clients=self.num_clients)
-        _validate.one_of(partition.NAMES, partition=self.partition)
+        _validate.one_of((*partition.NAMES, *SUBJECT_PARTITIONS), partition=self.partition)
         _validate.positive(dirichlet_alpha=self.dirichlet_alpha)
         _validate.positive_int(shards_per_client=self.shards_per_client)
         _validate.non_negative(power_law_exponent=self.power_law_exponent)
@@ -49,8 +51,8 @@ class DataConfig:
 class ModelConfig:
     """What is trained."""
 
-    model: str = "softmax"
-    """Name of the model; see fljax.models."""
+    model: str = "mlp"
+    """softmax, mlp or cnn."""
 
     def __post_init__(self) -> None:
         from fljax import models  # flax is slow to import, and `fljax account` does not need it
@@ -62,7 +64,7 @@ class ModelConfig:
 class PrivacyConfig:
     """What may be spent, and who counts."""
 
-    target_epsilon: float | None = 8.0
+    target_epsilon: float | None = 4.0
     """Budget: rounds stop before it is exceeded. none: no budget."""
     target_delta: float | None = None
     """delta of the guarantee. none: (number of protected units) ** -1.1."""
@@ -81,7 +83,7 @@ class PrivacyConfig:
 class RunConfig:
     """How long, how often, from which seed."""
 
-    num_rounds: int = 100
+    num_rounds: int = 60
     """Server rounds."""
     seed: int = 0
     """Seed of everything random: partition, initial model, sampling, noise. Keep it secret where privacy matters."""

@@ -16,9 +16,10 @@ def _number(value: Any, digits: int) -> str:
 
 def describe(record: dict[str, Any]) -> str:
     """The numbers of one line of metrics.jsonl that a person looks at."""
-    parts = [f"loss {_number(record['train_loss'], 3)}"]
+    parts = []
     if "test_accuracy" in record:
-        parts.append(f"accuracy {record['test_accuracy']:.1%}")
+        # Held out: the clients' own loss, in their last local epoch, says how well they fit themselves.
+        parts += [f"loss {_number(record['test_loss'], 3)}", f"accuracy {record['test_accuracy']:.1%}"]
     if "baseline_test_accuracy" in record:
         parts.append(f"(non-private {record['baseline_test_accuracy']:.1%})")
     parts.append(f"epsilon {_number(record['epsilon'], 3)}")
@@ -53,8 +54,8 @@ class Terminal:
         self._progress.start()
 
     def round(self, record: dict[str, Any]) -> None:
-        """Moves the bar. Between evaluations it keeps showing the last accuracy."""
-        self._evaluated |= {name: record[name] for name in record if name.endswith("accuracy")}
+        """Moves the bar. Between evaluations it keeps showing the last one's numbers."""
+        self._evaluated |= {name: record[name] for name in record if "test_" in name}
         self._progress.update(self._task, completed=record["round"], numbers=describe(self._evaluated | record))
 
     def stop(self) -> None:

@@ -64,7 +64,11 @@ def _curves(outcome: Outcome) -> str:
     records = outcome.records
     parts = [
         _section("Accuracy over rounds", figures.accuracy(records)),
-        _section("Loss over rounds", figures.loss(records)),
+        _section(
+            "Loss over rounds",
+            figures.loss(records),
+            "Training loss is the clients' own, where their scheme reports it: for local training, in the last epoch.",
+        ),
         _section("Privacy spent over rounds", figures.epsilon(records, outcome.plan.target_epsilon)),
         _section("Privacy against utility", figures.utility(records)),
     ]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import fljax_kernels
 from fljax import _keys, data, models, schemes
@@ -151,7 +152,14 @@ def _prepare(config: Config) -> _Job:
     scheme = schemes.get(config.scheme)
     the_task = task.build(config)
     num_clients = config.data.num_clients
-    plan = spending.plan(config, scheme, num_clients=num_clients, num_examples=the_task.dataset.train["y"].shape[0])
+    train = the_task.dataset.train
+    plan = spending.plan(
+        config,
+        scheme,
+        num_clients=num_clients,
+        num_examples=train["y"].shape[0],
+        num_subjects=np.unique(train[data.subjects.SUBJECT]).size if data.subjects.SUBJECT in train else 0,
+    )
     scheme_configs = [plan.scheme_config]
     if config.run.baseline:
         scheme_configs.append(scheme.non_private(plan.scheme_config))

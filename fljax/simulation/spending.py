@@ -22,6 +22,7 @@ class Plan(NamedTuple):
 
     scheme_config: noise_multiplier is a number. event: one round. num_units: protected units, a published constant.
     num_rounds: how many rounds may run, at most those asked for. epsilons: `[num_rounds + 1]`, spent after so many.
+    noise_at: "server" or "silo".
     """
 
     scheme_config: Any
@@ -32,9 +33,10 @@ class Plan(NamedTuple):
     target_epsilon: float | None
     num_rounds: int
     epsilons: tuple[float, ...]
+    noise_at: str
 
 
-def plan(config: Config, scheme: ModuleType, *, num_clients: int, num_examples: int) -> Plan:
+def plan(config: Config, scheme: ModuleType, *, num_clients: int, num_examples: int, num_subjects: int = 0) -> Plan:
     """Calibrates the noise if that was asked for, and finds out how many rounds the budget allows.
 
     Raises:
@@ -42,7 +44,11 @@ def plan(config: Config, scheme: ModuleType, *, num_clients: int, num_examples: 
     """
     settings, budget, scheme_config = config.run, config.privacy, config.scheme_config
     unit = _event(scheme, scheme_config, 1.0).privacy_unit
-    num_units = {"client": num_clients, "example": num_examples}[unit]
+    num_units = {"client": num_clients, "example": num_examples, "subject": num_subjects}[unit]
+    if not num_units:
+        raise ValueError(
+            f"Expected dataset to carry subjects for scheme={config.scheme!r}, got dataset={config.data.dataset!r}."
+        )
     delta = default_delta(num_units) if budget.target_delta is None else budget.target_delta
 
     if scheme_config.noise_multiplier is None and budget.target_epsilon is not None:
@@ -66,7 +72,15 @@ def plan(config: Config, scheme: ModuleType, *, num_clients: int, num_examples: 
             f"noise_multiplier={scheme_config.noise_multiplier:.4g}, got target_epsilon={budget.target_epsilon!r}."
         )
     return Plan(
-        scheme_config, event, num_units, delta, budget.accountant, budget.target_epsilon, len(spent) - 1, tuple(spent)
+        scheme_config,
+        event,
+        num_units,
+        delta,
+        budget.accountant,
+        budget.target_epsilon,
+        len(spent) - 1,
+        tuple(spent),
+        getattr(scheme, "NOISE_AT", "server"),
     )
 
 
@@ -112,7 +126,9 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
     if not math.isfinite(epsilon):
         return {"guarantee": "None: this run added no noise, so its epsilon is infinite.", "not_covered": []}
     relation = _RELATIONS[plan.event.neighboring_relation].format(unit=unit)
-    own = "data of all its examples" if unit == "client" else "features and label"
+    own = {"client": "data of all its examples", "subject": "all its examples, in all silos"}.get(
+        unit, "features and label"
+    )
     guarantee = (
         f"The sequence of models after each of the {rounds} rounds is (epsilon, delta) = ({shown_epsilon(epsilon)}, "
         f'{plan.delta:.3g}) differentially private for the unit "{unit}" ({own}), where neighbouring populations '
@@ -126,11 +142,19 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
         "Held-out accuracy and loss are computed on examples that are taken to be public.",
         "The non-private model beside it is trained without clipping or noise and protects nobody.",
         "Trying several configurations on the same data spends budget of its own, which is not counted here.",
-        "The server sees each update before noise is added: it is trusted (central model).",
+        "The server sees each update before noise is added: it is trusted (central model)."
+        if plan.noise_at == "server"
+        else "Each silo adds its own noise; it sees its own data and is trusted with them. The server need not be.",
         "The analysis is of real-valued Gaussian noise; the noise is drawn and added in float32.",
         "Randomness comes from JAX's threefry generator and the seed in config.toml: whoever knows the seed can "
         "remove the noise. It is not a cryptographic source.",
     ]
+    if unit == "subject":
+        not_covered.insert(
+            0,
+            "Subjects are told apart by the ids that examples carry; a bound on the silos of one subject, where the "
+            "configuration sets one, is taken on trust, since no silo can see it.",
+        )
     if unit == "example":
         not_covered.insert(0, "Several examples of one person are protected one by one, not together.")
     return {"guarantee": guarantee, "not_covered": not_covered}

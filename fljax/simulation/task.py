@@ -26,9 +26,19 @@ class Task(NamedTuple):
     round_key: jax.Array
 
 
-def client_table(config: DataConfig, labels: np.ndarray, seed: int) -> np.ndarray:
-    """Rows of examples for each client: int32 `[num_clients, N]`, -1 is padding."""
+def client_table(config: DataConfig, train: dict[str, np.ndarray], seed: int) -> np.ndarray:
+    """Rows of examples for each client: int32 `[num_clients, N]`, -1 is padding.
+
+    Raises:
+      ValueError: more clients than examples (or subjects).
+      PrivacyPreconditionError: a partition of subjects was asked for, and the examples carry none.
+    """
     rng = np.random.default_rng([seed, _PARTITION])
+    if config.partition == "subject_uniform":
+        return data.subjects.uniform(data.subjects.subject_ids(train), config.num_clients, rng)
+    if config.partition == "subject_power_law":
+        ids = data.subjects.subject_ids(train)
+        return data.subjects.power_law(ids, config.num_clients, rng, alpha=config.power_law_exponent)
     options: dict[str, dict[str, Any]] = {
         "iid": {},
         "dirichlet": {"alpha": config.dirichlet_alpha},
@@ -36,7 +46,7 @@ def client_table(config: DataConfig, labels: np.ndarray, seed: int) -> np.ndarra
         "power_law": {"exponent": config.power_law_exponent},
     }
     deal = getattr(data.partition, config.partition)
-    return deal(labels, config.num_clients, rng, **options[config.partition])
+    return deal(train["y"], config.num_clients, rng, **options[config.partition])
 
 
 def build(config: Config) -> Task:
@@ -48,7 +58,7 @@ def build(config: Config) -> Task:
     dataset = data.load(config.data.dataset)
     for name, examples in (("train", dataset.train), ("test", dataset.test)):
         data.check_examples(examples, num_classes=dataset.num_classes, name=name)
-    table = client_table(config.data, dataset.train["y"], config.run.seed)
+    table = client_table(config.data, dataset.train, config.run.seed)
     client_data = data.ClientData(jax.tree.map(jnp.asarray, dataset.train), jnp.asarray(table))
     init_key, round_key = jax.random.split(jax.random.key(config.run.seed))
     model = models.create(
