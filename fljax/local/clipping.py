@@ -6,6 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fljax import _validate
+
 
 def flat(norms: jax.Array, l2_clip_norm: float | jax.Array) -> jax.Array:
     """min(1, l2_clip_norm / norm) for each of `norms` `[B]`; 0 where a norm is not finite.
@@ -45,6 +47,37 @@ def to_bounds(norms: Any, l2_clip_norms: Any, *, rescale_to_unit_norm: bool = Fa
         return jax.tree.map(lambda _: factor, part)
 
     return jax.tree.map(group, l2_clip_norms, norms)
+
+
+def auto_s(norms: jax.Array, l2_clip_norm: float | jax.Array, *, stability: float = 0.01) -> jax.Array:
+    """Automatic clipping: l2_clip_norm / (norm + stability); 0 where a norm is not finite.
+
+    Guarantee: each row times its coefficient is shorter than `l2_clip_norm`, up to float32 rounding. Long rows all
+    come to nearly that length, so `l2_clip_norm` only scales the sum and needs no tuning; `stability` (> 0, in the unit
+    of the norms) keeps short rows short.
+
+    Source: Bu et al. (2022), "Automatic Clipping", arXiv:2206.07136, AUTO-S.
+    """
+    _validate.positive(stability=stability)
+    return _scaled_inverse(norms + jnp.asarray(stability, norms.dtype), norms, l2_clip_norm)
+
+
+def psac(norms: jax.Array, l2_clip_norm: float | jax.Array, *, stability: float = 0.1) -> jax.Array:
+    """Per-sample adaptive clipping: l2_clip_norm / (norm + r / (norm + r)), r = stability; 0 where not finite.
+
+    Guarantee: each row times its coefficient is shorter than `l2_clip_norm`, up to float32 rounding. Unlike `auto_s`,
+    it gives rows near zero coefficients near `l2_clip_norm`, not l2_clip_norm / stability. `stability` > 0.
+
+    Source: Xia et al. (2022), "Differentially Private Learning with Per-Sample Adaptive Clipping", arXiv:2212.00328.
+    """
+    _validate.positive(stability=stability)
+    r = jnp.asarray(stability, norms.dtype)
+    return _scaled_inverse(norms + r / (norms + r), norms, l2_clip_norm)
+
+
+def _scaled_inverse(divisor: jax.Array, norms: jax.Array, l2_clip_norm: float | jax.Array) -> jax.Array:
+    factor = jnp.asarray(l2_clip_norm, norms.dtype) / divisor
+    return jnp.where(jnp.isfinite(norms), factor, jnp.zeros((), norms.dtype))
 
 
 def joint_norm(norms: Any) -> jax.Array:

@@ -157,14 +157,15 @@ def clipped_grad(
             return fun(*slots, **example["kwargs"])
 
         params = tuple(args[i] for i in wrt) if isinstance(argnums, Sequence) else args[argnums]
-        if pre_clipping_transform is None:
+        if pre_clipping_transform is None and size > 0:
             grads = fljax_kernels.per_example_grads(loss, microbatch_size=microbatch_size, has_aux=has_aux)
             G = grads(params, batch, batch_mask=mask)
             total, norms = _sum_rows(G, weigh, weights, per_leaf=not single)
             values, aux = (G.values() if return_values else None), (G.aux() if has_aux else None)
         else:
+            transform = pre_clipping_transform or (lambda grad: grad)
             total, norms, values, aux = transformed.sum_rows(
-                loss, params, batch, mask, pre_clipping_transform, weigh, weights, microbatch_size, has_aux, not single
+                loss, params, batch, mask, transform, weigh, weights, microbatch_size, has_aux, not single
             )
         if dtype is not None:
             total = jax.tree.map(lambda x: x.astype(dtype), total)

@@ -26,24 +26,15 @@ def assert_equal_trees(a, b):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_shapes_and_dtypes_are_those_of_like_with_a_client_axis(case, key):
-    noise = gaussian_noise(split(key, case.num_clients), case.like(), 2.0)
-    jax.tree.map(
-        lambda got, like: np.testing.assert_equal(
-            (got.shape, got.dtype), ((case.num_clients, *like.shape), like.dtype)
-        ),
-        noise,
-        case.like(),
-    )
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_clients_bits_depend_on_its_own_key_only(case, key):
-    many = gaussian_noise(split(key, 8)[: case.num_clients], case.like(), 2.0)
-    jitted = jax.jit(lambda keys: gaussian_noise(keys, case.like(), 2.0))(split(key, 8)[: case.num_clients])
-    assert_equal_trees(many, jitted)
-    for client in range(case.num_clients):
-        alone = gaussian_noise(split(key, 8)[client : client + 1], case.like(), 2.0)
+    like = case.like()
+    many = gaussian_noise(split(key, 8)[: case.num_clients], like, 1.7)
+    for name, x in like.items():
+        assert (many[name].shape, many[name].dtype) == ((case.num_clients, *x.shape), x.dtype)
+    jitted = jax.jit(lambda keys: gaussian_noise(keys, like, 1.7))
+    assert_equal_trees(many, jitted(split(key, 8)[: case.num_clients]))
+    for client in range(min(case.num_clients, 2)):
+        alone = jitted(split(key, 8)[client : client + 1])
         assert_equal_trees(jax.tree.map(lambda x, c=client: x[c], many), jax.tree.map(lambda x: x[0], alone))
 
 
@@ -64,7 +55,7 @@ def test_keys_sharded_over_devices_give_the_same_bits(key):
     assert_equal_trees(sharded, gaussian_noise(split(key, 16), like, 1.5))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_law_is_normal_with_the_stated_stddev(dtype, key):
     # 200,000 draws. Kolmogorov distance: P(sqrt(n) D > 2.5) < 2 exp(-2 * 2.5**2) = 8e-6; a 16-bit dtype rounds to
     # 2**-9 relative, which moves the distribution by at most max |x| phi(x) * 2**-8 < 1e-3.

@@ -111,6 +111,12 @@ def test_an_all_padding_batch_gives_zeros(microbatch_size, problem):
     np.testing.assert_array_equal(flat(total), 0)
 
 
+def test_a_batch_of_no_rows_gives_zeros(problem):
+    params, x, y = problem
+    total = clipped_grad(squared_error, l2_clip_norm=1.0, batch_argnums=(1, 2))(params, x[:0], y[:0])
+    np.testing.assert_array_equal(flat(total), 0)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("transform", [None, lambda g: g], ids=["plain", "transformed"])
 def test_a_gradient_that_is_not_finite_adds_zero_unless_told_otherwise(bad, transform, problem):
@@ -361,7 +367,7 @@ def run_example(library, key, noise_multiplier):
     padding = jnp.asarray(np.arange(16) >= np.arange(20)[:, None] % 5 + 11)
     scope = {"jax": jax, "jnp": jnp, "optax": optax}
     exec(IMPORTS[library] + EXAMPLE, scope)
-    with jax.numpy_rank_promotion("allow"):  # as a user's process has it
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):  # as a user has it
         return scope["train"](images, labels, padding, k[2], noise_multiplier, 20)
 
 

@@ -36,11 +36,9 @@ class Case:
 
 CASES = (
     Case("one_client", 1, 33),
-    Case("odd", 7, 1001),
     Case("pytree", 12, 301, pytree=True),
-    Case("bfloat16", 16, 257, dtype="bfloat16"),
     Case("float16", 16, 257, dtype="float16"),
-    Case("bfloat16_pytree", 5, 96, dtype="bfloat16", pytree=True),
+    Case("bfloat16", 16, 257, dtype="bfloat16", pytree=True),
     Case("wide", 4, 100_003),
     Case("many", 1000, 17),
     Case("no_client", 0, 20),

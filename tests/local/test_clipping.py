@@ -1,0 +1,75 @@
+"""Clipping styles: coefficients of rows, from their norms."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fljax.errors import PrivacyPreconditionError
+from fljax.local import clipping, quantile
+
+NORMS = jnp.array([0.0, 1e-6, 0.3, 1.0, 7.0, 1e20])
+STYLES = [clipping.flat, clipping.auto_s, clipping.psac]
+
+
+@pytest.mark.parametrize("style", STYLES, ids=lambda s: s.__name__)
+@pytest.mark.parametrize("clip", [1e-3, 1.0, 50.0])
+def test_no_row_gets_longer_than_the_bound(style, clip):
+    lengths = np.asarray(NORMS, np.float64) * np.asarray(style(NORMS, clip), np.float64)
+    assert lengths.max() <= clip * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("style", STYLES, ids=lambda s: s.__name__)
+def test_a_norm_that_is_not_finite_gets_zero(style):
+    np.testing.assert_array_equal(style(jnp.array([jnp.nan, jnp.inf]), 1.0), 0)
+
+
+def test_coefficients_are_those_of_the_papers():
+    n = np.asarray(NORMS, np.float64)
+    np.testing.assert_allclose(clipping.flat(NORMS, 2.0), np.minimum(1, 2 / np.maximum(n, 1e-30)), rtol=1e-6)
+    np.testing.assert_allclose(clipping.auto_s(NORMS, 2.0), 2 / (n + 0.01), rtol=1e-6)
+    np.testing.assert_allclose(clipping.psac(NORMS, 2.0), 2 / (n + 0.1 / (n + 0.1)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("style", [clipping.auto_s, clipping.psac], ids=lambda s: s.__name__)
+def test_a_stability_of_zero_is_refused(style):
+    with pytest.raises(ValueError, match="Expected stability > 0"):
+        style(NORMS, 1.0, stability=0.0)
+
+
+def test_the_bound_converges_to_the_quantile_of_the_norms(key):
+    # Norms 1..100: the 0.8 quantile is 80.
+    norms = jnp.arange(1.0, 101.0)
+
+    def step(state, k):
+        state = quantile.update(
+            k, state, norms, jnp.ones(100, bool), expected_count=100.0, count_stddev=2.0, target_quantile=0.8
+        )
+        return state, state.l2_clip_norm
+
+    _, bounds = jax.jit(lambda s, keys: jax.lax.scan(step, s, keys))(quantile.init(0.1), jax.random.split(key, 300))
+    # Near 80 the fraction moves by 0.01 per unit of the bound: a pull of 0.2 * 0.8 = 0.16 per round against steps of
+    # 80 * 0.2 * 0.02 = 0.32 gives a stationary deviation of 0.32 / sqrt(2 * 0.16) = 0.57; six of them.
+    assert np.abs(np.asarray(bounds)[150:] - 80).max() <= 6 * 0.57
+
+
+def test_one_update_is_the_formula_without_noise(key):
+    state = quantile.init(2.0)
+    norms = jnp.array([1.0, 2.0, 3.0, jnp.nan, 0.5])
+    mask = jnp.array([True, True, True, True, False])
+    new = quantile.update(key, state, norms, mask, expected_count=8.0, count_stddev=0.0, learning_rate=0.4)
+    # 2 within, 2 not, of 8 expected: 1/2 + (2 * 0.5 - 2 * 0.5) / 8.
+    np.testing.assert_allclose(new.l2_clip_norm, 2.0 * math.exp(-0.4 * (0.5 - 0.5)), rtol=1e-6)
+    new = quantile.update(jax.random.clone(key), state, norms, mask & (norms < 3), expected_count=8.0, count_stddev=0.0)
+    np.testing.assert_allclose(new.l2_clip_norm, 2.0 * math.exp(-0.2 * (0.5 + 2 * 0.5 / 8 - 0.5)), rtol=1e-6)
+
+
+def test_the_count_takes_its_share_of_the_noise():
+    # Two Gaussian mechanisms compose as mu**2 = mu_1**2 + mu_2**2 with mu = 1 / noise multiplier.
+    left = quantile.sum_noise_multiplier(1.1, 5.0)
+    assert left > 1.1
+    assert math.hypot(1 / left, 1 / (2 * 5.0)) == pytest.approx(1 / 1.1, rel=1e-12)
+    with pytest.raises(PrivacyPreconditionError, match="count_stddev > noise_multiplier / 2"):
+        quantile.sum_noise_multiplier(1.0, 0.5)
