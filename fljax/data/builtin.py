@@ -6,7 +6,7 @@ import numpy as np
 
 from fljax import _validate
 
-NAMES = ("digits",)
+NAMES = ("digits", "writers")
 TEST_FRACTION = 0.2
 _SPLIT_SEED = 20_240_229  # fixed for good: another value would silently change every published number
 
@@ -55,7 +55,8 @@ def load(name: str) -> Dataset:
 
     Args:
       name: "digits": 1,797 handwritten digits, 8 x 8 grey values, 10 classes (UCI "Optical Recognition of
-        Handwritten Digits", as bundled with scikit-learn).
+        Handwritten Digits", as bundled with scikit-learn). "writers": the same digits restyled as if by 400 subjects,
+        about 30 training items each, which carry their subject; see `fljax.data.standins.writers`.
 
     Returns:
       A `Dataset`. A fifth of every class is held out by a fixed random rule, the same on every machine.
@@ -65,6 +66,11 @@ def load(name: str) -> Dataset:
       ImportError: scikit-learn is not installed (extra `sim`).
     """
     _validate.one_of(NAMES, name=name)
+    if name == "writers":
+        from fljax.data import standins  # which builds on this module
+
+        rng = np.random.Generator(np.random.PCG64(_SPLIT_SEED))
+        return standins.writers(rng, num_subjects=400, mean_items=30.0)
     x, y, num_classes = _digits()
     train, test = stratified_split(y, TEST_FRACTION, np.random.Generator(np.random.PCG64(_SPLIT_SEED)))
     return Dataset({"x": x[train], "y": y[train]}, {"x": x[test], "y": y[test]}, num_classes, name)

@@ -14,7 +14,7 @@ from types import ModuleType
 
 from fljax import _validate
 
-NAMES = ("dp_fedavg", "dp_fedsgd")
+NAMES = ("dp_fedavg", "dp_fedsgd", "higradavg", "local_item_dp", "user_ldp")
 
 
 def get(name: str) -> ModuleType:

@@ -156,32 +156,32 @@ def private_silos(
     )
 
 
-def subject_event(config: SubjectConfig, chances: dict[int, float]) -> events.PrivacyEvent:
-    """One round at subject level, where each local step of one silo moves by j clip norms with chance `chances[j]`.
+def subject_event(config: SubjectConfig, step: events.Mechanism) -> events.PrivacyEvent:
+    """One round at subject level; `step` is what one local step of one silo does to its largest subject.
 
     The server sees every silo's update, so that a subject in h silos meets h mechanisms in each local step.
     """
-    stddev = _round.noise_multiplier(config)
-    kept = {j: p for j, p in chances.items() if p > 0}
-    mixture = events.MixtureOfGaussians(stddev, tuple(float(j) for j in kept), tuple(kept.values()))
     holders = config.num_silos if config.silos_per_subject is None else config.silos_per_subject
     return events.PrivacyEvent(
-        mechanism=events.SelfComposed(mixture, config.num_local_steps * holders),
+        mechanism=events.SelfComposed(step, config.num_local_steps * holders),
         privacy_unit="subject",
         neighboring_relation=events.NeighboringRelation.ADD_OR_REMOVE_ONE,
     )
 
 
-def count_chances(max_items: int, item_sampling_prob: float, cap: int | None = None) -> dict[int, float]:
-    """Chances of min(J, cap), J ~ Binomial(max_items, item_sampling_prob): items of the largest subject in a batch."""
-    prob = item_sampling_prob
-    most = max_items
+def counted_step(config: SubjectConfig, cap: int | None) -> events.MixtureOfGaussians:
+    """A step in which a subject moves the sum by min(J, cap) clip norms, J ~ Binomial(m, q) its items in the batch."""
+    most, prob = config.max_items_per_subject, config.item_sampling_prob
     pmf = [math.comb(most, j) * prob**j * (1 - prob) ** (most - j) for j in range(most + 1)]
-    cap = max_items if cap is None else min(cap, max_items)
-    return {**dict(enumerate(pmf[:cap])), cap: math.fsum(pmf[cap:])}
+    cap = most if cap is None else min(cap, most)
+    chances = [*pmf[:cap], math.fsum(pmf[cap:])]
+    kept = [j for j, chance in enumerate(chances) if chance > 0]
+    return events.MixtureOfGaussians(
+        _round.noise_multiplier(config), tuple(float(j) for j in kept), tuple(chances[j] for j in kept)
+    )
 
 
-def presence_chances(max_items: int, item_sampling_prob: float, move: int) -> dict[int, float]:
-    """Chances when a subject moves a batch by `move` clip norms if any of its items is there: 1 - (1 - q)^m."""
-    absent = (1 - item_sampling_prob) ** max_items
-    return {0: absent, move: 1 - absent}
+def present_step(config: SubjectConfig, *, move: float) -> events.PoissonSampled:
+    """A step in which a subject moves the sum by `move` clip norms if any of its m items is in the batch."""
+    present = 1 - (1 - config.item_sampling_prob) ** config.max_items_per_subject
+    return events.PoissonSampled(present, events.Gaussian(_round.noise_multiplier(config) / move))

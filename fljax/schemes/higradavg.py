@@ -15,6 +15,7 @@ from fljax.schemes import _round, _silos
 from fljax.types import LossFn
 
 SUMMARY = "silos average clipped gradients inside each subject, local Gaussian noise; unit: subject"
+NOISE_AT = "silo"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,8 +73,7 @@ def make(
 
 def event(config: Config) -> events.PrivacyEvent:
     """What one round does to one subject's data. Raises ValueError if noise_multiplier is None."""
-    chances = _silos.presence_chances(config.max_items_per_subject, config.item_sampling_prob, move=1)
-    return _silos.subject_event(config, chances)
+    return _silos.subject_event(config, _silos.present_step(config, move=1))
 
 
 def non_private(config: Config) -> Config:

@@ -16,6 +16,7 @@ from fljax.schemes import _round, _silos
 from fljax.types import LossFn
 
 SUMMARY = "silos sum clipped gradients, at most Z of each subject, local Gaussian noise; unit: subject"
+NOISE_AT = "silo"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,8 +79,7 @@ def make(
 
 def event(config: Config) -> events.PrivacyEvent:
     """What one round does to one subject's data. Raises ValueError if noise_multiplier is None."""
-    chances = _silos.count_chances(config.max_items_per_subject, config.item_sampling_prob, config.items_per_subject)
-    return _silos.subject_event(config, chances)
+    return _silos.subject_event(config, _silos.counted_step(config, config.items_per_subject))
 
 
 def non_private(config: Config) -> Config:

@@ -15,6 +15,7 @@ from fljax.schemes import _round, _silos
 from fljax.types import LossFn
 
 SUMMARY = "silos sum clipped gradients of items, local Gaussian noise; unit: example"
+NOISE_AT = "silo"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from fljax.schemes import _round, _silos
 from fljax.types import LossFn
 
 SUMMARY = "silos clip each batch gradient as a whole, local Gaussian noise; unit: client (silo) or subject"
+NOISE_AT = "silo"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,8 +76,7 @@ def make(
 def event(config: Config) -> events.PrivacyEvent:
     """What one round does to one unit's data. Raises ValueError if noise_multiplier is None."""
     if config.privacy_unit == "subject":
-        chances = _silos.presence_chances(config.max_items_per_subject, config.item_sampling_prob, move=2)
-        return _silos.subject_event(config, chances)
+        return _silos.subject_event(config, _silos.present_step(config, move=2))
     step = events.Gaussian(_round.noise_multiplier(config) / 2)  # the sensitivity is twice the clip norm
     return events.PrivacyEvent(
         mechanism=events.SelfComposed(step, config.num_local_steps),

@@ -1,0 +1,72 @@
+"""Runs whose privacy unit is a subject with items in every silo."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fljax import schemes
+from fljax.simulation import config as config_lib
+from fljax.simulation import run, task
+
+
+class Silent:
+    def start(self, plan, rounds_done):
+        pass
+
+    def round(self, record):
+        pass
+
+    def stop(self):
+        pass
+
+
+def sections(scheme, **data):
+    return {
+        "scheme": {"scheme": scheme, "max_items_per_subject": 4},
+        "data": {"dataset": "writers", "num_clients": 16, "partition": "subject_uniform", **data},
+        "model": {"model": "softmax"},
+        "run": {"num_rounds": 3, "baseline": False},
+    }
+
+
+def test_a_run_of_higradavg_protects_subjects(tmp_path):
+    outcome = run.start(config_lib.from_sections(sections("higradavg")), tmp_path / "run", Silent())
+    claim = json.loads((tmp_path / "run" / "privacy.json").read_text())
+    assert (claim["privacy_unit"], claim["num_units"], claim["rounds"]) == ("subject", 400, 3)
+    assert claim["epsilon"] <= claim["target_epsilon"] and claim["delta"] < 1 / 400
+    assert "all its examples, in all silos" in claim["statement"]["guarantee"]
+    assert not any("central model" in line for line in claim["statement"]["not_covered"])
+    assert np.isfinite(outcome.records[-1]["test_accuracy"])
+
+
+def test_subjects_are_split_over_the_silos_as_asked():
+    config = config_lib.from_sections(sections("higradavg", partition="subject_power_law", power_law_exponent=16.0))
+    train = config_lib.builtin.load("writers").train
+    table = task.client_table(config.data, train, seed=0)
+    np.testing.assert_array_equal(np.sort(table[table >= 0]), np.arange(len(train["y"])))
+    from fljax.data import subjects
+
+    counts = subjects.counts(train["subject"], table)
+    # The law puts 0.644 of a subject into its first silo.
+    assert abs(counts.max(axis=1).sum() / counts.sum() - 0.644) < 0.03
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"dataset": "digits", "partition": "iid"}, ["subjects", "scheme='higradavg'", "dataset='digits'"]),
+        ({"dataset": "digits"}, ["'subject'", "subjects unknown"]),
+        ({"num_clients": 401}, ["num_silos <= 400", "num_silos=401"]),
+    ],
+    ids=range(3),
+)
+def test_a_run_that_cannot_protect_subjects_says_so_in_one_line(changes, words, tmp_path):
+    with pytest.raises(ValueError) as error:
+        run.start(config_lib.from_sections(sections("higradavg", **changes)), tmp_path / "run", Silent())
+    assert all(word in str(error.value) for word in words) and "\n" not in str(error.value)
+
+
+def test_every_silo_scheme_says_where_its_noise_is_added():
+    silo = {"higradavg", "item_sum_cap", "local_item_dp", "user_ldp"}
+    assert {name for name in schemes.NAMES if getattr(schemes.get(name), "NOISE_AT", "server") == "silo"} <= silo
