@@ -66,23 +66,26 @@ def plan(orders: tuple[float, ...]) -> Plan:
     )
 
 
-def num_nodes(order: float, least_noise: float) -> int:
-    """Nodes that make the error bound of `_real` about 1e-20 for orders up to `order` and noise >= `least_noise`."""
+def num_nodes(order: float, least_noise: float) -> tuple[int, bool]:
+    """Nodes that make the error bound of `_real` about 1e-20 for orders up to `order` and noise >= `least_noise`.
+
+    With it whether `order` is low enough for the quicker scaling.
+    """
     wanted = (order / least_noise + 2 * _TAIL) * (0.25 * least_noise + 2.33 / least_noise)
-    return min(max(math.ceil(wanted), 64), _MAX_NODES)
+    return min(max(math.ceil(wanted), 64), _MAX_NODES), order < 500
 
 
-def log_moments(xp: Any, sigma: Any, q: Any, plan: Plan, nodes: tuple[int, ...]) -> Any:
-    """Log moments `[K]`, >= 0, for scalars sigma > 0 and 0 < q < 1; `nodes`: how many per bucket of real orders."""
+def log_moments(xp: Any, sigma: Any, q: Any, plan: Plan, nodes: tuple[tuple[int, bool], ...]) -> Any:
+    """Log moments `[K]`, >= 0, for scalars sigma > 0 and 0 < q < 1; `nodes`: `num_nodes` of each real bucket."""
     found = [_whole(xp, sigma, q, plan)] if plan.whole.size else []
-    found += [real(xp, sigma, q, orders, n) for orders, n in zip(plan.real, nodes, strict=True)]
+    found += [real(xp, sigma, q, orders, *n) for orders, n in zip(plan.real, nodes, strict=True)]
     return xp.concatenate(found)[plan.place]
 
 
-def _log_sum_exp(xp: Any, terms: Any) -> Any:
-    """Over the last axis; rows of -inf stay -inf. `terms` holds no +inf."""
+def _log_sum_exp(xp: Any, terms: Any, factor: Any) -> Any:
+    """Log of the sum of exp(terms) * factor over the last axis; a row of -inf gives about -1e300."""
     top = _constant(xp, xp.maximum(terms.max(-1), -1e300))
-    return top + xp.log(xp.maximum(xp.exp(terms - top[..., None]).sum(-1), 1e-300))
+    return top + xp.log(xp.maximum((xp.exp(terms - top[..., None]) * factor).sum(-1), 1e-300))
 
 
 def _constant(xp: Any, value: Any) -> Any:
@@ -97,19 +100,22 @@ def _whole(xp: Any, sigma: Any, q: Any, plan: Plan) -> Any:
     i = plan.i
     exponent = (i * i - i) / (2 * sigma**2)
     log_p = xp.log1p(-q)
-    shared = i * (xp.log(q) - log_p) + exponent + xp.log(-xp.expm1(-exponent))
+    shared = i * (xp.log(q) - log_p) + exponent
+    # Beyond the first block 1 - exp(-exponent) does not cancel.
+    factor = xp.concatenate([-xp.expm1(-exponent[:_BLOCK]), 1 - xp.exp(-exponent[_BLOCK:])])
     terms = plan.log_binomial + shared.reshape(-1, _BLOCK)[plan.position]
-    by_order = _log_sum_exp(xp, _log_sum_exp(xp, terms)[plan.members])
+    by_block = _log_sum_exp(xp, terms, factor.reshape(-1, _BLOCK)[plan.position])
+    by_order = _log_sum_exp(xp, by_block[plan.members], 1.0)
     return xp.logaddexp(by_order + plan.whole * log_p, 0.0)
 
 
-def real(xp: Any, sigma: Any, q: Any, orders: Any, num_nodes: int) -> Any:
+def real(xp: Any, sigma: Any, q: Any, orders: Any, num_nodes: int, low: bool = False) -> Any:
     """Log moments at any real orders, by the trapezoid rule on nodes that all orders share, plus a bound on its error.
 
     The moment minus 1 is E[(1+x)^a - 1 - a x], an integral of something positive. The integrand is analytic for
     |Im t| < pi sigma and there at most exp((Im t)^2 / 2) times its size on the real line, so that the rule with step h
     errs by at most 2 exp(y^2 / 2) / (exp(2 pi y / h) - 1) of that size, y < pi sigma (Trefethen, Weideman (2014), The
-    exponentially convergent trapezoidal rule, Theorem 5.1).
+    exponentially convergent trapezoidal rule, Theorem 5.1). `low`: all orders are known to be below 500.
     """
     span = _constant(xp, orders.max() / sigma) + 2 * _TAIL
     step = span / (num_nodes - 1)
@@ -121,17 +127,24 @@ def real(xp: Any, sigma: Any, q: Any, orders: Any, num_nodes: int) -> Any:
     log_phi = log_weight - t**2 / 2
     phi, shifted = xp.exp(log_phi), xp.exp(log_weight - (t - 1 / sigma) ** 2 / 2)
     a = orders[:, None]
-    log_main = log_phi + a * log_ratio
-    top = _constant(xp, xp.maximum(log_main.max(-1, keepdims=True), 0.0))
-    # Taylor's series where the three terms cancel; its first missing term is below 1e-14 of the sum.
-    small = a * xp.abs(x) < 0.1
-    y = xp.where(small, x, 0.0)
-    series = xp.ones_like(a * y)
-    for k in range(9, 1, -1):
-        series = 1 + series * (a - k) * y / (k + 1)
-    near = phi * (a * (a - 1) / 2 * y**2 * series) * xp.exp(-top)
-    far = xp.exp(log_main - top) - xp.exp(-top) * (phi + a * q * (shifted - phi))
-    total = xp.where(small, near, far).sum(-1)
+    # Nodes where the three terms cancel: Taylor's series about x = 0, whose first missing term is below 1e-14 of the
+    # sum. Its powers of x are summed over the nodes once, for all orders.
+    near = orders.max() * xp.abs(x) < 0.1
+    y = xp.where(near, x, 0.0)
+    binomial, power, series = a, y, 0.0
+    for k in range(2, 10):
+        binomial, power = binomial * (a - (k - 1)) / k, power * y
+        series = series + binomial * (phi * power).sum()
+    # The other nodes need one exponential for each order.
+    log_main = xp.where(near, -np.inf, log_phi) + a * log_ratio
+    if low:  # the moment is at most 2^a exp(max(this, 0)): no overflow, and no pass over the nodes
+        top = a * (xp.log(q) + (a - 1) / (2 * sigma**2))
+    else:
+        top = log_main.max(-1, keepdims=True)
+    top = _constant(xp, xp.maximum(top, 0.0))
+    ones, slopes = xp.where(near, 0.0, phi).sum(), xp.where(near, 0.0, shifted - phi).sum()
+    rest = series - ones - a * q * slopes
+    total = (xp.exp(log_main - top).sum(-1, keepdims=True) + xp.exp(-top) * rest)[:, 0]
     log_excess = top[:, 0] + xp.log(xp.maximum(total, 1e-300))
     reach = xp.minimum(math.pi * sigma, 2 * math.pi / step)
     turns = 2 * math.pi * reach / step

@@ -39,7 +39,7 @@ DEFAULT_ORDERS: tuple[float, ...] = (
 )
 
 _TRACED_NODES = 2048
-_LEAST_NOISE = 0.4  # nodes are chosen for this noise multiplier where the true ones are traced
+_LEAST_NOISE = 0.5  # nodes are chosen for this noise multiplier where the true ones are traced
 _CHUNK = 64  # configurations per step of a sweep: bounds memory, keeps the work in cache
 
 
@@ -195,7 +195,7 @@ def _least(noise_multiplier: Any) -> float:
     return next((rung for rung in (1.0, 0.5, 0.25) if least >= rung), 0.1)
 
 
-def _nodes(plan: _moments.Plan, least: float) -> tuple[int, ...]:
+def _nodes(plan: _moments.Plan, least: float) -> tuple[tuple[int, bool], ...]:
     return tuple(_moments.num_nodes(float(bucket[-1]), least) for bucket in plan.real)
 
 
@@ -219,7 +219,7 @@ def _poisson_host(sigma: float, q: float, orders: tuple[float, ...], least: floa
 @_x64.float64
 @functools.partial(jax.jit, static_argnums=4)
 def _poisson_static(
-    noise_multiplier: Any, sampling_prob: Any, orders: Any, plan: _moments.Plan, nodes: tuple[int, ...]
+    noise_multiplier: Any, sampling_prob: Any, orders: Any, plan: _moments.Plan, nodes: tuple[tuple[int, bool], ...]
 ) -> jax.Array:
     def one(pair: tuple[jax.Array, jax.Array]) -> jax.Array:
         return _moments.log_moments(jnp, *pair, plan, nodes)

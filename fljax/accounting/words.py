@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from fljax import _validate
 from fljax.accounting import accountant, events
 from fljax.accounting.accountant import Method, Spent
 from fljax.accounting.events import NeighboringRelation, PrivacyEvent
-from fljax.errors import UnsupportedEventError
 
 _UNITS = {
     "client": "one client with all of its data",
@@ -80,6 +80,7 @@ def table(event: PrivacyEvent, *, delta: float, methods: Sequence[str] | None = 
 
     A method without a bound for this event gives a row of None with the reason as its note.
     """
+    _validate.open_unit(delta=delta)
     rows: list[dict[str, object]] = []
     for method in methods or accountant.METHODS:
         found: Spent | None = None
@@ -87,7 +88,7 @@ def table(event: PrivacyEvent, *, delta: float, methods: Sequence[str] | None = 
         try:
             found = accountant.spent(event, delta=delta, method=method)  # type: ignore[arg-type]
             note = found.reason
-        except UnsupportedEventError as error:
+        except ValueError as error:  # no bound for this event, or numbers out of this accountant's reach
             note = str(error)
         rows.append(
             {
