@@ -50,26 +50,28 @@ def _noise(sampling_prob: Any, num_steps: Any, epsilon: Any, delta: Any, orders:
         spent = conversion.rdp_to_epsilon(curve, orders, delta)
         return jnp.clip(jnp.log(jnp.maximum(spent, 1e-300) / target), -50.0, 50.0)
 
-    def narrow(_: Any, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        """A secant step with the Illinois rule: an end that stays twice has its value halved."""
+    def narrow(step: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        """Both ends first, then secant steps with the Illinois rule: an end that stays twice has its value halved."""
         low, high, at_low, at_high, last = state
-        middle = high - at_high * (high - low) / (at_high - at_low)
-        # Secants approach from one side only: step a little beyond, so that the other end moves up as well.
         wide = high - low
-        middle = jnp.clip(middle + 1e-8, low + 0.001 * wide, high - 0.001 * wide)
-        found = excess(middle)
+        # Secants approach from one side only: step a little beyond, so that the other end moves up as well.
+        middle = high - at_high * wide / (at_high - at_low) + 1e-8
+        middle = jnp.clip(middle, low + 0.001 * wide, high - 0.001 * wide)
+        found = excess(jnp.where(step == 0, low, jnp.where(step == 1, high, middle)))
         safe = found <= 0
-        at_low, at_high = (
+        following = (
+            jnp.where(safe, low, middle),
+            jnp.where(safe, middle, high),
             jnp.where(safe, jnp.where(last == 1, at_low / 2, at_low), found),
             jnp.where(safe, found, jnp.where(last == -1, at_high / 2, at_high)),
+            jnp.where(safe, 1.0, -1.0),
         )
-        last = jnp.where(safe, 1.0, -1.0)
-        return jnp.where(safe, low, middle), jnp.where(safe, middle, high), at_low, at_high, last
+        ends = (low, high, jnp.where(step == 0, found, at_low), jnp.where(step == 1, found, at_high), last)
+        return tuple(jnp.where(step < 2, end, new) for end, new in zip(ends, following, strict=True))
 
-    low, high = jnp.full(q.shape, jnp.log(_LOW)), jnp.full(q.shape, jnp.log(_HIGH))
-    at_low, at_high = excess(low), excess(high)
-    free, hopeless = at_low <= 0, at_high > 0
-    start = (low, high, jnp.where(free, 1.0, at_low), jnp.where(hopeless | (at_high == 0), -1.0, at_high), 0 * low)
-    _, high, *_ = jax.lax.fori_loop(0, _ITERATIONS, narrow, start)
-    noise = jnp.where(free, _LOW, jnp.exp(high))
-    return jnp.where(hopeless, jnp.nan, noise).reshape(shape)
+    zero = jnp.zeros(q.shape)
+    start = (zero + jnp.log(_LOW), zero + jnp.log(_HIGH), zero + 1.0, zero - 1.0, zero)
+    _, high, at_low, at_high, _ = jax.lax.fori_loop(0, _ITERATIONS + 2, narrow, start)
+    # An end that was never replaced keeps the sign it had: no noise needed, or none that would do.
+    noise = jnp.where(at_low <= 0, _LOW, jnp.exp(high))
+    return jnp.where(at_high > 0, jnp.nan, noise).reshape(shape)

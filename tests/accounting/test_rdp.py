@@ -57,7 +57,7 @@ def test_sampled_gaussian_meets_the_integral(q, noise, order):
     slack = 1e-9 * truth + 4e-21 / (order - 1)
     assert abs(host - truth) < slack
     assert abs(program - truth) < slack
-    assert host >= truth - 1e-14 / (order - 1)  # rounding of a moment near 1
+    assert host >= truth * (1 - 1e-12) - 1e-14 / (order - 1)  # rounding of a log, and of a moment near 1
 
 
 def test_traced_orders_agree_with_planned_ones():
