@@ -112,6 +112,23 @@ def test_a_broken_record_of_another_client_reaches_nobody(key):
         assert np.isfinite(update[1:]).all()
 
 
+def test_a_loss_without_a_gradient_at_zero_survives_padding(key):
+    def norm_loss(params, example):
+        return jnp.linalg.norm(params["w"] * example["x"])
+
+    examples, indices, _ = ragged()
+    params = {"w": jnp.ones(3)}
+    for fun in (
+        sgd.local_sgd(norm_loss, learning_rate=0.1, batch_size=2, num_epochs=1),
+        sgd.local_gradient(norm_loss, batch_size=2),
+    ):
+        key, used = jax.random.split(key)
+        update = jax.jit(fun)(params, examples, indices, jax.random.split(used, 4)).update["w"]
+        with_data = np.array([0, 1, 3])
+        assert np.isfinite(update[with_data]).all()
+        assert (np.abs(update[with_data]).max(axis=1) > 0).all()
+
+
 @pytest.mark.parametrize(("name", "value"), [("learning_rate", 0.0), ("batch_size", 0), ("num_epochs", 0)])
 def test_a_number_out_of_range_is_named(name, value):
     good = {"learning_rate": 0.1, "batch_size": 2, "num_epochs": 1}

@@ -39,6 +39,18 @@ def scaled_squares(rows: Any) -> tuple[jax.Array, jax.Array]:
     return sum((jnp.sum(jnp.square(leaf * down), axis=1) for leaf in leaves), jnp.zeros_like(largest)), exponent
 
 
+def scales(
+    rows: Any, l2_clip_norm: float | jax.Array, mask: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """(down, factors, counts, norms), all `[C]`: row c adds (row * down) * factor where it counts, else zero."""
+    squares, exponent = scaled_squares(rows)
+    up, down = (jnp.ldexp(jnp.ones_like(squares), e) for e in (exponent, -exponent))
+    root = jnp.sqrt(squares)
+    # Of the row * 2**-e: at 2**e the row is left as it is.
+    factors = jnp.minimum(up, jnp.asarray(l2_clip_norm, squares.dtype) / jnp.where(root > 0, root, 1))
+    return down, factors, mask & jnp.isfinite(squares), jnp.where(mask, up * root, 0)
+
+
 @functools.partial(jax.jit, static_argnames="num_segments")
 def clip_and_sum(
     rows: Any,
@@ -47,13 +59,7 @@ def clip_and_sum(
     segment_ids: jax.Array | None = None,
     num_segments: int | None = None,
 ) -> tuple[Any, jax.Array]:
-    dtype = compute_dtype(rows)
-    squares, exponent = scaled_squares(rows)
-    up, down = (jnp.ldexp(jnp.ones_like(squares), e) for e in (exponent, -exponent))
-    root = jnp.sqrt(squares)
-    # Of the row * 2**-e: at 2**e the row is left as it is.
-    factors = jnp.minimum(up, jnp.asarray(l2_clip_norm, dtype) / jnp.where(root > 0, root, 1))
-    counts = mask & jnp.isfinite(squares)
+    down, factors, counts, norms = scales(rows, l2_clip_norm, mask)
 
     def add(leaf: jax.Array) -> jax.Array:
         x = wide(leaf)
@@ -67,4 +73,4 @@ def clip_and_sum(
         clipped = jnp.where(inside.reshape(column), clipped, 0)
         return jax.ops.segment_sum(clipped, jnp.where(inside, segment_ids, 0), num_segments)
 
-    return jax.tree.map(add, rows), jnp.where(mask, up * root, 0)
+    return jax.tree.map(add, rows), norms
