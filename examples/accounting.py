@@ -15,6 +15,8 @@ NUM_ROUNDS = 2_000
 NOISE_MULTIPLIER = 0.9
 TARGET_EPSILON = 2.0
 DELTA = 1e-6
+ORDERS = rdp.DEFAULT_ORDERS
+METHODS = accounting.METHODS
 
 
 def one_round(noise_multiplier: float) -> accounting.PrivacyEvent:
@@ -29,10 +31,10 @@ def one_round(noise_multiplier: float) -> accounting.PrivacyEvent:
 def main() -> None:
     """Prints each answer with the question."""
     run = one_round(NOISE_MULTIPLIER).repeat(NUM_ROUNDS)
-    print("What does the run cost?\n" + accounting.statement(run, delta=DELTA) + "\n")
+    print(f"What does the run cost at delta {DELTA:g}?\n" + accounting.statement(run, delta=DELTA) + "\n")
 
     print("What do the accountants say?")
-    for row in accounting.table(run, delta=DELTA):
+    for row in accounting.table(run, delta=DELTA, methods=METHODS):
         upper = row["epsilon_upper"]
         print(f"  {row['method']:4}", f"epsilon <= {upper:.4f}" if isinstance(upper, float) else "has no bound for it")
 
@@ -49,7 +51,9 @@ def main() -> None:
     print(f"A ledger that asks before every 100 rounds stops at {ledger!r}, epsilon {ledger.epsilon(delta=DELTA):.4f}.")
 
     cohorts = np.asarray([10, 30, 100, 300, 1000])
-    grid = calibration.poisson_gaussian_noise(cohorts / NUM_CLIENTS, NUM_ROUNDS, epsilon=TARGET_EPSILON, delta=DELTA)
+    grid = calibration.poisson_gaussian_noise(
+        cohorts / NUM_CLIENTS, NUM_ROUNDS, epsilon=TARGET_EPSILON, delta=DELTA, orders=ORDERS
+    )
     print("\nNoise stddev / expected cohort size, which is the noise on the mean, all in one program:")
     for cohort, value in zip(cohorts, grid, strict=True):
         print(f"  cohort {cohort:5d}: noise multiplier {value:7.4f}, on the mean {value / cohort:.5f}")
@@ -58,7 +62,7 @@ def main() -> None:
         epsilon = jax.jit(
             jax.value_and_grad(
                 lambda s: conversion.rdp_to_epsilon(
-                    NUM_ROUNDS * rdp.poisson_gaussian(s, 0.01, rdp.DEFAULT_ORDERS), rdp.DEFAULT_ORDERS, DELTA
+                    NUM_ROUNDS * rdp.poisson_gaussian(s, EXPECTED_COHORT_SIZE / NUM_CLIENTS, ORDERS), ORDERS, DELTA
                 )
             )
         )
@@ -67,10 +71,11 @@ def main() -> None:
 
     mu = float(gaussian.epsilon_to_mu(TARGET_EPSILON, DELTA))
     success = conversion.reconstruction_bound(lambda a: gaussian.trade_off(mu, a), prior=0.001)
+    found = float(gaussian.tpr_at_fpr(mu, 0.01))
     print(
-        f"\nAn unsampled Gaussian release at epsilon {TARGET_EPSILON:g} is {mu:.4f}-GDP: a membership test with 1% false "
-        f"alarms\nfinds at most {float(gaussian.tpr_at_fpr(mu, 0.01)):.1%}, and an attack that would guess a record with "
-        f"chance 0.1% has chance {success:.2%} at most."
+        f"\nAn unsampled Gaussian release at epsilon {TARGET_EPSILON:g} is {mu:.4f}-GDP. A membership test with 1% false"
+        f"\nalarms finds at most {found:.1%}; an attack that would guess a record with chance 0.1% reconstructs"
+        f"\nit with chance {success:.2%} at most."
     )
 
 

@@ -3,11 +3,14 @@
 import json
 import math
 import time
+import warnings
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fljax import accounting
 from fljax.accounting import events
@@ -254,3 +257,23 @@ def test_a_grid_of_runs_is_calibrated_at_once_and_never_overspends():
             assert accounting.epsilon(less, delta=1e-6, orders=orders) > 1.5
     hard = accounting.calibration.poisson_gaussian_noise(1.0, 1e12, epsilon=0.01, delta=1e-6, orders=orders)
     assert np.isnan(hard)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    q=st.floats(1e-4, 1.0),
+    noise=st.floats(0.5, 10.0),
+    steps=st.integers(1, 3000),
+    more=st.integers(1, 3000),
+    delta=st.floats(1e-10, 1e-3),
+)
+def test_epsilon_grows_with_steps_falls_with_delta_and_is_subadditive(q, noise, steps, more, delta):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", accounting.OrderWarning)  # corners of the range, where the grid ends
+        base = accounting.epsilon(run(q, noise, steps), delta=delta)
+        both = accounting.epsilon(run(q, noise, steps + more), delta=2 * delta)
+        assert base <= accounting.epsilon(run(q, noise, steps + more), delta=delta) * (1 + 1e-12)
+        assert accounting.epsilon(run(q, noise, steps), delta=2 * delta) <= base * (1 + 1e-12)
+        # Never worse than basic composition, where epsilons and deltas add.
+        parts = base + accounting.epsilon(run(q, noise, more), delta=delta)
+        assert both <= parts * (1 + 1e-9)
