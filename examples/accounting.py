@@ -73,8 +73,8 @@ def main() -> None:
     success = conversion.reconstruction_bound(lambda a: gaussian.trade_off(mu, a), prior=0.001)
     found = float(gaussian.tpr_at_fpr(mu, 0.01))
     print(
-        f"\nAn unsampled Gaussian release at epsilon {TARGET_EPSILON:g} is {mu:.4f}-GDP. A membership test with 1% false"
-        f"\nalarms finds at most {found:.1%}; an attack that would guess a record with chance 0.1% reconstructs"
+        f"\nAn unsampled Gaussian release at epsilon {TARGET_EPSILON:g} is {mu:.4f}-GDP. A membership test with 1%"
+        f"\nfalse alarms finds at most {found:.1%}; an attack that would guess a record with chance 0.1% reconstructs"
         f"\nit with chance {success:.2%} at most."
     )
 
