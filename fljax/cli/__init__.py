@@ -57,6 +57,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stopped:
         print(f"fljax: {_one_line(stopped)}", file=sys.stderr)
         return 130
+    except ModuleNotFoundError as missing:
+        print(
+            f"fljax: error: Expected the package {missing.name} to be installed, found none: pip install 'fljax[sim]'.",
+            file=sys.stderr,
+        )
+        return 2
     except (ValueError, OSError, ImportError) as error:
         print(f"fljax: error: {_one_line(error)}", file=sys.stderr)
         return 2
