@@ -24,3 +24,29 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture
 def key():
     return jax.random.key(20261121)
+
+
+@pytest.fixture(scope="session")
+def xla_folder(tmp_path_factory):
+    """Where `compiled_once` keeps compiled programs."""
+    return str(tmp_path_factory.mktemp("xla"))
+
+
+@pytest.fixture(scope="module")
+def compiled_once(xla_folder):
+    """Equal programs are compiled once for all modules that ask for this; yields the folder they are kept in."""
+    from jax.experimental.compilation_cache import compilation_cache
+
+    options = {
+        "jax_compilation_cache_dir": xla_folder,
+        "jax_persistent_cache_min_compile_time_secs": 0.1,
+        "jax_persistent_cache_min_entry_size_bytes": 0,
+    }
+    before = {name: getattr(jax.config, name) for name in options}
+    for name, value in options.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    yield options["jax_compilation_cache_dir"]
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()

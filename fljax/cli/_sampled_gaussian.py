@@ -2,18 +2,29 @@
 
 import os
 import pathlib
+from typing import Literal, cast
 
 import jax
 from rich.console import Console
 
-from fljax import _validate
+from fljax import _validate, accounting
 from fljax.accounting import events
+from fljax.accounting.accountant import Method
 
 RELATIONS = {
     "ADD_OR_REMOVE_ONE": "one unit more or less",
     "REPLACE_ONE": "one unit exchanged for another",
     "REPLACE_SPECIAL": "one unit exchanged for one that contributes zero",
 }
+
+
+Accountant = Literal["all", "rdp", "pld", "gdp"]
+
+
+def methods(accountant: Accountant) -> tuple[Method, ...]:
+    """The accountants to ask. Raises ValueError for a name that is none of them."""
+    _validate.one_of(("all", *accounting.METHODS), accountant=accountant)
+    return tuple(cast(Method, m) for m in accounting.METHODS if accountant in ("all", m))
 
 
 def event(noise_multiplier: float, sampling_prob: float, steps: int, relation: str) -> events.PrivacyEvent:

@@ -25,6 +25,8 @@ class Options:
     """delta at which epsilon is asked for."""
     neighboring_relation: Literal["ADD_OR_REMOVE_ONE", "REPLACE_ONE", "REPLACE_SPECIAL"] = "ADD_OR_REMOVE_ONE"
     """Which data sets are neighbours."""
+    accountant: _sampled_gaussian.Accountant = "all"
+    """Who is asked."""
     cache_dir: pathlib.Path | None = None
     """Folder for compiled code. None: fljax in the user's cache folder."""
 
@@ -40,8 +42,9 @@ def main(args: Sequence[str]) -> int:
     rest = options.sampling_prob, options.steps, options.neighboring_relation
     event = _sampled_gaussian.event(options.noise_multiplier, *rest)
     _sampled_gaussian.use_cache(options.cache_dir)
+    methods = _sampled_gaussian.methods(options.accountant)
     table = Table("accountant", "epsilon at least", "epsilon at most", "certified", "how")
-    for row in accounting.table(event, delta=options.delta):
+    for row in accounting.table(event, delta=options.delta, methods=methods):
         if row["certified"] is None:
             table.add_row(str(row["method"]), "", "", "", f"no bound: {row['note']}")
         else:

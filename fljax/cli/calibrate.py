@@ -3,12 +3,11 @@
 import dataclasses
 import pathlib
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import Literal
 
 from rich.table import Table
 
 from fljax import _validate, accounting
-from fljax.accounting.accountant import Method
 from fljax.cli import _args, _sampled_gaussian
 from fljax.errors import UnsupportedEventError
 
@@ -27,6 +26,8 @@ class Options:
     """How many steps are published."""
     neighboring_relation: Literal["ADD_OR_REMOVE_ONE", "REPLACE_ONE", "REPLACE_SPECIAL"] = "ADD_OR_REMOVE_ONE"
     """Which data sets are neighbours."""
+    accountant: _sampled_gaussian.Accountant = "all"
+    """Who is asked."""
     cache_dir: pathlib.Path | None = None
     """Folder for compiled code. None: fljax in the user's cache folder."""
 
@@ -44,8 +45,7 @@ def main(args: Sequence[str]) -> int:
     _sampled_gaussian.event(1.0, *rest)  # for its checks
     _sampled_gaussian.use_cache(options.cache_dir)
     table = Table("accountant", "noise multiplier", "epsilon with it")
-    for name in accounting.METHODS:
-        method = cast(Method, name)
+    for method in _sampled_gaussian.methods(options.accountant):
         try:
             noise_multiplier = accounting.calibrate(
                 lambda value: _sampled_gaussian.event(value, *rest),

@@ -4,6 +4,8 @@ import contextlib
 import hashlib
 import json
 import pathlib
+import shutil
+import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -69,11 +71,20 @@ class Checkpoints:
         """Opens `run_dir/checkpoints`, made if needed; left-overs of a write that was cut off are removed."""
         self.path = (run_dir / folder.CHECKPOINTS).absolute()
         self._config_digest = config_digest
-        options = ocp.CheckpointManagerOptions(
-            max_to_keep=KEPT, enable_async_checkpointing=False, cleanup_tmp_directories=True
-        )
+        self._remove_torn()
+        options = ocp.CheckpointManagerOptions(max_to_keep=KEPT, enable_async_checkpointing=False)
         with folder.disk_full_in_one_line(self.path):
             self._manager = ocp.CheckpointManager(self.path, options=options)
+
+    def _remove_torn(self) -> None:
+        """Removes writes that were cut off, which would only take room; orbax's own cleaning stops at a lock file."""
+        for _ in range(100):
+            torn = list(self.path.glob("*.orbax-checkpoint-tmp*"))
+            if not torn:
+                return
+            for path in torn:
+                shutil.rmtree(path, ignore_errors=True)  # a thread of a failed write may still be in there
+            time.sleep(0.02)
 
     def steps(self) -> list[int]:
         """Committed checkpoints, oldest first."""
@@ -95,12 +106,16 @@ class Checkpoints:
             "ledger": saved.ledger,
         }
         meta["digest"] = _digest(saved.state, meta)
-        with folder.disk_full_in_one_line(self.path):
-            items = ocp.args.Composite(state=ocp.args.StandardSave(saved.state), meta=ocp.args.JsonSave(meta))
-            self._manager.save(step, args=items)
-            self._manager.wait_until_finished()
-            where = self.path / str(step)
-            folder.write_atomically(where / _CHECKSUMS, json.dumps(_checksums(where)))
+        try:
+            with folder.disk_full_in_one_line(self.path):
+                items = ocp.args.Composite(state=ocp.args.StandardSave(saved.state), meta=ocp.args.JsonSave(meta))
+                self._manager.save(step, args=items)
+                self._manager.wait_until_finished()
+                where = self.path / str(step)
+                folder.write_atomically(where / _CHECKSUMS, json.dumps(_checksums(where)))
+        except folder.DiskFullError:
+            self._remove_torn()
+            raise
 
     def restore(self, like: PyTree) -> Saved | None:
         """The newest committed checkpoint, or None where there is none.

@@ -106,6 +106,14 @@ def new(run_dir: pathlib.Path) -> pathlib.Path:
     return run_dir
 
 
+def discard(run_dir: pathlib.Path) -> None:
+    """Removes the folder of a run that did not get to its first round: nothing in it is worth resuming."""
+    for name in (CONFIG, _LOCK):
+        (run_dir / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # it may be a mount point
+        run_dir.rmdir()
+
+
 def next_free(parent: pathlib.Path, stem: str) -> pathlib.Path:
     """Makes and returns `parent/stem-NNN` with the first free number, also when several processes ask at once."""
     parent.mkdir(parents=True, exist_ok=True)

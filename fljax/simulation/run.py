@@ -117,7 +117,7 @@ def start(config: Config, run_dir: pathlib.Path, observer: Observer) -> Outcome:
         try:
             job = _prepare(config)
         except Exception:
-            path.unlink()  # the folder may be used again once the config is mended
+            folder.discard(run_dir)
             raise
         return _run(job, run_dir, observer)
 

@@ -140,7 +140,7 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
         "The diagnostics in metrics.jsonl and in this report (training loss, cohort size, clipped fraction, label "
         "distribution) are exact. They are for the experimenter, not for release.",
         "Held-out accuracy and loss are computed on examples that are taken to be public.",
-        "The non-private model beside it is trained without clipping or noise and protects nobody.",
+        "A non-private model trained beside it, for comparison, has neither clipping nor noise: it protects nobody.",
         "Trying several configurations on the same data spends budget of its own, which is not counted here.",
         "The server sees each update before noise is added: it is trusted (central model)."
         if plan.noise_at == "server"

@@ -1,0 +1,88 @@
+"""The report: one file, nothing from outside, every number the run's own."""
+
+import dataclasses
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from fljax import schemes
+from fljax.simulation import progress, report, run, spending
+from fljax.simulation.config import Config, DataConfig, ModelConfig, RunConfig
+
+
+class Elements(HTMLParser):
+    """All elements with their attributes, and whether tags are balanced."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found, self.open = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        if tag not in {"meta", "br", "img"}:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory, compiled_once):
+    config = Config(
+        scheme_config=schemes.get("dp_fedavg").Config(sampling_prob=0.5),
+        data=DataConfig(num_clients=30),
+        model=ModelConfig(model="softmax"),
+        run=RunConfig(num_rounds=4, eval_every=2),
+    )
+    return run.start(config, tmp_path_factory.mktemp("report"), progress.Lines())
+
+
+def test_nothing_in_it_comes_from_outside(outcome):
+    elements = Elements(report.render(outcome))
+    assert not elements.open
+    for tag, attributes in elements.found:
+        assert tag not in {"script", "link", "iframe", "object"}
+        for name in ("src", "href", "xlink:href"):
+            assert attributes.get(name, "#").startswith(("#", "data:"))
+    styles = " ".join(a.get("style", "") for _, a in elements.found)
+    assert not re.search(r"url\((?!#)", styles) and "@import" not in report.render(outcome)
+
+
+def test_it_shows_the_runs_own_numbers_and_the_whole_claim(outcome):
+    text = report.render(outcome)
+    last = outcome.records[-1]
+    words = spending.statement(outcome.plan, 4)
+    assert text.count("<svg") == 6
+    assert f"{last['test_accuracy']:.1%}" in text and f"{last['baseline_test_accuracy']:.1%}" in text
+    assert spending.shown_epsilon(last["epsilon"]) in text
+    assert all(line.replace("'", "&#x27;") in text for line in words["not_covered"])
+    for word in ("ADD_OR_REMOVE_ONE", "RDP", "one client more or less", "client", "l2_clip_norm", "(calibrated)"):
+        assert word in text
+
+
+def test_the_same_run_gives_the_same_report(outcome):
+    assert report.render(outcome) == report.render(outcome)
+
+
+def test_text_is_escaped(outcome):
+    data = dataclasses.replace(outcome.config.data)
+    object.__setattr__(data, "dataset", "<script>alert('x')</script>")
+    evil = outcome._replace(config=dataclasses.replace(outcome.config, data=data))
+    assert "<script" not in report.render(evil)
+
+
+def test_without_a_baseline_and_without_noise_it_says_so(outcome):
+    records = [{k: v for k, v in r.items() if "baseline" not in k} | {"epsilon": "inf"} for r in outcome.records]
+    plan = outcome.plan._replace(epsilons=(0.0, *[float("inf")] * 4), target_epsilon=None)
+    text = report.render(outcome._replace(records=records, plan=plan, baseline_params=None))
+    assert "added no noise" in text and "non-private" not in re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL)
+
+
+def test_epsilon_is_never_printed_smaller_than_it_is():
+    assert spending.shown_epsilon(3.0001) == "3.001" and spending.shown_epsilon(3.0) == "3.000"
+    assert spending.shown_epsilon(float("inf")) == "inf"

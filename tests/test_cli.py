@@ -1,0 +1,223 @@
+"""The command line: what it answers, and that each mistake costs one line and exit code 2."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from fljax import accounting, cli, schemes
+from fljax.accounting import events
+from fljax.cli import _args
+from fljax.data import builtin
+from fljax.simulation import folder
+
+QUICK = ["--num-clients", "20", "--num-rounds", "4", "--eval-every", "2", "--checkpoint-every", "2"]
+QUICK += ["--model", "softmax", "--no-baseline", "--noise-multiplier", "2", "--target-epsilon", "none"]
+
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
+
+def call(capsys, *args):
+    """(exit code, stdout, stderr)"""
+    code = cli.main([str(arg) for arg in args])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def refused(capsys, *args):
+    """The line on stderr of a call that must fail."""
+    code, _, err = call(capsys, *args)
+    assert code == 2 and re.fullmatch(r"fljax: error: [^\n]+\n", err), (code, err)
+    return err
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, compiled_once):
+    run_dir = tmp_path_factory.mktemp("cli") / "run"
+    assert cli.main(["simulate", *QUICK, "--run-dir", str(run_dir)]) == 0
+    return run_dir
+
+
+@pytest.mark.parametrize("args", [[], ["--help"], *([name, "--help"] for name in cli.COMMANDS)], ids=" ".join)
+def test_help_is_help(capsys, args):
+    code, out, err = call(capsys, *args)
+    assert code == 0 and "usage: fljax" in out and not err
+
+
+def test_help_of_simulate_explains_every_flag_of_the_scheme(capsys):
+    _, out, _ = call(capsys, "simulate", "--scheme", "dp_fedsgd", "--help")
+    for flag in ("--privacy-unit", "--l2-clip-norm", "--num-clients", "--target-epsilon", "--resume", "--no-baseline"):
+        assert flag in out
+    assert "--num-local-epochs" not in out
+
+
+def test_schemes_lists_all_with_their_flags(capsys):
+    code, out, _ = call(capsys, "schemes")
+    assert code == 0
+    for name in schemes.NAMES:
+        assert f"{name}: {schemes.get(name).SUMMARY}" in out
+    assert "--noise-multiplier calibrated" in out
+
+
+def test_account_prints_what_the_accountants_say(capsys, compiled_once):
+    flags = ["--noise-multiplier", 1.1, "--sampling-prob", 0.01, "--steps", 1000, "--accountant", "rdp"]
+    code, out, _ = call(capsys, "account", *flags, "--cache-dir", compiled_once)
+    one = events.PoissonSampled(0.01, events.Gaussian(1.1))
+    event = events.PrivacyEvent(
+        mechanism=one, privacy_unit="example", neighboring_relation=events.NeighboringRelation.ADD_OR_REMOVE_ONE
+    )
+    assert code == 0 and f"{accounting.epsilon(event.repeat(1000), delta=1e-5):.6g}" in out
+    for word in ("Assumed", "1000 steps", "chance 0.01", "ADD_OR_REMOVE_ONE", "delta = 1e-05"):
+        assert word in out
+
+
+def test_account_says_who_has_no_bound(capsys, compiled_once):
+    flags = ["--noise-multiplier", 2.0, "--neighboring-relation", "REPLACE_SPECIAL", "--cache-dir", compiled_once]
+    code, out, _ = call(capsys, "account", *flags, "--sampling-prob", 0.5, "--accountant", "gdp")
+    assert code == 0 and "no bound" in out
+    code, out, _ = call(capsys, "account", *flags, "--accountant", "gdp")
+    assert code == 0 and "0.5-GDP" in out and "every unit joins" in out
+
+
+def test_calibrate_and_account_are_inverse(capsys, compiled_once):
+    flags = ["--sampling-prob", 0.01, "--steps", 500, "--accountant", "rdp", "--cache-dir", compiled_once]
+    _, out, _ = call(capsys, "calibrate", "--epsilon", 2.0, *flags)
+    noise_multiplier = re.search(r"rdp\D+([\d.]+)", out).group(1)
+    _, out, _ = call(capsys, "account", "--noise-multiplier", noise_multiplier, *flags)
+    at_most = re.search(r"rdp\D+[\d.e-]+\D+([\d.]+)", out).group(1)
+    assert float(at_most) == pytest.approx(2.0, abs=1e-4)
+
+
+def test_simulate_writes_the_folder_and_says_how_it_ended(capsys, tmp_path):
+    code, out, _ = call(capsys, "simulate", *QUICK, "--run-dir", tmp_path / "run", "--seed", 9)
+    assert code == 0
+    claim = json.loads((tmp_path / "run" / folder.PRIVACY).read_text())
+    record = folder.read_metrics(tmp_path / "run")[-1]
+    assert f"private      {record['test_accuracy']:.1%}" in out and "non-private" not in out
+    assert f"epsilon {claim['epsilon']:.3f}" in out and f"delta {claim['delta']:.3g}" in out
+    assert str(tmp_path / "run" / folder.REPORT) in out and (tmp_path / "run" / folder.REPORT).is_file()
+    assert re.search(r"round 4/4 .*accuracy .*epsilon .*rounds/s", out)
+
+
+def test_a_run_that_cannot_start_leaves_nothing(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused(capsys, "simulate", "--num-clients", "100000")
+    assert not list((tmp_path / "runs").iterdir())
+
+
+def test_resuming_a_finished_run_says_the_same(capsys, finished):
+    code, out, _ = call(capsys, "simulate", "--resume", finished)
+    assert code == 0 and "held-out accuracy" in out and "round 4/4" not in out
+
+
+BAD_FLAGS = [
+    (["fly"], ["'fly'", "simulate"]),
+    (["simulate", "--sampling-prob", "0"], ["sampling_prob=0", "(0, 1]"]),  # no cohort can be anything but empty
+    (["simulate", "--num-clients", "0"], ["num_clients=0", ">= 1"]),
+    (["simulate", "--num-clients", "100000"], ["num_clients=100000", "<= 1438"]),
+    (["simulate", "--target-delta", "0"], ["target_delta=0", "(0, 1)"]),
+    (["simulate", "--l2-clip-norm", "-1"], ["l2_clip_norm=-1", "> 0"]),
+    (["simulate", "--l2-clip-norm", "nan"], ["l2_clip_norm=nan", "> 0"]),
+    (["simulate", "--target-epsilon", "-3"], ["target_epsilon=-3", "> 0"]),
+    (["simulate", "--noise-multiplier", "0.1", "--target-epsilon", "1"], ["target_epsilon=1", "noise_multiplier=0.1"]),
+    (["simulate", "--num-rounds", "2.5"], ["--num-rounds", "2.5"]),
+    (["simulate", "--num-rounds"], ["--num-rounds"]),
+    (["simulate", "--number-of-rounds", "3"], ["--number-of-rounds"]),
+    (["simulate", "--scheme", "dp_sgd"], ["scheme='dp_sgd'", "dp_fedavg"]),
+    (["simulate", "--scheme", "dp_fedsgd", "--num-local-epochs", "3"], ["--num-local-epochs"]),
+    (["simulate", "nowhere.toml"], ["nowhere.toml"]),
+    (["simulate", "--resume", "nowhere"], ["nowhere", "config.toml"]),
+    (["simulate", "--resume", "nowhere", "--seed", "3"], ["--resume", "only flag"]),
+    (["account"], ["--noise-multiplier"]),
+    (["account", "--noise-multiplier", "-1"], ["noise_multiplier=-1", ">= 0"]),
+    (["account", "--noise-multiplier", "1", "--accountant", "moments"], ["--accountant", "moments"]),
+    (["account", "--noise-multiplier", "1", "--delta", "0"], ["delta=0", "(0, 1)"]),
+    (["account", "--noise-multiplier", "1", "--sampling-prob", "1.5"], ["sampling_prob=1.5", "(0, 1]"]),
+    (["account", "--noise-multiplier", "1", "--steps", "0"], ["steps=0", ">= 1"]),
+    (["calibrate", "--epsilon", "0"], ["epsilon=0", "> 0"]),
+    (["calibrate", "--epsilon", "1", "--delta", "1"], ["delta=1", "(0, 1)"]),
+    (["schemes", "all"], ["'all'"]),
+]
+
+
+@pytest.mark.parametrize(("args", "words"), BAD_FLAGS, ids=[" ".join(args) for args, _ in BAD_FLAGS])
+def test_a_bad_flag_is_one_line_that_names_it(capsys, tmp_path, monkeypatch, args, words):
+    monkeypatch.chdir(tmp_path)
+    line = refused(capsys, *args)
+    for word in words:
+        assert word in line
+
+
+def test_an_unknown_key_in_the_config_is_one_line_that_names_it(capsys, tmp_path):
+    path = tmp_path / "my.toml"
+    path.write_text("[run]\nrounds = 3\n")
+    line = refused(capsys, "simulate", path)
+    assert "'rounds'" in line and "[run]" in line and "num_rounds" in line
+    path.write_bytes(b"\xff\xfe")
+    assert "UTF-8" in refused(capsys, "simulate", path)
+
+
+def test_nan_data_is_one_line_that_names_the_row(capsys, tmp_path, monkeypatch):
+    original = builtin.load("digits")
+    x = original.train["x"].copy()
+    x[17] = np.nan
+    broken = original._replace(train=original.train | {"x": x})
+    monkeypatch.setattr("fljax.data.load", lambda name: broken)
+    line = refused(capsys, "simulate", *QUICK, "--run-dir", tmp_path / "run")
+    assert "train['x']" in line and "finite" in line and "row 17" in line
+
+
+def test_a_folder_in_use_is_one_line_that_says_how_to_resume(capsys, finished):
+    before = sorted(p.name for p in finished.iterdir())
+    assert f"--resume {finished}" in refused(capsys, "simulate", *QUICK, "--run-dir", finished)
+    assert sorted(p.name for p in finished.iterdir()) == before
+
+
+def _foreign(run_dir):
+    shutil.rmtree(run_dir / "checkpoints" / "4")
+    (run_dir / "checkpoints" / "4").mkdir()
+    (run_dir / "checkpoints" / "4" / "model.bin").write_bytes(b"foreign")
+
+
+def _truncated(run_dir):
+    biggest = max(
+        (p for p in (run_dir / "checkpoints" / "4").rglob("*") if p.is_file()), key=lambda p: p.stat().st_size
+    )
+    biggest.write_bytes(biggest.read_bytes()[:-10])
+
+
+def _of_another_config(run_dir):
+    path = run_dir / folder.CONFIG
+    path.write_text(path.read_text().replace("seed = 0", "seed = 1"))
+
+
+@pytest.mark.parametrize("damage", [_foreign, _truncated, _of_another_config])
+def test_a_bad_checkpoint_is_one_line_and_the_one_before_stays_usable(capsys, finished, tmp_path, damage):
+    run_dir = tmp_path / "run"
+    shutil.copytree(finished, run_dir)
+    damage(run_dir)
+    assert "checkpoints/4" in refused(capsys, "simulate", "--resume", run_dir)
+    if damage is _of_another_config:
+        return
+    shutil.rmtree(run_dir / "checkpoints" / "4")  # as the error says
+    assert call(capsys, "simulate", "--resume", run_dir)[0] == 0
+    for name in (folder.METRICS, folder.PRIVACY):
+        assert (run_dir / name).read_bytes() == (finished / name).read_bytes()
+
+
+def test_metrics_that_lost_lines_are_one_line(capsys, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "run")
+    (tmp_path / "run" / folder.METRICS).write_text("")
+    assert "metrics.jsonl" in refused(capsys, "simulate", "--resume", tmp_path / "run")
+
+
+def test_the_terminal_is_as_wide_as_before():
+    import os
+
+    before = os.environ.get("COLUMNS")
+    with _args._columns(2000):
+        assert os.environ["COLUMNS"] == "2000"
+    assert os.environ.get("COLUMNS") == before
