@@ -19,6 +19,7 @@ from fljax.types import PyTree
 KEPT = 3
 _FORMAT = 1
 _MEND = " Remove that folder to go back to the checkpoint before it."
+_SLACK = 2**18  # bytes that orbax's own two dozen small files take at most, in blocks of 4 KiB
 _CHECKSUMS = "checksums.json"  # in a checkpoint's folder, and written last
 
 
@@ -108,6 +109,8 @@ class Checkpoints:
         meta["digest"] = _digest(saved.state, meta)
         try:
             with folder.disk_full_in_one_line(self.path):
+                # Asked first, because a write that fails half-way leaves tensorstore's threads complaining for pages.
+                folder.ensure_room(self.path, sum(_data(leaf).nbytes for leaf in jax.tree.leaves(saved.state)) + _SLACK)
                 items = ocp.args.Composite(state=ocp.args.StandardSave(saved.state), meta=ocp.args.JsonSave(meta))
                 self._manager.save(step, args=items)
                 self._manager.wait_until_finished()

@@ -53,6 +53,23 @@ def disk_full_in_one_line(path: pathlib.Path) -> Iterator[None]:
         raise
 
 
+def ensure_room(where: pathlib.Path, size: int) -> None:
+    """Reserves `size` bytes in a file in the folder `where`, and gives them back.
+
+    Raises:
+      OSError: there is no room for them.
+    """
+    probe = where / ".room"
+    try:
+        with probe.open("wb") as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:
+                file.write(bytes(size))
+    finally:
+        probe.unlink(missing_ok=True)
+
+
 def write_atomically(path: pathlib.Path, text: str) -> None:
     """Writes beside `path`, then renames: a reader, or a killed writer, sees the old file or the new one.
 
