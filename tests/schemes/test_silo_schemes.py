@@ -65,7 +65,7 @@ def test_a_round_of_all_silos_is_the_mean_of_rounds_of_one_silo(name, key):
     assert int(info.cohort_size) == 4 and int(together.round) == 1
 
 
-@pytest.mark.parametrize("name", ["higradavg", "item_sum_cap"])
+@pytest.mark.parametrize("name", ["higradavg"])
 def test_chunks_and_absent_silos_change_nothing(name, key):
     base, _ = run_round(name, key, client_ids=(0, 2, -1, -1))
     for changes in ({"chunk_size": 1}, {"chunk_size": 3, "client_ids": (-1, 2, -1, 0)}):
@@ -88,7 +88,7 @@ def test_higradavg_with_full_batches_follows_float64(key):
     np.testing.assert_allclose(got.params["w"], expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("name", ["higradavg", "user_ldp"])
 def test_noise_has_the_stated_size_also_on_empty_silos(name, key):
     # Each of 2 steps of each of 4 silos adds rate * stddev / divisor of noise; the server averages the silos.
     clients = data.ClientData(
@@ -101,7 +101,7 @@ def test_noise_has_the_stated_size_also_on_empty_silos(name, key):
     assert abs(np.std(got.params["w"]) / expected - 1) <= 5 * 0.005
 
 
-@pytest.mark.parametrize("name", ["higradavg", "item_sum_cap", "user_ldp"])
+@pytest.mark.parametrize("name", ["item_sum_cap", "user_ldp"])
 def test_replay_of_a_round_confirms_what_the_event_says_of_a_subject(name, key):
     # A linear loss, so that one subject's influence on later steps is its influence on their sums alone.
     clients = population()
