@@ -4,6 +4,7 @@ No key is drawn from twice, and a resumed run finds the same keys because nothin
 """
 
 import enum
+import math
 
 import jax
 import jax.numpy as jnp
@@ -31,3 +32,13 @@ def client_keys(key: jax.Array, round_index: jax.Array | int, client_ids: jax.Ar
     round_key = jax.random.fold_in(key, round_index)
     ids = jnp.where(client_ids < 0, jnp.uint32(_ABSENT), client_ids.astype(jnp.uint32))
     return jax.vmap(lambda i: jax.random.fold_in(jax.random.fold_in(round_key, i), int(purpose)))(ids)
+
+
+def coins(key: jax.Array, shape: tuple[int, ...], prob: float) -> jax.Array:
+    """Independent coins, bool `shape`, True with chance floor(prob * 2**32) / 2**32: never more than `prob` claims.
+
+    A float32 uniform below `prob` would come up more often than `prob`, and for small ones by much.
+    """
+    if prob >= 1:
+        return jnp.ones(shape, bool)
+    return jax.random.bits(key, shape, jnp.uint32) < jnp.uint32(math.floor(prob * 2.0**32))

@@ -1,6 +1,7 @@
 """Range checks of host scalars, in one wording: the rule, the name, the value."""
 
 import math
+import numbers
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,10 +13,14 @@ def _check(rule: str, holds: Any, values: dict[str, Any]) -> None:
         try:
             # `not holds` rather than the opposite comparison, so that NaN fails.
             good = bool(holds(value))
-        except TypeError:
+        except (TypeError, ValueError, OverflowError):
             good = False
         if not good:
             raise ValueError(f"Expected {name} {rule}, got {name}={value!r}.")
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def positive(**values: Any) -> None:
@@ -40,12 +45,12 @@ def open_unit(**values: Any) -> None:
 
 def positive_int(**values: Any) -> None:
     """Raises ValueError unless every value is an integer >= 1."""
-    _check("to be an integer >= 1", lambda v: not isinstance(v, bool) and v == int(v) and v >= 1, values)
+    _check("to be an integer >= 1", lambda v: _is_integer(v) and v >= 1, values)
 
 
 def non_negative_int(**values: Any) -> None:
     """Raises ValueError unless every value is an integer >= 0."""
-    _check("to be an integer >= 0", lambda v: not isinstance(v, bool) and v == int(v) and v >= 0, values)
+    _check("to be an integer >= 0", lambda v: _is_integer(v) and v >= 0, values)
 
 
 def one_of(choices: Iterable[Any], **values: Any) -> None:
@@ -55,8 +60,21 @@ def one_of(choices: Iterable[Any], **values: Any) -> None:
 
 
 def typed_key(**keys: Any) -> None:
-    """Raises ValueError unless every value is a typed PRNG key (`jax.random.key`)."""
+    """Raises ValueError unless every value is one typed PRNG key (`jax.random.key`)."""
     for name, key in keys.items():
         if not (hasattr(key, "dtype") and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)):
             shown = getattr(key, "dtype", type(key).__name__)
             raise ValueError(f"Expected {name} to be a typed PRNG key (jax.random.key), got {name} of type {shown}.")
+        if key.ndim != 0:
+            raise ValueError(f"Expected {name} to be one typed PRNG key, got {name} of shape {key.shape}.")
+
+
+def threefry_key(**keys: Any) -> None:
+    """Raises ValueError unless every value is one typed threefry key (`jax.random.key(seed, impl="threefry2x32")`).
+
+    With other generators a draw under `vmap` may depend on its neighbours, so a client's draws would depend on others.
+    """
+    typed_key(**keys)
+    for name, key in keys.items():
+        if key.dtype != jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32")).dtype:
+            raise ValueError(f"Expected {name} to be a threefry key, got {name} of dtype {key.dtype}.")

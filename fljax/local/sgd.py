@@ -106,11 +106,16 @@ def local_sgd(
                 mask = batches[s] >= 0
                 batch = take_examples(examples, jnp.where(mask, batches[s], indices[0]))
                 value, grads = value_and_grad(client_params, batch, mask)
-                # A batch of padding has gradient zero, so a client that is done does not move.
+                # where, not a zero gradient: a client that is done must not move even if its loss overflows, or what
+                # it sends would depend on who else is in its chunk.
+                working = mask[0]
                 client_params = jax.tree.map(
-                    lambda p, g: p - jnp.asarray(learning_rate, p.dtype) * g, client_params, grads
+                    lambda p, g: jnp.where(working, p - jnp.asarray(learning_rate, p.dtype) * g, p),
+                    client_params,
+                    grads,
                 )
-                return client_params, loss_sum + value.astype(jnp.float32) * jnp.sum(mask).astype(jnp.float32)
+                seen = value.astype(jnp.float32) * jnp.sum(mask).astype(jnp.float32)
+                return client_params, jnp.where(working, loss_sum + seen, loss_sum)
 
             return jax.lax.fori_loop(0, num_steps, step, (carry[0], jnp.zeros((), jnp.float32)))
 
@@ -153,7 +158,9 @@ def local_gradient(loss: LossFn, *, batch_size: int) -> Callable[[Params, Batch,
         mask = rows >= 0
         batch = take_examples(examples, jnp.where(mask, rows, first))
         batch_value, grads = value_and_grad(params, batch, mask)
-        return jax.tree.map(jnp.add, total, grads), value + batch_value.astype(jnp.float32)
+        working = mask[0]  # as in local_sgd: nothing of a batch of padding may count
+        total = jax.tree.map(lambda t, g: jnp.where(working, t + g, t), total, grads)
+        return total, jnp.where(working, value + batch_value.astype(jnp.float32), value)
 
     def fun(params: Params, examples: Batch, indices: jax.Array, keys: jax.Array) -> LocalResult:
         del keys

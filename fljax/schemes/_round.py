@@ -55,7 +55,7 @@ def check_config(config: Any) -> None:
 
 def check_round(cohort: Cohort, key: jax.Array) -> None:
     """Shapes and dtypes of a round's arguments; they are static, so this costs nothing under jit."""
-    _validate.typed_key(key=key)
+    _validate.threefry_key(key=key)
     if cohort.client_ids.ndim != 1 or cohort.client_ids.shape[0] < 1:
         raise ValueError(f"Expected cohort.client_ids of shape [C], C >= 1, got shape {cohort.client_ids.shape}.")
     if cohort.indices.ndim != 2 or cohort.indices.shape[0] != cohort.client_ids.shape[0]:
@@ -105,6 +105,8 @@ def client_level(
     """
     check_config(config)
     _validate.positive_int(num_units=num_clients)
+    if chunk_size is not None:
+        _validate.positive_int(chunk_size=chunk_size)
     stddev = noise_multiplier(config) * config.l2_clip_norm
     divisor = config.sampling_prob * num_clients
     optimizer = server_optimizer(config) if optimizer is None else optimizer
@@ -116,7 +118,7 @@ def client_level(
         present = cohort.client_ids >= 0
         indices = jnp.where(present[:, None], cohort.indices, -1)
         num_params = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-        size = chunk_size or aggregate.default_chunk_size(num_params)
+        size = aggregate.default_chunk_size(num_params) if chunk_size is None else chunk_size
 
         def chunk(clients: tuple[jax.Array, jax.Array], chunk_present: jax.Array) -> tuple[Params, jax.Array]:
             chunk_indices, chunk_ids = clients
@@ -132,7 +134,6 @@ def client_level(
         update_sum, stats = aggregate.sum_in_chunks(chunk, (indices, cohort.client_ids), present, chunk_size=size)
         noise_key = _keys.server_key(key, state.round, _keys.Purpose.NOISE)
         noisy_sum = fljax_kernels.add_gaussian_noise(noise_key, update_sum, stddev)
-        noisy_sum = jax.tree.map(lambda noisy, p: noisy.astype(p.dtype), noisy_sum, state.params)
         count = jnp.sum(present)
         loss, clipped_fraction = stats / jnp.maximum(1, count).astype(jnp.float32)
         state = aggregate.step(state, noisy_sum, divisor=divisor, server_optimizer=optimizer)

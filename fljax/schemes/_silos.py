@@ -126,7 +126,7 @@ def private_silos(
             ids = jnp.take(cohort.examples[SUBJECT], jnp.maximum(rows, 0), axis=0).astype(jnp.int32)
             rows = jax.vmap(lambda r, i: within_cap(r, i, max_items_per_subject))(rows, ids)
         num_params = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-        size = chunk_size or aggregate.default_chunk_size(num_params)
+        size = aggregate.default_chunk_size(num_params) if chunk_size is None else chunk_size
 
         def chunk(silos: tuple[jax.Array, jax.Array], chunk_present: jax.Array) -> tuple[Params, jax.Array]:
             chunk_rows, chunk_ids = silos

@@ -67,8 +67,8 @@ def make(
 
     Guarantee: one round is one `event(config)` for the configured unit under add-or-remove-one. For clients, if each is
     put into the cohort independently with chance `sampling_prob`; for examples, if all clients are in every cohort (the
-    round samples the records itself). Idealisation: noise and sampling are drawn in float32 with JAX's threefry
-    generator, which is no cryptographic source. RoundInfo is not private.
+    round samples the records itself) and each row of the pool stands in at most one place of `indices`. Idealisation:
+    noise is drawn in float32 with JAX's threefry generator, which is no cryptographic source. RoundInfo is not private.
 
     Args:
       config: its noise_multiplier must be set.
@@ -76,7 +76,7 @@ def make(
       num_units: clients (or records of all clients) in the population, a published constant; the mean divides by
         `sampling_prob * num_units`.
       server_optimizer: any optax optimizer in place of SGD with the configured rate and momentum.
-      chunk_size: clients that work side by side (unit "client"); only speed and memory depend on it.
+      chunk_size: clients that work side by side (unit "client"; records are batched by `config.batch_size`).
 
     Raises:
       ValueError: noise_multiplier is None, num_units < 1, or chunk_size < 1.
@@ -86,6 +86,8 @@ def make(
         return _round.client_level(
             local_fun, config, num_clients=num_units, optimizer=server_optimizer, chunk_size=chunk_size
         )
+    if chunk_size is not None:
+        _validate.positive_int(chunk_size=chunk_size)
     return _example_level(config, loss, num_units, server_optimizer)
 
 
@@ -102,8 +104,8 @@ def _example_level(
         """Rows `[S, batch_size]` that the clients drew, real ones first, -1 behind: each client flips its own coins."""
         keys = _keys.client_keys(key, round_index, cohort.client_ids, _keys.Purpose.SAMPLE_EXAMPLES)
         capacity = cohort.indices.shape[1]
-        coins = jax.vmap(lambda k: jax.random.uniform(k, (capacity,)))(keys)
-        chosen = (coins < config.sampling_prob) & (cohort.indices >= 0) & (cohort.client_ids >= 0)[:, None]
+        drawn = jax.vmap(lambda k: _keys.coins(k, (capacity,), config.sampling_prob))(keys)
+        chosen = drawn & (cohort.indices >= 0) & (cohort.client_ids >= 0)[:, None]
         rows = jnp.where(chosen, cohort.indices, -1).reshape(-1)
         rows = rows[jnp.argsort(rows < 0, stable=True)]
         return jnp.pad(rows, (0, -rows.size % config.batch_size), constant_values=-1).reshape(-1, config.batch_size)
@@ -134,7 +136,6 @@ def _example_level(
         grad_sum, stats = jax.lax.fori_loop(0, num_batches, add_batch, (zero, jnp.zeros((2,), jnp.float32)))
         noise_key = _keys.server_key(key, state.round, _keys.Purpose.NOISE)
         noisy_sum = fljax_kernels.add_gaussian_noise(noise_key, grad_sum, stddev)
-        noisy_sum = jax.tree.map(lambda noisy, p: noisy.astype(p.dtype), noisy_sum, state.params)
         loss_mean, clipped_fraction = stats / jnp.maximum(1, count).astype(jnp.float32)
         state = aggregate.step(state, noisy_sum, divisor=divisor, server_optimizer=optimizer)
         return state, _round.RoundInfo(loss_mean, jnp.sum(cohort.client_ids >= 0), clipped_fraction)

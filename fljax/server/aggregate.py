@@ -36,7 +36,10 @@ def step(
       ValueError: `divisor` is not > 0 and finite.
     """
     _validate.positive(divisor=divisor)
-    mean = jax.tree.map(lambda leaf: leaf / jnp.asarray(divisor, leaf.dtype), update_sum)
+    # Cast last: a sum over many clients may overflow the 16 bits in which their mean is well represented.
+    mean = jax.tree.map(
+        lambda leaf, p: (leaf / jnp.asarray(divisor, leaf.dtype)).astype(p.dtype), update_sum, state.params
+    )
     updates, opt_state = server_optimizer.update(mean, state.opt_state, state.params)
     return ServerState(optax.apply_updates(state.params, updates), opt_state, state.round + 1)
 

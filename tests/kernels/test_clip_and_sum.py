@@ -185,3 +185,18 @@ def test_rows_sharded_over_devices_give_the_same_sum(implementation, key):
 def test_bad_arguments_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         api.clip_and_sum(**{"rows": jnp.ones((2, 3)), "l2_clip_norm": 1.0, **arguments})
+
+
+@pytest.mark.parametrize("implementation", api.IMPLEMENTATIONS)
+def test_narrow_segment_ids_count_a_row_once(implementation):
+    total, _ = api.clip_and_sum(
+        jnp.ones((1, 2)), 10.0, segment_ids=jnp.array([5], jnp.uint8), num_segments=300, implementation=implementation
+    )
+    np.testing.assert_array_equal(np.flatnonzero(np.asarray(total)[:, 0]), [5])
+
+
+def test_segment_ids_that_are_no_integers_are_refused():
+    with pytest.raises(ValueError, match="segment_ids to be integers"):
+        api.clip_and_sum(jnp.ones((1, 2)), 1.0, segment_ids=jnp.zeros(1), num_segments=2)
+    with pytest.raises(ValueError, match="num_segments=0"):
+        api.clip_and_sum(jnp.ones((1, 2)), 1.0, segment_ids=jnp.zeros(1, jnp.int32), num_segments=0)

@@ -85,6 +85,22 @@ def test_side_by_side_clients_do_what_each_does_alone(make, key):
         np.testing.assert_allclose(alone.loss[0], together.loss[client], rtol=1e-5, atol=1e-6)
 
 
+def test_a_client_that_overflows_sends_the_same_beside_a_longer_one(key):
+    """Its loss is not finite after its first step: steps that it only waits through must leave it alone."""
+    examples, indices, _ = ragged()
+    examples = {**examples, "x": examples["x"].at[7].set(1e18)}  # the only record of client 1
+    params = {"w": jnp.ones(3)}
+    keys = jax.random.split(key, 4)
+    for make in (
+        lambda: sgd.local_sgd(squared_loss, learning_rate=0.1, batch_size=2, num_epochs=1),
+        lambda: sgd.local_gradient(squared_loss, batch_size=2),
+    ):
+        together = jax.jit(make())(params, examples, indices, jax.random.clone(keys)).update["w"]
+        alone = jax.jit(make())(params, examples, indices[1:2], jax.random.clone(keys)[1:2]).update["w"]
+        assert np.abs(alone).max() > 1e15
+        np.testing.assert_allclose(together[1], alone[0], rtol=1e-5)
+
+
 @pytest.mark.parametrize("batch_size", [1, 3, 50])
 def test_local_gradient_is_the_mean_gradient_for_any_batch_size(batch_size, key):
     examples, indices, sizes = ragged()

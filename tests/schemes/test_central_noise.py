@@ -178,6 +178,34 @@ def test_the_noise_has_the_stddev_of_the_event(scheme, config, clients, key):
     assert abs(noise.mean()) <= 5 * declared / np.sqrt(2000)
 
 
+@pytest.mark.parametrize("chunk_size", [1, 3])
+def test_a_client_that_overflows_moves_the_sum_by_no_more_than_the_clip_norm(chunk_size, clients, key):
+    # Finite data, but the second step of such a client overflows, while others are still training.
+    data = clients._replace(examples={**clients.examples, "x": clients.examples["x"].at[5].set(1e18)})
+    config = dataclasses.replace(FEDAVG, local_batch_size=1)
+    everyone = list(range(NUM_CLIENTS))
+    with_all = released_sum(dp_fedavg, config, data, everyone, key, chunk_size=chunk_size)[0]
+    for client in everyone:
+        rest = [i if i != client else -1 for i in everyone]
+        without = released_sum(dp_fedavg, config, data, rest, key, chunk_size=chunk_size)[0]
+        assert np.linalg.norm(with_all - without) <= config.l2_clip_norm + 5e-5
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_parameters_of_16_bits_take_a_step_of_the_float32_mean(dtype, clients, key):
+    params = jax.tree.map(lambda leaf: leaf.astype(dtype), PARAMS)
+
+    def half_loss(p, example):
+        return loss(jax.tree.map(lambda leaf: leaf.astype(jnp.float32), p), example)
+
+    # A sum near 1e6 is beyond float16's range, its mean is not.
+    config = dataclasses.replace(FEDAVG, l2_clip_norm=1e6, noise_multiplier=1.0, sampling_prob=1.0)
+    algorithm = dp_fedavg.make(config, half_loss, num_units=10**6)
+    state, _ = jax.jit(algorithm.round)(algorithm.init(params), cohort(clients, jnp.arange(6)), key)
+    assert state.params["w"].dtype == dtype
+    assert np.isfinite(np.asarray(state.params["w"], np.float32)).all()
+
+
 def test_examples_are_sampled_by_their_own_coins(key):
     # One-hot records, linear loss: the gradient of a record is its own unit vector, so the sum shows who was drawn.
     num = 400
@@ -269,6 +297,11 @@ def test_bad_input_is_named(scheme, config, clients, key):
         scheme.make(config, loss, num_units=0)
     algorithm = scheme.make(config, loss, num_units=10)
     state = algorithm.init(PARAMS)
+    for chunk_size in (0, -1):
+        with pytest.raises(ValueError, match=f"chunk_size={chunk_size}"):
+            scheme.make(config, loss, num_units=10, chunk_size=chunk_size)
+    with pytest.raises(ValueError, match="threefry"):
+        algorithm.round(state, cohort(clients, jnp.arange(2)), jax.random.key(0, impl="rbg"))
     with pytest.raises(ValueError, match="typed PRNG key"):
         algorithm.round(state, cohort(clients, jnp.arange(2)), jnp.zeros(2, jnp.uint32))
     with pytest.raises(ValueError, match="C >= 1"):

@@ -62,8 +62,14 @@ def clip_and_sum(
         raise ValueError(f"Expected mask of shape ({num_rows},), got shape {np.shape(mask)}.")
     if (segment_ids is None) != (num_segments is None):
         raise ValueError("Expected segment_ids and num_segments together, got one of them.")
-    if segment_ids is not None and np.shape(segment_ids) != (num_rows,):
-        raise ValueError(f"Expected segment_ids of shape ({num_rows},), got shape {np.shape(segment_ids)}.")
+    if segment_ids is not None:
+        if np.shape(segment_ids) != (num_rows,) or not jnp.issubdtype(jnp.result_type(segment_ids), jnp.integer):
+            shown = f"{jnp.result_type(segment_ids)} of shape {np.shape(segment_ids)}"
+            raise ValueError(f"Expected segment_ids to be integers of shape ({num_rows},), got {shown}.")
+        if not num_segments >= 1:
+            raise ValueError(f"Expected num_segments >= 1, got num_segments={num_segments!r}.")
+        # An id type with fewer values than there are segments would name two segments at once.
+        segment_ids = jnp.asarray(segment_ids).astype(jnp.int32)
     rows = jax.tree.map(jnp.asarray, rows)
     return IMPLEMENTATIONS[implementation](rows, l2_clip_norm, jnp.asarray(mask, bool), segment_ids, num_segments)
 
