@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 import fljax_kernels
-from fljax import _validate
+from fljax import _keys, _validate
 from fljax.data.subjects import SUBJECT
 from fljax.local import clipping
 from fljax.local.sgd import masked_mean_loss, take_examples
@@ -181,8 +181,7 @@ def sampled_subjects(
 
     def sample(ids: jax.Array, mask: jax.Array, key: jax.Array) -> jax.Array:
         # One coin for each id: all items of a subject see the same one, wherever they stand.
-        coins = jax.vmap(lambda i: jax.random.uniform(jax.random.fold_in(key, i)))(ids)
-        return mask & (coins < subject_sampling_prob)
+        return mask & jax.vmap(lambda i: _keys.coins(jax.random.fold_in(key, i), (), subject_sampling_prob))(ids)
 
     return _mean_then_clip(loss, sample, items_per_subject, l2_clip_norm, batch_size, method)
 
@@ -205,7 +204,7 @@ def average_then_clip(
     _validate.probability(item_sampling_prob=item_sampling_prob)
 
     def sample(ids: jax.Array, mask: jax.Array, key: jax.Array) -> jax.Array:
-        return mask & (jax.random.uniform(key, ids.shape) < item_sampling_prob)
+        return mask & _keys.coins(key, ids.shape, item_sampling_prob)
 
     return _mean_then_clip(loss, sample, items_per_subject, l2_clip_norm, batch_size, method)
 
@@ -225,7 +224,7 @@ def clipped_batch_gradient(loss: LossFn, *, item_sampling_prob: float, l2_clip_n
 
     def fun(params: Params, examples: Batch, rows: jax.Array, key: jax.Array) -> SiloSum:
         ids = _ids(examples, rows)
-        mask = (rows >= 0) & (jax.random.uniform(key, rows.shape) < item_sampling_prob)
+        mask = (rows >= 0) & _keys.coins(key, rows.shape, item_sampling_prob)
         count = jnp.sum(mask)
         batches = _batches(rows, mask, -1, batch_size)
 
@@ -264,7 +263,7 @@ def _weighted_sum(
     def fun(params: Params, examples: Batch, rows: jax.Array, key: jax.Array) -> SiloSum:
         coin_key, weight_key = jax.random.split(key)
         ids = _ids(examples, rows)
-        sampled = (rows >= 0) & (jax.random.uniform(coin_key, rows.shape) < item_sampling_prob)
+        sampled = (rows >= 0) & _keys.coins(coin_key, rows.shape, item_sampling_prob)
         weights = weights_of(ids, sampled, weight_key)
         used = weights > 0
         batches = _batches(rows, used, -1, batch_size)
