@@ -196,7 +196,7 @@ def check(what: str, actual: Any, expected: Any, *, rtol: float) -> float:
 
 def largest_array(program: str) -> int:
     """Elements of the largest array that an XLA program (`Step.text`) names anywhere, fused or not."""
-    shapes = set(re.findall(r"[a-z]+[0-9]+\[([0-9,]+)\]", program))
+    shapes = set(re.findall(r"[a-z][a-z0-9]*\[([0-9,]+)\]", program))
     return max((math.prod(map(int, shape.split(","))) for shape in shapes), default=0)
 
 
