@@ -1,8 +1,12 @@
 """The command line: what it answers, and that each mistake costs one line and exit code 2."""
 
 import json
+import pathlib
 import re
 import shutil
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -11,7 +15,7 @@ from fljax import accounting, cli, schemes
 from fljax.accounting import events
 from fljax.cli import _args
 from fljax.data import builtin
-from fljax.simulation import folder
+from fljax.simulation import folder, progress
 
 QUICK = ["--num-clients", "20", "--num-rounds", "4", "--eval-every", "2", "--checkpoint-every", "2"]
 QUICK += ["--model", "softmax", "--no-baseline", "--noise-multiplier", "2", "--target-epsilon", "none"]
@@ -106,6 +110,27 @@ def test_a_run_that_cannot_start_leaves_nothing(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     refused(capsys, "simulate", "--num-clients", "100000")
     assert not list((tmp_path / "runs").iterdir())
+
+
+def test_ctrl_c_stops_after_a_checkpoint_and_says_how_to_go_on(capsys, tmp_path, monkeypatch):
+    class Impatient(progress.Lines):
+        def round(self, record):
+            if record["round"] == 3:
+                signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(progress, "observer", lambda console: Impatient())
+    run_dir = tmp_path / "run"
+    code, _, err = call(capsys, "simulate", *QUICK, "--run-dir", run_dir)
+    assert code == 130
+    assert err == f"fljax: stopped after 3 of 4 rounds; to go on: fljax simulate --resume {run_dir}\n"
+    assert (run_dir / "checkpoints" / "3").is_dir()
+
+
+def test_help_comes_without_importing_jax():
+    """And so does an error in the command's name: the whole package is importable in a blink."""
+    code = "import sys, fljax.cli; fljax.cli.main(['--help']); sys.exit('jax' in sys.modules)"
+    root = pathlib.Path(__file__).parents[1]
+    subprocess.run([sys.executable, "-c", code], cwd=root, env={"PYTHONPATH": "."}, check=True, capture_output=True)
 
 
 def test_resuming_a_finished_run_says_the_same(capsys, finished):

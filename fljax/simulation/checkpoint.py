@@ -61,6 +61,11 @@ def _checksums(where: pathlib.Path) -> dict[str, str]:
     return {str(path.relative_to(where)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+def _environment() -> str:
+    """What decides, beside the config, which bits a round computes."""
+    return f"jax {jax.__version__} on {jax.default_backend()}"
+
+
 class Checkpoints:
     """The checkpoints of one run folder. A step is the number of rounds done.
 
@@ -103,6 +108,7 @@ class Checkpoints:
             "format": _FORMAT,
             "config": self._config_digest,
             "structure": _structure(saved.state),
+            "environment": _environment(),
             "metrics_length": saved.metrics_length,
             "ledger": saved.ledger,
         }
@@ -148,6 +154,11 @@ class Checkpoints:
             if meta["config"] != self._config_digest or meta["structure"] != _structure(like):
                 raise CheckpointError(
                     f"Expected checkpoint {where} to be of the config of its run, got one of another config."
+                )
+            if meta["environment"] != _environment():
+                raise CheckpointError(
+                    f"Expected checkpoint {where} to be of {_environment()}, got one of {meta['environment']}: with "
+                    "another version or backend the run would not go on to the same bits."
                 )
             items = ocp.args.Composite(state=ocp.args.StandardRestore(like))
             state = self._manager.restore(step, args=items)["state"]

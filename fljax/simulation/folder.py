@@ -115,12 +115,23 @@ def new(run_dir: pathlib.Path) -> pathlib.Path:
     if run_dir.exists() and not run_dir.is_dir():
         raise ValueError(f"Expected run_dir to be a folder, got run_dir={run_dir}, a file.")
     run_dir.mkdir(parents=True, exist_ok=True)
-    if any(entry.name != _LOCK for entry in run_dir.iterdir()):
+    ours = {_LOCK, f".{CONFIG}.tmp"}  # what a process that was killed before its first round may leave
+    if any(entry.name not in ours for entry in run_dir.iterdir()):
         raise ValueError(
             f"Expected run_dir to be empty or new, got run_dir={run_dir} with files in it; "
             f"to go on with that run: fljax simulate --resume {run_dir}"
         )
     return run_dir
+
+
+def begin(run_dir: pathlib.Path, config: str) -> None:
+    """Makes the folder of a new run and writes its config: from here on the run can be resumed.
+
+    Raises:
+      ValueError: as for `new`. DiskFullError: no room.
+    """
+    new(run_dir)
+    write_atomically(run_dir / CONFIG, config)
 
 
 def discard(run_dir: pathlib.Path) -> None:
@@ -181,6 +192,7 @@ class Metrics:
             self._file.close()
             raise ValueError(f"Expected {self.path} to hold the {length} bytes its checkpoint knows of, got {have}.")
         self._file.truncate(length)
+        self._file.seek(length)  # truncating does not move the position, which `length` reports
 
     def append(self, line: str) -> None:
         """Writes one line. Raises DiskFullError if there is no room."""

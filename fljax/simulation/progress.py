@@ -5,6 +5,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from rich.text import Text
 
 from fljax.simulation.spending import Plan
@@ -14,14 +15,17 @@ def _number(value: Any, digits: int) -> str:
     return value if isinstance(value, str) else f"{value:.{digits}f}"
 
 
-def describe(record: dict[str, Any]) -> str:
-    """The numbers of one line of metrics.jsonl that a person looks at."""
+def describe(record: dict[str, Any], between: str = "  (non-private {})") -> str:
+    """The numbers of one line of metrics.jsonl that a person looks at.
+
+    Loss and accuracy are held out: the clients' own loss, in their last local epoch, says how well they fit themselves.
+    """
     parts = []
     if "test_accuracy" in record:
-        # Held out: the clients' own loss, in their last local epoch, says how well they fit themselves.
-        parts += [f"loss {_number(record['test_loss'], 3)}", f"accuracy {record['test_accuracy']:.1%}"]
-    if "baseline_test_accuracy" in record:
-        parts.append(f"(non-private {record['baseline_test_accuracy']:.1%})")
+        accuracy = f"accuracy {record['test_accuracy']:.1%}"
+        if "baseline_test_accuracy" in record:
+            accuracy += between.format(f"{record['baseline_test_accuracy']:.1%}")
+        parts += [f"loss {_number(record['test_loss'], 3)}", accuracy]
     parts.append(f"epsilon {_number(record['epsilon'], 3)}")
     return "  ".join(parts)
 
@@ -30,21 +34,22 @@ class _Rate(ProgressColumn):
     """Rounds per second, as rich estimates them."""
 
     def render(self, task: Task) -> Text:
-        return Text("" if task.speed is None else f"{task.speed:.1f} rounds/s", style="cyan")
+        return Text("" if task.speed is None else f"{task.speed:.1f}/s", style="cyan")
 
 
 class Terminal:
-    """A live progress bar with rounds, rounds/s, loss, accuracy, epsilon and the time that is left."""
+    """A bar in 80 columns: rounds, rounds/s, loss, accuracy (private/non-private), epsilon, time left."""
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
-            TextColumn("[bold]round"),
-            MofNCompleteColumn(),
-            BarColumn(bar_width=24),
-            _Rate(),
-            TextColumn("{task.fields[numbers]}"),
-            TimeRemainingColumn(compact=True),
+            TextColumn("round", table_column=Column(no_wrap=True)),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=None, table_column=Column(ratio=1)),
+            _Rate(table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[numbers]}", table_column=Column(no_wrap=True)),
+            TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
             console=console,
+            expand=True,
         )
         self._evaluated: dict[str, Any] = {}
 
@@ -56,7 +61,8 @@ class Terminal:
     def round(self, record: dict[str, Any]) -> None:
         """Moves the bar. Between evaluations it keeps showing the last one's numbers."""
         self._evaluated |= {name: record[name] for name in record if "test_" in name}
-        self._progress.update(self._task, completed=record["round"], numbers=describe(self._evaluated | record))
+        numbers = describe(self._evaluated | record, between="/{}")
+        self._progress.update(self._task, completed=record["round"], numbers=numbers)
 
     def stop(self) -> None:
         """Leaves the bar as it stands."""

@@ -118,6 +118,7 @@ def _table(title: str, values: dict[str, Any]) -> str:
 
 def _configuration(outcome: Outcome) -> str:
     sections = config_lib.to_sections(outcome.config)
+    del sections["run"]["seed"]  # whoever knows it can remove the noise, and a report is there to be passed on
     if sections["scheme"]["noise_multiplier"] == config_lib.NONE:
         calibrated = outcome.plan.scheme_config.noise_multiplier
         sections["scheme"]["noise_multiplier"] = f"{calibrated:.5g} (calibrated)"
@@ -130,8 +131,8 @@ def render(outcome: Outcome) -> str:
     config = outcome.config
     title = f"{config.data.dataset}, {config.scheme}"
     sub = (
-        f"{config.model.model} trained by {config.data.num_clients} clients, partition {config.data.partition}, "
-        f"seed {config.run.seed}. Written by fljax."
+        f"{config.model.model} trained by {config.data.num_clients} clients, partition {config.data.partition}. "
+        "Written by fljax."
     )
     body = "".join(part(outcome) for part in (_cards, _curves, _statement, _clients, _predictions, _configuration))
     return (

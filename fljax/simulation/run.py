@@ -109,11 +109,13 @@ def start(config: Config, run_dir: pathlib.Path, observer: Observer) -> Outcome:
       DiskFullError: no room; checkpoints already written are whole.
       Interrupted: stopped by a signal, after a checkpoint.
     """
-    folder.new(run_dir)
+    folder.begin(run_dir, config_lib.to_toml(config))
+    return begun(config, run_dir, observer)
+
+
+def begun(config: Config, run_dir: pathlib.Path, observer: Observer) -> Outcome:
+    """The rest of `start`, for a folder that `folder.begin` has just made."""
     with folder.locked(run_dir):
-        path = run_dir / folder.CONFIG
-        # First of all: from here on the run can be resumed.
-        folder.write_atomically(path, config_lib.to_toml(config))
         try:
             job = _prepare(config)
         except Exception:
@@ -186,10 +188,8 @@ def _run(job: _Job, run_dir: pathlib.Path, observer: Observer) -> Outcome:
         metrics = stack.enter_context(contextlib.closing(folder.Metrics(run_dir, metrics_length)))
         observer.start(plan, int(states[0].round))
         stack.callback(observer.stop)
-        states = _rounds(job, states, checkpoints, metrics, observer, stop)
+        states = _rounds(job, states, run_dir, checkpoints, metrics, observer, stop)
         rounds = int(states[0].round)
-        text = json.dumps(spending.claim(plan, rounds), sort_keys=True, allow_nan=False, indent=2)
-        folder.write_atomically(run_dir / folder.PRIVACY, text + "\n")
     if rounds < plan.num_rounds:
         raise Interrupted(f"stopped after {rounds} of {plan.num_rounds} rounds")
     baseline_params = states[1].params if config.run.baseline else None
@@ -200,6 +200,7 @@ def _run(job: _Job, run_dir: pathlib.Path, observer: Observer) -> Outcome:
 def _rounds(
     job: _Job,
     states: tuple[PyTree, ...],
+    run_dir: pathlib.Path,
     checkpoints: checkpoint.Checkpoints,
     metrics: folder.Metrics,
     observer: Observer,
@@ -214,7 +215,11 @@ def _rounds(
     done = int(states[0].round)
 
     def save() -> None:
-        checkpoints.save(done, checkpoint.Saved(states, spending.claim(job.plan, done), metrics.length))
+        claim = spending.claim(job.plan, done)
+        # Before the checkpoint: what privacy.json claims may be more than the newest checkpoint spent, never less.
+        text = json.dumps(claim, sort_keys=True, allow_nan=False, indent=2)
+        folder.write_atomically(run_dir / folder.PRIVACY, text + "\n")
+        checkpoints.save(done, checkpoint.Saved(states, claim, metrics.length))
 
     while done < job.plan.num_rounds and not stop.requested:
         # From the usual capacity in every round, so that a resumed run, too, gives each round the capacity it had.

@@ -60,7 +60,7 @@ def build(config: Config) -> Task:
         data.check_examples(examples, num_classes=dataset.num_classes, name=name)
     table = client_table(config.data, dataset.train, config.run.seed)
     client_data = data.ClientData(jax.tree.map(jnp.asarray, dataset.train), jnp.asarray(table))
-    init_key, round_key = jax.random.split(jax.random.key(config.run.seed))
+    init_key, round_key = jax.random.split(jax.random.key(config.run.seed, impl="threefry2x32"))
     model = models.create(
         config.model.model,
         example_shape=dataset.train["x"].shape[1:],
