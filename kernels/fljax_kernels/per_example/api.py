@@ -19,8 +19,10 @@ from fljax_kernels.per_example.batches import (
 from fljax_kernels.per_example.reference import MaterializedRows, wide
 from fljax_kernels.per_example.streamed import StreamedRows
 from fljax_kernels.per_example.taps import Taps
+from fljax_kernels.per_example.two_pass import TwoPass
 
-METHODS = ("auto", "taps", "vmap", "microbatch")
+METHODS = ("auto", "taps", "two_pass", "vmap", "microbatch")
+SMALL = 2**16  # numbers in G, below which holding it costs nothing and compiles faster
 
 Coefficients = jax.Array | Any
 
@@ -139,6 +141,8 @@ class PerExampleGrads:
                     f"Expected coefficients of shape ({self._size},) and floating dtype, "
                     f"got shape {jnp.shape(c)} and dtype {jnp.result_type(c)}."
                 )
+        if all(c is columns[0] for c in columns):
+            return [_zero(jnp.asarray(columns[0]), mask)] * len(columns)
         return [_zero(jnp.asarray(c), mask) for c in columns]
 
     def _zero_masked(self, rows: jax.Array) -> jax.Array:
@@ -160,8 +164,11 @@ def per_example_grads(
       loss: (params, example) -> scalar, for ONE example. Written for one example it cannot mix examples: batch
         statistics of a batch normalisation do not exist here, and with them no per-example gradient would.
         What must be random per example (dropout keys) is part of the example.
-      method: "vmap" holds the rows; "microbatch" scans over `microbatch_size` examples at a time and holds those
-        rows only; "auto" chooses, and `explain()` says what.
+      method: "taps" records what meets each parameter and takes one backward pass to there: no `[B, D]`, private
+        gradients at about the price of the mean gradient. "two_pass" takes norms that way and sums from a second
+        gradient, of the weighted loss: less memory where remat saves much. "vmap" holds the rows. "microbatch" scans
+        over `microbatch_size` examples at a time. "auto" takes "vmap" where G has at most 2^16 numbers, else "taps".
+        `explain()` says what was taken.
       microbatch_size: examples at a time. > 0. Needed for "microbatch"; with other methods it streams them.
       has_aux: the loss returns (scalar, aux).
 
@@ -180,18 +187,26 @@ def per_example_grads(
         raise ValueError(f"Expected microbatch_size > 0, got microbatch_size={microbatch_size}.")
 
     def grads(params: Any, batch: Any, *, batch_mask: Any = None) -> PerExampleGrads:
-        leaves, tree = flatten_params(params)
+        leaves, tree, names = flatten_params(params)
         size = batch_size(batch)
         mask = check_mask(batch_mask, size)
         axes = varying_axes(*leaves, *jax.tree.leaves(batch))
         leaves = [make_varying(leaf, axes) for leaf in leaves]
         one = normal_loss(loss, tree, has_aux)
-        engine_of = functools.partial(Taps if method == "taps" else MaterializedRows, one)
-        whole = Batch(leaves, batch, size)
+        engine_of = functools.partial(_ENGINES[method], one)
+        whole = Batch(leaves, batch, size, names)
         engine = engine_of(whole) if microbatch_size is None else StreamedRows(engine_of, whole, microbatch_size)
         return PerExampleGrads(engine, tree, leaves, size, mask)
 
     return grads
+
+
+def _choose(loss: Callable[..., Any], batch: Batch) -> Any:
+    small = batch.size * sum(leaf.size for leaf in batch.leaves) <= SMALL
+    return MaterializedRows(loss, batch) if small else Taps(loss, batch)
+
+
+_ENGINES = {"auto": _choose, "microbatch": _choose, "taps": Taps, "two_pass": TwoPass, "vmap": MaterializedRows}
 
 
 def _zero(rows: jax.Array, mask: jax.Array | None) -> jax.Array:

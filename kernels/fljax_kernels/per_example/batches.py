@@ -8,15 +8,16 @@ import jax.numpy as jnp
 
 
 class Batch(NamedTuple):
-    """leaves: parameter arrays; examples: pytree with leading axis `size`."""
+    """leaves: parameter arrays; examples: pytree with leading axis `size`; names: of the leaves."""
 
     leaves: list[jax.Array]
     examples: Any
     size: int
+    names: tuple[str, ...]
 
 
-def flatten_params(params: Any) -> tuple[list[jax.Array], Any]:
-    """Leaves as arrays, and the tree. Raises ValueError on a leaf that has no gradient."""
+def flatten_params(params: Any) -> tuple[list[jax.Array], Any, tuple[str, ...]]:
+    """Leaves as arrays, the tree, and names. Raises ValueError on a leaf that has no gradient."""
     paths_and_leaves, tree = jax.tree_util.tree_flatten_with_path(params)
     if not paths_and_leaves:
         raise ValueError("Expected params with at least one array, got an empty tree.")
@@ -29,7 +30,7 @@ def flatten_params(params: Any) -> tuple[list[jax.Array], Any]:
                 f"{array.dtype}: close over what is not trained, or pass it in the batch."
             )
         leaves.append(array)
-    return leaves, tree
+    return leaves, tree, tuple(jax.tree_util.keystr(path) for path, _ in paths_and_leaves)
 
 
 def batch_size(examples: Any) -> int:

@@ -1,80 +1,155 @@
 """The convolution's term: patches of the input, outer, the cotangent of the output.
 
 A convolution is a matrix product of patches with the kernel, so its per-example gradient is a `Product` whose summed
-axis is the output positions. Patches are slices side by side: XLA's own patches primitive is one more convolution.
+axis is the output positions. Patches are slices side by side (XLA's own patches primitive is one more convolution),
+`[kernel entries, positions]` for each example, and on a CPU they are made for a few examples at a time: they then stay
+in the cache, where the patches of a whole batch cost more in page faults than in arithmetic.
 """
 
 import functools
 import itertools
+import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from fljax_kernels.per_example.terms import Product
+from fljax_kernels.per_example.reference import drop_rows, wide
+from fljax_kernels.per_example.terms import Product, weigh_rows
 
-
-def _moved(spec: Any, ndim: int) -> tuple[int, ...]:
-    """Axes (first, second, spatial...) of a conv_general_dilated operand, behind a batch axis."""
-    del ndim
-    return tuple(axis + 1 for axis in spec)
+CACHED_PATCHES = 2**18  # floats: what a block of examples may take on a CPU
 
 
 def patches(x: jax.Array, kernel: tuple[int, ...], out: tuple[int, ...], params: Any) -> jax.Array:
-    """`[B, n, C, *spatial]` -> `[B, n, *out, *kernel, C]`: what each kernel entry sees at each output position."""
+    """`[B, n, C, *spatial]` -> `[B, *kernel, C, n, *out]`: what each kernel entry sees at each output position."""
     widths = [(0, 0, 0)] * 3
     for low_high, dilation in zip(params["padding"], params["lhs_dilation"], strict=True):
         widths.append((*low_high, dilation - 1))
     x = jax.lax.pad(x, jnp.zeros((), x.dtype), widths)
-    x = jnp.moveaxis(x, 2, -1)
-    seen = []
-    for offset in itertools.product(*map(range, kernel)):
-        start = [k * d for k, d in zip(offset, params["rhs_dilation"], strict=True)]
-        stop = [s + (o - 1) * w + 1 for s, o, w in zip(start, out, params["window_strides"], strict=True)]
-        where = tuple(slice(a, b, w) for a, b, w in zip(start, stop, params["window_strides"], strict=True))
-        seen.append(x[(slice(None), slice(None), *where, slice(None))])
-    stacked = jnp.stack(seen, axis=-2)
-    return stacked.reshape(*stacked.shape[:-2], *kernel, stacked.shape[-1])
+    seen = jnp.moveaxis(x, 2, 1)
+    # One axis after the other: slices of slices are fewer, and compile and run faster, than all offsets at once.
+    for axis in reversed(range(len(kernel))):
+        at = seen.ndim - len(kernel) + axis
+        step, stride = params["rhs_dilation"][axis], params["window_strides"][axis]
+        span = (out[axis] - 1) * stride + 1
+        parts = [jax.lax.slice_in_dim(seen, k * step, k * step + span, stride, axis=at) for k in range(kernel[axis])]
+        seen = jnp.stack(parts, axis=1)
+    return seen
 
 
 class ConvProduct(Product):
-    """A `Product` which makes its patches when they are first wanted."""
+    """A `Product` which makes its patches when they are wanted, and uses the convolution itself where it can."""
 
     def __init__(self, inputs: jax.Array, cotangent: jax.Array, kernel_shape: tuple[int, ...], params: Any, loops: int):
         numbers, groups = params["dimension_numbers"], params["feature_group_count"]
         lhs, rhs, res = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
-        nd = len(params["window_strides"])
+        self._params, self._kernel_shape = params, kernel_shape
         # Loop axes join the batch axis of the convolution: both are summed.
-        lead = 1 + loops
-        x = jnp.transpose(inputs, [*range(lead), *(lead + a for a in lhs)])
-        y = jnp.transpose(cotangent, [*range(lead), *(lead + a for a in res)])
-        x = x.reshape(x.shape[0], -1, *x.shape[lead + 1 :])
-        y = y.reshape(y.shape[0], -1, *y.shape[lead + 1 :])
-        self._inputs, self._params = x, params
-        out = y.shape[3:]
+        self._plain = _batch_first(inputs, lhs, loops), _batch_first(cotangent, res, loops)
+        x, y = (
+            jnp.transpose(z, [0, 1, *(2 + (a - (a > spec[0])) for a in spec[1:])])
+            for z, spec in zip(self._plain, (lhs, res), strict=True)
+        )
+        nd, out = len(params["window_strides"]), y.shape[3:]
         kernel = tuple(kernel_shape[a] for a in rhs[2:])
-        features, channels = kernel_shape[rhs[0]], kernel_shape[rhs[1]]
-        self._kernel, self._out, self._groups, self._channels = kernel, out, groups, channels
+        self._channels = kernel_shape[rhs[1]]
         # Labels: 1 samples, 2 groups, 3 features of a group, 4 channels of a group, then positions, then kernel axes.
         position, offset = range(5, 5 + nd), range(5 + nd, 5 + 2 * nd)
-        y = y.reshape(*y.shape[:2], groups, features // groups, *out)
-        x_labels, y_labels = (0, 1, *position, *offset, 2, 4), (0, 1, 2, 3, *position)
+        group = () if groups == 1 else (2,)
         order: list[tuple[int, ...]] = [()] * len(kernel_shape)
-        order[rhs[0]] = (3,) if groups == 1 else (2, 3)
-        order[rhs[1]] = (4,)
+        order[rhs[0]], order[rhs[1]] = (*group, 3), (4,)
         for axis, label in zip(rhs[2:], offset, strict=True):
             order[axis] = (label,)
-        if groups == 1:
-            x_labels, y = (0, 1, *position, *offset, 4), y[:, :, 0]
-            y_labels = (0, 1, 3, *position)
-        labels = tuple(itertools.chain.from_iterable(order))
-        super().__init__(None, x_labels, y, y_labels, labels, None if groups == 1 else kernel_shape, note="convolution")
+        split = (groups,) if group else ()
+        super().__init__(
+            None,
+            (0, *offset, *group, 4, 1, *position),
+            y.reshape(*y.shape[:2], *split, -1, *out),
+            (0, 1, *group, 3, *position),
+            tuple(itertools.chain.from_iterable(order)),
+            kernel_shape if group else None,
+            note="convolution",
+        )
+        self._inputs = x
+        self._patches = functools.partial(_patches, kernel=kernel, out=out, params=params, split=split)
 
     @functools.cached_property
     def x(self) -> jax.Array:  # type: ignore[override]
-        seen = patches(self._inputs, self._kernel, self._out, self._params)
-        return seen if self._groups == 1 else seen.reshape(*seen.shape[:-1], self._groups, self._channels)
+        return self._patches(self._inputs)
+
+    @functools.cached_property
+    def sizes(self) -> dict[int, int]:
+        shape = jax.eval_shape(self._patches, self._inputs).shape
+        return dict(zip(self.x_labels, shape, strict=True)) | dict(zip(self.y_labels, self.y.shape, strict=True))
+
+    def _in_blocks(self, fun: Callable[[Product], Any]) -> Any:
+        """Fun of this term, on a CPU for a few examples at a time."""
+
+        def block(x: jax.Array, y: jax.Array) -> Any:
+            return fun(Product(self._patches(x), self.x_labels, y, self.y_labels, self.out))
+
+        size, each = self.y.shape[0], math.prod(self.sizes[label] for label in self.x_labels[1:])
+        at_once = max(1, CACHED_PATCHES // each)
+        while size % at_once:
+            at_once -= 1
+        if jax.default_backend() != "cpu" or at_once == size:
+            return block(self._inputs, self.y)
+        pairs = [z.reshape(size // at_once, at_once, *z.shape[1:]) for z in (self._inputs, self.y)]
+        out = jax.lax.map(lambda pair: block(*pair), tuple(pairs))
+        return jax.tree.map(lambda z: z.reshape(size, *z.shape[2:]), out)
+
+    def _compute_rows(self) -> tuple[jax.Array, jax.Array]:
+        return self._in_blocks(lambda part: part._compute_rows())
+
+    def squared_norms(self) -> jax.Array:
+        return super().squared_norms() if self.held else self._in_blocks(lambda part: part.squared_norms())
+
+    def _convolve(self, inputs: jax.Array, kernel: jax.Array) -> jax.Array:
+        params, dims = dict(self._params), self._params["dimension_numbers"]
+        specs = [_moved(dims.lhs_spec), dims.rhs_spec, _moved(dims.out_spec)]
+        options = ("window_strides", "padding", "lhs_dilation", "rhs_dilation", "feature_group_count", "precision")
+        return jax.lax.conv_general_dilated(
+            inputs.reshape(-1, *inputs.shape[2:]),
+            kernel,
+            dimension_numbers=jax.lax.ConvDimensionNumbers(*specs),
+            preferred_element_type=params["preferred_element_type"],
+            **{name: params[name] for name in options},
+        )
+
+    def weighted_sum(self, weights: jax.Array) -> jax.Array:
+        if self.held:
+            return super().weighted_sum(weights)
+        cotangent, inputs = self._plain[1], drop_rows(self._plain[0], weights)
+        dtype = wide(inputs.dtype, cotangent.dtype)
+        weighted = weigh_rows(cotangent.astype(dtype), weights)
+        zero = jnp.zeros(self._kernel_shape, dtype)
+        convolve = functools.partial(self._convolve, inputs.astype(dtype))
+        return jax.vjp(convolve, zero)[1](weighted.reshape(-1, *weighted.shape[2:]))[0]
+
+    def directional(self, vector: jax.Array) -> jax.Array:
+        inputs, cotangent = self._plain
+        dtype = wide(inputs.dtype, cotangent.dtype, vector.dtype)
+        along = self._convolve(inputs.astype(dtype), vector.astype(dtype)).reshape(cotangent.shape)
+        return jnp.sum(along * cotangent.astype(dtype), axis=tuple(range(1, along.ndim)))
 
     def _with(self, **changes: Any) -> Product:
         self._x = self.x
         return super()._with(**changes)
+
+
+def _patches(x: jax.Array, kernel: Any, out: Any, params: Any, split: tuple[int, ...]) -> jax.Array:
+    seen = patches(x, kernel, out, params)
+    at = 1 + len(kernel)
+    return seen.reshape(*seen.shape[:at], *split, -1, *seen.shape[at + 1 :])
+
+
+def _moved(spec: tuple[int, ...]) -> tuple[int, ...]:
+    """The dimension specification once the batch axis has been moved to the front."""
+    return (0, *(a + (a < spec[0]) for a in spec[1:]))
+
+
+def _batch_first(z: jax.Array, spec: tuple[int, ...], loops: int) -> jax.Array:
+    """`[B, *loops, *as in the program]` -> `[B, loops * n, *the rest in its order]`."""
+    z = jnp.moveaxis(z, 1 + loops + spec[0], 1 + loops)
+    return z.reshape(z.shape[0], -1, *z.shape[2 + loops :])

@@ -7,8 +7,9 @@ import jax
 import jax.extend
 from jax.extend import core
 
-# Calls whose body may be written in place of the call. remat is among them: records keep what it would recompute.
-INLINED = ("jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint", "remat")
+# Calls whose body may be written in place of the call.
+INLINED = ("jit", "pjit", "closed_call", "core_call")
+REMAT = ("remat2", "checkpoint", "remat")
 
 
 def is_literal(atom: Any) -> bool:

@@ -7,8 +7,8 @@ values makes a `Site`. Three kinds:
 - product (matrix product, convolution), gather, add: a tap on the result, records of the other operands;
 - promote (everything else): a tap on the shared value itself. Its cotangent is its per-example gradient.
 
-`Body` plans hold this for the loss and for each scan body in it. Loops are numbered; a shared value inside scan bodies
-lists the loops along which it varies (a slice of stacked parameters does, a closed-over weight does not).
+`Body` plans hold this for the loss and for each scan or remat body in it. Loops are numbered; a shared value inside
+scan bodies lists the loops along which it varies (a slice of stacked parameters does, a closed-over weight does not).
 """
 
 import dataclasses
@@ -88,7 +88,7 @@ class Body:
     promotions: dict[tuple[Any, int], Promotion] = dataclasses.field(default_factory=dict)
     promoted: dict[Any, int] = dataclasses.field(default_factory=dict)
     sites: list[Site] = dataclasses.field(default_factory=list)
-    scans: dict[int, "Body"] = dataclasses.field(default_factory=dict)
+    children: dict[int, "Body"] = dataclasses.field(default_factory=dict)
     origin: dict[Any, Any] = dataclasses.field(default_factory=dict)
     aliases: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
@@ -144,6 +144,11 @@ class Planner:
         name = eqn.primitive.name
         if name == "scan":
             self._scan(body, index, eqn, infos)
+            return
+        if name in jaxprs.REMAT:
+            child = self.body(*jaxprs.flatten(*jaxprs.inner(eqn)), infos, body.loops)
+            self.finish(child, list(range(len(eqn.outvars))))
+            body.children[index] = child
             return
         trained = [k for k, info in enumerate(infos) if not info.example and info.leaves]
         if not trained:
@@ -233,7 +238,7 @@ class Planner:
                 arguments[k] = EXAMPLE
                 self._promote(body, (index, k), eqn.invars[k])
             saved = len(self.taps), self.num_records, len(self.lengths)
-        body.scans[index] = child
+        body.children[index] = child
 
 
 def _promoted_consts(body: Body, num_consts: int) -> list[int]:

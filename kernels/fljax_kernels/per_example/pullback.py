@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from fljax_kernels.per_example import jaxprs
 from fljax_kernels.per_example.batches import fresh_keys
 from fljax_kernels.per_example.conv import ConvProduct
-from fljax_kernels.per_example.plan import Body, Planner, Site
-from fljax_kernels.per_example.terms import Lookup, Product, Rows, join
+from fljax_kernels.per_example.plan import Body, Site
+from fljax_kernels.per_example.terms import Lookup, Product, Rows
 
 
 class SharedValues:
@@ -29,7 +29,7 @@ class SharedValues:
             self._known.update(zip(body.jaxpr.invars, arguments, strict=True))
 
     def child(self, eqn: Any, body: Body) -> "SharedValues":
-        """The same inside a scan."""
+        """The same inside a scan or remat."""
         return SharedValues(body, (), (self, eqn))
 
     def value(self, atom: Any) -> Any:
@@ -151,7 +151,6 @@ def _lookup(site: Site, body: Body, cotangent: jax.Array, index: jax.Array) -> A
         drops = site.eqn.params["mode"] == jax.lax.GatherScatterMode.FILL_OR_DROP
     else:
         y, drops = cotangent, False
-        index = jnp.where(index < 0, index + size, index) if False else index
     y = y.reshape(*y.shape[:lead], -1, *row)
     index = index.reshape(*index.shape[:lead], -1)
     if drops:
@@ -177,7 +176,7 @@ def _lookup(site: Site, body: Body, cotangent: jax.Array, index: jax.Array) -> A
 
 
 def pull_back(
-    body: Body, planner: Planner, shared: SharedValues, cotangents: dict[int, Any], records: dict[int, Any]
+    body: Body, shared: SharedValues, cotangents: dict[int, Any], records: dict[int, Any]
 ) -> dict[Any, list[Any]]:
     """Terms at the arguments and constants of a body."""
     terms: dict[Any, list[Any]] = {}
@@ -189,13 +188,13 @@ def pull_back(
     for site in body.sites:
         add(site.var, site_term(site, body, cotangents[site.tap], [records[r] for r in site.records]))
     for index, eqn in reversed(list(enumerate(body.jaxpr.eqns))):
-        if index in body.scans:
-            child = body.scans[index]
-            inside = pull_back(child, planner, shared.child(eqn, child), cotangents, records)
+        if index in body.children:
+            child = body.children[index]
+            inside = pull_back(child, shared.child(eqn, child), cotangents, records)
             for var, atom in zip(child.jaxpr.invars, eqn.invars, strict=True):
                 for term in inside.get(var, ()):
                     add(atom, term)
-            for var in eqn.outvars:
+            for var in body.aliases.keys() & set(eqn.outvars):
                 for term in terms.pop(var, ()):
                     add(body.aliases[var], term)
             continue
@@ -209,6 +208,9 @@ def _through(eqn: Any, body: Body, shared: SharedValues, arriving: list[list[Any
     """Terms at the results of a shared equation become terms at its operands."""
     loops = body.info(eqn.outvars[0]).loops
     waiting: list[Any] = []
+    if eqn.primitive.name == "split":
+        _joined(eqn, body, shared, arriving, add)
+        return
     for term in arriving[0] if len(arriving) == 1 else ():
         parts = _rearranged(eqn, body, shared, term, len(loops))
         if parts is None:
@@ -218,6 +220,22 @@ def _through(eqn: Any, body: Body, shared: SharedValues, arriving: list[list[Any
             add(atom, part)
     if len(arriving) > 1 or waiting:
         _differentiated(eqn, body, shared, [waiting] if len(arriving) == 1 else arriving, add)
+
+
+def _joined(eqn: Any, body: Body, shared: SharedValues, arriving: list[list[Any]], add: Any) -> None:
+    """Terms at the parts of a split, each with zeros in place of the other parts."""
+    (atom,) = eqn.invars
+    axis = len(body.info(atom).loops) + eqn.params["axis"]
+    whole, at = atom.aval.shape[eqn.params["axis"]], 0
+    rest: list[list[Any]] = []
+    for size, terms in zip(eqn.params["sizes"], arriving, strict=True):
+        padded = [term.pad(axis, at, whole - at - size) if isinstance(term, Product) else None for term in terms]
+        rest.append([term for term, wide in zip(terms, padded, strict=True) if wide is None])
+        for term in padded:
+            add(atom, term)
+        at += size
+    if any(rest):
+        _differentiated(eqn, body, shared, rest, add)
 
 
 def _rearranged(eqn: Any, body: Body, shared: SharedValues, term: Any, loops: int) -> list[tuple[Any, Any]] | None:
@@ -314,8 +332,3 @@ def _differentiated(eqn: Any, body: Body, shared: SharedValues, arriving: list[l
     for k, result in zip(trained, results, strict=True):
         missing = tuple(1 + at for at, loop in enumerate(loops) if loop not in of_arguments[k])
         add(eqn.invars[k], Rows(jnp.sum(result, axis=missing) if missing else result, f"through {eqn.primitive.name}"))
-
-
-def leaf_terms(terms: dict[Any, list[Any]], variables: Sequence[Any]) -> list[list[Any]]:
-    """Joined terms for each parameter leaf."""
-    return [join(terms.get(v, [])) for v in variables]

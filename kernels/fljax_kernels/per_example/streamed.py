@@ -32,7 +32,7 @@ class StreamedRows:
         return jax.tree.map(cut, fresh_keys(tree))
 
     def _chunk_engine(self, examples: Any) -> Any:
-        return self._engine_of(Batch(self._batch.leaves, examples, self._chunk))
+        return self._engine_of(self._batch._replace(examples=examples, size=self._chunk))
 
     def _map(self, product: Callable[[Any], Any]) -> Any:
         def step(_: None, examples: Any) -> tuple[None, Any]:

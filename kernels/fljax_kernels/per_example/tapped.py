@@ -54,8 +54,9 @@ def run(body: Body, arguments: list[Any], taps: Mapping[int, Any]) -> tuple[list
         write(var, value)
     for index, eqn in enumerate(body.jaxpr.eqns):
         values = [operand((index, k), atom) for k, atom in enumerate(eqn.invars)]
-        if index in body.scans:
-            results, inner_records = _run_scan(eqn, body.scans[index], values, taps)
+        if index in body.children:
+            step_into = _run_scan if eqn.primitive.name == "scan" else _run_remat
+            results, inner_records = step_into(eqn, body.children[index], values, taps)
             records |= inner_records
         else:
             results = jaxprs.bind(eqn, values)
@@ -85,7 +86,13 @@ def _run_scan(eqn: Any, child: Body, values: list[Any], taps: Mapping[int, Any])
     return [*carry, *ys], records
 
 
+def _run_remat(eqn: Any, child: Body, values: list[Any], taps: Mapping[int, Any]) -> tuple[list[Any], dict[int, Any]]:
+    mine = {k: taps[k] for k in sorted(all_taps(child))}
+    options = {name: eqn.params[name] for name in ("prevent_cse", "policy")}
+    return jax.checkpoint(functools.partial(run, child), **options)(values, mine)
+
+
 def all_taps(body: Body) -> set[int]:
-    """The taps of a body and of the scans in it."""
+    """The taps of a body and of the bodies in it."""
     own = set(body.taps.values()) | set(body.promoted.values())
-    return own.union(*(all_taps(child) for child in body.scans.values()))
+    return own.union(*(all_taps(child) for child in body.children.values()))

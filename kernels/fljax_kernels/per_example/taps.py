@@ -1,45 +1,45 @@
 """The engine of method "taps": one backward pass with respect to taps, then products from compact terms."""
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fljax_kernels.per_example import jaxprs
 from fljax_kernels.per_example.batches import Batch, fresh_keys, make_varying, varying_axes
 from fljax_kernels.per_example.plan import EXAMPLE, Info, Planner
-from fljax_kernels.per_example.pullback import SharedValues, leaf_terms, pull_back
-from fljax_kernels.per_example.reference import wide
+from fljax_kernels.per_example.pullback import SharedValues, pull_back
+from fljax_kernels.per_example.reference import flat, wide
 from fljax_kernels.per_example.tapped import run, zero_taps
-from fljax_kernels.per_example.terms import Rows, inner_products
+from fljax_kernels.per_example.terms import HIGHEST, Rows, inner_products, join
 
 
-class Taps:
-    """Products of G from the terms of each parameter."""
+class Plan:
+    """The traced loss with its sites; depends on shapes only."""
 
     def __init__(self, loss: Callable[..., Any], batch: Batch):
-        self._batch = batch
         example = jax.tree.map(lambda x: x[0], fresh_keys(batch.examples))
-        jaxpr, consts, (_, aux) = jaxprs.trace(loss, batch.leaves, example)
-        self._aux_tree = jax.tree.structure(aux)
-        arguments = [Info(False, frozenset({k})) for k in range(len(batch.leaves))]
-        arguments += [EXAMPLE] * (len(jaxpr.invars) - len(batch.leaves))
-        self._planner = Planner()
-        self._body = self._planner.body(jaxpr, consts, arguments, ())
-        self._planner.finish(self._body, [0])
+        jaxpr, self.consts, (_, aux) = jaxprs.trace(loss, batch.leaves, example)
+        self.aux_tree = jax.tree.structure(aux)
+        self.num_leaves = len(batch.leaves)
+        arguments = [Info(False, frozenset({k})) for k in range(self.num_leaves)]
+        arguments += [EXAMPLE] * (len(jaxpr.invars) - self.num_leaves)
+        self.planner = Planner()
+        self.body = self.planner.body(jaxpr, self.consts, arguments, ())
+        self.planner.finish(self.body, [0])
 
-    @functools.cached_property
-    def _pass(self) -> tuple[Any, Any, Any]:
+    def evaluate(self, batch: Batch) -> tuple[Any, Any, Any]:
         """(losses and auxiliaries, records, tap cotangents), each with leading axis B."""
-        batch = self._batch
         axes = varying_axes(*batch.leaves, *jax.tree.leaves(batch.examples))
-        zeros = {k: make_varying(z, axes) for k, z in zero_taps(self._planner).items()}
+        zeros = {k: make_varying(z, axes) for k, z in zero_taps(self.planner).items()}
 
         def one(example: Any) -> Any:
             def tapped(taps: dict[int, Any]) -> Any:
-                (value, *aux), records = run(self._body, [*batch.leaves, *jax.tree.leaves(example)], taps)
+                (value, *aux), records = run(self.body, [*batch.leaves, *jax.tree.leaves(example)], taps)
                 return value, (aux, records)
 
             (value, (aux, records)), cotangents = jax.value_and_grad(tapped, has_aux=True)(zeros)
@@ -47,36 +47,104 @@ class Taps:
 
         return jax.vmap(one, axis_size=batch.size)(batch.examples)
 
+    def terms(self, batch: Batch, records: Any, cotangents: Any) -> list[list[Any]]:
+        """What each leaf's per-example gradient is the sum of: one term, or several with a form for each pair."""
+        examples = [None] * (len(self.body.jaxpr.invars) - self.num_leaves)
+        shared = SharedValues(self.body, [*batch.leaves, *examples])
+        terms = pull_back(self.body, shared, cotangents, records)
+        return [settle(join(terms.get(v, []))) for v in self.body.jaxpr.invars[: self.num_leaves]]
+
+    def sketch(self, batch: Batch) -> list[list[tuple[str, float, float]]]:
+        """The cost of each term, without computing any."""
+        costs: list[Any] = []
+
+        def build(leaves: list[Any], examples: Any) -> None:
+            here = batch._replace(leaves=leaves, examples=examples)
+            costs.extend([term.cost() for term in mine] for mine in self.terms(here, *self.evaluate(here)[1:]))
+
+        jax.eval_shape(build, batch.leaves, fresh_keys(batch.examples))
+        return costs
+
+
+def settle(terms: list[Any]) -> list[Any]:
+    """Several terms without a form for their cross products become rows."""
+    if all(inner_products(a, b) is not None for k, a in enumerate(terms) for b in terms[:k]):
+        return terms
+    return [Rows(functools.reduce(jnp.add, [t.rows() for t in terms]), "sum of " + ", ".join(t.note for t in terms))]
+
+
+SMALL = 2**12  # numbers per example
+
+
+def _is_small(term: Any) -> bool:
+    return isinstance(term, Rows) and term.data.size <= SMALL * term.data.shape[0]
+
+
+class SideBySide:
+    """Rows of several leaves, `[B, sum of sizes]`. where: leaf -> (start, stop)."""
+
+    def __init__(self, rows: dict[int, jax.Array]):
+        parts = [flat(row) for row in rows.values()]
+        dtype = wide(*(part.dtype for part in parts))
+        self._rows = jnp.concatenate([part.astype(dtype) for part in parts], axis=1)
+        ends = list(itertools.accumulate(part.shape[1] for part in parts))
+        self.where = dict(zip(rows, zip([0, *ends[:-1]], ends, strict=True), strict=True))
+        self._leaf = np.repeat(np.arange(len(parts)), [part.shape[1] for part in parts])
+
+    def squared_norms(self) -> dict[int, jax.Array]:
+        """One matrix product. A row that is not finite in one leaf is not finite in all of these."""
+        member = jnp.asarray(self._leaf[:, None] == np.arange(len(self.where))[None], self._rows.dtype)
+        squares = jnp.matmul(jnp.square(self._rows), member, precision=HIGHEST)
+        return {k: squares[:, at] for at, k in enumerate(self.where)}
+
+    def weighted_sums(self, weights: list[jax.Array]) -> dict[int, jax.Array]:
+        mine = [weights[k] for k in self.where]
+        if all(c is mine[0] for c in mine):
+            total = Rows(self._rows).weighted_sum(mine[0])
+        else:
+            columns = jnp.stack(mine, axis=1)[:, self._leaf].astype(self._rows.dtype)
+            weighted = jnp.where(columns != 0, columns * self._rows, jnp.zeros((), self._rows.dtype))
+            total = jnp.sum(weighted, axis=0)
+        return {k: total[start:stop] for k, (start, stop) in self.where.items()}
+
+
+class Taps:
+    """Products of G from the terms of each parameter."""
+
+    def __init__(self, loss: Callable[..., Any], batch: Batch):
+        self._batch = batch
+        self.plan = Plan(loss, batch)
+
+    @functools.cached_property
+    def _pass(self) -> tuple[Any, Any, Any]:
+        return self.plan.evaluate(self._batch)
+
     @functools.cached_property
     def _terms(self) -> list[list[Any]]:
-        _, records, cotangents = self._pass
-        examples = [None] * (len(self._body.jaxpr.invars) - len(self._batch.leaves))
-        shared = SharedValues(self._body, [*self._batch.leaves, *examples])
-        terms = pull_back(self._body, self._planner, shared, cotangents, records)
-        joined = leaf_terms(terms, self._body.jaxpr.invars[: len(self._batch.leaves)])
-        return [self._settled(mine) for mine in joined]
+        return self.plan.terms(self._batch, *self._pass[1:])
 
-    def _settled(self, terms: list[Any]) -> list[Any]:
-        """One term, or several with a cross term for each pair; otherwise rows."""
-        if len(terms) < 2 or all(inner_products(a, b) is not None for k, a in enumerate(terms) for b in terms[:k]):
-            return terms
-        return [
-            Rows(functools.reduce(jnp.add, [t.rows() for t in terms]), "sum of " + ", ".join(t.note for t in terms))
-        ]
+    @functools.cached_property
+    def _small(self) -> SideBySide | None:
+        """Biases, scales and the like as one array: models have many, and each operation takes compile time."""
+        chosen = {k: terms[0].data for k, terms in enumerate(self._terms) if len(terms) == 1 and _is_small(terms[0])}
+        return SideBySide(chosen) if len(chosen) > 1 else None
 
-    def _per_leaf(self, product: Callable[[Any], jax.Array], empty: tuple[int, ...]) -> list[jax.Array]:
-        """The sum of a product over the terms of each leaf."""
+    def _per_leaf(self, product: Callable[[int, Any], jax.Array], empty: Callable[[jax.Array], Any]) -> list[jax.Array]:
+        """The sum of a product over the terms of each leaf that is not among the small ones."""
         out = []
-        for leaf, terms in zip(self._batch.leaves, self._terms, strict=True):
-            zero = jnp.zeros(empty, wide(leaf.dtype))
-            out.append(functools.reduce(jnp.add, [product(t).astype(zero.dtype) for t in terms]) if terms else zero)
+        for k, (leaf, terms) in enumerate(zip(self._batch.leaves, self._terms, strict=True)):
+            dtype = wide(leaf.dtype)
+            if self._small is not None and k in self._small.where:
+                terms = []
+            parts = [product(k, term).astype(dtype) for term in terms]
+            out.append(functools.reduce(jnp.add, parts) if parts else jnp.zeros(empty(leaf), dtype))
         return out
 
     def values(self) -> jax.Array:
         return self._pass[0][0]
 
     def aux(self) -> Any:
-        return jax.tree.unflatten(self._aux_tree, self._pass[0][1])
+        return jax.tree.unflatten(self.plan.aux_tree, self._pass[0][1])
 
     def rows(self) -> list[jax.Array]:
         out = []
@@ -86,13 +154,16 @@ class Taps:
         return out
 
     def squared_norms(self) -> list[jax.Array]:
-        squares = self._per_leaf(lambda term: term.squared_norms(), (self._batch.size,))
+        squares = self._per_leaf(lambda _, term: term.squared_norms(), lambda _: (self._batch.size,))
         for k, terms in enumerate(self._terms):
             for at, a in enumerate(terms):
                 for b in terms[:at]:
                     cross = inner_products(a, b)
-                    assert cross is not None  # _settled saw to it
+                    assert cross is not None  # settle saw to it
                     squares[k] = squares[k] + 2 * cross
+        if self._small is not None:
+            for k, square in self._small.squared_norms().items():
+                squares[k] = square.astype(squares[k].dtype)
         return squares
 
     def grams(self) -> list[jax.Array]:
@@ -108,20 +179,26 @@ class Taps:
         return out
 
     def weighted_sums(self, weights: list[jax.Array]) -> list[jax.Array]:
-        out = []
-        for leaf, terms, c in zip(self._batch.leaves, self._terms, weights, strict=True):
-            zero = jnp.zeros(leaf.shape, wide(leaf.dtype))
-            sums = [term.weighted_sum(c).reshape(leaf.shape).astype(zero.dtype) for term in terms]
-            out.append(functools.reduce(jnp.add, sums) if sums else zero)
-        return out
+        sums = self._per_leaf(
+            lambda k, term: term.weighted_sum(weights[k]).reshape(self._batch.leaves[k].shape), lambda leaf: leaf.shape
+        )
+        if self._small is not None:
+            for k, total in self._small.weighted_sums(weights).items():
+                sums[k] = total.reshape(sums[k].shape).astype(sums[k].dtype)
+        return sums
 
     def directional(self, vectors: list[jax.Array]) -> list[jax.Array]:
-        out = []
-        for leaf, terms, vector in zip(self._batch.leaves, self._terms, vectors, strict=True):
-            zero = jnp.zeros((self._batch.size,), wide(leaf.dtype))
-            along = [term.directional(vector).astype(zero.dtype) for term in terms]
-            out.append(functools.reduce(jnp.add, along) if along else zero)
-        return out
+        return [
+            functools.reduce(jnp.add, [t.directional(v).astype(wide(leaf.dtype)) for t in terms])
+            if terms
+            else jnp.zeros((self._batch.size,), wide(leaf.dtype))
+            for leaf, terms, v in zip(self._batch.leaves, self._terms, vectors, strict=True)
+        ]
 
     def explain(self) -> str:
-        return "taps"
+        lines = ["taps: one backward pass to where parameters meet examples, norms and sums from records there"]
+        for name, leaf, costs in zip(self._batch.names, self._batch.leaves, self.plan.sketch(self._batch), strict=True):
+            lines.append(f"  {name} {leaf.dtype}{list(leaf.shape)}: " + ("" if costs else "no gradient"))
+            for form, work, held in costs:
+                lines.append(f"    {form}; norms {work / 1e6:.3g} M multiply-adds, {held / 2**20:.3g} MiB")
+        return "\n".join(lines)

@@ -1,5 +1,7 @@
 """Per-example gradients in the form they have where they arise: never wider than the data that made them.
 
+In every `weighted_sum` a row of weight 0 adds exactly 0, also where it is not finite.
+
 A term stands for `[B, *shape]`. `Rows` holds it, `Product` is sum_n x_in (outer) y_in, `Lookup` adds y_n to row idx_n.
 """
 
@@ -14,6 +16,7 @@ import jax.numpy as jnp
 
 from fljax_kernels.per_example.reference import column, drop_rows, flat, wide
 
+PIECE = 2**17  # floats: what a copy may take that only looks for bad rows
 HIGHEST = jax.lax.Precision.HIGHEST
 
 
@@ -47,11 +50,17 @@ class Rows:
         return jnp.matmul(flat(self.data), flat(self.data).T, precision=HIGHEST)
 
     def weighted_sum(self, weights: jax.Array) -> jax.Array:
-        data = drop_rows(self.data, weights).astype(wide(self.data.dtype))
-        return jnp.tensordot(weights.astype(data.dtype), data, axes=1)
+        # The weighted cotangent is what a product beside this bias needs too. A matrix product with ones: XLA's sum
+        # over the leading axis of a wide array is many times slower on a CPU.
+        data = weigh_rows(self.data.astype(wide(self.data.dtype)), weights)
+        return jnp.tensordot(jnp.ones(data.shape[:1], data.dtype), data, axes=1)
 
     def directional(self, vector: jax.Array) -> jax.Array:
         return jnp.matmul(flat(self.data), vector.reshape(-1).astype(wide(self.data.dtype)))
+
+    def cost(self) -> tuple[str, float, float]:
+        """(form, multiply-adds for the norms, bytes held for rows)."""
+        return self.note, self.data.size, self.data.size * self.data.dtype.itemsize
 
     def scale(self, factor: jax.Array) -> "Rows":
         return Rows(self.data * factor.astype(self.data.dtype), self.note)
@@ -110,12 +119,19 @@ class Product:
         _, n, p, q = self.extents
         return n > 1 and p * q <= n * (p + q)
 
+    def _compute_rows(self) -> tuple[jax.Array, jax.Array]:
+        rows = _einsum(self.x, self.x_labels, self.y, self.y_labels, (0, *self.out), precision=HIGHEST)
+        finite = jnp.all(jnp.isfinite(flat(rows)), axis=1)
+        return jnp.where(column(finite, rows), rows, jnp.zeros((), rows.dtype)), finite
+
     @functools.cached_property
-    def _rows(self) -> jax.Array:
-        return _einsum(self.x, self.x_labels, self.y, self.y_labels, (0, *self.out), precision=HIGHEST)
+    def _held_rows(self) -> tuple[jax.Array, jax.Array]:
+        """Rows, those that are not finite replaced by 0, and which are finite: one pass less for each later sum."""
+        return self._compute_rows()
 
     def rows(self) -> jax.Array:
-        return self._rows.reshape(-1, *self.shape)
+        rows, finite = self._held_rows
+        return jnp.where(column(finite, rows), rows, jnp.full((), jnp.nan, rows.dtype)).reshape(-1, *self.shape)
 
     @functools.cached_property
     def canonical(self) -> tuple[jax.Array, jax.Array]:
@@ -128,7 +144,9 @@ class Product:
 
     def squared_norms(self) -> jax.Array:
         if self.held:
-            return jnp.sum(jnp.square(flat(self._rows)), axis=1)
+            rows, finite = self._held_rows
+            squares = jnp.sum(jnp.square(flat(rows)), axis=1)
+            return jnp.where(finite, squares, jnp.full((), jnp.nan, squares.dtype))
         x, y = self.canonical
         if self.extents[1] == 1:
             return jnp.sum(_squares(x) * _squares(y), axis=(1, 2))
@@ -137,7 +155,7 @@ class Product:
     def gram(self) -> jax.Array:
         s, n = self.extents[:2]
         if self.held or (s > 1 and n > 1):
-            return Rows(self._rows).gram()
+            return Rows(self.rows()).gram()
         x, y = self.canonical
         if n == 1:
             x, y = x[:, :, 0].astype(wide(x.dtype)), y[:, :, 0].astype(wide(y.dtype))
@@ -152,16 +170,47 @@ class Product:
 
     def weighted_sum(self, weights: jax.Array) -> jax.Array:
         if self.held:
-            return Rows(self._rows).weighted_sum(weights).reshape(self.shape)
-        x, y = drop_rows(self.x, weights), drop_rows(self.y, weights)
-        y = y.astype(wide(y.dtype))
-        y = y * column(weights, y).astype(y.dtype)
-        return _einsum(x, self.x_labels, y, self.y_labels, self.out).reshape(self.shape)
+            rows, finite = self._held_rows
+            damage = jnp.where(~finite & (weights != 0), jnp.nan, 0.0).sum().astype(rows.dtype)
+            return (jnp.tensordot(weights.astype(rows.dtype), rows, axes=1) + damage).reshape(self.shape)
+        y = weigh_rows(self.y.astype(wide(self.y.dtype)), weights)
+
+        def part(x: jax.Array) -> jax.Array:
+            return _einsum(drop_rows(x, weights), self.x_labels, y, self.y_labels, self.out)
+
+        parts = self._num_parts()
+        if parts == 1:
+            return part(self.x).reshape(self.shape)
+        width = self.x.shape[-1] // parts
+        cut = functools.partial(jax.lax.dynamic_slice_in_dim, self.x, slice_size=width, axis=-1)
+        return jax.lax.map(lambda k: part(cut(k * width)), jnp.arange(parts)).reshape(self.shape)
+
+    def _num_parts(self) -> int:
+        """Pieces of x, along its own axis, to look through for rows of weight 0: the whole would be a copy of x.
+
+        Where x is a layer's input `[B, p]` the pieces give pieces of the sum, and only one piece is copied at a time.
+        """
+        last = self.x_labels[-1]
+        if self.extents[:2] != (1, 1) or last != self.out[0] or jax.default_backend() != "cpu":
+            return 1
+        divisors = (k for k in range(1, self.x.shape[-1] + 1) if self.x.shape[-1] % k == 0)
+        return next((k for k in divisors if self.x.size <= k * PIECE), 1)
 
     def directional(self, vector: jax.Array) -> jax.Array:
         vector = vector.reshape(self.labelled_shape)
         half = _einsum(self.y, self.y_labels, vector, self.out, self.x_labels)
         return jnp.sum(flat(self.x) * flat(half), axis=1)
+
+    def cost(self) -> tuple[str, float, float]:
+        """(form, multiply-adds for the norms, bytes held for rows)."""
+        s, n, p, q = self.extents
+        size = self.y.shape[0] * s
+        what = f"{self.note} {p} x {q}" + (f", {s} stacked" if s > 1 else "") + f", {n} summed: "
+        if self.held:
+            return what + "rows, kept for the sum", size * (n + 1) * p * q, 4 * size * p * q
+        if n == 1:
+            return what + "|x|^2 |y|^2", size * (p + q), 0
+        return what + "Gram", size * n * n * (p + q), 0
 
     def scale(self, factor: jax.Array) -> "Product":
         return self._with(y=self.y * factor.astype(self.y.dtype))
@@ -266,13 +315,17 @@ class Lookup:
         return jax.lax.map(row, (self.idx, y))
 
     def weighted_sum(self, weights: jax.Array) -> jax.Array:
-        y = drop_rows(self.y, weights).astype(wide(self.y.dtype))
-        y = y * column(weights, y).astype(y.dtype)
+        y = weigh_rows(self.y.astype(wide(self.y.dtype)), weights)
         return jnp.zeros(self.shape, y.dtype).at[self.idx].add(y, mode="drop")
 
     def directional(self, vector: jax.Array) -> jax.Array:
         taken = jnp.take(vector, self.idx, axis=0, mode="fill", fill_value=0)
         return jnp.sum(flat(self.y) * flat(taken), axis=1)
+
+    def cost(self) -> tuple[str, float, float]:
+        """(form, multiply-adds for the norms, bytes held for rows)."""
+        size, n = self.y.shape[:2]
+        return f"gather, {n} rows: Gram of equal rows", size * n * n * math.prod(self.y.shape[2:]), 0
 
     def scale(self, factor: jax.Array) -> "Lookup":
         return Lookup(self.idx, self.y * factor.astype(self.y.dtype), self.size)
@@ -284,10 +337,21 @@ Term = Rows | Product | Lookup
 def join(terms: list[Any]) -> list[Any]:
     """Fewer terms with the same sum: products of one form side by side, lookups side by side, held rows added."""
     groups: dict[Any, list[Any]] = {}
-    for term in terms:
+    for term in _same_left(terms):
         kind = ("product", *term.signature()) if isinstance(term, Product) else (type(term).__name__,)
         groups.setdefault(kind, []).append(term)
     return [_join_one(group) for group in groups.values()]
+
+
+def _same_left(terms: list[Any]) -> list[Any]:
+    """Products that share x, say the three parts of a split projection, are one product with the sum of the y."""
+    found: dict[Any, Any] = {}
+    for term in terms:
+        key: Any = id(term)
+        if type(term) is Product:
+            key = (id(term._x), term.x_labels, term.y_labels, term.out, term.shape)
+        found[key] = term._with(y=found[key].y + term.y) if key in found else term
+    return list(found.values())
 
 
 def _join_one(group: list[Any]) -> Any:
@@ -344,6 +408,12 @@ def inner_products(a: Any, b: Any) -> jax.Array | None:
     picked = jax.vmap(lambda t, i: jnp.take(t, i, axis=1, mode="fill", fill_value=0))(table, b.idx)
     dots = jnp.einsum("bmd,bnd->bmn", row, b.y.astype(wide(b.y.dtype)), precision=HIGHEST)
     return jnp.sum(picked * dots, axis=(1, 2))
+
+
+def weigh_rows(rows: jax.Array, weights: jax.Array) -> jax.Array:
+    """c_i times row i, and 0 where c_i is 0. where, not multiply: NaN * 0 is NaN."""
+    c = column(weights, rows).astype(rows.dtype)
+    return jnp.where(c != 0, c * rows, jnp.zeros((), rows.dtype))
 
 
 def _arrange(z: jax.Array, labels: tuple[int, ...], order: list[int]) -> jax.Array:

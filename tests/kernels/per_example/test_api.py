@@ -12,6 +12,7 @@ OPTIONS = {
     "auto": {},
     "vmap": {"method": "vmap"},
     "taps": {"method": "taps"},
+    "two_pass": {"method": "two_pass"},
     "taps2": {"method": "taps", "microbatch_size": 2},
     "microbatch2": {"method": "microbatch", "microbatch_size": 2},
     "microbatch5": {"method": "microbatch", "microbatch_size": 5},

@@ -1,0 +1,78 @@
+"""Compares all products of G with float64 vmap(grad), within twice the error of float32 vmap(grad)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax_kernels import per_example_grads
+from fljax_kernels.per_example.cases import B
+
+FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+WEIGHTS = np.array([0.75, -1.5, 0.25])
+
+
+def matrix(rows):
+    return np.concatenate([np.asarray(g, np.float64).reshape(B, -1) for g in jax.tree.leaves(rows)], axis=1)
+
+
+def flat(tree):
+    return np.concatenate([np.asarray(g, np.float64).ravel() for g in jax.tree.leaves(tree)])
+
+
+def reference_rows(loss, params, batch):
+    def one(p, e):
+        return jax.value_and_grad(loss)(p, e)
+
+    batch = jax.tree.map(
+        lambda x: jax.random.clone(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x, batch
+    )
+    values, rows = jax.jit(jax.vmap(one, (None, 0)), compiler_options=FAST)(params, batch)
+    return np.asarray(values, np.float64), matrix(rows)
+
+
+def widen(tree):
+    return jax.tree.map(lambda x: x.astype(jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
+
+
+def products_of(values, g, direction):
+    return {
+        "values": values,
+        "row_norms": np.linalg.norm(g, axis=1),
+        "gram": g @ g.T,
+        "rmatvec": WEIGHTS @ g,
+        "matvec": g @ direction,
+        "materialize": g,
+    }
+
+
+def check(loss, params, batch, **options):
+    """All products of one loss; returns explain()."""
+    direction = jax.tree.map(lambda x: jnp.cos(jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape), params)
+    said = []
+
+    def products(params, batch, direction):
+        g = per_example_grads(loss, **options)(params, batch)
+        said.append(g.explain())
+        return (
+            g.values(),
+            g.row_norms(),
+            g.gram(),
+            g.rmatvec(jnp.asarray(WEIGHTS, jnp.float32)),
+            g.matvec(direction),
+            g.materialize(),
+        )
+
+    actual = jax.jit(products, compiler_options=FAST)(params, batch, direction)
+    actual = dict(zip(products_of(0, np.zeros((B, 1)), np.zeros(1)), actual, strict=True))
+    plain = products_of(*reference_rows(loss, params, batch), flat(direction))
+    with jax.enable_x64(True):
+        exact = products_of(*reference_rows(loss, widen(params), widen(batch)), flat(direction))
+    actual["rmatvec"], actual["materialize"] = flat(actual["rmatvec"]), matrix(actual["materialize"])
+    # Both sum about n terms of magnitude up to |g_i| |g_j|: where plain float32 is lucky, ten roundings are allowed.
+    norm, direction_norm = exact["row_norms"].max(), np.linalg.norm(flat(direction))
+    size = {"values": np.abs(exact["values"]).max(), "gram": norm**2, "matvec": norm * direction_norm}
+    for name, value in actual.items():
+        error = np.abs(np.asarray(value, np.float64) - exact[name]).max()
+        allowed = 2 * np.abs(plain[name] - exact[name]).max() + 10 * 2.0**-24 * size.get(name, norm)
+        assert error <= allowed, f"{name}: error {error:.2e}, allowed {allowed:.2e}"
+    return said[0]
