@@ -73,11 +73,11 @@ def settle(terms: list[Any]) -> list[Any]:
     return [Rows(functools.reduce(jnp.add, [t.rows() for t in terms]), "sum of " + ", ".join(t.note for t in terms))]
 
 
-SMALL = 2**12  # numbers per example
+SMALL = 2**14  # numbers: what it costs nothing to copy
 
 
 def _is_small(term: Any) -> bool:
-    return isinstance(term, Rows) and term.data.size <= SMALL * term.data.shape[0]
+    return isinstance(term, Rows) and term.data.size <= SMALL
 
 
 class SideBySide:
