@@ -4,7 +4,7 @@ Host functions (`epsilon`, `delta`, `interval`, `spent`, `calibrate`, `statement
 functions below them (`rdp`, `gaussian`, `conversion`, `calibration`) take arrays; transform them within `x64()`.
 """
 
-from fljax.accounting import calibration, conversion, events, gaussian, rdp
+from fljax.accounting import calibration, conversion, events, gaussian, mixture, pld, rdp
 from fljax.accounting._x64 import x64
 from fljax.accounting.accountant import METHODS, Spent, calibrate, delta, epsilon, interval, spent
 from fljax.accounting.conversion import OrderWarning
@@ -31,6 +31,8 @@ __all__ = [
     "from_dp_event",
     "gaussian",
     "interval",
+    "mixture",
+    "pld",
     "rdp",
     "spent",
     "statement",

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from fljax import _validate
-from fljax.accounting import _curves, conversion, gaussian, rdp
+from fljax.accounting import _curves, conversion, gaussian, pld, rdp
 from fljax.accounting.conversion import OrderWarning
 from fljax.accounting.events import PrivacyEvent
 from fljax.errors import PrivacyPreconditionError
@@ -158,7 +158,16 @@ def _gdp(
     return Spent(epsilon, epsilon, value, value, "gdp", True, why)
 
 
-_ANSWERS: dict[str, Callable[..., Spent]] = {"rdp": _rdp, "gdp": _gdp}
+def _pld(event: PrivacyEvent, delta: float | None, epsilon: float | None, orders: Sequence[float] | None) -> Spent:
+    lower, upper = pld.interval(event, delta=delta, epsilon=epsilon)
+    why = "privacy-loss distributions, connect the dots of arXiv:2207.04380; all truncation and rounding counted"
+    if delta is not None:
+        return Spent(lower, upper, delta, delta, "pld", True, why)
+    assert epsilon is not None
+    return Spent(epsilon, epsilon, lower, upper, "pld", True, why)
+
+
+_ANSWERS: dict[str, Callable[..., Spent]] = {"rdp": _rdp, "gdp": _gdp, "pld": _pld}
 METHODS = tuple(_ANSWERS)
 
 

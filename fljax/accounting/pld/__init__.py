@@ -1,0 +1,21 @@
+"""Privacy-loss distributions: certified upper and lower bounds on epsilon and delta, in float64 on JAX."""
+
+from fljax.accounting.pld.api import (
+    delta,
+    epsilon,
+    estimate,
+    interval,
+    poisson_gaussian_delta,
+    poisson_gaussian_epsilon,
+    poisson_gaussian_interval,
+)
+
+__all__ = [
+    "delta",
+    "epsilon",
+    "estimate",
+    "interval",
+    "poisson_gaussian_delta",
+    "poisson_gaussian_epsilon",
+    "poisson_gaussian_interval",
+]

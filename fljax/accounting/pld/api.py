@@ -1,0 +1,186 @@
+"""Epsilon and delta by privacy-loss distributions, with a lower bound to every upper one."""
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+from fljax import _validate
+from fljax.accounting import _curves, _x64, gaussian
+from fljax.accounting.events import PrivacyEvent
+from fljax.accounting.pld import solve, tree
+from fljax.accounting.pld.solve import ACCURACY
+
+
+def _arrays(steps: Any, **values: Any) -> tuple[tuple[int, ...], np.ndarray, list[np.ndarray]]:
+    """Broadcast, flattened; the shape; `steps` as integers."""
+    counts = np.asarray(steps)
+    if not np.all(counts == np.floor(counts)) or not np.all(counts >= 1):
+        raise ValueError(f"Expected steps to be integers >= 1, got steps={steps!r}.")
+    arrays = np.broadcast_arrays(counts, *(np.asarray(v, np.float64) for v in values.values()))
+    return arrays[0].shape, arrays[0].ravel().astype(np.int64), [a.ravel() for a in arrays[1:]]
+
+
+def _check_all(rule: Any, **values: np.ndarray) -> None:
+    for name, value in values.items():
+        for number in (value.min(initial=np.inf), value.max(initial=-np.inf)) if value.size else ():
+            rule(**{name: float(number)})
+
+
+def _sampled_gaussian(noise: np.ndarray, prob: np.ndarray, counts: np.ndarray) -> solve.Batch:
+    return solve.Batch(("mixture",), ((prob[:, None, None], (1.0 / noise)[:, None, None]),), counts[:, None])
+
+
+def poisson_gaussian_interval(
+    noise_multiplier: Any,
+    sampling_prob: Any,
+    steps: Any,
+    *,
+    delta: Any = None,
+    epsilon: Any = None,
+    accuracy: float = ACCURACY,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds of many Poisson-sampled Gaussian runs at once, under adding or removing one unit.
+
+    Guarantee: the true value (of the mechanism with real-valued noise) lies in [lower, upper], whatever the accuracy.
+
+    Args:
+      noise_multiplier: noise stddev / sensitivity, > 0; like all arguments but `accuracy` an array of any shape,
+        broadcast together.
+      sampling_prob: in (0, 1].
+      steps: integers >= 1.
+      delta: in (0, 1), to get epsilon; or
+      epsilon: >= 0, to get delta. Just one of both.
+      accuracy: aimed-at upper - lower, relative to epsilon (or to delta).
+
+    Returns:
+      (lower, upper) of epsilon (or delta), float64 arrays of the broadcast shape.
+
+    Raises:
+      ValueError: an argument out of range, or so little noise that losses of one step exceed 600.
+
+    Source: arXiv:2207.04380 for the upper bound; see docs/accounting.md for the rest.
+    """
+    _validate.positive(accuracy=accuracy)
+    if (delta is None) == (epsilon is None):
+        raise ValueError(f"Expected one of delta and epsilon, got delta={delta!r} and epsilon={epsilon!r}.")
+    for_delta = delta is None
+    shape, counts, (noise, prob, given) = _arrays(
+        steps, noise_multiplier=noise_multiplier, sampling_prob=sampling_prob, given=epsilon if for_delta else delta
+    )
+    _check_all(_validate.positive, noise_multiplier=noise)
+    _check_all(_validate.probability, sampling_prob=prob)
+    if for_delta:
+        _check_all(_validate.non_negative, epsilon=given)
+    else:
+        _check_all(_validate.open_unit, delta=given)
+    out = np.zeros((len(given), 2))
+    exact = prob == 1  # a Gaussian mechanism, whatever the number of steps
+    if exact.any():
+        mu = np.sqrt(counts[exact]) / noise[exact]
+        found = gaussian.mu_to_delta(mu, given[exact]) if for_delta else gaussian.mu_to_epsilon(mu, given[exact])
+        out[exact] = np.asarray(found)[:, None]
+    rest = np.flatnonzero(~exact)
+    if len(rest):
+        batch = _sampled_gaussian(noise[rest], prob[rest], counts[rest])
+        target = given[rest] if for_delta else np.log(given[rest])
+        found = solve.solve(batch, target, for_delta=for_delta, symmetric=False, accuracy=accuracy)
+        out[rest] = np.exp(found) if for_delta else found
+    return out[:, 0].reshape(shape), out[:, 1].reshape(shape)
+
+
+def poisson_gaussian_epsilon(
+    noise_multiplier: Any, sampling_prob: Any, steps: Any, delta: Any, *, accuracy: float = ACCURACY
+) -> np.ndarray:
+    """The upper bound of `poisson_gaussian_interval` on epsilon; same arguments and errors."""
+    return poisson_gaussian_interval(noise_multiplier, sampling_prob, steps, delta=delta, accuracy=accuracy)[1]
+
+
+def poisson_gaussian_delta(
+    noise_multiplier: Any, sampling_prob: Any, steps: Any, epsilon: Any, *, accuracy: float = ACCURACY
+) -> np.ndarray:
+    """The upper bound of `poisson_gaussian_interval` on delta; same arguments and errors."""
+    return poisson_gaussian_interval(noise_multiplier, sampling_prob, steps, epsilon=epsilon, accuracy=accuracy)[1]
+
+
+def interval(
+    event: PrivacyEvent, *, delta: float | None = None, epsilon: float | None = None, accuracy: float = ACCURACY
+) -> tuple[float, float]:
+    """(lower, upper) bound on epsilon of `event` at `delta`, or on its delta at `epsilon`.
+
+    Guarantee: the true value under the event's claim lies in [lower, upper], whatever the accuracy. "Add" and
+    "remove" are composed
+    apart; the larger one counts.
+
+    Args:
+      event: mechanism, unit and relation. Gaussian mechanisms and mixtures of Gaussians, Poisson-sampled or not,
+        Laplace,
+        discrete Gaussian, and any composition of these.
+      delta: in (0, 1); or epsilon: >= 0. Just one of both.
+      accuracy: aimed-at upper - lower, relative to epsilon (or to delta).
+
+    Returns:
+      Bounds; (inf, inf) (or (1, 1)) where something was released without noise.
+
+    Raises:
+      ValueError: an argument out of range.
+      UnsupportedEventError: no privacy-loss distribution for a part of the event under its relation.
+    """
+    _validate.positive(accuracy=accuracy)
+    if (delta is None) == (epsilon is None):
+        raise ValueError(f"Expected one of delta and epsilon, got delta={delta!r} and epsilon={epsilon!r}.")
+    if delta is not None:
+        _validate.open_unit(delta=delta)
+    if epsilon is not None:
+        _validate.non_negative(epsilon=epsilon)
+    noise = _curves.effective_noise(event.mechanism)
+    if noise is not None and 0 < noise < math.inf:
+        mu = 1 / noise
+        value = float(gaussian.mu_to_epsilon(mu, delta) if epsilon is None else gaussian.mu_to_delta(mu, epsilon))
+        return value, value
+    found = tree.leaves(event.mechanism, event.neighboring_relation)
+    if tree.NO_NOISE in found:
+        return (math.inf, math.inf) if epsilon is None else (1.0, 1.0)
+    if not found:
+        return 0.0, 0.0
+    target = np.array([math.log(delta) if delta is not None else epsilon], np.float64)
+    bounds = solve.solve(
+        tree.batch(found), target, for_delta=epsilon is not None, symmetric=tree.symmetric(found), accuracy=accuracy
+    )[0]
+    lower, upper = (float(x) for x in (bounds if epsilon is None else np.exp(bounds)))
+    return lower, upper
+
+
+def epsilon(event: PrivacyEvent, delta: float, *, accuracy: float = ACCURACY) -> float:
+    """Certified upper bound on epsilon of `event` at `delta`; arguments and errors as in `interval`."""
+    return interval(event, delta=delta, accuracy=accuracy)[1]
+
+
+def delta(event: PrivacyEvent, epsilon: float, *, accuracy: float = ACCURACY) -> float:
+    """Certified upper bound on delta of `event` at `epsilon`; arguments and errors as in `interval`."""
+    return interval(event, epsilon=epsilon, accuracy=accuracy)[1]
+
+
+def estimate(event: PrivacyEvent, delta: float) -> float:
+    """Epsilon by a saddle-point formula: within a percent or so, NOT a bound, and about a millisecond's work.
+
+    Args and errors as in `interval`. Meant for choosing where to call `interval`.
+    """
+    _validate.open_unit(delta=delta)
+    noise = _curves.effective_noise(event.mechanism)
+    if noise is not None and 0 < noise < math.inf:
+        return float(gaussian.mu_to_epsilon(1 / noise, delta))
+    found = tree.leaves(event.mechanism, event.neighboring_relation)
+    if tree.NO_NOISE in found:
+        return math.inf
+    if not found:
+        return 0.0
+    batch = tree.batch(found)
+    signs = np.array([1.0] if tree.symmetric(found) else [1.0, -1.0])
+    with _x64.x64():
+        params, counts = jax.tree.map(lambda x: np.repeat(x, len(signs), axis=0), (batch.params, batch.counts))
+        plans = solve.plans(
+            batch.structure, False, params, counts, signs, np.full(len(signs), math.log(delta)), ACCURACY
+        )[0]
+        return float(np.max(plans.epsilon))

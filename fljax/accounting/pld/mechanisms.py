@@ -1,0 +1,175 @@
+"""The mechanisms that a privacy-loss distribution can be built for, as arrays.
+
+A *group* is K mechanisms of one kind with their parameters as arrays, so that K different sampling rates are one vmap:
+ - "mixture": P = w0 N(0, 1) + sum_j weights_j N(shifts_j, 1) against N(0, 1); `weights`, `shifts` `[K, J]`, shift =
+   sensitivity / stddev > 0,
+   weight 0 = padding. The Gaussian mechanism is one weight 1, Poisson sampling one weight q.
+ - "laplace": `scale` `[K]` = b / sensitivity.
+ - "discrete_gaussian": `stddev`, `sensitivity` `[K]`.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import logsumexp
+
+from fljax.accounting.pld import cells, dots
+from fljax.accounting.pld.plan import LOG_NEGLIGIBLE, Nodes
+
+NODES = 512
+ATOMS = 4096
+SNAP = 1e-9  # in steps of the lattice
+
+Params = tuple[jax.Array, ...]
+
+
+def _reach(log_budget: jax.Array) -> jax.Array:
+    """The z with P(N > z) <= e^-log_budget."""
+    return jnp.sqrt(2.0 * jnp.maximum(log_budget, 1.0))
+
+
+def _mixture_range(params: Params, sign: jax.Array, log_budget: jax.Array) -> tuple[jax.Array, jax.Array]:
+    weights, shifts = params
+    z = _reach(log_budget)
+    parts = jnp.where(weights > 0, shifts + _reach(log_budget + jnp.log(jnp.where(weights > 0, weights, 1.0))), 0.0)
+    return -z, jnp.where(sign > 0, jnp.maximum(z, jnp.max(parts)), z)
+
+
+def _mixture_nodes(params: Params, sign: jax.Array, log_budget: jax.Array) -> tuple[jax.Array, jax.Array]:
+    low, high = _mixture_range(params, sign, log_budget)
+    z = low + (high - low) * (cells.steps(NODES) + 0.5) / NODES
+    ratio = cells.mixture_log_ratio(z, *params)
+    return -0.5 * z**2 + jnp.where(sign > 0, ratio, 0.0), sign * ratio
+
+
+def _laplace_nodes(params: Params, sign: jax.Array, log_budget: jax.Array) -> tuple[jax.Array, jax.Array]:
+    (scale,) = params
+    x = (cells.steps(NODES - 2) + 0.5) / (NODES - 2)
+    between = jnp.exp(-(1.0 - x) / scale) / (2.0 * scale) / (NODES - 2)
+    masses = jnp.concatenate([0.5 * jnp.exp(-1.0 / scale)[None], between, jnp.full((1,), 0.5)])
+    return jnp.log(masses), jnp.concatenate([-1.0 / scale[None], (2.0 * x - 1.0) / scale, 1.0 / scale[None]])
+
+
+def _discrete_range(params: Params, sign: jax.Array, log_budget: jax.Array) -> jax.Array:
+    return jnp.ceil(params[0] * _reach(log_budget + 3.0)) + 1.0
+
+
+def _discrete_nodes(params: Params, sign: jax.Array, log_budget: jax.Array) -> tuple[jax.Array, jax.Array]:
+    stddev, sensitivity = params
+    reach = _discrete_range(params, sign, log_budget)
+    middle = NODES // 2
+    # True atoms where they fit, the continuous Gaussian where stddev is large enough to be one.
+    x = (cells.steps(NODES) - middle) * jnp.maximum(reach / middle, 1.0)
+    return -0.5 * (x / stddev) ** 2, sensitivity * (2.0 * x + sensitivity) / (2.0 * stddev**2)
+
+
+def nodes(kind: str, params: Params, sign: jax.Array, log_budget: jax.Array) -> Nodes:
+    """`[K, NODES]` log P-masses and losses of a group."""
+    make = {"mixture": _mixture_nodes, "laplace": _laplace_nodes, "discrete_gaussian": _discrete_nodes}[kind]
+    return Nodes(*jax.vmap(lambda *p: make(p, sign, log_budget))(*params))
+
+
+def log_budget(times: jax.Array, log_delta: jax.Array) -> jax.Array:
+    """-log of the one-step mass that may become an infinite loss."""
+    return jnp.maximum(jnp.log(jnp.sum(times)) - log_delta + LOG_NEGLIGIBLE, 1.0)
+
+
+def loss_range(kind: str, params: Params, sign: jax.Array, budget: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """`[K]` each: losses between which all but a negligible P-mass lies."""
+
+    def mixture(weights: jax.Array, shifts: jax.Array) -> tuple[jax.Array, jax.Array]:
+        ends = jnp.stack(_mixture_range((weights, shifts), sign, budget))
+        ratio = cells.mixture_log_ratio(ends, weights, shifts)
+        return jnp.where(sign > 0, ratio[0], -ratio[1]), jnp.where(sign > 0, ratio[1], -ratio[0])
+
+    def laplace(scale: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return -1.0 / scale, 1.0 / scale
+
+    def discrete(stddev: jax.Array, sensitivity: jax.Array) -> tuple[jax.Array, jax.Array]:
+        reach = _discrete_range((stddev, sensitivity), sign, budget)
+        middle, half = sensitivity**2 / (2 * stddev**2), reach * sensitivity / stddev**2
+        return middle - half, middle + half
+
+    kinds: dict[str, Callable[..., tuple[jax.Array, jax.Array]]]
+    kinds = {"mixture": mixture, "laplace": laplace, "discrete_gaussian": discrete}
+    return jax.vmap(kinds[kind])(*params)
+
+
+def edge(kind: str, params: Params, sign: jax.Array) -> jax.Array:
+    """`[K]`: the loss beyond which there is none, where mass piles up: log w0 in the direction "remove", -log w0 in
+    "add".
+    """
+    if kind != "mixture":
+        return jnp.full(params[0].shape[:1], jnp.inf)
+    moved = jnp.minimum(jnp.sum(params[0], axis=1), 1.0)
+    return sign * jnp.log1p(-moved)
+
+
+def atom(kind: str, params: Params) -> jax.Array:
+    """`[K]`: the loss of an atom that must lie on the lattice, inf if there is none."""
+    if kind == "discrete_gaussian":
+        return params[1] ** 2 / (2.0 * params[0] ** 2)
+    return jnp.full(params[0].shape[:1], jnp.inf)
+
+
+def _discrete_lattice(
+    stddev: jax.Array, sensitivity: jax.Array, h: jax.Array, first: jax.Array, offset: jax.Array, n: int
+) -> dots.Lattice:
+    """Atoms at integers x, of loss sensitivity (2 x + sensitivity) / (2 stddev^2): exact where they are lattice points.
+
+    Both directions are the same by symmetry. Atoms between lattice points are split upward (by connecting the dots)
+    and moved down.
+    """
+    x = cells.steps(ATOMS) - ATOMS // 2
+    logs = -0.5 * (x / stddev) ** 2
+    # 2 sum_{x > 4096 / 2} is below 1e-300 of the whole for stddev <= 50: `solve` refuses a larger one.
+    masses = jnp.exp(logs - logsumexp(logs))
+    error = masses * (64 + jnp.abs(logs) * 4) * cells.UNIT
+    loss = sensitivity * (2.0 * x + sensitivity) / (2.0 * stddev**2)
+    place = (loss - offset) / h - first
+    left = jnp.floor(place + SNAP)
+    share = jnp.clip(place - left, 0.0, 1.0)
+    share = jnp.where(share <= SNAP, 0.0, share)
+    index = left.astype(jnp.int32)
+    inside = (index >= 0) & (index < n - 1)
+    at = jnp.clip(index, 0, n - 2)
+    heavy = masses + error
+    to_right = jnp.where(inside, heavy * jnp.expm1(-share * h) / jnp.expm1(-h), 0.0)
+    zeros = jnp.zeros((n,), masses.dtype)
+    upper = zeros.at[at].add(jnp.where(inside, heavy - to_right, 0.0)).at[at + 1].add(to_right)
+    upper = upper.at[0].add(jnp.sum(jnp.where(index < 0, heavy, 0.0)))
+    infinite = jnp.sum(jnp.where(index >= n - 1, heavy, 0.0)) + 1e-300
+    lower = zeros.at[at].add(jnp.where(inside, masses - error, 0.0))
+    snap = 2 * SNAP * h
+    return dots.Lattice(
+        masses=jnp.stack([upper, lower]),
+        offsets=jnp.stack([offset + snap, offset - snap]),
+        infinite=jnp.stack([infinite, jnp.zeros_like(infinite)]),
+    )
+
+
+def lattice(
+    kind: str,
+    params: Params,
+    sign: jax.Array,
+    h: jax.Array,
+    first: jax.Array,
+    last: jax.Array,
+    offset: jax.Array,
+    tilt: jax.Array,
+    n: int,
+) -> dots.Lattice:
+    """Both lattice distributions of each mechanism of a group; first, last, offset `[K]`; leaves get a leading axis
+    K.
+    """
+
+    def one(first: jax.Array, last: jax.Array, offset: jax.Array, *params: jax.Array) -> dots.Lattice:
+        if kind == "discrete_gaussian":
+            return _discrete_lattice(params[0], params[1], h, first, offset, n)
+        kinds: dict[str, Callable[..., cells.Cells]]
+        kinds = {"mixture": cells.mixture_cells, "laplace": cells.laplace_cells}
+        make = kinds[kind]
+        return dots.bracket(make(*params, sign, h, first, offset, n), sign, h, first, last, offset, tilt)
+
+    return jax.vmap(one)(first, last, offset, *params)

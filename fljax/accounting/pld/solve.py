@@ -1,0 +1,306 @@
+"""Runs plan, discretisation and composition for many configurations, and refines the lattice until the bounds are
+close.
+
+The host chooses shapes (powers of two, so that few programs are compiled), everything else is two jitted, vmapped
+programs.
+A configuration is K mechanisms with counts; "remove" and "add" are two separate runs whose answers meet only here, as
+a maximum.
+"""
+
+import functools
+import math
+import operator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax.accounting import _x64
+from fljax.accounting.pld import compose, dots, mechanisms, plan
+
+ACCURACY = 1e-3
+ROUNDS = 6
+SMALLEST_LATTICE, LARGEST_LATTICE = 2**10, 2**22
+LARGEST_LOSS = 600.0  # beyond, e^loss and masses of e^-loss leave float64
+MOST_AT_ONCE = 16  # runs in one call; fewer than a quarter of that go one by one
+CHUNK_ELEMENTS = 2**19  # per vmapped call: a few hundred MB of temporaries
+COARSE = 30.0  # the direction that is expected to be the smaller one starts with this multiple of the accuracy
+LOG_DELTA_UNKNOWN = -400.0
+
+Structure = tuple[str, ...]
+
+
+class Batch(NamedTuple):
+    """N configurations of one structure. params: a tuple of arrays `[N, K_g, ...]` per group; counts `[N, K]`, K over
+    all groups in turn.
+    """
+
+    structure: Structure
+    params: tuple[tuple[np.ndarray, ...], ...]
+    counts: np.ndarray
+
+
+def _concatenated(parts: list[Any]) -> Any:
+    return jax.tree.map(lambda *x: jnp.concatenate(x, axis=0), *parts)
+
+
+def _nodes(structure: Structure, params: Any, sign: jax.Array, budget: jax.Array) -> plan.Nodes:
+    return _concatenated([mechanisms.nodes(k, p, sign, budget) for k, p in zip(structure, params, strict=True)])
+
+
+@functools.partial(jax.jit, static_argnames=("structure", "for_delta"))
+def plans(
+    structure: Structure,
+    for_delta: bool,
+    params: Any,
+    counts: jax.Array,
+    sign: jax.Array,
+    target: jax.Array,
+    accuracy: jax.Array,
+) -> tuple[plan.Plan, jax.Array, jax.Array]:
+    def one(
+        params: Any, counts: jax.Array, sign: jax.Array, target: jax.Array
+    ) -> tuple[plan.Plan, jax.Array, jax.Array]:
+        times = counts.astype(target.dtype)
+        log_delta = jnp.full_like(target, LOG_DELTA_UNKNOWN) if for_delta else target
+        found = plan.find(
+            _nodes(structure, params, sign, mechanisms.log_budget(times, log_delta)), times, target, for_delta, accuracy
+        )
+        if for_delta:
+            budget = mechanisms.log_budget(times, jnp.clip(found.log_delta, LOG_DELTA_UNKNOWN, 0.0))
+            found = plan.find(_nodes(structure, params, sign, budget), times, target, for_delta, accuracy)
+        budget = mechanisms.log_budget(times, jnp.clip(found.log_delta, LOG_DELTA_UNKNOWN, 0.0))
+        ranges = [mechanisms.loss_range(k, p, sign, budget) for k, p in zip(structure, params, strict=True)]
+        low, high = _concatenated(ranges)
+        return found, low, high
+
+    return jax.vmap(one)(params, counts, sign, target)
+
+
+@functools.partial(jax.jit, static_argnames=("kind", "m"))
+def _lattices(
+    kind: str,
+    m: int,
+    params: Any,
+    sign: jax.Array,
+    low: jax.Array,
+    high: jax.Array,
+    budget: jax.Array,
+    tilt: jax.Array,
+    h: jax.Array,
+) -> tuple[dots.Lattice, jax.Array]:
+    """Lattice distributions of R mechanisms of one kind, and the indices of their first points; every argument has an
+    axis R.
+    """
+
+    def one(
+        params: Any, sign: jax.Array, low: jax.Array, high: jax.Array, budget: jax.Array, tilt: jax.Array, h: jax.Array
+    ) -> tuple[dots.Lattice, jax.Array]:
+        single = tuple(p[None] for p in params)
+        nodes = mechanisms.nodes(kind, single, sign, budget)
+        offset = plan.anchor(nodes, mechanisms.edge(kind, single, sign), tilt, h)
+        atom = mechanisms.atom(kind, single)
+        offset = jnp.where(jnp.isfinite(atom), atom, offset)
+        first, last = jnp.floor((low - offset) / h) - 1.0, jnp.ceil((high - offset) / h) + 1.0
+        found = mechanisms.lattice(kind, single, sign, h, first, last, offset, tilt, m)
+        return jax.tree.map(lambda x: x[0], (found, first))
+
+    return jax.vmap(one)(params, sign, low, high, budget, tilt, h)
+
+
+@functools.partial(jax.jit, static_argnames="n")
+def _composed(
+    n: int,
+    lattices: dots.Lattice,
+    first: jax.Array,
+    counts: jax.Array,
+    target: jax.Array,
+    found: plan.Plan,
+    h: jax.Array,
+) -> jax.Array:
+    """`[N, 4]`: lower and upper bound on epsilon if `target` is log delta, on log delta if it is epsilon. Axes of the
+    rest: N, K.
+    """
+
+    def one(
+        lattices: dots.Lattice, first: jax.Array, counts: jax.Array, target: jax.Array, found: plan.Plan, h: jax.Array
+    ) -> jax.Array:
+        curves = compose.compose(
+            jnp.moveaxis(lattices.masses, 1, 0),
+            lattices.offsets.T,
+            lattices.infinite.T,
+            first,
+            counts,
+            h,
+            found.tilts,
+            found.window,
+            found.epsilon,
+            n,
+        )
+        upper, lower = (jax.tree.map(operator.itemgetter(i), curves) for i in (0, 1))
+        return jnp.stack(
+            [
+                bound(curve, target, h, curve is upper)
+                for bound in (compose.epsilon_of, compose.log_delta_of)
+                for curve in (lower, upper)
+            ]
+        )
+
+    return jax.vmap(one)(lattices, first, counts, target, found, h)
+
+
+def _power_of_two(x: np.ndarray) -> np.ndarray:
+    """Sizes come in powers of two, from SMALLEST_LATTICE on: FFTs like them, and few sizes mean few programs."""
+    return np.maximum(2.0 ** np.ceil(np.log2(np.maximum(x, 1.0))), SMALLEST_LATTICE).astype(np.int64)
+
+
+def _parts(members: np.ndarray, most: int) -> list[np.ndarray]:
+    """`members` in pieces of one or of MOST_AT_ONCE (if `most` allows), the last one filled up by repeating its
+    last.
+    """
+    size = MOST_AT_ONCE if len(members) > MOST_AT_ONCE // 4 and most >= MOST_AT_ONCE else 1
+    pieces = [members[i : i + size] for i in range(0, len(members), size)]
+    return [np.append(p, np.repeat(p[-1], size - len(p))) for p in pieces]
+
+
+def _largest_loss(batch: Batch, sign: float) -> np.ndarray:
+    """`[N]`: supremum of the composed loss in the direction `sign`, inf where there is none."""
+    parts = []
+    for kind, params in zip(batch.structure, batch.params, strict=True):
+        if kind == "laplace":
+            parts.append(1.0 / params[0])
+        elif kind == "mixture" and sign < 0:
+            with np.errstate(divide="ignore"):
+                parts.append(-np.log1p(-np.minimum(params[0].sum(axis=2), 1.0)))
+        else:
+            parts.append(np.full(params[0].shape[:2], np.inf))
+    return np.sum(np.concatenate(parts, axis=1) * batch.counts, axis=1) * (1 + 1e-12)
+
+
+def _take(tree: Any, rows: np.ndarray) -> Any:
+    return jax.tree.map(lambda x: np.asarray(x)[rows], tree)
+
+
+class _Run:
+    """The directions of one batch: their plans, and the bounds found so far."""
+
+    def __init__(self, batch: Batch, target: np.ndarray, for_delta: bool, signs: np.ndarray, accuracy: float):
+        self.batch, self.for_delta = batch, for_delta
+        self.rows = np.tile(np.arange(len(target)), len(signs))
+        self.sign = np.repeat(signs.astype(np.float64), len(target))
+        self.target = target[self.rows]
+        size = len(self.rows)
+        pad = 2 * 8 ** math.ceil(math.log(max(size, 2) / 2, 8))
+        take = np.minimum(np.arange(pad), size - 1)
+        params, counts = _take((batch.params, batch.counts), self.rows[take])
+        found = plans(batch.structure, for_delta, params, counts, self.sign[take], self.target[take], accuracy)
+        self.plan, self.low, self.high = jax.tree.map(lambda x: np.array(x)[:size], found)
+        self.bounds = np.stack(
+            [np.full(size, -np.inf if for_delta else 0.0), np.full(size, 0.0 if for_delta else np.inf)], 1
+        )
+        self.h = np.full(size, np.nan)
+        # Where the loss is bounded, so is epsilon, and delta beyond that is 0.
+        largest = np.concatenate([_largest_loss(batch, sign) for sign in signs])
+        if for_delta:
+            self.bounds[largest <= self.target] = -np.inf
+        else:
+            self.bounds[:, 1] = np.maximum(largest, 0.0)
+
+    def improve(self, which: np.ndarray, h: np.ndarray) -> np.ndarray:
+        """Bounds with steps of at most `h` for the runs `which`; False where the lattice would be too large."""
+        window = self.plan.window[which]
+        span = np.maximum(window[:, 1] - window[:, 0], 1e-300)
+        width = np.max(self.high[which] - self.low[which], axis=1)
+        n = _power_of_two(span / h + 4)
+        if self.batch.structure == ("discrete_gaussian",) and self.batch.counts.shape[1] == 1:
+            # All losses on lattice points: nothing is rounded.
+            stddev, sensitivity = (p[self.rows[which], 0] for p in self.batch.params[0])
+            spacing = sensitivity / stddev**2
+            h = spacing / np.ceil(spacing / h)
+            n = _power_of_two(span / h + 4)
+        m = np.maximum(_power_of_two(width / h + 6), n // 8)  # few proportions: few programs
+        possible = (n <= LARGEST_LATTICE) & (m <= LARGEST_LATTICE)
+        self.h[which] = h
+        for m_, n_ in sorted({(int(a), int(b)) for a, b, ok in zip(m, n, possible, strict=True) if ok}):
+            members = np.flatnonzero(possible & (m == m_) & (n == n_))
+            size = CHUNK_ELEMENTS // (m_ * self.batch.counts.shape[1] + n_)
+            for part in _parts(members, size):
+                runs = which[part]
+                found = np.asarray(_composed(n_, *self._lattices(runs, h[part], m_), h[part]))[:, 2 * self.for_delta :][
+                    :, :2
+                ]
+                # Padding repeats a run, which does no harm here.
+                self.bounds[runs, 0] = np.maximum(self.bounds[runs, 0], found[:, 0])
+                self.bounds[runs, 1] = np.minimum(self.bounds[runs, 1], found[:, 1])
+        return possible
+
+    def _lattices(self, runs: np.ndarray, h: np.ndarray, m: int) -> tuple[Any, ...]:
+        """The arguments of `_composed` between n and h, for `runs`."""
+        batch, rows = self.batch, self.rows[runs]
+        budget = np.log(batch.counts[rows].sum(1)) - self.plan.log_delta[runs] + plan.LOG_NEGLIGIBLE
+        budget = np.clip(budget, 1.0, -LOG_DELTA_UNKNOWN)
+        parts, at = [], 0
+        for kind, params in zip(batch.structure, batch.params, strict=True):
+            k = params[0].shape[1]
+            # One row per mechanism of each run.
+            flat = jax.tree.map(lambda p: p[rows].reshape(-1, *p.shape[2:]), params)
+            spread = [np.repeat(x, k) for x in (self.sign[runs], budget, self.plan.tilts.middle[runs], h)]
+            low, high = (x[runs, at : at + k].ravel() for x in (self.low, self.high))
+            size = CHUNK_ELEMENTS // m
+            pieces = [
+                _lattices(kind, m, *_take((flat, spread[0], low, high, *spread[1:]), part))
+                for part in _parts(np.arange(len(low)), size)
+            ]
+            joined = jax.tree.map(lambda *x, n=low.shape[0]: jnp.concatenate(x)[:n], *pieces)
+            parts.append(jax.tree.map(lambda x, k=k: x.reshape(len(runs), k, *x.shape[1:]), joined))
+            at += k
+        lattices, first = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *parts)
+        return lattices, first, batch.counts[rows], self.target[runs], _take(self.plan, runs)
+
+
+def solve(batch: Batch, target: np.ndarray, *, for_delta: bool, symmetric: bool, accuracy: float) -> np.ndarray:
+    """`[N, 2]` certified lower and upper bounds: of epsilon at log delta = `target`, or of log delta at epsilon =
+    `target`.
+
+    accuracy: upper - lower <= accuracy * epsilon (or <= accuracy for log delta) is aimed at; where it is out of reach
+    within
+    the largest lattice, the bounds hold all the same and are wider.
+    """
+    with _x64.x64():
+        run = _Run(batch, target, for_delta, np.array([1]) if symmetric else np.array([1, -1]), accuracy)
+        size = len(target)
+        if not np.max(run.high, initial=0.0) <= LARGEST_LOSS or not np.min(run.low, initial=0.0) >= -LARGEST_LOSS:
+            raise ValueError(
+                f"Expected one composition to have privacy losses <= {LARGEST_LOSS:g}, got {np.max(run.high):.4g}: "
+                "so little noise is out of reach of method='pld'; use 'rdp' or 'gdp'."
+            )
+        spread = np.maximum(run.plan.spread, 1e-300)
+        if for_delta:
+            wanted = accuracy / np.maximum(np.abs(run.plan.tilts.middle), 1.0 / spread)
+        else:
+            wanted = accuracy * np.maximum(run.plan.epsilon, 1e-3 * spread)
+        wanted = wanted * np.where(run.sign < 0, COARSE, 1.0)
+        h = np.minimum(np.sqrt(2.0 * wanted / run.plan.curvature), spread / 4.0)
+        active = np.arange(len(run.rows))
+        for _ in range(ROUNDS):
+            h[active] = np.where(run.improve(active, h[active]), run.h[active], np.nan)
+            both = run.bounds.reshape(-1, size, 2)
+            lower, upper = both[..., 0].max(0), both[..., 1].max(0)
+            aim = accuracy if for_delta else accuracy * np.maximum(upper, 0.0)
+            with np.errstate(invalid="ignore"):
+                # A direction matters as long as its upper bound is above what is already known to be spent.
+                excess = run.bounds[:, 1] - lower[run.rows]
+                open_ = (
+                    ~(excess <= np.broadcast_to(aim, (size,))[run.rows])
+                    & np.isfinite(h)
+                    & (run.bounds[:, 1] > lower[run.rows])
+                )
+            active = np.flatnonzero(open_)
+            if not len(active):
+                break
+            own = run.bounds[active, 1] - run.bounds[active, 0]
+            with np.errstate(invalid="ignore", divide="ignore"):
+                ratio = np.sqrt(0.7 * np.broadcast_to(aim, (size,))[run.rows[active]] / own)
+            h[active] *= np.clip(np.nan_to_num(ratio, nan=0.25), 0.1, 0.6)
+    return np.stack([lower, np.maximum(upper, lower)], 1)

@@ -1,0 +1,231 @@
+"""Privacy-loss distributions: the interval holds the truth, and is narrow."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import pytest
+from scipy import integrate, interpolate, optimize, stats
+
+from fljax import accounting
+from fljax.accounting import events, pld
+from fljax.accounting.pld import cells
+from fljax.errors import UnsupportedEventError
+
+
+def claim(mechanism, relation="ADD_OR_REMOVE_ONE"):
+    return accounting.PrivacyEvent(mechanism=mechanism, privacy_unit="client", neighboring_relation=relation)
+
+
+# sampling_prob, noise, steps, delta, epsilon: dp-accounting 0.6.0 with grids of 1e-5 (row 1) and 1e-4, whose error is
+# positive and below 5e-5 here but for case B (discretisation 4.8e-4); PRV accountant brackets.
+GOLDEN = [
+    (0.01, 1.0, 10000, 1e-5, 6.18771, (6.17739, 6.19804)),
+    (256 / 60000, 1.1, 14062, 1e-5, 2.38160, (2.37146, 2.39174)),
+    (4096 / 50000, 3.0, 2000, 1e-5, 5.77427, (5.76397, 5.78457)),
+    (1e-3, 0.8, 5000, 1e-6, 0.73363, (0.72, 0.75)),
+    (100 / 342477, 0.6, 1500, 1e-6, 0.92633, (0.91, 0.94)),
+    (0.005, 0.8, 1000, 1e-6, 2.00411, (1.99392, 2.01430)),
+    (0.001, 0.7, 100000, 1e-6, 4.135254, (4.125049, 4.145459)),  # case B
+    (0.1, 2.0, 1000, 1e-5, 8.279291, (8.268880, 8.289703)),  # case C
+]
+
+
+def test_epsilon_meets_the_golden_values_to_four_decimals():
+    q, noise, steps, delta, expected, bracket = (np.array(x) for x in zip(*GOLDEN, strict=True))
+    lower, upper = pld.poisson_gaussian_interval(noise, q, steps, delta=delta, accuracy=5e-5)
+    assert np.all(upper - lower <= 5e-5 * upper)
+    assert np.all((bracket[:, 0] <= lower) & (upper <= bracket[:, 1]))
+    # The fourth decimal of the table carries their discretisation, up to 5e-5.
+    assert np.all(lower <= expected + 5e-5) and np.all(np.abs(upper - expected) <= 1.5e-4 + 5e-5 * upper)
+
+
+def test_the_default_width_is_a_thousandth():
+    q, noise, steps, delta, expected, _ = (np.array(x) for x in zip(*GOLDEN, strict=True))
+    lower, upper = pld.poisson_gaussian_interval(noise, q, steps, delta=delta)
+    assert np.all(upper - lower <= 1e-3 * upper)
+    assert np.all((lower <= expected + 5e-5) & (expected - 1.5e-4 <= upper))
+
+
+def gaussian_delta(mu, log_ratio):
+    """Exact delta of one Gaussian mechanism, and 1 - e^log_ratio below -inf's reach."""
+    return stats.norm.sf(log_ratio / mu - mu / 2) - np.exp(log_ratio) * stats.norm.sf(log_ratio / mu + mu / 2)
+
+
+def one_step_delta(q, noise, epsilon, remove):
+    """Exact hockey-stick divergence at any real epsilon of a Poisson-sampled Gaussian."""
+    tau = math.expm1(epsilon if remove else -epsilon) / q + 1
+    if remove:
+        return q * gaussian_delta(1 / noise, math.log(tau)) if tau > 0 else -math.expm1(epsilon)
+    # (Q - e^eps P)_+ : Q > e^eps P where the ratio is below e^-eps; by P's and Q's masses below the cut.
+    if tau <= 0:
+        return 0.0
+    cut = noise * math.log(tau) + 1 / (2 * noise)
+    p_below = (1 - q) * stats.norm.cdf(cut) + q * stats.norm.cdf(cut - 1 / noise)
+    return stats.norm.cdf(cut) - math.exp(epsilon) * p_below
+
+
+def composed_delta(q, noise, epsilon, steps, remove):
+    """By quadrature over the output of the first step; for three steps over a spline through the values of two."""
+    inner = functools.partial(one_step_delta, q, noise, remove=remove)
+    if steps == 1:
+        return inner(epsilon)
+    if steps == 3:
+        grid = np.linspace(epsilon - 8, epsilon + 3, 221)
+        inner = interpolate.CubicSpline(grid, [composed_delta(q, noise, e, 2, remove) for e in grid])
+
+    def integrand(z):
+        ratio = (1 - q) + q * math.exp(z / noise - 0.5 / noise**2)
+        density = stats.norm.pdf(z) * (ratio if remove else 1.0)
+        loss = math.log(ratio) * (1 if remove else -1)
+        return density * inner(epsilon - loss)
+
+    top = 9 + 1 / noise if remove else 9
+    return integrate.quad(integrand, -9, top, epsabs=1e-12, epsrel=1e-9, limit=200, points=[0, 1 / noise])[0]
+
+
+@pytest.mark.parametrize(
+    ("q", "noise", "epsilon", "steps"),
+    [
+        (0.2, 1.0, 0.7, 1),
+        (0.01, 0.5, 1.5, 1),
+        (0.5, 0.8, 2.0, 2),
+        (0.1, 1.0, 0.3, 2),
+        (0.3, 2.0, 0.05, 2),
+        (0.3, 1.0, 1.0, 3),
+    ],
+)
+def test_delta_holds_the_integral_for_few_compositions(q, noise, epsilon, steps):
+    truth = max(composed_delta(q, noise, epsilon, steps, remove) for remove in (True, False))
+    tolerance = 1e-8 if steps < 3 else 1e-5  # of the quadrature, see composed_delta
+    lower, upper = pld.poisson_gaussian_interval(noise, q, steps, epsilon=epsilon)
+    assert lower * (1 - tolerance) <= truth <= upper * (1 + tolerance)
+    assert upper - lower <= 2e-3 * upper
+
+
+def test_epsilon_of_one_composition_is_the_root_of_its_closed_form():
+    q, noise, delta = 0.05, 0.7, 1e-6
+    roots = [
+        optimize.brentq(lambda e, r=remove: one_step_delta(q, noise, e, r) - delta, 0, 10, xtol=1e-12)
+        for remove in (True, False)
+    ]
+    lower, upper = pld.poisson_gaussian_interval(noise, q, 1, delta=delta, accuracy=1e-5)
+    assert lower <= max(roots) + 1e-10 and max(roots) - 1e-10 <= upper
+    assert upper - lower <= 1e-5 * upper
+
+
+@pytest.mark.parametrize("delta", [1e-1, 1e-5, 1e-12, 1e-100])
+def test_gaussian_compositions_hold_the_exact_value_at_any_delta(delta):
+    # Through the FFT, not through the exact formula that `interval` would use.
+    from fljax.accounting.pld import solve, tree
+
+    batch = tree.batch({tree.mixture((1.0,), (0.1,)): 300, tree.mixture((1.0,), (0.4,)): 7})
+    mu = math.sqrt(300 * 0.1**2 + 7 * 0.4**2)
+    exact = float(accounting.gaussian.mu_to_epsilon(mu, delta))
+    lower, upper = solve.solve(batch, np.array([math.log(delta)]), for_delta=False, symmetric=True, accuracy=1e-4)[0]
+    assert lower <= exact * (1 + 1e-12) and exact * (1 - 1e-12) <= upper
+    assert upper - lower <= (1e-4 if delta > 1e-50 else 0.1) * upper
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.5, 0.99])
+def test_laplace_holds_its_closed_form(epsilon):
+    lower, upper = pld.interval(claim(events.Laplace(1.0)), epsilon=epsilon)
+    truth = -math.expm1((epsilon - 1) / 2)
+    assert lower <= truth * (1 + 1e-12) and truth <= upper * (1 + 1e-12)
+    assert upper - lower <= 1e-3 * upper
+
+
+@pytest.mark.parametrize(("stddev", "sensitivity", "steps"), [(1.0, 1, 1), (3.0, 2, 1), (2.0, 1, 2)])
+def test_discrete_gaussian_holds_the_sum_over_integers(stddev, sensitivity, steps):
+    x = np.arange(-60, 61)
+    mass = np.exp(-0.5 * (x / stddev) ** 2)
+    mass /= mass.sum()
+    loss = sensitivity * (2 * x + sensitivity) / (2 * stddev**2)
+    total, weight = loss, mass
+    for _ in range(steps - 1):
+        total, weight = np.add.outer(total, loss).ravel(), np.multiply.outer(weight, mass).ravel()
+    for epsilon in (0.1, 1.0):
+        truth = np.sum(weight * np.maximum(-np.expm1(epsilon - total), 0.0))
+        event = claim(events.SelfComposed(events.DiscreteGaussian(stddev, sensitivity), steps))
+        lower, upper = pld.interval(event, epsilon=epsilon)
+        assert lower <= truth * (1 + 1e-9) and truth <= upper * (1 + 1e-9)
+        assert upper - lower <= 1e-3 * upper
+
+
+def test_extremes_give_honest_intervals():
+    cases = [
+        (0.3, 0.01, 1, 1e-12),
+        (0.3, 0.9, 1000, 1e-12),
+        (1.0, 1e-6, 1, 1e-5),
+        (50.0, 0.5, 1, 0.9),
+        (20.0, 0.001, 10**6, 1e-12),
+    ]
+    for noise, q, steps, delta in cases:
+        lower, upper = pld.poisson_gaussian_interval(noise, q, steps, delta=delta)
+        assert 0 <= lower <= upper < math.inf
+        assert upper - lower <= 1e-3 * upper
+        rdp = accounting.epsilon(
+            claim(events.SelfComposed(events.PoissonSampled(q, events.Gaussian(noise)), steps)),
+            delta=delta,
+            method="rdp",
+        )
+        assert lower <= rdp * (1 + 1e-9)
+    assert pld.poisson_gaussian_interval(0.3, 1.0, 10**6, delta=1e-12)[1] == pytest.approx(
+        float(accounting.gaussian.mu_to_epsilon(1e3 / 0.3, 1e-12))
+    )
+
+
+def test_too_little_noise_raises_instead_of_overflowing():
+    with pytest.raises(ValueError, match="600"):
+        pld.poisson_gaussian_epsilon(0.01, 0.5, 10, 1e-5)
+
+
+def test_no_noise_and_no_participation():
+    assert pld.interval(claim(events.PoissonSampled(0.0, events.Gaussian(1.0))), delta=1e-5) == (0.0, 0.0)
+    assert pld.interval(claim(events.PoissonSampled(0.5, events.Gaussian(0.0))), delta=1e-5) == (math.inf, math.inf)
+    assert pld.interval(claim(events.NonPrivate()), epsilon=1.0) == (1.0, 1.0)
+    assert pld.interval(claim(events.Composed(())), delta=0.1) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "relation"),
+    [
+        (events.PoissonSampled(0.1, events.Gaussian(1.0)), "REPLACE_ONE"),
+        (events.MixtureOfGaussians(1.0, (0.0, 1.0), (0.5, 0.5)), "REPLACE_ONE"),
+        (events.PoissonSampled(0.1, events.Laplace(1.0)), "ADD_OR_REMOVE_ONE"),
+        (events.SampledWithoutReplacement(10, 2, events.Gaussian(1.0)), "REPLACE_ONE"),
+        (events.ZCdp(0.1), "ADD_OR_REMOVE_ONE"),
+        (events.Composed((events.Gaussian(1.0), events.EpsilonDelta(1.0))), "ADD_OR_REMOVE_ONE"),
+    ],
+)
+def test_events_without_a_distribution_raise(mechanism, relation):
+    with pytest.raises(UnsupportedEventError):
+        pld.interval(claim(mechanism, relation), delta=1e-5)
+
+
+def test_the_normal_tail_is_as_accurate_as_the_error_bounds_say():
+    z = np.concatenate([np.linspace(0, 2, 101), np.linspace(2, 37, 101)])
+    with accounting.x64():
+        tail, bound = (np.asarray(x) for x in cells._tail(jnp.asarray(z), 0.0))
+    mpmath.mp.dps = 40
+    truth = [mpmath.erfc(mpmath.mpf(float(x)) / mpmath.sqrt(2)) / 2 for x in z]
+    errors = [abs(mpmath.mpf(float(t)) - e) for t, e in zip(tail, truth, strict=True)]
+    assert all(error <= limit for error, limit in zip(errors, bound, strict=True))
+
+
+def test_heterogeneous_composition_equals_repeated_composition():
+    part = events.PoissonSampled(0.02, events.Gaussian(1.0))
+    almost = events.PoissonSampled(0.02 * (1 + 1e-12), events.Gaussian(1.0))
+    apart = claim(events.Composed((events.SelfComposed(part, 70), events.SelfComposed(almost, 30))))
+    together = claim(events.SelfComposed(part, 100))
+    one, other = (pld.interval(e, delta=1e-5) for e in (apart, together))
+    assert max(one[0], other[0]) <= min(one[1], other[1])
+
+
+def test_global_flags_stay():
+    before = jax.config.jax_enable_x64
+    pld.poisson_gaussian_epsilon(1.0, 0.2, 1, 1e-5)
+    assert jax.config.jax_enable_x64 == before
