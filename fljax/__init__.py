@@ -16,14 +16,17 @@ _WHERE = {
     "clipped_grad": "fljax.local.item",
     "gaussian_privatizer": "fljax.upload.gaussian",
 }
+_ROOMS = ("accounting", "data", "local", "models", "schemes", "server", "simulation", "upload")
 
 
 def __getattr__(name: str) -> Any:
     # On first use: importing JAX takes seconds, and `fljax --help` imports this package.
+    if name in _ROOMS:
+        return importlib.import_module(f"fljax.{name}")
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_WHERE[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted([*globals(), *__all__, *_ROOMS])

@@ -13,6 +13,7 @@ import pytest
 
 from fljax import accounting, cli, schemes
 from fljax.accounting import events
+from fljax.accounting.words import rounded_up
 from fljax.cli import _args
 from fljax.data import builtin
 from fljax.simulation import folder, progress
@@ -73,7 +74,7 @@ def test_account_prints_what_the_accountants_say(capsys, compiled_once):
     event = events.PrivacyEvent(
         mechanism=one, privacy_unit="example", neighboring_relation=events.NeighboringRelation.ADD_OR_REMOVE_ONE
     )
-    assert code == 0 and f"{accounting.epsilon(event.repeat(1000), delta=1e-5):.6g}" in out
+    assert code == 0 and rounded_up(accounting.epsilon(event.repeat(1000), delta=1e-5, method="rdp")) in out
     for word in ("Assumed", "1000 steps", "chance 0.01", "ADD_OR_REMOVE_ONE", "delta = 1e-05"):
         assert word in out
 

@@ -1,5 +1,7 @@
 """A privacy claim in words, and as rows of a table."""
 
+import decimal
+import math
 from collections.abc import Sequence
 
 from fljax import _validate
@@ -23,6 +25,19 @@ NOT_COVERED = (
     "attacks on floating-point noise: the proof is about real-valued noise, which is drawn in float32",
     "whoever sees individual uploads, where the noise is added after their sum",
 )
+
+
+def rounded_up(value: float, digits: int = 6) -> str:
+    """`value` with so many significant digits, never less than it is: printing must not make a claim stronger."""
+    if not math.isfinite(value) or value == 0:
+        return f"{value:g}"
+    number = decimal.Decimal(value)
+    step = decimal.Decimal(1).scaleb(number.adjusted() - digits + 1)
+    return (
+        f"{number.quantize(step, rounding=decimal.ROUND_CEILING):f}"
+        if 1e-4 <= abs(value) < 1e9
+        else (f"{number.quantize(step, rounding=decimal.ROUND_CEILING):.{digits - 1}e}")
+    )
 
 
 def describe(mechanism: events.Mechanism) -> str:

@@ -63,6 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    except (ValueError, OSError, ImportError) as error:
+    except (ValueError, ArithmeticError, OSError, ImportError) as error:
         print(f"fljax: error: {_one_line(error)}", file=sys.stderr)
+        return 2
+    except RuntimeError as error:  # the device: out of memory, say; checkpoints already written are whole
+        print(f"fljax: error: {type(error).__name__}: {_one_line(error)[:500]}", file=sys.stderr)
         return 2

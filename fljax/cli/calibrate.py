@@ -8,6 +8,7 @@ from typing import Literal
 from rich.table import Table
 
 from fljax import _validate, accounting
+from fljax.accounting.words import rounded_up
 from fljax.cli import _args, _sampled_gaussian
 from fljax.errors import UnsupportedEventError
 
@@ -59,7 +60,7 @@ def main(args: Sequence[str]) -> int:
         except UnsupportedEventError as reason:
             table.add_row(method, "", str(reason))
             continue
-        table.add_row(method, f"{noise_multiplier:.6f}", f"{reached:.6f}")
+        table.add_row(method, rounded_up(noise_multiplier), rounded_up(reached))
     _sampled_gaussian.console().print(table)
     print(_sampled_gaussian.assumptions(*rest, options.delta))
     return 0

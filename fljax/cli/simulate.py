@@ -10,6 +10,7 @@ import tyro
 from rich.console import Console
 
 from fljax import schemes
+from fljax.accounting.words import rounded_up
 from fljax.cli import _args
 from fljax.simulation import config as config_lib
 from fljax.simulation import folder, progress
@@ -53,6 +54,8 @@ def parse(args: Sequence[str]) -> tuple[Config, pathlib.Path | None]:
     name = _flag(args, "--scheme")
     if name is not None:
         before = sections.get("scheme", {})
+        if not isinstance(before, dict):
+            config_lib.from_sections(sections)  # says what is wrong
         if name != before.get("scheme", config_lib.DEFAULT_SCHEME):
             before = {}  # settings of another scheme do not carry over
         sections = {**sections, "scheme": {**before, "scheme": name}}
@@ -78,7 +81,7 @@ def _summary(outcome: Any, report: pathlib.Path) -> str:
     if "baseline_test_accuracy" in last:
         lines.append(f"                   non-private  {last['baseline_test_accuracy']:.1%}")
     lines += [
-        f"privacy            epsilon {epsilon} at delta {plan.delta:.3g}, "
+        f"privacy            epsilon {epsilon} at delta {rounded_up(plan.delta, 3)}, "
         f"unit {plan.event.privacy_unit}, {plan.num_units} units, {plan.accountant} accountant",
         f"report             {report}",
     ]
@@ -89,7 +92,7 @@ def main(args: Sequence[str]) -> int:
     """Runs or resumes a simulation and prints how it ended."""
     logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax reports to it what is raised here as one line anyway
     resume = _flag(args, "--resume")
-    if resume is not None and len(args) > (1 if args[0].startswith("--resume=") else 2):
+    if resume is not None and list(args) not in (["--resume", resume], [f"--resume={resume}"]):
         raise ValueError("Expected --resume to be the only flag, got others: a run goes on as it was configured.")
     config = None
     if resume is not None:
@@ -101,13 +104,14 @@ def main(args: Sequence[str]) -> int:
             return 0
         stem = f"{config.data.dataset}-{config.scheme}"
         run_dir = folder.next_free(pathlib.Path("runs"), stem) if named is None else named
-    # Everything heavy comes after the flags have been found good.
+        folder.begin(run_dir, config_lib.to_toml(config))
+    # Everything heavy comes after the flags have been found good and the run can be resumed.
     from fljax.simulation import report, run
 
     observer = progress.observer(Console())
     print(f"run folder {run_dir}", flush=True)
     try:
-        outcome = run.resume(run_dir, observer) if config is None else run.start(config, run_dir, observer)
+        outcome = run.resume(run_dir, observer) if config is None else run.begun(config, run_dir, observer)
     except run.Interrupted as stopped:
         raise run.Interrupted(f"{stopped}; to go on: fljax simulate --resume {run_dir}") from None
     print(_summary(outcome, report.write(outcome)))

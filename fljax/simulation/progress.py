@@ -8,6 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Column
 from rich.text import Text
 
+from fljax.accounting.words import rounded_up
 from fljax.simulation.spending import Plan
 
 
@@ -76,7 +77,7 @@ class Lines:
         """Says what is about to run."""
         self._total, self._last, self._since = plan.num_rounds, rounds_done, time.monotonic()
         budget = "no budget" if plan.target_epsilon is None else f"budget epsilon {plan.target_epsilon:g}"
-        print(f"rounds {rounds_done} to {plan.num_rounds}, {budget}, delta {plan.delta:.3g}", flush=True)
+        print(f"rounds {rounds_done} to {plan.num_rounds}, {budget}, delta {rounded_up(plan.delta, 3)}", flush=True)
 
     def round(self, record: dict[str, Any]) -> None:
         """Prints a line where the record holds an evaluation."""

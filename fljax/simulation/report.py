@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fljax.accounting import words
 from fljax.simulation import config as config_lib
 from fljax.simulation import figures, folder, spending
 from fljax.simulation.run import Outcome
@@ -53,7 +54,7 @@ def _cards(outcome: Outcome) -> str:
     budget = "" if plan.target_epsilon is None else f" of {plan.target_epsilon:g}"
     cards += [
         _card(spending.shown_epsilon(plan.epsilons[outcome.rounds]), "epsilon spent" + budget, "main"),
-        _card(f"{plan.delta:.2e}", f"delta; 1 / {plan.num_units} is {1 / plan.num_units:.2e}"),
+        _card(words.rounded_up(plan.delta, 3), f"delta; 1 / {plan.num_units} is {1 / plan.num_units:.2e}"),
         _card(str(plan.num_units), f"protected units: {plan.event.privacy_unit}s"),
         _card(str(outcome.rounds), "rounds"),
     ]
@@ -93,12 +94,13 @@ def _predictions(outcome: Outcome) -> str:
     test = outcome.task.dataset.test
     logits = jax.jit(jax.vmap(outcome.task.model.apply, (None, 0)))(outcome.params, test["x"])
     predicted = np.asarray(logits.argmax(-1))
-    wrong = np.flatnonzero(predicted != test["y"])[:_MISTAKES]
-    chosen = np.concatenate([np.setdiff1d(np.arange(len(predicted)), wrong)[:_EXAMPLES], wrong])
-    picture = figures.predictions(test["x"][chosen], test["y"][chosen], predicted[chosen])
-    note = (
-        f"The first {len(chosen) - len(wrong)} held-out examples, then {len(wrong)} which the private model gets wrong."
+    right, wrong = (
+        np.flatnonzero(predicted == test["y"])[:_EXAMPLES],
+        np.flatnonzero(predicted != test["y"])[:_MISTAKES],
     )
+    chosen = np.concatenate([right, wrong])
+    picture = figures.predictions(test["x"][chosen], test["y"][chosen], predicted[chosen])
+    note = f"{len(right)} held-out examples that the private model gets right, then {len(wrong)} that it gets wrong."
     return _section("What the private model says", picture, note)
 
 

@@ -131,8 +131,8 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
     )
     guarantee = (
         f"The sequence of models after each of the {rounds} rounds is (epsilon, delta) = ({shown_epsilon(epsilon)}, "
-        f'{plan.delta:.3g}) differentially private for the unit "{unit}" ({own}), where neighbouring populations '
-        f"differ by {relation} ({plan.event.neighboring_relation}). Epsilon is an upper bound computed by the "
+        f'{words.rounded_up(plan.delta, 3)}) differentially private for the unit "{unit}" ({own}), where neighbouring '
+        f"populations differ by {relation} ({plan.event.neighboring_relation}). Epsilon is an upper bound computed by the "
         f"{plan.accountant.upper()} accountant from what each round did: {words.describe(plan.event.mechanism)}. "
         f"The number of {unit}s ({plan.num_units}) and every number in the configuration except the seed are public."
     )
@@ -147,7 +147,8 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
         else "Each silo adds its own noise; it sees its own data and is trusted with them. The server need not be.",
         "The analysis is of real-valued Gaussian noise; the noise is drawn and added in float32.",
         "Randomness comes from JAX's threefry generator and the seed in config.toml: whoever knows the seed can "
-        "remove the noise. It is not a cryptographic source.",
+        "remove the noise, the default seed is public, and any seed (below 2**32) can be found by trying them all. It "
+        "is not a cryptographic source: release a model only from a run whose generator and seed withstand a search.",
     ]
     if unit == "subject":
         not_covered.insert(

@@ -232,3 +232,16 @@ def test_a_foreign_config_in_the_folder_is_refused(finished, tmp_path):
 
 def test_a_diverged_loss_is_written_as_a_word():
     assert spending.number(jnp.float32(jnp.nan)) == "nan" and spending.number(np.float32(1.5)) == 1.5
+
+
+def test_a_stop_right_after_a_lost_start_can_be_resumed(tmp_path):
+    """A crash before the first checkpoint, then a resume that is stopped before its first round, then another."""
+    from fljax.simulation import folder
+
+    (tmp_path / folder.METRICS).write_bytes(b'{"round": 1}\n')
+    metrics = folder.Metrics(tmp_path, 0)
+    assert metrics.length == 0
+    metrics.append("{}")
+    assert metrics.length == 3
+    metrics.close()
+    assert (tmp_path / folder.METRICS).read_bytes() == b"{}\n"

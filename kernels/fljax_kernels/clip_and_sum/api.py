@@ -66,7 +66,7 @@ def clip_and_sum(
         if np.shape(segment_ids) != (num_rows,) or not jnp.issubdtype(jnp.result_type(segment_ids), jnp.integer):
             shown = f"{jnp.result_type(segment_ids)} of shape {np.shape(segment_ids)}"
             raise ValueError(f"Expected segment_ids to be integers of shape ({num_rows},), got {shown}.")
-        if not num_segments >= 1:
+        if num_segments is None or not num_segments >= 1:
             raise ValueError(f"Expected num_segments >= 1, got num_segments={num_segments!r}.")
         # An id type with fewer values than there are segments would name two segments at once.
         segment_ids = jnp.asarray(segment_ids).astype(jnp.int32)
