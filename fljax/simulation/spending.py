@@ -132,8 +132,8 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
     guarantee = (
         f"The sequence of models after each of the {rounds} rounds is (epsilon, delta) = ({shown_epsilon(epsilon)}, "
         f'{words.rounded_up(plan.delta, 3)}) differentially private for the unit "{unit}" ({own}), where neighbouring '
-        f"populations differ by {relation} ({plan.event.neighboring_relation}). Epsilon is an upper bound computed by the "
-        f"{plan.accountant.upper()} accountant from what each round did: {words.describe(plan.event.mechanism)}. "
+        f"populations differ by {relation} ({plan.event.neighboring_relation}). Epsilon is an upper bound computed by "
+        f"the {plan.accountant.upper()} accountant from what each round did: {words.describe(plan.event.mechanism)}. "
         f"The number of {unit}s ({plan.num_units}) and every number in the configuration except the seed are public."
     )
     not_covered = [
