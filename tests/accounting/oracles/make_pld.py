@@ -3,7 +3,7 @@
 python tests/accounting/oracles/make_pld.py      (some minutes; needs dp-accounting)
 
 A fixed random grid, then the corners. Each row: noise_multiplier, sampling_prob, steps, delta, epsilon. The
-peer's epsilon is an upper bound (grid error and truncation both count upward), so a certified lower bound may never exceed it.
+peer's epsilon is an upper bound (grid error and truncation both count upward): no certified lower bound may exceed it.
 """
 
 import json
