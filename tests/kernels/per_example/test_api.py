@@ -10,12 +10,10 @@ from fljax_kernels import per_example_grads
 B = 5
 OPTIONS = {
     "auto": {},
-    "vmap": {"method": "vmap"},
     "taps": {"method": "taps"},
     "two_pass": {"method": "two_pass"},
     "taps2": {"method": "taps", "microbatch_size": 2},
     "microbatch2": {"method": "microbatch", "microbatch_size": 2},
-    "microbatch5": {"method": "microbatch", "microbatch_size": 5},
     "microbatch64": {"method": "microbatch", "microbatch_size": 64},
 }
 

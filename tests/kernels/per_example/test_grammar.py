@@ -65,7 +65,7 @@ LAYERS = [dense, shared_dense, scale, norm, attention, convolution, recurrence, 
 SHAPES = {"w": (WIDTH, WIDTH), "u": (WIDTH, WIDTH), "v": (WIDTH,), "k": (3, WIDTH, WIDTH), "s": (2, WIDTH, WIDTH)}
 
 
-@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(st.tuples(st.integers(0, len(LAYERS) - 1), st.integers(0, 1)), min_size=1, max_size=4),
     st.integers(0, 2**16),

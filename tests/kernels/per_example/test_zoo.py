@@ -9,4 +9,5 @@ from tests.kernels.per_example._exact import check
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_taps_agree_with_float64(case):
     params, batch = case.make(3)
-    check(case.loss, params, batch, method="taps")
+    large = ("gram", "materialize") if "transformer" in case.name else ()
+    check(case.loss, params, batch, leave_out=large, method="taps")
