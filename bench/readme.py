@@ -1,0 +1,106 @@
+"""The README's tables of measured numbers, made from the committed JSON: `python -m bench.readme` rewrites them in place."""
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from bench import _harness
+
+
+def _rows(name: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    found = json.loads((_harness.RESULTS / f"{name}-cpu.json").read_text())
+    return found["rows"], found["environment"]
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def demo() -> str:
+    """What the main job reaches, seed by seed."""
+    rows, where = _rows("demo")
+    body = [
+        [
+            str(row["seed"]),
+            f"{row['accuracy']:.1%}",
+            f"{row['accuracy_non_private']:.1%}",
+            f"{row['epsilon']:.3f}",
+            f"{row['delta']:.5f}",
+            f"{row['wall_s']:.0f} s",
+        ]
+        for row in rows
+    ]
+    head = ["seed", "accuracy, private", "accuracy, non-private", "epsilon", "delta", f"wall, {where['cores']} cores"]
+    return _table(head, body)
+
+
+def round_() -> str:
+    """Clients a second."""
+    rows, _ = _rows("round")
+    body = [
+        [
+            row["peer"],
+            f"{row['clients_per_s']:.0f}",
+            f"{row['speed_to_plain_scan']:.2f}x",
+            "" if row.get("temp_mib") is None else f"{row['temp_mib']:.1f} MiB",
+        ]
+        for row in rows
+        if row.get("clients_per_s")
+    ]
+    return _table(["1,000 clients, one round", "clients/s", "against plain scan", "XLA temporary memory"], body)
+
+
+def accounting() -> str:
+    """Speed of the accountants."""
+    rows, _ = _rows("accounting")
+    names = {
+        "sweep_1000": "1,000 configurations, at its own orders",
+        "one": "one epsilon",
+        "calibrate": "noise for one epsilon",
+        "calibrate_grid_1000": "noise for 1,000 targets in one program",
+        "ledger_round": "epsilon after one more round",
+    }
+    body = [[names[row["case"]], f"{row['speedup']:.0f}x"] for row in rows if row.get("speedup")]
+    return _table(["Renyi accounting", "against dp-accounting 0.6.0"], body)
+
+
+def per_example() -> str:
+    """Private over non-private gradient."""
+    rows, _ = _rows("per_example")
+    body = [
+        [row["workload"], row["peer"], f"{row['ratio']:.2f}", f"{row['median_ms']:.1f} ms"]
+        for row in rows
+        if row.get("ratio") is not None
+    ]
+    return _table(["workload", "form", "time over non-private", "median"], body)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "demo": demo,
+    "round": round_,
+    "accounting": accounting,
+    "per_example": per_example,
+}
+
+
+def tables() -> dict[str, str]:
+    """The tables whose JSON is committed."""
+    return {name: make() for name, make in TABLES.items() if (_harness.RESULTS / f"{name}-cpu.json").exists()}
+
+
+def main() -> int:
+    """Rewrites what stands between the markers in README.md."""
+    path = _harness.ROOT / "README.md"
+    text = path.read_text()
+    for name, table in tables().items():
+        block = f"<!-- {name} -->\n{table}\n<!-- end -->"
+        text = re.sub(rf"<!-- {name} -->\n.*?<!-- end -->", lambda _, block=block: block, text, flags=re.DOTALL)
+    path.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
