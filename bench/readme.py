@@ -1,4 +1,4 @@
-"""The README's tables of measured numbers, made from the committed JSON: `python -m bench.readme` rewrites them in place."""
+"""The README tables of measured numbers, from the committed JSON: `python -m bench.readme` rewrites them in place."""
 
 import json
 import re
