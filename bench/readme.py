@@ -1,6 +1,7 @@
 """The README tables of measured numbers, from the committed JSON: `python -m bench.readme` rewrites them in place."""
 
 import json
+import math
 import re
 import sys
 from collections.abc import Callable
@@ -28,7 +29,7 @@ def demo() -> str:
             f"{row['accuracy']:.1%}",
             f"{row['accuracy_non_private']:.1%}",
             f"{row['epsilon']:.3f}",
-            f"{row['delta']:.5f}",
+            f"{math.ceil(row['delta'] * 1e5) / 1e5:.5f}",
             f"{row['wall_s']:.0f} s",
         ]
         for row in rows
@@ -67,22 +68,10 @@ def accounting() -> str:
     return _table(["Renyi accounting", "against dp-accounting 0.6.0"], body)
 
 
-def per_example() -> str:
-    """Private over non-private gradient."""
-    rows, _ = _rows("per_example")
-    body = [
-        [row["workload"], row["peer"], f"{row['ratio']:.2f}", f"{row['median_ms']:.1f} ms"]
-        for row in rows
-        if row.get("ratio") is not None
-    ]
-    return _table(["workload", "form", "time over non-private", "median"], body)
-
-
 TABLES: dict[str, Callable[[], str]] = {
     "demo": demo,
     "round": round_,
     "accounting": accounting,
-    "per_example": per_example,
 }
 
 

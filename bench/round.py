@@ -124,6 +124,9 @@ def ours(task: Task, noise: float, chunk_size: int | None) -> _harness.Step:
         noise_multiplier=noise,
         local_learning_rate=LEARNING_RATE,
         local_batch_size=BATCH_SIZE,
+        num_local_epochs=1,
+        server_learning_rate=1.0,
+        server_momentum=0.0,
     )
     algorithm = dp_fedavg.make(config, task.loss, num_units=task.num_clients, chunk_size=chunk_size)
 

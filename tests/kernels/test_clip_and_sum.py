@@ -178,7 +178,7 @@ def test_rows_sharded_over_devices_give_the_same_sum(implementation, key):
         ({"rows": (jnp.ones((2, 3)), jnp.ones(3))}, "one leading axis C, got sizes"),
         ({"mask": jnp.ones(3, bool)}, "mask of shape"),
         ({"num_segments": 2}, "together"),
-        ({"segment_ids": jnp.zeros(3, jnp.int32), "num_segments": 2}, "segment_ids of shape"),
+        ({"segment_ids": jnp.zeros(3, jnp.int32), "num_segments": 2}, "segment_ids to be integers of shape"),
         ({"implementation": "magic"}, "implementation to be one of"),
     ],
 )

@@ -1,0 +1,62 @@
+"""The README is a promise: its snippets run, its commands parse, its numbers stand in committed JSON."""
+
+import json
+import pathlib
+import re
+
+import pytest
+
+from bench import readme
+from fljax import cli
+
+ROOT = pathlib.Path(__file__).parents[1]
+TEXT = (ROOT / "README.md").read_text()
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", TEXT, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("code", blocks("python"), ids=lambda code: code.split("\n")[0])
+def test_a_python_snippet_prints_what_the_readme_shows(code, capsys):
+    exec(compile(code, "README.md", "exec"), {})
+    printed = capsys.readouterr().out
+    shown = blocks("text")[blocks("python").index(code)]
+    numbers = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
+    assert re.sub(numbers, "#", printed) == re.sub(numbers, "#", shown)
+    # Another processor may round a training run differently; the third digit of an accuracy may move.
+    for ours, theirs in zip(re.findall(numbers, printed), re.findall(numbers, shown), strict=True):
+        assert float(ours) == pytest.approx(float(theirs), rel=0.03)
+
+
+QUICK = ("fljax account", "fljax calibrate", "fljax schemes")
+
+
+@pytest.mark.parametrize("command", [c for block in blocks("bash") for c in block.splitlines() if c.startswith(QUICK)])
+def test_a_quick_command_of_the_readme_works(command, tmp_path, capsys):
+    argv = command.split("#")[0].split()[1:]
+    if argv[0] != "schemes":
+        argv += ["--cache-dir", str(tmp_path)]
+    assert cli.main(argv) == 0
+    assert capsys.readouterr().out
+
+
+def test_the_commands_for_set_up_are_targets_of_the_makefile():
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    named = set(re.findall(r"^make (\w+)", TEXT, flags=re.MULTILINE))
+    assert {"demo", "test"} <= named <= targets
+
+
+def test_every_measured_number_comes_from_committed_json():
+    for name, table in readme.tables().items():
+        marked = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- end -->", TEXT, flags=re.DOTALL)
+        assert marked is not None, f"README.md lacks the table {name}"
+        assert marked.group(1) == table, f"README.md is older than bench/results: python -m bench.readme {name}"
+
+
+def test_the_demo_met_its_promise_in_the_committed_runs():
+    for row in json.loads((ROOT / "bench/results/demo-cpu.json").read_text())["rows"]:
+        assert row["accuracy"] >= 0.85
+        assert row["epsilon"] <= 8
+        assert row["delta"] <= 1 / row["num_units"]
+        assert row["wall_s"] < 90
