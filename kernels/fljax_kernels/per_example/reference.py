@@ -63,7 +63,12 @@ class MaterializedRows:
 
     def weighted_sums(self, weights: list[jax.Array]) -> list[jax.Array]:
         return [
-            jnp.tensordot(c.astype(wide(g.dtype)), drop_rows(g, c).astype(wide(g.dtype)), axes=1)
+            jnp.tensordot(
+                c.astype(wide(g.dtype)),
+                drop_rows(g, c).astype(wide(g.dtype)),
+                axes=1,
+                precision=jax.lax.Precision.HIGHEST,
+            )
             for c, g in zip(weights, self.rows(), strict=True)
         ]
 

@@ -53,7 +53,7 @@ class Rows:
         # The weighted cotangent is what a product beside this bias needs too. A matrix product with ones: XLA's sum
         # over the leading axis of a wide array is many times slower on a CPU.
         data = weigh_rows(self.data.astype(wide(self.data.dtype)), weights)
-        return jnp.tensordot(jnp.ones(data.shape[:1], data.dtype), data, axes=1)
+        return jnp.tensordot(jnp.ones(data.shape[:1], data.dtype), data, axes=1, precision=HIGHEST)
 
     def directional(self, vector: jax.Array) -> jax.Array:
         return jnp.matmul(flat(self.data), vector.reshape(-1).astype(wide(self.data.dtype)))
@@ -172,11 +172,14 @@ class Product:
         if self.held:
             rows, finite = self._held_rows
             damage = jnp.where(~finite & (weights != 0), jnp.nan, 0.0).sum().astype(rows.dtype)
-            return (jnp.tensordot(weights.astype(rows.dtype), rows, axes=1) + damage).reshape(self.shape)
+            return (jnp.tensordot(weights.astype(rows.dtype), rows, axes=1, precision=HIGHEST) + damage).reshape(
+                self.shape
+            )
         y = weigh_rows(self.y.astype(wide(self.y.dtype)), weights)
 
         def part(x: jax.Array) -> jax.Array:
-            return _einsum(drop_rows(x, weights), self.x_labels, y, self.y_labels, self.out)
+            # HIGHEST: rounded to fewer bits, a clipped row could pass its bound.
+            return _einsum(drop_rows(x, weights), self.x_labels, y, self.y_labels, self.out, precision=HIGHEST)
 
         parts = self._num_parts()
         if parts == 1:
