@@ -4,7 +4,7 @@ Host functions (`epsilon`, `delta`, `interval`, `spent`, `calibrate`, `statement
 functions below them (`rdp`, `gaussian`, `conversion`, `calibration`) take arrays; transform them within `x64()`.
 """
 
-from fljax.accounting import calibration, conversion, events, gaussian, mixture, pld, rdp
+from fljax.accounting import calibration, conversion, events, gaussian, mixture, pld, rdp, view
 from fljax.accounting._x64 import x64
 from fljax.accounting.accountant import METHODS, Spent, calibrate, delta, epsilon, interval, spent
 from fljax.accounting.conversion import OrderWarning
@@ -38,5 +38,6 @@ __all__ = [
     "statement",
     "table",
     "to_dp_event",
+    "view",
     "x64",
 ]

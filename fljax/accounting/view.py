@@ -1,0 +1,371 @@
+"""What an adversary learns from uploads under Gaussian noise shared by pairs of clients: exact Gaussian-DP.
+
+Client i uploads y_i = w_i + n_i + sum_j s_ij r_ij with own noise n_i ~ N(0, own_variance[i] I), one noise r_ij = r_ji ~
+N(0, pair_variance[ij] I) per edge of a graph, and opposite signs s_ij = -s_ji. The adversary pools the server and a set
+of colluding clients, whose pair noises it subtracts. What is left of the seen honest uploads has covariance
+C = diag(own) + (Laplacian of the honest graph), restricted to the seen, and moving client i's upload by at most its
+sensitivity is exactly mu_i-GDP with mu_i = sensitivity_i sqrt((C^-1)_ii): (C^-1)_ii is the resistance from i to ground
+in a network whose conductances are the variances, where unseen honest clients are soldered to ground.
+
+More seen uploads, more colluders or less noise never lower mu (Rayleigh). So the worst case over stragglers is "no
+honest straggler" and over colluders "as many as allowed"; a late upload is a seen upload.
+
+Source: Hong, Lin, Duan, "Lightweight Federated Learning with Differential Privacy and Straggler Resilience", Lemma 1;
+its Lemma 2 and Proposition 1 (`view_paper`) drop terms and are replaced by the exact value.
+"""
+
+import itertools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax import _validate
+from fljax.accounting import _star_mesh, _x64
+from fljax.errors import NoGuaranteeError
+
+_MOST_SETS = 200_000  # colluder sets that `worst_mu` tries
+_BATCH = 256
+
+
+class PairGraph(NamedTuple):
+    """Own noise of every client and pair noise along the edges of a graph; variances per coordinate.
+
+    `own_variance`: `[N]`; `edges`: `[E, 2]` integer client numbers; `pair_variance`: `[E]`.
+    """
+
+    own_variance: Any
+    edges: Any
+    pair_variance: Any
+
+
+class Assessment(NamedTuple):
+    """What one round gave away.
+
+    Attributes:
+      mu: `[N]`, exact for the realised view: 0 where the upload never left the client, NaN for colluders.
+      worst_mu: `[N]`, an upper bound for every view with the assumed number of colluders.
+      certified: False if more clients colluded than was assumed: then only `mu` holds.
+      reason: why.
+    """
+
+    mu: np.ndarray
+    worst_mu: np.ndarray
+    certified: bool
+    reason: str
+
+
+def pair_graph(edges: Any, *, num_clients: int, own_variance: Any, pair_variance: Any) -> PairGraph:
+    """A checked `PairGraph`, edges sorted with the smaller client first, edges of variance 0 left out.
+
+    Args:
+      edges: `[E, 2]` client numbers, each pair once, in either order.
+      num_clients: N >= 1.
+      own_variance: `[]` or `[N]`, >= 0.
+      pair_variance: `[]` or `[E]`, >= 0.
+
+    Raises:
+      ValueError: a shape or number out of range, a loop, a pair given twice, or a graph that is not connected.
+    """
+    _validate.positive_int(num_clients=num_clients)
+    ends = np.asarray(edges)
+    if ends.size == 0:
+        ends = np.zeros((0, 2), np.int64)
+    if ends.ndim != 2 or ends.shape[1] != 2 or not np.issubdtype(ends.dtype, np.integer):
+        raise ValueError(f"Expected edges to be integers [E, 2], got edges of {ends.dtype} {ends.shape}.")
+    if ends.size and not (ends.min() >= 0 and ends.max() < num_clients):
+        raise ValueError(f"Expected edges between clients 0..{num_clients - 1}, got {ends.min()}..{ends.max()}.")
+    own = _variances("own_variance", own_variance, num_clients)
+    pair = _variances("pair_variance", pair_variance, len(ends))
+    loops = np.flatnonzero(ends[:, 0] == ends[:, 1])
+    if loops.size:
+        raise ValueError(f"Expected edges between two clients, got edges[{loops[0]}]={ends[loops[0]].tolist()}.")
+    ends = np.sort(ends, axis=1)
+    order = np.lexsort((ends[:, 1], ends[:, 0]))
+    ends, pair = ends[order], pair[order]
+    twice = np.flatnonzero(np.all(ends[1:] == ends[:-1], axis=1))
+    if twice.size:
+        raise ValueError(f"Expected every pair once in edges, got {ends[twice[0]].tolist()} twice.")
+    ends, pair = ends[pair > 0], pair[pair > 0]
+    alone = _not_reached(ends, num_clients)
+    if alone.size:
+        raise ValueError(
+            "Expected a connected graph of pairs with pair_variance > 0, "
+            f"got no path from client 0 to client {alone[0]}."
+        )
+    return PairGraph(own, ends, pair)
+
+
+def from_matrix(own_variance: Any, pair_variance: Any) -> PairGraph:
+    """A checked `PairGraph` from `pair_variance` `[N, N]`: both ends of an edge must state the same variance.
+
+    Raises:
+      ValueError: not symmetric, a diagonal that is not zero, or as `pair_graph`.
+    """
+    matrix = np.asarray(pair_variance, np.float64)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(f"Expected pair_variance of shape [N, N], got shape {matrix.shape}.")
+    uneven = np.argwhere(~(matrix == matrix.T))
+    if uneven.size:
+        i, j = uneven[0]
+        raise ValueError(
+            f"Expected equal variances at both ends of an edge, got pair_variance[{i}, {j}]={matrix[i, j]} "
+            f"and pair_variance[{j}, {i}]={matrix[j, i]}."
+        )
+    if np.any(np.diagonal(matrix) != 0):
+        raise ValueError(f"Expected a zero diagonal of pair_variance, got {np.diagonal(matrix).tolist()}.")
+    ends = np.argwhere(np.triu(matrix != 0))
+    return pair_graph(
+        ends,
+        num_clients=len(matrix),
+        own_variance=own_variance,
+        pair_variance=matrix[ends[:, 0], ends[:, 1]],
+    )
+
+
+def _variances(name: str, values: Any, size: int) -> np.ndarray:
+    values = np.asarray(values, np.float64)
+    if values.shape not in {(), (size,)}:
+        raise ValueError(f"Expected {name} of shape [] or [{size}], got shape {values.shape}.")
+    bad = values[~(np.isfinite(values) & (values >= 0))]
+    if bad.size:
+        raise ValueError(f"Expected {name} >= 0 and finite, got {name}={bad.flat[0]!r}.")
+    return np.array(np.broadcast_to(values, (size,)))
+
+
+def _not_reached(ends: np.ndarray, num_clients: int) -> np.ndarray:
+    """Clients without a path from client 0."""
+    label = np.arange(num_clients)
+    while True:  # each sweep takes the least label of the neighbours, then jumps: O(log N) sweeps on most graphs
+        before = label.copy()
+        for a, b in ((0, 1), (1, 0)):
+            np.minimum.at(label, ends[:, a], label[ends[:, b]])
+        label = label[label]
+        if np.array_equal(before, label):
+            return np.flatnonzero(label)
+
+
+def _who(value: Any, default: bool, size: int) -> jax.Array:
+    return jnp.full(size, default) if value is None else jnp.asarray(value, bool)
+
+
+def _network(graph: PairGraph, seen: Any, colluders: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """(ground, conductance, active): unit ground and no edges for clients that are not (seen and honest)."""
+    own, pair = _x64.as64(graph.own_variance), _x64.as64(graph.pair_variance)
+    size = own.shape[0]
+    low, high = jnp.asarray(graph.edges, jnp.int32).reshape(-1, 2).T
+    seen, colludes = _who(seen, True, size), _who(colluders, False, size)
+    matrix = jnp.zeros((size, size)).at[low, high].add(pair).at[high, low].add(pair)
+    matrix = jnp.where(colludes | colludes[:, None], 0.0, matrix)
+    active = seen & ~colludes
+    ground = own + jnp.where(seen, 0.0, matrix).sum(1)
+    conductance = jnp.where(active & active[:, None], matrix, 0.0)
+    return jnp.where(active, ground, 1.0), conductance, active
+
+
+@_x64.float64
+@jax.jit
+def covariance(graph: PairGraph, *, seen: Any = None, colluders: Any = None) -> jax.Array:
+    """Covariance `[N, N]`, per coordinate, of the noise the adversary cannot subtract from the seen honest uploads.
+
+    Args:
+      graph: the noise.
+      seen: `[N]` bool, whose upload the adversary holds, late or not. None: everyone's.
+      colluders: `[N]` bool. None: nobody.
+
+    Returns:
+      Rows and columns of the others are zero.
+    """
+    ground, conductance, active = _network(graph, seen, colluders)
+    return jnp.diag(jnp.where(active, ground, 0.0) + conductance.sum(1)) - conductance
+
+
+@_x64.float64
+@jax.jit
+def exact_mu(graph: PairGraph, *, seen: Any = None, colluders: Any = None, sensitivity: Any = 1.0) -> jax.Array:
+    """Exact Gaussian-DP parameter of every client towards a server that holds `seen` uploads and pools `colluders`.
+
+    Guarantee: one round of uploads is mu_i-GDP for client i, and no less; real-valued noise, drawn afresh each round;
+    the pair noises come from a pseudo-random generator, so the guarantee is computational. The dimension is irrelevant.
+
+    Args:
+      graph: the noise; not checked here, so that this can be traced.
+      seen, colluders: as in `covariance`.
+      sensitivity: `[]` or `[N]`, largest L2 move of one client's upload between neighbours, before noise.
+
+    Returns:
+      `[N]`: 0 where the upload is not seen, NaN for colluders, +inf where nothing hides the upload (a component of
+      honest, seen clients without own noise). O(N^3); all digits hold for any ratio of variances.
+    """
+    ground, conductance, active = _network(graph, seen, colluders)
+    resistance = _star_mesh.inverse_diagonal(ground, conductance)
+    mu = jnp.where(active, _x64.as64(sensitivity) * jnp.sqrt(resistance), 0.0)
+    return jnp.where(_who(colluders, False, active.size), jnp.nan, mu)
+
+
+@_x64.float64
+@jax.jit
+def certificate(graph: PairGraph, *, num_colluders: Any, sensitivity: Any = 1.0) -> jax.Array:
+    """Upper bound `[N]` on `exact_mu` of each honest client, over every view with at most `num_colluders` colluders.
+
+    Ground reached directly or through one neighbour each, less the `num_colluders` strongest of these ways. Exact for
+    the complete graph with common variances. O((N + E) log(N + E)).
+
+    Args:
+      graph: the noise; not checked here.
+      num_colluders: integer >= 0.
+      sensitivity: as in `exact_mu`.
+
+    Returns:
+      +inf where a client has no own noise and too few neighbours.
+    """
+    own, pair = _x64.as64(graph.own_variance), _x64.as64(graph.pair_variance)
+    ends = jnp.asarray(graph.edges, jnp.int32).reshape(-1, 2)
+    client = jnp.concatenate([ends[:, 0], ends[:, 1]])
+    pair = jnp.concatenate([pair, pair])
+    far = own[jnp.concatenate([ends[:, 1], ends[:, 0]])]
+    both = pair + far
+    way = jnp.where(both > 0, pair * (far / jnp.where(both > 0, both, 1.0)), 0.0)
+    order = jnp.lexsort((-way, client))
+    client, way = client[order], way[order]
+    rank = jnp.arange(client.size, dtype=jnp.int32) - jnp.searchsorted(client, client)
+    kept = jnp.where(rank >= jnp.asarray(num_colluders), way, 0.0)
+    total = own.at[client].add(kept)
+    return jnp.where(total > 0, _x64.as64(sensitivity) / jnp.sqrt(jnp.where(total > 0, total, 1.0)), jnp.inf)
+
+
+@_x64.float64
+@jax.jit
+def complete_mu(
+    own_variance: Any, pair_variance: Any, *, num_seen: Any, num_unseen: Any = 0, sensitivity: Any = 1.0
+) -> jax.Array:
+    """`exact_mu` of the complete graph with common variances, in closed form; arrays broadcast.
+
+    Args:
+      own_variance, pair_variance: `[...]`, >= 0.
+      num_seen: honest clients whose upload is seen, >= 1. The worst case is N minus the number of colluders.
+      num_unseen: honest clients whose upload never leaves them.
+      sensitivity: as in `exact_mu`.
+    """
+    u, p, seen, unseen = (_x64.as64(v) for v in (own_variance, pair_variance, num_seen, num_unseen))
+    top, bottom = u + (unseen + 1) * p, (u + unseen * p) * (u + (seen + unseen) * p)
+    safe = jnp.where(bottom > 0, bottom, 1.0)
+    return _x64.as64(sensitivity) * jnp.where(bottom > 0, jnp.sqrt(top / safe), jnp.inf)
+
+
+@_x64.float64
+@jax.jit
+def sum_mu(graph: PairGraph, *, seen: Any = None, colluders: Any = None, sensitivity: Any = 1.0) -> jax.Array:
+    """Exact mu `[N]` towards colluding clients without the server, who see the sum of the `seen` uploads only."""
+    ground, _, active = _network(graph, seen, colluders)
+    total = jnp.where(active, ground, 0.0).sum()
+    mu = jnp.where(active, _x64.as64(sensitivity) / jnp.sqrt(total), 0.0)
+    return jnp.where(_who(colluders, False, active.size), jnp.nan, mu)
+
+
+@_x64.float64
+@jax.jit
+def own_upload_mu(graph: PairGraph, *, colluders: Any = None, sensitivity: Any = 1.0) -> jax.Array:
+    """Exact mu `[N]` towards an adversary who sees, of each client, that client's upload and no other."""
+    variance = jnp.diagonal(covariance(graph, colluders=colluders))
+    mu = jnp.where(variance > 0, _x64.as64(sensitivity) / jnp.sqrt(variance), jnp.inf)
+    return jnp.where(_who(colluders, False, variance.size), jnp.nan, mu)
+
+
+@_x64.float64
+@jax.jit
+def average_variance(graph: PairGraph, responders: Any) -> jax.Array:
+    """Variance `[]`, per coordinate, of the noise in the mean of the responders' uploads; +inf without responders.
+
+    Colluders' noise counts: they follow the protocol. Source: equation (9).
+    """
+    ground, _, active = _network(graph, responders, None)
+    count = active.sum()
+    total = jnp.where(active, ground, 0.0).sum()
+    return jnp.where(count > 0, total / jnp.maximum(count, 1).astype(jnp.float64) ** 2, jnp.inf)
+
+
+def worst_mu(graph: PairGraph, *, num_colluders: int, sensitivity: Any = 1.0) -> np.ndarray:
+    """Largest `exact_mu` `[N]` of each client over all colluder sets it is not in, by trying them all.
+
+    Stragglers need no search: nobody straggling is the worst. For sets beyond reach use `certificate`.
+
+    Raises:
+      ValueError: `num_colluders` is not in [0, N - 1], or there are more than 200,000 sets.
+      NoGuaranteeError: some set leaves a client without any noise that the adversary does not know.
+    """
+    size = len(np.asarray(graph.own_variance))
+    _colluders_in_range(num_colluders, size)
+    count = math.comb(size, num_colluders)
+    if count > _MOST_SETS:
+        raise ValueError(f"Expected at most {_MOST_SETS} colluder sets, got num_colluders={num_colluders}: {count}.")
+    sets = np.zeros((count, size), bool)
+    members = np.asarray(list(itertools.combinations(range(size), num_colluders)), np.int64).reshape(count, -1)
+    sets[np.arange(count)[:, None], members] = True
+    mu = _largest(graph, sets, np.asarray(sensitivity, np.float64))
+    if not np.all(np.isfinite(mu)):
+        client = int(np.flatnonzero(~np.isfinite(mu))[0])
+        raise NoGuaranteeError(_singular(client, f"for some {num_colluders} colluders"))
+    return mu
+
+
+@_x64.float64
+@jax.jit
+def _largest(graph: PairGraph, sets: Any, sensitivity: Any) -> jax.Array:
+    def one(colluders: jax.Array) -> jax.Array:
+        mu = exact_mu(graph, colluders=colluders, sensitivity=sensitivity)
+        return jnp.where(colluders, 0.0, mu)
+
+    return jax.lax.map(one, jnp.asarray(sets), batch_size=min(_BATCH, len(sets))).max(0)
+
+
+def assess(
+    graph: PairGraph,
+    *,
+    num_colluders: int,
+    seen: Any = None,
+    colluders: Any = None,
+    sensitivity: Any = 1.0,
+) -> Assessment:
+    """The realised view of one round beside the bound that was promised for it.
+
+    Rounds compose by `gaussian.compose` over their `mu` or `worst_mu`.
+
+    Args:
+      graph: the noise.
+      num_colluders: the promised bound on colluders.
+      seen, colluders: `[N]` bool, what really happened; a late upload is seen.
+      sensitivity: as in `exact_mu`.
+
+    Raises:
+      ValueError: `num_colluders` is not in [0, N - 1].
+      NoGuaranteeError: an honest client's upload stands in the view without noise that the adversary does not know.
+    """
+    size = len(np.asarray(graph.own_variance))
+    _colluders_in_range(num_colluders, size)
+    mu = np.asarray(exact_mu(graph, seen=seen, colluders=colluders, sensitivity=sensitivity))
+    if np.any(np.isinf(mu)):
+        raise NoGuaranteeError(_singular(int(np.flatnonzero(np.isinf(mu))[0]), "in this view"))
+    worst = np.asarray(certificate(graph, num_colluders=num_colluders, sensitivity=sensitivity))
+    found = 0 if colluders is None else int(np.sum(np.asarray(colluders, bool)))
+    if found > num_colluders:
+        return Assessment(mu, worst, False, f"{found} clients colluded, {num_colluders} were assumed: worst_mu is void")
+    return Assessment(mu, worst, True, f"{found} clients colluded, at most {num_colluders} were assumed")
+
+
+def _colluders_in_range(num_colluders: int, size: int) -> None:
+    _validate.non_negative_int(num_colluders=num_colluders)
+    if not num_colluders < size:
+        raise ValueError(
+            f"Expected num_colluders < {size} clients, else nobody is left to protect, "
+            f"got num_colluders={num_colluders}."
+        )
+
+
+def _singular(client: int, when: str) -> str:
+    return (
+        f"Expected a covariance that is not singular, got own_variance 0 for client {client} and everyone honest it "
+        f"shares noise with {when}: the sum of their uploads is exposed, mu is infinite."
+    )
