@@ -1,4 +1,7 @@
-"""Local training: each client of a chunk takes its own steps of stochastic gradient descent from the server's model."""
+"""Local training: each client of a chunk takes its own steps of stochastic gradient descent from the server's model.
+
+A client's steps are a loop: on a CPU `loop_friendly` takes the convolutions out of it, where XLA is slow at them.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -6,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+import fljax_kernels
 from fljax import _validate
 from fljax.types import Batch, ClientUpdate, LossFn, Params
 
@@ -131,7 +135,7 @@ def local_sgd(
         # Mapped as a whole: taking a chunk of one apart in each step costs a fifth of the time.
         return map_clients(train, (None, None, 0, 0, None))(params, examples, indices, keys, num_steps)
 
-    return fun
+    return fljax_kernels.loop_friendly(fun)
 
 
 def local_gradient(loss: LossFn, *, batch_size: int) -> Callable[[Params, Batch, jax.Array, jax.Array], LocalResult]:
@@ -185,4 +189,4 @@ def local_gradient(loss: LossFn, *, batch_size: int) -> Callable[[Params, Batch,
 
         return LocalResult(jax.tree.map(mean, total), value / count)
 
-    return fun
+    return fljax_kernels.loop_friendly(fun)

@@ -141,7 +141,9 @@ def _example_level(
         return state, _round.RoundInfo(loss_mean, jnp.sum(cohort.client_ids >= 0), clipped_fraction)
 
     return _round.FederatedAlgorithm(
-        lambda params: aggregate.init(params, optimizer), round_fun, client_sampling_prob=1.0
+        lambda params: aggregate.init(params, optimizer),
+        fljax_kernels.loop_friendly(round_fun),  # all sampled records are one loop over batches
+        client_sampling_prob=1.0,
     )
 
 

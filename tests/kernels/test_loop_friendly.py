@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from jax import lax
 
-from fljax_kernels import loop_friendly
+import fljax_kernels
 
+# As inside a loop: what most tests below look at has no loop of its own.
+loop_friendly = functools.partial(fljax_kernels.loop_friendly, inside_loop=True)
 NHWC = ("NHWC", "HWIO", "NHWC")
 
 
@@ -293,7 +295,7 @@ def test_what_it_cannot_rewrite_stays_native():
     np.testing.assert_array_equal(loop_friendly(overlapping)(x), overlapping(x))
 
 
-def test_only_in_loops_leaves_the_rest_native():
+def test_what_lies_outside_loops_stays_native_unless_told_that_it_is_inside_one():
     x, w = draw((2, 6, 6, 3)), 0.3 * draw((3, 3, 3, 3))
 
     def both(x, w):
@@ -302,9 +304,24 @@ def test_only_in_loops_leaves_the_rest_native():
     def count(fun):
         return str(jax.make_jaxpr(fun)(x, w)).count("conv_general_dilated[")
 
-    assert (count(both), count(loop_friendly(both, only_in_loops=True)), count(loop_friendly(both))) == (2, 1, 0)
-    actual = jax.jit(loop_friendly(both, only_in_loops=True))(x, w)
+    assert (count(both), count(fljax_kernels.loop_friendly(both)), count(loop_friendly(both))) == (2, 1, 0)
+    actual = jax.jit(fljax_kernels.loop_friendly(both))(x, w)
     np.testing.assert_allclose(actual, jax.jit(both)(x, w), rtol=1e-5, atol=1e-5)
+
+
+def test_another_backend_than_the_cpu_keeps_its_convolutions(monkeypatch):
+    x, w = draw((2, 6, 6, 3)), 0.3 * draw((3, 3, 3, 3))
+    assert not has_convolution(loop_friendly(scanned), x, w)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert has_convolution(loop_friendly(scanned), x, w)
+
+
+def test_a_program_without_convolutions_in_loops_keeps_its_loops():
+    def fun(x, w):
+        return lax.scan(lambda c, _: (jnp.tanh(c), None), layer(x, w), length=2)[0]
+
+    x, w = draw((2, 6, 6, 3)), draw((3, 3, 3, 3))
+    assert str(jax.make_jaxpr(fljax_kernels.loop_friendly(fun))(x, w)) == str(jax.make_jaxpr(fun)(x, w))
 
 
 def test_python_arguments_and_pytrees_pass_as_they_are():

@@ -1,33 +1,35 @@
-"""`loop_friendly(fun)`: the same function without convolutions, for use inside loops."""
+"""`loop_friendly(fun)`: the same function, whose loops hold no convolution where XLA is slow at them."""
 
 import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
 from fljax_kernels.loop_friendly import walk
 
 
-def loop_friendly(fun: Callable[..., Any], *, only_in_loops: bool = False) -> Callable[..., Any]:
-    """The same function, with convolutions and pooling in the form that is fast inside loops.
+def loop_friendly(fun: Callable[..., Any], *, inside_loop: bool = False) -> Callable[..., Any]:
+    """The same function, with convolutions and pooling inside its loops in the form that is fast there.
 
-    XLA on CPUs runs a convolution inside `scan` or `while_loop` 10 to 40 times slower than outside, and one with
-    vmapped weights slow everywhere. In the function returned, each convolution (any number of spatial axes, strides,
-    padding, dilation, groups) is slices, concatenations and one matrix product, and each max pool whose windows tile is
-    a reshape and comparisons. Gradients of the result contain no convolution either, and `loop_friendly(grad(f))`
-    rewrites the convolutions that are in `grad(f)` already. Patches cost memory: a k x k layer holds k * k times its
-    input.
+    XLA on CPUs runs a convolution inside `scan` or `while_loop` 10 to 40 times slower than outside. In the function
+    returned, each convolution inside a loop (any number of spatial axes, strides, padding, dilation, groups) is slices,
+    concatenations and one matrix product, and each max pool whose windows tile is a reshape and comparisons. What lies
+    outside loops stays native, which is faster there. So wrap the whole training program, the gradients in it included:
 
-    Use it on CPUs. Outside loops the native convolution is the faster one (`python -m bench.loop_friendly` measures
-    both), and on accelerators it is so everywhere.
+        train = loop_friendly(lambda params, batches: jax.lax.scan(sgd_step, params, batches))
+
+    On a backend other than the CPU, whose native convolution is the faster one everywhere, nothing is changed. Nor does
+    a function without convolutions in loops cost anything but the copying of its outermost equations. Patches cost
+    memory: a k x k layer holds k * k times its input.
 
     Args:
       fun: any JAX function. Array arguments are traced; Python scalars, strings and other leaves are passed as they
         are. Looked through: `jit`, `scan`, `while_loop`, `cond`, `switch`, `checkpoint`, `custom_jvp`, `custom_vjp`.
         Left native: convolutions of which both the kernel and the output exceed 64 places along their axes together,
         pools whose windows overlap or are padded, and everything inside other containers (`shard_map`, Pallas).
-      only_in_loops: rewrite only what lies inside a `scan` or `while_loop` of `fun` itself. For a whole training
-        program, of which the part outside loops keeps its native speed. The default suits a loss or a step that the
-        caller puts into a loop.
+      inside_loop: whether `fun` itself is the body of a loop, or a part of one: everything in it is rewritten.
+        Gradients of such a function contain no convolution either.
 
     Returns:
       A function of the same arguments and results, which works under `jit`, `vmap`, `grad`, `scan`.
@@ -35,4 +37,11 @@ def loop_friendly(fun: Callable[..., Any], *, only_in_loops: bool = False) -> Ca
     Guarantee: results and gradients equal those of `fun` up to float rounding; ties and NaN in a max pool are treated
     as the native operation treats them.
     """
-    return functools.wraps(fun)(walk.rewritten(fun, not only_in_loops))
+    rewritten = walk.rewritten(fun, inside_loop)
+
+    @functools.wraps(fun)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        # Asked when it is called: to ask starts JAX's backends, which a module that wraps must not do.
+        return (rewritten if jax.default_backend() == "cpu" else fun)(*args, **kwargs)
+
+    return call

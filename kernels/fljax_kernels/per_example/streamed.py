@@ -1,4 +1,7 @@
-"""A scan over microbatches: every product with the memory of `microbatch_size` examples."""
+"""A scan over microbatches: every product with the memory of `microbatch_size` examples.
+
+On a CPU the convolutions of such a scan are patches and matrix products, as XLA is slow at them inside loops.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,10 +9,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fljax_kernels.loop_friendly.api import loop_friendly
 from fljax_kernels.per_example.batches import Batch, fresh_keys, make_varying, varying_axes
 from fljax_kernels.per_example.reference import flat, wide
 
 EngineOf = Callable[[Batch], Any]
+
+
+def _scan(step: Callable[[Any, Any], Any], init: Any, xs: Any) -> Any:
+    return loop_friendly(lambda init, xs: jax.lax.scan(step, init, xs))(init, xs)
 
 
 class StreamedRows:
@@ -38,7 +46,7 @@ class StreamedRows:
         def step(_: None, examples: Any) -> tuple[None, Any]:
             return None, product(self._chunk_engine(examples))
 
-        out = jax.lax.scan(step, None, self._chunked(self._batch.examples))[1]
+        out = _scan(step, None, self._chunked(self._batch.examples))[1]
         return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[: self._batch.size], out)
 
     def values(self) -> jax.Array:
@@ -73,7 +81,7 @@ class StreamedRows:
         chunks = (self._chunked(self._batch.examples), self._chunked(extra), position < self._batch.size)
         axes = varying_axes(*jax.tree.leaves(chunks), *self._batch.leaves)
         zeros = [make_varying(jnp.zeros(p.shape, wide(p.dtype)), axes) for p in self._batch.leaves]
-        sums, squares = jax.lax.scan(step, zeros, chunks)
+        sums, squares = _scan(step, zeros, chunks)
         return sums, [s.reshape(-1)[: self._batch.size] for s in squares]
 
     def grams(self) -> list[jax.Array]:
@@ -88,7 +96,7 @@ class StreamedRows:
 
             return None, jax.lax.scan(along, None, chunks)[1]
 
-        blocks = jax.lax.scan(across, None, chunks)[1]
+        blocks = _scan(across, None, chunks)[1]
         total, size = self._num_chunks * self._chunk, self._batch.size
         return [b.transpose(0, 2, 1, 3).reshape(total, total)[:size, :size] for b in blocks]
 

@@ -1,0 +1,87 @@
+"""On a CPU no loop of local training holds a convolution, and what it computes is the same."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import fljax_kernels
+from fljax.data.cohort import ClientData, cohort
+from fljax.local import sgd
+from fljax.schemes import dp_fedsgd
+
+LOOPS = ("scan", "while")
+
+
+def loss(params, example):
+    x = lax.conv_general_dilated(
+        example["x"][None], params["conv"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    x = lax.reduce_window(jnp.tanh(x)[0], -jnp.inf, lax.max, (2, 2, 1), (2, 2, 1), "VALID")
+    return -jax.nn.log_softmax(x.reshape(-1) @ params["dense"])[example["y"]]
+
+
+def convolutions(jaxpr, inside=False):
+    """(outside loops, inside loops): how many a jaxpr holds."""
+    counts = np.zeros(2, int)
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "conv_general_dilated":
+            counts[int(inside)] += 1
+        for inner in jax.extend.core.jaxprs_in_params(equation.params):
+            counts += convolutions(inner, inside or equation.primitive.name in LOOPS)
+    return counts
+
+
+@pytest.fixture
+def problem(key):
+    rng = np.random.default_rng(3)
+    params = {
+        "conv": jnp.asarray(0.4 * rng.standard_normal((3, 3, 1, 4)), jnp.float32),
+        "dense": jnp.asarray(0.4 * rng.standard_normal((36, 3)), jnp.float32),
+    }
+    examples = {
+        "x": jnp.asarray(rng.standard_normal((12, 6, 6, 1)), jnp.float32),
+        "y": jnp.asarray(rng.integers(0, 3, 12), jnp.int32),
+    }
+    indices = jnp.asarray([[0, 1, 2, 3, 4, -1], [5, 6, 7, 8, 9, 10]], jnp.int32)
+    return params, examples, indices, key
+
+
+def local_sgd(params, examples, indices, key):
+    return sgd.local_sgd(loss, learning_rate=0.1, batch_size=2, num_epochs=2)(
+        params, examples, indices, jax.random.split(key, 2)
+    ).update
+
+
+def local_gradient(params, examples, indices, key):
+    return sgd.local_gradient(loss, batch_size=2)(params, examples, indices, jax.random.split(key, 2)).update
+
+
+def records(params, examples, indices, key):
+    config = dp_fedsgd.Config(sampling_prob=1.0, noise_multiplier=0.0, l2_clip_norm=0.5, batch_size=4)
+    algorithm = dp_fedsgd.make(config, loss, num_units=12)
+    members = cohort(ClientData(examples, indices), jnp.arange(2))
+    return algorithm.round(algorithm.init(params), members, key)[0].params
+
+
+def microbatches(params, examples, indices, key):
+    del indices, key
+    G = fljax_kernels.per_example_grads(loss, method="taps")
+    streamed = fljax_kernels.per_example_grads(loss, method="microbatch", microbatch_size=4)
+    assert convolutions(jax.make_jaxpr(lambda p, e: G(p, e).row_norms())(params, examples).jaxpr)[0] > 0
+    return streamed(params, examples).weighted_sum(lambda n: 1 / (1 + n))
+
+
+@pytest.mark.parametrize("program", [local_sgd, local_gradient, records, microbatches], ids=lambda f: f.__name__)
+def test_no_loop_of_local_work_holds_a_convolution_on_a_cpu(program, problem, monkeypatch):
+    *arrays, key = problem
+    assert convolutions(jax.make_jaxpr(program)(*arrays, key).jaxpr)[1] == 0
+    actual = jax.jit(program)(*arrays, jax.random.clone(key))
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(jax, "default_backend", lambda: "gpu")
+        native = lambda *args: program(*args)  # noqa: E731: another function, so that nothing cached is used
+        assert convolutions(jax.make_jaxpr(native)(*arrays, jax.random.clone(key)).jaxpr)[1] > 0
+        expected = jax.jit(native)(*arrays, jax.random.clone(key))
+    # Sums of fewer than 100 float32 products of order 1, 12 steps of them.
+    jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, atol=5e-6), actual, expected)
