@@ -1,0 +1,154 @@
+"""Water-filling noise from the Gram matrix: its law against the K x K definition, its floor in float32."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from fljax_kernels import spectral
+from fljax_kernels.spectral import reference
+from fljax_kernels.spectral.cases import CASES
+
+DRAWS = {"filling": spectral.filling_draw, "lifted": spectral.lifted_draw}
+# Batch size 2, floor 0.25; the expected numbers were computed apart, in NumPy float64.
+ROWS = np.array([[3.0, 0, 0, 0], [0, 1, 0, 0], [1, 1, 1, 0]])
+Z = np.array([1.0, -1.0, 0.5, 2.0])
+
+
+def linear_map(draw, rows, scale, stddev, dtype):
+    """The matrix M `[K, K]` with draw(z) = M z, one column per unit vector."""
+
+    @functools.partial(jax.jit, static_argnums=2)
+    def columns(rows, scale, stddev):
+        system = spectral.spectrum(jnp.matmul(rows, rows.T, precision="highest"), scale)
+        one = jax.vmap(lambda p: DRAWS[draw](system, p, stddev), in_axes=1, out_axes=spectral.Draw(None, 1))(rows)
+        push = one.stddev * jnp.eye(rows.shape[1], dtype=rows.dtype)
+        return push + jnp.matmul(rows.T, one.weights, precision="highest")
+
+    return np.asarray(columns(jnp.asarray(rows, dtype), jnp.asarray(scale, dtype), stddev), np.float64)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("draw", DRAWS)
+def test_the_draw_has_the_covariance_of_the_dense_definition(draw, case):
+    rows, scale = case.rows(), 1 / case.num_rows
+    with jax.enable_x64(True):
+        push = linear_map(draw, rows, scale, case.stddev, jnp.float64)
+    dense = reference.filling_covariance if draw == "filling" else reference.lifted_covariance
+    largest = max(np.linalg.eigvalsh(reference.covariance(rows, scale))[-1], case.stddev**2)
+    # Rounding of an eigenvalue is a few units of the largest one; at the floor the filling noise is a square root of
+    # what is missing, so its covariance is continuous there.
+    np.testing.assert_allclose(push @ push.T, dense(rows, scale, case.stddev), rtol=1e-10, atol=1e-12 * largest)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("draw", DRAWS)
+def test_in_float32_no_direction_stays_below_the_floor(draw, case):
+    rows, scale = case.rows(), 1 / case.num_rows
+    push = linear_map(draw, rows, scale, case.stddev, jnp.float32)
+    total = push @ push.T + (reference.covariance(rows, scale) if draw == "filling" else 0)
+    lowest = np.linalg.eigvalsh(total)[0]
+    assert lowest >= case.stddev**2 * (1 - 1e-5)
+    # And no more than the margins above it, in the directions that lay below.
+    largest = np.linalg.eigvalsh(reference.covariance(rows, scale))[-1]
+    if case.dim > case.num_rows:
+        assert lowest <= case.stddev**2 * (1 + 3e-5) + 12 * np.finfo(np.float32).eps * largest
+
+
+def test_without_a_fill_the_floor_is_missed():
+    # The control: isotropic noise of the same total size leaves the null directions of S low.
+    rows = ROWS
+    total = reference.covariance(rows, 1 / 6) + np.eye(4) * 0.438341358756 / 4
+    assert np.linalg.eigvalsh(total)[0] < 0.25 * (1 - 1e-5)
+
+
+def test_the_oracle_of_three_rows():
+    with jax.enable_x64(True):
+        gram = jnp.asarray(ROWS @ ROWS.T)
+        system = spectral.spectrum(gram, 1 / 6)
+        np.testing.assert_allclose(system.values, [0.061658641244, 0.395236125262, 1.709771900161], rtol=1e-9)
+        projections, stddev = jnp.asarray(ROWS @ Z), 0.5
+        draw = spectral.filling_draw(system, projections, stddev)
+        added = draw.stddev * Z + ROWS.T @ draw.weights
+        np.testing.assert_allclose(added, [-0.014427488706, -0.197619692647, 0.33655710361, 1], rtol=1e-9)
+        draw = spectral.lifted_draw(system, projections, stddev)
+        fused = ROWS.mean(axis=0) + draw.stddev * Z + ROWS.T @ draw.weights
+        np.testing.assert_allclose(fused, [2.574165915921, 0.179219387943, 0.6224619641, 1], rtol=1e-9)
+    assert np.trace(reference.filling_covariance(ROWS, 1 / 6, 0.5)) == pytest.approx(0.438341358756, rel=1e-9)
+    assert np.trace(reference.lifted_covariance(ROWS, 1 / 6, 0.5)) == pytest.approx(2.60500802542, rel=1e-9)
+
+
+def test_blocks_that_share_a_sampling_noise_miss_the_floor():
+    # Lifting each half of the columns by itself, as if the sampling noise had no covariance across them.
+    filled = reference.covariance(ROWS, 1 / 6)
+    for block in (slice(0, 2), slice(2, 4)):
+        filled[block, block] += reference.filling_covariance(ROWS[:, block], 1 / 6, 0.5)
+    assert np.linalg.eigvalsh(filled)[0] == pytest.approx(0.119273235775, rel=1e-9)
+
+
+def test_rows_above_the_floor_in_every_direction_get_nothing():
+    with jax.enable_x64(True):
+        push = linear_map("filling", 3 * np.eye(5), 1.0, 1.0, jnp.float64)
+    np.testing.assert_allclose(push, 0, atol=1e-12)
+
+
+def test_zero_rows_get_isotropic_noise():
+    push = linear_map("filling", np.zeros((4, 6)), 0.25, 0.7, jnp.float32)
+    np.testing.assert_allclose(push, 0.7 * np.eye(6), rtol=1e-5)
+
+
+def test_the_order_of_the_rows_does_not_matter():
+    rows = CASES[0].rows()
+    with jax.enable_x64(True):
+        a, b = (linear_map("filling", r, 0.1, 0.2, jnp.float64) for r in (rows, rows[::-1].copy()))
+    np.testing.assert_allclose(a, b, atol=1e-12)
+
+
+def test_clients_side_by_side_and_on_eight_devices_get_what_each_gets_alone():
+    rows = jnp.asarray(np.random.default_rng(0).normal(size=(8, 5, 12)), jnp.float32)
+    z = jnp.asarray(np.random.default_rng(1).normal(size=(8, 12)), jnp.float32)
+
+    def one(rows, z):
+        system = spectral.spectrum(rows @ rows.T, 0.2)
+        draw = spectral.filling_draw(system, rows @ z, 0.4)
+        return draw.stddev * z + rows.T @ draw.weights
+
+    mesh = jax.make_mesh((8,), ("clients",), axis_types=(jax.sharding.AxisType.Auto,))
+    spread = [jax.device_put(x, NamedSharding(mesh, PartitionSpec("clients"))) for x in (rows, z)]
+    mapped = jax.jit(jax.vmap(one))(*spread)
+    alone = jnp.stack([jax.jit(one)(rows[i], z[i]) for i in range(8)])
+    np.testing.assert_allclose(mapped, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_the_span_residual_of_the_oracle():
+    g = np.array([1, 2, 0, 0.5])
+    rows = np.array([[1.0, 0, 0, 0], [0, 1, 0, 0], [1, 1, 0, 0]])
+    with jax.enable_x64(True):
+        residual = spectral.span_residual(jnp.asarray(rows @ rows.T), jnp.asarray(rows @ g), jnp.asarray(g @ g))
+        assert float(residual) == pytest.approx(0.5, abs=1e-9)
+        inside = rows.T @ np.array([0.3, -2.0, 1.0])
+        residual = spectral.span_residual(
+            jnp.asarray(rows @ rows.T), jnp.asarray(rows @ inside), jnp.asarray(inside @ inside)
+        )
+        assert float(residual) <= 1e-6 * np.linalg.norm(inside)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda s: spectral.spectrum(jnp.zeros((2, 3)), 1.0), r"gram of shape \[B, B\], B >= 1, got shape \(2, 3\)"),
+        (lambda s: spectral.spectrum(jnp.zeros((0, 0)), 1.0), "B >= 1"),
+        (lambda s: spectral.spectrum(jnp.eye(2, dtype=jnp.bfloat16), 1.0), "float32 or float64, got bfloat16"),
+        (lambda s: spectral.spectrum(jnp.eye(2), 0.0), "scale > 0 and finite, got scale=0.0"),
+        (lambda s: spectral.filling_draw(s, jnp.zeros(3), 1.0), r"projections of shape \(2,\), got shape \(3,\)"),
+        (lambda s: spectral.lifted_draw(s, jnp.zeros(2), -1.0), "stddev > 0 and finite, got stddev=-1.0"),
+        (lambda s: spectral.filling_draw(s, jnp.zeros(2), float("nan")), "stddev > 0 and finite"),
+        (lambda s: spectral.filling_draw(s, jnp.zeros(2), jnp.ones(2)), "stddev to be a scalar"),
+    ],
+)
+def test_bad_arguments_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(spectral.spectrum(jnp.eye(2), 1.0))
