@@ -24,7 +24,7 @@ class SiloResult(NamedTuple):
 
 def noisy_steps(
     query: Query, *, num_steps: int, learning_rate: float, stddev: Number, divisor: Number
-) -> Callable[[Params, Batch, jax.Array, jax.Array, jax.Array], SiloResult]:
+) -> Callable[[Params, Batch, jax.Array, jax.Array, jax.Array, jax.Array], SiloResult]:
     """`num_steps` times: params -= learning_rate * (query + Gaussian noise) / divisor.
 
     Guarantee: with `stddev` and `divisor` public numbers, each step is one Gaussian mechanism on the query's sum, also
@@ -39,7 +39,8 @@ def noisy_steps(
       divisor: > 0.
 
     Returns:
-      `fun(params, examples, rows, sample_key, noise_key) -> SiloResult` for one silo; `rows` int32 `[N]`, -1: padding.
+      `fun(params, examples, rows, sample_key, noise_key, noise_factor) -> SiloResult` for one silo; `rows` int32 `[N]`,
+      -1: padding; `noise_factor` float32 `[]`, public: this silo's noise is so many times `stddev`.
 
     Raises:
       ValueError: an argument is out of range.
@@ -54,14 +55,21 @@ def noisy_steps(
         _validate.positive(divisor=divisor)
 
     def fun(
-        params: Params, examples: Batch, rows: jax.Array, sample_key: jax.Array, noise_key: jax.Array
+        params: Params,
+        examples: Batch,
+        rows: jax.Array,
+        sample_key: jax.Array,
+        noise_key: jax.Array,
+        noise_factor: jax.Array,
     ) -> SiloResult:
         def step(t: jax.Array, carry: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
             here, stats = carry
             answer = query(here, examples, rows, jax.random.fold_in(sample_key, t))
-            scale = stddev(answer) if callable(stddev) else stddev
             over = jnp.asarray(divisor(answer) if callable(divisor) else divisor, jnp.float32)
-            noisy = fljax_kernels.add_gaussian_noise(jax.random.fold_in(noise_key, t), answer.grad_sum, scale)
+            noisy = answer.grad_sum
+            if callable(stddev) or stddev > 0:
+                scale = jnp.asarray(stddev(answer) if callable(stddev) else stddev, jnp.float32) * noise_factor
+                noisy = fljax_kernels.add_gaussian_noise(jax.random.fold_in(noise_key, t), noisy, scale)
             rate = jnp.float32(learning_rate) / over
             here = jax.tree.map(
                 lambda p, g: (p.astype(g.dtype) - rate.astype(g.dtype) * g).astype(p.dtype), here, noisy

@@ -36,7 +36,8 @@ class SiloSum(NamedTuple):
 
     grad_sum: params-like, at least float32. loss: `[]`, mean over the sampled items. num_items, num_subjects: int32
     `[]`, in the sample. largest_group: int32 `[]`, most items of one subject in it. clipped_fraction: `[]`, of what is
-    clipped (items, subjects or the whole gradient).
+    clipped (items, subjects or the whole gradient). Where a query does without subjects and examples carry none, each
+    item is its own.
     """
 
     grad_sum: Params
@@ -124,7 +125,8 @@ def item_sum(
         rank = group(ids, mask, jax.random.uniform(key, ids.shape)).rank
         return (mask & (rank < items_per_subject)).astype(jnp.float32)
 
-    return _weighted_sum(loss, weights, item_sampling_prob, l2_clip_norm, batch_size, method)
+    needs_subjects = items_per_subject is not None
+    return _weighted_sum(loss, weights, item_sampling_prob, l2_clip_norm, batch_size, method, needs_subjects)
 
 
 def hierarchical_average(
@@ -223,7 +225,7 @@ def clipped_batch_gradient(loss: LossFn, *, item_sampling_prob: float, l2_clip_n
     value_and_grad = jax.value_and_grad(masked_mean_loss(loss))
 
     def fun(params: Params, examples: Batch, rows: jax.Array, key: jax.Array) -> SiloSum:
-        ids = _ids(examples, rows)
+        ids = _ids(examples, rows, required=False)
         mask = (rows >= 0) & _keys.coins(key, rows.shape, item_sampling_prob)
         count = jnp.sum(mask)
         batches = _batches(rows, mask, -1, batch_size)
@@ -255,6 +257,7 @@ def _weighted_sum(
     l2_clip_norm: float,
     batch_size: int,
     method: str,
+    needs_subjects: bool = True,
 ) -> Query:
     """sum_i w_i f_i g_i over the sample; `weights_of(ids, mask, key) -> [N]`, f the clip factor."""
     _check(item_sampling_prob, l2_clip_norm, batch_size)
@@ -262,7 +265,7 @@ def _weighted_sum(
 
     def fun(params: Params, examples: Batch, rows: jax.Array, key: jax.Array) -> SiloSum:
         coin_key, weight_key = jax.random.split(key)
-        ids = _ids(examples, rows)
+        ids = _ids(examples, rows, required=needs_subjects)
         sampled = (rows >= 0) & _keys.coins(coin_key, rows.shape, item_sampling_prob)
         weights = weights_of(ids, sampled, weight_key)
         used = weights > 0
@@ -357,8 +360,10 @@ def _answer(grad_sum: Params, loss_sum: jax.Array, ids: jax.Array, used: jax.Arr
     return SiloSum(grad_sum, mean_loss, count, num_subjects, jnp.max(groups.size), clipped)
 
 
-def _ids(examples: Any, rows: jax.Array) -> jax.Array:
+def _ids(examples: Any, rows: jax.Array, *, required: bool = True) -> jax.Array:
     if not isinstance(examples, dict) or SUBJECT not in examples:
+        if not required:
+            return jnp.arange(rows.size, dtype=jnp.int32)
         raise ValueError(f"Expected examples to carry the key {SUBJECT!r}, got none: see fljax.data.subjects.")
     return jnp.take(jnp.asarray(examples[SUBJECT]), jnp.maximum(rows, 0), axis=0).astype(jnp.int32)
 

@@ -7,6 +7,9 @@ Each module in NAMES offers
 - `event(config)`: what one round does, for the accountants;
 - `non_private(config)`: the same training without clipping or noise, to compare with;
 - `SUMMARY`: one line for a table.
+
+A module may also name NOISE_AT ("silo": the server need not be trusted), SIMULATION (sections of a run's config that
+`fljax simulate` starts from), and, where a paper's own formula is on offer, what `_paper` lists.
 """
 
 import importlib
@@ -14,7 +17,15 @@ from types import ModuleType
 
 from fljax import _validate
 
-NAMES = ("dp_fedavg", "dp_fedsgd", "higradavg", "local_item_dp", "user_ldp")
+NAMES = (
+    "dp_fedavg",
+    "dp_fedsgd",
+    "fedavg",
+    "higradavg",
+    "local_group_dp",
+    "local_item_dp",
+    "user_ldp",
+)
 
 
 def get(name: str) -> ModuleType:

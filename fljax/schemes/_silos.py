@@ -1,14 +1,16 @@
-"""The round that the subject-level schemes share: every silo trains privately, the server takes the plain mean."""
+"""The round that the subject-level schemes share: every silo trains for itself, the server takes the plain mean."""
 
 import dataclasses
 import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from fljax import _keys, _validate
-from fljax.accounting import events
+from fljax.accounting import events, mixture
 from fljax.data.cohort import Cohort
 from fljax.data.subjects import SUBJECT
 from fljax.local.sgd import map_clients
@@ -16,18 +18,24 @@ from fljax.local.silo import Number, noisy_steps
 from fljax.local.subject import Query, within_cap
 from fljax.schemes import _round
 from fljax.server import aggregate
-from fljax.types import Params
+from fljax.types import LossFn, Params
+
+# What `fljax simulate` starts from where a scheme has silos: examples that carry subjects, spread over 16 silos.
+SIMULATION: dict[str, dict[str, Any]] = {
+    "data": {"dataset": "writers", "num_clients": 16, "partition": "subject_uniform"},
+    "model": {"model": "softmax"},
+    "run": {"num_rounds": 30},
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SiloConfig:
-    """Public numbers that all schemes with private silos share; each may be published without loss of privacy.
+class TrainingConfig:
+    """Public numbers of training in silos.
 
     num_silos: silos, all of which join every round. item_sampling_prob: chance of each item to be in one local step's
-    batch, in (0, 1]. num_local_steps: noisy steps of a silo in one round. l2_clip_norm: > 0. noise_multiplier: noise
-    standard deviation on the sum / l2_clip_norm, >= 0; None: still to be calibrated. local_learning_rate: > 0.
-    server_learning_rate, server_momentum: the server's SGD on the mean update; 1 and 0 give the plain mean of the
-    silos' models. batch_size: items whose gradients a silo takes together; only speed and memory depend on it.
+    batch, in (0, 1]. num_local_steps: steps of a silo in one round. local_learning_rate: > 0. server_learning_rate,
+    server_momentum: the server's SGD on the mean update; 1 and 0 give the plain mean of the silos' models. batch_size:
+    items whose gradients a silo takes together; only speed and memory depend on it.
 
     Raises:
       ValueError: a number is out of its range.
@@ -35,10 +43,8 @@ class SiloConfig:
 
     num_silos: int = 16
     item_sampling_prob: float = 0.1
-    num_local_steps: int = 5
-    l2_clip_norm: float = 1.0
-    noise_multiplier: float | None = None
-    local_learning_rate: float = 0.5
+    num_local_steps: int = 2
+    local_learning_rate: float = 2.0
     server_learning_rate: float = 1.0
     server_momentum: float = 0.0
     batch_size: int = 64
@@ -48,16 +54,37 @@ class SiloConfig:
             num_silos=self.num_silos, num_local_steps=self.num_local_steps, batch_size=self.batch_size
         )
         _validate.probability(item_sampling_prob=self.item_sampling_prob)
-        _validate.positive(
-            l2_clip_norm=self.l2_clip_norm,
-            local_learning_rate=self.local_learning_rate,
-            server_learning_rate=self.server_learning_rate,
-        )
+        _validate.positive(local_learning_rate=self.local_learning_rate, server_learning_rate=self.server_learning_rate)
         _validate.non_negative(server_momentum=self.server_momentum)
         if not self.server_momentum < 1:
             raise ValueError(f"Expected server_momentum < 1, got server_momentum={self.server_momentum!r}.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SiloConfig(TrainingConfig):
+    """As `TrainingConfig`, and what makes a silo's steps private; each number may be published without loss of privacy.
+
+    l2_clip_norm: > 0. noise_multiplier: noise standard deviation on the sum / l2_clip_norm, >= 0; None: still to be
+    calibrated. silo_noise: for each silo a factor > 0 on its noise; empty: all 1.
+    """
+
+    l2_clip_norm: float = 0.5
+    noise_multiplier: float | None = None
+    silo_noise: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.positive(l2_clip_norm=self.l2_clip_norm)
         if self.noise_multiplier is not None:
             _validate.non_negative(noise_multiplier=self.noise_multiplier)
+        object.__setattr__(self, "silo_noise", tuple(self.silo_noise))
+        if self.silo_noise and len(self.silo_noise) != self.num_silos:
+            raise ValueError(
+                f"Expected silo_noise to be empty or to hold one factor for each of num_silos={self.num_silos}, "
+                f"got {len(self.silo_noise)} factors."
+            )
+        for factor in self.silo_noise:
+            _validate.positive(silo_noise=factor)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,7 +95,7 @@ class SubjectConfig(SiloConfig):
     most silos that hold items of one subject, which no silo can see for itself; None: all of them.
     """
 
-    max_items_per_subject: int = 16
+    max_items_per_subject: int = 4
     silos_per_subject: int | None = None
 
     def __post_init__(self) -> None:
@@ -82,33 +109,89 @@ class SubjectConfig(SiloConfig):
                     f"got silos_per_subject={self.silos_per_subject}."
                 )
 
+    @property
+    def holders(self) -> int:
+        """Most silos that one subject meets."""
+        return self.num_silos if self.silos_per_subject is None else self.silos_per_subject
 
-def private_silos(
-    query: Query,
-    config: SiloConfig,
-    *,
-    divisor: Number,
-    max_items_per_subject: int | None,
-    num_units: int,
-    server_optimizer: optax.GradientTransformation | None,
-    chunk_size: int | None,
-) -> _round.FederatedAlgorithm:
-    """Every silo takes noisy steps along `query` from the server's model; the server steps along the mean update.
 
-    Guarantee: each silo's steps are Gaussian mechanisms on the query's sums, for data in which no subject owns more
-    than `max_items_per_subject` items, whatever the data: surplus items are left out, by an order that depends on the
-    subject's own items alone. (None leaves nothing out: a cap lets one item push out another, which claims about
-    single items do not allow for.) Averaging is post-processing. The number of silos in a round is public.
+class Silo(NamedTuple):
+    """What a scheme makes a silo do in one local step.
+
+    query: the sum before noise. divisor: of the noised sum. stddev: of the noise. max_items_per_subject: rows of a
+    subject beyond so many are left out; None: nobody's are.
     """
-    _validate.positive_int(num_units=num_units)
+
+    query: Query
+    divisor: Number
+    stddev: Number
+    max_items_per_subject: int | None = None
+
+
+class Make(Protocol):
+    """The signature of a scheme's `make`."""
+
+    def __call__(
+        self,
+        config: Any,
+        loss: LossFn,
+        *,
+        num_units: int,
+        server_optimizer: optax.GradientTransformation | None = None,
+        chunk_size: int | None = None,
+    ) -> _round.FederatedAlgorithm: ...
+
+
+def maker(silo: Callable[[Any, LossFn], Silo]) -> Make:
+    """`make` of a scheme whose silos do what `silo(config, loss)` says."""
+
+    def make(
+        config: Any,
+        loss: LossFn,
+        *,
+        num_units: int,
+        server_optimizer: optax.GradientTransformation | None = None,
+        chunk_size: int | None = None,
+    ) -> _round.FederatedAlgorithm:
+        """Builds the algorithm: all silos train from the server's model, the server steps along their mean update.
+
+        Guarantee: one round is one `event(config)` of the scheme, for its privacy unit and relation, towards a server
+        that sees every silo's update, if at most `silos_per_subject` silos hold items of one subject. The cap on a
+        subject's items in a silo is enforced here, whatever the data: surplus items are left out, by an order that
+        depends on the subject's own items alone. Averaging is post-processing; the number of silos is public.
+        Idealisation: noise and samples are drawn in float32 with JAX's threefry generator, which is no cryptographic
+        source. RoundInfo is not private.
+
+        Args:
+          config: its noise_multiplier must be set.
+          loss: `loss(params, example) -> []`; examples carry their subject where the unit is a subject.
+          num_units: units in the population, a published constant.
+          server_optimizer: any optax optimizer in place of SGD with the configured rate and momentum.
+          chunk_size: silos that train side by side; only speed and memory depend on it.
+
+        Raises:
+          ValueError: noise_multiplier is None, num_units < 1, or chunk_size < 1.
+        """
+        _validate.positive_int(num_units=num_units)
+        if chunk_size is not None:
+            _validate.positive_int(chunk_size=chunk_size)
+        optimizer = _round.server_optimizer(config) if server_optimizer is None else server_optimizer
+        return _silo_round(silo(config, loss), config, optimizer, chunk_size)
+
+    return make
+
+
+def _silo_round(
+    silo: Silo, config: TrainingConfig, optimizer: optax.GradientTransformation, chunk_size: int | None
+) -> _round.FederatedAlgorithm:
     train = noisy_steps(
-        query,
+        silo.query,
         num_steps=config.num_local_steps,
         learning_rate=config.local_learning_rate,
-        stddev=_round.noise_multiplier(config) * config.l2_clip_norm,
-        divisor=divisor,
+        stddev=silo.stddev,
+        divisor=silo.divisor,
     )
-    optimizer = _round.server_optimizer(config) if server_optimizer is None else server_optimizer
+    noise_factors = getattr(config, "silo_noise", ()) or (1.0,) * config.num_silos
 
     def round_fun(
         state: aggregate.ServerState, cohort: Cohort, key: jax.Array
@@ -120,21 +203,21 @@ def private_silos(
             )
         present = cohort.client_ids >= 0
         rows = jnp.where(present[:, None], cohort.indices, -1)
-        if not isinstance(cohort.examples, dict) or SUBJECT not in cohort.examples:
-            raise ValueError(f"Expected examples to carry the key {SUBJECT!r}, got none: see fljax.data.subjects.")
-        if max_items_per_subject is not None:
-            ids = jnp.take(cohort.examples[SUBJECT], jnp.maximum(rows, 0), axis=0).astype(jnp.int32)
-            rows = jax.vmap(lambda r, i: within_cap(r, i, max_items_per_subject))(rows, ids)
+        if silo.max_items_per_subject is not None:
+            rows = _capped(cohort.examples, rows, silo.max_items_per_subject)
+        factors = jnp.asarray(noise_factors, jnp.float32)[jnp.maximum(cohort.client_ids, 0)]
         num_params = sum(leaf.size for leaf in jax.tree.leaves(state.params))
         size = aggregate.default_chunk_size(num_params) if chunk_size is None else chunk_size
 
-        def chunk(silos: tuple[jax.Array, jax.Array], chunk_present: jax.Array) -> tuple[Params, jax.Array]:
-            chunk_rows, chunk_ids = silos
+        def chunk(silos: tuple[jax.Array, jax.Array, jax.Array], chunk_present: jax.Array) -> tuple[Params, jax.Array]:
+            chunk_rows, chunk_ids, chunk_factors = silos
             keys = [
                 _keys.client_keys(key, state.round, chunk_ids, purpose)
                 for purpose in (_keys.Purpose.SAMPLE_EXAMPLES, _keys.Purpose.NOISE)
             ]
-            result = map_clients(train, (None, None, 0, 0, 0))(state.params, cohort.examples, chunk_rows, *keys)
+            result = map_clients(train, (None, None, 0, 0, 0, 0))(
+                state.params, cohort.examples, chunk_rows, *keys, chunk_factors
+            )
 
             def add(leaf: jax.Array) -> jax.Array:
                 mask = chunk_present.reshape((-1,) + (1,) * (leaf.ndim - 1))
@@ -143,7 +226,7 @@ def private_silos(
             losses = jnp.where(jnp.isfinite(result.loss), result.loss, 0)
             return jax.tree.map(add, result.update), jnp.stack([add(losses), add(result.clipped_fraction)])
 
-        update_sum, stats = aggregate.sum_in_chunks(chunk, (rows, cohort.client_ids), present, chunk_size=size)
+        update_sum, stats = aggregate.sum_in_chunks(chunk, (rows, cohort.client_ids, factors), present, chunk_size=size)
         count = jnp.sum(present)
         share = 1 / jnp.maximum(1, count).astype(jnp.float32)
         mean = jax.tree.map(lambda u, p: (u * share).astype(p.dtype), update_sum, state.params)
@@ -156,32 +239,76 @@ def private_silos(
     )
 
 
-def subject_event(config: SubjectConfig, step: events.Mechanism) -> events.PrivacyEvent:
-    """One round at subject level; `step` is what one local step of one silo does to its largest subject.
+def _capped(examples: Any, rows: jax.Array, max_items: int) -> jax.Array:
+    if not isinstance(examples, dict) or SUBJECT not in examples:
+        raise ValueError(f"Expected examples to carry the key {SUBJECT!r}, got none: see fljax.data.subjects.")
+    ids = jnp.take(examples[SUBJECT], jnp.maximum(rows, 0), axis=0).astype(jnp.int32)
+    return jax.vmap(lambda r, i: within_cap(r, i, max_items))(rows, ids)
 
-    The server sees every silo's update, so that a subject in h silos meets h mechanisms in each local step.
+
+def items(config: SiloConfig) -> dict[str, Any]:
+    """The arguments that all queries over sampled items share."""
+    return {
+        "item_sampling_prob": config.item_sampling_prob,
+        "l2_clip_norm": config.l2_clip_norm,
+        "batch_size": config.batch_size,
+    }
+
+
+def stddev(config: SiloConfig) -> float:
+    """Standard deviation of the noise on a silo's sum, before its factor."""
+    return _round.noise_multiplier(config) * config.l2_clip_norm
+
+
+def non_private(config: Any) -> Any:
+    """The same training with a clip that never binds and no noise."""
+    return dataclasses.replace(config, l2_clip_norm=_round.NEVER_CLIPS, noise_multiplier=0.0)
+
+
+def subject_event(config: SubjectConfig, step: Callable[[float], events.Mechanism]) -> events.PrivacyEvent:
+    """One round at subject level; `step(noise_multiplier)`: what one local step of a silo does to its largest subject.
+
+    The server sees every silo's update, so that a subject in h silos meets h mechanisms in each local step: at worst
+    those with the least noise.
     """
-    holders = config.num_silos if config.silos_per_subject is None else config.silos_per_subject
+    noise = _round.noise_multiplier(config)
+    factors = sorted(config.silo_noise)[: config.holders] or [1.0] * config.holders
+    parts = [
+        events.SelfComposed(step(noise * factor), config.num_local_steps * factors.count(factor))
+        for factor in dict.fromkeys(factors)
+    ]
     return events.PrivacyEvent(
-        mechanism=events.SelfComposed(step, config.num_local_steps * holders),
+        mechanism=parts[0] if len(parts) == 1 else events.Composed(tuple(parts)),
         privacy_unit="subject",
         neighboring_relation=events.NeighboringRelation.ADD_OR_REMOVE_ONE,
     )
 
 
-def counted_step(config: SubjectConfig, cap: int | None) -> events.MixtureOfGaussians:
+def least_noise(config: SiloConfig) -> float:
+    """Noise multiplier of the silo with the least noise: what counts where a unit lies in one silo only."""
+    return _round.noise_multiplier(config) * min(config.silo_noise, default=1.0)
+
+
+def counted_step(config: SubjectConfig, cap: int | None) -> Callable[[float], events.Mechanism]:
     """A step in which a subject moves the sum by min(J, cap) clip norms, J ~ Binomial(m, q) its items in the batch."""
-    most, prob = config.max_items_per_subject, config.item_sampling_prob
-    pmf = [math.comb(most, j) * prob**j * (1 - prob) ** (most - j) for j in range(most + 1)]
-    cap = most if cap is None else min(cap, most)
-    chances = [*pmf[:cap], math.fsum(pmf[cap:])]
-    kept = [j for j, chance in enumerate(chances) if chance > 0]
-    return events.MixtureOfGaussians(
-        _round.noise_multiplier(config), tuple(float(j) for j in kept), tuple(chances[j] for j in kept)
+    return lambda noise: mixture.item_sum(noise, config.max_items_per_subject, config.item_sampling_prob, cap=cap)
+
+
+def present_step(config: SubjectConfig, *, move: float) -> Callable[[float], events.Mechanism]:
+    """A step in which a subject moves the sum by `move` clip norms if any of its m items is in the batch."""
+    present = mixture.subject_sampling_prob(config.max_items_per_subject, config.item_sampling_prob)
+    return lambda noise: events.PoissonSampled(present, events.Gaussian(noise / move))
+
+
+def no_guarantee(unit: Any) -> events.PrivacyEvent:
+    """A round that protects nobody: its epsilon is infinite."""
+    return events.PrivacyEvent(
+        mechanism=events.NonPrivate(),
+        privacy_unit=unit,
+        neighboring_relation=events.NeighboringRelation.ADD_OR_REMOVE_ONE,
     )
 
 
-def present_step(config: SubjectConfig, *, move: float) -> events.PoissonSampled:
-    """A step in which a subject moves the sum by `move` clip norms if any of its m items is in the batch."""
-    present = 1 - (1 - config.item_sampling_prob) ** config.max_items_per_subject
-    return events.PoissonSampled(present, events.Gaussian(_round.noise_multiplier(config) / move))
+def square_root_rounds(num_rounds: int, num_silos: int) -> int:
+    """What the paper counts for `num_rounds` rounds of `num_silos` silos: times sqrt(silos), rounded up."""
+    return math.isqrt(num_rounds**2 * num_silos - 1) + 1

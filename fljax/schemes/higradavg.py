@@ -1,81 +1,74 @@
 """HiGradAvg: silos train with clipped gradients averaged inside each subject; unit: all items of a subject.
 
 Source: Marathe et al. (2022), "Subject Granular Differential Privacy in Federated Learning", arXiv:2206.03617,
-Algorithm 2. Here the divisor is public, the batch a Poisson sample, and the chance that a subject is in it exact.
+Algorithm 2. By default the divisor is public, the batch a Poisson sample, and the chance that a subject is in it exact.
 """
 
 import dataclasses
+from typing import Literal
 
-import optax
+import jax.numpy as jnp
 
-from fljax import _validate
+from fljax import _validate, accounting
 from fljax.accounting import events
 from fljax.local import subject
-from fljax.schemes import _round, _silos
+from fljax.schemes import _paper, _silos
 from fljax.types import LossFn
 
 SUMMARY = "silos average clipped gradients inside each subject, local Gaussian noise; unit: subject"
 NOISE_AT = "silo"
+SIMULATION = _silos.SIMULATION
+ERRATA = ("E1", "E4", "E6")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(_silos.SubjectConfig):
-    """As `SubjectConfig`; expected_subjects: public guess of the subjects in one batch, the divisor of the sum."""
+    """As `SubjectConfig`; expected_subjects: public guess of the subjects in one batch, the divisor of the sum.
 
-    expected_subjects: float = 100.0
+    formula: "sound", or "paper": divides by the realised number of subjects, and has no guarantee.
+    """
+
+    expected_subjects: float = 70.0
+    formula: Literal["sound", "paper"] = "sound"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _validate.positive(expected_subjects=self.expected_subjects)
+        _validate.one_of(("sound", "paper"), formula=self.formula)
 
 
-def make(
-    config: Config,
-    loss: LossFn,
-    *,
-    num_units: int,
-    server_optimizer: optax.GradientTransformation | None = None,
-    chunk_size: int | None = None,
-) -> _round.FederatedAlgorithm:
-    """Builds the algorithm.
+def silo(config: Config, loss: LossFn) -> _silos.Silo:
+    """The sum over subjects of the mean of their clipped gradients."""
+    query = subject.hierarchical_average(loss, **_silos.items(config))
+    stddev, cap = _silos.stddev(config), config.max_items_per_subject
+    if config.formula == "paper":
+        return _silos.Silo(query, lambda answer: jnp.maximum(1, answer.num_subjects), stddev, cap)
+    return _silos.Silo(query, config.expected_subjects, stddev, cap)
 
-    Guarantee: one round is one `event(config)` for the unit "subject" under add-or-remove-one, towards a server that
-    sees every silo's update, if at most `silos_per_subject` silos hold items of one subject.
-    Idealisation: noise and samples are drawn in float32 with JAX's threefry generator, which is no cryptographic
-    source. RoundInfo is not private.
 
-    Args:
-      config: its noise_multiplier must be set.
-      loss: `loss(params, example) -> []`; examples carry their subject.
-      num_units: subjects in the population, a published constant.
-      server_optimizer: any optax optimizer in place of SGD with the configured rate and momentum.
-      chunk_size: silos that train side by side; only speed and memory depend on it.
-
-    Raises:
-      ValueError: noise_multiplier is None, num_units < 1, or chunk_size < 1.
-    """
-    query = subject.hierarchical_average(
-        loss,
-        item_sampling_prob=config.item_sampling_prob,
-        l2_clip_norm=config.l2_clip_norm,
-        batch_size=config.batch_size,
-    )
-    return _silos.private_silos(
-        query,
-        config,
-        divisor=config.expected_subjects,
-        max_items_per_subject=config.max_items_per_subject,
-        num_units=num_units,
-        server_optimizer=server_optimizer,
-        chunk_size=chunk_size,
-    )
+make, non_private = _silos.maker(silo), _silos.non_private
 
 
 def event(config: Config) -> events.PrivacyEvent:
     """What one round does to one subject's data. Raises ValueError if noise_multiplier is None."""
+    if config.formula == "paper":
+        return _silos.no_guarantee("subject")
     return _silos.subject_event(config, _silos.present_step(config, move=1))
 
 
-def non_private(config: Config) -> Config:
-    """The same training with a clip that never binds and no noise."""
-    return dataclasses.replace(config, l2_clip_norm=_round.NEVER_CLIPS, noise_multiplier=0.0)
+def claimed_epsilon(config: Config, *, num_rounds: int, delta: float) -> float:
+    """What the paper would claim of a run; NOT certified, see `ERRATA`.
+
+    Raises:
+      ValueError: items times sampling rate, which the paper takes for a probability, is above 1; or bad numbers.
+    """
+    _validate.probability(claimed_probability=config.max_items_per_subject * config.item_sampling_prob)
+    step = events.PoissonSampled(
+        config.max_items_per_subject * config.item_sampling_prob, events.Gaussian(_silos.least_noise(config))
+    )
+    return accounting.epsilon(_paper.run(step, config, num_rounds, config.holders), delta=delta)
+
+
+def as_printed(config: Config, *, num_rounds: int, epsilon: float, delta: float) -> Config:
+    """The config with the noise that the paper would choose for `epsilon`; NOT certified, see `ERRATA`."""
+    return _paper.with_noise(config, claimed_epsilon, num_rounds=num_rounds, epsilon=epsilon, delta=delta)

@@ -7,77 +7,50 @@ Algorithm 3. Two batch gradients clipped to C can be 2C apart; the paper account
 import dataclasses
 from typing import Literal
 
-import optax
-
-from fljax import _validate
+from fljax import _validate, accounting
 from fljax.accounting import events
 from fljax.local import subject
-from fljax.schemes import _round, _silos
+from fljax.schemes import _paper, _silos
 from fljax.types import LossFn
 
 SUMMARY = "silos clip each batch gradient as a whole, local Gaussian noise; unit: client (silo) or subject"
 NOISE_AT = "silo"
+SIMULATION = _silos.SIMULATION
+ERRATA = ("E1", "E7", "E8")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(_silos.SubjectConfig):
-    """As `SubjectConfig`; privacy_unit: "client", any two data sets of a silo are neighbours, or "subject"."""
+    """As `SubjectConfig`; privacy_unit: "client", any two data sets of a silo are neighbours, or "subject".
 
-    privacy_unit: Literal["client", "subject"] = "client"
+    formula: "sound", or "paper": the same training, and the paper's claim beside what holds of its noise.
+    """
+
+    privacy_unit: Literal["client", "subject"] = "subject"
+    formula: Literal["sound", "paper"] = "sound"
+    local_learning_rate: float = 0.02  # the noise is not divided by anything
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _validate.one_of(("client", "subject"), privacy_unit=self.privacy_unit)
+        _validate.one_of(("sound", "paper"), formula=self.formula)
 
 
-def make(
-    config: Config,
-    loss: LossFn,
-    *,
-    num_units: int,
-    server_optimizer: optax.GradientTransformation | None = None,
-    chunk_size: int | None = None,
-) -> _round.FederatedAlgorithm:
-    """Builds the algorithm.
+def silo(config: Config, loss: LossFn) -> _silos.Silo:
+    """The gradient of the mean loss of a Poisson sample, clipped as a whole."""
+    query = subject.clipped_batch_gradient(loss, **_silos.items(config))
+    cap = config.max_items_per_subject if config.privacy_unit == "subject" else None
+    return _silos.Silo(query, 1.0, _silos.stddev(config), cap)
 
-    Guarantee: one round is one `event(config)`, towards a server that sees every silo's update: for clients under
-    replace-one (whole data sets exchanged), for subjects under add-or-remove-one, if at most `silos_per_subject` silos
-    hold items of one subject.
-    Idealisation: noise and samples are drawn in float32 with JAX's threefry generator, which is no cryptographic
-    source. RoundInfo is not private.
 
-    Args:
-      config: its noise_multiplier must be set.
-      loss: `loss(params, example) -> []`; examples carry their subject.
-      num_units: clients or subjects in the population, a published constant.
-      server_optimizer: any optax optimizer in place of SGD with the configured rate and momentum.
-      chunk_size: silos that train side by side; only speed and memory depend on it.
-
-    Raises:
-      ValueError: noise_multiplier is None, num_units < 1, or chunk_size < 1.
-    """
-    query = subject.clipped_batch_gradient(
-        loss,
-        item_sampling_prob=config.item_sampling_prob,
-        l2_clip_norm=config.l2_clip_norm,
-        batch_size=config.batch_size,
-    )
-    return _silos.private_silos(
-        query,
-        config,
-        divisor=1.0,
-        max_items_per_subject=config.max_items_per_subject,
-        num_units=num_units,
-        server_optimizer=server_optimizer,
-        chunk_size=chunk_size,
-    )
+make, non_private = _silos.maker(silo), _silos.non_private
 
 
 def event(config: Config) -> events.PrivacyEvent:
     """What one round does to one unit's data. Raises ValueError if noise_multiplier is None."""
     if config.privacy_unit == "subject":
         return _silos.subject_event(config, _silos.present_step(config, move=2))
-    step = events.Gaussian(_round.noise_multiplier(config) / 2)  # the sensitivity is twice the clip norm
+    step = events.Gaussian(_silos.least_noise(config) / 2)  # the sensitivity is twice the clip norm
     return events.PrivacyEvent(
         mechanism=events.SelfComposed(step, config.num_local_steps),
         privacy_unit="client",
@@ -85,6 +58,16 @@ def event(config: Config) -> events.PrivacyEvent:
     )
 
 
-def non_private(config: Config) -> Config:
-    """The same training with a clip that never binds and no noise."""
-    return dataclasses.replace(config, l2_clip_norm=_round.NEVER_CLIPS, noise_multiplier=0.0)
+def claimed_epsilon(config: Config, *, num_rounds: int, delta: float) -> float:
+    """What the paper would claim of a run: no sampling, sensitivity C; NOT certified, see `ERRATA`."""
+    step = events.Gaussian(_silos.least_noise(config))
+    num_silos = config.holders if config.privacy_unit == "subject" else 1
+    return accounting.epsilon(_paper.run(step, config, num_rounds, num_silos), delta=delta, method="gdp")
+
+
+def as_printed(config: Config, *, num_rounds: int, epsilon: float, delta: float) -> Config:
+    """The config with the noise that the paper would choose for `epsilon`; NOT certified, see `ERRATA`."""
+    found = _paper.with_noise(config, claimed_epsilon, num_rounds=num_rounds, epsilon=epsilon, delta=delta)
+    assert found.noise_multiplier is not None
+    least = _paper.least_noise(epsilon, delta)
+    return dataclasses.replace(found, noise_multiplier=max(found.noise_multiplier, least))

@@ -140,13 +140,17 @@ def _arms(hint: Any) -> tuple[Any, ...]:
 
 
 def _type_name(hint: Any) -> str:
+    if typing.get_origin(hint) is tuple:
+        return "list of float"
     arms = _arms(hint)
     return " or ".join(f'"{NONE}"' if arm is type(None) else arm.__name__ for arm in arms)
 
 
 def _typed(section: str, key: str, value: Any, hint: Any) -> Any:
     """`value` as the field's type; TOML's integers serve where a float is meant, and a bool is not an integer."""
-    arms = _arms(hint)
+    if typing.get_origin(hint) is tuple and isinstance(value, list | tuple):
+        return tuple(_typed(section, key, entry, float) for entry in value)
+    arms = () if typing.get_origin(hint) is tuple else _arms(hint)
     if value == NONE and type(None) in arms:
         return None
     for arm in arms:
@@ -169,6 +173,8 @@ def _section(section: str, cls: type, values: Mapping[str, Any]) -> Any:
 def from_sections(sections: Mapping[str, Any]) -> Config:
     """A checked `Config` from the nested mapping that a TOML file holds; what is missing keeps its default.
 
+    A scheme may start from other defaults than the sections have: its SIMULATION.
+
     Raises:
       ValueError: unknown section or key, wrong type, or a value out of range; one line.
     """
@@ -181,7 +187,10 @@ def from_sections(sections: Mapping[str, Any]) -> Config:
     scheme_values = dict(sections.get("scheme", {}))
     scheme = scheme_values.pop("scheme", DEFAULT_SCHEME)
     module = schemes.get(scheme)
-    parts = {name: _section(name, cls, sections.get(name, {})) for name, cls in SECTIONS.items()}
+    start = getattr(module, "SIMULATION", {})
+    parts = {
+        name: _section(name, cls, {**start.get(name, {}), **sections.get(name, {})}) for name, cls in SECTIONS.items()
+    }
     return Config(scheme=scheme, scheme_config=_section("scheme", module.Config, scheme_values), **parts)
 
 

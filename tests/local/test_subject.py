@@ -314,7 +314,9 @@ def test_replay_refutes_noise_scaled_by_the_group_size_of_the_batch(key):
         (lambda: QUERIES["sampled_subjects"](linear_loss, subject_sampling_prob=1.5), "subject_sampling_prob=1.5"),
         (lambda: QUERIES["average_then_clip"](linear_loss, items_per_subject=-1), "items_per_subject=-1"),
         (
-            lambda: QUERIES["item_sum"](linear_loss)(jnp.zeros(2), {"x": GRADIENTS}, jnp.arange(6), jax.random.key(0)),
+            lambda: QUERIES["hierarchical_average"](linear_loss)(
+                jnp.zeros(2), {"x": GRADIENTS}, jnp.arange(6), jax.random.key(0)
+            ),
             "'subject'",
         ),
     ],

@@ -10,9 +10,18 @@ from scipy import stats
 import fljax
 from fljax import data
 from fljax.accounting import events
-from fljax.schemes import higradavg, item_sum_cap, local_item_dp, user_ldp
+from fljax.errors import SensitivityError
+from fljax.schemes import fedavg, higradavg, item_sum_cap, local_group_dp, local_item_dp, user_ldp
 
-SCHEMES = {"higradavg": higradavg, "item_sum_cap": item_sum_cap, "local_item_dp": local_item_dp, "user_ldp": user_ldp}
+SCHEMES = {
+    "fedavg": fedavg,
+    "higradavg": higradavg,
+    "item_sum_cap": item_sum_cap,
+    "local_group_dp": local_group_dp,
+    "local_item_dp": local_item_dp,
+    "user_ldp": user_ldp,
+}
+PRIVATE = [name for name in SCHEMES if name != "fedavg"]
 SMALL = {
     "num_silos": 4,
     "item_sampling_prob": 0.5,
@@ -21,7 +30,9 @@ SMALL = {
     "local_learning_rate": 0.3,
     "batch_size": 8,
 }
-DIVISORS = {"higradavg": "expected_subjects", "item_sum_cap": "expected_items", "local_item_dp": "expected_items"}
+DIVISORS = {"higradavg": "expected_subjects"} | dict.fromkeys(
+    ("item_sum_cap", "local_group_dp", "local_item_dp"), "expected_items"
+)
 
 
 def linear_loss(params, example):
@@ -29,8 +40,10 @@ def linear_loss(params, example):
 
 
 def config(name, **changes):
-    divisor = {DIVISORS[name]: 4.0} if name in DIVISORS else {}
-    return SCHEMES[name].Config(**{**SMALL, **divisor, **changes})
+    own = {DIVISORS[name]: 4.0} if name in DIVISORS else {}
+    own |= {} if name == "fedavg" else {"l2_clip_norm": 1.0}
+    own |= {} if name in ("fedavg", "local_item_dp") else {"max_items_per_subject": 16}
+    return SCHEMES[name].Config(**{**SMALL, **own, **changes})
 
 
 @functools.cache
@@ -101,28 +114,90 @@ def test_noise_has_the_stated_size_also_on_empty_silos(name, key):
     assert abs(np.std(got.params["w"]) / expected - 1) <= 5 * 0.005
 
 
-@pytest.mark.parametrize("name", ["item_sum_cap", "user_ldp"])
-def test_replay_of_a_round_confirms_what_the_event_says_of_a_subject(name, key):
-    # A linear loss, so that one subject's influence on later steps is its influence on their sums alone.
+def test_fedavg_is_the_mean_of_plain_steps_and_takes_no_noise(key):
     clients = population()
-    algorithm = SCHEMES[name].make(
-        config(name, noise_multiplier=1.0, max_items_per_subject=3), linear_loss, num_units=6
+    x = np.asarray(clients.examples["x"], np.float64)
+    means = [x[row[row >= 0]].mean(axis=0) for row in np.asarray(clients.indices)]
+    got, _ = run_round("fedavg", key, item_sampling_prob=1.0)
+    np.testing.assert_allclose(got.params["w"], -2 * 0.3 * np.mean(means, axis=0), rtol=1e-5)
+    assert isinstance(fedavg.event(config("fedavg")).mechanism, events.NonPrivate)
+    with pytest.raises(ValueError, match="noise_multiplier=0 for fedavg, which adds no noise, got 1.5"):
+        fedavg.make(config("fedavg", noise_multiplier=1.5), linear_loss, num_units=6)
+
+
+def test_each_silo_has_its_own_noise_in_one_program(key):
+    clients = data.ClientData(
+        {"x": jnp.zeros((1, 5000)), "subject": jnp.zeros(1, jnp.int32)}, jnp.full((4, 1), -1, jnp.int32)
     )
+    factors = (1.0, 2.0, 0.5, 3.0)
+    for silo, factor in enumerate(factors):
+        changes = {"noise_multiplier": 3.0, "silo_noise": factors}
+        got, _ = run_round("higradavg", key, client_ids=[silo, -1, -1, -1], clients=clients, **changes)
+        # The relative error of a standard deviation from n draws is 1 / sqrt(2 n) = 0.01.
+        assert abs(np.std(got.params["w"]) / (0.3 * 3.0 * factor / 4.0 * np.sqrt(2)) - 1) <= 5 * 0.01
+
+
+def test_with_uneven_noise_the_claim_is_that_of_the_silos_with_least():
+    numbers = {"noise_multiplier": 3.0, "silo_noise": (1.0, 2.0, 0.5, 0.5), "silos_per_subject": 3}
+    parts = higradavg.event(config("higradavg", **numbers)).mechanism.events
+    assert [(part.count, part.event.event.noise_multiplier) for part in parts] == [(4, 1.5), (2, 3.0)]
+    # An item and a whole silo lie in one silo: that with the least noise.
+    numbers = {"noise_multiplier": 3.0, "silo_noise": (1.0, 2.0, 0.5, 0.5)}
+    assert local_item_dp.event(config("local_item_dp", **numbers)).mechanism.event.event == events.Gaussian(1.5)
+    whole = user_ldp.event(config("user_ldp", privacy_unit="client", **numbers))
+    assert whole.mechanism.event == events.Gaussian(0.75)
+
+
+# name, formula, clip norms that one unit may move the sum by
+REPLAYS = [
+    ("higradavg", "sound", 1),
+    ("item_sum_cap", "sound", 2),
+    ("local_group_dp", "sound", 2),
+    ("local_item_dp", "sound", 1),
+    ("user_ldp", "sound", 2),
+    ("higradavg", "paper", 1),
+    ("local_group_dp", "paper", 3),
+    ("user_ldp", "paper", 1),
+]
+
+
+@pytest.mark.parametrize(("name", "formula", "most"), REPLAYS, ids=lambda value: str(value))
+def test_replay_of_a_step_confirms_sound_claims_and_refutes_the_papers(name, formula, most, key):
+    # One silo, one step, noise included: 10 items of 5 subjects, of whom the last pulls the other way and hard.
+    ids = np.array([0, 0, 0, 1, 1, 2, 2, 3, 4, 4], np.int32)
+    x = np.full((10, 400), 1.0, np.float32) + np.random.default_rng(0).normal(size=(10, 400)).astype(np.float32)
+    x[8:] = -100.0
+    changes = {"num_silos": 1, "num_local_steps": 1, "item_sampling_prob": 1.0, "noise_multiplier": 4.0}
+    changes |= {} if name == "local_item_dp" else {"max_items_per_subject": 3}
+    changes |= {} if formula == "sound" else {"formula": "paper"}
+    if (name, formula) == ("local_group_dp", "paper"):
+        changes["group_noise"] = (4.0, 8.0, 12.0)
+    algorithm = SCHEMES[name].make(config(name, **changes), linear_loss, num_units=5)
     bits = jax.random.key_data(jax.random.clone(key))
-    state = algorithm.init({"w": jnp.zeros(3)})
-    ids = clients.examples["subject"]
+    state = algorithm.init({"w": jnp.zeros(400)})
 
     def fun(examples, mask):
-        rows = jnp.where(mask[clients.indices] & (clients.indices >= 0), clients.indices, -1)
-        cohort = data.Cohort(examples, rows, jnp.arange(4, dtype=jnp.int32))
+        rows = jnp.where(mask, jnp.arange(10, dtype=jnp.int32), -1)
+        cohort = data.Cohort(examples, rows[None], jnp.zeros(1, jnp.int32))
         return algorithm.round(state, cohort, jax.random.wrap_key_data(bits))[0].params
 
-    event = SCHEMES[name].event(config(name, noise_multiplier=1.0, max_items_per_subject=3))
-    step = event.mechanism.event
-    most = 2.0 if name == "user_ldp" else max(getattr(step, "sensitivities", [1.0]))
-    divisor = 4.0 if name in DIVISORS else 1.0
-    # 2 steps in each of 4 silos, each moving its silo by at most rate * most / divisor; the server averages.
-    fljax.check_sensitivity(fun, clients.examples, unit_ids=np.asarray(ids), sensitivity=2 * 0.3 * most / divisor)
+    units = np.arange(10) if name == "local_item_dp" else ids
+    # The paper divides by 5 subjects, or by 4 without one of them: the smaller grants it more.
+    divisor = 1.0 if name == "user_ldp" else 4.0
+    declared = 0.3 * most / divisor
+
+    def replay(sensitivity):
+        return fljax.check_sensitivity(
+            fun, {"x": x, "subject": ids}, unit_ids=units, sensitivity=sensitivity, rtol=1e-3
+        )
+
+    if formula == "sound":
+        # Not only kept but met where clipped gradients can align: the declared number is no slack.
+        assert replay(declared).measured >= declared * 0.9
+    else:
+        with pytest.raises(SensitivityError) as error:
+            replay(declared)
+        assert error.value.report.measured > 1.5 * declared
 
 
 def test_a_subject_over_the_cap_counts_as_the_cap(key):
@@ -152,6 +227,9 @@ def test_the_events_hold_the_law_of_a_subjects_items_in_a_batch():
     assert higradavg.event(config("higradavg", silos_per_subject=1, **numbers)).mechanism.count == 3
     whole = user_ldp.event(config("user_ldp", privacy_unit="subject", **numbers)).mechanism.event
     assert whole == events.PoissonSampled(hierarchical.event.sampling_prob, events.Gaussian(2.0))
+    # A group of 4 items moves the sum by 4 or not at all.
+    group = local_group_dp.event(config("local_group_dp", items_per_subject=4, **numbers)).mechanism.event
+    assert group == events.PoissonSampled(hierarchical.event.sampling_prob, events.Gaussian(1.0))
 
 
 def test_a_cap_of_one_item_is_the_hierarchical_average_in_law():
@@ -166,13 +244,13 @@ def test_item_and_client_claims_are_about_one_silo():
     item = local_item_dp.event(config("local_item_dp", noise_multiplier=1.5))
     assert (item.privacy_unit, item.mechanism.count) == ("example", 2)
     assert item.mechanism.event == events.PoissonSampled(0.5, events.Gaussian(1.5))
-    client = user_ldp.event(config("user_ldp", noise_multiplier=6.0))
+    client = user_ldp.event(config("user_ldp", noise_multiplier=6.0, privacy_unit="client"))
     assert (client.privacy_unit, str(client.neighboring_relation)) == ("client", "REPLACE_ONE")
     # Twice the clip norm apart, so half the noise multiplier counts (erratum E7).
     assert client.mechanism == events.SelfComposed(events.Gaussian(3.0), 2)
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("name", PRIVATE)
 def test_without_a_noise_multiplier_there_is_neither_event_nor_algorithm(name):
     unset = config(name, noise_multiplier=None)
     for call in (lambda: SCHEMES[name].event(unset), lambda: SCHEMES[name].make(unset, linear_loss, num_units=6)):
@@ -196,6 +274,11 @@ def test_without_a_noise_multiplier_there_is_neither_event_nor_algorithm(name):
         ("local_item_dp", {"server_momentum": 1.0}, "server_momentum < 1"),
         ("user_ldp", {"privacy_unit": "example"}, "privacy_unit='example'"),
         ("user_ldp", {"noise_multiplier": float("nan")}, "noise_multiplier=nan"),
+        ("higradavg", {"silo_noise": (1.0, 2.0)}, "num_silos=4, got 2 factors"),
+        ("higradavg", {"silo_noise": (1.0, 2.0, 0.0, 1.0)}, "silo_noise=0.0"),
+        ("higradavg", {"formula": "approximate"}, "formula='approximate'"),
+        ("local_group_dp", {"group_noise": (1.0,)}, "group_noise with formula='paper' only"),
+        ("local_group_dp", {"group_noise": (1.0,), "formula": "paper"}, "max_items_per_subject=16, got .* 1 numbers"),
     ],
 )
 def test_bad_config_names_argument_value_and_rule(name, changes, message):
