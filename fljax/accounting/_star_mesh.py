@@ -53,5 +53,5 @@ def inverse(ground: jax.Array, conductance: jax.Array) -> jax.Array:
     lower, pivots = factor(ground, conductance)
     safe = jnp.where(pivots > 0, pivots, 1.0)
     good = lower.T @ jnp.where(pivots[:, None] > 0, lower / safe[:, None], 0.0)
-    lost = (lower * (pivots[:, None] == 0)).T @ lower
+    lost = jnp.where(pivots[:, None] > 0, 0.0, lower).T @ lower
     return jnp.where(lost > 0, jnp.inf, good)
