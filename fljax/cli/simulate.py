@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import math
 import pathlib
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -73,13 +74,18 @@ def parse(args: Sequence[str]) -> tuple[Config, pathlib.Path | None]:
 
 
 def _summary(outcome: Any, report: pathlib.Path) -> str:
-    from fljax.simulation import spending
+    from fljax.simulation import printed, spending
 
     last, plan = outcome.records[-1], outcome.plan
     epsilon = spending.shown_epsilon(plan.epsilons[outcome.rounds])
-    lines = [f"held-out accuracy  private      {last['test_accuracy']:.1%}"]
+    guaranteed = math.isfinite(plan.epsilons[outcome.rounds])
+    lines = [f"held-out accuracy  {'private' if guaranteed else 'no guarantee':<12} {last['test_accuracy']:.1%}"]
     if "baseline_test_accuracy" in last:
         lines.append(f"                   non-private  {last['baseline_test_accuracy']:.1%}")
+    paper = printed.claim(schemes.get(outcome.config.scheme), plan.scheme_config, outcome.rounds, plan.delta)
+    if paper:
+        claimed, errata = float(paper["claimed_epsilon"]), ", ".join(paper["errata"])
+        lines.append(f"the paper claims   epsilon {claimed:.3f}, NOT certified: {errata}")
     lines += [
         f"privacy            epsilon {epsilon} at delta {rounded_up(plan.delta, 3)}, "
         f"unit {plan.event.privacy_unit}, {plan.num_units} units, {plan.accountant} accountant",

@@ -1,15 +1,17 @@
 """report.html: one file with everything in it, that opens offline and needs no script."""
 
 import html
+import math
 import pathlib
 from typing import Any
 
 import jax
 import numpy as np
 
+from fljax import schemes
 from fljax.accounting import words
 from fljax.simulation import config as config_lib
-from fljax.simulation import figures, folder, spending
+from fljax.simulation import figures, folder, printed, spending
 from fljax.simulation.run import Outcome
 
 _CSS = """
@@ -48,12 +50,22 @@ def _section(title: str, body: str, note: str = "") -> str:
 
 def _cards(outcome: Outcome) -> str:
     plan, last = outcome.plan, outcome.records[-1]
-    cards = [_card(f"{last['test_accuracy']:.1%}", "held-out accuracy, private", "main")]
+    epsilon = plan.epsilons[outcome.rounds]
+    guaranteed = math.isfinite(epsilon)
+    kind = "private" if guaranteed else "without a guarantee"
+    cards = [_card(f"{last['test_accuracy']:.1%}", f"held-out accuracy, {kind}", "main")]
     if "baseline_test_accuracy" in last:
         cards.append(_card(f"{last['baseline_test_accuracy']:.1%}", "held-out accuracy, non-private"))
     budget = "" if plan.target_epsilon is None else f" of {plan.target_epsilon:g}"
+    paper = printed.claim(schemes.get(outcome.config.scheme), plan.scheme_config, outcome.rounds, plan.delta)
+    if paper:
+        cards.append(_card(f"{float(paper['claimed_epsilon']):.3f}", "epsilon that the paper claims; NOT certified"))
     cards += [
-        _card(spending.shown_epsilon(plan.epsilons[outcome.rounds]), "epsilon spent" + budget, "main"),
+        _card(
+            spending.shown_epsilon(epsilon) if guaranteed else "no guarantee",
+            ("epsilon spent" + budget) if guaranteed else "epsilon is infinite",
+            "main",
+        ),
         _card(words.rounded_up(plan.delta, 3), f"delta; 1 / {plan.num_units} is {1 / plan.num_units:.2e}"),
         _card(str(plan.num_units), f"protected units: {plan.event.privacy_unit}s"),
         _card(str(outcome.rounds), "rounds"),
@@ -113,6 +125,21 @@ def _statement(outcome: Outcome) -> str:
     return _section("Privacy statement", body)
 
 
+def _paper(outcome: Outcome) -> str:
+    plan = outcome.plan
+    claim = printed.claim(schemes.get(outcome.config.scheme), plan.scheme_config, outcome.rounds, plan.delta)
+    if not claim:
+        return ""
+    rows = "".join(
+        f"<tr><td>{html.escape(k)}</td><td>The paper {html.escape(v)}.</td></tr>" for k, v in claim["errata"].items()
+    )
+    note = (
+        f"This run follows the paper's own formulas, which claim epsilon {float(claim['claimed_epsilon']):.3f}. "
+        "That number is not certified, for these reasons. What holds is in the privacy statement."
+    )
+    return _section("As printed", f"<table>{rows}</table>", note)
+
+
 def _table(title: str, values: dict[str, Any]) -> str:
     rows = "".join(f"<tr><td>{html.escape(k)}</td><td>{html.escape(str(v))}</td></tr>" for k, v in values.items())
     return f"<div><h3>{html.escape(title)}</h3><table>{rows}</table></div>"
@@ -136,7 +163,9 @@ def render(outcome: Outcome) -> str:
         f"{config.model.model} trained by {config.data.num_clients} clients, partition {config.data.partition}. "
         "Written by fljax."
     )
-    body = "".join(part(outcome) for part in (_cards, _curves, _statement, _clients, _predictions, _configuration))
+    body = "".join(
+        part(outcome) for part in (_cards, _curves, _paper, _statement, _clients, _predictions, _configuration)
+    )
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -15,7 +15,7 @@ import fljax_kernels
 from fljax import _keys, data, models, schemes
 from fljax.data import ClientData
 from fljax.schemes._round import FederatedAlgorithm
-from fljax.simulation import checkpoint, folder, spending, task
+from fljax.simulation import checkpoint, folder, printed, spending, task
 from fljax.simulation import config as config_lib
 from fljax.simulation.config import Config
 from fljax.types import PyTree
@@ -153,14 +153,14 @@ class _Job(NamedTuple):
 def _prepare(config: Config) -> _Job:
     scheme = schemes.get(config.scheme)
     the_task = task.build(config)
-    num_clients = config.data.num_clients
     train = the_task.dataset.train
+    units = {
+        "client": config.data.num_clients,
+        "example": train["y"].shape[0],
+        "subject": np.unique(train[data.subjects.SUBJECT]).size if data.subjects.SUBJECT in train else 0,
+    }
     plan = spending.plan(
-        config,
-        scheme,
-        num_clients=num_clients,
-        num_examples=train["y"].shape[0],
-        num_subjects=np.unique(train[data.subjects.SUBJECT]).size if data.subjects.SUBJECT in train else 0,
+        printed.prepared(config, scheme, units), scheme, **{f"num_{unit}s": count for unit, count in units.items()}
     )
     scheme_configs = [plan.scheme_config]
     if config.run.baseline:
@@ -217,7 +217,9 @@ def _rounds(
     def save() -> None:
         claim = spending.claim(job.plan, done)
         # Before the checkpoint: what privacy.json claims may be more than the newest checkpoint spent, never less.
-        text = json.dumps(claim, sort_keys=True, allow_nan=False, indent=2)
+        paper = printed.claim(schemes.get(job.config.scheme), job.plan.scheme_config, done, job.plan.delta)
+        shown = claim | ({"as_printed": paper} if paper else {})
+        text = json.dumps(shown, sort_keys=True, allow_nan=False, indent=2)
         folder.write_atomically(run_dir / folder.PRIVACY, text + "\n")
         checkpoints.save(done, checkpoint.Saved(states, claim, metrics.length))
 

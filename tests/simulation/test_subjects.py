@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from fljax import schemes
+from fljax import accounting, schemes
 from fljax.simulation import config as config_lib
-from fljax.simulation import run, task
+from fljax.simulation import report, run, task
 
 
 class Silent:
@@ -38,6 +38,51 @@ def test_a_run_of_higradavg_protects_subjects(tmp_path):
     assert "all its examples, in all silos" in claim["statement"]["guarantee"]
     assert not any("central model" in line for line in claim["statement"]["not_covered"])
     assert np.isfinite(outcome.records[-1]["test_accuracy"])
+
+
+def test_a_run_without_privacy_says_so_and_gives_no_number(tmp_path):
+    # On data without subjects: plain averaging needs none.
+    sections = {
+        "scheme": {"scheme": "fedavg"},
+        "data": {"dataset": "digits", "partition": "iid"},
+        "run": {"num_rounds": 2},
+    }
+    outcome = run.start(config_lib.from_sections(sections), tmp_path / "run", Silent())
+    claim = json.loads((tmp_path / "run" / "privacy.json").read_text())
+    assert (claim["epsilon"], claim["target_epsilon"]) == ("inf", None)
+    assert claim["ledger"]["entries"] == [{"count": 2, "mechanism": {"type": "NonPrivate"}}]
+    text = report.render(outcome)
+    assert "no guarantee" in text and "accuracy, without a guarantee" in text and "accuracy, private" not in text
+
+
+@pytest.mark.parametrize(("scheme", "true"), [("local_group_dp", None), ("user_ldp", 2)])
+def test_a_run_of_the_papers_formula_shows_claim_and_truth_side_by_side(scheme, true, tmp_path):
+    given = sections(scheme)
+    given["scheme"] |= {"formula": "paper"} | ({} if true is None else {"privacy_unit": "client"})
+    given["run"]["num_rounds"] = 2
+    given["privacy"] = {"target_delta": 1e-3, "target_epsilon": 4.0}
+    outcome = run.start(config_lib.from_sections(given), tmp_path / "run", Silent())
+    claim = json.loads((tmp_path / "run" / "privacy.json").read_text())
+    paper = claim["as_printed"]
+    assert paper["certified"] is False and set(paper["errata"]) == set(schemes.get(scheme).ERRATA)
+    if true is None:
+        # The noise follows the batches' largest groups, and nothing bounds what it tells.
+        np.testing.assert_allclose(paper["claimed_epsilon"], 4.0, rtol=1e-4)
+        assert claim["epsilon"] == "inf"
+    else:
+        # The void theorem asks for more noise than the accounting; what is claimed counts half of what two ends move.
+        least = np.exp(-4) / (np.sqrt(2 * np.pi) * 4e-3)
+        assert outcome.plan.scheme_config.noise_multiplier >= least
+        noise = outcome.plan.scheme_config.noise_multiplier
+
+        def spent(mu):
+            with accounting.x64():
+                return float(accounting.gaussian.mu_to_epsilon(mu, 1e-3))
+
+        np.testing.assert_allclose(paper["claimed_epsilon"], spent(2 * np.sqrt(2 / 2) / noise), rtol=1e-6)
+        assert claim["epsilon"] >= spent(2 * 2 / noise) > paper["claimed_epsilon"]
+    text = report.render(outcome)
+    assert "NOT certified" in text and "As printed" in text and f"{paper['claimed_epsilon']:.3f}" in text
 
 
 def test_subjects_are_split_over_the_silos_as_asked():
