@@ -3,6 +3,7 @@
 from fljax_kernels.clip_and_sum.api import clip_and_sum
 from fljax_kernels.gaussian.api import add_gaussian_noise, gaussian_noise
 from fljax_kernels.loop_friendly.api import loop_friendly
+from fljax_kernels.pair_noise.api import client_pair_noise, joint_pair_noise, pair_keys, pair_noise
 from fljax_kernels.per_example.api import PerExampleGrads, per_example_grads
 from fljax_kernels.sampling.api import Sample, fixed_size_sample, poisson_capacity, poisson_sample
 
@@ -10,10 +11,14 @@ __all__ = [
     "PerExampleGrads",
     "Sample",
     "add_gaussian_noise",
+    "client_pair_noise",
     "clip_and_sum",
     "fixed_size_sample",
     "gaussian_noise",
+    "joint_pair_noise",
     "loop_friendly",
+    "pair_keys",
+    "pair_noise",
     "per_example_grads",
     "poisson_capacity",
     "poisson_sample",

@@ -1,0 +1,261 @@
+"""Pair noise: who gets which bits, that it cancels, and its law."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from fljax_kernels import client_pair_noise, joint_pair_noise, pair_keys, pair_noise
+from fljax_kernels.pair_noise import contract, graphs, reference, threefry
+from fljax_kernels.pair_noise.cases import CASES
+
+
+def flat(tree, num_clients):
+    """`[N, D]` NumPy."""
+    leaves = [np.asarray(leaf).reshape(num_clients, -1) for leaf in jax.tree.leaves(tree)]
+    return np.concatenate(leaves, axis=1)
+
+
+def assert_same_bits(a, b):
+    jax.tree.map(
+        lambda x, y: np.testing.assert_array_equal(np.asarray(x).view(np.uint32), np.asarray(y).view(np.uint32)), a, b
+    )
+
+
+def laplacian(edges, variance, num_clients):
+    matrix = np.zeros((num_clients, num_clients))
+    for (i, j), v in zip(edges, np.broadcast_to(variance, len(edges)), strict=True):
+        matrix[[i, j], [i, j]] += v
+        matrix[[i, j], [j, i]] -= v
+    return matrix
+
+
+def test_a_keys_stream_is_that_of_jax_random_normal(key):
+    found = jax.jit(threefry.half_variance_normals)(jax.random.key_data(key), jnp.arange(100_003, dtype=jnp.uint32))
+    expected = jax.random.normal(jax.random.clone(key), (100_003,))
+    np.testing.assert_array_equal(np.asarray(found) * np.float32(np.sqrt(2)), expected)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_rows_are_the_reference_and_each_client_computes_its_own_bit_for_bit(case, key):
+    edges, stddev, like = case.edges(), case.stddev(), case.like()
+    noise = pair_noise(key, edges, case.num_clients, like, stddev)
+    for name, x in like.items():
+        assert (noise[name].shape, noise[name].dtype) == ((case.num_clients, *x.shape), jnp.float32)
+    rows, keys = flat(noise, case.num_clients), pair_keys(key, edges)
+    exact = reference.pair_noise(keys, edges, case.num_clients, rows.shape[1], stddev)
+    # One rounding of each product (two at the reference's), one of each sum, whose terms are within 5.42 stddevs.
+    reach = 5.42 * (np.abs(laplacian(edges, stddev, case.num_clients)).sum(axis=1) / 2)
+    degree = np.bincount(edges.ravel(), minlength=case.num_clients)
+    assert np.all(np.abs(rows - exact) <= ((degree + 3) * 2.0**-24 * reach)[:, None])
+    alone = jax.jit(lambda keys, client, peers, s: client_pair_noise(keys, client, peers, like, s))
+    for client in {0, case.num_clients // 2}:
+        mine = np.flatnonzero((edges == client).any(axis=1))
+        peers = edges[mine].sum(axis=1) - client
+        own = alone(keys[mine], client, peers, stddev[mine])
+        assert_same_bits(own, jax.tree.map(lambda leaf, c=client: leaf[c], noise))
+
+
+@pytest.mark.parametrize("form", ["float", "ring"])
+def test_jit_vmap_and_devices_give_the_same_bits(form, key):
+    edges, like, stddev = graphs.circulant(8, 4), jnp.zeros(4096), 3000.0
+    eager = pair_noise(key, edges, 8, like, stddev, form=form)
+    one = functools.partial(pair_noise, num_clients=8, like=like, form=form)
+    assert_same_bits(jax.jit(one)(key, jnp.asarray(edges), stddev=stddev), eager)
+    rounds = jax.vmap(lambda t: one(jax.random.fold_in(key, t), edges, stddev=stddev))(jnp.arange(3))
+    for t in range(3):
+        assert_same_bits(rounds[t], one(jax.random.fold_in(key, t), edges, stddev=stddev))
+    mesh = jax.make_mesh((8,), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
+    spread = NamedSharding(mesh, PartitionSpec(None, "model"))
+    assert_same_bits(jax.jit(one, out_shardings=spread)(key, jnp.asarray(edges), stddev=stddev), eager)
+
+
+def test_clients_of_a_cohort_may_be_vmapped(key):
+    # On a regular graph every client has as many peers: one program for all, each edge drawn twice.
+    edges = graphs.k_regular(10, 3, np.random.default_rng(0))
+    mine = np.stack([np.flatnonzero((edges == client).any(axis=1)) for client in range(10)])
+    peers = edges[mine].sum(axis=2) - np.arange(10)[:, None]
+    keys = pair_keys(key, edges)
+    rows = jax.vmap(lambda k, c, p: client_pair_noise(k, c, p, jnp.zeros(300), 2.0))(keys[mine], jnp.arange(10), peers)
+    assert_same_bits(rows, pair_noise(keys, edges, 10, jnp.zeros(300), 2.0))
+
+
+@pytest.mark.parametrize("num_clients", [2, 50, 2000])
+def test_masks_cancel_with_and_without_stragglers(num_clients, key):
+    rng = np.random.default_rng(num_clients)
+    edges = graphs.complete(num_clients) if num_clients <= 50 else graphs.k_regular(num_clients, 8, rng)
+    stddev = rng.uniform(0.5, 1.0, len(edges)).astype(np.float32)
+    keys = pair_keys(key, edges)
+    rows = np.asarray(pair_noise(keys, edges, num_clients, jnp.zeros(64), stddev), np.float64)
+    whole = np.asarray(pair_noise(keys, edges, num_clients, jnp.zeros(64), stddev * 2**16, form="ring"))
+    each = np.asarray(jax.vmap(lambda k: jax.random.normal(k, (64,)))(keys), np.float64) * stddev[:, None]
+    for gone in sorted({0, 1, num_clients // 3, num_clients - 1}):
+        stays = np.ones(num_clients, bool)
+        stays[rng.permutation(num_clients)[:gone]] = False
+        # What is left is the noise on the edges between those who stay and those who are gone.
+        low, high = stays[edges[:, 0]], stays[edges[:, 1]]
+        left = ((low.astype(int) - high)[:, None] * each).sum(axis=0)
+        crossing = int((low != high).sum())
+        # The specification's bound on float32 rounding.
+        assert np.abs(rows[stays].sum(axis=0) - left).max() <= 1e-5 * num_clients
+        # Integers lose nothing; each edge was rounded once, from a product with an error of 2**-23 of 5.42 * 2**16.
+        total = whole[stays].sum(axis=0, dtype=np.uint32).view(np.int32)
+        assert np.abs(total - left * 2**16).max() <= 0.55 * crossing
+
+
+def test_the_ring_form_is_the_rounded_float_form(key):
+    edges, like = graphs.complete(2), jnp.zeros(5000)
+    real, whole = (pair_noise(key, edges, 2, like, 100.0, form=form) for form in ("float", "ring"))
+    assert whole.dtype == jnp.uint32
+    np.testing.assert_array_equal(np.asarray(whole).view(np.int32), np.round(real))
+
+
+def covariance_and_error(rows):
+    """Sample covariance over columns, mean known to be 0, and the standard error of each entry."""
+    rows = np.asarray(rows, np.float64)
+    found = rows @ rows.T / rows.shape[1]
+    variance = np.diagonal(found)
+    return found, np.sqrt((np.outer(variance, variance) + found**2) / rows.shape[1])
+
+
+@pytest.mark.parametrize("form", ["pairs", "joint"])
+def test_the_covariance_is_the_graphs_laplacian(form, key):
+    edges, like = graphs.complete(6), jnp.zeros(200_000)
+    stddev = 1.5 if form == "joint" else np.linspace(0.5, 2.0, 15).astype(np.float32)
+    rows = joint_pair_noise(key, 6, like, 1.5) if form == "joint" else pair_noise(key, edges, 6, like, stddev)
+    found, error = covariance_and_error(rows)
+    assert np.all(np.abs(found - laplacian(edges, np.square(stddev), 6)) <= 5 * error)
+    # Positive control: one edge less is seen.
+    assert np.any(np.abs(found - laplacian(edges[1:], np.broadcast_to(np.square(stddev), 15)[1:], 6)) > 5 * error)
+    assert np.abs(np.asarray(rows, np.float64).sum(axis=0)).max() <= 1e-5 * 1.5 * 6
+
+
+def test_rounds_and_domains_are_independent(key):
+    edges, like = graphs.complete(3), jnp.zeros(50_000)
+    rows = [pair_noise(jax.random.fold_in(key, t), edges, 3, like, 1.0)[0] for t in range(2)]
+    rows += [
+        joint_pair_noise(jax.random.fold_in(key, 0), 3, like, 1.0)[0],
+        jax.random.normal(jax.random.fold_in(key, 0), (50_000,)),
+    ]
+    assert np.abs(np.corrcoef(np.asarray(rows)) - np.eye(4)).max() <= 5 / np.sqrt(50_000)
+
+
+def test_an_edges_key_does_not_depend_on_the_graph_and_differs_from_all_others(key):
+    edges = graphs.complete(200)
+    data = np.asarray(jax.random.key_data(pair_keys(key, edges)))
+    assert len(np.unique(data, axis=0)) == 19_900
+    few = np.asarray(jax.random.key_data(pair_keys(key, edges[777:779])))
+    np.testing.assert_array_equal(few, data[777:779])
+
+
+def test_noise_is_linear_in_its_stddev(key):
+    edges, stddev = graphs.circulant(5, 2), jnp.arange(1.0, 6.0)
+    fun = lambda s: pair_noise(key, edges, 5, jnp.zeros(7), s)  # noqa: E731
+    slope = jax.jacfwd(fun)(stddev)
+    np.testing.assert_allclose(slope @ stddev, fun(stddev), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(jax.jvp(fun, (stddev,), (stddev,))[1], fun(stddev), rtol=1e-5, atol=1e-5)
+
+
+def test_no_edge_and_zero_stddev_give_zero(key):
+    assert not np.any(pair_noise(key, np.zeros((0, 2), np.int32), 4, jnp.zeros(3), 1.0))
+    assert not np.any(pair_noise(key, graphs.complete(4), 4, jnp.zeros(3), 0.0))
+
+
+@pytest.mark.parametrize("num_clients", [10, 200])
+def test_the_program_holds_the_result_and_a_few_blocks(num_clients):
+    edges, size = jnp.asarray(graphs.complete(num_clients)), 10**6
+    program = jax.jit(lambda key: pair_noise(key, edges, num_clients, jnp.zeros(size), 1.0))
+    memory = program.lower(jax.random.key(0)).compile().memory_analysis()
+    assert memory.output_size_in_bytes <= 4 * num_clients * size + 64
+    assert memory.temp_size_in_bytes <= 16 * contract.BLOCK + 200 * len(edges)
+
+
+@pytest.mark.parametrize(
+    ("edges", "num_clients", "degrees"),
+    [
+        (graphs.complete(7), 7, {6}),
+        (graphs.circulant(12, 4), 12, {4}),
+        (graphs.circulant(12, 5), 12, {5}),
+        (graphs.k_regular(1000, 20, np.random.default_rng(0)), 1000, {20}),
+        (graphs.k_regular(2, 1, np.random.default_rng(0)), 2, {1}),
+        (graphs.random_out(30, 2, np.random.default_rng(0)), 30, None),
+        (graphs.from_pairs([[2, 1], [0, 1]], 3), 3, {1, 2}),
+    ],
+)
+def test_built_graphs_are_sorted_connected_and_of_their_degree(edges, num_clients, degrees):
+    graphs.check_sorted(edges, num_clients)
+    assert not graphs.unreached(edges, num_clients).size and edges.dtype == np.int32
+    found = set(np.bincount(edges.ravel(), minlength=num_clients).tolist())
+    assert found == degrees if degrees else min(found) >= 2
+
+
+def test_neighbours_on_a_random_regular_graph_are_a_uniform_subset():
+    # 6 clients of degree 3: each other client is a neighbour with chance 3/5, each pair of others with 3/10.
+    together = np.zeros((5, 5))
+    rng, draws = np.random.default_rng(0), 1500
+    for _ in range(draws):
+        edges = graphs.k_regular(6, 3, rng)
+        near = np.zeros(5)
+        near[edges[edges[:, 0] == 0, 1] - 1] = 1
+        together += np.outer(near, near)
+    expected = np.where(np.eye(5), 0.6, 0.3)
+    assert np.abs(together / draws - expected).max() <= 5 * np.sqrt(0.25 / draws)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: graphs.from_pairs([[0, 1], [2, 3]], 4), "no path from client 0 to client 2"),
+        (lambda: graphs.from_pairs([[0, 1], [1, 0]], 2), r"every pair once in edges, got \[0, 1\] twice"),
+        (lambda: graphs.from_pairs([[1, 1]], 2), r"between two clients, got edges\[0\]=\[1, 1\]"),
+        (lambda: graphs.from_pairs([[0, 5]], 2), r"between clients 0\.\.1, got 0\.\.5"),
+        (lambda: graphs.from_pairs([[0.0, 1.0]], 2), r"integers \[E, 2\], got float64"),
+        (lambda: graphs.from_pairs([], 2), "no path from client 0 to client 1"),
+        (lambda: graphs.k_regular(5, 3, np.random.default_rng(0)), "even degree for 5 clients, got degree=3"),
+        (lambda: graphs.k_regular(6, 1, np.random.default_rng(0)), "degree >= 2 for a connected graph"),
+        (lambda: graphs.circulant(4, 4), "degree < num_clients=4, got degree=4"),
+        (lambda: graphs.random_out(4, 0, np.random.default_rng(0)), "out_degree to be an integer >= 1"),
+        (lambda: graphs.complete(0), "num_clients to be an integer >= 1, got num_clients=0"),
+    ],
+)
+def test_bad_graphs_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+PAIR = np.array([[0, 1]], np.int32)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda k: pair_noise(k, PAIR[:, ::-1], 2, jnp.zeros(3), 1.0), "edges sorted, smaller client first"),
+        (lambda k: pair_noise(k, np.repeat(PAIR, 2, 0), 2, jnp.zeros(3), 1.0), "every pair once"),
+        (lambda k: pair_noise(k, PAIR * 0, 2, jnp.zeros(3), 1.0), "between two clients"),
+        (lambda k: pair_noise(k, PAIR, 1, jnp.zeros(3), 1.0), r"between clients 0\.\.0"),
+        (lambda k: pair_noise(k, PAIR[0], 2, jnp.zeros(3), 1.0), r"integers \[E, 2\]"),
+        (lambda k: pair_noise(jax.random.split(k, 2), PAIR, 2, jnp.zeros(3), 1.0), "one for each of 1 edges"),
+        (lambda k: pair_noise(jnp.zeros(2, jnp.uint32), PAIR, 2, jnp.zeros(3), 1.0), "typed threefry key"),
+        (lambda k: pair_noise(jax.random.key(0, impl="rbg"), PAIR, 2, jnp.zeros(3), 1.0), "threefry key, got key<rbg>"),
+        (lambda k: pair_noise(k, PAIR, 2, jnp.zeros(3), -1.0), "stddev >= 0 and finite, got stddev=-1.0"),
+        (lambda k: pair_noise(k, PAIR, 2, jnp.zeros(3), np.nan), "stddev >= 0 and finite"),
+        (lambda k: pair_noise(k, PAIR, 2, jnp.zeros(3), jnp.ones(2)), r"stddev to be a scalar or of shape \(1,\)"),
+        (lambda k: pair_noise(k, PAIR, 2, jnp.zeros(3), 2.0**29, form="ring"), r"stddev <= 2\*\*28 grid units"),
+        (lambda k: pair_noise(k, PAIR, 2, jnp.zeros(3), 1.0, form="mod"), "form to be 'float' or 'ring'"),
+        (lambda k: pair_noise(k, PAIR, 2, jnp.zeros(3, int), 1.0), "like with floating leaves"),
+        (lambda k: pair_noise(k, PAIR, 0, jnp.zeros(3), 1.0), "num_clients to be an integer >= 1"),
+        (lambda k: pair_noise(k, PAIR, 2, jax.ShapeDtypeStruct((2**31,), jnp.float32), 1.0), r"fewer than 2\*\*31"),
+        (lambda k: client_pair_noise(k, 0, [1], jnp.zeros(3), 1.0), r"keys to be \[K\] typed threefry keys"),
+        (lambda k: client_pair_noise(k[None], 0, [1, 2], jnp.zeros(3), 1.0), r"peers of shape \(1,\)"),
+        (lambda k: client_pair_noise(k[None], 1, [1], jnp.zeros(3), 1.0), "peers other than client=1"),
+        (lambda k: client_pair_noise(jax.random.split(k, 2), 1, [3, 2], jnp.zeros(3), 1.0), "peers >= 0, ascending"),
+        (lambda k: joint_pair_noise(k[None], 2, jnp.zeros(3), 1.0), "one typed threefry key"),
+        (lambda k: joint_pair_noise(k, 2, jnp.zeros(3), jnp.ones(2)), "stddev to be a scalar"),
+    ],
+)
+def test_bad_arguments_are_named(call, message, key):
+    with pytest.raises(ValueError, match=message):
+        call(key)
