@@ -76,25 +76,36 @@ def mixture_log_ratio(z: jax.Array, weights: jax.Array, shifts: jax.Array) -> ja
     return jnp.where((jnp.max(exponents, axis=-1) < 1.0) & (moved < 0.5), near, far)
 
 
-def _log_moved_ratio(loss: jax.Array, moved: jax.Array) -> jax.Array:
-    """The log of dU/dQ where log dP/dQ is `loss`: log(e^loss - w0); -inf where there is no such point."""
-    small = jnp.expm1(jnp.minimum(loss, 30.0)) + moved
-    large = jnp.log1p((moved - 1.0) * jnp.exp(-jnp.maximum(loss, 30.0)))
-    return jnp.where(loss < 30.0, jnp.log(jnp.maximum(small, 0.0)), loss + large)
+def _log_moved_ratio(loss: jax.Array, stay: jax.Array) -> jax.Array:
+    """The log of dU/dQ where log dP/dQ is `loss`: log(e^loss - e^stay); -inf where there is no such point.
+
+    In this form an error of the logarithm is one of a few units of |loss| + |stay| in the loss, also next to `stay`.
+    """
+    return jnp.where(loss > stay, loss + jnp.log(-jnp.expm1(jnp.minimum(stay - loss, -1e-300))), -jnp.inf)
 
 
 def _mixture_inverse(
     loss: jax.Array, weights: jax.Array, shifts: jax.Array, moved: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """The z where the log ratio is `loss` (-inf below its range), and the distance by which the log of dU/dQ missed."""
-    target = _log_moved_ratio(loss, moved)
+    """The z where the log ratio is `loss` (-inf below its range), and a bound on how far off its ratio at z is."""
+    stay = jnp.log1p(-moved)
+    target = _log_moved_ratio(loss, stay)
     log_weights = jnp.log(weights)
     # Every single term bounds the root from above; from there Newton descends monotonically, as the function is convex.
     single = (target[:, None] - jnp.where(weights > 0, log_weights, 0.0)) / shifts + 0.5 * shifts
     z = jnp.min(jnp.where(weights > 0, single, jnp.inf), axis=1)
-    if weights.shape[0] == 1:
-        return z, jnp.zeros((), z.dtype)
     finite = jnp.isfinite(z)
+    # An error in log dU/dQ is one in the loss times U / P.
+    part = jnp.where(finite, -jnp.expm1(jnp.minimum(stay - loss, 0.0)), 0.0)
+
+    def rounding(z: jax.Array) -> jax.Array:
+        spread = jnp.where(weights > 0, shifts * jnp.abs(z)[:, None] + 0.5 * shifts**2 + jnp.abs(log_weights), 0.0)
+        exponent = jnp.where(finite, jnp.abs(target), 0.0) + jnp.max(spread, axis=1)
+        known = jnp.abs(loss) + jnp.where(moved < 1, jnp.abs(stay), 0.0)
+        return 8 * UNIT * (known + part * exponent)
+
+    if weights.shape[0] == 1:
+        return z, jnp.max(jnp.where(finite, rounding(jnp.where(finite, z, 0.0)), 0.0))
     start = jnp.where(finite, z, 0.0)
 
     def value(z: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -107,8 +118,8 @@ def _mixture_inverse(
         return z - (total - target) / slope
 
     start = jax.lax.fori_loop(0, NEWTON_STEPS, step, jnp.where(finite, start, 0.0))
-    missed = jnp.where(finite, jnp.abs(value(start)[0] - target), 0.0)
-    return jnp.where(finite, start, z), jnp.max(missed)
+    missed = part * jnp.where(finite, jnp.abs(value(start)[0] - target), 0.0)
+    return jnp.where(finite, start, z), jnp.max(jnp.where(finite, missed + rounding(start), 0.0))
 
 
 def mixture_cells(
@@ -134,7 +145,7 @@ def mixture_cells(
         return (carry[0] + weight * mass, carry[1] + weight * (error + 2 * UNIT * mass)), None
 
     (u, u_error), _ = jax.lax.scan(part, (jnp.zeros_like(q), jnp.zeros_like(q)), (weights, shifts))
-    return Cells(q=q, u=u, q_error=q_error, u_error=u_error, slack=slack + 8 * UNIT * moved, moved=moved)
+    return Cells(q=q, u=u, q_error=q_error, u_error=u_error, slack=slack, moved=moved)
 
 
 def laplace_cells(

@@ -107,6 +107,8 @@ def _one_bound(
     shift = jnp.sum(times * offsets)
     start_index = jnp.floor((window[0] - shift) / h)
     start = start_index * h + shift
+    start_error = 4 * UNIT * (jnp.sum(times * jnp.abs(offsets)) + jnp.abs(start_index * h) + n * h)
+    start = start + jnp.where(upper, start_error, -start_error)
     top = start + (n - 1) * h
 
     # Composition. The spectrum of real input: interior frequencies count twice.
@@ -127,21 +129,24 @@ def _one_bound(
     log_unit = total - tilts.middle * center
     beyond = top + h
     totals = jnp.sum(times * moments, axis=1)
-    above = jnp.exp(jnp.minimum(totals[1] - total - (tilts.above - tilts.middle) * beyond, 0.0))
-    below = jnp.exp(jnp.minimum(totals[2] - total + (tilts.middle - tilts.below) * start, 0.0))
+    # Twice each bound, for its rounding.
+    above = 2.0 * jnp.exp(jnp.minimum(totals[1] - total - (tilts.above - tilts.middle) * beyond, 0.0))
+    below = 2.0 * jnp.exp(jnp.minimum(totals[2] - total + (tilts.middle - tilts.below) * start, 0.0))
 
     points = start + steps(n) * h
-    grow = relative + 4 * UNIT * jnp.abs(total)
+    grow = jnp.expm1(relative + 4 * UNIT * jnp.abs(total))
     weight = -tilts.middle * (points - center)
     mass = jnp.where(
         upper,
         (jnp.maximum(mass, 0.0) + error) * (1.0 + grow),
         jnp.maximum(mass - error, 0.0) * (1.0 - jnp.minimum(grow, 1.0)),
     )
-    true_above = jnp.exp(totals[1] - tilts.above * beyond - log_unit)
+    # The masses of the upper bound may add up to a little more than 1.
+    sums = jnp.sum(times * jnp.maximum(jnp.log(jnp.sum(masses, axis=1) + infinite), 0.0))
+    chernoff = jnp.where(tilts.above > 0, totals[1] - tilts.above * beyond, sums)
     outside = jnp.where(
         upper,
-        true_above + jnp.sum(times * infinite) * jnp.exp(-log_unit),
+        2.0 * jnp.exp(chernoff - log_unit) + jnp.sum(times * infinite) * jnp.exp(sums - log_unit) * (1.0 + SUM_ERROR),
         -(above + below) * jnp.exp(jnp.maximum(weight, weight[-1])),
     )
     weight = jnp.where(upper, weight, jnp.minimum(weight, 690.0))  # a bound from below stays finite
@@ -181,50 +186,43 @@ def compose(
     return jax.vmap(one)(masses, offsets, infinite, jnp.array([True, False]))
 
 
-def _crossing(values: jax.Array, target: jax.Array, start: jax.Array, h: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Where the decreasing chords through `values` fall to `target`, and the index of the first point at or below
-    it.
-    """
-    n = values.shape[0]
-    index = jnp.sum((values > target) | jnp.isnan(values))
-    before, after = values[jnp.maximum(index - 1, 0)], values[jnp.minimum(index, n - 1)]
-    share = (before - target) / jnp.where(before > after, before - after, 1.0)
-    share = jnp.where(jnp.isfinite(share) & (before > after), jnp.clip(share, 0.0, 1.0), 1.0)
-    return start + (index - 1).astype(h.dtype) * h + jnp.log1p(jnp.expm1(h) * share), index
-
-
 def epsilon_of(curve: Curve, log_delta: jax.Array, h: jax.Array, upper: bool) -> jax.Array:
-    """The epsilon at which the bound reaches `log_delta`; inf (upper) or 0 (lower) where the window does not hold
-    it.
+    """The epsilon at which the bound reaches `log_delta`; inf (upper) or 0 (lower) where the window does not hold it.
+
+    Between lattice points the curve of a lattice distribution is linear in e^epsilon.
     """
     n = curve.delta.shape[0]
     target = jnp.exp(log_delta - curve.log_unit)
     values = curve.delta + curve.outside
-    epsilon, index = _crossing(values, target, curve.start, h)
+    # The last point that does not meet the target. A NaN (where a mass left float64) meets none from above.
+    missed = (values > target) | (jnp.isnan(values) & upper)
+    left = jnp.max(jnp.where(missed, jnp.arange(n), -1))
+    at = jnp.clip(left, 0, n - 2)
+    # What is outside is constant in the upper bound, and in the lower one only falls: keep its left value.
+    before, after = values[at], curve.delta[at + 1] + curve.outside[at]
+    falls = (before > after) & jnp.isfinite(before)
+    share = jnp.clip((before - target) / jnp.where(falls, before - after, 1.0), 0.0, 1.0)
+    share = jnp.where(falls, share, 1.0 if upper else 0.0)
+    epsilon = curve.start + at.astype(h.dtype) * h + jnp.log1p(jnp.expm1(h) * share)
+    margin = 1e-13 * jnp.abs(epsilon)
     if upper:
-        epsilon = jnp.where(index == 0, curve.start, jnp.where(index >= n, jnp.inf, epsilon))
-        return jnp.where(jnp.isnan(epsilon), jnp.inf, epsilon + 1e-13 * jnp.abs(epsilon))
-    # Between lattice points the chord bounds delta from below, less what is outside, which only falls: keep its left
-    # value.
-    left = jnp.clip(index - 1, 0, n - 1)
-    before, after = curve.delta[left], curve.delta[jnp.minimum(left + 1, n - 1)]
-    share = jnp.clip((before + curve.outside[left] - target) / jnp.where(before > after, before - after, 1.0), 0.0, 1.0)
-    share = jnp.where(before > after, share, 0.0)
-    epsilon = curve.start + left.astype(h.dtype) * h + jnp.log1p(jnp.expm1(h) * share)
-    epsilon = jnp.where((index == 0) | jnp.isnan(epsilon), 0.0, epsilon - 1e-13 * jnp.abs(epsilon))
-    return jnp.maximum(epsilon, 0.0)
+        epsilon = jnp.where(left < 0, curve.start, jnp.where(left >= n - 1, jnp.inf, epsilon + margin))
+        return jnp.where(jnp.isnan(epsilon), jnp.inf, epsilon)
+    held = (left >= 0) & (left < n - 1) & jnp.isfinite(epsilon) & jnp.all(jnp.isfinite(values))
+    return jnp.where(held, jnp.maximum(epsilon - margin, 0.0), 0.0)
 
 
 def log_delta_of(curve: Curve, epsilon: jax.Array, h: jax.Array, upper: bool) -> jax.Array:
     """The log of the bound on delta at `epsilon`; 0 (upper) or -inf (lower) where the window does not hold it."""
     n = curve.delta.shape[0]
+    epsilon = epsilon + (-1e-13 if upper else 1e-13) * jnp.abs(epsilon)
     position = (epsilon - curve.start) / h
     left = jnp.clip(jnp.floor(position), 0, n - 2).astype(jnp.int64)
     share = jnp.clip(jnp.expm1(epsilon - curve.start - left.astype(h.dtype) * h) / jnp.expm1(h), 0.0, 1.0)
-    chord = curve.delta[left] + share * (curve.delta[left + 1] - curve.delta[left])
+    chord = (1.0 - share) * curve.delta[left] + share * curve.delta[left + 1]
     value = jnp.log(jnp.maximum(chord + curve.outside[left], 0.0)) + curve.log_unit
     if upper:
         inside = (position >= 0) & (position <= n - 1) & ~jnp.isnan(value)
         return jnp.where(inside, jnp.minimum(value, 0.0), 0.0)
-    inside = (position <= n - 1) & ~jnp.isnan(value)
+    inside = (position <= n - 1) & jnp.all(jnp.isfinite(curve.delta)) & ~jnp.isnan(value)
     return jnp.where(inside, value, -jnp.inf)

@@ -128,9 +128,10 @@ def _discrete_lattice(
     error = masses * (64 + jnp.abs(logs) * 4) * cells.UNIT
     loss = sensitivity * (2.0 * x + sensitivity) / (2.0 * stddev**2)
     place = (loss - offset) / h - first
-    left = jnp.floor(place + SNAP)
+    snap = SNAP + 8 * cells.UNIT * (jnp.max(jnp.abs(loss)) + jnp.abs(offset)) / h  # in steps: rounding of places
+    left = jnp.floor(place + snap)
     share = jnp.clip(place - left, 0.0, 1.0)
-    share = jnp.where(share <= SNAP, 0.0, share)
+    share = jnp.where(share <= snap, 0.0, share)
     index = left.astype(jnp.int32)
     inside = (index >= 0) & (index < n - 1)
     at = jnp.clip(index, 0, n - 2)
@@ -141,7 +142,7 @@ def _discrete_lattice(
     upper = upper.at[0].add(jnp.sum(jnp.where(index < 0, heavy, 0.0)))
     infinite = jnp.sum(jnp.where(index >= n - 1, heavy, 0.0)) + 1e-300
     lower = zeros.at[at].add(jnp.where(inside, masses - error, 0.0))
-    snap = 2 * SNAP * h
+    snap = 2 * snap * h
     return dots.Lattice(
         masses=jnp.stack([upper, lower]),
         offsets=jnp.stack([offset + snap, offset - snap]),
