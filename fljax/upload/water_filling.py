@@ -1,0 +1,72 @@
+"""Water-filling noise: a client adds what the randomness of its own sampled gradient lacks, direction by direction.
+
+Source: Zhang et al. (2024), "Differentially Private Federated Learning without Noise Addition: When is it Possible?",
+arXiv:2405.04551, section 5. The paper takes the K x K eigendecomposition; here it is D x D, through the Gram matrix.
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+import fljax_kernels
+from fljax import _validate
+from fljax.types import Params
+from fljax_kernels import spectral
+
+
+class Rows(Protocol):
+    """An implicit matrix G of D rows."""
+
+    def gram(self) -> jax.Array:
+        """G G^T, `[D, D]`."""
+
+    def matvec(self, vector: Any) -> jax.Array:
+        """G v, `[D]`."""
+
+
+class Noise(NamedTuple):
+    """The noise `direct + G^T weights`: direct is params-like, weights `[D]`. Private: the size depends on the data."""
+
+    direct: Params
+    weights: jax.Array
+
+
+def filling(rows: Rows, key: jax.Array, like: Params, *, scale: float, stddev: float | jax.Array) -> Noise:
+    """Noise that lifts a Gaussian of covariance scale * G^T G to at least `stddev` in every direction.
+
+    Guarantee: `fljax_kernels.spectral.filling_draw`'s. It holds beside Gaussian noise of covariance scale * G^T G drawn
+    from another key, and beside nothing else: with other sampling (a subset, or none) directions above the floor would
+    get no noise at all. Privacy of the sum is accounted with `fljax.accounting.wfna`, never as isotropic noise.
+
+    Args:
+      rows: G, every row clipped.
+      key: typed PRNG key, used once.
+      like: params.
+      scale: of the covariance, 1 / (B D) for Gaussian weights. > 0.
+      stddev: floor, in the unit of a client's mean gradient. > 0.
+
+    Raises:
+      ValueError: an argument is out of range.
+    """
+    return _noise(spectral.filling_draw, rows, key, like, scale, stddev)
+
+
+def lifted(rows: Rows, key: jax.Array, like: Params, *, scale: float, stddev: float | jax.Array) -> Noise:
+    """The law of an N(0, scale * G^T G) and its `filling` together, in one draw: add it to the mean, without sampling.
+
+    Arguments, guarantee and errors are those of `filling`.
+    """
+    return _noise(spectral.lifted_draw, rows, key, like, scale, stddev)
+
+
+def _noise(draw_fun: Any, rows: Rows, key: jax.Array, like: Params, scale: float, stddev: float | jax.Array) -> Noise:
+    _validate.typed_key(key=key)
+    wide = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, jnp.promote_types(p.dtype, jnp.float32)), like)
+    z = jax.tree.map(lambda leaf: leaf[0], fljax_kernels.gaussian_noise(key[None], wide, 1.0))
+    tangent = jax.tree.map(lambda leaf, p: leaf.astype(p.dtype), z, like)
+    system = spectral.spectrum(rows.gram(), scale)
+    # Products with the numbers that are added: rounding them apart would leave part of G z in the noise.
+    draw = draw_fun(system, rows.matvec(tangent), stddev)
+    z = jax.tree.map(lambda leaf, p: leaf.astype(p.dtype), tangent, z)
+    return Noise(jax.tree.map(lambda leaf: draw.stddev.astype(leaf.dtype) * leaf, z), draw.weights)
