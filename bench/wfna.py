@@ -1,0 +1,120 @@
+"""What does water-filling noise cost, beside the K x K eigendecomposition it is defined by and beside isotropic noise?
+
+    python -m bench.wfna            # about three minutes; pins itself to one core
+
+One client's step of GSGD-DP (clipped gradients of all D records, Gram matrix, eigensystem of size D, lifted draw), of
+GD-DP (the same gradients, isotropic noise), and the definition: NumPy's eigh of K x K matrices, in the kernel's
+float32, timed at smaller K and scaled by K^3 from the largest (`scaled_from_k`; the smaller sizes show how near to K^3
+the growth is). Every lifted draw is checked first: on a small model, in covariance, against the definition.
+"""
+
+import argparse
+import os
+import time
+from typing import Any
+
+if hasattr(os, "sched_setaffinity"):
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # before JAX and BLAS count the cores
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bench import _harness
+from fljax import models
+from fljax.schemes import gd_dp, gsgd_dp
+from fljax_kernels import spectral
+from fljax_kernels.spectral import reference
+
+BATCH_SIZE, CLIP = 32, 10.0
+DENSE_SIZES = (500, 1000, 2000)
+# Model, records of one client.
+CASES = (("softmax", 1200), ("softmax", 256), ("cnn", 256), ("cnn", 1200))
+
+
+def check_law() -> None:
+    """The lifted draw of a small matrix, as a linear map of its normals, against the K x K definition."""
+    rows = np.random.default_rng(0).normal(size=(20, 60)).astype(np.float32)
+    system = spectral.spectrum(jnp.asarray(rows @ rows.T), 1 / 20)
+    draw = jax.vmap(lambda p: spectral.lifted_draw(system, p, 0.5), in_axes=1, out_axes=spectral.Draw(None, 1))(rows)
+    push = np.asarray(draw.stddev) * np.eye(60) + rows.T @ np.asarray(draw.weights)
+    _harness.check("lifted covariance", push @ push.T, reference.lifted_covariance(rows, 1 / 20, 0.5), rtol=1e-4)
+
+
+def client_steps(model: str, num_records: int) -> tuple[dict[str, _harness.Step], int]:
+    """Compiled steps of one client by name, and K."""
+    key = jax.random.key(0, impl="threefry2x32")
+    functional = models.create(model, example_shape=(28, 28, 1), num_classes=10, key=key)
+    loss = models.softmax_cross_entropy(functional.apply)
+    rng = np.random.default_rng(1)
+    examples = {
+        "x": jnp.asarray(rng.uniform(size=(num_records, 28, 28, 1)), jnp.float32),
+        "y": jnp.asarray(rng.integers(0, 10, num_records), jnp.int32),
+    }
+    rows = jnp.arange(num_records, dtype=jnp.int32)
+    common = {
+        "records_per_client": num_records,
+        "batch_size": BATCH_SIZE,
+        "l2_clip_norm": CLIP,
+        "noise_multiplier": 10.0,
+    }
+    forms = {"wfna": (gsgd_dp, gsgd_dp.Config(**common)), "gd_dp": (gd_dp, gd_dp.Config(**common))}
+    steps = {}
+    for name, (scheme, config) in forms.items():
+        step = scheme.client(config, loss)
+        steps[name] = _harness.compile_step(
+            lambda params, step=step: step(params, examples, rows, jax.random.key(1), jax.random.key(2)).sum,
+            functional.params,
+        )
+    return steps, sum(leaf.size for leaf in jax.tree.leaves(functional.params))
+
+
+def dense_seconds() -> dict[int, float]:
+    """Seconds of one float32 eigh of a K x K covariance, by K: the least of two."""
+    found = {}
+    for size in DENSE_SIZES:
+        rows = np.random.default_rng(2).normal(size=(size // 2, size)).astype(np.float32)
+        matrix, seconds = rows.T @ rows, []
+        for _ in range(2):
+            start = time.perf_counter()
+            np.linalg.eigh(matrix)
+            seconds.append(time.perf_counter() - start)
+        found[size] = min(seconds)
+    return found
+
+
+def main() -> None:
+    """Measures, writes the JSON and prints the table."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    check_law()
+    dense = dense_seconds()
+    largest = max(dense)
+    table: list[dict[str, Any]] = [
+        {"case": "dense eigh", "k": k, "median_ms": 1e3 * s, "over_cubed_ps": 1e12 * s / k**3} for k, s in dense.items()
+    ]
+    for model, num_records in CASES:
+        steps, num_params = client_steps(model, num_records)
+        timings = _harness.interleaved({name: step.run for name, step in steps.items()}, repeats=7, budget_s=40)
+        scaled_ms = 1e3 * dense[largest] * (num_params / largest) ** 3
+        for name, timing in timings.items():
+            row = {
+                "case": f"{model} {name}",
+                "k": num_params,
+                "records": num_records,
+                **steps[name].row(),
+                **timing.row(),
+            }
+            if name == "wfna":
+                row["over_gd_dp"] = round(_harness.paired_ratio(timing, timings["gd_dp"]), 2)
+                row |= {"dense_ms": round(scaled_ms), "scaled_from_k": largest}
+                row["dense_over_ours"] = round(scaled_ms / timing.median_ms, 1)
+            table.append(row)
+            print(row, flush=True)
+    path = _harness.write("wfna", table, note="one client's step, one core; times in milliseconds")
+    print(_harness.table(table, ("case", "k", "records", "median_ms", "temp_mib", "over_gd_dp", "dense_over_ours")))
+    print(path)
+
+
+if __name__ == "__main__":
+    main()
