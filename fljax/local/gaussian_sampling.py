@@ -38,20 +38,25 @@ class ClippedGradients:
         self._matrix, self._mask, self._clip = matrix, mask, l2_clip_norm
         self._factors = clipping.flat(matrix.row_norms(), l2_clip_norm)
 
-    def gram(self) -> jax.Array:
-        """Products of the rows with one another, `[D, D]`."""
+    def gram(self, *, per_leaf: bool = False) -> Any:
+        """Products of the rows with one another, `[D, D]`, or a params-like tree of them, which adds up to it."""
         here = self._factors != 0
-        # where, not multiply: a gradient that is not finite has factor 0, and 0 * NaN is NaN.
-        gram = jnp.where(here[:, None] & here[None, :], self._matrix.gram(), 0)
-        return self._factors[:, None] * gram * self._factors[None, :]
+        both = here[:, None] & here[None, :]
+
+        def scaled(gram: jax.Array) -> jax.Array:
+            # where, not multiply: a gradient that is not finite has factor 0, and 0 * NaN is NaN.
+            return self._factors[:, None] * jnp.where(both, gram, 0) * self._factors[None, :]
+
+        return jax.tree.map(scaled, self._matrix.gram(per_leaf=per_leaf))
 
     def matvec(self, vector: Params) -> jax.Array:
         """Products of the rows with a params-like tree, `[D]`."""
         return self._factors * jnp.where(self._factors != 0, self._matrix.matvec(vector), 0)
 
-    def weighted_sum(self, weights: jax.Array) -> WeightedSum:
-        """sum_j weights[j] * row j, `weights` `[D]`."""
-        total, norms = self._matrix.rmatvec(self._factors * weights), self._matrix.row_norms()
+    def weighted_sum(self, weights: Any) -> WeightedSum:
+        """sum_j weights[j] * row j; `weights` `[D]`, or a params-like tree of `[D]`, each for one parameter array."""
+        total = self._matrix.rmatvec(jax.tree.map(lambda w: self._factors * w, weights))
+        norms = self._matrix.row_norms()
         return WeightedSum(total, *_diagnostics(self._matrix.values(), norms, self._mask, self._clip))
 
 

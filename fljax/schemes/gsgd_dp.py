@@ -26,6 +26,8 @@ class Config(_records.Config):
     """As `_records.Config`; batch_size > 0 sets the scale of the weights and need not be a whole number."""
 
     noise: Literal["isotropic", "water_filling"] = "water_filling"
+    per_leaf: bool = False
+    """Weigh and lift each parameter array by itself: cheaper where arrays are smaller than records_per_client."""
 
 
 def client(config: Config, loss: LossFn) -> _records.Client:
@@ -43,11 +45,13 @@ def client(config: Config, loss: LossFn) -> _records.Client:
         weights = gaussian_sampling.gaussian_weights(sample_key, num_records, batch_size)
         return _records.add_isotropic(clipped_sum(params, examples, rows, weights), noise_key, stddev)
 
+    lift = water_filling.lifted_per_leaf if config.per_leaf else water_filling.lifted
+
     def filled(params: Params, examples: Batch, rows: jax.Array, _: jax.Array, noise_key: jax.Array) -> WeightedSum:
         matrix = clipped_gradients(params, examples, rows)
         # One draw with the law of the sampling noise and of what fills it up, instead of two.
-        noise = water_filling.lifted(matrix, noise_key, params, scale=1 / (batch_size * num_records), stddev=stddev)
-        step = matrix.weighted_sum(1 / num_records + noise.weights)
+        noise = lift(matrix, noise_key, params, scale=1 / (batch_size * num_records), stddev=stddev)
+        step = matrix.weighted_sum(jax.tree.map(lambda w: 1 / num_records + w, noise.weights))
         return step._replace(sum=jax.tree.map(jnp.add, step.sum, noise.direct))
 
     return filled if config.noise == "water_filling" and stddev > 0 else isotropic

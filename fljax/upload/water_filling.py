@@ -18,18 +18,21 @@ from fljax_kernels import spectral
 class Rows(Protocol):
     """An implicit matrix G of D rows."""
 
-    def gram(self) -> jax.Array:
-        """G G^T, `[D, D]`."""
+    def gram(self, *, per_leaf: bool = False) -> Any:
+        """G G^T, `[D, D]`, or a params-like tree of them, one for the columns of each parameter array."""
 
     def matvec(self, vector: Any) -> jax.Array:
         """G v, `[D]`."""
 
 
 class Noise(NamedTuple):
-    """The noise `direct + G^T weights`: direct is params-like, weights `[D]`. Private: the size depends on the data."""
+    """The noise `direct + G^T weights`: direct is params-like, weights `[D]` or a params-like tree of `[D]`.
+
+    Private: its size depends on the data.
+    """
 
     direct: Params
-    weights: jax.Array
+    weights: Any
 
 
 def filling(rows: Rows, key: jax.Array, like: Params, *, scale: float, stddev: float | jax.Array) -> Noise:
@@ -60,13 +63,42 @@ def lifted(rows: Rows, key: jax.Array, like: Params, *, scale: float, stddev: fl
     return _noise(spectral.lifted_draw, rows, key, like, scale, stddev)
 
 
+def lifted_per_leaf(rows: Rows, key: jax.Array, like: Params, *, scale: float, stddev: float | jax.Array) -> Noise:
+    """As `lifted`, with each parameter array lifted by itself, as if its sampling weights were its own.
+
+    Cheaper where parameter arrays are smaller than D. The draws of different arrays are independent, so the covariance
+    is block diagonal and at least `stddev` in every direction. (The paper lifts the blocks of one draw of the weights,
+    whose covariance across blocks it neglects: that leaves directions below the floor.)
+
+    Arguments, guarantee and errors are those of `filling`.
+    """
+    z = _normals(key, like)
+    leaves, tree = jax.tree.flatten(z)
+    grams = tree.flatten_up_to(rows.gram(per_leaf=True))
+    draws = []
+    for place, gram in enumerate(grams):
+        alone = [leaf if place == k else jnp.zeros_like(leaf) for k, leaf in enumerate(leaves)]
+        projections = rows.matvec(
+            jax.tree.map(lambda leaf, p: leaf.astype(p.dtype), jax.tree.unflatten(tree, alone), like)
+        )
+        draws.append(spectral.lifted_draw(spectral.spectrum(gram, scale), projections, stddev))
+    direct = [draw.stddev.astype(leaf.dtype) * leaf for draw, leaf in zip(draws, leaves, strict=True)]
+    return Noise(jax.tree.unflatten(tree, direct), jax.tree.unflatten(tree, [draw.weights for draw in draws]))
+
+
 def _noise(draw_fun: Any, rows: Rows, key: jax.Array, like: Params, scale: float, stddev: float | jax.Array) -> Noise:
+    z = _normals(key, like)
+    system = spectral.spectrum(rows.gram(), scale)
+    draw = draw_fun(system, rows.matvec(jax.tree.map(lambda leaf, p: leaf.astype(p.dtype), z, like)), stddev)
+    return Noise(jax.tree.map(lambda leaf: draw.stddev.astype(leaf.dtype) * leaf, z), draw.weights)
+
+
+def _normals(key: jax.Array, like: Params) -> Params:
+    """N(0, 1), float32 at least, in numbers that the dtypes of `like` can hold.
+
+    G z is taken in those dtypes: rounding z on one side only would leave part of it in the noise.
+    """
     _validate.typed_key(key=key)
     wide = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, jnp.promote_types(p.dtype, jnp.float32)), like)
     z = jax.tree.map(lambda leaf: leaf[0], fljax_kernels.gaussian_noise(key[None], wide, 1.0))
-    tangent = jax.tree.map(lambda leaf, p: leaf.astype(p.dtype), z, like)
-    system = spectral.spectrum(rows.gram(), scale)
-    # Products with the numbers that are added: rounding them apart would leave part of G z in the noise.
-    draw = draw_fun(system, rows.matvec(tangent), stddev)
-    z = jax.tree.map(lambda leaf, p: leaf.astype(p.dtype), tangent, z)
-    return Noise(jax.tree.map(lambda leaf: draw.stddev.astype(leaf.dtype) * leaf, z), draw.weights)
+    return jax.tree.map(lambda leaf, p: leaf.astype(p.dtype).astype(leaf.dtype), z, like)

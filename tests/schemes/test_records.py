@@ -16,19 +16,21 @@ from fljax_kernels.spectral import reference
 NUM_CLIENTS, RECORDS, DIM = 3, 6, 4
 CLIP = 1.0
 PARAMS = {"w": jnp.zeros(DIM)}
+HALVES = {"a": jnp.zeros(1), "b": jnp.zeros(DIM - 1)}
 COMMON = {"num_clients": NUM_CLIENTS, "records_per_client": RECORDS, "l2_clip_norm": CLIP, "server_learning_rate": 1.0}
 SCHEMES = {
     "gd": gd_dp.Config(**COMMON, noise_multiplier=1.0),
     "sgd": sgd_dp.Config(**COMMON, batch_size=2, noise_multiplier=0.3),
     "gsgd": gsgd_dp.Config(**COMMON, batch_size=1.5, noise_multiplier=1.2),
+    "gsgd_per_leaf": gsgd_dp.Config(**COMMON, batch_size=1.5, noise_multiplier=1.2, per_leaf=True),
     "gsgd_isotropic": gsgd_dp.Config(**COMMON, batch_size=1.5, noise_multiplier=1.2, noise="isotropic"),
 }
-MODULES = {"gd": gd_dp, "sgd": sgd_dp, "gsgd": gsgd_dp, "gsgd_isotropic": gsgd_dp}
+MODULES = {"gd": gd_dp, "sgd": sgd_dp, "gsgd": gsgd_dp, "gsgd_per_leaf": gsgd_dp, "gsgd_isotropic": gsgd_dp}
 
 
 def loss(params, example):
     """Its gradient is the example."""
-    return jnp.dot(params["w"], example["x"])
+    return jnp.dot(params["w"] if "w" in params else jnp.concatenate([params["a"], params["b"]]), example["x"])
 
 
 def records(seed=0):
@@ -60,9 +62,10 @@ def compiled(name, noiseless):
 
     @jax.jit
     def many(x, keys):
-        state, everyone = algorithm.init(PARAMS), cohort(clients(x), jnp.arange(NUM_CLIENTS))
-        one = lambda key: -algorithm.round(state, everyone, key)[0].params["w"]  # noqa: E731
-        return jax.lax.map(one, keys, batch_size=256)
+        params = HALVES if name == "gsgd_per_leaf" else PARAMS
+        state, everyone = algorithm.init(params), cohort(clients(x), jnp.arange(NUM_CLIENTS))
+        one = lambda key: jax.tree.leaves(algorithm.round(state, everyone, key)[0].params)  # noqa: E731
+        return -jnp.concatenate(jax.lax.map(one, keys, batch_size=256), axis=1)
 
     return many
 
@@ -85,6 +88,11 @@ def covariance_of_one_client(name, config, rows):
     stddev = config.noise_multiplier * 2 * CLIP / size / np.sqrt(NUM_CLIENTS)
     if name == "gsgd_isotropic":
         return reference.covariance(rows, 1 / (batch * size)) + stddev**2 * np.eye(DIM)
+    if name == "gsgd_per_leaf":
+        covariance = np.zeros((DIM, DIM))
+        for block in (slice(0, 1), slice(1, DIM)):
+            covariance[block, block] = reference.lifted_covariance(rows[:, block], 1 / (batch * size), stddev)
+        return covariance
     return reference.lifted_covariance(rows, 1 / (batch * size), stddev)
 
 
@@ -149,7 +157,7 @@ def test_without_records_there_is_only_noise(key):
 
 @pytest.mark.parametrize("module", [gd_dp, sgd_dp])
 def test_water_filling_without_gaussian_weights_is_refused(module):
-    with pytest.raises(errors.NoGuaranteeError, match='noise="isotropic" with .* got noise="water_filling"'):
+    with pytest.raises(errors.NoGuaranteeError, match=r'noise="isotropic" with .* got noise="water_filling"'):
         module.Config(noise="water_filling")
 
 
