@@ -5,6 +5,7 @@ examples gathers the ids with them. The functions here split subjects over silos
 happens on the host; observed counts are private data, caps are public numbers.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -128,6 +129,30 @@ def counts(ids: np.ndarray, indices: np.ndarray) -> np.ndarray:
     silo, column = np.nonzero(indices >= 0)
     cell = ids[indices[silo, column]].astype(np.int64) * num_silos + silo
     return np.bincount(cell, minlength=num_subjects * num_silos).reshape(num_subjects, num_silos)
+
+
+def largest_group_cdf(num_subjects: int, num_items: int, item_sampling_prob: float, size: int) -> float:
+    """Chance that nobody has more than `size` items in a Poisson sample, subjects owning `num_items` each.
+
+    Raises:
+      ValueError: a number is not an integer >= 1 (size: >= 0), or item_sampling_prob is not in (0, 1].
+    """
+    _validate.positive_int(num_subjects=num_subjects, num_items=num_items)
+    _validate.probability(item_sampling_prob=item_sampling_prob)
+    _validate.non_negative_int(size=size)
+    if size >= num_items:
+        return 1.0
+    if item_sampling_prob == 1:
+        return 0.0
+    logs = [
+        math.lgamma(num_items + 1)
+        - math.lgamma(j + 1)
+        - math.lgamma(num_items - j + 1)
+        + j * math.log(item_sampling_prob)
+        + (num_items - j) * math.log1p(-item_sampling_prob)
+        for j in range(size + 1)
+    ]
+    return min(1.0, math.fsum(map(math.exp, logs))) ** num_subjects
 
 
 def check_cap(ids: np.ndarray, indices: np.ndarray, *, max_items: int) -> None:

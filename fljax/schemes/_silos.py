@@ -20,6 +20,7 @@ from fljax.schemes import _round
 from fljax.server import aggregate
 from fljax.types import LossFn, Params
 
+Step = Callable[[float], events.Mechanism]
 # What `fljax simulate` starts from where a scheme has silos: examples that carry subjects, spread over 16 silos.
 SIMULATION: dict[str, dict[str, Any]] = {
     "data": {"dataset": "writers", "num_clients": 16, "partition": "subject_uniform"},
@@ -265,7 +266,7 @@ def non_private(config: Any) -> Any:
     return dataclasses.replace(config, l2_clip_norm=_round.NEVER_CLIPS, noise_multiplier=0.0)
 
 
-def subject_event(config: SubjectConfig, step: Callable[[float], events.Mechanism]) -> events.PrivacyEvent:
+def subject_event(config: SubjectConfig, step: Step) -> events.PrivacyEvent:
     """One round at subject level; `step(noise_multiplier)`: what one local step of a silo does to its largest subject.
 
     The server sees every silo's update, so that a subject in h silos meets h mechanisms in each local step: at worst
@@ -289,12 +290,12 @@ def least_noise(config: SiloConfig) -> float:
     return _round.noise_multiplier(config) * min(config.silo_noise, default=1.0)
 
 
-def counted_step(config: SubjectConfig, cap: int | None) -> Callable[[float], events.Mechanism]:
+def counted_step(config: SubjectConfig, cap: int | None) -> Step:
     """A step in which a subject moves the sum by min(J, cap) clip norms, J ~ Binomial(m, q) its items in the batch."""
     return lambda noise: mixture.item_sum(noise, config.max_items_per_subject, config.item_sampling_prob, cap=cap)
 
 
-def present_step(config: SubjectConfig, *, move: float) -> Callable[[float], events.Mechanism]:
+def present_step(config: SubjectConfig, *, move: float) -> Step:
     """A step in which a subject moves the sum by `move` clip norms if any of its m items is in the batch."""
     present = mixture.subject_sampling_prob(config.max_items_per_subject, config.item_sampling_prob)
     return lambda noise: events.PoissonSampled(present, events.Gaussian(noise / move))

@@ -49,11 +49,16 @@ def silo(config: Config, loss: LossFn) -> _silos.Silo:
 make, non_private = _silos.maker(silo), _silos.non_private
 
 
+def step(config: Config) -> _silos.Step:
+    """What one local step of a silo does to its largest subject, for a noise multiplier."""
+    return _silos.present_step(config, move=1)
+
+
 def event(config: Config) -> events.PrivacyEvent:
     """What one round does to one subject's data. Raises ValueError if noise_multiplier is None."""
     if config.formula == "paper":
         return _silos.no_guarantee("subject")
-    return _silos.subject_event(config, _silos.present_step(config, move=1))
+    return _silos.subject_event(config, step(config))
 
 
 def claimed_epsilon(config: Config, *, num_rounds: int, delta: float) -> float:
@@ -63,10 +68,10 @@ def claimed_epsilon(config: Config, *, num_rounds: int, delta: float) -> float:
       ValueError: items times sampling rate, which the paper takes for a probability, is above 1; or bad numbers.
     """
     _validate.probability(claimed_probability=config.max_items_per_subject * config.item_sampling_prob)
-    step = events.PoissonSampled(
+    claimed = events.PoissonSampled(
         config.max_items_per_subject * config.item_sampling_prob, events.Gaussian(_silos.least_noise(config))
     )
-    return accounting.epsilon(_paper.run(step, config, num_rounds, config.holders), delta=delta)
+    return accounting.epsilon(_paper.run(claimed, config, num_rounds, config.holders), delta=delta)
 
 
 def as_printed(config: Config, *, num_rounds: int, epsilon: float, delta: float) -> Config:

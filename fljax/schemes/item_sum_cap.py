@@ -42,6 +42,11 @@ def silo(config: Config, loss: LossFn) -> _silos.Silo:
 make, non_private = _silos.maker(silo), _silos.non_private
 
 
+def step(config: Config) -> _silos.Step:
+    """What one local step of a silo does to its largest subject, for a noise multiplier."""
+    return _silos.counted_step(config, config.items_per_subject)
+
+
 def event(config: Config) -> events.PrivacyEvent:
     """What one round does to one subject's data. Raises ValueError if noise_multiplier is None."""
-    return _silos.subject_event(config, _silos.counted_step(config, config.items_per_subject))
+    return _silos.subject_event(config, step(config))

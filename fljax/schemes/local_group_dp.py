@@ -71,12 +71,16 @@ def silo(config: Config, loss: LossFn) -> _silos.Silo:
 make = _silos.maker(silo)
 
 
+def step(config: Config) -> _silos.Step:
+    """What one local step of a silo does to its largest subject, for a noise multiplier."""
+    return _silos.present_step(config, move=min(config.items_per_subject, config.max_items_per_subject))
+
+
 def event(config: Config) -> events.PrivacyEvent:
     """What one round does to one subject's data. Raises ValueError if noise_multiplier is None."""
     if config.formula == "paper":
         return _silos.no_guarantee("subject")
-    most = min(config.items_per_subject, config.max_items_per_subject)
-    return _silos.subject_event(config, _silos.present_step(config, move=most))
+    return _silos.subject_event(config, step(config))
 
 
 def non_private(config: Config) -> Config:
@@ -110,8 +114,8 @@ def as_printed(config: Config, *, num_rounds: int, epsilon: float, delta: float)
 def _items(config: Config, noise: float, num_rounds: int) -> events.PrivacyEvent:
     """What the run is for one item, in the paper's count of rounds."""
     noise *= min(config.silo_noise, default=1.0)
-    step = events.PoissonSampled(config.item_sampling_prob, events.Gaussian(noise))
-    return _paper.run(step, config, num_rounds, config.holders)
+    claimed = events.PoissonSampled(config.item_sampling_prob, events.Gaussian(noise))
+    return _paper.run(claimed, config, num_rounds, config.holders)
 
 
 def _group_noise(config: Config) -> tuple[float, ...]:

@@ -46,13 +46,18 @@ def silo(config: Config, loss: LossFn) -> _silos.Silo:
 make, non_private = _silos.maker(silo), _silos.non_private
 
 
+def step(config: Config) -> _silos.Step:
+    """What one local step of a silo does to its largest subject, for a noise multiplier."""
+    return _silos.present_step(config, move=2)
+
+
 def event(config: Config) -> events.PrivacyEvent:
     """What one round does to one unit's data. Raises ValueError if noise_multiplier is None."""
     if config.privacy_unit == "subject":
-        return _silos.subject_event(config, _silos.present_step(config, move=2))
-    step = events.Gaussian(_silos.least_noise(config) / 2)  # the sensitivity is twice the clip norm
+        return _silos.subject_event(config, step(config))
+    whole = events.Gaussian(_silos.least_noise(config) / 2)  # the sensitivity is twice the clip norm
     return events.PrivacyEvent(
-        mechanism=events.SelfComposed(step, config.num_local_steps),
+        mechanism=events.SelfComposed(whole, config.num_local_steps),
         privacy_unit="client",
         neighboring_relation=events.NeighboringRelation.REPLACE_ONE,
     )
@@ -60,9 +65,9 @@ def event(config: Config) -> events.PrivacyEvent:
 
 def claimed_epsilon(config: Config, *, num_rounds: int, delta: float) -> float:
     """What the paper would claim of a run: no sampling, sensitivity C; NOT certified, see `ERRATA`."""
-    step = events.Gaussian(_silos.least_noise(config))
+    claimed = events.Gaussian(_silos.least_noise(config))
     num_silos = config.holders if config.privacy_unit == "subject" else 1
-    return accounting.epsilon(_paper.run(step, config, num_rounds, num_silos), delta=delta, method="gdp")
+    return accounting.epsilon(_paper.run(claimed, config, num_rounds, num_silos), delta=delta, method="gdp")
 
 
 def as_printed(config: Config, *, num_rounds: int, epsilon: float, delta: float) -> Config:
