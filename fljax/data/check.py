@@ -64,3 +64,33 @@ def _check_labels(examples: Any, num_classes: int, name: str) -> None:
         row = _first_bad_row(bad)
         value = labels[row][bad[row]].flat[0] if labels.ndim > 1 else labels[row]
         raise ValueError(f"Expected {name}['y'] to be in [0, num_classes={num_classes}), got {value} in row {row}.")
+
+
+def check_partition(indices: Any, num_examples: int) -> None:
+    """Refuses a table of clients' rows in which an example stands twice. Call it once, on the host.
+
+    A guarantee for records rests on this: each place flips a coin of its own, so a record in two places joins a round
+    more often than claimed, and counts twice where both come up.
+
+    Args:
+      indices: integers `[num_clients, N]`, rows of the pool of examples; negative: padding.
+      num_examples: rows in the pool.
+
+    Raises:
+      ValueError: an index is outside the pool, or stands in two places; one line that names it and its clients.
+    """
+    table = np.asarray(indices)
+    if table.ndim != 2 or table.dtype.kind != "i":
+        raise ValueError(f"Expected indices to be int [num_clients, N], got {table.dtype} of shape {table.shape}.")
+    clients, _ = np.nonzero(table >= 0)
+    rows = table[table >= 0]
+    if rows.size and rows.max() >= num_examples:
+        raise ValueError(f"Expected indices < num_examples={num_examples}, got {rows.max()}.")
+    order = np.argsort(rows, kind="stable")
+    twice = np.flatnonzero(rows[order][1:] == rows[order][:-1])
+    if twice.size:
+        first, second = order[twice[0]], order[twice[0] + 1]
+        raise ValueError(
+            f"Expected each example at most once in indices, got row {rows[first]} at clients {clients[first]} and "
+            f"{clients[second]}: the privacy of a record counts on one place in one client."
+        )

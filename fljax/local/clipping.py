@@ -1,55 +1,38 @@
-"""Clipping styles: pure functions from the norms of gradient rows to the coefficients of their sum."""
+"""Clipping styles: from the norms of rows to the coefficients of their sum, and the sums themselves."""
 
 import functools
-from typing import Any
+import math
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 
+import fljax_kernels
 from fljax import _validate
+
+Style = Literal["flat", "auto_s", "psac"]
+STYLES = ("flat", "auto_s", "psac")
+UnitStyle = Literal["flat", "per_layer", "auto_s", "psac"]
+UNIT_STYLES = ("flat", "per_layer", "auto_s", "psac")
+STABILITY = {"auto_s": 0.01, "psac": 0.1}
+
+# Squares below float32's range are lost, so a norm is known down to about 2**-63 * sqrt(D): 2**-47 for D = 2**32. Any
+# norm counts as at least this much, beside which what was lost is less than one rounding.
+LEAST_NORM = 2.0**-39
 
 
 def flat(norms: jax.Array, l2_clip_norm: float | jax.Array) -> jax.Array:
     """min(1, l2_clip_norm / norm) for each of `norms` `[B]`; 0 where a norm is not finite.
 
     Guarantee: each row times its coefficient has norm at most `l2_clip_norm` (>= 0, may be infinite), up to one
-    float32 rounding.
+    float32 rounding. Below 2**-39, where norms are not known to float32's precision, rows are scaled down further.
 
     Source: Abadi et al. (2016), "Deep Learning with Differential Privacy", arXiv:1607.00133, Algorithm 1.
     """
     return to_bound(norms, l2_clip_norm)
 
 
-def to_bound(
-    norms: jax.Array, l2_clip_norm: float | jax.Array, *, rescale_to_unit_norm: bool = False, nan_safe: bool = True
-) -> jax.Array:
-    """`flat`, with options: coefficients divided by `l2_clip_norm`, or 1 where a norm is NaN."""
-    one, clip = jnp.ones((), norms.dtype), jnp.asarray(l2_clip_norm, norms.dtype)
-    # where, not minimum: with a zero or infinite bound, clip / norm may be NaN where it is not needed.
-    factor = jnp.where(norms > clip, clip / jnp.where(norms > 0, norms, one), one)
-    if rescale_to_unit_norm:
-        # The limit clip -> 0 leaves the direction of the row.
-        factor = jnp.where(clip > 0, factor / clip, one / jnp.where(norms > 0, norms, one))
-    return jnp.where(jnp.isfinite(norms), factor, jnp.zeros((), norms.dtype)) if nan_safe else factor
-
-
-def to_bounds(norms: Any, l2_clip_norms: Any, *, rescale_to_unit_norm: bool = False, nan_safe: bool = True) -> Any:
-    """One bound per subtree: `l2_clip_norms` is a prefix of `norms`, a tree of `[B]`; so is the result.
-
-    Guarantee: the row stays within sqrt(sum_l C_l**2) (rescaled: within sqrt(number of bounds)); a row which is not
-    finite anywhere gets 0 everywhere.
-    """
-    finite = jnp.isfinite(joint_norm(norms))
-
-    def group(clip: Any, part: Any) -> Any:
-        factor = to_bound(joint_norm(part), clip, rescale_to_unit_norm=rescale_to_unit_norm, nan_safe=nan_safe)
-        factor = jnp.where(finite, factor, jnp.zeros((), factor.dtype)) if nan_safe else factor
-        return jax.tree.map(lambda _: factor, part)
-
-    return jax.tree.map(group, l2_clip_norms, norms)
-
-
-def auto_s(norms: jax.Array, l2_clip_norm: float | jax.Array, *, stability: float = 0.01) -> jax.Array:
+def auto_s(norms: jax.Array, l2_clip_norm: float | jax.Array, *, stability: float = STABILITY["auto_s"]) -> jax.Array:
     """Automatic clipping: l2_clip_norm / (norm + stability); 0 where a norm is not finite.
 
     Guarantee: each row times its coefficient is shorter than `l2_clip_norm`, up to float32 rounding. Long rows all
@@ -58,11 +41,10 @@ def auto_s(norms: jax.Array, l2_clip_norm: float | jax.Array, *, stability: floa
 
     Source: Bu et al. (2022), "Automatic Clipping", arXiv:2206.07136, AUTO-S.
     """
-    _validate.positive(stability=stability)
-    return _scaled_inverse(norms + jnp.asarray(stability, norms.dtype), norms, l2_clip_norm)
+    return to_bound(norms, l2_clip_norm, style="auto_s", stability=stability)
 
 
-def psac(norms: jax.Array, l2_clip_norm: float | jax.Array, *, stability: float = 0.1) -> jax.Array:
+def psac(norms: jax.Array, l2_clip_norm: float | jax.Array, *, stability: float = STABILITY["psac"]) -> jax.Array:
     """Per-sample adaptive clipping: l2_clip_norm / (norm + r / (norm + r)), r = stability; 0 where not finite.
 
     Guarantee: each row times its coefficient is shorter than `l2_clip_norm`, up to float32 rounding. Unlike `auto_s`,
@@ -70,14 +52,56 @@ def psac(norms: jax.Array, l2_clip_norm: float | jax.Array, *, stability: float 
 
     Source: Xia et al. (2022), "Differentially Private Learning with Per-Sample Adaptive Clipping", arXiv:2212.00328.
     """
-    _validate.positive(stability=stability)
-    r = jnp.asarray(stability, norms.dtype)
-    return _scaled_inverse(norms + r / (norms + r), norms, l2_clip_norm)
+    return to_bound(norms, l2_clip_norm, style="psac", stability=stability)
 
 
-def _scaled_inverse(divisor: jax.Array, norms: jax.Array, l2_clip_norm: float | jax.Array) -> jax.Array:
-    factor = jnp.asarray(l2_clip_norm, norms.dtype) / divisor
-    return jnp.where(jnp.isfinite(norms), factor, jnp.zeros((), norms.dtype))
+def to_bound(
+    norms: jax.Array,
+    l2_clip_norm: float | jax.Array,
+    *,
+    style: Style = "flat",
+    stability: float | None = None,
+    rescale_to_unit_norm: bool = False,
+    nan_safe: bool = True,
+) -> jax.Array:
+    """The style's coefficients, with options: divided by `l2_clip_norm`, or not 0 where a norm is not finite."""
+    clip = jnp.asarray(l2_clip_norm, norms.dtype)
+    least = jnp.maximum(norms, jnp.asarray(LEAST_NORM, norms.dtype))
+    if style == "flat":
+        one = jnp.ones((), norms.dtype)
+        # where, not minimum: with a zero or infinite bound, clip / norm may be NaN where it is not needed.
+        factor = one / jnp.maximum(least, clip) if rescale_to_unit_norm else jnp.where(least > clip, clip / least, one)
+    else:
+        stability = STABILITY[style] if stability is None else stability
+        _validate.positive(stability=stability)
+        r = jnp.asarray(stability, norms.dtype)
+        divisor = least + r if style == "auto_s" else least + r / (least + r)
+        factor = (jnp.ones((), norms.dtype) if rescale_to_unit_norm else clip) / divisor
+    return jnp.where(jnp.isfinite(norms), factor, jnp.zeros((), norms.dtype)) if nan_safe else factor
+
+
+def to_bounds(
+    norms: Any,
+    l2_clip_norms: Any,
+    *,
+    style: Style = "flat",
+    rescale_to_unit_norm: bool = False,
+    nan_safe: bool = True,
+) -> Any:
+    """One bound per subtree: `l2_clip_norms` is a prefix of `norms`, a tree of `[B]`; so is the result.
+
+    Guarantee: the row stays within sqrt(sum_l C_l**2) (rescaled: within sqrt(number of bounds)); a row which is not
+    finite anywhere gets 0 everywhere.
+    """
+    finite = jnp.isfinite(joint_norm(norms))
+    options: dict[str, Any] = {"style": style, "rescale_to_unit_norm": rescale_to_unit_norm, "nan_safe": nan_safe}
+
+    def group(clip: Any, part: Any) -> Any:
+        factor = to_bound(joint_norm(part), clip, **options)
+        factor = jnp.where(finite, factor, jnp.zeros((), factor.dtype)) if nan_safe else factor
+        return jax.tree.map(lambda _: factor, part)
+
+    return jax.tree.map(group, l2_clip_norms, norms)
 
 
 def joint_norm(norms: Any) -> jax.Array:
@@ -85,3 +109,45 @@ def joint_norm(norms: Any) -> jax.Array:
     parts = jax.tree.leaves(norms)
     dtype = jnp.float64 if any(n.dtype == jnp.float64 for n in parts) else jnp.float32
     return jnp.sqrt(functools.reduce(jnp.add, [jnp.square(n.astype(dtype)) for n in parts]))
+
+
+def sum_gradients(
+    matrix: fljax_kernels.PerExampleGrads, l2_clip_norm: float | jax.Array, style: UnitStyle
+) -> tuple[Any, jax.Array]:
+    """(sum of the clipped rows of a gradient matrix, in float32 at least; their norms before that, `[B]`).
+
+    Guarantee: as `sum_updates`.
+    """
+    if style == "per_layer":
+
+        def weigh(norms: Any) -> Any:
+            leaves = jax.tree.leaves(norms)
+            share = l2_clip_norm / math.sqrt(len(leaves))
+            return to_bounds(norms, jax.tree.map(lambda _: share, norms))
+
+        total, norms = matrix.weighted_sum(weigh, per_leaf=True)
+        return total, joint_norm(norms)
+    return matrix.weighted_sum(lambda norms: to_bound(norms, l2_clip_norm, style=style))
+
+
+def sum_updates(rows: Any, l2_clip_norm: float | jax.Array, style: UnitStyle, mask: jax.Array) -> tuple[Any, jax.Array]:
+    """(sum of the clipped rows, norms before that `[C]`) of a tree of `[C, ...]`; `mask` `[C]`: True where one counts.
+
+    Guarantee: adding or removing one row moves the sum by at most `l2_clip_norm * (1 + 1e-5)` in L2 norm. A row that is
+    not finite adds zero. "per_layer" clips each of L arrays to l2_clip_norm / sqrt(L).
+
+    Source: per layer: McMahan et al. (2018), arXiv:1710.06963, Section 2.
+    """
+    if style == "flat":
+        return fljax_kernels.clip_and_sum(rows, l2_clip_norm, mask=mask)
+    squares = jax.tree.map(lambda x: jnp.sum(jnp.square(x), axis=tuple(range(1, x.ndim))), rows)
+    norms = joint_norm(jax.tree.map(jnp.sqrt, squares))
+    if style == "per_layer":
+        mask &= jnp.isfinite(norms)
+        share = l2_clip_norm / math.sqrt(len(jax.tree.leaves(rows)))
+        return jax.tree.map(lambda x: fljax_kernels.clip_and_sum(x, share, mask=mask)[0], rows), norms
+    factor = to_bound(norms, l2_clip_norm, style=style)
+    mask &= factor > 0
+    scaled = jax.tree.map(lambda x: x * factor.reshape((-1,) + (1,) * (x.ndim - 1)).astype(x.dtype), rows)
+    # Once more, for the bound itself: the norms above are not exact where squares underflow.
+    return fljax_kernels.clip_and_sum(scaled, l2_clip_norm, mask=mask)[0], norms

@@ -59,6 +59,7 @@ def clipped_grad(
     has_aux: bool = False,
     *,
     l2_clip_norm: Any,
+    clipping_style: clipping.Style = "flat",
     rescale_to_unit_norm: bool = False,
     normalize_by: float = 1.0,
     batch_argnums: int | Sequence[int] = 1,
@@ -94,7 +95,9 @@ def clipped_grad(
       has_aux: whether `fun` returns (scalar, aux).
       l2_clip_norm: bound C on the gradient of one row, in its unit. >= 0; infinity does not clip; may be traced.
         Or a tree of bounds, a prefix of the parameters' tree: each subtree is clipped to its own C_l, and
-        the bound of all is sqrt(sum C_l**2).
+        the bound of all is sqrt(sum C_l**2). Tracing it lets the bound adapt: see `fljax.local.quantile`.
+      clipping_style: how a row comes to lie within its bound. "flat" scales longer rows down to it; "auto_s" and "psac"
+        bring every row to nearly that length (`fljax.local.clipping`), so that the bound needs no tuning.
       rescale_to_unit_norm: divide each clipped part by its C: the bound becomes 1 (sqrt of the number of bounds).
       normalize_by: divide the sum by this. > 0. A public constant, such as the expected batch size.
       batch_argnums: which arguments have a leading axis B.
@@ -119,19 +122,21 @@ def clipped_grad(
       NotImplementedError: spmd_axis_name is given.
 
     Source: Abadi et al. (2016), arXiv:1607.00133, Algorithm 1; rescaling: De et al. (2022), arXiv:2204.13650; averages
-    per subject: Marathe et al. (2022), arXiv:2206.03617.
+    per subject: Marathe et al. (2022), arXiv:2206.03617; "auto_s": Bu et al. (2022), arXiv:2206.07136; "psac": Xia et
+    al. (2022), arXiv:2212.00328.
     """
     wrt = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     batched = (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums)
-    _check(wrt, batched, l2_clip_norm, normalize_by, microbatch_size)
+    _check(wrt, batched, l2_clip_norm, clipping_style, normalize_by, microbatch_size)
     if spmd_axis_name is not None:
         raise NotImplementedError(f"Expected spmd_axis_name=None, got spmd_axis_name={spmd_axis_name!r}.")
     wants_aux = has_aux or return_values or return_grad_norms
     single = jax.tree_util.all_leaves([l2_clip_norm])
 
     def weigh(norms: Any, weights: jax.Array) -> Any:
-        options = {"rescale_to_unit_norm": rescale_to_unit_norm, "nan_safe": nan_safe}
-        coefficients = (clipping.to_bound if single else clipping.to_bounds)(norms, l2_clip_norm, **options)
+        coefficients = (clipping.to_bound if single else clipping.to_bounds)(
+            norms, l2_clip_norm, style=clipping_style, rescale_to_unit_norm=rescale_to_unit_norm, nan_safe=nan_safe
+        )
         return jax.tree.map(lambda c: c * weights.astype(c.dtype), coefficients)
 
     def clipped(*args: Any, is_padding_example: Any = None, **kwargs: Any) -> Any:
@@ -197,11 +202,12 @@ def _bound(l2_clip_norm: Any, rescale: bool) -> Any:
     return math.hypot(*bounds)
 
 
-def _check(wrt: tuple, batched: tuple, l2_clip_norm: Any, normalize_by: Any, microbatch_size: Any) -> None:
+def _check(wrt: tuple, batched: tuple, l2_clip_norm: Any, style: str, normalize_by: Any, microbatch_size: Any) -> None:
     if not wrt or not batched or min(wrt + batched) < 0:
         raise ValueError(f"Expected argnums and batch_argnums >= 0 and not empty, got {wrt} and {batched}.")
     if set(wrt) & set(batched):
         raise ValueError(f"Expected argnums without a batch axis, got argnums={wrt} and batch_argnums={batched}.")
+    _validate.one_of(clipping.STYLES, clipping_style=style)
     _validate.positive(normalize_by=normalize_by)
     if microbatch_size is not None:
         _validate.positive_int(microbatch_size=microbatch_size)
@@ -209,9 +215,13 @@ def _check(wrt: tuple, batched: tuple, l2_clip_norm: Any, normalize_by: Any, mic
     if not bounds:
         raise ValueError("Expected l2_clip_norm to be a bound or a tree of bounds, got an empty tree.")
     for bound in bounds:
-        # `not >=` so that NaN fails. A traced bound cannot be looked at.
-        if not isinstance(bound, jax.core.Tracer) and not (np.ndim(bound) == 0 and bound >= 0):
+        if isinstance(bound, jax.core.Tracer):
+            continue  # it cannot be looked at
+        # `not >=` so that NaN fails; np, as in a traced function the comparison of a known array is traced too.
+        if not (np.ndim(bound) == 0 and np.asarray(bound) >= 0):
             raise ValueError(f"Expected l2_clip_norm >= 0, got l2_clip_norm={bound!r}.")
+        if style != "flat" and not np.isfinite(bound):
+            raise ValueError(f"Expected l2_clip_norm to be finite with {style!r}, got l2_clip_norm={bound!r}.")
 
 
 def _batch_size(batch: Any) -> int:

@@ -21,11 +21,24 @@ def init(l2_clip_norm: float) -> QuantileState:
     return QuantileState(jnp.float32(l2_clip_norm))
 
 
+def centred_count(state: QuantileState, norms: jax.Array, mask: jax.Array) -> jax.Array:
+    """float32 `[]`: over the rows that count, 1/2 for each norm within the bound and -1/2 for each other one.
+
+    Counts of parts of a round add up. Adding or removing one row moves it by 1/2, exactly (below 2**23 rows).
+
+    Args:
+      state: the bound that this round clips with.
+      norms: `[B]`, before clipping. A norm that is not finite counts as above the bound.
+      mask: bool `[B]`, True where a row counts.
+    """
+    within = jnp.where(norms <= state.l2_clip_norm.astype(norms.dtype), 0.5, -0.5).astype(jnp.float32)
+    return jnp.sum(jnp.where(mask, within, jnp.float32(0)))
+
+
 def update(
     key: jax.Array,
     state: QuantileState,
-    norms: jax.Array,
-    mask: jax.Array,
+    count: jax.Array,
     *,
     expected_count: float,
     count_stddev: float,
@@ -34,8 +47,8 @@ def update(
 ) -> QuantileState:
     """Moves the bound towards the `target_quantile` of the norms.
 
-    The count of norms within the bound, each bit centred at 1/2, is released with Gaussian noise; the bound is
-    multiplied by exp(-learning_rate * (noisy fraction - target_quantile)).
+    The centred count of norms within the bound is released with Gaussian noise; the bound is multiplied by
+    exp(-learning_rate * (noisy fraction - target_quantile)), and kept within [2**-39, 2**99].
 
     Guarantee: adding or removing one row moves the centred count by 1/2, so one update is a Gaussian mechanism of
     noise multiplier 2 * count_stddev. Together with a sum that has the noise multiplier of `sum_noise_multiplier`, the
@@ -44,8 +57,7 @@ def update(
     Args:
       key: typed PRNG key, used once.
       state: the bound that this round clipped with.
-      norms: `[B]`, before clipping. A norm that is not finite counts as above the bound.
-      mask: bool `[B]`, True where a row counts.
+      count: `centred_count` of the round's rows.
       expected_count: expected number of rows, a public constant (never the count of this round). > 0.
       count_stddev: standard deviation of the noise on the count, in rows. >= 0. expected_count / 20 is a usual choice.
       target_quantile: in (0, 1).
@@ -64,10 +76,10 @@ def update(
     _validate.positive(expected_count=expected_count, learning_rate=learning_rate)
     _validate.non_negative(count_stddev=count_stddev)
     _validate.open_unit(target_quantile=target_quantile)
-    within = jnp.where(norms <= state.l2_clip_norm.astype(norms.dtype), 0.5, -0.5).astype(jnp.float32)
-    centred = jnp.sum(jnp.where(mask, within, jnp.float32(0)))
-    fraction = 0.5 + fljax_kernels.add_gaussian_noise(key, centred, count_stddev) / expected_count
-    return QuantileState(state.l2_clip_norm * jnp.exp(-learning_rate * (fraction - target_quantile)))
+    fraction = 0.5 + fljax_kernels.add_gaussian_noise(key, count, count_stddev) / expected_count
+    bound = state.l2_clip_norm * jnp.exp(-learning_rate * (fraction - target_quantile))
+    # A bound of 0 or infinity would stay so for ever.
+    return QuantileState(jnp.clip(bound, 2.0**-39, 2.0**99))
 
 
 def sum_noise_multiplier(noise_multiplier: float, count_stddev: float) -> float:

@@ -1,5 +1,9 @@
-"""The round that client-level schemes share: local work, clip, add up, noise, server step."""
+"""The round that client-level schemes share: local work, clip, add up, noise, server step.
 
+And what schemes with central noise share: styles of clipping, and a bound that follows a quantile of the norms.
+"""
+
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -11,6 +15,7 @@ import fljax_kernels
 from fljax import _keys, _validate
 from fljax.accounting import events
 from fljax.data.cohort import Cohort
+from fljax.local import clipping, quantile
 from fljax.local.sgd import LocalResult
 from fljax.server import aggregate
 from fljax.types import Batch, Params
@@ -40,6 +45,106 @@ class FederatedAlgorithm(NamedTuple):
     init: Callable[[Params], aggregate.ServerState]
     round: Callable[[aggregate.ServerState, Cohort, jax.Array], tuple[aggregate.ServerState, RoundInfo]]
     client_sampling_prob: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClippingConfig:
+    """How the contributions of units are clipped; public numbers, all of them.
+
+    Raises:
+      ValueError: a number is out of its range, or a bound that adapts is asked for in another style than "flat".
+    """
+
+    clipping_style: clipping.UnitStyle = "flat"
+    """"flat" scales contributions longer than l2_clip_norm down to it, "per_layer" each of L parameter arrays to
+    l2_clip_norm / sqrt(L); "auto_s" and "psac" bring all of them to nearly l2_clip_norm."""
+    target_quantile: float | None = None
+    """The bound follows this quantile of the norms from round to round, starting at l2_clip_norm. None: a constant."""
+    quantile_learning_rate: float = 0.2
+    """Step size of the logarithm of a bound that adapts."""
+    count_stddev: float | None = None
+    """Noise on the count of norms within a bound that adapts, in units. None: a 20th of the units expected a round."""
+
+    def __post_init__(self) -> None:
+        _validate.one_of(clipping.UNIT_STYLES, clipping_style=self.clipping_style)
+        _validate.positive(quantile_learning_rate=self.quantile_learning_rate)
+        if self.count_stddev is not None:
+            _validate.positive(count_stddev=self.count_stddev)
+        if self.target_quantile is not None:
+            _validate.open_unit(target_quantile=self.target_quantile)
+            if self.clipping_style != "flat":
+                raise ValueError(
+                    "Expected clipping_style='flat' with a target_quantile: other styles need no bound that adapts, "
+                    f"got clipping_style={self.clipping_style!r}."
+                )
+
+
+def without_clipping(config: Any) -> Any:
+    """The same config with a clip that never binds and no noise."""
+    return dataclasses.replace(
+        config, clipping_style="flat", target_quantile=None, l2_clip_norm=NEVER_CLIPS, noise_multiplier=0.0
+    )
+
+
+class Release(NamedTuple):
+    """The bound of a round, and what the round releases.
+
+    init: () -> state of the bound. bound: state -> l2_clip_norm. within: (state, norms `[B]`, mask `[B]`) -> `[]`, the
+    count that a round adds up beside the sum. noise: (key, state, sum, count) -> (noisy sum, next round's state).
+    """
+
+    init: Callable[[], Any]
+    bound: Callable[[Any], Any]
+    within: Callable[[Any, jax.Array, jax.Array], jax.Array]
+    noise: Callable[[jax.Array, Any, Params, jax.Array], tuple[Params, Any]]
+
+
+def release(config: Any, expected_count: float) -> Release:
+    """Central Gaussian noise, and the bound's adaptation if there is one.
+
+    Guarantee: if one unit moves the sum by at most the round's bound, and the count by 1/2, what a round releases
+    (the noisy sum, and the next bound) is one Gaussian mechanism with the configured noise multiplier: the noise on the
+    sum grows by what the count costs. The bound of a round depends on earlier releases only.
+
+    Raises:
+      PrivacyPreconditionError: the count's noise is too small to leave anything of the configured noise multiplier.
+
+    Source: Andrew et al. (2021), arXiv:1905.03871, Theorem 1.
+    """
+    multiplier = noise_multiplier(config)
+    if config.target_quantile is None:
+        stddev = multiplier * config.l2_clip_norm
+        return Release(
+            init=lambda: (),
+            bound=lambda _: config.l2_clip_norm,
+            within=lambda state, norms, mask: jnp.zeros((), jnp.float32),
+            noise=lambda key, state, total, _: (fljax_kernels.add_gaussian_noise(key, total, stddev), state),
+        )
+    count_stddev = expected_count / 20 if config.count_stddev is None else config.count_stddev
+    if multiplier:
+        multiplier = quantile.sum_noise_multiplier(multiplier, count_stddev)
+    else:
+        count_stddev = 0.0
+
+    def noise(key: jax.Array, state: Any, total: Params, count: jax.Array) -> tuple[Params, Any]:
+        sum_key, count_key = jax.random.split(key)
+        noisy = fljax_kernels.add_gaussian_noise(sum_key, total, multiplier * state.l2_clip_norm)
+        return noisy, quantile.update(
+            count_key,
+            state,
+            count,
+            expected_count=expected_count,
+            count_stddev=count_stddev,
+            target_quantile=config.target_quantile,
+            learning_rate=config.quantile_learning_rate,
+        )
+
+    return Release(
+        init=lambda: quantile.init(config.l2_clip_norm),
+        bound=lambda state: state.l2_clip_norm,
+        within=quantile.centred_count,
+        noise=noise,
+    )
 
 
 def check_config(config: Any) -> None:
@@ -97,18 +202,18 @@ def client_level(
     optimizer: optax.GradientTransformation | None,
     chunk_size: int | None,
 ) -> FederatedAlgorithm:
-    """Clients' updates, each clipped to `l2_clip_norm`, summed, with central Gaussian noise on the sum.
+    """Clients' updates, each clipped to the round's bound, summed, with central Gaussian noise on the sum.
 
-    Guarantee: adding or removing one client moves the sum by at most `l2_clip_norm`, so the round is one
-    Poisson-sampled Gaussian mechanism if each client is in it with chance `sampling_prob`. An update that is not
-    finite adds zero. The divisor is `sampling_prob * num_clients`, a public constant.
+    Guarantee: adding or removing one client moves the sum by at most that bound, so the round is one Poisson-sampled
+    Gaussian mechanism if each client is in it with chance `sampling_prob`. An update that is not finite adds zero. The
+    divisor is `sampling_prob * num_clients`, a public constant.
     """
     check_config(config)
     _validate.positive_int(num_units=num_clients)
     if chunk_size is not None:
         _validate.positive_int(chunk_size=chunk_size)
-    stddev = noise_multiplier(config) * config.l2_clip_norm
     divisor = config.sampling_prob * num_clients
+    released = release(config, divisor)
     optimizer = server_optimizer(config) if optimizer is None else optimizer
 
     def round_fun(
@@ -119,26 +224,30 @@ def client_level(
         indices = jnp.where(present[:, None], cohort.indices, -1)
         num_params = sum(leaf.size for leaf in jax.tree.leaves(state.params))
         size = aggregate.default_chunk_size(num_params) if chunk_size is None else chunk_size
+        bound = released.bound(state.clipping)
 
         def chunk(clients: tuple[jax.Array, jax.Array], chunk_present: jax.Array) -> tuple[Params, jax.Array]:
             chunk_indices, chunk_ids = clients
             keys = _keys.client_keys(key, state.round, chunk_ids, _keys.Purpose.SHUFFLE)
             local = local_fun(state.params, cohort.examples, chunk_indices, keys)
             update = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), local.update)
-            clipped, norms = fljax_kernels.clip_and_sum(update, config.l2_clip_norm, mask=chunk_present)
+            clipped, norms = clipping.sum_updates(update, bound, config.clipping_style, chunk_present)
             # `~(<=)` counts a client that is not finite as clipped.
-            was_clipped = ~(norms <= config.l2_clip_norm) & chunk_present
+            was_clipped = ~(norms <= bound) & chunk_present
             losses = jnp.where(chunk_present & jnp.isfinite(local.loss), local.loss, 0.0)
-            return clipped, jnp.stack([jnp.sum(losses), jnp.sum(was_clipped).astype(jnp.float32)])
+            count = released.within(state.clipping, norms, chunk_present)
+            return clipped, jnp.stack([jnp.sum(losses), jnp.sum(was_clipped).astype(jnp.float32), count])
 
         update_sum, stats = aggregate.sum_in_chunks(chunk, (indices, cohort.client_ids), present, chunk_size=size)
         noise_key = _keys.server_key(key, state.round, _keys.Purpose.NOISE)
-        noisy_sum = fljax_kernels.add_gaussian_noise(noise_key, update_sum, stddev)
+        noisy_sum, adapted = released.noise(noise_key, state.clipping, update_sum, stats[2])
         count = jnp.sum(present)
-        loss, clipped_fraction = stats / jnp.maximum(1, count).astype(jnp.float32)
+        loss, clipped_fraction = stats[:2] / jnp.maximum(1, count).astype(jnp.float32)
         state = aggregate.step(state, noisy_sum, divisor=divisor, server_optimizer=optimizer)
-        return state, RoundInfo(loss, count, clipped_fraction)
+        return state._replace(clipping=adapted), RoundInfo(loss, count, clipped_fraction)
 
     return FederatedAlgorithm(
-        lambda params: aggregate.init(params, optimizer), round_fun, client_sampling_prob=config.sampling_prob
+        lambda params: aggregate.init(params, optimizer, released.init()),
+        round_fun,
+        client_sampling_prob=config.sampling_prob,
     )

@@ -18,7 +18,7 @@ SUMMARY = "local SGD, clipped client updates, central Gaussian noise; unit: clie
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(_round.ClippingConfig):
     """Public numbers of DP-FedAvg; every one may be published without loss of privacy.
 
     The defaults suit `fljax simulate`: real digits, 500 clients.
@@ -30,9 +30,9 @@ class Config:
     sampling_prob: float = 0.5
     """Chance that one client joins one round, in (0, 1]."""
     l2_clip_norm: float = 0.5
-    """Bound on a client's update, in the unit of the parameters."""
+    """Bound on a client's update, in the unit of the parameters; where it adapts, the first round's."""
     noise_multiplier: float | None = None
-    """Noise standard deviation / l2_clip_norm. None: calibrated for the target epsilon."""
+    """Noise standard deviation / bound, of the whole round. None: calibrated for the target epsilon."""
     local_learning_rate: float = 0.5
     """Step size of a client's SGD."""
     local_batch_size: int = 20
@@ -45,6 +45,7 @@ class Config:
     """Momentum of the server, in [0, 1)."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _round.check_config(self)
         _validate.positive(local_learning_rate=self.local_learning_rate)
         _validate.positive_int(local_batch_size=self.local_batch_size, num_local_epochs=self.num_local_epochs)
@@ -86,10 +87,14 @@ def make(
 
 
 def event(config: Config) -> events.PrivacyEvent:
-    """What one round does to one client's data. Raises ValueError if noise_multiplier is None."""
+    """What one round does to one client's data, whether its bound adapts or not.
+
+    Raises:
+      ValueError: noise_multiplier is None.
+    """
     return _round.sampled_gaussian_event(config, privacy_unit="client")
 
 
 def non_private(config: Config) -> Config:
     """The same training with a clip that never binds and no noise."""
-    return dataclasses.replace(config, l2_clip_norm=_round.NEVER_CLIPS, noise_multiplier=0.0)
+    return _round.without_clipping(config)

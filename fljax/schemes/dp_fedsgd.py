@@ -25,7 +25,7 @@ SUMMARY = "clipped gradients at the server's model, central Gaussian noise; unit
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(_round.ClippingConfig):
     """Public numbers of DP-FedSGD; every one may be published without loss of privacy.
 
     The defaults suit `fljax simulate`: real digits, 1,438 examples.
@@ -39,9 +39,9 @@ class Config:
     sampling_prob: float = 0.2
     """Chance that one unit joins one round, in (0, 1]; every client samples its own examples."""
     l2_clip_norm: float = 0.5
-    """Bound on one unit's gradient."""
+    """Bound on one unit's gradient; where it adapts, the first round's."""
     noise_multiplier: float | None = None
-    """Noise standard deviation / l2_clip_norm. None: calibrated for the target epsilon."""
+    """Noise standard deviation / bound, of the whole round. None: calibrated for the target epsilon."""
     batch_size: int = 64
     """Examples whose gradients are taken together; only speed and memory depend on it."""
     server_learning_rate: float = 1.0
@@ -50,6 +50,7 @@ class Config:
     """Momentum of the server, in [0, 1)."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _validate.one_of(("client", "example"), privacy_unit=self.privacy_unit)
         _round.check_config(self)
         _validate.positive_int(batch_size=self.batch_size)
@@ -67,8 +68,9 @@ def make(
 
     Guarantee: one round is one `event(config)` for the configured unit under add-or-remove-one. For clients, if each is
     put into the cohort independently with chance `sampling_prob`; for examples, if all clients are in every cohort (the
-    round samples the records itself) and each row of the pool stands in at most one place of `indices`. Idealisation:
-    noise is drawn in float32 with JAX's threefry generator, which is no cryptographic source. RoundInfo is not private.
+    round samples the records itself) and each row of the pool stands in at most one place of `indices`, which
+    `fljax.data.check_partition` checks on the host. Idealisation: noise is drawn in float32 with JAX's threefry
+    generator, which is no cryptographic source. RoundInfo is not private.
 
     Args:
       config: its noise_multiplier must be set.
@@ -95,8 +97,8 @@ def _example_level(
     config: Config, loss: LossFn, num_examples: int, optimizer: optax.GradientTransformation | None
 ) -> _round.FederatedAlgorithm:
     _validate.positive_int(num_units=num_examples)
-    stddev = _round.noise_multiplier(config) * config.l2_clip_norm
     divisor = config.sampling_prob * num_examples
+    released = _round.release(config, divisor)
     optimizer = _round.server_optimizer(config) if optimizer is None else optimizer
     gradients = fljax_kernels.per_example_grads(loss)
 
@@ -115,6 +117,7 @@ def _example_level(
     ) -> tuple[aggregate.ServerState, _round.RoundInfo]:
         _round.check_round(cohort, key)
         batches = sampled_rows(cohort, state.round, key)
+        bound = released.bound(state.clipping)
 
         # The server adds up the clients' sums, and addition does not care whose record is whose: the simulation takes
         # all sampled records as one list of batches, so that no client's half-empty batch costs time.
@@ -122,36 +125,43 @@ def _example_level(
             mask = batches[i] >= 0
             batch = sgd.take_examples(cohort.examples, jnp.where(mask, batches[i], batches[i, 0]))
             matrix = gradients(state.params, batch, batch_mask=mask)
-            clipped_sum, norms = matrix.weighted_sum(lambda n: clipping.flat(n, config.l2_clip_norm))
-            was_clipped = ~(norms <= config.l2_clip_norm) & mask
+            clipped_sum, norms = clipping.sum_gradients(matrix, bound, config.clipping_style)
+            was_clipped = ~(norms <= bound) & mask
             losses = matrix.values().astype(jnp.float32)
             losses = jnp.where(mask & jnp.isfinite(losses), losses, 0.0)
-            stats = jnp.stack([jnp.sum(losses), jnp.sum(was_clipped).astype(jnp.float32)])
+            within = released.within(state.clipping, norms, mask)
+            stats = jnp.stack([jnp.sum(losses), jnp.sum(was_clipped).astype(jnp.float32), within])
             clipped_sum = jax.tree.map(lambda g: g.astype(jnp.float32), clipped_sum)
             return jax.tree.map(jnp.add, total, (clipped_sum, stats))
 
         zero = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), state.params)
         count = jnp.sum(batches >= 0)
         num_batches = (count + config.batch_size - 1) // config.batch_size
-        grad_sum, stats = jax.lax.fori_loop(0, num_batches, add_batch, (zero, jnp.zeros((2,), jnp.float32)))
+        grad_sum, stats = jax.lax.fori_loop(0, num_batches, add_batch, (zero, jnp.zeros((3,), jnp.float32)))
         noise_key = _keys.server_key(key, state.round, _keys.Purpose.NOISE)
-        noisy_sum = fljax_kernels.add_gaussian_noise(noise_key, grad_sum, stddev)
-        loss_mean, clipped_fraction = stats / jnp.maximum(1, count).astype(jnp.float32)
+        noisy_sum, adapted = released.noise(noise_key, state.clipping, grad_sum, stats[2])
+        loss_mean, clipped_fraction = stats[:2] / jnp.maximum(1, count).astype(jnp.float32)
         state = aggregate.step(state, noisy_sum, divisor=divisor, server_optimizer=optimizer)
-        return state, _round.RoundInfo(loss_mean, jnp.sum(cohort.client_ids >= 0), clipped_fraction)
+        return state._replace(clipping=adapted), _round.RoundInfo(
+            loss_mean, jnp.sum(cohort.client_ids >= 0), clipped_fraction
+        )
 
     return _round.FederatedAlgorithm(
-        lambda params: aggregate.init(params, optimizer),
+        lambda params: aggregate.init(params, optimizer, released.init()),
         fljax_kernels.loop_friendly(round_fun),  # all sampled records are one loop over batches
         client_sampling_prob=1.0,
     )
 
 
 def event(config: Config) -> events.PrivacyEvent:
-    """What one round does to one unit's data. Raises ValueError if noise_multiplier is None."""
+    """What one round does to one unit's data, whether its bound adapts or not.
+
+    Raises:
+      ValueError: noise_multiplier is None.
+    """
     return _round.sampled_gaussian_event(config, privacy_unit=config.privacy_unit)
 
 
 def non_private(config: Config) -> Config:
     """The same training with a clip that never binds and no noise."""
-    return dataclasses.replace(config, l2_clip_norm=_round.NEVER_CLIPS, noise_multiplier=0.0)
+    return _round.without_clipping(config)

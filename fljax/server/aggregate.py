@@ -12,16 +12,20 @@ from fljax.types import Params, PyTree
 
 
 class ServerState(NamedTuple):
-    """params; opt_state of the server's optimizer; round: int32 `[]`, rounds done."""
+    """params; opt_state of the server's optimizer; round: int32 `[]`, rounds done; clipping: what adapts a bound.
+
+    All of it goes into a checkpoint. `clipping` is () where bounds are constants.
+    """
 
     params: Params
     opt_state: Any
     round: jax.Array
+    clipping: Any = ()
 
 
-def init(params: Params, server_optimizer: optax.GradientTransformation) -> ServerState:
+def init(params: Params, server_optimizer: optax.GradientTransformation, clipping: Any = ()) -> ServerState:
     """The state before the first round."""
-    return ServerState(params, server_optimizer.init(params), jnp.zeros((), jnp.int32))
+    return ServerState(params, server_optimizer.init(params), jnp.zeros((), jnp.int32), clipping)
 
 
 def step(
@@ -41,7 +45,8 @@ def step(
         lambda leaf, p: (leaf / jnp.asarray(divisor, leaf.dtype)).astype(p.dtype), update_sum, state.params
     )
     updates, opt_state = server_optimizer.update(mean, state.opt_state, state.params)
-    return ServerState(optax.apply_updates(state.params, updates), opt_state, state.round + 1)
+    params = optax.apply_updates(state.params, updates)
+    return state._replace(params=params, opt_state=opt_state, round=state.round + 1)
 
 
 def sum_in_chunks(

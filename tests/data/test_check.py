@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax.data import check_examples
+from fljax.data import check_examples, check_partition
 
 
 def good(rows=5):
@@ -46,3 +46,16 @@ def test_bad_data_names_array_row_and_rule(examples, message):
 def test_nan_is_found_in_bfloat16():
     with pytest.raises(ValueError, match=r"examples to be finite, got nan in row 1"):
         check_examples(jnp.array([1.0, jnp.nan], jnp.bfloat16))
+
+
+def test_a_record_in_two_places_is_refused_with_its_clients():
+    check_partition(np.array([[0, 2, -1], [3, -1, -1], [1, 4, -1]], np.int32), 5)
+    check_partition(np.full((2, 3), -1, np.int32), 0)
+    with pytest.raises(ValueError, match="row 2 at clients 0 and 2"):
+        check_partition(np.array([[0, 2, -1], [3, -1, -1], [1, 2, -1]], np.int32), 5)
+    with pytest.raises(ValueError, match="row 1 at clients 1 and 1"):
+        check_partition(jnp.array([[0, 2], [1, 1]], jnp.int32), 5)
+    with pytest.raises(ValueError, match="num_examples=3, got 3"):
+        check_partition(np.array([[0, 3]], np.int32), 3)
+    with pytest.raises(ValueError, match=r"int \[num_clients, N\]"):
+        check_partition(np.zeros((2, 2)), 3)

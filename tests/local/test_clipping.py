@@ -10,15 +10,41 @@ import pytest
 from fljax.errors import PrivacyPreconditionError
 from fljax.local import clipping, quantile
 
-NORMS = jnp.array([0.0, 1e-6, 0.3, 1.0, 7.0, 1e20])
+NORMS = jnp.array([0.0, 1e-25, 1e-13, 1e-6, 0.3, 1.0, 7.0, 1e20])
 STYLES = [clipping.flat, clipping.auto_s, clipping.psac]
 
 
 @pytest.mark.parametrize("style", STYLES, ids=lambda s: s.__name__)
-@pytest.mark.parametrize("clip", [1e-3, 1.0, 50.0])
+@pytest.mark.parametrize("clip", [0.0, 1e-30, 1e-14, 1e-3, 1.0, 50.0])
 def test_no_row_gets_longer_than_the_bound(style, clip):
     lengths = np.asarray(NORMS, np.float64) * np.asarray(style(NORMS, clip), np.float64)
     assert lengths.max() <= clip * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("style", STYLES, ids=lambda s: s.__name__)
+@pytest.mark.parametrize("clip", [0.0, 1e-30, 1e-14, 1e-12])
+def test_a_row_whose_squares_underflow_stays_within_a_tiny_bound(style, clip):
+    # 10,000 entries of 1e-24: each square is below float32's range, so the norm 1e-22 is seen as 0.
+    row = jnp.full(10_000, 1e-24)
+    seen = jnp.sqrt(jnp.sum(jnp.square(row)))
+    assert float(seen) == 0.0
+    assert 1e-22 * float(style(seen[None], clip)[0]) <= clip * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("style", clipping.UNIT_STYLES)
+@pytest.mark.parametrize("clip", [1e-30, 0.5])
+def test_no_update_moves_the_sum_by_more_than_the_bound_in_any_style(style, clip, key):
+    rows = {"a": 3 * jax.random.normal(key, (7, 4)), "b": jnp.ones((7, 2, 2)), "c": jnp.arange(7.0)}
+    rows["a"] = rows["a"].at[2].set(1e-24).at[3].set(jnp.nan).at[4, 0].set(jnp.inf).at[5].set(1e25)
+    rows["b"] = rows["b"].at[2].set(0)
+    rows["c"] = rows["c"].at[2].set(1e-25)
+    moved = jax.jit(jax.vmap(lambda mask: clipping.sum_updates(rows, clip, style, mask)[0]))(jnp.eye(7, dtype=bool))
+    square = sum(np.square(np.asarray(leaf, np.float64)).reshape(7, -1).sum(1) for leaf in jax.tree.leaves(moved))
+    lengths = np.sqrt(square)
+    assert np.isfinite(lengths).all() and lengths.max() <= clip * (1 + 1e-5)
+    assert lengths[[3, 4]].max() == 0
+    if clip == 0.5:  # XLA may flush the products of a tiny bound to zero
+        assert lengths[[0, 1, 6]].min() >= 0.5 * clip
 
 
 @pytest.mark.parametrize("style", STYLES, ids=lambda s: s.__name__)
@@ -45,7 +71,12 @@ def test_the_bound_converges_to_the_quantile_of_the_norms(key):
 
     def step(state, k):
         state = quantile.update(
-            k, state, norms, jnp.ones(100, bool), expected_count=100.0, count_stddev=2.0, target_quantile=0.8
+            k,
+            state,
+            quantile.centred_count(state, norms, jnp.ones(100, bool)),
+            expected_count=100.0,
+            count_stddev=2.0,
+            target_quantile=0.8,
         )
         return state, state.l2_clip_norm
 
@@ -59,10 +90,12 @@ def test_one_update_is_the_formula_without_noise(key):
     state = quantile.init(2.0)
     norms = jnp.array([1.0, 2.0, 3.0, jnp.nan, 0.5])
     mask = jnp.array([True, True, True, True, False])
-    new = quantile.update(key, state, norms, mask, expected_count=8.0, count_stddev=0.0, learning_rate=0.4)
+    count = quantile.centred_count(state, norms, mask)
+    new = quantile.update(key, state, count, expected_count=8.0, count_stddev=0.0, learning_rate=0.4)
     # 2 within, 2 not, of 8 expected: 1/2 + (2 * 0.5 - 2 * 0.5) / 8.
     np.testing.assert_allclose(new.l2_clip_norm, 2.0 * math.exp(-0.4 * (0.5 - 0.5)), rtol=1e-6)
-    new = quantile.update(jax.random.clone(key), state, norms, mask & (norms < 3), expected_count=8.0, count_stddev=0.0)
+    count = quantile.centred_count(state, norms, mask & (norms < 3))
+    new = quantile.update(jax.random.clone(key), state, count, expected_count=8.0, count_stddev=0.0)
     np.testing.assert_allclose(new.l2_clip_norm, 2.0 * math.exp(-0.2 * (0.5 + 2 * 0.5 / 8 - 0.5)), rtol=1e-6)
 
 

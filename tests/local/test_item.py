@@ -11,6 +11,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from fljax import check_sensitivity, clipped_grad
+from fljax.local import quantile
 from fljax.local.item import AuxiliaryOutput
 
 B = 7
@@ -239,6 +240,41 @@ def test_a_batch_sharded_over_devices_gives_the_same_sum(key):
     np.testing.assert_allclose(flat(g(params, spread, jnp.zeros(16))), flat(g(params, x, jnp.zeros(16))), atol=1e-5)
 
 
+@pytest.mark.parametrize(("style", "stability"), [("auto_s", 0.01), ("psac", 0.1)])
+def test_styles_give_the_sums_of_their_papers(style, stability, problem):
+    rows, _ = rows64(*problem)
+    norms = np.linalg.norm(rows, axis=1)
+    divisor = norms + (stability if style == "auto_s" else stability / (norms + stability))
+    options = {"clipping_style": style, "batch_argnums": (1, 2), "return_grad_norms": True}
+    total, extra = clipped_grad(squared_error, l2_clip_norm=1.5, **options)(*problem)
+    np.testing.assert_allclose(flat(total), (1.5 * rows / divisor[:, None]).sum(axis=0), atol=1e-5)
+    np.testing.assert_allclose(extra.grad_norms, norms, rtol=1e-5)
+    parts = {"w": np.linalg.norm(rows[:, :4], axis=1), "b": np.abs(rows[:, 4])}
+    parts = {k: n + (stability if style == "auto_s" else stability / (n + stability)) for k, n in parts.items()}
+    g = clipped_grad(squared_error, l2_clip_norm={"w": 3.0, "b": 0.4}, rescale_to_unit_norm=True, **options)
+    total, _ = g(*problem)
+    np.testing.assert_allclose(total["w"], (rows[:, :4] / parts["w"][:, None]).sum(axis=0), atol=1e-5)
+    np.testing.assert_allclose(total["b"], (rows[:, 4] / parts["b"]).sum(), atol=1e-5)
+    assert g.l2_norm_bound == math.sqrt(2)
+
+
+def test_a_traced_bound_follows_a_quantile_of_the_norms(problem, key):
+    norms = np.linalg.norm(rows64(*problem)[0], axis=1)
+
+    @jax.jit
+    def step(state, key):
+        g = clipped_grad(squared_error, l2_clip_norm=state.l2_clip_norm, batch_argnums=(1, 2), return_grad_norms=True)
+        _, extra = g(*problem)
+        count = quantile.centred_count(state, extra.grad_norms, jnp.ones(B, bool))
+        new = quantile.update(key, state, count, expected_count=float(B), count_stddev=0.0, target_quantile=0.5)
+        return new, new.l2_clip_norm
+
+    # Without noise the bound ends up around the median of seven norms, the fourth, to both sides of which the fraction
+    # is off by 1/14: a step of 0.2 / 14 = 0.0143 in the logarithm.
+    _, bounds = jax.lax.scan(step, quantile.init(1e-3), jax.random.split(jax.random.clone(key), 300))
+    assert abs(math.log(float(bounds[-1]) / np.sort(norms)[3])) <= 0.0144
+
+
 class ForeignRelation(enum.Enum):
     ADD_OR_REMOVE_ONE = 1
     REPLACE_ONE = 2
@@ -264,6 +300,11 @@ def test_sensitivity_names_the_relation_and_includes_the_divisor():
         {"l2_clip_norm": {"w": 1.0, "b": 2.0}},
         {"pre_clipping_transform": lambda g: {"twice": 2 * g["w"]}},
         {"microbatch_size": 3},
+        {"clipping_style": "auto_s"},
+        {"clipping_style": "psac", "l2_clip_norm": {"w": 1.0, "b": 2.0}},
+        {"clipping_style": "psac", "rescale_to_unit_norm": True, "normalize_by": 4.0, "microbatch_size": 3},
+        {"clipping_style": "auto_s", "pre_clipping_transform": lambda g: {"twice": 2 * g["w"]}},
+        {"l2_clip_norm": 1e-20},
     ],
     ids=lambda o: ",".join(o) or "flat",
 )
@@ -302,6 +343,8 @@ def test_replay_confirms_the_subject_bound_and_refutes_it_without_the_averages(p
         ({"l2_clip_norm": -1.0}, "Expected l2_clip_norm >= 0, got l2_clip_norm=-1.0"),
         ({"l2_clip_norm": math.nan}, "Expected l2_clip_norm >= 0"),
         ({"l2_clip_norm": {}}, "tree of bounds, got an empty tree"),
+        ({"clipping_style": "automatic"}, "Expected clipping_style to be one of"),
+        ({"clipping_style": "psac", "l2_clip_norm": math.inf}, "Expected l2_clip_norm to be finite with 'psac'"),
         ({"normalize_by": 0.0}, "Expected normalize_by > 0"),
         ({"batch_argnums": ()}, "not empty"),
         ({"batch_argnums": -1}, "argnums and batch_argnums >= 0"),
