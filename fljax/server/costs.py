@@ -1,0 +1,127 @@
+"""What a round moves over which links: byte counts and a time model, one table for the schemes that hide uploads.
+
+Counts are of idealised protocols at 4 bytes a parameter; headers, retries and arithmetic on ciphertexts are left out.
+
+Source: Hong, Lin, Duan, "Lightweight Federated Learning with Differential Privacy and Straggler Resilience", Table I
+and Figure 4, for the link model and the ciphertext expansion; where it gives no count, ours is said to be so.
+"""
+
+from typing import NamedTuple
+
+from fljax import _validate
+
+_FLOAT, _KEY = 4, 32  # bytes of a parameter, and of an X25519 public key or a 256-bit secret
+CIPHERTEXT_EXPANSION = 4096 // 32
+
+
+class Costs(NamedTuple):
+    """One client's round; `setup_*` once before the first round.
+
+    Attributes:
+      upload_bytes, download_bytes: between client and server.
+      peer_bytes: sent to other clients.
+      message_rounds: times that the server must hear from the clients before it has the average.
+      peer_links: directed links between clients that a round of all clients needs.
+      setup_upload_bytes, setup_download_bytes: keys, relayed by the server.
+      pair_normals: normals drawn for noise shared with peers.
+    """
+
+    upload_bytes: float
+    download_bytes: float
+    peer_bytes: float = 0.0
+    message_rounds: int = 1
+    peer_links: int = 0
+    setup_upload_bytes: float = 0.0
+    setup_download_bytes: float = 0.0
+    pair_normals: float = 0.0
+
+
+def plain(num_params: int) -> Costs:
+    """The model down, an upload up: local noise, or an ideal secure sum whose own price is not modelled."""
+    _validate.positive_int(num_params=num_params)
+    return Costs(_FLOAT * num_params, _FLOAT * num_params)
+
+
+def pair_noise(num_params: int, num_clients: int, degree: int) -> Costs:
+    """As `plain`, after one exchange of public keys; `degree` neighbours' noises are drawn each round."""
+    _validate.positive_int(num_clients=num_clients)
+    _validate.non_negative_int(degree=degree)
+    return plain(num_params)._replace(
+        setup_upload_bytes=_KEY, setup_download_bytes=_KEY * degree, pair_normals=degree * num_params
+    )
+
+
+def homomorphic(num_params: int) -> Costs:
+    """Threshold encryption, 32-bit numbers in 4096-bit ciphertexts, one number each.
+
+    The upload is encrypted; then the encrypted sum comes down and a decryption share of the same size goes up.
+    """
+    base = plain(num_params)
+    return base._replace(
+        upload_bytes=2 * CIPHERTEXT_EXPANSION * base.upload_bytes,
+        download_bytes=base.download_bytes * (1 + CIPHERTEXT_EXPANSION),
+        message_rounds=2,
+    )
+
+
+def secure_aggregation(num_params: int, num_clients: int) -> Costs:
+    """Pairwise masks with secret-shared seeds: two shares to every peer, an unmasking round (our count)."""
+    _validate.positive_int(num_clients=num_clients)
+    peers, base = num_clients - 1, plain(num_params)
+    return base._replace(
+        upload_bytes=base.upload_bytes + _KEY * peers,  # the unmasking round returns one share for every peer
+        peer_bytes=2 * _KEY * peers,
+        message_rounds=2,
+        peer_links=num_clients * peers,
+        setup_upload_bytes=_KEY,
+        setup_download_bytes=_KEY * peers,
+    )
+
+
+def coded_aggregation(num_params: int, num_clients: int, max_colluders: int, max_stragglers: int) -> Costs:
+    """Updates cut into N - C - S parts and ramp-shared: one coded part to every peer, one to the server (our count).
+
+    Any N - S coded parts give the sum, any C say nothing.
+
+    Raises:
+      ValueError: C + S >= N.
+    """
+    _validate.positive_int(num_clients=num_clients)
+    _validate.non_negative_int(max_colluders=max_colluders, max_stragglers=max_stragglers)
+    parts = num_clients - max_colluders - max_stragglers
+    if not parts >= 1:
+        raise ValueError(
+            f"Expected max_colluders + max_stragglers < {num_clients} clients, got "
+            f"max_colluders={max_colluders} and max_stragglers={max_stragglers}."
+        )
+    base = plain(num_params)
+    return base._replace(
+        upload_bytes=base.upload_bytes / parts,
+        peer_bytes=base.upload_bytes / parts * (num_clients - 1),
+        message_rounds=2,
+        peer_links=num_clients * (num_clients - 1),
+    )
+
+
+def round_seconds(
+    costs: Costs,
+    *,
+    compute_seconds: float,
+    bandwidth: float,
+    latency_seconds: float = 0.0,
+    abort_prob: float = 0.0,
+) -> float:
+    """Expected seconds until a round is done: compute, bytes over the client's link, latencies; aborted ones again.
+
+    Args:
+      costs: of one client; all clients work side by side, so the slowest responder decides: give that one's numbers.
+      compute_seconds: local training. bandwidth: bytes a second, > 0. latency_seconds: for each message round.
+      abort_prob: chance that a round is lost, independent over rounds; 1 gives infinity.
+    """
+    _validate.non_negative(compute_seconds=compute_seconds, latency_seconds=latency_seconds, abort_prob=abort_prob)
+    _validate.positive(bandwidth=bandwidth)
+    if not abort_prob <= 1:
+        raise ValueError(f"Expected abort_prob in [0, 1], got abort_prob={abort_prob!r}.")
+    moved = costs.upload_bytes + costs.download_bytes + costs.peer_bytes
+    once = compute_seconds + moved / bandwidth + costs.message_rounds * latency_seconds
+    return float("inf") if abort_prob == 1 else once / (1 - abort_prob)
