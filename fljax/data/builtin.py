@@ -6,7 +6,7 @@ import numpy as np
 
 from fljax import _validate
 
-NAMES = ("digits", "writers")
+NAMES = ("digits", "writers", "roles")
 TEST_FRACTION = 0.2
 _SPLIT_SEED = 20_240_229  # fixed for good: another value would silently change every published number
 
@@ -56,7 +56,8 @@ def load(name: str) -> Dataset:
     Args:
       name: "digits": 1,797 handwritten digits, 8 x 8 grey values, 10 classes (UCI "Optical Recognition of
         Handwritten Digits", as bundled with scikit-learn). "writers": the same digits restyled as if by 400 subjects,
-        about 30 training items each, which carry their subject; see `fljax.data.standins.writers`.
+        about 30 training items each, which carry their subject. "roles": generated text of 132 subjects, about 100
+        windows of 20 characters each, 80 classes. See `fljax.data.standins`.
 
     Returns:
       A `Dataset`. A fifth of every class is held out by a fixed random rule, the same on every machine.
@@ -66,10 +67,12 @@ def load(name: str) -> Dataset:
       ImportError: scikit-learn is not installed (extra `sim`).
     """
     _validate.one_of(NAMES, name=name)
-    if name == "writers":
+    if name in ("writers", "roles"):
         from fljax.data import standins  # which builds on this module
 
         rng = np.random.Generator(np.random.PCG64(_SPLIT_SEED))
+        if name == "roles":
+            return standins.roles(rng, num_subjects=132, mean_items=100.0)
         return standins.writers(rng, num_subjects=400, mean_items=30.0)
     x, y, num_classes = _digits()
     train, test = stratified_split(y, TEST_FRACTION, np.random.Generator(np.random.PCG64(_SPLIT_SEED)))

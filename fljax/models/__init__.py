@@ -4,6 +4,7 @@ from fljax.models.classifiers import CNN as CNN
 from fljax.models.classifiers import MLP as MLP
 from fljax.models.classifiers import NAMES as NAMES
 from fljax.models.classifiers import Softmax as Softmax
+from fljax.models.classifiers import StackedLSTM as StackedLSTM
 from fljax.models.classifiers import create as create
 from fljax.models.functional import Functional as Functional
 from fljax.models.functional import functional as functional

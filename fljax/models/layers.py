@@ -72,3 +72,29 @@ class Conv(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return conv(x, self.kernel[...], self.implementation) + self.bias[...].reshape(1, 1, -1)
+
+
+class LSTM(nnx.Module):
+    """One LSTM layer over one sequence: `[T, I]` -> `[T, H]`; gates in the order input, forget, cell, output.
+
+    The forget gate's bias starts at 1, so that gradients reach back from the start.
+    """
+
+    def __init__(self, in_features: int, cells: int, *, rngs: nnx.Rngs) -> None:
+        initial = nnx.initializers.lecun_normal()
+        self.input = nnx.Param(initial(rngs.params(), (in_features, 4 * cells)))
+        self.hidden = nnx.Param(nnx.initializers.orthogonal()(rngs.params(), (cells, 4 * cells)))
+        self.bias = nnx.Param(jnp.zeros(4 * cells).at[cells : 2 * cells].set(1.0))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        inputs, hidden, bias = self.input[...], self.hidden[...], self.bias[...]
+
+        def step(carry: tuple[jax.Array, jax.Array], here: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+            h, c = carry
+            i, f, g, o = jnp.split(here @ inputs + h @ hidden + bias, 4)
+            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+            h = jax.nn.sigmoid(o) * jnp.tanh(c)
+            return (h, c), h
+
+        zeros = jnp.zeros(hidden.shape[0], inputs.dtype)
+        return lax.scan(step, (zeros, zeros), x)[1]

@@ -25,7 +25,7 @@ class DataConfig:
     """Which examples, and how they are divided among clients."""
 
     dataset: str = "digits"
-    """Builtin dataset."""
+    """Builtin dataset: digits; writers or roles, which carry subjects."""
     num_clients: int = 500
     """Clients in the population. A public constant."""
     partition: str = "dirichlet"
@@ -52,7 +52,7 @@ class ModelConfig:
     """What is trained."""
 
     model: str = "mlp"
-    """softmax, mlp or cnn."""
+    """softmax, mlp, cnn, leaf_cnn or lstm."""
 
     def __post_init__(self) -> None:
         from fljax import models  # flax is slow to import, and `fljax account` does not need it

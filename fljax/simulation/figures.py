@@ -117,7 +117,8 @@ def labels(table: np.ndarray, y: np.ndarray, num_classes: int, shown: int = 60) 
     axes.set(xlabel="client", ylabel="examples", xlim=(-0.6, len(counts) - 0.4))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(axis="x", visible=False)
-    axes.legend(title="label", ncols=1 if num_classes <= 10 else 2, loc="center left", bbox_to_anchor=(1, 0.5))
+    if num_classes <= 20:
+        axes.legend(title="label", ncols=1 if num_classes <= 10 else 2, loc="center left", bbox_to_anchor=(1, 0.5))
     return _svg(figure)
 
 

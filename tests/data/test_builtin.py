@@ -50,7 +50,9 @@ def test_split_indices_partition_the_rows():
 
 
 def test_an_unknown_name_is_refused():
-    with pytest.raises(ValueError, match=r"Expected name to be one of \['digits', 'writers'\], got name='mnist'"):
+    with pytest.raises(
+        ValueError, match=r"Expected name to be one of \['digits', 'writers', 'roles'\], got name='mnist'"
+    ):
         builtin.load("mnist")
 
 

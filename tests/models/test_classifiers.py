@@ -18,8 +18,10 @@ def dense_float64(params, x):
 
 @pytest.mark.parametrize("name", models.NAMES)
 def test_logits_are_float32_and_finite_for_one_example_and_under_transformations(name, key):
-    params, apply = models.create(name, example_shape=(8, 8, 1), num_classes=10, key=key)
-    x = jax.random.uniform(jax.random.key(1), (3, 8, 8, 1))
+    shape = (7,) if name == "lstm" else (8, 8, 1)
+    params, apply = models.create(name, example_shape=shape, num_classes=10, key=key)
+    x = jax.random.uniform(jax.random.key(1), (3, *shape))
+    x = jnp.int32(10 * x) if name == "lstm" else x
     logits = jax.jit(jax.vmap(apply, (None, 0)))(params, x)
     assert logits.shape == (3, 10) and logits.dtype == jnp.float32
     np.testing.assert_allclose(logits[1], apply(params, x[1]), rtol=0, atol=1e-5)
@@ -50,10 +52,13 @@ def test_mlp_agrees_with_float64(key):
     [
         ("mlp", (784,), 10, {"hidden": (256, 128)}, 235_146),
         ("cnn", (28, 28, 1), 62, {"channels": (32, 64), "kernel_size": 5, "hidden": (512,)}, 1_690_046),
+        ("leaf_cnn", (28, 28, 1), 62, {}, 6_603_710),
+        # An embedding of 8, gates of 256 cells twice, one dense layer of 80 to 80 symbols behind them.
+        ("lstm", (80,), 80, {"cells": (256, 256), "hidden": ()}, 640 + 271_360 + 525_312 + 20_560),
         ("mlp", (7,), 3, {"hidden": ()}, 24),
         ("cnn", (5, 4, 2), 3, {"channels": (), "hidden": ()}, 40 * 3 + 3),
     ],
-    ids=["mlp", "femnist", "no hidden", "no convolution"],
+    ids=["mlp", "femnist", "leaf femnist", "leaf shakespeare", "no hidden", "no convolution"],
 )
 def test_models_have_the_published_number_of_parameters(name, shape, classes, options, expected, key):
     assert count(models.create(name, example_shape=shape, num_classes=classes, key=key, **options).params) == expected
@@ -81,7 +86,7 @@ def test_both_implementations_of_the_cnn_are_one_function(shape, key):
 @pytest.mark.parametrize("name", models.NAMES)
 def test_the_key_decides_the_initial_weights(name, key):
     first, again, other = (
-        models.create(name, example_shape=(4, 4, 1), num_classes=3, key=k).params
+        models.create(name, example_shape=(4,) if name == "lstm" else (4, 4, 1), num_classes=3, key=k).params
         for k in (key, jax.random.clone(key), jax.random.key(5))
     )
     jax.tree.map(np.testing.assert_array_equal, first, again)
@@ -101,7 +106,7 @@ def test_no_two_layers_start_alike(key):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"name": "resnet"}, r"name to be one of \['softmax', 'mlp', 'cnn'\], got name='resnet'"),
+        ({"name": "resnet"}, r"name to be one of \['softmax', 'mlp', 'cnn', 'leaf_cnn', 'lstm'\], got name='resnet'"),
         ({"num_classes": 0}, "num_classes=0"),
         ({"example_shape": (0,)}, "example_shape=0"),
         ({"hidden": (3,)}, r"options of softmax to be among \[\], got hidden=\(3,\)"),
@@ -119,3 +124,46 @@ def test_bad_input_names_argument_value_and_rule(arguments, message):
     with pytest.raises(ValueError, match=message) as error:
         models.create(whole.pop("name"), **whole)
     assert "\n" not in str(error.value)
+
+
+def test_the_lstm_agrees_with_float64(key):
+    params, apply = models.create(
+        "lstm", example_shape=(5,), num_classes=7, key=key, embedding=3, cells=(4, 2), hidden=()
+    )
+    x = np.array([1, 6, 0, 3, 3])
+    sequence = np.asarray(params["embedding"], np.float64)[x]
+    for layer in ("0", "1"):
+        weights = {name: np.asarray(leaf, np.float64) for name, leaf in params["lstm"][layer].items()}
+        cells = weights["hidden"].shape[0]
+        h, c, states = np.zeros(cells), np.zeros(cells), []
+        for here in sequence:
+            gates = here @ weights["input"] + h @ weights["hidden"] + weights["bias"]
+            i, f, g, o = (gates[n * cells : (n + 1) * cells] for n in range(4))
+            c = c / (1 + np.exp(-f)) + np.tanh(g) / (1 + np.exp(-i))
+            h = np.tanh(c) / (1 + np.exp(-o))
+            states.append(h)
+        sequence = np.array(states)
+    expected = dense_float64(params["head"]["logits"], sequence[-1])
+    np.testing.assert_allclose(apply(params, jnp.int32(x)), expected, rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match="x to hold symbols"):
+        apply(params, jnp.zeros(5))
+    with pytest.raises(ValueError, match=r"\[characters\].*example_shape=\(5, 2\)"):
+        models.create("lstm", example_shape=(5, 2), num_classes=7, key=jax.random.clone(key))
+
+
+def test_the_gradients_of_the_lstm_are_taken_without_one_copy_of_the_model_per_example(key):
+    import fljax_kernels
+
+    model = models.create("lstm", example_shape=(5,), num_classes=7, key=key, embedding=3, cells=(4, 2), hidden=(3,))
+    loss = models.softmax_cross_entropy(model.apply)
+    batch = {"x": jax.random.randint(jax.random.key(2), (6, 5), 0, 7), "y": jnp.arange(6)}
+
+    @jax.jit
+    def both(params):
+        G = fljax_kernels.per_example_grads(loss, method="taps")(params, batch)
+        rows = jax.vmap(jax.grad(loss), (None, 0))(params, batch)
+        squares = sum(jnp.sum(jnp.square(leaf), axis=range(1, leaf.ndim)) for leaf in jax.tree.leaves(rows))
+        return G.row_norms(), jnp.sqrt(squares)
+
+    got, expected = both(model.params)
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
