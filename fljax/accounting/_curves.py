@@ -83,12 +83,18 @@ def _curve(mechanism: Mechanism, relation: NeighboringRelation, orders: tuple[fl
             raise refuse(
                 mechanism, relation, "rdp", "Poisson sampling is analysed for ADD_OR_REMOVE_ONE or REPLACE_SPECIAL"
             )
+        if isinstance(mechanism.event, events.MixtureOfGaussians):
+            return _mixture(mechanism.event, mechanism.sampling_prob, orders)
         noise = effective_noise(mechanism.event)
         if noise is None:
-            raise refuse(mechanism, relation, "rdp", "only Gaussian mechanisms can be sampled")
+            raise refuse(mechanism, relation, "rdp", "only Gaussian mechanisms and mixtures can be sampled")
         if noise == math.inf or mechanism.sampling_prob == 0:
             return nothing
         return np.asarray(rdp.poisson_gaussian(noise, mechanism.sampling_prob, orders))
+    if isinstance(mechanism, events.MixtureOfGaussians):
+        if relation not in _ADD_REMOVE_LIKE:
+            raise refuse(mechanism, relation, "rdp", "mixtures are analysed for ADD_OR_REMOVE_ONE or REPLACE_SPECIAL")
+        return _mixture(mechanism, 1.0, orders)
     if isinstance(mechanism, events.SampledWithoutReplacement):
         if relation != NeighboringRelation.REPLACE_ONE:
             raise refuse(mechanism, relation, "rdp", "sampling without replacement is analysed for REPLACE_ONE")
@@ -105,3 +111,13 @@ def _curve(mechanism: Mechanism, relation: NeighboringRelation, orders: tuple[fl
             out[usual] = rdp.sampled_without_replacement(noise, rate, grid[usual])
         return out
     raise refuse(mechanism, relation, "rdp", f"{type(mechanism).__name__} has none")
+
+
+def _mixture(mechanism: events.MixtureOfGaussians, sampling_prob: float, orders: tuple[float, ...]) -> np.ndarray:
+    probs = sampling_prob * np.asarray(mechanism.sampling_probs) / math.fsum(mechanism.sampling_probs)
+    moves = (probs > 0) & (np.asarray(mechanism.sensitivities) > 0)
+    if not moves.any():
+        return np.zeros(len(orders))
+    if mechanism.stddev == 0:
+        return np.full(len(orders), np.inf)
+    return rdp.gaussian_mixture(mechanism.stddev, np.asarray(mechanism.sensitivities)[moves], probs[moves], orders)

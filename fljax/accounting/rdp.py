@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import _validate
-from fljax.accounting import _moments, _without_replacement, _x64
+from fljax.accounting import _mixture_moments, _moments, _without_replacement, _x64
 from fljax.accounting.gaussian_pair import LowRank, gaussian_pair
 from fljax.errors import PrivacyPreconditionError
 
@@ -22,6 +22,7 @@ __all__ = [
     "LowRank",
     "as_orders",
     "gaussian",
+    "gaussian_mixture",
     "gaussian_pair",
     "group",
     "laplace",
@@ -108,6 +109,39 @@ def pure(epsilon: Any, orders: Any) -> jax.Array:
     # (p^a r^(1-a) + r^a p^(1-a)) with p = 1 - r = 1 / (1 + e^-epsilon), divided by its value 1 at order 1.
     log_moment = (a - 1) * epsilon + jnp.log1p(jnp.exp((1 - 2 * a) * epsilon)) - jnp.log1p(jnp.exp(-epsilon))
     return jnp.maximum(log_moment / (a - 1), 0.0)
+
+
+def gaussian_mixture(stddev: float, sensitivities: Any, sampling_probs: Any, orders: Any) -> np.ndarray:
+    """Renyi divergence of Gaussian noise on a sum that one unit moves by a random amount; adding or removing the unit.
+
+    The pair is sum_j sampling_probs_j N(sensitivities_j, stddev^2) against N(0, stddev^2), in the worse direction, by
+    quadrature with its error bound added, as in `poisson_gaussian`; time grows with the number of amounts, not with a
+    power of it.
+
+    Args:
+      stddev: noise, in the unit of the sensitivities. > 0.
+      sensitivities: `[J]`, >= 0.
+      sampling_probs: `[J]`, >= 0, with a sum of at most 1; the rest of the time the unit moves nothing.
+      orders: `[K]`, each > 1, concrete.
+
+    Returns:
+      `[K]`, nats, NumPy; +inf at an order that would need more than 250,000 nodes.
+
+    Raises:
+      ValueError: an argument out of range.
+    """
+    _validate.positive(stddev=stddev)
+    shifts, weights = np.asarray(sensitivities, np.float64) / stddev, np.asarray(sampling_probs, np.float64)
+    if not (shifts.shape == weights.shape and shifts.ndim == 1 and np.all(np.isfinite(shifts)) and np.all(shifts >= 0)):
+        raise ValueError(f"Expected sensitivities >= 0, one for each probability, got sensitivities={sensitivities!r}.")
+    if not (np.all(weights >= 0) and math.fsum(weights) <= 1 + 1e-9):
+        raise ValueError(
+            f"Expected sampling_probs >= 0 with a sum of at most 1, got sampling_probs={sampling_probs!r}."
+        )
+    moves = (shifts > 0) & (weights > 0)
+    if not moves.any():
+        return np.zeros(len(as_orders(orders)))
+    return _mixture_moments.curve(weights[moves], shifts[moves], as_orders(orders))
 
 
 def sampled_without_replacement(noise_multiplier: Any, sampling_rate: Any, orders: Any) -> Any:

@@ -166,7 +166,7 @@ def _lower(
     q, u, q_error, u_error = pairs(cells.q), pairs(cells.u), pairs(cells.q_error), pairs(cells.u_error)
     keep = q > 8 * q_error
     q = jnp.where(keep, q, 1.0)
-    # The true q is q (1 + x), |x| <= share, and the true u is within u_error. Then u / q is at least (u - shift) / q and
+    # The true q is q (1 + x), |x| <= share; the true u is within u_error. Then u / q is at least (u - shift) / q and
     # at most (u + shift) / q, and the P-mass at least 1 - share times that of the atom with the worse of these two.
     share = q_error / q + ROUNDING
     shift = (u_error + u * share) / (1.0 - share) + ROUNDING * u
