@@ -1,6 +1,6 @@
 """Renyi divergences of a mixture of Gaussians against its centre, in both directions, for many orders; NumPy.
 
-In units of the noise, P = sum_j w_j N(s_j, 1), Q = N(0, 1), R = P / Q = sum_j w_j e^(s_j z - s_j^2 / 2). The moments are
+In units of the noise, P = sum_j w_j N(s_j, 1), Q = N(0, 1), R = P / Q = sum_j w_j e^(s_j z - s_j^2 / 2). Moments:
     E_Q[R^a]    (P against Q, order a)    and    E_Q[R^-b]    (Q against P, order b + 1),
 by the trapezoid rule, whose error is bounded: on the line Im z = y, |R^a| <= R^a, and where s_max y < pi,
 |R| >= R cos(s_max y / 2). So the rule of step h errs by at most 2 e^(y^2 / 2) c / (e^(2 pi y / h) - 1) of the moment,
