@@ -244,13 +244,10 @@ def best_epsilon(
             return values + math.log(1 / delta) / (orders - 1)
         return np.asarray(conversion.rdp_to_epsilons(values, orders, delta))
 
-    low, high = (
-        math.log(_LEAST),
-        math.log(min(curve.largest_order - 1, _MOST)) if curve.largest_order > 1 else -math.inf,
-    )
-    if not high > low:
+    room = min(curve.largest_order - 1, _MOST)
+    if not room > _LEAST:
         return math.inf, math.nan
-    grid = np.linspace(low, high, _SCAN)
+    grid = np.linspace(math.log(_LEAST), math.log(room), _SCAN)
     for _ in range(_ZOOMS):
         found = convert(grid)
         place = int(np.argmin(found))
