@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from fljax.accounting import events, rdp
+from fljax.accounting import events, rdp, wfna
 from fljax.accounting.events import Mechanism, NeighboringRelation
 from fljax.errors import UnsupportedEventError
 
@@ -110,6 +110,11 @@ def _curve(mechanism: Mechanism, relation: NeighboringRelation, orders: tuple[fl
             rate = mechanism.sample_size / mechanism.population
             out[usual] = rdp.sampled_without_replacement(noise, rate, grid[usual])
         return out
+    if isinstance(mechanism, events.GaussianWeighted):
+        if relation != NeighboringRelation.REPLACE_ONE:
+            raise refuse(mechanism, relation, "rdp", "Gaussian-weighted sums are analysed for REPLACE_ONE")
+        noise, rate = mechanism.noise_multiplier, mechanism.sampling_rate
+        return np.asarray(wfna.gaussian_weights(noise, rate, orders, lifted=mechanism.lifted))
     raise refuse(mechanism, relation, "rdp", f"{type(mechanism).__name__} has none")
 
 

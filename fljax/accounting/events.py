@@ -139,6 +139,25 @@ class SampledWithoutReplacement(Mechanism):
 
 
 @dataclasses.dataclass(frozen=True)
+class GaussianWeighted(Mechanism):
+    """A sum of clipped rows with Gaussian weights, and Gaussian noise beside: its covariance depends on the data.
+
+    The weights of a client with D rows are 1/D + xi / sqrt(B D), xi ~ N(0, I). `noise_multiplier`: root of the lowest
+    variance of the added or lifted noise in the sum / how far one replaced row moves the mean, 2 C / D; >= 0.
+    `sampling_rate`: B / D > 0. `lifted`: the noise is water filling, not isotropic.
+    """
+
+    noise_multiplier: float
+    sampling_rate: float
+    lifted: bool
+
+    def __post_init__(self) -> None:
+        _validate.non_negative(noise_multiplier=self.noise_multiplier)
+        _validate.positive(sampling_rate=self.sampling_rate)
+        _validate.one_of((False, True), lifted=self.lifted)
+
+
+@dataclasses.dataclass(frozen=True)
 class ZCdp(Mechanism):
     """Anything that is (xi, rho)-zCDP: Renyi divergence of every order a > 1 at most `xi + rho * a`."""
 
@@ -247,6 +266,7 @@ RECORDS: dict[str, type[Mechanism]] = {
         MixtureOfGaussians,
         PoissonSampled,
         SampledWithoutReplacement,
+        GaussianWeighted,
         ZCdp,
         EpsilonDelta,
         NonPrivate,

@@ -55,6 +55,9 @@ def describe(mechanism: events.Mechanism) -> str:
             return f"{describe(event)} on a Poisson sample (each unit joins with chance {prob:g})"
         case events.SampledWithoutReplacement(population, size, event):
             return f"{describe(event)} on {size} of {population} units drawn without replacement"
+        case events.GaussianWeighted(noise, rate, lifted):
+            kind = "water-filling" if lifted else "Gaussian"
+            return f"Gaussian weights of scale {rate:g} and {kind} noise of {noise:g} times the sensitivity of the mean"
         case events.ZCdp(rho, xi):
             return f"a mechanism of ({xi:g}, {rho:g})-zCDP"
         case events.EpsilonDelta(epsilon, delta):

@@ -10,9 +10,10 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from fljax.accounting import events
 from fljax.local import gaussian_sampling
 from fljax.local.gaussian_sampling import WeightedSum
-from fljax.schemes import _records
+from fljax.schemes import _records, _round
 from fljax.types import Batch, LossFn, Params
 from fljax.upload import water_filling
 
@@ -58,3 +59,14 @@ def client(config: Config, loss: LossFn) -> _records.Client:
 
 
 make, non_private = _records.maker(client), _records.non_private
+
+
+def event(config: Config) -> events.PrivacyEvent:
+    """What one round does to one record: bounded, with the change of the covariance, by `fljax.accounting.wfna.joint`.
+
+    Raises:
+      ValueError: noise_multiplier is None.
+    """
+    rate = config.batch_size / config.records_per_client
+    lifted = config.noise == "water_filling"
+    return _records.event(events.GaussianWeighted(_round.noise_multiplier(config), rate, lifted))

@@ -15,6 +15,12 @@ _RELATIONS = {
     events.NeighboringRelation.REPLACE_ONE: "one {unit} exchanged for another",
     events.NeighboringRelation.REPLACE_SPECIAL: "one {unit} exchanged for one that contributes nothing",
 }
+_TRUST = {
+    "server": "The server sees each update before noise is added: it is trusted (central model).",
+    "silo": "Each silo adds its own noise; it sees its own data and is trusted with them. The server need not be.",
+    "client": "Each client adds noise before it sends. That the server sees no more than the scheme says (the sum "
+    "alone, where there is a secure sum), and that no more clients collude or fail than configured, is taken on trust.",
+}
 
 
 class Plan(NamedTuple):
@@ -22,7 +28,7 @@ class Plan(NamedTuple):
 
     scheme_config: noise_multiplier is a number. event: one round. num_units: protected units, a published constant.
     num_rounds: how many rounds may run, at most those asked for. epsilons: `[num_rounds + 1]`, spent after so many.
-    noise_at: "server" or "silo".
+    noise_at: "server", "silo" or "client".
     """
 
     scheme_config: Any
@@ -143,9 +149,7 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
         "Held-out accuracy and loss are computed on examples that are taken to be public.",
         "A non-private model trained beside it, for comparison, has neither clipping nor noise: it protects nobody.",
         "Trying several configurations on the same data spends budget of its own, which is not counted here.",
-        "The server sees each update before noise is added: it is trusted (central model)."
-        if plan.noise_at == "server"
-        else "Each silo adds its own noise; it sees its own data and is trusted with them. The server need not be.",
+        _TRUST[plan.noise_at],
         "The analysis is of real-valued Gaussian noise; the noise is drawn and added in float32.",
         "Randomness comes from JAX's threefry generator and the seed in config.toml: whoever knows the seed can "
         "remove the noise, the default seed is public, and any seed (below 2**32) can be found by trying them all. It "

@@ -112,6 +112,8 @@ UNSUPPORTED = [
     ("rdp", events.PoissonSampled(0.1, events.Gaussian(1.0)), "REPLACE_ONE"),
     ("rdp", events.PoissonSampled(0.1, events.Laplace(1.0)), "ADD_OR_REMOVE_ONE"),
     ("rdp", events.SampledWithoutReplacement(10, 2, events.Gaussian(1.0)), "ADD_OR_REMOVE_ONE"),
+    ("rdp", events.GaussianWeighted(1.0, 0.1, True), "ADD_OR_REMOVE_ONE"),
+    ("pld", events.GaussianWeighted(1.0, 0.1, True), "REPLACE_ONE"),
     ("rdp", events.EpsilonDelta(1.0, 1e-6), "ADD_OR_REMOVE_ONE"),
     ("rdp", events.MixtureOfGaussians(1.0, (0.0, 1.0), (0.5, 0.5)), "REPLACE_ONE"),
     ("rdp", events.PoissonSampled(0.1, events.Laplace(1.0)), "ADD_OR_REMOVE_ONE"),

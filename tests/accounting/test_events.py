@@ -17,6 +17,7 @@ EVERY_RECORD = [
     events.MixtureOfGaussians(1.5, (0.0, 1.0), (0.9, 0.1)),
     events.PoissonSampled(0.1, GAUSSIAN),
     events.SampledWithoutReplacement(100, 7, GAUSSIAN),
+    events.GaussianWeighted(10.0, 0.1, True),
     events.ZCdp(0.1, 0.2),
     events.EpsilonDelta(1.0, 1e-5),
     events.NonPrivate(),
@@ -71,6 +72,9 @@ def test_json_with_anything_unknown_or_out_of_range_is_refused(change):
         lambda: events.DiscreteGaussian(0.0),
         lambda: events.DiscreteGaussian(1.0, 0),
         lambda: events.MixtureOfGaussians(1.0, (0.0, 1.0), (0.5, 0.4)),
+        lambda: events.GaussianWeighted(1.0, 0.0, True),
+        lambda: events.GaussianWeighted(-1.0, 0.1, True),
+        lambda: events.GaussianWeighted(1.0, 0.1, "yes"),
         lambda: events.MixtureOfGaussians(1.0, (1.0, 1.0), (0.5, 0.5)),
         lambda: events.MixtureOfGaussians(1.0, (), ()),
         lambda: events.PoissonSampled(1.5, GAUSSIAN),
@@ -100,7 +104,7 @@ def test_events_of_different_claims_do_not_compose():
 
 @pytest.mark.parametrize(
     "mechanism",
-    [m for m in EVERY_RECORD if not isinstance(m, events.DiscreteGaussian | events.EpsilonDelta)],
+    [m for m in EVERY_RECORD if not isinstance(m, events.DiscreteGaussian | events.EpsilonDelta | events.GaussianWeighted)],
     ids=lambda m: type(m).__name__,
 )
 def test_dp_accounting_events_go_there_and_back(mechanism):
@@ -114,6 +118,8 @@ def test_events_that_the_other_side_lacks_are_refused():
 
     with pytest.raises(UnsupportedEventError):
         accounting.to_dp_event(events.DiscreteGaussian(1.0))
+    with pytest.raises(UnsupportedEventError):
+        accounting.to_dp_event(events.GaussianWeighted(1.0, 0.1, True))
     with pytest.raises(UnsupportedEventError):
         accounting.from_dp_event(
             dp_event.RepeatAndSelectDpEvent(dp_event.GaussianDpEvent(1.0), 2.0, 1.0),

@@ -2,13 +2,14 @@
 
 import dataclasses
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import errors
+from fljax import accounting, errors
 from fljax.data.cohort import ClientData, cohort
 from fljax.schemes import gd_dp, gsgd_dp, sgd_dp
 from fljax_kernels.spectral import reference
@@ -153,6 +154,30 @@ def test_without_records_there_is_only_noise(key):
     state, info = jax.jit(algorithm.round)(algorithm.init(PARAMS), cohort(data, jnp.arange(NUM_CLIENTS)), key)
     assert np.isfinite(state.params["w"]).all() and np.abs(state.params["w"]).min() > 0
     assert float(info.loss) == 0 and float(info.clipped_fraction) == 0
+
+
+def test_an_event_costs_what_was_computed_apart():
+    # 50 clients of 1,200 records, B = 32, C = 10, variance 0.001 per client, 100 rounds, delta 1e-4; the orders that
+    # give these values are continuous, ours a grid.
+    noise = math.sqrt(50 * 0.001) * 1200 / (2 * 10)
+    numbers = {"num_clients": 50, "records_per_client": 1200, "batch_size": 32, "l2_clip_norm": 10.0}
+    lifted = gsgd_dp.event(gsgd_dp.Config(**numbers, noise_multiplier=noise)).repeat(100)
+    assert 4.04387752123 <= accounting.epsilon(lifted, delta=1e-4) <= 4.04387752123 * 1.003
+    exact = gd_dp.event(gd_dp.Config(**numbers, noise_multiplier=noise)).repeat(100)
+    assert accounting.epsilon(exact, delta=1e-4, method="gdp") == pytest.approx(2.69270731752, rel=1e-9)
+    isotropic = gsgd_dp.event(gsgd_dp.Config(**numbers, noise_multiplier=noise, noise="isotropic")).repeat(100)
+    assert accounting.epsilon(exact, delta=1e-4) <= accounting.epsilon(isotropic, delta=1e-4)
+    assert accounting.epsilon(isotropic, delta=1e-4) <= accounting.epsilon(lifted, delta=1e-4)
+    # A subset of everybody is everybody; a real subset costs less than its noise alone.
+    whole = sgd_dp.Config(**{**numbers, "batch_size": 1200}, noise_multiplier=noise)
+    assert sgd_dp.event(whole).repeat(100).mechanism != exact.mechanism
+    assert accounting.epsilon(sgd_dp.event(whole).repeat(100), delta=1e-4) == pytest.approx(
+        accounting.epsilon(exact, delta=1e-4), rel=1e-12
+    )
+    part = sgd_dp.event(sgd_dp.Config(**numbers, noise_multiplier=2.0))
+    assert accounting.epsilon(part, delta=1e-4) < accounting.epsilon(
+        gd_dp.event(gd_dp.Config(**numbers, noise_multiplier=2.0)), delta=1e-4
+    )
 
 
 @pytest.mark.parametrize("module", [gd_dp, sgd_dp])
