@@ -20,6 +20,7 @@ class Purpose(enum.IntEnum):
     SAMPLE_EXAMPLES = 1
     SHUFFLE = 2
     NOISE = 3
+    STRAGGLE = 4
 
 
 def server_key(key: jax.Array, round_index: jax.Array | int, purpose: Purpose) -> jax.Array:

@@ -8,8 +8,8 @@ Each module in NAMES offers
 - `non_private(config)`: the same training without clipping or noise, to compare with;
 - `SUMMARY`: one line for a table.
 
-A module may also name NOISE_AT ("silo": the server need not be trusted), SIMULATION (sections of a run's config that
-`fljax simulate` starts from), and, where a paper's own formula is on offer, what `_paper` lists.
+A module may also name NOISE_AT ("silo" or "client": the server need not be trusted), SIMULATION (sections of a run's
+config that `fljax simulate` starts from), and, where a paper's own formula is on offer, what `_paper` lists.
 """
 
 import importlib
@@ -21,9 +21,18 @@ NAMES = (
     "dp_fedavg",
     "dp_fedsgd",
     "fedavg",
+    "gd_dp",
+    "gsgd_dp",
+    "he_dp",
     "higradavg",
+    "lightdp",
+    "local_dp",
     "local_group_dp",
     "local_item_dp",
+    "secagg_dp",
+    "sgd_dp",
+    "smpc_dp",
+    "swiftagg_dp",
     "user_ldp",
 )
 

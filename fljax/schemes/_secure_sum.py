@@ -1,0 +1,89 @@
+"""What the schemes with an ideal secure sum share: noise of all clients that together hides one of them.
+
+No scheme here runs cryptography. Each takes its protocol for an ideal functionality, which reveals the sum of the
+usable uploads and nothing else; they differ in which links a client needs, hence how often rounds are lost, and in
+cost.
+"""
+
+import dataclasses
+from typing import Literal
+
+import jax
+import optax
+
+from fljax import _keys
+from fljax.accounting import events
+from fljax.schemes import _round, _uploads
+from fljax.types import LossFn, Params
+from fljax.upload import secure_sum
+
+Links = Literal["server", "peers"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(_uploads.Config):
+    """As `_uploads.Config`; noise_multiplier is that of the sum, towards colluders who know their own part of it.
+
+    A round in which more than max_stragglers clients cannot be used is aborted and leaves the model as it was.
+
+    Raises:
+      ValueError: as there, or nobody honest may be left to add noise: max_colluders + max_stragglers >= num_parties.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _share(self, 0.0)
+
+
+def _share(config: Config, stddev: float) -> float:
+    return secure_sum.share_stddev(
+        stddev,
+        num_clients=config.num_parties,
+        max_colluders=config.max_colluders,
+        max_stragglers=config.max_stragglers,
+    )
+
+
+def algorithm(
+    config: Config,
+    loss: LossFn,
+    *,
+    links: Links,
+    num_units: int,
+    server_optimizer: optax.GradientTransformation | None,
+    chunk_size: int | None,
+) -> _round.FederatedAlgorithm:
+    """The round, with the noise of every responder in the sum.
+
+    Guarantee: one round is one `event(config)` for the unit "client" under replace-one, towards the server and at most
+    `max_colluders` clients, if the secure sum is ideal and nobody deviates from it. Idealisation: noise is drawn in
+    float32 with JAX's threefry generator, which is no cryptographic source. RoundInfo is not private.
+    """
+    stddev = _share(config, _round.noise_multiplier(config) * config.l2_clip_norm)
+
+    def release(key: jax.Array, round_index: jax.Array, uploads: _uploads.Uploads) -> tuple[Params, jax.Array]:
+        return secure_sum.secure_sum(
+            _keys.server_key(key, round_index, _keys.Purpose.NOISE),
+            uploads.total,
+            uploads.num_responders,
+            stddev=stddev,
+            least_responders=config.num_parties - config.max_stragglers,
+        )
+
+    return _uploads.algorithm(
+        config,
+        loss,
+        release,
+        _uploads.straggler_pmf(config, links=links),
+        num_units=num_units,
+        server_optimizer=server_optimizer,
+        chunk_size=chunk_size,
+    )
+
+
+def event(config: Config) -> events.PrivacyEvent:
+    """What one round does to one client's data, which move the sum by at most two clip norms.
+
+    Raises ValueError if noise_multiplier is None.
+    """
+    return _uploads.replace_one(_round.noise_multiplier(config) / 2)

@@ -1,0 +1,205 @@
+"""What the schemes share in which each client hides its own upload: the config, the round, who straggles."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import fljax_kernels
+from fljax import _keys, _validate
+from fljax.accounting import events
+from fljax.data.cohort import Cohort
+from fljax.local import sgd
+from fljax.schemes import _round
+from fljax.server import aggregate, stragglers
+from fljax.types import LossFn, Params
+
+# What `fljax simulate` starts from: few clients, all of which join every round.
+SIMULATION: dict[str, dict[str, Any]] = {
+    "data": {"num_clients": 50, "partition": "iid"},
+    "model": {"model": "softmax"},
+    "privacy": {"target_epsilon": 8.0},
+    "run": {"num_rounds": 20},
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """Public numbers; every one may be published without loss of privacy.
+
+    Raises:
+      ValueError: a number is out of its range; nobody is left to protect, or nobody to respond.
+    """
+
+    num_parties: int = 50
+    """Clients, all of which join every round: as many as the data are dealt to."""
+    max_colluders: int = 5
+    """Clients that may pool what they know with the server, at most; the guarantee is for the others."""
+    straggler_law: Literal["fixed", "uniform", "bernoulli"] = "uniform"
+    """Clients that do not answer in time: always max_stragglers; any number up to it; or every link fails by itself."""
+    max_stragglers: int = 5
+    """Most stragglers under the first two laws, and what the noise of a secure sum allows for."""
+    link_failure_prob: float = 0.05
+    """Chance of each link to fail in a round, under the law bernoulli."""
+    l2_clip_norm: float = 0.5
+    """Bound on a client's update, in the unit of the parameters."""
+    noise_multiplier: float | None = None
+    """Standard deviation of what hides one client, / l2_clip_norm. None: calibrated for the target epsilon."""
+    local_learning_rate: float = 0.5
+    """Step size of a client's SGD."""
+    local_batch_size: int = 20
+    """Examples in a step of a client's SGD."""
+    num_local_epochs: int = 3
+    """Passes of a client over its examples."""
+    server_learning_rate: float = 1.0
+    """Step size of the server along the mean update; 1 (with server_momentum 0) is FedAvg."""
+    server_momentum: float = 0.0
+    """Momentum of the server, in [0, 1)."""
+
+    def __post_init__(self) -> None:
+        _validate.positive_int(
+            num_parties=self.num_parties,
+            local_batch_size=self.local_batch_size,
+            num_local_epochs=self.num_local_epochs,
+        )
+        _validate.non_negative_int(max_colluders=self.max_colluders, max_stragglers=self.max_stragglers)
+        for name in ("max_colluders", "max_stragglers"):
+            if not getattr(self, name) < self.num_parties:
+                left = "protect" if name == "max_colluders" else "respond"
+                raise ValueError(
+                    f"Expected {name} < num_parties={self.num_parties}, else nobody is left to {left}, "
+                    f"got {name}={getattr(self, name)}."
+                )
+        _validate.one_of(("fixed", "uniform", "bernoulli"), straggler_law=self.straggler_law)
+        _validate.non_negative(link_failure_prob=self.link_failure_prob, server_momentum=self.server_momentum)
+        for name in ("link_failure_prob", "server_momentum"):
+            if not getattr(self, name) < 1:
+                raise ValueError(f"Expected {name} < 1, got {name}={getattr(self, name)!r}.")
+        _validate.positive(
+            l2_clip_norm=self.l2_clip_norm,
+            local_learning_rate=self.local_learning_rate,
+            server_learning_rate=self.server_learning_rate,
+        )
+        if self.noise_multiplier is not None:
+            _validate.non_negative(noise_multiplier=self.noise_multiplier)
+
+
+def straggler_pmf(config: Config, *, links: Literal["server", "peers"] = "server") -> np.ndarray:
+    """The law `[s]` of clients that cannot be used in a round.
+
+    Args:
+      config: a law of links applies to each client's link to the server, or
+      links: "peers": to its links to all the others as well, every one of which it needs.
+    """
+    if config.straggler_law == "fixed":
+        return stragglers.fixed(config.max_stragglers)
+    if config.straggler_law == "uniform":
+        return stragglers.uniform(config.max_stragglers)
+    prob = config.link_failure_prob
+    if links == "peers":
+        prob = stragglers.peers_and_server(config.num_parties, prob)
+    return stragglers.bernoulli(config.num_parties, prob)
+
+
+class Uploads(NamedTuple):
+    """What a round of uploads is made of: the responders' clipped updates added up, and who they are.
+
+    total: float32 tree. responds: bool `[num_parties]`, by client number. num_responders: integer `[]`.
+    """
+
+    total: Params
+    responds: jax.Array
+    num_responders: jax.Array
+
+
+# (run's key, round, uploads) -> (sum with noise, whether the round counts)
+Release = Callable[[jax.Array, jax.Array, Uploads], tuple[Params, jax.Array]]
+
+
+def replace_one(noise_multiplier: float) -> events.PrivacyEvent:
+    """A Gaussian view of one client's upload, whose whole data are exchanged for others."""
+    return events.PrivacyEvent(
+        mechanism=events.Gaussian(noise_multiplier),
+        privacy_unit="client",
+        neighboring_relation=events.NeighboringRelation.REPLACE_ONE,
+    )
+
+
+def non_private(config: Any) -> Any:
+    """The same training, stragglers included, with a clip that never binds and no noise."""
+    return dataclasses.replace(config, l2_clip_norm=_round.NEVER_CLIPS, noise_multiplier=0.0)
+
+
+def algorithm(
+    config: Config,
+    loss: LossFn,
+    release: Release,
+    pmf: np.ndarray,
+    *,
+    num_units: int,
+    server_optimizer: optax.GradientTransformation | None,
+    chunk_size: int | None,
+) -> _round.FederatedAlgorithm:
+    """Local SGD, updates clipped, added up over those who respond, `release`, mean over the responders.
+
+    Guarantee: exchanging one client's data moves its clipped update by at most 2 l2_clip_norm, and nothing else before
+    `release`. Who responds is drawn apart from the data and is public, as is the divisor. A round that does not count,
+    or to which nobody responded, leaves the model as it was.
+    """
+    _validate.positive_int(num_units=num_units)
+    if num_units != config.num_parties:
+        raise ValueError(
+            f"Expected num_parties to be the number of clients, {num_units}, since all of them join every round, "
+            f"got num_parties={config.num_parties}."
+        )
+    if chunk_size is not None:
+        _validate.positive_int(chunk_size=chunk_size)
+    optimizer = _round.server_optimizer(config) if server_optimizer is None else server_optimizer
+    local_fun = sgd.local_sgd(
+        loss,
+        learning_rate=config.local_learning_rate,
+        batch_size=config.local_batch_size,
+        num_epochs=config.num_local_epochs,
+    )
+
+    def round_fun(
+        state: aggregate.ServerState, cohort: Cohort, key: jax.Array
+    ) -> tuple[aggregate.ServerState, _round.RoundInfo]:
+        _round.check_round(cohort, key)
+        straggle_key = _keys.server_key(key, state.round, _keys.Purpose.STRAGGLE)
+        present = cohort.client_ids >= 0
+        ids = jnp.maximum(cohort.client_ids, 0)
+        answers = present & stragglers.draw(straggle_key, pmf, config.num_parties).responds[ids]
+        num_params = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+        size = aggregate.default_chunk_size(num_params) if chunk_size is None else chunk_size
+
+        def chunk(clients: tuple[jax.Array, jax.Array], chunk_answers: jax.Array) -> tuple[Params, jax.Array]:
+            chunk_indices, chunk_ids = clients
+            keys = _keys.client_keys(key, state.round, chunk_ids, _keys.Purpose.SHUFFLE)
+            local = local_fun(state.params, cohort.examples, chunk_indices, keys)
+            update = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), local.update)
+            clipped, norms = fljax_kernels.clip_and_sum(update, config.l2_clip_norm, mask=chunk_answers)
+            was_clipped = ~(norms <= config.l2_clip_norm) & chunk_answers
+            losses = jnp.where(chunk_answers & jnp.isfinite(local.loss), local.loss, 0.0)
+            return clipped, jnp.stack([jnp.sum(losses), jnp.sum(was_clipped).astype(jnp.float32)])
+
+        indices = jnp.where(answers[:, None], cohort.indices, -1)
+        total, stats = aggregate.sum_in_chunks(chunk, (indices, cohort.client_ids), answers, chunk_size=size)
+        responds = jnp.zeros(config.num_parties, bool).at[ids].max(answers)
+        count = jnp.sum(responds)
+        noisy, completed = release(key, state.round, Uploads(total, responds, count))
+        share = 1 / jnp.maximum(1, count).astype(jnp.float32)
+        mean = jax.tree.map(lambda leaf: leaf * share, noisy)
+        counts = completed & (count > 0)
+        stepped = aggregate.step(state, mean, divisor=1.0, server_optimizer=optimizer)
+        kept = jax.tree.map(lambda new, old: jnp.where(counts, new, old), stepped, state)
+        info = _round.RoundInfo(stats[0] * share, count, stats[1] * share)
+        return kept._replace(round=state.round + 1), info
+
+    return _round.FederatedAlgorithm(
+        lambda params: aggregate.init(params, optimizer), round_fun, client_sampling_prob=1.0
+    )

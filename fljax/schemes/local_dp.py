@@ -1,0 +1,77 @@
+"""Local DP: each client's upload carries enough noise to be published alone.
+
+Source: Hong, Lin, Duan, "Lightweight Federated Learning with Differential Privacy and Straggler Resilience", its
+references 4 and 5, the baseline.
+"""
+
+import jax
+import jax.numpy as jnp
+import optax
+
+import fljax_kernels
+from fljax import _keys
+from fljax.accounting import events
+from fljax.schemes import _round, _uploads
+from fljax.server import costs as costs_lib
+from fljax.types import LossFn, Params
+
+SUMMARY = "clipped client updates, each with local Gaussian noise; unit: client"
+NOISE_AT = "client"
+SIMULATION = _uploads.SIMULATION
+Config = _uploads.Config
+non_private = _uploads.non_private
+
+
+def make(
+    config: Config,
+    loss: LossFn,
+    *,
+    num_units: int,
+    server_optimizer: optax.GradientTransformation | None = None,
+    chunk_size: int | None = None,
+) -> _round.FederatedAlgorithm:
+    """Builds the algorithm.
+
+    Guarantee: one round is one `event(config)` for the unit "client" under replace-one, towards everybody who sees the
+    uploads, however many collude. Idealisation: noise is drawn in float32 with JAX's threefry generator, which is no
+    cryptographic source; of the sum, which alone the simulation needs, it is drawn at once. RoundInfo is not private.
+
+    Args:
+      config: its noise_multiplier must be set.
+      loss: `loss(params, example) -> []`.
+      num_units: clients in the population; must be `num_parties`.
+      server_optimizer: any optax optimizer in place of SGD with the configured rate and momentum.
+      chunk_size: clients that train side by side; only speed and memory depend on it. None: by backend and model.
+
+    Raises:
+      ValueError: noise_multiplier is None, num_units is not num_parties, or chunk_size < 1.
+    """
+    stddev = _round.noise_multiplier(config) * config.l2_clip_norm
+
+    def release(key: jax.Array, round_index: jax.Array, uploads: _uploads.Uploads) -> tuple[Params, jax.Array]:
+        noise_key = _keys.server_key(key, round_index, _keys.Purpose.NOISE)
+        together = jnp.float32(stddev) * jnp.sqrt(uploads.num_responders.astype(jnp.float32))
+        return fljax_kernels.add_gaussian_noise(noise_key, uploads.total, together), jnp.ones((), bool)
+
+    return _uploads.algorithm(
+        config,
+        loss,
+        release,
+        _uploads.straggler_pmf(config),
+        num_units=num_units,
+        server_optimizer=server_optimizer,
+        chunk_size=chunk_size,
+    )
+
+
+def event(config: Config) -> events.PrivacyEvent:
+    """What one round does to one client's data, which move its upload by at most two clip norms.
+
+    Raises ValueError if noise_multiplier is None.
+    """
+    return _uploads.replace_one(_round.noise_multiplier(config) / 2)
+
+
+def costs(config: Config, num_params: int) -> costs_lib.Costs:
+    """One client's round."""
+    return costs_lib.plain(num_params)

@@ -1,0 +1,227 @@
+"""LightDP-FL, local DP and the schemes with an ideal secure sum."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fljax import _keys, accounting, data, schemes
+from fljax.accounting import gaussian, view, view_calibration
+from fljax.schemes import _round, _uploads
+from fljax.server import stragglers
+
+SECURE = ("smpc_dp", "he_dp", "secagg_dp", "swiftagg_dp")
+ALL = ("lightdp", "local_dp", *SECURE)
+NUM, DIM = 6, 4000
+SMALL = {
+    "num_parties": NUM,
+    "max_colluders": 1,
+    "straggler_law": "fixed",
+    "max_stragglers": 2,
+    "l2_clip_norm": 0.5,
+    "local_learning_rate": 0.1,
+    "num_local_epochs": 1,
+}
+
+
+def linear_loss(params, example):
+    return jnp.vdot(params["w"], example["x"])
+
+
+def config(name, **changes):
+    return schemes.get(name).Config(**{**SMALL, "noise_multiplier": 0.0, **changes})
+
+
+@functools.cache
+def clients(dim=DIM):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(12, dim)) * rng.lognormal(0, 2, (12, 1))
+    return data.ClientData({"x": jnp.asarray(x, jnp.float32)}, jnp.arange(12, dtype=jnp.int32).reshape(NUM, 2))
+
+
+@functools.cache
+def jitted(name, changes):
+    algorithm = schemes.get(name).make(config(name, **dict(changes)), linear_loss, num_units=NUM)
+    return algorithm.init, jax.jit(algorithm.round)
+
+
+def run_round(name, key, client_ids=range(NUM), scale=1.0, **changes):
+    """(model after a round from zero, info, state); with `scale` 0 the model is the noise of the average alone."""
+    init, round_fun = jitted(name, tuple(sorted(changes.items())))
+    cohort = data.cohort(clients(), jnp.asarray(list(client_ids), jnp.int32))
+    cohort = cohort._replace(examples={"x": scale * cohort.examples["x"]})
+    state, info = round_fun(init({"w": jnp.zeros(DIM)}), cohort, jax.random.clone(key))
+    return np.asarray(state.params["w"], np.float64), info, state
+
+
+@pytest.mark.parametrize("name", ["lightdp", "secagg_dp"])
+def test_without_noise_the_round_is_the_mean_of_the_responders_clipped_updates(name, key):
+    got, info, state = run_round(name, key, max_stragglers=0)
+    x = np.asarray(clients().examples["x"], np.float64).reshape(NUM, 2, DIM).mean(axis=1)
+    update = 0.1 * x
+    clipped = update * np.minimum(1, 0.5 / np.linalg.norm(update, axis=1, keepdims=True))
+    np.testing.assert_allclose(got, -clipped.mean(axis=0), rtol=1e-4, atol=1e-7)
+    assert int(info.cohort_size) == NUM and int(state.round) == 1
+    np.testing.assert_allclose(info.clipped_fraction, 5 / 6, rtol=1e-6)
+
+
+NOISY = {"draw": "joint_law", "noise_multiplier": 4.0, "pair_variance_ratio": 2.0}
+
+
+def test_lightdps_average_has_the_noise_of_equation_9(key):
+    noise, info, _ = run_round("lightdp", key, scale=0.0, **NOISY)
+    assert int(info.cohort_size) == NUM - 2
+    # own variance 2**2, pair variance 8: (own + S pair) / (N - S).
+    expected = (4 + 2 * 8) / 4
+    assert abs(np.mean(noise**2) / expected - 1) <= 5 * np.sqrt(2 / DIM)
+    # An absent client is one more straggler, wherever it is missing.
+    away, info, _ = run_round("lightdp", key, client_ids=[0, 1, 2, -1, 4, 5], scale=0.0, **NOISY)
+    gone = NUM - int(info.cohort_size)
+    assert gone in (2, 3)
+    assert abs(np.mean(away**2) / ((4 + gone * 8) / (NUM - gone)) - 1) <= 5 * np.sqrt(2 / DIM)
+
+
+def test_lightdps_average_on_a_sparse_graph_has_the_noise_of_its_crossing_edges(key):
+    changes = {"graph": "k_regular", "degree": 3, "pair_variance_ratio": 2.0}
+    noise, _, state = run_round("lightdp", key, scale=0.0, noise_multiplier=4.0, **changes)
+    lightdp = schemes.get("lightdp")
+    graph = view.pair_graph(
+        lightdp.edges(config("lightdp", **changes)), num_clients=NUM, own_variance=4.0, pair_variance=8.0
+    )
+    straggle_key = _keys.server_key(key, state.round - 1, _keys.Purpose.STRAGGLE)
+    responds = stragglers.draw(straggle_key, stragglers.fixed(2), NUM).responds
+    expected = float(view.average_variance(graph, responds))
+    assert abs(np.mean(noise**2) / expected - 1) <= 5 * np.sqrt(2 / DIM)
+
+
+@pytest.mark.parametrize(("name", "variance"), [("local_dp", 4 / 4), ("smpc_dp", 4 / 3 / 4)])
+def test_baselines_averages_have_the_noise_of_the_table(name, variance, key):
+    # s_L = 2: s_L^2 / (N - S), and s_L^2 / ((N - C - Sbar) (N - S)).
+    noise, _, _ = run_round(name, key, scale=0.0, noise_multiplier=4.0)
+    assert abs(np.mean(noise**2) / variance - 1) <= 5 * np.sqrt(2 / DIM)
+
+
+def test_the_order_of_the_cohort_changes_nothing_and_the_absent_do_not_count(key):
+    got, info, _ = run_round("lightdp", key, client_ids=[0, 1, 2, 3, 4, -1], max_stragglers=0)
+    assert int(info.cohort_size) == NUM - 1
+    order, _, _ = run_round("lightdp", key, client_ids=[4, -1, 0, 2, 1, 3], max_stragglers=0)
+    np.testing.assert_allclose(got, order, rtol=1e-5, atol=1e-7)
+
+
+def test_a_secure_sum_aborts_when_too_few_can_be_used(key):
+    links = {"straggler_law": "bernoulli", "link_failure_prob": 0.5, "noise_multiplier": 1.0}
+    found = {}
+    for name in ("smpc_dp", "secagg_dp"):
+        runs = [run_round(name, jax.random.fold_in(key, t), **links) for t in range(20)]
+        counts = np.asarray([int(info.cohort_size) for _, info, _ in runs])
+        assert all(int(state.round) == 1 for _, _, state in runs)
+        np.testing.assert_array_equal([np.any(model) for model, _, _ in runs], counts >= NUM - 2)
+        found[name] = counts.mean() / NUM
+    # A client needs N links in place of one: 1/64 is left of 1/2.
+    assert abs(found["smpc_dp"] - 0.5) <= 5 * np.sqrt(0.25 / 120)
+    assert found["secagg_dp"] <= 1 / 64 + 5 * np.sqrt(1 / 64 / 120)
+
+
+def test_replay_of_a_round_confirms_the_sensitivity(key):
+    # Of the mean, over N - S = 4 responders: 2 clip norms / 4. The noise repeats and drops out.
+    init, round_fun = jitted("lightdp", tuple(sorted(NOISY.items())))
+    pool, owner = clients(), np.repeat(np.arange(NUM), 2)
+
+    def model(examples):
+        cohort = data.Cohort(examples, pool.indices, jnp.arange(NUM, dtype=jnp.int32))
+        state, _ = round_fun(init({"w": jnp.zeros(DIM)}), cohort, jax.random.clone(key))
+        return np.asarray(state.params["w"], np.float64)
+
+    x, whole = np.asarray(pool.examples["x"]), model(pool.examples)
+    others = [np.where((owner == client)[:, None], -1e3 * x, x) for client in range(NUM)]
+    moves = [np.linalg.norm(model({"x": jnp.asarray(other)}) - whole) for other in others]
+    assert max(moves) <= 2 * 0.5 / 4 * (1 + 1e-4)
+    assert max(moves) >= 1.2 * 0.5 / 4  # more than one clip norm: a sensitivity of C would be wrong
+
+
+def test_lightdps_event_is_the_exact_view_of_the_worst_case():
+    # Specification, oracle O5a: own and pair variance of (3, 1e-5) at N = 50, C = S = 10 and sensitivity 1.
+    lightdp = schemes.get("lightdp")
+    c = lightdp.Config(
+        num_parties=50, max_colluders=10, max_stragglers=10, l2_clip_norm=0.5, noise_multiplier=0.406626427 / 0.5
+    )
+    np.testing.assert_allclose(lightdp.variance_ratio(c), 0.377860152, rtol=1e-8)
+    np.testing.assert_allclose(accounting.epsilon(lightdp.event(c), delta=1e-5, method="gdp"), 3.0, rtol=1e-7)
+    # O4a: the paper's own sigmas.
+    printed = dataclasses.replace(c, noise_multiplier=0.947735351 / 0.5, pair_variance_ratio=0.079655555)
+    np.testing.assert_allclose(1 / lightdp.event(printed).mechanism.noise_multiplier, 0.535851428, rtol=1e-7)
+    # A sparse graph: the certificate of the view, for the worst client.
+    sparse = dataclasses.replace(c, graph="k_regular", degree=20)
+    ratio = lightdp.variance_ratio(sparse)
+    own = (0.5 * sparse.noise_multiplier) ** 2
+    graph = view.pair_graph(lightdp.edges(sparse), num_clients=50, own_variance=own, pair_variance=ratio * own)
+    expected = np.max(view.certificate(graph, num_colluders=10))
+    np.testing.assert_allclose(1 / lightdp.event(sparse).mechanism.noise_multiplier, expected, rtol=1e-9)
+    law = np.full(11, 1 / 11)
+    best = view_calibration.calibrate(50, 10, law, epsilon=3.0, delta=1e-5, num_neighbors=20)
+    np.testing.assert_allclose(ratio, best.ratio, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["local_dp", *SECURE])
+def test_baselines_events_are_gaussian_with_twice_the_clip_norm(name):
+    event = schemes.get(name).event(config(name, noise_multiplier=3.0))
+    assert (event.mechanism.noise_multiplier, event.privacy_unit) == (1.5, "client")
+    assert event.neighboring_relation == "REPLACE_ONE"
+    expected = float(gaussian.mu_to_epsilon(2 / 3, 1e-5))
+    np.testing.assert_allclose(accounting.epsilon(event, delta=1e-5, method="gdp"), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_has_no_guarantee_is_an_error(name):
+    with pytest.raises(ValueError, match="noise_multiplier=None"):
+        schemes.get(name).event(config(name, noise_multiplier=None))
+    with pytest.raises(ValueError, match="max_colluders < num_parties=6, else nobody is left to protect"):
+        config(name, max_colluders=6)
+    with pytest.raises(ValueError, match="max_stragglers < num_parties=6, else nobody is left to respond"):
+        config(name, max_stragglers=6)
+    with pytest.raises(ValueError, match="straggler_law to be one of"):
+        config(name, straggler_law="weekends")
+    with pytest.raises(ValueError, match="link_failure_prob < 1"):
+        config(name, link_failure_prob=1.0)
+    with pytest.raises(ValueError, match="num_parties to be the number of clients, 7"):
+        schemes.get(name).make(config(name), linear_loss, num_units=7)
+    if name in SECURE:
+        with pytest.raises(ValueError, match=r"max_colluders \+ max_stragglers < 6 clients"):
+            config(name, max_colluders=4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"graph": "k_regular", "degree": 1}, "degree above max_colluders=1"),
+        ({"graph": "k_regular", "degree": 6}, "below num_parties=6"),
+        ({"graph": "k_regular", "degree": 3, "num_parties": 7}, "even if that is odd"),
+        ({"graph": "k_regular", "degree": 4, "draw": "joint_law"}, "draw='pairs' for the graph k_regular"),
+        ({"graph": "star"}, "graph to be one of"),
+        ({"pair_variance_ratio": -1.0}, "pair_variance_ratio >= 0"),
+    ],
+)
+def test_bad_graphs_are_named(changes, message):
+    with pytest.raises(ValueError, match=message):
+        config("lightdp", **changes)
+
+
+def test_costs_tell_the_schemes_apart():
+    costs = {name: schemes.get(name).costs(config(name), 1000) for name in ALL}
+    assert costs["lightdp"].upload_bytes == costs["local_dp"].upload_bytes == 4000
+    assert costs["lightdp"].pair_normals == 5000 and costs["lightdp"].message_rounds == 1
+    assert costs["he_dp"].upload_bytes == 256 * 4000
+    assert {name for name in ALL if costs[name].peer_links} == {"secagg_dp", "swiftagg_dp"}
+    sparse = config("lightdp", graph="k_regular", degree=3)
+    assert schemes.get("lightdp").costs(sparse, 1000).pair_normals == 3000
+
+
+def test_the_non_private_twin_keeps_its_stragglers(key):
+    for name in ALL:
+        twin = schemes.get(name).non_private(config(name, noise_multiplier=1.0))
+        assert (twin.noise_multiplier, twin.l2_clip_norm) == (0.0, _round.NEVER_CLIPS)
+        assert twin.max_stragglers == 2
+    assert _uploads.straggler_pmf(config("lightdp")).tolist() == [0, 0, 1]
