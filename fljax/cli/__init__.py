@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 COMMANDS = {
     "simulate": "train a federated model under differential privacy, or resume such a run",
+    "compare": "train six subject-level methods at the same true privacy, and rank them",
     "schemes": "list the schemes that `simulate` knows",
     "account": "epsilon and delta of a sampled Gaussian mechanism",
     "calibrate": "the noise that a sampled Gaussian mechanism needs for an epsilon",

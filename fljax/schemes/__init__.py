@@ -25,6 +25,7 @@ NAMES = (
     "gsgd_dp",
     "he_dp",
     "higradavg",
+    "item_sum_cap",
     "lightdp",
     "local_dp",
     "local_group_dp",

@@ -1,7 +1,7 @@
 """The pictures of a report, each a string of SVG; the same run gives the same string."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 PRIVATE, BASELINE, BUDGET = "#1f5fbf", "#8a8f98", "#c2410c"
+_METHODS = ("#8a8f98", "#1f5fbf", "#c2410c", "#7c3aed", "#15803d", "#0e7490")
 _STYLE = {
     "axes.axisbelow": True,
     "axes.edgecolor": "#c9ced6",
@@ -135,4 +136,50 @@ def predictions(images: np.ndarray, y: np.ndarray, predicted: np.ndarray, column
         axes.set_title(
             f"{said}" if right else f"{said}, is {truth}", color="#15803d" if right else "#b91c1c", fontsize=9
         )
+    return _svg(figure)
+
+
+@matplotlib.rc_context(_STYLE)
+def curves(series: dict[str, np.ndarray], ylabel: str, *, percent: bool = False) -> str:
+    """Each method's mean over its runs `[runs, rounds]`, in a band from its least to its greatest run."""
+    figure, axes = _axes()
+    for (label, runs), color in zip(series.items(), _METHODS, strict=False):
+        rounds = np.arange(1, runs.shape[1] + 1)
+        axes.fill_between(rounds, runs.min(axis=0), runs.max(axis=0), color=color, alpha=0.15, linewidth=0)
+        axes.plot(rounds, runs.mean(axis=0), color=color, label=label, linewidth=1.5)
+    axes.set(xlabel="round", ylabel=ylabel)
+    axes.set_ylim(bottom=0)
+    if percent:
+        axes.set_ylim(0, 1.02)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    figure.legend(loc="outside lower center", ncols=3, fontsize=9)
+    return _svg(figure)
+
+
+@matplotlib.rc_context(_STYLE)
+def group_sizes(samples: dict[str, np.ndarray]) -> str:
+    """Share of batches whose largest group has each size, side by side for several splits."""
+    figure, axes = _axes()
+    most = max(int(values.max()) for values in samples.values())
+    width = 0.8 / len(samples)
+    for place, ((label, values), color) in enumerate(zip(samples.items(), _METHODS, strict=False)):
+        share = np.bincount(values, minlength=most + 1)[: most + 1] / values.size
+        at = np.arange(most + 1) + (place - (len(samples) - 1) / 2) * width
+        axes.bar(at, share, width=width, color=color, label=label)
+    axes.set(xlabel="items of one subject in a batch, largest", ylabel="batches")
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.grid(axis="x", visible=False)
+    axes.legend()
+    return _svg(figure)
+
+
+@matplotlib.rc_context(_STYLE)
+def skew(alphas: Sequence[float], series: Mapping[str, Sequence[float]]) -> str:
+    """Held-out accuracy of each method against the exponent of the power law that spreads subjects over silos."""
+    figure, axes = _axes()
+    for (label, values), color in zip(series.items(), _METHODS, strict=False):
+        axes.plot(alphas, values, color=color, marker="o", label=label)
+    axes.set(xlabel="alpha (1: even)", ylabel="held-out accuracy", ylim=(0, 1.02))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    figure.legend(loc="outside lower center", ncols=3, fontsize=9)
     return _svg(figure)

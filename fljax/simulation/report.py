@@ -14,7 +14,7 @@ from fljax.simulation import config as config_lib
 from fljax.simulation import figures, folder, printed, spending
 from fljax.simulation.run import Outcome
 
-_CSS = """
+CSS = """
 :root { color-scheme: light; }
 body { margin: 0; background: #f5f6f8; color: #1f2933; font: 16px/1.5 system-ui, "Segoe UI", Roboto, sans-serif; }
 main { max-width: 1180px; margin: 0 auto; padding: 32px 24px 64px; }
@@ -32,6 +32,8 @@ svg { width: 100%; height: auto; display: block; }
 blockquote { margin: 8px 0; padding: 4px 16px; border-left: 4px solid #1f5fbf; }
 table { border-collapse: collapse; font-size: 14px; width: 100%; }
 td { padding: 3px 16px 3px 0; vertical-align: top; } td:last-child { font-family: ui-monospace, monospace; }
+.numbers th { text-align: left; padding: 3px 16px 3px 0; color: #5b6573; font-weight: 600; }
+.numbers td { font-variant-numeric: tabular-nums; border-top: 1px solid #eceff3; }
 .columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(300px, 1fr)); gap: 24px; }
 h3 { font-size: 14px; margin: 8px 0 4px; color: #5b6573; }
 @media (max-width: 520px) { .grid { grid-template-columns: 1fr; } }
@@ -39,11 +41,13 @@ h3 { font-size: 14px; margin: 8px 0 4px; color: #5b6573; }
 _EXAMPLES, _MISTAKES = 24, 12
 
 
-def _card(value: str, label: str, css: str = "") -> str:
+def card(value: str, label: str, css: str = "") -> str:
+    """One big number with what it is."""
     return f'<div class="card {css}"><b>{html.escape(value)}</b><span>{html.escape(label)}</span></div>'
 
 
-def _section(title: str, body: str, note: str = "") -> str:
+def section(title: str, body: str, note: str = "") -> str:
+    """A box; `body` is HTML, title and note are text."""
     note = f'<p class="note">{html.escape(note)}</p>' if note else ""
     return f"<section><h2>{html.escape(title)}</h2>{body}{note}</section>"
 
@@ -53,22 +57,22 @@ def _cards(outcome: Outcome) -> str:
     epsilon = plan.epsilons[outcome.rounds]
     guaranteed = math.isfinite(epsilon)
     kind = "private" if guaranteed else "without a guarantee"
-    cards = [_card(f"{last['test_accuracy']:.1%}", f"held-out accuracy, {kind}", "main")]
+    cards = [card(f"{last['test_accuracy']:.1%}", f"held-out accuracy, {kind}", "main")]
     if "baseline_test_accuracy" in last:
-        cards.append(_card(f"{last['baseline_test_accuracy']:.1%}", "held-out accuracy, non-private"))
+        cards.append(card(f"{last['baseline_test_accuracy']:.1%}", "held-out accuracy, non-private"))
     budget = "" if plan.target_epsilon is None else f" of {plan.target_epsilon:g}"
     paper = printed.claim(schemes.get(outcome.config.scheme), plan.scheme_config, outcome.rounds, plan.delta)
     if paper:
-        cards.append(_card(f"{float(paper['claimed_epsilon']):.3f}", "epsilon that the paper claims; NOT certified"))
+        cards.append(card(f"{float(paper['claimed_epsilon']):.3f}", "epsilon that the paper claims; NOT certified"))
     cards += [
-        _card(
+        card(
             spending.shown_epsilon(epsilon) if guaranteed else "no guarantee",
             ("epsilon spent" + budget) if guaranteed else "epsilon is infinite",
             "main",
         ),
-        _card(words.rounded_up(plan.delta, 3), f"delta; 1 / {plan.num_units} is {1 / plan.num_units:.2e}"),
-        _card(str(plan.num_units), f"protected units: {plan.event.privacy_unit}s"),
-        _card(str(outcome.rounds), "rounds"),
+        card(words.rounded_up(plan.delta, 3), f"delta; 1 / {plan.num_units} is {1 / plan.num_units:.2e}"),
+        card(str(plan.num_units), f"protected units: {plan.event.privacy_unit}s"),
+        card(str(outcome.rounds), "rounds"),
     ]
     return f'<div class="cards">{"".join(cards)}</div>'
 
@@ -76,14 +80,14 @@ def _cards(outcome: Outcome) -> str:
 def _curves(outcome: Outcome) -> str:
     records = outcome.records
     parts = [
-        _section("Accuracy over rounds", figures.accuracy(records)),
-        _section(
+        section("Accuracy over rounds", figures.accuracy(records)),
+        section(
             "Loss over rounds",
             figures.loss(records),
             "Training loss is the clients' own, where their scheme reports it: for local training, in the last epoch.",
         ),
-        _section("Privacy spent over rounds", figures.epsilon(records, outcome.plan.target_epsilon)),
-        _section("Privacy against utility", figures.utility(records)),
+        section("Privacy spent over rounds", figures.epsilon(records, outcome.plan.target_epsilon)),
+        section("Privacy against utility", figures.utility(records)),
     ]
     return f'<div class="grid">{"".join(parts)}</div>'
 
@@ -97,9 +101,7 @@ def _clients(outcome: Outcome) -> str:
         f"The first {shown} of {len(table)} clients. Examples a client: {sizes.min()} to {sizes.max()}, "
         f"median {int(np.median(sizes))}; {sizes.sum()} in all."
     )
-    return _section(
-        "What the clients hold", figures.labels(table, dataset.train["y"], dataset.num_classes, shown), note
-    )
+    return section("What the clients hold", figures.labels(table, dataset.train["y"], dataset.num_classes, shown), note)
 
 
 def _predictions(outcome: Outcome) -> str:
@@ -115,7 +117,7 @@ def _predictions(outcome: Outcome) -> str:
     chosen = np.concatenate([right, wrong])
     picture = figures.predictions(test["x"][chosen], test["y"][chosen], predicted[chosen])
     note = f"{len(right)} held-out examples that the private model gets right, then {len(wrong)} that it gets wrong."
-    return _section("What the private model says", picture, note)
+    return section("What the private model says", picture, note)
 
 
 def _statement(outcome: Outcome) -> str:
@@ -124,7 +126,7 @@ def _statement(outcome: Outcome) -> str:
     body = f"<blockquote>{html.escape(words['guarantee'])}</blockquote>"
     if items:
         body += f"<h3>What this does not cover</h3><ul>{items}</ul>"
-    return _section("Privacy statement", body)
+    return section("Privacy statement", body)
 
 
 def _paper(outcome: Outcome) -> str:
@@ -139,7 +141,7 @@ def _paper(outcome: Outcome) -> str:
         f"This run follows the paper's own formulas, which claim epsilon {float(claim['claimed_epsilon']):.3f}. "
         "That number is not certified, for these reasons. What holds is in the privacy statement."
     )
-    return _section("As printed", f"<table>{rows}</table>", note)
+    return section("As printed", f"<table>{rows}</table>", note)
 
 
 def _table(title: str, values: dict[str, Any]) -> str:
@@ -154,7 +156,7 @@ def _configuration(outcome: Outcome) -> str:
         calibrated = outcome.plan.scheme_config.noise_multiplier
         sections["scheme"]["noise_multiplier"] = f"{calibrated:.5g} (calibrated)"
     tables = "".join(_table(name, values) for name, values in sections.items())
-    return _section("Configuration", f'<div class="columns">{tables}</div>')
+    return section("Configuration", f'<div class="columns">{tables}</div>')
 
 
 def render(outcome: Outcome) -> str:
@@ -168,10 +170,15 @@ def render(outcome: Outcome) -> str:
     body = "".join(
         part(outcome) for part in (_cards, _curves, _paper, _statement, _clients, _predictions, _configuration)
     )
+    return page(title, sub, body)
+
+
+def page(title: str, sub: str, body: str) -> str:
+    """The HTML document around `body`, which is HTML; title and sub are text."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{html.escape(title)}: fljax run</title><style>{_CSS}</style></head><body><main>"
+        f"<title>{html.escape(title)}: fljax run</title><style>{CSS}</style></head><body><main>"
         f'<h1>{html.escape(title)}</h1><p class="sub">{html.escape(sub)}</p>{body}</main></body></html>\n'
     )
 
