@@ -7,7 +7,9 @@ EXAMPLES = sorted((pathlib.Path(__file__).parents[1] / "examples").glob("*.py"))
 # The constants at the top of an example that make it tiny; an example without an entry here fails.
 TINY = {
     "accounting": {"NUM_ROUNDS": 200, "METHODS": ("rdp", "gdp"), "ORDERS": (2.0, 3.0, 4.0, 8.0, 16.0, 64.0)},
+    "clipping_styles": {"NUM_STEPS": 2, "HIDDEN": (4,)},
     "fedavg_custom_model": {"NUM_CLIENTS": 40, "NUM_ROUNDS": 2, "HIDDEN": 4},
+    "water_filling": {"NUM_ROUNDS": 2},
 }
 LEARN_NOTHING = {"accounting"}
 

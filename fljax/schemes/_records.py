@@ -40,7 +40,7 @@ class Config:
       NoGuaranteeError: water-filling noise on a sampling that is not Gaussian.
     """
 
-    num_clients: int = 50
+    num_parties: int = 50
     """N, all of which join every round."""
     records_per_client: int = 29
     """D, places for records of each client; the mean divides by it."""
@@ -62,7 +62,7 @@ class Config:
 
     def __post_init__(self) -> None:
         _validate.positive_int(
-            num_clients=self.num_clients,
+            num_parties=self.num_parties,
             records_per_client=self.records_per_client,
             microbatch_size=self.microbatch_size,
         )
@@ -90,7 +90,7 @@ def refuse_water_filling(config: Config, sampling: str) -> None:
 
 def client_stddev(config: Config, divisor: float) -> float:
     """Noise standard deviation of one client, for sums that a replaced record moves by 2 l2_clip_norm / divisor."""
-    return _round.noise_multiplier(config) * 2 * config.l2_clip_norm / divisor / math.sqrt(config.num_clients)
+    return _round.noise_multiplier(config) * 2 * config.l2_clip_norm / divisor / math.sqrt(config.num_parties)
 
 
 Client = Callable[[Params, Batch, jax.Array, jax.Array, jax.Array], WeightedSum]
@@ -116,7 +116,7 @@ def maker(client: Callable[[Any, LossFn], Client]) -> Callable[..., _round.Feder
 
         Guarantee: one round is one `event(config)` of the scheme, for one record exchanged for another, towards a
         server that sees the sum over clients and nothing else (an ideal secure sum over the reals), if all
-        `num_clients` clients take part, none of which the server has corrupted: the noise of one that is missing is
+        `num_parties` clients take part, none of which the server has corrupted: the noise of one that is missing is
         missing in the sum. Idealisation: noise and samples are drawn in float32 with JAX's threefry generator, which
         is no cryptographic source. RoundInfo is not private.
 
@@ -168,7 +168,7 @@ def _secure_sum_round(
         total, stats = aggregate.sum_in_chunks(chunk, (rows, cohort.client_ids), present, chunk_size=size)
         count = jnp.sum(present)
         loss, clipped_fraction = stats / jnp.maximum(1, count).astype(jnp.float32)
-        state = aggregate.step(state, total, divisor=float(config.num_clients), server_optimizer=optimizer)
+        state = aggregate.step(state, total, divisor=float(config.num_parties), server_optimizer=optimizer)
         return state, _round.RoundInfo(loss, count, clipped_fraction)
 
     return _round.FederatedAlgorithm(
@@ -178,9 +178,9 @@ def _secure_sum_round(
 
 def _places(cohort: Cohort, config: Config) -> jax.Array:
     """Rows `[C, D]`, -1 where a client has no record."""
-    if cohort.client_ids.shape[0] != config.num_clients:
+    if cohort.client_ids.shape[0] != config.num_parties:
         raise ValueError(
-            f"Expected num_clients={config.num_clients} clients in the round, got {cohort.client_ids.shape[0]}: "
+            f"Expected num_parties={config.num_parties} clients in the round, got {cohort.client_ids.shape[0]}: "
             "the noise in the sum is sized for that many."
         )
     width = cohort.indices.shape[1]

@@ -123,19 +123,6 @@ def test_clients_side_by_side_and_on_eight_devices_get_what_each_gets_alone():
     np.testing.assert_allclose(mapped, alone, rtol=1e-4, atol=1e-5)
 
 
-def test_the_span_residual_of_the_oracle():
-    g = np.array([1, 2, 0, 0.5])
-    rows = np.array([[1.0, 0, 0, 0], [0, 1, 0, 0], [1, 1, 0, 0]])
-    with jax.enable_x64(True):
-        residual = spectral.span_residual(jnp.asarray(rows @ rows.T), jnp.asarray(rows @ g), jnp.asarray(g @ g))
-        assert float(residual) == pytest.approx(0.5, abs=1e-9)
-        inside = rows.T @ np.array([0.3, -2.0, 1.0])
-        residual = spectral.span_residual(
-            jnp.asarray(rows @ rows.T), jnp.asarray(rows @ inside), jnp.asarray(inside @ inside)
-        )
-        assert float(residual) <= 1e-6 * np.linalg.norm(inside)
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [

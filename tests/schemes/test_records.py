@@ -18,7 +18,7 @@ NUM_CLIENTS, RECORDS, DIM = 3, 6, 4
 CLIP = 1.0
 PARAMS = {"w": jnp.zeros(DIM)}
 HALVES = {"a": jnp.zeros(1), "b": jnp.zeros(DIM - 1)}
-COMMON = {"num_clients": NUM_CLIENTS, "records_per_client": RECORDS, "l2_clip_norm": CLIP, "server_learning_rate": 1.0}
+COMMON = {"num_parties": NUM_CLIENTS, "records_per_client": RECORDS, "l2_clip_norm": CLIP, "server_learning_rate": 1.0}
 SCHEMES = {
     "gd": gd_dp.Config(**COMMON, noise_multiplier=1.0),
     "sgd": sgd_dp.Config(**COMMON, batch_size=2, noise_multiplier=0.3),
@@ -160,7 +160,7 @@ def test_an_event_costs_what_was_computed_apart():
     # 50 clients of 1,200 records, B = 32, C = 10, variance 0.001 per client, 100 rounds, delta 1e-4; the orders that
     # give these values are continuous, ours a grid.
     noise = math.sqrt(50 * 0.001) * 1200 / (2 * 10)
-    numbers = {"num_clients": 50, "records_per_client": 1200, "batch_size": 32, "l2_clip_norm": 10.0}
+    numbers = {"num_parties": 50, "records_per_client": 1200, "batch_size": 32, "l2_clip_norm": 10.0}
     lifted = gsgd_dp.event(gsgd_dp.Config(**numbers, noise_multiplier=noise)).repeat(100)
     assert 4.04387752123 <= accounting.epsilon(lifted, delta=1e-4) <= 4.04387752123 * 1.003
     exact = gd_dp.event(gd_dp.Config(**numbers, noise_multiplier=noise)).repeat(100)
@@ -207,7 +207,7 @@ def test_a_round_of_other_clients_than_the_noise_is_sized_for_is_refused(key):
     algorithm = gd_dp.make(SCHEMES["gd"], loss, num_units=18)
     state = algorithm.init(PARAMS)
     data = clients(records())
-    with pytest.raises(ValueError, match="num_clients=3 clients in the round, got 2"):
+    with pytest.raises(ValueError, match="num_parties=3 clients in the round, got 2"):
         algorithm.round(state, cohort(data, jnp.arange(2)), key)
     wide = data._replace(indices=jnp.zeros((NUM_CLIENTS, RECORDS + 1), jnp.int32))
     with pytest.raises(ValueError, match="at most records_per_client=6 records of a client, got room for 7"):

@@ -105,23 +105,6 @@ def _floor_stddev(spectrum: Spectrum, stddev: float | jax.Array) -> jax.Array:
     return jnp.sqrt(floor * (1 + margin) + unit * values[-1])
 
 
-def span_residual(gram: jax.Array, products: jax.Array, square: jax.Array, *, rtol: float = 1e-10) -> jax.Array:
-    """`[]`: the length of what is left of a vector g after projection on the rows of G.
-
-    Args:
-      gram: `[B, B]`, G G^T. products: `[B]`, G g. square: `[]`, |g|^2. Of the squared length about eps * |g|^2 is
-        rounding: in float64 lengths below 1e-7 |g| mean nothing, in float32 those below 1e-3 |g|.
-      rtol: eigenvalues of the Gram matrix below rtol times the largest count as zero.
-
-    Source: Zhang et al. (2024), arXiv:2405.04551, section 4 (the necessary condition without added noise).
-    """
-    values, vectors = spectrum(gram, 1.0)[:2]
-    kept = values > rtol * values[-1]
-    coordinates = vectors.T @ products
-    explained = jnp.where(kept, jnp.square(coordinates) / jnp.where(kept, values, 1), 0)
-    return jnp.sqrt(jnp.maximum(square - jnp.sum(explained), jnp.zeros((), gram.dtype)))
-
-
 def _filtered(spectrum: Spectrum, factors: jax.Array, projections: jax.Array) -> jax.Array:
     """Scale * V diag(factors) V^T projections."""
     inner = jnp.matmul(spectrum.vectors.T, projections.astype(factors.dtype), precision="highest")
