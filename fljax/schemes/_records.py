@@ -44,7 +44,7 @@ class Config:
     """N, all of which join every round."""
     records_per_client: int = 29
     """D, places for records of each client; the mean divides by it."""
-    batch_size: float = 8
+    batch_size: float = 8.0
     """B: records of a subset, or the scale of the Gaussian weights, whose covariance is G^T G / (B D)."""
     l2_clip_norm: float = 1.0
     """Bound on one record's gradient."""
