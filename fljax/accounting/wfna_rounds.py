@@ -15,13 +15,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from fljax import _validate
-from fljax.accounting import accountant, conversion, events, kov, wfna
+from fljax.accounting import accountant, conversion, events, gaussian, kov, sampled_pld, wfna
 from fljax.accounting.events import NeighboringRelation, PrivacyEvent
-from fljax.errors import NoGuaranteeError, PrivacyPreconditionError
+from fljax.errors import NoGuaranteeError, PrivacyPreconditionError, UnsupportedEventError
 
 Sampling = Literal["subset", "none", "gaussian"]
 Noise = Literal["isotropic", "water_filling"]
 Formula = Literal["sound", "paper"]
+Composition = Literal["rdp", "pld", "kov"]
 _SCAN, _NEAR, _ZOOMS = 400, 41, 9
 _LEAST, _MOST = 1e-5, 1e8  # orders less 1
 
@@ -256,17 +257,22 @@ def best_epsilon(
     return best, order
 
 
-def event(setup: Setup) -> PrivacyEvent:
-    """One round of SGD-DP (subsets, isotropic noise): Gaussian noise on a sample without replacement, REPLACE_ONE."""
+def _step(setup: Setup) -> events.Gaussian:
+    """The noise on a subset, whose mean moves by 2 C / B."""
     size = int(setup.batch_size)
     if size != setup.batch_size or not 1 <= size <= setup.num_records:
         raise ValueError(
             f"Expected batch_size to be a whole number up to num_records={setup.num_records} for subsets, "
             f"got batch_size={setup.batch_size!r}."
         )
-    step = events.Gaussian(math.sqrt(setup.floor) * size / (2 * setup.l2_clip_norm))
+    return events.Gaussian(math.sqrt(setup.floor) * size / (2 * setup.l2_clip_norm))
+
+
+def event(setup: Setup) -> PrivacyEvent:
+    """One round of SGD-DP (subsets, isotropic noise): Gaussian noise on a sample without replacement, REPLACE_ONE."""
+    step = _step(setup)
     return PrivacyEvent(
-        mechanism=events.SampledWithoutReplacement(setup.num_records, size, step),
+        mechanism=events.SampledWithoutReplacement(setup.num_records, int(setup.batch_size), step),
         privacy_unit="example",
         neighboring_relation=NeighboringRelation.REPLACE_ONE,
     )
@@ -279,7 +285,7 @@ def epsilon(
     *,
     num_rounds: int,
     delta: float,
-    composition: Literal["rdp", "kov"] = "rdp",
+    composition: Composition = "rdp",
     formula: Formula = "sound",
 ) -> float:
     """Epsilon of `num_rounds` rounds at `delta`, for one replaced record.
@@ -287,15 +293,20 @@ def epsilon(
     Args:
       sampling, noise, setup, formula: as in `curve`.
       num_rounds, delta: the whole run.
-      composition: "rdp". "kov" converts every round at delta / (2 num_rounds), by the paper's conversion, and composes
-        with slack delta / 2; for subsets it amplifies in between, leaving what that gains in delta unspent.
+      composition: "rdp". "pld": by privacy-loss distributions, about half as much for subsets, exact without sampling;
+        unknown for Gaussian weights. "kov" converts every round at delta / (2 num_rounds), by the paper's conversion,
+        and composes with slack delta / 2; for subsets it amplifies in between, leaving its gain in delta unspent.
 
     Raises:
       NoGuaranteeError: a cell of Table 1 without any guarantee.
       ValueError: a number out of range.
     """
-    _validate.one_of(["rdp", "kov"], composition=composition)
+    _validate.one_of(["rdp", "pld", "kov"], composition=composition)
+    _validate.positive_int(num_rounds=num_rounds)
+    _validate.open_unit(delta=delta)
     _check_cell(sampling, noise, formula, "fedsgd")
+    if composition == "pld":
+        return _by_losses(sampling, setup, num_rounds, delta)
     if composition == "rdp":
         if sampling == "subset":
             if formula == "paper":
@@ -303,16 +314,29 @@ def epsilon(
                     'Expected composition="kov" with formula="paper" for subsets: amplification by sampling is '
                     'printed for (epsilon, delta), not for Renyi curves, got composition="rdp".'
                 )
-            return accountant.epsilon(event(setup).repeat(num_rounds), delta=delta, orders="adaptive")
+            return accountant.epsilon(event(setup).repeat(num_rounds), delta=delta)
         one = curve(sampling, noise, setup, formula=formula)
         return best_epsilon(one, delta=delta, num_rounds=num_rounds, conversion_formula=formula)[0]
     one = curve(sampling, noise, setup, formula=formula)
     share = delta / (2 * num_rounds)
     each, _ = best_epsilon(one, delta=share, conversion_formula="paper")
     if sampling == "subset":
-        event(setup)  # a subset has a whole size
+        _step(setup)  # a subset has a whole size
         each, _ = amplify(each, share, setup.batch_size / setup.num_records)
     return kov.grid(each, share, num_rounds, delta / 2)[0] if math.isfinite(each) else math.inf
+
+
+def _by_losses(sampling: Sampling, setup: Setup, num_rounds: int, delta: float) -> float:
+    if sampling == "subset":
+        noise = _step(setup).noise_multiplier
+        return sampled_pld.epsilon(noise, setup.batch_size / setup.num_records, num_rounds, delta)
+    if sampling == "none":
+        mu = 2 * setup.l2_clip_norm / setup.num_records * math.sqrt(num_rounds / setup.floor)
+        return float(gaussian.mu_to_epsilon(mu, delta))
+    raise UnsupportedEventError(
+        'Expected composition="rdp" or "kov" with sampling="gaussian": no dominating pair of Gaussians is known for '
+        'its data-dependent covariance, got composition="pld".'
+    )
 
 
 def calibrate(
@@ -323,7 +347,7 @@ def calibrate(
     target_epsilon: float,
     num_rounds: int,
     delta: float,
-    composition: Literal["rdp", "kov"] = "rdp",
+    composition: Composition = "rdp",
     formula: Formula = "sound",
     tolerance: float = 1e-6,
 ) -> float:

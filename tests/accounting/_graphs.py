@@ -40,7 +40,8 @@ def random_case(rng, size=6, density=0.7):
     """A connected graph with variances over four decades, some clients without own noise."""
     keep = np.triu(rng.random((size, size)) < density, 1)
     keep[np.arange(size - 1), np.arange(1, size)] = True
-    matrix = np.where(keep, 10 ** rng.uniform(-2, 2, (size, size)), 0.0)
+    # Missing edges are weak ones: graphs of one size are one program.
+    matrix = np.triu(np.where(keep, 10 ** rng.uniform(-2, 2, (size, size)), 1e-15), 1)
     own = np.where(rng.random(size) < 0.2, 0.0, 10 ** rng.uniform(-2, 2, size))
     own[rng.integers(size)] = 1.0
     return own, matrix + matrix.T

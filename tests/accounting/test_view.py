@@ -187,7 +187,7 @@ def test_certificate_bounds_every_view_and_meets_complete_common_graphs():
                 worst = view.worst_mu(graph, num_colluders=limit)
                 assert np.all(worst >= view.worst_mu(graph, num_colluders=limit - 1) * (1 - 1e-12))
     graph = view.pair_graph(complete_edges(7), num_clients=7, own_variance=0.3, pair_variance=0.2)
-    for limit in range(7):
+    for limit in (0, 3, 6):
         closed = float(view.complete_mu(0.3, 0.2, num_seen=7 - limit))
         np.testing.assert_allclose(view.certificate(graph, num_colluders=limit), closed, rtol=1e-14)
         np.testing.assert_allclose(view.worst_mu(graph, num_colluders=limit), closed, rtol=1e-14)
