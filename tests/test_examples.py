@@ -9,6 +9,8 @@ TINY = {
     "accounting": {"NUM_ROUNDS": 200, "METHODS": ("rdp", "gdp"), "ORDERS": (2.0, 3.0, 4.0, 8.0, 16.0, 64.0)},
     "clipping_styles": {"NUM_STEPS": 2, "HIDDEN": (4,)},
     "fedavg_custom_model": {"NUM_CLIENTS": 40, "NUM_ROUNDS": 2, "HIDDEN": 4},
+    "subject_level": {"NUM_ROUNDS": 10},
+    "pair_noise": {"NUM_CLIENTS": 12, "NUM_ROUNDS": 1, "SCHEMES": ("lightdp",)},
     "water_filling": {"NUM_ROUNDS": 2},
 }
 LEARN_NOTHING = {"accounting"}

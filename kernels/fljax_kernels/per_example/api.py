@@ -23,6 +23,7 @@ from fljax_kernels.per_example.two_pass import TwoPass
 
 METHODS = ("auto", "taps", "two_pass", "vmap", "microbatch")
 SMALL = 2**16  # numbers in G, below which holding it costs nothing and compiles faster
+HELD_ANYWAY = 0.75  # share of the parameters
 
 Coefficients = jax.Array | Any
 
@@ -167,8 +168,8 @@ def per_example_grads(
       method: "taps" records what meets each parameter and takes one backward pass to there: no `[B, D]`, private
         gradients at about the price of the mean gradient. "two_pass" takes norms that way and sums from a second
         gradient, of the weighted loss: less memory where remat saves much. "vmap" holds the rows. "microbatch" scans
-        over `microbatch_size` examples at a time. "auto" takes "vmap" where G has at most 2^16 numbers, else "taps".
-        `explain()` says what was taken.
+        over `microbatch_size` examples at a time. "auto" takes "vmap" where G has at most 2^16 numbers or where taps
+        would hold three quarters of it anyway (many tokens, narrow layers), else "taps"; `explain()` says which.
       microbatch_size: examples at a time. > 0. Needed for "microbatch"; with other methods it streams them.
       has_aux: the loss returns (scalar, aux).
 
@@ -202,8 +203,15 @@ def per_example_grads(
 
 
 def _choose(loss: Callable[..., Any], batch: Batch) -> Any:
-    small = batch.size * sum(leaf.size for leaf in batch.leaves) <= SMALL
-    return MaterializedRows(loss, batch) if small else Taps(loss, batch)
+    """From static shapes alone, so that a compiled program does not depend on how busy a machine was."""
+    num_params = sum(leaf.size for leaf in batch.leaves)
+    if batch.size * num_params <= SMALL:
+        return MaterializedRows(loss, batch, f"at most {SMALL} numbers")
+    taps = Taps(loss, batch)
+    share = taps.plan.body.held_anyway() / num_params
+    if share < HELD_ANYWAY:
+        return taps
+    return MaterializedRows(loss, batch, f"{share:.0%} of each row would be held anyway, as small as its records")
 
 
 _ENGINES = {"auto": _choose, "microbatch": _choose, "taps": Taps, "two_pass": TwoPass, "vmap": MaterializedRows}

@@ -355,6 +355,38 @@ def branches_with_parameters(p: Any, e: Any) -> jax.Array:
     return _sq(a) + _sq(lax.switch(jnp.int32(e[1] > 0) + jnp.int32(e[2] > 0), branches, e))
 
 
+@case({"w": (3, 3), "u": (3, 3), "s": (3,), "b": (3,), "table": (4, 3)}, {"x": (4, 3), "i": ("int", 4, 4)})
+def branches_inside_scan(p: Any, e: Any) -> jax.Array:
+    def tall(h: jax.Array, x: jax.Array, i: jax.Array) -> jax.Array:
+        inner = lax.cond(h[1] > 0, lambda h: jnp.tanh(h @ p["u"]), lambda h: h, h)
+        return jnp.tanh(inner @ p["w"] + p["b"]) + p["table"][i]
+
+    def flat(h: jax.Array, x: jax.Array, i: jax.Array) -> jax.Array:
+        return jnp.sin(x * p["s"]) @ p["w"].T
+
+    def step(h: jax.Array, xi: Any) -> Any:
+        return lax.cond(xi[0][0] > 0, tall, flat, h, *xi), None
+
+    h, _ = lax.scan(step, jnp.ones(3, e["x"].dtype), (e["x"], e["i"]))
+    return _sq(h @ p["w"])
+
+
+@case({"w": (3, 3, 2, 2), "v": (3, 3), "t": (4, 4), "c": ()}, {"x": (1, 4, 4, 2), "k": ("int", 4)})
+def branches_of_many_kinds(p: Any, e: Any) -> jax.Array:
+    def convolved(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jnp.tanh(_conv(x, p["w"], ("NHWC", "HWIO", "NHWC"))), p["c"]
+
+    def recurrent(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return x, lax.scan(lambda h, _: (jnp.tanh(h @ (p["v"] @ p["v"]) + 0.1), None), x[0, 0, :3, 0], length=2)[0][0]
+
+    def saved(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        y = jax.checkpoint(lambda y: jnp.sin(y @ p["t"]))(x[0, 0, :, 0])
+        return x * jnp.sum(y), jnp.ones((), x.dtype)
+
+    images, number = lax.switch(e["k"], [convolved, recurrent, saved, lambda x: (x, jnp.zeros((), x.dtype))], e["x"])
+    return _sq(images) + jnp.square(number)
+
+
 @jax.custom_vjp
 def _doubled_gradient(w: jax.Array, x: jax.Array) -> jax.Array:
     return x @ w

@@ -7,11 +7,14 @@ values makes a `Site`. Three kinds:
 - product (matrix product, convolution), gather, add: a tap on the result, records of the other operands;
 - promote (everything else): a tap on the shared value itself. Its cotangent is its per-example gradient.
 
-`Body` plans hold this for the loss and for each scan or remat body in it. Loops are numbered; a shared value inside
-scan bodies lists the loops along which it varies (a slice of stacked parameters does, a closed-over weight does not).
+`Body` plans hold this for the loss and for each scan or remat body and branch of a `cond` in it. Loops are numbered; a
+shared value inside scan bodies lists the loops along which it varies (a slice of stacked parameters does, a closed-over
+weight does not).
 """
 
 import dataclasses
+import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -74,26 +77,49 @@ class Tap(NamedTuple):
 
 @dataclasses.dataclass
 class Body:
-    """The plan of one jaxpr. taps: result variable -> tap. promotions: (equation, operand) or ("out", k) -> how.
+    """The plan of one jaxpr.
 
+    lengths: of all loops. taps: result variable -> tap. promotions: (equation, operand) or ("out", k) -> how.
     aliases: final values of carries that a scan passes through untouched -> what the scan was given.
     """
 
     jaxpr: Any
     consts: list[Any]
     loops: tuple[int, ...]
+    lengths: list[int]
     infos: dict[Any, Info] = dataclasses.field(default_factory=dict)
     taps: dict[Any, int] = dataclasses.field(default_factory=dict)
     records: dict[Any, int] = dataclasses.field(default_factory=dict)
     promotions: dict[tuple[Any, int], Promotion] = dataclasses.field(default_factory=dict)
     promoted: dict[Any, int] = dataclasses.field(default_factory=dict)
     sites: list[Site] = dataclasses.field(default_factory=list)
-    children: dict[int, "Body"] = dataclasses.field(default_factory=dict)
+    children: dict[int, list["Body"]] = dataclasses.field(default_factory=dict)
     origin: dict[Any, Any] = dataclasses.field(default_factory=dict)
     aliases: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
     def info(self, atom: Any) -> Info:
         return SHARED if jaxprs.is_literal(atom) else self.infos[atom]
+
+    def held_anyway(self) -> int:
+        """How many parameters stand in products whose rows are no larger than the records that make them.
+
+        For these `vmap(grad)` does what taps do, in fewer operations. Not for convolutions, which it would group, nor
+        where a loop adds up steps, which it would do on rows.
+        """
+        total = sum(child.held_anyway() for children in self.children.values() for child in children)
+        for site in self.sites:
+            if site.rule != "product" or self.info(site.var).loops != self.loops:
+                continue
+            weight, data, result = (
+                _size(v) for v in (site.var, site.eqn.invars[1 - site.position], site.eqn.outvars[0])
+            )
+            shape, stacked = site.var.aval.shape, site.eqn.params["dimension_numbers"][1][site.position]
+            blocks = math.prod(shape[axis] for axis in stacked)
+            # Sizes are blocks * p * q, blocks * n * p, blocks * n * q.
+            n = round(math.sqrt(data * result / (weight * blocks)))
+            if n > 1 and weight <= data + result:
+                total += weight * math.prod(self.lengths[loop] for loop in self.loops)
+        return total
 
 
 class Planner:
@@ -105,7 +131,7 @@ class Planner:
         self.num_records = 0
 
     def body(self, jaxpr: Any, consts: list[Any], arguments: list[Info], loops: tuple[int, ...]) -> Body:
-        body = Body(jaxpr, consts, loops)
+        body = Body(jaxpr, consts, loops, self.lengths)
         body.infos.update((v, SHARED) for v in jaxpr.constvars)
         body.infos.update(zip(jaxpr.invars, arguments, strict=True))
         uses: dict[Any, list[int]] = {}
@@ -148,7 +174,10 @@ class Planner:
         if name in jaxprs.REMAT:
             child = self.body(*jaxprs.flatten(*jaxprs.inner(eqn)), infos, body.loops)
             self.finish(child, list(range(len(eqn.outvars))))
-            body.children[index] = child
+            body.children[index] = [child]
+            return
+        if name == "cond":
+            self._cond(body, index, eqn, infos)
             return
         trained = [k for k, info in enumerate(infos) if not info.example and info.leaves]
         if not trained:
@@ -238,28 +267,53 @@ class Planner:
                 arguments[k] = EXAMPLE
                 self._promote(body, (index, k), eqn.invars[k])
             saved = len(self.taps), self.num_records, len(self.lengths)
-        body.children[index] = child
+        body.children[index] = [child]
+
+    def _cond(self, body: Body, index: int, eqn: Any, infos: list[Info]) -> None:
+        """Each branch has taps and records of its own. What a branch could only tap as a whole is tapped before."""
+        arguments = infos[1:]
+        while True:
+            saved = len(self.taps), self.num_records, len(self.lengths)
+            children = []
+            for branch in eqn.params["branches"]:
+                child = self.body(*jaxprs.flatten(branch.jaxpr, branch.consts), arguments, body.loops)
+                self.finish(child, list(range(len(eqn.outvars))))
+                children.append(child)
+            whole = {k for child in children for k in _promoted_arguments(child, child.promotions)}
+            if not whole:
+                break
+            del self.taps[saved[0] :], self.lengths[saved[2] :]
+            self.num_records = saved[1]
+            for k in sorted(whole):
+                arguments[k] = EXAMPLE
+                self._promote(body, (index, 1 + k), eqn.invars[1 + k])
+        body.children[index] = children
 
 
 def _promoted_consts(body: Body, num_consts: int) -> list[int]:
     """Closed-over parameters which a tap inside the loop would copy at every step, and more than once in size."""
-    found = []
-    for (index, _), promotion in body.promotions.items():
+    large = []
+    for (index, k), promotion in body.promotions.items():
         if body.info(promotion.source).loops[-1:] == body.loops[-1:]:
             continue
         if index != "out" and _size(promotion.source) <= _size(body.jaxpr.eqns[index].outvars[0]):
             continue
-        needed, queue = set(), [promotion.source]
-        while queue:
-            atom = queue.pop()
-            if jaxprs.is_literal(atom) or not body.info(atom).leaves:
-                continue
-            if atom in body.origin:
-                queue.extend(body.origin[atom].invars)
-            else:
-                needed.add(atom)
-        found += [k for k, v in enumerate(body.jaxpr.invars[:num_consts]) if v in needed]
-    return sorted(set(found))
+        large.append((index, k))
+    return [k for k in _promoted_arguments(body, large) if k < num_consts]
+
+
+def _promoted_arguments(body: Body, which: Iterable[tuple[Any, int]]) -> list[int]:
+    """Positions of the arguments from which these promoted values are made."""
+    needed, queue = set(), [body.promotions[where].source for where in which]
+    while queue:
+        atom = queue.pop()
+        if jaxprs.is_literal(atom) or not body.info(atom).leaves:
+            continue
+        if atom in body.origin:
+            queue.extend(body.origin[atom].invars)
+        else:
+            needed.add(atom)
+    return [k for k, v in enumerate(body.jaxpr.invars) if v in needed]
 
 
 def _rule(eqn: Any, trained: list[int], infos: list[Info]) -> str | None:

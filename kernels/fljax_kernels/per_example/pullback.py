@@ -22,15 +22,17 @@ from fljax_kernels.per_example.terms import Lookup, Product, Rows
 class SharedValues:
     """The values of shared variables, each with the loops it varies along as leading axes; computed when asked for."""
 
-    def __init__(self, body: Body, arguments: Sequence[Any], parent: "tuple[SharedValues, Any] | None" = None):
+    def __init__(
+        self, body: Body, arguments: Sequence[Any], parent: "tuple[SharedValues, Sequence[Any]] | None" = None
+    ):
         self._body, self._parent = body, parent
         self._known: dict[Any, Any] = dict(zip(body.jaxpr.constvars, fresh_keys(list(body.consts)), strict=True))
         if parent is None:
             self._known.update(zip(body.jaxpr.invars, arguments, strict=True))
 
-    def child(self, eqn: Any, body: Body) -> "SharedValues":
-        """The same inside a scan or remat."""
-        return SharedValues(body, (), (self, eqn))
+    def child(self, operands: Sequence[Any], body: Body) -> "SharedValues":
+        """The same inside a scan, a remat or a branch, to which these operands go."""
+        return SharedValues(body, (), (self, operands))
 
     def value(self, atom: Any) -> Any:
         if jaxprs.is_literal(atom):
@@ -45,8 +47,8 @@ class SharedValues:
         eqn = self._body.origin.get(var)
         if eqn is None:
             assert self._parent is not None
-            outer, scan = self._parent
-            return outer.value(scan.invars[self._body.jaxpr.invars.index(var)])
+            outer, operands = self._parent
+            return outer.value(operands[self._body.jaxpr.invars.index(var)])
         loops = self._body.info(var).loops
         run = vmap_loops(lambda *args: jaxprs.bind(eqn, args), loops, [self._body.info(a).loops for a in eqn.invars])
         self._known.update(zip(eqn.outvars, run(*map(self.value, eqn.invars)), strict=True))
@@ -189,11 +191,12 @@ def pull_back(
         add(site.var, site_term(site, body, cotangents[site.tap], [records[r] for r in site.records]))
     for index, eqn in reversed(list(enumerate(body.jaxpr.eqns))):
         if index in body.children:
-            child = body.children[index]
-            inside = pull_back(child, shared.child(eqn, child), cotangents, records)
-            for var, atom in zip(child.jaxpr.invars, eqn.invars, strict=True):
-                for term in inside.get(var, ()):
-                    add(atom, term)
+            operands = eqn.invars[1:] if eqn.primitive.name == "cond" else eqn.invars
+            for child in body.children[index]:
+                inside = pull_back(child, shared.child(operands, child), cotangents, records)
+                for var, atom in zip(child.jaxpr.invars, operands, strict=True):
+                    for term in inside.get(var, ()):
+                        add(atom, term)
             for var in body.aliases.keys() & set(eqn.outvars):
                 for term in terms.pop(var, ()):
                     add(body.aliases[var], term)

@@ -1,6 +1,7 @@
 """vmap of grad: the rows of G, held. It defines the result of every other method."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -22,8 +23,8 @@ def column(weights: jax.Array, like: jax.Array) -> jax.Array:
 
 
 def flat(rows: jax.Array) -> jax.Array:
-    """`[B, ...]` as `[B, n]`, at least float32."""
-    return rows.reshape(rows.shape[0], -1).astype(wide(rows.dtype))
+    """`[B, ...]` as `[B, n]`, at least float32; -1 cannot be inferred where B is 0."""
+    return rows.reshape(rows.shape[0], math.prod(rows.shape[1:])).astype(wide(rows.dtype))
 
 
 def drop_rows(rows: jax.Array, weights: jax.Array) -> jax.Array:
@@ -32,10 +33,10 @@ def drop_rows(rows: jax.Array, weights: jax.Array) -> jax.Array:
 
 
 class MaterializedRows:
-    """The engine that holds `[B, ...]` for each leaf; fine where B times the leaf is small."""
+    """The engine that holds `[B, ...]` for each leaf. why: for `explain`."""
 
-    def __init__(self, loss: Callable[..., Any], batch: Batch):
-        self._loss, self._batch = loss, batch
+    def __init__(self, loss: Callable[..., Any], batch: Batch, why: str = "as asked"):
+        self._loss, self._batch, self._why = loss, batch, why
 
     @functools.cached_property
     def _pass(self) -> tuple[Any, list[jax.Array]]:
@@ -77,4 +78,6 @@ class MaterializedRows:
 
     def explain(self) -> str:
         bytes_held = sum(self._batch.size * leaf.size * leaf.dtype.itemsize for leaf in self._batch.leaves)
-        return f"vmap: holds the per-example gradient of every parameter, {bytes_held / 2**20:.1f} MiB"
+        return (
+            f"vmap ({self._why}): holds the gradient of every parameter for each example, {bytes_held / 2**20:.1f} MiB"
+        )

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fljax_kernels.per_example import jaxprs
+from fljax_kernels.per_example.batches import make_varying, varying_axes
 from fljax_kernels.per_example.plan import Body, Planner
 
 
@@ -55,7 +56,7 @@ def run(body: Body, arguments: list[Any], taps: Mapping[int, Any]) -> tuple[list
     for index, eqn in enumerate(body.jaxpr.eqns):
         values = [operand((index, k), atom) for k, atom in enumerate(eqn.invars)]
         if index in body.children:
-            step_into = _run_scan if eqn.primitive.name == "scan" else _run_remat
+            step_into = {"scan": _run_scan, "cond": _run_cond}.get(eqn.primitive.name, _run_remat)
             results, inner_records = step_into(eqn, body.children[index], values, taps)
             records |= inner_records
         else:
@@ -67,7 +68,10 @@ def run(body: Body, arguments: list[Any], taps: Mapping[int, Any]) -> tuple[list
     return [operand(("out", k), atom) for k, atom in enumerate(body.jaxpr.outvars)], records
 
 
-def _run_scan(eqn: Any, child: Body, values: list[Any], taps: Mapping[int, Any]) -> tuple[list[Any], dict[int, Any]]:
+def _run_scan(
+    eqn: Any, children: list[Body], values: list[Any], taps: Mapping[int, Any]
+) -> tuple[list[Any], dict[int, Any]]:
+    (child,) = children
     num_consts, num_carry = jaxprs.scan_counts(eqn)
     consts, init, xs = (
         values[:num_consts],
@@ -86,7 +90,33 @@ def _run_scan(eqn: Any, child: Body, values: list[Any], taps: Mapping[int, Any])
     return [*carry, *ys], records
 
 
-def _run_remat(eqn: Any, child: Body, values: list[Any], taps: Mapping[int, Any]) -> tuple[list[Any], dict[int, Any]]:
+def _run_cond(
+    eqn: Any, children: list[Body], values: list[Any], taps: Mapping[int, Any]
+) -> tuple[list[Any], dict[int, Any]]:
+    """The branch that is taken has its records, the others' are zero, and so are the cotangents of their taps."""
+    index, *operands = values
+    mine = {k: taps[k] for child in children for k in sorted(all_taps(child))}
+    shapes: dict[int, Any] = {}
+    for child in children:
+        shapes |= jax.eval_shape(functools.partial(run, child), operands, mine)[1]
+    # Inside shard_map what a branch gives differs between devices, as its operands do: so must zeros and constants.
+    axes = varying_axes(*operands, *mine.values())
+
+    def branch(child: Body) -> Any:
+        def taken(operands: list[Any], mine: dict[int, Any]) -> tuple[list[Any], dict[int, Any]]:
+            results, records = run(child, operands, mine)
+            absent = {k: jnp.zeros(s.shape, s.dtype) for k, s in shapes.items() if k not in records}
+            return jax.tree.map(lambda x: make_varying(x, axes), (results, records | absent))
+
+        return taken
+
+    return jax.lax.switch(index, [branch(child) for child in children], operands, mine)
+
+
+def _run_remat(
+    eqn: Any, children: list[Body], values: list[Any], taps: Mapping[int, Any]
+) -> tuple[list[Any], dict[int, Any]]:
+    (child,) = children
     mine = {k: taps[k] for k in sorted(all_taps(child))}
     options = {name: eqn.params[name] for name in ("prevent_cse", "policy")}
     return jax.checkpoint(functools.partial(run, child), **options)(values, mine)
@@ -95,4 +125,4 @@ def _run_remat(eqn: Any, child: Body, values: list[Any], taps: Mapping[int, Any]
 def all_taps(body: Body) -> set[int]:
     """The taps of a body and of the bodies in it."""
     own = set(body.taps.values()) | set(body.promoted.values())
-    return own.union(*(all_taps(child) for child in body.children.values()))
+    return own.union(*(all_taps(child) for children in body.children.values() for child in children))

@@ -16,6 +16,9 @@ import jax.numpy as jnp
 
 from fljax_kernels.per_example.reference import column, drop_rows, flat, wide
 
+# A sum of up to 2**32 squares below float32's range, all of which are lost, is less than this.
+LOST = 2.0**-94
+ROUNDING = 2.0**-24
 PIECE = 2**17  # floats: what a copy may take that only looks for bad rows
 HIGHEST = jax.lax.Precision.HIGHEST
 
@@ -149,8 +152,10 @@ class Product:
             return jnp.where(finite, squares, jnp.full((), jnp.nan, squares.dtype))
         x, y = self.canonical
         if self.extents[1] == 1:
-            return jnp.sum(_squares(x) * _squares(y), axis=(1, 2))
-        return _gram_of_pairs(x, y, x, y)
+            return jnp.sum(_never_less(_squares(x), _squares(y)), axis=(1, 2))
+        dots = _dots(x, y, x, y)
+        # Where steps cancel, rounding must not make a norm smaller than that of the sum which is clipped by it.
+        return jnp.sum(_never_less(*dots) + ROUNDING * jnp.abs(dots[0] * dots[1]), axis=(1, 2, 3))
 
     def gram(self) -> jax.Array:
         s, n = self.extents[:2]
@@ -164,7 +169,8 @@ class Product:
 
         def row(one: tuple[jax.Array, jax.Array]) -> jax.Array:
             mine = [jnp.broadcast_to(z[None], (x.shape[0], *z.shape)) for z in one]
-            return _gram_of_pairs(mine[0], mine[1], x, y)
+            dots = _dots(mine[0], mine[1], x, y)
+            return jnp.sum(dots[0] * dots[1], axis=(1, 2, 3))
 
         return jax.lax.map(row, (x, y))
 
@@ -427,9 +433,19 @@ def _squares(z: jax.Array) -> jax.Array:
     return jnp.sum(jnp.square(z.astype(wide(z.dtype))), axis=-1)
 
 
-def _gram_of_pairs(x: jax.Array, y: jax.Array, other_x: jax.Array, other_y: jax.Array) -> jax.Array:
-    dots = [
+def _never_less(a: jax.Array, b: jax.Array) -> jax.Array:
+    """The product of two sums of products, not below the true one where squares of one are below float32's range.
+
+    An example may be tiny where its cotangent is huge; a norm of 0 would let its gradient pass any bound.
+    """
+    return a * b + LOST * (jnp.abs(a) + jnp.abs(b))
+
+
+def _dots(x: jax.Array, y: jax.Array, other_x: jax.Array, other_y: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Inner products of all pairs of summed positions, `[B, S, N, N]`: of the x, of the y."""
+    pairs = ((x, other_x), (y, other_y))
+    of_x, of_y = (
         jnp.einsum("bsnp,bsmp->bsnm", a.astype(wide(a.dtype)), b.astype(wide(b.dtype)), precision=HIGHEST)
-        for a, b in ((x, other_x), (y, other_y))
-    ]
-    return jnp.sum(dots[0] * dots[1], axis=(1, 2, 3))
+        for a, b in pairs
+    )
+    return of_x, of_y

@@ -69,6 +69,30 @@ def test_auto_holds_small_matrices_and_taps_large_ones(monkeypatch):
     assert per_example_grads(BY_NAME["mlp"].loss)(params, batch).explain().startswith("taps")
 
 
+def test_auto_takes_vmap_where_taps_would_hold_the_rows_anyway(monkeypatch):
+    monkeypatch.setattr(api, "SMALL", 0)
+
+    def loss(p, e):
+        return jnp.sum(jnp.tanh(jnp.tanh(e @ p["w"]) @ p["v"]))
+
+    def scanned(p, e):
+        return jnp.sum(jax.lax.scan(lambda h, x: (jnp.tanh(h @ p["w"] + x), None), e[0], e)[0])
+
+    def conv(p, e):
+        return jnp.sum(jax.lax.conv_general_dilated(e[None], p, (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")))
+
+    def chosen(loss, params, shape):
+        return per_example_grads(loss)(params, jnp.ones((B, *shape))).explain().split(":")[0]
+
+    params = {"w": jnp.ones((4, 4)), "v": jnp.ones((4, 6))}
+    # 16 <= n * (4 + 4) and 24 <= n * (4 + 6) for n = 3 tokens; with 40 in the middle, 160 > 3 * 44.
+    assert chosen(loss, params, (3, 4)) == "vmap (100% of each row would be held anyway, as small as its records)"
+    assert chosen(loss, params, (1, 4)) == "taps"
+    assert chosen(loss, {"w": jnp.ones((4, 40)), "v": jnp.ones((40, 6))}, (3, 4)) == "taps"
+    assert chosen(scanned, params, (9, 4)) == "taps"
+    assert chosen(conv, jnp.ones((3, 2, 2)), (9, 2)) == "taps"
+
+
 def two_ways(loss, params, batch, c):
     def products(method):
         g = per_example_grads(loss, method=method)(params, batch)
@@ -116,7 +140,68 @@ def test_the_norm_of_a_zero_gradient_is_zero_not_nan():
     g = per_example_grads(lambda p, e: jnp.sum(jnp.tanh(e @ p)) * 0.0, method="taps")(
         jnp.ones((4, 4)), jnp.ones((B, 9, 4))
     )
-    np.testing.assert_array_equal(g.row_norms(), np.zeros(B))
+    # 2**-47 |x| is what squares below float32's range may have hidden.
+    np.testing.assert_allclose(g.row_norms(), np.zeros(B), atol=1e-12)
+
+
+@pytest.mark.parametrize("steps", [1, 9])
+def test_no_norm_is_lost_where_an_example_is_tiny_and_its_cotangent_huge(steps):
+    # Squares of x are below float32's range, those of the cotangent near its upper end: entries of size 1 each.
+    x = jnp.full((B, steps, 64), 2.0**-63.6)
+
+    def loss(p, e):
+        return jnp.sum(e @ p) * 2.0**60
+
+    g = per_example_grads(loss, method="taps")(jnp.ones((64, 64)), x)
+    assert "Gram" in g.explain() if steps > 1 else "|x|^2 |y|^2" in g.explain()
+    true = steps * 64 * 2.0**-3.6
+    assert float(jnp.sqrt(jnp.sum(jnp.square(x)))) == 0.0  # else the check could not fail
+    assert (np.asarray(g.row_norms()) >= true).all()
+
+
+def test_no_clipped_row_is_longer_than_its_bound_where_steps_cancel():
+    rng = np.random.default_rng(0)
+    x = np.repeat(rng.standard_normal((64, 1, 80)), 4, axis=1).astype(np.float32)
+    # Cotangents of +-1000 whose sum over the steps is of order 1: the Gram form subtracts numbers of 10^8.
+    y = np.float32(1e3) * np.array([1, -1, 1, -1], np.float32)[None, :, None] * np.ones((64, 1, 70), np.float32)
+    y = y + rng.standard_normal((64, 4, 70)).astype(np.float32)
+
+    def loss(p, e):
+        return jnp.sum((e["x"] @ p) * e["y"])
+
+    def norms():
+        g = per_example_grads(loss, method="taps")(jnp.zeros((80, 70)), {"x": jnp.asarray(x), "y": jnp.asarray(y)})
+        assert "Gram" in g.explain()
+        return np.asarray(g.row_norms(), np.float64)
+
+    true = np.linalg.norm(np.einsum("btp,btq->bpq", x.astype(np.float64), y.astype(np.float64)), axis=(1, 2))
+    assert (norms() >= true).all()
+    assert (norms() <= 1.5 * true).all()
+    with changed(terms, "ROUNDING", 0.0):  # control: plain rounding does lose length
+        assert (norms() < 0.98 * true).any()
+
+
+def test_a_batch_of_no_examples_has_empty_norms_and_a_zero_sum():
+    params, batch = BY_NAME["mlp"].make(0)
+    none = jax.tree.map(lambda x: x[:0], batch)
+    g = per_example_grads(BY_NAME["mlp"].loss, method="vmap")(params, none)
+    assert g.row_norms().shape == (0,) and g.gram().shape == (0, 0)
+    assert all(np.all(np.asarray(x) == 0) for x in jax.tree.leaves(g.rmatvec(jnp.zeros(0))))
+
+
+def branching(p, e):
+    """The logarithm and its derivative exist in the branch that is taken only."""
+    return jnp.sum(jax.lax.cond(e[0] > 0, lambda x: jnp.log(x @ p["w"]), lambda x: jnp.tanh(x @ p["w"]) * p["s"], e))
+
+
+def test_an_untaken_branch_may_be_undefined():
+
+    params = {"w": jnp.eye(3) + 0.1, "s": jnp.ones(3)}
+    batch = jnp.asarray([[1.0, 2.0, 3.0], [-1.0, -2.0, -3.0], [0.5, 0.1, 0.2]])
+    two_ways(branching, params, batch, jnp.asarray([0.5, 1.5, -1.0]))
+    said = per_example_grads(branching, method="taps")(params, batch).explain()
+    # Products in both branches are recorded; the scale is known as a whole only, and tapped before them.
+    assert "2 products 3 x 3" in said and said.count("tapped") == 1
 
 
 def test_a_tracer_closed_over_by_the_loss_does_not_leak():
@@ -176,8 +261,9 @@ def test_bfloat16_parameters_are_summed_in_float32():
     assert {x.dtype for x in jax.tree.leaves(jax.eval_shape(products, params, batch))} == {jnp.dtype("float32")}
 
 
-def test_shard_map_does_not_sum_taps_over_devices():
-    case = BY_NAME["scanned_layers"]
+@pytest.mark.parametrize("name", ["scanned_layers", "branches_with_parameters"])
+def test_shard_map_does_not_sum_taps_over_devices(name):
+    case = BY_NAME[name]
     params, batch = case.make(0)
     batch = jnp.concatenate([batch, batch[:1]])
     mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
