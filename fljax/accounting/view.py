@@ -183,7 +183,6 @@ def covariance(graph: PairGraph, *, seen: Any = None, colluders: Any = None) -> 
 
 
 @_x64.float64
-@jax.jit
 def exact_mu(graph: PairGraph, *, seen: Any = None, colluders: Any = None, sensitivity: Any = 1.0) -> jax.Array:
     """Exact Gaussian-DP parameter of every client towards a server that holds `seen` uploads and pools `colluders`.
 
@@ -199,10 +198,17 @@ def exact_mu(graph: PairGraph, *, seen: Any = None, colluders: Any = None, sensi
       `[N]`: 0 where the upload is not seen, NaN for colluders, +inf where nothing hides the upload (a component of
       honest, seen clients without own noise). O(N^3); all digits hold for any ratio of variances.
     """
+    size = np.shape(graph.own_variance)[0]
+    # Arrays in place of defaults: one program for all calls of a size.
+    everyone = _who(seen, True, size), _who(colluders, False, size)
+    return _exact_mu(graph, *everyone, jnp.broadcast_to(_x64.as64(sensitivity), (size,)))
+
+
+@jax.jit
+def _exact_mu(graph: PairGraph, seen: jax.Array, colluders: jax.Array, sensitivity: jax.Array) -> jax.Array:
     ground, conductance, active = _network(graph, seen, colluders)
     resistance = _star_mesh.inverse_diagonal(ground, conductance)
-    mu = jnp.where(active, _x64.as64(sensitivity) * jnp.sqrt(resistance), 0.0)
-    return jnp.where(_who(colluders, False, active.size), jnp.nan, mu)
+    return jnp.where(colluders, jnp.nan, jnp.where(active, sensitivity * jnp.sqrt(resistance), 0.0))
 
 
 @_x64.float64
