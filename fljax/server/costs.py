@@ -109,19 +109,23 @@ def round_seconds(
     compute_seconds: float,
     bandwidth: float,
     latency_seconds: float = 0.0,
-    abort_prob: float = 0.0,
+    seconds_per_normal: float = 0.0,
+    completed_prob: float = 1.0,
 ) -> float:
-    """Expected seconds until a round is done: compute, bytes over the client's link, latencies; aborted ones again.
+    """Expected seconds until a round is done: compute, noise, bytes over the client's link, latencies; aborted ones again.
 
     Args:
       costs: of one client; all clients work side by side, so the slowest responder decides: give that one's numbers.
       compute_seconds: local training. bandwidth: bytes a second, > 0. latency_seconds: for each message round.
-      abort_prob: chance that a round is lost, independent over rounds; 1 gives infinity.
+      seconds_per_normal: of drawing noise shared with peers.
+      completed_prob: chance that a round is not lost, independent over rounds; 0 gives infinity.
     """
-    _validate.non_negative(compute_seconds=compute_seconds, latency_seconds=latency_seconds, abort_prob=abort_prob)
+    _validate.non_negative(compute_seconds=compute_seconds, latency_seconds=latency_seconds)
+    _validate.non_negative(seconds_per_normal=seconds_per_normal, completed_prob=completed_prob)
     _validate.positive(bandwidth=bandwidth)
-    if not abort_prob <= 1:
-        raise ValueError(f"Expected abort_prob in [0, 1], got abort_prob={abort_prob!r}.")
+    if not completed_prob <= 1:
+        raise ValueError(f"Expected completed_prob in [0, 1], got completed_prob={completed_prob!r}.")
     moved = costs.upload_bytes + costs.download_bytes + costs.peer_bytes
-    once = compute_seconds + moved / bandwidth + costs.message_rounds * latency_seconds
-    return float("inf") if abort_prob == 1 else once / (1 - abort_prob)
+    drawn = costs.pair_normals * seconds_per_normal
+    once = compute_seconds + drawn + moved / bandwidth + costs.message_rounds * latency_seconds
+    return once / completed_prob if completed_prob else float("inf")

@@ -86,7 +86,12 @@ def peers_and_server(num_clients: int, link_failure_prob: float) -> float:
 
 def more_than(pmf: np.ndarray, most: int) -> float:
     """Chance of more than `most` stragglers: of an aborted round, where a scheme is sized for `most`."""
-    return math.fsum(pmf[most + 1 :])
+    return min(1.0, math.fsum(pmf[most + 1 :]))
+
+
+def at_most(pmf: np.ndarray, most: int) -> float:
+    """Chance of at most `most` stragglers; keeps its digits where it is tiny, as 1 - `more_than` would not."""
+    return min(1.0, math.fsum(pmf[: most + 1]))
 
 
 def draw(key: jax.Array, pmf: np.ndarray, num_clients: int, *, late_prob: float = 0.0) -> Attendance:
