@@ -112,7 +112,7 @@ def round_seconds(
     seconds_per_normal: float = 0.0,
     completed_prob: float = 1.0,
 ) -> float:
-    """Expected seconds until a round is done: compute, noise, bytes over the client's link, latencies; aborted ones again.
+    """Expected seconds until a round is done: compute, noise, bytes, latencies; aborted ones again.
 
     Args:
       costs: of one client; all clients work side by side, so the slowest responder decides: give that one's numbers.
