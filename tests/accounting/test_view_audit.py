@@ -1,0 +1,106 @@
+"""The best attack on simulated views: as good as mu says, and better than the printed rule allows."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fljax.accounting import gaussian, view, view_paper
+from tests.accounting._graphs import FIVE, circulant, complete_edges, who
+
+DRAWS = 60_000
+
+
+def uploads(rng, graph, draws, colluders):
+    """Noise of every client's upload, coordinate by coordinate of the mechanism, less what colluders know."""
+    own, edges, pair = (np.asarray(v) for v in graph)
+    noise = rng.normal(size=(draws, own.size)) * np.sqrt(own)
+    for (i, j), variance in zip(edges, pair, strict=True):
+        if not (colluders[i] or colluders[j]):
+            shared = rng.normal(size=draws) * math.sqrt(variance)
+            noise[:, i] += shared
+            noise[:, j] -= shared
+    return noise
+
+
+def area(negative, positive):
+    """AUC by ranks."""
+    ranks = stats.rankdata(np.concatenate([negative, positive]))[negative.size :]
+    return (ranks.sum() - positive.size * (positive.size + 1) / 2) / (negative.size * positive.size)
+
+
+SETTINGS = {
+    "five_clients": (FIVE, who(0, 1, 2), who(4), 0, 1.0),
+    "five_clients_nobody_straggles": (FIVE, who(0, 1, 2, 3, 4), who(4), 3, 1.5),
+    "ring": (circulant(12, (1, 2), 0.25, 0.5), ~who(5, size=12), who(0, 7, size=12), 3, 0.8),
+    "complete": (
+        view.pair_graph(complete_edges(10), num_clients=10, own_variance=0.25, pair_variance=0.4),
+        ~who(8, 9, size=10),
+        who(1, size=10),
+        0,
+        1.0,
+    ),
+    "strong_pairs": (
+        view.pair_graph(complete_edges(8), num_clients=8, own_variance=0.25, pair_variance=50.0),
+        ~who(7, size=8),
+        who(2, 7, size=8),
+        0,
+        1.0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_likelihood_ratio_attack_is_as_good_as_mu_says(name):
+    graph, seen, colluders, target, shift = SETTINGS[name]
+    rng = np.random.default_rng(16)
+    mu = float(view.exact_mu(graph, seen=seen, colluders=colluders, sensitivity=shift)[target])
+    held = np.flatnonzero(seen & ~colluders)
+    covariance = view.covariance(graph, seen=seen, colluders=colluders)[np.ix_(held, held)]
+    direction = np.linalg.solve(covariance, (held == target).astype(float))
+    negative, positive = (uploads(rng, graph, DRAWS, colluders)[:, held] for _ in range(2))
+    positive[:, held == target] += shift
+    found = area(negative @ direction, positive @ direction)
+    expected = stats.norm.cdf(mu / math.sqrt(2))
+    # The variance of an AUC of m against m draws is at most A (1 - A) / m.
+    error = math.sqrt(expected * (1 - expected) / DRAWS)
+    assert abs(found - expected) <= 5 * error
+    assert abs(found / expected - 1) <= 0.02
+    # Control: the upload alone, without the others' correlated noise, tells less.
+    alone = area(negative[:, held == target].ravel(), positive[:, held == target].ravel())
+    single = float(view.own_upload_mu(graph, colluders=colluders, sensitivity=shift)[target])
+    assert abs(alone - stats.norm.cdf(single / math.sqrt(2))) <= 5 * error
+    if name == "strong_pairs":
+        assert alone < expected - 0.05
+
+
+def test_the_printed_rule_promises_more_than_holds_at_large_epsilon():
+    # Without pair noise V is mu^2, and condition (14) is met with equality.
+    rng = np.random.default_rng(17)
+    draws, delta = 4_000_000, 1e-5
+    for epsilon, by_tail in ((9.0, True), (12.0, False)):
+        variance = view_paper.largest_variance(epsilon, delta)
+        assert view_paper.condition(variance, epsilon=epsilon, delta=delta).holds
+        mu = math.sqrt(variance)
+        loss = mu * rng.normal(size=draws) + mu**2 / 2
+        lost = np.sum(np.abs(loss) >= epsilon) if by_tail else np.sum(loss > epsilon)
+        least = stats.beta.ppf(1e-6, lost, draws - lost + 1)
+        if not by_tail:  # delta of this event; its chance under the other data set is too small to sample
+            least -= math.exp(epsilon) * stats.norm.sf(epsilon / mu + mu / 2)
+        assert least > delta
+        truth = float(view_paper.loss_tail(epsilon, mu) if by_tail else gaussian.mu_to_delta(mu, epsilon))
+        assert least < truth < 4 * delta
+
+
+def test_weights_after_masking_leave_noise_and_before_masking_none():
+    # Oracle O12: three clients, weights (1, 2, 3) / 6, pair variance 1.
+    weights = np.asarray([1.0, 2.0, 3.0]) / 6
+    left = sum((weights[i] - weights[j]) ** 2 for i, j in itertools.combinations(range(3), 2))
+    assert left == pytest.approx(1 / 6)
+    laplacian = 3 * np.eye(3) - 1
+    assert weights @ laplacian @ weights == pytest.approx(left)
+    graph = view.pair_graph(complete_edges(3), num_clients=3, own_variance=0.0, pair_variance=1.0)
+    np.testing.assert_allclose(view.covariance(graph), laplacian, atol=1e-15)
+    assert float(view.average_variance(graph, np.ones(3, bool))) == 0.0
