@@ -23,7 +23,7 @@ class SiloResult(NamedTuple):
 
 
 def noisy_steps(
-    query: Query, *, num_steps: int, learning_rate: float, stddev: Number, divisor: Number
+    query: Query, *, num_steps: int, learning_rate: float | jax.Array, stddev: Number, divisor: Number
 ) -> Callable[[Params, Batch, jax.Array, jax.Array, jax.Array, jax.Array], SiloResult]:
     """`num_steps` times: params -= learning_rate * (query + Gaussian noise) / divisor.
 
@@ -34,7 +34,7 @@ def noisy_steps(
     Args:
       query: of `fljax.local.subject`; a sum before noise.
       num_steps: >= 1.
-      learning_rate: > 0.
+      learning_rate: > 0; a tracer is taken as it is.
       stddev: of the noise on the sum, in its unit, >= 0.
       divisor: > 0.
 
@@ -48,7 +48,8 @@ def noisy_steps(
     Source: Marathe et al. (2022), arXiv:2206.03617, Algorithms 1 to 3, the step with its sign set right.
     """
     _validate.positive_int(num_steps=num_steps)
-    _validate.positive(learning_rate=learning_rate)
+    if not isinstance(learning_rate, jax.core.Tracer):
+        _validate.positive(learning_rate=learning_rate)
     if not callable(stddev):
         _validate.non_negative(stddev=stddev)
     if not callable(divisor):
@@ -70,7 +71,7 @@ def noisy_steps(
             if callable(stddev) or stddev > 0:
                 scale = jnp.asarray(stddev(answer) if callable(stddev) else stddev, jnp.float32) * noise_factor
                 noisy = fljax_kernels.add_gaussian_noise(jax.random.fold_in(noise_key, t), noisy, scale)
-            rate = jnp.float32(learning_rate) / over
+            rate = jnp.asarray(learning_rate, jnp.float32) / over
             here = jax.tree.map(
                 lambda p, g: (p.astype(g.dtype) - rate.astype(g.dtype) * g).astype(p.dtype), here, noisy
             )
@@ -82,4 +83,4 @@ def noisy_steps(
         loss, clipped_fraction = stats / num_steps
         return SiloResult(update, loss, clipped_fraction)
 
-    return fun
+    return fljax_kernels.loop_friendly(fun)  # steps and batches are loops, where XLA's CPU convolutions are slow

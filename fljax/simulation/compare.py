@@ -4,6 +4,7 @@ Everyone who gives a guarantee is granted the same epsilon for one subject's ite
 towards a server that sees every silo's update. FedAvg runs beside them without any.
 """
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from types import ModuleType
@@ -50,11 +51,11 @@ class Settings:
     """Z: most items of a subject in one batch, for the two methods that cap batches."""
     l2_clip_norm: float = 0.5
     """Clipping norm of everyone."""
-    learning_rate: float = 4.0
+    learning_rate: float = 8.0
     """Local step size of the methods that divide a sum of clipped gradients."""
     fedavg_learning_rate: float = 2.0
     """Local step size of FedAvg."""
-    user_ldp_learning_rate: float = 0.03
+    user_ldp_learning_rate: float = 0.015
     """Local step size of UserLDP, whose noise is divided by nothing."""
     alphas: tuple[float, ...] = (4.0, 16.0)
     """Exponents of the power law by which subjects are spread, beside the even spread; one seed each."""
@@ -148,8 +149,8 @@ def calibrated(contestant: Contestant, settings: Settings) -> tuple[Any, float]:
 
     goal: dict[str, Any] = {"epsilon": settings.target_epsilon, "delta": settings.target_delta}
     noise = accounting.calibrate(run, **goal, tolerance=1e-3)
-    if settings.accountant == "pld":  # never needs more noise than Renyi divergences, and a third less at most
-        noise = accounting.calibrate(run, **goal, method="pld", bracket=(noise / 1.5, noise), tolerance=5e-3)
+    if settings.accountant == "pld":  # never needs more noise than Renyi divergences, and little less
+        noise = accounting.calibrate(run, **goal, method="pld", bracket=(noise / 1.25, noise), tolerance=0.01)
     spent = accounting.epsilon(run(noise), delta=settings.target_delta, method=settings.accountant)
     return dataclasses.replace(contestant.config, noise_multiplier=noise), spent
 
@@ -181,8 +182,11 @@ def tables(settings: Settings, ids: np.ndarray, *, capped: bool) -> np.ndarray:
 
 def trainer(
     scheme: ModuleType, config: Any, settings: Settings, dataset: data.Dataset
-) -> Callable[[int, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """`(seed, rows) -> (accuracy, loss)`, each `[num_rounds]`: one compiled program for a whole run."""
+) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
+    """`(seed, rows, rate=None) -> (accuracy, loss)`, each `[num_rounds]`; rate: local step size, else the config's.
+
+    A whole run is one compiled program, which serves all seeds, splits and rates.
+    """
     ids = dataset.train[data.subjects.SUBJECT]
     examples = jax.tree.map(jnp.asarray, dataset.train)
     test = jax.tree.map(jnp.asarray, {name: dataset.test[name] for name in ("x", "y")})
@@ -192,11 +196,14 @@ def trainer(
         return models.create(settings.model, example_shape=shape, num_classes=dataset.num_classes, key=key)
 
     apply = model(jax.random.key(0)).apply
-    algorithm = scheme.make(config, models.softmax_cross_entropy(apply), num_units=int(ids.max()) + 1)
     silos = jnp.arange(settings.num_silos, dtype=jnp.int32)
 
     @jax.jit
-    def run(params: Any, rows: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def run(params: Any, rows: jax.Array, key: jax.Array, rate: jax.Array) -> tuple[jax.Array, jax.Array]:
+        rated = copy.copy(config)
+        object.__setattr__(rated, "local_learning_rate", rate)  # a tracer, at which the config's checks cannot look
+        algorithm = scheme.make(rated, models.softmax_cross_entropy(apply), num_units=int(ids.max()) + 1)
+
         def one_round(state: Any, _: None) -> tuple[Any, tuple[jax.Array, jax.Array]]:
             state, _ = algorithm.round(state, data.Cohort(examples, rows, silos), key)
             logits = jax.vmap(apply, (None, 0))(state.params, test["x"])
@@ -206,9 +213,10 @@ def trainer(
 
         return jax.lax.scan(one_round, algorithm.init(params), None, length=settings.num_rounds)[1]
 
-    def train(seed: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def train(seed: int, rows: np.ndarray, rate: float | None = None) -> tuple[np.ndarray, np.ndarray]:
         init_key, key = jax.random.split(jax.random.key(seed, impl="threefry2x32"))
-        accuracy, loss = run(model(init_key).params, jnp.asarray(rows), key)
+        rate = config.local_learning_rate if rate is None else rate
+        accuracy, loss = run(model(init_key).params, jnp.asarray(rows), key, jnp.float32(rate))
         return np.asarray(accuracy), np.asarray(loss)
 
     return train
