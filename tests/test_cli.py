@@ -14,7 +14,7 @@ import pytest
 from fljax import accounting, cli, schemes
 from fljax.accounting import events
 from fljax.accounting.words import rounded_up
-from fljax.cli import _args
+from fljax.cli import _args, _sweep
 from fljax.data import builtin
 from fljax.simulation import folder, progress
 
@@ -77,6 +77,44 @@ def test_account_prints_what_the_accountants_say(capsys, compiled_once):
     assert code == 0 and rounded_up(accounting.epsilon(event.repeat(1000), delta=1e-5, method="rdp")) in out
     for word in ("Assumed", "1000 steps", "chance 0.01", "ADD_OR_REMOVE_ONE", "delta = 1e-05"):
         assert word in out
+
+
+def test_a_sweep_writes_a_table_and_a_picture(capsys, compiled_once, tmp_path):
+    out = tmp_path / "new" / "grid.csv"
+    sweeps = ["--sweep", "noise=0.8:1.6:3", "--sweep", "q=0.01,0.02"]
+    flags = ["--steps", 1000, "--accountant", "rdp", "--output", out, "--cache-dir", compiled_once]
+    code, text, err = call(capsys, "account", *sweeps, *flags)
+    assert code == 0 and "6 configurations" in text and "Assumed" in text, err
+    rows = [line.split(",") for line in out.read_text().splitlines()]
+    assert rows[0] == ["noise_multiplier", "sampling_prob", "steps", "delta", "epsilon_upper_rdp"]
+    for noise, prob, steps, delta, epsilon in (map(float, row) for row in rows[1:]):
+        step = events.PoissonSampled(prob, events.Gaussian(noise))
+        event = accounting.PrivacyEvent(
+            mechanism=events.SelfComposed(step, int(steps)),
+            privacy_unit="example",
+            neighboring_relation="ADD_OR_REMOVE_ONE",
+        )
+        expected = accounting.epsilon(event, delta=delta, method="rdp")
+        assert expected * (1 - 1e-9) <= epsilon <= expected * (1 + 1e-8)
+    assert out.with_suffix(".svg").read_text().count("sampling_prob") == 2  # one legend entry for each rate
+
+
+def test_a_trade_off_curve_is_drawn(capsys, compiled_once, tmp_path):
+    picture = tmp_path / "curve.svg"
+    flags = ["--noise-multiplier", 1.0, "--accountant", "gdp", "--tradeoff", picture, "--cache-dir", compiled_once]
+    code, text, err = call(capsys, "account", *flags)
+    assert code == 0 and str(picture) in text, err
+    assert "false-negative rate" in picture.read_text()
+
+
+def test_the_trade_off_curve_is_just_below_the_exact_one_of_a_gaussian():
+    event = accounting.PrivacyEvent(
+        mechanism=events.Gaussian(1.0), privacy_unit="example", neighboring_relation="ADD_OR_REMOVE_ONE"
+    )
+    fpr, fnr = _sweep.trade_off(event)
+    exact = np.asarray(accounting.gaussian.trade_off(1.0, fpr))
+    assert np.all(fnr <= exact + 1e-12)
+    assert np.max(exact - fnr) < 0.02 and fnr[-1] == 0
 
 
 def test_account_says_who_has_no_bound(capsys, compiled_once):
@@ -163,6 +201,13 @@ BAD_FLAGS = [
     (["account", "--noise-multiplier", "1", "--delta", "0"], ["delta=0", "(0, 1)"]),
     (["account", "--noise-multiplier", "1", "--sampling-prob", "1.5"], ["sampling_prob=1.5", "(0, 1]"]),
     (["account", "--noise-multiplier", "1", "--steps", "0"], ["steps=0", ">= 1"]),
+    (["account", "--noise-multiplier", "1", "--sweep", "sigma=1:2:3"], ["sweep='sigma=1:2:3'", "noise"]),
+    (["account", "--sweep", "noise=1:2"], ["sweep='noise=1:2'", "LOW:HIGH:COUNT"]),
+    (["account", "--sweep", "noise=1,2", "--sweep", "noise=3"], ["once", "noise_multiplier"]),
+    (["account", "--sweep", "noise=0:1:5"], ["noise_multiplier=0.0", "> 0"]),
+    (["account", "--sweep", "q=0.01,0.02"], ["noise_multiplier=0.0", "> 0"]),
+    (["account", "--sweep", "noise=1,2", "--neighboring-relation", "REPLACE_ONE"], ["REPLACE_ONE"]),
+    (["account", "--sweep", "noise=1,2", "--accountant", "gdp"], ["accountant='gdp'"]),
     (["calibrate", "--epsilon", "0"], ["epsilon=0", "> 0"]),
     (["calibrate", "--epsilon", "1", "--delta", "1"], ["delta=1", "(0, 1)"]),
     (["schemes", "all"], ["'all'"]),

@@ -3,21 +3,22 @@
 import dataclasses
 import pathlib
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
+import tyro
 from rich.table import Table
 
 from fljax import _validate, accounting
 from fljax.accounting.words import rounded_up
-from fljax.cli import _args, _sampled_gaussian
+from fljax.cli import _args, _sampled_gaussian, _sweep
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
     """The mechanism, and what is asked of it."""
 
-    noise_multiplier: float
-    """Noise standard deviation / clip norm."""
+    noise_multiplier: float | None = None
+    """Noise standard deviation / clip norm. Needed unless it is swept."""
     sampling_prob: float = 1.0
     """Chance that one unit joins one step, in (0, 1]."""
     steps: int = 1
@@ -28,6 +29,12 @@ class Options:
     """Which data sets are neighbours."""
     accountant: _sampled_gaussian.Accountant = "all"
     """Who is asked."""
+    sweep: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """NAME=LOW:HIGH:COUNT or NAME=V1,V2,... with NAME noise, q, steps or delta; may be given several times."""
+    output: pathlib.Path = pathlib.Path("sweep.csv")
+    """Where a sweep goes; its picture goes beside it, as .svg."""
+    tradeoff: pathlib.Path | None = None
+    """Where a picture (.svg) of the trade-off curve goes: error rates that no membership test can beat."""
     cache_dir: pathlib.Path | None = None
     """Folder for compiled code. None: fljax in the user's cache folder."""
 
@@ -40,10 +47,15 @@ def main(args: Sequence[str]) -> int:
     except _args.Done:
         return 0
     _validate.open_unit(delta=options.delta)
+    methods = _sampled_gaussian.methods(options.accountant)
+    if options.sweep:
+        _sampled_gaussian.use_cache(options.cache_dir)
+        return _write_sweep(options, methods)
+    if options.noise_multiplier is None:
+        raise ValueError("Expected --noise-multiplier, or a sweep of noise, got neither.")
     rest = options.sampling_prob, options.steps, options.neighboring_relation
     event = _sampled_gaussian.event(options.noise_multiplier, *rest)
     _sampled_gaussian.use_cache(options.cache_dir)
-    methods = _sampled_gaussian.methods(options.accountant)
     table = Table("accountant", "epsilon at least", "epsilon at most", "certified", "how")
     for row in accounting.table(event, delta=options.delta, methods=methods):
         if row["certified"] is None:
@@ -53,4 +65,42 @@ def main(args: Sequence[str]) -> int:
             table.add_row(str(row["method"]), *bounds, "yes" if row["certified"] else "no", str(row["note"]))
     _sampled_gaussian.console().print(table)
     print(_sampled_gaussian.assumptions(*rest, options.delta))
+    if options.tradeoff is not None:
+        from fljax.simulation import figures
+
+        picture = figures.trade_off(*_sweep.trade_off(event))
+        options.tradeoff.parent.mkdir(parents=True, exist_ok=True)
+        options.tradeoff.write_text(picture)
+        print(f"Trade-off curve by certified upper bounds on delta: {options.tradeoff}")
+    return 0
+
+
+def _write_sweep(options: Options, methods: Sequence[str]) -> int:
+    from fljax.simulation import figures
+
+    relation = options.neighboring_relation
+    if relation == "REPLACE_ONE":
+        raise ValueError(f"Expected neighboring_relation to add or remove a unit in a sweep, got {relation}.")
+    methods = [m for m in methods if m != "gdp"]
+    if not methods:
+        raise ValueError(
+            f"Expected accountant 'pld', 'rdp' or 'all' for a sweep, got accountant={options.accountant!r}."
+        )
+    fixed = {name: getattr(options, name) for name in _sweep.COLUMNS}
+    if options.noise_multiplier is None:
+        fixed["noise_multiplier"] = 0.0  # refused below unless it is swept
+    chosen = _sweep.grid(options.sweep, fixed)
+    for ends in (chosen.points.min(0), chosen.points.max(0)):
+        _sampled_gaussian.event(float(ends[0]), float(ends[1]), int(ends[2]), relation)  # for its checks
+        _validate.positive(noise_multiplier=float(ends[0]))
+        _validate.open_unit(delta=float(ends[3]))
+    found = _sweep.epsilons(chosen.points, methods)
+    _sweep.write(options.output, chosen.points, found)
+    picture = options.output.with_suffix(".svg")
+    best = found[f"epsilon_upper_{'pld' if 'pld' in methods else 'rdp'}"]
+    picture.write_text(figures.sweep(*_sweep.lines(chosen, best)))
+    print(f"{len(chosen.points)} configurations: {options.output}, {picture}")
+    swept = ", ".join(f"{name} {values.min():g} to {values.max():g}" for name, values in chosen.axes.items())
+    print(f"Swept: {swept}. The rest:")
+    print(_sampled_gaussian.assumptions(options.sampling_prob, options.steps, relation, options.delta))
     return 0

@@ -7,7 +7,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import AutoLocator, MaxNLocator, PercentFormatter
 
 PRIVATE, BASELINE, BUDGET = "#1f5fbf", "#8a8f98", "#c2410c"
 _METHODS = ("#8a8f98", "#1f5fbf", "#c2410c", "#7c3aed", "#15803d", "#0e7490")
@@ -182,4 +182,34 @@ def skew(alphas: Sequence[float], series: Mapping[str, Sequence[float]]) -> str:
     axes.set(xlabel="alpha (1: even)", ylabel="held-out accuracy", ylim=(0, 1.02))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     figure.legend(loc="outside lower center", ncols=3, fontsize=9)
+    return _svg(figure)
+
+
+@matplotlib.rc_context(_STYLE)
+def sweep(name: str, lines: Sequence[tuple[str, np.ndarray, np.ndarray]]) -> str:
+    """Epsilon (logarithmic) against the swept parameter `name`; lines: label, x, epsilon."""
+    figure, axes = _axes(6.4, 4.0)
+    colors: Any = matplotlib.colormaps["viridis"]
+    for i, (label, x, epsilon) in enumerate(lines):
+        color = PRIVATE if len(lines) == 1 else colors(0.9 * i / (len(lines) - 1))
+        axes.plot(x, np.where(epsilon > 0, epsilon, np.nan), color=color, label=label or None)
+    axes.set(xlabel=name, ylabel="epsilon, upper bound", yscale="log")
+    axes.xaxis.set_major_locator(AutoLocator())
+    if name in ("sampling_prob", "delta"):
+        axes.set_xscale("log")
+    if any(label for label, _, _ in lines):
+        axes.legend()
+    return _svg(figure)
+
+
+@matplotlib.rc_context(_STYLE)
+def trade_off(fpr: np.ndarray, fnr: np.ndarray) -> str:
+    """The least false-negative rate of any membership test against its false-positive rate."""
+    figure, axes = _axes(4.6, 4.2)
+    axes.plot([0, 1], [1, 0], color=BASELINE, linestyle="--", linewidth=1.5, label="guessing")
+    axes.fill_between(fpr, 0, fnr, color=PRIVATE, alpha=0.12, linewidth=0)
+    axes.plot(fpr, fnr, color=PRIVATE, label="no test is below")
+    axes.set(xlabel="false-positive rate", ylabel="false-negative rate", xlim=(0, 1), ylim=(0, 1))
+    axes.xaxis.set_major_locator(AutoLocator())
+    axes.legend()
     return _svg(figure)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -21,6 +22,9 @@ _TRUST = {
     "client": "Each client adds noise before it sends. That the server sees no more than the scheme says (the sum "
     "alone, where there is a secure sum), and that no more clients collude or fail than configured, is taken on trust.",
 }
+
+
+MOST_COMPOSITIONS = 25
 
 
 class Plan(NamedTuple):
@@ -67,8 +71,7 @@ def plan(config: Config, scheme: ModuleType, *, num_clients: int, num_examples: 
         scheme_config = dataclasses.replace(scheme_config, noise_multiplier=float(noise_multiplier))
     event = scheme.event(scheme_config)
     spent = [0.0]
-    for count in range(1, settings.num_rounds + 1):
-        epsilon = float(accounting.epsilon(event.repeat(count), delta=delta, method=budget.accountant))
+    for epsilon in _epsilons(event, settings.num_rounds, delta, budget.accountant):
         if budget.target_epsilon is not None and not epsilon <= budget.target_epsilon:
             break
         spent.append(epsilon)
@@ -88,6 +91,24 @@ def plan(config: Config, scheme: ModuleType, *, num_clients: int, num_examples: 
         tuple(spent),
         getattr(scheme, "NOISE_AT", "server"),
     )
+
+
+def _epsilons(event: events.PrivacyEvent, num_rounds: int, delta: float, method: Method) -> Iterator[float]:
+    """Bounds on epsilon after 1, 2, .., `num_rounds` rounds.
+
+    By Renyi divergences a round more is one addition. A privacy-loss distribution is composed anew: there at most
+    MOST_COMPOSITIONS counts are asked for, and the rounds between two of them report the epsilon of the later one.
+    """
+    counts = range(1, num_rounds + 1)
+    asked = set(counts)
+    if method == "pld" and num_rounds > MOST_COMPOSITIONS:
+        asked = {math.ceil(num_rounds * i / MOST_COMPOSITIONS) for i in range(1, MOST_COMPOSITIONS + 1)}
+    found = 0.0
+    for count in counts:
+        if count == 1 or count - 1 in asked:
+            later = min(c for c in asked if c >= count)
+            found = float(accounting.epsilon(event.repeat(later), delta=delta, method=method))
+        yield found
 
 
 def _event(scheme: ModuleType, scheme_config: Any, noise_multiplier: float) -> events.PrivacyEvent:
