@@ -52,25 +52,23 @@ def test_rows_are_the_reference_and_each_client_computes_its_own_bit_for_bit(cas
     degree = np.bincount(edges.ravel(), minlength=case.num_clients)
     assert np.all(np.abs(rows - exact) <= ((degree + 3) * 2.0**-24 * reach)[:, None])
     alone = jax.jit(lambda keys, client, peers, s: client_pair_noise(keys, client, peers, like, s))
-    for client in {0, case.num_clients // 2}:
+    for client in (case.num_clients // 2,):
         mine = np.flatnonzero((edges == client).any(axis=1))
         peers = edges[mine].sum(axis=1) - client
         own = alone(keys[mine], client, peers, stddev[mine])
         assert_same_bits(own, jax.tree.map(lambda leaf, c=client: leaf[c], noise))
 
 
-@pytest.mark.parametrize("form", ["float", "ring"])
-def test_jit_vmap_and_devices_give_the_same_bits(form, key):
-    edges, like, stddev = graphs.circulant(8, 4), jnp.zeros(4096), 3000.0
-    eager = pair_noise(key, edges, 8, like, stddev, form=form)
-    one = functools.partial(pair_noise, num_clients=8, like=like, form=form)
-    assert_same_bits(jax.jit(one)(key, jnp.asarray(edges), stddev=stddev), eager)
-    rounds = jax.vmap(lambda t: one(jax.random.fold_in(key, t), edges, stddev=stddev))(jnp.arange(3))
-    for t in range(3):
-        assert_same_bits(rounds[t], one(jax.random.fold_in(key, t), edges, stddev=stddev))
+def test_jit_vmap_and_devices_give_the_same_bits(key):
+    edges, like, stddev = graphs.circulant(8, 4), jnp.zeros(4096), 2.0
+    eager = pair_noise(key, edges, 8, like, stddev)
+    one = functools.partial(pair_noise, edges=jnp.asarray(edges), num_clients=8, like=like, stddev=stddev)
+    rounds = jax.vmap(one)(jnp.stack([key, jax.random.fold_in(key, 1)]))
+    assert_same_bits(rounds[0], eager)
+    assert_same_bits(rounds[1], one(jax.random.fold_in(key, 1)))
     mesh = jax.make_mesh((8,), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
     spread = NamedSharding(mesh, PartitionSpec(None, "model"))
-    assert_same_bits(jax.jit(one, out_shardings=spread)(key, jnp.asarray(edges), stddev=stddev), eager)
+    assert_same_bits(jax.jit(one, out_shardings=spread)(key), eager)
 
 
 def test_clients_of_a_cohort_may_be_vmapped(key):
@@ -153,10 +151,8 @@ def test_an_edges_key_does_not_depend_on_the_graph_and_differs_from_all_others(k
 
 def test_noise_is_linear_in_its_stddev(key):
     edges, stddev = graphs.circulant(5, 2), jnp.arange(1.0, 6.0)
-    fun = lambda s: pair_noise(key, edges, 5, jnp.zeros(7), s)  # noqa: E731
-    slope = jax.jacfwd(fun)(stddev)
-    np.testing.assert_allclose(slope @ stddev, fun(stddev), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(jax.jvp(fun, (stddev,), (stddev,))[1], fun(stddev), rtol=1e-5, atol=1e-5)
+    noise, slope = jax.jvp(lambda s: pair_noise(key, edges, 5, jnp.zeros(7), s), (stddev,), (stddev,))
+    np.testing.assert_allclose(slope, noise, rtol=1e-5, atol=1e-5)
 
 
 def test_no_edge_and_zero_stddev_give_zero(key):
@@ -164,9 +160,9 @@ def test_no_edge_and_zero_stddev_give_zero(key):
     assert not np.any(pair_noise(key, graphs.complete(4), 4, jnp.zeros(3), 0.0))
 
 
-@pytest.mark.parametrize("num_clients", [10, 200])
-def test_the_program_holds_the_result_and_a_few_blocks(num_clients):
-    edges, size = jnp.asarray(graphs.complete(num_clients)), 10**6
+def test_the_program_holds_the_result_and_a_few_blocks():
+    num_clients, size = 100, 10**6
+    edges = jnp.asarray(graphs.complete(num_clients))
     program = jax.jit(lambda key: pair_noise(key, edges, num_clients, jnp.zeros(size), 1.0))
     memory = program.lower(jax.random.key(0)).compile().memory_analysis()
     assert memory.output_size_in_bytes <= 4 * num_clients * size + 64

@@ -57,69 +57,59 @@ def run_round(name, key, client_ids=range(NUM), scale=1.0, **changes):
     return np.asarray(state.params["w"], np.float64), info, state
 
 
-@pytest.mark.parametrize("name", ["lightdp", "secagg_dp"])
-def test_without_noise_the_round_is_the_mean_of_the_responders_clipped_updates(name, key):
-    got, info, state = run_round(name, key, max_stragglers=0)
+def test_without_noise_the_round_is_the_mean_of_the_responders_clipped_updates(key):
+    got, info, state = run_round("lightdp", key, max_stragglers=0)
     x = np.asarray(clients().examples["x"], np.float64).reshape(NUM, 2, DIM).mean(axis=1)
     update = 0.1 * x
     clipped = update * np.minimum(1, 0.5 / np.linalg.norm(update, axis=1, keepdims=True))
     np.testing.assert_allclose(got, -clipped.mean(axis=0), rtol=1e-4, atol=1e-7)
     assert int(info.cohort_size) == NUM and int(state.round) == 1
     np.testing.assert_allclose(info.clipped_fraction, 5 / 6, rtol=1e-6)
-
-
-NOISY = {"draw": "joint_law", "noise_multiplier": 4.0, "pair_variance_ratio": 2.0}
-
-
-def test_lightdps_average_has_the_noise_of_equation_9(key):
-    noise, info, _ = run_round("lightdp", key, scale=0.0, **NOISY)
-    assert int(info.cohort_size) == NUM - 2
-    # own variance 2**2, pair variance 8: (own + S pair) / (N - S).
-    expected = (4 + 2 * 8) / 4
-    assert abs(np.mean(noise**2) / expected - 1) <= 5 * np.sqrt(2 / DIM)
-    # An absent client is one more straggler, wherever it is missing.
-    away, info, _ = run_round("lightdp", key, client_ids=[0, 1, 2, -1, 4, 5], scale=0.0, **NOISY)
-    gone = NUM - int(info.cohort_size)
-    assert gone in (2, 3)
-    assert abs(np.mean(away**2) / ((4 + gone * 8) / (NUM - gone)) - 1) <= 5 * np.sqrt(2 / DIM)
-
-
-def test_lightdps_average_on_a_sparse_graph_has_the_noise_of_its_crossing_edges(key):
-    changes = {"graph": "k_regular", "degree": 3, "pair_variance_ratio": 2.0}
-    noise, _, state = run_round("lightdp", key, scale=0.0, noise_multiplier=4.0, **changes)
-    lightdp = schemes.get("lightdp")
-    graph = view.pair_graph(
-        lightdp.edges(config("lightdp", **changes)), num_clients=NUM, own_variance=4.0, pair_variance=8.0
-    )
-    straggle_key = _keys.server_key(key, state.round - 1, _keys.Purpose.STRAGGLE)
-    responds = stragglers.draw(straggle_key, stragglers.fixed(2), NUM).responds
-    expected = float(view.average_variance(graph, responds))
-    assert abs(np.mean(noise**2) / expected - 1) <= 5 * np.sqrt(2 / DIM)
-
-
-@pytest.mark.parametrize(("name", "variance"), [("local_dp", 4 / 4), ("smpc_dp", 4 / 3 / 4)])
-def test_baselines_averages_have_the_noise_of_the_table(name, variance, key):
-    # s_L = 2: s_L^2 / (N - S), and s_L^2 / ((N - C - Sbar) (N - S)).
-    noise, _, _ = run_round(name, key, scale=0.0, noise_multiplier=4.0)
-    assert abs(np.mean(noise**2) / variance - 1) <= 5 * np.sqrt(2 / DIM)
-
-
-def test_the_order_of_the_cohort_changes_nothing_and_the_absent_do_not_count(key):
-    got, info, _ = run_round("lightdp", key, client_ids=[0, 1, 2, 3, 4, -1], max_stragglers=0)
+    # The absent do not count, wherever they are missing, and order means nothing.
+    few, info, _ = run_round("lightdp", key, client_ids=[0, 1, 2, 3, 4, -1], max_stragglers=0)
     assert int(info.cohort_size) == NUM - 1
+    np.testing.assert_allclose(few, -clipped[:5].mean(axis=0), rtol=1e-4, atol=1e-7)
     order, _, _ = run_round("lightdp", key, client_ids=[4, -1, 0, 2, 1, 3], max_stragglers=0)
-    np.testing.assert_allclose(got, order, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(few, order, rtol=1e-5, atol=1e-7)
 
 
-def test_a_secure_sum_aborts_when_too_few_can_be_used(key):
-    links = {"straggler_law": "bernoulli", "link_failure_prob": 0.5, "noise_multiplier": 1.0}
+NOISY = {"graph": "k_regular", "degree": 3, "noise_multiplier": 4.0, "pair_variance_ratio": 2.0}
+
+
+@pytest.mark.parametrize("absent", [None, 3])
+def test_lightdps_average_has_the_noise_of_equation_9(absent, key):
+    ids = [-1 if client == absent else client for client in range(NUM)]
+    noise, info, state = run_round("lightdp", key, client_ids=ids, scale=0.0, **NOISY)
+    edges = schemes.get("lightdp").edges(config("lightdp", **NOISY))
+    # own variance (4 / 2)**2, pair variance twice that; an absent client is one more straggler.
+    graph = view.pair_graph(edges, num_clients=NUM, own_variance=4.0, pair_variance=8.0)
+    straggle_key = _keys.server_key(key, state.round - 1, _keys.Purpose.STRAGGLE)
+    responds = np.array(stragglers.draw(straggle_key, stragglers.fixed(2), NUM).responds)
+    assert responds.sum() == NUM - 2
+    if absent is not None:
+        responds[absent] = False
+    assert int(info.cohort_size) == responds.sum()
+    assert abs(np.mean(noise**2) / float(view.average_variance(graph, responds)) - 1) <= 5 * np.sqrt(2 / DIM)
+
+
+def test_local_dps_average_has_the_noise_of_the_table(key):
+    # s_L = 2: s_L^2 / (N - S).
+    noise, _, _ = run_round("local_dp", key, scale=0.0, noise_multiplier=4.0)
+    assert abs(np.mean(noise**2) / (4 / 4) - 1) <= 5 * np.sqrt(2 / DIM)
+
+
+def test_a_secure_sum_has_the_noise_of_the_table_and_aborts_when_too_few_can_be_used(key):
+    links = {"straggler_law": "bernoulli", "link_failure_prob": 0.5, "noise_multiplier": 4.0}
     found = {}
     for name in ("smpc_dp", "secagg_dp"):
-        runs = [run_round(name, jax.random.fold_in(key, t), **links) for t in range(20)]
+        runs = [run_round(name, jax.random.fold_in(key, t), scale=0.0, **links) for t in range(20)]
         counts = np.asarray([int(info.cohort_size) for _, info, _ in runs])
         assert all(int(state.round) == 1 for _, _, state in runs)
         np.testing.assert_array_equal([np.any(model) for model, _, _ in runs], counts >= NUM - 2)
         found[name] = counts.mean() / NUM
+        for (noise, _, _), count in zip(runs, counts, strict=True):
+            # s_L = 2: s_L^2 / ((N - C - Sbar) (N - S)).
+            assert count < NUM - 2 or abs(np.mean(noise**2) / (4 / 3 / count) - 1) <= 5 * np.sqrt(2 / DIM)
     # A client needs N links in place of one: 1/64 is left of 1/2.
     assert abs(found["smpc_dp"] - 0.5) <= 5 * np.sqrt(0.25 / 120)
     assert found["secagg_dp"] <= 1 / 64 + 5 * np.sqrt(1 / 64 / 120)
