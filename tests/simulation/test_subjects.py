@@ -1,6 +1,7 @@
 """Runs whose privacy unit is a subject with items in every silo."""
 
 import json
+import types
 
 import numpy as np
 import pytest
@@ -83,6 +84,33 @@ def test_a_run_of_the_papers_formula_shows_claim_and_truth_side_by_side(scheme, 
         assert claim["epsilon"] >= spent(2 * 2 / noise) > paper["claimed_epsilon"]
     text = report.render(outcome)
     assert "NOT certified" in text and "As printed" in text and f"{paper['claimed_epsilon']:.3f}" in text
+
+
+def test_a_text_corpus_of_roles_goes_to_the_lstm_and_is_reported_without_pictures():
+    given = {"scheme": {"scheme": "item_sum_cap"}, "data": {"dataset": "roles"}, "model": {"model": "lstm"}}
+    built = task.build(config_lib.from_sections(given))
+    assert built.client_data.indices.shape[0] == 16 and np.unique(built.dataset.train["subject"]).size == 132
+    example = {name: leaf[0] for name, leaf in built.client_data.examples.items()}
+    # Untrained logits are near 0: the loss is near that of guessing among 80 symbols.
+    assert abs(float(built.loss(built.model.params, example)) - np.log(80)) < 1
+    outcome = types.SimpleNamespace(task=built)
+    assert report._predictions(outcome) == ""
+    assert "What the clients hold" in report._clients(outcome)
+
+
+def test_silo_schemes_start_from_data_with_subjects_and_take_one_factor_per_silo():
+    start = config_lib.from_sections({"scheme": {"scheme": "higradavg", "silo_noise": [1, 2.5] * 8}})
+    assert (start.data.dataset, start.data.num_clients, start.data.partition) == ("writers", 16, "subject_uniform")
+    assert start.scheme_config.silo_noise == (1.0, 2.5) * 8
+    again = config_lib.from_sections(config_lib.from_toml(config_lib.to_toml(start)))
+    assert again == start
+    # What the user says counts, and other schemes keep their defaults.
+    mine = config_lib.from_sections({"scheme": {"scheme": "higradavg"}, "data": {"num_clients": 4}})
+    assert (mine.data.dataset, mine.data.num_clients) == ("writers", 4)
+    assert config_lib.from_sections({}).data.dataset == "digits"
+    for bad, message in (("many", "list of float, got silo_noise='many'"), ([True], "silo_noise=True")):
+        with pytest.raises(ValueError, match=message):
+            config_lib.from_sections({"scheme": {"scheme": "higradavg", "silo_noise": bad}})
 
 
 def test_subjects_are_split_over_the_silos_as_asked():
