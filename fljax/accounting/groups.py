@@ -67,35 +67,6 @@ def split_budget(epsilon: float, delta: float, size: int, *, form: Form = "tight
     return epsilon / size, delta * math.exp(-_log_factor(epsilon / size, size, form))
 
 
-def presence_prob(num_items: int, item_sampling_prob: float) -> float:
-    """Chance that a person with `num_items` items has one in a Poisson sample of items: 1 - (1 - q)^m.
-
-    Raises:
-      ValueError: num_items is not an integer >= 1, or item_sampling_prob not in (0, 1].
-    """
-    _validate.positive_int(num_items=num_items)
-    _validate.probability(item_sampling_prob=item_sampling_prob)
-    return 1.0 if item_sampling_prob == 1 else -math.expm1(num_items * math.log1p(-item_sampling_prob))
-
-
-def presence_prob_fixed_size(num_items: int, population: int, sample_size: int) -> float:
-    """The same for a sample of `sample_size` of `population` items without replacement: 1 - C(N - m, B) / C(N, B).
-
-    It supports accounting for a person replaced by nobody (items become null), not for one added or removed.
-
-    Raises:
-      ValueError: a number is not an integer >= 1, or exceeds the population.
-    """
-    _validate.positive_int(num_items=num_items, population=population, sample_size=sample_size)
-    for name, value in (("num_items", num_items), ("sample_size", sample_size)):
-        if value > population:
-            raise ValueError(f"Expected {name} <= population={population}, got {name}={value}.")
-    missed = 1.0
-    for i in range(num_items):
-        missed *= max(0.0, (population - sample_size - i) / (population - i))
-    return 1.0 - missed
-
-
 def rounds_within(
     num_rounds: int,
     silos_per_subject: int,

@@ -122,24 +122,3 @@ def _record(noise_multiplier: float, sensitivities: np.ndarray, probs: np.ndarra
         sensitivities=tuple(float(s) for s in sensitivities[keep]),
         sampling_probs=tuple(float(p) for p in probs[keep]),
     )
-
-
-def horizontal_steps(steps: int, holders: int) -> int:
-    """Compositions that hit a subject held by `holders` silos, each of which releases `steps` times: their product.
-
-    Raises:
-      ValueError: an argument is no integer >= 1.
-    """
-    _validate.positive_int(steps=steps, holders=holders)
-    return steps * holders
-
-
-def horizontal_rounds(num_rounds: int, holders: int) -> int:
-    """Most rounds with `holders` silos per subject that cost no more than `num_rounds` with one: floor(num_rounds /
-    holders).
-
-    Raises:
-      ValueError: an argument is no integer >= 1.
-    """
-    _validate.positive_int(num_rounds=num_rounds, holders=holders)
-    return num_rounds // holders

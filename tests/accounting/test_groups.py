@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fljax import accounting
-from fljax.accounting import events, groups
+from fljax.accounting import events, groups, mixture
 from fljax.errors import NoGuaranteeError
 
 EPSILONS = st.just(0.0) | st.floats(1e-6, 3)
@@ -51,23 +51,23 @@ def test_the_direct_gaussian_beats_the_conversion_by_as_much_as_oracle_4_says():
 
 
 def test_presence_matches_oracles_8_and_9():
-    np.testing.assert_allclose(groups.presence_prob(8, 0.02), 0.1492369774, rtol=1e-9)
-    np.testing.assert_allclose(groups.presence_prob_fixed_size(8, 1000, 20), 0.149725457, rtol=1e-8)
-    np.testing.assert_allclose(3500 * groups.presence_prob(9, 512 / 31500), 479.9440704, rtol=1e-9)
+    np.testing.assert_allclose(mixture.subject_sampling_prob(8, 0.02), 0.1492369774, rtol=1e-9)
+    np.testing.assert_allclose(mixture.subject_fixed_size_prob(8, 1000, 20), 0.149725457, rtol=1e-8)
+    np.testing.assert_allclose(3500 * mixture.subject_sampling_prob(9, 512 / 31500), 479.9440704, rtol=1e-9)
 
 
 @given(st.integers(1, 30), st.floats(1e-6, 1.0))
 def test_presence_grows_and_stays_below_the_union_bound(num_items, prob):
-    here = groups.presence_prob(num_items, prob)
+    here = mixture.subject_sampling_prob(num_items, prob)
     assert here <= min(1.0, num_items * prob) * (1 + 1e-12)
-    assert here <= groups.presence_prob(num_items + 1, prob) * (1 + 1e-12)
-    np.testing.assert_allclose(groups.presence_prob(1, prob), prob, rtol=1e-12)
+    assert here <= mixture.subject_sampling_prob(num_items + 1, prob) * (1 + 1e-12)
+    np.testing.assert_allclose(mixture.subject_sampling_prob(1, prob), prob, rtol=1e-12)
     np.testing.assert_allclose(here, stats.binom.sf(0, num_items, prob), rtol=1e-9)
 
 
 @given(st.integers(1, 20), st.integers(1, 60))
 def test_presence_in_a_sample_of_fixed_size_is_hypergeometric(num_items, sample_size):
-    here = groups.presence_prob_fixed_size(num_items, 60, sample_size)
+    here = mixture.subject_fixed_size_prob(num_items, 60, sample_size)
     np.testing.assert_allclose(here, stats.hypergeom.sf(0, 60, num_items, sample_size), rtol=1e-9, atol=1e-12)
 
 
@@ -109,9 +109,13 @@ def test_linear_rounds_are_the_most_that_stay_within_the_budget(rounds, silos):
         (lambda: groups.group_delta(1.0, 1e-5, 2.5), ValueError, "size=2.5"),
         (lambda: groups.group_delta(1.0, 1e-5, 2, form="loose"), ValueError, "form='loose'"),
         (lambda: groups.split_budget(float("nan"), 1e-5, 2), ValueError, "epsilon=nan"),
-        (lambda: groups.presence_prob(0, 0.1), ValueError, "num_items=0"),
-        (lambda: groups.presence_prob(1, 1.1), ValueError, "item_sampling_prob=1.1"),
-        (lambda: groups.presence_prob_fixed_size(9, 8, 2), ValueError, "num_items <= population=8, got num_items=9"),
+        (lambda: mixture.subject_sampling_prob(0, 0.1), ValueError, "num_items=0"),
+        (lambda: mixture.subject_sampling_prob(1, 1.1), ValueError, "item_sampling_prob=1.1"),
+        (
+            lambda: mixture.subject_fixed_size_prob(9, 8, 2),
+            ValueError,
+            "num_items and batch_size <= population=8, got num_items=9",
+        ),
         (lambda: groups.rounds_within(0, 1), ValueError, "num_rounds=0"),
         (lambda: groups.rounds_within(9, 4, law="paper_sqrt"), NoGuaranteeError, "overspends"),
     ],

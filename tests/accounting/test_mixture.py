@@ -139,12 +139,8 @@ def test_capped_costs_no_more_than_uncapped_than_all_items_at_once():
 def test_spreading_a_subject_over_silos_does_not_raise_the_item_sum():  # section 3.7
     expected = [(1, 8, 11.98661), (2, 4, 7.8142), (8, 1, 3.4610)]
     for silos, items, value in expected:
-        lower, upper = cost(mixture.item_sum(4.964, items, Q), mixture.horizontal_steps(5000, silos), delta=DELTA)
+        lower, upper = cost(mixture.item_sum(4.964, items, Q), 5000 * silos, delta=DELTA)
         assert lower - 1e-4 <= value <= upper + 2e-4
-
-
-def test_horizontal_rounds_divide_by_the_holders():  # oracle 33
-    assert [mixture.horizontal_rounds(r, 16) for r in (100, 200)] == [6, 12]
 
 
 @pytest.mark.parametrize(
@@ -156,7 +152,6 @@ def test_horizontal_rounds_divide_by_the_holders():  # oracle 33
         (lambda: mixture.item_count_pmf(3, 0.5, 0), "cap"),
         (lambda: mixture.two_point(1.0, 1.5), "subject_prob"),
         (lambda: mixture.item_sum(-1.0, 3, 0.1), "noise_multiplier"),
-        (lambda: mixture.horizontal_steps(5, 0), "holders"),
     ],
 )
 def test_bad_arguments_are_named(call, name):

@@ -70,7 +70,8 @@ def test_the_largest_group_of_a_batch_follows_oracles_10_and_11(num_subjects, nu
 def test_sampled_gaussian_divergences_match_oracles_14_and_23():
     np.testing.assert_allclose(rdp.poisson_gaussian(1.5, 0.1, [8.0]), [0.03747966788], rtol=1e-9)
     got = [
-        silos * float(rdp.poisson_gaussian(2.0, groups.presence_prob(8 // silos, Q), [2.0])[0]) for silos in (1, 2, 8)
+        silos * float(rdp.poisson_gaussian(2.0, mixture.subject_sampling_prob(8 // silos, Q), [2.0])[0])
+        for silos in (1, 2, 8)
     ]
     np.testing.assert_allclose(got, [0.006305798491, 0.003420546721, 0.0009088297082], rtol=1e-9)
 
@@ -188,7 +189,7 @@ def test_the_ledger_adds_up_silos_with_their_own_noise():
     config = higradavg.Config(**CONFIG, silo_noise=factors)
     found = subject_ledger.epsilons(higradavg, config, COUNTS[[3, 0]], num_rounds=7, delta=DELTA)
     # By hand: 3 steps in 7 rounds in each silo that holds the subject.
-    parts = [presence(6.0 * factors[i], groups.presence_prob(m, 0.1)) for i, m in ((0, 2), (2, 1))]
+    parts = [presence(6.0 * factors[i], mixture.subject_sampling_prob(m, 0.1)) for i, m in ((0, 2), (2, 1))]
     event = accounting.PrivacyEvent(
         mechanism=events.Composed(tuple(events.SelfComposed(part, 21) for part in parts)),
         privacy_unit="subject",
