@@ -183,14 +183,16 @@ def test_certificate_bounds_every_view_and_meets_complete_common_graphs():
                     mu = view.exact_mu(graph, colluders=who(*members))
                     honest = ~who(*members)
                     assert np.all(mu[honest] <= bound[honest] * (1 + 1e-12))
-            if limit:
-                worst = view.worst_mu(graph, num_colluders=limit)
-                assert np.all(worst >= view.worst_mu(graph, num_colluders=limit - 1) * (1 - 1e-12))
+        worst = view.worst_mu(graph, num_colluders=2)
+        assert np.all(worst >= view.worst_mu(graph, num_colluders=1) * (1 - 1e-12))
+        assert np.all(worst <= bound * (1 + 1e-12))
     graph = view.pair_graph(complete_edges(7), num_clients=7, own_variance=0.3, pair_variance=0.2)
     for limit in (0, 3, 6):
         closed = float(view.complete_mu(0.3, 0.2, num_seen=7 - limit))
         np.testing.assert_allclose(view.certificate(graph, num_colluders=limit), closed, rtol=1e-14)
-        np.testing.assert_allclose(view.worst_mu(graph, num_colluders=limit), closed, rtol=1e-14)
+    np.testing.assert_allclose(
+        view.worst_mu(graph, num_colluders=3), float(view.complete_mu(0.3, 0.2, num_seen=4)), rtol=1e-14
+    )
 
 
 def test_relabelling_clients_permutes_mu():

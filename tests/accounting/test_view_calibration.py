@@ -27,24 +27,21 @@ def calibrated(num_clients, colluders, most, epsilon, **options):
 
 
 def test_oracle_o1_gaussian_dp():
-    for (epsilon, mu), delta in {
-        (1, 0.5): 6.829594983e-3,
-        (3, 1): 1.537185369e-3,
-        (0, 1): 0.3829249225,
-        (9, 2): 7.875506063e-5,
-        (0.5, 0.1): 6.856582456e-9,
-    }.items():
-        assert float(gaussian.mu_to_delta(mu, epsilon)) == pytest.approx(delta, rel=1e-9)
-    for mu, epsilon in zip(
-        (0.1, 0.25, 0.5, 1, 2, 5),
-        (0.340669365, 0.926341504, 1.993091404, 4.377178096, 9.997256146, 33.103732336),
-        strict=True,
-    ):
-        assert float(gaussian.mu_to_epsilon(mu, 1e-5)) == pytest.approx(epsilon, rel=2e-9)
-    for epsilon, mu in zip(
-        (0.5, 1, 3, 6, 9), (0.142210559, 0.268051123, 0.719117435, 1.309525839, 1.835718639), strict=True
-    ):
-        assert float(gaussian.epsilon_to_mu(epsilon, 1e-5)) == pytest.approx(mu, rel=4e-9)
+    np.testing.assert_allclose(
+        gaussian.mu_to_delta(np.asarray([0.5, 1.0, 1.0, 2.0, 0.1]), np.asarray([1.0, 3.0, 0.0, 9.0, 0.5])),
+        [6.829594983e-3, 1.537185369e-3, 0.3829249225, 7.875506063e-5, 6.856582456e-9],
+        rtol=1e-9,
+    )
+    np.testing.assert_allclose(
+        gaussian.mu_to_epsilon(np.asarray([0.1, 0.25, 0.5, 1.0, 2.0, 5.0]), 1e-5),
+        [0.340669365, 0.926341504, 1.993091404, 4.377178096, 9.997256146, 33.103732336],
+        rtol=2e-9,
+    )
+    np.testing.assert_allclose(
+        gaussian.epsilon_to_mu(np.asarray([0.5, 1.0, 3.0, 6.0, 9.0]), 1e-5),
+        [0.142210559, 0.268051123, 0.719117435, 1.309525839, 1.835718639],
+        rtol=4e-9,
+    )
 
 
 def test_oracle_o4a_the_printed_rule_and_the_privacy_it_really_gives():
