@@ -74,7 +74,7 @@ def lifted_per_leaf(rows: Rows, key: jax.Array, like: Params, *, scale: float, s
     """
     z = _normals(key, like)
     leaves, tree = jax.tree.flatten(z)
-    grams = tree.flatten_up_to(rows.gram(per_leaf=True))
+    grams = jax.tree.leaves(rows.gram(per_leaf=True))
     draws = []
     for place, gram in enumerate(grams):
         alone = [leaf if place == k else jnp.zeros_like(leaf) for k, leaf in enumerate(leaves)]

@@ -104,7 +104,11 @@ def test_events_of_different_claims_do_not_compose():
 
 @pytest.mark.parametrize(
     "mechanism",
-    [m for m in EVERY_RECORD if not isinstance(m, events.DiscreteGaussian | events.EpsilonDelta | events.GaussianWeighted)],
+    [
+        m
+        for m in EVERY_RECORD
+        if not isinstance(m, events.DiscreteGaussian | events.EpsilonDelta | events.GaussianWeighted)
+    ],
     ids=lambda m: type(m).__name__,
 )
 def test_dp_accounting_events_go_there_and_back(mechanism):
