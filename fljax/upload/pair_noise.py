@@ -40,7 +40,8 @@ def cohort_noise(
         noise, O(N D) instead of O(E D): for utility only, and for the complete graph with common variances only.
 
     Returns:
-      `(key, round_index, like) -> noise`: `key` the run's key, `like` a params-like tree; noise `[N, ...]` float32.
+      `(key, round_index, like) -> noise`: `key` the run's key, `like` a params-like tree of arrays;
+      noise `[N, ...]` float32.
 
     Raises:
       ValueError: an argument is out of range, or the graph is not connected, or "joint_law" is asked of another graph.
@@ -65,6 +66,7 @@ def cohort_noise(
     # An edge without noise costs a draw and adds nothing.
     ordered, pair = ordered[pair > 0], pair[pair > 0]
 
+    @jax.jit
     def noise(key: jax.Array, round_index: jax.Array | int, like: Params) -> Params:
         round_key = jax.random.fold_in(key, round_index)
         wide = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.float32), like)
