@@ -1,4 +1,4 @@
-"""Real data that needs no download."""
+"""Data by name: real data that needs no download, stand-ins, and MNIST-like files that the user has."""
 
 from typing import Any, NamedTuple
 
@@ -7,6 +7,7 @@ import numpy as np
 from fljax import _validate
 
 NAMES = ("digits", "writers", "roles")
+FOLDER = "idx:"  # before the folder of MNIST's four files
 TEST_FRACTION = 0.2
 _SPLIT_SEED = 20_240_229  # fixed for good: another value would silently change every published number
 
@@ -50,23 +51,35 @@ def _digits() -> tuple[np.ndarray, np.ndarray, int]:
     return (raw.images / 16.0)[..., None].astype(np.float32), raw.target.astype(np.int32), 10
 
 
+def check_name(**names: str) -> None:
+    """Raises ValueError, with the argument's name, unless `load` knows what is meant."""
+    for argument, name in names.items():
+        if not name.startswith(FOLDER):
+            _validate.one_of((*NAMES, f"{FOLDER}FOLDER"), **{argument: name})
+
+
 def load(name: str) -> Dataset:
-    """Loads a builtin dataset with its fixed split into train and test.
+    """Loads a dataset with its fixed split into train and test.
 
     Args:
       name: "digits": 1,797 handwritten digits, 8 x 8 grey values, 10 classes (UCI "Optical Recognition of
         Handwritten Digits", as bundled with scikit-learn). "writers": the same digits restyled as if by 400 subjects,
         about 30 training items each, which carry their subject. "roles": generated text of 132 subjects, about 100
-        windows of 20 characters each, 80 classes. See `fljax.data.standins`.
+        windows of 20 characters each, 80 classes. See `fljax.data.standins`. "idx:FOLDER": MNIST, or data in its
+        form, from files; see `fljax.data.idx.load`.
 
     Returns:
-      A `Dataset`. A fifth of every class is held out by a fixed random rule, the same on every machine.
+      A `Dataset`. Of "digits", a fifth of every class is held out by a fixed random rule, the same on every machine.
 
     Raises:
-      ValueError: unknown name.
+      ValueError: unknown name, or bad files.
       ImportError: scikit-learn is not installed (extra `sim`).
     """
-    _validate.one_of(NAMES, name=name)
+    check_name(name=name)
+    if name.startswith(FOLDER):
+        from fljax.data import idx  # which builds on this module
+
+        return idx.load(name.removeprefix(FOLDER))
     if name in ("writers", "roles"):
         from fljax.data import standins  # which builds on this module
 

@@ -25,7 +25,7 @@ class DataConfig:
     """Which examples, and how they are divided among clients."""
 
     dataset: str = "digits"
-    """Builtin dataset: digits; writers or roles, which carry subjects."""
+    """digits; writers or roles, which carry subjects; or idx:FOLDER, for a folder of MNIST's four files."""
     num_clients: int = 500
     """Clients in the population. A public constant."""
     partition: str = "dirichlet"
@@ -39,7 +39,7 @@ class DataConfig:
     (1 is none)."""
 
     def __post_init__(self) -> None:
-        _validate.one_of(builtin.NAMES, dataset=self.dataset)
+        builtin.check_name(dataset=self.dataset)
         _validate.positive_int(num_clients=self.num_clients)
         _validate.one_of((*partition.NAMES, *SUBJECT_PARTITIONS), partition=self.partition)
         _validate.positive(dirichlet_alpha=self.dirichlet_alpha)

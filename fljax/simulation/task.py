@@ -59,6 +59,7 @@ def build(config: Config) -> Task:
     for name, examples in (("train", dataset.train), ("test", dataset.test)):
         data.check_examples(examples, num_classes=dataset.num_classes, name=name)
     table = client_table(config.data, dataset.train, config.run.seed)
+    data.check_partition(table, dataset.train["y"].shape[0])
     client_data = data.ClientData(jax.tree.map(jnp.asarray, dataset.train), jnp.asarray(table))
     init_key, round_key = jax.random.split(jax.random.key(config.run.seed, impl="threefry2x32"))
     model = models.create(

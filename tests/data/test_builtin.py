@@ -51,7 +51,7 @@ def test_split_indices_partition_the_rows():
 
 def test_an_unknown_name_is_refused():
     with pytest.raises(
-        ValueError, match=r"Expected name to be one of \['digits', 'writers', 'roles'\], got name='mnist'"
+        ValueError, match=r"Expected name to be one of \['digits', 'writers', 'roles', 'idx:FOLDER'\], got name='mnist'"
     ):
         builtin.load("mnist")
 

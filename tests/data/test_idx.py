@@ -6,6 +6,7 @@ import struct
 import numpy as np
 import pytest
 
+from fljax import data
 from fljax.data import idx
 
 
@@ -34,7 +35,7 @@ def test_a_folder_comes_back_as_a_dataset(folder, zipped):
         for path in list(folder.iterdir()):
             (folder / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
             path.unlink()
-    dataset = idx.load(folder)
+    dataset = data.load(f"idx:{folder}")
     assert dataset.train["x"].shape == (7, 4, 5, 1) and dataset.train["x"].dtype == np.float32
     np.testing.assert_array_equal(dataset.train["x"][..., 0], pixels / np.float32(255))
     np.testing.assert_array_equal(dataset.test["y"], [0, 1, 2])
