@@ -172,7 +172,9 @@ def _secure_sum_round(
         return state, _round.RoundInfo(loss, count, clipped_fraction)
 
     return _round.FederatedAlgorithm(
-        lambda params: aggregate.init(params, optimizer), round_fun, client_sampling_prob=1.0
+        lambda params: aggregate.init(params, optimizer),
+        fljax_kernels.loop_friendly(round_fun),  # chunks of clients are a loop
+        client_sampling_prob=1.0,
     )
 
 
