@@ -5,8 +5,8 @@
 50 clients, real digits dealt at random, softmax model, updates clipped, stragglers uniform on 0..S. Every row spends
 exactly its epsilon at delta 1e-3 in all rounds together, for a client under replace-one, towards the server and C
 clients. "lightdp, paper's ratio" takes own and pair noise in the proportion of the paper's Proposition 3, at the same
-true epsilon. The paper trains ResNet-18 on CIFAR-10 with an unstated sensitivity and delta: trends can be compared, numbers
-cannot.
+true epsilon. The paper trains ResNet-18 on CIFAR-10 with an unstated sensitivity and delta: trends can be compared,
+numbers cannot.
 """
 
 import argparse
