@@ -144,12 +144,18 @@ def _one_bound(
     # The masses of the upper bound may add up to a little more than 1.
     sums = jnp.sum(times * jnp.maximum(jnp.log(jnp.sum(masses, axis=1) + infinite), 0.0))
     chernoff = jnp.where(tilts.above > 0, totals[1] - tilts.above * beyond, sums)
+    # Of mass x at point j, delta at point i <= j holds x e^weight_j (1 - e^(l_i - l_j)): with a tilt t > 0 at most
+    # x e^weight_i / (1 + t), and always at most what the top of the window allows. Small losses need this.
+    reach = -jnp.expm1(jnp.minimum(points - top, -h))
+    capped = jnp.minimum(weight, 690.0)  # a bound from below stays finite
+    decays = (tilts.middle > 0) & (weight <= 690.0)
+    reach = jnp.where(decays, jnp.minimum(reach, 1.0 / (1.0 + jnp.maximum(tilts.middle, 0.0))), reach)
     outside = jnp.where(
         upper,
         2.0 * jnp.exp(chernoff - log_unit) + jnp.sum(times * infinite) * jnp.exp(sums - log_unit) * (1.0 + SUM_ERROR),
-        -(above + below) * jnp.exp(jnp.maximum(weight, weight[-1])),
+        -(above + below) * jnp.exp(jnp.maximum(capped, capped[-1])) * reach,
     )
-    weight = jnp.where(upper, weight, jnp.minimum(weight, 690.0))  # a bound from below stays finite
+    weight = jnp.where(upper, weight, capped)
 
     # With v the P-masses: r_i = sum_{k > i} v_k e^(l_i - l_k), delta_i = sum_{j >= i} (e^h - 1) r_j. All terms are
     # positive,

@@ -150,9 +150,10 @@ def _composed(
     return jax.vmap(one)(lattices, first, counts, target, found, h)
 
 
-def _power_of_two(x: np.ndarray) -> np.ndarray:
-    """Sizes come in powers of two, from SMALLEST_LATTICE on: FFTs like them, and few sizes mean few programs."""
-    return np.maximum(2.0 ** np.ceil(np.log2(np.maximum(x, 1.0))), SMALLEST_LATTICE).astype(np.int64)
+def _power_of_two(x: np.ndarray, step: int = 1) -> np.ndarray:
+    """Powers of two from SMALLEST_LATTICE on, `step` binary orders apart: FFTs like them; few sizes, few programs."""
+    orders = np.log2(np.maximum(x, 1.0) / SMALLEST_LATTICE) / step
+    return (SMALLEST_LATTICE * 2.0 ** (step * np.maximum(np.ceil(orders), 0.0))).astype(np.int64)
 
 
 def _parts(members: np.ndarray, most: int) -> list[np.ndarray]:
@@ -212,14 +213,19 @@ class _Run:
         window = self.plan.window[which]
         span = np.maximum(window[:, 1] - window[:, 0], 1e-300)
         width = np.max(self.high[which] - self.low[which], axis=1)
-        n = _power_of_two(span / h + 4)
+        # What is asked for once must compile first, what is asked for a thousand times must run: coarse or fine sizes.
+        step = 2 if len(which) <= MOST_AT_ONCE else 1
+        n = _power_of_two(span / h + 4, step)
         if self.batch.structure == ("discrete_gaussian",) and self.batch.counts.shape[1] == 1:
             # All losses on lattice points: nothing is rounded.
             stddev, sensitivity = (p[self.rows[which], 0] for p in self.batch.params[0])
             spacing = sensitivity / stddev**2
             h = spacing / np.ceil(spacing / h)
-            n = _power_of_two(span / h + 4)
-        m = np.maximum(_power_of_two(width / h + 6), n // 8)  # few proportions: few programs
+            n = _power_of_two(span / h + 4, step)
+            m = np.maximum(_power_of_two(width / h + 6, step), n // (8 // step))
+        else:
+            m = np.maximum(_power_of_two(width / h + 6, step), n // (8 // step))  # few proportions: few programs
+            h = np.minimum(h, np.maximum(span / (n - 5.0), width / (m - 7.0)))  # as fine as the sizes allow
         possible = (n <= LARGEST_LATTICE) & (m <= LARGEST_LATTICE)
         self.h[which] = h
         for m_, n_ in sorted({(int(a), int(b)) for a, b, ok in zip(m, n, possible, strict=True) if ok}):
