@@ -51,11 +51,11 @@ def _series(records: Sequence[Record], name: str, against: str = "round") -> tup
 
 
 @matplotlib.rc_context(_STYLE)
-def accuracy(records: Sequence[Record]) -> str:
-    """Held-out accuracy over rounds."""
+def accuracy(records: Sequence[Record], name: str = "private") -> str:
+    """Held-out accuracy over rounds; `name` is what the run is called."""
     figure, axes = _axes()
     axes.plot(*_series(records, "baseline_test_accuracy"), color=BASELINE, label="non-private")
-    axes.plot(*_series(records, "test_accuracy"), color=PRIVATE, label="private")
+    axes.plot(*_series(records, "test_accuracy"), color=PRIVATE, label=name)
     axes.set(xlabel="round", ylabel="held-out accuracy", ylim=(0, 1.02))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.legend(loc="lower right")
@@ -63,10 +63,10 @@ def accuracy(records: Sequence[Record]) -> str:
 
 
 @matplotlib.rc_context(_STYLE)
-def loss(records: Sequence[Record]) -> str:
+def loss(records: Sequence[Record], name: str = "private") -> str:
     """Held-out loss (lines) and training loss (thin lines) over rounds."""
     figure, axes = _axes()
-    for prefix, color, label in (("baseline_", BASELINE, "non-private"), ("", PRIVATE, "private")):
+    for prefix, color, label in (("baseline_", BASELINE, "non-private"), ("", PRIVATE, name)):
         axes.plot(*_series(records, prefix + "test_loss"), color=color, label=f"{label}, held out")
         axes.plot(
             *_series(records, prefix + "train_loss"), color=color, linewidth=0.8, alpha=0.6, label=f"{label}, training"

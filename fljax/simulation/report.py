@@ -66,8 +66,8 @@ def _cards(outcome: Outcome) -> str:
         cards.append(card(f"{float(paper['claimed_epsilon']):.3f}", "epsilon that the paper claims; NOT certified"))
     cards += [
         card(
-            spending.shown_epsilon(epsilon) if guaranteed else "no guarantee",
-            ("epsilon spent" + budget) if guaranteed else "epsilon is infinite",
+            spending.shown_epsilon(epsilon) if guaranteed else "none",
+            ("epsilon spent" + budget) if guaranteed else "no guarantee: epsilon is infinite",
             "main",
         ),
         card(words.rounded_up(plan.delta, 3), f"delta; 1 / {plan.num_units} is {1 / plan.num_units:.2e}"),
@@ -79,16 +79,21 @@ def _cards(outcome: Outcome) -> str:
 
 def _curves(outcome: Outcome) -> str:
     records = outcome.records
+    guaranteed = math.isfinite(outcome.plan.epsilons[outcome.rounds])
+    name = "private" if guaranteed else "no guarantee"
     parts = [
-        section("Accuracy over rounds", figures.accuracy(records)),
+        section("Accuracy over rounds", figures.accuracy(records, name)),
         section(
             "Loss over rounds",
-            figures.loss(records),
+            figures.loss(records, name),
             "Training loss is the clients' own, where their scheme reports it: for local training, in the last epoch.",
         ),
-        section("Privacy spent over rounds", figures.epsilon(records, outcome.plan.target_epsilon)),
-        section("Privacy against utility", figures.utility(records)),
     ]
+    if guaranteed:
+        parts += [
+            section("Privacy spent over rounds", figures.epsilon(records, outcome.plan.target_epsilon)),
+            section("Privacy against utility", figures.utility(records)),
+        ]
     return f'<div class="grid">{"".join(parts)}</div>'
 
 
