@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint dev bench clean
+.PHONY: demo test test-all lint dev bench clean
 
 demo: $(VENV)/.sim
 	$(BIN)/fljax simulate
@@ -14,6 +14,9 @@ test: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 --dist loadfile -q
+
+test-all: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 --dist loadfile -q -m "slow or not slow"
 
 dev: $(VENV)/.dev
 

@@ -10,6 +10,9 @@ QUICK = {
     "loop_friendly": ["--quick", "--rounds", "5"],
     "round": ["--quick"],
     "accounting": ["--quick"],
+    "pair_noise": ["--quick"],
+    "subject_steps": ["--quick"],
+    "wfna": [],
 }
 
 

@@ -68,10 +68,52 @@ def accounting() -> str:
     return _table(["Renyi accounting", "against dp-accounting 0.6.0"], body)
 
 
+def per_example() -> str:
+    """Private gradients beside the gradient without privacy and the quickest peer."""
+    rows, _ = _rows("per_example")
+    body = []
+    for workload in dict.fromkeys(row["workload"] for row in rows):
+        timed = {row["peer"]: row for row in rows if row["workload"] == workload and row.get("median_ms")}
+        ours = timed["ours_auto"]
+        peers = {name: row["median_ms"] for name, row in timed.items() if name != "non_private" and "ours" not in name}
+        best = min(peers, key=peers.__getitem__)
+        body.append(
+            [
+                ours["title"],
+                f"{ours['ratio']:.2f}x",
+                f"{ours['median_ms']:.1f} ms",
+                f"{peers[best]:.1f} ms ({best})",
+                f"{ours['temp_ratio']:.2f}x",
+            ]
+        )
+    head = ["workload", "private / non-private", "ours", "quickest peer", "memory, private / non-private"]
+    return _table(head, body)
+
+
+def wfna() -> str:
+    """Water filling beside its definition and beside isotropic noise."""
+    rows, _ = _rows("wfna")
+    body = [
+        [
+            f"{row['case'].split()[0]}, {row['k']:,} parameters, {row['records']:,} records",
+            f"{row['median_ms']:.0f} ms",
+            f"{row['over_gd_dp']:.1f}x",
+            f"{row['dense_over_ours']:,.0f}x",
+            f"{row['temp_mib']:.0f} MiB",
+        ]
+        for row in rows
+        if row.get("over_gd_dp")
+    ]
+    head = ["water filling, one client, one core", "ours", "against isotropic noise", "dense eigensystem", "memory"]
+    return _table(head, body)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "demo": demo,
     "round": round_,
+    "per_example": per_example,
     "accounting": accounting,
+    "wfna": wfna,
 }
 
 

@@ -1,6 +1,7 @@
 """Makes JAX strict, gives 8 virtual devices, and one fixed key."""
 
 import os
+import pathlib
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu" if not os.environ.get("FLJAX_TEST_GPU") else "cuda,cpu")
 
@@ -13,7 +14,14 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", True)
 
 
+# Beginnings of node ids; see the marker "slow".
+SLOW = tuple((pathlib.Path(__file__).parent / "slow.txt").read_text().splitlines())
+
+
 def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.nodeid.startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
     if jax.default_backend() == "gpu":
         return
     for item in items:
