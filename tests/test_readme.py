@@ -37,6 +37,8 @@ def test_a_quick_command_of_the_readme_works(command, tmp_path, capsys):
     argv = command.split("#")[0].split()[1:]
     if argv[0] != "schemes":
         argv += ["--cache-dir", str(tmp_path)]
+    if "--sweep" in argv:
+        argv += ["--output", str(tmp_path / "sweep.csv")]
     assert cli.main(argv) == 0
     assert capsys.readouterr().out
 
