@@ -4,6 +4,8 @@ import os
 import pathlib
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu" if not os.environ.get("FLJAX_TEST_GPU") else "cuda,cpu")
+# Tests compile thousands of small programs: splitting each among threads costs more than it saves.
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_parallel_codegen_split_count=1"
 
 import jax
 import pytest
