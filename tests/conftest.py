@@ -31,6 +31,13 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason=f"needs a GPU, have {jax.default_backend()}"))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def forget_programs():
+    """Programs of one module are of no use to the next: kept, they fill gigabytes that the garbage collector walks."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture
 def key():
     return jax.random.key(20261121)
