@@ -6,6 +6,7 @@ cost.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Literal
 
 import jax
@@ -44,41 +45,55 @@ def _share(config: Config, stddev: float) -> float:
     )
 
 
-def algorithm(
-    config: Config,
-    loss: LossFn,
-    *,
-    links: Links,
-    num_units: int,
-    server_optimizer: optax.GradientTransformation | None,
-    chunk_size: int | None,
-) -> _round.FederatedAlgorithm:
-    """The round, with the noise of every responder in the sum.
+def maker(links: Links) -> Callable[..., _round.FederatedAlgorithm]:
+    """`make` of a scheme whose clients need `links`, and each of them, for their upload to count."""
 
-    Guarantee: one round is one `event(config)` for the unit "client" under replace-one, towards the server and at most
-    `max_colluders` clients, if the secure sum is ideal and nobody deviates from it. Idealisation: noise is drawn in
-    float32 with JAX's threefry generator, which is no cryptographic source. RoundInfo is not private.
-    """
-    stddev = _share(config, _round.noise_multiplier(config) * config.l2_clip_norm)
+    def make(
+        config: Config,
+        loss: LossFn,
+        *,
+        num_units: int,
+        server_optimizer: optax.GradientTransformation | None = None,
+        chunk_size: int | None = None,
+    ) -> _round.FederatedAlgorithm:
+        """Builds the algorithm: local SGD, clipped updates, and the noise of every responder in an ideal secure sum.
 
-    def release(key: jax.Array, round_index: jax.Array, uploads: _uploads.Uploads) -> tuple[Params, jax.Array]:
-        return secure_sum.secure_sum(
-            _keys.server_key(key, round_index, _keys.Purpose.NOISE),
-            uploads.total,
-            uploads.num_responders,
-            stddev=stddev,
-            least_responders=config.num_parties - config.max_stragglers,
+        Guarantee: one round is one `event(config)` for the unit "client" under replace-one, towards the server and at
+        most `max_colluders` clients, if the secure sum is ideal and nobody deviates from it. Idealisation: noise is
+        drawn in float32 with JAX's threefry generator, which is no cryptographic source. RoundInfo is not private.
+
+        Args:
+          config: its noise_multiplier must be set.
+          loss: `loss(params, example) -> []`.
+          num_units: clients in the population; must be `num_parties`.
+          server_optimizer: any optax optimizer in place of SGD with the configured rate and momentum.
+          chunk_size: clients that train side by side; only speed and memory depend on it. None: by backend and model.
+
+        Raises:
+          ValueError: noise_multiplier is None, num_units is not num_parties, or chunk_size < 1.
+        """
+        stddev = _share(config, _round.noise_multiplier(config) * config.l2_clip_norm)
+
+        def release(key: jax.Array, round_index: jax.Array, uploads: _uploads.Uploads) -> tuple[Params, jax.Array]:
+            return secure_sum.secure_sum(
+                _keys.server_key(key, round_index, _keys.Purpose.NOISE),
+                uploads.total,
+                uploads.num_responders,
+                stddev=stddev,
+                least_responders=config.num_parties - config.max_stragglers,
+            )
+
+        return _uploads.algorithm(
+            config,
+            loss,
+            release,
+            _uploads.straggler_pmf(config, links=links),
+            num_units=num_units,
+            server_optimizer=server_optimizer,
+            chunk_size=chunk_size,
         )
 
-    return _uploads.algorithm(
-        config,
-        loss,
-        release,
-        _uploads.straggler_pmf(config, links=links),
-        num_units=num_units,
-        server_optimizer=server_optimizer,
-        chunk_size=chunk_size,
-    )
+    return make
 
 
 def event(config: Config) -> events.PrivacyEvent:
