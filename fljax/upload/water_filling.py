@@ -45,7 +45,7 @@ def filling(rows: Rows, key: jax.Array, like: Params, *, scale: float, stddev: f
     Args:
       rows: G, every row clipped.
       key: typed PRNG key, used once.
-      like: params.
+      like: params, float32 or float64.
       scale: of the covariance, 1 / (B D) for Gaussian weights. > 0.
       stddev: floor, in the unit of a client's mean gradient. > 0.
 
@@ -78,9 +78,7 @@ def lifted_per_leaf(rows: Rows, key: jax.Array, like: Params, *, scale: float, s
     draws = []
     for place, gram in enumerate(grams):
         alone = [leaf if place == k else jnp.zeros_like(leaf) for k, leaf in enumerate(leaves)]
-        projections = rows.matvec(
-            jax.tree.map(lambda leaf, p: leaf.astype(p.dtype), jax.tree.unflatten(tree, alone), like)
-        )
+        projections = rows.matvec(jax.tree.unflatten(tree, alone))
         draws.append(spectral.lifted_draw(spectral.spectrum(gram, scale), projections, stddev))
     direct = [draw.stddev.astype(leaf.dtype) * leaf for draw, leaf in zip(draws, leaves, strict=True)]
     return Noise(jax.tree.unflatten(tree, direct), jax.tree.unflatten(tree, [draw.weights for draw in draws]))
@@ -89,16 +87,17 @@ def lifted_per_leaf(rows: Rows, key: jax.Array, like: Params, *, scale: float, s
 def _noise(draw_fun: Any, rows: Rows, key: jax.Array, like: Params, scale: float, stddev: float | jax.Array) -> Noise:
     z = _normals(key, like)
     system = spectral.spectrum(rows.gram(), scale)
-    draw = draw_fun(system, rows.matvec(jax.tree.map(lambda leaf, p: leaf.astype(p.dtype), z, like)), stddev)
+    draw = draw_fun(system, rows.matvec(z), stddev)
     return Noise(jax.tree.map(lambda leaf: draw.stddev.astype(leaf.dtype) * leaf, z), draw.weights)
 
 
 def _normals(key: jax.Array, like: Params) -> Params:
-    """N(0, 1), float32 at least, in numbers that the dtypes of `like` can hold.
+    """N(0, 1) in the dtypes of `like`, which must be float32 at least.
 
-    G z is taken in those dtypes: rounding z on one side only would leave part of it in the noise.
+    G z is taken in those dtypes. In fewer bits it would not be the product with the noise that is added.
     """
     _validate.typed_key(key=key)
-    wide = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, jnp.promote_types(p.dtype, jnp.float32)), like)
-    z = jax.tree.map(lambda leaf: leaf[0], fljax_kernels.gaussian_noise(key[None], wide, 1.0))
-    return jax.tree.map(lambda leaf, p: leaf.astype(p.dtype).astype(leaf.dtype), z, like)
+    for leaf in jax.tree.leaves(like):
+        if jnp.result_type(leaf) not in (jnp.float32, jnp.float64):
+            raise ValueError(f"Expected params in float32 or float64 for water filling, got {jnp.result_type(leaf)}.")
+    return jax.tree.map(lambda leaf: leaf[0], fljax_kernels.gaussian_noise(key[None], like, 1.0))

@@ -203,6 +203,14 @@ def test_bad_numbers_are_named(change, message):
         sgd_dp.Config(**{**COMMON, "batch_size": 2, **change})
 
 
+def test_parameters_of_16_bits_get_no_water_filling(key):
+    algorithm = gsgd_dp.make(SCHEMES["gsgd"], loss, num_units=18)
+    state = algorithm.init({"w": jnp.zeros(DIM, jnp.bfloat16)})
+    data = ClientData({"x": jnp.asarray(records(), jnp.bfloat16)}, clients(records()).indices)
+    with pytest.raises(ValueError, match="Expected params in float32 or float64 for water filling, got bfloat16"):
+        algorithm.round(state, cohort(data, jnp.arange(NUM_CLIENTS)), key)
+
+
 def test_a_round_of_other_clients_than_the_noise_is_sized_for_is_refused(key):
     algorithm = gd_dp.make(SCHEMES["gd"], loss, num_units=18)
     state = algorithm.init(PARAMS)
