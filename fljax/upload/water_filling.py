@@ -35,12 +35,13 @@ class Noise(NamedTuple):
     weights: Any
 
 
-def filling(rows: Rows, key: jax.Array, like: Params, *, scale: float, stddev: float | jax.Array) -> Noise:
-    """Noise that lifts a Gaussian of covariance scale * G^T G to at least `stddev` in every direction.
+def lifted(rows: Rows, key: jax.Array, like: Params, *, scale: float, stddev: float | jax.Array) -> Noise:
+    """Gaussian noise of covariance scale * G^T G, lifted to at least `stddev` in every direction, in one draw.
 
-    Guarantee: `fljax_kernels.spectral.filling_draw`'s. It holds beside Gaussian noise of covariance scale * G^T G drawn
-    from another key, and beside nothing else: with other sampling (a subset, or none) directions above the floor would
-    get no noise at all. Privacy of the sum is accounted with `fljax.accounting.wfna`, never as isotropic noise.
+    Guarantee: `fljax_kernels.spectral.lifted_draw`'s: the law of the noise that Gaussian weights bring into a mean and
+    of what fills it up, together. Add it to the mean itself, whose weights are constants. (Filling up the noise of a
+    subset, or none, would leave directions above the floor without any.) Privacy of the sum is accounted with
+    `fljax.accounting.wfna`, never as isotropic noise.
 
     Args:
       rows: G, every row clipped.
@@ -52,15 +53,9 @@ def filling(rows: Rows, key: jax.Array, like: Params, *, scale: float, stddev: f
     Raises:
       ValueError: an argument is out of range.
     """
-    return _noise(spectral.filling_draw, rows, key, like, scale, stddev)
-
-
-def lifted(rows: Rows, key: jax.Array, like: Params, *, scale: float, stddev: float | jax.Array) -> Noise:
-    """The law of an N(0, scale * G^T G) and its `filling` together, in one draw: add it to the mean, without sampling.
-
-    Arguments, guarantee and errors are those of `filling`.
-    """
-    return _noise(spectral.lifted_draw, rows, key, like, scale, stddev)
+    z = _normals(key, like)
+    draw = spectral.lifted_draw(spectral.spectrum(rows.gram(), scale), rows.matvec(z), stddev)
+    return Noise(jax.tree.map(lambda leaf: draw.stddev.astype(leaf.dtype) * leaf, z), draw.weights)
 
 
 def lifted_per_leaf(rows: Rows, key: jax.Array, like: Params, *, scale: float, stddev: float | jax.Array) -> Noise:
@@ -70,7 +65,7 @@ def lifted_per_leaf(rows: Rows, key: jax.Array, like: Params, *, scale: float, s
     is block diagonal and at least `stddev` in every direction. (The paper lifts the blocks of one draw of the weights,
     whose covariance across blocks it neglects: that leaves directions below the floor.)
 
-    Arguments, guarantee and errors are those of `filling`.
+    Arguments, guarantee and errors are those of `lifted`.
     """
     z = _normals(key, like)
     leaves, tree = jax.tree.flatten(z)
@@ -82,13 +77,6 @@ def lifted_per_leaf(rows: Rows, key: jax.Array, like: Params, *, scale: float, s
         draws.append(spectral.lifted_draw(spectral.spectrum(gram, scale), projections, stddev))
     direct = [draw.stddev.astype(leaf.dtype) * leaf for draw, leaf in zip(draws, leaves, strict=True)]
     return Noise(jax.tree.unflatten(tree, direct), jax.tree.unflatten(tree, [draw.weights for draw in draws]))
-
-
-def _noise(draw_fun: Any, rows: Rows, key: jax.Array, like: Params, scale: float, stddev: float | jax.Array) -> Noise:
-    z = _normals(key, like)
-    system = spectral.spectrum(rows.gram(), scale)
-    draw = draw_fun(system, rows.matvec(z), stddev)
-    return Noise(jax.tree.map(lambda leaf: draw.stddev.astype(leaf.dtype) * leaf, z), draw.weights)
 
 
 def _normals(key: jax.Array, like: Params) -> Params:
