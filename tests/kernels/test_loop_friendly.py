@@ -309,6 +309,14 @@ def test_what_lies_outside_loops_stays_native_unless_told_that_it_is_inside_one(
     np.testing.assert_allclose(actual, jax.jit(both)(x, w), rtol=1e-5, atol=1e-5)
 
 
+def test_outside_loops_pools_are_rewritten_and_convolutions_are_not():
+    x, w = draw((2, 6, 6, 3)), 0.3 * draw((3, 3, 3, 3))
+    gradient = jax.grad(fljax_kernels.loop_friendly(lambda x: jnp.sum(pool(layer(x, w)) ** 2)))
+    found = primitives_of(jax.make_jaxpr(gradient)(x).jaxpr)
+    assert "conv_general_dilated" in found
+    assert not {"reduce_window_max", "select_and_scatter_add"} & set(found)
+
+
 def test_another_backend_than_the_cpu_keeps_its_convolutions(monkeypatch):
     x, w = draw((2, 6, 6, 3)), 0.3 * draw((3, 3, 3, 3))
     assert not has_convolution(loop_friendly(scanned), x, w)

@@ -10,18 +10,19 @@ from fljax_kernels.loop_friendly import walk
 
 
 def loop_friendly(fun: Callable[..., Any], *, inside_loop: bool = False) -> Callable[..., Any]:
-    """The same function, with convolutions and pooling inside its loops in the form that is fast there.
+    """The same function, with pooling, and the convolutions inside its loops, in the form that is fast on CPUs.
 
-    XLA on CPUs runs a convolution inside `scan` or `while_loop` 10 to 40 times slower than outside. In the function
-    returned, each convolution inside a loop (any number of spatial axes, strides, padding, dilation, groups) is slices,
-    concatenations and one matrix product, and each max pool whose windows tile is a reshape and comparisons. What lies
-    outside loops stays native, which is faster there. So wrap the whole training program, the gradients in it included:
+    XLA on CPUs runs a convolution inside `scan` or `while_loop` 10 to 40 times slower than outside, and the gradient of
+    a max pool 20 times slower than need be everywhere. In the function returned, each convolution inside a loop (any
+    number of spatial axes, strides, padding, dilation, groups) is slices, concatenations and one matrix product;
+    outside it stays native, which is faster there. Each max pool whose windows tile is a reshape and comparisons,
+    wherever it is. So wrap the whole training program, the gradients in it included:
 
         train = loop_friendly(lambda params, batches: jax.lax.scan(sgd_step, params, batches))
 
-    On a backend other than the CPU, whose native convolution is the faster one everywhere, nothing is changed. Nor does
-    a function without convolutions in loops cost anything but the copying of its outermost equations. Patches cost
-    memory: a k x k layer holds k * k times its input.
+    On a backend other than the CPU, whose native operations are the faster ones everywhere, nothing is changed. Nor
+    does a function without pools or convolutions in loops cost anything but the copying of its outermost equations.
+    Patches cost memory: a k x k layer holds k * k times its input.
 
     Args:
       fun: any JAX function. Array arguments are traced; Python scalars, strings and other leaves are passed as they

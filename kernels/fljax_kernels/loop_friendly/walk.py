@@ -29,7 +29,7 @@ _CUSTOM = {"custom_jvp_call", "custom_vjp_call"}
 
 
 def rewritten(fun: Callable[..., Any], active: bool) -> Callable[..., Any]:
-    """`fun`, traced at each call and evaluated by the rewritten program; until a loop is met only if `active`."""
+    """`fun`, traced at each call and evaluated by the rewritten program; `active`: it is a loop's body already."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         leaves, structure = jax.tree.flatten((args, kwargs))
@@ -66,7 +66,7 @@ def _evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], active: bo
 
 def _apply(equation: Any, args: list[Any], active: bool) -> list[Any]:
     name, params = equation.primitive.name, equation.params
-    if active and _is_target(equation):
+    if _is_target(equation, active):
         return [_rewrite(equation, args)]
     if name in _CUSTOM and _holds_target(params["call_jaxpr"], active):
         return (_custom_jvp if name == "custom_jvp_call" else _custom_vjp)(equation, args, active)
@@ -81,11 +81,12 @@ def _bind(equation: Any, args: Sequence[Any], params: dict[str, Any]) -> list[An
     return list(outputs) if equation.primitive.multiple_results else [outputs]
 
 
-def _is_target(equation: Any) -> bool:
+def _is_target(equation: Any, active: bool) -> bool:
+    """Convolutions inside loops, pools everywhere: the native gradient of a pool is slow outside too."""
     name, params = equation.primitive.name, equation.params
     avals = [atom.aval for atom in equation.invars]
     if name == "conv_general_dilated":
-        return convolution.supports(avals[0].shape, avals[1].shape, params)
+        return active and convolution.supports(avals[0].shape, avals[1].shape, params)
     if name == "reduce_window_max":
         return pooling.tiles(avals[0], params)
     if name == "select_and_scatter_add":
@@ -109,7 +110,7 @@ def _open(jaxpr: Any) -> Any:
 def _holds_target(jaxpr: Any, active: bool) -> bool:
     for equation in _open(jaxpr).eqns:
         inside = active or equation.primitive.name in _LOOPS
-        if (active and _is_target(equation)) or any(
+        if _is_target(equation, active) or any(
             _holds_target(inner, inside) for inner in core.jaxprs_in_params(equation.params)
         ):
             return True

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fljax_kernels.loop_friendly.api import loop_friendly
 from fljax_kernels.per_example.batches import (
     Batch,
     batch_size,
@@ -193,7 +194,7 @@ def per_example_grads(
         mask = check_mask(batch_mask, size)
         axes = varying_axes(*leaves, *jax.tree.leaves(batch))
         leaves = [make_varying(leaf, axes) for leaf in leaves]
-        one = normal_loss(loss, tree, has_aux)
+        one = loop_friendly(normal_loss(loss, tree, has_aux))
         engine_of = functools.partial(_ENGINES[method], one)
         whole = Batch(leaves, batch, size, names)
         engine = engine_of(whole) if microbatch_size is None else StreamedRows(engine_of, whole, microbatch_size)
