@@ -1,17 +1,18 @@
 """What do certified privacy-loss distributions cost, beside dp-accounting's and prv-accountant's?
 
-    python -m bench.accounting_pld [--quick] [--rounds 5]      (about 4 minutes; prv-accountant is optional)
+    python -m bench.accounting_pld [--quick] [--rounds 5]      (about 6 minutes; prv-accountant is optional)
 
 | case | ours, relative width 1e-3 or better | peer |
 |---|---|---|
 | one | epsilon of (noise 1, rate 0.01, 10,000 steps, delta 1e-5) | dp-accounting, grid 1e-4; prv at equal error |
-| calibrate_A, calibrate_B | noise for epsilon 2 and 1 | `calibrate_dp_mechanism`, to 1e-3 in the noise |
+| calibrate_A, calibrate_B | noise for epsilon 2 and 1 | `calibrate_dp_mechanism`: own search, or from (0.3, 30) |
 | heterogeneous | 20 rates, 50 steps each | dp-accounting |
 | sweep_1000 | 1,000 noise multipliers, one call | dp-accounting on 10 of them (`--quick`: 3), scaled up |
 
-Our first call of each case compiles; `first_s` is its time, the timings are of later calls. Before timing, the peers'
-values must lie where our interval says: dp-accounting's between our lower bound and its own grid error above. Case B is
-the one whose noise a grid of 1e-3 gets wrong (1.763); ours must be 1.508 to three digits.
+Noise is found to 4e-4 of it (peer: 1e-3, absolute). Our first call of each case compiles; `first_s` is its time, the
+timings are of later calls. Before timing, the peers' values must lie where our interval says: dp-accounting's between
+our lower bound and its own grid error above. Case B is the one whose noise a grid of 1e-3 gets wrong (1.763); ours
+must be 1.508 to three digits.
 """
 
 import argparse
@@ -116,19 +117,25 @@ def main() -> None:
 
         def ours_noise(prob: float = prob, steps: int = steps, delta: float = delta, target: float = target) -> float:
             return accounting.calibrate(
-                lambda noise: run_of(noise, prob, steps), epsilon=target, delta=delta, method="pld", tolerance=1e-4
+                lambda noise: run_of(noise, prob, steps), epsilon=target, delta=delta, method="pld", tolerance=4e-4
             )
 
-        def their_noise(prob: float = prob, steps: int = steps, delta: float = delta, target: float = target) -> float:
+        def their_noise(
+            bracket: Any, prob: float = prob, steps: int = steps, delta: float = delta, target: float = target
+        ) -> float:
             return dp_accounting.calibrate_dp_mechanism(
-                PLDAccountant, lambda noise: peer_event(noise, prob, steps), target, delta, tol=1e-3
+                PLDAccountant, lambda noise: peer_event(noise, prob, steps), target, delta, bracket, tol=1e-3
             )
 
         found = ours_noise()
         if not abs(found - expected) <= 2e-3 * expected:
             raise AssertionError(f"{case}: noise {found!r}, expected {expected!r}")
-        report(case, ours_noise, {"dp_accounting": their_noise})
-        rows[-2]["noise"] = found
+        peers = {
+            "dp_accounting": lambda fun=their_noise: fun(None),
+            "dp_accounting_wide_bracket": lambda fun=their_noise: fun(dp_accounting.ExplicitBracketInterval(0.3, 30.0)),
+        }
+        report(case, ours_noise, peers)
+        rows[-3]["noise"] = found
 
     parts = [run_of(1.0, float(rate), 50) for rate in RATES]
     mixed = accounting.compose(parts)

@@ -239,20 +239,80 @@ def calibrate(
             warnings.simplefilter("ignore", OrderWarning)
             return spent(event_fn(value), delta=delta, method=method, orders=orders).epsilon_upper
 
-    good, bad = _bracket(cost, epsilon, bracket, integer)
-    while bad is not None and (abs(good - bad) > 1 if integer else abs(good - bad) > tolerance * abs(good)):
-        middle = (good + bad) // 2 if integer else math.sqrt(good * bad)
-        if cost(middle) <= epsilon:
-            good = middle
-        else:
-            bad = middle
-    spent(event_fn(good), delta=delta, method=method, orders=orders)  # for its warning, should there be one
+    if method == "pld" and bracket is None and not integer:
+        # The saddle-point estimate costs a twentieth: look with it, so that few certified answers are needed.
+        ends = _near(cost, lambda value: pld.estimate(event_fn(value), delta), epsilon)
+    else:
+        ends = _bracket(cost, epsilon, bracket, integer)
+    (good, _), bad = ends
+    if bad is not None:
+        good = _halve(cost, epsilon, good, bad[0]) if integer else _narrow(cost, epsilon, ends[0], bad, tolerance)
+    if method == "rdp":
+        spent(event_fn(good), delta=delta, method=method, orders=orders)  # for its warning, should there be one
     return good
 
 
-def _bracket(
-    cost: Callable[[float], float], target: float, bracket: tuple[float, float] | None, integer: bool
-) -> tuple[float, float | None]:
+Cost = Callable[[float], float]
+End = tuple[float, float]  # a value and its cost
+
+
+def _halve(cost: Cost, target: float, good: float, bad: float) -> float:
+    """The last whole number within the target."""
+    while abs(good - bad) > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if cost(middle) <= target else (good, middle)
+    return good
+
+
+def _narrow(cost: Cost, target: float, good: End, bad: End, tolerance: float) -> float:
+    """A value within the target, at most `tolerance` from one beyond it: secants between logs, every third step a
+    bisection, which bounds their number.
+    """
+
+    def logs(end: End) -> tuple[float, float]:
+        return math.log(end[0]), math.log(max(end[1], 1e-300) / target)
+
+    steps = 0
+    while abs(good[0] - bad[0]) > tolerance * abs(good[0]):
+        (x_good, at_good), (x_bad, at_bad) = logs(good), logs(bad)
+        middle = 0.5 * (x_good + x_bad)
+        if steps % 3 < 2 and math.isfinite(at_bad) and at_bad > at_good:
+            root = x_good + (x_bad - x_good) * at_good / (at_good - at_bad)
+            # A little beyond the root, towards the farther end: that end comes near, and next time the other one.
+            farther = max(x_good, x_bad, key=lambda end: abs(end - root))
+            middle = root + math.copysign(min(0.4 * tolerance, 0.5 * abs(farther - root)), farther - root)
+        value = math.exp(middle)
+        if value in (good[0], bad[0]):
+            break
+        found = cost(value)
+        good, bad = ((value, found), bad) if found <= target else (good, (value, found))
+        steps += 1
+    return good[0]
+
+
+def _near(cost: Cost, estimate: Cost, target: float) -> tuple[End, End | None]:
+    """Ends for `_narrow`, close to where `estimate` meets the target."""
+    good, bad = _bracket(estimate, target, None, integer=False)
+    assert bad is not None  # without a bracket of the caller's the walk ends on both sides or raises
+    value = _narrow(estimate, target, good, bad, 1e-3)
+    slope = math.log(estimate(value * 1.01) / estimate(value)) / math.log(1.01)
+    end = value, cost(value)
+    last = end
+    for _ in range(60):
+        # Where the tangent meets the target, and a little beyond.
+        step = 1.1 * math.log(target / last[1]) / slope if math.isfinite(last[1]) else -math.copysign(0.1, slope)
+        side = -slope if end[1] > target else slope
+        following = last[0] * math.exp(step + math.copysign(1e-6, side))
+        last = following, cost(following)
+        if (last[1] <= target) != (end[1] <= target):
+            return (end, last) if end[1] <= target else (last, end)
+        end = last
+    raise PrivacyPreconditionError(
+        f"Expected a value with epsilon <= {target!r}, got epsilon {last[1]!r} at {last[0]!r}."
+    )
+
+
+def _bracket(cost: Cost, target: float, bracket: tuple[float, float] | None, integer: bool) -> tuple[End, End | None]:
     """A value within the target and one beyond it; None for the latter if all of `bracket` is within."""
     if bracket is not None:
         low, high = (int(b) if integer else float(b) for b in bracket)
@@ -265,7 +325,8 @@ def _bracket(
             raise PrivacyPreconditionError(
                 f"Expected a value in bracket={bracket!r} with epsilon <= {target!r}, got epsilon >= {costs[cheap]!r}."
             )
-        return (dear, None) if costs[dear] <= target else (cheap, dear)
+        ends = (cheap, costs[cheap]), (dear, costs[dear])
+        return (ends[1], None) if costs[dear] <= target else ends
     start = 1 if integer else 1.0
     here = cost(start)
     rising = cost(2 * start) > here
@@ -279,6 +340,7 @@ def _bracket(
         following = value * step
         there = cost(following)
         if (there <= target) != within:
-            return (value, following) if within else (following, value)
+            ends = (value, here), (following, there)
+            return ends if within else (ends[1], ends[0])
         value, here = following, there
     raise PrivacyPreconditionError(f"Expected a value with epsilon <= {target!r}, got epsilon {here!r} at {value!r}.")

@@ -7,9 +7,11 @@ A configuration is K mechanisms with counts; "remove" and "add" are two separate
 a maximum.
 """
 
+import concurrent.futures
 import functools
 import math
 import operator
+import os
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +24,10 @@ from fljax.accounting.pld import compose, dots, mechanisms, plan
 ACCURACY = 1e-3
 ROUNDS = 6
 SMALLEST_LATTICE, LARGEST_LATTICE = 2**10, 2**22
+SOON_RUN = 2**14  # sizes that take a few milliseconds, however often they are asked for
 LARGEST_LOSS = 600.0  # beyond, e^loss and masses of e^-loss leave float64
+MOST_THREADS = 4
+MOST_PLANS_AT_ONCE = 128
 MOST_AT_ONCE = 16  # runs in one call; fewer than a quarter of that go one by one
 CHUNK_ELEMENTS = 2**19  # per vmapped call: a few hundred MB of temporaries
 COARSE = 30.0  # the direction that is expected to be the smaller one starts with this multiple of the accuracy
@@ -151,9 +156,13 @@ def _composed(
 
 
 def _power_of_two(x: np.ndarray, step: int = 1) -> np.ndarray:
-    """Powers of two from SMALLEST_LATTICE on, `step` binary orders apart: FFTs like them; few sizes, few programs."""
-    orders = np.log2(np.maximum(x, 1.0) / SMALLEST_LATTICE) / step
-    return (SMALLEST_LATTICE * 2.0 ** (step * np.maximum(np.ceil(orders), 0.0))).astype(np.int64)
+    """Powers of two from SMALLEST_LATTICE on: FFTs like them. Up to SOON_RUN they are `step` binary orders apart: few
+    sizes, few programs.
+    """
+    orders = np.ceil(np.log2(np.maximum(x, SMALLEST_LATTICE) / SMALLEST_LATTICE))
+    coarse = step * np.ceil(orders / step)
+    orders = np.where(SMALLEST_LATTICE * 2.0**coarse <= SOON_RUN, coarse, orders)
+    return (SMALLEST_LATTICE * 2.0**orders).astype(np.int64)
 
 
 def _parts(members: np.ndarray, most: int) -> list[np.ndarray]:
@@ -192,11 +201,15 @@ class _Run:
         self.sign = np.repeat(signs.astype(np.float64), len(target))
         self.target = target[self.rows]
         size = len(self.rows)
-        pad = 2 * 8 ** math.ceil(math.log(max(size, 2) / 2, 8))
-        take = np.minimum(np.arange(pad), size - 1)
-        params, counts = _take((batch.params, batch.counts), self.rows[take])
-        found = plans(batch.structure, for_delta, params, counts, self.sign[take], self.target[take], accuracy)
-        self.plan, self.low, self.high = jax.tree.map(lambda x: np.array(x)[:size], found)
+        at_once = min(2 * 8 ** math.ceil(math.log(max(size, 2) / 2, 8)), MOST_PLANS_AT_ONCE)
+        pieces = []
+        for start in range(0, size, at_once):
+            take = np.minimum(np.arange(start, start + at_once), size - 1)
+            params, counts = _take((batch.params, batch.counts), self.rows[take])
+            found = plans(batch.structure, for_delta, params, counts, self.sign[take], self.target[take], accuracy)
+            pieces.append(jax.tree.map(np.array, found))
+        joined = jax.tree.map(lambda *x: np.concatenate(x)[:size], *pieces)
+        self.plan, self.low, self.high = joined
         self.bounds = np.stack(
             [np.full(size, -np.inf if for_delta else 0.0), np.full(size, 0.0 if for_delta else np.inf)], 1
         )
@@ -228,14 +241,21 @@ class _Run:
             h = np.minimum(h, np.maximum(span / (n - 5.0), width / (m - 7.0)))  # as fine as the sizes allow
         possible = (n <= LARGEST_LATTICE) & (m <= LARGEST_LATTICE)
         self.h[which] = h
-        for m_, n_ in sorted({(int(a), int(b)) for a, b, ok in zip(m, n, possible, strict=True) if ok}):
+        work = []
+        for m_, n_ in sorted({(int(a), int(b)) for a, b, ok in zip(m, n, possible, strict=True) if ok}, reverse=True):
             members = np.flatnonzero(possible & (m == m_) & (n == n_))
             size = CHUNK_ELEMENTS // (m_ * self.batch.counts.shape[1] + n_)
-            for part in _parts(members, size):
-                runs = which[part]
-                found = np.asarray(_composed(n_, *self._lattices(runs, h[part], m_), h[part]))[:, 2 * self.for_delta :][
-                    :, :2
-                ]
+            work += [(m_, n_, part) for part in _parts(members, size)]
+
+        def bounds(m: int, n: int, part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            runs = which[part]
+            with _x64.x64():  # which holds for one thread
+                found = np.asarray(_composed(n, *self._lattices(runs, h[part], m), h[part]))
+            return runs, found[:, 2 * self.for_delta :][:, :2]
+
+        # XLA runs these programs on one core each.
+        with concurrent.futures.ThreadPoolExecutor(min(os.cpu_count() or 1, MOST_THREADS)) as pool:
+            for runs, found in pool.map(lambda task: bounds(*task), work):
                 # Padding repeats a run, which does no harm here.
                 self.bounds[runs, 0] = np.maximum(self.bounds[runs, 0], found[:, 0])
                 self.bounds[runs, 1] = np.minimum(self.bounds[runs, 1], found[:, 1])
