@@ -8,7 +8,8 @@
 2. 16 silos, `STEPS` noisy steps each, the mean of their models: one jitted round of `fljax.schemes.higradavg` against a
    Python loop over silos and steps that calls the same jitted step (compiled once) and averages at the end. Target: at
    least 3 times faster. The profile says where the loop's time goes: `dispatch_ms` is a call of a jitted step with the
-   same arguments that computes nothing; the rest of the difference is what XLA saves inside one program.
+   same arguments that computes nothing, `noise_ms` and `gradients_ms` are the program with only that part. What both
+   forms must compute is no gain's to have: the ratio is at most the loop's time over theirs.
 """
 
 import argparse
@@ -122,7 +123,24 @@ def silos_in_one_program(model_name: str) -> list[dict[str, Any]]:
             trained.append(params)
         return mean(trained)
 
+    def zero_query(params: Any, examples: Any, rows: jax.Array, key: jax.Array) -> subject.SiloSum:
+        zero = jnp.float32(0)
+        return subject.SiloSum(jax.tree.map(jnp.zeros_like, params), zero, *(jnp.int32(0),) * 3, zero)
+
+    def part(query: Any, stddev: float) -> Any:
+        """All silos' steps, side by side, with one of their parts left out."""
+        train = jax.jit(
+            jax.vmap(
+                silo.noisy_steps(query, num_steps=STEPS, **{**options, "stddev": stddev}),
+                in_axes=(None, None, 0, 0, 0, None),
+            )
+        )
+        keys = [jnp.stack(one) for one in silo_keys]
+        return lambda: train(model.params, examples, table, *keys, jnp.float32(1)).update
+
     cases |= {
+        "only the noise": part(zero_query, stddev),
+        "only the gradients": part(query, 0.0),
         "Python loop of jitted steps": lambda: loop(step),
         "the same loop, steps that do nothing": lambda: loop(nothing),
     }
@@ -146,6 +164,8 @@ def silos_in_one_program(model_name: str) -> list[dict[str, Any]]:
             "dispatch_ms": round(idle.min_ms / calls, 4),
             "step_in_loop_ms": round(looped.min_ms / calls, 4),
             "step_in_program_ms": round(timings["one program"].min_ms / calls, 4),
+            "noise_ms": round(timings["only the noise"].min_ms / calls, 4),
+            "gradients_ms": round(timings["only the gradients"].min_ms / calls, 4),
         }
     )
     return out
@@ -161,6 +181,9 @@ def main() -> None:
         rows += silos_in_one_program(name)
     rows += step_costs(quick)
     print(_harness.table(rows, ["case", "what", "min_ms", "spread", "ratio", "loop / this"]))
+    profiles = [row for row in rows if "dispatch_ms" in row]
+    columns = ["case", "dispatch_ms", "step_in_loop_ms", "step_in_program_ms", "noise_ms", "gradients_ms"]
+    print(_harness.table(profiles, columns))
     if not quick:
         _harness.write("subject_steps", rows)
 

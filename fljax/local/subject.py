@@ -64,18 +64,20 @@ class Groups(NamedTuple):
 def group(ids: jax.Array, mask: jax.Array, order_by: jax.Array | None = None) -> Groups:
     """Groups the rows with mask True by `ids` `[N]`, each group in ascending `order_by` `[N]` (None: as they stand).
 
-    One sort, then linear work; no array is as long as there are subjects.
+    One sort, then linear work; no array is as long as there are subjects. Without `order_by` the sort does not depend
+    on the mask: in a loop over samples of the same rows, XLA sorts once.
     """
-    ids = jnp.where(mask, ids, _NOBODY)
     order = jnp.argsort(ids, stable=True) if order_by is None else jnp.lexsort((order_by, ids))
-    ordered = ids[order]
-    place = jnp.arange(ids.size, dtype=jnp.int32)
-    new = jnp.concatenate([jnp.ones((1,), bool), ordered[1:] != ordered[:-1]])
-    start = jax.lax.cummax(jnp.where(new, place, 0))
-    # Where the next group starts: the same from behind.
-    end = jax.lax.cummin(jnp.where(jnp.concatenate([new[1:], jnp.ones((1,), bool)]), place + 1, ids.size), reverse=True)
-    back = jnp.zeros_like(place).at[order].set(place)
-    rank, size = (place - start)[back], (end - start)[back]
+    ordered, kept = ids[order], mask[order].astype(jnp.int32)
+    end = jnp.ones((1,), bool)
+    first = jnp.concatenate([end, ordered[1:] != ordered[:-1]])
+    through = jnp.cumsum(kept, dtype=jnp.int32)
+    before = through - kept
+    start = jax.lax.cummax(jnp.where(first, before, 0))
+    # What is kept up to the end of the group: the same from behind.
+    stop = jax.lax.cummin(jnp.where(jnp.concatenate([first[1:], end]), through, ids.size), reverse=True)
+    back = jnp.zeros_like(through).at[order].set(jnp.arange(ids.size, dtype=jnp.int32))
+    rank, size = (before - start)[back], (stop - start)[back]
     return Groups(jnp.where(mask, rank, 0), jnp.where(mask, size, 0))
 
 
