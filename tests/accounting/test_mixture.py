@@ -12,7 +12,7 @@ import pytest
 from scipy import integrate, stats
 
 from fljax import accounting
-from fljax.accounting import events, mixture, pld
+from fljax.accounting import events, mixture, pld, rdp
 
 DELTA, Q, ITEMS = 1e-5, 0.02, 8
 P = 0.1492369774
@@ -157,3 +157,20 @@ def test_spreading_a_subject_over_silos_does_not_raise_the_item_sum():  # sectio
 def test_bad_arguments_are_named(call, name):
     with pytest.raises(ValueError, match=name):
         call()
+
+
+def test_replacing_a_subject_is_bounded_as_in_oracle_21_and_above_an_example():
+    pmf = mixture.item_count_pmf(8, 0.02)
+    amounts, probs = np.arange(1.0, 9.0), np.asarray(pmf)[1:]
+    bound = rdp.replaced_gaussian_mixture(2.0, amounts, probs, (2.0, 4.0))
+    np.testing.assert_allclose(bound, [32.70393591, 117.5679387], rtol=1e-9)
+
+    # Two data sets it must cover: the subject moves the sum one way, or the other way.
+    x = np.linspace(-60, 60, 48001)
+    up, down = (sum(w * stats.norm.pdf(x, j * side, 2.0) for j, w in enumerate(pmf)) for side in (1, -1))
+    for order, most in zip((2.0, 4.0), bound, strict=True):
+        actual = math.log(np.sum(up**order * down ** (1 - order)) * (x[1] - x[0])) / (order - 1)
+        assert 0.004 < actual < most
+    assert rdp.replaced_gaussian_mixture(2.0, [0.0], [0.5], (2.0,))[0] == 0
+    exact = rdp.replaced_gaussian_mixture(2.0, [1.5], [1.0], (3.0,))
+    np.testing.assert_allclose(exact, 3 * 3.0**2 / (2 * 2.0**2), rtol=1e-12)  # N(1.5, 4) against N(-1.5, 4)
