@@ -86,9 +86,9 @@ def clipped_grad(
     Guarantee: adding, removing or making padding of one row moves the sum by at most `.l2_norm_bound * (1 + 1e-5)` in
     L2 norm; replacing one, by twice that. The privacy unit is a row (with `keep_batch_dim=False`, a row may be a whole
     group or user); with `subject_ids`, all rows of one subject. The margin is float32 rounding; it grows to that
-    of `dtype` if that has fewer bits. Norms taken from Gram matrices are rounded up by the size that rounding has where
-    steps cancel; that is its typical size, not its worst case. Per-row outputs are not private. With `nan_safe=False` there is no guarantee
-    where a gradient is not finite.
+    of `dtype` if that has fewer bits. Norms taken from Gram matrices are rounded up by the size that rounding has
+    where steps cancel; that is its typical size, not its worst case. Per-row outputs are not private. With
+    `nan_safe=False` there is no guarantee where a gradient is not finite.
 
     Args:
       fun: (params, batch, ...) -> scalar, or (scalar, aux) with `has_aux`.

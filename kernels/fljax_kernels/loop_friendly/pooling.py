@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 
@@ -28,20 +29,24 @@ def tiles(operand: Any, params: dict[str, Any]) -> bool:
     )
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def max_pool(operand: jax.Array, window: tuple[int, ...]) -> jax.Array:
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
+def max_pool(operand: jax.Array, window: tuple[int, ...], native: bool) -> jax.Array:
     """The maximum of each window; what does not fill a window at the end is dropped.
 
     Args:
       operand: floating array. NaN in a window gives NaN.
       window: size along each axis, <= the axis.
+      native: leave it to XLA where no derivative is taken; it is slow at derivatives, and at both in loops.
     """
+    if native:
+        least = np.array(-np.inf, operand.dtype)  # not traced: only so does XLA know that it is the maximum's identity
+        return lax.reduce_window(operand, least, lax.max, window, window, "VALID")
     return _first_best(operand, window)[0]
 
 
 @max_pool.defjvp
 def _max_pool_jvp(
-    window: tuple[int, ...], primals: tuple[jax.Array], tangents: tuple[jax.Array]
+    window: tuple[int, ...], native: bool, primals: tuple[jax.Array], tangents: tuple[jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
     # One comparison with the place of the maximum, whose transpose is one too: the chain's own derivative would be a
     # chain of selections for each element.

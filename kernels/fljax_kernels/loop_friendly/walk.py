@@ -67,7 +67,7 @@ def _evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], active: bo
 def _apply(equation: Any, args: list[Any], active: bool) -> list[Any]:
     name, params = equation.primitive.name, equation.params
     if _is_target(equation, active):
-        return [_rewrite(equation, args)]
+        return [_rewrite(equation, args, active)]
     if name in _CUSTOM and _holds_target(params["call_jaxpr"], active):
         return (_custom_jvp if name == "custom_jvp_call" else _custom_vjp)(equation, args, active)
     held = _LOOPS.get(name) or _CONTAINERS.get(name) or ()
@@ -94,12 +94,12 @@ def _is_target(equation: Any, active: bool) -> bool:
     return False
 
 
-def _rewrite(equation: Any, args: list[Any]) -> Any:
+def _rewrite(equation: Any, args: list[Any], active: bool) -> Any:
     name, params = equation.primitive.name, equation.params
     if name == "conv_general_dilated":
         return convolution.convolution(args[0], args[1], params)
     if name == "reduce_window_max":
-        return pooling.max_pool(args[0], params["window_dimensions"])
+        return pooling.max_pool(args[0], params["window_dimensions"], not active)
     return pooling.max_pool_gradient(args[0], args[1], params["window_dimensions"])
 
 
