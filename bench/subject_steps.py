@@ -21,7 +21,7 @@ import numpy as np
 
 from bench import _harness, workloads
 from fljax import _keys, data, models
-from fljax.local import silo, subject
+from fljax.local import silo, silo_query, subject
 from fljax.schemes import higradavg
 
 ITEMS_PER_SUBJECT = 4
@@ -95,7 +95,7 @@ def silos_in_one_program(model_name: str) -> list[dict[str, Any]]:
 
     @jax.jit
     def step(params: Any, examples: Any, rows: jax.Array, sample_key: jax.Array, noise_key: jax.Array) -> Any:
-        rows = subject.within_cap(rows, examples["subject"][jnp.maximum(rows, 0)], config.max_items_per_subject)
+        rows = silo_query.within_cap(rows, examples["subject"][jnp.maximum(rows, 0)], config.max_items_per_subject)
         update = one(params, examples, rows, sample_key, noise_key, jnp.float32(1)).update
         return jax.tree.map(jnp.subtract, params, update)
 
@@ -123,9 +123,9 @@ def silos_in_one_program(model_name: str) -> list[dict[str, Any]]:
             trained.append(params)
         return mean(trained)
 
-    def zero_query(params: Any, examples: Any, rows: jax.Array, key: jax.Array) -> subject.SiloSum:
+    def zero_query(params: Any, examples: Any, rows: jax.Array, key: jax.Array) -> silo_query.SiloSum:
         zero = jnp.float32(0)
-        return subject.SiloSum(jax.tree.map(jnp.zeros_like, params), zero, *(jnp.int32(0),) * 3, zero)
+        return silo_query.SiloSum(jax.tree.map(jnp.zeros_like, params), zero, *(jnp.int32(0),) * 3, zero)
 
     def part(query: Any, stddev: float) -> Any:
         """All silos' steps, side by side, with one of their parts left out."""

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 import fljax_kernels
 from fljax import _validate
-from fljax.local.subject import Query, SiloSum
+from fljax.local.silo_query import Query, SiloSum
 from fljax.types import Batch, ClientUpdate, Params
 
 Number = float | Callable[[SiloSum], jax.Array]

@@ -13,81 +13,21 @@ Source: Marathe et al. (2022), "Subject Granular Differential Privacy in Federat
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 import fljax_kernels
 from fljax import _keys, _validate
-from fljax.data.subjects import SUBJECT
-from fljax.local import clipping
-from fljax.local.sgd import masked_mean_loss, take_examples
+from fljax.local import clipping, silo_query
+from fljax.local.sgd import take_examples
+from fljax.local.silo_query import Query, SiloSum
 from fljax.types import Batch, LossFn, Params
 
 _NOBODY = jnp.iinfo(jnp.int32).max
 # A norm from a Gram matrix may come out too small where gradients cancel. Float32 dot products err by a few 1e-7 of
 # ||g_i|| ||g_j||; this share of the squared mean norm is added, so that the clip binds in spite of that.
 _GRAM_SLACK = 1e-5
-
-
-class SiloSum(NamedTuple):
-    """One query's answer. Everything but a noised grad_sum is private.
-
-    grad_sum: params-like, at least float32. loss: `[]`, mean over the sampled items. num_items, num_subjects: int32
-    `[]`, in the sample. largest_group: int32 `[]`, most items of one subject in it. clipped_fraction: `[]`, of what is
-    clipped (items, subjects or the whole gradient). Where a query does without subjects and examples carry none, each
-    item is its own.
-    """
-
-    grad_sum: Params
-    loss: jax.Array
-    num_items: jax.Array
-    num_subjects: jax.Array
-    largest_group: jax.Array
-    clipped_fraction: jax.Array
-
-
-Query = Callable[[Params, Batch, jax.Array, jax.Array], SiloSum]
-
-
-class Groups(NamedTuple):
-    """Rows grouped by id. rank: int32 `[N]`, place among the rows of its id, from 0. size: int32 `[N]`, their number.
-
-    Both are 0 where the mask is False. A row's entries depend on the rows of its own id only.
-    """
-
-    rank: jax.Array
-    size: jax.Array
-
-
-def group(ids: jax.Array, mask: jax.Array, order_by: jax.Array | None = None) -> Groups:
-    """Groups the rows with mask True by `ids` `[N]`, each group in ascending `order_by` `[N]` (None: as they stand).
-
-    One sort, then linear work; no array is as long as there are subjects. Without `order_by` the sort does not depend
-    on the mask: in a loop over samples of the same rows, XLA sorts once.
-    """
-    order = jnp.argsort(ids, stable=True) if order_by is None else jnp.lexsort((order_by, ids))
-    ordered, kept = ids[order], mask[order].astype(jnp.int32)
-    end = jnp.ones((1,), bool)
-    first = jnp.concatenate([end, ordered[1:] != ordered[:-1]])
-    through = jnp.cumsum(kept, dtype=jnp.int32)
-    before = through - kept
-    start = jax.lax.cummax(jnp.where(first, before, 0))
-    # What is kept up to the end of the group: the same from behind.
-    stop = jax.lax.cummin(jnp.where(jnp.concatenate([first[1:], end]), through, ids.size), reverse=True)
-    back = jnp.zeros_like(through).at[order].set(jnp.arange(ids.size, dtype=jnp.int32))
-    rank, size = (before - start)[back], (stop - start)[back]
-    return Groups(jnp.where(mask, rank, 0), jnp.where(mask, size, 0))
-
-
-def within_cap(rows: jax.Array, ids: jax.Array, max_items: int) -> jax.Array:
-    """`rows` with all but the first `max_items` of each subject replaced by padding: what makes a public cap true.
-
-    Guarantee: at most `max_items` rows of one subject remain, and which ones does not depend on other subjects.
-    """
-    mask = rows >= 0
-    return jnp.where(mask & (group(ids, mask).rank < max_items), rows, -1)
 
 
 def item_sum(
@@ -124,7 +64,7 @@ def item_sum(
     def weights(ids: jax.Array, mask: jax.Array, key: jax.Array) -> jax.Array:
         if items_per_subject is None:
             return mask.astype(jnp.float32)
-        rank = group(ids, mask, jax.random.uniform(key, ids.shape)).rank
+        rank = silo_query.group(ids, mask, jax.random.uniform(key, ids.shape)).rank
         return (mask & (rank < items_per_subject)).astype(jnp.float32)
 
     needs_subjects = items_per_subject is not None
@@ -148,7 +88,7 @@ def hierarchical_average(
 
     def weights(ids: jax.Array, mask: jax.Array, key: jax.Array) -> jax.Array:
         del key
-        return jnp.where(mask, 1 / jnp.maximum(1, group(ids, mask).size).astype(jnp.float32), 0)
+        return jnp.where(mask, 1 / jnp.maximum(1, silo_query.group(ids, mask).size).astype(jnp.float32), 0)
 
     return _weighted_sum(loss, weights, item_sampling_prob, l2_clip_norm, batch_size, method)
 
@@ -213,45 +153,6 @@ def average_then_clip(
     return _mean_then_clip(loss, sample, items_per_subject, l2_clip_norm, batch_size, method)
 
 
-def clipped_batch_gradient(loss: LossFn, *, item_sampling_prob: float, l2_clip_norm: float, batch_size: int) -> Query:
-    """The clipped gradient of the mean loss over Poisson-sampled items: the silo is one unit. No per-example gradient.
-
-    Guarantee: any two data sets of the silo give gradients at most 2 `l2_clip_norm` apart; a subject changes it by at
-    most that, and by nothing if none of its items is sampled. (`l2_clip_norm` holds only against an empty sample.)
-
-    Args, Raises: as `item_sum`.
-
-    Source: arXiv:2206.03617, Definition 3.8 and Algorithm 3; the sensitivity there is printed as half of this.
-    """
-    _check(item_sampling_prob, l2_clip_norm, batch_size)
-    value_and_grad = jax.value_and_grad(masked_mean_loss(loss))
-
-    def fun(params: Params, examples: Batch, rows: jax.Array, key: jax.Array) -> SiloSum:
-        ids = _ids(examples, rows, required=False)
-        mask = (rows >= 0) & _keys.coins(key, rows.shape, item_sampling_prob)
-        count = jnp.sum(mask)
-        batches = _batches(rows, mask, -1, batch_size)
-
-        def add(i: jax.Array, total: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
-            here = batches[i] >= 0
-            value, grads = value_and_grad(params, take_examples(examples, batches[i]), here)
-            share = jnp.sum(here).astype(jnp.float32)
-            grads = jax.tree.map(lambda g: g.astype(jnp.float32) * share, grads)
-            return jax.tree.map(jnp.add, total, (grads, value.astype(jnp.float32) * share))
-
-        zero = (_zeros(params), jnp.zeros((), jnp.float32))
-        grad_sum, loss_sum = jax.lax.fori_loop(0, _num_batches(count, batch_size), add, zero)
-        divisor = jnp.maximum(1, count).astype(jnp.float32)
-        mean = jax.tree.map(lambda g: g / divisor, grad_sum)
-        norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(mean)))
-        factor = clipping.flat(norm, l2_clip_norm)
-        # where, not multiply: NaN * 0 is NaN.
-        clipped = jax.tree.map(lambda g: jnp.where(factor > 0, factor * g, 0), mean)
-        return _answer(clipped, loss_sum, ids, mask, (~(norm <= l2_clip_norm)).astype(jnp.float32))
-
-    return fun
-
-
 def _weighted_sum(
     loss: LossFn,
     weights_of: Callable[[jax.Array, jax.Array, jax.Array], jax.Array],
@@ -262,17 +163,17 @@ def _weighted_sum(
     needs_subjects: bool = True,
 ) -> Query:
     """sum_i w_i f_i g_i over the sample; `weights_of(ids, mask, key) -> [N]`, f the clip factor."""
-    _check(item_sampling_prob, l2_clip_norm, batch_size)
+    silo_query.check(item_sampling_prob, l2_clip_norm, batch_size)
     per_example = fljax_kernels.per_example_grads(loss, method=method)
 
     def fun(params: Params, examples: Batch, rows: jax.Array, key: jax.Array) -> SiloSum:
         coin_key, weight_key = jax.random.split(key)
-        ids = _ids(examples, rows, required=needs_subjects)
+        ids = silo_query.subject_ids(examples, rows, required=needs_subjects)
         sampled = (rows >= 0) & _keys.coins(coin_key, rows.shape, item_sampling_prob)
         weights = weights_of(ids, sampled, weight_key)
         used = weights > 0
-        batches = _batches(rows, used, -1, batch_size)
-        weights = _batches(weights, used, 0, batch_size)
+        batches = silo_query.batches(rows, used, -1, batch_size)
+        weights = silo_query.batches(weights, used, 0, batch_size)
 
         def add(i: jax.Array, total: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
             here = batches[i] >= 0
@@ -284,9 +185,9 @@ def _weighted_sum(
             return jax.tree.map(jnp.add, total, (jax.tree.map(lambda g: g.astype(jnp.float32), grads), stats))
 
         count = jnp.sum(used)
-        zero = (_zeros(params), jnp.zeros((2,), jnp.float32))
-        grad_sum, stats = jax.lax.fori_loop(0, _num_batches(count, batch_size), add, zero)
-        return _answer(grad_sum, stats[0], ids, used, stats[1] / jnp.maximum(1, count).astype(jnp.float32))
+        zero = (silo_query.zeros(params), jnp.zeros((2,), jnp.float32))
+        grad_sum, stats = jax.lax.fori_loop(0, silo_query.num_batches(count, batch_size), add, zero)
+        return silo_query.answer(grad_sum, stats[0], ids, used, stats[1] / jnp.maximum(1, count).astype(jnp.float32))
 
     return fun
 
@@ -300,16 +201,16 @@ def _mean_then_clip(
     method: str,
 ) -> Query:
     _validate.positive_int(items_per_subject=items_per_subject)
-    _check(1.0, l2_clip_norm, batch_size)
+    silo_query.check(1.0, l2_clip_norm, batch_size)
     per_example = fljax_kernels.per_example_grads(loss, method=method)
     places = items_per_subject
     together = max(1, batch_size // places)
 
     def fun(params: Params, examples: Batch, rows: jax.Array, key: jax.Array) -> SiloSum:
         coin_key, rank_key = jax.random.split(key)
-        ids = _ids(examples, rows)
+        ids = silo_query.subject_ids(examples, rows)
         sampled = sample(ids, rows >= 0, coin_key)
-        rank = group(ids, sampled, jax.random.uniform(rank_key, ids.shape)).rank
+        rank = silo_query.group(ids, sampled, jax.random.uniform(rank_key, ids.shape)).rank
         used = sampled & (rank < places)
         table = _subject_table(rows, ids, rank, used, places, together)
         num_subjects = jnp.sum(used & (rank == 0))
@@ -333,9 +234,11 @@ def _mean_then_clip(
             stats = jnp.stack([jnp.sum(jnp.where(jnp.isfinite(losses), losses, 0)), clipped])
             return jax.tree.map(jnp.add, total, (jax.tree.map(lambda g: g.astype(jnp.float32), grads), stats))
 
-        zero = (_zeros(params), jnp.zeros((2,), jnp.float32))
-        grad_sum, stats = jax.lax.fori_loop(0, _num_batches(num_subjects, together), add, zero)
-        return _answer(grad_sum, stats[0], ids, used, stats[1] / jnp.maximum(1, num_subjects).astype(jnp.float32))
+        zero = (silo_query.zeros(params), jnp.zeros((2,), jnp.float32))
+        grad_sum, stats = jax.lax.fori_loop(0, silo_query.num_batches(num_subjects, together), add, zero)
+        return silo_query.answer(
+            grad_sum, stats[0], ids, used, stats[1] / jnp.maximum(1, num_subjects).astype(jnp.float32)
+        )
 
     return fun
 
@@ -352,40 +255,3 @@ def _subject_table(
     place = jnp.where(used[order], line * places + rank[order], num_lines * places)
     table = jnp.full((num_lines * places,), -1, rows.dtype).at[place].set(rows[order], mode="drop")
     return table.reshape(-1, together, places)
-
-
-def _answer(grad_sum: Params, loss_sum: jax.Array, ids: jax.Array, used: jax.Array, clipped: jax.Array) -> SiloSum:
-    groups = group(ids, used)
-    count = jnp.sum(used).astype(jnp.int32)
-    num_subjects = jnp.sum(used & (groups.rank == 0)).astype(jnp.int32)
-    mean_loss = loss_sum / jnp.maximum(1, count).astype(jnp.float32)
-    return SiloSum(grad_sum, mean_loss, count, num_subjects, jnp.max(groups.size), clipped)
-
-
-def _ids(examples: Any, rows: jax.Array, *, required: bool = True) -> jax.Array:
-    if not isinstance(examples, dict) or SUBJECT not in examples:
-        if not required:
-            return jnp.arange(rows.size, dtype=jnp.int32)
-        raise ValueError(f"Expected examples to carry the key {SUBJECT!r}, got none: see fljax.data.subjects.")
-    return jnp.take(jnp.asarray(examples[SUBJECT]), jnp.maximum(rows, 0), axis=0).astype(jnp.int32)
-
-
-def _batches(values: jax.Array, keep: jax.Array, fill: int, batch_size: int) -> jax.Array:
-    """`[N]` -> `[S, batch_size]`: the kept values in their order, then `fill`."""
-    padded = values.size + -values.size % batch_size
-    place = jnp.where(keep, jnp.cumsum(keep.astype(jnp.int32)) - 1, padded)
-    return jnp.full((padded,), fill, values.dtype).at[place].set(values, mode="drop").reshape(-1, batch_size)
-
-
-def _num_batches(count: jax.Array, batch_size: int) -> jax.Array:
-    return (count + batch_size - 1) // batch_size
-
-
-def _zeros(params: Params) -> Params:
-    return jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
-
-
-def _check(item_sampling_prob: float, l2_clip_norm: float, batch_size: int) -> None:
-    _validate.probability(item_sampling_prob=item_sampling_prob)
-    _validate.positive(l2_clip_norm=l2_clip_norm)
-    _validate.positive_int(batch_size=batch_size)

@@ -15,7 +15,7 @@ from fljax.data.cohort import Cohort
 from fljax.data.subjects import SUBJECT
 from fljax.local.sgd import map_clients
 from fljax.local.silo import Number, noisy_steps
-from fljax.local.subject import Query, within_cap
+from fljax.local.silo_query import Query, within_cap
 from fljax.schemes import _round
 from fljax.server import aggregate
 from fljax.types import LossFn, Params

@@ -7,7 +7,7 @@ arXiv:1602.05629; as in Marathe et al. (2022), arXiv:2206.03617.
 import dataclasses
 
 from fljax.accounting import events
-from fljax.local import subject
+from fljax.local import user
 from fljax.schemes import _round, _silos
 from fljax.types import LossFn
 
@@ -29,7 +29,7 @@ def silo(config: Config, loss: LossFn) -> _silos.Silo:
         raise ValueError(
             f"Expected noise_multiplier=0 for fedavg, which adds no noise, got {config.noise_multiplier!r}."
         )
-    query = subject.clipped_batch_gradient(
+    query = user.clipped_batch_gradient(
         loss,
         item_sampling_prob=config.item_sampling_prob,
         l2_clip_norm=_round.NEVER_CLIPS,

@@ -9,7 +9,7 @@ from typing import Literal
 
 from fljax import _validate, accounting
 from fljax.accounting import events
-from fljax.local import subject
+from fljax.local import user
 from fljax.schemes import _paper, _silos
 from fljax.types import LossFn
 
@@ -38,7 +38,7 @@ class Config(_silos.SubjectConfig):
 
 def silo(config: Config, loss: LossFn) -> _silos.Silo:
     """The gradient of the mean loss of a Poisson sample, clipped as a whole."""
-    query = subject.clipped_batch_gradient(loss, **_silos.items(config))
+    query = user.clipped_batch_gradient(loss, **_silos.items(config))
     cap = config.max_items_per_subject if config.privacy_unit == "subject" else None
     return _silos.Silo(query, 1.0, _silos.stddev(config), cap)
 

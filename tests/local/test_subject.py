@@ -7,7 +7,7 @@ import pytest
 
 import fljax
 from fljax.errors import SensitivityError
-from fljax.local import subject
+from fljax.local import silo_query, subject, user
 
 # The example of spec oracles 34 to 37: gradients by hand, C = 1.
 GRADIENTS = np.array([(3, 4), (0.3, 0.4), (-6, 8), (0, 2), (0.5, 0), (1, -1)], np.float32)
@@ -28,7 +28,7 @@ QUERIES = {
     "sampled_subjects": functools.partial(
         subject.sampled_subjects, subject_sampling_prob=1.0, items_per_subject=4, l2_clip_norm=1.0, batch_size=4
     ),
-    "clipped_batch_gradient": functools.partial(subject.clipped_batch_gradient, **ITEMS),
+    "clipped_batch_gradient": functools.partial(user.clipped_batch_gradient, **ITEMS),
 }
 # How far one subject may move each sum, in units of the clip norm.
 MOVES = {
@@ -213,15 +213,15 @@ def test_sampled_subjects_come_all_or_none(key):
 def test_within_cap_keeps_the_first_items_of_each_subject():
     rows = jnp.array([3, 0, 5, -1, 4, 1], jnp.int32)
     ids = jnp.asarray(SUBJECTS)[jnp.maximum(rows, 0)]
-    np.testing.assert_array_equal(subject.within_cap(rows, ids, 1), [3, 0, -1, -1, -1, -1])
-    np.testing.assert_array_equal(subject.within_cap(rows, ids, 2), [3, 0, 5, -1, -1, 1])
+    np.testing.assert_array_equal(silo_query.within_cap(rows, ids, 1), [3, 0, -1, -1, -1, -1])
+    np.testing.assert_array_equal(silo_query.within_cap(rows, ids, 2), [3, 0, 5, -1, -1, 1])
 
 
 def test_group_sizes_and_ranks_agree_with_a_loop():
     rng = np.random.default_rng(0)
     ids, mask, order = rng.integers(7, size=40), rng.random(40) < 0.7, rng.random(40).astype(np.float32)
-    plain = subject.group(jnp.asarray(ids, jnp.int32), jnp.asarray(mask))
-    ranked = subject.group(jnp.asarray(ids, jnp.int32), jnp.asarray(mask), jnp.asarray(order))
+    plain = silo_query.group(jnp.asarray(ids, jnp.int32), jnp.asarray(mask))
+    ranked = silo_query.group(jnp.asarray(ids, jnp.int32), jnp.asarray(mask), jnp.asarray(order))
     for i in range(40):
         same = mask & (ids == ids[i]) & mask[i]
         assert plain.size[i] == ranked.size[i] == same.sum()
