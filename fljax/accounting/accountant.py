@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from fljax import _validate
-from fljax.accounting import _curves, conversion, gaussian, pld, rdp
+from fljax.accounting import _curves, conversion, gaussian, pld, rdp, sampled_pld
 from fljax.accounting.conversion import OrderWarning
 from fljax.accounting.events import PrivacyEvent
 from fljax.errors import PrivacyPreconditionError
@@ -159,12 +159,32 @@ def _gdp(
 
 
 def _pld(event: PrivacyEvent, delta: float | None, epsilon: float | None, orders: Sequence[float] | None) -> Spent:
-    lower, upper = pld.interval(event, delta=delta, epsilon=epsilon)
     why = "privacy-loss distributions, connect the dots of arXiv:2207.04380; all truncation and rounding counted"
+    if (rounds := sampled_pld.rounds_of(event)) is not None:
+        lower, upper = 0.0, _sampled(rounds, delta, epsilon)
+        why += "; worst case of a sample without replacement of arXiv:2106.08567"
+    else:
+        lower, upper = pld.interval(event, delta=delta, epsilon=epsilon)
     if delta is not None:
         return Spent(lower, upper, delta, delta, "pld", True, why)
     assert epsilon is not None
     return Spent(epsilon, epsilon, lower, upper, "pld", True, why)
+
+
+def _sampled(rounds: sampled_pld.Rounds, delta: float | None, epsilon: float | None) -> float:
+    """Upper bound for samples without replacement, one unit replaced."""
+    if rounds.num_rounds == 0:
+        return 0.0
+    if delta is not None:
+        return math.inf if rounds.noise_multiplier == 0 else sampled_pld.epsilon(*rounds, delta)
+    assert epsilon is not None
+    return 1.0 if rounds.noise_multiplier == 0 else sampled_pld.delta(*rounds, epsilon)
+
+
+def _estimate(event: PrivacyEvent, delta: float) -> float:
+    """Near what "pld" answers, for a twentieth of its work."""
+    rounds = sampled_pld.rounds_of(event)
+    return pld.estimate(event, delta) if rounds is None else sampled_pld.estimate(rounds, delta)
 
 
 _ANSWERS: dict[str, Callable[..., Spent]] = {"rdp": _rdp, "gdp": _gdp, "pld": _pld}
@@ -241,7 +261,7 @@ def calibrate(
 
     if method == "pld" and bracket is None and not integer:
         # The saddle-point estimate costs a twentieth: look with it, so that few certified answers are needed.
-        ends = _near(cost, lambda value: pld.estimate(event_fn(value), delta), epsilon)
+        ends = _near(cost, lambda value: _estimate(event_fn(value), delta), epsilon)
     else:
         ends = _bracket(cost, epsilon, bracket, integer)
     (good, _), bad = ends

@@ -10,17 +10,42 @@ their error bounds are those of `fljax.accounting.pld`.
 
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fljax import _validate
-from fljax.accounting import _x64, gaussian
+from fljax.accounting import _curves, _x64, events, gaussian
 from fljax.accounting.pld import compose, mechanisms, plan, solve
 
 _ZERO_RESERVE = 1e-12  # added at loss 0 for what outward rounding elsewhere took from it
+
+
+class Rounds(NamedTuple):
+    """Equal rounds: noise_multiplier >= 0, sampling_rate in (0, 1), count >= 0."""
+
+    noise_multiplier: float
+    sampling_rate: float
+    num_rounds: int
+
+
+def rounds_of(event: events.PrivacyEvent) -> Rounds | None:
+    """The arguments of `epsilon` for an event that is rounds of one sampled Gaussian under REPLACE_ONE, else None."""
+    mechanism: events.Mechanism = event.mechanism
+    count = 1
+    while isinstance(mechanism, events.SelfComposed):
+        count *= mechanism.count
+        mechanism = mechanism.event
+    if event.neighboring_relation != events.NeighboringRelation.REPLACE_ONE:
+        return None
+    if not isinstance(mechanism, events.SampledWithoutReplacement) or mechanism.sample_size >= mechanism.population:
+        return None
+    noise = _curves.effective_noise(mechanism.event)
+    if noise is None or noise == math.inf:
+        return None
+    return Rounds(noise, mechanism.sample_size / mechanism.population, count)
 
 
 def epsilon(
@@ -41,51 +66,103 @@ def epsilon(
     Returns:
       Epsilon, +inf where the noise is too small for the lattice (losses of one round beyond 600).
     """
-    _validate.positive(noise_multiplier=noise_multiplier, accuracy=accuracy)
-    _validate.probability(sampling_rate=sampling_rate)
-    _validate.positive_int(num_rounds=num_rounds)
+    _check(noise_multiplier, sampling_rate, num_rounds, accuracy)
     _validate.open_unit(delta=delta)
     if sampling_rate == 1:
         return float(gaussian.mu_to_epsilon(math.sqrt(num_rounds) / noise_multiplier, delta))
+    found = _upper(noise_multiplier, sampling_rate, num_rounds, math.log(delta), False, accuracy)
+    return math.inf if found is None else max(found, 0.0)
+
+
+def delta(
+    noise_multiplier: float, sampling_rate: float, num_rounds: int, epsilon: float, *, accuracy: float = solve.ACCURACY
+) -> float:
+    """Upper bound on delta at `epsilon` >= 0; other arguments and guarantee as in `epsilon`, 1 instead of +inf."""
+    _check(noise_multiplier, sampling_rate, num_rounds, accuracy)
+    _validate.non_negative(epsilon=epsilon)
+    if sampling_rate == 1:
+        return float(gaussian.mu_to_delta(math.sqrt(num_rounds) / noise_multiplier, epsilon))
+    found = _upper(noise_multiplier, sampling_rate, num_rounds, epsilon, True, accuracy)
+    # Total variation adds up over rounds and bounds delta at every epsilon; the lattice gives nothing at epsilon 0
+    # where one round's loss lies at 0 for the most part.
+    variation = num_rounds * sampling_rate * float(gaussian.mu_to_delta(1 / noise_multiplier, 0.0))
+    return min(1.0, variation) if found is None else min(math.exp(found), variation)
+
+
+def estimate(rounds: Rounds, delta: float) -> float:
+    """Epsilon by a saddle-point formula: within a percent or so, NOT a bound; +inf without noise."""
+    if rounds.noise_multiplier == 0:
+        return math.inf
     with _x64.x64():
-        params = (jnp.asarray([[float(sampling_rate)]]), jnp.asarray([[1 / noise_multiplier]]))
-        counts = jnp.asarray([num_rounds], jnp.int64)
-        target = jnp.asarray(math.log(delta))
-        found, high = _plan(params, counts, target, accuracy)
+        return float(_plan(*_arguments(rounds), math.log(delta), solve.ACCURACY, for_delta=False)[0].epsilon)
+
+
+def _check(noise_multiplier: float, sampling_rate: float, num_rounds: int, accuracy: float) -> None:
+    _validate.positive(noise_multiplier=noise_multiplier, accuracy=accuracy)
+    _validate.probability(sampling_rate=sampling_rate)
+    _validate.positive_int(num_rounds=num_rounds)
+
+
+def _arguments(rounds: Rounds) -> tuple[Any, jax.Array]:
+    params = (jnp.asarray([[float(rounds.sampling_rate)]]), jnp.asarray([[1 / rounds.noise_multiplier]]))
+    return params, jnp.asarray([rounds.num_rounds], jnp.int64)
+
+
+def _upper(
+    noise_multiplier: float, sampling_rate: float, num_rounds: int, target: float, for_delta: bool, accuracy: float
+) -> float | None:
+    """Epsilon at log delta = `target`, or log delta at epsilon = `target`; None beyond the lattice."""
+    with _x64.x64():
+        params, counts = _arguments(Rounds(noise_multiplier, sampling_rate, num_rounds))
+        found, high = _plan(params, counts, target, accuracy, for_delta=for_delta)
         if not float(high) <= solve.LARGEST_LOSS:
-            return math.inf
+            return None
         spread = max(float(found.spread), 1e-300)
-        wanted = accuracy * max(float(found.epsilon), 1e-3 * spread)
+        if for_delta:
+            wanted = accuracy / max(abs(float(found.tilts.middle)), 1 / spread)
+        else:
+            wanted = accuracy * max(float(found.epsilon), 1e-3 * spread)
         h = min(math.sqrt(2.0 * wanted / float(found.curvature)), spread / 4.0)
         window = np.asarray(found.window)
         sizes = np.asarray([window[1] - window[0], float(high)]) / h + 6
         sizes = np.maximum(sizes, [2048.0, 1024.0])  # few sizes: few programs
         n, half = (int(size) for size in solve._power_of_two(sizes))
         if max(n, half) > solve.LARGEST_LATTICE:
-            return math.inf
-        return max(float(_bound(n, half, params, counts, target, found, jnp.asarray(h), high)), 0.0)
+            return None
+        return float(_bound(n, half, for_delta, params, counts, target, found, h, high))
 
 
-@jax.jit
-def _plan(params: Any, counts: jax.Array, target: jax.Array, accuracy: float) -> tuple[plan.Plan, jax.Array]:
-    times = counts.astype(target.dtype)
-    budget = mechanisms.log_budget(times, target)
-    one = mechanisms.nodes("mixture", params, jnp.asarray(1.0), budget)
-    positive = one.loss > 0
-    logs = jnp.where(positive, one.logs - jax.scipy.special.logsumexp(one.logs), -jnp.inf)
-    loss = jnp.where(positive, one.loss, 0.0)
-    rest = jnp.log(jnp.maximum(1 - jnp.sum(jnp.exp(logs) * (1 + jnp.exp(-loss)), 1, keepdims=True), 1e-300))
-    both = plan.Nodes(
-        jnp.concatenate([logs, logs - loss, rest], 1), jnp.concatenate([loss, -loss, jnp.zeros_like(rest)], 1)
-    )
+@functools.partial(jax.jit, static_argnames="for_delta")
+def _plan(
+    params: Any, counts: jax.Array, target: jax.Array, accuracy: jax.Array, *, for_delta: bool
+) -> tuple[plan.Plan, jax.Array]:
+    times = counts.astype(jnp.float64)
+
+    def look(log_delta: jax.Array) -> tuple[plan.Plan, jax.Array]:
+        budget = mechanisms.log_budget(times, log_delta)
+        one = mechanisms.nodes("mixture", params, jnp.asarray(1.0), budget)
+        positive = one.loss > 0
+        logs = jnp.where(positive, one.logs - jax.scipy.special.logsumexp(one.logs), -jnp.inf)
+        loss = jnp.where(positive, one.loss, 0.0)
+        rest = jnp.log(jnp.maximum(1 - jnp.sum(jnp.exp(logs) * (1 + jnp.exp(-loss)), 1, keepdims=True), 1e-300))
+        both = plan.Nodes(
+            jnp.concatenate([logs, logs - loss, rest], 1), jnp.concatenate([loss, -loss, jnp.zeros_like(rest)], 1)
+        )
+        return plan.find(both, times, target, for_delta, accuracy), budget
+
+    found, budget = look(jnp.asarray(solve.LOG_DELTA_UNKNOWN) if for_delta else target)
+    if for_delta:
+        found, _ = look(jnp.clip(found.log_delta, solve.LOG_DELTA_UNKNOWN, 0.0))
+        budget = mechanisms.log_budget(times, jnp.clip(found.log_delta, solve.LOG_DELTA_UNKNOWN, 0.0))
     _, high = mechanisms.loss_range("mixture", params, jnp.asarray(1.0), budget)
-    return plan.find(both, times, target, False, jnp.asarray(accuracy)), high[0]
+    return found, high[0]
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _bound(
     n: int,
     half: int,
+    for_delta: bool,
     params: Any,
     counts: jax.Array,
     target: jax.Array,
@@ -93,7 +170,7 @@ def _bound(
     h: jax.Array,
     high: jax.Array,
 ) -> jax.Array:
-    """Epsilon by lattices of `half` points on each side and `n` points for the composition."""
+    """Epsilon or log delta by lattices of `half` points on each side and `n` points for the composition."""
     zero = jnp.zeros(1)
     tilt = found.tilts.middle
     last = jnp.ceil(high / h)[None] + 1.0
@@ -119,4 +196,4 @@ def _bound(
         n,
     )
     upper = jax.tree.map(lambda x: x[0], curves)
-    return compose.epsilon_of(upper, target, h, True)
+    return (compose.log_delta_of if for_delta else compose.epsilon_of)(upper, target, h, True)

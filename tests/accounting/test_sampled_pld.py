@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from fljax.accounting import conversion, gaussian, rdp, sampled_pld, wfna_rounds
+from fljax import accounting
+from fljax.accounting import conversion, events, gaussian, rdp, sampled_pld, wfna_rounds
 from fljax.errors import UnsupportedEventError
 
 NOISE, RATE, DELTA = 1.0, 0.1, 1e-5
@@ -82,6 +83,39 @@ def test_rounds_of_the_three_samplings():
         wfna_rounds.epsilon("gaussian", "isotropic", setup, **run)
     with pytest.raises(ValueError, match="batch_size"):
         wfna_rounds.epsilon("subset", "isotropic", dataclasses.replace(setup, batch_size=2.5), **run)
+
+
+def rounds(noise, count=20, relation="REPLACE_ONE"):
+    mechanism = events.SelfComposed(events.SampledWithoutReplacement(100, 10, events.Gaussian(noise)), count)
+    return events.PrivacyEvent(mechanism=mechanism, privacy_unit="example", neighboring_relation=relation)
+
+
+def test_delta_is_the_curve_of_epsilon():
+    for epsilon in (0.0, 1.0, 4.0):
+        inner = math.log1p(math.expm1(epsilon) / RATE)
+        exact = RATE * math.exp(float(gaussian.log_delta(1 / NOISE, inner)))
+        assert exact * (1 - 1e-12) <= sampled_pld.delta(NOISE, RATE, 1, epsilon) <= exact * (1 + 2e-3)
+    epsilon = sampled_pld.epsilon(NOISE, RATE, 20, DELTA)
+    # The curve falls by about 10 % of delta for 1 % of epsilon here: a thousandth of either is about as much.
+    assert DELTA * (1 - 0.02) <= sampled_pld.delta(NOISE, RATE, 20, epsilon) <= DELTA * (1 + 2e-3)
+    assert sampled_pld.delta(NOISE, 1.0, 4, 1.0) == pytest.approx(float(gaussian.mu_to_delta(2.0, 1.0)), rel=1e-14)
+    assert sampled_pld.delta(0.01, 0.5, 4, 1.0) == 1.0 and sampled_pld.delta(0.01, 0.1, 4, 1.0) == pytest.approx(0.4)
+
+
+def test_events_of_samples_without_replacement_are_answered_by_privacy_losses():
+    found = accounting.spent(rounds(NOISE), delta=DELTA, method="pld")
+    assert found.epsilon_upper == sampled_pld.epsilon(NOISE, RATE, 20, DELTA) and found.epsilon_lower == 0
+    assert found.certified and "arXiv:2106.08567" in found.reason
+    back = accounting.delta(rounds(NOISE), epsilon=2.0, method="pld")
+    assert back == sampled_pld.delta(NOISE, RATE, 20, 2.0)
+    noise = accounting.calibrate(rounds, epsilon=2.0, delta=DELTA, method="pld")
+    spent = accounting.epsilon(rounds(noise), delta=DELTA, method="pld")
+    assert 2.0 * (1 - 3e-3) <= spent <= 2.0
+    assert noise < accounting.calibrate(rounds, epsilon=2.0, delta=DELTA)
+    assert accounting.epsilon(rounds(0.0), delta=DELTA, method="pld") == math.inf
+    assert accounting.epsilon(rounds(NOISE, count=0), delta=DELTA, method="pld") == 0
+    with pytest.raises(UnsupportedEventError, match="ADD_OR_REMOVE_ONE"):
+        accounting.epsilon(rounds(NOISE, relation="ADD_OR_REMOVE_ONE"), delta=DELTA, method="pld")
 
 
 @pytest.mark.parametrize(
