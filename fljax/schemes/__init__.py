@@ -9,7 +9,8 @@ Each module in NAMES offers
 - `SUMMARY`: one line for a table.
 
 A module may also name NOISE_AT ("silo" or "client": the server need not be trusted), SIMULATION (sections of a run's
-config that `fljax simulate` starts from), and, where a paper's own formula is on offer, what `_paper` lists.
+config that `fljax simulate` starts from), `views(config, key, num_rounds)` (who saw what in a run, for its report),
+and, where a paper's own formula is on offer, what `_paper` lists.
 """
 
 import importlib

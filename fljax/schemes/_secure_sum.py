@@ -14,7 +14,7 @@ import optax
 
 from fljax import _keys
 from fljax.accounting import events
-from fljax.schemes import _round, _uploads
+from fljax.schemes import _round, _uploads, _views
 from fljax.types import LossFn, Params
 from fljax.upload import secure_sum
 
@@ -102,3 +102,14 @@ def event(config: Config) -> events.PrivacyEvent:
     Raises ValueError if noise_multiplier is None.
     """
     return _uploads.replace_one(_round.noise_multiplier(config) / 2)
+
+
+def viewer(links: Links) -> Callable[[Config, jax.Array, int], _views.Views]:
+    """`views` of a scheme whose clients need `links`."""
+
+    def views(config: Config, key: jax.Array, num_rounds: int) -> _views.Views:
+        """Who saw what in a run with this key; `config` with its noise multiplier, above 0."""
+        reached = _views.reached(config, key, num_rounds, links=links)
+        return _views.sum_views(config, reached, share_mu=2 / _share(config, _round.noise_multiplier(config)))
+
+    return views

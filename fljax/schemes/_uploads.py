@@ -39,12 +39,17 @@ class Config:
     """Clients, all of which join every round: as many as the data are dealt to."""
     max_colluders: int = 5
     """Clients that may pool what they know with the server, at most; the guarantee is for the others."""
-    straggler_law: Literal["fixed", "uniform", "bernoulli"] = "uniform"
-    """Clients that do not answer in time: always max_stragglers; any number up to it; or every link fails by itself."""
+    straggler_law: Literal["fixed", "uniform", "bernoulli", "custom"] = "uniform"
+    """Clients that do not answer in time: always max_stragglers; any number up to it; every link fails by itself; or
+    straggler_probs."""
     max_stragglers: int = 5
     """Most stragglers under the first two laws, and what the noise of a secure sum allows for."""
     link_failure_prob: float = 0.05
     """Chance of each link to fail in a round, under the law bernoulli."""
+    straggler_probs: tuple[float, ...] = ()
+    """Chances of 0, 1, ... stragglers, under the law custom."""
+    late_prob: float = 0.0
+    """Chance of a straggler's upload to arrive after the average: the server sees it all the same."""
     l2_clip_norm: float = 0.5
     """Bound on a client's update, in the unit of the parameters."""
     noise_multiplier: float | None = None
@@ -74,8 +79,18 @@ class Config:
                     f"Expected {name} < num_parties={self.num_parties}, else nobody is left to {left}, "
                     f"got {name}={getattr(self, name)}."
                 )
-        _validate.one_of(("fixed", "uniform", "bernoulli"), straggler_law=self.straggler_law)
+        _validate.one_of(("fixed", "uniform", "bernoulli", "custom"), straggler_law=self.straggler_law)
+        if self.straggler_law == "custom":
+            law = stragglers.arbitrary(self.straggler_probs, self.num_parties)
+            if not law[: self.num_parties].sum() > 0:
+                raise ValueError(
+                    "Expected straggler_probs under which somebody responds, got all N clients straggling."
+                )
+        elif self.straggler_probs:
+            raise ValueError(f"Expected no straggler_probs under the law {self.straggler_law}, got some.")
         _validate.non_negative(link_failure_prob=self.link_failure_prob, server_momentum=self.server_momentum)
+        if self.late_prob != 0:
+            _validate.probability(late_prob=self.late_prob)
         for name in ("link_failure_prob", "server_momentum"):
             if not getattr(self, name) < 1:
                 raise ValueError(f"Expected {name} < 1, got {name}={getattr(self, name)!r}.")
@@ -99,6 +114,8 @@ def straggler_pmf(config: Config, *, links: Literal["server", "peers"] = "server
         return stragglers.fixed(config.max_stragglers)
     if config.straggler_law == "uniform":
         return stragglers.uniform(config.max_stragglers)
+    if config.straggler_law == "custom":
+        return stragglers.arbitrary(config.straggler_probs, config.num_parties)
     prob = config.link_failure_prob
     if links == "peers":
         prob = stragglers.peers_and_server(config.num_parties, prob)

@@ -19,9 +19,8 @@ import optax
 
 from fljax import _validate
 from fljax.accounting import events, view, view_calibration
-from fljax.schemes import _round, _uploads
+from fljax.schemes import _round, _uploads, _views
 from fljax.server import costs as costs_lib
-from fljax.server import stragglers
 from fljax.types import LossFn, Params
 from fljax.upload import pair_noise
 from fljax_kernels.pair_noise import graphs
@@ -85,14 +84,13 @@ def edges(config: Config) -> np.ndarray:
 def variance_ratio(config: Config) -> float:
     """Variance of a pair's noise / variance of own noise: as configured, or the exact optimum.
 
-    Under the law bernoulli that is the optimum given that somebody responds.
+    Where all clients may straggle at once, that is the optimum given that somebody responds.
     """
     if config.pair_variance_ratio is not None:
         return config.pair_variance_ratio
-    num_clients, pmf = config.num_parties, _uploads.straggler_pmf(config)
-    if config.straggler_law == "bernoulli":
-        pmf = stragglers.bernoulli(num_clients, config.link_failure_prob, most=num_clients - 1)
-    straggling = view_calibration.straggler_moments(num_clients, pmf).straggling
+    num_clients = config.num_parties
+    pmf = _uploads.straggler_pmf(config)[:num_clients]
+    straggling = view_calibration.straggler_moments(num_clients, pmf / pmf.sum()).straggling
     honest = num_clients - config.max_colluders
     if config.graph == "k_regular":
         honest = config.degree - config.max_colluders + 1
@@ -181,3 +179,16 @@ def costs(config: Config, num_params: int) -> costs_lib.Costs:
     """One client's round, after one exchange of keys."""
     degree = config.num_parties - 1 if config.graph == "complete" else config.degree
     return costs_lib.pair_noise(num_params, config.num_parties, degree)
+
+
+def views(config: Config, key: jax.Array, num_rounds: int) -> _views.Views:
+    """Who saw what in a run with this key; `config` with its noise multiplier, above 0."""
+    own_mu = 2 / _round.noise_multiplier(config)
+    bare = dataclasses.replace(config, noise_multiplier=None, pair_variance_ratio=variance_ratio(config))
+    return _views.uploads_views(
+        config,
+        _views.reached(config, key, num_rounds),
+        own_mu=own_mu,
+        colluding_mu=own_mu * _unit_mu(bare),
+        alone_mu=own_mu * _unit_mu(dataclasses.replace(bare, max_colluders=0)),
+    )

@@ -11,7 +11,7 @@ import optax
 import fljax_kernels
 from fljax import _keys
 from fljax.accounting import events
-from fljax.schemes import _round, _uploads
+from fljax.schemes import _round, _uploads, _views
 from fljax.server import costs as costs_lib
 from fljax.types import LossFn, Params
 
@@ -75,3 +75,10 @@ def event(config: Config) -> events.PrivacyEvent:
 def costs(config: Config, num_params: int) -> costs_lib.Costs:
     """One client's round."""
     return costs_lib.plain(num_params)
+
+
+def views(config: Config, key: jax.Array, num_rounds: int) -> _views.Views:
+    """Who saw what in a run with this key; `config` with its noise multiplier, above 0."""
+    mu = 2 / _round.noise_multiplier(config)
+    reached = _views.reached(config, key, num_rounds)
+    return _views.uploads_views(config, reached, own_mu=mu, colluding_mu=mu, alone_mu=mu)

@@ -15,6 +15,7 @@ Config = _secure_sum.Config
 event = _secure_sum.event
 non_private = _uploads.non_private
 make = _secure_sum.maker(LINKS)
+views = _secure_sum.viewer(LINKS)
 
 
 def costs(config: Config, num_params: int) -> costs_lib.Costs:

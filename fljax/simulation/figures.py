@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
+import matplotlib.colors
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import AutoLocator, MaxNLocator, PercentFormatter
@@ -120,6 +121,44 @@ def labels(table: np.ndarray, y: np.ndarray, num_classes: int, shown: int = 60) 
     axes.grid(axis="x", visible=False)
     if num_classes <= 20:
         axes.legend(title="label", ncols=1 if num_classes <= 10 else 2, loc="center left", bbox_to_anchor=(1, 0.5))
+    return _svg(figure)
+
+
+@matplotlib.rc_context(_STYLE)
+def uploads(reached: np.ndarray, meaning: Sequence[str], epsilons: np.ndarray, limit: float, shown: int = 60) -> str:
+    """What became of the first `shown` clients' uploads, round by round, above the epsilon of each client.
+
+    reached: `[T, N]` of 0..2. meaning: of these three; an empty one does not occur. epsilons: `[N]`. limit: the claim.
+    """
+    reached, epsilons = reached[:, :shown], epsilons[:shown]
+    figure = Figure(figsize=(11.2, 2.4 + min(3.0, 0.09 * len(reached) + 0.6)), layout="constrained")
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(min(3.0, 0.09 * len(reached) + 0.6), 1.8))
+    colors = ("#e3e6eb", BUDGET, PRIVATE)
+    top.pcolormesh(
+        np.arange(reached.shape[1] + 1) - 0.5,
+        np.arange(len(reached) + 1) + 0.5,
+        reached,
+        cmap=matplotlib.colors.ListedColormap(colors),
+        vmin=-0.5,
+        vmax=2.5,
+        edgecolors="white",
+        linewidth=0.5,
+        rasterized=reached.size > 3000,  # a path for each cell would be megabytes
+    )
+    top.set(ylabel="round")
+    top.invert_yaxis()
+    top.yaxis.set_major_locator(MaxNLocator(integer=True))
+    top.grid(visible=False)
+    for color, label in zip(colors, meaning, strict=True):
+        if label:
+            top.bar([0], [0], color=color, label=label)
+    top.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    bottom.bar(np.arange(len(epsilons)), epsilons, width=0.85, color=PRIVATE, label="of this run")
+    bottom.axhline(limit, color=BUDGET, linestyle="--", linewidth=1.5, label="claimed")
+    bottom.set(xlabel="client", ylabel="epsilon", xlim=(-0.6, reached.shape[1] - 0.4))
+    bottom.xaxis.set_major_locator(MaxNLocator(integer=True))
+    bottom.grid(axis="x", visible=False)
+    bottom.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     return _svg(figure)
 
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from fljax import schemes
-from fljax.accounting import words
+from fljax.accounting import gaussian, words
 from fljax.simulation import config as config_lib
 from fljax.simulation import figures, folder, printed, spending
 from fljax.simulation.run import Outcome
@@ -97,6 +97,31 @@ def _curves(outcome: Outcome) -> str:
     return f'<div class="grid">{"".join(parts)}</div>'
 
 
+def _views(outcome: Outcome) -> str:
+    scheme, plan = schemes.get(outcome.config.scheme), outcome.plan
+    claimed = plan.epsilons[outcome.rounds]
+    if not (hasattr(scheme, "views") and math.isfinite(claimed)):
+        return ""
+    found = scheme.views(plan.scheme_config, outcome.task.round_key, outcome.rounds)
+    epsilons = [np.asarray(gaussian.mu_to_epsilon(who.mu, plan.delta)) for who in found.adversaries]
+    shown = min(60, found.reached.shape[1])
+    picture = figures.uploads(found.reached, found.meaning, epsilons[0], claimed, shown)
+    head = "<tr><th>adversary</th><th>sees</th><th>epsilon at most, client by client</th></tr>"
+    rows = "".join(
+        f"<tr><td>{html.escape(who.who)}{'' if who.promised else ' (outside the claim)'}</td>"
+        f"<td>{html.escape(who.sees)}</td>"
+        f"<td>{spending.shown_epsilon(values.min())} to {spending.shown_epsilon(values.max())}</td></tr>"
+        for who, values in zip(found.adversaries, epsilons, strict=True)
+    )
+    note = (
+        f"The first {shown} of {found.reached.shape[1]} clients; bars are of the first adversary in the table. Epsilon "
+        f"is of these {outcome.rounds} rounds at delta {words.rounded_up(plan.delta, 3)}, by the exact composition of "
+        "Gaussian views, for what really arrived. What is claimed holds whoever straggles, by the accountant that the "
+        "privacy statement names."
+    )
+    return section("Who saw what", f'{picture}<table class="numbers">{head}{rows}</table>', note)
+
+
 def _clients(outcome: Outcome) -> str:
     table = np.asarray(outcome.task.client_data.indices)
     dataset = outcome.task.dataset
@@ -173,7 +198,7 @@ def render(outcome: Outcome) -> str:
         "Written by fljax."
     )
     body = "".join(
-        part(outcome) for part in (_cards, _curves, _paper, _statement, _clients, _predictions, _configuration)
+        part(outcome) for part in (_cards, _curves, _paper, _statement, _views, _clients, _predictions, _configuration)
     )
     return page(title, sub, body)
 

@@ -90,18 +90,30 @@ def test_masks_cancel_with_and_without_stragglers(num_clients, key):
     rows = np.asarray(pair_noise(keys, edges, num_clients, jnp.zeros(64), stddev), np.float64)
     whole = np.asarray(pair_noise(keys, edges, num_clients, jnp.zeros(64), stddev * 2**16, form="ring"))
     each = np.asarray(jax.vmap(lambda k: jax.random.normal(k, (64,)))(keys), np.float64) * stddev[:, None]
+    ints = each_edge(keys, stddev * 2**16)
     for gone in sorted({0, 1, num_clients // 3, num_clients - 1}):
         stays = np.ones(num_clients, bool)
         stays[rng.permutation(num_clients)[:gone]] = False
         # What is left is the noise on the edges between those who stay and those who are gone.
         low, high = stays[edges[:, 0]], stays[edges[:, 1]]
-        left = ((low.astype(int) - high)[:, None] * each).sum(axis=0)
-        crossing = int((low != high).sum())
+        sign = (low.astype(int) - high)[:, None]
         # The specification's bound on float32 rounding.
-        assert np.abs(rows[stays].sum(axis=0) - left).max() <= 1e-5 * num_clients
-        # Integers lose nothing; each edge was rounded once, from a product with an error of 2**-23 of 5.42 * 2**16.
+        assert np.abs(rows[stays].sum(axis=0) - (sign * each).sum(axis=0)).max() <= 1e-5 * num_clients
+        # Integers lose nothing: exactly the noise of these edges, and zero where nobody is gone.
         total = whole[stays].sum(axis=0, dtype=np.uint32).view(np.int32)
-        assert np.abs(total - left * 2**16).max() <= 0.55 * crossing
+        np.testing.assert_array_equal(total, (sign * ints).sum(axis=0))
+        assert gone or not total.any()
+    # One rounding for each edge, from a product with an error of 2**-23 of 5.42 * 2**16.
+    assert np.abs(ints - each * 2**16).max() <= 0.55
+
+
+def each_edge(keys, stddev):
+    """Every edge's whole-number noise `[E, 64]`, as its lower end alone would draw it."""
+
+    def one(key, stddev):
+        return client_pair_noise(key[None], 0, np.asarray([1]), jnp.zeros(64), stddev[None], form="ring")
+
+    return np.asarray(jax.vmap(one)(keys, jnp.asarray(stddev))).view(np.int32).astype(np.int64)
 
 
 def test_the_ring_form_is_the_rounded_float_form(key):

@@ -10,7 +10,7 @@ import pytest
 
 from fljax import _keys, accounting, data, schemes
 from fljax.accounting import gaussian, view, view_calibration
-from fljax.schemes import _round, _uploads
+from fljax.schemes import _round, _uploads, _views
 from fljax.server import stragglers
 
 SECURE = ("smpc_dp", "he_dp", "secagg_dp", "swiftagg_dp")
@@ -73,7 +73,15 @@ def test_without_noise_the_round_is_the_mean_of_the_responders_clipped_updates(k
     np.testing.assert_allclose(few, order, rtol=1e-5, atol=1e-7)
 
 
-NOISY = {"graph": "k_regular", "degree": 3, "noise_multiplier": 4.0, "pair_variance_ratio": 2.0}
+NOISY = {
+    "graph": "k_regular",
+    "degree": 3,
+    "noise_multiplier": 4.0,
+    "pair_variance_ratio": 2.0,
+    "straggler_law": "custom",
+    "straggler_probs": (0.0, 0.0, 1.0),
+    "late_prob": 0.5,
+}
 
 
 @pytest.mark.parametrize("absent", [None, 3])
@@ -86,6 +94,9 @@ def test_lightdps_average_has_the_noise_of_equation_9(absent, key):
     straggle_key = _keys.server_key(key, state.round - 1, _keys.Purpose.STRAGGLE)
     responds = np.array(stragglers.draw(straggle_key, stragglers.fixed(2), NUM).responds)
     assert responds.sum() == NUM - 2
+    # The report draws the same again.
+    found = schemes.get("lightdp").views(config("lightdp", **NOISY), jax.random.clone(key), 1)
+    np.testing.assert_array_equal(found.reached[0] == _views.IN_TIME, responds)
     if absent is not None:
         responds[absent] = False
     assert int(info.cohort_size) == responds.sum()
@@ -151,6 +162,11 @@ def test_lightdps_event_is_the_exact_view_of_the_worst_case():
     expected = np.max(view.certificate(graph, num_colluders=10))
     np.testing.assert_allclose(1 / lightdp.event(sparse).mechanism.noise_multiplier, expected, rtol=1e-9)
     law = np.full(11, 1 / 11)
+    own_law = dataclasses.replace(sparse, straggler_law="custom", straggler_probs=tuple(law.tolist()))
+    assert lightdp.variance_ratio(own_law) == ratio
+    # Where all may straggle at once: given that somebody responds.
+    lost = dataclasses.replace(own_law, straggler_probs=(*(law / 2).tolist(), *[0.0] * 39, 0.5))
+    np.testing.assert_allclose(lightdp.variance_ratio(lost), ratio, rtol=1e-12)
     best = view_calibration.calibrate(50, 10, law, epsilon=3.0, delta=1e-5, num_neighbors=20)
     np.testing.assert_allclose(ratio, best.ratio, rtol=1e-9)
 
@@ -174,6 +190,13 @@ def test_what_has_no_guarantee_is_an_error(name):
         config(name, max_stragglers=6)
     with pytest.raises(ValueError, match="straggler_law to be one of"):
         config(name, straggler_law="weekends")
+    for probs, words in (((0.5, 0.4), "sum 1"), ((0.0,) * 7 + (1.0,), "s <= 6"), ((0.0,) * 6 + (1.0,), "responds")):
+        with pytest.raises(ValueError, match=words):
+            config(name, straggler_law="custom", straggler_probs=probs)
+    with pytest.raises(ValueError, match="no straggler_probs under the law fixed"):
+        config(name, straggler_probs=(1.0,))
+    with pytest.raises(ValueError, match="late_prob"):
+        config(name, late_prob=1.5)
     with pytest.raises(ValueError, match="link_failure_prob < 1"):
         config(name, link_failure_prob=1.0)
     with pytest.raises(ValueError, match="num_parties to be the number of clients, 7"):

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from fljax import schemes
+from fljax.accounting import gaussian
 from fljax.simulation import progress, report, run, spending
 from fljax.simulation.config import Config, DataConfig, ModelConfig, RunConfig
 
@@ -81,6 +82,27 @@ def test_without_a_baseline_and_without_noise_it_says_so(outcome):
     plan = outcome.plan._replace(epsilons=(0.0, *[float("inf")] * 4), target_epsilon=None)
     text = report.render(outcome._replace(records=records, plan=plan, baseline_params=None))
     assert "added no noise" in text and "non-private" not in re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL)
+
+
+def test_a_scheme_that_hides_uploads_shows_who_saw_what(outcome):
+    assert not report._views(outcome)
+    lightdp = schemes.get("lightdp")
+    hides = lightdp.Config(num_parties=30, noise_multiplier=3.0, late_prob=0.5)
+    config = dataclasses.replace(outcome.config, scheme="lightdp", scheme_config=hides)
+    plan = outcome.plan._replace(scheme_config=hides, event=lightdp.event(hides))
+    text = report._views(outcome._replace(config=config, plan=plan))
+    assert not Elements(text).open and text.count("<svg") == 1
+    shown = re.sub(r"<[^>]+>", "|", text)
+    for words in (
+        "the server and any 5 clients",
+        "the server alone",
+        "(outside the claim)",
+        "late: seen, not averaged",
+    ):
+        assert words in shown
+    found = lightdp.views(hides, outcome.task.round_key, 4)
+    most = spending.shown_epsilon(float(gaussian.mu_to_epsilon(found.adversaries[0].mu.max(), plan.delta)))
+    assert f"to {most}" in shown
 
 
 def test_epsilon_is_never_printed_smaller_than_it_is():
