@@ -47,10 +47,7 @@ class ConvProduct(Product):
         self._params, self._kernel_shape = params, kernel_shape
         # Loop axes join the batch axis of the convolution: both are summed.
         self._plain = _batch_first(inputs, lhs, loops), _batch_first(cotangent, res, loops)
-        x, y = (
-            jnp.transpose(z, [0, 1, *(2 + (a - (a > spec[0])) for a in spec[1:])])
-            for z, spec in zip(self._plain, (lhs, res), strict=True)
-        )
+        x, y = (_channels_first(z, spec) for z, spec in zip(self._plain, (lhs, res), strict=True))
         nd, out = len(params["window_strides"]), y.shape[3:]
         kernel = tuple(kernel_shape[a] for a in rhs[2:])
         self._channels = kernel_shape[rhs[1]]
@@ -72,6 +69,7 @@ class ConvProduct(Product):
             note="convolution",
         )
         self._inputs = x
+        self._order = lhs, res, split
         self._patches = functools.partial(_patches, kernel=kernel, out=out, params=params, split=split)
 
     @functools.cached_property
@@ -86,7 +84,12 @@ class ConvProduct(Product):
     def _in_blocks(self, fun: Callable[[Product], Any]) -> Any:
         """Fun of this term, on a CPU for a few examples at a time."""
 
-        def block(x: jax.Array, y: jax.Array) -> Any:
+        lhs, res, split = self._order
+
+        def block(inputs: jax.Array, cotangent: jax.Array) -> Any:
+            # Transposed here, a block in the cache; transposing all of them first costs two passes over memory.
+            x, y = _channels_first(inputs, lhs), _channels_first(cotangent, res)
+            y = y.reshape(*y.shape[:2], *split, -1, *y.shape[3:])
             return fun(Product(self._patches(x), self.x_labels, y, self.y_labels, self.out))
 
         size, each = self.y.shape[0], math.prod(self.sizes[label] for label in self.x_labels[1:])
@@ -94,8 +97,8 @@ class ConvProduct(Product):
         while size % at_once:
             at_once -= 1
         if jax.default_backend() != "cpu" or at_once == size:
-            return block(self._inputs, self.y)
-        pairs = [z.reshape(size // at_once, at_once, *z.shape[1:]) for z in (self._inputs, self.y)]
+            return block(*self._plain)
+        pairs = [z.reshape(size // at_once, at_once, *z.shape[1:]) for z in self._plain]
         out = jax.lax.map(lambda pair: block(*pair), tuple(pairs))
         return jax.tree.map(lambda z: z.reshape(size, *z.shape[2:]), out)
 
@@ -142,6 +145,11 @@ def _patches(x: jax.Array, kernel: Any, out: Any, params: Any, split: tuple[int,
     seen = patches(x, kernel, out, params)
     at = 1 + len(kernel)
     return seen.reshape(*seen.shape[:at], *split, -1, *seen.shape[at + 1 :])
+
+
+def _channels_first(z: jax.Array, spec: tuple[int, ...]) -> jax.Array:
+    """`[B, n, *the rest in its order]` -> `[B, n, C, *spatial]`."""
+    return jnp.transpose(z, [0, 1, *(2 + (a - (a > spec[0])) for a in spec[1:])])
 
 
 def _moved(spec: tuple[int, ...]) -> tuple[int, ...]:

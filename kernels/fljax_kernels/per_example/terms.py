@@ -124,7 +124,8 @@ class Product:
 
     def _compute_rows(self) -> tuple[jax.Array, jax.Array]:
         rows = _einsum(self.x, self.x_labels, self.y, self.y_labels, (0, *self.out), precision=HIGHEST)
-        finite = jnp.all(jnp.isfinite(flat(rows)), axis=1)
+        # 0 * x is 0 or NaN: a sum, which XLA on a CPU runs several times faster than `all` of predicates.
+        finite = jnp.sum(0 * flat(rows), axis=1) == 0
         return jnp.where(column(finite, rows), rows, jnp.zeros((), rows.dtype)), finite
 
     @functools.cached_property
