@@ -83,7 +83,6 @@ class ConvProduct(Product):
 
     def _in_blocks(self, fun: Callable[[Product], Any]) -> Any:
         """Fun of this term, on a CPU for a few examples at a time."""
-
         lhs, res, split = self._order
 
         def block(inputs: jax.Array, cotangent: jax.Array) -> Any:
