@@ -58,9 +58,9 @@ def maker(links: Links) -> Callable[..., _round.FederatedAlgorithm]:
     ) -> _round.FederatedAlgorithm:
         """Builds the algorithm: local SGD, clipped updates, and the noise of every responder in an ideal secure sum.
 
-        Guarantee: one round is one `event(config)` for the unit "client" under replace-one, towards the server and at
-        most `max_colluders` clients, if the secure sum is ideal and nobody deviates from it. Idealisation: noise is
-        drawn in float32 with JAX's threefry generator, which is no cryptographic source. RoundInfo is not private.
+        Guarantee: one round is one `event(config)` for the unit "client", towards the server and at most
+        `max_colluders` clients, if the secure sum is ideal and nobody deviates from it. Idealisation: noise is drawn in
+        float32 with JAX's threefry generator, which is no cryptographic source. RoundInfo is not private.
 
         Args:
           config: its noise_multiplier must be set.
@@ -97,11 +97,11 @@ def maker(links: Links) -> Callable[..., _round.FederatedAlgorithm]:
 
 
 def event(config: Config) -> events.PrivacyEvent:
-    """What one round does to one client's data, which move the sum by at most two clip norms.
+    """What one round does to one client's data.
 
     Raises ValueError if noise_multiplier is None.
     """
-    return _uploads.replace_one(_round.noise_multiplier(config) / 2)
+    return _uploads.event(config, _round.noise_multiplier(config))
 
 
 def viewer(links: Links) -> Callable[[Config, jax.Array, int], _views.Views]:
@@ -110,6 +110,7 @@ def viewer(links: Links) -> Callable[[Config, jax.Array, int], _views.Views]:
     def views(config: Config, key: jax.Array, num_rounds: int) -> _views.Views:
         """Who saw what in a run with this key; `config` with its noise multiplier, above 0."""
         reached = _views.reached(config, key, num_rounds, links=links)
-        return _views.sum_views(config, reached, share_mu=2 / _share(config, _round.noise_multiplier(config)))
+        share = _share(config, _round.noise_multiplier(config))
+        return _views.sum_views(config, reached, share_mu=_uploads.sensitivity(config) / share)
 
     return views

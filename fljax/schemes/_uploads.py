@@ -52,6 +52,8 @@ class Config:
     """Chance of a straggler's upload to arrive after the average: the server sees it all the same."""
     l2_clip_norm: float = 0.5
     """Bound on a client's update, in the unit of the parameters."""
+    neighboring_relation: Literal["REPLACE_ONE", "REPLACE_SPECIAL"] = "REPLACE_ONE"
+    """A client's data exchanged for any others, or for none and so an update of zero: two clip norms, or one."""
     noise_multiplier: float | None = None
     """Standard deviation of what hides one client, / l2_clip_norm. None: calibrated for the target epsilon."""
     local_learning_rate: float = 0.5
@@ -79,6 +81,7 @@ class Config:
                     f"Expected {name} < num_parties={self.num_parties}, else nobody is left to {left}, "
                     f"got {name}={getattr(self, name)}."
                 )
+        _validate.one_of(("REPLACE_ONE", "REPLACE_SPECIAL"), neighboring_relation=self.neighboring_relation)
         _validate.one_of(("fixed", "uniform", "bernoulli", "custom"), straggler_law=self.straggler_law)
         if self.straggler_law == "custom":
             law = stragglers.arbitrary(self.straggler_probs, self.num_parties)
@@ -137,12 +140,17 @@ class Uploads(NamedTuple):
 Release = Callable[[jax.Array, jax.Array, Uploads], tuple[Params, jax.Array]]
 
 
-def replace_one(noise_multiplier: float) -> events.PrivacyEvent:
-    """A Gaussian view of one client's upload, whose whole data are exchanged for others."""
+def sensitivity(config: Config) -> float:
+    """Clip norms by which neighbouring data move a client's upload, before noise."""
+    return 2.0 if config.neighboring_relation == "REPLACE_ONE" else 1.0
+
+
+def event(config: Config, stddev: float) -> events.PrivacyEvent:
+    """A Gaussian view of one client's upload; `stddev` of what hides it, in clip norms."""
     return events.PrivacyEvent(
-        mechanism=events.Gaussian(noise_multiplier),
+        mechanism=events.Gaussian(stddev / sensitivity(config)),
         privacy_unit="client",
-        neighboring_relation=events.NeighboringRelation.REPLACE_ONE,
+        neighboring_relation=events.NeighboringRelation(config.neighboring_relation),
     )
 
 
@@ -163,9 +171,9 @@ def algorithm(
 ) -> _round.FederatedAlgorithm:
     """Local SGD, updates clipped, added up over those who respond, `release`, mean over the responders.
 
-    Guarantee: exchanging one client's data moves its clipped update by at most 2 l2_clip_norm, and nothing else before
-    `release`. Who responds is drawn apart from the data and is public, as is the divisor. A round that does not count,
-    or to which nobody responded, leaves the model as it was.
+    Guarantee: exchanging one client's data moves its clipped update by at most 2 l2_clip_norm (1 if it is zero for one
+    of them), and nothing else before `release`. Who responds is drawn apart from the data and is public, as is the
+    divisor. A round that does not count, or to which nobody responded, leaves the model as it was.
     """
     _validate.positive_int(num_units=num_units)
     if num_units != config.num_parties:

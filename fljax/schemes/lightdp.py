@@ -119,10 +119,10 @@ def make(
 ) -> _round.FederatedAlgorithm:
     """Builds the algorithm.
 
-    Guarantee: one round is one `event(config)` for the unit "client" under replace-one, for every client that does not
-    collude, towards a server that sees all uploads, late ones included, and pools at most `max_colluders` clients.
-    Parties are semi-honest. Idealisation: noise is drawn in float32 with JAX's threefry generator, which is no
-    cryptographic source. RoundInfo is not private.
+    Guarantee: one round is one `event(config)` for the unit "client", for every client that does not collude, towards a
+    server that sees all uploads, late ones included, and pools at most `max_colluders` clients. Parties are
+    semi-honest. Idealisation: noise is drawn in float32 with JAX's threefry generator, which is no cryptographic
+    source. RoundInfo is not private.
 
     Args:
       config: its noise_multiplier must be set.
@@ -166,13 +166,13 @@ def make(
 
 
 def event(config: Config) -> events.PrivacyEvent:
-    """What one round does to one client's data, which move its upload by at most two clip norms; for the worst view.
+    """What one round does to one client's data, as the worst view that is allowed for shows it.
 
     Raises ValueError if noise_multiplier is None.
     """
     noise_multiplier = _round.noise_multiplier(config)
     unit_mu = _unit_mu(dataclasses.replace(config, noise_multiplier=None))
-    return _uploads.replace_one(noise_multiplier / (2 * unit_mu))
+    return _uploads.event(config, noise_multiplier / unit_mu)
 
 
 def costs(config: Config, num_params: int) -> costs_lib.Costs:
@@ -183,7 +183,7 @@ def costs(config: Config, num_params: int) -> costs_lib.Costs:
 
 def views(config: Config, key: jax.Array, num_rounds: int) -> _views.Views:
     """Who saw what in a run with this key; `config` with its noise multiplier, above 0."""
-    own_mu = 2 / _round.noise_multiplier(config)
+    own_mu = _uploads.sensitivity(config) / _round.noise_multiplier(config)
     bare = dataclasses.replace(config, noise_multiplier=None, pair_variance_ratio=variance_ratio(config))
     return _views.uploads_views(
         config,

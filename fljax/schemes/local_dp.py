@@ -32,9 +32,9 @@ def make(
 ) -> _round.FederatedAlgorithm:
     """Builds the algorithm.
 
-    Guarantee: one round is one `event(config)` for the unit "client" under replace-one, towards everybody who sees the
-    uploads, however many collude. Idealisation: noise is drawn in float32 with JAX's threefry generator, which is no
-    cryptographic source; of the sum, which alone the simulation needs, it is drawn at once. RoundInfo is not private.
+    Guarantee: one round is one `event(config)` for the unit "client", towards everybody who sees the uploads, however
+    many collude. Idealisation: noise is drawn in float32 with JAX's threefry generator, which is no cryptographic
+    source; of the sum, which alone the simulation needs, it is drawn at once. RoundInfo is not private.
 
     Args:
       config: its noise_multiplier must be set.
@@ -65,11 +65,11 @@ def make(
 
 
 def event(config: Config) -> events.PrivacyEvent:
-    """What one round does to one client's data, which move its upload by at most two clip norms.
+    """What one round does to one client's data.
 
     Raises ValueError if noise_multiplier is None.
     """
-    return _uploads.replace_one(_round.noise_multiplier(config) / 2)
+    return _uploads.event(config, _round.noise_multiplier(config))
 
 
 def costs(config: Config, num_params: int) -> costs_lib.Costs:
@@ -79,6 +79,6 @@ def costs(config: Config, num_params: int) -> costs_lib.Costs:
 
 def views(config: Config, key: jax.Array, num_rounds: int) -> _views.Views:
     """Who saw what in a run with this key; `config` with its noise multiplier, above 0."""
-    mu = 2 / _round.noise_multiplier(config)
+    mu = _uploads.sensitivity(config) / _round.noise_multiplier(config)
     reached = _views.reached(config, key, num_rounds)
     return _views.uploads_views(config, reached, own_mu=mu, colluding_mu=mu, alone_mu=mu)

@@ -141,6 +141,9 @@ def test_replay_of_a_round_confirms_the_sensitivity(key):
     moves = [np.linalg.norm(model({"x": jnp.asarray(other)}) - whole) for other in others]
     assert max(moves) <= 2 * 0.5 / 4 * (1 + 1e-4)
     assert max(moves) >= 1.2 * 0.5 / 4  # more than one clip norm: a sensitivity of C would be wrong
+    gone = [np.where((owner == client)[:, None], 0.0, x) for client in range(NUM)]
+    moves = [np.linalg.norm(model({"x": jnp.asarray(other, jnp.float32)}) - whole) for other in gone]
+    assert 0.9 * 0.5 / 4 <= max(moves) <= 0.5 / 4 * (1 + 1e-4)
 
 
 def test_lightdps_event_is_the_exact_view_of_the_worst_case():
@@ -151,6 +154,9 @@ def test_lightdps_event_is_the_exact_view_of_the_worst_case():
     )
     np.testing.assert_allclose(lightdp.variance_ratio(c), 0.377860152, rtol=1e-8)
     np.testing.assert_allclose(accounting.epsilon(lightdp.event(c), delta=1e-5, method="gdp"), 3.0, rtol=1e-7)
+    # Against a client without data, its update moves half as far.
+    zeroed = dataclasses.replace(c, neighboring_relation="REPLACE_SPECIAL")
+    assert lightdp.event(zeroed).mechanism.noise_multiplier == 2 * lightdp.event(c).mechanism.noise_multiplier
     # O4a: the paper's own sigmas.
     printed = dataclasses.replace(c, noise_multiplier=0.947735351 / 0.5, pair_variance_ratio=0.079655555)
     np.testing.assert_allclose(1 / lightdp.event(printed).mechanism.noise_multiplier, 0.535851428, rtol=1e-7)
@@ -172,12 +178,13 @@ def test_lightdps_event_is_the_exact_view_of_the_worst_case():
 
 
 @pytest.mark.parametrize("name", ["local_dp", *SECURE])
-def test_baselines_events_are_gaussian_with_twice_the_clip_norm(name):
-    event = schemes.get(name).event(config(name, noise_multiplier=3.0))
-    assert (event.mechanism.noise_multiplier, event.privacy_unit) == (1.5, "client")
-    assert event.neighboring_relation == "REPLACE_ONE"
-    expected = float(gaussian.mu_to_epsilon(2 / 3, 1e-5))
-    np.testing.assert_allclose(accounting.epsilon(event, delta=1e-5, method="gdp"), expected, rtol=1e-9)
+def test_baselines_events_are_gaussian_with_twice_the_clip_norm_or_once(name):
+    for relation, noise_multiplier in (("REPLACE_ONE", 1.5), ("REPLACE_SPECIAL", 3.0)):
+        event = schemes.get(name).event(config(name, noise_multiplier=3.0, neighboring_relation=relation))
+        assert (event.mechanism.noise_multiplier, event.privacy_unit) == (noise_multiplier, "client")
+        assert event.neighboring_relation == relation
+        expected = float(gaussian.mu_to_epsilon(1 / noise_multiplier, 1e-5))
+        np.testing.assert_allclose(accounting.epsilon(event, delta=1e-5, method="gdp"), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -195,6 +202,8 @@ def test_what_has_no_guarantee_is_an_error(name):
             config(name, straggler_law="custom", straggler_probs=probs)
     with pytest.raises(ValueError, match="no straggler_probs under the law fixed"):
         config(name, straggler_probs=(1.0,))
+    with pytest.raises(ValueError, match="neighboring_relation to be one of"):
+        config(name, neighboring_relation="ADD_OR_REMOVE_ONE")
     with pytest.raises(ValueError, match="late_prob"):
         config(name, late_prob=1.5)
     with pytest.raises(ValueError, match="link_failure_prob < 1"):

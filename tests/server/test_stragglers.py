@@ -20,6 +20,7 @@ def test_laws_have_their_closed_forms():
     np.testing.assert_allclose(stragglers.more_than(stragglers.bernoulli(50, 0.05), 10), 2.964604953e-5, rtol=1e-8)
     np.testing.assert_allclose(stragglers.at_most(stragglers.bernoulli(50, 0.05), 10), 1 - 2.964604953e-5, rtol=1e-12)
     np.testing.assert_allclose(stragglers.at_most(stragglers.bernoulli(9, 0.999), 0), 1e-27, rtol=1e-9)
+    np.testing.assert_allclose(1 - stragglers.peers_and_server(49, 0.05), 0.0809947108, rtol=1e-8)
     np.testing.assert_allclose(1 - stragglers.peers_and_server(50, 0.05), 0.0769449753, rtol=1e-8)
     np.testing.assert_allclose(50 * stragglers.peers_and_server(50, 0.05), 46.15275124, rtol=1e-8)
 
