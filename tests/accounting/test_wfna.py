@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fljax import accounting
-from fljax.accounting import conversion, gaussian, kov, rdp, replaced_record, wfna, wfna_rounds
+from fljax.accounting import conversion, gaussian, kov, rdp, replaced_record, spectrum, wfna, wfna_rounds
 from fljax.errors import NoGuaranteeError, PrivacyPreconditionError
 
 SIZES = {"l2_clip_norm": 10.0, "num_records": 1200.0, "batch_size": 32.0}
@@ -185,6 +185,47 @@ def test_oracle_o13_worst_pair_of_records():
     found = replaced_record.worst([2.0, 5.0, 8.0], **FLOOR)
     np.testing.assert_allclose(found, [0.0059651485, 0.0153748480, 0.0263249905], rtol=1e-5)
     assert np.all(found <= np.minimum(wfna.joint([2.0, 5.0, 8.0], **FLOOR), [0.1224, 0.1068, 0.1401]))
+
+
+def test_oracle_o14_most_of_the_noise_that_water_filling_can_save():
+    dimension, records = 7850, 1200
+    kov_run = {"num_rounds": 100, "delta": 1e-4, "composition": "kov", "formula": "paper"}
+    paper = [
+        wfna_rounds.calibrate("gaussian", "water_filling", PAPER, target_epsilon=e, **kov_run) ** 2 for e in (1.0, 10.0)
+    ]
+    for floor, value, digits in (
+        (paper[0], 0.0014, 5e-5),
+        (paper[1], 0.025, 5e-4),
+        (0.0121328, 0.033, 5e-4),  # the joint bound, epsilon 1 and 10
+        (0.000455532, 0.153, 5e-4),
+    ):
+        # The trace of a client's covariance is at most C^2 / B, its rank at most D: best spent on values at the floor.
+        room = 10**2 / 32 / floor
+        most = min(room, records) / dimension
+        assert most == pytest.approx(value, abs=digits)
+        values = np.zeros(records)
+        values[: min(int(room), records)] = floor
+        assert float(spectrum.savings(values, floor, dimension).fraction) == pytest.approx(most, abs=1 / dimension)
+        others = np.random.default_rng(3).dirichlet(np.full(records, 0.1), 20) * 10**2 / 32
+        assert np.all(np.asarray(spectrum.savings(others, np.full(20, floor), dimension).fraction) <= most * (1 + 1e-9))
+
+
+def test_oracle_o16_where_the_covariance_costs_only_the_smaller_denominator():
+    orders, kinds = 1 + 10 ** np.linspace(-2, 2, 50), np.zeros(3)
+    for batch in (4.0, 32.0, 50.0, 400.0):
+        sizes = {**FLOOR, "batch_size": batch}
+        q = 1 / (batch * 1200)
+        low = 0.05 - (orders - 1) * math.sqrt(2) * q * 100
+        moved = orders * 100 / 1200**2 / np.where(low > 0, low, np.nan)
+        spread = orders / 2 * (q * 100) ** 2 / np.where(low > 0, low, np.nan) ** 2
+        cheap = low >= (10 / batch) ** 2
+        np.testing.assert_array_equal(cheap[low > 0], (moved >= 2 * spread)[low > 0])
+        found = np.asarray(wfna.joint(orders, **sizes, lifted=True))
+        np.testing.assert_allclose(found[cheap], 2 * moved[cheap], rtol=1e-12)
+        dear = ~cheap & (low > 0)
+        assert np.all(found[dear] > 2 * moved[dear]) and np.all(np.isinf(found[low <= 0]))
+        kinds += [np.sum(cheap), np.sum(dear), np.sum(low <= 0)]
+    assert np.all(kinds > 10)
 
 
 def test_oracle_o15_no_noise_at_all_leaves_a_least_epsilon():

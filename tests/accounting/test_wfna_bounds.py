@@ -282,6 +282,35 @@ def test_erratum_the_last_row_of_table_1_is_false():
     assert np.isinf(wfna.joint([order], **sizes, lifted=True)[0]) and np.isinf(wfna.theorem_4([order], **sizes)[0])
 
 
+def test_erratum_theorem_3_without_its_1_over_d_claims_less_than_is_lost():
+    # All gradients 1 but one, which goes from 1 to -1: the covariance stays, the mean moves by 2 / D.
+    records, batch, order = 40, 1000.0, 2.0
+    ones = np.ones((records, 1))
+    least = span.least_eigenvalue(ones)
+    exact = float(rdp.gaussian_pair(np.asarray([2 / records]), least / batch, least / batch, [order])[0])
+    assert least == 1 and exact == pytest.approx(order / 2 * (2 / records) ** 2 * batch)
+    sizes = {"l2_clip_norm": 1.0, "num_records": float(records), "batch_size": batch}
+    printed, literal = (
+        float(wfna.theorem_2([order], least_eigenvalue=value, **sizes)[0]) for value in (least, records * least)
+    )
+    assert literal < 0.05 * exact and exact <= printed
+
+
+def test_oracle_o9_subsets_do_not_have_the_covariance_of_footnote_2():
+    rng = np.random.default_rng(17)
+    g, size, batch = rng.normal(size=(6, 3)), 6, 2
+    sums = np.asarray([g[list(s)].sum(0) / batch for s in itertools.combinations(range(size), batch)])
+    exact = np.cov(sums.T, bias=True)
+    mean = g.mean(0)
+    centred = (size - batch) / (batch * size * (size - 1)) * (g.T @ g - size * np.outer(mean, mean))
+    np.testing.assert_allclose(centred, exact, rtol=1e-12, atol=1e-14)
+    footnote = g.T @ g / (batch * size)
+    np.testing.assert_allclose(
+        footnote - np.outer(mean, mean) / batch, exact * (size - 1) / (size - batch), rtol=1e-12, atol=1e-14
+    )
+    assert np.linalg.norm(footnote - exact) > 0.2 * np.linalg.norm(exact)
+
+
 def test_oracle_o8_subsets_without_noise_are_zero_and_a_third():
     rng = np.random.default_rng(13)
     data = rng.normal(size=6)
