@@ -220,17 +220,23 @@ def worst_mu(graph: PairGraph, *, num_colluders: int, sensitivity: Any = 1.0) ->
     """
     size = len(np.asarray(graph.own_variance))
     _colluders_in_range(num_colluders, size)
-    count = math.comb(size, num_colluders)
-    if count > _MOST_SETS:
-        raise ValueError(f"Expected at most {_MOST_SETS} colluder sets, got num_colluders={num_colluders}: {count}.")
-    sets = np.zeros((count, size), bool)
-    members = np.asarray(list(itertools.combinations(range(size), num_colluders)), np.int64).reshape(count, -1)
-    sets[np.arange(count)[:, None], members] = True
+    sets = _colluder_sets(size, range(num_colluders, num_colluders + 1))
     mu = _largest(graph, sets, np.asarray(sensitivity, np.float64))
     if not np.all(np.isfinite(mu)):
         client = int(np.flatnonzero(~np.isfinite(mu))[0])
         raise NoGuaranteeError(_singular(client, f"for some {num_colluders} colluders"))
     return mu
+
+
+def _colluder_sets(size: int, members: range) -> np.ndarray:
+    """Bool `[M, N]`: all sets with so many members."""
+    count = sum(math.comb(size, number) for number in members)
+    if count > _MOST_SETS:
+        raise ValueError(f"Expected at most {_MOST_SETS} colluder sets, got num_colluders={members[-1]}: {count}.")
+    chosen = [who for number in members for who in itertools.combinations(range(size), number)]
+    sets = np.zeros((count, size), bool)
+    sets[np.repeat(np.arange(count), [len(who) for who in chosen]), [one for who in chosen for one in who]] = True
+    return sets
 
 
 @_x64.float64

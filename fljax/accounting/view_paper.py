@@ -45,6 +45,30 @@ def loss_variance(graph: PairGraph, *, seen: Any = None, colluders: Any = None, 
     return jnp.where(colluding, jnp.nan, jnp.where(active, found, 0.0))
 
 
+def worst_loss_variance(graph: PairGraph, *, num_colluders: int, sensitivity: Any = 1.0) -> np.ndarray:
+    """V_i `[N]` that condition (14) must hold for: the largest over every set of at most `num_colluders` colluders.
+
+    All such sets are tried, with all honest uploads seen: V_i, unlike mu_i, may fall when more clients collude
+    (Proposition 3 takes the largest set for the worst), but no case is known in which it rises when fewer are seen.
+
+    Raises:
+      ValueError: `num_colluders` is not in [0, N - 1], or there are more than 200,000 sets.
+    """
+    size = len(np.asarray(graph.own_variance))
+    view._colluders_in_range(num_colluders, size)
+    sets = view._colluder_sets(size, range(num_colluders + 1))
+    return np.asarray(_largest(graph, sets, np.asarray(sensitivity, np.float64)))
+
+
+@_x64.float64
+@jax.jit
+def _largest(graph: PairGraph, sets: Any, sensitivity: Any) -> jax.Array:
+    def one(colluders: jax.Array) -> jax.Array:
+        return jnp.where(colluders, 0.0, loss_variance(graph, colluders=colluders, sensitivity=sensitivity))
+
+    return jax.lax.map(one, jnp.asarray(sets), batch_size=min(256, len(sets))).max(0)
+
+
 @_x64.float64
 @jax.jit
 def complete_loss_variance(ratio: Any, num_honest: Any) -> jax.Array:

@@ -1,5 +1,6 @@
 """The printed privacy rule of pairwise noise, and where it stops to be one."""
 
+import itertools
 import math
 
 import numpy as np
@@ -123,11 +124,30 @@ def test_erratum_e13_the_printed_worst_case_is_not_the_smallest_honest_set():
     assert np.all(np.diff(grows) > 0)
 
 
+def test_condition_14_must_hold_for_every_number_of_colluders():
+    # With strong pair noise, nobody colluding is the worst.
+    graph = view.pair_graph(complete_edges(5), num_clients=5, own_variance=0.5, pair_variance=1.0)
+    found = view_paper.worst_loss_variance(graph, num_colluders=3, sensitivity=2.0)
+    closed = float(view_paper.complete_loss_variance(2.0, 5))
+    np.testing.assert_allclose(found, 4 * closed / 0.5, rtol=1e-12)
+    for limit in (0, 2):
+        tried = [
+            view_paper.loss_variance(FIVE, colluders=who(*members))
+            for size in range(limit + 1)
+            for members in itertools.combinations(range(5), size)
+        ]
+        found = view_paper.worst_loss_variance(FIVE, num_colluders=limit)
+        np.testing.assert_allclose(found, np.nanmax(tried, axis=0), rtol=1e-12)
+        assert np.all(found >= np.square(view.worst_mu(FIVE, num_colluders=limit)) * (1 - 1e-12))
+
+
 def test_bad_arguments_are_refused_by_name():
     with pytest.raises(ValueError, match="variance"):
         view_paper.condition(-1.0, epsilon=1.0, delta=1e-5)
     with pytest.raises(ValueError, match="epsilon"):
         view_paper.largest_variance(0.0, 1e-5)
+    with pytest.raises(ValueError, match="num_colluders < 5"):
+        view_paper.worst_loss_variance(FIVE, num_colluders=5)
     with pytest.raises(ValueError, match="responder"):
         view_paper.disturbance(FIVE, responders=who(), colluders=who())
     with pytest.raises(ValueError, match="formula"):
