@@ -81,6 +81,25 @@ def test_the_oracle_of_three_rows():
     assert np.trace(reference.lifted_covariance(ROWS, 1 / 6, 0.5)) == pytest.approx(2.60500802542, rel=1e-9)
 
 
+@pytest.mark.parametrize("draw", DRAWS)
+def test_two_hundred_thousand_draws_have_the_lifted_covariance(draw, key):
+    n, rows = 200_000, jnp.asarray(ROWS, jnp.float32)
+    system = spectral.spectrum(jnp.asarray(ROWS @ ROWS.T, jnp.float32), 1 / 6)
+    z_key, xi_key = jax.random.split(key)
+
+    def one(z, xi):
+        noise = DRAWS[draw](system, jnp.matmul(rows, z, precision="highest"), 0.5)
+        weights = noise.weights + (xi / jnp.sqrt(6.0) if draw == "filling" else 0)  # fills up the sampling noise
+        return noise.stddev * z + jnp.matmul(rows.T, weights, precision="highest")
+
+    drawn = jax.jit(jax.vmap(one))(jax.random.normal(z_key, (n, 4)), jax.random.normal(xi_key, (n, 3)))
+    expected = reference.lifted_covariance(ROWS, 1 / 6, 0.5)
+    found = np.cov(np.asarray(drawn, np.float64).T)
+    # E |found - expected|_F^2 = (tr(S)^2 + tr(S^2)) / n: 0.4 % of |S|_F here.
+    assert np.linalg.norm(found - expected) <= 0.02 * np.linalg.norm(expected)
+    assert np.linalg.norm(reference.covariance(ROWS, 1 / 6) - expected) > 0.1 * np.linalg.norm(expected)
+
+
 def test_blocks_that_share_a_sampling_noise_miss_the_floor():
     # Lifting each half of the columns by itself, as if the sampling noise had no covariance across them.
     filled = reference.covariance(ROWS, 1 / 6)
