@@ -56,6 +56,8 @@ def test_oracle_o2_theorem_2():
     )
     assert instance.largest_order == pytest.approx(6.0)
     assert math.isfinite(instance.divergence([5.999])[0]) and math.isinf(instance.divergence([6.0])[0])
+    rising = [float(wfna.theorem_2([2.0], least_eigenvalue=value, **SIZES)[0]) for value in (0.1, 0.5, 2.0, 1e9)]
+    assert np.all(np.diff(rising) < 0) and rising[0] == math.inf and 0 < rising[-1] < 1e-8
 
 
 @pytest.mark.parametrize(
@@ -311,6 +313,11 @@ def test_subsets_of_everybody_are_everybody_and_smaller_ones_cost_less():
     found = wfna_rounds.epsilon("subset", "isotropic", everyone, **run)
     # The Renyi conversion gives away a tenth at one order.
     assert full <= found <= 1.15 * full
+    # As printed: the first row of Table 1 with B = D is the third.
+    orders = np.asarray([1.5, 4.0, 30.0])
+    first, third = (wfna_rounds.curve(s, "isotropic", everyone, formula="paper") for s in ("subset", "none"))
+    np.testing.assert_allclose(first.divergence(orders), third.divergence(orders), rtol=1e-14)
+    assert wfna_rounds.amplify(0.7, 1e-4, 1.0) == pytest.approx((0.7, 1e-4), rel=1e-14)
     noisy = dataclasses.replace(PAPER, noise_stddev=0.5)
     event = wfna_rounds.event(noisy)
     assert str(event.neighboring_relation) == "REPLACE_ONE"

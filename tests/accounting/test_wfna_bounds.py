@@ -31,6 +31,31 @@ def pairs(shift, first, second, orders):
         )
 
 
+def test_properties_of_the_divergence_of_two_gaussians():
+    rng = np.random.default_rng(18)
+    count, size = 200, 3
+    shift, order = rng.normal(size=(count, size)), 1 + 10 ** rng.uniform(-1, 1, count)
+    first, second = (
+        np.einsum("mij,mkj->mik", a, a) + np.eye(size) for a in 0.5 * rng.normal(size=(2, count, size, size))
+    )
+    here = pairs(shift, first, second, order)
+    finite = np.isfinite(here)
+    assert finite.sum() > 100 and np.all(here >= 0)
+    # Orders rise.
+    assert np.all(pairs(shift, first, second, 1.1 * order) >= here * (1 - 1e-12))
+    # Of x -> A x it knows nothing.
+    a = rng.normal(size=(count, size, size)) + 3 * np.eye(size)
+    moved = [np.einsum("mij,mjk,mlk->mil", a, s, a) for s in (first, second)]
+    there = pairs(np.einsum("mij,mj->mi", a, shift), *moved, order)
+    np.testing.assert_allclose(there[finite], here[finite], rtol=1e-8)
+    # Noise common to both hides.
+    common = np.einsum("mij,mkj->mik", a, a)
+    assert np.all(pairs(shift, first + common, second + common, order) <= here * (1 + 1e-12))
+    # Equal covariances s^2 I.
+    equal = np.broadcast_to(2.5 * np.eye(size), (count, size, size))
+    np.testing.assert_allclose(pairs(shift, equal, equal, order), order * (shift**2).sum(1) / 5, rtol=1e-12)
+
+
 def test_no_pair_of_records_in_10000_settings_exceeds_the_sound_bound_and_some_come_close():
     rng = np.random.default_rng(9)
     size = 10_000
