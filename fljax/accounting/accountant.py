@@ -259,11 +259,11 @@ def calibrate(
             warnings.simplefilter("ignore", OrderWarning)
             return spent(event_fn(value), delta=delta, method=method, orders=orders).epsilon_upper
 
+    ends: tuple[End, End | None] | None = None
     if method == "pld" and bracket is None and not integer:
         # The saddle-point estimate costs a twentieth: look with it, so that few certified answers are needed.
-        ends = _near(cost, lambda value: _estimate(event_fn(value), delta), epsilon)
-    else:
-        ends = _bracket(cost, epsilon, bracket, integer)
+        ends = _near(cost, lambda value: pld.estimate(event_fn(value), delta), epsilon)
+    ends = ends or _bracket(cost, epsilon, bracket, integer)
     (good, _), bad = ends
     if bad is not None:
         good = _halve(cost, epsilon, good, bad[0]) if integer else _narrow(cost, epsilon, ends[0], bad, tolerance)
@@ -310,26 +310,33 @@ def _narrow(cost: Cost, target: float, good: End, bad: End, tolerance: float) ->
     return good[0]
 
 
-def _near(cost: Cost, estimate: Cost, target: float) -> tuple[End, End | None]:
-    """Ends for `_narrow`, close to where `estimate` meets the target."""
-    good, bad = _bracket(estimate, target, None, integer=False)
+def _near(cost: Cost, estimate: Cost, target: float) -> tuple[End, End] | None:
+    """Ends for `_narrow`, close to where `estimate` meets the target; None where the estimate is no guide to that."""
+    try:
+        good, bad = _bracket(estimate, target, None, integer=False)
+    except PrivacyPreconditionError:
+        return None
     assert bad is not None  # without a bracket of the caller's the walk ends on both sides or raises
     value = _narrow(estimate, target, good, bad, 1e-3)
-    slope = math.log(estimate(value * 1.01) / estimate(value)) / math.log(1.01)
+    here, beyond = estimate(value), estimate(1.01 * value)
+    if not (0 < here < math.inf and 0 < beyond < math.inf) or here == beyond:
+        return None
+    slope = math.log(beyond / here) / math.log(1.01)
     end = value, cost(value)
-    last = end
-    for _ in range(60):
-        # Where the tangent meets the target, and a little beyond.
-        step = 1.1 * math.log(target / last[1]) / slope if math.isfinite(last[1]) else -math.copysign(0.1, slope)
+    for _ in range(8):
+        if not 0 < end[1] < math.inf:
+            return None
+        # To where the tangent meets the target, and a little beyond.
         side = -slope if end[1] > target else slope
-        following = last[0] * math.exp(step + math.copysign(1e-6, side))
+        step = 1.1 * math.log(target / end[1]) / slope + math.copysign(1e-6, side)
+        if not abs(step) < 0.2:  # an estimate is right to a percent or so: here it is not, or hardly moves
+            return None
+        following = end[0] * math.exp(step)
         last = following, cost(following)
         if (last[1] <= target) != (end[1] <= target):
             return (end, last) if end[1] <= target else (last, end)
         end = last
-    raise PrivacyPreconditionError(
-        f"Expected a value with epsilon <= {target!r}, got epsilon {last[1]!r} at {last[0]!r}."
-    )
+    return None
 
 
 def _bracket(cost: Cost, target: float, bracket: tuple[float, float] | None, integer: bool) -> tuple[End, End | None]:

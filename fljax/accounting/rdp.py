@@ -157,8 +157,11 @@ def replaced_gaussian_mixture(stddev: float, sensitivities: Any, sampling_probs:
     """
     weights, shifts = _shifts(stddev, sensitivities, sampling_probs)
     a = np.asarray(as_orders(orders))[:, None]
-    exponents = 2 * a * (a - 1) * shifts**2  # (2 s)^2 a (a - 1) / 2
+    with np.errstate(over="ignore"):
+        exponents = 2 * a * (a - 1) * shifts**2  # (2 s)^2 a (a - 1) / 2
     most = np.max(exponents, axis=1, initial=0.0)
+    if not np.all(np.isfinite(most)):
+        return np.full(len(most), np.inf)  # hardly any noise
     rest = max(0.0, 1 - math.fsum(weights))
     moment = rest * np.exp(-most) + np.sum(weights * np.exp(exponents - most[:, None]), axis=1)
     return (most + np.log(moment)) / (a[:, 0] - 1)

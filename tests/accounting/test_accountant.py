@@ -72,6 +72,26 @@ def test_a_sampling_probability_calibrates_within_its_bracket():
     assert accounting.calibrate(event, epsilon=1e5, delta=1e-5, bracket=(1e-6, 1.0)) == 1.0
 
 
+@pytest.mark.parametrize(("epsilon", "delta"), [(1e-3, 0.9), (1e-6, 0.1), (2.0, 1e-5)])
+def test_calibration_by_distributions_meets_its_target_where_the_estimate_says_nothing(epsilon, delta):
+    # At the first two, a little less noise than has epsilon 0: nothing to take a tangent of.
+    noise = accounting.calibrate(lambda s: claim(events.Gaussian(s)), epsilon=epsilon, delta=delta, method="pld")
+    mu = float(accounting.gaussian.epsilon_to_mu(epsilon, delta))
+    assert noise == pytest.approx(1 / mu, rel=3e-6)
+    assert accounting.epsilon(claim(events.Gaussian(noise)), delta=delta, method="pld") <= epsilon
+
+
+def test_calibration_by_distributions_finds_what_is_close_to_the_floor_of_the_other_releases():
+    others = events.SelfComposed(events.PoissonSampled(0.01, events.Gaussian(1.0)), 1000)
+
+    def release(noise):
+        return claim(events.Composed((others, events.Gaussian(noise))))
+
+    noise = accounting.calibrate(release, epsilon=1.83, delta=1e-5, method="pld", tolerance=0.1)
+    spent = [accounting.epsilon(release(scale * noise), delta=1e-5, method="pld") for scale in (1.0, 0.8)]
+    assert spent[0] <= 1.83 < spent[1]
+
+
 def test_calibration_without_a_solution_says_so():
     with pytest.raises(PrivacyPreconditionError, match="bracket"):
         accounting.calibrate(lambda s: run(0.5, s, 1000), epsilon=0.1, delta=1e-5, bracket=(0.5, 1.0))

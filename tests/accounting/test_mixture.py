@@ -176,3 +176,4 @@ def test_replacing_a_subject_is_bounded_as_in_oracle_21_and_above_an_example():
     assert rdp.replaced_gaussian_mixture(2.0, [0.0], [0.5], (2.0,))[0] == 0
     exact = rdp.replaced_gaussian_mixture(2.0, [1.5], [1.0], (3.0,))
     np.testing.assert_allclose(exact, 3 * 3.0**2 / (2 * 2.0**2), rtol=1e-12)  # N(1.5, 4) against N(-1.5, 4)
+    assert rdp.replaced_gaussian_mixture(1e-160, [1.0], [0.5], (2.0,))[0] == math.inf

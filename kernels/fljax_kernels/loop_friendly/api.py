@@ -35,8 +35,8 @@ def loop_friendly(fun: Callable[..., Any], *, inside_loop: bool = False) -> Call
     Returns:
       A function of the same arguments and results, which works under `jit`, `vmap`, `grad`, `scan`.
 
-    Guarantee: results and gradients equal those of `fun` up to float rounding; ties and NaN in a max pool are treated
-    as the native operation treats them.
+    Guarantee: results and gradients equal those of `fun` up to float rounding, also where windows of a max pool hold
+    ties. Where one holds NaN the result is NaN as in `fun`, but its gradient may go to another element of it.
     """
     rewritten = walk.rewritten(fun, inside_loop)
 
