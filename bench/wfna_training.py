@@ -11,9 +11,9 @@ Every run has 100 passes over the data: 100 rounds of GD-DP and GSGD-DP, 100 cei
 noise that spends epsilon by the sharpest sound accountant there is for it: GD-DP exactly, SGD-DP by privacy-loss
 distributions of samples without replacement, GSGD-DP by the joint bound for water filling and Renyi composition. The
 clip norm is the paper's 10 for images of 28 x 28, 1 for 8 x 8. Each has the best of three learning rates on two seeds
-that are not reported (0.3 for images of 28 x 28); `ci95` is half the 95 % Student interval of the mean over seeds, they
-set partition, initial model, samples and noise. `saved` is the share of K sigma^2 that water filling does not add, mean
-over clients at the initial model.
+that are not reported (0.3 for images of 28 x 28); `ci95` is half the 95 % Student interval of the mean over seeds,
+which set partition, initial model, samples and noise. `saved` is the share of K sigma^2 that water filling does not
+add, mean over clients at the initial model.
 """
 
 import argparse
