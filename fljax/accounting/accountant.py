@@ -262,7 +262,7 @@ def calibrate(
     ends: tuple[End, End | None] | None = None
     if method == "pld" and bracket is None and not integer:
         # The saddle-point estimate costs a twentieth: look with it, so that few certified answers are needed.
-        ends = _near(cost, lambda value: pld.estimate(event_fn(value), delta), epsilon)
+        ends = _near(cost, lambda value: _estimate(event_fn(value), delta), epsilon)
     ends = ends or _bracket(cost, epsilon, bracket, integer)
     (good, _), bad = ends
     if bad is not None:
