@@ -132,6 +132,24 @@ def subject_steps() -> str:
     return _table(["subject-level training", ""], body)
 
 
+def pair_noise() -> str:
+    """Noise that pairs share, beside plain normals and beside its joint law."""
+    rows, _ = _rows("pair_noise")
+    ours = {row["case"].split()[0]: row for row in rows if row["form"] == "ours"}
+    titles = {
+        "cohort": "{case}: time of all rows over as many plain normals",
+        "client": "{case}: time of a client's own row over as many plain normals",
+        "joint_law": "{case}: time pair by pair over time of the joint law",
+        "memory": "{case}: XLA's memory over the result's",
+    }
+    body = []
+    for name, title in titles.items():
+        row = ours[name]
+        case = row["case"].removeprefix(f"{name} ")
+        body.append([title.format(case=case), f"{row.get('ratio') or row['memory_over_result']:.2f}x"])
+    return _table(["pair noise (N clients, k neighbours, D parameters)", ""], body)
+
+
 def wfna() -> str:
     """Water filling beside its definition and beside isotropic noise."""
     rows, _ = _rows("wfna")
@@ -157,6 +175,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "accounting": accounting,
     "accounting_pld": accounting_pld,
     "subject_steps": subject_steps,
+    "pair_noise": pair_noise,
     "wfna": wfna,
 }
 
