@@ -102,8 +102,8 @@ def spent(
       event: mechanism, unit and relation.
       delta: in (0, 1); or
       epsilon: >= 0. Just one of both.
-      method: "rdp": upper bound by Renyi divergences. "gdp": exact, for unsampled
-        Gaussian mechanisms and their compositions.
+      method: "rdp": upper bound by Renyi divergences. "pld": both bounds by privacy-loss distributions; for samples
+        without replacement the upper one. "gdp": exact, for unsampled Gaussian mechanisms and their compositions.
       orders: Renyi orders for "rdp". The default grid grows where its end is best; "adaptive" also looks between its
         best order and the neighbours of that, for the last 1e-4 of epsilon.
 
