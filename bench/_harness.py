@@ -204,6 +204,7 @@ def environment() -> dict[str, Any]:
     """Device, versions, commit and date of this run."""
     versions: dict[str, str | None] = {}
     packages = ("jax", "jaxlib", "numpy", "flax", "optax", "jax-privacy", "dp-accounting", "fedjax", "torch", "opacus")
+    packages += ("pfl", "flwr", "ray")
     for package in packages:
         try:
             versions[package] = importlib.metadata.version(package)

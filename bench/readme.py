@@ -1,4 +1,4 @@
-"""The README tables of measured numbers, from the committed JSON: `python -m bench.readme` rewrites them in place."""
+"""Tables of measured numbers in README and docs, from the committed JSON: `python -m bench.readme` rewrites them."""
 
 import json
 import math
@@ -168,6 +168,69 @@ def wfna() -> str:
     return _table(head, body)
 
 
+def channel() -> str:
+    """A training step on noisy records, and through DP-SGD, beside the plain one."""
+    rows, _ = _rows("channel")
+    words = {"natural": "noise in the data", "dp_sgd": "DP-SGD", "dp_psac": "DP-PSAC"}
+    body = []
+    for row in rows:
+        if row.get("ratio") is None or row["form"].startswith("plain"):
+            continue
+        form = words.get(row["form"], row["form"].replace("white_1000", "white, 1,000 records"))
+        reported = "" if row["reported"] is None else f"{row['reported']:.2f}x"
+        body.append(
+            [
+                f"{row['model']}, {form}",
+                f"{row['ratio']:.2f}x",
+                f"{row['ratio_min']:.2f}x",
+                reported,
+                f"{row['epoch_s']:.0f} s",
+            ]
+        )
+    head = ["step, 64 images 32 x 32 x 3", "against plain, paired", "of least times", "reported", "50,000 records"]
+    return _table(head, body)
+
+
+def channel_figures() -> str:
+    """Accuracy and attacks, defence by defence: each at the least and the greatest budget that the paper gives it."""
+    rows, _ = _rows("channel_figures")
+    body = []
+    for row in rows:
+        if row["figure"] != "trade_off" or row["defence"] == "dp_psac" or row.get("reading") == "printed":
+            continue
+        per_pixel = (row["kappa"] or 0) / {"digits": 64, "fields": 256}.get(row["dataset"], 3072)
+        budgets = (500, 1500) if row["defence"] in ("white", "personalized") else (0, 50, 300)
+        if not any(abs(per_pixel * 3072 / budget - 1) < 1e-2 if budget else not per_pixel for budget in budgets):
+            continue
+        name = row["defence"] + (f", {row['reading'].replace('_', ' ')}" if row.get("reading") else "")
+        gradient = row.get("gradient_mse")
+        body.append(
+            [
+                f"{row['dataset']}: {name}",
+                "" if row["kappa"] is None else f"{row['kappa']:.2f}",
+                "" if row["nats"] is None else f"{row['nats']:.1f}",
+                f"{row['accuracy']:.1%}",
+                "" if gradient is None else f"{gradient:.4f}",
+                f"{row['one_use']['bound_mse']:.4f}" if row.get("one_use", {}).get("nats") else "",
+                f"{row['inversion_mse']:.3f}",
+                f"{row['auc']:.3f}",
+                f"{row['gdc']:.2f}",
+            ]
+        )
+    head = [
+        "defence",
+        "nats a use",
+        "after 13",
+        "accuracy",
+        "gradient inversion",
+        "bound",
+        "model inversion",
+        "AUC",
+        "GDC",
+    ]
+    return _table(head, body)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "demo": demo,
     "round": round_,
@@ -180,19 +243,75 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 
 
-def tables() -> dict[str, str]:
-    """The tables whose JSON is committed."""
-    return {name: make() for name, make in TABLES.items() if (_harness.RESULTS / f"{name}-cpu.json").exists()}
+def attacks() -> str:
+    """64 of a kind in one program, beside one after the other."""
+    rows, _ = _rows("attacks")
+    names = {"python loop": "a jitted step called from Python", "scan each": "a jitted search each"}
+    body = [
+        [row["case"], names[kind], f"{row['times']:.1f}x"]
+        for row in rows
+        for kind in names
+        if row["form"].startswith(kind)
+    ]
+    return _table(["64 in one program", "against one after the other by", "faster"], body)
+
+
+def bidirectional() -> str:
+    """Rounds of the bidirectional scheme in units of FedAvg's."""
+    rows, _ = _rows("bidirectional")
+    body = [
+        [row["model"], row["mode"], f"{row['times fedavg']:.2f}x", "" if row["limit"] is None else f"{row['limit']:g}x"]
+        for row in rows
+        if "limit" in row and row["mode"] != "fedavg"
+    ]
+    return _table(["10 clients of 64 digits", "round", "of FedAvg's time", "asked"], body)
+
+
+def bidirectional_time() -> str:
+    """Time to the target accuracy: ours measured, the paper's peers as the paper reports them."""
+    rows, _ = _rows("bidirectional")
+    body = [
+        [
+            row["model"],
+            row["mode"],
+            f"{row['times fedavg']:,.{0 if row['times fedavg'] >= 100 else 2}f}x",
+            row["source"],
+        ]
+        for row in rows
+        if row.get("seconds") and row["mode"] != "fedavg"
+    ]
+    return _table(["model or data", "method", "of FedAvg's time to the target accuracy", "here or in the paper"], body)
+
+
+# The JSON of tables that are not called after theirs.
+FILES = {"bidirectional_time": "bidirectional"}
+
+# Pages beside README.md that hold tables.
+PAGES: dict[str, dict[str, Callable[[], str]]] = {
+    "docs/information.md": {"channel": channel, "channel_figures": channel_figures},
+    "docs/attacks.md": {"attacks": attacks},
+    "docs/bidirectional.md": {"bidirectional": bidirectional, "bidirectional_time": bidirectional_time},
+}
+
+
+def tables(page: str = "README.md") -> dict[str, str]:
+    """The tables of a page whose JSON is committed."""
+    makers = PAGES.get(page, TABLES)
+    committed = {
+        name: make for name, make in makers.items() if (_harness.RESULTS / f"{FILES.get(name, name)}-cpu.json").exists()
+    }
+    return {name: make() for name, make in committed.items()}
 
 
 def main() -> int:
-    """Rewrites what stands between the markers in README.md."""
-    path = _harness.ROOT / "README.md"
-    text = path.read_text()
-    for name, table in tables().items():
-        block = f"<!-- {name} -->\n{table}\n<!-- end -->"
-        text = re.sub(rf"<!-- {name} -->\n.*?<!-- end -->", lambda _, block=block: block, text, flags=re.DOTALL)
-    path.write_text(text)
+    """Rewrites what stands between the markers in README.md and in the other pages."""
+    for page in ("README.md", *PAGES):
+        path = _harness.ROOT / page
+        text = path.read_text()
+        for name, table in tables(page).items():
+            block = f"<!-- {name} -->\n{table}\n<!-- end -->"
+            text = re.sub(rf"<!-- {name} -->\n.*?<!-- end -->", lambda _, block=block: block, text, flags=re.DOTALL)
+        path.write_text(text)
     return 0
 
 

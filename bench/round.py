@@ -10,6 +10,7 @@ noise on the sum. Everybody walks the same examples in the same order, so that t
 | fljax | our round with the chunk size it chooses by itself; fljax_chunk_K with K clients side by side |
 | plain_vmap | plain JAX, `vmap` over all clients of a `scan` over steps |
 | plain_scan | plain JAX, `scan` over clients of a `scan` over steps |
+| plain_loop | the same with the steps that each client's data needs, not those of the longest |
 | fedjax_pad | FedJAX's `for_each_client` on its padded batches; its jitted steps, a host loop over clients |
 | fedjax_var | the same with a short last batch, hence one compilation for each size |
 
@@ -50,6 +51,7 @@ class Task(NamedTuple):
     clients: data.ClientData
     ids: jax.Array
     key: jax.Array
+    batch_size: int = BATCH_SIZE
 
     @property
     def num_clients(self) -> int:
@@ -59,24 +61,32 @@ class Task(NamedTuple):
 
 def make_task(num_clients: int) -> Task:
     """Random images: speed does not depend on what the pixels mean."""
-    rng = np.random.default_rng(20261121)
-    sizes = rng.integers(LEAST, MOST + 1, num_clients)
-    total = int(sizes.sum())
-    examples = {
-        "x": jnp.asarray(rng.random((total, 784), dtype=np.float32)),
-        "y": jnp.asarray(rng.integers(0, 10, total, dtype=np.int32)),
-    }
-    table = np.full((num_clients, MOST), -1, np.int32)
-    for row, (end, size) in enumerate(zip(np.cumsum(sizes), sizes, strict=True)):
-        table[row, :size] = np.arange(end - size, end)
     model = models.create("mlp", example_shape=(784,), num_classes=10, key=jax.random.key(1), hidden=HIDDEN)
     loss = models.softmax_cross_entropy(model.apply)
-    clients = data.ClientData(examples, jnp.asarray(table))
+    clients = random_clients(num_clients, (784,), 10, LEAST, MOST)
     return Task(model.params, loss, clients, jnp.arange(num_clients, dtype=jnp.int32), jax.random.key(2))
 
 
+def random_clients(
+    num_clients: int, shape: tuple[int, ...], num_classes: int, least: int, most: int
+) -> data.ClientData:
+    """Clients of `least` to `most` random examples; the first clients are the same whatever `num_clients`."""
+    xs, ys = [], []
+    table = np.full((num_clients, most), -1, np.int32)
+    start = 0
+    for client in range(num_clients):
+        rng = np.random.default_rng((20261121, client))
+        size = int(rng.integers(least, most + 1))
+        xs.append(rng.random((size, *shape), dtype=np.float32))
+        ys.append(rng.integers(0, num_classes, size, dtype=np.int32))
+        table[client, :size] = np.arange(start, start + size)
+        start += size
+    examples = {"x": jnp.asarray(np.concatenate(xs)), "y": jnp.asarray(np.concatenate(ys))}
+    return data.ClientData(examples, jnp.asarray(table))
+
+
 def shuffled_tables(task: Task) -> np.ndarray:
-    """The rows of each client in the order in which our round visits them, `[C, MOST]`."""
+    """The rows of each client in the order in which our round visits them, `[C, N]`."""
     keys = _keys.client_keys(task.key, 0, task.ids, _keys.Purpose.SHUFFLE)
 
     def order(indices: jax.Array, key: jax.Array) -> jax.Array:
@@ -123,7 +133,7 @@ def ours(task: Task, noise: float, chunk_size: int | None) -> _harness.Step:
         l2_clip_norm=CLIP,
         noise_multiplier=noise,
         local_learning_rate=LEARNING_RATE,
-        local_batch_size=BATCH_SIZE,
+        local_batch_size=task.batch_size,
         num_local_epochs=1,
         server_learning_rate=1.0,
         server_momentum=0.0,
@@ -137,11 +147,15 @@ def ours(task: Task, noise: float, chunk_size: int | None) -> _harness.Step:
 
 
 def plain(task: Task, noise: float, over_clients: str) -> _harness.Step:
-    """Plain JAX on padded batches `[C, S, BATCH_SIZE, ...]`."""
+    """Plain JAX on padded batches `[C, S, B, ...]`, S the steps of the longest client.
+
+    `over_clients`: "vmap"; "scan"; or "loop", a scan in which each client takes only the steps that its data needs.
+    """
     table = shuffled_tables(task)
-    steps = -(-MOST // BATCH_SIZE)
-    rows = np.pad(table, ((0, 0), (0, steps * BATCH_SIZE - MOST)), constant_values=-1)
-    rows = rows.reshape(task.num_clients, steps, BATCH_SIZE)
+    most = table.shape[1]
+    steps = -(-most // task.batch_size)
+    rows = np.pad(table, ((0, 0), (0, steps * task.batch_size - most)), constant_values=-1)
+    rows = rows.reshape(task.num_clients, steps, task.batch_size)
     batches = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[np.maximum(rows, 0)]), task.clients.examples)
     masks = jnp.asarray(rows >= 0)
     loss = masked_loss(task)
@@ -150,6 +164,11 @@ def plain(task: Task, noise: float, over_clients: str) -> _harness.Step:
         def step(p: Any, batch_and_mask: Any) -> tuple[Any, None]:
             return sgd_step(loss, p, *batch_and_mask), None
 
+        def numbered(s: jax.Array, p: Any) -> Any:
+            return sgd_step(loss, p, *jax.tree.map(lambda leaf: leaf[s], (batches, masks)))
+
+        if over_clients == "loop":
+            return clipped(params, jax.lax.fori_loop(0, masks[:, 0].sum(), numbered, params))
         return clipped(params, jax.lax.scan(step, params, (batches, masks))[0])
 
     def run(params: Any, batches: Any, masks: jax.Array, key: jax.Array) -> Any:
@@ -194,7 +213,11 @@ def fedjax_loop(task: Task, noise: float, pad: bool) -> Callable[[], Any]:
     def run() -> Any:
         def clients() -> Any:
             for client, dataset, key in datasets:
-                batches = dataset.padded_batch(batch_size=BATCH_SIZE) if pad else dataset.batch(batch_size=BATCH_SIZE)
+                batches = (
+                    dataset.padded_batch(batch_size=task.batch_size)
+                    if pad
+                    else dataset.batch(batch_size=task.batch_size)
+                )
                 yield client, batches, key
 
         total = None
@@ -212,6 +235,7 @@ def peers() -> dict[str, Callable[[Task, float], Any]]:
         "fljax": functools.partial(ours, chunk_size=None),
         **chunked,
         "plain_scan": functools.partial(plain, over_clients="scan"),
+        "plain_loop": functools.partial(plain, over_clients="loop"),
         "plain_vmap": functools.partial(plain, over_clients="vmap"),
         "fedjax_pad": functools.partial(fedjax_loop, pad=True),
         "fedjax_var": functools.partial(fedjax_loop, pad=False),

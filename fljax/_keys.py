@@ -21,6 +21,9 @@ class Purpose(enum.IntEnum):
     SHUFFLE = 2
     NOISE = 3
     STRAGGLE = 4
+    CHANNEL = 5
+    PERTURB = 6
+    CHOOSE_CLIENTS = 7
 
 
 def server_key(key: jax.Array, round_index: jax.Array | int, purpose: Purpose) -> jax.Array:

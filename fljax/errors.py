@@ -24,3 +24,7 @@ class SensitivityError(AssertionError):
     def __init__(self, message: str, report: Any = None):
         super().__init__(message)
         self.report = report
+
+
+class CorruptDataError(ValueError):
+    """Bytes on disk are not what was written: truncated, foreign or damaged. The message names the file or client."""

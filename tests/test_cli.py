@@ -190,11 +190,11 @@ BAD_FLAGS = [
     (["simulate", "--num-rounds", "2.5"], ["--num-rounds", "2.5"]),
     (["simulate", "--num-rounds"], ["--num-rounds"]),
     (["simulate", "--number-of-rounds", "3"], ["--number-of-rounds"]),
-    (["simulate", "--scheme", "dp_sgd"], ["scheme='dp_sgd'", "dp_fedavg"]),
+    (["simulate", "--scheme", "dp_sgdd"], ["scheme='dp_sgdd'", "dp_fedavg"]),
     (["simulate", "--scheme", "dp_fedsgd", "--num-local-epochs", "3"], ["--num-local-epochs"]),
     (["simulate", "nowhere.toml"], ["nowhere.toml"]),
     (["simulate", "--resume", "nowhere"], ["nowhere", "config.toml"]),
-    (["simulate", "--resume", "nowhere", "--seed", "3"], ["--resume", "only flag"]),
+    (["simulate", "--resume", "nowhere", "--seed", "3"], ["--resume", "no other flag"]),
     (["account"], ["--noise-multiplier"]),
     (["account", "--noise-multiplier", "-1"], ["noise_multiplier=-1", ">= 0"]),
     (["account", "--noise-multiplier", "1", "--accountant", "moments"], ["--accountant", "moments"]),
@@ -292,3 +292,8 @@ def test_the_terminal_is_as_wide_as_before():
     with _args._columns(2000):
         assert os.environ["COLUMNS"] == "2000"
     assert os.environ.get("COLUMNS") == before
+
+
+def test_help_beside_resume_is_help(capsys):
+    code, out, err = call(capsys, "simulate", "--resume", "nowhere", "--help")
+    assert code == 0 and "--devices" in out and not err

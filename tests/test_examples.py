@@ -6,14 +6,18 @@ import pytest
 EXAMPLES = sorted((pathlib.Path(__file__).parents[1] / "examples").glob("*.py"))
 # The constants at the top of an example that make it tiny; an example without an entry here fails.
 TINY = {
+    "bidirectional": {"NUM_ROUNDS": 2},
+    "attacks": {"TARGETS": 2, "ITERATIONS": 20, "TRIALS": 400, "SHADOWS": 4, "POOL": 40, "STEPS": 10},
     "accounting": {"NUM_ROUNDS": 200, "METHODS": ("rdp", "gdp"), "ORDERS": (2.0, 3.0, 4.0, 8.0, 16.0, 64.0)},
+    "channel": {"NUM_CLIENTS": 4, "NUM_ROUNDS": 2, "NUM_TARGETS": 20},
     "clipping_styles": {"NUM_STEPS": 2, "HIDDEN": (4,)},
     "fedavg_custom_model": {"NUM_CLIENTS": 40, "NUM_ROUNDS": 2, "HIDDEN": 4},
     "subject_level": {"NUM_ROUNDS": 10},
+    "information": {"USES": (1, 13), "NUM_RECORDS": 100},
     "pair_noise": {"NUM_CLIENTS": 12, "NUM_ROUNDS": 1, "SCHEMES": ("lightdp",)},
     "water_filling": {"NUM_ROUNDS": 2},
 }
-LEARN_NOTHING = {"accounting"}
+LEARN_NOTHING = {"accounting", "attacks", "information"}
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -56,6 +56,13 @@ def test_every_measured_number_comes_from_committed_json():
         assert marked.group(1) == table, f"README.md is older than bench/results: python -m bench.readme {name}"
 
 
+@pytest.mark.parametrize("page", readme.PAGES)
+def test_so_does_every_measured_number_in_the_tables_of_other_pages(page):
+    text = (ROOT / page).read_text()
+    for name, table in readme.tables(page).items():
+        assert f"<!-- {name} -->\n{table}\n<!-- end -->" in text, f"{page} is older than bench/results"
+
+
 def test_the_demo_met_its_promise_in_the_committed_runs():
     for row in json.loads((ROOT / "bench/results/demo-cpu.json").read_text())["rows"]:
         assert row["accuracy"] >= 0.85

@@ -8,6 +8,8 @@ COMMANDS = {
     "simulate": "train a federated model under differential privacy, or resume such a run",
     "compare": "train six subject-level methods at the same true privacy, and rank them",
     "schemes": "list the schemes that `simulate` knows",
+    "attack": "reconstruct real digits through a scheme, or tell members, next to what it certifies",
+    "audit": "measure what rounds of a scheme give away, next to the epsilon they certify",
     "account": "epsilon and delta of a sampled Gaussian mechanism",
     "calibrate": "the noise that a sampled Gaussian mechanism needs for an epsilon",
 }

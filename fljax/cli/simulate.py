@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import math
 import pathlib
+import typing
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -25,7 +26,10 @@ fljax simulate --resume RUN: goes on with an interrupted run, bit for bit.
 Everything is written into one folder: config.toml, metrics.jsonl, privacy.json, report.html, checkpoints/."""
 _PROG = "fljax simulate"
 _RUN_DIR = "Folder of the new run, empty or not there yet. None: the next free runs/DATASET-SCHEME-NNN."
-_RESUME = "Folder of the run to go on with; no other flag goes with it."
+_RESUME = "Folder of the run to go on with; only flags about this machine go with it: --devices, --profile, trackers."
+_DEVICES = (
+    "Devices that share a round's clients. None: all accelerators, or one CPU. It changes speed, and sums' rounding."
+)
 
 
 def _flag(args: Sequence[str], name: str) -> str | None:
@@ -39,8 +43,29 @@ def _flag(args: Sequence[str], name: str) -> str | None:
     return value
 
 
-def parse(args: Sequence[str]) -> tuple[Config, pathlib.Path | None]:
-    """The config, and the run folder if one was named.
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """What may differ between two runs of one config: where they run, and who watches."""
+
+    devices: Annotated[int | None, tyro.conf.arg(help=_DEVICES)] = None
+    profile: Annotated[bool, tyro.conf.arg(help="Take a trace of three rounds, into the folder `trace`.")] = False
+    tensorboard: Annotated[bool, tyro.conf.arg(help="Log for TensorBoard, into the folder `tensorboard`.")] = False
+    wandb: Annotated[str | None, tyro.conf.arg(help="Log to this project at Weights & Biases.")] = None
+
+
+def _watchers(machine: Machine, run_dir: pathlib.Path, first: Any) -> Any:
+    """All who watch: `first`, who shows progress, and those that were asked for."""
+    from fljax.simulation import watchers
+
+    chosen = [first]
+    chosen += [watchers.Profiler(run_dir)] if machine.profile else []
+    chosen += [watchers.TensorBoard(run_dir)] if machine.tensorboard else []
+    chosen += [watchers.WandB(run_dir, machine.wandb)] if machine.wandb is not None else []
+    return watchers.Several(chosen)
+
+
+def parse(args: Sequence[str]) -> tuple[Config, pathlib.Path | None, Machine]:
+    """The config; the run folder if one was named; what concerns this machine alone.
 
     Raises:
       ValueError: bad file, flag or value.
@@ -61,20 +86,44 @@ def parse(args: Sequence[str]) -> tuple[Config, pathlib.Path | None]:
             before = {}  # settings of another scheme do not carry over
         sections = {**sections, "scheme": {**before, "scheme": name}}
     config = config_lib.from_sections(sections)
+    fields_of_machine = dataclasses.fields(Machine)
     fields: list[tuple[str, Any, Any]] = [
         ("run_dir", Annotated[pathlib.Path | None, tyro.conf.arg(help=_RUN_DIR)], None),
         ("resume", Annotated[pathlib.Path | None, tyro.conf.arg(help=_RESUME)], None),
+        *((f.name, typing.get_type_hints(Machine, include_extras=True)[f.name], f.default) for f in fields_of_machine),
         ("scheme", Annotated[str, tyro.conf.arg(help=f"One of {', '.join(schemes.NAMES)}.")], config.scheme),
     ]
     parts = {"scheme_config": config.scheme_config} | {name: getattr(config, name) for name in config_lib.SECTIONS}
     fields += [(name, type(part), part) for name, part in parts.items()]
     options_type = dataclasses.make_dataclass("Options", fields, frozen=True)
     options: Any = _args.parse(options_type, args, prog=_PROG, description=_DESCRIPTION, default=options_type())
-    return Config(scheme=config.scheme, **{name: getattr(options, name) for name in parts}), options.run_dir
+    found = Config(scheme=config.scheme, **{name: getattr(options, name) for name in parts})
+    return found, options.run_dir, Machine(**{f.name: getattr(options, f.name) for f in fields_of_machine})
+
+
+def _resumed_on(args: Sequence[str], resume: str) -> Machine:
+    """The flags beside `--resume`.
+
+    Raises:
+      ValueError: one of them would change what the run computes.
+      _args.Done: help was printed.
+    """
+    rest = [arg for arg in args if arg != f"--resume={resume}"]
+    if "--resume" in rest:
+        at = rest.index("--resume")
+        del rest[at : at + 2]
+    try:
+        machine: Machine = _args.parse(Machine, rest, prog=_PROG, description=_DESCRIPTION, default=Machine())
+    except ValueError as reason:
+        raise ValueError(
+            "Expected no other flag with --resume than those about this machine (--devices, --profile, --tensorboard, "
+            f"--wandb): a run goes on as it was configured. {reason}"
+        ) from reason
+    return machine
 
 
 def _summary(outcome: Any, report: pathlib.Path) -> str:
-    from fljax.simulation import printed, spending
+    from fljax.simulation import nats, printed, spending
 
     last, plan = outcome.records[-1], outcome.plan
     epsilon = spending.shown_epsilon(plan.epsilons[outcome.rounds])
@@ -82,10 +131,14 @@ def _summary(outcome: Any, report: pathlib.Path) -> str:
     lines = [f"held-out accuracy  {'private' if guaranteed else 'no guarantee':<12} {last['test_accuracy']:.1%}"]
     if "baseline_test_accuracy" in last:
         lines.append(f"                   non-private  {last['baseline_test_accuracy']:.1%}")
-    paper = printed.claim(schemes.get(outcome.config.scheme), plan.scheme_config, outcome.rounds, plan.delta)
+    scheme = schemes.get(outcome.config.scheme)
+    paper = printed.claim(scheme, plan.scheme_config, outcome.rounds, plan.delta)
     if paper:
         claimed, errata = float(paper["claimed_epsilon"]), ", ".join(paper["errata"])
         lines.append(f"the paper claims   epsilon {claimed:.3f}, NOT certified: {errata}")
+    told = nats.spent(scheme, plan.scheme_config, outcome.task, outcome.inputs, outcome.rounds)
+    if told is not None:
+        lines.append(nats.summary(told))
     lines += [
         f"privacy            epsilon {epsilon} at delta {rounded_up(plan.delta, 3)}, "
         f"unit {plan.event.privacy_unit}, {plan.num_units} units, {plan.accountant} accountant",
@@ -98,26 +151,34 @@ def main(args: Sequence[str]) -> int:
     """Runs or resumes a simulation and prints how it ended."""
     logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax reports to it what is raised here as one line anyway
     resume = _flag(args, "--resume")
-    if resume is not None and list(args) not in (["--resume", resume], [f"--resume={resume}"]):
-        raise ValueError("Expected --resume to be the only flag, got others: a run goes on as it was configured.")
-    config = None
-    if resume is not None:
-        run_dir = pathlib.Path(resume)
-    else:
-        try:
-            config, named = parse(args)
-        except _args.Done:
-            return 0
+    config, machine = None, Machine()
+    try:
+        if resume is not None:
+            run_dir, machine = pathlib.Path(resume), _resumed_on(args, resume)
+        else:
+            config, named, machine = parse(args)
+    except _args.Done:
+        return 0
+    if config is not None:
         stem = f"{config.data.dataset}-{config.scheme}"
         run_dir = folder.next_free(pathlib.Path("runs"), stem) if named is None else named
         folder.begin(run_dir, config_lib.to_toml(config))
     # Everything heavy comes after the flags have been found good and the run can be resumed.
     from fljax.simulation import report, run
 
-    observer = progress.observer(Console())
+    devices = machine.devices
+    try:
+        observer = _watchers(machine, run_dir, progress.observer(Console()))
+    except ImportError:
+        if config is not None:
+            folder.discard(run_dir)
+        raise
     print(f"run folder {run_dir}", flush=True)
     try:
-        outcome = run.resume(run_dir, observer) if config is None else run.begun(config, run_dir, observer)
+        if config is None:
+            outcome = run.resume(run_dir, observer, devices=devices)
+        else:
+            outcome = run.begun(config, run_dir, observer, devices=devices)
     except run.Interrupted as stopped:
         raise run.Interrupted(f"{stopped}; to go on: fljax simulate --resume {run_dir}") from None
     print(_summary(outcome, report.write(outcome)))

@@ -1,5 +1,6 @@
 """Where examples come from: builtin data, partitions into clients, cohorts."""
 
+from fljax.data import fields as fields
 from fljax.data import partition as partition
 from fljax.data import subjects as subjects
 from fljax.data.builtin import Dataset as Dataset

@@ -6,8 +6,10 @@ import numpy as np
 
 from fljax import _validate
 
-NAMES = ("digits", "writers", "roles")
+NAMES = ("breast_cancer", "digits", "fields", "writers", "roles")
 FOLDER = "idx:"  # before the folder of MNIST's four files
+CIFAR = "cifar:"  # before the folder of CIFAR-10's six binary files
+DISK = "disk:"  # before a folder with clients on disk in `train`, and held-out examples in `test`
 TEST_FRACTION = 0.2
 _SPLIT_SEED = 20_240_229  # fixed for good: another value would silently change every published number
 
@@ -15,15 +17,17 @@ _SPLIT_SEED = 20_240_229  # fixed for good: another value would silently change 
 class Dataset(NamedTuple):
     """A classification task, on the host.
 
-    train, test: `{"x": float32 [n, height, width, channels] in [0, 1], "y": int32 [n]}`.
+    train, test: `{"x": float32 [n, height, width, channels] in [0, 1], "y": int32 [n]}`; "fields" go below 0.
     num_classes: labels are in `[0, num_classes)`.
     name: what `load` was asked for.
+    covariance: `[d, d]`, of an x, where its law is known; else None.
     """
 
     train: dict[str, np.ndarray]
     test: dict[str, np.ndarray]
     num_classes: int
     name: str
+    covariance: np.ndarray | None = None
 
 
 def stratified_split(
@@ -51,11 +55,23 @@ def _digits() -> tuple[np.ndarray, np.ndarray, int]:
     return (raw.images / 16.0)[..., None].astype(np.float32), raw.target.astype(np.int32), 10
 
 
+def _breast_cancer() -> tuple[np.ndarray, np.ndarray, int]:
+    try:
+        from sklearn.datasets import load_breast_cancer
+    except ImportError as reason:
+        raise ImportError(
+            "The breast-cancer table comes with scikit-learn, which is not installed: pip install 'fljax[sim]'."
+        ) from reason
+    raw: Any = load_breast_cancer()
+    low, high = raw.data.min(axis=0), raw.data.max(axis=0)
+    return ((raw.data - low) / (high - low)).astype(np.float32), raw.target.astype(np.int32), 2
+
+
 def check_name(**names: str) -> None:
     """Raises ValueError, with the argument's name, unless `load` knows what is meant."""
     for argument, name in names.items():
-        if not name.startswith(FOLDER):
-            _validate.one_of((*NAMES, f"{FOLDER}FOLDER"), **{argument: name})
+        if not name.startswith((FOLDER, CIFAR, DISK)):
+            _validate.one_of((*NAMES, f"{FOLDER}FOLDER", f"{CIFAR}FOLDER", f"{DISK}FOLDER"), **{argument: name})
 
 
 def load(name: str) -> Dataset:
@@ -63,13 +79,17 @@ def load(name: str) -> Dataset:
 
     Args:
       name: "digits": 1,797 handwritten digits, 8 x 8 grey values, 10 classes (UCI "Optical Recognition of
-        Handwritten Digits", as bundled with scikit-learn). "writers": the same digits restyled as if by 400 subjects,
-        about 30 training items each, which carry their subject. "roles": generated text of 132 subjects, about 100
-        windows of 20 characters each, 80 classes. See `fljax.data.standins`. "idx:FOLDER": MNIST, or data in its
-        form, from files; see `fljax.data.idx.load`.
+        Handwritten Digits", as bundled with scikit-learn). "breast_cancer": 569 rows of 30 numbers scaled to [0, 1], 2
+        classes (UCI "Breast Cancer Wisconsin (Diagnostic)", bundled there too). "fields": 5,000 Gaussian random fields,
+        16 x 16, 4 classes, whose law is known; see `fljax.data.fields`. "writers": the same digits restyled as if by
+        400 subjects, about 30 training items each, which carry their subject. "roles": generated text of 132 subjects,
+        about 100 windows of 20 characters each, 80 classes. See `fljax.data.standins`. "idx:FOLDER": MNIST, or data in
+        its form, from files; see `fljax.data.idx.load`. "cifar:FOLDER": CIFAR-10 from files; see
+        `fljax.data.cifar.load`.
 
     Returns:
-      A `Dataset`. Of "digits", a fifth of every class is held out by a fixed random rule, the same on every machine.
+      A `Dataset`. Of "digits" and "breast_cancer" a fifth of every class is held out by a fixed random rule, the same
+      on every machine.
 
     Raises:
       ValueError: unknown name, or bad files.
@@ -80,6 +100,14 @@ def load(name: str) -> Dataset:
         from fljax.data import idx  # which builds on this module
 
         return idx.load(name.removeprefix(FOLDER))
+    if name.startswith(CIFAR):
+        from fljax.data import cifar
+
+        return cifar.load(name.removeprefix(CIFAR))
+    if name == "fields":
+        from fljax.data import fields
+
+        return fields.make(np.random.Generator(np.random.PCG64(_SPLIT_SEED)))
     if name in ("writers", "roles"):
         from fljax.data import standins  # which builds on this module
 
@@ -87,6 +115,6 @@ def load(name: str) -> Dataset:
         if name == "roles":
             return standins.roles(rng, num_subjects=132, mean_items=100.0)
         return standins.writers(rng, num_subjects=400, mean_items=30.0)
-    x, y, num_classes = _digits()
+    x, y, num_classes = _breast_cancer() if name == "breast_cancer" else _digits()
     train, test = stratified_split(y, TEST_FRACTION, np.random.Generator(np.random.PCG64(_SPLIT_SEED)))
     return Dataset({"x": x[train], "y": y[train]}, {"x": x[test], "y": y[test]}, num_classes, name)

@@ -1,6 +1,7 @@
 """Local training: each client of a chunk takes its own steps of stochastic gradient descent from the server's model.
 
-A client's steps are a loop: on a CPU `loop_friendly` takes the convolutions out of it, where XLA is slow at them.
+A client's steps are a loop: on a CPU `loop_friendly` takes the convolutions out of it, where XLA is slow at them. The
+loss is rewritten before it is differentiated, so that its gradient reads the patches that the loss has made.
 """
 
 from collections.abc import Callable
@@ -64,9 +65,18 @@ def map_clients(fun: Callable[..., Any], in_axes: Any) -> Callable[..., Any]:
     return mapped
 
 
+View = Callable[[Batch, jax.Array, Any, jax.Array], Batch]
+
+
 def local_sgd(
-    loss: LossFn, *, learning_rate: float, batch_size: int, num_epochs: int
-) -> Callable[[Params, Batch, jax.Array, jax.Array], LocalResult]:
+    loss: LossFn,
+    *,
+    learning_rate: float,
+    batch_size: int,
+    num_epochs: int,
+    proximal: float = 0.0,
+    view: View | None = None,
+) -> Callable[..., LocalResult]:
     """Plain SGD on each client's examples, reshuffled every epoch, with as many steps as the client's data needs.
 
     Nothing here is private: clip the update before anything leaves the client.
@@ -76,30 +86,39 @@ def local_sgd(
       learning_rate: > 0.
       batch_size: examples a step. The last batch of an epoch may be smaller; its mean is over what it holds.
       num_epochs: passes over the client's examples.
+      proximal: mu >= 0; the loss gets mu / 2 times the squared distance from the server's model.
+      view: `(batch, places [B], own, epoch []) -> batch`: what training sees of a batch in place of the examples
+        themselves; `places` are theirs in the client's row of `indices`, the same in every round and wherever the pool
+        lies, `own` is what the client was given for it. None: the examples.
 
     Returns:
-      `fun(params, examples, indices, keys) -> LocalResult` with a leading axis K, one row a client of the chunk:
-      `examples` is a pool `[M, ...]` that clients share, `indices` `[K, N]` each client's rows of it, -1 as padding,
-      `keys` `[K]` typed. A client without examples returns a zero update.
+      `fun(params, examples, indices, keys, own=None) -> LocalResult` with a leading axis K, one row a client of the
+      chunk: `examples` is a pool `[M, ...]` that clients share, `indices` `[K, N]` each client's rows of it, -1 as
+      padding, `keys` `[K]` typed, `own` a tree of `[K, ...]` for `view`. A client without examples returns a zero
+      update.
 
     Raises:
       ValueError: an argument is out of range.
 
     Source: McMahan et al. (2017), "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-      arXiv:1602.05629, Algorithm 1, ClientUpdate.
+      arXiv:1602.05629, Algorithm 1, ClientUpdate; proximal: Li et al. (2018), arXiv:1812.06127, Algorithm 2.
     """
     _validate.positive(learning_rate=learning_rate)
+    _validate.non_negative(proximal=proximal)
     _validate.positive_int(batch_size=batch_size, num_epochs=num_epochs)
-    value_and_grad = jax.value_and_grad(masked_mean_loss(loss))
+    value_and_grad = jax.value_and_grad(fljax_kernels.loop_friendly(masked_mean_loss(loss), inside_loop=True))
 
     def shuffled(indices: jax.Array, key: jax.Array) -> jax.Array:
-        """Random order of the real rows, padding last, padded to whole batches: `[S, batch_size]`."""
+        """Places of the real rows in random order, -1 behind them, padded to whole batches: `[S, batch_size]`."""
         (capacity,) = indices.shape
         position = jnp.where(indices >= 0, jax.random.uniform(key, (capacity,)), jnp.inf)
-        order = indices[jnp.argsort(position)]
+        order = jnp.argsort(position).astype(jnp.int32)
+        order = jnp.where(indices[order] >= 0, order, -1)
         return jnp.pad(order, (0, -capacity % batch_size), constant_values=-1).reshape(-1, batch_size)
 
-    def train(params: Params, examples: Batch, indices: jax.Array, key: jax.Array, num_steps: jax.Array) -> LocalResult:
+    def train(
+        params: Params, examples: Batch, indices: jax.Array, key: jax.Array, own: Any, num_steps: jax.Array
+    ) -> LocalResult:
         """One client; `num_steps` is the chunk's."""
 
         def epoch(e: jax.Array, carry: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
@@ -108,8 +127,18 @@ def local_sgd(
             def step(s: jax.Array, carry: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
                 client_params, loss_sum = carry
                 mask = batches[s] >= 0
-                batch = take_examples(examples, jnp.where(mask, batches[s], indices[0]))
+                places = jnp.where(mask, batches[s], 0)
+                batch = take_examples(examples, indices[places])
+                if view is not None:
+                    batch = view(batch, places, own, e)
                 value, grads = value_and_grad(client_params, batch, mask)
+                if proximal:
+                    grads = jax.tree.map(
+                        lambda g, p, start: g + jnp.asarray(proximal, p.dtype) * (p - start),
+                        grads,
+                        client_params,
+                        params,
+                    )
                 # where, not a zero gradient: a client that is done must not move even if its loss overflows, or what
                 # it sends would depend on who else is in its chunk.
                 working = mask[0]
@@ -127,13 +156,13 @@ def local_sgd(
         num_examples = jnp.maximum(1, jnp.sum(indices >= 0)).astype(jnp.float32)
         return LocalResult(jax.tree.map(jnp.subtract, params, client_params), loss_sum / num_examples)
 
-    def fun(params: Params, examples: Batch, indices: jax.Array, keys: jax.Array) -> LocalResult:
+    def fun(params: Params, examples: Batch, indices: jax.Array, keys: jax.Array, own: Any = None) -> LocalResult:
         # The longest client of the chunk decides how many steps run: no step is spent on padding alone. One number for
         # the chunk: a loop whose length differs between clients would select all parameters in each step.
         longest = jnp.max(jnp.sum(indices >= 0, axis=1))
         num_steps = (longest + batch_size - 1) // batch_size
         # Mapped as a whole: taking a chunk of one apart in each step costs a fifth of the time.
-        return map_clients(train, (None, None, 0, 0, None))(params, examples, indices, keys, num_steps)
+        return map_clients(train, (None, None, 0, 0, 0, None))(params, examples, indices, keys, own, num_steps)
 
     return fljax_kernels.loop_friendly(fun)
 
@@ -154,7 +183,7 @@ def local_gradient(loss: LossFn, *, batch_size: int) -> Callable[[Params, Batch,
         losses = jax.vmap(loss, in_axes=(None, 0))(params, batch)
         return jnp.sum(jnp.where(mask, losses, jnp.zeros((), losses.dtype)))
 
-    value_and_grad = jax.value_and_grad(loss_sum)
+    value_and_grad = jax.value_and_grad(fljax_kernels.loop_friendly(loss_sum, inside_loop=True))
 
     def one_batch(
         params: Params, total: Params, value: jax.Array, examples: Batch, rows: jax.Array, first: jax.Array

@@ -37,6 +37,7 @@ def item_sum(
     l2_clip_norm: float,
     batch_size: int,
     items_per_subject: int | None = None,
+    clipping_style: clipping.Style = "flat",
     method: str = "auto",
 ) -> Query:
     """Sum of clipped gradients of Poisson-sampled items, with at most `items_per_subject` items of a subject.
@@ -51,6 +52,7 @@ def item_sum(
       batch_size: items whose gradients are taken together.
       items_per_subject: public cap Z >= 1; surplus items of a subject in this sample are dropped at random. None: no
         cap.
+      clipping_style: "flat", "auto_s" or "psac"; see `fljax.local.clipping`.
       method: how per-example gradients are computed; see `fljax_kernels.per_example_grads`.
 
     Raises:
@@ -60,6 +62,7 @@ def item_sum(
     """
     if items_per_subject is not None:
         _validate.positive_int(items_per_subject=items_per_subject)
+    _validate.one_of(clipping.STYLES, clipping_style=clipping_style)
 
     def weights(ids: jax.Array, mask: jax.Array, key: jax.Array) -> jax.Array:
         if items_per_subject is None:
@@ -68,7 +71,8 @@ def item_sum(
         return (mask & (rank < items_per_subject)).astype(jnp.float32)
 
     needs_subjects = items_per_subject is not None
-    return _weighted_sum(loss, weights, item_sampling_prob, l2_clip_norm, batch_size, method, needs_subjects)
+    options = (item_sampling_prob, l2_clip_norm, batch_size, method)
+    return _weighted_sum(loss, weights, *options, needs_subjects, clipping_style)
 
 
 def hierarchical_average(
@@ -161,6 +165,7 @@ def _weighted_sum(
     batch_size: int,
     method: str,
     needs_subjects: bool = True,
+    style: clipping.Style = "flat",
 ) -> Query:
     """sum_i w_i f_i g_i over the sample; `weights_of(ids, mask, key) -> [N]`, f the clip factor."""
     silo_query.check(item_sampling_prob, l2_clip_norm, batch_size)
@@ -178,7 +183,7 @@ def _weighted_sum(
         def add(i: jax.Array, total: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
             here = batches[i] >= 0
             G = per_example(params, take_examples(examples, batches[i]), batch_mask=here)
-            grads, norms = G.weighted_sum(lambda n, w: w * clipping.flat(n, l2_clip_norm), weights[i])
+            grads, norms = G.weighted_sum(lambda n, w: w * clipping.to_bound(n, l2_clip_norm, style=style), weights[i])
             clipped = jnp.sum(~(norms <= l2_clip_norm) & here).astype(jnp.float32)
             losses = G.values().astype(jnp.float32)
             stats = jnp.stack([jnp.sum(jnp.where(jnp.isfinite(losses), losses, 0)), clipped])

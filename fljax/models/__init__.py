@@ -8,5 +8,8 @@ from fljax.models.classifiers import StackedLSTM as StackedLSTM
 from fljax.models.classifiers import create as create
 from fljax.models.functional import Functional as Functional
 from fljax.models.functional import functional as functional
+from fljax.models.losses import LOSSES as LOSSES
+from fljax.models.losses import NetworkLoss as NetworkLoss
 from fljax.models.losses import evaluate as evaluate
 from fljax.models.losses import softmax_cross_entropy as softmax_cross_entropy
+from fljax.models.losses import squared_error as squared_error

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from fljax import _validate
-from fljax.models import layers
+from fljax.models import image_nets, layers
 from fljax.models.functional import Functional, functional
 
 
@@ -133,9 +133,13 @@ _CLASSES: dict[str, Callable[..., nnx.Module]] = {
     "cnn": CNN,
     "leaf_cnn": functools.partial(CNN, channels=(32, 64), kernel_size=5, hidden=(2048,)),
     "lstm": StackedLSTM,
+    "lenet": image_nets.LeNet,
+    "resnet10": functools.partial(image_nets.ResNet, blocks=1, widths=(64, 128, 256, 512)),
+    "resnet20": functools.partial(image_nets.ResNet, blocks=3, widths=(16, 32, 64)),
+    "alexnet": image_nets.AlexNet,
+    "vgg16": image_nets.VGG16,
 }
-_OPTIONS = {
-    "softmax": set[str](),
+_OPTIONS: dict[str, set[str]] = {
     "mlp": {"hidden"},
     "cnn": {"channels", "kernel_size", "hidden", "implementation"},
     "leaf_cnn": {"implementation"},
@@ -148,9 +152,10 @@ def create(name: str, *, example_shape: Sequence[int], num_classes: int, key: ja
     """Builds a model and returns its functional view.
 
     Args:
-      name: "softmax", "mlp", "cnn", "leaf_cnn" (the CNN of LEAF's FEMNIST task, dense layer of 2048) or "lstm".
-      example_shape: shape of one `x`, without a batch axis; the cnns want `[height, width, channels]`, the lstm
-        `[characters]` with integers in `[0, num_classes)`.
+      name: "softmax", "mlp", "cnn", "leaf_cnn" (the CNN of LEAF's FEMNIST task, dense layer of 2048), "lstm", or one of
+        the networks for images: "lenet", "resnet10", "resnet20" (group normalisation), "alexnet", "vgg16".
+      example_shape: shape of one `x`, without a batch axis; those for images want `[height, width, channels]`, of which
+        alexnet and vgg16 `[32, 32, channels]`; the lstm `[characters]` with integers in `[0, num_classes)`.
       num_classes: number of logits. >= 1.
       key: typed key for the initial weights (LeCun normal; biases start at 0).
       **options: `hidden`: widths of the dense layers (mlp, cnn, lstm). `channels`: widths of the convolutions,
@@ -168,9 +173,9 @@ def create(name: str, *, example_shape: Sequence[int], num_classes: int, key: ja
     for size in example_shape:
         _validate.positive_int(example_shape=size)
     _validate.typed_key(key=key)
-    unknown = sorted(set(options) - _OPTIONS[name])
+    unknown = sorted(set(options) - _OPTIONS.get(name, set()))
     if unknown:
-        allowed = sorted(_OPTIONS[name])
+        allowed = sorted(_OPTIONS.get(name, set()))
         raise ValueError(f"Expected options of {name} to be among {allowed}, got {unknown[0]}={options[unknown[0]]!r}.")
     module = _CLASSES[name](tuple(example_shape), num_classes, rngs=nnx.Rngs(key), **options)
     return functional(module, batched=False)

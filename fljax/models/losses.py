@@ -1,5 +1,7 @@
 """The loss of one example, and the evaluation of a whole set."""
 
+import dataclasses
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -7,7 +9,7 @@ import jax.numpy as jnp
 
 from fljax import _validate
 from fljax.models.functional import Apply
-from fljax.types import Batch, Example, LossFn, Params
+from fljax.types import Batch, Example, Params
 
 
 def _cross_entropy(logits: jax.Array, label: jax.Array) -> jax.Array:
@@ -17,16 +19,52 @@ def _cross_entropy(logits: jax.Array, label: jax.Array) -> jax.Array:
     return -jnp.where(jnp.arange(logits.shape[-1]) == jnp.asarray(label, jnp.int32), log_probs, 0).sum()
 
 
-def softmax_cross_entropy(apply: Apply) -> LossFn:
+def _half_squared_error(outputs: jax.Array, label: jax.Array) -> jax.Array:
+    targets = label
+    if jnp.issubdtype(label.dtype, jnp.integer):
+        targets = (jnp.arange(outputs.shape[-1], dtype=jnp.int32) == label.astype(jnp.int32)).astype(outputs.dtype)
+    return jnp.sum(jnp.square(outputs - targets.reshape(outputs.shape).astype(outputs.dtype))) / 2
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkLoss:
+    """The loss `of_output(apply(params, x), y)` of one example; schemes that need the network itself find it here.
+
+    apply: `(params, x) -> outputs`. of_output: `(outputs, y) -> []`. kind: "cross_entropy" or "squared".
+
+    Raises:
+      ValueError: kind is "squared" and of_output is not what `squared_error` sets, for which alone gradients come back
+        from a perturbed model.
+    """
+
+    apply: Apply
+    of_output: Callable[[jax.Array, jax.Array], jax.Array]
+    kind: str
+
+    def __post_init__(self) -> None:
+        if self.kind == "squared" and self.of_output is not _half_squared_error:
+            raise ValueError(
+                f"Expected kind='squared' with the half squared error of models.squared_error, got {self.of_output!r}."
+            )
+
+    def __call__(self, params: Params, example: Example) -> jax.Array:
+        return self.of_output(self.apply(params, example["x"]), example["y"])
+
+
+def softmax_cross_entropy(apply: Apply) -> NetworkLoss:
     """The loss `-log softmax(apply(params, x))[y]` of one example `{"x": [...], "y": []}`, a float32 scalar.
 
     `y` must be in `[0, num_classes)`: outside, the loss and its gradient are zero. `data.check_examples` refuses it.
     """
+    return NetworkLoss(apply, _cross_entropy, "cross_entropy")
 
-    def loss(params: Params, example: Example) -> jax.Array:
-        return _cross_entropy(apply(params, example["x"]), example["y"])
 
-    return loss
+def squared_error(apply: Apply) -> NetworkLoss:
+    """The loss ||apply(params, x) - y||^2 / 2 of one example, y a label, taken for its one-hot row, or a row itself."""
+    return NetworkLoss(apply, _half_squared_error, "squared")
+
+
+LOSSES = {"cross_entropy": softmax_cross_entropy, "squared": squared_error}
 
 
 @partial(jax.jit, static_argnums=(0, 4))

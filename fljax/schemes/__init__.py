@@ -9,8 +9,10 @@ Each module in NAMES offers
 - `SUMMARY`: one line for a table.
 
 A module may also name NOISE_AT ("silo" or "client": the server need not be trusted), SIMULATION (sections of a run's
-config that `fljax simulate` starts from), `views(config, key, num_rounds)` (who saw what in a run, for its report),
-and, where a paper's own formula is on offer, what `_paper` lists.
+config that `fljax simulate` starts from), `inputs(config, task)` (keyword arguments for `make` that come from a run's
+data or model), `views(config, key, num_rounds)` (who saw what in a run, for its report), `exposure(config)` (who can
+learn what, in words), `spent(config, task, inputs, num_rounds)` (what a run told about records in nats) and, where a
+paper's own formula is on offer, what `_paper` lists.
 """
 
 import importlib
@@ -19,8 +21,11 @@ from types import ModuleType
 from fljax import _validate
 
 NAMES = (
+    "bidirectional",
     "dp_fedavg",
     "dp_fedsgd",
+    "dp_psac",
+    "dp_sgd",
     "fedavg",
     "gd_dp",
     "gsgd_dp",
@@ -31,11 +36,16 @@ NAMES = (
     "local_dp",
     "local_group_dp",
     "local_item_dp",
+    "mp_cdp",
+    "mp_dp_naive",
+    "natural_channel",
+    "personalized_channel",
     "secagg_dp",
     "sgd_dp",
     "smpc_dp",
     "swiftagg_dp",
     "user_ldp",
+    "white_channel",
 )
 
 

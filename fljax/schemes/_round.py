@@ -18,7 +18,7 @@ from fljax.data.cohort import Cohort
 from fljax.local import clipping, quantile
 from fljax.local.sgd import LocalResult
 from fljax.server import aggregate
-from fljax.types import Batch, Params
+from fljax.types import Params
 
 NEVER_CLIPS = 1e30  # above the norm of any update that training survives, and far from float32's overflow
 
@@ -189,24 +189,40 @@ def sampled_gaussian_event(config: Any, *, privacy_unit: Literal["client", "exam
     )
 
 
+SERVER_OPTIMIZERS = ("sgd", "adam", "yogi")
+
+
 def server_optimizer(config: Any) -> optax.GradientTransformation:
-    """SGD with the configured learning rate and momentum."""
-    return optax.sgd(config.server_learning_rate, momentum=config.server_momentum or None)
+    """The configured one: "sgd" (with momentum: FedAvgM), "adam" or "yogi", on the mean update. Post-processing only.
+
+    The adaptive ones take server_momentum for the first moment, 0.99 for the second, and 1e-3 for the degree of
+    adaptivity: updates are smaller than gradients, and noise alone would be blown up with less.
+
+    Source: Reddi et al. (2020), "Adaptive Federated Optimization", arXiv:2003.00295, Algorithm 2; momentum: Hsu et al.
+    (2019), arXiv:1909.06335.
+    """
+    kind = getattr(config, "server_optimizer", "sgd")
+    if kind == "sgd":
+        return optax.sgd(config.server_learning_rate, momentum=config.server_momentum or None)
+    maker = {"adam": optax.adam, "yogi": optax.yogi}[kind]
+    return maker(config.server_learning_rate, b1=config.server_momentum, b2=0.99, eps=1e-3)
 
 
 def client_level(
-    local_fun: Callable[[Params, Batch, jax.Array, jax.Array], LocalResult],
+    local_fun: Callable[..., LocalResult],
     config: Any,
     *,
     num_clients: int,
     optimizer: optax.GradientTransformation | None,
     chunk_size: int | None,
+    own: Callable[[jax.Array, jax.Array, jax.Array], Any] | None = None,
 ) -> FederatedAlgorithm:
     """Clients' updates, each clipped to the round's bound, summed, with central Gaussian noise on the sum.
 
     Guarantee: adding or removing one client moves the sum by at most that bound, so the round is one Poisson-sampled
     Gaussian mechanism if each client is in it with chance `sampling_prob`. An update that is not finite adds zero. The
-    divisor is `sampling_prob * num_clients`, a public constant.
+    divisor is `sampling_prob * num_clients`, a public constant. `own(key, round, client_ids [K])` is a tree `[K, ...]`
+    of what each client is given beside its data.
     """
     check_config(config)
     _validate.positive_int(num_units=num_clients)
@@ -229,7 +245,8 @@ def client_level(
         def chunk(clients: tuple[jax.Array, jax.Array], chunk_present: jax.Array) -> tuple[Params, jax.Array]:
             chunk_indices, chunk_ids = clients
             keys = _keys.client_keys(key, state.round, chunk_ids, _keys.Purpose.SHUFFLE)
-            local = local_fun(state.params, cohort.examples, chunk_indices, keys)
+            given = () if own is None else (own(key, state.round, chunk_ids),)
+            local = local_fun(state.params, cohort.examples, chunk_indices, keys, *given)
             update = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), local.update)
             clipped, norms = clipping.sum_updates(update, bound, config.clipping_style, chunk_present)
             # `~(<=)` counts a client that is not finite as clipped.

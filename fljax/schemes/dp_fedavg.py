@@ -5,6 +5,7 @@ arXiv:1710.06963, Algorithm 1 with flat clipping and the fixed-denominator estim
 """
 
 import dataclasses
+from typing import Literal
 
 import optax
 
@@ -39,15 +40,21 @@ class Config(_round.ClippingConfig):
     """Examples in a step of a client's SGD."""
     num_local_epochs: int = 3
     """Passes of a client over its examples."""
+    proximal: float = 0.0
+    """Pull of a client's model towards the server's, >= 0: FedProx's mu; 0 is none."""
+    server_optimizer: Literal["sgd", "adam", "yogi"] = "sgd"
+    """What takes the server's step: SGD with momentum (FedAvg, FedAvgM), FedAdam or FedYogi."""
     server_learning_rate: float = 0.3
     """Step size of the server along the mean update; 1 (with server_momentum 0) is FedAvg."""
     server_momentum: float = 0.9
-    """Momentum of the server, in [0, 1)."""
+    """Momentum of the server, in [0, 1): of SGD, or of the first moment."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _round.check_config(self)
         _validate.positive(local_learning_rate=self.local_learning_rate)
+        _validate.non_negative(proximal=self.proximal)
+        _validate.one_of(_round.SERVER_OPTIMIZERS, server_optimizer=self.server_optimizer)
         _validate.positive_int(local_batch_size=self.local_batch_size, num_local_epochs=self.num_local_epochs)
 
 
@@ -80,6 +87,7 @@ def make(
         learning_rate=config.local_learning_rate,
         batch_size=config.local_batch_size,
         num_epochs=config.num_local_epochs,
+        proximal=config.proximal,
     )
     return _round.client_level(
         local_fun, config, num_clients=num_units, optimizer=server_optimizer, chunk_size=chunk_size

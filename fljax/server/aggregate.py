@@ -10,6 +10,8 @@ import optax
 from fljax import _validate
 from fljax.types import Params, PyTree
 
+CLIENTS = "clients"  # the mesh axis that clients are dealt over
+
 
 class ServerState(NamedTuple):
     """params; opt_state of the server's optimizer; round: int32 `[]`, rounds done; clipping: what adapts a bound.
@@ -57,6 +59,10 @@ def sum_in_chunks(
     The result does not depend on `chunk_size` beyond the order of float additions. Chunks behind the last present
     client are not run, so a cohort of fixed capacity costs what its present clients cost, without recompiling.
 
+    Under a mesh with an axis "clients" (`jax.set_mesh`) every device takes every n-th client, in chunks of its own, and
+    the sums are added over devices: again the order of float additions is all that changes, since whatever a client
+    draws is keyed by its own number.
+
     Args:
       chunk_fun: `(chunk of clients [K, ...], present [K]) -> tree`, already summed over the chunk's present clients.
       clients: tree of arrays `[C, ...]`.
@@ -73,6 +79,40 @@ def sum_in_chunks(
     (capacity,) = present.shape
     if capacity == 0:
         raise ValueError("Expected a cohort with at least one client slot, got present of shape (0,).")
+    devices = client_devices()
+    if devices == 1:
+        return _sum_here(chunk_fun, clients, present, chunk_size)
+    pad = -capacity % devices
+
+    def dealt(leaf: jax.Array) -> jax.Array:
+        """`[C, ...]` -> `[C / devices, devices, ...]`: present clients stand first, so each device gets its share."""
+        rows = jnp.concatenate([leaf, *[leaf[:1]] * pad]) if pad else leaf
+        return rows.reshape(-1, devices, *leaf.shape[1:])
+
+    def on_one(mine: PyTree, here: jax.Array) -> PyTree:
+        mine, here = jax.tree.map(lambda leaf: jnp.squeeze(leaf, axis=1), (mine, here))
+        return jax.lax.psum(_sum_here(chunk_fun, mine, here, chunk_size), CLIENTS)
+
+    spec = jax.sharding.PartitionSpec(None, CLIENTS)
+    everywhere = jax.sharding.PartitionSpec()
+    over_devices = jax.shard_map(on_one, in_specs=(spec, spec), out_specs=everywhere, check_vma=False)
+    return over_devices(jax.tree.map(dealt, clients), jnp.pad(present, (0, pad)).reshape(-1, devices))
+
+
+def client_devices() -> int:
+    """Devices of the ambient mesh's axis "clients"; 1 without such a mesh, or inside a function mapped over it."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or CLIENTS not in mesh.axis_names:
+        return 1
+    if mesh.axis_types[mesh.axis_names.index(CLIENTS)] == jax.sharding.AxisType.Manual:
+        return 1
+    return int(mesh.shape[CLIENTS])
+
+
+def _sum_here(
+    chunk_fun: Callable[[PyTree, jax.Array], PyTree], clients: PyTree, present: jax.Array, chunk_size: int
+) -> PyTree:
+    (capacity,) = present.shape
     chunk_size = min(chunk_size, capacity)
     pad = -capacity % chunk_size
 

@@ -25,7 +25,8 @@ class DataConfig:
     """Which examples, and how they are divided among clients."""
 
     dataset: str = "digits"
-    """digits; writers or roles, which carry subjects; or idx:FOLDER, for a folder of MNIST's four files."""
+    """digits; fields, whose law is known; writers or roles, which carry subjects; idx:FOLDER, for a folder of MNIST's
+    four files; cifar:FOLDER, of CIFAR-10's six binary ones; or disk:FOLDER, of clients on disk."""
     num_clients: int = 500
     """Clients in the population. A public constant."""
     partition: str = "dirichlet"
@@ -38,8 +39,12 @@ class DataConfig:
     """Skew of the clients' sizes, for partition power_law (0 is none), or of subjects over silos, for subject_power_law
     (1 is none)."""
 
+    corrupt_clients: str = "stop"
+    """What to do where a sampled client's bytes on disk are damaged: stop the run, or skip the client."""
+
     def __post_init__(self) -> None:
         builtin.check_name(dataset=self.dataset)
+        _validate.one_of(("stop", "skip"), corrupt_clients=self.corrupt_clients)
         _validate.positive_int(num_clients=self.num_clients)
         _validate.one_of((*partition.NAMES, *SUBJECT_PARTITIONS), partition=self.partition)
         _validate.positive(dirichlet_alpha=self.dirichlet_alpha)
@@ -52,12 +57,15 @@ class ModelConfig:
     """What is trained."""
 
     model: str = "mlp"
-    """softmax, mlp, cnn, leaf_cnn or lstm."""
+    """softmax, mlp, cnn, leaf_cnn, lstm, lenet, resnet10, resnet20, alexnet or vgg16."""
+    loss: str = "cross_entropy"
+    """cross_entropy, or squared: half the squared distance of the outputs to one-hot labels."""
 
     def __post_init__(self) -> None:
         from fljax import models  # flax is slow to import, and `fljax account` does not need it
 
         _validate.one_of(models.NAMES, model=self.model)
+        _validate.one_of(models.LOSSES, loss=self.loss)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -191,7 +199,8 @@ def from_sections(sections: Mapping[str, Any]) -> Config:
     parts = {
         name: _section(name, cls, {**start.get(name, {}), **sections.get(name, {})}) for name, cls in SECTIONS.items()
     }
-    return Config(scheme=scheme, scheme_config=_section("scheme", module.Config, scheme_values), **parts)
+    scheme_config = _section("scheme", module.Config, {**start.get("scheme", {}), **scheme_values})
+    return Config(scheme=scheme, scheme_config=scheme_config, **parts)
 
 
 def to_sections(config: Config) -> dict[str, dict[str, Any]]:

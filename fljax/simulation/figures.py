@@ -106,6 +106,37 @@ def utility(records: Sequence[Record]) -> str:
 
 
 @matplotlib.rc_context(_STYLE)
+def nats(rounds: Sequence[int], joint: Sequence[float], added_up: Sequence[float], psnr: Sequence[float]) -> str:
+    """Nats per record over rounds, counted jointly and added up use by use, and the ceiling on a reconstruction."""
+    figure = Figure(figsize=(10.8, 3.0), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.plot(rounds, added_up, color=BASELINE, linestyle="--", linewidth=1.5, label="added up use by use")
+    left.plot(rounds, joint, color=PRIVATE, label="jointly: what counts")
+    left.set(xlabel="round", ylabel="nats per record")
+    left.legend(loc="upper left")
+    right.plot(rounds, psnr, color=BUDGET)
+    right.set(xlabel="round", ylabel="PSNR of any reconstruction <= dB")
+    for axes in (left, right):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    left.set_ylim(bottom=0)
+    return _svg(figure)
+
+
+@matplotlib.rc_context(_STYLE)
+def seen_records(clean: np.ndarray, noisy: np.ndarray) -> str:
+    """Images `[n, H, W]` above what training saw of them, both on the clean images' grey scale."""
+    figure = Figure(figsize=(10.8, 2.4), layout="constrained")
+    axes = figure.subplots(2, len(clean), squeeze=False)
+    for row, images, label in ((axes[0], clean, "record"), (axes[1], noisy, "as seen")):
+        for place, image in zip(row, images, strict=True):
+            place.imshow(image, cmap="gray_r", vmin=clean.min(), vmax=clean.max(), interpolation="nearest")
+            place.set(xticks=[], yticks=[])
+            place.grid(False)
+        row[0].set_ylabel(label)
+    return _svg(figure)
+
+
+@matplotlib.rc_context(_STYLE)
 def labels(table: np.ndarray, y: np.ndarray, num_classes: int, shown: int = 60) -> str:
     """Examples of each label at the first `shown` clients; `table` is `[num_clients, N]` of rows, -1 padding."""
     counts = np.stack([np.bincount(y[row[row >= 0]], minlength=num_classes) for row in table[:shown]])

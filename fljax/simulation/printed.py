@@ -46,5 +46,5 @@ def claim(scheme: ModuleType, scheme_config: Any, rounds: int, delta: float) -> 
     return {
         "certified": False,
         "claimed_epsilon": epsilon if math.isfinite(epsilon) else str(epsilon),
-        "errata": {name: _paper.ERRATA[name] for name in scheme.ERRATA},
+        "errata": scheme.ERRATA if isinstance(scheme.ERRATA, dict) else {e: _paper.ERRATA[e] for e in scheme.ERRATA},
     }

@@ -10,8 +10,10 @@ import numpy as np
 
 from fljax import schemes
 from fljax.accounting import gaussian, words
+from fljax.data import store
+from fljax.schemes._channels import Spent
 from fljax.simulation import config as config_lib
-from fljax.simulation import figures, folder, printed, spending
+from fljax.simulation import figures, folder, nats, printed, spending
 from fljax.simulation.run import Outcome
 
 CSS = """
@@ -64,6 +66,13 @@ def _cards(outcome: Outcome) -> str:
     paper = printed.claim(schemes.get(outcome.config.scheme), plan.scheme_config, outcome.rounds, plan.delta)
     if paper:
         cards.append(card(f"{float(paper['claimed_epsilon']):.3f}", "epsilon that the paper claims; NOT certified"))
+    told = _told(outcome)
+    if told is not None:
+        standing, bound = ("certified" if c else "NOT certified" for c in (told.certified, told.mse_certified))
+        cards += [
+            card(f"{told.nats.max():.2f}", f"nats about a record at most, {standing}", "" if guaranteed else "main"),
+            card(f"{told.psnr.max():.1f} dB", f"PSNR of any reconstruction at most, {bound}"),
+        ]
     cards += [
         card(
             spending.shown_epsilon(epsilon) if guaranteed else "none",
@@ -122,10 +131,41 @@ def _views(outcome: Outcome) -> str:
     return section("Who saw what", f'{picture}<table class="numbers">{head}{rows}</table>', note)
 
 
+def _exposure(outcome: Outcome) -> str:
+    scheme = schemes.get(outcome.config.scheme)
+    if not hasattr(scheme, "exposure"):
+        return ""
+    head = "<tr><th>who</th><th>about</th><th>can learn</th></tr>"
+    cells = (
+        "".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in scheme.exposure(outcome.plan.scheme_config)
+    )
+    rows = "".join(f"<tr>{row}</tr>" for row in cells)
+    note = "In words; the attacks named here measure it."
+    return section("What each side can learn", f"<table>{head}{rows}</table>", note)
+
+
+def _told(outcome: Outcome) -> Spent | None:
+    scheme = schemes.get(outcome.config.scheme)
+    return nats.spent(scheme, outcome.plan.scheme_config, outcome.task, outcome.inputs, outcome.rounds)
+
+
+def _nats(outcome: Outcome) -> str:
+    found = _told(outcome)
+    if found is None:
+        return ""
+    scheme = schemes.get(outcome.config.scheme)
+    history = nats.history(scheme, outcome.plan.scheme_config, outcome.task, outcome.inputs, outcome.rounds)
+    return nats.section(found, history, nats.seen_records(outcome.task, outcome.inputs, outcome.task.round_key))
+
+
 def _clients(outcome: Outcome) -> str:
+    sizes = store.num_examples(outcome.task.client_data)
+    if isinstance(outcome.task.client_data, store.Store):
+        cuts = ", ".join(f"{int(np.quantile(sizes, q))}" for q in (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1))
+        note = f"{sizes.size} clients on disk, {sizes.sum()} examples."
+        return section("What the clients hold", f"<p>Examples a client, least to most: {cuts}.</p>", note)
     table = np.asarray(outcome.task.client_data.indices)
     dataset = outcome.task.dataset
-    sizes = (table >= 0).sum(axis=1)
     shown = min(60, len(table))
     note = (
         f"The first {shown} of {len(table)} clients. Examples a client: {sizes.min()} to {sizes.max()}, "
@@ -197,9 +237,8 @@ def render(outcome: Outcome) -> str:
         f"{config.model.model} trained by {config.data.num_clients} clients, partition {config.data.partition}. "
         "Written by fljax."
     )
-    body = "".join(
-        part(outcome) for part in (_cards, _curves, _paper, _statement, _views, _clients, _predictions, _configuration)
-    )
+    parts = (_cards, _curves, _paper, _statement, _nats, _views, _exposure, _clients, _predictions, _configuration)
+    body = "".join(part(outcome) for part in parts)
     return page(title, sub, body)
 
 

@@ -13,9 +13,9 @@ import numpy as np
 
 import fljax_kernels
 from fljax import _keys, data, models, schemes
-from fljax.data import ClientData
+from fljax.data import ClientData, store
 from fljax.schemes._round import FederatedAlgorithm
-from fljax.simulation import checkpoint, folder, printed, spending, task
+from fljax.simulation import checkpoint, feed, folder, mesh, nats, printed, spending, task
 from fljax.simulation import config as config_lib
 from fljax.simulation.config import Config
 from fljax.types import PyTree
@@ -41,7 +41,9 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Outcome(NamedTuple):
-    """How a run ended. `records`: all of metrics.jsonl. `params`: final private model; `baseline_params` or None."""
+    """How a run ended. `records`: all of metrics.jsonl. `params`: final private model; `baseline_params` or None.
+    `inputs`: what the scheme's `make` was given beside the loss.
+    """
 
     run_dir: pathlib.Path
     config: Config
@@ -51,6 +53,7 @@ class Outcome(NamedTuple):
     records: list[dict[str, Any]]
     params: PyTree
     baseline_params: PyTree | None
+    inputs: dict[str, Any]
 
 
 def round_fun(
@@ -101,22 +104,23 @@ def _stop_on_signal() -> Iterator[_Stop]:
             signal.signal(number, handler)
 
 
-def start(config: Config, run_dir: pathlib.Path, observer: Observer) -> Outcome:
-    """Runs `config` in the new folder `run_dir`.
+def start(config: Config, run_dir: pathlib.Path, observer: Observer, *, devices: int | None = None) -> Outcome:
+    """Runs `config` in the new folder `run_dir`, clients dealt over `devices` (see `mesh.client_mesh`).
 
     Raises:
-      ValueError: the folder is not empty, or the config does not fit the data or the budget.
+      ValueError: the folder is not empty, there are fewer devices, or the config does not fit the data or the budget.
       DiskFullError: no room; checkpoints already written are whole.
       Interrupted: stopped by a signal, after a checkpoint.
     """
     folder.begin(run_dir, config_lib.to_toml(config))
-    return begun(config, run_dir, observer)
+    return begun(config, run_dir, observer, devices=devices)
 
 
-def begun(config: Config, run_dir: pathlib.Path, observer: Observer) -> Outcome:
+def begun(config: Config, run_dir: pathlib.Path, observer: Observer, *, devices: int | None = None) -> Outcome:
     """The rest of `start`, for a folder that `folder.begin` has just made."""
-    with folder.locked(run_dir):
+    with folder.locked(run_dir), contextlib.ExitStack() as stack:
         try:
+            stack.enter_context(mesh.over(devices))
             job = _prepare(config)
         except Exception:
             folder.discard(run_dir)
@@ -124,10 +128,11 @@ def begun(config: Config, run_dir: pathlib.Path, observer: Observer) -> Outcome:
         return _run(job, run_dir, observer)
 
 
-def resume(run_dir: pathlib.Path, observer: Observer) -> Outcome:
+def resume(run_dir: pathlib.Path, observer: Observer, *, devices: int | None = None) -> Outcome:
     """Goes on with the run in `run_dir` from its newest checkpoint, or from its beginning if there is none.
 
-    What the run writes is bit for bit what it would have been without the interruption.
+    What the run writes is bit for bit what it would have been without the interruption, on as many devices as before;
+    on another number, sums over clients are rounded in another order.
 
     Raises:
       ValueError: no run folder, or its config or checkpoint is damaged or foreign.
@@ -136,18 +141,21 @@ def resume(run_dir: pathlib.Path, observer: Observer) -> Outcome:
     path = run_dir / folder.CONFIG
     if not path.is_file():
         raise ValueError(f"Expected run folder {run_dir} to hold a {folder.CONFIG}, got none: no run to resume there.")
-    with folder.locked(run_dir):
+    with folder.locked(run_dir), mesh.over(devices):
         config = config_lib.from_sections(config_lib.from_toml(folder.read_text(path), source=str(path)))
         return _run(_prepare(config), run_dir, observer)
 
 
 class _Job(NamedTuple):
-    """A run before its first round. The private algorithm comes first, the non-private one, if any, second."""
+    """A run before its first round. The private algorithm comes first, the non-private one, if any, second. `inputs`:
+    what the scheme's `make` was given beside the loss.
+    """
 
     config: Config
     plan: spending.Plan
     task: task.Task
     algorithms: tuple[FederatedAlgorithm, ...]
+    inputs: dict[str, Any]
 
 
 def _prepare(config: Config) -> _Job:
@@ -165,14 +173,16 @@ def _prepare(config: Config) -> _Job:
     scheme_configs = [plan.scheme_config]
     if config.run.baseline:
         scheme_configs.append(scheme.non_private(plan.scheme_config))
-    algorithms = tuple(scheme.make(c, the_task.loss, num_units=plan.num_units) for c in scheme_configs)
-    return _Job(config, plan, the_task, algorithms)
+    inputs = scheme.inputs(plan.scheme_config, the_task) if hasattr(scheme, "inputs") else {}
+    algorithms = tuple(scheme.make(c, the_task.loss, num_units=plan.num_units, **inputs) for c in scheme_configs)
+    return _Job(config, plan, the_task, algorithms, inputs)
 
 
 def _run(job: _Job, run_dir: pathlib.Path, observer: Observer) -> Outcome:
     config, plan = job.config, job.plan
     states = tuple(algorithm.init(job.task.model.params) for algorithm in job.algorithms)
     with _stop_on_signal() as stop, contextlib.ExitStack() as stack:
+        take = stack.enter_context(_taker(job))
         checkpoints = stack.enter_context(
             contextlib.closing(checkpoint.Checkpoints(run_dir, config_lib.digest(config)))
         )
@@ -188,17 +198,50 @@ def _run(job: _Job, run_dir: pathlib.Path, observer: Observer) -> Outcome:
         metrics = stack.enter_context(contextlib.closing(folder.Metrics(run_dir, metrics_length)))
         observer.start(plan, int(states[0].round))
         stack.callback(observer.stop)
-        states = _rounds(job, states, run_dir, checkpoints, metrics, observer, stop)
+        states = _rounds(job, take, states, run_dir, checkpoints, metrics, observer, stop)
         rounds = int(states[0].round)
     if rounds < plan.num_rounds:
         raise Interrupted(f"stopped after {rounds} of {plan.num_rounds} rounds")
     baseline_params = states[1].params if config.run.baseline else None
     records = folder.read_metrics(run_dir)
-    return Outcome(run_dir, config, plan, job.task, rounds, records, states[0].params, baseline_params)
+    return Outcome(run_dir, config, plan, job.task, rounds, records, states[0].params, baseline_params, job.inputs)
+
+
+Take = Callable[[tuple[PyTree, ...], int], tuple[tuple[PyTree, ...], tuple[Any, ...], list[int]]]
+
+
+@contextlib.contextmanager
+def _taker(job: _Job) -> Iterator[Take]:
+    """`(states, rounds done) -> (states, infos, clients left out)`: one round of all algorithms."""
+    num_clients, sampling_prob = job.config.data.num_clients, job.algorithms[0].client_sampling_prob
+    usual_capacity = max(1, fljax_kernels.poisson_capacity(num_clients, sampling_prob, _OVERFLOW_CHANCE))
+    client_data, key = job.task.client_data, job.task.round_key
+    if isinstance(client_data, store.Store):
+        skip = job.config.data.corrupt_clients == "skip"
+        rounds = job.plan.num_rounds
+        with feed.FromDisk(
+            job.algorithms, client_data, key, usual_capacity, num_rounds=rounds, skip_corrupt=skip
+        ) as from_disk:
+            yield from_disk
+        return
+    one_round = jax.jit(round_fun(job.algorithms, num_clients), static_argnames="capacity")
+
+    def take(states: tuple[PyTree, ...], done: int) -> tuple[tuple[PyTree, ...], tuple[Any, ...], list[int]]:
+        # From the usual capacity in every round, so that a resumed run, too, gives each round the capacity it had.
+        capacity = usual_capacity
+        while True:
+            new_states, infos, overflow = one_round(states, client_data, key, capacity=capacity)
+            if not overflow:
+                return new_states, infos, []
+            # The same key draws the same number of clients again, now with room for all: still a Poisson sample.
+            capacity = min(2 * capacity, num_clients)
+
+    yield take
 
 
 def _rounds(
     job: _Job,
+    take: Take,
     states: tuple[PyTree, ...],
     run_dir: pathlib.Path,
     checkpoints: checkpoint.Checkpoints,
@@ -207,33 +250,27 @@ def _rounds(
     stop: _Stop,
 ) -> tuple[PyTree, ...]:
     """Rounds until the plan is done or a stop is requested; returns the states, which the newest checkpoint holds."""
-    num_clients, settings = job.config.data.num_clients, job.config.run
-    one_round = jax.jit(round_fun(job.algorithms, num_clients), static_argnames="capacity")
-    sampling_prob = job.algorithms[0].client_sampling_prob
-    usual_capacity = max(1, fljax_kernels.poisson_capacity(num_clients, sampling_prob, _OVERFLOW_CHANCE))
+    settings = job.config.run
     test = jax.tree.map(jnp.asarray, job.task.dataset.test)
     done = int(states[0].round)
 
     def save() -> None:
         claim = spending.claim(job.plan, done)
         # Before the checkpoint: what privacy.json claims may be more than the newest checkpoint spent, never less.
-        paper = printed.claim(schemes.get(job.config.scheme), job.plan.scheme_config, done, job.plan.delta)
+        scheme, scheme_config = schemes.get(job.config.scheme), job.plan.scheme_config
+        paper = printed.claim(scheme, scheme_config, done, job.plan.delta)
         shown = claim | ({"as_printed": paper} if paper else {})
+        told = nats.spent(scheme, scheme_config, job.task, job.inputs, done)
+        shown |= {"information": nats.claim(told)} if told is not None else {}
         text = json.dumps(shown, sort_keys=True, allow_nan=False, indent=2)
         folder.write_atomically(run_dir / folder.PRIVACY, text + "\n")
         checkpoints.save(done, checkpoint.Saved(states, claim, metrics.length))
 
     while done < job.plan.num_rounds and not stop.requested:
-        # From the usual capacity in every round, so that a resumed run, too, gives each round the capacity it had.
-        capacity = usual_capacity
-        while True:
-            new_states, infos, overflow = one_round(states, job.task.client_data, job.task.round_key, capacity=capacity)
-            if not overflow:
-                break
-            # The same key draws the same number of clients again, now with room for all: still a Poisson sample.
-            capacity = min(2 * capacity, num_clients)
-        states, done = new_states, done + 1
+        states, infos, skipped = take(states, done)
+        done += 1
         record: dict[str, Any] = {"round": done, "epsilon": spending.number(job.plan.epsilons[done])}
+        record |= {"skipped_clients": skipped} if skipped else {}
         record |= {"cohort_size": int(infos[0].cohort_size), "clipped_fraction": float(infos[0].clipped_fraction)}
         for prefix, state, info in zip(("", "baseline_"), states, infos, strict=False):
             record[prefix + "train_loss"] = spending.number(info.loss)

@@ -151,7 +151,7 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
     unit = plan.event.privacy_unit
     epsilon = plan.epsilons[rounds]
     if not math.isfinite(epsilon):
-        why = "it added no noise, or noise and divisors that depend on private data"
+        why = "it added no noise to what was sent, or noise and divisors that depend on private data"
         return {"guarantee": f"None: {why}, so its epsilon is infinite.", "not_covered": []}
     relation = _RELATIONS[plan.event.neighboring_relation].format(unit=unit)
     own = {"client": "data of all its examples", "subject": "all its examples, in all silos"}.get(

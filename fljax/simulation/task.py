@@ -1,5 +1,6 @@
 """What a run trains on and with: dataset, clients, model, loss; all of it a function of the config alone."""
 
+import pathlib
 from typing import Any, NamedTuple
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import data, models
+from fljax.data import store
 from fljax.simulation.config import Config, DataConfig
 from fljax.types import LossFn
 
@@ -16,11 +18,12 @@ _PARTITION = 1  # names the stream of numpy randomness that deals examples to cl
 class Task(NamedTuple):
     """A classification task split over clients.
 
-    dataset: host arrays. client_data: device arrays. model: initial params and apply. round_key: `[]`, for all rounds.
+    dataset: host arrays. client_data: device arrays, or clients on disk, whose train arrays are then maps of files.
+    model: initial params and apply. round_key: `[]`, for all rounds.
     """
 
     dataset: data.Dataset
-    client_data: data.ClientData
+    client_data: data.ClientData | store.Store
     model: models.Functional
     loss: LossFn
     round_key: jax.Array
@@ -49,18 +52,52 @@ def client_table(config: DataConfig, train: dict[str, np.ndarray], seed: int) ->
     return deal(train["y"], config.num_clients, rng, **options[config.partition])
 
 
+def _from_memory(config: Config) -> tuple[data.Dataset, data.ClientData]:
+    dataset = data.load(config.data.dataset)
+    for name, examples in (("train", dataset.train), ("test", dataset.test)):
+        data.check_examples(examples, num_classes=dataset.num_classes, name=name)
+    table = client_table(config.data, dataset.train, config.run.seed)
+    data.check_partition(table, dataset.train["y"].shape[0])
+    return dataset, data.ClientData(jax.tree.map(jnp.asarray, dataset.train), jnp.asarray(table))
+
+
+def _from_disk(config: DataConfig) -> tuple[data.Dataset, store.Store]:
+    """Clients in FOLDER/train, the held-out examples in FOLDER/test; classes are all that a label of either names."""
+    folder = pathlib.Path(config.dataset.removeprefix(data.builtin.DISK))
+    clients, held_out = store.open_store(folder / "train"), store.open_store(folder / "test")
+    if clients.num_clients != config.num_clients:
+        raise ValueError(f"Expected num_clients={clients.num_clients}, as {folder} has, got {config.num_clients}.")
+    for name, found in (("train", clients), ("test", held_out)):
+        if not {"x", "y"} <= set(found.fields):
+            raise ValueError(f"Expected {folder / name} to have the fields x and y, got {sorted(found.fields)}.")
+    places = max(1, held_out.most_examples)
+    examples, indices, _ = store.read(held_out, np.arange(held_out.num_clients), places)
+    test = {name: field[indices[indices >= 0]] for name, field in examples.items()}
+    data.check_examples(test, name="test")
+    for name in ("x", "y"):
+        ours, theirs = clients.fields[name], test[name]
+        if (ours.shape[1:], ours.dtype) != (theirs.shape[1:], theirs.dtype):
+            raise ValueError(
+                f"Expected {name} of {folder / 'train'} and {folder / 'test'} to be alike, "
+                f"got {ours.dtype}{list(ours.shape[1:])} and {theirs.dtype}{list(theirs.shape[1:])}."
+            )
+    # Labels are small: one pass over them, so that none is above what the model has room for.
+    num_classes = int(max(test["y"].max(), clients.fields["y"].max(initial=0))) + 1
+    for name, examples in (("test", test), ("train", {"y": clients.fields["y"]})):
+        data.check_examples(examples, num_classes=num_classes, name=name)
+    return data.Dataset(clients.fields, test, num_classes, config.dataset), clients
+
+
 def build(config: Config) -> Task:
     """Loads, checks and splits the data, and draws the initial model.
 
     Raises:
       ValueError: data that is not finite, labels out of range, or more clients than examples.
     """
-    dataset = data.load(config.data.dataset)
-    for name, examples in (("train", dataset.train), ("test", dataset.test)):
-        data.check_examples(examples, num_classes=dataset.num_classes, name=name)
-    table = client_table(config.data, dataset.train, config.run.seed)
-    data.check_partition(table, dataset.train["y"].shape[0])
-    client_data = data.ClientData(jax.tree.map(jnp.asarray, dataset.train), jnp.asarray(table))
+    on_disk = config.data.dataset.startswith(data.builtin.DISK)
+    split: tuple[data.Dataset, data.ClientData | store.Store]
+    split = _from_disk(config.data) if on_disk else _from_memory(config)
+    dataset, client_data = split
     init_key, round_key = jax.random.split(jax.random.key(config.run.seed, impl="threefry2x32"))
     model = models.create(
         config.model.model,
@@ -68,4 +105,4 @@ def build(config: Config) -> Task:
         num_classes=dataset.num_classes,
         key=init_key,
     )
-    return Task(dataset, client_data, model, models.softmax_cross_entropy(model.apply), round_key)
+    return Task(dataset, client_data, model, models.LOSSES[config.model.loss](model.apply), round_key)

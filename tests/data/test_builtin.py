@@ -50,9 +50,8 @@ def test_split_indices_partition_the_rows():
 
 
 def test_an_unknown_name_is_refused():
-    with pytest.raises(
-        ValueError, match=r"Expected name to be one of \['digits', 'writers', 'roles', 'idx:FOLDER'\], got name='mnist'"
-    ):
+    names = "'breast_cancer', 'digits', 'fields', 'writers', 'roles', 'idx:FOLDER', 'cifar:FOLDER', 'disk:FOLDER'"
+    with pytest.raises(ValueError, match=rf"Expected name to be one of \[{names}\], got name='mnist'"):
         builtin.load("mnist")
 
 

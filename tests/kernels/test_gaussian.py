@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from fljax_kernels.gaussian import add_gaussian_noise, gaussian_noise
+from fljax_kernels.gaussian import add_gaussian_noise, gaussian_noise, reference, unrolled
 from fljax_kernels.gaussian.cases import CASES
 
 
@@ -146,3 +146,14 @@ def test_bad_stddev_is_named(bad, key):
 def test_bad_arguments_are_named(call, message, key):
     with pytest.raises(ValueError, match=message):
         call(key)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_long_leaves_have_the_bits_of_jax_random(dtype, key):
+    like = {"w": jnp.zeros((37, 90), dtype), "short": jnp.zeros(7, dtype)}
+    assert unrolled.is_faster(key) and like["w"].size >= unrolled.LEAST
+    fast = jax.jit(lambda keys: gaussian_noise(keys, like, 0.3))(split(key, 3))
+    assert_equal_trees(fast, reference.gaussian_noise(split(key, 3), like, 0.3))
+    assert_equal_trees(
+        add_gaussian_noise(jax.random.clone(key), like, 0.3), reference.add_gaussian_noise(key, like, 0.3)
+    )

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from fljax_kernels import _threefry as threefry
 from fljax_kernels import client_pair_noise, joint_pair_noise, pair_keys, pair_noise
-from fljax_kernels.pair_noise import contract, graphs, reference, threefry
+from fljax_kernels.pair_noise import contract, graphs, reference
 from fljax_kernels.pair_noise.cases import CASES
 
 

@@ -150,3 +150,18 @@ def test_a_number_out_of_range_is_named(name, value):
     good = {"learning_rate": 0.1, "batch_size": 2, "num_epochs": 1}
     with pytest.raises(ValueError, match=f"{name}={value}"):
         sgd.local_sgd(squared_loss, **{**good, name: value})
+
+
+def test_the_proximal_term_pulls_towards_the_servers_model(key):
+    examples, indices, sizes = ragged()
+    params = {"w": jnp.array([0.5, -1.0, 2.0])}
+    fun = sgd.local_sgd(squared_loss, learning_rate=0.1, batch_size=16, num_epochs=4, proximal=0.7)
+    result = jax.jit(fun)(params, examples, indices, jax.random.split(key, 4))
+    start = np.asarray(params["w"], np.float64)
+    for client, size in enumerate(sizes):
+        rows = np.asarray(indices)[client, :size]
+        x, y = (np.asarray(examples[name], np.float64)[rows] for name in ("x", "y"))
+        w = start
+        for _ in range(4 if size else 0):
+            w = w - 0.1 * (squared_gradient_float64(w, x, y) + 0.7 * (w - start))
+        np.testing.assert_allclose(result.update["w"][client], start - w, rtol=1e-5, atol=5e-6)

@@ -16,9 +16,12 @@ def dense_float64(params, x):
     return x @ np.asarray(params["kernel"], np.float64) + np.asarray(params["bias"], np.float64)
 
 
-@pytest.mark.parametrize("name", models.NAMES)
+SMALL = tuple(name for name in models.NAMES if name not in ("alexnet", "vgg16"))
+
+
+@pytest.mark.parametrize("name", SMALL)
 def test_logits_are_float32_and_finite_for_one_example_and_under_transformations(name, key):
-    shape = (7,) if name == "lstm" else (8, 8, 1)
+    shape = {"lstm": (7,), "lenet": (16, 17, 1)}.get(name, (8, 8, 1))
     params, apply = models.create(name, example_shape=shape, num_classes=10, key=key)
     x = jax.random.uniform(jax.random.key(1), (3, *shape))
     x = jnp.int32(10 * x) if name == "lstm" else x
@@ -83,10 +86,12 @@ def test_both_implementations_of_the_cnn_are_one_function(shape, key):
         np.testing.assert_allclose(a, b, rtol=0, atol=7e-5 * max(1.0, float(jnp.abs(a).max())))
 
 
-@pytest.mark.parametrize("name", models.NAMES)
+@pytest.mark.parametrize("name", SMALL)
 def test_the_key_decides_the_initial_weights(name, key):
     first, again, other = (
-        models.create(name, example_shape=(4,) if name == "lstm" else (4, 4, 1), num_classes=3, key=k).params
+        models.create(
+            name, example_shape={"lstm": (4,), "lenet": (16, 16, 1)}.get(name, (4, 4, 1)), num_classes=3, key=k
+        ).params
         for k in (key, jax.random.clone(key), jax.random.key(5))
     )
     jax.tree.map(np.testing.assert_array_equal, first, again)
@@ -106,7 +111,7 @@ def test_no_two_layers_start_alike(key):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"name": "resnet"}, r"name to be one of \['softmax', 'mlp', 'cnn', 'leaf_cnn', 'lstm'\], got name='resnet'"),
+        ({"name": "resnet"}, r"name to be one of \['softmax', .*'vgg16'\], got name='resnet'"),
         ({"num_classes": 0}, "num_classes=0"),
         ({"example_shape": (0,)}, "example_shape=0"),
         ({"hidden": (3,)}, r"options of softmax to be among \[\], got hidden=\(3,\)"),
@@ -167,3 +172,46 @@ def test_the_gradients_of_the_lstm_are_taken_without_one_copy_of_the_model_per_e
 
     got, expected = both(model.params)
     np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("lenet", 62_006),
+        ("resnet10", 4_903_242),
+        ("resnet20", 272_474),
+        ("alexnet", 35_855_178),
+        ("vgg16", 134_301_514),
+    ],
+)
+def test_networks_for_images_have_the_published_number_of_parameters(name, expected):
+    def build(key):
+        return models.create(name, example_shape=(32, 32, 3), num_classes=10, key=key).params
+
+    assert sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(build, jax.random.key(0)))) == expected
+
+
+def test_lenet_agrees_with_float64_written_apart(key):
+    params, apply = models.create("lenet", example_shape=(20, 16, 2), num_classes=3, key=key)
+    params = jax.tree.map(lambda p: p + 0.1 if p.ndim == 1 else p, params)  # biases start at 0
+    x = np.random.default_rng(0).normal(size=(20, 16, 2))
+
+    def block(image, layer):
+        kernel = np.asarray(layer["kernel"], np.float64)
+        windows = np.lib.stride_tricks.sliding_window_view(image, (5, 5), axis=(0, 1))  # [H', W', I, 5, 5]
+        image = np.maximum(np.einsum("hwiab,abio->hwo", windows, kernel) + np.asarray(layer["bias"], np.float64), 0)
+        height, width = image.shape[0] // 2 * 2, image.shape[1] // 2 * 2
+        image = image[:height, :width]
+        return np.max([image[i::2, j::2] for i in (0, 1) for j in (0, 1)], axis=0)
+
+    hidden = block(block(x, params["convs"]["0"]), params["convs"]["1"]).reshape(-1)
+    for layer in ("0", "1"):
+        hidden = np.maximum(dense_float64(params["hidden"][layer], hidden), 0)
+    expected = dense_float64(params["logits"], hidden)
+    np.testing.assert_allclose(apply(params, jnp.float32(x)), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("lenet", (15, 32, 3)), ("alexnet", (28, 28, 1)), ("resnet20", (8, 8))])
+def test_networks_for_images_name_the_shape_they_want(name, shape, key):
+    with pytest.raises(ValueError, match=r"Expected example_shape to be .* got"):
+        models.create(name, example_shape=shape, num_classes=10, key=key)

@@ -86,3 +86,12 @@ def test_evaluate_takes_numpy_data_and_refuses_an_empty_set():
         models.evaluate(linear, PARAMS, {"x": np.ones((0, 4)), "y": np.ones(0, int)})
     with pytest.raises(ValueError, match="microbatch_size=0"):
         models.evaluate(linear, PARAMS, data, microbatch_size=0)
+
+
+def test_only_the_half_squared_error_is_called_squared():
+    """Gradients come back from a perturbed model by that polynomial alone."""
+    of_output = models.squared_error(linear).of_output
+    losses.NetworkLoss(linear, of_output, "squared")
+    for other in (lambda outputs, y: 2 * of_output(outputs, y), models.softmax_cross_entropy(linear).of_output):
+        with pytest.raises(ValueError, match="half squared error"):
+            losses.NetworkLoss(linear, other, "squared")

@@ -313,3 +313,39 @@ def test_bad_input_is_named(scheme, config, clients, key):
 def test_an_unknown_scheme_is_named():
     with pytest.raises(ValueError, match="scheme='dp_magic'"):
         schemes.get("dp_magic")
+
+
+@pytest.mark.parametrize("kind", ["adam", "yogi"])
+def test_adaptive_servers_follow_their_formulas(kind, clients, key):
+    """Two rounds without noise by Reddi et al.'s recursions in float64, with optax's corrections of the start."""
+    config = dataclasses.replace(FEDAVG, sampling_prob=1.0, server_optimizer=kind, server_momentum=0.8)
+    algorithm = dp_fedavg.make(config, loss, num_units=NUM_CLIENTS)
+    plain = dp_fedavg.make(
+        dataclasses.replace(FEDAVG, sampling_prob=1.0, server_learning_rate=1.0), loss, num_units=NUM_CLIENTS
+    )
+    everyone = cohort(clients, jnp.arange(NUM_CLIENTS))
+    state = algorithm.init(PARAMS)
+    step, average = jax.jit(algorithm.round), jax.jit(plain.round)
+    m, v = (np.full(DIM, 1e-6 if kind == "yogi" else 0.0) for _ in range(2))  # where optax starts both moments
+    for t in (1, 2):
+        before = np.asarray(state.params["w"], np.float64)
+        # One round of plain averaging from the same parameters and round number moves by the mean update.
+        at = plain.init(state.params)._replace(round=state.round)
+        mean = before - np.asarray(average(at, everyone, key)[0].params["w"], np.float64)
+        m = 0.8 * m + 0.2 * mean
+        v = 0.99 * v + 0.01 * mean**2 if kind == "adam" else v - 0.01 * np.sign(v - mean**2) * mean**2
+        with jax.numpy_dtype_promotion("standard"):  # optax counts its steps in integers
+            state, _ = step(state, everyone, key)
+        expected = before - 0.5 * (m / (1 - 0.8**t)) / (np.sqrt(v / (1 - 0.99**t)) + 1e-3)
+        np.testing.assert_allclose(state.params["w"], expected, rtol=1e-3, atol=1e-5)
+
+
+def test_a_server_optimizer_changes_nothing_about_privacy():
+    events_of = {
+        dp_fedavg.event(dataclasses.replace(FEDAVG, noise_multiplier=1.0, server_optimizer=kind, proximal=0.1))
+        for kind in ("sgd", "adam", "yogi")
+    }
+    assert len(events_of) == 1
+    for bad in ({"server_optimizer": "lamb"}, {"proximal": -0.1}):
+        with pytest.raises(ValueError, match=next(iter(bad))):
+            dataclasses.replace(FEDAVG, **bad)

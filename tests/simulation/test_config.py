@@ -78,7 +78,8 @@ def test_flags_override_the_file_and_the_file_the_defaults(tmp_path):
         "--noise-multiplier",
         "2",
     ]
-    config, run_dir = simulate.parse([str(path), *flags, "--run-dir", "here"])
+    config, run_dir, devices = simulate.parse([str(path), *flags, "--run-dir", "here", "--devices", "3"])
+    assert devices == simulate.Machine(devices=3)
     assert (config.run.seed, config.run.num_rounds, config.run.eval_every) == (6, 7, RunConfig().eval_every)
     assert (config.scheme_config.l2_clip_norm, config.scheme_config.sampling_prob) == (0.5, 0.125)
     assert not config.run.baseline and config.privacy.target_epsilon is None and str(run_dir) == "here"
@@ -87,7 +88,7 @@ def test_flags_override_the_file_and_the_file_the_defaults(tmp_path):
 def test_another_scheme_on_the_command_line_brings_its_own_settings(tmp_path):
     path = tmp_path / "my.toml"
     path.write_text("[scheme]\nnum_local_epochs = 5\n[run]\nseed = 5\n")
-    config, _ = simulate.parse([str(path), "--scheme", "dp_fedsgd", "--privacy-unit", "client"])
+    config, _, _ = simulate.parse([str(path), "--scheme", "dp_fedsgd", "--privacy-unit", "client"])
     assert config.scheme_config == schemes.get("dp_fedsgd").Config(privacy_unit="client") and config.run.seed == 5
 
 

@@ -245,3 +245,22 @@ def test_a_stop_right_after_a_lost_start_can_be_resumed(tmp_path):
     assert metrics.length == 3
     metrics.close()
     assert (tmp_path / folder.METRICS).read_bytes() == b"{}\n"
+
+
+def test_a_run_goes_on_over_another_number_of_devices(finished, tmp_path):
+    """Cohorts and the ledger are the same bits; parameters differ by the rounding of sums alone."""
+    with pytest.raises(Crash):
+        run.start(config(), tmp_path / "run", Watch(7, crash), devices=8)
+    watch = Watch()
+    outcome = run.resume(tmp_path / "run", watch, devices=2)
+    assert watch.started == 5
+    assert [r["cohort_size"] for r in outcome.records] == [r["cohort_size"] for r in finished.records]
+    assert (outcome.run_dir / folder.PRIVACY).read_bytes() == (finished.run_dir / folder.PRIVACY).read_bytes()
+    for a, b in zip(jax.tree.leaves(outcome.params), jax.tree.leaves(finished.params), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-4)  # 12 rounds of SGD carry 2**-24 forward
+
+
+def test_more_devices_than_there_are_leave_no_folder(tmp_path):
+    with pytest.raises(ValueError, match="devices=99"):
+        run.start(config(), tmp_path / "run", Watch(), devices=99)
+    assert not (tmp_path / "run").exists() or not any((tmp_path / "run").iterdir())

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from fljax_kernels.pair_noise import threefry
+from fljax_kernels import _threefry as threefry
 
 # Numbers drawn at a time: 128 KiB, which stays in a core's cache until it is added at both ends.
 BLOCK = 2**15

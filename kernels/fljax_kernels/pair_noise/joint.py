@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from fljax_kernels.pair_noise import threefry
+from fljax_kernels import _threefry as threefry
 
 
 @functools.partial(jax.jit, static_argnames=("num_clients", "size"))

@@ -1,0 +1,267 @@
+"""One federated round, the same for everybody: how many clients a second, beside FedJAX, pfl, Flower, torch, JAX?
+
+    python -m bench.peers [--workload i ii iii] [--peers fljax torch_loop pfl] [--quick]
+
+| workload | model | cohort |
+|---|---|---|
+| i | MLP 784-256-128-10 | 1,000 clients x 20-100 examples, batch 20 |
+| ii | FEMNIST CNN | 100 clients x 20-100 examples, batch 20 |
+| iii | the CNN of pfl-research's CIFAR-10 benchmark, without dropout | 50 clients x 50 examples, batch 10 |
+
+Each client takes one epoch of SGD, its update is clipped, the sum gets Gaussian noise. Everybody walks the same
+generated examples in the same order. Before any timing a small round without noise must give the same update as plain
+JAX with `lax.conv`: relative L2 distance at most 1e-4 for the MLP (float32 sums in another order) and 1e-3 for the CNNs
+(a rounding may decide a ReLU or a max pool the other way, among a million of them a step). As
+a control: the same examples in another order give 0.2 to 0.7, one client left out gives 0.06 to 0.4.
+
+| peer | what it is |
+|---|---|
+| fljax | `dp_fedavg` with the settings it chooses by itself |
+| plain_scan | plain JAX, `scan` over clients of a `scan` over steps; plain_loop: only the steps that a client needs |
+| plain_vmap | plain JAX, `vmap` over clients of a `scan` over steps |
+| plain_patches | (ii, iii) plain_loop with convolutions as patches and matrix products, pools as reshapes |
+| fedjax_pad, fedjax_var | FedJAX's `for_each_client` on padded batches, and with a short last batch |
+| torch_loop | a plain loop in torch |
+| pfl | pfl-research: FederatedAveraging, SimulatedBackend, GaussianMechanism |
+| flwr | Flower's simulation: FedAvg, the torch loop's client in Ray actors, one a core |
+| matmul_jax, matmul_torch | (i) no round: the matrix products of its SGD steps and nothing else |
+
+Each peer has a process of its own. The processes of a group take turns, round by round, only one working at a time, and
+fljax takes part in each group: plain_vmap (memory) and Flower (Ray's own processes) have groups of their own. On ii and
+iii plain_scan, plain_loop and plain_vmap get 6 clients: `lax.conv` in their loops takes about a second a client. What
+is compared is clients a second; `fljax_is_faster` is the median over rounds of the ratio within a round.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import select
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bench import _harness
+from bench.peers import child, tasks
+
+REFERENCE = "plain_scan"
+TOLERANCE = {"i": 1e-4, "ii": 1e-3, "iii": 1e-3}
+CHECK_CLIENTS = {"i": 40, "ii": 4, "iii": 4}
+ALONE = ("plain_vmap", "flwr")
+SLOW_CLIENTS = 6
+QUICK_CLIENTS = {"i": 40, "ii": 6, "iii": 6}
+LIMITS = ("matmul_jax", "matmul_torch")
+PATIENCE_S = 900.0
+SLOW_MS = 10_000.0
+
+
+class Child:
+    """A peer's process."""
+
+    def __init__(self, peer: str, workload: str, clients: int, result: pathlib.Path | None) -> None:
+        self.peer, self.clients = peer, clients
+        command = [sys.executable, "-W", "ignore", "-m", "bench.peers.child", "--peer", peer, "--workload", workload]
+        command += ["--clients", str(clients), "--check-clients", str(min(clients, CHECK_CLIENTS[workload]))]
+        command += ["--result", str(result)] if result else []
+        paths = [str(_harness.ROOT), str(_harness.ROOT / "kernels"), os.environ.get("PYTHONPATH", "")]
+        quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
+        self.errors = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115  closed by `close`
+        self.process = subprocess.Popen(
+            command,
+            cwd=_harness.ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            bufsize=1,
+            env=os.environ | quiet | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        )
+
+    def answer(self) -> dict[str, Any]:
+        """The next line. Raises RuntimeError where the child failed, ended or took too long."""
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE_S)
+        line = self.process.stdout.readline() if ready else ""
+        if not line:
+            self.errors.seek(0)
+            last = (self.errors.read().strip().splitlines() or ["nothing"])[-1]
+            raise RuntimeError(
+                f"no answer within {PATIENCE_S:.0f} s" if not ready else f"ended; its last words: {last}"
+            )
+        message: dict[str, Any] = json.loads(line)
+        if "error" in message:
+            raise RuntimeError(message["error"])
+        return message
+
+    def round(self) -> dict[str, Any]:
+        """One timed round."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def close(self) -> dict[str, Any]:
+        """Ends the child; its peak memory, if it says."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.close()
+            return self.answer()
+        except (OSError, RuntimeError):
+            return {}
+        finally:
+            try:
+                self.process.wait(60)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+            self.errors.close()
+
+
+def applies(peer: str, workload: str) -> bool:
+    """Whether this peer has something to do there."""
+    return workload == "i" if peer in LIMITS else peer != "plain_patches" or workload != "i"
+
+
+def cohort(peer: str, workload: str, quick: bool) -> int:
+    """Clients of a peer's round."""
+    clients = QUICK_CLIENTS[workload] if quick else tasks.SPECS[workload].clients
+    return min(clients, SLOW_CLIENTS) if workload != "i" and peer in child.PLAIN else clients
+
+
+def moved(path: pathlib.Path, workload: str) -> list[np.ndarray]:
+    """How far a small round took the weights."""
+    import jax
+
+    start = jax.tree.leaves(tasks.make(workload, 1).params)
+    with np.load(path) as file:
+        return [np.asarray(p) - file[name] for p, name in zip(start, file.files, strict=True)]
+
+
+def measure(workload: str, peers: Sequence[str], repeats: int, quick: bool) -> list[dict[str, Any]]:
+    """Rows of one workload, fljax first."""
+    peers = ["fljax", *(p for p in peers if p != "fljax" and applies(p, workload))]
+    rows = {p: {"workload": workload, "peer": p, "clients": cohort(p, workload, quick)} for p in peers}
+    with tempfile.TemporaryDirectory() as folder:
+        reference = pathlib.Path(folder) / "reference.npz"
+        first = Child(REFERENCE, workload, CHECK_CLIENTS[workload], reference)
+        try:
+            first.answer()
+        finally:
+            first.close()
+        expected = moved(reference, workload)
+        together = [p for p in peers if p not in ALONE]
+        for group in (together, *(["fljax", p] for p in peers if p in ALONE)):
+            measure_group(workload, group, rows, expected, pathlib.Path(folder), repeats)
+    limits = [rows[p]["median_ms"] for p in LIMITS if "median_ms" in rows.get(p, {})]
+    for row in rows.values():
+        if limits and "median_ms" in row and row["peer"] not in LIMITS:
+            row["share_of_matmul_limit"] = round(min(limits) / row["median_ms"], 3)
+    return list(rows.values())
+
+
+def measure_group(
+    workload: str,
+    group: Sequence[str],
+    rows: dict[str, dict[str, Any]],
+    expected: list[np.ndarray],
+    folder: pathlib.Path,
+    repeats: int,
+) -> None:
+    """Starts the group, compares, times in turn, fills `rows`; fljax's own row is the first group's."""
+    children: dict[str, Child] = {}
+    timings: dict[str, _harness.Timing] = {}
+    filled = "median_ms" in rows["fljax"]
+    try:
+        for peer in group:
+            result = None if peer in LIMITS else folder / f"{peer}.npz"
+            print(f"{workload} {peer}: {rows[peer]['clients']} clients", end=" ", flush=True)
+            one = Child(peer, workload, rows[peer]["clients"], result)
+            try:
+                one.answer()
+                if result:
+                    error = _harness.check(peer, moved(result, workload), expected, rtol=TOLERANCE[workload])
+                    if peer != "fljax" or not filled:
+                        rows[peer]["error_of_update"] = error
+                ready = one.answer()["ready"]
+                if peer != "fljax" or not filled:
+                    rows[peer] |= ready
+                children[peer] = one
+                print(f"first round {ready['first_round_s']:.2f} s", flush=True)
+            except (RuntimeError, AssertionError, OSError) as reason:
+                rows[peer]["error"] = str(reason)
+                print(f"failed: {reason}", flush=True)
+                one.close()
+        samples: dict[str, list[dict[str, Any]]] = {peer: [] for peer in children}
+        for number in range(repeats):
+            names = list(children)
+            for peer in names[number % len(names) :] + names[: number % len(names)]:
+                if number >= 3 and samples[peer][0]["wall_ms"] > SLOW_MS:
+                    continue
+                try:
+                    samples[peer].append(children[peer].round())
+                except RuntimeError as reason:
+                    rows[peer]["error"] = str(reason)
+                    children.pop(peer).close()
+        for peer in children:
+            wall = tuple(sample["wall_ms"] for sample in samples[peer])
+            cpu = tuple(sample["cpu_ms"] for sample in samples[peer] if sample["cpu_ms"] is not None)
+            timings[peer] = _harness.Timing(wall, cpu)
+    finally:
+        for peer, one in children.items():
+            memory = one.close()
+            if peer != "fljax" or not filled:
+                rows[peer] |= memory
+    for peer, timing in timings.items():
+        if peer == "fljax" and filled:
+            continue
+        clients = rows[peer]["clients"]
+        rows[peer] |= timing.row() | {"clients_per_s": round(1e3 * clients / timing.median_ms, 2)}
+        if "fljax" in timings and peer != "fljax":
+            scale = rows["fljax"]["clients"] / clients
+            rows[peer]["fljax_is_faster"] = round(scale * _harness.paired_ratio(timing, timings["fljax"]), 3)
+
+
+COLUMNS = (
+    "workload",
+    "peer",
+    "clients",
+    "clients_per_s",
+    "fljax_is_faster",
+    "share_of_matmul_limit",
+    "median_ms",
+    "min_ms",
+    "spread",
+    "first_round_s",
+    "compile_s",
+    "peak_rss_mib",
+    "error_of_update",
+)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workload", nargs="+", choices=list(tasks.SPECS), default=list(tasks.SPECS))
+    parser.add_argument("--peers", nargs="+", choices=child.PEERS, default=list(child.PEERS))
+    parser.add_argument("--repeats", type=int, default=5, help="rounds; a round above 10 s is timed 3 times")
+    parser.add_argument("--quick", action="store_true", help="small cohorts, 3 rounds; nothing is written")
+    options = parser.parse_args()
+    rows = []
+    for workload in options.workload:
+        rows += measure(workload, options.peers, 3 if options.quick else options.repeats, options.quick)
+        print(_harness.table([row for row in rows if row["workload"] == workload], COLUMNS), flush=True)
+    best: dict[str, list[float]] = {}
+    for row in rows:
+        if "fljax_is_faster" in row and row["peer"] in ("fedjax_pad", "fedjax_var", "torch_loop", "pfl", "flwr"):
+            best.setdefault(row["workload"], []).append(row["fljax_is_faster"])
+    for workload, ratios in best.items():
+        print(f"{workload}: fljax is {min(ratios):.2f} times as fast as the fastest peer", flush=True)
+    if not options.quick:
+        print(_harness.write("peers", rows, note="one federated round, equal work; python -m bench.peers"))
+
+
+if __name__ == "__main__":
+    main()

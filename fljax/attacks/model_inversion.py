@@ -1,0 +1,66 @@
+"""What a class looks like, read from a trained model: all classes at once."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax import _validate
+from fljax.attacks import _descent, metrics
+from fljax.types import Params
+
+
+def invert(
+    apply: Callable[[Params, Any], jax.Array],
+    params: Params,
+    start: jax.Array,
+    num_classes: int,
+    *,
+    num_iterations: int = 600,
+    learning_rate: float = 1e-2,
+    box: tuple[float, float] | None = (0.0, 1.0),
+) -> jax.Array:
+    """One input for each class which the model takes for that class, `[num_classes, ...]`. Pure, to be jitted.
+
+    Threat: the attacker holds the model (every client does) and the mean of like data that were not trained on.
+
+    Args:
+      apply: `(params, x) -> logits` of one example.
+      start: `[...]`, the mean of auxiliary examples.
+      num_iterations, learning_rate: of Adam on the cross-entropy.
+      box: range which each step clamps to; None: no clamp.
+
+    Raises:
+      ValueError: a number is out of range.
+
+    Source: arXiv:2403.01268, section 6.1; Fredrikson, Jha, Ristenpart (2015), Model inversion attacks that exploit
+      confidence information.
+    """
+    _validate.positive_int(num_classes=num_classes, num_iterations=num_iterations)
+    _validate.positive(learning_rate=learning_rate)
+    if box is not None and not box[0] < box[1]:
+        raise ValueError(f"Expected box to be (low, high) with low < high, got box={box!r}.")
+
+    def one(label: jax.Array) -> jax.Array:
+        loss = lambda x, _: -jax.nn.log_softmax(apply(params, x))[label]  # noqa: E731
+        project = (lambda x: x) if box is None else (lambda x: jnp.clip(x, *box))
+        rates = np.full(num_iterations, learning_rate)
+        return _descent.adam(jax.value_and_grad(loss), start, rates, project=project)[0]
+
+    return jax.vmap(one)(jnp.arange(num_classes))
+
+
+def error(found: Any, x: Any, y: Any) -> float:
+    """Median over classes of the MSE to the class's mean: the reduction of arXiv:2403.01268.
+
+    Args:
+      found: `[num_classes, ...]`. x: the training examples `[N, ...]`, y: their labels, int `[N]`. Classes without an
+        example are left out.
+    """
+    images, labels = np.asarray(x, np.float64), np.asarray(y)
+    means = [(c, images[labels == c].mean(0)) for c in range(len(found)) if (labels == c).any()]
+    if not means:
+        raise ValueError("Expected at least one class with an example, got none.")
+    return float(np.median([float(metrics.mse(found[c], mean)) for c, mean in means]))

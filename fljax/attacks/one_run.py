@@ -1,0 +1,151 @@
+"""Audits from one run of a mechanism: many canaries, each in or out by a coin, and guesses about some of them.
+
+Canaries share one run, so that their fates may be correlated by the mechanism; both bounds allow for the worst of it,
+and are therefore below the truth even with endless canaries. `two_worlds` is sharp, and needs a run for each score.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import special, stats
+
+from fljax import _validate
+from fljax.accounting import gaussian
+
+_SHARES = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
+_STEPS = 4
+
+
+class OneRun(NamedTuple):
+    """What one run proves, with the stated confidence.
+
+    epsilon: the mechanism is not (less, delta)-DP. mu: it is not less-than-mu Gaussian DP. gdp_epsilon: that mu's
+    epsilon at delta, a bound for mechanisms whose trade-off curve is Gaussian, and for those only. canaries, guesses,
+    correct: counts that these come from.
+    """
+
+    epsilon: float
+    mu: float
+    gdp_epsilon: float
+    canaries: int
+    guesses: int
+    correct: int
+
+
+def audit(scores: Any, included: Any, *, delta: float, confidence: float = 0.95) -> OneRun:
+    """Lower bounds from the scores of the canaries of one run.
+
+    The attacker guesses "in" for the highest scores and "out" for the lowest, equally many, and keeps silent about the
+    rest; among equal scores its guesses are the wrong ones first. How many to guess is chosen among seven shares by the
+    bound itself, and paid for by the union bound.
+
+    Args:
+      scores: `[m]`; high ones should mean that the canary was in. Not NaN.
+      included: bool `[m]`: independent fair coins, which the mechanism saw through the canaries only.
+      delta: in [0, 1). confidence: in (0, 1).
+
+    Raises:
+      ValueError: shapes differ, NaN among the scores, or a number out of range.
+    """
+    _validate.open_unit(confidence=confidence)
+    values, coins = np.asarray(scores, np.float64), np.asarray(included, bool)
+    if values.ndim != 1 or coins.shape != values.shape or values.size < 2 or np.isnan(values).any():
+        raise ValueError(
+            f"Expected scores [m] without NaN and included [m], m >= 2, got shapes {values.shape} and {coins.shape}."
+        )
+    # Equal scores: those that are in stand below those that are out. An order of the caller's could tell the coins.
+    order = np.lexsort((~coins, values))
+    halves = sorted({max(1, round(share * values.size / 2)) for share in _SHARES}, reverse=True)
+    halves = [half for half in halves if 2 * half <= values.size]
+    error, found = (1 - confidence) / len(halves), []
+    for half in halves:
+        correct = int(coins[order[-half:]].sum() + (~coins[order[:half]]).sum())
+        counts = {"canaries": values.size, "guesses": 2 * half, "correct": correct}
+        epsilon = epsilon_lower(**counts, delta=delta, confidence=1 - error)
+        mu = mu_lower(**counts, confidence=1 - error)
+        found.append((epsilon, mu, 2 * half, correct))
+    best = max(found, key=lambda row: row[1])
+    gdp = float(gaussian.mu_to_epsilon(best[1], max(delta, 1e-300)))
+    return OneRun(max(row[0] for row in found), best[1], gdp, values.size, best[2], best[3])
+
+
+def p_value(*, canaries: int, guesses: int, correct: int, epsilon: Any, delta: float) -> np.ndarray:
+    """Chance `[...]`, at most, of so many correct guesses against an (epsilon, delta)-DP mechanism.
+
+    Source: Steinke, Nasr, Jagielski (2023), Privacy auditing with one (1) training run, arXiv:2305.08846, Theorem 5.2.
+    """
+    _check_counts(canaries, guesses, correct)
+    prob = special.expit(np.asarray(epsilon, np.float64))[..., None]
+    # tails[i]: chance that a binomial is at least correct - i.
+    steps = np.arange(canaries + 1) if delta > 0 else np.zeros(1, int)
+    tails = stats.binom.sf(correct - 1 - steps, guesses, prob)
+    if delta == 0:
+        return np.minimum(tails[..., 0], 1.0)
+    worst = ((tails[..., 1:] - tails[..., :1]) / steps[1:]).max(-1)
+    return np.minimum(tails[..., 0] + 2 * canaries * delta * worst, 1.0)
+
+
+def epsilon_lower(*, canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
+    """Largest epsilon that `p_value` refutes at this confidence; 0 if none.
+
+    Raises:
+      ValueError: a number is out of range.
+    """
+    _validate.open_unit(confidence=confidence)
+    if not 0 <= delta < 1:
+        raise ValueError(f"Expected delta in [0, 1), got delta={delta!r}.")
+    counts = {"canaries": canaries, "guesses": guesses, "correct": correct}
+
+    def refuted(epsilon: np.ndarray) -> np.ndarray:
+        return p_value(**counts, epsilon=epsilon, delta=delta) < 1 - confidence
+
+    return _largest(refuted, high=math.log(guesses) + 8)
+
+
+def mu_lower(*, canaries: int, guesses: int, correct: int, confidence: float) -> float:
+    """Largest mu such that no mu-GDP mechanism lets anybody be right so often with chance 1 - confidence; 0 if none.
+
+    Let p_j be the chance of exactly j right guesses. Flipping one random canary's coin turns a right guess about it
+    into a wrong one and j into j - 1, so that f-DP bounds sum_{j >= i} j p_j by sum_{j >= i - 1} (g - j) p_j through
+    its curve. Starting from P(at least `correct`) = 1 - confidence, the least chances below it are found one by one;
+    where they add up to more than 1, the mechanism is refuted.
+
+    Raises:
+      ValueError: a number is out of range.
+
+    Source: Mahloujifar, Melis, Chaudhuri (2024), Auditing f-differential privacy in one run, arXiv:2410.22235.
+    """
+    _validate.open_unit(confidence=confidence)
+    _check_counts(canaries, guesses, correct)
+    error = 1 - confidence
+
+    def refuted(mu: np.ndarray) -> np.ndarray:
+        right = np.full(mu.shape, error * correct / canaries)
+        wrong = np.full(mu.shape, error * (guesses - correct) / canaries)
+        for i in range(correct - 1, -1, -1):
+            least = np.maximum(wrong, special.ndtr(special.ndtri(np.minimum(right, 1.0)) - mu))
+            right, wrong = right + i / (guesses - i) * (least - wrong), least
+        return right + wrong > guesses / canaries
+
+    return _largest(refuted, high=2 * float(special.ndtri(1 - 1e-9)))
+
+
+def _largest(refuted: Any, *, high: float) -> float:
+    """Largest number in [0, high) that is refuted, from below, to a part in 10^6; a grid at a time."""
+    low = 0.0
+    for _ in range(_STEPS):
+        grid = np.linspace(low, high, 34)[1:-1]
+        wrong = refuted(grid)
+        first = int(np.argmin(wrong)) if not wrong.all() else len(grid)
+        low, high = (grid[first - 1] if first else low), (grid[first] if first < len(grid) else high)
+    return float(low)
+
+
+def _check_counts(canaries: int, guesses: int, correct: int) -> None:
+    _validate.positive_int(canaries=canaries, guesses=guesses)
+    _validate.non_negative_int(correct=correct)
+    if not correct <= guesses <= canaries:
+        raise ValueError(
+            f"Expected correct <= guesses <= canaries, got correct={correct}, guesses={guesses}, canaries={canaries}."
+        )

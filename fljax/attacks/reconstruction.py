@@ -1,0 +1,174 @@
+"""Reconstruction through a scheme: real records behind its real rounds, and the bound that its certificate implies.
+
+Threat: the server (or whoever sees the models before and after a round) knows the model, the loss, the label and the
+mechanism. The record is the only data of its client, and all others send nothing but noise: a worst case. There are two
+attackers: one that has no idea of the record and inverts the gradient, one that knows K candidates and picks.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax import _validate, schemes
+from fljax.accounting import conversion
+from fljax.accounting.events import PrivacyEvent
+from fljax.attacks import gradient_inversion, rounds
+from fljax.data import Dataset
+from fljax.data.cohort import ClientData, cohort
+from fljax.data.subjects import SUBJECT
+from fljax.types import LossFn, Params, PyTree
+
+# One record of one client in each round: what a scheme's Config is given where it has the field.
+ALONE: dict[str, Any] = {
+    "batch_size": 1,
+    "expected_subjects": 1.0,
+    "expected_items": 1.0,
+    "item_sampling_prob": 1.0,
+    "local_batch_size": 1,
+    "max_colluders": 0,
+    "max_items_per_subject": 1,
+    "max_stragglers": 0,
+    "num_local_epochs": 1,
+    "num_local_steps": 1,
+    "num_parties": 2,
+    "num_silos": 1,
+    "records_per_client": 1,
+    "sampling_prob": 1.0,
+    "server_momentum": 0.0,
+    "straggler_law": "fixed",
+}
+
+
+class Seen(NamedTuple):
+    """What a simulated run of a scheme has: the part of it that a scheme's `inputs` and `spent` ask for."""
+
+    dataset: Dataset
+    client_data: ClientData
+
+
+def config(name: str, **changes: Any) -> Any:
+    """The Config of scheme `name` with one record in each round; `changes` go before.
+
+    Raises:
+      ValueError: no such scheme, or a value out of range. TypeError: the Config has no field of that name.
+    """
+    return rounds.small(schemes.get(name).Config, ALONE | changes, required=changes)
+
+
+def updates(
+    name: str, config: Any, loss: LossFn, params: Params, examples: PyTree, keys: jax.Array, dataset: Dataset
+) -> PyTree:
+    """How far one round moves the model, for each of T records as the only data: leaves `[T, ...]`.
+
+    Args:
+      name, config: the scheme; its noise must be set.
+      examples: {"x", "y"}, leaves `[T, ...]`.
+      keys: `[T]`, of the rounds.
+      dataset: what a scheme that calibrates its noise on data may look at.
+
+    Raises:
+      As the scheme's `make`.
+    """
+    scheme = schemes.get(name)
+    num_clients = getattr(config, "num_parties", None) or getattr(config, "num_silos", None) or 1
+    one_each = np.full((num_clients, 1), -1, np.int32)
+    one_each[0] = 0
+    seen = Seen(dataset, ClientData(jax.tree.map(jnp.asarray, dataset.train), jnp.asarray(one_each)))
+    inputs = scheme.inputs(config, seen) if hasattr(scheme, "inputs") else {}
+    algorithm = scheme.make(config, loss, num_units=num_clients, **inputs)
+
+    def one(example: PyTree, key: jax.Array) -> PyTree:
+        records = jax.tree.map(lambda leaf: leaf[None], example) | {SUBJECT: jnp.zeros(1, jnp.int32)}
+        here = cohort(ClientData(records, jnp.asarray(one_each)), jnp.arange(num_clients))
+        after, _ = algorithm.round(algorithm.init(params), here, key)
+        return jax.tree.map(jnp.subtract, params, after.params)
+
+    # One by one: some schemes work through their clients in loops, which XLA is slow at side by side.
+    return jax.jit(lambda examples, keys: jax.lax.map(lambda pair: one(*pair), (examples, keys)))(examples, keys)
+
+
+def nearest(found: Any, candidates: Any) -> np.ndarray:
+    """Which of the candidates `[K, ...]` each of `found` `[T, ...]` is closest to: int `[T]`, -1 where not finite.
+
+    Raises:
+      ValueError: a candidate is not finite.
+    """
+    a, b = (np.asarray(v, np.float64).reshape(len(v), -1) for v in (found, candidates))
+    kept = _finite(a, b)
+    a = np.where(kept[:, None], a, 0.0)
+    return np.where(kept, (np.square(b).sum(1)[None] - 2 * a @ b.T).argmin(1), -1)
+
+
+def best_match(moved: PyTree, gradients: PyTree) -> np.ndarray:
+    """Which of K candidates' gradients each of T updates points along most, int `[T]`: the informed attacker.
+
+    The likelihood-ratio choice where the round clips every gradient to one length and adds equal noise to all numbers.
+    A candidate without a gradient has no direction, and scores 0; -1 where an update is not finite.
+
+    Raises:
+      ValueError: a candidate's gradient is not finite.
+    """
+    rows, columns = (
+        np.concatenate([np.asarray(v, np.float64).reshape(len(v), -1) for v in jax.tree.leaves(tree)], 1)
+        for tree in (moved, gradients)
+    )
+    kept = _finite(rows, columns)
+    norms = np.linalg.norm(columns, axis=1, keepdims=True)
+    units = np.divide(columns, norms, out=np.zeros_like(columns), where=norms > 0)
+    return np.where(kept, (np.where(kept[:, None], rows, 0.0) @ units.T).argmax(1), -1)
+
+
+def _finite(found: np.ndarray, candidates: np.ndarray) -> np.ndarray:
+    """Which rows of `found` are finite: the others are no guess at all. All candidates must be."""
+    if not np.isfinite(candidates).all():
+        raise ValueError("Expected candidates of finite numbers, got some that are not.")
+    return np.isfinite(found).all(1)
+
+
+def identification_bound(event: PrivacyEvent, num_candidates: int) -> float:
+    """Largest chance that anybody picks the right one of K equally likely records, from what `event` certifies.
+
+    By the trade-off curve at false-positive rate 1 / K, taken from proved (epsilon, delta) pairs; exact for Gaussian
+    mechanisms up to the grid of epsilons.
+
+    Raises:
+      ValueError: num_candidates < 1.
+    """
+    _validate.positive_int(num_candidates=num_candidates)
+    share = 1 / num_candidates
+    least = float(rounds.certified_curve(event, np.asarray(share)))
+    return conversion.reconstruction_bound(lambda _: least, share)
+
+
+def gradients_of(loss: LossFn, params: Params, examples: PyTree) -> PyTree:
+    """Plain gradients of T records, leaves `[T, ...]`: what an informed attacker expects to see a direction of."""
+    return jax.jit(jax.vmap(jax.grad(loss), (None, 0)))(params, examples)
+
+
+def invert(
+    apply: Any,
+    params: Params,
+    moved: PyTree,
+    y: jax.Array,
+    key: jax.Array,
+    *,
+    shape: tuple[int, ...],
+    settings: gradient_inversion.Settings,
+) -> jax.Array:
+    """Reconstructs the record behind each of T updates, `[T, *shape]`, knowing its label `y` int `[T]`, in one program.
+
+    The uninformed attacker. It compares directions, so that learning rates and clipping do not matter.
+    """
+    observe = gradient_inversion.gradient(gradient_inversion.soft_cross_entropy(apply))
+
+    @jax.jit
+    def run(moved: PyTree, y: jax.Array, key: jax.Array) -> jax.Array:
+        num_classes = jax.eval_shape(apply, params, jax.ShapeDtypeStruct(shape, np.dtype(np.float32))).shape[0]
+        labels = jax.nn.one_hot(y, num_classes)[:, None]
+        return gradient_inversion.invert(observe, params, moved, labels, key, shape=(1, *shape), settings=settings).x[
+            :, 0
+        ]
+
+    return run(moved, y, key)

@@ -1,0 +1,260 @@
+"""What `fljax attack` does once its flags are good: rounds, inversions, bounds, a report."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import stats
+
+from fljax import accounting, data, models, schemes
+from fljax.attacks import audit, gradient_inversion, metrics, reconstruction, rounds, table, victims
+from fljax.cli import _run_files
+from fljax.simulation import attack_figures, folder, report
+
+HEAD = ("budget", "noise", "MSE", "PSNR", "SSIM", "inverted, then picked", "picked", "certified", "holds")
+_TV = 1e-3
+_ERROR = 1e-3  # chance of each verdict's bound to be wrong
+
+
+class Line(NamedTuple):
+    """One budget. mse, psnr, ssim: means over inversions. inverted, picked: shares of digits told right by either
+    attacker. bound: certified. holds: neither got past it beyond chance; None where nobody could have. images: the
+    first inversion of each digit.
+    """
+
+    budget: float
+    noise: float
+    mse: float
+    psnr: float
+    ssim: float
+    inverted: float
+    picked: float
+    bound: float
+    holds: bool | None
+    images: np.ndarray
+
+
+class Found(NamedTuple):
+    """lines: one a budget. truth: the digits. unit: of budgets. bound: what it bounds. standing: of that. sees: what
+    the attacker sees, in words.
+    """
+
+    lines: list[Line]
+    truth: np.ndarray
+    unit: str
+    bound: str
+    standing: str
+    sees: str
+
+
+class Promise(NamedTuple):
+    """What a scheme certifies. configure: budget -> (config, its noise). bound: config -> number, and its standing."""
+
+    unit: str
+    quantity: str
+    configure: Callable[[float], tuple[Any, float]]
+    bound: Callable[[Any], tuple[float, str]]
+
+
+def _epsilon(options: Any) -> Promise:
+    scheme = schemes.get(options.scheme)
+
+    def configure(epsilon: float) -> tuple[Any, float]:
+        config = reconstruction.config(options.scheme, noise_multiplier=1.0)
+        event = lambda noise: scheme.event(dataclasses.replace(config, noise_multiplier=noise))  # noqa: E731
+        noise = float(
+            accounting.calibrate(event, epsilon=epsilon, delta=options.delta, method=rounds.quick_method(event(1.0)))
+        )
+        return dataclasses.replace(config, noise_multiplier=noise), noise
+
+    def bound(config: Any) -> tuple[float, str]:
+        return reconstruction.identification_bound(scheme.event(config), options.targets), "certified"
+
+    return Promise(f"epsilon at delta {options.delta:g}", "share of digits told right, at most", configure, bound)
+
+
+def _nats(options: Any) -> Promise:
+    scheme, digits = schemes.get(options.scheme), data.load("digits")
+    seen = reconstruction.Seen(digits, data.ClientData(digits.train, jnp.zeros((1, 1), jnp.int32)))
+
+    def configure(nats: float) -> tuple[Any, float]:
+        config = reconstruction.config(options.scheme, nats=nats)
+        inputs = scheme.inputs(config, seen)
+        return config, float(jnp.exp(0.5 * jnp.mean(inputs["channel"].noise.log_noise_var)))
+
+    def bound(config: Any) -> tuple[float, str]:
+        spent = scheme.spent(config, seen, scheme.inputs(config, seen), 1)
+        return float(spent.mse[0]), "certified" if spent.mse_certified else f"not certified: {spent.mse_reason}"
+
+    return Promise("nats a use", "squared error per pixel, at least", configure, bound)
+
+
+def run(options: Any, say: Callable[[str], None]) -> Found:
+    """Attacks at every budget; all inversions of all budgets are one program.
+
+    Raises:
+      ValueError: the scheme does not take a network like this, or a budget cannot be reached.
+    """
+    channel = options.scheme in table.ROWS
+    promise = (_nats if channel else _epsilon)(options)
+    digits = data.load("digits")
+    chosen = slice(0, options.targets)
+    truth, y = digits.test["x"][chosen], digits.test["y"][chosen]
+    shape = (truth.shape[1], truth.shape[2], truth.shape[3])
+    victim = victims.smooth_lenet(example_shape=shape, num_classes=digits.num_classes, key=jax.random.key(0))
+    loss = models.softmax_cross_entropy(victim.apply)
+    many = {"x": jnp.asarray(np.tile(truth, (options.repeats, 1, 1, 1))), "y": jnp.asarray(np.tile(y, options.repeats))}
+    root = jax.random.key(options.seed, impl="threefry2x32")
+    configs, moved = [], []
+    for place, budget in enumerate(options.budgets):
+        config, noise = promise.configure(budget)
+        keys = jax.random.split(jax.random.fold_in(root, place), len(many["y"]))
+        moved.append(reconstruction.updates(options.scheme, config, loss, victim.params, many, keys, digits))
+        configs.append((config, noise))
+        say(f"{budget:g} {promise.unit}: rounds done")
+    together = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *moved)
+    labels = jnp.tile(many["y"], len(options.budgets))
+    search = gradient_inversion.Settings(
+        num_iterations=options.iterations, tv_weight=_TV, box=None if channel else (0.0, 1.0)
+    )
+    images = reconstruction.invert(
+        victim.apply,
+        victim.params,
+        together,
+        labels,
+        jax.random.fold_in(root, len(options.budgets)),
+        shape=shape,
+        settings=search,
+    )
+    say("inversions done")
+    plain = reconstruction.gradients_of(loss, victim.params, {"x": jnp.asarray(truth), "y": jnp.asarray(y)})
+    lines = []
+    standing = "certified"
+    for place, (budget, (config, noise)) in enumerate(zip(options.budgets, configs, strict=True)):
+        part = np.asarray(images[place * len(many["y"]) : (place + 1) * len(many["y"])])
+        if channel:
+            part = table.linear_estimate(part, digits.train["x"]).astype(np.float32)
+        bound, standing = promise.bound(config)
+        lines.append(_line(budget, noise, part, many, truth, moved[place], plain, bound, channel))
+    sees = "the model before and after a round, the label, and how the mechanism works"
+    return Found(lines, truth, promise.unit, promise.quantity, standing, sees)
+
+
+def _line(
+    budget: float,
+    noise: float,
+    found: np.ndarray,
+    many: Any,
+    truth: np.ndarray,
+    moved: Any,
+    plain: Any,
+    bound: float,
+    channel: bool,
+) -> Line:
+    right = np.arange(len(found)) % len(truth)
+    inverted = reconstruction.nearest(found, truth) == right
+    picked = reconstruction.best_match(moved, plain) == right
+    errors = np.square(found.astype(np.float64) - np.asarray(many["x"])).reshape(len(found), -1).mean(1)
+    each = [np.asarray(jax.vmap(metric)(found, many["x"])) for metric in (metrics.psnr, metrics.ssim)]
+    holds: bool | None
+    if channel:
+        holds = within(errors.reshape(-1, len(truth)), bound)
+    else:
+        most, best = (
+            audit.clopper_pearson(n, len(found), _ERROR)[0] for n in (len(found), max(sum(inverted), sum(picked)))
+        )
+        holds = bool(best <= bound) if most > bound else None
+    return Line(
+        budget=float(budget),
+        noise=noise,
+        mse=float(errors.mean()),
+        psnr=float(each[0].mean()),
+        ssim=float(each[1].mean()),
+        inverted=float(inverted.mean()),
+        picked=float(picked.mean()),
+        bound=bound,
+        holds=holds,
+        images=found[: len(truth)],
+    )
+
+
+def within(errors: np.ndarray, bound: float) -> bool:
+    """Whether a mean error is at least `bound`, from errors `[repeats, targets]`, up to chance.
+
+    Repeats of one target are no targets of their own: their mean is one number, for Student's law.
+    """
+    each = errors.mean(0)
+    margin = stats.t.isf(_ERROR, each.size - 1) * each.std(ddof=1) / each.size**0.5
+    return bool(each.mean() + margin >= bound)
+
+
+def cells(line: Line) -> list[str]:
+    """A line as text, in the order of HEAD."""
+    numbers = [line.budget, line.noise, line.mse, line.psnr, line.ssim, line.inverted, line.picked, line.bound]
+    return [*(f"{value:.4g}" for value in numbers), table.HELD[line.holds]]
+
+
+def write_report(run_dir: pathlib.Path, options: Any, found: Found) -> None:
+    """report.html. Raises DiskFullError if there is no room."""
+    budgets = [line.budget for line in found.lines]
+    bounds = [line.bound for line in found.lines]
+    share = "share" in found.bound
+    series = (
+        {
+            "gradient inverted, then picked": [line.inverted for line in found.lines],
+            "picked by gradient": [line.picked for line in found.lines],
+        }
+        if share
+        else {"gradient inversion and linear estimate": [line.mse for line in found.lines]}
+    )
+    rows = {"truth": found.truth[:12]}
+    rows |= {f"{line.budget:g}": line.images[:12] for line in found.lines}
+    notes = {
+        f"{line.budget:g}": [
+            f"{float(metrics.psnr(a, b)):.0f} dB" for a, b in zip(line.images, found.truth, strict=True)
+        ]
+        for line in found.lines
+    }
+    knows = (
+        f"It is one of {options.targets} equally likely ones: the attacker who picks knows them beforehand, "
+        "who inverts learns the candidates only afterwards, to name the nearest."
+        if share
+        else "The attacker has no candidates: it inverts the gradient, and knows mean and covariance of training data."
+    )
+    caption = f"Rows: {found.unit}. Below each image its signal-to-noise ratio."
+    table_html = _run_files.html_table(HEAD, [cells(line) for line in found.lines])
+    body = "".join(
+        [
+            report.section("Reconstructions beside the truth", attack_figures.images(rows, notes), caption),
+            '<div class="grid">',
+            report.section(
+                "Success against budget",
+                attack_figures.success(budgets, series, bounds, unit=found.unit, quantity=found.bound, share=share),
+                f"The bound is {found.standing}.",
+            ),
+            report.section(
+                "Signal-to-noise ratio against budget",
+                attack_figures.success(
+                    budgets,
+                    {"gradient inversion": [line.psnr for line in found.lines]},
+                    [float("nan")] * len(budgets),
+                    unit=found.unit,
+                    quantity="PSNR, dB",
+                    share=False,
+                ),
+            ),
+            "</div>",
+            report.section("Numbers", table_html, f"Certified: {found.bound}; {found.standing}."),
+            report.section(
+                "Threat model",
+                f"<p>The attacker sees {found.sees}. The digit is the only record of its client and nobody else has "
+                f"any: a worst case. {knows}</p>",
+            ),
+        ]
+    )
+    title = f"Reconstruction through {options.scheme}"
+    folder.write_atomically(run_dir / "report.html", report.page(title, "Written by fljax.", body))

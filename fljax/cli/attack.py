@@ -1,0 +1,112 @@
+"""`fljax attack`."""
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import tyro
+from rich.table import Table
+
+from fljax import _validate, schemes
+from fljax.cli import _args, _run_files, _sampled_gaussian
+from fljax.simulation import folder
+
+_DESCRIPTION = """Attacks a scheme on real digits, at several budgets, next to what the scheme certifies.
+
+With --attack inversion there are two attackers, both of whom know model, label and mechanism: one inverts the gradient
+and learns the candidates only afterwards, the other knows them and picks one. Schemes with an epsilon certify how often
+anybody can pick right; channels certify a squared error, of an attacker who knows the covariance of training data. With
+--attack lira models are trained by the scheme, and membership inferred.
+
+Writes config.toml, attack.json and report.html into one folder."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to attack, and how hard."""
+
+    scheme: Annotated[str, tyro.conf.arg(help=f"One of {', '.join(schemes.NAMES)}.")] = "higradavg"
+    attack: Literal["inversion", "lira"] = "inversion"
+    """inversion reconstructs digits from one round; lira tells who was trained on, by shadow models."""
+    budgets: tuple[float, ...] = (1.0, 10.0, 1000.0, 100_000.0)
+    """Epsilons at delta, or nats a use for channels; ascending."""
+    delta: float = 1e-5
+    """delta that goes with an epsilon."""
+    targets: int = 10
+    """Digits, which are the candidates as well."""
+    repeats: int = 4
+    """Rounds of each digit, with noise of their own."""
+    iterations: int = 400
+    """Steps of the inversion."""
+    shadows: int = 16
+    """Shadow models of lira."""
+    pool: int = 160
+    """Digits of lira's pool, half of them trained on."""
+    num_rounds: int = 60
+    """Rounds of training before lira."""
+    learning_rate: float = 2.0
+    """Of that training."""
+    seed: int = 0
+    """Of everything random."""
+    run_dir: pathlib.Path | None = None
+    """Folder for what is found, empty or not there yet. None: the next free runs/attack-SCHEME-NNN."""
+
+    def __post_init__(self) -> None:
+        _validate.one_of(schemes.NAMES, scheme=self.scheme)
+        _validate.open_unit(delta=self.delta)
+        _validate.positive_int(targets=self.targets, repeats=self.repeats, iterations=self.iterations)
+        _validate.positive_int(shadows=self.shadows, pool=self.pool, num_rounds=self.num_rounds)
+        _validate.positive(learning_rate=self.learning_rate)
+        _validate.non_negative_int(seed=self.seed)
+        if not (self.shadows >= 4 and 8 <= self.pool <= 1000):
+            raise ValueError(
+                f"Expected shadows >= 4 and pool in [8, 1000], got shadows={self.shadows}, pool={self.pool}."
+            )
+        if not self.budgets or list(self.budgets) != sorted(set(self.budgets)):
+            raise ValueError(f"Expected budgets in ascending order, one at least, got budgets={self.budgets!r}.")
+        for budget in self.budgets:
+            _validate.positive(budgets=budget)
+        if not 2 <= self.targets <= 300:
+            raise ValueError(f"Expected targets in [2, 300], got targets={self.targets}.")
+
+
+def main(args: Sequence[str]) -> int:
+    """Attacks, prints the table, writes the folder."""
+    try:
+        options = _args.parse(Options, args, prog="fljax attack", description=_DESCRIPTION)
+    except _args.Done:
+        return 0
+    from fljax.attacks import table
+    from fljax.cli import _attack, _attack_lira
+
+    _validate.one_of(table.promising(), scheme=options.scheme)
+    run_dir = _run_files.open_folder(options.run_dir, f"attack-{options.scheme}", options)
+    print(f"run folder {run_dir}", flush=True)
+    say = lambda line: print(line, flush=True)  # noqa: E731
+    head: tuple[str, ...]
+    try:
+        if options.attack == "lira":
+            lines = _attack_lira.run(options, say)
+            rows, head = [_attack_lira.cells(line) for line in lines], _attack_lira.HEAD
+            results = {"bound": "area at most", "standing": "certified", "rows": [line._asdict() for line in lines]}
+        else:
+            found = _attack.run(options, say)
+            rows, head = [_attack.cells(line) for line in found.lines], _attack.HEAD
+            kept = [{k: v for k, v in line._asdict().items() if k != "images"} for line in found.lines]
+            results = {"bound": found.bound, "standing": found.standing, "rows": kept}
+    except ValueError:  # the scheme does not take the model, say: nothing in the folder is worth keeping
+        folder.discard(run_dir)
+        raise
+    shown = Table(*head)
+    for row in rows:
+        shown.add_row(*row)
+    _sampled_gaussian.console().print(shown)
+    print(f"bound: {results['bound']}; {results['standing']}")
+    _run_files.write_json(run_dir / "attack.json", results)
+    if options.attack == "lira":
+        _attack_lira.write_report(run_dir, options, lines)
+    else:
+        _attack.write_report(run_dir, options, found)
+    print(f"report {run_dir / 'report.html'}")
+    return 0

@@ -1,0 +1,207 @@
+"""`fljax audit`."""
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import tyro
+from rich.table import Table
+
+from fljax import _validate, schemes
+from fljax.accounting.words import rounded_up
+from fljax.cli import _args, _run_files, _sampled_gaussian
+from fljax.simulation import folder
+
+_DESCRIPTION = """Measures what an attacker learns from rounds of a scheme, next to what the scheme certifies.
+
+One privacy unit against the whole scheme in a small world, thousands of rounds in one program. Of bidirectional only
+the noise law of the uploads is audited, not its rounds; of lightdp both. Channels promise no
+epsilon: Gaussian images are reconstructed through their noise instead, and the error is compared with its lower bound.
+
+Writes config.toml, audit.json and report.html into one folder."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to audit, and how hard."""
+
+    scheme: Annotated[str, tyro.conf.arg(help=f"One of {', '.join(schemes.NAMES)} that promises something.")] = (
+        "higradavg"
+    )
+    all: bool = False
+    """One table of all five papers' schemes, certified against measured."""
+    noise_multiplier: float = 1.0
+    """Noise of schemes with an epsilon."""
+    epsilon: float | None = None
+    """Calibrate that noise for this epsilon at delta instead. none: take noise_multiplier."""
+    nats: float = 8.0
+    """What one use of a record may tell, for channels."""
+    delta: float = 0.05
+    """delta of the comparison: large enough to be counted in so many trials."""
+    trials: int = 10_000
+    """Runs in each of the two worlds."""
+    num_rounds: int = 1
+    """Rounds in one run."""
+    confidence: float = 0.99
+    """Of each lower bound that is measured."""
+    seed: int = 0
+    """Of everything random."""
+    run_dir: pathlib.Path | None = None
+    """Folder for what is found, empty or not there yet. None: the next free runs/audit-NNN."""
+
+    def __post_init__(self) -> None:
+        _validate.one_of(schemes.NAMES, scheme=self.scheme)
+        _validate.positive(noise_multiplier=self.noise_multiplier, nats=self.nats)
+        if self.epsilon is not None:
+            _validate.positive(epsilon=self.epsilon)
+        _validate.open_unit(delta=self.delta, confidence=self.confidence)
+        _validate.positive_int(trials=self.trials, num_rounds=self.num_rounds)
+        _validate.non_negative_int(seed=self.seed)
+        if self.trials < 8:
+            raise ValueError(f"Expected trials >= 8, got trials={self.trials}.")
+
+
+def main(args: Sequence[str]) -> int:
+    """Plays, prints the table, writes the folder."""
+    try:
+        options = _args.parse(Options, args, prog="fljax audit", description=_DESCRIPTION)
+    except _args.Done:
+        return 0
+    import jax
+
+    from fljax.attacks import table
+
+    _validate.one_of(table.promising(), scheme=options.scheme)
+    run_dir = _run_files.open_folder(options.run_dir, "audit", options)
+    print(f"run folder {run_dir}", flush=True)
+    names = [name for name in table.PAPERS if name in schemes.NAMES] if options.all else [options.scheme]
+    rows = []
+    for place, name in enumerate(names):
+        key = jax.random.fold_in(jax.random.key(options.seed, impl="threefry2x32"), place)
+        noise = _noise(name, options) if name not in table.ROWS else options.noise_multiplier
+        settings = table.Settings(
+            noise_multiplier=noise,
+            nats=options.nats,
+            trials=options.trials,
+            delta=options.delta,
+            confidence=options.confidence,
+            # Channels promise something of one use; a table of all schemes says so in its row.
+            num_rounds=1 if options.all and name in table.ROWS else options.num_rounds,
+        )
+        try:
+            rows.append((table.row(name, key, settings), noise))
+        except ValueError:  # a setting that the scheme has no use for: nothing in the folder is worth keeping
+            folder.discard(run_dir)
+            raise
+        print(f"{name} done", flush=True)
+    _print([row for row, _ in rows])
+    found = [
+        {k: v for k, v in row._asdict().items() if k not in {"event", "scores"}}
+        | {"noise_multiplier": noise, "paper": table.PAPERS.get(row.scheme)}
+        for row, noise in rows
+    ]
+    _run_files.write_json(run_dir / "audit.json", {"confidence": options.confidence, "rows": found})
+    picture = "" if options.all or rows[0][0].scores is None else _curve(rows[0][0])
+    _write_report(run_dir, options, [row for row, _ in rows], picture)
+    print(f"report {run_dir / 'report.html'}")
+    return 0
+
+
+def _noise(name: str, options: Options) -> float:
+    from fljax import accounting
+    from fljax.attacks import rounds
+
+    if options.epsilon is None:
+        return options.noise_multiplier
+    config = rounds.config(name, noise_multiplier=1.0)
+    event: Any = lambda noise: (  # noqa: E731
+        schemes.get(name).event(dataclasses.replace(config, noise_multiplier=noise)).repeat(options.num_rounds)
+    )
+    method = rounds.quick_method(event(1.0))
+    return float(accounting.calibrate(event, epsilon=options.epsilon, delta=options.delta, method=method))
+
+
+def _cells(row: Any) -> list[str]:
+    from fljax.attacks import table
+
+    shown = rounded_up(row.certified, 4) if row.bound == "at most" else f"{row.certified:.4g}"
+    return [
+        row.scheme,
+        row.unit,
+        row.relation,
+        row.quantity,
+        f"{row.bound} {shown}",
+        f"{row.measured:.4g}",
+        table.HELD[row.holds],
+    ]
+
+
+_HEAD = ("scheme", "unit", "neighbours or budget", "quantity", "certified", "measured", "holds")
+
+
+def _print(rows: list[Any]) -> None:
+    table = Table(*_HEAD)
+    for row in rows:
+        table.add_row(*_cells(row))
+    _sampled_gaussian.console().print(table)
+    for row in rows:
+        if row.standing != "certified":
+            print(f"{row.scheme}: its bound is {row.standing}.")
+        if row.holds is None:
+            print(f"{row.scheme}: {_cannot_tell(row)}.")
+
+
+def _cannot_tell(row: Any) -> str:
+    return f"cannot tell: so many trials prove at most {row.quantity.split()[0]} {row.ceiling:.3g}"
+
+
+def _curve(row: Any) -> str:
+    """The measured error rates beside the certified ones."""
+    import numpy as np
+
+    from fljax.attacks import rounds
+    from fljax.simulation import attack_figures, report
+
+    present, absent = row.scores
+    thresholds = np.quantile(np.concatenate([present, absent]), np.linspace(0, 1, 201))
+    fpr = np.array([np.mean(absent > t) for t in thresholds])
+    fnr = np.array([np.mean(present <= t) for t in thresholds])
+    at = np.linspace(0, 1, 401)
+    picture = attack_figures.rates(fpr, fnr, at, rounds.certified_curve(row.event, at))
+    note = f"{present.size} runs in each world. Counted rates scatter about their truth; the table allows for it."
+    return report.section("Error rates", picture, note)
+
+
+def _write_report(run_dir: pathlib.Path, options: Options, rows: list[Any], picture: str) -> None:
+    from fljax.attacks import table
+    from fljax.simulation import report
+
+    threat = [[row.scheme, table.PAPERS.get(row.scheme, ""), row.attack, row.sees, row.standing] for row in rows]
+    note = (
+        f"Measured epsilons are lower bounds that are wrong with chance {1 - options.confidence:.2g} each; an attack "
+        "that stays far below its bound may be a weak attack. Held: no attack got past the certified number. "
+        "Cannot tell: no data of so many trials could have got past it."
+    )
+    world = (
+        "Rows with an epsilon: the attacker chose all data, knows every setting, and misses one bit: whether the unit "
+        "was there."
+    )
+    images = (
+        "Rows with a squared error: the attacker reconstructs images it does not know; it knows label, model, "
+        "mechanism and the covariance of training data."
+    )
+    kinds = [text for text, kind in ((world, "at most"), (images, "at least")) if any(r.bound == kind for r in rows)]
+    cards = "".join(report.card(f"{row.measured:.3g}", f"{row.scheme}: measured, {row.quantity}") for row in rows)
+    body = (
+        f'<div class="cards">{cards}</div>'
+        + report.section("Certified against measured", _run_files.html_table(_HEAD, [_cells(r) for r in rows]), note)
+        + picture
+        + report.section(
+            "Threat model",
+            _run_files.html_table(("scheme", "paper", "attack", "the attacker sees", "the bound is"), threat),
+            " ".join(kinds),
+        )
+    )
+    title = "Certified against measured" if options.all else f"Audit of {options.scheme}"
+    folder.write_atomically(run_dir / "report.html", report.page(title, "Written by fljax.", body))

@@ -1,0 +1,173 @@
+"""Audits of mechanisms whose epsilon is known: close to it, and above it no more often than their confidence allows."""
+
+import numpy as np
+import pytest
+from scipy import optimize, stats
+
+from fljax.accounting import gaussian
+from fljax.attacks import audit, one_run
+
+TRIALS = 10_000
+REPEATS = 400
+
+
+def gaussian_runs(mu, noise=1.0, seed=0, repeats=REPEATS, trials=TRIALS):
+    """(present, absent): `repeats` audits of a Gaussian mechanism that claims `mu`, its noise scaled by `noise`."""
+    rng = np.random.default_rng([seed, round(100 * mu), round(100 * noise)])
+    absent, present = rng.normal(scale=noise, size=(2, repeats, trials))
+    return present + mu, absent
+
+
+@pytest.mark.parametrize("mu", [1.0, 2.0, 4.0])
+def test_gaussian_audits_reach_80_percent_and_are_rarely_above_the_truth(mu):
+    confidence, delta = 0.95, 1e-5
+    found = audit.two_worlds(*gaussian_runs(mu), delta=delta, confidence=confidence)
+    exact = float(gaussian.mu_to_epsilon(mu, delta))
+    assert np.quantile(found.gdp_epsilon, 0.05) > 0.8 * exact
+    # The number of audits that are wrong is at most binomial(REPEATS, 1 - confidence).
+    allowed = stats.binom.ppf(1 - 1e-6, REPEATS, 1 - confidence)
+    assert (found.mu > mu).sum() <= allowed and (found.epsilon > exact).sum() <= allowed
+    # Control: against a truth a little smaller than it is, the same check fails.
+    assert (found.mu > 0.85 * mu).mean() > 0.9
+
+
+@pytest.mark.parametrize(("mu", "delta"), [(1.0, 0.05), (2.0, 0.1)])
+def test_clopper_pearson_reaches_80_percent_where_rates_can_be_counted(mu, delta):
+    found = audit.two_worlds(*gaussian_runs(mu, seed=1), delta=delta)
+    exact = float(gaussian.mu_to_epsilon(mu, delta))
+    assert np.median(found.epsilon) > 0.8 * exact
+    assert (found.epsilon > exact).sum() <= stats.binom.ppf(1 - 1e-6, REPEATS, 0.05)
+
+
+def test_half_the_noise_is_caught_every_time():
+    claimed = float(gaussian.mu_to_epsilon(1.0, 0.05))
+    found = audit.two_worlds(*gaussian_runs(1.0, noise=0.5, seed=2, repeats=50), delta=0.05)
+    assert (found.epsilon > claimed).all() and (found.mu > 1.5).all()
+
+
+def test_worlds_that_are_the_same_give_nothing_and_order_does_not_matter():
+    present, absent = gaussian_runs(0.0, seed=3, repeats=REPEATS)
+    found = audit.two_worlds(present, absent, delta=1e-5)
+    assert (found.mu > 0).sum() <= stats.binom.ppf(1 - 1e-6, REPEATS, 0.05)
+    # Scores may say little about presence and all about absence: the opposite test is tried as well.
+    mu = 1.0
+    present, absent = gaussian_runs(mu, seed=4, repeats=20)
+    there, back = (audit.two_worlds(*pair, delta=0.05) for pair in ((present, absent), (-absent, -present)))
+    np.testing.assert_allclose(np.median(back.epsilon), np.median(there.epsilon), rtol=0.1)
+
+
+def test_clopper_pearson_is_the_inverse_of_the_binomial():
+    low, high = audit.clopper_pearson(np.asarray([0, 3, 10]), 10, 0.01)
+    assert low[0] == 0.0 and high[2] == 1.0
+    np.testing.assert_allclose(stats.binom.sf(2, 10, low[1]), 0.01, rtol=1e-9)
+    np.testing.assert_allclose(stats.binom.cdf(3, 10, high[1]), 0.01, rtol=1e-9)
+    np.testing.assert_allclose((1 - high[0]) ** 10, 0.01, rtol=1e-9)
+
+
+def test_likelihood_ratio_of_a_joint_view_has_the_mu_of_its_mahalanobis_distance():
+    rng = np.random.default_rng(5)
+    root, shift = rng.normal(size=(6, 6)), rng.normal(size=6)
+    covariance = root @ root.T + np.eye(6)
+    direction, mu = audit.directions(covariance, shift)
+    assert mu**2 == pytest.approx(shift @ np.linalg.inv(covariance) @ shift)
+    views = rng.multivariate_normal(np.zeros(6), covariance, size=2 * TRIALS)
+    absent, present = views[:TRIALS], views[TRIALS:] + shift
+    found = audit.two_worlds(present @ direction, absent @ direction, delta=1e-5)
+    assert 0.85 * mu < found.mu < mu
+    one = audit.two_worlds(present[:, 0] * shift[0], absent[:, 0] * shift[0], delta=1e-5)
+    assert one.mu < 0.7 * mu  # one coordinate is not the view
+
+
+@pytest.mark.parametrize("mu", [1.0, 2.0])
+def test_one_run_bounds_are_rarely_above_the_truth_and_say_something(mu):
+    rng, repeats, canaries = np.random.default_rng(6), 60, 500
+    included = rng.integers(0, 2, (repeats, canaries)).astype(bool)
+    scores = rng.normal(size=(repeats, canaries)) + mu * included
+    found = [one_run.audit(s, i, delta=1e-5) for s, i in zip(scores, included, strict=True)]
+    exact = float(gaussian.mu_to_epsilon(mu, 1e-5))
+    assert sum(f.mu > mu or f.epsilon > exact for f in found) <= stats.binom.ppf(1 - 1e-6, repeats, 0.05)
+    # The refinement is what it is for: well above the bound that knows epsilon and delta alone.
+    assert np.median([f.mu for f in found]) > 0.4 * mu
+    assert np.median([f.gdp_epsilon for f in found]) > 1.2 * np.median([f.epsilon for f in found])
+
+
+def test_one_run_of_10_000_canaries_reaches_what_the_method_can():
+    mu, found = 1.0, []
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        included = rng.integers(0, 2, TRIALS).astype(bool)
+        found.append(one_run.audit(rng.normal(size=TRIALS) + mu * included, included, delta=1e-5).gdp_epsilon)
+    # 53 % to 65 % over seeds: the median of five is above half.
+    assert 0.5 * 4.377 < np.median(found) < 4.377
+    # Control: half the noise is caught.
+    broken = one_run.audit(0.5 * rng.normal(size=TRIALS) + mu * included, included, delta=1e-5)
+    assert broken.gdp_epsilon > 4.377
+
+
+def test_equal_scores_prove_nothing_in_one_run_whatever_their_order():
+    for included in (np.arange(1000) < 500, np.arange(1000) >= 500):
+        found = one_run.audit(np.zeros(1000), included, delta=1e-5)
+        assert found.epsilon == found.mu == found.correct == 0
+        # Some scores tell, and are counted: 100 of each kind.
+        scores = np.where(np.arange(1000) % 5 == 0, 2.0 * included - 1, 0.0)
+        some = one_run.audit(scores, included, delta=1e-5)
+        assert some.guesses == some.correct == 200 and some.epsilon > 2
+
+
+def test_one_run_bound_is_tight_for_randomised_response():
+    # Each coin is told with a lie of chance 1 / (1 + e^epsilon): the number of right guesses is binomial.
+    epsilon, guesses, correct = 1.5, 50, 44
+    exact = stats.binom.sf(correct - 1, guesses, 1 / (1 + np.exp(-epsilon)))
+    p = one_run.p_value(canaries=80, guesses=guesses, correct=correct, epsilon=epsilon, delta=0.0)
+    assert float(p) == pytest.approx(exact)
+    lower = one_run.epsilon_lower(canaries=80, guesses=guesses, correct=correct, delta=0.0, confidence=0.95)
+    assert stats.binom.sf(correct - 1, guesses, 1 / (1 + np.exp(-lower))) == pytest.approx(0.05, rel=1e-3)
+
+
+def test_delta_can_reveal_one_canary_in_so_many():
+    # With chance delta a mechanism tells everything: the bound must allow for at least that.
+    p = one_run.p_value(canaries=20, guesses=20, correct=20, epsilon=0.0, delta=0.01)
+    assert 0.01 <= float(p) <= 1.0 and float(p) > 2.0**-20
+
+
+@pytest.mark.parametrize(("canaries", "guesses", "correct"), [(12, 12, 10), (40, 20, 17)])
+def test_one_run_mu_is_where_the_linear_program_says(canaries, guesses, correct):
+    confidence = 0.95
+    mu = one_run.mu_lower(canaries=canaries, guesses=guesses, correct=correct, confidence=confidence)
+    # Maximise P(at least `correct`) over laws p_0 .. p_g, with the concave curve as the least of its tangents.
+    at = stats.norm.cdf(np.linspace(-7, 7, 2001))
+    value = stats.norm.cdf(stats.norm.ppf(at) + mu)
+    slope = stats.norm.pdf(stats.norm.ppf(at) + mu) / stats.norm.pdf(stats.norm.ppf(at))
+    j = np.arange(guesses + 1)
+    rows, limits = [], []
+    for i in range(1, correct + 1):
+        right, wrong = (j >= i) * j / canaries, (j >= i - 1) * (guesses - j) / canaries
+        rows.append(right[None] - slope[:, None] * wrong[None])
+        limits.append(value - slope * at)
+    best = optimize.linprog(
+        -(j >= correct).astype(float),
+        A_ub=np.concatenate(rows),
+        b_ub=np.concatenate(limits),
+        A_eq=np.ones((1, guesses + 1)),
+        b_eq=[1.0],
+    )
+    assert -best.fun == pytest.approx(1 - confidence, rel=5e-3)
+
+
+def test_bad_arguments_raise_in_one_line():
+    good = np.zeros(16)
+    for call, text in (
+        (lambda: audit.two_worlds(good, good[:8], delta=0.1), "one shape"),
+        (lambda: audit.two_worlds(good[:4], good[:4], delta=0.1), "n >= 8"),
+        (lambda: audit.two_worlds(good + np.nan, good, delta=0.1), "without NaN"),
+        (lambda: audit.two_worlds(good, good, delta=1.0), "delta in"),
+        (lambda: audit.two_worlds(good, good, delta=0.1, confidence=1.0), "confidence in"),
+        (lambda: audit.clopper_pearson(3, 2, 0.1), "successes <= trials"),
+        (lambda: audit.directions(np.eye(2), np.ones(3)), r"shift \[d\]"),
+        (lambda: audit.directions(-np.eye(2), np.ones(2)), "positive definite"),
+        (lambda: one_run.audit(good, good[:3] > 0, delta=0.1), "included"),
+        (lambda: one_run.p_value(canaries=3, guesses=4, correct=1, epsilon=1.0, delta=0.0), "guesses <= canaries"),
+        (lambda: one_run.epsilon_lower(canaries=4, guesses=4, correct=1, delta=1.0, confidence=0.9), "delta in"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            call()

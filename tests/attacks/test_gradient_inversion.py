@@ -1,0 +1,209 @@
+"""Reconstruction from gradients: positive controls without defence, and the same attacks with noise in the way."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fljax import data
+from fljax.attacks import analytic, metrics, victims
+from fljax.attacks import gradient_inversion as inversion
+
+SHAPE = (8, 8, 1)
+QUICK = inversion.Settings(num_iterations=400, tv_weight=0.0)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    test = data.load("digits").test
+    return jnp.asarray(test["x"]), jax.nn.one_hot(test["y"], 10)
+
+
+@pytest.fixture(scope="module")
+def lenet():
+    return victims.smooth_lenet(example_shape=SHAPE, num_classes=10, key=jax.random.key(0))
+
+
+@pytest.fixture(scope="module")
+def ten_gradients(digits, lenet):
+    """Gradients of ten real digits, one each."""
+    observe = inversion.gradient(inversion.soft_cross_entropy(lenet.apply))
+    x, y = (v[:10, None] for v in digits)
+    return observe, x, y, jax.jit(jax.vmap(observe, (None, 0, 0)))(lenet.params, x, y)
+
+
+def psnrs(found, truth):
+    return np.asarray(jax.vmap(metrics.psnr)(found, truth))
+
+
+def test_inverting_gradients_recovers_real_digits_from_a_lenet(ten_gradients, lenet, key):
+    observe, x, y, uploads = ten_gradients
+    labels = analytic.label(uploads["dense"]["bias"])
+    np.testing.assert_array_equal(labels, y[:, 0].argmax(-1))  # all of them: iDLG
+    run = jax.jit(lambda u, k: inversion.invert(observe, lenet.params, u, y, k, shape=(1, *SHAPE), settings=QUICK))
+    keys = jax.random.split(key, 3)
+    found = run(uploads, keys[0])
+    good = psnrs(found.x, x) > 25
+    assert good.sum() >= 8
+    # With noise as long as the gradient the same program finds nothing; the loss tells.
+    scale = jax.vmap(lambda u: jnp.sqrt(sum(jnp.vdot(v, v) for v in jax.tree.leaves(u))))(uploads)
+    size = sum(v[0].size for v in jax.tree.leaves(uploads))
+    leaves, tree = jax.tree.flatten(uploads)
+    noise_keys = jax.random.split(keys[1], len(leaves))
+    noisy = [
+        v + jax.random.normal(k, v.shape) * scale.reshape(-1, *(1,) * (v.ndim - 1)) / size**0.5
+        for k, v in zip(noise_keys, leaves, strict=True)
+    ]
+    hidden = run(jax.tree.unflatten(tree, noisy), keys[2])
+    assert (psnrs(hidden.x, x) < 20).all()
+    assert (hidden.loss > 0.1).all() and (found.loss[good] < 1e-3).all()
+
+
+def test_dlg_finds_image_and_label_together(ten_gradients, lenet, key):
+    observe, x, y, uploads = ten_gradients
+    settings = inversion.Settings(
+        distance="l2", signed=False, fit_labels=True, tv_weight=0.0, num_iterations=600, num_restarts=2
+    )
+    three = jax.tree.map(lambda v: v[:3], (uploads, y))
+    run = jax.jit(lambda u, y: inversion.invert(observe, lenet.params, u, y, key, shape=(1, *SHAPE), settings=settings))
+    found = run(three[0], jnp.zeros_like(three[1]))
+    assert found.losses.shape == (3, 2)
+    np.testing.assert_array_equal(found.loss, found.losses.min(1))
+    assert (psnrs(found.x, x[:3]) > 25).sum() >= 2
+    np.testing.assert_array_equal(found.y[:, 0].argmax(-1), y[:3, 0].argmax(-1))
+
+
+@pytest.fixture(scope="module")
+def tanh_mlp():
+    """A dense model: quick to compile, unrolled several times."""
+    one, two = jax.random.split(jax.random.key(3))
+    params = {"a": jax.random.normal(one, (64, 96)) / 8, "b": jax.random.normal(two, (96, 10)) / 8}
+    return params, lambda p, x: jnp.tanh(x.reshape(-1) @ p["a"]) @ p["b"]
+
+
+def test_local_steps_and_sums_of_users_are_inverted_too(digits, tanh_mlp, key):
+    params, apply = tanh_mlp
+    loss = inversion.soft_cross_entropy(apply)
+    update = inversion.local_update(loss, learning_rate=0.5, batch_size=1, num_epochs=2)
+    settings = dataclasses.replace(QUICK, distance="l2", signed=False, num_iterations=800)
+    # Two users with two digits each, three local steps more than one: the server sees the mean of their updates.
+    x, y = digits[0][:4].reshape(1, 2, 2, *SHAPE), digits[1][:4].reshape(1, 2, 2, 10)
+    for observe, a, b in (
+        (update, x[:, 0], y[:, 0]),
+        (inversion.aggregate(update), x, y),
+    ):
+        uploads = jax.vmap(observe, (None, 0, 0))(params, a, b)
+        found = jax.jit(
+            lambda u, b, k, observe=observe, a=a: inversion.invert(
+                observe, params, u, b, k, shape=a.shape[1:], settings=settings
+            )
+        )(uploads, b, jax.random.fold_in(key, a.ndim))
+        flat = [v.reshape(-1, *SHAPE) for v in (found.x, a)]
+        order = metrics.assignment(*flat)
+        assert (psnrs(flat[0], flat[1][order]) > 20).mean() >= 0.5
+
+
+def test_local_update_of_one_step_is_the_gradient_and_bad_batches_raise(digits, tanh_mlp):
+    params, apply = tanh_mlp
+    loss = inversion.soft_cross_entropy(apply)
+    x, y = digits[0][:3], digits[1][:3]
+    step = inversion.local_update(loss, learning_rate=0.25, batch_size=3)(params, x, y)
+    grads = inversion.gradient(loss)(params, x, y)
+    np.testing.assert_allclose(step["a"], 0.25 * grads["a"], atol=1e-6)
+    with pytest.raises(ValueError, match="batch_size to divide the 3 examples"):
+        inversion.local_update(loss, learning_rate=0.25, batch_size=2)(params, x, y)
+    with pytest.raises(ValueError, match="learning_rate"):
+        inversion.local_update(loss, learning_rate=0.0, batch_size=2)
+
+
+def test_mean_restoration_finds_the_batch_mean_better_than_an_image(digits, tanh_mlp, key):
+    # App. D of arXiv:2403.01268: one image is sought that explains the gradient of a whole batch.
+    params, apply = tanh_mlp
+    observe = inversion.gradient(inversion.soft_cross_entropy(apply))
+    same = np.flatnonzero(np.asarray(digits[1][:, 3]))[:8]
+    x, y = digits[0][same], digits[1][same]
+    uploads = jax.tree.map(lambda v: v[None], observe(params, x, y))
+    found = inversion.invert(observe, params, uploads, y.mean(0)[None, None], key, shape=(1, *SHAPE), settings=QUICK).x[
+        0, 0
+    ]
+    to_mean = float(metrics.mse(found, x.mean(0)))
+    to_images = [float(metrics.mse(found, image)) for image in x]
+    assert to_mean < min(to_images) and to_mean <= np.mean(to_images)
+
+
+def test_tag_finds_the_tokens_of_a_text(key):
+    vocabulary, length, width, classes = 40, 6, 16, 8
+    a, b, c, d = jax.random.split(jax.random.key(5), 4)
+    table = jax.random.normal(a, (vocabulary, width))
+    params = {"a": jax.random.normal(b, (length * width, 64)) / 10, "b": jax.random.normal(c, (64, classes)) / 8}
+    apply = lambda p, e: jnp.tanh(e.reshape(-1) @ p["a"]) @ p["b"]  # noqa: E731
+    tokens = jax.random.randint(d, (5, length), 0, vocabulary)
+    y = jax.nn.one_hot(jnp.arange(5) % classes, classes)[:, None]
+    observe = inversion.gradient(inversion.soft_cross_entropy(apply))
+    uploads = jax.vmap(observe, (None, 0, 0))(params, table[tokens][:, None], y)
+    settings = inversion.Settings(distance="tag", signed=False, tv_weight=0.0, box=None, num_iterations=800)
+    found = jax.jit(
+        lambda u: inversion.invert(observe, params, u, y, key, shape=(1, length, width), settings=settings)
+    )(uploads)
+    assert (analytic.nearest_tokens(found.x[:, 0], table) == tokens).mean() > 0.9
+
+
+def test_the_gradient_of_an_embedding_names_its_tokens():
+    table, tokens = jnp.ones((7, 3)), jnp.asarray([2, 5, 2])
+    grads = jax.grad(lambda t: jnp.sum(jnp.square(t[tokens])))(table)
+    np.testing.assert_array_equal(np.flatnonzero(analytic.tokens_present(grads)), [2, 5])
+
+
+def test_a_first_dense_layer_gives_its_input_away(digits):
+    x = digits[0][0].reshape(-1)
+    params = {"kernel": jax.random.normal(jax.random.key(0), (64, 32)) / 8, "bias": jnp.zeros(32)}
+    loss = lambda p: jnp.sum(jax.nn.relu(x @ p["kernel"] + p["bias"])[:3] ** 2)  # noqa: E731
+    grads = jax.grad(loss)(params)
+    np.testing.assert_allclose(analytic.first_dense(grads["kernel"], grads["bias"]), x, atol=1e-5)
+
+
+def test_label_counts_of_a_batch_at_the_start_of_training():
+    counts = np.asarray([3, 0, 0, 1, 0, 0, 2, 0, 2, 0])
+    probs = np.full(10, 0.1) + 0.01 * np.sin(np.arange(10))
+    np.testing.assert_array_equal(analytic.label_counts(probs - counts / 8, 8), counts)
+    assert analytic.label_counts(np.zeros(10), 3).sum() == 3
+
+
+def test_label_counts_add_up_to_the_batch_whatever_the_gradient():
+    # Nothing is left of the shares, or they are all alike: as even as can be.
+    for gradient, size in ((0.2, 20), (0.1, 20), (-5.0, 20), (-1e308, 23)):
+        counts = analytic.label_counts(np.full(10, gradient), size)
+        assert counts.sum() == size and set(counts) <= {size // 10, -(-size // 10)}
+    rng = np.random.default_rng(0)
+    for size in range(1, 60):
+        counts = analytic.label_counts(rng.normal(size=10), size)
+        assert counts.sum() == size and counts.min() >= 0
+    for bad in (np.nan, np.inf):
+        with pytest.raises(ValueError, match="bias_gradient of finite numbers"):
+            analytic.label_counts(np.full(10, bad), 4)
+        with pytest.raises(ValueError, match="mean_probs of finite numbers"):
+            analytic.label_counts(np.zeros(10), 4, mean_probs=np.full(10, bad))
+    with pytest.raises(ValueError, match="one shape"):
+        analytic.label_counts(np.zeros(10), 4, mean_probs=np.zeros(9))
+
+
+def test_total_variation_of_a_step():
+    x = jnp.zeros((1, 4, 4, 1)).at[:, 2:].set(1.0)
+    assert float(inversion.total_variation(x)) == pytest.approx(4 / 12)
+
+
+def test_bad_settings_and_axes_raise_in_one_line(key):
+    for change, text in (
+        ({"distance": "l3"}, "distance to be one of"),
+        ({"tv_weight": -1.0}, "tv_weight >= 0"),
+        ({"num_iterations": 0}, "num_iterations"),
+        ({"box": (1.0, 1.0)}, "low < high"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            inversion.Settings(**change)
+    with pytest.raises(ValueError, match="one leading axis T"):
+        inversion.invert(lambda p, x, y: x, {}, jnp.zeros((2, 1)), jnp.zeros((3, 1)), key, shape=(1, 1))
+    with pytest.raises(ValueError, match="typed PRNG key"):
+        inversion.invert(lambda p, x, y: x, {}, jnp.zeros((2, 1)), jnp.zeros((2, 1)), jnp.zeros(2), shape=(1, 1))

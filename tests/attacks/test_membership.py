@@ -1,0 +1,181 @@
+"""Membership attacks: positive controls on an overfitted model, closed forms, and models that nobody trained."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from fljax import data, models
+from fljax.attacks import membership, metrics, model_inversion, shadow, trained, white_box
+
+NUM, SHADOWS, HIDDEN = 200, 32, 32
+
+
+def init(key):
+    one, two = jax.random.split(key)
+    return {
+        "hidden": {"kernel": jax.random.normal(one, (64, HIDDEN)) / 8, "bias": jnp.zeros(HIDDEN)},
+        "logits": {"kernel": jax.random.normal(two, (HIDDEN, 10)) / HIDDEN**0.5, "bias": jnp.zeros(10)},
+    }
+
+
+def apply(params, x):
+    hidden = jnp.tanh(x.reshape(-1) @ params["hidden"]["kernel"] + params["hidden"]["bias"])
+    return hidden @ params["logits"]["kernel"] + params["logits"]["bias"]
+
+
+LOSS = models.softmax_cross_entropy(apply)
+
+
+@pytest.fixture(scope="module")
+def overfitted():
+    """Real digits, a fifth with labels of chance; models 0 (the target) to SHADOWS on halves of them, one program.
+
+    Also: confidences on the pool and on examples that no model saw.
+    """
+    rng, digits = np.random.default_rng(0), data.load("digits")
+    x, y = digits.train["x"][:NUM], digits.train["y"][:NUM].copy()
+    wrong = rng.random(NUM) < 0.2
+    y[wrong] = rng.integers(0, 10, wrong.sum())
+    included = shadow.halves(jax.random.key(1), SHADOWS + 2, NUM)[1:]  # the first would be the target's complement
+    train = jax.jit(shadow.trainer(LOSS, init, num_steps=200))
+    params = train({"x": x, "y": y}, included, jax.random.split(jax.random.key(2), SHADOWS + 1))
+    both = jax.jit(lambda p, x, y: shadow.confidences(apply, p, x, y))
+    rest = digits.test["x"][:NUM], digits.test["y"][:NUM]
+    return (x, y), np.asarray(included), params, np.asarray(both(params, x, y)), np.asarray(both(params, *rest))
+
+
+def area(scores, included):
+    return metrics.auc(scores[included], scores[~included])
+
+
+def test_lira_beats_the_loss_threshold_on_an_overfitted_model(overfitted):
+    _, included, _, own, _ = overfitted
+    scores = membership.lira(own[0], own[1:], included[1:])
+    plain = area(membership.loss_threshold(own[0]), included[0])
+    assert area(scores, included[0]) > max(0.8, plain)
+    found = metrics.tpr_at_fpr(scores[included[0]], scores[~included[0]], 0.05)
+    assert found > 2 * 0.05
+    assert area(membership.lira(own[0], own[1:], included[1:], online=False), included[0]) > 0.65
+    # Against coins that the target never saw, nothing is left: five standard errors of 100 against 100.
+    coins = np.random.default_rng(3).permutation(included[0])
+    assert abs(area(scores, coins) - 0.5) < 5 * 0.5 / np.sqrt(NUM / 2)
+
+
+def test_rmia_beats_guessing_and_offline_comes_close(overfitted):
+    _, included, _, own, rest = overfitted
+    online = membership.rmia(own[0], own[1:], included[1:], rest[0], rest[1:])
+    offline = membership.rmia(own[0], own[1:], included[1:], rest[0], rest[1:], online=False)
+    assert area(online, included[0]) > 0.8
+    assert area(offline, included[0]) > 0.65
+
+
+def test_the_attack_network_learns_from_partial_knowledge_and_from_a_surrogate(overfitted):
+    (x, y), included, params, _, _ = overfitted
+    model = lambda at: jax.tree.map(lambda v: v[at], params)  # noqa: E731
+    seen = jax.jit(lambda p: white_box.features(apply, p, x, y, last_layer="logits"))
+    target, surrogate = seen(model(0)), seen(model(1))
+    assert {name: v.shape[1] for name, v in target.items()} == {
+        "posteriors": 10,
+        "loss": 1,
+        "label": 10,
+        "gradient": HIDDEN * 10 + 10,
+    }
+    known = np.arange(NUM) < NUM // 2
+    part = lambda features, rows: {name: v[rows] for name, v in features.items()}  # noqa: E731
+    score = white_box.fit(part(target, known), included[0][known], jax.random.key(3), num_steps=100)
+    assert area(np.asarray(score(part(target, ~known))), included[0][~known]) > 0.6
+    carried = white_box.fit(surrogate, included[1], jax.random.key(4), num_steps=100)
+    assert area(np.asarray(carried(target)), included[0]) > 0.6
+
+
+def test_lira_is_the_likelihood_ratio_of_two_normals():
+    rng = np.random.default_rng(5)
+    shadows, included = rng.normal(size=(40, 7)), rng.random((40, 7)) < 0.5
+    target = rng.normal(size=7)
+    found = membership.lira(target, shadows, included, pooled=False)
+    for i in range(7):
+        inside, outside = shadows[included[:, i], i], shadows[~included[:, i], i]
+        logs = [stats.norm.logpdf(target[i], v.mean(), v.std(ddof=1)) for v in (inside, outside)]
+        assert found[i] == pytest.approx(logs[0] - logs[1])
+
+
+def test_rmia_counts_pairs():
+    rng = np.random.default_rng(6)
+    shadows, included = rng.normal(size=(12, 5)), np.arange(60).reshape(12, 5) % 2 == 0
+    target, others, references = rng.normal(size=5), rng.normal(size=9), rng.normal(size=(12, 9))
+    found = membership.rmia(target, shadows, included, others, references, gamma=1.1)
+    p = special.expit
+    for i in range(5):
+        sides = [p(shadows[where, i]).mean() for where in (included[:, i], ~included[:, i])]
+        ratio = p(target[i]) / np.mean(sides)
+        assert found[i] == np.mean([ratio / (p(z) / p(references[:, k]).mean()) >= 1.1 for k, z in enumerate(others)])
+
+
+def test_models_in_chunks_are_the_same_models(overfitted):
+    (x, y), included, _, _, _ = overfitted
+    found = [
+        jax.jit(shadow.trainer(LOSS, init, num_steps=5, batch_size=16, models_at_once=size))(
+            {"x": x, "y": y}, included[:3], jax.random.split(jax.random.key(7), 3)
+        )
+        for size in (None, 1)
+    ]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-3, atol=1e-5), *found)
+
+
+def test_a_model_learns_nothing_from_examples_that_are_no_members(overfitted):
+    (x, y), included, _, _, _ = overfitted
+    train = jax.jit(shadow.trainer(LOSS, init, num_steps=3, batch_size=16))
+    poisoned = np.where(included[0][:, None, None, None], x, np.float32(1e6))
+    one, two = (train({"x": v, "y": y}, included[:1], jax.random.split(jax.random.key(8), 1)) for v in (x, poisoned))
+    jax.tree.map(np.testing.assert_array_equal, one, two)
+
+
+def test_halves_are_halves_and_every_example_is_in_half_of_the_models():
+    found = np.asarray(shadow.halves(jax.random.key(9), 6, 11))
+    assert found.shape == (6, 11) and (found.sum(0) == 3).all()
+    assert (shadow.halves(jax.random.key(9), 5, 11) == found[:5]).all()
+
+
+def test_model_inversion_finds_inputs_that_look_like_their_class(overfitted):
+    (x, y), _, params, _, _ = overfitted
+    model = jax.tree.map(lambda v: v[0], params)
+    start = jnp.asarray(data.load("digits").test["x"].mean(0))
+    found = jax.jit(lambda p: model_inversion.invert(apply, p, start, 10))(model)
+    assert found.shape == (10, 8, 8, 1)
+    np.testing.assert_array_equal(jax.vmap(apply, (None, 0))(model, found).argmax(-1), np.arange(10))
+    # The image of a class is nearer to that class's mean than to the others' on average.
+    means = np.stack([x[y == c].mean(0) for c in range(10)])
+    table = np.square(np.asarray(found)[:, None] - means[None]).mean((2, 3, 4))
+    assert np.mean(np.diag(table)) < np.mean(table)
+    assert model_inversion.error(found, x, y) == pytest.approx(np.median(np.diag(table)), rel=1e-4)
+
+
+@pytest.mark.parametrize("mu", [0.5, 2.0, 5.0])
+@pytest.mark.parametrize("num", [11, 2001])
+def test_the_largest_area_is_never_below_the_curves_own(mu, num):
+    at = np.linspace(0, 1, num)
+    found = trained.largest_auc(stats.norm.cdf(stats.norm.isf(at) - mu), at)
+    exact = stats.norm.cdf(mu / 2**0.5)
+    # Of a falling curve from 1 to 0 a step's two ends differ by 1 in sum.
+    assert exact <= found <= exact + 1 / (num - 1)
+
+
+def test_bad_arguments_raise_in_one_line(overfitted, key):
+    _, included, params, own, rest = overfitted
+    never = included[1:] & (np.arange(NUM) > 0)
+    for call, text in (
+        (lambda: membership.lira(own[0], own[1:, 1:], included[1:]), "shadows"),
+        (lambda: membership.lira(own[0], own[1:], never), "in at least 2 shadow models"),
+        (lambda: membership.rmia(own[0], own[1:], never, rest[0], rest[1:]), "in a reference model"),
+        (lambda: membership.rmia(own[0], own[1:], included[1:], rest[0], rest[2:]), "population"),
+        (lambda: membership.rmia(own[0], own[1:], included[1:], rest[0], rest[1:], gamma=0.0), "gamma > 0"),
+        (lambda: white_box.features(apply, params, rest, rest, last_layer="head"), "last_layer to be a key"),
+        (lambda: white_box.fit({"loss": jnp.zeros((3, 1))}, [True] * 3, key), "both kinds"),
+        (lambda: white_box.fit({"loss": jnp.zeros((4, 1))}, [True] * 3, key), r"members \[N\]"),
+        (lambda: shadow.trainer(LOSS, init, num_steps=0), "num_steps"),
+        (lambda: model_inversion.invert(apply, params, jnp.zeros(1), 2, box=(1.0, 0.0)), "low < high"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            call()

@@ -1,0 +1,125 @@
+"""Reconstruction through the rounds of schemes: bounded by what they certify, and perfect where nothing defends."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from fljax import data, models, schemes
+from fljax.attacks import audit, metrics, reconstruction, rounds, table, victims
+from fljax.attacks import gradient_inversion as inversion
+
+CANDIDATES, REPEATS = 8, 150
+DIGITS = data.load("digits")
+
+
+def loss(params, example):
+    """Its gradient is the example: candidates are orthogonal, so that picking is as easy as the bound allows."""
+    return jnp.vdot(params["w"], example["x"]) + 0 * example["y"].astype(jnp.float32)
+
+
+@pytest.mark.parametrize("name", ["higradavg", "dp_fedsgd"])
+def test_nobody_picks_the_record_behind_a_round_more_often_than_certified(name, key):
+    params = {"w": jnp.zeros(CANDIDATES)}
+    x = 100 * jnp.tile(jnp.eye(CANDIDATES), (REPEATS, 1))
+    examples = {"x": x, "y": jnp.zeros(len(x), jnp.int32)}
+    plain = reconstruction.gradients_of(loss, params, jax.tree.map(lambda v: v[:CANDIDATES], examples))
+    bound = reconstruction.identification_bound(
+        schemes.get(name).event(reconstruction.config(name, noise_multiplier=0.5)), CANDIDATES
+    )
+    # Gaussian with mu 2: 1 - f(1 / K) = Phi(Phi^-1(1 / K) + 2), up to the grid of epsilons.
+    assert bound == pytest.approx(special.ndtr(special.ndtri(1 / CANDIDATES) + 2.0), abs=5e-3)
+    for noise, holds in ((0.5, True), (0.25, False)):
+        config = reconstruction.config(name, noise_multiplier=noise)
+        keys = jax.random.split(jax.random.fold_in(key, int(holds)), len(x))
+        moved = reconstruction.updates(name, config, loss, params, examples, keys, DIGITS)
+        right = reconstruction.best_match(moved, plain) == np.arange(len(x)) % CANDIDATES
+        low, _ = audit.clopper_pearson(int(right.sum()), right.size, 1e-4)
+        assert bool(low <= bound) is holds  # half the noise is caught
+
+
+def test_a_channels_error_is_above_its_certified_bound_for_gaussian_records(key):
+    # Records that are Gaussian with a known covariance, and say so: the bound is certified, the attack linear, exact.
+    rng = np.random.default_rng(0)
+    scale = np.sqrt(1 / np.arange(1, 17.0))
+    draws = (rng.normal(size=(4000, 16)) * scale).astype(np.float32)
+    known = data.Dataset(
+        {"x": draws, "y": np.zeros(4000, np.int32)}, {"x": draws, "y": np.zeros(4000, np.int32)}, 1, ""
+    )
+    targets = (rng.normal(size=(600, 16)) * scale).astype(np.float32)
+    examples = {"x": jnp.asarray(targets), "y": jnp.zeros(600, jnp.int32)}
+    seen = reconstruction.Seen(known, data.ClientData(known.train, jnp.zeros((1, 1), jnp.int32)))
+    scheme = schemes.get("natural_channel")
+    config = reconstruction.config(
+        "natural_channel", nats=6.0, covariance_source="declared", data_model="gaussian", labels_public=True
+    )
+    keys = jax.random.split(key)
+    moved = reconstruction.updates(
+        "natural_channel", config, loss, {"w": jnp.zeros(16)}, examples, jax.random.split(keys[0], 600), known
+    )
+    # The update is a multiple of the noisy record.
+    noisy = np.asarray(moved["w"]) / config.local_learning_rate / config.server_learning_rate
+    estimate = table.linear_estimate(noisy, draws)
+    errors = np.square(estimate - targets).mean(1)
+    spent = scheme.spent(config, seen, scheme.inputs(config, seen), 1)
+    bound = float(spent.mse[0])
+    margin = stats.norm.ppf(1 - 1e-4) * errors.std() / errors.size**0.5
+    assert spent.mse_certified and errors.mean() + margin >= bound
+    # The attack is not a weak one: its error is that of the best estimate, which is near the bound here.
+    assert errors.mean() <= 1.35 * bound
+    # Control: without noise, nothing is left of the error.
+    silent = reconstruction.config("natural_channel", nats=float("inf"))
+    clean = reconstruction.updates(
+        "natural_channel", silent, loss, {"w": jnp.zeros(16)}, examples, jax.random.split(keys[1], 600), known
+    )
+    assert np.square(np.asarray(clean["w"]) / silent.local_learning_rate - targets).mean() < 0.01 * bound
+
+
+def test_the_uninformed_attacker_reads_digits_through_a_scheme_without_noise(key):
+    count = 4
+    examples = {name: jnp.asarray(v[:count]) for name, v in DIGITS.test.items()}
+    victim = victims.smooth_lenet(example_shape=(8, 8, 1), num_classes=10, key=jax.random.key(0))
+    config = reconstruction.config("higradavg", noise_multiplier=1e-5)
+    one, two = jax.random.split(key)
+    moved = reconstruction.updates(
+        "higradavg",
+        config,
+        models.softmax_cross_entropy(victim.apply),
+        victim.params,
+        examples,
+        jax.random.split(one, count),
+        DIGITS,
+    )
+    settings = inversion.Settings(num_iterations=400, tv_weight=0.0)
+    found = reconstruction.invert(
+        victim.apply, victim.params, moved, examples["y"], two, shape=(8, 8, 1), settings=settings
+    )
+    assert (np.asarray(jax.vmap(metrics.psnr)(found, examples["x"])) > 25).sum() >= 3
+    np.testing.assert_array_equal(reconstruction.nearest(found, examples["x"]), np.arange(count))
+
+
+def test_identification_bound_of_a_release_without_guarantee_is_one():
+    config = reconstruction.config("natural_channel", nats=1.0)
+    assert reconstruction.identification_bound(schemes.get("natural_channel").event(config), 10) == 1.0
+
+
+def test_configs_take_what_fits_and_refuse_what_does_not():
+    assert reconstruction.config("gsgd_dp", noise_multiplier=1.0).batch_size == 1.0
+    assert rounds.config("higradavg", noise_multiplier=1.0, num_silos=3).num_silos == 3
+    with pytest.raises(TypeError, match="sampling_prob"):
+        rounds.config("lightdp", sampling_prob=0.5)
+    with pytest.raises(ValueError, match="num_candidates"):
+        reconstruction.identification_bound(None, 0)
+
+
+def test_what_is_not_finite_is_no_guess():
+    candidates = np.asarray([[0.0, 0.0], [1.0, 0.0], [0.0, 2.0]])
+    found = np.asarray([[np.nan, 1.0], [0.0, 1.9], [np.inf, 0.0], [0.9, 0.1]])
+    np.testing.assert_array_equal(reconstruction.nearest(found, candidates), [-1, 2, -1, 1])
+    # The first candidate has no direction, which is no reason to pick it, except against all others.
+    np.testing.assert_array_equal(reconstruction.best_match({"w": found}, {"w": candidates}), [-1, 2, -1, 1])
+    np.testing.assert_array_equal(reconstruction.best_match({"w": -found[1:2]}, {"w": candidates}), [0])
+    for call in (reconstruction.nearest, lambda a, b: reconstruction.best_match({"w": a}, {"w": b})):
+        with pytest.raises(ValueError, match="candidates of finite numbers"):
+            call(candidates, found)

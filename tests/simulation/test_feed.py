@@ -1,0 +1,155 @@
+"""Runs on clients on disk: the same bits as in memory, damaged clients found, and no pass over everybody."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from fljax import schemes
+from fljax.data import store
+from fljax.errors import CorruptDataError
+from fljax.simulation import folder, report, run, task
+from fljax.simulation.config import Config, DataConfig, PrivacyConfig, RunConfig
+
+CLIENTS = 40
+
+
+class Watch:
+    def start(self, plan, rounds_done):
+        pass
+
+    def round(self, record):
+        pass
+
+    def stop(self):
+        pass
+
+
+def config(dataset="digits", **changes):
+    return Config(
+        scheme="dp_fedavg",
+        scheme_config=schemes.get("dp_fedavg").Config(sampling_prob=0.25),
+        data=DataConfig(num_clients=CLIENTS, dataset=dataset, **changes),
+        privacy=PrivacyConfig(),
+        run=RunConfig(num_rounds=8, eval_every=4, checkpoint_every=3, seed=3, baseline=False),
+    )
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory):
+    """The digits of the same clients, client by client."""
+    built = task.build(config())
+    examples, table = built.dataset.train, np.asarray(built.client_data.indices)
+    path = tmp_path_factory.mktemp("disk")
+    store.write(path / "train", ({k: v[rows[rows >= 0]] for k, v in examples.items()} for rows in table))
+    store.write(path / "test", [built.dataset.test])
+    return path
+
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
+
+@pytest.fixture(scope="module")
+def in_memory(tmp_path_factory, compiled_once):
+    return run.start(config(), tmp_path_factory.mktemp("memory"), Watch())
+
+
+def test_a_run_from_disk_has_the_bits_of_one_from_memory(in_memory, disk, tmp_path):
+    outcome = run.start(config(f"disk:{disk}"), tmp_path / "run", Watch())
+    left, right = (json.dumps(o.records, sort_keys=True) for o in (outcome, in_memory))
+    assert left == right
+    for a, b in zip(jax.tree.leaves(outcome.params), jax.tree.leaves(in_memory.params), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert f"{CLIENTS} clients on disk" in report.render(outcome)
+
+
+@pytest.mark.parametrize("mode", ["fresh", "once"])
+def test_a_record_has_the_same_noise_on_disk_and_in_memory(disk, mode, tmp_path):
+    """Clients stand in another place of the cohort each round: a record is named by its place in its client."""
+    scheme = schemes.get("natural_channel")
+    found = []
+    for dataset, folder_name in (("digits", "memory"), (f"disk:{disk}", "disk")):
+        chosen = dataclasses.replace(
+            config(dataset),
+            scheme="natural_channel",
+            scheme_config=scheme.Config(noise_mode=mode, sampling_prob=0.25),
+            privacy=PrivacyConfig(target_epsilon=None),
+        )
+        found.append(run.start(chosen, tmp_path / folder_name, Watch()))
+    for a, b in zip(jax.tree.leaves(found[0].params), jax.tree.leaves(found[1].params), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_run_from_disk_resumes_to_the_same_bits(in_memory, disk, tmp_path):
+    class Stop(Watch):
+        def round(self, record):
+            if record["round"] == 5:
+                raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        run.start(config(f"disk:{disk}"), tmp_path / "run", Stop())
+    outcome = run.resume(tmp_path / "run", Watch())
+    for a, b in zip(jax.tree.leaves(outcome.params), jax.tree.leaves(in_memory.params), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.fixture
+def damaged(disk, tmp_path):
+    """A copy with one bit of client 7 flipped."""
+    import shutil
+
+    path = shutil.copytree(disk, tmp_path / "damaged")
+    opened = store.open_store(path / "train")
+    data = bytearray((path / "train" / "x.bin").read_bytes())
+    data[int(opened.offsets[7]) * 64 * 4 + 2] ^= 1
+    (path / "train" / "x.bin").write_bytes(data)
+    return path
+
+
+def test_a_damaged_client_stops_the_run_when_it_is_sampled_and_the_run_goes_on_once_mended(
+    in_memory, disk, damaged, tmp_path
+):
+    with pytest.raises(CorruptDataError, match="client 7 "):
+        run.start(config(f"disk:{damaged}"), tmp_path / "run", Watch())
+    (damaged / "train" / "x.bin").write_bytes((disk / "train" / "x.bin").read_bytes())
+    outcome = run.resume(tmp_path / "run", Watch())
+    for a, b in zip(jax.tree.leaves(outcome.params), jax.tree.leaves(in_memory.params), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_damaged_client_may_be_skipped_and_the_claim_stays(in_memory, damaged, tmp_path):
+    outcome = run.start(config(f"disk:{damaged}", corrupt_clients="skip"), tmp_path / "run", Watch())
+    skipped = [record.get("skipped_clients", []) for record in outcome.records]
+    assert [7] in skipped and all(s in ([], [7]) for s in skipped)
+    claims = [json.loads((o.run_dir / folder.PRIVACY).read_text()) for o in (outcome, in_memory)]
+    assert claims[0] == claims[1]
+    assert [r["cohort_size"] for r in outcome.records] == [r["cohort_size"] for r in in_memory.records]
+
+
+def test_the_number_of_clients_must_be_the_folders(disk, tmp_path):
+    wrong = dataclasses.replace(config(f"disk:{disk}"), data=DataConfig(num_clients=41, dataset=f"disk:{disk}"))
+    with pytest.raises(ValueError, match="num_clients=40"):
+        run.start(wrong, tmp_path / "run", Watch())
+    with pytest.raises(ValueError, match="clients on disk"):
+        run.start(config(f"disk:{tmp_path}"), tmp_path / "run2", Watch())
+
+
+def test_labels_and_shapes_of_both_folders_are_checked(disk, tmp_path):
+    y = np.array([0, 3], np.int32)
+    for name, held_out, message in (
+        ("labels", {"x": np.zeros((2, 8, 8, 1), np.float32), "y": y - 1}, "labels|num_classes"),
+        ("shapes", {"x": np.zeros((2, 4, 4, 1), np.float32), "y": y}, "to be alike"),
+    ):
+        folder_ = tmp_path / name
+        store.write(folder_ / "train", [{"x": np.zeros((2, 8, 8, 1), np.float32), "y": y}] * 2)
+        store.write(folder_ / "test", [held_out])
+        chosen = dataclasses.replace(config(), data=DataConfig(num_clients=2, dataset=f"disk:{folder_}"))
+        with pytest.raises(ValueError, match=message):
+            task.build(chosen)
+    few = tmp_path / "few"
+    store.write(few / "train", [{"x": np.zeros((2, 8, 8, 1), np.float32), "y": y + 4}] * 2)
+    store.write(few / "test", [{"x": np.zeros((2, 8, 8, 1), np.float32), "y": y}])
+    chosen = dataclasses.replace(config(), data=DataConfig(num_clients=2, dataset=f"disk:{few}"))
+    assert task.build(chosen).dataset.num_classes == 8  # a label that only clients have

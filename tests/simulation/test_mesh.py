@@ -1,0 +1,152 @@
+"""A round over many devices: the same as over one, whatever the scheme; and programs for devices that are not here."""
+
+import functools
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fljax_kernels
+from fljax import data, schemes
+from fljax.server import aggregate
+from fljax.simulation import mesh
+from fljax_kernels import spectral
+
+C, N, D = 13, 6, 5
+
+
+def loss(params, example):
+    return -jax.nn.log_softmax(example["x"] @ params["w"])[example["y"]]
+
+
+def a_cohort(capacity=C):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(C * N, D)).astype(np.float32)
+    examples = {"x": x, "y": rng.integers(0, 3, C * N), "subject": np.arange(C * N)}
+    examples = {k: jnp.asarray(v if k == "x" else v.astype(np.int32)) for k, v in examples.items()}
+    everyone = data.ClientData(examples, jnp.arange(C * N).reshape(C, N))
+    return data.cohort(everyone, jnp.asarray([*range(C), *[-1] * (capacity - C)]))
+
+
+def algorithm(name):
+    scheme = schemes.get(name)
+    fields = scheme.Config.__dataclass_fields__
+    sizes = {field: C for field in ("num_silos", "num_parties") if field in fields}
+    config = scheme.Config(**{"noise_multiplier": 1.0, **sizes})
+    return scheme.make(config, loss, num_units=C)
+
+
+def two_rounds(name, capacity=C):
+    step = algorithm(name)
+    state, infos, cohort = step.init({"w": jnp.zeros((D, 3))}), [], a_cohort(capacity)
+    run = jax.jit(step.round)
+    for _ in range(2):
+        state, info = run(state, cohort, jax.random.key(0))
+        infos.append(info)
+    return jax.tree.map(np.asarray, (state, infos))
+
+
+@pytest.mark.parametrize("name", ["dp_fedavg", "dp_fedsgd", "higradavg", "lightdp", "sgd_dp"])
+def test_eight_devices_give_the_round_of_one(name):
+    """Sums of 13 updates of norm 0.5 at most, rounded in another order: within 13 * 2**-24 of the sum, and noise, which
+    is added once, is the same bits: no coordinate differs by more.
+    """
+    one = two_rounds(name)
+    with jax.set_mesh(mesh.client_mesh(8)):
+        assert aggregate.client_devices() == 8
+        eight = two_rounds(name)
+    assert aggregate.client_devices() == 1
+    (state, infos), (other, other_infos) = one, eight
+    scale = max(np.abs(state.params["w"]).max(), 1.0)
+    np.testing.assert_allclose(other.params["w"], state.params["w"], rtol=0, atol=2 * 13 * 2.0**-24 * scale)
+    assert np.abs(state.params["w"]).max() > 1e-3
+    for a, b in zip(infos, other_infos, strict=True):
+        assert a.cohort_size == b.cohort_size > 0
+        np.testing.assert_allclose(a.clipped_fraction, b.clipped_fraction, atol=1e-6)
+
+
+def test_places_without_a_client_change_nothing_and_are_dealt_evenly():
+    """24 places for 13 clients over 8 devices: present ones stand first, so no device has more than two of them."""
+    with jax.set_mesh(mesh.client_mesh(8)):
+        full, _ = two_rounds("dp_fedavg", capacity=24)
+    plain, _ = two_rounds("dp_fedavg")
+    np.testing.assert_allclose(full.params["w"], plain.params["w"], rtol=0, atol=1e-6)
+
+    def chunk(ids, present):
+        count = jnp.sum(present)
+        return jnp.max(jnp.where(present, ids, -1)), jax.lax.pmax(count, aggregate.CLIENTS)
+
+    with jax.set_mesh(mesh.client_mesh(8)):
+        most = jax.jit(lambda ids: aggregate.sum_in_chunks(lambda i, p: chunk(i, p)[1], ids, ids >= 0, chunk_size=3))(
+            jnp.asarray([*range(13), *[-1] * 11])
+        )
+    assert int(most) == 8 * 2  # each of 8 devices says that none has more than 2
+
+
+@functools.cache
+def a_round():
+    return algorithm("dp_fedavg")
+
+
+def test_a_round_runs_under_pmap_over_runs():
+    step, cohort = a_round(), a_cohort()
+    keys = jax.random.split(jax.random.key(3), 8)
+    states = jax.vmap(lambda _: step.init({"w": jnp.zeros((D, 3))}))(jnp.arange(8))
+    pmapped, _ = jax.pmap(step.round, in_axes=(0, None, 0))(states, cohort, keys)
+    alone, _ = jax.jit(step.round)(
+        step.init({"w": jnp.zeros((D, 3))}), cohort, jax.random.split(jax.random.key(3), 8)[5]
+    )
+    np.testing.assert_allclose(pmapped.params["w"][5], alone.params["w"], rtol=0, atol=1e-6)
+
+
+def programs():
+    """The round and every kernel, each with arguments."""
+    step, cohort = a_round(), a_cohort()
+    rows, batch = jnp.ones((6, D)), {"x": jnp.ones((6, D)), "y": jnp.zeros(6, jnp.int32)}
+    params = {"w": jnp.zeros((D, 3))}
+    key = jax.random.key(0)
+
+    def gram(params, batch):
+        matrix = fljax_kernels.per_example_grads(loss)(params, batch)
+        return matrix.row_norms(), matrix.gram(), matrix.rmatvec(jnp.ones(6))
+
+    return {
+        "round": (lambda key: step.round(step.init(params), cohort, key), (key,)),
+        "per_example_grads": (gram, (params, batch)),
+        "clip_and_sum": (lambda r: fljax_kernels.clip_and_sum(r, 0.5), (rows,)),
+        "gaussian_noise": (
+            lambda k: fljax_kernels.gaussian_noise(jax.random.split(k, 3), jnp.zeros((40, 50)), 1.0),
+            (key,),
+        ),
+        "pair_noise": (
+            lambda k: fljax_kernels.pair_noise(k, jnp.asarray([[0, 1], [1, 2]]), 3, jnp.zeros(4), 1.0),
+            (key,),
+        ),
+        "poisson_sample": (lambda k: fljax_kernels.poisson_sample(k, 50, 0.2, 20), (key,)),
+        "spectrum": (lambda r: spectral.spectrum(r @ r.T, 1.0), (rows,)),
+    }
+
+
+@pytest.mark.parametrize("name", sorted(programs()))
+def test_programs_are_exported_for_accelerators_from_a_machine_without_one(name):
+    fun, arguments = programs()[name]
+    exported = jax.export.export(jax.jit(fun), platforms=("cpu", "cuda", "tpu"))(*arguments)
+    assert set(exported.platforms) == {"cpu", "cuda", "tpu"}
+    expected = jax.jit(fun)(*jax.tree.map(jnp.copy, programs()[name][1]))
+    # One program for three platforms is lowered without what only a CPU does: equal up to rounding.
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(
+            np.asarray(a, np.float64), np.asarray(b, np.float64), rtol=1e-5, atol=1e-5
+        ),
+        exported.call(*arguments),
+        expected,
+    )
+
+
+def test_the_number_of_devices_is_checked():
+    assert mesh.client_mesh().size == 1  # a CPU
+    for bad in (0, -1, 9, True, 2.5):
+        with pytest.raises(ValueError, match="devices"):
+            mesh.client_mesh(bad)

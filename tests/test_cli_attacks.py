@@ -1,0 +1,148 @@
+"""`fljax attack` and `fljax audit`: a folder each, with numbers and a report, and errors of one line."""
+
+import json
+import tomllib
+
+import pytest
+
+from fljax import cli
+
+
+def files(run_dir):
+    report = (run_dir / "report.html").read_text()
+    assert "<script" not in report and "src=" not in report
+    return tomllib.loads((run_dir / "config.toml").read_text()), report
+
+
+def test_attack_writes_reconstructions_beside_the_truth_and_the_bound(tmp_path, capsys):
+    run_dir = tmp_path / "run"
+    flags = ["--scheme", "dp_fedsgd", "--targets", "4", "--repeats", "1", "--iterations", "150"]
+    assert cli.main(["attack", *flags, "--budgets", "1", "10000000", "--run-dir", str(run_dir)]) == 0
+    config, report = files(run_dir)
+    assert config["scheme"] == "dp_fedsgd" and config["budgets"] == [1.0, 1e7]
+    found = json.loads((run_dir / "attack.json").read_text())
+    low, high = found["rows"]
+    # Nearly no noise is the positive control: everything is found. At epsilon 1 the bound is near guessing.
+    assert high["inverted"] == high["picked"] == 1.0 and high["psnr"] > low["psnr"] + 8
+    assert 0.25 < low["bound"] < 0.4 and high["bound"] == pytest.approx(1.0, abs=1e-3)
+    # Four rounds prove nothing: a share above 0.18, at a chance of 1e-3, even if all are told right.
+    assert low["holds"] is high["holds"] is None and found["standing"] == "certified"
+    assert "Threat model" in report and report.count("<svg") == 3 and "only afterwards" in report
+    assert "share of digits told right" in capsys.readouterr().out
+
+
+def test_attack_on_a_channel_compares_the_squared_error(tmp_path):
+    run_dir = tmp_path / "run"
+    flags = ["--scheme", "natural_channel", "--targets", "4", "--repeats", "1", "--iterations", "150"]
+    assert cli.main(["attack", *flags, "--budgets", "5", "500", "--run-dir", str(run_dir)]) == 0
+    found = json.loads((run_dir / "attack.json").read_text())
+    low, high = found["rows"]
+    assert "at least" in found["bound"] and found["standing"].startswith("not certified")
+    assert low["mse"] > high["mse"] and low["bound"] > high["bound"] and low["noise"] > high["noise"]
+
+
+def test_lira_finds_members_without_noise_and_stays_within_the_certified_area(tmp_path):
+    run_dir = tmp_path / "run"
+    flags = ["--attack", "lira", "--scheme", "dp_fedsgd", "--budgets", "2", "10000000", "--num-rounds", "40"]
+    assert cli.main(["attack", *flags, "--run-dir", str(run_dir)]) == 0
+    low, high = json.loads((run_dir / "attack.json").read_text())["rows"]
+    # Positive control: nearly no noise, and a model that memorises. Standard error 0.06 at most.
+    assert high["auc"] > 0.7 > low["auc"] + 0.02 and high["bound"] == pytest.approx(1.0, abs=1e-3)
+    # No area is above one near 1.
+    assert low["holds"] and high["holds"] is None and low["auc"] - 0.18 < 0.5 < low["bound"] < 0.9
+    config, report = files(run_dir)
+    assert config["attack"] == "lira" and "Threat model" in report and report.count("<svg") == 1
+
+
+def test_an_area_is_judged_by_the_standard_error_at_its_bound():
+    from fljax.cli import _attack_lira
+
+    # 0.6 + 3 sqrt(0.6 * 0.4 / 100) = 0.747; with 0.9 and 80 examples not even 1 is above 0.9 + 0.1006.
+    assert [_attack_lira.within(auc, 0.6, 100) for auc in (0.5, 0.746, 0.748, 1.0)] == [True, True, False, False]
+    assert _attack_lira.within(1.0, 0.9, 80) is None and _attack_lira.within(1.0, 1.0, 10**6) is None
+    assert _attack_lira.within(1.0, 0.9, 82) is False
+
+
+def test_repeats_of_one_target_are_no_evidence_of_their_own():
+    import numpy as np
+
+    from fljax.cli import _attack
+
+    each = np.asarray([0.5, 0.9, 0.6, 0.8])
+    assert _attack.within(each[None], 1.0) and not _attack.within(0.1 * each[None], 1.0)
+    assert _attack.within(np.tile(each, (1000, 1)), 1.0)  # the same four targets, as uncertain as before
+
+
+def test_lira_gives_full_batch_schemes_room_for_the_pool(tmp_path):
+    flags = ["--attack", "lira", "--scheme", "gd_dp", "--budgets", "2", "--shadows", "4", "--num-rounds", "2"]
+    assert cli.main(["attack", *flags, "--pool", "41", "--run-dir", str(tmp_path / "run")]) == 0
+    (row,) = json.loads((tmp_path / "run" / "attack.json").read_text())["rows"]
+    assert 0.5 < row["bound"] < 1 and 0 <= row["auc"] <= 1
+
+
+def test_audit_prints_what_is_certified_and_what_was_measured(tmp_path, capsys):
+    run_dir = tmp_path / "run"
+    flags = ["--scheme", "lightdp", "--trials", "2000", "--epsilon", "3"]
+    assert cli.main(["audit", *flags, "--run-dir", str(run_dir)]) == 0
+    (row,) = json.loads((run_dir / "audit.json").read_text())["rows"]
+    assert 1.0 < row["measured"] <= row["certified"] == pytest.approx(3.0, rel=0.02)
+    assert row["holds"] and row["unit"] == "client" and row["noise_multiplier"] > 0
+    out = capsys.readouterr().out
+    assert "lightdp" in out and "REPLACE_ONE" in out
+    _, report = files(run_dir)
+    assert "Threat model" in report and "tell it their pair noise" in report and report.count("<svg") == 1
+
+
+def test_audit_of_few_trials_cannot_tell(tmp_path, capsys):
+    assert cli.main(["audit", "--scheme", "lightdp", "--trials", "16", "--run-dir", str(tmp_path / "run")]) == 0
+    (row,) = json.loads((tmp_path / "run" / "audit.json").read_text())["rows"]
+    assert row["holds"] is None and row["ceiling"] <= row["certified"] and row["standing"] == "certified"
+    assert "cannot tell: so many trials prove at most epsilon" in capsys.readouterr().out
+
+
+def test_audit_all_puts_the_papers_in_one_table(tmp_path):
+    from fljax import schemes
+    from fljax.attacks import table
+
+    run_dir = tmp_path / "run"
+    assert cli.main(["audit", "--all", "--trials", "4000", "--run-dir", str(run_dir)]) == 0
+    rows = json.loads((run_dir / "audit.json").read_text())["rows"]
+    assert [row["scheme"] for row in rows] == [name for name in table.PAPERS if name in schemes.NAMES]
+    assert all(row["holds"] and row["paper"] for row in rows)
+    assert [row["scheme"] for row in rows if "1 use" in row["quantity"]] == ["natural_channel"]
+    _, report = files(run_dir)
+    assert "misses one bit" in report and "covariance of training data" in report
+    assert all(row["scheme"] in report for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (["audit", "--scheme", "fedavg"], "scheme to be one of"),
+        (["audit", "--delta", "0"], "delta in"),
+        (["audit", "--trials", "3"], "trials >= 8"),
+        (["attack", "--scheme", "nobody"], "scheme to be one of"),
+        (["attack", "--scheme", "fedavg"], "scheme to be one of"),
+        (["attack", "--scheme", "bidirectional"], "Expected loss to be"),
+        (["attack", "--budgets", "3", "2"], "ascending"),
+        (["attack", "--budgets", "0"], "budgets > 0"),
+        (["attack", "--targets", "1"], "targets in"),
+        (["attack", "--targets", "many"], "many"),
+        (["attack", "--shadows", "2"], "shadows >= 4"),
+        (["attack", "--attack", "lira", "--scheme", "lightdp"], "for examples or subjects"),
+        (["audit", "--scheme", "natural_channel", "--num-rounds", "2"], "num_rounds=1"),
+    ],
+)
+def test_bad_flags_give_one_line_and_no_folder(args, text, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(args) == 2
+    err = capsys.readouterr().err
+    assert text in err and err.count("\n") == 1
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_a_folder_that_holds_something_is_refused(tmp_path, capsys):
+    (tmp_path / "mine.txt").write_text("x")
+    assert cli.main(["audit", "--run-dir", str(tmp_path)]) == 2
+    assert "to be empty or new" in capsys.readouterr().err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.txt"]
