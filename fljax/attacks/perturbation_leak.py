@@ -1,8 +1,10 @@
-"""The server against its clients' Psi and Phi: of a batch of one they give input and last layer away, without error.
-
-As printed the scheme puts noise on gradients only. Both attacks of the scheme run, in each mode, by
+"""The bidirectional scheme attacked in both directions, in each mode of noise, by one command:
 
     python -m fljax.attacks.perturbation_leak
+
+A client against the model (`known_network`) and against the members behind it (`disguised_membership`); the server
+against one client's upload of a batch of one: by a search that uses the recovered gradient alone, and by reading Psi
+and Phi, which give input and last layer away without error. As printed the scheme puts noise on gradients only.
 """
 
 from collections.abc import Callable
@@ -11,19 +13,24 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import flatten_util
 
 from fljax import data, models
 from fljax.accounting import bidirectional
-from fljax.attacks import known_network
+from fljax.attacks import analytic, disguised_membership, gradient_inversion, known_network, metrics
 from fljax.local import perturbed
 from fljax.models import scaling
 from fljax.models.scaling import Plan, Triple
-from fljax.server import perturbation
+from fljax.server import perturbation, recovery
 from fljax.types import Batch, Params
 from fljax.upload import pair_noise, split_noise
 from fljax_kernels.pair_noise import graphs
 
 CLIENTS, KNOWN = 5, 10
+MODES = ("paper", "upload_gaussian", "r0_gaussian")
+SHARES = (0.0, 1e-4, 1e-3, 1e-2, 1.0)
+# The cosine does not ask by which factor a client clipped. No prior on images, so that the gradient alone decides.
+SEARCH = gradient_inversion.Settings(distance="cosine", tv_weight=0.0, num_iterations=500)
 
 
 class Leak(NamedTuple):
@@ -37,15 +44,28 @@ class Leak(NamedTuple):
     residual: jax.Array
 
 
+def _first_layer(plan: Plan, triple: Triple, end: str) -> jax.Array:
+    """Phi of the first dense layer's "kernel" or "bias" where the client sends one, else the gradient."""
+    first = next(layer for layer in plan.layers if layer.first)
+    place = [plan.leaves[k].name for k in plan.body].index(first.name.removesuffix("kernel") + end)
+    return triple.phi[place] if len(triple.phi) else triple.body[place]
+
+
 def input_direction(plan: Plan, triple: Triple) -> jax.Array:
     """The direction `[n_0]` in which a first dense layer's input lies, its sign apart: all its rows are parallel to it.
 
     Phi where the client sends one, else the gradient.
     """
-    first = next(layer for layer in plan.layers if layer.first)
-    place = [plan.leaves[k].name for k in plan.body].index(first.name)
-    rows = triple.phi[place] if len(triple.phi) else triple.body[place]
+    rows = _first_layer(plan, triple, "kernel")
     return jnp.linalg.svd(rows.reshape(-1, rows.shape[-1]), full_matrices=False)[0][:, 0]
+
+
+def read_input(plan: Plan, triple: Triple) -> jax.Array:
+    """The input `[n_0]` of a first dense layer with a bias, from Phi where the client sends one, else the gradient.
+
+    Exact for a batch of one without noise there: the first layer's input has no scale.
+    """
+    return analytic.first_dense(_first_layer(plan, triple, "kernel"), _first_layer(plan, triple, "bias"))
 
 
 def read(plan: Plan, sent: Params, triple: Triple) -> Leak:
@@ -75,25 +95,41 @@ def last_layer_gradient(plan: Plan, secrets: perturbation.Secrets, leak: Leak) -
     return rows * (secrets.scales[leaf.numerator] / secrets.scales[leaf.denominator])
 
 
-def _noise(mode: str, own: float, pair: float) -> Callable[[jax.Array, Triple], Triple]:
-    """(key, a client's triple) -> its upload under a mode of noise, its peers' shares included."""
-    edges = graphs.complete(CLIENTS)
-    if mode == "paper":
-        uniform = split_noise.cohort_noise(edges, num_clients=CLIENTS, own_stddev=own, pair_stddev=pair)
+def search(
+    model: models.Functional,
+    recovered: Params,
+    y: jax.Array,
+    key: jax.Array,
+    settings: gradient_inversion.Settings = SEARCH,
+) -> jax.Array:
+    """The examples `[T, ...]` whose gradients come closest to the recovered ones: all T searches in one program.
 
-        def on_gradient(key: jax.Array, triple: Triple) -> Triple:
-            rows = uniform(key, 0, triple._replace(psi=(), phi=(), psi_head=(), psi_bias=()))
-            body = [a + b[0] for a, b in zip(triple.body, rows.body, strict=True)]
-            return triple._replace(body=body, head=[a + b[0] for a, b in zip(triple.head, rows.head, strict=True)])
+    Args:
+      model: the true one, which the server knows.
+      recovered: gradients of batches of one, each leaf `[T, ...]`, as `recovery.recover` gives them.
+      y: labels `[T]`; the attacker is given them, for a gradient tells them.
+      key: for the starts. settings: of the search.
+    """
+    observe = gradient_inversion.gradient(models.squared_error(model.apply))
+    rows = jax.nn.one_hot(y, 10)[:, None]  # batches of one
 
-        return on_gradient
-    sound = pair_noise.cohort_noise(edges, num_clients=CLIENTS, own_stddev=own, pair_stddev=pair)
+    @jax.jit
+    def run(params: Params, recovered: Params, rows: jax.Array, key: jax.Array) -> jax.Array:
+        shape = (1, 8, 8, 1)
+        return gradient_inversion.invert(observe, params, recovered, rows, key, shape=shape, settings=settings).x[:, 0]
 
-    def on_everything(key: jax.Array, triple: Triple) -> Triple:
-        clipped, _ = perturbed.clip(triple, 1.0)
-        return jax.tree.map(lambda leaf, rows: leaf + rows[0], clipped, sound(key, 0, clipped))
+    return run(model.params, recovered, rows, key)
 
-    return on_everything
+
+def _noise(mode: str, client: Triple, own: float, pair: float) -> Callable[[jax.Array], jax.Array]:
+    """Key -> one client's noise on its triple, its peers' shares included, for `ravel_pytree` of such a triple."""
+    gradient = sum(leaf.size for leaf in (*client.body, *client.head))
+    size = sum(leaf.size for leaf in jax.tree.leaves(client))
+    law = split_noise if mode == "paper" else pair_noise
+    draw = law.cohort_noise(graphs.complete(CLIENTS), num_clients=CLIENTS, own_stddev=own, pair_stddev=pair)
+    # In one piece, for a leaf apiece compiles for long. Body and head come first in a triple.
+    like = jnp.zeros(gradient if mode == "paper" else size)
+    return lambda key: jnp.pad(draw(key, 0, like)[0], (0, size - like.size))
 
 
 def trained(rounds: int = 300) -> tuple[models.Functional, data.Dataset]:
@@ -111,6 +147,59 @@ def trained(rounds: int = 300) -> tuple[models.Functional, data.Dataset]:
     return models.Functional(params, model.apply), digits
 
 
+class Seen(NamedTuple):
+    """What the server makes of uploads, each leaf with leading axes.
+
+    cosine: of the input's direction. error: of the last layer's gradient, relative; NaN where there is no Psi.
+    psnr: in dB, of the input that `read_input` says. recovered: params-like, the gradient.
+    """
+
+    cosine: jax.Array
+    error: jax.Array
+    psnr: jax.Array
+    recovered: Params
+
+
+def _psnr(found: jax.Array, truth: jax.Array) -> jax.Array:
+    """Of an image of which it is known that it lies in [0, 1]; at most 100 dB, where float32 ends."""
+    inside = jnp.clip(jnp.nan_to_num(found), 0, 1)
+    return jnp.minimum(metrics.psnr(inside.reshape(truth.shape), truth), 100.0)
+
+
+def _server(model: models.Functional, plan: Plan, client: perturbed.TripleFun) -> Callable[..., Seen]:
+    """Jitted (sent, transition, secrets, batches of one, noise `[V, numbers]`, shares `[S]`, clip) -> Seen `[V, S]`."""
+    loss = models.squared_error(model.apply)
+
+    def victim(
+        sent: Params,
+        transition: jax.Array,
+        secrets: perturbation.Secrets,
+        batch: Batch,
+        noise: jax.Array,
+        shares: jax.Array,
+        clip: jax.Array,
+    ) -> Seen:
+        x = batch["x"].reshape(-1)
+        triple, _ = client(sent, transition, batch, jnp.ones(1, bool))
+        clean, unravel = flatten_util.ravel_pytree(perturbed.clip(triple, clip)[0])
+        exact = jax.grad(loss)(model.params, jax.tree.map(lambda leaf: leaf[0], batch))
+        kernel = scaling.split(plan, exact)[1][0]
+
+        def one(share: jax.Array) -> Seen:
+            upload = unravel(clean + share * noise)
+            cosine = jnp.abs(jnp.vdot(input_direction(plan, upload), x)) / jnp.linalg.norm(x)
+            error = jnp.full((), jnp.nan)
+            if len(upload.psi):
+                head = last_layer_gradient(plan, secrets, read(plan, sent, upload))
+                error = jnp.linalg.norm(head - kernel) / jnp.linalg.norm(kernel)
+            psnr = _psnr(read_input(plan, upload), x)
+            return Seen(cosine, error, psnr, recovery.recover(plan, secrets, upload))
+
+        return jax.vmap(one)(shares)
+
+    return jax.jit(jax.vmap(victim, (None, None, None, 0, 0, None, None)))
+
+
 def run(
     *,
     epsilon: float = 3.0,
@@ -119,19 +208,30 @@ def run(
     seed: int = 0,
     victims: int = 10,
     rounds: int = 300,
+    shares: tuple[float, ...] = SHARES,
+    settings: gradient_inversion.Settings = SEARCH,
+    members: int = 200,
+    member_steps: int = 4000,
 ) -> list[dict[str, Any]]:
-    """Both attacks in each mode, one round each, of 5 clients.
+    """All attacks in each mode, one round each, of 5 clients.
 
     Args:
       epsilon, delta: of one client against another, towards the server, by equation (23) in the limit of infinite pair
         noise, of which there is 100 times the own variance here; the mode "paper" has noise of that size on the
         gradient, and no epsilon.
-      additive_norm: ||r|| where there is one. seed: of secrets and noise. victims: batches of one. rounds: of training.
+      additive_norm: ||r|| where there is one. seed: of secrets, noise and members. victims: batches of one.
+      rounds: of training of the model whose uploads are attacked.
+      shares: of that noise, own and pairs', under which the server attacks; 0 is the control: no noise at all.
+      settings: of the search on recovered gradients.
+      members, member_steps: of `disguised_membership.overfitted`.
 
     Returns:
-      For each mode a row: `direction` "client learns of the model" with the share of held-out digits on which it agrees
-      with the true model, before and after the attack; or "server learns of the data" with mean |cos| of the input's
-      direction and median relative error of the last layer's gradient.
+      Rows, by `direction` and `mode`. "client learns of the model": the share of held-out digits on which it agrees
+      with the true model, `before` and `after` the attack. "client learns of the members": success of a loss threshold
+      on the `true model`, on the model as sent (`before`) and as corrected (`after`). "server learns of the data", for
+      each share `noise`: PSNR in dB of the `search` on the recovered gradient, of the input as `read` off Phi (off the
+      gradient without one) and of a `blind` guess (the mean digit), means over victims; mean |cos| of the input's
+      direction and median relative error of the last layer's gradient, off Psi and Phi.
     """
     model, digits = trained(rounds)
     test, train = jax.tree.map(jnp.asarray, digits.test), jax.tree.map(jnp.asarray, digits.train)
@@ -139,55 +239,66 @@ def run(
     theta = float(bidirectional.printed_theta(epsilon, delta))
     own = 2 * bidirectional.own_stddev_for(theta, CLIENTS)
     true = jax.vmap(model.apply, (None, 0))(model.params, test["x"]).argmax(-1)
-    loss = models.squared_error(model.apply)
-    rows: list[dict[str, Any]] = []
-    for mode in ("paper", "upload_gaussian", "r0_gaussian"):
-        key = jax.random.fold_in(jax.random.key(seed), len(rows))
-        draw_key, noise_key = jax.random.split(key)
+    known: Batch = {name: train[name][:KNOWN] for name in ("x", "y")}
+    batches = {name: test[name][:victims, None] for name in ("x", "y")}
+    trained_on = disguised_membership.overfitted(seed, size=members, num_steps=member_steps)
+    triples, gradients = perturbed.triples(plan), perturbed.gradients(plan, models.squared_error(model.apply).of_output)
+    servers = {fun: _server(model, plan, fun) for fun in (triples, gradients)}
+    single = jax.tree.map(lambda leaf: leaf[0], batches)
+    client, membership, seen = [], [], []
+    for index, mode in enumerate(MODES):
+        draw_key, noise_key, member_key = jax.random.split(jax.random.fold_in(jax.random.key(seed), index), 3)
         norm = 0.0 if mode == "r0_gaussian" else additive_norm
         secrets = perturbation.draw(plan, draw_key, additive_norm=norm)
         sent, transition = perturbation.perturb(plan, model.params, secrets)
-        known: Batch = {name: train[name][:KNOWN] for name in ("x", "y")}
         before, after = known_network.attack(plan, sent, transition, known, test["x"])
         agree = {"before": float(jnp.mean(before == true)), "after": float(jnp.mean(after == true))}
-        rows.append({"mode": mode, "direction": "client learns of the model", **agree})
-        client = perturbed.gradients(plan, loss.of_output) if mode == "r0_gaussian" else perturbed.triples(plan)
-        noise = _noise(mode, own, 10 * own)
+        client.append({"direction": "client learns of the model", "mode": mode, **agree})
+        told = disguised_membership.attack(trained_on, member_key, additive_norm=norm)
+        rates = {"true model": told.true_model, "before": told.as_sent, "after": told.corrected}
+        membership.append({"direction": "client learns of the members", "mode": mode, **rates})
+        sends = gradients if mode == "r0_gaussian" else triples
+        noise = _noise(mode, jax.eval_shape(sends, sent, transition, single, jnp.ones(1, bool))[0], own, 10 * own)
+        drawn = jnp.stack([noise(key) for key in jax.random.split(noise_key, victims)])
+        # In the printed mode nobody clips.
+        bound = jnp.asarray(jnp.inf if mode == "paper" else 1.0)
+        seen.append(servers[sends](sent, transition, secrets, batches, drawn, jnp.asarray(shares), bound))
+    # Leaves `[modes, victims, shares, ...]`; one search for each.
+    stacked: Seen = jax.tree.map(lambda *leaves: jnp.stack(leaves), *seen)
+    grid = stacked.cosine.shape
+    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[3:]), stacked.recovered)
+    labels = jnp.broadcast_to(batches["y"][None], grid).reshape(-1)
+    found = search(model, flat, labels, jax.random.fold_in(jax.random.key(seed), len(MODES)), settings)
+    truth = jnp.broadcast_to(test["x"][None, :victims, None], (*grid, *test["x"].shape[1:]))
+    searched = np.asarray(jax.vmap(_psnr)(found, truth.reshape(found.shape))).reshape(grid)
+    blind = float(jnp.mean(jax.vmap(_psnr, (None, 0))(train["x"].mean(0), test["x"][:victims])))
+    server = []
+    for m, mode in enumerate(MODES):
+        for s, share in enumerate(shares):
+            row: dict[str, Any] = {"direction": "server learns of the data", "mode": mode, "noise": share}
+            row |= {"search": float(searched[m, :, s].mean()), "read": float(np.mean(stacked.psnr[m, :, s]))}
+            row |= {"blind": blind, "input |cos|": float(np.mean(stacked.cosine[m, :, s]))}
+            row |= {"last layer's gradient, relative error": float(np.median(stacked.error[m, :, s]))}
+            server.append(row)
+    return [*client, *membership, *server]
 
-        def victim(
-            given: tuple[Batch, jax.Array],
-            mode: str = mode,
-            client: Any = client,
-            noise: Any = noise,
-            sent: Params = sent,
-            transition: jax.Array = transition,
-            secrets: perturbation.Secrets = secrets,
-        ) -> tuple[jax.Array, jax.Array]:
-            batch, noise_key = given
-            triple, _ = client(sent, transition, batch, jnp.ones(1, bool))
-            upload = noise(noise_key, triple)
-            x = batch["x"].reshape(-1)
-            cosine = jnp.abs(jnp.vdot(input_direction(plan, upload), x)) / jnp.linalg.norm(x)
-            if mode == "r0_gaussian":
-                return cosine, jnp.full((), jnp.nan)
-            head = last_layer_gradient(plan, secrets, read(plan, sent, upload))
-            exact = jax.grad(loss)(model.params, jax.tree.map(lambda leaf: leaf[0], batch))
-            kernel = scaling.split(plan, exact)[1][0]
-            return cosine, jnp.linalg.norm(head - kernel) / jnp.linalg.norm(kernel)
 
-        batches = {name: test[name][:victims, None] for name in ("x", "y")}
-        keys = jax.random.split(noise_key, victims)
-        cosines, errors = jax.jit(lambda b, k, victim=victim: jax.lax.map(victim, (b, k)))(batches, keys)
-        seen = {"input |cos|": float(np.mean(cosines))}
-        seen |= {"last layer's gradient, relative error": float(np.median(errors))}
-        rows.append({"mode": mode, "direction": "server learns of the data", **seen})
-    return rows
+def text(rows: list[dict[str, Any]]) -> str:
+    """The rows of `run` as one table for the eye, a block for each direction."""
+    lines: list[str] = []
+    for direction in dict.fromkeys(row["direction"] for row in rows):
+        here = [{k: v for k, v in row.items() if k != "direction"} for row in rows if row["direction"] == direction]
+        cells = [list(here[0])]
+        cells += [[f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()] for row in here]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines += ["", direction]
+        lines += ["  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
+    return "\n".join(lines[1:])
 
 
 def main() -> None:
     """Prints the table of `run`."""
-    for row in run():
-        print("  ".join(f"{k}: {v:.3g}" if isinstance(v, float) else str(v) for k, v in row.items()))
+    print(text(run()))
 
 
 if __name__ == "__main__":

@@ -27,11 +27,14 @@ class RoundInfo(NamedTuple):
     """Diagnostics of one round, each `[]`. They are exact, hence NOT private: release none of them.
 
     loss: mean training loss; cohort_size: clients present; clipped_fraction: share of units that were clipped.
+    lost_digits: by how much numbers cancel in the server's recovery of the gradient, for
+    `fljax.server.recovery.warn_of_lost_digits`; 0 where nothing is recovered from Psi and Phi.
     """
 
     loss: jax.Array
     cohort_size: jax.Array
     clipped_fraction: jax.Array
+    lost_digits: jax.Array | float = 0.0
 
 
 class FederatedAlgorithm(NamedTuple):

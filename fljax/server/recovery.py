@@ -60,11 +60,15 @@ def _combined(plan: Plan, secrets: Secrets, mean: Triple) -> Params:
 
 
 def lost_digits(plan: Plan, secrets: Secrets, mean: Triple) -> jax.Array:
-    """By how much numbers cancel in recovery: v ||Phi|| / ||gradient - sum_c r_c Psi_c + v Phi||; 0 without Phi."""
+    """By how much numbers cancel in recovery: v ||Phi|| / ||gradient - sum_c r_c Psi_c + v Phi||, `[]`.
+
+    0 without Phi, or where it is 0. For `warn_of_lost_digits`, once a round, outside of jit.
+    """
     if not len(mean.psi):
         return jnp.zeros(())
     phi, left = _norm(mean.phi), _norm(_combined(plan, secrets, mean))
-    return jnp.sum(jnp.square(secrets.additive)).astype(phi.dtype) * phi / left
+    cancelled = jnp.sum(jnp.square(secrets.additive)).astype(phi.dtype) * phi
+    return jnp.where(cancelled == 0, 0, cancelled / left)
 
 
 def warn_of_lost_digits(ratio: Any) -> None:

@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 import math
+import pathlib
+import re
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +17,7 @@ from fljax.accounting import events
 from fljax.errors import PrivacyPreconditionError
 from fljax.models import scaling
 from fljax.schemes import _perturbed, bidirectional, mp_cdp, mp_dp_naive
-from fljax.server import perturbation
+from fljax.server import perturbation, recovery
 
 NUM, ROWS, BATCH = 5, 9, 4
 
@@ -72,6 +74,38 @@ def test_without_noise_every_mode_takes_the_step_of_fedsgd(numbers, key):
     true, _ = moved(mp_cdp, key, **WIDE)
     assert gap(found, true) < 1e-4  # float32, the multipliers spread over two decades
     assert int(info.cohort_size) == NUM and float(info.clipped_fraction) == 0
+
+
+def test_a_round_says_by_how_much_its_recovery_cancels(key):
+    """With the same secrets but ||r||, the ratio grows with v = ||r||^2."""
+    protocol = {**WIDE, "noise": "paper", "execution": "protocol"}
+    _, info = moved(bidirectional, key, **protocol)
+    small = float(info.lost_digits)
+    assert 0 < small < recovery.LOST_DIGITS
+    recovery.warn_of_lost_digits(info.lost_digits)
+    _, info = moved(bidirectional, key, **protocol, additive_norm=300.0)
+    assert float(info.lost_digits) > recovery.LOST_DIGITS
+    with pytest.warns(UserWarning, match="smaller additive_norm"):
+        recovery.warn_of_lost_digits(info.lost_digits)
+    # One backward pass of the true residual cancels nothing.
+    _, info = moved(bidirectional, key, **WIDE, noise="paper")
+    assert float(info.lost_digits) == 0
+
+
+def test_the_servers_guards_are_called_as_the_page_says():
+    page = pathlib.Path(__file__).parents[2] / "docs" / "bidirectional.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    ran = {}
+    exec(compile(code, page.name, "exec"), ran)
+    true = jax.vmap(models.squared_error(ran["model"].apply), (None, 0))
+    whole = jax.tree.map(lambda *rows: jnp.concatenate(rows), *ran["batches"])
+    params = ran["model"].params
+    for _ in range(3):
+        gradient = jax.grad(lambda p: jnp.mean(true(p, whole)))(params)
+        params = jax.tree.map(lambda p, g: p - 0.5 * g, params, gradient)
+    assert gap(jax.tree.map(np.asarray, ran["params"]), jax.tree.map(np.asarray, params)) < 1e-4
+    with pytest.raises(ValueError, match="round_index=2 again"):
+        ran["keys"].take(2)
 
 
 def test_a_round_is_the_mean_gradient_of_the_batches(key):

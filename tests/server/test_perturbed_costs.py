@@ -52,3 +52,23 @@ def test_the_reported_ratios_are_the_tables():
         ("CIFAR100", 5, "HybridAlpha"): 844,
     }.items():
         assert ratios[where] == pytest.approx(printed, rel=0.005)
+
+
+def test_the_reported_parts_have_the_tables_sums_and_its_slips():
+    wrong = {
+        (r.model, r.clients, r.method): round(sum(part or 0 for part in r.seconds), 2)
+        for r in costs.REPORTED_PARTS
+        if not r.adds_up
+    }
+    # What the printed parts add up to, where the printed total is another one.
+    assert wrong == {
+        ("CIFAR10", 5, "TP-SMC"): 35.90,
+        ("CIFAR10", 5, "HybridAlpha"): 1347.19,
+        ("CIFAR10", 5, "PILE"): 3632.86,
+        ("CIFAR10", 5, "its own"): 2.26,
+        ("CIFAR10", 100, "HybridAlpha"): 5090.99,
+        ("CIFAR10", 100, "PILE"): 10806.85,
+        ("CIFAR100", 5, "TP-SMC"): 99.73,
+        ("CIFAR100", 5, "HybridAlpha"): 5016.07,
+    }
+    assert len(costs.REPORTED_PARTS) == 20 and all(len(r.seconds) == len(costs.PARTS) for r in costs.REPORTED_PARTS)
