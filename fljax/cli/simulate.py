@@ -26,10 +26,18 @@ fljax simulate --resume RUN: goes on with an interrupted run, bit for bit.
 Everything is written into one folder: config.toml, metrics.jsonl, privacy.json, report.html, checkpoints/."""
 _PROG = "fljax simulate"
 _RUN_DIR = "Folder of the new run, empty or not there yet. None: the next free runs/DATASET-SCHEME-NNN."
-_RESUME = "Folder of the run to go on with; only flags about this machine go with it: --devices, --profile, trackers."
+_RESUME = (
+    "Folder of the run to go on with; only flags about this machine go with it: --devices, --distributed and what "
+    "belongs to it, --profile, trackers."
+)
 _DEVICES = (
     "Devices that share a round's clients. None: all accelerators, or one CPU. It changes speed, and sums' rounding."
 )
+_DISTRIBUTED = (
+    "Several processes compute this run together, each started with the same command. Who they are is read from SLURM, "
+    "Open MPI or Kubernetes, or from --coordinator, --num-processes and --process-id."
+)
+_GROUPS = 16  # of a run that starts on several processes: it goes on with the same bits on any divisor of devices
 
 
 def _flag(args: Sequence[str], name: str) -> str | None:
@@ -48,6 +56,10 @@ class Machine:
     """What may differ between two runs of one config: where they run, and who watches."""
 
     devices: Annotated[int | None, tyro.conf.arg(help=_DEVICES)] = None
+    distributed: Annotated[bool, tyro.conf.arg(help=_DISTRIBUTED)] = False
+    coordinator: Annotated[str | None, tyro.conf.arg(help="HOST:PORT where the first process listens.")] = None
+    num_processes: Annotated[int | None, tyro.conf.arg(help="Processes of the run.")] = None
+    process_id: Annotated[int | None, tyro.conf.arg(help="Which of them this is; 0 writes the run folder.")] = None
     profile: Annotated[bool, tyro.conf.arg(help="Take a trace of three rounds, into the folder `trace`.")] = False
     tensorboard: Annotated[bool, tyro.conf.arg(help="Log for TensorBoard, into the folder `tensorboard`.")] = False
     wandb: Annotated[str | None, tyro.conf.arg(help="Log to this project at Weights & Biases.")] = None
@@ -151,35 +163,62 @@ def main(args: Sequence[str]) -> int:
     """Runs or resumes a simulation and prints how it ended."""
     logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax reports to it what is raised here as one line anyway
     resume = _flag(args, "--resume")
-    config, machine = None, Machine()
+    config, named, machine = None, None, Machine()
     try:
         if resume is not None:
-            run_dir, machine = pathlib.Path(resume), _resumed_on(args, resume)
+            named, machine = pathlib.Path(resume), _resumed_on(args, resume)
         else:
             config, named, machine = parse(args)
     except _args.Done:
         return 0
-    if config is not None:
+    who = (machine.coordinator, machine.num_processes, machine.process_id)
+    if not machine.distributed:
+        if any(value is not None for value in who):
+            raise ValueError(
+                f"Expected --distributed with --coordinator, --num-processes and --process-id, got {who} without it."
+            )
+        return _simulate(config, named, machine)
+    from fljax.simulation import processes
+
+    processes.join(*who)
+    with processes.leaving_on_failure():
+        if config is not None and config.run.groups is None:
+            config = dataclasses.replace(config, run=dataclasses.replace(config.run, groups=_GROUPS))
+        return _simulate(config, named, machine)
+
+
+def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machine) -> int:
+    """One process of a run: of a new one with `config` in the folder `named` or the next free one, or on with it."""
+    from fljax.simulation import processes
+
+    first = not machine.distributed or processes.first()
+    if config is None:
+        assert named is not None
+        run_dir = named
+    elif first:
         stem = f"{config.data.dataset}-{config.scheme}"
         run_dir = folder.next_free(pathlib.Path("runs"), stem) if named is None else named
         folder.begin(run_dir, config_lib.to_toml(config))
+    else:
+        run_dir = pathlib.Path()
     # Everything heavy comes after the flags have been found good and the run can be resumed.
-    from fljax.simulation import report, run
+    from fljax.simulation import report, run, watchers
 
-    devices = machine.devices
     try:
-        observer = _watchers(machine, run_dir, progress.observer(Console()))
+        observer = _watchers(machine, run_dir, progress.observer(Console())) if first else watchers.Several([])
     except ImportError:
         if config is not None:
             folder.discard(run_dir)
         raise
-    print(f"run folder {run_dir}", flush=True)
+    if first:
+        print(f"run folder {run_dir}", flush=True)
     try:
         if config is None:
-            outcome = run.resume(run_dir, observer, devices=devices)
+            outcome = run.resume(run_dir, observer, devices=machine.devices)
         else:
-            outcome = run.begun(config, run_dir, observer, devices=devices)
-    except run.Interrupted as stopped:
-        raise run.Interrupted(f"{stopped}; to go on: fljax simulate --resume {run_dir}") from None
-    print(_summary(outcome, report.write(outcome)))
+            outcome = run.begun(config, run_dir, observer, devices=machine.devices)
+    except (run.Interrupted, processes.PeerLostError) as stopped:
+        raise type(stopped)(f"{stopped}; to go on: fljax simulate --resume {run_dir}") from None
+    if first:
+        print(_summary(outcome, report.write(outcome)))
     return 0

@@ -1,6 +1,8 @@
 """The server: adds up what the clients of a cohort send, chunk by chunk, and takes one optimizer step."""
 
-from collections.abc import Callable
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +13,7 @@ from fljax import _validate
 from fljax.types import Params, PyTree
 
 CLIENTS = "clients"  # the mesh axis that clients are dealt over
+_groups: contextvars.ContextVar[int | None] = contextvars.ContextVar("groups", default=None)
 
 
 class ServerState(NamedTuple):
@@ -61,7 +64,7 @@ def sum_in_chunks(
 
     Under a mesh with an axis "clients" (`jax.set_mesh`) every device takes every n-th client, in chunks of its own, and
     the sums are added over devices: again the order of float additions is all that changes, since whatever a client
-    draws is keyed by its own number.
+    draws is keyed by its own number. Within `in_groups` that order is the same on any number of devices.
 
     Args:
       chunk_fun: `(chunk of clients [K, ...], present [K]) -> tree`, already summed over the chunk's present clients.
@@ -79,24 +82,63 @@ def sum_in_chunks(
     (capacity,) = present.shape
     if capacity == 0:
         raise ValueError("Expected a cohort with at least one client slot, got present of shape (0,).")
-    devices = client_devices()
-    if devices == 1:
+    devices, groups = client_devices(), _groups.get()
+    if groups is not None and groups % devices:
+        raise ValueError(f"Expected groups to be a multiple of the {devices} devices of the mesh, got groups={groups}.")
+    if devices == 1 and groups is None:
         return _sum_here(chunk_fun, clients, present, chunk_size)
-    pad = -capacity % devices
+    columns = devices if groups is None else groups
+    pad = -capacity % columns
 
     def dealt(leaf: jax.Array) -> jax.Array:
-        """`[C, ...]` -> `[C / devices, devices, ...]`: present clients stand first, so each device gets its share."""
+        """`[C, ...]` -> `[C / columns, columns, ...]`: present clients stand first, so each column gets its share."""
         rows = jnp.concatenate([leaf, *[leaf[:1]] * pad]) if pad else leaf
-        return rows.reshape(-1, devices, *leaf.shape[1:])
+        return rows.reshape(-1, columns, *leaf.shape[1:])
 
     def on_one(mine: PyTree, here: jax.Array) -> PyTree:
-        mine, here = jax.tree.map(lambda leaf: jnp.squeeze(leaf, axis=1), (mine, here))
-        return jax.lax.psum(_sum_here(chunk_fun, mine, here, chunk_size), CLIENTS)
+        if groups is None:
+            mine, here = jax.tree.map(lambda leaf: jnp.squeeze(leaf, axis=1), (mine, here))
+            return jax.lax.psum(_sum_here(chunk_fun, mine, here, chunk_size), CLIENTS)
+        by_group = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), (mine, here))
+        sums = jax.lax.map(lambda group: _sum_here(chunk_fun, group[0], group[1], chunk_size), by_group)
+        if devices > 1:
+            sums = jax.lax.all_gather(sums, CLIENTS, tiled=True)
+        return jax.tree.map(_in_order, sums)
 
+    dealt_clients, dealt_present = jax.tree.map(dealt, clients), jnp.pad(present, (0, pad)).reshape(-1, columns)
+    if devices == 1:
+        return on_one(dealt_clients, dealt_present)
     spec = jax.sharding.PartitionSpec(None, CLIENTS)
     everywhere = jax.sharding.PartitionSpec()
     over_devices = jax.shard_map(on_one, in_specs=(spec, spec), out_specs=everywhere, check_vma=False)
-    return over_devices(jax.tree.map(dealt, clients), jnp.pad(present, (0, pad)).reshape(-1, devices))
+    return over_devices(dealt_clients, dealt_present)
+
+
+def _in_order(parts: jax.Array) -> jax.Array:
+    """`[G, ...]` added up one after the other: a reduction may choose another order on other devices."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+@contextlib.contextmanager
+def in_groups(count: int | None) -> Iterator[None]:
+    """While a round is traced in here, clients are added up in `count` groups, then the groups' sums in their order.
+
+    Place i of the cohort belongs to group i modulo `count`, wherever it is computed: the sums are the same bits on any
+    number of devices that divides `count`. Each device holds `count` sums of a model's size. None changes nothing.
+
+    Raises:
+      ValueError: `count` is not an integer >= 1.
+    """
+    if count is not None:
+        _validate.positive_int(groups=count)
+    token = _groups.set(count)
+    try:
+        yield
+    finally:
+        _groups.reset(token)
 
 
 def client_devices() -> int:

@@ -78,8 +78,14 @@ class Checkpoints:
         self.path = (run_dir / folder.CHECKPOINTS).absolute()
         self._config_digest = config_digest
         self._remove_torn()
-        options = ocp.CheckpointManagerOptions(max_to_keep=KEPT, enable_async_checkpointing=False)
+        self._pending: int | None = None
+        options = ocp.CheckpointManagerOptions(max_to_keep=KEPT, enable_async_checkpointing=True)
+        if jax.process_count() > 1:  # orbax would wait for the other processes, which write nothing
+            mine = jax.process_index()
+            options.multiprocessing_options = ocp.options.MultiprocessingOptions(mine, {mine})
+            options.create = False
         with folder.disk_full_in_one_line(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
             self._manager = ocp.CheckpointManager(self.path, options=options)
 
     def _remove_torn(self) -> None:
@@ -97,11 +103,14 @@ class Checkpoints:
         return sorted(self._manager.all_steps())
 
     def save(self, step: int, saved: Saved) -> None:
-        """Writes a checkpoint; when this returns it is committed. Saving the newest step again does nothing.
+        """Copies the state and lets a thread write the checkpoint, after the one before; `finish` waits for it.
+
+        Saving the newest step again does nothing.
 
         Raises:
-          DiskFullError: no room; earlier checkpoints are as before.
+          DiskFullError: no room, for this one or the one before; earlier checkpoints are as they were.
         """
+        self.finish()
         if step in self._manager.all_steps():
             return
         meta = {
@@ -119,6 +128,22 @@ class Checkpoints:
                 folder.ensure_room(self.path, sum(_data(leaf).nbytes for leaf in jax.tree.leaves(saved.state)) + _SLACK)
                 items = ocp.args.Composite(state=ocp.args.StandardSave(saved.state), meta=ocp.args.JsonSave(meta))
                 self._manager.save(step, args=items)
+                self._pending = step
+        except folder.DiskFullError:
+            self._remove_torn()
+            raise
+
+    def finish(self) -> None:
+        """Waits until the checkpoint that is being written is committed.
+
+        Raises:
+          DiskFullError: it found no room; earlier checkpoints are as before.
+        """
+        step, self._pending = self._pending, None
+        if step is None:
+            return
+        try:
+            with folder.disk_full_in_one_line(self.path):
                 self._manager.wait_until_finished()
                 where = self.path / str(step)
                 folder.write_atomically(where / _CHECKSUMS, json.dumps(_checksums(where)))
@@ -167,8 +192,11 @@ class Checkpoints:
             return Saved(state, meta["ledger"], int(meta["metrics_length"]))
 
     def close(self) -> None:
-        """Releases orbax's threads."""
-        self._manager.close()
+        """Finishes, and releases orbax's threads. Raises DiskFullError as `finish` does."""
+        try:
+            self.finish()
+        finally:
+            self._manager.close()
 
 
 @contextlib.contextmanager

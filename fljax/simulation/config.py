@@ -15,6 +15,7 @@ from typing import Any
 from fljax import _validate, accounting, schemes
 from fljax.accounting.accountant import Method
 from fljax.data import builtin, partition
+from fljax.simulation import memory
 
 SUBJECT_PARTITIONS = ("subject_uniform", "subject_power_law")
 NONE = "none"  # TOML has no null; leaving the key out means the default, which may be a number
@@ -101,12 +102,23 @@ class RunConfig:
     """Rounds between checkpoints."""
     baseline: bool = True
     """Train a non-private model beside, on the same cohorts, for comparison."""
+    groups: int | None = None
+    """Add up a round's clients in so many groups: the same bits on any number of devices that divides it. none: in an
+    order that depends on the devices; but 16 where a run starts on several processes."""
+
+    memory: str | None = None
+    """Memory of a device that a round may take, 4GiB for example: clients train side by side as far as that goes. none:
+    as many as are fastest."""
 
     def __post_init__(self) -> None:
+        if self.memory is not None:
+            memory.parse(self.memory)
         _validate.positive_int(
             num_rounds=self.num_rounds, eval_every=self.eval_every, checkpoint_every=self.checkpoint_every
         )
         _validate.non_negative_int(seed=self.seed)
+        if self.groups is not None:
+            _validate.positive_int(groups=self.groups)
         if self.seed >= 2**32:
             raise ValueError(f"Expected seed < 2**32, got seed={self.seed}.")
 

@@ -14,14 +14,29 @@ import fljax_kernels
 from fljax import _keys
 from fljax.data import Cohort, store
 from fljax.schemes._round import FederatedAlgorithm
+from fljax.simulation import mesh, processes
 from fljax.types import PyTree
 
 
 class Fed(NamedTuple):
-    """A cohort in memory, and the ids of sampled clients that were left out because their bytes are damaged."""
+    """A cohort in host memory.
 
-    cohort: Cohort
-    skipped: list[int]
+    examples: rows as in `Cohort`, filled where the client's device is of this process. indices, client_ids: as there,
+    of all processes. damaged: bool `[C]`, clients that this process found damaged and left out.
+    """
+
+    examples: dict[str, np.ndarray]
+    indices: np.ndarray
+    client_ids: np.ndarray
+    damaged: np.ndarray
+
+
+def rounds(
+    algorithms: tuple[FederatedAlgorithm, ...], key: jax.Array, states: tuple[PyTree, ...], cohort: Cohort
+) -> tuple[tuple[PyTree, ...], tuple[Any, ...]]:
+    """One round of all `algorithms` on the same cohort: `(states, infos)`."""
+    results = [a.round(s, cohort, key) for a, s in zip(algorithms, states, strict=True)]
+    return tuple(state for state, _ in results), tuple(info for _, info in results)
 
 
 class FromDisk:
@@ -40,14 +55,16 @@ class FromDisk:
         *,
         num_rounds: int,
         skip_corrupt: bool,
+        over: jax.sharding.Mesh,
+        groups: int | None,
     ) -> None:
         self._algorithms, self._clients, self._key, self._skip = algorithms, clients, key, skip_corrupt
-        self._num_rounds = num_rounds
+        self._num_rounds, self._over, self._groups = num_rounds, over, groups
         self._capacity, self._places = capacity, max(1, clients.most_examples)
         self._thread = concurrent.futures.ThreadPoolExecutor(1)
         self._ahead: tuple[int, concurrent.futures.Future[Fed]] | None = None
         self._sample: Callable[..., Any] = jax.jit(self._sampled, static_argnames="capacity")
-        self._round: Callable[..., Any] = jax.jit(self._rounds)
+        self._round = mesh.jit(over, functools.partial(rounds, algorithms, key))
 
     def __enter__(self) -> Self:
         return self
@@ -62,12 +79,11 @@ class FromDisk:
         prob = self._algorithms[0].client_sampling_prob
         return fljax_kernels.poisson_sample(key, self._clients.num_clients, prob, capacity)
 
-    def _rounds(self, states: tuple[PyTree, ...], cohort: Cohort) -> tuple[tuple[PyTree, ...], tuple[Any, ...]]:
-        results = [a.round(s, cohort, self._key) for a, s in zip(self._algorithms, states, strict=True)]
-        return tuple(state for state, _ in results), tuple(info for _, info in results)
-
     def read(self, round_index: int) -> Fed:
-        """The cohort of one round, into memory."""
+        """The cohort of one round, into memory: of its clients those whose devices are of this process.
+
+        In a thread of its own, outside any mesh: what it samples with runs on one device of this process.
+        """
         capacity = self._capacity
         while True:
             sample = self._sample(jnp.int32(round_index), capacity=capacity)
@@ -76,9 +92,37 @@ class FromDisk:
             # As for clients in memory: the same key draws the same number again, now with room for all.
             capacity = min(2 * capacity, self._clients.num_clients)
         ids = np.asarray(sample.indices)
-        examples, indices, skipped = store.read(self._clients, ids, self._places, skip_corrupt=self._skip)
-        cohort = Cohort(jax.tree.map(jnp.asarray, examples), jnp.asarray(indices), jnp.asarray(ids))
-        return Fed(cohort, skipped)
+        devices, places = self._over.size, self._places
+        ids = np.concatenate([ids, np.full(-ids.size % devices, -1, ids.dtype)]).astype(np.int32)
+        # Present clients stand first: dealt like cards, so that all devices get their share of them.
+        dealt = np.arange(ids.size).reshape(-1, devices).T.reshape(-1)
+        mine = np.zeros(ids.size, bool)
+        for block in self._blocks().addressable_devices_indices_map(ids.shape).values():
+            mine[block] = True
+        in_order = np.where(mine, ids[dealt], -1)
+        examples, _, skipped = store.read(self._clients, in_order, places, skip_corrupt=self._skip)
+        known, offsets = np.maximum(ids, 0), self._clients.offsets
+        sizes = np.where(ids < 0, 0, offsets[known + 1] - offsets[known])
+        first = np.argsort(dealt)[:, None] * places
+        inside = np.arange(places)[None]
+        indices = np.where(inside < sizes[:, None], first + inside, -1).astype(np.int32)
+        return Fed(examples, indices, ids, np.isin(ids, skipped) & (ids >= 0))
+
+    def _blocks(self) -> jax.sharding.NamedSharding:
+        """Rows in blocks, one a device: each process reads the clients of its own devices."""
+        return jax.sharding.NamedSharding(self._over, jax.sharding.PartitionSpec(self._over.axis_names))
+
+    def _on_devices(self, fed: Fed, damaged: np.ndarray) -> Cohort:
+        indices = np.where(damaged[:, None], -1, fed.indices)
+        if self._over.size == 1:
+            arrays = jax.tree.map(jnp.asarray, (fed.examples, indices, fed.client_ids))
+            return Cohort(*arrays)
+        blocks = self._blocks()
+        examples = {
+            name: jax.make_array_from_callback(host.shape, blocks, host.__getitem__)
+            for name, host in fed.examples.items()
+        }
+        return Cohort(examples, *mesh.everywhere(self._over, (indices, fed.client_ids)))
 
     def __call__(self, states: tuple[PyTree, ...], done: int) -> tuple[tuple[PyTree, ...], tuple[Any, ...], list[int]]:
         """Round number `done` (from 0): `(states, infos, ids of sampled clients that were left out)`.
@@ -86,9 +130,13 @@ class FromDisk:
         Raises:
           CorruptDataError: the bytes of a sampled client are damaged, and they are not to be skipped.
         """
-        ahead = self._ahead[1] if self._ahead is not None and self._ahead[0] == done else None
-        fed = self.read(done) if ahead is None else ahead.result()
+        if self._ahead is None or self._ahead[0] != done:
+            self._ahead = done, self._thread.submit(self.read, done)
+        fed = self._ahead[1].result()
         if done + 1 < self._num_rounds:
-            self._ahead = done + 1, self._thread.submit(functools.partial(self.read, done + 1))
-        states, infos = self._round(states, fed.cohort)
-        return states, infos, fed.skipped
+            self._ahead = done + 1, self._thread.submit(self.read, done + 1)
+        # Only where damage is not an error have processes anything to tell each other.
+        damaged = processes.either(fed.damaged) if self._skip else fed.damaged
+        with mesh.over(self._over, self._groups):
+            states, infos = self._round(states, self._on_devices(fed, damaged))
+        return states, infos, [int(client) for client in fed.client_ids[damaged]]

@@ -12,8 +12,8 @@ from fljax import schemes
 from fljax.accounting import gaussian, words
 from fljax.data import store
 from fljax.schemes._channels import Spent
+from fljax.simulation import clients, figures, folder, nats, printed, spending
 from fljax.simulation import config as config_lib
-from fljax.simulation import figures, folder, nats, printed, spending
 from fljax.simulation.run import Outcome
 
 CSS = """
@@ -174,6 +174,25 @@ def _clients(outcome: Outcome) -> str:
     return section("What the clients hold", figures.labels(table, dataset.train["y"], dataset.num_classes, shown), note)
 
 
+def _served(outcome: Outcome) -> str:
+    models = {"private" if math.isfinite(outcome.plan.epsilons[outcome.rounds]) else "no guarantee": outcome.params}
+    if outcome.baseline_params is not None:
+        models["non-private"] = outcome.baseline_params
+    head = "".join(f"<th>{q}th percentile</th>" for q in clients.PERCENTILES)
+    rows, count = "", 0
+    for name, params in models.items():
+        found = clients.accuracies(outcome.task.model.apply, params, outcome.task.client_data)
+        count = found.accuracy.size
+        cells = "".join(f"<td>{value:.1%}</td>" for value in clients.percentiles(found))
+        rows += f"<tr><td>{name}</td>{cells}<td>{found.accuracy.mean() if count else math.nan:.1%}</td></tr>"
+    note = (
+        f"Accuracy on each client's own examples, over {count} clients that hold some. They were trained on, and these "
+        "numbers carry no noise: diagnostics, not private."
+    )
+    table = f'<table class="numbers"><tr><th>model</th>{head}<th>mean</th></tr>{rows}</table>'
+    return section("How the model serves each client", table, note)
+
+
 def _predictions(outcome: Outcome) -> str:
     test = outcome.task.dataset.test
     if test["x"].ndim != 4:
@@ -237,7 +256,19 @@ def render(outcome: Outcome) -> str:
         f"{config.model.model} trained by {config.data.num_clients} clients, partition {config.data.partition}. "
         "Written by fljax."
     )
-    parts = (_cards, _curves, _paper, _statement, _nats, _views, _exposure, _clients, _predictions, _configuration)
+    parts = (
+        _cards,
+        _curves,
+        _paper,
+        _statement,
+        _nats,
+        _views,
+        _exposure,
+        _clients,
+        _served,
+        _predictions,
+        _configuration,
+    )
     body = "".join(part(outcome) for part in parts)
     return page(title, sub, body)
 

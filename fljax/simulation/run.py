@@ -1,10 +1,11 @@
 """The host loop: feeds cohorts to one compiled round, keeps the books, writes the run folder, resumes."""
 
 import contextlib
-import json
+import functools
 import pathlib
 import signal
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -15,7 +16,8 @@ import fljax_kernels
 from fljax import _keys, data, models, schemes
 from fljax.data import ClientData, store
 from fljax.schemes._round import FederatedAlgorithm
-from fljax.simulation import checkpoint, feed, folder, mesh, nats, printed, spending, task
+from fljax.server import aggregate
+from fljax.simulation import books, feed, folder, memory, mesh, printed, processes, spending, task
 from fljax.simulation import config as config_lib
 from fljax.simulation.config import Config
 from fljax.types import PyTree
@@ -111,39 +113,59 @@ def start(config: Config, run_dir: pathlib.Path, observer: Observer, *, devices:
       ValueError: the folder is not empty, there are fewer devices, or the config does not fit the data or the budget.
       DiskFullError: no room; checkpoints already written are whole.
       Interrupted: stopped by a signal, after a checkpoint.
+      PeerLostError: of several processes another one has gone.
     """
-    folder.begin(run_dir, config_lib.to_toml(config))
+    if processes.first():
+        folder.begin(run_dir, config_lib.to_toml(config))
     return begun(config, run_dir, observer, devices=devices)
 
 
 def begun(config: Config, run_dir: pathlib.Path, observer: Observer, *, devices: int | None = None) -> Outcome:
     """The rest of `start`, for a folder that `folder.begin` has just made."""
-    with folder.locked(run_dir), contextlib.ExitStack() as stack:
+    with _owned(run_dir):
         try:
-            stack.enter_context(mesh.over(devices))
-            job = _prepare(config)
+            digest = config_lib.digest(config)
+            if processes.words_from_first(digest) != digest:
+                raise ValueError("Expected the same config in all processes, got another one than in the first.")
+            over = mesh.client_mesh(devices, groups=config.run.groups)
+            job = _prepare(config, over)
         except Exception:
-            folder.discard(run_dir)
+            if processes.first():
+                folder.discard(run_dir)
             raise
-        return _run(job, run_dir, observer)
+        return _run(job, over, run_dir, observer)
 
 
 def resume(run_dir: pathlib.Path, observer: Observer, *, devices: int | None = None) -> Outcome:
     """Goes on with the run in `run_dir` from its newest checkpoint, or from its beginning if there is none.
 
-    What the run writes is bit for bit what it would have been without the interruption, on as many devices as before;
-    on another number, sums over clients are rounded in another order.
+    What the run writes is bit for bit what it would have been without the interruption, on as many devices as before,
+    or on any number if the run adds up in groups; else, on another number, sums over clients are rounded in another
+    order.
 
     Raises:
       ValueError: no run folder, or its config or checkpoint is damaged or foreign.
-      DiskFullError, Interrupted: as for `start`.
+      DiskFullError, Interrupted, PeerLostError: as for `start`.
     """
     path = run_dir / folder.CONFIG
-    if not path.is_file():
-        raise ValueError(f"Expected run folder {run_dir} to hold a {folder.CONFIG}, got none: no run to resume there.")
-    with folder.locked(run_dir), mesh.over(devices):
-        config = config_lib.from_sections(config_lib.from_toml(folder.read_text(path), source=str(path)))
-        return _run(_prepare(config), run_dir, observer)
+    text = None
+    if processes.first():
+        if not path.is_file():
+            raise ValueError(
+                f"Expected run folder {run_dir} to hold a {folder.CONFIG}, got none: no run to resume there."
+            )
+        text = folder.read_text(path)
+    text = processes.words_from_first(text)
+    with _owned(run_dir):
+        config = config_lib.from_sections(config_lib.from_toml(text, source=str(path)))
+        over = mesh.client_mesh(devices, groups=config.run.groups)
+        return _run(_prepare(config, over), over, run_dir, observer)
+
+
+@contextlib.contextmanager
+def _owned(run_dir: pathlib.Path) -> Iterator[None]:
+    with folder.locked(run_dir) if processes.first() else contextlib.nullcontext(), processes.losses_in_one_line():
+        yield
 
 
 class _Job(NamedTuple):
@@ -158,7 +180,7 @@ class _Job(NamedTuple):
     inputs: dict[str, Any]
 
 
-def _prepare(config: Config) -> _Job:
+def _prepare(config: Config, over: jax.sharding.Mesh) -> _Job:
     scheme = schemes.get(config.scheme)
     the_task = task.build(config)
     train = the_task.dataset.train
@@ -174,36 +196,76 @@ def _prepare(config: Config) -> _Job:
     if config.run.baseline:
         scheme_configs.append(scheme.non_private(plan.scheme_config))
     inputs = scheme.inputs(plan.scheme_config, the_task) if hasattr(scheme, "inputs") else {}
-    algorithms = tuple(scheme.make(c, the_task.loss, num_units=plan.num_units, **inputs) for c in scheme_configs)
-    return _Job(config, plan, the_task, algorithms, inputs)
+    make = functools.partial(_algorithms, scheme, tuple(scheme_configs), the_task, plan.num_units, inputs)
+    job = _Job(config, plan, the_task, make({}), inputs)
+    if config.run.memory is None:
+        return job
+    if not memory.takes_chunks(scheme):
+        raise ValueError(f"Expected memory=none for {config.scheme}, whose clients are not trained in chunks.")
+    num_params = sum(leaf.size for leaf in jax.tree.leaves(the_task.model.params))
+    size = memory.chunk_size(
+        config.run.memory,
+        aggregate.default_chunk_size(num_params),
+        lambda size: _lowered(job._replace(algorithms=make({"chunk_size": size})), over),
+    )
+    return job._replace(algorithms=make({"chunk_size": size}))
 
 
-def _run(job: _Job, run_dir: pathlib.Path, observer: Observer) -> Outcome:
+def _algorithms(
+    scheme: ModuleType,
+    configs: tuple[Any, ...],
+    the_task: task.Task,
+    num_units: int,
+    inputs: dict[str, Any],
+    options: dict[str, Any],
+) -> tuple[FederatedAlgorithm, ...]:
+    return tuple(scheme.make(c, the_task.loss, num_units=num_units, **inputs, **options) for c in configs)
+
+
+def _lowered(job: _Job, over: jax.sharding.Mesh) -> jax.stages.Lowered:
+    """The program of a round of usual size, data included; nothing is computed."""
+    client_data, algorithms = job.task.client_data, job.algorithms
+    states = tuple(jax.eval_shape(a.init, job.task.model.params) for a in algorithms)
+    capacity = _usual_capacity(job)
+    with mesh.over(over, job.config.run.groups):
+        if not isinstance(client_data, store.Store):
+            fun = mesh.jit(over, round_fun(algorithms, job.config.data.num_clients), static_argnames="capacity")
+            shapes = jax.eval_shape(lambda tree: tree, client_data)
+            lowered: jax.stages.Lowered = fun.lower(states, shapes, job.task.round_key, capacity=capacity)
+            return lowered
+        places = max(1, client_data.most_examples)
+        examples = {
+            name: jax.ShapeDtypeStruct((capacity * places, *field.shape[1:]), field.dtype)
+            for name, field in client_data.fields.items()
+        }
+        tables: list[Any] = [jax.ShapeDtypeStruct(shape, np.int32) for shape in ((capacity, places), (capacity,))]
+        cohort = data.Cohort(examples, *tables)
+        together = functools.partial(feed.rounds, algorithms, job.task.round_key)
+        lowered = mesh.jit(over, together).lower(states, cohort)
+        return lowered
+
+
+def _usual_capacity(job: _Job) -> int:
+    num_clients, prob = job.config.data.num_clients, job.algorithms[0].client_sampling_prob
+    return max(1, fljax_kernels.poisson_capacity(num_clients, prob, _OVERFLOW_CHANCE))
+
+
+def _run(job: _Job, over: jax.sharding.Mesh, run_dir: pathlib.Path, observer: Observer) -> Outcome:
     config, plan = job.config, job.plan
-    states = tuple(algorithm.init(job.task.model.params) for algorithm in job.algorithms)
+    initial = tuple(algorithm.init(job.task.model.params) for algorithm in job.algorithms)
     with _stop_on_signal() as stop, contextlib.ExitStack() as stack:
-        take = stack.enter_context(_taker(job))
-        checkpoints = stack.enter_context(
-            contextlib.closing(checkpoint.Checkpoints(run_dir, config_lib.digest(config)))
-        )
-        saved = checkpoints.restore(states)
-        if saved is not None:
-            states = saved.state
-            if saved.ledger != spending.claim(plan, int(states[0].round)):
-                raise checkpoint.CheckpointError(
-                    f"Expected the newest checkpoint in {checkpoints.path} to have the ledger that its config implies, "
-                    "got another one: it was written by another version of fljax."
-                )
-        metrics_length = 0 if saved is None else saved.metrics_length
-        metrics = stack.enter_context(contextlib.closing(folder.Metrics(run_dir, metrics_length)))
+        take = stack.enter_context(_taker(job, over))
+        ours = stack.enter_context(books.opened(run_dir, config, plan, job.task, job.inputs))
+        states = mesh.everywhere(over, processes.from_first(ours.states(initial)))
         observer.start(plan, int(states[0].round))
         stack.callback(observer.stop)
-        states = _rounds(job, take, states, run_dir, checkpoints, metrics, observer, stop)
+        states = _rounds(job, take, states, ours, observer, stop)
         rounds = int(states[0].round)
     if rounds < plan.num_rounds:
         raise Interrupted(f"stopped after {rounds} of {plan.num_rounds} rounds")
+    states = mesh.here(states)
     baseline_params = states[1].params if config.run.baseline else None
-    records = folder.read_metrics(run_dir)
+    records = folder.read_metrics(run_dir) if processes.first() else []
     return Outcome(run_dir, config, plan, job.task, rounds, records, states[0].params, baseline_params, job.inputs)
 
 
@@ -211,26 +273,33 @@ Take = Callable[[tuple[PyTree, ...], int], tuple[tuple[PyTree, ...], tuple[Any, 
 
 
 @contextlib.contextmanager
-def _taker(job: _Job) -> Iterator[Take]:
-    """`(states, rounds done) -> (states, infos, clients left out)`: one round of all algorithms."""
-    num_clients, sampling_prob = job.config.data.num_clients, job.algorithms[0].client_sampling_prob
-    usual_capacity = max(1, fljax_kernels.poisson_capacity(num_clients, sampling_prob, _OVERFLOW_CHANCE))
-    client_data, key = job.task.client_data, job.task.round_key
+def _taker(job: _Job, over: jax.sharding.Mesh) -> Iterator[Take]:
+    """`(states, rounds done) -> (states, infos, clients left out)`: one round of all algorithms, over the devices."""
+    num_clients, usual_capacity = job.config.data.num_clients, _usual_capacity(job)
+    client_data, key, groups = job.task.client_data, job.task.round_key, job.config.run.groups
     if isinstance(client_data, store.Store):
         skip = job.config.data.corrupt_clients == "skip"
-        rounds = job.plan.num_rounds
         with feed.FromDisk(
-            job.algorithms, client_data, key, usual_capacity, num_rounds=rounds, skip_corrupt=skip
+            job.algorithms,
+            client_data,
+            key,
+            usual_capacity,
+            num_rounds=job.plan.num_rounds,
+            skip_corrupt=skip,
+            over=over,
+            groups=groups,
         ) as from_disk:
             yield from_disk
         return
-    one_round = jax.jit(round_fun(job.algorithms, num_clients), static_argnames="capacity")
+    client_data = mesh.everywhere(over, client_data)
+    one_round = mesh.jit(over, round_fun(job.algorithms, num_clients), static_argnames="capacity")
 
     def take(states: tuple[PyTree, ...], done: int) -> tuple[tuple[PyTree, ...], tuple[Any, ...], list[int]]:
         # From the usual capacity in every round, so that a resumed run, too, gives each round the capacity it had.
         capacity = usual_capacity
         while True:
-            new_states, infos, overflow = one_round(states, client_data, key, capacity=capacity)
+            with mesh.over(over, groups):
+                new_states, infos, overflow = one_round(states, client_data, key, capacity=capacity)
             if not overflow:
                 return new_states, infos, []
             # The same key draws the same number of clients again, now with room for all: still a Poisson sample.
@@ -240,33 +309,13 @@ def _taker(job: _Job) -> Iterator[Take]:
 
 
 def _rounds(
-    job: _Job,
-    take: Take,
-    states: tuple[PyTree, ...],
-    run_dir: pathlib.Path,
-    checkpoints: checkpoint.Checkpoints,
-    metrics: folder.Metrics,
-    observer: Observer,
-    stop: _Stop,
+    job: _Job, take: Take, states: tuple[PyTree, ...], ours: books.Books, observer: Observer, stop: _Stop
 ) -> tuple[PyTree, ...]:
     """Rounds until the plan is done or a stop is requested; returns the states, which the newest checkpoint holds."""
     settings = job.config.run
     test = jax.tree.map(jnp.asarray, job.task.dataset.test)
     done = int(states[0].round)
-
-    def save() -> None:
-        claim = spending.claim(job.plan, done)
-        # Before the checkpoint: what privacy.json claims may be more than the newest checkpoint spent, never less.
-        scheme, scheme_config = schemes.get(job.config.scheme), job.plan.scheme_config
-        paper = printed.claim(scheme, scheme_config, done, job.plan.delta)
-        shown = claim | ({"as_printed": paper} if paper else {})
-        told = nats.spent(scheme, scheme_config, job.task, job.inputs, done)
-        shown |= {"information": nats.claim(told)} if told is not None else {}
-        text = json.dumps(shown, sort_keys=True, allow_nan=False, indent=2)
-        folder.write_atomically(run_dir / folder.PRIVACY, text + "\n")
-        checkpoints.save(done, checkpoint.Saved(states, claim, metrics.length))
-
-    while done < job.plan.num_rounds and not stop.requested:
+    while done < job.plan.num_rounds and not processes.either(stop.requested):
         states, infos, skipped = take(states, done)
         done += 1
         record: dict[str, Any] = {"round": done, "epsilon": spending.number(job.plan.epsilons[done])}
@@ -275,11 +324,11 @@ def _rounds(
         for prefix, state, info in zip(("", "baseline_"), states, infos, strict=False):
             record[prefix + "train_loss"] = spending.number(info.loss)
             if done == 1 or done % settings.eval_every == 0 or done == job.plan.num_rounds:
-                loss, accuracy = models.evaluate(job.task.model.apply, state.params, test)
+                loss, accuracy = models.evaluate(job.task.model.apply, mesh.here(state.params), test)
                 record |= {prefix + "test_loss": spending.number(loss), prefix + "test_accuracy": float(accuracy)}
-        metrics.append(json.dumps(record, allow_nan=False))
+        ours.append(record)
         observer.round(record)
         if done % settings.checkpoint_every == 0:
-            save()
-    save()
+            ours.save(mesh.here(states), done)
+    ours.save(mesh.here(states), done)
     return states

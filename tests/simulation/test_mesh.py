@@ -150,3 +150,27 @@ def test_the_number_of_devices_is_checked():
     for bad in (0, -1, 9, True, 2.5):
         with pytest.raises(ValueError, match="devices"):
             mesh.client_mesh(bad)
+
+
+@pytest.mark.parametrize("name", ["dp_fedavg", "dp_fedsgd", "higradavg", "lightdp"])
+def test_groups_give_the_same_bits_on_any_number_of_devices(name):
+    """The sums of 8 groups, added up in one order, whoever computed them; devices that do not fit compute copies."""
+    found = []
+    for devices in (1, 2, 6, 8):
+        with mesh.over(mesh.client_mesh(devices, groups=8), 8):
+            state, infos = two_rounds(name)
+        found.append([leaf.tobytes() for leaf in jax.tree.leaves((state, infos))])
+    assert found[0] == found[1] == found[2] == found[3]
+    plain, _ = two_rounds(name)
+    np.testing.assert_allclose(state.params["w"], plain.params["w"], rtol=0, atol=2e-6 * np.abs(plain.params["w"]).max())
+
+
+def test_groups_must_fit_the_devices_of_the_mesh():
+    with (
+        jax.set_mesh(mesh.client_mesh(8)),
+        aggregate.in_groups(4),
+        pytest.raises(ValueError, match="multiple of the 8 devices"),
+    ):
+        two_rounds("dp_fedavg")
+    with pytest.raises(ValueError, match="groups"), aggregate.in_groups(0):
+        pass

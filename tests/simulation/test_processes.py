@@ -1,0 +1,192 @@
+"""Runs on several OS processes with two devices each, over loopback: the bits of one process, and clean failures."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from fljax.data import store
+from fljax.simulation import config as config_lib
+from fljax.simulation import folder, processes, run, task
+
+ROOT = pathlib.Path(__file__).parents[2]
+DRIVER = pathlib.Path(__file__).with_name("_one_of_several.py")
+LIMIT_S = 60.0  # what the documentation promises of a failure
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
+
+class Silent:
+    def start(self, plan, rounds_done):
+        pass
+
+    def round(self, record):
+        pass
+
+    def stop(self):
+        pass
+
+
+def sections(dataset="digits", **changes):
+    settings = {"num_rounds": 6, "eval_every": 3, "checkpoint_every": 2, "seed": 3, "baseline": False, "groups": 16}
+    return {
+        "scheme": {"scheme": "dp_fedavg", "sampling_prob": 0.25},
+        "data": {"num_clients": 40, "dataset": dataset},
+        "run": settings | changes,
+    }
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory):
+    built = task.build(config_lib.from_sections(sections()))
+    examples, table = built.dataset.train, np.asarray(built.client_data.indices)
+    path = tmp_path_factory.mktemp("disk")
+    store.write(path / "train", ({k: v[rows[rows >= 0]] for k, v in examples.items()} for rows in table))
+    store.write(path / "test", [built.dataset.test])
+    return path
+
+
+@pytest.fixture(scope="module")
+def alone(disk, tmp_path_factory, compiled_once):
+    """The run on one process and one device."""
+    config = config_lib.from_sections(sections(f"disk:{disk}"))
+    return run.start(config, tmp_path_factory.mktemp("alone") / "run", Silent()).run_dir
+
+
+@pytest.fixture
+def launch(tmp_path, compiled_once):
+    """`(processes, what, run_dir, sections) -> (their Popen objects, their logs of clients read)`."""
+    started = []
+
+    def start(count, what, run_dir, given=None):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        config = tmp_path / "config.json"
+        config.write_text(json.dumps(given))
+        logs = [tmp_path / f"read-{len(started)}-{i}.json" for i in range(count)]
+        env = os.environ | {
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "kernels")]),
+            "XLA_FLAGS": "--xla_cpu_parallel_codegen_split_count=1",
+            "JAX_PLATFORMS": "cpu",
+            "JAX_COMPILATION_CACHE_DIR": "",
+        }
+        mine = [
+            subprocess.Popen(
+                [sys.executable, str(DRIVER), str(port), str(count), str(i), what, str(run_dir), str(config), str(log)],
+                env=env,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for i, log in enumerate(logs)
+        ]
+        started.extend(mine)
+        return mine, logs
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def ended(running):
+    """Exit codes and last words."""
+    words = [process.communicate(timeout=300)[1] for process in running]
+    return [process.returncode for process in running], words
+
+
+def written(run_dir):
+    """What must be the same, to the bit: the newest checkpoint's parameters are in its digest."""
+    digests = [json.loads(p.read_text())["digest"] for p in sorted(run_dir.glob("checkpoints/6/meta/metadata"))]
+    assert len(digests) == 1
+    return digests, [(run_dir / name).read_bytes() for name in (folder.CONFIG, folder.METRICS, folder.PRIVACY)]
+
+
+def test_two_processes_write_what_one_writes_and_read_their_own_clients(alone, disk, launch, tmp_path):
+    running, logs = launch(2, "start", tmp_path / "run", sections(f"disk:{disk}"))
+    codes, words = ended(running)
+    assert codes == [0, 0], words
+    assert written(tmp_path / "run") == written(alone)
+    read = [set(json.loads(log.read_text())) for log in logs]
+    everybody = read[0] | read[1]
+    # A client that two rounds sample may be dealt to either; in one round it is read once.
+    assert all(0 < len(one) < len(everybody) for one in read)
+
+
+def test_a_killed_process_ends_the_run_with_a_message_and_one_process_goes_on_to_the_same_bits(
+    alone, disk, launch, tmp_path
+):
+    given = sections(f"disk:{disk}")
+    running, _ = launch(2, "start", tmp_path / "run", given)
+    metrics = tmp_path / "run" / folder.METRICS
+    until = time.monotonic() + 240
+    while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 3) and time.monotonic() < until:
+        time.sleep(0.002)
+    running[1].send_signal(signal.SIGKILL)
+    since = time.monotonic()
+    codes, words = ended(running)
+    assert time.monotonic() - since < LIMIT_S
+    if codes[0] == 0:
+        pytest.skip("the run was over before the signal came")
+    assert codes == [2, -signal.SIGKILL]
+    assert "Expected all 2 processes to stay, one of them is gone" in words[0] and "Traceback" not in words[0]
+    run.resume(tmp_path / "run", Silent())
+    assert written(tmp_path / "run") == written(alone)
+
+
+class Crash(Exception):
+    pass
+
+
+class Crashing(Silent):
+    def round(self, record):
+        if record["round"] == 3:
+            raise Crash
+
+
+def test_four_processes_go_on_where_one_was(alone, disk, launch, tmp_path):
+    with pytest.raises(Crash):
+        run.start(config_lib.from_sections(sections(f"disk:{disk}")), tmp_path / "run", Crashing())
+    codes, words = ended(launch(4, "resume", tmp_path / "run")[0])
+    assert codes == [0] * 4, words
+    assert written(tmp_path / "run") == written(alone)
+
+
+def test_a_damaged_client_is_named_and_stops_all_processes(disk, launch, tmp_path):
+    damaged = tmp_path / "damaged"
+    shutil.copytree(disk, damaged)
+    with (damaged / "train" / "x.bin").open("r+b") as file:
+        for client in range(40):  # all: whoever reads first finds one
+            file.seek(int(store.open_store(disk / "train").offsets[client]) * 64 * 4)
+            file.write(b"\xff")
+    codes, words = ended(launch(2, "start", tmp_path / "run", sections(f"disk:{damaged}"))[0])
+    assert codes == [2, 2]
+    assert any("Expected the bytes of client" in word for word in words), words
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        (("127.0.0.1:1", None, None), "num_processes=None"),
+        (("127.0.0.1:1", 2, 2), "process_id < num_processes=2"),
+        (("127.0.0.1:1", 0, 0), "num_processes"),
+    ],
+)
+def test_bad_addresses_are_refused_before_anything_starts(given, word):
+    with pytest.raises(ValueError, match=word):
+        processes.join(*given)
+
+
+def test_one_process_alone_has_nobody_to_ask():
+    assert processes.alone() and processes.first()
+    tree = {"a": np.float32([-0.0, np.nan])}
+    assert processes.from_first(tree) is tree and processes.words_from_first("x") == "x"
+    assert bool(processes.either(True)) and not bool(processes.either(False))
