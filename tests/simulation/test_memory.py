@@ -52,8 +52,14 @@ def test_a_run_takes_smaller_chunks_and_says_what_it_needs(tmp_path, monkeypatch
     monkeypatch.setattr(memory, "chunk_size", lambda *args: asked.append(real(*args)) or asked[-1])
 
     class Silent:
-        start = round = lambda *args: None
-        stop = lambda self: None
+        def start(self, plan, rounds_done):
+            pass
+
+        def round(self, record):
+            pass
+
+        def stop(self):
+            pass
 
     run.start(config_lib.from_sections(sections), tmp_path / "run", Silent())
     assert asked == [25]  # 2**14 // 650 parameters: what a CPU takes without a budget
