@@ -41,6 +41,34 @@ def test_attack_on_a_channel_compares_the_squared_error(tmp_path):
     assert low["mse"] > high["mse"] and low["bound"] > high["bound"] and low["noise"] > high["noise"]
 
 
+@pytest.mark.parametrize("scheme", ["natural_channel", "dp_fedsgd"])
+def test_inversions_that_diverge_count_as_the_mean_image_and_break_no_bound(scheme, tmp_path, monkeypatch, capsys):
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from fljax import data, models
+    from fljax.attacks import reconstruction, victims
+
+    def updates(name, config, loss, params, examples, keys, dataset):
+        return jax.tree.map(lambda leaf: jnp.full((len(keys), *leaf.shape), jnp.nan), params)
+
+    monkeypatch.setattr(victims, "smooth_lenet", lambda **given: models.create("softmax", **given))
+    monkeypatch.setattr(reconstruction, "updates", updates)
+    monkeypatch.setattr(reconstruction, "invert", lambda *given, shape, **_: jnp.full((len(given[3]), *shape), jnp.nan))
+    flags = ["--scheme", scheme, "--targets", "4", "--repeats", "2", "--run-dir", str(tmp_path / "run")]
+    assert cli.main(["attack", *flags]) == 0
+    rows = json.loads((tmp_path / "run" / "attack.json").read_text())["rows"]
+    assert len(rows) == 4  # budgets that each kind of promise has noise for
+    digits = data.load("digits")
+    error = np.square(digits.test["x"][:4] - digits.train["x"].mean(0)).mean()
+    for row in rows:
+        assert row["diverged"] == 8 and row["mse"] == pytest.approx(error, rel=1e-5)
+        assert row["inverted"] == row["picked"] == 0 and row["holds"] is not False
+    assert "diverged" in capsys.readouterr().out
+    assert "Diverged" in files(tmp_path / "run")[1]
+
+
 def test_lira_finds_members_without_noise_and_stays_within_the_certified_area(tmp_path):
     run_dir = tmp_path / "run"
     flags = ["--attack", "lira", "--scheme", "dp_fedsgd", "--budgets", "2", "10000000", "--num-rounds", "40"]

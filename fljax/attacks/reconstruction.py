@@ -124,7 +124,13 @@ def _finite(found: np.ndarray, candidates: np.ndarray) -> np.ndarray:
     """Which rows of `found` are finite: the others are no guess at all. All candidates must be."""
     if not np.isfinite(candidates).all():
         raise ValueError("Expected candidates of finite numbers, got some that are not.")
-    return np.isfinite(found).all(1)
+    return ~diverged(found)
+
+
+def diverged(found: Any) -> np.ndarray:
+    """Which reconstructions `[T, ...]` are not finite, bool `[T]`: there the attack failed, and proves nothing."""
+    rows = np.asarray(found, np.float64).reshape(len(found), -1)
+    return np.logical_not(np.isfinite(rows).all(1))
 
 
 def identification_bound(event: PrivacyEvent, num_candidates: int) -> float:
@@ -159,7 +165,8 @@ def invert(
 ) -> jax.Array:
     """Reconstructs the record behind each of T updates, `[T, *shape]`, knowing its label `y` int `[T]`, in one program.
 
-    The uninformed attacker. It compares directions, so that learning rates and clipping do not matter.
+    The uninformed attacker. It compares directions, so that learning rates and clipping do not matter. NaN where no
+    step of the search had a finite loss: the random start is no reconstruction.
     """
     observe = gradient_inversion.gradient(gradient_inversion.soft_cross_entropy(apply))
 
@@ -167,8 +174,7 @@ def invert(
     def run(moved: PyTree, y: jax.Array, key: jax.Array) -> jax.Array:
         num_classes = jax.eval_shape(apply, params, jax.ShapeDtypeStruct(shape, np.dtype(np.float32))).shape[0]
         labels = jax.nn.one_hot(y, num_classes)[:, None]
-        return gradient_inversion.invert(observe, params, moved, labels, key, shape=(1, *shape), settings=settings).x[
-            :, 0
-        ]
+        found = gradient_inversion.invert(observe, params, moved, labels, key, shape=(1, *shape), settings=settings)
+        return jax.vmap(lambda x, loss: jnp.where(jnp.isfinite(loss), x, jnp.nan))(found.x[:, 0], found.loss)
 
     return run(moved, y, key)

@@ -3,8 +3,9 @@
 The attacker chose all data (a worst case that the guarantee covers), sees the models before and after, and does not
 know one thing: whether the unit was there, or which of two contents it had. Its score is how far the model moved along
 the unit's gradient. That is the likelihood-ratio test, or a monotone function of it, where all that the server sees is
-the new model; a server that sees more is a game of its own (`GAMES`), for which nothing but the noise law of the
+the new model; a server that sees more is a game of its own (`uploads`), for which nothing but the noise law of the
 uploads is played: that the scheme's rounds add this noise and clip is what `one_unit` sees, where it can play them.
+Which games a scheme is in for is said by its module, see `kinds`.
 """
 
 import dataclasses
@@ -141,41 +142,8 @@ def one_unit(scheme: ModuleType, config: Any, *, num_rounds: int = 1) -> Game:
     return Game(score, event.repeat(num_rounds), "the model before and after, and who could have joined")
 
 
-class PairNoise(NamedTuple):
-    """What hides an upload, and how far neighbouring data move it.
-
-    edges: `[E, 2]`. own_stddev: of a client's own noise. ratio: variance of a pair's noise / of own noise. move: in the
-    unit of own_stddev.
-    """
-
-    edges: np.ndarray
-    own_stddev: float
-    ratio: float
-    move: float
-
-
-def _lightdp(config: Any) -> PairNoise:
-    from fljax.schemes import _uploads, lightdp
-
-    own = config.noise_multiplier * config.l2_clip_norm
-    return PairNoise(
-        lightdp.edges(config), own, lightdp.variance_ratio(config), _uploads.sensitivity(config) * config.l2_clip_norm
-    )
-
-
-def _bidirectional(config: Any) -> PairNoise:
-    from fljax.schemes import _perturbed, bidirectional
-
-    share = config.local_batch_size if config.unit == "record_replace" else 1
-    move = _perturbed.sensitivity(config) * config.l2_clip_norm / share
-    return PairNoise(bidirectional.edges(config), _perturbed.stddev(config), config.pair_variance_ratio, move)
-
-
-_PAIRS = {"lightdp": _lightdp, "bidirectional": _bidirectional}
-
-
 def uploads(scheme: ModuleType, config: Any, *, num_rounds: int = 1) -> Game:
-    """A game against a scheme with pair noise, whose server sees every upload and pools the most colluders allowed.
+    """A game against a scheme with `upload_noise`, whose server sees every upload and pools all colluders allowed.
 
     The uploads of the two worlds are as far apart as clipping allows, and differ in one number; the noise is drawn by
     the code that draws it in the scheme. The scheme's `make` is not run: an error in its rounds, where they clip or how
@@ -183,9 +151,9 @@ def uploads(scheme: ModuleType, config: Any, *, num_rounds: int = 1) -> Game:
     not help hiding. The score is the likelihood ratio of all honest uploads together, less the pair noise that
     colluders know.
     """
-    edges, own, ratio, move = _PAIRS[scheme.__name__.rpartition(".")[2]](config)
-    num, pair = config.num_parties, np.full(len(edges), own * ratio**0.5)
-    colluders = np.arange(num) >= num - config.max_colluders
+    edges, num, num_colluders, own, ratio, move = scheme.upload_noise(config)
+    pair = np.full(len(edges), own * ratio**0.5)
+    colluders = np.arange(num) >= num - num_colluders
     known = np.where(colluders[edges].any(1), pair, 0.0)
     graph = view.PairGraph(np.full(num, own**2), edges, pair**2)
     honest = np.flatnonzero(~colluders)
@@ -204,26 +172,26 @@ def uploads(scheme: ModuleType, config: Any, *, num_rounds: int = 1) -> Game:
         return jax.lax.scan(one_round, jnp.zeros(()), jnp.arange(num_rounds))[0]
 
     sees = (
-        f"every upload; {config.max_colluders} of {num} clients tell it their pair noise "
+        f"every upload; {num_colluders} of {num} clients tell it their pair noise "
         "(the noise law of uploads, not the scheme's rounds)"
     )
     return Game(score, scheme.event(config).repeat(num_rounds), sees)
 
 
-# Schemes whose server sees more than the next model. A new one adds a line here, or none.
-GAMES: dict[str, Callable[..., Game]] = dict.fromkeys(_PAIRS, uploads)
-# Of these, the ones whose rounds take networks only, which `one_unit` has none of.
-_NETWORKS = frozenset({"bidirectional"})
+def kinds(scheme: ModuleType) -> tuple[Callable[..., Game], ...]:
+    """The games here that can be played against a scheme, the sharpest first: what its module says of itself."""
+    hidden = (uploads,) if hasattr(scheme, "upload_noise") else ()
+    # `one_unit` has no network to offer.
+    return hidden if getattr(scheme, "NEEDS_NETWORK", False) else (*hidden, one_unit)
 
 
 def game(name: str, config: Any, *, num_rounds: int = 1) -> Game:
     """The sharpest game here against the registered scheme `name`.
 
     Raises:
-      ValueError: no such scheme, its noise multiplier is None, or num_rounds < 1.
+      ValueError: no such scheme, none of `kinds` fits it, its noise multiplier is None, or num_rounds < 1.
     """
-    _validate.positive_int(num_rounds=num_rounds)
-    return GAMES.get(name, one_unit)(schemes.get(name), config, num_rounds=num_rounds)
+    return _made(name, config, num_rounds, most=1)[0]
 
 
 def games(name: str, config: Any, *, num_rounds: int = 1) -> tuple[Game, ...]:
@@ -234,10 +202,16 @@ def games(name: str, config: Any, *, num_rounds: int = 1) -> tuple[Game, ...]:
     Raises:
       As `game`.
     """
-    first = game(name, config, num_rounds=num_rounds)
-    if name not in GAMES or name in _NETWORKS:
-        return (first,)
-    return first, one_unit(schemes.get(name), config, num_rounds=num_rounds)
+    return _made(name, config, num_rounds)
+
+
+def _made(name: str, config: Any, num_rounds: int, most: int | None = None) -> tuple[Game, ...]:
+    _validate.positive_int(num_rounds=num_rounds)
+    scheme = schemes.get(name)
+    fitting = kinds(scheme)[:most]
+    if not fitting:
+        raise ValueError(f"Expected a scheme whose uploads or rounds can be played here, got scheme={name!r}.")
+    return tuple(kind(scheme, config, num_rounds=num_rounds) for kind in fitting)
 
 
 def play(game: Game, key: jax.Array, num_trials: int, *, at_once: int = 1024) -> tuple[np.ndarray, np.ndarray]:

@@ -1,6 +1,7 @@
 """Certified against measured, one row a scheme: what it promises, and what the attack it defends against gets."""
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -42,7 +43,8 @@ class Row(NamedTuple):
 
     holds: whether they did, beyond what chance explains at the stated confidence; None where no data could have said
     no, since so many trials prove at most `ceiling`. standing: of the certified number. event, scores: of the game that
-    proved most, with the unit and without it; None where there was none.
+    proved most, with the unit and without it; None where there was none. diverged: searches that ended nowhere, and
+    count as the best guess of who has seen nothing.
     """
 
     scheme: str
@@ -59,6 +61,7 @@ class Row(NamedTuple):
     ceiling: float | None = None
     event: PrivacyEvent | None = None
     scores: tuple[np.ndarray, np.ndarray] | None = None
+    diverged: int = 0
 
 
 def epsilon_row(name: str, key: jax.Array, settings: Settings) -> Row:
@@ -123,8 +126,10 @@ def mse_row(name: str, key: jax.Array, settings: Settings) -> Row:
     )
     # Noise leaves the range of pixels: a box would only cost the attacker.
     search = gradient_inversion.Settings(num_iterations=_ITERATIONS, tv_weight=0.0, box=None)
-    found = reconstruction.invert(victim.apply, victim.params, moved, y, start_key, shape=shape, settings=search)
-    estimate = linear_estimate(np.asarray(found), known.train["x"])
+    found = np.asarray(
+        reconstruction.invert(victim.apply, victim.params, moved, y, start_key, shape=shape, settings=search)
+    )
+    estimate, diverged = linear_estimate(found, known.train["x"]), int(reconstruction.diverged(found).sum())
     errors = np.square(estimate - np.asarray(x, np.float64)).reshape(_RECORDS, -1).mean(1)
     scheme = schemes.get(name)
     seen = reconstruction.Seen(known, data.ClientData(known.train, jnp.zeros((1, 1), jnp.int32)))
@@ -136,7 +141,8 @@ def mse_row(name: str, key: jax.Array, settings: Settings) -> Row:
         scheme=name,
         unit="example",
         relation=f"{settings.nats:g} nats a use",
-        attack=f"gradient inversion of {_RECORDS} Gaussian images, then the best linear estimate",
+        attack=f"gradient inversion of {_RECORDS} Gaussian images, then the best linear estimate"
+        + (f"; {diverged} searches diverged and count as the mean image" if diverged else ""),
         sees="the model before and after, label and covariance of the data",
         quantity="squared error per pixel after 1 use",
         bound="at least",
@@ -144,34 +150,40 @@ def mse_row(name: str, key: jax.Array, settings: Settings) -> Row:
         measured=float(errors.mean()),
         holds=bool(high >= certified),
         standing="certified" if spent.mse_certified else f"not certified: {spent.mse_reason}",
+        diverged=diverged,
     )
 
 
 def linear_estimate(found: np.ndarray, known: Any) -> np.ndarray:
     """The linear estimate with least error of records from noisy ones `[T, ...]`, for noise of unknown strength.
 
-    The attacker takes the covariance from `known` records and the noise's variance from what it found.
+    The attacker takes the covariance from `known` records and the noise's variance from what it found. A record that is
+    not finite tells nothing: its estimate is the mean.
     """
     flat = np.asarray(known, np.float64).reshape(len(known), -1)
-    noisy = np.asarray(found, np.float64).reshape(len(found), -1)
     mean, covariance = flat.mean(0), np.cov(flat, rowvar=False)
-    noise = max(float(np.square(noisy - mean).mean() - np.trace(covariance) / mean.size), 0.0)
-    gain = np.linalg.solve(covariance + (noise + 1e-9) * np.eye(mean.size), covariance)
-    return (mean + (noisy - mean) @ gain).reshape(found.shape)
+    kept = ~reconstruction.diverged(found)
+    noisy = np.asarray(found, np.float64).reshape(len(found), -1)[kept]
+    estimate = np.tile(mean, (len(found), 1))
+    if len(noisy):
+        noise = max(float(np.square(noisy - mean).mean() - np.trace(covariance) / mean.size), 0.0)
+        gain = np.linalg.solve(covariance + (noise + 1e-9) * np.eye(mean.size), covariance)
+        estimate[kept] += (noisy - mean) @ gain
+    return estimate.reshape(found.shape)
 
 
-# Schemes that do not promise an epsilon.
-ROWS: dict[str, Callable[[str, jax.Array, Settings], Row]] = {
-    "natural_channel": mse_row,
-    "personalized_channel": mse_row,
-    "white_channel": mse_row,
-}
+# By what a scheme promises: its PROMISE.
+ROWS: dict[str, Callable[[str, jax.Array, Settings], Row]] = {"epsilon": epsilon_row, "nats": mse_row}
 
 
 def promising() -> list[str]:
     """Schemes that promise something which an attack here can be compared with."""
-    # mp_cdp trusts its server, and is for comparison; the other two promise nothing.
-    return [name for name in schemes.NAMES if name not in {"fedavg", "mp_cdp", "mp_dp_naive"}]
+
+    def compared(scheme: ModuleType) -> bool:
+        # With a trusted server and rounds that take networks only, no game here fits an epsilon.
+        return scheme.PROMISE == "nats" or (scheme.PROMISE == "epsilon" and bool(rounds.kinds(scheme)))
+
+    return [name for name in schemes.NAMES if compared(schemes.get(name))]
 
 
 def row(name: str, key: jax.Array, settings: Settings = Settings()) -> Row:  # noqa: B008
@@ -181,4 +193,4 @@ def row(name: str, key: jax.Array, settings: Settings = Settings()) -> Row:  # n
       ValueError: no such scheme, or it promises nothing.
     """
     _validate.one_of(promising(), scheme=name)
-    return ROWS.get(name, epsilon_row)(name, key, settings)
+    return ROWS[schemes.get(name).PROMISE](name, key, settings)

@@ -1,7 +1,6 @@
 """What `fljax attack` does once its flags are good: rounds, inversions, bounds, a report."""
 
 import dataclasses
-import pathlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,9 +12,10 @@ from scipy import stats
 from fljax import accounting, data, models, schemes
 from fljax.attacks import audit, gradient_inversion, metrics, reconstruction, rounds, table, victims
 from fljax.cli import _run_files
-from fljax.simulation import attack_figures, folder, report
+from fljax.simulation import attack_figures, report
 
-HEAD = ("budget", "noise", "MSE", "PSNR", "SSIM", "inverted, then picked", "picked", "certified", "holds")
+TITLE = "Reconstruction"
+HEAD = ("budget", "noise", "diverged", "MSE", "PSNR", "SSIM", "inverted, then picked", "picked", "certified", "holds")
 _TV = 1e-3
 _ERROR = 1e-3  # chance of each verdict's bound to be wrong
 
@@ -23,11 +23,13 @@ _ERROR = 1e-3  # chance of each verdict's bound to be wrong
 class Line(NamedTuple):
     """One budget. mse, psnr, ssim: means over inversions. inverted, picked: shares of digits told right by either
     attacker. bound: certified. holds: neither got past it beyond chance; None where nobody could have. images: the
-    first inversion of each digit.
+    first inversion of each digit. diverged: inversions without a finite result, which count as the mean image and as
+    not told right.
     """
 
     budget: float
     noise: float
+    diverged: int
     mse: float
     psnr: float
     ssim: float
@@ -99,7 +101,7 @@ def run(options: Any, say: Callable[[str], None]) -> Found:
     Raises:
       ValueError: the scheme does not take a network like this, or a budget cannot be reached.
     """
-    channel = options.scheme in table.ROWS
+    channel = schemes.get(options.scheme).PROMISE == "nats"
     promise = (_nats if channel else _epsilon)(options)
     digits = data.load("digits")
     chosen = slice(0, options.targets)
@@ -136,10 +138,13 @@ def run(options: Any, say: Callable[[str], None]) -> Found:
     standing = "certified"
     for place, (budget, (config, noise)) in enumerate(zip(options.budgets, configs, strict=True)):
         part = np.asarray(images[place * len(many["y"]) : (place + 1) * len(many["y"])])
+        failed = reconstruction.diverged(part)
         if channel:
             part = table.linear_estimate(part, digits.train["x"]).astype(np.float32)
+        else:
+            part = np.where(failed[:, None, None, None], digits.train["x"].mean(0), part)
         bound, standing = promise.bound(config)
-        lines.append(_line(budget, noise, part, many, truth, moved[place], plain, bound, channel))
+        lines.append(_line(budget, noise, part, failed, many, truth, moved[place], plain, bound, channel))
     sees = "the model before and after a round, the label, and how the mechanism works"
     return Found(lines, truth, promise.unit, promise.quantity, standing, sees)
 
@@ -148,6 +153,7 @@ def _line(
     budget: float,
     noise: float,
     found: np.ndarray,
+    failed: np.ndarray,
     many: Any,
     truth: np.ndarray,
     moved: Any,
@@ -156,7 +162,7 @@ def _line(
     channel: bool,
 ) -> Line:
     right = np.arange(len(found)) % len(truth)
-    inverted = reconstruction.nearest(found, truth) == right
+    inverted = (reconstruction.nearest(found, truth) == right) & ~failed
     picked = reconstruction.best_match(moved, plain) == right
     errors = np.square(found.astype(np.float64) - np.asarray(many["x"])).reshape(len(found), -1).mean(1)
     each = [np.asarray(jax.vmap(metric)(found, many["x"])) for metric in (metrics.psnr, metrics.ssim)]
@@ -171,6 +177,7 @@ def _line(
     return Line(
         budget=float(budget),
         noise=noise,
+        diverged=int(failed.sum()),
         mse=float(errors.mean()),
         psnr=float(each[0].mean()),
         ssim=float(each[1].mean()),
@@ -194,12 +201,13 @@ def within(errors: np.ndarray, bound: float) -> bool:
 
 def cells(line: Line) -> list[str]:
     """A line as text, in the order of HEAD."""
-    numbers = [line.budget, line.noise, line.mse, line.psnr, line.ssim, line.inverted, line.picked, line.bound]
-    return [*(f"{value:.4g}" for value in numbers), table.HELD[line.holds]]
+    numbers = [line.mse, line.psnr, line.ssim, line.inverted, line.picked, line.bound]
+    start = [f"{line.budget:.4g}", f"{line.noise:.4g}", str(line.diverged)]
+    return [*start, *(f"{value:.4g}" for value in numbers), table.HELD[line.holds]]
 
 
-def write_report(run_dir: pathlib.Path, options: Any, found: Found) -> None:
-    """report.html. Raises DiskFullError if there is no room."""
+def sections(options: Any, found: Found) -> list[str]:
+    """Of the report."""
     budgets = [line.budget for line in found.lines]
     bounds = [line.bound for line in found.lines]
     share = "share" in found.bound
@@ -227,34 +235,35 @@ def write_report(run_dir: pathlib.Path, options: Any, found: Found) -> None:
     )
     caption = f"Rows: {found.unit}. Below each image its signal-to-noise ratio."
     table_html = _run_files.html_table(HEAD, [cells(line) for line in found.lines])
-    body = "".join(
-        [
-            report.section("Reconstructions beside the truth", attack_figures.images(rows, notes), caption),
-            '<div class="grid">',
-            report.section(
-                "Success against budget",
-                attack_figures.success(budgets, series, bounds, unit=found.unit, quantity=found.bound, share=share),
-                f"The bound is {found.standing}.",
+    return [
+        report.section("Reconstructions beside the truth", attack_figures.images(rows, notes), caption),
+        '<div class="grid">',
+        report.section(
+            "Success against budget",
+            attack_figures.success(budgets, series, bounds, unit=found.unit, quantity=found.bound, share=share),
+            f"The bound is {found.standing}.",
+        ),
+        report.section(
+            "Signal-to-noise ratio against budget",
+            attack_figures.success(
+                budgets,
+                {"gradient inversion": [line.psnr for line in found.lines]},
+                [float("nan")] * len(budgets),
+                unit=found.unit,
+                quantity="PSNR, dB",
+                share=False,
             ),
-            report.section(
-                "Signal-to-noise ratio against budget",
-                attack_figures.success(
-                    budgets,
-                    {"gradient inversion": [line.psnr for line in found.lines]},
-                    [float("nan")] * len(budgets),
-                    unit=found.unit,
-                    quantity="PSNR, dB",
-                    share=False,
-                ),
-            ),
-            "</div>",
-            report.section("Numbers", table_html, f"Certified: {found.bound}; {found.standing}."),
-            report.section(
-                "Threat model",
-                f"<p>The attacker sees {found.sees}. The digit is the only record of its client and nobody else has "
-                f"any: a worst case. {knows}</p>",
-            ),
-        ]
-    )
-    title = f"Reconstruction through {options.scheme}"
-    folder.write_atomically(run_dir / "report.html", report.page(title, "Written by fljax.", body))
+        ),
+        "</div>",
+        report.section(
+            "Numbers",
+            table_html,
+            f"Certified: {found.bound}; {found.standing}. Diverged: searches that ended nowhere; they count as the "
+            "mean of all digits, the best guess of who has seen nothing, and as not told right.",
+        ),
+        report.section(
+            "Threat model",
+            f"<p>The attacker sees {found.sees}. The digit is the only record of its client and nobody else has "
+            f"any: a worst case. {knows}</p>",
+        ),
+    ]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import pathlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,8 +12,9 @@ import numpy as np
 from fljax import accounting, data, models, schemes
 from fljax.attacks import rounds, shadow, table, trained
 from fljax.cli import _run_files
-from fljax.simulation import attack_figures, folder, report
+from fljax.simulation import attack_figures, report
 
+TITLE = "Membership"
 HEAD = ("epsilon", "noise", "AUC", "largest AUC", "TPR at 5 % FPR", "accuracy on members", "on others", "holds")
 _WRONG_LABELS, _HIDDEN = 0.2, (32,)
 
@@ -35,7 +35,15 @@ class Line(NamedTuple):
     holds: bool | None
 
 
-def run(options: Any, say: Callable[[str], None]) -> list[Line]:
+class Found(NamedTuple):
+    """lines: one a budget. bound: what it bounds. standing: of that."""
+
+    lines: list[Line]
+    bound: str = "area at most"
+    standing: str = "certified"
+
+
+def run(options: Any, say: Callable[[str], None]) -> Found:
     """LiRA at every budget; target and shadow models of a budget are one program.
 
     Raises:
@@ -43,7 +51,7 @@ def run(options: Any, say: Callable[[str], None]) -> list[Line]:
     """
     scheme = schemes.get(options.scheme)
     start = _config(options, scheme)
-    if options.scheme in table.ROWS or scheme.event(start).privacy_unit == "client":
+    if scheme.PROMISE != "epsilon" or scheme.event(start).privacy_unit == "client":
         raise ValueError(
             f"Expected a scheme with an epsilon for examples or subjects with attack='lira', got {options.scheme!r}."
         )
@@ -83,7 +91,7 @@ def run(options: Any, say: Callable[[str], None]) -> list[Line]:
         say(f"epsilon {budget:g}: {len(included)} models trained and attacked")
         if lines[-1].holds is None:
             say(f"epsilon {budget:g}: cannot tell: {options.pool} examples prove no area above {lines[-1].bound:.3g}")
-    return lines
+    return Found(lines)
 
 
 def within(auc: float, bound: float, num: int) -> bool | None:
@@ -124,8 +132,9 @@ def cells(line: Line) -> list[str]:
     return [*(f"{value:.3g}" for value in shown), table.HELD[line.holds]]
 
 
-def write_report(run_dir: pathlib.Path, options: Any, lines: list[Line]) -> None:
-    """report.html. Raises DiskFullError if there is no room."""
+def sections(options: Any, found: Found) -> list[str]:
+    """Of the report."""
+    lines = found.lines
     picture = attack_figures.success(
         [line.budget for line in lines],
         {"LiRA": [line.auc for line in lines]},
@@ -146,13 +155,8 @@ def write_report(run_dir: pathlib.Path, options: Any, lines: list[Line]) -> None
         "<p>The attacker has the last model, the pool with its labels, and trains models of its own in the same way. "
         "The certificate also covers attackers who see every round.</p>"
     )
-    body = "".join(
-        [
-            report.section("Membership against budget", picture, note),
-            report.section("Numbers", _run_files.html_table(HEAD, [cells(line) for line in lines]), numbers),
-            report.section("Threat model", threat),
-        ]
-    )
-    folder.write_atomically(
-        run_dir / "report.html", report.page(f"Membership through {options.scheme}", "Written by fljax.", body)
-    )
+    return [
+        report.section("Membership against budget", picture, note),
+        report.section("Numbers", _run_files.html_table(HEAD, [cells(line) for line in lines]), numbers),
+        report.section("Threat model", threat),
+    ]

@@ -1,20 +1,24 @@
-"""A run folder of an attack: config.toml, results as JSON, report.html."""
+"""What `attack` and `audit` share: a run folder with config.toml, results as JSON, report.html, and a table."""
 
+import contextlib
 import dataclasses
 import html
 import json
 import math
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tomli_w
+from rich.table import Table
 
+from fljax.cli import _sampled_gaussian
 from fljax.simulation import folder
 
 
-def open_folder(run_dir: pathlib.Path | None, stem: str, options: Any) -> pathlib.Path:
-    """Makes the folder and writes the options as config.toml.
+@contextlib.contextmanager
+def opened(run_dir: pathlib.Path | None, stem: str, options: Any) -> Iterator[pathlib.Path]:
+    """A folder with the options as config.toml, gone again where the work inside refuses them.
 
     Raises:
       ValueError: it exists and holds something. DiskFullError: no room.
@@ -26,7 +30,12 @@ def open_folder(run_dir: pathlib.Path | None, stem: str, options: Any) -> pathli
         if name != "run_dir"
     }
     folder.begin(path, tomli_w.dumps(values))
-    return path
+    print(f"run folder {path}", flush=True)
+    try:
+        yield path
+    except ValueError:  # a setting that the scheme has no use for, say: nothing in the folder is worth keeping
+        folder.discard(path)
+        raise
 
 
 def write_json(path: pathlib.Path, results: Any) -> None:
@@ -47,3 +56,20 @@ def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     cells = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
     body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f'<table class="numbers"><tr>{cells}</tr>{body}</table>'
+
+
+def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """The same on the terminal."""
+    table = Table(*head)
+    for row in rows:
+        table.add_row(*row)
+    _sampled_gaussian.console().print(table)
+
+
+def write_report(run_dir: pathlib.Path, title: str, sections: Sequence[str]) -> None:
+    """report.html from its sections, and where it is. Raises DiskFullError if there is no room."""
+    from fljax.simulation import report  # late: `--help` needs no plots
+
+    path = run_dir / "report.html"
+    folder.write_atomically(path, report.page(title, "Written by fljax.", "".join(sections)))
+    print(f"report {path}")

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import tyro
-from rich.table import Table
 
 from fljax import _validate, schemes
-from fljax.cli import _args, _run_files, _sampled_gaussian
-from fljax.simulation import folder
+from fljax.cli import _args, _run_files
 
 _DESCRIPTION = """Attacks a scheme on real digits, at several budgets, next to what the scheme certifies.
 
@@ -21,6 +19,10 @@ anybody can pick right; channels certify a squared error, of an attacker who kno
 
 Writes config.toml, attack.json and report.html into one folder."""
 
+# By what a scheme promises. 1,000 nats leave a pixel of these digits exp(-31) of its variance, and noise of 100,000 is
+# below what float32 holds.
+_BUDGETS = {"epsilon": (1.0, 10.0, 1000.0, 100_000.0), "nats": (1.0, 10.0, 100.0, 1000.0)}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
@@ -29,8 +31,8 @@ class Options:
     scheme: Annotated[str, tyro.conf.arg(help=f"One of {', '.join(schemes.NAMES)}.")] = "higradavg"
     attack: Literal["inversion", "lira"] = "inversion"
     """inversion reconstructs digits from one round; lira tells who was trained on, by shadow models."""
-    budgets: tuple[float, ...] = (1.0, 10.0, 1000.0, 100_000.0)
-    """Epsilons at delta, or nats a use for channels; ascending."""
+    budgets: tuple[float, ...] | None = None
+    """Epsilons at delta, or nats a use for channels; ascending. none: four, from well hidden to in plain sight."""
     delta: float = 1e-5
     """delta that goes with an epsilon."""
     targets: int = 10
@@ -63,10 +65,11 @@ class Options:
             raise ValueError(
                 f"Expected shadows >= 4 and pool in [8, 1000], got shadows={self.shadows}, pool={self.pool}."
             )
-        if not self.budgets or list(self.budgets) != sorted(set(self.budgets)):
-            raise ValueError(f"Expected budgets in ascending order, one at least, got budgets={self.budgets!r}.")
-        for budget in self.budgets:
-            _validate.positive(budgets=budget)
+        if self.budgets is not None:
+            if not self.budgets or list(self.budgets) != sorted(set(self.budgets)):
+                raise ValueError(f"Expected budgets in ascending order, one at least, got budgets={self.budgets!r}.")
+            for budget in self.budgets:
+                _validate.positive(budgets=budget)
         if not 2 <= self.targets <= 300:
             raise ValueError(f"Expected targets in [2, 300], got targets={self.targets}.")
 
@@ -81,32 +84,15 @@ def main(args: Sequence[str]) -> int:
     from fljax.cli import _attack, _attack_lira
 
     _validate.one_of(table.promising(), scheme=options.scheme)
-    run_dir = _run_files.open_folder(options.run_dir, f"attack-{options.scheme}", options)
-    print(f"run folder {run_dir}", flush=True)
-    say = lambda line: print(line, flush=True)  # noqa: E731
-    head: tuple[str, ...]
-    try:
-        if options.attack == "lira":
-            lines = _attack_lira.run(options, say)
-            rows, head = [_attack_lira.cells(line) for line in lines], _attack_lira.HEAD
-            results = {"bound": "area at most", "standing": "certified", "rows": [line._asdict() for line in lines]}
-        else:
-            found = _attack.run(options, say)
-            rows, head = [_attack.cells(line) for line in found.lines], _attack.HEAD
-            kept = [{k: v for k, v in line._asdict().items() if k != "images"} for line in found.lines]
-            results = {"bound": found.bound, "standing": found.standing, "rows": kept}
-    except ValueError:  # the scheme does not take the model, say: nothing in the folder is worth keeping
-        folder.discard(run_dir)
-        raise
-    shown = Table(*head)
-    for row in rows:
-        shown.add_row(*row)
-    _sampled_gaussian.console().print(shown)
-    print(f"bound: {results['bound']}; {results['standing']}")
+    if options.budgets is None:
+        options = dataclasses.replace(options, budgets=_BUDGETS[schemes.get(options.scheme).PROMISE])
+    kind = _attack_lira if options.attack == "lira" else _attack
+    with _run_files.opened(options.run_dir, f"attack-{options.scheme}", options) as run_dir:
+        found = kind.run(options, lambda line: print(line, flush=True))
+    _run_files.print_table(kind.HEAD, [kind.cells(line) for line in found.lines])
+    print(f"bound: {found.bound}; {found.standing}")
+    rows = [{name: value for name, value in line._asdict().items() if name != "images"} for line in found.lines]
+    results = {"bound": found.bound, "standing": found.standing, "rows": rows}
     _run_files.write_json(run_dir / "attack.json", results)
-    if options.attack == "lira":
-        _attack_lira.write_report(run_dir, options, lines)
-    else:
-        _attack.write_report(run_dir, options, found)
-    print(f"report {run_dir / 'report.html'}")
+    _run_files.write_report(run_dir, f"{kind.TITLE} through {options.scheme}", kind.sections(options, found))
     return 0

@@ -6,18 +6,16 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import tyro
-from rich.table import Table
 
 from fljax import _validate, schemes
 from fljax.accounting.words import rounded_up
-from fljax.cli import _args, _run_files, _sampled_gaussian
-from fljax.simulation import folder
+from fljax.cli import _args, _run_files
 
 _DESCRIPTION = """Measures what an attacker learns from rounds of a scheme, next to what the scheme certifies.
 
-One privacy unit against the whole scheme in a small world, thousands of rounds in one program. Of bidirectional only
-the noise law of the uploads is audited, not its rounds; of lightdp both. Channels promise no
-epsilon: Gaussian images are reconstructed through their noise instead, and the error is compared with its lower bound.
+One privacy unit against the whole scheme in a small world, thousands of rounds in one program. Where the server sees
+uploads hidden by shared noise, its law is audited too; it alone where the rounds take networks only. Channels promise
+no epsilon: Gaussian images are reconstructed through their noise instead, and the error is compared with its bound.
 
 Writes config.toml, audit.json and report.html into one folder."""
 
@@ -73,28 +71,24 @@ def main(args: Sequence[str]) -> int:
     from fljax.attacks import table
 
     _validate.one_of(table.promising(), scheme=options.scheme)
-    run_dir = _run_files.open_folder(options.run_dir, "audit", options)
-    print(f"run folder {run_dir}", flush=True)
     names = [name for name in table.PAPERS if name in schemes.NAMES] if options.all else [options.scheme]
     rows = []
-    for place, name in enumerate(names):
-        key = jax.random.fold_in(jax.random.key(options.seed, impl="threefry2x32"), place)
-        noise = _noise(name, options) if name not in table.ROWS else options.noise_multiplier
-        settings = table.Settings(
-            noise_multiplier=noise,
-            nats=options.nats,
-            trials=options.trials,
-            delta=options.delta,
-            confidence=options.confidence,
-            # Channels promise something of one use; a table of all schemes says so in its row.
-            num_rounds=1 if options.all and name in table.ROWS else options.num_rounds,
-        )
-        try:
+    with _run_files.opened(options.run_dir, "audit", options) as run_dir:
+        for place, name in enumerate(names):
+            key = jax.random.fold_in(jax.random.key(options.seed, impl="threefry2x32"), place)
+            channel = schemes.get(name).PROMISE == "nats"
+            noise = options.noise_multiplier if channel else _noise(name, options)
+            settings = table.Settings(
+                noise_multiplier=noise,
+                nats=options.nats,
+                trials=options.trials,
+                delta=options.delta,
+                confidence=options.confidence,
+                # Channels promise something of one use; a table of all schemes says so in its row.
+                num_rounds=1 if options.all and channel else options.num_rounds,
+            )
             rows.append((table.row(name, key, settings), noise))
-        except ValueError:  # a setting that the scheme has no use for: nothing in the folder is worth keeping
-            folder.discard(run_dir)
-            raise
-        print(f"{name} done", flush=True)
+            print(f"{name} done", flush=True)
     _print([row for row, _ in rows])
     found = [
         {k: v for k, v in row._asdict().items() if k not in {"event", "scores"}}
@@ -103,8 +97,8 @@ def main(args: Sequence[str]) -> int:
     ]
     _run_files.write_json(run_dir / "audit.json", {"confidence": options.confidence, "rows": found})
     picture = "" if options.all or rows[0][0].scores is None else _curve(rows[0][0])
-    _write_report(run_dir, options, [row for row, _ in rows], picture)
-    print(f"report {run_dir / 'report.html'}")
+    title = "Certified against measured" if options.all else f"Audit of {options.scheme}"
+    _run_files.write_report(run_dir, title, _sections(options, [row for row, _ in rows], picture))
     return 0
 
 
@@ -141,15 +135,14 @@ _HEAD = ("scheme", "unit", "neighbours or budget", "quantity", "certified", "mea
 
 
 def _print(rows: list[Any]) -> None:
-    table = Table(*_HEAD)
-    for row in rows:
-        table.add_row(*_cells(row))
-    _sampled_gaussian.console().print(table)
+    _run_files.print_table(_HEAD, [_cells(row) for row in rows])
     for row in rows:
         if row.standing != "certified":
             print(f"{row.scheme}: its bound is {row.standing}.")
         if row.holds is None:
             print(f"{row.scheme}: {_cannot_tell(row)}.")
+        if row.diverged:
+            print(f"{row.scheme}: {row.attack}.")
 
 
 def _cannot_tell(row: Any) -> str:
@@ -173,7 +166,7 @@ def _curve(row: Any) -> str:
     return report.section("Error rates", picture, note)
 
 
-def _write_report(run_dir: pathlib.Path, options: Options, rows: list[Any], picture: str) -> None:
+def _sections(options: Options, rows: list[Any], picture: str) -> list[str]:
     from fljax.attacks import table
     from fljax.simulation import report
 
@@ -193,15 +186,13 @@ def _write_report(run_dir: pathlib.Path, options: Options, rows: list[Any], pict
     )
     kinds = [text for text, kind in ((world, "at most"), (images, "at least")) if any(r.bound == kind for r in rows)]
     cards = "".join(report.card(f"{row.measured:.3g}", f"{row.scheme}: measured, {row.quantity}") for row in rows)
-    body = (
-        f'<div class="cards">{cards}</div>'
-        + report.section("Certified against measured", _run_files.html_table(_HEAD, [_cells(r) for r in rows]), note)
-        + picture
-        + report.section(
+    return [
+        f'<div class="cards">{cards}</div>',
+        report.section("Certified against measured", _run_files.html_table(_HEAD, [_cells(r) for r in rows]), note),
+        picture,
+        report.section(
             "Threat model",
             _run_files.html_table(("scheme", "paper", "attack", "the attacker sees", "the bound is"), threat),
             " ".join(kinds),
-        )
-    )
-    title = "Certified against measured" if options.all else f"Audit of {options.scheme}"
-    folder.write_atomically(run_dir / "report.html", report.page(title, "Written by fljax.", body))
+        ),
+    ]

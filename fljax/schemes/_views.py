@@ -38,6 +38,22 @@ class Views(NamedTuple):
     adversaries: tuple[Adversary, ...]
 
 
+class UploadNoise(NamedTuple):
+    """What hides an upload from a server that sees all of a round, and how far neighbouring data move one of them.
+
+    edges: `[E, 2]`, who shares noise with whom, between clients 0..num_clients - 1 of the round. num_colluders: clients
+    that may tell the server their part of it, at most. own_stddev: of a client's own noise. variance_ratio: of a pair's
+    noise / of own noise. move: L2 norm, in the unit of own_stddev.
+    """
+
+    edges: np.ndarray
+    num_clients: int
+    num_colluders: int
+    own_stddev: float
+    variance_ratio: float
+    move: float
+
+
 def reached(
     config: _uploads.Config, key: jax.Array, num_rounds: int, *, links: Literal["server", "peers"] = "server"
 ) -> np.ndarray:

@@ -28,6 +28,8 @@ from fljax.types import LossFn
 from fljax_kernels.pair_noise import graphs
 
 SUMMARY = "one gradient on a disguised model, uploads with own and pair noise; unit: record or client"
+PROMISE = "epsilon"
+NEEDS_NETWORK = True
 NOISE_AT = "client"
 # Sound and trainable: noise on Psi and Phi hides the model's outputs from clients too, and drowns the gradient.
 SIMULATION = _perturbed.SIMULATION | {
@@ -192,6 +194,19 @@ def non_private(config: Config) -> Config:
     # Without a vector on the last layer every loss fits that fits `config`.
     bare = dataclasses.replace(config, noise="paper", execution="simulation", noise_multiplier=0.0, additive_norm=0.0)
     return dataclasses.replace(bare, l2_clip_norm=_round.NEVER_CLIPS)
+
+
+def upload_noise(config: Config) -> _views.UploadNoise:
+    """What hides one upload. Raises ValueError if noise_multiplier is None."""
+    share = config.local_batch_size if config.unit == "record_replace" else 1
+    return _views.UploadNoise(
+        edges=edges(config),
+        num_clients=config.joining,
+        num_colluders=config.max_colluders,
+        own_stddev=_perturbed.stddev(config),
+        variance_ratio=config.pair_variance_ratio,
+        move=_perturbed.sensitivity(config) * config.l2_clip_norm / share,
+    )
 
 
 def claimed_theta(config: Config, delta: float) -> float:

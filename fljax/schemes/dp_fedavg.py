@@ -16,6 +16,7 @@ from fljax.schemes import _round
 from fljax.types import LossFn
 
 SUMMARY = "local SGD, clipped client updates, central Gaussian noise; unit: client"
+PROMISE = "epsilon"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ from fljax.server import aggregate
 from fljax.types import LossFn, Params
 
 SUMMARY = "clipped gradients at the server's model, central Gaussian noise; unit: client or example"
+PROMISE = "epsilon"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from fljax.schemes import _silos, dp_sgd, local_item_dp
 from fljax.types import LossFn
 
 SUMMARY = "DP-SGD in silos with adaptive scaling of each gradient; unit: example"
+PROMISE = "epsilon"
 NOISE_AT, SIMULATION = dp_sgd.NOISE_AT, dp_sgd.SIMULATION
 
 

@@ -15,6 +15,7 @@ from fljax.schemes import _channels, _round, _silos, local_item_dp
 from fljax.schemes._channels import Spent
 
 SUMMARY = "DP-SGD in silos, also counted in nats; unit: example"
+PROMISE = "epsilon"
 NOISE_AT = "silo"
 SIMULATION = _silos.SIMULATION | {"data": {"dataset": "digits", "num_clients": 16, "partition": "iid"}}
 

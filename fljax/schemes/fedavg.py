@@ -12,6 +12,7 @@ from fljax.schemes import _round, _silos
 from fljax.types import LossFn
 
 SUMMARY = "silos train by plain SGD; no clipping, no noise, no guarantee"
+PROMISE = "none"
 NOISE_AT = "silo"
 SIMULATION = _silos.SIMULATION | {"privacy": {"target_epsilon": None}, "run": {"num_rounds": 30, "baseline": False}}
 

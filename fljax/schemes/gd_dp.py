@@ -16,6 +16,7 @@ from fljax.schemes import _records, _round
 from fljax.types import Batch, LossFn, Params
 
 SUMMARY = "mean clipped gradients of all records, Gaussian noise per client, secure sum; unit: example"
+PROMISE = "epsilon"
 SIMULATION = _records.SIMULATION
 NOISE_AT = "client"
 

@@ -18,6 +18,7 @@ from fljax.types import Batch, LossFn, Params
 from fljax.upload import water_filling
 
 SUMMARY = "Gaussian-weighted clipped gradients lifted by water-filling noise, secure sum; unit: example"
+PROMISE = "epsilon"
 SIMULATION = _records.SIMULATION
 NOISE_AT = "client"
 

@@ -16,6 +16,7 @@ from fljax.schemes import _paper, _silos
 from fljax.types import LossFn
 
 SUMMARY = "silos average clipped gradients inside each subject, local Gaussian noise; unit: subject"
+PROMISE = "epsilon"
 NOISE_AT = "silo"
 SIMULATION = _silos.SIMULATION
 ERRATA = ("E1", "E4", "E6")

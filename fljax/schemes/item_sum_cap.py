@@ -14,6 +14,7 @@ from fljax.schemes import _silos
 from fljax.types import LossFn
 
 SUMMARY = "silos sum clipped gradients, at most Z of each subject, local Gaussian noise; unit: subject"
+PROMISE = "epsilon"
 NOISE_AT = "silo"
 SIMULATION = _silos.SIMULATION
 

@@ -26,6 +26,7 @@ from fljax.upload import pair_noise
 from fljax_kernels.pair_noise import graphs
 
 SUMMARY = "clipped client updates with own noise and pair noise that cancels; unit: client"
+PROMISE = "epsilon"
 NOISE_AT = "client"
 SIMULATION = _uploads.SIMULATION
 non_private = _uploads.non_private
@@ -173,6 +174,18 @@ def event(config: Config) -> events.PrivacyEvent:
     noise_multiplier = _round.noise_multiplier(config)
     unit_mu = _unit_mu(dataclasses.replace(config, noise_multiplier=None))
     return _uploads.event(config, noise_multiplier / unit_mu)
+
+
+def upload_noise(config: Config) -> _views.UploadNoise:
+    """What hides one upload. Raises ValueError if noise_multiplier is None."""
+    return _views.UploadNoise(
+        edges=edges(config),
+        num_clients=config.num_parties,
+        num_colluders=config.max_colluders,
+        own_stddev=_round.noise_multiplier(config) * config.l2_clip_norm,
+        variance_ratio=variance_ratio(config),
+        move=_uploads.sensitivity(config) * config.l2_clip_norm,
+    )
 
 
 def costs(config: Config, num_params: int) -> costs_lib.Costs:

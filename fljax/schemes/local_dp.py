@@ -16,6 +16,7 @@ from fljax.server import costs as costs_lib
 from fljax.types import LossFn, Params
 
 SUMMARY = "clipped client updates, each with local Gaussian noise; unit: client"
+PROMISE = "epsilon"
 NOISE_AT = "client"
 SIMULATION = _uploads.SIMULATION
 Config = _uploads.Config

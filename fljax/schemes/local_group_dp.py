@@ -19,6 +19,7 @@ from fljax.schemes import _paper, _round, _silos
 from fljax.types import LossFn
 
 SUMMARY = "silos sum clipped gradients with noise for groups of Z items of a subject; unit: subject"
+PROMISE = "epsilon"
 NOISE_AT = "silo"
 SIMULATION = _silos.SIMULATION
 ERRATA = ("E1", "E2", "E3")

@@ -13,6 +13,7 @@ from fljax.schemes import _round, _silos
 from fljax.types import LossFn
 
 SUMMARY = "silos sum clipped gradients of items, local Gaussian noise; unit: example"
+PROMISE = "epsilon"
 NOISE_AT = "silo"
 SIMULATION = _silos.SIMULATION
 

@@ -13,6 +13,8 @@ from fljax.schemes import _perturbed, _round
 from fljax.types import LossFn
 
 SUMMARY = "true clipped gradients, noise once at a trusted server; unit: record or client"
+PROMISE = "epsilon"
+NEEDS_NETWORK = True
 SIMULATION = _perturbed.SIMULATION
 Config = _perturbed.Config
 

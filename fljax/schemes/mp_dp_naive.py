@@ -16,6 +16,8 @@ from fljax.schemes import _perturbed, _round
 from fljax.types import LossFn
 
 SUMMARY = "full local noise on gradients of a disguised model, for comparison; no guarantee"
+PROMISE = "none"
+NEEDS_NETWORK = True
 NOISE_AT = "client"
 SIMULATION = _perturbed.SIMULATION | {"privacy": {"target_epsilon": None}}
 

@@ -16,6 +16,7 @@ from fljax.data import channel
 from fljax.schemes import _channels
 
 SUMMARY = "clients train on records with noise of one variance; nats per record, no epsilon"
+PROMISE = "nats"
 NOISE_AT = "client"
 SIMULATION = _channels.SIMULATION
 

@@ -8,6 +8,7 @@ from fljax.schemes import _secure_sum, _uploads
 from fljax.server import costs as costs_lib
 
 SUMMARY = "coded secure aggregation (idealised), distributed noise; unit: client"
+PROMISE = "epsilon"
 NOISE_AT = "client"
 SIMULATION = _uploads.SIMULATION
 LINKS: _secure_sum.Links = "peers"

@@ -14,6 +14,7 @@ from fljax.schemes import _paper, _silos
 from fljax.types import LossFn
 
 SUMMARY = "silos clip each batch gradient as a whole, local Gaussian noise; unit: client (silo) or subject"
+PROMISE = "epsilon"
 NOISE_AT = "silo"
 SIMULATION = _silos.SIMULATION
 ERRATA = ("E1", "E7", "E8")

@@ -17,6 +17,7 @@ from fljax.data import channel
 from fljax.schemes import _channels
 
 SUMMARY = "clients train on records with noise shaped like the data; nats per record, no epsilon"
+PROMISE = "nats"
 NOISE_AT = "client"
 SIMULATION = _channels.SIMULATION
 

@@ -113,6 +113,51 @@ def test_configs_take_what_fits_and_refuse_what_does_not():
         reconstruction.identification_bound(None, 0)
 
 
+def test_a_search_that_never_saw_a_finite_loss_found_nothing(key):
+    params = {"w": jnp.eye(4, 3)}
+    apply = lambda p, x: x.reshape(-1) @ p["w"]  # noqa: E731
+    moved = {"w": jnp.ones((3, 4, 3)).at[1].set(jnp.nan).at[2, 0, 0].set(jnp.inf)}
+    found = reconstruction.invert(
+        apply,
+        params,
+        moved,
+        jnp.zeros(3, jnp.int32),
+        key,
+        shape=(2, 2, 1),
+        settings=inversion.Settings(num_iterations=3),
+    )
+    np.testing.assert_array_equal(reconstruction.diverged(found), [False, True, True])
+
+
+def test_the_estimate_of_what_diverged_is_the_mean_and_leaves_the_others_alone():
+    rng = np.random.default_rng(0)
+    known = rng.normal(size=(500, 3)) * [1.0, 2.0, 3.0] + 5
+    noisy = known[:40] + rng.normal(size=(40, 3))
+    broken = noisy.copy()
+    broken[3, 0], broken[7] = np.nan, np.inf
+    estimate = table.linear_estimate(broken, known)
+    np.testing.assert_allclose(estimate[[3, 7]], np.tile(known.mean(0), (2, 1)), rtol=1e-12)
+    rest = np.delete(np.arange(40), [3, 7])
+    np.testing.assert_allclose(estimate[rest], table.linear_estimate(noisy[rest], known), rtol=1e-12)
+    nothing = table.linear_estimate(np.full((2, 3), np.nan), known)
+    np.testing.assert_allclose(nothing, np.tile(known.mean(0), (2, 1)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("share", [0.25, 1.0])
+def test_an_attack_on_a_channel_that_diverges_breaks_no_bound(share, key, monkeypatch):
+    def invert(apply, params, moved, y, key, *, shape, settings):
+        found = jnp.asarray(rng.normal(size=(len(y), *shape)), jnp.float32)
+        return found.at[: int(share * len(y))].set(jnp.nan)
+
+    rng = np.random.default_rng(0)
+    monkeypatch.setattr(victims, "smooth_lenet", lambda **given: models.create("softmax", **given))
+    monkeypatch.setattr(reconstruction, "updates", lambda *_: None)
+    monkeypatch.setattr(reconstruction, "invert", invert)
+    row = table.row("natural_channel", key, table.Settings())
+    assert row.holds is True and np.isfinite(row.measured) and row.measured >= row.certified
+    assert row.diverged == 40 * share and f"; {row.diverged} searches diverged" in row.attack
+
+
 def test_what_is_not_finite_is_no_guess():
     candidates = np.asarray([[0.0, 0.0], [1.0, 0.0], [0.0, 2.0]])
     found = np.asarray([[np.nan, 1.0], [0.0, 1.9], [np.inf, 0.0], [0.9, 0.1]])

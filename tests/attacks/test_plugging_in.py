@@ -1,0 +1,117 @@
+"""A scheme is one file: what attacks need to know of it, its module says."""
+
+import ast
+import dataclasses
+import pathlib
+import sys
+import types
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from fljax import attacks, cli, schemes
+from fljax.accounting import events
+from fljax.attacks import rounds, table
+
+
+@pytest.mark.parametrize("name", schemes.NAMES)
+def test_a_scheme_promises_what_its_event_proves(name):
+    scheme = schemes.get(name)
+    assert scheme.PROMISE in schemes.PROMISES
+    epsilon = scheme.PROMISE == "epsilon"
+    event = scheme.event(rounds.config(name, **({"noise_multiplier": 1.0} if epsilon else {})))
+    assert ("NonPrivate" in repr(event.mechanism)) is not epsilon
+    if scheme.PROMISE == "nats":
+        assert {"nats", "data_model"} <= {field.name for field in dataclasses.fields(scheme.Config)}
+        assert callable(scheme.inputs) and callable(scheme.spent)
+
+
+def test_attacks_go_by_no_schemes_name():
+    for path in pathlib.Path(attacks.__file__).parent.glob("*.py"):
+        words = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
+        allowed = set(table.PAPERS) if path.stem == "table" else set()  # which rows `fljax audit --all` shows
+        assert words & set(schemes.NAMES) <= allowed, path
+
+
+class State(NamedTuple):
+    params: Any
+    round: jax.Array
+
+
+class Algorithm(NamedTuple):
+    init: Any
+    round: Any
+    client_sampling_prob: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    noise_multiplier: float | None = None
+
+
+@pytest.fixture
+def register(monkeypatch):
+    """Registers a scheme of a few lines, the sum of clipped gradients and Gaussian noise, with attributes changed."""
+
+    def make(config, loss, *, num_units, scale=1.0):
+        def play(state, cohort, key):
+            rows = cohort.indices.reshape(-1)
+            examples = jax.tree.map(lambda leaf: leaf[rows], cohort.examples)
+            grads = jax.vmap(jax.grad(loss), (None, 0))(state.params, examples)["w"]
+            clipped = grads / jnp.maximum(jnp.linalg.norm(grads, axis=1, keepdims=True), 1.0)
+            noise = jax.random.normal(jax.random.fold_in(key, state.round), clipped.shape[1:])
+            total = jnp.sum(jnp.where(rows[:, None] >= 0, clipped, 0.0), 0) + scale * config.noise_multiplier * noise
+            return State({"w": state.params["w"] - total}, state.round + 1), None
+
+        return Algorithm(lambda params: State(params, jnp.zeros((), jnp.int32)), play, 1.0)
+
+    def event(config):
+        return events.PrivacyEvent(
+            mechanism=events.Gaussian(config.noise_multiplier),
+            privacy_unit="example",
+            neighboring_relation=events.NeighboringRelation.ADD_OR_REMOVE_ONE,
+        )
+
+    def add(scale=1.0, **changes):
+        module = types.ModuleType("fljax.schemes.thrown_away")
+        given = {"Config": Config, "event": event, "SUMMARY": "for a test", "PROMISE": "epsilon"}
+        given["make"] = lambda config, loss, *, num_units: make(config, loss, num_units=num_units, scale=scale)
+        vars(module).update(given | changes)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setattr(schemes, "NAMES", (*schemes.NAMES, "thrown_away"))
+
+    return add
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_a_new_schemes_epsilon_is_audited_from_its_module_alone(scale, register, key):
+    register(scale)
+    assert "thrown_away" in table.promising()
+    row = table.row("thrown_away", key, table.Settings(trials=4000))
+    # Half the noise that the event states is the positive control.
+    assert row.holds is (scale == 1.0) and row.unit == "example" and row.measured > 0.7 * row.certified
+
+
+def test_a_new_scheme_is_audited_from_the_command_line(register, tmp_path, capsys):
+    register()
+    assert cli.main(["audit", "--scheme", "thrown_away", "--trials", "500", "--run-dir", str(tmp_path / "run")]) == 0
+    assert "thrown_away" in capsys.readouterr().out
+
+
+def test_what_is_played_against_a_new_scheme_is_what_its_module_offers(register):
+    for changes, kinds, promising in (
+        ({}, (rounds.one_unit,), True),
+        ({"upload_noise": lambda config: None}, (rounds.uploads, rounds.one_unit), True),
+        ({"upload_noise": lambda config: None, "NEEDS_NETWORK": True}, (rounds.uploads,), True),
+        ({"NEEDS_NETWORK": True}, (), False),
+        ({"PROMISE": "none"}, (rounds.one_unit,), False),
+        ({"PROMISE": "nats"}, (rounds.one_unit,), True),
+    ):
+        register(**changes)
+        assert rounds.kinds(schemes.get("thrown_away")) == kinds
+        assert ("thrown_away" in table.promising()) is promising
+        if not kinds:
+            with pytest.raises(ValueError, match="can be played here, got scheme='thrown_away'"):
+                rounds.game("thrown_away", Config(noise_multiplier=1.0))
