@@ -33,6 +33,7 @@ _RESUME = (
 _DEVICES = (
     "Devices that share a round's clients. None: all accelerators, or one CPU. It changes speed, and sums' rounding."
 )
+_MODEL_DEVICES = "Of these, devices that share each model and its state, for models that one device cannot hold."
 _DISTRIBUTED = (
     "Several processes compute this run together, each started with the same command. Who they are is read from SLURM, "
     "Open MPI or Kubernetes, or from --coordinator, --num-processes and --process-id."
@@ -56,6 +57,7 @@ class Machine:
     """What may differ between two runs of one config: where they run, and who watches."""
 
     devices: Annotated[int | None, tyro.conf.arg(help=_DEVICES)] = None
+    model_devices: Annotated[int, tyro.conf.arg(help=_MODEL_DEVICES)] = 1
     distributed: Annotated[bool, tyro.conf.arg(help=_DISTRIBUTED)] = False
     coordinator: Annotated[str | None, tyro.conf.arg(help="HOST:PORT where the first process listens.")] = None
     num_processes: Annotated[int | None, tyro.conf.arg(help="Processes of the run.")] = None
@@ -212,11 +214,12 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
         raise
     if first:
         print(f"run folder {run_dir}", flush=True)
+    where: dict[str, Any] = {"devices": machine.devices, "model_devices": machine.model_devices}
     try:
         if config is None:
-            outcome = run.resume(run_dir, observer, devices=machine.devices)
+            outcome = run.resume(run_dir, observer, **where)
         else:
-            outcome = run.begun(config, run_dir, observer, devices=machine.devices)
+            outcome = run.begun(config, run_dir, observer, **where)
     except (run.Interrupted, processes.PeerLostError) as stopped:
         raise type(stopped)(f"{stopped}; to go on: fljax simulate --resume {run_dir}") from None
     if first:

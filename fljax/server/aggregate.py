@@ -13,6 +13,7 @@ from fljax import _validate
 from fljax.types import Params, PyTree
 
 CLIENTS = "clients"  # the mesh axis that clients are dealt over
+MODEL = "model"  # the mesh axis that XLA may spread each client's model over
 _groups: contextvars.ContextVar[int | None] = contextvars.ContextVar("groups", default=None)
 
 
@@ -110,7 +111,10 @@ def sum_in_chunks(
         return on_one(dealt_clients, dealt_present)
     spec = jax.sharding.PartitionSpec(None, CLIENTS)
     everywhere = jax.sharding.PartitionSpec()
-    over_devices = jax.shard_map(on_one, in_specs=(spec, spec), out_specs=everywhere, check_vma=False)
+    by_hand = set(jax.sharding.get_abstract_mesh().axis_names) - {MODEL}
+    over_devices = jax.shard_map(
+        on_one, in_specs=(spec, spec), out_specs=everywhere, check_vma=False, axis_names=by_hand
+    )
     return over_devices(dealt_clients, dealt_present)
 
 

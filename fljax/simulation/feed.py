@@ -50,6 +50,7 @@ class FromDisk:
         self,
         algorithms: tuple[FederatedAlgorithm, ...],
         clients: store.Store,
+        states: tuple[PyTree, ...],
         key: jax.Array,
         capacity: int,
         *,
@@ -64,7 +65,7 @@ class FromDisk:
         self._thread = concurrent.futures.ThreadPoolExecutor(1)
         self._ahead: tuple[int, concurrent.futures.Future[Fed]] | None = None
         self._sample: Callable[..., Any] = jax.jit(self._sampled, static_argnames="capacity")
-        self._round = mesh.jit(over, functools.partial(rounds, algorithms, key))
+        self._round = mesh.jit(over, functools.partial(rounds, algorithms, key), states, others=1)
 
     def __enter__(self) -> Self:
         return self

@@ -10,14 +10,17 @@ import numpy as np
 
 from fljax import _validate
 from fljax.server import aggregate
-from fljax.server.aggregate import CLIENTS
+from fljax.server.aggregate import CLIENTS, MODEL
 from fljax.types import PyTree
 
 _COPIES = "copies"  # devices of one place on this axis compute the same
 
 
-def client_mesh(num_devices: int | None = None, *, groups: int | None = None) -> jax.sharding.Mesh:
-    """A mesh with the axis "clients", over this machine's first `num_devices` devices, or all of all processes.
+def client_mesh(
+    num_devices: int | None = None, *, groups: int | None = None, model_devices: int = 1
+) -> jax.sharding.Mesh:
+    """A mesh with the axes "clients" and "model", over this machine's first `num_devices` devices, or all of all
+    processes.
 
     Under `jax.set_mesh(client_mesh())` the round of every scheme deals its clients over these devices. Cohorts, noise
     and ledgers are the same bits whatever their number; sums over clients differ by the order of float additions,
@@ -27,9 +30,12 @@ def client_mesh(num_devices: int | None = None, *, groups: int | None = None) ->
       num_devices: None takes all of them where they are accelerators or of several processes, and one on a CPU, whose
         cores XLA uses anyway.
       groups: as for `aggregate.in_groups`. Devices that do not divide it evenly compute what others do.
+      model_devices: devices that share each model, its state included: for models that one device cannot hold. It
+        divides num_devices, and rounds sums in another order.
 
     Raises:
-      ValueError: num_devices is not in 1..the number of devices, or leaves out a process.
+      ValueError: num_devices is not in 1..the number of devices, or leaves out a process; model_devices does not divide
+        it.
     """
     devices = jax.devices()
     alone = jax.process_count() == 1
@@ -40,10 +46,17 @@ def client_mesh(num_devices: int | None = None, *, groups: int | None = None) ->
         raise ValueError(f"Expected devices <= {len(devices)}, which this run has, got devices={num_devices}.")
     if not alone and num_devices < len(devices):
         raise ValueError(f"Expected devices={len(devices)}, all of all processes, got devices={num_devices}.")
-    apart = num_devices if groups is None else math.gcd(num_devices, groups)
+    _validate.positive_int(model_devices=model_devices)
+    if num_devices % model_devices:
+        raise ValueError(f"Expected model_devices to divide devices={num_devices}, got model_devices={model_devices}.")
+    for_clients = num_devices // model_devices
+    apart = for_clients if groups is None else math.gcd(for_clients, groups)
     auto = jax.sharding.AxisType.Auto
     return jax.make_mesh(
-        (apart, num_devices // apart), (CLIENTS, _COPIES), axis_types=(auto, auto), devices=devices[:num_devices]
+        (apart, for_clients // apart, model_devices),
+        (CLIENTS, _COPIES, MODEL),
+        axis_types=(auto, auto, auto),
+        devices=devices[:num_devices],
     )
 
 
@@ -54,28 +67,45 @@ def over(mesh: jax.sharding.Mesh, groups: int | None = None) -> Iterator[None]:
         yield
 
 
+def _whole(mesh: jax.sharding.Mesh) -> jax.sharding.NamedSharding:
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+
+
+def _spread(mesh: jax.sharding.Mesh, leaf: Any) -> jax.sharding.NamedSharding:
+    """The leaf's longest axis that the axis "model" divides, spread over it; whole where there is none."""
+    fits = [axis for axis, length in enumerate(leaf.shape) if length and length % mesh.shape[MODEL] == 0]
+    if mesh.shape[MODEL] == 1 or not fits:
+        return _whole(mesh)
+    spec: list[str | None] = [None] * len(leaf.shape)
+    spec[max(fits, key=lambda axis: leaf.shape[axis])] = MODEL
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
+
+
+def _put(leaf: Any, sharding: jax.sharding.NamedSharding) -> jax.Array:
+    host = np.asarray(leaf)
+    return jax.make_array_from_callback(host.shape, sharding, lambda at: host[at])
+
+
 def everywhere(mesh: jax.sharding.Mesh, tree: PyTree) -> PyTree:
     """Host arrays, the same in all processes, as arrays on all devices of the mesh; unchanged for one device."""
-    if mesh.size == 1:
-        return tree
-    whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-
-    def one(leaf: Any) -> jax.Array:
-        host = np.asarray(leaf)
-        return jax.make_array_from_callback(host.shape, whole, lambda at: host[at])
-
-    return jax.tree.map(one, tree)
+    return tree if mesh.size == 1 else jax.tree.map(lambda leaf: _put(leaf, _whole(mesh)), tree)
 
 
-def here(tree: PyTree) -> PyTree:
-    """Arrays that are on all devices, as host arrays where some of these devices belong to other processes."""
+def spread(mesh: jax.sharding.Mesh, states: PyTree) -> PyTree:
+    """As `everywhere`, but for states, which the axis "model" shares."""
+    return states if mesh.size == 1 else jax.tree.map(lambda leaf: _put(leaf, _spread(mesh, leaf)), states)
+
+
+def here(mesh: jax.sharding.Mesh, tree: PyTree) -> PyTree:
+    """Arrays on all devices, as host arrays where some devices belong to other processes: all processes must ask."""
     if jax.process_count() == 1:
         return tree
-    return jax.device_get(tree)
+    return jax.device_get(jax.jit(lambda leaves: leaves, out_shardings=_whole(mesh))(tree))
 
 
-def jit(mesh: jax.sharding.Mesh, fun: Callable[..., Any], **options: Any) -> Any:
-    """`jax.jit(fun)` whose results are whole on all devices of the mesh."""
+def jit(mesh: jax.sharding.Mesh, fun: Callable[..., Any], states: PyTree, *, others: int, **options: Any) -> Any:
+    """`jax.jit(fun)` whose first result is spread as `states` are, and whose `others` are whole on all devices."""
     if mesh.size == 1:
         return jax.jit(fun, **options)
-    return jax.jit(fun, out_shardings=jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()), **options)
+    placed = jax.tree.map(lambda leaf: _spread(mesh, leaf), states)
+    return jax.jit(fun, out_shardings=(placed, *[_whole(mesh)] * others), **options)

@@ -106,7 +106,14 @@ def _stop_on_signal() -> Iterator[_Stop]:
             signal.signal(number, handler)
 
 
-def start(config: Config, run_dir: pathlib.Path, observer: Observer, *, devices: int | None = None) -> Outcome:
+def start(
+    config: Config,
+    run_dir: pathlib.Path,
+    observer: Observer,
+    *,
+    devices: int | None = None,
+    model_devices: int = 1,
+) -> Outcome:
     """Runs `config` in the new folder `run_dir`, clients dealt over `devices` (see `mesh.client_mesh`).
 
     Raises:
@@ -117,17 +124,24 @@ def start(config: Config, run_dir: pathlib.Path, observer: Observer, *, devices:
     """
     if processes.first():
         folder.begin(run_dir, config_lib.to_toml(config))
-    return begun(config, run_dir, observer, devices=devices)
+    return begun(config, run_dir, observer, devices=devices, model_devices=model_devices)
 
 
-def begun(config: Config, run_dir: pathlib.Path, observer: Observer, *, devices: int | None = None) -> Outcome:
+def begun(
+    config: Config,
+    run_dir: pathlib.Path,
+    observer: Observer,
+    *,
+    devices: int | None = None,
+    model_devices: int = 1,
+) -> Outcome:
     """The rest of `start`, for a folder that `folder.begin` has just made."""
     with _owned(run_dir):
         try:
             digest = config_lib.digest(config)
             if processes.words_from_first(digest) != digest:
                 raise ValueError("Expected the same config in all processes, got another one than in the first.")
-            over = mesh.client_mesh(devices, groups=config.run.groups)
+            over = mesh.client_mesh(devices, groups=config.run.groups, model_devices=model_devices)
             job = _prepare(config, over)
         except Exception:
             if processes.first():
@@ -136,7 +150,7 @@ def begun(config: Config, run_dir: pathlib.Path, observer: Observer, *, devices:
         return _run(job, over, run_dir, observer)
 
 
-def resume(run_dir: pathlib.Path, observer: Observer, *, devices: int | None = None) -> Outcome:
+def resume(run_dir: pathlib.Path, observer: Observer, *, devices: int | None = None, model_devices: int = 1) -> Outcome:
     """Goes on with the run in `run_dir` from its newest checkpoint, or from its beginning if there is none.
 
     What the run writes is bit for bit what it would have been without the interruption, on as many devices as before,
@@ -158,7 +172,7 @@ def resume(run_dir: pathlib.Path, observer: Observer, *, devices: int | None = N
     text = processes.words_from_first(text)
     with _owned(run_dir):
         config = config_lib.from_sections(config_lib.from_toml(text, source=str(path)))
-        over = mesh.client_mesh(devices, groups=config.run.groups)
+        over = mesh.client_mesh(devices, groups=config.run.groups, model_devices=model_devices)
         return _run(_prepare(config, over), over, run_dir, observer)
 
 
@@ -225,11 +239,11 @@ def _algorithms(
 def _lowered(job: _Job, over: jax.sharding.Mesh) -> jax.stages.Lowered:
     """The program of a round of usual size, data included; nothing is computed."""
     client_data, algorithms = job.task.client_data, job.algorithms
-    states = tuple(jax.eval_shape(a.init, job.task.model.params) for a in algorithms)
-    capacity = _usual_capacity(job)
+    states, capacity = _shapes(job), _usual_capacity(job)
     with mesh.over(over, job.config.run.groups):
         if not isinstance(client_data, store.Store):
-            fun = mesh.jit(over, round_fun(algorithms, job.config.data.num_clients), static_argnames="capacity")
+            one_round = round_fun(algorithms, job.config.data.num_clients)
+            fun = mesh.jit(over, one_round, states, others=2, static_argnames="capacity")
             shapes = jax.eval_shape(lambda tree: tree, client_data)
             lowered: jax.stages.Lowered = fun.lower(states, shapes, job.task.round_key, capacity=capacity)
             return lowered
@@ -241,8 +255,12 @@ def _lowered(job: _Job, over: jax.sharding.Mesh) -> jax.stages.Lowered:
         tables: list[Any] = [jax.ShapeDtypeStruct(shape, np.int32) for shape in ((capacity, places), (capacity,))]
         cohort = data.Cohort(examples, *tables)
         together = functools.partial(feed.rounds, algorithms, job.task.round_key)
-        lowered = mesh.jit(over, together).lower(states, cohort)
+        lowered = mesh.jit(over, together, states, others=1).lower(states, cohort)
         return lowered
+
+
+def _shapes(job: _Job) -> tuple[PyTree, ...]:
+    return tuple(jax.eval_shape(algorithm.init, job.task.model.params) for algorithm in job.algorithms)
 
 
 def _usual_capacity(job: _Job) -> int:
@@ -256,14 +274,14 @@ def _run(job: _Job, over: jax.sharding.Mesh, run_dir: pathlib.Path, observer: Ob
     with _stop_on_signal() as stop, contextlib.ExitStack() as stack:
         take = stack.enter_context(_taker(job, over))
         ours = stack.enter_context(books.opened(run_dir, config, plan, job.task, job.inputs))
-        states = mesh.everywhere(over, processes.from_first(ours.states(initial)))
+        states = mesh.spread(over, processes.from_first(ours.states(initial)))
         observer.start(plan, int(states[0].round))
         stack.callback(observer.stop)
-        states = _rounds(job, take, states, ours, observer, stop)
+        states = _rounds(job, take, over, states, ours, observer, stop)
         rounds = int(states[0].round)
     if rounds < plan.num_rounds:
         raise Interrupted(f"stopped after {rounds} of {plan.num_rounds} rounds")
-    states = mesh.here(states)
+    states = mesh.here(over, states)
     baseline_params = states[1].params if config.run.baseline else None
     records = folder.read_metrics(run_dir) if processes.first() else []
     return Outcome(run_dir, config, plan, job.task, rounds, records, states[0].params, baseline_params, job.inputs)
@@ -282,6 +300,7 @@ def _taker(job: _Job, over: jax.sharding.Mesh) -> Iterator[Take]:
         with feed.FromDisk(
             job.algorithms,
             client_data,
+            _shapes(job),
             key,
             usual_capacity,
             num_rounds=job.plan.num_rounds,
@@ -292,7 +311,8 @@ def _taker(job: _Job, over: jax.sharding.Mesh) -> Iterator[Take]:
             yield from_disk
         return
     client_data = mesh.everywhere(over, client_data)
-    one_round = mesh.jit(over, round_fun(job.algorithms, num_clients), static_argnames="capacity")
+    fun = round_fun(job.algorithms, num_clients)
+    one_round = mesh.jit(over, fun, _shapes(job), others=2, static_argnames="capacity")
 
     def take(states: tuple[PyTree, ...], done: int) -> tuple[tuple[PyTree, ...], tuple[Any, ...], list[int]]:
         # From the usual capacity in every round, so that a resumed run, too, gives each round the capacity it had.
@@ -309,7 +329,13 @@ def _taker(job: _Job, over: jax.sharding.Mesh) -> Iterator[Take]:
 
 
 def _rounds(
-    job: _Job, take: Take, states: tuple[PyTree, ...], ours: books.Books, observer: Observer, stop: _Stop
+    job: _Job,
+    take: Take,
+    over: jax.sharding.Mesh,
+    states: tuple[PyTree, ...],
+    ours: books.Books,
+    observer: Observer,
+    stop: _Stop,
 ) -> tuple[PyTree, ...]:
     """Rounds until the plan is done or a stop is requested; returns the states, which the newest checkpoint holds."""
     settings = job.config.run
@@ -324,11 +350,11 @@ def _rounds(
         for prefix, state, info in zip(("", "baseline_"), states, infos, strict=False):
             record[prefix + "train_loss"] = spending.number(info.loss)
             if done == 1 or done % settings.eval_every == 0 or done == job.plan.num_rounds:
-                loss, accuracy = models.evaluate(job.task.model.apply, mesh.here(state.params), test)
+                loss, accuracy = models.evaluate(job.task.model.apply, mesh.here(over, state.params), test)
                 record |= {prefix + "test_loss": spending.number(loss), prefix + "test_accuracy": float(accuracy)}
         ours.append(record)
         observer.round(record)
         if done % settings.checkpoint_every == 0:
-            ours.save(mesh.here(states), done)
-    ours.save(mesh.here(states), done)
+            ours.save(mesh.here(over, states), done)
+    ours.save(mesh.here(over, states), done)
     return states

@@ -175,3 +175,27 @@ def test_groups_must_fit_the_devices_of_the_mesh():
         two_rounds("dp_fedavg")
     with pytest.raises(ValueError, match="groups"), aggregate.in_groups(0):
         pass
+
+
+def test_a_model_spread_over_devices_trains_as_one_that_is_not():
+    """Each parameter is on two devices by halves, and the round is the same up to the order of sums."""
+    over = mesh.client_mesh(8, model_devices=2)
+    step = algorithm("dp_fedavg")
+    states = step.init({"w": jnp.zeros((D, 3)), "v": jnp.zeros((4, 3))})
+    spread = mesh.spread(over, states)
+    assert spread.params["v"].addressable_shards[0].data.shape == (2, 3)
+    assert spread.params["w"].addressable_shards[0].data.shape == (D, 3)  # neither 5 nor 3 is even
+    with jax.set_mesh(over):
+        assert aggregate.client_devices() == 4
+        run = mesh.jit(over, step.round, states, others=1)
+        for _ in range(2):
+            spread, _ = run(spread, a_cohort(), jax.random.key(0))
+    assert spread.params["v"].addressable_shards[0].data.shape == (2, 3)
+    whole, run = states, jax.jit(step.round)
+    for _ in range(2):
+        whole, _ = run(whole, a_cohort(), jax.random.key(0))
+    for a, b in zip(jax.tree.leaves(spread.params), jax.tree.leaves(whole.params), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=0, atol=1e-6)
+    assert np.abs(np.asarray(whole.params["w"])).max() > 1e-3
+    with pytest.raises(ValueError, match="model_devices to divide devices=8"):
+        mesh.client_mesh(8, model_devices=3)
