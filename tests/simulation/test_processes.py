@@ -172,6 +172,31 @@ def test_a_damaged_client_is_named_and_stops_all_processes(disk, launch, tmp_pat
     assert any("Expected the bytes of client" in word for word in words), words
 
 
+def test_the_command_finds_its_processes_in_slurms_variables(tmp_path):
+    """JAX reads them; the first of two processes speaks and writes."""
+    command = [sys.executable, "-m", "fljax", "simulate", "--no-baseline"]
+    path = os.pathsep.join([str(ROOT), str(ROOT / "kernels")])
+    env = os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
+    running = []
+    for place in range(2):
+        slurm = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_NODELIST": "localhost", "SLURM_NTASKS": "2"}
+        slurm |= {"SLURM_PROCID": str(place), "SLURM_LOCALID": str(place)}
+        running.append(
+            subprocess.Popen(
+                [*command, "--distributed", "--num-rounds", "2", "--run-dir", str(tmp_path / "run")],
+                env=env | slurm | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    spoken = [process.communicate(timeout=300) for process in running]
+    assert [process.returncode for process in running] == [0, 0], spoken
+    assert "held-out accuracy" in spoken[0][0] and "held-out accuracy" not in spoken[1][0]
+    assert (tmp_path / "run" / folder.REPORT).is_file()
+    assert "groups = 16" in (tmp_path / "run" / folder.CONFIG).read_text()
+
+
 @pytest.mark.parametrize(
     ("given", "word"),
     [
