@@ -144,12 +144,15 @@ def parts(name: str, repeats: int) -> list[dict[str, Any]]:
     def case(method: str, part: str, fun: Any, *arguments: Any) -> None:
         cases[f"{method}: {part}"] = _harness.compile_step(fun, *arguments).run
 
-    def mean(rows: Any) -> Any:
-        return jax.tree.map(lambda leaf: jnp.mean(leaf, 0), rows)
+    def mean(*uploads: Any) -> Any:
+        return jax.tree.map(lambda *rows: sum(rows) / CLIENTS, *uploads)
+
+    def copies(upload: Any) -> list[Any]:
+        return [jax.tree.map(lambda leaf, k=k: leaf + float(k), upload) for k in range(CLIENTS)]
 
     gradient = jax.grad(lambda p: jnp.mean(jax.vmap(loss, (None, 0))(p, batch)))
     case("FedAvg", "train", gradient, model.params)
-    case("FedAvg", "aggregate", mean, jax.tree.map(lambda leaf: jnp.stack([leaf] * CLIENTS), model.params))
+    case("FedAvg", "aggregate", mean, *copies(model.params))
     for method in ("paper", "upload_gaussian", "r0_gaussian"):
         norm = 0.0 if method == "r0_gaussian" else 0.3
         secrets = perturbation.draw(plan, jax.random.key(1), additive_norm=norm)
@@ -180,7 +183,7 @@ def parts(name: str, repeats: int) -> list[dict[str, Any]]:
         triple = jax.jit(train)(sent, transition)
         case(method, "perturb", perturb, jax.random.key(2))
         case(method, "recover", lambda secrets, mean: recovery.recover(plan, secrets, mean), secrets, triple)
-        case(method, "aggregate", mean, jax.tree.map(lambda leaf: jnp.stack([leaf] * CLIENTS), triple))
+        case(method, "aggregate", mean, *copies(triple))
         case(method, "train", train, sent, transition)
         if method == "paper":
             case(method, "noise", paper_noise, jax.random.key(3), [*triple.body, *triple.head])

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import statistics
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -283,14 +284,97 @@ def bidirectional_time() -> str:
     return _table(["model or data", "method", "of FedAvg's time to the target accuracy", "here or in the paper"], body)
 
 
+def bidirectional_parts() -> str:
+    """Seconds of the parts of a round: ours measured, the paper's as it reports them."""
+    rows, _ = _rows("bidirectional_parts")
+
+    def cell(row: dict[str, Any], seconds: float | None) -> str:
+        if seconds is None:
+            return ""
+        return f"{seconds:.2g}" if row["source"] == "measured" else f"{seconds:,.2f}"
+
+    body = [
+        [
+            f"{row['model']}, {row['clients']}",
+            row["method"],
+            *(cell(row, part) for part in row["seconds"]),
+            cell(row, row["total"]) + ("" if row["adds up"] else " (*)"),
+            row["source"],
+        ]
+        for row in rows
+    ]
+    names = ["perturb", "recover", "aggregate", "decrypt", "keys", "train", "encrypt", "noise"]
+    return _table(["model or data, K", "method", *names, "total", "here or in the paper"], body)
+
+
+def _mean(rows: list[dict[str, Any]], name: str) -> float:
+    return statistics.mean(row[name] for row in rows)
+
+
+def bidirectional_attacks() -> str:
+    """Both directions, mode by mode, under all of the noise."""
+    rows, _ = _rows("bidirectional_attacks")
+    body = []
+    for mode in dict.fromkeys(row["mode"] for row in rows):
+        here = [row for row in rows if row["mode"] == mode and row.get("noise", 1) == 1]
+        model, members, server = (
+            [row for row in here if row["direction"] == who]
+            for who in ("client learns of the model", "client learns of the members", "server learns of the data")
+        )
+        errors = [row["last layer's gradient, relative error"] for row in server]
+        body.append(
+            [
+                f"`{mode}`",
+                f"{_mean(model, 'before'):.1%} / {_mean(model, 'after'):.1%}",
+                f"{_mean(members, 'before'):.1%} / {_mean(members, 'after'):.1%} ({_mean(members, 'true model'):.1%})",
+                f"{_mean(server, 'search'):.1f} dB",
+                f"{_mean(server, 'read'):.1f} dB",
+                f"{_mean(server, 'input |cos|'):.2f}",
+                "" if None in errors else f"{statistics.median(errors):.0e}",
+            ]
+        )
+    head = [
+        "mode",
+        "client: agrees with the true model, as sent / corrected",
+        "client: finds members, as sent / corrected (on the true model)",
+        "server: search on the gradient",
+        "server: input read off Phi, or off the gradient without one",
+        "its mean abs cos",
+        "last layer's gradient, relative error",
+    ]
+    return _table(head, body)
+
+
+def bidirectional_reconstruction() -> str:
+    """What the server makes of one upload, by the share of noise on it."""
+    rows, _ = _rows("bidirectional_attacks")
+    server = [row for row in rows if row["direction"] == "server learns of the data"]
+    shares = list(dict.fromkeys(row["noise"] for row in server))
+    body = []
+    for mode in dict.fromkeys(row["mode"] for row in server):
+        source = "off the gradient" if mode == "r0_gaussian" else "off Phi"
+        for key, what in (("search", "search on the gradient"), ("read", f"read {source}")):
+            cells = [[row for row in server if row["mode"] == mode and row["noise"] == share] for share in shares]
+            body.append([f"`{mode}`", what, *(f"{_mean(cell, key):.1f}" for cell in cells)])
+    body.append(["", "a blind guess: the mean digit", *[f"{_mean(server, 'blind'):.1f}"] * len(shares)])
+    names = ["no noise" if share == 0 else f"{share:g}" for share in shares]
+    return _table(["PSNR in dB, by share of the noise", "attack", *names], body)
+
+
 # The JSON of tables that are not called after theirs.
-FILES = {"bidirectional_time": "bidirectional"}
+FILES = {"bidirectional_time": "bidirectional", "bidirectional_reconstruction": "bidirectional_attacks"}
 
 # Pages beside README.md that hold tables.
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/information.md": {"channel": channel, "channel_figures": channel_figures},
     "docs/attacks.md": {"attacks": attacks},
-    "docs/bidirectional.md": {"bidirectional": bidirectional, "bidirectional_time": bidirectional_time},
+    "docs/bidirectional.md": {
+        "bidirectional": bidirectional,
+        "bidirectional_time": bidirectional_time,
+        "bidirectional_parts": bidirectional_parts,
+        "bidirectional_attacks": bidirectional_attacks,
+        "bidirectional_reconstruction": bidirectional_reconstruction,
+    },
 }
 
 
