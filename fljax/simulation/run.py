@@ -16,7 +16,7 @@ import fljax_kernels
 from fljax import _keys, data, models, schemes
 from fljax.data import ClientData, store
 from fljax.schemes._round import FederatedAlgorithm
-from fljax.server import aggregate
+from fljax.server import aggregate, recovery
 from fljax.simulation import books, feed, folder, memory, mesh, printed, processes, spending, task
 from fljax.simulation import config as config_lib
 from fljax.simulation.config import Config
@@ -347,6 +347,7 @@ def _rounds(
         record: dict[str, Any] = {"round": done, "epsilon": spending.number(job.plan.epsilons[done])}
         record |= {"skipped_clients": skipped} if skipped else {}
         record |= {"cohort_size": int(infos[0].cohort_size), "clipped_fraction": float(infos[0].clipped_fraction)}
+        recovery.warn_of_lost_digits(infos[0].lost_digits)
         for prefix, state, info in zip(("", "baseline_"), states, infos, strict=False):
             record[prefix + "train_loss"] = spending.number(info.loss)
             if done == 1 or done % settings.eval_every == 0 or done == job.plan.num_rounds:
