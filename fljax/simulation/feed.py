@@ -92,19 +92,20 @@ class FromDisk:
                 break
             # As for clients in memory: the same key draws the same number again, now with room for all.
             capacity = min(2 * capacity, self._clients.num_clients)
-        ids = np.asarray(sample.indices)
+        ids = np.asarray(sample.indices).astype(np.int32)
         devices, places = self._over.size, self._places
-        ids = np.concatenate([ids, np.full(-ids.size % devices, -1, ids.dtype)]).astype(np.int32)
+        # Room for as many clients on each device; places of the cohort stay as they are on one device.
+        everybody = np.concatenate([ids, np.full(-ids.size % devices, -1, np.int32)])
         # Present clients stand first: dealt like cards, so that all devices get their share of them.
-        dealt = np.arange(ids.size).reshape(-1, devices).T.reshape(-1)
-        mine = np.zeros(ids.size, bool)
-        for block in self._blocks().addressable_devices_indices_map(ids.shape).values():
+        dealt = np.arange(everybody.size).reshape(-1, devices).T.reshape(-1)
+        mine = np.zeros(everybody.size, bool)
+        for block in self._blocks().addressable_devices_indices_map(everybody.shape).values():
             mine[block] = True
-        in_order = np.where(mine, ids[dealt], -1)
+        in_order = np.where(mine, everybody[dealt], -1)
         examples, _, skipped = store.read(self._clients, in_order, places, skip_corrupt=self._skip)
         known, offsets = np.maximum(ids, 0), self._clients.offsets
         sizes = np.where(ids < 0, 0, offsets[known + 1] - offsets[known])
-        first = np.argsort(dealt)[:, None] * places
+        first = np.argsort(dealt)[: ids.size, None] * places
         inside = np.arange(places)[None]
         indices = np.where(inside < sizes[:, None], first + inside, -1).astype(np.int32)
         return Fed(examples, indices, ids, np.isin(ids, skipped) & (ids >= 0))
