@@ -13,6 +13,7 @@ QUICK = {
     "pair_noise": ["--quick"],
     "subject_steps": ["--quick"],
     "wfna": [],
+    "scale": ["--quick"],
 }
 
 

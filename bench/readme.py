@@ -284,6 +284,78 @@ def bidirectional_time() -> str:
     return _table(["model or data", "method", "of FedAvg's time to the target accuracy", "here or in the paper"], body)
 
 
+def _parts(name: str) -> list[dict[str, Any]]:
+    return [row for row in _rows("scale")[0] if row["part"] == name]
+
+
+def scale() -> str:
+    """What a client costs in cohorts of any size."""
+    body = [
+        [
+            f"{row['clients']:,}",
+            f"{row['us_per_client']:.1f} us",
+            f"{row['us_per_client_min']:.1f} us",
+            f"{row['to_largest']:.2f}x",
+            f"{row['temp_kib']:,.0f} KiB",
+            str(row["traces"]),
+        ]
+        for row in _parts("cohort")
+    ]
+    head = [
+        "clients in a round",
+        "a client, median",
+        "least",
+        "to the largest, paired",
+        "XLA temporary memory",
+        "traces",
+    ]
+    return _table(head, body)
+
+
+def scale_disk() -> str:
+    """Rounds on clients on disk, and what grows with the population."""
+    body = []
+    for row in _parts("disk"):
+        trace = "" if row["host_share_trace"] is None else f"{row['host_share_trace']:.1%}"
+        body.append(
+            [
+                f"{row['epochs']}",
+                f"{row['round_ms']:.0f} ms ({row['round_min_ms']:.0f} to {row['round_max_ms']:.0f})",
+                f"{row['clients_per_s']:,.0f}",
+                f"{row['host_share']:.1%}",
+                trace,
+                f"{row['read_ms']:.0f} ms",
+                f"{row['bytes_read'] / 1e6:.1f} MB",
+            ]
+        )
+    head = [
+        "local epochs",
+        "a round, median and range",
+        "clients/s",
+        "host, by the clock",
+        "by the trace",
+        "reading alone",
+        "bytes",
+    ]
+    return _table(head, body)
+
+
+def scale_index() -> str:
+    """What a larger population costs before and in a round."""
+    samples = {row["clients"]: row for row in _parts("sampling")}
+    body = [
+        [
+            f"{row['clients']:,}",
+            f"{1e3 * samples[row['clients']]['median_ms']:.0f} us",
+            f"{row['read_ms']:.1f} ms",
+            f"{row['index_bytes'] / 1e6:,.1f} MB",
+            f"{row['open_ms']:,.1f} ms",
+        ]
+        for row in _parts("index")
+    ]
+    return _table(["clients", "drawing a cohort of 1,000", "reading it", "index", "opening"], body)
+
+
 def bidirectional_parts() -> str:
     """Seconds of the parts of a round: ours measured, the paper's as it reports them."""
     rows, _ = _rows("bidirectional_parts")
@@ -362,12 +434,18 @@ def bidirectional_reconstruction() -> str:
 
 
 # The JSON of tables that are not called after theirs.
-FILES = {"bidirectional_time": "bidirectional", "bidirectional_reconstruction": "bidirectional_attacks"}
+FILES = {
+    "bidirectional_time": "bidirectional",
+    "bidirectional_reconstruction": "bidirectional_attacks",
+    "scale_disk": "scale",
+    "scale_index": "scale",
+}
 
 # Pages beside README.md that hold tables.
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/information.md": {"channel": channel, "channel_figures": channel_figures},
     "docs/attacks.md": {"attacks": attacks},
+    "docs/rounds.md": {"scale": scale, "scale_disk": scale_disk, "scale_index": scale_index},
     "docs/bidirectional.md": {
         "bidirectional": bidirectional,
         "bidirectional_time": bidirectional_time,
