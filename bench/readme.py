@@ -356,6 +356,26 @@ def scale_index() -> str:
     return _table(["clients", "drawing a cohort of 1,000", "reading it", "index", "opening"], body)
 
 
+def bidirectional_accuracy() -> str:
+    """Held-out accuracy of each method at one true epsilon."""
+    rows, _ = _rows("bidirectional_accuracy")
+    body = [
+        [
+            {"digits": "digits", "breast_cancer": "breast cancer"}[row["dataset"]],
+            row["method"],
+            f"{row['accuracy']:.1%}",
+            f"{row['stdev']:.1%}",
+            str(row["seeds"]),
+            "yes" if row["guarantee"] else "no",
+        ]
+        for row in rows
+        if row["method"] != "none"
+    ]
+    head = ["data", "method", "accuracy", "standard deviation of a run", "runs", "guarantee"]
+    plain = [f"{row['accuracy']:.1%} ({row['dataset'].replace('_', ' ')})" for row in rows if row["method"] == "none"]
+    return _table(head, body) + f"\n\nWithout noise: {', '.join(plain)}."
+
+
 def bidirectional_parts() -> str:
     """Seconds of the parts of a round: ours measured, the paper's as it reports them."""
     rows, _ = _rows("bidirectional_parts")
@@ -433,6 +453,27 @@ def bidirectional_reconstruction() -> str:
     return _table(["PSNR in dB, by share of the noise", "attack", *names], body)
 
 
+def peers() -> str:
+    """Clients a second of each framework, and how many times as fast fljax is in the same rounds."""
+    rows, _ = _rows("peers")
+    names = {
+        "i": "MLP 784-256-128-10, 1,000 clients",
+        "ii": "FEMNIST CNN, 100 clients",
+        "iii": "pfl-research's CIFAR-10 CNN, 50 clients",
+    }
+    body = []
+    for workload, title in names.items():
+        for row in rows:
+            if row["workload"] != workload or "clients_per_s" not in row:
+                continue
+            ratio, share = row.get("fljax_is_faster"), row.get("share_of_matmul_limit")
+            cells = [title, row["peer"], f"{row['clients_per_s']:,.4g}"]
+            cells += ["" if ratio is None else f"{ratio:.2f}x", "" if share is None else f"{share:.0%}"]
+            body.append([*cells, f"{row['spread']:.0%}"])
+    head = ["model and cohort", "who", "clients/s", "fljax is faster by", "of the matmul limit", "spread of rounds"]
+    return _table(head, body)
+
+
 # The JSON of tables that are not called after theirs.
 FILES = {
     "bidirectional_time": "bidirectional",
@@ -445,10 +486,11 @@ FILES = {
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/information.md": {"channel": channel, "channel_figures": channel_figures},
     "docs/attacks.md": {"attacks": attacks},
-    "docs/rounds.md": {"scale": scale, "scale_disk": scale_disk, "scale_index": scale_index},
+    "docs/rounds.md": {"peers": peers, "scale": scale, "scale_disk": scale_disk, "scale_index": scale_index},
     "docs/bidirectional.md": {
         "bidirectional": bidirectional,
         "bidirectional_time": bidirectional_time,
+        "bidirectional_accuracy": bidirectional_accuracy,
         "bidirectional_parts": bidirectional_parts,
         "bidirectional_attacks": bidirectional_attacks,
         "bidirectional_reconstruction": bidirectional_reconstruction,

@@ -27,11 +27,12 @@ Everything is written into one folder: config.toml, metrics.jsonl, privacy.json,
 _PROG = "fljax simulate"
 _RUN_DIR = "Folder of the new run, empty or not there yet. None: the next free runs/DATASET-SCHEME-NNN."
 _RESUME = (
-    "Folder of the run to go on with; only flags about this machine go with it: --devices, --distributed and what "
-    "belongs to it, --profile, trackers."
+    "Folder of the run to go on with; only flags about this machine go with it: devices, "
+    "processes, --profile, trackers."
 )
 _DEVICES = (
-    "Devices that share a round's clients. None: all accelerators, or one CPU. It changes speed, and sums' rounding."
+    "Devices that share a round's clients. None: all accelerators or, of several processes, all devices; or one CPU. "
+    "It changes speed and, without --groups, sums' rounding."
 )
 _MODEL_DEVICES = "Of these, devices that share each model and its state, for models that one device cannot hold."
 _DISTRIBUTED = (
@@ -129,9 +130,10 @@ def _resumed_on(args: Sequence[str], resume: str) -> Machine:
     try:
         machine: Machine = _args.parse(Machine, rest, prog=_PROG, description=_DESCRIPTION, default=Machine())
     except ValueError as reason:
+        flags = ", ".join("--" + field.name.replace("_", "-") for field in dataclasses.fields(Machine))
         raise ValueError(
-            "Expected no other flag with --resume than those about this machine (--devices, --profile, --tensorboard, "
-            f"--wandb): a run goes on as it was configured. {reason}"
+            f"Expected no other flag with --resume than those about this machine ({flags}): a run goes on as it was "
+            f"configured. {reason}"
         ) from reason
     return machine
 
@@ -203,6 +205,8 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
         folder.begin(run_dir, config_lib.to_toml(config))
     else:
         run_dir = pathlib.Path()
+    if config is not None and machine.distributed:
+        run_dir = pathlib.Path(processes.words_from_first(str(run_dir)))
     # Everything heavy comes after the flags have been found good and the run can be resumed.
     from fljax.simulation import report, run, watchers
 
@@ -224,4 +228,6 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
         raise type(stopped)(f"{stopped}; to go on: fljax simulate --resume {run_dir}") from None
     if first:
         print(_summary(outcome, report.write(outcome)))
+    if machine.distributed:
+        processes.wait_for_all()  # until the report is written
     return 0

@@ -83,10 +83,10 @@ def sum_in_chunks(
     (capacity,) = present.shape
     if capacity == 0:
         raise ValueError("Expected a cohort with at least one client slot, got present of shape (0,).")
-    devices, groups = client_devices(), _groups.get()
+    devices, groups, mapped = client_devices(), _groups.get(), _on_a_mesh()
     if groups is not None and groups % devices:
         raise ValueError(f"Expected groups to be a multiple of the {devices} devices of the mesh, got groups={groups}.")
-    if devices == 1 and groups is None:
+    if devices == 1 and groups is None:  # maybe spread over an axis "model", by XLA
         return _sum_here(chunk_fun, clients, present, chunk_size)
     columns = devices if groups is None else groups
     pad = -capacity % columns
@@ -102,12 +102,12 @@ def sum_in_chunks(
             return jax.lax.psum(_sum_here(chunk_fun, mine, here, chunk_size), CLIENTS)
         by_group = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), (mine, here))
         sums = jax.lax.map(lambda group: _sum_here(chunk_fun, group[0], group[1], chunk_size), by_group)
-        if devices > 1:
+        if mapped:
             sums = jax.lax.all_gather(sums, CLIENTS, tiled=True)
         return jax.tree.map(_in_order, sums)
 
     dealt_clients, dealt_present = jax.tree.map(dealt, clients), jnp.pad(present, (0, pad)).reshape(-1, columns)
-    if devices == 1:
+    if not mapped:
         return on_one(dealt_clients, dealt_present)
     spec = jax.sharding.PartitionSpec(None, CLIENTS)
     everywhere = jax.sharding.PartitionSpec()
@@ -147,12 +147,15 @@ def in_groups(count: int | None) -> Iterator[None]:
 
 def client_devices() -> int:
     """Devices of the ambient mesh's axis "clients"; 1 without such a mesh, or inside a function mapped over it."""
+    return int(jax.sharding.get_abstract_mesh().shape[CLIENTS]) if _on_a_mesh() else 1
+
+
+def _on_a_mesh() -> bool:
+    """Whether clients can be dealt over the ambient mesh."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or CLIENTS not in mesh.axis_names:
-        return 1
-    if mesh.axis_types[mesh.axis_names.index(CLIENTS)] == jax.sharding.AxisType.Manual:
-        return 1
-    return int(mesh.shape[CLIENTS])
+        return False
+    return bool(mesh.axis_types[mesh.axis_names.index(CLIENTS)] != jax.sharding.AxisType.Manual)
 
 
 def _sum_here(

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fljax.data import ClientData, store
@@ -10,34 +11,49 @@ from fljax.models.losses import Apply
 from fljax.types import Params
 
 PERCENTILES = (5, 25, 50, 75, 95)
-_AT_A_TIME, _FROM_DISK = 1024, 1000
+_AT_A_TIME, _FROM_DISK, _READ = 1024, 1000, 50  # examples; clients; of these in memory at a time
 
 
 class Accuracies(NamedTuple):
-    """Of clients that hold something: client_ids int `[K]`, accuracy float `[K]` and examples int `[K]`."""
+    """Of clients that hold something: client_ids int `[K]`, accuracy float `[K]` and examples int `[K]`.
+
+    damaged: ids of clients on disk that were left out because their bytes do not match.
+    """
 
     client_ids: np.ndarray
     accuracy: np.ndarray
     examples: np.ndarray
+    damaged: list[int]
 
 
 def accuracies(apply: Apply, params: Params, client_data: ClientData | store.Store) -> Accuracies:
     """Accuracy on the examples that each client holds: all clients in memory, a thousand spread over those on disk.
 
     Not private: it is computed on the clients' own data without noise. Where these were trained on, it flatters.
-
-    Raises:
-      CorruptDataError: the bytes of a client on disk are damaged.
     """
-    if isinstance(client_data, store.Store):
-        chosen = np.unique(np.linspace(0, client_data.num_clients - 1, _FROM_DISK).astype(np.int64))
-        examples, table, _ = store.read(client_data, chosen, max(1, client_data.most_examples))
-    else:
-        examples, table = client_data.examples, np.asarray(client_data.indices)
-        chosen = np.arange(len(table))
+    if not isinstance(client_data, store.Store):
+        return _of(apply, params, client_data, np.arange(len(client_data.indices)))
+    chosen = np.unique(np.linspace(0, client_data.num_clients - 1, _FROM_DISK).astype(np.int64))
+    parts, damaged = [], list[int]()
+    for start in range(0, chosen.size, _READ):
+        ids = chosen[start : start + _READ]
+        places = max(1, int((client_data.offsets[ids + 1] - client_data.offsets[ids]).max()))
+        examples, table, skipped = store.read(client_data, ids, places, skip_corrupt=True)
+        parts.append(_of(apply, params, ClientData(examples, jnp.asarray(table)), ids))
+        damaged += skipped
+    return Accuracies(
+        np.concatenate([part.client_ids for part in parts]),
+        np.concatenate([part.accuracy for part in parts]),
+        np.concatenate([part.examples for part in parts]),
+        damaged,
+    )
+
+
+def _of(apply: Apply, params: Params, client_data: ClientData, chosen: np.ndarray) -> Accuracies:
+    examples, table = client_data.examples, np.asarray(client_data.indices)
     used = np.unique(table[table >= 0])
     if not used.size:
-        return Accuracies(*(np.zeros(0, kind) for kind in (np.int64, np.float64, np.int64)))
+        return Accuracies(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64), [])
     right = np.zeros(int(used[-1]) + 1, bool)
     for start in range(0, used.size, _AT_A_TIME):
         # The last rows are asked twice rather than compiling for another size.
@@ -47,7 +63,7 @@ def accuracies(apply: Apply, params: Params, client_data: ClientData | store.Sto
     counts = here.sum(axis=1)
     hits = (right[np.where(here, table, 0)] & here).sum(axis=1)
     some = counts > 0
-    return Accuracies(chosen[some], hits[some] / counts[some], counts[some])
+    return Accuracies(chosen[some], hits[some] / counts[some], counts[some], [])
 
 
 def _right_here(apply: Apply, params: Params, x: jax.Array, y: jax.Array) -> jax.Array:

@@ -32,25 +32,28 @@ def program_bytes(lowered: jax.stages.Lowered) -> int:
     return int(needed - found.alias_size_in_bytes)
 
 
-def chunk_size(memory: str, largest: int, lower: Callable[[int], jax.stages.Lowered]) -> int:
-    """The largest of `largest`, its half, its quarter, .., 1 whose program fits into `memory`.
+def chunk_size(memory: str, largest: int, lower: Callable[[int | None], jax.stages.Lowered]) -> int | None:
+    """None if the program fits into `memory` as it is; else the largest of `largest`, its half, .., 1 that fits.
 
     Args:
       memory: as for `parse`, of one device.
-      largest: clients that would train side by side without a budget; more would not be faster.
-      lower: the round's program with chunks of so many clients.
+      largest: clients in a chunk to begin with.
+      lower: the round's program with chunks of so many clients; with None, of as many as are fastest.
 
     Raises:
       ValueError: not even one client at a time fits; says what that needs.
     """
-    budget, size = parse(memory), largest
+    budget = parse(memory)
+    if program_bytes(lower(None)) <= budget:
+        return None
+    size = largest
     while True:
         needed = program_bytes(lower(size))
         if needed <= budget:
             return size
         if size == 1:
             raise ValueError(
-                f"Expected memory >= {-(-needed // 2**20)}MiB, which a round needs with one client at a time, "
+                f"Expected memory >= {-(-needed // 2**20)}MiB, which a round needs in its smallest chunks, "
                 f"got memory={memory!r}."
             )
         size //= 2

@@ -1,6 +1,7 @@
 """The devices that share the clients of a round, of this process and of others."""
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -100,7 +101,13 @@ def here(mesh: jax.sharding.Mesh, tree: PyTree) -> PyTree:
     """Arrays on all devices, as host arrays where some devices belong to other processes: all processes must ask."""
     if jax.process_count() == 1:
         return tree
-    return jax.device_get(jax.jit(lambda leaves: leaves, out_shardings=_whole(mesh))(tree))
+    return jax.device_get(_gather(mesh)(tree))
+
+
+@functools.lru_cache(maxsize=1)
+def _gather(mesh: jax.sharding.Mesh) -> Callable[[PyTree], PyTree]:
+    gather: Callable[[PyTree], PyTree] = jax.jit(lambda leaves: leaves, out_shardings=_whole(mesh))
+    return gather
 
 
 def jit(mesh: jax.sharding.Mesh, fun: Callable[..., Any], states: PyTree, *, others: int, **options: Any) -> Any:

@@ -19,6 +19,7 @@ from fljax import _validate
 from fljax.types import PyTree
 
 START_S = 120  # seconds that a process waits for the others to start
+_OUR_OWN = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED")  # errors that no other process causes
 SILENT_S = 30  # seconds of silence after which a process counts as dead; one whose sockets close is noticed at once
 
 
@@ -55,7 +56,6 @@ def join(coordinator: str | None, num_processes: int | None, process_id: int | N
             process_id,
             initialization_timeout=START_S,
             heartbeat_timeout_seconds=SILENT_S,
-            shutdown_timeout_seconds=SILENT_S,
         )
     except ValueError as reason:
         raise ValueError(
@@ -114,13 +114,18 @@ def either(flag: np.ndarray | bool) -> np.ndarray:
     return np.asarray(everybody.any(axis=0))
 
 
+def wait_for_all() -> None:
+    """Returns when all processes have come here: one that ends early looks dead to the others."""
+    either(False)
+
+
 @contextlib.contextmanager
 def losses_in_one_line() -> Iterator[None]:
     """What JAX raises where another process has gone becomes one `PeerLostError`."""
     try:
         yield
     except jax.errors.JaxRuntimeError as reason:
-        if alone():
+        if alone() or str(reason).startswith(_OUR_OWN):
             raise
         first_line = (str(reason).strip().splitlines() or [""])[0][:200]
         raise PeerLostError(

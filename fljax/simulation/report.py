@@ -179,16 +179,17 @@ def _served(outcome: Outcome) -> str:
     if outcome.baseline_params is not None:
         models["non-private"] = outcome.baseline_params
     head = "".join(f"<th>{q}th percentile</th>" for q in clients.PERCENTILES)
-    rows, count = "", 0
+    rows, count, damaged = "", 0, 0
     for name, params in models.items():
         found = clients.accuracies(outcome.task.model.apply, params, outcome.task.client_data)
-        count = found.accuracy.size
+        count, damaged = found.accuracy.size, len(found.damaged)
         cells = "".join(f"<td>{value:.1%}</td>" for value in clients.percentiles(found))
         rows += f"<tr><td>{name}</td>{cells}<td>{found.accuracy.mean() if count else math.nan:.1%}</td></tr>"
     note = (
         f"Accuracy on each client's own examples, over {count} clients that hold some. They were trained on, and these "
         "numbers carry no noise: diagnostics, not private."
     )
+    note += f" {damaged} more are damaged on disk and left out." if damaged else ""
     table = f'<table class="numbers"><tr><th>model</th>{head}<th>mean</th></tr>{rows}</table>'
     return section("How the model serves each client", table, note)
 

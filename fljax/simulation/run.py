@@ -75,8 +75,7 @@ def round_fun(
         sample_key = _keys.server_key(key, states[0].round, _keys.Purpose.SAMPLE_CLIENTS)
         sample = fljax_kernels.poisson_sample(sample_key, num_clients, sampling_prob, capacity)
         cohort = data.cohort(client_data, sample.indices)
-        results = [a.round(s, cohort, key) for a, s in zip(algorithms, states, strict=True)]
-        return tuple(state for state, _ in results), tuple(info for _, info in results), sample.overflow
+        return *feed.rounds(algorithms, key, states, cohort), sample.overflow
 
     return fun
 
@@ -142,9 +141,10 @@ def begun(
             if processes.words_from_first(digest) != digest:
                 raise ValueError("Expected the same config in all processes, got another one than in the first.")
             over = mesh.client_mesh(devices, groups=config.run.groups, model_devices=model_devices)
-            job = _prepare(config, over)
-        except Exception:
-            if processes.first():
+            job = _prepare(config)
+        except Exception as reason:
+            lost = not processes.alone() and isinstance(reason, jax.errors.JaxRuntimeError)
+            if processes.first() and not lost:
                 folder.discard(run_dir)
             raise
         return _run(job, over, run_dir, observer)
@@ -169,11 +169,12 @@ def resume(run_dir: pathlib.Path, observer: Observer, *, devices: int | None = N
                 f"Expected run folder {run_dir} to hold a {folder.CONFIG}, got none: no run to resume there."
             )
         text = folder.read_text(path)
-    text = processes.words_from_first(text)
+    with processes.losses_in_one_line():
+        text = processes.words_from_first(text)
     with _owned(run_dir):
         config = config_lib.from_sections(config_lib.from_toml(text, source=str(path)))
         over = mesh.client_mesh(devices, groups=config.run.groups, model_devices=model_devices)
-        return _run(_prepare(config, over), over, run_dir, observer)
+        return _run(_prepare(config), over, run_dir, observer)
 
 
 @contextlib.contextmanager
@@ -194,7 +195,7 @@ class _Job(NamedTuple):
     inputs: dict[str, Any]
 
 
-def _prepare(config: Config, over: jax.sharding.Mesh) -> _Job:
+def _prepare(config: Config) -> _Job:
     scheme = schemes.get(config.scheme)
     the_task = task.build(config)
     train = the_task.dataset.train
@@ -217,12 +218,13 @@ def _prepare(config: Config, over: jax.sharding.Mesh) -> _Job:
     if not memory.takes_chunks(scheme):
         raise ValueError(f"Expected memory=none for {config.scheme}, whose clients are not trained in chunks.")
     num_params = sum(leaf.size for leaf in jax.tree.leaves(the_task.model.params))
+    # Asked of one device, whatever the run has: a run that goes on elsewhere takes the same chunks.
     size = memory.chunk_size(
         config.run.memory,
         aggregate.default_chunk_size(num_params),
-        lambda size: _lowered(job._replace(algorithms=make({"chunk_size": size})), over),
+        lambda size: _lowered(job._replace(algorithms=make({"chunk_size": size}))),
     )
-    return job._replace(algorithms=make({"chunk_size": size}))
+    return job._replace(algorithms=make({"chunk_size": processes.words_from_first(size)}))
 
 
 def _algorithms(
@@ -236,27 +238,23 @@ def _algorithms(
     return tuple(scheme.make(c, the_task.loss, num_units=num_units, **inputs, **options) for c in configs)
 
 
-def _lowered(job: _Job, over: jax.sharding.Mesh) -> jax.stages.Lowered:
-    """The program of a round of usual size, data included; nothing is computed."""
+def _lowered(job: _Job) -> jax.stages.Lowered:
+    """The program of a round of usual size on one device, data included; nothing is computed."""
     client_data, algorithms = job.task.client_data, job.algorithms
     states, capacity = _shapes(job), _usual_capacity(job)
-    with mesh.over(over, job.config.run.groups):
+    with aggregate.in_groups(job.config.run.groups):
         if not isinstance(client_data, store.Store):
-            one_round = round_fun(algorithms, job.config.data.num_clients)
-            fun = mesh.jit(over, one_round, states, others=2, static_argnames="capacity")
+            fun = jax.jit(round_fun(algorithms, job.config.data.num_clients), static_argnames="capacity")
             shapes = jax.eval_shape(lambda tree: tree, client_data)
-            lowered: jax.stages.Lowered = fun.lower(states, shapes, job.task.round_key, capacity=capacity)
-            return lowered
+            return fun.lower(states, shapes, job.task.round_key, capacity=capacity)
         places = max(1, client_data.most_examples)
         examples = {
             name: jax.ShapeDtypeStruct((capacity * places, *field.shape[1:]), field.dtype)
             for name, field in client_data.fields.items()
         }
         tables: list[Any] = [jax.ShapeDtypeStruct(shape, np.int32) for shape in ((capacity, places), (capacity,))]
-        cohort = data.Cohort(examples, *tables)
         together = functools.partial(feed.rounds, algorithms, job.task.round_key)
-        lowered = mesh.jit(over, together, states, others=1).lower(states, cohort)
-        return lowered
+        return jax.jit(together).lower(states, data.Cohort(examples, *tables))
 
 
 def _shapes(job: _Job) -> tuple[PyTree, ...]:
@@ -279,6 +277,7 @@ def _run(job: _Job, over: jax.sharding.Mesh, run_dir: pathlib.Path, observer: Ob
         stack.callback(observer.stop)
         states = _rounds(job, take, over, states, ours, observer, stop)
         rounds = int(states[0].round)
+    processes.wait_for_all()  # until the first one's last checkpoint is on the disk
     if rounds < plan.num_rounds:
         raise Interrupted(f"stopped after {rounds} of {plan.num_rounds} rounds")
     states = mesh.here(over, states)

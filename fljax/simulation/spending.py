@@ -165,8 +165,8 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
         f"The number of {unit}s ({plan.num_units}) and every number in the configuration except the seed are public."
     )
     not_covered = [
-        "The diagnostics in metrics.jsonl and in this report (training loss, cohort size, clipped fraction, label "
-        "distribution) are exact. They are for the experimenter, not for release.",
+        "The diagnostics in metrics.jsonl and in this report (training loss, cohort size, clipped fraction, clients "
+        "left out, label distribution, accuracy of clients) are exact. They are for the experimenter, not for release.",
         "Held-out accuracy and loss are computed on examples that are taken to be public.",
         "A non-private model trained beside it, for comparison, has neither clipping nor noise: it protects nobody.",
         "Trying several configurations on the same data spends budget of its own, which is not counted here.",

@@ -4,8 +4,10 @@ Writes the ids of the clients whose bytes it read into LOG.
 """
 
 import json
+import os
 import pathlib
 import sys
+import time
 
 import jax
 
@@ -19,7 +21,8 @@ class Silent:
         pass
 
     def round(self, record):
-        pass
+        if record["round"] == 3 and "HOLD_S" in os.environ:  # only the first process has watchers that hold it up
+            time.sleep(float(os.environ["HOLD_S"]) if processes.first() else 0)
 
     def stop(self):
         pass
