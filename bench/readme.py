@@ -362,6 +362,7 @@ def bidirectional_accuracy() -> str:
     body = [
         [
             {"digits": "digits", "breast_cancer": "breast cancer"}[row["dataset"]],
+            f"{row['epsilon']:g}",
             row["method"],
             f"{row['accuracy']:.1%}",
             f"{row['stdev']:.1%}",
@@ -371,7 +372,7 @@ def bidirectional_accuracy() -> str:
         for row in rows
         if row["method"] != "none"
     ]
-    head = ["data", "method", "accuracy", "standard deviation of a run", "runs", "guarantee"]
+    head = ["data", "epsilon", "method", "accuracy", "standard deviation of a run", "runs", "guarantee"]
     plain = [f"{row['accuracy']:.1%} ({row['dataset'].replace('_', ' ')})" for row in rows if row["method"] == "none"]
     return _table(head, body) + f"\n\nWithout noise: {', '.join(plain)}."
 
