@@ -47,11 +47,12 @@ def test_a_run_takes_smaller_chunks_and_says_what_it_needs(tmp_path, monkeypatch
     sections = {
         "model": {"model": "softmax"},
         "data": {"num_clients": 40},
-        "run": {"num_rounds": 1, "baseline": False, "memory": "4GiB"},
+        "run": {"num_rounds": 1, "baseline": False, "memory": "2GiB"},
     }
-    asked = []
+    asked, needed = [], iter([3 * 2**30, 3 * 2**30, 2**30])  # as fast as can be, 25 at a time, 12 at a time
     real = memory.chunk_size
     monkeypatch.setattr(memory, "chunk_size", lambda *args: asked.append(real(*args)) or asked[-1])
+    monkeypatch.setattr(memory, "program_bytes", lambda lowered: next(needed))
 
     class Silent:
         def start(self, plan, rounds_done):
@@ -64,7 +65,8 @@ def test_a_run_takes_smaller_chunks_and_says_what_it_needs(tmp_path, monkeypatch
             pass
 
     run.start(config_lib.from_sections(sections), tmp_path / "run", Silent())
-    assert asked == [None]
+    assert asked == [12]
+    monkeypatch.undo()
     sections["run"]["memory"] = "1KiB"
     with pytest.raises(ValueError, match="Expected memory >= "):
         run.start(config_lib.from_sections(sections), tmp_path / "small", Silent())
