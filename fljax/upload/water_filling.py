@@ -38,10 +38,10 @@ class Noise(NamedTuple):
 def lifted(rows: Rows, key: jax.Array, like: Params, *, scale: float, stddev: float | jax.Array) -> Noise:
     """Gaussian noise of covariance scale * G^T G, lifted to at least `stddev` in every direction, in one draw.
 
-    Guarantee: `fljax_kernels.spectral.lifted_draw`'s: the law of the noise that Gaussian weights bring into a mean and
-    of what fills it up, together. Add it to the mean itself, whose weights are constants. (Filling up the noise of a
-    subset, or none, would leave directions above the floor without any.) Privacy of the sum is accounted with
-    `fljax.accounting.wfna`, never as isotropic noise.
+    Guarantee: that of `fljax_kernels.spectral.lifted_weights`: the law of the noise that Gaussian weights bring into a
+    mean and of what fills it up, together. Add it to the mean itself, whose weights are constants. (Filling up the
+    noise of a subset, or none, would leave directions above the floor without any.) Privacy of the sum is accounted
+    with `fljax.accounting.wfna`, never as isotropic noise. How long it takes depends on the data, as described there.
 
     Args:
       rows: G, every row clipped.
@@ -54,7 +54,7 @@ def lifted(rows: Rows, key: jax.Array, like: Params, *, scale: float, stddev: fl
       ValueError: an argument is out of range.
     """
     z = _normals(key, like)
-    draw = spectral.lifted_draw(spectral.spectrum(rows.gram(), scale), rows.matvec(z), stddev)
+    draw = spectral.lifted_weights(rows.gram(), rows.matvec(z), stddev, scale)
     return Noise(jax.tree.map(lambda leaf: draw.stddev.astype(leaf.dtype) * leaf, z), draw.weights)
 
 
@@ -74,7 +74,7 @@ def lifted_per_leaf(rows: Rows, key: jax.Array, like: Params, *, scale: float, s
     for place, gram in enumerate(grams):
         alone = [leaf if place == k else jnp.zeros_like(leaf) for k, leaf in enumerate(leaves)]
         projections = rows.matvec(jax.tree.unflatten(tree, alone))
-        draws.append(spectral.lifted_draw(spectral.spectrum(gram, scale), projections, stddev))
+        draws.append(spectral.lifted_weights(gram, projections, stddev, scale))
     direct = [draw.stddev.astype(leaf.dtype) * leaf for draw, leaf in zip(draws, leaves, strict=True)]
     return Noise(jax.tree.unflatten(tree, direct), jax.tree.unflatten(tree, [draw.weights for draw in draws]))
 

@@ -1,6 +1,6 @@
 """What a spectrum decides: noise that lifts it to a floor, the capacity of a noisy channel, the error that leaves."""
 
-from fljax_kernels.spectral.api import Draw, Spectrum, filling_draw, lifted_draw, spectrum
+from fljax_kernels.spectral.api import Draw, Spectrum, filling_draw, lifted_draw, lifted_weights, spectrum
 from fljax_kernels.spectral.channel import (
     capacity,
     capacity_dense,
@@ -34,6 +34,7 @@ __all__ = [
     "filling_draw",
     "hadamard_terms",
     "lifted_draw",
+    "lifted_weights",
     "log_expm1",
     "min_power_noise_var",
     "mse_distortion_rate",
