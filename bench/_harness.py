@@ -200,6 +200,11 @@ def largest_array(program: str) -> int:
     return max((math.prod(map(int, shape.split(","))) for shape in shapes), default=0)
 
 
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def environment() -> dict[str, Any]:
     """Device, versions, commit and date of this run."""
     versions: dict[str, str | None] = {}
@@ -220,7 +225,7 @@ def environment() -> dict[str, Any]:
         "device": device.device_kind if device.platform != "cpu" else _cpu_name(),
         "platform": device.platform,
         "num_devices": jax.device_count(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": cores(),
         "load_average": [round(x, 2) for x in os.getloadavg()],
         "python": platform.python_version(),
         "versions": versions,

@@ -35,6 +35,7 @@ import numpy as np
 from bench import _harness
 from fljax import _keys, data, models
 from fljax.schemes import dp_fedavg
+from fljax.simulation import mesh
 
 HIDDEN = (256, 128)
 BATCH_SIZE = 20
@@ -126,8 +127,8 @@ def server_step(params: Any, total: Any, key: jax.Array, noise: float, num_clien
     return jax.tree.map(lambda p, t: p - t / num_clients, params, structure.unflatten(noisy))
 
 
-def ours(task: Task, noise: float, chunk_size: int | None) -> _harness.Step:
-    """One round of `dp_fedavg`, compiled."""
+def ours(task: Task, noise: float, chunk_size: int | None, devices: int = 1) -> _harness.Step:
+    """One round of `dp_fedavg`, compiled, over the first `devices` devices."""
     config = dp_fedavg.Config(
         sampling_prob=1.0,
         l2_clip_norm=CLIP,
@@ -143,7 +144,10 @@ def ours(task: Task, noise: float, chunk_size: int | None) -> _harness.Step:
     def run(state: Any, clients: data.ClientData, ids: jax.Array, key: jax.Array) -> Any:
         return algorithm.round(state, data.cohort(clients, ids), key)[0].params
 
-    return _harness.compile_step(run, algorithm.init(task.params), task.clients, task.ids, task.key)
+    over = mesh.client_mesh(devices)
+    with mesh.over(over):
+        given = mesh.everywhere(over, (algorithm.init(task.params), task.clients, task.ids))
+        return _harness.compile_step(run, *given, task.key)
 
 
 def plain(task: Task, noise: float, over_clients: str) -> _harness.Step:

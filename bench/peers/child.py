@@ -20,17 +20,22 @@ import numpy as np
 from bench import _harness
 from bench import round as one_round
 from bench.peers import tasks
+from fljax.simulation import mesh
 
 # (number of clients, noise multiplier) -> (a round, what building it cost)
 Make = Callable[[int, float], tuple[Callable[[], Any], dict[str, Any]]]
 ToTree = Callable[[Any], Any]
 
 PLAIN = ("plain_scan", "plain_loop", "plain_vmap")
-JAX_PEERS = ("fljax", *PLAIN, "plain_patches", "fedjax_pad", "fedjax_var")
+JAX_PEERS = ("fljax", "fljax_devices", *PLAIN, "plain_patches", "fedjax_pad", "fedjax_var")
 PEERS = (*JAX_PEERS, "torch_loop", "pfl", "flwr", "matmul_jax", "matmul_torch")
 
 
 def _jax_maker(peer: str, workload: str) -> Make:
+    cores = _harness.cores()
+    if peer == "fljax_devices":
+        mesh.as_devices(cores)
+
     def make(num_clients: int, noise: float) -> tuple[Callable[[], Any], dict[str, Any]]:
         task = tasks.make(workload, num_clients)
         name = peer
@@ -47,6 +52,8 @@ def _jax_maker(peer: str, workload: str) -> Make:
             from bench.peers import limit
 
             built = limit.in_torch(task)
+        elif peer == "fljax_devices":
+            built = one_round.ours(task, noise, None, cores)
         else:
             built = one_round.peers()[name](task, noise)
         return (built.run, built.row()) if isinstance(built, _harness.Step) else (built, {})

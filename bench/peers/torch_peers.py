@@ -1,6 +1,5 @@
 """A plain torch loop over clients, and pfl-research's simulated backend with its Gaussian mechanism."""
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from bench import _torch_models
+from bench import _harness, _torch_models
 from bench import round as one_round
 from bench.peers import tasks, torch_client
 
@@ -18,7 +17,7 @@ Run = Callable[[], list[torch.Tensor]]
 
 def use_all_cores() -> None:
     """As many threads as this process may use."""
-    torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    torch.set_num_threads(_harness.cores())
 
 
 def network(name: str, task: one_round.Task) -> nn.Module:

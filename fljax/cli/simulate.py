@@ -32,7 +32,8 @@ _RESUME = (
 )
 _DEVICES = (
     "Devices that share a round's clients. None: all accelerators or, of several processes, all devices; or one CPU. "
-    "It changes speed and, without --groups, sums' rounding."
+    "On a CPU so many of its cores train clients side by side, each with a copy of the data. It changes speed and, "
+    "without --groups, sums' rounding."
 )
 _MODEL_DEVICES = "Of these, devices that share each model and its state, for models that one device cannot hold."
 _DISTRIBUTED = (
@@ -208,8 +209,10 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
     if config is not None and machine.distributed:
         run_dir = pathlib.Path(processes.words_from_first(str(run_dir)))
     # Everything heavy comes after the flags have been found good and the run can be resumed.
-    from fljax.simulation import report, run, watchers
+    from fljax.simulation import mesh, report, run, watchers
 
+    if machine.devices is not None and not machine.distributed:
+        mesh.as_devices(machine.devices)
     try:
         observer = _watchers(machine, run_dir, progress.observer(Console())) if first else watchers.Several([])
     except ImportError:

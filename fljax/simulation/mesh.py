@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import math
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from fljax.server import aggregate
 from fljax.server.aggregate import CLIENTS, MODEL
 from fljax.types import PyTree
 
+_FORCED = "xla_force_host_platform_device_count"
 _COPIES = "copies"  # devices of one place on this axis compute the same
 
 
@@ -28,8 +30,8 @@ def client_mesh(
     unless they are added up in groups.
 
     Args:
-      num_devices: None takes all of them where they are accelerators or of several processes, and one on a CPU, whose
-        cores XLA uses anyway.
+      num_devices: None takes all of them where they are accelerators or of several processes, and one on a CPU, which
+        `as_devices` divides.
       groups: as for `aggregate.in_groups`. Devices that do not divide it evenly compute what others do.
       model_devices: devices that share each model, its state included: for models that one device cannot hold. It
         divides num_devices, and rounds sums in another order.
@@ -59,6 +61,23 @@ def client_mesh(
         axis_types=(auto, auto, auto),
         devices=devices[:num_devices],
     )
+
+
+def as_devices(cores: int) -> None:
+    """Lets a CPU's cores be so many devices, if JAX has not started and nobody else has said how many there are.
+
+    One device computes one client at a time and shares each operation among cores, which small ones do not repay. With
+    a device a core, clients are trained side by side; each device holds a copy of the data.
+
+    Raises:
+      ValueError: cores is not an integer >= 1.
+    """
+    _validate.positive_int(devices=cores)
+    count: int = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]
+    said = count > 0 or _FORCED in os.environ.get("XLA_FLAGS", "")
+    if not said:
+        with contextlib.suppress(RuntimeError):  # JAX has started
+            jax.config.update("jax_num_cpu_devices", cores)
 
 
 @contextlib.contextmanager

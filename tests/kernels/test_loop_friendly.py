@@ -70,6 +70,15 @@ CASES = {
     "2d_grouped": ((2, 6, 6, 6), (4, 3, 3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1), 2),
     "2d_depthwise": ((2, 6, 6, 6), (12, 1, 3, 3), (2, 1), ((1, 1), (1, 0)), (1, 1), (1, 2), 6),
     "2d_grouped_large_kernel": ((2, 4, 9, 9), (6, 2, 8, 8), (1, 1), ((0, 0), (0, 0)), (1, 1), (1, 1), 2),
+    "1d_shifted": ((2, 8, 11), (3, 8, 4), (1,), ((2, 1),), (1,), (1,), 1),
+    "2d_shifted": ((2, 8, 6, 7), (4, 8, 5, 3), (1, 2), ((2, 2), (1, 1)), (1, 1), (1, 1), 1),
+    "2d_shifted_valid": ((2, 8, 12, 6), (4, 8, 3, 3), (1, 1), ((0, 0), (0, 0)), (1, 1), (1, 1), 1),
+    "2d_shifted_dilated_uneven": ((2, 8, 9, 8), (4, 8, 3, 2), (1, 2), ((4, 2), (1, 0)), (1, 1), (3, 1), 1),
+    "2d_shifted_transposed": ((2, 8, 4, 5), (3, 8, 3, 3), (1, 1), ((2, 2), (1, 1)), (2, 2), (1, 1), 1),
+    "2d_shifted_negative_padding": ((2, 8, 16, 6), (4, 8, 2, 3), (1, 1), ((-1, 0), (0, 0)), (1, 1), (1, 1), 1),
+    "2d_shifted_out_of_sight": ((1, 4, 2, 5), (2, 4, 3, 3), (1, 1), ((4, 4), (1, 1)), (1, 1), (3, 1), 1),
+    "2d_shifted_grouped": ((2, 8, 6, 6), (4, 4, 3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1), 2),
+    "3d_shifted": ((1, 8, 4, 5, 6), (2, 8, 2, 3, 2), (1, 2, 1), ((1, 0), (1, 1), (0, 1)), (1,) * 3, (1, 1, 2), 1),
     "3d": ((2, 2, 4, 5, 6), (3, 2, 2, 3, 2), (1, 2, 1), ((1, 0), (1, 1), (0, 1)), (1, 1, 1), (1, 1, 2), 1),
 }
 
@@ -93,6 +102,8 @@ def test_convolution_and_both_gradients_agree_with_float64_and_hold_no_convoluti
     exact = conv_float64(lhs, rhs, *settings)
     weight = np.random.default_rng(1).standard_normal(exact.shape).astype(np.float32)
     x, w = jnp.asarray(lhs, jnp.float32), jnp.asarray(rhs, jnp.float32)
+    if "shifted" in name:  # `split` is in that form alone
+        assert "split" in primitives_of(jax.make_jaxpr(loop_friendly(lambda x, w: conv(x, w, settings)))(x, w).jaxpr)
     # A sum of n float32 products of unit normals is off by at most about n * 2^-24 * its absolute sum; n < 200 here.
     actual = jax.jit(loop_friendly(lambda x, w: conv(x, w, settings)))(x, w)
     np.testing.assert_allclose(actual, exact, rtol=0, atol=2e-4)

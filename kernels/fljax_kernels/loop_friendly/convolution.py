@@ -10,6 +10,10 @@ its kernel is small. The second suits the gradient of a kernel, which XLA writes
 whole image and whose output is as small as the kernel. The smaller count is taken, one spatial axis after the other,
 so that a k x k window needs k + k slices and not k * k.
 
+Patches are memory traffic, |Q| times the operand. Where that is less, the first kernel axis stays out of them: one
+product gives z[n, p, (q, o)] for each of its positions q, and the output is the sum over q of its part of z, shifted by
+q. With square kernels of k x k, c input and o output features that moves k c + k o numbers a pixel in place of k k c.
+
 Only slices, pads, concatenations, products and reshapes appear, and their transposes are of the same kind: reverse
 mode meets no convolution, and vmapped weights become a batched product instead of a grouped convolution.
 """
@@ -55,7 +59,10 @@ def convolution(lhs: jax.Array, rhs: jax.Array, params: dict[str, Any]) -> jax.A
     # transposes into the copies below and into the product.
     batch_axis, feature_axis, *spatial_axes = numbers.lhs_spec
     x = jnp.transpose(lhs, (batch_axis, *spatial_axes, feature_axis))
-    x = _pad(x, params)
+    few = sum(kernel) <= sum(out)
+    shifts = few and _shifts_outputs(lhs.shape, rhs.shape, params, out, out_dtype)
+    # What is padded on the first axis would only give zeros to shift.
+    x = _pad(x, params, [(0, 0), *params["padding"][1:]] if shifts else params["padding"])
     num_batch, *spatial, num_features = x.shape
     if batch_groups:
         x = x.reshape(groups, num_batch // groups, *spatial, num_features)
@@ -68,9 +75,15 @@ def convolution(lhs: jax.Array, rhs: jax.Array, params: dict[str, Any]) -> jax.A
     w = jnp.moveaxis(w, -2, 0)
 
     strides, dilations = params["window_strides"], params["rhs_dilation"]
-    if _is_depthwise(x, w) and sum(kernel) <= sum(out):
+    if few and _is_depthwise(x, w):
         y = _depthwise(x, w, out, strides, dilations, out_dtype)
-    elif sum(kernel) <= sum(out):
+    elif shifts:
+        for axis in reversed(range(1, rank)):
+            x = _gather_axis(x, 2 + axis, kernel[axis], dilations[axis], out[axis], strides[axis], -1)
+        w = jnp.moveaxis(w, 1, -2).reshape(groups, x.shape[-1], -1)
+        y = _product(x, w, ((x.ndim - 1,), (1,)), params, out_dtype)
+        y = _sum_of_shifted(y, kernel[0], params["padding"][0][0], dilations[0], out[0])
+    elif few:
         for axis in reversed(range(rank)):
             x = _gather_axis(x, 2 + axis, kernel[axis], dilations[axis], out[axis], strides[axis], -1)
         w = w.reshape(groups, -1, w.shape[-1])
@@ -99,6 +112,10 @@ def _product(x: jax.Array, w: jax.Array, contract: Any, params: dict[str, Any], 
     options = {"precision": params["precision"], "preferred_element_type": out_dtype}
     if x.shape[0] > 1:
         return lax.dot_general(x, w, (contract, ((0,), (0,))), **options)
+    if left == (x.ndim - 1,):
+        # As matrices: XLA on CPU is slower at a product of more axes, and at its transposes.
+        y = lax.dot_general(x.reshape(-1, x.shape[-1]), w[0], (((1,), (0,)), ((), ())), **options)
+        return y.reshape(*x.shape[:-1], y.shape[-1])
     squeezed = (tuple(axis - 1 for axis in left), tuple(axis - 1 for axis in right))
     return lax.dot_general(x[0], w[0], (squeezed, ((), ())), **options)[None]
 
@@ -147,11 +164,48 @@ def _depthwise(
     return jnp.moveaxis(total.astype(out_dtype), -2, 0)
 
 
-def _pad(x: jax.Array, params: dict[str, Any]) -> jax.Array:
-    """[batch, spatial..., feature] with the padding and the holes that the equation asks for."""
-    spatial = [
-        (low, high, hole - 1) for (low, high), hole in zip(params["padding"], params["lhs_dilation"], strict=True)
-    ]
+def _shifts_outputs(
+    lhs_shape: Sequence[int], rhs_shape: Sequence[int], params: dict[str, Any], out: Sequence[int], out_dtype: Any
+) -> bool:
+    """Whether the first kernel axis is summed over outputs: fewer numbers to move, and hardly more to multiply."""
+    numbers = params["dimension_numbers"]
+    first, *others = (rhs_shape[axis] for axis in numbers.rhs_spec[2:])
+    features = rhs_shape[numbers.rhs_spec[0]] // max(params["feature_group_count"], params["batch_group_count"])
+    fan_in = rhs_shape[numbers.rhs_spec[1]]
+    patch = math.prod(others) * fan_in
+    rows = (lhs_shape[numbers.lhs_spec[2]] - 1) * params["lhs_dilation"][0] + 1
+    # In fewer bits the sum would round more often than the product, which sums in float32.
+    wide = jnp.issubdtype(out_dtype, jnp.floating) and jnp.finfo(out_dtype).bits >= 32
+    return (
+        wide
+        and fan_in > 1  # else it may be depthwise, which has a form of its own
+        and first > 1
+        and params["window_strides"][0] == 1
+        and patch + first * features <= first * patch
+        and 4 * rows <= 5 * out[0]
+    )
+
+
+def _sum_of_shifted(z: jax.Array, positions: int, low: int, dilation: int, size: int) -> jax.Array:
+    """[group, batch, rows, ..., positions * features] -> [group, batch, size, ..., features].
+
+    Row p of the result is the sum over positions q of row p + q * dilation - low of the q-th part, where it has one.
+    """
+    rows, width = z.shape[2], z.shape[-1] // positions
+    total = jnp.zeros((*z.shape[:2], size, *z.shape[3:-1], width), z.dtype)
+    # `split`, whose transpose is a concatenation: that of slices would be a sum of arrays as large as z.
+    for index, part in enumerate(lax.split(z, [width] * positions, z.ndim - 1)):
+        shift = low - index * dilation
+        if -rows < shift < size:
+            config = [(0, 0, 0)] * z.ndim
+            config[2] = (shift, size - rows - shift, 0)
+            total = total + lax.pad(part, jnp.zeros((), z.dtype), config)
+    return total
+
+
+def _pad(x: jax.Array, params: dict[str, Any], padding: Sequence[tuple[int, int]]) -> jax.Array:
+    """[batch, spatial..., feature] with `padding` and the holes that the equation asks for."""
+    spatial = [(low, high, hole - 1) for (low, high), hole in zip(padding, params["lhs_dilation"], strict=True)]
     config = [(0, 0, 0), *spatial, (0, 0, 0)]
     if all(entry == (0, 0, 0) for entry in config):
         return x
