@@ -156,6 +156,26 @@ def test_without_records_there_is_only_noise(key):
     assert float(info.loss) == 0 and float(info.clipped_fraction) == 0
 
 
+def test_many_records_get_the_same_noise_alone_and_side_by_side(key):
+    # From 128 records on, each client looks for the few eigenvalues above its floor: one client has some, one none.
+    many = 130
+    x = np.random.default_rng(0).normal(size=(2 * many, DIM)).astype(np.float32)
+    x[many:] *= 1e-3
+    table = jnp.arange(2 * many, dtype=jnp.int32).reshape(2, many)
+    config = gsgd_dp.Config(num_parties=2, records_per_client=many, batch_size=8, l2_clip_norm=CLIP, noise_multiplier=5)
+    sent = []
+    for chunk_size in (1, 2):
+        algorithm = gsgd_dp.make(config, loss, num_units=2 * many, chunk_size=chunk_size)
+        everyone = cohort(ClientData({"x": jnp.asarray(x)}, table), jnp.arange(2))
+        state, _ = jax.jit(algorithm.round)(algorithm.init(PARAMS), everyone, jax.random.clone(key))
+        sent.append(np.asarray(state.params["w"]))
+    np.testing.assert_allclose(*sent, rtol=1e-4, atol=1e-6)
+    clipped_rows = x[:many] / np.maximum(1, np.linalg.norm(x[:many], axis=1, keepdims=True))
+    values = np.linalg.eigvalsh(reference.covariance(clipped_rows, 1 / (8 * many)))
+    floor = (5 * 2 * CLIP / many) ** 2 / 2
+    assert values[0] > floor  # so the noise of the first client is lifted in all four directions
+
+
 def test_an_event_costs_what_was_computed_apart():
     # 50 clients of 1,200 records, B = 32, C = 10, variance 0.001 per client, 100 rounds, delta 1e-4; the orders that
     # give these values are continuous, ours a grid.

@@ -70,9 +70,11 @@ def above(matrix: jax.Array, floor: jax.Array, unit: float) -> Pairs:
         too_many = (last.rounds > 0) & (last.values[0] > threshold(last.values))
         return ~last.settled & ~too_many & (last.rounds < ROUNDS)
 
+    # Until there are Ritz values: a few large ones leave the others about the mean, which is at most 1 / B.
+    low = jnp.minimum(edge, jnp.asarray(2 / matrix.shape[0], matrix.dtype))
     first = start(matrix.shape[0], matrix.dtype)
     zero = jnp.zeros((), jnp.int32)
-    begin = _Round(jnp.full(BLOCK, edge), first, _matmul(matrix, first), zero > 0, zero)
+    begin = _Round(jnp.full(BLOCK, low), first, _matmul(matrix, first), zero > 0, zero)
     found = jax.lax.while_loop(goes_on, once, begin)
     least = threshold(found.values)
     kept = found.values > least
