@@ -1,16 +1,19 @@
 """The bidirectional scheme's round against FedAvg's, what it sends, and the time until a target accuracy.
 
-    python -m bench.bidirectional [--quick | --parts]
+    python -m bench.bidirectional [--quick | --parts | --model NAME]
 
 A round of 10 clients with 64 digits each, one gradient a client. "simulation" is one backward pass a client (pair noise
 cancels and is left out), "protocol" is gradient, Psi and Phi of every client; with noise, own and that of 45 pairs on
 every number sent. The time to the target accuracy is that of the rounds until held-out accuracy first reaches it,
 without evaluation, on real digits. Cryptographic peers are the paper's figures (its Tables I and V), measured on its
-machine and not on this one. `--parts` times the parts of a round alone: the server's perturbing, adding up and
+machine and not on this one. `--model resnet20` measures the models whose name holds that word alone, and keeps the
+other rows of the JSON. `--parts` times the parts of a round alone: the server's perturbing, adding up and
 recovering, and one client's training and noise.
 """
 
 import argparse
+import functools
+import json
 import time
 from typing import Any
 
@@ -48,7 +51,8 @@ MODES: dict[str, tuple[str, dict[str, Any]]] = {
     "protocol, upload_gaussian": ("bidirectional", {"noise": "upload_gaussian", **CLIENT, **PROTOCOL}),
 }
 LIMITS = {"simulation, paper": 1.3, "simulation, r0_gaussian": 1.3, "protocol, without noise": 6.0}
-TRAINED = ("fedavg", "simulation, paper", "simulation, r0_gaussian", "protocol, paper")
+# Of one model: rounds of the others train the same, so that their times to the target stand as their rounds do.
+TRAINED = {"mlp 64-128-64-10": ("fedavg", "simulation, paper", "simulation, r0_gaussian", "protocol, paper")}
 
 
 def problem(name: str) -> tuple[data.Dataset, data.ClientData, models.Functional]:
@@ -86,25 +90,27 @@ def algorithm(mode: str, name_of_model: str, model: models.Functional) -> Any:
     return scheme.make(config, models.squared_error(model.apply), num_units=CLIENTS)
 
 
-def rounds(name: str, repeats: int) -> list[dict[str, Any]]:
-    """Milliseconds of a round in every mode, in units of FedAvg's."""
+def rounds(name: str, repeats: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Milliseconds of a round in every mode, in units of FedAvg's; and the compiled rounds."""
     _, clients, model = problem(name)
     cohort = data.cohort(clients, jnp.arange(CLIENTS))
-    cases = {}
+    cases, compiled = {}, {}
     for mode in MODES:
         if name in NEEDS and mode not in ("fedavg", *LIMITS):
             continue  # noise costs what it costs on the others, a number sent
         found = algorithm(mode, name, model)
-        step = _harness.compile_step(found.round, found.init(model.params), cohort, jax.random.key(1))
-        cases[mode] = step.run
+        state = found.init(model.params)
+        compiled[mode] = jax.jit(found.round).lower(state, cohort, jax.random.key(1)).compile()
+        cases[mode] = functools.partial(compiled[mode], state, cohort, jax.random.key(1))
     timings = _harness.interleaved(cases, repeats=repeats)
     rows = []
     for mode, timing in timings.items():
         ratio = _harness.paired_ratio(timing, timings["fedavg"])
         row = {"model": name, "mode": mode, **timing.row(), "times fedavg": ratio, "limit": LIMITS.get(mode)}
-        rows.append(row | {"least times": timing.min_ms / timings["fedavg"].min_ms})
+        least = {"least times": timing.min_ms / timings["fedavg"].min_ms}
+        rows.append(row | least | {"cpu times": timing.cpu_ms / timings["fedavg"].cpu_ms})
         print(rows[-1], flush=True)
-    return rows
+    return rows, compiled
 
 
 def sent(name: str) -> dict[str, Any]:
@@ -123,20 +129,18 @@ def sent(name: str) -> dict[str, Any]:
     }
 
 
-def time_to_target(name: str, mode: str, most: int) -> dict[str, Any]:
-    """Seconds of the rounds until held-out accuracy first reaches TARGET."""
+def time_to_target(name: str, mode: str, most: int, one_round: Any) -> dict[str, Any]:
+    """Seconds of the compiled rounds until held-out accuracy first reaches TARGET."""
     digits, clients, model = problem(name)
-    found = algorithm(mode, name, model)
     cohort, test = data.cohort(clients, jnp.arange(CLIENTS)), jax.tree.map(jnp.asarray, digits.test)
-    one_round = jax.jit(found.round)
-    state = found.init(model.params)
-    jax.block_until_ready(one_round(state, cohort, jax.random.key(0)))
+    accuracy = jax.jit(lambda params: models.evaluate(model.apply, params, test)[1])
+    state = algorithm(mode, name, model).init(model.params)
     seconds = 0.0
     for count in range(1, most + 1):
         start = time.perf_counter()
         state, _ = jax.block_until_ready(one_round(state, cohort, jax.random.key(0)))
         seconds += time.perf_counter() - start
-        if float(models.evaluate(model.apply, state.params, test)[1]) >= TARGET:
+        if float(accuracy(state.params)) >= TARGET:
             return {"model": name, "mode": mode, "rounds": count, "seconds": seconds}
     return {"model": name, "mode": mode, "error": f"not reached in {most} rounds"}
 
@@ -222,37 +226,59 @@ def write_parts(repeats: int) -> None:
     print(f"wrote {path.relative_to(_harness.ROOT)}")
 
 
+def measured(name: str, quick: bool) -> list[dict[str, Any]]:
+    """All rows of one model: its rounds, its bytes, its time to the target."""
+    rows, compiled = rounds(name, 5 if quick or name in NEEDS else 15)
+    target = [time_to_target(name, mode, 300, compiled[mode]) for mode in TRAINED.get(name, ())]
+    base = next((row["seconds"] for row in target if row["mode"] == "fedavg" and "seconds" in row), None)
+    for row in target:
+        row |= {"times fedavg": row["seconds"] / base, "source": "measured"} if base and "seconds" in row else {}
+        print(row, flush=True)
+    return [*rows, sent(name), *target]
+
+
+def reported() -> list[dict[str, Any]]:
+    """The paper's own times."""
+    return [
+        {"model": table.model, "mode": table.method, "seconds": table.seconds_to_target}
+        | {"times fedavg": table.seconds_to_target / table.fedavg_seconds_to_target, "source": "reported, not measured"}
+        for table in costs.REPORTED_TIMES
+    ]
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Runs, prints tables, writes the JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="the mlp only, fewer repeats")
     parser.add_argument("--parts", action="store_true", help="the parts of a round only")
+    parser.add_argument("--model", help="only models whose name holds this word; other rows of the JSON stay")
     options = parser.parse_args(arguments)
-    if options.parts or not options.quick:
+    if options.parts or not (options.quick or options.model):
         write_parts(15)
     if options.parts:
         return
-    names = list(MODELS)[: 1 if options.quick else None]
-    rows = [row for name in names for row in rounds(name, 5 if options.quick or name in NEEDS else 15)]
-    uploads = [sent(name) for name in names]
-    target = [time_to_target(names[0], mode, 300) for mode in TRAINED]
-    base = next((row["seconds"] for row in target if row["mode"] == "fedavg" and "seconds" in row), None)
-    for row in target:
-        row |= {"times fedavg": row["seconds"] / base, "source": "measured"} if base and "seconds" in row else {}
-    for table in costs.REPORTED_TIMES:
-        target.append(
-            {"model": table.model, "mode": table.method, "seconds": table.seconds_to_target}
-            | {
-                "times fedavg": table.seconds_to_target / table.fedavg_seconds_to_target,
-                "source": "reported, not measured",
-            }
-        )
-    print(_harness.table(rows, ["model", "mode", "median_ms", "min_ms", "times fedavg", "least times", "limit"]))
+    names = [name for name in MODELS if (options.model or "") in name][: 1 if options.quick else None]
+    if not names:
+        raise ValueError(f"Expected --model to be part of one of {list(MODELS)}, got {options.model!r}.")
+    found = [row for name in names for row in measured(name, options.quick)]
+    file = "bidirectional_quick" if options.quick else "bidirectional"
+    old = _harness.RESULTS / f"{file}-cpu.json"
+    if options.model and old.exists():
+        found += [row for row in json.loads(old.read_text())["rows"] if row["model"] in set(MODELS) - set(names)]
+    rows = [row for row in found if "limit" in row]
+    uploads = [row for row in found if "upload bytes" in row]
+    target = [row for row in found if "limit" not in row and "upload bytes" not in row] + reported()
+    order = list(MODELS) + [row["model"] for row in target]
+    rows, uploads, target = (
+        sorted(part, key=lambda row: order.index(row["model"])) for part in (rows, uploads, target)
+    )
+    print(_harness.table(rows, ["model", "mode", "median_ms", "min_ms", "times fedavg", "cpu times", "limit"]))
     print(_harness.table(uploads, list(uploads[0])))
     print(_harness.table(target, ["model", "mode", "rounds", "seconds", "times fedavg", "source"]))
-    over = [row for row in rows if row["limit"] and row["least times"] > row["limit"]]
+    over = [row for row in rows if row["limit"] and row.get("cpu times", row["least times"]) > row["limit"]]
     print(f"rounds over their limit: {len(over)} of {sum(bool(row['limit']) for row in rows)}")
-    path = _harness.write("bidirectional_quick" if options.quick else "bidirectional", rows + uploads + target)
+    note = f"last measured: {', '.join(names)}; the environment is that of this run" if options.model else ""
+    path = _harness.write(file, [*rows, *uploads, *target], note=note)
     print(f"wrote {path.relative_to(_harness.ROOT)}")
 
 

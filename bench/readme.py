@@ -260,12 +260,22 @@ def attacks() -> str:
 def bidirectional() -> str:
     """Rounds of the bidirectional scheme in units of FedAvg's."""
     rows, _ = _rows("bidirectional")
+    rounds, cpu = [row for row in rows if "limit" in row], {}
+    for row in rounds:
+        if row["mode"] == "fedavg":
+            cpu[row["model"]] = row["cpu_ms"]
     body = [
-        [row["model"], row["mode"], f"{row['times fedavg']:.2f}x", "" if row["limit"] is None else f"{row['limit']:g}x"]
-        for row in rows
-        if "limit" in row and row["mode"] != "fedavg"
+        [
+            row["model"],
+            row["mode"],
+            f"{row['times fedavg']:.2f}x",
+            f"{row['cpu_ms'] / cpu[row['model']]:.2f}x",
+            "" if row["limit"] is None else f"{row['limit']:g}x",
+        ]
+        for row in rounds
+        if row["mode"] != "fedavg"
     ]
-    return _table(["10 clients of 64 digits", "round", "of FedAvg's time", "asked"], body)
+    return _table(["10 clients of 64 digits", "round", "of FedAvg's time", "of its CPU time", "asked"], body)
 
 
 def bidirectional_time() -> str:
@@ -361,7 +371,7 @@ def bidirectional_accuracy() -> str:
     rows, _ = _rows("bidirectional_accuracy")
     body = [
         [
-            {"digits": "digits", "breast_cancer": "breast cancer"}[row["dataset"]],
+            row["dataset"].replace("_", " "),
             f"{row['epsilon']:g}",
             row["method"],
             f"{row['accuracy']:.1%}",

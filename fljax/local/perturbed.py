@@ -21,6 +21,7 @@ from fljax.models import scaling
 from fljax.models.scaling import Plan, Triple
 from fljax.types import Batch, Params
 
+_CACHED = 2**20  # numbers of a batch's activations, beyond which cotangents side by side only wait for memory
 OfOutput = Callable[[jax.Array, jax.Array], jax.Array]
 # (perturbed params, transition, batch, mask [B]) -> ...
 TripleFun = Callable[[Params, jax.Array | None, Batch, jax.Array], tuple[Triple, jax.Array]]
@@ -48,7 +49,12 @@ def _targets(batch: Batch, like: jax.Array) -> jax.Array:
 
 def _forward(plan: Plan, params: Params, transition: Any, batch: Batch, mask: jax.Array, divisor: Any) -> _Forward:
     body, head = scaling.split(plan, params)
-    hidden, pull = jax.vjp(lambda b: jax.vmap(lambda x: scaling.hidden(plan, b, transition, x))(batch["x"]), body)
+
+    def features(body: list[jax.Array]) -> jax.Array:
+        return jax.vmap(lambda x: scaling.hidden(plan, body, transition, x))(batch["x"])
+
+    # A round is a loop over clients, where XLA's convolutions are slow on a CPU, their gradients included.
+    hidden, pull = jax.vjp(fljax_kernels.loop_friendly(features, inside_loop=True), body)
     outputs = jax.vmap(lambda h: scaling.outputs(plan, head, h))(hidden)
     zero = jnp.zeros(plan.hidden_shape, hidden.dtype)
     jacobian = jax.jacrev(lambda h: scaling.outputs(plan, head, h))(zero)
@@ -63,6 +69,18 @@ def _forward(plan: Plan, params: Params, transition: Any, batch: Batch, mask: ja
 def _spread(vector: jax.Array, like: jax.Array) -> jax.Array:
     """`[..., B]` with as many trailing axes as `like` `[B, ...]` has behind B."""
     return vector.reshape(vector.shape + (1,) * (like.ndim - 1))
+
+
+def _pull_all(plan: Plan, f: _Forward, cotangents: jax.Array) -> list[jax.Array]:
+    """Gradients `[N, ...]` of the body for cotangents `[N, B, ...]` of the last layer's input; one forward pass.
+
+    Side by side; on a CPU one after the other where the batch's activations alone fill its cache: a group-normalised
+    ResNet20 on 64 images of 8 x 8 takes 5.3 times the CPU time of FedAvg's round so.
+    """
+    outputs = [v.aval.size for k in plan.body_equations for v in plan.jaxpr.eqns[k].outvars]
+    if jax.default_backend() == "cpu" and sum(outputs) * f.hidden.shape[0] > _CACHED:
+        return list(jax.lax.map(f.pull, cotangents)[0])
+    return list(jax.vmap(f.pull)(cotangents)[0])
 
 
 def _head_gradient(plan: Plan, f: _Forward, cotangent: jax.Array) -> list[jax.Array]:
@@ -98,7 +116,7 @@ def triples(plan: Plan, *, loss_scale: float = 0.5, divisor: float | None = None
         # `[n_L, B, ...]`: alpha times the output's row, and e_k times the ones of alpha.
         to_psi = f.jacobian[:, None] * _spread(scaled * alpha, f.hidden)[None] + _spread(weighted.T, f.hidden)
         to_phi = jnp.broadcast_to(_spread(scaled * alpha, f.hidden), f.hidden.shape)[None]
-        pulled = jax.vmap(f.pull)(jnp.concatenate([to_gradient, to_psi, to_phi]))[0]
+        pulled = _pull_all(plan, f, jnp.concatenate([to_gradient, to_psi, to_phi]))
         body = [leaf[0] for leaf in pulled]
         psi = [leaf[1:-1] for leaf in pulled]
         phi = [leaf[-1] for leaf in pulled]

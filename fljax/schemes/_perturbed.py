@@ -361,7 +361,7 @@ def _clipped_truth(network: losses.NetworkLoss, params: Params, bound: float, ba
             values = jax.vmap(network, (None, 0))(params, batch)
             return jnp.sum(jnp.where(mask, values, 0)) / jnp.maximum(1, jnp.sum(mask)).astype(values.dtype)
 
-        value, gradient = jax.value_and_grad(mean)(params)
+        value, gradient = jax.value_and_grad(fljax_kernels.loop_friendly(mean, inside_loop=True))(params)
         clipped, norm = perturbed.clip(gradient, bound)
         return clipped, jnp.stack([value, (~(norm <= bound)).astype(value.dtype)])
 

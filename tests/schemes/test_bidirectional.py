@@ -15,6 +15,7 @@ from fljax import accounting, data, models
 from fljax.accounting import bidirectional as theory
 from fljax.accounting import events
 from fljax.errors import PrivacyPreconditionError
+from fljax.local import perturbed
 from fljax.models import scaling
 from fljax.schemes import _perturbed, bidirectional, mp_cdp, mp_dp_naive
 from fljax.server import perturbation, recovery
@@ -376,3 +377,34 @@ def test_oracle_g2_cross_entropy_recovers_where_the_vector_is_constant(key):
     loss = models.softmax_cross_entropy(model.apply)
     true = jax.grad(lambda p: jnp.mean(jax.vmap(loss, (None, 0))(p, clients.examples)))(model.params)
     assert max(gap(step, jax.tree.map(np.asarray, true)) for step in steps) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [("mlp", {}), ("cnn", {}), ("resnet20", {"form": "base", "allow_plain": True})],
+    ids=["mlp", "cnn", "resnet20"],
+)
+def test_large_batches_take_a_round_of_fedsgd(name, numbers, key, monkeypatch):
+    """Uploads drawn one by one, cotangents pulled back one after the other, as on large batches."""
+    monkeypatch.setattr(perturbed, "_CACHED", 0)
+    shape = (8, 8, 1)
+    rng = np.random.default_rng(0)
+    rows = {"x": rng.normal(size=(4, *shape)).astype(np.float32), "y": np.arange(4, dtype=np.int32)}
+    clients = data.ClientData(jax.tree.map(jnp.asarray, rows), jnp.arange(4).reshape(2, 2))
+    model = models.create(name, example_shape=shape, num_classes=10, key=jax.random.key(0))
+    loss = models.squared_error(model.apply)
+    config = bidirectional.Config(
+        num_parties=2,
+        local_batch_size=2,
+        noise="paper",
+        execution="protocol",
+        noise_multiplier=0.0,
+        server_learning_rate=1.0,
+        scale_range=(0.5, 2.0),
+        **numbers,
+    )
+    found = bidirectional.make(config, loss, num_units=4)
+    state, info = jax.jit(found.round)(found.init(model.params), data.cohort(clients, jnp.arange(2)), key)
+    true = jax.grad(lambda p: jnp.mean(jax.vmap(loss, (None, 0))(p, clients.examples)))(model.params)
+    step = jax.tree.map(lambda a, b: np.asarray(a - b, np.float64), model.params, state.params)
+    assert gap(step, jax.tree.map(np.asarray, true)) < 1e-3 and np.isfinite(float(info.loss))
