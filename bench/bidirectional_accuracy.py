@@ -1,20 +1,16 @@
 """Accuracy at equal true epsilon: the bidirectional scheme's modes beside central, local and naive noise.
 
-    python -m bench.bidirectional_accuracy [--rounds 100] [--seeds 9] [--quick | --resnet]
+    python -m bench.bidirectional_accuracy [--rounds 100] [--seeds 9] [--quick]
 
 Five clients, one gradient of each a round, mlp 64-32-32-10 on digits and mlp 30-16-2 on the real breast-cancer table,
 squared loss on one-hot labels. Every row with a guarantee spends its epsilon at delta 1e-5 over
 all rounds, for one record against another, by the exact composition of Gaussian views. "oracle_clip" has the noise of
 the paper's accounts at that size and no guarantee; "naive" has the noise of "local" on perturbed gradients and none
-either. `--resnet` is a group-normalised ResNet on digits in 30 rounds, 8 layers of width 8 to 32 where ResNet20 has 20
-of 16 to 64, and keeps the other rows of the JSON: to compile the clipping of each record in a ResNet20 takes minutes a
-method, and noise for 1,437 records drowns 270,000 parameters. The paper trains ResNets on CIFAR: trends can be
-compared, numbers cannot.
+either. The paper trains ResNets on CIFAR: trends can be compared, numbers cannot.
 """
 
 import argparse
 import dataclasses
-import json
 import statistics
 import time
 from typing import Any
@@ -22,11 +18,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from bench import _harness
 from fljax import accounting, data, models, schemes
-from fljax.models import image_nets
 
 CLIENTS, DELTA = 5, 1e-5
 PLAIN = {"scale_law": "log_uniform", "scale_range": (1.0, 1.0), "pair_variance_ratio": 0.0}
@@ -45,8 +39,6 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
         {"form": "base", "scale_law": "log_uniform", "scale_range": (0.01, 100.0)},
     ),
 }
-NORMALISED = {"form": "base", "allow_plain": True}  # its scales sit in the affine pairs alone
-RESNET = "digits, small resnet"
 HIDDEN = {"digits": (32, 32), "breast_cancer": (16,)}
 
 
@@ -67,18 +59,14 @@ def noise(method: str, epsilon: float, rounds: int, batch: int) -> float:
 
 def train(dataset: str, batch: int, method: str, epsilon: float, rounds: int, seeds: int) -> dict[str, Any]:
     """Held-out accuracy over seeds of secrets, batches and noise."""
-    found = data.load(dataset.split(",")[0])
+    found, hidden = data.load(dataset), HIDDEN[dataset]
     table = data.partition.iid(found.train["y"], CLIENTS, np.random.default_rng(0))
     clients = data.ClientData(jax.tree.map(jnp.asarray, found.train), jnp.asarray(table))
     shape = found.train["x"].shape[1:]
+    model = models.create(
+        "mlp", example_shape=shape, num_classes=found.num_classes, key=jax.random.key(0), hidden=hidden
+    )
     name, numbers = METHODS[method]
-    if dataset == RESNET:
-        net = image_nets.ResNet(shape, found.num_classes, blocks=1, widths=(8, 16, 32), rngs=nnx.Rngs(0))
-        model, numbers = models.functional(net, batched=False), numbers | NORMALISED
-    else:
-        model = models.create(
-            "mlp", example_shape=shape, num_classes=found.num_classes, key=jax.random.key(0), hidden=HIDDEN[dataset]
-        )
     scheme = schemes.get(name)
     multiplier = noise(method, epsilon, rounds, batch)
     config = scheme.Config(
@@ -102,35 +90,13 @@ def train(dataset: str, batch: int, method: str, epsilon: float, rounds: int, se
     return {"noise_multiplier": multiplier, "accuracy": statistics.mean(accuracies), "stdev": spread}
 
 
-def resnet(seeds: int) -> None:
-    """The rows of the small ResNet, put behind the others."""
-    path, rounds, rows = _harness.RESULTS / "bidirectional_accuracy-cpu.json", 30, []
-    old = json.loads(path.read_text())
-    kept = [row for row in old["rows"] if row["dataset"] != RESNET]
-    for method in ("central", "r0_gaussian, scales in [0.9, 1.1]", "local", "naive, equation (13)", "none"):
-        start = time.perf_counter()
-        row: dict[str, Any] = {"dataset": RESNET, "batch": 288, "method": method, "epsilon": 8.0, "seeds": seeds}
-        row |= train(RESNET, 288, method, 8.0, rounds, seeds)
-        # Its scales have one number a unit, so it is the law alone that is that of equation (13).
-        row["method"] = method.replace("naive, equation (13)", "naive")
-        row |= {"guarantee": method in ("central", "local") or "_gaussian" in method, "rounds": rounds}
-        rows.append(row | {"seconds": round(time.perf_counter() - start, 1)})
-        print(rows[-1], flush=True)
-        # The environment stays that of the other rows.
-        path.write_text(json.dumps(old | {"rows": kept + rows}, indent=1) + "\n")
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Runs, prints a table, writes the JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=9)
     parser.add_argument("--quick", action="store_true", help="digits at one epsilon")
-    parser.add_argument("--resnet", action="store_true", help="a small ResNet alone; other rows of the JSON stay")
     options = parser.parse_args(arguments)
-    if options.resnet:
-        resnet(min(2, options.seeds))
-        return
     # Batches of all of a client's records.
     settings = [("digits", 288, 3.0, options.seeds)]
     few = min(3, options.seeds)

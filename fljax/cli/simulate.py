@@ -32,7 +32,7 @@ _RESUME = (
 )
 _DEVICES = (
     "Devices that share a round's clients. None: all accelerators or, of several processes, all devices; or one CPU. "
-    "On a CPU so many of its cores train clients side by side, each with a copy of the data. It changes speed and, "
+    "A CPU becomes so many devices, each with a copy of the data: no more than its cores pay. It changes speed and, "
     "without --groups, sums' rounding."
 )
 _MODEL_DEVICES = "Of these, devices that share each model and its state, for models that one device cannot hold."
@@ -211,11 +211,11 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
     # Everything heavy comes after the flags have been found good and the run can be resumed.
     from fljax.simulation import mesh, report, run, watchers
 
-    if machine.devices is not None and not machine.distributed:
-        mesh.as_devices(machine.devices)
     try:
+        if machine.devices is not None and not machine.distributed:
+            mesh.as_devices(machine.devices)
         observer = _watchers(machine, run_dir, progress.observer(Console())) if first else watchers.Several([])
-    except ImportError:
+    except (ImportError, ValueError):
         if config is not None:
             folder.discard(run_dir)
         raise

@@ -63,21 +63,21 @@ def client_mesh(
     )
 
 
-def as_devices(cores: int) -> None:
-    """Lets a CPU's cores be so many devices, if JAX has not started and nobody else has said how many there are.
+def as_devices(count: int) -> None:
+    """Makes a CPU so many devices, unless JAX has started or somebody else has said how many there are.
 
     One device computes one client at a time and shares each operation among cores, which small ones do not repay. With
-    a device a core, clients are trained side by side; each device holds a copy of the data.
+    a device a core, clients are trained side by side; more do not pay. Each device holds a copy of the data.
 
     Raises:
-      ValueError: cores is not an integer >= 1.
+      ValueError: count is not an integer >= 1.
     """
-    _validate.positive_int(devices=cores)
-    count: int = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]
-    said = count > 0 or _FORCED in os.environ.get("XLA_FLAGS", "")
+    _validate.positive_int(devices=count)
+    configured: int = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]
+    said = configured > 0 or _FORCED in os.environ.get("XLA_FLAGS", "")
     if not said:
         with contextlib.suppress(RuntimeError):  # JAX has started
-            jax.config.update("jax_num_cpu_devices", cores)
+            jax.config.update("jax_num_cpu_devices", count)
 
 
 @contextlib.contextmanager

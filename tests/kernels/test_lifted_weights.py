@@ -170,6 +170,22 @@ def test_systems_side_by_side_each_take_their_own_way():
     assert texts[0].count("cond[") == texts[1].count("cond[") > 0
 
 
+def test_systems_dealt_over_devices():
+    """With `shard_map`'s own check of what varies over them."""
+    rows = [rows_of(SPECTRA[name][0]) for name in ("nine_far_above", "sixteen")]
+    grams = jnp.stack([jnp.asarray(r @ r.T, jnp.float32) for r in rows])
+    z = jnp.asarray(np.random.default_rng(3).standard_normal((2, B)), jnp.float32)
+    mesh = jax.sharding.Mesh(jax.devices()[:2], ("clients",))
+    spec = jax.sharding.PartitionSpec("clients")
+
+    def one(gram, projections):
+        return spectral.lifted_weights(gram[0], projections[0], 1.0, 1.0).weights[None]
+
+    dealt = jax.jit(jax.shard_map(one, mesh=mesh, in_specs=(spec, spec), out_specs=spec))(grams, z)
+    alone = [spectral.lifted_weights(gram, p, 1.0, 1.0).weights for gram, p in zip(grams, z, strict=True)]
+    np.testing.assert_allclose(dealt, alone, rtol=1e-4, atol=1e-6)
+
+
 def test_it_is_exported_for_accelerators_which_take_the_whole_system():
     rows = jnp.asarray(rows_of(SPECTRA["repeated"][0]), jnp.float32)
     arguments = rows @ rows.T, rows[:, 0], jnp.float32(1.0)

@@ -59,6 +59,7 @@ def conv_float64(lhs, rhs, strides, padding, lhs_dilation, rhs_dilation, groups)
 
 # lhs [N, C, ...], rhs [O, C/g, ...], strides, padding, lhs_dilation, rhs_dilation, groups
 CASES = {
+    "0d": ((2, 3), (4, 3), (), (), (), (), 1),
     "1d": ((2, 3, 11), (4, 3, 3), (2,), ((1, 1),), (1,), (1,), 1),
     "2d_same": ((2, 3, 6, 7), (5, 3, 3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1), 1),
     "2d_strided_uneven": ((2, 3, 9, 8), (5, 3, 4, 2), (3, 2), ((2, 0), (0, 1)), (1, 1), (1, 1), 1),

@@ -60,7 +60,7 @@ def convolution(lhs: jax.Array, rhs: jax.Array, params: dict[str, Any]) -> jax.A
     batch_axis, feature_axis, *spatial_axes = numbers.lhs_spec
     x = jnp.transpose(lhs, (batch_axis, *spatial_axes, feature_axis))
     few = sum(kernel) <= sum(out)
-    shifts = few and _shifts_outputs(lhs.shape, rhs.shape, params, out, out_dtype)
+    shifts = few and rank > 0 and _shifts_outputs(lhs.shape, rhs.shape, params, out, out_dtype)
     # What is padded on the first axis would only give zeros to shift.
     x = _pad(x, params, [(0, 0), *params["padding"][1:]] if shifts else params["padding"])
     num_batch, *spatial, num_features = x.shape

@@ -15,8 +15,8 @@ RESIDUAL_MARGIN = 16.0
 class Pairs(NamedTuple):
     """values `[BLOCK]`, ascending; vectors `[B, BLOCK]`, orthonormal columns. complete: `[]` bool.
 
-    If complete, the pairs above the threshold are all there are, and as near to eigenpairs as `eigh` brings them; the
-    others mean nothing. If not, none does.
+    If complete, the pairs above the threshold are all there are, with residuals of at most RESIDUAL_MARGIN units of
+    rounding of the largest value; the others mean nothing. If not, none does.
     """
 
     values: jax.Array
@@ -72,9 +72,9 @@ def above(matrix: jax.Array, floor: jax.Array, unit: float) -> Pairs:
 
     # Until there are Ritz values: a few large ones leave the others about the mean, which is at most 1 / B.
     low = jnp.minimum(edge, jnp.asarray(2 / matrix.shape[0], matrix.dtype))
-    first = start(matrix.shape[0], matrix.dtype)
-    zero = jnp.zeros((), jnp.int32)
-    begin = _Round(jnp.full(BLOCK, low), first, _matmul(matrix, first), zero > 0, zero)
+    # `0 * edge` and `edge < 0`: a loop's start must vary over devices, within `shard_map`, if its body does.
+    first = start(matrix.shape[0], matrix.dtype) + 0 * edge
+    begin = _Round(jnp.full(BLOCK, low), first, _matmul(matrix, first), edge < 0, jnp.zeros((), jnp.int32))
     found = jax.lax.while_loop(goes_on, once, begin)
     least = threshold(found.values)
     kept = found.values > least
