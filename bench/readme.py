@@ -477,16 +477,16 @@ def peers() -> str:
     body = []
     for workload, title in names.items():
         for row in rows:
-            if row["workload"] != workload or "clients_per_s" not in row:
+            if row["workload"] != workload:
+                continue
+            if "clients_per_s" not in row:
+                body.append([title, row["peer"], row.get("error", "not measured"), "", "", ""])
                 continue
             cells = [title, row["peer"], f"{row['clients_per_s']:,.4g}"]
-            for ratio in (row.get("fljax_is_faster"), row.get("devices_are_faster")):
-                cells.append("" if ratio is None else f"{ratio:.2f}x")
-            share = row.get("share_of_matmul_limit")
-            cells.append("" if share is None else f"{share:.0%}")
+            ratio, share = row.get("fljax_is_faster"), row.get("share_of_matmul_limit")
+            cells += ["" if ratio is None else f"{ratio:.2f}x", "" if share is None else f"{share:.0%}"]
             body.append([*cells, f"{row['spread']:.0%}"])
-    head = ["model and cohort", "who", "clients/s", "fljax is faster by", "a device a core is faster by"]
-    head += ["of the matmul limit", "spread of rounds"]
+    head = ["model and cohort", "who", "clients/s", "fljax is faster by", "of the matmul limit", "spread of rounds"]
     return _table(head, body)
 
 
