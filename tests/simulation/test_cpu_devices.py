@@ -30,6 +30,12 @@ def test_cores_become_devices_unless_it_is_too_late_or_decided(before, flags, co
     assert done.stdout.split() == [str(count)], done.stderr
 
 
+def test_no_device_is_one_line_and_leaves_no_folder(tmp_path, capsys):
+    assert cli.main(["simulate", "--devices", "0", "--run-dir", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert "devices=0" in said and said.count("\n") == 1 and not (tmp_path / "run").exists()
+
+
 def test_a_run_on_two_cores_gives_the_bits_of_one_device(tmp_path):
     """With groups; without them sums are rounded in another order."""
     small = ["--num-rounds", "2", "--num-clients", "20", "--groups", "2", "--no-baseline"]
