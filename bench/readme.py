@@ -480,13 +480,18 @@ def peers() -> str:
             if row["workload"] != workload:
                 continue
             if "clients_per_s" not in row:
-                body.append([title, row["peer"], row.get("error", "not measured"), "", "", ""])
+                body.append([title, row["peer"], row.get("error", "not measured"), "", "", "", ""])
                 continue
             cells = [title, row["peer"], f"{row['clients_per_s']:,.4g}"]
-            ratio, share = row.get("fljax_is_faster"), row.get("share_of_matmul_limit")
-            cells += ["" if ratio is None else f"{ratio:.2f}x", "" if share is None else f"{share:.0%}"]
+            ratios, share = (
+                (row.get("fljax_is_faster"), row.get("devices_are_faster")),
+                row.get("share_of_matmul_limit"),
+            )
+            cells += ["" if ratio is None else f"{ratio:.2f}x" for ratio in ratios]
+            cells.append("" if share is None else f"{share:.0%}")
             body.append([*cells, f"{row['spread']:.0%}"])
-    head = ["model and cohort", "who", "clients/s", "fljax is faster by", "of the matmul limit", "spread of rounds"]
+    faster = ["fljax is faster by", "fljax_devices is faster by"]
+    head = ["model and cohort", "who", "clients/s", *faster, "of the matmul limit", "spread of rounds"]
     return _table(head, body)
 
 

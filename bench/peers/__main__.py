@@ -157,7 +157,8 @@ def measure(workload: str, peers: Sequence[str], repeats: int, quick: bool) -> l
             first.close()
         expected = moved(reference, workload)
         together = [p for p in peers if p not in ALONE]
-        for group in (together, *(["fljax", p] for p in peers if p in ALONE)):
+        alone = [["fljax", p] for p in peers if p in ALONE]
+        for group in alone if together == ["fljax"] and alone else [together, *alone]:
             measure_group(workload, group, rows, expected, pathlib.Path(folder), repeats)
     limits = [rows[p]["median_ms"] for p in LIMITS if "median_ms" in rows.get(p, {})]
     for row in rows.values():
@@ -272,6 +273,11 @@ def main() -> None:
         committed = _harness.RESULTS / "peers-cpu.json"
         if options.keep and committed.exists():
             earlier = json.loads(committed.read_text())
+            if all(peer in ALONE for peer in options.peers):
+                # fljax took part for their ratios; its row stays that of the run with the other peers.
+                had = {(row["workload"], row["peer"]) for row in earlier["rows"]}
+                rows = [row for row in rows if row["peer"] != "fljax" or (row["workload"], "fljax") not in had]
+                new = {(row["workload"], row["peer"]) for row in rows}
             since = {name: earlier["environment"][name] for name in ("commit", "date")}
             rows += [since | row for row in earlier["rows"] if (row["workload"], row["peer"]) not in new]
         print(_harness.write("peers", rows, note="one federated round, equal work; python -m bench.peers"))

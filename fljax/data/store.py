@@ -2,7 +2,7 @@
 
 A folder holds `index.json`, `offsets.npy` (int64 `[C + 1]`), `checksums.npy` (uint32 `[C]`) and for each field one file
 of raw numbers, clients one after the other. Reading a cohort touches the bytes of its clients alone. Every client's
-bytes are checked as they are read, so that a damaged disk cannot change a model unnoticed.
+bytes are checked as they are read, so that a damaged disk cannot change a model unnoticed; so are its numbers, for NaN.
 """
 
 import json
@@ -158,15 +158,15 @@ def read(
       store: open.
       client_ids: integers `[K]`, -1 for an empty place.
       capacity: N, places for each client's examples; the most that a client has, for example.
-      skip_corrupt: leave a client out whose bytes do not match their checksum, instead of raising. To a private run
-        that is a client without data: its claim stays true.
+      skip_corrupt: leave a client out whose bytes do not match their checksum, or whose floats are not all finite,
+        instead of raising. To a private run that is a client without data: its claim stays true.
 
     Returns:
       `(examples, indices, skipped)`: name -> `[K * N, ...]`, int32 `[K, N]` (rows of it, -1 is padding), and the ids
       of clients that were left out.
 
     Raises:
-      CorruptDataError: a client's bytes do not match; one line that names the client.
+      CorruptDataError: a client's bytes do not match, or hold NaN or infinity; one line that names the client.
       ValueError: an id is unknown, or a client has more examples than `capacity`.
     """
     _validate.positive_int(capacity=capacity)
@@ -186,14 +186,21 @@ def read(
             raise ValueError(
                 f"Expected capacity >= {stop - start}, client {client}'s examples, got capacity={capacity}."
             )
-        checksum, first = 0, place * capacity
+        checksum, first, not_finite = 0, place * capacity, ""
         for name in sorted(store.fields):
             mine = examples[name][first : first + stop - start]
             mine[...] = store.fields[name][start:stop]
             checksum = zlib.crc32(mine, checksum)
-        if checksum == int(store.checksums[client]):
+            if mine.dtype.kind == "f" and not np.isfinite(mine).all():
+                not_finite = name
+        damaged = checksum != int(store.checksums[client])
+        if not (damaged or not_finite):
             indices[place, : stop - start] = np.arange(first, first + stop - start)
             continue
+        if not skip_corrupt and not damaged:
+            raise CorruptDataError(
+                f"Expected {not_finite} of client {client} in {store.path} to be finite, got NaN or infinity in it."
+            )
         if not skip_corrupt:
             raise CorruptDataError(
                 f"Expected the bytes of client {client} in {store.path} to match their checksum, they do not: "

@@ -121,7 +121,7 @@ def outer(rng, mu, chance, size):
     return np.where(coins == right, size_of, -size_of), coins
 
 
-@pytest.mark.parametrize("mu, reachable", [(0.5, 0.78), (1.0, 0.79), (2.0, 0.75)])
+@pytest.mark.parametrize(("mu", "reachable"), [(0.5, 0.78), (1.0, 0.79), (2.0, 0.75)])
 def test_no_audit_that_counts_guesses_of_one_run_could_reach_80_percent(mu, reachable):
     """For each number of guesses, one with `reachable` of the epsilon reaches the honest median in 5 % of its runs."""
     exact = float(gaussian.mu_to_epsilon(mu, 1e-5))

@@ -60,6 +60,18 @@ def test_one_flipped_bit_is_found_and_the_client_named(folder, field):
     store.read(opened, np.array([0, 3, 6]), 5)  # others are as good as before
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_client_with_numbers_that_are_not_finite_is_named(tmp_path, value):
+    held = list(clients())
+    held[2]["x"][4, 1, 2] = value
+    opened = store.write(tmp_path / "clients", held)
+    with pytest.raises(CorruptDataError, match=r"x of client 2 .* to be finite"):
+        store.read(opened, np.array([0, 2]), 5)
+    examples, indices, skipped = store.read(opened, np.array([0, 2, 3]), 5, skip_corrupt=True)
+    assert skipped == [2] and (indices[1] == -1).all() and (indices[[0, 2], :3] >= 0).all()
+    assert all(np.isfinite(field).all() for field in examples.values())
+
+
 @pytest.mark.parametrize("name", ["x.bin", "offsets.npy", "checksums.npy", "index.json"])
 @pytest.mark.parametrize("damage", ["truncate", "remove", "foreign"])
 def test_truncated_missing_and_foreign_files_are_named(folder, name, damage):
