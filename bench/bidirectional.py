@@ -286,7 +286,7 @@ def main(arguments: list[str] | None = None) -> None:
     print(_harness.table(rows, ["model", "mode", "median_ms", "times fedavg", "least times", "cpu times", "limit"]))
     print(_harness.table(uploads, list(uploads[0])))
     print(_harness.table(target, ["model", "mode", "rounds", "seconds", "times fedavg", "source"]))
-    over = [row for row in rows if row["limit"] and row["least times"] > row["limit"]]
+    over = [row for row in rows if row["limit"] and row["times fedavg"] > row["limit"]]
     print(f"rounds over their limit: {len(over)} of {sum(bool(row['limit']) for row in rows)}")
     note = f"last measured: {', '.join(names)}; the environment is that of this run" if options.model else ""
     path = _harness.write(file, [*rows, *uploads, *target], note=note)

@@ -287,13 +287,15 @@ def bidirectional_time() -> str:
         [
             row["model"],
             row["mode"],
+            str(row.get("rounds", "")),
             f"{row['times fedavg']:,.{0 if row['times fedavg'] >= 100 else 2}f}x",
             row["source"],
         ]
         for row in rows
-        if row.get("seconds") and row["mode"] != "fedavg"
+        if row.get("seconds")
     ]
-    return _table(["model or data", "method", "of FedAvg's time to the target accuracy", "here or in the paper"], body)
+    head = ["model or data", "method", "rounds", "of FedAvg's time to the target accuracy", "here or in the paper"]
+    return _table(head, body)
 
 
 def _parts(name: str) -> list[dict[str, Any]]:
@@ -377,14 +379,15 @@ def bidirectional_accuracy() -> str:
             f"{row['epsilon']:g}",
             row["method"],
             f"{row['accuracy']:.1%}",
-            f"{row['stdev']:.1%}",
+            f"{row['stdev']:.1%}" if row["seeds"] > 1 else "",
             str(row["seeds"]),
+            str(row["rounds"]),
             "yes" if row["guarantee"] else "no",
         ]
         for row in rows
         if row["method"] != "none"
     ]
-    head = ["data", "epsilon", "method", "accuracy", "standard deviation of a run", "runs", "guarantee"]
+    head = ["data", "epsilon", "method", "accuracy", "standard deviation of a run", "runs", "rounds", "guarantee"]
     plain = [f"{row['accuracy']:.1%} ({row['dataset'].replace('_', ' ')})" for row in rows if row["method"] == "none"]
     return _table(head, body) + f"\n\nWithout noise: {', '.join(plain)}."
 

@@ -27,4 +27,7 @@ class SensitivityError(AssertionError):
 
 
 class CorruptDataError(ValueError):
-    """Bytes on disk are not what was written: truncated, foreign or damaged. The message names the file or client."""
+    """Bytes on disk are not what was written, truncated, foreign or damaged, or hold numbers that are not finite.
+
+    The message names the file or client.
+    """

@@ -24,7 +24,7 @@ a control: the same examples in another order give 0.2 to 0.7, one client left o
 | fedjax_pad, fedjax_var | FedJAX's `for_each_client` on padded batches, and with a short last batch |
 | torch_loop | a plain loop in torch |
 | pfl | pfl-research: FederatedAveraging, SimulatedBackend, GaussianMechanism |
-| flwr | Flower's simulation: FedAvg, the torch loop's client in Ray actors, one a core |
+| flwr | Flower's simulation: FedAvg, the torch loop's client in Ray actors, one a core; see its module |
 | matmul_jax, matmul_torch | (i) no round: the matrix products of its SGD steps and nothing else |
 
 Each peer has a process of its own. The processes of a group take turns, round by round, only one working at a time, and

@@ -1,8 +1,8 @@
 """Audits from one run of a mechanism: many canaries, each in or out by a coin, and guesses about some of them.
 
 Canaries share one run, so that their fates may be correlated by the mechanism; both bounds allow for the worst of it,
-and are therefore below the truth even with endless canaries: there are Gaussian-DP mechanisms of three quarters of the
-epsilon which, in one run out of twenty, let as many guesses be right (docs/attacks.md, with the construction).
+and are therefore below the truth even with endless canaries: there are Gaussian-DP mechanisms of less than four fifths
+of the epsilon which, in one run out of twenty, let as many guesses be right (docs/attacks.md, with the construction).
 `audit.two_worlds` is sharp, and needs a run for each score.
 """
 
@@ -60,7 +60,7 @@ def audit(
       ValueError: shapes differ, NaN among the scores, no share, or a number out of range.
     """
     _validate.open_unit(confidence=confidence)
-    if not shares or not all(0 < share <= 1 for share in shares):
+    if not len(shares) or not all(0 < share <= 1 for share in shares):
         raise ValueError(f"Expected shares in (0, 1], at least one, got shares={shares!r}.")
     values, coins = np.asarray(scores, np.float64), np.asarray(included, bool)
     if values.ndim != 1 or coins.shape != values.shape or values.size < 2 or np.isnan(values).any():
@@ -69,8 +69,8 @@ def audit(
         )
     # Equal scores: those that are in stand below those that are out. An order of the caller's could tell the coins.
     order = np.lexsort((~coins, values))
-    halves = sorted({max(1, round(share * values.size / 2)) for share in shares}, reverse=True)
-    halves = [half for half in halves if 2 * half <= values.size]
+    most = values.size // 2
+    halves = sorted({min(max(1, round(share * values.size / 2)), most) for share in shares}, reverse=True)
     error, found = (1 - confidence) / len(halves), []
     for half in halves:
         correct = int(coins[order[-half:]].sum() + (~coins[order[:half]]).sum())

@@ -2,7 +2,7 @@
 
 A folder holds `index.json`, `offsets.npy` (int64 `[C + 1]`), `checksums.npy` (uint32 `[C]`) and for each field one file
 of raw numbers, clients one after the other. Reading a cohort touches the bytes of its clients alone. Every client's
-bytes are checked as they are read, so that a damaged disk cannot change a model unnoticed; so are its numbers, for NaN.
+bytes are checked as they are read, so that a damaged disk cannot change a model unnoticed.
 """
 
 import json
@@ -56,7 +56,7 @@ def write(path: str | pathlib.Path, clients: Iterable[Mapping[str, np.ndarray]])
       clients: for each client its examples, {"x": `[n, ...]`, "y": `[n]`, ..}, n >= 0; names, shapes and dtypes alike.
 
     Raises:
-      ValueError: the folder exists, clients do not go together, or there are none.
+      ValueError: the folder exists, clients do not go together, there are none, or one holds NaN or infinity.
       OSError: the disk is full, or the folder cannot be written.
     """
     path = pathlib.Path(path)
@@ -75,6 +75,8 @@ def write(path: str | pathlib.Path, clients: Iterable[Mapping[str, np.ndarray]])
                 raise ValueError(f"Expected fields of client {number} to be identifiers, got {sorted(arrays)}.")
             for name, array in arrays.items():
                 _check_dtype(name, array.dtype)
+                if not _finite(array):
+                    raise ValueError(f"Expected {name} of client {number} to be finite, got NaN or infinity in it.")
             found = {name: (array.dtype.str, array.shape[1:]) for name, array in arrays.items()}
             if kinds is None:
                 kinds = found
@@ -143,6 +145,10 @@ def open_store(path: str | pathlib.Path) -> Store:
     return Store(path, fields, offsets, checksums)
 
 
+def _finite(array: np.ndarray) -> bool:
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+
+
 def _check_dtype(name: str, dtype: np.dtype) -> None:
     """ValueError unless raw bytes of this type mean the same to whoever reads them."""
     if dtype.kind not in "biuf" or dtype.name == "float128":
@@ -158,15 +164,17 @@ def read(
       store: open.
       client_ids: integers `[K]`, -1 for an empty place.
       capacity: N, places for each client's examples; the most that a client has, for example.
-      skip_corrupt: leave a client out whose bytes do not match their checksum, or whose floats are not all finite,
-        instead of raising. To a private run that is a client without data: its claim stays true.
+      skip_corrupt: leave a client out whose bytes do not match their checksum, instead of raising. To a private run
+        that is a client without data: its claim stays true. Numbers that are not finite are handed on then: to leave
+        their client out would move a sum by all of its records for the sake of one.
 
     Returns:
       `(examples, indices, skipped)`: name -> `[K * N, ...]`, int32 `[K, N]` (rows of it, -1 is padding), and the ids
       of clients that were left out.
 
     Raises:
-      CorruptDataError: a client's bytes do not match, or hold NaN or infinity; one line that names the client.
+      CorruptDataError: a client's bytes do not match, or (written by another program) hold NaN or infinity; one line
+        that names the client.
       ValueError: an id is unknown, or a client has more examples than `capacity`.
     """
     _validate.positive_int(capacity=capacity)
@@ -191,16 +199,15 @@ def read(
             mine = examples[name][first : first + stop - start]
             mine[...] = store.fields[name][start:stop]
             checksum = zlib.crc32(mine, checksum)
-            if mine.dtype.kind == "f" and not np.isfinite(mine).all():
+            if not skip_corrupt and not _finite(mine):
                 not_finite = name
-        damaged = checksum != int(store.checksums[client])
-        if not (damaged or not_finite):
+        if checksum == int(store.checksums[client]):
+            if not_finite:
+                raise CorruptDataError(
+                    f"Expected {not_finite} of client {client} in {store.path} to be finite, got NaN or infinity in it."
+                )
             indices[place, : stop - start] = np.arange(first, first + stop - start)
             continue
-        if not skip_corrupt and not damaged:
-            raise CorruptDataError(
-                f"Expected {not_finite} of client {client} in {store.path} to be finite, got NaN or infinity in it."
-            )
         if not skip_corrupt:
             raise CorruptDataError(
                 f"Expected the bytes of client {client} in {store.path} to match their checksum, they do not: "

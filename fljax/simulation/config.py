@@ -41,7 +41,7 @@ class DataConfig:
     (1 is none)."""
 
     corrupt_clients: str = "stop"
-    """What to do where a sampled client's bytes on disk are damaged or not finite: stop the run, or skip the client."""
+    """What to do where a sampled client's bytes on disk are damaged: stop the run, or skip the client."""
 
     def __post_init__(self) -> None:
         builtin.check_name(dataset=self.dataset)

@@ -189,7 +189,7 @@ def _served(outcome: Outcome) -> str:
         f"Accuracy on each client's own examples, over {count} clients that hold some. They were trained on, and these "
         "numbers carry no noise: diagnostics, not private."
     )
-    note += f" {damaged} more are damaged on disk, or not finite, and left out." if damaged else ""
+    note += f" {damaged} more are damaged on disk and left out." if damaged else ""
     table = f'<table class="numbers"><tr><th>model</th>{head}<th>mean</th></tr>{rows}</table>'
     return section("How the model serves each client", table, note)
 

@@ -99,7 +99,7 @@ def test_one_run_of_10_000_canaries_reaches_what_the_method_can():
         scores = rng.normal(size=TRIALS) + mu * included
         found.append(one_run.audit(scores, included, delta=1e-5).gdp_epsilon)
         single.append(one_run.audit(scores, included, delta=1e-5, shares=[0.05]).gdp_epsilon)
-    # No audit of guesses could reach 75 % (the next test).
+    # None that counts guesses could reach 80 % (the next test).
     assert 0.58 * 4.377 < np.median(found) < 4.377 and 0.62 * 4.377 < np.median(single) < 4.377
     # Control: half the noise is caught.
     broken = one_run.audit(0.5 * rng.normal(size=TRIALS) + mu * included, included, delta=1e-5)
@@ -121,12 +121,12 @@ def outer(rng, mu, chance, size):
     return np.where(coins == right, size_of, -size_of), coins
 
 
-@pytest.mark.parametrize(("mu", "reachable"), [(0.5, 0.78), (1.0, 0.79), (2.0, 0.75)])
-def test_no_audit_that_counts_guesses_of_one_run_could_reach_80_percent(mu, reachable):
-    """For each number of guesses, one with `reachable` of the epsilon reaches the honest median in 5 % of its runs."""
+@pytest.mark.parametrize("mu", [0.5, 1.0, 2.0])
+def test_no_audit_that_counts_guesses_of_one_run_could_reach_80_percent(mu):
+    """For each of seven numbers of guesses: one of 79 % of the epsilon reaches the median count in 5 % of its runs."""
     exact = float(gaussian.mu_to_epsilon(mu, 1e-5))
-    less = optimize.brentq(lambda m: float(gaussian.mu_to_epsilon(m, 1e-5)) - reachable * exact, 0.1 * mu, mu)
-    rng, runs = np.random.default_rng(8), 100
+    less = optimize.brentq(lambda m: float(gaussian.mu_to_epsilon(m, 1e-5)) - 0.79 * exact, 0.1 * mu, mu)
+    rng, runs = np.random.default_rng(8), 201
     halves = [round(share * TRIALS / 2) for share in (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)]
 
     def counts(scores, coins):
@@ -139,6 +139,7 @@ def test_no_audit_that_counts_guesses_of_one_run_could_reach_80_percent(mu, reac
         chance * (counts(*outer(rng, less, chance, coins.shape)) >= honest[:, None]).mean(axis=1)
         for chance in (0.055, 0.075, 0.1, 0.15, 0.2)
     ]
+    # Runs of the outer part alone are counted. Least over four other seeds: 0.062, with a standard error of 0.005.
     assert (np.max(often, axis=0) > 0.05).all()
 
 
@@ -160,6 +161,12 @@ def test_equal_scores_prove_nothing_in_one_run_whatever_their_order():
         scores = np.where(np.arange(1000) % 5 == 0, 2.0 * included - 1, 0.0)
         some = one_run.audit(scores, included, delta=1e-5)
         assert some.guesses == some.correct == 200 and some.epsilon > 2
+
+
+@pytest.mark.parametrize("canaries", [2, 3, 7])
+def test_one_share_of_all_canaries_guesses_about_as_many_as_go_in_pairs(canaries):
+    included = np.arange(canaries) % 2 == 0
+    assert one_run.audit(np.where(included, 1.0, -1.0), included, delta=0.0, shares=[1.0]).guesses == canaries // 2 * 2
 
 
 def test_one_run_bound_is_tight_for_randomised_response():
@@ -214,7 +221,7 @@ def test_bad_arguments_raise_in_one_line():
         (lambda: audit.directions(np.eye(2), np.ones(3)), r"shift \[d\]"),
         (lambda: audit.directions(-np.eye(2), np.ones(2)), "positive definite"),
         (lambda: one_run.audit(good, good[:3] > 0, delta=0.1), "included"),
-        (lambda: one_run.audit(good, good > 0, delta=0.1, shares=[]), "shares"),
+        (lambda: one_run.audit(good, good > 0, delta=0.1, shares=()), "shares"),
         (lambda: one_run.audit(good, good > 0, delta=0.1, shares=[1.5]), "shares"),
         (lambda: one_run.p_value(canaries=3, guesses=4, correct=1, epsilon=1.0, delta=0.0), "guesses <= canaries"),
         (lambda: one_run.epsilon_lower(canaries=4, guesses=4, correct=1, delta=1.0, confidence=0.9), "delta in"),

@@ -1,5 +1,7 @@
 """Clients on disk: what is read is what was written, or an error that names who is damaged."""
 
+import zlib
+
 import numpy as np
 import pytest
 
@@ -64,12 +66,22 @@ def test_one_flipped_bit_is_found_and_the_client_named(folder, field):
 def test_a_client_with_numbers_that_are_not_finite_is_named(tmp_path, value):
     held = list(clients())
     held[2]["x"][4, 1, 2] = value
-    opened = store.write(tmp_path / "clients", held)
+    with pytest.raises(ValueError, match="x of client 2 to be finite"):
+        store.write(tmp_path / "clients", held)
+    # Another program's folder may hold it, checksums and all.
+    opened = store.write(tmp_path / "clients", clients())
+    path = tmp_path / "clients" / "x.bin"
+    opened.checksums[2] = zlib.crc32(held[2]["y"].tobytes(), zlib.crc32(held[2]["x"].tobytes()))
+    data, start = bytearray(path.read_bytes()), 24 * int(opened.offsets[2])
+    data[start : start + 120] = held[2]["x"].tobytes()
+    path.write_bytes(data)
+    opened = store.open_store(tmp_path / "clients")._replace(checksums=opened.checksums)
     with pytest.raises(CorruptDataError, match=r"x of client 2 .* to be finite"):
         store.read(opened, np.array([0, 2]), 5)
-    examples, indices, skipped = store.read(opened, np.array([0, 2, 3]), 5, skip_corrupt=True)
-    assert skipped == [2] and (indices[1] == -1).all() and (indices[[0, 2], :3] >= 0).all()
-    assert all(np.isfinite(field).all() for field in examples.values())
+    store.read(opened, np.array([0, 3]), 5)
+    # Skipping is for damage, which does not depend on data: one bad record must not take its client's others away.
+    _, indices, skipped = store.read(opened, np.array([0, 2, 3]), 5, skip_corrupt=True)
+    assert skipped == [] and (indices[1] >= 0).all()
 
 
 @pytest.mark.parametrize("name", ["x.bin", "offsets.npy", "checksums.npy", "index.json"])
