@@ -132,7 +132,12 @@ def _seconds(run: Callable[[], Any], calls: int) -> tuple[float, float]:
 
 
 def interleaved(
-    cases: Mapping[str, Callable[[], Any]], *, repeats: int = 7, least_seconds: float = 0.03, budget_s: float = 60.0
+    cases: Mapping[str, Callable[[], Any]],
+    *,
+    repeats: int = 7,
+    least_seconds: float = 0.03,
+    budget_s: float = 60.0,
+    slow_s: float = SLOW_S,
 ) -> dict[str, Timing]:
     """Times every case `repeats` times, one after the other in each round, the order rotated by one each round.
 
@@ -141,10 +146,10 @@ def interleaved(
       repeats: rounds. >= 5, or the median says little.
       least_seconds: a sample repeats its call until it lasts about this long.
       budget_s: no new round starts after this many seconds, but each case gets at least 3 rounds.
+      slow_s: a case slower than this takes part in the first 3 rounds only.
 
     Returns:
-      One `Timing` a case; `paired_ratio` compares two of them round by round. A case slower than 2 seconds takes part
-      in the first 3 rounds only.
+      One `Timing` a case; `paired_ratio` compares two of them round by round.
     """
     if repeats < 5:
         raise ValueError(f"Expected repeats >= 5, got repeats={repeats}.")
@@ -152,7 +157,7 @@ def interleaved(
     calls, estimate = {}, {}
     for name in names:
         first, _ = _seconds(cases[name], 1)  # the first call pays for page faults and thread pools
-        estimate[name] = first if first > SLOW_S else _seconds(cases[name], 1)[0]
+        estimate[name] = first if first > slow_s else _seconds(cases[name], 1)[0]
         calls[name] = max(1, min(200, round(least_seconds / max(estimate[name], 1e-6))))
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     start = time.perf_counter()
@@ -161,7 +166,7 @@ def interleaved(
             break
         shift = round_index % len(names)
         for name in names[shift:] + names[:shift]:
-            if round_index >= 3 and estimate[name] > SLOW_S:
+            if round_index >= 3 and estimate[name] > slow_s:
                 continue
             wall, cpu = _seconds(cases[name], calls[name])
             samples[name].append((1e3 * wall, 1e3 * cpu))

@@ -486,10 +486,8 @@ def peers() -> str:
                 body.append([title, row["peer"], row.get("error", "not measured"), "", "", "", ""])
                 continue
             cells = [title, row["peer"], f"{row['clients_per_s']:,.4g}"]
-            ratios, share = (
-                (row.get("fljax_is_faster"), row.get("devices_are_faster")),
-                row.get("share_of_matmul_limit"),
-            )
+            ratios = [row.get("fljax_is_faster"), row.get("devices_are_faster")]
+            share = row.get("share_of_matmul_limit")
             cells += ["" if ratio is None else f"{ratio:.2f}x" for ratio in ratios]
             cells.append("" if share is None else f"{share:.0%}")
             body.append([*cells, f"{row['spread']:.0%}"])
