@@ -469,6 +469,56 @@ def bidirectional_reconstruction() -> str:
     return _table(["PSNR in dB, by share of the noise", "attack", *names], body)
 
 
+def bidirectional_tables() -> str:
+    """Accuracy, reconstruction and membership method by method: measured here, then as the paper reports them."""
+    rows, _ = _rows("bidirectional_tables")
+    cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        cells.setdefault((row["setting"], row["method"]), []).append(row)
+
+    def mean(here: list[dict[str, Any]], name: str, form: str) -> str:
+        values = [row[name] for row in here if row.get(name) is not None]
+        return format(_mean(here, name), form) if len(values) == len(here) else ""
+
+    def parts(here: list[dict[str, Any]], what: str) -> str:
+        forms = {"psnr": ".1f", "mse": ".3f", "feature_mse": ".2g"}
+        return " / ".join(text for key, form in forms.items() if (text := mean(here, f"{what} {key}", form)))
+
+    body = []
+    for (setting, method), here in cells.items():
+        accuracy = mean(here, "accuracy", ".1%")
+        if here[0].get("epsilon") is not None:
+            accuracy += f" ({here[0]['epsilon']:g})"
+        if here[0].get("accuracy of") == "oracle_clip":
+            accuracy += " (*)"
+        found = " / ".join(text for key in ("as sent", "corrected") if (text := mean(here, f"asr {key}", ".1%")))
+        body.append(
+            [
+                setting,
+                method,
+                accuracy,
+                parts(here, "search"),
+                parts(here, "read"),
+                mean(here, "features off Psi", ".0e"),
+                found,
+                mean(here, "ceiling", ".1%"),
+                here[0]["source"],
+            ]
+        )
+    head = [
+        "model, data",
+        "method",
+        "accuracy (epsilon)",
+        "server, search on the gradient: PSNR / Test-MSE / Feat-MSE",
+        "server, read or searched off Phi, or read off the gradient without one",
+        "features off Psi: Feat-MSE",
+        "client finds members: as sent / corrected",
+        "most that epsilon allows",
+        "here or in the paper",
+    ]
+    return _table(head, body)
+
+
 def peers() -> str:
     """Clients a second of each framework, and how many times as fast fljax is in the same rounds."""
     rows, _ = _rows("peers")
@@ -516,6 +566,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "bidirectional_parts": bidirectional_parts,
         "bidirectional_attacks": bidirectional_attacks,
         "bidirectional_reconstruction": bidirectional_reconstruction,
+        "bidirectional_tables": bidirectional_tables,
     },
 }
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import fljax_kernels
 from fljax import _validate, data, models
 from fljax.attacks import known_network, metrics
 from fljax.models import scaling
@@ -41,6 +42,32 @@ class Overfitted(NamedTuple):
     others: Batch
 
 
+def fit(
+    model: models.Functional, examples: Batch, *, num_steps: int, learning_rate: float, momentum: float = 0.0
+) -> models.Functional:
+    """`model` after descent on the mean of `models.squared_error` over all `examples` at once.
+
+    Args:
+      model: where to start.
+      examples: `{"x": [n, ...], "y": [n]}`.
+      num_steps, learning_rate, momentum: of gradient descent; momentum 0: plain.
+    """
+    _validate.positive_int(num_steps=num_steps)
+    loss = models.squared_error(model.apply)
+
+    def run(params: Params, examples: Batch) -> Params:
+        def step(now: tuple[Params, Params], _: Any) -> tuple[tuple[Params, Params], None]:
+            gradient = jax.grad(lambda p: jnp.mean(jax.vmap(loss, (None, 0))(p, examples)))(now[0])
+            speed = jax.tree.map(lambda v, g: momentum * v + g, now[1], gradient)
+            return (jax.tree.map(lambda p, v: p - learning_rate * v, now[0], speed), speed), None
+
+        return jax.lax.scan(step, (params, jax.tree.map(jnp.zeros_like, params)), None, length=num_steps)[0][0]
+
+    # The steps are a loop, where XLA's convolutions are slow on a CPU.
+    params = jax.jit(fljax_kernels.loop_friendly(run))(model.params, jax.tree.map(jnp.asarray, examples))
+    return models.Functional(params, model.apply)
+
+
 def overfitted(
     seed: int,
     *,
@@ -48,46 +75,63 @@ def overfitted(
     wrong: float = 0.2,
     num_steps: int = 4000,
     learning_rate: float = 0.2,
+    momentum: float = 0.0,
     hidden: tuple[int, ...] = (64, 64),
+    dataset: str = "digits",
+    start: models.Functional | None = None,
 ) -> Overfitted:
-    """An mlp on so few digits, some with wrong labels, that it knows them by heart.
+    """A network on so few examples, some with wrong labels, that it knows them by heart.
 
     Args:
-      seed: of the choice of digits, their labels and the initial weights. size: of the members, and of the others.
+      seed: of the choice of examples, their labels and the mlp's initial weights.
+      size: of the members, and of the others.
       wrong: share of labels, of both groups, that are drawn at random.
-      num_steps, learning_rate: of gradient descent on the mean of `models.squared_error` over all members.
-      hidden: widths.
+      num_steps, learning_rate, momentum: of `fit`.
+      hidden: widths of an mlp, where there is no `start`.
+      dataset: whose training examples are drawn from.
+      start: the network to begin with.
+
+    Raises:
+      ValueError: `dataset` has not that many training examples, or a number is out of range.
     """
-    _validate.positive_int(size=size, num_steps=num_steps)
+    _validate.positive_int(size=size)
     rng = np.random.default_rng(seed)
-    digits = data.load("digits").train
-    rows = rng.permutation(len(digits["y"]))[: 2 * size]
-    labels = np.where(rng.random(rows.size) < wrong, rng.integers(0, 10, rows.size), digits["y"][rows])
-    examples = {"x": jnp.asarray(digits["x"][rows]), "y": jnp.asarray(labels, jnp.int32)}
+    found = data.load(dataset)
+    train, classes = found.train, found.num_classes
+    if not 2 * size <= len(train["y"]):
+        raise ValueError(f"Expected size <= {len(train['y']) // 2}, half of {dataset}'s examples, got size={size}.")
+    rows = rng.permutation(len(train["y"]))[: 2 * size]
+    labels = np.where(rng.random(rows.size) < wrong, rng.integers(0, classes, rows.size), train["y"][rows])
+    examples = {"x": jnp.asarray(train["x"][rows]), "y": jnp.asarray(labels, jnp.int32)}
     members, others = (
         {name: leaf[part] for name, leaf in examples.items()} for part in np.split(np.arange(2 * size), 2)
     )
-    model = models.create(
-        "mlp", example_shape=examples["x"].shape[1:], num_classes=10, key=jax.random.key(seed), hidden=hidden
-    )
-    loss = models.squared_error(model.apply)
-
-    def step(params: Params, _: Any) -> tuple[Params, None]:
-        gradient = jax.grad(lambda p: jnp.mean(jax.vmap(loss, (None, 0))(p, members)))(params)
-        return jax.tree.map(lambda p, g: p - learning_rate * g, params, gradient), None
-
-    params, _ = jax.jit(lambda p: jax.lax.scan(step, p, None, length=num_steps))(model.params)
-    return Overfitted(models.Functional(params, model.apply), members, others)
+    if start is None:
+        shape = examples["x"].shape[1:]
+        start = models.create("mlp", example_shape=shape, num_classes=classes, key=jax.random.key(seed), hidden=hidden)
+    model = fit(start, members, num_steps=num_steps, learning_rate=learning_rate, momentum=momentum)
+    return Overfitted(model, members, others)
 
 
-def attack(task: Overfitted, key: jax.Array, *, additive_norm: float, known: int = 20, num_draws: int = 8) -> Success:
+def attack(
+    task: Overfitted,
+    key: jax.Array,
+    *,
+    additive_norm: float,
+    known: int = 20,
+    num_draws: int = 8,
+    allow_plain: bool = False,
+    **law: Any,
+) -> Success:
     """How often the threshold on losses is right, before and after the client has corrected the model.
 
     Args:
       task: the model, and who was trained on.
-      key: of the secrets, of `num_draws` rounds: all side by side.
+      key: of the secrets, of `num_draws` rounds.
       additive_norm: ||r||; 0: the client sees the true outputs.
       known: members from whose labels r is estimated; they are of the half that sets the threshold.
+      allow_plain: as `scaling.plan` takes it.
+      law: of the scales, as `perturbation.draw` takes it: `form`, `law`, `scale_range`.
 
     Raises:
       ValueError: `known` is more than that half.
@@ -98,38 +142,45 @@ def attack(task: Overfitted, key: jax.Array, *, additive_norm: float, known: int
     if not known <= size // 2:
         raise ValueError(f"Expected known <= {size // 2}, half of the members, got known={known}.")
     x, y = (jnp.concatenate([task.members[name], task.others[name]]) for name in ("x", "y"))
-    true, sent, corrected = _losses(task.model.apply, known)(
-        task.model.params, x, y, jax.random.split(key, num_draws), jnp.asarray(additive_norm, jnp.float32)
-    )
-    rates = [np.mean([success(row[:size], row[size:]) for row in np.asarray(rows)]) for rows in (sent, corrected)]
-    return Success(success(true[:size], true[size:]), float(rates[0]), float(rates[1]))
+    params = task.model.params
+    plan = scaling.plan(task.model.apply, params, x[0], allow_plain=allow_plain)
+    true, disguised = _losses(task.model.apply, known, allow_plain)
+    rates = []
+    # One by one: convolutions whose kernels differ by draw are slow side by side.
+    for draw_key in jax.random.split(key, num_draws):
+        secrets = perturbation.draw(plan, draw_key, additive_norm=additive_norm, **law)
+        rows = disguised(params, x, y, secrets)
+        rates.append([success(row[:size], row[size:]) for row in rows])
+    plain = true(params, x, y)
+    return Success(success(plain[:size], plain[size:]), *(float(rate) for rate in np.mean(rates, axis=0)))
 
 
 @functools.lru_cache(maxsize=8)
-def _losses(apply: Apply, known: int) -> Callable[..., tuple[jax.Array, jax.Array, jax.Array]]:
-    """Jitted (params, x `[N, ...]`, y `[N]`, keys `[S]`, ||r||) -> losses `[N]`, and `[S, N]` as sent and corrected.
+def _losses(apply: Apply, known: int, allow_plain: bool) -> tuple[Callable[..., jax.Array], Callable[..., Any]]:
+    """Jitted (params, x `[N, ...]`, y `[N]`) -> losses `[N]`; the same with secrets -> as sent `[N]`, corrected `[N]`.
 
-    Compiled once for all lengths of r.
+    Compiled once for all secrets.
     """
 
+    def of(outputs: jax.Array, y: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.square(outputs - jax.nn.one_hot(y, outputs.shape[1])), axis=-1) / 2
+
     @jax.jit
-    def losses(params: Params, x: jax.Array, y: jax.Array, keys: jax.Array, norm: jax.Array) -> Any:
-        plan = scaling.plan(apply, params, x[0])
-        targets = jax.nn.one_hot(y, plan.num_outputs)
+    def true(params: Params, x: jax.Array, y: jax.Array) -> jax.Array:
+        return of(jax.vmap(apply, (None, 0))(params, x), y)
 
-        def of(outputs: jax.Array) -> jax.Array:
-            return jnp.sum(jnp.square(outputs - targets), axis=-1) / 2
+    @jax.jit
+    def disguised(
+        params: Params, x: jax.Array, y: jax.Array, secrets: perturbation.Secrets
+    ) -> tuple[jax.Array, jax.Array]:
+        plan = scaling.plan(apply, params, x[0], allow_plain=allow_plain)
+        sent, transition = perturbation.perturb(plan, params, secrets)
+        found = known_network.client_outputs(plan, sent, transition, x)
+        targets = jax.nn.one_hot(y[:known], plan.num_outputs)
+        r = known_network.estimate_r(found.outputs[:known], found.alpha[:known], targets)
+        return of(found.outputs, y), of(known_network.corrected(found, r), y)
 
-        def one(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-            secrets = perturbation.draw(plan, key, additive_norm=1.0)
-            sent, transition = perturbation.perturb(plan, params, secrets._replace(additive=norm * secrets.additive))
-            found = known_network.client_outputs(plan, sent, transition, x)
-            r = known_network.estimate_r(found.outputs[:known], found.alpha[:known], targets[:known])
-            return of(found.outputs), of(known_network.corrected(found, r))
-
-        return of(jax.vmap(apply, (None, 0))(params, x)), *jax.vmap(one)(keys)
-
-    return losses
+    return true, disguised
 
 
 def success(member_losses: Any, other_losses: Any) -> float:

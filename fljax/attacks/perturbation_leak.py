@@ -7,6 +7,7 @@ against one client's upload of a batch of one: by a search that uses the recover
 and Phi, which give input and last layer away without error. As printed the scheme puts noise on gradients only.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from fljax.accounting import bidirectional
 from fljax.attacks import analytic, disguised_membership, gradient_inversion, known_network, metrics
 from fljax.local import perturbed
 from fljax.models import scaling
+from fljax.models.functional import Apply
 from fljax.models.scaling import Plan, Triple
 from fljax.server import perturbation, recovery
 from fljax.types import Batch, Params
@@ -95,33 +97,109 @@ def last_layer_gradient(plan: Plan, secrets: perturbation.Secrets, leak: Leak) -
     return rows * (secrets.scales[leaf.numerator] / secrets.scales[leaf.denominator])
 
 
+def read_features(plan: Plan, secrets: perturbation.Secrets, triple: Triple) -> jax.Array:
+    """The true last layer's input, in its shape, from Psi of a network whose last layer has a bias.
+
+    Exact for a batch of one without noise there, whatever the layers before: Psi of the kernel is alpha h, of the bias
+    alpha, and the server knows by which scales h differs from the true one.
+    """
+    leaf = plan.leaves[plan.head[0]]
+    factor = secrets.scales[leaf.numerator] / secrets.scales[leaf.denominator]
+    place, factor = jnp.broadcast_arrays(jnp.asarray(leaf.hidden), factor)
+    hidden = triple.psi_head / jnp.where(triple.psi_bias == 0, 1, triple.psi_bias)
+    scales = jnp.ones(hidden.size).at[place.reshape(-1)].set(factor.reshape(-1))
+    return hidden * scales.reshape(hidden.shape)
+
+
 def search(
     model: models.Functional,
     recovered: Params,
     y: jax.Array,
     key: jax.Array,
     settings: gradient_inversion.Settings = SEARCH,
+    *,
+    shape: tuple[int, ...] = (8, 8, 1),
+    start: jax.Array | None = None,
 ) -> jax.Array:
-    """The examples `[T, ...]` whose gradients come closest to the recovered ones: all T searches in one program.
+    """The examples `[T, *shape]` whose gradients come closest to the recovered ones: all T searches in one program.
 
     Args:
       model: the true one, which the server knows.
       recovered: gradients of batches of one, each leaf `[T, ...]`, as `recovery.recover` gives them.
       y: labels `[T]`; the attacker is given them, for a gradient tells them.
-      key: for the starts. settings: of the search.
+      key: for the starts. settings: of the search; its box is the range of the data.
+      shape: of an example. start: an example to begin near, as in `gradient_inversion.invert`.
     """
-    observe = gradient_inversion.gradient(models.squared_error(model.apply))
-    rows = jax.nn.one_hot(y, 10)[:, None]  # batches of one
+    return _search(model.apply, settings, shape)(model.params, recovered, y, key, start)
+
+
+@functools.lru_cache(maxsize=8)
+def _search(
+    apply: Apply, settings: gradient_inversion.Settings, shape: tuple[int, ...]
+) -> Callable[[Params, Params, jax.Array, jax.Array, jax.Array | None], jax.Array]:
+    """`search`, jitted; compiled once for all gradients."""
+    observe = gradient_inversion.gradient(models.squared_error(apply))
 
     @jax.jit
-    def run(params: Params, recovered: Params, rows: jax.Array, key: jax.Array) -> jax.Array:
-        shape = (1, 8, 8, 1)
-        return gradient_inversion.invert(observe, params, recovered, rows, key, shape=shape, settings=settings).x[:, 0]
+    def run(params: Params, recovered: Params, y: jax.Array, key: jax.Array, start: jax.Array | None) -> jax.Array:
+        size = jax.eval_shape(apply, params, jax.ShapeDtypeStruct(shape, jnp.float32)).shape[0]
+        rows = jax.nn.one_hot(y, size)[:, None]  # batches of one
+        first = None if start is None else start[None]
+        found = gradient_inversion.invert(
+            observe, params, recovered, rows, key, shape=(1, *shape), settings=settings, start=first
+        )
+        return found.x[:, 0]
 
-    return run(model.params, recovered, rows, key)
+    return run
 
 
-def _noise(mode: str, client: Triple, own: float, pair: float) -> Callable[[jax.Array], jax.Array]:
+def search_phi(
+    plan: Plan,
+    sent: Params,
+    transition: jax.Array | None,
+    phi: list[jax.Array],
+    key: jax.Array,
+    settings: gradient_inversion.Settings = SEARCH,
+    *,
+    shape: tuple[int, ...],
+    start: jax.Array | None = None,
+) -> jax.Array:
+    """As `search`, from Phi of batches of one, each leaf `[T, ...]`: for networks whose first layer tells no input.
+
+    No label is needed: Phi is the gradient of alpha^2 / 2 on what was sent.
+    """
+    return _search_phi(plan, settings, shape)(sent, transition, phi, key, start)
+
+
+@functools.lru_cache(maxsize=8)
+def _search_phi(
+    plan: Plan, settings: gradient_inversion.Settings, shape: tuple[int, ...]
+) -> Callable[[Params, jax.Array | None, list[jax.Array], jax.Array, jax.Array | None], jax.Array]:
+    @jax.jit
+    def run(
+        sent: Params, transition: jax.Array | None, phi: list[jax.Array], key: jax.Array, start: jax.Array | None
+    ) -> jax.Array:
+        def half_square(params: Params, example: Batch) -> jax.Array:
+            hidden = scaling.hidden(plan, scaling.split(plan, params)[0], transition, example["x"])
+            return jnp.square(jnp.sum(hidden) + float(plan.has_bias)) / 2
+
+        gradient = gradient_inversion.gradient(half_square)
+        found = gradient_inversion.invert(
+            lambda params, x, y: scaling.split(plan, gradient(params, x, y))[0],
+            sent,
+            phi,
+            jnp.zeros((phi[0].shape[0], 1)),
+            key,
+            shape=(1, *shape),
+            settings=settings,
+            start=None if start is None else start[None],
+        )
+        return found.x[:, 0]
+
+    return run
+
+
+def upload_noise(mode: str, client: Triple, own: float, pair: float) -> Callable[[jax.Array], jax.Array]:
     """Key -> one client's noise on its triple, its peers' shares included, for `ravel_pytree` of such a triple."""
     gradient = sum(leaf.size for leaf in (*client.body, *client.head))
     size = sum(leaf.size for leaf in jax.tree.leaves(client))
@@ -136,15 +214,7 @@ def trained(rounds: int = 300) -> tuple[models.Functional, data.Dataset]:
     """An mlp 64-32-32-10 on digits, by plain steps on the squared error."""
     digits = data.load("digits")
     model = models.create("mlp", example_shape=(8, 8, 1), num_classes=10, key=jax.random.key(0), hidden=(32, 32))
-    loss = models.squared_error(model.apply)
-    train = jax.tree.map(jnp.asarray, digits.train)
-
-    def step(params: Params, _: Any) -> tuple[Params, None]:
-        gradient = jax.grad(lambda p: jnp.mean(jax.vmap(loss, (None, 0))(p, train)))(params)
-        return jax.tree.map(lambda p, g: p - 0.5 * g, params, gradient), None
-
-    params, _ = jax.jit(lambda p: jax.lax.scan(step, p, None, length=rounds))(model.params)
-    return models.Functional(params, model.apply), digits
+    return disguised_membership.fit(model, digits.train, num_steps=rounds, learning_rate=0.5), digits
 
 
 class Seen(NamedTuple):
@@ -160,10 +230,38 @@ class Seen(NamedTuple):
     recovered: Params
 
 
-def _psnr(found: jax.Array, truth: jax.Array) -> jax.Array:
-    """Of an image of which it is known that it lies in [0, 1]; at most 100 dB, where float32 ends."""
-    inside = jnp.clip(jnp.nan_to_num(found), 0, 1)
-    return jnp.minimum(metrics.psnr(inside.reshape(truth.shape), truth), 100.0)
+def _psnr(found: jax.Array, truth: jax.Array, box: tuple[float, float] = (0.0, 1.0)) -> jax.Array:
+    """Of an example of which it is known that it lies in `box`; at most 100 dB, where float32 ends."""
+    inside = jnp.clip(jnp.nan_to_num(found), *box)
+    return jnp.minimum(metrics.psnr(inside.reshape(truth.shape), truth, data_range=box[1] - box[0]), 100.0)
+
+
+class Quality(NamedTuple):
+    """How near what an attack found comes to the truth, `[]` each.
+
+    psnr: in dB, at most 100, MAX the length of the box. mse: per number of the example. feature_mse: per number of the
+    true model's last layer's input.
+    """
+
+    psnr: jax.Array
+    mse: jax.Array
+    feature_mse: jax.Array
+
+
+def quality(
+    plan: Plan, params: Params, found: jax.Array, truth: jax.Array, box: tuple[float, float] = (0.0, 1.0)
+) -> Quality:
+    """Of one example, clipped to the `box` in which the data are known to lie.
+
+    Args:
+      plan: of the network. params: the true ones.
+      found, truth: of one shape, up to reshaping.
+      box: range of the data.
+    """
+    inside = jnp.clip(jnp.nan_to_num(found), *box).reshape(truth.shape)
+    body, _ = scaling.split(plan, params)
+    features = lambda x: scaling.hidden(plan, body, None, x)  # noqa: E731
+    return Quality(_psnr(inside, truth, box), metrics.mse(inside, truth), metrics.feature_mse(features, inside, truth))
 
 
 def _server(model: models.Functional, plan: Plan, client: perturbed.TripleFun) -> Callable[..., Seen]:
@@ -258,7 +356,7 @@ def run(
         rates = {"true model": told.true_model, "before": told.as_sent, "after": told.corrected}
         membership.append({"direction": "client learns of the members", "mode": mode, **rates})
         sends = gradients if mode == "r0_gaussian" else triples
-        noise = _noise(mode, jax.eval_shape(sends, sent, transition, single, jnp.ones(1, bool))[0], own, 10 * own)
+        noise = upload_noise(mode, jax.eval_shape(sends, sent, transition, single, jnp.ones(1, bool))[0], own, 10 * own)
         drawn = jnp.stack([noise(key) for key in jax.random.split(noise_key, victims)])
         # In the printed mode nobody clips.
         bound = jnp.asarray(jnp.inf if mode == "paper" else 1.0)

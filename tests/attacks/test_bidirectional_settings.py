@@ -1,0 +1,135 @@
+"""The bidirectional scheme's attacks beyond digits and mlp: the breast-cancer table, and a ResNet20 with group norm."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fljax import data, models
+from fljax.attacks import disguised_membership, known_network, perturbation_leak
+from fljax.local import perturbed
+from fljax.models import scaling
+from fljax.server import perturbation
+
+QUICK = dataclasses.replace(perturbation_leak.SEARCH, num_iterations=200)
+BASE = {"form": "base", "law": "log_uniform", "scale_range": (0.5, 2.0)}
+
+
+def task(dataset, kind, victims, **options):
+    found = data.load(dataset)
+    train, test = jax.tree.map(jnp.asarray, found.train), jax.tree.map(jnp.asarray, found.test)
+    shape = train["x"].shape[1:]
+    model = models.create(kind, example_shape=shape, num_classes=found.num_classes, key=jax.random.key(0), **options)
+    x, y = test["x"][:victims], test["y"][:victims]
+    gradient = jax.grad(models.squared_error(model.apply))
+    clean = jax.jit(jax.vmap(gradient, (None, 0)))(model.params, {"x": x, "y": y})
+    plan = scaling.plan(model.apply, model.params, x[0], allow_plain=kind == "resnet20")
+
+    def score(found):
+        one = lambda found, truth: perturbation_leak.quality(plan, model.params, found, truth)  # noqa: E731
+        return jax.tree.map(lambda leaf: float(leaf.mean()), jax.vmap(one)(found, x))
+
+    blind = score(jnp.broadcast_to(train["x"].mean(0), x.shape))
+    return model, plan, train, x, y, clean, score, blind
+
+
+def with_noise(clean, stddev):
+    leaves, structure = jax.tree.flatten(clean)
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    noisy = [leaf + stddev * jax.random.normal(key, leaf.shape) for key, leaf in zip(keys, leaves, strict=True)]
+    return jax.tree.unflatten(structure, noisy)
+
+
+def triples_of(plan, params, x, y, **law):
+    secrets = perturbation.draw(plan, jax.random.key(2), **law)
+    sent, transition = perturbation.perturb(plan, params, secrets)
+    client = jax.jit(perturbed.triples(plan))
+    rows = [client(sent, transition, {"x": x[k][None], "y": y[k][None]}, jnp.ones(1, bool))[0] for k in range(len(y))]
+    return secrets, sent, transition, jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)
+
+
+def test_a_search_finds_the_rows_of_a_table_unless_there_is_noise():
+    model, _, train, _, y, clean, score, blind = task("breast_cancer", "mlp", 4, hidden=(16,))
+    # What PSNR and the search's box stand on: the table's own range.
+    assert (float(train["x"].min()), float(train["x"].max())) == (0.0, 1.0)
+    both = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), clean, with_noise(clean, 3.0))
+    found = perturbation_leak.search(model, both, jnp.tile(y, 2), jax.random.key(3), QUICK, shape=(30,))
+    bare, hidden = score(found[:4]), score(found[4:])
+    assert bare.psnr > blind.psnr + 5 and bare.mse < blind.mse / 3 and bare.feature_mse < blind.feature_mse / 3
+    assert hidden.psnr < blind.psnr + 1
+
+
+def test_psi_and_phi_of_a_table_give_input_and_features_away():
+    model, plan, _, x, y, _, score, _ = task("breast_cancer", "mlp", 4, hidden=(16,))
+    secrets, _, _, triples = triples_of(plan, model.params, x, y, additive_norm=0.3)
+    read = score(jax.vmap(lambda triple: perturbation_leak.read_input(plan, triple))(triples))
+    assert read.psnr > 60 and read.feature_mse < 1e-6
+    body, _ = scaling.split(plan, model.params)
+    features = jax.vmap(lambda x: scaling.hidden(plan, body, None, x))(x)
+    found = jax.vmap(lambda triple: perturbation_leak.read_features(plan, secrets, triple))(triples)
+    np.testing.assert_allclose(found, features, rtol=1e-4, atol=1e-5)
+
+
+def test_a_search_by_phi_needs_no_label():
+    model, plan, _, x, y, _, score, blind = task("breast_cancer", "mlp", 4, hidden=(16,))
+    _, sent, transition, triples = triples_of(plan, model.params, x, y, additive_norm=0.3)
+    guess = perturbation_leak.search_phi(plan, sent, transition, triples.phi, jax.random.key(3), QUICK, shape=(30,))
+    assert score(guess).psnr > blind.psnr + 3
+
+
+def test_quality_of_the_truth_and_of_nothing():
+    _, _, _, x, _, _, score, _ = task("breast_cancer", "mlp", 4, hidden=(16,))
+    assert score(x) == (100.0, 0.0, 0.0)
+    assert score(jnp.full(x.shape, jnp.nan)) == score(jnp.zeros(x.shape))
+
+
+def test_members_of_the_table_hide_behind_the_disguise_until_it_is_corrected():
+    found = disguised_membership.overfitted(0, size=40, num_steps=6000, dataset="breast_cancer")
+    told = disguised_membership.attack(found, jax.random.key(0), additive_norm=1.0, num_draws=4)
+    # 40 answers a draw; five standard errors as if only two draws were independent.
+    assert abs(told.as_sent - 0.5) < 0.28
+    assert told.true_model > 0.6 and told.corrected > told.true_model - 0.1
+    with pytest.raises(ValueError, match="half of breast_cancer"):
+        disguised_membership.overfitted(0, size=300, dataset="breast_cancer")
+
+
+def test_momentum_is_that_of_the_heavy_ball():
+    model = models.create("mlp", example_shape=(30,), num_classes=2, key=jax.random.key(0), hidden=(4,))
+    train = data.load("breast_cancer").train
+    examples = {"x": jnp.asarray(train["x"][:8]), "y": jnp.asarray(train["y"][:8])}
+    loss = models.squared_error(model.apply)
+    gradient = jax.jit(jax.grad(lambda p: jnp.mean(jax.vmap(loss, (None, 0))(p, examples))))
+    params, speed = model.params, jax.tree.map(jnp.zeros_like, model.params)
+    for _ in range(3):
+        speed = jax.tree.map(lambda v, g: 0.9 * v + g, speed, gradient(params))
+        params = jax.tree.map(lambda p, v: p - 0.1 * v, params, speed)
+    found = disguised_membership.fit(model, examples, num_steps=3, learning_rate=0.1, momentum=0.9)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found.params, params)
+
+
+def test_a_resnet20_is_attacked_in_both_directions():
+    model, plan, train, x, y, clean, _, _ = task("digits", "resnet20", 2)
+    # Local minima are everywhere: only from a start that is close does the clean gradient lead on.
+    near = dataclasses.replace(QUICK, learning_rate=0.03, signed=False)
+    starts = [0.5 * (image + train["x"].mean(0)) for image in x]
+    for k, start in enumerate(starts):
+        one = jax.tree.map(lambda leaf, k=k: leaf[k][None], clean)
+        both = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), one, with_noise(one, 3.0))
+        found = perturbation_leak.search(
+            model, both, jnp.stack([y[k], y[k]]), jax.random.key(3), near, shape=(8, 8, 1), start=start
+        )
+        before, bare, hidden = (perturbation_leak._psnr(guess, x[k]) for guess in (start, *found))
+        assert bare > before + 2 and hidden < before
+    law = {"additive_norm": 1.0, **BASE}
+    secrets, sent, transition, triples = triples_of(plan, model.params, x, y, **law)
+    body, _ = scaling.split(plan, model.params)
+    features = jax.vmap(lambda x: scaling.hidden(plan, body, None, x))(x)
+    read = jax.vmap(lambda triple: perturbation_leak.read_features(plan, secrets, triple))(triples)
+    np.testing.assert_allclose(read, features, rtol=1e-3, atol=1e-4)
+    known = {name: train[name][:10] for name in ("x", "y")}
+    true = jax.vmap(model.apply, (None, 0))(model.params, train["x"][:100]).argmax(-1)
+    # Labels say nothing of an untrained network: what it says itself is what its corrected disguise must say.
+    before, after = known_network.attack(plan, sent, transition, {**known, "y": true[:10]}, train["x"][:100])
+    assert jnp.mean(after == true) > jnp.mean(before == true)
