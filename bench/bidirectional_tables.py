@@ -5,9 +5,10 @@
 Three settings: mlp 64-32-32-10 and a group-normalised ResNet20 on digits, mlp 30-16-2 on the real breast-cancer table.
 Reconstruction: the server has ONE upload of a batch of one, recovered where the model was disguised, knows the label,
 and searches for the example whose gradient has its direction; or reads the example off Phi (off the gradient without
-one), which a first dense layer with a bias gives away; the ResNet20 starts with a convolution, so there it searches by
-Phi. Noise on that upload is that for epsilon 3 by equation (23) in one round, a client exchanged, as in
-`fljax.attacks.perturbation_leak`; "FedAvg" has none, and neither has what the trusted server of "central" sees.
+one), which a first dense layer with a bias gives away; the ResNet20 starts with a convolution, so there it reads the
+true gradient off Psi and Phi, and searches by that. Noise on that upload is that for epsilon 3 by equation (23) in one
+round, a client exchanged, as in `fljax.attacks.perturbation_leak`; "FedAvg" has none, and neither has what the trusted
+server of "central" sees.
 Membership: a loss threshold on a network that knows its members by heart, disguised as the method does it; it is
 trained without noise, so that these columns say what the disguise is worth, and `ceiling` what epsilon promises.
 Accuracy is not trained again: it is read from `bidirectional_accuracy-cpu.json`, at epsilon 3 or the least that is
@@ -263,6 +264,10 @@ def accuracy(setting: Setting, method: Method) -> dict[str, Any]:
     return found
 
 
+def _length(tree: Params) -> jax.Array:
+    return jnp.linalg.norm(flatten_util.ravel_pytree(tree)[0])
+
+
 def _means(name: str, found: perturbation_leak.Quality) -> dict[str, float]:
     return {f"{name} {key}": float(jnp.mean(value)) for key, value in found._asdict().items()}
 
@@ -283,35 +288,35 @@ def reconstruction(setting: Setting, seed: int, model: models.Functional, plan: 
     sees, root = server(setting, model, plan), jax.random.fold_in(jax.random.key(seed), 7)
     body, _ = scaling.split(plan, model.params)
     features = jax.vmap(lambda x: scaling.hidden(plan, body, None, x))(x)
-    gradients: dict[str, Params] = {}
+    read_gradients = jax.jit(jax.vmap(functools.partial(perturbation_leak.read_gradient, plan), (None, None, 0, 0)))
+    errors = jax.vmap(lambda found, truth: _length(jax.tree.map(jnp.subtract, found, truth)) / _length(truth))
+    gradients: dict[tuple[str, str], Params] = {}
     result: dict[str, dict[str, Any]] = {}
     for index, (label, method) in enumerate(METHODS.items()):
-        draw_key, noise_key, search_key = jax.random.split(jax.random.fold_in(root, index), 3)
+        draw_key, noise_key = jax.random.split(jax.random.fold_in(root, index))
         secrets = None if method.secrets is None else perturbation.draw(plan, draw_key, **law(setting, method))
         keys = jax.random.split(noise_key, len(y))
         views = [sees(method, secrets, batch, key) for batch, key in zip(batches, keys, strict=True)]
         uploads, triples = (jax.tree.map(lambda *a: jnp.stack(a), *part) for part in zip(*views, strict=True))
         row: dict[str, Any] = {}
         if label != "central":  # its direction is FedAvg's
-            gradients[label] = uploads
+            gradients[label, "search"] = uploads
         if setting.kind == "mlp":
             read = jax.vmap(lambda triple: perturbation_leak.read_input(plan, triple))(triples)
             row |= _means("read", quality(read.reshape(x.shape), x))
-        elif secrets is not None and method.sends == "triple":
-            sent, transition = perturbation.perturb(plan, model.params, secrets)
-            read = perturbation_leak.search_phi(
-                plan, sent, transition, triples.phi, search_key, settings, shape=shape, start=first
-            )
-            row |= _means("read", quality(read, x))
         if secrets is not None and method.sends == "triple":
             read = jax.vmap(lambda triple, s=secrets: perturbation_leak.read_features(plan, s, triple))(triples)
             row["features off Psi"] = float(jnp.mean(jnp.square(read - features)))
+            told = read_gradients(model.params, secrets, triples, y)
+            row["gradient off Psi and Phi"] = float(jnp.median(errors(told, gradients["FedAvg", "search"])))
+            if setting.kind != "mlp":
+                gradients[label, "read"] = told
         result[label] = row
     stacked = jax.tree.map(lambda *a: jnp.concatenate(a), *gradients.values())
     labels = jnp.tile(y, len(gradients))
     guess = perturbation_leak.search(model, stacked, labels, root, settings, shape=shape, start=first)
-    for label, part in zip(gradients, guess.reshape(len(gradients), *x.shape), strict=True):
-        result[label] |= _means("search", quality(part, x))
+    for (label, what), part in zip(gradients, guess.reshape(len(gradients), *x.shape), strict=True):
+        result[label] |= _means(what, quality(part, x))
     result["central"] |= {key: value for key, value in result["FedAvg"].items() if key.startswith("search")}
     blind = quality(jnp.broadcast_to(mean, x.shape), x)
     return result | {BLIND: _means("search", blind) | {"box": box}}

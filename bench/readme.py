@@ -499,7 +499,7 @@ def bidirectional_tables() -> str:
                 accuracy,
                 parts(here, "search"),
                 parts(here, "read"),
-                mean(here, "features off Psi", ".0e"),
+                mean(here, "gradient off Psi and Phi", ".0e"),
                 found,
                 mean(here, "ceiling", ".1%"),
                 here[0]["source"],
@@ -510,10 +510,10 @@ def bidirectional_tables() -> str:
         "method",
         "accuracy (epsilon)",
         "server, search on the gradient: PSNR / Test-MSE / Feat-MSE",
-        "server, read or searched off Phi, or read off the gradient without one",
-        "features off Psi: Feat-MSE",
-        "client finds members: as sent / corrected",
-        "most that epsilon allows",
+        "server, by Psi and Phi, or read off the gradient without them",
+        "gradient off Psi and Phi, relative error",
+        "client finds members of a model trained without noise: as sent / corrected",
+        "with the noise at most",
         "here or in the paper",
     ]
     return _table(head, body)

@@ -111,6 +111,31 @@ def read_features(plan: Plan, secrets: perturbation.Secrets, triple: Triple) -> 
     return hidden * scales.reshape(hidden.shape)
 
 
+def read_gradient(plan: Plan, params: Params, secrets: perturbation.Secrets, triple: Triple, y: jax.Array) -> Params:
+    """The true gradient of a batch of one with label `y` `[]`, from Psi and Phi alone, for any network.
+
+    Exact without noise there, whatever the noise on the gradient: with the features the server knows the true residual
+    e and alpha, and of each output's gradient Psi_c = alpha dyhat_c + ehat_c dalpha, of alpha's Phi = alpha dalpha.
+
+    Args:
+      plan: of a network whose last layer has a bias. params: the true ones. secrets: of the round.
+      triple: what the client sent; only Psi and Phi are used.
+    """
+    features = read_features(plan, secrets, triple)
+    _, head = scaling.split(plan, params)
+    outputs, pull = jax.vjp(lambda head: scaling.outputs(plan, head, features), head)
+    e = outputs - jax.nn.one_hot(y, plan.num_outputs, dtype=outputs.dtype)
+    alpha = jnp.where(triple.psi_bias == 0, 1, triple.psi_bias)
+    # dy_c = dyhat_c - r_c dalpha and ehat = e + alpha r.
+    along = (e @ e + 2 * alpha * (e @ secrets.additive)) / alpha**2
+    multipliers = perturbation.multipliers(plan, secrets)
+    body = [
+        (jnp.tensordot(e, psi, axes=1) / alpha - along * phi) * multipliers[k]
+        for k, psi, phi in zip(plan.body, triple.psi, triple.phi, strict=True)
+    ]
+    return scaling.join(plan, body, list(pull(e)[0]))
+
+
 def search(
     model: models.Functional,
     recovered: Params,
@@ -147,52 +172,6 @@ def _search(
         first = None if start is None else start[None]
         found = gradient_inversion.invert(
             observe, params, recovered, rows, key, shape=(1, *shape), settings=settings, start=first
-        )
-        return found.x[:, 0]
-
-    return run
-
-
-def search_phi(
-    plan: Plan,
-    sent: Params,
-    transition: jax.Array | None,
-    phi: list[jax.Array],
-    key: jax.Array,
-    settings: gradient_inversion.Settings = SEARCH,
-    *,
-    shape: tuple[int, ...],
-    start: jax.Array | None = None,
-) -> jax.Array:
-    """As `search`, from Phi of batches of one, each leaf `[T, ...]`: for networks whose first layer tells no input.
-
-    No label is needed: Phi is the gradient of alpha^2 / 2 on what was sent.
-    """
-    return _search_phi(plan, settings, shape)(sent, transition, phi, key, start)
-
-
-@functools.lru_cache(maxsize=8)
-def _search_phi(
-    plan: Plan, settings: gradient_inversion.Settings, shape: tuple[int, ...]
-) -> Callable[[Params, jax.Array | None, list[jax.Array], jax.Array, jax.Array | None], jax.Array]:
-    @jax.jit
-    def run(
-        sent: Params, transition: jax.Array | None, phi: list[jax.Array], key: jax.Array, start: jax.Array | None
-    ) -> jax.Array:
-        def half_square(params: Params, example: Batch) -> jax.Array:
-            hidden = scaling.hidden(plan, scaling.split(plan, params)[0], transition, example["x"])
-            return jnp.square(jnp.sum(hidden) + float(plan.has_bias)) / 2
-
-        gradient = gradient_inversion.gradient(half_square)
-        found = gradient_inversion.invert(
-            lambda params, x, y: scaling.split(plan, gradient(params, x, y))[0],
-            sent,
-            phi,
-            jnp.zeros((phi[0].shape[0], 1)),
-            key,
-            shape=(1, *shape),
-            settings=settings,
-            start=None if start is None else start[None],
         )
         return found.x[:, 0]
 

@@ -72,11 +72,25 @@ def test_psi_and_phi_of_a_table_give_input_and_features_away():
     np.testing.assert_allclose(found, features, rtol=1e-4, atol=1e-5)
 
 
-def test_a_search_by_phi_needs_no_label():
-    model, plan, _, x, y, _, score, blind = task("breast_cancer", "mlp", 4, hidden=(16,))
-    _, sent, transition, triples = triples_of(plan, model.params, x, y, additive_norm=0.3)
-    guess = perturbation_leak.search_phi(plan, sent, transition, triples.phi, jax.random.key(3), QUICK, shape=(30,))
-    assert score(guess).psnr > blind.psnr + 3
+def far(found, truth):
+    """Relative distance of two pytrees."""
+    difference, length = (
+        sum(float(jnp.vdot(leaf, leaf)) for leaf in jax.tree.leaves(tree))
+        for tree in (jax.tree.map(jnp.subtract, found, truth), truth)
+    )
+    return (difference / length) ** 0.5
+
+
+def test_psi_and_phi_of_a_table_give_the_whole_gradient_away():
+    model, plan, _, x, y, clean, _, _ = task("breast_cancer", "mlp", 4, hidden=(16,))
+    secrets, _, _, triples = triples_of(plan, model.params, x, y, additive_norm=0.3)
+    read = jax.jit(jax.vmap(lambda triple, y: perturbation_leak.read_gradient(plan, model.params, secrets, triple, y)))
+    # Nothing but Psi and Phi: what else was sent is not looked at.
+    blank = triples._replace(body=jax.tree.map(jnp.zeros_like, triples.body), head=())
+    assert far(read(blank, y), clean) < 1e-4
+    # The control: under noise on Psi and Phi nothing comes back.
+    noise = with_noise((triples.psi, triples.phi, triples.psi_head, triples.psi_bias), 3.0)
+    assert far(read(blank._replace(psi=noise[0], phi=noise[1], psi_head=noise[2], psi_bias=noise[3]), y), clean) > 0.9
 
 
 def test_quality_of_the_truth_and_of_nothing():
@@ -128,6 +142,9 @@ def test_a_resnet20_is_attacked_in_both_directions():
     features = jax.vmap(lambda x: scaling.hidden(plan, body, None, x))(x)
     read = jax.vmap(lambda triple: perturbation_leak.read_features(plan, secrets, triple))(triples)
     np.testing.assert_allclose(read, features, rtol=1e-3, atol=1e-4)
+    for k in range(2):
+        one = jax.tree.map(lambda leaf, k=k: leaf[k], (triples, clean))
+        assert far(perturbation_leak.read_gradient(plan, model.params, secrets, one[0], y[k]), one[1]) < 1e-2
     known = {name: train[name][:10] for name in ("x", "y")}
     true = jax.vmap(model.apply, (None, 0))(model.params, train["x"][:100]).argmax(-1)
     # Labels say nothing of an untrained network: what it says itself is what its corrected disguise must say.

@@ -35,6 +35,8 @@ def test_who_hides_what(rows):
         assert rows[label]["search psnr"] < blind + 2
     for label in ("naive, equation (4)", "paper"):  # Psi and Phi without noise
         assert rows[label]["read psnr"] > 40 and rows[label]["features off Psi"] < 1e-4
+        assert rows[label]["gradient off Psi and Phi"] < 1e-2
+    assert rows["upload_gaussian"]["gradient off Psi and Phi"] > 0.9
     for label in ("local", "upload_gaussian", "r0_gaussian"):
         assert rows[label]["read psnr"] < blind + 2
 
