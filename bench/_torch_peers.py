@@ -1,4 +1,4 @@
-"""Opacus on the workloads of `bench.workloads`, with the same weights and data; prints one JSON line of rows.
+"""Opacus and torch.func on the workloads of `bench.workloads`, same weights and data; prints one JSON line of rows.
 
 A child process of `bench.per_example`. The gradient of the mean loss in plain torch is measured beside it
 (`torch_ratio` is a peer's time over that).
@@ -22,21 +22,32 @@ from bench._torch_models import losses, model, tensor
 L2_CLIP_NORM = 1.0
 
 
+def _clipped_sum(rows: list[torch.Tensor]) -> list[torch.Tensor]:
+    norms = torch.stack([row.flatten(1).norm(dim=1) for row in rows]).norm(dim=0)
+    factors = (L2_CLIP_NORM / norms.clamp(min=1e-12)).clamp(max=1.0)
+    return [torch.einsum("i,i...->...", factors, row) for row in rows]
+
+
 def step(peer: str, net: Any, x: torch.Tensor, y: torch.Tensor) -> Callable[[], list[torch.Tensor]]:
     """`() -> gradients`, one per parameter: of the mean loss for "torch", else clipped and summed."""
     if peer == "torch":
         leaves = list(net.parameters())
         return lambda: list(torch.autograd.grad(losses(net(x), y).mean(), leaves))
+    if peer == "torch_func":
+        params = {name: leaf.detach() for name, leaf in net.named_parameters()}
+
+        def loss(params: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return losses(torch.func.functional_call(net, params, (x[None],)), y[None])[0]
+
+        row_of = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))
+        return lambda: _clipped_sum(list(row_of(params, x, y).values()))
     if peer == "opacus_hooks":
         wrapped = GradSampleModule(net, batch_first=True, loss_reduction="sum")
 
         def hooks() -> list[torch.Tensor]:
             wrapped.zero_grad(set_to_none=True)
             losses(wrapped(x), y).sum().backward()
-            rows = [p.grad_sample for p in wrapped.parameters()]
-            norms = torch.stack([row.flatten(1).norm(dim=1) for row in rows]).norm(dim=0)
-            factors = (L2_CLIP_NORM / norms.clamp(min=1e-12)).clamp(max=1.0)
-            return [torch.einsum("i,i...->...", factors, row) for row in rows]
+            return _clipped_sum([p.grad_sample for p in wrapped.parameters()])
 
         return hooks
     wrapped = GradSampleModuleFastGradientClipping(
@@ -78,7 +89,7 @@ def main() -> None:
     for peer in ("torch", *options.peers.split(",")):
         rows[peer] = {"peer": peer}
         try:
-            run = step(peer, model(options.workload, params, peer != "torch"), x, y)
+            run = step(peer, model(options.workload, params, peer.startswith("opacus")), x, y)
             if peer != "torch":
                 total = sum(float((g.detach().double() ** 2).sum()) for g in run())
                 rows[peer]["l2_of_sum"] = round(total**0.5, 4)

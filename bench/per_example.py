@@ -13,6 +13,7 @@ The private gradient is: forward, per-example norms, clip factors, weighted sum.
 | scan_1, scan_16 | the same, for 1 or 16 examples at a time in a `lax.scan` |
 | jax_privacy, jax_privacy_16 | `jax_privacy.clipped_grad`, whole batch or microbatches of 16 |
 | opacus_hooks, opacus_ghost | Opacus' hooks and its fast gradient clipping, on the same weights and data |
+| torch_func | `torch.func.vmap(grad)`, on the same weights and data |
 
 `ratio` is the median of the ratios within one round, `ratio_min` that of the least times, `ratio_cpu` that of the least
 CPU times, which other processes disturb least. Noise and update are apart (`noise` rows): drawing the same number of
@@ -43,7 +44,7 @@ OURS: dict[str, dict[str, Any]] = {
     "ours_vmap": {"method": "vmap"},
     "ours_mb16": {"method": "microbatch", "microbatch_size": 16},
 }
-TORCH = ("opacus_hooks", "opacus_ghost")
+TORCH = ("opacus_hooks", "opacus_ghost", "torch_func")
 ALL = ("non_private", *OURS, "vmap_grad", "scan_1", "scan_16", "jax_privacy", "jax_privacy_16", *TORCH)
 # The quickest form of each peer on each workload, as a run with `--peers all` finds them.
 BEST_SCAN = {"a": "scan_1", "b": "scan_1", "b256": "scan_1", "c": "vmap_grad", "d": "scan_1", "e": "vmap_grad"}

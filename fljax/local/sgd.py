@@ -4,6 +4,7 @@ A client's steps are a loop: on a CPU `loop_friendly` takes the convolutions out
 loss is rewritten before it is differentiated, so that its gradient reads the patches that the loss has made.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -117,17 +118,22 @@ def local_sgd(
         return jnp.pad(order, (0, -capacity % batch_size), constant_values=-1).reshape(-1, batch_size)
 
     def train(
-        params: Params, examples: Batch, indices: jax.Array, key: jax.Array, own: Any, num_steps: jax.Array
+        params: Params, examples: Batch, indices: jax.Array, key: jax.Array, own: Any, num_steps: jax.Array, alone: bool
     ) -> LocalResult:
-        """One client; `num_steps` is the chunk's."""
+        """One client; `num_steps` is the chunk's, `alone` says that the chunk is this client."""
+        # A last batch of few examples is computed at half size, which saves a twentieth of a round of a CNN. Not where
+        # it is the last batch of other clients too: a client's bits must not depend on how many examples they have.
+        half = batch_size // 2 if alone else 0
+        in_last = jnp.sum(indices >= 0) - (num_steps - 1) * batch_size
+        num_whole = jnp.where(in_last > half, num_steps, num_steps - 1)
 
         def epoch(e: jax.Array, carry: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
             batches = shuffled(indices, jax.random.fold_in(key, e))
 
-            def step(s: jax.Array, carry: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
+            def step(size: int, s: jax.Array, carry: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
                 client_params, loss_sum = carry
-                mask = batches[s] >= 0
-                places = jnp.where(mask, batches[s], 0)
+                mask = batches[s, :size] >= 0
+                places = jnp.where(mask, batches[s, :size], 0)
                 batch = take_examples(examples, indices[places])
                 if view is not None:
                     batch = view(batch, places, own, e)
@@ -150,7 +156,11 @@ def local_sgd(
                 seen = value.astype(jnp.float32) * jnp.sum(mask).astype(jnp.float32)
                 return client_params, jnp.where(working, loss_sum + seen, loss_sum)
 
-            return jax.lax.fori_loop(0, num_steps, step, (carry[0], jnp.zeros((), jnp.float32)))
+            start = (carry[0], jnp.zeros((), jnp.float32))
+            if not half:
+                return jax.lax.fori_loop(0, num_steps, functools.partial(step, batch_size), start)
+            then = jax.lax.fori_loop(0, num_whole, functools.partial(step, batch_size), start)
+            return jax.lax.fori_loop(num_whole, num_steps, functools.partial(step, half), then)
 
         client_params, loss_sum = jax.lax.fori_loop(0, num_epochs, epoch, (params, jnp.zeros((), jnp.float32)))
         num_examples = jnp.maximum(1, jnp.sum(indices >= 0)).astype(jnp.float32)
@@ -162,7 +172,8 @@ def local_sgd(
         longest = jnp.max(jnp.sum(indices >= 0, axis=1))
         num_steps = (longest + batch_size - 1) // batch_size
         # Mapped as a whole: taking a chunk of one apart in each step costs a fifth of the time.
-        return map_clients(train, (None, None, 0, 0, 0, None))(params, examples, indices, keys, own, num_steps)
+        one = functools.partial(train, alone=len(indices) == 1)
+        return map_clients(one, (None, None, 0, 0, 0, None))(params, examples, indices, keys, own, num_steps)
 
     return fljax_kernels.loop_friendly(fun)
 

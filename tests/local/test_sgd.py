@@ -85,6 +85,24 @@ def test_side_by_side_clients_do_what_each_does_alone(make, key):
         np.testing.assert_allclose(alone.loss[0], together.loss[client], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("batch_size", [1, 2, 4, 5])
+def test_a_client_alone_is_exact_however_full_its_last_batch_is(batch_size, key):
+    """A last batch of at most half is computed at half size; beside others, whose sizes vary, it is not."""
+    rng = np.random.default_rng(1)
+    examples = {"x": jnp.asarray(rng.normal(size=(11, 3)), jnp.float32)}
+    params = {"w": jnp.zeros(3)}
+    fun = jax.jit(sgd.local_sgd(linear_loss, learning_rate=1.0, batch_size=batch_size, num_epochs=2))
+    for size in range(12):
+        indices = jnp.where(jnp.arange(11) < size, jnp.arange(11), -1)[None]
+        result = fun(params, examples, indices, jax.random.clone(key)[None])
+        beside = fun(params, examples, jnp.stack([indices[0], jnp.arange(11)]), jnp.stack([jax.random.clone(key)] * 2))
+        np.testing.assert_allclose(result.update["w"][0], beside.update["w"][0], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(result.loss[0], beside.loss[0], rtol=1e-5, atol=1e-6)
+        if size and size % batch_size == 0:  # every batch is whole: the order does not matter
+            exact = 2 * np.asarray(examples["x"], np.float64)[:size].sum(0) / batch_size
+            np.testing.assert_allclose(result.update["w"][0], exact, rtol=1e-5, atol=1e-6)
+
+
 def test_a_client_that_overflows_sends_the_same_beside_a_longer_one(key):
     """Its loss is not finite after its first step: steps that it only waits through must leave it alone."""
     examples, indices, _ = ragged()
