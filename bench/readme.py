@@ -482,16 +482,19 @@ def bidirectional_tables() -> str:
 
     def parts(here: list[dict[str, Any]], what: str) -> str:
         forms = {"psnr": ".1f", "mse": ".3f", "feature_mse": ".2g"}
+        if here[0]["source"] != "measured":  # as they are printed
+            forms = dict.fromkeys(forms, ".2f")
         return " / ".join(text for key, form in forms.items() if (text := mean(here, f"{what} {key}", form)))
 
     body = []
     for (setting, method), here in cells.items():
-        accuracy = mean(here, "accuracy", ".1%")
+        share = ".1%" if here[0]["source"] == "measured" else ".2%"
+        accuracy = mean(here, "accuracy", share)
         if here[0].get("epsilon") is not None:
             accuracy += f" ({here[0]['epsilon']:g})"
         if here[0].get("accuracy of") == "oracle_clip":
             accuracy += " (*)"
-        found = " / ".join(text for key in ("as sent", "corrected") if (text := mean(here, f"asr {key}", ".1%")))
+        found = " / ".join(text for key in ("as sent", "corrected") if (text := mean(here, f"asr {key}", share)))
         body.append(
             [
                 setting,
