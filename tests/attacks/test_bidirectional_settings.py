@@ -1,6 +1,7 @@
 """The bidirectional scheme's attacks beyond digits and mlp: the breast-cancer table, and a ResNet20 with group norm."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -17,19 +18,27 @@ QUICK = dataclasses.replace(perturbation_leak.SEARCH, num_iterations=200)
 BASE = {"form": "base", "law": "log_uniform", "scale_range": (0.5, 2.0)}
 
 
-def task(dataset, kind, victims, **options):
+@functools.cache
+def task(dataset, kind, victims, hidden=None, num_steps=0):
     found = data.load(dataset)
     train, test = jax.tree.map(jnp.asarray, found.train), jax.tree.map(jnp.asarray, found.test)
     shape = train["x"].shape[1:]
+    options = {"hidden": hidden} if hidden else {}
     model = models.create(kind, example_shape=shape, num_classes=found.num_classes, key=jax.random.key(0), **options)
+    if num_steps:  # a ResNet, from a head at a tenth: its outputs have the size of the targets
+        head = jax.tree.map(lambda leaf: 0.1 * leaf, model.params["logits"])
+        model = models.Functional({**model.params, "logits": head}, model.apply)
+        few = {name: leaf[:288] for name, leaf in train.items()}
+        model = disguised_membership.fit(model, few, num_steps=num_steps, learning_rate=0.01, momentum=0.9)
     x, y = test["x"][:victims], test["y"][:victims]
     gradient = jax.grad(models.squared_error(model.apply))
     clean = jax.jit(jax.vmap(gradient, (None, 0)))(model.params, {"x": x, "y": y})
     plan = scaling.plan(model.apply, model.params, x[0], allow_plain=kind == "resnet20")
 
+    one = jax.jit(jax.vmap(lambda found, truth: perturbation_leak.quality(plan, model.params, found, truth)))
+
     def score(found):
-        one = lambda found, truth: perturbation_leak.quality(plan, model.params, found, truth)  # noqa: E731
-        return jax.tree.map(lambda leaf: float(leaf.mean()), jax.vmap(one)(found, x))
+        return jax.tree.map(lambda leaf: float(leaf.mean()), one(found, x))
 
     blind = score(jnp.broadcast_to(train["x"].mean(0), x.shape))
     return model, plan, train, x, y, clean, score, blind
@@ -124,29 +133,25 @@ def test_momentum_is_that_of_the_heavy_ball():
 
 
 def test_a_resnet20_is_attacked_in_both_directions():
-    model, plan, train, x, y, clean, _, _ = task("digits", "resnet20", 2)
-    # Local minima are everywhere: only from a start that is close does the clean gradient lead on.
-    near = dataclasses.replace(QUICK, learning_rate=0.03, signed=False)
-    starts = [0.5 * (image + train["x"].mean(0)) for image in x]
-    for k, start in enumerate(starts):
-        one = jax.tree.map(lambda leaf, k=k: leaf[k][None], clean)
-        both = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), one, with_noise(one, 3.0))
-        found = perturbation_leak.search(
-            model, both, jnp.stack([y[k], y[k]]), jax.random.key(3), near, shape=(8, 8, 1), start=start
-        )
-        before, bare, hidden = (perturbation_leak._psnr(guess, x[k]) for guess in (start, *found))
-        assert bare > before + 2 and hidden < before
+    model, plan, train, x, y, clean, score, blind = task("digits", "resnet20", 4, num_steps=40)
+    # From random starts it ends in local minima below the blind guess; the best of three near the mean digit does not.
+    settings = dataclasses.replace(
+        perturbation_leak.SEARCH, learning_rate=0.05, signed=False, num_iterations=400, num_restarts=3
+    )
+    both = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), clean, with_noise(clean, 3.0))
+    start = train["x"].mean(0)
+    found = perturbation_leak.search(model, both, jnp.tile(y, 2), jax.random.key(3), settings, start=start)
+    assert score(found[:4]).psnr > blind.psnr + 3 and score(found[4:]).psnr < blind.psnr
     law = {"additive_norm": 1.0, **BASE}
     secrets, sent, transition, triples = triples_of(plan, model.params, x, y, **law)
     body, _ = scaling.split(plan, model.params)
     features = jax.vmap(lambda x: scaling.hidden(plan, body, None, x))(x)
     read = jax.vmap(lambda triple: perturbation_leak.read_features(plan, secrets, triple))(triples)
     np.testing.assert_allclose(read, features, rtol=1e-3, atol=1e-4)
-    for k in range(2):
+    for k in range(len(y)):
         one = jax.tree.map(lambda leaf, k=k: leaf[k], (triples, clean))
         assert far(perturbation_leak.read_gradient(plan, model.params, secrets, one[0], y[k]), one[1]) < 1e-2
     known = {name: train[name][:10] for name in ("x", "y")}
     true = jax.vmap(model.apply, (None, 0))(model.params, train["x"][:100]).argmax(-1)
-    # Labels say nothing of an untrained network: what it says itself is what its corrected disguise must say.
-    before, after = known_network.attack(plan, sent, transition, {**known, "y": true[:10]}, train["x"][:100])
-    assert jnp.mean(after == true) > jnp.mean(before == true)
+    before, after = known_network.attack(plan, sent, transition, known, train["x"][:100])
+    assert jnp.mean(after == true) > 0.8 > jnp.mean(before == true)
