@@ -28,7 +28,7 @@ a control: the same examples in another order give 0.2 to 0.7, one client left o
 | matmul_jax, matmul_torch | (i) no round: the matrix products of its SGD steps and nothing else |
 
 Each peer has a process of its own. The processes of a group take turns, round by round, only one working at a time, and
-fljax takes part in each group: plain_vmap (memory) and Flower (Ray's own processes) have groups of their own. On ii and
+ours take part in each group: plain_vmap (memory) and Flower (Ray's own processes) have groups of their own. On ii and
 iii plain_scan, plain_loop and plain_vmap get 6 clients: `lax.conv` in their loops takes about a second a client. What
 is compared is clients a second; `fljax_is_faster` is the median over rounds of the ratio within a round, and
 `devices_are_faster` the same for fljax_devices.
@@ -56,6 +56,7 @@ TOLERANCE = {"i": 1e-4, "ii": 1e-3, "iii": 1e-3}
 TOLERANCE_OF_FLOWER = TOLERANCE | {"iii": 2e-3}
 CHECK_CLIENTS = {"i": 40, "ii": 4, "iii": 4}
 ALONE = ("plain_vmap", "flwr")
+OURS = ("fljax", "fljax_devices")
 SLOW_CLIENTS = 6
 QUICK_CLIENTS = {"i": 40, "ii": 6, "iii": 6}
 LIMITS = ("matmul_jax", "matmul_torch")
@@ -157,8 +158,9 @@ def measure(workload: str, peers: Sequence[str], repeats: int, quick: bool) -> l
             first.close()
         expected = moved(reference, workload)
         together = [p for p in peers if p not in ALONE]
-        alone = [["fljax", p] for p in peers if p in ALONE]
-        for group in alone if together == ["fljax"] and alone else [together, *alone]:
+        ours = [p for p in peers if p in OURS]
+        alone = [[*ours, p] for p in peers if p in ALONE]
+        for group in alone if together == ours and alone else [together, *alone]:
             measure_group(workload, group, rows, expected, pathlib.Path(folder), repeats)
     limits = [rows[p]["median_ms"] for p in LIMITS if "median_ms" in rows.get(p, {})]
     for row in rows.values():
@@ -175,10 +177,10 @@ def measure_group(
     folder: pathlib.Path,
     repeats: int,
 ) -> None:
-    """Starts the group, compares, times in turn, fills `rows`; fljax's own row is the first group's."""
+    """Starts the group, compares, times in turn, fills `rows`; our own rows are the first group's."""
     children: dict[str, Child] = {}
     timings: dict[str, _harness.Timing] = {}
-    filled = "median_ms" in rows["fljax"]
+    filled = [peer for peer in OURS if "median_ms" in rows.get(peer, {})]
     try:
         for peer in group:
             result = None if peer in LIMITS else folder / f"{peer}.npz"
@@ -189,10 +191,10 @@ def measure_group(
                 if result:
                     tolerances = TOLERANCE_OF_FLOWER if peer == "flwr" else TOLERANCE
                     error = _harness.check(peer, moved(result, workload), expected, rtol=tolerances[workload])
-                    if peer != "fljax" or not filled:
+                    if peer not in filled:
                         rows[peer]["error_of_update"] = error
                 ready = one.answer()["ready"]
-                if peer != "fljax" or not filled:
+                if peer not in filled:
                     rows[peer] |= ready
                 children[peer] = one
                 print(f"first round {ready['first_round_s']:.2f} s", flush=True)
@@ -218,10 +220,10 @@ def measure_group(
     finally:
         for peer, one in children.items():
             memory = one.close()
-            if peer != "fljax" or not filled:
+            if peer not in filled:
                 rows[peer] |= memory
     for peer, timing in timings.items():
-        if peer == "fljax" and filled:
+        if peer in filled:
             continue
         clients = rows[peer]["clients"]
         rows[peer] |= timing.row() | {"clients_per_s": round(1e3 * clients / timing.median_ms, 2)}
@@ -273,10 +275,10 @@ def main() -> None:
         committed = _harness.RESULTS / "peers-cpu.json"
         if options.keep and committed.exists():
             earlier = json.loads(committed.read_text())
-            if all(peer in ALONE for peer in options.peers):
-                # fljax took part for their ratios; its row stays that of the run with the other peers.
+            if all(peer in ALONE + OURS for peer in options.peers) and not all(peer in OURS for peer in options.peers):
+                # Ours took part for their ratios; our rows stay those of the run with the other peers.
                 had = {(row["workload"], row["peer"]) for row in earlier["rows"]}
-                rows = [row for row in rows if row["peer"] != "fljax" or (row["workload"], "fljax") not in had]
+                rows = [r for r in rows if r["peer"] not in OURS or (r["workload"], r["peer"]) not in had]
                 new = {(row["workload"], row["peer"]) for row in rows}
             since = {name: earlier["environment"][name] for name in ("commit", "date")}
             rows += [since | row for row in earlier["rows"] if (row["workload"], row["peer"]) not in new]
