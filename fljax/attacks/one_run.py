@@ -1,8 +1,9 @@
 """Audits from one run of a mechanism: many canaries, each in or out by a coin, and guesses about some of them.
 
 Canaries share one run, so that their fates may be correlated by the mechanism; both bounds allow for the worst of it,
-and are therefore below the truth. No audit of one run is sharp: from 10,000 canaries of a Gaussian mechanism none that
-is right 95 times of 100 reports, in half its runs, more than 79 % of epsilon (docs/attacks.md, with the construction).
+and are therefore below the truth. No audit of one run is sharp: from 10,000 canaries of a Gaussian mechanism of mu 0.5,
+1 or 2 none that is right 95 times of 100 reports, in half its runs, over 79 % of the epsilon at delta 1e-5 (how this is
+shown: docs/attacks.md).
 `audit.two_worlds` is sharp, and needs a run for each score.
 """
 

@@ -92,12 +92,23 @@ def test_a_client_alone_is_exact_however_full_its_last_batch_is(batch_size, key)
     examples = {"x": jnp.asarray(rng.normal(size=(11, 3)), jnp.float32)}
     params = {"w": jnp.zeros(3)}
     fun = jax.jit(sgd.local_sgd(linear_loss, learning_rate=1.0, batch_size=batch_size, num_epochs=2))
+    # Here the order of steps counts, and each step's start.
+    settings = {"batch_size": batch_size, "num_epochs": 2, "proximal": 0.7, "view": lambda batch, places, own, e: batch}
+    squared = jax.jit(sgd.local_sgd(squared_loss, learning_rate=0.1, **settings))
+    data = examples | {"y": jnp.asarray(rng.normal(size=11), jnp.float32)}
+
+    def both(indices, key):
+        """(rows, keys) of the client alone, and beside one with all examples."""
+        yield indices, jax.random.clone(key)[None]
+        yield jnp.stack([indices[0], jnp.arange(11)]), jnp.stack([jax.random.clone(key)] * 2)
+
     for size in range(12):
         indices = jnp.where(jnp.arange(11) < size, jnp.arange(11), -1)[None]
-        result = fun(params, examples, indices, jax.random.clone(key)[None])
-        beside = fun(params, examples, jnp.stack([indices[0], jnp.arange(11)]), jnp.stack([jax.random.clone(key)] * 2))
+        result, beside = (fun(params, examples, rows, keys) for rows, keys in both(indices, key))
         np.testing.assert_allclose(result.update["w"][0], beside.update["w"][0], rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(result.loss[0], beside.loss[0], rtol=1e-5, atol=1e-6)
+        curved = [squared(params, data, rows, keys) for rows, keys in both(indices, key)]
+        np.testing.assert_allclose(curved[0].update["w"][0], curved[1].update["w"][0], rtol=1e-5, atol=1e-6)
         if size and size % batch_size == 0:  # every batch is whole: the order does not matter
             exact = 2 * np.asarray(examples["x"], np.float64)[:size].sum(0) / batch_size
             np.testing.assert_allclose(result.update["w"][0], exact, rtol=1e-5, atol=1e-6)
