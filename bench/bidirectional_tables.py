@@ -12,7 +12,8 @@ server of "central" sees.
 Membership: a loss threshold on a network that knows its members by heart, disguised as the method does it; it is
 trained without noise, so that these columns say what the disguise is worth, and `ceiling` what epsilon promises.
 Accuracy is not trained again: it is read from `bidirectional_accuracy-cpu.json`, at epsilon 3 or the least that is
-there. The paper's own figures stand beside as "reported, not measured".
+there; that of "FedAvg" is clipped by records and without noise, and "paper" and "naive" have no guarantee at theirs.
+The paper's own figures stand beside as "reported, not measured".
 """
 
 import argparse

@@ -490,10 +490,13 @@ def bidirectional_tables() -> str:
     for (setting, method), here in cells.items():
         share = ".1%" if here[0]["source"] == "measured" else ".2%"
         accuracy = mean(here, "accuracy", share)
-        if here[0].get("epsilon") is not None:
+        if here[0].get("ceiling") is not None:  # which rows with a guarantee have
             accuracy += f" ({here[0]['epsilon']:g})"
-        if here[0].get("accuracy of") == "oracle_clip":
-            accuracy += " (*)"
+        elif here[0].get("epsilon") is not None:
+            accuracy += f" (*, noise as for {here[0]['epsilon']:g})"
+        elif here[0].get("accuracy of") == "none":
+            accuracy += " (clipped, without noise)"
+        agrees = " / ".join(text for key in ("as sent", "corrected") if (text := mean(here, f"agrees {key}", ".0%")))
         found = " / ".join(text for key in ("as sent", "corrected") if (text := mean(here, f"asr {key}", share)))
         body.append(
             [
@@ -503,6 +506,7 @@ def bidirectional_tables() -> str:
                 parts(here, "search"),
                 parts(here, "read"),
                 mean(here, "gradient off Psi and Phi", ".0e"),
+                agrees,
                 found,
                 mean(here, "ceiling", ".1%"),
                 here[0]["source"],
@@ -515,6 +519,7 @@ def bidirectional_tables() -> str:
         "server, search on the gradient: PSNR / Test-MSE / Feat-MSE",
         "server, by Psi and Phi, or read off the gradient without them",
         "gradient off Psi and Phi, relative error",
+        "client: agrees with the true model, as sent / corrected",
         "client finds members of a model trained without noise: as sent / corrected",
         "with the noise at most",
         "here or in the paper",

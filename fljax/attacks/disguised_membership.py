@@ -50,9 +50,16 @@ def fit(
     Args:
       model: where to start.
       examples: `{"x": [n, ...], "y": [n]}`.
-      num_steps, learning_rate, momentum: of gradient descent; momentum 0: plain.
+      num_steps, learning_rate, momentum: of gradient descent; momentum in [0, 1), 0: plain.
+
+    Raises:
+      ValueError: a number is out of its range.
     """
     _validate.positive_int(num_steps=num_steps)
+    _validate.positive(learning_rate=learning_rate)
+    _validate.non_negative(momentum=momentum)
+    if not momentum < 1:
+        raise ValueError(f"Expected momentum < 1, got momentum={momentum!r}.")
     loss = models.squared_error(model.apply)
 
     def run(params: Params, examples: Batch) -> Params:
@@ -85,7 +92,7 @@ def overfitted(
     Args:
       seed: of the choice of examples, their labels and the mlp's initial weights.
       size: of the members, and of the others.
-      wrong: share of labels, of both groups, that are drawn at random.
+      wrong: share of labels, of both groups, that are drawn at random, in [0, 1].
       num_steps, learning_rate, momentum: of `fit`.
       hidden: widths of an mlp, where there is no `start`.
       dataset: whose training examples are drawn from.
@@ -95,6 +102,9 @@ def overfitted(
       ValueError: `dataset` has not that many training examples, or a number is out of range.
     """
     _validate.positive_int(size=size)
+    _validate.non_negative(wrong=wrong)
+    if not wrong <= 1:
+        raise ValueError(f"Expected wrong <= 1, got wrong={wrong!r}.")
     rng = np.random.default_rng(seed)
     found = data.load(dataset)
     train, classes = found.train, found.num_classes

@@ -166,13 +166,19 @@ def invert(
         of public examples is a better start than noise.
 
     Raises:
-      ValueError: the key is not a typed key, or leading axes differ.
+      ValueError: the key is not a typed key, leading axes differ, or `start` has not that shape or is not finite (which
+        is seen where it is not traced).
     """
     _validate.typed_key(key=key)
     lengths = {leaf.shape[:1] for leaf in jax.tree.leaves((observed, y))}
     if len(lengths) != 1:
         raise ValueError(f"Expected one leading axis T on observed and y, got {sorted(lengths)}.")
     ((num_targets,),) = lengths
+    if start is not None:
+        if jnp.shape(start) != tuple(shape):
+            raise ValueError(f"Expected start of shape {tuple(shape)}, got start of shape {jnp.shape(start)}.")
+        if not isinstance(start, jax.core.Tracer) and not np.isfinite(start).all():
+            raise ValueError("Expected start to be finite, got start with a number that is not.")
     low, high = settings.box or (-1.0, 1.0)
     share = np.arange(settings.num_iterations) / settings.num_iterations
     rates = settings.learning_rate * 0.1 ** np.searchsorted(_DECAY_AT, share, "right")

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import flatten_util
 
-from fljax import data, models
+from fljax import _validate, data, models
 from fljax.accounting import bidirectional
 from fljax.attacks import analytic, disguised_membership, gradient_inversion, known_network, metrics
 from fljax.local import perturbed
@@ -71,7 +71,10 @@ def read_input(plan: Plan, triple: Triple) -> jax.Array:
 
 
 def read(plan: Plan, sent: Params, triple: Triple) -> Leak:
-    """Last layer's input, alpha and residual from Psi and Phi alone, for a dense last hidden layer with a bias."""
+    """Last layer's input, alpha and residual from Psi and Phi alone, for a dense last hidden layer with a bias.
+
+    Of a triple that was not clipped: clipping counts as an error of alpha and residual here.
+    """
     if plan.has_bias:
         alpha = triple.psi_bias
     else:
@@ -97,12 +100,23 @@ def last_layer_gradient(plan: Plan, secrets: perturbation.Secrets, leak: Leak) -
     return rows * (secrets.scales[leaf.numerator] / secrets.scales[leaf.denominator])
 
 
+def _need_psi(plan: Plan, triple: Triple) -> None:
+    if not plan.has_bias:
+        raise ValueError("Expected plan to be of a network whose last layer has a bias, got plan.has_bias=False.")
+    if not len(triple.psi):
+        raise ValueError("Expected triple to hold Psi and Phi, got triple.psi of length 0.")
+
+
 def read_features(plan: Plan, secrets: perturbation.Secrets, triple: Triple) -> jax.Array:
     """The true last layer's input, in its shape, from Psi of a network whose last layer has a bias.
 
-    Exact for a batch of one without noise there, whatever the layers before: Psi of the kernel is alpha h, of the bias
-    alpha, and the server knows by which scales h differs from the true one.
+    Exact for a batch of one without noise there, clipped or not, whatever the layers before: Psi of the kernel is
+    alpha h, of the bias alpha, and the server knows by which scales h differs from the true one.
+
+    Raises:
+      ValueError: the last layer has no bias, or the triple no Psi.
     """
+    _need_psi(plan, triple)
     leaf = plan.leaves[plan.head[0]]
     factor = secrets.scales[leaf.numerator] / secrets.scales[leaf.denominator]
     place, factor = jnp.broadcast_arrays(jnp.asarray(leaf.hidden), factor)
@@ -112,25 +126,37 @@ def read_features(plan: Plan, secrets: perturbation.Secrets, triple: Triple) -> 
 
 
 def read_gradient(plan: Plan, params: Params, secrets: perturbation.Secrets, triple: Triple, y: jax.Array) -> Params:
-    """The true gradient of a batch of one with label `y` `[]`, from Psi and Phi alone, for any network.
+    """The true gradient of a batch of one from Psi and Phi alone, for any body under a last layer with a bias.
 
-    Exact without noise there, whatever the noise on the gradient: with the features the server knows the true residual
-    e and alpha, and of each output's gradient Psi_c = alpha dyhat_c + ehat_c dalpha, of alpha's Phi = alpha dalpha.
+    The label is given to it. Exact without noise there, whatever the noise on the gradient: with the features the
+    server knows the true residual e and alpha, and of each output's gradient Psi_c = alpha dyhat_c + ehat_c dalpha, of
+    alpha's Phi = alpha dalpha. By which factor the client clipped, Psi of the bias tells, which is that times alpha.
 
     Args:
       plan: of a network whose last layer has a bias. params: the true ones. secrets: of the round.
-      triple: what the client sent; only Psi and Phi are used.
+      triple: what the client sent, of the loss ||e||^2 / 2, clipped or not; only Psi and Phi are used.
+      y: the label `[]`.
+
+    Returns:
+      params-like, before any clipping.
+
+    Raises:
+      ValueError: the last layer has no bias, or the triple no Psi.
     """
     features = read_features(plan, secrets, triple)
     _, head = scaling.split(plan, params)
     outputs, pull = jax.vjp(lambda head: scaling.outputs(plan, head, features), head)
     e = outputs - jax.nn.one_hot(y, plan.num_outputs, dtype=outputs.dtype)
-    alpha = jnp.where(triple.psi_bias == 0, 1, triple.psi_bias)
+    sent_alpha = jnp.where(triple.psi_bias == 0, 1, triple.psi_bias)
+    alpha = 1 + jnp.sum(triple.psi_head / sent_alpha)  # features survive clipping as a ratio, and tell alpha
+    kept = sent_alpha / jnp.where(alpha == 0, 1, alpha)
+    kept = jnp.where((kept > 0) & (kept < 1), kept, 1)  # no other factor clips: that is noise, or rounding
+    alpha = sent_alpha / kept
     # dy_c = dyhat_c - r_c dalpha and ehat = e + alpha r.
     along = (e @ e + 2 * alpha * (e @ secrets.additive)) / alpha**2
     multipliers = perturbation.multipliers(plan, secrets)
     body = [
-        (jnp.tensordot(e, psi, axes=1) / alpha - along * phi) * multipliers[k]
+        (jnp.tensordot(e, psi, axes=1) / alpha - along * phi) / kept * multipliers[k]
         for k, psi, phi in zip(plan.body, triple.psi, triple.phi, strict=True)
     ]
     return scaling.join(plan, body, list(pull(e)[0]))
@@ -143,7 +169,7 @@ def search(
     key: jax.Array,
     settings: gradient_inversion.Settings = SEARCH,
     *,
-    shape: tuple[int, ...] = (8, 8, 1),
+    shape: tuple[int, ...],
     start: jax.Array | None = None,
 ) -> jax.Array:
     """The examples `[T, *shape]` whose gradients come closest to the recovered ones: all T searches in one program.
@@ -154,6 +180,9 @@ def search(
       y: labels `[T]`; the attacker is given them, for a gradient tells them.
       key: for the starts. settings: of the search; its box is the range of the data.
       shape: of an example. start: an example to begin near, as in `gradient_inversion.invert`.
+
+    Raises:
+      ValueError: as `gradient_inversion.invert`; a `start` of another shape among it.
     """
     return _search(model.apply, settings, shape)(model.params, recovered, y, key, start)
 
@@ -179,7 +208,19 @@ def _search(
 
 
 def upload_noise(mode: str, client: Triple, own: float, pair: float) -> Callable[[jax.Array], jax.Array]:
-    """Key -> one client's noise on its triple, its peers' shares included, for `ravel_pytree` of such a triple."""
+    """Key -> one client's noise on its triple, its peers' shares included, for `ravel_pytree` of such a triple.
+
+    Args:
+      mode: of `MODES`; "paper" has none on Psi and Phi.
+      client: the triple, or its shapes.
+      own, pair: standard deviations of a client's own noise and of that shared with each of its `CLIENTS` - 1 peers, in
+        the unit of the triple's numbers.
+
+    Raises:
+      ValueError: the mode is none of `MODES`, or a standard deviation is out of range.
+    """
+    _validate.one_of(MODES, mode=mode)
+    _validate.non_negative(own=own, pair=pair)
     gradient = sum(leaf.size for leaf in (*client.body, *client.head))
     size = sum(leaf.size for leaf in jax.tree.leaves(client))
     law = split_noise if mode == "paper" else pair_noise
@@ -345,7 +386,9 @@ def run(
     grid = stacked.cosine.shape
     flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[3:]), stacked.recovered)
     labels = jnp.broadcast_to(batches["y"][None], grid).reshape(-1)
-    found = search(model, flat, labels, jax.random.fold_in(jax.random.key(seed), len(MODES)), settings)
+    found = search(
+        model, flat, labels, jax.random.fold_in(jax.random.key(seed), len(MODES)), settings, shape=test["x"].shape[1:]
+    )
     truth = jnp.broadcast_to(test["x"][None, :victims, None], (*grid, *test["x"].shape[1:]))
     searched = np.asarray(jax.vmap(_psnr)(found, truth.reshape(found.shape))).reshape(grid)
     blind = float(jnp.mean(jax.vmap(_psnr, (None, 0))(train["x"].mean(0), test["x"][:victims])))

@@ -142,7 +142,8 @@ def exposure(config: Config, noise: Noise) -> list[tuple[str, str, str]]:
     elif noise == "paper":
         told = (
             "where the loss is squared, so that Psi and Phi are sent, without noise: of a batch of one its input's "
-            "direction and its last layer's gradient, without error; of b, the span of the b inputs (attack "
+            "direction before a dense layer, and its whole true gradient where the last layer has a bias, to a server "
+            "that knows or guesses the label, without error; of b, the span of the b inputs (attack "
             "perturbation_leak). Else the gradient but for noise that is uniform, hence bounded"
         )
     else:

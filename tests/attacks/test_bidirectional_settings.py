@@ -51,10 +51,21 @@ def with_noise(clean, stddev):
     return jax.tree.unflatten(structure, noisy)
 
 
+@functools.cache
+def client_of(plan):
+    return jax.jit(perturbed.triples(plan))
+
+
+@functools.cache
+def reader(plan):
+    """Compiled once for all tests: (params, secrets, triples `[T, ...]`, labels `[T]`) -> gradients `[T, ...]`."""
+    return jax.jit(jax.vmap(functools.partial(perturbation_leak.read_gradient, plan), (None, None, 0, 0)))
+
+
 def triples_of(plan, params, x, y, **law):
     secrets = perturbation.draw(plan, jax.random.key(2), **law)
     sent, transition = perturbation.perturb(plan, params, secrets)
-    client = jax.jit(perturbed.triples(plan))
+    client = client_of(plan)
     rows = [client(sent, transition, {"x": x[k][None], "y": y[k][None]}, jnp.ones(1, bool))[0] for k in range(len(y))]
     return secrets, sent, transition, jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)
 
@@ -93,13 +104,49 @@ def far(found, truth):
 def test_psi_and_phi_of_a_table_give_the_whole_gradient_away():
     model, plan, _, x, y, clean, _, _ = task("breast_cancer", "mlp", 4, hidden=(16,))
     secrets, _, _, triples = triples_of(plan, model.params, x, y, additive_norm=0.3)
-    read = jax.jit(jax.vmap(lambda triple, y: perturbation_leak.read_gradient(plan, model.params, secrets, triple, y)))
+    read = functools.partial(reader(plan), model.params, secrets)
     # Nothing but Psi and Phi: what else was sent is not looked at.
     blank = triples._replace(body=jax.tree.map(jnp.zeros_like, triples.body), head=())
     assert far(read(blank, y), clean) < 1e-4
     # The control: under noise on Psi and Phi nothing comes back.
     noise = with_noise((triples.psi, triples.phi, triples.psi_head, triples.psi_bias), 3.0)
     assert far(read(blank._replace(psi=noise[0], phi=noise[1], psi_head=noise[2], psi_bias=noise[3]), y), clean) > 0.9
+
+
+def test_clipping_keeps_nothing_from_whoever_reads_psi_and_phi():
+    model, plan, _, x, y, clean, _, _ = task("breast_cancer", "mlp", 4, hidden=(16,))
+    secrets, _, _, triples = triples_of(plan, model.params, x, y, additive_norm=0.3)
+    clipped, norms = jax.vmap(lambda triple: perturbed.clip(triple, 0.1))(triples)
+    assert norms.min() > 1  # so that each was cut to less than a tenth
+    read = functools.partial(reader(plan), model.params, secrets)
+    assert far(read(clipped, y), clean) < 1e-4
+
+
+def test_reading_psi_and_phi_needs_them_and_a_last_bias():
+    def apply(params, x):
+        return jax.nn.relu(x @ params["first"]["kernel"]) @ params["last"]["kernel"]
+
+    params = {"first": {"kernel": jnp.ones((3, 4))}, "last": {"kernel": jnp.ones((4, 2))}}
+    plan = scaling.plan(apply, params, jnp.ones(3))
+    nothing = scaling.Triple([], [])
+    with pytest.raises(ValueError, match=r"plan\.has_bias=False"):
+        perturbation_leak.read_features(plan, None, nothing)
+    with pytest.raises(ValueError, match=r"plan\.has_bias=False"):
+        perturbation_leak.read_gradient(plan, params, None, nothing, jnp.asarray(0))
+    plan = task("breast_cancer", "mlp", 4, hidden=(16,))[1]
+    with pytest.raises(ValueError, match=r"triple\.psi of length 0"):
+        perturbation_leak.read_features(plan, None, nothing)
+
+
+def test_numbers_out_of_range_are_refused():
+    model, _, _, x, y, _, _, _ = task("breast_cancer", "mlp", 4, hidden=(16,))
+    with pytest.raises(ValueError, match="mode to be one of"):
+        perturbation_leak.upload_noise("oracle_clip", scaling.Triple([x], [x]), 1.0, 1.0)
+    for numbers in ({"learning_rate": 0.0}, {"learning_rate": 0.1, "momentum": 1.0}):
+        with pytest.raises(ValueError, match=f"{list(numbers)[-1]}="):
+            disguised_membership.fit(model, {"x": x, "y": y}, num_steps=1, **numbers)
+    with pytest.raises(ValueError, match=r"wrong=1\.5"):
+        disguised_membership.overfitted(0, wrong=1.5)
 
 
 def test_quality_of_the_truth_and_of_nothing():
@@ -114,6 +161,7 @@ def test_members_of_the_table_hide_behind_the_disguise_until_it_is_corrected():
     # 40 answers a draw; five standard errors as if only two draws were independent.
     assert abs(told.as_sent - 0.5) < 0.28
     assert told.true_model > 0.6 and told.corrected > told.true_model - 0.1
+    assert told.as_sent < told.true_model - 0.15  # a disguise that does nothing fails here
     with pytest.raises(ValueError, match="half of breast_cancer"):
         disguised_membership.overfitted(0, size=300, dataset="breast_cancer")
 
@@ -140,7 +188,9 @@ def test_a_resnet20_is_attacked_in_both_directions():
     )
     both = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), clean, with_noise(clean, 3.0))
     start = train["x"].mean(0)
-    found = perturbation_leak.search(model, both, jnp.tile(y, 2), jax.random.key(3), settings, start=start)
+    found = perturbation_leak.search(
+        model, both, jnp.tile(y, 2), jax.random.key(3), settings, shape=(8, 8, 1), start=start
+    )
     assert score(found[:4]).psnr > blind.psnr + 3 and score(found[4:]).psnr < blind.psnr
     law = {"additive_norm": 1.0, **BASE}
     secrets, sent, transition, triples = triples_of(plan, model.params, x, y, **law)

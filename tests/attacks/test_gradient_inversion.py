@@ -207,3 +207,17 @@ def test_bad_settings_and_axes_raise_in_one_line(key):
         inversion.invert(lambda p, x, y: x, {}, jnp.zeros((2, 1)), jnp.zeros((3, 1)), key, shape=(1, 1))
     with pytest.raises(ValueError, match="typed PRNG key"):
         inversion.invert(lambda p, x, y: x, {}, jnp.zeros((2, 1)), jnp.zeros((2, 1)), jnp.zeros(2), shape=(1, 1))
+
+
+def test_a_start_of_another_shape_or_not_finite_is_refused(ten_gradients, lenet, key):
+    observe, _, y, uploads = ten_gradients
+
+    def run(start):
+        return inversion.invert(observe, lenet.params, uploads, y, key, shape=(1, *SHAPE), settings=QUICK, start=start)
+
+    with pytest.raises(ValueError, match=r"start of shape \(8, 8, 1\)"):
+        run(jnp.zeros(SHAPE))
+    with pytest.raises(ValueError, match=r"start of shape \(8, 8, 1\)"):
+        jax.eval_shape(run, jax.ShapeDtypeStruct(SHAPE, jnp.float32))
+    with pytest.raises(ValueError, match="finite"):
+        run(jnp.zeros((1, *SHAPE)).at[0, 0].set(jnp.nan))

@@ -5,7 +5,9 @@ import math
 
 import pytest
 
+from bench import bidirectional_accuracy
 from bench import bidirectional_tables as tables
+from fljax import schemes
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +61,22 @@ def test_the_papers_figures_are_labelled():
     assert len(rows) == 22 and {row["source"] for row in rows} == {"reported, not measured"}
     own = next(row for row in rows if row["setting"].startswith("CIFAR10,") and row["method"] == "its own")
     assert own["search psnr"] == 9.22 and own["asr as sent"] == pytest.approx(0.503)
+
+
+@pytest.mark.parametrize("label", [label for label, method in tables.METHODS.items() if method.secrets is not None])
+def test_a_disguise_is_that_of_its_accuracy(label):
+    method = tables.METHODS[label]
+    name, numbers = bidirectional_accuracy.METHODS[method.accuracy]
+    config = schemes.get(name).Config(**numbers)
+    secrets = method.secrets
+    assert secrets.get("law", "dn") == config.scale_law
+    assert tuple(secrets.get("scale_range", ())) == config.scale_range
+    assert secrets.get("form", "transitional") == config.form
+    # Without Psi and Phi there is nothing to recover r with: the mode draws none, whatever the configuration says.
+    assert secrets["additive_norm"] == (0.0 if method.noise == "r0_gaussian" else config.additive_norm)
+
+
+def test_what_is_not_disguised_has_an_accuracy_of_its_own_name():
+    plain = {label: method.accuracy for label, method in tables.METHODS.items() if method.secrets is None}
+    assert plain == {"FedAvg": "none", "central": "central", "local": "local"}
+    assert set(plain.values()) <= set(bidirectional_accuracy.METHODS)
