@@ -159,7 +159,7 @@ def test_groups_give_the_same_bits_on_any_number_of_devices(name):
     """The sums of 8 groups, added up in one order, whoever computed them; devices that do not fit compute copies."""
     found = []
     options = {"chunk_size": 1} if name == "dp_fedavg" else {}  # clients alone: some of their batches are half size
-    for devices in (1, 2, 3, 6, 8):
+    for devices in (1, 3, 8):
         with mesh.over(mesh.client_mesh(devices, groups=8), 8):
             state, infos = two_rounds(name, **options)
         found.append([leaf.tobytes() for leaf in jax.tree.leaves((state, infos))])
