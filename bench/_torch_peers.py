@@ -23,6 +23,7 @@ L2_CLIP_NORM = 1.0
 
 
 def _clipped_sum(rows: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Sums over examples of per-example gradients, a tensor `[B, ...]` each parameter, clipped together."""
     norms = torch.stack([row.flatten(1).norm(dim=1) for row in rows]).norm(dim=0)
     factors = (L2_CLIP_NORM / norms.clamp(min=1e-12)).clamp(max=1.0)
     return [torch.einsum("i,i...->...", factors, row) for row in rows]

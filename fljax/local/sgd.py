@@ -121,7 +121,7 @@ def local_sgd(
         params: Params, examples: Batch, indices: jax.Array, key: jax.Array, own: Any, num_steps: jax.Array, alone: bool
     ) -> LocalResult:
         """One client; `num_steps` is the chunk's, `alone` says that the chunk is this client."""
-        # A last batch of few examples is computed at half size, which saves a twentieth of a round of a CNN. Not where
+        # A last batch of few examples is computed at half size, which saves some per cent of a round. Not where
         # it is the last batch of other clients too: a client's bits must not depend on how many examples they have.
         half = batch_size // 2 if alone else 0
         in_last = jnp.sum(indices >= 0) - (num_steps - 1) * batch_size
