@@ -329,6 +329,77 @@ def test_outside_loops_pools_are_rewritten_and_convolutions_are_not():
     assert not {"reduce_window_max", "select_and_scatter_add"} & set(found)
 
 
+def sums_apart(fun, *args):
+    """Whether some sum in the program has an axis between those that it adds up."""
+
+    def found(jaxpr):
+        for equation in jaxpr.eqns:
+            if equation.primitive.name == "reduce_sum":
+                shape, axes = equation.invars[0].aval.shape, equation.params["axes"]
+                long = [axis in axes for axis in range(len(shape)) if shape[axis] > 1]
+                if "".join(str(int(x)) for x in long).strip("0").count("0"):
+                    return True
+            if any(found(inner) for inner in jax.extend.core.jaxprs_in_params(equation.params)):
+                return True
+        return False
+
+    return found(jax.make_jaxpr(fun)(*args).jaxpr)
+
+
+APART = [
+    ((6, 5, 4, 3), (0, 1, 3)),
+    ((2, 6, 5, 4, 3), (1, 2, 4)),
+    ((3, 4, 5, 2, 6), (0, 2, 4)),
+    ((1, 4, 1, 3), (1, 3)),
+    ((4, 1, 3), (0, 2)),
+    ((3, 1, 4, 5), (0, 3)),
+]
+
+
+@pytest.mark.parametrize(("shape", "axes"), APART)
+def test_sums_over_axes_that_lie_apart_are_added_up_in_stages(shape, axes):
+    x = draw(shape)
+
+    def total(x):
+        return jnp.sum(jnp.square(x), axis=axes)
+
+    friendly = fljax_kernels.loop_friendly(total)
+    assert not sums_apart(friendly, x)
+    expected = np.square(np.asarray(x, np.float64)).sum(axis=axes)
+    np.testing.assert_allclose(jax.jit(friendly)(x), expected, rtol=1e-6)
+    np.testing.assert_allclose(jax.vmap(friendly)(jnp.stack([x, 2 * x]))[1], 4 * expected, rtol=1e-6)
+    np.testing.assert_allclose(jax.jacrev(friendly)(x), jax.jacrev(total)(x), rtol=1e-6)
+    np.testing.assert_allclose(jax.jacfwd(friendly)(x), jax.jacfwd(total)(x), rtol=1e-6)
+
+
+def test_a_group_norm_s_means_and_their_gradients_are_added_up_in_stages():
+    x, weights = draw((2, 4, 4, 3, 2)), draw((2, 4, 4, 3, 2))
+
+    def norm(x):
+        centred = x - x.mean(axis=(1, 2, 4), keepdims=True)
+        return jnp.sum(weights * centred * lax.rsqrt(jnp.mean(centred**2, axis=(1, 2, 4), keepdims=True) + 1e-5))
+
+    gradient = jax.grad(norm)
+    friendly = fljax_kernels.loop_friendly(gradient)
+    assert sums_apart(gradient, x) and not sums_apart(friendly, x)
+    np.testing.assert_allclose(jax.jit(friendly)(x), jax.jit(gradient)(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.int32])
+def test_sums_of_other_dtypes_than_float32_and_float64_stay_as_they_are(dtype):
+    x = draw((3, 4, 5)).astype(dtype)
+
+    def total(x):
+        return lax.reduce_sum(x, (0, 2))
+
+    assert sums_apart(fljax_kernels.loop_friendly(total), x)
+
+
+def test_an_empty_axis_adds_up_to_zero():
+    x = jnp.zeros((0, 4, 5))
+    np.testing.assert_array_equal(fljax_kernels.loop_friendly(lambda x: jnp.sum(x, axis=(0, 2)))(x), np.zeros(4))
+
+
 def test_another_backend_than_the_cpu_keeps_its_convolutions(monkeypatch):
     x, w = draw((2, 6, 6, 3)), 0.3 * draw((3, 3, 3, 3))
     assert not has_convolution(loop_friendly(scanned), x, w)

@@ -1,4 +1,4 @@
-"""`loop_friendly(fun)`: the same function, whose loops hold no convolution where XLA is slow at them."""
+"""`loop_friendly(fun)`: the same function without what XLA on CPUs is slow at."""
 
 import functools
 from collections.abc import Callable
@@ -10,18 +10,19 @@ from fljax_kernels.loop_friendly import walk
 
 
 def loop_friendly(fun: Callable[..., Any], *, inside_loop: bool = False) -> Callable[..., Any]:
-    """The same function, with pooling, and the convolutions inside its loops, in the form that is fast on CPUs.
+    """The same function, with pools, split sums and the convolutions inside its loops in the form that is fast on CPUs.
 
     XLA on CPUs runs a convolution inside `scan` or `while_loop` 10 to 40 times slower than outside, and the gradient of
     a max pool 20 times slower than need be everywhere. In the function returned, each convolution inside a loop (any
     number of spatial axes, strides, padding, dilation, groups) is slices, concatenations and one matrix product;
-    outside it stays native, which is faster there. Each max pool whose windows tile is a reshape and comparisons,
-    wherever it is. So wrap the whole training program, the gradients in it included:
+    outside it stays native, which is faster there. Each max pool whose windows tile is a reshape and comparisons, and
+    each sum over axes that lie apart (a group normalisation has many) one sum after the other, wherever they are. So
+    wrap the whole training program, the gradients in it included:
 
         train = loop_friendly(lambda params, batches: jax.lax.scan(sgd_step, params, batches))
 
     On a backend other than the CPU, whose native operations are the faster ones everywhere, nothing is changed. Nor
-    does a function without pools or convolutions in loops cost anything but the copying of its outermost equations.
+    does a function without any of these cost anything but the copying of its outermost equations.
     Patches cost memory: a k x k layer holds k * k times its input.
 
     Args:

@@ -1,9 +1,9 @@
-"""Evaluates a jaxpr with its convolutions and tiling pools rewritten, whatever they are nested in.
+"""Evaluates a jaxpr with its convolutions, tiling pools and split sums rewritten, whatever they are nested in.
 
-An equation that holds no convolution or pool is bound as it stands. One that holds some inside a sub-jaxpr is bound
-with that sub-jaxpr rewritten: the equation keeps its other parameters, so this code need not know what they mean in
-this version of JAX. The rules of `custom_jvp` and `custom_vjp` are Python callables, not jaxprs; they are had by
-differentiating the equation as it is, and rewritten as functions of their own.
+An equation that holds none of these is bound as it stands. One that holds some inside a sub-jaxpr is bound with that
+sub-jaxpr rewritten: the equation keeps its other parameters, so this code need not know what they mean in this version
+of JAX. The rules of `custom_jvp` and `custom_vjp` are Python callables, not jaxprs; they are had by differentiating the
+equation as it is, and rewritten as functions of their own.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ import numpy as np
 from jax.extend import core
 from jax.extend.core import primitives
 
-from fljax_kernels.loop_friendly import convolution, pooling
+from fljax_kernels.loop_friendly import convolution, pooling, sums
 
 # Parameters that hold jaxprs to rewrite, by the name of the primitive.
 _CONTAINERS = {
@@ -82,7 +82,7 @@ def _bind(equation: Any, args: Sequence[Any], params: dict[str, Any]) -> list[An
 
 
 def _is_target(equation: Any, active: bool) -> bool:
-    """Convolutions inside loops, pools everywhere: the native gradient of a pool is slow outside too."""
+    """Convolutions inside loops, pools and sums everywhere: they are slow outside too."""
     name, params = equation.primitive.name, equation.params
     avals = [atom.aval for atom in equation.invars]
     if name == "conv_general_dilated":
@@ -91,6 +91,8 @@ def _is_target(equation: Any, active: bool) -> bool:
         return pooling.tiles(avals[0], params)
     if name == "select_and_scatter_add":
         return params["select_prim"] is primitives.ge_p and pooling.tiles(avals[1], params)
+    if name == "reduce_sum":
+        return sums.apart(avals[0], params["axes"])
     return False
 
 
@@ -100,6 +102,8 @@ def _rewrite(equation: Any, args: list[Any], active: bool) -> Any:
         return convolution.convolution(args[0], args[1], params)
     if name == "reduce_window_max":
         return pooling.max_pool(args[0], params["window_dimensions"], not active)
+    if name == "reduce_sum":
+        return sums.sum_in_stages(args[0], params["axes"])
     return pooling.max_pool_gradient(args[0], args[1], params["window_dimensions"])
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fljax_kernels.per_example.batches import make_varying, varying_axes
 from fljax_kernels.per_example.reference import drop_rows, wide
 from fljax_kernels.per_example.terms import Product, weigh_rows
 
@@ -125,7 +126,8 @@ class ConvProduct(Product):
         cotangent, inputs = self._plain[1], drop_rows(self._plain[0], weights)
         dtype = wide(inputs.dtype, cotangent.dtype)
         weighted = weigh_rows(cotangent.astype(dtype), weights)
-        zero = jnp.zeros(self._kernel_shape, dtype)
+        # Inside shard_map the gradient with respect to what is the same on all devices would be a sum over them.
+        zero = make_varying(jnp.zeros(self._kernel_shape, dtype), varying_axes(inputs, weighted))
         convolve = functools.partial(self._convolve, inputs.astype(dtype))
         return jax.vjp(convolve, zero)[1](weighted.reshape(-1, *weighted.shape[2:]))[0]
 

@@ -61,7 +61,7 @@ def flatten(jaxpr: Any, consts: Sequence[Any]) -> tuple[Any, list[Any]]:
     """The same program without calls, and its constants."""
     if not any(eqn.primitive.name in INLINED for eqn in jaxpr.eqns):
         return jaxpr, list(consts)
-    avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in jaxpr.invars]
+    avals = [v.aval for v in jaxpr.invars]
     closed = jax.make_jaxpr(lambda *args: _run(jaxpr, consts, args))(*avals)
     return closed.jaxpr, list(closed.consts)
 

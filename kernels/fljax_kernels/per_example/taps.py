@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax_kernels.loop_friendly.api import loop_friendly
 from fljax_kernels.per_example import jaxprs
 from fljax_kernels.per_example.batches import Batch, fresh_keys, make_varying, varying_axes
 from fljax_kernels.per_example.plan import EXAMPLE, Info, Planner
@@ -45,7 +46,7 @@ class Plan:
             (value, (aux, records)), cotangents = jax.value_and_grad(tapped, has_aux=True)(zeros)
             return (value, aux), records, cotangents
 
-        return jax.vmap(one, axis_size=batch.size)(batch.examples)
+        return loop_friendly(jax.vmap(one, axis_size=batch.size))(batch.examples)
 
     def terms(self, batch: Batch, records: Any, cotangents: Any) -> list[list[Any]]:
         """What each leaf's per-example gradient is the sum of: one term, or several with a form for each pair."""

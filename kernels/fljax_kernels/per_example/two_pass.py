@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fljax_kernels.loop_friendly.api import loop_friendly
 from fljax_kernels.per_example.batches import Batch, fresh_keys
 from fljax_kernels.per_example.reference import wide
 from fljax_kernels.per_example.taps import Taps
@@ -44,7 +45,7 @@ class TwoPass(Taps):
             losses = losses.astype(wide(losses.dtype))
             return jnp.sum(weights.astype(losses.dtype) * losses)
 
-        grads = jax.grad(total)([batch.leaves[k] for k in wanted])
+        grads = loop_friendly(jax.grad(total))([batch.leaves[k] for k in wanted])
         zero = [jnp.zeros((), wide(g.dtype)) for g in grads]
         return [jnp.where(jnp.any(counts), g.astype(z.dtype), z) for g, z in zip(grads, zero, strict=True)]
 

@@ -261,18 +261,48 @@ def test_bfloat16_parameters_are_summed_in_float32():
     assert {x.dtype for x in jax.tree.leaves(jax.eval_shape(products, params, batch))} == {jnp.dtype("float32")}
 
 
-@pytest.mark.parametrize("name", ["scanned_layers", "branches_with_parameters"])
-def test_shard_map_does_not_sum_taps_over_devices(name):
-    case = BY_NAME[name]
-    params, batch = case.make(0)
-    batch = jnp.concatenate([batch, batch[:1]])
+def wide_convolution(params, example):
+    """More kernel entries than positions pay for: the sum is the convolution's own gradient, no rows are held."""
+    spec = jax.lax.conv_dimension_numbers((1, 3, 3, 8), (3, 3, 8, 16), ("NHWC", "HWIO", "NHWC"))
+    out = jax.lax.conv_general_dilated(example[None], params["w"], (1, 1), "SAME", dimension_numbers=spec)
+    return jnp.sum(jnp.sin(out))
+
+
+def wide_convolution_case():
+    keys = jax.random.split(jax.random.key(0), 2)
+    params = {"w": 0.3 * jax.random.normal(keys[0], (3, 3, 8, 16))}
+    return wide_convolution, params, jax.random.normal(keys[1], (B, 3, 3, 8))
+
+
+# The last four call jitted functions (`jnp.where`, `relu`, `gelu`), whose bodies meet what differs between devices.
+NESTED = ["mlp", "group_norm", "dynamic_slices", "tied_embedding"]
+
+
+@pytest.mark.parametrize("method", ["taps", "two_pass"])
+@pytest.mark.parametrize("name", ["wide_convolution", "scanned_layers", "branches_with_parameters", *NESTED])
+def test_shard_map_sums_over_devices_only_what_it_is_told_to(name, method):
+    case = BY_NAME.get(name)
+    loss, params, batch = (case.loss, *case.make(0)) if case else wide_convolution_case()
+    batch = jax.tree.map(lambda x: jnp.concatenate([x] * 4), batch)
     mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
     spec = jax.sharding.PartitionSpec
 
-    @jax.jit
-    @jax.shard_map(mesh=mesh, in_specs=(spec(), spec("d")), out_specs=spec("d"))
-    def norms(params, batch):
-        return per_example_grads(case.loss, method="taps")(params, batch).row_norms()
+    def clipped(params, batch, method=method):
+        return per_example_grads(loss, method=method)(params, batch).weighted_sum(lambda n: jnp.minimum(1.0, 0.5 / n))
 
-    plain = per_example_grads(case.loss, method="vmap")(params, batch).row_norms()
-    np.testing.assert_allclose(norms(params, batch), plain, rtol=1e-5)
+    @jax.jit
+    @jax.shard_map(mesh=mesh, in_specs=(spec(), spec("d")), out_specs=(spec(), spec("d")))
+    def dealt(params, batch):
+        total, norms = clipped(params, batch)
+        return jax.lax.psum(total, "d"), norms
+
+    total, norms = dealt(params, batch)
+    expected, plain = clipped(params, batch, method="vmap")
+    np.testing.assert_allclose(norms, plain, rtol=1e-5)
+    for a, b in zip(jax.tree.leaves(total), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_the_wide_convolution_holds_no_rows():
+    loss, params, batch = wide_convolution_case()
+    assert "9 summed: Gram" in per_example_grads(loss, method="taps")(params, batch).explain()
