@@ -9,7 +9,7 @@ The private gradient is: forward, per-example norms, clip factors, weighted sum.
 |---|---|
 | non_private | `jit(grad)` of the mean loss: the ratio's denominator |
 | ours_auto, ours_taps, ours_two_pass, ours_vmap, ours_mb16 | `fljax_kernels.per_example_grads`, by method |
-| ours_devices | `ours_auto` under `shard_map`, the batch dealt over a device for each core, microbatches of 4 |
+| ours_devices | microbatches of 4 under `shard_map`, a device for each core; its memory is one device's |
 | vmap_grad | `jit(vmap(grad))`, then one tensordot |
 | scan_1, scan_16 | the same, for 1 or 16 examples at a time in a `lax.scan` |
 | jax_privacy, jax_privacy_16 | `jax_privacy.clipped_grad`, whole batch or microbatches of 16 |
@@ -56,6 +56,9 @@ ALL = ("non_private", *OURS, "vmap_grad", "scan_1", "scan_16", "jax_privacy", "j
 BEST_SCAN = {"a": "scan_1", "b": "scan_1", "b256": "scan_1", "c": "vmap_grad", "d": "scan_1", "e": "vmap_grad"}
 LARGE = ("c", "e", "f")  # where small batches on devices side by side may pay, and torch's vmap(grad) is quick
 BEST_JAX_PRIVACY = {"c": "jax_privacy"}
+# In float32 the reference itself is off by 7e-5 on (f), for 20 layers of GroupNorm carry a rounding on, and by 3e-3 on
+# 16 examples of (c), where one may decide a max pool the other way.
+ROUNDING = {"c": 1e-3, "f": 1e-3}
 Gradient = Callable[[Any, Any], Any]
 
 
@@ -159,9 +162,8 @@ def measure(workload: workloads.Workload, peers: tuple[str, ...], rounds: int, b
             step = _harness.compile_step(gradient(name, workload.loss), *_arguments(name, workload))
             output = step.run()
             if name != "non_private":
-                # In float32 the reference itself is off by 7e-5 on (f), for 20 layers of GroupNorm carry a rounding
-                # on, and by 3e-3 on 16 examples of (c), where one may decide a max pool the other way.
-                row["distance"] = _harness.check(f"{workload.name} {name}", output, reference, rtol=1e-3)
+                rtol = ROUNDING.get(workload.name, 1e-4)
+                row["distance"] = _harness.check(f"{workload.name} {name}", output, reference, rtol=rtol)
                 row["l2_of_sum"] = round(_harness.l2(output), 4)
             row |= step.row()
             row["largest_array_over_batch_times_params"] = round(

@@ -1,1 +1,1 @@
-"""Functions rewritten for loops: convolutions as patches and matrix products."""
+"""Functions rewritten for CPUs: convolutions in loops, pools, sums over axes that lie apart."""

@@ -16,13 +16,13 @@ def loop_friendly(fun: Callable[..., Any], *, inside_loop: bool = False) -> Call
     a max pool 20 times slower than need be everywhere. In the function returned, each convolution inside a loop (any
     number of spatial axes, strides, padding, dilation, groups) is slices, concatenations and one matrix product;
     outside it stays native, which is faster there. Each max pool whose windows tile is a reshape and comparisons, and
-    each sum over axes that lie apart (a group normalisation has many) one sum after the other, wherever they are. So
-    wrap the whole training program, the gradients in it included:
+    each sum over a short axis and a long one that lie apart (a group normalisation has many) one sum after the other,
+    wherever they are. So wrap the whole training program, the gradients in it included:
 
         train = loop_friendly(lambda params, batches: jax.lax.scan(sgd_step, params, batches))
 
-    On a backend other than the CPU, whose native operations are the faster ones everywhere, nothing is changed. Nor
-    does a function without any of these cost anything but the copying of its outermost equations.
+    On a backend other than the CPU, whose native operations are the faster ones everywhere, nothing is changed. A
+    function without any of these costs a copy of its outermost equations while it is traced.
     Patches cost memory: a k x k layer holds k * k times its input.
 
     Args:

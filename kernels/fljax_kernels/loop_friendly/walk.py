@@ -52,16 +52,27 @@ def rewritten(fun: Callable[..., Any], active: bool) -> Callable[..., Any]:
 def _evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], active: bool) -> list[Any]:
     values: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
     values.update(zip(jaxpr.invars, args, strict=True))
+    last: dict[Any, int] = {}
+    for at, equation in enumerate(jaxpr.eqns):
+        last.update({atom: at for atom in _variables(equation.outvars, equation.invars)})
+    last.update({atom: len(jaxpr.eqns) for atom in _variables(jaxpr.outvars)})
 
     def read(atom: Any) -> Any:
         return atom.val if isinstance(atom, core.Literal) else values[atom]
 
-    for equation in jaxpr.eqns:
+    for at, equation in enumerate(jaxpr.eqns):
         # The equation's own context: matmul precision, metadata and the like.
         with equation.ctx.manager:
             outputs = _apply(equation, [read(atom) for atom in equation.invars], active)
         values.update(zip(equation.outvars, outputs, strict=True))
+        for atom in _variables(equation.outvars, equation.invars):
+            if last[atom] == at:  # outside jit, what nobody reads any more would keep its memory
+                values.pop(atom, None)
     return [read(atom) for atom in jaxpr.outvars]
+
+
+def _variables(*atoms: Sequence[Any]) -> set[Any]:
+    return {atom for some in atoms for atom in some if isinstance(atom, core.Var)}
 
 
 def _apply(equation: Any, args: list[Any], active: bool) -> list[Any]:
@@ -92,7 +103,7 @@ def _is_target(equation: Any, active: bool) -> bool:
     if name == "select_and_scatter_add":
         return params["select_prim"] is primitives.ge_p and pooling.tiles(avals[1], params)
     if name == "reduce_sum":
-        return sums.apart(avals[0], params["axes"])
+        return sums.apart(avals[0], params)
     return False
 
 

@@ -13,6 +13,7 @@ from fljax_kernels.per_example.batches import (
     batch_size,
     check_mask,
     flatten_params,
+    loss_axes,
     make_varying,
     normal_loss,
     varying_axes,
@@ -192,9 +193,9 @@ def per_example_grads(
         leaves, tree, names = flatten_params(params)
         size = batch_size(batch)
         mask = check_mask(batch_mask, size)
-        axes = varying_axes(*leaves, *jax.tree.leaves(batch))
-        leaves = [make_varying(leaf, axes) for leaf in leaves]
         one = loop_friendly(normal_loss(loss, tree, has_aux))
+        axes = varying_axes(*leaves, *jax.tree.leaves(batch)) | loss_axes(one, leaves, batch)
+        leaves = [make_varying(leaf, axes) for leaf in leaves]
         engine_of = functools.partial(_ENGINES[method], one)
         whole = Batch(leaves, batch, size, names)
         engine = engine_of(whole) if microbatch_size is None else StreamedRows(engine_of, whole, microbatch_size)

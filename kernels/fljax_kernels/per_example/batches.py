@@ -83,8 +83,20 @@ def normal_loss(loss: Callable[..., Any], tree: Any, has_aux: bool) -> Callable[
 
 def varying_axes(*arrays: Any) -> frozenset[str]:
     """Mesh axes of an enclosing shard_map along which some array differs."""
-    kinds = (getattr(jax.typeof(x), "manual_axis_type", None) for x in arrays)
-    return frozenset().union(*(kind.varying for kind in kinds if kind is not None))
+    return frozenset().union(*(_varying(jax.typeof(x)) for x in arrays))
+
+
+def _varying(aval: Any) -> frozenset[str]:
+    kind = getattr(aval, "manual_axis_type", None)
+    return frozenset() if kind is None else frozenset(kind.varying)
+
+
+def loss_axes(one: Callable[..., Any], leaves: list[jax.Array], examples: Any) -> frozenset[str]:
+    """Along which the loss differs, be it for a value that it closes over. A trace, but inside shard_map only."""
+    if not jax.sharding.get_abstract_mesh().manual_axes:
+        return frozenset()
+    example = jax.tree.map(lambda x: x[0], fresh_keys(examples))
+    return _varying(jax.make_jaxpr(one)(leaves, example).out_avals[0])
 
 
 def fresh_keys(tree: Any) -> Any:

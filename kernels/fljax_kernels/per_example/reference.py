@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax_kernels.loop_friendly.api import loop_friendly
 from fljax_kernels.per_example.batches import Batch
 
 
@@ -45,7 +46,7 @@ class MaterializedRows:
         def one(example: Any) -> Any:
             return jax.value_and_grad(self._loss, has_aux=True)(batch.leaves, example)
 
-        return jax.vmap(one, axis_size=batch.size)(batch.examples)
+        return loop_friendly(jax.vmap(one, axis_size=batch.size))(batch.examples)
 
     def values(self) -> jax.Array:
         return self._pass[0][0]

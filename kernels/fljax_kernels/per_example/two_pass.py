@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fljax_kernels.loop_friendly.api import loop_friendly
-from fljax_kernels.per_example.batches import Batch, fresh_keys
+from fljax_kernels.per_example.batches import Batch, fresh_keys, make_varying, varying_axes
 from fljax_kernels.per_example.reference import wide
 from fljax_kernels.per_example.taps import Taps
 
@@ -45,7 +45,9 @@ class TwoPass(Taps):
             losses = losses.astype(wide(losses.dtype))
             return jnp.sum(weights.astype(losses.dtype) * losses)
 
-        grads = loop_friendly(jax.grad(total))([batch.leaves[k] for k in wanted])
+        # Weights may differ between the devices of a shard_map where params and examples do not.
+        axes = varying_axes(weights, *batch.leaves, *jax.tree.leaves(examples))
+        grads = loop_friendly(jax.grad(total))([make_varying(batch.leaves[k], axes) for k in wanted])
         zero = [jnp.zeros((), wide(g.dtype)) for g in grads]
         return [jnp.where(jnp.any(counts), g.astype(z.dtype), z) for g, z in zip(grads, zero, strict=True)]
 

@@ -283,7 +283,7 @@ NESTED = ["mlp", "group_norm", "dynamic_slices", "tied_embedding"]
 def test_shard_map_sums_over_devices_only_what_it_is_told_to(name, method):
     case = BY_NAME.get(name)
     loss, params, batch = (case.loss, *case.make(0)) if case else wide_convolution_case()
-    batch = jax.tree.map(lambda x: jnp.concatenate([x] * 4), batch)
+    batch = jax.tree.map(lambda x: jnp.repeat(x, 4, axis=0), batch)
     mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
     spec = jax.sharding.PartitionSpec
 
@@ -301,6 +301,34 @@ def test_shard_map_sums_over_devices_only_what_it_is_told_to(name, method):
     np.testing.assert_allclose(norms, plain, rtol=1e-5)
     for a, b in zip(jax.tree.leaves(total), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("what", ["coefficients", "mask", "closure"])
+@pytest.mark.parametrize("method", ["vmap", "taps", "two_pass", "microbatch"])
+def test_shard_map_with_params_and_batch_that_are_the_same_on_all_devices(method, what):
+    params, batch = BY_NAME["mlp"].make(0)
+    mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec
+    differs = jnp.asarray(np.random.default_rng(0).random((4, B)), jnp.float32)
+
+    def summed(differs, method):
+        shift = jnp.mean(differs) if what == "closure" else jnp.float32(1)
+
+        def loss(params, example):
+            return BY_NAME["mlp"].loss(params, example) * shift
+
+        mask = differs[0] > 0.5 if what == "mask" else None
+        size = 2 if method == "microbatch" else None
+        g = per_example_grads(loss, method=method, microbatch_size=size)(params, batch, batch_mask=mask)
+        return g.rmatvec(differs[0] if what == "coefficients" else jnp.ones(B))
+
+    def alone(differs, method=method):
+        return jax.tree.map(lambda x: x[None], summed(differs, method))
+
+    dealt = jax.jit(jax.shard_map(alone, mesh=mesh, in_specs=spec("d"), out_specs=spec("d")))(differs)
+    one_by_one = [summed(row[None], "vmap") for row in differs]
+    for a, *b in zip(jax.tree.leaves(dealt), *map(jax.tree.leaves, one_by_one), strict=True):
+        np.testing.assert_allclose(a, jnp.stack(b), rtol=1e-4, atol=1e-5)
 
 
 def test_the_wide_convolution_holds_no_rows():
