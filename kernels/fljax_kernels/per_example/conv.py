@@ -1,9 +1,14 @@
-"""The convolution's term: patches of the input, outer, the cotangent of the output.
+"""The convolution's term: what the kernel sees of the input, outer, the cotangent of the output.
 
 A convolution is a matrix product of patches with the kernel, so its per-example gradient is a `Product` whose summed
 axis is the output positions. Patches are slices side by side (XLA's own patches primitive is one more convolution),
 `[kernel entries, positions]` for each example, and on a CPU they are made for a few examples at a time: they then stay
 in the cache, where the patches of a whole batch cost more in page faults than in arithmetic.
+
+Patches repeat the input once per kernel entry. On a CPU, where that is less, the first kernel axis stays out of them:
+row r of the input meets kernel entry q at output row r + padding - q dilation, so with a copy of the cotangent for
+each q, shifted by it, the same sum runs over the rows of the input. For k x k windows, c channels and o features that
+moves k c + k o numbers a position in place of k k c + o.
 """
 
 import functools
@@ -19,7 +24,9 @@ from fljax_kernels.per_example.batches import make_varying, varying_axes
 from fljax_kernels.per_example.reference import drop_rows, wide
 from fljax_kernels.per_example.terms import Product, weigh_rows
 
-CACHED_PATCHES = 2**18  # floats: what a block of examples may take on a CPU
+# Floats that a block of examples may take on a CPU: of patches, and of copies of the input and the cotangent.
+CACHED_PATCHES = 2**18
+CACHED_COPIES = 2**21
 
 
 def patches(x: jax.Array, kernel: tuple[int, ...], out: tuple[int, ...], params: Any) -> jax.Array:
@@ -31,12 +38,40 @@ def patches(x: jax.Array, kernel: tuple[int, ...], out: tuple[int, ...], params:
     seen = jnp.moveaxis(x, 2, 1)
     # One axis after the other: slices of slices are fewer, and compile and run faster, than all offsets at once.
     for axis in reversed(range(len(kernel))):
-        at = seen.ndim - len(kernel) + axis
-        step, stride = params["rhs_dilation"][axis], params["window_strides"][axis]
-        span = (out[axis] - 1) * stride + 1
-        parts = [jax.lax.slice_in_dim(seen, k * step, k * step + span, stride, axis=at) for k in range(kernel[axis])]
-        seen = jnp.stack(parts, axis=1)
+        seen = jnp.stack(_seen_along(seen, axis, seen.ndim - len(kernel), kernel, out, params), axis=1)
     return seen
+
+
+def _seen_along(
+    x: jax.Array, axis: int, first: int, kernel: tuple[int, ...], out: tuple[int, ...], params: Any
+) -> list[jax.Array]:
+    """What each kernel entry along one axis sees; the spatial axes of x start at `first`."""
+    step, stride = params["rhs_dilation"][axis], params["window_strides"][axis]
+    span, at = (out[axis] - 1) * stride + 1, first + axis
+    return [jax.lax.slice_in_dim(x, k * step, k * step + span, stride, axis=at) for k in range(kernel[axis])]
+
+
+def row_patches(x: jax.Array, kernel: tuple[int, ...], out: tuple[int, ...], params: Any) -> jax.Array:
+    """`[B, n, *spatial, C]` -> `[B, n, rows, *out[1:], prod(kernel[1:]) * C]`: patches but for the first axis."""
+    low_high = [(0, 0), *params["padding"][1:]]
+    holes = [(*both, dilation - 1) for both, dilation in zip(low_high, params["lhs_dilation"], strict=True)]
+    x = jax.lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), (0, 0, 0), *holes, (0, 0, 0)])
+    for axis in reversed(range(1, len(kernel))):
+        x = jnp.concatenate(_seen_along(x, axis, 2, kernel, out, params), axis=-1)
+    return x
+
+
+def shifted_rows(y: jax.Array, rows: int, size: int, params: Any) -> jax.Array:
+    """`[B, n, *out, O]` -> `[B, n, rows, *out[1:], size * O]`: for each of `size` kernel rows, what each row meets."""
+    parts, dilation, low = [], params["rhs_dilation"][0], params["padding"][0][0]
+    for shift in (low - k * dilation for k in range(size)):
+        if -rows < shift < y.shape[2]:
+            config = [(0, 0, 0)] * y.ndim
+            config[2] = (-shift, rows - y.shape[2] + shift, 0)
+            parts.append(jax.lax.pad(y, jnp.zeros((), y.dtype), config))
+        else:
+            parts.append(jnp.zeros((*y.shape[:2], rows, *y.shape[3:]), y.dtype))
+    return jnp.concatenate(parts, axis=-1)
 
 
 class ConvProduct(Product):
@@ -50,7 +85,7 @@ class ConvProduct(Product):
         self._plain = _batch_first(inputs, lhs, loops), _batch_first(cotangent, res, loops)
         x, y = (_channels_first(z, spec) for z, spec in zip(self._plain, (lhs, res), strict=True))
         nd, out = len(params["window_strides"]), y.shape[3:]
-        kernel = tuple(kernel_shape[a] for a in rhs[2:])
+        kernel = self._window = tuple(kernel_shape[a] for a in rhs[2:])
         self._channels = kernel_shape[rhs[1]]
         # Labels: 1 samples, 2 groups, 3 features of a group, 4 channels of a group, then positions, then kernel axes.
         position, offset = range(5, 5 + nd), range(5 + nd, 5 + 2 * nd)
@@ -71,6 +106,7 @@ class ConvProduct(Product):
         )
         self._inputs = x
         self._order = lhs, res, split
+        self._by_rows_order = (*offset[1:], 4, *offset[:1], 3)
         self._patches = functools.partial(_patches, kernel=kernel, out=out, params=params, split=split)
 
     @functools.cached_property
@@ -82,28 +118,60 @@ class ConvProduct(Product):
         shape = jax.eval_shape(self._patches, self._inputs).shape
         return dict(zip(self.x_labels, shape, strict=True)) | dict(zip(self.y_labels, self.y.shape, strict=True))
 
+    @functools.cached_property
+    def _by_rows(self) -> bool:
+        """Whether the first kernel axis goes to the cotangent: fewer numbers to move, hardly more to multiply."""
+        if not self._window or jax.default_backend() != "cpu":
+            return False
+        size, features, channels = self._window[0], self.sizes[3], self.sizes[4]
+        patch = math.prod(self._window[1:]) * channels
+        return (
+            self._params["feature_group_count"] == 1
+            and self._params["window_strides"][0] == 1
+            and 4 * self._num_rows <= 5 * self.y.shape[-len(self._window)]
+            and patch + size * features < size * patch + features
+        )
+
+    @property
+    def _num_rows(self) -> int:
+        return max(0, (self._inputs.shape[3] - 1) * self._params["lhs_dilation"][0] + 1)
+
+    @property
+    def row_order(self) -> tuple[int, ...]:
+        return self._by_rows_order if self._by_rows else super().row_order
+
+    def _block(self, inputs: jax.Array, cotangent: jax.Array) -> Product:
+        """The term of some examples. Transposed here, in the cache: transposing all first costs two more passes."""
+        lhs, res, split = self._order
+        if self._by_rows:
+            out = self.y.shape[-len(self._window) :]
+            x = row_patches(_channels_last(inputs, lhs), self._window, out, self._params)
+            y = shifted_rows(_channels_last(cotangent, res), self._num_rows, self._window[0], self._params)
+            # As matrices: XLA on CPU is slower at a product of more axes.
+            x, y = (z.reshape(z.shape[0], -1, z.shape[-1]) for z in (x, y))
+            return Product(x, (0, 1, 2), y, (0, 1, 3), (2, 3))
+        x, y = _channels_first(inputs, lhs), _channels_first(cotangent, res)
+        y = y.reshape(*y.shape[:2], *split, -1, *y.shape[3:])
+        return Product(self._patches(x), self.x_labels, y, self.y_labels, self.out)
+
     def _in_blocks(self, fun: Callable[[Product], Any]) -> Any:
         """Fun of this term, on a CPU for a few examples at a time."""
-        lhs, res, split = self._order
-
-        def block(inputs: jax.Array, cotangent: jax.Array) -> Any:
-            # Transposed here, a block in the cache; transposing all of them first costs two passes over memory.
-            x, y = _channels_first(inputs, lhs), _channels_first(cotangent, res)
-            y = y.reshape(*y.shape[:2], *split, -1, *y.shape[3:])
-            return fun(Product(self._patches(x), self.x_labels, y, self.y_labels, self.out))
-
-        size, each = self.y.shape[0], math.prod(self.sizes[label] for label in self.x_labels[1:])
-        at_once = max(1, CACHED_PATCHES // each)
+        size = self.y.shape[0]
+        each = math.prod(self.sizes[label] for label in self.x_labels[1:])
+        if self._by_rows:
+            each = each // self._window[0] + math.prod(self.y.shape[1:]) * self._window[0]
+        at_once = max(1, (CACHED_COPIES if self._by_rows else CACHED_PATCHES) // each)
         while size % at_once:
             at_once -= 1
         if jax.default_backend() != "cpu" or at_once == size:
-            return block(*self._plain)
+            return fun(self._block(*self._plain))
         pairs = [z.reshape(size // at_once, at_once, *z.shape[1:]) for z in self._plain]
-        out = jax.lax.map(lambda pair: block(*pair), tuple(pairs))
+        out = jax.lax.map(lambda pair: fun(self._block(*pair)), tuple(pairs))
         return jax.tree.map(lambda z: z.reshape(size, *z.shape[2:]), out)
 
-    def _compute_rows(self) -> tuple[jax.Array, jax.Array]:
-        return self._in_blocks(lambda part: part._compute_rows())
+    def compute_rows(self) -> tuple[jax.Array, jax.Array]:
+        rows, squares = self._in_blocks(lambda part: part.compute_rows())
+        return rows.reshape(-1, *(self.sizes[label] for label in self.row_order)), squares
 
     def squared_norms(self) -> jax.Array:
         return super().squared_norms() if self.held else self._in_blocks(lambda part: part.squared_norms())
@@ -151,6 +219,11 @@ def _patches(x: jax.Array, kernel: Any, out: Any, params: Any, split: tuple[int,
 def _channels_first(z: jax.Array, spec: tuple[int, ...]) -> jax.Array:
     """`[B, n, *the rest in its order]` -> `[B, n, C, *spatial]`."""
     return jnp.transpose(z, [0, 1, *(2 + (a - (a > spec[0])) for a in spec[1:])])
+
+
+def _channels_last(z: jax.Array, spec: tuple[int, ...]) -> jax.Array:
+    """`[B, n, *the rest in its order]` -> `[B, n, *spatial, C]`."""
+    return jnp.moveaxis(_channels_first(z, spec), 2, -1)
 
 
 def _moved(spec: tuple[int, ...]) -> tuple[int, ...]:

@@ -122,20 +122,30 @@ class Product:
         _, n, p, q = self.extents
         return n > 1 and p * q <= n * (p + q)
 
-    def _compute_rows(self) -> tuple[jax.Array, jax.Array]:
-        rows = _einsum(self.x, self.x_labels, self.y, self.y_labels, (0, *self.out), precision=HIGHEST)
-        # A mean cannot overflow, and is finite where all entries are; XLA on a CPU is slower at `all` of predicates.
-        finite = jnp.isfinite(jnp.sum(flat(rows) * (0.5 / max(1, flat(rows).shape[1])), axis=1))
-        return jnp.where(column(finite, rows), rows, jnp.zeros((), rows.dtype)), finite
+    @property
+    def row_order(self) -> tuple[int, ...]:
+        """Labels in the order a matrix product leaves them: held rows keep it, only their sum is transposed."""
+        stacked = self.groups[0]
+        free = [label for label in (*self.x_labels, *self.y_labels) if label in self.out and label not in stacked]
+        return (*stacked, *free)
+
+    def compute_rows(self) -> tuple[jax.Array, jax.Array]:
+        """Rows in `row_order` and the sums of their squares."""
+        order = (0, *self.row_order)
+        rows = _einsum(self.x, self.x_labels, self.y, self.y_labels, order, precision=HIGHEST)
+        return rows, jnp.sum(jnp.square(flat(rows)), axis=1)
 
     @functools.cached_property
     def _held_rows(self) -> tuple[jax.Array, jax.Array]:
-        """Rows, those that are not finite replaced by 0, and which are finite: one pass less for each later sum."""
-        return self._compute_rows()
+        return self.compute_rows()
+
+    def _in_out_order(self, z: jax.Array, lead: int) -> jax.Array:
+        """Transposes what comes after `lead` axes from `row_order`."""
+        order = [lead + self.row_order.index(label) for label in self.out]
+        return jnp.transpose(z, [*range(lead), *order]).reshape(*z.shape[:lead], *self.shape)
 
     def rows(self) -> jax.Array:
-        rows, finite = self._held_rows
-        return jnp.where(column(finite, rows), rows, jnp.full((), jnp.nan, rows.dtype)).reshape(-1, *self.shape)
+        return self._in_out_order(self._held_rows[0], 1)
 
     @functools.cached_property
     def canonical(self) -> tuple[jax.Array, jax.Array]:
@@ -148,9 +158,7 @@ class Product:
 
     def squared_norms(self) -> jax.Array:
         if self.held:
-            rows, finite = self._held_rows
-            squares = jnp.sum(jnp.square(flat(rows)), axis=1)
-            return jnp.where(finite, squares, jnp.full((), jnp.nan, squares.dtype))
+            return self._held_rows[1]
         x, y = self.canonical
         if self.extents[1] == 1:
             return jnp.sum(_never_less(_squares(x), _squares(y)), axis=(1, 2))
@@ -177,11 +185,14 @@ class Product:
 
     def weighted_sum(self, weights: jax.Array) -> jax.Array:
         if self.held:
-            rows, finite = self._held_rows
-            damage = jnp.where(~finite & (weights != 0), jnp.nan, 0.0).sum().astype(rows.dtype)
-            return (jnp.tensordot(weights.astype(rows.dtype), rows, axes=1, precision=HIGHEST) + damage).reshape(
-                self.shape
-            )
+            rows, squares = self._held_rows
+            if jax.default_backend() == "cpu":
+                # Care costs passes over all rows, which elsewhere are one with the pass that reads them anyway.
+                usual = jnp.isfinite(jnp.sum(squares))
+                total = jax.lax.cond(usual, _sum_rows, _sum_finite_rows, rows, weights)
+            else:
+                total = _sum_finite_rows(rows, weights)
+            return self._in_out_order(total, 0)
         y = weigh_rows(self.y.astype(wide(self.y.dtype)), weights)
 
         def part(x: jax.Array) -> jax.Array:
@@ -418,6 +429,22 @@ def inner_products(a: Any, b: Any) -> jax.Array | None:
     picked = jax.vmap(lambda t, i: jnp.take(t, i, axis=1, mode="fill", fill_value=0))(table, b.idx)
     dots = jnp.einsum("bmd,bnd->bmn", row, b.y.astype(wide(b.y.dtype)), precision=HIGHEST)
     return jnp.sum(picked * dots, axis=(1, 2))
+
+
+def _finite(rows: jax.Array) -> jax.Array:
+    """`[B]`. A mean cannot overflow; XLA on a CPU is slower at `all` of predicates."""
+    return jnp.isfinite(jnp.sum(flat(rows) * (0.5 / max(1, flat(rows).shape[1])), axis=1))
+
+
+def _sum_rows(rows: jax.Array, weights: jax.Array) -> jax.Array:
+    return jnp.tensordot(weights.astype(rows.dtype), rows, axes=1, precision=HIGHEST)
+
+
+def _sum_finite_rows(rows: jax.Array, weights: jax.Array) -> jax.Array:
+    """NaN where a row that counts is not finite."""
+    finite = _finite(rows)
+    damage = jnp.where(~finite & (weights != 0), jnp.nan, 0.0).sum().astype(rows.dtype)
+    return _sum_rows(jnp.where(column(finite, rows), rows, jnp.zeros((), rows.dtype)), weights) + damage
 
 
 def weigh_rows(rows: jax.Array, weights: jax.Array) -> jax.Array:

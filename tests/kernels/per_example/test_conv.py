@@ -1,0 +1,99 @@
+"""The convolution's term in each of its forms, over the parameters of a convolution."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fljax_kernels import per_example_grads
+from fljax_kernels.per_example import conv
+from fljax_kernels.per_example.cases import B
+from tests.kernels.per_example._exact import check
+
+LAST, FIRST = ("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")
+# (example's shape with its sample axis, kernel's shape, specification, options), by what is particular.
+BY_ROWS = {
+    "same": ((1, 6, 5, 4), (3, 3, 4, 5), LAST, {}),
+    "channels_first": ((1, 4, 6, 5), (5, 4, 3, 2), FIRST, {}),
+    "one_dimension": ((1, 7, 9), (3, 9, 2), ("NWC", "WIO", "NWC"), {}),
+    "three_dimensions": ((1, 5, 3, 4, 4), (3, 2, 2, 4, 2), ("NDHWC", "DHWIO", "NDHWC"), {}),
+    "samples": ((3, 6, 5, 4), (3, 3, 4, 5), LAST, {}),
+    "asymmetric_padding": ((1, 6, 5, 4), (4, 3, 4, 5), LAST, {"padding": ((3, 0), (0, 2))}),
+    "cropped": ((1, 9, 5, 4), (3, 3, 4, 3), LAST, {"padding": ((2, -1), (1, -1))}),
+    "dilated_kernel": ((1, 8, 7, 4), (3, 2, 4, 3), LAST, {"padding": ((2, 2), (1, 1)), "rhs_dilation": (2, 2)}),
+    "dilated_input": ((1, 4, 3, 6), (3, 3, 6, 2), LAST, {"padding": ((1, 2), (2, 1)), "lhs_dilation": (2, 2)}),
+    "strided_along_the_row": ((1, 6, 7, 4), (3, 3, 4, 5), LAST, {"window_strides": (1, 2)}),
+    "kernel_past_the_image": ((1, 2, 5, 9), (7, 3, 9, 2), LAST, {"padding": ((6, 6), (1, 1))}),
+}
+BY_PATCHES = {
+    "few_channels": ((1, 6, 5, 1), (3, 3, 1, 5), LAST, {}),
+    "strided": ((1, 6, 7, 4), (3, 3, 4, 5), LAST, {"window_strides": (2, 1)}),
+    "grouped": ((1, 6, 7, 8), (3, 3, 4, 6), LAST, {"feature_group_count": 2}),
+    "valid": ((1, 6, 7, 4), (5, 3, 4, 5), LAST, {"padding": "VALID"}),
+    "no_spatial_axes": ((2, 4), (4, 3), ("NC", "IO", "NC"), {"window_strides": (), "padding": ()}),
+}
+ALL = BY_ROWS | BY_PATCHES
+
+
+def case(name, scale=1.0):
+    shape, kernel, spec, options = ALL[name]
+    options = {"window_strides": (1,) * (len(shape) - 2), "padding": "SAME"} | options
+
+    def loss(params, example):
+        out = jax.lax.conv_general_dilated(example, params, dimension_numbers=spec, **options)
+        return 0.5 * jnp.mean(jnp.sin(out) + jnp.square(out))
+
+    draw = np.random.default_rng(len(name))
+    return loss, *(jnp.asarray(scale * draw.normal(size=s), jnp.float32) for s in (kernel, (B, *shape)))
+
+
+def terms_of(monkeypatch, name):
+    found = []
+    before = conv.ConvProduct.__init__
+
+    def init(self, *arguments):
+        before(self, *arguments)
+        found.append(self._by_rows)
+
+    monkeypatch.setattr(conv.ConvProduct, "__init__", init)
+    loss, params, batch = case(name)
+    jax.eval_shape(lambda p, b: per_example_grads(loss, method="taps")(p, b).row_norms(), params, batch)
+    return found
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_form_is_what_moves_fewer_numbers(monkeypatch, name):
+    assert terms_of(monkeypatch, name) == [name in BY_ROWS]
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("held", [True, False])
+def test_all_products_are_exact_with_rows_held_or_not(monkeypatch, name, held):
+    monkeypatch.setattr(conv.ConvProduct, "held", held)
+    # Where rows would be held of themselves, the sum over all pairs of positions rounds more often than the bound has.
+    check(*case(name), method="taps", leave_out=() if held else ("gram",))
+
+
+@pytest.mark.parametrize("name", ["same", "samples", "dilated_input", "strided"])
+def test_blocks_of_examples_give_the_same_numbers(monkeypatch, name):
+    monkeypatch.setattr(conv, "CACHED_PATCHES", 1)
+    monkeypatch.setattr(conv, "CACHED_COPIES", 1)
+    check(*case(name), method="taps")
+
+
+@pytest.mark.parametrize("name", ["same", "strided"])
+def test_huge_rows_count_and_rows_that_are_not_finite_count_where_they_have_weight(name):
+    """A sum of squares past float32's range is not a reason to drop a row."""
+    loss, params, batch = case(name)
+    grads = jax.jit(lambda b, w: per_example_grads(loss, method="taps")(params, b).rmatvec(w))
+    rows = jax.vmap(jax.grad(loss), (None, 0))(params, batch)
+    huge = batch.at[1].multiply(1e13)  # gradients of about 1e25, whose squares are infinite
+    row = jax.grad(loss)(params, huge[1])
+    assert np.isfinite(row).all() and jnp.isinf(jnp.square(row)).any()
+    np.testing.assert_allclose(grads(huge, jnp.array([0.0, 1.0, 0.0])), row, rtol=1e-4, atol=1e-5 * np.abs(row).max())
+    for bad in (jnp.inf, jnp.nan, 1e30):
+        broken = batch.at[1].set(bad)
+        expected = np.asarray(rows[0] - 2.0 * rows[2])
+        kept = grads(broken, jnp.array([1.0, 0.0, -2.0]))
+        np.testing.assert_allclose(kept, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+        assert not np.isfinite(grads(broken, jnp.array([1.0, 0.5, -2.0]))).any()
