@@ -107,7 +107,7 @@ def clipped_grad(
       return_grad_norms: also return the norms before `pre_clipping_transform` and clipping, `[B]`.
       pre_clipping_transform: gradient of one row -> pytree, applied before clipping. Holds gradients of a microbatch.
       microbatch_size: rows at a time. > 0. Changes memory and speed only.
-      nan_safe: a row whose gradient is not finite adds zero. False: NaN reaches the sum.
+      nan_safe: a row whose gradient is not finite adds zero. False: so does one of infinite norm; NaN reaches the sum.
       dtype: of the sum. None: that of the gradients, float32 at least.
       prng_argnum: an argument that holds a typed key, or a tree of keys: each row gets its own, by `jax.random.split`.
       spmd_axis_name: must be None: sharding of the batch passes through without it.

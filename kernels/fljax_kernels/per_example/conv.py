@@ -6,9 +6,9 @@ axis is the output positions. Patches are slices side by side (XLA's own patches
 in the cache, where the patches of a whole batch cost more in page faults than in arithmetic.
 
 Patches repeat the input once per kernel entry. On a CPU, where that is less, the first kernel axis stays out of them:
-row r of the input meets kernel entry q at output row r + padding - q dilation, so with a copy of the cotangent for
-each q, shifted by it, the same sum runs over the rows of the input. For k x k windows, c channels and o features that
-moves k c + k o numbers a position in place of k k c + o.
+at stride 1 row r of the input meets kernel entry q at output row r + padding - q dilation, so with a copy of the
+cotangent for each q, shifted by it, the same sum runs over the rows of the input. For k x k windows, c channels and o
+features that moves k c + k o numbers a position in place of k k c + o.
 """
 
 import functools
@@ -19,12 +19,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fljax_kernels.per_example.batches import make_varying, varying_axes
 from fljax_kernels.per_example.reference import drop_rows, wide
 from fljax_kernels.per_example.terms import Product, weigh_rows
 
-# Floats that a block of examples may take on a CPU: of patches, and of copies of the input and the cotangent.
+# Floats that a block of examples may take on a CPU: of patches, and of copies of the input and the cotangent, whose
+# products are large enough for a ResNet20's layers to be fastest at 4 to 16 of their 64 examples.
 CACHED_PATCHES = 2**18
 CACHED_COPIES = 2**21
 
@@ -63,8 +65,8 @@ def row_patches(x: jax.Array, kernel: tuple[int, ...], out: tuple[int, ...], par
 
 def shifted_rows(y: jax.Array, rows: int, size: int, params: Any) -> jax.Array:
     """`[B, n, *out, O]` -> `[B, n, rows, *out[1:], size * O]`: for each of `size` kernel rows, what each row meets."""
-    parts, dilation, low = [], params["rhs_dilation"][0], params["padding"][0][0]
-    for shift in (low - k * dilation for k in range(size)):
+    parts = []
+    for shift in _shifts(size, params).tolist():
         if -rows < shift < y.shape[2]:
             config = [(0, 0, 0)] * y.ndim
             config[2] = (-shift, rows - y.shape[2] + shift, 0)
@@ -72,6 +74,11 @@ def shifted_rows(y: jax.Array, rows: int, size: int, params: Any) -> jax.Array:
         else:
             parts.append(jnp.zeros((*y.shape[:2], rows, *y.shape[3:]), y.dtype))
     return jnp.concatenate(parts, axis=-1)
+
+
+def _shifts(size: int, params: Any) -> np.ndarray:
+    """How far the output row that each kernel row takes to lies behind the input's."""
+    return params["padding"][0][0] - params["rhs_dilation"][0] * np.arange(size)
 
 
 class ConvProduct(Product):
@@ -125,15 +132,24 @@ class ConvProduct(Product):
             return False
         size, features, channels = self._window[0], self.sizes[3], self.sizes[4]
         patch = math.prod(self._window[1:]) * channels
+        rows, out = self._num_rows, self.y.shape[-len(self._window)]
         return (
             self._params["feature_group_count"] == 1
             and self._params["window_strides"][0] == 1
-            and 4 * self._num_rows <= 5 * self.y.shape[-len(self._window)]
+            and (4 * rows <= 5 * out if self.held else rows <= out)
             and patch + size * features < size * patch + features
+            and self._meets_all_rows(rows, out)
         )
+
+    def _meets_all_rows(self, rows: int, out: int) -> bool:
+        """Each row of the input meets one of the output, and conversely: one that is not finite leaves its mark."""
+        shifts = _shifts(self._window[0], self._params)[:, None]
+        to, back = np.arange(rows) + shifts, np.arange(out) - shifts
+        return all(((z >= 0) & (z < limit)).any(axis=0).all() for z, limit in ((to, out), (back, rows)))
 
     @property
     def _num_rows(self) -> int:
+        """Of the input, with the holes that its dilation makes, without padding."""
         return max(0, (self._inputs.shape[3] - 1) * self._params["lhs_dilation"][0] + 1)
 
     @property
@@ -148,7 +164,7 @@ class ConvProduct(Product):
             x = row_patches(_channels_last(inputs, lhs), self._window, out, self._params)
             y = shifted_rows(_channels_last(cotangent, res), self._num_rows, self._window[0], self._params)
             # As matrices: XLA on CPU is slower at a product of more axes.
-            x, y = (z.reshape(z.shape[0], -1, z.shape[-1]) for z in (x, y))
+            x, y = (z.reshape(z.shape[0], math.prod(z.shape[1:-1]), z.shape[-1]) for z in (x, y))
             return Product(x, (0, 1, 2), y, (0, 1, 3), (2, 3))
         x, y = _channels_first(inputs, lhs), _channels_first(cotangent, res)
         y = y.reshape(*y.shape[:2], *split, -1, *y.shape[3:])
@@ -160,7 +176,7 @@ class ConvProduct(Product):
         each = math.prod(self.sizes[label] for label in self.x_labels[1:])
         if self._by_rows:
             each = each // self._window[0] + math.prod(self.y.shape[1:]) * self._window[0]
-        at_once = max(1, (CACHED_COPIES if self._by_rows else CACHED_PATCHES) // each)
+        at_once = max(1, min(size, (CACHED_COPIES if self._by_rows else CACHED_PATCHES) // each))
         while size % at_once:
             at_once -= 1
         if jax.default_backend() != "cpu" or at_once == size:

@@ -169,7 +169,7 @@ class Product:
     def gram(self) -> jax.Array:
         s, n = self.extents[:2]
         if self.held or (s > 1 and n > 1):
-            return Rows(self.rows()).gram()
+            return Rows(self._held_rows[0]).gram()
         x, y = self.canonical
         if n == 1:
             x, y = x[:, :, 0].astype(wide(x.dtype)), y[:, :, 0].astype(wide(y.dtype))
@@ -187,7 +187,7 @@ class Product:
         if self.held:
             rows, squares = self._held_rows
             if jax.default_backend() == "cpu":
-                # Care costs passes over all rows, which elsewhere are one with the pass that reads them anyway.
+                # Care costs two passes over all rows. Under vmap both branches run.
                 usual = jnp.isfinite(jnp.sum(squares))
                 total = jax.lax.cond(usual, _sum_rows, _sum_finite_rows, rows, weights)
             else:
