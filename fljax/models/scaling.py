@@ -137,7 +137,8 @@ def plan(apply: Apply, params: Params, x: Any, *, allow_plain: bool = False) -> 
     ]
     shapes = [jax.ShapeDtypeStruct(jnp.shape(leaf), leaf.dtype) for leaf in leaves]
     inputs = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), leaf.dtype), x)
-    jaxpr, consts, out = jaxprs.trace(lambda p, x: apply(jax.tree.unflatten(structure, p), x), shapes, inputs)
+    with jaxprs.on_no_mesh():
+        jaxpr, consts, out = jaxprs.trace(lambda p, x: apply(jax.tree.unflatten(structure, p), x), shapes, inputs)
     if not (hasattr(out, "shape") and len(out.shape) == 1):
         raise ValueError(f"Expected apply(params, x) of one array [n_L], got {out}.")
     num = len(leaves)

@@ -25,6 +25,7 @@ from fljax.server import aggregate, perturbation, recovery
 from fljax.types import Batch, LossFn, Params
 from fljax.upload import pair_noise, split_noise
 from fljax_kernels.pair_noise import graphs
+from fljax_kernels.per_example import jaxprs
 
 Noise = Literal["paper", "upload_gaussian", "r0_gaussian", "oracle_clip", "naive", "central"]
 SIMULATION: dict[str, dict[str, Any]] = {
@@ -249,7 +250,8 @@ def algorithm(
 
             return jax.tree.map(add, found), jnp.sum(jnp.where(here[:, None] & jnp.isfinite(stats), stats, 0), axis=0)
 
-        shapes = jax.eval_shape(lambda: one(batches[0], None)[0])
+        with jaxprs.on_no_mesh():  # JAX keeps a ReLU's derivative, with the mesh on which it was first asked for
+            shapes = jax.eval_shape(lambda: one(batches[0], None)[0])
         like = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         noises = _cohort_noise(uploads, own, count)(key, state.round, like) if uploads.protocol and own else None
         total, stats = aggregate.sum_in_chunks(chunk, (batches, noises), present, chunk_size=size)

@@ -158,3 +158,17 @@ def test_clients_side_by_side_and_on_eight_devices_get_what_each_gets_alone():
 def test_bad_arguments_are_named(call, message):
     with pytest.raises(ValueError, match=message):
         call(spectral.spectrum(jnp.eye(2), 1.0))
+
+
+def test_many_spectra_on_a_cpu_are_found_one_at_a_time():
+    """One LAPACK call for many matrices waits for XLA's other threads, on one of them: on several devices, for ever."""
+    grams = jnp.stack([jnp.eye(100), 2 * jnp.eye(100), jnp.diag(jnp.arange(100.0))])
+    many = jax.jit(jax.vmap(lambda gram: spectral.spectrum(gram, 2.0)))
+    calls = [line for line in many.lower(grams).compile().as_text().splitlines() if 'target="lapack' in line]
+    assert calls
+    assert all("f32[100,100]" in line and "f32[3," not in line for line in calls)
+    one = spectral.spectrum(grams[2], 2.0)
+    for all_of_them, alone in zip(many(grams), one, strict=True):
+        np.testing.assert_array_equal(all_of_them[2], alone)
+    in_a_batch = jax.jit(jnp.linalg.eigh).lower(grams).compile().as_text()
+    assert any('target="lapack' in line and "f32[3," in line for line in in_a_batch.splitlines())

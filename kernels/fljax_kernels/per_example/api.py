@@ -15,6 +15,7 @@ from fljax_kernels.per_example.batches import (
     flatten_params,
     loss_axes,
     make_varying,
+    moved_here,
     normal_loss,
     varying_axes,
 )
@@ -194,6 +195,7 @@ def per_example_grads(
         size = batch_size(batch)
         mask = check_mask(batch_mask, size)
         one = loop_friendly(normal_loss(loss, tree, has_aux))
+        leaves = [moved_here(leaf) for leaf in leaves]
         axes = varying_axes(*leaves, *jax.tree.leaves(batch)) | loss_axes(one, leaves, batch)
         leaves = [make_varying(leaf, axes) for leaf in leaves]
         engine_of = functools.partial(_ENGINES[method], one)

@@ -99,6 +99,16 @@ def loss_axes(one: Callable[..., Any], leaves: list[jax.Array], examples: Any) -
     return _varying(jax.make_jaxpr(one)(leaves, example).out_avals[0])
 
 
+def moved_here(x: jax.Array) -> jax.Array:
+    """The same on the mesh of here: inside a `shard_map` that closes over x, JAX would move it at each use, between the
+    parameter and the rules.
+    """
+    here, there = jax.sharding.get_abstract_mesh(), jax.typeof(x).sharding.mesh
+    if not here.manual_axes or there.empty or there == here:
+        return x
+    return jax.sharding.reshard(x, jax.sharding.NamedSharding(here, jax.sharding.PartitionSpec()))
+
+
 def fresh_keys(tree: Any) -> Any:
     """The same values, whose PRNG keys may be used once more: another pass draws the same numbers on purpose."""
 

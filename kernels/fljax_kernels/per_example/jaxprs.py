@@ -1,5 +1,6 @@
 """The little that depends on how JAX writes its programs down: binding, scan's parameters, inlining."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,9 +18,15 @@ def is_literal(atom: Any) -> bool:
     return isinstance(atom, core.Literal)
 
 
+def on_no_mesh() -> contextlib.AbstractContextManager[None]:
+    """What is traced in here may be bound on any mesh: outside a `shard_map` and inside."""
+    return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
+
+
 def bind(eqn: Any, args: Sequence[Any]) -> list[Any]:
-    """The results of one equation."""
-    with eqn.ctx.manager:
+    """The results of one equation, on the mesh of here."""
+    here = jax.sharding.get_abstract_mesh()
+    with eqn.ctx.manager, jax.sharding.use_abstract_mesh(here):
         out = eqn.primitive.bind(*args, **eqn.primitive.get_bind_params(eqn.params))
     return list(out) if eqn.primitive.multiple_results else [out]
 

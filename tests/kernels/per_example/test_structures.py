@@ -331,6 +331,29 @@ def test_shard_map_with_params_and_batch_that_are_the_same_on_all_devices(method
         np.testing.assert_allclose(a, jnp.stack(b), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("vma", [True, False], ids=["checked", "unchecked"])
+def test_parameters_that_a_shard_map_closes_over_keep_their_rules(vma):
+    """Under `jax.set_mesh` they are of another mesh than what is inside: JAX moves them where they are used."""
+    params, batch = BY_NAME["mlp"].make(0)
+    mesh = jax.make_mesh((B,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec, said = jax.sharding.PartitionSpec, []
+
+    def norms(params, batch):
+        g = per_example_grads(BY_NAME["mlp"].loss, method="taps")(params, batch)
+        said.append(g.explain())
+        return g.row_norms()
+
+    @jax.jit
+    def dealt(params, batch):
+        params = jax.tree.map(lambda leaf: 1 * leaf, params)
+        return jax.shard_map(lambda b: norms(params, b), in_specs=spec("d"), out_specs=spec("d"), check_vma=vma)(batch)
+
+    with jax.set_mesh(mesh):
+        inside = dealt(params, batch)
+    np.testing.assert_allclose(inside, norms(params, batch), rtol=1e-5)
+    assert said[0].count("|x|^2 |y|^2") == said[-1].count("|x|^2 |y|^2") > 0
+
+
 def test_the_wide_convolution_holds_no_rows():
     loss, params, batch = wide_convolution_case()
     assert "9 summed: Gram" in per_example_grads(loss, method="taps")(params, batch).explain()
