@@ -544,12 +544,12 @@ def peers() -> str:
                 body.append([title, row["peer"], row.get("error", "not measured"), "", "", "", ""])
                 continue
             cells = [title, row["peer"], f"{row['clients_per_s']:,.4g}"]
-            ratios = [row.get("fljax_is_faster"), row.get("devices_are_faster")]
+            ratios = [row.get("fljax_is_faster"), row.get("one_device_is_faster")]
             share = row.get("share_of_matmul_limit")
             cells += ["" if ratio is None else f"{ratio:.2f}x" for ratio in ratios]
             cells.append("" if share is None else f"{share:.0%}")
             body.append([*cells, f"{row['spread']:.0%}"])
-    faster = ["fljax is faster by", "fljax_devices is faster by"]
+    faster = ["fljax is faster by", "fljax_one_device is faster by"]
     head = ["model and cohort", "who", "clients/s", *faster, "of the matmul limit", "spread of rounds"]
     return _table(head, body)
 

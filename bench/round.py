@@ -128,7 +128,7 @@ def server_step(params: Any, total: Any, key: jax.Array, noise: float, num_clien
 
 
 def ours(task: Task, noise: float, chunk_size: int | None, devices: int = 1) -> _harness.Step:
-    """One round of `dp_fedavg`, compiled, over the first `devices` devices."""
+    """One round of `dp_fedavg`, compiled, over the first `devices` devices, in twice as many groups if several."""
     config = dp_fedavg.Config(
         sampling_prob=1.0,
         l2_clip_norm=CLIP,
@@ -144,8 +144,8 @@ def ours(task: Task, noise: float, chunk_size: int | None, devices: int = 1) -> 
     def run(state: Any, clients: data.ClientData, ids: jax.Array, key: jax.Array) -> Any:
         return algorithm.round(state, data.cohort(clients, ids), key)[0].params
 
-    over = mesh.client_mesh(devices)
-    with mesh.over(over):
+    over, groups = mesh.client_mesh(devices), 2 * devices if devices > 1 else None
+    with mesh.over(over, groups):
         given = mesh.everywhere(over, (algorithm.init(task.params), task.clients, task.ids))
         return _harness.compile_step(run, *given, task.key)
 

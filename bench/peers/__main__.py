@@ -16,8 +16,8 @@ a control: the same examples in another order give 0.2 to 0.7, one client left o
 
 | peer | what it is |
 |---|---|
-| fljax | `dp_fedavg` with the settings it chooses by itself |
-| fljax_devices | the same with a JAX device for each core, as `fljax simulate --devices N` has it |
+| fljax | `dp_fedavg` with the settings it chooses by itself, as `fljax simulate` runs it: on a CPU a device a core |
+| fljax_one_device | the same on one device, as a program has it that did not ask for more before JAX started |
 | plain_scan | plain JAX, `scan` over clients of a `scan` over steps; plain_loop: only the steps that a client needs |
 | plain_vmap | plain JAX, `vmap` over clients of a `scan` over steps |
 | plain_patches | (ii, iii) plain_loop with convolutions as patches and matrix products, pools as reshapes |
@@ -31,7 +31,7 @@ Each peer has a process of its own. The processes of a group take turns, round b
 ours take part in each group: plain_vmap (memory) and Flower (Ray's own processes) have groups of their own. On ii and
 iii plain_scan, plain_loop and plain_vmap get 6 clients: `lax.conv` in their loops takes about a second a client. What
 is compared is clients a second; `fljax_is_faster` is the median over rounds of the ratio within a round, and
-`devices_are_faster` the same for fljax_devices.
+`one_device_is_faster` the same for fljax_one_device.
 """
 
 import argparse
@@ -56,7 +56,7 @@ TOLERANCE = {"i": 1e-4, "ii": 1e-3, "iii": 1e-3}
 TOLERANCE_OF_FLOWER = TOLERANCE | {"iii": 2e-3}
 CHECK_CLIENTS = {"i": 40, "ii": 4, "iii": 4}
 ALONE = ("plain_vmap", "flwr")
-OURS = ("fljax", "fljax_devices")
+OURS = ("fljax", "fljax_one_device")
 SLOW_CLIENTS = 6
 QUICK_CLIENTS = {"i": 40, "ii": 6, "iii": 6}
 LIMITS = ("matmul_jax", "matmul_torch")
@@ -227,7 +227,7 @@ def measure_group(
             continue
         clients = rows[peer]["clients"]
         rows[peer] |= timing.row() | {"clients_per_s": round(1e3 * clients / timing.median_ms, 2)}
-        for one, name in (("fljax", "fljax_is_faster"), ("fljax_devices", "devices_are_faster")):
+        for one, name in (("fljax", "fljax_is_faster"), ("fljax_one_device", "one_device_is_faster")):
             if one in timings and peer != one:
                 scale = rows[one]["clients"] / clients
                 rows[peer][name] = round(scale * _harness.paired_ratio(timing, timings[one]), 3)
@@ -239,7 +239,7 @@ COLUMNS = (
     "clients",
     "clients_per_s",
     "fljax_is_faster",
-    "devices_are_faster",
+    "one_device_is_faster",
     "share_of_matmul_limit",
     "median_ms",
     "min_ms",

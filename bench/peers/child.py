@@ -27,14 +27,13 @@ Make = Callable[[int, float], tuple[Callable[[], Any], dict[str, Any]]]
 ToTree = Callable[[Any], Any]
 
 PLAIN = ("plain_scan", "plain_loop", "plain_vmap")
-JAX_PEERS = ("fljax", "fljax_devices", *PLAIN, "plain_patches", "fedjax_pad", "fedjax_var")
+JAX_PEERS = ("fljax", "fljax_one_device", *PLAIN, "plain_patches", "fedjax_pad", "fedjax_var")
 PEERS = (*JAX_PEERS, "torch_loop", "pfl", "flwr", "matmul_jax", "matmul_torch")
 
 
 def _jax_maker(peer: str, workload: str) -> Make:
-    cores = _harness.cores()
-    if peer == "fljax_devices":
-        mesh.as_devices(cores)
+    if peer == "fljax":
+        mesh.as_devices(mesh.cores())
 
     def make(num_clients: int, noise: float) -> tuple[Callable[[], Any], dict[str, Any]]:
         task = tasks.make(workload, num_clients)
@@ -52,8 +51,10 @@ def _jax_maker(peer: str, workload: str) -> Make:
             from bench.peers import limit
 
             built = limit.in_torch(task)
-        elif peer == "fljax_devices":
-            built = one_round.ours(task, noise, None, cores)
+        elif peer == "fljax":
+            built = one_round.ours(task, noise, None, mesh.cores())
+        elif peer == "fljax_one_device":
+            built = one_round.ours(task, noise, None)
         else:
             built = one_round.peers()[name](task, noise)
         return (built.run, built.row()) if isinstance(built, _harness.Step) else (built, {})

@@ -31,9 +31,9 @@ _RESUME = (
     "processes, --profile, trackers."
 )
 _DEVICES = (
-    "Devices that share a round's clients. None: all accelerators or, of several processes, all devices; or one CPU. "
-    "A CPU becomes so many devices, each with a copy of the data: no more than its cores pay. It changes speed and, "
-    "without --groups, sums' rounding."
+    "Devices that share a round's clients. None: all accelerators or, of several processes, all devices; a CPU becomes "
+    "a device a core, up to 16, with --groups twice as many, unless --memory is given. It changes speed and, without "
+    "--groups, sums' rounding."
 )
 _MODEL_DEVICES = "Of these, devices that share each model and its state, for models that one device cannot hold."
 _DISTRIBUTED = (
@@ -192,11 +192,27 @@ def main(args: Sequence[str]) -> int:
         return _simulate(config, named, machine)
 
 
+def _in_groups(config: Config) -> Config:
+    """A new run that names neither devices nor groups: on a CPU, in groups whose bits any number of cores gives."""
+    import jax
+
+    from fljax.simulation import mesh
+
+    mesh.as_devices(mesh.cores())
+    devices = min(mesh.cores(), jax.device_count())
+    if jax.default_backend() != "cpu" or devices == 1:
+        return config
+    return dataclasses.replace(config, run=dataclasses.replace(config.run, groups=2 * devices))
+
+
 def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machine) -> int:
     """One process of a run: of a new one with `config` in the folder `named` or the next free one, or on with it."""
     from fljax.simulation import processes
 
     first = not machine.distributed or processes.first()
+    unasked = not machine.distributed and machine.devices is None
+    if config is not None and unasked and config.run.groups is None and config.run.memory is None:
+        config = _in_groups(config)
     if config is None:
         assert named is not None
         run_dir = named
@@ -212,8 +228,8 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
     from fljax.simulation import mesh, report, run, watchers
 
     try:
-        if machine.devices is not None and not machine.distributed:
-            mesh.as_devices(machine.devices)
+        if not machine.distributed:
+            mesh.as_devices(mesh.cores() if machine.devices is None else machine.devices)
         observer = _watchers(machine, run_dir, progress.observer(Console())) if first else watchers.Several([])
     except (ImportError, ValueError):
         if config is not None:

@@ -266,9 +266,9 @@ def algorithm(
         stepped = aggregate.step(state, gradient, divisor=1.0, server_optimizer=optimizer)
         kept = jax.tree.map(lambda new, old: jnp.where(jnp.all(present), new, old), stepped, state)
         joined = jnp.sum(present)
-        averages = stats / jnp.maximum(1, joined).astype(stats.dtype)
+        loss, clipped_fraction = _round.averages(stats, joined)
         lost = recovery.lost_digits(plan, secrets, mean) if with_triple else 0.0
-        return kept._replace(round=state.round + 1), _round.RoundInfo(averages[0], joined, averages[1], lost)
+        return kept._replace(round=state.round + 1), _round.RoundInfo(loss, joined, clipped_fraction, lost)
 
     return _round.FederatedAlgorithm(
         lambda params: aggregate.init(params, optimizer), round_fun, client_sampling_prob=1.0

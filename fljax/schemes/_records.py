@@ -167,7 +167,7 @@ def _secure_sum_round(
 
         total, stats = aggregate.sum_in_chunks(chunk, (rows, cohort.client_ids), present, chunk_size=size)
         count = jnp.sum(present)
-        loss, clipped_fraction = stats / jnp.maximum(1, count).astype(jnp.float32)
+        loss, clipped_fraction = _round.averages(stats, count)
         state = aggregate.step(state, total, divisor=float(config.num_parties), server_optimizer=optimizer)
         return state, _round.RoundInfo(loss, count, clipped_fraction)
 

@@ -173,6 +173,14 @@ def check_round(cohort: Cohort, key: jax.Array) -> None:
         )
 
 
+def averages(sums: jax.Array, count: jax.Array) -> list[jax.Array]:
+    """`sums / max(1, count)`, each apart: one division of them all XLA may make a product, on some devices and not on
+    others, and that is rounded otherwise.
+    """
+    divisor = jnp.maximum(1, count).astype(sums.dtype)
+    return [total / divisor for total in sums]
+
+
 def noise_multiplier(config: Any) -> float:
     """The configured noise multiplier. Raises ValueError if it is still to be calibrated."""
     if config.noise_multiplier is None:
@@ -262,7 +270,7 @@ def client_level(
         noise_key = _keys.server_key(key, state.round, _keys.Purpose.NOISE)
         noisy_sum, adapted = released.noise(noise_key, state.clipping, update_sum, stats[2])
         count = jnp.sum(present)
-        loss, clipped_fraction = stats[:2] / jnp.maximum(1, count).astype(jnp.float32)
+        loss, clipped_fraction = averages(stats[:2], count)
         state = aggregate.step(state, noisy_sum, divisor=divisor, server_optimizer=optimizer)
         return state._replace(clipping=adapted), RoundInfo(loss, count, clipped_fraction)
 

@@ -141,7 +141,7 @@ def _example_level(
         grad_sum, stats = jax.lax.fori_loop(0, num_batches, add_batch, (zero, jnp.zeros((3,), jnp.float32)))
         noise_key = _keys.server_key(key, state.round, _keys.Purpose.NOISE)
         noisy_sum, adapted = released.noise(noise_key, state.clipping, grad_sum, stats[2])
-        loss_mean, clipped_fraction = stats[:2] / jnp.maximum(1, count).astype(jnp.float32)
+        loss_mean, clipped_fraction = _round.averages(stats[:2], count)
         state = aggregate.step(state, noisy_sum, divisor=divisor, server_optimizer=optimizer)
         return state._replace(clipping=adapted), _round.RoundInfo(
             loss_mean, jnp.sum(cohort.client_ids >= 0), clipped_fraction

@@ -103,8 +103,9 @@ class RunConfig:
     baseline: bool = True
     """Train a non-private model beside, on the same cohorts, for comparison."""
     groups: int | None = None
-    """Add up a round's clients in so many groups: the same bits on any number of devices that divides it. none: in an
-    order that depends on the devices; but 16 where a run starts on several processes."""
+    """Add up a round's clients in so many groups: the same order on any number of devices that divides it. none: in an
+    order that depends on the devices; but `fljax simulate` chooses 16 for several processes, and for a CPU alone twice
+    as many as it makes devices, where neither devices nor memory are given."""
 
     memory: str | None = None
     """Memory of a device that a round may take, 4GiB for example: clients train side by side as far as that goes. none:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fljax import _validate
@@ -16,6 +17,9 @@ from fljax.server.aggregate import CLIENTS, MODEL
 from fljax.types import PyTree
 
 _FORCED = "xla_force_host_platform_device_count"
+_MOST = 16  # devices that a CPU becomes unasked
+_SHARE = 4  # of the machine's memory, what their copies of a model may take unasked is one in so many
+_COPIES_OF_A_MODEL = 5  # on a device that trains a client: parameters, the client's, gradient, update, a sum
 _COPIES = "copies"  # devices of one place on this axis compute the same
 
 
@@ -63,11 +67,32 @@ def client_mesh(
     )
 
 
+def cores() -> int:
+    """How many devices a CPU is worth: the largest power of 2 of cores that this process may use, up to 16."""
+    free = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return 2 ** int(math.log2(min(free, _MOST)))
+
+
+def side_by_side(num_params: int, groups: int | None) -> int | None:
+    """How many devices a run takes that names none; None: as `client_mesh`.
+
+    Of a CPU, where clients are added up in groups: as many as have a core and two groups or more each, divide the
+    groups, and hold their copies of a model of `num_params` float32 numbers in a quarter of the machine's memory. XLA
+    would make another program of a device's only group, and rounds some schemes otherwise there.
+    """
+    if groups is None or jax.process_count() > 1 or jax.default_backend() != "cpu":
+        return None
+    room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _SHARE if hasattr(os, "sysconf") else math.inf
+    each = 4 * num_params * (_COPIES_OF_A_MODEL + groups)
+    most = max(1, min(cores(), jax.device_count(), groups // 2, room // max(1, each)))
+    return max(count for count in range(1, int(most) + 1) if groups % count == 0)
+
+
 def as_devices(count: int) -> None:
     """Makes a CPU so many devices, unless JAX has started or somebody else has said how many there are.
 
     One device computes one client at a time and shares each operation among cores, which small ones do not repay. With
-    a device a core, clients are trained side by side; more do not pay. Each device holds a copy of the data.
+    a device a core, clients are trained side by side; more do not pay. They share one copy of the data.
 
     Raises:
       ValueError: count is not an integer >= 1.
@@ -102,7 +127,7 @@ def _spread(mesh: jax.sharding.Mesh, leaf: Any) -> jax.sharding.NamedSharding:
 
 
 def _put(leaf: Any, sharding: jax.sharding.NamedSharding) -> jax.Array:
-    host = np.asarray(leaf)
+    host = np.asarray(leaf if jax.default_backend() != "cpu" else jnp.asarray(leaf))  # there devices share JAX's memory
     return jax.make_array_from_callback(host.shape, sharding, lambda at: host[at])
 
 

@@ -113,7 +113,7 @@ def start(
     devices: int | None = None,
     model_devices: int = 1,
 ) -> Outcome:
-    """Runs `config` in the new folder `run_dir`, clients dealt over `devices` (see `mesh.client_mesh`).
+    """Runs `config` in the new folder `run_dir`, clients dealt over `devices` (None: see `mesh.side_by_side`).
 
     Raises:
       ValueError: the folder is not empty, there are fewer devices, or the config does not fit the data or the budget.
@@ -140,8 +140,8 @@ def begun(
             digest = config_lib.digest(config)
             if processes.words_from_first(digest) != digest:
                 raise ValueError("Expected the same config in all processes, got another one than in the first.")
-            over = mesh.client_mesh(devices, groups=config.run.groups, model_devices=model_devices)
             job = _prepare(config)
+            over = _devices(job, devices, model_devices)
         except Exception as reason:
             lost = not processes.alone() and isinstance(reason, jax.errors.JaxRuntimeError)
             if processes.first() and not lost:
@@ -173,8 +173,8 @@ def resume(run_dir: pathlib.Path, observer: Observer, *, devices: int | None = N
         text = processes.words_from_first(text)
     with _owned(run_dir):
         config = config_lib.from_sections(config_lib.from_toml(text, source=str(path)))
-        over = mesh.client_mesh(devices, groups=config.run.groups, model_devices=model_devices)
-        return _run(_prepare(config), over, run_dir, observer)
+        job = _prepare(config)
+        return _run(job, _devices(job, devices, model_devices), run_dir, observer)
 
 
 @contextlib.contextmanager
@@ -225,6 +225,13 @@ def _prepare(config: Config) -> _Job:
         lambda size: _lowered(job._replace(algorithms=make({"chunk_size": size}))),
     )
     return job._replace(algorithms=make({"chunk_size": processes.words_from_first(size)}))
+
+
+def _devices(job: _Job, devices: int | None, model_devices: int) -> jax.sharding.Mesh:
+    groups = job.config.run.groups
+    if devices is None and model_devices == 1:
+        devices = mesh.side_by_side(sum(leaf.size for leaf in jax.tree.leaves(job.task.model.params)), groups)
+    return mesh.client_mesh(devices, groups=groups, model_devices=model_devices)
 
 
 def _algorithms(

@@ -3,10 +3,13 @@
 import os
 import subprocess
 import sys
+import tomllib
 
+import numpy as np
 import pytest
 
 from fljax import cli
+from fljax.simulation import mesh
 
 COUNT = "import jax; from fljax.simulation import mesh; {before}; mesh.as_devices(3); print(jax.device_count())"
 
@@ -44,3 +47,46 @@ def test_a_run_on_two_cores_gives_the_bits_of_one_device(tmp_path):
     assert done.returncode == 0, done.stderr
     assert cli.main(["simulate", *small, "--devices", "1", "--run-dir", str(tmp_path / "one")]) == 0
     assert (tmp_path / "one/metrics.jsonl").read_text() == (tmp_path / "two/metrics.jsonl").read_text()
+
+
+def test_a_run_that_asks_for_nothing_takes_a_device_a_core_and_others_can_go_on(tmp_path):
+    small = ["--num-rounds", "2", "--num-clients", "20", "--no-baseline"]
+    done = in_a_process([sys.executable, "-m", "fljax", "simulate", *small, "--run-dir", str(tmp_path / "many")])
+    assert done.returncode == 0, done.stderr
+    groups = tomllib.loads((tmp_path / "many/config.toml").read_text())["run"].get("groups")
+    assert groups == (2 * mesh.cores() if mesh.cores() > 1 else None)
+    said = ["--groups", str(groups)] if groups else []
+    assert cli.main(["simulate", *small, *said, "--devices", "1", "--run-dir", str(tmp_path / "one")]) == 0
+    assert (tmp_path / "one/metrics.jsonl").read_text() == (tmp_path / "many/metrics.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("cores", "groups", "num_params", "devices"),
+    [
+        (8, None, 10, None),  # the order of additions would depend on it
+        (8, 16, 10, 8),
+        (2, 16, 10, 2),
+        (8, 6, 10, 3),
+        (8, 2, 10, 1),  # a group each would be another program
+        (1, 16, 10, 1),
+        (8, 16, 2**50, 1),  # copies of that model do not fit
+    ],
+)
+def test_devices_that_a_run_takes_unasked(cores, groups, num_params, devices, monkeypatch):
+    monkeypatch.setattr(mesh, "cores", lambda: cores)
+    assert mesh.side_by_side(num_params, groups) == devices
+
+
+@pytest.mark.parametrize(("free", "count"), [(1, 1), (2, 2), (6, 4), (16, 16), (100, 16)])
+def test_a_cpu_is_worth_a_power_of_two_of_devices(free, count, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(free)), raising=False)
+    assert mesh.cores() == count
+
+
+def test_devices_of_a_cpu_share_the_data():
+    for first in (0, 1):  # whatever the alignment of NumPy's memory
+        data = np.ones(1000, np.float32)[first:]
+        (placed,) = mesh.everywhere(mesh.client_mesh(4), (data,))
+        at = {shard.data.unsafe_buffer_pointer() for shard in placed.addressable_shards}
+        assert len(at) == 1 and len(placed.addressable_shards) == 4
+        np.testing.assert_array_equal(placed, data)
