@@ -52,7 +52,8 @@ def _jax_maker(peer: str, workload: str) -> Make:
 
             built = limit.in_torch(task)
         elif peer == "fljax":
-            built = one_round.ours(task, noise, None, mesh.cores())
+            many = jax.default_backend() == "cpu"
+            built = one_round.ours(task, noise, None, min(mesh.cores(), jax.device_count()) if many else 1)
         elif peer == "fljax_one_device":
             built = one_round.ours(task, noise, None)
         else:

@@ -312,7 +312,7 @@ class _Clock:
 
 
 def main_job() -> dict[str, Any]:
-    """The first rounds of `fljax simulate` with its defaults, from imports to report; the whole is extrapolated."""
+    """The first rounds of `fljax simulate` on one device, from imports to report; the whole is extrapolated."""
     start = time.perf_counter()
     from fljax.simulation import config, report, run
 

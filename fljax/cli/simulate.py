@@ -35,7 +35,7 @@ _DEVICES = (
     "a device a core, up to 16, with --groups twice as many, unless --memory is given. It changes speed and, without "
     "--groups, sums' rounding."
 )
-_MODEL_DEVICES = "Of these, devices that share each model and its state, for models that one device cannot hold."
+_MODEL_DEVICES = "Of --devices, those that share each model and its state, for models that one device cannot hold."
 _DISTRIBUTED = (
     "Several processes compute this run together, each started with the same command. Who they are is read from SLURM, "
     "Open MPI or Kubernetes, or from --coordinator, --num-processes and --process-id."
@@ -193,7 +193,7 @@ def main(args: Sequence[str]) -> int:
 
 
 def _in_groups(config: Config) -> Config:
-    """A new run that names neither devices nor groups: on a CPU, in groups whose bits any number of cores gives."""
+    """A new run that names neither devices nor groups: on a CPU, in groups, so that it may go on with fewer cores."""
     import jax
 
     from fljax.simulation import mesh

@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -101,10 +102,14 @@ def sum_in_chunks(
             mine, here = jax.tree.map(lambda leaf: jnp.squeeze(leaf, axis=1), (mine, here))
             return jax.lax.psum(_sum_here(chunk_fun, mine, here, chunk_size), CLIENTS)
         by_group = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), (mine, here))
-        sums = jax.lax.map(lambda group: _sum_here(chunk_fun, group[0], group[1], chunk_size), by_group)
+        of_group = functools.partial(_sum_here, chunk_fun, chunk_size=chunk_size)
         if mapped:
-            sums = jax.lax.all_gather(sums, CLIENTS, tiled=True)
-        return jax.tree.map(_in_order, sums)
+            sums = jax.lax.map(lambda group: of_group(*group), by_group)
+            return jax.tree.map(_in_order, jax.lax.all_gather(sums, CLIENTS, tiled=True))
+        like = jax.eval_shape(lambda: of_group(*jax.tree.map(lambda leaf: leaf[0], by_group)))
+        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
+        add = functools.partial(jax.tree.map, jnp.add)
+        return jax.lax.scan(lambda total, group: (add(total, of_group(*group)), None), zero, by_group)[0]
 
     dealt_clients, dealt_present = jax.tree.map(dealt, clients), jnp.pad(present, (0, pad)).reshape(-1, columns)
     if not mapped:
@@ -131,7 +136,8 @@ def in_groups(count: int | None) -> Iterator[None]:
     """While a round is traced in here, clients are added up in `count` groups, then the groups' sums in their order.
 
     Place i of the cohort belongs to group i modulo `count`, wherever it is computed: the sums are the same bits on any
-    number of devices that divides `count`. Each device holds `count` sums of a model's size. None changes nothing.
+    number of devices that divides `count`. Of several devices each holds `count` sums of a model's size. None changes
+    nothing.
 
     Raises:
       ValueError: `count` is not an integer >= 1.

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import math
 import os
+import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -70,7 +71,28 @@ def client_mesh(
 def cores() -> int:
     """How many devices a CPU is worth: the largest power of 2 of cores that this process may use, up to 16."""
     free = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return 2 ** int(math.log2(min(free, _MOST)))
+    share = _of_container("cpu.max").split()  # microseconds of cores in so many microseconds, or "max"
+    if len(share) == 2 and share[0].isdecimal():
+        free = min(free, int(share[0]) // int(share[1]))
+    return 2 ** int(math.log2(min(max(free, 1), _MOST)))
+
+
+def _memory() -> float:
+    """Bytes that this machine, or the container, has; infinity where neither says."""
+    try:
+        whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        whole = 0
+    limit = _of_container("memory.max").strip()
+    known = [float(size) for size in (whole, limit if limit.isdecimal() else 0) if float(size) > 0]
+    return min(known, default=math.inf)
+
+
+def _of_container(name: str) -> str:
+    try:
+        return pathlib.Path("/sys/fs/cgroup", name).read_text()
+    except OSError:
+        return ""
 
 
 def side_by_side(num_params: int, groups: int | None) -> int | None:
@@ -82,10 +104,10 @@ def side_by_side(num_params: int, groups: int | None) -> int | None:
     """
     if groups is None or jax.process_count() > 1 or jax.default_backend() != "cpu":
         return None
-    room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _SHARE if hasattr(os, "sysconf") else math.inf
     each = 4 * num_params * (_COPIES_OF_A_MODEL + groups)
-    most = max(1, min(cores(), jax.device_count(), groups // 2, room // max(1, each)))
-    return max(count for count in range(1, int(most) + 1) if groups % count == 0)
+    fit = _memory() / _SHARE / max(1, each)
+    most = max(1, int(min(cores(), jax.device_count(), groups // 2, fit)))
+    return max(count for count in range(1, most + 1) if groups % count == 0)
 
 
 def as_devices(count: int) -> None:
@@ -142,10 +164,15 @@ def spread(mesh: jax.sharding.Mesh, states: PyTree) -> PyTree:
 
 
 def here(mesh: jax.sharding.Mesh, tree: PyTree) -> PyTree:
-    """Arrays on all devices, as host arrays where some devices belong to other processes: all processes must ask."""
+    """Arrays on all devices, for one: as host arrays where parts are elsewhere. All processes must ask."""
     if jax.process_count() == 1:
-        return tree
+        return jax.tree.map(_on_one_device, tree) if mesh.size > 1 else tree
     return jax.device_get(_gather(mesh)(tree))
+
+
+def _on_one_device(leaf: jax.Array) -> Any:
+    """What follows would else be computed on all of them."""
+    return leaf.addressable_data(0) if leaf.is_fully_replicated else jax.device_get(leaf)
 
 
 @functools.lru_cache(maxsize=1)

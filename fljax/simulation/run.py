@@ -140,8 +140,9 @@ def begun(
             digest = config_lib.digest(config)
             if processes.words_from_first(digest) != digest:
                 raise ValueError("Expected the same config in all processes, got another one than in the first.")
+            over = _named(config, devices, model_devices)
             job = _prepare(config)
-            over = _devices(job, devices, model_devices)
+            over = over or _unasked(job)
         except Exception as reason:
             lost = not processes.alone() and isinstance(reason, jax.errors.JaxRuntimeError)
             if processes.first() and not lost:
@@ -153,9 +154,9 @@ def begun(
 def resume(run_dir: pathlib.Path, observer: Observer, *, devices: int | None = None, model_devices: int = 1) -> Outcome:
     """Goes on with the run in `run_dir` from its newest checkpoint, or from its beginning if there is none.
 
-    What the run writes is bit for bit what it would have been without the interruption, on as many devices as before,
-    or on any number if the run adds up in groups; else, on another number, sums over clients are rounded in another
-    order.
+    What the run writes is bit for bit what it would have been without the interruption, on as many devices as before.
+    If the run adds up in groups, so it is on any number of which each has two groups or more; but `gsgd_dp` differs in
+    last bits. Else sums over clients are rounded in another order.
 
     Raises:
       ValueError: no run folder, or its config or checkpoint is damaged or foreign.
@@ -173,8 +174,9 @@ def resume(run_dir: pathlib.Path, observer: Observer, *, devices: int | None = N
         text = processes.words_from_first(text)
     with _owned(run_dir):
         config = config_lib.from_sections(config_lib.from_toml(text, source=str(path)))
+        over = _named(config, devices, model_devices)
         job = _prepare(config)
-        return _run(job, _devices(job, devices, model_devices), run_dir, observer)
+        return _run(job, over or _unasked(job), run_dir, observer)
 
 
 @contextlib.contextmanager
@@ -227,11 +229,16 @@ def _prepare(config: Config) -> _Job:
     return job._replace(algorithms=make({"chunk_size": processes.words_from_first(size)}))
 
 
-def _devices(job: _Job, devices: int | None, model_devices: int) -> jax.sharding.Mesh:
-    groups = job.config.run.groups
-    if devices is None and model_devices == 1:
-        devices = mesh.side_by_side(sum(leaf.size for leaf in jax.tree.leaves(job.task.model.params)), groups)
-    return mesh.client_mesh(devices, groups=groups, model_devices=model_devices)
+def _named(config: Config, devices: int | None, model_devices: int) -> jax.sharding.Mesh | None:
+    """The devices that the run was told to take, if it was."""
+    if devices is None and model_devices == 1 and config.run.memory is None:
+        return None
+    return mesh.client_mesh(devices, groups=config.run.groups, model_devices=model_devices)
+
+
+def _unasked(job: _Job) -> jax.sharding.Mesh:
+    groups, num_params = job.config.run.groups, sum(leaf.size for leaf in jax.tree.leaves(job.task.model.params))
+    return mesh.client_mesh(mesh.side_by_side(num_params, groups), groups=groups)
 
 
 def _algorithms(

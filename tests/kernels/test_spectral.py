@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from fljax_kernels import spectral
-from fljax_kernels.spectral import reference
+from fljax_kernels.spectral import lapack, reference
 from fljax_kernels.spectral.cases import CASES
 
 DRAWS = {"filling": spectral.filling_draw, "lifted": spectral.lifted_draw}
@@ -172,3 +172,28 @@ def test_many_spectra_on_a_cpu_are_found_one_at_a_time():
         np.testing.assert_array_equal(all_of_them[2], alone)
     in_a_batch = jax.jit(jnp.linalg.eigh).lower(grams).compile().as_text()
     assert any('target="lapack' in line and "f32[3," in line for line in in_a_batch.splitlines())
+
+
+@pytest.mark.parametrize("of", ["values", "vectors"])
+def test_gradients_of_a_spectrum_are_those_of_eigh(of):
+    rng = np.random.default_rng(0)
+    rows, probe = (jnp.asarray(rng.normal(size=(3, 5, 7)), jnp.float32) for _ in range(2))
+
+    def read(find):
+        def score(rows):
+            values, vectors = find(rows @ rows.T)
+            # Columns are known up to their signs.
+            return jnp.sum(values**2) if of == "values" else jnp.sum((vectors.T @ probe[0]) ** 2 * values[:, None])
+
+        return jax.jit(jax.vmap(jax.grad(score)))(rows)
+
+    mine = read(lambda gram: spectral.spectrum(gram, 1.0)[:2])
+    np.testing.assert_allclose(mine, read(jnp.linalg.eigh), rtol=2e-4, atol=1e-3)
+    # Rows that shrink lower all values: not zero, and of the sign that it must have.
+    assert of == "vectors" or float(jnp.min(jnp.sum(mine * rows, axis=(1, 2)))) > 0
+
+
+def test_gradients_of_eigenvalues_alone():
+    gram = jnp.asarray([[2.0, 0.5], [0.5, 1.0]])
+    mine = jax.grad(lambda g: jnp.sum(lapack.eigvalsh(g) ** 2))(gram)
+    np.testing.assert_allclose(mine, 2 * gram, rtol=1e-6)  # the sum of squares of all entries

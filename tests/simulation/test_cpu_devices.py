@@ -61,6 +61,44 @@ def test_a_run_that_asks_for_nothing_takes_a_device_a_core_and_others_can_go_on(
 
 
 @pytest.mark.parametrize(
+    ("flags", "devices"),
+    [([], 4), (["--groups", "6"], 3), (["--devices", "1"], 1), (["--memory", "4GiB"], None)],
+    ids=["nothing", "groups", "devices", "memory"],
+)
+def test_the_devices_of_a_run_are_those_that_its_flags_ask_for(flags, devices, tmp_path, monkeypatch):
+    monkeypatch.setattr(mesh, "cores", lambda: 4)
+    taken, make = [], mesh.client_mesh
+
+    def client_mesh(num_devices=None, **options):
+        taken.append(num_devices)
+        return make(num_devices, **options)
+
+    monkeypatch.setattr(mesh, "client_mesh", client_mesh)
+    small = ["--num-rounds", "1", "--num-clients", "20", "--no-baseline", "--run-dir", str(tmp_path / "run")]
+    assert cli.main(["simulate", *small, *flags]) == 0
+    assert taken == [devices]
+    if not flags:
+        assert cli.main(["simulate", "--resume", str(tmp_path / "run")]) == 0
+        assert taken == [devices, devices]
+
+
+def test_what_a_run_reads_of_its_state_is_on_one_device():
+    over = mesh.client_mesh(4)
+    (state,) = mesh.spread(over, (np.arange(3.0, dtype=np.float32),))
+    assert len(state.devices()) == 4
+    (read,) = mesh.here(over, (state,))
+    assert len(read.devices()) == 1
+    np.testing.assert_array_equal(read, [0, 1, 2])
+
+
+@pytest.mark.parametrize(("limit", "count"), [("max 100000", 8), ("250000 100000", 2), ("50000 100000", 1), ("", 8)])
+def test_a_container_may_have_fewer_cores(limit, count, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(mesh, "_of_container", lambda name: limit if name == "cpu.max" else "")
+    assert mesh.cores() == count
+
+
+@pytest.mark.parametrize(
     ("cores", "groups", "num_params", "devices"),
     [
         (8, None, 10, None),  # the order of additions would depend on it
@@ -79,6 +117,7 @@ def test_devices_that_a_run_takes_unasked(cores, groups, num_params, devices, mo
 
 @pytest.mark.parametrize(("free", "count"), [(1, 1), (2, 2), (6, 4), (16, 16), (100, 16)])
 def test_a_cpu_is_worth_a_power_of_two_of_devices(free, count, monkeypatch):
+    monkeypatch.setattr(mesh, "_of_container", lambda _: "")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(free)), raising=False)
     assert mesh.cores() == count
 

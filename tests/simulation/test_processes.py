@@ -58,7 +58,7 @@ def disk(tmp_path_factory):
 def alone(disk, tmp_path_factory, compiled_once):
     """The run on one process and one device."""
     config = config_lib.from_sections(sections(f"disk:{disk}"))
-    return run.start(config, tmp_path_factory.mktemp("alone") / "run", Silent()).run_dir
+    return run.start(config, tmp_path_factory.mktemp("alone") / "run", Silent(), devices=1).run_dir
 
 
 @pytest.fixture
