@@ -34,6 +34,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
 MEBI = 2**20
 SLOW_S = 2.0
+LEAST_ROUNDS = 5
 
 
 class Step(NamedTuple):
@@ -119,8 +120,19 @@ def compile_step(fun: Callable[..., Any], *args: Any) -> Step:
     )
 
 
-def _seconds(run: Callable[[], Any], calls: int) -> tuple[float, float]:
+class Elsewhere(NamedTuple):
+    """A case that runs in another process, which keeps the time: `calls -> (wall, CPU) seconds a call`."""
+
+    seconds: Callable[[int], tuple[float, float]]
+
+
+Case = Callable[[], Any] | Elsewhere
+
+
+def seconds(run: Case, calls: int) -> tuple[float, float]:
     """Wall and CPU seconds per call."""
+    if isinstance(run, Elsewhere):
+        return run.seconds(calls)
     start, cpu = time.perf_counter(), time.process_time()
     output = None
     for _ in range(calls):
@@ -132,7 +144,7 @@ def _seconds(run: Callable[[], Any], calls: int) -> tuple[float, float]:
 
 
 def interleaved(
-    cases: Mapping[str, Callable[[], Any]],
+    cases: Mapping[str, Case],
     *,
     repeats: int = 7,
     least_seconds: float = 0.03,
@@ -142,33 +154,33 @@ def interleaved(
     """Times every case `repeats` times, one after the other in each round, the order rotated by one each round.
 
     Args:
-      cases: `() -> output`. Outputs may be JAX arrays (blocked on) or anything else.
+      cases: `() -> output`, or what another process times. Outputs may be JAX arrays (blocked on) or anything else.
       repeats: rounds. >= 5, or the median says little.
       least_seconds: a sample repeats its call until it lasts about this long.
-      budget_s: no new round starts after this many seconds, but each case gets at least 3 rounds.
-      slow_s: a case slower than this takes part in the first 3 rounds only.
+      budget_s: no new round starts after this many seconds, but each case gets at least `LEAST_ROUNDS`.
+      slow_s: a case slower than this takes part in the first `LEAST_ROUNDS` only.
 
     Returns:
       One `Timing` a case; `paired_ratio` compares two of them round by round.
     """
-    if repeats < 5:
-        raise ValueError(f"Expected repeats >= 5, got repeats={repeats}.")
+    if repeats < LEAST_ROUNDS:
+        raise ValueError(f"Expected repeats >= {LEAST_ROUNDS}, got repeats={repeats}.")
     names = list(cases)
     calls, estimate = {}, {}
     for name in names:
-        first, _ = _seconds(cases[name], 1)  # the first call pays for page faults and thread pools
-        estimate[name] = first if first > slow_s else _seconds(cases[name], 1)[0]
+        first, _ = seconds(cases[name], 1)  # the first call pays for page faults and thread pools
+        estimate[name] = first if first > slow_s else seconds(cases[name], 1)[0]
         calls[name] = max(1, min(200, round(least_seconds / max(estimate[name], 1e-6))))
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     start = time.perf_counter()
     for round_index in range(repeats):
-        if round_index >= 3 and time.perf_counter() - start > budget_s:
+        if round_index >= LEAST_ROUNDS and time.perf_counter() - start > budget_s:
             break
         shift = round_index % len(names)
         for name in names[shift:] + names[:shift]:
-            if round_index >= 3 and estimate[name] > slow_s:
+            if round_index >= LEAST_ROUNDS and estimate[name] > slow_s:
                 continue
-            wall, cpu = _seconds(cases[name], calls[name])
+            wall, cpu = seconds(cases[name], calls[name])
             samples[name].append((1e3 * wall, 1e3 * cpu))
     return {name: Timing(*map(tuple, zip(*values, strict=True))) for name, values in samples.items()}
 

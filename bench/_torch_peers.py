@@ -1,12 +1,13 @@
-"""Opacus and torch.func on the workloads of `bench.workloads`, same weights and data; prints one JSON line of rows.
+"""Opacus and torch.func on the workloads of `bench.workloads`, same weights and data: a child of `bench.per_example`.
 
-A child process of `bench.per_example`. The gradient of the mean loss in plain torch is measured beside it
-(`torch_ratio` is a peer's time over that).
+Prints one JSON line first, `{peer: {"l2_of_sum": ...} or {"error": ...}}`, and for each line `PEER CALLS` that it reads
+the wall and CPU seconds a call. "torch" is the gradient of the mean loss in plain torch.
 """
 
 import argparse
 import json
 import os
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -70,7 +71,7 @@ def step(peer: str, net: Any, x: torch.Tensor, y: torch.Tensor) -> Callable[[], 
 
 
 def main() -> None:
-    """Prints the rows."""
+    """Command line; the parent decides whose turn it is."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--workload", required=True)
     parser.add_argument("--peers", required=True)
@@ -85,25 +86,22 @@ def main() -> None:
         # keeps the strides of a permuted image of one channel.
         images = images.transpose(0, 3, 1, 2).copy()
     x, y = tensor(images), tensor(workload.batch["y"])
-    rows: dict[str, dict[str, Any]] = {}
+    checked: dict[str, dict[str, Any]] = {}
     runs = {}
     for peer in ("torch", *options.peers.split(",")):
-        rows[peer] = {"peer": peer}
+        checked[peer] = {}
         try:
             run = step(peer, model(options.workload, params, peer.startswith("opacus")), x, y)
+            total = sum(float((g.detach().double() ** 2).sum()) for g in run())
             if peer != "torch":
-                total = sum(float((g.detach().double() ** 2).sum()) for g in run())
-                rows[peer]["l2_of_sum"] = round(total**0.5, 4)
+                checked[peer]["l2_of_sum"] = round(total**0.5, 4)
             runs[peer] = run
         except Exception as error:
-            rows[peer]["error"] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
-    timings = _harness.interleaved(runs, repeats=5, budget_s=8.0)
-    for peer, timing in timings.items():
-        rows[peer] |= timing.row()
-        if "torch" in timings:
-            rows[peer]["torch_ratio"] = round(_harness.paired_ratio(timing, timings["torch"]), 3)
-    rows["torch"]["peer"] = "torch_non_private"
-    print(json.dumps(list(rows.values())))
+            checked[peer]["error"] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+    print(json.dumps(checked), flush=True)
+    for line in sys.stdin:
+        peer, calls = line.split()
+        print(json.dumps(_harness.seconds(runs[peer], int(calls))), flush=True)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
     python -m bench.per_example [--workloads a,b,b256,c,d,e,f] [--peers quick|all|NAME,...] [--rounds 7]
 
 The private gradient is: forward, per-example norms, clip factors, weighted sum. Every form is checked against
-`vmap(grad)` before it is timed, and all forms of a workload are timed in turn in one process (torch: in a child).
+`vmap(grad)` before it is timed, and all forms of a workload are timed in turn, round by round: those in JAX in this
+process, those in torch in a child, so that two thread pools do not fight over the cores.
 
 | peer | what it is |
 |---|---|
@@ -15,20 +16,25 @@ The private gradient is: forward, per-example norms, clip factors, weighted sum.
 | jax_privacy, jax_privacy_16 | `jax_privacy.clipped_grad`, whole batch or microbatches of 16 |
 | opacus_hooks, opacus_ghost | Opacus' hooks and its fast gradient clipping, on the same weights and data |
 | torch_func | `torch.func.vmap(grad)`, on the same weights and data |
+| torch_non_private | the gradient of the mean loss in plain torch; `torch_ratio` is a torch peer's time over this |
 
 `ratio` is the median of the ratios within one round, `ratio_min` that of the least times, `ratio_cpu` that of the least
-CPU times, which other processes disturb least. Noise and update are apart (`noise` rows): drawing the same number of
-normals with `jax.random.normal`, and `add_gaussian_noise` plus one step of SGD. A peer that is not installed or fails
-leaves a row that says so.
+CPU times, which other processes disturb least; `auto_over_this` is the same for ours_auto over the row.
+`compile_ratio` is the median over compilations in turn. Noise and update are apart (`noise` rows): drawing the same
+number of normals with `jax.random.normal`, and `add_gaussian_noise` plus one step of SGD. A peer that is not installed
+or fails leaves a row that says so.
 """
 
 import argparse
+import contextlib
 import functools
 import json
+import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -51,10 +57,12 @@ OURS: dict[str, dict[str, Any]] = {
 DEVICES = "ours_devices"
 RECORDS = "records"  # the mesh axis
 TORCH = ("opacus_hooks", "opacus_ghost", "torch_func")
+PLAIN_TORCH = "torch_non_private"
+COMPILATIONS = 5
 ALL = ("non_private", *OURS, "vmap_grad", "scan_1", "scan_16", "jax_privacy", "jax_privacy_16", *TORCH)
 # The quickest form of each peer on each workload, as a run with `--peers all` finds them.
 BEST_SCAN = {"a": "scan_1", "b": "scan_1", "b256": "scan_1", "c": "vmap_grad", "d": "scan_1", "e": "vmap_grad"}
-LARGE = ("c", "e", "f")  # where small batches on devices side by side may pay, and torch's vmap(grad) is quick
+LARGE = ("c", "e", "f")  # where small batches, on devices side by side too, may pay
 BEST_JAX_PRIVACY = {"c": "jax_privacy"}
 # In float32 the reference itself is off by 7e-5 on (f), for 20 layers of GroupNorm carry a rounding on, and by 3e-3 on
 # 16 examples of (c), where one may decide a max pool the other way.
@@ -66,8 +74,8 @@ def quick_peers(workload: str) -> tuple[str, ...]:
     """Each peer in its best form only, and `vmap_grad`, except on the large batch, where it takes seconds a call."""
     best = (BEST_SCAN.get(workload, "vmap_grad"), BEST_JAX_PRIVACY.get(workload, "jax_privacy_16"))
     whole = () if workload == "b256" else ("vmap_grad",)
-    large = (DEVICES, "torch_func") if workload in LARGE else ()
-    return tuple(dict.fromkeys(("non_private", "ours_auto", *whole, *best, "opacus_ghost", *large)))
+    large = ("ours_mb16", DEVICES) if workload in LARGE else ()
+    return tuple(dict.fromkeys(("non_private", "ours_auto", *whole, *best, "opacus_ghost", "torch_func", *large)))
 
 
 def gradient(name: str, loss: Callable[[Any, Any], jax.Array]) -> Gradient:
@@ -159,7 +167,7 @@ def measure(workload: workloads.Workload, peers: tuple[str, ...], rounds: int, b
     for name in (peer for peer in peers if peer not in TORCH):
         row = rows[name] = {**base, "peer": name}
         try:
-            step = _harness.compile_step(gradient(name, workload.loss), *_arguments(name, workload))
+            step = _compiled(name, workload)
             output = step.run()
             if name != "non_private":
                 rtol = ROUNDING.get(workload.name, 1e-4)
@@ -172,37 +180,84 @@ def measure(workload: workloads.Workload, peers: tuple[str, ...], rounds: int, b
             steps[name] = step
         except Exception as error:
             row["error"] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
-    timings = _harness.interleaved({n: s.run for n, s in steps.items()}, repeats=rounds, budget_s=budget_s)
+    if "ours_auto" in steps:
+        rows["ours_auto"]["compile_ratio"] = _compile_ratio(workload)
+    with _torch(workload.name, [peer for peer in peers if peer in TORCH]) as (checked, elsewhere):
+        rows |= {name: {**base, "peer": name, **row} for name, row in checked.items()}
+        for row in rows.values():
+            _check_l2(row, _harness.l2(reference))
+        cases: dict[str, _harness.Case] = {name: step.run for name, step in steps.items()}
+        timings = _harness.interleaved(cases | elsewhere, repeats=rounds, budget_s=budget_s)
     for name, timing in timings.items():
         rows[name] |= timing.row()
-        if "non_private" in timings:
+        if "non_private" in steps:
             plain, cost = timings["non_private"], steps["non_private"]
             rows[name]["ratio"] = round(_harness.paired_ratio(timing, plain), 3)
             rows[name]["ratio_min"] = round(timing.min_ms / plain.min_ms, 3)
             rows[name]["ratio_cpu"] = round(timing.cpu_ms / plain.cpu_ms, 3)
-            rows[name]["temp_ratio"] = round(steps[name].temp_bytes / max(cost.temp_bytes, 1), 3)
-            rows[name]["compile_ratio"] = round(steps[name].compile_s / cost.compile_s, 3)
-    torch_peers = [peer for peer in peers if peer in TORCH]
-    if torch_peers:
-        rows |= {row["peer"]: {**base, **row} for row in _in_torch(workload.name, torch_peers, _harness.l2(reference))}
+            if name in steps:
+                rows[name]["temp_ratio"] = round(steps[name].temp_bytes / max(cost.temp_bytes, 1), 3)
+        if name in elsewhere and PLAIN_TORCH in timings:
+            rows[name]["torch_ratio"] = round(_harness.paired_ratio(timing, timings[PLAIN_TORCH]), 3)
+        if "ours_auto" in timings:
+            rows[name]["auto_over_this"] = round(_harness.paired_ratio(timings["ours_auto"], timing), 3)
     return list(rows.values())
 
 
-def _in_torch(workload: str, peers: list[str], expected_l2: float) -> list[dict[str, Any]]:
-    """Runs `bench._torch_peers` in a child, so that two thread pools do not fight over the cores."""
+def _compiled(name: str, workload: workloads.Workload) -> _harness.Step:
+    return _harness.compile_step(gradient(name, workload.loss), *_arguments(name, workload))
+
+
+def _compile_ratio(workload: workloads.Workload) -> float:
+    """Of "ours_auto" over "non_private", each compiled anew in turn."""
+
+    def compile_s(name: str) -> float:
+        jax.clear_caches()
+        return _compiled(name, workload).compile_s
+
+    pairs = ((compile_s("ours_auto"), compile_s("non_private")) for _ in range(COMPILATIONS))
+    return round(statistics.median(ours / plain for ours, plain in pairs), 3)
+
+
+def _check_l2(row: dict[str, Any], expected: float) -> None:
+    """Torch's gradients stay in the child: their norm is compared."""
+    if "l2_of_sum" in row and not abs(row["l2_of_sum"] / expected - 1) < 1e-3:
+        row["error"] = f"wrong: L2 of its clipped sum is {row['l2_of_sum']:.5g}, expected {expected:.5g}"
+
+
+@contextlib.contextmanager
+def _torch(
+    workload: str, peers: list[str]
+) -> Iterator[tuple[dict[str, dict[str, Any]], dict[str, _harness.Elsewhere]]]:
+    """What the child's checks found, a row a peer, and those of them that can be timed."""
+    if not peers:
+        yield {}, {}
+        return
     command = [sys.executable, "-m", "bench._torch_peers", "--workload", workload, "--peers", ",".join(peers)]
-    try:
-        done = subprocess.run(command, cwd=_harness.ROOT, capture_output=True, text=True, timeout=240, check=False)
-    except subprocess.TimeoutExpired:
-        return [{"peer": peer, "error": "no end within 240 s"} for peer in peers]
-    if done.returncode:
-        message = (done.stderr.strip().splitlines() or ["no output"])[-1][:200]
-        return [{"peer": peer, "error": message} for peer in peers]
-    rows = json.loads(done.stdout.splitlines()[-1])
-    for row in rows:
-        if "l2_of_sum" in row and not abs(row["l2_of_sum"] / expected_l2 - 1) < 1e-3:
-            row["error"] = f"wrong: L2 of its clipped sum is {row['l2_of_sum']:.5g}, expected {expected_l2:.5g}"
-    return rows
+    pipe = subprocess.PIPE
+    with (
+        tempfile.TemporaryFile(mode="w+") as errors,
+        subprocess.Popen(command, cwd=_harness.ROOT, stdin=pipe, stdout=pipe, stderr=errors, text=True) as child,
+    ):
+        assert child.stdin and child.stdout
+        first = child.stdout.readline()
+        if not first:
+            errors.seek(0)
+            message = (errors.read().strip().splitlines() or ["no output"])[-1][:200]
+            yield {peer: {"error": message} for peer in peers}, {}
+            return
+        checked = json.loads(first)
+        checked[PLAIN_TORCH] = checked.pop("torch")
+
+        turns, answers = child.stdin, child.stdout
+
+        def seconds(peer: str, calls: int) -> tuple[float, float]:
+            print("torch" if peer == PLAIN_TORCH else peer, calls, file=turns, flush=True)
+            wall, cpu = json.loads(answers.readline())
+            return wall, cpu
+
+        timed = (peer for peer, row in checked.items() if "error" not in row)
+        yield checked, {peer: _harness.Elsewhere(functools.partial(seconds, peer)) for peer in timed}
 
 
 def measure_noise(workload: workloads.Workload, rounds: int) -> list[dict[str, Any]]:
@@ -237,7 +292,7 @@ def measure_noise(workload: workloads.Workload, rounds: int) -> list[dict[str, A
     ]
 
 
-TIMES = ("median_ms", "min_ms", "cpu_ms", "spread", "ratio", "ratio_min", "ratio_cpu")
+TIMES = ("median_ms", "min_ms", "cpu_ms", "spread", "ratio", "ratio_min", "ratio_cpu", "auto_over_this")
 COLUMNS = (
     "workload",
     "peer",
@@ -246,6 +301,7 @@ COLUMNS = (
     "temp_ratio",
     "compile_s",
     "compile_ratio",
+    "torch_ratio",
     "ratio_to_normals",
     "error",
 )
@@ -269,7 +325,7 @@ def main(arguments: list[str] | None = None) -> None:
         named = {"quick": quick_peers(letter), "all": ALL}
         if time.perf_counter() - start > 60 * options.minutes:
             print(f"{letter}: past {options.minutes} minutes, without slow peers")
-            named["quick"] = ("non_private", "ours_auto", "vmap_grad", "opacus_ghost")
+            named["quick"] = ("non_private", "ours_auto", "vmap_grad", "opacus_ghost", "torch_func")
         peers: tuple[str, ...] = named.get(options.peers) or ("non_private", *options.peers.split(","))
         new = measure(workload, tuple(dict.fromkeys(peers)), options.rounds, options.budget)
         new += measure_noise(workload, options.rounds)
