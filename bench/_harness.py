@@ -8,9 +8,9 @@ A bench script builds rows and hands them to `write`:
     rows = [{"case": "mlp", "peer": name, **timing.row()} for name, timing in timings.items()]
     write("per_example", rows, note="what this run is")
 
-Machines are shared and noisy, so all cases of a comparison run in turn inside one process, each round in a rotated
-order; compare `paired_ratio` and `min_ms`, not medians of different runs. A failed case is a row with an `error`,
-never a NaN and never left out.
+Machines are shared and noisy, so all cases of a comparison run in turn, each round in another order; those of another
+framework in a process of its own (`Elsewhere`), for its threads would be in the way. Compare `paired_ratio` and
+`min_ms`, not medians of different runs. A failed case is a row with an `error`, never a NaN and never left out.
 """
 
 import datetime
@@ -20,6 +20,7 @@ import math
 import os
 import pathlib
 import platform
+import random
 import re
 import statistics
 import subprocess
@@ -151,7 +152,9 @@ def interleaved(
     budget_s: float = 60.0,
     slow_s: float = SLOW_S,
 ) -> dict[str, Timing]:
-    """Times every case `repeats` times, one after the other in each round, the order rotated by one each round.
+    """Times every case `repeats` times, one after the other in each round, in an order that is drawn anew each round.
+
+    Drawn, not rotated: what a case leaves behind in caches and spinning threads is not always paid for by the same one.
 
     Args:
       cases: `() -> output`, or what another process times. Outputs may be JAX arrays (blocked on) or anything else.
@@ -176,8 +179,7 @@ def interleaved(
     for round_index in range(repeats):
         if round_index >= LEAST_ROUNDS and time.perf_counter() - start > budget_s:
             break
-        shift = round_index % len(names)
-        for name in names[shift:] + names[:shift]:
+        for name in random.Random(round_index).sample(names, len(names)):
             if round_index >= LEAST_ROUNDS and estimate[name] > slow_s:
                 continue
             wall, cpu = seconds(cases[name], calls[name])

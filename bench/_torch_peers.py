@@ -1,11 +1,10 @@
 """Opacus and torch.func on the workloads of `bench.workloads`, same weights and data: a child of `bench.per_example`.
 
-Prints one JSON line first, `{peer: {"l2_of_sum": ...} or {"error": ...}}`, and for each line `PEER CALLS` that it reads
-the wall and CPU seconds a call. "torch" is the gradient of the mean loss in plain torch.
+Says first `{peer: {"l2_of_sum": ...}}`, or `{peer: {"failed": ...}}`, and `{}` of "torch_non_private", the gradient of
+the mean loss in plain torch. Then, for each line `PEER CALLS` that it reads, the wall and CPU seconds a call.
 """
 
 import argparse
-import json
 import os
 import sys
 import warnings
@@ -17,10 +16,11 @@ import numpy as np
 import torch
 from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientClipping
 
-from bench import _harness, workloads
+from bench import _child, _harness, workloads
 from bench._torch_models import losses, model, tensor
 
 L2_CLIP_NORM = 1.0
+PLAIN = "torch_non_private"
 
 
 def _clipped_sum(rows: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -31,8 +31,8 @@ def _clipped_sum(rows: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def step(peer: str, net: Any, x: torch.Tensor, y: torch.Tensor) -> Callable[[], list[torch.Tensor]]:
-    """`() -> gradients`, one per parameter: of the mean loss for "torch", else clipped and summed."""
-    if peer == "torch":
+    """`() -> gradients`, one per parameter: of the mean loss for "torch_non_private", else clipped and summed."""
+    if peer == PLAIN:
         leaves = list(net.parameters())
         return lambda: list(torch.autograd.grad(losses(net(x), y).mean(), leaves))
     if peer == "torch_func":
@@ -76,6 +76,7 @@ def main() -> None:
     parser.add_argument("--workload", required=True)
     parser.add_argument("--peers", required=True)
     options = parser.parse_args()
+    say = _child.speaker()
     warnings.simplefilter("ignore")
     torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     workload = workloads.make(options.workload)
@@ -88,20 +89,21 @@ def main() -> None:
     x, y = tensor(images), tensor(workload.batch["y"])
     checked: dict[str, dict[str, Any]] = {}
     runs = {}
-    for peer in ("torch", *options.peers.split(",")):
-        checked[peer] = {}
+    for peer in (PLAIN, *options.peers.split(",")):
         try:
             run = step(peer, model(options.workload, params, peer.startswith("opacus")), x, y)
             total = sum(float((g.detach().double() ** 2).sum()) for g in run())
-            if peer != "torch":
-                checked[peer]["l2_of_sum"] = round(total**0.5, 4)
+            checked[peer] = {} if peer == PLAIN else {"l2_of_sum": round(total**0.5, 4)}
             runs[peer] = run
         except Exception as error:
-            checked[peer]["error"] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
-    print(json.dumps(checked), flush=True)
+            checked[peer] = {"failed": _child.error_text(error)}
+    say(checked)
     for line in sys.stdin:
         peer, calls = line.split()
-        print(json.dumps(_harness.seconds(runs[peer], int(calls))), flush=True)
+        try:
+            say({"seconds": _harness.seconds(runs[peer], int(calls))})
+        except Exception as error:
+            say({"error": _child.error_text(error)})
 
 
 if __name__ == "__main__":

@@ -28,11 +28,7 @@ or fails leaves a row that says so.
 import argparse
 import contextlib
 import functools
-import json
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -41,7 +37,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bench import _harness, workloads
+from bench import _child, _harness, workloads
 from fljax.simulation import mesh
 from fljax_kernels import add_gaussian_noise, per_example_grads
 
@@ -180,14 +176,15 @@ def measure(workload: workloads.Workload, peers: tuple[str, ...], rounds: int, b
             steps[name] = step
         except Exception as error:
             row["error"] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
-    if "ours_auto" in steps:
+    if {"ours_auto", "non_private"} <= steps.keys():
         rows["ours_auto"]["compile_ratio"] = _compile_ratio(workload)
-    with _torch(workload.name, [peer for peer in peers if peer in TORCH]) as (checked, elsewhere):
+    cases: dict[str, _harness.Case] = {name: step.run for name, step in steps.items()}
+    with _torch(workload.name, [peer for peer in peers if peer in TORCH], _harness.l2(reference)) as (
+        checked,
+        elsewhere,
+    ):
         rows |= {name: {**base, "peer": name, **row} for name, row in checked.items()}
-        for row in rows.values():
-            _check_l2(row, _harness.l2(reference))
-        cases: dict[str, _harness.Case] = {name: step.run for name, step in steps.items()}
-        timings = _harness.interleaved(cases | elsewhere, repeats=rounds, budget_s=budget_s)
+        timings = _timed(cases | elsewhere, rows, rounds, budget_s)
     for name, timing in timings.items():
         rows[name] |= timing.row()
         if "non_private" in steps:
@@ -219,45 +216,57 @@ def _compile_ratio(workload: workloads.Workload) -> float:
     return round(statistics.median(ours / plain for ours, plain in pairs), 3)
 
 
-def _check_l2(row: dict[str, Any], expected: float) -> None:
-    """Torch's gradients stay in the child: their norm is compared."""
-    if "l2_of_sum" in row and not abs(row["l2_of_sum"] / expected - 1) < 1e-3:
-        row["error"] = f"wrong: L2 of its clipped sum is {row['l2_of_sum']:.5g}, expected {expected:.5g}"
+class _Failed(Exception):
+    """A torch peer that fails while it is timed."""
+
+    def __init__(self, peer: str, reason: Exception) -> None:
+        super().__init__(str(reason))
+        self.peer = peer
+
+
+def _timed(
+    cases: dict[str, _harness.Case], rows: dict[str, dict[str, Any]], rounds: int, budget_s: float
+) -> dict[str, _harness.Timing]:
+    """All cases in turn; without one that fails, from the start."""
+    while True:
+        try:
+            return _harness.interleaved(cases, repeats=rounds, budget_s=budget_s)
+        except _Failed as failed:
+            rows[failed.peer]["error"] = str(failed)
+            cases = {name: case for name, case in cases.items() if name != failed.peer}
 
 
 @contextlib.contextmanager
 def _torch(
-    workload: str, peers: list[str]
+    workload: str, peers: list[str], expected_l2: float
 ) -> Iterator[tuple[dict[str, dict[str, Any]], dict[str, _harness.Elsewhere]]]:
-    """What the child's checks found, a row a peer, and those of them that can be timed."""
+    """What the child's checks found, a row a peer, and those that may be timed; norms of the sums are compared."""
     if not peers:
         yield {}, {}
         return
-    command = [sys.executable, "-m", "bench._torch_peers", "--workload", workload, "--peers", ",".join(peers)]
-    pipe = subprocess.PIPE
-    with (
-        tempfile.TemporaryFile(mode="w+") as errors,
-        subprocess.Popen(command, cwd=_harness.ROOT, stdin=pipe, stdout=pipe, stderr=errors, text=True) as child,
-    ):
-        assert child.stdin and child.stdout
-        first = child.stdout.readline()
-        if not first:
-            errors.seek(0)
-            message = (errors.read().strip().splitlines() or ["no output"])[-1][:200]
-            yield {peer: {"error": message} for peer in peers}, {}
-            return
-        checked = json.loads(first)
-        checked[PLAIN_TORCH] = checked.pop("torch")
+    child = _child.Child("bench._torch_peers", ["--workload", workload, "--peers", ",".join(peers)])
 
-        turns, answers = child.stdin, child.stdout
+    def seconds(peer: str, calls: int) -> tuple[float, float]:
+        try:
+            wall, cpu = child.ask(f"{peer} {calls}")["seconds"]
+        except (RuntimeError, OSError) as reason:
+            raise _Failed(peer, reason) from reason
+        return wall, cpu
 
-        def seconds(peer: str, calls: int) -> tuple[float, float]:
-            print("torch" if peer == PLAIN_TORCH else peer, calls, file=turns, flush=True)
-            wall, cpu = json.loads(answers.readline())
-            return wall, cpu
-
-        timed = (peer for peer, row in checked.items() if "error" not in row)
+    try:
+        try:
+            checked = child.answer()
+        except RuntimeError as reason:
+            checked = {peer: {"failed": str(reason)} for peer in peers}
+        for row in checked.values():
+            if "failed" in row:
+                row["error"] = row.pop("failed")
+            elif "l2_of_sum" in row and not abs(row["l2_of_sum"] / expected_l2 - 1) < 1e-3:
+                row["error"] = f"wrong: L2 of its clipped sum is {row['l2_of_sum']:.5g}, expected {expected_l2:.5g}"
+        timed = [peer for peer, row in checked.items() if "error" not in row]
         yield checked, {peer: _harness.Elsewhere(functools.partial(seconds, peer)) for peer in timed}
+    finally:
+        child.close()
 
 
 def measure_noise(workload: workloads.Workload, rounds: int) -> list[dict[str, Any]]:
@@ -313,7 +322,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--workloads", default=",".join(workloads.MAKERS), help="letters, comma-separated")
     parser.add_argument("--peers", default="quick", help="quick, all, or names, comma-separated")
     parser.add_argument("--rounds", type=int, default=7, help="at least 5")
-    parser.add_argument("--budget", type=float, default=12.0, help="seconds of timing a workload, in JAX")
+    parser.add_argument("--budget", type=float, default=12.0, help="seconds of timing a workload")
     parser.add_argument("--minutes", type=float, default=4.5, help="after which quick leaves slow peers out")
     parser.add_argument("--name", default="per_example", help="of the JSON file")
     options = parser.parse_args(arguments)
@@ -332,7 +341,9 @@ def main(arguments: list[str] | None = None) -> None:
         print(_harness.table(new, COLUMNS), flush=True)
         rows += new
         jax.clear_caches()  # the compiled programs of one workload are of no use to the next
-    path = _harness.write(options.name, rows, note=f"peers: {options.peers}")
+    path = _harness.write(
+        options.name, rows, note=f"--peers {options.peers} --rounds {options.rounds} --budget {options.budget:g}"
+    )
     print(f"wrote {path.relative_to(_harness.ROOT)}")
 
 

@@ -74,7 +74,7 @@ def per_example() -> str:
     rows, _ = _rows("per_example")
     body = []
     for workload in dict.fromkeys(row["workload"] for row in rows):
-        timed = {row["peer"]: row for row in rows if row["workload"] == workload and row.get("median_ms")}
+        timed = {row["peer"]: row for row in rows if row["workload"] == workload and "median_ms" in row}
         ours = timed["ours_auto"]
         private = [name for name in timed if not any(word in name for word in ("non_private", "ours", "noise"))]
         peers = {name: timed[name]["median_ms"] for name in private}
@@ -82,14 +82,44 @@ def per_example() -> str:
         body.append(
             [
                 ours["title"],
-                f"{ours['ratio']:.2f}x",
+                f"{ours['ratio']:.2f}x ({ours['ratio_cpu']:.2f}x)",
                 f"{ours['median_ms']:.1f} ms",
+                f"{timed['ours_devices']['median_ms']:.1f} ms" if "ours_devices" in timed else "",
                 f"{peers[best]:.1f} ms ({best})",
+                f"{timed['torch_non_private']['median_ms']:.1f} ms" if "torch_non_private" in timed else "",
                 f"{ours['temp_ratio']:.2f}x",
             ]
         )
-    head = ["workload", "private / non-private", "ours", "quickest peer", "memory, private / non-private"]
+    head = [
+        "workload",
+        "private / non-private (CPU time)",
+        "ours",
+        "ours, a device a core",
+        "quickest peer",
+        "plain gradient in torch",
+        "memory, private / non-private",
+    ]
     return _table(head, body)
+
+
+def per_example_large() -> str:
+    """Milliseconds of one private gradient, by form: medians, and least times in brackets."""
+    rows, _ = _rows("per_example_large")
+    forms = {
+        "non_private": "plain gradient in XLA",
+        "ours_auto": '`method="auto"`',
+        "ours_mb16": "microbatches of 16",
+        "ours_devices": "`ours_devices`",
+        "torch_func": "`torch.func.vmap(grad)`",
+        "opacus_ghost": "Opacus ghost",
+        "torch_non_private": "plain gradient in torch",
+    }
+    body = []
+    for title in dict.fromkeys(row["title"] for row in rows):
+        timed = {row["peer"]: row for row in rows if row["title"] == title and "median_ms" in row}
+        cells = [f"{timed[f]['median_ms']:,.0f} ({timed[f]['min_ms']:,.0f})" if f in timed else "" for f in forms]
+        body.append([title, *cells])
+    return _table(["model", *forms.values()], body)
 
 
 def accounting_pld() -> str:
@@ -529,7 +559,7 @@ def bidirectional_tables() -> str:
 
 def peers() -> str:
     """Clients a second of each framework, and how many times as fast fljax is in the same rounds."""
-    rows, _ = _rows("peers")
+    rows, environment = _rows("peers")
     names = {
         "i": "MLP 784-256-128-10, 1,000 clients",
         "ii": "FEMNIST CNN, 100 clients",
@@ -537,20 +567,30 @@ def peers() -> str:
     }
     body = []
     for workload, title in names.items():
-        for row in rows:
-            if row["workload"] != workload:
-                continue
+        mine = [row for row in rows if row["workload"] == workload]
+        for row in sorted(mine, key=lambda row: not row["peer"].startswith("fljax")):
             if "clients_per_s" not in row:
-                body.append([title, row["peer"], row.get("error", "not measured"), "", "", "", ""])
+                body.append([title, row["peer"], row.get("error", "not measured"), "", "", "", "", ""])
                 continue
             cells = [title, row["peer"], f"{row['clients_per_s']:,.4g}"]
             ratios = [row.get("fljax_is_faster"), row.get("one_device_is_faster")]
             share = row.get("share_of_matmul_limit")
             cells += ["" if ratio is None else f"{ratio:.2f}x" for ratio in ratios]
             cells.append("" if share is None else f"{share:.0%}")
-            body.append([*cells, f"{row['spread']:.0%}"])
+            # A row that was kept says itself when and where it was taken, if that is known.
+            since = row if "date" in row else environment
+            device = since.get("device", "").replace("(R)", "").replace(" Processor", "")
+            body.append([*cells, f"{row['spread']:.0%}", f"{since['date'][5:16].replace('T', ' ')} {device}".strip()])
     faster = ["fljax is faster by", "fljax_one_device is faster by"]
-    head = ["model and cohort", "who", "clients/s", *faster, "of the matmul limit", "spread of rounds"]
+    head = [
+        "model and cohort",
+        "who",
+        "clients/s",
+        *faster,
+        "of the matmul limit",
+        "spread of rounds",
+        "when and where",
+    ]
     return _table(head, body)
 
 
@@ -564,6 +604,7 @@ FILES = {
 
 # Pages beside README.md that hold tables.
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
+    "docs/per_example.md": {"per_example_large": per_example_large},
     "docs/information.md": {"channel": channel, "channel_figures": channel_figures},
     "docs/attacks.md": {"attacks": attacks},
     "docs/rounds.md": {"peers": peers, "scale": scale, "scale_disk": scale_disk, "scale_index": scale_index},

@@ -36,18 +36,14 @@ is compared is clients a second; `fljax_is_faster` is the median over rounds of 
 
 import argparse
 import json
-import os
 import pathlib
-import select
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from bench import _harness
+from bench import _child, _harness
 from bench.peers import child, tasks
 
 REFERENCE = "plain_scan"
@@ -60,69 +56,16 @@ OURS = ("fljax", "fljax_one_device")
 SLOW_CLIENTS = 6
 QUICK_CLIENTS = {"i": 40, "ii": 6, "iii": 6}
 LIMITS = ("matmul_jax", "matmul_torch")
-PATIENCE_S = 900.0
 SLOW_MS = 10_000.0
 
 
-class Child:
+def start(peer: str, workload: str, clients: int, result: pathlib.Path | None) -> _child.Child:
     """A peer's process."""
-
-    def __init__(self, peer: str, workload: str, clients: int, result: pathlib.Path | None) -> None:
-        self.peer, self.clients = peer, clients
-        command = [sys.executable, "-W", "ignore", "-m", "bench.peers.child", "--peer", peer, "--workload", workload]
-        command += ["--clients", str(clients), "--check-clients", str(min(clients, CHECK_CLIENTS[workload]))]
-        command += ["--result", str(result)] if result else []
-        paths = [str(_harness.ROOT), str(_harness.ROOT / "kernels"), os.environ.get("PYTHONPATH", "")]
-        quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
-        self.errors = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115  closed by `close`
-        self.process = subprocess.Popen(
-            command,
-            cwd=_harness.ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            text=True,
-            bufsize=1,
-            env=os.environ | quiet | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
-        )
-
-    def answer(self) -> dict[str, Any]:
-        """The next line. Raises RuntimeError where the child failed, ended or took too long."""
-        assert self.process.stdout is not None
-        ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE_S)
-        line = self.process.stdout.readline() if ready else ""
-        if not line:
-            self.errors.seek(0)
-            last = (self.errors.read().strip().splitlines() or ["nothing"])[-1]
-            raise RuntimeError(
-                f"no answer within {PATIENCE_S:.0f} s" if not ready else f"ended; its last words: {last}"
-            )
-        message: dict[str, Any] = json.loads(line)
-        if "error" in message:
-            raise RuntimeError(message["error"])
-        return message
-
-    def round(self) -> dict[str, Any]:
-        """One timed round."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("go\n")
-        self.process.stdin.flush()
-        return self.answer()
-
-    def close(self) -> dict[str, Any]:
-        """Ends the child; its peak memory, if it says."""
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.close()
-            return self.answer()
-        except (OSError, RuntimeError):
-            return {}
-        finally:
-            try:
-                self.process.wait(60)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-            self.errors.close()
+    arguments = ["--peer", peer, "--workload", workload, "--clients", str(clients)]
+    arguments += ["--check-clients", str(min(clients, CHECK_CLIENTS[workload]))]
+    arguments += ["--result", str(result)] if result else []
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
+    return _child.Child("bench.peers.child", arguments, **quiet)
 
 
 def applies(peer: str, workload: str) -> bool:
@@ -151,7 +94,7 @@ def measure(workload: str, peers: Sequence[str], repeats: int, quick: bool) -> l
     rows = {p: {"workload": workload, "peer": p, "clients": cohort(p, workload, quick)} for p in peers}
     with tempfile.TemporaryDirectory() as folder:
         reference = pathlib.Path(folder) / "reference.npz"
-        first = Child(REFERENCE, workload, CHECK_CLIENTS[workload], reference)
+        first = start(REFERENCE, workload, CHECK_CLIENTS[workload], reference)
         try:
             first.answer()
         finally:
@@ -178,14 +121,14 @@ def measure_group(
     repeats: int,
 ) -> None:
     """Starts the group, compares, times in turn, fills `rows`; our own rows are the first group's."""
-    children: dict[str, Child] = {}
+    children: dict[str, _child.Child] = {}
     timings: dict[str, _harness.Timing] = {}
     filled = [peer for peer in OURS if "median_ms" in rows.get(peer, {})]
     try:
         for peer in group:
             result = None if peer in LIMITS else folder / f"{peer}.npz"
             print(f"{workload} {peer}: {rows[peer]['clients']} clients", end=" ", flush=True)
-            one = Child(peer, workload, rows[peer]["clients"], result)
+            one = start(peer, workload, rows[peer]["clients"], result)
             try:
                 one.answer()
                 if result:
@@ -209,7 +152,7 @@ def measure_group(
                 if number >= 3 and samples[peer][0]["wall_ms"] > SLOW_MS:
                     continue
                 try:
-                    samples[peer].append(children[peer].round())
+                    samples[peer].append(children[peer].ask("go"))
                 except (RuntimeError, OSError) as reason:
                     rows[peer]["error"] = str(reason)
                     children.pop(peer).close()
@@ -280,7 +223,7 @@ def main() -> None:
                 had = {(row["workload"], row["peer"]) for row in earlier["rows"]}
                 rows = [r for r in rows if r["peer"] not in OURS or (r["workload"], r["peer"]) not in had]
                 new = {(row["workload"], row["peer"]) for row in rows}
-            since = {name: earlier["environment"][name] for name in ("commit", "date")}
+            since = {name: earlier["environment"][name] for name in ("commit", "date", "device")}
             rows += [since | row for row in earlier["rows"] if (row["workload"], row["peer"]) not in new]
         print(_harness.write("peers", rows, note="one federated round, equal work; python -m bench.peers"))
 

@@ -5,7 +5,6 @@ Prints JSON lines: {"checked": ...} once the weights after the small round witho
 """
 
 import argparse
-import json
 import os
 import pathlib
 import sys
@@ -17,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bench import _harness
+from bench import _child, _harness
 from bench import round as one_round
 from bench.peers import tasks
 from fljax.simulation import mesh
@@ -149,13 +148,7 @@ def main() -> None:
     parser.add_argument("--check-clients", type=int, default=8)
     parser.add_argument("--result", help="where the weights go; without it nothing is compared")
     options = parser.parse_args()
-    # Libraries print; what they print goes to stderr, and only our lines to the parent.
-    lines = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-
-    def say(message: dict[str, Any]) -> None:
-        print(json.dumps(message), file=lines, flush=True)
-
+    say = _child.speaker()
     try:
         if options.peer == "flwr":
             _flower(options, say)
@@ -168,8 +161,7 @@ def main() -> None:
         else:
             _protocol(options, say, _jax_maker(options.peer, options.workload), lambda out: out)
     except Exception as reason:
-        text = str(reason).strip().splitlines()
-        say({"error": f"{type(reason).__name__}: {text[0][:300] if text else ''}"})
+        say({"error": _child.error_text(reason)})
         raise
 
 

@@ -139,8 +139,8 @@ def test_all_digits_hold_where_a_plain_inverse_loses_them():
         closed = math.sqrt((1 + ratio) / (1 + 12 * ratio))
         np.testing.assert_allclose(view.exact_mu(graph), closed, rtol=1e-14)
         assert float(view.complete_mu(1.0, ratio, num_seen=12)) == pytest.approx(closed, rel=1e-14)
-    # Each mu is 1 / sqrt(12) up to 1e-13 whatever the weights between clients, for they cancel in the sum. Several
-    # graphs: a LAPACK may get the inverse of one of them right by luck.
+    # Each mu is 1 / sqrt(12) up to 1e-13 whatever the weights between clients, for they cancel in the sum. Digits go
+    # when 1 is added to 1e14, and for some graphs the inverse is right all the same, by luck: hence several.
     lost = []
     for seed in range(5):
         half = np.triu(1e13 * np.random.default_rng(seed).uniform(0.5, 1.5, (12, 12)), 1)
