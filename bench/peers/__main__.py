@@ -26,6 +26,7 @@ a control: the same examples in another order give 0.2 to 0.7, one client left o
 | pfl | pfl-research: FederatedAveraging, SimulatedBackend, GaussianMechanism |
 | flwr | Flower's simulation: FedAvg, the torch loop's client in Ray actors, one a core; see its module |
 | matmul_jax, matmul_torch | (i) no round: the matrix products of its SGD steps and nothing else |
+| matmul_devices | the same in JAX, a device a core with its share of the steps |
 
 Each peer has a process of its own. The processes of a group take turns, round by round, only one working at a time, and
 ours take part in each group: plain_vmap (memory) and Flower (Ray's own processes) have groups of their own. On ii and
@@ -55,7 +56,7 @@ ALONE = ("plain_vmap", "flwr")
 OURS = ("fljax", "fljax_one_device")
 SLOW_CLIENTS = 6
 QUICK_CLIENTS = {"i": 40, "ii": 6, "iii": 6}
-LIMITS = ("matmul_jax", "matmul_torch")
+LIMITS = ("matmul_jax", "matmul_devices", "matmul_torch")
 SLOW_MS = 10_000.0
 
 
@@ -224,7 +225,8 @@ def main() -> None:
                 rows = [r for r in rows if r["peer"] not in OURS or (r["workload"], r["peer"]) not in had]
                 new = {(row["workload"], row["peer"]) for row in rows}
             since = {name: earlier["environment"][name] for name in ("commit", "date", "device")}
-            rows += [since | row for row in earlier["rows"] if (row["workload"], row["peer"]) not in new]
+            kept = [row for row in earlier["rows"] if (row["workload"], row["peer"]) not in new]
+            rows += [row if "date" in row else since | row for row in kept]
         print(_harness.write("peers", rows, note="one federated round, equal work; python -m bench.peers"))
 
 

@@ -27,11 +27,11 @@ ToTree = Callable[[Any], Any]
 
 PLAIN = ("plain_scan", "plain_loop", "plain_vmap")
 JAX_PEERS = ("fljax", "fljax_one_device", *PLAIN, "plain_patches", "fedjax_pad", "fedjax_var")
-PEERS = (*JAX_PEERS, "torch_loop", "pfl", "flwr", "matmul_jax", "matmul_torch")
+PEERS = (*JAX_PEERS, "torch_loop", "pfl", "flwr", "matmul_jax", "matmul_devices", "matmul_torch")
 
 
 def _jax_maker(peer: str, workload: str) -> Make:
-    if peer == "fljax":
+    if peer in ("fljax", "matmul_devices"):
         mesh.as_devices(mesh.cores())
 
     def make(num_clients: int, noise: float) -> tuple[Callable[[], Any], dict[str, Any]]:
@@ -46,6 +46,10 @@ def _jax_maker(peer: str, workload: str) -> Make:
             from bench.peers import limit
 
             built = limit.in_jax(task)
+        elif peer == "matmul_devices":
+            from bench.peers import limit
+
+            built = limit.in_jax(task, jax.device_count())
         elif peer == "matmul_torch":
             from bench.peers import limit
 

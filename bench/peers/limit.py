@@ -14,16 +14,17 @@ import torch
 from bench import _harness
 from bench import round as one_round
 from bench.peers import tasks, torch_peers
+from fljax.simulation import mesh
 
 
 def _start(task: one_round.Task) -> tuple[jax.Array, list[jax.Array]]:
     return task.clients.examples["x"][: task.batch_size], [layer["kernel"] for layer in task.params]
 
 
-def in_jax(task: one_round.Task) -> _harness.Step:
-    """`num_steps` times 3 products forwards and 5 backwards."""
+def in_jax(task: one_round.Task, devices: int = 1) -> _harness.Step:
+    """`num_steps` times 3 products forwards and 5 backwards, dealt over devices."""
     x, weights = _start(task)
-    steps = tasks.num_steps(task)
+    steps = -(-tasks.num_steps(task) // devices)
 
     def run(x: jax.Array, weights: list[jax.Array]) -> Any:
         def step(_: jax.Array, carry: Any) -> Any:
@@ -42,6 +43,11 @@ def in_jax(task: one_round.Task) -> _harness.Step:
         zeros = [jnp.zeros_like(w) for w in reversed(weights)]
         return jax.lax.fori_loop(0, steps, step, (x, zeros))
 
+    if devices > 1:
+        every = jax.P()
+        over = mesh.client_mesh(devices)
+        run = jax.shard_map(run, mesh=over, in_specs=(every, every), out_specs=every, check_vma=False)
+        x, weights = mesh.everywhere(over, (x, weights))
     return _harness.compile_step(run, x, weights)
 
 
