@@ -25,6 +25,7 @@ a control: the same examples in another order give 0.2 to 0.7, one client left o
 | torch_loop | a plain loop in torch |
 | pfl | pfl-research: FederatedAveraging, SimulatedBackend, GaussianMechanism |
 | flwr | Flower's simulation: FedAvg, the torch loop's client in Ray actors, one a core; see its module |
+| flwr_nodes | (i) the same with a node a client, as in Flower's templates; 500 clients, as more take ever longer |
 | matmul_jax, matmul_torch | (i) no round: the matrix products of its SGD steps and nothing else |
 | matmul_devices | the same in JAX, a device a core with its share of the steps |
 
@@ -52,9 +53,10 @@ TOLERANCE = {"i": 1e-4, "ii": 1e-3, "iii": 1e-3}
 # Its clients have a thread each, and torch's own round on iii moves by 1.05e-3 from two threads to one.
 TOLERANCE_OF_FLOWER = TOLERANCE | {"iii": 2e-3}
 CHECK_CLIENTS = {"i": 40, "ii": 4, "iii": 4}
-ALONE = ("plain_vmap", "flwr")
+ALONE = ("plain_vmap", *child.FLOWER)
 OURS = ("fljax", "fljax_one_device")
 SLOW_CLIENTS = 6
+MANY_NODES = 500  # 1,000 took nine minutes a round
 QUICK_CLIENTS = {"i": 40, "ii": 6, "iii": 6}
 LIMITS = ("matmul_jax", "matmul_devices", "matmul_torch")
 SLOW_MS = 10_000.0
@@ -71,12 +73,14 @@ def start(peer: str, workload: str, clients: int, result: pathlib.Path | None) -
 
 def applies(peer: str, workload: str) -> bool:
     """Whether this peer has something to do there."""
-    return workload == "i" if peer in LIMITS else peer != "plain_patches" or workload != "i"
+    return workload == "i" if peer in (*LIMITS, "flwr_nodes") else peer != "plain_patches" or workload != "i"
 
 
 def cohort(peer: str, workload: str, quick: bool) -> int:
     """Clients of a peer's round."""
     clients = QUICK_CLIENTS[workload] if quick else tasks.SPECS[workload].clients
+    if peer == "flwr_nodes":
+        return min(clients, MANY_NODES)
     return min(clients, SLOW_CLIENTS) if workload != "i" and peer in child.PLAIN else clients
 
 
@@ -133,7 +137,7 @@ def measure_group(
             try:
                 one.answer()
                 if result:
-                    tolerances = TOLERANCE_OF_FLOWER if peer == "flwr" else TOLERANCE
+                    tolerances = TOLERANCE_OF_FLOWER if peer in child.FLOWER else TOLERANCE
                     error = _harness.check(peer, moved(result, workload), expected, rtol=tolerances[workload])
                     if peer not in filled:
                         rows[peer]["error_of_update"] = error
@@ -210,7 +214,7 @@ def main() -> None:
         print(_harness.table([row for row in rows if row["workload"] == workload], COLUMNS), flush=True)
     best: dict[str, list[float]] = {}
     for row in rows:
-        if "fljax_is_faster" in row and row["peer"] in ("fedjax_pad", "fedjax_var", "torch_loop", "pfl", "flwr"):
+        if "fljax_is_faster" in row and row["peer"] in ("fedjax_pad", "fedjax_var", "torch_loop", "pfl", *child.FLOWER):
             best.setdefault(row["workload"], []).append(row["fljax_is_faster"])
     for workload, ratios in best.items():
         print(f"{workload}: fljax is {min(ratios):.2f} times as fast as the fastest peer", flush=True)

@@ -27,7 +27,8 @@ ToTree = Callable[[Any], Any]
 
 PLAIN = ("plain_scan", "plain_loop", "plain_vmap")
 JAX_PEERS = ("fljax", "fljax_one_device", *PLAIN, "plain_patches", "fedjax_pad", "fedjax_var")
-PEERS = (*JAX_PEERS, "torch_loop", "pfl", "flwr", "matmul_jax", "matmul_devices", "matmul_torch")
+FLOWER = ("flwr", "flwr_nodes")
+PEERS = (*JAX_PEERS, "torch_loop", "pfl", *FLOWER, "matmul_jax", "matmul_devices", "matmul_torch")
 
 
 def _jax_maker(peer: str, workload: str) -> Make:
@@ -116,7 +117,7 @@ def _protocol(options: argparse.Namespace, say: Callable[[dict[str, Any]], None]
         start, cpu = time.perf_counter(), time.process_time()
         jax.block_until_ready(run())
         wall, used = time.perf_counter() - start, time.process_time() - cpu
-        say({"wall_ms": 1e3 * wall, "cpu_ms": None if options.peer == "flwr" else 1e3 * used})
+        say({"wall_ms": 1e3 * wall, "cpu_ms": None if options.peer in FLOWER else 1e3 * used})
     say({"peak_rss_mib": round(_tree_peak_rss_mib())})
 
 
@@ -139,6 +140,7 @@ def _flower(options: argparse.Namespace, say: Callable[[dict[str, Any]], None]) 
             options.clients,
             config,
             one_round.CLIP,
+            options.peer == "flwr_nodes",
             lambda make: _protocol(options, say, lambda clients, noise: (make(clients, noise), {}), to_tree),
         )
 
@@ -154,7 +156,7 @@ def main() -> None:
     options = parser.parse_args()
     say = _child.speaker()
     try:
-        if options.peer == "flwr":
+        if options.peer in FLOWER:
             _flower(options, say)
         elif options.peer in ("torch_loop", "pfl"):
             from bench.peers import torch_peers
