@@ -568,11 +568,13 @@ def peers() -> str:
     body = []
     for workload, title in names.items():
         mine = [row for row in rows if row["workload"] == workload]
+        cohort = max(row["clients"] for row in mine)
         for row in sorted(mine, key=lambda row: not row["peer"].startswith("fljax")):
             if "clients_per_s" not in row:
                 body.append([title, row["peer"], row.get("error", "not measured"), "", "", "", "", ""])
                 continue
-            cells = [title, row["peer"], f"{row['clients_per_s']:,.4g}"]
+            fewer = "" if row["clients"] == cohort else f" ({row['clients']} clients)"
+            cells = [title, row["peer"] + fewer, f"{row['clients_per_s']:,.4g}"]
             ratios = [row.get("fljax_is_faster"), row.get("one_device_is_faster")]
             share = row.get("share_of_matmul_limit")
             cells += ["" if ratio is None else f"{ratio:.2f}x" for ratio in ratios]
