@@ -18,6 +18,7 @@ from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientCli
 
 from bench import _child, _harness, workloads
 from bench._torch_models import losses, model, tensor
+from fljax.simulation import allocator
 
 L2_CLIP_NORM = 1.0
 PLAIN = "torch_non_private"
@@ -75,7 +76,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--workload", required=True)
     parser.add_argument("--peers", required=True)
+    parser.add_argument("--keep", action="store_true", help="freed memory, as the parent does")
     options = parser.parse_args()
+    if options.keep:
+        allocator.keep_freed_memory()
     say = _child.speaker()
     warnings.simplefilter("ignore")
     torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)

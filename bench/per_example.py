@@ -16,6 +16,7 @@ process, those in torch in a child, so that two thread pools do not fight over t
 | jax_privacy, jax_privacy_16 | `jax_privacy.clipped_grad`, whole batch or microbatches of 16 |
 | opacus_hooks, opacus_ghost | Opacus' hooks and its fast gradient clipping, on the same weights and data |
 | torch_func | `torch.func.vmap(grad)`, on the same weights and data |
+| torch_func_kept | the same with `keep_freed_memory`, as all forms in JAX; the others have torch's defaults |
 | torch_non_private | the gradient of the mean loss in plain torch; `torch_ratio` is a torch peer's time over this |
 
 `ratio` is the median of the ratios within one round, `ratio_min` that of the least times, `ratio_cpu` that of the least
@@ -38,7 +39,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from bench import _child, _harness, workloads
-from fljax.simulation import mesh
+from fljax.simulation import allocator, mesh
 from fljax_kernels import add_gaussian_noise, per_example_grads
 
 L2_CLIP_NORM = 1.0
@@ -52,10 +53,12 @@ OURS: dict[str, dict[str, Any]] = {
 }
 DEVICES = "ours_devices"
 RECORDS = "records"  # the mesh axis
+KEPT = "_kept"
 TORCH = ("opacus_hooks", "opacus_ghost", "torch_func")
+TORCH_KEPT = ("torch_func" + KEPT,)
 PLAIN_TORCH = "torch_non_private"
 COMPILATIONS = 5
-ALL = ("non_private", *OURS, "vmap_grad", "scan_1", "scan_16", "jax_privacy", "jax_privacy_16", *TORCH)
+ALL = ("non_private", *OURS, "vmap_grad", "scan_1", "scan_16", "jax_privacy", "jax_privacy_16", *TORCH, *TORCH_KEPT)
 # The quickest form of each peer on each workload, as a run with `--peers all` finds them.
 BEST_SCAN = {"a": "scan_1", "b": "scan_1", "b256": "scan_1", "c": "vmap_grad", "d": "scan_1", "e": "vmap_grad"}
 LARGE = ("c", "e", "f")  # where small batches, on devices side by side too, may pay
@@ -70,7 +73,7 @@ def quick_peers(workload: str) -> tuple[str, ...]:
     """Each peer in its best form only, and `vmap_grad`, except on the large batch, where it takes seconds a call."""
     best = (BEST_SCAN.get(workload, "vmap_grad"), BEST_JAX_PRIVACY.get(workload, "jax_privacy_16"))
     whole = () if workload == "b256" else ("vmap_grad",)
-    large = ("ours_mb16", DEVICES) if workload in LARGE else ()
+    large = ("ours_mb16", DEVICES, *TORCH_KEPT) if workload in LARGE else ()
     return tuple(dict.fromkeys(("non_private", "ours_auto", *whole, *best, "opacus_ghost", "torch_func", *large)))
 
 
@@ -160,7 +163,7 @@ def measure(workload: workloads.Workload, peers: tuple[str, ...], rounds: int, b
     base = {"workload": workload.name, "title": workload.title, "params": num_params, "batch": num_examples}
     rows: dict[str, dict[str, Any]] = {}
     steps: dict[str, _harness.Step] = {}
-    for name in (peer for peer in peers if peer not in TORCH):
+    for name in (peer for peer in peers if peer not in TORCH + TORCH_KEPT):
         row = rows[name] = {**base, "peer": name}
         try:
             step = _compiled(name, workload)
@@ -179,11 +182,13 @@ def measure(workload: workloads.Workload, peers: tuple[str, ...], rounds: int, b
     if {"ours_auto", "non_private"} <= steps.keys():
         rows["ours_auto"]["compile_ratio"] = _compile_ratio(workload)
     cases: dict[str, _harness.Case] = {name: step.run for name, step in steps.items()}
-    with _torch(workload.name, [peer for peer in peers if peer in TORCH], _harness.l2(reference)) as (
-        checked,
-        elsewhere,
-    ):
-        rows |= {name: {**base, "peer": name, **row} for name, row in checked.items()}
+    with contextlib.ExitStack() as stack:
+        elsewhere: dict[str, _harness.Elsewhere] = {}
+        for names in (TORCH, TORCH_KEPT):
+            peers_there = [peer for peer in peers if peer in names]
+            checked, timed = stack.enter_context(_torch(workload.name, peers_there, _harness.l2(reference)))
+            rows |= {name: {**base, "peer": name, **row} for name, row in checked.items()}
+            elsewhere |= timed
         timings = _timed(cases | elsewhere, rows, rounds, budget_s)
     for name, timing in timings.items():
         rows[name] |= timing.row()
@@ -244,18 +249,21 @@ def _torch(
     if not peers:
         yield {}, {}
         return
-    child = _child.Child("bench._torch_peers", ["--workload", workload, "--peers", ",".join(peers)])
+    kept = peers[0].endswith(KEPT)
+    bare = ",".join(peer.removesuffix(KEPT) for peer in peers)
+    child = _child.Child("bench._torch_peers", ["--workload", workload, "--peers", bare, *(["--keep"] if kept else [])])
 
     def seconds(peer: str, calls: int) -> tuple[float, float]:
         try:
-            wall, cpu = child.ask(f"{peer} {calls}")["seconds"]
+            wall, cpu = child.ask(f"{peer.removesuffix(KEPT)} {calls}")["seconds"]
         except (RuntimeError, OSError) as reason:
             raise _Failed(peer, reason) from reason
         return wall, cpu
 
     try:
         try:
-            checked = child.answer()
+            answer = child.answer()
+            checked = {peer: answer[peer.removesuffix(KEPT)] for peer in (*peers, *([] if kept else [PLAIN_TORCH]))}
         except RuntimeError as reason:
             checked = {peer: {"failed": str(reason)} for peer in peers}
         for row in checked.values():
@@ -327,6 +335,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--name", default="per_example", help="of the JSON file")
     options = parser.parse_args(arguments)
     mesh.as_devices(_harness.cores())  # all other forms run on the first
+    allocator.keep_freed_memory()
     rows = []
     start = time.perf_counter()
     for letter in options.workloads.split(","):

@@ -104,19 +104,22 @@ def per_example() -> str:
 
 def per_example_large() -> str:
     """Milliseconds of one private gradient, by form: medians, and least times in brackets."""
-    rows, _ = _rows("per_example_large")
+    rows, _ = _rows("per_example")
     forms = {
         "non_private": "plain gradient in XLA",
         "ours_auto": '`method="auto"`',
         "ours_mb16": "microbatches of 16",
         "ours_devices": "`ours_devices`",
         "torch_func": "`torch.func.vmap(grad)`",
+        "torch_func_kept": "the same, freed memory kept",
         "opacus_ghost": "Opacus ghost",
         "torch_non_private": "plain gradient in torch",
     }
     body = []
     for title in dict.fromkeys(row["title"] for row in rows):
         timed = {row["peer"]: row for row in rows if row["title"] == title and "median_ms" in row}
+        if "ours_devices" not in timed:
+            continue
         cells = [f"{timed[f]['median_ms']:,.0f} ({timed[f]['min_ms']:,.0f})" if f in timed else "" for f in forms]
         body.append([title, *cells])
     return _table(["model", *forms.values()], body)
