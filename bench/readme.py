@@ -601,6 +601,7 @@ def peers() -> str:
 
 # The JSON of tables that are not called after theirs.
 FILES = {
+    "per_example_large": "per_example",
     "bidirectional_time": "bidirectional",
     "bidirectional_reconstruction": "bidirectional_attacks",
     "scale_disk": "scale",
