@@ -78,8 +78,8 @@ def main() -> None:
     parser.add_argument("--peers", required=True)
     parser.add_argument("--keep", action="store_true", help="freed memory, as the parent does")
     options = parser.parse_args()
-    if options.keep:
-        allocator.keep_freed_memory()
+    if options.keep and not allocator.keep_freed_memory():
+        raise SystemExit("Expected a malloc that can keep freed memory, got another.")
     say = _child.speaker()
     warnings.simplefilter("ignore")
     torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)

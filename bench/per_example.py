@@ -335,7 +335,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--name", default="per_example", help="of the JSON file")
     options = parser.parse_args(arguments)
     mesh.as_devices(_harness.cores())  # all other forms run on the first
-    allocator.keep_freed_memory()
+    kept = allocator.keep_freed_memory()
     rows = []
     start = time.perf_counter()
     for letter in options.workloads.split(","):
@@ -350,9 +350,8 @@ def main(arguments: list[str] | None = None) -> None:
         print(_harness.table(new, COLUMNS), flush=True)
         rows += new
         jax.clear_caches()  # the compiled programs of one workload are of no use to the next
-    path = _harness.write(
-        options.name, rows, note=f"--peers {options.peers} --rounds {options.rounds} --budget {options.budget:g}"
-    )
+    note = f"--peers {options.peers} --rounds {options.rounds} --budget {options.budget:g}"
+    path = _harness.write(options.name, rows, note=note + ("" if kept else "; freed memory not kept"))
     print(f"wrote {path.relative_to(_harness.ROOT)}")
 
 
