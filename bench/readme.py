@@ -76,7 +76,7 @@ def per_example() -> str:
     for workload in dict.fromkeys(row["workload"] for row in rows):
         timed = {row["peer"]: row for row in rows if row["workload"] == workload and "median_ms" in row}
         ours = timed["ours_auto"]
-        private = [name for name in timed if not any(w in name for w in ("non_private", "ours", "noise", "kept"))]
+        private = [name for name in timed if not any(w in name for w in ("non_private", "ours", "noise"))]
         peers = {name: timed[name]["median_ms"] for name in private}
         best = min(peers, key=peers.__getitem__)
         body.append(
@@ -86,7 +86,6 @@ def per_example() -> str:
                 f"{ours['median_ms']:.1f} ms",
                 f"{timed['ours_devices']['median_ms']:.1f} ms" if "ours_devices" in timed else "",
                 f"{peers[best]:.1f} ms ({best})",
-                f"{timed['torch_func_kept']['median_ms']:.1f} ms" if "torch_func_kept" in timed else "",
                 f"{timed['torch_non_private']['median_ms']:.1f} ms" if "torch_non_private" in timed else "",
                 f"{ours['temp_ratio']:.2f}x",
             ]
@@ -97,7 +96,6 @@ def per_example() -> str:
         "ours",
         "ours, a device a core",
         "quickest peer",
-        "torch.func, freed memory kept",
         "plain gradient in torch",
         "memory, private / non-private",
     ]
