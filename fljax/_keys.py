@@ -9,6 +9,8 @@ import math
 import jax
 import jax.numpy as jnp
 
+from fljax_kernels import _threefry  # the bits of jax.random, without its loops on a CPU
+
 SERVER = 0xFFFFFFFF  # no client has this id: ids are non-negative int32
 _ABSENT = 0xFFFFFFFE  # what padding (id -1) maps to; its draws are masked away
 
@@ -28,14 +30,14 @@ class Purpose(enum.IntEnum):
 
 def server_key(key: jax.Array, round_index: jax.Array | int, purpose: Purpose) -> jax.Array:
     """Key `[]` of the server in one round."""
-    return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, round_index), SERVER), int(purpose))
+    return _threefry.fold_in(_threefry.fold_in(_threefry.fold_in(key, round_index), SERVER), int(purpose))
 
 
 def client_keys(key: jax.Array, round_index: jax.Array | int, client_ids: jax.Array, purpose: Purpose) -> jax.Array:
     """Keys `[C]`, one for each id in `client_ids` `[C]`; the same client gets the same key in any cohort."""
-    round_key = jax.random.fold_in(key, round_index)
+    round_key = _threefry.fold_in(key, round_index)
     ids = jnp.where(client_ids < 0, jnp.uint32(_ABSENT), client_ids.astype(jnp.uint32))
-    return jax.vmap(lambda i: jax.random.fold_in(jax.random.fold_in(round_key, i), int(purpose)))(ids)
+    return jax.vmap(lambda i: _threefry.fold_in(_threefry.fold_in(round_key, i), int(purpose)))(ids)
 
 
 def coins(key: jax.Array, shape: tuple[int, ...], prob: float) -> jax.Array:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import fljax_kernels
 from fljax import _validate
 from fljax.types import Batch, ClientUpdate, LossFn, Params
+from fljax_kernels import _threefry  # the bits of jax.random, without its loops on a CPU
 
 
 class LocalResult(NamedTuple):
@@ -112,7 +113,7 @@ def local_sgd(
     def shuffled(indices: jax.Array, key: jax.Array) -> jax.Array:
         """Places of the real rows in random order, -1 behind them, padded to whole batches: `[S, batch_size]`."""
         (capacity,) = indices.shape
-        position = jnp.where(indices >= 0, jax.random.uniform(key, (capacity,)), jnp.inf)
+        position = jnp.where(indices >= 0, _threefry.uniform(key, capacity), jnp.inf)
         order = jnp.argsort(position).astype(jnp.int32)
         order = jnp.where(indices[order] >= 0, order, -1)
         return jnp.pad(order, (0, -capacity % batch_size), constant_values=-1).reshape(-1, batch_size)
@@ -128,7 +129,7 @@ def local_sgd(
         num_whole = jnp.where(in_last > half, num_steps, num_steps - 1)
 
         def epoch(e: jax.Array, carry: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
-            batches = shuffled(indices, jax.random.fold_in(key, e))
+            batches = shuffled(indices, _threefry.fold_in(key, e))
 
             def step(size: int, s: jax.Array, carry: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
                 client_params, loss_sum = carry

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from fljax_kernels import _threefry
 from fljax_kernels.gaussian import add_gaussian_noise, gaussian_noise, reference, unrolled
 from fljax_kernels.gaussian.cases import CASES
 
@@ -149,11 +150,26 @@ def test_bad_arguments_are_named(call, message, key):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_long_leaves_have_the_bits_of_jax_random(dtype, key):
-    like = {"w": jnp.zeros((37, 90), dtype), "short": jnp.zeros(7, dtype)}
-    assert unrolled.is_faster(key) and like["w"].size >= unrolled.LEAST
+def test_leaves_of_any_length_have_the_bits_of_jax_random(dtype, key):
+    like = {"w": jnp.zeros((37, 90), dtype), "short": jnp.zeros(7, dtype), "one": jnp.zeros((), dtype)}
+    assert _threefry.is_faster(key) and like["w"].size >= unrolled.LEAST
     fast = jax.jit(lambda keys: gaussian_noise(keys, like, 0.3))(split(key, 3))
     assert_equal_trees(fast, reference.gaussian_noise(split(key, 3), like, 0.3))
     assert_equal_trees(
         add_gaussian_noise(jax.random.clone(key), like, 0.3), reference.add_gaussian_noise(key, like, 0.3)
     )
+
+
+@pytest.mark.parametrize("kind", ["threefry2x32", "rbg"])
+def test_keys_and_uniforms_have_the_bits_of_jax_random(kind):
+    keys = jax.random.split(jax.random.key(5, impl=kind), 3)
+    data = jnp.array([0, 7, 2**32 - 1], jnp.uint32)
+
+    def both(fold_in, uniform):
+        def one(key, data):
+            return jax.random.key_data(fold_in(key, data)), uniform(fold_in(key, 2))
+
+        return jax.jit(jax.vmap(one))(keys, data)
+
+    ours = both(_threefry.fold_in, lambda key: _threefry.uniform(key, 33))
+    assert_equal_trees(ours, both(jax.random.fold_in, lambda key: jax.random.uniform(key, (33,))))

@@ -38,7 +38,7 @@ def gaussian_noise(keys: jax.Array, like: Any, stddev: float | jax.Array) -> Any
         raise ValueError(f"Expected keys to be [C] typed PRNG keys, got {_describe(keys)}.")
     if np.ndim(stddev) > 1 or (np.ndim(stddev) == 1 and np.shape(stddev) != np.shape(keys)):
         raise ValueError(f"Expected stddev to be a scalar or of shape {np.shape(keys)}, got shape {np.shape(stddev)}.")
-    return reference.gaussian_noise(keys, like, stddev, unrolled.draw)
+    return reference.gaussian_noise(keys, like, stddev, unrolled.half_variance_normals)
 
 
 def add_gaussian_noise(key: jax.Array, tree: Any, stddev: float | jax.Array) -> Any:
@@ -65,7 +65,7 @@ def add_gaussian_noise(key: jax.Array, tree: Any, stddev: float | jax.Array) -> 
         raise ValueError(f"Expected key to be one typed PRNG key, got {_describe(key)}.")
     if np.ndim(stddev) != 0:
         raise ValueError(f"Expected stddev to be a scalar, got shape {np.shape(stddev)}.")
-    return reference.add_gaussian_noise(key, tree, stddev, unrolled.draw)
+    return reference.add_gaussian_noise(key, tree, stddev, unrolled.half_variance_normals)
 
 
 def _is_key(key: Any) -> bool:
