@@ -122,7 +122,7 @@ def in_turn(cases: dict[str, Cohorts], repeats: int) -> dict[str, _harness.Timin
     calls = {}
     for name, case in cases.items():
         _once(case.run)
-        calls[name] = max(1, round(2.0 / _once(case.run)))
+        calls[name] = max(1, round(1.0 / _once(case.run)))
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in cases}
     for turn in range(repeats):
         for name in [*cases][turn % len(cases) :] + [*cases][: turn % len(cases)]:
@@ -358,7 +358,7 @@ def main() -> None:
     everybody = 10_000 if quick else 100_000
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         folder = pathlib.Path(name)
-        rows = by_cohort(sizes, 5 if quick else 7)
+        rows = by_cohort(sizes, 5 if quick else 15)
         print(
             _harness.table(rows, ["clients", "us_per_client", "us_per_client_min", "to_largest", "temp_kib", "traces"])
         )
