@@ -173,3 +173,11 @@ def test_keys_and_uniforms_have_the_bits_of_jax_random(kind):
 
     ours = both(_threefry.fold_in, lambda key: _threefry.uniform(key, 33))
     assert_equal_trees(ours, both(jax.random.fold_in, lambda key: jax.random.uniform(key, (33,))))
+
+
+def test_more_than_one_key_is_refused_as_jax_random_refuses_it(key):
+    for fold_in in (_threefry.fold_in, jax.random.fold_in):
+        with pytest.raises((TypeError, ValueError)):
+            fold_in(split(key, 2), 1)
+        with pytest.raises((TypeError, ValueError)):
+            fold_in(jax.random.clone(key), jnp.arange(2))
