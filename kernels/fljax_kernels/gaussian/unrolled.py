@@ -16,7 +16,7 @@ _MOST = 2**32  # positions have 32 bits
 
 
 def half_variance_normals(key: jax.Array, tree: Any) -> Any:
-    """As `reference.half_variance_normals`, bit for bit: whatever this form does not cover goes there.
+    """As `reference.half_variance_normals`, bit for bit: a tree that this form does not cover goes there whole.
 
     Small leaves are drawn together, under one cipher: many short ones cost time, and as much to compile each.
     """
