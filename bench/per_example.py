@@ -13,6 +13,7 @@ process, those in torch in a child, so that two thread pools do not fight over t
 | ours_devices | microbatches of 4 under `shard_map`, a device for each core; its memory is one device's |
 | vmap_grad | `jit(vmap(grad))`, then one tensordot |
 | scan_1, scan_16 | the same, for 1 or 16 examples at a time in a `lax.scan` |
+| patches_16 | scan_16 of the loss with its convolutions as patches and products: what a CPU user would write |
 | jax_privacy, jax_privacy_16 | `jax_privacy.clipped_grad`, whole batch or microbatches of 16 |
 | opacus_hooks, opacus_ghost | Opacus' hooks and its fast gradient clipping, on the same weights and data |
 | torch_func | `torch.func.vmap(grad)`, on the same weights and data |
@@ -40,7 +41,7 @@ from jax import lax
 
 from bench import _child, _harness, workloads
 from fljax.simulation import allocator, mesh
-from fljax_kernels import add_gaussian_noise, per_example_grads
+from fljax_kernels import add_gaussian_noise, loop_friendly, per_example_grads
 
 L2_CLIP_NORM = 1.0
 OURS: dict[str, dict[str, Any]] = {
@@ -58,10 +59,12 @@ TORCH = ("opacus_hooks", "opacus_ghost", "torch_func")
 TORCH_KEPT = ("torch_func" + KEPT,)
 PLAIN_TORCH = "torch_non_private"
 COMPILATIONS = 5
-ALL = ("non_private", *OURS, "vmap_grad", "scan_1", "scan_16", "jax_privacy", "jax_privacy_16", *TORCH, *TORCH_KEPT)
+SCANS = ("scan_1", "scan_16", "patches_16")
+ALL = ("non_private", *OURS, "vmap_grad", *SCANS, "jax_privacy", "jax_privacy_16", *TORCH, *TORCH_KEPT)
 # The quickest form of each peer on each workload, as a run with `--peers all` finds them.
 BEST_SCAN = {"a": "scan_1", "b": "scan_1", "b256": "scan_1", "c": "vmap_grad", "d": "scan_1", "e": "vmap_grad"}
-LARGE = ("c", "e", "f")  # where small batches, on devices side by side too, may pay
+LARGE = ("c", "e", "f")  # where small batches on devices side by side may pay
+CONVOLUTIONAL = ("b", "b256", "c", "f")
 BEST_JAX_PRIVACY = {"c": "jax_privacy"}
 # In float32 the reference itself is off by 7e-5 on (f), for 20 layers of GroupNorm carry a rounding on, and by 3e-3 on
 # 16 examples of (c), where one may decide a max pool the other way.
@@ -73,8 +76,10 @@ def quick_peers(workload: str) -> tuple[str, ...]:
     """Each peer in its best form only, and `vmap_grad`, except on the large batch, where it takes seconds a call."""
     best = (BEST_SCAN.get(workload, "vmap_grad"), BEST_JAX_PRIVACY.get(workload, "jax_privacy_16"))
     whole = () if workload == "b256" else ("vmap_grad",)
-    large = ("ours_mb16", DEVICES, *TORCH_KEPT) if workload in LARGE else ()
-    return tuple(dict.fromkeys(("non_private", "ours_auto", *whole, *best, "opacus_ghost", "torch_func", *large)))
+    patches = ("patches_16",) if workload in CONVOLUTIONAL else ()
+    large = (DEVICES, *TORCH_KEPT) if workload in LARGE else ()
+    names = ("non_private", "ours_auto", *whole, *best, *patches, "opacus_ghost", "torch_func", *large)
+    return tuple(dict.fromkeys(names))
 
 
 def gradient(name: str, loss: Callable[[Any, Any], jax.Array]) -> Gradient:
@@ -87,6 +92,8 @@ def gradient(name: str, loss: Callable[[Any, Any], jax.Array]) -> Gradient:
         return _ours(loss, OURS[name])
     if name == "vmap_grad":
         return lambda params, batch: _clipped_sum(jax.vmap(jax.grad(loss), (None, 0))(params, batch))
+    if name.startswith("patches_"):
+        return _scanned(loop_friendly(loss, inside_loop=True), int(name.removeprefix("patches_")))
     if name.startswith("scan_"):
         return _scanned(loss, int(name.removeprefix("scan_")))
     if name.startswith("jax_privacy"):

@@ -108,8 +108,8 @@ def per_example_large() -> str:
     forms = {
         "non_private": "plain gradient in XLA",
         "ours_auto": '`method="auto"`',
-        "ours_mb16": "microbatches of 16",
         "ours_devices": "`ours_devices`",
+        "patches_16": "patches, `vmap(grad)`, 16 at a time",
         "torch_func": "`torch.func.vmap(grad)`",
         "torch_func_kept": "the same, freed memory kept",
         "opacus_ghost": "Opacus ghost",
@@ -339,6 +339,7 @@ def scale() -> str:
     """What a client costs in cohorts of any size."""
     body = [
         [
+            row["model"],
             f"{row['clients']:,}",
             f"{row['us_per_client']:.1f} us",
             f"{row['us_per_client_min']:.1f} us",
@@ -349,6 +350,7 @@ def scale() -> str:
         for row in _parts("cohort")
     ]
     head = [
+        "MLP",
         "clients in a round",
         "a client, median",
         "least",

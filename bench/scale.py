@@ -9,8 +9,10 @@
 | sampling | a Poisson cohort of 1,000 among 100,000 to 100 million clients |
 | index | folders of up to 100 million clients: opening, and reading a cohort |
 
-MLP 64-32-10 (disk: 64-64-10, the command line's), 20 examples of 8 x 8 a client, batch 20. Three random cohorts of each
-size take turns. What the host adds is measured twice: from the clock, as one minus the jitted round alone over the
+Cohorts: MLP 784-256-128-10 with 60 examples a client, the model of `bench.peers` (i), and MLP 64-32-10 with 20, so
+small that what a round costs whoever is in it shows. Clients share rows where all of them would take more than 512 MiB.
+Three random cohorts of each size take turns. Disk: MLP 64-64-10, the command line's, 20 examples of 8 x 8. Batch 20.
+What the host adds is measured twice: from the clock, as one minus the jitted round alone over the
 loop's round, and from the profiler's trace of three rounds, as the share of wall time in which no XLA program runs. The
 folders of `index` are sparse files of zeros: their index is real, their data takes no room on disk.
 """
@@ -23,7 +25,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -45,21 +47,39 @@ TRACED, MARK = 3, "end of a round"  # rounds in a trace; what marks their ends t
 BYTES_A_CLIENT = EXAMPLES * (4 * int(np.prod(SHAPE)) + 4)
 
 
-def population(num_clients: int) -> data.ClientData:
-    """Random images and labels on the device."""
+class Work(NamedTuple):
+    """What a client does: one epoch over its examples with this MLP. turns: seconds-long samples of each size."""
+
+    model: str
+    shape: tuple[int, ...]
+    hidden: tuple[int, ...]
+    examples: int
+    turns: int
+
+
+WORKS = (Work("784-256-128-10", (784,), (256, 128), 60, 5), Work("64-32-10", SHAPE, HIDDEN, EXAMPLES, 15))
+MOST_FLOATS = 2**27  # of one population's images
+
+
+def population(num_clients: int, work: Work) -> data.ClientData:
+    """Random images and labels on the device, clients being rows in order, from the first again after the last."""
     rng = np.random.default_rng(20261122)
-    x = rng.random((num_clients * EXAMPLES, *SHAPE), np.float32)
-    y = rng.integers(0, CLASSES, num_clients * EXAMPLES, np.int32)
-    table = np.arange(num_clients * EXAMPLES, dtype=np.int32).reshape(num_clients, EXAMPLES)
+    wanted = num_clients * work.examples
+    rows = min(wanted, MOST_FLOATS // int(np.prod(work.shape)))
+    x = rng.random((rows, *work.shape), np.float32)
+    y = rng.integers(0, CLASSES, rows, np.int32)
+    table = (np.arange(wanted, dtype=np.int32) % rows).reshape(num_clients, work.examples)
     return data.ClientData({"x": jnp.asarray(x), "y": jnp.asarray(y)}, jnp.asarray(table))
 
 
 class Cohorts:
     """Rounds with cohorts of one size, drawn anew each time; `traces` counts how often Python has run the round."""
 
-    def __init__(self, clients: data.ClientData, size: int) -> None:
+    def __init__(self, clients: data.ClientData, size: int, work: Work) -> None:
         everybody = clients.indices.shape[0]
-        model = models.create("mlp", example_shape=SHAPE, num_classes=CLASSES, key=jax.random.key(1), hidden=HIDDEN)
+        model = models.create(
+            "mlp", example_shape=work.shape, num_classes=CLASSES, key=jax.random.key(1), hidden=work.hidden
+        )
         config = dp_fedavg.Config(
             sampling_prob=size / everybody, noise_multiplier=1.0, local_batch_size=BATCH_SIZE, num_local_epochs=1
         )
@@ -91,17 +111,18 @@ class Cohorts:
         return self._state.params
 
 
-def by_cohort(sizes: list[int], repeats: int) -> list[dict[str, Any]]:
+def by_cohort(sizes: list[int], work: Work, turns: int) -> list[dict[str, Any]]:
     """One row a size; all sizes in turn."""
-    clients = population(max(sizes))
-    cases = {str(size): Cohorts(clients, size) for size in sizes}
-    timings = in_turn(cases, repeats)
+    clients = population(max(sizes), work)
+    cases = {str(size): Cohorts(clients, size, work) for size in sizes}
+    timings = in_turn(cases, turns)
     rows = []
     for name, case in cases.items():
         timing = timings[name]
         rows.append(
             {
                 "part": "cohort",
+                "model": work.model,
                 "clients": case.size,
                 "us_per_client": round(1e3 * timing.median_ms / case.size, 2),
                 "us_per_client_min": round(1e3 * timing.min_ms / case.size, 2),
@@ -114,7 +135,7 @@ def by_cohort(sizes: list[int], repeats: int) -> list[dict[str, Any]]:
                 **timing.row(),
             }
         )
-    return [*rows, law(rows)]
+    return [*rows, law(rows, work.model)]
 
 
 def in_turn(cases: dict[str, Cohorts], repeats: int) -> dict[str, _harness.Timing]:
@@ -134,13 +155,14 @@ def in_turn(cases: dict[str, Cohorts], repeats: int) -> dict[str, _harness.Timin
     return {name: _harness.Timing(*map(tuple, zip(*values, strict=True))) for name, values in samples.items()}
 
 
-def law(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def law(rows: list[dict[str, Any]], model: str) -> dict[str, Any]:
     """Milliseconds of a round = fixed + clients * each: least squares of the relative error."""
     size, took = (np.array([row[name] for row in rows], float) for name in ("clients", "min_ms"))
     (fixed, each), *_ = np.linalg.lstsq(np.stack([1 / took, size / took], axis=1), np.ones(len(rows)))
     worst = float(np.abs((fixed + size * each) / took - 1).max())
     return {
         "part": "law",
+        "model": model,
         "fixed_ms": round(float(fixed), 3),
         "us_per_client": round(1e3 * float(each), 2),
         "worst_error": round(worst, 3),
@@ -358,10 +380,11 @@ def main() -> None:
     everybody = 10_000 if quick else 100_000
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         folder = pathlib.Path(name)
-        rows = by_cohort(sizes, 5 if quick else 15)
-        print(
-            _harness.table(rows, ["clients", "us_per_client", "us_per_client_min", "to_largest", "temp_kib", "traces"])
-        )
+        rows = []
+        for work in WORKS:
+            part = by_cohort(sizes, work, 3 if quick else work.turns)
+            print(work.model, _harness.table(part, ["clients", "us_per_client", "to_largest", "temp_kib", "traces"]))
+            rows += part
         written = on_disk(folder, everybody)
         disk = [from_disk(folder, everybody, epochs, 6 if quick else 21) | written for epochs in (1, 3)]
         print(_harness.table(disk, ["epochs", "round_ms", "alone_ms", "read_ms", "host_share", "host_share_trace"]))

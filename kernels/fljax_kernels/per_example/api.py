@@ -20,13 +20,14 @@ from fljax_kernels.per_example.batches import (
     varying_axes,
 )
 from fljax_kernels.per_example.reference import MaterializedRows, wide
-from fljax_kernels.per_example.streamed import StreamedRows
+from fljax_kernels.per_example.streamed import StreamedRows, TapsInChunks
 from fljax_kernels.per_example.taps import Taps
 from fljax_kernels.per_example.two_pass import TwoPass
 
 METHODS = ("auto", "taps", "two_pass", "vmap", "microbatch")
 SMALL = 2**16  # numbers in G, below which holding it costs nothing and compiles faster
 HELD_ANYWAY = 0.75  # share of the parameters
+CHUNK = 16  # examples of a convolutional network whose arrays a CPU's cache may hold
 
 Coefficients = jax.Array | Any
 
@@ -86,8 +87,8 @@ class PerExampleGrads:
 
         Args:
           coefficient_fn: takes norms `[b]` (with per_leaf=True: a params-like tree of `[b]`) and the matching
-            slices of `per_example`; returns what `rmatvec` takes. Must treat examples one by one: b is the size
-            of a microbatch, not B.
+            slices of `per_example`; returns what `rmatvec` takes. With `microbatch_size` it must treat examples one by
+            one: b is the size of a microbatch, not B.
           *per_example: pytrees of arrays with leading axis B, say the weight of each example.
         """
         extra = (self._mask, per_example)
@@ -97,7 +98,7 @@ class PerExampleGrads:
             squares = [_zero(s, mask) for s in squares]
             return self._weights(coefficient_fn(self._norms(squares, per_leaf), *arguments), mask)
 
-        if hasattr(self._engine, "fused_sums"):
+        if hasattr(self._engine, "fused_sums") and self._engine.fuses(weigh, extra):
             sums, squares = self._engine.fused_sums(weigh, extra)
             squares = [_zero(s, self._mask) for s in squares]
         else:
@@ -172,7 +173,8 @@ def per_example_grads(
         gradients at about the price of the mean gradient. "two_pass" takes norms that way and sums from a second
         gradient, of the weighted loss: less memory where remat saves much. "vmap" holds the rows. "microbatch" scans
         over `microbatch_size` examples at a time. "auto" takes "vmap" where G has at most 2^16 numbers or where taps
-        would hold three quarters of it anyway (many tokens, narrow layers), else "taps"; `explain()` says which.
+        would hold three quarters of it anyway (many tokens, narrow layers), else "taps", whose `weighted_sum` takes a
+        convolutional network about 16 examples at a time on a CPU; `explain()` says which.
       microbatch_size: examples at a time. > 0. Needed for "microbatch"; with other methods it streams them.
       has_aux: the loss returns (scalar, aux).
 
@@ -194,7 +196,7 @@ def per_example_grads(
         leaves, tree, names = flatten_params(params)
         size = batch_size(batch)
         mask = check_mask(batch_mask, size)
-        one = loop_friendly(normal_loss(loss, tree, has_aux))
+        one = loop_friendly(normal_loss(loss, tree, has_aux), inside_loop=microbatch_size is not None)
         leaves = [moved_here(leaf) for leaf in leaves]
         axes = varying_axes(*leaves, *jax.tree.leaves(batch)) | loss_axes(one, leaves, batch)
         leaves = [make_varying(leaf, axes) for leaf in leaves]
@@ -213,9 +215,12 @@ def _choose(loss: Callable[..., Any], batch: Batch) -> Any:
         return MaterializedRows(loss, batch, f"at most {SMALL} numbers")
     taps = Taps(loss, batch)
     share = taps.plan.body.held_anyway() / num_params
-    if share < HELD_ANYWAY:
-        return taps
-    return MaterializedRows(loss, batch, f"{share:.0%} of each row would be held anyway, as small as its records")
+    if share >= HELD_ANYWAY:
+        return MaterializedRows(loss, batch, f"{share:.0%} of each row would be held anyway, as small as its records")
+    num_chunks = round(batch.size / CHUNK)
+    if num_chunks > 1 and jax.default_backend() == "cpu" and taps.plan.body.convolves():
+        return TapsInChunks(taps, loss, -(-batch.size // num_chunks))
+    return taps
 
 
 _ENGINES = {"auto": _choose, "microbatch": _choose, "taps": Taps, "two_pass": TwoPass, "vmap": MaterializedRows}

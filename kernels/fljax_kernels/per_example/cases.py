@@ -336,6 +336,15 @@ def sliced_projection(p: Any, e: Any) -> jax.Array:
     return _sq(jax.nn.softmax(q @ k.T) @ v)
 
 
+@case({"w": (6, 2, 2), "u": (3, 2, 4)}, (5, 8))
+def rearranged_kernels(p: Any, e: Any) -> jax.Array:
+    """Reshaped, transposed and reshaped again; u at two sites in one order and at a third in another."""
+    w = p["w"].reshape(4, 3, 2).transpose(2, 0, 1).reshape(8, 3)
+    u = p["u"].transpose(2, 1, 0).reshape(8, 3)
+    x = jnp.tanh(e @ w) + jnp.sin(e @ u) * jnp.cos(e[::-1] @ u)
+    return _sq(x + jnp.sin(e @ p["u"].reshape(3, 8).T))
+
+
 @case((20,), (3,))
 def one_flat_vector(p: Any, e: Any) -> jax.Array:
     w, b, v, s = p[:12].reshape(3, 4), p[12:16], p[16:19], p[19]

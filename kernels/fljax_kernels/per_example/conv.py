@@ -108,7 +108,7 @@ class ConvProduct(Product):
             y.reshape(*y.shape[:2], *split, -1, *out),
             (0, 1, *group, 3, *position),
             tuple(itertools.chain.from_iterable(order)),
-            kernel_shape if group else None,
+            ((kernel_shape, tuple(range(len(kernel_shape)))),) if group else (),
             note="convolution",
         )
         self._inputs = x

@@ -281,8 +281,7 @@ def _rearranged(eqn: Any, body: Body, shared: SharedValues, term: Any, loops: in
         back = [0] * len(inside)
         for position, axis in enumerate(params["permutation"]):
             back[axis] = position
-        moved = term.transpose((*range(loops), *(loops + axis for axis in back)))
-        return None if moved is None else [(first, moved)]
+        return [(first, term.transpose((*range(loops), *(loops + axis for axis in back))))]
     if name == "concatenate":
         axis, at, parts = params["dimension"], 0, []
         for atom in eqn.invars:

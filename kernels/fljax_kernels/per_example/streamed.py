@@ -1,8 +1,10 @@
 """A scan over microbatches: every product with the memory of `microbatch_size` examples.
 
-On a CPU the convolutions of such a scan are patches and matrix products, as XLA is slow at them inside loops.
+XLA on a CPU is slow at convolutions inside loops: the loss should come with patches and matrix products in their place,
+as `loop_friendly(loss, inside_loop=True)` gives it, so that gradients of kernels read the patches of the forward pass.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +14,11 @@ import jax.numpy as jnp
 from fljax_kernels.loop_friendly.api import loop_friendly
 from fljax_kernels.per_example.batches import Batch, fresh_keys, make_varying, varying_axes
 from fljax_kernels.per_example.reference import flat, wide
+from fljax_kernels.per_example.separable import like, one_by_one
+from fljax_kernels.per_example.taps import Taps
 
 EngineOf = Callable[[Batch], Any]
+Weigh = Callable[[list[jax.Array], Any], list[jax.Array]]
 
 
 def _scan(step: Callable[[Any, Any], Any], init: Any, xs: Any) -> Any:
@@ -25,35 +30,38 @@ class StreamedRows:
 
     def __init__(self, engine_of: EngineOf, batch: Batch, microbatch_size: int):
         self._engine_of, self._batch = engine_of, batch
-        self._chunk = min(microbatch_size, batch.size)
-        self._num_chunks = -(-batch.size // self._chunk)
+        self.chunk = min(microbatch_size, batch.size)
+        self._num_chunks = -(-batch.size // self.chunk)
+        self._seen: tuple[jax.Array, Any] | None = None  # values and auxiliaries, once a pass has met them
 
     def _chunked(self, tree: Any) -> Any:
         """`[B, ...]` as `[num_chunks, chunk, ...]`; the last example fills the rest and counts with weight 0."""
-        total = self._num_chunks * self._chunk
+        total = self._num_chunks * self.chunk
         pick = None if total == self._batch.size else jnp.minimum(jnp.arange(total), self._batch.size - 1)
 
         def cut(x: jax.Array) -> jax.Array:
             x = x if pick is None else x[pick]
-            return x.reshape(self._num_chunks, self._chunk, *x.shape[1:])
+            return x.reshape(self._num_chunks, self.chunk, *x.shape[1:])
 
         return jax.tree.map(cut, fresh_keys(tree))
 
     def _chunk_engine(self, examples: Any) -> Any:
-        return self._engine_of(self._batch._replace(examples=examples, size=self._chunk))
+        return self._engine_of(self._batch._replace(examples=examples, size=self.chunk))
 
     def _map(self, product: Callable[[Any], Any]) -> Any:
         def step(_: None, examples: Any) -> tuple[None, Any]:
             return None, product(self._chunk_engine(examples))
 
-        out = _scan(step, None, self._chunked(self._batch.examples))[1]
-        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[: self._batch.size], out)
+        return self._joined(_scan(step, None, self._chunked(self._batch.examples))[1])
+
+    def _joined(self, tree: Any) -> Any:
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[: self._batch.size], tree)
 
     def values(self) -> jax.Array:
-        return self._map(lambda engine: engine.values())
+        return self._map(lambda engine: engine.values()) if self._seen is None else self._seen[0]
 
     def aux(self) -> Any:
-        return self._map(lambda engine: engine.aux())
+        return self._map(lambda engine: engine.aux()) if self._seen is None else self._seen[1]
 
     def rows(self) -> list[jax.Array]:
         return self._map(lambda engine: engine.rows())
@@ -67,22 +75,28 @@ class StreamedRows:
     def weighted_sums(self, weights: list[jax.Array]) -> list[jax.Array]:
         return self.fused_sums(lambda _, mine: mine, weights)[0]
 
-    def fused_sums(self, weigh: Callable[[list[jax.Array], Any], list[jax.Array]], extra: Any) -> tuple[Any, Any]:
+    def fuses(self, weigh: Weigh, extra: Any) -> bool:
+        """Whatever is weighed, chunk by chunk is what was asked for."""
+        return True
+
+    def fused_sums(self, weigh: Weigh, extra: Any) -> tuple[Any, Any]:
         """sum_i w_i g_i with w = weigh(squared norms, extra), and the squared norms: ONE pass over the data."""
-        position = jnp.arange(self._num_chunks * self._chunk).reshape(self._num_chunks, self._chunk)
+        position = jnp.arange(self._num_chunks * self.chunk).reshape(self._num_chunks, self.chunk)
 
         def step(sums: list[jax.Array], chunk: Any) -> tuple[list[jax.Array], Any]:
             examples, mine, here = chunk
             engine = self._chunk_engine(examples)
             squares = engine.squared_norms()
             weights = [jnp.where(here, w, jnp.zeros((), w.dtype)) for w in weigh(squares, mine)]
-            return [s + t for s, t in zip(sums, engine.weighted_sums(weights), strict=True)], squares
+            total = [s + t for s, t in zip(sums, engine.weighted_sums(weights), strict=True)]
+            return total, (squares, (engine.values(), engine.aux()))
 
         chunks = (self._chunked(self._batch.examples), self._chunked(extra), position < self._batch.size)
         axes = varying_axes(*jax.tree.leaves(chunks), *self._batch.leaves)
         zeros = [make_varying(jnp.zeros(p.shape, wide(p.dtype)), axes) for p in self._batch.leaves]
-        sums, squares = _scan(step, zeros, chunks)
-        return sums, [s.reshape(-1)[: self._batch.size] for s in squares]
+        sums, seen = _scan(step, zeros, chunks)
+        squares, self._seen = self._joined(seen)
+        return sums, squares
 
     def grams(self) -> list[jax.Array]:
         chunks = self._chunked(self._batch.examples)
@@ -97,8 +111,39 @@ class StreamedRows:
             return None, jax.lax.scan(along, None, chunks)[1]
 
         blocks = _scan(across, None, chunks)[1]
-        total, size = self._num_chunks * self._chunk, self._batch.size
+        total, size = self._num_chunks * self.chunk, self._batch.size
         return [b.transpose(0, 2, 1, 3).reshape(total, total)[:size, :size] for b in blocks]
 
     def explain(self) -> str:
-        return f"microbatch: {self._num_chunks} chunks of {self._chunk} examples, one after another"
+        return f"microbatch: {self._num_chunks} chunks of {self.chunk} examples, one after another"
+
+
+class TapsInChunks(Taps):
+    """`Taps`, but what takes a norm and a sum, `fused_sums`, goes chunk by chunk: its arrays stay in a CPU's cache."""
+
+    def __init__(self, whole: Taps, loss: Callable[..., Any], microbatch_size: int):
+        self._batch, self.plan = whole._batch, whole.plan
+        engine_of = functools.partial(Taps, loop_friendly(loss, inside_loop=True))
+        self._chunks = StreamedRows(engine_of, whole._batch, microbatch_size)
+        self._fused = False
+
+    def fuses(self, weigh: Weigh, extra: Any) -> bool:
+        """Nobody asked for chunks: what weighs a batch as a whole, by the rank of a norm say, shall see it whole."""
+        size = self._chunks.chunk
+        squares = [jax.ShapeDtypeStruct((size,), wide(leaf.dtype)) for leaf in self._batch.leaves]
+        return one_by_one(weigh, squares, like(size, extra))
+
+    def fused_sums(self, weigh: Weigh, extra: Any) -> tuple[Any, Any]:
+        """As `StreamedRows`."""
+        self._fused = True
+        return self._chunks.fused_sums(weigh, extra)
+
+    def values(self) -> jax.Array:
+        return self._chunks.values() if self._fused else super().values()
+
+    def aux(self) -> Any:
+        return self._chunks.aux() if self._fused else super().aux()
+
+    def explain(self) -> str:
+        """As for taps."""
+        return f"{super().explain()}\n`weighted_sum` by {self._chunks.explain()}, with patches for convolutions"

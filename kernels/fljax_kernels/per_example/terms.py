@@ -23,6 +23,9 @@ PIECE = 2**17  # floats: what a copy may take that only looks for bad rows
 HIGHEST = jax.lax.Precision.HIGHEST
 
 
+Moves = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+
+
 def _einsum(*operands: Any, precision: Any = None) -> jax.Array:
     dtype = wide(*(x.dtype for x in operands[:-1:2]))
     operands = tuple(x.astype(dtype) if hasattr(x, "dtype") else list(x) for x in operands)
@@ -72,16 +75,17 @@ class Rows:
 class Product:
     """sum_n x (outer) y, in einsum labels. Label 0 is the batch; a label in x and y but not in `out` is summed.
 
-    shape: what the labelled result is finally reshaped to.
+    moves: what the labelled result goes through at the end, (shape, order) pairs: a reshape, then a transposition.
+    Norms do not see them, a sum goes through them once.
     """
 
     def __init__(
-        self, x: Any, x_labels: Any, y: jax.Array, y_labels: Any, out: Any, shape: Any = None, note: str = "product"
+        self, x: Any, x_labels: Any, y: jax.Array, y_labels: Any, out: Any, moves: Moves = (), note: str = "product"
     ):
         self._x, self.y = x, y
         self.x_labels, self.y_labels, self.out = tuple(x_labels), tuple(y_labels), tuple(out)
         self.note = note
-        self._shape = shape
+        self._moves = moves
 
     @property
     def x(self) -> jax.Array:
@@ -97,7 +101,10 @@ class Product:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.labelled_shape if self._shape is None else self._shape
+        if not self._moves:
+            return self.labelled_shape
+        shape, order = self._moves[-1]
+        return tuple(shape[axis] for axis in order)
 
     @functools.cached_property
     def groups(self) -> tuple[list[int], list[int], list[int], list[int]]:
@@ -118,9 +125,9 @@ class Product:
 
     @property
     def held(self) -> bool:
-        """Rows take less than the Gram matrix of the summed axis."""
+        """Rows are summed for less than a second product, and take no more than twice what they are made of."""
         _, n, p, q = self.extents
-        return n > 1 and p * q <= n * (p + q)
+        return n > 1 and p * q <= 2 * n * (p + q)
 
     @property
     def row_order(self) -> tuple[int, ...]:
@@ -141,8 +148,18 @@ class Product:
 
     def _in_out_order(self, z: jax.Array, lead: int) -> jax.Array:
         """Transposes what comes after `lead` axes from `row_order`."""
-        order = [lead + self.row_order.index(label) for label in self.out]
-        return jnp.transpose(z, [*range(lead), *order]).reshape(*z.shape[:lead], *self.shape)
+        z = jnp.transpose(z, [*range(lead), *(lead + self.row_order.index(label) for label in self.out)])
+        return self._moved(z, lead)
+
+    def _moved(self, z: jax.Array, lead: int) -> jax.Array:
+        for shape, order in self._moves:
+            z = jnp.transpose(z.reshape(*z.shape[:lead], *shape), [*range(lead), *(lead + axis for axis in order)])
+        return z
+
+    def _moved_back(self, vector: jax.Array) -> jax.Array:
+        for shape, order in reversed(self._moves):
+            vector = jnp.transpose(vector.reshape([shape[axis] for axis in order]), _inverse(order))
+        return vector.reshape(self.labelled_shape)
 
     def rows(self) -> jax.Array:
         return self._in_out_order(self._held_rows[0], 1)
@@ -201,10 +218,11 @@ class Product:
 
         parts = self._num_parts()
         if parts == 1:
-            return part(self.x).reshape(self.shape)
+            return self._moved(part(self.x), 0)
         width = self.x.shape[-1] // parts
         cut = functools.partial(jax.lax.dynamic_slice_in_dim, self.x, slice_size=width, axis=-1)
-        return jax.lax.map(lambda k: part(cut(k * width)), jnp.arange(parts)).reshape(self.shape)
+        total = jax.lax.map(lambda k: part(cut(k * width)), jnp.arange(parts))
+        return self._moved(total.reshape(self.labelled_shape), 0)
 
     def _num_parts(self) -> int:
         """Pieces of x, along its own axis, to look through for rows of weight 0: the whole would be a copy of x.
@@ -218,8 +236,7 @@ class Product:
         return next((k for k in divisors if self.x.size <= k * PIECE), 1)
 
     def directional(self, vector: jax.Array) -> jax.Array:
-        vector = vector.reshape(self.labelled_shape)
-        half = _einsum(self.y, self.y_labels, vector, self.out, self.x_labels)
+        half = _einsum(self.y, self.y_labels, self._moved_back(vector), self.out, self.x_labels)
         return jnp.sum(flat(self.x) * flat(half), axis=1)
 
     def cost(self) -> tuple[str, float, float]:
@@ -238,20 +255,26 @@ class Product:
 
     def _with(self, **changes: Any) -> "Product":
         fields = dict(
-            x=self._x, x_labels=self.x_labels, y=self.y, y_labels=self.y_labels, out=self.out, shape=self._shape
+            x=self._x, x_labels=self.x_labels, y=self.y, y_labels=self.y_labels, out=self.out, moves=self._moves
         )
         return Product(**(fields | changes), note=self.note)
 
     def reshape(self, shape: tuple[int, ...]) -> "Product":
-        return self._with(shape=shape)
+        moves = self._moves
+        if moves and moves[-1][1] == tuple(range(len(moves[-1][1]))):
+            moves = moves[:-1]  # of two reshapes the second says all
+        same = not moves and shape == self.labelled_shape
+        return self._with(moves=() if same else (*moves, (shape, tuple(range(len(shape))))))
 
-    def transpose(self, order: tuple[int, ...]) -> Any:
-        """Labels change places; None once reshaped."""
-        return None if self._shape is not None else self._with(out=tuple(self.out[k] for k in order))
+    def transpose(self, order: tuple[int, ...]) -> "Product":
+        if not self._moves:
+            return self._with(out=tuple(self.out[k] for k in order))
+        (shape, before) = self._moves[-1]
+        return self._with(moves=(*self._moves[:-1], (shape, tuple(before[axis] for axis in order))))
 
     def cut(self, axis: int, start: int, stop: int) -> Any:
         """Keeps part of one axis; None once reshaped."""
-        if self._shape is not None:
+        if self._moves:
             return None
         label = self.out[axis]
         x = (
@@ -268,7 +291,7 @@ class Product:
 
     def pad(self, axis: int, before: int, after: int) -> Any:
         """Zeros around one axis; None once reshaped."""
-        if self._shape is not None:
+        if self._moves:
             return None
         label = self.out[axis]
 
@@ -291,7 +314,7 @@ class Product:
         kinds = tuple(
             "s" if label in stacked else "l" if (label in left) == (first in left) else "r" for label in self.out
         )
-        return kinds, self.labelled_shape, self.shape
+        return kinds, self.labelled_shape, self._moves
 
     def oriented(self) -> tuple[jax.Array, jax.Array]:
         """Canonical (x, y), exchanged if need be so that the first unstacked axis of the result belongs to x."""
@@ -370,7 +393,7 @@ def _same_left(terms: list[Any]) -> list[Any]:
     for term in terms:
         key: Any = id(term)
         if type(term) is Product:
-            key = (id(term._x), term.x_labels, term.y_labels, term.out, term.shape)
+            key = (id(term._x), term.x_labels, term.y_labels, term.out, term._moves)
         found[key] = term._with(y=found[key].y + term.y) if key in found else term
     return list(found.values())
 
@@ -387,7 +410,7 @@ def _join_one(group: list[Any]) -> Any:
             jnp.concatenate([term.y for term in group], axis=1),
             head.size,
         )
-    kinds, labelled, shape = head.signature()
+    kinds, labelled, moves = head.signature()
     pairs = [term.oriented() for term in group]
     dtypes = [{pair[k].dtype for pair in pairs} for k in (0, 1)]
     of = [found.pop() if len(found) == 1 else wide(*found) for found in dtypes]
@@ -407,7 +430,7 @@ def _join_one(group: list[Any]) -> Any:
         spread(y, right),
         (0, *stacked, 1, *right),
         tuple(labels),
-        shape,
+        moves,
         note=f"{len(group)} products",
     )
 
@@ -418,7 +441,7 @@ def inner_products(a: Any, b: Any) -> jax.Array | None:
         a, b = b, a
     if not (isinstance(a, Product) and isinstance(b, Lookup)):
         return None
-    if len(a.out) != 2 or a.groups[0] or a.shape != a.labelled_shape or len(b.shape) != 2:
+    if len(a.out) != 2 or a.groups[0] or a._moves or len(b.shape) != 2:
         return None
     table, row = a.oriented() if a.groups[2] and a.groups[3] else (None, None)
     if table is None or row is None:
@@ -451,6 +474,10 @@ def weigh_rows(rows: jax.Array, weights: jax.Array) -> jax.Array:
     """c_i times row i, and 0 where c_i is 0. where, not multiply: NaN * 0 is NaN."""
     c = column(weights, rows).astype(rows.dtype)
     return jnp.where(c != 0, c * rows, jnp.zeros((), rows.dtype))
+
+
+def _inverse(order: tuple[int, ...]) -> list[int]:
+    return [order.index(axis) for axis in range(len(order))]
 
 
 def _arrange(z: jax.Array, labels: tuple[int, ...], order: list[int]) -> jax.Array:

@@ -143,6 +143,63 @@ def test_aux_and_per_example_keys(case, options):
     np.testing.assert_allclose(norms, np.linalg.norm(flat, axis=1), rtol=1e-5)
 
 
+def convolutional(params, example):
+    x = jax.lax.conv_general_dilated(
+        example["x"][None], params["w"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    x = jnp.tanh(x + jnp.broadcast_to(params["b"], x.shape))
+    x = x.reshape(4, 2, 4, 2, -1).max((1, 3)).ravel()
+    return jnp.square(x @ params["u"] - example["y"]), x
+
+
+@pytest.mark.parametrize("size", [23, 32, 41])
+@pytest.mark.parametrize("values_first", [True, False])
+def test_a_large_batch_of_a_convolutional_network(key, size, values_first):
+    keys = jax.random.split(key, 5)
+    params = {
+        "w": jax.random.normal(keys[0], (5, 5, 3, 32)),
+        "b": jax.random.normal(keys[1], (32,)),
+        "u": jax.random.normal(keys[2], (512,)),
+    }
+    batch = {"x": jax.random.normal(keys[3], (size, 8, 8, 3)), "y": jax.random.normal(keys[4], (size,))}
+    mask = jnp.arange(size) % 7 != 3
+    broken = {"x": batch["x"].at[3].set(jnp.nan), "y": batch["y"]}
+
+    @jax.jit
+    def products(params, batch):
+        g = per_example_grads(convolutional, has_aux=True)(params, batch, batch_mask=mask)
+        seen = (g.values(), g.aux()) if values_first else None
+        total, norms = g.weighted_sum(lambda n, w: w * jnp.minimum(1.0, 5.0 / n), jnp.arange(size, dtype=jnp.float32))
+        return total, norms, seen or (g.values(), g.aux()), g.row_norms(), g.rmatvec(jnp.ones(size))
+
+    total, norms, (values, aux), alone, plain = products(params, broken)
+    differentiate = jax.vmap(jax.value_and_grad(convolutional, has_aux=True), (None, 0))
+    (losses, hidden), rows = jax.jit(differentiate)(params, batch)
+    matrix = np.concatenate([np.asarray(g, np.float64).reshape(size, -1) for g in jax.tree.leaves(rows)], axis=1)
+    keep = np.asarray(mask)
+    length = np.linalg.norm(matrix, axis=1)
+    weights = np.arange(size) * np.minimum(1, 5 / length) * keep
+    close = {"rtol": 1e-4, "atol": 1e-4 * float(length.max())}
+    np.testing.assert_allclose(norms, length * keep, rtol=1e-4)
+    np.testing.assert_allclose(alone, length * keep, rtol=1e-4)
+    np.testing.assert_allclose(ravel(total), weights @ matrix, **close)
+    np.testing.assert_allclose(ravel(plain), keep @ matrix, **close)
+    np.testing.assert_allclose(values, np.asarray(losses) * keep, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(aux[keep], hidden[keep], rtol=1e-4, atol=1e-4)
+    in_chunks = size > 23 and jax.default_backend() == "cpu"
+    assert ("chunks" in per_example_grads(convolutional, has_aux=True)(params, batch).explain()) == in_chunks
+
+
+def test_values_beside_a_sum_cost_no_second_pass(case):
+    params, batch, _ = case
+
+    def both(params, batch):
+        g = per_example_grads(loss, method="microbatch", microbatch_size=2)(params, batch)
+        return g.weighted_sum(lambda n: jnp.minimum(1.0, 0.5 / n)), g.values()
+
+    assert str(jax.make_jaxpr(both)(params, batch)).count("scan[") == 1
+
+
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_shard_map_over_the_batch_gives_local_rows(case, options):
     params, batch, matrix = case

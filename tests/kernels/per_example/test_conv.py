@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax_kernels import per_example_grads
+from fljax_kernels import loop_friendly, per_example_grads
 from fljax_kernels.per_example import conv, terms
 from fljax_kernels.per_example.cases import B
 from tests.kernels.per_example._exact import check
@@ -77,6 +77,13 @@ def test_all_products_are_exact_with_rows_held_or_not(monkeypatch, name, held):
     monkeypatch.setattr(terms.Product, "held", held)
     # Where rows would be held of themselves, the sum over all pairs of positions rounds more often than the bound has.
     check(*case(name), method="taps", leave_out=() if held else ("gram",))
+
+
+@pytest.mark.parametrize("name", ["same", "channels_first", "dilated_input", "strided", "grouped", "valid"])
+def test_products_of_a_loss_whose_convolutions_are_patches_already(name):
+    loss, params, batch = case(name)
+    said = check(loop_friendly(loss, inside_loop=True), params, batch, method="taps")
+    assert "convolution" not in said and "through" not in said  # its patches serve the gradient; no row is rearranged
 
 
 @pytest.mark.parametrize("name", ["same", "samples", "dilated_input", "strided"])

@@ -263,14 +263,14 @@ def test_bfloat16_parameters_are_summed_in_float32():
 
 def wide_convolution(params, example):
     """More kernel entries than positions pay for: the sum is the convolution's own gradient, no rows are held."""
-    spec = jax.lax.conv_dimension_numbers((1, 3, 3, 8), (3, 3, 8, 16), ("NHWC", "HWIO", "NHWC"))
+    spec = jax.lax.conv_dimension_numbers((1, 3, 3, 8), (3, 3, 8, 32), ("NHWC", "HWIO", "NHWC"))
     out = jax.lax.conv_general_dilated(example[None], params["w"], (1, 1), "SAME", dimension_numbers=spec)
     return jnp.sum(jnp.sin(out))
 
 
 def wide_convolution_case():
     keys = jax.random.split(jax.random.key(0), 2)
-    params = {"w": 0.3 * jax.random.normal(keys[0], (3, 3, 8, 16))}
+    params = {"w": 0.3 * jax.random.normal(keys[0], (3, 3, 8, 32))}
     return wide_convolution, params, jax.random.normal(keys[1], (B, 3, 3, 8))
 
 
