@@ -13,7 +13,7 @@ process, those in torch in a child, so that two thread pools do not fight over t
 | ours_devices | microbatches of 4 under `shard_map`, a device for each core; its memory is one device's |
 | vmap_grad | `jit(vmap(grad))`, then one tensordot |
 | scan_1, scan_16 | the same, for 1 or 16 examples at a time in a `lax.scan` |
-| patches_16 | scan_16 of the loss with its convolutions as patches and products: what a CPU user would write |
+| patches_16 | scan_16 of the loss with convolutions as patches and products: by `loop_friendly`, as one would by hand |
 | jax_privacy, jax_privacy_16 | `jax_privacy.clipped_grad`, whole batch or microbatches of 16 |
 | opacus_hooks, opacus_ghost | Opacus' hooks and its fast gradient clipping, on the same weights and data |
 | torch_func | `torch.func.vmap(grad)`, on the same weights and data |

@@ -48,7 +48,7 @@ BYTES_A_CLIENT = EXAMPLES * (4 * int(np.prod(SHAPE)) + 4)
 
 
 class Work(NamedTuple):
-    """What a client does: one epoch over its examples with this MLP. turns: seconds-long samples of each size."""
+    """What a client does: one epoch over its examples with this MLP. turns: samples of each size, of seconds."""
 
     model: str
     shape: tuple[int, ...]

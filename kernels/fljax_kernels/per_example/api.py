@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fljax_kernels.loop_friendly import convolution
 from fljax_kernels.loop_friendly.api import loop_friendly
 from fljax_kernels.per_example.batches import (
     Batch,
@@ -174,7 +175,8 @@ def per_example_grads(
         gradient, of the weighted loss: less memory where remat saves much. "vmap" holds the rows. "microbatch" scans
         over `microbatch_size` examples at a time. "auto" takes "vmap" where G has at most 2^16 numbers or where taps
         would hold three quarters of it anyway (many tokens, narrow layers), else "taps", whose `weighted_sum` takes a
-        convolutional network about 16 examples at a time on a CPU; `explain()` says which.
+        convolutional network about 16 examples at a time on a CPU, if B >= 24 and coefficients are elementwise in the
+        norms; `explain()` says which.
       microbatch_size: examples at a time. > 0. Needed for "microbatch"; with other methods it streams them.
       has_aux: the loss returns (scalar, aux).
 
@@ -218,8 +220,12 @@ def _choose(loss: Callable[..., Any], batch: Batch) -> Any:
     if share >= HELD_ANYWAY:
         return MaterializedRows(loss, batch, f"{share:.0%} of each row would be held anyway, as small as its records")
     num_chunks = round(batch.size / CHUNK)
-    if num_chunks > 1 and jax.default_backend() == "cpu" and taps.plan.body.convolves():
-        return TapsInChunks(taps, loss, -(-batch.size // num_chunks))
+    convolutions = taps.plan.body.convolutions()
+    as_patches = convolutions and all(
+        convolution.supports(eqn.invars[0].aval.shape, eqn.invars[1].aval.shape, eqn.params) for eqn in convolutions
+    )
+    if num_chunks > 1 and as_patches and jax.default_backend() == "cpu":
+        return TapsInChunks(loss, batch, taps.plan, -(-batch.size // num_chunks))
     return taps
 
 

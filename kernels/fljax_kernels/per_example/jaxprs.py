@@ -73,6 +73,11 @@ def flatten(jaxpr: Any, consts: Sequence[Any]) -> tuple[Any, list[Any]]:
     return closed.jaxpr, list(closed.consts)
 
 
+def trace_state() -> Any:
+    """Equal while the same trace runs: what one has made no other may read."""
+    return core.get_opaque_trace_state(convention="flax")
+
+
 def trace(fun: Callable[..., Any], *args: Any) -> tuple[Any, list[Any], Any]:
     """(jaxpr without calls, constants, output shapes) of fun at arguments like these."""
     closed, shapes = jax.make_jaxpr(fun, return_shape=True)(*args)

@@ -100,10 +100,11 @@ class Body:
     def info(self, atom: Any) -> Info:
         return SHARED if jaxprs.is_literal(atom) else self.infos[atom]
 
-    def convolves(self) -> bool:
-        """Whether a kernel is a parameter, or made of some."""
+    def convolutions(self) -> list[Any]:
+        """Their equations."""
         inside = (child for children in self.children.values() for child in children)
-        return any(site.rule == "conv" for site in self.sites) or any(child.convolves() for child in inside)
+        mine = [eqn for eqn in self.jaxpr.eqns if eqn.primitive.name == "conv_general_dilated"]
+        return mine + [eqn for child in inside for eqn in child.convolutions()]
 
     def held_anyway(self) -> int:
         """How many parameters stand in products whose rows are no larger than the records that make them.

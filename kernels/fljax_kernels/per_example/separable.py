@@ -4,49 +4,78 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from fljax_kernels.per_example import jaxprs
 
 # fmt: off
 _ELEMENTWISE = {
-    "abs", "add", "and", "cbrt", "ceil", "clamp", "convert_element_type", "copy", "copy_p", "cos", "div", "eq", "erf",
-    "exp", "exp2", "expm1", "floor", "ge", "gt", "integer_pow", "is_finite", "le", "log", "log1p", "logistic", "lt",
-    "max", "min", "mul", "ne", "neg", "not", "or", "pbroadcast", "pow", "pvary", "reduce_precision", "rem", "round",
-    "rsqrt", "select_n", "sign", "sin", "sqrt", "square", "stop_gradient", "sub", "tanh", "xor",
+    "abs", "add", "and", "cbrt", "ceil", "clamp", "convert_element_type", "copy", "cos", "div", "eq", "erf", "exp",
+    "exp2", "expm1", "floor", "ge", "gt", "integer_pow", "is_finite", "le", "log", "log1p", "logistic", "lt", "max",
+    "min", "mul", "ne", "neg", "not", "or", "pow", "reduce_precision", "rem", "round", "rsqrt", "select_n", "sign",
+    "sin", "sqrt", "square", "stop_gradient", "sub", "tanh", "xor",
 }
 # fmt: on
 
 
-def one_by_one(fun: Callable[..., Any], *args: Any) -> bool:
-    """True only where no entry of the results sees another entry, or its place; args: trees of `ShapeDtypeStruct`.
+def one_by_one(fun: Callable[..., Any], of: Callable[[int], tuple[Any, ...]], part: int, whole: int) -> bool:
+    """True only where no entry of the results sees another entry, its place, or how many there are.
 
     Nothing but elementwise operations passes: a reduction, a sort, a position, an array of `[b]` from outside do not.
-    A function that refuses arguments of these shapes is not one of parts either.
+    The program must be the same for a part and for the whole, its numbers included.
+
+    Args:
+      fun: takes what `of` gives, returns arrays `[b]`.
+      of: b -> arguments, as trees of `ShapeDtypeStruct`.
+      part, whole: two different b.
     """
     try:
-        jaxpr, _, _ = jaxprs.trace(fun, *args)
-    except (TypeError, ValueError):
+        programs = [jaxprs.trace(fun, *of(size))[:2] for size in (part, whole)]
+    except Exception:  # whatever it has against a part, the whole will show whether that was its fault
         return False
-    of_entries = set(jaxpr.invars)
-    same_everywhere: set[Any] = set()
+    (short, short_consts), (long, long_consts) = programs
+    return (
+        all(_is_elementwise(jaxpr, size) for (jaxpr, _), size in zip(programs, (part, whole), strict=True))
+        and len(short.eqns) == len(long.eqns)
+        and all(map(_same_step, short.eqns, long.eqns))
+        and len(short_consts) == len(long_consts)
+        and all(map(_same_value, short_consts, long_consts))
+    )
+
+
+def _is_elementwise(jaxpr: Any, size: int) -> bool:
+    entries = set(jaxpr.invars)
+    uniform = {v for v in jaxpr.constvars if v.aval.size == 1}
 
     def is_uniform(atom: Any) -> bool:
-        return jaxprs.is_literal(atom) or atom in same_everywhere or atom.aval.size == 1
+        return jaxprs.is_literal(atom) or atom in uniform
 
     for eqn in jaxpr.eqns:
-        mine = [v for v in eqn.invars if not jaxprs.is_literal(v) and v in of_entries]
+        mine = [v for v in eqn.invars if not jaxprs.is_literal(v) and v in entries]
+        name, others_uniform = eqn.primitive.name, all(v in mine or is_uniform(v) for v in eqn.invars)
         if not mine:
-            if eqn.primitive.name in ("broadcast_in_dim", *_ELEMENTWISE) and all(map(is_uniform, eqn.invars)):
-                same_everywhere.update(eqn.outvars)
-            continue
-        shapes = {v.aval.shape for v in (*mine, *eqn.outvars)}
-        others = all(is_uniform(v) for v in eqn.invars if v not in mine)
-        if eqn.primitive.name not in _ELEMENTWISE or len(shapes) > 1 or not others:
+            if others_uniform and (name == "broadcast_in_dim" or name in _ELEMENTWISE):
+                uniform.update(eqn.outvars)
+        elif name in _ELEMENTWISE and others_uniform and len({v.aval.shape for v in (*mine, *eqn.outvars)}) == 1:
+            entries.update(eqn.outvars)
+        else:
             return False
-        of_entries.update(eqn.outvars)
-    return all(is_uniform(v) or v in of_entries for v in jaxpr.outvars)
+    return all(v.aval.shape == (size,) and (is_uniform(v) or v in entries) for v in jaxpr.outvars)
 
 
-def like(leading: int, tree: Any) -> Any:
-    """The shapes of a tree of arrays with this many entries along the first axis."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((leading, *x.shape[1:]), x.dtype), tree)
+def _same_step(a: Any, b: Any) -> bool:
+    """The same operation with the same literals; a broadcast may go to another length."""
+    if a.primitive is not b.primitive or len(a.invars) != len(b.invars):
+        return False
+    if a.primitive.name != "broadcast_in_dim" and a.params != b.params:
+        return False
+    return all(
+        _same_value(x.val, y.val) if jaxprs.is_literal(x) and jaxprs.is_literal(y) else type(x) is type(y)
+        for x, y in zip(a.invars, b.invars, strict=True)
+    )
+
+
+def _same_value(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
+    return not isinstance(a, jax.core.Tracer) and not isinstance(b, jax.core.Tracer) and np.array_equal(a, b)

@@ -12,10 +12,11 @@ import jax
 import jax.numpy as jnp
 
 from fljax_kernels.loop_friendly.api import loop_friendly
+from fljax_kernels.per_example import jaxprs
 from fljax_kernels.per_example.batches import Batch, fresh_keys, make_varying, varying_axes
 from fljax_kernels.per_example.reference import flat, wide
-from fljax_kernels.per_example.separable import like, one_by_one
-from fljax_kernels.per_example.taps import Taps
+from fljax_kernels.per_example.separable import one_by_one
+from fljax_kernels.per_example.taps import Plan, Taps
 
 EngineOf = Callable[[Batch], Any]
 Weigh = Callable[[list[jax.Array], Any], list[jax.Array]]
@@ -30,23 +31,25 @@ class StreamedRows:
 
     def __init__(self, engine_of: EngineOf, batch: Batch, microbatch_size: int):
         self._engine_of, self._batch = engine_of, batch
-        self.chunk = min(microbatch_size, batch.size)
-        self._num_chunks = -(-batch.size // self.chunk)
-        self._seen: tuple[jax.Array, Any] | None = None  # values and auxiliaries, once a pass has met them
+        self._chunk = min(microbatch_size, batch.size)
+        self._num_chunks = -(-batch.size // self._chunk)
+        self._seen: tuple[Any, jax.Array, Any] | None = None  # by whom; values and auxiliaries that a pass has met
 
     def _chunked(self, tree: Any) -> Any:
         """`[B, ...]` as `[num_chunks, chunk, ...]`; the last example fills the rest and counts with weight 0."""
-        total = self._num_chunks * self.chunk
+        total = self._num_chunks * self._chunk
         pick = None if total == self._batch.size else jnp.minimum(jnp.arange(total), self._batch.size - 1)
 
         def cut(x: jax.Array) -> jax.Array:
+            if jnp.shape(x)[:1] != (self._batch.size,):
+                raise ValueError(f"Expected arrays with leading axis {self._batch.size}, got shape {jnp.shape(x)}.")
             x = x if pick is None else x[pick]
-            return x.reshape(self._num_chunks, self.chunk, *x.shape[1:])
+            return x.reshape(self._num_chunks, self._chunk, *x.shape[1:])
 
         return jax.tree.map(cut, fresh_keys(tree))
 
     def _chunk_engine(self, examples: Any) -> Any:
-        return self._engine_of(self._batch._replace(examples=examples, size=self.chunk))
+        return self._engine_of(self._batch._replace(examples=examples, size=self._chunk))
 
     def _map(self, product: Callable[[Any], Any]) -> Any:
         def step(_: None, examples: Any) -> tuple[None, Any]:
@@ -55,13 +58,18 @@ class StreamedRows:
         return self._joined(_scan(step, None, self._chunked(self._batch.examples))[1])
 
     def _joined(self, tree: Any) -> Any:
-        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[: self._batch.size], tree)
+        total = self._num_chunks * self._chunk
+        return jax.tree.map(lambda x: x.reshape(total, *x.shape[2:])[: self._batch.size], tree)
 
     def values(self) -> jax.Array:
-        return self._map(lambda engine: engine.values()) if self._seen is None else self._seen[0]
+        return self._seen[1] if self._seen and self.has_seen() else self._map(lambda engine: engine.values())
 
     def aux(self) -> Any:
-        return self._map(lambda engine: engine.aux()) if self._seen is None else self._seen[1]
+        return self._seen[2] if self._seen and self.has_seen() else self._map(lambda engine: engine.aux())
+
+    def has_seen(self) -> bool:
+        """Whether values and auxiliaries are there, made in this very trace."""
+        return self._seen is not None and self._seen[0] == jaxprs.trace_state()
 
     def rows(self) -> list[jax.Array]:
         return self._map(lambda engine: engine.rows())
@@ -81,13 +89,16 @@ class StreamedRows:
 
     def fused_sums(self, weigh: Weigh, extra: Any) -> tuple[Any, Any]:
         """sum_i w_i g_i with w = weigh(squared norms, extra), and the squared norms: ONE pass over the data."""
-        position = jnp.arange(self._num_chunks * self.chunk).reshape(self._num_chunks, self.chunk)
+        position = jnp.arange(self._num_chunks * self._chunk).reshape(self._num_chunks, self._chunk)
 
         def step(sums: list[jax.Array], chunk: Any) -> tuple[list[jax.Array], Any]:
             examples, mine, here = chunk
             engine = self._chunk_engine(examples)
             squares = engine.squared_norms()
-            weights = [jnp.where(here, w, jnp.zeros((), w.dtype)) for w in weigh(squares, mine)]
+            weights = weigh(squares, mine)
+            # One array for leaves of one weight: engines know such leaves by it.
+            kept = {id(w): jnp.where(here, w, jnp.zeros((), w.dtype)) for w in weights}
+            weights = [kept[id(w)] for w in weights]
             total = [s + t for s, t in zip(sums, engine.weighted_sums(weights), strict=True)]
             return total, (squares, (engine.values(), engine.aux()))
 
@@ -95,7 +106,8 @@ class StreamedRows:
         axes = varying_axes(*jax.tree.leaves(chunks), *self._batch.leaves)
         zeros = [make_varying(jnp.zeros(p.shape, wide(p.dtype)), axes) for p in self._batch.leaves]
         sums, seen = _scan(step, zeros, chunks)
-        squares, self._seen = self._joined(seen)
+        squares, (values, aux) = self._joined(seen)
+        self._seen = jaxprs.trace_state(), values, aux
         return sums, squares
 
     def grams(self) -> list[jax.Array]:
@@ -111,39 +123,46 @@ class StreamedRows:
             return None, jax.lax.scan(along, None, chunks)[1]
 
         blocks = _scan(across, None, chunks)[1]
-        total, size = self._num_chunks * self.chunk, self._batch.size
+        total, size = self._num_chunks * self._chunk, self._batch.size
         return [b.transpose(0, 2, 1, 3).reshape(total, total)[:size, :size] for b in blocks]
 
     def explain(self) -> str:
-        return f"microbatch: {self._num_chunks} chunks of {self.chunk} examples, one after another"
+        return f"microbatch: {self._num_chunks} chunks of {self._chunk} examples, one after another"
 
 
 class TapsInChunks(Taps):
     """`Taps`, but what takes a norm and a sum, `fused_sums`, goes chunk by chunk: its arrays stay in a CPU's cache."""
 
-    def __init__(self, whole: Taps, loss: Callable[..., Any], microbatch_size: int):
-        self._batch, self.plan = whole._batch, whole.plan
-        engine_of = functools.partial(Taps, loop_friendly(loss, inside_loop=True))
-        self._chunks = StreamedRows(engine_of, whole._batch, microbatch_size)
-        self._fused = False
+    def __init__(self, loss: Callable[..., Any], batch: Batch, plan: Plan, microbatch_size: int):
+        super().__init__(loss, batch, plan)
+        self._size = microbatch_size
+        self._chunks = StreamedRows(functools.partial(Taps, loop_friendly(loss, inside_loop=True)), batch, self._size)
 
     def fuses(self, weigh: Weigh, extra: Any) -> bool:
         """Nobody asked for chunks: what weighs a batch as a whole, by the rank of a norm say, shall see it whole."""
-        size = self._chunks.chunk
-        squares = [jax.ShapeDtypeStruct((size,), wide(leaf.dtype)) for leaf in self._batch.leaves]
-        return one_by_one(weigh, squares, like(size, extra))
+        size = self._batch.size
+        if "_pass" in self.__dict__ or any(jnp.shape(x)[:1] != (size,) for x in jax.tree.leaves(extra)):
+            return False
+
+        def arguments(length: int) -> tuple[Any, Any]:
+            squares = [jax.ShapeDtypeStruct((length,), wide(leaf.dtype)) for leaf in self._batch.leaves]
+            return squares, jax.tree.map(lambda x: jax.ShapeDtypeStruct((length, *x.shape[1:]), x.dtype), extra)
+
+        return one_by_one(weigh, arguments, self._size, size)
 
     def fused_sums(self, weigh: Weigh, extra: Any) -> tuple[Any, Any]:
         """As `StreamedRows`."""
-        self._fused = True
         return self._chunks.fused_sums(weigh, extra)
 
     def values(self) -> jax.Array:
-        return self._chunks.values() if self._fused else super().values()
+        return self._chunks.values() if self._chunks.has_seen() else super().values()
 
     def aux(self) -> Any:
-        return self._chunks.aux() if self._fused else super().aux()
+        return self._chunks.aux() if self._chunks.has_seen() else super().aux()
 
     def explain(self) -> str:
         """As for taps."""
-        return f"{super().explain()}\n`weighted_sum` by {self._chunks.explain()}, with patches for convolutions"
+        return (
+            f"{super().explain()}\n`weighted_sum`, where its coefficients are elementwise in the norms: "
+            f"{self._chunks.explain()}, with patches for convolutions"
+        )

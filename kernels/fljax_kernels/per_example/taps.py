@@ -112,9 +112,9 @@ class SideBySide:
 class Taps:
     """Products of G from the terms of each parameter."""
 
-    def __init__(self, loss: Callable[..., Any], batch: Batch):
+    def __init__(self, loss: Callable[..., Any], batch: Batch, plan: Plan | None = None):
         self._batch = batch
-        self.plan = Plan(loss, batch)
+        self.plan = Plan(loss, batch) if plan is None else plan
 
     @functools.cached_property
     def _pass(self) -> tuple[Any, Any, Any]:

@@ -19,6 +19,7 @@ from fljax_kernels.per_example.reference import column, drop_rows, flat, wide
 # A sum of up to 2**32 squares below float32's range, all of which are lost, is less than this.
 LOST = 2.0**-94
 ROUNDING = 2.0**-24
+FEW = 2**20  # numbers: what rows may take though records take less
 PIECE = 2**17  # floats: what a copy may take that only looks for bad rows
 HIGHEST = jax.lax.Precision.HIGHEST
 
@@ -125,9 +126,10 @@ class Product:
 
     @property
     def held(self) -> bool:
-        """Rows are summed for less than a second product, and take no more than twice what they are made of."""
-        _, n, p, q = self.extents
-        return n > 1 and p * q <= 2 * n * (p + q)
+        """Rows take less than the Gram matrix of the summed axis: few of them up to twice, for they save a product."""
+        s, n, p, q = self.extents
+        allowed = 2 if self.y.shape[0] * s * p * q <= FEW else 1
+        return n > 1 and p * q <= allowed * n * (p + q)
 
     @property
     def row_order(self) -> tuple[int, ...]:

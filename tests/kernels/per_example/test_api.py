@@ -154,7 +154,7 @@ def convolutional(params, example):
 
 @pytest.mark.parametrize("size", [23, 32, 41])
 @pytest.mark.parametrize("values_first", [True, False])
-def test_a_large_batch_of_a_convolutional_network(key, size, values_first):
+def test_chunks_of_a_convolutional_network_give_what_the_whole_batch_gives(key, size, values_first):
     keys = jax.random.split(key, 5)
     params = {
         "w": jax.random.normal(keys[0], (5, 5, 3, 32)),
@@ -188,6 +188,14 @@ def test_a_large_batch_of_a_convolutional_network(key, size, values_first):
     np.testing.assert_allclose(aux[keep], hidden[keep], rtol=1e-4, atol=1e-4)
     in_chunks = size > 23 and jax.default_backend() == "cpu"
     assert ("chunks" in per_example_grads(convolutional, has_aux=True)(params, batch).explain()) == in_chunks
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_values_after_a_sum_in_another_trace_are_made_anew(case, options):
+    params, batch, _ = case
+    g = per_example_grads(loss, **options)(params, batch)
+    jax.eval_shape(lambda: g.weighted_sum(lambda n: jnp.minimum(1.0, 0.5 / n)) if "microbatch" in str(options) else 0)
+    np.testing.assert_allclose(g.values(), jax.vmap(loss, (None, 0))(params, batch), rtol=1e-5)
 
 
 def test_values_beside_a_sum_cost_no_second_pass(case):

@@ -29,35 +29,59 @@ TOGETHER = {
     "shifted": lambda n: jnp.roll(n, 1),
     "array_of_this_length": lambda n: n * OUTSIDE,
     "array_of_another_length": lambda n: n * OUTSIDE[:5],
+    "length": lambda n: n / n.shape[0],
+    "length_by_a_sum": lambda n: n / jnp.sum(jnp.ones_like(n)),
+    "length_in_a_constant": lambda n: n * np.float32(n.shape[0]),
+    "power_of_the_length": lambda n: n ** n.shape[0],
+    "ones_of_another_length": lambda n: jnp.ones(5),
+    "ones_of_this_length": lambda n: jnp.ones(8),
+    "of_some": lambda n: jnp.minimum(1.0, jnp.median(n[n > 0]) / n),
     "noise": lambda n: n + jax.random.normal(jax.random.key(0), n.shape),
 }
 
 
 @pytest.mark.parametrize("name", [*ENTRIES_APART, *TOGETHER])
-def test_entries_apart_and_together(name):
+def test_only_functions_of_each_entry_alone_pass(name):
     fun = (ENTRIES_APART | TOGETHER)[name]
-    assert one_by_one(fun, jax.ShapeDtypeStruct((8,), jnp.float32)) == (name in ENTRIES_APART)
+    shapes = lambda size: (jax.ShapeDtypeStruct((size,), jnp.float32),)  # noqa: E731
+    assert one_by_one(fun, shapes, 8, 32) == (name in ENTRIES_APART)
 
 
-def convolutional(params, example):
-    x = jax.lax.conv_general_dilated(
-        example[None], params["w"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
-    return jnp.sum(jnp.tanh(x) * params["u"])
+def test_numbers_from_an_outer_trace_are_no_entries():
+    def outer(bound, weights):
+        shapes = lambda size: (jax.ShapeDtypeStruct((size,), jnp.float32),)  # noqa: E731
+        assert one_by_one(lambda n: jnp.minimum(1.0, bound / n), shapes, 8, 32)
+        assert not one_by_one(lambda n: weights * n, shapes, 8, 32)
+        return bound
+
+    jax.jit(outer)(1.0, jnp.ones(8))
 
 
-@pytest.mark.parametrize("weigh", ["median", "closed_over"])
-def test_what_weighs_a_batch_as_a_whole_sees_it_whole(key, weigh):
+WEIGHTS = jnp.linspace(0.0, 1.0, 32)
+OF_A_BATCH = {
+    "median": TOGETHER["median"],
+    "length": lambda n: jnp.minimum(1.0, 1.0 / n) / n.shape[0],
+    "closed_over": lambda n: WEIGHTS * jnp.minimum(1.0, 1.0 / n),
+    "ones": lambda n: jnp.ones(32),
+    "scalar": lambda n, w: w * n,
+}
+
+
+@pytest.mark.parametrize("name", OF_A_BATCH)
+def test_what_weighs_a_batch_as_a_whole_sees_it_whole(key, name):
     keys = jax.random.split(key, 3)
     params = {"w": jax.random.normal(keys[0], (3, 3, 4, 8)), "u": jax.random.normal(keys[1], (1, 16, 16, 8))}
     batch = jax.random.normal(keys[2], (32, 16, 16, 4))
-    weights = jnp.linspace(0.0, 1.0, 32)
-    coefficients = TOGETHER["median"] if weigh == "median" else lambda n: weights * jnp.minimum(1.0, 1.0 / n)
+
+    def convolutional(params, example):
+        layout = ("NHWC", "HWIO", "NHWC")
+        x = jax.lax.conv_general_dilated(example[None], params["w"], (1, 1), "SAME", dimension_numbers=layout)
+        return jnp.sum(jnp.tanh(x) * params["u"])
 
     def total(method):
         g = per_example_grads(convolutional, method=method)(params, batch)
         assert ("chunks" in g.explain()) == (method == "auto" and jax.default_backend() == "cpu")
-        return g.weighted_sum(coefficients)
+        return g.weighted_sum(OF_A_BATCH[name], *([jnp.float32(0.5)] if name == "scalar" else []))
 
     (mine, norms), (expected, lengths) = total("auto"), total("vmap")
     np.testing.assert_allclose(norms, lengths, rtol=1e-5)
