@@ -331,8 +331,8 @@ def bidirectional_time() -> str:
     return _table(head, body)
 
 
-def _parts(name: str) -> list[dict[str, Any]]:
-    return [row for row in _rows("scale")[0] if row["part"] == name]
+def _parts(part: str, name: str = "scale") -> list[dict[str, Any]]:
+    return [row for row in _rows(name)[0] if row["part"] == part]
 
 
 def scale() -> str:
@@ -347,7 +347,8 @@ def scale() -> str:
             f"{row['temp_kib']:,.0f} KiB",
             str(row["traces"]),
         ]
-        for row in _parts("cohort")
+        for name in ("scale_large", "scale")
+        for row in _parts("cohort", name)
     ]
     head = [
         "MLP",
