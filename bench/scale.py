@@ -10,8 +10,8 @@
 | index | folders of up to 100 million clients: opening, and reading a cohort |
 
 Cohorts: MLP 64-32-10 with 20 examples a client, so small that what a round costs whoever is in it shows; with --large,
-and then nothing else, MLP 784-256-128-10 with 60, the model of `bench.peers` (i), in a file of its own: it takes half
-an hour. Clients share rows where all of them would take more than 512 MiB.
+and then nothing else, MLP 784-256-128-10 with 60, the model of `bench.peers` (i), in a file of its own: it takes 20
+minutes. Clients share rows where all of them would take more than 512 MiB.
 Three random cohorts of each size take turns. Disk: MLP 64-64-10, the command line's, 20 examples of 8 x 8. Batch 20.
 What the host adds is measured twice: from the clock, as one minus the jitted round alone over the
 loop's round, and from the profiler's trace of three rounds, as the share of wall time in which no XLA program runs. The
@@ -375,7 +375,7 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="up to 10,000 clients; nothing is written")
-    parser.add_argument("--large", action="store_true", help="cohorts of a larger model, nothing else; half an hour")
+    parser.add_argument("--large", action="store_true", help="cohorts of a larger model, nothing else; 20 minutes")
     parser.add_argument("--folder", type=pathlib.Path, help="where clients go meanwhile; 2 GiB")
     arguments = parser.parse_args()
     quick = arguments.quick
