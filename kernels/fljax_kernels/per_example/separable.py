@@ -31,7 +31,7 @@ def one_by_one(fun: Callable[..., Any], of: Callable[[int], tuple[Any, ...]], pa
     """
     try:
         programs = [jaxprs.trace(fun, *of(size))[:2] for size in (part, whole)]
-    except Exception:  # whatever it has against a part, the whole will show whether that was its fault
+    except Exception:  # of any kind: it is the user's function. The whole batch goes through it next, and raises it
         return False
     (short, short_consts), (long, long_consts) = programs
     return (

@@ -42,7 +42,8 @@ class StreamedRows:
 
         def cut(x: jax.Array) -> jax.Array:
             if jnp.shape(x)[:1] != (self._batch.size,):
-                raise ValueError(f"Expected arrays with leading axis {self._batch.size}, got shape {jnp.shape(x)}.")
+                size, shape = self._batch.size, jnp.shape(x)
+                raise ValueError(f"Expected coefficients or per_example with leading axis {size}, got shape {shape}.")
             x = x if pick is None else x[pick]
             return x.reshape(self._num_chunks, self._chunk, *x.shape[1:])
 
@@ -62,14 +63,18 @@ class StreamedRows:
         return jax.tree.map(lambda x: x.reshape(total, *x.shape[2:])[: self._batch.size], tree)
 
     def values(self) -> jax.Array:
-        return self._seen[1] if self._seen and self.has_seen() else self._map(lambda engine: engine.values())
+        seen = self.seen()
+        return self._map(lambda engine: engine.values()) if seen is None else seen[0]
 
     def aux(self) -> Any:
-        return self._seen[2] if self._seen and self.has_seen() else self._map(lambda engine: engine.aux())
+        seen = self.seen()
+        return self._map(lambda engine: engine.aux()) if seen is None else seen[1]
 
-    def has_seen(self) -> bool:
-        """Whether values and auxiliaries are there, made in this very trace."""
-        return self._seen is not None and self._seen[0] == jaxprs.trace_state()
+    def seen(self) -> tuple[jax.Array, Any] | None:
+        """Values and auxiliaries, if a sum made in this very trace has met them."""
+        if self._seen is None or self._seen[0] != jaxprs.trace_state():
+            return None
+        return self._seen[1:]
 
     def rows(self) -> list[jax.Array]:
         return self._map(lambda engine: engine.rows())
@@ -155,10 +160,12 @@ class TapsInChunks(Taps):
         return self._chunks.fused_sums(weigh, extra)
 
     def values(self) -> jax.Array:
-        return self._chunks.values() if self._chunks.has_seen() else super().values()
+        seen = self._chunks.seen()
+        return super().values() if seen is None else seen[0]
 
     def aux(self) -> Any:
-        return self._chunks.aux() if self._chunks.has_seen() else super().aux()
+        seen = self._chunks.seen()
+        return super().aux() if seen is None else seen[1]
 
     def explain(self) -> str:
         """As for taps."""

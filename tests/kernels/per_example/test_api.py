@@ -190,12 +190,22 @@ def test_chunks_of_a_convolutional_network_give_what_the_whole_batch_gives(key, 
     assert ("chunks" in per_example_grads(convolutional, has_aux=True)(params, batch).explain()) == in_chunks
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_values_after_a_sum_in_another_trace_are_made_anew(case, options):
+@pytest.mark.parametrize("name", ["taps2", "microbatch2", "microbatch64"])
+def test_values_after_a_sum_in_another_trace_are_made_anew(case, name):
     params, batch, _ = case
-    g = per_example_grads(loss, **options)(params, batch)
-    jax.eval_shape(lambda: g.weighted_sum(lambda n: jnp.minimum(1.0, 0.5 / n)) if "microbatch" in str(options) else 0)
+    g = per_example_grads(loss, **OPTIONS[name])(params, batch)
+    jax.eval_shape(lambda: g.weighted_sum(lambda n: jnp.minimum(1.0, 0.5 / n)))
     np.testing.assert_allclose(g.values(), jax.vmap(loss, (None, 0))(params, batch), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["taps2", "microbatch2"])
+def test_weights_of_another_length_are_refused(case, name):
+    params, batch, _ = case
+    g = per_example_grads(loss, **OPTIONS[name])(params, batch)
+    with pytest.raises(ValueError, match=r"per_example with leading axis 5, got shape \(3,\)"):
+        g.weighted_sum(lambda n, w: w * n, jnp.ones(3))
+    with pytest.raises(ValueError, match=r"coefficients .* leading axis 5, got shape \(6,\)"):
+        g.rmatvec(jnp.ones(6))
 
 
 def test_values_beside_a_sum_cost_no_second_pass(case):
