@@ -40,19 +40,21 @@ def demo() -> str:
 
 
 def round_() -> str:
-    """Clients a second."""
+    """Clients a second, and the same number over plain scan's: both by medians, so that a reader can divide."""
     rows, _ = _rows("round")
+    timed = {row["peer"]: row for row in rows if row.get("median_ms")}
+    plain = timed["plain_scan"]["median_ms"]
     body = [
         [
-            row["peer"],
-            f"{row['clients_per_s']:.0f}",
-            f"{row['speed_to_plain_scan']:.2f}x",
+            name,
+            f"{1e3 * row['clients'] / row['median_ms']:.0f}",
+            f"{plain / row['median_ms']:.2f}x",
             "" if row.get("temp_mib") is None else f"{row['temp_mib']:.1f} MiB",
         ]
-        for row in rows
-        if row.get("clients_per_s")
+        for name, row in timed.items()
     ]
-    return _table(["1,000 clients, one round", "clients/s", "against plain scan", "XLA temporary memory"], body)
+    head = ["1,000 clients, one round", "clients/s, median", "against plain scan", "XLA temporary memory"]
+    return _table(head, body)
 
 
 def accounting() -> str:
@@ -589,7 +591,7 @@ def peers() -> str:
             since = row if "date" in row else environment
             device = since.get("device", "").replace("(R)", "").replace(" Processor", "")
             body.append([*cells, f"{row['spread']:.0%}", f"{since['date'][5:16].replace('T', ' ')} {device}".strip()])
-    faster = ["fljax is faster by", "fljax_one_device is faster by"]
+    faster = ["fljax is faster by (paired)", "fljax_one_device is faster by (paired)"]
     head = [
         "model and cohort",
         "who",
@@ -602,6 +604,168 @@ def peers() -> str:
     return _table(head, body)
 
 
+def _up(value: float | None, digits: int = 3) -> str:
+    """A least noise or a bound, rounded up: less would not be enough."""
+    if value is None:
+        return "impossible"
+    step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
+    return f"{math.ceil(value / step * (1 - 1e-12)) * step:#.{digits}g}"
+
+
+def wfna_noise() -> str:
+    """Least noise a client needs, bound by bound."""
+    rows, _ = _rows("wfna_noise")
+    names = [name for name in rows[0] if name not in ("rounds", "epsilon")]
+    body = [[f"{row['rounds']:,}", f"{row['epsilon']:g}", *(_up(row[name]) for name in names)] for row in rows]
+    return _table(["rounds", "epsilon", *names], body)
+
+
+# Settings of bench.noise_in_average that the page shows: law of stragglers, most colluders.
+_SHOWN = [
+    ("nobody", 10, "nobody"),
+    ("uniform to 10", 0, "uniform, 0 to 10"),
+    ("uniform to 10", 10, "uniform, 0 to 10"),
+    ("uniform to 10", 30, "uniform, 0 to 10"),
+    ("uniform to 10", 40, "uniform, 0 to 10"),
+    ("uniform to 38", 10, "uniform, 0 to 38"),
+    ("uniform to 39", 10, "uniform, 0 to 39"),
+    ("links 5 %, to 10", 10, "5 % of links fail, at most 10"),
+    ("links 5 %, to 30", 10, "5 % of links fail, at most 30"),
+    ("links 5 %, to 35", 10, "5 % of links fail, at most 35"),
+]
+
+
+def noise_in_average() -> str:
+    """Noise left in the average at equal exact privacy."""
+    rows, _ = _rows("noise_in_average")
+    found = {(row["stragglers"], row["colluders"]): row for row in rows if row["table"] == "average"}
+    names = ("local", "pair_noise", "secure_sum", "secure_sum_corrected")
+    body = []
+    for law, colluders, title in _SHOWN:
+        row = found[law, colluders]
+        ratio = row["pair_over_secure"]
+        cells = [_up(row[name]) for name in names]
+        body.append([title, str(colluders), *cells, "-" if ratio is None else f"{ratio:.2f}"])
+    head = ["stragglers", "colluders", "local noise", "pairwise", "secure sum", "corrected", "pairwise / secure sum"]
+    return _table(head, body)
+
+
+def _count(value: float) -> str:
+    """Megabytes and seconds: three digits, or whole from 100 on."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def overhead() -> str:
+    """Bytes, links and lost rounds of each way to hide an upload: a model."""
+    rows, _ = _rows("overhead")
+    body = [
+        [
+            f"`{row['scheme']}`",
+            _count(row["upload_mb"]),
+            _count(row["download_mb"]),
+            f"{row['to_peers_mb']:.2g}",
+            str(row["message_rounds"]),
+            f"{row['unusable_clients']:.1f}",
+            f"{row['completed']:.5g}" if row["completed"] > 0.01 else f"{row['completed']:.0e}",
+            _count(row["seconds"]),
+            _count(row["seconds_with_repeats"]) if row["completed"] > 1e-9 else "never",
+        ]
+        for row in rows
+    ]
+    head = ["scheme", "up, MB", "down, MB", "to peers, MB", "messages", "clients lost on average"]
+    head += ["a round succeeds with chance", "seconds per round", "until one succeeds"]
+    return _table(head, body)
+
+
+def pairwise_time() -> str:
+    """Accuracy and minutes of each way to hide an upload over links that fail."""
+    rows, _ = _rows("pairwise_time")
+    body = [
+        [
+            f"`{row['scheme']}`",
+            f"{row['rounds_that_counted']:.0f}",
+            f"{row['minutes']:.0f}",
+            f"{row['accuracy']:.0%}",
+            f"{row['stdev']:.0%}",
+        ]
+        for row in rows
+    ]
+    head = ["scheme", "rounds of 20 that counted", "minutes", "accuracy", "standard deviation over seeds"]
+    return _table(head, body)
+
+
+def pairwise_training() -> str:
+    """Figure 3 and Tables II and III of the paper, on stand-in data."""
+    rows, _ = _rows("pairwise_training")
+    body = [
+        [
+            row["experiment"],
+            row["scheme"],
+            f"{row['epsilon']:g}",
+            str(row["C"]),
+            str(row["S"]),
+            f"{row['accuracy']:.0%}",
+            f"{row['stdev']:.0%}",
+        ]
+        for row in rows
+    ]
+    head = ["the paper's", "scheme", "epsilon", "colluders C", "stragglers at most S", "accuracy"]
+    return _table([*head, "standard deviation over seeds"], body)
+
+
+def subject_claims() -> str:
+    """What the paper's claim of epsilon 4 is worth."""
+    rows, _ = _rows("subject_levels")
+    body = [
+        [
+            row["case"],
+            f"{math.floor(row['true, at least'] * 1e3) / 1e3:.3f} to {math.ceil(row['true'] * 1e3) / 1e3:.3f}",
+            row["errata"],
+        ]
+        for row in rows
+        if "case" in row
+    ]
+    return _table(["claim", "true epsilon, certified", "errata"], body)
+
+
+def subject_levels() -> str:
+    """Accuracy of each method at one true epsilon."""
+    rows, _ = _rows("subject_levels")
+    body = [
+        [
+            row["method"],
+            "no guarantee" if row["true epsilon"] is None else _up(row["true epsilon"], 4),
+            f"{row['noise multiplier']:.2f}",
+            f"{row['learning rate']:g}",
+            row["accuracy"],
+        ]
+        for row in rows
+        if "method" in row
+    ]
+    return _table(["method", "true epsilon", "noise multiplier", "learning rate", "accuracy"], body)
+
+
+def wfna_training() -> str:
+    """Accuracy at equal epsilon, and seed by seed against GD-DP."""
+    rows, _ = _rows("wfna_training")
+    body = [
+        [
+            row["model"],
+            f"{row['epsilon']:g}",
+            row["scheme"],
+            _up(row["noise_multiplier"], 4),
+            f"{row['learning_rate']:g}",
+            f"{row['accuracy']:.3f} +- {row['ci95']:.3f}",
+            "" if "over_gd" not in row else f"{row['over_gd']:+.3f} +- {row['over_gd_ci95']:.3f}",
+            "" if "saved" not in row else f"{row['saved']:.2%}",
+            f"{row['seconds_a_run']:.1f}",
+        ]
+        for row in rows
+    ]
+    head = ["model", "epsilon", "scheme", "noise multiplier", "learning rate", "accuracy", "less GD-DP's, paired"]
+    return _table([*head, "noise saved", "seconds a run"], body)
+
+
 # The JSON of tables that are not called after theirs.
 FILES = {
     "per_example_large": "per_example",
@@ -609,6 +773,7 @@ FILES = {
     "bidirectional_reconstruction": "bidirectional_attacks",
     "scale_disk": "scale",
     "scale_index": "scale",
+    "subject_claims": "subject_levels",
 }
 
 # Pages beside README.md that hold tables.
@@ -617,6 +782,14 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/information.md": {"channel": channel, "channel_figures": channel_figures},
     "docs/attacks.md": {"attacks": attacks},
     "docs/rounds.md": {"peers": peers, "scale": scale, "scale_disk": scale_disk, "scale_index": scale_index},
+    "docs/wfna_accounting.md": {"wfna_noise": wfna_noise},
+    "docs/view.md": {"noise_in_average": noise_in_average},
+    "docs/pair_noise.md": {
+        "overhead": overhead,
+        "pairwise_time": pairwise_time,
+        "pairwise_training": pairwise_training,
+    },
+    "docs/subject_level.md": {"subject_claims": subject_claims, "subject_levels": subject_levels},
     "docs/bidirectional.md": {
         "bidirectional": bidirectional,
         "bidirectional_time": bidirectional_time,
