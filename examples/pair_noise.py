@@ -6,6 +6,8 @@ The second part needs the extra `crypto`.
 """
 
 import dataclasses
+import pathlib
+import tempfile
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +47,7 @@ def train(name: str, clients: data.ClientData, digits: data.Dataset) -> None:
     print(f"  {name:9} epsilon {spent:.3f} at delta {DELTA:g}   accuracy {float(accuracy):.1%}")
 
 
-def by_hand() -> None:
+def by_hand(folder: pathlib.Path) -> None:
     """Four clients agree on keys, one does not answer in time; what the server has, and how private that is."""
     noise = view_calibration.calibrate(4, 1, [0.5, 0.5], epsilon=TARGET_EPSILON, delta=DELTA)
     clients = [key_agreement.KeyAgreement(number) for number in range(4)]
@@ -53,6 +55,9 @@ def by_hand() -> None:
         for other in clients:
             if one is not other:
                 one.agree(other.client, other.public_key)
+    # Client 2 stops before the round, and goes on from its file.
+    clients[2].save(folder / "client-2.pem", passphrase="words that only client 2 knows")
+    clients[2] = key_agreement.KeyAgreement.load(folder / "client-2.pem", passphrase="words that only client 2 knows")
     uploads = []
     for client in clients:
         peers = [number for number in range(4) if number != client.client]
@@ -97,7 +102,8 @@ def main() -> None:
     for name in SCHEMES:
         train(name, clients, digits)
     print("One round by hand, (epsilon, delta) as above for this round alone:")
-    by_hand()
+    with tempfile.TemporaryDirectory() as folder:
+        by_hand(pathlib.Path(folder))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,10 @@ Both kinds have one interface: `round_keys(round_index, peers)` and `own_key(rou
 other data gives away their difference.
 """
 
+import hmac
+import json
+import os
+import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,14 +30,20 @@ class _Rounds:
         self.client = int(client)
         self._next = {"round_keys": 0, "own_key": 0}
 
-    def _begin(self, purpose: str, round_index: int) -> None:
+    def _begin(self, purpose: str, round_index: int, peers: Sequence[int] = ()) -> None:
         _validate.non_negative_int(round_index=round_index)
+        if self.client in peers or len(set(peers)) < len(peers):
+            raise ValueError(f"Expected peers other than client={self.client}, each once, got peers={list(peers)}.")
         if round_index < self._next[purpose]:
             raise ValueError(
                 f"Expected round_index >= {self._next[purpose]}, got round_index={round_index}: keys of a round are "
                 "given out once, since a second use would repeat its noise."
             )
         self._next[purpose] = int(round_index) + 1
+        self._write()
+
+    def _write(self) -> None:
+        """Keeps what was used, where it is kept."""
 
 
 class KeyAgreement(_Rounds):
@@ -42,7 +52,10 @@ class KeyAgreement(_Rounds):
     Guarantee: keys of a pair are equal at both ends; towards semi-honest parties that run the protocol they are
     pseudo-random (X25519, HKDF-SHA256 over the shared secret, both public keys, both numbers and the round). The noise
     generator, threefry, takes 64 of their bits: whoever can try 2**64 keys, or break threefry, removes the noise.
-    Public keys are not authenticated here: a server that replaces them reads everything; sign them outside.
+    Public keys are not authenticated here: a server that replaces them reads everything; sign them outside. That two
+    peers with two keys are two parties is not known here either.
+
+    `save` and `load` let a client go on after a restart, with the same keys and without a second use of a round.
 
     Args:
       client: this client's number, known to its peers.
@@ -55,9 +68,10 @@ class KeyAgreement(_Rounds):
         super().__init__(client)
         self._x25519 = _x25519()
         self._private = self._x25519.X25519PrivateKey.generate()
-        self._own_secret = self._private.private_bytes_raw()
         self._secrets: dict[int, bytes] = {}
-        self._bound: dict[int, bytes] = {}
+        self._public: dict[int, bytes] = {}
+        self._path: pathlib.Path | None = None
+        self._pem = b""
 
     @property
     def public_key(self) -> bytes:
@@ -68,8 +82,8 @@ class KeyAgreement(_Rounds):
         """Takes a peer's public key.
 
         Raises:
-          ValueError: `peer` is this client or known already, or its key is none. The pair then has no shared noise:
-            its variance is 0, also for the accountant.
+          ValueError: `peer` is this client or known already, or its key is none, this client's own or that of another
+            peer (also in other bytes). The pair then has no shared noise: its variance is 0, also for the accountant.
         """
         _validate.non_negative_int(peer=peer)
         if peer == self.client or peer in self._secrets:
@@ -77,33 +91,139 @@ class KeyAgreement(_Rounds):
         try:
             theirs = self._x25519.X25519PublicKey.from_public_bytes(public_key)
             secret = self._private.exchange(theirs)
-        except ValueError as reason:
+        except (TypeError, ValueError) as reason:
             raise ValueError(f"Expected public_key of peer={peer} to be an X25519 key, got another: {reason}") from None
-        ours = self.public_key
-        self._secrets[peer] = secret
-        self._bound[peer] = ours + public_key if self.client < peer else public_key + ours
+        # Secrets, not bytes: several public keys are one point to X25519, which drops a bit and the point's small part.
+        if secret == self._private.exchange(self._private.public_key()):
+            raise ValueError(
+                f"Expected public_key of peer={peer} to be the peer's, got that of client={self.client} itself: "
+                "their noise would be known to whoever sent it back."
+            )
+        for other, known in self._secrets.items():
+            if secret == known:
+                raise ValueError(
+                    f"Expected a public_key of its own for each peer, got that of peer={other} for peer={peer} too: "
+                    "whoever has it holds both pairs."
+                )
+        self._secrets[int(peer)], self._public[int(peer)] = secret, public_key
+        self._write()
 
     def round_keys(self, round_index: int, peers: Sequence[int]) -> jax.Array:
         """Typed keys `[K]`, one for each of `peers`, the same as theirs for this client.
 
         Raises:
-          ValueError: `round_index` is not above that of the last call, or a peer has not agreed.
+          ValueError: `round_index` is not above that of the last call, or a peer has not agreed or is given twice.
         """
         missing = sorted(set(peers) - set(self._secrets))
         if missing:
             raise ValueError(f"Expected peers among {sorted(self._secrets)}, which agreed on keys, got {missing}.")
-        self._begin("round_keys", round_index)
+        self._begin("round_keys", round_index, peers)
         data = []
         for peer in peers:
-            pair = min(self.client, peer), max(self.client, peer)
-            numbers = b"".join(int(number).to_bytes(8, "big") for number in (*pair, round_index))
-            data.append(_derive(self._secrets[peer], _LABEL + b" pair" + self._bound[peer] + numbers))
+            low, high = sorted([(self.client, self.public_key), (int(peer), self._public[peer])])
+            numbers = b"".join(int(number).to_bytes(8, "big") for number in (low[0], high[0], round_index))
+            data.append(_derive(self._secrets[peer], _LABEL + b" pair" + low[1] + high[1] + numbers))
         return _as_keys(data)
 
     def own_key(self, round_index: int) -> jax.Array:
         """Typed key `[]` for this client's own noise; nobody else can compute it. Raises ValueError as `round_keys`."""
         self._begin("own_key", round_index)
-        return _as_keys([_derive(self._own_secret, _LABEL + b" own" + int(round_index).to_bytes(8, "big"))])[0]
+        return _as_keys([self._of_own_secret(b" own" + int(round_index).to_bytes(8, "big"))])[0]
+
+    def save(self, path: str | os.PathLike[str], *, passphrase: str | bytes | None = None) -> None:
+        """Writes keys, peers and the rounds that were used to a new file, for `load`; the file follows from then on.
+
+        Guarantee: the file's mode is 0600. A peer or a round number is in it before its keys are given out, so a client
+        that is killed at any time and loads the file repeats no noise. One process at a time may have the file, and an
+        older copy must never be put in its place: its rounds would be used twice.
+
+        Args:
+          path: of the file, which must be new. The private key is in PEM (PKCS8); a line of JSON and a check follow it.
+          passphrase: encrypts the private key, with 2048 rounds of a key derivation: choose a long one. The rest of the
+            file is no secret. None: the private key is readable for whoever can read the file.
+
+        Raises:
+          ValueError: `path` exists and is not this client's file, or the passphrase is empty or no text.
+        """
+        from cryptography.hazmat.primitives import serialization as formats
+
+        file = pathlib.Path(path).absolute()
+        if file != self._path and file.exists():
+            raise ValueError(f"Expected path of a new file, got path={str(path)!r}, which exists: it may hold keys.")
+        secret = _as_bytes(passphrase)
+        hidden = formats.NoEncryption() if secret is None else formats.BestAvailableEncryption(secret)
+        pem = self._private.private_bytes(formats.Encoding.PEM, formats.PrivateFormat.PKCS8, hidden)
+        before = self._path, self._pem
+        self._path, self._pem = file, pem
+        try:
+            self._write()
+        except OSError:
+            self._path, self._pem = before
+            raise
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, passphrase: str | bytes | None = None) -> "KeyAgreement":
+        """The client that `save` wrote: its keys, its peers, and the next round that it may use.
+
+        Raises:
+          ValueError: the file is cut short or edited, was not written by `save`, holds another kind of key, or does not
+            fit the passphrase.
+          ImportError: as for a new client.
+        """
+        x25519 = _x25519()
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives import serialization as formats
+
+        secret, shown = _as_bytes(passphrase), f"path={str(path)!r}"
+        content = pathlib.Path(path).read_bytes()
+        rule = "Expected path of a whole file that KeyAgreement.save wrote"
+        if content.startswith(b"-----BEGIN ENCRYPTED") != (secret is not None):
+            given = "encrypted and no passphrase" if secret is None else "with a passphrase, which is not encrypted"
+            if content.startswith((b"-----BEGIN ENCRYPTED PRIVATE KEY", b"-----BEGIN PRIVATE KEY")):
+                raise ValueError(f"Expected a passphrase exactly where the file is encrypted, got {shown} {given}.")
+        try:
+            private = formats.load_pem_private_key(content, secret)
+        except (TypeError, ValueError, UnsupportedAlgorithm) as reason:
+            what = rule if secret is None else f"{rule} with this passphrase"
+            raise ValueError(f"{what}, got {shown}: {reason}") from None
+        if not isinstance(private, x25519.X25519PrivateKey):
+            kind = type(private).__name__
+            raise ValueError(f"Expected path of a file with an X25519 private key, got {shown} with {kind}.")
+        pem, state, check = (content.rstrip(b"\n").rsplit(b"\n", 2) + [b"", b""])[:3]
+        agreement = cls(0)
+        agreement._private = private
+        if not hmac.compare_digest(check, agreement._check(state)):
+            raise ValueError(f"{rule}, got {shown}: its lines behind the key are missing or edited.")
+        known = json.loads(state)
+        agreement.client, agreement._next = known["client"], known["next"]
+        for peer, public_key in known["peers"].items():
+            agreement.agree(int(peer), bytes.fromhex(public_key))
+        agreement._path, agreement._pem = pathlib.Path(path).absolute(), pem + b"\n"
+        return agreement
+
+    def _of_own_secret(self, purpose: bytes) -> bytes:
+        return _derive(self._private.private_bytes_raw(), _LABEL + purpose)
+
+    def _check(self, state: bytes) -> bytes:
+        return self._of_own_secret(b" file" + state).hex().encode()
+
+    def _write(self) -> None:
+        """Replaces the file, if there is one, as a whole: who reads it meets the old one or the new one."""
+        if self._path is None:
+            return
+        peers = {str(peer): key.hex() for peer, key in self._public.items()}
+        state = json.dumps({"client": self.client, "next": self._next, "peers": peers}).encode()
+        new = self._path.with_name(self._path.name + ".new")
+        new.unlink(missing_ok=True)  # of a process that was killed
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(self._pem + state + b"\n" + self._check(state) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, self._path)
+        # Without this a power cut could bring the old file back, and with it rounds that were used.
+        directory = os.open(self._path.parent, os.O_RDONLY)
+        os.fsync(directory)
+        os.close(directory)
 
 
 class SimulatedKeyAgreement(_Rounds):
@@ -121,8 +241,8 @@ class SimulatedKeyAgreement(_Rounds):
 
     def round_keys(self, round_index: int, peers: Sequence[int]) -> jax.Array:
         """As `KeyAgreement.round_keys`."""
-        self._begin("round_keys", round_index)
-        pairs = np.sort([(self.client, peer) for peer in peers], axis=1).reshape(-1, 2)
+        self._begin("round_keys", round_index, peers)
+        pairs = np.sort(np.reshape([(self.client, peer) for peer in peers], (-1, 2)).astype(np.int32), axis=1)
         return fljax_kernels.pair_keys(jax.random.fold_in(self._key, round_index), pairs)
 
     def own_key(self, round_index: int) -> jax.Array:
@@ -137,6 +257,14 @@ def _x25519() -> Any:
     except ImportError:
         raise ImportError("Key agreement needs the package cryptography: pip install 'fljax[crypto]'.") from None
     return x25519
+
+
+def _as_bytes(passphrase: str | bytes | None) -> bytes | None:
+    if passphrase is None:
+        return None
+    if not isinstance(passphrase, str | bytes) or not passphrase:
+        raise ValueError(f"Expected passphrase to be text, not empty, got one of type {type(passphrase).__name__}.")
+    return passphrase.encode() if isinstance(passphrase, str) else passphrase
 
 
 def _derive(secret: bytes, info: bytes) -> bytes:
