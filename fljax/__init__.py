@@ -3,7 +3,21 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from fljax import _rooms
+
 if TYPE_CHECKING:
+    from fljax import accounting as accounting
+    from fljax import attacks as attacks
+    from fljax import cli as cli
+    from fljax import data as data
+    from fljax import errors as errors
+    from fljax import local as local
+    from fljax import models as models
+    from fljax import schemes as schemes
+    from fljax import server as server
+    from fljax import simulation as simulation
+    from fljax import types as types
+    from fljax import upload as upload
     from fljax._sensitivity import check_sensitivity
     from fljax.local.item import clipped_grad
     from fljax.upload.gaussian import gaussian_privatizer
@@ -16,17 +30,13 @@ _WHERE = {
     "clipped_grad": "fljax.local.item",
     "gaussian_privatizer": "fljax.upload.gaussian",
 }
-_ROOMS = ("accounting", "data", "local", "models", "schemes", "server", "simulation", "upload")
 
+if not TYPE_CHECKING:  # a type checker would take any name that is asked for
+    _room, _names = _rooms.doors(__name__)
 
-def __getattr__(name: str) -> Any:
-    # On first use: importing JAX takes seconds, and `fljax --help` imports this package.
-    if name in _ROOMS:
-        return importlib.import_module(f"fljax.{name}")
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_WHERE[name]), name)
+    def __getattr__(name: str) -> Any:
+        # On first use: importing JAX takes seconds, and `fljax --help` imports this package.
+        return getattr(importlib.import_module(_WHERE[name]), name) if name in _WHERE else _room(name)
 
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__, *_ROOMS])
+    def __dir__() -> list[str]:
+        return sorted({*_names(), *__all__})

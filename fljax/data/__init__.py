@@ -1,5 +1,8 @@
 """Where examples come from: builtin data, partitions into clients, cohorts."""
 
+from typing import TYPE_CHECKING
+
+from fljax import _rooms
 from fljax.data import fields as fields
 from fljax.data import partition as partition
 from fljax.data import subjects as subjects
@@ -10,3 +13,15 @@ from fljax.data.check import check_partition as check_partition
 from fljax.data.cohort import ClientData as ClientData
 from fljax.data.cohort import Cohort as Cohort
 from fljax.data.cohort import cohort as cohort
+
+if TYPE_CHECKING:
+    from fljax.data import builtin as builtin
+    from fljax.data import channel as channel
+    from fljax.data import check as check
+    from fljax.data import cifar as cifar
+    from fljax.data import idx as idx
+    from fljax.data import leaf as leaf
+    from fljax.data import standins as standins
+    from fljax.data import store as store
+else:
+    __getattr__, __dir__ = _rooms.doors(__name__)

@@ -1,5 +1,8 @@
 """Flax models named in the papers, and the functional view of any flax module."""
 
+from typing import TYPE_CHECKING
+
+from fljax import _rooms
 from fljax.models.classifiers import CNN as CNN
 from fljax.models.classifiers import MLP as MLP
 from fljax.models.classifiers import NAMES as NAMES
@@ -13,3 +16,12 @@ from fljax.models.losses import NetworkLoss as NetworkLoss
 from fljax.models.losses import evaluate as evaluate
 from fljax.models.losses import softmax_cross_entropy as softmax_cross_entropy
 from fljax.models.losses import squared_error as squared_error
+
+if TYPE_CHECKING:
+    from fljax.models import classifiers as classifiers
+    from fljax.models import image_nets as image_nets
+    from fljax.models import layers as layers
+    from fljax.models import losses as losses
+    from fljax.models import scaling as scaling
+else:
+    __getattr__, __dir__ = _rooms.doors(__name__)

@@ -23,8 +23,9 @@ Code outside this package asks the module for what it needs, and never goes by a
 
 import importlib
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-from fljax import _validate
+from fljax import _rooms, _validate
 
 NAMES = (
     "bidirectional",
@@ -60,3 +61,35 @@ def get(name: str) -> ModuleType:
     """The scheme's module. Raises ValueError for a name that is not in NAMES."""
     _validate.one_of(NAMES, scheme=name)
     return importlib.import_module(f"fljax.schemes.{name}")
+
+
+if TYPE_CHECKING:
+    from fljax.schemes import bidirectional as bidirectional
+    from fljax.schemes import dp_fedavg as dp_fedavg
+    from fljax.schemes import dp_fedsgd as dp_fedsgd
+    from fljax.schemes import dp_psac as dp_psac
+    from fljax.schemes import dp_sgd as dp_sgd
+    from fljax.schemes import fedavg as fedavg
+    from fljax.schemes import gd_dp as gd_dp
+    from fljax.schemes import gsgd_dp as gsgd_dp
+    from fljax.schemes import he_dp as he_dp
+    from fljax.schemes import higradavg as higradavg
+    from fljax.schemes import item_sum_cap as item_sum_cap
+    from fljax.schemes import lightdp as lightdp
+    from fljax.schemes import local_dp as local_dp
+    from fljax.schemes import local_group_dp as local_group_dp
+    from fljax.schemes import local_item_dp as local_item_dp
+    from fljax.schemes import mp_cdp as mp_cdp
+    from fljax.schemes import mp_dp_naive as mp_dp_naive
+    from fljax.schemes import natural_channel as natural_channel
+    from fljax.schemes import personalized_channel as personalized_channel
+    from fljax.schemes import secagg_dp as secagg_dp
+    from fljax.schemes import sgd_dp as sgd_dp
+    from fljax.schemes import smpc_dp as smpc_dp
+    from fljax.schemes import subject_ledger as subject_ledger
+    from fljax.schemes import subject_utility as subject_utility
+    from fljax.schemes import swiftagg_dp as swiftagg_dp
+    from fljax.schemes import user_ldp as user_ldp
+    from fljax.schemes import white_channel as white_channel
+else:
+    __getattr__, __dir__ = _rooms.doors(__name__)
