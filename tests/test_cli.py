@@ -15,7 +15,7 @@ from fljax import accounting, cli, schemes
 from fljax.accounting import events
 from fljax.accounting.words import rounded_up
 from fljax.cli import _args, _sweep
-from fljax.data import builtin
+from fljax.data import builtin, store
 from fljax.simulation import folder, progress
 
 QUICK = ["--num-clients", "20", "--num-rounds", "4", "--eval-every", "2", "--checkpoint-every", "2"]
@@ -149,6 +149,22 @@ def test_a_run_that_cannot_start_leaves_nothing(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     refused(capsys, "simulate", "--num-clients", "100000")
     assert not list((tmp_path / "runs").iterdir())
+
+
+def test_data_in_a_folder_need_no_run_dir(capsys, tmp_path, monkeypatch):
+    """The run folder's name is made of the data's, which here is a path."""
+    monkeypatch.chdir(tmp_path)
+    x, y = np.zeros((2, 4, 4, 1), np.float32), np.array([0, 1], np.int32)
+    store.write(tmp_path / "Mine" / "train", [{"x": x, "y": y}] * 20)
+    store.write(tmp_path / "Mine" / "test", [{"x": x, "y": y}])
+    code, out, err = call(capsys, "simulate", *QUICK, "--num-rounds", 1, "--dataset", f"disk:{tmp_path}/Mine")
+    assert code == 0, err
+    (made,) = (tmp_path / "runs").iterdir()
+    assert re.fullmatch(r"disk-[a-z0-9._-]+-mine-dp_fedavg-001", made.name) and f"runs/{made.name}" in out
+    assert (made / folder.REPORT).is_file()
+    for name in ("idx:/no/where", "cifar:./x"):
+        assert name.split(":")[1].strip("./") in refused(capsys, "simulate", "--dataset", name)
+    assert list((tmp_path / "runs").iterdir()) == [made]
 
 
 def test_ctrl_c_stops_after_a_checkpoint_and_says_how_to_go_on(capsys, tmp_path, monkeypatch):

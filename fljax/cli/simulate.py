@@ -192,6 +192,17 @@ def main(args: Sequence[str]) -> int:
         return _simulate(config, named, machine)
 
 
+def _devices(count: int) -> str:
+    """What became of `--devices`, in words."""
+    import jax
+
+    from fljax.simulation import mesh
+
+    if jax.default_backend() != "cpu" or count <= mesh.available():
+        return f"devices {count}"
+    return f"devices {count}, on {mesh.available()} cores: more than a device a core do not pay"
+
+
 def _in_groups(config: Config) -> Config:
     """A new run that names neither devices nor groups: on a CPU, in groups, so that it may go on with fewer cores."""
     import jax
@@ -225,6 +236,8 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
     if config is not None and machine.distributed:
         run_dir = pathlib.Path(processes.words_from_first(str(run_dir)))
     # Everything heavy comes after the flags have been found good and the run can be resumed.
+    import jax
+
     from fljax.simulation import mesh, report, run, watchers
 
     try:
@@ -237,6 +250,8 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
         raise
     if first:
         print(f"run folder {run_dir}", flush=True)
+        if machine.devices is not None and machine.devices <= jax.device_count():
+            print(_devices(machine.devices), flush=True)
     where: dict[str, Any] = {"devices": machine.devices, "model_devices": machine.model_devices}
     try:
         if config is None:

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pathlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -142,9 +143,17 @@ def discard(run_dir: pathlib.Path) -> None:
         run_dir.rmdir()
 
 
+def slug(text: str) -> str:
+    """`text` as part of a file's name on any system: of [a-z0-9._-], its last 100 characters, no dot or dash first."""
+    return re.sub(r"[^a-z0-9._]+", "-", text.lower())[-100:].lstrip(".-").rstrip("-") or "run"
+
+
 def next_free(parent: pathlib.Path, stem: str) -> pathlib.Path:
-    """Makes and returns `parent/stem-NNN` with the first free number, also when several processes ask at once."""
+    """Makes and returns `parent/STEM-NNN`, STEM the slug of `stem`, with the first free number, also when several
+    processes ask at once.
+    """
     parent.mkdir(parents=True, exist_ok=True)
+    stem = slug(stem)
     number = 1
     while True:
         candidate = parent / f"{stem}-{number:03d}"

@@ -18,7 +18,7 @@ from fljax.server.aggregate import CLIENTS, MODEL
 from fljax.types import PyTree
 
 _FORCED = "xla_force_host_platform_device_count"
-_MOST = 16  # devices that a CPU becomes unasked
+_MOST = 16  # devices that a CPU becomes unasked; asked for, it becomes more only where it has more cores
 _SHARE = 4  # of the machine's memory, what their copies of a model may take unasked is one in so many
 _COPIES_OF_A_MODEL = 5  # on a device that trains a client: parameters, the client's, gradient, update, a sum
 _COPIES = "copies"  # devices of one place on this axis compute the same
@@ -70,11 +70,16 @@ def client_mesh(
 
 def cores() -> int:
     """How many devices a CPU is worth: the largest power of 2 of cores that this process may use, up to 16."""
+    return 2 ** int(math.log2(min(available(), _MOST)))
+
+
+def available() -> int:
+    """Cores that this process may use."""
     free = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     share = _of_container("cpu.max").split()  # microseconds of cores in so many microseconds, or "max"
     if len(share) == 2 and share[0].isdecimal():
         free = min(free, int(share[0]) // int(share[1]))
-    return 2 ** int(math.log2(min(max(free, 1), _MOST)))
+    return max(free, 1)
 
 
 def _memory() -> float:
@@ -114,7 +119,8 @@ def as_devices(count: int) -> None:
     """Makes a CPU so many devices, unless JAX has started or somebody else has said how many there are.
 
     One device computes one client at a time and shares each operation among cores, which small ones do not repay. With
-    a device a core, clients are trained side by side; more do not pay. They share one copy of the data.
+    a device a core, clients are trained side by side; more do not pay, and beyond 16 none is made that has no core. They
+    share one copy of the data.
 
     Raises:
       ValueError: count is not an integer >= 1.
@@ -124,7 +130,7 @@ def as_devices(count: int) -> None:
     said = configured > 0 or _FORCED in os.environ.get("XLA_FLAGS", "")
     if not said:
         with contextlib.suppress(RuntimeError):  # JAX has started
-            jax.config.update("jax_num_cpu_devices", count)
+            jax.config.update("jax_num_cpu_devices", min(count, max(_MOST, available())))
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fljax import cli
+from fljax.cli import simulate
 from fljax.simulation import mesh
 
 COUNT = "import jax; from fljax.simulation import mesh; {before}; mesh.as_devices(3); print(jax.device_count())"
@@ -37,6 +38,20 @@ def test_no_device_is_one_line_and_leaves_no_folder(tmp_path, capsys):
     assert cli.main(["simulate", "--devices", "0", "--run-dir", str(tmp_path / "run")]) == 2
     said = capsys.readouterr().err
     assert "devices=0" in said and said.count("\n") == 1 and not (tmp_path / "run").exists()
+
+
+def test_devices_that_are_not_there_are_refused_and_leave_no_folder(tmp_path):
+    """In a process of its own, where JAX has not started: a CPU would become 99 devices that wait for one another."""
+    run_dir = tmp_path / "run"
+    done = in_a_process([sys.executable, "-m", "fljax", "simulate", "--devices", "99999", "--run-dir", str(run_dir)])
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and not run_dir.exists()
+    assert f"devices <= {max(16, mesh.available())}" in done.stderr and "got devices=99999" in done.stderr
+
+
+def test_more_devices_than_cores_are_said(monkeypatch):
+    monkeypatch.setattr(mesh, "available", lambda: 2)
+    assert simulate._devices(2) == "devices 2"
+    assert simulate._devices(3).startswith("devices 3, on 2 cores:")
 
 
 def test_a_run_on_two_cores_gives_the_bits_of_one_device(tmp_path):

@@ -30,6 +30,23 @@ def test_free_names_are_numbered(tmp_path):
     assert names == ["digits-001", "digits-002", "digits-003"]
 
 
+@pytest.mark.parametrize(
+    ("stem", "name"),
+    [
+        ("disk:/data/mine-dp_fedavg", "disk-data-mine-dp_fedavg"),
+        ("idx:../x y/Z-audit", "idx-..-x-y-z-audit"),
+        ("cifar:.\\caf\u00e9\n-x", "cifar-.-caf-x"),
+        ("../..", "run"),
+        (".hidden", "hidden"),
+        ("", "run"),
+        ("disk:/" + 300 * "a", 100 * "a"),
+    ],
+)
+def test_whatever_is_in_a_name_a_folder_beside_the_others_is_made(tmp_path, stem, name):
+    made = folder.next_free(tmp_path / "runs", stem)
+    assert made == tmp_path / "runs" / f"{name}-001" and made.is_dir()
+
+
 def test_metrics_are_cut_to_what_the_checkpoint_knows(tmp_path):
     with contextlib.closing(folder.Metrics(tmp_path, 0)) as metrics:
         metrics.append('{"round": 1}')
