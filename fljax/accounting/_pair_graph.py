@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fljax import _validate
+from fljax_kernels.pair_noise import graphs
 
 
 class PairGraph(NamedTuple):
@@ -30,27 +30,13 @@ def pair_graph(edges: Any, *, num_clients: int, own_variance: Any, pair_variance
     Raises:
       ValueError: a shape or number out of range, a loop, a pair given twice, or a graph that is not connected.
     """
-    _validate.positive_int(num_clients=num_clients)
-    ends = np.asarray(edges)
-    if ends.size == 0:
-        ends = np.zeros((0, 2), np.int64)
-    if ends.ndim != 2 or ends.shape[1] != 2 or not np.issubdtype(ends.dtype, np.integer):
-        raise ValueError(f"Expected edges to be integers [E, 2], got edges of {ends.dtype} {ends.shape}.")
-    if ends.size and not (ends.min() >= 0 and ends.max() < num_clients):
-        raise ValueError(f"Expected edges between clients 0..{num_clients - 1}, got {ends.min()}..{ends.max()}.")
+    ends = graphs.checked_pairs(edges, num_clients)
     own = _variances("own_variance", own_variance, num_clients)
     pair = _variances("pair_variance", pair_variance, len(ends))
-    loops = np.flatnonzero(ends[:, 0] == ends[:, 1])
-    if loops.size:
-        raise ValueError(f"Expected edges between two clients, got edges[{loops[0]}]={ends[loops[0]].tolist()}.")
-    ends = np.sort(ends, axis=1)
     order = np.lexsort((ends[:, 1], ends[:, 0]))
     ends, pair = ends[order], pair[order]
-    twice = np.flatnonzero(np.all(ends[1:] == ends[:-1], axis=1))
-    if twice.size:
-        raise ValueError(f"Expected every pair once in edges, got {ends[twice[0]].tolist()} twice.")
     ends, pair = ends[pair > 0], pair[pair > 0]
-    alone = _not_reached(ends, num_clients)
+    alone = graphs.unreached(ends, num_clients)
     if alone.size:
         raise ValueError(
             "Expected a connected graph of pairs with pair_variance > 0, "
@@ -94,15 +80,3 @@ def _variances(name: str, values: Any, size: int) -> np.ndarray:
     if bad.size:
         raise ValueError(f"Expected {name} >= 0 and finite, got {name}={bad.flat[0]!r}.")
     return np.array(np.broadcast_to(values, (size,)))
-
-
-def _not_reached(ends: np.ndarray, num_clients: int) -> np.ndarray:
-    """Clients without a path from client 0."""
-    label = np.arange(num_clients)
-    while True:  # each sweep takes the least label of the neighbours, then jumps: O(log N) sweeps on most graphs
-        before = label.copy()
-        for a, b in ((0, 1), (1, 0)):
-            np.minimum.at(label, ends[:, a], label[ends[:, b]])
-        label = label[label]
-        if np.array_equal(before, label):
-            return np.flatnonzero(label)

@@ -20,6 +20,7 @@ from fljax import _validate
 from fljax.accounting import view
 from fljax.accounting._pair_graph import PairGraph
 from fljax.errors import NoGuaranteeError, PrivacyPreconditionError
+from fljax_kernels.pair_noise import graphs
 
 Unit = Literal["client_addremove", "client_replace", "record_replace"]
 NOISE_MODES = ("paper", "upload_gaussian", "r0_gaussian", "oracle_clip")
@@ -53,17 +54,24 @@ def theta(edges: Any, num_clients: int, own_stddev: float, pair_stddev: float, *
     """The exact theta of the worst placed honest client.
 
     Args:
-      edges: `[E, 2]` pairs of clients; any graph, connected or not.
+      edges: `[E, 2]` pairs of clients, each once, in either order; any graph, connected or not.
       num_clients: K.
       own_stddev, pair_stddev: sigma_eta, sigma_Delta >= 0, absolute.
       colluders: bool `[K]`, who pools what it knows with the server; None: nobody.
 
     Returns:
       mu^2 of a round for sensitivity 1; infinite where nothing hides some client.
+
+    Raises:
+      ValueError: an argument out of range, a loop, a pair given twice, or nobody honest: there is no one to protect.
     """
     _validate.positive_int(num_clients=num_clients)
     _validate.non_negative(own_stddev=own_stddev, pair_stddev=pair_stddev)
-    edges = np.asarray(edges, np.int64).reshape(-1, 2)
+    edges = graphs.checked_pairs(edges, num_clients)
+    if colluders is not None:
+        view.check_mask(num_clients, colluders=colluders)
+        if np.all(colluders):
+            raise ValueError(f"Expected an honest client, got colluders with all {num_clients} clients.")
     graph = PairGraph(np.full(num_clients, own_stddev**2), edges, np.full(len(edges), pair_stddev**2))
     return float(np.nanmax(view.exact_mu(graph, colluders=colluders)) ** 2)
 

@@ -14,9 +14,11 @@ Source: Hong, Lin, Duan, "Lightweight Federated Learning with Differential Priva
 its Lemma 2 and Proposition 1 (`view_paper`) drop terms and are replaced by the exact value.
 """
 
+import functools
 import itertools
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +28,7 @@ from fljax import _validate
 from fljax.accounting import _star_mesh, _x64
 from fljax.accounting._pair_graph import PairGraph, from_matrix, pair_graph
 from fljax.errors import NoGuaranteeError
+from fljax_kernels.pair_noise import graphs
 
 __all__ = [
     "Assessment",
@@ -63,6 +66,35 @@ class Assessment(NamedTuple):
     reason: str
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def checks_graph(fun: F) -> F:
+    """Makes `fun(graph, ..., seen, colluders)` refuse a graph whose pairs loop, repeat or lead out of range, and masks
+    that are none. What is traced cannot be looked at.
+    """
+
+    @functools.wraps(fun)
+    def wrapped(graph: PairGraph, *args: Any, **kwargs: Any) -> Any:
+        size = np.shape(graph.own_variance)[0]
+        if not isinstance(graph.edges, jax.core.Tracer):
+            graphs.checked_pairs(graph.edges, size)
+        for name in {"seen", "colluders"} & kwargs.keys():
+            if kwargs[name] is not None and not isinstance(kwargs[name], jax.core.Tracer):
+                check_mask(size, **{name: kwargs[name]})
+        return fun(graph, *args, **kwargs)
+
+    return wrapped  # type: ignore[return-value]
+
+
+def check_mask(size: int, **masks: Any) -> None:
+    """Raises ValueError unless every value is `[size]` of True and False, or of 1 and 0."""
+    for name, mask in masks.items():
+        found = np.asarray(mask)
+        if found.shape != (size,) or not np.all((found == 0) | (found == 1)):
+            raise ValueError(f"Expected {name} to be a bool for each of {size} clients, got {name}={found.tolist()!r}.")
+
+
 def _who(value: Any, default: bool, size: int) -> jax.Array:
     return jnp.full(size, default) if value is None else jnp.asarray(value, bool)
 
@@ -81,6 +113,7 @@ def _network(graph: PairGraph, seen: Any, colluders: Any) -> tuple[jax.Array, ja
     return jnp.where(active, ground, 1.0), conductance, active
 
 
+@checks_graph
 @_x64.float64
 @jax.jit
 def covariance(graph: PairGraph, *, seen: Any = None, colluders: Any = None) -> jax.Array:
@@ -98,6 +131,7 @@ def covariance(graph: PairGraph, *, seen: Any = None, colluders: Any = None) -> 
     return jnp.diag(jnp.where(active, ground, 0.0) + conductance.sum(1)) - conductance
 
 
+@checks_graph
 @_x64.float64
 def exact_mu(graph: PairGraph, *, seen: Any = None, colluders: Any = None, sensitivity: Any = 1.0) -> jax.Array:
     """Exact Gaussian-DP parameter of every client towards a server that holds `seen` uploads and pools `colluders`.
@@ -106,13 +140,16 @@ def exact_mu(graph: PairGraph, *, seen: Any = None, colluders: Any = None, sensi
     the pair noises come from a pseudo-random generator, so the guarantee is computational. The dimension is irrelevant.
 
     Args:
-      graph: the noise; not checked here, so that this can be traced.
+      graph: the noise, connected or not; where it is traced its pairs are not checked.
       seen, colluders: as in `covariance`.
       sensitivity: `[]` or `[N]`, largest L2 move of one client's upload between neighbours, before noise.
 
     Returns:
       `[N]`: 0 where the upload is not seen, NaN for colluders, +inf where nothing hides the upload (a component of
       honest, seen clients without own noise). O(N^3); all digits hold for any ratio of variances.
+
+    Raises:
+      ValueError: a pair is out of range, a loop or given twice, or a mask is not `[N]`; so do the functions below.
     """
     size = np.shape(graph.own_variance)[0]
     # Arrays in place of defaults: one program for all calls of a size.
@@ -127,6 +164,7 @@ def _exact_mu(graph: PairGraph, seen: jax.Array, colluders: jax.Array, sensitivi
     return jnp.where(colluders, jnp.nan, jnp.where(active, sensitivity * jnp.sqrt(resistance), 0.0))
 
 
+@checks_graph
 @_x64.float64
 @jax.jit
 def certificate(graph: PairGraph, *, num_colluders: Any, sensitivity: Any = 1.0) -> jax.Array:
@@ -136,7 +174,7 @@ def certificate(graph: PairGraph, *, num_colluders: Any, sensitivity: Any = 1.0)
     the complete graph with common variances. O((N + E) log(N + E)).
 
     Args:
-      graph: the noise; not checked here.
+      graph: the noise.
       num_colluders: integer >= 0.
       sensitivity: as in `exact_mu`.
 
@@ -177,6 +215,7 @@ def complete_mu(
     return _x64.as64(sensitivity) * jnp.where(bottom > 0, jnp.sqrt(top / safe), jnp.inf)
 
 
+@checks_graph
 @_x64.float64
 @jax.jit
 def sum_mu(graph: PairGraph, *, seen: Any = None, colluders: Any = None, sensitivity: Any = 1.0) -> jax.Array:
@@ -187,6 +226,7 @@ def sum_mu(graph: PairGraph, *, seen: Any = None, colluders: Any = None, sensiti
     return jnp.where(_who(colluders, False, active.size), jnp.nan, mu)
 
 
+@checks_graph
 @_x64.float64
 @jax.jit
 def own_upload_mu(graph: PairGraph, *, colluders: Any = None, sensitivity: Any = 1.0) -> jax.Array:
@@ -196,6 +236,7 @@ def own_upload_mu(graph: PairGraph, *, colluders: Any = None, sensitivity: Any =
     return jnp.where(_who(colluders, False, variance.size), jnp.nan, mu)
 
 
+@checks_graph
 @_x64.float64
 @jax.jit
 def average_variance(graph: PairGraph, responders: Any) -> jax.Array:
@@ -209,6 +250,7 @@ def average_variance(graph: PairGraph, responders: Any) -> jax.Array:
     return jnp.where(count > 0, total / jnp.maximum(count, 1).astype(jnp.float64) ** 2, jnp.inf)
 
 
+@checks_graph
 def worst_mu(graph: PairGraph, *, num_colluders: int, sensitivity: Any = 1.0) -> np.ndarray:
     """Largest `exact_mu` `[N]` of each client over all colluder sets it is not in, by trying them all.
 

@@ -13,6 +13,7 @@ import numpy as np
 from fljax import _validate
 from fljax.accounting import view
 from fljax.accounting.view import PairGraph
+from fljax_kernels.pair_noise import graphs
 
 _MOST_CONSTRAINTS = 20_000
 
@@ -35,12 +36,13 @@ def average_costs(edges: Any, stragglers: Any, probabilities: Any) -> tuple[np.n
     """(own `[N]`, pair `[E]`): expected variance in the average per unit of each variance.
 
     Args:
-      edges: `[E, 2]`.
+      edges: `[E, 2]` pairs of clients, each once, in either order.
       stragglers: `[M, N]` bool, the sets of stragglers that may occur; somebody responds in each.
       probabilities: `[M]`, sum 1.
 
     Raises:
-      ValueError: probabilities are no law, or nobody responds in some set.
+      ValueError: probabilities are no law, nobody responds in some set, or edges with a loop, a double or a client out
+        of range.
     """
     silent, weight = np.asarray(stragglers, bool), np.asarray(probabilities, np.float64)
     if silent.ndim != 2 or weight.shape != silent.shape[:1]:
@@ -53,7 +55,7 @@ def average_costs(edges: Any, stragglers: Any, probabilities: Any) -> tuple[np.n
     if np.any(responders == 0):
         raise ValueError("Expected a responder in every set of stragglers, got a set with all clients.")
     weight = weight / responders**2
-    low, high = np.asarray(edges, np.int64).reshape(-1, 2).T
+    low, high = graphs.checked_pairs(edges, silent.shape[1]).T
     return weight @ ~silent, weight @ (silent[:, low] != silent[:, high])
 
 

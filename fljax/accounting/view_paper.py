@@ -34,6 +34,7 @@ class Verdict(NamedTuple):
     reason: str
 
 
+@view.checks_graph
 @_x64.float64
 @jax.jit
 def loss_variance(graph: PairGraph, *, seen: Any = None, colluders: Any = None, sensitivity: Any = 1.0) -> jax.Array:
@@ -45,6 +46,7 @@ def loss_variance(graph: PairGraph, *, seen: Any = None, colluders: Any = None, 
     return jnp.where(colluding, jnp.nan, jnp.where(active, found, 0.0))
 
 
+@view.checks_graph
 def worst_loss_variance(graph: PairGraph, *, num_colluders: int, sensitivity: Any = 1.0) -> np.ndarray:
     """V_i `[N]` that condition (14) must hold for: the largest over every set of at most `num_colluders` colluders.
 
@@ -117,6 +119,7 @@ def condition(variance: float, *, epsilon: float, delta: float) -> Verdict:
     return Verdict(True, True, "V >= mu^2, and mu at the limit of the condition meets (epsilon, delta)")
 
 
+@view.checks_graph
 def disturbance(graph: PairGraph, *, responders: Any, colluders: Any, formula: str = "sound") -> float:
     """Noise variance, per coordinate, that colluders cannot subtract from the average of responders: equation (10).
 

@@ -11,6 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from fljax import _validate
+from fljax.accounting import view
 from fljax.accounting.view import PairGraph
 
 _COLUMNS = 64  # clients solved for at once: bounds memory, keeps the work in cache
@@ -18,6 +19,7 @@ _ITERATIONS = 5000
 _ROUNDING = 1e-12  # relative; 64-bit sums over one row and one vector
 
 
+@view.checks_graph
 def mu_interval(
     graph: PairGraph,
     clients: Any = None,
@@ -42,7 +44,7 @@ def mu_interval(
       products are not enough the interval is wider than asked, and still true.
 
     Raises:
-      ValueError: clients out of range or `tolerance` <= 0.
+      ValueError: clients or pairs out of range, a loop, a pair given twice, or `tolerance` <= 0.
     """
     _validate.positive(tolerance=tolerance)
     own, pair = np.asarray(graph.own_variance, np.float64), np.asarray(graph.pair_variance, np.float64)

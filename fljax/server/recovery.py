@@ -19,6 +19,7 @@ from fljax.models.scaling import Plan, Triple
 from fljax.server import perturbation
 from fljax.server.perturbation import Secrets
 from fljax.types import Params
+from fljax_kernels.pair_noise import graphs
 
 LOST_DIGITS = 1e4  # float32 has seven digits; beyond this fewer than three are left
 
@@ -85,10 +86,10 @@ def check_present(edges: Any, present: Any) -> None:
     """Raises ValueError if a client that shares noise with another one is missing: the noise would stay in the mean.
 
     Args:
-      edges: `[E, 2]`. present: bool `[K]`.
+      edges: `[E, 2]`, each pair once; else ValueError. present: bool `[K]`.
     """
     present = np.asarray(present, bool)
-    low, high = np.asarray(edges).reshape(-1, 2).T
+    low, high = graphs.checked_pairs(edges, present.size).T
     broken = np.flatnonzero(present[low] != present[high])
     if broken.size:
         edge = (int(low[broken[0]]), int(high[broken[0]]))
@@ -99,10 +100,10 @@ def left_over_variance(edges: Any, present: Any, *, pair_stddev: float) -> float
     """Variance, per coordinate, that missing clients leave in the mean of the present ones' uploads.
 
     Args:
-      edges: `[E, 2]`. present: bool `[K]`, at least one. pair_stddev: of one pair's noise.
+      edges: `[E, 2]`, each pair once; else ValueError. present: bool `[K]`, at least one. pair_stddev: of one pair's noise.
     """
     present = np.asarray(present, bool)
-    low, high = np.asarray(edges).reshape(-1, 2).T
+    low, high = graphs.checked_pairs(edges, present.size).T
     return float(np.sum(present[low] != present[high]) * pair_stddev**2 / max(1, present.sum()) ** 2)
 
 

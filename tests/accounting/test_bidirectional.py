@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from fljax.accounting import bidirectional, gaussian
+from fljax.accounting import bidirectional, gaussian, view, view_design, view_paper, view_sparse
 from fljax.errors import NoGuaranteeError, PrivacyPreconditionError
+from fljax.server import recovery
 from fljax_kernels.pair_noise import graphs
 
 DELTA = 1e-5
@@ -140,3 +141,65 @@ def test_units_and_modes():
             bidirectional.check_mode(mode)
     with pytest.raises(ValueError, match="noise"):
         bidirectional.check_mode("none")
+
+
+RING = [(i, (i + 1) % 6) for i in range(6)]
+
+
+def test_theta_of_a_ring_is_the_closed_form_whichever_way_its_edges_are_written():
+    # Inverse of a circulant: mean over its eigenvalues own^2 + pair^2 (2 - 2 cos(2 pi k / 6)).
+    exact = np.mean(1 / (1.0 + 1.0 * (2 - 2 * np.cos(2 * np.pi * np.arange(6) / 6))))
+    for edges in (RING, np.asarray(RING)[::-1, ::-1], np.asarray(RING, np.uint8)):
+        assert bidirectional.theta(edges, 6, 1.0, 1.0) == pytest.approx(exact, rel=1e-12)
+
+
+BAD_EDGES = {
+    "a symmetric adjacency": (np.argwhere(np.eye(6, k=1) + np.eye(6, k=-1)), r"every pair once in edges, got \[0, 1\]"),
+    "an edge repeated": ([*RING, (2, 3)], r"every pair once in edges, got \[2, 3\]"),
+    "a loop": ([*RING, (4, 4)], r"edges\[6\]=\[4, 4\]"),
+    "a client too large": ([*RING, (0, 6)], r"clients 0\.\.5, got 0\.\.6"),
+    "a negative client": ([*RING, (-1, 2)], r"clients 0\.\.5, got -1\.\.5"),
+    "a flat list": ([0, 1, 2, 3], r"integers \[E, 2\]"),
+    "fractions": ([(0.5, 1.0)], r"integers \[E, 2\]"),
+}
+
+
+def _by_hand(edges):
+    return view.PairGraph(np.ones(6), edges, np.ones(len(edges)))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda edges: bidirectional.theta(edges, 6, 1.0, 1.0),
+        lambda edges: view.exact_mu(_by_hand(edges)),
+        lambda edges: view.covariance(_by_hand(edges)),
+        lambda edges: view.certificate(_by_hand(edges), num_colluders=1),
+        lambda edges: view.sum_mu(_by_hand(edges)),
+        lambda edges: view.own_upload_mu(_by_hand(edges)),
+        lambda edges: view.average_variance(_by_hand(edges), np.ones(6, bool)),
+        lambda edges: view.worst_mu(_by_hand(edges), num_colluders=1),
+        lambda edges: view.assess(_by_hand(edges), num_colluders=1),
+        lambda edges: view_paper.loss_variance(_by_hand(edges)),
+        lambda edges: view_paper.worst_loss_variance(_by_hand(edges), num_colluders=1),
+        lambda edges: view_paper.disturbance(_by_hand(edges), responders=np.ones(6), colluders=np.zeros(6)),
+        lambda edges: view_sparse.mu_interval(_by_hand(edges)),
+        lambda edges: view_design.average_costs(edges, np.zeros((1, 6), bool), [1.0]),
+        lambda edges: recovery.check_present(edges, np.ones(6, bool)),
+        lambda edges: recovery.left_over_variance(edges, np.ones(6, bool), pair_stddev=1.0),
+    ],
+)
+@pytest.mark.parametrize("edges, words", BAD_EDGES.values(), ids=BAD_EDGES)
+def test_edges_that_claim_noise_nobody_adds_are_refused(call, edges, words):
+    with pytest.raises(ValueError, match=words):
+        call(edges)
+
+
+def test_theta_asks_for_somebody_honest():
+    one_left = bidirectional.theta(RING, 6, 0.5, 1.0, colluders=np.arange(6) > 0)
+    assert one_left == pytest.approx(4.0, rel=1e-12)  # its own noise only: 1 / 0.5**2
+    with pytest.raises(ValueError, match="Expected an honest client, got colluders with all 6 clients"):
+        bidirectional.theta(RING, 6, 0.5, 1.0, colluders=np.ones(6, bool))
+    for mask in ([True], [0, 1, 2, 3, 4, 5], np.zeros(7, bool), [[True] * 6]):
+        with pytest.raises(ValueError, match="Expected colluders to be a bool for each of 6 clients"):
+            bidirectional.theta(RING, 6, 0.5, 1.0, colluders=mask)

@@ -23,12 +23,23 @@ def pair_keys(key: jax.Array, edges: Any) -> jax.Array:
     Args:
       key: `[]` typed key of one round. Noise of a pair is a function of this key and the pair: a round that repeats
         its key with other data gives those data away.
-      edges: `[E, 2]` integers, smaller client first (`fold_in` does not commute).
+      edges: `[E, 2]` integers, each pair once, smaller client first (`fold_in` does not commute). Unchecked if traced.
 
     Returns:
       `[E]` typed keys; edge (low, high) gets the same one in every graph.
+
+    Raises:
+      ValueError: `key` is no such key; edges loop, repeat, or have the larger client first.
     """
     _check_key("key", key, 0)
+    if not isinstance(edges, jax.core.Tracer):
+        pairs = graphs.checked_pairs(edges, 2**31)
+        if np.any(pairs != np.asarray(edges).reshape(-1, 2)):
+            raise ValueError("Expected edges with the smaller client first (graphs.from_pairs sorts), got another order.")
+    return _pair_keys(key, edges)
+
+
+def _pair_keys(key: jax.Array, edges: Any) -> jax.Array:
     edges = jnp.asarray(edges, jnp.uint32).reshape(-1, 2)
     domain = jax.random.fold_in(key, _TAG_PAIR)
     return jax.vmap(lambda edge: jax.random.fold_in(jax.random.fold_in(domain, edge[0]), edge[1]))(edges)
@@ -74,7 +85,7 @@ def pair_noise(
     low, high = _checked_edges(edges, num_clients)
     if np.ndim(key) == 0:
         _check_key("key", key, 0)
-        key = pair_keys(key, jnp.stack([low, high], 1))
+        key = _pair_keys(key, jnp.stack([low, high], 1))
     _check_key("key", key, 1)
     if np.shape(key) != low.shape:
         raise ValueError(f"Expected one key, or one for each of {low.size} edges, got keys of shape {np.shape(key)}.")

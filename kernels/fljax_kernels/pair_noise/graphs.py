@@ -69,34 +69,48 @@ def from_pairs(pairs: Any, num_clients: int) -> np.ndarray:
     """A user's own graph, checked and sorted: pairs `[E, 2]` in any order, each once.
 
     Raises:
-      ValueError: a wrong shape or client number, a client paired with itself, a pair given twice (in either order), or
-        a graph that is not connected: noise of a part cancels in that part, which is then a smaller graph of its own.
+      ValueError: as `checked_pairs`, or a graph that is not connected: noise of a part cancels in that part, which is
+        then a smaller graph of its own.
     """
-    _at_least("num_clients", num_clients, 1)
-    found = np.asarray(pairs)
-    found = np.zeros((0, 2), np.int32) if found.size == 0 else found
-    if found.ndim != 2 or found.shape[1] != 2 or not np.issubdtype(found.dtype, np.integer):
-        raise ValueError(f"Expected edges to be integers [E, 2], got {found.dtype} of shape {found.shape}.")
-    edges = _sorted(np.sort(found, axis=1))
-    check_sorted(edges, num_clients)
+    edges = _sorted(checked_pairs(pairs, num_clients))
     alone = unreached(edges, num_clients)
     if alone.size:
         raise ValueError(f"Expected edges of a connected graph, got no path from client 0 to client {alone[0]}.")
     return edges
 
 
-def check_sorted(edges: np.ndarray, num_clients: int) -> None:
-    """Raises ValueError unless edges are what the functions above return, connected or not."""
-    if edges.size and not (edges.min() >= 0 and edges.max() < num_clients):
-        raise ValueError(f"Expected edges between clients 0..{num_clients - 1}, got {edges.min()}..{edges.max()}.")
-    loops = np.flatnonzero(edges[:, 0] == edges[:, 1])
+def checked_pairs(pairs: Any, num_clients: int) -> np.ndarray:
+    """Pairs `[E, 2]` of clients, connected or not, in the caller's order with the smaller client first.
+
+    The one check of who shares noise with whom: a pair that counts twice would claim noise that nobody adds.
+
+    Raises:
+      ValueError: a wrong shape or client number, a client paired with itself, or a pair given twice, in either order.
+    """
+    _at_least("num_clients", num_clients, 1)
+    found = np.asarray(pairs)
+    found = np.zeros((0, 2), np.int64) if found.size == 0 else found
+    if found.ndim != 2 or found.shape[1] != 2 or not np.issubdtype(found.dtype, np.integer):
+        raise ValueError(f"Expected edges to be integers [E, 2], got {found.dtype} of shape {found.shape}.")
+    if found.size and not (found.min() >= 0 and found.max() < num_clients):
+        raise ValueError(f"Expected edges between clients 0..{num_clients - 1}, got {found.min()}..{found.max()}.")
+    loops = np.flatnonzero(found[:, 0] == found[:, 1])
     if loops.size:
-        raise ValueError(f"Expected edges between two clients, got edges[{loops[0]}]={edges[loops[0]].tolist()}.")
-    rank = edges[:, 0].astype(np.int64) * num_clients + edges[:, 1]
+        raise ValueError(f"Expected edges between two clients, got edges[{loops[0]}]={found[loops[0]].tolist()}.")
+    edges = np.sort(found.astype(np.int64), axis=1)
+    rank = np.sort(edges[:, 0] * num_clients + edges[:, 1])
     twice = np.flatnonzero(rank[1:] == rank[:-1])
     if twice.size:
-        raise ValueError(f"Expected every pair once in edges, got {edges[twice[0]].tolist()} twice.")
-    if np.any(edges[:, 0] > edges[:, 1]) or np.any(rank[1:] < rank[:-1]):
+        pair = [int(end) for end in divmod(rank[twice[0]], num_clients)]
+        raise ValueError(f"Expected every pair once in edges, got {pair} twice.")
+    return edges
+
+
+def check_sorted(edges: Any, num_clients: int) -> None:
+    """Raises ValueError unless edges are what the functions above return, connected or not."""
+    pairs = checked_pairs(edges, num_clients)
+    rank = pairs[:, 0] * num_clients + pairs[:, 1]
+    if np.any(pairs != np.asarray(edges).reshape(-1, 2)) or np.any(rank[1:] < rank[:-1]):
         raise ValueError("Expected edges sorted, smaller client first (graphs.from_pairs sorts), got another order.")
 
 
