@@ -14,6 +14,7 @@ from fljax.accounting.conversion import OrderWarning
 from fljax.accounting.events import NeighboringRelation, PrivacyEvent, compose
 from fljax.accounting.interop import from_dp_event, to_dp_event
 from fljax.accounting.ledger import Ledger
+from fljax.accounting.mechanisms import Pair, register
 from fljax.accounting.words import NOT_COVERED, statement, table
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Ledger",
     "NeighboringRelation",
     "OrderWarning",
+    "Pair",
     "PrivacyEvent",
     "Spent",
     "calibrate",
@@ -37,6 +39,7 @@ __all__ = [
     "mixture",
     "pld",
     "rdp",
+    "register",
     "spent",
     "statement",
     "table",

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from fljax.accounting import events, rdp, wfna
+from fljax.accounting import events, mechanisms, rdp, wfna
 from fljax.accounting.events import Mechanism, NeighboringRelation
 from fljax.errors import UnsupportedEventError
 
@@ -115,7 +115,7 @@ def _curve(mechanism: Mechanism, relation: NeighboringRelation, orders: tuple[fl
             raise refuse(mechanism, relation, "rdp", "Gaussian-weighted sums are analysed for REPLACE_ONE")
         noise, rate = mechanism.noise_multiplier, mechanism.sampling_rate
         return np.asarray(wfna.gaussian_weights(noise, rate, orders, lifted=mechanism.lifted))
-    raise refuse(mechanism, relation, "rdp", f"{type(mechanism).__name__} has none")
+    return mechanisms.divergence(mechanism, relation, orders)
 
 
 def _mixture(mechanism: events.MixtureOfGaussians, sampling_prob: float, orders: tuple[float, ...]) -> np.ndarray:

@@ -7,6 +7,7 @@ one mechanism under a claim: whose contribution is protected (`privacy_unit`) an
 
 import dataclasses
 import enum
+import importlib.metadata
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from fljax.errors import NoGuaranteeError
 
 PRIVACY_UNITS = ("client", "example", "subject")
 FORMAT = 1
+ENTRY_POINTS = "fljax.mechanisms"  # the group under which installed packages name modules that register records
 
 
 class NeighboringRelation(enum.StrEnum):
@@ -299,6 +301,9 @@ def mechanism_from_json(value: Any) -> Any:
         return tuple(mechanism_from_json(v) for v in value)
     if not isinstance(value, Mapping):
         return value
+    if value.get("type", "") not in RECORDS:
+        for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
+            entry.load()  # which registers its records
     record = RECORDS.get(value.get("type", ""))
     if record is None:
         raise ValueError(f"Expected type to be one of {sorted(RECORDS)}, got type={value.get('type')!r}.")

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 
 from fljax import _validate
-from fljax.accounting import accountant, events
+from fljax.accounting import accountant, events, mechanisms
 from fljax.accounting.accountant import Method, Spent
 from fljax.accounting.events import NeighboringRelation, PrivacyEvent
 
@@ -66,7 +66,12 @@ def describe(mechanism: events.Mechanism) -> str:
             return f"{count} times {describe(event)}"
         case events.Composed(parts):
             return "; then ".join(describe(part) for part in parts) or "nothing"
-    return "a release without any guarantee"
+        case events.NonPrivate():
+            return "a release without any guarantee"
+    found = mechanisms.describe(mechanism)
+    if found is None:
+        raise mechanisms.unknown(mechanism)
+    return found
 
 
 def statement(event: PrivacyEvent, *, delta: float, method: Method = "rdp") -> str:

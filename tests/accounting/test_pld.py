@@ -304,7 +304,7 @@ def test_no_noise_and_no_participation():
         (events.PoissonSampled(0.1, events.Laplace(1.0)), "ADD_OR_REMOVE_ONE"),
         (events.SampledWithoutReplacement(10, 2, events.Gaussian(1.0)), "REPLACE_ONE"),
         (events.ZCdp(0.1), "ADD_OR_REMOVE_ONE"),
-        (events.Composed((events.Gaussian(1.0), events.EpsilonDelta(1.0))), "ADD_OR_REMOVE_ONE"),
+        (events.Composed((events.Gaussian(1.0), events.ZCdp(1.0))), "ADD_OR_REMOVE_ONE"),
     ],
 )
 def test_events_without_a_distribution_raise(mechanism, relation):

@@ -116,12 +116,14 @@ def interval(
     Args:
       event: mechanism, unit and relation. Gaussian mechanisms and mixtures of Gaussians, Poisson-sampled or not,
         Laplace,
-        discrete Gaussian, and any composition of these.
+        discrete Gaussian, (epsilon, delta) claims and registered pairs, Poisson-sampled or not, and any composition of
+        these.
       delta: in (0, 1); or epsilon: >= 0. Just one of both.
       accuracy: aimed-at upper - lower, relative to epsilon (or to delta).
 
     Returns:
-      Bounds; (inf, inf) (or (1, 1)) where something was released without noise.
+      Bounds; (inf, inf) (or (1, 1)) where something was released without noise. The lower bound is 0 where a part is
+      known by a dominating pair only: (epsilon, delta) claims, and mechanisms that were registered.
 
     Raises:
       ValueError: an argument out of range.
@@ -149,6 +151,8 @@ def interval(
         tree.batch(found), target, for_delta=epsilon is not None, symmetric=tree.symmetric(found), accuracy=accuracy
     )[0]
     lower, upper = (float(x) for x in (bounds if epsilon is None else np.exp(bounds)))
+    if any(leaf.kind == "pair" for leaf in found):
+        return 0.0, upper  # a pair dominates the mechanism: how nearly is not known
     return lower, upper
 
 

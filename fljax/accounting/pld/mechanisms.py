@@ -6,6 +6,7 @@ A *group* is K mechanisms of one kind with their parameters as arrays, so that K
    weight 0 = padding. The Gaussian mechanism is one weight 1, Poisson sampling one weight q.
  - "laplace": `scale` `[K]` = b / sensitivity.
  - "discrete_gaussian": `stddev`, `sensitivity` `[K]`.
+ - "pair": P and Q on J outcomes; `p`, `q` `[K, J]`, both 0 = padding. Mass of P where Q has none is an infinite loss.
 """
 
 from collections.abc import Callable
@@ -64,9 +65,32 @@ def _discrete_nodes(params: Params, sign: jax.Array, log_budget: jax.Array) -> t
     return -0.5 * (x / stddev) ** 2, sensitivity * (2.0 * x + sensitivity) / (2.0 * stddev**2)
 
 
+def _pair_losses(params: Params, sign: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """`[J]` each: mass under the first measure of the direction, its loss (0 where that is infinite), is it finite?"""
+    p, q = params
+    mass = jnp.where(sign > 0, p, q)
+    finite = (p > 0) & (q > 0)
+    ratio = jnp.log(jnp.where(finite, p, 1.0)) - jnp.log(jnp.where(finite, q, 1.0))
+    return mass, sign * ratio, finite
+
+
+def _pair_nodes(params: Params, sign: jax.Array, log_budget: jax.Array) -> tuple[jax.Array, jax.Array]:
+    mass, loss, finite = _pair_losses(params, sign)
+    rest = NODES - mass.shape[0]
+    logs = jnp.where(finite, jnp.log(jnp.where(finite, mass, 1.0)), -jnp.inf)
+    # A pair of disjoint supports has no finite loss at all: any one node keeps the plan finite.
+    logs = logs.at[0].set(jnp.where(jnp.any(finite), logs[0], 0.0))
+    return jnp.pad(logs, (0, rest), constant_values=-jnp.inf), jnp.pad(loss, (0, rest))
+
+
 def nodes(kind: str, params: Params, sign: jax.Array, log_budget: jax.Array) -> Nodes:
     """`[K, NODES]` log P-masses and losses of a group."""
-    make = {"mixture": _mixture_nodes, "laplace": _laplace_nodes, "discrete_gaussian": _discrete_nodes}[kind]
+    make = {
+        "mixture": _mixture_nodes,
+        "laplace": _laplace_nodes,
+        "discrete_gaussian": _discrete_nodes,
+        "pair": _pair_nodes,
+    }[kind]
     return Nodes(*jax.vmap(lambda *p: make(p, sign, log_budget))(*params))
 
 
@@ -91,8 +115,14 @@ def loss_range(kind: str, params: Params, sign: jax.Array, budget: jax.Array) ->
         middle, half = sensitivity**2 / (2 * stddev**2), reach * sensitivity / stddev**2
         return middle - half, middle + half
 
+    def pair(p: jax.Array, q: jax.Array) -> tuple[jax.Array, jax.Array]:
+        _, loss, finite = _pair_losses((p, q), sign)
+        low, high = (jnp.where(finite, loss, fill) for fill in (jnp.inf, -jnp.inf))
+        some = jnp.any(finite)
+        return jnp.where(some, jnp.min(low), 0.0), jnp.where(some, jnp.max(high), 0.0)
+
     kinds: dict[str, Callable[..., tuple[jax.Array, jax.Array]]]
-    kinds = {"mixture": mixture, "laplace": laplace, "discrete_gaussian": discrete}
+    kinds = {"mixture": mixture, "laplace": laplace, "discrete_gaussian": discrete, "pair": pair}
     return jax.vmap(kinds[kind])(*params)
 
 
@@ -118,8 +148,7 @@ def _discrete_lattice(
 ) -> dots.Lattice:
     """Atoms at integers x, of loss sensitivity (2 x + sensitivity) / (2 stddev^2): exact where they are lattice points.
 
-    Both directions are the same by symmetry. Atoms between lattice points are split upward (by connecting the dots)
-    and moved down.
+    Both directions are the same by symmetry.
     """
     x = cells.steps(ATOMS) - ATOMS // 2
     logs = -0.5 * (x / stddev) ** 2
@@ -127,6 +156,36 @@ def _discrete_lattice(
     masses = jnp.exp(logs - logsumexp(logs))
     error = masses * (64 + jnp.abs(logs) * 4) * cells.UNIT
     loss = sensitivity * (2.0 * x + sensitivity) / (2.0 * stddev**2)
+    return _atoms(masses, error, loss, jnp.zeros((), masses.dtype), h, first, offset, n)
+
+
+def _pair_lattice(
+    p: jax.Array, q: jax.Array, sign: jax.Array, h: jax.Array, first: jax.Array, offset: jax.Array, n: int
+) -> dots.Lattice:
+    """One atom for each outcome; what the masses lack to 1 counts as an infinite loss."""
+    mass, loss, finite = _pair_losses((p, q), sign)
+    # Chances that were rounded one by one may sum to a little less than 1: the error of each is in `heavy` below.
+    missing = 1.0 - jnp.sum(mass)
+    missing = jnp.where(missing > 4 * mass.shape[0] * cells.UNIT, missing, 0.0)
+    infinite = jnp.sum(jnp.where(finite, 0.0, mass)) * (1 + 64 * cells.UNIT) + missing
+    masses = jnp.where(finite, mass, 0.0)
+    return _atoms(masses, 8 * cells.UNIT * masses, loss, infinite, h, first, offset, n)
+
+
+def _atoms(
+    masses: jax.Array,
+    error: jax.Array,
+    loss: jax.Array,
+    infinite: jax.Array,
+    h: jax.Array,
+    first: jax.Array,
+    offset: jax.Array,
+    n: int,
+) -> dots.Lattice:
+    """Atoms `[J]` of known masses (up to `error`) and losses on the lattice, beside the mass `infinite`.
+
+    Those between lattice points are split upward (by connecting the dots) and moved down.
+    """
     place = (loss - offset) / h - first
     snap = SNAP + 8 * cells.UNIT * (jnp.max(jnp.abs(loss)) + jnp.abs(offset)) / h  # in steps: rounding of places
     left = jnp.floor(place + snap)
@@ -140,7 +199,7 @@ def _discrete_lattice(
     zeros = jnp.zeros((n,), masses.dtype)
     upper = zeros.at[at].add(jnp.where(inside, heavy - to_right, 0.0)).at[at + 1].add(to_right)
     upper = upper.at[0].add(jnp.sum(jnp.where(index < 0, heavy, 0.0)))
-    infinite = jnp.sum(jnp.where(index >= n - 1, heavy, 0.0)) + 1e-300
+    infinite = infinite + jnp.sum(jnp.where(index >= n - 1, heavy, 0.0)) + 1e-300
     lower = zeros.at[at].add(jnp.where(inside, masses - error, 0.0))
     snap = 2 * snap * h
     return dots.Lattice(
@@ -168,6 +227,8 @@ def lattice(
     def one(first: jax.Array, last: jax.Array, offset: jax.Array, *params: jax.Array) -> dots.Lattice:
         if kind == "discrete_gaussian":
             return _discrete_lattice(params[0], params[1], h, first, offset, n)
+        if kind == "pair":
+            return _pair_lattice(params[0], params[1], sign, h, first, offset, n)
         kinds: dict[str, Callable[..., cells.Cells]]
         kinds = {"mixture": cells.mixture_cells, "laplace": cells.laplace_cells}
         make = kinds[kind]

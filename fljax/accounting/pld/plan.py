@@ -22,6 +22,7 @@ LOG_OUTSIDE = 14.0  # tilted mass outside the window: 8e-7 of the accuracy
 LOG_SLACK = 4.0  # see `find`
 BISECTIONS = 48
 SMALLEST_TILT, LARGEST_TILT = -0.5, 1e6
+SMALLEST_SPREAD = 1e-9  # of a loss that does not vary: some window must be looked at
 
 
 class Nodes(NamedTuple):
@@ -124,7 +125,7 @@ def find(nodes: Nodes, times: jax.Array, target: jax.Array, for_delta: bool, acc
 
     tilt = jax.lax.fori_loop(0, 12, shrink, (jnp.minimum(tilt, 0.0), tilt))[1]
     k, _, k2, _ = _moments(nodes, times, tilt)
-    spread = jnp.sqrt(k2)
+    spread = jnp.maximum(jnp.sqrt(k2), SMALLEST_SPREAD)
 
     # Window: outside of it the tilted mass is e^-LOG_OUTSIDE. Tilts on the scale of 1 / spread, 24 on each side.
     offsets = jnp.logspace(-1.0, 2.0, 24, dtype=nodes.loss.dtype) / spread

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax.accounting import _x64
-from fljax.accounting.pld import compose, dots, mechanisms, plan
+from fljax.accounting.pld import cells, compose, dots, mechanisms, plan
 
 ACCURACY = 1e-3
 ROUNDS = 6
@@ -174,18 +174,35 @@ def _parts(members: np.ndarray, most: int) -> list[np.ndarray]:
     return [np.append(p, np.repeat(p[-1], size - len(p))) for p in pieces]
 
 
-def _largest_loss(batch: Batch, sign: float) -> np.ndarray:
-    """`[N]`: supremum of the composed loss in the direction `sign`, inf where there is none."""
-    parts = []
+def _largest_loss(batch: Batch, sign: float) -> tuple[np.ndarray, np.ndarray]:
+    """`[N]` each: supremum of the finite composed losses in the direction `sign`, inf where there is none; log of the
+    chance of an infinite loss, -inf where it is 0. For kinds of unbounded losses the latter is not looked at.
+    """
+    parts, kept = [], np.zeros(len(batch.counts))
+    at = 0
     for kind, params in zip(batch.structure, batch.params, strict=True):
+        counts = batch.counts[:, at : at + params[0].shape[1]]
+        at += params[0].shape[1]
         if kind == "laplace":
             parts.append(1.0 / params[0])
         elif kind == "mixture" and sign < 0:
             with np.errstate(divide="ignore"):
                 parts.append(-np.log1p(-np.minimum(params[0].sum(axis=2), 1.0)))
+        elif kind == "pair":
+            p, q = params if sign > 0 else params[::-1]
+            finite = (p > 0) & (q > 0)
+            ratio = np.log(np.where(finite, p, 1.0)) - np.log(np.where(finite, q, 1.0))
+            parts.append(np.where(finite, ratio + 1e-12 * np.abs(ratio) + 1e-14, -np.inf).max(axis=2))
+            missing = 1 - p.sum(axis=2)
+            missing = np.where(missing > 4 * p.shape[2] * cells.UNIT, missing, 0.0)
+            infinite = np.minimum((np.where(finite, 0.0, p).sum(axis=2) + missing) * (1 + 1e-14), 1.0)
+            with np.errstate(divide="ignore"):
+                kept += np.sum(np.log1p(-infinite) * counts, axis=1)
         else:
             parts.append(np.full(params[0].shape[:2], np.inf))
-    return np.sum(np.concatenate(parts, axis=1) * batch.counts, axis=1) * (1 + 1e-12)
+    with np.errstate(divide="ignore"):
+        infinite = np.log(-np.expm1(kept))
+    return np.sum(np.concatenate(parts, axis=1) * batch.counts, axis=1) * (1 + 1e-12), infinite
 
 
 def _take(tree: Any, rows: np.ndarray) -> Any:
@@ -215,11 +232,13 @@ class _Run:
         )
         self.h = np.full(size, np.nan)
         # Where the loss is bounded, so is epsilon, and delta beyond that is 0.
-        largest = np.concatenate([_largest_loss(batch, sign) for sign in signs])
+        largest, infinite = (np.concatenate(x) for x in zip(*(_largest_loss(batch, s) for s in signs), strict=True))
         if for_delta:
-            self.bounds[largest <= self.target] = -np.inf
+            beyond = largest <= self.target
+            self.bounds[beyond] = infinite[beyond, None]
         else:
-            self.bounds[:, 1] = np.maximum(largest, 0.0)
+            reached = infinite <= self.target
+            self.bounds[reached, 1] = np.maximum(largest, 0.0)[reached]
 
     def improve(self, which: np.ndarray, h: np.ndarray) -> np.ndarray:
         """Bounds with steps of at most `h` for the runs `which`; False where the lattice would be too large."""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fljax.accounting import _curves, events
+from fljax.accounting import _curves, events, mechanisms
 from fljax.accounting.events import Mechanism, NeighboringRelation
 from fljax.accounting.pld.solve import Batch
 
@@ -22,6 +22,22 @@ class Leaf(NamedTuple):
 
 
 NO_NOISE = Leaf("no_noise", ())
+
+
+def _pair(p: np.ndarray, q: np.ndarray, sampling_prob: float = 1.0) -> Leaf | None:
+    """The pair leaf of a unit that takes part with chance `sampling_prob`; None if the two are one."""
+    p = (1 - sampling_prob) * q + sampling_prob * p
+    there = (p > 0) | (q > 0)
+    if np.array_equal(p, q):
+        return None
+    return Leaf("pair", (tuple(p[there].tolist()), tuple(q[there].tolist())))
+
+
+def _pure_and_failure(epsilon: float, delta: float) -> tuple[np.ndarray, np.ndarray]:
+    """The pair of all that is (epsilon, delta)-DP: Kairouz, Oh, Viswanath (2015), arXiv:1311.0776, section 3."""
+    high, low = 1 / (1 + math.exp(-epsilon)), 1 / (1 + math.exp(epsilon))
+    p = np.array([delta, (1 - delta) * high, (1 - delta) * low, 0.0])
+    return p, p[::-1].copy()
 
 
 def mixture(weights: tuple[float, ...], shifts: tuple[float, ...]) -> Leaf | None:
@@ -51,6 +67,10 @@ def _leaf(mechanism: Mechanism, relation: NeighboringRelation) -> Leaf | None:
             why = f"discrete Gaussians are tabulated up to stddev {LARGEST_STDDEV:g}"
             raise _curves.refuse(mechanism, relation, "pld", why)
         return Leaf("discrete_gaussian", ((mechanism.stddev,), (float(mechanism.sensitivity),)))
+    if isinstance(mechanism, events.EpsilonDelta):
+        return _pair(*_pure_and_failure(mechanism.epsilon, mechanism.delta))
+    if mechanisms.rules(mechanism) is not None:
+        return _pair(*mechanisms.pair(mechanism, relation))
     prob, inner = 1.0, mechanism
     if isinstance(mechanism, events.PoissonSampled):
         prob, inner = mechanism.sampling_prob, mechanism.event
@@ -64,11 +84,18 @@ def _leaf(mechanism: Mechanism, relation: NeighboringRelation) -> Leaf | None:
         weights = tuple(prob * w / total for w in inner.sampling_probs)
         return mixture(weights, tuple(_shift(s, inner.stddev) for s in inner.sensitivities))
     if isinstance(mechanism, events.PoissonSampled):
+        if isinstance(inner, events.EpsilonDelta):
+            return _pair(*_pure_and_failure(inner.epsilon, inner.delta), prob)
+        if mechanisms.rules(inner) is not None:
+            return _pair(*mechanisms.pair(inner, relation), prob)
         noise = _curves.effective_noise(inner)
         if noise is None:
-            raise _curves.refuse(mechanism, relation, "pld", "only Gaussian mechanisms and mixtures can be sampled")
+            why = "only Gaussian mechanisms, mixtures, (epsilon, delta) and registered pairs can be sampled"
+            raise _curves.refuse(mechanism, relation, "pld", why)
         return mixture((prob,), (_shift(1.0, noise),))
-    raise _curves.refuse(mechanism, relation, "pld", f"{type(mechanism).__name__} has none")
+    if isinstance(mechanism, tuple(events.RECORDS.values())):
+        raise _curves.refuse(mechanism, relation, "pld", f"{type(mechanism).__name__} has none")
+    raise mechanisms.unknown(mechanism)
 
 
 def leaves(mechanism: Mechanism, relation: NeighboringRelation, count: int = 1) -> dict[Leaf, int]:
@@ -110,6 +137,13 @@ def batch(found: dict[Leaf, int]) -> Batch:
             weights = [leaf.numbers[0] + (0.0,) * (width - len(leaf.numbers[0])) for leaf in members]
             shifts = [leaf.numbers[1] + (1.0,) * (width - len(leaf.numbers[1])) for leaf in members]
             params.append((np.array([weights]), np.array([shifts])))
+        elif kind == "pair":
+            params.append(
+                tuple(
+                    np.array([[leaf.numbers[i] + (0.0,) * (width - len(leaf.numbers[i])) for leaf in members]])
+                    for i in (0, 1)
+                )
+            )
         else:
             params.append(
                 tuple(np.array([[leaf.numbers[i][0] for leaf in members]]) for i in range(len(members[0].numbers)))
@@ -119,4 +153,10 @@ def batch(found: dict[Leaf, int]) -> Batch:
 
 def symmetric(found: dict[Leaf, int]) -> bool:
     """True if the directions "add" and "remove" have the same curve."""
-    return all(leaf.kind != "mixture" or leaf.numbers[0] == (1.0,) for leaf in found)
+
+    def same(leaf: Leaf) -> bool:
+        if leaf.kind == "mixture":
+            return leaf.numbers[0] == (1.0,)
+        return leaf.kind != "pair" or leaf.numbers[0] == leaf.numbers[1][::-1]
+
+    return all(same(leaf) for leaf in found)

@@ -1,0 +1,177 @@
+"""Mechanisms from outside: what an accountant must know of a record that this package does not have.
+
+    @dataclasses.dataclass(frozen=True)
+    class Coin(events.Mechanism):
+        epsilon: float
+
+    accounting.register(Coin, describe=lambda coin: "a coin", pld=lambda coin, relation: Pair(p, q))
+
+From then on `Coin` may stand in a `PrivacyEvent`, alone, composed or Poisson-sampled, and in JSON. An installed package
+that names a module of its own under the entry-point group `fljax.mechanisms` has it imported when a JSON holds a record
+that is not known yet.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from fljax import _validate
+from fljax.accounting import events
+from fljax.accounting.events import Mechanism, NeighboringRelation
+from fljax.errors import PrivacyPreconditionError, UnsupportedEventError
+
+MOST_OUTCOMES = 512
+_SUM_ERROR = 1e-9  # of masses that were written down as decimals
+
+
+class Pair(NamedTuple):
+    """Two distributions on the same outcomes that dominate a mechanism's on any two neighbours.
+
+    p, q: chances `[J]` of the outcomes, J <= 512: with the protected unit and without it (one unit or the other, where
+    one is exchanged). They sum to 1 each. Both orders of the two are accounted, and the larger epsilon counts.
+    """
+
+    p: tuple[float, ...]
+    q: tuple[float, ...]
+
+
+class Rules(NamedTuple):
+    """What was registered for a record; `rdp` and `pld` are None where the record has no such bound."""
+
+    describe: Callable[[Any], str]
+    rdp: Callable[[Any, NeighboringRelation, np.ndarray], Any] | None
+    pld: Callable[[Any, NeighboringRelation], Pair] | None
+
+
+_RULES: dict[type[Mechanism], Rules] = {}
+_Record = TypeVar("_Record", bound=type[Mechanism])
+
+
+def register(
+    record: _Record,
+    *,
+    describe: Callable[[Any], str],
+    rdp: Callable[[Any, NeighboringRelation, np.ndarray], Any] | None = None,
+    pld: Callable[[Any, NeighboringRelation], Pair] | None = None,
+) -> _Record:
+    """Teaches all accountants a mechanism.
+
+    Guarantee: none of its own. Epsilon is certified as far as the given bounds are true; every statement names the
+    record.
+
+    Args:
+      record: a frozen dataclass that extends `events.Mechanism`; its fields are numbers, strings, tuples of these, or
+        other mechanisms. Its name goes into JSON.
+      describe: mechanism -> what it does, as part of a sentence.
+      rdp: (mechanism, relation, orders `[K]` > 1) -> upper bounds `[K]` on the Renyi divergence between the outputs on
+        neighbours, in both orders. None: from `pld`, if there is one.
+      pld: (mechanism, relation) -> `Pair`. Under ADD_OR_REMOVE_ONE or REPLACE_SPECIAL it serves Poisson samples, too.
+        Either function raises `UnsupportedEventError` for a relation under which it proves nothing.
+
+    Returns:
+      `record`.
+
+    Raises:
+      ValueError: no frozen dataclass, another record of this name, or neither bound.
+    """
+    if not (isinstance(record, type) and issubclass(record, Mechanism) and dataclasses.is_dataclass(record)):
+        raise ValueError(f"Expected record to be a dataclass that extends events.Mechanism, got record={record!r}.")
+    frozen: bool = record.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    if not frozen:
+        raise ValueError(f"Expected record to be a frozen dataclass, got record={record!r}: accountants remember it.")
+    known = events.RECORDS.get(record.__name__)
+    if known is not None and known is not record:
+        raise ValueError(f"Expected a name that no other record has, got record={record!r} beside {known!r}.")
+    if known is record and record not in _RULES:
+        raise ValueError(f"Expected a record of your own, got record={record!r}, which fljax accounts itself.")
+    if rdp is None and pld is None:
+        raise ValueError("Expected rdp or pld to be a function, got rdp=None and pld=None.")
+    events.RECORDS[record.__name__] = record
+    _RULES[record] = Rules(describe, rdp, pld)
+    return record
+
+
+def rules(mechanism: Mechanism) -> Rules | None:
+    """What was registered for this record; None for records of this package and for unknown ones."""
+    return _RULES.get(type(mechanism))
+
+
+def divergence(mechanism: Mechanism, relation: NeighboringRelation, orders: tuple[float, ...]) -> np.ndarray:
+    """Renyi divergences `[K]` by what was registered.
+
+    Raises:
+      UnsupportedEventError: nothing was, or not for this relation.
+      PrivacyPreconditionError: the registered function gave no bound: another shape, NaN, or a number below 0.
+    """
+    found = rules(mechanism)
+    if found is None or (found.rdp is None and found.pld is None):
+        raise unknown(mechanism)
+    grid = np.asarray(orders, np.float64)
+    if found.rdp is None:
+        p, q = pair(mechanism, relation)
+        return np.maximum(_pair_divergence(p, q, grid), _pair_divergence(q, p, grid))
+    values = np.asarray(found.rdp(mechanism, relation, grid), np.float64)
+    if values.shape != grid.shape or not np.all(values >= 0):
+        raise PrivacyPreconditionError(
+            f"Expected rdp of {type(mechanism).__name__} to give numbers >= 0 of shape {grid.shape}, "
+            f"got {values.tolist()} of shape {values.shape} for {mechanism!r}."
+        )
+    return values
+
+
+def pair(mechanism: Mechanism, relation: NeighboringRelation) -> tuple[np.ndarray, np.ndarray]:
+    """The checked dominating pair, `[J]` each.
+
+    Raises:
+      UnsupportedEventError: none was registered, or not for this relation.
+      PrivacyPreconditionError: what the registered function gave is no pair of distributions.
+    """
+    found = rules(mechanism)
+    if found is None:
+        raise unknown(mechanism)
+    if found.pld is None:
+        raise UnsupportedEventError(
+            f"Expected {type(mechanism).__name__} to be registered with pld, got {mechanism!r}."
+        )
+    given = found.pld(mechanism, relation)
+    p, q = (np.asarray(masses, np.float64) for masses in (given.p, given.q))
+    good = p.ndim == 1 and p.shape == q.shape and 1 <= p.size <= MOST_OUTCOMES
+    for masses in (p, q):
+        good = good and bool(np.all(masses >= 0)) and abs(math.fsum(masses.ravel()) - 1) <= _SUM_ERROR
+    if not good:
+        raise PrivacyPreconditionError(
+            f"Expected pld of {type(mechanism).__name__} to give two lists of at most {MOST_OUTCOMES} chances that sum "
+            f"to 1, got shapes {p.shape} and {q.shape} with sums {p.sum()!r} and {q.sum()!r} for {mechanism!r}."
+        )
+    return p, q
+
+
+def unknown(mechanism: Mechanism) -> UnsupportedEventError:
+    """The error for a record that nobody has registered."""
+    return UnsupportedEventError(
+        f"Expected a mechanism that fljax knows, got {mechanism!r}: teach it with fljax.accounting.register."
+    )
+
+
+def describe(mechanism: Mechanism) -> str | None:
+    """The registered words; None where nothing was registered."""
+    found = rules(mechanism)
+    return None if found is None else found.describe(mechanism)
+
+
+def _pair_divergence(p: np.ndarray, q: np.ndarray, orders: np.ndarray) -> np.ndarray:
+    """Of p from q, rounded up: log(sum p^a q^(1 - a)) / (a - 1)."""
+    _validate.one_of((True,), orders_above_1=bool(np.all(orders > 1)))
+    there = p > 0
+    p, q = p[there], q[there]
+    if np.any(q == 0):
+        return np.full(orders.shape, np.inf)
+    terms = orders[:, None] * np.log(p) + (1 - orders[:, None]) * np.log(q)
+    most = terms.max(axis=1)
+    total = most + np.log(np.exp(terms - most[:, None]).sum(axis=1))
+    # Two logs of relative error 2^-52, times the order, and a sum of J terms.
+    error = 2.0**-50 * (orders * (np.abs(np.log(p)).max() + np.abs(np.log(q)).max()) + p.size)
+    return np.maximum((total + error) / (orders - 1), 0.0)
