@@ -100,7 +100,8 @@ def left_over_variance(edges: Any, present: Any, *, pair_stddev: float) -> float
     """Variance, per coordinate, that missing clients leave in the mean of the present ones' uploads.
 
     Args:
-      edges: `[E, 2]`, each pair once; else ValueError. present: bool `[K]`, at least one. pair_stddev: of one pair's noise.
+      edges: `[E, 2]`, each pair once; else ValueError. present: bool `[K]`, at least one. pair_stddev: of one pair's
+        noise.
     """
     present = np.asarray(present, bool)
     low, high = graphs.checked_pairs(edges, present.size).T

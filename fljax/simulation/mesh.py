@@ -119,8 +119,8 @@ def as_devices(count: int) -> None:
     """Makes a CPU so many devices, unless JAX has started or somebody else has said how many there are.
 
     One device computes one client at a time and shares each operation among cores, which small ones do not repay. With
-    a device a core, clients are trained side by side; more do not pay, and beyond 16 none is made that has no core. They
-    share one copy of the data.
+    a device a core, clients are trained side by side; more do not pay, and beyond 16 none is made that has no core.
+    They share one copy of the data.
 
     Raises:
       ValueError: count is not an integer >= 1.

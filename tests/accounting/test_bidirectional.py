@@ -189,7 +189,7 @@ def _by_hand(edges):
         lambda edges: recovery.left_over_variance(edges, np.ones(6, bool), pair_stddev=1.0),
     ],
 )
-@pytest.mark.parametrize("edges, words", BAD_EDGES.values(), ids=BAD_EDGES)
+@pytest.mark.parametrize(("edges", "words"), BAD_EDGES.values(), ids=BAD_EDGES)
 def test_edges_that_claim_noise_nobody_adds_are_refused(call, edges, words):
     with pytest.raises(ValueError, match=words):
         call(edges)

@@ -174,7 +174,7 @@ def test_a_pair_has_two_clients_and_its_key_goes_out_once(simulated, three, key)
 
 @pytest.mark.parametrize("passphrase", [None, "long words", b"\xff\x00"], ids=str)
 def test_a_client_that_stops_goes_on_from_its_file(three, tmp_path, passphrase):
-    first, second, third = three
+    first, second, _ = three
     path = tmp_path / "keys.pem"
     before = os.umask(0)
     try:
@@ -234,7 +234,7 @@ def test_files_of_others_and_broken_ones_are_refused(three, tmp_path):
     three[0].save(path)
     three[1].save(hidden, passphrase="words")
     for one in three[:2]:
-        with pytest.raises(ValueError, match="path of a new file, got path=.*it may hold keys"):
+        with pytest.raises(ValueError, match=r"path of a new file, got path=.*it may hold keys"):
             three[2].save(path if one is three[0] else hidden)
     whole = path.read_bytes()
     broken = tmp_path / "broken.pem"

@@ -35,7 +35,9 @@ def pair_keys(key: jax.Array, edges: Any) -> jax.Array:
     if not isinstance(edges, jax.core.Tracer):
         pairs = graphs.checked_pairs(edges, 2**31)
         if np.any(pairs != np.asarray(edges).reshape(-1, 2)):
-            raise ValueError("Expected edges with the smaller client first (graphs.from_pairs sorts), got another order.")
+            raise ValueError(
+                "Expected edges with the smaller client first, got another order: graphs.from_pairs sorts."
+            )
     return _pair_keys(key, edges)
 
 
