@@ -106,9 +106,7 @@ def clipped_sum(
 
 
 def _matrix(gradients: Any, params: Params, examples: Batch, rows: jax.Array) -> Any:
-    mask = rows >= 0
-    # Padding takes the place of a real record: a loss may have no gradient at zero.
-    return gradients(params, take_examples(examples, jnp.where(mask, rows, jnp.max(rows))), batch_mask=mask)
+    return gradients(params, take_examples(examples, rows), batch_mask=rows >= 0)
 
 
 def _diagnostics(

@@ -47,6 +47,19 @@ def _targets(batch: Batch, like: jax.Array) -> jax.Array:
     return targets.reshape(like.shape).astype(like.dtype)
 
 
+def _padding_filled(fun: TripleFun) -> TripleFun:
+    """`fun` on a batch whose padding repeats a real example; without one, zeros. A network or loss may have no gradient
+    at what padding holds, and 0 * NaN is NaN.
+    """
+
+    def filled(params: Params, transition: jax.Array | None, batch: Batch, mask: jax.Array) -> tuple[Triple, jax.Array]:
+        rows = jnp.where(mask, jnp.arange(mask.shape[0]), jnp.argmax(mask))
+        answer = fun(params, transition, {"x": batch["x"][rows], "y": batch["y"][rows]}, mask)
+        return jax.tree.map(lambda leaf: jnp.where(jnp.any(mask), leaf, jnp.zeros((), leaf.dtype)), answer)
+
+    return filled
+
+
 def _forward(plan: Plan, params: Params, transition: Any, batch: Batch, mask: jax.Array, divisor: Any) -> _Forward:
     body, head = scaling.split(plan, params)
 
@@ -125,7 +138,7 @@ def triples(plan: Plan, *, loss_scale: float = 0.5, divisor: float | None = None
         loss = loss_scale * jnp.sum(f.weights * jnp.sum(e**2, axis=1))
         return Triple(body, _head_gradient(plan, f, weighted), psi, phi, psi_head, psi_bias), loss
 
-    return fun
+    return _padding_filled(fun)
 
 
 def gradients(plan: Plan, of_output: OfOutput) -> TripleFun:
@@ -143,7 +156,7 @@ def gradients(plan: Plan, of_output: OfOutput) -> TripleFun:
         (body,) = f.pull(jnp.tensordot(weighted, f.jacobian, axes=1))
         return Triple(list(body), _head_gradient(plan, f, weighted)), jnp.sum(f.weights * values)
 
-    return fun
+    return _padding_filled(fun)
 
 
 def combined(plan: Plan, additive: jax.Array, *, loss_scale: float = 0.5, divisor: float | None = None) -> TripleFun:
@@ -163,7 +176,7 @@ def combined(plan: Plan, additive: jax.Array, *, loss_scale: float = 0.5, diviso
         loss = loss_scale * jnp.sum(f.weights * jnp.sum(true**2, axis=1))
         return Triple(list(body), _head_gradient(plan, f, weighted)), loss
 
-    return fun
+    return _padding_filled(fun)
 
 
 def clip(triple: Triple, l2_clip_norm: float | jax.Array) -> tuple[Triple, jax.Array]:

@@ -25,10 +25,12 @@ class LocalResult(NamedTuple):
 
 
 def take_examples(examples: Batch, rows: jax.Array) -> Batch:
-    """Rows `[...]` of `examples`; padding (-1) gives zeros, so that no other client's value can reach a gradient.
+    """Rows `[B]` of `examples`; padding (-1) repeats one of the real rows, and is zero where there is none.
 
-    Where a batch has a real row, fill its padding with that: a loss may have no gradient at zero, and 0 * NaN is NaN.
+    Not zero otherwise: a loss may have no gradient there, and 0 * NaN is NaN. Not a row of another client: its value
+    must not reach a gradient.
     """
+    rows = jnp.where(rows >= 0, rows, jnp.max(rows))
 
     def take(leaf: jax.Array) -> jax.Array:
         taken = jnp.take(leaf, jnp.maximum(rows, 0), axis=0)
@@ -198,10 +200,10 @@ def local_gradient(loss: LossFn, *, batch_size: int) -> Callable[[Params, Batch,
     value_and_grad = jax.value_and_grad(fljax_kernels.loop_friendly(loss_sum, inside_loop=True))
 
     def one_batch(
-        params: Params, total: Params, value: jax.Array, examples: Batch, rows: jax.Array, first: jax.Array
+        params: Params, total: Params, value: jax.Array, examples: Batch, rows: jax.Array
     ) -> tuple[Params, jax.Array]:
         mask = rows >= 0
-        batch = take_examples(examples, jnp.where(mask, rows, first))
+        batch = take_examples(examples, rows)
         batch_value, grads = value_and_grad(params, batch, mask)
         working = mask[0]  # as in local_sgd: nothing of a batch of padding may count
         total = jax.tree.map(lambda t, g: jnp.where(working, t + g, t), total, grads)
@@ -218,7 +220,7 @@ def local_gradient(loss: LossFn, *, batch_size: int) -> Callable[[Params, Batch,
 
         def step(s: jax.Array, carry: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
             rows = jax.lax.dynamic_index_in_dim(batches, s, axis=1, keepdims=False)
-            return map_clients(one_batch, (None, 0, 0, None, 0, 0))(params, *carry, examples, rows, order[:, 0])
+            return map_clients(one_batch, (None, 0, 0, None, 0))(params, *carry, examples, rows)
 
         zero = jax.tree.map(lambda p: jnp.zeros((num_clients, *p.shape), p.dtype), params)
         num_steps = (jnp.max(num_examples) + batch_size - 1) // batch_size

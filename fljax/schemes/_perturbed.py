@@ -237,8 +237,7 @@ def algorithm(
         size = aggregate.default_chunk_size(per_client) if chunk_size is None else chunk_size
 
         def one(rows: jax.Array, noise: Any) -> tuple[Any, jax.Array]:
-            # Padding stands behind the rows; it repeats the client's first, since 0 * NaN of another's would be NaN.
-            batch = sgd.take_examples(cohort.examples, jnp.where(rows >= 0, rows, rows[0]))
+            batch = sgd.take_examples(cohort.examples, rows)
             upload, stats = client(sent, steps, {"x": batch["x"], "y": batch["y"]}, rows >= 0)
             return (upload if noise is None else jax.tree.map(jnp.add, upload, noise)), stats
 

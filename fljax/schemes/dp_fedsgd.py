@@ -124,7 +124,7 @@ def _example_level(
         # all sampled records as one list of batches, so that no client's half-empty batch costs time.
         def add_batch(i: jax.Array, total: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
             mask = batches[i] >= 0
-            batch = sgd.take_examples(cohort.examples, jnp.where(mask, batches[i], batches[i, 0]))
+            batch = sgd.take_examples(cohort.examples, batches[i])
             matrix = gradients(state.params, batch, batch_mask=mask)
             clipped_sum, norms = clipping.sum_gradients(matrix, bound, config.clipping_style)
             was_clipped = ~(norms <= bound) & mask

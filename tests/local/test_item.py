@@ -118,6 +118,22 @@ def test_a_batch_of_no_rows_gives_zeros(problem):
     np.testing.assert_array_equal(flat(total), 0)
 
 
+@pytest.mark.parametrize("microbatch_size", [None, 2])
+@pytest.mark.parametrize("transform", [None, lambda grad: jax.tree.map(lambda g: 2 * g, grad)], ids=["plain", "twice"])
+def test_padding_by_zeros_is_harmless_to_a_loss_without_a_gradient_there(transform, microbatch_size):
+    def fun(w, x):
+        return jnp.vdot(w, x[0] / jnp.linalg.norm(x[0]))
+
+    g = clipped_grad(
+        fun, l2_clip_norm=10.0, pre_clipping_transform=transform, microbatch_size=microbatch_size, return_values=True
+    )
+    x = jnp.array([[3.0, 4.0], [0.0, -2.0], [5.0, 12.0], [0.0, 0.0], [0.0, 0.0]])
+    found, aux = jax.jit(g)(jnp.ones(2), x, is_padding_example=jnp.arange(5) >= 3)
+    factor = 1 if transform is None else 2
+    np.testing.assert_allclose(found, factor * np.array([0.6 + 5 / 13, 0.8 - 1 + 12 / 13]), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(aux.values, [1.4, -1, 17 / 13, 0, 0], rtol=1e-6)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("transform", [None, lambda g: g], ids=["plain", "transformed"])
 def test_a_gradient_that_is_not_finite_adds_zero_unless_told_otherwise(bad, transform, problem):

@@ -77,6 +77,29 @@ def test_clipped_batch_gradient_matches_oracle_36(key):
     np.testing.assert_allclose(got, [-0.08919529755, 0.996014156], rtol=1e-6)
 
 
+def direction_loss(params, example):
+    """The gradient of an example is x / |x|, so there is none at zero."""
+    return jnp.vdot(params, example["x"] / jnp.linalg.norm(example["x"]))
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_padding_of_batches_reaches_no_loss(name, key):
+    """5 rows in batches of 4, beside silos with 0 and 6 rows: what the loss without a division gives for x / |x|."""
+    rows = np.array([0, 1, 2, -1, 4, 5], np.int32)
+    examples = {"x": jnp.asarray(GRADIENTS), "subject": jnp.asarray(SUBJECTS)}
+    table = jnp.stack([jnp.full(6, -1), jnp.asarray(rows), jnp.arange(6)]).astype(jnp.int32)
+    fun = jax.jit(jax.vmap(QUERIES[name](direction_loss), (None, None, 0, None)))
+    found = fun(jnp.zeros(2), examples, table, jax.random.clone(key)).grad_sum
+    units = GRADIENTS / np.linalg.norm(GRADIENTS, axis=1, keepdims=True)
+    for silo, who in ((1, rows), (2, None)):
+        expected = answer(name, key, units, rows=who).grad_sum
+        assert np.any(expected)
+        np.testing.assert_allclose(found[silo], expected, rtol=1e-5, atol=1e-6)
+    assert not np.any(found[0])
+    if name == "clipped_batch_gradient":
+        np.testing.assert_allclose(found[1], units[rows[rows >= 0]].mean(axis=0), rtol=1e-5)
+
+
 def test_removing_a_subject_moves_the_sums_as_in_oracle_37(key):
     rows = np.arange(6)
     for name, moved in (("item_sum", 1.242132529), ("hierarchical_average", 0.4140441762)):

@@ -228,6 +228,37 @@ def test_clipped_records_are_the_mean_of_each_examples_clipped_triple():
         assert float(stats[1]) == np.mean(np.asarray(norms_found) > 0.7)
 
 
+def test_padding_reaches_no_network_and_no_loss_of_the_clients(key):
+    """Padding by zeros, where neither x / |x| nor the loss has a gradient; without a record, zeros."""
+
+    def apply(params, x):
+        return _oracle.apply(params, x / jnp.linalg.norm(x))
+
+    def of_output(outputs, label):
+        return jnp.linalg.norm(outputs)
+
+    params = _oracle.weights()
+    plan = scaling.plan(apply, params, jax.ShapeDtypeStruct((4,), jnp.float64))
+    real = _oracle.samples(1, 2)
+    padded = jax.tree.map(lambda leaf: jnp.concatenate([jnp.zeros_like(leaf[:1]), leaf]), real)
+    repeated = jax.tree.map(lambda leaf: jnp.concatenate([leaf[1:], leaf]), real)
+    whole = perturbed.triples(plan, divisor=1.0)
+    for fun in (
+        perturbed.triples(plan),
+        perturbed.combined(plan, jnp.asarray(ADDITIVE)),
+        perturbed.gradients(plan, of_output),
+        perturbed.clipped_records(whole, 0.7, batch_size=3, microbatch_size=2),
+        perturbed.clipped_gradients(plan, of_output, 0.7, batch_size=3),
+    ):
+        compiled, mask = jax.jit(fun), jnp.asarray([False, True, True])
+        found, expected = (compiled(params, None, batch, mask) for batch in (padded, repeated))
+        jax.tree.map(np.testing.assert_array_equal, found, expected)
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
+        assert sum(float(np.sum(np.square(leaf))) for leaf in jax.tree.leaves(found)) > 1e-4
+        nothing = compiled(params, None, padded, jnp.zeros(3, bool))
+        assert all(not np.any(leaf) for leaf in jax.tree.leaves(nothing))
+
+
 def test_noise_in_the_mean_comes_out_times_the_multipliers(key):
     _, plan, secrets, sent, transition = setup("transitional")
     batch = _oracle.samples(1, 4)

@@ -88,6 +88,27 @@ def test_masked_rows_are_zero_even_when_nan(case, options):
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_padding_by_zeros_is_harmless_to_a_loss_without_a_gradient_there(case, options):
+    params, batch, _ = case
+
+    def norm_loss(params, example):
+        return jnp.linalg.norm(example["x"] * params["s"] @ params["w"]) + jnp.sum(params["b"] * example["y"])
+
+    mask = jnp.arange(B) < 3
+    padded = jax.tree.map(lambda x: x.at[3:].set(0), batch)
+    g = per_example_grads(norm_loss, **options)(params, padded, batch_mask=mask)
+    found, _ = g.weighted_sum(lambda norms: jnp.minimum(1, 0.5 / norms))
+    rows = [jax.grad(norm_loss)(params, jax.tree.map(lambda x, i=i: x[i], batch)) for i in range(3)]
+    rows = np.stack([ravel(row) for row in rows]).astype(np.float64)
+    norms = np.linalg.norm(rows, axis=1)
+    np.testing.assert_allclose(
+        ravel(found), (rows * np.minimum(1, 0.5 / norms)[:, None]).sum(axis=0), rtol=1e-4, atol=1e-6
+    )
+    np.testing.assert_allclose(g.row_norms(), [*norms, 0, 0], rtol=1e-5)
+    assert np.isfinite(g.values()).all()
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_a_zero_coefficient_silences_a_nan_row(case, options):
     params, batch, matrix = case
     bad = {"x": batch["x"].at[2].set(jnp.nan), "y": batch["y"]}
