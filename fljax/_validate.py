@@ -2,10 +2,11 @@
 
 import math
 import numbers
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
+import numpy as np
 
 
 def _check(rule: str, holds: Any, values: dict[str, Any]) -> None:
@@ -41,6 +42,25 @@ def probability(**values: Any) -> None:
 def open_unit(**values: Any) -> None:
     """Raises ValueError unless every value is in (0, 1): the range of a delta."""
     _check("in (0, 1)", lambda v: 0 < v < 1, values)
+
+
+def closed_unit(**values: Any) -> None:
+    """Raises ValueError unless every value is in [0, 1]."""
+    _check("in [0, 1]", lambda v: 0 <= v <= 1, values)
+
+
+def below_one(**values: Any) -> None:
+    """Raises ValueError unless every value is in [0, 1): the range of a delta that may be spent already."""
+    _check("in [0, 1)", lambda v: 0 <= v < 1, values)
+
+
+def each(check: Callable[..., None], **values: Any) -> None:
+    """Raises what `check` raises for one number of the arrays `values`."""
+    for name, value in values.items():
+        array = np.asarray(value, np.float64)
+        # The ends and NaN tell of all: NaN spreads to both.
+        for end in (array.min(), array.max()) if array.size else ():
+            check(**{name: float(end)})
 
 
 def positive_int(**values: Any) -> None:

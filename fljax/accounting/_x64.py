@@ -65,3 +65,30 @@ def float64(fun: F) -> F:
 def as64(value: Any) -> jax.Array:
     """`value` as a float64 array; integers and float32 included."""
     return jnp.asarray(value, jnp.float64)
+
+
+# A number that is known only while tracing cannot be refused. Outside its range it becomes NaN, and makes no claim.
+
+
+def non_negative(value: Any) -> jax.Array:
+    """`value` in float64, NaN where it is not >= 0."""
+    value = as64(value)
+    return jnp.where(value >= 0, value, jnp.nan)
+
+
+def positive(value: Any) -> jax.Array:
+    """`value` in float64, NaN where it is not > 0 and finite."""
+    value = as64(value)
+    return jnp.where((value > 0) & jnp.isfinite(value), value, jnp.nan)
+
+
+def unit(value: Any) -> jax.Array:
+    """`value` in float64, NaN where it is not in [0, 1]: a probability, or a delta."""
+    value = as64(value)
+    return jnp.where((value >= 0) & (value <= 1), value, jnp.nan)
+
+
+def renyi_orders(orders: Any) -> jax.Array:
+    """`orders` in float64, NaN where one is not > 1."""
+    orders = as64(orders)
+    return jnp.where(orders > 1, orders, jnp.nan)

@@ -78,6 +78,8 @@ def theta(edges: Any, num_clients: int, own_stddev: float, pair_stddev: float, *
 
 def complete_theta(num_clients: int, own_stddev: Any, pair_stddev: Any) -> np.ndarray:
     """`theta` of the complete graph, in closed form; arrays broadcast."""
+    _validate.positive_int(num_clients=num_clients)
+    _validate.each(_validate.non_negative, own_stddev=own_stddev, pair_stddev=pair_stddev)
     own, pair = np.asarray(own_stddev, np.float64) ** 2, np.asarray(pair_stddev, np.float64) ** 2
     return np.asarray(view.complete_mu(own, pair, num_seen=num_clients)) ** 2
 
@@ -131,21 +133,27 @@ def theorem_11(
 
 def expected_degree(num_clients: int, out_degree: int) -> float:
     """Neighbours of a client in a random n-out graph, on average: 2 n - n^2 / (K - 1)."""
+    _validate.positive_int(num_clients=num_clients, out_degree=out_degree)
+    if not out_degree < num_clients:
+        raise ValueError(f"Expected out_degree < {num_clients} clients, got out_degree={out_degree}.")
     return 2 * out_degree - out_degree**2 / (num_clients - 1)
 
 
 def _tail(delta: Any) -> np.ndarray:
+    _validate.each(_validate.open_unit, delta=delta)
     return np.maximum(1.0, np.sqrt(np.maximum(0, 2 * np.log(2 / (np.asarray(delta) * math.sqrt(2 * math.pi))))))
 
 
 def printed_epsilon(theta: Any, delta: Any) -> np.ndarray:
     """Equation (23) solved for epsilon: theta / 2 + c sqrt(theta). Sound, and never below `gaussian.mu_to_epsilon`."""
+    _validate.each(_validate.non_negative, theta=theta)
     theta = np.asarray(theta, np.float64)
     return theta / 2 + _tail(delta) * np.sqrt(theta)
 
 
 def printed_theta(epsilon: Any, delta: Any) -> np.ndarray:
     """The largest theta that equation (23) allows for epsilon, delta."""
+    _validate.each(_validate.non_negative, epsilon=epsilon)
     c = _tail(delta)
     return (np.sqrt(c**2 + 2 * np.asarray(epsilon, np.float64)) - c) ** 2
 
@@ -166,6 +174,7 @@ def classical_noise_multiplier(epsilon: float, delta: float) -> float:
 def own_stddev_for(theta: float, num_clients: int) -> float:
     """The least sigma_eta that reaches `theta` over K clients, with pair noise without bound: 1 / sqrt(K theta)."""
     _validate.positive(theta=theta)
+    _validate.positive_int(num_clients=num_clients)
     return 1 / math.sqrt(num_clients * theta)
 
 
@@ -175,6 +184,7 @@ def upload_gain(additive_norm: float, multiplier_second_moment: float = 1.0) -> 
     Args:
       additive_norm: ||r||. multiplier_second_moment: E[R^2]; 1.5 under equation (13).
     """
+    _validate.non_negative(additive_norm=additive_norm, multiplier_second_moment=multiplier_second_moment)
     v = additive_norm**2
     return multiplier_second_moment * (1 + v + v**2)
 
@@ -182,6 +192,7 @@ def upload_gain(additive_norm: float, multiplier_second_moment: float = 1.0) -> 
 def bounded_noise_delta(shift: float, stddev: float, multiplier: float = 1.0) -> float:
     """Least delta, at any epsilon, of uniform noise DN(stddev, 1) times a known multiplier, one coordinate moved."""
     _validate.positive(stddev=stddev, multiplier=multiplier)
+    _validate.non_negative(shift=abs(shift))
     return min(1.0, abs(shift) / (2 * math.sqrt(2) * stddev * multiplier))
 
 

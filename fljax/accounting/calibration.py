@@ -29,8 +29,8 @@ def poisson_gaussian_noise(
       orders: `[K]` Renyi orders, concrete.
 
     Returns:
-      `[...]`, within a relative 1e-7 of the least that keeps the target; between 0.05 and 20,000, and NaN where even
-      the latter is not enough.
+      `[...]`, within a relative 1e-7 of the least that keeps the target; between 0.05 and 20,000. NaN where even the
+      latter is not enough, and for a number out of its range.
 
     For one run, other mechanisms or other accountants see `fljax.accounting.calibrate`.
     """
@@ -74,4 +74,6 @@ def _noise(sampling_prob: Any, num_steps: Any, epsilon: Any, delta: Any, orders:
     _, high, at_low, at_high, _ = jax.lax.fori_loop(0, _ITERATIONS + 2, narrow, start)
     # An end that was never replaced keeps the sign it had: no noise needed, or none that would do.
     noise = jnp.where(at_low <= 0, _LOW, jnp.exp(high))
-    return jnp.where(at_high > 0, jnp.nan, noise).reshape(shape)
+    proper = (q >= 0) & (q <= 1) & (steps >= 0) & (target > 0) & jnp.isfinite(target) & (delta > 0) & (delta < 1)
+    # `at_high` is NaN where steps are infinite: not > 0, and no answer either.
+    return jnp.where(proper & (at_high <= 0), noise, jnp.nan).reshape(shape)

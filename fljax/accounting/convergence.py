@@ -95,6 +95,8 @@ def sharpened(gap: float, num_rounds: int, problem: Problem, *, dimension: int, 
     """As `corrected`, without the cross term: the noise has mean zero and is independent of the step."""
     lambda0, _, q = _lambdas(problem)
     _start(gap, num_rounds)
+    _validate.positive_int(dimension=dimension)
+    _validate.non_negative(variance=variance)
     return q**num_rounds * gap + lambda0 * dimension * variance * _geometric(q, num_rounds)
 
 
@@ -102,6 +104,7 @@ def sampling_excess(num_clients: int, num_stragglers: int, dissimilarity: float)
     """Zeta = S (B^2 - 1) / ((N - S)(N - 1)): relative variance of the mean gradient of uniformly random responders."""
     _validate.positive_int(num_clients=num_clients)
     _validate.non_negative_int(num_stragglers=num_stragglers)
+    _validate.positive(dissimilarity=dissimilarity)
     if not dissimilarity >= 1:
         raise ValueError(f"Expected dissimilarity >= 1, got dissimilarity={dissimilarity!r}.")
     if not num_stragglers < num_clients:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import _validate
-from fljax.accounting import _x64
+from fljax.accounting import _x64, groups
 from fljax.errors import PrivacyPreconditionError
 
 
@@ -20,7 +20,14 @@ class OrderWarning(UserWarning):
 def _log_delta_kl(rdp: jax.Array) -> jax.Array:
     """Log of sqrt(1 - exp(-KL)), a bound on total variation, hence on delta at every epsilon; KL <= `rdp`."""
     positive = jnp.where(rdp > 0, rdp, 1.0)
-    return jnp.where(rdp > 0, 0.5 * jnp.log(-jnp.expm1(-positive)), -jnp.inf)
+    # Neither > 0 nor 0 is NaN, which proves nothing.
+    return jnp.where(rdp > 0, 0.5 * jnp.log(-jnp.expm1(-positive)), jnp.where(rdp == 0, -jnp.inf, jnp.nan))
+
+
+def _curve(rdp: Any, orders: Any) -> tuple[jax.Array, jax.Array]:
+    """Divergences and orders in float64, both NaN where the order is not > 1 or the divergence not >= 0."""
+    orders = _x64.renyi_orders(orders)
+    return jnp.where(orders > 1, _x64.non_negative(rdp), jnp.nan), orders
 
 
 @_x64.float64
@@ -29,20 +36,20 @@ def rdp_to_epsilons(rdp: Any, orders: Any, delta: Any) -> jax.Array:
     """Epsilon that each single order proves.
 
     Args:
-      rdp: `[..., K]` Renyi divergences in nats.
+      rdp: `[..., K]` Renyi divergences in nats, >= 0.
       orders: `[K]`, each > 1.
       delta: `[...]` in [0, 1], broadcast against `rdp` without its last axis.
 
     Returns:
-      `[..., K]`; the epsilon of the whole curve is the minimum over the last axis.
+      `[..., K]`; the epsilon of the whole curve is the minimum over the last axis. NaN for a number out of its range,
+      also of the minimum.
 
     Source: Canonne, Kamath, Steinke (2020), arXiv:2004.00010, Proposition 12; epsilon 0 by Bretagnolle-Huber.
     """
-    rdp, orders = _x64.as64(rdp), _x64.as64(orders)
-    log_delta = jnp.log(_x64.as64(delta))[..., None]
+    rdp, orders = _curve(rdp, orders)
+    log_delta = jnp.log(_x64.unit(delta))[..., None]
     epsilon = rdp + jnp.log1p(-1 / orders) - (log_delta + jnp.log(orders)) / (orders - 1)
-    epsilon = jnp.where(_log_delta_kl(rdp) <= log_delta, 0.0, jnp.maximum(epsilon, 0.0))
-    return jnp.where(rdp == 0, 0.0, epsilon)
+    return jnp.where(_log_delta_kl(rdp) <= log_delta, 0.0, jnp.maximum(epsilon, 0.0))
 
 
 @_x64.float64
@@ -56,8 +63,8 @@ def rdp_to_epsilon(rdp: Any, orders: Any, delta: Any) -> jax.Array:
 @jax.jit
 def rdp_to_log_deltas(rdp: Any, orders: Any, epsilon: Any) -> jax.Array:
     """Log delta that each single order proves at `epsilon` `[...]` >= 0; shapes and source as in `rdp_to_epsilons`."""
-    rdp, orders = _x64.as64(rdp), _x64.as64(orders)
-    epsilon = _x64.as64(epsilon)[..., None]
+    rdp, orders = _curve(rdp, orders)
+    epsilon = _x64.non_negative(epsilon)[..., None]
     log_delta = (orders - 1) * (rdp - epsilon + jnp.log1p(-1 / orders)) - jnp.log(orders)
     return jnp.minimum(jnp.minimum(log_delta, _log_delta_kl(rdp)), 0.0)
 
@@ -75,10 +82,11 @@ def epsilon_to_rdp(epsilon: Any, delta: Any, orders: Any) -> jax.Array:
     """Largest Renyi divergence `[..., K]` per order that still proves (epsilon, delta); `rdp_to_epsilons` inverted.
 
     A mechanism whose curve lies below this one at any single order is (epsilon, delta)-DP: the budget of a calibration.
-    Negative where an order proves nothing at this delta.
+    Negative where an order proves nothing at this delta; NaN for a number out of its range.
     """
-    epsilon, orders = _x64.as64(epsilon)[..., None], _x64.as64(orders)
-    log_delta = jnp.log(_x64.as64(delta))[..., None]
+    epsilon, orders = _x64.as64(epsilon)[..., None], _x64.renyi_orders(orders)
+    epsilon = jnp.where((epsilon >= 0) & jnp.isfinite(epsilon), epsilon, jnp.nan)
+    log_delta = jnp.log(_x64.unit(delta))[..., None]
     return epsilon - jnp.log1p(-1 / orders) + (log_delta + jnp.log(orders)) / (orders - 1)
 
 
@@ -91,9 +99,12 @@ def zcdp_to_epsilon(rho: Any, delta: Any) -> jax.Array:
       rho: `[...]`, >= 0.
       delta: `[...]`, in (0, 1).
 
+    Returns:
+      `[...]`, NaN for a number out of its range.
+
     Source: Canonne, Kamath, Steinke (2020), arXiv:2004.00010, Corollary 13; Bun, Steinke (2016), arXiv:1605.02065.
     """
-    rho, log_delta = jnp.broadcast_arrays(_x64.as64(rho), jnp.log(_x64.as64(delta)))
+    rho, log_delta = jnp.broadcast_arrays(_x64.non_negative(rho), jnp.log(_x64.unit(delta)))
     safe = jnp.where(rho > 0, rho, 1.0)
 
     def value(log_excess: jax.Array) -> jax.Array:
@@ -110,7 +121,8 @@ def zcdp_to_epsilon(rho: Any, delta: Any) -> jax.Array:
     start = (jnp.full_like(safe, -16.0), jnp.full_like(safe, 28.0))
     low, high = jax.lax.fori_loop(0, 120, third, jax.lax.stop_gradient(start))
     epsilon = jnp.maximum(value(jax.lax.stop_gradient(low + high) / 2), 0.0)
-    return jnp.where(rho > 0, epsilon, 0.0)
+    epsilon = jnp.where(rho == 0, 0.0, epsilon)
+    return jnp.where((rho >= 0) & (log_delta <= 0), epsilon, jnp.nan)
 
 
 def group_privacy(epsilon: float, delta: float, size: int) -> tuple[float, float]:
@@ -125,10 +137,7 @@ def group_privacy(epsilon: float, delta: float, size: int) -> tuple[float, float
 
     Source: Vadhan (2017), The complexity of differential privacy, Lemma 2.2, with its sum kept.
     """
-    _validate.non_negative(epsilon=epsilon, delta=delta)
-    _validate.positive_int(size=size)
-    log_sum = float(np.logaddexp.reduce(epsilon * np.arange(size)))
-    return size * epsilon, min(1.0, delta * math.exp(min(log_sum, 700.0)))
+    return size * epsilon, groups.group_delta(epsilon, delta, size)
 
 
 def compose_optimal(epsilon: float, delta: float, count: int) -> list[tuple[float, float]]:
@@ -143,7 +152,8 @@ def compose_optimal(epsilon: float, delta: float, count: int) -> list[tuple[floa
 
     Source: Kairouz, Oh, Viswanath (2013), arXiv:1311.0776, Theorem 3.3.
     """
-    _validate.non_negative(epsilon=epsilon, delta=delta)
+    _validate.non_negative(epsilon=epsilon)
+    _validate.below_one(delta=delta)
     _validate.positive_int(count=count)
     ell = np.arange(count + 1)
     log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, count + 1)))])
@@ -171,7 +181,8 @@ def compose_advanced(epsilon: float, delta: float, count: int, slack: float) -> 
 
     Source: Dwork, Rothblum, Vadhan (2010), Boosting and differential privacy, Theorem III.3.
     """
-    _validate.non_negative(epsilon=epsilon, delta=delta)
+    _validate.non_negative(epsilon=epsilon)
+    _validate.below_one(delta=delta)
     _validate.positive_int(count=count)
     _validate.open_unit(slack=slack)
     spread = epsilon * math.sqrt(2 * count * math.log(1 / slack))
@@ -203,7 +214,9 @@ def epsilon_delta_trade_off(epsilon: float, delta: float, fpr: Any) -> np.ndarra
 
     Source: Kairouz, Oh, Viswanath (2013), arXiv:1311.0776, Theorem 2.1.
     """
-    _validate.non_negative(epsilon=epsilon, delta=delta)
+    _validate.non_negative(epsilon=epsilon)
+    _validate.closed_unit(delta=delta)
+    _validate.each(_validate.closed_unit, fpr=fpr)
     fpr = np.asarray(fpr, np.float64)
     both = np.maximum(1 - delta - np.exp(min(epsilon, 700.0)) * fpr, np.exp(-epsilon) * (1 - delta - fpr))
     return np.maximum(both, 0.0)
@@ -223,6 +236,5 @@ def reconstruction_bound(trade_off: Callable[[float], float], prior: float) -> f
     Source: Kulynych, Gomez, Kaissis, Calmon, Troncoso (2025), arXiv:2507.06969; Hayes, Mahloujifar, Balle (2023),
     arXiv:2302.07225.
     """
-    if not 0 <= prior <= 1:
-        raise ValueError(f"Expected prior in [0, 1], got prior={prior!r}.")
+    _validate.closed_unit(prior=prior)
     return min(max(1.0 - float(trade_off(prior)), prior), 1.0)

@@ -55,14 +55,15 @@ def _log_delta(mu: jax.Array, epsilon: jax.Array) -> tuple[jax.Array, jax.Array]
 @_x64.float64
 @jax.jit
 def log_delta(mu: Any, epsilon: Any) -> jax.Array:
-    """Log of the exact delta of a mu-GDP mechanism at `epsilon`; arrays broadcast. mu 0 gives -inf, mu inf gives 0."""
+    """Log of the exact delta of a mu-GDP mechanism at `epsilon` >= 0; arrays broadcast.
+
+    mu 0 gives -inf, mu inf gives 0; a number out of its range, here and in the functions below, gives NaN.
+    """
     mu, epsilon = jnp.broadcast_arrays(_x64.as64(mu), _x64.as64(epsilon))
     proper = (mu > 0) & jnp.isfinite(mu) & (epsilon >= 0) & jnp.isfinite(epsilon)
     value, _ = _log_delta(jnp.where(proper, mu, 1.0), jnp.where(proper, epsilon, 1.0))
-    edge = jnp.where(
-        (mu == 0) | (epsilon == jnp.inf), -jnp.inf, jnp.where((mu == jnp.inf) & (epsilon >= 0), 0.0, jnp.nan)
-    )
-    return jnp.where(proper, value, edge)
+    edge = jnp.where((mu == 0) | (epsilon == jnp.inf), -jnp.inf, 0.0)
+    return jnp.where(proper, value, jnp.where((mu >= 0) & (epsilon >= 0), edge, jnp.nan))
 
 
 @_x64.float64
@@ -105,7 +106,8 @@ def mu_to_epsilon(mu: Any, delta: Any = None, *, log_delta: Any = None) -> jax.A
     polished = jnp.maximum(found - (value - safe) / jax.lax.stop_gradient(slope), 0.0)
     free = _log_delta(safe_mu, jnp.zeros_like(safe_mu))[0] <= safe
     epsilon = jnp.where(free, 0.0, polished)
-    return jnp.where(proper, epsilon, jnp.where(mu == 0, 0.0, jnp.where(mu == jnp.inf, jnp.inf, jnp.nan)))
+    edge = jnp.where(mu == 0, 0.0, jnp.where(mu == jnp.inf, jnp.inf, jnp.nan))
+    return jnp.where(proper, epsilon, jnp.where(target <= 0, edge, jnp.nan))
 
 
 @_x64.float64
@@ -150,25 +152,25 @@ def epsilon_to_mu(epsilon: Any, delta: Any = None, *, log_delta: Any = None) -> 
 @jax.jit
 def compose(mus: Any) -> jax.Array:
     """The mu `[...]` of a composition of mu-GDP mechanisms `[..., k]`: the root of the summed squares."""
-    return jnp.sqrt(jnp.sum(_x64.as64(mus) ** 2, -1))
+    return jnp.sqrt(jnp.sum(_x64.non_negative(mus) ** 2, -1))
 
 
 @_x64.float64
 @jax.jit
 def trade_off(mu: Any, fpr: Any) -> jax.Array:
     """Least false-negative rate of any test with false-positive rate `fpr` in [0, 1] against a mu-GDP mechanism."""
-    return jnp.exp(log_ndtr(-ndtri(_x64.as64(fpr)) - _x64.as64(mu)))
+    return jnp.exp(log_ndtr(-ndtri(_x64.unit(fpr)) - _x64.non_negative(mu)))
 
 
 @_x64.float64
 @jax.jit
 def tpr_at_fpr(mu: Any, fpr: Any) -> jax.Array:
     """Largest true-positive rate of any membership test at `fpr` in [0, 1] against a mu-GDP mechanism."""
-    return jnp.exp(log_ndtr(ndtri(_x64.as64(fpr)) + _x64.as64(mu)))
+    return jnp.exp(log_ndtr(ndtri(_x64.unit(fpr)) + _x64.non_negative(mu)))
 
 
 @_x64.float64
 @jax.jit
 def advantage(mu: Any) -> jax.Array:
     """Largest TPR - FPR of any test, the total variation: 2 Phi(mu / 2) - 1."""
-    return erf(_x64.as64(mu) / (2 * math.sqrt(2)))
+    return erf(_x64.non_negative(mu) / (2 * math.sqrt(2)))

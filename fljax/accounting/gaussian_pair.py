@@ -37,7 +37,7 @@ def gaussian_pair(mean_shift: Any, cov1: Any, cov2: Any, orders: Any) -> jax.Arr
     Source: Gil, Alajaji, Linder (2013), Renyi divergence measures for commonly used univariate continuous
     distributions, multivariate Gaussians.
     """
-    shift, orders = _x64.as64(mean_shift), _x64.as64(orders)
+    shift, orders = _x64.as64(mean_shift), _x64.renyi_orders(orders)
     if shift.ndim != 1:
         raise ValueError(f"Expected mean_shift of shape [D], got mean_shift of shape {shift.shape}.")
     low_rank = [isinstance(c, LowRank) for c in (cov1, cov2)]
@@ -49,9 +49,15 @@ def gaussian_pair(mean_shift: Any, cov1: Any, cov2: Any, orders: Any) -> jax.Arr
             raise ValueError(f"Expected {name} of shape [], [D] or [D, D] with D={shift.size}, got shape {cov.shape}.")
     if max(first.ndim, second.ndim) == 2:
         return _dense(shift, _as_dense(first, shift.size), _as_dense(second, shift.size), orders)
+    excess = _excess(first, second)
     if first.ndim == second.ndim == 0:
-        return _divergence((first - second) / second, shift @ shift / second, np.float64(shift.size), orders)
-    return _divergence((first - second) / second, shift**2 / second, np.ones(shift.size), orders)
+        return _divergence(excess, shift @ shift / second, np.float64(shift.size), orders)
+    return _divergence(excess, shift**2 / second, np.ones(shift.size), orders)
+
+
+def _excess(first: jax.Array, second: jax.Array) -> jax.Array:
+    """The ratio of variances minus 1. Below -1, for an infinite divergence, where `second` is no variance."""
+    return jnp.where(second > 0, (first - second) / second, -2.0)
 
 
 def _divergence(excess: jax.Array, squares: jax.Array, times: Any, orders: jax.Array) -> jax.Array:
@@ -126,7 +132,7 @@ def _low_rank(shift: jax.Array, first: LowRank, second: LowRank, orders: jax.Arr
     if outside == 0:
         return _divergence(excess, squares, np.ones(rank), orders)
     return _divergence(
-        jnp.append(excess, (first.scale - second.scale) / second.scale),
+        jnp.append(excess, _excess(first.scale, second.scale)),
         jnp.append(squares, rest @ rest / second.scale),
         np.append(np.ones(rank), float(outside)),
         orders,

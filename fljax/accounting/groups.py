@@ -26,7 +26,7 @@ def _log_factor(epsilon: float, size: int, form: Form) -> float:
         return math.log(size) + (size - 1) * epsilon
     if form == "vadhan":
         return math.log(size) + size * epsilon
-    if epsilon == 0:
+    if size == 1 or epsilon == 0:
         return math.log(size)
     # (e^(k eps) - 1) / (e^eps - 1) without overflow.
     return (size - 1) * epsilon + math.log(-math.expm1(-size * epsilon)) - math.log(-math.expm1(-epsilon))
@@ -49,8 +49,9 @@ def group_delta(epsilon: float, delta: float, size: int, *, form: Form = "tight"
       ValueError: an argument is out of range.
     """
     log_factor = _log_factor(epsilon, size, form)
-    _check_delta(delta)
-    return 0.0 if delta == 0 else math.exp(min(0.0, math.log(delta) + log_factor))
+    _validate.below_one(delta=delta)
+    # One item's delta has no digits to lose in a logarithm.
+    return delta if delta == 0 or log_factor == 0 else math.exp(min(0.0, math.log(delta) + log_factor))
 
 
 def split_budget(epsilon: float, delta: float, size: int, *, form: Form = "tight") -> tuple[float, float]:
@@ -63,7 +64,7 @@ def split_budget(epsilon: float, delta: float, size: int, *, form: Form = "tight
     """
     _validate.non_negative(epsilon=epsilon)
     _validate.positive_int(size=size)
-    _check_delta(delta)
+    _validate.below_one(delta=delta)
     return epsilon / size, delta * math.exp(-_log_factor(epsilon / size, size, form))
 
 
@@ -99,8 +100,3 @@ def rounds_within(
     if not allow_unsound:
         raise NoGuaranteeError("Expected law='linear', got law='paper_sqrt', which overspends: see allow_unsound.")
     return int(num_rounds / math.sqrt(silos_per_subject) + 1e-9)
-
-
-def _check_delta(delta: float) -> None:
-    if not 0 <= delta < 1:
-        raise ValueError(f"Expected delta in [0, 1), got delta={delta!r}.")

@@ -36,7 +36,7 @@ def grid(epsilon: float, delta: float, count: int, slack: float) -> tuple[float,
       slack: what may be added to delta, in (0, 1). All of it is reported as spent, as papers do.
     """
     _check(epsilon, count)
-    _validate.non_negative(delta=delta)
+    _validate.below_one(delta=delta)
     _validate.open_unit(slack=slack)
     low, high = 0, count // 2  # the slack grows with i: largest i within the budget
     while low < high:
@@ -66,7 +66,7 @@ def real(epsilon: float, delta: float, count: int, slack: float) -> tuple[float,
 def simplified(epsilon: float, delta: float, count: int, slack: float) -> tuple[float, float]:
     """As `grid`, by the closed form of the smallest of three bounds."""
     _check(epsilon, count)
-    _validate.non_negative(delta=delta)
+    _validate.below_one(delta=delta)
     _validate.open_unit(slack=slack)
     base = count * epsilon * math.tanh(epsilon / 2)
     spread = epsilon * math.sqrt(2 * count * math.log(1 / slack))

@@ -69,7 +69,7 @@ def gaussian(noise_multiplier: Any, orders: Any) -> jax.Array:
 
     Source: Mironov (2017), arXiv:1702.07476, Corollary 3.
     """
-    sigma, orders = _x64.as64(noise_multiplier)[..., None], _x64.as64(orders)
+    sigma, orders = _x64.as64(noise_multiplier)[..., None], _x64.renyi_orders(orders)
     safe = jnp.where(sigma > 0, sigma, 1.0)
     return jnp.where(sigma > 0, orders / (2 * safe**2), jnp.inf)
 
@@ -88,7 +88,7 @@ def laplace(noise_multiplier: Any, orders: Any) -> jax.Array:
 
     Source: Mironov (2017), arXiv:1702.07476, Proposition 6.
     """
-    b, a = _x64.as64(noise_multiplier)[..., None], _x64.as64(orders)
+    b, a = _x64.as64(noise_multiplier)[..., None], _x64.renyi_orders(orders)
     epsilon = 1 / jnp.where(b > 0, b, 1.0)
     inner = (a - 1) * jnp.expm1((1 - 2 * a) * epsilon) / (2 * a - 1)
     return jnp.where(b > 0, jnp.maximum(epsilon + jnp.log1p(inner) / (a - 1), 0.0), jnp.inf)
@@ -105,7 +105,7 @@ def pure(epsilon: Any, orders: Any) -> jax.Array:
 
     Source: Bun, Steinke (2016), arXiv:1605.02065, Proposition 3.3 and its proof.
     """
-    epsilon, a = _x64.as64(epsilon)[..., None], _x64.as64(orders)
+    epsilon, a = _x64.non_negative(epsilon)[..., None], _x64.renyi_orders(orders)
     # (p^a r^(1-a) + r^a p^(1-a)) with p = 1 - r = 1 / (1 + e^-epsilon), divided by its value 1 at order 1.
     log_moment = (a - 1) * epsilon + jnp.log1p(jnp.exp((1 - 2 * a) * epsilon)) - jnp.log1p(jnp.exp(-epsilon))
     return jnp.maximum(log_moment / (a - 1), 0.0)
@@ -224,7 +224,9 @@ def group(rdp: Any, orders: Any, doublings: int) -> tuple[Any, np.ndarray]:
         raise PrivacyPreconditionError(
             f"Expected an order >= {2 ** (doublings + 1)} for doublings={doublings}, got at most {grid.max():g}."
         )
-    return 3.0**doublings * rdp[..., keep], grid[keep] / 2**doublings
+    xp = jnp if isinstance(rdp, jax.Array) else np
+    curve = 3.0**doublings * rdp[..., keep]
+    return xp.where(curve >= 0, curve, np.nan), grid[keep] / 2**doublings
 
 
 def poisson_gaussian(noise_multiplier: Any, sampling_prob: Any, orders: Any) -> Any:
@@ -301,7 +303,7 @@ def _poisson_static(
 @_x64.float64
 @jax.jit
 def _poisson_traced(noise_multiplier: Any, sampling_prob: Any, orders: Any) -> jax.Array:
-    orders = _x64.as64(orders)
+    orders = _x64.renyi_orders(orders)
 
     def one(pair: tuple[jax.Array, jax.Array]) -> jax.Array:
         return _moments.real(jnp, *pair, orders, _TRACED_NODES)

@@ -37,12 +37,14 @@ def divergence(
       floor: m > 0. weight: q = 1 / (B D). num_records: D.
 
     Returns:
-      Nats, +inf where the mixed covariance is not positive definite.
+      Nats, +inf where the mixed covariance is not positive definite, NaN for numbers that no records have.
     """
     a2, b2, ab, m, q, d = (
         _x64.as64(v)[..., None] for v in (first_square, second_square, product, floor, weight, num_records)
     )
-    order = _x64.as64(orders)
+    order = _x64.renyi_orders(orders)
+    possible = (a2 >= 0) & (b2 >= 0) & (ab**2 <= a2 * b2 * (1 + 1e-9)) & (m > 0) & (q >= 0)
+    possible &= (d > 0) & jnp.isfinite(d)
     r = q / m
     cross = r**2 * (1 - order) * order * (a2 * b2 - ab**2)
     linear = r * ((1 - order) * a2 + order * b2)
@@ -54,7 +56,7 @@ def divergence(
     left, right = a2 - ab, ab - b2
     form = (1 + b2 * second) * left - ab * second * right + ab * first * left - (1 + a2 * first) * right
     value = logs / (2 * (order - 1)) + order / 2 * form / ((1 + rest) * m * d**2)
-    return jnp.where(defined, jnp.maximum(value, 0.0), jnp.inf)
+    return jnp.where(possible, jnp.where(defined, jnp.maximum(value, 0.0), jnp.inf), jnp.nan)
 
 
 @_x64.float64
@@ -66,7 +68,7 @@ def worst(orders: Any, *, floor: Any, l2_clip_norm: Any, batch_size: Any, num_re
       orders: `[K]`.
       floor, l2_clip_norm, batch_size, num_records: scalars, as in `wfna.joint`, for isotropic or no added noise.
     """
-    c, b, d = (_x64.as64(v) for v in (l2_clip_norm, batch_size, num_records))
+    c, b, d = (_x64.positive(v) for v in (l2_clip_norm, batch_size, num_records))
     # Square root of the lengths, so that the grid is dense near C; a point is (|a| / C, |b| / C, cosine).
     axes = jnp.meshgrid(*(np.linspace(0, 1, 25),) * 2, np.linspace(-1, 1, 41), indexing="ij")
     points = jnp.stack([axis.ravel() for axis in axes], -1)

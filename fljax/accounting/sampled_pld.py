@@ -91,6 +91,10 @@ def delta(
 
 def estimate(rounds: Rounds, delta: float) -> float:
     """Epsilon by a saddle-point formula: within a percent or so, NOT a bound; +inf without noise."""
+    _validate.non_negative(noise_multiplier=rounds.noise_multiplier)
+    _validate.probability(sampling_rate=rounds.sampling_rate)
+    _validate.positive_int(num_rounds=rounds.num_rounds)
+    _validate.open_unit(delta=delta)
     if rounds.noise_multiplier == 0:
         return math.inf
     with _x64.x64():

@@ -30,6 +30,12 @@ class SpanVerdict(NamedTuple):
     generic_failure: bool
 
 
+def _finite(**arrays: np.ndarray) -> None:
+    for name, values in arrays.items():
+        if not np.all(np.isfinite(values)):
+            raise ValueError(f"Expected {name} to be finite, got {name}={values[~np.isfinite(values)][0]!r}.")
+
+
 def residual(rows: Any, vector: Any, *, rtol: float = 1e-10) -> float:
     """Length of what is left of `vector` `[K]` after projection on the span of `rows` `[M, K]`, in float64.
 
@@ -37,6 +43,7 @@ def residual(rows: Any, vector: Any, *, rtol: float = 1e-10) -> float:
       rtol: eigenvalues of the Gram matrix below rtol times the largest count as zero.
     """
     rows, vector = np.asarray(rows, np.float64), np.asarray(vector, np.float64)
+    _finite(rows=rows, vector=vector)
     if rows.ndim != 2 or vector.shape != rows.shape[1:]:
         raise ValueError(f"Expected rows [M, K] and vector [K], got shapes {rows.shape} and {vector.shape}.")
     _validate.positive(rtol=rtol)
@@ -60,6 +67,7 @@ def condition(
     """
     gradients, new = np.asarray(gradients, np.float64), np.asarray(replacement, np.float64)
     _validate.one_of(["all", "others"], scope=scope)
+    _finite(gradients=gradients, replacement=new)
     if gradients.ndim != 3 or new.shape != gradients.shape[2:]:
         raise ValueError(
             f"Expected gradients [N, D, K] and replacement [K], got shapes {gradients.shape} and {new.shape}."
@@ -111,6 +119,7 @@ def least_eigenvalue(gradients: Any, basis: Any = None) -> float:
       basis: `[K, K*]` with orthonormal columns, a public subspace; None: all directions.
     """
     g = np.asarray(gradients, np.float64)
+    _finite(gradients=g)
     if basis is not None:
         basis = np.asarray(basis, np.float64)
         if basis.ndim != 2 or not np.allclose(basis.T @ basis, np.eye(basis.shape[1]), atol=1e-8):

@@ -47,8 +47,10 @@ class Savings(NamedTuple):
 @_x64.float64
 @jax.jit
 def lift(values: Any, floor: Any) -> Lift:
-    """The lift of eigenvalues `[..., K]`, >= 0, to `floor` = s^2 `[...]`, > 0."""
-    l, square = _x64.as64(values), _x64.as64(floor)[..., None]
+    """The lift of eigenvalues `[..., K]`, >= 0, to `floor` = s^2 `[...]`, > 0; NaN for a number out of its range."""
+    l, square = jnp.broadcast_arrays(_x64.non_negative(values), _x64.positive(floor)[..., None])
+    # NaN on both sides, whichever branch is taken below.
+    l, square = l + 0 * square, square + 0 * l
     s = jnp.sqrt(square)
     below = l < square
     gap = jnp.where(below, square - l, 0.0)
@@ -69,8 +71,12 @@ def savings(values: Any, floor: Any, dimension: Any) -> Savings:
       values: `[..., r]`, the eigenvalues that may differ from zero; those of the Gram matrix / (B D) do.
       floor: `[...]`, s^2.
       dimension: K, of the model; the other K - r eigenvalues are zero.
+
+    Returns:
+      NaN for a number out of its range.
     """
-    l, square, size = _x64.as64(values), _x64.as64(floor), _x64.as64(dimension)
+    l, square, size = _x64.non_negative(values), _x64.positive(floor), _x64.positive(dimension)
     everywhere = size * square
+    square = square + 0 * size  # NaN where the dimension is
     saved = jnp.minimum(l, square[..., None]).sum(-1)
     return Savings(everywhere - saved, everywhere - saved + l.sum(-1), saved, saved / everywhere)

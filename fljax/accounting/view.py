@@ -99,11 +99,20 @@ def _who(value: Any, default: bool, size: int) -> jax.Array:
     return jnp.full(size, default) if value is None else jnp.asarray(value, bool)
 
 
+def _noise(graph: PairGraph) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Own and pair variances, and the ends of the edges; all variances NaN if a number is out of its range."""
+    own, pair = _x64.as64(graph.own_variance), _x64.as64(graph.pair_variance)
+    low, high = jnp.asarray(graph.edges, jnp.int32).reshape(-1, 2).T
+    # An index beyond the end would be dropped or wrapped around, and a loop hides nothing.
+    good = (low >= 0) & (high >= 0) & (low < own.size) & (high < own.size) & (low != high)
+    good = jnp.all(good) & jnp.all((own >= 0) & jnp.isfinite(own)) & jnp.all((pair >= 0) & jnp.isfinite(pair))
+    return jnp.where(good, own, jnp.nan), jnp.where(good, pair, jnp.nan), low, high
+
+
 def _network(graph: PairGraph, seen: Any, colluders: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
     """(ground, conductance, active): unit ground and no edges for clients that are not (seen and honest)."""
-    own, pair = _x64.as64(graph.own_variance), _x64.as64(graph.pair_variance)
+    own, pair, low, high = _noise(graph)
     size = own.shape[0]
-    low, high = jnp.asarray(graph.edges, jnp.int32).reshape(-1, 2).T
     seen, colludes = _who(seen, True, size), _who(colluders, False, size)
     matrix = jnp.zeros((size, size)).at[low, high].add(pair).at[high, low].add(pair)
     matrix = jnp.where(colludes | colludes[:, None], 0.0, matrix)
@@ -140,13 +149,14 @@ def exact_mu(graph: PairGraph, *, seen: Any = None, colluders: Any = None, sensi
     the pair noises come from a pseudo-random generator, so the guarantee is computational. The dimension is irrelevant.
 
     Args:
-      graph: the noise, connected or not; where it is traced its pairs are not checked.
+      graph: the noise, connected or not; where it is traced its pairs are not checked for being given twice.
       seen, colluders: as in `covariance`.
       sensitivity: `[]` or `[N]`, largest L2 move of one client's upload between neighbours, before noise.
 
     Returns:
       `[N]`: 0 where the upload is not seen, NaN for colluders, +inf where nothing hides the upload (a component of
-      honest, seen clients without own noise). O(N^3); all digits hold for any ratio of variances.
+      honest, seen clients without own noise). NaN or +inf for everybody seen if a traced variance or client number is
+      out of range. O(N^3); all digits hold for any ratio of variances.
 
     Raises:
       ValueError: a pair is out of range, a loop or given twice, or a mask is not `[N]`; so do the functions below.
@@ -154,7 +164,7 @@ def exact_mu(graph: PairGraph, *, seen: Any = None, colluders: Any = None, sensi
     size = np.shape(graph.own_variance)[0]
     # Arrays in place of defaults: one program for all calls of a size.
     everyone = _who(seen, True, size), _who(colluders, False, size)
-    return _exact_mu(graph, *everyone, jnp.broadcast_to(_x64.as64(sensitivity), (size,)))
+    return _exact_mu(graph, *everyone, jnp.broadcast_to(_x64.non_negative(sensitivity), (size,)))
 
 
 @jax.jit
@@ -179,21 +189,22 @@ def certificate(graph: PairGraph, *, num_colluders: Any, sensitivity: Any = 1.0)
       sensitivity: as in `exact_mu`.
 
     Returns:
-      +inf where a client has no own noise and too few neighbours.
+      +inf where a client has no own noise and too few neighbours, and for numbers out of range, or NaN.
     """
-    own, pair = _x64.as64(graph.own_variance), _x64.as64(graph.pair_variance)
-    ends = jnp.asarray(graph.edges, jnp.int32).reshape(-1, 2)
-    client = jnp.concatenate([ends[:, 0], ends[:, 1]])
+    own, pair, low, high = _noise(graph)
+    num_colluders = _x64.non_negative(num_colluders)
+    client = jnp.concatenate([low, high])
     pair = jnp.concatenate([pair, pair])
-    far = own[jnp.concatenate([ends[:, 1], ends[:, 0]])]
+    far = own[jnp.concatenate([high, low])]
     both = pair + far
     way = jnp.where(both > 0, pair * (far / jnp.where(both > 0, both, 1.0)), 0.0)
     order = jnp.lexsort((-way, client))
     client, way = client[order], way[order]
     rank = jnp.arange(client.size, dtype=jnp.int32) - jnp.searchsorted(client, client)
-    kept = jnp.where(rank >= jnp.asarray(num_colluders), way, 0.0)
+    kept = jnp.where(rank.astype(way.dtype) >= num_colluders, way, 0.0)
     total = own.at[client].add(kept)
-    return jnp.where(total > 0, _x64.as64(sensitivity) / jnp.sqrt(jnp.where(total > 0, total, 1.0)), jnp.inf)
+    mu = _x64.non_negative(sensitivity) / jnp.sqrt(jnp.where(total > 0, total, 1.0))
+    return jnp.where(jnp.isfinite(num_colluders), jnp.where(total > 0, mu, jnp.inf), jnp.nan)
 
 
 @_x64.float64
@@ -208,11 +219,17 @@ def complete_mu(
       num_seen: honest clients whose upload is seen, >= 1. The worst case is N minus the number of colluders.
       num_unseen: honest clients whose upload never leaves them.
       sensitivity: as in `exact_mu`.
+
+    Returns:
+      `[...]`, +inf without noise; NaN or +inf for a number out of its range.
     """
-    u, p, seen, unseen = (_x64.as64(v) for v in (own_variance, pair_variance, num_seen, num_unseen))
+    u, p = _x64.non_negative(own_variance), _x64.non_negative(pair_variance)
+    seen, unseen = _x64.as64(num_seen), _x64.as64(num_unseen)
+    counted = (seen >= 1) & jnp.isfinite(seen) & (unseen >= 0) & jnp.isfinite(unseen)
+    p = jnp.where(counted, p, jnp.nan)
     top, bottom = u + (unseen + 1) * p, (u + unseen * p) * (u + (seen + unseen) * p)
     safe = jnp.where(bottom > 0, bottom, 1.0)
-    return _x64.as64(sensitivity) * jnp.where(bottom > 0, jnp.sqrt(top / safe), jnp.inf)
+    return _x64.non_negative(sensitivity) * jnp.where(bottom > 0, jnp.sqrt(top / safe), jnp.inf)
 
 
 @checks_graph
@@ -222,7 +239,7 @@ def sum_mu(graph: PairGraph, *, seen: Any = None, colluders: Any = None, sensiti
     """Exact mu `[N]` towards colluding clients without the server, who see the sum of the `seen` uploads only."""
     ground, _, active = _network(graph, seen, colluders)
     total = jnp.where(active, ground, 0.0).sum()
-    mu = jnp.where(active, _x64.as64(sensitivity) / jnp.sqrt(total), 0.0)
+    mu = jnp.where(active, _x64.non_negative(sensitivity) / jnp.sqrt(total), 0.0)
     return jnp.where(_who(colluders, False, active.size), jnp.nan, mu)
 
 
@@ -232,7 +249,7 @@ def sum_mu(graph: PairGraph, *, seen: Any = None, colluders: Any = None, sensiti
 def own_upload_mu(graph: PairGraph, *, colluders: Any = None, sensitivity: Any = 1.0) -> jax.Array:
     """Exact mu `[N]` towards an adversary who sees, of each client, that client's upload and no other."""
     variance = jnp.diagonal(covariance(graph, colluders=colluders))
-    mu = jnp.where(variance > 0, _x64.as64(sensitivity) / jnp.sqrt(variance), jnp.inf)
+    mu = jnp.where(variance > 0, _x64.non_negative(sensitivity) / jnp.sqrt(variance), jnp.inf)
     return jnp.where(_who(colluders, False, variance.size), jnp.nan, mu)
 
 
@@ -315,6 +332,7 @@ def assess(
     """
     size = len(np.asarray(graph.own_variance))
     _colluders_in_range(num_colluders, size)
+    _in_range(graph, sensitivity)
     mu = np.asarray(exact_mu(graph, seen=seen, colluders=colluders, sensitivity=sensitivity))
     if np.any(np.isinf(mu)):
         raise NoGuaranteeError(_singular(int(np.flatnonzero(np.isinf(mu))[0]), "in this view"))
@@ -332,6 +350,14 @@ def _colluders_in_range(num_colluders: int, size: int) -> None:
             f"Expected num_colluders < {size} clients, else nobody is left to protect, "
             f"got num_colluders={num_colluders}."
         )
+
+
+def _in_range(graph: PairGraph, sensitivity: Any) -> None:
+    """Raises ValueError for a variance or sensitivity out of range: what was built by hand was never checked."""
+    arrays = {"own_variance": graph.own_variance, "pair_variance": graph.pair_variance, "sensitivity": sensitivity}
+    for name, values in arrays.items():
+        for value in np.unique(np.asarray(values, np.float64)):
+            _validate.non_negative(**{name: float(value)})
 
 
 def _singular(client: int, when: str) -> str:

@@ -87,6 +87,9 @@ def best_ratio(num_honest: Any, straggling: Any, *, largest: float = _MOST_RATIO
     Returns:
       0 where m >= n - 1: then local noise alone is best.
     """
+    _validate.positive(largest=largest)
+    _validate.each(_validate.positive, num_honest=num_honest)
+    _validate.each(_validate.non_negative, straggling=straggling)
     n, m = np.asarray(num_honest, np.float64), np.asarray(straggling, np.float64)
     gain = np.maximum(n - 1 - m, 0.0)
     bottom = m + np.sqrt(m**2 + m * n * gain)
@@ -108,7 +111,7 @@ def honest_neighbors(num_clients: int, num_neighbors: int, num_colluders: int, f
     """
     _check_sizes(num_clients, num_colluders)
     _validate.positive_int(num_neighbors=num_neighbors)
-    _validate.non_negative(failure_prob=failure_prob)
+    _validate.below_one(failure_prob=failure_prob)
     if not num_neighbors < num_clients:
         raise ValueError(f"Expected num_neighbors < {num_clients} clients, got num_neighbors={num_neighbors}.")
     honest, total = num_clients - 1 - num_colluders, math.comb(num_clients - 1, num_neighbors)

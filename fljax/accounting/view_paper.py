@@ -41,7 +41,7 @@ def loss_variance(graph: PairGraph, *, seen: Any = None, colluders: Any = None, 
     """V_i `[N]` of Lemma 2, at least `view.exact_mu` squared; arguments and special values as there."""
     ground, conductance, active = view._network(graph, seen, colluders)
     inverse = _star_mesh.inverse(ground, conductance)
-    found = (inverse**2 * (ground + conductance.sum(1))).sum(1) * _x64.as64(sensitivity) ** 2
+    found = (inverse**2 * (ground + conductance.sum(1))).sum(1) * _x64.non_negative(sensitivity) ** 2
     colluding = view._who(colluders, False, active.size)
     return jnp.where(colluding, jnp.nan, jnp.where(active, found, 0.0))
 
@@ -79,7 +79,8 @@ def complete_loss_variance(ratio: Any, num_honest: Any) -> jax.Array:
     Args:
       ratio: pair_variance / own_variance. num_honest: clients less colluders. Arrays broadcast.
     """
-    g, n = _x64.as64(ratio), _x64.as64(num_honest)
+    g, n = _x64.non_negative(ratio), _x64.as64(num_honest)
+    n = jnp.where((n >= 1) & jnp.isfinite(n), n, jnp.nan)
     return ((n - 1) * g + 1) * (n * g**2 + 2 * g + 1) / (n * g + 1) ** 2
 
 
@@ -87,10 +88,10 @@ def complete_loss_variance(ratio: Any, num_honest: Any) -> jax.Array:
 @jax.jit
 def loss_tail(epsilon: Any, mu: Any) -> jax.Array:
     """Chance that the log-likelihood ratio leaves [-epsilon, epsilon]: the criterion (6), sufficient for DP only."""
-    epsilon, mu = _x64.as64(epsilon), _x64.as64(mu)
+    epsilon, mu = _x64.non_negative(epsilon), _x64.non_negative(mu)
     safe = jnp.where(mu > 0, mu, 1.0)
     tail = ndtr(safe / 2 - epsilon / safe) + ndtr(-epsilon / safe - safe / 2)
-    return jnp.where(mu > 0, tail, 0.0)
+    return jnp.where(mu > 0, tail, jnp.where((mu == 0) & (epsilon >= 0), 0.0, jnp.nan))
 
 
 def largest_variance(epsilon: float, delta: float) -> float:
@@ -132,6 +133,7 @@ def disturbance(graph: PairGraph, *, responders: Any, colluders: Any, formula: s
       ValueError: nobody responds, or another `formula`.
     """
     _validate.one_of(["sound", "paper"], formula=formula)
+    view._in_range(graph, 1.0)
     responders, colluders = np.asarray(responders, bool), np.asarray(colluders, bool)
     if not responders.any():
         raise ValueError("Expected at least one responder, got responders all False.")
@@ -150,6 +152,8 @@ def quartic(num_honest: Any, straggling: Any) -> np.ndarray:
       num_honest: n, clients less colluders.
       straggling: m = E[S / (N - S)] / E[1 / (N - S)].
     """
+    _validate.each(_validate.positive, num_honest=num_honest)
+    _validate.each(_validate.non_negative, straggling=straggling)
     n, m = np.asarray(num_honest, np.float64), np.asarray(straggling, np.float64)
     return np.stack(
         np.broadcast_arrays(

@@ -47,6 +47,7 @@ def mu_interval(
       ValueError: clients or pairs out of range, a loop, a pair given twice, or `tolerance` <= 0.
     """
     _validate.positive(tolerance=tolerance)
+    view._in_range(graph, sensitivity)
     own, pair = np.asarray(graph.own_variance, np.float64), np.asarray(graph.pair_variance, np.float64)
     size = own.size
     clients = np.arange(size) if clients is None else np.asarray(clients)

@@ -8,7 +8,8 @@ mean by at most 2 C / D and the covariance by a matrix of Frobenius norm at most
 noise of stddev per client, isotropic or water filling; without added noise the sum over clients of the least eigenvalue
 of sum_j g_j g_j^T / D, divided by B. The relation is REPLACE_ONE for one record; sizes are public, clients honest.
 
-Every function maps parameters `[...]` and orders `[K]` to `[..., K]` nats. `wfna_rounds` composes and converts.
+Every function maps parameters `[...]` and orders `[K]` to `[..., K]` nats, NaN or +inf for a number out of its range.
+`wfna_rounds` composes and converts.
 
 Source: Zhang et al. (2024), "Differentially Private Federated Learning without Noise Addition: When is it Possible?",
 arXiv:2405.04551. `joint` is this library's: it mends the proof of Theorem 4 and is sharper than both theorems.
@@ -21,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax import _validate
 from fljax.accounting import _x64
 
 # Of the change of the covariance, relative to q C^2: for rank-one changes, and after a lift, which is 1-Lipschitz in
@@ -28,8 +30,10 @@ from fljax.accounting import _x64
 _SAMPLED, _LIFTED = 1.0, float(np.sqrt(2.0))
 
 
-def _wide(*values: Any) -> list[jax.Array]:
-    return [_x64.as64(value)[..., None] for value in values]
+def _wide(noise: Any, l2_clip_norm: Any, *sizes: Any) -> list[jax.Array]:
+    """The parameters with an axis for orders; NaN out of range, since a square would hide a sign."""
+    checked = [_x64.non_negative(noise), _x64.positive(l2_clip_norm), *map(_x64.positive, sizes)]
+    return [value[..., None] for value in checked]
 
 
 @_x64.float64
@@ -58,7 +62,7 @@ def joint(
       `[..., K]`; +inf from order 1 + m / (kappa q C^2) on, kappa = 1, or sqrt(2) if `lifted` (one less if `instance`).
     """
     m, c, d, b = _wide(floor, l2_clip_norm, num_records, batch_size)
-    a = _x64.as64(orders)
+    a = _x64.renyi_orders(orders)
     move = c**2 / (b * d)
     least = m - (a - (0.0 if instance else 1.0)) * (_LIFTED if lifted else _SAMPLED) * move
     safe = jnp.where(least > 0, least, 1.0)
@@ -73,7 +77,7 @@ def joint(
 def unsampled(orders: Any, *, floor: Any, l2_clip_norm: Any, num_records: Any) -> jax.Array:
     """Exact divergence of isotropic noise on the mean of all records: 2 a C^2 / (D^2 m). Sound as printed."""
     m, c, d = _wide(floor, l2_clip_norm, num_records)
-    return 2 * _x64.as64(orders) * c**2 / (d**2 * m)
+    return 2 * _x64.renyi_orders(orders) * c**2 / (d**2 * m)
 
 
 @_x64.float64
@@ -84,7 +88,7 @@ def clipped_update(orders: Any, *, floor: Any, l2_clip_norm: Any) -> jax.Array:
     The one bound here for several local steps (FedAvg), where none of the theorems holds. Unit: client.
     """
     m, c = _wide(floor, l2_clip_norm)
-    return 2 * _x64.as64(orders) * c**2 / m
+    return 2 * _x64.renyi_orders(orders) * c**2 / m
 
 
 @_x64.float64
@@ -102,7 +106,7 @@ def theorem_2(orders: Any, *, least_eigenvalue: Any, l2_clip_norm: Any, num_reco
       +inf from order D L / C^2 on.
     """
     l, c, d, b = _wide(least_eigenvalue, l2_clip_norm, num_records, batch_size)
-    a = _x64.as64(orders)
+    a = _x64.renyi_orders(orders)
     return _ratio(2 * a * b * c**2 / d**2 + a * c**2 / ((a - 1) * d), l - a * c**2 / d)
 
 
@@ -119,7 +123,7 @@ def theorem_4(
       printed_interval: +inf from m D / (2 C^2) on, as printed, where B is missing; else from m B D / (2 C^2).
     """
     m, c, d, b = _wide(floor, l2_clip_norm, num_records, batch_size)
-    a = _x64.as64(orders)
+    a = _x64.renyi_orders(orders)
     value = _ratio(2 * a * c**2 / d**2 + 2 * a * c**2 / ((a - 1) * b * d), m - 2 * a * c**2 / (b * d))
     return jnp.where(a < m * d / (2 * c**2), value, jnp.inf) if printed_interval else value
 
@@ -132,7 +136,7 @@ def isotropic_printed(orders: Any, *, floor: Any, l2_clip_norm: Any, num_records
     The table repeats this value for water filling, where it is FALSE: there the divergence may be infinite.
     """
     m, c, d, b = _wide(floor, l2_clip_norm, num_records, batch_size)
-    a = _x64.as64(orders)
+    a = _x64.renyi_orders(orders)
     return _ratio(2 * a * c**2 / d**2 + a * c**2 / ((a - 1) * b * d), m - a * c**2 / (b * d))
 
 
@@ -155,7 +159,7 @@ def gaussian_weights(noise_multiplier: Any, sampling_rate: Any, orders: Any, *, 
     Returns:
       `[..., K]`: `joint`, for isotropic noise the smaller of it and `isotropic_printed`.
     """
-    z, rate = jnp.broadcast_arrays(_x64.as64(noise_multiplier), _x64.as64(sampling_rate))
+    z, rate = jnp.broadcast_arrays(_x64.as64(noise_multiplier), _x64.positive(sampling_rate))
     positive = z > 0
     # D = 1, C = 1/2: the mean moves by 1 and q C^2 = 1 / (4 rate).
     scaled = {
@@ -171,5 +175,10 @@ def gaussian_weights(noise_multiplier: Any, sampling_rate: Any, orders: Any, *, 
 
 
 def largest_order(*, floor: float, l2_clip_norm: float, num_records: float, batch_size: float, lifted: bool) -> float:
-    """The order from which on `gaussian_weights` is infinite; epsilon is never below log(1/delta) / (this - 1)."""
+    """The order from which on `joint` is infinite; epsilon is never below log(1/delta) / (this - 1).
+
+    Raises:
+      ValueError: an argument out of range.
+    """
+    _validate.positive(floor=floor, l2_clip_norm=l2_clip_norm, num_records=num_records, batch_size=batch_size)
     return 1 + floor * batch_size * num_records / ((_LIFTED if lifted else _SAMPLED) * l2_clip_norm**2)

@@ -184,6 +184,7 @@ def noiseless(
             f"Expected least_eigenvalues > 0: every client's gradients must span all directions, got {values.min()!r}."
         )
     total = float(values.sum())
+    _validate.positive(least_eigenvalues=total)
     if not l2_clip_norm**2 / num_records < total:
         raise PrivacyPreconditionError(
             f"Expected sum of least_eigenvalues > l2_clip_norm^2 / num_records = {l2_clip_norm**2 / num_records:.6g}, "

@@ -37,7 +37,8 @@ _LEAST, _MOST = 1e-5, 1e8  # orders less 1
 
 def amplify(epsilon: float, delta: float, sampling_rate: float) -> tuple[float, float]:
     """(log(1 + rate (e^epsilon - 1)), rate delta): subsampling without replacement, one record replaced."""
-    _validate.non_negative(epsilon=epsilon, delta=delta)
+    _validate.non_negative(epsilon=epsilon)
+    _validate.closed_unit(delta=delta)
     _validate.probability(sampling_rate=sampling_rate)
     # log(1 - rate + rate e^eps), without overflow.
     grown = epsilon + math.log1p((1 - sampling_rate) / sampling_rate * math.exp(-epsilon)) + math.log(sampling_rate)

@@ -104,3 +104,14 @@ def test_reconstruction_is_bounded_by_the_trade_off_at_the_prior():
     assert pure == pytest.approx(prior * math.exp(0.5))
     with pytest.raises(ValueError, match="prior"):
         conversion.reconstruction_bound(lambda a: 1 - a, 1.5)
+
+
+def test_group_privacy_of_a_billion_is_the_closed_form():
+    size = 10**9
+    assert conversion.group_privacy(0.0, 1e-15, size) == (0.0, pytest.approx(1e-6, rel=1e-12))
+    epsilon, delta = conversion.group_privacy(1e-9, 1e-15, size)
+    assert epsilon == pytest.approx(1.0)
+    assert delta == pytest.approx(1e-15 * math.expm1(1.0) / math.expm1(1e-9), rel=1e-9)
+    # delta times a factor that no float holds: e^-713.8 e^(705 + log(1 / (e - 1)))
+    grown = conversion.group_privacy(1.0, 1e-310, 706)[1]
+    assert grown == pytest.approx(math.exp(math.log(1e-310) + 706 - math.log(math.expm1(1.0))), rel=1e-6)

@@ -328,6 +328,8 @@ def clipped_upload(
 def without_noise(values: Any, *, covariance_source: CovarianceSource) -> Channel:
     """Records sent, or trained on, as they are: infinite nats if any direction varies (Eq. 10)."""
     values = np.asarray(values, np.float64)
+    if not np.all(values >= -1e-6 * np.abs(values).max(-1, keepdims=True)):
+        raise ValueError(f"Expected values >= 0, got values={values!r}.")
     check_source(covariance_source)
     shape = values.shape[:-1]
     return Channel(

@@ -16,7 +16,7 @@ from fljax.accounting.pld.solve import ACCURACY
 def _arrays(steps: Any, **values: Any) -> tuple[tuple[int, ...], np.ndarray, list[np.ndarray]]:
     """Broadcast, flattened; the shape; `steps` as integers."""
     counts = np.asarray(steps)
-    if not np.all(counts == np.floor(counts)) or not np.all(counts >= 1):
+    if not np.all(np.isfinite(counts) & (counts == np.floor(counts)) & (counts >= 1)):
         raise ValueError(f"Expected steps to be integers >= 1, got steps={steps!r}.")
     arrays = np.broadcast_arrays(counts, *(np.asarray(v, np.float64) for v in values.values()))
     return arrays[0].shape, arrays[0].ravel().astype(np.int64), [a.ravel() for a in arrays[1:]]
