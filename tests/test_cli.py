@@ -1,5 +1,7 @@
 """The command line: what it answers, and that each mistake costs one line and exit code 2."""
 
+import dataclasses
+import itertools
 import json
 import pathlib
 import re
@@ -14,8 +16,9 @@ import pytest
 from fljax import accounting, cli, schemes
 from fljax.accounting import events
 from fljax.accounting.words import rounded_up
-from fljax.cli import _args, _sweep
+from fljax.cli import _args, _sweep, simulate
 from fljax.data import builtin, store
+from fljax.simulation import config as config_lib
 from fljax.simulation import folder, progress
 
 QUICK = ["--num-clients", "20", "--num-rounds", "4", "--eval-every", "2", "--checkpoint-every", "2"]
@@ -64,7 +67,7 @@ def test_schemes_lists_all_with_their_flags(capsys):
     assert code == 0
     for name in schemes.NAMES:
         assert f"{name}: {schemes.get(name).SUMMARY}" in out
-    assert "--noise-multiplier calibrated" in out
+    assert "--noise-multiplier none (calibrated)" in out
 
 
 def test_account_prints_what_the_accountants_say(capsys, compiled_once):
@@ -191,6 +194,17 @@ def test_help_comes_without_importing_jax():
 def test_resuming_a_finished_run_says_the_same(capsys, finished):
     code, out, _ = call(capsys, "simulate", "--resume", finished)
     assert code == 0 and "held-out accuracy" in out and "round 4/4" not in out
+
+
+@pytest.mark.parametrize("name", schemes.NAMES)
+def test_what_schemes_prints_is_what_simulate_starts_from(capsys, name):
+    _, out, _ = call(capsys, "schemes")
+    lines = f"\n{out}".partition(f"\n{name}: ")[2].splitlines()[1:]
+    mine = itertools.takewhile(lambda line: line.startswith("  --"), lines)
+    flags = [word for line in mine for word in line.removesuffix(" (calibrated)").split()]
+    assert simulate.parse(["--scheme", name, *flags])[0] == config_lib.from_sections({"scheme": {"scheme": name}})
+    settings = dataclasses.fields(schemes.get(name).Config)
+    assert all(f"--{field.name.replace('_', '-')}" in re.sub("--no-", "--", " ".join(flags)) for field in settings)
 
 
 BAD_FLAGS = [

@@ -1,6 +1,17 @@
 """`fljax schemes`."""
 
 from collections.abc import Sequence
+from typing import Any
+
+
+def _flag(name: str, value: Any) -> str:
+    """The setting as it is written on the command line of `fljax simulate`."""
+    flag = f"--{name.replace('_', '-')}"
+    if isinstance(value, bool):
+        return f"  {flag}" if value else f"  --no-{flag[2:]}"
+    if value is None:
+        return f"  {flag} none" + (" (calibrated)" if name == "noise_multiplier" else "")
+    return " ".join([f"  {flag}", *(str(part) for part in (value if isinstance(value, tuple) else (value,)))])
 
 
 def main(args: Sequence[str]) -> int:
@@ -13,11 +24,15 @@ def main(args: Sequence[str]) -> int:
     import dataclasses
 
     from fljax import schemes
+    from fljax.simulation import config as config_lib
 
     for name in schemes.NAMES:
         module = schemes.get(name)
         print(f"{name}: {module.SUMMARY}")
+        start = config_lib.from_sections({"scheme": {"scheme": name}})
+        for section in ("data", "model", "privacy", "run"):
+            for key in getattr(module, "SIMULATION", {}).get(section, {}):
+                print(_flag(key, getattr(getattr(start, section), key)))
         for field in dataclasses.fields(module.Config):
-            default = "calibrated" if field.name == "noise_multiplier" and field.default is None else field.default
-            print(f"  --{field.name.replace('_', '-')} {default}")
+            print(_flag(field.name, getattr(start.scheme_config, field.name)))
     return 0

@@ -143,7 +143,6 @@ def _summary(outcome: Any, report: pathlib.Path) -> str:
     from fljax.simulation import nats, printed, spending
 
     last, plan = outcome.records[-1], outcome.plan
-    epsilon = spending.shown_epsilon(plan.epsilons[outcome.rounds])
     guaranteed = math.isfinite(plan.epsilons[outcome.rounds])
     lines = [f"held-out accuracy  {'private' if guaranteed else 'no guarantee':<12} {last['test_accuracy']:.1%}"]
     if "baseline_test_accuracy" in last:
@@ -156,11 +155,15 @@ def _summary(outcome: Any, report: pathlib.Path) -> str:
     told = nats.spent(scheme, plan.scheme_config, outcome.task, outcome.inputs, outcome.rounds)
     if told is not None:
         lines.append(nats.summary(told))
-    lines += [
-        f"privacy            epsilon {epsilon} at delta {rounded_up(plan.delta, 3)}, "
-        f"unit {plan.event.privacy_unit}, {plan.num_units} units, {plan.accountant} accountant",
-        f"report             {report}",
-    ]
+    if guaranteed:
+        epsilon = spending.shown_epsilon(plan.epsilons[outcome.rounds])
+        claim = (
+            f"epsilon {epsilon} at delta {rounded_up(plan.delta, 3)}, "
+            f"unit {plan.event.privacy_unit}, {plan.num_units} units, {plan.accountant} accountant"
+        )
+    else:
+        claim = "no epsilon is claimed" + (", but the information above" if told is not None else ": no guarantee")
+    lines += [f"privacy            {claim}", f"report             {report}"]
     return "\n".join(lines)
 
 

@@ -65,43 +65,46 @@ def squared_error(apply: Apply) -> NetworkLoss:
 
 
 LOSSES = {"cross_entropy": softmax_cross_entropy, "squared": squared_error}
+_OF_OUTPUT = {"cross_entropy": _cross_entropy, "squared": _half_squared_error}
 
 
-@partial(jax.jit, static_argnums=(0, 4))
-def _totals(apply: Apply, params: Params, examples: Batch, start: jax.Array, size: int) -> jax.Array:
+@partial(jax.jit, static_argnums=(0, 4, 5))
+def _totals(apply: Apply, params: Params, examples: Batch, start: jax.Array, size: int, kind: str) -> jax.Array:
     """`[2]`: summed loss and number of hits of the rows `start, ..., start + size - 1`, as far as they exist."""
     last = examples["y"].shape[0] - 1
     rows = start + jnp.arange(size)
     batch = jax.tree.map(lambda leaf: leaf[jnp.minimum(rows, last)], {"x": examples["x"], "y": examples["y"]})
     logits = jax.vmap(apply, (None, 0))(params, batch["x"])
-    losses = jax.vmap(_cross_entropy)(logits, batch["y"])
+    losses = jax.vmap(_OF_OUTPUT[kind])(logits, batch["y"]).astype(jnp.float32)
     hits = (logits.argmax(-1) == batch["y"].astype(jnp.int32)).astype(jnp.float32)
     return jnp.where((rows <= last)[None], jnp.stack([losses, hits]), 0).sum(axis=1)
 
 
 def evaluate(
-    apply: Apply, params: Params, examples: Batch, *, microbatch_size: int = 1024
+    apply: Apply, params: Params, examples: Batch, *, microbatch_size: int = 1024, kind: str = "cross_entropy"
 ) -> tuple[jax.Array, jax.Array]:
-    """Mean cross-entropy and accuracy on a set. One compilation per set size; memory follows `microbatch_size`.
+    """Mean loss and accuracy on a set. One compilation per set size; memory follows `microbatch_size`.
 
     Args:
       apply: `apply(params, x) -> logits [num_classes]` of one example.
       params: of the model.
       examples: `{"x": [M, ...], "y": integers [M]}`, M >= 1.
       microbatch_size: how many examples are computed at a time. >= 1.
+      kind: of the loss: one of LOSSES.
 
     Returns:
       `(mean loss, accuracy)`, float32 `[]`. Not private where the examples are not public.
 
     Raises:
-      ValueError: no examples, or microbatch_size out of range.
+      ValueError: no examples, microbatch_size out of range, or no such loss.
     """
     _validate.positive_int(microbatch_size=microbatch_size)
+    _validate.one_of(tuple(LOSSES), kind=kind)
     total = int(examples["y"].shape[0])
     if not total:
         raise ValueError("Expected examples to hold at least one row, got 0 rows.")
     size = min(microbatch_size, total)
     # A host loop rather than a scan: XLA's CPU backend is slow at convolutions inside loops.
-    parts = [_totals(apply, params, examples, jnp.int32(start), size) for start in range(0, total, size)]
+    parts = [_totals(apply, params, examples, jnp.int32(start), size, kind) for start in range(0, total, size)]
     loss, hits = jnp.stack(parts).sum(axis=0) / total
     return loss, hits

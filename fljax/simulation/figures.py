@@ -29,6 +29,7 @@ _STYLE = {
     "xtick.color": "#4b5563",
     "ytick.color": "#4b5563",
 }
+_LOSSES = {"cross_entropy": "cross-entropy, nats", "squared": "half the squared error"}
 Record = dict[str, Any]
 
 
@@ -64,15 +65,15 @@ def accuracy(records: Sequence[Record], name: str = "private") -> str:
 
 
 @matplotlib.rc_context(_STYLE)
-def loss(records: Sequence[Record], name: str = "private") -> str:
-    """Held-out loss (lines) and training loss (thin lines) over rounds."""
+def loss(records: Sequence[Record], name: str = "private", kind: str = "cross_entropy") -> str:
+    """Held-out loss (lines) and training loss (thin lines) over rounds; `kind` is one of `models.LOSSES`."""
     figure, axes = _axes()
     for prefix, color, label in (("baseline_", BASELINE, "non-private"), ("", PRIVATE, name)):
         axes.plot(*_series(records, prefix + "test_loss"), color=color, label=f"{label}, held out")
         axes.plot(
             *_series(records, prefix + "train_loss"), color=color, linewidth=0.8, alpha=0.6, label=f"{label}, training"
         )
-    axes.set(xlabel="round", ylabel="cross-entropy, nats")
+    axes.set(xlabel="round", ylabel=_LOSSES[kind])
     axes.set_ylim(bottom=0)
     axes.legend()
     return _svg(figure)

@@ -1,5 +1,6 @@
 """What a person sees while a run goes on: a live bar on a terminal, plain lines anywhere else."""
 
+import math
 import time
 from typing import Any
 
@@ -27,7 +28,8 @@ def describe(record: dict[str, Any], between: str = "  (non-private {})") -> str
         if "baseline_test_accuracy" in record:
             accuracy += between.format(f"{record['baseline_test_accuracy']:.1%}")
         parts += [f"loss {_number(record['test_loss'], 3)}", accuracy]
-    parts.append(f"epsilon {_number(record['epsilon'], 3)}")
+    if not isinstance(record["epsilon"], str):  # else it is infinite, which nobody claims
+        parts.append(f"epsilon {record['epsilon']:.3f}")
     return "  ".join(parts)
 
 
@@ -77,7 +79,10 @@ class Lines:
         """Says what is about to run."""
         self._total, self._last, self._since = plan.num_rounds, rounds_done, time.monotonic()
         budget = "no budget" if plan.target_epsilon is None else f"budget epsilon {plan.target_epsilon:g}"
-        print(f"rounds {rounds_done} to {plan.num_rounds}, {budget}, delta {rounded_up(plan.delta, 3)}", flush=True)
+        claimed = f"{budget}, delta {rounded_up(plan.delta, 3)}"
+        if not math.isfinite(plan.epsilons[-1]):
+            claimed = "nats are claimed, no epsilon" if plan.in_nats else "no epsilon is claimed"
+        print(f"rounds {rounds_done} to {plan.num_rounds}, {claimed}", flush=True)
 
     def round(self, record: dict[str, Any]) -> None:
         """Prints a line where the record holds an evaluation."""

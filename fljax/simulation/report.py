@@ -41,6 +41,7 @@ h3 { font-size: 14px; margin: 8px 0 4px; color: #5b6573; }
 @media (max-width: 520px) { .grid { grid-template-columns: 1fr; } }
 """
 _EXAMPLES, _MISTAKES = 24, 12
+_NO_EPSILON = {True: "epsilon: the claim is in nats", False: "no guarantee: epsilon is infinite"}
 
 
 def card(value: str, label: str, css: str = "") -> str:
@@ -54,11 +55,18 @@ def section(title: str, body: str, note: str = "") -> str:
     return f"<section><h2>{html.escape(title)}</h2>{body}{note}</section>"
 
 
+def _name(outcome: Outcome) -> str:
+    """What the run's own model is called."""
+    if math.isfinite(outcome.plan.epsilons[outcome.rounds]):
+        return "private"
+    return "noisy records" if outcome.plan.in_nats else "no guarantee"
+
+
 def _cards(outcome: Outcome) -> str:
     plan, last = outcome.plan, outcome.records[-1]
     epsilon = plan.epsilons[outcome.rounds]
     guaranteed = math.isfinite(epsilon)
-    kind = "private" if guaranteed else "without a guarantee"
+    kind = _name(outcome)
     cards = [card(f"{last['test_accuracy']:.1%}", f"held-out accuracy, {kind}", "main")]
     if "baseline_test_accuracy" in last:
         cards.append(card(f"{last['baseline_test_accuracy']:.1%}", "held-out accuracy, non-private"))
@@ -76,10 +84,13 @@ def _cards(outcome: Outcome) -> str:
     cards += [
         card(
             spending.shown_epsilon(epsilon) if guaranteed else "none",
-            ("epsilon spent" + budget) if guaranteed else "no guarantee: epsilon is infinite",
+            ("epsilon spent" + budget) if guaranteed else _NO_EPSILON[plan.in_nats],
             "main",
         ),
-        card(words.rounded_up(plan.delta, 3), f"delta; 1 / {plan.num_units} is {1 / plan.num_units:.2e}"),
+    ]
+    if guaranteed:
+        cards.append(card(words.rounded_up(plan.delta, 3), f"delta; 1 / {plan.num_units} is {1 / plan.num_units:.2e}"))
+    cards += [
         card(str(plan.num_units), f"protected units: {plan.event.privacy_unit}s"),
         card(str(outcome.rounds), "rounds"),
     ]
@@ -89,12 +100,12 @@ def _cards(outcome: Outcome) -> str:
 def _curves(outcome: Outcome) -> str:
     records = outcome.records
     guaranteed = math.isfinite(outcome.plan.epsilons[outcome.rounds])
-    name = "private" if guaranteed else "no guarantee"
+    name = _name(outcome)
     parts = [
         section("Accuracy over rounds", figures.accuracy(records, name)),
         section(
             "Loss over rounds",
-            figures.loss(records, name),
+            figures.loss(records, name, outcome.config.model.loss),
             "Training loss is the clients' own, where their scheme reports it: for local training, in the last epoch.",
         ),
     ]
@@ -175,7 +186,7 @@ def _clients(outcome: Outcome) -> str:
 
 
 def _served(outcome: Outcome) -> str:
-    models = {"private" if math.isfinite(outcome.plan.epsilons[outcome.rounds]) else "no guarantee": outcome.params}
+    models = {_name(outcome): outcome.params}
     if outcome.baseline_params is not None:
         models["non-private"] = outcome.baseline_params
     head = "".join(f"<th>{q}th percentile</th>" for q in clients.PERCENTILES)
@@ -206,8 +217,9 @@ def _predictions(outcome: Outcome) -> str:
     )
     chosen = np.concatenate([right, wrong])
     picture = figures.predictions(test["x"][chosen], test["y"][chosen], predicted[chosen])
-    note = f"{len(right)} held-out examples that the private model gets right, then {len(wrong)} that it gets wrong."
-    return section("What the private model says", picture, note)
+    model = "private model" if math.isfinite(outcome.plan.epsilons[outcome.rounds]) else "model"
+    note = f"{len(right)} held-out examples that the {model} gets right, then {len(wrong)} that it gets wrong."
+    return section(f"What the {model} says", picture, note)
 
 
 def _statement(outcome: Outcome) -> str:

@@ -364,7 +364,9 @@ def _rounds(
         for prefix, state, info in zip(("", "baseline_"), states, infos, strict=False):
             record[prefix + "train_loss"] = spending.number(info.loss)
             if done == 1 or done % settings.eval_every == 0 or done == job.plan.num_rounds:
-                loss, accuracy = models.evaluate(job.task.model.apply, mesh.here(over, state.params), test)
+                loss, accuracy = models.evaluate(
+                    job.task.model.apply, mesh.here(over, state.params), test, kind=job.config.model.loss
+                )
                 record |= {prefix + "test_loss": spending.number(loss), prefix + "test_accuracy": float(accuracy)}
         ours.append(record)
         observer.round(record)

@@ -32,7 +32,8 @@ class Plan(NamedTuple):
 
     scheme_config: noise_multiplier is a number. event: one round. num_units: protected units, a published constant.
     num_rounds: how many rounds may run, at most those asked for. epsilons: `[num_rounds + 1]`, spent after so many.
-    noise_at: "server", "silo" or "client".
+    noise_at: "server", "silo" or "client". baseline: a non-private model is trained beside. in_nats: what is claimed is
+    information about records, in nats, and no epsilon.
     """
 
     scheme_config: Any
@@ -44,6 +45,8 @@ class Plan(NamedTuple):
     num_rounds: int
     epsilons: tuple[float, ...]
     noise_at: str
+    baseline: bool = False
+    in_nats: bool = False
 
 
 def plan(config: Config, scheme: ModuleType, *, num_clients: int, num_examples: int, num_subjects: int = 0) -> Plan:
@@ -90,6 +93,8 @@ def plan(config: Config, scheme: ModuleType, *, num_clients: int, num_examples: 
         len(spent) - 1,
         tuple(spent),
         getattr(scheme, "NOISE_AT", "server"),
+        settings.baseline,
+        scheme.PROMISE == "nats" and math.isfinite(scheme_config.nats),
     )
 
 
@@ -150,6 +155,9 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
     """The claim in words: `guarantee` is a sentence, `not_covered` a list of them."""
     unit = plan.event.privacy_unit
     epsilon = plan.epsilons[rounds]
+    if plan.in_nats and not math.isfinite(epsilon):
+        what = "the noise is in the records, and what is claimed is how much is told about each of them, in nats"
+        return {"guarantee": f"No epsilon: {what}.", "not_covered": []}
     if not math.isfinite(epsilon):
         why = "it added no noise to what was sent, or noise and divisors that depend on private data"
         return {"guarantee": f"None: {why}, so its epsilon is infinite.", "not_covered": []}
@@ -168,7 +176,6 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
         "The diagnostics in metrics.jsonl and in this report (training loss, cohort size, clipped fraction, clients "
         "left out, label distribution, accuracy of clients) are exact. They are for the experimenter, not for release.",
         "Held-out accuracy and loss are computed on examples that are taken to be public.",
-        "A non-private model trained beside it, for comparison, has neither clipping nor noise: it protects nobody.",
         "Trying several configurations on the same data spends budget of its own, which is not counted here.",
         _TRUST[plan.noise_at],
         "The analysis is of real-valued Gaussian noise; the noise is drawn and added in float32.",
@@ -176,6 +183,9 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
         "remove the noise, the default seed is public, and any seed (below 2**32) can be found by trying them all. It "
         "is not a cryptographic source: release a model only from a run whose generator and seed withstand a search.",
     ]
+    if plan.baseline:
+        beside = "The non-private model trained beside it, for comparison, has neither clipping nor noise: it protects "
+        not_covered.insert(2, beside + "nobody.")
     if unit == "subject":
         not_covered.insert(
             0,

@@ -86,6 +86,16 @@ def test_evaluate_takes_numpy_data_and_refuses_an_empty_set():
         models.evaluate(linear, PARAMS, {"x": np.ones((0, 4)), "y": np.ones(0, int)})
     with pytest.raises(ValueError, match="microbatch_size=0"):
         models.evaluate(linear, PARAMS, data, microbatch_size=0)
+    with pytest.raises(ValueError, match="kind='hinge'"):
+        models.evaluate(linear, PARAMS, data, kind="hinge")
+
+
+def test_evaluation_is_of_the_loss_that_was_named():
+    data = {"x": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4), "y": np.array([0, 4, 2], np.int32)}
+    outputs = np.asarray(data["x"], np.float64) @ np.asarray(PARAMS, np.float64)
+    expected = np.square(outputs - np.eye(5)[data["y"]]).sum(axis=1).mean() / 2
+    loss, _ = models.evaluate(linear, PARAMS, data, microbatch_size=2, kind="squared")
+    np.testing.assert_allclose(loss, expected, rtol=1e-6)
 
 
 def test_only_the_half_squared_error_is_called_squared():

@@ -77,6 +77,30 @@ def test_text_is_escaped(outcome):
     assert "<script" not in report.render(evil)
 
 
+def test_a_non_private_model_is_spoken_of_only_where_one_was_trained(outcome):
+    for baseline in (True, False):
+        said = spending.statement(outcome.plan._replace(baseline=baseline), 4)["not_covered"]
+        assert any("non-private model" in line for line in said) is baseline
+    assert outcome.plan.baseline
+
+
+@pytest.mark.parametrize(("kind", "axis"), [("cross_entropy", "cross-entropy, nats"), ("squared", "squared error")])
+def test_the_axis_of_the_loss_names_the_loss(outcome, kind, axis):
+    model = dataclasses.replace(outcome.config.model, loss=kind)
+    text = report.render(outcome._replace(config=dataclasses.replace(outcome.config, model=model)))
+    assert axis in text and ("cross-entropy" in text) is (kind == "cross_entropy")
+
+
+def test_a_claim_in_nats_is_not_called_an_infinite_epsilon(outcome, capsys):
+    plan = outcome.plan._replace(epsilons=(0.0, *[float("inf")] * 4), target_epsilon=None, in_nats=True)
+    assert "in nats" in spending.statement(plan, 4)["guarantee"]
+    watch = progress.Lines()
+    watch.start(plan, 0)
+    watch.round({"round": 4, "test_loss": 1.0, "test_accuracy": 0.5, "epsilon": "inf"})
+    shown = capsys.readouterr().out + re.sub(r"<[^>]+>", "|", report._cards(outcome._replace(plan=plan)))
+    assert "nats" in shown and "inf" not in shown.replace("information", "") and "delta" not in shown
+
+
 def test_without_a_baseline_and_without_noise_it_says_so(outcome):
     records = [{k: v for k, v in r.items() if "baseline" not in k} | {"epsilon": "inf"} for r in outcome.records]
     plan = outcome.plan._replace(epsilons=(0.0, *[float("inf")] * 4), target_epsilon=None)
