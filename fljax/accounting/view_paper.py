@@ -16,7 +16,7 @@ import numpy as np
 from jax.scipy.special import ndtr
 
 from fljax import _validate
-from fljax.accounting import _star_mesh, _x64, gaussian, view
+from fljax.accounting import _star_mesh, _x64, gaussian, view, words
 from fljax.accounting.view import PairGraph
 
 
@@ -116,7 +116,9 @@ def condition(variance: float, *, epsilon: float, delta: float) -> Verdict:
     if not variance <= limit:
         return Verdict(False, False, f"V={variance:.6g} exceeds {limit:.6g}")
     if not true_delta <= delta:
-        return Verdict(True, False, f"at its limit the condition allows delta {true_delta:.6g}, not {delta:g}")
+        return Verdict(
+            True, False, f"at its limit the condition allows delta {words.at_most(true_delta)}, not {delta!r}"
+        )
     return Verdict(True, True, "V >= mu^2, and mu at the limit of the condition meets (epsilon, delta)")
 
 

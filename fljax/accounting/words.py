@@ -28,16 +28,35 @@ NOT_COVERED = (
 
 
 def rounded_up(value: float, digits: int = 6) -> str:
-    """`value` with so many significant digits, never less than it is: printing must not make a claim stronger."""
+    """`value` with so many significant digits, never less than it is: printing must not make a claim stronger.
+
+    Of a float the shortest decimal number that reads back as it counts: 0.001 is exact at any number of digits.
+    """
+    return _rounded(value, digits, decimal.ROUND_CEILING)
+
+
+def at_most(value: float, digits: int = 6) -> str:
+    """As `rounded_up`, without zeros at the end: "4", "1e-05"."""
+    return _short(rounded_up(value, digits), digits)
+
+
+def at_least(value: float, digits: int = 6) -> str:
+    """A lower bound, never more than it is, without zeros at the end."""
+    return _short(_rounded(value, digits, decimal.ROUND_FLOOR), digits)
+
+
+def _rounded(value: float, digits: int, rounding: str) -> str:
+    value = float(value)
     if not math.isfinite(value) or value == 0:
         return f"{value:g}"
-    number = decimal.Decimal(value)
+    number = decimal.Decimal(repr(value))
     step = decimal.Decimal(1).scaleb(number.adjusted() - digits + 1)
-    return (
-        f"{number.quantize(step, rounding=decimal.ROUND_CEILING):f}"
-        if 1e-4 <= abs(value) < 1e9
-        else (f"{number.quantize(step, rounding=decimal.ROUND_CEILING):.{digits - 1}e}")
-    )
+    number = number.quantize(step, rounding=rounding)
+    return f"{number:f}" if 1e-4 <= abs(value) < 1e9 else f"{number:.{digits - 1}e}"
+
+
+def _short(text: str, digits: int) -> str:
+    return f"{float(text):.{digits}g}"
 
 
 def describe(mechanism: events.Mechanism) -> str:
@@ -59,9 +78,9 @@ def describe(mechanism: events.Mechanism) -> str:
             kind = "water-filling" if lifted else "Gaussian"
             return f"Gaussian weights of scale {rate:g} and {kind} noise of {noise:g} times the sensitivity of the mean"
         case events.ZCdp(rho, xi):
-            return f"a mechanism of ({xi:g}, {rho:g})-zCDP"
+            return f"a mechanism of ({at_most(xi)}, {at_most(rho)})-zCDP"
         case events.EpsilonDelta(epsilon, delta):
-            return f"a mechanism of ({epsilon:g}, {delta:g})-DP"
+            return f"a mechanism of ({at_most(epsilon)}, {at_most(delta)})-DP"
         case events.SelfComposed(event, count):
             return f"{count} times {describe(event)}"
         case events.Composed(parts):
@@ -75,7 +94,9 @@ def describe(mechanism: events.Mechanism) -> str:
 
 
 def statement(event: PrivacyEvent, *, delta: float, method: Method = "rdp") -> str:
-    """The exact claim in words: unit, relation, epsilon, delta, mechanism, accountant, and what is not covered.
+    """The claim in words: unit, relation, epsilon, delta, mechanism, accountant, and what is not covered.
+
+    Epsilon and delta have six digits and are rounded up.
 
     Args:
       event: what the run released.
@@ -90,7 +111,7 @@ def statement(event: PrivacyEvent, *, delta: float, method: Method = "rdp") -> s
     bound = "a proved upper bound" if found.certified else f"NOT a proved bound ({found.reason})"
     order = f", best order {found.order:g}" if found.order is not None else ""
     lines = [
-        f"({found.epsilon_upper:.6g}, {delta:g})-differential privacy for {relation}.",
+        f"({at_most(found.epsilon_upper)}, {at_most(delta)})-differential privacy for {relation}.",
         f"Released: {describe(event.mechanism)}.",
         f"Epsilon is {bound} by the {method.upper()} accountant ({found.reason}{order}).",
         "Not covered: " + "; ".join(NOT_COVERED) + ".",

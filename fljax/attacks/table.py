@@ -10,6 +10,7 @@ import numpy as np
 from scipy import stats
 
 from fljax import _validate, data, models, schemes
+from fljax.accounting import words
 from fljax.accounting.events import PrivacyEvent
 from fljax.attacks import gradient_inversion, reconstruction, rounds, victims
 from fljax.data import fields
@@ -83,7 +84,7 @@ def epsilon_row(name: str, key: jax.Array, settings: Settings) -> Row:
         relation=str(game.event.neighboring_relation),
         attack=f"membership of one unit, {settings.trials} runs in each world",
         sees=", or: ".join(each.sees for each in games),
-        quantity=f"epsilon at delta {settings.delta:g}",
+        quantity=f"epsilon at delta {words.at_most(settings.delta)}",
         bound="at most",
         certified=found.certified,
         measured=found.measured,
@@ -140,7 +141,7 @@ def mse_row(name: str, key: jax.Array, settings: Settings) -> Row:
     return Row(
         scheme=name,
         unit="example",
-        relation=f"{settings.nats:g} nats a use",
+        relation=f"{words.at_most(settings.nats)} nats a use",
         attack=f"gradient inversion of {_RECORDS} Gaussian images, then the best linear estimate"
         + (f"; {diverged} searches diverged and count as the mean image" if diverged else ""),
         sees="the model before and after, label and covariance of the data",

@@ -10,6 +10,7 @@ import numpy as np
 from scipy import stats
 
 from fljax import accounting, data, models, schemes
+from fljax.accounting import words
 from fljax.attacks import audit, gradient_inversion, metrics, reconstruction, rounds, table, victims
 from fljax.cli import _run_files
 from fljax.simulation import attack_figures, report
@@ -76,7 +77,9 @@ def _epsilon(options: Any) -> Promise:
     def bound(config: Any) -> tuple[float, str]:
         return reconstruction.identification_bound(scheme.event(config), options.targets), "certified"
 
-    return Promise(f"epsilon at delta {options.delta:g}", "share of digits told right, at most", configure, bound)
+    return Promise(
+        f"epsilon at delta {words.at_most(options.delta)}", "share of digits told right, at most", configure, bound
+    )
 
 
 def _nats(options: Any) -> Promise:
@@ -117,7 +120,7 @@ def run(options: Any, say: Callable[[str], None]) -> Found:
         keys = jax.random.split(jax.random.fold_in(root, place), len(many["y"]))
         moved.append(reconstruction.updates(options.scheme, config, loss, victim.params, many, keys, digits))
         configs.append((config, noise))
-        say(f"{budget:g} {promise.unit}: rounds done")
+        say(f"{words.at_most(budget)} {promise.unit}: rounds done")
     together = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *moved)
     labels = jnp.tile(many["y"], len(options.budgets))
     search = gradient_inversion.Settings(
@@ -202,7 +205,7 @@ def within(errors: np.ndarray, bound: float) -> bool:
 def cells(line: Line) -> list[str]:
     """A line as text, in the order of HEAD."""
     numbers = [line.mse, line.psnr, line.ssim, line.inverted, line.picked, line.bound]
-    start = [f"{line.budget:.4g}", f"{line.noise:.4g}", str(line.diverged)]
+    start = [words.at_most(line.budget), f"{line.noise:.4g}", str(line.diverged)]
     return [*start, *(f"{value:.4g}" for value in numbers), table.HELD[line.holds]]
 
 
@@ -220,9 +223,9 @@ def sections(options: Any, found: Found) -> list[str]:
         else {"gradient inversion and linear estimate": [line.mse for line in found.lines]}
     )
     rows = {"truth": found.truth[:12]}
-    rows |= {f"{line.budget:g}": line.images[:12] for line in found.lines}
+    rows |= {words.at_most(line.budget): line.images[:12] for line in found.lines}
     notes = {
-        f"{line.budget:g}": [
+        words.at_most(line.budget): [
             f"{float(metrics.psnr(a, b)):.0f} dB" for a, b in zip(line.images, found.truth, strict=True)
         ]
         for line in found.lines

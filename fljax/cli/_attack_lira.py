@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import accounting, data, models, schemes
+from fljax.accounting import words
 from fljax.attacks import rounds, shadow, table, trained
 from fljax.cli import _run_files
 from fljax.simulation import attack_figures, report
@@ -88,9 +89,10 @@ def run(options: Any, say: Callable[[str], None]) -> Found:
                 holds=within(found.auc, found.largest_auc, int(min(found.members.sum(), (~found.members).sum()))),
             )
         )
-        say(f"epsilon {budget:g}: {len(included)} models trained and attacked")
+        say(f"epsilon {words.at_most(budget)}: {len(included)} models trained and attacked")
         if lines[-1].holds is None:
-            say(f"epsilon {budget:g}: cannot tell: {options.pool} examples prove no area above {lines[-1].bound:.3g}")
+            cannot = f"{options.pool} examples prove no area above {lines[-1].bound:.3g}"
+            say(f"epsilon {words.at_most(budget)}: cannot tell: {cannot}")
     return Found(lines)
 
 
@@ -139,7 +141,7 @@ def sections(options: Any, found: Found) -> list[str]:
         [line.budget for line in lines],
         {"LiRA": [line.auc for line in lines]},
         [line.bound for line in lines],
-        unit=f"epsilon at delta {options.delta:g}",
+        unit=f"epsilon at delta {words.at_most(options.delta)}",
         quantity="area under the curve of rates",
         share=True,
     )

@@ -10,6 +10,7 @@ from rich.console import Console
 from fljax import _validate, accounting
 from fljax.accounting import events
 from fljax.accounting.accountant import Method
+from fljax.accounting.words import at_most
 
 RELATIONS = {
     "ADD_OR_REMOVE_ONE": "one unit more or less",
@@ -51,7 +52,7 @@ def assumptions(sampling_prob: float, steps: int, relation: str, delta: float) -
         f"Assumed: {steps} step{'s'[: steps > 1]}; {joins}; one unit moves the sum of a step by at most the clip norm; "
         "the noise on that sum is Gaussian, real-valued, of standard deviation noise multiplier * clip norm; "
         f"the output of every step is published; neighbours differ by {RELATIONS[relation]} ({relation}); "
-        f"delta = {delta:g}."
+        f"delta = {at_most(delta)}."
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from fljax import accounting
 from fljax.accounting import conversion, pld, rdp
-from fljax.accounting.words import rounded_up
+from fljax.accounting.words import at_least, at_most, rounded_up
 
 # What a user may call an axis, and what the columns are called.
 AXES = {
@@ -100,11 +100,11 @@ def write(path: pathlib.Path, points: np.ndarray, found: dict[str, np.ndarray]) 
         out.writerow([*COLUMNS, *found])
         for i, point in enumerate(points):
             bounds = [
-                rounded_up(float(values[i]), 9) if "upper" in name else f"{values[i]:.9g}"
+                rounded_up(float(values[i]), 9) if "upper" in name else at_least(float(values[i]), 9)
                 for name, values in found.items()
             ]
             noise, prob, steps, delta = point
-            out.writerow([f"{noise:.9g}", f"{prob:.9g}", f"{steps:.0f}", f"{delta:.9g}", *bounds])
+            out.writerow([f"{noise:.9g}", f"{prob:.9g}", f"{steps:.0f}", at_most(float(delta), 9), *bounds])
 
 
 def lines(chosen: Grid, epsilon: np.ndarray) -> tuple[str, list[tuple[str, np.ndarray, np.ndarray]]]:

@@ -9,7 +9,7 @@ import tyro
 from rich.table import Table
 
 from fljax import _validate, accounting
-from fljax.accounting.words import rounded_up
+from fljax.accounting.words import at_least, rounded_up
 from fljax.cli import _args, _sampled_gaussian, _sweep
 
 
@@ -61,7 +61,7 @@ def main(args: Sequence[str]) -> int:
         if row["certified"] is None:
             table.add_row(str(row["method"]), "", "", "", f"no bound: {row['note']}")
         else:
-            bounds = (f"{row['epsilon_lower']:.6g}", rounded_up(float(str(row["epsilon_upper"]))))
+            bounds = (at_least(float(str(row["epsilon_lower"]))), rounded_up(float(str(row["epsilon_upper"]))))
             table.add_row(str(row["method"]), *bounds, "yes" if row["certified"] else "no", str(row["note"]))
     _sampled_gaussian.console().print(table)
     print(_sampled_gaussian.assumptions(*rest, options.delta))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import tyro
 
 from fljax import _validate, schemes
-from fljax.accounting.words import rounded_up
+from fljax.accounting.words import at_least, rounded_up
 from fljax.cli import _args, _run_files
 
 _DESCRIPTION = """Measures what an attacker learns from rounds of a scheme, next to what the scheme certifies.
@@ -119,14 +119,14 @@ def _noise(name: str, options: Options) -> float:
 def _cells(row: Any) -> list[str]:
     from fljax.attacks import table
 
-    shown = rounded_up(row.certified, 4) if row.bound == "at most" else f"{row.certified:.4g}"
+    shown = rounded_up(row.certified, 4) if row.bound == "at most" else at_least(row.certified, 4)
     return [
         row.scheme,
         row.unit,
         row.relation,
         row.quantity,
         f"{row.bound} {shown}",
-        f"{row.measured:.4g}",
+        at_least(row.measured, 4) if row.bound == "at most" else f"{row.measured:.4g}",
         table.HELD[row.holds],
     ]
 

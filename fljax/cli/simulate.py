@@ -151,7 +151,7 @@ def _summary(outcome: Any, report: pathlib.Path) -> str:
     paper = printed.claim(scheme, plan.scheme_config, outcome.rounds, plan.delta)
     if paper:
         claimed, errata = float(paper["claimed_epsilon"]), ", ".join(paper["errata"])
-        lines.append(f"the paper claims   epsilon {claimed:.3f}, NOT certified: {errata}")
+        lines.append(f"the paper claims   epsilon {spending.shown_epsilon(claimed)}, NOT certified: {errata}")
     told = nats.spent(scheme, plan.scheme_config, outcome.task, outcome.inputs, outcome.rounds)
     if told is not None:
         lines.append(nats.summary(told))

@@ -34,8 +34,8 @@ def _claims(claims: Sequence[Claim]) -> str:
     rows = [
         [
             c.case,
-            f"{CLAIMED_EPSILON:g}",
-            f"{c.lower:.4f}",
+            words.at_most(CLAIMED_EPSILON),
+            words.at_least(c.lower, 5),
             words.rounded_up(c.upper, 5),
             c.errata,
             f"{c.noise_multiplier:.4g}",
@@ -44,8 +44,9 @@ def _claims(claims: Sequence[Claim]) -> str:
     ]
     head = ("claim of arXiv:2206.03617", "claimed", "true, at least", "true, at most", "errata", "noise multiplier")
     note = (
-        f"Epsilon at delta {DELTA:g}, certified from both sides by privacy-loss distributions, recomputed just now. "
-        "100 rounds of 50 steps, items sampled with chance 0.02, 8 items of a subject in a silo, 16 silos where said."
+        f"Epsilon at delta {words.at_most(DELTA)}, certified from both sides by privacy-loss distributions, "
+        "recomputed just now. 100 rounds of 50 steps, items sampled with chance 0.02, 8 items of a subject in a silo, "
+        "16 silos where said."
     )
     return report.section("What the paper claims and what is true", _rows(head, rows), note)
 
@@ -69,7 +70,9 @@ def render(
     best = max((r for r in results if math.isfinite(r.epsilon)), key=lambda r: r.accuracy[:, -1].mean())
     cards = [
         report.card(
-            f"{settings.target_epsilon:g}", f"true epsilon for each subject, delta {settings.target_delta:g}", "main"
+            words.at_most(settings.target_epsilon),
+            f"true epsilon for each subject, delta {words.at_most(settings.target_delta)}",
+            "main",
         ),
         report.card(best.label, "private method with the highest mean accuracy"),
         report.card(f"{best.accuracy[:, -1].mean():.1%}", "its held-out accuracy", "main"),

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax.accounting import information
+from fljax.accounting.words import at_least, at_most
 from fljax.data import channel, store
 from fljax.schemes._channels import Spent
 from fljax.simulation import figures, spending
@@ -79,9 +80,10 @@ def summary(found: Spent) -> str:
     """Two lines for the terminal, of the records that were told most about."""
     standing = "certified" if found.certified else f"NOT certified: {found.reason}"
     bound = "certified" if found.mse_certified else f"NOT certified: {found.mse_reason}"
+    error, psnr = at_least(found.mse.min(), 4), at_most(found.psnr.max(), 3)
     return (
-        f"information        at most {found.nats.max():.2f} nats per record ({standing})\n"
-        f"reconstruction     error >= {found.mse.min():.4g}, PSNR <= {found.psnr.max():.1f} dB ({bound})"
+        f"information        at most {at_most(found.nats.max(), 4)} nats per record ({standing})\n"
+        f"reconstruction     error >= {error}, PSNR <= {psnr} dB ({bound})"
     )
 
 
@@ -100,15 +102,16 @@ def section(found: Spent, history: list[tuple[int, Spent]], seen: tuple[np.ndarr
     )
     order = np.argsort(-found.nats, kind="stable")
     rows = "".join(
-        f"<tr><td>{int(c)}</td><td>{int(found.num_records[c])}</td><td>{found.uses[c]:g}</td><td>{found.nats[c]:.2f}</td>"
-        f"<td>{found.linear_nats[c]:.2f}</td><td>{found.mse[c]:.4g}</td><td>{found.psnr[c]:.1f} dB</td></tr>"
+        f"<tr><td>{int(c)}</td><td>{int(found.num_records[c])}</td><td>{found.uses[c]:g}</td>"
+        f"<td>{at_most(found.nats[c], 4)}</td><td>{at_most(found.linear_nats[c], 4)}</td>"
+        f"<td>{at_least(found.mse[c], 4)}</td><td>{at_most(found.psnr[c], 3)} dB</td></tr>"
         for c in order[:_MOST_ROWS]
     )
     more = f"<p>and {order.size - _MOST_ROWS} clients of no more nats</p>" if order.size > _MOST_ROWS else ""
     words = (
         f"Nats ({standing}: {html.escape(found.reason)}; covariance: {found.covariance_source}) hold for each record "
         "of a client whose records vary no more than the covariance they were computed for; "
-        f"{found.label_nats:.2f} nats of its label are among them. The error ({bound}: "
+        f"{at_most(found.label_nats, 4)} nats of its label are among them. The error ({bound}: "
         f"{html.escape(found.mse_reason)}) is the expected squared error per number of a record that any "
         "reconstruction makes at least, PSNR the same in decibels over the range of public values."
     )

@@ -9,8 +9,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Column
 from rich.text import Text
 
-from fljax.accounting.words import rounded_up
-from fljax.simulation.spending import Plan
+from fljax.accounting.words import at_most, rounded_up
+from fljax.simulation.spending import Plan, shown_epsilon
 
 
 def _number(value: Any, digits: int) -> str:
@@ -29,7 +29,7 @@ def describe(record: dict[str, Any], between: str = "  (non-private {})") -> str
             accuracy += between.format(f"{record['baseline_test_accuracy']:.1%}")
         parts += [f"loss {_number(record['test_loss'], 3)}", accuracy]
     if not isinstance(record["epsilon"], str):  # else it is infinite, which nobody claims
-        parts.append(f"epsilon {record['epsilon']:.3f}")
+        parts.append(f"epsilon {shown_epsilon(record['epsilon'])}")
     return "  ".join(parts)
 
 
@@ -78,7 +78,7 @@ class Lines:
     def start(self, plan: Plan, rounds_done: int) -> None:
         """Says what is about to run."""
         self._total, self._last, self._since = plan.num_rounds, rounds_done, time.monotonic()
-        budget = "no budget" if plan.target_epsilon is None else f"budget epsilon {plan.target_epsilon:g}"
+        budget = "no budget" if plan.target_epsilon is None else f"budget epsilon {at_most(plan.target_epsilon)}"
         claimed = f"{budget}, delta {rounded_up(plan.delta, 3)}"
         if not math.isfinite(plan.epsilons[-1]):
             claimed = "nats are claimed, no epsilon" if plan.in_nats else "no epsilon is claimed"

@@ -70,16 +70,24 @@ def _cards(outcome: Outcome) -> str:
     cards = [card(f"{last['test_accuracy']:.1%}", f"held-out accuracy, {kind}", "main")]
     if "baseline_test_accuracy" in last:
         cards.append(card(f"{last['baseline_test_accuracy']:.1%}", "held-out accuracy, non-private"))
-    budget = "" if plan.target_epsilon is None else f" of {plan.target_epsilon:g}"
+    budget = "" if plan.target_epsilon is None else f" of {words.at_most(plan.target_epsilon)}"
     paper = printed.claim(schemes.get(outcome.config.scheme), plan.scheme_config, outcome.rounds, plan.delta)
     if paper:
-        cards.append(card(f"{float(paper['claimed_epsilon']):.3f}", "epsilon that the paper claims; NOT certified"))
+        cards.append(
+            card(
+                spending.shown_epsilon(float(paper["claimed_epsilon"])), "epsilon that the paper claims; NOT certified"
+            )
+        )
     told = _told(outcome)
     if told is not None:
         standing, bound = ("certified" if c else "NOT certified" for c in (told.certified, told.mse_certified))
         cards += [
-            card(f"{told.nats.max():.2f}", f"nats about a record at most, {standing}", "" if guaranteed else "main"),
-            card(f"{told.psnr.max():.1f} dB", f"PSNR of any reconstruction at most, {bound}"),
+            card(
+                words.at_most(told.nats.max(), 4),
+                f"nats about a record at most, {standing}",
+                "" if guaranteed else "main",
+            ),
+            card(f"{words.at_most(told.psnr.max(), 3)} dB", f"PSNR of any reconstruction at most, {bound}"),
         ]
     cards += [
         card(
@@ -239,8 +247,9 @@ def _paper(outcome: Outcome) -> str:
     rows = "".join(
         f"<tr><td>{html.escape(k)}</td><td>The paper {html.escape(v)}.</td></tr>" for k, v in claim["errata"].items()
     )
+    claimed = spending.shown_epsilon(float(claim["claimed_epsilon"]))
     note = (
-        f"This run follows the paper's own formulas, which claim epsilon {float(claim['claimed_epsilon']):.3f}. "
+        f"This run follows the paper's own formulas, which claim epsilon {claimed}. "
         "That number is not certified, for these reasons. What holds is in the privacy statement."
     )
     return section("As printed", f"<table>{rows}</table>", note)

@@ -1,6 +1,7 @@
 """What a run may spend, what it has spent, and the claim in words."""
 
 import dataclasses
+import decimal
 import math
 from collections.abc import Iterator
 from types import ModuleType
@@ -80,8 +81,8 @@ def plan(config: Config, scheme: ModuleType, *, num_clients: int, num_examples: 
         spent.append(epsilon)
     if len(spent) == 1:
         raise ValueError(
-            f"Expected target_epsilon >= {epsilon:.4g}, which one round spends at "
-            f"noise_multiplier={scheme_config.noise_multiplier:.4g}, got target_epsilon={budget.target_epsilon!r}."
+            f"Expected target_epsilon >= {words.at_most(epsilon)}, which one round spends at "
+            f"noise_multiplier={scheme_config.noise_multiplier:.6g}, got target_epsilon={budget.target_epsilon!r}."
         )
     return Plan(
         scheme_config,
@@ -198,5 +199,8 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
 
 
 def shown_epsilon(epsilon: float) -> str:
-    """Three decimals, rounded up: a claim must not get stronger by printing it."""
-    return f"{math.ceil(epsilon * 1000) / 1000:.3f}" if math.isfinite(epsilon) else str(epsilon)
+    """Three decimals, and no fewer than three digits, rounded up: a claim must not get stronger by printing it."""
+    if not math.isfinite(epsilon) or epsilon == 0:
+        return f"{epsilon:.3f}"
+    before_the_point = decimal.Decimal(repr(float(epsilon))).adjusted() + 1
+    return words.rounded_up(epsilon, min(max(3, before_the_point + 3), 17))

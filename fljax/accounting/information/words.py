@@ -1,5 +1,6 @@
 """What a number of nats says and what it does not, in words for a report."""
 
+from fljax.accounting import words
 from fljax.accounting.information.claims import ErrorBound, Leakage
 
 NOT_PROMISED = (
@@ -27,13 +28,16 @@ def statement(leakage: Leakage, bound: ErrorBound | None = None, *, data_range: 
         raise ValueError("Expected the nats of one target, got an array: state the largest.")
     per = leakage.nats / leakage.dimension
     lines = [
-        f"At most {leakage.nats:.6g} nats about each {leakage.target.replace('_', ' ')} "
+        f"At most {words.at_most(leakage.nats)} nats about each {leakage.target.replace('_', ' ')} "
         f"({per:.4g} per coordinate), {leakage.mode.replace('_', ' ')} count. {_standing(leakage)}"
     ]
     if bound is not None:
-        psnr = f", a PSNR of that error of {bound.psnr(data_range):.4g} dB at most" if data_range is not None else ""
+        psnr = ""
+        if data_range is not None:
+            psnr = f", a PSNR of that error of {bound.psnr(data_range):.4g} dB at most"
         lines.append(
-            f"Expected squared error per coordinate of any reconstruction >= {bound.mse:.6g}{psnr}. {_standing(bound)}"
+            "Expected squared error per coordinate of any reconstruction >= "
+            f"{words.at_least(bound.mse)}{psnr}. {_standing(bound)}"
         )
     lines.append("Not promised: " + "; ".join(NOT_PROMISED) + ".")
     return "\n".join(lines)
