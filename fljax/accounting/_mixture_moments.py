@@ -61,9 +61,10 @@ def _log_moment(power: float, log_r: np.ndarray, x: np.ndarray, log_phi: np.ndar
 
 def _nodes(low: float, high: float, step: float) -> tuple[np.ndarray, np.ndarray] | None:
     """Nodes and the logs of their normal weights; None if there would be too many."""
-    count = math.ceil((high - low) / step) + 1
-    if count > MOST_NODES:
+    span = (high - low) / step if step > 0 else math.inf
+    if not span < MOST_NODES:  # NaN of an order beyond all measure, too
         return None
+    count = math.ceil(span) + 1
     z = low + step * np.arange(float(count))
     return z, -0.5 * z**2 + math.log(step / math.sqrt(2 * math.pi))
 

@@ -6,14 +6,45 @@ module. The moment of order a is E[(1 + x)^a] with x = q (exp(t / sigma - 1 / (2
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 _TAIL = 10.0  # nodes reach this many standard deviations beyond both bumps; less than 1e-21 of the sum lies outside
 _BLOCK = 64
 _MAX_NODES = 16384
+_FAR = 2.0**14  # above, orders take the bound of `_far`: sums and nodes would grow with them
+_MOST, _PER_DOUBLING = 1024, 256  # orders that are all computed; of more, those for each doubling of order - 1
+
+
+def with_chords(curve: Callable[[tuple[float, ...]], Any], orders: tuple[float, ...]) -> Any:
+    """`curve(orders)` `[..., K]`, Renyi divergences; of a great many orders a part, the others from chords above it.
+
+    (order - 1) times the divergence is convex in the order, so that a chord of upper bounds is one.
+    """
+    if len(orders) <= _MOST:
+        return curve(orders)
+    distinct, place = np.unique(orders, return_inverse=True)
+    kept = []
+    doublings = np.floor(np.log2(distinct - 1))
+    for doubling in np.unique(doublings):
+        members = np.flatnonzero(doublings == doubling)
+        kept.append(members[np.unique(np.linspace(0, members.size - 1, _PER_DOUBLING).round().astype(np.int64))])
+    grid = distinct[np.concatenate(kept)]
+    found = curve(tuple(grid.tolist())) * (grid - 1)
+    right = np.searchsorted(grid, distinct)
+    left = np.maximum(right - 1, 0)
+    inside = right > left
+    share = np.where(inside, (distinct - grid[left]) / np.where(inside, grid[right] - grid[left], 1.0), 1.0)
+    xp = jnp if isinstance(found, jax.Array) else np
+    # where: at an order that was computed, 0 times an infinite neighbour is NaN
+    with np.errstate(invalid="ignore"):
+        between = (1 - share) * found[..., left] + share * found[..., right]
+    values = xp.where(share == 1, found[..., right], between) / (distinct - 1)
+    return values[..., place]
 
 
 class Plan(NamedTuple):
@@ -22,7 +53,8 @@ class Plan(NamedTuple):
     i: `[64 n]`, 0 to the largest whole order and on to a full block; 0 and 1, never counted, stand as 2.
     log_binomial: `[blocks, 64]`, log C(a, i), rows of one order cut into blocks of consecutive i, padded with -inf.
     position: `[blocks]`, which 64 values of i. members: `[whole, most]`, blocks of each order; the last block is empty.
-    real: buckets of orders that are not integers. place: `[K]`, where each asked order is among the computed ones.
+    real: buckets of orders that are not integers. far: orders above 2^14. place: `[K]`, where each asked order is among
+    the computed ones.
     """
 
     i: np.ndarray
@@ -31,19 +63,21 @@ class Plan(NamedTuple):
     members: np.ndarray
     whole: np.ndarray
     real: tuple[np.ndarray, ...]
+    far: np.ndarray
     place: np.ndarray
 
 
 @functools.lru_cache(maxsize=64)
 def plan(orders: tuple[float, ...]) -> Plan:
     """The plan of these orders, each finite and > 1."""
-    whole = sorted({a for a in orders if a == int(a)})
+    far = sorted({a for a in orders if a > _FAR})
+    whole = sorted({a for a in orders if a == int(a) and a <= _FAR})
     groups: dict[int, set[float]] = {}
     for a in orders:
-        if a != int(a):  # one group shares its nodes, which reach up to its largest order
+        if a != int(a) and a <= _FAR:  # one group shares its nodes, which reach up to its largest order
             groups.setdefault(max(4, math.ceil(math.log2(a))), set()).add(a)
     real = tuple(np.asarray(sorted(groups[k])) for k in sorted(groups))
-    column = {a: i for i, a in enumerate([*whole, *(a for group in real for a in group)])}
+    column = {a: i for i, a in enumerate([*whole, *(a for group in real for a in group), *far])}
     blocks, position, members = [np.full(_BLOCK, -np.inf)], [0], []
     top = int(max(whole, default=2))
     log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, top + 1)))])
@@ -62,6 +96,7 @@ def plan(orders: tuple[float, ...]) -> Plan:
         members=np.asarray([m + [0] * (most - len(m)) for m in members], np.int64).reshape(len(members), most),
         whole=np.asarray(whole),
         real=real,
+        far=np.asarray(far),
         place=np.asarray([column[a] for a in orders]),
     )
 
@@ -79,7 +114,15 @@ def log_moments(xp: Any, sigma: Any, q: Any, plan: Plan, nodes: tuple[tuple[int,
     """Log moments `[K]`, >= 0, for scalars sigma > 0 and 0 < q < 1; `nodes`: `num_nodes` of each real bucket."""
     found = [_whole(xp, sigma, q, plan)] if plan.whole.size else []
     found += [real(xp, sigma, q, orders, *n) for orders, n in zip(plan.real, nodes, strict=True)]
+    found += [_far(xp, sigma, q, plan.far)] if plan.far.size else []
     return xp.concatenate(found)[plan.place]
+
+
+def _far(xp: Any, sigma: Any, q: Any, orders: Any) -> Any:
+    """Upper bound on log moments by Jensen's inequality: (1 - q + q r)^a <= 1 - q + q r^a for each ratio r."""
+    exponent = orders * ((orders - 1) / (2 * sigma**2))
+    small = xp.log1p(q * xp.expm1(xp.minimum(exponent, 30.0)))
+    return xp.where(exponent < 30, small, xp.logaddexp(xp.log1p(-q), xp.log(q) + exponent))
 
 
 def _log_sum_exp(xp: Any, terms: Any, factor: Any) -> Any:

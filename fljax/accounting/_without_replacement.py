@@ -16,6 +16,7 @@ import numpy as np
 from fljax.accounting import _x64
 
 _NODES = 512
+_LARGEST = 2048  # order: above, the unsampled divergence stands for the sampled one
 
 
 def _log_even_moments(shift: jax.Array, powers: np.ndarray) -> jax.Array:
@@ -68,9 +69,11 @@ def _log_moments_at_integers(shift: jax.Array, rate: jax.Array, top: int) -> jax
 def curves(noise_multiplier: Any, rate: Any, orders: tuple[float, ...]) -> jax.Array:
     """`[..., K]`; see `rdp.sampled_without_replacement`."""
     sigma, q = jnp.broadcast_arrays(_x64.as64(noise_multiplier), _x64.as64(rate))
-    top = math.ceil(max(orders))
-    below = np.floor(orders).astype(int)
-    part = np.asarray(orders) - below
+    grid = np.asarray(orders)
+    asked = np.where(grid > _LARGEST, 2.0, grid)
+    top = math.ceil(max(asked))
+    below = np.floor(asked).astype(int)
+    part = asked - below
     proper = (sigma > 0) & jnp.isfinite(sigma) & (q > 0) & (q < 1)
 
     def one(pair: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -79,8 +82,8 @@ def curves(noise_multiplier: Any, rate: Any, orders: tuple[float, ...]) -> jax.A
         return (1 - part) * moments[below] + part * moments[np.minimum(below + 1, top)]
 
     pairs = (jnp.where(proper, sigma, 1.0).ravel(), jnp.where(proper, q, 0.5).ravel())
-    grid = np.asarray(orders)
     sampled = jax.lax.map(one, pairs).reshape(*sigma.shape, -1) / (grid - 1)
+    sampled = jnp.where(grid > _LARGEST, jnp.inf, sampled)
     valid = (sigma >= 0) & (q >= 0) & (q <= 1)
     sigma, q = sigma[..., None], q[..., None]
     full = jnp.where(sigma > 0, grid / (2 * jnp.where(sigma > 0, sigma, 1.0) ** 2), jnp.inf)

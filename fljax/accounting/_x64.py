@@ -7,6 +7,7 @@ to be inside `x64()`, and raise otherwise: a float32 epsilon would look right an
 
 import contextlib
 import functools
+import numbers
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -15,6 +16,17 @@ import jax.numpy as jnp
 import numpy as np
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Static(tuple[Any, ...]):
+    """A tuple that `float64` leaves alone, for a static argument of `jax.jit`."""
+
+
+def _as_one_array(value: Any) -> Any:
+    """Lists and tuples of numbers as an array: `jax.jit` would take each number for an argument of its own."""
+    if type(value) in (list, tuple) and value and all(isinstance(number, numbers.Real) for number in value):
+        return np.asarray(value, np.float64)
+    return value
 
 
 def is_enabled() -> bool:
@@ -44,6 +56,8 @@ def float64(fun: F) -> F:
 
     @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        args = tuple(map(_as_one_array, args))
+        kwargs = {name: _as_one_array(value) for name, value in kwargs.items()}
         leaves = jax.tree.leaves((args, kwargs))
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             if not is_enabled():

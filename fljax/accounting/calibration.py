@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fljax.accounting import _x64, conversion, rdp
 
@@ -34,7 +35,7 @@ def poisson_gaussian_noise(
 
     For one run, other mechanisms or other accountants see `fljax.accounting.calibrate`.
     """
-    return _noise(sampling_prob, num_steps, epsilon, delta, rdp.as_orders(orders))
+    return _noise(sampling_prob, num_steps, epsilon, delta, _x64.Static(rdp.as_orders(orders)))
 
 
 @_x64.float64
@@ -47,7 +48,7 @@ def _noise(sampling_prob: Any, num_steps: Any, epsilon: Any, delta: Any, orders:
     def excess(log_noise: jax.Array) -> jax.Array:
         """Log of epsilon over target, nearly linear in the log of the noise."""
         curve = steps[:, None] * rdp.poisson_gaussian(jnp.exp(log_noise), q, orders)
-        spent = conversion.rdp_to_epsilon(curve, orders, delta)
+        spent = conversion.rdp_to_epsilon(curve, np.asarray(orders), delta)
         return jnp.clip(jnp.log(jnp.maximum(spent, 1e-300) / target), -50.0, 50.0)
 
     def narrow(step: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fljax import accounting
-from fljax.accounting import _without_replacement, rdp
+from fljax.accounting import _without_replacement, conversion, rdp
 from fljax.errors import PrivacyPreconditionError
 
 ORDERS = (1.1, 1.5, 2.0, 3.7, 8.0, 33.0, 33.5, 200.0)
@@ -303,3 +303,45 @@ def test_undefined_divergences_are_infinite_and_equal_ones_zero():
         rdp.gaussian_pair(shift, np.eye(3), rdp.LowRank(np.ones((3, 1)), 1.0), (3.0,))
     with pytest.raises(ValueError, match="mean_shift"):
         rdp.gaussian_pair(np.zeros((2, 2)), 1.0, 1.0, (3.0,))
+
+
+@pytest.mark.parametrize("kind", [tuple, list, np.asarray])
+def test_a_great_many_orders_are_one_argument(kind):
+    grid = np.linspace(1.01, 1000.0, 99_000)
+    np.testing.assert_allclose(rdp.gaussian(2.0, kind(grid.tolist())), grid / 8, rtol=1e-14)
+    found = conversion.rdp_to_epsilon(kind((grid / 8).tolist()), kind(grid.tolist()), 1e-5)
+    assert found == pytest.approx(conversion.zcdp_to_epsilon(1 / 8, 1e-5), rel=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_of_a_great_many_orders_those_between_come_from_chords_above(shape):
+    noise, q = np.full(shape, 1.3), 0.02
+    orders = np.concatenate([np.linspace(1.001, 16.0, 2000), np.arange(2.0, 40.0), [1.001, 70.0]])
+    found = rdp.poisson_gaussian(noise if shape else 1.3, q, orders)
+    few = np.array([5, 11, 460, 999, 1733, 2010, 2038])
+    exact = rdp.poisson_gaussian(noise if shape else 1.3, q, orders[few])
+    assert found.shape == (*shape, orders.size)
+    assert np.all(found[..., few] >= exact * (1 - 1e-10))  # rounding on other nodes
+    np.testing.assert_allclose(found[..., few], exact, rtol=1e-3)
+
+
+def test_chords_of_a_mixture_lie_above_it_and_near():
+    args = 1.3, np.array([1.0, 2.0]), np.array([0.02, 0.001])
+    orders = np.linspace(1.01, 40.0, 1500)
+    few = np.array([3, 700, 1444])
+    exact = rdp.gaussian_mixture(*args, orders[few])
+    found = rdp.gaussian_mixture(*args, orders)[few]
+    assert np.all(found >= exact * (1 - 1e-12))
+    np.testing.assert_allclose(found, exact, rtol=2e-4)
+
+
+@pytest.mark.parametrize("order", [20_000.0, 1e12, 1e100])
+def test_an_order_beyond_all_sums_has_a_bound(order):
+    noise, q = 2.0, 0.01
+    full = order / (2 * noise**2)
+    sampled, grid = rdp.poisson_gaussian(noise, q, (2.0, order)), rdp.poisson_gaussian(np.array([noise]), q, (order,))
+    # The largest term of the binomial sum alone: order log q + order (order - 1) / (2 noise^2).
+    assert full + order / (order - 1) * math.log(q) <= sampled[1] <= full * (1 + 1e-12)
+    assert grid[0, 0] == pytest.approx(sampled[1], rel=1e-12)
+    assert full * (1 - 1e-12) <= rdp.sampled_without_replacement(noise, q, (2.0, order))[1] <= full * (1 + 1e-12)
+    assert rdp.gaussian_mixture(noise, [1.0, 2.0], [0.01, 0.01], (order,))[0] >= full
