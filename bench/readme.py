@@ -783,6 +783,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/attacks.md": {"attacks": attacks},
     "docs/rounds.md": {"peers": peers, "scale": scale, "scale_disk": scale_disk, "scale_index": scale_index},
     "docs/wfna_accounting.md": {"wfna_noise": wfna_noise},
+    "docs/water_filling.md": {"wfna_training": wfna_training},
     "docs/view.md": {"noise_in_average": noise_in_average},
     "docs/pair_noise.md": {
         "overhead": overhead,
