@@ -18,8 +18,9 @@ import numpy as np
 
 from fljax import _validate
 from fljax.accounting import _curves, _x64, events, gaussian
-from fljax.accounting.pld import compose, mechanisms, plan, solve
+from fljax.accounting.pld import closed, compose, mechanisms, plan, solve
 
+_SMALL = 1e-5  # epsilons from here down may be rounding of the lattice
 _ZERO_RESERVE = 1e-12  # added at loss 0 for what outward rounding elsewhere took from it
 
 
@@ -64,14 +65,21 @@ def epsilon(
       accuracy: relative.
 
     Returns:
-      Epsilon, +inf where the noise is too small for the lattice (losses of one round beyond 600).
+      Epsilon. Where the lattice cannot hold or resolve it (losses of one round beyond 600, a tiny delta or rate) rounds
+      times the epsilon of one at delta / rounds counts, with a WideIntervalWarning unless that is within twice the
+      epsilon of one.
     """
     _check(noise_multiplier, sampling_rate, num_rounds, accuracy)
     _validate.open_unit(delta=delta)
     if sampling_rate == 1:
         return float(gaussian.mu_to_epsilon(math.sqrt(num_rounds) / noise_multiplier, delta))
     found = _upper(noise_multiplier, sampling_rate, num_rounds, math.log(delta), False, accuracy)
-    return math.inf if found is None else max(found, 0.0)
+    if found is not None and _SMALL < found < math.inf:
+        return found
+    known = _closed(noise_multiplier, sampling_rate, num_rounds, math.log(delta), False)
+    upper = min(math.inf if found is None else max(found, 0.0), float(known[0, 1]))
+    closed.warn_of_wide(np.array([[known[0, 0], upper]]), for_delta=False)
+    return upper
 
 
 def delta(
@@ -86,7 +94,15 @@ def delta(
     # Total variation adds up over rounds and bounds delta at every epsilon; the lattice gives nothing at epsilon 0
     # where one round's loss lies at 0 for the most part.
     variation = num_rounds * sampling_rate * float(gaussian.mu_to_delta(1 / noise_multiplier, 0.0))
-    return min(1.0, variation) if found is None else min(math.exp(found), variation)
+    if found is None:
+        found = float(_closed(noise_multiplier, sampling_rate, num_rounds, epsilon, True)[0, 1])
+    return min(math.exp(found), variation, 1.0)
+
+
+def _closed(noise_multiplier: float, sampling_rate: float, num_rounds: int, target: float, for_delta: bool) -> Any:
+    """Bounds `[1, 2]` without a lattice."""
+    numbers = (np.array([float(v)]) for v in (noise_multiplier, sampling_rate, num_rounds, target))
+    return closed.steps_interval(*numbers, for_delta=for_delta)
 
 
 def estimate(rounds: Rounds, delta: float) -> float:

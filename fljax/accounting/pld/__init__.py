@@ -9,8 +9,10 @@ from fljax.accounting.pld.api import (
     poisson_gaussian_epsilon,
     poisson_gaussian_interval,
 )
+from fljax.accounting.pld.closed import WideIntervalWarning
 
 __all__ = [
+    "WideIntervalWarning",
     "delta",
     "epsilon",
     "estimate",

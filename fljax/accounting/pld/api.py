@@ -9,8 +9,9 @@ import numpy as np
 from fljax import _validate
 from fljax.accounting import _curves, _x64, gaussian
 from fljax.accounting.events import PrivacyEvent
-from fljax.accounting.pld import solve, tree
+from fljax.accounting.pld import closed, solve, tree
 from fljax.accounting.pld.solve import ACCURACY
+from fljax.errors import UnsupportedEventError
 
 
 def _arrays(steps: Any, **values: Any) -> tuple[tuple[int, ...], np.ndarray, list[np.ndarray]]:
@@ -55,7 +56,8 @@ def poisson_gaussian_interval(
       accuracy: aimed-at upper - lower, relative to epsilon (or to delta).
 
     Returns:
-      (lower, upper) of epsilon (or delta), float64 arrays of the broadcast shape.
+      (lower, upper) of epsilon (or delta), float64 arrays of the broadcast shape. A WideIntervalWarning where upper is
+      more than twice lower.
 
     Raises:
       ValueError: an argument out of range, or so little noise that losses of one step exceed 600.
@@ -86,6 +88,8 @@ def poisson_gaussian_interval(
         batch = _sampled_gaussian(noise[rest], prob[rest], counts[rest])
         target = given[rest] if for_delta else np.log(given[rest])
         found = solve.solve(batch, target, for_delta=for_delta, symmetric=False, accuracy=accuracy)
+        found = closed.tightened(found, noise[rest], prob[rest], counts[rest], target, for_delta=for_delta)
+        closed.warn_of_wide(found, for_delta=for_delta)
         out[rest] = np.exp(found) if for_delta else found
     return out[:, 0].reshape(shape), out[:, 1].reshape(shape)
 
@@ -122,8 +126,9 @@ def interval(
       accuracy: aimed-at upper - lower, relative to epsilon (or to delta).
 
     Returns:
-      Bounds; (inf, inf) (or (1, 1)) where something was released without noise. The lower bound is 0 where a part is
-      known by a dominating pair only: (epsilon, delta) claims, and mechanisms that were registered.
+      Bounds, with a WideIntervalWarning where upper is more than twice lower. (inf, inf) (or (1, 1)) where something
+      was released without noise. The lower bound is 0 where a part is known by a dominating pair only: (epsilon, delta)
+      claims, and mechanisms that were registered.
 
     Raises:
       ValueError: an argument out of range.
@@ -149,11 +154,33 @@ def interval(
     target = np.array([math.log(delta) if delta is not None else epsilon], np.float64)
     bounds = solve.solve(
         tree.batch(found), target, for_delta=epsilon is not None, symmetric=tree.symmetric(found), accuracy=accuracy
-    )[0]
-    lower, upper = (float(x) for x in (bounds if epsilon is None else np.exp(bounds)))
-    if any(leaf.kind == "pair" for leaf in found):
+    )
+    bounds = _tightened(bounds, event, found, target, for_delta=epsilon is not None)
+    of_pairs = any(leaf.kind == "pair" for leaf in found)
+    if not of_pairs or bounds[0, 1] == math.inf:
+        closed.warn_of_wide(bounds, for_delta=epsilon is not None)
+    lower, upper = (float(x) for x in (bounds if epsilon is None else np.exp(bounds))[0])
+    if of_pairs:
         return 0.0, upper  # a pair dominates the mechanism: how nearly is not known
     return lower, upper
+
+
+def _tightened(
+    bounds: np.ndarray, event: PrivacyEvent, found: dict[tree.Leaf, int], target: np.ndarray, *, for_delta: bool
+) -> np.ndarray:
+    """`bounds` `[1, 2]`, closer if they were wide."""
+    if not closed.is_wide(bounds, for_delta=for_delta).any():
+        return bounds
+    ((leaf, count), *more) = found.items()
+    if not more and leaf.kind == "mixture" and len(leaf.numbers[0]) == 1:
+        prob, shift = np.asarray(leaf.numbers)
+        return closed.tightened(bounds, 1 / shift, prob, np.array([count]), target, for_delta=for_delta)
+    try:
+        curve = _curves.curve(event.mechanism, event.neighboring_relation, closed.ORDERS)
+    except UnsupportedEventError:
+        return bounds
+    renyi = closed.by_renyi(curve, float(target[0]), for_delta=for_delta)
+    return np.array([[bounds[0, 0], np.fmin(bounds[0, 1], renyi)]])
 
 
 def epsilon(event: PrivacyEvent, delta: float, *, accuracy: float = ACCURACY) -> float:
