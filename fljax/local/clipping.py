@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 import fljax_kernels
 from fljax import _validate
+from fljax_kernels.clip_and_sum import reference
 
 Style = Literal["flat", "auto_s", "psac"]
 STYLES = ("flat", "auto_s", "psac")
@@ -105,10 +106,16 @@ def to_bounds(
 
 
 def joint_norm(norms: Any) -> jax.Array:
-    """`[B]`: the norm of rows whose parts have these norms, a tree of `[B]`."""
+    """`[B]`: the norm of rows whose parts have these norms, a tree of `[B]`; finite wherever that is in range."""
     parts = jax.tree.leaves(norms)
     dtype = jnp.float64 if any(n.dtype == jnp.float64 for n in parts) else jnp.float32
-    return jnp.sqrt(functools.reduce(jnp.add, [jnp.square(n.astype(dtype)) for n in parts]))
+    parts = [n.astype(dtype) for n in parts]
+
+    # A square overflows where its root is far from doing so. A traced number divides: XLA would move a constant out of
+    # the square.
+    largest = functools.reduce(jnp.maximum, parts)
+    unit = jnp.where((largest > 2.0**40) & jnp.isfinite(largest), largest, jnp.ones((), dtype))
+    return unit * jnp.sqrt(functools.reduce(jnp.add, [jnp.square(n / unit) for n in parts]))
 
 
 def sum_gradients(
@@ -134,20 +141,28 @@ def sum_updates(rows: Any, l2_clip_norm: float | jax.Array, style: UnitStyle, ma
     """(sum of the clipped rows, norms before that `[C]`) of a tree of `[C, ...]`; `mask` `[C]`: True where one counts.
 
     Guarantee: adding or removing one row moves the sum by at most `l2_clip_norm * (1 + 1e-5)` in L2 norm. A row that is
-    not finite adds zero. "per_layer" clips each of L arrays to l2_clip_norm / sqrt(L).
+    not finite adds zero; a finite one is clipped, however long. "per_layer" clips each of L arrays to
+    l2_clip_norm / sqrt(L).
 
     Source: per layer: McMahan et al. (2018), arXiv:1710.06963, Section 2.
     """
     if style == "flat":
         return fljax_kernels.clip_and_sum(rows, l2_clip_norm, mask=mask)
-    squares = jax.tree.map(lambda x: jnp.sum(jnp.square(x), axis=tuple(range(1, x.ndim))), rows)
-    norms = joint_norm(jax.tree.map(jnp.sqrt, squares))
+    squares, exponent = reference.scaled_squares(rows)
+    down = jnp.maximum(exponent - 40, 0)  # beyond 2**40 rows are scaled to there, so that no finite one overflows
+    norms = jnp.ldexp(jnp.sqrt(squares), exponent - down)
+    seen = jnp.ldexp(norms, down)
     if style == "per_layer":
-        mask &= jnp.isfinite(norms)
+        mask &= jnp.isfinite(squares)
         share = l2_clip_norm / math.sqrt(len(jax.tree.leaves(rows)))
-        return jax.tree.map(lambda x: fljax_kernels.clip_and_sum(x, share, mask=mask)[0], rows), norms
+        return jax.tree.map(lambda x: fljax_kernels.clip_and_sum(x, share, mask=mask)[0], rows), seen
     factor = to_bound(norms, l2_clip_norm, style=style)
     mask &= factor > 0
-    scaled = jax.tree.map(lambda x: x * factor.reshape((-1,) + (1,) * (x.ndim - 1)).astype(x.dtype), rows)
+    factors = jnp.stack([jnp.ldexp(jnp.ones_like(factor), -down), factor])
+
+    def scale(x: jax.Array) -> jax.Array:
+        first, second = factors.reshape((2, -1) + (1,) * (x.ndim - 1)).astype(x.dtype)
+        return x * first * second
+
     # Once more, for the bound itself: the norms above are not exact where squares underflow.
-    return fljax_kernels.clip_and_sum(scaled, l2_clip_norm, mask=mask)[0], norms
+    return fljax_kernels.clip_and_sum(jax.tree.map(scale, rows), l2_clip_norm, mask=mask)[0], seen

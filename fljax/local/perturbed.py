@@ -184,13 +184,10 @@ def clip(triple: Triple, l2_clip_norm: float | jax.Array) -> tuple[Triple, jax.A
 
     Guarantee: the result's norm is at most `l2_clip_norm` (to rounding); a triple that is not finite becomes zero.
     """
-    leaves = jax.tree.leaves(triple)
-    wide = leaves[0].dtype if leaves[0].dtype.itemsize > 2 else jnp.dtype(jnp.float32)
-    norm = jnp.sqrt(sum((jnp.sum(jnp.square(leaf.astype(wide))) for leaf in leaves), start=jnp.zeros((), wide)))
-    factor = jnp.minimum(1, l2_clip_norm / jnp.maximum(norm, jnp.finfo(wide).tiny))
-    # where, not multiply: NaN * 0 is NaN.
-    keep = jnp.isfinite(norm)
-    return jax.tree.map(lambda leaf: jnp.where(keep, leaf * factor.astype(leaf.dtype), 0), triple), norm
+    row = jax.tree.map(lambda leaf: leaf[None], triple)
+    # "reference": under vmap over records the other form pays for both.
+    clipped, (norm,) = fljax_kernels.clip_and_sum(row, l2_clip_norm, implementation="reference")
+    return jax.tree.map(lambda new, leaf: new.astype(leaf.dtype), clipped, triple), norm
 
 
 def clipped_records(fun: TripleFun, l2_clip_norm: float, *, batch_size: int, microbatch_size: int = 8) -> TripleFun:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fljax.local import clipping
+from fljax_kernels.clip_and_sum import reference
 
 
 def sum_rows(
@@ -81,7 +82,12 @@ def _wide(x: jax.Array) -> jax.Array:
 
 def _norms(rows: Any) -> Any:
     """A tree of `[b]`: the norm of each leaf of each row, in float32 at least."""
-    return jax.tree.map(lambda r: jnp.sqrt(jnp.sum(jnp.square(_wide(r)), axis=tuple(range(1, r.ndim)))), rows)
+
+    def norm(leaf: jax.Array) -> jax.Array:
+        squares, exponent = reference.scaled_squares(leaf)
+        return jnp.ldexp(jnp.sqrt(squares), exponent)
+
+    return jax.tree.map(norm, rows)
 
 
 def _weighted_sum(here: jax.Array, coefficients: jax.Array, rows: jax.Array) -> jax.Array:

@@ -6,8 +6,9 @@ The query has the form of those in `fljax.local.subject`.
 import jax
 import jax.numpy as jnp
 
+import fljax_kernels
 from fljax import _keys
-from fljax.local import clipping, silo_query
+from fljax.local import silo_query
 from fljax.local.sgd import masked_mean_loss, take_examples
 from fljax.local.silo_query import Query, SiloSum
 from fljax.types import Batch, LossFn, Params
@@ -43,10 +44,9 @@ def clipped_batch_gradient(loss: LossFn, *, item_sampling_prob: float, l2_clip_n
         grad_sum, loss_sum = jax.lax.fori_loop(0, silo_query.num_batches(count, batch_size), add, zero)
         divisor = jnp.maximum(1, count).astype(jnp.float32)
         mean = jax.tree.map(lambda g: g / divisor, grad_sum)
-        norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(mean)))
-        factor = clipping.flat(norm, l2_clip_norm)
-        # where, not multiply: NaN * 0 is NaN.
-        clipped = jax.tree.map(lambda g: jnp.where(factor > 0, factor * g, 0), mean)
+        row = jax.tree.map(lambda g: g[None], mean)
+        # "reference": under vmap over silos the other form pays for both.
+        clipped, (norm,) = fljax_kernels.clip_and_sum(row, l2_clip_norm, implementation="reference")
         return silo_query.answer(clipped, loss_sum, ids, mask, (~(norm <= l2_clip_norm)).astype(jnp.float32))
 
     return fun

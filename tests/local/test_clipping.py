@@ -47,6 +47,34 @@ def test_no_update_moves_the_sum_by_more_than_the_bound_in_any_style(style, clip
         assert lengths[[0, 1, 6]].min() >= 0.5 * clip
 
 
+@pytest.mark.parametrize("clip", [0.5, 1e30])
+@pytest.mark.parametrize("style", clipping.UNIT_STYLES)
+def test_a_finite_update_is_clipped_however_long(style, clip):
+    """Squares overflow float32 beyond 1.8e19, the norm itself beyond 3.4e38."""
+    rows = {"a": np.array([[3, 4], [3e19, 4e19], [3e25, -4e25], [3e38, 3e38]]), "b": np.array([0, 12e19, 0, -2e38])}
+    updates = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), rows)
+    # Rows are an argument: of constants XLA moves the scaling out of the squares.
+    one = jax.jit(lambda updates, mask: clipping.sum_updates(updates, clip, style, mask))
+    found = jax.tree.map(lambda *sums: jnp.stack(sums), *(one(updates, mask)[0] for mask in jnp.eye(4, dtype=bool)))
+    norms = np.max([one(updates, mask)[1] for mask in jnp.eye(4, dtype=bool)], axis=0)
+    a, b = rows["a"], rows["b"][:, None]
+    exact = np.sqrt(np.sum(a**2, axis=1) + np.sum(b**2, axis=1))
+    np.testing.assert_allclose(norms, [5, 13e19, 5e25, np.inf], rtol=1e-6)
+    if style == "per_layer":
+        share = clip / np.sqrt(2)
+        factors = [np.minimum(1, share / np.maximum(np.linalg.norm(x, axis=1), 1e-30)) for x in (a, b)]
+    else:
+        added = {"flat": 0, "auto_s": 0.01, "psac": 0.1 / (exact + 0.1)}[style]
+        factors = [clip / (exact + added)] * 2 if style != "flat" else [np.minimum(1, clip / exact)] * 2
+    np.testing.assert_allclose(found["a"], a * factors[0][:, None], rtol=1e-5)
+    np.testing.assert_allclose(found["b"], b[:, 0] * factors[1], rtol=1e-5)
+
+
+def test_the_joint_norm_of_parts_is_finite_where_it_is_in_range():
+    parts = {"a": jnp.array([3e25, 3e38, 3.0, 0.0, jnp.inf, jnp.nan]), "b": jnp.array([4e25, 3e38, 4.0, 0.0, 1.0, 1.0])}
+    np.testing.assert_allclose(clipping.joint_norm(parts), [5e25, np.inf, 5, 0, np.inf, np.nan], rtol=1e-6)
+
+
 @pytest.mark.parametrize("style", STYLES, ids=lambda s: s.__name__)
 def test_a_norm_that_is_not_finite_gets_zero(style):
     np.testing.assert_array_equal(style(jnp.array([jnp.nan, jnp.inf]), 1.0), 0)
