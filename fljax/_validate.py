@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 
@@ -24,40 +25,55 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
+def _is_real(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer))
+
+
+def is_number(value: Any) -> bool:
+    """One real number of Python, NumPy or JAX. True is none: who writes it means another argument."""
+    if isinstance(value, numbers.Real):
+        return not isinstance(value, bool)
+    dtype = getattr(value, "dtype", None)
+    return dtype is not None and np.ndim(value) == 0 and _is_real(dtype)
+
+
 def positive(**values: Any) -> None:
     """Raises ValueError unless every value is finite and > 0."""
-    _check("> 0 and finite", lambda v: v > 0 and math.isfinite(v), values)
+    _check("> 0 and finite", lambda v: is_number(v) and v > 0 and math.isfinite(v), values)
 
 
 def non_negative(**values: Any) -> None:
     """Raises ValueError unless every value is finite and >= 0."""
-    _check(">= 0 and finite", lambda v: v >= 0 and math.isfinite(v), values)
+    _check(">= 0 and finite", lambda v: is_number(v) and v >= 0 and math.isfinite(v), values)
 
 
 def probability(**values: Any) -> None:
     """Raises ValueError unless every value is in (0, 1]."""
-    _check("in (0, 1]", lambda v: 0 < v <= 1, values)
+    _check("in (0, 1]", lambda v: is_number(v) and 0 < v <= 1, values)
 
 
 def open_unit(**values: Any) -> None:
     """Raises ValueError unless every value is in (0, 1): the range of a delta."""
-    _check("in (0, 1)", lambda v: 0 < v < 1, values)
+    _check("in (0, 1)", lambda v: is_number(v) and 0 < v < 1, values)
 
 
 def closed_unit(**values: Any) -> None:
     """Raises ValueError unless every value is in [0, 1]."""
-    _check("in [0, 1]", lambda v: 0 <= v <= 1, values)
+    _check("in [0, 1]", lambda v: is_number(v) and 0 <= v <= 1, values)
 
 
 def below_one(**values: Any) -> None:
     """Raises ValueError unless every value is in [0, 1): the range of a delta that may be spent already."""
-    _check("in [0, 1)", lambda v: 0 <= v < 1, values)
+    _check("in [0, 1)", lambda v: is_number(v) and 0 <= v < 1, values)
 
 
 def each(check: Callable[..., None], **values: Any) -> None:
     """Raises what `check` raises for one number of the arrays `values`."""
     for name, value in values.items():
-        array = np.asarray(value, np.float64)
+        array = np.asarray(value)
+        if array.size and not _is_real(array.dtype):
+            check(**{name: value})  # which refuses it: strings would become numbers below
+        array = array.astype(np.float64)
         # The ends and NaN tell of all: NaN spreads to both.
         for end in (array.min(), array.max()) if array.size else ():
             check(**{name: float(end)})

@@ -11,7 +11,7 @@ import numpy as np
 from fljax import _validate
 from fljax.accounting import _curves, conversion, gaussian, pld, rdp, sampled_pld
 from fljax.accounting.conversion import OrderWarning
-from fljax.accounting.events import PrivacyEvent
+from fljax.accounting.events import PrivacyEvent, check_event
 from fljax.errors import PrivacyPreconditionError
 
 Method = Literal["rdp", "pld", "gdp"]
@@ -111,8 +111,7 @@ def spent(
       ValueError: an argument out of range, or `event` is no `PrivacyEvent`.
       UnsupportedEventError: the method has no bound for this event under its relation.
     """
-    if not isinstance(event, PrivacyEvent):
-        raise ValueError(f"Expected event to be a PrivacyEvent (mechanism, unit, relation), got event={event!r}.")
+    check_event("event", event)
     _validate.one_of(METHODS, method=method)
     if (delta is None) == (epsilon is None):
         raise ValueError(f"Expected one of delta and epsilon, got delta={delta!r} and epsilon={epsilon!r}.")
@@ -253,6 +252,8 @@ def calibrate(
     """
     _validate.positive(epsilon=epsilon, tolerance=tolerance)
     _validate.open_unit(delta=delta)
+    if not callable(event_fn):
+        raise ValueError(f"Expected event_fn to be a function, parameter -> event, got event_fn={event_fn!r}.")
 
     def cost(value: float) -> float:
         with warnings.catch_warnings():
@@ -339,9 +340,17 @@ def _near(cost: Cost, estimate: Cost, target: float) -> tuple[End, End] | None:
     return None
 
 
+def _check_bracket(bracket: tuple[float, float]) -> None:
+    if not isinstance(bracket, Sequence) or isinstance(bracket, str) or len(bracket) != 2:
+        raise ValueError(f"Expected bracket to be a pair of numbers, got bracket={bracket!r}.")
+    for end in bracket:
+        _validate.positive(bracket=end)
+
+
 def _bracket(cost: Cost, target: float, bracket: tuple[float, float] | None, integer: bool) -> tuple[End, End | None]:
     """A value within the target and one beyond it; None for the latter if all of `bracket` is within."""
     if bracket is not None:
+        _check_bracket(bracket)
         low, high = (int(b) if integer else float(b) for b in bracket)
         _validate.positive(bracket=low)
         if not low < high:

@@ -33,10 +33,49 @@ class Mechanism:
     def __post_init__(self) -> None:
         """Checks the fields; each record extends it."""
 
+    def repeat(self, count: int) -> Any:
+        """Only a `PrivacyEvent` repeats. Raises ValueError, which says so."""
+        raise ValueError(
+            f"Expected repeat({count!r}) of a PrivacyEvent, got that of a mechanism: write PrivacyEvent(mechanism=..., "
+            f"privacy_unit=..., neighboring_relation=...).repeat({count!r}), or SelfComposed({self!r}, {count!r})."
+        )
+
+
+_FROM_DP_EVENT = "accounting.from_dp_event(event, privacy_unit=..., neighboring_relation=...)"
+
+
+def _is_foreign(value: Any) -> bool:
+    """Whether it is an event of dp_accounting, which need not be installed."""
+    return any(base.__module__.partition(".")[0] == "dp_accounting" for base in type(value).__mro__)
+
 
 def _is_mechanism(name: str, value: Any) -> None:
-    if not isinstance(value, Mechanism):
-        raise ValueError(f"Expected {name} to be a mechanism record of fljax.accounting.events, got {name}={value!r}.")
+    if isinstance(value, Mechanism):
+        return
+    advice = "."
+    if isinstance(value, PrivacyEvent):
+        advice = ": write its .mechanism."
+    elif _is_foreign(value):
+        advice = f": write {_FROM_DP_EVENT}.mechanism."
+    raise ValueError(
+        f"Expected {name} to be a mechanism record of fljax.accounting.events, got {name}={value!r}{advice}"
+    )
+
+
+def check_event(name: str, value: Any) -> None:
+    """Raises ValueError, with what to write instead, unless `value` is a `PrivacyEvent`."""
+    if isinstance(value, PrivacyEvent):
+        return
+    advice = "."
+    if isinstance(value, Mechanism):
+        advice = ": write PrivacyEvent(mechanism=..., privacy_unit=..., neighboring_relation=...)."
+    elif _is_foreign(value):
+        advice = f": write {_FROM_DP_EVENT}."
+    elif isinstance(value, list | tuple):
+        advice = ": write accounting.compose(events)."
+    elif isinstance(value, type) or callable(value):
+        advice = ": write what it returns, as in event(config)."
+    raise ValueError(f"Expected {name} to be a PrivacyEvent (mechanism, unit, relation), got {name}={value!r}{advice}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +131,9 @@ class MixtureOfGaussians(Mechanism):
     sampling_probs: tuple[float, ...]
 
     def __post_init__(self) -> None:
+        for name in ("sensitivities", "sampling_probs"):
+            if _validate.is_number(getattr(self, name)):
+                raise ValueError(f"Expected {name} to be a tuple of numbers, got {name}={getattr(self, name)!r}.")
         object.__setattr__(self, "sensitivities", tuple(self.sensitivities))
         object.__setattr__(self, "sampling_probs", tuple(self.sampling_probs))
         _validate.non_negative(stddev=self.stddev)
@@ -118,8 +160,7 @@ class PoissonSampled(Mechanism):
     event: Mechanism
 
     def __post_init__(self) -> None:
-        if self.sampling_prob != 0:
-            _validate.probability(sampling_prob=self.sampling_prob)
+        _validate.closed_unit(sampling_prob=self.sampling_prob)
         _is_mechanism("event", self.event)
 
 
@@ -195,6 +236,8 @@ class Composed(Mechanism):
     events: tuple[Mechanism, ...]
 
     def __post_init__(self) -> None:
+        if isinstance(self.events, Mechanism | PrivacyEvent):
+            raise ValueError(f"Expected events to be a tuple of mechanism records, got events={self.events!r}.")
         object.__setattr__(self, "events", tuple(self.events))
         for event in self.events:
             _is_mechanism("events", event)
@@ -230,6 +273,14 @@ class PrivacyEvent:
     privacy_unit: Literal["client", "example", "subject"]
     neighboring_relation: NeighboringRelation
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> "PrivacyEvent":
+        if args:
+            raise TypeError(
+                "Expected PrivacyEvent(mechanism=..., privacy_unit=..., neighboring_relation=...), each by its name, "
+                f"got {len(args)} without a name."
+            )
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         _is_mechanism("mechanism", self.mechanism)
         _validate.one_of(PRIVACY_UNITS, privacy_unit=self.privacy_unit)
@@ -248,9 +299,13 @@ def compose(events: Iterable[PrivacyEvent]) -> PrivacyEvent:
       ValueError: there is no event.
       NoGuaranteeError: units or relations differ; their epsilons do not add up to anything.
     """
+    if isinstance(events, PrivacyEvent | Mechanism) or _is_foreign(events):
+        raise ValueError(f"Expected events to be a list of events, got events={events!r}: write compose([event]).")
     events = list(events)
     if not events:
         raise ValueError("Expected events to hold at least one event, got events=[].")
+    for event in events:
+        check_event("events", event)
     claims = sorted({(e.privacy_unit, str(e.neighboring_relation)) for e in events})
     if len(claims) > 1:
         raise NoGuaranteeError(f"Expected events of one privacy_unit and neighboring_relation, got {claims}.")
@@ -314,6 +369,7 @@ def mechanism_from_json(value: Any) -> Any:
 
 def to_json(event: PrivacyEvent) -> dict[str, Any]:
     """The event as a tree of dicts, lists, strings and numbers for `json.dumps`; floats come back bit for bit."""
+    check_event("event", event)
     return {
         "format": FORMAT,
         "privacy_unit": event.privacy_unit,

@@ -103,6 +103,7 @@ class Ledger:
 
     def _extended(self, event: PrivacyEvent, count: int) -> list[tuple[events.Mechanism, int]]:
         _validate.positive_int(count=count)
+        events.check_event("event", event)
         claim = (event.privacy_unit, event.neighboring_relation)
         if claim != (self.privacy_unit, self.neighboring_relation):
             raise NoGuaranteeError(

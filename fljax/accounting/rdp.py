@@ -46,9 +46,12 @@ _CHUNK = 64  # configurations per step of a sweep: bounds memory, keeps the work
 
 def as_orders(orders: Any) -> tuple[float, ...]:
     """Concrete orders as a tuple of floats; raises ValueError unless each is finite and > 1."""
-    values = tuple(float(a) for a in np.asarray(orders, np.float64).ravel())
-    if not values:
+    given = np.asarray(orders)
+    if not given.size:
         raise ValueError("Expected orders to hold at least one order, got orders=().")
+    if not np.issubdtype(given.dtype, np.number) or np.iscomplexobj(given):
+        raise ValueError(f"Expected orders > 1 and finite, got orders={orders!r}.")
+    values = tuple(float(a) for a in given.astype(np.float64).ravel())
     for value in values:
         if not 1 < value < math.inf:
             raise ValueError(f"Expected orders > 1 and finite, got orders={value!r}.")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fljax import _validate
 from fljax.accounting import accountant, events, mechanisms
 from fljax.accounting.accountant import Method, Spent
-from fljax.accounting.events import NeighboringRelation, PrivacyEvent
+from fljax.accounting.events import NeighboringRelation, PrivacyEvent, check_event
 
 _UNITS = {
     "client": "one client with all of its data",
@@ -124,6 +124,7 @@ def table(event: PrivacyEvent, *, delta: float, methods: Sequence[str] | None = 
 
     A method without a bound for this event gives a row of None with the reason as its note.
     """
+    check_event("event", event)
     _validate.open_unit(delta=delta)
     rows: list[dict[str, object]] = []
     for method in methods or accountant.METHODS:

@@ -1,8 +1,12 @@
 """Events are data: checked, hashable, exact in JSON."""
 
+import copy
 import json
 import math
+import pickle
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from fljax import accounting
@@ -130,3 +134,101 @@ def test_events_that_the_other_side_lacks_are_refused():
             privacy_unit="client",
             neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
         )
+
+
+WRITE_CLAIM = r"write PrivacyEvent\(mechanism=\.\.\., privacy_unit=\.\.\., neighboring_relation=\.\.\.\)"
+WRITE_FROM = r"write accounting\.from_dp_event\(event, privacy_unit=\.\.\., neighboring_relation=\.\.\.\)"
+
+
+def test_a_mechanism_that_is_repeated_says_what_to_write():
+    for mechanism in EVERY_RECORD:
+        with pytest.raises(ValueError, match=WRITE_CLAIM + r"\.repeat\(10\), or SelfComposed\("):
+            mechanism.repeat(10)
+
+
+def test_a_claim_by_position_says_what_to_write():
+    with pytest.raises(TypeError, match=r"privacy_unit=\.\.\., .*each by its name, got 3 without a name"):
+        accounting.PrivacyEvent(GAUSSIAN, "client", "REPLACE_ONE")
+    event = claim(GAUSSIAN)
+    assert pickle.loads(pickle.dumps(event)) == event == copy.deepcopy(event)
+
+
+def test_what_is_no_event_says_what_to_write_wherever_events_go():
+    them = pytest.importorskip("dp_accounting")
+    theirs = them.PoissonSampledDpEvent(0.1, them.GaussianDpEvent(1.0))
+    ledger = accounting.Ledger(privacy_unit="client", neighboring_relation="ADD_OR_REMOVE_ONE")
+    takers = [
+        lambda event: accounting.epsilon(event, delta=1e-5),
+        lambda event: accounting.delta(event, epsilon=1.0),
+        lambda event: accounting.interval(event, delta=1e-5, method="pld"),
+        lambda event: accounting.calibrate(lambda noise: event, epsilon=1.0, delta=1e-5),
+        lambda event: accounting.statement(event, delta=1e-5),
+        lambda event: accounting.table(event, delta=1e-5),
+        lambda event: accounting.pld.interval(event, delta=1e-5),
+        lambda event: accounting.pld.estimate(event, 1e-5),
+        lambda event: accounting.compose([event]),
+        ledger.append,
+        lambda event: ledger.would_exceed(event, target_epsilon=1.0, delta=1e-5),
+        events.to_json,
+    ]
+    for take in takers:
+        for event, advice in ((theirs, WRITE_FROM), (GAUSSIAN, WRITE_CLAIM), (None, "got event")):
+            with pytest.raises(ValueError, match=rf"^Expected events? to be a PrivacyEvent .*{advice}"):
+                take(event)
+    inner = [
+        lambda event: claim(event),
+        lambda event: events.PoissonSampled(0.1, event),
+        lambda event: events.SampledWithoutReplacement(10, 2, event),
+        lambda event: events.SelfComposed(event, 3),
+        lambda event: events.Composed((event,)),
+    ]
+    for make in inner:
+        with pytest.raises(ValueError, match=rf"to be a mechanism record .*{WRITE_FROM}\.mechanism"):
+            make(theirs)
+        with pytest.raises(ValueError, match=r"to be a mechanism record .*: write its \.mechanism"):
+            make(claim(GAUSSIAN))
+    for alone in (claim(GAUSSIAN), GAUSSIAN, theirs):
+        with pytest.raises(ValueError, match=r"write compose\(\[event\]\)"):
+            accounting.compose(alone)
+    with pytest.raises(ValueError, match="events to be a tuple of mechanism records"):
+        events.Composed(GAUSSIAN)
+    with pytest.raises(ValueError, match="event_fn to be a function"):
+        accounting.calibrate(claim(GAUSSIAN), epsilon=1.0, delta=1e-5)
+
+
+NO_NUMBERS = ("1", np.str_("1"), b"1", True, np.bool_(True), np.array([1.0]), [1.0], 1j)
+
+
+@pytest.mark.parametrize("value", [*NO_NUMBERS, None], ids=repr)
+def test_what_is_no_number_is_refused_where_an_event_wants_one(value):
+    event = claim(GAUSSIAN)
+    for make in (
+        events.Gaussian,
+        events.Laplace,
+        events.DiscreteGaussian,
+        events.ZCdp,
+        events.EpsilonDelta,
+        lambda v: events.EpsilonDelta(1.0, v),
+        lambda v: events.PoissonSampled(v, GAUSSIAN),
+        lambda v: events.SampledWithoutReplacement(10, v, GAUSSIAN),
+        lambda v: events.SelfComposed(GAUSSIAN, v),
+        lambda v: events.GaussianWeighted(1.0, v, True),
+        lambda v: events.MixtureOfGaussians(v, (1.0,), (1.0,)),
+        lambda v: events.MixtureOfGaussians(1.0, (v,), (1.0,)),
+        event.repeat,
+        lambda v: accounting.calibrate(lambda _: event, epsilon=v, delta=1e-5),
+        lambda v: accounting.calibrate(lambda _: event, epsilon=1.0, delta=1e-5, bracket=(v, 2.0)),
+    ):
+        with pytest.raises(ValueError, match=r"^Expected "):
+            make(value)
+
+
+@pytest.mark.parametrize("orders", [("2",), (True,), (2j,), (None,), b"2"], ids=repr)
+def test_orders_are_numbers(orders):
+    with pytest.raises(ValueError, match=r"^Expected orders > 1 and finite"):
+        accounting.epsilon(claim(GAUSSIAN), delta=1e-5, orders=orders)
+
+
+@pytest.mark.parametrize("value", [2, 2.0, np.float32(2), np.int64(2), np.array(2.0), jnp.float32(2), jnp.bfloat16(2)])
+def test_numbers_of_every_library_are_numbers(value):
+    assert events.Gaussian(value).noise_multiplier == 2

@@ -8,7 +8,7 @@ import numpy as np
 
 from fljax import _validate
 from fljax.accounting import _curves, _x64, gaussian
-from fljax.accounting.events import PrivacyEvent
+from fljax.accounting.events import PrivacyEvent, check_event
 from fljax.accounting.pld import closed, solve, tree
 from fljax.accounting.pld.solve import ACCURACY
 from fljax.errors import UnsupportedEventError
@@ -134,6 +134,7 @@ def interval(
       ValueError: an argument out of range.
       UnsupportedEventError: no privacy-loss distribution for a part of the event under its relation.
     """
+    check_event("event", event)
     _validate.positive(accuracy=accuracy)
     if (delta is None) == (epsilon is None):
         raise ValueError(f"Expected one of delta and epsilon, got delta={delta!r} and epsilon={epsilon!r}.")
@@ -198,6 +199,7 @@ def estimate(event: PrivacyEvent, delta: float) -> float:
 
     Args and errors as in `interval`. Meant for choosing where to call `interval`.
     """
+    check_event("event", event)
     _validate.open_unit(delta=delta)
     noise = _curves.effective_noise(event.mechanism)
     if noise is not None and 0 < noise < math.inf:
