@@ -140,13 +140,14 @@ def _resumed_on(args: Sequence[str], resume: str) -> Machine:
 
 
 def _summary(outcome: Any, report: pathlib.Path) -> str:
-    from fljax.simulation import nats, printed, spending
+    from fljax.simulation import nats, printed, remarks, spending
 
     last, plan = outcome.records[-1], outcome.plan
     guaranteed = math.isfinite(plan.epsilons[outcome.rounds])
-    lines = [f"held-out accuracy  {'private' if guaranteed else 'no guarantee':<12} {last['test_accuracy']:.1%}"]
+    lines = [f"held-out accuracy  {spending.model_name(plan, outcome.rounds):<12} {last['test_accuracy']:.1%}"]
     if "baseline_test_accuracy" in last:
         lines.append(f"                   non-private  {last['baseline_test_accuracy']:.1%}")
+    lines += [f"note               {sentence}" for sentence in remarks.remarks(outcome)]
     scheme = schemes.get(outcome.config.scheme)
     paper = printed.claim(scheme, plan.scheme_config, outcome.rounds, plan.delta)
     if paper:

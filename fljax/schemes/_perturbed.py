@@ -263,11 +263,12 @@ def algorithm(
         truth = uploads.noise in ("oracle_clip", "naive", "central")
         gradient = mean if truth else recovery.recover(plan, secrets, mean)
         stepped = aggregate.step(state, gradient, divisor=1.0, server_optimizer=optimizer)
-        kept = jax.tree.map(lambda new, old: jnp.where(jnp.all(present), new, old), stepped, state)
+        complete = jnp.all(present)
+        kept = jax.tree.map(lambda new, old: jnp.where(complete, new, old), stepped, state)
         joined = jnp.sum(present)
         loss, clipped_fraction = _round.averages(stats, joined)
-        lost = recovery.lost_digits(plan, secrets, mean) if with_triple else 0.0
-        return kept._replace(round=state.round + 1), _round.RoundInfo(loss, joined, clipped_fraction, lost)
+        digits = recovery.lost_digits(plan, secrets, mean) if with_triple else 0.0
+        return kept._replace(round=state.round + 1), _round.RoundInfo(loss, joined, clipped_fraction, digits, ~complete)
 
     return _round.FederatedAlgorithm(
         lambda params: aggregate.init(params, optimizer), round_fun, client_sampling_prob=1.0

@@ -28,13 +28,15 @@ class RoundInfo(NamedTuple):
 
     loss: mean training loss; cohort_size: clients present; clipped_fraction: share of units that were clipped.
     lost_digits: by how much numbers cancel in the server's recovery of the gradient, for
-    `fljax.server.recovery.warn_of_lost_digits`; 0 where nothing is recovered from Psi and Phi.
+    `fljax.server.recovery.warn_of_lost_digits`; 0 where nothing is recovered from Psi and Phi. lost: whether too few
+    clients could be used, so that the round left the model as it was.
     """
 
     loss: jax.Array
     cohort_size: jax.Array
     clipped_fraction: jax.Array
     lost_digits: jax.Array | float = 0.0
+    lost: jax.Array | bool = False
 
 
 class FederatedAlgorithm(NamedTuple):

@@ -222,7 +222,7 @@ def algorithm(
         counts = completed & (count > 0)
         stepped = aggregate.step(state, mean, divisor=1.0, server_optimizer=optimizer)
         kept = jax.tree.map(lambda new, old: jnp.where(counts, new, old), stepped, state)
-        info = _round.RoundInfo(stats[0] * share, count, stats[1] * share)
+        info = _round.RoundInfo(stats[0] * share, count, stats[1] * share, lost=~counts)
         return kept._replace(round=state.round + 1), info
 
     return _round.FederatedAlgorithm(

@@ -16,7 +16,7 @@ from fljax.types import LossFn
 SUMMARY = "silos clip each batch gradient as a whole, local Gaussian noise; unit: client (silo) or subject"
 PROMISE = "epsilon"
 NOISE_AT = "silo"
-SIMULATION = _silos.SIMULATION
+SIMULATION = _silos.SIMULATION | {"run": {"num_rounds": 100}}
 ERRATA = ("E1", "E7", "E8")
 
 
@@ -29,7 +29,13 @@ class Config(_silos.SubjectConfig):
 
     privacy_unit: Literal["client", "subject"] = "subject"
     formula: Literal["sound", "paper"] = "sound"
-    local_learning_rate: float = 0.02  # the noise is not divided by anything
+    # The noise is divided by nothing. What is left is to sample so little that it can be small: of few items with one
+    # of each subject, in many small steps.
+    item_sampling_prob: float = 0.01
+    max_items_per_subject: int = 1
+    num_local_steps: int = 10
+    l2_clip_norm: float = 0.2
+    local_learning_rate: float = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()

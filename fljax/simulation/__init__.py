@@ -7,6 +7,7 @@ from fljax import _rooms
 if TYPE_CHECKING:
     from fljax.simulation import allocator as allocator
     from fljax.simulation import attack_figures as attack_figures
+    from fljax.simulation import baseline as baseline
     from fljax.simulation import books as books
     from fljax.simulation import checkpoint as checkpoint
     from fljax.simulation import clients as clients
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from fljax.simulation import printed as printed
     from fljax.simulation import processes as processes
     from fljax.simulation import progress as progress
+    from fljax.simulation import remarks as remarks
     from fljax.simulation import report as report
     from fljax.simulation import run as run
     from fljax.simulation import spending as spending

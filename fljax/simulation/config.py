@@ -101,7 +101,8 @@ class RunConfig:
     checkpoint_every: int = 10
     """Rounds between checkpoints."""
     baseline: bool = True
-    """Train a non-private model beside, on the same cohorts, for comparison."""
+    """Train a non-private model beside, on the same cohorts, for comparison: FedAvg, tuned for the task and not for the
+    scheme."""
     groups: int | None = None
     """Add up a round's clients in so many groups: the same order on any number of devices that divides it. none: in an
     order that depends on the devices; but `fljax simulate` chooses 16 for several processes, and for a CPU alone twice

@@ -12,6 +12,8 @@ from rich.text import Text
 from fljax.accounting.words import at_most, rounded_up
 from fljax.simulation.spending import Plan, shown_epsilon
 
+_LOST = "too few clients could be used; the model stayed as it was"
+
 
 def _number(value: Any, digits: int) -> str:
     return value if isinstance(value, str) else f"{value:.{digits}f}"
@@ -55,6 +57,7 @@ class Terminal:
             expand=True,
         )
         self._evaluated: dict[str, Any] = {}
+        self._lost = 0
 
     def start(self, plan: Plan, rounds_done: int) -> None:
         """Shows the bar."""
@@ -65,6 +68,9 @@ class Terminal:
         """Moves the bar. Between evaluations it keeps showing the last one's numbers."""
         self._evaluated |= {name: record[name] for name in record if "test_" in name}
         numbers = describe(self._evaluated | record, between="/{}")
+        self._lost += record.get("lost", False)
+        if self._lost:
+            numbers += f"  lost {self._lost}"
         self._progress.update(self._task, completed=record["round"], numbers=numbers)
 
     def stop(self) -> None:
@@ -78,6 +84,7 @@ class Lines:
     def start(self, plan: Plan, rounds_done: int) -> None:
         """Says what is about to run."""
         self._total, self._last, self._since = plan.num_rounds, rounds_done, time.monotonic()
+        self._lost = 0
         budget = "no budget" if plan.target_epsilon is None else f"budget epsilon {at_most(plan.target_epsilon)}"
         claimed = f"{budget}, delta {rounded_up(plan.delta, 3)}"
         if not math.isfinite(plan.epsilons[-1]):
@@ -85,13 +92,18 @@ class Lines:
         print(f"rounds {rounds_done} to {plan.num_rounds}, {claimed}", flush=True)
 
     def round(self, record: dict[str, Any]) -> None:
-        """Prints a line where the record holds an evaluation."""
+        """Prints a line where the record holds an evaluation, and one for the first round that is lost."""
+        if record.get("lost", False):
+            self._lost += 1
+            if self._lost == 1:
+                print(f"round {record['round']}/{self._total}  LOST: {_LOST}", flush=True)
         if "test_accuracy" not in record:
             return
         now = time.monotonic()
         rate = (record["round"] - self._last) / max(now - self._since, 1e-9)
         self._last, self._since = record["round"], now
-        print(f"round {record['round']}/{self._total}  {describe(record)}  {rate:.1f} rounds/s", flush=True)
+        numbers = describe(record) + (f"  {self._lost} rounds lost" if self._lost else "")
+        print(f"round {record['round']}/{self._total}  {numbers}  {rate:.1f} rounds/s", flush=True)
 
     def stop(self) -> None:
         """Nothing is buffered."""

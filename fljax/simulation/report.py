@@ -12,7 +12,7 @@ from fljax import schemes
 from fljax.accounting import gaussian, words
 from fljax.data import store
 from fljax.schemes._channels import Spent
-from fljax.simulation import clients, figures, folder, nats, printed, spending
+from fljax.simulation import clients, figures, folder, nats, printed, remarks, spending
 from fljax.simulation import config as config_lib
 from fljax.simulation.run import Outcome
 
@@ -55,18 +55,11 @@ def section(title: str, body: str, note: str = "") -> str:
     return f"<section><h2>{html.escape(title)}</h2>{body}{note}</section>"
 
 
-def _name(outcome: Outcome) -> str:
-    """What the run's own model is called."""
-    if math.isfinite(outcome.plan.epsilons[outcome.rounds]):
-        return "private"
-    return "noisy records" if outcome.plan.in_nats else "no guarantee"
-
-
 def _cards(outcome: Outcome) -> str:
     plan, last = outcome.plan, outcome.records[-1]
     epsilon = plan.epsilons[outcome.rounds]
     guaranteed = math.isfinite(epsilon)
-    kind = _name(outcome)
+    kind = spending.model_name(outcome.plan, outcome.rounds)
     cards = [card(f"{last['test_accuracy']:.1%}", f"held-out accuracy, {kind}", "main")]
     if "baseline_test_accuracy" in last:
         cards.append(card(f"{last['baseline_test_accuracy']:.1%}", "held-out accuracy, non-private"))
@@ -102,13 +95,21 @@ def _cards(outcome: Outcome) -> str:
         card(str(plan.num_units), f"protected units: {plan.event.privacy_unit}s"),
         card(str(outcome.rounds), "rounds"),
     ]
+    lost = remarks.num_lost(outcome.records)
+    if lost:
+        cards.append(card(str(lost), "rounds lost"))
     return f'<div class="cards">{"".join(cards)}</div>'
+
+
+def _remarks(outcome: Outcome) -> str:
+    found = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in remarks.remarks(outcome))
+    return section("Before you read on", found) if found else ""
 
 
 def _curves(outcome: Outcome) -> str:
     records = outcome.records
     guaranteed = math.isfinite(outcome.plan.epsilons[outcome.rounds])
-    name = _name(outcome)
+    name = spending.model_name(outcome.plan, outcome.rounds)
     parts = [
         section("Accuracy over rounds", figures.accuracy(records, name)),
         section(
@@ -194,7 +195,7 @@ def _clients(outcome: Outcome) -> str:
 
 
 def _served(outcome: Outcome) -> str:
-    models = {_name(outcome): outcome.params}
+    models = {spending.model_name(outcome.plan, outcome.rounds): outcome.params}
     if outcome.baseline_params is not None:
         models["non-private"] = outcome.baseline_params
     head = "".join(f"<th>{q}th percentile</th>" for q in clients.PERCENTILES)
@@ -280,6 +281,7 @@ def render(outcome: Outcome) -> str:
     )
     parts = (
         _cards,
+        _remarks,
         _curves,
         _paper,
         _statement,

@@ -17,7 +17,7 @@ from fljax import _keys, data, models, schemes
 from fljax.data import ClientData, store
 from fljax.schemes._round import FederatedAlgorithm
 from fljax.server import aggregate, recovery
-from fljax.simulation import books, feed, folder, memory, mesh, printed, processes, spending, task
+from fljax.simulation import baseline, books, feed, folder, memory, mesh, printed, processes, spending, task
 from fljax.simulation import config as config_lib
 from fljax.simulation.config import Config
 from fljax.types import PyTree
@@ -209,11 +209,8 @@ def _prepare(config: Config) -> _Job:
     plan = spending.plan(
         printed.prepared(config, scheme, units), scheme, **{f"num_{unit}s": count for unit, count in units.items()}
     )
-    scheme_configs = [plan.scheme_config]
-    if config.run.baseline:
-        scheme_configs.append(scheme.non_private(plan.scheme_config))
     inputs = scheme.inputs(plan.scheme_config, the_task) if hasattr(scheme, "inputs") else {}
-    make = functools.partial(_algorithms, scheme, tuple(scheme_configs), the_task, plan.num_units, inputs)
+    make = functools.partial(_algorithms, config, scheme, plan, the_task, inputs)
     job = _Job(config, plan, the_task, make({}), inputs)
     if config.run.memory is None:
         return job
@@ -242,14 +239,26 @@ def _unasked(job: _Job) -> jax.sharding.Mesh:
 
 
 def _algorithms(
+    config: Config,
     scheme: ModuleType,
-    configs: tuple[Any, ...],
+    plan: spending.Plan,
     the_task: task.Task,
-    num_units: int,
     inputs: dict[str, Any],
     options: dict[str, Any],
 ) -> tuple[FederatedAlgorithm, ...]:
-    return tuple(scheme.make(c, the_task.loss, num_units=num_units, **inputs, **options) for c in configs)
+    private: FederatedAlgorithm = scheme.make(
+        plan.scheme_config, the_task.loss, num_units=plan.num_units, **inputs, **options
+    )
+    if not config.run.baseline:
+        return (private,)
+    plain = baseline.algorithm(
+        config.model,
+        the_task.loss,
+        num_clients=config.data.num_clients,
+        sampling_prob=private.client_sampling_prob,
+        **options,
+    )
+    return private, plain
 
 
 def _lowered(job: _Job) -> jax.stages.Lowered:
@@ -359,6 +368,7 @@ def _rounds(
         done += 1
         record: dict[str, Any] = {"round": done, "epsilon": spending.number(job.plan.epsilons[done])}
         record |= {"skipped_clients": skipped} if skipped else {}
+        record |= {"lost": True} if infos[0].lost else {}
         record |= {"cohort_size": int(infos[0].cohort_size), "clipped_fraction": float(infos[0].clipped_fraction)}
         recovery.warn_of_lost_digits(infos[0].lost_digits)
         for prefix, state, info in zip(("", "baseline_"), states, infos, strict=False):

@@ -198,6 +198,13 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
     return {"guarantee": guarantee, "not_covered": not_covered}
 
 
+def model_name(plan: Plan, rounds: int) -> str:
+    """What the run's own model is called beside the non-private one."""
+    if math.isfinite(plan.epsilons[rounds]):
+        return "private"
+    return "noisy data" if plan.in_nats else "no guarantee"
+
+
 def shown_epsilon(epsilon: float) -> str:
     """Three decimals, and no fewer than three digits, rounded up: a claim must not get stronger by printing it."""
     if not math.isfinite(epsilon) or epsilon == 0:

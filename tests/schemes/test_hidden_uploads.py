@@ -117,6 +117,7 @@ def test_a_secure_sum_has_the_noise_of_the_table_and_aborts_when_too_few_can_be_
         counts = np.asarray([int(info.cohort_size) for _, info, _ in runs])
         assert all(int(state.round) == 1 for _, _, state in runs)
         np.testing.assert_array_equal([np.any(model) for model, _, _ in runs], counts >= NUM - 2)
+        assert [bool(info.lost) for _, info, _ in runs] == [count < NUM - 2 for count in counts]
         found[name] = counts.mean() / NUM
         for (noise, _, _), count in zip(runs, counts, strict=True):
             # s_L = 2: s_L^2 / ((N - C - Sbar) (N - S)).

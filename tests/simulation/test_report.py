@@ -102,10 +102,12 @@ def test_a_claim_in_nats_is_not_called_an_infinite_epsilon(outcome, capsys):
 
 
 def test_without_a_baseline_and_without_noise_it_says_so(outcome):
-    records = [{k: v for k, v in r.items() if "baseline" not in k} | {"epsilon": "inf"} for r in outcome.records]
+    said = {"epsilon": "inf", "lost": True, "test_accuracy": 0.11}
+    records = [{k: v for k, v in r.items() if "baseline" not in k} | said for r in outcome.records]
     plan = outcome.plan._replace(epsilons=(0.0, *[float("inf")] * 4), target_epsilon=None)
     text = report.render(outcome._replace(records=records, plan=plan, baseline_params=None))
     assert "added no noise to what was sent" in text
+    assert "4 of 4 rounds were lost" in text and "11.0% is near chance" in text
     assert "non-private" not in re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL)
 
 

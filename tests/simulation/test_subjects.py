@@ -53,7 +53,7 @@ def test_a_run_without_privacy_says_so_and_gives_no_number(tmp_path):
     assert (claim["epsilon"], claim["target_epsilon"]) == ("inf", None)
     assert claim["ledger"]["entries"] == [{"count": 2, "mechanism": {"type": "NonPrivate"}}]
     text = report.render(outcome)
-    assert "no guarantee" in text and "accuracy, without a guarantee" in text and "accuracy, private" not in text
+    assert "no guarantee" in text and "accuracy, no guarantee" in text and "accuracy, private" not in text
 
 
 @pytest.mark.parametrize(("scheme", "true"), [("local_group_dp", None), ("user_ldp", 2)])

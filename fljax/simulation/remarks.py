@@ -1,0 +1,49 @@
+"""What a reader of a run must not miss, in sentences: for terminal and report."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fljax.simulation.run import Outcome
+
+_LEAST_GAIN = 0.2  # of the way from chance to 1; what stays below has learned next to nothing
+
+
+def chance(labels: np.ndarray) -> float:
+    """Accuracy of always answering the most frequent of the held-out `labels`."""
+    return float(np.unique(labels, return_counts=True)[1].max() / labels.size)
+
+
+def near_chance(accuracy: float, level: float) -> bool:
+    """Whether a model has gone less than a fifth of the way from `level` to 1."""
+    return not accuracy >= level + _LEAST_GAIN * (1 - level)
+
+
+def num_lost(records: Sequence[dict[str, Any]]) -> int:
+    """Rounds of metrics.jsonl that were lost."""
+    return sum(record.get("lost", False) for record in records)
+
+
+def remarks(outcome: Outcome) -> list[str]:
+    """Lost rounds, and accuracy near chance; empty where there is nothing to say."""
+    found, last = [], outcome.records[-1]
+    lost = num_lost(outcome.records)
+    if lost:
+        found.append(
+            f"{lost} of {outcome.rounds} rounds were lost: too few clients could be used, and the model stayed as it "
+            "was. Epsilon counts these rounds like the others."
+        )
+    level = chance(np.asarray(outcome.task.dataset.test["y"]))
+    if near_chance(last["test_accuracy"], level):
+        plain = last.get("baseline_test_accuracy")
+        why = ""
+        if plain is not None and near_chance(plain, level):
+            why = " Nor has the non-private model: the task needs more rounds, or another model."
+        elif plain is not None:
+            why = f" The non-private model reaches {plain:.1%}."
+        found.append(
+            f"Held-out accuracy {last['test_accuracy']:.1%} is near chance: the most frequent label alone gives "
+            f"{level:.1%}. The model has learned next to nothing.{why}"
+        )
+    return found
