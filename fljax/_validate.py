@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax import _near
+
 
 def _check(rule: str, holds: Any, values: dict[str, Any]) -> None:
     for name, value in values.items():
@@ -90,9 +92,13 @@ def non_negative_int(**values: Any) -> None:
 
 
 def one_of(choices: Iterable[Any], **values: Any) -> None:
-    """Raises ValueError unless every value is among `choices`."""
+    """Raises ValueError unless every value is among `choices`; the error says which one is most like it."""
     choices = list(choices)
-    _check(f"to be one of {choices}", lambda v: v in choices, values)
+    for name, value in values.items():
+        try:
+            _check(f"to be one of {choices}", lambda v: v in choices, {name: value})
+        except ValueError as error:
+            raise ValueError(f"{error}{_near.did_you_mean(value, choices)}") from None
 
 
 def typed_key(**keys: Any) -> None:

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from fljax.accounting import interop as interop
     from fljax.accounting import kov as kov
     from fljax.accounting import ledger as ledger
+    from fljax.accounting import mechanisms as mechanisms
     from fljax.accounting import replaced_record as replaced_record
     from fljax.accounting import sampled_pld as sampled_pld
     from fljax.accounting import sensitivity as sensitivity

@@ -1,6 +1,9 @@
 """The command line. Only the chosen command is imported, so that help and errors come at once."""
 
+import contextlib
 import importlib
+import os
+import select
 import sys
 from collections.abc import Sequence
 
@@ -16,6 +19,8 @@ COMMANDS = {
 }
 
 _USAGE = "usage: fljax COMMAND [OPTIONS]"
+_ASKING = {"-h", "--help", "help"}
+_UNREAD = 141  # what a shell reports of a program that was stopped for want of a reader
 
 
 def _help() -> str:
@@ -30,7 +35,7 @@ def _help() -> str:
             "commands:",
             *lines,
             "",
-            "`fljax COMMAND --help` explains each; `fljax --version` prints the version.",
+            "`fljax help COMMAND` or `fljax COMMAND --help` explains each; `fljax --version` prints the version.",
         ]
     )
 
@@ -43,10 +48,56 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Returns:
-      the exit code: 0; 2 where the input is bad or the disk is full, after one line on stderr; 130 after Ctrl-C.
+      the exit code: 0; 1 where `attack` or `audit` got past what a scheme certifies; 2 where the input is bad or the
+      disk is full, after one line on stderr; 130 after Ctrl-C; 141, without a word, where nobody reads on (`| head`).
     """
     args = list(sys.argv[1:] if argv is None else argv)
-    if not args or args[0] in {"-h", "--help", "help"}:
+    code = _UNREAD
+    try:
+        code = _answer(args)
+        _flush()
+    except (BrokenPipeError, SystemExit) as left:
+        # rich turns a pipe without a reader into SystemExit.
+        if isinstance(left, SystemExit) and not isinstance(left.__context__, BrokenPipeError):
+            raise
+        _hush()
+    except OSError as error:  # of the last words: /dev/full, say
+        _hush()
+        print(f"fljax: error: {_one_line(error)}", file=sys.stderr)
+        return 2
+    return code
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+
+
+def _unread() -> bool:
+    """Whether standard output or error is a pipe whose reader has gone."""
+    asked = select.poll()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or of a test
+            asked.register(stream.fileno(), 0)
+    return any(found & select.POLLERR for _, found in asked.poll(0))
+
+
+def _hush() -> None:
+    """Nothing more goes to a stream that cannot be written, or Python complains of it as it ends."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _answer(args: list[str]) -> int:
+    if args and args[0] in _ASKING:
+        about = [arg for arg in args if arg not in _ASKING]
+        args = [*about, "--help"] if about else []
+    if not args:
         print(_help())
         return 0
     if args[0] == "--version":
@@ -56,8 +107,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         if args[0] not in COMMANDS:
-            raise ValueError(f"Expected a command among {list(COMMANDS)}, got {args[0]!r}.")
+            from fljax import _near
+
+            hint = _near.did_you_mean(args[0], COMMANDS)
+            raise ValueError(f"Expected a command among {list(COMMANDS)}, got {args[0]!r}.{hint}")
         return int(importlib.import_module(f"fljax.cli.{args[0]}").main(args[1:]))
+    except BrokenPipeError as error:
+        if _unread():
+            raise
+        print(f"fljax: error: {_one_line(error)}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt as stopped:
         print(f"fljax: {_one_line(stopped)}", file=sys.stderr)
         return 130

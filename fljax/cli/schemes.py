@@ -3,6 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+_HELP = """usage: fljax schemes
+
+Lists the schemes that `fljax simulate --scheme NAME` knows, with their flags: each as `simulate` reads it, at the value
+that it has where it is not given."""
+
 
 def _flag(name: str, value: Any) -> str:
     """The setting as it is written on the command line of `fljax simulate`."""
@@ -10,14 +15,14 @@ def _flag(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return f"  {flag}" if value else f"  --no-{flag[2:]}"
     if value is None:
-        return f"  {flag} none" + (" (calibrated)" if name == "noise_multiplier" else "")
+        return f"  {flag} {'calibrated' if name == 'noise_multiplier' else 'none'}"
     return " ".join([f"  {flag}", *(str(part) for part in (value if isinstance(value, tuple) else (value,)))])
 
 
 def main(args: Sequence[str]) -> int:
     """Prints a table of schemes and their settings."""
     if {"-h", "--help"} & set(args):
-        print("usage: fljax schemes\n\nLists the schemes that `fljax simulate --scheme NAME` knows, with their flags.")
+        print(_HELP)
         return 0
     if args:
         raise ValueError(f"Expected no arguments for `fljax schemes`, got {args[0]!r}.")

@@ -12,7 +12,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from fljax import _validate, accounting, schemes
+from fljax import _near, _validate, accounting, schemes
 from fljax.accounting.accountant import Method
 from fljax.data import builtin, partition
 from fljax.simulation import memory
@@ -188,7 +188,8 @@ def _section(section: str, cls: type, values: Mapping[str, Any]) -> Any:
     names = [field.name for field in dataclasses.fields(cls)]
     for key in values:
         if key not in names:
-            raise ValueError(f"Expected keys of [{section}] to be among {names}, got unknown key {key!r}.")
+            hint = _near.did_you_mean(key, names)
+            raise ValueError(f"Expected keys of [{section}] to be among {names}, got unknown key {key!r}.{hint}")
     return cls(**{key: _typed(section, key, value, hints[key]) for key, value in values.items()})
 
 
@@ -203,7 +204,8 @@ def from_sections(sections: Mapping[str, Any]) -> Config:
     allowed = ["scheme", *SECTIONS]
     for name, values in sections.items():
         if name not in allowed:
-            raise ValueError(f"Expected sections of the config to be among {allowed}, got unknown key {name!r}.")
+            hint = _near.did_you_mean(name, allowed)
+            raise ValueError(f"Expected sections of the config to be among {allowed}, got unknown key {name!r}.{hint}")
         if not isinstance(values, Mapping):
             raise ValueError(f"Expected {name!r} in the config to be a section [{name}], got {name}={values!r}.")
     scheme_values = dict(sections.get("scheme", {}))

@@ -7,7 +7,8 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 CONFIG, METRICS, PRIVACY, REPORT, CHECKPOINTS = (
@@ -49,7 +50,7 @@ def disk_full_in_one_line(path: pathlib.Path) -> Iterator[None]:
         if is_disk_full(error):
             raise DiskFullError(
                 f"Expected room to write {path}, got a full disk or file size limit; "
-                "earlier checkpoints are intact: free some space and resume."
+                "what was written before is intact: free some space, then resume a run, or start anything else again."
             ) from error
         raise
 
@@ -119,10 +120,25 @@ def new(run_dir: pathlib.Path) -> pathlib.Path:
     ours = {_LOCK, f".{CONFIG}.tmp"}  # what a process that was killed before its first round may leave
     if any(entry.name not in ours for entry in run_dir.iterdir()):
         raise ValueError(
-            f"Expected run_dir to be empty or new, got run_dir={run_dir} with files in it; "
-            f"to go on with that run: fljax simulate --resume {run_dir}"
+            f"Expected run_dir to be empty or new, got run_dir={run_dir} with files in it{_go_on(run_dir)}"
         )
     return run_dir
+
+
+def _go_on(run_dir: pathlib.Path) -> str:
+    """What can be done with the folder: of an attack, an audit or a comparison nothing, they do not go on."""
+    try:
+        found = tomllib.loads((run_dir / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return f", but no {CONFIG} that --resume could go on from."
+    if of_another_command(found):
+        return ", of an attack or an audit, which do not go on."
+    return f"; to go on with that run: fljax simulate --resume {run_dir}"
+
+
+def of_another_command(config: Mapping[str, Any]) -> bool:
+    """Whether a parsed config.toml is of an attack or an audit, which have no sections."""
+    return bool(config) and not any(isinstance(value, Mapping) for value in config.values())
 
 
 def begin(run_dir: pathlib.Path, config: str) -> None:

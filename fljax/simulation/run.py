@@ -173,7 +173,13 @@ def resume(run_dir: pathlib.Path, observer: Observer, *, devices: int | None = N
     with processes.losses_in_one_line():
         text = processes.words_from_first(text)
     with _owned(run_dir):
-        config = config_lib.from_sections(config_lib.from_toml(text, source=str(path)))
+        sections = config_lib.from_toml(text, source=str(path))
+        if folder.of_another_command(sections):
+            raise ValueError(
+                f"Expected run folder {run_dir} to hold a run of `fljax simulate`, got an attack or an audit: neither "
+                "goes on, start it again."
+            )
+        config = config_lib.from_sections(sections)
         over = _named(config, devices, model_devices)
         job = _prepare(config)
         return _run(job, over or _unasked(job), run_dir, observer)
