@@ -232,3 +232,77 @@ def test_orders_are_numbers(orders):
 @pytest.mark.parametrize("value", [2, 2.0, np.float32(2), np.int64(2), np.array(2.0), jnp.float32(2), jnp.bfloat16(2)])
 def test_numbers_of_every_library_are_numbers(value):
     assert events.Gaussian(value).noise_multiplier == 2
+
+
+def _wrapped(kind, inner):
+    from dp_accounting import dp_event
+
+    return {
+        "bare": inner,
+        "repeated": dp_event.SelfComposedDpEvent(inner, 3),
+        "composed": dp_event.ComposedDpEvent([dp_event.NoOpDpEvent(), inner]),
+        "sampled": dp_event.SampledWithoutReplacementDpEvent(100, 10, inner),
+        "poisson": dp_event.PoissonSampledDpEvent(0.1, dp_event.ComposedDpEvent([inner])),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["bare", "repeated", "composed", "sampled", "poisson"])
+@pytest.mark.parametrize("name", ["GaussianDpEvent", "LaplaceDpEvent"])
+def test_a_replaced_unit_has_its_noise_convention_stated(kind, name):
+    from dp_accounting import NeighboringRelation, dp_event
+
+    given = _wrapped(kind, getattr(dp_event, name)(2.0))
+    for relation in ("REPLACE_ONE", NeighboringRelation.REPLACE_ONE, accounting.NeighboringRelation.REPLACE_ONE):
+        unit = {"privacy_unit": "client", "neighboring_relation": relation}
+        with pytest.raises(ValueError, match=r"Expected noise_relative_to to say .* got noise_relative_to=None"):
+            accounting.from_dp_event(given, **unit)
+        same = accounting.from_dp_event(given, **unit, noise_relative_to="REPLACE_ONE")
+        for stated in ("ADD_OR_REMOVE_ONE", NeighboringRelation.REPLACE_SPECIAL):
+            half = accounting.from_dp_event(given, **unit, noise_relative_to=stated)
+            shown = str(half.mechanism)
+            assert "noise_multiplier=1.0" in shown and "noise_multiplier=2.0" not in shown
+        assert (
+            same.mechanism
+            == accounting.from_dp_event(
+                given, privacy_unit="client", neighboring_relation="ADD_OR_REMOVE_ONE"
+            ).mechanism
+        )
+        assert "noise_multiplier=2.0" in str(same.mechanism)
+
+
+def test_an_imported_gaussian_agrees_with_the_accountant_whose_convention_was_stated():
+    import dp_accounting
+    from dp_accounting import dp_event, pld, rdp
+
+    given, relation = dp_event.GaussianDpEvent(1.0), dp_accounting.NeighboringRelation.REPLACE_ONE
+    unit = {"privacy_unit": "client", "neighboring_relation": relation}
+    theirs = pld.PLDAccountant(relation).compose(given).get_epsilon(1e-5)
+    halved = accounting.from_dp_event(given, **unit, noise_relative_to="ADD_OR_REMOVE_ONE")
+    assert accounting.epsilon(halved, delta=1e-5, method="gdp") == pytest.approx(theirs, rel=1e-3)
+    theirs = rdp.RdpAccountant(neighboring_relation=relation).compose(given).get_epsilon(1e-5)
+    same = accounting.from_dp_event(given, **unit, noise_relative_to="REPLACE_ONE")
+    assert accounting.epsilon(same, delta=1e-5) == pytest.approx(theirs, rel=2e-2)
+    assert accounting.to_dp_event(same) == given
+
+
+def test_a_noise_convention_that_does_not_apply_is_refused():
+    from dp_accounting import dp_event
+
+    for relation in ("ADD_OR_REMOVE_ONE", "REPLACE_SPECIAL"):
+        with pytest.raises(ValueError, match="noise_relative_to other than REPLACE_ONE"):
+            accounting.from_dp_event(
+                dp_event.GaussianDpEvent(1.0),
+                privacy_unit="client",
+                neighboring_relation=relation,
+                noise_relative_to="REPLACE_ONE",
+            )
+    unit = {"privacy_unit": "client", "neighboring_relation": "REPLACE_ONE"}
+    with pytest.raises(ValueError, match="noise_relative_to to be one of"):
+        accounting.from_dp_event(dp_event.GaussianDpEvent(1.0), **unit, noise_relative_to="removal")
+    mixture = dp_event.MixtureOfGaussiansDpEvent(1.0, [0.0, 1.0], [0.5, 0.5])
+    with pytest.raises(ValueError, match="noise_relative_to"):
+        accounting.from_dp_event(mixture, **unit)
+    with pytest.raises(UnsupportedEventError, match="sensitivities under REPLACE_ONE"):
+        accounting.from_dp_event(mixture, **unit, noise_relative_to="ADD_OR_REMOVE_ONE")
+    # What adds no noise has nothing to state.
+    assert accounting.from_dp_event(dp_event.ZCDpEvent(0.5, 0.0), **unit).mechanism == events.ZCdp(0.5)
