@@ -30,14 +30,14 @@ def effective_noise(mechanism: Mechanism) -> float | None:
         parts = [(event, 1) for event in mechanism.events]
     else:
         return None
-    precision = 0.0
+    mu = 0.0  # root of the precision: its square would overflow for little noise, and vanish for much
     for event, count in parts:
         noise = effective_noise(event)
         if noise is None:
             return None
         if count:
-            precision += count * (1 / noise**2 if noise > 0 else math.inf)
-    return 1 / math.sqrt(precision) if precision > 0 else math.inf
+            mu = math.hypot(mu, math.sqrt(count) / noise if noise > 0 else math.inf)
+    return 1 / mu if mu > 0 else math.inf
 
 
 def refuse(mechanism: Mechanism, relation: NeighboringRelation, method: str, why: str) -> UnsupportedEventError:

@@ -27,7 +27,7 @@ class Spent:
       epsilon_lower, epsilon_upper: at `delta`; equal to the asked value in answers of `delta`.
       delta_lower, delta_upper: at epsilon; equal to the asked value in answers of `epsilon`.
       method: "rdp", "pld" or "gdp".
-      certified: True if the upper value is a proved bound.
+      certified: True if the upper value is a proved bound; False where it is infinite, or a delta of 1: no claim.
       reason: how it was proved, or why not.
       order: best Renyi order, None for other methods.
     """
@@ -119,7 +119,15 @@ def spent(
         _validate.open_unit(delta=delta)
     if epsilon is not None:
         _validate.non_negative(epsilon=epsilon)
-    return _ANSWERS[method](event, delta, epsilon, orders)
+    found = _ANSWERS[method](event, delta, epsilon, orders)
+    # `not <` rather than the opposite comparison: NaN is no claim either.
+    if epsilon is None and not found.epsilon_upper < math.inf:
+        return dataclasses.replace(
+            found, epsilon_upper=math.inf, certified=False, reason="no bound: epsilon is infinite"
+        )
+    if delta is None and not found.delta_upper < 1:
+        return dataclasses.replace(found, delta_upper=1.0, certified=False, reason="no bound: delta is 1")
+    return found
 
 
 def _rdp(

@@ -108,12 +108,15 @@ def statement(event: PrivacyEvent, *, delta: float, method: Method = "rdp") -> s
     """
     found = accountant.spent(event, delta=delta, method=method)
     relation = _RELATIONS[event.neighboring_relation].format(unit=_UNITS[event.privacy_unit])
-    bound = "a proved upper bound" if found.certified else f"NOT a proved bound ({found.reason})"
+    if found.epsilon_upper == math.inf:
+        return f"No guarantee at delta {at_most(delta)} for {relation}: epsilon is infinite.\nReleased: " + (
+            f"{describe(event.mechanism)}."
+        )
     order = f", best order {found.order:g}" if found.order is not None else ""
     lines = [
         f"({at_most(found.epsilon_upper)}, {at_most(delta)})-differential privacy for {relation}.",
         f"Released: {describe(event.mechanism)}.",
-        f"Epsilon is {bound} by the {method.upper()} accountant ({found.reason}{order}).",
+        f"Epsilon is a proved upper bound by the {method.upper()} accountant ({found.reason}{order}).",
         "Not covered: " + "; ".join(NOT_COVERED) + ".",
     ]
     return "\n".join(lines)

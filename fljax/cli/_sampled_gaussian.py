@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+from collections.abc import Sequence
 from typing import Literal, cast
 
 import jax
@@ -11,6 +12,7 @@ from fljax import _validate, accounting
 from fljax.accounting import events
 from fljax.accounting.accountant import Method
 from fljax.accounting.words import at_most
+from fljax.errors import UnsupportedEventError
 
 RELATIONS = {
     "ADD_OR_REMOVE_ONE": "one unit more or less",
@@ -26,6 +28,14 @@ def methods(accountant: Accountant) -> tuple[Method, ...]:
     """The accountants to ask. Raises ValueError for a name that is none of them."""
     _validate.one_of(("all", *accounting.METHODS), accountant=accountant)
     return tuple(cast(Method, m) for m in accounting.METHODS if accountant in ("all", m))
+
+
+def some_bound(accountant: Accountant, methods: Sequence[Method], without: Sequence[str]) -> None:
+    """Raises UnsupportedEventError where all of `methods` are `without` a bound, for these reasons."""
+    if len(without) == len(methods):
+        raise UnsupportedEventError(
+            f"Expected an accountant with a bound for this mechanism, got accountant={accountant!r}: {without[0]}"
+        )
 
 
 def event(noise_multiplier: float, sampling_prob: float, steps: int, relation: str) -> events.PrivacyEvent:

@@ -40,7 +40,7 @@ class Options:
 
 
 def main(args: Sequence[str]) -> int:
-    """Prints epsilon by every accountant that has a bound."""
+    """Prints epsilon by every accountant that has a bound; it is an error if none has."""
     description = "Epsilon of a (Poisson-sampled) Gaussian mechanism, by every accountant that has a bound for it."
     try:
         options = _args.parse(Options, args, prog="fljax account", description=description)
@@ -55,15 +55,19 @@ def main(args: Sequence[str]) -> int:
         raise ValueError("Expected --noise-multiplier, or a sweep of noise, got neither.")
     rest = options.sampling_prob, options.steps, options.neighboring_relation
     event = _sampled_gaussian.event(options.noise_multiplier, *rest)
+    _validate.positive(noise_multiplier=options.noise_multiplier)  # without noise epsilon is infinite
     _sampled_gaussian.use_cache(options.cache_dir)
     table = Table("accountant", "epsilon at least", "epsilon at most", "certified", "how")
+    without = []
     for row in accounting.table(event, delta=options.delta, methods=methods):
-        if row["certified"] is None:
-            table.add_row(str(row["method"]), "", "", "", f"no bound: {row['note']}")
+        if not row["certified"]:
+            without.append(str(row["note"]).removeprefix("no bound: "))
+            table.add_row(str(row["method"]), "", "", "", f"no bound: {without[-1]}")
         else:
             bounds = (at_least(float(str(row["epsilon_lower"]))), rounded_up(float(str(row["epsilon_upper"]))))
-            table.add_row(str(row["method"]), *bounds, "yes" if row["certified"] else "no", str(row["note"]))
+            table.add_row(str(row["method"]), *bounds, "yes", str(row["note"]))
     _sampled_gaussian.console().print(table)
+    _sampled_gaussian.some_bound(options.accountant, methods, without)
     print(_sampled_gaussian.assumptions(*rest, options.delta))
     if options.tradeoff is not None:
         from fljax.simulation import figures

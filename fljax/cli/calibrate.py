@@ -34,7 +34,7 @@ class Options:
 
 
 def main(args: Sequence[str]) -> int:
-    """Prints the smallest noise multiplier by every accountant that has a bound."""
+    """Prints the smallest noise multiplier by every accountant that has a bound; it is an error if none has."""
     description = "The smallest noise multiplier with which a (Poisson-sampled) Gaussian mechanism meets an epsilon."
     try:
         options = _args.parse(Options, args, prog="fljax calibrate", description=description)
@@ -46,7 +46,8 @@ def main(args: Sequence[str]) -> int:
     _sampled_gaussian.event(1.0, *rest)  # for its checks
     _sampled_gaussian.use_cache(options.cache_dir)
     table = Table("accountant", "noise multiplier", "epsilon with it")
-    for method in _sampled_gaussian.methods(options.accountant):
+    methods, without = _sampled_gaussian.methods(options.accountant), []
+    for method in methods:
         try:
             noise_multiplier = accounting.calibrate(
                 lambda value: _sampled_gaussian.event(value, *rest),
@@ -58,9 +59,11 @@ def main(args: Sequence[str]) -> int:
                 _sampled_gaussian.event(noise_multiplier, *rest), delta=options.delta, method=method
             )
         except UnsupportedEventError as reason:
-            table.add_row(method, "", str(reason))
+            without.append(str(reason))
+            table.add_row(method, "", f"no bound: {reason}")
             continue
         table.add_row(method, rounded_up(noise_multiplier), rounded_up(reached))
     _sampled_gaussian.console().print(table)
+    _sampled_gaussian.some_bound(options.accountant, methods, without)
     print(_sampled_gaussian.assumptions(*rest, options.delta))
     return 0

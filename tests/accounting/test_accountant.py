@@ -300,3 +300,33 @@ def test_epsilon_grows_with_steps_falls_with_delta_and_is_subadditive(q, noise, 
         # Never worse than basic composition, where epsilons and deltas add.
         parts = base + accounting.epsilon(run(q, noise, more), delta=delta)
         assert both <= parts * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("method", accounting.METHODS)
+@pytest.mark.parametrize(
+    "mechanism", [events.Gaussian(0.0), events.SelfComposed(events.Gaussian(1e-200), 3), events.NonPrivate()], ids=str
+)
+def test_an_infinite_epsilon_is_no_certificate(method, mechanism):
+    event = accounting.PrivacyEvent(
+        mechanism=mechanism, privacy_unit="client", neighboring_relation="ADD_OR_REMOVE_ONE"
+    )
+    if isinstance(mechanism, events.NonPrivate) and method == "gdp":
+        return  # not its kind of event: an error
+    found = accounting.spent(event, delta=1e-5, method=method)
+    assert found.epsilon_upper == math.inf and not found.certified and found.reason == "no bound: epsilon is infinite"
+    assert not accounting.spent(event, epsilon=1.0, method=method).certified
+    text = accounting.statement(event, delta=1e-5, method=method)
+    assert text.startswith("No guarantee at delta 1e-05") and "differential" not in text and "proved" not in text
+    assert not any(row["certified"] for row in accounting.table(event, delta=1e-5))
+
+
+def test_noise_of_any_size_composes_without_overflow():
+    for noise in (1e-100, 1e-3, 1e100, 1e200):
+        event = accounting.PrivacyEvent(
+            mechanism=events.SelfComposed(events.Gaussian(noise), 4),
+            privacy_unit="client",
+            neighboring_relation="ADD_OR_REMOVE_ONE",
+        )
+        # 4 releases are one of twice the mu; at epsilon 0 its delta is 2 Phi(mu / 2) - 1.
+        found = accounting.delta(event, epsilon=0.0, method="gdp")
+        assert found == pytest.approx(math.erf(2 / noise / math.sqrt(8)), rel=1e-9)
