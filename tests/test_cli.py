@@ -122,10 +122,54 @@ def test_the_trade_off_curve_is_just_below_the_exact_one_of_a_gaussian():
 
 def test_account_says_who_has_no_bound(capsys, compiled_once):
     flags = ["--noise-multiplier", 2.0, "--neighboring-relation", "REPLACE_SPECIAL", "--cache-dir", compiled_once]
-    code, out, _ = call(capsys, "account", *flags, "--sampling-prob", 0.5, "--accountant", "gdp")
-    assert code == 0 and "no bound" in out
+    code, out, err = call(capsys, "account", *flags, "--sampling-prob", 0.5, "--accountant", "gdp")
+    assert code == 2 and "no bound" in out and "Assumed" not in out
+    assert "got accountant='gdp'" in err and err.count("\n") == 1
     code, out, _ = call(capsys, "account", *flags, "--accountant", "gdp")
     assert code == 0 and "0.5-GDP" in out and "every unit joins" in out
+
+
+def test_no_bound_by_anybody_is_an_error(capsys, compiled_once):
+    sampled = ["--sampling-prob", 0.01, "--cache-dir", compiled_once]
+    one, replaced = ["--accountant", "gdp"], ["--neighboring-relation", "REPLACE_ONE"]
+    for command in (["account", "--noise-multiplier", 2.0], ["calibrate", "--epsilon", 1.0]):
+        for flags in (one, replaced):
+            code, out, err = call(capsys, *command, *sampled, *flags)
+            assert code == 2 and "no bound" in out and "certified: yes" not in out
+            assert "Expected an accountant with a bound for this mechanism, got accountant=" in err
+
+
+def test_a_warning_is_one_plain_line_of_the_terminal_and_of_the_report(tmp_path):
+    """In processes of their own: in this one warnings are errors."""
+    little = ["--noise-multiplier", "0.001", "--cache-dir", str(tmp_path / "cache")]
+    simulate = [
+        "--target-delta",
+        "1e-5",
+        "--sampling-prob",
+        "1",
+        "--num-rounds",
+        "1",
+        "--run-dir",
+        str(tmp_path / "run"),
+    ]
+    for args in (["account", *little, "--accountant", "rdp"], ["simulate", *QUICK, *little[:2], *simulate]):
+        done = subprocess.run([sys.executable, "-m", "fljax", *args], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        said = done.stdout + done.stderr
+        (line,) = [line for line in said.splitlines() if "best Renyi order" in line]
+        assert (
+            line.startswith(("fljax: note: ", "note               ")) and "Warning" not in said and ".py:" not in said
+        )
+    report = (tmp_path / "run" / folder.REPORT).read_text()
+    assert report.count("The best Renyi order, 1.005, is at the end of the grid") == 1
+
+
+def test_noise_that_hides_nothing_is_never_certified(capsys):
+    for prob in (1.0, 0.01):
+        code, out, err = call(capsys, "account", "--noise-multiplier", 0, "--sampling-prob", prob)
+        assert code == 2 and not out and "Expected noise_multiplier > 0 and finite, got noise_multiplier=0" in err
+    code, out, err = call(capsys, "account", "--noise-multiplier", 1e-200, "--accountant", "gdp")
+    assert code == 2 and "yes" not in out and "epsilon is infinite" in err
 
 
 def test_calibrate_and_account_are_inverse(capsys, compiled_once):

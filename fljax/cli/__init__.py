@@ -5,7 +5,9 @@ import importlib
 import os
 import select
 import sys
+import warnings
 from collections.abc import Sequence
+from typing import Any
 
 COMMANDS = {
     "simulate": "train a federated model under differential privacy, or resume such a run",
@@ -42,6 +44,11 @@ def _help() -> str:
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def _note(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Python's warnings as one plain line: nobody at a terminal looks for the file and the line of code."""
+    print(f"fljax: note: {' '.join(str(message).split())}", file=sys.stderr)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -111,7 +118,9 @@ def _answer(args: list[str]) -> int:
 
             hint = _near.did_you_mean(args[0], COMMANDS)
             raise ValueError(f"Expected a command among {list(COMMANDS)}, got {args[0]!r}.{hint}")
-        return int(importlib.import_module(f"fljax.cli.{args[0]}").main(args[1:]))
+        with warnings.catch_warnings():
+            warnings.showwarning = _note
+            return int(importlib.import_module(f"fljax.cli.{args[0]}").main(args[1:]))
     except BrokenPipeError as error:
         if _unread():
             raise
@@ -129,6 +138,6 @@ def _answer(args: list[str]) -> int:
     except (ValueError, ArithmeticError, OSError, ImportError) as error:
         print(f"fljax: error: {_one_line(error)}", file=sys.stderr)
         return 2
-    except RuntimeError as error:  # the device: out of memory, say; checkpoints already written are whole
+    except (RuntimeError, MemoryError) as error:  # say, of the device; checkpoints already written are whole
         print(f"fljax: error: {type(error).__name__}: {_one_line(error)[:500]}", file=sys.stderr)
         return 2

@@ -17,8 +17,22 @@ from fljax.accounting.accountant import Method
 from fljax.data import builtin, partition
 from fljax.simulation import memory
 
+MOST_STEPS = 1_000_000  # rounds of a run, steps or epochs of a client in one round
+# What no run gets through, or no machine holds; of anything else that is counted, what devices count in int32.
+_MOST = {
+    **dict.fromkeys(("num_rounds", "num_local_steps", "num_local_epochs", "num_parties", "num_silos"), MOST_STEPS),
+    "groups": 2**16,
+}
 SUBJECT_PARTITIONS = ("subject_uniform", "subject_power_law")
 NONE = "none"  # TOML has no null; leaving the key out means the default, which may be a number
+
+
+def _not_too_many(values: Mapping[str, Any]) -> None:
+    """Raises ValueError for a count that cannot run; seeds have bounds of their own."""
+    for name, value in values.items():
+        most = _MOST.get(name, 2**31 - 1)
+        if isinstance(value, int) and not name.endswith("seed") and value > most:
+            raise ValueError(f"Expected {name} <= {most}, got {name}={value}.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,6 +129,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.memory is not None:
             memory.parse(self.memory)
+        _not_too_many({"num_rounds": self.num_rounds})
         _validate.positive_int(
             num_rounds=self.num_rounds, eval_every=self.eval_every, checkpoint_every=self.checkpoint_every
         )
@@ -141,6 +156,10 @@ class Config:
     run: RunConfig = RunConfig()
 
     def __post_init__(self) -> None:
+        for name in SECTIONS:
+            _not_too_many(dataclasses.asdict(getattr(self, name)))
+        if self.scheme_config is not None:
+            _not_too_many(dataclasses.asdict(self.scheme_config))
         wanted = schemes.get(self.scheme).Config
         if self.scheme_config is None:
             object.__setattr__(self, "scheme_config", wanted())
@@ -190,6 +209,7 @@ def _section(section: str, cls: type, values: Mapping[str, Any]) -> Any:
         if key not in names:
             hint = _near.did_you_mean(key, names)
             raise ValueError(f"Expected keys of [{section}] to be among {names}, got unknown key {key!r}.{hint}")
+    _not_too_many(values)
     return cls(**{key: _typed(section, key, value, hints[key]) for key, value in values.items()})
 
 

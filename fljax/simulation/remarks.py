@@ -26,7 +26,7 @@ def num_lost(records: Sequence[dict[str, Any]]) -> int:
 
 
 def remarks(outcome: Outcome) -> list[str]:
-    """Lost rounds, and accuracy near chance; empty where there is nothing to say."""
+    """Lost rounds, accuracy near chance, and notes on how epsilon was found; empty where there is nothing to say."""
     found, last = [], outcome.records[-1]
     lost = num_lost(outcome.records)
     if lost:
@@ -46,4 +46,4 @@ def remarks(outcome: Outcome) -> list[str]:
             f"Held-out accuracy {last['test_accuracy']:.1%} is near chance: the most frequent label alone gives "
             f"{level:.1%}. The model has learned next to nothing.{why}"
         )
-    return found
+    return [*found, *outcome.plan.notes]

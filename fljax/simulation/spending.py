@@ -2,7 +2,9 @@
 
 import dataclasses
 import decimal
+import itertools
 import math
+import warnings
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -26,6 +28,7 @@ _TRUST = {
 
 
 MOST_COMPOSITIONS = 25
+MOST_CONVERSIONS = 10_000
 
 
 class Plan(NamedTuple):
@@ -34,7 +37,7 @@ class Plan(NamedTuple):
     scheme_config: noise_multiplier is a number. event: one round. num_units: protected units, a published constant.
     num_rounds: how many rounds may run, at most those asked for. epsilons: `[num_rounds + 1]`, spent after so many.
     noise_at: "server", "silo" or "client". baseline: a non-private model is trained beside. in_nats: what is claimed is
-    information about records, in nats, and no epsilon.
+    information about records, in nats, and no epsilon. notes: sentences about how epsilon was found.
     """
 
     scheme_config: Any
@@ -48,6 +51,7 @@ class Plan(NamedTuple):
     noise_at: str
     baseline: bool = False
     in_nats: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def plan(config: Config, scheme: ModuleType, *, num_clients: int, num_examples: int, num_subjects: int = 0) -> Plan:
@@ -64,7 +68,36 @@ def plan(config: Config, scheme: ModuleType, *, num_clients: int, num_examples: 
             f"Expected dataset to carry subjects for scheme={config.scheme!r}, got dataset={config.data.dataset!r}."
         )
     delta = default_delta(num_units) if budget.target_delta is None else budget.target_delta
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always", accounting.OrderWarning)
+        scheme_config, event, epsilons = _within_budget(config, scheme, delta)
+    notes = []
+    for warning in heard:
+        if issubclass(warning.category, accounting.OrderWarning):
+            notes.append(str(warning.message))
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    return Plan(
+        scheme_config,
+        event,
+        num_units,
+        delta,
+        budget.accountant,
+        budget.target_epsilon,
+        len(epsilons) - 1,
+        epsilons,
+        getattr(scheme, "NOISE_AT", "server"),
+        settings.baseline,
+        scheme.PROMISE == "nats" and math.isfinite(scheme_config.nats),
+        tuple(dict.fromkeys(notes)),
+    )
 
+
+def _within_budget(
+    config: Config, scheme: ModuleType, delta: float
+) -> tuple[Any, events.PrivacyEvent, tuple[float, ...]]:
+    """The scheme's config with its noise, one round's event, epsilon after each number of rounds that is allowed."""
+    settings, budget, scheme_config = config.run, config.privacy, config.scheme_config
     if scheme_config.noise_multiplier is None and budget.target_epsilon is not None:
         noise_multiplier = accounting.calibrate(
             lambda value: _event(scheme, scheme_config, value).repeat(settings.num_rounds),
@@ -84,37 +117,23 @@ def plan(config: Config, scheme: ModuleType, *, num_clients: int, num_examples: 
             f"Expected target_epsilon >= {words.at_most(epsilon)}, which one round spends at "
             f"noise_multiplier={scheme_config.noise_multiplier:.6g}, got target_epsilon={budget.target_epsilon!r}."
         )
-    return Plan(
-        scheme_config,
-        event,
-        num_units,
-        delta,
-        budget.accountant,
-        budget.target_epsilon,
-        len(spent) - 1,
-        tuple(spent),
-        getattr(scheme, "NOISE_AT", "server"),
-        settings.baseline,
-        scheme.PROMISE == "nats" and math.isfinite(scheme_config.nats),
-    )
+    return scheme_config, event, tuple(spent)
 
 
 def _epsilons(event: events.PrivacyEvent, num_rounds: int, delta: float, method: Method) -> Iterator[float]:
     """Bounds on epsilon after 1, 2, .., `num_rounds` rounds.
 
-    By Renyi divergences a round more is one addition. A privacy-loss distribution is composed anew: there at most
-    MOST_COMPOSITIONS counts are asked for, and the rounds between two of them report the epsilon of the later one.
+    A privacy-loss distribution is composed anew for each count; by Renyi divergences a round more is one addition and a
+    conversion. At most MOST_COMPOSITIONS or MOST_CONVERSIONS counts are asked for, and the rounds between two of them
+    report the epsilon of the later one.
     """
-    counts = range(1, num_rounds + 1)
-    asked = set(counts)
-    if method == "pld" and num_rounds > MOST_COMPOSITIONS:
-        asked = {math.ceil(num_rounds * i / MOST_COMPOSITIONS) for i in range(1, MOST_COMPOSITIONS + 1)}
-    found = 0.0
-    for count in counts:
-        if count == 1 or count - 1 in asked:
-            later = min(c for c in asked if c >= count)
-            found = float(accounting.epsilon(event.repeat(later), delta=delta, method=method))
-        yield found
+    most = min(num_rounds, MOST_COMPOSITIONS if method == "pld" else MOST_CONVERSIONS)
+    before = 0
+    for i in range(1, most + 1):
+        later = -(-num_rounds * i // most)
+        found = float(accounting.epsilon(event.repeat(later), delta=delta, method=method))
+        yield from itertools.repeat(found, later - before)
+        before = later
 
 
 def _event(scheme: ModuleType, scheme_config: Any, noise_multiplier: float) -> events.PrivacyEvent:
@@ -133,7 +152,9 @@ def claim(plan: Plan, rounds: int) -> dict[str, Any]:
     ledger = accounting.Ledger(privacy_unit=event.privacy_unit, neighboring_relation=event.neighboring_relation)
     if rounds:
         ledger.append(event, rounds)
-    spent = accounting.spent(event.repeat(rounds), delta=plan.delta, method=plan.accountant)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", accounting.OrderWarning)  # the plan has noted it
+        spent = accounting.spent(event.repeat(rounds), delta=plan.delta, method=plan.accountant)
     return {
         "accountant": plan.accountant,
         "certified": spent.certified,

@@ -92,12 +92,20 @@ def build(config: Config) -> Task:
     """Loads, checks and splits the data, and draws the initial model.
 
     Raises:
-      ValueError: data that is not finite, labels out of range, or more clients than examples.
+      ValueError: data that is not finite, labels out of range, or more clients, or more in a batch, than examples.
     """
     on_disk = config.data.dataset.startswith(data.builtin.DISK)
     split: tuple[data.Dataset, data.ClientData | store.Store]
     split = _from_disk(config.data) if on_disk else _from_memory(config)
     dataset, client_data = split
+    examples = dataset.train["y"].shape[0]
+    for name in ("batch_size", "local_batch_size"):
+        # Batches are filled up to their size: one that is larger than all data takes memory and nothing else.
+        if getattr(config.scheme_config, name, 0) > examples:
+            raise ValueError(
+                f"Expected {name} <= {examples}, all examples there are, "
+                f"got {name}={getattr(config.scheme_config, name)}."
+            )
     init_key, round_key = jax.random.split(jax.random.key(config.run.seed, impl="threefry2x32"))
     model = models.create(
         config.model.model,

@@ -1,10 +1,15 @@
 """What a plan says after each round."""
 
 import math
+import warnings
 
-from fljax import accounting
+import numpy as np
+import pytest
+
+from fljax import accounting, schemes
 from fljax.accounting import events
-from fljax.simulation import spending
+from fljax.simulation import config as config_lib
+from fljax.simulation import spending, task
 
 ROUND = accounting.PrivacyEvent(
     mechanism=events.Gaussian(10.0), privacy_unit="client", neighboring_relation="ADD_OR_REMOVE_ONE"
@@ -31,3 +36,81 @@ def test_other_accountants_and_short_runs_report_every_round():
         found = list(spending._epsilons(ROUND, rounds, 1e-5, method))
         expected = [accounting.epsilon(ROUND.repeat(t), delta=1e-5, method=method) for t in range(1, rounds + 1)]
         assert found == expected
+
+
+def test_a_million_rounds_are_counted_in_time_that_grows_with_what_is_asked(monkeypatch):
+    asked = []
+
+    def epsilon(event, *, delta, method):
+        asked.append(event.mechanism.count)
+        return math.sqrt(event.mechanism.count)
+
+    monkeypatch.setattr(accounting, "epsilon", epsilon)
+    for method, most in (("rdp", spending.MOST_CONVERSIONS), ("pld", spending.MOST_COMPOSITIONS)):
+        asked.clear()
+        found = np.asarray(list(spending._epsilons(ROUND, config_lib.MOST_STEPS, 1e-5, method)))
+        assert len(asked) == most and found.shape == (config_lib.MOST_STEPS,)
+        true = np.sqrt(np.arange(1, config_lib.MOST_STEPS + 1))
+        assert np.all(found >= true) and np.all(np.diff(found) >= 0) and found[-1] == true[-1]
+
+
+HUGE = 99999999999999999999999
+
+
+@pytest.mark.parametrize(
+    ("scheme", "section", "name", "most"),
+    [
+        ("dp_fedavg", "run", "num_rounds", config_lib.MOST_STEPS),
+        ("dp_fedavg", "run", "eval_every", 2**31 - 1),
+        ("dp_fedavg", "run", "checkpoint_every", 2**31 - 1),
+        ("dp_fedavg", "run", "groups", 2**16),
+        ("dp_fedavg", "data", "num_clients", 2**31 - 1),
+        ("dp_fedavg", "scheme", "local_batch_size", 2**31 - 1),
+        ("dp_fedavg", "scheme", "num_local_epochs", config_lib.MOST_STEPS),
+        ("higradavg", "scheme", "batch_size", 2**31 - 1),
+        ("higradavg", "scheme", "num_local_steps", config_lib.MOST_STEPS),
+        ("higradavg", "scheme", "num_silos", config_lib.MOST_STEPS),
+        ("lightdp", "scheme", "num_parties", config_lib.MOST_STEPS),
+        ("bidirectional", "scheme", "cohort_size", 2**31 - 1),
+        ("gsgd_dp", "scheme", "records_per_client", 2**31 - 1),
+    ],
+)
+def test_a_count_that_cannot_run_is_refused_by_name(scheme, section, name, most):
+    for value in (HUGE, most + 1):
+        text = (
+            f"[scheme]\nscheme = {scheme!r}\n" + (f"[{section}]\n" if section != "scheme" else "") + f"{name} = {value}"
+        )
+        with pytest.raises(ValueError, match=f"^Expected {name} <= {most}, got {name}={value}.$"):
+            config_lib.from_sections(config_lib.from_toml(text))
+
+
+def test_counts_set_in_python_are_refused_too():
+    with pytest.raises(ValueError, match="Expected num_rounds <= 1000000, got num_rounds=1000001"):
+        config_lib.RunConfig(num_rounds=1_000_001)
+    huge = schemes.get("dp_fedavg").Config(local_batch_size=HUGE)
+    with pytest.raises(ValueError, match="Expected local_batch_size <= "):
+        config_lib.Config(scheme_config=huge)
+
+
+def test_a_grid_of_orders_that_ends_too_early_is_one_note_and_no_warning():
+    # So little noise that the first order is the best one.
+    config = config_lib.Config(
+        scheme_config=schemes.get("dp_fedavg").Config(noise_multiplier=1e-3, sampling_prob=1.0),
+        privacy=config_lib.PrivacyConfig(target_delta=1e-5, target_epsilon=None),
+        run=config_lib.RunConfig(num_rounds=3),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plan = spending.plan(config, schemes.get("dp_fedavg"), num_clients=10, num_examples=100)
+        spending.claim(plan, 3)
+    (note,) = plan.notes
+    assert note.startswith("The best Renyi order") and note.endswith(".") and "\n" not in note
+
+
+@pytest.mark.parametrize(("scheme", "name"), [("dp_fedavg", "local_batch_size"), ("fedavg", "batch_size")])
+def test_a_batch_larger_than_all_data_is_refused_by_name(scheme, name):
+    config = config_lib.from_sections(
+        {"scheme": {"scheme": scheme, name: 2_000_000_000}, "model": {"model": "softmax"}, "data": {"num_clients": 16}}
+    )
+    with pytest.raises(ValueError, match=rf"Expected {name} <= \d+, all examples there are, got {name}=2000000000"):
+        task.build(config)
