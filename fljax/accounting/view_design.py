@@ -6,6 +6,7 @@ variances solve a convex problem. With equal clients the common variances of `vi
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,6 +74,9 @@ def heterogeneous(
 
     Guarantee: `view.exact_mu` <= `mu` for every client outside every set of `num_colluders` colluders.
 
+    Noise that never stays in the average costs nothing: shared by two who always straggle together (all of it, where
+    nobody straggles), or a client's own who always does. No variance is best then; the design takes a large one.
+
     Args:
       edges: `[E, 2]`, a connected graph.
       stragglers, probabilities: as in `average_costs`.
@@ -85,8 +89,7 @@ def heterogeneous(
       ValueError: an argument out of range, or more than 20,000 (client, colluder set) constraints.
     """
     _validate.positive(mu=mu, tolerance=tolerance)
-    own_cost, pair_cost = average_costs(edges, stragglers, probabilities)
-    size = own_cost.size
+    size = average_costs(edges, stragglers, probabilities)[0].size
     view._colluders_in_range(num_colluders, size)
     delta = np.broadcast_to(np.asarray(sensitivity, np.float64), (size,))
     for value in delta:
@@ -98,51 +101,78 @@ def heterogeneous(
         )
     graph = view.pair_graph(edges, num_clients=size, own_variance=1.0, pair_variance=1.0)
     ends = np.asarray(graph.edges)
-    own_cost, pair_cost = average_costs(ends, stragglers, probabilities)
+    cost = np.concatenate(average_costs(ends, stragglers, probabilities))
     # Work in units of the local-noise variance, so that all variables are around 1.
     unit = float((delta.max() / mu) ** 2)
     budget = (delta.max() / delta) ** 2
-    cost = np.concatenate([own_cost, pair_cost])
     incidence = np.zeros((size, size + len(ends)))
     incidence[np.arange(size), np.arange(size)] = 1.0
     incidence[ends[:, 0], size + np.arange(len(ends))] = 1.0
     incidence[ends[:, 1], size + np.arange(len(ends))] = -1.0
-    sets = []
-    for members in itertools.combinations(range(size), num_colluders):
-        honest = np.setdiff1d(np.arange(size), members)
-        known = np.any(incidence[list(members)] != 0, 0)  # the colluders' own noise and pairs
-        sets.append((honest, np.flatnonzero(~known)))
+    costly = cost > 0
+    sets = [
+        found
+        for members in itertools.combinations(range(size), num_colluders)
+        if (found := _network(incidence, members, ~costly, budget)).budget.size
+    ]
     start = np.concatenate([np.full(size, 2.0), np.full(len(ends), 1.0 / size)])
-    x, gap = _interior_point(start, cost, incidence, sets, budget, tolerance)
+    found, gap = _interior_point(start[costly], cost[costly], sets, tolerance)
+    lower = max(float(cost[costly] @ found) - gap, 0.0) * unit
+    # Noise that costs nothing has no best variance. A current crosses at most `size` of these on its way to ground: so
+    # much leaves resistances within a `tolerance` of what infinitely much would.
+    x = np.full(cost.size, size / tolerance)
+    x[costly] = found
     # Exactly feasible: resistances scale as 1 / x.
-    x = x * max(_excess(x, incidence, sets, budget)) * unit
-    lower = float(cost @ x) - gap * unit
     noise = PairGraph(x[:size], ends, x[size:])
-    return Design(noise, float(cost @ x), lower)
+    worst = view.worst_mu(noise, num_colluders=num_colluders, sensitivity=delta)
+    x = x * float((worst.max() / mu) ** 2)
+    return Design(PairGraph(x[:size], ends, x[size:]), float(cost @ x), lower)
 
 
-def _inverse(x: np.ndarray, incidence: np.ndarray, honest: np.ndarray, free: np.ndarray) -> tuple[Any, Any]:
-    b = incidence[np.ix_(honest, free)]
-    return np.linalg.inv((b * x[free]) @ b.T), b
+class _Network(NamedTuple):
+    """What honest clients' noise is to one set of colluders: resistances of its nodes have to stay within `budget`.
+
+    Variances without a cost count as infinite. So clients whose pair noise is free are one node, and one whose own
+    noise is free is ground: its upload is hidden whatever the rest. incidence: `[nodes, V]` of the variances that cost
+    something, known ones and those within a node 0.
+    """
+
+    incidence: np.ndarray
+    budget: np.ndarray
 
 
-def _excess(x: np.ndarray, incidence: np.ndarray, sets: Any, budget: np.ndarray) -> list[float]:
-    """Largest resistance over budget of each colluder set."""
-    return [float((np.diagonal(_inverse(x, incidence, h, f)[0]) / budget[h]).max()) for h, f in sets]
+def _network(incidence: np.ndarray, members: Sequence[int], free: np.ndarray, budget: np.ndarray) -> _Network:
+    size = len(incidence)
+    known = np.any(incidence[list(members)] != 0, 0)  # the colluders' own noise and pairs
+    ends = [np.flatnonzero(incidence[:, v]) for v in range(size, incidence.shape[1])]
+    tied = np.asarray([e for v, e in enumerate(ends, size) if free[v] and not known[v]], np.int64).reshape(-1, 2)
+    node = np.arange(size)
+    for a, b in tied:
+        node[node == node[a]] = node[b]
+    honest = np.setdiff1d(np.arange(size), members)
+    hidden = {node[client] for client in honest if free[client]}
+    nodes = [n for n in np.unique(node[honest]) if n not in hidden]
+    merged = np.stack([incidence[node == n].sum(0) for n in nodes]) if nodes else np.zeros((0, incidence.shape[1]))
+    least = np.asarray([budget[node == n].min() for n in nodes])
+    return _Network(np.where(known, 0.0, merged)[:, ~free], least)
+
+
+def _inverse(x: np.ndarray, incidence: np.ndarray) -> np.ndarray:
+    return np.asarray(np.linalg.inv((incidence * x) @ incidence.T))
 
 
 def _interior_point(
-    x: np.ndarray, cost: np.ndarray, incidence: np.ndarray, sets: Any, budget: np.ndarray, tolerance: float
+    x: np.ndarray, cost: np.ndarray, sets: Sequence[_Network], tolerance: float
 ) -> tuple[np.ndarray, float]:
     """Newton's method on t cost.x - sum log(1 - R_k(x) / budget_k) - sum log x with rising t; (x, bound on the gap)."""
-    constraints = x.size + sum(len(h) for h, _ in sets)
+    constraints = x.size + sum(budget.size for _, budget in sets)
 
     def value(x: np.ndarray, t: float) -> float:
         if np.any(x <= 0):
             return math.inf
         total = t * float(cost @ x) - float(np.log(x).sum())
-        for honest, free in sets:
-            room = 1 - np.diagonal(_inverse(x, incidence, honest, free)[0]) / budget[honest]
+        for b, budget in sets:
+            room = 1 - np.diagonal(_inverse(x, b)) / budget
             if np.any(room <= 0):
                 return math.inf
             total -= float(np.log(room).sum())
@@ -152,14 +182,14 @@ def _interior_point(
     while True:
         for _ in range(60):
             gradient, hessian = t * cost - 1 / x, np.diag(1 / x**2)
-            for honest, free in sets:
-                inverse, b = _inverse(x, incidence, honest, free)
-                h = b.T @ inverse  # [free, honest]: b_v^T C^-1 e_i
-                room = 1 - np.diagonal(inverse) / budget[honest]
-                slope = -(h**2) / (budget[honest] * room)
-                gradient[free] += slope.sum(1)
-                bend = 2 * ((h / (budget[honest] * room)) @ h.T) * (b.T @ inverse @ b)
-                hessian[np.ix_(free, free)] += bend + slope @ slope.T
+            for b, budget in sets:
+                inverse = _inverse(x, b)
+                h = b.T @ inverse  # [V, nodes]: b_v^T C^-1 e_i
+                room = 1 - np.diagonal(inverse) / budget
+                slope = -(h**2) / (budget * room)
+                gradient += slope.sum(1)
+                bend = 2 * ((h / (budget * room)) @ h.T) * (b.T @ inverse @ b)
+                hessian += bend + slope @ slope.T
             # In units of x: own and pair variances may differ by decades.
             move = -x * np.linalg.solve(hessian * x * x[:, None], gradient * x)
             decrement = -float(gradient @ move)

@@ -320,6 +320,58 @@ def test_clients_that_differ_need_less_than_common_variances():
         assert scale * (own_cost @ own + pair_cost @ pair) >= found.lower_bound
 
 
+def _is_a_design(found, mu, moves, colluders=0):
+    worst = view.worst_mu(found.graph, num_colluders=colluders, sensitivity=moves)
+    assert np.all(worst <= mu * (1 + 1e-12)) and worst.max() == pytest.approx(mu, rel=1e-9)
+    assert found.lower_bound <= found.expected_variance <= found.lower_bound * (1 + 1e-5)
+
+
+# Without its centre a star is in pieces.
+@pytest.mark.parametrize(
+    ("edges", "colluders"), [(complete_edges(5), 0), (complete_edges(5), 1), ([[0, i] for i in range(1, 5)], 0)]
+)
+def test_where_nobody_straggles_all_honest_clients_share_one_noise(edges, colluders):
+    moves = np.asarray([1.0, 0.7, 0.5, 0.3, 0.2])
+    for probabilities in ([1.0], [1.0, 0.0]):
+        silent = np.zeros((len(probabilities), 5), bool)
+        silent[1:, 3] = True  # may straggle, but never does
+        found = view_design.heterogeneous(
+            edges, silent, probabilities, mu=0.8, sensitivity=moves, num_colluders=colluders
+        )
+        _is_a_design(found, 0.8, moves, colluders)
+        if not colluders:
+            # Pair noise is free, so what is left is the sum of own noises, which hides the largest move: over N^2.
+            assert found.expected_variance == pytest.approx((1.0 / 0.8) ** 2 / 25, rel=1e-5)
+    even = view_design.heterogeneous(edges, [[False] * 5], [1.0], mu=0.8, sensitivity=1.0, num_colluders=colluders)
+    assert even.expected_variance == pytest.approx((1 / 0.8) ** 2 / 25 * 5 / (5 - colluders), rel=1e-5)
+
+
+@pytest.mark.parametrize("colluders", [0, 1])
+def test_two_that_always_straggle_together_are_the_limit_of_two_that_nearly_do(colluders):
+    silent = np.zeros((5, 6), bool)
+    silent[1, [0, 1]] = silent[2, 2] = silent[3, [3, 4]] = silent[4, 0] = True
+    moves = np.asarray([1.0, 0.4, 0.6, 0.5, 0.9, 0.2])
+    rest = {"mu": 0.8, "sensitivity": moves, "num_colluders": colluders}
+    costs = []
+    for alone in (0.0, 1e-9, 1e-4):
+        law = np.asarray([0.5 - alone, 0.2, 0.2, 0.1, alone])
+        found = view_design.heterogeneous(complete_edges(6), silent, law, **rest)
+        _is_a_design(found, 0.8, moves, colluders)
+        costs.append(found.expected_variance)
+    assert costs[0] <= costs[1] * (1 + 1e-5) and costs[1] <= costs[2] * (1 + 1e-5)
+    assert costs[2] == pytest.approx(costs[0], rel=5e-2)
+
+
+def test_a_client_that_always_straggles_hides_behind_noise_of_its_own_that_costs_nothing():
+    silent = np.zeros((2, 5), bool)
+    silent[:, 3], silent[1, 0] = True, True
+    for colluders in (0, 1):
+        found = view_design.heterogeneous(
+            complete_edges(5), silent, [0.6, 0.4], mu=1.0, sensitivity=1.0, num_colluders=colluders
+        )
+        _is_a_design(found, 1.0, 1.0, colluders)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
