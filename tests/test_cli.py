@@ -139,6 +139,12 @@ def test_no_bound_by_anybody_is_an_error(capsys, compiled_once):
             assert "Expected an accountant with a bound for this mechanism, got accountant=" in err
 
 
+def test_more_steps_than_can_be_counted_are_refused_by_name(capsys):
+    for command in (["account", "--noise-multiplier", 1.0], ["calibrate", "--epsilon", 1.0]):
+        line = refused(capsys, *command, "--sampling-prob", 0.01, "--steps", 99999999999999999999999)
+        assert "Expected steps <= 9007199254740992, got steps=99999999999999999999999" in line
+
+
 def test_a_warning_is_one_plain_line_of_the_terminal_and_of_the_report(tmp_path):
     """In processes of their own: in this one warnings are errors."""
     little = ["--noise-multiplier", "0.001", "--cache-dir", str(tmp_path / "cache")]

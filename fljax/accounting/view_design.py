@@ -111,9 +111,9 @@ def heterogeneous(
     incidence[ends[:, 1], size + np.arange(len(ends))] = -1.0
     costly = cost > 0
     sets = [
-        found
+        network
         for members in itertools.combinations(range(size), num_colluders)
-        if (found := _network(incidence, members, ~costly, budget)).budget.size
+        if (network := _network(incidence, members, ~costly, budget)).budget.size
     ]
     start = np.concatenate([np.full(size, 2.0), np.full(len(ends), 1.0 / size)])
     found, gap = _interior_point(start[costly], cost[costly], sets, tolerance)

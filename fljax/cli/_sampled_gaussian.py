@@ -14,6 +14,7 @@ from fljax.accounting.accountant import Method
 from fljax.accounting.words import at_most
 from fljax.errors import UnsupportedEventError
 
+_MOST_STEPS = 2**53  # float64 counts no further
 RELATIONS = {
     "ADD_OR_REMOVE_ONE": "one unit more or less",
     "REPLACE_ONE": "one unit exchanged for another",
@@ -43,6 +44,8 @@ def event(noise_multiplier: float, sampling_prob: float, steps: int, relation: s
     _validate.non_negative(noise_multiplier=noise_multiplier)
     _validate.probability(sampling_prob=sampling_prob)
     _validate.positive_int(steps=steps)
+    if steps > _MOST_STEPS:
+        raise ValueError(f"Expected steps <= {_MOST_STEPS}, got steps={steps}.")
     one = events.PoissonSampled(sampling_prob, events.Gaussian(noise_multiplier))
     return events.PrivacyEvent(
         mechanism=events.SelfComposed(one, steps),
