@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 .PHONY: demo test test-all lint dev bench clean
 
 demo: $(VENV)/.sim
-	$(BIN)/fljax simulate
+	$(BIN)/fljax simulate --seed 0
 
 test: $(VENV)/.dev
 	$(BIN)/ruff check .

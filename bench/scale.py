@@ -247,7 +247,7 @@ def disk_config(folder: pathlib.Path, num_clients: int, epochs: int, num_rounds:
         data=DataConfig(dataset=f"disk:{folder}", num_clients=num_clients),
         model=ModelConfig(model="mlp"),
         privacy=PrivacyConfig(target_epsilon=None),
-        run=RunConfig(num_rounds=num_rounds, baseline=False),
+        run=RunConfig(num_rounds=num_rounds, seed=0, baseline=False),
     )
 
 

@@ -22,7 +22,7 @@ from fljax.simulation import config as config_lib
 from fljax.simulation import folder, progress, spending
 
 QUICK = ["--num-clients", "20", "--num-rounds", "4", "--eval-every", "2", "--checkpoint-every", "2"]
-QUICK += ["--model", "softmax", "--no-baseline", "--noise-multiplier", "2", "--target-epsilon", "none"]
+QUICK += ["--seed", "0", "--model", "softmax", "--no-baseline", "--noise-multiplier", "2", "--target-epsilon", "none"]
 
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -364,6 +364,28 @@ def test_metrics_that_lost_lines_are_one_line(capsys, finished, tmp_path):
     shutil.copytree(finished, tmp_path / "run")
     (tmp_path / "run" / folder.METRICS).write_text("")
     assert "metrics.jsonl" in refused(capsys, "simulate", "--resume", tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("epsilon", 0.001, ["Line 2 has epsilon=0.001, the ledger"]),
+        ("round", 3, ["Line 2 has round=3, the ledger 2"]),
+        ("test_accuracy", 0.99, ["lines that were changed"]),
+        ("cohort_size", 20, ["lines that were changed"]),
+    ],
+)
+def test_metrics_that_were_edited_are_refused(capsys, finished, tmp_path, name, value, words):
+    shutil.copytree(finished, tmp_path / "run")
+    path = tmp_path / "run" / folder.METRICS
+    lines = path.read_text().splitlines()
+    lines[1] = json.dumps(json.loads(lines[1]) | {name: value})
+    edited = "\n".join(lines) + "\n"
+    path.write_text(edited + " " * max(0, (finished / folder.METRICS).stat().st_size - len(edited)))
+    before = path.read_bytes()
+    line = refused(capsys, "simulate", "--resume", tmp_path / "run")
+    assert "metrics.jsonl" in line and all(word in line for word in words)
+    assert path.read_bytes() == before
 
 
 def test_the_terminal_is_as_wide_as_before():

@@ -23,7 +23,8 @@ _DESCRIPTION = """Trains a federated model under differential privacy and a non-
 fljax simulate [CONFIG.toml] [flags]: a new run; flags override the file, the file overrides the defaults.
 fljax simulate --resume RUN: goes on with an interrupted run, bit for bit.
 
-Everything is written into one folder: config.toml, metrics.jsonl, privacy.json, report.html, checkpoints/."""
+Everything is written into one folder: config.toml, metrics.jsonl, privacy.json, report.html, checkpoints/, and two
+files for your eyes alone: seed.secret, whose owner can remove the noise, and fingerprint.json."""
 _PROG = "fljax simulate"
 _RUN_DIR = "Folder of the new run, empty or not there yet. None: the next free runs/DATASET-SCHEME-NNN."
 _RESUME = (
@@ -156,6 +157,8 @@ def _summary(outcome: Any, report: pathlib.Path) -> str:
     told = nats.spent(scheme, plan.scheme_config, outcome.task, outcome.inputs, outcome.rounds)
     if told is not None:
         lines.append(nats.summary(told))
+    if plan.fixed_seed:
+        lines.append("seed               fixed: an experiment. Whoever knows it can remove the noise: release no model")
     if guaranteed:
         epsilon = spending.shown_epsilon(plan.epsilons[outcome.rounds])
         claim = (
@@ -228,13 +231,15 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
     unasked = not machine.distributed and machine.devices is None
     if config is not None and unasked and config.run.groups is None and config.run.memory is None:
         config = _in_groups(config)
+    from fljax.simulation import seeds
+
     if config is None:
         assert named is not None
         run_dir = named
     elif first:
         stem = f"{config.data.dataset}-{config.scheme}"
         run_dir = folder.next_free(pathlib.Path("runs"), stem) if named is None else named
-        folder.begin(run_dir, config_lib.to_toml(config))
+        seeds.begin(run_dir, config)
     else:
         run_dir = pathlib.Path()
     if config is not None and machine.distributed:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from fljax import schemes
-from fljax.simulation import checkpoint, folder, nats, printed, processes, spending
+from fljax.simulation import checkpoint, fingerprint, folder, nats, printed, processes, spending
 from fljax.simulation import config as config_lib
 from fljax.simulation.config import Config
 from fljax.simulation.task import Task
@@ -31,25 +31,75 @@ class Written:
     """The books of the process that owns `run_dir`. inputs: what the scheme's `make` was given beside the loss."""
 
     def __init__(
-        self, run_dir: pathlib.Path, config: Config, plan: spending.Plan, task: Task, inputs: dict[str, Any]
+        self,
+        run_dir: pathlib.Path,
+        config: Config,
+        plan: spending.Plan,
+        task: Task,
+        inputs: dict[str, Any],
+        began_with: dict[str, Any],
     ) -> None:
         self._run_dir, self._config, self._plan, self._task, self._inputs = run_dir, config, plan, task, inputs
-        self._checkpoints = checkpoint.Checkpoints(run_dir, config_lib.digest(config))
+        self._began_with = began_with
+        self._checkpoints = checkpoint.Checkpoints(run_dir, config_lib.digest(config), fingerprint.digest(began_with))
 
     def states(self, initial: PyTree) -> PyTree:
         """As `Books.states`.
 
         Raises:
           CheckpointError: the newest checkpoint is damaged, foreign, or has another ledger than its config implies.
+          ValueError: the run began with another seed or other data, or lines of its metrics.jsonl were changed.
         """
+        before = fingerprint.read(self._run_dir)
+        changed = [] if before is None else fingerprint.changed(before, self._began_with)
+        if changed and changed != ["config"]:  # of which the checkpoint says more
+            self._refuse(changed)
         saved = self._checkpoints.restore(initial)
+        if changed:
+            self._refuse(changed)
+        if before is None:
+            path = self._run_dir / folder.METRICS
+            if saved is not None or (path.exists() and path.stat().st_size):
+                raise ValueError(
+                    f"Expected {self._run_dir / folder.FINGERPRINT} to tell the data that the run began with, got no "
+                    "such file: its noise might meet other data. Begin the run anew."
+                )
+            fingerprint.write(self._run_dir, self._began_with)
         if saved is not None and saved.ledger != spending.claim(self._plan, int(saved.state[0].round)):
             raise checkpoint.CheckpointError(
                 f"Expected the newest checkpoint in {self._checkpoints.path} to have the ledger that its config "
                 "implies, got another one: it was written by another version of fljax."
             )
-        self._metrics = folder.Metrics(self._run_dir, 0 if saved is None else saved.metrics_length)
-        return initial if saved is None else saved.state
+        if saved is None:
+            self._metrics = folder.Metrics(self._run_dir, 0)
+            return initial
+        try:
+            self._metrics = folder.Metrics(self._run_dir, saved.metrics_length, saved.metrics_digest)
+        except ValueError as reason:
+            raise ValueError(f"{reason}{self._first_wrong_line(saved.metrics_length)}") from reason
+        return saved.state
+
+    def _refuse(self, changed: list[str]) -> None:
+        raise ValueError(
+            f"Expected the run in {self._run_dir} to go on as it began, got another {', '.join(changed)}: rounds that "
+            "are taken again would meet it with the noise that they have drawn already. Put it back, or begin anew."
+        )
+
+    def _first_wrong_line(self, length: int) -> str:
+        """Which line the ledger refutes, in a sentence; nothing where what was changed is not in the ledger."""
+        with (self._run_dir / folder.METRICS).open("rb") as file:
+            lines = file.read(length).splitlines()
+        for number, line in enumerate(lines[: self._plan.num_rounds], start=1):
+            wanted = {"round": number, "epsilon": spending.number(self._plan.epsilons[number])}
+            try:
+                found = json.loads(line)
+                found = {name: found[name] for name in wanted}
+            except (ValueError, KeyError, TypeError):
+                return f" Line {number} is none of a run."
+            for name, value in wanted.items():
+                if found[name] != value:
+                    return f" Line {number} has {name}={found[name]!r}, the ledger {value!r}."
+        return ""
 
     def append(self, record: dict[str, Any]) -> None:
         """As `Books.append`. Raises DiskFullError."""
@@ -63,10 +113,10 @@ class Written:
         paper = printed.claim(scheme, scheme_config, done, self._plan.delta)
         shown = claim | ({"as_printed": paper} if paper else {})
         told = nats.spent(scheme, scheme_config, self._task, self._inputs, done)
-        shown |= {"information": nats.claim(told)} if told is not None else {}
+        shown |= {"information": nats.claim(told, self._plan)} if told is not None else {}
         text = json.dumps(shown, sort_keys=True, allow_nan=False, indent=2)
         folder.write_atomically(self._run_dir / folder.PRIVACY, text + "\n")
-        self._checkpoints.save(done, checkpoint.Saved(states, claim, self._metrics.length))
+        self._checkpoints.save(done, checkpoint.Saved(states, claim, self._metrics.length, self._metrics.digest))
 
     def close(self) -> None:
         """Ends what is open. Raises DiskFullError if a checkpoint that was on its way found no room."""
@@ -95,9 +145,14 @@ class Elsewhere:
 
 @contextlib.contextmanager
 def opened(
-    run_dir: pathlib.Path, config: Config, plan: spending.Plan, task: Task, inputs: dict[str, Any]
+    run_dir: pathlib.Path,
+    config: Config,
+    plan: spending.Plan,
+    task: Task,
+    inputs: dict[str, Any],
+    began_with: dict[str, Any],
 ) -> Iterator[Books]:
-    """The books of this process, closed at the end."""
-    first = processes.first()
-    with contextlib.closing(Written(run_dir, config, plan, task, inputs) if first else Elsewhere()) as books:
+    """The books of this process, closed at the end. began_with: fingerprint of the run."""
+    ours = Written(run_dir, config, plan, task, inputs, began_with) if processes.first() else Elsewhere()
+    with contextlib.closing(ours) as books:
         yield books

@@ -17,7 +17,7 @@ from fljax.simulation import folder
 from fljax.types import PyTree
 
 KEPT = 3
-_FORMAT = 1
+_FORMAT = 2
 _MEND = " Remove that folder to go back to the checkpoint before it."
 _SLACK = 2**18  # bytes that orbax's own two dozen small files take at most, in blocks of 4 KiB
 _CHECKSUMS = "checksums.json"  # in a checkpoint's folder, and written last
@@ -28,11 +28,14 @@ class CheckpointError(ValueError):
 
 
 class Saved(NamedTuple):
-    """state: pytree of arrays and typed keys. ledger: plain data for JSON. metrics_length: bytes of metrics.jsonl."""
+    """state: pytree of arrays and typed keys. ledger: plain data for JSON. metrics_length, metrics_digest: bytes of
+    metrics.jsonl, and their SHA-256.
+    """
 
     state: PyTree
     ledger: dict[str, Any]
     metrics_length: int
+    metrics_digest: str = ""
 
 
 def _data(leaf: jax.Array) -> np.ndarray:
@@ -73,10 +76,14 @@ class Checkpoints:
     final name and is whole, or was never committed and is ignored.
     """
 
-    def __init__(self, run_dir: pathlib.Path, config_digest: str) -> None:
-        """Opens `run_dir/checkpoints`, made if needed; left-overs of a write that was cut off are removed."""
+    def __init__(self, run_dir: pathlib.Path, config_digest: str, fingerprint: str = "") -> None:
+        """Opens `run_dir/checkpoints`, made if needed; left-overs of a write that was cut off are removed.
+
+        Args:
+          fingerprint: of the run's seed and data, in whatever words.
+        """
         self.path = (run_dir / folder.CHECKPOINTS).absolute()
-        self._config_digest = config_digest
+        self._config_digest, self._fingerprint = config_digest, fingerprint
         self._remove_torn()
         self._pending: int | None = None
         options = ocp.CheckpointManagerOptions(max_to_keep=KEPT, enable_async_checkpointing=True)
@@ -116,9 +123,11 @@ class Checkpoints:
         meta = {
             "format": _FORMAT,
             "config": self._config_digest,
+            "fingerprint": self._fingerprint,
             "structure": _structure(saved.state),
             "environment": _environment(),
             "metrics_length": saved.metrics_length,
+            "metrics_digest": saved.metrics_digest,
             "ledger": saved.ledger,
         }
         meta["digest"] = _digest(saved.state, meta)
@@ -175,10 +184,18 @@ class Checkpoints:
                 )
             meta = self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))["meta"]
             if not isinstance(meta, dict) or meta.get("format") != _FORMAT:
-                raise CheckpointError(f"Expected checkpoint {where} to be one of fljax, format {_FORMAT}, got another.")
+                got = meta.get("format", "none") if isinstance(meta, dict) else "none"
+                older = " Format 1 kept nothing to tell its data by: begin that run anew." if got == 1 else ""
+                raise CheckpointError(
+                    f"Expected checkpoint {where} to be one of fljax, format {_FORMAT}, got format {got}.{older}"
+                )
             if meta["config"] != self._config_digest or meta["structure"] != _structure(like):
                 raise CheckpointError(
                     f"Expected checkpoint {where} to be of the config of its run, got one of another config."
+                )
+            if meta["fingerprint"] != self._fingerprint:
+                raise CheckpointError(
+                    f"Expected checkpoint {where} to be of the seed and the data of its run, got one of others."
                 )
             if meta["environment"] != _environment():
                 raise CheckpointError(
@@ -189,7 +206,7 @@ class Checkpoints:
             state = self._manager.restore(step, args=items)["state"]
             if _digest(state, {k: v for k, v in meta.items() if k != "digest"}) != meta["digest"]:
                 raise CheckpointError(f"Expected checkpoint {where} to be whole, got one with another digest.{_MEND}")
-            return Saved(state, meta["ledger"], int(meta["metrics_length"]))
+            return Saved(state, meta["ledger"], int(meta["metrics_length"]), meta["metrics_digest"])
 
     def close(self) -> None:
         """Finishes, and releases orbax's threads. Raises DiskFullError as `finish` does."""

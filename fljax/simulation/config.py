@@ -10,7 +10,7 @@ import math
 import tomllib
 import typing
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from fljax import _near, _validate, accounting, schemes
 from fljax.accounting.accountant import Method
@@ -24,6 +24,7 @@ _MOST = {
     "groups": 2**16,
 }
 SUBJECT_PARTITIONS = ("subject_uniform", "subject_power_law")
+RANDOM: Literal["random"] = "random"
 NONE = "none"  # TOML has no null; leaving the key out means the default, which may be a number
 
 
@@ -108,8 +109,9 @@ class RunConfig:
 
     num_rounds: int = 60
     """Server rounds."""
-    seed: int = 0
-    """Seed of everything random: partition, initial model, sampling, noise. Keep it secret where privacy matters."""
+    seed: int | Literal["random"] = RANDOM
+    """Of everything random: partition, initial model, sampling, noise. random: 128 bits of the operating system, kept
+    in a file of their own. A number below 2**32 repeats an experiment; no model of such a run is to be released."""
     eval_every: int = 5
     """Rounds between evaluations on held-out data."""
     checkpoint_every: int = 10
@@ -133,9 +135,13 @@ class RunConfig:
         _validate.positive_int(
             num_rounds=self.num_rounds, eval_every=self.eval_every, checkpoint_every=self.checkpoint_every
         )
-        _validate.non_negative_int(seed=self.seed)
         if self.groups is not None:
             _validate.positive_int(groups=self.groups)
+        if isinstance(self.seed, str):
+            if self.seed != RANDOM:
+                raise ValueError(f"Expected seed to be {RANDOM} or an integer in [0, 2**32), got seed={self.seed!r}.")
+            return
+        _validate.non_negative_int(seed=self.seed)
         if self.seed >= 2**32:
             raise ValueError(f"Expected seed < 2**32, got seed={self.seed}.")
 
@@ -177,7 +183,8 @@ def _arms(hint: Any) -> tuple[Any, ...]:
     """The types that a field of plain data may hold; a Literal holds values of its own types."""
     if typing.get_origin(hint) is typing.Literal:
         return tuple({type(value) for value in typing.get_args(hint)})
-    return typing.get_args(hint) or (hint,)
+    arms = typing.get_args(hint) or (hint,)
+    return tuple(kind for arm in arms for kind in (_arms(arm) if typing.get_origin(arm) is Literal else (arm,)))
 
 
 def _type_name(hint: Any) -> str:

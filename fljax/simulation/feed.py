@@ -64,8 +64,9 @@ class FromDisk:
         self._capacity, self._places = capacity, max(1, clients.most_examples)
         self._thread = concurrent.futures.ThreadPoolExecutor(1)
         self._ahead: tuple[int, concurrent.futures.Future[Fed]] | None = None
+        # The key is an argument of both programs: as a constant it would stand in them, and in caches on the disk.
         self._sample: Callable[..., Any] = jax.jit(self._sampled, static_argnames="capacity")
-        self._round = mesh.jit(over, functools.partial(rounds, algorithms, key), states, others=1)
+        self._round = mesh.jit(over, functools.partial(rounds, algorithms), states, others=1)
 
     def __enter__(self) -> Self:
         return self
@@ -75,8 +76,8 @@ class FromDisk:
     ) -> None:
         self._thread.shutdown(cancel_futures=True)
 
-    def _sampled(self, round_index: jax.Array, capacity: int) -> Any:
-        key = _keys.server_key(self._key, round_index, _keys.Purpose.SAMPLE_CLIENTS)
+    def _sampled(self, key: jax.Array, round_index: jax.Array, capacity: int) -> Any:
+        key = _keys.server_key(key, round_index, _keys.Purpose.SAMPLE_CLIENTS)
         prob = self._algorithms[0].client_sampling_prob
         return fljax_kernels.poisson_sample(key, self._clients.num_clients, prob, capacity)
 
@@ -87,7 +88,7 @@ class FromDisk:
         """
         capacity = self._capacity
         while True:
-            sample = self._sample(jnp.int32(round_index), capacity=capacity)
+            sample = self._sample(self._key, jnp.int32(round_index), capacity=capacity)
             if not sample.overflow:
                 break
             # As for clients in memory: the same key draws the same number again, now with room for all.
@@ -140,5 +141,5 @@ class FromDisk:
         # Only where damage is not an error have processes anything to tell each other.
         damaged = processes.either(fed.damaged) if self._skip else fed.damaged
         with mesh.over(self._over, self._groups):
-            states, infos = self._round(states, self._on_devices(fed, damaged))
+            states, infos = self._round(self._key, states, self._on_devices(fed, damaged))
         return states, infos, [int(client) for client in fed.client_ids[damaged]]

@@ -3,6 +3,8 @@
 import contextlib
 import errno
 import fcntl
+import functools
+import hashlib
 import json
 import os
 import pathlib
@@ -18,6 +20,7 @@ CONFIG, METRICS, PRIVACY, REPORT, CHECKPOINTS = (
     "report.html",
     "checkpoints",
 )
+SEED, FINGERPRINT = "seed.secret", "fingerprint.json"  # for their owner alone; no part of what is published
 _LOCK = ".lock"
 _DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # What tensorstore and orbax say instead of an errno.
@@ -72,16 +75,25 @@ def ensure_room(where: pathlib.Path, size: int) -> None:
         probe.unlink(missing_ok=True)
 
 
-def write_atomically(path: pathlib.Path, text: str) -> None:
+def _temporary(path: pathlib.Path) -> pathlib.Path:
+    return path.with_name(f".{path.name}.tmp")
+
+
+def write_atomically(path: pathlib.Path, text: str, *, mode: int = 0o666) -> None:
     """Writes beside `path`, then renames: a reader, or a killed writer, sees the old file or the new one.
+
+    Args:
+      mode: of the file, less the process's mask, from its first byte on.
 
     Raises:
       DiskFullError: no room. `path` is as before.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = _temporary(path)
     with disk_full_in_one_line(path):
         try:
-            with temporary.open("w", encoding="utf-8") as file:
+            temporary.unlink(missing_ok=True)  # whose mode may be another
+            opener = functools.partial(os.open, mode=mode)
+            with open(temporary, "x", encoding="utf-8", opener=opener) as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
@@ -117,7 +129,8 @@ def new(run_dir: pathlib.Path) -> pathlib.Path:
     if run_dir.exists() and not run_dir.is_dir():
         raise ValueError(f"Expected run_dir to be a folder, got run_dir={run_dir}, a file.")
     run_dir.mkdir(parents=True, exist_ok=True)
-    ours = {_LOCK, f".{CONFIG}.tmp"}  # what a process that was killed before its first round may leave
+    # What a process that was killed before its first round may leave.
+    ours = {_LOCK, SEED, *(_temporary(run_dir / name).name for name in (SEED, CONFIG))}
     if any(entry.name not in ours for entry in run_dir.iterdir()):
         raise ValueError(
             f"Expected run_dir to be empty or new, got run_dir={run_dir} with files in it{_go_on(run_dir)}"
@@ -141,19 +154,27 @@ def of_another_command(config: Mapping[str, Any]) -> bool:
     return bool(config) and not any(isinstance(value, Mapping) for value in config.values())
 
 
-def begin(run_dir: pathlib.Path, config: str) -> None:
+def begin(run_dir: pathlib.Path, config: str, seed: str | None = None) -> None:
     """Makes the folder of a new run and writes its config: from here on the run can be resumed.
+
+    Args:
+      seed: the run's secret, written before its config, for its owner alone. What a process that was killed between the
+        two has left there is replaced: no round has used it.
 
     Raises:
       ValueError: as for `new`. DiskFullError: no room.
     """
     new(run_dir)
+    if seed is None:
+        (run_dir / SEED).unlink(missing_ok=True)
+    else:
+        write_atomically(run_dir / SEED, seed, mode=0o600)
     write_atomically(run_dir / CONFIG, config)
 
 
 def discard(run_dir: pathlib.Path) -> None:
     """Removes the folder of a run that did not get to its first round: nothing in it is worth resuming."""
-    for name in (CONFIG, _LOCK):
+    for name in (CONFIG, SEED, _LOCK):
         (run_dir / name).unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # it may be a mount point
         run_dir.rmdir()
@@ -204,11 +225,11 @@ def read_metrics(run_dir: pathlib.Path) -> list[dict[str, Any]]:
 class Metrics:
     """`metrics.jsonl`, open for appending: one JSON line a round, flushed, so that a killed run loses no whole line."""
 
-    def __init__(self, run_dir: pathlib.Path, length: int) -> None:
-        """Opens the file and cuts it to its first `length` bytes: what a checkpoint knows of.
+    def __init__(self, run_dir: pathlib.Path, length: int, digest: str = "") -> None:
+        """Opens the file and cuts it to its first `length` bytes: what a checkpoint knows of, whose `digest` it has.
 
         Raises:
-          ValueError: the file is shorter than that.
+          ValueError: the file is shorter than that, or these bytes have another digest.
         """
         self.path = run_dir / METRICS
         self._file = self.path.open("ab")
@@ -216,19 +237,31 @@ class Metrics:
         if have < length:
             self._file.close()
             raise ValueError(f"Expected {self.path} to hold the {length} bytes its checkpoint knows of, got {have}.")
+        with self.path.open("rb") as known:
+            self._sha = hashlib.sha256(known.read(length))
+        if digest and digest != self.digest:
+            self._file.close()
+            raise ValueError(f"Expected {self.path} to begin as its checkpoint knows it, got lines that were changed.")
         self._file.truncate(length)
         self._file.seek(length)  # truncating does not move the position, which `length` reports
 
     def append(self, line: str) -> None:
         """Writes one line. Raises DiskFullError if there is no room."""
+        data = line.encode() + b"\n"
         with disk_full_in_one_line(self.path):
-            self._file.write(line.encode() + b"\n")
+            self._file.write(data)
             self._file.flush()
+        self._sha.update(data)
 
     @property
     def length(self) -> int:
         """Bytes in the file."""
         return self._file.tell()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of them."""
+        return self._sha.hexdigest()
 
     def close(self) -> None:
         """Closes the file. Raises DiskFullError if what is buffered finds no room."""

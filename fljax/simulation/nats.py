@@ -53,7 +53,7 @@ def seen_records(
     return x.mean(axis=-1), np.asarray(noisy).mean(axis=-1)
 
 
-def claim(found: Spent) -> dict[str, Any]:
+def claim(found: Spent, plan: spending.Plan) -> dict[str, Any]:
     """Plain data for privacy.json. Every list has one entry a client, which holds for each of its records."""
 
     def numbers(values: np.ndarray) -> list[float | str]:
@@ -69,7 +69,7 @@ def claim(found: Spent) -> dict[str, Any]:
         "mse_lower_bound": numbers(found.mse),
         "nats_added_up": numbers(found.linear_nats),
         "nats_per_record": numbers(found.nats),
-        "not_promised": list(information.NOT_PROMISED),
+        "not_promised": [*information.NOT_PROMISED, spending.of_seed(plan)],
         "num_records": [int(count) for count in found.num_records],
         "psnr_upper_bound": numbers(found.psnr),
         "uses_per_record": numbers(found.uses),

@@ -263,7 +263,8 @@ def _table(title: str, values: dict[str, Any]) -> str:
 
 def _configuration(outcome: Outcome) -> str:
     sections = config_lib.to_sections(outcome.config)
-    del sections["run"]["seed"]  # whoever knows it can remove the noise, and a report is there to be passed on
+    if outcome.plan.fixed_seed:  # whoever knows it can remove the noise, and a report is there to be passed on
+        sections["run"]["seed"] = "fixed: an experiment"
     if sections["scheme"]["noise_multiplier"] == config_lib.NONE:
         calibrated = outcome.plan.scheme_config.noise_multiplier
         sections["scheme"]["noise_multiplier"] = f"{calibrated:.5g} (calibrated)"
@@ -279,6 +280,8 @@ def render(outcome: Outcome) -> str:
         f"{config.model.model} trained by {config.data.num_clients} clients, partition {config.data.partition}. "
         "Written by fljax."
     )
+    if outcome.plan.fixed_seed:
+        sub += " An experiment with a fixed seed, by which its noise can be removed: no model of it is to be released."
     parts = (
         _cards,
         _remarks,

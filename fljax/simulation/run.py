@@ -17,7 +17,20 @@ from fljax import _keys, data, models, schemes
 from fljax.data import ClientData, store
 from fljax.schemes._round import FederatedAlgorithm
 from fljax.server import aggregate, recovery
-from fljax.simulation import baseline, books, feed, folder, memory, mesh, printed, processes, spending, task
+from fljax.simulation import (
+    baseline,
+    books,
+    feed,
+    fingerprint,
+    folder,
+    memory,
+    mesh,
+    printed,
+    processes,
+    seeds,
+    spending,
+    task,
+)
 from fljax.simulation import config as config_lib
 from fljax.simulation.config import Config
 from fljax.types import PyTree
@@ -122,7 +135,7 @@ def start(
       PeerLostError: of several processes another one has gone.
     """
     if processes.first():
-        folder.begin(run_dir, config_lib.to_toml(config))
+        seeds.begin(run_dir, config)
     return begun(config, run_dir, observer, devices=devices, model_devices=model_devices)
 
 
@@ -134,14 +147,14 @@ def begun(
     devices: int | None = None,
     model_devices: int = 1,
 ) -> Outcome:
-    """The rest of `start`, for a folder that `folder.begin` has just made."""
+    """The rest of `start`, for a folder that `seeds.begin` has just made."""
     with _owned(run_dir):
         try:
             digest = config_lib.digest(config)
             if processes.words_from_first(digest) != digest:
                 raise ValueError("Expected the same config in all processes, got another one than in the first.")
             over = _named(config, devices, model_devices)
-            job = _prepare(config)
+            job = _prepare(config, seeds.of_run(config, run_dir))
             over = over or _unasked(job)
         except Exception as reason:
             lost = not processes.alone() and isinstance(reason, jax.errors.JaxRuntimeError)
@@ -159,7 +172,7 @@ def resume(run_dir: pathlib.Path, observer: Observer, *, devices: int | None = N
     last bits. Else sums over clients are rounded in another order.
 
     Raises:
-      ValueError: no run folder, or its config or checkpoint is damaged or foreign.
+      ValueError: no run folder, or its config, seed or checkpoint is damaged or foreign, or its data have changed.
       DiskFullError, Interrupted, PeerLostError: as for `start`.
     """
     path = run_dir / folder.CONFIG
@@ -181,7 +194,8 @@ def resume(run_dir: pathlib.Path, observer: Observer, *, devices: int | None = N
             )
         config = config_lib.from_sections(sections)
         over = _named(config, devices, model_devices)
-        job = _prepare(config)
+        job = _prepare(config, seeds.of_run(config, run_dir))
+        fingerprint.check_bytes(job.task, config)
         return _run(job, over or _unasked(job), run_dir, observer)
 
 
@@ -193,7 +207,7 @@ def _owned(run_dir: pathlib.Path) -> Iterator[None]:
 
 class _Job(NamedTuple):
     """A run before its first round. The private algorithm comes first, the non-private one, if any, second. `inputs`:
-    what the scheme's `make` was given beside the loss.
+    what the scheme's `make` was given beside the loss. began_with: fingerprint of config, seed and data.
     """
 
     config: Config
@@ -201,11 +215,12 @@ class _Job(NamedTuple):
     task: task.Task
     algorithms: tuple[FederatedAlgorithm, ...]
     inputs: dict[str, Any]
+    began_with: dict[str, Any]
 
 
-def _prepare(config: Config) -> _Job:
+def _prepare(config: Config, seed: seeds.Seed) -> _Job:
     scheme = schemes.get(config.scheme)
-    the_task = task.build(config)
+    the_task = task.build(config, seed)
     train = the_task.dataset.train
     units = {
         "client": config.data.num_clients,
@@ -217,7 +232,12 @@ def _prepare(config: Config) -> _Job:
     )
     inputs = scheme.inputs(plan.scheme_config, the_task) if hasattr(scheme, "inputs") else {}
     make = functools.partial(_algorithms, config, scheme, plan, the_task, inputs)
-    job = _Job(config, plan, the_task, make({}), inputs)
+    began_with = fingerprint.of(the_task, config, seed)
+    elsewhere = fingerprint.changed(processes.words_from_first(began_with), began_with)
+    if processes.either(bool(elsewhere)):
+        what = ", ".join(elsewhere) or "data in another process"
+        raise ValueError(f"Expected the same data in all processes, got another {what} than in the first.")
+    job = _Job(config, plan, the_task, make({}), inputs, began_with)
     if config.run.memory is None:
         return job
     if not memory.takes_chunks(scheme):
@@ -282,8 +302,8 @@ def _lowered(job: _Job) -> jax.stages.Lowered:
             for name, field in client_data.fields.items()
         }
         tables: list[Any] = [jax.ShapeDtypeStruct(shape, np.int32) for shape in ((capacity, places), (capacity,))]
-        together = functools.partial(feed.rounds, algorithms, job.task.round_key)
-        return jax.jit(together).lower(states, data.Cohort(examples, *tables))
+        together = functools.partial(feed.rounds, algorithms)
+        return jax.jit(together).lower(job.task.round_key, states, data.Cohort(examples, *tables))
 
 
 def _shapes(job: _Job) -> tuple[PyTree, ...]:
@@ -300,7 +320,7 @@ def _run(job: _Job, over: jax.sharding.Mesh, run_dir: pathlib.Path, observer: Ob
     initial = tuple(algorithm.init(job.task.model.params) for algorithm in job.algorithms)
     with _stop_on_signal() as stop, contextlib.ExitStack() as stack:
         take = stack.enter_context(_taker(job, over))
-        ours = stack.enter_context(books.opened(run_dir, config, plan, job.task, job.inputs))
+        ours = stack.enter_context(books.opened(run_dir, config, plan, job.task, job.inputs, job.began_with))
         states = mesh.spread(over, processes.from_first(ours.states(initial)))
         observer.start(plan, int(states[0].round))
         stack.callback(observer.stop)

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from fljax import accounting
 from fljax.accounting import events, words
 from fljax.accounting.accountant import Method
-from fljax.simulation.config import Config, default_delta
+from fljax.simulation.config import RANDOM, Config, default_delta
+from fljax.simulation.folder import SEED
 
 _RELATIONS = {
     events.NeighboringRelation.ADD_OR_REMOVE_ONE: "one {unit} more or less",
@@ -38,6 +39,7 @@ class Plan(NamedTuple):
     num_rounds: how many rounds may run, at most those asked for. epsilons: `[num_rounds + 1]`, spent after so many.
     noise_at: "server", "silo" or "client". baseline: a non-private model is trained beside. in_nats: what is claimed is
     information about records, in nats, and no epsilon. notes: sentences about how epsilon was found.
+    fixed_seed: the run's randomness comes from a number in its config.
     """
 
     scheme_config: Any
@@ -52,6 +54,7 @@ class Plan(NamedTuple):
     baseline: bool = False
     in_nats: bool = False
     notes: tuple[str, ...] = ()
+    fixed_seed: bool = False
 
 
 def plan(config: Config, scheme: ModuleType, *, num_clients: int, num_examples: int, num_subjects: int = 0) -> Plan:
@@ -90,6 +93,7 @@ def plan(config: Config, scheme: ModuleType, *, num_clients: int, num_examples: 
         settings.baseline,
         scheme.PROMISE == "nats" and math.isfinite(scheme_config.nats),
         tuple(dict.fromkeys(notes)),
+        fixed_seed=settings.seed != RANDOM,
     )
 
 
@@ -168,6 +172,7 @@ def claim(plan: Plan, rounds: int) -> dict[str, Any]:
         "num_units": plan.num_units,
         "privacy_unit": event.privacy_unit,
         "rounds": rounds,
+        "seed": "fixed" if plan.fixed_seed else RANDOM,
         "statement": statement(plan, rounds),
         "target_epsilon": plan.target_epsilon,
     }
@@ -179,7 +184,7 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
     epsilon = plan.epsilons[rounds]
     if plan.in_nats and not math.isfinite(epsilon):
         what = "the noise is in the records, and what is claimed is how much is told about each of them, in nats"
-        return {"guarantee": f"No epsilon: {what}.", "not_covered": []}
+        return {"guarantee": f"No epsilon: {what}.", "not_covered": [of_seed(plan)]}
     if not math.isfinite(epsilon):
         why = "it added no noise to what was sent, or noise and divisors that depend on private data"
         return {"guarantee": f"None: {why}, so its epsilon is infinite.", "not_covered": []}
@@ -192,7 +197,7 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
         f'{words.rounded_up(plan.delta, 3)}) differentially private for the unit "{unit}" ({own}), where neighbouring '
         f"populations differ by {relation} ({plan.event.neighboring_relation}). Epsilon is an upper bound computed by "
         f"the {plan.accountant.upper()} accountant from what each round did: {words.describe(plan.event.mechanism)}. "
-        f"The number of {unit}s ({plan.num_units}) and every number in the configuration except the seed are public."
+        f"The number of {unit}s ({plan.num_units}) and every number in the configuration except a seed are public."
     )
     not_covered = [
         "The diagnostics in metrics.jsonl and in this report (training loss, cohort size, clipped fraction, clients "
@@ -201,9 +206,7 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
         "Trying several configurations on the same data spends budget of its own, which is not counted here.",
         _TRUST[plan.noise_at],
         "The analysis is of real-valued Gaussian noise; the noise is drawn and added in float32.",
-        "Randomness comes from JAX's threefry generator and the seed in config.toml: whoever knows the seed can "
-        "remove the noise, the default seed is public, and any seed (below 2**32) can be found by trying them all. It "
-        "is not a cryptographic source: release a model only from a run whose generator and seed withstand a search.",
+        of_seed(plan),
     ]
     if plan.baseline:
         beside = "The non-private model trained beside it, for comparison, has neither clipping nor noise: it protects "
@@ -224,6 +227,22 @@ def model_name(plan: Plan, rounds: int) -> str:
     if math.isfinite(plan.epsilons[rounds]):
         return "private"
     return "noisy data" if plan.in_nats else "no guarantee"
+
+
+def of_seed(plan: Plan) -> str:
+    """What the claim owes to the run's seed."""
+    generator = "JAX's threefry generator, which is not a cryptographic source,"
+    if plan.fixed_seed:
+        return (
+            f"This run is an experiment: its randomness comes from {generator} and a fixed seed, which stands in "
+            "config.toml and, below 2**32, is found by trying them all. Whoever knows it can remove the noise: release "
+            "no model of this run."
+        )
+    return (
+        f"Randomness comes from {generator} under a key of 64 bits, made of 128 bits of the operating system "
+        f"({SEED}, which is no part of what is published). Whoever has that file can remove the noise, and so can a "
+        "search over all 2**64 keys."
+    )
 
 
 def shown_epsilon(epsilon: float) -> str:

@@ -1,4 +1,4 @@
-"""What a run trains on and with: dataset, clients, model, loss; all of it a function of the config alone."""
+"""What a run trains on and with: dataset, clients, model, loss; all of it a function of the config and the seed."""
 
 import pathlib
 from typing import Any, NamedTuple
@@ -9,6 +9,7 @@ import numpy as np
 
 from fljax import data, models
 from fljax.data import store
+from fljax.simulation import seeds
 from fljax.simulation.config import Config, DataConfig
 from fljax.types import LossFn
 
@@ -52,11 +53,11 @@ def client_table(config: DataConfig, train: dict[str, np.ndarray], seed: int) ->
     return deal(train["y"], config.num_clients, rng, **options[config.partition])
 
 
-def _from_memory(config: Config) -> tuple[data.Dataset, data.ClientData]:
+def _from_memory(config: Config, seed: seeds.Seed) -> tuple[data.Dataset, data.ClientData]:
     dataset = data.load(config.data.dataset)
     for name, examples in (("train", dataset.train), ("test", dataset.test)):
         data.check_examples(examples, num_classes=dataset.num_classes, name=name)
-    table = client_table(config.data, dataset.train, config.run.seed)
+    table = client_table(config.data, dataset.train, seeds.number(seed, "partition"))
     data.check_partition(table, dataset.train["y"].shape[0])
     return dataset, data.ClientData(jax.tree.map(jnp.asarray, dataset.train), jnp.asarray(table))
 
@@ -88,15 +89,20 @@ def _from_disk(config: DataConfig) -> tuple[data.Dataset, store.Store]:
     return data.Dataset(clients.fields, test, num_classes, config.dataset), clients
 
 
-def build(config: Config) -> Task:
+def build(config: Config, seed: seeds.Seed | None = None) -> Task:
     """Loads, checks and splits the data, and draws the initial model.
+
+    Args:
+      seed: of the run. None: the config's; where that is random, bits that are drawn here and kept nowhere.
 
     Raises:
       ValueError: data that is not finite, labels out of range, or more clients, or more in a batch, than examples.
     """
+    if seed is None:
+        seed = config.run.seed if isinstance(config.run.seed, int) else seeds.drawn()
     on_disk = config.data.dataset.startswith(data.builtin.DISK)
     split: tuple[data.Dataset, data.ClientData | store.Store]
-    split = _from_disk(config.data) if on_disk else _from_memory(config)
+    split = _from_disk(config.data) if on_disk else _from_memory(config, seed)
     dataset, client_data = split
     examples = dataset.train["y"].shape[0]
     for name in ("batch_size", "local_batch_size"):
@@ -106,7 +112,7 @@ def build(config: Config) -> Task:
                 f"Expected {name} <= {examples}, all examples there are, "
                 f"got {name}={getattr(config.scheme_config, name)}."
             )
-    init_key, round_key = jax.random.split(jax.random.key(config.run.seed, impl="threefry2x32"))
+    init_key, round_key = seeds.keys(seed)
     model = models.create(
         config.model.model,
         example_shape=dataset.train["x"].shape[1:],

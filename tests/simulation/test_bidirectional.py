@@ -24,7 +24,7 @@ def test_a_run_reports_what_each_side_can_learn(noise, tmp_path):
     sections = {
         "scheme": {"scheme": "bidirectional", "num_parties": 4, "local_batch_size": 8, "noise": noise},
         "data": {"num_clients": 4},
-        "run": {"num_rounds": 2, "eval_every": 2, "baseline": False},
+        "run": {"num_rounds": 2, "seed": 0, "eval_every": 2, "baseline": False},
     }
     outcome = run.start(config_lib.from_sections(sections), tmp_path / "run", Silent())
     assert outcome.config.model.loss == "squared" and outcome.rounds == 2

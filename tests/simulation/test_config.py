@@ -29,6 +29,12 @@ def test_every_number_changes_the_digest():
     assert config_lib.digest(config) != config_lib.digest(other)
 
 
+def test_the_seed_is_random_unless_one_is_given():
+    assert Config().run.seed == simulate.parse([])[0].run.seed == simulate.parse(["--seed", "random"])[0].run.seed
+    assert config_lib.from_sections({"run": {"seed": "random"}}) == Config() != Config(run=RunConfig(seed=0))
+    assert 'seed = "random"' in config_lib.to_toml(Config())
+
+
 def test_integers_serve_as_floats_and_none_is_a_word():
     config = config_lib.from_sections({"privacy": {"target_epsilon": 3}, "scheme": {"noise_multiplier": "none"}})
     assert isinstance(config.privacy.target_epsilon, float) and config.scheme_config.noise_multiplier is None
@@ -44,6 +50,8 @@ def test_integers_serve_as_floats_and_none_is_a_word():
         ("run = 3", ["run=3", "[run]"]),
         ("[run]\nseed = true", ["seed=True", "int"]),
         ("[run]\nnum_rounds = 2.5", ["num_rounds=2.5", "int"]),
+        ("[run]\nseed = 'Random'", ["seed='Random'", "random", "2**32"]),
+        ("[run]\nseed = -1", ["seed=-1", ">= 0"]),
         ("[run]\nseed = 4294967296", ["seed=4294967296", "2**32"]),
         ("[data]\ndataset = 7", ["dataset=7", "str"]),
         ("[data]\nnum_clients = 0", ["num_clients=0", ">= 1"]),

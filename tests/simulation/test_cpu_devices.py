@@ -56,7 +56,7 @@ def test_more_devices_than_cores_are_said(monkeypatch):
 
 def test_a_run_on_two_cores_gives_the_bits_of_one_device(tmp_path):
     """With groups; without them sums are rounded in another order."""
-    small = ["--num-rounds", "2", "--num-clients", "20", "--groups", "2", "--no-baseline"]
+    small = ["--num-rounds", "2", "--seed", "0", "--num-clients", "20", "--groups", "2", "--no-baseline"]
     command = [sys.executable, "-m", "fljax", "simulate", *small, "--devices"]
     done = in_a_process([*command, "2", "--run-dir", str(tmp_path / "two")])
     assert done.returncode == 0, done.stderr
@@ -65,7 +65,7 @@ def test_a_run_on_two_cores_gives_the_bits_of_one_device(tmp_path):
 
 
 def test_a_run_that_asks_for_nothing_takes_a_device_a_core_and_others_can_go_on(tmp_path):
-    small = ["--num-rounds", "2", "--num-clients", "20", "--no-baseline"]
+    small = ["--num-rounds", "2", "--seed", "0", "--num-clients", "20", "--no-baseline"]
     done = in_a_process([sys.executable, "-m", "fljax", "simulate", *small, "--run-dir", str(tmp_path / "many")])
     assert done.returncode == 0, done.stderr
     groups = tomllib.loads((tmp_path / "many/config.toml").read_text())["run"].get("groups")

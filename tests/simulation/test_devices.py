@@ -30,7 +30,7 @@ def test_every_scheme_runs_on_two_devices_as_on_one(name, tmp_path):
     """To the same bits, added up in groups, which is how `fljax simulate` runs on a CPU unless told otherwise."""
     config = config_lib.from_sections({"scheme": {"scheme": name}})
     config = dataclasses.replace(
-        config, run=dataclasses.replace(config.run, num_rounds=ROUNDS, baseline=False, groups=4)
+        config, run=dataclasses.replace(config.run, num_rounds=ROUNDS, seed=0, baseline=False, groups=4)
     )
     one = run.start(config, tmp_path / "one", Nobody(), devices=1)
     two = run.start(config, tmp_path / "two", Nobody(), devices=2)

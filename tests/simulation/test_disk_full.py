@@ -10,7 +10,7 @@ from fljax import cli
 from fljax.simulation import folder
 
 FLAGS = ["--num-clients", "20", "--num-rounds", "12", "--eval-every", "6", "--checkpoint-every", "1"]
-FLAGS += ["--model", "softmax", "--no-baseline", "--noise-multiplier", "2", "--target-epsilon", "none"]
+FLAGS += ["--seed", "0", "--model", "softmax", "--no-baseline", "--noise-multiplier", "2", "--target-epsilon", "none"]
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
 

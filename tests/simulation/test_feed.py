@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import shutil
 
 import jax
 import numpy as np
@@ -98,8 +100,6 @@ def test_a_run_from_disk_resumes_to_the_same_bits(in_memory, disk, tmp_path):
 @pytest.fixture
 def damaged(disk, tmp_path):
     """A copy with one bit of client 7 flipped."""
-    import shutil
-
     path = shutil.copytree(disk, tmp_path / "damaged")
     opened = store.open_store(path / "train")
     data = bytearray((path / "train" / "x.bin").read_bytes())
@@ -153,3 +153,56 @@ def test_labels_and_shapes_of_both_folders_are_checked(disk, tmp_path):
     store.write(few / "test", [{"x": np.zeros((2, 8, 8, 1), np.float32), "y": y}])
     chosen = dataclasses.replace(config(), data=DataConfig(num_clients=2, dataset=f"disk:{few}"))
     assert task.build(chosen).dataset.num_classes == 8  # a label that only clients have
+
+
+class Killed(Watch):
+    def round(self, record):
+        if record["round"] == 5:  # the newest checkpoint knows of three rounds
+            raise RuntimeError("killed")
+
+
+def killed_in(run_dir, of, **changes):
+    with pytest.raises(RuntimeError, match="killed"):
+        run.start(config(f"disk:{of}", **changes), run_dir, Killed())
+
+
+def flip(path, client):
+    """One bit of a client's first number; with the file's times as they were."""
+    opened, file = store.open_store(path), path / "x.bin"
+    times, data = file.stat(), bytearray(file.read_bytes())
+    data[int(opened.offsets[client]) * 64 * 4 + 2] ^= 1
+    file.write_bytes(data)
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+@pytest.mark.parametrize("mode", ["stop", "skip"])
+def test_a_run_does_not_go_on_with_clients_whose_bytes_have_changed(disk, mode, tmp_path):
+    """Also where damaged ones are skipped: rounds after the checkpoint would be taken again without the client."""
+    mine = shutil.copytree(disk, tmp_path / "mine")
+    killed_in(tmp_path / "run", mine, corrupt_clients=mode)
+    flip(mine / "train", 7)
+    with pytest.raises(
+        ValueError, match="client 7 " if mode == "stop" else r"damaged clients \(\[\] before, \[7\] now"
+    ):
+        run.resume(tmp_path / "run", Watch())
+    flip(mine / "train", 7)
+    assert run.resume(tmp_path / "run", Watch()).rounds == 8
+
+
+def test_a_run_does_not_go_on_with_clients_that_were_written_anew(in_memory, disk, tmp_path):
+    mine = shutil.copytree(disk, tmp_path / "mine")
+    killed_in(tmp_path / "run", mine)
+    before = store.open_store(mine / "train")
+    cuts = list(zip(before.offsets[:-1], before.offsets[1:], strict=True))
+    everybody = [{name: field[a:b].copy() for name, field in before.fields.items()} for a, b in cuts]
+    everybody[7]["x"][0, 0, 0, 0] += 0.5
+    shutil.rmtree(mine / "train")
+    store.write(mine / "train", everybody)
+    with pytest.raises(ValueError, match=r"another clients on disk \(client 7\): .*noise"):
+        run.resume(tmp_path / "run", Watch())
+    everybody[7]["x"][0, 0, 0, 0] -= 0.5
+    shutil.rmtree(mine / "train")
+    store.write(mine / "train", everybody)  # the same clients, in other files
+    outcome = run.resume(tmp_path / "run", Watch())
+    for a, b in zip(jax.tree.leaves(outcome.params), jax.tree.leaves(in_memory.params), strict=True):
+        np.testing.assert_array_equal(a, b)

@@ -17,7 +17,7 @@ from fljax.simulation import folder
 ROOT = pathlib.Path(__file__).parents[2]
 # A checkpoint every round, so that most moments are moments of writing one.
 FLAGS = ["--num-clients", "30", "--num-rounds", "24", "--eval-every", "10", "--checkpoint-every", "1"]
-FLAGS += ["--sampling-prob", "0.3", "--model", "softmax", "--no-baseline", "--target-delta", "0.01"]
+FLAGS += ["--sampling-prob", "0.3", "--seed", "0", "--model", "softmax", "--no-baseline", "--target-delta", "0.01"]
 
 
 def process(xla, *args):

@@ -47,7 +47,7 @@ def test_a_run_takes_smaller_chunks_and_says_what_it_needs(tmp_path, monkeypatch
     sections = {
         "model": {"model": "softmax"},
         "data": {"num_clients": 40},
-        "run": {"num_rounds": 1, "baseline": False, "memory": "2GiB"},
+        "run": {"num_rounds": 1, "seed": 0, "baseline": False, "memory": "2GiB"},
     }
     asked, needed = [], iter([3 * 2**30, 3 * 2**30, 2**30])  # as fast as can be, 25 at a time, 12 at a time
     real = memory.chunk_size

@@ -38,7 +38,7 @@ def outcome(tmp_path_factory, compiled_once):
         scheme_config=schemes.get("dp_fedavg").Config(sampling_prob=0.5),
         data=DataConfig(num_clients=30),
         model=ModelConfig(model="softmax"),
-        run=RunConfig(num_rounds=4, eval_every=2),
+        run=RunConfig(num_rounds=4, seed=0, eval_every=2),
     )
     return run.start(config, tmp_path_factory.mktemp("report"), progress.Lines())
 

@@ -71,7 +71,7 @@ def test_the_run_folder_holds_what_happened(finished):
     assert [r["round"] for r in records] == list(range(1, 13))
     assert [r["round"] for r in records if "test_accuracy" in r] == [1, 4, 8, 12]
     assert {p.name for p in finished.run_dir.iterdir()} - {".lock"} == {
-        "config.toml", "metrics.jsonl", "privacy.json", "checkpoints",
+        "config.toml", "metrics.jsonl", "privacy.json", "checkpoints", "fingerprint.json",
     }  # fmt: skip
     assert records[-1]["test_loss"] < records[0]["test_loss"]
     assert len({r["cohort_size"] for r in records}) > 3

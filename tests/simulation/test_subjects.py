@@ -27,7 +27,7 @@ def sections(scheme, **data):
         "scheme": {"scheme": scheme, "max_items_per_subject": 4},
         "data": {"dataset": "writers", "num_clients": 16, "partition": "subject_uniform", **data},
         "model": {"model": "softmax"},
-        "run": {"num_rounds": 3, "baseline": False},
+        "run": {"num_rounds": 3, "seed": 0, "baseline": False},
     }
 
 
@@ -46,7 +46,7 @@ def test_a_run_without_privacy_says_so_and_gives_no_number(tmp_path):
     sections = {
         "scheme": {"scheme": "fedavg"},
         "data": {"dataset": "digits", "partition": "iid"},
-        "run": {"num_rounds": 2},
+        "run": {"num_rounds": 2, "seed": 0},
     }
     outcome = run.start(config_lib.from_sections(sections), tmp_path / "run", Silent())
     claim = json.loads((tmp_path / "run" / "privacy.json").read_text())

@@ -17,7 +17,7 @@ def config(num_rounds=5):
     return Config(
         scheme_config=schemes.get("dp_fedavg").Config(sampling_prob=0.25),
         data=DataConfig(num_clients=40),
-        run=RunConfig(num_rounds=num_rounds, eval_every=2, checkpoint_every=3, baseline=False),
+        run=RunConfig(num_rounds=num_rounds, seed=0, eval_every=2, checkpoint_every=3, baseline=False),
     )
 
 
