@@ -60,7 +60,7 @@ def accuracy(records: Sequence[Record], name: str = "private") -> str:
     axes.plot(*_series(records, "test_accuracy"), color=PRIVATE, label=name)
     axes.set(xlabel="round", ylabel="held-out accuracy", ylim=(0, 1.02))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.legend(loc="lower right")
+    axes.legend(loc="best")
     return _svg(figure)
 
 
@@ -102,7 +102,7 @@ def utility(records: Sequence[Record]) -> str:
     axes.plot(*_series(records, "test_accuracy", against="epsilon"), color=PRIVATE, marker=".", label="private")
     axes.set(xlabel="epsilon spent", ylabel="held-out accuracy", ylim=(0, 1.02))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.legend(loc="lower right")
+    axes.legend(loc="best")
     return _svg(figure)
 
 
@@ -178,12 +178,12 @@ def uploads(reached: np.ndarray, meaning: Sequence[str], epsilons: np.ndarray, l
         rasterized=reached.size > 3000,  # a path for each cell would be megabytes
     )
     top.set(ylabel="round")
-    top.invert_yaxis()
     top.yaxis.set_major_locator(MaxNLocator(integer=True))
     top.grid(visible=False)
     for color, label in zip(colors, meaning, strict=True):
         if label:
             top.bar([0], [0], color=color, label=label)
+    top.set_ylim(len(reached) + 0.5, 0.5)  # the bars of the legend stand at round 0, which there is not
     top.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     bottom.bar(np.arange(len(epsilons)), epsilons, width=0.85, color=PRIVATE, label="of this run")
     bottom.axhline(limit, color=BUDGET, linestyle="--", linewidth=1.5, label="claimed")

@@ -12,7 +12,7 @@ from fljax import schemes
 from fljax.accounting import gaussian, words
 from fljax.data import store
 from fljax.schemes._channels import Spent
-from fljax.simulation import clients, figures, folder, nats, printed, remarks, spending
+from fljax.simulation import baseline, clients, figures, folder, nats, printed, remarks, spending
 from fljax.simulation import config as config_lib
 from fljax.simulation.run import Outcome
 
@@ -33,8 +33,9 @@ svg { width: 100%; height: auto; display: block; }
 .note { color: #5b6573; font-size: 14px; margin: 8px 0 0; }
 blockquote { margin: 8px 0; padding: 4px 16px; border-left: 4px solid #1f5fbf; }
 table { border-collapse: collapse; font-size: 14px; width: 100%; }
-td { padding: 3px 16px 3px 0; vertical-align: top; } td:last-child { font-family: ui-monospace, monospace; }
-.numbers th { text-align: left; padding: 3px 16px 3px 0; color: #5b6573; font-weight: 600; }
+td { padding: 3px 16px 3px 0; vertical-align: top; } th { text-align: left; }
+.columns td:last-child { font-family: ui-monospace, monospace; }
+.numbers th { padding: 3px 16px 3px 0; color: #5b6573; font-weight: 600; }
 .numbers td { font-variant-numeric: tabular-nums; border-top: 1px solid #eceff3; }
 .columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(300px, 1fr)); gap: 24px; }
 h3 { font-size: 14px; margin: 8px 0 4px; color: #5b6573; }
@@ -110,8 +111,16 @@ def _curves(outcome: Outcome) -> str:
     records = outcome.records
     guaranteed = math.isfinite(outcome.plan.epsilons[outcome.rounds])
     name = spending.model_name(outcome.plan, outcome.rounds)
+    beside = ""
+    if outcome.plan.baseline:
+        plain = baseline.settings(outcome.config.model)
+        beside = (
+            f"Non-private: FedAvg on the same cohorts, tuned for the task: step size {plain.learning_rate:g}, batches "
+            f"of {plain.batch_size}, {plain.num_epochs} passes of a client in a round, server momentum "
+            f"{plain.server_momentum:g}."
+        )
     parts = [
-        section("Accuracy over rounds", figures.accuracy(records, name)),
+        section("Accuracy over rounds", figures.accuracy(records, name), beside),
         section(
             "Loss over rounds",
             figures.loss(records, name, outcome.config.model.loss),

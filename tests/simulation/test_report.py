@@ -81,7 +81,7 @@ def test_a_non_private_model_is_spoken_of_only_where_one_was_trained(outcome):
     for baseline in (True, False):
         said = spending.statement(outcome.plan._replace(baseline=baseline), 4)["not_covered"]
         assert any("non-private model" in line for line in said) is baseline
-    assert outcome.plan.baseline
+    assert outcome.plan.baseline and "FedAvg on the same cohorts" in report._curves(outcome)
 
 
 @pytest.mark.parametrize(("kind", "axis"), [("cross_entropy", "cross-entropy, nats"), ("squared", "squared error")])
@@ -104,7 +104,7 @@ def test_a_claim_in_nats_is_not_called_an_infinite_epsilon(outcome, capsys):
 def test_without_a_baseline_and_without_noise_it_says_so(outcome):
     said = {"epsilon": "inf", "lost": True, "test_accuracy": 0.11}
     records = [{k: v for k, v in r.items() if "baseline" not in k} | said for r in outcome.records]
-    plan = outcome.plan._replace(epsilons=(0.0, *[float("inf")] * 4), target_epsilon=None)
+    plan = outcome.plan._replace(epsilons=(0.0, *[float("inf")] * 4), target_epsilon=None, baseline=False)
     text = report.render(outcome._replace(records=records, plan=plan, baseline_params=None))
     assert "added no noise to what was sent" in text
     assert "4 of 4 rounds were lost" in text and "11.0% is near chance" in text
