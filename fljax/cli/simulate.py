@@ -102,19 +102,19 @@ def parse(args: Sequence[str]) -> tuple[Config, pathlib.Path | None, Machine]:
         if name != before.get("scheme", config_lib.DEFAULT_SCHEME):
             before = {}  # settings of another scheme do not carry over
         sections = {**sections, "scheme": {**before, "scheme": name}}
-    config = config_lib.from_sections(sections)
+    start = config_lib.parts(sections)
     fields_of_machine = dataclasses.fields(Machine)
     fields: list[tuple[str, Any, Any]] = [
         ("run_dir", Annotated[pathlib.Path | None, tyro.conf.arg(help=_RUN_DIR)], None),
         ("resume", Annotated[pathlib.Path | None, tyro.conf.arg(help=_RESUME)], None),
         *((f.name, typing.get_type_hints(Machine, include_extras=True)[f.name], f.default) for f in fields_of_machine),
-        ("scheme", Annotated[str, tyro.conf.arg(help=f"One of {', '.join(schemes.NAMES)}.")], config.scheme),
+        ("scheme", Annotated[str, tyro.conf.arg(help=f"One of {', '.join(schemes.NAMES)}.")], start["scheme"]),
     ]
-    parts = {"scheme_config": config.scheme_config} | {name: getattr(config, name) for name in config_lib.SECTIONS}
+    parts = {name: start[name] for name in ("scheme_config", *config_lib.SECTIONS)}
     fields += [(name, type(part), part) for name, part in parts.items()]
     options_type = dataclasses.make_dataclass("Options", fields, frozen=True)
     options: Any = _args.parse(options_type, args, prog=_PROG, description=_DESCRIPTION, default=options_type())
-    found = Config(scheme=config.scheme, **{name: getattr(options, name) for name in parts})
+    found = Config(scheme=start["scheme"], **{name: getattr(options, name) for name in parts})
     return found, options.run_dir, Machine(**{f.name: getattr(options, f.name) for f in fields_of_machine})
 
 
@@ -228,33 +228,34 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
     from fljax.simulation import processes
 
     first = not machine.distributed or processes.first()
+    if config is not None and named is not None and first:
+        folder.check_free(named)
+    # Everything heavy comes after the flags have been found good.
+    import jax
+
+    from fljax.simulation import mesh, report, run, seeds, watchers
+
     unasked = not machine.distributed and machine.devices is None
     if config is not None and unasked and config.run.groups is None and config.run.memory is None:
         config = _in_groups(config)
-    from fljax.simulation import seeds
-
-    if config is None:
+    if not machine.distributed:
+        mesh.as_devices(mesh.cores() if machine.devices is None else machine.devices)
+    job = None if config is None else run.prepare(config)  # what cannot run is refused before there is a folder
+    if job is None:
         assert named is not None
         run_dir = named
     elif first:
-        stem = f"{config.data.dataset}-{config.scheme}"
+        stem = f"{job.config.data.dataset}-{job.config.scheme}"
         run_dir = folder.next_free(pathlib.Path("runs"), stem) if named is None else named
-        seeds.begin(run_dir, config)
+        seeds.begin(run_dir, job.config, job.seed)
     else:
         run_dir = pathlib.Path()
-    if config is not None and machine.distributed:
+    if job is not None and machine.distributed:
         run_dir = pathlib.Path(processes.words_from_first(str(run_dir)))
-    # Everything heavy comes after the flags have been found good and the run can be resumed.
-    import jax
-
-    from fljax.simulation import mesh, report, run, watchers
-
     try:
-        if not machine.distributed:
-            mesh.as_devices(mesh.cores() if machine.devices is None else machine.devices)
         observer = _watchers(machine, run_dir, progress.observer(Console())) if first else watchers.Several([])
     except (ImportError, ValueError):
-        if config is not None:
+        if job is not None:
             folder.discard(run_dir)
         raise
     if first:
@@ -263,10 +264,10 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
             print(_devices(machine.devices), flush=True)
     where: dict[str, Any] = {"devices": machine.devices, "model_devices": machine.model_devices}
     try:
-        if config is None:
+        if job is None:
             outcome = run.resume(run_dir, observer, **where)
         else:
-            outcome = run.begun(config, run_dir, observer, **where)
+            outcome = run.begun(job, run_dir, observer, **where)
     except (run.Interrupted, processes.PeerLostError) as stopped:
         raise type(stopped)(f"{stopped}; to go on: fljax simulate --resume {run_dir}") from None
     if first:

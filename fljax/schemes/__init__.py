@@ -1,19 +1,23 @@
-"""One thin file per published scheme: Config, make, event.
+"""One thin file per published scheme: Config, make, event, fitted.
 
 Each module in NAMES offers
 
 - `Config`: frozen dataclass of plain public numbers;
 - `make(config, loss, *, num_units, ...) -> FederatedAlgorithm(init, round, client_sampling_prob)`;
 - `event(config)`: what one round does, for the accountants;
+- `fitted(config, facts)`: the config for data of these `fljax.data.facts.Facts`: counts that were left None are filled
+  in, and one that `event` rests on and the data contradict is refused with both numbers (PrivacyPreconditionError);
 - `non_private(config)`: the same training without clipping or noise, to compare with;
 - `SUMMARY`: one line for a table;
 - `PROMISE`: one of PROMISES. "epsilon": `event` has accountants that prove one. "nats": what one use of a record tells,
   as the Config's `nats` and `data_model` say; `inputs` gives the `channel`, `spent` the error that is left. "none".
 
 A module may also name NOISE_AT ("silo" or "client": the server need not be trusted), SIMULATION (sections of a run's
-config that `fljax simulate` starts from), `inputs(config, task)` (keyword arguments for `make` that come from a run's
-data or model), `views(config, key, num_rounds)` (who saw what in a run, for its report), `exposure(config)` (who can
-learn what, in words), `spent(config, task, inputs, num_rounds)` (what a run told about records in nats),
+config that `fljax simulate` starts from; its num_clients is for data that are dealt, where nothing else says how many;
+a scheme meant for few clients names its delta there), `inputs(config, task)` (keyword arguments for `make` that come
+from a run's data or model), `check_network(config, apply, params, example)` (refuses networks for which no round can be
+built), `views(config, key, num_rounds)` (who saw what in a run, for its report), `exposure(config)` (who can learn
+what, in words), `spent(config, task, inputs, num_rounds)` (what a run told about records in nats),
 `upload_noise(config)` (`_views.UploadNoise`: the server sees every upload, and an audit plays against all of them),
 NEEDS_NETWORK (True: `make` takes losses of networks only, so that no audit runs its rounds) and, where a paper's own
 formula is on offer, what `_paper` lists.

@@ -178,6 +178,9 @@ def _central(config: ChannelConfig) -> _Central:
     return _Central(config.sampling_prob, config.server_learning_rate, config.server_momentum)
 
 
+fitted = _round.fitted
+
+
 def event(config: ChannelConfig) -> events.PrivacyEvent:
     """A release without differential privacy: a channel's promise is in nats."""
     del config

@@ -18,6 +18,7 @@ import fljax_kernels
 from fljax import _keys, _validate
 from fljax.accounting import events
 from fljax.data.cohort import Cohort
+from fljax.data.facts import Facts
 from fljax.local import perturbed, sgd
 from fljax.models import losses, scaling
 from fljax.schemes import _round
@@ -31,7 +32,8 @@ Noise = Literal["paper", "upload_gaussian", "r0_gaussian", "oracle_clip", "naive
 SIMULATION: dict[str, dict[str, Any]] = {
     "data": {"num_clients": 10, "partition": "iid"},
     "model": {"model": "mlp", "loss": "squared"},
-    "privacy": {"target_epsilon": 8.0},
+    "scheme": {"num_parties": None},
+    "privacy": {"target_epsilon": 8.0, "target_delta": 5e-5},
     "run": {"num_rounds": 60},
 }
 
@@ -44,8 +46,8 @@ class Config:
       ValueError: a number is out of its range.
     """
 
-    num_parties: int = 10
-    """Clients: as many as the data are dealt to."""
+    num_parties: int | None = 10
+    """Clients. none: as many as the data have."""
     cohort_size: int | None = None
     """Clients that a round chooses from them at random; no amplification is claimed for it. none: all."""
     unit: Literal["client_addremove", "client_replace", "record_replace"] = "record_replace"
@@ -75,10 +77,12 @@ class Config:
     """Momentum of the server, in [0, 1)."""
 
     def __post_init__(self) -> None:
-        _validate.positive_int(num_parties=self.num_parties, local_batch_size=self.local_batch_size)
+        _validate.positive_int(local_batch_size=self.local_batch_size)
+        if self.num_parties is not None:
+            _validate.positive_int(num_parties=self.num_parties)
         if self.cohort_size is not None:
             _validate.positive_int(cohort_size=self.cohort_size)
-            if self.cohort_size > self.num_parties:
+            if self.num_parties is not None and self.cohort_size > self.num_parties:
                 raise ValueError(f"Expected cohort_size <= {self.num_parties}, got cohort_size={self.cohort_size}.")
         _validate.positive(l2_clip_norm=self.l2_clip_norm, server_learning_rate=self.server_learning_rate)
         _validate.one_of(("client_addremove", "client_replace", "record_replace"), unit=self.unit)
@@ -97,9 +101,29 @@ class Config:
             raise ValueError(f"Expected server_momentum < 1, got server_momentum={self.server_momentum!r}.")
 
     @property
+    def parties(self) -> int:
+        """`num_parties`. Raises ValueError where it is none."""
+        return _round.known(self, "num_parties")
+
+    @property
     def joining(self) -> int:
-        """K, clients of a round."""
-        return self.num_parties if self.cohort_size is None else self.cohort_size
+        """K, clients of a round. Raises ValueError where it is all of them, and num_parties is none."""
+        return self.parties if self.cohort_size is None else self.cohort_size
+
+
+def fitted(config: Any, facts: Facts) -> Any:
+    """`config` with num_parties from the data.
+
+    Raises:
+      PrivacyPreconditionError: num_parties is not the number of clients.
+      ValueError: there are too few clients for the cohort, colluders or graph of the config.
+    """
+    return _round.fitted_clients(config, facts, "num_parties")
+
+
+def check_network(config: Config, apply: scaling.Apply, params: Params, example: Any) -> None:
+    """Raises ValueError, with the reason, where the network `apply(params, example)` admits no secret scales."""
+    scaling.plan(apply, params, example, allow_plain=config.allow_plain)
 
 
 def stddev(config: Config) -> float:
@@ -211,13 +235,13 @@ def algorithm(
         state: aggregate.ServerState, cohort: Cohort, key: jax.Array
     ) -> tuple[aggregate.ServerState, _round.RoundInfo]:
         _round.check_round(cohort, key)
-        if cohort.client_ids.shape[0] != config.num_parties:
+        if cohort.client_ids.shape[0] != config.parties:
             raise ValueError(
-                f"Expected all num_parties={config.num_parties} clients in a round, got {cohort.client_ids.shape[0]}."
+                f"Expected all num_parties={config.parties} clients in a round, got {cohort.client_ids.shape[0]}."
             )
         server_key = functools.partial(_keys.server_key, key, state.round)
-        slots = jnp.arange(config.num_parties)
-        if count < config.num_parties:
+        slots = jnp.arange(config.parties)
+        if count < config.parties:
             slots = jax.random.permutation(server_key(_keys.Purpose.CHOOSE_CLIENTS), slots)[:count]
         ids, indices = cohort.client_ids[slots], cohort.indices[slots]
         x = cohort.examples["x"]

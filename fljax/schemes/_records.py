@@ -17,6 +17,8 @@ import fljax_kernels
 from fljax import _keys, _validate, errors
 from fljax.accounting import events
 from fljax.data.cohort import Cohort
+from fljax.data.facts import Facts
+from fljax.errors import PrivacyPreconditionError
 from fljax.local.gaussian_sampling import WeightedSum
 from fljax.local.sgd import map_clients
 from fljax.schemes import _round
@@ -27,6 +29,8 @@ from fljax.types import Batch, LossFn, Params
 SIMULATION: dict[str, dict[str, Any]] = {
     "data": {"num_clients": 50, "partition": "iid"},
     "model": {"model": "softmax"},
+    "scheme": {"num_parties": None, "records_per_client": None},
+    "privacy": {"target_delta": 5e-5},
     "run": {"num_rounds": 100},
 }
 
@@ -40,10 +44,10 @@ class Config:
       NoGuaranteeError: water-filling noise on a sampling that is not Gaussian.
     """
 
-    num_parties: int = 50
-    """N, all of which join every round."""
-    records_per_client: int = 29
-    """D, places for records of each client; the mean divides by it."""
+    num_parties: int | None = 50
+    """N, all of which join every round. none: as many as the data have."""
+    records_per_client: int | None = 29
+    """D, places for records of each client; the mean divides by it. none: the most records that a client has."""
     batch_size: float = 8.0
     """B: records of a subset, or the scale of the Gaussian weights, whose covariance is G^T G / (B D)."""
     l2_clip_norm: float = 1.0
@@ -61,11 +65,10 @@ class Config:
     """Momentum of the server, in [0, 1)."""
 
     def __post_init__(self) -> None:
-        _validate.positive_int(
-            num_parties=self.num_parties,
-            records_per_client=self.records_per_client,
-            microbatch_size=self.microbatch_size,
-        )
+        _validate.positive_int(microbatch_size=self.microbatch_size)
+        for name in ("num_parties", "records_per_client"):
+            if getattr(self, name) is not None:
+                _validate.positive_int(**{name: getattr(self, name)})
         _validate.positive(
             batch_size=self.batch_size,
             l2_clip_norm=self.l2_clip_norm,
@@ -77,6 +80,34 @@ class Config:
         _validate.non_negative(server_momentum=self.server_momentum)
         if not self.server_momentum < 1:
             raise ValueError(f"Expected server_momentum < 1, got server_momentum={self.server_momentum!r}.")
+
+    @property
+    def parties(self) -> int:
+        """`num_parties`. Raises ValueError where it is none."""
+        return _round.known(self, "num_parties")
+
+    @property
+    def records(self) -> int:
+        """`records_per_client`. Raises ValueError where it is none."""
+        return _round.known(self, "records_per_client")
+
+
+def fitted(config: Any, facts: Facts) -> Any:
+    """`config` with num_parties and records_per_client from the data.
+
+    Raises:
+      PrivacyPreconditionError: num_parties is not the number of clients, or a client has more records than places.
+      ValueError: batches are larger than clients.
+    """
+    config = _round.fitted_clients(config, facts, "num_parties")
+    if config.records_per_client is None:
+        return dataclasses.replace(config, records_per_client=max(1, facts.most_examples))
+    if config.records_per_client < facts.most_examples:
+        raise PrivacyPreconditionError(
+            f"Expected records_per_client >= {facts.most_examples}, the most records that a client has, "
+            f"got records_per_client={config.records_per_client}."
+        )
+    return config
 
 
 def refuse_water_filling(config: Config, sampling: str) -> None:
@@ -90,7 +121,7 @@ def refuse_water_filling(config: Config, sampling: str) -> None:
 
 def client_stddev(config: Config, divisor: float) -> float:
     """Noise standard deviation of one client, for sums that a replaced record moves by 2 l2_clip_norm / divisor."""
-    return _round.noise_multiplier(config) * 2 * config.l2_clip_norm / divisor / math.sqrt(config.num_parties)
+    return _round.noise_multiplier(config) * 2 * config.l2_clip_norm / divisor / math.sqrt(config.parties)
 
 
 Client = Callable[[Params, Batch, jax.Array, jax.Array, jax.Array], WeightedSum]
@@ -168,7 +199,7 @@ def _secure_sum_round(
         total, stats = aggregate.sum_in_chunks(chunk, (rows, cohort.client_ids), present, chunk_size=size)
         count = jnp.sum(present)
         loss, clipped_fraction = _round.averages(stats, count)
-        state = aggregate.step(state, total, divisor=float(config.num_parties), server_optimizer=optimizer)
+        state = aggregate.step(state, total, divisor=float(config.parties), server_optimizer=optimizer)
         return state, _round.RoundInfo(loss, count, clipped_fraction)
 
     return _round.FederatedAlgorithm(
@@ -180,19 +211,19 @@ def _secure_sum_round(
 
 def _places(cohort: Cohort, config: Config) -> jax.Array:
     """Rows `[C, D]`, -1 where a client has no record."""
-    if cohort.client_ids.shape[0] != config.num_parties:
+    if cohort.client_ids.shape[0] != config.parties:
         raise ValueError(
-            f"Expected num_parties={config.num_parties} clients in the round, got {cohort.client_ids.shape[0]}: "
+            f"Expected num_parties={config.parties} clients in the round, got {cohort.client_ids.shape[0]}: "
             "the noise in the sum is sized for that many."
         )
     width = cohort.indices.shape[1]
-    if width > config.records_per_client:
+    if width > config.records:
         raise ValueError(
-            f"Expected at most records_per_client={config.records_per_client} records of a client, "
+            f"Expected at most records_per_client={config.records} records of a client, "
             f"got room for {width} in cohort.indices."
         )
     rows = jnp.where((cohort.client_ids >= 0)[:, None], cohort.indices, -1)
-    return jnp.pad(rows, ((0, 0), (0, config.records_per_client - width)), constant_values=-1)
+    return jnp.pad(rows, ((0, 0), (0, config.records - width)), constant_values=-1)
 
 
 def event(mechanism: events.Mechanism) -> events.PrivacyEvent:

@@ -15,6 +15,8 @@ import fljax_kernels
 from fljax import _keys, _validate
 from fljax.accounting import events
 from fljax.data.cohort import Cohort
+from fljax.data.facts import Facts
+from fljax.errors import PrivacyPreconditionError
 from fljax.local import clipping, quantile
 from fljax.local.sgd import LocalResult
 from fljax.server import aggregate
@@ -191,6 +193,39 @@ def noise_multiplier(config: Any) -> float:
             "(fljax.accounting.calibrate)."
         )
     return float(config.noise_multiplier)
+
+
+def known(config: Any, name: str) -> int:
+    """The count `name` of a config. Raises ValueError where it is still to be taken from the data."""
+    value: int | None = getattr(config, name)
+    if value is None:
+        raise ValueError(
+            f"Expected {name} to be a number, got {name}=None: the scheme's `fitted` takes it from the data."
+        )
+    return value
+
+
+def fitted_clients(config: Any, facts: Facts, name: str) -> Any:
+    """`config` with as many clients under `name` as there are.
+
+    Raises:
+      PrivacyPreconditionError: it has another number.
+    """
+    given = getattr(config, name)
+    if given is None:
+        return dataclasses.replace(config, **{name: facts.num_clients})
+    if given != facts.num_clients:
+        raise PrivacyPreconditionError(
+            f"Expected {name} to be num_clients={facts.num_clients}, since all clients of the data join every round, "
+            f"got {name}={given}."
+        )
+    return config
+
+
+def fitted(config: Any, facts: Facts) -> Any:
+    """`config` as it is: clients or their examples are sampled, and any data of theirs are within the claim."""
+    del facts
+    return config
 
 
 def sampled_gaussian_event(config: Any, *, privacy_unit: Literal["client", "example"]) -> events.PrivacyEvent:

@@ -31,15 +31,15 @@ class Config(_uploads.Config):
       ValueError: as there, or nobody honest may be left to add noise: max_colluders + max_stragglers >= num_parties.
     """
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_parties(self, num_parties: int) -> None:
+        super()._check_parties(num_parties)
         _share(self, 0.0)
 
 
 def _share(config: Config, stddev: float) -> float:
     return secure_sum.share_stddev(
         stddev,
-        num_clients=config.num_parties,
+        num_clients=config.parties,
         max_colluders=config.max_colluders,
         max_stragglers=config.max_stragglers,
     )
@@ -80,7 +80,7 @@ def maker(links: Links) -> Callable[..., _round.FederatedAlgorithm]:
                 uploads.total,
                 uploads.num_responders,
                 stddev=stddev,
-                least_responders=config.num_parties - config.max_stragglers,
+                least_responders=config.parties - config.max_stragglers,
             )
 
         return _uploads.algorithm(

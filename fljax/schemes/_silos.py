@@ -12,7 +12,9 @@ import optax
 from fljax import _keys, _validate
 from fljax.accounting import events, mixture
 from fljax.data.cohort import Cohort
+from fljax.data.facts import Facts
 from fljax.data.subjects import SUBJECT
+from fljax.errors import PrivacyPreconditionError
 from fljax.local.sgd import map_clients
 from fljax.local.silo import Number, noisy_steps
 from fljax.local.silo_query import Query, within_cap
@@ -25,6 +27,8 @@ Step = Callable[[float], events.Mechanism]
 SIMULATION: dict[str, dict[str, Any]] = {
     "data": {"dataset": "writers", "num_clients": 16, "partition": "subject_uniform"},
     "model": {"model": "softmax"},
+    "scheme": {"num_silos": None},
+    "privacy": {"target_delta": 5e-5},
     "run": {"num_rounds": 30},
 }
 
@@ -33,16 +37,16 @@ SIMULATION: dict[str, dict[str, Any]] = {
 class TrainingConfig:
     """Public numbers of training in silos.
 
-    num_silos: silos, all of which join every round. item_sampling_prob: chance of each item to be in one local step's
-    batch, in (0, 1]. num_local_steps: steps of a silo in one round. local_learning_rate: > 0. server_learning_rate,
-    server_momentum: the server's SGD on the mean update; 1 and 0 give the plain mean of the silos' models. batch_size:
-    items whose gradients a silo takes together; only speed and memory depend on it.
+    num_silos: silos, all of which join every round; None: as many as the data have. item_sampling_prob: chance of each
+    item to be in one local step's batch, in (0, 1]. num_local_steps: steps of a silo in one round. local_learning_rate:
+    > 0. server_learning_rate, server_momentum: the server's SGD on the mean update; 1 and 0 give the plain mean of the
+    silos' models. batch_size: items whose gradients a silo takes together; only speed and memory depend on it.
 
     Raises:
       ValueError: a number is out of its range.
     """
 
-    num_silos: int = 16
+    num_silos: int | None = 16
     item_sampling_prob: float = 0.1
     num_local_steps: int = 2
     local_learning_rate: float = 2.0
@@ -51,14 +55,19 @@ class TrainingConfig:
     batch_size: int = 64
 
     def __post_init__(self) -> None:
-        _validate.positive_int(
-            num_silos=self.num_silos, num_local_steps=self.num_local_steps, batch_size=self.batch_size
-        )
+        _validate.positive_int(num_local_steps=self.num_local_steps, batch_size=self.batch_size)
+        if self.num_silos is not None:
+            _validate.positive_int(num_silos=self.num_silos)
         _validate.probability(item_sampling_prob=self.item_sampling_prob)
         _validate.positive(local_learning_rate=self.local_learning_rate, server_learning_rate=self.server_learning_rate)
         _validate.non_negative(server_momentum=self.server_momentum)
         if not self.server_momentum < 1:
             raise ValueError(f"Expected server_momentum < 1, got server_momentum={self.server_momentum!r}.")
+
+    @property
+    def silos(self) -> int:
+        """`num_silos`. Raises ValueError where it is None."""
+        return _round.known(self, "num_silos")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,7 +88,7 @@ class SiloConfig(TrainingConfig):
         if self.noise_multiplier is not None:
             _validate.non_negative(noise_multiplier=self.noise_multiplier)
         object.__setattr__(self, "silo_noise", tuple(self.silo_noise))
-        if self.silo_noise and len(self.silo_noise) != self.num_silos:
+        if self.silo_noise and self.num_silos is not None and len(self.silo_noise) != self.num_silos:
             raise ValueError(
                 f"Expected silo_noise to be empty or to hold one factor for each of num_silos={self.num_silos}, "
                 f"got {len(self.silo_noise)} factors."
@@ -104,7 +113,7 @@ class SubjectConfig(SiloConfig):
         _validate.positive_int(max_items_per_subject=self.max_items_per_subject)
         if self.silos_per_subject is not None:
             _validate.positive_int(silos_per_subject=self.silos_per_subject)
-            if self.silos_per_subject > self.num_silos:
+            if self.num_silos is not None and self.silos_per_subject > self.num_silos:
                 raise ValueError(
                     f"Expected silos_per_subject <= num_silos={self.num_silos}, "
                     f"got silos_per_subject={self.silos_per_subject}."
@@ -112,8 +121,40 @@ class SubjectConfig(SiloConfig):
 
     @property
     def holders(self) -> int:
-        """Most silos that one subject meets."""
-        return self.num_silos if self.silos_per_subject is None else self.silos_per_subject
+        """Most silos that one subject meets. Raises ValueError where it is all of them, and num_silos is None."""
+        return self.silos if self.silos_per_subject is None else self.silos_per_subject
+
+
+def fitted(config: Any, facts: Facts) -> Any:
+    """`config` with num_silos from the data; its claim is about items, each of which lies in one silo, or about none.
+
+    Raises:
+      PrivacyPreconditionError: num_silos is not the number of clients.
+      ValueError: silo_noise has another length.
+    """
+    return _round.fitted_clients(config, facts, "num_silos")
+
+
+def fitted_subjects(config: Any, facts: Facts) -> Any:
+    """As `fitted`, for a claim about subjects.
+
+    A bound of None on a subject's silos stays: it means all of them. It is not taken from the data, since how many
+    hold a subject is private. The cap on a subject's items is enforced in every round and needs no check.
+
+    Raises:
+      PrivacyPreconditionError: as there; or examples carry no subjects, or a subject lies in more silos than assumed.
+    """
+    config = fitted(config, facts)
+    if facts.most_clients_of_subject is None:
+        raise PrivacyPreconditionError(
+            f"Expected examples to carry the key {SUBJECT!r} for a claim about subjects, got none: subjects unknown."
+        )
+    if facts.most_clients_of_subject > config.holders:
+        raise PrivacyPreconditionError(
+            f"Expected silos_per_subject >= {facts.most_clients_of_subject}, the most silos in which the data put one "
+            f"subject, got silos_per_subject={config.silos_per_subject}."
+        )
+    return config
 
 
 class Silo(NamedTuple):
@@ -200,15 +241,15 @@ def _silo_round(
         stddev=silo.stddev,
         divisor=silo.divisor,
     )
-    noise_factors = getattr(config, "silo_noise", ()) or (1.0,) * config.num_silos
+    noise_factors = getattr(config, "silo_noise", ()) or (1.0,) * config.silos
 
     def round_fun(
         state: aggregate.ServerState, cohort: Cohort, key: jax.Array
     ) -> tuple[aggregate.ServerState, _round.RoundInfo]:
         _round.check_round(cohort, key)
-        if cohort.client_ids.shape[0] > config.num_silos:
+        if cohort.client_ids.shape[0] > config.silos:
             raise ValueError(
-                f"Expected at most num_silos={config.num_silos} silos in a round, got {cohort.client_ids.shape[0]}."
+                f"Expected at most num_silos={config.silos} silos in a round, got {cohort.client_ids.shape[0]}."
             )
         present = cohort.client_ids >= 0
         rows = jnp.where(present[:, None], cohort.indices, -1)

@@ -13,16 +13,19 @@ import fljax_kernels
 from fljax import _keys, _validate
 from fljax.accounting import events
 from fljax.data.cohort import Cohort
+from fljax.data.facts import Facts
 from fljax.local import sgd
 from fljax.schemes import _round
 from fljax.server import aggregate, stragglers
 from fljax.types import LossFn, Params
 
-# What `fljax simulate` starts from: few clients, all of which join every round.
+# What `fljax simulate` starts from: few clients, all of which join every round. They name their delta, since for so few
+# num_clients ** -1.1 is more than a percent.
 SIMULATION: dict[str, dict[str, Any]] = {
     "data": {"num_clients": 50, "partition": "iid"},
     "model": {"model": "softmax"},
-    "privacy": {"target_epsilon": 8.0},
+    "scheme": {"num_parties": None},
+    "privacy": {"target_epsilon": 8.0, "target_delta": 1e-3},
     "run": {"num_rounds": 20},
 }
 
@@ -35,8 +38,8 @@ class Config:
       ValueError: a number is out of its range; nobody is left to protect, or nobody to respond.
     """
 
-    num_parties: int = 50
-    """Clients, all of which join every round: as many as the data are dealt to."""
+    num_parties: int | None = 50
+    """Clients, all of which join every round. none: as many as the data have."""
     max_colluders: int = 5
     """Clients that may pool what they know with the server, at most; the guarantee is for the others."""
     straggler_law: Literal["fixed", "uniform", "bernoulli", "custom"] = "uniform"
@@ -68,28 +71,11 @@ class Config:
     """Momentum of the server, in [0, 1)."""
 
     def __post_init__(self) -> None:
-        _validate.positive_int(
-            num_parties=self.num_parties,
-            local_batch_size=self.local_batch_size,
-            num_local_epochs=self.num_local_epochs,
-        )
+        _validate.positive_int(local_batch_size=self.local_batch_size, num_local_epochs=self.num_local_epochs)
         _validate.non_negative_int(max_colluders=self.max_colluders, max_stragglers=self.max_stragglers)
-        for name in ("max_colluders", "max_stragglers"):
-            if not getattr(self, name) < self.num_parties:
-                left = "protect" if name == "max_colluders" else "respond"
-                raise ValueError(
-                    f"Expected {name} < num_parties={self.num_parties}, else nobody is left to {left}, "
-                    f"got {name}={getattr(self, name)}."
-                )
         _validate.one_of(("REPLACE_ONE", "REPLACE_SPECIAL"), neighboring_relation=self.neighboring_relation)
         _validate.one_of(("fixed", "uniform", "bernoulli", "custom"), straggler_law=self.straggler_law)
-        if self.straggler_law == "custom":
-            law = stragglers.arbitrary(self.straggler_probs, self.num_parties)
-            if not law[: self.num_parties].sum() > 0:
-                raise ValueError(
-                    "Expected straggler_probs under which somebody responds, got all N clients straggling."
-                )
-        elif self.straggler_probs:
+        if self.straggler_law != "custom" and self.straggler_probs:
             raise ValueError(f"Expected no straggler_probs under the law {self.straggler_law}, got some.")
         _validate.non_negative(link_failure_prob=self.link_failure_prob, server_momentum=self.server_momentum)
         if self.late_prob != 0:
@@ -104,6 +90,40 @@ class Config:
         )
         if self.noise_multiplier is not None:
             _validate.non_negative(noise_multiplier=self.noise_multiplier)
+        if self.num_parties is not None:
+            _validate.positive_int(num_parties=self.num_parties)
+            self._check_parties(self.num_parties)
+
+    def _check_parties(self, num_parties: int) -> None:
+        """What must hold between the number of clients and the rest."""
+        for name in ("max_colluders", "max_stragglers"):
+            if not getattr(self, name) < num_parties:
+                left = "protect" if name == "max_colluders" else "respond"
+                raise ValueError(
+                    f"Expected {name} < num_parties={num_parties}, else nobody is left to {left}, "
+                    f"got {name}={getattr(self, name)}."
+                )
+        if self.straggler_law == "custom":
+            law = stragglers.arbitrary(self.straggler_probs, num_parties)
+            if not law[:num_parties].sum() > 0:
+                raise ValueError(
+                    "Expected straggler_probs under which somebody responds, got all N clients straggling."
+                )
+
+    @property
+    def parties(self) -> int:
+        """`num_parties`. Raises ValueError where it is none."""
+        return _round.known(self, "num_parties")
+
+
+def fitted(config: Any, facts: Facts) -> Any:
+    """`config` with num_parties from the data. That nobody but the allowed ones colludes or fails is taken on trust.
+
+    Raises:
+      PrivacyPreconditionError: num_parties is not the number of clients.
+      ValueError: there are too few clients for the colluders, stragglers or graph of the config.
+    """
+    return _round.fitted_clients(config, facts, "num_parties")
 
 
 def straggler_pmf(config: Config, *, links: Literal["server", "peers"] = "server") -> np.ndarray:
@@ -118,11 +138,11 @@ def straggler_pmf(config: Config, *, links: Literal["server", "peers"] = "server
     if config.straggler_law == "uniform":
         return stragglers.uniform(config.max_stragglers)
     if config.straggler_law == "custom":
-        return stragglers.arbitrary(config.straggler_probs, config.num_parties)
+        return stragglers.arbitrary(config.straggler_probs, config.parties)
     prob = config.link_failure_prob
     if links == "peers":
-        prob = stragglers.peers_and_server(config.num_parties, prob)
-    return stragglers.bernoulli(config.num_parties, prob)
+        prob = stragglers.peers_and_server(config.parties, prob)
+    return stragglers.bernoulli(config.parties, prob)
 
 
 class Uploads(NamedTuple):
@@ -176,10 +196,10 @@ def algorithm(
     divisor. A round that does not count, or to which nobody responded, leaves the model as it was.
     """
     _validate.positive_int(num_units=num_units)
-    if num_units != config.num_parties:
+    if num_units != config.parties:
         raise ValueError(
             f"Expected num_parties to be the number of clients, {num_units}, since all of them join every round, "
-            f"got num_parties={config.num_parties}."
+            f"got num_parties={config.parties}."
         )
     if chunk_size is not None:
         _validate.positive_int(chunk_size=chunk_size)
@@ -198,7 +218,7 @@ def algorithm(
         straggle_key = _keys.server_key(key, state.round, _keys.Purpose.STRAGGLE)
         present = cohort.client_ids >= 0
         ids = jnp.maximum(cohort.client_ids, 0)
-        answers = present & stragglers.draw(straggle_key, pmf, config.num_parties).responds[ids]
+        answers = present & stragglers.draw(straggle_key, pmf, config.parties).responds[ids]
         num_params = sum(leaf.size for leaf in jax.tree.leaves(state.params))
         size = aggregate.default_chunk_size(num_params) if chunk_size is None else chunk_size
 
@@ -214,7 +234,7 @@ def algorithm(
 
         indices = jnp.where(answers[:, None], cohort.indices, -1)
         total, stats = aggregate.sum_in_chunks(chunk, (indices, cohort.client_ids), answers, chunk_size=size)
-        responds = jnp.zeros(config.num_parties, bool).at[ids].max(answers)
+        responds = jnp.zeros(config.parties, bool).at[ids].max(answers)
         count = jnp.sum(responds)
         noisy, completed = release(key, state.round, Uploads(total, responds, count))
         share = 1 / jnp.maximum(1, count).astype(jnp.float32)

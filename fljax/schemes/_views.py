@@ -62,7 +62,7 @@ def reached(
 
     def one(round_index: jax.Array) -> jax.Array:
         straggle_key = _keys.server_key(key, round_index, _keys.Purpose.STRAGGLE)
-        found = stragglers.draw(straggle_key, pmf, config.num_parties, late_prob=config.late_prob)
+        found = stragglers.draw(straggle_key, pmf, config.parties, late_prob=config.late_prob)
         return jnp.where(found.responds, IN_TIME, jnp.where(found.late, LATE, NEVER))
 
     return np.asarray(jax.jit(jax.vmap(one))(jnp.arange(num_rounds)))
@@ -125,7 +125,7 @@ def sum_views(config: _uploads.Config, reached: np.ndarray, *, share_mu: float) 
 
     Rounds with too few uploads are aborted and open nothing, and a late share opens nothing either.
     """
-    counts = (reached == IN_TIME).sum(axis=1) >= config.num_parties - config.max_stragglers
+    counts = (reached == IN_TIME).sum(axis=1) >= config.parties - config.max_stragglers
     reached = np.where(counts[:, None] & (reached == IN_TIME), IN_TIME, NEVER)
     some, sums = config.max_colluders, "the sum of each round that was not aborted"
     rows = [
@@ -140,7 +140,7 @@ def sum_views(config: _uploads.Config, reached: np.ndarray, *, share_mu: float) 
             "the server and all other clients",
             f"{sums}; all noise but the client's own",
             False,
-            of_sums(reached, share_mu, config.num_parties),
+            of_sums(reached, share_mu, config.parties),
         ),
     ]
     return Views(reached, ("in no sum", "", "in a sum"), tuple(rows[0 if some else 1 :]))

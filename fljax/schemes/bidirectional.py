@@ -31,9 +31,11 @@ SUMMARY = "one gradient on a disguised model, uploads with own and pair noise; u
 PROMISE = "epsilon"
 NEEDS_NETWORK = True
 NOISE_AT = "client"
+check_network, fitted = _perturbed.check_network, _perturbed.fitted
 # Sound and trainable: noise on Psi and Phi hides the model's outputs from clients too, and drowns the gradient.
 SIMULATION = _perturbed.SIMULATION | {
-    "scheme": {"noise": "r0_gaussian", "scale_law": "log_uniform", "scale_range": (0.9, 1.1), "local_batch_size": 128},
+    "scheme": _perturbed.SIMULATION["scheme"]
+    | {"noise": "r0_gaussian", "scale_law": "log_uniform", "scale_range": (0.9, 1.1), "local_batch_size": 128},
     "run": {"num_rounds": 100},
 }
 ERRATA = {
@@ -85,11 +87,13 @@ class Config(_perturbed.Config):
             )
         _validate.non_negative_int(graph_seed=self.graph_seed, max_colluders=self.max_colluders)
         _validate.non_negative(pair_variance_ratio=self.pair_variance_ratio)
+        _validate.positive_int(out_degree=self.out_degree)
+        if self.num_parties is None and self.cohort_size is None:
+            return  # the rest is checked when the data have told how many there are
         if not self.joining >= 2:
             raise ValueError(f"Expected at least 2 clients in a round, got {self.joining}.")
         if not self.max_colluders < self.joining:
             raise ValueError(f"Expected max_colluders < {self.joining}, got max_colluders={self.max_colluders}.")
-        _validate.positive_int(out_degree=self.out_degree)
         if self.graph == "n_out" and not self.out_degree < self.joining:
             raise ValueError(f"Expected out_degree < {self.joining} clients, got out_degree={self.out_degree}.")
 
@@ -253,11 +257,11 @@ def joined(config: Config, key: jax.Array, num_rounds: int) -> np.ndarray:
     """Bool `[T, N]`: which clients the rounds of a run with this key chose, drawn again."""
 
     def one(round_index: jax.Array) -> jax.Array:
-        slots = jnp.arange(config.num_parties)
-        if config.joining == config.num_parties:
-            return jnp.ones(config.num_parties, bool)
+        slots = jnp.arange(config.parties)
+        if config.joining == config.parties:
+            return jnp.ones(config.parties, bool)
         chosen = jax.random.permutation(_keys.server_key(key, round_index, _keys.Purpose.CHOOSE_CLIENTS), slots)
-        return jnp.zeros(config.num_parties, bool).at[chosen[: config.joining]].set(True)
+        return jnp.zeros(config.parties, bool).at[chosen[: config.joining]].set(True)
 
     return np.asarray(jax.jit(jax.vmap(one))(jnp.arange(num_rounds)))
 

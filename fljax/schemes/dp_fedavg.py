@@ -17,6 +17,7 @@ from fljax.types import LossFn
 
 SUMMARY = "local SGD, clipped client updates, central Gaussian noise; unit: client"
 PROMISE = "epsilon"
+fitted = _round.fitted
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

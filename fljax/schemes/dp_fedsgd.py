@@ -23,6 +23,7 @@ from fljax.types import LossFn, Params
 
 SUMMARY = "clipped gradients at the server's model, central Gaussian noise; unit: client or example"
 PROMISE = "epsilon"
+fitted = _round.fitted
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

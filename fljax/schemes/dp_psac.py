@@ -40,4 +40,4 @@ def non_private(config: Config) -> Config:
 
 
 make = _silos.maker(silo)
-event, spent = dp_sgd.event, dp_sgd.spent
+event, fitted, spent = dp_sgd.event, dp_sgd.fitted, dp_sgd.spent

@@ -20,7 +20,8 @@ NOISE_AT = "silo"
 SIMULATION = _silos.SIMULATION | {"data": {"dataset": "digits", "num_clients": 16, "partition": "iid"}}
 
 Config = local_item_dp.Config
-make, event, non_private = local_item_dp.make, local_item_dp.event, local_item_dp.non_private
+make, event, fitted = local_item_dp.make, local_item_dp.event, local_item_dp.fitted
+non_private = local_item_dp.non_private
 
 
 def spent(config: Config, task: Any, inputs: dict[str, Any], num_rounds: int) -> Spent | None:

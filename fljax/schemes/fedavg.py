@@ -39,7 +39,7 @@ def silo(config: Config, loss: LossFn) -> _silos.Silo:
     return _silos.Silo(query, divisor=1.0, stddev=0.0)
 
 
-make = _silos.maker(silo)
+make, fitted = _silos.maker(silo), _silos.fitted
 
 
 def event(config: Config) -> events.PrivacyEvent:

@@ -32,7 +32,7 @@ class Config(_records.Config):
 
 def client(config: Config, loss: LossFn) -> _records.Client:
     """(1/D) sum_j clip(g_j) + noise."""
-    num_records = config.records_per_client
+    num_records = config.records
     clipped_sum = gaussian_sampling.clipped_sum(
         loss, l2_clip_norm=config.l2_clip_norm, batch_size=config.microbatch_size
     )
@@ -45,7 +45,7 @@ def client(config: Config, loss: LossFn) -> _records.Client:
     return step
 
 
-make, non_private = _records.maker(client), _records.non_private
+make, fitted, non_private = _records.maker(client), _records.fitted, _records.non_private
 
 
 def event(config: Config) -> events.PrivacyEvent:

@@ -34,7 +34,7 @@ class Config(_records.Config):
 
 def client(config: Config, loss: LossFn) -> _records.Client:
     """sum_j (1/D + xi_j / sqrt(B D)) clip(g_j), xi ~ N(0, I), + noise."""
-    num_records, batch_size = config.records_per_client, config.batch_size
+    num_records, batch_size = config.records, config.batch_size
     stddev = _records.client_stddev(config, num_records)
     clipped_sum = gaussian_sampling.clipped_sum(
         loss, l2_clip_norm=config.l2_clip_norm, batch_size=config.microbatch_size
@@ -59,7 +59,7 @@ def client(config: Config, loss: LossFn) -> _records.Client:
     return filled if config.noise == "water_filling" and stddev > 0 else isotropic
 
 
-make, non_private = _records.maker(client), _records.non_private
+make, fitted, non_private = _records.maker(client), _records.fitted, _records.non_private
 
 
 def event(config: Config) -> events.PrivacyEvent:
@@ -68,6 +68,6 @@ def event(config: Config) -> events.PrivacyEvent:
     Raises:
       ValueError: noise_multiplier is None.
     """
-    rate = config.batch_size / config.records_per_client
+    rate = config.batch_size / config.records
     lifted = config.noise == "water_filling"
     return _records.event(events.GaussianWeighted(_round.noise_multiplier(config), rate, lifted))

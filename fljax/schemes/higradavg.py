@@ -47,7 +47,7 @@ def silo(config: Config, loss: LossFn) -> _silos.Silo:
     return _silos.Silo(query, config.expected_subjects, stddev, cap)
 
 
-make, non_private = _silos.maker(silo), _silos.non_private
+make, fitted, non_private = _silos.maker(silo), _silos.fitted_subjects, _silos.non_private
 
 
 def step(config: Config) -> _silos.Step:

@@ -40,7 +40,7 @@ def silo(config: Config, loss: LossFn) -> _silos.Silo:
     return _silos.Silo(query, config.expected_items, _silos.stddev(config), config.max_items_per_subject)
 
 
-make, non_private = _silos.maker(silo), _silos.non_private
+make, fitted, non_private = _silos.maker(silo), _silos.fitted_subjects, _silos.non_private
 
 
 def step(config: Config) -> _silos.Step:

@@ -29,7 +29,7 @@ SUMMARY = "clipped client updates with own noise and pair noise that cancels; un
 PROMISE = "epsilon"
 NOISE_AT = "client"
 SIMULATION = _uploads.SIMULATION
-non_private = _uploads.non_private
+fitted, non_private = _uploads.fitted, _uploads.non_private
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,21 +52,24 @@ class Config(_uploads.Config):
     """How noise is simulated: pair by pair, or (complete graph) from the joint law of all clients, which is faster."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         _validate.one_of(("complete", "k_regular"), graph=self.graph)
         _validate.one_of(("pairs", "joint_law"), draw=self.draw)
         _validate.non_negative_int(graph_seed=self.graph_seed)
         if self.pair_variance_ratio is not None:
             _validate.non_negative(pair_variance_ratio=self.pair_variance_ratio)
+        _validate.positive_int(degree=self.degree)
+        if self.graph == "k_regular" and self.draw != "pairs":
+            raise ValueError(f"Expected draw='pairs' for the graph k_regular, got draw={self.draw!r}.")
+        super().__post_init__()
+
+    def _check_parties(self, num_parties: int) -> None:
+        super()._check_parties(num_parties)
         if self.graph == "complete":
             return
-        if self.draw != "pairs":
-            raise ValueError(f"Expected draw='pairs' for the graph k_regular, got draw={self.draw!r}.")
-        _validate.positive_int(degree=self.degree)
-        if not self.max_colluders < self.degree < self.num_parties or self.degree % 2 * self.num_parties % 2:
+        if not self.max_colluders < self.degree < num_parties or self.degree % 2 * num_parties % 2:
             raise ValueError(
                 f"Expected degree above max_colluders={self.max_colluders} (else all neighbours of a client may "
-                f"collude), below num_parties={self.num_parties}, and even if that is odd, got degree={self.degree}."
+                f"collude), below num_parties={num_parties}, and even if that is odd, got degree={self.degree}."
             )
 
 
@@ -79,7 +82,7 @@ def _edges(graph: str, num_clients: int, degree: int, seed: int) -> np.ndarray:
 
 def edges(config: Config) -> np.ndarray:
     """The public graph, int32 `[E, 2]`."""
-    return _edges(config.graph, config.num_parties, config.degree, config.graph_seed)
+    return _edges(config.graph, config.parties, config.degree, config.graph_seed)
 
 
 def variance_ratio(config: Config) -> float:
@@ -89,7 +92,7 @@ def variance_ratio(config: Config) -> float:
     """
     if config.pair_variance_ratio is not None:
         return config.pair_variance_ratio
-    num_clients = config.num_parties
+    num_clients = config.parties
     pmf = _uploads.straggler_pmf(config)[:num_clients]
     straggling = view_calibration.straggler_moments(num_clients, pmf / pmf.sum()).straggling
     honest = num_clients - config.max_colluders
@@ -104,9 +107,9 @@ def _unit_mu(config: Config) -> float:
     """The mu of a round for sensitivity 1 and own noise of stddev 1; `config` without its noise multiplier."""
     ratio = variance_ratio(config)
     if config.graph == "complete" or ratio == 0:
-        honest = config.num_parties - config.max_colluders
+        honest = config.parties - config.max_colluders
         return float(view.complete_mu(1.0, ratio, num_seen=honest))
-    graph = view.pair_graph(edges(config), num_clients=config.num_parties, own_variance=1.0, pair_variance=ratio)
+    graph = view.pair_graph(edges(config), num_clients=config.parties, own_variance=1.0, pair_variance=ratio)
     return float(np.max(view.certificate(graph, num_colluders=config.max_colluders)))
 
 
@@ -138,7 +141,7 @@ def make(
     own_stddev = _round.noise_multiplier(config) * config.l2_clip_norm
     noise = pair_noise.cohort_noise(
         edges(config),
-        num_clients=config.num_parties,
+        num_clients=config.parties,
         own_stddev=own_stddev,
         pair_stddev=own_stddev * math.sqrt(variance_ratio(config)),
         draw=config.draw,
@@ -180,7 +183,7 @@ def upload_noise(config: Config) -> _views.UploadNoise:
     """What hides one upload. Raises ValueError if noise_multiplier is None."""
     return _views.UploadNoise(
         edges=edges(config),
-        num_clients=config.num_parties,
+        num_clients=config.parties,
         num_colluders=config.max_colluders,
         own_stddev=_round.noise_multiplier(config) * config.l2_clip_norm,
         variance_ratio=variance_ratio(config),
@@ -190,8 +193,8 @@ def upload_noise(config: Config) -> _views.UploadNoise:
 
 def costs(config: Config, num_params: int) -> costs_lib.Costs:
     """One client's round, after one exchange of keys."""
-    degree = config.num_parties - 1 if config.graph == "complete" else config.degree
-    return costs_lib.pair_noise(num_params, config.num_parties, degree)
+    degree = config.parties - 1 if config.graph == "complete" else config.degree
+    return costs_lib.pair_noise(num_params, config.parties, degree)
 
 
 def views(config: Config, key: jax.Array, num_rounds: int) -> _views.Views:

@@ -26,7 +26,7 @@ SIMULATION = _uploads.SIMULATION | {
     "privacy": {"target_epsilon": 8.0, "accountant": "gdp"},
 }
 Config = _uploads.Config
-non_private = _uploads.non_private
+fitted, non_private = _uploads.fitted, _uploads.non_private
 
 
 def make(

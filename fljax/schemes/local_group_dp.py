@@ -69,7 +69,7 @@ def silo(config: Config, loss: LossFn) -> _silos.Silo:
     return _silos.Silo(query, config.expected_items, _silos.stddev(config), config.max_items_per_subject)
 
 
-make = _silos.maker(silo)
+make, fitted = _silos.maker(silo), _silos.fitted_subjects
 
 
 def step(config: Config) -> _silos.Step:

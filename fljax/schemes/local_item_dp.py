@@ -38,7 +38,7 @@ def silo(config: Config, loss: LossFn) -> _silos.Silo:
     return _silos.Silo(query, divisor=config.expected_items, stddev=_silos.stddev(config))
 
 
-make, non_private = _silos.maker(silo), _silos.non_private
+make, fitted, non_private = _silos.maker(silo), _silos.fitted, _silos.non_private
 
 
 def event(config: Config) -> events.PrivacyEvent:

@@ -15,6 +15,7 @@ from fljax.types import LossFn
 SUMMARY = "true clipped gradients, noise once at a trusted server; unit: record or client"
 PROMISE = "epsilon"
 NEEDS_NETWORK = True
+check_network, fitted = _perturbed.check_network, _perturbed.fitted
 SIMULATION = _perturbed.SIMULATION
 Config = _perturbed.Config
 

@@ -18,6 +18,7 @@ from fljax.types import LossFn
 SUMMARY = "full local noise on gradients of a disguised model, for comparison; no guarantee"
 PROMISE = "none"
 NEEDS_NETWORK = True
+check_network, fitted = _perturbed.check_network, _perturbed.fitted
 NOISE_AT = "client"
 SIMULATION = _perturbed.SIMULATION | {"privacy": {"target_epsilon": None}}
 

@@ -19,6 +19,7 @@ SUMMARY = "clients train on records with noise of one variance; nats per record,
 PROMISE = "nats"
 NOISE_AT = "client"
 SIMULATION = _channels.SIMULATION
+fitted = _channels.fitted
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

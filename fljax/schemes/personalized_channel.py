@@ -20,6 +20,7 @@ SUMMARY = "clients train on records with more noise behind a mask; nats per reco
 PROMISE = "nats"
 NOISE_AT = "client"
 SIMULATION = _channels.SIMULATION
+fitted = _channels.fitted
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,11 +14,11 @@ SIMULATION = _uploads.SIMULATION
 LINKS: _secure_sum.Links = "peers"
 Config = _secure_sum.Config
 event = _secure_sum.event
-non_private = _uploads.non_private
+fitted, non_private = _uploads.fitted, _uploads.non_private
 make = _secure_sum.maker(LINKS)
 views = _secure_sum.viewer(LINKS)
 
 
 def costs(config: Config, num_params: int) -> costs_lib.Costs:
     """One client's round."""
-    return costs_lib.secure_aggregation(num_params, config.num_parties)
+    return costs_lib.secure_aggregation(num_params, config.parties)

@@ -5,6 +5,7 @@ arXiv:2405.04551, Table 1, "IID" with isotropic noise. Accounted as sampling wit
 """
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +29,8 @@ class Config(_records.Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         _records.refuse_water_filling(self, "subsets of the records")
-        if self.batch_size != int(self.batch_size) or not self.batch_size <= self.records_per_client:
+        most = math.inf if self.records_per_client is None else self.records_per_client
+        if self.batch_size != int(self.batch_size) or not self.batch_size <= most:
             raise ValueError(
                 f"Expected batch_size to be a whole number up to records_per_client={self.records_per_client}, "
                 f"got batch_size={self.batch_size!r}."
@@ -53,10 +55,10 @@ def client(config: Config, loss: LossFn) -> _records.Client:
     return step
 
 
-make, non_private = _records.maker(client), _records.non_private
+make, fitted, non_private = _records.maker(client), _records.fitted, _records.non_private
 
 
 def event(config: Config) -> events.PrivacyEvent:
     """What one round does to one record. Raises ValueError if noise_multiplier is None."""
     step = events.Gaussian(_round.noise_multiplier(config))
-    return _records.event(events.SampledWithoutReplacement(config.records_per_client, int(config.batch_size), step))
+    return _records.event(events.SampledWithoutReplacement(config.records, int(config.batch_size), step))

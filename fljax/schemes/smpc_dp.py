@@ -14,7 +14,7 @@ SIMULATION = _uploads.SIMULATION
 LINKS: _secure_sum.Links = "server"
 Config = _secure_sum.Config
 event = _secure_sum.event
-non_private = _uploads.non_private
+fitted, non_private = _uploads.fitted, _uploads.non_private
 make = _secure_sum.maker(LINKS)
 views = _secure_sum.viewer(LINKS)
 

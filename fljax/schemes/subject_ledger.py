@@ -39,9 +39,9 @@ def epsilons(scheme: ModuleType, config: Any, counts: np.ndarray, *, num_rounds:
     _validate.positive_int(num_rounds=num_rounds)
     _validate.open_unit(delta=delta)
     counts = np.asarray(counts)
-    if counts.ndim != 2 or counts.shape[1] != config.num_silos or counts.dtype.kind not in "iu" or (counts < 0).any():
+    if counts.ndim != 2 or counts.shape[1] != config.silos or counts.dtype.kind not in "iu" or (counts < 0).any():
         raise ValueError(
-            f"Expected counts to be integers >= 0 of shape [num_subjects, num_silos={config.num_silos}], "
+            f"Expected counts to be integers >= 0 of shape [num_subjects, num_silos={config.silos}], "
             f"got {counts.dtype} of shape {list(counts.shape)}."
         )
     if scheme.event(config).mechanism == events.NonPrivate():
@@ -57,7 +57,7 @@ def epsilons(scheme: ModuleType, config: Any, counts: np.ndarray, *, num_rounds:
     relation = events.NeighboringRelation.ADD_OR_REMOVE_ONE
     total = np.zeros((counts.shape[0], len(orders)))
     for factor in sorted(set(config.silo_noise)) or [1.0]:
-        silos = np.asarray(config.silo_noise) == factor if config.silo_noise else np.ones(config.num_silos, bool)
+        silos = np.asarray(config.silo_noise) == factor if config.silo_noise else np.ones(config.silos, bool)
         here = counts[:, silos]
         for size in np.unique(here[here > 0]):
             step = scheme.step(dataclasses.replace(config, max_items_per_subject=int(size)))(noise * factor)

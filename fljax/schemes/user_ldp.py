@@ -9,6 +9,7 @@ from typing import Literal
 
 from fljax import _validate, accounting
 from fljax.accounting import events
+from fljax.data.facts import Facts
 from fljax.local import user
 from fljax.schemes import _paper, _silos
 from fljax.types import LossFn
@@ -51,6 +52,18 @@ def silo(config: Config, loss: LossFn) -> _silos.Silo:
 
 
 make, non_private = _silos.maker(silo), _silos.non_private
+
+
+def fitted(config: Config, facts: Facts) -> Config:
+    """`config` with num_silos from the data. A claim about whole silos is true of any data in them.
+
+    Raises:
+      PrivacyPreconditionError: num_silos is not the number of clients; or, of a claim about subjects, examples carry
+        none, or a subject lies in more silos than assumed.
+    """
+    of_unit = _silos.fitted_subjects if config.privacy_unit == "subject" else _silos.fitted
+    found: Config = of_unit(config, facts)
+    return found
 
 
 def step(config: Config) -> _silos.Step:

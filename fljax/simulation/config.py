@@ -43,8 +43,9 @@ class DataConfig:
     dataset: str = "digits"
     """digits; fields, whose law is known; writers or roles, which carry subjects; idx:FOLDER, for a folder of MNIST's
     four files; cifar:FOLDER, of CIFAR-10's six binary ones; or disk:FOLDER, of clients on disk."""
-    num_clients: int = 500
-    """Clients in the population. A public constant."""
+    num_clients: int | None = None
+    """Clients in the population. A public constant. none: as many as there are on disk; of data that are dealt, as many
+    as num_parties or num_silos says, else 500, or fewer where the scheme is meant for few."""
     partition: str = "dirichlet"
     """How examples are dealt to clients: iid, dirichlet, shards, power_law, subject_uniform or subject_power_law."""
     dirichlet_alpha: float = 1.0
@@ -61,7 +62,8 @@ class DataConfig:
     def __post_init__(self) -> None:
         builtin.check_name(dataset=self.dataset)
         _validate.one_of(("stop", "skip"), corrupt_clients=self.corrupt_clients)
-        _validate.positive_int(num_clients=self.num_clients)
+        if self.num_clients is not None:
+            _validate.positive_int(num_clients=self.num_clients)
         _validate.one_of((*partition.NAMES, *SUBJECT_PARTITIONS), partition=self.partition)
         _validate.positive(dirichlet_alpha=self.dirichlet_alpha)
         _validate.positive_int(shards_per_client=self.shards_per_client)
@@ -91,7 +93,8 @@ class PrivacyConfig:
     target_epsilon: float | None = 4.0
     """Budget: rounds stop before it is exceeded. none: no budget."""
     target_delta: float | None = None
-    """delta of the guarantee. none: (number of protected units) ** -1.1."""
+    """delta of the guarantee, well below 1 / (number of protected units). none: that number ** -1.1, which is large for
+    small populations: the run says what it allows."""
     accountant: Method = "rdp"
     """How epsilon is computed."""
 
@@ -152,7 +155,11 @@ DEFAULT_SCHEME = "dp_fedavg"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-    """A whole run. `scheme_config` is the `Config` of the module that `scheme` names; None: its defaults."""
+    """A whole run. `scheme_config` is the `Config` of the module that `scheme` names; None: its defaults.
+
+    Counts that data decide may still be None: `run.prepare` fills them in. The clients to which data are dealt are
+    decided here.
+    """
 
     scheme: str = DEFAULT_SCHEME
     scheme_config: Any = None
@@ -177,6 +184,18 @@ class Config:
                 "Expected noise_multiplier or target_epsilon to be a number, got noise_multiplier=None and "
                 "target_epsilon=None: there is nothing to calibrate the noise for."
             )
+        if self.data.num_clients is None and not self.data.dataset.startswith(builtin.DISK):
+            stated = getattr(self.scheme_config, "num_parties", None) or getattr(self.scheme_config, "num_silos", None)
+            usual = _start(self.scheme).get("data", {}).get("num_clients", _MANY)
+            object.__setattr__(self, "data", dataclasses.replace(self.data, num_clients=stated or usual))
+
+
+_MANY = 500
+
+
+def _start(scheme: str) -> dict[str, dict[str, Any]]:
+    """The sections that a run of the scheme starts from."""
+    return getattr(schemes.get(scheme), "SIMULATION", {})
 
 
 def _arms(hint: Any) -> tuple[Any, ...]:
@@ -228,6 +247,11 @@ def from_sections(sections: Mapping[str, Any]) -> Config:
     Raises:
       ValueError: unknown section or key, wrong type, or a value out of range; one line.
     """
+    return Config(**parts(sections))
+
+
+def parts(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `Config` that `from_sections` gives it; num_clients is None where the sections do not say it."""
     allowed = ["scheme", *SECTIONS]
     for name, values in sections.items():
         if name not in allowed:
@@ -237,13 +261,13 @@ def from_sections(sections: Mapping[str, Any]) -> Config:
             raise ValueError(f"Expected {name!r} in the config to be a section [{name}], got {name}={values!r}.")
     scheme_values = dict(sections.get("scheme", {}))
     scheme = scheme_values.pop("scheme", DEFAULT_SCHEME)
-    module = schemes.get(scheme)
-    start = getattr(module, "SIMULATION", {})
-    parts = {
+    start = {name: dict(values) for name, values in _start(scheme).items()}
+    start.get("data", {}).pop("num_clients", None)  # for `Config` to take where nothing else says it
+    found = {
         name: _section(name, cls, {**start.get(name, {}), **sections.get(name, {})}) for name, cls in SECTIONS.items()
     }
-    scheme_config = _section("scheme", module.Config, {**start.get("scheme", {}), **scheme_values})
-    return Config(scheme=scheme, scheme_config=scheme_config, **parts)
+    scheme_config = _section("scheme", schemes.get(scheme).Config, {**start.get("scheme", {}), **scheme_values})
+    return {"scheme": scheme, "scheme_config": scheme_config, **found}
 
 
 def to_sections(config: Config) -> dict[str, dict[str, Any]]:

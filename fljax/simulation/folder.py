@@ -126,16 +126,21 @@ def new(run_dir: pathlib.Path) -> pathlib.Path:
     Raises:
       ValueError: it exists and holds something, or is not a folder.
     """
+    check_free(run_dir)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    return run_dir
+
+
+def check_free(run_dir: pathlib.Path) -> None:
+    """Raises ValueError where a new run cannot have the folder: it holds something, or is none."""
     if run_dir.exists() and not run_dir.is_dir():
         raise ValueError(f"Expected run_dir to be a folder, got run_dir={run_dir}, a file.")
-    run_dir.mkdir(parents=True, exist_ok=True)
     # What a process that was killed before its first round may leave.
     ours = {_LOCK, SEED, *(_temporary(run_dir / name).name for name in (SEED, CONFIG))}
-    if any(entry.name not in ours for entry in run_dir.iterdir()):
+    if run_dir.exists() and any(entry.name not in ours for entry in run_dir.iterdir()):
         raise ValueError(
             f"Expected run_dir to be empty or new, got run_dir={run_dir} with files in it{_go_on(run_dir)}"
         )
-    return run_dir
 
 
 def _go_on(run_dir: pathlib.Path) -> str:

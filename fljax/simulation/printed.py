@@ -5,6 +5,7 @@ import math
 from types import ModuleType
 from typing import Any
 
+from fljax.data.facts import Facts
 from fljax.schemes import _paper
 from fljax.simulation.config import Config, default_delta
 
@@ -14,13 +15,13 @@ def is_printed(scheme_config: Any) -> bool:
     return getattr(scheme_config, "formula", "sound") == "paper"
 
 
-def prepared(config: Config, scheme: ModuleType, units: dict[str, int]) -> Config:
+def prepared(config: Config, scheme: ModuleType, facts: Facts) -> Config:
     """`config` with the paper's noise, if that is still open, and without a budget: the claim is no measure of one.
 
     Args:
       config: as the user gave it.
       scheme: its module.
-      units: how many units of each kind there are.
+      facts: of the data.
 
     Raises:
       ValueError: the paper's formulas have no value there.
@@ -29,7 +30,7 @@ def prepared(config: Config, scheme: ModuleType, units: dict[str, int]) -> Confi
         return config
     privacy, scheme_config = config.privacy, config.scheme_config
     unit = scheme.event(dataclasses.replace(scheme_config, noise_multiplier=1.0)).privacy_unit
-    delta = default_delta(max(1, units[unit])) if privacy.target_delta is None else privacy.target_delta
+    delta = default_delta(facts.num_units(unit)) if privacy.target_delta is None else privacy.target_delta
     if privacy.target_epsilon is not None and scheme_config.noise_multiplier is None:
         scheme_config = scheme.as_printed(
             scheme_config, num_rounds=config.run.num_rounds, epsilon=privacy.target_epsilon, delta=delta

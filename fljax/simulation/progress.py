@@ -10,7 +10,7 @@ from rich.table import Column
 from rich.text import Text
 
 from fljax.accounting.words import at_most, rounded_up
-from fljax.simulation.spending import Plan, shown_epsilon
+from fljax.simulation.spending import Plan, delta_warning, shown_epsilon
 
 _LOST = "too few clients could be used; the model stayed as it was"
 
@@ -60,7 +60,9 @@ class Terminal:
         self._lost = 0
 
     def start(self, plan: Plan, rounds_done: int) -> None:
-        """Shows the bar."""
+        """Shows the bar, under a warning where the delta is large."""
+        if (warning := delta_warning(plan)) is not None:
+            self._progress.console.print(f"warning: {warning}", markup=False, highlight=False)
         self._task = self._progress.add_task("", total=plan.num_rounds, completed=rounds_done, numbers="compiling")
         self._progress.start()
 
@@ -90,6 +92,8 @@ class Lines:
         if not math.isfinite(plan.epsilons[-1]):
             claimed = "nats are claimed, no epsilon" if plan.in_nats else "no epsilon is claimed"
         print(f"rounds {rounds_done} to {plan.num_rounds}, {claimed}", flush=True)
+        if (warning := delta_warning(plan)) is not None:
+            print(f"warning: {warning}", flush=True)
 
     def round(self, record: dict[str, Any]) -> None:
         """Prints a line where the record holds an evaluation, and one for the first round that is lost."""

@@ -1,6 +1,7 @@
 """The host loop: feeds cohorts to one compiled round, keeps the books, writes the run folder, resumes."""
 
 import contextlib
+import dataclasses
 import functools
 import pathlib
 import signal
@@ -14,7 +15,9 @@ import numpy as np
 
 import fljax_kernels
 from fljax import _keys, data, models, schemes
-from fljax.data import ClientData, store
+from fljax.data import ClientData, facts, store
+from fljax.data.facts import Facts
+from fljax.errors import PrivacyPreconditionError
 from fljax.schemes._round import FederatedAlgorithm
 from fljax.server import aggregate, recovery
 from fljax.simulation import (
@@ -69,6 +72,22 @@ class Outcome(NamedTuple):
     params: PyTree
     baseline_params: PyTree | None
     inputs: dict[str, Any]
+
+
+class Job(NamedTuple):
+    """A run before its first round. The private algorithm comes first, the non-private one, if any, second. `inputs`:
+    what the scheme's `make` was given beside the loss. `config`: with every count that the data decide. `began_with`:
+    fingerprint of config, seed and data.
+    """
+
+    config: Config
+    seed: seeds.Seed
+    facts: Facts
+    plan: spending.Plan
+    task: task.Task
+    algorithms: tuple[FederatedAlgorithm, ...]
+    inputs: dict[str, Any]
+    began_with: dict[str, Any]
 
 
 def round_fun(
@@ -135,12 +154,15 @@ def start(
       PeerLostError: of several processes another one has gone.
     """
     if processes.first():
-        seeds.begin(run_dir, config)
-    return begun(config, run_dir, observer, devices=devices, model_devices=model_devices)
+        folder.check_free(run_dir)
+    job = prepare(config)
+    if processes.first():
+        seeds.begin(run_dir, job.config, job.seed)
+    return begun(job, run_dir, observer, devices=devices, model_devices=model_devices)
 
 
 def begun(
-    config: Config,
+    job: Job,
     run_dir: pathlib.Path,
     observer: Observer,
     *,
@@ -150,12 +172,7 @@ def begun(
     """The rest of `start`, for a folder that `seeds.begin` has just made."""
     with _owned(run_dir):
         try:
-            digest = config_lib.digest(config)
-            if processes.words_from_first(digest) != digest:
-                raise ValueError("Expected the same config in all processes, got another one than in the first.")
-            over = _named(config, devices, model_devices)
-            job = _prepare(config, seeds.of_run(config, run_dir))
-            over = over or _unasked(job)
+            over = _named(job.config, devices, model_devices) or _unasked(job)
         except Exception as reason:
             lost = not processes.alone() and isinstance(reason, jax.errors.JaxRuntimeError)
             if processes.first() and not lost:
@@ -194,7 +211,7 @@ def resume(run_dir: pathlib.Path, observer: Observer, *, devices: int | None = N
             )
         config = config_lib.from_sections(sections)
         over = _named(config, devices, model_devices)
-        job = _prepare(config, seeds.of_run(config, run_dir))
+        job = prepare(config, seeds.of_run(config, run_dir))
         fingerprint.check_bytes(job.task, config)
         return _run(job, over or _unasked(job), run_dir, observer)
 
@@ -205,39 +222,54 @@ def _owned(run_dir: pathlib.Path) -> Iterator[None]:
         yield
 
 
-class _Job(NamedTuple):
-    """A run before its first round. The private algorithm comes first, the non-private one, if any, second. `inputs`:
-    what the scheme's `make` was given beside the loss. began_with: fingerprint of config, seed and data.
+def prepare(config: Config, seed: seeds.Seed | None = None) -> Job:
+    """Everything before the first round that writes and compiles no round: data, noise, algorithms.
+
+    What the scheme's claim assumes of the data is held against them here.
+
+    Args:
+      config: counts that the data decide may be None.
+      seed: of a run that goes on. None: of a new one, from the operating system unless the config fixes it.
+
+    Raises:
+      ValueError: the config does not fit the data, the network or the budget; or other processes have another one.
+      PrivacyPreconditionError: the data are not what the scheme's claim assumes.
     """
-
-    config: Config
-    plan: spending.Plan
-    task: task.Task
-    algorithms: tuple[FederatedAlgorithm, ...]
-    inputs: dict[str, Any]
-    began_with: dict[str, Any]
+    with processes.losses_in_one_line():
+        digest = config_lib.digest(config)
+        if processes.words_from_first(digest) != digest:
+            raise ValueError("Expected the same config in all processes, got another one than in the first.")
+        return _prepared(config, seeds.new(config) if seed is None else seed)
 
 
-def _prepare(config: Config, seed: seeds.Seed) -> _Job:
+def _prepared(config: Config, seed: seeds.Seed) -> Job:
     scheme = schemes.get(config.scheme)
     the_task = task.build(config, seed)
-    train = the_task.dataset.train
-    units = {
-        "client": config.data.num_clients,
-        "example": train["y"].shape[0],
-        "subject": np.unique(train[data.subjects.SUBJECT]).size if data.subjects.SUBJECT in train else 0,
-    }
-    plan = spending.plan(
-        printed.prepared(config, scheme, units), scheme, **{f"num_{unit}s": count for unit, count in units.items()}
-    )
+    found = facts.of(the_task.client_data)
+    try:
+        scheme_config = scheme.fitted(config.scheme_config, found)
+    except PrivacyPreconditionError as reason:
+        where = f"scheme={config.scheme!r}, dataset={config.data.dataset!r}"
+        raise PrivacyPreconditionError(f"{str(reason).removesuffix('.')} ({where}).") from reason
+    dealt = dataclasses.replace(config.data, num_clients=found.num_clients)
+    config = dataclasses.replace(config, data=dealt, scheme_config=scheme_config)
+    plan = spending.plan(printed.prepared(config, scheme, found), scheme, found)
+    if hasattr(scheme, "check_network"):
+        x = the_task.dataset.train["x"]
+        example = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+        try:
+            scheme.check_network(plan.scheme_config, the_task.model.apply, the_task.model.params, example)
+        except ValueError as reason:
+            name = config.model.model
+            raise ValueError(f"Expected a model that fits {config.scheme}, got model={name!r}: {reason}") from reason
     inputs = scheme.inputs(plan.scheme_config, the_task) if hasattr(scheme, "inputs") else {}
-    make = functools.partial(_algorithms, config, scheme, plan, the_task, inputs)
+    make = functools.partial(_algorithms, config, found, scheme, plan, the_task, inputs)
     began_with = fingerprint.of(the_task, config, seed)
     elsewhere = fingerprint.changed(processes.words_from_first(began_with), began_with)
     if processes.either(bool(elsewhere)):
         what = ", ".join(elsewhere) or "data in another process"
         raise ValueError(f"Expected the same data in all processes, got another {what} than in the first.")
-    job = _Job(config, plan, the_task, make({}), inputs, began_with)
+    job = Job(config, seed, found, plan, the_task, make({}), inputs, began_with)
     if config.run.memory is None:
         return job
     if not memory.takes_chunks(scheme):
@@ -259,13 +291,14 @@ def _named(config: Config, devices: int | None, model_devices: int) -> jax.shard
     return mesh.client_mesh(devices, groups=config.run.groups, model_devices=model_devices)
 
 
-def _unasked(job: _Job) -> jax.sharding.Mesh:
+def _unasked(job: Job) -> jax.sharding.Mesh:
     groups, num_params = job.config.run.groups, sum(leaf.size for leaf in jax.tree.leaves(job.task.model.params))
     return mesh.client_mesh(mesh.side_by_side(num_params, groups), groups=groups)
 
 
 def _algorithms(
     config: Config,
+    found: Facts,
     scheme: ModuleType,
     plan: spending.Plan,
     the_task: task.Task,
@@ -280,20 +313,20 @@ def _algorithms(
     plain = baseline.algorithm(
         config.model,
         the_task.loss,
-        num_clients=config.data.num_clients,
+        num_clients=found.num_clients,
         sampling_prob=private.client_sampling_prob,
         **options,
     )
     return private, plain
 
 
-def _lowered(job: _Job) -> jax.stages.Lowered:
+def _lowered(job: Job) -> jax.stages.Lowered:
     """The program of a round of usual size on one device, data included; nothing is computed."""
     client_data, algorithms = job.task.client_data, job.algorithms
     states, capacity = _shapes(job), _usual_capacity(job)
     with aggregate.in_groups(job.config.run.groups):
         if not isinstance(client_data, store.Store):
-            fun = jax.jit(round_fun(algorithms, job.config.data.num_clients), static_argnames="capacity")
+            fun = jax.jit(round_fun(algorithms, job.facts.num_clients), static_argnames="capacity")
             shapes = jax.eval_shape(lambda tree: tree, client_data)
             return fun.lower(states, shapes, job.task.round_key, capacity=capacity)
         places = max(1, client_data.most_examples)
@@ -306,16 +339,16 @@ def _lowered(job: _Job) -> jax.stages.Lowered:
         return jax.jit(together).lower(job.task.round_key, states, data.Cohort(examples, *tables))
 
 
-def _shapes(job: _Job) -> tuple[PyTree, ...]:
+def _shapes(job: Job) -> tuple[PyTree, ...]:
     return tuple(jax.eval_shape(algorithm.init, job.task.model.params) for algorithm in job.algorithms)
 
 
-def _usual_capacity(job: _Job) -> int:
-    num_clients, prob = job.config.data.num_clients, job.algorithms[0].client_sampling_prob
+def _usual_capacity(job: Job) -> int:
+    num_clients, prob = job.facts.num_clients, job.algorithms[0].client_sampling_prob
     return max(1, fljax_kernels.poisson_capacity(num_clients, prob, _OVERFLOW_CHANCE))
 
 
-def _run(job: _Job, over: jax.sharding.Mesh, run_dir: pathlib.Path, observer: Observer) -> Outcome:
+def _run(job: Job, over: jax.sharding.Mesh, run_dir: pathlib.Path, observer: Observer) -> Outcome:
     config, plan = job.config, job.plan
     initial = tuple(algorithm.init(job.task.model.params) for algorithm in job.algorithms)
     with _stop_on_signal() as stop, contextlib.ExitStack() as stack:
@@ -339,9 +372,9 @@ Take = Callable[[tuple[PyTree, ...], int], tuple[tuple[PyTree, ...], tuple[Any, 
 
 
 @contextlib.contextmanager
-def _taker(job: _Job, over: jax.sharding.Mesh) -> Iterator[Take]:
+def _taker(job: Job, over: jax.sharding.Mesh) -> Iterator[Take]:
     """`(states, rounds done) -> (states, infos, clients left out)`: one round of all algorithms, over the devices."""
-    num_clients, usual_capacity = job.config.data.num_clients, _usual_capacity(job)
+    num_clients, usual_capacity = job.facts.num_clients, _usual_capacity(job)
     client_data, key, groups = job.task.client_data, job.task.round_key, job.config.run.groups
     if isinstance(client_data, store.Store):
         skip = job.config.data.corrupt_clients == "skip"
@@ -377,7 +410,7 @@ def _taker(job: _Job, over: jax.sharding.Mesh) -> Iterator[Take]:
 
 
 def _rounds(
-    job: _Job,
+    job: Job,
     take: Take,
     over: jax.sharding.Mesh,
     states: tuple[PyTree, ...],

@@ -16,7 +16,7 @@ import numpy as np
 
 from fljax.simulation import config as config_lib
 from fljax.simulation import folder, processes
-from fljax.simulation.config import RANDOM, Config
+from fljax.simulation.config import Config
 
 Seed = int | bytes  # fixed, below 2**32; or 16 secret bytes
 
@@ -29,13 +29,20 @@ def drawn() -> bytes:
     return secrets.token_bytes(_BYTES)
 
 
-def begin(run_dir: pathlib.Path, config: Config) -> None:
-    """As `folder.begin`, with the secret bits of a run that wants some: they are there before the config is.
+def new(config: Config) -> Seed:
+    """The seed of a new run: the config's, or bits that the first of several processes draws for all."""
+    if isinstance(config.run.seed, int):
+        return config.run.seed
+    return bytes.fromhex(processes.words_from_first(drawn().hex() if processes.first() else ""))
+
+
+def begin(run_dir: pathlib.Path, config: Config, seed: Seed) -> None:
+    """As `folder.begin`, with the secret bits of a run that has some: they are there before the config is.
 
     Raises:
       ValueError, DiskFullError: as `folder.begin`.
     """
-    secret = _LINE.format(drawn().hex()) if config.run.seed == RANDOM else None
+    secret = None if isinstance(seed, int) else _LINE.format(seed.hex())
     folder.begin(run_dir, config_lib.to_toml(config), secret)
 
 

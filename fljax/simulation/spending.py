@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from fljax import accounting
 from fljax.accounting import events, words
 from fljax.accounting.accountant import Method
+from fljax.data.facts import Facts
 from fljax.simulation.config import RANDOM, Config, default_delta
 from fljax.simulation.folder import SEED
 
@@ -30,6 +31,7 @@ _TRUST = {
 
 MOST_COMPOSITIONS = 25
 MOST_CONVERSIONS = 10_000
+_LARGE_DELTA = 0.1  # times the units: about the chance that delta leaves to publishing the data of one of them
 
 
 class Plan(NamedTuple):
@@ -57,19 +59,22 @@ class Plan(NamedTuple):
     fixed_seed: bool = False
 
 
-def plan(config: Config, scheme: ModuleType, *, num_clients: int, num_examples: int, num_subjects: int = 0) -> Plan:
+def plan(config: Config, scheme: ModuleType, facts: Facts) -> Plan:
     """Calibrates the noise if that was asked for, and finds out how many rounds the budget allows.
 
+    Args:
+      config: its `scheme_config` is fitted to the data.
+      scheme: its module.
+      facts: of the data.
+
     Raises:
-      ValueError: the budget does not allow a single round, or no noise meets it.
+      ValueError: the budget does not allow a single round, no noise meets it, or the scheme knows no budget.
     """
     settings, budget, scheme_config = config.run, config.privacy, config.scheme_config
-    unit = _event(scheme, scheme_config, 1.0).privacy_unit
-    num_units = {"client": num_clients, "example": num_examples, "subject": num_subjects}[unit]
-    if not num_units:
-        raise ValueError(
-            f"Expected dataset to carry subjects for scheme={config.scheme!r}, got dataset={config.data.dataset!r}."
-        )
+    like = _event(scheme, scheme_config, 1.0)
+    num_units = facts.num_units(like.privacy_unit)
+    if budget.target_epsilon is not None:
+        _check_budget(config.scheme, scheme_config.noise_multiplier, like, budget.target_epsilon)
     delta = default_delta(num_units) if budget.target_delta is None else budget.target_delta
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always", accounting.OrderWarning)
@@ -119,9 +124,24 @@ def _within_budget(
     if len(spent) == 1:
         raise ValueError(
             f"Expected target_epsilon >= {words.at_most(epsilon)}, which one round spends at "
-            f"noise_multiplier={scheme_config.noise_multiplier:.6g}, got target_epsilon={budget.target_epsilon!r}."
+            f"noise_multiplier={scheme_config.noise_multiplier:.6g}, or none, for no budget, "
+            f"got target_epsilon={budget.target_epsilon!r}."
         )
     return scheme_config, event, tuple(spent)
+
+
+def _check_budget(scheme: str, noise_multiplier: float | None, event: events.PrivacyEvent, epsilon: float) -> None:
+    """Raises ValueError where no round fits any budget: nothing is guaranteed, or there is no noise."""
+    if event.mechanism == events.NonPrivate():
+        raise ValueError(
+            f"Expected target_epsilon=none for scheme={scheme!r} as configured, which guarantees no epsilon, "
+            f"got target_epsilon={epsilon!r}."
+        )
+    if noise_multiplier == 0:
+        raise ValueError(
+            f"Expected noise_multiplier > 0 where there is a budget (target_epsilon={epsilon!r} unless told otherwise; "
+            f"none: no budget), got noise_multiplier={noise_multiplier!r}: without noise there is no guarantee."
+        )
 
 
 def _epsilons(event: events.PrivacyEvent, num_rounds: int, delta: float, method: Method) -> Iterator[float]:
@@ -178,6 +198,21 @@ def claim(plan: Plan, rounds: int) -> dict[str, Any]:
     }
 
 
+def delta_warning(plan: Plan) -> str | None:
+    """What the delta allows where some unit of all may be given away, in words; None where it is small, or no claim."""
+    unit, count, delta = plan.event.privacy_unit, plan.num_units, plan.delta
+    if count * delta <= _LARGE_DELTA or not math.isfinite(plan.epsilons[-1]):
+        return None
+    percent = math.ceil(-100 * math.expm1(count * math.log1p(-delta)))  # 1 - (1 - delta) ** count
+    chance = f"up to {percent} %" if percent < 100 else "more than 99 %"
+    small = 10.0 ** math.floor(math.log10(_LARGE_DELTA / count))
+    return (
+        f"delta {words.rounded_up(delta, 3)} is large for {count} {unit}s: publishing the data of each {unit} whole "
+        f"with that chance would keep to the guarantee, and publish those of at least one with a chance of {chance}. "
+        f"A target_delta of {small:g} leaves a chance of at most {math.ceil(1000 * count * small) / 10:g} %."
+    )
+
+
 def statement(plan: Plan, rounds: int) -> dict[str, Any]:
     """The claim in words: `guarantee` is a sentence, `not_covered` a list of them."""
     unit = plan.event.privacy_unit
@@ -211,11 +246,14 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
     if plan.baseline:
         beside = "The non-private model trained beside it, for comparison, has neither clipping nor noise: it protects "
         not_covered.insert(2, beside + "nobody.")
+    warning = delta_warning(plan)
+    if warning is not None:
+        not_covered.insert(0, warning[0].upper() + warning[1:])
     if unit == "subject":
         not_covered.insert(
             0,
             "Subjects are told apart by the ids that examples carry; a bound on the silos of one subject, where the "
-            "configuration sets one, is taken on trust, since no silo can see it.",
+            "configuration sets one, was held against these data here, which no silo could do by itself.",
         )
     if unit == "example":
         not_covered.insert(0, "Several examples of one person are protected one by one, not together.")

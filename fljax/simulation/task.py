@@ -37,6 +37,7 @@ def client_table(config: DataConfig, train: dict[str, np.ndarray], seed: int) ->
       ValueError: more clients than examples (or subjects).
       PrivacyPreconditionError: a partition of subjects was asked for, and the examples carry none.
     """
+    assert config.num_clients is not None  # a `Config` has the number
     rng = np.random.default_rng([seed, _PARTITION])
     if config.partition == "subject_uniform":
         return data.subjects.uniform(data.subjects.subject_ids(train), config.num_clients, rng)
@@ -66,7 +67,7 @@ def _from_disk(config: DataConfig) -> tuple[data.Dataset, store.Store]:
     """Clients in FOLDER/train, the held-out examples in FOLDER/test; classes are all that a label of either names."""
     folder = pathlib.Path(config.dataset.removeprefix(data.builtin.DISK))
     clients, held_out = store.open_store(folder / "train"), store.open_store(folder / "test")
-    if clients.num_clients != config.num_clients:
+    if config.num_clients not in (None, clients.num_clients):
         raise ValueError(f"Expected num_clients={clients.num_clients}, as {folder} has, got {config.num_clients}.")
     for name, found in (("train", clients), ("test", held_out)):
         if not {"x", "y"} <= set(found.fields):

@@ -187,9 +187,9 @@ def test_a_folder_left_between_the_seed_and_the_config_is_begun_anew(tmp_path, m
     killed(tmp_path / "run", 1)
     assert secret(tmp_path / "run") != first
     shutil.rmtree(tmp_path / "run")
-    seeds.begin(tmp_path / "run", config())
+    seeds.begin(tmp_path / "run", config(), seeds.new(config()))
     (tmp_path / "run" / folder.CONFIG).unlink()
-    seeds.begin(tmp_path / "run", config(3))
+    seeds.begin(tmp_path / "run", config(3), seeds.new(config(3)))
     assert not (tmp_path / "run" / folder.SEED).exists()
 
 

@@ -5,11 +5,13 @@ import warnings
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from fljax import accounting, schemes
 from fljax.accounting import events
+from fljax.data.facts import Facts
 from fljax.simulation import config as config_lib
-from fljax.simulation import spending, task
+from fljax.simulation import progress, spending, task
 
 ROUND = accounting.PrivacyEvent(
     mechanism=events.Gaussian(10.0), privacy_unit="client", neighboring_relation="ADD_OR_REMOVE_ONE"
@@ -101,7 +103,7 @@ def test_a_grid_of_orders_that_ends_too_early_is_one_note_and_no_warning():
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        plan = spending.plan(config, schemes.get("dp_fedavg"), num_clients=10, num_examples=100)
+        plan = spending.plan(config, schemes.get("dp_fedavg"), Facts(10, 100, 20))
         spending.claim(plan, 3)
     (note,) = plan.notes
     assert note.startswith("The best Renyi order") and note.endswith(".") and "\n" not in note
@@ -114,3 +116,44 @@ def test_a_batch_larger_than_all_data_is_refused_by_name(scheme, name):
     )
     with pytest.raises(ValueError, match=rf"Expected {name} <= \d+, all examples there are, got {name}=2000000000"):
         task.build(config)
+
+
+def plan_of(num_clients, **privacy):
+    config = config_lib.from_sections({"run": {"num_rounds": 1}, "privacy": privacy})
+    return spending.plan(config, schemes.get("dp_fedavg"), Facts(num_clients, 10 * num_clients, 10))
+
+
+@pytest.mark.parametrize(
+    ("num_clients", "delta", "percent"),
+    # 1 - (1 - delta) ** n, rounded up; delta of the first two is n ** -1.1.
+    [(13, None, "55 %"), (40, None, "51 %"), (100, 1e-2, "64 %"), (1000, 1.1e-4, "11 %"), (100, 0.1, "more than 99 %")],
+)
+def test_a_delta_that_is_large_for_its_units_says_so_in_terminal_and_report(num_clients, delta, percent, capsys):
+    plan = plan_of(num_clients, target_delta=delta)
+    warning = spending.delta_warning(plan)
+    assert percent in warning and f"{num_clients} clients" in warning and "\n" not in warning
+    assert any(percent in line for line in spending.statement(plan, 1)["not_covered"])
+    progress.Lines().start(plan, 0)
+    assert f"warning: {warning}" in capsys.readouterr().out
+    console = Console(force_terminal=True, width=10_000, record=True)
+    bar = progress.Terminal(console)
+    bar.start(plan, 0)
+    bar.stop()
+    assert f"warning: {warning}" in console.export_text()
+
+
+def test_a_small_delta_and_a_run_without_a_claim_need_no_warning():
+    assert spending.delta_warning(plan_of(1000, target_delta=1e-4)) is None
+    assert not any(
+        "large for" in line for line in spending.statement(plan_of(1000, target_delta=1e-4), 1)["not_covered"]
+    )
+    config = config_lib.from_sections({"scheme": {"scheme": "fedavg"}, "run": {"num_rounds": 1}})
+    assert spending.delta_warning(spending.plan(config, schemes.get("fedavg"), Facts(16, 100, 10))) is None
+
+
+@pytest.mark.parametrize("name", schemes.NAMES)
+def test_schemes_meant_for_few_clients_name_a_delta_that_is_small_for_them(name):
+    config = config_lib.from_sections({"scheme": {"scheme": name}})
+    if schemes.get(name).PROMISE != "epsilon" or config.data.num_clients == 500:
+        return
+    assert config.privacy.target_delta * config.data.num_clients <= 0.1
