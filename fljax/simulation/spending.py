@@ -29,6 +29,7 @@ _TRUST = {
 }
 
 
+_NOTED = (accounting.OrderWarning, accounting.pld.WideIntervalWarning)
 MOST_COMPOSITIONS = 25
 MOST_CONVERSIONS = 10_000
 _LARGE_DELTA = 0.1  # times the units: about the chance that delta leaves to publishing the data of one of them
@@ -77,12 +78,13 @@ def plan(config: Config, scheme: ModuleType, facts: Facts) -> Plan:
         _check_budget(config.scheme, scheme_config.noise_multiplier, like, budget.target_epsilon)
     delta = default_delta(num_units) if budget.target_delta is None else budget.target_delta
     with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always", accounting.OrderWarning)
+        for category in _NOTED:
+            warnings.simplefilter("always", category)
         scheme_config, event, epsilons = _within_budget(config, scheme, delta)
-    notes = []
+    notes = {}  # the last of a kind, which is of the most rounds
     for warning in heard:
-        if issubclass(warning.category, accounting.OrderWarning):
-            notes.append(str(warning.message))
+        if issubclass(warning.category, _NOTED):
+            notes[warning.category] = str(warning.message)
         else:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     return Plan(
@@ -97,7 +99,7 @@ def plan(config: Config, scheme: ModuleType, facts: Facts) -> Plan:
         getattr(scheme, "NOISE_AT", "server"),
         settings.baseline,
         scheme.PROMISE == "nats" and math.isfinite(scheme_config.nats),
-        tuple(dict.fromkeys(notes)),
+        tuple(notes.values()),
         fixed_seed=settings.seed != RANDOM,
     )
 
@@ -177,7 +179,8 @@ def claim(plan: Plan, rounds: int) -> dict[str, Any]:
     if rounds:
         ledger.append(event, rounds)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", accounting.OrderWarning)  # the plan has noted it
+        for category in _NOTED:  # the plan has noted it
+            warnings.simplefilter("ignore", category)
         spent = accounting.spent(event.repeat(rounds), delta=plan.delta, method=plan.accountant)
     return {
         "accountant": plan.accountant,

@@ -109,6 +109,24 @@ def test_a_grid_of_orders_that_ends_too_early_is_one_note_and_no_warning():
     assert note.startswith("The best Renyi order") and note.endswith(".") and "\n" not in note
 
 
+def test_of_warnings_of_a_kind_the_last_one_is_noted_and_others_are_passed_on(monkeypatch):
+    def epsilon(event, *, delta, method):
+        warnings.warn(f"order after {event.mechanism.count}", accounting.OrderWarning, stacklevel=1)
+        warnings.warn(f"wide after {event.mechanism.count}", accounting.pld.WideIntervalWarning, stacklevel=1)
+        warnings.warn("something else", UserWarning, stacklevel=1)
+        return 1.0
+
+    monkeypatch.setattr(accounting, "epsilon", epsilon)
+    config = config_lib.Config(
+        scheme_config=schemes.get("dp_fedavg").Config(noise_multiplier=1.0), run=config_lib.RunConfig(num_rounds=2)
+    )
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        plan = spending.plan(config, schemes.get("dp_fedavg"), num_clients=10, num_examples=100)
+    assert plan.notes == ("order after 2", "wide after 2")
+    assert {str(warning.message) for warning in heard} == {"something else"}
+
+
 @pytest.mark.parametrize(("scheme", "name"), [("dp_fedavg", "local_batch_size"), ("fedavg", "batch_size")])
 def test_a_batch_larger_than_all_data_is_refused_by_name(scheme, name):
     config = config_lib.from_sections(

@@ -97,11 +97,13 @@ def warn_of_wide(bounds: np.ndarray, *, for_delta: bool) -> None:
     """Says so where bounds stayed wide."""
     wide = is_wide(bounds, for_delta=for_delta)
     if wide.any():
+        from fljax.accounting import words  # which itself imports the accountants
+
         low, high = np.exp(bounds[wide][0]) if for_delta else bounds[wide][0]
         warnings.warn(
-            f"The true {'delta' if for_delta else 'epsilon'} lies in [{low:.6g}, {high:.6g}], and no closer bounds are "
-            "known: lattices in float64 resolve neither deltas below about 1e-160 nor losses near 1e-16. Ask for a "
-            "larger delta, or count on the upper bound.",
+            f"The true {'delta' if for_delta else 'epsilon'} lies in [{words.at_least(low)}, {words.at_most(high)}], "
+            "and no closer bounds are known: lattices in float64 resolve neither deltas below about 1e-160 nor losses "
+            "near 1e-16. Ask for a larger delta, or count on the upper bound.",
             WideIntervalWarning,
             stacklevel=3,
         )
