@@ -1,8 +1,10 @@
 """Central Gaussian noise as a gradient transformation."""
 
+import secrets
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -16,7 +18,22 @@ class NoiseState(NamedTuple):
     key: jax.Array
 
 
-def gaussian_privatizer(*, stddev: float | jax.Array, prng_key: jax.Array) -> optax.GradientTransformation:
+def _drawn() -> jax.Array:
+    data = np.frombuffer(secrets.token_bytes(8), np.uint32)
+    key: jax.Array = jax.random.wrap_key_data(jnp.asarray(data), impl="threefry2x32")
+    if isinstance(key, jax.core.Tracer):
+        raise ValueError("Expected prng_key to be a typed PRNG key inside jax.jit, got prng_key=None.")
+    if jax.process_count() > 1:
+        raise ValueError(
+            f"Expected prng_key to be a typed PRNG key, the same in all {jax.process_count()} processes, "
+            "got prng_key=None."
+        )
+    return key
+
+
+def gaussian_privatizer(
+    *, stddev: float | jax.Array, prng_key: jax.Array | None = None
+) -> optax.GradientTransformation:
     """Adds independent Gaussian noise to every entry of the updates.
 
     Guarantee: on a sum which one privacy unit moves by at most s in L2 norm
@@ -28,18 +45,23 @@ def gaussian_privatizer(*, stddev: float | jax.Array, prng_key: jax.Array) -> op
     Args:
       stddev: noise_multiplier * s. Absolute, in the unit of the updates. >= 0.
       prng_key: typed key. The noise of an update is a function of this key and the number of updates so far: a
-        replay from an older state draws the same noise again.
+        replay from an older state draws the same noise again. None: a threefry key of 64 bits of the operating system,
+        drawn once, by this call; two states from `init` share it.
 
     Returns:
       `init(params) -> NoiseState`; `update(updates, state, params=None) -> (noisy, state)`; shapes and dtypes stay.
 
     Raises:
-      ValueError: `stddev` is negative or not finite, or `prng_key` is not a typed key.
+      ValueError: `stddev` is negative or not finite, `prng_key` is not a typed key, or there is none inside `jax.jit`,
+        which would draw one once and add the same noise in every call, or in one of several processes, where each would
+        draw its own.
 
     Source: Abadi et al. (2016), arXiv:1607.00133, Algorithm 1, "Add noise".
     """
     if not isinstance(stddev, jax.core.Tracer):
         _validate.non_negative(stddev=float(np.asarray(stddev)))
+    if prng_key is None:
+        prng_key = _drawn()
     _validate.typed_key(prng_key=prng_key)
 
     def init(params: Any) -> NoiseState:

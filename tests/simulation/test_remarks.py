@@ -22,7 +22,9 @@ def config(scheme, **settings):
             "privacy": {"target_epsilon": "none"},
         }
     )
-    return dataclasses.replace(found, run=dataclasses.replace(found.run, num_rounds=4, eval_every=2, baseline=False))
+    return dataclasses.replace(
+        found, run=dataclasses.replace(found.run, num_rounds=4, seed=0, eval_every=2, baseline=False)
+    )
 
 
 def all_said(outcome):

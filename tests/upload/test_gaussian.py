@@ -68,7 +68,41 @@ def test_bad_stddev_is_named(bad, key):
         gaussian_privatizer(stddev=bad, prng_key=key)
 
 
-@pytest.mark.parametrize("bad", [0, None, np.zeros(2, np.uint32)])
+def test_without_a_key_each_privatizer_draws_its_own_from_the_operating_system(monkeypatch):
+    zeros = jnp.zeros(2000)
+    np.random.seed(0)  # noqa: NPY002  what a drawn key must not follow
+    privatizers = [gaussian_privatizer(stddev=1.0), gaussian_privatizer(stddev=1.0, prng_key=None)]
+    np.random.seed(0)  # noqa: NPY002
+    privatizers.append(gaussian_privatizer(stddev=1.0))
+    noises = []
+    for privatizer in privatizers:
+        state = privatizer.init(zeros)
+        for _ in range(2):
+            noise, state = jax.jit(privatizer.update)(zeros, state)
+            noises.append(noise)
+    # Independent rows, of fresh keys: correlations beyond seven standard errors come once in 1e11 tests.
+    assert np.abs(np.corrcoef(np.stack(noises)) - np.eye(6)).max() <= 7 / math.sqrt(2000)
+    monkeypatch.setattr("secrets.token_bytes", lambda size: bytes(range(size)))
+    drawn = gaussian_privatizer(stddev=1.0).init(None).key
+    wanted = jax.random.wrap_key_data(jnp.uint32([0x03020100, 0x07060504]), impl="threefry2x32")
+    np.testing.assert_array_equal(jax.random.key_data(drawn), jax.random.key_data(jax.random.fold_in(wanted, 0)))
+
+
+def test_a_key_is_not_drawn_where_the_program_would_keep_it(monkeypatch):
+    def step(grads):
+        privatizer = gaussian_privatizer(stddev=1.0)
+        return privatizer.update(grads, privatizer.init(grads))[0]
+
+    for inside in (jax.jit(step), lambda grads: jax.lax.map(step, grads[None])):
+        with pytest.raises(ValueError, match=r"inside jax\.jit, got prng_key=None"):
+            inside(jnp.zeros(3))
+    assert step(jnp.zeros(3)).shape == (3,)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ValueError, match="all 2 processes, got prng_key=None"):
+        step(jnp.zeros(3))
+
+
+@pytest.mark.parametrize("bad", [0, np.zeros(2, np.uint32)])
 def test_a_key_that_is_not_typed_is_named(bad):
     with pytest.raises(ValueError, match="Expected prng_key to be a typed PRNG key"):
         gaussian_privatizer(stddev=1.0, prng_key=bad)
