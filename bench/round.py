@@ -139,13 +139,14 @@ def ours(task: Task, noise: float, chunk_size: int | None, devices: int = 1) -> 
         server_learning_rate=1.0,
         server_momentum=0.0,
     )
-    algorithm = dp_fedavg.make(config, task.loss, num_units=task.num_clients, chunk_size=chunk_size)
+    groups = 2 * devices if devices > 1 else None
+    algorithm = dp_fedavg.make(config, task.loss, num_units=task.num_clients, chunk_size=chunk_size, groups=groups)
 
     def run(state: Any, clients: data.ClientData, ids: jax.Array, key: jax.Array) -> Any:
         return algorithm.round(state, data.cohort(clients, ids), key)[0].params
 
-    over, groups = mesh.client_mesh(devices), 2 * devices if devices > 1 else None
-    with mesh.over(over, groups):
+    over = mesh.client_mesh(devices)
+    with mesh.over(over):
         given = mesh.everywhere(over, (algorithm.init(task.params), task.clients, task.ids))
         return _harness.compile_step(run, *given, task.key)
 

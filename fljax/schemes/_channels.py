@@ -103,6 +103,7 @@ def make(
     channel: Calibrated | None,
     server_optimizer: optax.GradientTransformation | None = None,
     chunk_size: int | None = None,
+    groups: int | None = None,
 ) -> _round.FederatedAlgorithm:
     """Builds the algorithm: clients train on noisy records, the server steps along their mean update.
 
@@ -120,9 +121,11 @@ def make(
       channel: of `inputs`. None where config.nats is inf: no noise.
       server_optimizer: any optax optimizer in place of SGD with the configured rate and momentum.
       chunk_size: clients that train side by side; only speed and memory depend on it.
+      groups: as for `aggregate.sum_in_chunks`; only the order of additions depends on it.
 
     Raises:
-      ValueError: nats and channel do not go together, noise_multiplier is not 0, num_units < 1, or chunk_size < 1.
+      ValueError: nats and channel do not go together, noise_multiplier is not 0, num_units < 1,
+        chunk_size < 1, or groups < 1.
     """
     if config.noise_multiplier != 0:
         raise ValueError(
@@ -158,6 +161,7 @@ def make(
         num_clients=num_units,
         optimizer=server_optimizer,
         chunk_size=chunk_size,
+        groups=groups,
         own=None if silent else own,
     )
 

@@ -215,6 +215,7 @@ def algorithm(
     num_units: int,
     server_optimizer: optax.GradientTransformation | None,
     chunk_size: int | None,
+    groups: int | None,
 ) -> _round.FederatedAlgorithm:
     """Rounds of perturbed FedSGD.
 
@@ -223,8 +224,7 @@ def algorithm(
     post-processing: secrets do not depend on data. A round in which a chosen client is missing is not counted.
     """
     _validate.positive_int(num_units=num_units)
-    if chunk_size is not None:
-        _validate.positive_int(chunk_size=chunk_size)
+    aggregate.check_sizes(chunk_size, groups)
     network = network_loss(loss, uploads.noise, config)
     optimizer = _round.server_optimizer(config) if server_optimizer is None else server_optimizer
     own = stddev(config)
@@ -251,7 +251,7 @@ def algorithm(
         secrets = _secrets(plan, config, uploads, server_key(_keys.Purpose.PERTURB))
         sent, transition = perturbation.perturb(plan, state.params, secrets)
         steps = transition if config.form == "transitional" else None
-        client = _client(plan, config, uploads, network, secrets, state.params, with_triple)
+        shared = (cohort.examples, state.params, secrets, sent, steps)
         present = ids >= 0
         batches = jax.vmap(lambda k, row: _batch(k, row, config.local_batch_size))(
             _keys.client_keys(key, state.round, ids, _keys.Purpose.SAMPLE_EXAMPLES), indices
@@ -260,13 +260,22 @@ def algorithm(
         per_client = num_params * (plan.num_outputs + 2 if with_triple else 1)
         size = aggregate.default_chunk_size(per_client) if chunk_size is None else chunk_size
 
-        def one(rows: jax.Array, noise: Any) -> tuple[Any, jax.Array]:
-            batch = sgd.take_examples(cohort.examples, rows)
+        def one(
+            rows: jax.Array,
+            noise: Any,
+            examples: Batch,
+            params: Params,
+            secrets: perturbation.Secrets,
+            sent: Params,
+            steps: Any,
+        ) -> tuple[Any, jax.Array]:
+            client = _client(plan, config, uploads, network, secrets, params, with_triple)
+            batch = sgd.take_examples(examples, rows)
             upload, stats = client(sent, steps, {"x": batch["x"], "y": batch["y"]}, rows >= 0)
             return (upload if noise is None else jax.tree.map(jnp.add, upload, noise)), stats
 
-        def chunk(clients: tuple[jax.Array, Any], here: jax.Array) -> tuple[Any, jax.Array]:
-            found, stats = jax.vmap(one)(*clients)
+        def chunk(clients: tuple[jax.Array, Any], here: jax.Array, *shared: Any) -> tuple[Any, jax.Array]:
+            found, stats = jax.vmap(lambda rows, noise: one(rows, noise, *shared))(*clients)
 
             def add(leaf: jax.Array) -> jax.Array:
                 return jnp.sum(jnp.where(here.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, 0), axis=0)
@@ -274,10 +283,12 @@ def algorithm(
             return jax.tree.map(add, found), jnp.sum(jnp.where(here[:, None] & jnp.isfinite(stats), stats, 0), axis=0)
 
         with jaxprs.on_no_mesh():  # JAX keeps a ReLU's derivative, with the mesh on which it was first asked for
-            shapes = jax.eval_shape(lambda: one(batches[0], None)[0])
+            shapes = jax.eval_shape(lambda: one(batches[0], None, *shared)[0])
         like = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         noises = _cohort_noise(uploads, own, count)(key, state.round, like) if uploads.protocol and own else None
-        total, stats = aggregate.sum_in_chunks(chunk, (batches, noises), present, chunk_size=size)
+        total, stats = aggregate.sum_in_chunks(
+            chunk, (batches, noises), present, chunk_size=size, groups=groups, shared=shared
+        )
         mean = jax.tree.map(lambda leaf: leaf / count, total)
         if own and not uploads.protocol:
             noise = _sum_of_noise(uploads.noise, server_key(_keys.Purpose.NOISE), total, own, count)

@@ -142,6 +142,7 @@ def maker(client: Callable[[Any, LossFn], Client]) -> Callable[..., _round.Feder
         num_units: int,
         server_optimizer: optax.GradientTransformation | None = None,
         chunk_size: int | None = None,
+        groups: int | None = None,
     ) -> _round.FederatedAlgorithm:
         """Builds the algorithm: clients send noised mean gradients, the server steps along the mean of their sum.
 
@@ -157,21 +158,21 @@ def maker(client: Callable[[Any, LossFn], Client]) -> Callable[..., _round.Feder
           num_units: records of all clients, a published constant.
           server_optimizer: any optax optimizer in place of SGD with the configured rate and momentum.
           chunk_size: clients that work side by side; only speed and memory depend on it.
+          groups: as for `aggregate.sum_in_chunks`; only the order of additions depends on it.
 
         Raises:
-          ValueError: noise_multiplier is None, num_units < 1, or chunk_size < 1.
+          ValueError: noise_multiplier is None, num_units < 1, chunk_size < 1, or groups < 1.
         """
         _validate.positive_int(num_units=num_units)
-        if chunk_size is not None:
-            _validate.positive_int(chunk_size=chunk_size)
+        aggregate.check_sizes(chunk_size, groups)
         optimizer = _round.server_optimizer(config) if server_optimizer is None else server_optimizer
-        return _secure_sum_round(client(config, loss), config, optimizer, chunk_size)
+        return _secure_sum_round(client(config, loss), config, optimizer, chunk_size, groups)
 
     return make
 
 
 def _secure_sum_round(
-    client: Client, config: Config, optimizer: optax.GradientTransformation, chunk_size: int | None
+    client: Client, config: Config, optimizer: optax.GradientTransformation, chunk_size: int | None, groups: int | None
 ) -> _round.FederatedAlgorithm:
     def round_fun(
         state: aggregate.ServerState, cohort: Cohort, key: jax.Array
@@ -182,13 +183,15 @@ def _secure_sum_round(
         num_params = sum(leaf.size for leaf in jax.tree.leaves(state.params))
         size = aggregate.default_chunk_size(num_params) if chunk_size is None else chunk_size
 
-        def chunk(clients: tuple[jax.Array, jax.Array], chunk_present: jax.Array) -> tuple[Params, jax.Array]:
+        def chunk(
+            clients: tuple[jax.Array, jax.Array], chunk_present: jax.Array, params: Params, examples: Batch
+        ) -> tuple[Params, jax.Array]:
             chunk_rows, chunk_ids = clients
             keys = [
                 _keys.client_keys(key, state.round, chunk_ids, purpose)
                 for purpose in (_keys.Purpose.SAMPLE_EXAMPLES, _keys.Purpose.NOISE)
             ]
-            step = map_clients(client, (None, None, 0, 0, 0))(state.params, cohort.examples, chunk_rows, *keys)
+            step = map_clients(client, (None, None, 0, 0, 0))(params, examples, chunk_rows, *keys)
 
             def add(leaf: jax.Array) -> jax.Array:
                 mask = chunk_present.reshape((-1,) + (1,) * (leaf.ndim - 1))
@@ -196,7 +199,14 @@ def _secure_sum_round(
 
             return jax.tree.map(add, step.sum), jnp.stack([add(step.loss), add(step.clipped_fraction)])
 
-        total, stats = aggregate.sum_in_chunks(chunk, (rows, cohort.client_ids), present, chunk_size=size)
+        total, stats = aggregate.sum_in_chunks(
+            chunk,
+            (rows, cohort.client_ids),
+            present,
+            chunk_size=size,
+            groups=groups,
+            shared=(state.params, cohort.examples),
+        )
         count = jnp.sum(present)
         loss, clipped_fraction = _round.averages(stats, count)
         state = aggregate.step(state, total, divisor=float(config.parties), server_optimizer=optimizer)

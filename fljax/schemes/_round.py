@@ -20,7 +20,7 @@ from fljax.errors import PrivacyPreconditionError
 from fljax.local import clipping, quantile
 from fljax.local.sgd import LocalResult
 from fljax.server import aggregate
-from fljax.types import Params
+from fljax.types import Batch, Params
 
 NEVER_CLIPS = 1e30  # above the norm of any update that training survives, and far from float32's overflow
 
@@ -263,6 +263,7 @@ def client_level(
     num_clients: int,
     optimizer: optax.GradientTransformation | None,
     chunk_size: int | None,
+    groups: int | None,
     own: Callable[[jax.Array, jax.Array, jax.Array], Any] | None = None,
 ) -> FederatedAlgorithm:
     """Clients' updates, each clipped to the round's bound, summed, with central Gaussian noise on the sum.
@@ -274,8 +275,7 @@ def client_level(
     """
     check_config(config)
     _validate.positive_int(num_units=num_clients)
-    if chunk_size is not None:
-        _validate.positive_int(chunk_size=chunk_size)
+    aggregate.check_sizes(chunk_size, groups)
     divisor = config.sampling_prob * num_clients
     released = release(config, divisor)
     optimizer = server_optimizer(config) if optimizer is None else optimizer
@@ -288,13 +288,18 @@ def client_level(
         indices = jnp.where(present[:, None], cohort.indices, -1)
         num_params = sum(leaf.size for leaf in jax.tree.leaves(state.params))
         size = aggregate.default_chunk_size(num_params) if chunk_size is None else chunk_size
-        bound = released.bound(state.clipping)
 
-        def chunk(clients: tuple[jax.Array, jax.Array], chunk_present: jax.Array) -> tuple[Params, jax.Array]:
+        def chunk(
+            clients: tuple[jax.Array, jax.Array],
+            chunk_present: jax.Array,
+            state: aggregate.ServerState,
+            examples: Batch,
+        ) -> tuple[Params, jax.Array]:
             chunk_indices, chunk_ids = clients
+            bound = released.bound(state.clipping)
             keys = _keys.client_keys(key, state.round, chunk_ids, _keys.Purpose.SHUFFLE)
             given = () if own is None else (own(key, state.round, chunk_ids),)
-            local = local_fun(state.params, cohort.examples, chunk_indices, keys, *given)
+            local = local_fun(state.params, examples, chunk_indices, keys, *given)
             update = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), local.update)
             clipped, norms = clipping.sum_updates(update, bound, config.clipping_style, chunk_present)
             # `~(<=)` counts a client that is not finite as clipped.
@@ -303,7 +308,14 @@ def client_level(
             count = released.within(state.clipping, norms, chunk_present)
             return clipped, jnp.stack([jnp.sum(losses), jnp.sum(was_clipped).astype(jnp.float32), count])
 
-        update_sum, stats = aggregate.sum_in_chunks(chunk, (indices, cohort.client_ids), present, chunk_size=size)
+        update_sum, stats = aggregate.sum_in_chunks(
+            chunk,
+            (indices, cohort.client_ids),
+            present,
+            chunk_size=size,
+            groups=groups,
+            shared=(state, cohort.examples),
+        )
         noise_key = _keys.server_key(key, state.round, _keys.Purpose.NOISE)
         noisy_sum, adapted = released.noise(noise_key, state.clipping, update_sum, stats[2])
         count = jnp.sum(present)

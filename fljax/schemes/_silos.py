@@ -20,7 +20,7 @@ from fljax.local.silo import Number, noisy_steps
 from fljax.local.silo_query import Query, within_cap
 from fljax.schemes import _round
 from fljax.server import aggregate
-from fljax.types import LossFn, Params
+from fljax.types import Batch, LossFn, Params
 
 Step = Callable[[float], events.Mechanism]
 # What `fljax simulate` starts from where a scheme has silos: examples that carry subjects, spread over 16 silos.
@@ -181,6 +181,7 @@ class Make(Protocol):
         num_units: int,
         server_optimizer: optax.GradientTransformation | None = None,
         chunk_size: int | None = None,
+        groups: int | None = None,
     ) -> _round.FederatedAlgorithm: ...
 
 
@@ -194,6 +195,7 @@ def maker(silo: Callable[[Any, LossFn], Silo]) -> Make:
         num_units: int,
         server_optimizer: optax.GradientTransformation | None = None,
         chunk_size: int | None = None,
+        groups: int | None = None,
     ) -> _round.FederatedAlgorithm:
         """Builds the algorithm: all silos train from the server's model, the server steps along their mean update.
 
@@ -210,15 +212,15 @@ def maker(silo: Callable[[Any, LossFn], Silo]) -> Make:
           num_units: units in the population, a published constant.
           server_optimizer: any optax optimizer in place of SGD with the configured rate and momentum.
           chunk_size: silos that train side by side; only speed and memory depend on it.
+          groups: as for `aggregate.sum_in_chunks`; only the order of additions depends on it.
 
         Raises:
-          ValueError: noise_multiplier is None, num_units < 1, or chunk_size < 1.
+          ValueError: noise_multiplier is None, num_units < 1, chunk_size < 1, or groups < 1.
         """
         _validate.positive_int(num_units=num_units)
-        if chunk_size is not None:
-            _validate.positive_int(chunk_size=chunk_size)
+        aggregate.check_sizes(chunk_size, groups)
         optimizer = _round.server_optimizer(config) if server_optimizer is None else server_optimizer
-        return _silo_round(silo(config, loss), config, optimizer, chunk_size)
+        return _silo_round(silo(config, loss), config, optimizer, chunk_size, groups)
 
     return make
 
@@ -232,7 +234,11 @@ def _silos_at_once(num_params: int, num_silos: int) -> int:
 
 
 def _silo_round(
-    silo: Silo, config: TrainingConfig, optimizer: optax.GradientTransformation, chunk_size: int | None
+    silo: Silo,
+    config: TrainingConfig,
+    optimizer: optax.GradientTransformation,
+    chunk_size: int | None,
+    groups: int | None,
 ) -> _round.FederatedAlgorithm:
     train = noisy_steps(
         silo.query,
@@ -259,15 +265,15 @@ def _silo_round(
         num_params = sum(leaf.size for leaf in jax.tree.leaves(state.params))
         size = _silos_at_once(num_params, cohort.client_ids.shape[0]) if chunk_size is None else chunk_size
 
-        def chunk(silos: tuple[jax.Array, jax.Array, jax.Array], chunk_present: jax.Array) -> tuple[Params, jax.Array]:
+        def chunk(
+            silos: tuple[jax.Array, jax.Array, jax.Array], chunk_present: jax.Array, params: Params, examples: Batch
+        ) -> tuple[Params, jax.Array]:
             chunk_rows, chunk_ids, chunk_factors = silos
             keys = [
                 _keys.client_keys(key, state.round, chunk_ids, purpose)
                 for purpose in (_keys.Purpose.SAMPLE_EXAMPLES, _keys.Purpose.NOISE)
             ]
-            result = map_clients(train, (None, None, 0, 0, 0, 0))(
-                state.params, cohort.examples, chunk_rows, *keys, chunk_factors
-            )
+            result = map_clients(train, (None, None, 0, 0, 0, 0))(params, examples, chunk_rows, *keys, chunk_factors)
 
             def add(leaf: jax.Array) -> jax.Array:
                 mask = chunk_present.reshape((-1,) + (1,) * (leaf.ndim - 1))
@@ -276,7 +282,14 @@ def _silo_round(
             losses = jnp.where(jnp.isfinite(result.loss), result.loss, 0)
             return jax.tree.map(add, result.update), jnp.stack([add(losses), add(result.clipped_fraction)])
 
-        update_sum, stats = aggregate.sum_in_chunks(chunk, (rows, cohort.client_ids, factors), present, chunk_size=size)
+        update_sum, stats = aggregate.sum_in_chunks(
+            chunk,
+            (rows, cohort.client_ids, factors),
+            present,
+            chunk_size=size,
+            groups=groups,
+            shared=(state.params, cohort.examples),
+        )
         count = jnp.sum(present)
         share = 1 / jnp.maximum(1, count).astype(jnp.float32)
         mean = jax.tree.map(lambda u, p: (u * share).astype(p.dtype), update_sum, state.params)

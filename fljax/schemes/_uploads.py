@@ -17,7 +17,7 @@ from fljax.data.facts import Facts
 from fljax.local import sgd
 from fljax.schemes import _round
 from fljax.server import aggregate, stragglers
-from fljax.types import LossFn, Params
+from fljax.types import Batch, LossFn, Params
 
 # What `fljax simulate` starts from: few clients, all of which join every round. They name their delta, since for so few
 # num_clients ** -1.1 is more than a percent.
@@ -188,6 +188,7 @@ def algorithm(
     num_units: int,
     server_optimizer: optax.GradientTransformation | None,
     chunk_size: int | None,
+    groups: int | None,
 ) -> _round.FederatedAlgorithm:
     """Local SGD, updates clipped, added up over those who respond, `release`, mean over the responders.
 
@@ -201,8 +202,7 @@ def algorithm(
             f"Expected num_parties to be the number of clients, {num_units}, since all of them join every round, "
             f"got num_parties={config.parties}."
         )
-    if chunk_size is not None:
-        _validate.positive_int(chunk_size=chunk_size)
+    aggregate.check_sizes(chunk_size, groups)
     optimizer = _round.server_optimizer(config) if server_optimizer is None else server_optimizer
     local_fun = sgd.local_sgd(
         loss,
@@ -222,10 +222,12 @@ def algorithm(
         num_params = sum(leaf.size for leaf in jax.tree.leaves(state.params))
         size = aggregate.default_chunk_size(num_params) if chunk_size is None else chunk_size
 
-        def chunk(clients: tuple[jax.Array, jax.Array], chunk_answers: jax.Array) -> tuple[Params, jax.Array]:
+        def chunk(
+            clients: tuple[jax.Array, jax.Array], chunk_answers: jax.Array, params: Params, examples: Batch
+        ) -> tuple[Params, jax.Array]:
             chunk_indices, chunk_ids = clients
             keys = _keys.client_keys(key, state.round, chunk_ids, _keys.Purpose.SHUFFLE)
-            local = local_fun(state.params, cohort.examples, chunk_indices, keys)
+            local = local_fun(params, examples, chunk_indices, keys)
             update = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), local.update)
             clipped, norms = fljax_kernels.clip_and_sum(update, config.l2_clip_norm, mask=chunk_answers)
             was_clipped = ~(norms <= config.l2_clip_norm) & chunk_answers
@@ -233,7 +235,14 @@ def algorithm(
             return clipped, jnp.stack([jnp.sum(losses), jnp.sum(was_clipped).astype(jnp.float32)])
 
         indices = jnp.where(answers[:, None], cohort.indices, -1)
-        total, stats = aggregate.sum_in_chunks(chunk, (indices, cohort.client_ids), answers, chunk_size=size)
+        total, stats = aggregate.sum_in_chunks(
+            chunk,
+            (indices, cohort.client_ids),
+            answers,
+            chunk_size=size,
+            groups=groups,
+            shared=(state.params, cohort.examples),
+        )
         responds = jnp.zeros(config.parties, bool).at[ids].max(answers)
         count = jnp.sum(responds)
         noisy, completed = release(key, state.round, Uploads(total, responds, count))

@@ -144,6 +144,7 @@ def make(
     num_units: int,
     server_optimizer: optax.GradientTransformation | None = None,
     chunk_size: int | None = None,
+    groups: int | None = None,
 ) -> _round.FederatedAlgorithm:
     """Builds the algorithm.
 
@@ -160,6 +161,7 @@ def make(
       num_units: units in the population.
       server_optimizer: any optax optimizer in place of SGD with the configured rate and momentum.
       chunk_size: clients that train side by side; only speed and memory depend on it. None: by backend and model.
+      groups: as for `aggregate.sum_in_chunks`; only the order of additions depends on it.
 
     Raises:
       ValueError: noise_multiplier is None, the loss does not fit, or (while a round is traced) the network admits no
@@ -173,7 +175,13 @@ def make(
         config.mask_all,
     )
     return _perturbed.algorithm(
-        config, loss, uploads, num_units=num_units, server_optimizer=server_optimizer, chunk_size=chunk_size
+        config,
+        loss,
+        uploads,
+        num_units=num_units,
+        server_optimizer=server_optimizer,
+        chunk_size=chunk_size,
+        groups=groups,
     )
 
 

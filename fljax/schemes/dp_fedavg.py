@@ -67,6 +67,7 @@ def make(
     num_units: int,
     server_optimizer: optax.GradientTransformation | None = None,
     chunk_size: int | None = None,
+    groups: int | None = None,
 ) -> _round.FederatedAlgorithm:
     """Builds the algorithm.
 
@@ -80,9 +81,10 @@ def make(
       num_units: clients in the population, a public constant; the sum is divided by `sampling_prob * num_units`.
       server_optimizer: any optax optimizer in place of SGD with the configured rate and momentum.
       chunk_size: clients that train side by side; only speed and memory depend on it. None: by backend and model.
+      groups: as for `aggregate.sum_in_chunks`; only the order of additions depends on it.
 
     Raises:
-      ValueError: noise_multiplier is None, num_units < 1, or chunk_size < 1.
+      ValueError: noise_multiplier is None, num_units < 1, chunk_size < 1, or groups < 1.
     """
     local_fun = sgd.local_sgd(
         loss,
@@ -92,7 +94,7 @@ def make(
         proximal=config.proximal,
     )
     return _round.client_level(
-        local_fun, config, num_clients=num_units, optimizer=server_optimizer, chunk_size=chunk_size
+        local_fun, config, num_clients=num_units, optimizer=server_optimizer, chunk_size=chunk_size, groups=groups
     )
 
 

@@ -65,6 +65,7 @@ def make(
     num_units: int,
     server_optimizer: optax.GradientTransformation | None = None,
     chunk_size: int | None = None,
+    groups: int | None = None,
 ) -> _round.FederatedAlgorithm:
     """Builds the algorithm.
 
@@ -81,17 +82,17 @@ def make(
         `sampling_prob * num_units`.
       server_optimizer: any optax optimizer in place of SGD with the configured rate and momentum.
       chunk_size: clients that work side by side (unit "client"; records are batched by `config.batch_size`).
+      groups: as for `aggregate.sum_in_chunks`, for the unit "client"; only the order of additions depends on it.
 
     Raises:
-      ValueError: noise_multiplier is None, num_units < 1, or chunk_size < 1.
+      ValueError: noise_multiplier is None, num_units < 1, chunk_size < 1, or groups < 1.
     """
     if config.privacy_unit == "client":
         local_fun = sgd.local_gradient(loss, batch_size=config.batch_size)
         return _round.client_level(
-            local_fun, config, num_clients=num_units, optimizer=server_optimizer, chunk_size=chunk_size
+            local_fun, config, num_clients=num_units, optimizer=server_optimizer, chunk_size=chunk_size, groups=groups
         )
-    if chunk_size is not None:
-        _validate.positive_int(chunk_size=chunk_size)
+    aggregate.check_sizes(chunk_size, groups)
     return _example_level(config, loss, num_units, server_optimizer)
 
 

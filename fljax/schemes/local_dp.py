@@ -36,6 +36,7 @@ def make(
     num_units: int,
     server_optimizer: optax.GradientTransformation | None = None,
     chunk_size: int | None = None,
+    groups: int | None = None,
 ) -> _round.FederatedAlgorithm:
     """Builds the algorithm.
 
@@ -49,9 +50,10 @@ def make(
       num_units: clients in the population; must be `num_parties`.
       server_optimizer: any optax optimizer in place of SGD with the configured rate and momentum.
       chunk_size: clients that train side by side; only speed and memory depend on it. None: by backend and model.
+      groups: as for `aggregate.sum_in_chunks`; only the order of additions depends on it.
 
     Raises:
-      ValueError: noise_multiplier is None, num_units is not num_parties, or chunk_size < 1.
+      ValueError: noise_multiplier is None, num_units is not num_parties, chunk_size < 1, or groups < 1.
     """
     stddev = _round.noise_multiplier(config) * config.l2_clip_norm
 
@@ -68,6 +70,7 @@ def make(
         num_units=num_units,
         server_optimizer=server_optimizer,
         chunk_size=chunk_size,
+        groups=groups,
     )
 
 

@@ -37,6 +37,7 @@ def make(
     num_units: int,
     server_optimizer: optax.GradientTransformation | None = None,
     chunk_size: int | None = None,
+    groups: int | None = None,
 ) -> _round.FederatedAlgorithm:
     """Builds the algorithm. Guarantee: none. Arguments and errors are those of `bidirectional.make`."""
     return _perturbed.algorithm(
@@ -46,6 +47,7 @@ def make(
         num_units=num_units,
         server_optimizer=server_optimizer,
         chunk_size=chunk_size,
+        groups=groups,
     )
 
 

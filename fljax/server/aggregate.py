@@ -1,9 +1,7 @@
 """The server: adds up what the clients of a cohort send, chunk by chunk, and takes one optimizer step."""
 
-import contextlib
-import contextvars
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +13,6 @@ from fljax.types import Params, PyTree
 
 CLIENTS = "clients"  # the mesh axis that clients are dealt over
 MODEL = "model"  # the mesh axis that XLA may spread each client's model over
-_groups: contextvars.ContextVar[int | None] = contextvars.ContextVar("groups", default=None)
 
 
 class ServerState(NamedTuple):
@@ -57,38 +54,51 @@ def step(
 
 
 def sum_in_chunks(
-    chunk_fun: Callable[[PyTree, jax.Array], PyTree], clients: PyTree, present: jax.Array, *, chunk_size: int
+    chunk_fun: Callable[..., PyTree],
+    clients: PyTree,
+    present: jax.Array,
+    *,
+    chunk_size: int,
+    groups: int | None = None,
+    shared: tuple[Any, ...] = (),
 ) -> PyTree:
-    """Adds up `chunk_fun(chunk, present)` over chunks of clients, in cohort order, holding one chunk at a time.
+    """Adds up `chunk_fun(chunk, present, *shared)` over chunks of clients, in cohort order, one chunk at a time.
 
     The result does not depend on `chunk_size` beyond the order of float additions. Chunks behind the last present
     client are not run, so a cohort of fixed capacity costs what its present clients cost, without recompiling.
 
     Under a mesh with an axis "clients" (`jax.set_mesh`) every device takes every n-th client, in chunks of its own, and
     the sums are added over devices: again the order of float additions is all that changes, since whatever a client
-    draws is keyed by its own number. Within `in_groups` that order is the same on any number of devices.
+    draws is keyed by its own number. With `groups` that order is the same on any number of devices.
 
     Args:
-      chunk_fun: `(chunk of clients [K, ...], present [K]) -> tree`, already summed over the chunk's present clients.
+      chunk_fun: `(chunk of clients [K, ...], present [K], *shared) -> tree`, already summed over the chunk's present
+        clients.
       clients: tree of arrays `[C, ...]`.
       present: bool `[C]`.
       chunk_size: K, >= 1.
+      groups: place i of the cohort belongs to group i modulo `groups`, wherever it is computed, and the groups' sums
+        are added up in their order: the same bits on any number of devices that divides `groups`. Of several devices
+        each holds `groups` sums of a model's size. None: one sum for each device.
+      shared: trees of arrays that all chunks see whole: the model, the pool of examples. `chunk_fun` should not close
+        over traced arrays instead. On a mesh those keep the mesh from outside, which JAX refuses in some operations.
 
     Returns:
       a tree like `chunk_fun`'s result.
 
     Raises:
-      ValueError: `chunk_size` is not an integer >= 1, or the cohort has no slot (C = 0).
+      ValueError: `chunk_size` or `groups` is not an integer >= 1, the devices do not divide `groups`, or the cohort has
+        no slot (C = 0).
     """
-    _validate.positive_int(chunk_size=chunk_size)
+    check_sizes(chunk_size, groups)
     (capacity,) = present.shape
     if capacity == 0:
         raise ValueError("Expected a cohort with at least one client slot, got present of shape (0,).")
-    devices, groups, mapped = client_devices(), _groups.get(), _on_a_mesh()
+    devices, mapped = client_devices(), _on_a_mesh()
     if groups is not None and groups % devices:
         raise ValueError(f"Expected groups to be a multiple of the {devices} devices of the mesh, got groups={groups}.")
     if devices == 1 and groups is None:  # maybe spread over an axis "model", by XLA
-        return _sum_here(chunk_fun, clients, present, chunk_size)
+        return _sum_here(chunk_fun, clients, present, shared, chunk_size=chunk_size)
     columns = devices if groups is None else groups
     pad = -capacity % columns
 
@@ -97,12 +107,12 @@ def sum_in_chunks(
         rows = jnp.concatenate([leaf, *[leaf[:1]] * pad]) if pad else leaf
         return rows.reshape(-1, columns, *leaf.shape[1:])
 
-    def on_one(mine: PyTree, here: jax.Array) -> PyTree:
+    def on_one(mine: PyTree, here: jax.Array, shared: tuple[Any, ...]) -> PyTree:
         if groups is None:
             mine, here = jax.tree.map(lambda leaf: jnp.squeeze(leaf, axis=1), (mine, here))
-            return jax.lax.psum(_sum_here(chunk_fun, mine, here, chunk_size), CLIENTS)
+            return jax.lax.psum(_sum_here(chunk_fun, mine, here, shared, chunk_size=chunk_size), CLIENTS)
         by_group = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), (mine, here))
-        of_group = functools.partial(_sum_here, chunk_fun, chunk_size=chunk_size)
+        of_group = functools.partial(_sum_here, chunk_fun, shared=shared, chunk_size=chunk_size)
         if mapped:
             sums = jax.lax.map(lambda group: of_group(*group), by_group)
             return jax.tree.map(_in_order, jax.lax.all_gather(sums, CLIENTS, tiled=True))
@@ -113,14 +123,14 @@ def sum_in_chunks(
 
     dealt_clients, dealt_present = jax.tree.map(dealt, clients), jnp.pad(present, (0, pad)).reshape(-1, columns)
     if not mapped:
-        return on_one(dealt_clients, dealt_present)
+        return on_one(dealt_clients, dealt_present, shared)
     spec = jax.sharding.PartitionSpec(None, CLIENTS)
     everywhere = jax.sharding.PartitionSpec()
     by_hand = set(jax.sharding.get_abstract_mesh().axis_names) - {MODEL}
     over_devices = jax.shard_map(
-        on_one, in_specs=(spec, spec), out_specs=everywhere, check_vma=False, axis_names=by_hand
+        on_one, in_specs=(spec, spec, everywhere), out_specs=everywhere, check_vma=False, axis_names=by_hand
     )
-    return over_devices(dealt_clients, dealt_present)
+    return over_devices(dealt_clients, dealt_present, shared)
 
 
 def _in_order(parts: jax.Array) -> jax.Array:
@@ -129,26 +139,6 @@ def _in_order(parts: jax.Array) -> jax.Array:
     for part in parts[1:]:
         total = total + part
     return total
-
-
-@contextlib.contextmanager
-def in_groups(count: int | None) -> Iterator[None]:
-    """While a round is traced in here, clients are added up in `count` groups, then the groups' sums in their order.
-
-    Place i of the cohort belongs to group i modulo `count`, wherever it is computed: the sums are the same bits on any
-    number of devices that divides `count`. Of several devices each holds `count` sums of a model's size. None changes
-    nothing.
-
-    Raises:
-      ValueError: `count` is not an integer >= 1.
-    """
-    if count is not None:
-        _validate.positive_int(groups=count)
-    token = _groups.set(count)
-    try:
-        yield
-    finally:
-        _groups.reset(token)
 
 
 def client_devices() -> int:
@@ -165,7 +155,12 @@ def _on_a_mesh() -> bool:
 
 
 def _sum_here(
-    chunk_fun: Callable[[PyTree, jax.Array], PyTree], clients: PyTree, present: jax.Array, chunk_size: int
+    chunk_fun: Callable[..., PyTree],
+    clients: PyTree,
+    present: jax.Array,
+    shared: tuple[Any, ...],
+    *,
+    chunk_size: int,
 ) -> PyTree:
     (capacity,) = present.shape
     chunk_size = min(chunk_size, capacity)
@@ -184,11 +179,18 @@ def _sum_here(
         return jax.tree.map(lambda leaf: leaf[i], chunks), present_chunks[i]
 
     def body(i: jax.Array, total: PyTree) -> PyTree:
-        return jax.tree.map(jnp.add, total, chunk_fun(*take(i)))
+        return jax.tree.map(jnp.add, total, chunk_fun(*take(i), *shared))
 
-    like = jax.eval_shape(lambda: chunk_fun(*take(0)))
+    like = jax.eval_shape(lambda: chunk_fun(*take(0), *shared))
     zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
     return jax.lax.fori_loop(0, (last + chunk_size - 1) // chunk_size, body, zero)
+
+
+def check_sizes(chunk_size: int | None, groups: int | None) -> None:
+    """Raises ValueError where one of them is neither None nor an integer >= 1."""
+    for name, size in (("chunk_size", chunk_size), ("groups", groups)):
+        if size is not None:
+            _validate.positive_int(**{name: size})
 
 
 def default_chunk_size(num_params: int, backend: str | None = None) -> int:

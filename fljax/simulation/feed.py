@@ -57,10 +57,9 @@ class FromDisk:
         num_rounds: int,
         skip_corrupt: bool,
         over: jax.sharding.Mesh,
-        groups: int | None,
     ) -> None:
         self._algorithms, self._clients, self._key, self._skip = algorithms, clients, key, skip_corrupt
-        self._num_rounds, self._over, self._groups = num_rounds, over, groups
+        self._num_rounds, self._over = num_rounds, over
         self._capacity, self._places = capacity, max(1, clients.most_examples)
         self._thread = concurrent.futures.ThreadPoolExecutor(1)
         self._ahead: tuple[int, concurrent.futures.Future[Fed]] | None = None
@@ -140,6 +139,6 @@ class FromDisk:
             self._ahead = done + 1, self._thread.submit(self.read, done + 1)
         # Only where damage is not an error have processes anything to tell each other.
         damaged = processes.either(fed.damaged) if self._skip else fed.damaged
-        with mesh.over(self._over, self._groups):
+        with mesh.over(self._over):
             states, infos = self._round(self._key, states, self._on_devices(fed, damaged))
         return states, infos, [int(client) for client in fed.client_ids[damaged]]

@@ -5,7 +5,7 @@ import functools
 import math
 import os
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import _validate
-from fljax.server import aggregate
 from fljax.server.aggregate import CLIENTS, MODEL
 from fljax.types import PyTree
 
@@ -37,7 +36,7 @@ def client_mesh(
     Args:
       num_devices: None takes all of them where they are accelerators or of several processes, and one on a CPU, which
         `as_devices` divides.
-      groups: as for `aggregate.in_groups`. Devices that do not divide it evenly compute what others do.
+      groups: as for the scheme's `make`. Devices that do not divide it evenly compute what others do.
       model_devices: devices that share each model, its state included: for models that one device cannot hold. It
         divides num_devices, and rounds sums in another order.
 
@@ -133,11 +132,9 @@ def as_devices(count: int) -> None:
             jax.config.update("jax_num_cpu_devices", min(count, max(_MOST, available())))
 
 
-@contextlib.contextmanager
-def over(mesh: jax.sharding.Mesh, groups: int | None = None) -> Iterator[None]:
-    """`jax.set_mesh(mesh)`, or nothing at all where that is one device; and `aggregate.in_groups(groups)`."""
-    with jax.set_mesh(mesh) if mesh.size > 1 else contextlib.nullcontext(), aggregate.in_groups(groups):
-        yield
+def over(mesh: jax.sharding.Mesh) -> contextlib.AbstractContextManager[Any]:
+    """`jax.set_mesh(mesh)`, or nothing at all where that is one device."""
+    return jax.set_mesh(mesh) if mesh.size > 1 else contextlib.nullcontext()
 
 
 def _whole(mesh: jax.sharding.Mesh) -> jax.sharding.NamedSharding:

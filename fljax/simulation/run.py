@@ -269,7 +269,8 @@ def _prepared(config: Config, seed: seeds.Seed) -> Job:
     if processes.either(bool(elsewhere)):
         what = ", ".join(elsewhere) or "data in another process"
         raise ValueError(f"Expected the same data in all processes, got another {what} than in the first.")
-    job = Job(config, seed, found, plan, the_task, make({}), inputs, began_with)
+    groups = {"groups": config.run.groups}
+    job = Job(config, seed, found, plan, the_task, make(groups), inputs, began_with)
     if config.run.memory is None:
         return job
     if not memory.takes_chunks(scheme):
@@ -279,9 +280,9 @@ def _prepared(config: Config, seed: seeds.Seed) -> Job:
     size = memory.chunk_size(
         config.run.memory,
         aggregate.default_chunk_size(num_params),
-        lambda size: _lowered(job._replace(algorithms=make({"chunk_size": size}))),
+        lambda size: _lowered(job._replace(algorithms=make({**groups, "chunk_size": size}))),
     )
-    return job._replace(algorithms=make({"chunk_size": processes.words_from_first(size)}))
+    return job._replace(algorithms=make({**groups, "chunk_size": processes.words_from_first(size)}))
 
 
 def _named(config: Config, devices: int | None, model_devices: int) -> jax.sharding.Mesh | None:
@@ -324,19 +325,18 @@ def _lowered(job: Job) -> jax.stages.Lowered:
     """The program of a round of usual size on one device, data included; nothing is computed."""
     client_data, algorithms = job.task.client_data, job.algorithms
     states, capacity = _shapes(job), _usual_capacity(job)
-    with aggregate.in_groups(job.config.run.groups):
-        if not isinstance(client_data, store.Store):
-            fun = jax.jit(round_fun(algorithms, job.facts.num_clients), static_argnames="capacity")
-            shapes = jax.eval_shape(lambda tree: tree, client_data)
-            return fun.lower(states, shapes, job.task.round_key, capacity=capacity)
-        places = max(1, client_data.most_examples)
-        examples = {
-            name: jax.ShapeDtypeStruct((capacity * places, *field.shape[1:]), field.dtype)
-            for name, field in client_data.fields.items()
-        }
-        tables: list[Any] = [jax.ShapeDtypeStruct(shape, np.int32) for shape in ((capacity, places), (capacity,))]
-        together = functools.partial(feed.rounds, algorithms)
-        return jax.jit(together).lower(job.task.round_key, states, data.Cohort(examples, *tables))
+    if not isinstance(client_data, store.Store):
+        fun = jax.jit(round_fun(algorithms, job.facts.num_clients), static_argnames="capacity")
+        shapes = jax.eval_shape(lambda tree: tree, client_data)
+        return fun.lower(states, shapes, job.task.round_key, capacity=capacity)
+    places = max(1, client_data.most_examples)
+    examples = {
+        name: jax.ShapeDtypeStruct((capacity * places, *field.shape[1:]), field.dtype)
+        for name, field in client_data.fields.items()
+    }
+    tables: list[Any] = [jax.ShapeDtypeStruct(shape, np.int32) for shape in ((capacity, places), (capacity,))]
+    together = functools.partial(feed.rounds, algorithms)
+    return jax.jit(together).lower(job.task.round_key, states, data.Cohort(examples, *tables))
 
 
 def _shapes(job: Job) -> tuple[PyTree, ...]:
@@ -375,7 +375,7 @@ Take = Callable[[tuple[PyTree, ...], int], tuple[tuple[PyTree, ...], tuple[Any, 
 def _taker(job: Job, over: jax.sharding.Mesh) -> Iterator[Take]:
     """`(states, rounds done) -> (states, infos, clients left out)`: one round of all algorithms, over the devices."""
     num_clients, usual_capacity = job.facts.num_clients, _usual_capacity(job)
-    client_data, key, groups = job.task.client_data, job.task.round_key, job.config.run.groups
+    client_data, key = job.task.client_data, job.task.round_key
     if isinstance(client_data, store.Store):
         skip = job.config.data.corrupt_clients == "skip"
         with feed.FromDisk(
@@ -387,7 +387,6 @@ def _taker(job: Job, over: jax.sharding.Mesh) -> Iterator[Take]:
             num_rounds=job.plan.num_rounds,
             skip_corrupt=skip,
             over=over,
-            groups=groups,
         ) as from_disk:
             yield from_disk
         return
@@ -399,7 +398,7 @@ def _taker(job: Job, over: jax.sharding.Mesh) -> Iterator[Take]:
         # From the usual capacity in every round, so that a resumed run, too, gives each round the capacity it had.
         capacity = usual_capacity
         while True:
-            with mesh.over(over, groups):
+            with mesh.over(over):
                 new_states, infos, overflow = one_round(states, client_data, key, capacity=capacity)
             if not overflow:
                 return new_states, infos, []

@@ -1,6 +1,7 @@
 """A round over many devices: the same as over one, whatever the scheme; and programs for devices that are not here."""
 
 import functools
+import inspect
 
 import jax
 import jax.export
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import fljax_kernels
-from fljax import data, schemes
+from fljax import data, models, schemes
 from fljax.server import aggregate
 from fljax.simulation import mesh
 from fljax_kernels import spectral
@@ -31,11 +32,11 @@ def a_cohort(capacity=C):
 
 
 def algorithm(name, **options):
-    """`options`: of dp_fedavg's `make`; batches of 4 of its clients' 6 examples, the last of which is half full."""
+    """`options`: of `make`. With a chunk_size, batches are of 4 of a client's 6 examples; the last is half full."""
     scheme = schemes.get(name)
     fields = scheme.Config.__dataclass_fields__
     sizes = {field: C for field in ("num_silos", "num_parties") if field in fields}
-    sizes |= {"local_batch_size": 4} if options else {}
+    sizes |= {"local_batch_size": 4} if "chunk_size" in options else {}
     config = scheme.Config(**{"noise_multiplier": 1.0, **sizes})
     return scheme.make(config, loss, num_units=C, **options)
 
@@ -160,8 +161,8 @@ def test_groups_give_the_same_bits_on_any_number_of_devices(name):
     found = []
     options = {"chunk_size": 1} if name == "dp_fedavg" else {}  # clients alone: some of their batches are half size
     for devices in (1, 3, 8):
-        with mesh.over(mesh.client_mesh(devices, groups=8), 8):
-            state, infos = two_rounds(name, **options)
+        with mesh.over(mesh.client_mesh(devices, groups=8)):
+            state, infos = two_rounds(name, groups=8, **options)
         found.append([leaf.tobytes() for leaf in jax.tree.leaves((state, infos))])
     assert all(bits == found[0] for bits in found)
     plain, _ = two_rounds(name, **options)
@@ -170,14 +171,41 @@ def test_groups_give_the_same_bits_on_any_number_of_devices(name):
 
 
 def test_groups_must_fit_the_devices_of_the_mesh():
-    with (
-        jax.set_mesh(mesh.client_mesh(8)),
-        aggregate.in_groups(4),
-        pytest.raises(ValueError, match="multiple of the 8 devices"),
-    ):
-        two_rounds("dp_fedavg")
-    with pytest.raises(ValueError, match="groups"), aggregate.in_groups(0):
-        pass
+    with jax.set_mesh(mesh.client_mesh(8)), pytest.raises(ValueError, match="multiple of the 8 devices"):
+        two_rounds("dp_fedavg", groups=4)
+
+
+def test_the_order_of_sums_is_an_argument_and_nothing_around_a_call_changes_it():
+    """Three numbers whose float32 sum depends on the order: (1e8 + 1) - 1e8 is 0, (1e8 - 1e8) + 1 is 1."""
+    rows, present = jnp.asarray([1e8, 1.0, -1e8], jnp.float32), jnp.ones(3, bool)
+
+    def total(groups):
+        def add(rows, present):
+            return aggregate.sum_in_chunks(
+                lambda r, p: jnp.sum(jnp.where(p, r, 0.0)), rows, present, chunk_size=1, groups=groups
+            )
+
+        return jax.jit(add)
+
+    plain, grouped = total(None), total(2)  # groups: places 0 and 2, place 1
+    for _ in range(2):
+        assert float(plain(rows, present)) == 0.0
+        assert float(grouped(rows, present)) == 1.0
+
+
+@pytest.mark.parametrize("name", schemes.NAMES)
+def test_every_scheme_takes_its_groups_as_an_argument(name):
+    scheme = schemes.get(name)
+    parameter = inspect.signature(scheme.make).parameters["groups"]
+    assert parameter.kind is parameter.KEYWORD_ONLY and parameter.default is None
+    free = name == "fedavg" or "nats" in scheme.Config.__dataclass_fields__
+    inputs = {"channel": None} if "channel" in inspect.signature(scheme.make).parameters else {}
+    config = scheme.Config(noise_multiplier=0.0 if free else 1.0, **({"nats": float("inf")} if inputs else {}))
+    network = models.squared_error(lambda params, x: x @ params["w"])
+    num_units = getattr(config, "parties", C)
+    for bad in (0, -1, 2.5, True):
+        with pytest.raises(ValueError, match=rf"Expected groups.*got groups={bad}"):
+            scheme.make(config, network, num_units=num_units, groups=bad, **inputs)
 
 
 def test_a_model_spread_over_devices_trains_as_one_that_is_not():

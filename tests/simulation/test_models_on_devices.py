@@ -1,0 +1,115 @@
+"""Every scheme with every model on two devices, data placed as a run places them.
+
+What JAX refuses on a mesh it refuses while a round is traced, if the arguments are placed on the mesh: shapes alone do
+not show it. So most pairs are traced only, which takes a second where a compilation takes twenty.
+"""
+
+import functools
+import inspect
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fljax import data, models, schemes
+from fljax.simulation import mesh
+
+C, N = 3, 2
+SHAPES = {"softmax": (4,), "mlp": (4,), "lstm": (3,), "look_up": (3,), "resnet10": (32, 32, 3), "resnet20": (32, 32, 3)}
+SHAPES |= {"alexnet": (32, 32, 3), "vgg16": (32, 32, 3)}
+LOOKS_UP = ("lstm", "look_up")
+NEED_LAYERS = ("bidirectional", "mp_cdp", "mp_dp_naive")  # and parameters that enter by products
+PAIRS = [
+    (name, model)
+    for model in models.NAMES
+    for name in schemes.NAMES
+    if not (name in NEED_LAYERS and model in ("softmax", "lstm"))
+]
+QUICK = [("dp_fedavg", "lstm"), ("fedavg", "lstm"), ("lightdp", "lstm"), ("bidirectional", "mlp"), ("gd_dp", "mlp")]
+
+
+class LookUp(NamedTuple):
+    """The least of a model that looks up its parameters."""
+
+    params: dict[str, np.ndarray]
+
+    def apply(self, params, x):
+        return jnp.mean(params["table"][x], axis=0) @ params["w"]
+
+
+@functools.cache
+def network(model):
+    if model == "look_up":
+        rng = np.random.default_rng(1)
+        sizes = {"table": (3, 4), "w": (4, 3)}
+        return LookUp({name: rng.normal(size=size).astype(np.float32) for name, size in sizes.items()})
+    return models.create(model, example_shape=SHAPES.get(model, (28, 28, 1)), num_classes=3, key=jax.random.key(1))
+
+
+def algorithm(name, model, **options):
+    scheme, fields = schemes.get(name), schemes.get(name).Config.__dataclass_fields__
+    sizes = {"num_silos": C, "num_parties": C, "max_colluders": 1, "max_stragglers": 1, "records_per_client": N}
+    sizes |= {"local_batch_size": 2, "num_local_epochs": 1, "batch_size": 2, "allow_plain": True, "nats": math.inf}
+    sizes["noise_multiplier"] = 0.0 if name == "fedavg" or "nats" in fields else 1.0
+    loss = models.LOSSES["squared" if name in NEED_LAYERS else "cross_entropy"](network(model).apply)
+    inputs = {"channel": None} if "channel" in inspect.signature(scheme.make).parameters else {}
+    config = scheme.Config(**{field: size for field, size in sizes.items() if field in fields})
+    return scheme.make(config, loss, num_units=C, **inputs, **options)
+
+
+def placed(step, model):
+    """(mesh, jitted round, its arguments)."""
+    over, shape = mesh.client_mesh(2), SHAPES.get(model, (28, 28, 1))
+    x = np.random.default_rng(0).integers(0, 3, (C * N, *shape)).astype(np.int32 if model in LOOKS_UP else np.float32)
+    rows = np.arange(C * N, dtype=np.int32)
+    clients = data.ClientData({"x": x, "y": rows % 3, "subject": rows}, rows.reshape(C, N))
+    state = step.init(network(model).params)
+
+    def one_round(state, clients, key):
+        return step.round(state, data.cohort(clients, jnp.arange(C)), key)
+
+    run = mesh.jit(over, one_round, state, others=1)
+    return over, run, (mesh.spread(over, state), mesh.everywhere(over, clients), jax.random.key(0))
+
+
+def check_traced(name, model):
+    over, run, arguments = placed(algorithm(name, model), model)
+    with mesh.over(over):
+        state, info = run.eval_shape(*arguments)
+    assert jax.tree.map(jnp.shape, state.params) == jax.tree.map(jnp.shape, network(model).params)
+    assert info.loss.shape == ()
+
+
+@pytest.mark.parametrize(("name", "model"), QUICK)
+def test_each_kind_of_round_takes_a_model_on_two_devices(name, model):
+    check_traced(name, model)
+
+
+@pytest.mark.parametrize(("name", "model"), PAIRS)
+def test_every_scheme_takes_every_model_on_two_devices(name, model):
+    check_traced(name, model)
+
+
+@pytest.mark.parametrize("name", [name for name in schemes.NAMES if name not in NEED_LAYERS])
+def test_a_model_that_looks_up_its_parameters_trains_on_two_devices_as_on_one(name):
+    """Noise, drawn once, is the same bits; sums of three clients are added up in another order."""
+    over, run, arguments = placed(algorithm(name, "look_up"), "look_up")
+    with mesh.over(over):
+        state, _ = run(*arguments)
+    two = jax.tree.map(np.asarray, state.params)
+    start, clients, key = arguments
+    one, _ = jax.jit(run.__wrapped__)(*jax.tree.map(np.asarray, (start, clients)), key)
+    for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(two), strict=True):
+        np.testing.assert_allclose(b, np.asarray(a), rtol=0, atol=2e-6 * max(1.0, np.abs(a).max()))
+    assert np.abs(two["table"] - network("look_up").params["table"]).max() > 1e-3
+
+
+@pytest.mark.parametrize(("name", "model"), [("dp_fedavg", "lstm"), ("lightdp", "lstm"), ("higradavg", "cnn")])
+def test_a_round_of_a_bundled_model_runs_on_two_devices(name, model):
+    over, run, arguments = placed(algorithm(name, model), model)
+    with mesh.over(over):
+        _, info = run(*arguments)
+    assert np.isfinite(info.loss) and info.cohort_size == C
