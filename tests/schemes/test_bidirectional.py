@@ -55,6 +55,17 @@ def gap(first, second):
     return math.sqrt(sum(np.sum((a - b) ** 2) for a, b in leaves) / sum(np.sum(b**2) for _, b in leaves))
 
 
+@pytest.mark.parametrize("module", [bidirectional, mp_cdp, mp_dp_naive])
+def test_a_round_in_which_a_client_is_missing_is_lost_and_says_so(module, key):
+    clients, model = task()
+    _config, init, round_fun = algorithm(module, **WIDE)
+    for ids, lost in ((jnp.arange(NUM), False), (jnp.array([0, 1, 2, -1, 4]), True)):
+        state, info = round_fun(init(model.params), data.cohort(clients, ids.astype(jnp.int32)), jax.random.clone(key))
+        before, after = jax.tree.leaves(model.params), jax.tree.leaves(state.params)
+        kept = all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+        assert bool(info.lost) is lost is kept and int(state.round) == 1
+
+
 WIDE = {"l2_clip_norm": 1e6, "unit": "client_replace"}
 
 
