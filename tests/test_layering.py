@@ -19,7 +19,7 @@ ALLOWED = {
     "simulation": {"base", "data", "models", "schemes"} | STATIONS,
     "cli": {"base", "data", "models", "schemes", "attacks", "simulation"} | STATIONS,
 }
-BASE_FILES = {"types", "errors", "_keys", "_near", "_rooms", "_sensitivity", "_validate", "_tree"}
+BASE_FILES = {"types", "errors", "_keys", "_near", "_plugins", "_rooms", "_sensitivity", "_validate", "_tree"}
 
 
 def imports(path: pathlib.Path):

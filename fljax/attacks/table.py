@@ -1,7 +1,6 @@
 """Certified against measured, one row a scheme: what it promises, and what the attack it defends against gets."""
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -177,14 +176,21 @@ def linear_estimate(found: np.ndarray, known: Any) -> np.ndarray:
 ROWS: dict[str, Callable[[str, jax.Array, Settings], Row]] = {"epsilon": epsilon_row, "nats": mse_row}
 
 
+def _compared(scheme: Any) -> bool:
+    # With a trusted server and rounds that take networks only, no game here fits an epsilon.
+    return scheme.PROMISE == "nats" or (scheme.PROMISE == "epsilon" and bool(rounds.kinds(scheme)))
+
+
 def promising() -> list[str]:
     """Schemes that promise something which an attack here can be compared with."""
+    return [name for name in schemes.names() if _compared(schemes.get(name))]
 
-    def compared(scheme: ModuleType) -> bool:
-        # With a trusted server and rounds that take networks only, no game here fits an epsilon.
-        return scheme.PROMISE == "nats" or (scheme.PROMISE == "epsilon" and bool(rounds.kinds(scheme)))
 
-    return [name for name in schemes.NAMES if compared(schemes.get(name))]
+def check_name(**given: str) -> None:
+    """Raises ValueError, with the argument's name, unless the scheme is known and promises something."""
+    for argument, name in given.items():
+        if not _compared(schemes.get(name)):
+            _validate.one_of(promising(), **{argument: name})
 
 
 def row(name: str, key: jax.Array, settings: Settings = Settings()) -> Row:  # noqa: B008
@@ -193,5 +199,5 @@ def row(name: str, key: jax.Array, settings: Settings = Settings()) -> Row:  # n
     Raises:
       ValueError: no such scheme, or it promises nothing.
     """
-    _validate.one_of(promising(), scheme=name)
+    check_name(scheme=name)
     return ROWS[schemes.get(name).PROMISE](name, key, settings)

@@ -28,7 +28,7 @@ _BUDGETS = {"epsilon": (1.0, 10.0, 1000.0, 100_000.0), "nats": (1.0, 10.0, 100.0
 class Options:
     """What to attack, and how hard."""
 
-    scheme: Annotated[str, tyro.conf.arg(help=f"One of {', '.join(schemes.NAMES)}.")] = "higradavg"
+    scheme: Annotated[str, tyro.conf.arg(help=f"One of {', '.join(schemes.names())}, or PACKAGE.SCHEME.")] = "higradavg"
     attack: Literal["inversion", "lira"] = "inversion"
     """inversion reconstructs digits from one round; lira tells who was trained on, by shadow models."""
     budgets: tuple[float, ...] | None = None
@@ -55,7 +55,7 @@ class Options:
     """Folder for what is found, empty or not there yet. None: the next free runs/attack-SCHEME-NNN."""
 
     def __post_init__(self) -> None:
-        _validate.one_of(schemes.NAMES, scheme=self.scheme)
+        schemes.check_name(scheme=self.scheme)
         _validate.open_unit(delta=self.delta)
         _validate.positive_int(targets=self.targets, repeats=self.repeats, iterations=self.iterations)
         _validate.positive_int(shadows=self.shadows, pool=self.pool, num_rounds=self.num_rounds)
@@ -83,7 +83,7 @@ def main(args: Sequence[str]) -> int:
     from fljax.attacks import table
     from fljax.cli import _attack, _attack_lira
 
-    _validate.one_of(table.promising(), scheme=options.scheme)
+    table.check_name(scheme=options.scheme)
     if options.budgets is None:
         options = dataclasses.replace(options, budgets=_BUDGETS[schemes.get(options.scheme).PROMISE])
     kind = _attack_lira if options.attack == "lira" else _attack

@@ -24,9 +24,9 @@ Writes config.toml, audit.json and report.html into one folder."""
 class Options:
     """What to audit, and how hard."""
 
-    scheme: Annotated[str, tyro.conf.arg(help=f"One of {', '.join(schemes.NAMES)} that promises something.")] = (
-        "higradavg"
-    )
+    scheme: Annotated[
+        str, tyro.conf.arg(help=f"One of {', '.join(schemes.names())} that promises something, or PACKAGE.SCHEME.")
+    ] = "higradavg"
     all: bool = False
     """One table of all five papers' schemes, certified against measured."""
     noise_multiplier: float = 1.0
@@ -49,7 +49,7 @@ class Options:
     """Folder for what is found, empty or not there yet. None: the next free runs/audit-NNN."""
 
     def __post_init__(self) -> None:
-        _validate.one_of(schemes.NAMES, scheme=self.scheme)
+        schemes.check_name(scheme=self.scheme)
         _validate.positive(noise_multiplier=self.noise_multiplier, nats=self.nats)
         if self.epsilon is not None:
             _validate.positive(epsilon=self.epsilon)
@@ -70,7 +70,7 @@ def main(args: Sequence[str]) -> int:
 
     from fljax.attacks import table
 
-    _validate.one_of(table.promising(), scheme=options.scheme)
+    table.check_name(scheme=options.scheme)
     names = [name for name in table.PAPERS if name in schemes.NAMES] if options.all else [options.scheme]
     rows = []
     with _run_files.opened(options.run_dir, "audit", options) as run_dir:

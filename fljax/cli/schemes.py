@@ -31,9 +31,10 @@ def main(args: Sequence[str]) -> int:
     from fljax import schemes
     from fljax.simulation import config as config_lib
 
-    for name in schemes.NAMES:
+    for name in schemes.names():
         module = schemes.get(name)
-        print(f"{name}: {module.SUMMARY}")
+        brought = "" if name in schemes.NAMES else f" ({schemes.origin(name)})"
+        print(f"{name}: {module.SUMMARY}{brought}")
         start = config_lib.from_sections({"scheme": {"scheme": name}})
         for section in ("data", "model", "privacy", "run"):
             for key in getattr(module, "SIMULATION", {}).get(section, {}):

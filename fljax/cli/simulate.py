@@ -108,7 +108,11 @@ def parse(args: Sequence[str]) -> tuple[Config, pathlib.Path | None, Machine]:
         ("run_dir", Annotated[pathlib.Path | None, tyro.conf.arg(help=_RUN_DIR)], None),
         ("resume", Annotated[pathlib.Path | None, tyro.conf.arg(help=_RESUME)], None),
         *((f.name, typing.get_type_hints(Machine, include_extras=True)[f.name], f.default) for f in fields_of_machine),
-        ("scheme", Annotated[str, tyro.conf.arg(help=f"One of {', '.join(schemes.NAMES)}.")], start["scheme"]),
+        (
+            "scheme",
+            Annotated[str, tyro.conf.arg(help=f"One of {', '.join(schemes.names())}, or PACKAGE.SCHEME.")],
+            start["scheme"],
+        ),
     ]
     parts = {name: start[name] for name in ("scheme_config", *config_lib.SECTIONS)}
     fields += [(name, type(part), part) for name, part in parts.items()]

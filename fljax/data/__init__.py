@@ -8,6 +8,7 @@ from fljax.data import partition as partition
 from fljax.data import subjects as subjects
 from fljax.data.builtin import Dataset as Dataset
 from fljax.data.builtin import load as load
+from fljax.data.builtin import register as register
 from fljax.data.check import check_examples as check_examples
 from fljax.data.check import check_partition as check_partition
 from fljax.data.cohort import ClientData as ClientData

@@ -1,10 +1,11 @@
 """Data by name: real data that needs no download, stand-ins, and MNIST-like files that the user has."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fljax import _validate
+from fljax import _plugins, _validate
 
 NAMES = ("breast_cancer", "digits", "fields", "writers", "roles")
 FOLDER = "idx:"  # before the folder of MNIST's four files
@@ -67,11 +68,38 @@ def _breast_cancer() -> tuple[np.ndarray, np.ndarray, int]:
     return ((raw.data - low) / (high - low)).astype(np.float32), raw.target.astype(np.int32), 2
 
 
-def check_name(**names: str) -> None:
+def register(name: str, load: Callable[[], Dataset]) -> None:
+    """Lets `load`, and so `fljax simulate --dataset NAME`, find a data set of one's own.
+
+    A package may instead name the function under the entry-point group `fljax.datasets`; a dotted path works, too.
+
+    Args:
+      name: letters, digits, "_" and "."; none of NAMES.
+      load: () -> `Dataset`, the same at each call: a run that is resumed loads again.
+
+    Raises:
+      ValueError: a name that is taken or cannot be one.
+    """
+    _plugins.register("datasets", name, load, NAMES)
+
+
+def names() -> tuple[str, ...]:
+    """NAMES, then those that others brought."""
+    return (*NAMES, *_plugins.names("datasets"))
+
+
+def _loader(name: str) -> Callable[[], Dataset] | None:
+    found = _plugins.find("datasets", name)
+    return _plugins.at_path(name) if found is None and "." in name else found
+
+
+def check_name(**given: str) -> None:
     """Raises ValueError, with the argument's name, unless `load` knows what is meant."""
-    for argument, name in names.items():
-        if not name.startswith((FOLDER, CIFAR, DISK)):
-            _validate.one_of((*NAMES, f"{FOLDER}FOLDER", f"{CIFAR}FOLDER", f"{DISK}FOLDER"), **{argument: name})
+    for argument, name in given.items():
+        if name in NAMES or name.startswith((FOLDER, CIFAR, DISK)) or _loader(name) is not None:
+            continue
+        folders = (f"{kind}FOLDER" for kind in (FOLDER, CIFAR, DISK))
+        _validate.one_of((*names(), *folders, "PACKAGE.LOADER"), **{argument: name})
 
 
 def load(name: str) -> Dataset:
@@ -104,6 +132,13 @@ def load(name: str) -> Dataset:
         from fljax.data import cifar
 
         return cifar.load(name.removeprefix(CIFAR))
+    if name not in NAMES:
+        loader = _loader(name)
+        assert loader is not None  # as checked above
+        found = loader()
+        if not isinstance(found, Dataset):
+            raise ValueError(f"Expected the data set {name!r} to be a fljax.data.Dataset, got {type(found).__name__}.")
+        return found._replace(name=name)
     if name == "fields":
         from fljax.data import fields
 

@@ -8,7 +8,10 @@ from fljax.models.classifiers import MLP as MLP
 from fljax.models.classifiers import NAMES as NAMES
 from fljax.models.classifiers import Softmax as Softmax
 from fljax.models.classifiers import StackedLSTM as StackedLSTM
+from fljax.models.classifiers import check_name as check_name
 from fljax.models.classifiers import create as create
+from fljax.models.classifiers import names as names
+from fljax.models.classifiers import register as register
 from fljax.models.functional import Functional as Functional
 from fljax.models.functional import functional as functional
 from fljax.models.losses import LOSSES as LOSSES

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from fljax import _validate
+from fljax import _plugins, _validate
 from fljax.models import image_nets, layers
 from fljax.models.functional import Functional, functional
 
@@ -148,12 +148,48 @@ _OPTIONS: dict[str, set[str]] = {
 NAMES = tuple(_CLASSES)
 
 
+def register(name: str, make: Callable[..., nnx.Module | Functional]) -> None:
+    """Lets `create`, and so `fljax simulate --model NAME`, build a model of one's own.
+
+    A package may instead name `make` under the entry-point group `fljax.models`; a dotted path to it works, too.
+
+    Args:
+      name: letters, digits, "_" and "."; none of NAMES.
+      make: `make(example_shape, num_classes, *, rngs) -> nnx.Module` that takes ONE example and returns its logits
+        `[num_classes]`, with initial weights drawn from `rngs`; or a `Functional` of it, as for linen modules.
+
+    Raises:
+      ValueError: a name that is taken or cannot be one.
+    """
+    _plugins.register("models", name, make, NAMES)
+
+
+def names() -> tuple[str, ...]:
+    """NAMES, then those that others brought."""
+    return (*NAMES, *_plugins.names("models"))
+
+
+def check_name(**given: str) -> None:
+    """Raises ValueError, with the argument's name, unless `create` knows the model."""
+    for argument, name in given.items():
+        if _maker(name) is None:
+            _validate.one_of((*names(), "PACKAGE.MAKER"), **{argument: name})
+
+
+def _maker(name: str) -> Callable[..., Any] | None:
+    if name in _CLASSES:
+        return _CLASSES[name]
+    found = _plugins.find("models", name)
+    return _plugins.at_path(name) if found is None and "." in name else found
+
+
 def create(name: str, *, example_shape: Sequence[int], num_classes: int, key: jax.Array, **options: Any) -> Functional:
     """Builds a model and returns its functional view.
 
     Args:
       name: "softmax", "mlp", "cnn", "leaf_cnn" (the CNN of LEAF's FEMNIST task, dense layer of 2048), "lstm", or one of
-        the networks for images: "lenet", "resnet10", "resnet20" (group normalisation), "alexnet", "vgg16".
+        the networks for images: "lenet", "resnet10", "resnet20" (group normalisation), "alexnet", "vgg16"; or one that
+        was registered, or the dotted path of what `register` takes.
       example_shape: shape of one `x`, without a batch axis; those for images want `[height, width, channels]`, of which
         alexnet and vgg16 `[32, 32, channels]`; the lstm `[characters]` with integers in `[0, num_classes)`.
       num_classes: number of logits. >= 1.
@@ -168,7 +204,7 @@ def create(name: str, *, example_shape: Sequence[int], num_classes: int, key: ja
     Raises:
       ValueError: an argument is out of range, or the model has no such option.
     """
-    _validate.one_of(NAMES, name=name)
+    check_name(name=name)
     _validate.positive_int(num_classes=num_classes)
     for size in example_shape:
         _validate.positive_int(example_shape=size)
@@ -177,5 +213,7 @@ def create(name: str, *, example_shape: Sequence[int], num_classes: int, key: ja
     if unknown:
         allowed = sorted(_OPTIONS.get(name, set()))
         raise ValueError(f"Expected options of {name} to be among {allowed}, got {unknown[0]}={options[unknown[0]]!r}.")
-    module = _CLASSES[name](tuple(example_shape), num_classes, rngs=nnx.Rngs(key), **options)
-    return functional(module, batched=False)
+    maker = _maker(name)
+    assert maker is not None  # as checked above
+    module = maker(tuple(example_shape), num_classes, rngs=nnx.Rngs(key), **options)
+    return module if isinstance(module, Functional) else functional(module, batched=False)

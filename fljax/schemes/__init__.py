@@ -1,6 +1,9 @@
 """One thin file per published scheme: Config, make, event, fitted.
 
-Each module in NAMES offers
+A scheme of one's own is a module or an object that does the same. `register` makes it known by a name; an installed
+package may name it under the entry-point group `fljax.schemes`; and its dotted path serves as a name everywhere.
+
+Each module in NAMES offers (`base.Scheme`)
 
 - `Config`: frozen dataclass of plain public numbers;
 - `make(config, loss, *, num_units, ...) -> FederatedAlgorithm(init, round, client_sampling_prob)`;
@@ -26,10 +29,9 @@ Code outside this package asks the module for what it needs, and never goes by a
 """
 
 import importlib
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fljax import _rooms, _validate
+from fljax import _plugins, _rooms, _validate
 
 NAMES = (
     "bidirectional",
@@ -61,10 +63,54 @@ NAMES = (
 PROMISES = ("epsilon", "nats", "none")
 
 
-def get(name: str) -> ModuleType:
-    """The scheme's module. Raises ValueError for a name that is not in NAMES."""
-    _validate.one_of(NAMES, scheme=name)
-    return importlib.import_module(f"fljax.schemes.{name}")
+def register(name: str, scheme: Any) -> None:
+    """Lets all commands and `get` find a scheme of one's own, a `base.Scheme`, in this process.
+
+    Raises:
+      ValueError: a name that is taken or cannot be one, or `scheme` lacks a member; the message names it.
+    """
+    from fljax.schemes import base
+
+    base.check(name, scheme)
+    _plugins.register("schemes", name, scheme, NAMES)
+
+
+def names() -> tuple[str, ...]:
+    """NAMES, then those that others brought."""
+    return (*NAMES, *_plugins.names("schemes"))
+
+
+def origin(name: str) -> str:
+    """Where the scheme of that name comes from, in words."""
+    return _plugins.origin("schemes", name)
+
+
+def check_name(**given: str) -> None:
+    """Raises ValueError, with the argument's name and the nearest name there is, unless `get` knows the scheme."""
+    for argument, name in given.items():
+        if name not in NAMES and _outside(name) is None:
+            _validate.one_of((*names(), "PACKAGE.SCHEME"), **{argument: name})
+
+
+def _outside(name: str) -> Any | None:
+    found = _plugins.find("schemes", name)
+    return _plugins.at_path(name) if found is None and "." in name else found
+
+
+def get(name: str) -> Any:
+    """The scheme: a module of this package, or what others brought (`base.Scheme`).
+
+    Raises:
+      ValueError: nobody knows the name, or what it names lacks a member of a scheme.
+    """
+    if name in NAMES:
+        return importlib.import_module(f"fljax.schemes.{name}")
+    check_name(scheme=name)
+    found = _outside(name)
+    from fljax.schemes import base
+
+    base.check(name, found)
+    return found
 
 
 if TYPE_CHECKING:

@@ -19,39 +19,12 @@ from fljax.data.facts import Facts
 from fljax.errors import PrivacyPreconditionError
 from fljax.local import clipping, quantile
 from fljax.local.sgd import LocalResult
+from fljax.schemes.base import FederatedAlgorithm as FederatedAlgorithm
+from fljax.schemes.base import RoundInfo as RoundInfo
 from fljax.server import aggregate
 from fljax.types import Batch, Params
 
 NEVER_CLIPS = 1e30  # above the norm of any update that training survives, and far from float32's overflow
-
-
-class RoundInfo(NamedTuple):
-    """Diagnostics of one round, each `[]`. They are exact, hence NOT private: release none of them.
-
-    loss: mean training loss; cohort_size: clients present; clipped_fraction: share of units that were clipped.
-    lost_digits: by how much numbers cancel in the server's recovery of the gradient, for
-    `fljax.server.recovery.warn_of_lost_digits`; 0 where nothing is recovered from Psi and Phi. lost: whether too few
-    clients could be used, so that the round left the model as it was.
-    """
-
-    loss: jax.Array
-    cohort_size: jax.Array
-    clipped_fraction: jax.Array
-    lost_digits: jax.Array | float = 0.0
-    lost: jax.Array | bool = False
-
-
-class FederatedAlgorithm(NamedTuple):
-    """A federated algorithm as pure functions.
-
-    init: `params -> state`. round: `(state, cohort, key) -> (state, info)`, to be jitted by the caller; `key` is the
-    run's key and the same in every round, since the round folds `state.round` into it. client_sampling_prob: with which
-    chance each client must be put into each cohort, independently, for the scheme's event to be true.
-    """
-
-    init: Callable[[Params], aggregate.ServerState]
-    round: Callable[[aggregate.ServerState, Cohort, jax.Array], tuple[aggregate.ServerState, RoundInfo]]
-    client_sampling_prob: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -75,14 +75,14 @@ class ModelConfig:
     """What is trained."""
 
     model: str = "mlp"
-    """softmax, mlp, cnn, leaf_cnn, lstm, lenet, resnet10, resnet20, alexnet or vgg16."""
+    """softmax, mlp, cnn, leaf_cnn, lstm, lenet, resnet10, resnet20, alexnet, vgg16, or PACKAGE.MAKER of one's own."""
     loss: str = "cross_entropy"
     """cross_entropy, or squared: half the squared distance of the outputs to one-hot labels."""
 
     def __post_init__(self) -> None:
         from fljax import models  # flax is slow to import, and `fljax account` does not need it
 
-        _validate.one_of(models.NAMES, model=self.model)
+        models.check_name(model=self.model)
         _validate.one_of(models.LOSSES, loss=self.loss)
 
 
