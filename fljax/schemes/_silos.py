@@ -28,7 +28,7 @@ SIMULATION: dict[str, dict[str, Any]] = {
     "data": {"dataset": "writers", "num_clients": 16, "partition": "subject_uniform"},
     "model": {"model": "softmax"},
     "scheme": {"num_silos": None},
-    "privacy": {"target_delta": 5e-5},
+    "privacy": {"target_delta": 2e-4},
     "run": {"num_rounds": 30},
 }
 

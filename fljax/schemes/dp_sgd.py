@@ -17,7 +17,10 @@ from fljax.schemes._channels import Spent
 SUMMARY = "DP-SGD in silos, also counted in nats; unit: example"
 PROMISE = "epsilon"
 NOISE_AT = "silo"
-SIMULATION = _silos.SIMULATION | {"data": {"dataset": "digits", "num_clients": 16, "partition": "iid"}}
+SIMULATION = _silos.SIMULATION | {
+    "data": {"dataset": "digits", "num_clients": 16, "partition": "iid"},
+    "privacy": {"target_delta": 5e-5},
+}
 
 Config = local_item_dp.Config
 make, event, fitted = local_item_dp.make, local_item_dp.event, local_item_dp.fitted

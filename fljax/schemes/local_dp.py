@@ -21,9 +21,9 @@ NOISE_AT = "client"
 # The mean's noise falls with the root of the clients, so there are many; views are unsampled Gaussians, which "gdp"
 # counts exactly.
 SIMULATION = _uploads.SIMULATION | {
-    "scheme": {"num_parties": 400, "l2_clip_norm": 1.0, "server_learning_rate": 0.5},
+    "scheme": {"num_parties": None, "l2_clip_norm": 1.0, "server_learning_rate": 0.5},
     "data": {"dataset": "writers", "num_clients": 400, "partition": "iid"},
-    "privacy": {"target_epsilon": 8.0, "accountant": "gdp"},
+    "privacy": {"target_epsilon": 8.0, "target_delta": 2e-4, "accountant": "gdp"},
 }
 Config = _uploads.Config
 fitted, non_private = _uploads.fitted, _uploads.non_private

@@ -263,7 +263,7 @@ def _prepared(config: Config, seed: seeds.Seed) -> Job:
             name = config.model.model
             raise ValueError(f"Expected a model that fits {config.scheme}, got model={name!r}: {reason}") from reason
     inputs = scheme.inputs(plan.scheme_config, the_task) if hasattr(scheme, "inputs") else {}
-    make = functools.partial(_algorithms, config, found, scheme, plan, the_task, inputs)
+    make = functools.partial(_algorithms, config, scheme, plan, the_task, inputs)
     began_with = fingerprint.of(the_task, config, seed)
     elsewhere = fingerprint.changed(processes.words_from_first(began_with), began_with)
     if processes.either(bool(elsewhere)):
@@ -299,7 +299,6 @@ def _unasked(job: Job) -> jax.sharding.Mesh:
 
 def _algorithms(
     config: Config,
-    found: Facts,
     scheme: ModuleType,
     plan: spending.Plan,
     the_task: task.Task,
@@ -311,10 +310,11 @@ def _algorithms(
     )
     if not config.run.baseline:
         return (private,)
+    assert config.data.num_clients is not None  # `_prepared` has asked the data
     plain = baseline.algorithm(
         config.model,
         the_task.loss,
-        num_clients=found.num_clients,
+        num_clients=config.data.num_clients,
         sampling_prob=private.client_sampling_prob,
         **options,
     )
