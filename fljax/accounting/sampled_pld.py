@@ -18,7 +18,7 @@ import numpy as np
 
 from fljax import _validate
 from fljax.accounting import _curves, _x64, events, gaussian
-from fljax.accounting.pld import closed, compose, mechanisms, plan, solve
+from fljax.accounting.pld import cells, closed, compose, dots, mechanisms, plan, solve
 
 _SMALL = 1e-5  # epsilons from here down may be rounding of the lattice
 _ZERO_RESERVE = 1e-12  # added at loss 0 for what outward rounding elsewhere took from it
@@ -195,9 +195,11 @@ def _bound(
     tilt = found.tilts.middle
     last = jnp.ceil(high / h)[None] + 1.0
     # Lattice of the pair from loss -h on: points from h on have no part of losses below 0.
-    one = mechanisms.lattice("mixture", params, jnp.asarray(1.0), h, zero - 1.0, last, zero, tilt, half)
-    up = one.masses[0, 0][2:]  # at h, 2 h, ...
-    infinite = one.infinite[0, 0]
+    sign = jnp.asarray(1.0)
+    pair = cells.mixture_cells(params[0][0], params[1][0], sign, h, zero[0] - 1.0, zero[0], half)
+    one = dots.bracket(pair, sign, h, zero[0] - 1.0, last[0], zero[0], tilt)
+    up = one.masses[0][2:]  # at h, 2 h, ...
+    infinite = one.infinite[0]
     index = 1.0 + jnp.arange(float(up.size))
     down = up * jnp.exp(-index * h)
     rest = jnp.maximum(1.0 - jnp.sum(up) - jnp.sum(down) - infinite, 0.0) + _ZERO_RESERVE
@@ -205,7 +207,7 @@ def _bound(
     masses = jnp.concatenate([masses, jnp.zeros(2 * half - masses.size)])
     curves = compose.compose(
         jnp.stack([masses, masses])[:, None],
-        jnp.broadcast_to(one.offsets[0, :1], (2, 1)),
+        jnp.broadcast_to(one.offsets[:1], (2, 1)),
         jnp.broadcast_to(infinite, (2, 1)),
         zero - float(up.size),
         counts,

@@ -13,8 +13,8 @@ import pytest
 from scipy import integrate, interpolate, optimize, stats
 
 from fljax import accounting
-from fljax.accounting import events, pld
-from fljax.accounting.pld import cells
+from fljax.accounting import events, mixture, pld
+from fljax.accounting.pld import cells, solve
 from fljax.errors import UnsupportedEventError
 
 
@@ -335,3 +335,20 @@ def test_global_flags_stay():
     before = jax.config.jax_enable_x64
     pld.poisson_gaussian_epsilon(1.0, 0.2, 1, 1e-5)
     assert jax.config.jax_enable_x64 == before
+
+
+def test_a_mixture_of_more_terms_compiles_only_what_sees_its_terms():
+    def bounds(num_items):
+        event = events.PrivacyEvent(
+            mechanism=mixture.item_sum(2.0, num_items, 0.01),
+            privacy_unit="client",
+            neighboring_relation=events.NeighboringRelation.ADD_OR_REMOVE_ONE,
+        )
+        return pld.interval(event.repeat(100), delta=1e-5)
+
+    long = (solve._found, solve._bracketed, solve._composed)
+    first = bounds(3)
+    compiled = [program._cache_size() for program in long]
+    more = bounds(5)
+    assert [program._cache_size() for program in long] == compiled
+    assert first[1] < more[0] < more[1] < 1.002 * more[0]

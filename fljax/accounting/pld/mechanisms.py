@@ -209,29 +209,22 @@ def _atoms(
     )
 
 
-def lattice(
-    kind: str,
-    params: Params,
-    sign: jax.Array,
-    h: jax.Array,
-    first: jax.Array,
-    last: jax.Array,
-    offset: jax.Array,
-    tilt: jax.Array,
-    n: int,
-) -> dots.Lattice:
-    """Both lattice distributions of each mechanism of a group; first, last, offset `[K]`; leaves get a leading axis
-    K.
+def cut(
+    kind: str, params: Params, sign: jax.Array, h: jax.Array, first: jax.Array, offset: jax.Array, n: int
+) -> cells.Cells | dots.Lattice:
+    """The cells of each mechanism of a group; of one with atoms of its own, both lattice distributions at once.
+
+    first, offset `[K]`; leaves get a leading axis K.
     """
 
-    def one(first: jax.Array, last: jax.Array, offset: jax.Array, *params: jax.Array) -> dots.Lattice:
+    def one(first: jax.Array, offset: jax.Array, *params: jax.Array) -> cells.Cells | dots.Lattice:
         if kind == "discrete_gaussian":
             return _discrete_lattice(params[0], params[1], h, first, offset, n)
         if kind == "pair":
             return _pair_lattice(params[0], params[1], sign, h, first, offset, n)
         kinds: dict[str, Callable[..., cells.Cells]]
         kinds = {"mixture": cells.mixture_cells, "laplace": cells.laplace_cells}
-        make = kinds[kind]
-        return dots.bracket(make(*params, sign, h, first, offset, n), sign, h, first, last, offset, tilt)
+        return kinds[kind](*params, sign, h, first, offset, n)
 
-    return jax.vmap(one)(first, last, offset, *params)
+    found: cells.Cells | dots.Lattice = jax.vmap(one)(first, offset, *params)
+    return found

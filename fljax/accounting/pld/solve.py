@@ -54,37 +54,52 @@ def _nodes(structure: Structure, params: Any, sign: jax.Array, budget: jax.Array
     return _concatenated([mechanisms.nodes(k, p, sign, budget) for k, p in zip(structure, params, strict=True)])
 
 
-@functools.partial(jax.jit, static_argnames=("structure", "for_delta"))
-def plans(
-    structure: Structure,
-    for_delta: bool,
-    params: Any,
-    counts: jax.Array,
-    sign: jax.Array,
-    target: jax.Array,
-    accuracy: jax.Array,
-) -> tuple[plan.Plan, jax.Array, jax.Array]:
-    def one(
-        params: Any, counts: jax.Array, sign: jax.Array, target: jax.Array
-    ) -> tuple[plan.Plan, jax.Array, jax.Array]:
-        times = counts.astype(target.dtype)
-        log_delta = jnp.full_like(target, LOG_DELTA_UNKNOWN) if for_delta else target
-        found = plan.find(
-            _nodes(structure, params, sign, mechanisms.log_budget(times, log_delta)), times, target, for_delta, accuracy
-        )
-        if for_delta:
-            budget = mechanisms.log_budget(times, jnp.clip(found.log_delta, LOG_DELTA_UNKNOWN, 0.0))
-            found = plan.find(_nodes(structure, params, sign, budget), times, target, for_delta, accuracy)
-        budget = mechanisms.log_budget(times, jnp.clip(found.log_delta, LOG_DELTA_UNKNOWN, 0.0))
-        ranges = [mechanisms.loss_range(k, p, sign, budget) for k, p in zip(structure, params, strict=True)]
-        low, high = _concatenated(ranges)
-        return found, low, high
+# A mixture of another number of terms has other shapes, and needs other programs: those that see its terms are kept
+# apart from the long ones behind them, which compile for seconds.
 
-    return jax.vmap(one)(params, counts, sign, target)
+
+@functools.partial(jax.jit, static_argnames="structure")
+def _seen(
+    structure: Structure, params: Any, counts: jax.Array, sign: jax.Array, log_delta: jax.Array
+) -> tuple[plan.Nodes, jax.Array, jax.Array]:
+    """Nodes of each mechanism, and the least and largest loss of its lattice; every argument has an axis N."""
+
+    def one(
+        params: Any, counts: jax.Array, sign: jax.Array, log_delta: jax.Array
+    ) -> tuple[plan.Nodes, jax.Array, jax.Array]:
+        budget = mechanisms.log_budget(counts.astype(log_delta.dtype), jnp.clip(log_delta, LOG_DELTA_UNKNOWN, 0.0))
+        parts = zip(structure, params, strict=True)
+        low, high = _concatenated([mechanisms.loss_range(kind, p, sign, budget) for kind, p in parts])
+        return _nodes(structure, params, sign, budget), low, high
+
+    return jax.vmap(one)(params, counts, sign, log_delta)
+
+
+@functools.partial(jax.jit, static_argnames="for_delta")
+def _found(
+    nodes: plan.Nodes, counts: jax.Array, target: jax.Array, accuracy: jax.Array, *, for_delta: bool
+) -> plan.Plan:
+    def one(nodes: plan.Nodes, counts: jax.Array, target: jax.Array) -> plan.Plan:
+        return plan.find(nodes, counts.astype(target.dtype), target, for_delta, accuracy)
+
+    return jax.vmap(one)(nodes, counts, target)
+
+
+def plans(
+    structure: Structure, for_delta: bool, params: Any, counts: Any, sign: Any, target: Any, accuracy: float
+) -> tuple[plan.Plan, jax.Array, jax.Array]:
+    """Plans, and the least and largest losses `[N, K]` of the lattices; every array has an axis N."""
+    log_delta = np.full_like(target, LOG_DELTA_UNKNOWN) if for_delta else target
+    found = _found(_seen(structure, params, counts, sign, log_delta)[0], counts, target, accuracy, for_delta=for_delta)
+    nodes, low, high = _seen(structure, params, counts, sign, found.log_delta)
+    if for_delta:
+        found = _found(nodes, counts, target, accuracy, for_delta=for_delta)
+        _, low, high = _seen(structure, params, counts, sign, found.log_delta)
+    return found, low, high
 
 
 @functools.partial(jax.jit, static_argnames=("kind", "m"))
-def _lattices(
+def _cut(
     kind: str,
     m: int,
     params: Any,
@@ -94,24 +109,38 @@ def _lattices(
     budget: jax.Array,
     tilt: jax.Array,
     h: jax.Array,
-) -> tuple[dots.Lattice, jax.Array]:
-    """Lattice distributions of R mechanisms of one kind, and the indices of their first points; every argument has an
-    axis R.
+) -> tuple[Any, jax.Array, jax.Array, jax.Array]:
+    """Cells of R mechanisms of one kind, or the lattices of a kind without; the first and last point, and the offset.
+
+    Every argument has an axis R.
     """
 
     def one(
         params: Any, sign: jax.Array, low: jax.Array, high: jax.Array, budget: jax.Array, tilt: jax.Array, h: jax.Array
-    ) -> tuple[dots.Lattice, jax.Array]:
+    ) -> tuple[Any, jax.Array, jax.Array, jax.Array]:
         single = tuple(p[None] for p in params)
         nodes = mechanisms.nodes(kind, single, sign, budget)
         offset = plan.anchor(nodes, mechanisms.edge(kind, single, sign), tilt, h)
         atom = mechanisms.atom(kind, single)
         offset = jnp.where(jnp.isfinite(atom), atom, offset)
         first, last = jnp.floor((low - offset) / h) - 1.0, jnp.ceil((high - offset) / h) + 1.0
-        found = mechanisms.lattice(kind, single, sign, h, first, last, offset, tilt, m)
-        return jax.tree.map(lambda x: x[0], (found, first))
+        found = mechanisms.cut(kind, single, sign, h, first, offset, m)
+        return jax.tree.map(lambda x: x[0], (found, first, last, offset))
 
     return jax.vmap(one)(params, sign, low, high, budget, tilt, h)
+
+
+_bracketed = jax.jit(jax.vmap(dots.bracket))
+
+
+def _lattices(
+    kind: str, m: int, params: Any, sign: Any, low: Any, high: Any, budget: Any, tilt: Any, h: Any
+) -> tuple[dots.Lattice, jax.Array]:
+    """Lattice distributions of R mechanisms of one kind, and the indices of their first points; arguments as `_cut`."""
+    found, first, last, offset = _cut(kind, m, params, sign, low, high, budget, tilt, h)
+    if not isinstance(found, dots.Lattice):
+        found = _bracketed(found, sign, h, first, last, offset, tilt)
+    return found, first
 
 
 @functools.partial(jax.jit, static_argnames="n")
@@ -155,12 +184,12 @@ def _composed(
     return jax.vmap(one)(lattices, first, counts, target, found, h)
 
 
-def _power_of_two(x: np.ndarray, step: int = 1) -> np.ndarray:
-    """Powers of two from SMALLEST_LATTICE on: FFTs like them. Up to SOON_RUN they are `step` binary orders apart: few
-    sizes, few programs.
+def _power_of_two(x: np.ndarray, step: int = 1, at_least: int = 0) -> np.ndarray:
+    """Powers of two from SMALLEST_LATTICE on: FFTs like them. Up to SOON_RUN they are `step` binary orders apart, and
+    the first `at_least` are left out: few sizes, few programs.
     """
     orders = np.ceil(np.log2(np.maximum(x, SMALLEST_LATTICE) / SMALLEST_LATTICE))
-    coarse = step * np.ceil(orders / step)
+    coarse = step * np.maximum(np.ceil(orders / step), float(at_least))
     orders = np.where(SMALLEST_LATTICE * 2.0**coarse <= SOON_RUN, coarse, orders)
     return (SMALLEST_LATTICE * 2.0**orders).astype(np.int64)
 
@@ -247,7 +276,9 @@ class _Run:
         width = np.max(self.high[which] - self.low[which], axis=1)
         # What is asked for once must compile first, what is asked for a thousand times must run: coarse or fine sizes.
         step = 2 if len(which) <= MOST_AT_ONCE else 1
-        n = _power_of_two(span / h + 4, step)
+        # Programs of a mixture serve few calls: both directions take one size.
+        several = any(p[0].ndim == 3 and p[0].shape[2] > 1 for p in self.batch.params)
+        n = _power_of_two(span / h + 4, step, int(several and step > 1))
         if self.batch.structure == ("discrete_gaussian",) and self.batch.counts.shape[1] == 1:
             # All losses on lattice points: nothing is rounded.
             stddev, sensitivity = (p[self.rows[which], 0] for p in self.batch.params[0])
@@ -256,7 +287,8 @@ class _Run:
             n = _power_of_two(span / h + 4, step)
             m = np.maximum(_power_of_two(width / h + 6, step), n // (8 // step))
         else:
-            m = np.maximum(_power_of_two(width / h + 6, step), n // (8 // step))  # few proportions: few programs
+            m = _power_of_two(width / h + 6, step, int(several and step > 1))
+            m = np.maximum(m, n // (8 // step))  # few proportions: few programs
             h = np.minimum(h, np.maximum(span / (n - 5.0), width / (m - 7.0)))  # as fine as the sizes allow
         possible = (n <= LARGEST_LATTICE) & (m <= LARGEST_LATTICE)
         self.h[which] = h
