@@ -12,6 +12,7 @@ import numpy as np
 import fljax_kernels
 from fljax import _validate
 from fljax.local import clipping, transformed
+from fljax_kernels.per_example import one_example
 
 
 class AuxiliaryOutput(NamedTuple):
@@ -119,15 +120,15 @@ def clipped_grad(
       any of has_aux, return_values, return_grad_norms: (sum, AuxiliaryOutput(values, grad_norms, aux)).
 
     Raises:
-      ValueError: an argument is out of range, or argnums and batch_argnums overlap.
+      ValueError: an argument is out of range, argnums and batch_argnums overlap, `fun` normalises over its batch, or an
+        argument outside batch_argnums has a row for each of the batch.
       NotImplementedError: spmd_axis_name is given.
 
     Source: Abadi et al. (2016), arXiv:1607.00133, Algorithm 1; rescaling: De et al. (2022), arXiv:2204.13650; averages
     per subject: Marathe et al. (2022), arXiv:2206.03617; "auto_s": Bu et al. (2022), arXiv:2206.07136; "psac": Xia et
     al. (2022), arXiv:2212.00328.
     """
-    wrt = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    batched = (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums)
+    wrt, batched = _places("argnums", argnums), _places("batch_argnums", batch_argnums)
     _check(wrt, batched, l2_clip_norm, clipping_style, normalize_by, microbatch_size)
     if spmd_axis_name is not None:
         raise NotImplementedError(f"Expected spmd_axis_name=None, got spmd_axis_name={spmd_axis_name!r}.")
@@ -145,6 +146,7 @@ def clipped_grad(
             raise ValueError(f"Expected at least {max(batched + wrt) + 1} arguments, got {len(args)}.")
         batch = {"args": {i: args[i] for i in batched}, "kwargs": kwargs}
         size = _batch_size(batch)
+        _check_shared(args, {*batched, *wrt, prng_argnum}, size)
         if prng_argnum is not None:
             batch["keys"] = jax.tree.map(lambda key: jax.random.split(key, size), args[prng_argnum])
         mask = None if is_padding_example is None else ~jnp.asarray(is_padding_example, bool)
@@ -160,7 +162,14 @@ def clipped_grad(
                 slots[prng_argnum] = example["keys"]
             for i, p in zip(wrt, params if isinstance(argnums, Sequence) else (params,), strict=True):
                 slots[i] = p
-            return fun(*slots, **example["kwargs"])
+            result = fun(*slots, **example["kwargs"])
+            value = result[0] if has_aux and isinstance(result, tuple) else result
+            if jnp.shape(value) != ():
+                raise ValueError(
+                    f"Expected fun to return a scalar for {'a batch of one row' if keep_batch_dim else 'one row'}, "
+                    f"got shape {jnp.shape(value)}: sum it, or take its mean."
+                )
+            return result
 
         params = tuple(args[i] for i in wrt) if isinstance(argnums, Sequence) else args[argnums]
         if pre_clipping_transform is None and size > 0:
@@ -169,6 +178,8 @@ def clipped_grad(
             total, norms = _sum_rows(G, weigh, weights, per_leaf=not single)
             values, aux = (G.values() if return_values else None), (G.aux() if has_aux else None)
         else:
+            if size > 0:
+                one_example.check(loss, params, batch, has_aux)
             transform = pre_clipping_transform or (lambda grad: grad)
             total, norms, values, aux = transformed.sum_rows(
                 loss, params, batch, mask, transform, weigh, weights, microbatch_size, has_aux, not single
@@ -192,6 +203,30 @@ def _sum_rows(G: Any, weigh: Callable[..., Any], weights: jax.Array, *, per_leaf
     return total, clipping.joint_norm(norms) if per_leaf else norms
 
 
+def _places(name: str, value: Any) -> tuple[int, ...]:
+    places = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+    for place in places:
+        _validate.non_negative_int(**{name: place})
+    return places
+
+
+def _check_shared(args: Sequence[Any], known: set[Any], size: int) -> None:
+    """Raises ValueError where an argument that all rows get looks like one with a row for each of them."""
+    for place, argument in enumerate(args):
+        leaves = [] if place in known else [x for x in jax.tree.leaves(argument) if hasattr(x, "shape")]
+        of_rows = [np.ndim(x) > 0 and np.shape(x)[0] == size for x in leaves]
+        # Frozen parameters may have an axis of that length by chance, but hardly all of them; labels are integers.
+        labels = any(
+            here and not jnp.issubdtype(x.dtype, jnp.floating) for here, x in zip(of_rows, leaves, strict=True)
+        )
+        if size > 1 and leaves and (all(of_rows) or labels):
+            raise ValueError(
+                f"Expected every argument with a row for each of the {size} in the batch to be in batch_argnums, got "
+                f"argument {place} of shape {np.shape(leaves[of_rows.index(True)])}: each row's gradient would see it "
+                f"whole, and the sensitivity would be false. Add {place} to batch_argnums; close over what is no data."
+            )
+
+
 def _bound(l2_clip_norm: Any, rescale: bool) -> Any:
     bounds = jax.tree.leaves(l2_clip_norm)
     if rescale:
@@ -204,8 +239,8 @@ def _bound(l2_clip_norm: Any, rescale: bool) -> Any:
 
 
 def _check(wrt: tuple, batched: tuple, l2_clip_norm: Any, style: str, normalize_by: Any, microbatch_size: Any) -> None:
-    if not wrt or not batched or min(wrt + batched) < 0:
-        raise ValueError(f"Expected argnums and batch_argnums >= 0 and not empty, got {wrt} and {batched}.")
+    if not wrt or not batched:
+        raise ValueError(f"Expected argnums and batch_argnums not empty, got {wrt} and {batched}.")
     if set(wrt) & set(batched):
         raise ValueError(f"Expected argnums without a batch axis, got argnums={wrt} and batch_argnums={batched}.")
     _validate.one_of(clipping.STYLES, clipping_style=style)
@@ -219,7 +254,7 @@ def _check(wrt: tuple, batched: tuple, l2_clip_norm: Any, style: str, normalize_
         if isinstance(bound, jax.core.Tracer):
             continue  # it cannot be looked at
         # `not >=` so that NaN fails; np, as in a traced function the comparison of a known array is traced too.
-        if not (np.ndim(bound) == 0 and np.asarray(bound) >= 0):
+        if not (_validate.is_number(bound) and np.asarray(bound) >= 0):
             raise ValueError(f"Expected l2_clip_norm >= 0, got l2_clip_norm={bound!r}.")
         if style != "flat" and not np.isfinite(bound):
             raise ValueError(f"Expected l2_clip_norm to be finite with {style!r}, got l2_clip_norm={bound!r}.")

@@ -15,6 +15,7 @@ import fljax_kernels
 from fljax import _validate
 from fljax.types import Batch, ClientUpdate, LossFn, Params
 from fljax_kernels import _threefry  # the bits of jax.random, without its loops on a CPU
+from fljax_kernels.per_example import one_example
 
 
 class LocalResult(NamedTuple):
@@ -41,9 +42,15 @@ def take_examples(examples: Batch, rows: jax.Array) -> Batch:
 
 
 def masked_mean_loss(loss: LossFn) -> Callable[[Params, Batch, jax.Array], jax.Array]:
-    """`(params, batch, mask [B]) -> []`: mean loss over the rows where mask is True, 0 where there is none."""
+    """`(params, batch, mask [B]) -> []`: mean loss over the rows where mask is True, 0 where there is none.
+
+    Raises:
+      ValueError: `loss` is none of ONE example, `loss(params, example) -> []`, or normalises over a batch.
+    """
+    one_example.check_signature(loss)
 
     def mean_loss(params: Params, batch: Batch, mask: jax.Array) -> jax.Array:
+        one_example.check(loss, params, batch)
         losses = jax.vmap(loss, in_axes=(None, 0))(params, batch)
         total = jnp.sum(jnp.where(mask, losses, jnp.zeros((), losses.dtype)))
         return total / jnp.maximum(1, jnp.sum(mask)).astype(losses.dtype)
@@ -192,8 +199,10 @@ def local_gradient(loss: LossFn, *, batch_size: int) -> Callable[[Params, Batch,
     Source: McMahan et al. (2017), arXiv:1602.05629, Section 2 (FedSGD).
     """
     _validate.positive_int(batch_size=batch_size)
+    one_example.check_signature(loss)
 
     def loss_sum(params: Params, batch: Batch, mask: jax.Array) -> jax.Array:
+        one_example.check(loss, params, batch)
         losses = jax.vmap(loss, in_axes=(None, 0))(params, batch)
         return jnp.sum(jnp.where(mask, losses, jnp.zeros((), losses.dtype)))
 

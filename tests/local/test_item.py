@@ -2,6 +2,7 @@
 
 import enum
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -116,6 +117,42 @@ def test_a_batch_of_no_rows_gives_zeros(problem):
     params, x, y = problem
     total = clipped_grad(squared_error, l2_clip_norm=1.0, batch_argnums=(1, 2))(params, x[:0], y[:0])
     np.testing.assert_array_equal(flat(total), 0)
+
+
+def test_labels_that_are_not_among_the_batch_arguments_are_refused():
+    def fun(w, x, y):
+        return jnp.mean(jnp.square(x @ w - y))
+
+    w, x, y = jnp.ones(3), jnp.ones((4, 3)), jnp.arange(4.0)
+    g = clipped_grad(fun, l2_clip_norm=1.0)
+    for labels in (y, jnp.arange(4), {"y": y}, {"y": jnp.arange(4), "w": jnp.ones(2)}, np.arange(4)):
+        with pytest.raises(ValueError, match=r"argument 2 of shape \(4,\): .*Add 2 to batch_argnums"):
+            jax.jit(g)(w, x, labels)
+    whole = clipped_grad(fun, l2_clip_norm=1.0, batch_argnums=(1, 2))(w, x, y)
+    np.testing.assert_allclose(whole, [0, 0, 0] + np.sum(np.sign(3 - np.arange(4)) / math.sqrt(3)), rtol=1e-6)
+    # Frozen parameters, one of which has that length by chance, and numbers for all rows.
+    frozen = {"a": jnp.ones((4, 2)), "b": jnp.zeros(3)}
+    clipped_grad(lambda w, x, p: jnp.sum(x @ w) + p["b"][0], l2_clip_norm=1.0)(w, x, frozen)
+    clipped_grad(lambda w, x, t: jnp.sum(x @ w) * t, l2_clip_norm=1.0)(w, x, 2.0)
+    clipped_grad(fun, l2_clip_norm=1.0)(w, x[:1], y[:1])  # one row sees its own label only
+
+
+@pytest.mark.parametrize("transform", [None, lambda grad: grad], ids=["plain", "transformed"])
+def test_a_function_that_normalises_over_its_batch_is_refused(transform):
+    def fun(w, x):
+        hidden = x @ w
+        return jnp.sum(jnp.square(hidden - jnp.mean(hidden, axis=0, keepdims=True)))
+
+    with pytest.raises(ValueError, match="without batch statistics, got one that normalises over a batch axis"):
+        clipped_grad(fun, l2_clip_norm=1.0, pre_clipping_transform=transform)(jnp.ones((3, 2)), jnp.ones((4, 3)))
+
+
+@pytest.mark.parametrize("keep_batch_dim", [False, True])
+def test_a_function_of_another_shape_is_named(keep_batch_dim):
+    what = "a batch of one row, got shape (1, 2)" if keep_batch_dim else "one row, got shape (2,)"
+    g = clipped_grad(lambda w, x: x @ w, l2_clip_norm=1.0, keep_batch_dim=keep_batch_dim)
+    with pytest.raises(ValueError, match=f"Expected fun to return a scalar for {re.escape(what)}"):
+        g(jnp.ones((3, 2)), jnp.ones((4, 3)))
 
 
 @pytest.mark.parametrize("microbatch_size", [None, 2])
@@ -363,7 +400,14 @@ def test_replay_confirms_the_subject_bound_and_refutes_it_without_the_averages(p
         ({"clipping_style": "psac", "l2_clip_norm": math.inf}, "Expected l2_clip_norm to be finite with 'psac'"),
         ({"normalize_by": 0.0}, "Expected normalize_by > 0"),
         ({"batch_argnums": ()}, "not empty"),
-        ({"batch_argnums": -1}, "argnums and batch_argnums >= 0"),
+        ({"batch_argnums": -1}, "batch_argnums to be an integer >= 0"),
+        ({"argnums": "0"}, "Expected argnums to be an integer >= 0, got argnums='0'"),
+        ({"batch_argnums": (1, None)}, "Expected batch_argnums to be an integer >= 0"),
+        ({"l2_clip_norm": "1"}, "Expected l2_clip_norm >= 0, got l2_clip_norm='1'"),
+        ({"l2_clip_norm": True}, "Expected l2_clip_norm >= 0, got l2_clip_norm=True"),
+        ({"l2_clip_norm": {"w": "1"}}, "Expected l2_clip_norm >= 0, got l2_clip_norm='1'"),
+        ({"normalize_by": "8"}, "Expected normalize_by > 0"),
+        ({"microbatch_size": "2"}, "microbatch_size to be an integer >= 1"),
         ({"batch_argnums": (0, 1)}, "argnums without a batch axis"),
         ({"microbatch_size": 0}, "microbatch_size to be an integer >= 1"),
     ],

@@ -54,7 +54,11 @@ def clip_and_sum(
     if implementation not in IMPLEMENTATIONS:
         raise ValueError(f"Expected implementation to be one of {list(IMPLEMENTATIONS)}, got {implementation!r}.")
     # np: in a traced function the comparison of a known array is traced too.
-    if not isinstance(l2_clip_norm, jax.core.Tracer) and not np.asarray(l2_clip_norm) > 0:
+    if not isinstance(l2_clip_norm, jax.core.Tracer) and not (
+        jnp.issubdtype(np.asarray(l2_clip_norm).dtype, np.number)
+        and np.ndim(l2_clip_norm) == 0
+        and np.asarray(l2_clip_norm) > 0
+    ):
         raise ValueError(f"Expected l2_clip_norm > 0, got l2_clip_norm={l2_clip_norm!r}.")
     num_rows = _num_rows(rows)
     if mask is None:

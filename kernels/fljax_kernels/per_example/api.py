@@ -1,6 +1,7 @@
 """per_example_grads: the matrix of per-example gradients, as its products."""
 
 import functools
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 
 from fljax_kernels.loop_friendly import convolution
 from fljax_kernels.loop_friendly.api import loop_friendly
+from fljax_kernels.per_example import one_example
 from fljax_kernels.per_example.batches import (
     Batch,
     batch_size,
@@ -185,16 +187,26 @@ def per_example_grads(
       with leading axis B on every leaf. batch_mask: `[B]` bool, False for padding.
 
     Raises:
-      ValueError: the loss is not a scalar, a parameter has no gradient, leading axes differ, an option is unknown.
+      ValueError: the loss is not a scalar of one example, or normalises over a batch axis; a parameter has no gradient,
+        leading axes differ, an option is unknown.
     """
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise ValueError(f"Expected method to be one of {METHODS}, got method={method!r}.")
     if method == "microbatch" and microbatch_size is None:
         raise ValueError('Expected microbatch_size > 0 with method="microbatch", got microbatch_size=None.')
-    if microbatch_size is not None and not microbatch_size > 0:
-        raise ValueError(f"Expected microbatch_size > 0, got microbatch_size={microbatch_size}.")
+    if microbatch_size is not None and not (
+        isinstance(microbatch_size, numbers.Integral) and not isinstance(microbatch_size, bool) and microbatch_size > 0
+    ):
+        raise ValueError(f"Expected microbatch_size to be an integer > 0, got microbatch_size={microbatch_size!r}.")
 
-    def grads(params: Any, batch: Any, *, batch_mask: Any = None) -> PerExampleGrads:
+    one_example.check_signature(loss)
+
+    def grads(params: Any, batch: Any, *more: Any, batch_mask: Any = None) -> PerExampleGrads:
+        if more:
+            raise TypeError(
+                f"Expected (params, batch), got {2 + len(more)} arguments: put inputs and labels into one batch, a "
+                "tuple or a dict, as the loss takes them in one example."
+            )
         leaves, tree, names = flatten_params(params)
         size = batch_size(batch)
         mask = check_mask(batch_mask, size)
@@ -202,6 +214,8 @@ def per_example_grads(
         leaves = [moved_here(leaf) for leaf in leaves]
         axes = varying_axes(*leaves, *jax.tree.leaves(batch)) | loss_axes(one, leaves, batch)
         leaves = [make_varying(leaf, axes) for leaf in leaves]
+        if size:
+            one_example.check(loss, jax.tree.unflatten(tree, leaves), batch, has_aux)
         engine_of = functools.partial(_ENGINES[method], one)
         whole = Batch(leaves, batch, size, names)
         engine = engine_of(whole) if microbatch_size is None else StreamedRows(engine_of, whole, microbatch_size)
