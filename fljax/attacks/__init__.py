@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fljax.attacks import membership as membership
     from fljax.attacks import metrics as metrics
     from fljax.attacks import model_inversion as model_inversion
+    from fljax.attacks import noisy_records as noisy_records
     from fljax.attacks import one_run as one_run
     from fljax.attacks import perturbation_leak as perturbation_leak
     from fljax.attacks import reconstruction as reconstruction

@@ -185,6 +185,23 @@ def kinds(scheme: ModuleType) -> tuple[Callable[..., Game], ...]:
     return hidden if getattr(scheme, "NEEDS_NETWORK", False) else (*hidden, one_unit)
 
 
+def _compared(scheme: Any) -> bool:
+    # With a trusted server and rounds that take networks only, no game here fits an epsilon.
+    return scheme.PROMISE == "nats" or (scheme.PROMISE == "epsilon" and bool(kinds(scheme)))
+
+
+def promising() -> list[str]:
+    """Schemes that promise something which an attack here can be compared with."""
+    return [name for name in schemes.names() if _compared(schemes.get(name))]
+
+
+def check_name(**given: str) -> None:
+    """Raises ValueError, with the argument's name, unless the scheme is known and promises something."""
+    for argument, name in given.items():
+        if not _compared(schemes.get(name)):
+            _validate.one_of(promising(), **{argument: name})
+
+
 def game(name: str, config: Any, *, num_rounds: int = 1) -> Game:
     """The sharpest game here against the registered scheme `name`.
 

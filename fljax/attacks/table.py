@@ -6,12 +6,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
 
-from fljax import _validate, data, models, schemes
+from fljax import data, schemes
 from fljax.accounting import words
 from fljax.accounting.events import PrivacyEvent
-from fljax.attacks import gradient_inversion, reconstruction, rounds, victims
+from fljax.attacks import noisy_records, reconstruction, rounds
 from fljax.data import fields
 
 # The five papers of this library, each by one of its schemes.
@@ -23,8 +22,8 @@ PAPERS = {
     "bidirectional": "Privacy in both directions, MP-Server and DDP-Client",
 }
 HELD = {True: "yes", False: "NO", None: "cannot tell"}
-_RECORDS, _ITERATIONS = 40, 300
-_KNOWN, _SIDE = 4000, 8  # images that attacker and channel take the covariance from
+_KNOWN, _SIDE = 4000, 8  # images that a channel is solved from
+_SEEN = 4.0  # a channel holds where the attack would have seen noise this many times too little
 
 
 class Settings(NamedTuple):
@@ -42,9 +41,11 @@ class Row(NamedTuple):
     """quantity: of `certified` and `measured`, in words. bound: which side of it attacks have to stay on.
 
     holds: whether they did, beyond what chance explains at the stated confidence; None where no data could have said
-    no, since so many trials prove at most `ceiling`. standing: of the certified number. event, scores: of the game that
-    proved most, with the unit and without it; None where there was none. diverged: searches that ended nowhere, and
-    count as the best guess of who has seen nothing.
+    no, since so many trials prove at most `ceiling`, or where noise far too little would not have been seen. standing:
+    of the certified number. event, scores: of the game that proved most, with the unit and without it; None where there
+    was none. diverged: reconstructions that ended nowhere,
+    and count as the best guess of who has seen nothing. seen_from: by which factor a channel's noise (its variance)
+    could have been too little and the attack would have seen it; None where that was not asked.
     """
 
     scheme: str
@@ -62,6 +63,7 @@ class Row(NamedTuple):
     event: PrivacyEvent | None = None
     scores: tuple[np.ndarray, np.ndarray] | None = None
     diverged: int = 0
+    seen_from: float | None = None
 
 
 def epsilon_row(name: str, key: jax.Array, settings: Settings) -> Row:
@@ -96,10 +98,11 @@ def epsilon_row(name: str, key: jax.Array, settings: Settings) -> Row:
 
 
 def mse_row(name: str, key: jax.Array, settings: Settings) -> Row:
-    """A channel: gradient inversion of images through its noise, then the best linear estimate of the image.
+    """A channel: the noisy records that a linear model's update holds, and the best estimates from them.
 
-    The images are Gaussian fields, declared so: there the bound on reconstruction is certified. One use of each record;
-    trials and delta mean nothing here.
+    The images are Gaussian fields, declared so: there the bound on reconstruction is certified. Where the nats that
+    were told are proved to be more than those declared, the row is about nats; else about the error. One use of each
+    record; trials and delta mean nothing here.
 
     Raises:
       ValueError: num_rounds is not 1.
@@ -110,47 +113,34 @@ def mse_row(name: str, key: jax.Array, settings: Settings) -> Row:
             f"got num_rounds={settings.num_rounds}."
         )
     known = fields.make(np.random.default_rng(0), num_train=_KNOWN, num_test=_KNOWN, side=_SIDE)
-    x, y = (jnp.asarray(known.test[part][:_RECORDS]) for part in ("x", "y"))
-    shape = (x.shape[1], x.shape[2], x.shape[3])
-    victim = victims.smooth_lenet(example_shape=shape, num_classes=known.num_classes, key=jax.random.key(0))
     config = reconstruction.config(name, nats=settings.nats, data_model="gaussian")
-    update_key, start_key = jax.random.split(key)
-    moved = reconstruction.updates(
-        name,
-        config,
-        models.softmax_cross_entropy(victim.apply),
-        victim.params,
-        {"x": x, "y": y},
-        jax.random.split(update_key, _RECORDS),
-        known,
-    )
-    # Noise leaves the range of pixels: a box would only cost the attacker.
-    search = gradient_inversion.Settings(num_iterations=_ITERATIONS, tv_weight=0.0, box=None)
-    found = np.asarray(
-        reconstruction.invert(victim.apply, victim.params, moved, y, start_key, shape=shape, settings=search)
-    )
-    estimate, diverged = linear_estimate(found, known.train["x"]), int(reconstruction.diverged(found).sum())
-    errors = np.square(estimate - np.asarray(x, np.float64)).reshape(_RECORDS, -1).mean(1)
     scheme = schemes.get(name)
     seen = reconstruction.Seen(known, data.ClientData(known.train, jnp.zeros((1, 1), jnp.int32)))
-    spent = scheme.spent(config, seen, scheme.inputs(config, seen), 1)
-    certified = float(spent.mse[0])
-    # One-sided: the mean of the errors, with Student's law for so many records.
-    high = errors.mean() + stats.t.ppf(settings.confidence, _RECORDS - 1) * errors.std(ddof=1) / _RECORDS**0.5
+    inputs = scheme.inputs(config, seen)
+    spent = scheme.spent(config, seen, inputs, 1)
+    played = noisy_records.worlds(name, config, inputs, key, known)
+    claims = {"mse": float(spent.mse[0]), "nats": float(spent.nats[0]) - spent.label_nats}
+    found = noisy_records.judge(played, **claims, confidence=settings.confidence)
+    held = found.error_holds and found.nats_hold
+    seen_from = noisy_records.seen_from(played, **claims, confidence=settings.confidence)
+    about_error = found.nats_hold or not found.error_holds
+    certified, reason = (spent.mse_certified, spent.mse_reason) if about_error else (spent.certified, spent.reason)
     return Row(
         scheme=name,
         unit="example",
-        relation=f"{words.at_most(settings.nats)} nats a use",
-        attack=f"gradient inversion of {_RECORDS} Gaussian images, then the best linear estimate"
-        + (f"; {diverged} searches diverged and count as the mean image" if diverged else ""),
-        sees="the model before and after, label and covariance of the data",
-        quantity="squared error per pixel after 1 use",
-        bound="at least",
-        certified=certified,
-        measured=float(errors.mean()),
-        holds=bool(high >= certified),
-        standing="certified" if spent.mse_certified else f"not certified: {spent.mse_reason}",
-        diverged=diverged,
+        relation=f"{settings.nats:g} nats a use",
+        attack=f"{sum(len(world.x) for world in played)} noisy records read off updates of a linear model; from half "
+        "of them the attacker learns the noise, of the others it takes the posterior mean"
+        + (f"; {found.unread} updates told no record and count as the mean image" if found.unread else ""),
+        sees="the model before and after, the label, the law of the data, and half of the records",
+        quantity="squared error per pixel after 1 use" if about_error else "nats told by 1 use",
+        bound="at least" if about_error else "at most",
+        certified=claims["mse" if about_error else "nats"],
+        measured=found.error if about_error else found.nats,
+        holds=(True if seen_from <= _SEEN else None) if held else False,
+        standing="certified" if certified else f"not certified: {reason}",
+        diverged=found.unread,
+        seen_from=seen_from,
     )
 
 
@@ -176,28 +166,11 @@ def linear_estimate(found: np.ndarray, known: Any) -> np.ndarray:
 ROWS: dict[str, Callable[[str, jax.Array, Settings], Row]] = {"epsilon": epsilon_row, "nats": mse_row}
 
 
-def _compared(scheme: Any) -> bool:
-    # With a trusted server and rounds that take networks only, no game here fits an epsilon.
-    return scheme.PROMISE == "nats" or (scheme.PROMISE == "epsilon" and bool(rounds.kinds(scheme)))
-
-
-def promising() -> list[str]:
-    """Schemes that promise something which an attack here can be compared with."""
-    return [name for name in schemes.names() if _compared(schemes.get(name))]
-
-
-def check_name(**given: str) -> None:
-    """Raises ValueError, with the argument's name, unless the scheme is known and promises something."""
-    for argument, name in given.items():
-        if not _compared(schemes.get(name)):
-            _validate.one_of(promising(), **{argument: name})
-
-
 def row(name: str, key: jax.Array, settings: Settings = Settings()) -> Row:  # noqa: B008
     """The row of one registered scheme.
 
     Raises:
       ValueError: no such scheme, or it promises nothing.
     """
-    check_name(scheme=name)
+    rounds.check_name(scheme=name)
     return ROWS[schemes.get(name).PROMISE](name, key, settings)

@@ -102,7 +102,7 @@ def run(options: Any, say: Callable[[str], None]) -> Found:
     """Attacks at every budget; all inversions of all budgets are one program.
 
     Raises:
-      ValueError: the scheme does not take a network like this, or a budget cannot be reached.
+      ValueError: a budget cannot be reached.
     """
     channel = schemes.get(options.scheme).PROMISE == "nats"
     promise = (_nats if channel else _epsilon)(options)

@@ -48,14 +48,10 @@ def run(options: Any, say: Callable[[str], None]) -> Found:
     """LiRA at every budget; target and shadow models of a budget are one program.
 
     Raises:
-      ValueError: the scheme's unit is no example and no subject, or a budget cannot be reached.
+      ValueError: a budget cannot be reached.
     """
     scheme = schemes.get(options.scheme)
     start = _config(options, scheme)
-    if scheme.PROMISE != "epsilon" or scheme.event(start).privacy_unit == "client":
-        raise ValueError(
-            f"Expected a scheme with an epsilon for examples or subjects with attack='lira', got {options.scheme!r}."
-        )
     pool, shape = _pool(options)
     root = jax.random.key(options.seed, impl="threefry2x32")
     model = models.create("mlp", example_shape=shape, num_classes=10, key=jax.random.fold_in(root, 0), hidden=_HIDDEN)

@@ -38,6 +38,14 @@ def opened(run_dir: pathlib.Path | None, stem: str, options: Any) -> Iterator[pa
         raise
 
 
+def verdict(broken: Sequence[str]) -> int:
+    """The exit code: 1, with a line that says so, where an attack got past a bound: those in `broken`."""
+    if not broken:
+        return 0
+    print(f"An attack got past what is certified: {', '.join(broken)}. Exit code 1.")
+    return 1
+
+
 def write_json(path: pathlib.Path, results: Any) -> None:
     """Numbers as JSON; what is not finite becomes a string, which JSON has no numbers for."""
 

@@ -1,6 +1,7 @@
 """`fljax audit`."""
 
 import dataclasses
+import math
 import pathlib
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -9,24 +10,25 @@ import tyro
 
 from fljax import _validate, schemes
 from fljax.accounting.words import at_least, rounded_up
+from fljax.attacks import rounds
 from fljax.cli import _args, _run_files
 
 _DESCRIPTION = """Measures what an attacker learns from rounds of a scheme, next to what the scheme certifies.
 
 One privacy unit against the whole scheme in a small world, thousands of rounds in one program. Where the server sees
 uploads hidden by shared noise, its law is audited too; it alone where the rounds take networks only. Channels promise
-no epsilon: Gaussian images are reconstructed through their noise instead, and the error is compared with its bound.
+no epsilon: Gaussian images are read through their noise instead, and the error is compared with its bound, the nats
+that they tell with those declared. Noise too little by a factor of 4 (of its variance) is seen, or the verdict is
+"cannot tell".
 
-Writes config.toml, audit.json and report.html into one folder."""
+Writes config.toml, audit.json and report.html into one folder. Exits with 1 where a bound did not hold."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
     """What to audit, and how hard."""
 
-    scheme: Annotated[
-        str, tyro.conf.arg(help=f"One of {', '.join(schemes.names())} that promises something, or PACKAGE.SCHEME.")
-    ] = "higradavg"
+    scheme: Annotated[str, tyro.conf.arg(help=f"One of {', '.join(rounds.promising())}.")] = "higradavg"
     all: bool = False
     """One table of all five papers' schemes, certified against measured."""
     noise_multiplier: float = 1.0
@@ -49,7 +51,7 @@ class Options:
     """Folder for what is found, empty or not there yet. None: the next free runs/audit-NNN."""
 
     def __post_init__(self) -> None:
-        schemes.check_name(scheme=self.scheme)
+        rounds.check_name(scheme=self.scheme)
         _validate.positive(noise_multiplier=self.noise_multiplier, nats=self.nats)
         if self.epsilon is not None:
             _validate.positive(epsilon=self.epsilon)
@@ -70,7 +72,6 @@ def main(args: Sequence[str]) -> int:
 
     from fljax.attacks import table
 
-    table.check_name(scheme=options.scheme)
     names = [name for name in table.PAPERS if name in schemes.NAMES] if options.all else [options.scheme]
     rows = []
     with _run_files.opened(options.run_dir, "audit", options) as run_dir:
@@ -99,12 +100,11 @@ def main(args: Sequence[str]) -> int:
     picture = "" if options.all or rows[0][0].scores is None else _curve(rows[0][0])
     title = "Certified against measured" if options.all else f"Audit of {options.scheme}"
     _run_files.write_report(run_dir, title, _sections(options, [row for row, _ in rows], picture))
-    return 0
+    return _run_files.verdict([row.scheme for row, _ in rows if row.holds is False])
 
 
 def _noise(name: str, options: Options) -> float:
     from fljax import accounting
-    from fljax.attacks import rounds
 
     if options.epsilon is None:
         return options.noise_multiplier
@@ -141,11 +141,20 @@ def _print(rows: list[Any]) -> None:
             print(f"{row.scheme}: its bound is {row.standing}.")
         if row.holds is None:
             print(f"{row.scheme}: {_cannot_tell(row)}.")
+        elif row.seen_from is not None:
+            print(f"{row.scheme}: noise {row.seen_from:.2g} times too little (its variance) would have been seen.")
         if row.diverged:
             print(f"{row.scheme}: {row.attack}.")
 
 
 def _cannot_tell(row: Any) -> str:
+    if row.seen_from is not None:
+        least = (
+            f"only noise {row.seen_from:.2g} times too little (its variance)"
+            if row.seen_from < math.inf
+            else "no lack of noise"
+        )
+        return f"cannot tell: {least} would have been seen"
     return f"cannot tell: so many trials prove at most {row.quantity.split()[0]} {row.ceiling:.3g}"
 
 
@@ -153,7 +162,6 @@ def _curve(row: Any) -> str:
     """The measured error rates beside the certified ones."""
     import numpy as np
 
-    from fljax.attacks import rounds
     from fljax.simulation import attack_figures, report
 
     present, absent = row.scores
@@ -174,15 +182,16 @@ def _sections(options: Options, rows: list[Any], picture: str) -> list[str]:
     note = (
         f"Measured epsilons are lower bounds that are wrong with chance {1 - options.confidence:.2g} each; an attack "
         "that stays far below its bound may be a weak attack. Held: no attack got past the certified number. "
-        "Cannot tell: no data of so many trials could have got past it."
+        "Cannot tell: no data of so many trials could have got past it, or the attack on a channel would have missed "
+        "noise four times too little."
     )
     world = (
         "Rows with an epsilon: the attacker chose all data, knows every setting, and misses one bit: whether the unit "
         "was there."
     )
     images = (
-        "Rows with a squared error: the attacker reconstructs images it does not know; it knows label, model, "
-        "mechanism and the covariance of training data."
+        "Rows with a squared error or nats: the attacker reconstructs images it does not know; it knows label, model, "
+        "mechanism, other images and the covariance of training data."
     )
     kinds = [text for text, kind in ((world, "at most"), (images, "at least")) if any(r.bound == kind for r in rows)]
     cards = "".join(report.card(f"{row.measured:.3g}", f"{row.scheme}: measured, {row.quantity}") for row in rows)

@@ -88,7 +88,7 @@ def register(monkeypatch):
 @pytest.mark.parametrize("scale", [1.0, 0.5])
 def test_a_new_schemes_epsilon_is_audited_from_its_module_alone(scale, register, key):
     register(scale)
-    assert "thrown_away" in table.promising()
+    assert "thrown_away" in rounds.promising()
     row = table.row("thrown_away", key, table.Settings(trials=4000))
     # Half the noise that the event states is the positive control.
     assert row.holds is (scale == 1.0) and row.unit == "example" and row.measured > 0.7 * row.certified
@@ -111,7 +111,7 @@ def test_what_is_played_against_a_new_scheme_is_what_its_module_offers(register)
     ):
         register(**changes)
         assert rounds.kinds(schemes.get("thrown_away")) == kinds
-        assert ("thrown_away" in table.promising()) is promising
+        assert ("thrown_away" in rounds.promising()) is promising
         if not kinds:
             with pytest.raises(ValueError, match="can be played here, got scheme='thrown_away'"):
                 rounds.game("thrown_away", Config(noise_multiplier=1.0))

@@ -101,7 +101,7 @@ def test_a_channel_is_used_once(key):
 
 
 def test_every_scheme_with_an_epsilon_is_attacked_here():
-    assert {name for name in table.promising() if not name.endswith("_channel")} == set(SCHEMES)
+    assert {name for name in rounds.promising() if not name.endswith("_channel")} == set(SCHEMES)
 
 
 def record_event(noise):
