@@ -74,8 +74,8 @@ def worlds(name: str, config: Any, inputs: dict[str, Any], key: jax.Array, datas
     ends_key, *keys = jax.random.split(key, 3)
     parts = [x]
     if noise.value_range is not None:
-        low, high = np.float32(noise.value_range)
-        parts.append(np.where(jax.random.bernoulli(ends_key, 0.5, x.shape), high, low))
+        low, high = (np.float32(end) for end in noise.value_range)
+        parts.append(np.where(np.asarray(jax.random.bernoulli(ends_key, 0.5, x.shape)), high, low))
     together = np.concatenate(parts)
     examples = {"x": jnp.asarray(together), "y": jnp.asarray(np.tile(y, len(parts)))}
     params = {"kernel": jnp.zeros((x[0].size, dataset.num_classes)), "bias": jnp.zeros(dataset.num_classes)}
@@ -91,10 +91,13 @@ def worlds(name: str, config: Any, inputs: dict[str, Any], key: jax.Array, datas
     factor = np.zeros((flat.shape[1], 0)) if noise.factor is None else np.asarray(noise.factor, np.float64)
     directions = np.linalg.eigh(np.diag(spread) + factor @ factor.T)[1]
     laws = ((dataset.covariance, None), (None, noise.value_range))
-    return tuple(
-        World(*(rows[at * len(x) : (at + 1) * len(x)] for rows in (flat, noisy, bare)), *laws[at], directions)
-        for at in range(len(parts))
-    )
+
+    def world(at: int) -> World:
+        here = slice(at * len(x), (at + 1) * len(x))
+        covariance, value_range = laws[at]
+        return World(flat[here], noisy[here], bare[here], covariance, value_range, directions)
+
+    return tuple(world(at) for at in range(len(parts)))
 
 
 def with_less_noise(world: World, factor: float) -> World:
