@@ -102,7 +102,7 @@ def test_an_entry_point_names_a_scheme(monkeypatch):
         (lambda: schemes.register("dp_fedavg", object()), "to have SUMMARY"),
         (lambda: schemes.get("own_package.parts"), "got none of these: make, event, fitted, non_private, SUMMARY"),
         (lambda: schemes.get("own_package.nothing"), "own_package.nothing"),
-        (lambda: schemes.get("no_package.scheme"), "PACKAGE.SCHEME"),
+        (lambda: schemes.get("no_package.scheme"), "got scheme=.no_package"),
         (lambda: schemes.get("dp_fedavgg"), "Did you mean 'dp_fedavg'"),
         (lambda: data.register("digits", lambda: None), "does not use itself, got name='digits'"),
         (lambda: data.register("a/b", lambda: None), "got name='a/b'"),

@@ -99,7 +99,7 @@ def check_name(**given: str) -> None:
         if name in NAMES or name.startswith((FOLDER, CIFAR, DISK)) or _loader(name) is not None:
             continue
         folders = (f"{kind}FOLDER" for kind in (FOLDER, CIFAR, DISK))
-        _validate.one_of((*names(), *folders, "PACKAGE.LOADER"), **{argument: name})
+        _validate.one_of((*names(), *folders), **{argument: name})
 
 
 def load(name: str) -> Dataset:

@@ -173,7 +173,7 @@ def check_name(**given: str) -> None:
     """Raises ValueError, with the argument's name, unless `create` knows the model."""
     for argument, name in given.items():
         if _maker(name) is None:
-            _validate.one_of((*names(), "PACKAGE.MAKER"), **{argument: name})
+            _validate.one_of(names(), **{argument: name})
 
 
 def _maker(name: str) -> Callable[..., Any] | None:

@@ -89,7 +89,7 @@ def check_name(**given: str) -> None:
     """Raises ValueError, with the argument's name and the nearest name there is, unless `get` knows the scheme."""
     for argument, name in given.items():
         if name not in NAMES and _outside(name) is None:
-            _validate.one_of((*names(), "PACKAGE.SCHEME"), **{argument: name})
+            _validate.one_of(names(), **{argument: name})
 
 
 def _outside(name: str) -> Any | None:
