@@ -1,5 +1,6 @@
 """A package that fljax does not know brings a scheme, a data set and a model; `tests/plugin` holds it."""
 
+import importlib
 import json
 import pathlib
 import sys
@@ -58,8 +59,7 @@ def test_a_run_of_ones_own_scheme_data_and_model_goes_on_to_the_same_bits(tmp_pa
 
 
 def test_what_was_registered_is_listed_with_where_it_came_from(capsys):
-    from own_package import mean_gradient, parts
-
+    mean_gradient, parts = (importlib.import_module(f"own_package.{name}") for name in ("mean_gradient", "parts"))
     schemes.register("mean_gradient", mean_gradient)
     data.register("rings", parts.rings)
     models.register("quadratic", parts.Quadratic)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fljax.data import channel as channel
     from fljax.data import check as check
     from fljax.data import cifar as cifar
+    from fljax.data import facts as facts
     from fljax.data import idx as idx
     from fljax.data import leaf as leaf
     from fljax.data import standins as standins

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fljax.simulation import config as config
     from fljax.simulation import feed as feed
     from fljax.simulation import figures as figures
+    from fljax.simulation import fingerprint as fingerprint
     from fljax.simulation import folder as folder
     from fljax.simulation import memory as memory
     from fljax.simulation import mesh as mesh
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from fljax.simulation import remarks as remarks
     from fljax.simulation import report as report
     from fljax.simulation import run as run
+    from fljax.simulation import seeds as seeds
     from fljax.simulation import spending as spending
     from fljax.simulation import subject_claims as subject_claims
     from fljax.simulation import task as task
