@@ -146,8 +146,9 @@ def _tail(delta: Any) -> np.ndarray:
 
 def printed_epsilon(theta: Any, delta: Any) -> np.ndarray:
     """Equation (23) solved for epsilon: theta / 2 + c sqrt(theta). Sound, and never below `gaussian.mu_to_epsilon`."""
-    _validate.each(_validate.non_negative, theta=theta)
     theta = np.asarray(theta, np.float64)
+    # Infinite is what no noise gives, and stays so.
+    _validate.each(_validate.non_negative, theta=np.where(np.isposinf(theta), 0.0, theta))
     return theta / 2 + _tail(delta) * np.sqrt(theta)
 
 

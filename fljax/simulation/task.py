@@ -108,9 +108,9 @@ def build(config: Config, seed: seeds.Seed | None = None) -> Task:
     examples = dataset.train["y"].shape[0]
     for name in ("batch_size", "local_batch_size"):
         # Batches are filled up to their size: one that is larger than all data takes memory and nothing else.
-        if getattr(config.scheme_config, name, 0) > examples:
+        if getattr(config.scheme_config, name, 0) > max(examples, 4096):
             raise ValueError(
-                f"Expected {name} <= {examples}, all examples there are, "
+                f"Expected {name} <= {max(examples, 4096)}, all examples there are or 4096, "
                 f"got {name}={getattr(config.scheme_config, name)}."
             )
     init_key, round_key = seeds.keys(seed)

@@ -43,7 +43,7 @@ def test_gaussian_records_tell_their_capacity_and_leave_the_least_error(noise_va
     for factor in (2.0, 4.0, 300.0):
         verdict = noisy_records.judge((noisy_records.with_less_noise(world, factor),), **claims)
         assert not verdict.error_holds and not verdict.nats_hold
-    assert 1 < noisy_records.seen_from((world,), **claims) < 1.4
+    assert 1 < noisy_records.seen_from((world,), **claims) < 1.5
 
 
 @pytest.mark.parametrize("noise_var", [1.0, 10.0])

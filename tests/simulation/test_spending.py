@@ -123,7 +123,7 @@ def test_of_warnings_of_a_kind_the_last_one_is_noted_and_others_are_passed_on(mo
     )
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        plan = spending.plan(config, schemes.get("dp_fedavg"), num_clients=10, num_examples=100)
+        plan = spending.plan(config, schemes.get("dp_fedavg"), facts.Facts(10, 100, 10))
     assert plan.notes == ("order after 2", "wide after 2")
     assert {str(warning.message) for warning in heard} == {"something else"}
 

@@ -197,7 +197,7 @@ def per_example_grads(
     if microbatch_size is not None and not (
         isinstance(microbatch_size, numbers.Integral) and not isinstance(microbatch_size, bool) and microbatch_size > 0
     ):
-        raise ValueError(f"Expected microbatch_size to be an integer > 0, got microbatch_size={microbatch_size!r}.")
+        raise ValueError(f"Expected microbatch_size > 0, an integer, got microbatch_size={microbatch_size!r}.")
 
     one_example.check_signature(loss)
 
