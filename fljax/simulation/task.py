@@ -110,7 +110,7 @@ def build(config: Config, seed: seeds.Seed | None = None) -> Task:
         # Batches are filled up to their size: one that is larger than all data takes memory and nothing else.
         if getattr(config.scheme_config, name, 0) > max(examples, 4096):
             raise ValueError(
-                f"Expected {name} <= {max(examples, 4096)}, all examples there are or 4096, "
+                f"Expected {name} <= {max(examples, 4096)}, all examples there are, "
                 f"got {name}={getattr(config.scheme_config, name)}."
             )
     init_key, round_key = seeds.keys(seed)

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from fljax import accounting, schemes
 from fljax.accounting import events
+from fljax.data import facts
 from fljax.data.facts import Facts
 from fljax.simulation import config as config_lib
 from fljax.simulation import progress, spending, task
