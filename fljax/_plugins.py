@@ -55,6 +55,8 @@ def at_path(path: str) -> Any | None:
     Raises:
       ValueError: the module is there and cannot be imported, or has no such attribute.
     """
+    if not all(part.isidentifier() for part in path.split(".")):
+        return None
     first, _, last = path.rpartition(".")
     for module, attribute in ((path, None), (first, last)):
         try:

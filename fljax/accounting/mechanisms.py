@@ -24,7 +24,7 @@ from fljax.accounting.events import Mechanism, NeighboringRelation
 from fljax.errors import PrivacyPreconditionError, UnsupportedEventError
 
 MOST_OUTCOMES = 512
-_SUM_ERROR = 1e-9  # of masses that were written down as decimals
+_SUM_ERROR = 1e-13  # of masses, as floats round them
 
 
 class Pair(NamedTuple):
