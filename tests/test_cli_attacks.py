@@ -108,6 +108,63 @@ def test_lira_gives_full_batch_schemes_room_for_the_pool(tmp_path):
     assert 0.5 < row["bound"] < 1 and 0 <= row["auc"] <= 1
 
 
+@pytest.mark.parametrize(("scheme", "share", "code"), [("natural_channel", 0.0, 1), ("natural_channel", 9.0, 0)])
+def test_an_attack_that_gets_past_a_bound_exits_with_1(scheme, share, code, tmp_path, monkeypatch, capsys):
+    """Inversions that find the digits, and some that find anything but."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from fljax import data
+    from fljax.attacks import reconstruction, table
+
+    def updates(name, config, loss, params, examples, keys, dataset):
+        return jax.tree.map(lambda leaf: jnp.ones((len(keys), *leaf.shape)), params)
+
+    truth = np.tile(data.load("digits").test["x"][:4], (4, 1, 1, 1))
+    monkeypatch.setattr(reconstruction, "updates", updates)
+    monkeypatch.setattr(reconstruction, "invert", lambda *given, **_: jnp.asarray(truth + share))
+    monkeypatch.setattr(table, "linear_estimate", lambda found, known: found)
+    flags = ["--scheme", scheme, "--targets", "4", "--repeats", "1", "--budgets", "1", "2", "3", "4"]
+    assert cli.main(["attack", *flags, "--run-dir", str(tmp_path / "run")]) == code
+    out = capsys.readouterr().out
+    assert ("got past what is certified: budget 1, budget 2, budget 3, budget 4. Exit code 1." in out) is (code == 1)
+    assert (tmp_path / "run" / "report.html").is_file()
+
+
+def test_lira_that_gets_past_a_bound_exits_with_1(tmp_path, monkeypatch, capsys):
+    from fljax.cli import _attack_lira
+
+    line = _attack_lira.Line(2.0, 1.0, 0.9, 0.6, 0.5, 1.0, 0.5, None)
+    for holds, code in ((False, 1), (True, 0), (None, 0)):
+        monkeypatch.setattr(
+            _attack_lira, "run", lambda *_, holds=holds: _attack_lira.Found([line._replace(holds=holds)])
+        )
+        flags = ["--attack", "lira", "--scheme", "dp_fedsgd", "--run-dir", str(tmp_path / str(holds))]
+        assert cli.main(["attack", *flags]) == code
+        assert ("budget 2. Exit code 1." in capsys.readouterr().out) is (code == 1)
+
+
+@pytest.mark.parametrize("command", ["attack", "audit"])
+def test_help_lists_the_schemes_that_are_taken_and_no_others(command, capsys):
+    from fljax import schemes
+    from fljax.cli import attack, audit
+
+    def taken(name, **more):
+        try:
+            (attack if command == "attack" else audit).Options(scheme=name, **more)
+        except ValueError:
+            return False
+        return True
+
+    cli.main([command, "--help"])
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").replace("|", " ").split())
+    parts = shown.split("One of ")[1].partition(".")[0].split("; with --attack lira one of ")
+    for names, more in zip(parts, ({}, {"attack": "lira"}), strict=False):
+        assert names.split(", ") == [name for name in schemes.NAMES if taken(name, **more)]
+    assert len(parts) == (2 if command == "attack" else 1)
+
+
 def test_audit_prints_what_is_certified_and_what_was_measured(tmp_path, capsys):
     run_dir = tmp_path / "run"
     flags = ["--scheme", "lightdp", "--trials", "2000", "--epsilon", "3"]
@@ -151,7 +208,9 @@ def test_audit_all_puts_the_papers_in_one_table(tmp_path):
         (["audit", "--trials", "3"], "trials >= 8"),
         (["attack", "--scheme", "nobody"], "scheme to be one of"),
         (["attack", "--scheme", "fedavg"], "scheme to be one of"),
-        (["attack", "--scheme", "bidirectional"], "Expected loss to be"),
+        (["attack", "--scheme", "bidirectional"], "scheme to be one of"),
+        (["attack", "--scheme", "mp_cdp"], "scheme to be one of"),
+        (["attack", "--attack", "lira", "--scheme", "white_channel"], "for examples or subjects"),
         (["attack", "--budgets", "3", "2"], "ascending"),
         (["attack", "--budgets", "0"], "budgets > 0"),
         (["attack", "--targets", "1"], "targets in"),

@@ -10,6 +10,7 @@ true one; it must not be above what the channel declares.
 Source: Barber, Agakov (2003), The IM algorithm: a variational approach to information maximization.
 """
 
+import bisect
 from typing import Any, NamedTuple
 
 import jax
@@ -42,7 +43,7 @@ class World(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What the attack got. error: mean squared error per number, None where nothing is certified about it. nats: told
+    """What the attack got. error: mean squared error per number of Gaussian records. nats: told
     at least. unread: updates that told no record. error_holds, nats_hold: what is certified of them, up to chance.
     """
 
@@ -101,7 +102,7 @@ def worlds(name: str, config: Any, inputs: dict[str, Any], key: jax.Array, datas
 
 
 def with_less_noise(world: World, factor: float) -> World:
-    """The same records, with noise whose variance is `factor` times less; without any for an infinite one."""
+    """The same records, with noise whose variance is `factor` times less."""
     return world._replace(noisy=world.bare + (world.noisy - world.bare) / np.sqrt(factor))
 
 
@@ -127,13 +128,15 @@ def judge(found: tuple[World, ...], *, mse: float, nats: float, confidence: floa
 def seen_from(found: tuple[World, ...], **claims: float) -> float:
     """The least factor on a grid by which noise could be too little (as a variance) and `judge` would see it.
 
-    Infinite where not even updates without noise get past the claims: then no verdict means anything.
+    Infinite where a millionth of it would not be seen: then a verdict that all is well means nothing.
     """
-    for factor in (*_FACTORS, np.inf):
+
+    def seen(factor: float) -> bool:
         verdict = judge(tuple(with_less_noise(world, factor) for world in found), **claims)
-        if not (verdict.error_holds and verdict.nats_hold):
-            return float(factor) if factor < np.inf else float(_FACTORS[-1])
-    return float(np.inf)
+        return not (verdict.error_holds and verdict.nats_hold)
+
+    place = bisect.bisect_left(_FACTORS, True, key=seen)
+    return float(_FACTORS[place]) if place < len(_FACTORS) else float(np.inf)
 
 
 def _attacked(world: World) -> tuple[np.ndarray, np.ndarray]:
@@ -147,8 +150,8 @@ def _attacked(world: World) -> tuple[np.ndarray, np.ndarray]:
     centre, reach = (low + high) / 2, (high - low) / 2
     estimate, ratios = np.full(x.shape, centre), np.zeros(len(x))
     if len(residual) and told.any():
-        variances = np.maximum(np.square(residual).mean(0), 1e-12 * np.square(world.x).mean())
-        x, y = x[told], y[told]
+        shift, variances = residual.mean(0), np.maximum(residual.var(0), 1e-12 * np.square(world.x).mean())
+        x, y = x[told], y[told] - world.directions @ shift
         if world.covariance is None:
             # Numbers are independent, and so is declared to be their noise.
             odds = 2 * reach * (y - centre) / (world.directions**2 @ variances)

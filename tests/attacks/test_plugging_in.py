@@ -100,6 +100,15 @@ def test_a_new_scheme_is_audited_from_the_command_line(register, tmp_path, capsy
     assert "thrown_away" in capsys.readouterr().out
 
 
+def test_an_audit_of_half_the_noise_says_so_with_its_exit_code(register, tmp_path, capsys):
+    register(0.5)
+    flags = ["--scheme", "thrown_away", "--trials", "4000", "--run-dir", str(tmp_path / "run")]
+    assert cli.main(["audit", *flags]) == 1
+    out = capsys.readouterr().out
+    assert "NO" in out and "An attack got past what is certified: thrown_away. Exit code 1." in out
+    assert (tmp_path / "run" / "report.html").is_file()
+
+
 def test_what_is_played_against_a_new_scheme_is_what_its_module_offers(register):
     for changes, kinds, promising in (
         ({}, (rounds.one_unit,), True),

@@ -143,6 +143,22 @@ def test_the_estimate_of_what_diverged_is_the_mean_and_leaves_the_others_alone()
     np.testing.assert_allclose(nothing, np.tile(known.mean(0), (2, 1)), rtol=1e-12)
 
 
+@pytest.mark.parametrize("share", [0.25, 1.0])
+def test_an_attack_on_a_channel_that_diverges_breaks_no_bound(share, key, monkeypatch):
+    def updates(name, config, loss, params, examples, keys, dataset):
+        found = rng.normal(size=(len(keys), 64, 1))
+        found[: int(share * len(keys))] = np.nan
+        slopes = jnp.ones((len(keys), 1, 4), jnp.float32)
+        return {"kernel": jnp.asarray(found, jnp.float32) * slopes, "bias": slopes[:, 0]}
+
+    rng = np.random.default_rng(0)
+    monkeypatch.setattr(reconstruction, "updates", updates)
+    row = table.row("natural_channel", key, table.Settings())
+    # What is read has nothing to do with the records, so that no noise would be missed.
+    assert row.holds is None and np.isfinite(row.measured) and row.measured >= row.certified
+    assert row.diverged == 3200 * share and f"; {row.diverged} updates told no record" in row.attack
+
+
 def test_what_is_not_finite_is_no_guess():
     candidates = np.asarray([[0.0, 0.0], [1.0, 0.0], [0.0, 2.0]])
     found = np.asarray([[np.nan, 1.0], [0.0, 1.9], [np.inf, 0.0], [0.9, 0.1]])
