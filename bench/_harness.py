@@ -193,6 +193,32 @@ def paired_ratio(numerator: Timing, denominator: Timing) -> float:
     return statistics.median(a / b for a, b in pairs)
 
 
+def best_rate(
+    score: Callable[[float], float],
+    first: float,
+    neighbours: Callable[[float], tuple[float, float]],
+    *,
+    most: int = 12,
+) -> tuple[float, dict[float, float]]:
+    """The learning rate with the highest score whose two neighbours are worse, walking from `first`; all that were tried.
+
+    Raises:
+      ValueError: none is found within `most` tries.
+    """
+    tried: dict[float, float] = {}
+    best = first
+    while len(tried) < most:
+        low, high = neighbours(best)
+        for rate in (low, best, high):
+            if rate not in tried:
+                tried[rate] = score(rate)
+        top = max(tried, key=lambda rate: tried[rate])
+        if top == best:
+            return best, tried
+        best = top
+    raise ValueError(f"Expected a best rate between worse ones within {most} tries, got {tried}.")
+
+
 def l2(tree: Any) -> float:
     """L2 norm over all leaves, summed in float64 on the host."""
     leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(tree)]

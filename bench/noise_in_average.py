@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import _harness
+from bench import _harness, _tables
 from fljax.accounting import gaussian, view_calibration
 
 NUM_CLIENTS, EPSILON, DELTA = 50, 3.0, 1e-5
@@ -85,6 +85,36 @@ def figure_2() -> list[dict[str, Any]]:
                 }
             )
     return rows
+
+
+# Settings of bench.noise_in_average that the page shows: law of stragglers, most colluders.
+_SHOWN = [
+    ("nobody", 10, "nobody"),
+    ("uniform to 10", 0, "uniform, 0 to 10"),
+    ("uniform to 10", 10, "uniform, 0 to 10"),
+    ("uniform to 10", 30, "uniform, 0 to 10"),
+    ("uniform to 10", 40, "uniform, 0 to 10"),
+    ("uniform to 38", 10, "uniform, 0 to 38"),
+    ("uniform to 39", 10, "uniform, 0 to 39"),
+    ("links 5 %, to 10", 10, "5 % of links fail, at most 10"),
+    ("links 5 %, to 30", 10, "5 % of links fail, at most 30"),
+    ("links 5 %, to 35", 10, "5 % of links fail, at most 35"),
+]
+
+
+def table() -> str:
+    """Noise left in the average at equal exact privacy."""
+    rows, _ = _tables.rows("noise_in_average")
+    found = {(row["stragglers"], row["colluders"]): row for row in rows if row["table"] == "average"}
+    names = ("local", "pair_noise", "secure_sum", "secure_sum_corrected")
+    body = []
+    for law, colluders, title in _SHOWN:
+        row = found[law, colluders]
+        ratio = row["pair_over_secure"]
+        cells = [_tables.up(row[name]) for name in names]
+        body.append([title, str(colluders), *cells, "-" if ratio is None else f"{ratio:.2f}"])
+    head = ["stragglers", "colluders", "local noise", "pairwise", "secure sum", "corrected", "pairwise / secure sum"]
+    return _tables.markdown(head, body)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ in a round; 100 Mbit/s and 0.1 s latency for each client, 60 s of local training
 normal (`bench.pair_noise`).
 """
 
-from bench import _harness
+from bench import _harness, _tables
 from fljax import schemes
 from fljax.schemes import _uploads
 from fljax.server import costs, stragglers
@@ -42,6 +42,33 @@ def row(name: str) -> dict[str, object]:
         "seconds": costs.round_seconds(moved, **SECONDS),
         "seconds_with_repeats": costs.round_seconds(moved, completed_prob=completed, **SECONDS),
     }
+
+
+def _count(value: float) -> str:
+    """Megabytes and seconds: three digits, or whole from 100 on."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def table() -> str:
+    """Bytes, links and lost rounds of each way to hide an upload: a model."""
+    rows, _ = _tables.rows("overhead")
+    body = [
+        [
+            f"`{row['scheme']}`",
+            _count(row["upload_mb"]),
+            _count(row["download_mb"]),
+            f"{row['to_peers_mb']:.2g}",
+            str(row["message_rounds"]),
+            f"{row['unusable_clients']:.1f}",
+            f"{row['completed']:.5g}" if row["completed"] > 0.01 else f"{row['completed']:.0e}",
+            _count(row["seconds"]),
+            _count(row["seconds_with_repeats"]) if row["completed"] > 1e-9 else "never",
+        ]
+        for row in rows
+    ]
+    head = ["scheme", "up, MB", "down, MB", "to peers, MB", "messages", "clients lost on average"]
+    head += ["a round succeeds with chance", "seconds per round", "until one succeeds"]
+    return _tables.markdown(head, body)
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bench import _harness
+from bench import _harness, _tables
 from fljax import accounting, data, models, schemes
 from fljax.accounting import view_calibration, view_paper
 from fljax.server import stragglers
@@ -79,6 +79,25 @@ def train(name: str, epsilon: float, colluders: int, straggling: int, rounds: in
         found.append(float(accuracy))
     spread = statistics.stdev(found) if seeds > 1 else 0.0
     return {"noise_multiplier": noise_multiplier, "accuracy": statistics.mean(found), "stdev": spread}
+
+
+def table() -> str:
+    """Figure 3 and Tables II and III of the paper, on stand-in data."""
+    rows, _ = _tables.rows("pairwise_training")
+    body = [
+        [
+            row["experiment"],
+            row["scheme"],
+            f"{row['epsilon']:g}",
+            str(row["C"]),
+            str(row["S"]),
+            f"{row['accuracy']:.0%}",
+            f"{row['stdev']:.0%}",
+        ]
+        for row in rows
+    ]
+    head = ["the paper's", "scheme", "epsilon", "colluders C", "stragglers at most S", "accuracy"]
+    return _tables.markdown([*head, "standard deviation over seeds"], body)
 
 
 def main(arguments: list[str] | None = None) -> None:

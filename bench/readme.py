@@ -1,6 +1,5 @@
 """Tables of measured numbers in README and docs, from the committed JSON: `python -m bench.readme` rewrites them."""
 
-import json
 import math
 import re
 import statistics
@@ -8,22 +7,22 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from bench import _harness
-
-
-def _rows(name: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    found = json.loads((_harness.RESULTS / f"{name}-cpu.json").read_text())
-    return found["rows"], found["environment"]
-
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+from bench import (
+    _harness,
+    _tables,
+    noise_in_average,
+    overhead,
+    pairwise_time,
+    pairwise_training,
+    subject_levels,
+    wfna_noise,
+    wfna_training,
+)
 
 
 def demo() -> str:
     """What the main job reaches, seed by seed."""
-    rows, where = _rows("demo")
+    rows, where = _tables.rows("demo")
     body = [
         [
             str(row["seed"]),
@@ -36,12 +35,12 @@ def demo() -> str:
         for row in rows
     ]
     head = ["seed", "accuracy, private", "accuracy, non-private", "epsilon", "delta", f"wall, {where['cores']} cores"]
-    return _table(head, body)
+    return _tables.markdown(head, body)
 
 
 def round_() -> str:
     """Clients a second, and the same number over plain scan's: both by medians, so that a reader can divide."""
-    rows, _ = _rows("round")
+    rows, _ = _tables.rows("round")
     timed = {row["peer"]: row for row in rows if row.get("median_ms")}
     plain = timed["plain_scan"]["median_ms"]
     body = [
@@ -54,12 +53,12 @@ def round_() -> str:
         for name, row in timed.items()
     ]
     head = ["1,000 clients, one round", "clients/s, median", "against plain scan", "XLA temporary memory"]
-    return _table(head, body)
+    return _tables.markdown(head, body)
 
 
 def accounting() -> str:
     """Speed of the accountants."""
-    rows, _ = _rows("accounting")
+    rows, _ = _tables.rows("accounting")
     names = {
         "sweep_1000": "1,000 configurations, at its own orders",
         "one": "one epsilon",
@@ -68,12 +67,12 @@ def accounting() -> str:
         "ledger_round": "epsilon after one more round",
     }
     body = [[names[row["case"]], f"{row['speedup']:.0f}x"] for row in rows if row.get("speedup")]
-    return _table(["Renyi accounting", "against dp-accounting 0.6.0"], body)
+    return _tables.markdown(["Renyi accounting", "against dp-accounting 0.6.0"], body)
 
 
 def per_example() -> str:
     """Private gradients beside the gradient without privacy and the quickest peer."""
-    rows, _ = _rows("per_example")
+    rows, _ = _tables.rows("per_example")
     body = []
     for workload in dict.fromkeys(row["workload"] for row in rows):
         timed = {row["peer"]: row for row in rows if row["workload"] == workload and "median_ms" in row}
@@ -101,12 +100,12 @@ def per_example() -> str:
         "plain gradient in torch",
         "memory, private / non-private",
     ]
-    return _table(head, body)
+    return _tables.markdown(head, body)
 
 
 def per_example_large() -> str:
     """Milliseconds of one private gradient, by form: medians, and least times in brackets."""
-    rows, _ = _rows("per_example")
+    rows, _ = _tables.rows("per_example")
     forms = {
         "non_private": "plain gradient in XLA",
         "ours_auto": '`method="auto"`',
@@ -124,12 +123,12 @@ def per_example_large() -> str:
             continue
         cells = [f"{timed[f]['median_ms']:,.0f} ({timed[f]['min_ms']:,.0f})" if f in timed else "" for f in forms]
         body.append([title, *cells])
-    return _table(["model", *forms.values()], body)
+    return _tables.markdown(["model", *forms.values()], body)
 
 
 def accounting_pld() -> str:
     """Speed of certified privacy-loss distributions."""
-    rows, _ = _rows("accounting_pld")
+    rows, _ = _tables.rows("accounting_pld")
     names = {
         "one": "one epsilon",
         "one_equal_error": "one epsilon, equal error",
@@ -149,12 +148,12 @@ def accounting_pld() -> str:
         for row in rows
         if row.get("ours_faster")
     ]
-    return _table(["certified to a thousandth", "ours", "peer", "ours is faster"], body)
+    return _tables.markdown(["certified to a thousandth", "ours", "peer", "ours is faster"], body)
 
 
 def subject_steps() -> str:
     """Hierarchical averages beside item clipping; silos in one program beside a loop."""
-    rows, _ = _rows("subject_steps")
+    rows, _ = _tables.rows("subject_steps")
     body = [
         [f"{row['case']}: hierarchical average over item sum", f"{row['ratio']:.2f}x the time"]
         for row in rows
@@ -165,12 +164,12 @@ def subject_steps() -> str:
         for row in rows
         if row["what"] == "one program"
     ]
-    return _table(["subject-level training", ""], body)
+    return _tables.markdown(["subject-level training", ""], body)
 
 
 def pair_noise() -> str:
     """Noise that pairs share, beside plain normals and beside its joint law."""
-    rows, _ = _rows("pair_noise")
+    rows, _ = _tables.rows("pair_noise")
     ours = {row["case"].split()[0]: row for row in rows if row["form"] == "ours"}
     titles = {
         "cohort": "{case}: time of all rows over as many plain normals",
@@ -183,12 +182,12 @@ def pair_noise() -> str:
         row = ours[name]
         case = row["case"].removeprefix(f"{name} ")
         body.append([title.format(case=case), f"{row.get('ratio') or row['memory_over_result']:.2f}x"])
-    return _table(["pair noise (N clients, k neighbours, D parameters)", ""], body)
+    return _tables.markdown(["pair noise (N clients, k neighbours, D parameters)", ""], body)
 
 
 def wfna() -> str:
     """Water filling beside its definition and beside isotropic noise."""
-    rows, _ = _rows("wfna")
+    rows, _ = _tables.rows("wfna")
     body = [
         [
             f"{row['case'].split()[0]}, {row['k']:,} parameters, {row['records']:,} records",
@@ -203,12 +202,12 @@ def wfna() -> str:
         if row.get("over_gd_dp")
     ]
     head = ["water filling, one client, one core", "noise multiplier", "eigenvalues above the floor", "CPU time"]
-    return _table([*head, "against isotropic noise", "dense eigensystem", "memory"], body)
+    return _tables.markdown([*head, "against isotropic noise", "dense eigensystem", "memory"], body)
 
 
 def channel() -> str:
     """A training step on noisy records, and through DP-SGD, beside the plain one."""
-    rows, _ = _rows("channel")
+    rows, _ = _tables.rows("channel")
     words = {"natural": "noise in the data", "dp_sgd": "DP-SGD", "dp_psac": "DP-PSAC"}
     body = []
     for row in rows:
@@ -226,12 +225,12 @@ def channel() -> str:
             ]
         )
     head = ["step, 64 images 32 x 32 x 3", "against plain, paired", "of least times", "reported", "50,000 records"]
-    return _table(head, body)
+    return _tables.markdown(head, body)
 
 
 def channel_figures() -> str:
     """Accuracy and attacks, defence by defence: each at the least and the greatest budget that the paper gives it."""
-    rows, _ = _rows("channel_figures")
+    rows, _ = _tables.rows("channel_figures")
     body = []
     for row in rows:
         if row["figure"] != "trade_off" or row["defence"] == "dp_psac" or row.get("reading") == "printed":
@@ -266,7 +265,7 @@ def channel_figures() -> str:
         "AUC",
         "GDC",
     ]
-    return _table(head, body)
+    return _tables.markdown(head, body)
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -283,7 +282,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 def attacks() -> str:
     """64 of a kind in one program, beside one after the other."""
-    rows, _ = _rows("attacks")
+    rows, _ = _tables.rows("attacks")
     names = {"python loop": "a jitted step called from Python", "scan each": "a jitted search each"}
     body = [
         [row["case"], names[kind], f"{row['times']:.1f}x"]
@@ -291,12 +290,12 @@ def attacks() -> str:
         for kind in names
         if row["form"].startswith(kind)
     ]
-    return _table(["64 in one program", "against one after the other by", "faster"], body)
+    return _tables.markdown(["64 in one program", "against one after the other by", "faster"], body)
 
 
 def bidirectional() -> str:
     """Rounds of the bidirectional scheme in units of FedAvg's."""
-    rows, _ = _rows("bidirectional")
+    rows, _ = _tables.rows("bidirectional")
     rounds, cpu = [row for row in rows if "limit" in row], {}
     for row in rounds:
         if row["mode"] == "fedavg":
@@ -312,12 +311,12 @@ def bidirectional() -> str:
         for row in rounds
         if row["mode"] != "fedavg"
     ]
-    return _table(["10 clients of 64 digits", "round", "of FedAvg's time", "of its CPU time", "asked"], body)
+    return _tables.markdown(["10 clients of 64 digits", "round", "of FedAvg's time", "of its CPU time", "asked"], body)
 
 
 def bidirectional_time() -> str:
     """Time to the target accuracy: ours measured, the paper's peers as the paper reports them."""
-    rows, _ = _rows("bidirectional")
+    rows, _ = _tables.rows("bidirectional")
     body = [
         [
             row["model"],
@@ -330,11 +329,11 @@ def bidirectional_time() -> str:
         if row.get("seconds")
     ]
     head = ["model or data", "method", "rounds", "of FedAvg's time to the target accuracy", "here or in the paper"]
-    return _table(head, body)
+    return _tables.markdown(head, body)
 
 
 def _parts(part: str, name: str = "scale") -> list[dict[str, Any]]:
-    return [row for row in _rows(name)[0] if row["part"] == part]
+    return [row for row in _tables.rows(name)[0] if row["part"] == part]
 
 
 def scale() -> str:
@@ -361,7 +360,7 @@ def scale() -> str:
         "XLA temporary memory",
         "traces",
     ]
-    return _table(head, body)
+    return _tables.markdown(head, body)
 
 
 def scale_disk() -> str:
@@ -389,7 +388,7 @@ def scale_disk() -> str:
         "reading alone",
         "bytes",
     ]
-    return _table(head, body)
+    return _tables.markdown(head, body)
 
 
 def scale_index() -> str:
@@ -405,12 +404,12 @@ def scale_index() -> str:
         ]
         for row in _parts("index")
     ]
-    return _table(["clients", "drawing a cohort of 1,000", "reading it", "index", "opening"], body)
+    return _tables.markdown(["clients", "drawing a cohort of 1,000", "reading it", "index", "opening"], body)
 
 
 def bidirectional_accuracy() -> str:
     """Held-out accuracy of each method at one true epsilon."""
-    rows, _ = _rows("bidirectional_accuracy")
+    rows, _ = _tables.rows("bidirectional_accuracy")
     body = [
         [
             row["dataset"].replace("_", " "),
@@ -427,12 +426,12 @@ def bidirectional_accuracy() -> str:
     ]
     head = ["data", "epsilon", "method", "accuracy", "standard deviation of a run", "runs", "rounds", "guarantee"]
     plain = [f"{row['accuracy']:.1%} ({row['dataset'].replace('_', ' ')})" for row in rows if row["method"] == "none"]
-    return _table(head, body) + f"\n\nWithout noise: {', '.join(plain)}."
+    return _tables.markdown(head, body) + f"\n\nWithout noise: {', '.join(plain)}."
 
 
 def bidirectional_parts() -> str:
     """Seconds of the parts of a round: ours measured, the paper's as it reports them."""
-    rows, _ = _rows("bidirectional_parts")
+    rows, _ = _tables.rows("bidirectional_parts")
 
     def cell(row: dict[str, Any], seconds: float | None) -> str:
         if seconds is None:
@@ -450,7 +449,7 @@ def bidirectional_parts() -> str:
         for row in rows
     ]
     names = ["perturb", "recover", "aggregate", "decrypt", "keys", "train", "encrypt", "noise"]
-    return _table(["model or data, K", "method", *names, "total", "here or in the paper"], body)
+    return _tables.markdown(["model or data, K", "method", *names, "total", "here or in the paper"], body)
 
 
 def _mean(rows: list[dict[str, Any]], name: str) -> float:
@@ -459,7 +458,7 @@ def _mean(rows: list[dict[str, Any]], name: str) -> float:
 
 def bidirectional_attacks() -> str:
     """Both directions, mode by mode, under all of the noise."""
-    rows, _ = _rows("bidirectional_attacks")
+    rows, _ = _tables.rows("bidirectional_attacks")
     body = []
     for mode in dict.fromkeys(row["mode"] for row in rows):
         here = [row for row in rows if row["mode"] == mode and row.get("noise", 1) == 1]
@@ -488,12 +487,12 @@ def bidirectional_attacks() -> str:
         "its mean abs cos",
         "last layer's gradient, relative error",
     ]
-    return _table(head, body)
+    return _tables.markdown(head, body)
 
 
 def bidirectional_reconstruction() -> str:
     """What the server makes of one upload, by the share of noise on it."""
-    rows, _ = _rows("bidirectional_attacks")
+    rows, _ = _tables.rows("bidirectional_attacks")
     server = [row for row in rows if row["direction"] == "server learns of the data"]
     shares = list(dict.fromkeys(row["noise"] for row in server))
     body = []
@@ -504,12 +503,12 @@ def bidirectional_reconstruction() -> str:
             body.append([f"`{mode}`", what, *(f"{_mean(cell, key):.1f}" for cell in cells)])
     body.append(["", "a blind guess: the mean digit", *[f"{_mean(server, 'blind'):.1f}"] * len(shares)])
     names = ["no noise" if share == 0 else f"{share:g}" for share in shares]
-    return _table(["PSNR in dB, by share of the noise", "attack", *names], body)
+    return _tables.markdown(["PSNR in dB, by share of the noise", "attack", *names], body)
 
 
 def bidirectional_tables() -> str:
     """Accuracy, reconstruction and membership method by method: measured here, then as the paper reports them."""
-    rows, _ = _rows("bidirectional_tables")
+    rows, _ = _tables.rows("bidirectional_tables")
     cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
         cells.setdefault((row["setting"], row["method"]), []).append(row)
@@ -562,12 +561,12 @@ def bidirectional_tables() -> str:
         "with the noise at most",
         "here or in the paper",
     ]
-    return _table(head, body)
+    return _tables.markdown(head, body)
 
 
 def peers() -> str:
     """Clients a second of each framework, and how many times as fast fljax is in the same rounds."""
-    rows, environment = _rows("peers")
+    rows, environment = _tables.rows("peers")
     names = {
         "i": "MLP 784-256-128-10, 1,000 clients",
         "ii": "FEMNIST CNN, 100 clients",
@@ -601,169 +600,7 @@ def peers() -> str:
         "spread of rounds",
         "when and where",
     ]
-    return _table(head, body)
-
-
-def _up(value: float | None, digits: int = 3) -> str:
-    """A least noise or a bound, rounded up: less would not be enough."""
-    if value is None:
-        return "impossible"
-    step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
-    return f"{math.ceil(value / step * (1 - 1e-12)) * step:#.{digits}g}"
-
-
-def wfna_noise() -> str:
-    """Least noise a client needs, bound by bound."""
-    rows, _ = _rows("wfna_noise")
-    names = [name for name in rows[0] if name not in ("rounds", "epsilon")]
-    body = [[f"{row['rounds']:,}", f"{row['epsilon']:g}", *(_up(row[name]) for name in names)] for row in rows]
-    return _table(["rounds", "epsilon", *names], body)
-
-
-# Settings of bench.noise_in_average that the page shows: law of stragglers, most colluders.
-_SHOWN = [
-    ("nobody", 10, "nobody"),
-    ("uniform to 10", 0, "uniform, 0 to 10"),
-    ("uniform to 10", 10, "uniform, 0 to 10"),
-    ("uniform to 10", 30, "uniform, 0 to 10"),
-    ("uniform to 10", 40, "uniform, 0 to 10"),
-    ("uniform to 38", 10, "uniform, 0 to 38"),
-    ("uniform to 39", 10, "uniform, 0 to 39"),
-    ("links 5 %, to 10", 10, "5 % of links fail, at most 10"),
-    ("links 5 %, to 30", 10, "5 % of links fail, at most 30"),
-    ("links 5 %, to 35", 10, "5 % of links fail, at most 35"),
-]
-
-
-def noise_in_average() -> str:
-    """Noise left in the average at equal exact privacy."""
-    rows, _ = _rows("noise_in_average")
-    found = {(row["stragglers"], row["colluders"]): row for row in rows if row["table"] == "average"}
-    names = ("local", "pair_noise", "secure_sum", "secure_sum_corrected")
-    body = []
-    for law, colluders, title in _SHOWN:
-        row = found[law, colluders]
-        ratio = row["pair_over_secure"]
-        cells = [_up(row[name]) for name in names]
-        body.append([title, str(colluders), *cells, "-" if ratio is None else f"{ratio:.2f}"])
-    head = ["stragglers", "colluders", "local noise", "pairwise", "secure sum", "corrected", "pairwise / secure sum"]
-    return _table(head, body)
-
-
-def _count(value: float) -> str:
-    """Megabytes and seconds: three digits, or whole from 100 on."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def overhead() -> str:
-    """Bytes, links and lost rounds of each way to hide an upload: a model."""
-    rows, _ = _rows("overhead")
-    body = [
-        [
-            f"`{row['scheme']}`",
-            _count(row["upload_mb"]),
-            _count(row["download_mb"]),
-            f"{row['to_peers_mb']:.2g}",
-            str(row["message_rounds"]),
-            f"{row['unusable_clients']:.1f}",
-            f"{row['completed']:.5g}" if row["completed"] > 0.01 else f"{row['completed']:.0e}",
-            _count(row["seconds"]),
-            _count(row["seconds_with_repeats"]) if row["completed"] > 1e-9 else "never",
-        ]
-        for row in rows
-    ]
-    head = ["scheme", "up, MB", "down, MB", "to peers, MB", "messages", "clients lost on average"]
-    head += ["a round succeeds with chance", "seconds per round", "until one succeeds"]
-    return _table(head, body)
-
-
-def pairwise_time() -> str:
-    """Accuracy and minutes of each way to hide an upload over links that fail."""
-    rows, _ = _rows("pairwise_time")
-    body = [
-        [
-            f"`{row['scheme']}`",
-            f"{row['rounds_that_counted']:.0f}",
-            f"{row['minutes']:.0f}",
-            f"{row['accuracy']:.0%}",
-            f"{row['stdev']:.0%}",
-        ]
-        for row in rows
-    ]
-    head = ["scheme", "rounds of 20 that counted", "minutes", "accuracy", "standard deviation over seeds"]
-    return _table(head, body)
-
-
-def pairwise_training() -> str:
-    """Figure 3 and Tables II and III of the paper, on stand-in data."""
-    rows, _ = _rows("pairwise_training")
-    body = [
-        [
-            row["experiment"],
-            row["scheme"],
-            f"{row['epsilon']:g}",
-            str(row["C"]),
-            str(row["S"]),
-            f"{row['accuracy']:.0%}",
-            f"{row['stdev']:.0%}",
-        ]
-        for row in rows
-    ]
-    head = ["the paper's", "scheme", "epsilon", "colluders C", "stragglers at most S", "accuracy"]
-    return _table([*head, "standard deviation over seeds"], body)
-
-
-def subject_claims() -> str:
-    """What the paper's claim of epsilon 4 is worth."""
-    rows, _ = _rows("subject_levels")
-    body = [
-        [
-            row["case"],
-            f"{math.floor(row['true, at least'] * 1e3) / 1e3:.3f} to {math.ceil(row['true'] * 1e3) / 1e3:.3f}",
-            row["errata"],
-        ]
-        for row in rows
-        if "case" in row
-    ]
-    return _table(["claim", "true epsilon, certified", "errata"], body)
-
-
-def subject_levels() -> str:
-    """Accuracy of each method at one true epsilon."""
-    rows, _ = _rows("subject_levels")
-    body = [
-        [
-            row["method"],
-            "no guarantee" if row["true epsilon"] is None else _up(row["true epsilon"], 4),
-            f"{row['noise multiplier']:.2f}",
-            f"{row['learning rate']:g}",
-            row["accuracy"],
-        ]
-        for row in rows
-        if "method" in row
-    ]
-    return _table(["method", "true epsilon", "noise multiplier", "learning rate", "accuracy"], body)
-
-
-def wfna_training() -> str:
-    """Accuracy at equal epsilon, and seed by seed against GD-DP."""
-    rows, _ = _rows("wfna_training")
-    body = [
-        [
-            row["model"],
-            f"{row['epsilon']:g}",
-            row["scheme"],
-            _up(row["noise_multiplier"], 4),
-            f"{row['learning_rate']:g}",
-            f"{row['accuracy']:.3f} +- {row['ci95']:.3f}",
-            "" if "over_gd" not in row else f"{row['over_gd']:+.3f} +- {row['over_gd_ci95']:.3f}",
-            "" if "saved" not in row else f"{row['saved']:.2%}",
-            f"{row['seconds_a_run']:.1f}",
-        ]
-        for row in rows
-    ]
-    head = ["model", "epsilon", "scheme", "noise multiplier", "learning rate", "accuracy", "less GD-DP's, paired"]
-    return _table([*head, "noise saved", "seconds a run"], body)
+    return _tables.markdown(head, body)
 
 
 # The JSON of tables that are not called after theirs.
@@ -782,15 +619,15 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/information.md": {"channel": channel, "channel_figures": channel_figures},
     "docs/attacks.md": {"attacks": attacks},
     "docs/rounds.md": {"peers": peers, "scale": scale, "scale_disk": scale_disk, "scale_index": scale_index},
-    "docs/wfna_accounting.md": {"wfna_noise": wfna_noise},
-    "docs/water_filling.md": {"wfna_training": wfna_training},
-    "docs/view.md": {"noise_in_average": noise_in_average},
+    "docs/wfna_accounting.md": {"wfna_noise": wfna_noise.table},
+    "docs/water_filling.md": {"wfna_training": wfna_training.table},
+    "docs/view.md": {"noise_in_average": noise_in_average.table},
     "docs/pair_noise.md": {
-        "overhead": overhead,
-        "pairwise_time": pairwise_time,
-        "pairwise_training": pairwise_training,
+        "overhead": overhead.table,
+        "pairwise_time": pairwise_time.table,
+        "pairwise_training": pairwise_training.table,
     },
-    "docs/subject_level.md": {"subject_claims": subject_claims, "subject_levels": subject_levels},
+    "docs/subject_level.md": {"subject_claims": subject_levels.claims_table, "subject_levels": subject_levels.table},
     "docs/bidirectional.md": {
         "bidirectional": bidirectional,
         "bidirectional_time": bidirectional_time,

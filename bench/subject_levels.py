@@ -14,12 +14,12 @@ The second table holds claims of arXiv:2206.03617 against what is true of them, 
 
 import argparse
 import dataclasses
-from collections.abc import Callable
+import math
 from typing import Any
 
 import numpy as np
 
-from bench import _harness
+from bench import _harness, _tables
 from fljax import data
 from fljax.simulation import compare, subject_claims
 
@@ -28,22 +28,6 @@ TUNING_SEEDS = (1000, 1001, 1002)
 # Where the search starts; a clipped batch gradient is not divided by anything, so its noise is tens of times larger.
 FIRST_RATES = {"FedAvg": 2.0, "UserLDP": 0.03}
 OTHERS_FIRST_RATE = 4.0
-MOST_RATES = 12
-
-
-def best_rate(score: Callable[[float], float], first: float) -> tuple[float, dict[float, float]]:
-    """The rate with the highest score whose neighbours, half and twice as large, are worse; and all that were tried."""
-    tried: dict[float, float] = {}
-    best = first
-    while len(tried) < MOST_RATES:
-        for rate in (best / 2, best, 2 * best):
-            if rate not in tried:
-                tried[rate] = score(rate)
-        top = max(tried, key=lambda rate: tried[rate])
-        if top == best:
-            return best, tried
-        best = top
-    raise ValueError(f"Expected a best rate between worse ones within {MOST_RATES} tries, got {tried}.")
 
 
 def training() -> list[dict[str, Any]]:
@@ -60,7 +44,9 @@ def training() -> list[dict[str, Any]]:
         def score(rate: float, train: Any = train, own: np.ndarray = own) -> float:
             return float(np.mean([train(seed, own[0], rate)[0][-1] for seed in TUNING_SEEDS]))
 
-        rate, tried = best_rate(score, FIRST_RATES.get(contestant.label, OTHERS_FIRST_RATE))
+        rate, tried = _harness.best_rate(
+            score, FIRST_RATES.get(contestant.label, OTHERS_FIRST_RATE), lambda rate: (rate / 2, 2 * rate)
+        )
         accuracy, loss = zip(*(train(seed, own[seed], rate) for seed in range(SETTINGS.seeds)), strict=True)
         config = dataclasses.replace(config, local_learning_rate=rate)
         result = compare.Result(contestant.label, config, epsilon, np.stack(accuracy), np.stack(loss), ())
@@ -83,6 +69,38 @@ def errata() -> list[dict[str, Any]]:
         }
         for claim in subject_claims.claims()
     ]
+
+
+def claims_table() -> str:
+    """What the paper's claim of epsilon 4 is worth."""
+    rows, _ = _tables.rows("subject_levels")
+    body = [
+        [
+            row["case"],
+            f"{math.floor(row['true, at least'] * 1e3) / 1e3:.3f} to {math.ceil(row['true'] * 1e3) / 1e3:.3f}",
+            row["errata"],
+        ]
+        for row in rows
+        if "case" in row
+    ]
+    return _tables.markdown(["claim", "true epsilon, certified", "errata"], body)
+
+
+def table() -> str:
+    """Accuracy of each method at one true epsilon."""
+    rows, _ = _tables.rows("subject_levels")
+    body = [
+        [
+            row["method"],
+            "no guarantee" if row["true epsilon"] is None else _tables.up(row["true epsilon"], 4),
+            f"{row['noise multiplier']:.2f}",
+            f"{row['learning rate']:g}",
+            row["accuracy"],
+        ]
+        for row in rows
+        if "method" in row
+    ]
+    return _tables.markdown(["method", "true epsilon", "noise multiplier", "learning rate", "accuracy"], body)
 
 
 def main() -> None:

@@ -8,14 +8,15 @@ standard deviation, in the unit of a client's average gradient, at which the nam
 
 from typing import Any
 
-from bench import _harness
+from bench import _harness, _tables
 from fljax.accounting import wfna_rounds
+from fljax.accounting.wfna_curves import Noise, Sampling
 
 DELTA = 1e-4
 ROUNDS, EPSILONS = (100, 3800), (1.0, 4.0, 10.0)
 SETUP = wfna_rounds.Setup(num_clients=50, num_records=1200, batch_size=32, l2_clip_norm=10.0, noise_stddev=0.1)
 # Name -> sampling, noise, and how the rounds are composed.
-BOUNDS: dict[str, tuple[str, str, dict[str, str]]] = {
+BOUNDS: dict[str, tuple[Sampling, Noise, dict[str, str]]] = {
     "all records, exact": ("none", "isotropic", {"composition": "pld"}),
     "water filling, joint": ("gaussian", "water_filling", {}),
     "isotropic, joint": ("gaussian", "isotropic", {}),
@@ -40,8 +41,8 @@ def rows() -> list[dict[str, Any]]:
             for name, (sampling, noise, options) in BOUNDS.items():
                 arguments: Any = {"num_rounds": num_rounds, "delta": DELTA, **options}
                 row[name] = wfna_rounds.calibrate(
-                    sampling,  # type: ignore[arg-type]
-                    noise,  # type: ignore[arg-type]
+                    sampling,
+                    noise,
                     SETUP,
                     target_epsilon=epsilon,
                     tolerance=1e-5,
@@ -50,6 +51,14 @@ def rows() -> list[dict[str, Any]]:
             found.append(row)
             print(row, flush=True)
     return found
+
+
+def table() -> str:
+    """Least noise a client needs, bound by bound."""
+    rows, _ = _tables.rows("wfna_noise")
+    names = [name for name in rows[0] if name not in ("rounds", "epsilon")]
+    body = [[f"{row['rounds']:,}", f"{row['epsilon']:g}", *(_tables.up(row[name]) for name in names)] for row in rows]
+    return _tables.markdown(["rounds", "epsilon", *names], body)
 
 
 def main() -> None:

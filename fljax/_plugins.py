@@ -44,7 +44,7 @@ def find(kind: str, name: str) -> Any | None:
     for entry in importlib.metadata.entry_points(group=group(kind), name=name):
         try:
             return entry.load()
-        except (ImportError, AttributeError) as reason:
+        except Exception as reason:  # whatever somebody else's module raises
             raise ValueError(f"Expected {entry.value} of {_package(entry)} to be importable: {reason}.") from reason
     return None
 
@@ -66,12 +66,28 @@ def at_path(path: str) -> Any | None:
             if reason.name is None or not (module == reason.name or module.startswith(f"{reason.name}.")):
                 raise ValueError(f"Expected {module} to be importable: {reason}.") from reason
             continue
+        except Exception as reason:  # whatever somebody else's module raises
+            raise ValueError(f"Expected {module} to be importable: {type(reason).__name__}: {reason}.") from reason
         if attribute is None:
             return found
         if not hasattr(found, attribute):
             raise ValueError(f"Expected {module} to have {attribute!r}, got {path!r}.")
         return getattr(found, attribute)
     return None
+
+
+def function(kind: str, name: str) -> Any | None:
+    """What `find` or `at_path` gives for a name, where that must be called; None if there is nothing.
+
+    Raises:
+      ValueError: as they do, or what is there cannot be called.
+    """
+    found = find(kind, name)
+    if found is None and "." in name:
+        found = at_path(name)
+    if found is not None and not callable(found):
+        raise ValueError(f"Expected {name} of {group(kind)} to be a function, got {type(found).__name__}.")
+    return found
 
 
 def origin(kind: str, name: str) -> str:

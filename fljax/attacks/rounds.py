@@ -191,8 +191,17 @@ def _compared(scheme: Any) -> bool:
 
 
 def promising() -> list[str]:
-    """Schemes that promise something which an attack here can be compared with."""
-    return [name for name in schemes.names() if _compared(schemes.get(name))]
+    """Schemes that promise what an attack here can be compared with; those of others that fail to load are left out."""
+
+    def fits(name: str) -> bool:
+        try:
+            return _compared(schemes.get(name))
+        except ValueError:
+            if name in schemes.NAMES:
+                raise
+            return False  # somebody else's: no reason to refuse the others
+
+    return [name for name in schemes.names() if fits(name)]
 
 
 def check_name(**given: str) -> None:

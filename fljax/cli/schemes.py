@@ -32,7 +32,13 @@ def main(args: Sequence[str]) -> int:
     from fljax.simulation import config as config_lib
 
     for name in schemes.names():
-        module = schemes.get(name)
+        try:
+            module = schemes.get(name)
+        except ValueError as reason:
+            if name in schemes.NAMES:
+                raise
+            print(f"{name}: cannot be loaded. {reason}")
+            continue
         brought = "" if name in schemes.NAMES else f" ({schemes.origin(name)})"
         print(f"{name}: {module.SUMMARY}{brought}")
         start = config_lib.from_sections({"scheme": {"scheme": name}})

@@ -89,8 +89,7 @@ def names() -> tuple[str, ...]:
 
 
 def _loader(name: str) -> Callable[[], Dataset] | None:
-    found = _plugins.find("datasets", name)
-    return _plugins.at_path(name) if found is None and "." in name else found
+    return _plugins.function("datasets", name)
 
 
 def check_name(**given: str) -> None:

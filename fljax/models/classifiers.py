@@ -179,8 +179,7 @@ def check_name(**given: str) -> None:
 def _maker(name: str) -> Callable[..., Any] | None:
     if name in _CLASSES:
         return _CLASSES[name]
-    found = _plugins.find("models", name)
-    return _plugins.at_path(name) if found is None and "." in name else found
+    return _plugins.function("models", name)
 
 
 def create(name: str, *, example_shape: Sequence[int], num_classes: int, key: jax.Array, **options: Any) -> Functional:

@@ -22,6 +22,8 @@ MOST_STEPS = 1_000_000  # rounds of a run, steps or epochs of a client in one ro
 _MOST = {
     **dict.fromkeys(("num_rounds", "num_local_steps", "num_local_epochs", "num_parties", "num_silos"), MOST_STEPS),
     "groups": 2**16,
+    # Batches are filled up to their size; beyond this one they take memory and nothing else.
+    **dict.fromkeys(("batch_size", "local_batch_size"), 2**20),
 }
 SUBJECT_PARTITIONS = ("subject_uniform", "subject_power_law")
 RANDOM: Literal["random"] = "random"

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -174,7 +175,17 @@ def begin(run_dir: pathlib.Path, config: str, seed: str | None = None) -> None:
         (run_dir / SEED).unlink(missing_ok=True)
     else:
         write_atomically(run_dir / SEED, seed, mode=0o600)
-    write_atomically(run_dir / CONFIG, config)
+        if stat.S_IMODE((run_dir / SEED).stat().st_mode) & 0o077:
+            (run_dir / SEED).unlink()
+            raise ValueError(
+                f"Expected the file system of {run_dir} to keep a file for its owner alone (mode 0600), it does not: "
+                "choose a run folder elsewhere, or a fixed seed for an experiment."
+            )
+    try:
+        write_atomically(run_dir / CONFIG, config)
+    except BaseException:
+        (run_dir / SEED).unlink(missing_ok=True)  # of no use, and a secret
+        raise
 
 
 def discard(run_dir: pathlib.Path) -> None:

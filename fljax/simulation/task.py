@@ -105,14 +105,6 @@ def build(config: Config, seed: seeds.Seed | None = None) -> Task:
     split: tuple[data.Dataset, data.ClientData | store.Store]
     split = _from_disk(config.data) if on_disk else _from_memory(config, seed)
     dataset, client_data = split
-    examples = dataset.train["y"].shape[0]
-    for name in ("batch_size", "local_batch_size"):
-        # Batches are filled up to their size: one that is larger than all data takes memory and nothing else.
-        if getattr(config.scheme_config, name, 0) > max(examples, 4096):
-            raise ValueError(
-                f"Expected {name} <= {max(examples, 4096)}, all examples there are, "
-                f"got {name}={getattr(config.scheme_config, name)}."
-            )
     init_key, round_key = seeds.keys(seed)
     model = models.create(
         config.model.model,

@@ -143,11 +143,17 @@ class KeyAgreement(_Rounds):
             file is no secret. None: the private key is readable for whoever can read the file.
 
         Raises:
-          ValueError: `path` exists and is not this client's file, or the passphrase is empty or no text.
+          ValueError: `path` exists and is not this client's file, the client is saved elsewhere already, or the
+            passphrase is empty or no text.
         """
         from cryptography.hazmat.primitives import serialization as formats
 
         file = pathlib.Path(path).absolute()
+        if self._path not in (None, file):
+            raise ValueError(
+                f"Expected path={str(self._path)!r}, where this client is saved already, got path={str(path)!r}: a "
+                "second file would be left behind with rounds that are used later."
+            )
         if file != self._path and file.exists():
             raise ValueError(f"Expected path of a new file, got path={str(path)!r}, which exists: it may hold keys.")
         secret = _as_bytes(passphrase)

@@ -108,7 +108,6 @@ def test_renyi_never_claims_less_than_the_pair_does():
     assert accounting.epsilon(run, delta=1e-6, method="rdp") >= accounting.epsilon(run, delta=1e-6, method="pld")
 
 
-@pytest.mark.filterwarnings("ignore::fljax.accounting.pld.closed.WideIntervalWarning")
 def test_outcomes_of_one_side_only_are_infinite_losses():
     accounting.register(  # half of the time it tells all
         Teller, describe=lambda teller: "a teller", pld=lambda t, r: accounting.Pair((0.5, 0.0, 0.5), (0.0, 0.5, 0.5))

@@ -21,6 +21,7 @@ from fljax.accounting.pld.plan import LOG_NEGLIGIBLE, Nodes
 NODES = 512
 ATOMS = 4096
 SNAP = 1e-9  # in steps of the lattice
+PAIR_SUM = 2e-13  # how far the two sums of a pair may be from 1 together, hence its losses from the true ones
 
 Params = tuple[jax.Array, ...]
 
@@ -156,7 +157,7 @@ def _discrete_lattice(
     masses = jnp.exp(logs - logsumexp(logs))
     error = masses * (64 + jnp.abs(logs) * 4) * cells.UNIT
     loss = sensitivity * (2.0 * x + sensitivity) / (2.0 * stddev**2)
-    return _atoms(masses, error, loss, jnp.zeros((), masses.dtype), h, first, offset, n)
+    return _atoms(masses, error, loss, jnp.zeros((), masses.dtype), 0.0, h, first, offset, n)
 
 
 def _pair_lattice(
@@ -164,12 +165,12 @@ def _pair_lattice(
 ) -> dots.Lattice:
     """One atom for each outcome; what the masses lack to 1 counts as an infinite loss."""
     mass, loss, finite = _pair_losses((p, q), sign)
-    # Chances that were rounded one by one may sum to a little less than 1: the error of each is in `heavy` below.
+    # Chances that were rounded one by one may sum to a little less than 1: the error of each is in its mass below.
     missing = 1.0 - jnp.sum(mass)
-    missing = jnp.where(missing > 4 * mass.shape[0] * cells.UNIT, missing, 0.0)
+    missing = jnp.where(missing > PAIR_SUM, missing, 0.0)
     infinite = jnp.sum(jnp.where(finite, 0.0, mass)) * (1 + 64 * cells.UNIT) + missing
     masses = jnp.where(finite, mass, 0.0)
-    return _atoms(masses, 8 * cells.UNIT * masses, loss, infinite, h, first, offset, n)
+    return _atoms(masses, (8 * cells.UNIT + PAIR_SUM) * masses, loss, infinite, PAIR_SUM, h, first, offset, n)
 
 
 def _atoms(
@@ -177,17 +178,19 @@ def _atoms(
     error: jax.Array,
     loss: jax.Array,
     infinite: jax.Array,
+    slack: float,
     h: jax.Array,
     first: jax.Array,
     offset: jax.Array,
     n: int,
 ) -> dots.Lattice:
-    """Atoms `[J]` of known masses (up to `error`) and losses on the lattice, beside the mass `infinite`.
+    """Atoms `[J]` of masses known up to `error`, losses up to `slack`, on the lattice; beside them the mass `infinite`.
 
     Those between lattice points are split upward (by connecting the dots) and moved down.
     """
     place = (loss - offset) / h - first
-    snap = SNAP + 8 * cells.UNIT * (jnp.max(jnp.abs(loss)) + jnp.abs(offset)) / h  # in steps: rounding of places
+    # In steps: rounding of places.
+    snap = SNAP + (slack + 8 * cells.UNIT * (jnp.max(jnp.abs(loss)) + jnp.abs(offset))) / h
     left = jnp.floor(place + snap)
     share = jnp.clip(place - left, 0.0, 1.0)
     share = jnp.where(share <= snap, 0.0, share)

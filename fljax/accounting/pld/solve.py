@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax.accounting import _x64
-from fljax.accounting.pld import cells, compose, dots, mechanisms, plan
+from fljax.accounting.pld import compose, dots, mechanisms, plan
 
 ACCURACY = 1e-3
 ROUNDS = 6
@@ -221,9 +221,9 @@ def _largest_loss(batch: Batch, sign: float) -> tuple[np.ndarray, np.ndarray]:
             p, q = params if sign > 0 else params[::-1]
             finite = (p > 0) & (q > 0)
             ratio = np.log(np.where(finite, p, 1.0)) - np.log(np.where(finite, q, 1.0))
-            parts.append(np.where(finite, ratio + 1e-12 * np.abs(ratio) + 1e-14, -np.inf).max(axis=2))
+            parts.append(np.where(finite, ratio + 1e-12 * np.abs(ratio) + mechanisms.PAIR_SUM, -np.inf).max(axis=2))
             missing = 1 - p.sum(axis=2)
-            missing = np.where(missing > 4 * p.shape[2] * cells.UNIT, missing, 0.0)
+            missing = np.where(missing > mechanisms.PAIR_SUM, missing, 0.0)
             infinite = np.minimum((np.where(finite, 0.0, p).sum(axis=2) + missing) * (1 + 1e-14), 1.0)
             with np.errstate(divide="ignore"):
                 kept += np.sum(np.log1p(-infinite) * counts, axis=1)
@@ -268,6 +268,7 @@ class _Run:
         else:
             reached = infinite <= self.target
             self.bounds[reached, 1] = np.maximum(largest, 0.0)[reached]
+            self.bounds[infinite > self.target + 1e-9, 0] = np.inf  # more than delta is told for certain
 
     def improve(self, which: np.ndarray, h: np.ndarray) -> np.ndarray:
         """Bounds with steps of at most `h` for the runs `which`; False where the lattice would be too large."""
