@@ -200,7 +200,7 @@ def best_rate(
     *,
     most: int = 12,
 ) -> tuple[float, dict[float, float]]:
-    """The learning rate with the highest score whose two neighbours are worse, walking from `first`; all that were tried.
+    """The rate with the highest score whose two neighbours are worse, walking from `first`; and all that were tried.
 
     Raises:
       ValueError: none is found within `most` tries.
