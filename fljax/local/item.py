@@ -1,6 +1,7 @@
 """Item-level clipping: the sum of clipped gradients, as a transformation of a loss."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ import numpy as np
 import fljax_kernels
 from fljax import _validate
 from fljax.local import clipping, transformed
+from fljax_kernels import _meshes
 from fljax_kernels.per_example import one_example
 
 
@@ -111,7 +113,7 @@ def clipped_grad(
       nan_safe: a row whose gradient is not finite adds zero. False: so does one of infinite norm; NaN reaches the sum.
       dtype: of the sum. None: that of the gradients, float32 at least.
       prng_argnum: an argument that holds a typed key, or a tree of keys: each row gets its own, by `jax.random.split`.
-      spmd_axis_name: must be None: sharding of the batch passes through without it.
+      spmd_axis_name: must be None: sharding of the batch passes through without it, on Auto and on Explicit axes.
       subject_ids: function of the batch arguments -> int `[B]`, the subject of each row. Each subject's clipped
         gradients are averaged, and the averages added up: a row counts 1 / (rows of its subject, padding left out).
 
@@ -135,15 +137,32 @@ def clipped_grad(
     wants_aux = has_aux or return_values or return_grad_norms
     single = jax.tree_util.all_leaves([l2_clip_norm])
 
-    def weigh(norms: Any, weights: jax.Array) -> Any:
+    def weigh(bounds: Any, norms: Any, weights: jax.Array) -> Any:
         coefficients = (clipping.to_bound if single else clipping.to_bounds)(
-            norms, l2_clip_norm, style=clipping_style, rescale_to_unit_norm=rescale_to_unit_norm, nan_safe=nan_safe
+            norms, bounds, style=clipping_style, rescale_to_unit_norm=rescale_to_unit_norm, nan_safe=nan_safe
         )
         return jax.tree.map(lambda c: c * weights.astype(c.dtype), coefficients)
 
     def clipped(*args: Any, is_padding_example: Any = None, **kwargs: Any) -> Any:
         if len(args) <= max(batched + wrt):
             raise ValueError(f"Expected at least {max(batched + wrt) + 1} arguments, got {len(args)}.")
+        given = (l2_clip_norm, args, is_padding_example, kwargs)
+        at = _meshes.home(*given)
+        if at is None:
+            return summed(*given)
+        # On Explicit axes: a sum like the parameters, and rows like the batch, as `jax.grad` and `jax.vmap` have them.
+        found = _meshes.compute(at, summed, *given)
+        first = _meshes.leading(([args[i] for i in batched], is_padding_example, kwargs))
+        total, rows = found if wants_aux else (found, None)
+        like = tuple(args[i] for i in wrt) if isinstance(argnums, Sequence) else args[argnums]
+        if pre_clipping_transform is None:
+            total = jax.tree.map(lambda x, leaf: at.leave(x, _meshes.spec(leaf)), total, like)
+        else:
+            total = jax.tree.map(lambda x: at.leave(x, (None,) * x.ndim), total)
+        rows = jax.tree.map(lambda x: at.leave(x, (first, *[None] * (x.ndim - 1))), rows)
+        return (total, rows) if wants_aux else total
+
+    def summed(bounds: Any, args: tuple[Any, ...], is_padding_example: Any, kwargs: dict[str, Any]) -> Any:
         batch = {"args": {i: args[i] for i in batched}, "kwargs": kwargs}
         size = _batch_size(batch)
         _check_shared(args, {*batched, *wrt, prng_argnum}, size)
@@ -175,14 +194,23 @@ def clipped_grad(
         if pre_clipping_transform is None and size > 0:
             grads = fljax_kernels.per_example_grads(loss, microbatch_size=microbatch_size, has_aux=has_aux)
             G = grads(params, batch, batch_mask=mask)
-            total, norms = _sum_rows(G, weigh, weights, per_leaf=not single)
+            total, norms = _sum_rows(G, functools.partial(weigh, bounds), weights, per_leaf=not single)
             values, aux = (G.values() if return_values else None), (G.aux() if has_aux else None)
         else:
             if size > 0:
                 one_example.check(loss, params, batch, has_aux)
             transform = pre_clipping_transform or (lambda grad: grad)
             total, norms, values, aux = transformed.sum_rows(
-                loss, params, batch, mask, transform, weigh, weights, microbatch_size, has_aux, not single
+                loss,
+                params,
+                batch,
+                mask,
+                transform,
+                functools.partial(weigh, bounds),
+                weights,
+                microbatch_size,
+                has_aux,
+                not single,
             )
         if dtype is not None:
             total = jax.tree.map(lambda x: x.astype(dtype), total)

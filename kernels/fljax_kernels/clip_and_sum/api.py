@@ -1,11 +1,13 @@
 """clip_and_sum: what it promises, its checks, and which implementation runs."""
 
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax_kernels import _meshes
 from fljax_kernels.clip_and_sum import contract, reference
 
 IMPLEMENTATIONS = {"contract": contract.clip_and_sum, "reference": reference.clip_and_sum}
@@ -76,7 +78,15 @@ def clip_and_sum(
         # An id type with fewer values than there are segments would name two segments at once.
         segment_ids = jnp.asarray(segment_ids).astype(jnp.int32)
     rows = jax.tree.map(jnp.asarray, rows)
-    return IMPLEMENTATIONS[implementation](rows, l2_clip_norm, jnp.asarray(mask, bool), segment_ids, num_segments)
+    run = functools.partial(IMPLEMENTATIONS[implementation], num_segments=num_segments)
+    arguments = (rows, l2_clip_norm, jnp.asarray(mask, bool), segment_ids)
+    at = _meshes.home(*arguments)
+    if at is None:
+        return run(*arguments)
+    total, norms = _meshes.compute(at, run, *arguments)
+    of_segments = () if segment_ids is None else (None,)
+    total = jax.tree.map(lambda x, leaf: at.leave(x, of_segments + _meshes.spec(leaf)[1:]), total, rows)
+    return total, at.leave(norms, (_meshes.leading(rows),))
 
 
 def _num_rows(rows: Any) -> int:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax_kernels import _meshes
 from fljax_kernels.gaussian import reference, unrolled
 
 
@@ -38,7 +39,16 @@ def gaussian_noise(keys: jax.Array, like: Any, stddev: float | jax.Array) -> Any
         raise ValueError(f"Expected keys to be [C] typed PRNG keys, got {_describe(keys)}.")
     if np.ndim(stddev) > 1 or (np.ndim(stddev) == 1 and np.shape(stddev) != np.shape(keys)):
         raise ValueError(f"Expected stddev to be a scalar or of shape {np.shape(keys)}, got shape {np.shape(stddev)}.")
-    return reference.gaussian_noise(keys, like, stddev, unrolled.half_variance_normals)
+
+    def draw(keys: jax.Array, like: Any, stddev: Any) -> Any:
+        return reference.gaussian_noise(keys, like, stddev, unrolled.half_variance_normals)
+
+    at = _meshes.home(keys, like, stddev)
+    if at is None:
+        return draw(keys, like, stddev)
+    first = _meshes.leading(keys)
+    noise = _meshes.compute(at, draw, keys, like, stddev)
+    return jax.tree.map(lambda x, leaf: at.leave(x, _meshes.beside(first, _meshes.spec(leaf))), noise, like)
 
 
 def add_gaussian_noise(key: jax.Array, tree: Any, stddev: float | jax.Array) -> Any:
@@ -65,7 +75,15 @@ def add_gaussian_noise(key: jax.Array, tree: Any, stddev: float | jax.Array) -> 
         raise ValueError(f"Expected key to be one typed PRNG key, got {_describe(key)}.")
     if np.ndim(stddev) != 0:
         raise ValueError(f"Expected stddev to be a scalar, got shape {np.shape(stddev)}.")
-    return reference.add_gaussian_noise(key, tree, stddev, unrolled.half_variance_normals)
+
+    def add(key: jax.Array, tree: Any, stddev: Any) -> Any:
+        return reference.add_gaussian_noise(key, tree, stddev, unrolled.half_variance_normals)
+
+    at = _meshes.home(tree)
+    if at is None:
+        return add(key, tree, stddev)
+    noisy = _meshes.compute(at, add, key, tree, stddev)
+    return jax.tree.map(lambda x, leaf: at.leave(x, _meshes.spec(leaf)), noisy, tree)
 
 
 def _is_key(key: Any) -> bool:

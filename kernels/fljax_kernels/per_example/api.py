@@ -1,5 +1,6 @@
 """per_example_grads: the matrix of per-example gradients, as its products."""
 
+import contextlib
 import functools
 import numbers
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fljax_kernels import _meshes
 from fljax_kernels.loop_friendly import convolution
 from fljax_kernels.loop_friendly.api import loop_friendly
 from fljax_kernels.per_example import one_example
@@ -16,6 +18,7 @@ from fljax_kernels.per_example.batches import (
     batch_size,
     check_mask,
     flatten_params,
+    fresh_keys,
     loss_axes,
     make_varying,
     moved_here,
@@ -42,7 +45,8 @@ class PerExampleGrads:
     Under `jit` only what is asked for is computed. Rows with `batch_mask` False are exactly zero, NaN or not,
     and so is the contribution of a row to `rmatvec` and `weighted_sum` where its coefficient is exactly zero.
     Norms and sums are accumulated, and returned, in at least float32. Inside `shard_map` every product is of the
-    local rows: add sums over devices with `jax.lax.psum`.
+    local rows: add sums over devices with `jax.lax.psum`. On a mesh with Explicit axes, JAX's default, sums are sharded
+    like params, and what has a row for each example like the batch, as `jax.grad` and `jax.vmap` have it.
     """
 
     def __init__(self, engine: Any, tree: Any, leaves: list[jax.Array], size: int, mask: jax.Array | None):
@@ -160,6 +164,93 @@ class PerExampleGrads:
         return jax.tree.unflatten(self._tree, leaves)
 
 
+class _PlacedGrads(PerExampleGrads):
+    """G of arrays spread over Explicit axes. Products come out as `jax.grad` gives them: what is like params is sharded
+    like params, and what has a row for each example like the batch.
+    """
+
+    def __init__(self, at: _meshes.Home, make: Callable[..., PerExampleGrads], params: Any, batch: Any, mask: Any):
+        self._at, self._params, self._first = at, params, _meshes.leading((batch, mask))
+        given = (params, batch, mask)
+        try:
+            with at.inside():
+                entered = at.enter(given)
+                # A loss may close over an array of the mesh, which cannot be moved inside.
+                jax.eval_shape(lambda: make(*fresh_keys(entered)).values())
+                self._inner, self._where = make(*entered), at.inside
+        except (TypeError, ValueError):  # or it is an error of the caller's own, which is raised again
+            self._inner, self._where = make(*at.whole(given)), contextlib.nullcontext
+
+    @property
+    def batch_size(self) -> int:
+        return self._inner.batch_size
+
+    def values(self) -> jax.Array:
+        return self._by_row(self._take(lambda: self._inner.values()))
+
+    def aux(self) -> Any:
+        return self._by_row(self._take(lambda: self._inner.aux()))
+
+    def row_norms(self, *, per_leaf: bool = False) -> Any:
+        return self._by_row(self._take(lambda: self._inner.row_norms(per_leaf=per_leaf)))
+
+    def gram(self, *, per_leaf: bool = False) -> Any:
+        return self._by_row(self._take(lambda: self._inner.gram(per_leaf=per_leaf)))
+
+    def rmatvec(self, coefficients: Coefficients) -> Any:
+        return self._like_params(self._take(self._inner.rmatvec, coefficients))
+
+    def weighted_sum(
+        self, coefficient_fn: Callable[..., Coefficients], *per_example: Any, per_leaf: bool = False
+    ) -> tuple[Any, Any]:
+        def take(*per_example: Any) -> tuple[Any, Any]:
+            fun = self._callable_inside(coefficient_fn, per_leaf, per_example)
+            return self._inner.weighted_sum(fun, *per_example, per_leaf=per_leaf)
+
+        sums, norms = self._take(take, *per_example)
+        return self._like_params(sums), self._by_row(norms)
+
+    def matvec(self, vector: Any) -> jax.Array:
+        return self._by_row(self._take(self._inner.matvec, vector))
+
+    def materialize(self) -> Any:
+        def placed(x: jax.Array, leaf: Any) -> jax.Array:
+            return self._at.leave(x, _meshes.beside(self._first, _meshes.spec(leaf)))
+
+        return jax.tree.map(placed, self._take(lambda: self._inner.materialize()), self._params)
+
+    def explain(self) -> str:
+        with self._where():
+            return self._inner.explain()
+
+    def _take(self, product: Callable[..., Any], *arguments: Any) -> Any:
+        inside = self._where == self._at.inside
+        arguments = self._at.enter(arguments) if inside else self._at.whole(arguments)
+        with self._where():
+            return product(*arguments)
+
+    def _callable_inside(self, fun: Callable[..., Any], per_leaf: bool, per_example: Any) -> Callable[..., Any]:
+        """`fun`, or where it closes over an array of the mesh, `fun` called outside with norms that are whole."""
+        norms = jax.ShapeDtypeStruct((self.batch_size,), jnp.float32)
+        try:
+            jax.eval_shape(fun, jax.tree.map(lambda _: norms, self._params) if per_leaf else norms, *per_example)
+            return fun
+        except (TypeError, ValueError):
+
+            def outside(*arguments: Any) -> Any:
+                with self._at.outside():
+                    coefficients = fun(*self._at.whole(arguments))
+                return self._at.enter(coefficients)
+
+            return outside
+
+    def _by_row(self, tree: Any) -> Any:
+        return jax.tree.map(lambda x: self._at.leave(x, (self._first, *[None] * (x.ndim - 1))), tree)
+
+    def _like_params(self, tree: Any) -> Any:
+        return jax.tree.map(lambda x, leaf: self._at.leave(x, _meshes.spec(leaf)), tree, self._params)
+
+
 def per_example_grads(
     loss: Callable[..., Any], *, method: str = "auto", microbatch_size: int | None = None, has_aux: bool = False
 ) -> Callable[..., PerExampleGrads]:
@@ -207,6 +298,10 @@ def per_example_grads(
                 f"Expected (params, batch), got {2 + len(more)} arguments: put inputs and labels into one batch, a "
                 "tuple or a dict, as the loss takes them in one example."
             )
+        at = _meshes.home(params, batch, batch_mask)
+        return here(params, batch, batch_mask) if at is None else _PlacedGrads(at, here, params, batch, batch_mask)
+
+    def here(params: Any, batch: Any, batch_mask: Any) -> PerExampleGrads:
         leaves, tree, names = flatten_params(params)
         size = batch_size(batch)
         mask = check_mask(batch_mask, size)
