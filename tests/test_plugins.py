@@ -96,6 +96,29 @@ def test_an_entry_point_names_a_scheme(monkeypatch):
         schemes.get("ours")
 
 
+def test_a_package_that_fails_breaks_nothing_else(monkeypatch, capsys):
+    import importlib.metadata as metadata
+
+    from fljax.attacks import rounds
+
+    entry = metadata.EntryPoint("broken", "own_package.raises", "fljax.schemes")
+    monkeypatch.setitem(sys.modules, "own_package.raises", None)  # whose import fails
+    monkeypatch.setattr(
+        metadata, "entry_points", lambda *, group, name=None: [entry] if name in (None, "broken") else []
+    )
+    assert "broken" in schemes.names() and "broken" not in rounds.promising()
+    assert cli.main(["schemes"]) == 0
+    out = capsys.readouterr().out
+    assert "broken: cannot be loaded." in out and "white_channel: " in out
+
+
+@pytest.mark.parametrize("name", ["./mnist", "../x", ".x", "a..b", "x.", "a b.c"])
+def test_a_path_that_is_no_dotted_name_is_an_unknown_name(name):
+    for call in (schemes.get, data.load, lambda name: models.check_name(name=name)):
+        with pytest.raises(ValueError, match="to be one of"):
+            call(name)
+
+
 @pytest.mark.parametrize(
     ("call", "told"),
     [
@@ -108,6 +131,8 @@ def test_an_entry_point_names_a_scheme(monkeypatch):
         (lambda: data.register("a/b", lambda: None), "got name='a/b'"),
         (lambda: data.load("own_package.parts.Quadratic"), "argument"),
         (lambda: models.register("", None), "got name=''"),
+        (lambda: models.check_name(name="os.path"), "os.path of fljax.models to be a function, got module"),
+        (lambda: data.load("json.tool"), "json.tool of fljax.datasets to be a function, got module"),
         (lambda: models.check_name(model="own_package.parts.nothing"), "to have 'nothing'"),
     ],
 )

@@ -183,7 +183,7 @@ def begin(run_dir: pathlib.Path, config: str, seed: str | None = None) -> None:
             )
     try:
         write_atomically(run_dir / CONFIG, config)
-    except BaseException:
+    except Exception:
         (run_dir / SEED).unlink(missing_ok=True)  # of no use, and a secret
         raise
 

@@ -118,6 +118,21 @@ def test_outcomes_of_one_side_only_are_infinite_losses():
     assert accounting.epsilon(event(Teller()), delta=1e-5, method="rdp") == math.inf
 
 
+def test_chances_that_were_rounded_cost_what_exact_ones_do():
+    # Sums of 1 +- 1e-13 must not make an infinite loss of what they lack, nor a smaller loss of what they have more.
+    def scaled(up):
+        return lambda coin, relation: accounting.Pair(*(tuple(np.array(side) * up) for side in coin_pair(coin, None)))
+
+    found = []
+    for up in (1.0, 1 - 5e-14, 1 + 5e-14):
+        accounting.register(Coin, describe=str, pld=scaled(up))
+        found.append(accounting.epsilon(event(Coin(0.1)).repeat(50), delta=1e-9, method="pld"))
+    np.testing.assert_allclose(found, found[0], rtol=1e-6)
+    accounting.register(Coin, describe=str, pld=scaled(1 - 1e-9))
+    with pytest.raises(PrivacyPreconditionError, match="sum to 1"):
+        accounting.epsilon(event(Coin(0.1)), delta=1e-9, method="pld")
+
+
 @dataclasses.dataclass(frozen=True)
 class Teller(events.Mechanism):
     pass

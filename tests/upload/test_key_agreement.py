@@ -225,6 +225,16 @@ def test_a_file_that_cannot_be_written_gives_out_no_keys(three, tmp_path):
         three[0].round_keys(1, [2])
 
 
+def test_a_second_file_that_would_lag_behind_is_refused(three, tmp_path):
+    three[0].save(tmp_path / "keys.pem")
+    with pytest.raises(
+        ValueError, match=r"Expected path='.*keys\.pem', where this client is saved already, got path='"
+    ):
+        three[0].save(tmp_path / "copy.pem")
+    assert not (tmp_path / "copy.pem").exists()
+    three[0].save(tmp_path / "keys.pem", passphrase="words")  # the same file, hidden now
+
+
 def test_files_of_others_and_broken_ones_are_refused(three, tmp_path):
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519, x25519
