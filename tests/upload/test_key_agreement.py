@@ -227,9 +227,7 @@ def test_a_file_that_cannot_be_written_gives_out_no_keys(three, tmp_path):
 
 def test_a_second_file_that_would_lag_behind_is_refused(three, tmp_path):
     three[0].save(tmp_path / "keys.pem")
-    with pytest.raises(
-        ValueError, match=r"Expected path=.*keys\.pem., where this client is saved already"
-    ):
+    with pytest.raises(ValueError, match=r"Expected path=.*keys\.pem., where this client is saved already"):
         three[0].save(tmp_path / "copy.pem")
     assert not (tmp_path / "copy.pem").exists()
     three[0].save(tmp_path / "keys.pem", passphrase="words")  # the same file, hidden now
