@@ -163,6 +163,7 @@ def describe(mechanism: Mechanism) -> str | None:
 
 def _pair_divergence(p: np.ndarray, q: np.ndarray, orders: np.ndarray) -> np.ndarray:
     """Of p from q, rounded up: log(sum p^a q^(1 - a)) / (a - 1)."""
+    missed = sum(abs(math.fsum(masses) - 1) for masses in (p, q))
     there = p > 0
     p, q = p[there], q[there]
     if np.any(q == 0):
@@ -170,6 +171,6 @@ def _pair_divergence(p: np.ndarray, q: np.ndarray, orders: np.ndarray) -> np.nda
     terms = orders[:, None] * np.log(p) + (1 - orders[:, None]) * np.log(q)
     most = terms.max(axis=1)
     total = most + np.log(np.exp(terms - most[:, None]).sum(axis=1))
-    # Two logs of relative error 2^-52 and chances whose sums are 1 up to _SUM_ERROR, times the order; a sum of J terms.
-    error = 4 * _SUM_ERROR * orders + 2.0**-50 * (orders * (np.abs(np.log(p)).max() + np.abs(np.log(q)).max()) + p.size)
+    # Two logs of relative error 2^-52, and what the sums of the chances are from 1, times the order; a sum of J terms.
+    error = orders * missed + 2.0**-50 * (orders * (np.abs(np.log(p)).max() + np.abs(np.log(q)).max()) + p.size)
     return np.maximum((total + error) / (orders - 1), 0.0)

@@ -1,9 +1,9 @@
 """What a run began with, in digests: the noise of a round that is taken again must not meet other data.
 
 Examples in memory are digested in blocks of rows, the partition in blocks of clients, and clients on disk in blocks of
-clients: by their bytes in stores of up to 1 GiB, in larger ones by the checksums (CRC-32) that the store keeps, which
-find an accident and no intent. A digest is of private data: under a secret
-seed it is keyed, and says nothing to who has not got that.
+clients by the checksums that their store keeps, which are of their bytes: CRC-32 finds accidents and other stores, but
+no bytes that somebody chose to meet it. A digest is of private data: under a secret seed it is keyed, and says nothing
+to who has not got that.
 """
 
 import hashlib
@@ -34,24 +34,6 @@ def _blocks(array: np.ndarray, key: bytes) -> dict[str, Any]:
     return {"kind": f"{array.dtype} {list(array.shape)}", "rows": len(array), "each": each, "digests": digests}
 
 
-def _by_client(clients: store.Store, key: bytes) -> dict[str, Any]:
-    """As `_blocks`, of blocks of clients on disk."""
-    table = np.stack([np.diff(clients.offsets), clients.checksums.astype(np.int64)], axis=1)
-    fields = sorted(clients.fields.items())
-    kinds = ", ".join(f"{name} {field.dtype} {list(field.shape[1:])}" for name, field in fields)
-    found = _blocks(table, key) | {"kind": f"{len(table)} clients of {kinds}"}
-    if sum(field.nbytes for _, field in fields) > READ_WHOLE:
-        return found
-    digests = []
-    for at in range(0, len(table), found["each"]):
-        first, last = clients.offsets[[at, min(at + found["each"], len(table))]]
-        block = hashlib.blake2b(table[at : at + found["each"]].tobytes(), digest_size=16, key=key)
-        for _, field in fields:
-            block.update(np.asarray(field[first:last]).tobytes())
-        digests.append(block.hexdigest())
-    return found | {"digests": digests}
-
-
 def of(task: Task, config: Config, seed: seeds.Seed) -> dict[str, Any]:
     """Plain data that are equal for runs of one config and seed on the same data, wherever those are kept.
 
@@ -60,7 +42,9 @@ def of(task: Task, config: Config, seed: seeds.Seed) -> dict[str, Any]:
     key, data, damaged = seeds.digest_key(seed), task.client_data, None
     found = {f"held-out {name}": _blocks(array, key) for name, array in sorted(task.dataset.test.items())}
     if isinstance(data, store.Store):
-        found["clients on disk"] = _by_client(data, key)
+        table = np.stack([np.diff(data.offsets), data.checksums.astype(np.int64)], axis=1)
+        kinds = [f"{name} {field.dtype} {list(field.shape[1:])}" for name, field in sorted(data.fields.items())]
+        found["clients on disk"] = _blocks(table, key) | {"kind": f"{len(table)} clients of {', '.join(kinds)}"}
         if config.data.corrupt_clients == "skip":
             damaged = store.damaged(data)
     else:

@@ -169,5 +169,5 @@ def test_a_batch_in_two_arguments_says_what_to_write():
 
 @pytest.mark.parametrize("size", ["2", 2.0, True, 0, -1])
 def test_a_microbatch_size_is_an_integer(size):
-    with pytest.raises(ValueError, match="Expected microbatch_size to be an integer > 0, got microbatch_size="):
+    with pytest.raises(ValueError, match="Expected microbatch_size > 0, an integer, got microbatch_size="):
         per_example_grads(batch_loss, method="microbatch", microbatch_size=size)
