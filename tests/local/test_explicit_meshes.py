@@ -142,5 +142,9 @@ def test_a_mesh_that_only_the_arrays_name_serves_too():
 
 def test_a_loss_that_is_wrong_is_refused_as_without_a_mesh():
     mesh, arguments = placed("explicit", "batch")
-    with jax.set_mesh(mesh), pytest.raises(ValueError, match=r"Expected loss\(params, example\) to be a scalar"):
-        clipped(fun=lambda p, e: p["b"])(*arguments)
+    wrong = clipped(fun=lambda p, e: p["b"])
+    with pytest.raises(ValueError, match=r"Expected fun to return a scalar for one row, got shape \(\d+,\)") as without:
+        wrong(*jax.tree.map(np.asarray, arguments))
+    with jax.set_mesh(mesh), pytest.raises(ValueError, match="Expected fun to return") as within:
+        wrong(*arguments)
+    assert str(within.value) == str(without.value)
