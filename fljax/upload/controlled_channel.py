@@ -18,7 +18,7 @@ from fljax import _validate
 from fljax._keys import Purpose
 from fljax.types import Batch, ClientUpdate, LossFn, Params
 from fljax_kernels import spectral
-from fljax_kernels.spectral import lapack
+from fljax_kernels.spectral import eigh
 
 
 class Upload(NamedTuple):
@@ -45,7 +45,7 @@ def gradient_values(gram: jax.Array, mask: jax.Array | None = None) -> jax.Array
     gram = jnp.where(both, gram, jnp.zeros((), gram.dtype))
     means = jnp.sum(gram, axis=1) / count
     centred = gram - means[:, None] - means[None, :] + jnp.sum(means) / count
-    values = lapack.eigvalsh(jnp.where(both, centred, jnp.zeros((), gram.dtype)) / count)
+    values = eigh.eigvalsh(jnp.where(both, centred, jnp.zeros((), gram.dtype)) / count)
     rounding = 8 * jnp.finfo(gram.dtype).eps * jnp.max(jnp.diagonal(gram))
     return jnp.where(values <= rounding, jnp.zeros((), gram.dtype), values)  # a NaN stays one
 

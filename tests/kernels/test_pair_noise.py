@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from fljax_kernels import _threefry as threefry
 from fljax_kernels import client_pair_noise, joint_pair_noise, pair_keys, pair_noise
-from fljax_kernels.pair_noise import contract, graphs, reference
+from fljax_kernels.pair_noise import graphs, reference, streamed
 from fljax_kernels.pair_noise.cases import CASES
 
 
@@ -179,7 +179,7 @@ def test_the_program_holds_the_result_and_a_few_blocks():
     program = jax.jit(lambda key: pair_noise(key, edges, num_clients, jnp.zeros(size), 1.0))
     memory = program.lower(jax.random.key(0)).compile().memory_analysis()
     assert memory.output_size_in_bytes <= 4 * num_clients * size + 64
-    assert memory.temp_size_in_bytes <= 16 * contract.BLOCK + 200 * len(edges)
+    assert memory.temp_size_in_bytes <= 16 * streamed.BLOCK + 200 * len(edges)
 
 
 @pytest.mark.parametrize(

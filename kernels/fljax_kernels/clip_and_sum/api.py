@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax_kernels import _meshes
-from fljax_kernels.clip_and_sum import contract, reference
+from fljax_kernels.clip_and_sum import matmul, reference
 
-IMPLEMENTATIONS = {"contract": contract.clip_and_sum, "reference": reference.clip_and_sum}
+IMPLEMENTATIONS = {"matmul": matmul.clip_and_sum, "reference": reference.clip_and_sum}
 
 
 def clip_and_sum(
@@ -20,7 +20,7 @@ def clip_and_sum(
     mask: jax.Array | None = None,
     segment_ids: jax.Array | None = None,
     num_segments: int | None = None,
-    implementation: str = "contract",
+    implementation: str = "matmul",
 ) -> tuple[Any, jax.Array]:
     """Scales each row down to L2 norm `l2_clip_norm` at most, then sums the rows.
 
@@ -40,13 +40,13 @@ def clip_and_sum(
       mask: bool `[C]`, True where a row counts. None: all count.
       segment_ids: int `[C]`: sum the clipped rows per segment. A row whose id is outside [0, num_segments) is left out.
       num_segments: number of segments S, static. Needed with `segment_ids`.
-      implementation: "contract" (one matrix product) or "reference" (defines the result). Under `vmap`, "contract" also
+      implementation: "matmul" (one matrix product) or "reference" (defines the result). Under `vmap`, "matmul" also
         pays for "reference": its choice between the two becomes a select.
 
     Returns:
       (clipped_sum, norms): like `rows` without its leading axis, or with `[S]` in its place; and `[C]`, the norm of
       each row before clipping: 0 where masked, NaN or infinity where the row is not finite, infinity where it passes
-      float32's range. "contract" may report a norm below 1e-12 as zero.
+      float32's range. "matmul" may report a norm below 1e-12 as zero.
 
     Raises:
       ValueError: an argument is out of range or shapes do not fit.

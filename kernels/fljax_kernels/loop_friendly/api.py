@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from fljax_kernels.loop_friendly import walk
+from fljax_kernels.loop_friendly import rewrite
 
 
 def loop_friendly(fun: Callable[..., Any], *, inside_loop: bool = False) -> Callable[..., Any]:
@@ -39,7 +39,7 @@ def loop_friendly(fun: Callable[..., Any], *, inside_loop: bool = False) -> Call
     Guarantee: results and gradients equal those of `fun` up to float rounding, also where windows of a max pool hold
     ties. Where one holds NaN the result is NaN as in `fun`, but its gradient may go to another element of it.
     """
-    rewritten = walk.rewritten(fun, inside_loop)
+    rewritten = rewrite.rewritten(fun, inside_loop)
 
     @functools.wraps(fun)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax_kernels.pair_noise import contract, graphs, joint
+from fljax_kernels.pair_noise import graphs, joint, streamed
 
 Form = Literal["float", "ring"]
 # Domains of fold_in, apart from each other and from small counters that callers fold.
@@ -92,7 +92,7 @@ def pair_noise(
     if np.shape(key) != low.shape:
         raise ValueError(f"Expected one key, or one for each of {low.size} edges, got keys of shape {np.shape(key)}.")
     scale = _checked_stddev(stddev, low.size, form)
-    rows = contract.stream(
+    rows = streamed.stream(
         jax.random.key_data(key), scale, low, high, num_rows=num_clients, size=size, ring=form == "ring"
     )
     return _split(rows, like)
@@ -130,7 +130,7 @@ def client_pair_noise(
     scale = _checked_stddev(stddev, np.shape(keys)[0], form)
     above = jnp.asarray(peers, jnp.int32) > jnp.asarray(client, jnp.int32)
     plus, minus = jnp.where(above, 0, -1), jnp.where(above, -1, 0)
-    rows = contract.stream(jax.random.key_data(keys), scale, plus, minus, num_rows=1, size=size, ring=form == "ring")
+    rows = streamed.stream(jax.random.key_data(keys), scale, plus, minus, num_rows=1, size=size, ring=form == "ring")
     return jax.tree.map(lambda leaf: leaf[0], _split(rows, like))
 
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax_kernels.spectral import dominant, lapack
+from fljax_kernels.spectral import dominant, eigh
 
 # Rounding may leave a lifted eigenvalue short of the floor: by a share of the floor, and by one of the largest value.
 FLOOR_MARGIN = 1e-5
@@ -51,7 +51,7 @@ def spectrum(gram: jax.Array, scale: float | jax.Array) -> Spectrum:
     """
     _check_gram(gram, scale)
     scale = jnp.asarray(scale, gram.dtype)
-    values, vectors = lapack.eigh(scale * gram)
+    values, vectors = eigh.eigh(scale * gram)
     # LAPACK may pass a NaN by, or find finite vectors beside one.
     lost = jnp.where(jnp.all(jnp.isfinite(gram)), jnp.zeros((), gram.dtype), jnp.nan)
     return Spectrum(jnp.maximum(values, jnp.zeros((), values.dtype)) + lost, vectors + lost, scale)
