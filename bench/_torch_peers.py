@@ -18,7 +18,7 @@ from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientCli
 
 from bench import _child, _harness, workloads
 from bench._torch_models import losses, model, tensor
-from fljax.simulation import allocator
+from fljax.simulation.devices import allocator
 
 L2_CLIP_NORM = 1.0
 PLAIN = "torch_non_private"

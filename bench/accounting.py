@@ -25,7 +25,8 @@ import numpy as np
 
 from bench import _harness
 from fljax import accounting
-from fljax.accounting import calibration, conversion, events, rdp
+from fljax.accounting import events
+from fljax.accounting.renyi import conversion, noise_grid, rdp
 
 SAMPLING_PROB, NUM_STEPS, DELTA = 0.01, 10_000, 1e-5
 NOISE = np.geomspace(0.5, 10.0, 1000)
@@ -127,18 +128,18 @@ def main() -> None:
     rows[-1]["peer_configs"] = int(few.size)
 
     def one() -> float:
-        from fljax.accounting import _curves
+        from fljax.accounting import renyi_of_mechanism
 
-        _curves.curve.cache_clear()
+        renyi_of_mechanism.curve.cache_clear()
         return accounting.epsilon(run_of(1.0), delta=DELTA, orders=orders)
 
     error = not_above("one", one(), peer_epsilon(1.0))
     report("one", {"ours": one, "dp_accounting": lambda: peer_epsilon(1.0)}, 1.0, None, error)
 
     def ours_noise() -> float:
-        from fljax.accounting import _curves
+        from fljax.accounting import renyi_of_mechanism
 
-        _curves.curve.cache_clear()
+        renyi_of_mechanism.curve.cache_clear()
         return accounting.calibrate(run_of, epsilon=2.0, delta=DELTA, orders=orders)
 
     error = not_above("calibrate", ours_noise(), peer_noise(2.0))
@@ -146,7 +147,7 @@ def main() -> None:
 
     with accounting.x64():
         step = _harness.compile_step(
-            lambda target: calibration.poisson_gaussian_noise(
+            lambda target: noise_grid.poisson_gaussian_noise(
                 SAMPLING_PROB, NUM_STEPS, epsilon=target, delta=DELTA, orders=orders
             ),
             TARGETS,

@@ -17,7 +17,8 @@ import numpy as np
 
 from bench import _harness
 from fljax import data, models
-from fljax.schemes import _round, dp_fedavg
+from fljax.schemes import base
+from fljax.schemes.central import dp_fedavg
 from fljax.simulation import baseline, task
 from fljax.simulation.config import from_sections
 
@@ -80,7 +81,7 @@ def accuracies(sections: dict[str, Any], rate: float, momentum: float, seed: int
     the_task, chosen, everybody = task.build(config), baseline.settings(config.model), config.data.num_clients
     plain = dp_fedavg.Config(
         sampling_prob=1.0,
-        l2_clip_norm=_round.NEVER_CLIPS,
+        l2_clip_norm=base.NEVER_CLIPS,
         noise_multiplier=0.0,
         local_learning_rate=rate,
         local_batch_size=chosen.batch_size,

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from bench import _harness
-from fljax.attacks import perturbation_leak
+from fljax.papers.bidirectional import perturbation_leak
 
 SEEDS = 3
 

@@ -31,11 +31,12 @@ from jax import flatten_util
 
 from bench import _harness
 from fljax import accounting, data, models
-from fljax.accounting import bidirectional
-from fljax.attacks import disguised_membership, gradient_inversion, known_network, perturbation_leak
+from fljax.accounting.shared_noise import theta as bidirectional
+from fljax.attacks import gradient_inversion
 from fljax.local import perturbed
 from fljax.models import scaling
 from fljax.models.scaling import Plan, Triple
+from fljax.papers.bidirectional import disguised_membership, known_network, perturbation_leak
 from fljax.server import perturbation, recovery
 from fljax.types import Batch, Params
 

@@ -39,7 +39,8 @@ from bench import _harness
 from fljax import data, models
 from fljax.accounting import information
 from fljax.attacks import gradient_inversion, membership, metrics, model_inversion, shadow
-from fljax.data import channel, fields
+from fljax.data import channel
+from fljax.data.sources import fields
 from fljax_kernels import add_gaussian_noise, per_example_grads
 
 RECORDS, BATCH, EPOCHS, SEEDS, TARGETS = 1_408, 32, 13, 3, 30

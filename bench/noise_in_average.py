@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from bench import _harness, _tables
-from fljax.accounting import gaussian, view_calibration
+from fljax.accounting import gaussian
+from fljax.accounting.shared_noise import least_noise
 
 NUM_CLIENTS, EPSILON, DELTA = 50, 3.0, 1e-5
 COLLUDERS = (0, 10, 20, 30, 40)
@@ -51,10 +52,10 @@ def row(law: str, num_colluders: int) -> dict[str, Any]:
     found: dict[str, Any] = {"stragglers": law, "colluders": num_colluders}
     for name in MECHANISMS:
         try:
-            found[name] = view_calibration.expected_variance(name, NUM_CLIENTS, num_colluders, LAWS[law], mu=mu)
+            found[name] = least_noise.expected_variance(name, NUM_CLIENTS, num_colluders, LAWS[law], mu=mu)
         except ValueError:  # nobody honest is left to add noise
             found[name] = None
-    printed = view_calibration.calibrate(
+    printed = least_noise.calibrate(
         NUM_CLIENTS, num_colluders, LAWS[law], epsilon=EPSILON, delta=DELTA, formula="paper"
     )
     found |= {"pair_paper": printed.expected_variance, "pair_paper_true_epsilon": printed.epsilon}
@@ -70,7 +71,7 @@ def figure_2() -> list[dict[str, Any]]:
     rows = []
     for colluders, most, epsilon in settings:
         for formula in ("paper", "sound"):
-            found = view_calibration.calibrate(
+            found = least_noise.calibrate(
                 NUM_CLIENTS, colluders, uniform(most), epsilon=epsilon, delta=DELTA, formula=formula
             )
             rows.append(

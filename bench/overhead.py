@@ -9,7 +9,7 @@ normal (`bench.pair_noise`).
 
 from bench import _harness, _tables
 from fljax import schemes
-from fljax.schemes import _uploads
+from fljax.schemes.uploads import round as uploads
 from fljax.server import costs, stragglers
 
 NUM_CLIENTS, NUM_PARAMS, MOST, FAILURE = 50, 11_173_962, 10, 0.05
@@ -28,7 +28,7 @@ def row(name: str) -> dict[str, object]:
         link_failure_prob=FAILURE,
     )
     moved = scheme.costs(config, NUM_PARAMS)
-    law = _uploads.straggler_pmf(config, links=getattr(scheme, "LINKS", "server"))
+    law = uploads.straggler_pmf(config, links=getattr(scheme, "LINKS", "server"))
     completed = stragglers.at_most(law, MOST) if hasattr(scheme, "LINKS") else 1.0
     return {
         "scheme": name,

@@ -21,7 +21,7 @@ import numpy as np
 
 from bench import _harness, _tables
 from fljax import accounting, data, models, schemes
-from fljax.accounting import view_calibration, view_paper
+from fljax.accounting.shared_noise import least_noise, printed
 from fljax.server import stragglers
 
 NUM_CLIENTS, DELTA = 50, 1e-3
@@ -48,8 +48,8 @@ def config_for(name: str, colluders: int, straggling: int) -> tuple[Any, Any]:
     if scheme.Config is schemes.get("lightdp").Config:
         numbers["draw"] = "joint_law"  # the same law of the average
     if name == PAPER:
-        moments = view_calibration.straggler_moments(NUM_CLIENTS, stragglers.uniform(straggling))
-        ratio = view_paper.best_ratio(NUM_CLIENTS - colluders, moments.straggling)
+        moments = least_noise.straggler_moments(NUM_CLIENTS, stragglers.uniform(straggling))
+        ratio = printed.best_ratio(NUM_CLIENTS - colluders, moments.straggling)
         numbers["pair_variance_ratio"] = float(ratio)
     return scheme, scheme.Config(**numbers)
 

@@ -40,7 +40,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from bench import _child, _harness, workloads
-from fljax.simulation import allocator, mesh
+from fljax.simulation.devices import allocator, mesh
 from fljax_kernels import add_gaussian_noise, loop_friendly, per_example_grads
 
 L2_CLIP_NORM = 1.0

@@ -34,8 +34,8 @@ import numpy as np
 
 from bench import _harness
 from fljax import _keys, data, models
-from fljax.schemes import dp_fedavg
-from fljax.simulation import mesh
+from fljax.schemes.central import dp_fedavg
+from fljax.simulation.devices import mesh
 
 HIDDEN = (256, 128)
 BATCH_SIZE = 20

@@ -36,7 +36,7 @@ import fljax_kernels
 from bench import _harness
 from fljax import data, models, schemes
 from fljax.data import store
-from fljax.schemes import dp_fedavg
+from fljax.schemes.central import dp_fedavg
 from fljax.simulation import run as simulation_run
 from fljax.simulation import task as simulation_task
 from fljax.simulation.config import Config, DataConfig, ModelConfig, PrivacyConfig, RunConfig

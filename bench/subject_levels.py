@@ -21,7 +21,8 @@ import numpy as np
 
 from bench import _harness, _tables
 from fljax import data
-from fljax.simulation import compare, subject_claims
+from fljax.papers.subject_dp import claims as subject_claims
+from fljax.papers.subject_dp import compare
 
 SETTINGS = compare.Settings(accountant="pld", seeds=5, alphas=())
 TUNING_SEEDS = (1000, 1001, 1002)

@@ -22,7 +22,7 @@ import numpy as np
 from bench import _harness, workloads
 from fljax import _keys, data, models
 from fljax.local import silo, silo_query, subject
-from fljax.schemes import higradavg
+from fljax.schemes.silos import higradavg
 
 ITEMS_PER_SUBJECT = 4
 NUM_SILOS, STEPS = 16, 10

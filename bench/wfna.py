@@ -27,7 +27,8 @@ import numpy as np
 from bench import _harness
 from fljax import models
 from fljax.local import gaussian_sampling
-from fljax.schemes import _records, gd_dp, gsgd_dp
+from fljax.schemes.weighted import gd_dp, gsgd_dp
+from fljax.schemes.weighted import round as weighted
 from fljax_kernels import spectral
 from fljax_kernels.spectral import reference
 
@@ -78,7 +79,7 @@ def client_steps(model: str, num_records: int) -> tuple[dict[str, _harness.Step]
     gram = jax.jit(lambda params: gradients(params, examples, rows).gram())(functional.params)
     values = np.linalg.eigvalsh(np.asarray(gram, np.float64)) / (BATCH_SIZE * num_records)
     above = {
-        name: int(np.sum(values > _records.client_stddev(config, num_records) ** 2))
+        name: int(np.sum(values > weighted.client_stddev(config, num_records) ** 2))
         for name, (_, config) in forms.items()
     }
     return steps, above, sum(leaf.size for leaf in jax.tree.leaves(functional.params))

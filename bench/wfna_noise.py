@@ -9,12 +9,12 @@ standard deviation, in the unit of a client's average gradient, at which the nam
 from typing import Any
 
 from bench import _harness, _tables
-from fljax.accounting import wfna_rounds
-from fljax.accounting.wfna_curves import Noise, Sampling
+from fljax.accounting.weighted_sums import rounds as weighted_rounds
+from fljax.accounting.weighted_sums.setups import Noise, Sampling
 
 DELTA = 1e-4
 ROUNDS, EPSILONS = (100, 3800), (1.0, 4.0, 10.0)
-SETUP = wfna_rounds.Setup(num_clients=50, num_records=1200, batch_size=32, l2_clip_norm=10.0, noise_stddev=0.1)
+SETUP = weighted_rounds.Setup(num_clients=50, num_records=1200, batch_size=32, l2_clip_norm=10.0, noise_stddev=0.1)
 # Name -> sampling, noise, and how the rounds are composed.
 BOUNDS: dict[str, tuple[Sampling, Noise, dict[str, str]]] = {
     "all records, exact": ("none", "isotropic", {"composition": "pld"}),
@@ -40,7 +40,7 @@ def rows() -> list[dict[str, Any]]:
             row: dict[str, Any] = {"rounds": num_rounds, "epsilon": epsilon}
             for name, (sampling, noise, options) in BOUNDS.items():
                 arguments: Any = {"num_rounds": num_rounds, "delta": DELTA, **options}
-                row[name] = wfna_rounds.calibrate(
+                row[name] = weighted_rounds.calibrate(
                     sampling,
                     noise,
                     SETUP,

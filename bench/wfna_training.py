@@ -33,9 +33,11 @@ from scipy import stats
 
 from bench import _harness, _tables
 from fljax import accounting, data, models
-from fljax.data import idx, partition, standins
+from fljax.data import partition
+from fljax.data.sources import idx, standins
 from fljax.local import gaussian_sampling
-from fljax.schemes import _records, gd_dp, gsgd_dp, sgd_dp
+from fljax.schemes.weighted import gd_dp, gsgd_dp, sgd_dp
+from fljax.schemes.weighted import round as weighted
 from fljax_kernels import spectral
 
 NUM_CLIENTS, EPOCHS, DELTA = 50, 100, 1e-4
@@ -131,7 +133,7 @@ def saved(trainer: Trainer, config: Any) -> float:
     functional = trainer.initial(0)
     num_params = sum(leaf.size for leaf in jax.tree.leaves(functional.params))
     values = spectra(functional, trainer.dataset, config)
-    floor = _records.client_stddev(config, config.records_per_client) ** 2
+    floor = weighted.client_stddev(config, config.records_per_client) ** 2
     return float(np.minimum(values, floor).sum(axis=1).mean() / (num_params * floor))
 
 
@@ -220,7 +222,7 @@ def plot_spectra(path: str, dataset: data.Dataset) -> None:
     values = np.zeros(num_params)
     found = spectra(functional, dataset, config)[0][::-1]
     values[: len(found)] = found
-    floor = _records.client_stddev(config, config.records_per_client) ** 2
+    floor = weighted.client_stddev(config, config.records_per_client) ** 2
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
     place = np.arange(1, num_params + 1)

@@ -7,7 +7,8 @@ import jax
 import numpy as np
 
 from fljax import accounting
-from fljax.accounting import calibration, conversion, events, gaussian, rdp
+from fljax.accounting import events, gaussian
+from fljax.accounting.renyi import conversion, noise_grid, rdp
 
 NUM_CLIENTS = 10_000
 EXPECTED_COHORT_SIZE = 100
@@ -51,7 +52,7 @@ def main() -> None:
     print(f"A ledger that asks before every 100 rounds stops at {ledger!r}, epsilon {ledger.epsilon(delta=DELTA):.4f}.")
 
     cohorts = np.asarray([10, 30, 100, 300, 1000])
-    grid = calibration.poisson_gaussian_noise(
+    grid = noise_grid.poisson_gaussian_noise(
         cohorts / NUM_CLIENTS, NUM_ROUNDS, epsilon=TARGET_EPSILON, delta=DELTA, orders=ORDERS
     )
     print("\nNoise stddev / expected cohort size, which is the noise on the mean, all in one program:")

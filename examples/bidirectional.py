@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import accounting, data, models
-from fljax.attacks import known_network
 from fljax.models import scaling
-from fljax.schemes import bidirectional
+from fljax.papers.bidirectional import known_network
+from fljax.schemes.disguised import bidirectional
 from fljax.server import perturbation
 
 NUM_CLIENTS, NUM_ROUNDS, EPSILON, DELTA = 5, 60, 8.0, 1e-5

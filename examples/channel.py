@@ -18,7 +18,8 @@ import numpy as np
 from fljax import data, models, schemes
 from fljax.accounting import information
 from fljax.attacks import reconstruction
-from fljax.data import channel, fields, partition
+from fljax.data import channel, partition
+from fljax.data.sources import fields
 
 NATS_PER_USE = 20.0
 NUM_CLIENTS = 20

@@ -12,7 +12,7 @@ from flax import nnx
 
 import fljax_kernels
 from fljax import accounting, data, models
-from fljax.schemes import dp_fedavg
+from fljax.schemes.central import dp_fedavg
 
 NUM_CLIENTS = 400
 NUM_ROUNDS = 60

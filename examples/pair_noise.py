@@ -14,7 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import accounting, data, models, schemes
-from fljax.accounting import gaussian, view, view_calibration
+from fljax.accounting import gaussian
+from fljax.accounting.shared_noise import exact as view
+from fljax.accounting.shared_noise import least_noise
 from fljax.upload import key_agreement, pair_noise
 
 NUM_CLIENTS = 50
@@ -49,7 +51,7 @@ def train(name: str, clients: data.ClientData, digits: data.Dataset) -> None:
 
 def by_hand(folder: pathlib.Path) -> None:
     """Four clients agree on keys, one does not answer in time; what the server has, and how private that is."""
-    noise = view_calibration.calibrate(4, 1, [0.5, 0.5], epsilon=TARGET_EPSILON, delta=DELTA)
+    noise = least_noise.calibrate(4, 1, [0.5, 0.5], epsilon=TARGET_EPSILON, delta=DELTA)
     clients = [key_agreement.KeyAgreement(number) for number in range(4)]
     for one in clients:
         for other in clients:

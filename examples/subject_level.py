@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import accounting, data, models
-from fljax.schemes import higradavg, subject_ledger
+from fljax.schemes.silos import higradavg, subject_ledger
 
 NUM_ROUNDS = 30
 EPSILON, DELTA = 8.0, 1e-3

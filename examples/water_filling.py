@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import accounting, data, models
-from fljax.accounting import span, wfna_rounds
-from fljax.schemes import gsgd_dp
+from fljax.accounting.weighted_sums import rounds as weighted_rounds
+from fljax.accounting.weighted_sums import span
+from fljax.schemes.weighted import gsgd_dp
 
 NUM_PARTIES = 50
 RECORDS = 29
@@ -67,10 +68,10 @@ def main() -> None:
 
     epsilon = accounting.epsilon(run_event(noise_multiplier), delta=DELTA)
     stddev = noise_multiplier * 2 * 1.0 / RECORDS / np.sqrt(NUM_PARTIES)
-    setup = wfna_rounds.Setup(
+    setup = weighted_rounds.Setup(
         num_clients=NUM_PARTIES, num_records=RECORDS, batch_size=8, l2_clip_norm=1.0, noise_stddev=stddev
     )
-    printed = wfna_rounds.epsilon(
+    printed = weighted_rounds.epsilon(
         "gaussian", "water_filling", setup, num_rounds=NUM_ROUNDS, delta=DELTA, formula="paper"
     )
     _, accuracy = models.evaluate(model.apply, state.params, digits.test)

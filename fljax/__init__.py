@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fljax import errors as errors
     from fljax import local as local
     from fljax import models as models
+    from fljax import papers as papers
     from fljax import schemes as schemes
     from fljax import server as server
     from fljax import simulation as simulation

@@ -3,24 +3,27 @@
 import importlib
 import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def doors(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """(`__getattr__`, `__dir__`) for a package: its public modules, none of them imported before it is asked for.
+def doors(package: str, short: Mapping[str, str] | None = None) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """(`__getattr__`, `__dir__`) for a package: its public modules, each imported when asked for.
 
+    `short`: further names, each with the module that it stands for, relative to the package.
     Type checkers do not run this: a package lists its modules for them under TYPE_CHECKING.
     """
+    deeper = dict(short or {})
 
     def public() -> list[str]:
         path = sys.modules[package].__path__
-        return [found.name for found in pkgutil.iter_modules(path) if not found.name.startswith("_")]
+        found = [module.name for module in pkgutil.iter_modules(path)]
+        return [*deeper, *(name for name in found if not name.startswith("_"))]
 
     def attribute(name: str) -> Any:
         if name not in public():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return importlib.import_module(f"{package}.{name}")
+        return importlib.import_module(f"{package}.{deeper.get(name, name)}")
 
     def names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *public()})

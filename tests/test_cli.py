@@ -18,8 +18,10 @@ from fljax.accounting import events
 from fljax.accounting.words import rounded_up
 from fljax.cli import _args, _sweep, simulate
 from fljax.data import builtin, store
+from fljax.simulation import budget
 from fljax.simulation import config as config_lib
-from fljax.simulation import folder, progress, spending
+from fljax.simulation.observers import progress
+from fljax.simulation.record import folder
 
 QUICK = ["--num-clients", "20", "--num-rounds", "4", "--eval-every", "2", "--checkpoint-every", "2"]
 QUICK += ["--seed", "0", "--model", "softmax", "--no-baseline", "--noise-multiplier", "2", "--target-epsilon", "none"]
@@ -193,7 +195,7 @@ def test_simulate_writes_the_folder_and_says_how_it_ended(capsys, tmp_path):
     claim = json.loads((tmp_path / "run" / folder.PRIVACY).read_text())
     record = folder.read_metrics(tmp_path / "run")[-1]
     assert f"private      {record['test_accuracy']:.1%}" in out and "non-private" not in out
-    assert f"epsilon {spending.shown_epsilon(claim['epsilon'])}" in out
+    assert f"epsilon {budget.shown_epsilon(claim['epsilon'])}" in out
     assert f"delta {rounded_up(claim['delta'], 3)}" in out
     assert str(tmp_path / "run" / folder.REPORT) in out and (tmp_path / "run" / folder.REPORT).is_file()
     assert re.search(r"round 4/4 .*accuracy .*epsilon .*rounds/s", out)

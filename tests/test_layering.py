@@ -17,7 +17,8 @@ ALLOWED = {
     "schemes": {"base", "data", "models"} | STATIONS,
     "attacks": {"base", "data", "models", "schemes"} | STATIONS,
     "simulation": {"base", "data", "models", "schemes"} | STATIONS,
-    "cli": {"base", "data", "models", "schemes", "attacks", "simulation"} | STATIONS,
+    "papers": {"base", "data", "models", "schemes", "attacks", "simulation"} | STATIONS,
+    "cli": {"base", "data", "models", "schemes", "attacks", "simulation", "papers"} | STATIONS,
 }
 BASE_FILES = {"types", "errors", "_keys", "_near", "_plugins", "_rooms", "_sensitivity", "_validate", "_tree"}
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fljax import _plugins, cli, data, models, schemes
-from fljax.simulation import folder
+from fljax.simulation.record import folder
 
 PACKAGE = pathlib.Path(__file__).parent / "plugin"
 OWN = ["--scheme", "own_package.mean_gradient", "--dataset", "own_package.parts.rings"]

@@ -19,7 +19,7 @@ import numpy as np
 from bench import _child, _harness
 from bench import round as one_round
 from bench.peers import tasks
-from fljax.simulation import mesh
+from fljax.simulation.devices import mesh
 
 # (number of clients, noise multiplier) -> (a round, what building it cost)
 Make = Callable[[int, float], tuple[Callable[[], Any], dict[str, Any]]]

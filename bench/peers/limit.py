@@ -14,7 +14,7 @@ import torch
 from bench import _harness
 from bench import round as one_round
 from bench.peers import tasks, torch_peers
-from fljax.simulation import mesh
+from fljax.simulation.devices import mesh
 
 
 def _start(task: one_round.Task) -> tuple[jax.Array, list[jax.Array]]:

@@ -7,14 +7,16 @@ functions below them (`rdp`, `gaussian`, `conversion`, `calibration`) take array
 from typing import TYPE_CHECKING
 
 from fljax import _rooms
-from fljax.accounting import calibration, conversion, events, gaussian, mixture, pld, rdp, view
+from fljax.accounting import events, gaussian, mixture, pld
 from fljax.accounting._x64 import x64
 from fljax.accounting.accountant import METHODS, Spent, calibrate, delta, epsilon, interval, spent
-from fljax.accounting.conversion import OrderWarning
 from fljax.accounting.events import NeighboringRelation, PrivacyEvent, compose
 from fljax.accounting.interop import from_dp_event, to_dp_event
 from fljax.accounting.ledger import Ledger
 from fljax.accounting.mechanisms import Pair, register
+from fljax.accounting.renyi import conversion, rdp
+from fljax.accounting.renyi.conversion import OrderWarning
+from fljax.accounting.shared_noise import exact as view
 from fljax.accounting.words import NOT_COVERED, statement, table
 
 __all__ = [
@@ -48,29 +50,37 @@ __all__ = [
     "x64",
 ]
 
+# Short names of modules that lie a floor deeper.
+_MOVED = {
+    "calibration": "renyi.noise_grid",
+    "conversion": "renyi.conversion",
+    "gaussian_pair": "renyi.gaussian_pair",
+    "kov": "renyi.kov",
+    "rdp": "renyi.rdp",
+    "view": "shared_noise.exact",
+}
+
 if TYPE_CHECKING:
     from fljax.accounting import accountant as accountant
-    from fljax.accounting import bidirectional as bidirectional
-    from fljax.accounting import convergence as convergence
-    from fljax.accounting import gaussian_pair as gaussian_pair
+    from fljax.accounting import events as events
+    from fljax.accounting import gaussian as gaussian
     from fljax.accounting import groups as groups
     from fljax.accounting import information as information
     from fljax.accounting import interop as interop
-    from fljax.accounting import kov as kov
     from fljax.accounting import ledger as ledger
     from fljax.accounting import mechanisms as mechanisms
-    from fljax.accounting import replaced_record as replaced_record
-    from fljax.accounting import sampled_pld as sampled_pld
-    from fljax.accounting import sensitivity as sensitivity
-    from fljax.accounting import span as span
-    from fljax.accounting import spectrum as spectrum
-    from fljax.accounting import view_calibration as view_calibration
-    from fljax.accounting import view_design as view_design
-    from fljax.accounting import view_paper as view_paper
-    from fljax.accounting import view_sparse as view_sparse
-    from fljax.accounting import wfna as wfna
-    from fljax.accounting import wfna_curves as wfna_curves
-    from fljax.accounting import wfna_rounds as wfna_rounds
+    from fljax.accounting import mixture as mixture
+    from fljax.accounting import pld as pld
+    from fljax.accounting import renyi as renyi
+    from fljax.accounting import renyi_of_mechanism as renyi_of_mechanism
+    from fljax.accounting import shared_noise as shared_noise
+    from fljax.accounting import weighted_sums as weighted_sums
     from fljax.accounting import words as words
+    from fljax.accounting.renyi import conversion as conversion
+    from fljax.accounting.renyi import gaussian_pair as gaussian_pair
+    from fljax.accounting.renyi import kov as kov
+    from fljax.accounting.renyi import noise_grid as calibration
+    from fljax.accounting.renyi import rdp as rdp
+    from fljax.accounting.shared_noise import exact as view
 else:
-    __getattr__, __dir__ = _rooms.doors(__name__)
+    __getattr__, __dir__ = _rooms.doors(__name__, _MOVED)

@@ -9,9 +9,11 @@ from typing import Literal
 import numpy as np
 
 from fljax import _validate
-from fljax.accounting import _curves, conversion, gaussian, pld, rdp, sampled_pld
-from fljax.accounting.conversion import OrderWarning
+from fljax.accounting import gaussian, pld, renyi_of_mechanism
 from fljax.accounting.events import PrivacyEvent, check_event
+from fljax.accounting.pld import without_replacement
+from fljax.accounting.renyi import conversion, rdp
+from fljax.accounting.renyi.conversion import OrderWarning
 from fljax.errors import PrivacyPreconditionError
 
 Method = Literal["rdp", "pld", "gdp"]
@@ -54,7 +56,7 @@ def _best(
     grid = rdp.DEFAULT_ORDERS if orders is None or isinstance(orders, str) else rdp.as_orders(orders)
 
     def search(grid: tuple[float, ...]) -> tuple[float, float]:
-        curve = _curves.curve(event.mechanism, event.neighboring_relation, grid)
+        curve = renyi_of_mechanism.curve(event.mechanism, event.neighboring_relation, grid)
         found = np.asarray(convert(curve, np.asarray(grid)))
         place = int(np.argmin(found))
         return float(found[place]), grid[place]
@@ -151,10 +153,10 @@ def _gdp(
     epsilon: float | None,
     orders: Sequence[float] | Literal["adaptive"] | None,
 ) -> Spent:
-    noise = _curves.effective_noise(event.mechanism)
+    noise = renyi_of_mechanism.effective_noise(event.mechanism)
     if noise is None:
         why = "only unsampled Gaussian mechanisms are exactly Gaussian-DP"
-        raise _curves.refuse(event.mechanism, event.neighboring_relation, "gdp", why)
+        raise renyi_of_mechanism.refuse(event.mechanism, event.neighboring_relation, "gdp", why)
     mu = 1 / noise if noise > 0 else math.inf
     why = f"exact: {mu:.6g}-GDP"
     if delta is not None:
@@ -167,7 +169,7 @@ def _gdp(
 
 def _pld(event: PrivacyEvent, delta: float | None, epsilon: float | None, orders: Sequence[float] | None) -> Spent:
     why = "privacy-loss distributions, connect the dots of arXiv:2207.04380; all truncation and rounding counted"
-    if (rounds := sampled_pld.rounds_of(event)) is not None:
+    if (rounds := without_replacement.rounds_of(event)) is not None:
         lower, upper = 0.0, _sampled(rounds, delta, epsilon)
         why += "; worst case of a sample without replacement of arXiv:2106.08567"
     else:
@@ -178,20 +180,20 @@ def _pld(event: PrivacyEvent, delta: float | None, epsilon: float | None, orders
     return Spent(epsilon, epsilon, lower, upper, "pld", True, why)
 
 
-def _sampled(rounds: sampled_pld.Rounds, delta: float | None, epsilon: float | None) -> float:
+def _sampled(rounds: without_replacement.Rounds, delta: float | None, epsilon: float | None) -> float:
     """Upper bound for samples without replacement, one unit replaced."""
     if rounds.num_rounds == 0:
         return 0.0
     if delta is not None:
-        return math.inf if rounds.noise_multiplier == 0 else sampled_pld.epsilon(*rounds, delta)
+        return math.inf if rounds.noise_multiplier == 0 else without_replacement.epsilon(*rounds, delta)
     assert epsilon is not None
-    return 1.0 if rounds.noise_multiplier == 0 else sampled_pld.delta(*rounds, epsilon)
+    return 1.0 if rounds.noise_multiplier == 0 else without_replacement.delta(*rounds, epsilon)
 
 
 def _estimate(event: PrivacyEvent, delta: float) -> float:
     """Near what "pld" answers, for a twentieth of its work."""
-    rounds = sampled_pld.rounds_of(event)
-    return pld.estimate(event, delta) if rounds is None else sampled_pld.estimate(rounds, delta)
+    rounds = without_replacement.rounds_of(event)
+    return pld.estimate(event, delta) if rounds is None else without_replacement.estimate(rounds, delta)
 
 
 _ANSWERS: dict[str, Callable[..., Spent]] = {"rdp": _rdp, "gdp": _gdp, "pld": _pld}

@@ -8,15 +8,12 @@ if TYPE_CHECKING:
     from fljax.attacks import analytic as analytic
     from fljax.attacks import audit as audit
     from fljax.attacks import canaries as canaries
-    from fljax.attacks import disguised_membership as disguised_membership
     from fljax.attacks import gradient_inversion as gradient_inversion
-    from fljax.attacks import known_network as known_network
     from fljax.attacks import membership as membership
     from fljax.attacks import metrics as metrics
     from fljax.attacks import model_inversion as model_inversion
     from fljax.attacks import noisy_records as noisy_records
     from fljax.attacks import one_run as one_run
-    from fljax.attacks import perturbation_leak as perturbation_leak
     from fljax.attacks import reconstruction as reconstruction
     from fljax.attacks import rounds as rounds
     from fljax.attacks import shadow as shadow

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import _validate, schemes
-from fljax.accounting import conversion
 from fljax.accounting.events import PrivacyEvent
+from fljax.accounting.renyi import conversion
 from fljax.attacks import gradient_inversion, rounds
 from fljax.data import Dataset
 from fljax.data.cohort import ClientData, cohort

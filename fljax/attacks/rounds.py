@@ -19,8 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import _keys, _validate, accounting, schemes
-from fljax.accounting import conversion, view
 from fljax.accounting.events import NeighboringRelation, PrivacyEvent
+from fljax.accounting.renyi import conversion
+from fljax.accounting.shared_noise import exact as view
 from fljax.attacks import audit
 from fljax.data.cohort import ClientData, cohort
 from fljax.data.subjects import SUBJECT

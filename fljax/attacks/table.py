@@ -11,7 +11,7 @@ from fljax import data, schemes
 from fljax.accounting import words
 from fljax.accounting.events import PrivacyEvent
 from fljax.attacks import noisy_records, reconstruction, rounds
-from fljax.data import fields
+from fljax.data.sources import fields
 
 # The five papers of this library, each by one of its schemes.
 PAPERS = {

@@ -13,7 +13,7 @@ from fljax import accounting, data, models, schemes
 from fljax.accounting import words
 from fljax.attacks import audit, gradient_inversion, metrics, reconstruction, rounds, table, victims
 from fljax.cli import _run_files
-from fljax.simulation import attack_figures, report
+from fljax.simulation.report import attack_figures, run_page
 
 TITLE = "Reconstruction"
 HEAD = ("budget", "noise", "diverged", "MSE", "PSNR", "SSIM", "inverted, then picked", "picked", "certified", "holds")
@@ -239,14 +239,14 @@ def sections(options: Any, found: Found) -> list[str]:
     caption = f"Rows: {found.unit}. Below each image its signal-to-noise ratio."
     table_html = _run_files.html_table(HEAD, [cells(line) for line in found.lines])
     return [
-        report.section("Reconstructions beside the truth", attack_figures.images(rows, notes), caption),
+        run_page.section("Reconstructions beside the truth", attack_figures.images(rows, notes), caption),
         '<div class="grid">',
-        report.section(
+        run_page.section(
             "Success against budget",
             attack_figures.success(budgets, series, bounds, unit=found.unit, quantity=found.bound, share=share),
             f"The bound is {found.standing}.",
         ),
-        report.section(
+        run_page.section(
             "Signal-to-noise ratio against budget",
             attack_figures.success(
                 budgets,
@@ -258,13 +258,13 @@ def sections(options: Any, found: Found) -> list[str]:
             ),
         ),
         "</div>",
-        report.section(
+        run_page.section(
             "Numbers",
             table_html,
             f"Certified: {found.bound}; {found.standing}. Diverged: searches that ended nowhere; they count as the "
             "mean of all digits, the best guess of who has seen nothing, and as not told right.",
         ),
-        report.section(
+        run_page.section(
             "Threat model",
             f"<p>The attacker sees {found.sees}. The digit is the only record of its client and nobody else has "
             f"any: a worst case. {knows}</p>",

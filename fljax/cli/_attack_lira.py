@@ -13,7 +13,7 @@ from fljax import accounting, data, models, schemes
 from fljax.accounting import words
 from fljax.attacks import rounds, shadow, table, trained
 from fljax.cli import _run_files
-from fljax.simulation import attack_figures, report
+from fljax.simulation.report import attack_figures, run_page
 
 TITLE = "Membership"
 HEAD = ("epsilon", "noise", "AUC", "largest AUC", "TPR at 5 % FPR", "accuracy on members", "on others", "holds")
@@ -154,7 +154,7 @@ def sections(options: Any, found: Found) -> list[str]:
         "The certificate also covers attackers who see every round.</p>"
     )
     return [
-        report.section("Membership against budget", picture, note),
-        report.section("Numbers", _run_files.html_table(HEAD, [cells(line) for line in lines]), numbers),
-        report.section("Threat model", threat),
+        run_page.section("Membership against budget", picture, note),
+        run_page.section("Numbers", _run_files.html_table(HEAD, [cells(line) for line in lines]), numbers),
+        run_page.section("Threat model", threat),
     ]

@@ -19,7 +19,7 @@ import numpy as np
 import fljax_kernels
 from fljax import data
 from fljax.local.item import clipped_grad
-from fljax.schemes import dp_fedavg
+from fljax.schemes.central import dp_fedavg
 from fljax.server import aggregate
 
 WIDTHS, QUICK_WIDTHS = (784, 256, 128, 10), (784, 64, 10)  # of the MLP; compiling is most of what --quick takes
@@ -314,12 +314,13 @@ class _Clock:
 def main_job() -> dict[str, Any]:
     """The first rounds of `fljax simulate` on one device, from imports to report; the whole is extrapolated."""
     start = time.perf_counter()
-    from fljax.simulation import config, report, run
+    from fljax.simulation import config, run
+    from fljax.simulation.report import run_page
 
     clock, whole = _Clock(), config.RunConfig().num_rounds
     with tempfile.TemporaryDirectory() as folder:
         settings = config.Config(run=config.RunConfig(num_rounds=SIMULATED))
-        report.write(run.start(settings, pathlib.Path(folder) / "run", clock))
+        run_page.write(run.start(settings, pathlib.Path(folder) / "run", clock))
     measured = time.perf_counter() - start
     # The mean, not the median: evaluations belong to it.
     round_s = (clock.ends[-1] - clock.ends[0]) / (SIMULATED - 1)

@@ -13,7 +13,7 @@ import tomli_w
 from rich.table import Table
 
 from fljax.cli import _sampled_gaussian
-from fljax.simulation import folder
+from fljax.simulation.record import folder
 
 
 @contextlib.contextmanager
@@ -76,8 +76,8 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def write_report(run_dir: pathlib.Path, title: str, sections: Sequence[str]) -> None:
     """report.html from its sections, and where it is. Raises DiskFullError if there is no room."""
-    from fljax.simulation import report  # late: `--help` needs no plots
+    from fljax.simulation.report import run_page  # late: `--help` needs no plots
 
     path = run_dir / "report.html"
-    folder.write_atomically(path, report.page(title, "Written by fljax.", "".join(sections)))
+    folder.write_atomically(path, run_page.page(title, "Written by fljax.", "".join(sections)))
     print(f"report {path}")

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fljax import accounting
-from fljax.accounting import conversion, pld, rdp
+from fljax.accounting import pld
+from fljax.accounting.renyi import conversion, rdp
 from fljax.accounting.words import at_least, at_most, rounded_up
 
 # What a user may call an axis, and what the columns are called.

@@ -70,7 +70,7 @@ def main(args: Sequence[str]) -> int:
     _sampled_gaussian.some_bound(options.accountant, methods, without)
     print(_sampled_gaussian.assumptions(*rest, options.delta))
     if options.tradeoff is not None:
-        from fljax.simulation import figures
+        from fljax.simulation.report import figures
 
         picture = figures.trade_off(*_sweep.trade_off(event))
         options.tradeoff.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def main(args: Sequence[str]) -> int:
 
 
 def _write_sweep(options: Options, methods: Sequence[str]) -> int:
-    from fljax.simulation import figures
+    from fljax.simulation.report import figures
 
     relation = options.neighboring_relation
     if relation == "REPLACE_ONE":

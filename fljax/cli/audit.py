@@ -162,7 +162,7 @@ def _curve(row: Any) -> str:
     """The measured error rates beside the certified ones."""
     import numpy as np
 
-    from fljax.simulation import attack_figures, report
+    from fljax.simulation.report import attack_figures, run_page
 
     present, absent = row.scores
     thresholds = np.quantile(np.concatenate([present, absent]), np.linspace(0, 1, 201))
@@ -171,12 +171,12 @@ def _curve(row: Any) -> str:
     at = np.linspace(0, 1, 401)
     picture = attack_figures.rates(fpr, fnr, at, rounds.certified_curve(row.event, at))
     note = f"{present.size} runs in each world. Counted rates scatter about their truth; the table allows for it."
-    return report.section("Error rates", picture, note)
+    return run_page.section("Error rates", picture, note)
 
 
 def _sections(options: Options, rows: list[Any], picture: str) -> list[str]:
     from fljax.attacks import table
-    from fljax.simulation import report
+    from fljax.simulation.report import run_page
 
     threat = [[row.scheme, table.PAPERS.get(row.scheme, ""), row.attack, row.sees, row.standing] for row in rows]
     note = (
@@ -194,12 +194,12 @@ def _sections(options: Options, rows: list[Any], picture: str) -> list[str]:
         "mechanism, other images and the covariance of training data."
     )
     kinds = [text for text, kind in ((world, "at most"), (images, "at least")) if any(r.bound == kind for r in rows)]
-    cards = "".join(report.card(f"{row.measured:.3g}", f"{row.scheme}: measured, {row.quantity}") for row in rows)
+    cards = "".join(run_page.card(f"{row.measured:.3g}", f"{row.scheme}: measured, {row.quantity}") for row in rows)
     return [
         f'<div class="cards">{cards}</div>',
-        report.section("Certified against measured", _run_files.html_table(_HEAD, [_cells(r) for r in rows]), note),
+        run_page.section("Certified against measured", _run_files.html_table(_HEAD, [_cells(r) for r in rows]), note),
         picture,
-        report.section(
+        run_page.section(
             "Threat model",
             _run_files.html_table(("scheme", "paper", "attack", "the attacker sees", "the bound is"), threat),
             " ".join(kinds),

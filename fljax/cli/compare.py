@@ -6,8 +6,8 @@ import pathlib
 from collections.abc import Sequence
 
 from fljax.cli import _args
-from fljax.simulation import folder
-from fljax.simulation.compare import Settings
+from fljax.papers.subject_dp.compare import Settings
+from fljax.simulation.record import folder
 
 _DESCRIPTION = """Trains FedAvg and five subject-level methods at the same true epsilon, and compares them.
 
@@ -37,7 +37,8 @@ def main(args: Sequence[str]) -> int:
     if any(run_dir.iterdir()):
         raise ValueError(f"Expected run folder {run_dir} to be empty or not there yet, got files in it.")
     from fljax import data
-    from fljax.simulation import compare, compare_report, subject_claims
+    from fljax.papers.subject_dp import claims as subject_claims
+    from fljax.papers.subject_dp import compare, compare_report
 
     results = compare.run(settings, lambda line: print(line, flush=True))
     ids = data.load(settings.dataset).train[data.subjects.SUBJECT]

@@ -15,8 +15,9 @@ from fljax import schemes
 from fljax.accounting.words import rounded_up
 from fljax.cli import _args
 from fljax.simulation import config as config_lib
-from fljax.simulation import folder, progress
 from fljax.simulation.config import Config
+from fljax.simulation.observers import progress
+from fljax.simulation.record import folder
 
 _DESCRIPTION = """Trains a federated model under differential privacy and a non-private one beside it.
 
@@ -72,13 +73,13 @@ class Machine:
 
 def _watchers(machine: Machine, run_dir: pathlib.Path, first: Any) -> Any:
     """All who watch: `first`, who shows progress, and those that were asked for."""
-    from fljax.simulation import watchers
+    from fljax.simulation.observers import trackers
 
     chosen = [first]
-    chosen += [watchers.Profiler(run_dir)] if machine.profile else []
-    chosen += [watchers.TensorBoard(run_dir)] if machine.tensorboard else []
-    chosen += [watchers.WandB(run_dir, machine.wandb)] if machine.wandb is not None else []
-    return watchers.Several(chosen)
+    chosen += [trackers.Profiler(run_dir)] if machine.profile else []
+    chosen += [trackers.TensorBoard(run_dir)] if machine.tensorboard else []
+    chosen += [trackers.WandB(run_dir, machine.wandb)] if machine.wandb is not None else []
+    return trackers.Several(chosen)
 
 
 def parse(args: Sequence[str]) -> tuple[Config, pathlib.Path | None, Machine]:
@@ -145,26 +146,26 @@ def _resumed_on(args: Sequence[str], resume: str) -> Machine:
 
 
 def _summary(outcome: Any, report: pathlib.Path) -> str:
-    from fljax.simulation import nats, printed, remarks, spending
+    from fljax.simulation import as_printed, budget, nats_spent, remarks
 
     last, plan = outcome.records[-1], outcome.plan
     guaranteed = math.isfinite(plan.epsilons[outcome.rounds])
-    lines = [f"held-out accuracy  {spending.model_name(plan, outcome.rounds):<12} {last['test_accuracy']:.1%}"]
+    lines = [f"held-out accuracy  {budget.model_name(plan, outcome.rounds):<12} {last['test_accuracy']:.1%}"]
     if "baseline_test_accuracy" in last:
         lines.append(f"                   non-private  {last['baseline_test_accuracy']:.1%}")
     lines += [f"note               {sentence}" for sentence in remarks.remarks(outcome)]
     scheme = schemes.get(outcome.config.scheme)
-    paper = printed.claim(scheme, plan.scheme_config, outcome.rounds, plan.delta)
+    paper = as_printed.claim(scheme, plan.scheme_config, outcome.rounds, plan.delta)
     if paper:
         claimed, errata = float(paper["claimed_epsilon"]), ", ".join(paper["errata"])
-        lines.append(f"the paper claims   epsilon {spending.shown_epsilon(claimed)}, NOT certified: {errata}")
-    told = nats.spent(scheme, plan.scheme_config, outcome.task, outcome.inputs, outcome.rounds)
+        lines.append(f"the paper claims   epsilon {budget.shown_epsilon(claimed)}, NOT certified: {errata}")
+    told = nats_spent.spent(scheme, plan.scheme_config, outcome.task, outcome.inputs, outcome.rounds)
     if told is not None:
-        lines.append(nats.summary(told))
+        lines.append(nats_spent.summary(told))
     if plan.fixed_seed:
         lines.append("seed               fixed: an experiment. Whoever knows it can remove the noise: release no model")
     if guaranteed:
-        epsilon = spending.shown_epsilon(plan.epsilons[outcome.rounds])
+        epsilon = budget.shown_epsilon(plan.epsilons[outcome.rounds])
         claim = (
             f"epsilon {epsilon} at delta {rounded_up(plan.delta, 3)}, "
             f"unit {plan.event.privacy_unit}, {plan.num_units} units, {plan.accountant} accountant"
@@ -194,7 +195,7 @@ def main(args: Sequence[str]) -> int:
                 f"Expected --distributed with --coordinator, --num-processes and --process-id, got {who} without it."
             )
         return _simulate(config, named, machine)
-    from fljax.simulation import processes
+    from fljax.simulation.devices import processes
 
     processes.join(*who)
     with processes.leaving_on_failure():
@@ -207,7 +208,7 @@ def _devices(count: int) -> str:
     """What became of `--devices`, in words."""
     import jax
 
-    from fljax.simulation import mesh
+    from fljax.simulation.devices import mesh
 
     if jax.default_backend() != "cpu" or count <= mesh.available():
         return f"devices {count}"
@@ -218,7 +219,7 @@ def _in_groups(config: Config) -> Config:
     """A new run that names neither devices nor groups: on a CPU, in groups, so that it may go on with fewer cores."""
     import jax
 
-    from fljax.simulation import mesh
+    from fljax.simulation.devices import mesh
 
     mesh.as_devices(mesh.cores())
     devices = min(mesh.cores(), jax.device_count())
@@ -229,7 +230,7 @@ def _in_groups(config: Config) -> Config:
 
 def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machine) -> int:
     """One process of a run: of a new one with `config` in the folder `named` or the next free one, or on with it."""
-    from fljax.simulation import processes
+    from fljax.simulation.devices import processes
 
     first = not machine.distributed or processes.first()
     if config is not None and named is not None and first:
@@ -237,7 +238,10 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
     # Everything heavy comes after the flags have been found good.
     import jax
 
-    from fljax.simulation import mesh, report, run, seeds, watchers
+    from fljax.simulation import run, seeds
+    from fljax.simulation.devices import mesh
+    from fljax.simulation.observers import trackers
+    from fljax.simulation.report import run_page
 
     unasked = not machine.distributed and machine.devices is None
     if config is not None and unasked and config.run.groups is None and config.run.memory is None:
@@ -257,7 +261,7 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
     if job is not None and machine.distributed:
         run_dir = pathlib.Path(processes.words_from_first(str(run_dir)))
     try:
-        observer = _watchers(machine, run_dir, progress.observer(Console())) if first else watchers.Several([])
+        observer = _watchers(machine, run_dir, progress.observer(Console())) if first else trackers.Several([])
     except (ImportError, ValueError):
         if job is not None:
             folder.discard(run_dir)
@@ -275,7 +279,7 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
     except (run.Interrupted, processes.PeerLostError) as stopped:
         raise type(stopped)(f"{stopped}; to go on: fljax simulate --resume {run_dir}") from None
     if first:
-        print(_summary(outcome, report.write(outcome)))
+        print(_summary(outcome, run_page.write(outcome)))
     if machine.distributed:
         processes.wait_for_all()  # until the report is written
     return 0

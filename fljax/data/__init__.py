@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from fljax import _rooms
-from fljax.data import fields as fields
 from fljax.data import partition as partition
 from fljax.data import subjects as subjects
 from fljax.data.builtin import Dataset as Dataset
@@ -14,16 +13,30 @@ from fljax.data.check import check_partition as check_partition
 from fljax.data.cohort import ClientData as ClientData
 from fljax.data.cohort import Cohort as Cohort
 from fljax.data.cohort import cohort as cohort
+from fljax.data.sources import fields
+
+# Short names of modules that lie a floor deeper.
+_MOVED = {
+    "cifar": "sources.cifar",
+    "fields": "sources.fields",
+    "idx": "sources.idx",
+    "leaf": "sources.leaf",
+    "standins": "sources.standins",
+}
 
 if TYPE_CHECKING:
     from fljax.data import builtin as builtin
     from fljax.data import channel as channel
     from fljax.data import check as check
-    from fljax.data import cifar as cifar
     from fljax.data import facts as facts
-    from fljax.data import idx as idx
-    from fljax.data import leaf as leaf
-    from fljax.data import standins as standins
+    from fljax.data import partition as partition
+    from fljax.data import sources as sources
     from fljax.data import store as store
+    from fljax.data import subjects as subjects
+    from fljax.data.sources import cifar as cifar
+    from fljax.data.sources import fields as fields
+    from fljax.data.sources import idx as idx
+    from fljax.data.sources import leaf as leaf
+    from fljax.data.sources import standins as standins
 else:
-    __getattr__, __dir__ = _rooms.doors(__name__)
+    __getattr__, __dir__ = _rooms.doors(__name__, _MOVED)

@@ -124,11 +124,11 @@ def load(name: str) -> Dataset:
     """
     check_name(name=name)
     if name.startswith(FOLDER):
-        from fljax.data import idx  # which builds on this module
+        from fljax.data.sources import idx  # which builds on this module
 
         return idx.load(name.removeprefix(FOLDER))
     if name.startswith(CIFAR):
-        from fljax.data import cifar
+        from fljax.data.sources import cifar
 
         return cifar.load(name.removeprefix(CIFAR))
     if name not in NAMES:
@@ -139,11 +139,11 @@ def load(name: str) -> Dataset:
             raise ValueError(f"Expected the data set {name!r} to be a fljax.data.Dataset, got {type(found).__name__}.")
         return found._replace(name=name)
     if name == "fields":
-        from fljax.data import fields
+        from fljax.data.sources import fields
 
         return fields.make(np.random.Generator(np.random.PCG64(_SPLIT_SEED)))
     if name in ("writers", "roles"):
-        from fljax.data import standins  # which builds on this module
+        from fljax.data.sources import standins  # which builds on this module
 
         rng = np.random.Generator(np.random.PCG64(_SPLIT_SEED))
         if name == "roles":

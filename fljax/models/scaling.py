@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax.models import _scale_labels, _scale_walk
+from fljax.models import _scale_labels, _scale_of_jaxpr
 from fljax.models.functional import Apply
 from fljax.types import Params
 from fljax_kernels.per_example import jaxprs
@@ -144,11 +144,11 @@ def plan(apply: Apply, params: Params, x: Any, *, allow_plain: bool = False) -> 
     num = len(leaves)
     head, kernel, bias = _head(jaxpr, num)
     nodes = _scale_labels.Nodes(allow_plain)
-    walk = _scale_walk.Walk(nodes, shapes, names, head)
+    walk = _scale_of_jaxpr.Walk(nodes, shapes, names, head)
     arguments: list[Any] = [
-        _scale_walk.Weights(k, np.arange(leaf.size).reshape(leaf.shape)) for k, leaf in enumerate(shapes)
+        _scale_of_jaxpr.Weights(k, np.arange(leaf.size).reshape(leaf.shape)) for k, leaf in enumerate(shapes)
     ]
-    arguments += [_scale_walk.Stream(np.zeros(v.aval.shape, np.int64)) for v in jaxpr.invars[num:]]
+    arguments += [_scale_of_jaxpr.Stream(np.zeros(v.aval.shape, np.int64)) for v in jaxpr.invars[num:]]
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
         walk.body(jaxpr, consts, arguments)
     _check_head(walk, kernel, bias, int(out.shape[0]))
@@ -223,7 +223,7 @@ def plan(apply: Apply, params: Params, x: Any, *, allow_plain: bool = False) -> 
     )
 
 
-def _head(jaxpr: Any, num_leaves: int) -> tuple[_scale_walk.Head, int, int | None]:
+def _head(jaxpr: Any, num_leaves: int) -> tuple[_scale_of_jaxpr.Head, int, int | None]:
     """(the last layer, its kernel, its bias), found from the end of the program."""
     origin = {v: (index, eqn) for index, eqn in enumerate(jaxpr.eqns) for v in eqn.outvars}
     leaves = {v: k for k, v in enumerate(jaxpr.invars[:num_leaves])}
@@ -248,13 +248,13 @@ def _head(jaxpr: Any, num_leaves: int) -> tuple[_scale_walk.Head, int, int | Non
             additions.append(index)
         elif name == "dot_general" and sources.count(None) == 1:
             hidden = sources.index(None)
-            return _scale_walk.Head(index, hidden, tuple(additions)), sources[1 - hidden] or 0, bias
+            return _scale_of_jaxpr.Head(index, hidden, tuple(additions)), sources[1 - hidden] or 0, bias
         else:
             break
     raise ValueError("Expected the last operation of the network to be a dense layer, got another one.")
 
 
-def _check_head(walk: _scale_walk.Walk, kernel: int, bias: int | None, num_outputs: int) -> None:
+def _check_head(walk: _scale_of_jaxpr.Walk, kernel: int, bias: int | None, num_outputs: int) -> None:
     """Psi of the last layer is sent as one row, which holds where each of its parameters serves one output as it is."""
     for k in (kernel,) if bias is None else (kernel, bias):
         if not walk.assigned[k].all():
@@ -267,7 +267,7 @@ def _check_head(walk: _scale_walk.Walk, kernel: int, bias: int | None, num_outpu
             )
 
 
-def _split(jaxpr: Any, head: _scale_walk.Head, num_leaves: int, ends: tuple[int, ...]) -> tuple[Any, Any]:
+def _split(jaxpr: Any, head: _scale_of_jaxpr.Head, num_leaves: int, ends: tuple[int, ...]) -> tuple[Any, Any]:
     """Equations that the last layer's input needs, and those that the output needs beside that input."""
     origin = {v: index for index, eqn in enumerate(jaxpr.eqns) for v in eqn.outvars}
     hidden = jaxpr.eqns[head.equation].invars[head.hidden]

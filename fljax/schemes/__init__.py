@@ -104,7 +104,7 @@ def get(name: str) -> Any:
       ValueError: nobody knows the name, or what it names lacks a member of a scheme.
     """
     if name in NAMES:
-        return importlib.import_module(f"fljax.schemes.{name}")
+        return importlib.import_module(f"fljax.schemes.{_MOVED[name]}")
     check_name(scheme=name)
     found = _outside(name)
     from fljax.schemes import base
@@ -113,33 +113,69 @@ def get(name: str) -> Any:
     return found
 
 
+# Short names of modules that lie a floor deeper.
+_MOVED = {
+    "bidirectional": "disguised.bidirectional",
+    "dp_fedavg": "central.dp_fedavg",
+    "dp_fedsgd": "central.dp_fedsgd",
+    "dp_psac": "silos.dp_psac",
+    "dp_sgd": "silos.dp_sgd",
+    "fedavg": "silos.fedavg",
+    "gd_dp": "weighted.gd_dp",
+    "gsgd_dp": "weighted.gsgd_dp",
+    "he_dp": "uploads.he_dp",
+    "higradavg": "silos.higradavg",
+    "item_sum_cap": "silos.item_sum_cap",
+    "lightdp": "uploads.lightdp",
+    "local_dp": "uploads.local_dp",
+    "local_group_dp": "silos.local_group_dp",
+    "local_item_dp": "silos.local_item_dp",
+    "mp_cdp": "disguised.mp_cdp",
+    "mp_dp_naive": "disguised.mp_dp_naive",
+    "natural_channel": "channels.natural_channel",
+    "personalized_channel": "channels.personalized_channel",
+    "secagg_dp": "uploads.secagg_dp",
+    "sgd_dp": "weighted.sgd_dp",
+    "smpc_dp": "uploads.smpc_dp",
+    "subject_ledger": "silos.subject_ledger",
+    "swiftagg_dp": "uploads.swiftagg_dp",
+    "user_ldp": "silos.user_ldp",
+    "white_channel": "channels.white_channel",
+}
+
 if TYPE_CHECKING:
-    from fljax.schemes import bidirectional as bidirectional
-    from fljax.schemes import dp_fedavg as dp_fedavg
-    from fljax.schemes import dp_fedsgd as dp_fedsgd
-    from fljax.schemes import dp_psac as dp_psac
-    from fljax.schemes import dp_sgd as dp_sgd
-    from fljax.schemes import fedavg as fedavg
-    from fljax.schemes import gd_dp as gd_dp
-    from fljax.schemes import gsgd_dp as gsgd_dp
-    from fljax.schemes import he_dp as he_dp
-    from fljax.schemes import higradavg as higradavg
-    from fljax.schemes import item_sum_cap as item_sum_cap
-    from fljax.schemes import lightdp as lightdp
-    from fljax.schemes import local_dp as local_dp
-    from fljax.schemes import local_group_dp as local_group_dp
-    from fljax.schemes import local_item_dp as local_item_dp
-    from fljax.schemes import mp_cdp as mp_cdp
-    from fljax.schemes import mp_dp_naive as mp_dp_naive
-    from fljax.schemes import natural_channel as natural_channel
-    from fljax.schemes import personalized_channel as personalized_channel
-    from fljax.schemes import secagg_dp as secagg_dp
-    from fljax.schemes import sgd_dp as sgd_dp
-    from fljax.schemes import smpc_dp as smpc_dp
-    from fljax.schemes import subject_ledger as subject_ledger
-    from fljax.schemes import subject_utility as subject_utility
-    from fljax.schemes import swiftagg_dp as swiftagg_dp
-    from fljax.schemes import user_ldp as user_ldp
-    from fljax.schemes import white_channel as white_channel
+    from fljax.schemes import base as base
+    from fljax.schemes import central as central
+    from fljax.schemes import channels as channels
+    from fljax.schemes import disguised as disguised
+    from fljax.schemes import silos as silos
+    from fljax.schemes import uploads as uploads
+    from fljax.schemes import weighted as weighted
+    from fljax.schemes.central import dp_fedavg as dp_fedavg
+    from fljax.schemes.central import dp_fedsgd as dp_fedsgd
+    from fljax.schemes.channels import natural_channel as natural_channel
+    from fljax.schemes.channels import personalized_channel as personalized_channel
+    from fljax.schemes.channels import white_channel as white_channel
+    from fljax.schemes.disguised import bidirectional as bidirectional
+    from fljax.schemes.disguised import mp_cdp as mp_cdp
+    from fljax.schemes.disguised import mp_dp_naive as mp_dp_naive
+    from fljax.schemes.silos import dp_psac as dp_psac
+    from fljax.schemes.silos import dp_sgd as dp_sgd
+    from fljax.schemes.silos import fedavg as fedavg
+    from fljax.schemes.silos import higradavg as higradavg
+    from fljax.schemes.silos import item_sum_cap as item_sum_cap
+    from fljax.schemes.silos import local_group_dp as local_group_dp
+    from fljax.schemes.silos import local_item_dp as local_item_dp
+    from fljax.schemes.silos import subject_ledger as subject_ledger
+    from fljax.schemes.silos import user_ldp as user_ldp
+    from fljax.schemes.uploads import he_dp as he_dp
+    from fljax.schemes.uploads import lightdp as lightdp
+    from fljax.schemes.uploads import local_dp as local_dp
+    from fljax.schemes.uploads import secagg_dp as secagg_dp
+    from fljax.schemes.uploads import smpc_dp as smpc_dp
+    from fljax.schemes.uploads import swiftagg_dp as swiftagg_dp
+    from fljax.schemes.weighted import gd_dp as gd_dp
+    from fljax.schemes.weighted import gsgd_dp as gsgd_dp
+    from fljax.schemes.weighted import sgd_dp as sgd_dp
 else:
-    __getattr__, __dir__ = _rooms.doors(__name__)
+    __getattr__, __dir__ = _rooms.doors(__name__, _MOVED)

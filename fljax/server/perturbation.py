@@ -2,7 +2,7 @@
 
 What a client is sent computes the true output plus alpha(x) r, alpha the sum of the last layer's perturbed inputs (plus
 1 for a bias). This is an exact algebraic disguise, not cryptography: with ten labelled examples a client finds r
-(`fljax.attacks.known_network`), rows of the first layer keep their direction, transitions publish r s.
+(`fljax.papers.bidirectional.known_network`), rows of the first layer keep their direction, transitions publish r s.
 
 Source: Yang et al., "Efficiently Achieving Secure Model Training and Secure Aggregation to Ensure Bidirectional
 Privacy-Preservation in Federated Learning", Algorithm 1, equations (4) to (6) and (12) to (15), Theorem 3. Positive

@@ -2,7 +2,8 @@
 
 from typing import Any, NamedTuple
 
-from fljax.schemes import _round, dp_fedavg
+from fljax.schemes import base
+from fljax.schemes.central import dp_fedavg
 from fljax.simulation.config import ModelConfig
 from fljax.types import LossFn
 
@@ -32,7 +33,7 @@ def settings(config: ModelConfig) -> Settings:
 
 def algorithm(
     config: ModelConfig, loss: LossFn, *, num_clients: int, sampling_prob: float, **options: Any
-) -> _round.FederatedAlgorithm:
+) -> base.FederatedAlgorithm:
     """FedAvg on cohorts that each client joins with chance `sampling_prob`: no clipping, no noise, no guarantee.
 
     Everybody who is sampled answers, also where the scheme beside it loses clients or rounds.
@@ -40,7 +41,7 @@ def algorithm(
     chosen = settings(config)
     plain = dp_fedavg.Config(
         sampling_prob=sampling_prob,
-        l2_clip_norm=_round.NEVER_CLIPS,
+        l2_clip_norm=base.NEVER_CLIPS,
         noise_multiplier=0.0,
         local_learning_rate=chosen.learning_rate,
         local_batch_size=chosen.batch_size,

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from fljax import _near, _validate, accounting, schemes
 from fljax.accounting.accountant import Method
 from fljax.data import builtin, partition
-from fljax.simulation import memory
+from fljax.simulation.devices import memory
 
 MOST_STEPS = 1_000_000  # rounds of a run, steps or epochs of a client in one round
 # What no run gets through, or no machine holds; of anything else that is counted, what devices count in int32.

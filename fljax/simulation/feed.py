@@ -13,8 +13,8 @@ import numpy as np
 import fljax_kernels
 from fljax import _keys
 from fljax.data import Cohort, store
-from fljax.schemes._round import FederatedAlgorithm
-from fljax.simulation import mesh, processes
+from fljax.schemes.base import FederatedAlgorithm
+from fljax.simulation.devices import mesh, processes
 from fljax.types import PyTree
 
 

@@ -16,8 +16,9 @@ import numpy as np
 from fljax.data import store
 from fljax.errors import CorruptDataError
 from fljax.simulation import config as config_lib
-from fljax.simulation import folder, seeds
+from fljax.simulation import seeds
 from fljax.simulation.config import Config
+from fljax.simulation.record import folder
 from fljax.simulation.task import Task
 
 _FORMAT = 1

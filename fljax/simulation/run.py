@@ -18,24 +18,13 @@ from fljax import _keys, data, models, schemes
 from fljax.data import ClientData, facts, store
 from fljax.data.facts import Facts
 from fljax.errors import PrivacyPreconditionError
-from fljax.schemes._round import FederatedAlgorithm
+from fljax.schemes.base import FederatedAlgorithm
 from fljax.server import aggregate, recovery
-from fljax.simulation import (
-    baseline,
-    books,
-    feed,
-    fingerprint,
-    folder,
-    memory,
-    mesh,
-    printed,
-    processes,
-    seeds,
-    spending,
-    task,
-)
+from fljax.simulation import as_printed, baseline, budget, feed, fingerprint, seeds, task
 from fljax.simulation import config as config_lib
 from fljax.simulation.config import Config
+from fljax.simulation.devices import memory, mesh, processes
+from fljax.simulation.record import folder, run_record
 from fljax.types import PyTree
 
 _OVERFLOW_CHANCE = 1e-9  # per round, of a second compilation for a bigger cohort; nothing else depends on it
@@ -44,7 +33,7 @@ _OVERFLOW_CHANCE = 1e-9  # per round, of a second compilation for a bigger cohor
 class Observer(Protocol):
     """Who watches a run."""
 
-    def start(self, plan: spending.Plan, rounds_done: int) -> None:
+    def start(self, plan: budget.Plan, rounds_done: int) -> None:
         """Called before the first round of this process."""
 
     def round(self, record: dict[str, Any]) -> None:
@@ -65,7 +54,7 @@ class Outcome(NamedTuple):
 
     run_dir: pathlib.Path
     config: Config
-    plan: spending.Plan
+    plan: budget.Plan
     task: task.Task
     rounds: int
     records: list[dict[str, Any]]
@@ -83,7 +72,7 @@ class Job(NamedTuple):
     config: Config
     seed: seeds.Seed
     facts: Facts
-    plan: spending.Plan
+    plan: budget.Plan
     task: task.Task
     algorithms: tuple[FederatedAlgorithm, ...]
     inputs: dict[str, Any]
@@ -253,7 +242,7 @@ def _prepared(config: Config, seed: seeds.Seed) -> Job:
         raise PrivacyPreconditionError(f"{str(reason).removesuffix('.')} ({where}).") from reason
     dealt = dataclasses.replace(config.data, num_clients=found.num_clients)
     config = dataclasses.replace(config, data=dealt, scheme_config=scheme_config)
-    plan = spending.plan(printed.prepared(config, scheme, found), scheme, found)
+    plan = budget.plan(as_printed.prepared(config, scheme, found), scheme, found)
     if hasattr(scheme, "check_network"):
         x = the_task.dataset.train["x"]
         example = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
@@ -300,7 +289,7 @@ def _unasked(job: Job) -> jax.sharding.Mesh:
 def _algorithms(
     config: Config,
     scheme: ModuleType,
-    plan: spending.Plan,
+    plan: budget.Plan,
     the_task: task.Task,
     inputs: dict[str, Any],
     options: dict[str, Any],
@@ -353,7 +342,7 @@ def _run(job: Job, over: jax.sharding.Mesh, run_dir: pathlib.Path, observer: Obs
     initial = tuple(algorithm.init(job.task.model.params) for algorithm in job.algorithms)
     with _stop_on_signal() as stop, contextlib.ExitStack() as stack:
         take = stack.enter_context(_taker(job, over))
-        ours = stack.enter_context(books.opened(run_dir, config, plan, job.task, job.inputs, job.began_with))
+        ours = stack.enter_context(run_record.opened(run_dir, config, plan, job.task, job.inputs, job.began_with))
         states = mesh.spread(over, processes.from_first(ours.states(initial)))
         observer.start(plan, int(states[0].round))
         stack.callback(observer.stop)
@@ -413,7 +402,7 @@ def _rounds(
     take: Take,
     over: jax.sharding.Mesh,
     states: tuple[PyTree, ...],
-    ours: books.Books,
+    ours: run_record.Books,
     observer: Observer,
     stop: _Stop,
 ) -> tuple[PyTree, ...]:
@@ -424,18 +413,18 @@ def _rounds(
     while done < job.plan.num_rounds and not processes.either(stop.requested):
         states, infos, skipped = take(states, done)
         done += 1
-        record: dict[str, Any] = {"round": done, "epsilon": spending.number(job.plan.epsilons[done])}
+        record: dict[str, Any] = {"round": done, "epsilon": budget.number(job.plan.epsilons[done])}
         record |= {"skipped_clients": skipped} if skipped else {}
         record |= {"lost": True} if infos[0].lost else {}
         record |= {"cohort_size": int(infos[0].cohort_size), "clipped_fraction": float(infos[0].clipped_fraction)}
         recovery.warn_of_lost_digits(infos[0].lost_digits)
         for prefix, state, info in zip(("", "baseline_"), states, infos, strict=False):
-            record[prefix + "train_loss"] = spending.number(info.loss)
+            record[prefix + "train_loss"] = budget.number(info.loss)
             if done == 1 or done % settings.eval_every == 0 or done == job.plan.num_rounds:
                 loss, accuracy = models.evaluate(
                     job.task.model.apply, mesh.here(over, state.params), test, kind=job.config.model.loss
                 )
-                record |= {prefix + "test_loss": spending.number(loss), prefix + "test_accuracy": float(accuracy)}
+                record |= {prefix + "test_loss": budget.number(loss), prefix + "test_accuracy": float(accuracy)}
         ours.append(record)
         observer.round(record)
         if done % settings.checkpoint_every == 0:

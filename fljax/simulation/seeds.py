@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax.simulation import config as config_lib
-from fljax.simulation import folder, processes
 from fljax.simulation.config import Config
+from fljax.simulation.devices import processes
+from fljax.simulation.record import folder
 
 Seed = int | bytes  # fixed, below 2**32; or 16 secret bytes
 

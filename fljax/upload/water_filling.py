@@ -41,7 +41,8 @@ def lifted(rows: Rows, key: jax.Array, like: Params, *, scale: float, stddev: fl
     Guarantee: that of `fljax_kernels.spectral.lifted_weights`: the law of the noise that Gaussian weights bring into a
     mean and of what fills it up, together. Add it to the mean itself, whose weights are constants. (Filling up the
     noise of a subset, or none, would leave directions above the floor without any.) Privacy of the sum is accounted
-    with `fljax.accounting.wfna`, never as isotropic noise. How long it takes depends on the data, as described there.
+    with `fljax.accounting.weighted_sums.curves`, never as isotropic noise. How long it takes depends
+    on the data, as described there.
 
     Args:
       rows: G, every row clipped.

@@ -7,34 +7,18 @@ import jax
 import numpy as np
 
 import fljax.accounting
-from fljax.accounting import (
-    bidirectional,
-    calibration,
-    convergence,
-    conversion,
-    gaussian,
-    gaussian_pair,
-    groups,
-    information,
-    kov,
-    mixture,
-    pld,
-    rdp,
-    replaced_record,
-    sampled_pld,
-    sensitivity,
-    span,
-    spectrum,
-    view,
-    view_calibration,
-    view_design,
-    view_paper,
-    view_sparse,
-    wfna,
-    wfna_curves,
-    wfna_rounds,
-)
+from fljax.accounting import gaussian, groups, information, mixture, pld
 from fljax.accounting.information import budget, channels, claims, clipped, compression, reconstruction, sums, uploads
+from fljax.accounting.pld import without_replacement
+from fljax.accounting.renyi import conversion, gaussian_pair, kov, noise_grid, rdp
+from fljax.accounting.shared_noise import exact as view
+from fljax.accounting.shared_noise import least_noise, printed, theta, unequal_clients
+from fljax.accounting.shared_noise import sparse as sparse_views
+from fljax.accounting.weighted_sums import curves as weighted_curves
+from fljax.accounting.weighted_sums import replaced_record, span, spectrum
+from fljax.accounting.weighted_sums import rounds as weighted_rounds
+from fljax.accounting.weighted_sums import setups as weighted_setups
+from fljax.papers.lightdp import convergence, sensitivity
 
 NAN, INF = math.nan, math.inf
 # What no argument of the kind may be.
@@ -101,7 +85,7 @@ BAD_PAIR = {"mean_shift": (NAN, INF), "cov1": (NAN, -1.0, 0.0, INF), "cov2": (NA
 
 TRACED = [
     Case(
-        calibration.poisson_gaussian_noise,
+        noise_grid.poisson_gaussian_noise,
         {"sampling_prob": 0.01, "num_steps": 100.0, "epsilon": 2.0, "delta": 1e-5},
         {"sampling_prob": PROBABILITY, "num_steps": COUNT, "epsilon": FINITE, "delta": DELTA},
         orders=(1.5, 4.0, 32.0),
@@ -191,7 +175,7 @@ TRACED = [
     Case(_named(view.covariance, lambda **n: _on_path(view.covariance)(**n).diagonal()), GRAPH, BAD_GRAPH),
     *(
         Case(_on_path(fun), GRAPH | {"sensitivity": 1.0}, BAD_GRAPH | {"sensitivity": SIGNED})
-        for fun in (view.exact_mu, view.sum_mu, view.own_upload_mu, view_paper.loss_variance)
+        for fun in (view.exact_mu, view.sum_mu, view.own_upload_mu, printed.loss_variance)
     ),
     Case(
         _on_path(view.certificate),
@@ -205,22 +189,22 @@ TRACED = [
         {"own_variance": SIGNED, "pair_variance": SIGNED, "num_seen": (0.0, *COUNT), "num_unseen": COUNT}
         | {"sensitivity": SIGNED},
     ),
-    Case(view_paper.complete_loss_variance, {"ratio": 2.0, "num_honest": 4.0}, {"ratio": SIGNED, "num_honest": COUNT}),
-    Case(view_paper.loss_tail, {"epsilon": 1.0, "mu": 0.5}, {"epsilon": SIGNED, "mu": SIGNED}),
-    Case(wfna.joint, WEIGHTED, BAD_WEIGHTED),
-    Case(wfna.joint, WEIGHTED, BAD_WEIGHTED, lifted=True, instance=True),
-    Case(wfna.unsampled, _part(WEIGHTED, *UNSAMPLED), _part(BAD_WEIGHTED, *UNSAMPLED)),
-    Case(wfna.clipped_update, _part(WEIGHTED, *UNSAMPLED[:3]), _part(BAD_WEIGHTED, *UNSAMPLED[:3])),
+    Case(printed.complete_loss_variance, {"ratio": 2.0, "num_honest": 4.0}, {"ratio": SIGNED, "num_honest": COUNT}),
+    Case(printed.loss_tail, {"epsilon": 1.0, "mu": 0.5}, {"epsilon": SIGNED, "mu": SIGNED}),
+    Case(weighted_curves.joint, WEIGHTED, BAD_WEIGHTED),
+    Case(weighted_curves.joint, WEIGHTED, BAD_WEIGHTED, lifted=True, instance=True),
+    Case(weighted_curves.unsampled, _part(WEIGHTED, *UNSAMPLED), _part(BAD_WEIGHTED, *UNSAMPLED)),
+    Case(weighted_curves.clipped_update, _part(WEIGHTED, *UNSAMPLED[:3]), _part(BAD_WEIGHTED, *UNSAMPLED[:3])),
     Case(
-        wfna.theorem_2,
+        weighted_curves.theorem_2,
         {"least_eigenvalue": 2.0} | _part(WEIGHTED, "orders", "l2_clip_norm", "num_records", "batch_size"),
         {"least_eigenvalue": SIGNED} | _part(BAD_WEIGHTED, "orders", "l2_clip_norm", "num_records", "batch_size"),
     ),
-    Case(wfna.theorem_4, WEIGHTED, BAD_WEIGHTED),
-    Case(wfna.theorem_4, WEIGHTED, BAD_WEIGHTED, printed_interval=True),
-    Case(wfna.isotropic_printed, WEIGHTED, BAD_WEIGHTED),
+    Case(weighted_curves.theorem_4, WEIGHTED, BAD_WEIGHTED),
+    Case(weighted_curves.theorem_4, WEIGHTED, BAD_WEIGHTED, printed_interval=True),
+    Case(weighted_curves.isotropic_printed, WEIGHTED, BAD_WEIGHTED),
     Case(
-        wfna.gaussian_weights,
+        weighted_curves.gaussian_weights,
         {"noise_multiplier": 2.0, "sampling_rate": 0.5, "orders": ORDERS},
         {"noise_multiplier": SIGNED, "sampling_rate": FINITE, "orders": ORDER},
     ),
@@ -269,7 +253,7 @@ def _rounds(like, **fixed):
     return _with(
         like,
         lambda **n: {
-            "setup": wfna_curves.Setup(**{k: v for k, v in n.items() if k in names}),
+            "setup": weighted_setups.Setup(**{k: v for k, v in n.items() if k in names}),
             **{k: v for k, v in n.items() if k not in names},
             **fixed,
         },
@@ -359,10 +343,12 @@ HOST = [
     Case(pld.api.poisson_gaussian_interval, SAMPLED | {"epsilon": 1.0}, {"epsilon": FINITE}, accuracy=1e-2),
     Case(pld.api.poisson_gaussian_epsilon, SAMPLED | {"delta": 1e-5}, BAD_SAMPLED | {"delta": (0.0, *DELTA)}),
     Case(pld.api.poisson_gaussian_delta, SAMPLED | {"epsilon": 1.0}, BAD_SAMPLED | {"epsilon": FINITE}),
-    Case(sampled_pld.epsilon, ROUNDS | {"delta": 1e-5}, BAD_ROUNDS | {"delta": (0.0, *DELTA)}),
-    Case(sampled_pld.delta, ROUNDS | {"epsilon": 1.0}, BAD_ROUNDS | {"epsilon": FINITE}),
+    Case(without_replacement.epsilon, ROUNDS | {"delta": 1e-5}, BAD_ROUNDS | {"delta": (0.0, *DELTA)}),
+    Case(without_replacement.delta, ROUNDS | {"epsilon": 1.0}, BAD_ROUNDS | {"epsilon": FINITE}),
     Case(
-        _with(sampled_pld.estimate, lambda delta, **n: {"rounds": sampled_pld.Rounds(**n), "delta": delta}),
+        _with(
+            without_replacement.estimate, lambda delta, **n: {"rounds": without_replacement.Rounds(**n), "delta": delta}
+        ),
         ROUNDS | {"delta": 1e-5},
         BAD_ROUNDS | {"delta": (0.0, *DELTA)},
     ),
@@ -425,42 +411,42 @@ HOST = [
         | {"learning_rate": (0.0, 99.0, *FINITE), "num_clients": WHOLE, "num_stragglers": (NAN, -1, 5, 0.5)},
     ),
     Case(
-        wfna.largest_order,
+        weighted_curves.largest_order,
         _part(WEIGHTED, *tuple(WEIGHTED)[1:]),
         _part(BAD_WEIGHTED, *tuple(WEIGHTED)[1:]),
         lifted=True,
     ),
     Case(
-        _rounds(wfna_curves.curve, sampling="gaussian", noise="isotropic"),
+        _rounds(weighted_setups.curve, sampling="gaussian", noise="isotropic"),
         SETUP,
         BAD_SETUP,
     ),
     Case(
-        wfna_curves.noiseless,
+        weighted_setups.noiseless,
         {"least_eigenvalues": np.ones(3), "l2_clip_norm": 1.0, "num_records": 50, "batch_size": 10.0},
         {"least_eigenvalues": (0.0, *FINITE), "l2_clip_norm": (0.0, *FINITE), "num_records": WHOLE}
         | {"batch_size": (0.0, *FINITE)},
         scope="uniform",
     ),
     Case(
-        wfna_rounds.amplify,
+        weighted_rounds.amplify,
         TARGET | {"sampling_rate": 0.1},
         BAD_TARGET | {"sampling_rate": (0.0, *PROBABILITY)},
     ),
     Case(
-        wfna_rounds.best_epsilon,
+        weighted_rounds.best_epsilon,
         {"delta": 1e-5, "num_rounds": 2},
         {"delta": (0.0, *DELTA), "num_rounds": WHOLE},
-        curve=wfna_curves.curve("none", "isotropic", wfna_curves.Setup(**SETUP)),
+        curve=weighted_setups.curve("none", "isotropic", weighted_setups.Setup(**SETUP)),
     ),
-    Case(_rounds(wfna_rounds.event), SETUP, BAD_SETUP),
+    Case(_rounds(weighted_rounds.event), SETUP, BAD_SETUP),
     Case(
-        _rounds(wfna_rounds.epsilon, sampling="none", noise="isotropic", composition="pld"),
+        _rounds(weighted_rounds.epsilon, sampling="none", noise="isotropic", composition="pld"),
         SETUP | {"num_rounds": 2, "delta": 1e-5},
         BAD_SETUP | {"num_rounds": WHOLE, "delta": (0.0, *DELTA)},
     ),
     Case(
-        _rounds(wfna_rounds.calibrate, sampling="none", noise="isotropic", composition="pld"),
+        _rounds(weighted_rounds.calibrate, sampling="none", noise="isotropic", composition="pld"),
         SETUP | {"target_epsilon": 1.0, "num_rounds": 2, "delta": 1e-5, "tolerance": 1e-2},
         BAD_SETUP
         | {"target_epsilon": (0.0, *FINITE), "num_rounds": WHOLE, "delta": (0.0, *DELTA), "tolerance": FINITE},
@@ -476,38 +462,38 @@ HOST = [
         BAD_NOISE | {"num_colluders": (NAN, -1, 3, 0.5), "sensitivity": FINITE},
     ),
     Case(
-        _graph(view_sparse.mu_interval),
+        _graph(sparse_views.mu_interval),
         NOISE | {"sensitivity": 1.0, "tolerance": 1e-9},
         BAD_NOISE | {"sensitivity": FINITE, "tolerance": FINITE},
     ),
     Case(
-        _graph(view_paper.worst_loss_variance),
+        _graph(printed.worst_loss_variance),
         NOISE | {"num_colluders": 1, "sensitivity": 1.0},
         BAD_NOISE | {"num_colluders": (NAN, -1, 3, 0.5), "sensitivity": FINITE},
     ),
     Case(
-        _graph(view_paper.disturbance, responders=np.ones(3, bool), colluders=np.array([False, False, True])),
+        _graph(printed.disturbance, responders=np.ones(3, bool), colluders=np.array([False, False, True])),
         NOISE,
         BAD_NOISE,
     ),
-    Case(view_paper.largest_variance, TARGET, BAD_TARGET),
-    Case(view_paper.condition, TARGET | {"variance": 0.01}, BAD_TARGET | {"variance": FINITE}),
+    Case(printed.largest_variance, TARGET, BAD_TARGET),
+    Case(printed.condition, TARGET | {"variance": 0.01}, BAD_TARGET | {"variance": FINITE}),
     *(
         Case(fun, {"num_honest": 4.0, "straggling": 0.5}, {"num_honest": COUNT, "straggling": FINITE})
-        for fun in (view_paper.quartic, view_paper.best_ratio, view_calibration.best_ratio)
+        for fun in (printed.quartic, printed.best_ratio, least_noise.best_ratio)
     ),
     Case(
-        view_calibration.straggler_moments,
+        least_noise.straggler_moments,
         {"num_clients": 4, "straggler_pmf": np.array([0.5, 0.5])},
         {"num_clients": (1, *WHOLE), "straggler_pmf": (NAN, -1.0, 2.0, INF)},
     ),
     Case(
-        view_calibration.honest_neighbors,
+        least_noise.honest_neighbors,
         {"num_neighbors": 2, "failure_prob": 0.0} | PAIRS,
         {"num_neighbors": (4, *WHOLE), "failure_prob": DELTA} | BAD_PAIRS,
     ),
     Case(
-        view_calibration.calibrate,
+        least_noise.calibrate,
         PAIRS
         | TARGET
         | {"straggler_pmf": np.array([0.5, 0.5]), "sensitivity": 1.0, "num_rounds": 2}
@@ -518,26 +504,26 @@ HOST = [
         | {"num_rounds": WHOLE, "failure_prob": DELTA, "largest_ratio": FINITE},
     ),
     Case(
-        view_calibration.client_variance,
+        least_noise.client_variance,
         PAIRS | {"num_stragglers": 1, "mu": 0.5, "sensitivity": 1.0},
         BAD_PAIRS | {"num_stragglers": (NAN, -1, 3, 0.5), "mu": (0.0, *FINITE), "sensitivity": (0.0, *FINITE)},
         mechanism="secure_sum",
     ),
     Case(
-        view_calibration.expected_variance,
+        least_noise.expected_variance,
         PAIRS | {"straggler_pmf": np.array([0.5, 0.5]), "mu": 0.5, "sensitivity": 1.0},
         BAD_PAIRS | {"straggler_pmf": (NAN, -1.0, 2.0), "mu": (0.0, *FINITE), "sensitivity": (0.0, *FINITE)},
         mechanism="pair_noise",
     ),
     Case(
-        view_design.average_costs,
+        unequal_clients.average_costs,
         {"probabilities": np.array([0.5, 0.5])},
         {"probabilities": (NAN, -1.0, 2.0)},
         edges=np.array([[0, 1], [1, 2]]),
         stragglers=np.array([[False, False, False], [True, False, False]]),
     ),
     Case(
-        view_design.heterogeneous,
+        unequal_clients.heterogeneous,
         {"probabilities": np.array([0.5, 0.5]), "mu": 1.0, "sensitivity": 1.0, "num_colluders": 0}
         | {"tolerance": 1e-3},
         {"probabilities": (NAN, -1.0, 2.0), "mu": (0.0, *FINITE), "sensitivity": (0.0, *FINITE)}
@@ -546,62 +532,62 @@ HOST = [
         stragglers=np.array([[True, False, False], [False, True, False]]),
     ),
     Case(
-        bidirectional.sensitivity,
+        theta.sensitivity,
         {"l2_clip_norm": 1.0, "batch_size": 5},
         {"l2_clip_norm": (0.0, *FINITE), "batch_size": WHOLE},
         unit="record_replace",
     ),
     Case(
-        bidirectional.theta,
+        theta.theta,
         {"num_clients": 3, "own_stddev": 1.0, "pair_stddev": 2.0},
         {"num_clients": (1, *WHOLE), "own_stddev": FINITE, "pair_stddev": FINITE},
         edges=np.array([[0, 1], [1, 2]]),
     ),
     Case(
-        bidirectional.complete_theta,
+        theta.complete_theta,
         {"num_clients": 3, "own_stddev": 1.0, "pair_stddev": 2.0},
         {"num_clients": WHOLE, "own_stddev": FINITE, "pair_stddev": FINITE},
     ),
     Case(
-        bidirectional.theorem_10,
+        theta.theorem_10,
         {"num_clients": 3, "own_stddev": 1.0, "pair_stddev": 2.0},
         {"num_clients": WHOLE, "own_stddev": (0.0, *FINITE), "pair_stddev": (0.0, *FINITE)},
     ),
     Case(
-        bidirectional.theorem_11_conditions,
+        theta.theorem_11_conditions,
         {"num_clients": 3, "delta": 1e-5},
         {"num_clients": WHOLE, "delta": (0.0, *DELTA)},
     ),
     Case(
-        bidirectional.theorem_11,
+        theta.theorem_11,
         {"num_clients": 1000, "out_degree": 200, "own_stddev": 1.0, "pair_stddev": 2.0, "delta": 1e-5},
         {"num_clients": WHOLE, "out_degree": (5, *WHOLE), "own_stddev": (0.0, *FINITE)}
         | {"pair_stddev": (0.0, *FINITE), "delta": (0.0, *DELTA)},
     ),
     Case(
-        bidirectional.expected_degree,
+        theta.expected_degree,
         {"num_clients": 9, "out_degree": 2},
         {"num_clients": WHOLE, "out_degree": (9, *WHOLE)},
     ),
-    Case(bidirectional.printed_epsilon, {"theta": 0.1, "delta": 1e-5}, {"theta": FINITE, "delta": (0.0, *DELTA)}),
-    Case(bidirectional.printed_theta, TARGET, BAD_TARGET | {"delta": (0.0, *DELTA)}),
+    Case(theta.printed_epsilon, {"theta": 0.1, "delta": 1e-5}, {"theta": FINITE, "delta": (0.0, *DELTA)}),
+    Case(theta.printed_theta, TARGET, BAD_TARGET | {"delta": (0.0, *DELTA)}),
     Case(
-        bidirectional.classical_noise_multiplier,
+        theta.classical_noise_multiplier,
         TARGET | {"epsilon": 0.5},
         {"epsilon": (2.0, *FINITE)} | {"delta": (0.0, *DELTA)},
     ),
     Case(
-        bidirectional.own_stddev_for,
+        theta.own_stddev_for,
         {"theta": 0.1, "num_clients": 3},
         {"theta": (0.0, *FINITE)} | {"num_clients": WHOLE},
     ),
     Case(
-        bidirectional.upload_gain,
+        theta.upload_gain,
         {"additive_norm": 1.0, "multiplier_second_moment": 1.5},
         {"additive_norm": FINITE, "multiplier_second_moment": FINITE},
     ),
     Case(
-        bidirectional.bounded_noise_delta,
+        theta.bounded_noise_delta,
         {"shift": 0.1, "stddev": 1.0, "multiplier": 1.0},
         {"shift": (NAN, INF), "stddev": (0.0, *FINITE), "multiplier": (0.0, *FINITE)},
     ),
@@ -683,7 +669,7 @@ INFORMATION = [
         **KNOWN,
     ),
     Case(
-        information.paper.printed_eq20,
+        information.printed.printed_eq20,
         {"covariance": COVARIANCE, "weights": np.ones(2), "noise_var": 0.5},
         {"covariance": BAD_SPECTRUM, "weights": (0.0, *FINITE), "noise_var": (0.0, *FINITE)},
     ),

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fljax.accounting import view
+from fljax.accounting.shared_noise import exact as view
 
 OWN = np.asarray([0.5, 0.8, 1.0, 0.6, 0.7])
 PAIR = np.zeros((5, 5))

@@ -5,7 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from fljax.accounting import bidirectional, gaussian, view, view_design, view_paper, view_sparse
+from fljax.accounting import gaussian
+from fljax.accounting.shared_noise import exact as view
+from fljax.accounting.shared_noise import printed as view_paper
+from fljax.accounting.shared_noise import sparse as sparse_views
+from fljax.accounting.shared_noise import theta as bidirectional
+from fljax.accounting.shared_noise import unequal_clients
 from fljax.errors import NoGuaranteeError, PrivacyPreconditionError
 from fljax.server import recovery
 from fljax_kernels.pair_noise import graphs
@@ -183,8 +188,8 @@ def _by_hand(edges):
         lambda edges: view_paper.loss_variance(_by_hand(edges)),
         lambda edges: view_paper.worst_loss_variance(_by_hand(edges), num_colluders=1),
         lambda edges: view_paper.disturbance(_by_hand(edges), responders=np.ones(6), colluders=np.zeros(6)),
-        lambda edges: view_sparse.mu_interval(_by_hand(edges)),
-        lambda edges: view_design.average_costs(edges, np.zeros((1, 6), bool), [1.0]),
+        lambda edges: sparse_views.mu_interval(_by_hand(edges)),
+        lambda edges: unequal_clients.average_costs(edges, np.zeros((1, 6), bool), [1.0]),
         lambda edges: recovery.check_present(edges, np.ones(6, bool)),
         lambda edges: recovery.left_over_variance(edges, np.ones(6, bool), pair_stddev=1.0),
     ],

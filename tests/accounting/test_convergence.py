@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from fljax.accounting import convergence
-from fljax.accounting.convergence import Problem
+from fljax.papers.lightdp import convergence
+from fljax.papers.lightdp.convergence import Problem
 
 PROBLEM = Problem(smoothness=0.2, polyak_lojasiewicz=0.2, dissimilarity=1.0)
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fljax.accounting import conversion, gaussian, rdp
+from fljax.accounting import gaussian
+from fljax.accounting.renyi import conversion, rdp
 from fljax.errors import PrivacyPreconditionError
 
 ORDERS = np.asarray(rdp.DEFAULT_ORDERS)

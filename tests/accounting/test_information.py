@@ -65,12 +65,12 @@ def test_the_toy_example_of_the_paper():  # A1, A2, A3
 
 
 def test_the_printed_quotient_is_no_bound():  # D6, N1
-    printed = information.paper.printed_eq20(S3, BETA, np.array([0.1, 0.5, 1, 1e6]))
+    printed = information.printed.printed_eq20(S3, BETA, np.array([0.1, 0.5, 1, 1e6]))
     np.testing.assert_allclose(printed, [-0.264330926342, 8.42228074011, 1.02625078171, 0.50000005943], rtol=1e-9)
     low, high = 1.0, 2.0  # beyond the pole it falls to 1/2
     for _ in range(80):
         middle = (low + high) / 2
-        low, high = (middle, high) if information.paper.printed_eq20(S3, BETA, middle) > 1 else (low, middle)
+        low, high = (middle, high) if information.printed.printed_eq20(S3, BETA, middle) > 1 else (low, middle)
     assert high == pytest.approx(1.02778069839, rel=1e-9)
     values = np.linalg.eigvals(S3 / BETA[:, None]).real
     truth = np.log1p(values / high).sum() / 2

@@ -13,7 +13,8 @@ from scipy import integrate, stats
 from scipy.special import logsumexp
 
 from fljax import accounting
-from fljax.accounting import events, mixture, pld, rdp
+from fljax.accounting import events, mixture, pld
+from fljax.accounting.renyi import rdp
 
 DELTA, Q, ITEMS = 1e-5, 0.02, 8
 P = 0.1492369774

@@ -14,7 +14,7 @@ from scipy import integrate, interpolate, optimize, stats
 
 from fljax import accounting
 from fljax.accounting import events, mixture, pld
-from fljax.accounting.pld import cells, solve
+from fljax.accounting.pld import pair_masses, solve
 from fljax.errors import UnsupportedEventError
 
 
@@ -226,9 +226,9 @@ def test_epsilon_of_one_composition_is_the_root_of_its_closed_form():
 @pytest.mark.parametrize("delta", [1e-1, 1e-5, 1e-12, 1e-100])
 def test_gaussian_compositions_hold_the_exact_value_at_any_delta(delta):
     # Through the FFT, not through the exact formula that `interval` would use.
-    from fljax.accounting.pld import solve, tree
+    from fljax.accounting.pld import of_mechanism, solve
 
-    batch = tree.batch({tree.mixture((1.0,), (0.1,)): 300, tree.mixture((1.0,), (0.4,)): 7})
+    batch = of_mechanism.batch({of_mechanism.mixture((1.0,), (0.1,)): 300, of_mechanism.mixture((1.0,), (0.4,)): 7})
     mu = math.sqrt(300 * 0.1**2 + 7 * 0.4**2)
     exact = float(accounting.gaussian.mu_to_epsilon(mu, delta))
     lower, upper = solve.solve(batch, np.array([math.log(delta)]), for_delta=False, symmetric=True, accuracy=1e-3)[0]
@@ -315,7 +315,7 @@ def test_events_without_a_distribution_raise(mechanism, relation):
 def test_the_normal_tail_is_as_accurate_as_the_error_bounds_say():
     z = np.concatenate([np.linspace(0, 2, 101), np.linspace(2, 37, 101)])
     with accounting.x64():
-        tail, bound = (np.asarray(x) for x in cells._tail(jnp.asarray(z), 0.0))
+        tail, bound = (np.asarray(x) for x in pair_masses._tail(jnp.asarray(z), 0.0))
     mpmath.mp.dps = 40
     truth = [mpmath.erfc(mpmath.mpf(float(x)) / mpmath.sqrt(2)) / 2 for x in z]
     errors = [abs(mpmath.mpf(float(t)) - e) for t, e in zip(tail, truth, strict=True)]

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from fljax import accounting
-from fljax.accounting import events, pld, sampled_pld
-from fljax.accounting.pld import closed
+from fljax.accounting import events, pld
+from fljax.accounting.pld import closed, without_replacement
 
 RARE = [(1e-30, 1.0, 1e-300), (1e-30, 1.0, 1e-40), (1e-10, 0.5, 1e-250), (0.01, 3.0, 1e-300), (1e-9, 1.0, 1e-20)]
 
@@ -54,7 +54,7 @@ def test_renyi_divergences_close_an_interval_without_an_upper_end():
 
 
 def test_samples_without_replacement_at_a_tiny_delta():
-    found = sampled_pld.epsilon(1.0, 1e-30, 1, 1e-300)
+    found = without_replacement.epsilon(1.0, 1e-30, 1, 1e-300)
     assert 2.70111568e-15 < found < 2.70111569e-15
     with pytest.warns(pld.WideIntervalWarning):
-        assert sampled_pld.epsilon(0.01, 0.5, 4, 1e-5) >= sampled_pld.epsilon(0.01, 0.5, 1, 1e-5)
+        assert without_replacement.epsilon(0.01, 0.5, 4, 1e-5) >= without_replacement.epsilon(0.01, 0.5, 1, 1e-5)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fljax import accounting
-from fljax.accounting import _without_replacement, conversion, rdp
+from fljax.accounting.renyi import conversion, rdp, without_replacement
 from fljax.errors import PrivacyPreconditionError
 
 ORDERS = (1.1, 1.5, 2.0, 3.7, 8.0, 33.0, 33.5, 200.0)
@@ -174,7 +174,7 @@ def test_central_moments_bound_the_exact_ones_tightly():
     powers = np.asarray([2, 4, 16, 64, 128])
     for noise in (0.5, 1.0, 5.0, 50.0):
         with accounting.x64():
-            got = np.asarray(_without_replacement._log_even_moments(jnp.asarray(1 / noise), powers))
+            got = np.asarray(without_replacement._log_even_moments(jnp.asarray(1 / noise), powers))
         for power, value in zip(powers, got, strict=True):
             with mpmath.workdps(600):  # an alternating sum: at noise 50 it cancels 500 digits
                 s2 = mpmath.mpf(noise) ** 2

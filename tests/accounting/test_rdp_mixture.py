@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fljax import accounting
-from fljax.accounting import events, mixture, rdp
+from fljax.accounting import events, mixture
+from fljax.accounting.renyi import rdp
 
 WEIGHTS, AMOUNTS, NOISE = (0.3, 0.25, 0.15), (1.0, 2.0, 3.5), 2.5
 

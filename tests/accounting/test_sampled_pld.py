@@ -8,7 +8,10 @@ import pytest
 from scipy import optimize, stats
 
 from fljax import accounting
-from fljax.accounting import conversion, events, gaussian, rdp, sampled_pld, wfna_rounds
+from fljax.accounting import events, gaussian
+from fljax.accounting.pld import without_replacement
+from fljax.accounting.renyi import conversion, rdp
+from fljax.accounting.weighted_sums import rounds as weighted_rounds
 from fljax.errors import UnsupportedEventError
 
 NOISE, RATE, DELTA = 1.0, 0.1, 1e-5
@@ -51,14 +54,14 @@ def convolved(num_rounds, step=1e-3, up=True):
 
 def test_one_round_is_the_exact_curve():
     exact = exact_one_round()
-    found = sampled_pld.epsilon(NOISE, RATE, 1, DELTA)
+    found = without_replacement.epsilon(NOISE, RATE, 1, DELTA)
     assert exact <= found <= exact * (1 + 1e-3)
 
 
 def test_twenty_rounds_lie_between_two_plain_convolutions():
     low, high = convolved(20, up=False), convolved(20)
     assert 0 < high - low < 0.05 * high
-    found = sampled_pld.epsilon(NOISE, RATE, 20, DELTA)
+    found = without_replacement.epsilon(NOISE, RATE, 20, DELTA)
     assert low <= found <= high
     orders = tuple(float(a) for a in range(2, 64))
     curve = 20 * np.asarray(rdp.sampled_without_replacement(NOISE, RATE, orders))
@@ -66,22 +69,22 @@ def test_twenty_rounds_lie_between_two_plain_convolutions():
 
 
 def test_everybody_is_no_sample():
-    full = sampled_pld.epsilon(NOISE, 1.0, 4, DELTA)
+    full = without_replacement.epsilon(NOISE, 1.0, 4, DELTA)
     assert full == pytest.approx(float(gaussian.mu_to_epsilon(2.0, DELTA)), rel=1e-14)
 
 
 def test_rounds_of_the_three_samplings():
-    setup = wfna_rounds.Setup(num_clients=25, num_records=100, batch_size=10, l2_clip_norm=1.0, noise_stddev=0.04)
+    setup = weighted_rounds.Setup(num_clients=25, num_records=100, batch_size=10, l2_clip_norm=1.0, noise_stddev=0.04)
     run = {"num_rounds": 20, "delta": DELTA, "composition": "pld"}
     # Noise 5 * 0.04 in the sum over a move of 2 / 10: multiplier 1.
-    sampled = wfna_rounds.epsilon("subset", "isotropic", setup, **run)
-    assert sampled == pytest.approx(sampled_pld.epsilon(NOISE, RATE, 20, DELTA), rel=1e-9)
-    everybody = wfna_rounds.epsilon("none", "isotropic", setup, **run)
+    sampled = weighted_rounds.epsilon("subset", "isotropic", setup, **run)
+    assert sampled == pytest.approx(without_replacement.epsilon(NOISE, RATE, 20, DELTA), rel=1e-9)
+    everybody = weighted_rounds.epsilon("none", "isotropic", setup, **run)
     assert everybody == pytest.approx(float(gaussian.mu_to_epsilon(math.sqrt(20) * 0.02 / 0.2, DELTA)), rel=1e-12)
     with pytest.raises(UnsupportedEventError, match="covariance"):
-        wfna_rounds.epsilon("gaussian", "isotropic", setup, **run)
+        weighted_rounds.epsilon("gaussian", "isotropic", setup, **run)
     with pytest.raises(ValueError, match="batch_size"):
-        wfna_rounds.epsilon("subset", "isotropic", dataclasses.replace(setup, batch_size=2.5), **run)
+        weighted_rounds.epsilon("subset", "isotropic", dataclasses.replace(setup, batch_size=2.5), **run)
 
 
 def rounds(noise, count=20, relation="REPLACE_ONE"):
@@ -93,20 +96,24 @@ def test_delta_is_the_curve_of_epsilon():
     for epsilon in (0.0, 1.0, 4.0):
         inner = math.log1p(math.expm1(epsilon) / RATE)
         exact = RATE * math.exp(float(gaussian.log_delta(1 / NOISE, inner)))
-        assert exact * (1 - 1e-12) <= sampled_pld.delta(NOISE, RATE, 1, epsilon) <= exact * (1 + 2e-3)
-    epsilon = sampled_pld.epsilon(NOISE, RATE, 20, DELTA)
+        assert exact * (1 - 1e-12) <= without_replacement.delta(NOISE, RATE, 1, epsilon) <= exact * (1 + 2e-3)
+    epsilon = without_replacement.epsilon(NOISE, RATE, 20, DELTA)
     # The curve falls by about 10 % of delta for 1 % of epsilon here: a thousandth of either is about as much.
-    assert DELTA * (1 - 0.02) <= sampled_pld.delta(NOISE, RATE, 20, epsilon) <= DELTA * (1 + 2e-3)
-    assert sampled_pld.delta(NOISE, 1.0, 4, 1.0) == pytest.approx(float(gaussian.mu_to_delta(2.0, 1.0)), rel=1e-14)
-    assert sampled_pld.delta(0.01, 0.5, 4, 1.0) == 1.0 and sampled_pld.delta(0.01, 0.1, 4, 1.0) == pytest.approx(0.4)
+    assert DELTA * (1 - 0.02) <= without_replacement.delta(NOISE, RATE, 20, epsilon) <= DELTA * (1 + 2e-3)
+    assert without_replacement.delta(NOISE, 1.0, 4, 1.0) == pytest.approx(
+        float(gaussian.mu_to_delta(2.0, 1.0)), rel=1e-14
+    )
+    assert without_replacement.delta(0.01, 0.5, 4, 1.0) == 1.0 and without_replacement.delta(
+        0.01, 0.1, 4, 1.0
+    ) == pytest.approx(0.4)
 
 
 def test_events_of_samples_without_replacement_are_answered_by_privacy_losses():
     found = accounting.spent(rounds(NOISE), delta=DELTA, method="pld")
-    assert found.epsilon_upper == sampled_pld.epsilon(NOISE, RATE, 20, DELTA) and found.epsilon_lower == 0
+    assert found.epsilon_upper == without_replacement.epsilon(NOISE, RATE, 20, DELTA) and found.epsilon_lower == 0
     assert found.certified and "arXiv:2106.08567" in found.reason
     back = accounting.delta(rounds(NOISE), epsilon=2.0, method="pld")
-    assert back == sampled_pld.delta(NOISE, RATE, 20, 2.0)
+    assert back == without_replacement.delta(NOISE, RATE, 20, 2.0)
     noise = accounting.calibrate(rounds, epsilon=2.0, delta=DELTA, method="pld")
     spent = accounting.epsilon(rounds(noise), delta=DELTA, method="pld")
     assert 2.0 * (1 - 3e-3) <= spent <= 2.0
@@ -128,4 +135,4 @@ def test_events_of_samples_without_replacement_are_answered_by_privacy_losses():
 )
 def test_bad_arguments_are_refused_by_name(arguments, name):
     with pytest.raises(ValueError, match=name):
-        sampled_pld.epsilon(*arguments)
+        without_replacement.epsilon(*arguments)

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from fljax import accounting
-from fljax.accounting import gaussian, view, view_sparse
+from fljax.accounting import gaussian
+from fljax.accounting.shared_noise import exact as view
+from fljax.accounting.shared_noise import sparse as sparse_views
 from fljax.errors import NoGuaranteeError
 from tests.accounting._graphs import FIVE, OWN, PAIR, circulant, complete_edges, random_case, who
 
@@ -83,7 +85,7 @@ def test_oracle_o10_circulant_graphs(size, hops, square, star):
     graph = circulant(size, hops, 0.25, 0.5)
     np.testing.assert_allclose(view.exact_mu(graph) ** 2, square, rtol=2e-9)
     np.testing.assert_allclose(view.certificate(graph, num_colluders=0) ** 2, star, rtol=2e-9)
-    for bound in view_sparse.mu_interval(graph):
+    for bound in sparse_views.mu_interval(graph):
         np.testing.assert_allclose(bound**2, square, rtol=4e-9)
 
 
@@ -121,7 +123,7 @@ def test_mu_of_random_graphs_is_that_of_a_dense_inverse_and_of_proved_intervals(
         if rng.random() < 0.5 and own[1:].max() > 0:
             colluders[0] = True
         mu = view.exact_mu(graph, seen=seen, colluders=colluders)
-        lower, upper = view_sparse.mu_interval(graph, seen=seen, colluders=colluders)
+        lower, upper = sparse_views.mu_interval(graph, seen=seen, colluders=colluders)
         done = np.isfinite(mu)
         np.testing.assert_array_equal(np.isfinite(lower), done)
         np.testing.assert_array_equal(np.isnan(lower), colluders)
@@ -246,7 +248,7 @@ def test_large_sparse_graph_lies_between_certificate_and_own_upload():
     size = 20_000
     graph = circulant(size, (1, 7, 50, 391, 2711, 9001), 0.25, 0.5)
     clients = np.asarray([0, 1, 12_345])
-    lower, upper = view_sparse.mu_interval(graph, clients, tolerance=1e-9)
+    lower, upper = sparse_views.mu_interval(graph, clients, tolerance=1e-9)
     assert np.all(upper <= lower * (1 + 1e-9))
     assert np.ptp(lower) <= 1e-9  # a circulant looks the same from everywhere
     # The exact value, from the eigenvalues of the circulant.
@@ -259,7 +261,7 @@ def test_large_sparse_graph_lies_between_certificate_and_own_upload():
 
 def test_sparse_without_own_noise_somewhere_is_proved_too():
     graph = circulant(60, (1, 5), np.where(np.arange(60) % 7 == 0, 0.4, 0.0), 0.5)
-    lower, upper = view_sparse.mu_interval(graph)
+    lower, upper = sparse_views.mu_interval(graph)
     mu = view.exact_mu(graph)
     assert np.all((lower <= mu * (1 + 1e-13)) & (mu <= upper * (1 + 1e-13)) & (upper <= lower * (1 + 1e-9)))
 
@@ -283,7 +285,7 @@ def test_no_noise_of_ones_own_is_no_privacy():
     bare = view.pair_graph(complete_edges(4), num_clients=4, own_variance=0.0, pair_variance=1.0)
     assert np.all(np.isinf(view.exact_mu(bare)))
     assert np.all(np.isinf(view.certificate(bare, num_colluders=0)))
-    for bound in view_sparse.mu_interval(bare):
+    for bound in sparse_views.mu_interval(bare):
         assert np.all(np.isinf(bound))
     with pytest.raises(NoGuaranteeError, match="singular"):
         view.assess(bare, num_colluders=0)
@@ -329,4 +331,4 @@ def test_bad_matrices_and_colluders_are_refused_with_the_reason():
         with pytest.raises(ValueError, match="num_colluders"):
             call(FIVE, num_colluders=-1)
     with pytest.raises(ValueError, match=r"clients in 0\.\.4"):
-        view_sparse.mu_interval(FIVE, [5])
+        sparse_views.mu_interval(FIVE, [5])

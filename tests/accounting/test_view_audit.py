@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fljax.accounting import view, view_paper
+from fljax.accounting.shared_noise import exact as view
+from fljax.accounting.shared_noise import printed
 from tests.accounting._graphs import FIVE, circulant, complete_edges, who
 
 DRAWS = 60_000
@@ -75,11 +76,11 @@ def test_the_printed_criterion_fails_at_epsilon_9():
     # Without pair noise V is mu^2, and condition (14) is met with equality. Epsilon 12: `test_pair_noise_audit`.
     rng = np.random.default_rng(17)
     draws, delta, epsilon = 4_000_000, 1e-5, 9.0
-    variance = view_paper.largest_variance(epsilon, delta)
-    assert view_paper.condition(variance, epsilon=epsilon, delta=delta).holds
+    variance = printed.largest_variance(epsilon, delta)
+    assert printed.condition(variance, epsilon=epsilon, delta=delta).holds
     mu = math.sqrt(variance)
     lost = np.sum(np.abs(mu * rng.normal(size=draws) + mu**2 / 2) >= epsilon)
-    assert delta < stats.beta.ppf(1e-6, lost, draws - lost + 1) < float(view_paper.loss_tail(epsilon, mu)) < 4 * delta
+    assert delta < stats.beta.ppf(1e-6, lost, draws - lost + 1) < float(printed.loss_tail(epsilon, mu)) < 4 * delta
 
 
 def test_weights_after_masking_leave_noise_and_before_masking_none():

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from fljax.accounting import gaussian, sensitivity, view, view_calibration, view_design
+from fljax.accounting import gaussian
+from fljax.accounting.shared_noise import exact as view
+from fljax.accounting.shared_noise import least_noise, unequal_clients
 from fljax.errors import PrivacyPreconditionError
+from fljax.papers.lightdp import sensitivity
 from tests.accounting._graphs import complete_edges
 
 
@@ -21,7 +24,7 @@ def truncated_links(num_clients, prob, most):
 
 
 def calibrated(num_clients, colluders, most, epsilon, **options):
-    return view_calibration.calibrate(
+    return least_noise.calibrate(
         num_clients, colluders, uniform(most), epsilon=epsilon, delta=1e-5, **{"formula": "paper", **options}
     )
 
@@ -45,7 +48,7 @@ def test_oracle_o1_gaussian_dp():
 
 
 def test_oracle_o4a_the_printed_rule_and_the_privacy_it_really_gives():
-    assert view_calibration.straggler_moments(50, uniform(10)).straggling == pytest.approx(5.223084587, rel=1e-9)
+    assert least_noise.straggler_moments(50, uniform(10)).straggling == pytest.approx(5.223084587, rel=1e-9)
     found = calibrated(50, 10, 10, 3.0)
     assert not found.certified
     assert found.ratio == pytest.approx(0.079655555, rel=5e-9)
@@ -81,12 +84,12 @@ def test_oracle_o4b_to_o4g_the_printed_rule():
         (30, 17.418688227, 0.041767669, 1.113420900, 0.227551389),
     ):
         found = calibrated(50, 15, most, 3.0)
-        assert view_calibration.straggler_moments(50, uniform(most)).straggling == pytest.approx(m, rel=1e-9)
+        assert least_noise.straggler_moments(50, uniform(most)).straggling == pytest.approx(m, rel=1e-9)
         assert found.ratio == pytest.approx(ratio, rel=2e-8)
         assert math.sqrt(found.own_variance) == pytest.approx(own, rel=2e-9)
         assert math.sqrt(found.pair_variance) == pytest.approx(pair, rel=4e-9)
     small = calibrated(10, 3, 2, 1.0)
-    assert view_calibration.straggler_moments(10, uniform(2)).straggling == pytest.approx(1.074380165, rel=1e-9)
+    assert least_noise.straggler_moments(10, uniform(2)).straggling == pytest.approx(1.074380165, rel=1e-9)
     assert small.ratio == pytest.approx(0.145381332, rel=5e-9)
     assert math.sqrt(small.own_variance) == pytest.approx(4.019077302, rel=1e-9)
     assert math.sqrt(small.pair_variance) == pytest.approx(1.532430127, rel=1e-9)
@@ -120,7 +123,7 @@ def test_oracle_o5a_the_exact_rule():
         printed = calibrated(50, 10, 10, epsilon)
         exact = calibrated(50, 10, 10, epsilon, formula="sound").expected_variance
         assert printed.expected_variance / exact == pytest.approx(factor, abs=5e-3)
-        same = view_calibration.expected_variance("pair_noise", 50, 10, uniform(10), mu=printed.mu)
+        same = least_noise.expected_variance("pair_noise", 50, 10, uniform(10), mu=printed.mu)
         assert printed.expected_variance / same == pytest.approx(1.436, abs=5e-4)
 
 
@@ -140,12 +143,12 @@ def test_exact_ratio_is_the_minimum_and_its_caps_hold():
             method="bounded",
             options={"xatol": 1e-9},
         )
-        assert math.log(view_calibration.best_ratio(n, m)) == pytest.approx(best.x, abs=1e-5)
-    assert view_calibration.best_ratio(10, 9.0) == 0.0
-    assert view_calibration.best_ratio(1, 0.0) == 0.0
-    assert view_calibration.best_ratio(10, 0.0) == 1e4
-    never = view_calibration.calibrate(20, 4, [1.0], epsilon=1.0, delta=1e-5)
-    ideal = view_calibration.expected_variance("secure_sum", 20, 4, [1.0], mu=never.mu)
+        assert math.log(least_noise.best_ratio(n, m)) == pytest.approx(best.x, abs=1e-5)
+    assert least_noise.best_ratio(10, 9.0) == 0.0
+    assert least_noise.best_ratio(1, 0.0) == 0.0
+    assert least_noise.best_ratio(10, 0.0) == 1e4
+    never = least_noise.calibrate(20, 4, [1.0], epsilon=1.0, delta=1e-5)
+    ideal = least_noise.expected_variance("secure_sum", 20, 4, [1.0], mu=never.mu)
     assert 1 < never.expected_variance / ideal < 1 + 16 / 1e4
 
 
@@ -153,8 +156,8 @@ def test_oracle_o5b_baselines():
     tight = float(gaussian.epsilon_to_mu(3.0, 1e-5))
     printed = 3 / math.sqrt(2 * math.log(2e5))
     for mu, local, secure in ((tight, 4.318631920e-2, 1.439543973e-3), (printed, 6.057720955e-2, 2.019240318e-3)):
-        assert view_calibration.expected_variance("local", 50, 10, uniform(10), mu=mu) == pytest.approx(local, rel=1e-9)
-        found = view_calibration.expected_variance("secure_sum", 50, 10, uniform(10), mu=mu)
+        assert least_noise.expected_variance("local", 50, 10, uniform(10), mu=mu) == pytest.approx(local, rel=1e-9)
+        found = least_noise.expected_variance("secure_sum", 50, 10, uniform(10), mu=mu)
         assert found == pytest.approx(secure, rel=1e-9)
 
 
@@ -172,19 +175,17 @@ def test_oracle_o5b_baselines():
 )
 def test_oracle_o19_lightdp_over_secure_sum(pmf, paper, exact):
     mu = float(gaussian.epsilon_to_mu(3.0, 1e-5))
-    ours = view_calibration.expected_variance("pair_noise", 50, 10, pmf, mu=mu)
-    assert ours / view_calibration.expected_variance("secure_sum", 50, 10, pmf, mu=mu) == pytest.approx(exact, rel=1e-6)
-    printed = view_calibration.calibrate(50, 10, pmf, epsilon=3.0, delta=1e-5, formula="paper").expected_variance
+    ours = least_noise.expected_variance("pair_noise", 50, 10, pmf, mu=mu)
+    assert ours / least_noise.expected_variance("secure_sum", 50, 10, pmf, mu=mu) == pytest.approx(exact, rel=1e-6)
+    printed = least_noise.calibrate(50, 10, pmf, epsilon=3.0, delta=1e-5, formula="paper").expected_variance
     mu = 3 / math.sqrt(2 * math.log(2e5))
-    assert printed / view_calibration.expected_variance("secure_sum", 50, 10, pmf, mu=mu) == pytest.approx(
-        paper, rel=1e-6
-    )
+    assert printed / least_noise.expected_variance("secure_sum", 50, 10, pmf, mu=mu) == pytest.approx(paper, rel=1e-6)
 
 
 def test_order_of_the_schemes_at_equal_privacy():
     for most in (0, 3, 10):
         central, corrected, secure, pairs, local = (
-            view_calibration.expected_variance(name, 50, 10, uniform(most), mu=1.0)
+            least_noise.expected_variance(name, 50, 10, uniform(most), mu=1.0)
             for name in ("central", "secure_sum_corrected", "secure_sum", "pair_noise", "local")
         )
         assert central < corrected <= secure < pairs < local
@@ -205,10 +206,10 @@ def test_oracle_o7_rounds_need_their_number_times_the_variance():
 
 def test_oracle_o9_truncated_link_law():
     pmf = truncated_links(50, 0.05, 10)
-    m = view_calibration.straggler_moments(50, pmf).straggling
+    m = least_noise.straggler_moments(50, pmf).straggling
     assert m == pytest.approx(2.550763977, rel=1e-9)
-    assert view_calibration.best_ratio(40, m) == pytest.approx(0.573216870, rel=2e-9)
-    found = view_calibration.calibrate(50, 10, pmf, epsilon=3.0, delta=1e-5, formula="paper")
+    assert least_noise.best_ratio(40, m) == pytest.approx(0.573216870, rel=2e-9)
+    found = least_noise.calibrate(50, 10, pmf, epsilon=3.0, delta=1e-5, formula="paper")
     assert found.ratio == pytest.approx(0.096732447, rel=1e-8)
 
 
@@ -247,7 +248,7 @@ def test_convex_sgd_sensitivity_holds_on_logistic_losses():
 
 
 def test_regular_graphs_count_on_honest_neighbours():
-    found = view_calibration.calibrate(40, 2, uniform(4), epsilon=2.0, delta=1e-5, num_neighbors=8)
+    found = least_noise.calibrate(40, 2, uniform(4), epsilon=2.0, delta=1e-5, num_neighbors=8)
     i = np.arange(40)
     ring = np.concatenate([np.stack([i, (i + h) % 40], 1) for h in (1, 2, 3, 4)])
     graph = view.pair_graph(ring, num_clients=40, own_variance=found.own_variance, pair_variance=found.pair_variance)
@@ -257,20 +258,18 @@ def test_regular_graphs_count_on_honest_neighbours():
     average = sum(0.2 * (found.own_variance + 8 * s / 39 * found.pair_variance) / (40 - s) for s in range(5))
     assert found.expected_variance == pytest.approx(average, rel=1e-12)
     with pytest.raises(ValueError, match="num_neighbors > num_colluders"):
-        view_calibration.calibrate(40, 8, uniform(4), epsilon=2.0, delta=1e-5, num_neighbors=8)
+        least_noise.calibrate(40, 8, uniform(4), epsilon=2.0, delta=1e-5, num_neighbors=8)
 
 
 def test_random_graphs_have_honest_neighbours_but_for_the_stated_chance():
     for failure in (1e-12, 1e-6, 1e-2):
-        h = view_calibration.honest_neighbors(500, 30, 50, failure)
+        h = least_noise.honest_neighbors(500, 30, 50, failure)
         chance = 500 * stats.hypergeom(499, 449, 30).cdf(np.asarray([h - 1, h]))
         assert chance[0] <= failure < chance[1]
-    assert view_calibration.honest_neighbors(500, 30, 50, 0.0) == 0
-    assert view_calibration.honest_neighbors(500, 60, 50, 0.0) == 10
-    assert view_calibration.honest_neighbors(500, 30, 0, 0.0) == 30
-    spent = view_calibration.calibrate(
-        500, 50, uniform(20), epsilon=2.0, delta=1e-5, num_neighbors=40, failure_prob=1e-6
-    )
+    assert least_noise.honest_neighbors(500, 30, 50, 0.0) == 0
+    assert least_noise.honest_neighbors(500, 60, 50, 0.0) == 10
+    assert least_noise.honest_neighbors(500, 30, 0, 0.0) == 30
+    spent = least_noise.calibrate(500, 50, uniform(20), epsilon=2.0, delta=1e-5, num_neighbors=40, failure_prob=1e-6)
     assert float(gaussian.mu_to_epsilon(spent.mu, 9e-6)) == pytest.approx(2.0, rel=1e-9)
 
 
@@ -288,17 +287,17 @@ CHANCES = np.asarray([0.4, 0.3, 0.1, 0.05, 0.05, 0.05, 0.05])
 def test_equal_clients_need_no_more_than_common_variances():
     even = np.full(7, 1 / 7)
     for colluders in (0, 1):
-        found = view_design.heterogeneous(
+        found = unequal_clients.heterogeneous(
             complete_edges(6), STRAGGLERS, even, mu=0.8, sensitivity=1.5, num_colluders=colluders
         )
-        closed = view_calibration.expected_variance("pair_noise", 6, colluders, [1 / 7, 6 / 7], mu=0.8, sensitivity=1.5)
+        closed = least_noise.expected_variance("pair_noise", 6, colluders, [1 / 7, 6 / 7], mu=0.8, sensitivity=1.5)
         assert found.expected_variance == pytest.approx(closed, rel=1e-5)
         assert found.lower_bound <= closed * (1 + 1e-12)
 
 
 def test_clients_that_differ_need_less_than_common_variances():
     moves = np.asarray([1.0, 0.7, 0.5, 0.3, 0.2, 0.2])
-    found = view_design.heterogeneous(
+    found = unequal_clients.heterogeneous(
         complete_edges(6), STRAGGLERS, CHANCES, mu=0.8, sensitivity=moves, num_colluders=1
     )
     worst = view.worst_mu(found.graph, num_colluders=1, sensitivity=moves)
@@ -307,7 +306,9 @@ def test_clients_that_differ_need_less_than_common_variances():
     # Simulation-free check of the cost: equation (9) for each set of stragglers.
     cost = sum(p * float(view.average_variance(found.graph, ~s)) for p, s in zip(CHANCES, STRAGGLERS, strict=True))
     assert found.expected_variance == pytest.approx(cost, rel=1e-12)
-    common = view_design.heterogeneous(complete_edges(6), STRAGGLERS, CHANCES, mu=0.8, sensitivity=1.0, num_colluders=1)
+    common = unequal_clients.heterogeneous(
+        complete_edges(6), STRAGGLERS, CHANCES, mu=0.8, sensitivity=1.0, num_colluders=1
+    )
     assert found.expected_variance < 0.6 * common.expected_variance
     # No nearby choice that keeps the target costs less.
     rng = np.random.default_rng(7)
@@ -316,7 +317,7 @@ def test_clients_that_differ_need_less_than_common_variances():
         pair = found.graph.pair_variance * np.exp(0.1 * rng.normal(size=len(found.graph.edges)))
         near = view.PairGraph(own, found.graph.edges, pair)
         scale = (view.worst_mu(near, num_colluders=1, sensitivity=moves).max() / 0.8) ** 2
-        own_cost, pair_cost = view_design.average_costs(near.edges, STRAGGLERS, CHANCES)
+        own_cost, pair_cost = unequal_clients.average_costs(near.edges, STRAGGLERS, CHANCES)
         assert scale * (own_cost @ own + pair_cost @ pair) >= found.lower_bound
 
 
@@ -335,14 +336,14 @@ def test_where_nobody_straggles_all_honest_clients_share_one_noise(edges, collud
     for probabilities in ([1.0], [1.0, 0.0]):
         silent = np.zeros((len(probabilities), 5), bool)
         silent[1:, 3] = True  # may straggle, but never does
-        found = view_design.heterogeneous(
+        found = unequal_clients.heterogeneous(
             edges, silent, probabilities, mu=0.8, sensitivity=moves, num_colluders=colluders
         )
         _is_a_design(found, 0.8, moves, colluders)
         if not colluders:
             # Pair noise is free, so what is left is the sum of own noises, which hides the largest move: over N^2.
             assert found.expected_variance == pytest.approx((1.0 / 0.8) ** 2 / 25, rel=1e-5)
-    even = view_design.heterogeneous(edges, [[False] * 5], [1.0], mu=0.8, sensitivity=1.0, num_colluders=colluders)
+    even = unequal_clients.heterogeneous(edges, [[False] * 5], [1.0], mu=0.8, sensitivity=1.0, num_colluders=colluders)
     assert even.expected_variance == pytest.approx((1 / 0.8) ** 2 / 25 * 5 / (5 - colluders), rel=1e-5)
 
 
@@ -355,7 +356,7 @@ def test_two_that_always_straggle_together_are_the_limit_of_two_that_nearly_do(c
     costs = []
     for alone in (0.0, 1e-9, 1e-4):
         law = np.asarray([0.5 - alone, 0.2, 0.2, 0.1, alone])
-        found = view_design.heterogeneous(complete_edges(6), silent, law, **rest)
+        found = unequal_clients.heterogeneous(complete_edges(6), silent, law, **rest)
         _is_a_design(found, 0.8, moves, colluders)
         costs.append(found.expected_variance)
     assert costs[0] <= costs[1] * (1 + 1e-5) and costs[1] <= costs[2] * (1 + 1e-5)
@@ -366,7 +367,7 @@ def test_a_client_that_always_straggles_hides_behind_noise_of_its_own_that_costs
     silent = np.zeros((2, 5), bool)
     silent[:, 3], silent[1, 0] = True, True
     for colluders in (0, 1):
-        found = view_design.heterogeneous(
+        found = unequal_clients.heterogeneous(
             complete_edges(5), silent, [0.6, 0.4], mu=1.0, sensitivity=1.0, num_colluders=colluders
         )
         _is_a_design(found, 1.0, 1.0, colluders)
@@ -390,15 +391,15 @@ def test_a_client_that_always_straggles_hides_behind_noise_of_its_own_that_costs
 def test_bad_arguments_are_refused_by_name(change, words):
     arguments = {"num_clients": 50, "num_colluders": 10, "straggler_pmf": uniform(10), "epsilon": 3.0, "delta": 1e-5}
     with pytest.raises(ValueError, match=words):
-        view_calibration.calibrate(**{**arguments, **change})
+        least_noise.calibrate(**{**arguments, **change})
 
 
 def test_erratum_e21_a_secure_sum_without_honest_noise_is_refused():
     for call in (
-        lambda: view_calibration.expected_variance("secure_sum", 50, 40, uniform(10), mu=1.0),
-        lambda: view_calibration.client_variance("secure_sum", 50, 40, 10, mu=1.0),
+        lambda: least_noise.expected_variance("secure_sum", 50, 40, uniform(10), mu=1.0),
+        lambda: least_noise.client_variance("secure_sum", 50, 40, 10, mu=1.0),
     ):
         with pytest.raises(ValueError, match="nobody honest"):
             call()
-    assert view_calibration.client_variance("secure_sum", 50, 10, 10, mu=0.5) == pytest.approx(4 / 30)
-    assert view_calibration.client_variance("local", 50, 10, 10, mu=0.5) == 4.0
+    assert least_noise.client_variance("secure_sum", 50, 10, 10, mu=0.5) == pytest.approx(4 / 30)
+    assert least_noise.client_variance("local", 50, 10, 10, mu=0.5) == 4.0

@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 
 from fljax import accounting
-from fljax.accounting import conversion, gaussian, kov, rdp, replaced_record, spectrum, wfna, wfna_rounds
+from fljax.accounting import gaussian
+from fljax.accounting.renyi import conversion, kov, rdp
+from fljax.accounting.weighted_sums import curves as weighted_curves
+from fljax.accounting.weighted_sums import replaced_record, spectrum
+from fljax.accounting.weighted_sums import rounds as weighted_rounds
 from fljax.errors import NoGuaranteeError, PrivacyPreconditionError
 
 SIZES = {"l2_clip_norm": 10.0, "num_records": 1200.0, "batch_size": 32.0}
-PAPER = wfna_rounds.Setup(
+PAPER = weighted_rounds.Setup(
     num_clients=50, num_records=1200, batch_size=32, l2_clip_norm=10.0, noise_stddev=math.sqrt(1e-3)
 )
 FLOOR = {"floor": 50 * 1e-3, **SIZES}
@@ -19,11 +23,11 @@ FLOOR = {"floor": 50 * 1e-3, **SIZES}
 
 def alone(divergence, top):
     """One formula without the minimum that the sound curve takes."""
-    return wfna_rounds.Curve(divergence, top, "uniform", "test")
+    return weighted_rounds.Curve(divergence, top, "uniform", "test")
 
 
 def best(curve, rounds=1, formula="paper"):
-    return wfna_rounds.best_epsilon(curve, delta=1e-4, num_rounds=rounds, conversion_formula=formula)
+    return weighted_rounds.best_epsilon(curve, delta=1e-4, num_rounds=rounds, conversion_formula=formula)
 
 
 def test_oracle_o1_divergence_of_unequal_gaussians():
@@ -44,9 +48,9 @@ def test_oracle_o1d_one_replaced_record():
 
 
 def test_oracle_o2_theorem_2():
-    found = wfna.theorem_2([2.0], least_eigenvalue=0.5, **SIZES)
+    found = weighted_curves.theorem_2([2.0], least_eigenvalue=0.5, **SIZES)
     assert float(found[0]) == pytest.approx(0.526666666667, rel=1e-11)
-    instance = wfna_rounds.noiseless(
+    instance = weighted_rounds.noiseless(
         least_eigenvalues=[0.25, 0.25],
         l2_clip_norm=10.0,
         num_records=1200,
@@ -56,7 +60,9 @@ def test_oracle_o2_theorem_2():
     )
     assert instance.largest_order == pytest.approx(6.0)
     assert math.isfinite(instance.divergence([5.999])[0]) and math.isinf(instance.divergence([6.0])[0])
-    rising = [float(wfna.theorem_2([2.0], least_eigenvalue=value, **SIZES)[0]) for value in (0.1, 0.5, 2.0, 1e9)]
+    rising = [
+        float(weighted_curves.theorem_2([2.0], least_eigenvalue=value, **SIZES)[0]) for value in (0.1, 0.5, 2.0, 1e9)
+    ]
     assert np.all(np.diff(rising) < 0) and rising[0] == math.inf and 0 < rising[-1] < 1e-8
 
 
@@ -72,45 +78,45 @@ def test_oracle_o2_best_case(dimension, records, printed, order, joint):
         "batch_size": 32,
         "scope": "uniform",
     }
-    found = best(wfna_rounds.noiseless(**setup, formula="paper"))
+    found = best(weighted_rounds.noiseless(**setup, formula="paper"))
     assert found[0] == pytest.approx(printed, rel=1e-9) and found[1] == pytest.approx(order, rel=1e-4)
 
     def one(orders):
-        return wfna.joint(
+        return weighted_curves.joint(
             orders, floor=50 / dimension / 32, l2_clip_norm=1.0, num_records=float(records), batch_size=32.0
         )
 
     top = 1 + 50 * records / dimension
     assert best(alone(one, top))[0] == pytest.approx(joint, rel=1e-9)
-    assert best(wfna_rounds.noiseless(**setup))[0] <= joint * (1 + 1e-9)
+    assert best(weighted_rounds.noiseless(**setup))[0] <= joint * (1 + 1e-9)
 
 
 def test_oracle_o3a_curves():
     orders = [2.0, 5.0, 8.0]
     for found, expected in (
-        (wfna.theorem_4(orders, **FLOOR), [0.270175438596, 0.300724637681, 0.847619047619]),
-        (wfna.isotropic_printed(orders, **FLOOR), [0.122480620155, 0.106807511737, 0.140136054422]),
+        (weighted_curves.theorem_4(orders, **FLOOR), [0.270175438596, 0.300724637681, 0.847619047619]),
+        (weighted_curves.isotropic_printed(orders, **FLOOR), [0.122480620155, 0.106807511737, 0.140136054422]),
         (
-            wfna.unsampled(orders, floor=0.05, l2_clip_norm=10.0, num_records=1200.0),
+            weighted_curves.unsampled(orders, floor=0.05, l2_clip_norm=10.0, num_records=1200.0),
             [0.00555555555556, 0.0138888888889, 0.0222222222222],
         ),
-        (wfna.joint(orders, **FLOOR, lifted=True), [0.00687097394469, 0.0252530147321, 0.0720253651434]),
-        (wfna.joint(orders, **FLOOR), [0.00666047310443, 0.0213703447215, 0.0472052793455]),
+        (weighted_curves.joint(orders, **FLOOR, lifted=True), [0.00687097394469, 0.0252530147321, 0.0720253651434]),
+        (weighted_curves.joint(orders, **FLOOR), [0.00666047310443, 0.0213703447215, 0.0472052793455]),
     ):
         np.testing.assert_allclose(found, expected, rtol=1e-11)
 
 
 def test_oracle_o3b_the_printed_interval_lacks_a_factor_and_is_empty():
     orders = 1 + np.asarray([1e-3, 1.0, 8.59, 8.61])
-    assert np.all(np.isinf(wfna.theorem_4(orders, **FLOOR, printed_interval=True)))
-    np.testing.assert_array_equal(np.isfinite(wfna.theorem_4(orders, **FLOOR)), [True, True, True, False])
+    assert np.all(np.isinf(weighted_curves.theorem_4(orders, **FLOOR, printed_interval=True)))
+    np.testing.assert_array_equal(np.isfinite(weighted_curves.theorem_4(orders, **FLOOR)), [True, True, True, False])
 
 
 def test_oracle_o3c_epsilon_of_one_and_of_100_rounds():
-    printed = wfna_rounds.curve("gaussian", "isotropic", PAPER, formula="paper")
-    theorem = wfna_rounds.curve("gaussian", "water_filling", PAPER, formula="paper")
-    lifted = wfna_rounds.curve("gaussian", "water_filling", PAPER)
-    plain = wfna_rounds.curve("none", "isotropic", PAPER)
+    printed = weighted_rounds.curve("gaussian", "isotropic", PAPER, formula="paper")
+    theorem = weighted_rounds.curve("gaussian", "water_filling", PAPER, formula="paper")
+    lifted = weighted_rounds.curve("gaussian", "water_filling", PAPER)
+    plain = weighted_rounds.curve("none", "isotropic", PAPER)
     for rounds, values in (
         (1, (0.322679505257, 1.05226743036, 2.04937514263, 1.17950469301)),
         (100, (3.47679505257, 12.9732965404, 28.1491944644, 4.74128568821)),
@@ -129,9 +135,9 @@ def test_oracle_o3e_unsampled_noise_is_gaussian_dp():
 def test_oracle_o3f_o3g_subsets_as_printed():
     for square, before, after in ((1e-3, 15.9025647805, 12.2782283754), (1.0, 0.383263032346, 0.0123781105074)):
         setup = dataclasses.replace(PAPER, noise_stddev=math.sqrt(square))
-        found, _ = best(wfna_rounds.curve("subset", "isotropic", setup, formula="paper"))
+        found, _ = best(weighted_rounds.curve("subset", "isotropic", setup, formula="paper"))
         assert found == pytest.approx(before, rel=1e-9)
-        epsilon, delta = wfna_rounds.amplify(found, 1e-4, 32 / 1200)
+        epsilon, delta = weighted_rounds.amplify(found, 1e-4, 32 / 1200)
         assert epsilon == pytest.approx(after, rel=1e-9) and epsilon <= found
         assert delta == pytest.approx(1e-4 * 32 / 1200)
 
@@ -171,13 +177,13 @@ def test_oracle_o12_and_the_table_of_calibrated_noise():
     for sampling, noise, composition, rounds, digits, values in columns:
         for target, value in zip((1.0, 4.0, 10.0), values, strict=True):
             run = {"num_rounds": rounds, "delta": 1e-4, "composition": composition, "formula": "paper"}
-            found = wfna_rounds.calibrate(sampling, noise, PAPER, target_epsilon=target, **run)
+            found = weighted_rounds.calibrate(sampling, noise, PAPER, target_epsilon=target, **run)
             assert found**2 == pytest.approx(value, rel=2 * digits + 3e-6)
             setup = dataclasses.replace(PAPER, noise_stddev=found)
-            assert wfna_rounds.epsilon(sampling, noise, setup, **run) <= target
+            assert weighted_rounds.epsilon(sampling, noise, setup, **run) <= target
     # The joint bound with the paper's conversion, its own column.
     for target, value in ((1.0, 0.0121328), (4.0, 0.00122765), (10.0, 0.000455532)):
-        curve = wfna_rounds.curve(
+        curve = weighted_rounds.curve(
             "gaussian", "water_filling", dataclasses.replace(PAPER, noise_stddev=math.sqrt(value))
         )
         assert best(curve, 100)[0] == pytest.approx(target, rel=1e-5)
@@ -186,14 +192,15 @@ def test_oracle_o12_and_the_table_of_calibrated_noise():
 def test_oracle_o13_worst_pair_of_records():
     found = replaced_record.worst([2.0, 5.0, 8.0], **FLOOR)
     np.testing.assert_allclose(found, [0.0059651485, 0.0153748480, 0.0263249905], rtol=1e-5)
-    assert np.all(found <= np.minimum(wfna.joint([2.0, 5.0, 8.0], **FLOOR), [0.1224, 0.1068, 0.1401]))
+    assert np.all(found <= np.minimum(weighted_curves.joint([2.0, 5.0, 8.0], **FLOOR), [0.1224, 0.1068, 0.1401]))
 
 
 def test_oracle_o14_most_of_the_noise_that_water_filling_can_save():
     dimension, records = 7850, 1200
     kov_run = {"num_rounds": 100, "delta": 1e-4, "composition": "kov", "formula": "paper"}
     paper = [
-        wfna_rounds.calibrate("gaussian", "water_filling", PAPER, target_epsilon=e, **kov_run) ** 2 for e in (1.0, 10.0)
+        weighted_rounds.calibrate("gaussian", "water_filling", PAPER, target_epsilon=e, **kov_run) ** 2
+        for e in (1.0, 10.0)
     ]
     for floor, value, digits in (
         (paper[0], 0.0014, 5e-5),
@@ -222,7 +229,7 @@ def test_oracle_o16_where_the_covariance_costs_only_the_smaller_denominator():
         spread = orders / 2 * (q * 100) ** 2 / np.where(low > 0, low, np.nan) ** 2
         cheap = low >= (10 / batch) ** 2
         np.testing.assert_array_equal(cheap[low > 0], (moved >= 2 * spread)[low > 0])
-        found = np.asarray(wfna.joint(orders, **sizes, lifted=True))
+        found = np.asarray(weighted_curves.joint(orders, **sizes, lifted=True))
         np.testing.assert_allclose(found[cheap], 2 * moved[cheap], rtol=1e-12)
         dear = ~cheap & (low > 0)
         assert np.all(found[dear] > 2 * moved[dear]) and np.all(np.isinf(found[low <= 0]))
@@ -231,7 +238,7 @@ def test_oracle_o16_where_the_covariance_costs_only_the_smaller_denominator():
 
 
 def test_oracle_o15_no_noise_at_all_leaves_a_least_epsilon():
-    curve = wfna_rounds.noiseless(
+    curve = weighted_rounds.noiseless(
         least_eigenvalues=np.full(50, 1 / 7850),
         l2_clip_norm=1.0,
         num_records=1200,
@@ -246,8 +253,8 @@ def test_oracle_o15_no_noise_at_all_leaves_a_least_epsilon():
 
 def test_oracle_o17_joint_bound_without_noise():
     one = {"floor": 0.5 / 32, **SIZES}
-    assert float(wfna.joint([2.0], **one, instance=True)[0]) == pytest.approx(0.0765444444444, rel=1e-11)
-    assert float(wfna.joint([2.0], **one)[0]) == pytest.approx(0.0513777777778, rel=1e-11)
+    assert float(weighted_curves.joint([2.0], **one, instance=True)[0]) == pytest.approx(0.0765444444444, rel=1e-11)
+    assert float(weighted_curves.joint([2.0], **one)[0]) == pytest.approx(0.0513777777778, rel=1e-11)
 
 
 def test_order_scaling_and_limits_of_the_bounds():
@@ -255,22 +262,26 @@ def test_order_scaling_and_limits_of_the_bounds():
     floor, c, d, b = (10 ** rng.uniform(lo, hi, 200) for lo, hi in ((-3, 3), (-1, 1), (0, 3), (0, 2)))
     sizes = {"floor": floor, "l2_clip_norm": c, "num_records": d, "batch_size": b}
     orders = 1 + 10 ** np.linspace(-2, 3, 40)
-    plain = wfna.unsampled(orders, floor=floor, l2_clip_norm=c, num_records=d)
-    joint, lifted = wfna.joint(orders, **sizes), wfna.joint(orders, **sizes, lifted=True)
-    theorem = wfna.theorem_4(orders, **sizes)
+    plain = weighted_curves.unsampled(orders, floor=floor, l2_clip_norm=c, num_records=d)
+    joint, lifted = weighted_curves.joint(orders, **sizes), weighted_curves.joint(orders, **sizes, lifted=True)
+    theorem = weighted_curves.theorem_4(orders, **sizes)
     slack = 1 + 1e-12
     assert np.all(plain <= joint * slack) and np.all(joint <= lifted * slack) and np.all(lifted <= theorem * slack)
     assert np.isfinite(lifted).sum() > 1000 and np.sum(lifted < 0.9 * theorem) > 1000
     for curve in (joint, lifted, theorem):
         more = {**sizes, "floor": 1.3 * floor}
-        fun = {id(joint): wfna.joint, id(lifted): wfna.joint, id(theorem): wfna.theorem_4}[id(curve)]
+        fun = {
+            id(joint): weighted_curves.joint,
+            id(lifted): weighted_curves.joint,
+            id(theorem): weighted_curves.theorem_4,
+        }[id(curve)]
         extra = {"lifted": True} if curve is lifted else {}
         assert np.all(fun(orders, **more, **extra) <= curve)
         # (C, stddev) may be scaled together.
         scaled = {**sizes, "floor": 9 * floor, "l2_clip_norm": 3 * c}
         np.testing.assert_allclose(fun(orders, **scaled, **extra), curve, rtol=1e-9)
     many = {**sizes, "batch_size": np.full_like(b, 1e15)}
-    for limit in (wfna.joint(orders, **many, lifted=True), wfna.theorem_4(orders[10:], **many)):
+    for limit in (weighted_curves.joint(orders, **many, lifted=True), weighted_curves.theorem_4(orders[10:], **many)):
         np.testing.assert_allclose(limit, plain[:, -limit.shape[1] :], rtol=1e-5)
 
 
@@ -278,30 +289,32 @@ def test_curve_in_units_of_the_sensitivity_is_the_curve():
     orders = np.asarray([1.5, 3.0, 6.0])
     z, rate = math.sqrt(0.05) / (20 / 1200), 32 / 1200
     np.testing.assert_allclose(
-        wfna.gaussian_weights(z, rate, orders, lifted=True), wfna.joint(orders, **FLOOR, lifted=True), rtol=1e-12
-    )
-    np.testing.assert_allclose(
-        wfna.gaussian_weights(z, rate, orders),
-        np.asarray(wfna_rounds.curve("gaussian", "isotropic", PAPER).divergence(orders)),
+        weighted_curves.gaussian_weights(z, rate, orders, lifted=True),
+        weighted_curves.joint(orders, **FLOOR, lifted=True),
         rtol=1e-12,
     )
-    assert np.all(np.isinf(wfna.gaussian_weights(0.0, rate, orders)))
+    np.testing.assert_allclose(
+        weighted_curves.gaussian_weights(z, rate, orders),
+        np.asarray(weighted_rounds.curve("gaussian", "isotropic", PAPER).divergence(orders)),
+        rtol=1e-12,
+    )
+    assert np.all(np.isinf(weighted_curves.gaussian_weights(0.0, rate, orders)))
 
 
 def test_the_six_cells_and_fedavg():
     for sampling in ("subset", "none"):
         for call in (
-            lambda s=sampling: wfna_rounds.curve(s, "water_filling", PAPER),
-            lambda s=sampling: wfna_rounds.epsilon(s, "water_filling", PAPER, num_rounds=1, delta=1e-4),
+            lambda s=sampling: weighted_rounds.curve(s, "water_filling", PAPER),
+            lambda s=sampling: weighted_rounds.epsilon(s, "water_filling", PAPER, num_rounds=1, delta=1e-4),
         ):
             with pytest.raises(NoGuaranteeError, match="nothing is added"):
                 call()
     for sampling, noise in (("subset", "isotropic"), ("none", "isotropic"), ("gaussian", "isotropic")):
-        assert math.isfinite(wfna_rounds.epsilon(sampling, noise, PAPER, num_rounds=1, delta=1e-4))
+        assert math.isfinite(weighted_rounds.epsilon(sampling, noise, PAPER, num_rounds=1, delta=1e-4))
     with pytest.raises(NoGuaranteeError, match="fedavg"):
-        wfna_rounds.curve("gaussian", "water_filling", PAPER, protocol="fedavg")
+        weighted_rounds.curve("gaussian", "water_filling", PAPER, protocol="fedavg")
     # What is supported instead: a clipped update of a client, sensitivity 2 C, one client's noise without a secure sum.
-    assert float(wfna.clipped_update([3.0], floor=4.0, l2_clip_norm=2.0)[0]) == pytest.approx(
+    assert float(weighted_curves.clipped_update([3.0], floor=4.0, l2_clip_norm=2.0)[0]) == pytest.approx(
         float(rdp.gaussian(2.0 / 4.0, [3.0])[0])
     )
 
@@ -310,24 +323,24 @@ def test_subsets_of_everybody_are_everybody_and_smaller_ones_cost_less():
     everyone = dataclasses.replace(PAPER, batch_size=1200)
     run = {"num_rounds": 10, "delta": 1e-4}
     full = float(gaussian.mu_to_epsilon(math.sqrt(10) * 20 / 1200 / math.sqrt(0.05), 1e-4))
-    found = wfna_rounds.epsilon("subset", "isotropic", everyone, **run)
+    found = weighted_rounds.epsilon("subset", "isotropic", everyone, **run)
     # The Renyi conversion gives away a tenth at one order.
     assert full <= found <= 1.15 * full
     # As printed: the first row of Table 1 with B = D is the third.
     orders = np.asarray([1.5, 4.0, 30.0])
-    first, third = (wfna_rounds.curve(s, "isotropic", everyone, formula="paper") for s in ("subset", "none"))
+    first, third = (weighted_rounds.curve(s, "isotropic", everyone, formula="paper") for s in ("subset", "none"))
     np.testing.assert_allclose(first.divergence(orders), third.divergence(orders), rtol=1e-14)
-    assert wfna_rounds.amplify(0.7, 1e-4, 1.0) == pytest.approx((0.7, 1e-4), rel=1e-14)
+    assert weighted_rounds.amplify(0.7, 1e-4, 1.0) == pytest.approx((0.7, 1e-4), rel=1e-14)
     noisy = dataclasses.replace(PAPER, noise_stddev=0.5)
-    event = wfna_rounds.event(noisy)
+    event = weighted_rounds.event(noisy)
     assert str(event.neighboring_relation) == "REPLACE_ONE"
-    sampled = wfna_rounds.epsilon("subset", "isotropic", noisy, **run)
+    sampled = weighted_rounds.epsilon("subset", "isotropic", noisy, **run)
     assert sampled == accounting.epsilon(event.repeat(10), delta=1e-4)
-    printed = wfna_rounds.epsilon("subset", "isotropic", noisy, **run, composition="kov", formula="paper")
+    printed = weighted_rounds.epsilon("subset", "isotropic", noisy, **run, composition="kov", formula="paper")
     assert sampled < 0.5 * printed
     for batch in (32.5, 1300):
         with pytest.raises(ValueError, match="batch_size"):
-            wfna_rounds.epsilon("subset", "isotropic", dataclasses.replace(PAPER, batch_size=batch), **run)
+            weighted_rounds.epsilon("subset", "isotropic", dataclasses.replace(PAPER, batch_size=batch), **run)
 
 
 def test_values_for_one_data_set_are_labelled_and_never_composed():
@@ -338,10 +351,10 @@ def test_values_for_one_data_set_are_labelled_and_never_composed():
         "batch_size": 32,
         "scope": "instance",
     }
-    curve = wfna_rounds.noiseless(**good)
+    curve = weighted_rounds.noiseless(**good)
     assert curve.scope == "instance" and curve.divergence([2.0])[0] == pytest.approx(0.0765444444444)
     with pytest.raises(NoGuaranteeError, match="one data set"):
-        wfna_rounds.best_epsilon(curve, delta=1e-4)
+        weighted_rounds.best_epsilon(curve, delta=1e-4)
     for change, error, words in (
         ({"least_eigenvalues": [0.3, 0.0]}, PrivacyPreconditionError, "> 0"),
         ({"least_eigenvalues": [0.05, 0.03]}, PrivacyPreconditionError, "infinite"),
@@ -350,8 +363,8 @@ def test_values_for_one_data_set_are_labelled_and_never_composed():
         ({"scope": "data"}, ValueError, "scope"),
     ):
         with pytest.raises(error, match=words):
-            wfna_rounds.noiseless(**{**good, **change})
-    public = wfna_rounds.noiseless(**good, subspace_dimension=20, subspace_is_public=True)
+            weighted_rounds.noiseless(**{**good, **change})
+    public = weighted_rounds.noiseless(**good, subspace_dimension=20, subspace_is_public=True)
     assert public.divergence([2.0])[0] == curve.divergence([2.0])[0]
 
 
@@ -366,5 +379,5 @@ def test_bad_setups_are_refused_by_name(change):
 def test_noise_out_of_reach_is_infinite_not_small():
     little = dataclasses.replace(PAPER, noise_stddev=1e-5)
     run = {"num_rounds": 1, "delta": 1e-4}
-    assert wfna_rounds.epsilon("gaussian", "water_filling", little, **run) == math.inf
-    assert wfna_rounds.epsilon("gaussian", "water_filling", little, **run, composition="kov") == math.inf
+    assert weighted_rounds.epsilon("gaussian", "water_filling", little, **run) == math.inf
+    assert weighted_rounds.epsilon("gaussian", "water_filling", little, **run, composition="kov") == math.inf

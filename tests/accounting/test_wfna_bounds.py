@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from fljax import accounting
-from fljax.accounting import information, rdp, replaced_record, span, spectrum, wfna
+from fljax.accounting import information
+from fljax.accounting.renyi import rdp
+from fljax.accounting.weighted_sums import curves as weighted_curves
+from fljax.accounting.weighted_sums import replaced_record, span, spectrum
 
 
 def lifted(covariance, floor):
@@ -73,7 +76,10 @@ def test_no_pair_of_records_in_10000_settings_exceeds_the_sound_bound_and_some_c
         products = (c * left) ** 2, (c * right) ** 2, c**2 * left * right * cosine
         sizes = {"floor": floor, "l2_clip_norm": c, "num_records": d, "batch_size": b}
         exact = replaced_record.divergence(*products, a[None], floor=floor, weight=1 / (b * d), num_records=d)[0]
-        joint, printed = wfna.joint(a[None], **sizes)[0], wfna.isotropic_printed(a[None], **sizes)[0]
+        joint, printed = (
+            weighted_curves.joint(a[None], **sizes)[0],
+            weighted_curves.isotropic_printed(a[None], **sizes)[0],
+        )
         return exact, joint, printed
 
     with accounting.x64():
@@ -121,7 +127,7 @@ def test_water_filling_never_exceeds_the_joint_bound_in_either_direction():
         sizes = {"floor": floor, "l2_clip_norm": np.ones(500), "num_records": np.full(500, float(records))}
         with accounting.x64():
             bound = jax.vmap(
-                lambda a, f, c, d, b: wfna.joint(
+                lambda a, f, c, d, b: weighted_curves.joint(
                     a[None], floor=f, l2_clip_norm=c, num_records=d, batch_size=b, lifted=True
                 )[0]
             )(order, sizes["floor"], sizes["l2_clip_norm"], sizes["num_records"], b)
@@ -155,14 +161,14 @@ def test_theorem_2_and_the_joint_bound_hold_without_noise():
 
     def bounds(a, l, b, uniform):
         sizes = {"l2_clip_norm": 1.0, "num_records": float(records), "batch_size": b}
-        printed = wfna.theorem_2(a[None], least_eigenvalue=l, **sizes)[0]
-        return printed, wfna.joint(a[None], floor=uniform / b, **sizes)[0]
+        printed = weighted_curves.theorem_2(a[None], least_eigenvalue=l, **sizes)[0]
+        return printed, weighted_curves.joint(a[None], floor=uniform / b, **sizes)[0]
 
     with accounting.x64():
         printed, joint = (np.asarray(v) for v in jax.vmap(bounds)(order, least[0], b, both))
         instance = np.asarray(
             jax.vmap(
-                lambda a, l, b: wfna.joint(
+                lambda a, l, b: weighted_curves.joint(
                     a[None], floor=l / b, l2_clip_norm=1.0, num_records=float(records), batch_size=b, instance=True
                 )[0]
             )(order, least[0], b)
@@ -297,14 +303,16 @@ def test_erratum_the_last_row_of_table_1_is_false():
     new = np.asarray([-math.sin(0.5), math.cos(0.5)])
     world = [lifted(np.asarray([*common, g]).T @ np.asarray([*common, g]) / records, floor) for g in (last, new)]
     sizes = {"floor": floor, "l2_clip_norm": 1.0, "num_records": float(records), "batch_size": 1.0}
-    claimed = float(wfna.isotropic_printed([order], **sizes)[0])
+    claimed = float(weighted_curves.isotropic_printed([order], **sizes)[0])
     assert claimed == pytest.approx(1.96183104231, rel=1e-10)
     mixed = (1 - order) * world[0] + order * world[1]
     assert np.linalg.eigvalsh(mixed)[0] == pytest.approx(-2.30440332651 / records, rel=1e-9)
     shift = (last - new) / records
     assert float(rdp.gaussian_pair(shift, world[0], world[1], [order])[0]) == math.inf
     assert float(rdp.gaussian_pair(shift, world[1], world[0], [order])[0]) == pytest.approx(0.0164451595, rel=1e-8)
-    assert np.isinf(wfna.joint([order], **sizes, lifted=True)[0]) and np.isinf(wfna.theorem_4([order], **sizes)[0])
+    assert np.isinf(weighted_curves.joint([order], **sizes, lifted=True)[0]) and np.isinf(
+        weighted_curves.theorem_4([order], **sizes)[0]
+    )
 
 
 def test_erratum_theorem_3_without_its_1_over_d_claims_less_than_is_lost():
@@ -316,7 +324,8 @@ def test_erratum_theorem_3_without_its_1_over_d_claims_less_than_is_lost():
     assert least == 1 and exact == pytest.approx(order / 2 * (2 / records) ** 2 * batch)
     sizes = {"l2_clip_norm": 1.0, "num_records": float(records), "batch_size": batch}
     printed, literal = (
-        float(wfna.theorem_2([order], least_eigenvalue=value, **sizes)[0]) for value in (least, records * least)
+        float(weighted_curves.theorem_2([order], least_eigenvalue=value, **sizes)[0])
+        for value in (least, records * least)
     )
     assert literal < 0.05 * exact and exact <= printed
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from fljax import accounting
 from fljax.accounting import events, words
-from fljax.simulation import progress, spending
+from fljax.simulation import budget
+from fljax.simulation.observers import progress
 
 BOUNDS = st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False, allow_subnormal=False)
 
@@ -32,7 +33,7 @@ def test_a_number_that_is_exact_at_these_digits_stays(exact, exponent):
     value = float(f"{exact}e{exponent}")
     for shown in (words.rounded_up(value, 3), words.at_most(value, 3), words.at_least(value, 3)):
         assert float(shown) == value
-    assert float(spending.shown_epsilon(value)) == value
+    assert float(budget.shown_epsilon(value)) == value
 
 
 def test_printed_forms():
@@ -47,7 +48,7 @@ def test_printed_forms():
 @example(epsilon=9.987e-05)
 @example(epsilon=3.0)
 def test_the_epsilon_of_a_run_is_never_shown_smaller_nor_much_larger(epsilon):
-    shown = float(spending.shown_epsilon(epsilon))
+    shown = float(budget.shown_epsilon(epsilon))
     assert epsilon <= shown <= epsilon + min(0.001, 0.01 * epsilon) + 1e-12 * epsilon
     (in_line,) = re.findall(r"epsilon (\S+)", progress.describe({"epsilon": epsilon}))
     assert float(in_line) == shown

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax.attacks import disguised_membership, known_network, perturbation_leak
 from fljax.models import scaling
+from fljax.papers.bidirectional import disguised_membership, known_network, perturbation_leak
 from fljax.server import perturbation
 from tests.server import _oracle
 from tests.server._oracle import ADDITIVE, R1, R2, S1, S2

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fljax import data, models
-from fljax.attacks import disguised_membership, known_network, perturbation_leak
 from fljax.local import perturbed
 from fljax.models import scaling
+from fljax.papers.bidirectional import disguised_membership, known_network, perturbation_leak
 from fljax.server import perturbation
 
 QUICK = dataclasses.replace(perturbation_leak.SEARCH, num_iterations=200)

@@ -14,8 +14,8 @@ import pytest
 
 from fljax import data, models, schemes
 from fljax.attacks import analytic, gradient_inversion, reconstruction
-from fljax.data import fields
 from fljax.data.cohort import ClientData
+from fljax.data.sources import fields
 
 SIDE, T, USES, NATS = 4, 400, 3, 8.0
 D = SIDE * SIDE

@@ -11,7 +11,7 @@ from scipy import stats
 from fljax import cli, data, schemes
 from fljax.attacks import noisy_records, reconstruction, table
 from fljax.data import channel as record_noise
-from fljax.data import fields
+from fljax.data.sources import fields
 
 DIM, COUNT = 5, 4000
 VALUES = np.array([4.0, 2.0, 1.0, 0.5, 0.1])

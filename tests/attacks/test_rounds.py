@@ -10,7 +10,8 @@ from scipy import special
 
 import fljax_kernels
 from fljax import accounting, models, schemes
-from fljax.accounting import conversion, events, gaussian
+from fljax.accounting import events, gaussian
+from fljax.accounting.renyi import conversion
 from fljax.attacks import audit, canaries, one_run, rounds, table
 
 SCHEMES = (
@@ -75,7 +76,7 @@ def test_few_trials_cannot_tell_and_more_can(key):
 
 @pytest.mark.parametrize("scale", [1.0, 0.5])
 def test_a_round_that_draws_half_of_its_noise_is_caught_although_uploads_say_nothing_of_it(scale, key, monkeypatch):
-    from fljax.schemes import lightdp
+    from fljax.schemes.uploads import lightdp
 
     make = lightdp.make
 

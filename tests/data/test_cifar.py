@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fljax import data
-from fljax.data import cifar
+from fljax.data.sources import cifar
 
 
 def encode(images, labels):

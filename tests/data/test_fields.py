@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from fljax import data
-from fljax.data import fields
+from fljax.data.sources import fields
 
 
 @pytest.fixture(scope="module")

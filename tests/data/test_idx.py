@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fljax import data
-from fljax.data import idx
+from fljax.data.sources import idx
 
 
 def encode(values):

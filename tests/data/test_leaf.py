@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from fljax.data import leaf
+from fljax.data.sources import leaf
 from fljax.data.subjects import subject_ids
 
 

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from fljax import data
-from fljax.data import standins, subjects
+from fljax.data import subjects
+from fljax.data.sources import standins
 
 
 @pytest.fixture(scope="module")

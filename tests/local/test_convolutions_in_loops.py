@@ -9,7 +9,7 @@ from jax import lax
 import fljax_kernels
 from fljax.data.cohort import ClientData, cohort
 from fljax.local import sgd
-from fljax.schemes import dp_fedsgd
+from fljax.schemes.central import dp_fedsgd
 
 LOOPS = ("scan", "while")
 

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from fljax import accounting, data, models
-from fljax.accounting import bidirectional as theory
 from fljax.accounting import events
+from fljax.accounting.shared_noise import theta as theory
 from fljax.errors import PrivacyPreconditionError
 from fljax.local import perturbed
 from fljax.models import scaling
-from fljax.schemes import _perturbed, bidirectional, mp_cdp, mp_dp_naive
+from fljax.schemes.disguised import bidirectional, mp_cdp, mp_dp_naive
+from fljax.schemes.disguised import round as disguised
 from fljax.server import perturbation, recovery
 
 NUM, ROWS, BATCH = 5, 9, 4
@@ -294,17 +295,17 @@ def test_a_whole_triple_moves_by_no_more_than_is_declared(unit, key):
         num_parties=NUM, unit=unit, additive_norm=1.0, l2_clip_norm=bound, local_batch_size=BATCH, noise_multiplier=1.0
     )
     network = models.squared_error(model.apply)
-    uploads = _perturbed.Uploads("upload_gaussian")
-    assert _perturbed._sends_triple(config, uploads, network)
+    uploads = disguised.Uploads("upload_gaussian")
+    assert disguised._sends_triple(config, uploads, network)
     plan = scaling.plan(network.apply, model.params, clients.examples["x"][0])
     secrets = perturbation.draw(plan, key, additive_norm=config.additive_norm)
     sent, transition = perturbation.perturb(plan, model.params, secrets)
-    client = _perturbed._client(plan, config, uploads, network, secrets, model.params, True)
+    client = disguised._client(plan, config, uploads, network, secrets, model.params, True)
     send = jax.jit(lambda batch: client(sent, transition, batch, jnp.ones(BATCH, bool))[0])
     batch = {name: clients.examples[name][:BATCH] for name in ("x", "y")}
     rows = slice(0, 1) if unit == "record_replace" else slice(0, BATCH)
     declared = 2 * bound / (BATCH if unit == "record_replace" else 1)
-    assert declared == pytest.approx(_perturbed.sensitivity(config) * _perturbed.stddev(config), rel=1e-12)
+    assert declared == pytest.approx(disguised.sensitivity(config) * disguised.stddev(config), rel=1e-12)
     first = send(batch)
     assert first.psi and first.phi and first.psi_head.shape and first.psi_bias.shape == ()
     gaps = []

@@ -12,7 +12,7 @@ import pytest
 from fljax import schemes
 from fljax.accounting import events
 from fljax.data.cohort import ClientData, cohort
-from fljax.schemes import dp_fedavg, dp_fedsgd
+from fljax.schemes.central import dp_fedavg, dp_fedsgd
 
 NUM_CLIENTS, DIM = 6, 3
 SIZES = (5, 1, 4, 2, 5, 3)

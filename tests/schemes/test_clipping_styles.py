@@ -13,8 +13,8 @@ import pytest
 from fljax.data.cohort import ClientData, cohort
 from fljax.errors import PrivacyPreconditionError
 from fljax.local import quantile
-from fljax.schemes import dp_fedavg, dp_fedsgd
-from fljax.simulation.checkpoint import Checkpoints, Saved
+from fljax.schemes.central import dp_fedavg, dp_fedsgd
+from fljax.simulation.record.checkpoint import Checkpoints, Saved
 
 NUM_UNITS, CLIP, RATE = 10, 0.7, 0.2
 PARAMS = {"w": jnp.array([0.5, -1.0, 2.0]), "b": jnp.float32(0.3)}

@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 
 from fljax import _keys, accounting, data, schemes
-from fljax.accounting import gaussian, view, view_calibration
-from fljax.schemes import _round, _uploads, _views
+from fljax.accounting import gaussian
+from fljax.accounting.shared_noise import exact as view
+from fljax.accounting.shared_noise import least_noise
+from fljax.schemes import base
+from fljax.schemes.uploads import adversaries
+from fljax.schemes.uploads import round as uploads
 from fljax.server import stragglers
 
 SECURE = ("smpc_dp", "he_dp", "secagg_dp", "swiftagg_dp")
@@ -96,7 +100,7 @@ def test_lightdps_average_has_the_noise_of_equation_9(absent, key):
     assert responds.sum() == NUM - 2
     # The report draws the same again.
     found = schemes.get("lightdp").views(config("lightdp", **NOISY), jax.random.clone(key), 1)
-    np.testing.assert_array_equal(found.reached[0] == _views.IN_TIME, responds)
+    np.testing.assert_array_equal(found.reached[0] == adversaries.IN_TIME, responds)
     if absent is not None:
         responds[absent] = False
     assert int(info.cohort_size) == responds.sum()
@@ -174,7 +178,7 @@ def test_lightdps_event_is_the_exact_view_of_the_worst_case():
     # Where all may straggle at once: given that somebody responds.
     lost = dataclasses.replace(own_law, straggler_probs=(*(law / 2).tolist(), *[0.0] * 39, 0.5))
     np.testing.assert_allclose(lightdp.variance_ratio(lost), ratio, rtol=1e-12)
-    best = view_calibration.calibrate(50, 10, law, epsilon=3.0, delta=1e-5, num_neighbors=20)
+    best = least_noise.calibrate(50, 10, law, epsilon=3.0, delta=1e-5, num_neighbors=20)
     np.testing.assert_allclose(ratio, best.ratio, rtol=1e-9)
 
 
@@ -245,6 +249,6 @@ def test_costs_tell_the_schemes_apart():
 def test_the_non_private_twin_keeps_its_stragglers(key):
     for name in ALL:
         twin = schemes.get(name).non_private(config(name, noise_multiplier=1.0))
-        assert (twin.noise_multiplier, twin.l2_clip_norm) == (0.0, _round.NEVER_CLIPS)
+        assert (twin.noise_multiplier, twin.l2_clip_norm) == (0.0, base.NEVER_CLIPS)
         assert twin.max_stragglers == 2
-    assert _uploads.straggler_pmf(config("lightdp")).tolist() == [0, 0, 1]
+    assert uploads.straggler_pmf(config("lightdp")).tolist() == [0, 0, 1]

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fljax.accounting import gaussian, view, view_paper
+from fljax.accounting import gaussian
+from fljax.accounting.shared_noise import exact as view
+from fljax.accounting.shared_noise import printed
 from fljax_kernels import gaussian_noise, pair_keys, pair_noise
 from fljax_kernels.pair_noise import graphs
 
@@ -100,7 +102,7 @@ def test_settings_have_the_mu_of_the_specification(audited):
 def test_the_attack_exceeds_the_papers_claim_at_epsilon_12():
     # One honest upload is seen, where the paper's V_i is mu^2 and its condition (14) is met with equality. Oracle O6.
     epsilon, delta, trials = 12.0, 1e-5, 4_000_000
-    largest = float(view_paper.largest_variance(epsilon, delta))
+    largest = float(printed.largest_variance(epsilon, delta))
     own, pair = 0.4 / largest, 0.3 / largest  # of client 0: own noise and that with two honest stragglers; 3 colludes
     key, edges = jax.random.key(11), graphs.complete(4)
     keys, ends = pair_keys(key, edges), (0, 1)  # edges (0, 1) and (0, 2)

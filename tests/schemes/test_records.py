@@ -11,7 +11,7 @@ import pytest
 
 from fljax import accounting, errors
 from fljax.data.cohort import ClientData, cohort
-from fljax.schemes import gd_dp, gsgd_dp, sgd_dp
+from fljax.schemes.weighted import gd_dp, gsgd_dp, sgd_dp
 from fljax_kernels.spectral import reference
 
 NUM_CLIENTS, RECORDS, DIM = 3, 6, 4

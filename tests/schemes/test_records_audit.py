@@ -15,7 +15,7 @@ from scipy import optimize, stats
 from fljax import accounting
 from fljax.accounting import gaussian
 from fljax.data.cohort import ClientData, cohort
-from fljax.schemes import gsgd_dp
+from fljax.schemes.weighted import gsgd_dp
 from fljax_kernels.spectral import reference
 
 NUM_CLIENTS, RECORDS, DIM = 3, 6, 4

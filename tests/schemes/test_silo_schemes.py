@@ -11,7 +11,7 @@ import fljax
 from fljax import data
 from fljax.accounting import events
 from fljax.errors import SensitivityError
-from fljax.schemes import fedavg, higradavg, item_sum_cap, local_group_dp, local_item_dp, user_ldp
+from fljax.schemes.silos import fedavg, higradavg, item_sum_cap, local_group_dp, local_item_dp, user_ldp
 
 SCHEMES = {
     "fedavg": fedavg,

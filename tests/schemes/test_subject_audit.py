@@ -8,7 +8,7 @@ from scipy import optimize, stats
 from fljax import accounting
 from fljax.accounting import events, groups
 from fljax.local import subject
-from fljax.schemes import higradavg, item_sum_cap
+from fljax.schemes.silos import higradavg, item_sum_cap
 
 TRIALS = 40_000
 CONFIDENCE = 0.999

@@ -10,11 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax import accounting, data
-from fljax.accounting import events, gaussian, groups, mixture, rdp
+from fljax.accounting import events, gaussian, groups, mixture
+from fljax.accounting.renyi import rdp
 from fljax.data import subjects
 from fljax.errors import PrivacyPreconditionError
-from fljax.schemes import _paper, _silos, higradavg, item_sum_cap, local_group_dp, subject_ledger, user_ldp
-from fljax.schemes import subject_utility as utility
+from fljax.papers.subject_dp import utility
+from fljax.schemes.silos import higradavg, item_sum_cap, local_group_dp, subject_ledger, user_ldp
+from fljax.schemes.silos import printed as paper
+from fljax.schemes.silos import round as _silos
 
 Q, ITEMS, DELTA = 0.02, 8, 1e-5
 P = 0.1492369774
@@ -45,7 +48,7 @@ def test_one_gaussian_release_matches_oracle_6():
 
 
 def test_the_void_theorem_asks_too_much_and_too_little_as_in_oracle_7():
-    got = [_paper.least_noise(4.0, 1e-5), _paper.least_noise(8.0, 1e-2)]
+    got = [paper.least_noise(4.0, 1e-5), paper.least_noise(8.0, 1e-2)]
     np.testing.assert_allclose(got, [182.6720686, 0.001672877822], rtol=1e-9)
     with accounting.x64():
         needed = [2 / float(gaussian.epsilon_to_mu(*target)) for target in ((4.0, 1e-5), (8.0, 1e-2))]

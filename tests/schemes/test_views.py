@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fljax import schemes
-from fljax.accounting import view
-from fljax.schemes import _views
+from fljax.accounting.shared_noise import exact as view
+from fljax.schemes.uploads import adversaries
 
 NUM, ROUNDS = 6, 12
 LATE = {"straggler_law": "uniform", "max_stragglers": 3, "late_prob": 0.5, "l2_clip_norm": 0.5}
@@ -21,10 +21,10 @@ def run(name, key, **changes):
 
 def test_late_uploads_come_from_stragglers_and_rounds_differ(key):
     config = schemes.get("lightdp").Config(num_parties=NUM, max_colluders=1, **LATE)
-    found, again = (_views.reached(dataclasses.replace(config, late_prob=p), key, ROUNDS) for p in (0.5, 1.0))
-    assert set(found.ravel()) == {_views.NEVER, _views.LATE, _views.IN_TIME}
-    np.testing.assert_array_equal(np.maximum(found, _views.LATE), again)
-    counts = (found == _views.IN_TIME).sum(axis=1)
+    found, again = (adversaries.reached(dataclasses.replace(config, late_prob=p), key, ROUNDS) for p in (0.5, 1.0))
+    assert set(found.ravel()) == {adversaries.NEVER, adversaries.LATE, adversaries.IN_TIME}
+    np.testing.assert_array_equal(np.maximum(found, adversaries.LATE), again)
+    counts = (found == adversaries.IN_TIME).sum(axis=1)
     assert counts.min() >= NUM - 3 and len(set(counts)) > 1
 
 
@@ -45,7 +45,7 @@ def test_lightdps_table_bounds_the_exact_view_of_what_arrived(graph, key):
         mu = [fun(noise, seen=seen, colluders=colluders) for seen in which]  # sensitivity: two clip norms, 1
         return np.sqrt(np.square(mu).sum(axis=0))
 
-    arrived, answered = found.reached > _views.NEVER, found.reached == _views.IN_TIME
+    arrived, answered = found.reached > adversaries.NEVER, found.reached == adversaries.IN_TIME
     alone = exact(view.exact_mu, np.zeros(NUM, bool), arrived)
     assert np.all(alone <= rows["the server alone"] * (1 + 1e-12))
     one, outside = [], []
@@ -69,14 +69,14 @@ def test_with_local_noise_nobody_helps(key):
     _, event, found = run("local_dp", key)
     first, averages = found.adversaries
     assert first.who == "the server and any number of clients"
-    arrived = (found.reached > _views.NEVER).sum(axis=0)
+    arrived = (found.reached > adversaries.NEVER).sum(axis=0)
     np.testing.assert_allclose(first.mu, np.sqrt(arrived) / event.mechanism.noise_multiplier, rtol=1e-12)
     assert np.all(averages.mu < first.mu)
 
 
 def test_a_secure_sums_table_counts_the_noise_in_each_sum(key):
     config, event, found = run("smpc_dp", key, max_stragglers=2, straggler_law="bernoulli", link_failure_prob=0.3)
-    answered = found.reached == _views.IN_TIME
+    answered = found.reached == adversaries.IN_TIME
     counts = answered.sum(axis=1)
     assert set(counts) <= {0, 4, 5, 6} and 0 in counts and len(set(counts)) > 2  # some rounds were aborted
     share = 4.0 * 0.5 / np.sqrt(NUM - 1 - 2)

@@ -13,7 +13,8 @@ import jax
 
 from fljax.data import store
 from fljax.simulation import config as config_lib
-from fljax.simulation import processes, run
+from fljax.simulation import run
+from fljax.simulation.devices import processes
 
 
 class Silent:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from fljax import models
-from fljax.schemes import dp_fedavg
+from fljax.schemes.central import dp_fedavg
 from fljax.simulation import baseline, run
 from fljax.simulation.config import ModelConfig, from_sections
 

@@ -5,7 +5,9 @@ import json
 import pytest
 
 from fljax.simulation import config as config_lib
-from fljax.simulation import folder, report, run
+from fljax.simulation import run
+from fljax.simulation.record import folder
+from fljax.simulation.report import run_page
 
 
 class Silent:
@@ -28,7 +30,7 @@ def test_a_run_reports_what_each_side_can_learn(noise, tmp_path):
     }
     outcome = run.start(config_lib.from_sections(sections), tmp_path / "run", Silent())
     assert outcome.config.model.loss == "squared" and outcome.rounds == 2
-    text = report.render(outcome)
+    text = run_page.render(outcome)
     assert "What each side can learn" in text and "the server" in text and "a client" in text
     claim = json.loads(folder.read_text(outcome.run_dir / folder.PRIVACY))
     if noise == "paper":

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax.simulation.checkpoint import KEPT, CheckpointError, Checkpoints, Saved
+from fljax.simulation.record.checkpoint import KEPT, CheckpointError, Checkpoints, Saved
 
 
 def state(seed):

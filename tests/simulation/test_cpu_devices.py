@@ -10,7 +10,7 @@ import pytest
 
 from fljax import cli
 from fljax.cli import simulate
-from fljax.simulation import mesh
+from fljax.simulation.devices import mesh
 
 COUNT = "import jax; from fljax.simulation import mesh; {before}; mesh.as_devices(3); print(jax.device_count())"
 

@@ -8,7 +8,8 @@ import pytest
 
 from fljax import schemes
 from fljax.simulation import config as config_lib
-from fljax.simulation import folder, run
+from fljax.simulation import run
+from fljax.simulation.record import folder
 
 ROUNDS = 3
 OTHERWISE_ROUNDED = {"gsgd_dp"}

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from fljax import cli
-from fljax.simulation import folder
+from fljax.simulation.record import folder
 
 FLAGS = ["--num-clients", "20", "--num-rounds", "12", "--eval-every", "6", "--checkpoint-every", "1"]
 FLAGS += ["--seed", "0", "--model", "softmax", "--no-baseline", "--noise-multiplier", "2", "--target-epsilon", "none"]

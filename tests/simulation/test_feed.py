@@ -12,8 +12,10 @@ import pytest
 from fljax import schemes
 from fljax.data import store
 from fljax.errors import CorruptDataError
-from fljax.simulation import folder, report, run, task
+from fljax.simulation import run, task
 from fljax.simulation.config import Config, DataConfig, PrivacyConfig, RunConfig
+from fljax.simulation.record import folder
+from fljax.simulation.report import run_page
 
 CLIENTS = 40
 
@@ -64,7 +66,7 @@ def test_a_run_from_disk_has_the_bits_of_one_from_memory(in_memory, disk, tmp_pa
     assert left == right
     for a, b in zip(jax.tree.leaves(outcome.params), jax.tree.leaves(in_memory.params), strict=True):
         np.testing.assert_array_equal(a, b)
-    assert f"{CLIENTS} clients on disk" in report.render(outcome)
+    assert f"{CLIENTS} clients on disk" in run_page.render(outcome)
 
 
 @pytest.mark.parametrize("mode", ["fresh", "once"])

@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from fljax.simulation import folder
+from fljax.simulation.record import folder
 
 
 def test_two_writers_are_one_too_many(tmp_path):

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from fljax.simulation import folder
+from fljax.simulation.record import folder
 
 ROOT = pathlib.Path(__file__).parents[2]
 # A checkpoint every round, so that most moments are moments of writing one.

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import pytest
 
 from fljax.simulation import config as config_lib
-from fljax.simulation import memory, run
+from fljax.simulation import run
+from fljax.simulation.devices import memory
 
 KIB = 2**10
 

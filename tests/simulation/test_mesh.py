@@ -12,7 +12,7 @@ import pytest
 import fljax_kernels
 from fljax import data, models, schemes
 from fljax.server import aggregate
-from fljax.simulation import mesh
+from fljax.simulation.devices import mesh
 from fljax_kernels import spectral
 
 C, N, D = 13, 6, 5

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from fljax import data, models, schemes
-from fljax.simulation import mesh
+from fljax.simulation.devices import mesh
 
 C, N = 3, 2
 SHAPES = {"softmax": (4,), "mlp": (4,), "lstm": (3,), "look_up": (3,), "resnet10": (32, 32, 3), "resnet20": (32, 32, 3)}

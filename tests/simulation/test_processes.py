@@ -15,7 +15,9 @@ import pytest
 
 from fljax.data import store
 from fljax.simulation import config as config_lib
-from fljax.simulation import folder, processes, run, task
+from fljax.simulation import run, task
+from fljax.simulation.devices import processes
+from fljax.simulation.record import folder
 
 ROOT = pathlib.Path(__file__).parents[2]
 DRIVER = pathlib.Path(__file__).with_name("_one_of_several.py")

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from fljax.cli import simulate
-from fljax.simulation import progress, remarks, report, run
+from fljax.simulation import remarks, run
 from fljax.simulation.config import from_sections
+from fljax.simulation.observers import progress
+from fljax.simulation.report import run_page
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -28,7 +30,7 @@ def config(scheme, **settings):
 
 
 def all_said(outcome):
-    return simulate._summary(outcome, "there"), report._remarks(outcome)
+    return simulate._summary(outcome, "there"), run_page._remarks(outcome)
 
 
 def test_lost_rounds_are_told_as_they_happen_and_at_the_end(tmp_path, capsys):

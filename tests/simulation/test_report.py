@@ -8,8 +8,10 @@ import pytest
 
 from fljax import schemes
 from fljax.accounting import gaussian
-from fljax.simulation import progress, report, run, spending
+from fljax.simulation import budget, run
 from fljax.simulation.config import Config, DataConfig, ModelConfig, RunConfig
+from fljax.simulation.observers import progress
+from fljax.simulation.report import run_page
 
 
 class Elements(HTMLParser):
@@ -44,60 +46,60 @@ def outcome(tmp_path_factory, compiled_once):
 
 
 def test_nothing_in_it_comes_from_outside(outcome):
-    elements = Elements(report.render(outcome))
+    elements = Elements(run_page.render(outcome))
     assert not elements.open
     for tag, attributes in elements.found:
         assert tag not in {"script", "link", "iframe", "object"}
         for name in ("src", "href", "xlink:href"):
             assert attributes.get(name, "#").startswith(("#", "data:"))
     styles = " ".join(a.get("style", "") for _, a in elements.found)
-    assert not re.search(r"url\((?!#)", styles) and "@import" not in report.render(outcome)
+    assert not re.search(r"url\((?!#)", styles) and "@import" not in run_page.render(outcome)
 
 
 def test_it_shows_the_runs_own_numbers_and_the_whole_claim(outcome):
-    text = report.render(outcome)
+    text = run_page.render(outcome)
     last = outcome.records[-1]
-    words = spending.statement(outcome.plan, 4)
+    words = budget.statement(outcome.plan, 4)
     assert text.count("<svg") == 6
     assert f"{last['test_accuracy']:.1%}" in text and f"{last['baseline_test_accuracy']:.1%}" in text
-    assert spending.shown_epsilon(last["epsilon"]) in text
+    assert budget.shown_epsilon(last["epsilon"]) in text
     assert all(line.replace("'", "&#x27;") in text for line in words["not_covered"])
     for word in ("ADD_OR_REMOVE_ONE", "RDP", "one client more or less", "client", "l2_clip_norm", "(calibrated)"):
         assert word in text
 
 
 def test_the_same_run_gives_the_same_report(outcome):
-    assert report.render(outcome) == report.render(outcome)
+    assert run_page.render(outcome) == run_page.render(outcome)
 
 
 def test_text_is_escaped(outcome):
     data = dataclasses.replace(outcome.config.data)
     object.__setattr__(data, "dataset", "<script>alert('x')</script>")
     evil = outcome._replace(config=dataclasses.replace(outcome.config, data=data))
-    assert "<script" not in report.render(evil)
+    assert "<script" not in run_page.render(evil)
 
 
 def test_a_non_private_model_is_spoken_of_only_where_one_was_trained(outcome):
     for baseline in (True, False):
-        said = spending.statement(outcome.plan._replace(baseline=baseline), 4)["not_covered"]
+        said = budget.statement(outcome.plan._replace(baseline=baseline), 4)["not_covered"]
         assert any("non-private model" in line for line in said) is baseline
-    assert outcome.plan.baseline and "FedAvg on the same cohorts" in report._curves(outcome)
+    assert outcome.plan.baseline and "FedAvg on the same cohorts" in run_page._curves(outcome)
 
 
 @pytest.mark.parametrize(("kind", "axis"), [("cross_entropy", "cross-entropy, nats"), ("squared", "squared error")])
 def test_the_axis_of_the_loss_names_the_loss(outcome, kind, axis):
     model = dataclasses.replace(outcome.config.model, loss=kind)
-    text = report.render(outcome._replace(config=dataclasses.replace(outcome.config, model=model)))
+    text = run_page.render(outcome._replace(config=dataclasses.replace(outcome.config, model=model)))
     assert axis in text and ("cross-entropy" in text) is (kind == "cross_entropy")
 
 
 def test_a_claim_in_nats_is_not_called_an_infinite_epsilon(outcome, capsys):
     plan = outcome.plan._replace(epsilons=(0.0, *[float("inf")] * 4), target_epsilon=None, in_nats=True)
-    assert "in nats" in spending.statement(plan, 4)["guarantee"]
+    assert "in nats" in budget.statement(plan, 4)["guarantee"]
     watch = progress.Lines()
     watch.start(plan, 0)
     watch.round({"round": 4, "test_loss": 1.0, "test_accuracy": 0.5, "epsilon": "inf"})
-    shown = capsys.readouterr().out + re.sub(r"<[^>]+>", "|", report._cards(outcome._replace(plan=plan)))
+    shown = capsys.readouterr().out + re.sub(r"<[^>]+>", "|", run_page._cards(outcome._replace(plan=plan)))
     assert "nats" in shown and "inf" not in shown.replace("information", "") and "delta" not in shown
 
 
@@ -105,19 +107,19 @@ def test_without_a_baseline_and_without_noise_it_says_so(outcome):
     said = {"epsilon": "inf", "lost": True, "test_accuracy": 0.11}
     records = [{k: v for k, v in r.items() if "baseline" not in k} | said for r in outcome.records]
     plan = outcome.plan._replace(epsilons=(0.0, *[float("inf")] * 4), target_epsilon=None, baseline=False)
-    text = report.render(outcome._replace(records=records, plan=plan, baseline_params=None))
+    text = run_page.render(outcome._replace(records=records, plan=plan, baseline_params=None))
     assert "added no noise to what was sent" in text
     assert "4 of 4 rounds were lost" in text and "11.0% is near chance" in text
     assert "non-private" not in re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL)
 
 
 def test_a_scheme_that_hides_uploads_shows_who_saw_what(outcome):
-    assert not report._views(outcome)
+    assert not run_page._views(outcome)
     lightdp = schemes.get("lightdp")
     hides = lightdp.Config(num_parties=30, noise_multiplier=3.0, late_prob=0.5)
     config = dataclasses.replace(outcome.config, scheme="lightdp", scheme_config=hides)
     plan = outcome.plan._replace(scheme_config=hides, event=lightdp.event(hides))
-    text = report._views(outcome._replace(config=config, plan=plan))
+    text = run_page._views(outcome._replace(config=config, plan=plan))
     assert not Elements(text).open and text.count("<svg") == 1
     shown = re.sub(r"<[^>]+>", "|", text)
     for words in (
@@ -128,10 +130,10 @@ def test_a_scheme_that_hides_uploads_shows_who_saw_what(outcome):
     ):
         assert words in shown
     found = lightdp.views(hides, outcome.task.round_key, 4)
-    most = spending.shown_epsilon(float(gaussian.mu_to_epsilon(found.adversaries[0].mu.max(), plan.delta)))
+    most = budget.shown_epsilon(float(gaussian.mu_to_epsilon(found.adversaries[0].mu.max(), plan.delta)))
     assert f"to {most}" in shown
 
 
 def test_epsilon_is_never_printed_smaller_than_it_is():
-    assert spending.shown_epsilon(3.0001) == "3.001" and spending.shown_epsilon(3.0) == "3.000"
-    assert spending.shown_epsilon(float("inf")) == "inf"
+    assert budget.shown_epsilon(3.0001) == "3.001" and budget.shown_epsilon(3.0) == "3.000"
+    assert budget.shown_epsilon(float("inf")) == "inf"

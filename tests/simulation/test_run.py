@@ -12,8 +12,9 @@ import pytest
 
 import fljax_kernels
 from fljax import _keys, accounting, schemes
-from fljax.simulation import folder, run, spending
+from fljax.simulation import budget, run
 from fljax.simulation.config import Config, DataConfig, PrivacyConfig, RunConfig
+from fljax.simulation.record import folder
 
 
 def config(scheme="dp_fedavg", **changes):
@@ -205,7 +206,7 @@ def test_records_are_the_unit_where_the_scheme_says_so(tmp_path):
     num_examples = outcome.task.dataset.train["y"].size
     assert outcome.plan.num_units == num_examples and outcome.plan.delta < 1 / num_examples
     assert {r["cohort_size"] for r in outcome.records} == {40}
-    assert "example" in spending.statement(outcome.plan, 3)["guarantee"]
+    assert "example" in budget.statement(outcome.plan, 3)["guarantee"]
 
 
 def test_nan_data_is_refused_before_a_round(monkeypatch, tmp_path):
@@ -231,12 +232,12 @@ def test_a_foreign_config_in_the_folder_is_refused(finished, tmp_path):
 
 
 def test_a_diverged_loss_is_written_as_a_word():
-    assert spending.number(jnp.float32(jnp.nan)) == "nan" and spending.number(np.float32(1.5)) == 1.5
+    assert budget.number(jnp.float32(jnp.nan)) == "nan" and budget.number(np.float32(1.5)) == 1.5
 
 
 def test_a_stop_right_after_a_lost_start_can_be_resumed(tmp_path):
     """A crash before the first checkpoint, then a resume that is stopped before its first round, then another."""
-    from fljax.simulation import folder
+    from fljax.simulation.record import folder
 
     (tmp_path / folder.METRICS).write_bytes(b'{"round": 1}\n')
     metrics = folder.Metrics(tmp_path, 0)

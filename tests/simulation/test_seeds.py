@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from fljax import cli, data, schemes
-from fljax.simulation import fingerprint, folder, report, run, seeds, task
+from fljax.simulation import fingerprint, run, seeds, task
 from fljax.simulation.config import Config, DataConfig, ModelConfig, RunConfig
+from fljax.simulation.record import folder
+from fljax.simulation.report import run_page
 
 ROOT = pathlib.Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -51,7 +53,7 @@ def killed(run_dir, at, *args):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, compiled_once):
     outcome = run.start(config(), tmp_path_factory.mktemp("secret") / "run", Watch())
-    report.write(outcome)
+    run_page.write(outcome)
     return outcome
 
 
@@ -79,7 +81,7 @@ def test_what_is_claimed_says_what_the_seed_is(seed, tmp_path, finished):
     outcome = finished if seed == "random" else run.start(config(seed), tmp_path / "run", Watch())
     claim = json.loads((outcome.run_dir / folder.PRIVACY).read_text())
     (sentence,) = (line for line in claim["statement"]["not_covered"] if "threefry" in line)
-    text = report.render(outcome)
+    text = run_page.render(outcome)
     if seed == "random":
         assert claim["seed"] == "random" and "64 bits" in sentence and "experiment" not in sentence
         assert (outcome.run_dir / folder.SEED).exists() and "An experiment" not in text

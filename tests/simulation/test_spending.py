@@ -11,8 +11,9 @@ from rich.console import Console
 from fljax import accounting, schemes
 from fljax.accounting import events
 from fljax.data.facts import Facts
+from fljax.simulation import budget
 from fljax.simulation import config as config_lib
-from fljax.simulation import progress, spending
+from fljax.simulation.observers import progress
 
 ROUND = accounting.PrivacyEvent(
     mechanism=events.Gaussian(10.0), privacy_unit="client", neighboring_relation="ADD_OR_REMOVE_ONE"
@@ -27,8 +28,8 @@ def test_pld_is_asked_a_few_times_and_never_reports_less_than_was_spent(monkeypa
         return math.sqrt(event.mechanism.count)
 
     monkeypatch.setattr(accounting, "epsilon", epsilon)
-    found = list(spending._epsilons(ROUND, 1000, 1e-5, "pld"))
-    assert len(asked) == len(set(asked)) == spending.MOST_COMPOSITIONS
+    found = list(budget._epsilons(ROUND, 1000, 1e-5, "pld"))
+    assert len(asked) == len(set(asked)) == budget.MOST_COMPOSITIONS
     assert len(found) == 1000 and found[-1] == math.sqrt(1000)
     assert all(e >= math.sqrt(t) for t, e in enumerate(found, start=1))
     assert found == sorted(found)
@@ -36,7 +37,7 @@ def test_pld_is_asked_a_few_times_and_never_reports_less_than_was_spent(monkeypa
 
 def test_other_accountants_and_short_runs_report_every_round():
     for method, rounds in (("rdp", 40), ("pld", 20)):
-        found = list(spending._epsilons(ROUND, rounds, 1e-5, method))
+        found = list(budget._epsilons(ROUND, rounds, 1e-5, method))
         expected = [accounting.epsilon(ROUND.repeat(t), delta=1e-5, method=method) for t in range(1, rounds + 1)]
         assert found == expected
 
@@ -49,9 +50,9 @@ def test_a_million_rounds_are_counted_in_time_that_grows_with_what_is_asked(monk
         return math.sqrt(event.mechanism.count)
 
     monkeypatch.setattr(accounting, "epsilon", epsilon)
-    for method, most in (("rdp", spending.MOST_CONVERSIONS), ("pld", spending.MOST_COMPOSITIONS)):
+    for method, most in (("rdp", budget.MOST_CONVERSIONS), ("pld", budget.MOST_COMPOSITIONS)):
         asked.clear()
-        found = np.asarray(list(spending._epsilons(ROUND, config_lib.MOST_STEPS, 1e-5, method)))
+        found = np.asarray(list(budget._epsilons(ROUND, config_lib.MOST_STEPS, 1e-5, method)))
         assert len(asked) == most and found.shape == (config_lib.MOST_STEPS,)
         true = np.sqrt(np.arange(1, config_lib.MOST_STEPS + 1))
         assert np.all(found >= true) and np.all(np.diff(found) >= 0) and found[-1] == true[-1]
@@ -104,8 +105,8 @@ def test_a_grid_of_orders_that_ends_too_early_is_one_note_and_no_warning():
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        plan = spending.plan(config, schemes.get("dp_fedavg"), Facts(10, 100, 20))
-        spending.claim(plan, 3)
+        plan = budget.plan(config, schemes.get("dp_fedavg"), Facts(10, 100, 20))
+        budget.claim(plan, 3)
     (note,) = plan.notes
     assert note.startswith("The best Renyi order") and note.endswith(".") and "\n" not in note
 
@@ -123,14 +124,14 @@ def test_of_warnings_of_a_kind_the_last_one_is_noted_and_others_are_passed_on(mo
     )
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        plan = spending.plan(config, schemes.get("dp_fedavg"), Facts(10, 100, 10))
+        plan = budget.plan(config, schemes.get("dp_fedavg"), Facts(10, 100, 10))
     assert plan.notes == ("order after 2", "wide after 2")
     assert {str(warning.message) for warning in heard} == {"something else"}
 
 
 def plan_of(num_clients, **privacy):
     config = config_lib.from_sections({"run": {"num_rounds": 1}, "privacy": privacy})
-    return spending.plan(config, schemes.get("dp_fedavg"), Facts(num_clients, 10 * num_clients, 10))
+    return budget.plan(config, schemes.get("dp_fedavg"), Facts(num_clients, 10 * num_clients, 10))
 
 
 @pytest.mark.parametrize(
@@ -140,9 +141,9 @@ def plan_of(num_clients, **privacy):
 )
 def test_a_delta_that_is_large_for_its_units_says_so_in_terminal_and_report(num_clients, delta, percent, capsys):
     plan = plan_of(num_clients, target_delta=delta)
-    warning = spending.delta_warning(plan)
+    warning = budget.delta_warning(plan)
     assert percent in warning and f"{num_clients} clients" in warning and "\n" not in warning
-    assert any(percent in line for line in spending.statement(plan, 1)["not_covered"])
+    assert any(percent in line for line in budget.statement(plan, 1)["not_covered"])
     progress.Lines().start(plan, 0)
     assert f"warning: {warning}" in capsys.readouterr().out
     console = Console(force_terminal=True, width=10_000, record=True)
@@ -153,12 +154,10 @@ def test_a_delta_that_is_large_for_its_units_says_so_in_terminal_and_report(num_
 
 
 def test_a_small_delta_and_a_run_without_a_claim_need_no_warning():
-    assert spending.delta_warning(plan_of(1000, target_delta=1e-4)) is None
-    assert not any(
-        "large for" in line for line in spending.statement(plan_of(1000, target_delta=1e-4), 1)["not_covered"]
-    )
+    assert budget.delta_warning(plan_of(1000, target_delta=1e-4)) is None
+    assert not any("large for" in line for line in budget.statement(plan_of(1000, target_delta=1e-4), 1)["not_covered"])
     config = config_lib.from_sections({"scheme": {"scheme": "fedavg"}, "run": {"num_rounds": 1}})
-    assert spending.delta_warning(spending.plan(config, schemes.get("fedavg"), Facts(16, 100, 10))) is None
+    assert budget.delta_warning(budget.plan(config, schemes.get("fedavg"), Facts(16, 100, 10))) is None
 
 
 @pytest.mark.parametrize("name", schemes.NAMES)

@@ -8,7 +8,8 @@ import pytest
 
 from fljax import accounting, schemes
 from fljax.simulation import config as config_lib
-from fljax.simulation import report, run, task
+from fljax.simulation import run, task
+from fljax.simulation.report import run_page
 
 
 class Silent:
@@ -52,7 +53,7 @@ def test_a_run_without_privacy_says_so_and_gives_no_number(tmp_path):
     claim = json.loads((tmp_path / "run" / "privacy.json").read_text())
     assert (claim["epsilon"], claim["target_epsilon"]) == ("inf", None)
     assert claim["ledger"]["entries"] == [{"count": 2, "mechanism": {"type": "NonPrivate"}}]
-    text = report.render(outcome)
+    text = run_page.render(outcome)
     assert "no guarantee" in text and "accuracy, no guarantee" in text and "accuracy, private" not in text
 
 
@@ -82,7 +83,7 @@ def test_a_run_of_the_papers_formula_shows_claim_and_truth_side_by_side(scheme, 
 
         np.testing.assert_allclose(paper["claimed_epsilon"], spent(2 * np.sqrt(2 / 2) / noise), rtol=1e-6)
         assert claim["epsilon"] >= spent(2 * 2 / noise) > paper["claimed_epsilon"]
-    text = report.render(outcome)
+    text = run_page.render(outcome)
     assert "NOT certified" in text and "As printed" in text and f"{paper['claimed_epsilon']:.3f}" in text
 
 
@@ -94,8 +95,8 @@ def test_a_text_corpus_of_roles_goes_to_the_lstm_and_is_reported_without_picture
     # Untrained logits are near 0: the loss is near that of guessing among 80 symbols.
     assert abs(float(built.loss(built.model.params, example)) - np.log(80)) < 1
     outcome = types.SimpleNamespace(task=built)
-    assert report._predictions(outcome) == ""
-    assert "What the clients hold" in report._clients(outcome)
+    assert run_page._predictions(outcome) == ""
+    assert "What the clients hold" in run_page._clients(outcome)
 
 
 def test_silo_schemes_start_from_data_with_subjects_and_take_one_factor_per_silo():

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from fljax import cli, schemes
-from fljax.simulation import run, watchers
+from fljax.simulation import run
 from fljax.simulation.config import Config, DataConfig, RunConfig
+from fljax.simulation.observers import trackers
 
 
 def config(num_rounds=5):
@@ -51,10 +52,10 @@ def test_tensorboard_holds_the_numbers_of_the_run_and_changes_none(alone, tmp_pa
 
     seen = [Keep(), Keep()]
     outcome = run.start(
-        config(), tmp_path / "run", watchers.Several([seen[0], watchers.TensorBoard(tmp_path / "other"), seen[1]])
+        config(), tmp_path / "run", trackers.Several([seen[0], trackers.TensorBoard(tmp_path / "other"), seen[1]])
     )
     assert outcome.records == alone.records and seen[0].calls == seen[1].calls == ["start", 1, 2, 3, 4, 5, "stop"]
-    (path,) = (tmp_path / "other" / watchers.BOARD).iterdir()
+    (path,) = (tmp_path / "other" / trackers.BOARD).iterdir()
     data, found = path.read_bytes(), {}
     while data:  # length (8 bytes), checksum (4), event, checksum (4)
         size = int.from_bytes(data[:8], "little")
@@ -68,9 +69,9 @@ def test_tensorboard_holds_the_numbers_of_the_run_and_changes_none(alone, tmp_pa
 
 @pytest.mark.parametrize("num_rounds", [1, 2, 5], ids="{} rounds".format)
 def test_a_profile_is_written_and_ended_however_short_the_run(tmp_path, num_rounds):
-    outcome = run.start(config(num_rounds), tmp_path / "run", watchers.Profiler(tmp_path / "run"))
+    outcome = run.start(config(num_rounds), tmp_path / "run", trackers.Profiler(tmp_path / "run"))
     assert len(outcome.records) == num_rounds
-    assert [p for p in (tmp_path / "run" / watchers.TRACE).rglob("*") if p.is_file()]
+    assert [p for p in (tmp_path / "run" / trackers.TRACE).rglob("*") if p.is_file()]
 
 
 def test_wandb_gets_every_round_under_the_runs_own_name(monkeypatch, tmp_path, alone):
@@ -93,20 +94,20 @@ def test_wandb_gets_every_round_under_the_runs_own_name(monkeypatch, tmp_path, a
         return Run()
 
     monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
-    watcher = watchers.WandB(tmp_path / "mine", "a project")
+    watcher = trackers.WandB(tmp_path / "mine", "a project")
     assert not calls  # nothing before the run starts
     outcome = run.start(config(), tmp_path / "mine", watcher)
     assert outcome.records == alone.records
     assert [step for step, _ in logged] == [1, 2, 3, 4, 5] and calls["name"] == "mine" and calls["resume"] == "allow"
     first = calls["id"]
     assert len(first) == 16 and (tmp_path / "mine" / "wandb-id").read_text() == first
-    watchers.WandB(tmp_path / "mine", "a project").start(outcome.plan, 5)
+    trackers.WandB(tmp_path / "mine", "a project").start(outcome.plan, 5)
     assert calls["id"] == first  # a resumed run is the same one; a folder of that name elsewhere is not
     assert calls["finished"] and calls["delta"] == outcome.plan.delta and "round" not in logged[0][1]
 
 
 def test_infinities_are_left_out_of_what_is_plotted():
-    assert watchers._numbers(json.loads('{"round": 3, "epsilon": "inf", "train_loss": 0.5}')) == {"train_loss": 0.5}
+    assert trackers._numbers(json.loads('{"round": 3, "epsilon": "inf", "train_loss": 0.5}')) == {"train_loss": 0.5}
 
 
 @pytest.mark.parametrize(("flag", "package"), [("--tensorboard", "tensorboardX"), ("--wandb=x", "wandb")])
@@ -129,11 +130,11 @@ def test_tensorboard_forgets_what_an_interrupted_process_wrote_of_later_rounds(a
     from tensorboardX.proto import event_pb2
 
     for done in (0, 3):
-        board = watchers.TensorBoard(tmp_path)
+        board = trackers.TensorBoard(tmp_path)
         board.start(alone.plan, done)
         board.stop()
     starts = []
-    for path in sorted((tmp_path / watchers.BOARD).iterdir()):
+    for path in sorted((tmp_path / trackers.BOARD).iterdir()):
         data = path.read_bytes()
         while data:
             size = int.from_bytes(data[:8], "little")
@@ -150,5 +151,5 @@ def test_one_watcher_that_fails_leaves_no_other_open():
 
     first, last = Keep(), Keep()
     with pytest.raises(RuntimeError, match="no service"):
-        watchers.Several([first, Fails(), last]).start(None, 0)
+        trackers.Several([first, Fails(), last]).start(None, 0)
     assert first.calls == ["start", "stop"] and last.calls == []

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax.accounting import view
+from fljax.accounting.shared_noise import exact as view
 from fljax.upload import key_agreement, pair_noise, secure_sum
 from fljax_kernels.pair_noise import graphs
 

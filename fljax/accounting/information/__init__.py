@@ -5,7 +5,7 @@ answer carries `certified`, `reason` and `covariance_source`. Averages, never a 
 never an epsilon: see `NOT_PROMISED` and docs/information.md.
 """
 
-from fljax.accounting.information import paper
+from fljax.accounting.information import printed
 from fljax.accounting.information.budget import (
     CorrelatedRecordsWarning,
     CountMode,
@@ -85,11 +85,11 @@ __all__ = [
     "min_power",
     "mixed",
     "natural",
-    "paper",
     "paper_linear",
     "paper_rounds",
     "per_use",
     "personalized",
+    "printed",
     "private_sgd_nats",
     "private_sgd_nats_from_epsilon",
     "projected",

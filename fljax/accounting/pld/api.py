@@ -7,9 +7,9 @@ import jax
 import numpy as np
 
 from fljax import _validate
-from fljax.accounting import _curves, _x64, gaussian
+from fljax.accounting import _x64, gaussian, renyi_of_mechanism
 from fljax.accounting.events import PrivacyEvent, check_event
-from fljax.accounting.pld import closed, solve, tree
+from fljax.accounting.pld import closed, of_mechanism, solve
 from fljax.accounting.pld.solve import ACCURACY
 from fljax.errors import UnsupportedEventError
 
@@ -142,19 +142,23 @@ def interval(
         _validate.open_unit(delta=delta)
     if epsilon is not None:
         _validate.non_negative(epsilon=epsilon)
-    noise = _curves.effective_noise(event.mechanism)
+    noise = renyi_of_mechanism.effective_noise(event.mechanism)
     if noise is not None and 0 < noise < math.inf:
         mu = 1 / noise
         value = float(gaussian.mu_to_epsilon(mu, delta) if epsilon is None else gaussian.mu_to_delta(mu, epsilon))
         return value, value
-    found = tree.leaves(event.mechanism, event.neighboring_relation)
-    if tree.NO_NOISE in found:
+    found = of_mechanism.leaves(event.mechanism, event.neighboring_relation)
+    if of_mechanism.NO_NOISE in found:
         return (math.inf, math.inf) if epsilon is None else (1.0, 1.0)
     if not found:
         return 0.0, 0.0
     target = np.array([math.log(delta) if delta is not None else epsilon], np.float64)
     bounds = solve.solve(
-        tree.batch(found), target, for_delta=epsilon is not None, symmetric=tree.symmetric(found), accuracy=accuracy
+        of_mechanism.batch(found),
+        target,
+        for_delta=epsilon is not None,
+        symmetric=of_mechanism.symmetric(found),
+        accuracy=accuracy,
     )
     bounds = _tightened(bounds, event, found, target, for_delta=epsilon is not None)
     of_pairs = any(leaf.kind == "pair" for leaf in found)
@@ -167,7 +171,7 @@ def interval(
 
 
 def _tightened(
-    bounds: np.ndarray, event: PrivacyEvent, found: dict[tree.Leaf, int], target: np.ndarray, *, for_delta: bool
+    bounds: np.ndarray, event: PrivacyEvent, found: dict[of_mechanism.Leaf, int], target: np.ndarray, *, for_delta: bool
 ) -> np.ndarray:
     """`bounds` `[1, 2]`, closer if they were wide."""
     if not closed.is_wide(bounds, for_delta=for_delta).any():
@@ -177,7 +181,7 @@ def _tightened(
         prob, shift = np.asarray(leaf.numbers)
         return closed.tightened(bounds, 1 / shift, prob, np.array([count]), target, for_delta=for_delta)
     try:
-        curve = _curves.curve(event.mechanism, event.neighboring_relation, closed.ORDERS)
+        curve = renyi_of_mechanism.curve(event.mechanism, event.neighboring_relation, closed.ORDERS)
     except UnsupportedEventError:
         return bounds
     renyi = closed.by_renyi(curve, float(target[0]), for_delta=for_delta)
@@ -201,16 +205,16 @@ def estimate(event: PrivacyEvent, delta: float) -> float:
     """
     check_event("event", event)
     _validate.open_unit(delta=delta)
-    noise = _curves.effective_noise(event.mechanism)
+    noise = renyi_of_mechanism.effective_noise(event.mechanism)
     if noise is not None and 0 < noise < math.inf:
         return float(gaussian.mu_to_epsilon(1 / noise, delta))
-    found = tree.leaves(event.mechanism, event.neighboring_relation)
-    if tree.NO_NOISE in found:
+    found = of_mechanism.leaves(event.mechanism, event.neighboring_relation)
+    if of_mechanism.NO_NOISE in found:
         return math.inf
     if not found:
         return 0.0
-    batch = tree.batch(found)
-    signs = np.array([1.0] if tree.symmetric(found) else [1.0, -1.0])
+    batch = of_mechanism.batch(found)
+    signs = np.array([1.0] if of_mechanism.symmetric(found) else [1.0, -1.0])
     with _x64.x64():
         params, counts = jax.tree.map(lambda x: np.repeat(x, len(signs), axis=0), (batch.params, batch.counts))
         plans = solve.plans(

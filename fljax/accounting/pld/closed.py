@@ -12,7 +12,8 @@ import warnings
 
 import numpy as np
 
-from fljax.accounting import conversion, gaussian, rdp
+from fljax.accounting import gaussian
+from fljax.accounting.renyi import conversion, rdp
 
 ORDERS = (*rdp.DEFAULT_ORDERS, *(float(2**k) for k in range(11, 31)))
 _ROUNDING = 1e-9  # relative, of the closed forms

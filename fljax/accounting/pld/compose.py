@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 
-from fljax.accounting.pld.cells import UNIT, steps
+from fljax.accounting.pld.pair_masses import UNIT, steps
 
 FFT_UNITS = 4.0
 BLOCK = 64

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 
-from fljax.accounting.pld import cells, dots
-from fljax.accounting.pld.plan import LOG_NEGLIGIBLE, Nodes
+from fljax.accounting.pld import discretise, pair_masses
+from fljax.accounting.pld.window import LOG_NEGLIGIBLE, Nodes
 
 NODES = 512
 ATOMS = 4096
@@ -40,14 +40,14 @@ def _mixture_range(params: Params, sign: jax.Array, log_budget: jax.Array) -> tu
 
 def _mixture_nodes(params: Params, sign: jax.Array, log_budget: jax.Array) -> tuple[jax.Array, jax.Array]:
     low, high = _mixture_range(params, sign, log_budget)
-    z = low + (high - low) * (cells.steps(NODES) + 0.5) / NODES
-    ratio = cells.mixture_log_ratio(z, *params)
+    z = low + (high - low) * (pair_masses.steps(NODES) + 0.5) / NODES
+    ratio = pair_masses.mixture_log_ratio(z, *params)
     return -0.5 * z**2 + jnp.where(sign > 0, ratio, 0.0), sign * ratio
 
 
 def _laplace_nodes(params: Params, sign: jax.Array, log_budget: jax.Array) -> tuple[jax.Array, jax.Array]:
     (scale,) = params
-    x = (cells.steps(NODES - 2) + 0.5) / (NODES - 2)
+    x = (pair_masses.steps(NODES - 2) + 0.5) / (NODES - 2)
     between = jnp.exp(-(1.0 - x) / scale) / (2.0 * scale) / (NODES - 2)
     masses = jnp.concatenate([0.5 * jnp.exp(-1.0 / scale)[None], between, jnp.full((1,), 0.5)])
     return jnp.log(masses), jnp.concatenate([-1.0 / scale[None], (2.0 * x - 1.0) / scale, 1.0 / scale[None]])
@@ -62,7 +62,7 @@ def _discrete_nodes(params: Params, sign: jax.Array, log_budget: jax.Array) -> t
     reach = _discrete_range(params, sign, log_budget)
     middle = NODES // 2
     # True atoms where they fit, the continuous Gaussian where stddev is large enough to be one.
-    x = (cells.steps(NODES) - middle) * jnp.maximum(reach / middle, 1.0)
+    x = (pair_masses.steps(NODES) - middle) * jnp.maximum(reach / middle, 1.0)
     return -0.5 * (x / stddev) ** 2, sensitivity * (2.0 * x + sensitivity) / (2.0 * stddev**2)
 
 
@@ -105,7 +105,7 @@ def loss_range(kind: str, params: Params, sign: jax.Array, budget: jax.Array) ->
 
     def mixture(weights: jax.Array, shifts: jax.Array) -> tuple[jax.Array, jax.Array]:
         ends = jnp.stack(_mixture_range((weights, shifts), sign, budget))
-        ratio = cells.mixture_log_ratio(ends, weights, shifts)
+        ratio = pair_masses.mixture_log_ratio(ends, weights, shifts)
         return jnp.where(sign > 0, ratio[0], -ratio[1]), jnp.where(sign > 0, ratio[1], -ratio[0])
 
     def laplace(scale: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -146,31 +146,31 @@ def atom(kind: str, params: Params) -> jax.Array:
 
 def _discrete_lattice(
     stddev: jax.Array, sensitivity: jax.Array, h: jax.Array, first: jax.Array, offset: jax.Array, n: int
-) -> dots.Lattice:
+) -> discretise.Lattice:
     """Atoms at integers x, of loss sensitivity (2 x + sensitivity) / (2 stddev^2): exact where they are lattice points.
 
     Both directions are the same by symmetry.
     """
-    x = cells.steps(ATOMS) - ATOMS // 2
+    x = pair_masses.steps(ATOMS) - ATOMS // 2
     logs = -0.5 * (x / stddev) ** 2
     # 2 sum_{x > 4096 / 2} is below 1e-300 of the whole for stddev <= 50: `solve` refuses a larger one.
     masses = jnp.exp(logs - logsumexp(logs))
-    error = masses * (64 + jnp.abs(logs) * 4) * cells.UNIT
+    error = masses * (64 + jnp.abs(logs) * 4) * pair_masses.UNIT
     loss = sensitivity * (2.0 * x + sensitivity) / (2.0 * stddev**2)
     return _atoms(masses, error, loss, jnp.zeros((), masses.dtype), 0.0, h, first, offset, n)
 
 
 def _pair_lattice(
     p: jax.Array, q: jax.Array, sign: jax.Array, h: jax.Array, first: jax.Array, offset: jax.Array, n: int
-) -> dots.Lattice:
+) -> discretise.Lattice:
     """One atom for each outcome; what the masses lack to 1 counts as an infinite loss."""
     mass, loss, finite = _pair_losses((p, q), sign)
     # Chances that were rounded one by one may sum to a little less than 1: the error of each is in its mass below.
     missing = 1.0 - jnp.sum(mass)
     missing = jnp.where(missing > PAIR_SUM, missing, 0.0)
-    infinite = jnp.sum(jnp.where(finite, 0.0, mass)) * (1 + 64 * cells.UNIT) + missing
+    infinite = jnp.sum(jnp.where(finite, 0.0, mass)) * (1 + 64 * pair_masses.UNIT) + missing
     masses = jnp.where(finite, mass, 0.0)
-    return _atoms(masses, (8 * cells.UNIT + PAIR_SUM) * masses, loss, infinite, PAIR_SUM, h, first, offset, n)
+    return _atoms(masses, (8 * pair_masses.UNIT + PAIR_SUM) * masses, loss, infinite, PAIR_SUM, h, first, offset, n)
 
 
 def _atoms(
@@ -183,14 +183,14 @@ def _atoms(
     first: jax.Array,
     offset: jax.Array,
     n: int,
-) -> dots.Lattice:
+) -> discretise.Lattice:
     """Atoms `[J]` of masses known up to `error`, losses up to `slack`, on the lattice; beside them the mass `infinite`.
 
     Those between lattice points are split upward (by connecting the dots) and moved down.
     """
     place = (loss - offset) / h - first
     # In steps: rounding of places.
-    snap = SNAP + (slack + 8 * cells.UNIT * (jnp.max(jnp.abs(loss)) + jnp.abs(offset))) / h
+    snap = SNAP + (slack + 8 * pair_masses.UNIT * (jnp.max(jnp.abs(loss)) + jnp.abs(offset))) / h
     left = jnp.floor(place + snap)
     share = jnp.clip(place - left, 0.0, 1.0)
     share = jnp.where(share <= snap, 0.0, share)
@@ -205,7 +205,7 @@ def _atoms(
     infinite = infinite + jnp.sum(jnp.where(index >= n - 1, heavy, 0.0)) + 1e-300
     lower = zeros.at[at].add(jnp.where(inside, masses - error, 0.0))
     snap = 2 * snap * h
-    return dots.Lattice(
+    return discretise.Lattice(
         masses=jnp.stack([upper, lower]),
         offsets=jnp.stack([offset + snap, offset - snap]),
         infinite=jnp.stack([infinite, jnp.zeros_like(infinite)]),
@@ -214,20 +214,20 @@ def _atoms(
 
 def cut(
     kind: str, params: Params, sign: jax.Array, h: jax.Array, first: jax.Array, offset: jax.Array, n: int
-) -> cells.Cells | dots.Lattice:
+) -> pair_masses.Cells | discretise.Lattice:
     """The cells of each mechanism of a group; of one with atoms of its own, both lattice distributions at once.
 
     first, offset `[K]`; leaves get a leading axis K.
     """
 
-    def one(first: jax.Array, offset: jax.Array, *params: jax.Array) -> cells.Cells | dots.Lattice:
+    def one(first: jax.Array, offset: jax.Array, *params: jax.Array) -> pair_masses.Cells | discretise.Lattice:
         if kind == "discrete_gaussian":
             return _discrete_lattice(params[0], params[1], h, first, offset, n)
         if kind == "pair":
             return _pair_lattice(params[0], params[1], sign, h, first, offset, n)
-        kinds: dict[str, Callable[..., cells.Cells]]
-        kinds = {"mixture": cells.mixture_cells, "laplace": cells.laplace_cells}
+        kinds: dict[str, Callable[..., pair_masses.Cells]]
+        kinds = {"mixture": pair_masses.mixture_cells, "laplace": pair_masses.laplace_cells}
         return kinds[kind](*params, sign, h, first, offset, n)
 
-    found: cells.Cells | dots.Lattice = jax.vmap(one)(first, offset, *params)
+    found: pair_masses.Cells | discretise.Lattice = jax.vmap(one)(first, offset, *params)
     return found

@@ -19,7 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax.accounting import _x64
-from fljax.accounting.pld import compose, dots, mechanisms, plan
+from fljax.accounting.pld import compose, discretise, mechanisms
+from fljax.accounting.pld import window as plan
 
 ACCURACY = 1e-3
 ROUNDS = 6
@@ -130,15 +131,15 @@ def _cut(
     return jax.vmap(one)(params, sign, low, high, budget, tilt, h)
 
 
-_bracketed = jax.jit(jax.vmap(dots.bracket))
+_bracketed = jax.jit(jax.vmap(discretise.bracket))
 
 
 def _lattices(
     kind: str, m: int, params: Any, sign: Any, low: Any, high: Any, budget: Any, tilt: Any, h: Any
-) -> tuple[dots.Lattice, jax.Array]:
+) -> tuple[discretise.Lattice, jax.Array]:
     """Lattice distributions of R mechanisms of one kind, and the indices of their first points; arguments as `_cut`."""
     found, first, last, offset = _cut(kind, m, params, sign, low, high, budget, tilt, h)
-    if not isinstance(found, dots.Lattice):
+    if not isinstance(found, discretise.Lattice):
         found = _bracketed(found, sign, h, first, last, offset, tilt)
     return found, first
 
@@ -146,7 +147,7 @@ def _lattices(
 @functools.partial(jax.jit, static_argnames="n")
 def _composed(
     n: int,
-    lattices: dots.Lattice,
+    lattices: discretise.Lattice,
     first: jax.Array,
     counts: jax.Array,
     target: jax.Array,
@@ -158,7 +159,12 @@ def _composed(
     """
 
     def one(
-        lattices: dots.Lattice, first: jax.Array, counts: jax.Array, target: jax.Array, found: plan.Plan, h: jax.Array
+        lattices: discretise.Lattice,
+        first: jax.Array,
+        counts: jax.Array,
+        target: jax.Array,
+        found: plan.Plan,
+        h: jax.Array,
     ) -> jax.Array:
         curves = compose.compose(
             jnp.moveaxis(lattices.masses, 1, 0),

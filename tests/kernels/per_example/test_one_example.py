@@ -6,7 +6,8 @@ import pytest
 from flax import linen, nnx
 
 from fljax.local import sgd
-from fljax.schemes import dp_fedavg, dp_fedsgd, user_ldp
+from fljax.schemes.central import dp_fedavg, dp_fedsgd
+from fljax.schemes.silos import user_ldp
 from fljax_kernels import per_example_grads
 from fljax_kernels.per_example import one_example
 

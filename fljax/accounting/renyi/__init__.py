@@ -1,0 +1,17 @@
+"""Renyi accounting: divergences of mechanisms, conversion to (epsilon, delta), noise on a grid."""
+
+from typing import TYPE_CHECKING
+
+from fljax import _rooms
+
+if TYPE_CHECKING:
+    from fljax.accounting.renyi import conversion as conversion
+    from fljax.accounting.renyi import gaussian_pair as gaussian_pair
+    from fljax.accounting.renyi import kov as kov
+    from fljax.accounting.renyi import mixture_moments as mixture_moments
+    from fljax.accounting.renyi import noise_grid as noise_grid
+    from fljax.accounting.renyi import poisson_moments as poisson_moments
+    from fljax.accounting.renyi import rdp as rdp
+    from fljax.accounting.renyi import without_replacement as without_replacement
+else:
+    __getattr__, __dir__ = _rooms.doors(__name__)

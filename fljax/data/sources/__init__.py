@@ -1,0 +1,14 @@
+"""Where examples come from: files of known formats, fields of a known law, stand-ins."""
+
+from typing import TYPE_CHECKING
+
+from fljax import _rooms
+
+if TYPE_CHECKING:
+    from fljax.data.sources import cifar as cifar
+    from fljax.data.sources import fields as fields
+    from fljax.data.sources import idx as idx
+    from fljax.data.sources import leaf as leaf
+    from fljax.data.sources import standins as standins
+else:
+    __getattr__, __dir__ = _rooms.doors(__name__)

@@ -1,0 +1,12 @@
+"""What five papers claim and compare, remade."""
+
+from typing import TYPE_CHECKING
+
+from fljax import _rooms
+
+if TYPE_CHECKING:
+    from fljax.papers import bidirectional as bidirectional
+    from fljax.papers import lightdp as lightdp
+    from fljax.papers import subject_dp as subject_dp
+else:
+    __getattr__, __dir__ = _rooms.doors(__name__)

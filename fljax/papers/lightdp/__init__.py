@@ -1,0 +1,11 @@
+"""LightDP-FL: its bound on convergence and its sensitivity."""
+
+from typing import TYPE_CHECKING
+
+from fljax import _rooms
+
+if TYPE_CHECKING:
+    from fljax.papers.lightdp import convergence as convergence
+    from fljax.papers.lightdp import sensitivity as sensitivity
+else:
+    __getattr__, __dir__ = _rooms.doors(__name__)

@@ -1,0 +1,13 @@
+"""Subject-level privacy: the paper's claims, its comparison of methods, bounds on utility."""
+
+from typing import TYPE_CHECKING
+
+from fljax import _rooms
+
+if TYPE_CHECKING:
+    from fljax.papers.subject_dp import claims as claims
+    from fljax.papers.subject_dp import compare as compare
+    from fljax.papers.subject_dp import compare_report as compare_report
+    from fljax.papers.subject_dp import utility as utility
+else:
+    __getattr__, __dir__ = _rooms.doors(__name__)

@@ -1,0 +1,12 @@
+"""Schemes with noise added once, by a trusted server: DP-FedAvg and DP-FedSGD."""
+
+from typing import TYPE_CHECKING
+
+from fljax import _rooms
+
+if TYPE_CHECKING:
+    from fljax.schemes.central import dp_fedavg as dp_fedavg
+    from fljax.schemes.central import dp_fedsgd as dp_fedsgd
+    from fljax.schemes.central import round as round
+else:
+    __getattr__, __dir__ = _rooms.doors(__name__)

@@ -1,0 +1,305 @@
+"""Bidirectional privacy: the server disguises its model, the clients hide their gradients behind shared noise.
+
+Each round the server multiplies the model by secret scales and adds a secret vector to its last layer; every client of
+the round sends gradient, Psi and Phi of one batch on that model, with noise of its own and noise shared with peers that
+cancels; the server recovers the true mean gradient. Four modes of noise: "upload_gaussian" and "r0_gaussian" carry a
+guarantee towards a server that knows its secrets; "paper" and "oracle_clip" do what was printed, or what its figures
+need, and carry none.
+
+Source: Yang et al., "Efficiently Achieving Secure Model Training and Secure Aggregation to Ensure Bidirectional
+Privacy-Preservation in Federated Learning", Algorithms 1 to 4.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from fljax import _keys, _validate
+from fljax.accounting import events
+from fljax.accounting.shared_noise import exact as view
+from fljax.accounting.shared_noise import theta
+from fljax.schemes import base
+from fljax.schemes.disguised import round as disguised
+from fljax.schemes.uploads import adversaries
+from fljax.types import LossFn
+from fljax_kernels.pair_noise import graphs
+
+SUMMARY = "one gradient on a disguised model, uploads with own and pair noise; unit: record or client"
+PROMISE = "epsilon"
+NEEDS_NETWORK = True
+NOISE_AT = "client"
+check_network, fitted = disguised.check_network, disguised.fitted
+# Sound and trainable: noise on Psi and Phi hides the model's outputs from clients too, and drowns the gradient.
+SIMULATION = disguised.SIMULATION | {
+    "scheme": disguised.SIMULATION["scheme"]
+    | {"noise": "r0_gaussian", "scale_law": "log_uniform", "scale_range": (0.9, 1.1), "local_batch_size": 128},
+    "run": {"num_rounds": 100},
+}
+ERRATA = {
+    "E2": "draws the secret scales with either sign, which breaks ReLU",
+    "E3": "takes noise whose entries share factors for independent normal noise",
+    "E5": "counts noise as normal that is uniform to the server, which knows the factor in front of it",
+    "E6": "forgets squares in the theta of its Theorem 10",
+    "E7": "calls a guarantee local that ends when the other clients collude",
+    "E8": "sends Psi and Phi without any noise",
+    "E9": "counts one round, however many there are",
+    "E12": "clips a gradient that clients cannot know, and lets one client move it by the clip norm, not twice that",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(disguised.Config):
+    """As `_perturbed.Config`; noise_multiplier is that of a client's own noise, pair noise follows from the ratio.
+
+    Raises:
+      ValueError: as there; or a graph that does not exist.
+    """
+
+    noise: Literal["paper", "upload_gaussian", "r0_gaussian", "oracle_clip"] = "upload_gaussian"
+    """Which noise: on everything that is sent; on the gradient, without a vector on the last layer and so without Psi
+    and Phi; as printed; or as printed on a gradient that only a simulator can clip."""
+    graph: Literal["complete", "n_out"] = "complete"
+    """Who shares noise with whom in a round: all pairs; or each client with out_degree others of its choice."""
+    out_degree: int = 5
+    """Peers that each client picks, for the graph n_out."""
+    graph_seed: int = 0
+    """Public seed of the graph n_out."""
+    pair_variance_ratio: float = 100.0
+    """Variance of a pair's noise / variance of own noise."""
+    max_colluders: int = 0
+    """Clients that may pool what they know with the server, at most; the guarantee is for the others."""
+    mask_all: bool = False
+    """In the mode paper: pair noise on Psi and Phi too, which hides each client's but not their sum."""
+    execution: Literal["simulation", "protocol"] = "simulation"
+    """protocol draws every upload; simulation leaves out what cancels: the same law of the model, sooner."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.one_of(theta.NOISE_MODES, noise=self.noise)
+        _validate.one_of(("complete", "n_out"), graph=self.graph)
+        _validate.one_of(("simulation", "protocol"), execution=self.execution)
+        if self.noise == "oracle_clip" and self.execution == "protocol":
+            raise ValueError(
+                "Expected execution='simulation' with noise='oracle_clip', which no client can do, got 'protocol'."
+            )
+        _validate.non_negative_int(graph_seed=self.graph_seed, max_colluders=self.max_colluders)
+        _validate.non_negative(pair_variance_ratio=self.pair_variance_ratio)
+        _validate.positive_int(out_degree=self.out_degree)
+        if self.num_parties is None and self.cohort_size is None:
+            return  # the rest is checked when the data have told how many there are
+        if not self.joining >= 2:
+            raise ValueError(f"Expected at least 2 clients in a round, got {self.joining}.")
+        if not self.max_colluders < self.joining:
+            raise ValueError(f"Expected max_colluders < {self.joining}, got max_colluders={self.max_colluders}.")
+        if self.graph == "n_out" and not self.out_degree < self.joining:
+            raise ValueError(f"Expected out_degree < {self.joining} clients, got out_degree={self.out_degree}.")
+
+    @property
+    def formula(self) -> str:
+        """Whether the mode of noise has an accountant of ours."""
+        return "paper" if self.noise in theta.WITHOUT_GUARANTEE else "sound"
+
+
+@functools.lru_cache(maxsize=16)
+def _edges(graph: str, count: int, out_degree: int, seed: int) -> np.ndarray:
+    if graph == "complete":
+        return graphs.complete(count)
+    return graphs.random_out(count, out_degree, np.random.default_rng(seed))
+
+
+def edges(config: Config) -> np.ndarray:
+    """The public graph of every round, int32 `[E, 2]`, between places 0..K-1 in the round."""
+    return _edges(config.graph, config.joining, config.out_degree, config.graph_seed)
+
+
+@functools.lru_cache(maxsize=64)
+def _unit_mu(config: Config, colluders: int) -> float:
+    """The mu of a round for sensitivity 1 and own noise of stddev 1; `config` without its noise multiplier."""
+    count, ratio = config.joining, config.pair_variance_ratio
+    if config.graph == "complete" or ratio == 0:
+        return float(view.complete_mu(1.0, ratio, num_seen=max(1, count - colluders)))
+    if colluders == 0:
+        return math.sqrt(theta.theta(edges(config), count, 1.0, math.sqrt(ratio)))
+    graph = view.pair_graph(edges(config), num_clients=count, own_variance=1.0, pair_variance=ratio)
+    return float(np.max(view.certificate(graph, num_colluders=colluders)))
+
+
+def _event_mu(config: Config) -> float:
+    """`_unit_mu` towards the server and its colluders, or clients that get the models, whichever learns more.
+
+    Clients subtract their own noise from the mean that a model shows. One of them is always there, and with no
+    colluders at the server it may know more than the server does.
+    """
+    hiding = max(1, config.joining - max(1, config.max_colluders))
+    return max(_unit_mu(config, config.max_colluders), 1 / math.sqrt(hiding))
+
+
+def make(
+    config: Config,
+    loss: LossFn,
+    *,
+    num_units: int,
+    server_optimizer: optax.GradientTransformation | None = None,
+    chunk_size: int | None = None,
+    groups: int | None = None,
+) -> base.FederatedAlgorithm:
+    """Builds the algorithm.
+
+    Guarantee: in the modes "upload_gaussian" and "r0_gaussian" one round is one `event(config)`, for every client that
+    does not collude, towards a server that sees all uploads, knows its secrets and pools at most `max_colluders`
+    clients; and towards that many clients, but always one, that get the models and know their own noise. Parties are
+    semi-honest, nobody drops out. The caller must never use a (key, round) again with other data: equal noise cancels
+    in the difference. Of the model's secrecy nothing is promised: see `fljax.server.perturbation`. Idealisation: noise
+    is drawn in float32 with JAX's threefry generator, which is no cryptographic source. RoundInfo is not private.
+
+    Args:
+      config: its noise_multiplier must be set.
+      loss: of `models.squared_error(apply)`; or of cross-entropy where the additive vector is constant or 0.
+      num_units: units in the population.
+      server_optimizer: any optax optimizer in place of SGD with the configured rate and momentum.
+      chunk_size: clients that train side by side; only speed and memory depend on it. None: by backend and model.
+      groups: as for `aggregate.sum_in_chunks`; only the order of additions depends on it.
+
+    Raises:
+      ValueError: noise_multiplier is None, the loss does not fit, or (while a round is traced) the network admits no
+        scales, with the reason.
+    """
+    uploads = disguised.Uploads(
+        config.noise,
+        edges(config),
+        disguised.stddev(config) * math.sqrt(config.pair_variance_ratio),
+        config.execution == "protocol",
+        config.mask_all,
+    )
+    return disguised.algorithm(
+        config,
+        loss,
+        uploads,
+        num_units=num_units,
+        server_optimizer=server_optimizer,
+        chunk_size=chunk_size,
+        groups=groups,
+    )
+
+
+def event(config: Config) -> events.PrivacyEvent:
+    """What one round does to one unit, as the worst allowed view shows it; nothing is claimed without a guarantee.
+
+    Raises ValueError if noise_multiplier is None.
+    """
+    noise_multiplier = base.noise_multiplier(config)
+    mechanism: events.Mechanism = events.NonPrivate()
+    if config.formula == "sound":
+        mechanism = events.Gaussian(noise_multiplier / (disguised.sensitivity(config) * _event_mu(_bare(config))))
+    return disguised.claim(config, mechanism)
+
+
+def _bare(config: Config) -> Config:
+    return dataclasses.replace(config, noise_multiplier=None)
+
+
+def non_private(config: Config) -> Config:
+    """The same training without noise or clipping; gradients come back exactly, so it is FedSGD."""
+    # Without a vector on the last layer every loss fits that fits `config`.
+    bare = dataclasses.replace(config, noise="paper", execution="simulation", noise_multiplier=0.0, additive_norm=0.0)
+    return dataclasses.replace(bare, l2_clip_norm=base.NEVER_CLIPS)
+
+
+def upload_noise(config: Config) -> adversaries.UploadNoise:
+    """What hides one upload. Raises ValueError if noise_multiplier is None."""
+    share = config.local_batch_size if config.unit == "record_replace" else 1
+    return adversaries.UploadNoise(
+        edges=edges(config),
+        num_clients=config.joining,
+        num_colluders=config.max_colluders,
+        own_stddev=disguised.stddev(config),
+        variance_ratio=config.pair_variance_ratio,
+        move=disguised.sensitivity(config) * config.l2_clip_norm / share,
+    )
+
+
+def claimed_theta(config: Config, delta: float) -> float:
+    """The paper's theta of a round, S and clip norm taken for one: Theorem 10 as printed, or Theorem 11.
+
+    Args:
+      config: of the round; without own or pair noise theta is infinite.
+      delta: of the whole claim; Theorem 11, which spends it three times, gets a third.
+
+    Raises:
+      PrivacyPreconditionError: the graph is n_out and does not meet the conditions of Theorem 11.
+    """
+    own = base.noise_multiplier(config)
+    pair = own * math.sqrt(config.pair_variance_ratio)
+    if not (own and pair):
+        return math.inf
+    if config.graph == "complete":
+        return (1 / own + 1 / pair) / config.joining
+    return theta.theorem_11(config.joining, config.out_degree, own, pair, delta / 3)[0]
+
+
+def claimed_epsilon(config: Config, *, num_rounds: int, delta: float) -> float:
+    """What the paper would say, of one round or of `num_rounds`: it does not compose. Nothing stands behind it."""
+    del num_rounds
+    tail = delta if config.graph == "complete" else delta / 3
+    return float(theta.printed_epsilon(claimed_theta(config, delta), tail))
+
+
+def as_printed(config: Config, *, num_rounds: int, epsilon: float, delta: float) -> Config:
+    """`config` with the noise for which the paper would claim `epsilon`. Raises ValueError without pair noise."""
+    _validate.positive(pair_variance_ratio=config.pair_variance_ratio)
+    low, high = 1e-6, 1.0
+    claim = functools.partial(claimed_epsilon, num_rounds=num_rounds, delta=delta)
+    while not claim(dataclasses.replace(config, noise_multiplier=high)) <= epsilon:
+        low, high = high, 2 * high
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        good = claim(dataclasses.replace(config, noise_multiplier=middle)) <= epsilon
+        low, high = (low, middle) if good else (middle, high)
+    return dataclasses.replace(config, noise_multiplier=high)
+
+
+def joined(config: Config, key: jax.Array, num_rounds: int) -> np.ndarray:
+    """Bool `[T, N]`: which clients the rounds of a run with this key chose, drawn again."""
+
+    def one(round_index: jax.Array) -> jax.Array:
+        slots = jnp.arange(config.parties)
+        if config.joining == config.parties:
+            return jnp.ones(config.parties, bool)
+        chosen = jax.random.permutation(_keys.server_key(key, round_index, _keys.Purpose.CHOOSE_CLIENTS), slots)
+        return jnp.zeros(config.parties, bool).at[chosen[: config.joining]].set(True)
+
+    return np.asarray(jax.jit(jax.vmap(one))(jnp.arange(num_rounds)))
+
+
+def views(config: Config, key: jax.Array, num_rounds: int) -> adversaries.Views:
+    """Who saw what in a run with this key; `config` in a mode with a guarantee, with noise."""
+    reached = np.where(joined(config, key, num_rounds), adversaries.IN_TIME, adversaries.NEVER)
+    own = disguised.sensitivity(config) / base.noise_multiplier(config)
+    seen = functools.partial(adversaries.of_uploads, reached)
+    sees = "every upload, and the secrets of every round"
+    clients = max(1, config.max_colluders)
+    models = adversaries.of_sums(reached, own, clients)
+    who = "a client of the round" if clients == 1 else f"any {clients} clients of the round, without the server"
+    rows = [
+        adversaries.Adversary("the server alone", sees, True, seen(own * _unit_mu(_bare(config), 0))),
+        adversaries.Adversary(
+            who, "the true models; its own noise" if clients == 1 else "the true models; their own noise", True, models
+        ),
+        adversaries.Adversary("the server and all other clients", f"{sees}; all shared noise", False, seen(own)),
+    ]
+    if config.max_colluders:
+        mu = own * _unit_mu(_bare(config), config.max_colluders)
+        some = f"the server and any {config.max_colluders} clients"
+        rows.insert(0, adversaries.Adversary(some, f"{sees}; these clients' noise", True, seen(mu)))
+    return adversaries.Views(reached, ("not in the round", "", "in the average"), tuple(rows))
+
+
+def exposure(config: Config) -> list[tuple[str, str, str]]:
+    """(who, about what, what it can learn) in both directions, in words, for a run's report."""
+    return disguised.exposure(config, config.noise)

@@ -1,0 +1,68 @@
+"""Noise of local size straight on perturbed gradients: what the bidirectional paper compares itself with.
+
+Noise that the server multiplies by its scales is as large as they are: unusable where they spread widely. The true
+gradient is clipped inside the simulator, as the paper's figures need; no client could do that, so nothing is claimed.
+
+Source: Yang et al., "Efficiently Achieving Secure Model Training and Secure Aggregation to Ensure Bidirectional
+Privacy-Preservation in Federated Learning", equation (7).
+"""
+
+import dataclasses
+
+import optax
+
+from fljax.accounting import events
+from fljax.schemes import base
+from fljax.schemes.disguised import round as disguised
+from fljax.types import LossFn
+
+SUMMARY = "full local noise on gradients of a disguised model, for comparison; no guarantee"
+PROMISE = "none"
+NEEDS_NETWORK = True
+check_network, fitted = disguised.check_network, disguised.fitted
+NOISE_AT = "client"
+SIMULATION = disguised.SIMULATION | {"privacy": {"target_epsilon": None}}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(disguised.Config):
+    """As `_perturbed.Config`; noise_multiplier has a number, since there is nothing to calibrate it for."""
+
+    noise_multiplier: float | None = 1.0
+
+
+def make(
+    config: Config,
+    loss: LossFn,
+    *,
+    num_units: int,
+    server_optimizer: optax.GradientTransformation | None = None,
+    chunk_size: int | None = None,
+    groups: int | None = None,
+) -> base.FederatedAlgorithm:
+    """Builds the algorithm. Guarantee: none. Arguments and errors are those of `bidirectional.make`."""
+    return disguised.algorithm(
+        config,
+        loss,
+        disguised.Uploads("naive"),
+        num_units=num_units,
+        server_optimizer=server_optimizer,
+        chunk_size=chunk_size,
+        groups=groups,
+    )
+
+
+def event(config: Config) -> events.PrivacyEvent:
+    """No guarantee, whatever the noise. Raises ValueError if noise_multiplier is None."""
+    base.noise_multiplier(config)
+    return disguised.claim(config, events.NonPrivate())
+
+
+def non_private(config: Config) -> Config:
+    """The same training without noise or clipping."""
+    return dataclasses.replace(config, l2_clip_norm=base.NEVER_CLIPS, noise_multiplier=0.0)
+
+
+def exposure(config: Config) -> list[tuple[str, str, str]]:
+    """(who, about what, what it can learn) in both directions."""
+    return disguised.exposure(config, "naive")

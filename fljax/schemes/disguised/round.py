@@ -1,0 +1,441 @@
+"""The round of the schemes whose server perturbs the model: secrets, clients' triples, noise, recovery, one step.
+
+Every client takes one gradient of one batch; with several local steps the perturbed parameters would move along the
+perturbed gradient, and nothing recovers from that.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import fljax_kernels
+from fljax import _keys, _validate
+from fljax.accounting import events
+from fljax.data.cohort import Cohort
+from fljax.data.facts import Facts
+from fljax.local import perturbed, sgd
+from fljax.models import losses, scaling
+from fljax.schemes import base
+from fljax.server import aggregate, perturbation, recovery
+from fljax.types import Batch, LossFn, Params
+from fljax.upload import pair_noise, split_noise
+from fljax_kernels.pair_noise import graphs
+from fljax_kernels.per_example import jaxprs
+
+Noise = Literal["paper", "upload_gaussian", "r0_gaussian", "oracle_clip", "naive", "central"]
+SIMULATION: dict[str, dict[str, Any]] = {
+    "data": {"num_clients": 10, "partition": "iid"},
+    "model": {"model": "mlp", "loss": "squared"},
+    "scheme": {"num_parties": None},
+    "privacy": {"target_epsilon": 8.0, "target_delta": 5e-5},
+    "run": {"num_rounds": 60},
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """Public numbers; every one may be published without loss of privacy.
+
+    Raises:
+      ValueError: a number is out of its range.
+    """
+
+    num_parties: int | None = 10
+    """Clients. none: as many as the data have."""
+    cohort_size: int | None = None
+    """Clients that a round chooses from them at random; no amplification is claimed for it. none: all."""
+    unit: Literal["client_addremove", "client_replace", "record_replace"] = "record_replace"
+    """Whom noise hides: a client against none, or against any other; or one record against another."""
+    local_batch_size: int = 64
+    """Examples in a client's batch of a round, drawn without replacement."""
+    l2_clip_norm: float = 1.0
+    """Bound on what a client sends, or on what each record adds to it."""
+    noise_multiplier: float | None = None
+    """Standard deviation of a client's own noise / (how far one client, or record, moves what it sends; half of that
+    where it is exchanged). none: calibrated for the target epsilon."""
+    additive_norm: float = 0.3
+    """Length of the secret vector on the last layer; noise grows with it, and digits are lost."""
+    additive: Literal["any", "constant"] = "any"
+    """Its direction: any; or all outputs alike, which a softmax does not see, so that cross-entropy serves."""
+    form: Literal["transitional", "base"] = "transitional"
+    """Perturbation with transitional layers, or with one scale a unit."""
+    scale_law: Literal["dn", "log_uniform"] = "dn"
+    """Law of the secret scales: the paper's product law in absolute value, or log-uniform in scale_range."""
+    scale_range: tuple[float, ...] = ()
+    """Bounds of the secret scales, low and high; empty: none."""
+    allow_plain: bool = False
+    """Leave layers unscaled that meet operations which do not commute with scales, instead of refusing them."""
+    server_learning_rate: float = 0.5
+    """Step size of the server along the recovered mean gradient."""
+    server_momentum: float = 0.0
+    """Momentum of the server, in [0, 1)."""
+
+    def __post_init__(self) -> None:
+        _validate.positive_int(local_batch_size=self.local_batch_size)
+        if self.num_parties is not None:
+            _validate.positive_int(num_parties=self.num_parties)
+        if self.cohort_size is not None:
+            _validate.positive_int(cohort_size=self.cohort_size)
+            if self.num_parties is not None and self.cohort_size > self.num_parties:
+                raise ValueError(f"Expected cohort_size <= {self.num_parties}, got cohort_size={self.cohort_size}.")
+        _validate.positive(l2_clip_norm=self.l2_clip_norm, server_learning_rate=self.server_learning_rate)
+        _validate.one_of(("client_addremove", "client_replace", "record_replace"), unit=self.unit)
+        _validate.one_of(("any", "constant"), additive=self.additive)
+        _validate.one_of(("transitional", "base"), form=self.form)
+        _validate.one_of(("dn", "log_uniform"), scale_law=self.scale_law)
+        _validate.non_negative(additive_norm=self.additive_norm, server_momentum=self.server_momentum)
+        if self.noise_multiplier is not None:
+            _validate.non_negative(noise_multiplier=self.noise_multiplier)
+        object.__setattr__(self, "scale_range", tuple(self.scale_range))
+        if len(self.scale_range) not in (0, 2):
+            raise ValueError(f"Expected scale_range of no or two numbers, got scale_range={self.scale_range}.")
+        if self.scale_law == "log_uniform" and not self.scale_range:
+            raise ValueError("Expected scale_range with scale_law='log_uniform', got none.")
+        if not self.server_momentum < 1:
+            raise ValueError(f"Expected server_momentum < 1, got server_momentum={self.server_momentum!r}.")
+
+    @property
+    def parties(self) -> int:
+        """`num_parties`. Raises ValueError where it is none."""
+        return base.known(self, "num_parties")
+
+    @property
+    def joining(self) -> int:
+        """K, clients of a round. Raises ValueError where it is all of them, and num_parties is none."""
+        return self.parties if self.cohort_size is None else self.cohort_size
+
+
+def fitted(config: Any, facts: Facts) -> Any:
+    """`config` with num_parties from the data.
+
+    Raises:
+      PrivacyPreconditionError: num_parties is not the number of clients.
+      ValueError: there are too few clients for the cohort, colluders or graph of the config.
+    """
+    return base.fitted_clients(config, facts, "num_parties")
+
+
+def check_network(config: Config, apply: scaling.Apply, params: Params, example: Any) -> None:
+    """Raises ValueError, with the reason, where the network `apply(params, example)` admits no secret scales."""
+    scaling.plan(apply, params, example, allow_plain=config.allow_plain)
+
+
+def stddev(config: Config) -> float:
+    """Standard deviation of a client's own noise."""
+    share = config.local_batch_size if config.unit == "record_replace" else 1
+    return base.noise_multiplier(config) * config.l2_clip_norm / share
+
+
+def sensitivity(config: Config) -> float:
+    """How far neighbouring data move what a client sends, in the unit in which noise_multiplier is measured."""
+    return 1.0 if config.unit == "client_addremove" else 2.0
+
+
+def claim(config: Config, mechanism: events.Mechanism) -> events.PrivacyEvent:
+    """`mechanism` under the claim that the configured unit makes."""
+    relation = "REPLACE_SPECIAL" if config.unit == "client_addremove" else "REPLACE_ONE"
+    return events.PrivacyEvent(
+        mechanism=mechanism,
+        privacy_unit="example" if config.unit == "record_replace" else "client",
+        neighboring_relation=events.NeighboringRelation(relation),
+    )
+
+
+def exposure(config: Config, noise: Noise) -> list[tuple[str, str, str]]:
+    """(who, about what, what it can learn) in both directions."""
+    rows = [("a client", "the model", "directions of the first layer's rows; transitions tell it r s of every unit")]
+    if noise == "r0_gaussian" or config.additive_norm == 0:
+        rows.append(("a client", "the model", "its outputs: the last layer carries no secret vector"))
+    else:
+        found = "the network up to n_L numbers, which about ten labelled examples tell it by least squares"
+        rows.append(("a client", "the model", f"{found} (attack known_network)"))
+        if config.additive == "constant":
+            shown = "class probabilities, without any attack: a softmax does not see a vector alike for all classes"
+            rows.append(("a client", "the model", shown))
+    if config.allow_plain and config.form == "transitional":
+        rows.append(("a client", "the model", "1 / r of every layer that is left plain: its transition is just that"))
+    if noise in ("upload_gaussian", "r0_gaussian"):
+        told = "what epsilon allows: everything it receives carries noise, and its secrets do not depend on data"
+    elif noise == "paper" and config.additive_norm == 0:
+        told = "the gradient but for noise that is uniform, hence bounded, to whoever knows the scales"
+    elif noise == "paper":
+        told = (
+            "where the loss is squared, so that Psi and Phi are sent, without noise: of a batch of one its input's "
+            "direction before a dense layer, and its whole true gradient where the last layer has a bias, to a server "
+            "that knows or guesses the label, without error; of b, the span of the b inputs (attack "
+            "perturbation_leak). Else the gradient but for noise that is uniform, hence bounded"
+        )
+    else:
+        told = "the true gradient, which only a simulator clips"
+    return [*rows, ("the server", "the data", told)]
+
+
+class Uploads(NamedTuple):
+    """How clients hide what they send.
+
+    noise: the mode. edges: `[E, 2]`, who shares noise with whom. pair_stddev: of that noise. protocol: draw every
+    client's upload; else what cancels is left out, and one backward pass serves where no triple is clipped. mask_all:
+    shared noise on Psi and Phi too, where the mode has none there.
+    """
+
+    noise: Noise
+    edges: np.ndarray | None = None
+    pair_stddev: float = 0.0
+    protocol: bool = False
+    mask_all: bool = False
+
+
+def network_loss(loss: LossFn, noise: Noise, config: Config) -> losses.NetworkLoss:
+    """`loss` with its network. Raises ValueError for a loss from which nothing recovers."""
+    if not isinstance(loss, losses.NetworkLoss):
+        raise ValueError(
+            "Expected loss to be models.squared_error(apply), since the network must be known to be perturbed, "
+            f"got {type(loss).__name__}."
+        )
+    plain = noise in ("r0_gaussian", "central") or config.additive_norm == 0 or config.additive == "constant"
+    if loss.kind != "squared" and not plain:
+        raise ValueError(
+            f"Expected loss to be models.squared_error(apply), got {loss.kind}: it is no polynomial of the residual, "
+            "so the gradient does not come back. additive='constant', additive_norm=0 or noise='r0_gaussian' take it."
+        )
+    return loss
+
+
+def algorithm(
+    config: Config,
+    loss: LossFn,
+    uploads: Uploads,
+    *,
+    num_units: int,
+    server_optimizer: optax.GradientTransformation | None,
+    chunk_size: int | None,
+    groups: int | None,
+) -> base.FederatedAlgorithm:
+    """Rounds of perturbed FedSGD.
+
+    Guarantee: what each client sends moves by at most its sensitivity between neighbours, before noise, in the modes
+    "upload_gaussian" and "r0_gaussian"; in "central" each client's part of the released mean does. Recovery is
+    post-processing: secrets do not depend on data. A round in which a chosen client is missing is not counted.
+    """
+    _validate.positive_int(num_units=num_units)
+    aggregate.check_sizes(chunk_size, groups)
+    network = network_loss(loss, uploads.noise, config)
+    optimizer = base.server_optimizer(config) if server_optimizer is None else server_optimizer
+    own = stddev(config)
+    count = config.joining
+    with_triple = _sends_triple(config, uploads, network)
+
+    def round_fun(
+        state: aggregate.ServerState, cohort: Cohort, key: jax.Array
+    ) -> tuple[aggregate.ServerState, base.RoundInfo]:
+        base.check_round(cohort, key)
+        if cohort.client_ids.shape[0] != config.parties:
+            raise ValueError(
+                f"Expected all num_parties={config.parties} clients in a round, got {cohort.client_ids.shape[0]}."
+            )
+        server_key = functools.partial(_keys.server_key, key, state.round)
+        slots = jnp.arange(config.parties)
+        if count < config.parties:
+            slots = jax.random.permutation(server_key(_keys.Purpose.CHOOSE_CLIENTS), slots)[:count]
+        ids, indices = cohort.client_ids[slots], cohort.indices[slots]
+        x = cohort.examples["x"]
+        plan = scaling.plan(
+            network.apply, state.params, jax.ShapeDtypeStruct(x.shape[1:], x.dtype), allow_plain=config.allow_plain
+        )
+        secrets = _secrets(plan, config, uploads, server_key(_keys.Purpose.PERTURB))
+        sent, transition = perturbation.perturb(plan, state.params, secrets)
+        steps = transition if config.form == "transitional" else None
+        shared = (cohort.examples, state.params, secrets, sent, steps)
+        present = ids >= 0
+        batches = jax.vmap(lambda k, row: _batch(k, row, config.local_batch_size))(
+            _keys.client_keys(key, state.round, ids, _keys.Purpose.SAMPLE_EXAMPLES), indices
+        )
+        num_params = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+        per_client = num_params * (plan.num_outputs + 2 if with_triple else 1)
+        size = aggregate.default_chunk_size(per_client) if chunk_size is None else chunk_size
+
+        def one(
+            rows: jax.Array,
+            noise: Any,
+            examples: Batch,
+            params: Params,
+            secrets: perturbation.Secrets,
+            sent: Params,
+            steps: Any,
+        ) -> tuple[Any, jax.Array]:
+            client = _client(plan, config, uploads, network, secrets, params, with_triple)
+            batch = sgd.take_examples(examples, rows)
+            upload, stats = client(sent, steps, {"x": batch["x"], "y": batch["y"]}, rows >= 0)
+            return (upload if noise is None else jax.tree.map(jnp.add, upload, noise)), stats
+
+        def chunk(clients: tuple[jax.Array, Any], here: jax.Array, *shared: Any) -> tuple[Any, jax.Array]:
+            found, stats = jax.vmap(lambda rows, noise: one(rows, noise, *shared))(*clients)
+
+            def add(leaf: jax.Array) -> jax.Array:
+                return jnp.sum(jnp.where(here.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, 0), axis=0)
+
+            return jax.tree.map(add, found), jnp.sum(jnp.where(here[:, None] & jnp.isfinite(stats), stats, 0), axis=0)
+
+        with jaxprs.on_no_mesh():  # JAX keeps a ReLU's derivative, with the mesh on which it was first asked for
+            shapes = jax.eval_shape(lambda: one(batches[0], None, *shared)[0])
+        like = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        noises = _cohort_noise(uploads, own, count)(key, state.round, like) if uploads.protocol and own else None
+        total, stats = aggregate.sum_in_chunks(
+            chunk, (batches, noises), present, chunk_size=size, groups=groups, shared=shared
+        )
+        mean = jax.tree.map(lambda leaf: leaf / count, total)
+        if own and not uploads.protocol:
+            noise = _sum_of_noise(uploads.noise, server_key(_keys.Purpose.NOISE), total, own, count)
+            if uploads.noise in ("oracle_clip", "naive"):  # `total` is true, noise is as clients would add it
+                noise = _multiplied(plan, secrets, noise)
+            mean = jax.tree.map(lambda leaf, n: leaf + n / count, mean, noise)
+        truth = uploads.noise in ("oracle_clip", "naive", "central")
+        gradient = mean if truth else recovery.recover(plan, secrets, mean)
+        stepped = aggregate.step(state, gradient, divisor=1.0, server_optimizer=optimizer)
+        complete = jnp.all(present)
+        kept = jax.tree.map(lambda new, old: jnp.where(complete, new, old), stepped, state)
+        joined = jnp.sum(present)
+        loss, clipped_fraction = base.averages(stats, joined)
+        digits = recovery.lost_digits(plan, secrets, mean) if with_triple else 0.0
+        return kept._replace(round=state.round + 1), base.RoundInfo(loss, joined, clipped_fraction, digits, ~complete)
+
+    return base.FederatedAlgorithm(
+        lambda params: aggregate.init(params, optimizer), round_fun, client_sampling_prob=1.0
+    )
+
+
+def _sends_triple(config: Config, uploads: Uploads, network: losses.NetworkLoss) -> bool:
+    if network.kind != "squared" or config.additive_norm == 0 or uploads.noise == "r0_gaussian":
+        return False
+    return uploads.noise == "upload_gaussian" or (uploads.noise == "paper" and uploads.protocol)
+
+
+def _secrets(plan: scaling.Plan, config: Config, uploads: Uploads, key: jax.Array) -> perturbation.Secrets:
+    low_high = (config.scale_range[0], config.scale_range[1]) if config.scale_range else None
+    return perturbation.draw(
+        plan,
+        key,
+        additive_norm=0.0 if uploads.noise == "r0_gaussian" else config.additive_norm,
+        form=config.form,
+        law=config.scale_law,
+        scale_range=low_high,
+        constant_additive=config.additive == "constant",
+    )
+
+
+def _batch(key: jax.Array, rows: jax.Array, batch_size: int) -> jax.Array:
+    """int32 `[min(batch_size, N)]`: so many of a client's rows, each set equally likely; -1 behind the last."""
+    order = jnp.argsort(jnp.where(rows >= 0, jax.random.uniform(key, rows.shape), 2.0))
+    return rows[order[: min(batch_size, rows.shape[0])]]
+
+
+Client = Callable[[Params, Any, Batch, jax.Array], tuple[Any, jax.Array]]
+
+
+def _client(
+    plan: scaling.Plan,
+    config: Config,
+    uploads: Uploads,
+    network: losses.NetworkLoss,
+    secrets: perturbation.Secrets,
+    params: Params,
+    with_triple: bool,
+) -> Client:
+    """`(sent, transition, batch, mask) -> (upload, [loss, clipped])`."""
+    bound, records = config.l2_clip_norm, config.unit == "record_replace"
+    if uploads.noise in ("oracle_clip", "naive", "central"):
+        return _clipped_truth(network, params, bound, config.local_batch_size if records else None)
+    if uploads.noise == "paper":
+        whole = perturbed.triples(plan) if with_triple else perturbed.combined(plan, secrets.additive)
+        if network.kind != "squared":
+            whole = perturbed.gradients(plan, network.of_output)
+
+        def unclipped(sent: Params, transition: Any, batch: Batch, mask: jax.Array) -> tuple[Any, jax.Array]:
+            found, loss = whole(sent, transition, batch, mask)
+            return found, jnp.stack([loss, jnp.zeros_like(loss)])
+
+        return unclipped
+    if records and with_triple:
+        each = perturbed.clipped_records(
+            perturbed.triples(plan, divisor=1.0), bound, batch_size=config.local_batch_size
+        )
+    elif records:
+        each = perturbed.clipped_gradients(plan, network.of_output, bound, batch_size=config.local_batch_size)
+    else:
+        whole = perturbed.triples(plan) if with_triple else perturbed.gradients(plan, network.of_output)
+
+        def each(sent: Params, transition: Any, batch: Batch, mask: jax.Array) -> tuple[Any, jax.Array]:
+            found, loss = whole(sent, transition, batch, mask)
+            clipped, norm = perturbed.clip(found, bound)
+            return clipped, jnp.stack([loss, (~(norm <= bound)).astype(loss.dtype)])
+
+    return each
+
+
+def _clipped_truth(network: losses.NetworkLoss, params: Params, bound: float, batch_size: int | None) -> Client:
+    """The true gradient, clipped: what no client could do, and what a trusted server would."""
+
+    def client(sent: Params, transition: Any, batch: Batch, mask: jax.Array) -> tuple[Params, jax.Array]:
+        if batch_size is not None:
+            gradients = fljax_kernels.per_example_grads(network)(params, batch)
+            norms, values = gradients.row_norms(), gradients.values()
+            # A row that is not finite gets weight 0, which `rmatvec` leaves out.
+            keep = mask & jnp.isfinite(norms)
+            weights = jnp.where(keep, jnp.minimum(1, bound / jnp.maximum(norms, 1e-30)), 0) / batch_size
+            here = jnp.maximum(1, jnp.sum(mask)).astype(values.dtype)
+            stats = [
+                jnp.sum(jnp.where(keep, values, 0)) / here,
+                jnp.sum(mask & ~(norms <= bound)).astype(here.dtype) / here,
+            ]
+            return gradients.rmatvec(weights), jnp.stack(stats)
+
+        def mean(params: Params) -> jax.Array:
+            values = jax.vmap(network, (None, 0))(params, batch)
+            return jnp.sum(jnp.where(mask, values, 0)) / jnp.maximum(1, jnp.sum(mask)).astype(values.dtype)
+
+        value, gradient = jax.value_and_grad(fljax_kernels.loop_friendly(mean, inside_loop=True))(params)
+        clipped, norm = perturbed.clip(gradient, bound)
+        return clipped, jnp.stack([value, (~(norm <= bound)).astype(value.dtype)])
+
+    return client
+
+
+def _cohort_noise(uploads: Uploads, own: float, count: int) -> pair_noise.NoiseFun:
+    """Noise `[K, ...]` on every client's upload; only where the mode puts it."""
+    edges = graphs.complete(count) if uploads.edges is None else uploads.edges
+    if uploads.noise == "upload_gaussian" or uploads.noise == "r0_gaussian":
+        return pair_noise.cohort_noise(edges, num_clients=count, own_stddev=own, pair_stddev=uploads.pair_stddev)
+    uniform = split_noise.cohort_noise(edges, num_clients=count, own_stddev=own, pair_stddev=uploads.pair_stddev)
+    masks = pair_noise.cohort_noise(edges, num_clients=count, own_stddev=0.0, pair_stddev=uploads.pair_stddev)
+
+    def on_gradient(key: jax.Array, round_index: Any, like: Any) -> Any:
+        rows = uniform(key, round_index, like._replace(psi=(), phi=(), psi_head=(), psi_bias=()))
+        rest = like._replace(body=[], head=[])
+        # Another stream than the gradient's: the same one would give both away in their difference.
+        hidden = masks(jax.random.fold_in(key, 1), round_index, rest) if uploads.mask_all else None
+        zeros = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), rest)
+        return (zeros if hidden is None else hidden)._replace(body=rows.body, head=rows.head)
+
+    return on_gradient
+
+
+def _sum_of_noise(noise: Noise, key: jax.Array, like: Any, own: float, count: int) -> Any:
+    """All clients' own noise on their sum, drawn at once where its law allows; pair noise has cancelled."""
+    zeros = jax.tree.map(jnp.zeros_like, like)
+    if noise in ("upload_gaussian", "r0_gaussian", "naive"):
+        return fljax_kernels.add_gaussian_noise(key, zeros, own * float(np.sqrt(count)))
+    if noise == "central":
+        return fljax_kernels.add_gaussian_noise(key, zeros, own)
+    return split_noise.sum_of_uniform(key, like, own, count)
+
+
+def _multiplied(plan: scaling.Plan, secrets: perturbation.Secrets, noise: Params) -> Params:
+    multipliers = perturbation.multipliers(plan, secrets)
+    leaves = [leaf * factor for leaf, factor in zip(jax.tree.leaves(noise), multipliers, strict=True)]
+    return jax.tree.unflatten(plan.structure, leaves)

@@ -1,0 +1,44 @@
+"""DP-PSAC in silos: DP-SGD that scales every gradient to nearly the bound, one near zero less so; unit: example.
+
+Source: Xia et al. (2022), "Differentially Private Learning with Per-Sample Adaptive Clipping", arXiv:2212.00328.
+"""
+
+import dataclasses
+from typing import Literal
+
+from fljax import _validate
+from fljax.local import subject
+from fljax.schemes.silos import dp_sgd, local_item_dp
+from fljax.schemes.silos import round as silos
+from fljax.types import LossFn
+
+SUMMARY = "DP-SGD in silos with adaptive scaling of each gradient; unit: example"
+PROMISE = "epsilon"
+NOISE_AT, SIMULATION = dp_sgd.NOISE_AT, dp_sgd.SIMULATION
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(local_item_dp.Config):
+    """As `local_item_dp.Config`; clipping_style: "psac", g * C / (|g| + r / (|g| + r)) with r = 0.1, or "flat"."""
+
+    clipping_style: Literal["psac", "flat"] = "psac"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.one_of(("psac", "flat"), clipping_style=self.clipping_style)
+
+
+def silo(config: Config, loss: LossFn) -> silos.Silo:
+    """The sum of scaled gradients of Poisson-sampled items, each shorter than the bound."""
+    query = subject.item_sum(loss, **silos.items(config), clipping_style=config.clipping_style)
+    return silos.Silo(query, divisor=config.expected_items, stddev=silos.stddev(config))
+
+
+def non_private(config: Config) -> Config:
+    """The same training with a clip that never binds and no noise."""
+    plain: Config = silos.non_private(config)
+    return dataclasses.replace(plain, clipping_style="flat")
+
+
+make = silos.maker(silo)
+event, fitted, spent = dp_sgd.event, dp_sgd.fitted, dp_sgd.spent

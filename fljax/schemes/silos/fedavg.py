@@ -1,0 +1,54 @@
+"""FedAvg with silos as clients: plain local SGD, the plain mean of the silos' models; NO privacy: the baseline.
+
+Source: McMahan et al. (2017), "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+arXiv:1602.05629; as in Marathe et al. (2022), arXiv:2206.03617.
+"""
+
+import dataclasses
+
+from fljax.accounting import events
+from fljax.local import user
+from fljax.schemes import base
+from fljax.schemes.silos import round as silos
+from fljax.types import LossFn
+
+SUMMARY = "silos train by plain SGD; no clipping, no noise, no guarantee"
+PROMISE = "none"
+NOISE_AT = "silo"
+SIMULATION = silos.SIMULATION | {"privacy": {"target_epsilon": None}, "run": {"num_rounds": 30, "baseline": False}}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(silos.TrainingConfig):
+    """As `TrainingConfig`; noise_multiplier must be 0: this scheme adds no noise."""
+
+    noise_multiplier: float = 0.0
+
+
+def silo(config: Config, loss: LossFn) -> silos.Silo:
+    """The gradient of the mean loss of a Poisson sample, as it is."""
+    if config.noise_multiplier != 0:
+        raise ValueError(
+            f"Expected noise_multiplier=0 for fedavg, which adds no noise, got {config.noise_multiplier!r}."
+        )
+    query = user.clipped_batch_gradient(
+        loss,
+        item_sampling_prob=config.item_sampling_prob,
+        l2_clip_norm=base.NEVER_CLIPS,
+        batch_size=config.batch_size,
+    )
+    return silos.Silo(query, divisor=1.0, stddev=0.0)
+
+
+make, fitted = silos.maker(silo), silos.fitted
+
+
+def event(config: Config) -> events.PrivacyEvent:
+    """A release without any guarantee, for whatever unit."""
+    del config
+    return base.no_guarantee("example")
+
+
+def non_private(config: Config) -> Config:
+    """The same: there is nothing to switch off."""
+    return config

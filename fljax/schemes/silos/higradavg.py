@@ -1,0 +1,82 @@
+"""HiGradAvg: silos train with clipped gradients averaged inside each subject; unit: all items of a subject.
+
+Source: Marathe et al. (2022), "Subject Granular Differential Privacy in Federated Learning", arXiv:2206.03617,
+Algorithm 2. By default the divisor is public, the batch a Poisson sample, and the chance that a subject is in it exact.
+"""
+
+import dataclasses
+from typing import Literal
+
+import jax.numpy as jnp
+
+from fljax import _validate, accounting
+from fljax.accounting import events
+from fljax.local import subject
+from fljax.schemes import base
+from fljax.schemes.silos import printed
+from fljax.schemes.silos import round as silos
+from fljax.types import LossFn
+
+SUMMARY = "silos average clipped gradients inside each subject, local Gaussian noise; unit: subject"
+PROMISE = "epsilon"
+NOISE_AT = "silo"
+SIMULATION = silos.SIMULATION
+ERRATA = ("E1", "E4", "E6")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(silos.SubjectConfig):
+    """As `SubjectConfig`; expected_subjects: public guess of the subjects in one batch, the divisor of the sum.
+
+    formula: "sound", or "paper": divides by the realised number of subjects, and has no guarantee.
+    """
+
+    expected_subjects: float = 70.0
+    formula: Literal["sound", "paper"] = "sound"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.positive(expected_subjects=self.expected_subjects)
+        _validate.one_of(("sound", "paper"), formula=self.formula)
+
+
+def silo(config: Config, loss: LossFn) -> silos.Silo:
+    """The sum over subjects of the mean of their clipped gradients."""
+    query = subject.hierarchical_average(loss, **silos.items(config))
+    stddev, cap = silos.stddev(config), config.max_items_per_subject
+    if config.formula == "paper":
+        return silos.Silo(query, lambda answer: jnp.maximum(1, answer.num_subjects), stddev, cap)
+    return silos.Silo(query, config.expected_subjects, stddev, cap)
+
+
+make, fitted, non_private = silos.maker(silo), silos.fitted_subjects, silos.non_private
+
+
+def step(config: Config) -> silos.Step:
+    """What one local step of a silo does to its largest subject, for a noise multiplier."""
+    return silos.present_step(config, move=1)
+
+
+def event(config: Config) -> events.PrivacyEvent:
+    """What one round does to one subject's data. Raises ValueError if noise_multiplier is None."""
+    if config.formula == "paper":
+        return base.no_guarantee("subject")
+    return silos.subject_event(config, step(config))
+
+
+def claimed_epsilon(config: Config, *, num_rounds: int, delta: float) -> float:
+    """What the paper would claim of a run; NOT certified, see `ERRATA`.
+
+    Raises:
+      ValueError: items times sampling rate, which the paper takes for a probability, is above 1; or bad numbers.
+    """
+    _validate.probability(claimed_probability=config.max_items_per_subject * config.item_sampling_prob)
+    claimed = events.PoissonSampled(
+        config.max_items_per_subject * config.item_sampling_prob, events.Gaussian(silos.least_noise(config))
+    )
+    return accounting.epsilon(printed.run(claimed, config, num_rounds, config.holders), delta=delta)
+
+
+def as_printed(config: Config, *, num_rounds: int, epsilon: float, delta: float) -> Config:
+    """The config with the noise that the paper would choose for `epsilon`; NOT certified, see `ERRATA`."""
+    return printed.with_noise(config, claimed_epsilon, num_rounds=num_rounds, epsilon=epsilon, delta=delta)

@@ -1,0 +1,53 @@
+"""Capped item sum: silos train with at most Z clipped gradients of each subject in a batch; unit: subject.
+
+Source: Marathe et al. (2022), "Subject Granular Differential Privacy in Federated Learning", arXiv:2206.03617,
+Algorithm 1 (LocalGroupDP), with a public cap Z in place of the group size that the paper reads from each private batch,
+one noise scale, and the exact mixture of counts in place of group privacy (Ganesh 2024, arXiv:2401.10294).
+"""
+
+import dataclasses
+
+from fljax import _validate
+from fljax.accounting import events
+from fljax.local import subject
+from fljax.schemes.silos import round as silos
+from fljax.types import LossFn
+
+SUMMARY = "silos sum clipped gradients, at most Z of each subject, local Gaussian noise; unit: subject"
+PROMISE = "epsilon"
+NOISE_AT = "silo"
+SIMULATION = silos.SIMULATION
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(silos.SubjectConfig):
+    """As `SubjectConfig`; items_per_subject: Z, most items of one subject in one batch, >= 1. expected_items: public
+    guess of the items in one batch, the divisor of the sum.
+    """
+
+    items_per_subject: int = 2
+    expected_items: float = 75.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.positive_int(items_per_subject=self.items_per_subject)
+        _validate.positive(expected_items=self.expected_items)
+
+
+def silo(config: Config, loss: LossFn) -> silos.Silo:
+    """The sum of clipped gradients with at most Z items of a subject, the surplus dropped at random."""
+    query = subject.item_sum(loss, items_per_subject=config.items_per_subject, **silos.items(config))
+    return silos.Silo(query, config.expected_items, silos.stddev(config), config.max_items_per_subject)
+
+
+make, fitted, non_private = silos.maker(silo), silos.fitted_subjects, silos.non_private
+
+
+def step(config: Config) -> silos.Step:
+    """What one local step of a silo does to its largest subject, for a noise multiplier."""
+    return silos.counted_step(config, config.items_per_subject)
+
+
+def event(config: Config) -> events.PrivacyEvent:
+    """What one round does to one subject's data. Raises ValueError if noise_multiplier is None."""
+    return silos.subject_event(config, step(config))

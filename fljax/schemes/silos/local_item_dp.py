@@ -1,0 +1,71 @@
+"""LocalItemDP: silos train with clipped gradients of single items; unit: one item, NOT all items of a person.
+
+Source: Marathe et al. (2022), "Subject Granular Differential Privacy in Federated Learning", arXiv:2206.03617,
+section 3.1, the baseline; Abadi et al. (2016), arXiv:1607.00133, Algorithm 1.
+"""
+
+import dataclasses
+
+from fljax import _validate
+from fljax.accounting import events, mixture
+from fljax.local import subject
+from fljax.schemes import base
+from fljax.schemes.silos import round as silos
+from fljax.types import LossFn
+
+SUMMARY = "silos sum clipped gradients of items, local Gaussian noise; unit: example"
+PROMISE = "epsilon"
+NOISE_AT = "silo"
+SIMULATION = silos.SIMULATION | {"privacy": {"target_delta": 5e-6}}  # there are more items than subjects
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(silos.SiloConfig):
+    """As `SiloConfig`; expected_items: public guess of the items in one step's batch; the sum is divided by it."""
+
+    expected_items: float = 75.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.positive(expected_items=self.expected_items)
+
+
+def silo(config: Config, loss: LossFn) -> silos.Silo:
+    """The sum of clipped gradients of Poisson-sampled items.
+
+    No cap on a subject's items: it would let one item push out another, which a claim about items does not allow for.
+    """
+    query = subject.item_sum(loss, **silos.items(config))
+    return silos.Silo(query, divisor=config.expected_items, stddev=silos.stddev(config))
+
+
+make, fitted, non_private = silos.maker(silo), silos.fitted, silos.non_private
+
+
+def event(config: Config) -> events.PrivacyEvent:
+    """What one round does to one item's data, which lies in one silo. Raises ValueError without a noise_multiplier."""
+    step = events.PoissonSampled(config.item_sampling_prob, events.Gaussian(silos.least_noise(config)))
+    return events.PrivacyEvent(
+        mechanism=events.SelfComposed(step, config.num_local_steps),
+        privacy_unit="example",
+        neighboring_relation=events.NeighboringRelation.ADD_OR_REMOVE_ONE,
+    )
+
+
+def subject_event(config: Config, *, max_items_per_subject: int, silos_per_subject: int) -> events.PrivacyEvent:
+    """What one round does to a subject's data, if nobody owns more items in a silo (`fljax.data.subjects.cap_items`).
+
+    Raises:
+      ValueError: a cap is not an integer >= 1, or noise_multiplier is None.
+    """
+    _validate.positive_int(silos_per_subject=silos_per_subject)
+    caps = silos.SubjectConfig(
+        num_silos=config.num_silos,
+        num_local_steps=config.num_local_steps,
+        noise_multiplier=base.noise_multiplier(config),
+        silo_noise=config.silo_noise,
+        silos_per_subject=silos_per_subject,
+    )
+    return silos.subject_event(
+        caps, lambda noise: mixture.item_sum(noise, max_items_per_subject, config.item_sampling_prob)
+    )

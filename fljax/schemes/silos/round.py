@@ -1,0 +1,368 @@
+"""The round that the subject-level schemes share: every silo trains for itself, the server takes the plain mean."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fljax import _keys, _validate
+from fljax.accounting import events, mixture
+from fljax.data.cohort import Cohort
+from fljax.data.facts import Facts
+from fljax.data.subjects import SUBJECT
+from fljax.errors import PrivacyPreconditionError
+from fljax.local.sgd import map_clients
+from fljax.local.silo import Number, noisy_steps
+from fljax.local.silo_query import Query, within_cap
+from fljax.schemes import base
+from fljax.server import aggregate
+from fljax.types import Batch, LossFn, Params
+
+Step = Callable[[float], events.Mechanism]
+# What `fljax simulate` starts from where a scheme has silos: examples that carry subjects, spread over 16 silos.
+SIMULATION: dict[str, dict[str, Any]] = {
+    "data": {"dataset": "writers", "num_clients": 16, "partition": "subject_uniform"},
+    "model": {"model": "softmax"},
+    "scheme": {"num_silos": None},
+    "privacy": {"target_delta": 2e-4},
+    "run": {"num_rounds": 30},
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """Public numbers of training in silos.
+
+    num_silos: silos, all of which join every round; None: as many as the data have. item_sampling_prob: chance of each
+    item to be in one local step's batch, in (0, 1]. num_local_steps: steps of a silo in one round. local_learning_rate:
+    > 0. server_learning_rate, server_momentum: the server's SGD on the mean update; 1 and 0 give the plain mean of the
+    silos' models. batch_size: items whose gradients a silo takes together; only speed and memory depend on it.
+
+    Raises:
+      ValueError: a number is out of its range.
+    """
+
+    num_silos: int | None = 16
+    item_sampling_prob: float = 0.1
+    num_local_steps: int = 2
+    local_learning_rate: float = 2.0
+    server_learning_rate: float = 1.0
+    server_momentum: float = 0.0
+    batch_size: int = 64
+
+    def __post_init__(self) -> None:
+        _validate.positive_int(num_local_steps=self.num_local_steps, batch_size=self.batch_size)
+        if self.num_silos is not None:
+            _validate.positive_int(num_silos=self.num_silos)
+        _validate.probability(item_sampling_prob=self.item_sampling_prob)
+        _validate.positive(local_learning_rate=self.local_learning_rate, server_learning_rate=self.server_learning_rate)
+        _validate.non_negative(server_momentum=self.server_momentum)
+        if not self.server_momentum < 1:
+            raise ValueError(f"Expected server_momentum < 1, got server_momentum={self.server_momentum!r}.")
+
+    @property
+    def silos(self) -> int:
+        """`num_silos`. Raises ValueError where it is None."""
+        return base.known(self, "num_silos")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SiloConfig(TrainingConfig):
+    """As `TrainingConfig`, and what makes a silo's steps private; each number may be published without loss of privacy.
+
+    l2_clip_norm: > 0. noise_multiplier: noise standard deviation on the sum / l2_clip_norm, >= 0; None: still to be
+    calibrated. silo_noise: for each silo a factor > 0 on its noise; empty: all 1.
+    """
+
+    l2_clip_norm: float = 0.5
+    noise_multiplier: float | None = None
+    silo_noise: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.positive(l2_clip_norm=self.l2_clip_norm)
+        if self.noise_multiplier is not None:
+            _validate.non_negative(noise_multiplier=self.noise_multiplier)
+        object.__setattr__(self, "silo_noise", tuple(self.silo_noise))
+        if self.silo_noise and self.num_silos is not None and len(self.silo_noise) != self.num_silos:
+            raise ValueError(
+                f"Expected silo_noise to be empty or to hold one factor for each of num_silos={self.num_silos}, "
+                f"got {len(self.silo_noise)} factors."
+            )
+        for factor in self.silo_noise:
+            _validate.positive(silo_noise=factor)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SubjectConfig(SiloConfig):
+    """As `SiloConfig`, and the two caps that a guarantee for subjects rests on.
+
+    max_items_per_subject: most items of one subject in one silo; a silo leaves surplus items out. silos_per_subject:
+    most silos that hold items of one subject, which no silo can see for itself; None: all of them.
+    """
+
+    max_items_per_subject: int = 4
+    silos_per_subject: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.positive_int(max_items_per_subject=self.max_items_per_subject)
+        if self.silos_per_subject is not None:
+            _validate.positive_int(silos_per_subject=self.silos_per_subject)
+            if self.num_silos is not None and self.silos_per_subject > self.num_silos:
+                raise ValueError(
+                    f"Expected silos_per_subject <= num_silos={self.num_silos}, "
+                    f"got silos_per_subject={self.silos_per_subject}."
+                )
+
+    @property
+    def holders(self) -> int:
+        """Most silos that one subject meets. Raises ValueError where it is all of them, and num_silos is None."""
+        return self.silos if self.silos_per_subject is None else self.silos_per_subject
+
+
+def fitted(config: Any, facts: Facts) -> Any:
+    """`config` with num_silos from the data; its claim is about items, each of which lies in one silo, or about none.
+
+    Raises:
+      PrivacyPreconditionError: num_silos is not the number of clients.
+      ValueError: silo_noise has another length.
+    """
+    return base.fitted_clients(config, facts, "num_silos")
+
+
+def fitted_subjects(config: Any, facts: Facts) -> Any:
+    """As `fitted`, for a claim about subjects.
+
+    A bound of None on a subject's silos stays: it means all of them. It is not taken from the data, since how many
+    hold a subject is private. The cap on a subject's items is enforced in every round and needs no check.
+
+    Raises:
+      PrivacyPreconditionError: as there; or examples carry no subjects, or a subject lies in more silos than assumed.
+    """
+    config = fitted(config, facts)
+    if facts.most_clients_of_subject is None:
+        raise PrivacyPreconditionError(
+            f"Expected examples to carry the key {SUBJECT!r} for a claim about subjects, got none: subjects unknown."
+        )
+    if facts.most_clients_of_subject > config.holders:
+        raise PrivacyPreconditionError(
+            f"Expected silos_per_subject >= {facts.most_clients_of_subject}, the most silos in which the data put one "
+            f"subject, got silos_per_subject={config.silos_per_subject}."
+        )
+    return config
+
+
+class Silo(NamedTuple):
+    """What a scheme makes a silo do in one local step.
+
+    query: the sum before noise. divisor: of the noised sum. stddev: of the noise. max_items_per_subject: rows of a
+    subject beyond so many are left out; None: nobody's are.
+    """
+
+    query: Query
+    divisor: Number
+    stddev: Number
+    max_items_per_subject: int | None = None
+
+
+class Make(Protocol):
+    """The signature of a scheme's `make`."""
+
+    def __call__(
+        self,
+        config: Any,
+        loss: LossFn,
+        *,
+        num_units: int,
+        server_optimizer: optax.GradientTransformation | None = None,
+        chunk_size: int | None = None,
+        groups: int | None = None,
+    ) -> base.FederatedAlgorithm: ...
+
+
+def maker(silo: Callable[[Any, LossFn], Silo]) -> Make:
+    """`make` of a scheme whose silos do what `silo(config, loss)` says."""
+
+    def make(
+        config: Any,
+        loss: LossFn,
+        *,
+        num_units: int,
+        server_optimizer: optax.GradientTransformation | None = None,
+        chunk_size: int | None = None,
+        groups: int | None = None,
+    ) -> base.FederatedAlgorithm:
+        """Builds the algorithm: all silos train from the server's model, the server steps along their mean update.
+
+        Guarantee: one round is one `event(config)` of the scheme, for its privacy unit and relation, towards a server
+        that sees every silo's update, if at most `silos_per_subject` silos hold items of one subject. The cap on a
+        subject's items in a silo is enforced here, whatever the data: surplus items are left out, by an order that
+        depends on the subject's own items alone. Averaging is post-processing; the number of silos is public.
+        Idealisation: noise and samples are drawn in float32 with JAX's threefry generator, which is no cryptographic
+        source. RoundInfo is not private.
+
+        Args:
+          config: its noise_multiplier must be set.
+          loss: `loss(params, example) -> []`; examples carry their subject where the unit is a subject.
+          num_units: units in the population, a published constant.
+          server_optimizer: any optax optimizer in place of SGD with the configured rate and momentum.
+          chunk_size: silos that train side by side; only speed and memory depend on it.
+          groups: as for `aggregate.sum_in_chunks`; only the order of additions depends on it.
+
+        Raises:
+          ValueError: noise_multiplier is None, num_units < 1, chunk_size < 1, or groups < 1.
+        """
+        _validate.positive_int(num_units=num_units)
+        aggregate.check_sizes(chunk_size, groups)
+        optimizer = base.server_optimizer(config) if server_optimizer is None else server_optimizer
+        return _silo_round(silo(config, loss), config, optimizer, chunk_size, groups)
+
+    return make
+
+
+def _silos_at_once(num_params: int, num_silos: int) -> int:
+    """Equal chunks. On a CPU a silo's step is many small operations (samples, groups, noise), whose fixed cost side by
+    side silos share: eight times as many of them as of clients with plain steps (bench/subject_steps.py).
+    """
+    most = aggregate.default_chunk_size(num_params) * (8 if jax.default_backend() == "cpu" else 1)
+    return -(-num_silos // -(-num_silos // most)) if num_silos else 1
+
+
+def _silo_round(
+    silo: Silo,
+    config: TrainingConfig,
+    optimizer: optax.GradientTransformation,
+    chunk_size: int | None,
+    groups: int | None,
+) -> base.FederatedAlgorithm:
+    train = noisy_steps(
+        silo.query,
+        num_steps=config.num_local_steps,
+        learning_rate=config.local_learning_rate,
+        stddev=silo.stddev,
+        divisor=silo.divisor,
+    )
+    noise_factors = getattr(config, "silo_noise", ()) or (1.0,) * config.silos
+
+    def round_fun(
+        state: aggregate.ServerState, cohort: Cohort, key: jax.Array
+    ) -> tuple[aggregate.ServerState, base.RoundInfo]:
+        base.check_round(cohort, key)
+        if cohort.client_ids.shape[0] > config.silos:
+            raise ValueError(
+                f"Expected at most num_silos={config.silos} silos in a round, got {cohort.client_ids.shape[0]}."
+            )
+        present = cohort.client_ids >= 0
+        rows = jnp.where(present[:, None], cohort.indices, -1)
+        if silo.max_items_per_subject is not None:
+            rows = _capped(cohort.examples, rows, silo.max_items_per_subject)
+        factors = jnp.asarray(noise_factors, jnp.float32)[jnp.maximum(cohort.client_ids, 0)]
+        num_params = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+        size = _silos_at_once(num_params, cohort.client_ids.shape[0]) if chunk_size is None else chunk_size
+
+        def chunk(
+            silos: tuple[jax.Array, jax.Array, jax.Array], chunk_present: jax.Array, params: Params, examples: Batch
+        ) -> tuple[Params, jax.Array]:
+            chunk_rows, chunk_ids, chunk_factors = silos
+            keys = [
+                _keys.client_keys(key, state.round, chunk_ids, purpose)
+                for purpose in (_keys.Purpose.SAMPLE_EXAMPLES, _keys.Purpose.NOISE)
+            ]
+            result = map_clients(train, (None, None, 0, 0, 0, 0))(params, examples, chunk_rows, *keys, chunk_factors)
+
+            def add(leaf: jax.Array) -> jax.Array:
+                mask = chunk_present.reshape((-1,) + (1,) * (leaf.ndim - 1))
+                return jnp.sum(jnp.where(mask, leaf, 0), axis=0)
+
+            losses = jnp.where(jnp.isfinite(result.loss), result.loss, 0)
+            return jax.tree.map(add, result.update), jnp.stack([add(losses), add(result.clipped_fraction)])
+
+        update_sum, stats = aggregate.sum_in_chunks(
+            chunk,
+            (rows, cohort.client_ids, factors),
+            present,
+            chunk_size=size,
+            groups=groups,
+            shared=(state.params, cohort.examples),
+        )
+        count = jnp.sum(present)
+        share = 1 / jnp.maximum(1, count).astype(jnp.float32)
+        mean = jax.tree.map(lambda u, p: (u * share).astype(p.dtype), update_sum, state.params)
+        loss_mean, clipped_fraction = stats * share
+        state = aggregate.step(state, mean, divisor=1.0, server_optimizer=optimizer)
+        return state, base.RoundInfo(loss_mean, count, clipped_fraction)
+
+    return base.FederatedAlgorithm(
+        lambda params: aggregate.init(params, optimizer), round_fun, client_sampling_prob=1.0
+    )
+
+
+def _capped(examples: Any, rows: jax.Array, max_items: int) -> jax.Array:
+    if not isinstance(examples, dict) or SUBJECT not in examples:
+        raise ValueError(f"Expected examples to carry the key {SUBJECT!r}, got none: see fljax.data.subjects.")
+    ids = jnp.take(examples[SUBJECT], jnp.maximum(rows, 0), axis=0).astype(jnp.int32)
+    return jax.vmap(lambda r, i: within_cap(r, i, max_items))(rows, ids)
+
+
+def items(config: SiloConfig) -> dict[str, Any]:
+    """The arguments that all queries over sampled items share."""
+    return {
+        "item_sampling_prob": config.item_sampling_prob,
+        "l2_clip_norm": config.l2_clip_norm,
+        "batch_size": config.batch_size,
+    }
+
+
+def stddev(config: SiloConfig) -> float:
+    """Standard deviation of the noise on a silo's sum, before its factor."""
+    return base.noise_multiplier(config) * config.l2_clip_norm
+
+
+def non_private(config: Any) -> Any:
+    """The same training with a clip that never binds and no noise."""
+    return dataclasses.replace(config, l2_clip_norm=base.NEVER_CLIPS, noise_multiplier=0.0)
+
+
+def subject_event(config: SubjectConfig, step: Step) -> events.PrivacyEvent:
+    """One round at subject level; `step(noise_multiplier)`: what one local step of a silo does to its largest subject.
+
+    The server sees every silo's update, so that a subject in h silos meets h mechanisms in each local step: at worst
+    those with the least noise.
+    """
+    noise = base.noise_multiplier(config)
+    factors = sorted(config.silo_noise)[: config.holders] or [1.0] * config.holders
+    parts = [
+        events.SelfComposed(step(noise * factor), config.num_local_steps * factors.count(factor))
+        for factor in dict.fromkeys(factors)
+    ]
+    return events.PrivacyEvent(
+        mechanism=parts[0] if len(parts) == 1 else events.Composed(tuple(parts)),
+        privacy_unit="subject",
+        neighboring_relation=events.NeighboringRelation.ADD_OR_REMOVE_ONE,
+    )
+
+
+def least_noise(config: SiloConfig) -> float:
+    """Noise multiplier of the silo with the least noise: what counts where a unit lies in one silo only."""
+    return base.noise_multiplier(config) * min(config.silo_noise, default=1.0)
+
+
+def counted_step(config: SubjectConfig, cap: int | None) -> Step:
+    """A step in which a subject moves the sum by min(J, cap) clip norms, J ~ Binomial(m, q) its items in the batch."""
+    return lambda noise: mixture.item_sum(noise, config.max_items_per_subject, config.item_sampling_prob, cap=cap)
+
+
+def present_step(config: SubjectConfig, *, move: float) -> Step:
+    """A step in which a subject moves the sum by `move` clip norms if any of its m items is in the batch."""
+    present = mixture.subject_sampling_prob(config.max_items_per_subject, config.item_sampling_prob)
+    return lambda noise: events.PoissonSampled(present, events.Gaussian(noise / move))
+
+
+def square_root_rounds(num_rounds: int, num_silos: int) -> int:
+    """What the paper counts for `num_rounds` rounds of `num_silos` silos: times sqrt(silos), rounded up."""
+    return math.isqrt(num_rounds**2 * num_silos - 1) + 1

@@ -1,0 +1,99 @@
+"""UserLDP: silos train with clipped batch gradients; unit: a whole silo (local DP), or all items of a subject.
+
+Source: Marathe et al. (2022), "Subject Granular Differential Privacy in Federated Learning", arXiv:2206.03617,
+Algorithm 3. Two batch gradients clipped to C can be 2C apart; the paper accounts for C.
+"""
+
+import dataclasses
+from typing import Literal
+
+from fljax import _validate, accounting
+from fljax.accounting import events
+from fljax.data.facts import Facts
+from fljax.local import user
+from fljax.schemes.silos import printed
+from fljax.schemes.silos import round as silos
+from fljax.types import LossFn
+
+SUMMARY = "silos clip each batch gradient as a whole, local Gaussian noise; unit: client (silo) or subject"
+PROMISE = "epsilon"
+NOISE_AT = "silo"
+SIMULATION = silos.SIMULATION | {"run": {"num_rounds": 100}}
+ERRATA = ("E1", "E7", "E8")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(silos.SubjectConfig):
+    """As `SubjectConfig`; privacy_unit: "client", any two data sets of a silo are neighbours, or "subject".
+
+    formula: "sound", or "paper": the same training, and the paper's claim beside what holds of its noise.
+    """
+
+    privacy_unit: Literal["client", "subject"] = "subject"
+    formula: Literal["sound", "paper"] = "sound"
+    # The noise is divided by nothing. What is left is to sample so little that it can be small: of few items with one
+    # of each subject, in many small steps.
+    item_sampling_prob: float = 0.01
+    max_items_per_subject: int = 1
+    num_local_steps: int = 10
+    l2_clip_norm: float = 0.2
+    local_learning_rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.one_of(("client", "subject"), privacy_unit=self.privacy_unit)
+        _validate.one_of(("sound", "paper"), formula=self.formula)
+
+
+def silo(config: Config, loss: LossFn) -> silos.Silo:
+    """The gradient of the mean loss of a Poisson sample, clipped as a whole."""
+    query = user.clipped_batch_gradient(loss, **silos.items(config))
+    cap = config.max_items_per_subject if config.privacy_unit == "subject" else None
+    return silos.Silo(query, 1.0, silos.stddev(config), cap)
+
+
+make, non_private = silos.maker(silo), silos.non_private
+
+
+def fitted(config: Config, facts: Facts) -> Config:
+    """`config` with num_silos from the data. A claim about whole silos is true of any data in them.
+
+    Raises:
+      PrivacyPreconditionError: num_silos is not the number of clients; or, of a claim about subjects, examples carry
+        none, or a subject lies in more silos than assumed.
+    """
+    of_unit = silos.fitted_subjects if config.privacy_unit == "subject" else silos.fitted
+    found: Config = of_unit(config, facts)
+    return found
+
+
+def step(config: Config) -> silos.Step:
+    """What one local step of a silo does to its largest subject, for a noise multiplier."""
+    return silos.present_step(config, move=2)
+
+
+def event(config: Config) -> events.PrivacyEvent:
+    """What one round does to one unit's data. Raises ValueError if noise_multiplier is None."""
+    if config.privacy_unit == "subject":
+        return silos.subject_event(config, step(config))
+    whole = events.Gaussian(silos.least_noise(config) / 2)  # the sensitivity is twice the clip norm
+    return events.PrivacyEvent(
+        mechanism=events.SelfComposed(whole, config.num_local_steps),
+        privacy_unit="client",
+        neighboring_relation=events.NeighboringRelation.REPLACE_ONE,
+    )
+
+
+def claimed_epsilon(config: Config, *, num_rounds: int, delta: float) -> float:
+    """What the paper would claim of a run: no sampling, sensitivity C; NOT certified, see `ERRATA`."""
+    claimed = events.Gaussian(silos.least_noise(config))
+    num_silos = config.holders if config.privacy_unit == "subject" else 1
+    return accounting.epsilon(printed.run(claimed, config, num_rounds, num_silos), delta=delta, method="gdp")
+
+
+def as_printed(config: Config, *, num_rounds: int, epsilon: float, delta: float) -> Config:
+    """The config with the noise that the paper would choose for `epsilon`; NOT certified, see `ERRATA`."""
+    found = printed.with_noise(config, claimed_epsilon, num_rounds=num_rounds, epsilon=epsilon, delta=delta)
+    assert found.noise_multiplier is not None
+    least = printed.least_noise(epsilon, delta)
+    return dataclasses.replace(found, noise_multiplier=max(found.noise_multiplier, least))

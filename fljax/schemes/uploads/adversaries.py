@@ -1,0 +1,146 @@
+"""Who saw what in a run of a scheme that hides uploads, for its report: which uploads arrived, and what each
+adversary can tell from those that did.
+"""
+
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax import _keys
+from fljax.schemes.uploads import round as uploads
+from fljax.server import stragglers
+
+NEVER, LATE, IN_TIME = 0, 1, 2
+
+
+class Adversary(NamedTuple):
+    """One adversary and how much it learned of each client that is not part of it.
+
+    Attributes:
+      who, sees: in words.
+      promised: False for one that the scheme's guarantee does not cover.
+      mu: `[N]`, at least the Gaussian-DP parameter of all rounds that were run, together.
+    """
+
+    who: str
+    sees: str
+    promised: bool
+    mu: np.ndarray
+
+
+class Views(NamedTuple):
+    """A run's uploads `[T, N]` (NEVER, LATE, IN_TIME), what these three mean, and who learned how much."""
+
+    reached: np.ndarray
+    meaning: tuple[str, str, str]
+    adversaries: tuple[Adversary, ...]
+
+
+class UploadNoise(NamedTuple):
+    """What hides an upload from a server that sees all of a round, and how far neighbouring data move one of them.
+
+    edges: `[E, 2]`, who shares noise with whom, between clients 0..num_clients - 1 of the round. num_colluders: clients
+    that may tell the server their part of it, at most. own_stddev: of a client's own noise. variance_ratio: of a pair's
+    noise / of own noise. move: L2 norm, in the unit of own_stddev.
+    """
+
+    edges: np.ndarray
+    num_clients: int
+    num_colluders: int
+    own_stddev: float
+    variance_ratio: float
+    move: float
+
+
+def reached(
+    config: uploads.Config, key: jax.Array, num_rounds: int, *, links: Literal["server", "peers"] = "server"
+) -> np.ndarray:
+    """Int `[T, N]`: what became of every client's upload in the rounds of a run with this key, drawn again."""
+    pmf = uploads.straggler_pmf(config, links=links)
+
+    def one(round_index: jax.Array) -> jax.Array:
+        straggle_key = _keys.server_key(key, round_index, _keys.Purpose.STRAGGLE)
+        found = stragglers.draw(straggle_key, pmf, config.parties, late_prob=config.late_prob)
+        return jnp.where(found.responds, IN_TIME, jnp.where(found.late, LATE, NEVER))
+
+    return np.asarray(jax.jit(jax.vmap(one))(jnp.arange(num_rounds)))
+
+
+def of_uploads(reached: np.ndarray, round_mu: float) -> np.ndarray:
+    """Mu `[N]` towards who sees every upload that left its client, each with `round_mu`."""
+    return round_mu * np.sqrt((reached > NEVER).sum(axis=0))
+
+
+def of_sums(reached: np.ndarray, own_mu: float, num_colluders: int) -> np.ndarray:
+    """Mu `[N]` towards `num_colluders` clients that see each round's sum of what came in time.
+
+    Args:
+      own_mu: of an upload hidden by its own noise alone. All honest responders' noise, at least, is in the sum.
+    """
+    answered = reached == IN_TIME
+    hiding = np.maximum(answered.sum(axis=1) - num_colluders, 1)
+    return own_mu * np.sqrt((answered / hiding[:, None]).sum(axis=0))
+
+
+def uploads_views(
+    config: uploads.Config, reached: np.ndarray, *, own_mu: float, colluding_mu: float, alone_mu: float
+) -> Views:
+    """Of a scheme whose server sees the uploads.
+
+    Args:
+      own_mu, colluding_mu, alone_mu: of one seen upload towards the server and everybody else, the server and
+        `max_colluders` clients, the server alone.
+    """
+    some = config.max_colluders
+    every = "every upload that left its client, late or not"
+    averages = of_sums(reached, own_mu, some)
+    outsiders = f"any {some} clients without the server" if some else "who gets the models, without the server"
+    rows = [
+        Adversary(
+            f"the server and any {some} clients",
+            f"{every}; these clients' noise",
+            True,
+            of_uploads(reached, colluding_mu),
+        ),
+        Adversary("the server alone", every, True, of_uploads(reached, alone_mu)),
+        Adversary(outsiders, "the averages", True, averages),
+        Adversary(
+            "the server and all other clients",
+            f"{every}; all noise but the client's own",
+            False,
+            of_uploads(reached, own_mu),
+        ),
+    ]
+    if own_mu == alone_mu:  # nothing is shared, so nobody helps
+        rows = [rows[1]._replace(who="the server and any number of clients"), rows[2]]
+    elif some == 0:
+        del rows[0]
+    return Views(reached, ("never left its client", "late: seen, not averaged", "in the average"), tuple(rows))
+
+
+def sum_views(config: uploads.Config, reached: np.ndarray, *, share_mu: float) -> Views:
+    """Of a scheme whose server sees sums: `share_mu` is of an upload hidden by its client's share of noise alone.
+
+    Rounds with too few uploads are aborted and open nothing, and a late share opens nothing either.
+    """
+    counts = (reached == IN_TIME).sum(axis=1) >= config.parties - config.max_stragglers
+    reached = np.where(counts[:, None] & (reached == IN_TIME), IN_TIME, NEVER)
+    some, sums = config.max_colluders, "the sum of each round that was not aborted"
+    rows = [
+        Adversary(
+            f"the server and any {some} clients",
+            f"{sums}; these clients' part of the noise",
+            True,
+            of_sums(reached, share_mu, some),
+        ),
+        Adversary("the server alone", sums, True, of_sums(reached, share_mu, 0)),
+        Adversary(
+            "the server and all other clients",
+            f"{sums}; all noise but the client's own",
+            False,
+            of_sums(reached, share_mu, config.parties),
+        ),
+    ]
+    return Views(reached, ("in no sum", "", "in a sum"), tuple(rows[0 if some else 1 :]))

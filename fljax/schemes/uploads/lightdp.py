@@ -1,0 +1,218 @@
+"""LightDP-FL: every upload carries own noise and noise shared with peers, which cancels in the average.
+
+One message a round: stragglers leave their pairs' noise in the average, and nothing is ever
+unmasked. Privacy is that of the exact joint view (`fljax.accounting.shared_noise.exact`); the
+paper's condition is kept beside it for comparison only.
+
+Source: Hong, Lin, Duan, "Lightweight Federated Learning with Differential Privacy and Straggler Resilience",
+equations (4) and (7), with clipped updates, which the paper lacks, and sparse graphs.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from fljax import _validate
+from fljax.accounting import events
+from fljax.accounting.shared_noise import exact as view
+from fljax.accounting.shared_noise import least_noise
+from fljax.schemes import base
+from fljax.schemes.uploads import adversaries
+from fljax.schemes.uploads import round as _uploads
+from fljax.server import costs as costs_lib
+from fljax.types import LossFn, Params
+from fljax.upload import pair_noise
+from fljax_kernels.pair_noise import graphs
+
+SUMMARY = "clipped client updates with own noise and pair noise that cancels; unit: client"
+PROMISE = "epsilon"
+NOISE_AT = "client"
+SIMULATION = _uploads.SIMULATION
+fitted, non_private = _uploads.fitted, _uploads.non_private
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(_uploads.Config):
+    """As `_uploads.Config`; noise_multiplier is that of the own noise, pair noise follows from the ratio.
+
+    Raises:
+      ValueError: as there; or a graph that does not exist, or in which all neighbours of a client may collude.
+    """
+
+    graph: Literal["complete", "k_regular"] = "complete"
+    """Who shares noise with whom."""
+    degree: int = 20
+    """Neighbours of each client, for the graph k_regular."""
+    graph_seed: int = 0
+    """Public seed of the graph k_regular."""
+    pair_variance_ratio: float | None = None
+    """Variance of a pair's noise / variance of own noise. None: least noise in the average under the straggler law."""
+    draw: Literal["pairs", "joint_law"] = "pairs"
+    """How noise is simulated: pair by pair, or (complete graph) from the joint law of all clients, which is faster."""
+
+    def __post_init__(self) -> None:
+        _validate.one_of(("complete", "k_regular"), graph=self.graph)
+        _validate.one_of(("pairs", "joint_law"), draw=self.draw)
+        _validate.non_negative_int(graph_seed=self.graph_seed)
+        if self.pair_variance_ratio is not None:
+            _validate.non_negative(pair_variance_ratio=self.pair_variance_ratio)
+        _validate.positive_int(degree=self.degree)
+        if self.graph == "k_regular" and self.draw != "pairs":
+            raise ValueError(f"Expected draw='pairs' for the graph k_regular, got draw={self.draw!r}.")
+        super().__post_init__()
+
+    def _check_parties(self, num_parties: int) -> None:
+        super()._check_parties(num_parties)
+        if self.graph == "complete":
+            return
+        if not self.max_colluders < self.degree < num_parties or self.degree % 2 * num_parties % 2:
+            raise ValueError(
+                f"Expected degree above max_colluders={self.max_colluders} (else all neighbours of a client may "
+                f"collude), below num_parties={num_parties}, and even if that is odd, got degree={self.degree}."
+            )
+
+
+@functools.lru_cache(maxsize=16)
+def _edges(graph: str, num_clients: int, degree: int, seed: int) -> np.ndarray:
+    if graph == "complete":
+        return graphs.complete(num_clients)
+    return graphs.k_regular(num_clients, degree, np.random.default_rng(seed))
+
+
+def edges(config: Config) -> np.ndarray:
+    """The public graph, int32 `[E, 2]`."""
+    return _edges(config.graph, config.parties, config.degree, config.graph_seed)
+
+
+def variance_ratio(config: Config) -> float:
+    """Variance of a pair's noise / variance of own noise: as configured, or the exact optimum.
+
+    Where all clients may straggle at once, that is the optimum given that somebody responds.
+    """
+    if config.pair_variance_ratio is not None:
+        return config.pair_variance_ratio
+    num_clients = config.parties
+    pmf = _uploads.straggler_pmf(config)[:num_clients]
+    straggling = least_noise.straggler_moments(num_clients, pmf / pmf.sum()).straggling
+    honest = num_clients - config.max_colluders
+    if config.graph == "k_regular":
+        honest = config.degree - config.max_colluders + 1
+        straggling *= config.degree / (num_clients - 1)
+    return float(least_noise.best_ratio(honest, straggling))
+
+
+@functools.lru_cache(maxsize=64)
+def _unit_mu(config: Config) -> float:
+    """The mu of a round for sensitivity 1 and own noise of stddev 1; `config` without its noise multiplier."""
+    ratio = variance_ratio(config)
+    if config.graph == "complete" or ratio == 0:
+        honest = config.parties - config.max_colluders
+        return float(view.complete_mu(1.0, ratio, num_seen=honest))
+    graph = view.pair_graph(edges(config), num_clients=config.parties, own_variance=1.0, pair_variance=ratio)
+    return float(np.max(view.certificate(graph, num_colluders=config.max_colluders)))
+
+
+def make(
+    config: Config,
+    loss: LossFn,
+    *,
+    num_units: int,
+    server_optimizer: optax.GradientTransformation | None = None,
+    chunk_size: int | None = None,
+    groups: int | None = None,
+) -> base.FederatedAlgorithm:
+    """Builds the algorithm.
+
+    Guarantee: one round is one `event(config)` for the unit "client", for every client that does not collude, towards a
+    server that sees all uploads, late ones included, and pools at most `max_colluders` clients. Parties are
+    semi-honest. Idealisation: noise is drawn in float32 with JAX's threefry generator, which is no cryptographic
+    source. RoundInfo is not private.
+
+    Args:
+      config: its noise_multiplier must be set.
+      loss: `loss(params, example) -> []`.
+      num_units: clients in the population; must be `num_parties`.
+      server_optimizer: any optax optimizer in place of SGD with the configured rate and momentum.
+      chunk_size: clients that train side by side; only speed and memory depend on it. None: by backend and model.
+      groups: as for `aggregate.sum_in_chunks`; only the order of additions depends on it.
+
+    Raises:
+      ValueError: noise_multiplier is None, num_units is not num_parties, chunk_size < 1, or groups < 1.
+    """
+    own_stddev = base.noise_multiplier(config) * config.l2_clip_norm
+    noise = pair_noise.cohort_noise(
+        edges(config),
+        num_clients=config.parties,
+        own_stddev=own_stddev,
+        pair_stddev=own_stddev * math.sqrt(variance_ratio(config)),
+        draw=config.draw,
+    )
+
+    def release(key: jax.Array, round_index: jax.Array, uploads: _uploads.Uploads) -> tuple[Params, jax.Array]:
+        if own_stddev == 0:
+            return uploads.total, jnp.ones((), bool)
+
+        def add(total: jax.Array, rows: jax.Array) -> jax.Array:
+            mask = uploads.responds.reshape((-1,) + (1,) * (rows.ndim - 1))
+            return total + jnp.sum(jnp.where(mask, rows, 0), axis=0)
+
+        rows = noise(key, round_index, uploads.total)
+        return jax.tree.map(add, uploads.total, rows), jnp.ones((), bool)
+
+    return _uploads.algorithm(
+        config,
+        loss,
+        release,
+        _uploads.straggler_pmf(config),
+        num_units=num_units,
+        server_optimizer=server_optimizer,
+        chunk_size=chunk_size,
+        groups=groups,
+    )
+
+
+def event(config: Config) -> events.PrivacyEvent:
+    """What one round does to one client's data, as the worst view that is allowed for shows it.
+
+    Raises ValueError if noise_multiplier is None.
+    """
+    noise_multiplier = base.noise_multiplier(config)
+    unit_mu = _unit_mu(dataclasses.replace(config, noise_multiplier=None))
+    return _uploads.event(config, noise_multiplier / unit_mu)
+
+
+def upload_noise(config: Config) -> adversaries.UploadNoise:
+    """What hides one upload. Raises ValueError if noise_multiplier is None."""
+    return adversaries.UploadNoise(
+        edges=edges(config),
+        num_clients=config.parties,
+        num_colluders=config.max_colluders,
+        own_stddev=base.noise_multiplier(config) * config.l2_clip_norm,
+        variance_ratio=variance_ratio(config),
+        move=_uploads.sensitivity(config) * config.l2_clip_norm,
+    )
+
+
+def costs(config: Config, num_params: int) -> costs_lib.Costs:
+    """One client's round, after one exchange of keys."""
+    degree = config.parties - 1 if config.graph == "complete" else config.degree
+    return costs_lib.pair_noise(num_params, config.parties, degree)
+
+
+def views(config: Config, key: jax.Array, num_rounds: int) -> adversaries.Views:
+    """Who saw what in a run with this key; `config` with its noise multiplier, above 0."""
+    own_mu = _uploads.sensitivity(config) / base.noise_multiplier(config)
+    bare = dataclasses.replace(config, noise_multiplier=None, pair_variance_ratio=variance_ratio(config))
+    return adversaries.uploads_views(
+        config,
+        adversaries.reached(config, key, num_rounds),
+        own_mu=own_mu,
+        colluding_mu=own_mu * _unit_mu(bare),
+        alone_mu=own_mu * _unit_mu(dataclasses.replace(bare, max_colluders=0)),
+    )

@@ -1,0 +1,259 @@
+"""What the schemes share in which each client hides its own upload: the config, the round, who straggles."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import fljax_kernels
+from fljax import _keys, _validate
+from fljax.accounting import events
+from fljax.data.cohort import Cohort
+from fljax.data.facts import Facts
+from fljax.local import sgd
+from fljax.schemes import base
+from fljax.server import aggregate, stragglers
+from fljax.types import Batch, LossFn, Params
+
+# What `fljax simulate` starts from: few clients, all of which join every round. They name their delta, since for so few
+# num_clients ** -1.1 is more than a percent.
+SIMULATION: dict[str, dict[str, Any]] = {
+    "data": {"num_clients": 50, "partition": "iid"},
+    "model": {"model": "softmax"},
+    "scheme": {"num_parties": None},
+    "privacy": {"target_epsilon": 8.0, "target_delta": 1e-3},
+    "run": {"num_rounds": 20},
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """Public numbers; every one may be published without loss of privacy.
+
+    Raises:
+      ValueError: a number is out of its range; nobody is left to protect, or nobody to respond.
+    """
+
+    num_parties: int | None = 50
+    """Clients, all of which join every round. none: as many as the data have."""
+    max_colluders: int = 5
+    """Clients that may pool what they know with the server, at most; the guarantee is for the others."""
+    straggler_law: Literal["fixed", "uniform", "bernoulli", "custom"] = "uniform"
+    """Clients that do not answer in time: always max_stragglers; any number up to it; every link fails by itself; or
+    straggler_probs."""
+    max_stragglers: int = 5
+    """Most stragglers under the first two laws, and what the noise of a secure sum allows for."""
+    link_failure_prob: float = 0.05
+    """Chance of each link to fail in a round, under the law bernoulli."""
+    straggler_probs: tuple[float, ...] = ()
+    """Chances of 0, 1, ... stragglers, under the law custom."""
+    late_prob: float = 0.0
+    """Chance of a straggler's upload to arrive after the average: the server sees it all the same."""
+    l2_clip_norm: float = 0.5
+    """Bound on a client's update, in the unit of the parameters."""
+    neighboring_relation: Literal["REPLACE_ONE", "REPLACE_SPECIAL"] = "REPLACE_ONE"
+    """A client's data exchanged for any others, or for none and so an update of zero: two clip norms, or one."""
+    noise_multiplier: float | None = None
+    """Standard deviation of what hides one client, / l2_clip_norm. None: calibrated for the target epsilon."""
+    local_learning_rate: float = 0.5
+    """Step size of a client's SGD."""
+    local_batch_size: int = 20
+    """Examples in a step of a client's SGD."""
+    num_local_epochs: int = 3
+    """Passes of a client over its examples."""
+    server_learning_rate: float = 1.0
+    """Step size of the server along the mean update; 1 (with server_momentum 0) is FedAvg."""
+    server_momentum: float = 0.0
+    """Momentum of the server, in [0, 1)."""
+
+    def __post_init__(self) -> None:
+        _validate.positive_int(local_batch_size=self.local_batch_size, num_local_epochs=self.num_local_epochs)
+        _validate.non_negative_int(max_colluders=self.max_colluders, max_stragglers=self.max_stragglers)
+        _validate.one_of(("REPLACE_ONE", "REPLACE_SPECIAL"), neighboring_relation=self.neighboring_relation)
+        _validate.one_of(("fixed", "uniform", "bernoulli", "custom"), straggler_law=self.straggler_law)
+        if self.straggler_law != "custom" and self.straggler_probs:
+            raise ValueError(f"Expected no straggler_probs under the law {self.straggler_law}, got some.")
+        _validate.non_negative(link_failure_prob=self.link_failure_prob, server_momentum=self.server_momentum)
+        if self.late_prob != 0:
+            _validate.probability(late_prob=self.late_prob)
+        for name in ("link_failure_prob", "server_momentum"):
+            if not getattr(self, name) < 1:
+                raise ValueError(f"Expected {name} < 1, got {name}={getattr(self, name)!r}.")
+        _validate.positive(
+            l2_clip_norm=self.l2_clip_norm,
+            local_learning_rate=self.local_learning_rate,
+            server_learning_rate=self.server_learning_rate,
+        )
+        if self.noise_multiplier is not None:
+            _validate.non_negative(noise_multiplier=self.noise_multiplier)
+        if self.num_parties is not None:
+            _validate.positive_int(num_parties=self.num_parties)
+            self._check_parties(self.num_parties)
+
+    def _check_parties(self, num_parties: int) -> None:
+        """What must hold between the number of clients and the rest."""
+        for name in ("max_colluders", "max_stragglers"):
+            if not getattr(self, name) < num_parties:
+                left = "protect" if name == "max_colluders" else "respond"
+                raise ValueError(
+                    f"Expected {name} < num_parties={num_parties}, else nobody is left to {left}, "
+                    f"got {name}={getattr(self, name)}."
+                )
+        if self.straggler_law == "custom":
+            law = stragglers.arbitrary(self.straggler_probs, num_parties)
+            if not law[:num_parties].sum() > 0:
+                raise ValueError(
+                    "Expected straggler_probs under which somebody responds, got all N clients straggling."
+                )
+
+    @property
+    def parties(self) -> int:
+        """`num_parties`. Raises ValueError where it is none."""
+        return base.known(self, "num_parties")
+
+
+def fitted(config: Any, facts: Facts) -> Any:
+    """`config` with num_parties from the data. That nobody but the allowed ones colludes or fails is taken on trust.
+
+    Raises:
+      PrivacyPreconditionError: num_parties is not the number of clients.
+      ValueError: there are too few clients for the colluders, stragglers or graph of the config.
+    """
+    return base.fitted_clients(config, facts, "num_parties")
+
+
+def straggler_pmf(config: Config, *, links: Literal["server", "peers"] = "server") -> np.ndarray:
+    """The law `[s]` of clients that cannot be used in a round.
+
+    Args:
+      config: a law of links applies to each client's link to the server, or
+      links: "peers": to its links to all the others as well, every one of which it needs.
+    """
+    if config.straggler_law == "fixed":
+        return stragglers.fixed(config.max_stragglers)
+    if config.straggler_law == "uniform":
+        return stragglers.uniform(config.max_stragglers)
+    if config.straggler_law == "custom":
+        return stragglers.arbitrary(config.straggler_probs, config.parties)
+    prob = config.link_failure_prob
+    if links == "peers":
+        prob = stragglers.peers_and_server(config.parties, prob)
+    return stragglers.bernoulli(config.parties, prob)
+
+
+class Uploads(NamedTuple):
+    """What a round of uploads is made of: the responders' clipped updates added up, and who they are.
+
+    total: float32 tree. responds: bool `[num_parties]`, by client number. num_responders: integer `[]`.
+    """
+
+    total: Params
+    responds: jax.Array
+    num_responders: jax.Array
+
+
+# (run's key, round, uploads) -> (sum with noise, whether the round counts)
+Release = Callable[[jax.Array, jax.Array, Uploads], tuple[Params, jax.Array]]
+
+
+def sensitivity(config: Config) -> float:
+    """Clip norms by which neighbouring data move a client's upload, before noise."""
+    return 2.0 if config.neighboring_relation == "REPLACE_ONE" else 1.0
+
+
+def event(config: Config, stddev: float) -> events.PrivacyEvent:
+    """A Gaussian view of one client's upload; `stddev` of what hides it, in clip norms."""
+    return events.PrivacyEvent(
+        mechanism=events.Gaussian(stddev / sensitivity(config)),
+        privacy_unit="client",
+        neighboring_relation=events.NeighboringRelation(config.neighboring_relation),
+    )
+
+
+def non_private(config: Any) -> Any:
+    """The same training, stragglers included, with a clip that never binds and no noise."""
+    return dataclasses.replace(config, l2_clip_norm=base.NEVER_CLIPS, noise_multiplier=0.0)
+
+
+def algorithm(
+    config: Config,
+    loss: LossFn,
+    release: Release,
+    pmf: np.ndarray,
+    *,
+    num_units: int,
+    server_optimizer: optax.GradientTransformation | None,
+    chunk_size: int | None,
+    groups: int | None,
+) -> base.FederatedAlgorithm:
+    """Local SGD, updates clipped, added up over those who respond, `release`, mean over the responders.
+
+    Guarantee: exchanging one client's data moves its clipped update by at most 2 l2_clip_norm (1 if it is zero for one
+    of them), and nothing else before `release`. Who responds is drawn apart from the data and is public, as is the
+    divisor. A round that does not count, or to which nobody responded, leaves the model as it was.
+    """
+    _validate.positive_int(num_units=num_units)
+    if num_units != config.parties:
+        raise ValueError(
+            f"Expected num_parties to be the number of clients, {num_units}, since all of them join every round, "
+            f"got num_parties={config.parties}."
+        )
+    aggregate.check_sizes(chunk_size, groups)
+    optimizer = base.server_optimizer(config) if server_optimizer is None else server_optimizer
+    local_fun = sgd.local_sgd(
+        loss,
+        learning_rate=config.local_learning_rate,
+        batch_size=config.local_batch_size,
+        num_epochs=config.num_local_epochs,
+    )
+
+    def round_fun(
+        state: aggregate.ServerState, cohort: Cohort, key: jax.Array
+    ) -> tuple[aggregate.ServerState, base.RoundInfo]:
+        base.check_round(cohort, key)
+        straggle_key = _keys.server_key(key, state.round, _keys.Purpose.STRAGGLE)
+        present = cohort.client_ids >= 0
+        ids = jnp.maximum(cohort.client_ids, 0)
+        answers = present & stragglers.draw(straggle_key, pmf, config.parties).responds[ids]
+        num_params = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+        size = aggregate.default_chunk_size(num_params) if chunk_size is None else chunk_size
+
+        def chunk(
+            clients: tuple[jax.Array, jax.Array], chunk_answers: jax.Array, params: Params, examples: Batch
+        ) -> tuple[Params, jax.Array]:
+            chunk_indices, chunk_ids = clients
+            keys = _keys.client_keys(key, state.round, chunk_ids, _keys.Purpose.SHUFFLE)
+            local = local_fun(params, examples, chunk_indices, keys)
+            update = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), local.update)
+            clipped, norms = fljax_kernels.clip_and_sum(update, config.l2_clip_norm, mask=chunk_answers)
+            was_clipped = ~(norms <= config.l2_clip_norm) & chunk_answers
+            losses = jnp.where(chunk_answers & jnp.isfinite(local.loss), local.loss, 0.0)
+            return clipped, jnp.stack([jnp.sum(losses), jnp.sum(was_clipped).astype(jnp.float32)])
+
+        indices = jnp.where(answers[:, None], cohort.indices, -1)
+        total, stats = aggregate.sum_in_chunks(
+            chunk,
+            (indices, cohort.client_ids),
+            answers,
+            chunk_size=size,
+            groups=groups,
+            shared=(state.params, cohort.examples),
+        )
+        responds = jnp.zeros(config.parties, bool).at[ids].max(answers)
+        count = jnp.sum(responds)
+        noisy, completed = release(key, state.round, Uploads(total, responds, count))
+        share = 1 / jnp.maximum(1, count).astype(jnp.float32)
+        mean = jax.tree.map(lambda leaf: leaf * share, noisy)
+        counts = completed & (count > 0)
+        stepped = aggregate.step(state, mean, divisor=1.0, server_optimizer=optimizer)
+        kept = jax.tree.map(lambda new, old: jnp.where(counts, new, old), stepped, state)
+        info = base.RoundInfo(stats[0] * share, count, stats[1] * share, lost=~counts)
+        return kept._replace(round=state.round + 1), info
+
+    return base.FederatedAlgorithm(
+        lambda params: aggregate.init(params, optimizer), round_fun, client_sampling_prob=1.0
+    )

@@ -1,0 +1,76 @@
+"""GSGD-DP: clients weigh their records by Gaussian numbers and add what that noise lacks (WF-NA); unit: one record.
+
+Source: Zhang et al. (2024), "Differentially Private Federated Learning without Noise Addition: When is it Possible?",
+arXiv:2405.04551, section 5 and Table 1. The covariance of what is sent depends on the data, and that is accounted for.
+"""
+
+import dataclasses
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from fljax.accounting import events
+from fljax.local import gaussian_sampling
+from fljax.local.gaussian_sampling import WeightedSum
+from fljax.schemes import base
+from fljax.schemes.weighted import round as weighted
+from fljax.types import Batch, LossFn, Params
+from fljax.upload import water_filling
+
+SUMMARY = "Gaussian-weighted clipped gradients lifted by water-filling noise, secure sum; unit: example"
+PROMISE = "epsilon"
+SIMULATION = weighted.SIMULATION
+NOISE_AT = "client"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(weighted.Config):
+    """As `_records.Config`; batch_size > 0 sets the scale of the weights and need not be a whole number."""
+
+    noise: Literal["isotropic", "water_filling"] = "water_filling"
+    per_leaf: bool = False
+    """Weigh and lift each parameter array by itself: cheaper where arrays are smaller than records_per_client."""
+
+
+def client(config: Config, loss: LossFn) -> weighted.Client:
+    """sum_j (1/D + xi_j / sqrt(B D)) clip(g_j), xi ~ N(0, I), + noise."""
+    num_records, batch_size = config.records, config.batch_size
+    stddev = weighted.client_stddev(config, num_records)
+    clipped_sum = gaussian_sampling.clipped_sum(
+        loss, l2_clip_norm=config.l2_clip_norm, batch_size=config.microbatch_size
+    )
+    clipped_gradients = gaussian_sampling.clipped_gradients(loss, l2_clip_norm=config.l2_clip_norm)
+
+    def isotropic(
+        params: Params, examples: Batch, rows: jax.Array, sample_key: jax.Array, noise_key: jax.Array
+    ) -> WeightedSum:
+        weights = gaussian_sampling.gaussian_weights(sample_key, num_records, batch_size)
+        return weighted.add_isotropic(clipped_sum(params, examples, rows, weights), noise_key, stddev)
+
+    lift = water_filling.lifted_per_leaf if config.per_leaf else water_filling.lifted
+
+    def filled(params: Params, examples: Batch, rows: jax.Array, _: jax.Array, noise_key: jax.Array) -> WeightedSum:
+        matrix = clipped_gradients(params, examples, rows)
+        # One draw with the law of the sampling noise and of what fills it up, instead of two.
+        noise = lift(matrix, noise_key, params, scale=1 / (batch_size * num_records), stddev=stddev)
+        step = matrix.weighted_sum(jax.tree.map(lambda w: 1 / num_records + w, noise.weights))
+        return step._replace(sum=jax.tree.map(jnp.add, step.sum, noise.direct))
+
+    return filled if config.noise == "water_filling" and stddev > 0 else isotropic
+
+
+make, fitted, non_private = weighted.maker(client), weighted.fitted, weighted.non_private
+
+
+def event(config: Config) -> events.PrivacyEvent:
+    """What one round does to one record, the change of the covariance included.
+
+    The bound is `fljax.accounting.weighted_sums.curves.joint`.
+
+    Raises:
+      ValueError: noise_multiplier is None.
+    """
+    rate = config.batch_size / config.records
+    lifted = config.noise == "water_filling"
+    return weighted.event(events.GaussianWeighted(base.noise_multiplier(config), rate, lifted))

@@ -1,0 +1,294 @@
+"""What a run may spend, what it has spent, and the claim in words."""
+
+import dataclasses
+import decimal
+import itertools
+import math
+import warnings
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from fljax import accounting
+from fljax.accounting import events, words
+from fljax.accounting.accountant import Method
+from fljax.data.facts import Facts
+from fljax.simulation.config import RANDOM, Config, default_delta
+from fljax.simulation.record.folder import SEED
+
+_RELATIONS = {
+    events.NeighboringRelation.ADD_OR_REMOVE_ONE: "one {unit} more or less",
+    events.NeighboringRelation.REPLACE_ONE: "one {unit} exchanged for another",
+    events.NeighboringRelation.REPLACE_SPECIAL: "one {unit} exchanged for one that contributes nothing",
+}
+_TRUST = {
+    "server": "The server sees each update before noise is added: it is trusted (central model).",
+    "silo": "Each silo adds its own noise; it sees its own data and is trusted with them. The server need not be.",
+    "client": "Each client adds noise before it sends. That the server sees no more than the scheme says (the sum "
+    "alone, where there is a secure sum), and that no more clients collude or fail than configured, is taken on trust.",
+}
+
+
+_NOTED = (accounting.OrderWarning, accounting.pld.WideIntervalWarning)
+MOST_COMPOSITIONS = 25
+MOST_CONVERSIONS = 10_000
+_LARGE_DELTA = 0.1  # times the units: about the chance that delta leaves to publishing the data of one of them
+
+
+class Plan(NamedTuple):
+    """The privacy side of a run, fixed before its first round.
+
+    scheme_config: noise_multiplier is a number. event: one round. num_units: protected units, a published constant.
+    num_rounds: how many rounds may run, at most those asked for. epsilons: `[num_rounds + 1]`, spent after so many.
+    noise_at: "server", "silo" or "client". baseline: a non-private model is trained beside. in_nats: what is claimed is
+    information about records, in nats, and no epsilon. notes: sentences about how epsilon was found.
+    fixed_seed: the run's randomness comes from a number in its config.
+    """
+
+    scheme_config: Any
+    event: events.PrivacyEvent
+    num_units: int
+    delta: float
+    accountant: Method
+    target_epsilon: float | None
+    num_rounds: int
+    epsilons: tuple[float, ...]
+    noise_at: str
+    baseline: bool = False
+    in_nats: bool = False
+    notes: tuple[str, ...] = ()
+    fixed_seed: bool = False
+
+
+def plan(config: Config, scheme: ModuleType, facts: Facts) -> Plan:
+    """Calibrates the noise if that was asked for, and finds out how many rounds the budget allows.
+
+    Args:
+      config: its `scheme_config` is fitted to the data.
+      scheme: its module.
+      facts: of the data.
+
+    Raises:
+      ValueError: the budget does not allow a single round, no noise meets it, or the scheme knows no budget.
+    """
+    settings, budget, scheme_config = config.run, config.privacy, config.scheme_config
+    like = _event(scheme, scheme_config, 1.0)
+    num_units = facts.num_units(like.privacy_unit)
+    if budget.target_epsilon is not None:
+        _check_budget(config.scheme, scheme_config.noise_multiplier, like, budget.target_epsilon)
+    delta = default_delta(num_units) if budget.target_delta is None else budget.target_delta
+    with warnings.catch_warnings(record=True) as heard:
+        for category in _NOTED:
+            warnings.simplefilter("always", category)
+        scheme_config, event, epsilons = _within_budget(config, scheme, delta)
+    notes = {}  # the last of a kind, which is of the most rounds
+    for warning in heard:
+        if issubclass(warning.category, _NOTED):
+            notes[warning.category] = str(warning.message)
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    return Plan(
+        scheme_config,
+        event,
+        num_units,
+        delta,
+        budget.accountant,
+        budget.target_epsilon,
+        len(epsilons) - 1,
+        epsilons,
+        getattr(scheme, "NOISE_AT", "server"),
+        settings.baseline,
+        scheme.PROMISE == "nats" and math.isfinite(scheme_config.nats),
+        tuple(notes.values()),
+        fixed_seed=settings.seed != RANDOM,
+    )
+
+
+def _within_budget(
+    config: Config, scheme: ModuleType, delta: float
+) -> tuple[Any, events.PrivacyEvent, tuple[float, ...]]:
+    """The scheme's config with its noise, one round's event, epsilon after each number of rounds that is allowed."""
+    settings, budget, scheme_config = config.run, config.privacy, config.scheme_config
+    if scheme_config.noise_multiplier is None and budget.target_epsilon is not None:
+        noise_multiplier = accounting.calibrate(
+            lambda value: _event(scheme, scheme_config, value).repeat(settings.num_rounds),
+            epsilon=budget.target_epsilon,
+            delta=delta,
+            method=budget.accountant,
+        )
+        scheme_config = dataclasses.replace(scheme_config, noise_multiplier=float(noise_multiplier))
+    event = scheme.event(scheme_config)
+    spent = [0.0]
+    for epsilon in _epsilons(event, settings.num_rounds, delta, budget.accountant):
+        if budget.target_epsilon is not None and not epsilon <= budget.target_epsilon:
+            break
+        spent.append(epsilon)
+    if len(spent) == 1:
+        raise ValueError(
+            f"Expected target_epsilon >= {words.at_most(epsilon)}, which one round spends at "
+            f"noise_multiplier={scheme_config.noise_multiplier:.6g}, or none, for no budget, "
+            f"got target_epsilon={budget.target_epsilon!r}."
+        )
+    return scheme_config, event, tuple(spent)
+
+
+def _check_budget(scheme: str, noise_multiplier: float | None, event: events.PrivacyEvent, epsilon: float) -> None:
+    """Raises ValueError where no round fits any budget: nothing is guaranteed, or there is no noise."""
+    if event.mechanism == events.NonPrivate():
+        raise ValueError(
+            f"Expected target_epsilon=none for scheme={scheme!r} as configured, which guarantees no epsilon, "
+            f"got target_epsilon={epsilon!r}."
+        )
+    if noise_multiplier == 0:
+        raise ValueError(
+            f"Expected noise_multiplier > 0 where there is a budget (target_epsilon={epsilon!r} unless told otherwise; "
+            f"none: no budget), got noise_multiplier={noise_multiplier!r}: without noise there is no guarantee."
+        )
+
+
+def _epsilons(event: events.PrivacyEvent, num_rounds: int, delta: float, method: Method) -> Iterator[float]:
+    """Bounds on epsilon after 1, 2, .., `num_rounds` rounds.
+
+    A privacy-loss distribution is composed anew for each count; by Renyi divergences a round more is one addition and a
+    conversion. At most MOST_COMPOSITIONS or MOST_CONVERSIONS counts are asked for, and the rounds between two of them
+    report the epsilon of the later one.
+    """
+    most = min(num_rounds, MOST_COMPOSITIONS if method == "pld" else MOST_CONVERSIONS)
+    before = 0
+    for i in range(1, most + 1):
+        later = -(-num_rounds * i // most)
+        found = float(accounting.epsilon(event.repeat(later), delta=delta, method=method))
+        yield from itertools.repeat(found, later - before)
+        before = later
+
+
+def _event(scheme: ModuleType, scheme_config: Any, noise_multiplier: float) -> events.PrivacyEvent:
+    return scheme.event(dataclasses.replace(scheme_config, noise_multiplier=noise_multiplier))
+
+
+def number(value: Any) -> float | str:
+    """A number, or an array `[]`, for JSON, which has no infinity and no NaN: those become words."""
+    value = float(value)
+    return value if math.isfinite(value) else str(value)
+
+
+def claim(plan: Plan, rounds: int) -> dict[str, Any]:
+    """What `rounds` rounds have spent, as plain data: the content of privacy.json."""
+    event = plan.event
+    ledger = accounting.Ledger(privacy_unit=event.privacy_unit, neighboring_relation=event.neighboring_relation)
+    if rounds:
+        ledger.append(event, rounds)
+    with warnings.catch_warnings():
+        for category in _NOTED:  # the plan has noted it
+            warnings.simplefilter("ignore", category)
+        spent = accounting.spent(event.repeat(rounds), delta=plan.delta, method=plan.accountant)
+    return {
+        "accountant": plan.accountant,
+        "certified": spent.certified,
+        "certified_by": spent.reason,
+        "delta": plan.delta,
+        "epsilon": number(plan.epsilons[rounds]),
+        "format": 1,
+        "ledger": ledger.to_json(),
+        "neighboring_relation": str(event.neighboring_relation),
+        "noise_multiplier": plan.scheme_config.noise_multiplier,
+        "num_units": plan.num_units,
+        "privacy_unit": event.privacy_unit,
+        "rounds": rounds,
+        "seed": "fixed" if plan.fixed_seed else RANDOM,
+        "statement": statement(plan, rounds),
+        "target_epsilon": plan.target_epsilon,
+    }
+
+
+def delta_warning(plan: Plan) -> str | None:
+    """What the delta allows where some unit of all may be given away, in words; None where it is small, or no claim."""
+    unit, count, delta = plan.event.privacy_unit, plan.num_units, plan.delta
+    if count * delta <= _LARGE_DELTA or not math.isfinite(plan.epsilons[-1]):
+        return None
+    percent = math.ceil(-100 * math.expm1(count * math.log1p(-delta)))  # 1 - (1 - delta) ** count
+    chance = f"up to {percent} %" if percent < 100 else "more than 99 %"
+    small = 10.0 ** math.floor(math.log10(_LARGE_DELTA / count))
+    return (
+        f"delta {words.rounded_up(delta, 3)} is large for {count} {unit}s: publishing the data of each {unit} whole "
+        f"with that chance would keep to the guarantee, and publish those of at least one with a chance of {chance}. "
+        f"A target_delta of {small:g} leaves a chance of at most {math.ceil(1000 * count * small) / 10:g} %."
+    )
+
+
+def statement(plan: Plan, rounds: int) -> dict[str, Any]:
+    """The claim in words: `guarantee` is a sentence, `not_covered` a list of them."""
+    unit = plan.event.privacy_unit
+    epsilon = plan.epsilons[rounds]
+    if plan.in_nats and not math.isfinite(epsilon):
+        what = "the noise is in the records, and what is claimed is how much is told about each of them, in nats"
+        return {"guarantee": f"No epsilon: {what}.", "not_covered": [of_seed(plan)]}
+    if not math.isfinite(epsilon):
+        why = "it added no noise to what was sent, or noise and divisors that depend on private data"
+        return {"guarantee": f"None: {why}, so its epsilon is infinite.", "not_covered": []}
+    relation = _RELATIONS[plan.event.neighboring_relation].format(unit=unit)
+    own = {"client": "data of all its examples", "subject": "all its examples, in all silos"}.get(
+        unit, "features and label"
+    )
+    guarantee = (
+        f"The sequence of models after each of the {rounds} rounds is (epsilon, delta) = ({shown_epsilon(epsilon)}, "
+        f'{words.rounded_up(plan.delta, 3)}) differentially private for the unit "{unit}" ({own}), where neighbouring '
+        f"populations differ by {relation} ({plan.event.neighboring_relation}). Epsilon is an upper bound computed by "
+        f"the {plan.accountant.upper()} accountant from what each round did: {words.describe(plan.event.mechanism)}. "
+        f"The number of {unit}s ({plan.num_units}) and every number in the configuration except a seed are public."
+    )
+    not_covered = [
+        "The diagnostics in metrics.jsonl and in this report (training loss, cohort size, clipped fraction, clients "
+        "left out, label distribution, accuracy of clients) are exact. They are for the experimenter, not for release.",
+        "Held-out accuracy and loss are computed on examples that are taken to be public.",
+        "Trying several configurations on the same data spends budget of its own, which is not counted here.",
+        _TRUST[plan.noise_at],
+        "The analysis is of real-valued Gaussian noise; the noise is drawn and added in float32.",
+        of_seed(plan),
+    ]
+    if plan.baseline:
+        beside = "The non-private model trained beside it, for comparison, has neither clipping nor noise: it protects "
+        not_covered.insert(2, beside + "nobody.")
+    warning = delta_warning(plan)
+    if warning is not None:
+        not_covered.insert(0, warning[0].upper() + warning[1:])
+    if unit == "subject":
+        not_covered.insert(
+            0,
+            "Subjects are told apart by the ids that examples carry; a bound on the silos of one subject, where the "
+            "configuration sets one, was held against these data here, which no silo could do by itself.",
+        )
+    if unit == "example":
+        not_covered.insert(0, "Several examples of one person are protected one by one, not together.")
+    return {"guarantee": guarantee, "not_covered": not_covered}
+
+
+def model_name(plan: Plan, rounds: int) -> str:
+    """What the run's own model is called beside the non-private one."""
+    if math.isfinite(plan.epsilons[rounds]):
+        return "private"
+    return "noisy data" if plan.in_nats else "no guarantee"
+
+
+def of_seed(plan: Plan) -> str:
+    """What the claim owes to the run's seed."""
+    generator = "JAX's threefry generator, which is not a cryptographic source,"
+    if plan.fixed_seed:
+        return (
+            f"This run is an experiment: its randomness comes from {generator} and a fixed seed, which stands in "
+            "config.toml and, below 2**32, is found by trying them all. Whoever knows it can remove the noise: release "
+            "no model of this run."
+        )
+    return (
+        f"Randomness comes from {generator} under a key of 64 bits, made of 128 bits of the operating system "
+        f"({SEED}, which is no part of what is published). Whoever has that file can remove the noise, and so can a "
+        "search over all 2**64 keys."
+    )
+
+
+def shown_epsilon(epsilon: float) -> str:
+    """Three decimals, and no fewer than three digits, rounded up: a claim must not get stronger by printing it."""
+    if not math.isfinite(epsilon) or epsilon == 0:
+        return f"{epsilon:.3f}"
+    before_the_point = decimal.Decimal(repr(float(epsilon))).adjusted() + 1
+    return words.rounded_up(epsilon, min(max(3, before_the_point + 3), 17))

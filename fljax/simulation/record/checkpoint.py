@@ -1,0 +1,230 @@
+"""Checkpoints of a run with orbax: all or nothing, three kept, every byte checked when one is read back."""
+
+import contextlib
+import hashlib
+import json
+import pathlib
+import shutil
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from fljax.simulation.record import folder
+from fljax.types import PyTree
+
+KEPT = 3
+_FORMAT = 2
+_MEND = " Remove that folder to go back to the checkpoint before it."
+_SLACK = 2**18  # bytes that orbax's own two dozen small files take at most, in blocks of 4 KiB
+_CHECKSUMS = "checksums.json"  # in a checkpoint's folder, and written last
+
+
+class CheckpointError(ValueError):
+    """A checkpoint is damaged, or belongs to another run."""
+
+
+class Saved(NamedTuple):
+    """state: pytree of arrays and typed keys. ledger: plain data for JSON. metrics_length, metrics_digest: bytes of
+    metrics.jsonl, and their SHA-256.
+    """
+
+    state: PyTree
+    ledger: dict[str, Any]
+    metrics_length: int
+    metrics_digest: str = ""
+
+
+def _data(leaf: jax.Array) -> np.ndarray:
+    """The bytes of a leaf: a typed key is its data."""
+    is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+
+
+def _structure(state: PyTree) -> list[str]:
+    """Path, dtype and shape of each leaf."""
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    return [f"{jax.tree_util.keystr(path)} {leaf.dtype} {list(leaf.shape)}" for path, leaf in leaves]
+
+
+def _digest(state: PyTree, meta: dict[str, Any]) -> str:
+    """SHA-256 over all arrays and the plain data beside them."""
+    sha = hashlib.sha256(json.dumps(meta, sort_keys=True, allow_nan=False).encode())
+    for leaf in jax.tree.leaves(state):
+        sha.update(_data(leaf).tobytes())
+    return sha.hexdigest()
+
+
+def _checksums(where: pathlib.Path) -> dict[str, str]:
+    """SHA-256 of every file below `where`."""
+    files = sorted(path for path in where.rglob("*") if path.is_file() and path != where / _CHECKSUMS)
+    return {str(path.relative_to(where)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def _environment() -> str:
+    """What decides, beside the config, which bits a round computes."""
+    return f"jax {jax.__version__} on {jax.default_backend()}"
+
+
+class Checkpoints:
+    """The checkpoints of one run folder. A step is the number of rounds done.
+
+    Orbax writes each into a temporary folder and renames that when all of it is there: a checkpoint either bears its
+    final name and is whole, or was never committed and is ignored.
+    """
+
+    def __init__(self, run_dir: pathlib.Path, config_digest: str, fingerprint: str = "") -> None:
+        """Opens `run_dir/checkpoints`, made if needed; left-overs of a write that was cut off are removed.
+
+        Args:
+          fingerprint: of the run's seed and data, in whatever words.
+        """
+        self.path = (run_dir / folder.CHECKPOINTS).absolute()
+        self._config_digest, self._fingerprint = config_digest, fingerprint
+        self._remove_torn()
+        self._pending: int | None = None
+        options = ocp.CheckpointManagerOptions(max_to_keep=KEPT, enable_async_checkpointing=True)
+        if jax.process_count() > 1:  # orbax would wait for the other processes, which write nothing
+            mine = jax.process_index()
+            options.multiprocessing_options = ocp.options.MultiprocessingOptions(mine, {mine})
+            options.create = False
+        with folder.disk_full_in_one_line(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._manager = ocp.CheckpointManager(self.path, options=options)
+
+    def _remove_torn(self) -> None:
+        """Removes writes that were cut off, which would only take room; orbax's own cleaning stops at a lock file."""
+        for _ in range(100):
+            torn = list(self.path.glob("*.orbax-checkpoint-tmp*"))
+            if not torn:
+                return
+            for path in torn:
+                shutil.rmtree(path, ignore_errors=True)  # a thread of a failed write may still be in there
+            time.sleep(0.02)
+
+    def steps(self) -> list[int]:
+        """Committed checkpoints, oldest first."""
+        return sorted(self._manager.all_steps())
+
+    def save(self, step: int, saved: Saved) -> None:
+        """Copies the state and lets a thread write the checkpoint, after the one before; `finish` waits for it.
+
+        Saving the newest step again does nothing.
+
+        Raises:
+          DiskFullError: no room, for this one or the one before; earlier checkpoints are as they were.
+        """
+        self.finish()
+        if step in self._manager.all_steps():
+            return
+        meta = {
+            "format": _FORMAT,
+            "config": self._config_digest,
+            "fingerprint": self._fingerprint,
+            "structure": _structure(saved.state),
+            "environment": _environment(),
+            "metrics_length": saved.metrics_length,
+            "metrics_digest": saved.metrics_digest,
+            "ledger": saved.ledger,
+        }
+        meta["digest"] = _digest(saved.state, meta)
+        try:
+            with folder.disk_full_in_one_line(self.path):
+                # Asked first, because a write that fails half-way leaves tensorstore's threads complaining for pages.
+                folder.ensure_room(self.path, sum(_data(leaf).nbytes for leaf in jax.tree.leaves(saved.state)) + _SLACK)
+                items = ocp.args.Composite(state=ocp.args.StandardSave(saved.state), meta=ocp.args.JsonSave(meta))
+                self._manager.save(step, args=items)
+                self._pending = step
+        except folder.DiskFullError:
+            self._remove_torn()
+            raise
+
+    def finish(self) -> None:
+        """Waits until the checkpoint that is being written is committed.
+
+        Raises:
+          DiskFullError: it found no room; earlier checkpoints are as before.
+        """
+        step, self._pending = self._pending, None
+        if step is None:
+            return
+        try:
+            with folder.disk_full_in_one_line(self.path):
+                self._manager.wait_until_finished()
+                where = self.path / str(step)
+                folder.write_atomically(where / _CHECKSUMS, json.dumps(_checksums(where)))
+        except folder.DiskFullError:
+            self._remove_torn()
+            raise
+
+    def restore(self, like: PyTree) -> Saved | None:
+        """The newest committed checkpoint, or None where there is none.
+
+        Args:
+          like: a state of the same structure, shapes and dtypes.
+
+        Raises:
+          CheckpointError: the checkpoint is damaged, or was written by a run with another configuration. An older one
+            is not taken in its place: a committed checkpoint does not get damaged by a crash, so this wants a human.
+        """
+        steps = self.steps()
+        if not steps:
+            return None
+        step = steps[-1]
+        where = self.path / str(step)
+        with _in_one_line(where):
+            # Before orbax reads anything: what it says about damaged files fills pages. A kill between its commit and
+            # the writing of the checksums leaves none; the digest below then has to do.
+            if (where / _CHECKSUMS).exists() and json.loads((where / _CHECKSUMS).read_text()) != _checksums(where):
+                raise CheckpointError(
+                    f"Expected checkpoint {where} to be whole, got files with other checksums.{_MEND}"
+                )
+            meta = self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))["meta"]
+            if not isinstance(meta, dict) or meta.get("format") != _FORMAT:
+                got = meta.get("format", "none") if isinstance(meta, dict) else "none"
+                older = " Format 1 kept nothing to tell its data by: begin that run anew." if got == 1 else ""
+                raise CheckpointError(
+                    f"Expected checkpoint {where} to be one of fljax, format {_FORMAT}, got format {got}.{older}"
+                )
+            if meta["config"] != self._config_digest or meta["structure"] != _structure(like):
+                raise CheckpointError(
+                    f"Expected checkpoint {where} to be of the config of its run, got one of another config."
+                )
+            if meta["fingerprint"] != self._fingerprint:
+                raise CheckpointError(
+                    f"Expected checkpoint {where} to be of the seed and the data of its run, got one of others."
+                )
+            if meta["environment"] != _environment():
+                raise CheckpointError(
+                    f"Expected checkpoint {where} to be of {_environment()}, got one of {meta['environment']}: with "
+                    "another version or backend the run would not go on to the same bits."
+                )
+            items = ocp.args.Composite(state=ocp.args.StandardRestore(like))
+            state = self._manager.restore(step, args=items)["state"]
+            if _digest(state, {k: v for k, v in meta.items() if k != "digest"}) != meta["digest"]:
+                raise CheckpointError(f"Expected checkpoint {where} to be whole, got one with another digest.{_MEND}")
+            return Saved(state, meta["ledger"], int(meta["metrics_length"]), meta["metrics_digest"])
+
+    def close(self) -> None:
+        """Finishes, and releases orbax's threads. Raises DiskFullError as `finish` does."""
+        try:
+            self.finish()
+        finally:
+            self._manager.close()
+
+
+@contextlib.contextmanager
+def _in_one_line(where: pathlib.Path) -> Iterator[None]:
+    """Whatever orbax raises on damaged files becomes one CheckpointError that names the checkpoint."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as reason:
+        first = (str(reason).strip().splitlines() or [""])[0][:200]
+        raise CheckpointError(
+            f"Expected checkpoint {where} to be whole and of this run, got {type(reason).__name__}: {first}.{_MEND}"
+        ) from reason

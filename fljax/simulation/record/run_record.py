@@ -1,0 +1,160 @@
+"""What a run writes, and reads back when it goes on. Of several processes the first alone writes."""
+
+import contextlib
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from fljax import schemes
+from fljax.simulation import as_printed, budget, fingerprint, nats_spent
+from fljax.simulation import config as config_lib
+from fljax.simulation.config import Config
+from fljax.simulation.devices import processes
+from fljax.simulation.record import checkpoint, folder
+from fljax.simulation.task import Task
+from fljax.types import PyTree
+
+
+class Books(Protocol):
+    """A run's books."""
+
+    def states(self, initial: PyTree) -> PyTree:
+        """The states of the newest checkpoint, or `initial` where there is none; once, before anything else."""
+
+    def append(self, record: dict[str, Any]) -> None:
+        """A line of metrics.jsonl."""
+
+    def save(self, states: PyTree, done: int) -> None:
+        """privacy.json and a checkpoint of `done` rounds, which may still be on its way to the disk."""
+
+
+class Written:
+    """The books of the process that owns `run_dir`. inputs: what the scheme's `make` was given beside the loss."""
+
+    def __init__(
+        self,
+        run_dir: pathlib.Path,
+        config: Config,
+        plan: budget.Plan,
+        task: Task,
+        inputs: dict[str, Any],
+        began_with: dict[str, Any],
+    ) -> None:
+        self._run_dir, self._config, self._plan, self._task, self._inputs = run_dir, config, plan, task, inputs
+        self._began_with = began_with
+        self._checkpoints = checkpoint.Checkpoints(run_dir, config_lib.digest(config), fingerprint.digest(began_with))
+
+    def states(self, initial: PyTree) -> PyTree:
+        """As `Books.states`.
+
+        Raises:
+          CheckpointError: the newest checkpoint is damaged, foreign, or has another ledger than its config implies.
+          ValueError: the run began with another seed or other data, or lines of its metrics.jsonl were changed.
+        """
+        before = fingerprint.read(self._run_dir)
+        changed = [] if before is None else fingerprint.changed(before, self._began_with)
+        if changed and changed != ["config"]:  # of which the checkpoint says more
+            self._refuse(changed)
+        saved = self._checkpoints.restore(initial)
+        if changed:
+            self._refuse(changed)
+        if before is None:
+            path = self._run_dir / folder.METRICS
+            if saved is not None or (path.exists() and path.stat().st_size):
+                raise ValueError(
+                    f"Expected {self._run_dir / folder.FINGERPRINT} to tell the data that the run began with, got no "
+                    "such file: its noise might meet other data. Begin the run anew."
+                )
+            fingerprint.write(self._run_dir, self._began_with)
+        if saved is not None and saved.ledger != budget.claim(self._plan, int(saved.state[0].round)):
+            raise checkpoint.CheckpointError(
+                f"Expected the newest checkpoint in {self._checkpoints.path} to have the ledger that its config "
+                "implies, got another one: it was written by another version of fljax."
+            )
+        if saved is None:
+            self._metrics = folder.Metrics(self._run_dir, 0)
+            return initial
+        try:
+            self._metrics = folder.Metrics(self._run_dir, saved.metrics_length, saved.metrics_digest)
+        except ValueError as reason:
+            raise ValueError(f"{reason}{self._first_wrong_line(saved.metrics_length)}") from reason
+        return saved.state
+
+    def _refuse(self, changed: list[str]) -> None:
+        raise ValueError(
+            f"Expected the run in {self._run_dir} to go on as it began, got another {', '.join(changed)}: rounds that "
+            "are taken again would meet it with the noise that they have drawn already. Put it back, or begin anew."
+        )
+
+    def _first_wrong_line(self, length: int) -> str:
+        """Which line the ledger refutes, in a sentence; nothing where what was changed is not in the ledger."""
+        with (self._run_dir / folder.METRICS).open("rb") as file:
+            lines = file.read(length).splitlines()
+        for number, line in enumerate(lines[: self._plan.num_rounds], start=1):
+            wanted = {"round": number, "epsilon": budget.number(self._plan.epsilons[number])}
+            try:
+                found = json.loads(line)
+                found = {name: found[name] for name in wanted}
+            except (ValueError, KeyError, TypeError):
+                return f" Line {number} is none of a run."
+            for name, value in wanted.items():
+                if found[name] != value:
+                    return f" Line {number} has {name}={found[name]!r}, the ledger {value!r}."
+        return ""
+
+    def append(self, record: dict[str, Any]) -> None:
+        """As `Books.append`. Raises DiskFullError."""
+        self._metrics.append(json.dumps(record, allow_nan=False))
+
+    def save(self, states: PyTree, done: int) -> None:
+        """As `Books.save`. Raises DiskFullError; earlier checkpoints are whole."""
+        claim = budget.claim(self._plan, done)
+        # Before the checkpoint: what privacy.json claims may be more than the newest checkpoint spent, never less.
+        scheme, scheme_config = schemes.get(self._config.scheme), self._plan.scheme_config
+        paper = as_printed.claim(scheme, scheme_config, done, self._plan.delta)
+        shown = claim | ({"as_printed": paper} if paper else {})
+        told = nats_spent.spent(scheme, scheme_config, self._task, self._inputs, done)
+        shown |= {"information": nats_spent.claim(told, self._plan)} if told is not None else {}
+        text = json.dumps(shown, sort_keys=True, allow_nan=False, indent=2)
+        folder.write_atomically(self._run_dir / folder.PRIVACY, text + "\n")
+        self._checkpoints.save(done, checkpoint.Saved(states, claim, self._metrics.length, self._metrics.digest))
+
+    def close(self) -> None:
+        """Ends what is open. Raises DiskFullError if a checkpoint that was on its way found no room."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._checkpoints.close)
+            if hasattr(self, "_metrics"):
+                stack.callback(self._metrics.close)
+
+
+class Elsewhere:
+    """The books of a process that writes nothing."""
+
+    def states(self, initial: PyTree) -> PyTree:
+        """`initial`: the first process has read others, maybe."""
+        return initial
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Nothing."""
+
+    def save(self, states: PyTree, done: int) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+@contextlib.contextmanager
+def opened(
+    run_dir: pathlib.Path,
+    config: Config,
+    plan: budget.Plan,
+    task: Task,
+    inputs: dict[str, Any],
+    began_with: dict[str, Any],
+) -> Iterator[Books]:
+    """The books of this process, closed at the end. began_with: fingerprint of the run."""
+    ours = Written(run_dir, config, plan, task, inputs, began_with) if processes.first() else Elsewhere()
+    with contextlib.closing(ours) as books:
+        yield books

@@ -1,0 +1,13 @@
+"""The page about a run, and its figures."""
+
+from typing import TYPE_CHECKING
+
+from fljax import _rooms
+
+if TYPE_CHECKING:
+    from fljax.simulation.report import attack_figures as attack_figures
+    from fljax.simulation.report import client_accuracy as client_accuracy
+    from fljax.simulation.report import figures as figures
+    from fljax.simulation.report import run_page as run_page
+else:
+    __getattr__, __dir__ = _rooms.doors(__name__)

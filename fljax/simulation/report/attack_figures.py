@@ -1,0 +1,80 @@
+"""The pictures of an attack's report, each a string of SVG."""
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import AutoLocator, PercentFormatter
+
+from fljax.simulation.report.figures import _METHODS, _STYLE, BASELINE, BUDGET, PRIVATE, _axes, _svg
+
+
+@matplotlib.rc_context(_STYLE)
+def rates(fpr: np.ndarray, fnr: np.ndarray, bound_fpr: np.ndarray, bound_fnr: np.ndarray) -> str:
+    """Error rates that an attack reached, and those below which the certificate allows none."""
+    figure, axes = _axes(5.4, 4.2)
+    axes.plot([0, 1], [1, 0], color=BASELINE, linestyle="--", linewidth=1.5, label="guessing")
+    axes.fill_between(bound_fpr, 0, bound_fnr, color=BUDGET, alpha=0.12, linewidth=0)
+    axes.plot(bound_fpr, bound_fnr, color=BUDGET, label="certified: no attack is below")
+    axes.plot(fpr, fnr, color=PRIVATE, label="this attack")
+    axes.set(xlabel="false-positive rate", ylabel="false-negative rate", xlim=(0, 1), ylim=(0, 1))
+    axes.xaxis.set_major_locator(AutoLocator())
+    axes.legend()
+    return _svg(figure)
+
+
+@matplotlib.rc_context(_STYLE)
+def success(
+    budgets: Sequence[float],
+    measured: Mapping[str, Sequence[float]],
+    bound: Sequence[float],
+    *,
+    unit: str,
+    quantity: str,
+    share: bool,
+) -> str:
+    """What attacks reach at each budget, and the certified bound in the same plot.
+
+    Args:
+      budgets: ascending; infinity stands at the right end.
+      measured: label -> value at each budget. bound: the same.
+      unit, quantity: of the two axes. share: values are shares of one.
+    """
+    figure, axes = _axes(5.4, 3.4)
+    at = np.arange(len(budgets))
+    axes.plot(at, bound, color=BUDGET, linestyle="--", marker="_", label="certified bound")
+    for (label, values), color in zip(measured.items(), (PRIVATE, *_METHODS[3:]), strict=False):
+        axes.plot(at, values, color=color, marker="o", label=label)
+    axes.set_xticks(at, [f"{b:g}" if np.isfinite(b) else "no noise" for b in budgets])
+    axes.set(xlabel=unit, ylabel=quantity)
+    axes.set_ylim(bottom=0, top=1.05 if share else None)
+    if share:
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.legend()
+    return _svg(figure)
+
+
+@matplotlib.rc_context(_STYLE)
+def images(rows: Mapping[str, np.ndarray], notes: Mapping[str, Sequence[str]]) -> str:
+    """Rows of images `[n, height, width, channels]` under each other, each with its label and a note below each image.
+
+    Values outside [0, 1] are clipped for the picture only.
+    """
+    columns = max(len(pictures) for pictures in rows.values())
+    figure = Figure(figsize=(11.2, 1.3 * len(rows)), layout="constrained")
+    grid = figure.subplots(len(rows), columns, squeeze=False)
+    for line, (label, pictures) in zip(grid, rows.items(), strict=True):
+        for axes in line:
+            axes.set_xticks([])
+            axes.set_yticks([])
+            axes.spines[:].set_visible(False)
+        for place, (axes, picture) in enumerate(zip(line, pictures, strict=False)):
+            picture = np.clip(picture, 0, 1)
+            if picture.shape[-1] == 1:
+                axes.imshow(1 - picture[..., 0], cmap="gray", vmin=0, vmax=1)
+            else:
+                axes.imshow(picture)
+            axes.set_xlabel(notes.get(label, [""] * columns)[place], fontsize=8)
+        line[0].set_ylabel(label, fontsize=9)
+    return _svg(figure)

@@ -1,0 +1,331 @@
+"""report.html: one file with everything in it, that opens offline and needs no script."""
+
+import html
+import math
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from fljax import schemes
+from fljax.accounting import gaussian, words
+from fljax.data import store
+from fljax.schemes.channels.round import Spent
+from fljax.simulation import as_printed, baseline, nats_spent, remarks
+from fljax.simulation import budget as spending
+from fljax.simulation import config as config_lib
+from fljax.simulation.record import folder
+from fljax.simulation.report import client_accuracy, figures
+from fljax.simulation.run import Outcome
+
+CSS = """
+:root { color-scheme: light; }
+body { margin: 0; background: #f5f6f8; color: #1f2933; font: 16px/1.5 system-ui, "Segoe UI", Roboto, sans-serif; }
+main { max-width: 1180px; margin: 0 auto; padding: 32px 24px 64px; }
+h1 { font-size: 28px; margin: 0; } h2 { font-size: 18px; margin: 0 0 8px; }
+.sub { color: #5b6573; margin: 4px 0 24px; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 16px; margin-bottom: 16px; }
+.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(440px, 1fr)); gap: 16px; }
+.card, section { background: #fff; border: 1px solid #e3e6eb; border-radius: 10px; padding: 16px 20px; }
+section { margin-bottom: 16px; } .grid section { margin: 0; } .grid { margin-bottom: 16px; }
+.card b { display: block; font-size: 26px; line-height: 1.25; font-variant-numeric: tabular-nums; }
+.card span { color: #5b6573; font-size: 14px; }
+.main b { color: #1f5fbf; }
+svg { width: 100%; height: auto; display: block; }
+.note { color: #5b6573; font-size: 14px; margin: 8px 0 0; }
+blockquote { margin: 8px 0; padding: 4px 16px; border-left: 4px solid #1f5fbf; }
+table { border-collapse: collapse; font-size: 14px; width: 100%; }
+td { padding: 3px 16px 3px 0; vertical-align: top; } th { text-align: left; }
+.columns td:last-child { font-family: ui-monospace, monospace; }
+.numbers th { padding: 3px 16px 3px 0; color: #5b6573; font-weight: 600; }
+.numbers td { font-variant-numeric: tabular-nums; border-top: 1px solid #eceff3; }
+.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(300px, 1fr)); gap: 24px; }
+h3 { font-size: 14px; margin: 8px 0 4px; color: #5b6573; }
+@media (max-width: 520px) { .grid { grid-template-columns: 1fr; } }
+"""
+_EXAMPLES, _MISTAKES = 24, 12
+_NO_EPSILON = {True: "epsilon: the claim is in nats", False: "no guarantee: epsilon is infinite"}
+
+
+def card(value: str, label: str, css: str = "") -> str:
+    """One big number with what it is."""
+    return f'<div class="card {css}"><b>{html.escape(value)}</b><span>{html.escape(label)}</span></div>'
+
+
+def section(title: str, body: str, note: str = "") -> str:
+    """A box; `body` is HTML, title and note are text."""
+    note = f'<p class="note">{html.escape(note)}</p>' if note else ""
+    return f"<section><h2>{html.escape(title)}</h2>{body}{note}</section>"
+
+
+def _cards(outcome: Outcome) -> str:
+    plan, last = outcome.plan, outcome.records[-1]
+    epsilon = plan.epsilons[outcome.rounds]
+    guaranteed = math.isfinite(epsilon)
+    kind = spending.model_name(outcome.plan, outcome.rounds)
+    cards = [card(f"{last['test_accuracy']:.1%}", f"held-out accuracy, {kind}", "main")]
+    if "baseline_test_accuracy" in last:
+        cards.append(card(f"{last['baseline_test_accuracy']:.1%}", "held-out accuracy, non-private"))
+    budget = "" if plan.target_epsilon is None else f" of {words.at_most(plan.target_epsilon)}"
+    paper = as_printed.claim(schemes.get(outcome.config.scheme), plan.scheme_config, outcome.rounds, plan.delta)
+    if paper:
+        cards.append(
+            card(
+                spending.shown_epsilon(float(paper["claimed_epsilon"])), "epsilon that the paper claims; NOT certified"
+            )
+        )
+    told = _told(outcome)
+    if told is not None:
+        standing, bound = ("certified" if c else "NOT certified" for c in (told.certified, told.mse_certified))
+        cards += [
+            card(
+                words.at_most(told.nats.max(), 4),
+                f"nats about a record at most, {standing}",
+                "" if guaranteed else "main",
+            ),
+            card(f"{words.at_most(told.psnr.max(), 3)} dB", f"PSNR of any reconstruction at most, {bound}"),
+        ]
+    cards += [
+        card(
+            spending.shown_epsilon(epsilon) if guaranteed else "none",
+            ("epsilon spent" + budget) if guaranteed else _NO_EPSILON[plan.in_nats],
+            "main",
+        ),
+    ]
+    if guaranteed:
+        cards.append(card(words.rounded_up(plan.delta, 3), f"delta; 1 / {plan.num_units} is {1 / plan.num_units:.2e}"))
+    cards += [
+        card(str(plan.num_units), f"protected units: {plan.event.privacy_unit}s"),
+        card(str(outcome.rounds), "rounds"),
+    ]
+    lost = remarks.num_lost(outcome.records)
+    if lost:
+        cards.append(card(str(lost), "rounds lost"))
+    return f'<div class="cards">{"".join(cards)}</div>'
+
+
+def _remarks(outcome: Outcome) -> str:
+    found = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in remarks.remarks(outcome))
+    return section("Before you read on", found) if found else ""
+
+
+def _curves(outcome: Outcome) -> str:
+    records = outcome.records
+    guaranteed = math.isfinite(outcome.plan.epsilons[outcome.rounds])
+    name = spending.model_name(outcome.plan, outcome.rounds)
+    beside = ""
+    if outcome.plan.baseline:
+        plain = baseline.settings(outcome.config.model)
+        beside = (
+            f"Non-private: FedAvg on the same cohorts, tuned for the task: step size {plain.learning_rate:g}, batches "
+            f"of {plain.batch_size}, {plain.num_epochs} passes of a client in a round, server momentum "
+            f"{plain.server_momentum:g}."
+        )
+    parts = [
+        section("Accuracy over rounds", figures.accuracy(records, name), beside),
+        section(
+            "Loss over rounds",
+            figures.loss(records, name, outcome.config.model.loss),
+            "Training loss is the clients' own, where their scheme reports it: for local training, in the last epoch.",
+        ),
+    ]
+    if guaranteed:
+        parts += [
+            section("Privacy spent over rounds", figures.epsilon(records, outcome.plan.target_epsilon)),
+            section("Privacy against utility", figures.utility(records)),
+        ]
+    return f'<div class="grid">{"".join(parts)}</div>'
+
+
+def _views(outcome: Outcome) -> str:
+    scheme, plan = schemes.get(outcome.config.scheme), outcome.plan
+    claimed = plan.epsilons[outcome.rounds]
+    if not (hasattr(scheme, "views") and math.isfinite(claimed)):
+        return ""
+    found = scheme.views(plan.scheme_config, outcome.task.round_key, outcome.rounds)
+    epsilons = [np.asarray(gaussian.mu_to_epsilon(who.mu, plan.delta)) for who in found.adversaries]
+    shown = min(60, found.reached.shape[1])
+    picture = figures.uploads(found.reached, found.meaning, epsilons[0], claimed, shown)
+    head = "<tr><th>adversary</th><th>sees</th><th>epsilon at most, client by client</th></tr>"
+    rows = "".join(
+        f"<tr><td>{html.escape(who.who)}{'' if who.promised else ' (outside the claim)'}</td>"
+        f"<td>{html.escape(who.sees)}</td>"
+        f"<td>{spending.shown_epsilon(values.min())} to {spending.shown_epsilon(values.max())}</td></tr>"
+        for who, values in zip(found.adversaries, epsilons, strict=True)
+    )
+    note = (
+        f"The first {shown} of {found.reached.shape[1]} clients; bars are of the first adversary in the table. Epsilon "
+        f"is of these {outcome.rounds} rounds at delta {words.rounded_up(plan.delta, 3)}, by the exact composition of "
+        "Gaussian views, for what really arrived. What is claimed holds whoever straggles, by the accountant that the "
+        "privacy statement names."
+    )
+    return section("Who saw what", f'{picture}<table class="numbers">{head}{rows}</table>', note)
+
+
+def _exposure(outcome: Outcome) -> str:
+    scheme = schemes.get(outcome.config.scheme)
+    if not hasattr(scheme, "exposure"):
+        return ""
+    head = "<tr><th>who</th><th>about</th><th>can learn</th></tr>"
+    cells = (
+        "".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in scheme.exposure(outcome.plan.scheme_config)
+    )
+    rows = "".join(f"<tr>{row}</tr>" for row in cells)
+    note = "In words; the attacks named here measure it."
+    return section("What each side can learn", f"<table>{head}{rows}</table>", note)
+
+
+def _told(outcome: Outcome) -> Spent | None:
+    scheme = schemes.get(outcome.config.scheme)
+    return nats_spent.spent(scheme, outcome.plan.scheme_config, outcome.task, outcome.inputs, outcome.rounds)
+
+
+def _nats(outcome: Outcome) -> str:
+    found = _told(outcome)
+    if found is None:
+        return ""
+    scheme = schemes.get(outcome.config.scheme)
+    history = nats_spent.history(scheme, outcome.plan.scheme_config, outcome.task, outcome.inputs, outcome.rounds)
+    return nats_spent.section(
+        found, history, nats_spent.seen_records(outcome.task, outcome.inputs, outcome.task.round_key)
+    )
+
+
+def _clients(outcome: Outcome) -> str:
+    sizes = store.num_examples(outcome.task.client_data)
+    if isinstance(outcome.task.client_data, store.Store):
+        cuts = ", ".join(f"{int(np.quantile(sizes, q))}" for q in (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1))
+        note = f"{sizes.size} clients on disk, {sizes.sum()} examples."
+        return section("What the clients hold", f"<p>Examples a client, least to most: {cuts}.</p>", note)
+    table = np.asarray(outcome.task.client_data.indices)
+    dataset = outcome.task.dataset
+    shown = min(60, len(table))
+    note = (
+        f"The first {shown} of {len(table)} clients. Examples a client: {sizes.min()} to {sizes.max()}, "
+        f"median {int(np.median(sizes))}; {sizes.sum()} in all."
+    )
+    return section("What the clients hold", figures.labels(table, dataset.train["y"], dataset.num_classes, shown), note)
+
+
+def _served(outcome: Outcome) -> str:
+    models = {spending.model_name(outcome.plan, outcome.rounds): outcome.params}
+    if outcome.baseline_params is not None:
+        models["non-private"] = outcome.baseline_params
+    head = "".join(f"<th>{q}th percentile</th>" for q in client_accuracy.PERCENTILES)
+    rows, count, damaged = "", 0, 0
+    for name, params in models.items():
+        found = client_accuracy.accuracies(outcome.task.model.apply, params, outcome.task.client_data)
+        count, damaged = found.accuracy.size, len(found.damaged)
+        cells = "".join(f"<td>{value:.1%}</td>" for value in client_accuracy.percentiles(found))
+        rows += f"<tr><td>{name}</td>{cells}<td>{found.accuracy.mean() if count else math.nan:.1%}</td></tr>"
+    note = (
+        f"Accuracy on each client's own examples, over {count} clients that hold some. They were trained on, and these "
+        "numbers carry no noise: diagnostics, not private."
+    )
+    note += f" {damaged} more are damaged on disk and left out." if damaged else ""
+    table = f'<table class="numbers"><tr><th>model</th>{head}<th>mean</th></tr>{rows}</table>'
+    return section("How the model serves each client", table, note)
+
+
+def _predictions(outcome: Outcome) -> str:
+    test = outcome.task.dataset.test
+    if test["x"].ndim != 4:
+        return ""  # not pictures
+    logits = jax.jit(jax.vmap(outcome.task.model.apply, (None, 0)))(outcome.params, test["x"])
+    predicted = np.asarray(logits.argmax(-1))
+    right, wrong = (
+        np.flatnonzero(predicted == test["y"])[:_EXAMPLES],
+        np.flatnonzero(predicted != test["y"])[:_MISTAKES],
+    )
+    chosen = np.concatenate([right, wrong])
+    picture = figures.predictions(test["x"][chosen], test["y"][chosen], predicted[chosen])
+    model = "private model" if math.isfinite(outcome.plan.epsilons[outcome.rounds]) else "model"
+    note = f"{len(right)} held-out examples that the {model} gets right, then {len(wrong)} that it gets wrong."
+    return section(f"What the {model} says", picture, note)
+
+
+def _statement(outcome: Outcome) -> str:
+    words = spending.statement(outcome.plan, outcome.rounds)
+    items = "".join(f"<li>{html.escape(line)}</li>" for line in words["not_covered"])
+    body = f"<blockquote>{html.escape(words['guarantee'])}</blockquote>"
+    if items:
+        body += f"<h3>What this does not cover</h3><ul>{items}</ul>"
+    return section("Privacy statement", body)
+
+
+def _paper(outcome: Outcome) -> str:
+    plan = outcome.plan
+    claim = as_printed.claim(schemes.get(outcome.config.scheme), plan.scheme_config, outcome.rounds, plan.delta)
+    if not claim:
+        return ""
+    rows = "".join(
+        f"<tr><td>{html.escape(k)}</td><td>The paper {html.escape(v)}.</td></tr>" for k, v in claim["errata"].items()
+    )
+    claimed = spending.shown_epsilon(float(claim["claimed_epsilon"]))
+    note = (
+        f"This run follows the paper's own formulas, which claim epsilon {claimed}. "
+        "That number is not certified, for these reasons. What holds is in the privacy statement."
+    )
+    return section("As printed", f"<table>{rows}</table>", note)
+
+
+def _table(title: str, values: dict[str, Any]) -> str:
+    rows = "".join(f"<tr><td>{html.escape(k)}</td><td>{html.escape(str(v))}</td></tr>" for k, v in values.items())
+    return f"<div><h3>{html.escape(title)}</h3><table>{rows}</table></div>"
+
+
+def _configuration(outcome: Outcome) -> str:
+    sections = config_lib.to_sections(outcome.config)
+    if outcome.plan.fixed_seed:  # whoever knows it can remove the noise, and a report is there to be passed on
+        sections["run"]["seed"] = "fixed: an experiment"
+    if sections["scheme"]["noise_multiplier"] == config_lib.NONE:
+        calibrated = outcome.plan.scheme_config.noise_multiplier
+        sections["scheme"]["noise_multiplier"] = f"{calibrated:.5g} (calibrated)"
+    tables = "".join(_table(name, values) for name, values in sections.items())
+    return section("Configuration", f'<div class="columns">{tables}</div>')
+
+
+def render(outcome: Outcome) -> str:
+    """The report of a run that has ended, as one HTML document without references to anything outside it."""
+    config = outcome.config
+    title = f"{config.data.dataset}, {config.scheme}"
+    sub = (
+        f"{config.model.model} trained by {config.data.num_clients} clients, partition {config.data.partition}. "
+        "Written by fljax."
+    )
+    if outcome.plan.fixed_seed:
+        sub += " An experiment with a fixed seed, by which its noise can be removed: no model of it is to be released."
+    parts = (
+        _cards,
+        _remarks,
+        _curves,
+        _paper,
+        _statement,
+        _nats,
+        _views,
+        _exposure,
+        _clients,
+        _served,
+        _predictions,
+        _configuration,
+    )
+    body = "".join(part(outcome) for part in parts)
+    return page(title, sub, body)
+
+
+def page(title: str, sub: str, body: str) -> str:
+    """The HTML document around `body`, which is HTML; title and sub are text."""
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{html.escape(title)}: fljax run</title><style>{CSS}</style></head><body><main>"
+        f'<h1>{html.escape(title)}</h1><p class="sub">{html.escape(sub)}</p>{body}</main></body></html>\n'
+    )
+
+
+def write(outcome: Outcome) -> pathlib.Path:
+    """Writes `report.html` into the run folder and returns its path. Raises DiskFullError if there is no room."""
+    path = outcome.run_dir / folder.REPORT
+    folder.write_atomically(path, render(outcome))
+    return path
