@@ -21,9 +21,9 @@ a scheme meant for few clients names its delta there), `inputs(config, task)` (k
 from a run's data or model), `check_network(config, apply, params, example)` (refuses networks for which no round can be
 built), `views(config, key, num_rounds)` (who saw what in a run, for its report), `exposure(config)` (who can learn
 what, in words), `spent(config, task, inputs, num_rounds)` (what a run told about records in nats),
-`upload_noise(config)` (`_views.UploadNoise`: the server sees every upload, and an audit plays against all of them),
+`upload_noise(config)` (`UploadNoise`: the server sees every upload, and an audit plays against all of them),
 NEEDS_NETWORK (True: `make` takes losses of networks only, so that no audit runs its rounds) and, where a paper's own
-formula is on offer, what `_paper` lists.
+formula is on offer, what `silos.printed` lists.
 
 Code outside this package asks the module for what it needs, and never goes by a scheme's name.
 """

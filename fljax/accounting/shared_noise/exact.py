@@ -11,7 +11,7 @@ More seen uploads, more colluders or less noise never lower mu (Rayleigh). So th
 honest straggler" and over colluders "as many as allowed"; a late upload is a seen upload.
 
 Source: Hong, Lin, Duan, "Lightweight Federated Learning with Differential Privacy and Straggler Resilience", Lemma 1;
-its Lemma 2 and Proposition 1 (`view_paper`) drop terms and are replaced by the exact value.
+its Lemma 2 and Proposition 1 (`printed`) drop terms and are replaced by the exact value.
 """
 
 import functools

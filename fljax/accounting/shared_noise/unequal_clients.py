@@ -1,7 +1,7 @@
 """Least pairwise noise for clients that differ: own sensitivities, own chances to straggle, any graph.
 
 The noise in the average is linear in the variances and every resistance (C^-1)_ii is convex in them, so the best
-variances solve a convex problem. With equal clients the common variances of `view_calibration` are already optimal.
+variances solve a convex problem. With equal clients the common variances of `least_noise` are already optimal.
 """
 
 import itertools

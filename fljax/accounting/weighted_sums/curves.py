@@ -9,7 +9,7 @@ noise of stddev per client, isotropic or water filling; without added noise the 
 of sum_j g_j g_j^T / D, divided by B. The relation is REPLACE_ONE for one record; sizes are public, clients honest.
 
 Every function maps parameters `[...]` and orders `[K]` to `[..., K]` nats, NaN or +inf for a number out of its range.
-`wfna_rounds` composes and converts.
+`rounds` composes and converts.
 
 Source: Zhang et al. (2024), "Differentially Private Federated Learning without Noise Addition: When is it Possible?",
 arXiv:2405.04551. `joint` is this library's: it mends the proof of Theorem 4 and is sharper than both theorems.
@@ -56,7 +56,7 @@ def joint(
       l2_clip_norm, num_records, batch_size: C, D, B. B is any number > 0; as it grows the curve becomes that of
         noise on unsampled gradients.
       lifted: the noise is water filling.
-      instance: m is known for one data set only, not for all of them: no guarantee, see `wfna_rounds`.
+      instance: m is known for one data set only, not for all of them: no guarantee, see `rounds`.
 
     Returns:
       `[..., K]`; +inf from order 1 + m / (kappa q C^2) on, kappa = 1, or sqrt(2) if `lifted` (one less if `instance`).

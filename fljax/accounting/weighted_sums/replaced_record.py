@@ -66,7 +66,7 @@ def worst(orders: Any, *, floor: Any, l2_clip_norm: Any, batch_size: Any, num_re
 
     Args:
       orders: `[K]`.
-      floor, l2_clip_norm, batch_size, num_records: scalars, as in `wfna.joint`, for isotropic or no added noise.
+      floor, l2_clip_norm, batch_size, num_records: scalars, as in `curves.joint`, for isotropic or no added noise.
     """
     c, b, d = (_x64.positive(v) for v in (l2_clip_norm, batch_size, num_records))
     # Square root of the lengths, so that the grid is dense near C; a point is (|a| / C, |b| / C, cosine).

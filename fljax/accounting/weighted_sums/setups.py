@@ -88,7 +88,7 @@ def curve(
       sampling: "subset" (B of D records without replacement), "none" (all records) or "gaussian" (Gaussian weights).
       noise: "isotropic" or "water_filling".
       setup: sizes and noise.
-      formula: "paper" for `wfna.isotropic_printed` and `wfna.theorem_4`. For subsets the unsampled curve, to be
+      formula: "paper" for `curves.isotropic_printed` and `curves.theorem_4`. For subsets the unsampled curve, to be
         amplified after conversion (`amplify`); the sound one needs no curve here: `epsilon` accounts sampling exactly.
       protocol: "fedavg" is refused: several local steps are not Gaussian, and no theorem holds.
 
@@ -126,7 +126,7 @@ def check_cell(sampling: str, noise: str, formula: str, protocol: str) -> None:
     if protocol == "fedavg":
         raise NoGuaranteeError(
             'Expected protocol="fedsgd": several local steps are not Gaussian and no theorem covers them, '
-            'got protocol="fedavg". Clip the whole update, add isotropic noise, use wfna.clipped_update.'
+            'got protocol="fedavg". Clip the whole update, add isotropic noise, use curves.clipped_update.'
         )
     if noise == "water_filling" and sampling != "gaussian":
         raise NoGuaranteeError(

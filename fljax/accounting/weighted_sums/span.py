@@ -112,7 +112,7 @@ def distinguish(known: Any, aggregate: Any, *, threshold: float) -> tuple[float,
 
 
 def least_eigenvalue(gradients: Any, basis: Any = None) -> float:
-    """Least eigenvalue of sum_j g_j g_j^T / D of one client, for `wfna_rounds.noiseless`; 0 where rounding hides it.
+    """Least eigenvalue of sum_j g_j g_j^T / D of one client, for `rounds.noiseless`; 0 where rounding hides it.
 
     Args:
       gradients: `[D, K]`, clipped.

@@ -168,7 +168,7 @@ def make(
 
 
 class _Central(NamedTuple):
-    """What `_round.client_level` reads: no clipping, no noise."""
+    """What `central.round.client_level` reads: no clipping, no noise."""
 
     sampling_prob: float
     server_learning_rate: float

@@ -55,7 +55,7 @@ ERRATA = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(disguised.Config):
-    """As `_perturbed.Config`; noise_multiplier is that of a client's own noise, pair noise follows from the ratio.
+    """As `disguised.round.Config`; noise_multiplier is that of a client's own noise, pair noise follows from the ratio.
 
     Raises:
       ValueError: as there; or a graph that does not exist.

@@ -26,7 +26,7 @@ SIMULATION = disguised.SIMULATION | {"privacy": {"target_epsilon": None}}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(disguised.Config):
-    """As `_perturbed.Config`; noise_multiplier has a number, since there is nothing to calibrate it for."""
+    """As `disguised.round.Config`; noise_multiplier has a number, since there is nothing to calibrate it for."""
 
     noise_multiplier: float | None = 1.0
 

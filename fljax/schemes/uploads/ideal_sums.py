@@ -25,7 +25,7 @@ Links = Literal["server", "peers"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(_uploads.Config):
-    """As `_uploads.Config`; noise_multiplier is that of the sum, towards colluders who know their own part of it.
+    """As `uploads.round.Config`; noise_multiplier is that of the sum, towards colluders who know their own part of it.
 
     A round in which more than max_stragglers clients cannot be used is aborted and leaves the model as it was.
 

@@ -39,7 +39,7 @@ fitted, non_private = _uploads.fitted, _uploads.non_private
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(_uploads.Config):
-    """As `_uploads.Config`; noise_multiplier is that of the own noise, pair noise follows from the ratio.
+    """As `uploads.round.Config`; noise_multiplier is that of the own noise, pair noise follows from the ratio.
 
     Raises:
       ValueError: as there; or a graph that does not exist, or in which all neighbours of a client may collude.

@@ -24,7 +24,7 @@ NOISE_AT = "client"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(weighted.Config):
-    """As `_records.Config`; batch_size is not used."""
+    """As `weighted.round.Config`; batch_size is not used."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

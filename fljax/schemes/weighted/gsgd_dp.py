@@ -26,7 +26,7 @@ NOISE_AT = "client"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(weighted.Config):
-    """As `_records.Config`; batch_size > 0 sets the scale of the weights and need not be a whole number."""
+    """As `weighted.round.Config`; batch_size > 0 sets the scale of the weights and need not be a whole number."""
 
     noise: Literal["isotropic", "water_filling"] = "water_filling"
     per_leaf: bool = False
