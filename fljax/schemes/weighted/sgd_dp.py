@@ -25,7 +25,9 @@ NOISE_AT = "client"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(weighted.Config):
-    """As `weighted.round.Config`; batch_size, a whole number up to records_per_client, is the size of a client's subset."""
+    """As `weighted.round.Config`; batch_size, a whole number, is the size of a client's subset.
+
+    It is at most records_per_client."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
