@@ -27,7 +27,8 @@ NOISE_AT = "client"
 class Config(weighted.Config):
     """As `weighted.round.Config`; batch_size, a whole number, is the size of a client's subset.
 
-    It is at most records_per_client."""
+    It is at most records_per_client.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
