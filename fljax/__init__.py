@@ -20,14 +20,19 @@ if TYPE_CHECKING:
     from fljax import types as types
     from fljax import upload as upload
     from fljax._sensitivity import check_sensitivity
+    from fljax.accounting.events import PrivacyEvent
     from fljax.local.item import clipped_grad
+    from fljax.local.outputs import clip_pytree, clipped_fun
     from fljax.upload.gaussian import gaussian_privatizer
 
-__all__ = ["check_sensitivity", "clipped_grad", "gaussian_privatizer"]
+__all__ = ["PrivacyEvent", "check_sensitivity", "clip_pytree", "clipped_fun", "clipped_grad", "gaussian_privatizer"]
 __version__ = "0.1.0"
 
 _WHERE = {
+    "PrivacyEvent": "fljax.accounting.events",
     "check_sensitivity": "fljax._sensitivity",
+    "clip_pytree": "fljax.local.outputs",
+    "clipped_fun": "fljax.local.outputs",
     "clipped_grad": "fljax.local.item",
     "gaussian_privatizer": "fljax.upload.gaussian",
 }

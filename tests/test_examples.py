@@ -10,6 +10,7 @@ TINY = {
     "attacks": {"TARGETS": 2, "ITERATIONS": 20, "TRIALS": 400, "SHADOWS": 4, "POOL": 40, "STEPS": 10},
     "accounting": {"NUM_ROUNDS": 200, "METHODS": ("rdp", "gdp"), "ORDERS": (2.0, 3.0, 4.0, 8.0, 16.0, 64.0)},
     "channel": {"NUM_CLIENTS": 4, "NUM_ROUNDS": 2, "NUM_TARGETS": 20},
+    "clipped_statistics": {"NUM_CLIENTS": 50},
     "clipping_styles": {"NUM_STEPS": 2, "HIDDEN": (4,)},
     "fedavg_custom_model": {"NUM_CLIENTS": 40, "NUM_ROUNDS": 2, "HIDDEN": 4},
     "subject_level": {"NUM_ROUNDS": 10},

@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING
 from fljax import _rooms
 
 if TYPE_CHECKING:
+    from fljax.local import bounded as bounded
     from fljax.local import clipping as clipping
     from fljax.local import gaussian_sampling as gaussian_sampling
     from fljax.local import item as item
+    from fljax.local import outputs as outputs
     from fljax.local import perturbed as perturbed
     from fljax.local import quantile as quantile
     from fljax.local import sgd as sgd

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import fljax_kernels
 from fljax import _validate
@@ -103,6 +104,58 @@ def to_bounds(
         return jax.tree.map(lambda _: factor, part)
 
     return jax.tree.map(group, l2_clip_norms, norms)
+
+
+def check_bounds(style: Style = "flat", **bounds: Any) -> None:
+    """Raises ValueError unless each value is a bound, or a tree of them, that `style` can keep.
+
+    A traced bound cannot be looked at.
+    """
+    _validate.one_of(STYLES, clipping_style=style)
+    for name, tree in bounds.items():
+        leaves = jax.tree.leaves(tree)
+        if not leaves:
+            raise ValueError(f"Expected {name} to be a bound or a tree of bounds, got an empty tree.")
+        for bound in leaves:
+            if isinstance(bound, jax.core.Tracer):
+                continue
+            # `not >=` so that NaN fails; np, as in a traced function comparisons are traced too.
+            if not (_validate.is_number(bound) and np.asarray(bound) >= 0):
+                raise ValueError(f"Expected {name} >= 0, got {name}={bound!r}.")
+            if style != "flat" and not np.isfinite(bound):
+                raise ValueError(f"Expected {name} to be finite with {style!r}, got {name}={bound!r}.")
+
+
+def bound_of_all(l2_clip_norms: Any, rescale_to_unit_norm: bool) -> Any:
+    """The L2 bound of a row whose parts keep these bounds, or 1 each where they are rescaled."""
+    bounds = jax.tree.leaves(l2_clip_norms)
+    if rescale_to_unit_norm:
+        return math.sqrt(len(bounds))
+    if len(bounds) == 1:
+        return bounds[0]
+    if any(isinstance(c, jax.Array) for c in bounds):
+        return jnp.sqrt(sum(jnp.square(jnp.asarray(c, jnp.float32)) for c in bounds))
+    return math.hypot(*bounds)
+
+
+def weigh(l2_clip_norms: Any, norms: Any, weights: jax.Array, **options: Any) -> Any:
+    """Coefficients of rows that also have weights `[B]`; `options` are those of `to_bound`.
+
+    norms: `[B]` for one bound, a tree of `[B]` for a tree of bounds; so is the result.
+    """
+    one = jax.tree_util.all_leaves([l2_clip_norms])
+    coefficients = (to_bound if one else to_bounds)(norms, l2_clip_norms, **options)
+    return jax.tree.map(lambda c: c * weights.astype(c.dtype), coefficients)
+
+
+def leaf_norms(rows: Any) -> Any:
+    """A tree of `[B]`: the norm of each leaf of each row of `[B, ...]`, in float32 at least."""
+
+    def norm(leaf: jax.Array) -> jax.Array:
+        squares, exponent = reference.scaled_squares(leaf)
+        return jnp.ldexp(jnp.sqrt(squares), exponent)
+
+    return jax.tree.map(norm, rows)
 
 
 def joint_norm(norms: Any) -> jax.Array:

@@ -68,6 +68,14 @@ FUNCTIONS = {
     "transform": clipped(pre_clipping_transform=lambda grad: grad["w"], microbatch_size=3),
     "traced bound": traced_bound,
     "closed over": closed_over,
+    "clipped_fun": lambda p, batch, padding: fljax.clipped_fun(
+        lambda p, x: {"out": x @ p["w"], "norm": jnp.sum(jnp.square(x))},
+        batch_argnums=1,
+        keep_batch_dim=False,
+        return_norms=True,
+        microbatch_size=5,
+    )(p, batch["x"], is_padding_example=padding),
+    "clip_pytree": lambda p, batch, padding: fljax.clip_pytree(p, 0.5),
     "products": products,
     "taps in microbatches": lambda *a: products(*a, method="taps", microbatch_size=3),
     "clip_and_sum": lambda p, batch, padding: fljax_kernels.clip_and_sum({"x": batch["x"]}, 0.5, mask=~padding),
@@ -79,7 +87,14 @@ FUNCTIONS = {
         jax.random.split(jax.random.key(1), 3), p, 0.3
     ),
 }
-QUICK = [("clipped_grad", "both"), ("subjects", "batch"), ("clip_and_sum", "batch"), ("noise", "same axis")]
+QUICK = [
+    ("clipped_grad", "both"),
+    ("clipped_fun", "batch"),
+    ("clip_pytree", "same axis"),
+    ("subjects", "batch"),
+    ("clip_and_sum", "batch"),
+    ("noise", "same axis"),
+]
 
 
 def a_mesh(kind):
