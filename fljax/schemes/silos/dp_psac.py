@@ -19,9 +19,10 @@ NOISE_AT, SIMULATION = dp_sgd.NOISE_AT, dp_sgd.SIMULATION
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(local_item_dp.Config):
-    """As `local_item_dp.Config`; clipping_style: "psac", g * C / (|g| + r / (|g| + r)) with r = 0.1, or "flat"."""
+    """As `local_item_dp.Config`, with a style of clipping."""
 
     clipping_style: Literal["psac", "flat"] = "psac"
+    """"psac" weighs a gradient g by C / (|g| + r / (|g| + r)) with r = 0.1; "flat" clips it to C."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -23,6 +23,7 @@ class Config(silos.TrainingConfig):
     """As `TrainingConfig`; noise_multiplier must be 0: this scheme adds no noise."""
 
     noise_multiplier: float = 0.0
+    """Must be 0: this scheme adds no noise."""
 
 
 def silo(config: Config, loss: LossFn) -> silos.Silo:

@@ -26,13 +26,12 @@ ERRATA = ("E1", "E4", "E6")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(silos.SubjectConfig):
-    """As `SubjectConfig`; expected_subjects: public guess of the subjects in one batch, the divisor of the sum.
-
-    formula: "sound", or "paper": divides by the realised number of subjects, and has no guarantee.
-    """
+    """As `SubjectConfig`, and the divisor of a step's sum."""
 
     expected_subjects: float = 70.0
+    """Public guess of the subjects in one batch; the sum is divided by it."""
     formula: Literal["sound", "paper"] = "sound"
+    """"paper" divides by the realised number of subjects, and has no guarantee."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -21,12 +21,12 @@ SIMULATION = silos.SIMULATION
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(silos.SubjectConfig):
-    """As `SubjectConfig`; items_per_subject: Z, most items of one subject in one batch, >= 1. expected_items: public
-    guess of the items in one batch, the divisor of the sum.
-    """
+    """As `SubjectConfig`, and a cap on a subject's items in one batch."""
 
     items_per_subject: int = 2
+    """Most items of one subject in one batch, >= 1."""
     expected_items: float = 75.0
+    """Public guess of the items in one batch; the sum is divided by it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

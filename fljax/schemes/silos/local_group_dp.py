@@ -29,17 +29,16 @@ ERRATA = ("E1", "E2", "E3")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(silos.SubjectConfig):
-    """As `SubjectConfig`; items_per_subject: Z, most items of one subject in one batch, >= 1; surplus ones are dropped.
-    expected_items: public guess of the items in one batch, the divisor of the sum.
-
-    formula: "sound", or "paper": the noise of a step follows the largest group of its batch, and there is no guarantee;
-    group_noise then holds the noise multipliers for groups of 1, 2, ... `max_items_per_subject` items.
-    """
+    """As `SubjectConfig`, and a cap on a subject's items in one batch."""
 
     items_per_subject: int = 2
+    """Most items of one subject in one batch, >= 1; surplus ones are dropped."""
     expected_items: float = 75.0
+    """Public guess of the items in one batch; the sum is divided by it."""
     formula: Literal["sound", "paper"] = "sound"
+    """"paper": the noise of a step follows the largest group of its batch; there is no guarantee."""
     group_noise: tuple[float, ...] = ()
+    """For formula "paper": noise multipliers for groups of 1, 2, ... max_items_per_subject items."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -21,9 +21,10 @@ SIMULATION = silos.SIMULATION | {"privacy": {"target_delta": 5e-6}}  # there are
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(silos.SiloConfig):
-    """As `SiloConfig`; expected_items: public guess of the items in one step's batch; the sum is divided by it."""
+    """As `SiloConfig`, and the divisor of a step's sum."""
 
     expected_items: float = 75.0
+    """Public guess of the items in one batch; the sum is divided by it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

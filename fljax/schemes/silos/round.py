@@ -37,22 +37,24 @@ SIMULATION: dict[str, dict[str, Any]] = {
 class TrainingConfig:
     """Public numbers of training in silos.
 
-    num_silos: silos, all of which join every round; None: as many as the data have. item_sampling_prob: chance of each
-    item to be in one local step's batch, in (0, 1]. num_local_steps: steps of a silo in one round. local_learning_rate:
-    > 0. server_learning_rate, server_momentum: the server's SGD on the mean update; 1 and 0 give the plain mean of the
-    silos' models. batch_size: items whose gradients a silo takes together; only speed and memory depend on it.
-
     Raises:
       ValueError: a number is out of its range.
     """
 
     num_silos: int | None = 16
+    """Silos, all of which join every round. none: as many as the data have."""
     item_sampling_prob: float = 0.1
+    """Chance of each item to be in the batch of one local step, in (0, 1]."""
     num_local_steps: int = 2
+    """Steps that a silo takes in one round."""
     local_learning_rate: float = 2.0
+    """Step size of a silo, > 0."""
     server_learning_rate: float = 1.0
+    """Step size of the server along the mean update; 1 without momentum is the mean of the models."""
     server_momentum: float = 0.0
+    """Momentum of the server, in [0, 1)."""
     batch_size: int = 64
+    """Items whose gradients a silo takes together; only speed and memory depend on it."""
 
     def __post_init__(self) -> None:
         _validate.positive_int(num_local_steps=self.num_local_steps, batch_size=self.batch_size)
@@ -72,15 +74,14 @@ class TrainingConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SiloConfig(TrainingConfig):
-    """As `TrainingConfig`, and what makes a silo's steps private; each number may be published without loss of privacy.
-
-    l2_clip_norm: > 0. noise_multiplier: noise standard deviation on the sum / l2_clip_norm, >= 0; None: still to be
-    calibrated. silo_noise: for each silo a factor > 0 on its noise; empty: all 1.
-    """
+    """As `TrainingConfig`, and what makes a silo's steps private. Each number may be published."""
 
     l2_clip_norm: float = 0.5
+    """Bound on what one privacy unit adds to a silo's sum, in the unit of a gradient."""
     noise_multiplier: float | None = None
+    """Standard deviation of the noise on a silo's sum / l2_clip_norm. none: calibrated for the target epsilon."""
     silo_noise: tuple[float, ...] = ()
+    """For each silo a factor > 0 on its noise; empty: all 1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -99,14 +100,12 @@ class SiloConfig(TrainingConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SubjectConfig(SiloConfig):
-    """As `SiloConfig`, and the two caps that a guarantee for subjects rests on.
-
-    max_items_per_subject: most items of one subject in one silo; a silo leaves surplus items out. silos_per_subject:
-    most silos that hold items of one subject, which no silo can see for itself; None: all of them.
-    """
+    """As `SiloConfig`, and the two caps that a guarantee for subjects rests on."""
 
     max_items_per_subject: int = 4
+    """Most items of one subject in one silo; a silo leaves surplus items out."""
     silos_per_subject: int | None = None
+    """Most silos that hold items of one subject, which no silo can see for itself. none: all of them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -24,13 +24,12 @@ ERRATA = ("E1", "E7", "E8")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(silos.SubjectConfig):
-    """As `SubjectConfig`; privacy_unit: "client", any two data sets of a silo are neighbours, or "subject".
-
-    formula: "sound", or "paper": the same training, and the paper's claim beside what holds of its noise.
-    """
+    """As `SubjectConfig`, and whom the noise hides."""
 
     privacy_unit: Literal["client", "subject"] = "subject"
+    """"client": any two data sets of a silo are neighbours; "subject": those that differ in one."""
     formula: Literal["sound", "paper"] = "sound"
+    """"paper": the same training, and the paper's claim beside what holds of its noise."""
     # The noise is divided by nothing. What is left is to sample so little that it can be small: of few items with one
     # of each subject, in many small steps.
     item_sampling_prob: float = 0.01
