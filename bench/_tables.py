@@ -2,21 +2,30 @@
 
 import json
 import math
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench import _harness
 
+Rows = Sequence[Mapping[str, Any]]
 
-def rows(name: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Rows and environment of `results/<name>-cpu.json`."""
+
+def rows(name: str) -> Rows:
+    """Rows of `results/<name>-cpu.json`: each with its environment, unless it tells its own date."""
     found = json.loads((_harness.RESULTS / f"{name}-cpu.json").read_text())
-    return found["rows"], found["environment"]
+    return [row if "date" in row else found["environment"] | row for row in found["rows"]]
 
 
 def markdown(head: list[str], body: list[list[str]]) -> str:
     """A table."""
     lines = [head, ["---"] * len(head), *body]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def mean(rows: Rows, name: str) -> float:
+    """Mean of a column."""
+    return statistics.mean(row[name] for row in rows)
 
 
 def up(value: float | None, digits: int = 3) -> str:

@@ -45,7 +45,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import _child, _harness
+from bench import _child, _harness, _tables
 from bench.peers import child, tasks
 
 REFERENCE = "plain_scan"
@@ -197,6 +197,42 @@ COLUMNS = (
     "peak_rss_mib",
     "error_of_update",
 )
+
+
+def table(rows: _tables.Rows) -> str:
+    """Clients a second of each framework, and how many times as fast fljax is in the same rounds."""
+    names = {
+        "i": "MLP 784-256-128-10, 1,000 clients",
+        "ii": "FEMNIST CNN, 100 clients",
+        "iii": "pfl-research's CIFAR-10 CNN, 50 clients",
+    }
+    body = []
+    for workload, title in names.items():
+        mine = [row for row in rows if row["workload"] == workload]
+        cohort = max(row["clients"] for row in mine)
+        for row in sorted(mine, key=lambda row: not row["peer"].startswith("fljax")):
+            if "clients_per_s" not in row:
+                body.append([title, row["peer"], row.get("error", "not measured"), "", "", "", "", ""])
+                continue
+            fewer = "" if row["clients"] == cohort else f" ({row['clients']} clients)"
+            cells = [title, row["peer"] + fewer, f"{row['clients_per_s']:,.4g}"]
+            ratios = [row.get("fljax_is_faster"), row.get("one_device_is_faster")]
+            share = row.get("share_of_matmul_limit")
+            cells += ["" if ratio is None else f"{ratio:.2f}x" for ratio in ratios]
+            cells.append("" if share is None else f"{share:.0%}")
+            device = row.get("device", "").replace("(R)", "").replace(" Processor", "")
+            body.append([*cells, f"{row['spread']:.0%}", f"{row['date'][5:16].replace('T', ' ')} {device}".strip()])
+    faster = ["fljax is faster by (paired)", "fljax_one_device is faster by (paired)"]
+    head = [
+        "model and cohort",
+        "who",
+        "clients/s",
+        *faster,
+        "of the matmul limit",
+        "spread of rounds",
+        "when and where",
+    ]
+    return _tables.markdown(head, body)
 
 
 def main() -> None:

@@ -17,8 +17,8 @@ import jax
 import numpy as np
 
 from bench import _child, _harness
-from bench import round as one_round
 from bench.peers import tasks
+from bench.rounds import round as one_round
 from fljax.simulation.devices import mesh
 
 # (number of clients, noise multiplier) -> (a round, what building it cost)

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import torch
 
 from bench import _harness
-from bench import round as one_round
 from bench.peers import tasks, torch_peers
+from bench.rounds import round as one_round
 from fljax.simulation.devices import mesh
 
 

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bench import round as one_round
-from bench import workloads
+from bench.kernels import workloads
+from bench.rounds import round as one_round
 
 
 class Spec(NamedTuple):
-    """letter: the model in `bench._torch_models`. A client has `least` to `most` examples; one epoch."""
+    """letter: the model in `bench.kernels._torch_models`. A client has `least` to `most` examples; one epoch."""
 
     title: str
     letter: str

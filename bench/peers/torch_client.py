@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from bench._torch_models import losses
+from bench.kernels._torch_models import losses
 
 
 def clipped_update(

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from bench import _harness, _torch_models
-from bench import round as one_round
+from bench import _harness
+from bench.kernels import _torch_models
 from bench.peers import tasks, torch_client
+from bench.rounds import round as one_round
 
 Run = Callable[[], list[torch.Tensor]]
 

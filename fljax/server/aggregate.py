@@ -196,7 +196,8 @@ def check_sizes(chunk_size: int | None, groups: int | None) -> None:
 def default_chunk_size(num_params: int, backend: str | None = None) -> int:
     """How many clients a chunk vmaps: on a CPU as many small models as fit its cache, elsewhere up to 64.
 
-    Measured in `bench/round.py`: a CPU is fastest with one client at a time as soon as a model outgrows the cache.
+    Measured in `bench/rounds/round.py`: a CPU is fastest with one client at a time as soon as a
+    model outgrows the cache.
     """
     _validate.positive_int(num_params=num_params)
     if (backend or jax.default_backend()) == "cpu":

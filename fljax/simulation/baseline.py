@@ -19,7 +19,8 @@ class Settings(NamedTuple):
     server_momentum: float = 0.9
 
 
-# Measured by bench/baseline.py on the tasks that schemes start from and on other data; results/baseline-cpu.json.
+# Measured by bench/rounds/baseline.py on the tasks that schemes start from and on other data;
+# the numbers are in bench/results/baseline-cpu.json.
 _OF_MODEL = {"softmax": Settings(0.3), "mlp": Settings(0.3), "cnn": Settings(0.3)}
 _OF_OTHERS = Settings(0.1)
 # Squared loss bends alike everywhere: larger steps diverge, and momentum overshoots.

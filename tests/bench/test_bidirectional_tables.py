@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from bench import bidirectional_accuracy
-from bench import bidirectional_tables as tables
+from bench.papers import bidirectional_accuracy
+from bench.papers import bidirectional_tables as tables
 from fljax import schemes
 
 

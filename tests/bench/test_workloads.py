@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from bench import _harness, per_example, workloads
+from bench import _harness
+from bench.kernels import per_example, workloads
 
 # Parameters as published for these models, or counted by hand (f); limits of XLA's scratch memory over non-private.
 EXPECTED = {

@@ -226,7 +226,7 @@ def maker(silo: Callable[[Any, LossFn], Silo]) -> Make:
 
 def _silos_at_once(num_params: int, num_silos: int) -> int:
     """Equal chunks. On a CPU a silo's step is many small operations (samples, groups, noise), whose fixed cost side by
-    side silos share: eight times as many of them as of clients with plain steps (bench/subject_steps.py).
+    side silos share: eight times as many of them as of clients with plain steps (bench/rounds/subject_steps.py).
     """
     most = aggregate.default_chunk_size(num_params) * (8 if jax.default_backend() == "cpu" else 1)
     return -(-num_silos // -(-num_silos // most)) if num_silos else 1

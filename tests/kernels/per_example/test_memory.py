@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bench import workloads
+from bench.kernels import workloads
 from fljax_kernels import per_example_grads
 
 

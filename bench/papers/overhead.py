@@ -1,10 +1,10 @@
 """What does hiding an upload cost in bytes, links and lost rounds? A model, no measurement: it takes a second.
 
-    python -m bench.overhead
+    python -m bench.papers.overhead
 
 50 clients, ResNet-18 (11,173,962 parameters), at most 10 colluders and 10 stragglers, every link fails with chance 0.05
 in a round; 100 Mbit/s and 0.1 s latency for each client, 60 s of local training, 5 ns for a
-normal (`bench.pair_noise`).
+normal (`bench.kernels.pair_noise`).
 """
 
 from bench import _harness, _tables
@@ -49,9 +49,8 @@ def _count(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def table() -> str:
+def table(rows: _tables.Rows) -> str:
     """Bytes, links and lost rounds of each way to hide an upload: a model."""
-    rows, _ = _tables.rows("overhead")
     body = [
         [
             f"`{row['scheme']}`",

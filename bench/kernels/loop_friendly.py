@@ -1,6 +1,6 @@
 """Is `loop_friendly` worth it inside loops, and what does it cost outside?
 
-    python -m bench.loop_friendly [--rounds 5] [--quick]
+    python -m bench.kernels.loop_friendly [--rounds 5] [--quick]
 
 | case | what it is |
 |---|---|
@@ -18,7 +18,8 @@ from typing import Any
 import jax
 from jax import lax
 
-from bench import _harness, workloads
+from bench import _harness
+from bench.kernels import workloads
 from fljax_kernels import loop_friendly
 
 STEPS, BATCH_SIZE, LEARNING_RATE = 5, 20, 0.1

@@ -1,6 +1,6 @@
 """Are attacks faster together? 64 reconstructions in one program, 64 shadow models in one program.
 
-    python -m bench.attacks
+    python -m bench.papers.attacks
 
 The loop is how attacks are written elsewhere: a jitted step called from Python, one target (one model) after the other.
 It is shown beside a jitted scan for each target (model), which leaves Python out of the steps, and beside the one
@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bench import _harness
+from bench import _harness, _tables
 from fljax import data
 from fljax.attacks import gradient_inversion, shadow, victims
 from fljax.models import Functional, softmax_cross_entropy
@@ -218,6 +218,18 @@ def rows(
             }
         )
     return found
+
+
+def table(rows: _tables.Rows) -> str:
+    """64 of a kind in one program, beside one after the other."""
+    names = {"python loop": "a jitted step called from Python", "scan each": "a jitted search each"}
+    body = [
+        [row["case"], names[kind], f"{row['times']:.1f}x"]
+        for row in rows
+        for kind in names
+        if row["form"].startswith(kind)
+    ]
+    return _tables.markdown(["64 in one program", "against one after the other by", "faster"], body)
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """How many clients a second does one DP-FedAvg round train, and in how much memory?
 
-    python -m bench.round [--clients 1000] [--repeats 7] [--peers fljax plain_scan fedjax_pad] [--quick]
+    python -m bench.rounds.round [--clients 1000] [--repeats 7] [--peers fljax plain_scan fedjax_pad] [--quick]
 
 1,000 clients with 20 to 100 examples each, MLP 784-256-128-10, one local epoch of batch 20, client clipping, Gaussian
 noise on the sum. Everybody walks the same examples in the same order, so that the sums agree to float rounding:
@@ -32,7 +32,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bench import _harness
+from bench import _harness, _tables
 from fljax import _keys, data, models
 from fljax.schemes.central import dp_fedavg
 from fljax.simulation.devices import mesh
@@ -249,7 +249,7 @@ def peers() -> dict[str, Callable[[Task, float], Any]]:
 
 def peak_rss_mib(name: str, num_clients: int) -> float:
     """Peak resident memory of a fresh process that runs two rounds of one peer."""
-    command = [sys.executable, "-m", "bench.round", "--only", name, "--clients", str(num_clients)]
+    command = [sys.executable, "-m", "bench.rounds.round", "--only", name, "--clients", str(num_clients)]
     out = subprocess.run(command, cwd=_harness.ROOT, capture_output=True, text=True, check=True)
     return float(json.loads(out.stdout.splitlines()[-1])["peak_rss_mib"])
 
@@ -302,6 +302,23 @@ def measure(names: Sequence[str], num_clients: int, repeats: int) -> list[dict[s
         rows[name]["peak_rss_mib"] = round(peak_rss_mib(name, num_clients))
     rows["data"] = {"peer": "data", "clients": num_clients, "peak_rss_mib": round(peak_rss_mib("data", num_clients))}
     return list(rows.values())
+
+
+def table(rows: _tables.Rows) -> str:
+    """Clients a second, and the same number over plain scan's: both by medians, so that a reader can divide."""
+    timed = {row["peer"]: row for row in rows if row.get("median_ms")}
+    plain = timed["plain_scan"]["median_ms"]
+    body = [
+        [
+            name,
+            f"{1e3 * row['clients'] / row['median_ms']:.0f}",
+            f"{plain / row['median_ms']:.2f}x",
+            "" if row.get("temp_mib") is None else f"{row['temp_mib']:.1f} MiB",
+        ]
+        for name, row in timed.items()
+    ]
+    head = ["1,000 clients, one round", "clients/s, median", "against plain scan", "XLA temporary memory"]
+    return _tables.markdown(head, body)
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """How much noise is left in the average at equal exact privacy: pairwise noise, local noise, ideal secure sum?
 
-    python -m bench.noise_in_average     # seconds; prints the tables of docs/view.md
+    python -m bench.papers.noise_in_average     # seconds; prints the tables of docs/view.md
 
 50 clients, one round, (3, 1e-5)-DP for a client whose upload moves by at most 1, by the same exact accountant for all.
 Variances are per coordinate of the average, expected over who straggles. `pair_paper` is pairwise noise with the
@@ -88,7 +88,7 @@ def figure_2() -> list[dict[str, Any]]:
     return rows
 
 
-# Settings of bench.noise_in_average that the page shows: law of stragglers, most colluders.
+# Settings of bench.papers.noise_in_average that the page shows: law of stragglers, most colluders.
 _SHOWN = [
     ("nobody", 10, "nobody"),
     ("uniform to 10", 0, "uniform, 0 to 10"),
@@ -103,9 +103,8 @@ _SHOWN = [
 ]
 
 
-def table() -> str:
+def table(rows: _tables.Rows) -> str:
     """Noise left in the average at equal exact privacy."""
-    rows, _ = _tables.rows("noise_in_average")
     found = {(row["stragglers"], row["colluders"]): row for row in rows if row["table"] == "average"}
     names = ("local", "pair_noise", "secure_sum", "secure_sum_corrected")
     body = []

@@ -1,6 +1,6 @@
 """Figure 3 and Tables II, III of the LightDP-FL paper on stand-in data: what is learned at equal exact privacy.
 
-    python -m bench.pairwise_training [--rounds 20] [--seeds 3] [--quick]
+    python -m bench.papers.pairwise_training [--rounds 20] [--seeds 3] [--quick]
 
 50 clients, real digits dealt at random, softmax model, updates clipped, stragglers uniform on 0..S. Every row spends
 exactly its epsilon at delta 1e-3 in all rounds together, for a client under replace-one, towards the server and C
@@ -81,9 +81,8 @@ def train(name: str, epsilon: float, colluders: int, straggling: int, rounds: in
     return {"noise_multiplier": noise_multiplier, "accuracy": statistics.mean(found), "stdev": spread}
 
 
-def table() -> str:
+def table(rows: _tables.Rows) -> str:
     """Figure 3 and Tables II and III of the paper, on stand-in data."""
-    rows, _ = _tables.rows("pairwise_training")
     body = [
         [
             row["experiment"],

@@ -1,7 +1,7 @@
 """Which subject-level method learns most at the same TRUE privacy, and how far is the paper's accounting off?
 
-    python -m bench.subject_levels            # tuning, training, then the table of claims: some minutes on 2 cores
-    python -m bench.subject_levels --errata   # claims only
+    python -m bench.papers.subject_levels            # tuning, training, then the table of claims: minutes
+    python -m bench.papers.subject_levels --errata   # claims only
 
 Task and methods are those of `fljax compare`: the writers stand-in (digits restyled by 400 subjects), 16 silos, every
 subject spread evenly over all of them, a softmax model. Everyone with a guarantee is granted the same epsilon for one
@@ -72,9 +72,8 @@ def errata() -> list[dict[str, Any]]:
     ]
 
 
-def claims_table() -> str:
+def claims_table(rows: _tables.Rows) -> str:
     """What the paper's claim of epsilon 4 is worth."""
-    rows, _ = _tables.rows("subject_levels")
     body = [
         [
             row["case"],
@@ -87,9 +86,8 @@ def claims_table() -> str:
     return _tables.markdown(["claim", "true epsilon, certified", "errata"], body)
 
 
-def table() -> str:
+def table(rows: _tables.Rows) -> str:
     """Accuracy of each method at one true epsilon."""
-    rows, _ = _tables.rows("subject_levels")
     body = [
         [
             row["method"],

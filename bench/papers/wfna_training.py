@@ -1,11 +1,11 @@
 """Accuracy at equal epsilon: GD-DP, GSGD-DP and SGD-DP with 50 users (Figure 5 of arXiv:2405.04551), and Figure 4.
 
-    python -m bench.wfna_training                                 # linear and CNN on real digits: a quarter of an hour
-    python -m bench.wfna_training --data writers28 --records 256  # 12,800 of 60,000 images of 28 x 28, linear
-    python -m bench.wfna_training --data writers28 --epsilons 4 --seeds 1  # all of them, D = 1,200: 20 minutes
-    python -m bench.wfna_training --data FOLDER                   # MNIST: the folder with its four IDX files
-    python -m bench.wfna_training --plot-accuracy docs/water_filling.svg         # Figure 5, from the JSON of the first
-    python -m bench.wfna_training --plot-spectra docs/water_filling_spectra.svg  # Figure 4, one client's update
+    python -m bench.papers.wfna_training                                 # linear and CNN on real digits, 15 min
+    python -m bench.papers.wfna_training --data writers28 --records 256  # 12,800 of 60,000 images of 28 x 28, linear
+    python -m bench.papers.wfna_training --data writers28 --epsilons 4 --seeds 1  # all of them, D = 1,200: 20 minutes
+    python -m bench.papers.wfna_training --data FOLDER                   # MNIST: the folder with its four IDX files
+    python -m bench.papers.wfna_training --plot-accuracy docs/water_filling.svg         # Figure 5, from its JSON
+    python -m bench.papers.wfna_training --plot-spectra docs/water_filling_spectra.svg  # Figure 4, one client's update
 
 Every run has 100 passes over the data: 100 rounds of GD-DP and GSGD-DP, 100 ceil(D / B) of SGD-DP. Each scheme gets the
 noise that spends epsilon by the sharpest sound accountant there is for it: GD-DP exactly, SGD-DP by privacy-loss
@@ -263,9 +263,8 @@ def plot_accuracy(path: str) -> None:
     _save(figure, path)
 
 
-def table() -> str:
+def table(rows: _tables.Rows) -> str:
     """Accuracy at equal epsilon, and seed by seed against GD-DP."""
-    rows, _ = _tables.rows("wfna_training")
     body = [
         [
             row["model"],

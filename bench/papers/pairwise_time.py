@@ -1,12 +1,12 @@
 """Figure 4 of the LightDP-FL paper on stand-in data: accuracy against training time where links fail.
 
-    python -m bench.pairwise_time [--rounds 20] [--seeds 3]     # about a minute
+    python -m bench.papers.pairwise_time [--rounds 20] [--seeds 3]     # about a minute
 
 50 clients, at most 10 colluders, every directed link fails with chance 0.05 in a round; noise of a secure sum is sized
 for 10 stragglers, and its round is lost if more clients cannot be used. Real digits dealt at random, softmax model;
 every row is granted exactly (6, 1e-3) for all rounds together. Accuracy is measured; time is the model of
-`bench.overhead` (ResNet-18's bytes, 60 s of training a round), not a measurement. Lost rounds take their time, teach
-nothing, and are paid for in privacy like the others.
+`bench.papers.overhead` (ResNet-18's bytes, 60 s of training a round), not a measurement. Lost
+rounds take their time, teach nothing, and are paid for in privacy like the others.
 """
 
 import argparse
@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bench import _harness, _tables, overhead
+from bench import _harness, _tables
+from bench.papers import overhead
 from fljax import accounting, data, models, schemes
 from fljax.server import costs
 
@@ -75,9 +76,8 @@ def train(name: str, rounds: int, seeds: int) -> dict[str, Any]:
     }
 
 
-def table() -> str:
+def table(rows: _tables.Rows) -> str:
     """Accuracy and minutes of each way to hide an upload over links that fail."""
-    rows, _ = _tables.rows("pairwise_time")
     body = [
         [
             f"`{row['scheme']}`",

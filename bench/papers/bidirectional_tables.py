@@ -1,6 +1,6 @@
 """The columns of the bidirectional paper's tables, method by method: accuracy, reconstruction, membership.
 
-    python -m bench.bidirectional_tables [--quick]
+    python -m bench.papers.bidirectional_tables [--quick]
 
 Three settings: mlp 64-32-32-10 and a group-normalised ResNet20 on digits, mlp 30-16-2 on the real breast-cancer table.
 Reconstruction: the server has ONE upload of a batch of one, recovered where the model was disguised, knows the label,
@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import flatten_util
 
-from bench import _harness
+from bench import _harness, _tables
 from fljax import accounting, data, models
 from fljax.accounting.shared_noise import theta as bidirectional
 from fljax.attacks import gradient_inversion
@@ -250,7 +250,7 @@ def server(setting: Setting, model: models.Functional, plan: Plan) -> Sees:
 
 
 def accuracy(setting: Setting, method: Method) -> dict[str, Any]:
-    """As measured by `bench.bidirectional_accuracy`, at `EPSILON` or else the least that is there; empty: never."""
+    """What `bidirectional_accuracy` measured, at `EPSILON` or else the least there; empty: nothing."""
     path = _harness.RESULTS / "bidirectional_accuracy-cpu.json"
     rows = json.loads(path.read_text())["rows"] if path.exists() else []
     rows = [row for row in rows if row["dataset"] == setting.accuracy and row["method"] == method.accuracy]
@@ -410,6 +410,63 @@ def run(name: str, setting: Setting, **fit: Any) -> list[dict[str, Any]]:
         rows[-1]["seconds"] = round(time.perf_counter() - begin, 1)
         print(_harness.table(rows[-len(METHODS) - 1 :], list(dict.fromkeys(k for r in rows for k in r))), flush=True)
     return rows
+
+
+def table(rows: _tables.Rows) -> str:
+    """Accuracy, reconstruction and membership method by method: measured here, then as the paper reports them."""
+    cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        cells.setdefault((row["setting"], row["method"]), []).append(row)
+
+    def mean(here: list[dict[str, Any]], name: str, form: str) -> str:
+        values = [row[name] for row in here if row.get(name) is not None]
+        return format(_tables.mean(here, name), form) if len(values) == len(here) else ""
+
+    def parts(here: list[dict[str, Any]], what: str) -> str:
+        forms = {"psnr": ".1f", "mse": ".3f", "feature_mse": ".2g"}
+        if here[0]["source"] != "measured":  # as they are printed
+            forms = dict.fromkeys(forms, ".2f")
+        return " / ".join(text for key, form in forms.items() if (text := mean(here, f"{what} {key}", form)))
+
+    body = []
+    for (setting, method), here in cells.items():
+        share = ".1%" if here[0]["source"] == "measured" else ".2%"
+        accuracy = mean(here, "accuracy", share)
+        if here[0].get("ceiling") is not None:  # which rows with a guarantee have
+            accuracy += f" ({here[0]['epsilon']:g})"
+        elif here[0].get("epsilon") is not None:
+            accuracy += f" (*, noise as for {here[0]['epsilon']:g})"
+        elif here[0].get("accuracy of") == "none":
+            accuracy += " (clipped, without noise)"
+        agrees = " / ".join(text for key in ("as sent", "corrected") if (text := mean(here, f"agrees {key}", ".0%")))
+        found = " / ".join(text for key in ("as sent", "corrected") if (text := mean(here, f"asr {key}", share)))
+        body.append(
+            [
+                setting,
+                method,
+                accuracy,
+                parts(here, "search"),
+                parts(here, "read"),
+                mean(here, "gradient off Psi and Phi", ".0e"),
+                agrees,
+                found,
+                mean(here, "ceiling", ".1%"),
+                here[0]["source"],
+            ]
+        )
+    head = [
+        "model, data",
+        "method",
+        "accuracy (epsilon)",
+        "server, search on the gradient: PSNR / Test-MSE / Feat-MSE",
+        "server, by Psi and Phi, or read off the gradient without them",
+        "gradient off Psi and Phi, relative error",
+        "client: agrees with the true model, as sent / corrected",
+        "client finds members of a model trained without noise: as sent / corrected",
+        "with the noise at most",
+        "here or in the paper",
+    ]
+    return _tables.markdown(head, body)
 
 
 def main(arguments: list[str] | None = None) -> None:

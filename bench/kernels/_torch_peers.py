@@ -1,4 +1,4 @@
-"""Opacus and torch.func on the workloads of `bench.workloads`, same weights and data: a child of `bench.per_example`.
+"""Opacus and torch.func on the workloads beside this file, same weights and data: a child of `per_example`.
 
 Says first `{peer: {"l2_of_sum": ...}}`, or `{peer: {"failed": ...}}`, and `{}` of "torch_non_private", the gradient of
 the mean loss in plain torch. Then, for each line `PEER CALLS` that it reads, the wall and CPU seconds a call.
@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientClipping
 
-from bench import _child, _harness, workloads
-from bench._torch_models import losses, model, tensor
+from bench import _child, _harness
+from bench.kernels import workloads
+from bench.kernels._torch_models import losses, model, tensor
 from fljax.simulation.devices import allocator
 
 L2_CLIP_NORM = 1.0

@@ -1,8 +1,8 @@
 """What channels leave of accuracy and of reconstructions: the experiments of arXiv:2403.01268 on data at hand.
 
-    python -m bench.channel_figures                              # real digits and Gaussian fields: 5 minutes
-    python -m bench.channel_figures --data cifar:FOLDER          # the paper's data, if you have its files
-    python -m bench.channel_figures --plot docs/channel.svg      # a figure from the JSON of the first
+    python -m bench.papers.channel_figures                              # real digits and Gaussian fields: 5 minutes
+    python -m bench.papers.channel_figures --data cifar:FOLDER          # the paper's data, if you have its files
+    python -m bench.papers.channel_figures --plot docs/channel.svg      # a figure from the JSON of the first
 
 One victim with 1,408 records trains an MLP (64 hidden units) by SGD with batches of 32 for 13 epochs, so that a record
 is used 13 times, as often as in the paper's 10,000 steps. Budgets keep the paper's nats per coordinate. All channels,
@@ -35,7 +35,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bench import _harness
+from bench import _harness, _tables
 from fljax import data, models
 from fljax.accounting import information
 from fljax.attacks import gradient_inversion, membership, metrics, model_inversion, shadow
@@ -436,6 +436,45 @@ COLUMNS = (
     "defence", "reading", "kappa", "nats", "accuracy", "accuracy_sd", "inversion_mse", "gradient_mse", "gradient_psnr",
     "gradient_ssim", "auc", "gdc",
 )  # fmt: skip
+
+
+def table(rows: _tables.Rows) -> str:
+    """Accuracy and attacks, defence by defence: each at the least and the greatest budget that the paper gives it."""
+    body = []
+    for row in rows:
+        if row["figure"] != "trade_off" or row["defence"] == "dp_psac" or row.get("reading") == "printed":
+            continue
+        per_pixel = (row["kappa"] or 0) / {"digits": 64, "fields": 256}.get(row["dataset"], 3072)
+        budgets = (500, 1500) if row["defence"] in ("white", "personalized") else (0, 50, 300)
+        if not any(abs(per_pixel * 3072 / budget - 1) < 1e-2 if budget else not per_pixel for budget in budgets):
+            continue
+        name = row["defence"] + (f", {row['reading'].replace('_', ' ')}" if row.get("reading") else "")
+        gradient = row.get("gradient_mse")
+        body.append(
+            [
+                f"{row['dataset']}: {name}",
+                "" if row["kappa"] is None else f"{row['kappa']:.2f}",
+                "" if row["nats"] is None else f"{row['nats']:.1f}",
+                f"{row['accuracy']:.1%}",
+                "" if gradient is None else f"{gradient:.4f}",
+                f"{row['one_use']['bound_mse']:.4f}" if row.get("one_use", {}).get("nats") else "",
+                f"{row['inversion_mse']:.3f}",
+                f"{row['auc']:.3f}",
+                f"{row['gdc']:.2f}",
+            ]
+        )
+    head = [
+        "defence",
+        "nats a use",
+        "after 13",
+        "accuracy",
+        "gradient inversion",
+        "bound",
+        "model inversion",
+        "AUC",
+        "GDC",
+    ]
+    return _tables.markdown(head, body)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,9 +1,9 @@
 """What HiGradAvg costs over item clipping, and what one program for all silos saves over a Python loop.
 
-    python -m bench.subject_steps            # about 3 minutes on 2 idle cores
-    python -m bench.subject_steps --quick    # small workloads, to see that it runs
+    python -m bench.rounds.subject_steps            # about 3 minutes on 2 idle cores
+    python -m bench.rounds.subject_steps --quick    # small workloads, to see that it runs
 
-1. One silo's step on the FEMNIST CNN and LSTM workloads of `bench.per_example`: the hierarchical average against the
+1. One silo's step on the FEMNIST CNN and LSTM workloads of `bench.kernels`: the hierarchical average against the
    plain sum of clipped gradients, same batch, four items of a subject, noise included. Target: at most 1.1 times.
 2. 16 silos, `STEPS` noisy steps each, the mean of their models: one jitted round of `fljax.schemes.higradavg` against a
    Python loop over silos and steps that calls the same jitted step (compiled once) and averages at the end. Target: at
@@ -19,7 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bench import _harness, workloads
+from bench import _harness, _tables
+from bench.kernels import workloads
 from fljax import _keys, data, models
 from fljax.local import silo, silo_query, subject
 from fljax.schemes.silos import higradavg
@@ -169,6 +170,21 @@ def silos_in_one_program(model_name: str) -> list[dict[str, Any]]:
         }
     )
     return out
+
+
+def table(rows: _tables.Rows) -> str:
+    """Hierarchical averages beside item clipping; silos in one program beside a loop."""
+    body = [
+        [f"{row['case']}: hierarchical average over item sum", f"{row['ratio']:.2f}x the time"]
+        for row in rows
+        if row["what"] == "hierarchical average"
+    ]
+    body += [
+        [f"{row['case']}: one program over a loop of jitted steps", f"{row['loop / this']:.1f}x as fast"]
+        for row in rows
+        if row["what"] == "one program"
+    ]
+    return _tables.markdown(["subject-level training", ""], body)
 
 
 def main() -> None:

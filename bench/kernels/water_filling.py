@@ -1,6 +1,6 @@
 """What does water-filling noise cost, beside the K x K eigendecomposition it is defined by and beside isotropic noise?
 
-    python -m bench.wfna            # about five minutes; pins itself to one core
+    python -m bench.kernels.water_filling            # about five minutes; pins itself to one core
 
 One client's step of GSGD-DP (clipped gradients of all D records, Gram matrix, eigenpairs above the floor, lifted draw),
 of GD-DP (the same gradients, isotropic noise), and the definition: NumPy's eigh of K x K matrices, in the kernel's
@@ -16,15 +16,16 @@ import os
 import time
 from typing import Any
 
-if hasattr(os, "sched_setaffinity"):
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # before JAX and BLAS count the cores
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+if __name__ == "__main__":  # before JAX and BLAS count the cores
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bench import _harness
+from bench import _harness, _tables
 from fljax import models
 from fljax.local import gaussian_sampling
 from fljax.schemes.weighted import gd_dp, gsgd_dp
@@ -97,6 +98,25 @@ def dense_seconds() -> dict[int, float]:
             seconds.append(time.process_time() - start)
         found[size] = min(seconds)
     return found
+
+
+def table(rows: _tables.Rows) -> str:
+    """Water filling beside its definition and beside isotropic noise."""
+    body = [
+        [
+            f"{row['case'].split()[0]}, {row['k']:,} parameters, {row['records']:,} records",
+            f"{row['noise_multiplier']:g}",
+            f"{row['above']:,}",
+            f"{row['cpu_ms']:,.{1 if row['cpu_ms'] < 100 else 0}f} ms",
+            f"{row['over_gd_dp']:.1f}x",
+            f"{row['dense_over_ours']:,.0f}x",
+            f"{row['temp_mib']:.0f} MiB",
+        ]
+        for row in rows
+        if row.get("over_gd_dp")
+    ]
+    head = ["water filling, one client, one core", "noise multiplier", "eigenvalues above the floor", "CPU time"]
+    return _tables.markdown([*head, "against isotropic noise", "dense eigensystem", "memory"], body)
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """What do Renyi accounting and calibration cost, beside dp-accounting?
 
-    python -m bench.accounting [--quick] [--rounds 5]
+    python -m bench.accountants.renyi [--quick] [--rounds 5]
 
 | case | ours | peer |
 |---|---|---|
@@ -13,7 +13,7 @@
 All at dp-accounting's own orders. Before timing, epsilons agree to 1e-10 at its integer orders; at fractional ones it
 adds up the absolute values of an alternating series, so that ours must not be larger there. The peer's sweep runs on
 every tenth configuration (`--quick`: every fiftieth) and its time is scaled up; `peer_configs` says how many.
-Privacy-loss distributions: bench/accounting_pld.py.
+Privacy-loss distributions: bench/accountants/pld.py.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bench import _harness
+from bench import _harness, _tables
 from fljax import accounting
 from fljax.accounting import events
 from fljax.accounting.renyi import conversion, noise_grid, rdp
@@ -60,6 +60,19 @@ def not_above(what: str, ours: Any, theirs: Any) -> float:
     if not np.all(below >= -1e-5):
         raise AssertionError(f"{what}: above dp-accounting by a relative {-below.min():.3g}")
     return float(below.max())
+
+
+def table(rows: _tables.Rows) -> str:
+    """Speed of the accountants."""
+    names = {
+        "sweep_1000": "1,000 configurations, at its own orders",
+        "one": "one epsilon",
+        "calibrate": "noise for one epsilon",
+        "calibrate_grid_1000": "noise for 1,000 targets in one program",
+        "ledger_round": "epsilon after one more round",
+    }
+    body = [[names[row["case"]], f"{row['speedup']:.0f}x"] for row in rows if row.get("speedup")]
+    return _tables.markdown(["Renyi accounting", "against dp-accounting 0.6.0"], body)
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Least noise per client for one epsilon, bound by bound, at the sizes of Figure 5 of arXiv:2405.04551.
 
-    python -m bench.wfna_noise     # two minutes of arithmetic, no timing
+    python -m bench.papers.wfna_noise     # two minutes of arithmetic, no timing
 
 50 clients of 1,200 records, subsets (or weights of the scale) of 32, clip norm 10, delta 1e-4. Each number is the
 standard deviation, in the unit of a client's average gradient, at which the named bound says epsilon.
@@ -53,12 +53,10 @@ def rows() -> list[dict[str, Any]]:
     return found
 
 
-def table() -> str:
+def table(rows: _tables.Rows) -> str:
     """Least noise a client needs, bound by bound."""
-    rows, _ = _tables.rows("wfna_noise")
-    names = [name for name in rows[0] if name not in ("rounds", "epsilon")]
-    body = [[f"{row['rounds']:,}", f"{row['epsilon']:g}", *(_tables.up(row[name]) for name in names)] for row in rows]
-    return _tables.markdown(["rounds", "epsilon", *names], body)
+    body = [[f"{row['rounds']:,}", f"{row['epsilon']:g}", *(_tables.up(row[name]) for name in BOUNDS)] for row in rows]
+    return _tables.markdown(["rounds", "epsilon", *BOUNDS], body)
 
 
 def main() -> None:

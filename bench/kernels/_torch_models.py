@@ -1,4 +1,4 @@
-"""The models of `bench.workloads` as torch modules with the same weights; imports neither JAX nor Opacus.
+"""The models of `bench.kernels.workloads` as torch modules with the same weights; imports neither JAX nor Opacus.
 
 Layouts differ: NCHW against NHWC, `[out, in]` against `[in, out]`.
 """

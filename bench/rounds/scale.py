@@ -1,6 +1,6 @@
 """Does a client cost the same in a cohort of 100 and of 100,000, in memory and from disk?
 
-    python -m bench.scale [--quick] [--large] [--folder FOLDER]
+    python -m bench.rounds.scale [--quick] [--large] [--folder FOLDER]
 
 | part | what is measured |
 |---|---|
@@ -33,7 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fljax_kernels
-from bench import _harness
+from bench import _harness, _tables
 from fljax import data, models, schemes
 from fljax.data import store
 from fljax.schemes.central import dp_fedavg
@@ -369,6 +369,78 @@ def index(folder: pathlib.Path, like: pathlib.Path, num_clients: int) -> dict[st
     }
     shutil.rmtree(path)
     return row
+
+
+def table(rows: _tables.Rows) -> str:
+    """What a client costs in cohorts of any size."""
+    body = [
+        [
+            row["model"],
+            f"{row['clients']:,}",
+            f"{row['us_per_client']:.1f} us",
+            f"{row['us_per_client_min']:.1f} us",
+            f"{row['to_largest']:.2f}x",
+            f"{row['temp_kib']:,.0f} KiB",
+            str(row["traces"]),
+        ]
+        for row in rows
+        if row["part"] == "cohort"
+    ]
+    head = [
+        "MLP",
+        "clients in a round",
+        "a client, median",
+        "least",
+        "to the largest, paired",
+        "XLA temporary memory",
+        "traces",
+    ]
+    return _tables.markdown(head, body)
+
+
+def disk_table(rows: _tables.Rows) -> str:
+    """Rounds on clients on disk, and what grows with the population."""
+    body = []
+    for row in [row for row in rows if row["part"] == "disk"]:
+        trace = "" if row["host_share_trace"] is None else f"{row['host_share_trace']:.1%}"
+        body.append(
+            [
+                f"{row['epochs']}",
+                f"{row['round_ms']:.0f} ms ({row['round_min_ms']:.0f} to {row['round_max_ms']:.0f})",
+                f"{row['clients_per_s']:,.0f}",
+                f"{row['host_share']:.1%}",
+                trace,
+                f"{row['read_ms']:.0f} ms",
+                f"{row['bytes_read'] / 1e6:.1f} MB",
+            ]
+        )
+    head = [
+        "local epochs",
+        "a round, median and range",
+        "clients/s",
+        "host, by the clock",
+        "by the trace",
+        "reading alone",
+        "bytes",
+    ]
+    return _tables.markdown(head, body)
+
+
+def index_table(rows: _tables.Rows) -> str:
+    """What a larger population costs before and in a round."""
+    samples = {row["clients"]: row for row in rows if row["part"] == "sampling"}
+    body = [
+        [
+            f"{row['clients']:,}",
+            f"{1e3 * samples[row['clients']]['median_ms']:.0f} us",
+            f"{row['read_ms']:.1f} ms",
+            f"{row['index_bytes'] / 1e6:,.1f} MB",
+            f"{row['open_ms']:,.1f} ms",
+        ]
+        for row in rows
+        if row["part"] == "index"
+    ]
+    return _tables.markdown(["clients", "drawing a cohort of 1,000", "reading it", "index", "opening"], body)
 
 
 def main() -> None:

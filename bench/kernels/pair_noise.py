@@ -1,6 +1,6 @@
 """What does noise that pairs share cost, beside drawing as many plain normals?
 
-    python -m bench.pair_noise [--quick]
+    python -m bench.kernels.pair_noise [--quick]
 
 | case | what it is | target |
 |---|---|---|
@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bench import _harness
+from bench import _harness, _tables
 from fljax_kernels import client_pair_noise, joint_pair_noise, pair_keys, pair_noise
 from fljax_kernels.pair_noise import graphs, reference
 
@@ -95,6 +95,23 @@ def memory(num_clients: int, size: int) -> list[dict[str, Any]]:
 
 
 COLUMNS = ("case", "form", "min_ms", "cpu_ms", "spread", "ratio", "ratio_min", "ratio_cpu", "ns_per_normal")
+
+
+def table(rows: _tables.Rows) -> str:
+    """Noise that pairs share, beside plain normals and beside its joint law."""
+    ours = {row["case"].split()[0]: row for row in rows if row["form"] == "ours"}
+    titles = {
+        "cohort": "{case}: time of all rows over as many plain normals",
+        "client": "{case}: time of a client's own row over as many plain normals",
+        "joint_law": "{case}: time pair by pair over time of the joint law",
+        "memory": "{case}: XLA's memory over the result's",
+    }
+    body = []
+    for name, title in titles.items():
+        row = ours[name]
+        case = row["case"].removeprefix(f"{name} ")
+        body.append([title.format(case=case), f"{row.get('ratio') or row['memory_over_result']:.2f}x"])
+    return _tables.markdown(["pair noise (N clients, k neighbours, D parameters)", ""], body)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,6 +1,6 @@
 """At which settings does FedAvg, the non-private model beside every run, learn each task?
 
-    python -m bench.baseline
+    python -m bench.rounds.baseline
 
 The tasks are those that the schemes of `fljax simulate` start from, and other data and models. Each is trained with the
 settings of `fljax.simulation.baseline`, at a third of the rate, at three times of it, and without server momentum, or

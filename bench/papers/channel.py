@@ -1,7 +1,7 @@
 """What noise in the data costs a training step, beside DP-SGD, and 1,000 clients' channels solved in one call.
 
-    python -m bench.channel                       # four networks and the solver: 6 minutes when the machine is idle
-    python -m bench.channel --models lenet        # one of them
+    python -m bench.papers.channel                   # four networks and the solver: 6 minutes
+    python -m bench.papers.channel --models lenet    # one of them
 
 One step of SGD on a batch of 64 images 32 x 32 x 3, outside any loop:
 
@@ -29,7 +29,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bench import _harness
+from bench import _harness, _tables
 from fljax import models
 from fljax.data import channel
 from fljax.types import Batch, LossFn, Params
@@ -220,6 +220,28 @@ def solver(rounds: int, num_clients: int = 1_000, size: int = 3_072) -> dict[str
 COLUMNS = ("model", "form", "min_ms", "median_ms", "spread", "ratio", "ratio_min", "ratio_cpu", "reported", "epoch_s")
 
 
+def table(rows: _tables.Rows) -> str:
+    """A training step on noisy records, and through DP-SGD, beside the plain one."""
+    words = {"natural": "noise in the data", "dp_sgd": "DP-SGD", "dp_psac": "DP-PSAC"}
+    body = []
+    for row in rows:
+        if row.get("ratio") is None or row["form"].startswith("plain"):
+            continue
+        form = words.get(row["form"], row["form"].replace("white_1000", "white, 1,000 records"))
+        reported = "" if row["reported"] is None else f"{row['reported']:.2f}x"
+        body.append(
+            [
+                f"{row['model']}, {form}",
+                f"{row['ratio']:.2f}x",
+                f"{row['ratio_min']:.2f}x",
+                reported,
+                f"{row['epoch_s']:.0f} s",
+            ]
+        )
+    head = ["step, 64 images 32 x 32 x 3", "against plain, paired", "of least times", "reported", "50,000 records"]
+    return _tables.markdown(head, body)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Runs, prints tables, writes the JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -241,7 +263,7 @@ def main(arguments: list[str] | None = None) -> None:
         rows += new
         jax.clear_caches()
         # After each network: a run that is cut short keeps what it has.
-        path = _harness.write(options.name, rows, note="one training step; see bench/channel.py")
+        path = _harness.write(options.name, rows, note="one training step; see bench/papers/channel.py")
     print(f"wrote {path.relative_to(_harness.ROOT)}")
 
 

@@ -1,6 +1,6 @@
 """The bidirectional scheme's round against FedAvg's, what it sends, and the time until a target accuracy.
 
-    python -m bench.bidirectional [--quick | --parts | --model NAME]
+    python -m bench.papers.bidirectional [--quick | --parts | --model NAME]
 
 A round of 10 clients with 64 digits each, one gradient a client. "simulation" is one backward pass a client (pair noise
 cancels and is left out), "protocol" is gradient, Psi and Phi of every client; with noise, own and that of 45 pairs on
@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bench import _harness
+from bench import _harness, _tables
 from fljax import data, models, schemes
 from fljax.local import perturbed
 from fljax.models import scaling
@@ -255,6 +255,65 @@ def reported() -> list[dict[str, Any]]:
         | {"times fedavg": table.seconds_to_target / table.fedavg_seconds_to_target, "source": "reported, not measured"}
         for table in costs.REPORTED_TIMES
     ]
+
+
+def table(rows: _tables.Rows) -> str:
+    """Rounds of the bidirectional scheme in units of FedAvg's."""
+    rounds, cpu = [row for row in rows if "limit" in row], {}
+    for row in rounds:
+        if row["mode"] == "fedavg":
+            cpu[row["model"]] = row["cpu_ms"]
+    body = [
+        [
+            row["model"],
+            row["mode"],
+            f"{row['times fedavg']:.2f}x",
+            f"{row['cpu_ms'] / cpu[row['model']]:.2f}x",
+            "" if row["limit"] is None else f"{row['limit']:g}x",
+        ]
+        for row in rounds
+        if row["mode"] != "fedavg"
+    ]
+    return _tables.markdown(["10 clients of 64 digits", "round", "of FedAvg's time", "of its CPU time", "asked"], body)
+
+
+def time_table(rows: _tables.Rows) -> str:
+    """Time to the target accuracy: ours measured, the paper's peers as the paper reports them."""
+    body = [
+        [
+            row["model"],
+            row["mode"],
+            str(row.get("rounds", "")),
+            f"{row['times fedavg']:,.{0 if row['times fedavg'] >= 100 else 2}f}x",
+            row["source"],
+        ]
+        for row in rows
+        if row.get("seconds")
+    ]
+    head = ["model or data", "method", "rounds", "of FedAvg's time to the target accuracy", "here or in the paper"]
+    return _tables.markdown(head, body)
+
+
+def parts_table(rows: _tables.Rows) -> str:
+    """Seconds of the parts of a round: ours measured, the paper's as it reports them."""
+
+    def cell(row: dict[str, Any], seconds: float | None) -> str:
+        if seconds is None:
+            return ""
+        return f"{seconds:.2g}" if row["source"] == "measured" else f"{seconds:,.2f}"
+
+    body = [
+        [
+            f"{row['model']}, {row['clients']}",
+            row["method"],
+            *(cell(row, part) for part in row["seconds"]),
+            cell(row, row["total"]) + ("" if row["adds up"] else " (*)"),
+            row["source"],
+        ]
+        for row in rows
+    ]
+    names = ["perturb", "recover", "aggregate", "decrypt", "keys", "train", "encrypt", "noise"]
+    return _tables.markdown(["model or data, K", "method", *names, "total", "here or in the paper"], body)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,6 +1,6 @@
 """Accuracy at equal true epsilon: the bidirectional scheme's modes beside central, local and naive noise.
 
-    python -m bench.bidirectional_accuracy [--rounds 100] [--seeds 9] [--quick | --resnet]
+    python -m bench.papers.bidirectional_accuracy [--rounds 100] [--seeds 9] [--quick | --resnet]
 
 Five clients, one gradient of each a round, mlp 64-32-32-10 on digits and mlp 30-16-2 on the real breast-cancer table,
 squared loss on one-hot labels. `--resnet` trains a group-normalised ResNet20 on digits, in fewer rounds, and keeps the
@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bench import _harness
+from bench import _harness, _tables
 from fljax import accounting, data, models, schemes
 
 CLIENTS, DELTA = 5, 1e-5
@@ -102,6 +102,27 @@ def train(dataset: str, batch: int, method: str, epsilon: float, rounds: int, se
         accuracies.append(float(accuracy))
     spread = statistics.stdev(accuracies) if seeds > 1 else None
     return {"noise_multiplier": multiplier, "accuracy": statistics.mean(accuracies), "stdev": spread}
+
+
+def table(rows: _tables.Rows) -> str:
+    """Held-out accuracy of each method at one true epsilon."""
+    body = [
+        [
+            row["dataset"].replace("_", " "),
+            f"{row['epsilon']:g}",
+            row["method"],
+            f"{row['accuracy']:.1%}",
+            f"{row['stdev']:.1%}" if row["seeds"] > 1 else "",
+            str(row["seeds"]),
+            str(row["rounds"]),
+            "yes" if row["guarantee"] else "no",
+        ]
+        for row in rows
+        if row["method"] != "none"
+    ]
+    head = ["data", "epsilon", "method", "accuracy", "standard deviation of a run", "runs", "rounds", "guarantee"]
+    plain = [f"{row['accuracy']:.1%} ({row['dataset'].replace('_', ' ')})" for row in rows if row["method"] == "none"]
+    return _tables.markdown(head, body) + f"\n\nWithout noise: {', '.join(plain)}."
 
 
 def main(arguments: list[str] | None = None) -> None:

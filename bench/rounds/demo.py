@@ -1,6 +1,6 @@
 """What does the README's main job reach, and how long does it take?
 
-    python -m bench.demo [--seeds 3]
+    python -m bench.rounds.demo [--seeds 3]
 
 Runs `fljax simulate` with its defaults as a process of its own, once for each seed: wall time from start to report
 (compilation included), held-out accuracy with and without privacy, epsilon and delta from privacy.json.
@@ -8,13 +8,14 @@ Runs `fljax simulate` with its defaults as a process of its own, once for each s
 
 import argparse
 import json
+import math
 import pathlib
 import subprocess
 import sys
 import tempfile
 import time
 
-from bench import _harness
+from bench import _harness, _tables
 
 
 def one_run(seed: int) -> dict[str, object]:
@@ -34,6 +35,23 @@ def one_run(seed: int) -> dict[str, object]:
         "accuracy_non_private": round(last["baseline_test_accuracy"], 4),
         **{name: privacy[name] for name in ("epsilon", "delta", "privacy_unit", "num_units", "rounds", "accountant")},
     }
+
+
+def table(rows: _tables.Rows) -> str:
+    """What the main job reaches, seed by seed."""
+    body = [
+        [
+            str(row["seed"]),
+            f"{row['accuracy']:.1%}",
+            f"{row['accuracy_non_private']:.1%}",
+            f"{row['epsilon']:.3f}",
+            f"{math.ceil(row['delta'] * 1e5) / 1e5:.5f}",
+            f"{row['wall_s']:.0f} s",
+        ]
+        for row in rows
+    ]
+    head = ["seed", "accuracy, private", "accuracy, non-private", "epsilon", "delta", f"wall, {rows[0]['cores']} cores"]
+    return _tables.markdown(head, body)
 
 
 def main() -> int:

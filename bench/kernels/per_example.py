@@ -1,6 +1,6 @@
 """What does the sum of clipped per-example gradients cost, beside the gradient without privacy?
 
-    python -m bench.per_example [--workloads a,b,b256,c,d,e,f] [--peers quick|all|NAME,...] [--rounds 7]
+    python -m bench.kernels.per_example [--workloads a,b,b256,c,d,e,f] [--peers quick|all|NAME,...] [--rounds 7]
 
 The private gradient is: forward, per-example norms, clip factors, weighted sum. Every form is checked against
 `vmap(grad)` before it is timed, and all forms of a workload are timed in turn, round by round: those in JAX in this
@@ -39,7 +39,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bench import _child, _harness, workloads
+from bench import _child, _harness, _tables
+from bench.kernels import workloads
 from fljax.simulation.devices import allocator, mesh
 from fljax_kernels import add_gaussian_noise, loop_friendly, per_example_grads
 
@@ -258,7 +259,8 @@ def _torch(
         return
     kept = peers[0].endswith(KEPT)
     bare = ",".join(peer.removesuffix(KEPT) for peer in peers)
-    child = _child.Child("bench._torch_peers", ["--workload", workload, "--peers", bare, *(["--keep"] if kept else [])])
+    arguments = ["--workload", workload, "--peers", bare, *(["--keep"] if kept else [])]
+    child = _child.Child("bench.kernels._torch_peers", arguments)
 
     def seconds(peer: str, calls: int) -> tuple[float, float]:
         try:
@@ -329,6 +331,60 @@ COLUMNS = (
     "ratio_to_normals",
     "error",
 )
+
+
+def table(rows: _tables.Rows) -> str:
+    """Private gradients beside the gradient without privacy and the quickest peer."""
+    body = []
+    for workload in dict.fromkeys(row["workload"] for row in rows):
+        timed = {row["peer"]: row for row in rows if row["workload"] == workload and "median_ms" in row}
+        ours = timed["ours_auto"]
+        private = [name for name in timed if not any(w in name for w in ("non_private", "ours", "noise"))]
+        peers = {name: timed[name]["median_ms"] for name in private}
+        best = min(peers, key=peers.__getitem__)
+        body.append(
+            [
+                ours["title"],
+                f"{ours['ratio']:.2f}x ({ours['ratio_cpu']:.2f}x)",
+                f"{ours['median_ms']:.1f} ms",
+                f"{timed['ours_devices']['median_ms']:.1f} ms" if "ours_devices" in timed else "",
+                f"{peers[best]:.1f} ms ({best})",
+                f"{timed['torch_non_private']['median_ms']:.1f} ms" if "torch_non_private" in timed else "",
+                f"{ours['temp_ratio']:.2f}x",
+            ]
+        )
+    head = [
+        "workload",
+        "private / non-private (CPU time)",
+        "ours",
+        "ours, a device a core",
+        "quickest peer",
+        "plain gradient in torch",
+        "memory, private / non-private",
+    ]
+    return _tables.markdown(head, body)
+
+
+def large_table(rows: _tables.Rows) -> str:
+    """Milliseconds of one private gradient, by form: medians, and least times in brackets."""
+    forms = {
+        "non_private": "plain gradient in XLA",
+        "ours_auto": '`method="auto"`',
+        "ours_devices": "`ours_devices`",
+        "patches_16": "patches, `vmap(grad)`, 16 at a time",
+        "torch_func": "`torch.func.vmap(grad)`",
+        "torch_func_kept": "the same, freed memory kept",
+        "opacus_ghost": "Opacus ghost",
+        "torch_non_private": "plain gradient in torch",
+    }
+    body = []
+    for title in dict.fromkeys(row["title"] for row in rows):
+        timed = {row["peer"]: row for row in rows if row["title"] == title and "median_ms" in row}
+        if "ours_devices" not in timed:
+            continue
+        cells = [f"{timed[f]['median_ms']:,.0f} ({timed[f]['min_ms']:,.0f})" if f in timed else "" for f in forms]
+        body.append([title, *cells])
+    return _tables.markdown(["model", *forms.values()], body)
 
 
 def main(arguments: list[str] | None = None) -> None:

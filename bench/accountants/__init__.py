@@ -1,0 +1,1 @@
+"""How long an epsilon takes, beside other accountants."""

@@ -1,0 +1,1 @@
+"""How long a round or a whole run takes."""
