@@ -275,7 +275,7 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
         if job is None:
             outcome = run.resume(run_dir, observer, **where)
         else:
-            outcome = run.begun(job, run_dir, observer, **where)
+            outcome = run.continue_new(job, run_dir, observer, **where)
     except (run.Interrupted, processes.PeerLostError) as stopped:
         raise type(stopped)(f"{stopped}; to go on: fljax simulate --resume {run_dir}") from None
     if first:

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from fljax.simulation import devices as devices
     from fljax.simulation import feed as feed
     from fljax.simulation import fingerprint as fingerprint
+    from fljax.simulation import job as job
     from fljax.simulation import nats_spent as nats_spent
     from fljax.simulation import observers as observers
+    from fljax.simulation import outcome as outcome
     from fljax.simulation import record as record
     from fljax.simulation import remarks as remarks
     from fljax.simulation import report as report

@@ -1,4 +1,4 @@
-"""Cohorts from disk, read one round ahead while the device computes."""
+"""Feeds rounds with cohorts: sampled on the device from memory, or read from disk a round ahead."""
 
 import concurrent.futures
 import functools
@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 import fljax_kernels
-from fljax import _keys
-from fljax.data import Cohort, store
+from fljax import _keys, data
+from fljax.data import ClientData, Cohort, store
 from fljax.schemes.base import FederatedAlgorithm
 from fljax.simulation.devices import mesh, processes
 from fljax.types import PyTree
 
 
-class Fed(NamedTuple):
+class HostCohort(NamedTuple):
     """A cohort in host memory.
 
     examples: rows as in `Cohort`, filled where the client's device is of this process. indices, client_ids: as there,
@@ -39,6 +39,32 @@ def rounds(
     return tuple(state for state, _ in results), tuple(info for _, info in results)
 
 
+def round_fun(
+    algorithms: tuple[FederatedAlgorithm, ...], num_clients: int
+) -> Callable[
+    [tuple[PyTree, ...], ClientData, jax.Array, int],
+    tuple[tuple[PyTree, ...], tuple[Any, ...], jax.Array],
+]:
+    """One round of all `algorithms` on one cohort, sampled on the device; jit it, `capacity` static.
+
+    Returns:
+      `(states, client_data, key, capacity) -> (states, infos, overflow)`. Where `overflow` is True
+      the sample had more than `capacity` clients: the states are of a truncated cohort and must be
+      thrown away.
+    """
+    sampling_prob = algorithms[0].client_sampling_prob
+
+    def fun(
+        states: tuple[PyTree, ...], client_data: ClientData, key: jax.Array, capacity: int
+    ) -> tuple[tuple[PyTree, ...], tuple[Any, ...], jax.Array]:
+        sample_key = _keys.server_key(key, states[0].round, _keys.Purpose.SAMPLE_CLIENTS)
+        sample = fljax_kernels.poisson_sample(sample_key, num_clients, sampling_prob, capacity)
+        cohort = data.cohort(client_data, sample.indices)
+        return *rounds(algorithms, key, states, cohort), sample.overflow
+
+    return fun
+
+
 class FromDisk:
     """Rounds of `algorithms` on cohorts of the clients in `clients`, the same cohorts as of clients in memory.
 
@@ -56,16 +82,16 @@ class FromDisk:
         *,
         num_rounds: int,
         skip_corrupt: bool,
-        over: jax.sharding.Mesh,
+        device_mesh: jax.sharding.Mesh,
     ) -> None:
         self._algorithms, self._clients, self._key, self._skip = algorithms, clients, key, skip_corrupt
-        self._num_rounds, self._over = num_rounds, over
+        self._num_rounds, self._mesh = num_rounds, device_mesh
         self._capacity, self._places = capacity, max(1, clients.most_examples)
         self._thread = concurrent.futures.ThreadPoolExecutor(1)
-        self._ahead: tuple[int, concurrent.futures.Future[Fed]] | None = None
+        self._ahead: tuple[int, concurrent.futures.Future[HostCohort]] | None = None
         # The key is an argument of both programs: as a constant it would stand in them, and in caches on the disk.
         self._sample: Callable[..., Any] = jax.jit(self._sampled, static_argnames="capacity")
-        self._round = mesh.jit(over, functools.partial(rounds, algorithms), states, others=1)
+        self._round = mesh.jit(device_mesh, functools.partial(rounds, algorithms), states, others=1)
 
     def __enter__(self) -> Self:
         return self
@@ -80,7 +106,7 @@ class FromDisk:
         prob = self._algorithms[0].client_sampling_prob
         return fljax_kernels.poisson_sample(key, self._clients.num_clients, prob, capacity)
 
-    def read(self, round_index: int) -> Fed:
+    def read(self, round_index: int) -> HostCohort:
         """The cohort of one round, into memory: of its clients those whose devices are of this process.
 
         In a thread of its own, outside any mesh: what it samples with runs on one device of this process.
@@ -93,7 +119,7 @@ class FromDisk:
             # As for clients in memory: the same key draws the same number again, now with room for all.
             capacity = min(2 * capacity, self._clients.num_clients)
         ids = np.asarray(sample.indices).astype(np.int32)
-        devices, places = self._over.size, self._places
+        devices, places = self._mesh.size, self._places
         # Room for as many clients on each device; places of the cohort stay as they are on one device.
         everybody = np.concatenate([ids, np.full(-ids.size % devices, -1, np.int32)])
         # Present clients stand first: dealt like cards, so that all devices get their share of them.
@@ -108,23 +134,23 @@ class FromDisk:
         first = np.argsort(dealt)[: ids.size, None] * places
         inside = np.arange(places)[None]
         indices = np.where(inside < sizes[:, None], first + inside, -1).astype(np.int32)
-        return Fed(examples, indices, ids, np.isin(ids, skipped) & (ids >= 0))
+        return HostCohort(examples, indices, ids, np.isin(ids, skipped) & (ids >= 0))
 
     def _blocks(self) -> jax.sharding.NamedSharding:
         """Rows in blocks, one a device: each process reads the clients of its own devices."""
-        return jax.sharding.NamedSharding(self._over, jax.sharding.PartitionSpec(self._over.axis_names))
+        return jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec(self._mesh.axis_names))
 
-    def _on_devices(self, fed: Fed, damaged: np.ndarray) -> Cohort:
-        indices = np.where(damaged[:, None], -1, fed.indices)
-        if self._over.size == 1:
-            arrays = jax.tree.map(jnp.asarray, (fed.examples, indices, fed.client_ids))
+    def _on_devices(self, cohort: HostCohort, damaged: np.ndarray) -> Cohort:
+        indices = np.where(damaged[:, None], -1, cohort.indices)
+        if self._mesh.size == 1:
+            arrays = jax.tree.map(jnp.asarray, (cohort.examples, indices, cohort.client_ids))
             return Cohort(*arrays)
         blocks = self._blocks()
         examples = {
-            name: jax.make_array_from_callback(host.shape, blocks, host.__getitem__)
-            for name, host in fed.examples.items()
+            name: jax.make_array_from_callback(rows.shape, blocks, rows.__getitem__)
+            for name, rows in cohort.examples.items()
         }
-        return Cohort(examples, *mesh.everywhere(self._over, (indices, fed.client_ids)))
+        return Cohort(examples, *mesh.everywhere(self._mesh, (indices, cohort.client_ids)))
 
     def __call__(self, states: tuple[PyTree, ...], done: int) -> tuple[tuple[PyTree, ...], tuple[Any, ...], list[int]]:
         """Round number `done` (from 0): `(states, infos, ids of sampled clients that were left out)`.
@@ -134,11 +160,11 @@ class FromDisk:
         """
         if self._ahead is None or self._ahead[0] != done:
             self._ahead = done, self._thread.submit(self.read, done)
-        fed = self._ahead[1].result()
+        cohort = self._ahead[1].result()
         if done + 1 < self._num_rounds:
             self._ahead = done + 1, self._thread.submit(self.read, done + 1)
         # Only where damage is not an error have processes anything to tell each other.
-        damaged = processes.either(fed.damaged) if self._skip else fed.damaged
-        with mesh.over(self._over):
-            states, infos = self._round(self._key, states, self._on_devices(fed, damaged))
-        return states, infos, [int(client) for client in fed.client_ids[damaged]]
+        damaged = processes.either(cohort.damaged) if self._skip else cohort.damaged
+        with mesh.over(self._mesh):
+            states, infos = self._round(self._key, states, self._on_devices(cohort, damaged))
+        return states, infos, [int(client) for client in cohort.client_ids[damaged]]

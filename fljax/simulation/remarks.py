@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fljax.simulation.run import Outcome
+from fljax.simulation.outcome import Outcome
 
 _LEAST_GAIN = 0.2  # of the way from chance to 1; what stays below has learned next to nothing
 

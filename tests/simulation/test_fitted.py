@@ -151,7 +151,7 @@ FLAGS = ["--num-rounds", "2", "--no-baseline", "--model", "softmax", "--devices"
 )
 def test_what_disagrees_is_refused_by_name_before_a_folder_is_made(args, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run, "begun", None)  # no round is built
+    monkeypatch.setattr(run, "continue_new", None)  # no round is built
     assert cli.main(["simulate", *FLAGS, *args]) != 0
     said = capsys.readouterr().err
     assert all(word in said for word in words), said

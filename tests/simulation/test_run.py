@@ -12,7 +12,7 @@ import pytest
 
 import fljax_kernels
 from fljax import _keys, accounting, schemes
-from fljax.simulation import budget, run
+from fljax.simulation import budget, run, task
 from fljax.simulation.config import Config, DataConfig, PrivacyConfig, RunConfig
 from fljax.simulation.record import folder
 
@@ -210,14 +210,14 @@ def test_records_are_the_unit_where_the_scheme_says_so(tmp_path):
 
 
 def test_nan_data_is_refused_before_a_round(monkeypatch, tmp_path):
-    original = run.task.data.load
+    original = task.data.load
 
     def load(name):
         dataset = original(name)
         dataset.train["x"][5, 2, 3, 0] = np.nan
         return dataset
 
-    monkeypatch.setattr(run.task.data, "load", load)
+    monkeypatch.setattr(task.data, "load", load)
     with pytest.raises(ValueError, match=r"train\['x'\] to be finite, got nan in row 5"):
         run.start(config(), tmp_path / "run", Watch())
 

@@ -16,8 +16,8 @@ from fljax.simulation.task import Task
 from fljax.types import PyTree
 
 
-class Books(Protocol):
-    """A run's books."""
+class RunRecord(Protocol):
+    """What a run writes, whoever writes it."""
 
     def states(self, initial: PyTree) -> PyTree:
         """The states of the newest checkpoint, or `initial` where there is none; once, before anything else."""
@@ -30,7 +30,7 @@ class Books(Protocol):
 
 
 class Written:
-    """The books of the process that owns `run_dir`. inputs: what the scheme's `make` was given beside the loss."""
+    """Written by the process that owns `run_dir`. inputs: what `make` was given beside the loss."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Written:
         self._checkpoints = checkpoint.Checkpoints(run_dir, config_lib.digest(config), fingerprint.digest(began_with))
 
     def states(self, initial: PyTree) -> PyTree:
-        """As `Books.states`.
+        """As `RunRecord.states`.
 
         Raises:
           CheckpointError: the newest checkpoint is damaged, foreign, or has another ledger than its config implies.
@@ -104,11 +104,11 @@ class Written:
         return ""
 
     def append(self, record: dict[str, Any]) -> None:
-        """As `Books.append`. Raises DiskFullError."""
+        """As `RunRecord.append`. Raises DiskFullError."""
         self._metrics.append(json.dumps(record, allow_nan=False))
 
     def save(self, states: PyTree, done: int) -> None:
-        """As `Books.save`. Raises DiskFullError; earlier checkpoints are whole."""
+        """As `RunRecord.save`. Raises DiskFullError; earlier checkpoints are whole."""
         claim = budget.claim(self._plan, done)
         # Before the checkpoint: what privacy.json claims may be more than the newest checkpoint spent, never less.
         scheme, scheme_config = schemes.get(self._config.scheme), self._plan.scheme_config
@@ -128,8 +128,8 @@ class Written:
                 stack.callback(self._metrics.close)
 
 
-class Elsewhere:
-    """The books of a process that writes nothing."""
+class NoRecord:
+    """Of a process that writes nothing."""
 
     def states(self, initial: PyTree) -> PyTree:
         """`initial`: the first process has read others, maybe."""
@@ -153,8 +153,10 @@ def opened(
     task: Task,
     inputs: dict[str, Any],
     began_with: dict[str, Any],
-) -> Iterator[Books]:
-    """The books of this process, closed at the end. began_with: fingerprint of the run."""
-    ours = Written(run_dir, config, plan, task, inputs, began_with) if processes.first() else Elsewhere()
-    with contextlib.closing(ours) as books:
-        yield books
+) -> Iterator[RunRecord]:
+    """The record of this process, closed at the end. began_with: fingerprint of the run."""
+    mine: Written | NoRecord = NoRecord()
+    if processes.first():
+        mine = Written(run_dir, config, plan, task, inputs, began_with)
+    with contextlib.closing(mine) as record:
+        yield record

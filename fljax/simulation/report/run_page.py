@@ -15,9 +15,9 @@ from fljax.schemes.channels.round import Spent
 from fljax.simulation import as_printed, baseline, nats_spent, remarks
 from fljax.simulation import budget as spending
 from fljax.simulation import config as config_lib
+from fljax.simulation.outcome import Outcome
 from fljax.simulation.record import folder
-from fljax.simulation.report import client_accuracy, figures
-from fljax.simulation.run import Outcome
+from fljax.simulation.report import client_accuracy, figures, information
 
 CSS = """
 :root { color-scheme: light; }
@@ -187,9 +187,8 @@ def _nats(outcome: Outcome) -> str:
         return ""
     scheme = schemes.get(outcome.config.scheme)
     history = nats_spent.history(scheme, outcome.plan.scheme_config, outcome.task, outcome.inputs, outcome.rounds)
-    return nats_spent.section(
-        found, history, nats_spent.seen_records(outcome.task, outcome.inputs, outcome.task.round_key)
-    )
+    seen = information.seen_records(outcome.task, outcome.inputs, outcome.task.round_key)
+    return information.section(found, history, seen)
 
 
 def _clients(outcome: Outcome) -> str:

@@ -1,0 +1,169 @@
+"""A run before its first round: data, noise, algorithms; nothing is written, no round is compiled."""
+
+import dataclasses
+import functools
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+import fljax_kernels
+from fljax import data, schemes
+from fljax.data import facts, store
+from fljax.data.facts import Facts
+from fljax.errors import PrivacyPreconditionError
+from fljax.schemes.base import FederatedAlgorithm
+from fljax.server import aggregate
+from fljax.simulation import as_printed, baseline, budget, feed, fingerprint, seeds, task
+from fljax.simulation import config as config_lib
+from fljax.simulation.config import Config
+from fljax.simulation.devices import memory, processes
+from fljax.types import PyTree
+
+_OVERFLOW_CHANCE = 1e-9  # per round, of a second compilation for a bigger cohort; nothing else
+
+
+class Job(NamedTuple):
+    """A run before its first round.
+
+    config: with every count that the data decide. algorithms: the private one, then the non-private
+    one if there is any. inputs: what the scheme's `make` was given beside the loss. began_with:
+    fingerprint of config, seed and data.
+    """
+
+    config: Config
+    seed: seeds.Seed
+    facts: Facts
+    plan: budget.Plan
+    task: task.Task
+    algorithms: tuple[FederatedAlgorithm, ...]
+    inputs: dict[str, Any]
+    began_with: dict[str, Any]
+
+    def num_params(self) -> int:
+        """Numbers in the model."""
+        return sum(leaf.size for leaf in jax.tree.leaves(self.task.model.params))
+
+    def state_shapes(self) -> tuple[PyTree, ...]:
+        """Of each algorithm's state."""
+        return tuple(jax.eval_shape(each.init, self.task.model.params) for each in self.algorithms)
+
+    def usual_capacity(self) -> int:
+        """Places in a cohort that a sample exceeds once in a thousand million rounds."""
+        num_clients, prob = self.facts.num_clients, self.algorithms[0].client_sampling_prob
+        return max(1, fljax_kernels.poisson_capacity(num_clients, prob, _OVERFLOW_CHANCE))
+
+
+def prepare(config: Config, seed: seeds.Seed | None = None) -> Job:
+    """Everything before the first round that writes and compiles no round: data, noise, algorithms.
+
+    What the scheme's claim assumes of the data is held against them here.
+
+    Args:
+      config: counts that the data decide may be None.
+      seed: of a run that goes on. None: of a new one, from the operating system unless the config
+        fixes it.
+
+    Raises:
+      ValueError: the config does not fit the data, the network or the budget; or other processes
+        have another one.
+      PrivacyPreconditionError: the data are not what the scheme's claim assumes.
+    """
+    with processes.losses_in_one_line():
+        digest = config_lib.digest(config)
+        if processes.words_from_first(digest) != digest:
+            raise ValueError("Expected the same config in all processes, got another one than in the first.")
+        return _prepared(config, seeds.new(config) if seed is None else seed)
+
+
+def _prepared(config: Config, seed: seeds.Seed) -> Job:
+    scheme = schemes.get(config.scheme)
+    built = task.build(config, seed)
+    observed = facts.of(built.client_data)
+    try:
+        scheme_config = scheme.fitted(config.scheme_config, observed)
+    except PrivacyPreconditionError as reason:
+        where = f"scheme={config.scheme!r}, dataset={config.data.dataset!r}"
+        raise PrivacyPreconditionError(f"{str(reason).removesuffix('.')} ({where}).") from reason
+    dealt = dataclasses.replace(config.data, num_clients=observed.num_clients)
+    config = dataclasses.replace(config, data=dealt, scheme_config=scheme_config)
+    plan = budget.plan(as_printed.prepared(config, scheme, observed), scheme, observed)
+    _check_network(config, scheme, plan, built)
+    inputs = scheme.inputs(plan.scheme_config, built) if hasattr(scheme, "inputs") else {}
+    make = functools.partial(_algorithms, config, scheme, plan, built, inputs)
+    began_with = fingerprint.of(built, config, seed)
+    different = fingerprint.changed(processes.words_from_first(began_with), began_with)
+    if processes.either(bool(different)):
+        what = ", ".join(different) or "data in another process"
+        raise ValueError(f"Expected the same data in all processes, got another {what} than in the first.")
+    groups = {"groups": config.run.groups}
+    job = Job(config, seed, observed, plan, built, make(groups), inputs, began_with)
+    if config.run.memory is None:
+        return job
+    if not memory.takes_chunks(scheme):
+        raise ValueError(f"Expected memory=none for {config.scheme}, whose clients are not trained in chunks.")
+    # Asked of one device, whatever the run has: a run that goes on elsewhere takes the same chunks.
+    size = memory.chunk_size(
+        config.run.memory,
+        aggregate.default_chunk_size(job.num_params()),
+        lambda size: _lowered(job._replace(algorithms=make({**groups, "chunk_size": size}))),
+    )
+    chunk_size = processes.words_from_first(size)
+    return job._replace(algorithms=make({**groups, "chunk_size": chunk_size}))
+
+
+def _check_network(config: Config, scheme: ModuleType, plan: budget.Plan, built: task.Task) -> None:
+    if not hasattr(scheme, "check_network"):
+        return
+    x = built.dataset.train["x"]
+    example = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+    try:
+        scheme.check_network(plan.scheme_config, built.model.apply, built.model.params, example)
+    except ValueError as reason:
+        name = config.model.model
+        raise ValueError(f"Expected a model that fits {config.scheme}, got model={name!r}: {reason}") from reason
+
+
+def _algorithms(
+    config: Config,
+    scheme: ModuleType,
+    plan: budget.Plan,
+    built: task.Task,
+    inputs: dict[str, Any],
+    options: dict[str, Any],
+) -> tuple[FederatedAlgorithm, ...]:
+    private: FederatedAlgorithm = scheme.make(
+        plan.scheme_config, built.loss, num_units=plan.num_units, **inputs, **options
+    )
+    if not config.run.baseline:
+        return (private,)
+    assert config.data.num_clients is not None  # `_prepared` has asked the data
+    plain = baseline.algorithm(
+        config.model,
+        built.loss,
+        num_clients=config.data.num_clients,
+        sampling_prob=private.client_sampling_prob,
+        **options,
+    )
+    return private, plain
+
+
+def _lowered(job: Job) -> jax.stages.Lowered:
+    """The program of a round of usual size on one device, data included; nothing is computed."""
+    client_data, algorithms = job.task.client_data, job.algorithms
+    states, capacity = job.state_shapes(), job.usual_capacity()
+    if not isinstance(client_data, store.Store):
+        together = feed.round_fun(algorithms, job.facts.num_clients)
+        shapes = jax.eval_shape(lambda tree: tree, client_data)
+        return jax.jit(together, static_argnames="capacity").lower(
+            states, shapes, job.task.round_key, capacity=capacity
+        )
+    places = max(1, client_data.most_examples)
+    examples = {
+        name: jax.ShapeDtypeStruct((capacity * places, *field.shape[1:]), field.dtype)
+        for name, field in client_data.fields.items()
+    }
+    tables: list[Any] = [jax.ShapeDtypeStruct(shape, np.int32) for shape in ((capacity, places), (capacity,))]
+    on_cohort = functools.partial(feed.rounds, algorithms)
+    return jax.jit(on_cohort).lower(job.task.round_key, states, data.Cohort(examples, *tables))

@@ -1,0 +1,26 @@
+"""How a run ended."""
+
+import pathlib
+from typing import Any, NamedTuple
+
+from fljax.simulation import budget, task
+from fljax.simulation.config import Config
+from fljax.types import PyTree
+
+
+class Outcome(NamedTuple):
+    """How a run ended, with all that its report is made of.
+
+    records: all of metrics.jsonl. params: the final private model; baseline_params: the non-private
+    one, or None. inputs: what the scheme's `make` was given beside the loss.
+    """
+
+    run_dir: pathlib.Path
+    config: Config
+    plan: budget.Plan
+    task: task.Task
+    rounds: int
+    records: list[dict[str, Any]]
+    params: PyTree
+    baseline_params: PyTree | None
+    inputs: dict[str, Any]
