@@ -24,7 +24,6 @@ import shutil
 import statistics
 import tempfile
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -349,7 +348,8 @@ def index(folder: pathlib.Path, like: pathlib.Path, num_clients: int) -> dict[st
     path = folder / f"zeros-{num_clients}"
     path.mkdir()
     np.save(path / "offsets.npy", np.arange(0, (num_clients + 1) * EXAMPLES, EXAMPLES, dtype=np.int64))
-    np.save(path / "checksums.npy", np.full(num_clients, zlib.crc32(bytes(BYTES_A_CLIENT)), np.uint32))
+    digest = np.frombuffer(store.digest([np.zeros(BYTES_A_CLIENT, np.uint8)]), np.uint8)
+    np.save(path / "digests.npy", np.tile(digest, (num_clients, 1)))
     shutil.copy(like / "index.json", path)
     for name, width in (("x", 4 * int(np.prod(SHAPE))), ("y", 4)):
         with (path / f"{name}.bin").open("wb") as file:

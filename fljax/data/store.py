@@ -1,15 +1,17 @@
 """Clients on disk: one writer, one reader, for data that memory cannot hold.
 
-A folder holds `index.json`, `offsets.npy` (int64 `[C + 1]`), `checksums.npy` (uint32 `[C]`) and for each field one file
-of raw numbers, clients one after the other. Reading a cohort touches the bytes of its clients alone. Every client's
-bytes are checked as they are read, so that a damaged disk cannot change a model unnoticed.
+A folder holds `index.json`, `offsets.npy` (int64 `[C + 1]`), `digests.npy` (uint8 `[C, 16]`) and for
+each field one file of raw numbers, clients one after the other. Reading a cohort touches the bytes of
+its clients alone. Every client's bytes are held against their digest as they are read, so that neither
+a damaged disk nor other bytes that somebody chose can change a model unnoticed.
 """
 
+import hashlib
+import itertools
 import json
 import os
 import pathlib
 import shutil
-import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -19,21 +21,23 @@ from fljax import _validate
 from fljax.data.cohort import ClientData
 from fljax.errors import CorruptDataError
 
-FORMAT = 1
-_INDEX, _OFFSETS, _CHECKSUMS = "index.json", "offsets.npy", "checksums.npy"
+FORMAT = 2
+_DIGEST_SIZE = 16  # bytes: 2**128 tries to find other data for a digest
+_INDEX, _OFFSETS, _DIGESTS = "index.json", "offsets.npy", "digests.npy"
 
 
 class Store(NamedTuple):
     """An open folder.
 
-    fields: name -> `[M, ...]`, memory-mapped, read-only. offsets: int64 `[C + 1]`: client c holds rows offsets[c] to
-    offsets[c + 1]. checksums: uint32 `[C]`, CRC-32 of a client's bytes, field after field in the order of names.
+    fields: name -> `[M, ...]`, memory-mapped, read-only. offsets: int64 `[C + 1]`: client c holds rows
+    offsets[c] to offsets[c + 1]. digests: uint8 `[C, 16]`: the first half of SHA-256 of a client's
+    bytes, field after field in the order of names.
     """
 
     path: pathlib.Path
     fields: dict[str, np.ndarray]
     offsets: np.ndarray
-    checksums: np.ndarray
+    digests: np.ndarray
 
     @property
     def num_clients(self) -> int:
@@ -67,7 +71,7 @@ def write(path: str | pathlib.Path, clients: Iterable[Mapping[str, np.ndarray]])
     partial.mkdir(parents=True)
     kinds: dict[str, tuple[str, tuple[int, ...]]] | None = None
     files: dict[str, Any] = {}
-    offsets, checksums = [0], []
+    offsets, digests = [0], bytearray()
     try:
         for number, client in enumerate(clients):
             arrays = {name: np.ascontiguousarray(client[name]) for name in sorted(client)}
@@ -84,13 +88,10 @@ def write(path: str | pathlib.Path, clients: Iterable[Mapping[str, np.ndarray]])
             sizes = {array.shape[0] for array in arrays.values() if array.ndim}
             if found != kinds or len(sizes) != 1:
                 raise ValueError(f"Expected client {number} to hold arrays like client 0's, {kinds}, got {found}.")
-            checksum = 0
             for name, array in arrays.items():
-                data = array.tobytes()
-                files[name].write(data)
-                checksum = zlib.crc32(data, checksum)
+                files[name].write(array.tobytes())
             offsets.append(offsets[-1] + sizes.pop())
-            checksums.append(checksum)
+            digests += digest(arrays.values())
         if kinds is None:
             raise ValueError("Expected at least one client, got none.")
         for file in files.values():
@@ -100,7 +101,7 @@ def write(path: str | pathlib.Path, clients: Iterable[Mapping[str, np.ndarray]])
         for file in files.values():
             file.close()
     np.save(partial / _OFFSETS, np.asarray(offsets, np.int64))
-    np.save(partial / _CHECKSUMS, np.asarray(checksums, np.uint32))
+    np.save(partial / _DIGESTS, np.frombuffer(digests, np.uint8).reshape(-1, _DIGEST_SIZE))
     fields = {name: {"dtype": dtype, "shape": list(shape)} for name, (dtype, shape) in kinds.items()}
     (partial / _INDEX).write_text(json.dumps({"format": FORMAT, "fields": fields}, indent=1) + "\n")
     partial.rename(path)
@@ -116,9 +117,11 @@ def open_store(path: str | pathlib.Path) -> Store:
     path = pathlib.Path(path)
     try:
         index = json.loads((path / _INDEX).read_text())
-        offsets, checksums = (np.load(path / name, allow_pickle=False) for name in (_OFFSETS, _CHECKSUMS))
         if index["format"] != FORMAT:
-            raise CorruptDataError(f"Expected {path / _INDEX} of format {FORMAT}, got {index['format']!r}.")
+            raise CorruptDataError(
+                f"Expected {path / _INDEX} of format {FORMAT}, got {index['format']!r}: write the clients anew."
+            )
+        offsets, digests = (np.load(path / name, allow_pickle=False) for name in (_OFFSETS, _DIGESTS))
         kinds = {name: (np.dtype(kind["dtype"]), tuple(kind["shape"])) for name, kind in index["fields"].items()}
         for name, (dtype, _) in kinds.items():
             _check_dtype(name, dtype)
@@ -128,8 +131,9 @@ def open_store(path: str | pathlib.Path) -> Store:
         raise
     except (OSError, ValueError, KeyError, TypeError, EOFError) as reason:
         raise CorruptDataError(f"Expected {path} to be a folder of clients on disk: {reason}.") from reason
-    if offsets.ndim != 1 or offsets.size < 2 or checksums.shape != (offsets.size - 1,) or (np.diff(offsets) < 0).any():
-        raise CorruptDataError(f"Expected {_OFFSETS} and {_CHECKSUMS} in {path} to go together, they do not.")
+    together = digests.dtype == np.uint8 and digests.shape == (offsets.size - 1, _DIGEST_SIZE)
+    if offsets.ndim != 1 or offsets.size < 2 or not together or (np.diff(offsets) < 0).any():
+        raise CorruptDataError(f"Expected {_OFFSETS} and {_DIGESTS} in {path} to go together, they do not.")
     fields: dict[str, np.ndarray] = {}
     for name, (dtype, shape) in kinds.items():
         file, count = path / f"{name}.bin", int(offsets[-1])
@@ -142,7 +146,15 @@ def open_store(path: str | pathlib.Path) -> Store:
             fields[name] = np.asarray(np.memmap(file, dtype, "r", shape=(count, *shape)))
         else:
             fields[name] = np.zeros((count, *shape), dtype)
-    return Store(path, fields, offsets, checksums)
+    return Store(path, fields, offsets, digests)
+
+
+def digest(arrays: Iterable[np.ndarray]) -> bytes:
+    """16 bytes that tell one client's arrays, in the order of their names, from all others."""
+    found = hashlib.sha256()
+    for array in arrays:
+        found.update(np.ascontiguousarray(array).data)
+    return found.digest()[:_DIGEST_SIZE]
 
 
 def _finite(array: np.ndarray) -> bool:
@@ -164,7 +176,7 @@ def read(
       store: open.
       client_ids: integers `[K]`, -1 for an empty place.
       capacity: N, places for each client's examples; the most that a client has, for example.
-      skip_corrupt: leave a client out whose bytes do not match their checksum, instead of raising. To a private run
+      skip_corrupt: leave a client out whose bytes do not match their digest, instead of raising. To a private run
         that is a client without data: its claim stays true. Numbers that are not finite are handed on then: to leave
         their client out would move a sum by all of its records for the sake of one.
 
@@ -194,14 +206,13 @@ def read(
             raise ValueError(
                 f"Expected capacity >= {stop - start}, client {client}'s examples, got capacity={capacity}."
             )
-        checksum, first, not_finite = 0, place * capacity, ""
+        first, not_finite, mine = place * capacity, "", []
         for name in sorted(store.fields):
-            mine = examples[name][first : first + stop - start]
-            mine[...] = store.fields[name][start:stop]
-            checksum = zlib.crc32(mine, checksum)
-            if not skip_corrupt and not _finite(mine):
+            mine.append(examples[name][first : first + stop - start])
+            mine[-1][...] = store.fields[name][start:stop]
+            if not skip_corrupt and not _finite(mine[-1]):
                 not_finite = name
-        if checksum == int(store.checksums[client]):
+        if digest(mine) == store.digests[client].tobytes():
             if not_finite:
                 raise CorruptDataError(
                     f"Expected {not_finite} of client {client} in {store.path} to be finite, got NaN or infinity in it."
@@ -210,8 +221,8 @@ def read(
             continue
         if not skip_corrupt:
             raise CorruptDataError(
-                f"Expected the bytes of client {client} in {store.path} to match their checksum, they do not: "
-                "the disk or a copy has damaged them."
+                f"Expected the bytes of client {client} in {store.path} to match their digest, they do not: "
+                "the disk or a copy has damaged them, or somebody has changed them."
             )
         for field in examples.values():
             field[first : first + stop - start] = 0
@@ -220,16 +231,10 @@ def read(
 
 
 def damaged(store: Store) -> list[int]:
-    """Ids of all clients whose bytes do not match their checksum. Reads every byte."""
+    """Ids of all clients whose bytes do not match their digest. Reads every byte."""
     fields, offsets = [store.fields[name] for name in sorted(store.fields)], store.offsets.tolist()
-    found = []
-    for client, wanted in enumerate(store.checksums.tolist()):
-        checksum = 0
-        for field in fields:
-            checksum = zlib.crc32(field[offsets[client] : offsets[client + 1]], checksum)
-        if checksum != wanted:
-            found.append(client)
-    return found
+    held = (digest(field[a:b] for field in fields) for a, b in itertools.pairwise(offsets))
+    return [client for client, found in enumerate(held) if found != store.digests[client].tobytes()]
 
 
 def num_examples(client_data: ClientData | Store) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fljax.data.facts import Facts
 from fljax.schemes.silos import printed
-from fljax.simulation.config import Config, default_delta
+from fljax.simulation.config import Config, delta_of
 
 
 def is_printed(scheme_config: Any) -> bool:
@@ -30,7 +30,7 @@ def prepared(config: Config, scheme: ModuleType, facts: Facts) -> Config:
         return config
     privacy, scheme_config = config.privacy, config.scheme_config
     unit = scheme.event(dataclasses.replace(scheme_config, noise_multiplier=1.0)).privacy_unit
-    delta = default_delta(facts.num_units(unit)) if privacy.target_delta is None else privacy.target_delta
+    delta = delta_of(config, facts.num_units(unit))
     if privacy.target_epsilon is not None and scheme_config.noise_multiplier is None:
         scheme_config = scheme.as_printed(
             scheme_config, num_rounds=config.run.num_rounds, epsilon=privacy.target_epsilon, delta=delta

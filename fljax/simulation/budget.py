@@ -13,7 +13,7 @@ from fljax import accounting
 from fljax.accounting import events, words
 from fljax.accounting.accountant import Method
 from fljax.data.facts import Facts
-from fljax.simulation.config import RANDOM, Config, default_delta
+from fljax.simulation.config import RANDOM, Config, delta_of
 from fljax.simulation.record.folder import SEED
 
 _RELATIONS = {
@@ -76,7 +76,7 @@ def plan(config: Config, scheme: ModuleType, facts: Facts) -> Plan:
     num_units = facts.num_units(like.privacy_unit)
     if budget.target_epsilon is not None:
         _check_budget(config.scheme, scheme_config.noise_multiplier, like, budget.target_epsilon)
-    delta = default_delta(num_units) if budget.target_delta is None else budget.target_delta
+    delta = delta_of(config, num_units)
     with warnings.catch_warnings(record=True) as heard:
         for category in _NOTED:
             warnings.simplefilter("always", category)

@@ -95,8 +95,9 @@ class PrivacyConfig:
     target_epsilon: float | None = 4.0
     """Budget: rounds stop before it is exceeded. none: no budget."""
     target_delta: float | None = None
-    """delta of the guarantee, well below 1 / (number of protected units). none: that number ** -1.1, which is large for
-    small populations: the run says what it allows."""
+    """delta of the guarantee, well below 1 / (number of protected units). none: that number ** -1.1,
+    which is large for small populations, so that the run says what it allows; schemes meant for few
+    clients or silos want a number."""
     accountant: Method = "rdp"
     """How epsilon is computed."""
 
@@ -306,6 +307,25 @@ def digest(config: Config) -> str:
     """A fingerprint: equal for equal configs, on every machine."""
     text = json.dumps(to_sections(config), sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def delta_of(config: Config, num_units: int) -> float:
+    """The run's delta: the one that was asked for, or `default_delta` of the units that it protects.
+
+    Raises:
+      ValueError: none was asked for, and the scheme is meant for few units, which `default_delta`
+        protects too little.
+    """
+    asked = config.privacy.target_delta
+    if asked is not None:
+        return asked
+    own = _start(config.scheme).get("privacy", {}).get("target_delta")
+    if own is not None:
+        raise ValueError(
+            f"Expected target_delta to be a number for scheme={config.scheme!r}, which is meant for few units (its own "
+            f"is {own:g}), got target_delta=none: {num_units} ** -1.1 = {default_delta(num_units):.3g} is too large."
+        )
+    return default_delta(num_units)
 
 
 def default_delta(num_units: int) -> float:

@@ -1,9 +1,9 @@
 """What a run began with, in digests: the noise of a round that is taken again must not meet other data.
 
-Examples in memory are digested in blocks of rows, the partition in blocks of clients, and clients on disk in blocks of
-clients by the checksums that their store keeps, which are of their bytes: CRC-32 finds accidents and other stores, but
-no bytes that somebody chose to meet it. A digest is of private data: under a secret seed it is keyed, and says nothing
-to who has not got that.
+Examples in memory are digested in blocks of rows, the partition in blocks of clients. Of clients on disk
+it is the digests that their store keeps of each client's bytes, in blocks of clients: whoever changes a
+client has to change its digest, too, or the client is refused when it is read. A fingerprint is of
+private data: under a secret seed it is keyed, and says nothing to who has not got that.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from fljax.simulation.config import Config
 from fljax.simulation.record import folder
 from fljax.simulation.task import Task
 
-_FORMAT = 1
+_FORMAT = 2
 _BLOCKS = 256  # of an array, at most: what changed is named so finely, and the file stays small
 READ_WHOLE = 2**30  # bytes; clients on disk that take more are not all read when a run goes on
 
@@ -43,9 +43,10 @@ def of(task: Task, config: Config, seed: seeds.Seed) -> dict[str, Any]:
     key, data, damaged = seeds.digest_key(seed), task.client_data, None
     found = {f"held-out {name}": _blocks(array, key) for name, array in sorted(task.dataset.test.items())}
     if isinstance(data, store.Store):
-        table = np.stack([np.diff(data.offsets), data.checksums.astype(np.int64)], axis=1)
         kinds = [f"{name} {field.dtype} {list(field.shape[1:])}" for name, field in sorted(data.fields.items())]
-        found["clients on disk"] = _blocks(table, key) | {"kind": f"{len(table)} clients of {', '.join(kinds)}"}
+        kind = f"{data.num_clients} clients of {', '.join(kinds)}"
+        found["sizes of clients on disk"] = _blocks(np.diff(data.offsets), key)
+        found["clients on disk"] = _blocks(data.digests, key) | {"kind": kind}
         if config.data.corrupt_clients == "skip":
             damaged = store.damaged(data)
     else:
@@ -61,7 +62,7 @@ def of(task: Task, config: Config, seed: seeds.Seed) -> dict[str, Any]:
 
 
 def check_bytes(task: Task, config: Config) -> None:
-    """Clients on disk whose bytes are not those of their checksums, found before a run goes on rather than in a round.
+    """Clients on disk whose bytes are not those of their digests, found before a run goes on rather than in a round.
 
     Nothing is read of a store above `READ_WHOLE`, whose clients are checked as they are sampled.
 
@@ -75,7 +76,7 @@ def check_bytes(task: Task, config: Config) -> None:
         damaged = store.damaged(data)
         if damaged:
             raise CorruptDataError(
-                f"Expected the bytes of client {damaged[0]} in {data.path} to match their checksum, they do not: "
+                f"Expected the bytes of client {damaged[0]} in {data.path} to match their digest, they do not: "
                 f"{len(damaged)} of {data.num_clients} clients have changed since they were written."
             )
 

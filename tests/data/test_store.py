@@ -1,5 +1,7 @@
 """Clients on disk: what is read is what was written, or an error that names who is damaged."""
 
+import hashlib
+import json
 import zlib
 
 import numpy as np
@@ -38,6 +40,41 @@ def test_a_cohort_read_from_disk_is_what_was_written(folder):
     assert not isinstance(examples["x"], np.memmap)
 
 
+def sha256(client):
+    return hashlib.sha256(client["x"].tobytes() + client["y"].tobytes()).digest()[:16]
+
+
+def test_each_client_has_a_digest_of_its_bytes(folder):
+    opened = store.open_store(folder)
+    assert [digest.tobytes() for digest in opened.digests] == [sha256(client) for client in clients()]
+
+
+def test_bytes_chosen_to_meet_a_checksum_are_found(folder):
+    """CRC-32 is linear: flipping the bits of its own polynomial moves no checksum."""
+    opened, path = store.open_store(folder), folder / "x.bin"
+    start, size = 24 * int(opened.offsets[2]), 24 * 5
+    data = bytearray(path.read_bytes())
+    before = bytes(data[start : start + size])
+    # In the order in which CRC-32 reads bits: the lowest of each byte first.
+    pattern = int(f"{0x104C11DB7:033b}"[::-1], 2).to_bytes(5, "little")
+    for at, byte in enumerate(pattern):
+        data[start + at] ^= byte
+    after = bytes(data[start : start + size])
+    assert after != before and zlib.crc32(after) == zlib.crc32(before)
+    path.write_bytes(data)
+    with pytest.raises(CorruptDataError, match="client 2 "):
+        store.read(store.open_store(folder), np.array([2]), 5)
+    assert store.damaged(store.open_store(folder)) == [2]
+
+
+def test_a_folder_of_an_earlier_format_is_refused_with_what_to_do(folder):
+    index = json.loads((folder / "index.json").read_text())
+    (folder / "index.json").write_text(json.dumps(index | {"format": 1}))
+    (folder / "digests.npy").unlink()
+    with pytest.raises(CorruptDataError, match="of format 2, got 1: write the clients anew"):
+        store.open_store(folder)
+
+
 def test_opening_reads_no_examples(folder):
     opened = store.open_store(folder)
     assert not any(field.flags.owndata or field.flags.writeable for field in opened.fields.values())  # maps of files
@@ -68,14 +105,15 @@ def test_a_client_with_numbers_that_are_not_finite_is_named(tmp_path, value):
     held[2]["x"][4, 1, 2] = value
     with pytest.raises(ValueError, match="x of client 2 to be finite"):
         store.write(tmp_path / "clients", held)
-    # Another program's folder may hold it, checksums and all.
+    # Another program's folder may hold it, digests and all.
     opened = store.write(tmp_path / "clients", clients())
     path = tmp_path / "clients" / "x.bin"
-    opened.checksums[2] = zlib.crc32(held[2]["y"].tobytes(), zlib.crc32(held[2]["x"].tobytes()))
+    digests = opened.digests.copy()
+    digests[2] = np.frombuffer(sha256(held[2]), np.uint8)
     data, start = bytearray(path.read_bytes()), 24 * int(opened.offsets[2])
     data[start : start + 120] = held[2]["x"].tobytes()
     path.write_bytes(data)
-    opened = store.open_store(tmp_path / "clients")._replace(checksums=opened.checksums)
+    opened = store.open_store(tmp_path / "clients")._replace(digests=digests)
     with pytest.raises(CorruptDataError, match=r"x of client 2 .* to be finite"):
         store.read(opened, np.array([0, 2]), 5)
     store.read(opened, np.array([0, 3]), 5)
@@ -84,7 +122,7 @@ def test_a_client_with_numbers_that_are_not_finite_is_named(tmp_path, value):
     assert skipped == [] and (indices[1] >= 0).all()
 
 
-@pytest.mark.parametrize("name", ["x.bin", "offsets.npy", "checksums.npy", "index.json"])
+@pytest.mark.parametrize("name", ["x.bin", "offsets.npy", "digests.npy", "index.json"])
 @pytest.mark.parametrize("damage", ["truncate", "remove", "foreign"])
 def test_truncated_missing_and_foreign_files_are_named(folder, name, damage):
     path = folder / name

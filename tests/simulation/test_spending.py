@@ -10,8 +10,9 @@ from rich.console import Console
 
 from fljax import accounting, schemes
 from fljax.accounting import events
+from fljax.cli import main
 from fljax.data.facts import Facts
-from fljax.simulation import budget
+from fljax.simulation import as_printed, budget
 from fljax.simulation import config as config_lib
 from fljax.simulation.observers import progress
 
@@ -169,3 +170,32 @@ def test_schemes_meant_for_few_clients_name_a_delta_that_is_small_for_their_own_
     facts = Facts(config.data.num_clients, num_examples, 1000, 400, 1, 1)
     fitted = scheme.fitted(dataclasses.replace(config.scheme_config, noise_multiplier=9.0), facts)
     assert config.privacy.target_delta * facts.num_units(scheme.event(fitted).privacy_unit) <= 0.1
+
+
+@pytest.mark.parametrize("name", schemes.NAMES)
+def test_schemes_meant_for_few_clients_ask_for_a_delta(name):
+    """50 ** -1.1 gives one of 50 clients away whole with a chance of a half."""
+    own = getattr(schemes.get(name), "SIMULATION", {}).get("privacy", {}).get("target_delta")
+    config = config_lib.from_sections({"scheme": {"scheme": name}, "privacy": {"target_delta": "none"}})
+    assert config.privacy.target_delta is None
+    if own is None:
+        assert config_lib.delta_of(config, 50) == config_lib.default_delta(50)
+    else:
+        with pytest.raises(
+            ValueError, match=rf"target_delta to be a number for scheme='{name}'.*got target_delta=none"
+        ):
+            config_lib.delta_of(config, 50)
+
+
+def test_a_run_without_the_delta_that_its_scheme_asks_for_makes_no_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["simulate", "--scheme", "higradavg", "--num-clients", "8", "--target-delta", "none"]) == 2
+    assert "meant for few units (its own is 0.0002)" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_paper_that_is_trained_as_printed_asks_too():
+    sections = {"scheme": {"scheme": "higradavg", "formula": "paper"}, "privacy": {"target_delta": "none"}}
+    config = config_lib.from_sections(sections)
+    with pytest.raises(ValueError, match="got target_delta=none"):
+        as_printed.prepared(config, schemes.get("higradavg"), Facts(16, 1000, 100, 400, 1, 1))
