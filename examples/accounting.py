@@ -25,7 +25,7 @@ def one_round(noise_multiplier: float) -> accounting.PrivacyEvent:
     return accounting.PrivacyEvent(
         mechanism=events.PoissonSampled(EXPECTED_COHORT_SIZE / NUM_CLIENTS, events.Gaussian(noise_multiplier)),
         privacy_unit="client",
-        neighboring_relation="ADD_OR_REMOVE_ONE",
+        neighboring_relation=accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
     )
 
 
@@ -40,7 +40,9 @@ def main() -> None:
         print(f"  {row['method']:4}", f"epsilon <= {upper:.4f}" if isinstance(upper, float) else "has no bound for it")
 
     noise = accounting.calibrate(lambda noise: one_round(noise).repeat(NUM_ROUNDS), epsilon=TARGET_EPSILON, delta=DELTA)
-    rounds = accounting.calibrate(one_round(NOISE_MULTIPLIER).repeat, epsilon=TARGET_EPSILON, delta=DELTA, integer=True)
+    rounds = accounting.calibrate(
+        lambda count: one_round(NOISE_MULTIPLIER).repeat(int(count)), epsilon=TARGET_EPSILON, delta=DELTA, integer=True
+    )
     print(
         f"\nFor epsilon {TARGET_EPSILON:g}: noise multiplier {noise:.4f}, or {rounds} rounds at {NOISE_MULTIPLIER:g}."
     )

@@ -72,7 +72,7 @@ def infer(digits: data.Dataset) -> None:
     # One model more than shadows, and not the complement of one of them: the target.
     included = shadow.halves(jax.random.key(5), SHADOWS + 2, POOL)[1:]
     params = train({"x": x, "y": y}, included, jax.random.split(jax.random.key(6), SHADOWS + 1))
-    scores = np.asarray(jax.jit(lambda p: shadow.confidences(model.apply, p, x, y))(params))
+    scores = np.asarray(jax.jit(lambda p: shadow.confidences(model.apply, p, x, jnp.asarray(y)))(params))
     members = np.asarray(included[0])
     for name, found in (
         ("loss", membership.loss_threshold(scores[0])),

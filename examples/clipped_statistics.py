@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fljax
+import fljax_kernels
 from fljax import accounting, data
 from fljax.accounting import events
 
@@ -23,7 +24,7 @@ def sums(images: jax.Array, labels: jax.Array, present: jax.Array) -> jax.Array:
     """What one client adds, `[10, D]`: its images by their digit, each of length 1."""
     rows = images.reshape(len(labels), -1)
     rows = rows / jnp.maximum(jnp.linalg.norm(rows, axis=1, keepdims=True), 1e-6)
-    return (jax.nn.one_hot(labels, 10) * present[:, None]).T @ rows
+    return jnp.where(present[:, None], jax.nn.one_hot(labels, 10), 0.0).T @ rows
 
 
 def main() -> None:
@@ -36,16 +37,17 @@ def main() -> None:
         return fljax.PrivacyEvent(
             mechanism=events.Gaussian(noise_multiplier),
             privacy_unit="client",
-            neighboring_relation="ADD_OR_REMOVE_ONE",
+            neighboring_relation=accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
         )
 
     clipped = fljax.clipped_fun(
         sums, batch_argnums=(0, 1, 2), l2_clip_norm=L2_CLIP_NORM, keep_batch_dim=False, microbatch_size=50
     )
     noise_multiplier = accounting.calibrate(event, epsilon=TARGET_EPSILON, delta=DELTA)
-    noise = fljax.gaussian_privatizer(stddev=noise_multiplier * clipped.sensitivity("ADD_OR_REMOVE_ONE"))
+    stddev = noise_multiplier * clipped.sensitivity("ADD_OR_REMOVE_ONE")
     exact = clipped(x, y, jnp.asarray(table >= 0))
-    private, _ = noise.update(exact, noise.init(exact))
+    # A fixed key is for experiments: who knows it can take the noise away.
+    private = fljax_kernels.add_gaussian_noise(jax.random.key(2026), exact, stddev)
 
     def accuracy(means: jax.Array) -> float:
         means = means / jnp.linalg.norm(means, axis=1, keepdims=True)

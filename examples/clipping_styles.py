@@ -14,7 +14,8 @@ import fljax
 import fljax_kernels
 from fljax import accounting, data, models
 from fljax.accounting import events
-from fljax.local import quantile
+from fljax.local import clipping, quantile
+from fljax.types import Params
 
 NUM_STEPS = 100
 SAMPLING_PROB = 0.15
@@ -24,7 +25,7 @@ LEARNING_RATE = 0.5
 TARGET_QUANTILE = 0.6
 HIDDEN = (64,)
 # Name, style, first bound, whether it adapts. A bound of 20 is far too large: noise grows with it.
-RUNS = (
+RUNS: tuple[tuple[str, clipping.Style, float, bool], ...] = (
     ("flat, bound 0.5", "flat", 0.5, False),
     ("flat, bound 20", "flat", 20.0, False),
     ("flat, from 20, adapts", "flat", 20.0, True),
@@ -45,10 +46,12 @@ def main() -> None:
     )
     loss = models.softmax_cross_entropy(model.apply)
 
-    def run_event(noise_multiplier):
+    def run_event(noise_multiplier: float) -> accounting.PrivacyEvent:
         step = events.PoissonSampled(SAMPLING_PROB, events.Gaussian(noise_multiplier))
         return accounting.PrivacyEvent(
-            mechanism=step, privacy_unit="example", neighboring_relation="ADD_OR_REMOVE_ONE"
+            mechanism=step,
+            privacy_unit="example",
+            neighboring_relation=accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
         ).repeat(NUM_STEPS)
 
     noise_multiplier = accounting.calibrate(run_event, epsilon=TARGET_EPSILON, delta=DELTA)
@@ -57,13 +60,15 @@ def main() -> None:
     count_stddev = expected_size / 20
     capacity = fljax_kernels.poisson_capacity(num_examples, SAMPLING_PROB, 1e-9)
 
-    def train_with(style, first_bound, adapts):
+    def train_with(style: clipping.Style, first_bound: float, adapts: bool) -> tuple[Params, float]:
         # A count costs something: the sum keeps the rest of the noise multiplier, so that epsilon stays.
         of_sum = quantile.sum_noise_multiplier(noise_multiplier, count_stddev) if adapts else noise_multiplier
         optimizer = optax.sgd(LEARNING_RATE, momentum=0.9)
 
         @jax.jit
-        def step(params, opt_state, bound, key):
+        def step(
+            params: Params, opt_state: optax.OptState, bound: quantile.QuantileState, key: jax.Array
+        ) -> tuple[Params, optax.OptState, quantile.QuantileState, jax.Array]:
             sample_key, noise_key, count_key = jax.random.split(key, 3)
             sample = fljax_kernels.poisson_sample(sample_key, num_examples, SAMPLING_PROB, capacity)
             present = sample.indices >= 0

@@ -5,14 +5,18 @@
 The module is an ordinary flax nnx module written for a batch; the loss is any function of params and ONE example.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+import fljax
 import fljax_kernels
 from fljax import accounting, data, models
 from fljax.schemes.central import dp_fedavg
+from fljax.types import Params
 
 NUM_CLIENTS = 400
 NUM_ROUNDS = 60
@@ -41,7 +45,7 @@ def main() -> None:
     """Calibrates the noise, trains, and prints what was spent and what was learned."""
     params, apply = models.functional(Digits(nnx.Rngs(0)))
 
-    def loss(params, example):
+    def loss(params: Params, example: dict[str, jax.Array]) -> jax.Array:
         log_probs = jax.nn.log_softmax(apply(params, example["x"]))
         target = jax.nn.one_hot(example["y"], 10) * (1 - LABEL_SMOOTHING) + LABEL_SMOOTHING / 10
         return -jnp.vdot(target, log_probs)
@@ -51,7 +55,7 @@ def main() -> None:
     table = data.partition.dirichlet(digits.train["y"], NUM_CLIENTS, np.random.default_rng(0), alpha=1.0)
     clients = data.ClientData(jax.tree.map(jnp.asarray, digits.train), jnp.asarray(table))
 
-    def config(noise_multiplier):
+    def config(noise_multiplier: float) -> dp_fedavg.Config:
         return dp_fedavg.Config(
             sampling_prob=SAMPLING_PROB,
             l2_clip_norm=L2_CLIP_NORM,
@@ -62,7 +66,7 @@ def main() -> None:
             server_momentum=0.5,
         )
 
-    def run_event(noise_multiplier):
+    def run_event(noise_multiplier: float) -> fljax.PrivacyEvent:
         return dp_fedavg.event(config(noise_multiplier)).repeat(NUM_ROUNDS)
 
     noise_multiplier = accounting.calibrate(run_event, epsilon=TARGET_EPSILON, delta=DELTA)
@@ -71,7 +75,7 @@ def main() -> None:
     capacity = fljax_kernels.poisson_capacity(NUM_CLIENTS, SAMPLING_PROB, 1e-9)
 
     @jax.jit
-    def one_round(state, sample_key, round_key):
+    def one_round(state: Any, sample_key: jax.Array, round_key: jax.Array) -> tuple[Any, fljax.RoundInfo, jax.Array]:
         sample = fljax_kernels.poisson_sample(sample_key, NUM_CLIENTS, SAMPLING_PROB, capacity)
         state, info = algorithm.round(state, data.cohort(clients, sample.indices), round_key)
         return state, info, sample.overflow

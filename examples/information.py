@@ -36,10 +36,13 @@ def main() -> None:
     mean, rotated = public.mean(0) @ basis, private @ basis
     gaussian = mean + np.random.default_rng(0).normal(size=(NUM_RECORDS, values.size)) * np.sqrt(values)
 
-    known = {"nats": NATS_PER_USE, "covariance_source": "public", "estimated_from": len(public)}
     channels = {
-        "natural": information.natural(values, **known),
-        "white": information.white(values, floor=0.0, **known),
+        "natural": information.natural(
+            values, nats=NATS_PER_USE, covariance_source="public", estimated_from=len(public)
+        ),
+        "white": information.white(
+            values, floor=0.0, nats=NATS_PER_USE, covariance_source="public", estimated_from=len(public)
+        ),
         "range": information.range_certified(0.0, 1.0, dimension=values.size, nats=NATS_PER_USE),
     }
     labels = information.label_entropy(10)

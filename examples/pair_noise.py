@@ -33,8 +33,9 @@ def train(name: str, clients: data.ClientData, digits: data.Dataset) -> None:
     model = models.create("softmax", example_shape=(8, 8, 1), num_classes=10, key=jax.random.key(0))
     config = scheme.Config(num_parties=NUM_CLIENTS, max_colluders=MAX_COLLUDERS, max_stragglers=MAX_STRAGGLERS)
 
-    def run(noise_multiplier):
-        return scheme.event(dataclasses.replace(config, noise_multiplier=noise_multiplier)).repeat(NUM_ROUNDS)
+    def run(noise_multiplier: float) -> accounting.PrivacyEvent:
+        event: accounting.PrivacyEvent = scheme.event(dataclasses.replace(config, noise_multiplier=noise_multiplier))
+        return event.repeat(NUM_ROUNDS)
 
     noise_multiplier = accounting.calibrate(run, epsilon=TARGET_EPSILON, delta=DELTA, method="gdp")
     config = dataclasses.replace(config, noise_multiplier=noise_multiplier)

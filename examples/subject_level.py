@@ -15,8 +15,7 @@ from fljax.schemes.silos import higradavg, subject_ledger
 NUM_ROUNDS = 30
 EPSILON, DELTA = 8.0, 1e-3
 # Every number here is public. No subject may count with more than 4 items in a silo.
-SILOS = {"num_silos": 16, "num_local_steps": 2, "item_sampling_prob": 0.1, "max_items_per_subject": 4}
-TRAINING = {"l2_clip_norm": 0.5, "local_learning_rate": 4.0, "expected_subjects": 70.0}
+NUM_SILOS, MAX_ITEMS = 16, 4
 SKEW = 2.0  # exponent of the power law by which each subject's items fall into the silos; 1 is even
 
 
@@ -25,23 +24,34 @@ def main() -> None:
     dataset = data.load("writers")
     ids = data.subjects.subject_ids(dataset.train)
     rng = np.random.default_rng(0)
-    table = data.subjects.power_law(ids, SILOS["num_silos"], rng, alpha=SKEW)
-    table, dropped = data.subjects.cap_items(ids, table, max_items=SILOS["max_items_per_subject"], rng=rng)
+    table = data.subjects.power_law(ids, NUM_SILOS, rng, alpha=SKEW)
+    table, dropped = data.subjects.cap_items(ids, table, max_items=MAX_ITEMS, rng=rng)
     num_subjects = np.unique(ids).size
-    print(f"{num_subjects} subjects, {ids.size} items in {SILOS['num_silos']} silos, {dropped} left out by the cap")
+    print(f"{num_subjects} subjects, {ids.size} items in {NUM_SILOS} silos, {dropped} left out by the cap")
+
+    def configured(noise_multiplier: float) -> higradavg.Config:
+        return higradavg.Config(
+            num_silos=NUM_SILOS,
+            num_local_steps=2,
+            item_sampling_prob=0.1,
+            max_items_per_subject=MAX_ITEMS,
+            l2_clip_norm=0.5,
+            local_learning_rate=4.0,
+            expected_subjects=70.0,
+            noise_multiplier=noise_multiplier,
+        )
 
     def event(noise_multiplier: float) -> accounting.PrivacyEvent:
-        config = higradavg.Config(**SILOS, **TRAINING, noise_multiplier=noise_multiplier)
-        return higradavg.event(config).repeat(NUM_ROUNDS)
+        return higradavg.event(configured(noise_multiplier)).repeat(NUM_ROUNDS)
 
     noise_multiplier = accounting.calibrate(event, epsilon=EPSILON, delta=DELTA)
-    config = higradavg.Config(**SILOS, **TRAINING, noise_multiplier=noise_multiplier)
+    config = configured(noise_multiplier)
 
     init_key, key = jax.random.split(jax.random.key(0))
     model = models.create("softmax", example_shape=(8, 8, 1), num_classes=10, key=init_key)
     algorithm = higradavg.make(config, models.softmax_cross_entropy(model.apply), num_units=num_subjects)
     examples = jax.tree.map(jnp.asarray, dataset.train)
-    cohort = data.Cohort(examples, jnp.asarray(table), jnp.arange(SILOS["num_silos"], dtype=jnp.int32))
+    cohort = data.Cohort(examples, jnp.asarray(table), jnp.arange(NUM_SILOS, dtype=jnp.int32))
     one_round, state = jax.jit(algorithm.round), algorithm.init(model.params)
     for done in range(1, NUM_ROUNDS + 1):
         state, info = one_round(state, cohort, key)

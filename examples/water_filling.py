@@ -46,7 +46,7 @@ def main() -> None:
     examples = jax.tree.map(jnp.asarray, digits.train)
     everyone = data.Cohort(examples, jnp.asarray(table), jnp.arange(NUM_PARTIES, dtype=jnp.int32))
 
-    def config(noise_multiplier):
+    def config(noise_multiplier: float) -> gsgd_dp.Config:
         return gsgd_dp.Config(
             num_parties=NUM_PARTIES,
             records_per_client=RECORDS,
@@ -56,7 +56,7 @@ def main() -> None:
             server_learning_rate=2.0,
         )
 
-    def run_event(noise_multiplier):
+    def run_event(noise_multiplier: float) -> accounting.PrivacyEvent:
         return gsgd_dp.event(config(noise_multiplier)).repeat(NUM_ROUNDS)
 
     noise_multiplier = accounting.calibrate(run_event, epsilon=TARGET_EPSILON, delta=DELTA)

@@ -20,7 +20,18 @@ ALLOWED = {
     "papers": {"base", "data", "models", "schemes", "attacks", "simulation"} | STATIONS,
     "cli": {"base", "data", "models", "schemes", "attacks", "simulation", "papers"} | STATIONS,
 }
-BASE_FILES = {"types", "errors", "_keys", "_near", "_plugins", "_rooms", "_sensitivity", "_validate", "_tree"}
+BASE_FILES = {
+    "types",
+    "errors",
+    "_deprecation",
+    "_keys",
+    "_near",
+    "_plugins",
+    "_rooms",
+    "_sensitivity",
+    "_validate",
+    "_tree",
+}
 
 
 def imports(path: pathlib.Path):

@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -58,7 +59,36 @@ def test_a_type_checker_finds_every_public_module(folder):
     if folder == "cli":
         return
     own = set(public(package)) - {"__main__"}
-    assert own <= listed(package / "__init__.py"), "list it under TYPE_CHECKING"
+    stub = package / "__init__.pyi"
+    assert own <= listed(stub if stub.exists() else package / "__init__.py"), "list it under TYPE_CHECKING"
+
+
+def test_python_finds_what_the_stub_of_the_front_door_names():
+    import fljax
+
+    names = listed(ROOT / "fljax" / "__init__.pyi")
+    assert names <= set(dir(fljax))
+    for name in names:
+        assert getattr(fljax, name) is not None
+    lifted = names - set(ROOMS) - {"__version__", "errors", "types"}
+    assert lifted == set(fljax.__all__) and {"Scheme", "FederatedAlgorithm", "RoundInfo", "PrivacyEvent"} <= lifted
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))])
+def test_every_dotted_name_of_a_page_is_an_attribute_after_one_import(page):
+    import fljax
+    import fljax_kernels
+
+    text = (ROOT / page).read_text()
+    # Not part of a longer word, a file's name or an entry-point group that nothing here fills.
+    found = set(re.findall(r"(?<![\w/.-])(fljax(?:_kernels)?(?:\.[a-z]\w*)+)(?![\w/-]|\.\w)", text))
+    groups = {"fljax.datasets", "fljax.mechanisms", "fljax.schemes", "fljax.models", "fljax.attacks"}
+    for name in found - groups:
+        value = {"fljax": fljax, "fljax_kernels": fljax_kernels}[name.split(".")[0]]
+        for part in name.split(".")[1:]:
+            assert hasattr(value, part), f"{page} names {name}"
+            value = getattr(value, part)
+    assert page != "README.md" or len(found) > 10
 
 
 @pytest.mark.parametrize("room", ["", *ROOMS])

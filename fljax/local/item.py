@@ -2,15 +2,22 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 import fljax_kernels
-from fljax.local import _batched, clipping, transformed
-from fljax.local.bounded import BoundedSensitivityCallable as BoundedSensitivityCallable
+from fljax import _deprecation
+from fljax.local import _batched, bounded, clipping, transformed
 from fljax_kernels.per_example import one_example
+
+if not TYPE_CHECKING:
+    __getattr__ = _deprecation.moved(
+        __name__,
+        {"BoundedSensitivityCallable": "fljax.local.bounded.BoundedSensitivityCallable"},
+        since="0.1",
+    )
 
 
 class AuxiliaryOutput(NamedTuple):
@@ -41,7 +48,7 @@ def clipped_grad(
     prng_argnum: int | None = None,
     spmd_axis_name: Any = None,
     subject_ids: Callable[..., jax.Array] | None = None,
-) -> BoundedSensitivityCallable:
+) -> bounded.BoundedSensitivityCallable:
     """The function that adds up clipped gradients of `fun`, one per row of the batch: a SUM, not a mean.
 
     Takes the arguments of `fun` and, as a keyword, `is_padding_example`: bool `[B]`, True where a row is padding and
@@ -184,7 +191,7 @@ def clipped_grad(
         )
 
     bound = clipping.bound_of_all(l2_clip_norm, rescale_to_unit_norm) / normalize_by
-    return BoundedSensitivityCallable(clipped, bound, wants_aux)
+    return bounded.BoundedSensitivityCallable(clipped, bound, wants_aux)
 
 
 def _rows_of_same_subject(ids: jax.Array, size: int, mask: jax.Array | None) -> jax.Array:

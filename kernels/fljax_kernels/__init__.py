@@ -1,6 +1,7 @@
 """Array kernels for private federated learning: pure, jit/vmap-safe, jax and numpy only."""
 
 from fljax_kernels import spectral
+from fljax_kernels._version import __version__ as __version__
 from fljax_kernels.clip_and_sum.api import clip_and_sum
 from fljax_kernels.gaussian.api import add_gaussian_noise, gaussian_noise
 from fljax_kernels.loop_friendly.api import loop_friendly
@@ -25,4 +26,3 @@ __all__ = [
     "poisson_sample",
     "spectral",
 ]
-__version__ = "0.1.0"
