@@ -52,7 +52,7 @@ def train(name: str, clients: data.ClientData, digits: data.Dataset) -> None:
 
 def by_hand(folder: pathlib.Path) -> None:
     """Four clients agree on keys, one does not answer in time; what the server has, and how private that is."""
-    noise = least_noise.calibrate(4, 1, [0.5, 0.5], epsilon=TARGET_EPSILON, delta=DELTA)
+    noise = least_noise.pair_calibration(4, 1, [0.5, 0.5], epsilon=TARGET_EPSILON, delta=DELTA)
     clients = [key_agreement.KeyAgreement(number) for number in range(4)]
     for one in clients:
         for other in clients:

@@ -31,7 +31,7 @@ from jax import flatten_util
 
 from bench import _harness, _tables
 from fljax import accounting, data, models
-from fljax.accounting.shared_noise import theta as bidirectional
+from fljax.accounting.shared_noise import printed
 from fljax.attacks import gradient_inversion
 from fljax.local import perturbed
 from fljax.models import scaling
@@ -200,8 +200,8 @@ Sees = Callable[[Method, perturbation.Secrets | None, Batch, jax.Array], tuple[P
 
 def server(setting: Setting, model: models.Functional, plan: Plan) -> Sees:
     """(method, secrets, batch of one, key) -> the gradient as the server has it, and what it was sent."""
-    theta = float(bidirectional.printed_theta(EPSILON, DELTA))
-    own, local = (2 * bidirectional.own_stddev_for(theta, count) for count in (perturbation_leak.CLIENTS, 1))
+    theta = float(printed.printed_theta(EPSILON, DELTA))
+    own, local = (2 * printed.own_stddev_for(theta, count) for count in (perturbation_leak.CLIENTS, 1))
     loss, params = models.squared_error(model.apply), model.params
     gradient = jax.jit(lambda params, batch: jax.grad(loss)(params, jax.tree.map(lambda leaf: leaf[0], batch)))
     clients = {"triple": perturbed.triples(plan), "gradient": perturbed.gradients(plan, loss.of_output)}

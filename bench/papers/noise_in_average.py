@@ -55,7 +55,7 @@ def row(law: str, num_colluders: int) -> dict[str, Any]:
             found[name] = least_noise.expected_variance(name, NUM_CLIENTS, num_colluders, LAWS[law], mu=mu)
         except ValueError:  # nobody honest is left to add noise
             found[name] = None
-    printed = least_noise.calibrate(
+    printed = least_noise.pair_calibration(
         NUM_CLIENTS, num_colluders, LAWS[law], epsilon=EPSILON, delta=DELTA, formula="paper"
     )
     found |= {"pair_paper": printed.expected_variance, "pair_paper_true_epsilon": printed.epsilon}
@@ -71,7 +71,7 @@ def figure_2() -> list[dict[str, Any]]:
     rows = []
     for colluders, most, epsilon in settings:
         for formula in ("paper", "sound"):
-            found = least_noise.calibrate(
+            found = least_noise.pair_calibration(
                 NUM_CLIENTS, colluders, uniform(most), epsilon=epsilon, delta=DELTA, formula=formula
             )
             rows.append(

@@ -40,7 +40,7 @@ def rows() -> list[dict[str, Any]]:
             row: dict[str, Any] = {"rounds": num_rounds, "epsilon": epsilon}
             for name, (sampling, noise, options) in BOUNDS.items():
                 arguments: Any = {"num_rounds": num_rounds, "delta": DELTA, **options}
-                row[name] = weighted_rounds.calibrate(
+                row[name] = weighted_rounds.least_noise_stddev(
                     sampling,
                     noise,
                     SETUP,

@@ -73,6 +73,8 @@ if TYPE_CHECKING:
     from fljax.accounting import pld as pld
     from fljax.accounting import renyi as renyi
     from fljax.accounting import renyi_of_mechanism as renyi_of_mechanism
+    from fljax.accounting import rounding as rounding
+    from fljax.accounting import search as search
     from fljax.accounting import shared_noise as shared_noise
     from fljax.accounting import weighted_sums as weighted_sums
     from fljax.accounting import words as words

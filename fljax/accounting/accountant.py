@@ -9,12 +9,11 @@ from typing import Literal
 import numpy as np
 
 from fljax import _validate
-from fljax.accounting import gaussian, pld, renyi_of_mechanism
+from fljax.accounting import gaussian, mechanisms, pld, renyi_of_mechanism, search
 from fljax.accounting.events import PrivacyEvent, check_event
 from fljax.accounting.pld import without_replacement
 from fljax.accounting.renyi import conversion, rdp
 from fljax.accounting.renyi.conversion import OrderWarning
-from fljax.errors import PrivacyPreconditionError
 
 Method = Literal["rdp", "pld", "gdp"]
 # Tried when the best of the default orders is the last one.
@@ -153,10 +152,10 @@ def _gdp(
     epsilon: float | None,
     orders: Sequence[float] | Literal["adaptive"] | None,
 ) -> Spent:
-    noise = renyi_of_mechanism.effective_noise(event.mechanism)
+    noise = mechanisms.effective_noise(event.mechanism)
     if noise is None:
         why = "only unsampled Gaussian mechanisms are exactly Gaussian-DP"
-        raise renyi_of_mechanism.refuse(event.mechanism, event.neighboring_relation, "gdp", why)
+        raise mechanisms.refuse(event.mechanism, event.neighboring_relation, "gdp", why)
     mu = 1 / noise if noise > 0 else math.inf
     why = f"exact: {mu:.6g}-GDP"
     if delta is not None:
@@ -270,123 +269,21 @@ def calibrate(
             warnings.simplefilter("ignore", OrderWarning)
             return spent(event_fn(value), delta=delta, method=method, orders=orders).epsilon_upper
 
-    ends: tuple[End, End | None] | None = None
-    if method == "pld" and bracket is None and not integer:
+    estimate = None
+    if method == "pld" and not integer:
         # The saddle-point estimate costs a twentieth: look with it, so that few certified answers are needed.
-        ends = _near(cost, lambda value: _estimate(event_fn(value), delta), epsilon)
-    ends = ends or _bracket(cost, epsilon, bracket, integer)
-    (good, _), bad = ends
-    if bad is not None:
-        good = _halve(cost, epsilon, good, bad[0]) if integer else _narrow(cost, epsilon, ends[0], bad, tolerance)
+        def estimate(value: float) -> float:
+            return _estimate(event_fn(value), delta)
+
+    good = search.within(
+        cost,
+        epsilon,
+        of="epsilon",
+        bracket=bracket,
+        integer=integer,
+        tolerance=tolerance,
+        estimate=estimate,
+    )
     if method == "rdp":
         spent(event_fn(good), delta=delta, method=method, orders=orders)  # for its warning, should there be one
     return good
-
-
-Cost = Callable[[float], float]
-End = tuple[float, float]  # a value and its cost
-
-
-def _halve(cost: Cost, target: float, good: float, bad: float) -> float:
-    """The last whole number within the target."""
-    while abs(good - bad) > 1:
-        middle = (good + bad) // 2
-        good, bad = (middle, bad) if cost(middle) <= target else (good, middle)
-    return good
-
-
-def _narrow(cost: Cost, target: float, good: End, bad: End, tolerance: float) -> float:
-    """A value within the target, at most `tolerance` from one beyond it: secants between logs, every third step a
-    bisection, which bounds their number.
-    """
-
-    def logs(end: End) -> tuple[float, float]:
-        return math.log(end[0]), math.log(max(end[1], 1e-300) / target)
-
-    steps = 0
-    while abs(good[0] - bad[0]) > tolerance * abs(good[0]):
-        (x_good, at_good), (x_bad, at_bad) = logs(good), logs(bad)
-        middle = 0.5 * (x_good + x_bad)
-        if steps % 3 < 2 and math.isfinite(at_bad) and at_bad > at_good:
-            root = x_good + (x_bad - x_good) * at_good / (at_good - at_bad)
-            # A little beyond the root, towards the farther end: that end comes near, and next time the other one.
-            farther = max(x_good, x_bad, key=lambda end: abs(end - root))
-            middle = root + math.copysign(min(0.4 * tolerance, 0.5 * abs(farther - root)), farther - root)
-        value = math.exp(middle)
-        if value in (good[0], bad[0]):
-            break
-        found = cost(value)
-        good, bad = ((value, found), bad) if found <= target else (good, (value, found))
-        steps += 1
-    return good[0]
-
-
-def _near(cost: Cost, estimate: Cost, target: float) -> tuple[End, End] | None:
-    """Ends for `_narrow`, close to where `estimate` meets the target; None where the estimate is no guide to that."""
-    try:
-        good, bad = _bracket(estimate, target, None, integer=False)
-    except PrivacyPreconditionError:
-        return None
-    assert bad is not None  # without a bracket of the caller's the walk ends on both sides or raises
-    value = _narrow(estimate, target, good, bad, 1e-3)
-    here, beyond = estimate(value), estimate(1.01 * value)
-    if not (0 < here < math.inf and 0 < beyond < math.inf) or here == beyond:
-        return None
-    slope = math.log(beyond / here) / math.log(1.01)
-    end = value, cost(value)
-    for _ in range(8):
-        if not 0 < end[1] < math.inf:
-            return None
-        # To where the tangent meets the target, and a little beyond.
-        side = -slope if end[1] > target else slope
-        step = 1.1 * math.log(target / end[1]) / slope + math.copysign(1e-6, side)
-        if not abs(step) < 0.2:  # an estimate is right to a percent or so: here it is not, or hardly moves
-            return None
-        following = end[0] * math.exp(step)
-        last = following, cost(following)
-        if (last[1] <= target) != (end[1] <= target):
-            return (end, last) if end[1] <= target else (last, end)
-        end = last
-    return None
-
-
-def _check_bracket(bracket: tuple[float, float]) -> None:
-    if not isinstance(bracket, Sequence) or isinstance(bracket, str) or len(bracket) != 2:
-        raise ValueError(f"Expected bracket to be a pair of numbers, got bracket={bracket!r}.")
-    for end in bracket:
-        _validate.positive(bracket=end)
-
-
-def _bracket(cost: Cost, target: float, bracket: tuple[float, float] | None, integer: bool) -> tuple[End, End | None]:
-    """A value within the target and one beyond it; None for the latter if all of `bracket` is within."""
-    if bracket is not None:
-        _check_bracket(bracket)
-        low, high = (int(b) if integer else float(b) for b in bracket)
-        _validate.positive(bracket=low)
-        if not low < high:
-            raise ValueError(f"Expected bracket to rise, got bracket={bracket!r}.")
-        costs = {low: cost(low), high: cost(high)}
-        cheap, dear = (low, high) if costs[low] <= costs[high] else (high, low)
-        if not costs[cheap] <= target:
-            raise PrivacyPreconditionError(
-                f"Expected a value in bracket={bracket!r} with epsilon <= {target!r}, got epsilon >= {costs[cheap]!r}."
-            )
-        ends = (cheap, costs[cheap]), (dear, costs[dear])
-        return (ends[1], None) if costs[dear] <= target else ends
-    start = 1 if integer else 1.0
-    here = cost(start)
-    rising = cost(2 * start) > here
-    value = start
-    for _ in range(60):
-        # Walk up while that stays on the same side of the target, else down.
-        within = here <= target
-        step = 2 if within == rising else 0.5
-        if integer and step == 0.5:
-            break
-        following = value * step
-        there = cost(following)
-        if (there <= target) != within:
-            ends = (value, here), (following, there)
-            return ends if within else (ends[1], ends[0])
-        value, here = following, there
-    raise PrivacyPreconditionError(f"Expected a value with epsilon <= {target!r}, got epsilon {here!r} at {value!r}.")

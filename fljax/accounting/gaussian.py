@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import erf, erfc, log_ndtr, ndtri
 
-from fljax.accounting import _x64
+from fljax.accounting import _x64, search
 
 # Nodes of integrals over (0, inf) by the trapezoid rule in log s; the step meets 1e-16 for exp(-s^2/2 - x s).
 _LOG_NODES = np.arange(-40.0, 4.3, 0.125)
@@ -93,14 +93,11 @@ def mu_to_epsilon(mu: Any, delta: Any = None, *, log_delta: Any = None) -> jax.A
     # delta <= Phi(-x) <= exp(-x^2 / 2), so x need not exceed sqrt(-2 log delta).
     high = safe_mu * (jnp.sqrt(-2 * safe) + safe_mu / 2)
 
-    def halve(_: Any, bracket: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        low, high = bracket
-        middle = (low + high) / 2
-        spent = _log_delta(jax.lax.stop_gradient(safe_mu), middle)[0] > jax.lax.stop_gradient(safe)
-        return jnp.where(spent, middle, low), jnp.where(spent, high, middle)
+    def spent(middle: jax.Array) -> jax.Array:
+        return _log_delta(jax.lax.stop_gradient(safe_mu), middle)[0] > jax.lax.stop_gradient(safe)
 
     start = (jnp.zeros_like(safe_mu), jax.lax.stop_gradient(high))
-    _, found = jax.lax.fori_loop(0, _BISECTIONS, halve, start)
+    _, found = search.bisect(spent, *start, _BISECTIONS)
     # One step of Newton's method: no change in value beyond rounding, and the exact derivative.
     value, slope = _log_delta(safe_mu, found)
     polished = jnp.maximum(found - (value - safe) / jax.lax.stop_gradient(slope), 0.0)
@@ -132,13 +129,10 @@ def epsilon_to_mu(epsilon: Any, delta: Any = None, *, log_delta: Any = None) -> 
     start = (jnp.log(jnp.maximum(low, 1e-307)), jnp.log(12 + jnp.sqrt(144 + 2 * safe)))
     fixed, fixed_goal = jax.lax.stop_gradient((safe, goal))
 
-    def halve(_: Any, bracket: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        low, high = bracket
-        middle = (low + high) / 2
-        spent = _log_delta(jnp.exp(middle), fixed)[0] > fixed_goal
-        return jnp.where(spent, low, middle), jnp.where(spent, middle, high)
+    def kept(middle: jax.Array) -> jax.Array:
+        return ~(_log_delta(jnp.exp(middle), fixed)[0] > fixed_goal)
 
-    found, _ = jax.lax.fori_loop(0, _BISECTIONS, halve, jax.lax.stop_gradient(start))
+    found, _ = search.bisect(kept, *jax.lax.stop_gradient(start), _BISECTIONS)
     found = jnp.exp(found)
     # d delta / d mu = phi(x): the exact derivative of the solution, with a step of Newton's method of no size.
     value, _ = _log_delta(found, safe)

@@ -148,6 +148,40 @@ def pair(mechanism: Mechanism, relation: NeighboringRelation) -> tuple[np.ndarra
     return p, q
 
 
+def effective_noise(mechanism: Mechanism) -> float | None:
+    """Noise multiplier of the one Gaussian mechanism that equals a tree of Gaussians; None for other trees.
+
+    Several Gaussian releases are one release of their precision-weighted mean: precisions 1 / sigma^2 add.
+    """
+    if isinstance(mechanism, events.Gaussian):
+        return mechanism.noise_multiplier
+    if isinstance(mechanism, events.PoissonSampled) and mechanism.sampling_prob == 1:
+        return effective_noise(mechanism.event)
+    if isinstance(mechanism, events.SampledWithoutReplacement) and mechanism.sample_size == mechanism.population:
+        return effective_noise(mechanism.event)
+    if isinstance(mechanism, events.SelfComposed):
+        parts: list[tuple[Mechanism, int]] = [(mechanism.event, mechanism.count)]
+    elif isinstance(mechanism, events.Composed):
+        parts = [(event, 1) for event in mechanism.events]
+    else:
+        return None
+    mu = 0.0  # root of the precision: its square would overflow for little noise, and vanish for much
+    for event, count in parts:
+        noise = effective_noise(event)
+        if noise is None:
+            return None
+        if count:
+            mu = math.hypot(mu, math.sqrt(count) / noise if noise > 0 else math.inf)
+    return 1 / mu if mu > 0 else math.inf
+
+
+def refuse(mechanism: Mechanism, relation: NeighboringRelation, method: str, why: str) -> UnsupportedEventError:
+    """The error for a combination without a bound."""
+    return UnsupportedEventError(
+        f"Expected an event that method={method!r} has a bound for under {relation}: {why}; got {mechanism!r}."
+    )
+
+
 def unknown(mechanism: Mechanism) -> UnsupportedEventError:
     """The error for a record that nobody has registered."""
     return UnsupportedEventError(

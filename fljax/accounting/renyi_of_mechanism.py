@@ -9,44 +9,9 @@ from fljax.accounting import events, mechanisms
 from fljax.accounting.events import Mechanism, NeighboringRelation
 from fljax.accounting.renyi import rdp
 from fljax.accounting.weighted_sums import curves as weighted_curves
-from fljax.errors import UnsupportedEventError
 
 _MOST_WITHOUT_REPLACEMENT = 256
 _ADD_REMOVE_LIKE = (NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_SPECIAL)
-
-
-def effective_noise(mechanism: Mechanism) -> float | None:
-    """Noise multiplier of the one Gaussian mechanism that equals a tree of Gaussians; None for other trees.
-
-    Several Gaussian releases are one release of their precision-weighted mean: precisions 1 / sigma^2 add.
-    """
-    if isinstance(mechanism, events.Gaussian):
-        return mechanism.noise_multiplier
-    if isinstance(mechanism, events.PoissonSampled) and mechanism.sampling_prob == 1:
-        return effective_noise(mechanism.event)
-    if isinstance(mechanism, events.SampledWithoutReplacement) and mechanism.sample_size == mechanism.population:
-        return effective_noise(mechanism.event)
-    if isinstance(mechanism, events.SelfComposed):
-        parts: list[tuple[Mechanism, int]] = [(mechanism.event, mechanism.count)]
-    elif isinstance(mechanism, events.Composed):
-        parts = [(event, 1) for event in mechanism.events]
-    else:
-        return None
-    mu = 0.0  # root of the precision: its square would overflow for little noise, and vanish for much
-    for event, count in parts:
-        noise = effective_noise(event)
-        if noise is None:
-            return None
-        if count:
-            mu = math.hypot(mu, math.sqrt(count) / noise if noise > 0 else math.inf)
-    return 1 / mu if mu > 0 else math.inf
-
-
-def refuse(mechanism: Mechanism, relation: NeighboringRelation, method: str, why: str) -> UnsupportedEventError:
-    """The error for a combination without a bound."""
-    return UnsupportedEventError(
-        f"Expected an event that method={method!r} has a bound for under {relation}: {why}; got {mechanism!r}."
-    )
 
 
 @functools.lru_cache(maxsize=4096)
@@ -72,37 +37,41 @@ def _curve(mechanism: Mechanism, relation: NeighboringRelation, orders: tuple[fl
         return np.asarray(rdp.gaussian(mechanism.stddev / mechanism.sensitivity, orders))
     if isinstance(mechanism, events.EpsilonDelta):
         if mechanism.delta > 0:
-            raise refuse(mechanism, relation, "rdp", "a delta > 0 leaves Renyi divergences unbounded")
+            raise mechanisms.refuse(mechanism, relation, "rdp", "a delta > 0 leaves Renyi divergences unbounded")
         return np.asarray(rdp.pure(mechanism.epsilon, orders))
     if isinstance(mechanism, events.SelfComposed):
         return mechanism.count * curve(mechanism.event, relation, orders) if mechanism.count else nothing
     if isinstance(mechanism, events.Composed):
         return sum((curve(event, relation, orders) for event in mechanism.events), nothing)
-    if effective_noise(mechanism) is not None:  # a sample of everybody
-        return np.asarray(rdp.gaussian(effective_noise(mechanism), orders))
+    if mechanisms.effective_noise(mechanism) is not None:  # a sample of everybody
+        return np.asarray(rdp.gaussian(mechanisms.effective_noise(mechanism), orders))
     if isinstance(mechanism, events.PoissonSampled):
         if relation not in _ADD_REMOVE_LIKE:
-            raise refuse(
+            raise mechanisms.refuse(
                 mechanism, relation, "rdp", "Poisson sampling is analysed for ADD_OR_REMOVE_ONE or REPLACE_SPECIAL"
             )
         if isinstance(mechanism.event, events.MixtureOfGaussians):
             return _mixture(mechanism.event, mechanism.sampling_prob, orders)
-        noise = effective_noise(mechanism.event)
+        noise = mechanisms.effective_noise(mechanism.event)
         if noise is None:
-            raise refuse(mechanism, relation, "rdp", "only Gaussian mechanisms and mixtures can be sampled")
+            raise mechanisms.refuse(mechanism, relation, "rdp", "only Gaussian mechanisms and mixtures can be sampled")
         if noise == math.inf or mechanism.sampling_prob == 0:
             return nothing
         return np.asarray(rdp.poisson_gaussian(noise, mechanism.sampling_prob, orders))
     if isinstance(mechanism, events.MixtureOfGaussians):
         if relation not in _ADD_REMOVE_LIKE:
-            raise refuse(mechanism, relation, "rdp", "mixtures are analysed for ADD_OR_REMOVE_ONE or REPLACE_SPECIAL")
+            raise mechanisms.refuse(
+                mechanism, relation, "rdp", "mixtures are analysed for ADD_OR_REMOVE_ONE or REPLACE_SPECIAL"
+            )
         return _mixture(mechanism, 1.0, orders)
     if isinstance(mechanism, events.SampledWithoutReplacement):
         if relation != NeighboringRelation.REPLACE_ONE:
-            raise refuse(mechanism, relation, "rdp", "sampling without replacement is analysed for REPLACE_ONE")
-        noise = effective_noise(mechanism.event)
+            raise mechanisms.refuse(
+                mechanism, relation, "rdp", "sampling without replacement is analysed for REPLACE_ONE"
+            )
+        noise = mechanisms.effective_noise(mechanism.event)
         if noise is None:
-            raise refuse(mechanism, relation, "rdp", "only Gaussian mechanisms can be sampled")
+            raise mechanisms.refuse(mechanism, relation, "rdp", "only Gaussian mechanisms can be sampled")
         if noise == math.inf:
             return nothing
         grid = np.asarray(orders)
@@ -114,7 +83,7 @@ def _curve(mechanism: Mechanism, relation: NeighboringRelation, orders: tuple[fl
         return out
     if isinstance(mechanism, events.GaussianWeighted):
         if relation != NeighboringRelation.REPLACE_ONE:
-            raise refuse(mechanism, relation, "rdp", "Gaussian-weighted sums are analysed for REPLACE_ONE")
+            raise mechanisms.refuse(mechanism, relation, "rdp", "Gaussian-weighted sums are analysed for REPLACE_ONE")
         noise, rate = mechanism.noise_multiplier, mechanism.sampling_rate
         return np.asarray(weighted_curves.gaussian_weights(noise, rate, orders, lifted=mechanism.lifted))
     return mechanisms.divergence(mechanism, relation, orders)

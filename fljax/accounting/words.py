@@ -1,6 +1,8 @@
-"""A privacy claim in words, and as rows of a table."""
+"""The one writer of claims: what a run guarantees, in words, and as rows of a table.
 
-import decimal
+The API, the terminal, privacy.json and the report all take their sentences from here.
+"""
+
 import math
 from collections.abc import Sequence
 
@@ -8,16 +10,39 @@ from fljax import _validate
 from fljax.accounting import accountant, events, mechanisms
 from fljax.accounting.accountant import Method, Spent
 from fljax.accounting.events import NeighboringRelation, PrivacyEvent, check_event
+from fljax.accounting.rounding import at_least, at_most, rounded_up, shown_epsilon
+
+__all__ = [
+    "NOT_COVERED",
+    "at_least",
+    "at_most",
+    "claim",
+    "describe",
+    "large_delta",
+    "neighbors",
+    "rounded_up",
+    "shown_epsilon",
+    "statement",
+    "table",
+]
+
+_LARGE_DELTA = 0.1  # times the units: about the chance of publishing the data of one of them
 
 _UNITS = {
-    "client": "one client with all of its data",
-    "example": "one example",
-    "subject": "one subject with all of its examples, on whichever clients they lie",
+    "client": "one client with all its data",
+    "example": "one example, features and label",
+    "subject": "one subject with all its examples, in all silos",
 }
 _RELATIONS = {
-    NeighboringRelation.ADD_OR_REMOVE_ONE: "adding or removing {unit}",
-    NeighboringRelation.REPLACE_ONE: "exchanging {unit} for another; how many there are is public",
-    NeighboringRelation.REPLACE_SPECIAL: "exchanging {unit} for one that adds zero; how many there are is public",
+    NeighboringRelation.ADD_OR_REMOVE_ONE: ("adding or removing {}", "one {} more or less"),
+    NeighboringRelation.REPLACE_ONE: (
+        "exchanging {} for another; how many there are is public",
+        "one {} exchanged for another",
+    ),
+    NeighboringRelation.REPLACE_SPECIAL: (
+        "exchanging {} for one that adds zero; how many there are is public",
+        "one {} exchanged for one that contributes nothing",
+    ),
 }
 NOT_COVERED = (
     "losses, norms, cohort sizes and other diagnostics of the run, which carry no noise if you publish them",
@@ -27,56 +52,28 @@ NOT_COVERED = (
 )
 
 
-def rounded_up(value: float, digits: int = 6) -> str:
-    """`value` with so many significant digits, never less than it is: printing must not make a claim stronger.
-
-    Of a float the shortest decimal number that reads back as it counts: 0.001 is exact at any number of digits.
-    """
-    return _rounded(value, digits, decimal.ROUND_CEILING)
-
-
-def at_most(value: float, digits: int = 6) -> str:
-    """As `rounded_up`, without zeros at the end: "4", "1e-05"."""
-    return _short(rounded_up(value, digits), digits)
-
-
-def at_least(value: float, digits: int = 6) -> str:
-    """A lower bound, never more than it is, without zeros at the end."""
-    return _short(_rounded(value, digits, decimal.ROUND_FLOOR), digits)
-
-
-def _rounded(value: float, digits: int, rounding: str) -> str:
-    value = float(value)
-    if not math.isfinite(value) or value == 0:
-        return f"{value:g}"
-    number = decimal.Decimal(repr(value))
-    step = decimal.Decimal(1).scaleb(number.adjusted() - digits + 1)
-    number = number.quantize(step, rounding=rounding)
-    return f"{number:f}" if 1e-4 <= abs(value) < 1e9 else f"{number:.{digits - 1}e}"
-
-
-def _short(text: str, digits: int) -> str:
-    return f"{float(text):.{digits}g}"
-
-
 def describe(mechanism: events.Mechanism) -> str:
     """What the mechanism does, as part of a sentence."""
     match mechanism:
         case events.Gaussian(noise):
-            return f"Gaussian noise of {noise:g} times the L2 sensitivity"
+            return f"Gaussian noise of {at_least(noise)} times the L2 sensitivity"
         case events.Laplace(noise):
-            return f"Laplace noise of scale {noise:g} times the L1 sensitivity"
+            return f"Laplace noise of scale {at_least(noise)} times the L1 sensitivity"
         case events.DiscreteGaussian(stddev, sensitivity):
-            return f"discrete Gaussian noise of parameter {stddev:g} at sensitivity {sensitivity}"
+            return f"discrete Gaussian noise of parameter {at_least(stddev)} at sensitivity {sensitivity}"
         case events.MixtureOfGaussians(stddev, sensitivities, _):
-            return f"Gaussian noise of {stddev:g} on a sum that one unit moves by one of {len(sensitivities)} amounts"
+            amounts = len(sensitivities)
+            return f"Gaussian noise of {at_least(stddev)} on a sum that one unit moves by one of {amounts} amounts"
         case events.PoissonSampled(prob, event):
-            return f"{describe(event)} on a Poisson sample (each unit joins with chance {prob:g})"
+            return f"{describe(event)} on a Poisson sample (each unit joins with chance {at_most(prob)})"
         case events.SampledWithoutReplacement(population, size, event):
             return f"{describe(event)} on {size} of {population} units drawn without replacement"
         case events.GaussianWeighted(noise, rate, lifted):
             kind = "water-filling" if lifted else "Gaussian"
-            return f"Gaussian weights of scale {rate:g} and {kind} noise of {noise:g} times the sensitivity of the mean"
+            return (
+                f"Gaussian weights of scale {at_most(rate)} and {kind} noise of {at_least(noise)} "
+                "times the sensitivity of the mean"
+            )
         case events.ZCdp(rho, xi):
             return f"a mechanism of ({at_most(xi)}, {at_most(rho)})-zCDP"
         case events.EpsilonDelta(epsilon, delta):
@@ -93,10 +90,35 @@ def describe(mechanism: events.Mechanism) -> str:
     return found
 
 
-def statement(event: PrivacyEvent, *, delta: float, method: Method = "rdp") -> str:
-    """The claim in words: unit, relation, epsilon, delta, mechanism, accountant, and what is not covered.
+def neighbors(relation: NeighboringRelation | str, unit: str) -> str:
+    """How two neighbouring data sets differ."""
+    return _RELATIONS[NeighboringRelation(relation)][1].format(unit)
 
-    Epsilon and delta have six digits and are rounded up.
+
+def claim(event: PrivacyEvent, found: Spent, *, released: str = "") -> str:
+    """What is guaranteed, in sentences.
+
+    Guarantee: the printed epsilon and delta are never below those of `found`, by six digits.
+
+    Args:
+      event: what was released.
+      found: what it costs, from `spent(event, delta=...)`.
+      released: what it was, before the mechanism's own words.
+    """
+    unit, relation = _UNITS[event.privacy_unit], event.neighboring_relation
+    differ = f"{_RELATIONS[relation][0].format(unit)} ({relation}: {neighbors(relation, event.privacy_unit)})"
+    what = f"Released: {released}{describe(event.mechanism)}."
+    if not found.epsilon_upper < math.inf:
+        return f"No guarantee at delta {at_most(found.delta_upper)} for {differ}: epsilon is infinite. {what}"
+    order = f", best order {found.order:g}" if found.order is not None else ""
+    return (
+        f"({at_most(found.epsilon_upper)}, {at_most(found.delta_upper)})-differential privacy for {differ}. {what} "
+        f"Epsilon is a proved upper bound by the {found.method.upper()} accountant ({found.reason}{order})."
+    )
+
+
+def statement(event: PrivacyEvent, *, delta: float, method: Method = "rdp") -> str:
+    """The `claim` of `event` at `delta`, and what is not covered.
 
     Args:
       event: what the run released.
@@ -107,19 +129,24 @@ def statement(event: PrivacyEvent, *, delta: float, method: Method = "rdp") -> s
       As `spent`.
     """
     found = accountant.spent(event, delta=delta, method=method)
-    relation = _RELATIONS[event.neighboring_relation].format(unit=_UNITS[event.privacy_unit])
-    if found.epsilon_upper == math.inf:
-        return f"No guarantee at delta {at_most(delta)} for {relation}: epsilon is infinite.\nReleased: " + (
-            f"{describe(event.mechanism)}."
-        )
-    order = f", best order {found.order:g}" if found.order is not None else ""
-    lines = [
-        f"({at_most(found.epsilon_upper)}, {at_most(delta)})-differential privacy for {relation}.",
-        f"Released: {describe(event.mechanism)}.",
-        f"Epsilon is a proved upper bound by the {method.upper()} accountant ({found.reason}{order}).",
-        "Not covered: " + "; ".join(NOT_COVERED) + ".",
-    ]
+    lines = [claim(event, found)]
+    if found.epsilon_upper < math.inf:
+        lines.append("Not covered: " + "; ".join(NOT_COVERED) + ".")
     return "\n".join(lines)
+
+
+def large_delta(delta: float, unit: str, count: int) -> str | None:
+    """What `delta` allows where the data of some unit of all may be given away; None where it is small."""
+    if count * delta <= _LARGE_DELTA:
+        return None
+    percent = math.ceil(-100 * math.expm1(count * math.log1p(-delta)))  # 1 - (1 - delta) ** count
+    chance = f"up to {percent} %" if percent < 100 else "more than 99 %"
+    small = 10.0 ** math.floor(math.log10(_LARGE_DELTA / count))
+    return (
+        f"delta {rounded_up(delta, 3)} is large for {count} {unit}s: publishing the data of each {unit} whole "
+        f"with that chance would keep to the guarantee, and publish those of at least one with a chance of {chance}. "
+        f"A target_delta of {small:g} leaves a chance of at most {math.ceil(1000 * count * small) / 10:g} %."
+    )
 
 
 def table(event: PrivacyEvent, *, delta: float, methods: Sequence[str] | None = None) -> list[dict[str, object]]:

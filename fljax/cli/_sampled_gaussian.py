@@ -11,16 +11,10 @@ from rich.console import Console
 from fljax import _validate, accounting
 from fljax.accounting import events
 from fljax.accounting.accountant import Method
-from fljax.accounting.words import at_most
+from fljax.accounting.words import at_most, neighbors
 from fljax.errors import UnsupportedEventError
 
 _MOST_STEPS = 2**53  # float64 counts no further
-RELATIONS = {
-    "ADD_OR_REMOVE_ONE": "one unit more or less",
-    "REPLACE_ONE": "one unit exchanged for another",
-    "REPLACE_SPECIAL": "one unit exchanged for one that contributes zero",
-}
-
 
 Accountant = Literal["all", "rdp", "pld", "gdp"]
 
@@ -59,12 +53,12 @@ def assumptions(sampling_prob: float, steps: int, relation: str, delta: float) -
     joins = (
         "every unit joins every step"
         if sampling_prob == 1
-        else f"each unit joins each step by its own coin with chance {sampling_prob:g} (Poisson, not shuffling)"
+        else f"each unit joins each step by its own coin with chance {at_most(sampling_prob)} (Poisson, not shuffling)"
     )
     return (
         f"Assumed: {steps} step{'s'[: steps > 1]}; {joins}; one unit moves the sum of a step by at most the clip norm; "
         "the noise on that sum is Gaussian, real-valued, of standard deviation noise multiplier * clip norm; "
-        f"the output of every step is published; neighbours differ by {RELATIONS[relation]} ({relation}); "
+        f"the output of every step is published; neighbours differ by {neighbors(relation, 'unit')} ({relation}); "
         f"delta = {at_most(delta)}."
     )
 

@@ -1,7 +1,6 @@
 """What a run may spend, what it has spent, and the claim in words."""
 
 import dataclasses
-import decimal
 import itertools
 import math
 import warnings
@@ -12,15 +11,11 @@ from typing import Any, NamedTuple
 from fljax import accounting
 from fljax.accounting import events, words
 from fljax.accounting.accountant import Method
+from fljax.accounting.words import shown_epsilon as shown_epsilon
 from fljax.data.facts import Facts
 from fljax.simulation.config import RANDOM, Config, delta_of
 from fljax.simulation.record.folder import SEED
 
-_RELATIONS = {
-    events.NeighboringRelation.ADD_OR_REMOVE_ONE: "one {unit} more or less",
-    events.NeighboringRelation.REPLACE_ONE: "one {unit} exchanged for another",
-    events.NeighboringRelation.REPLACE_SPECIAL: "one {unit} exchanged for one that contributes nothing",
-}
 _TRUST = {
     "server": "The server sees each update before noise is added: it is trusted (central model).",
     "silo": "Each silo adds its own noise; it sees its own data and is trusted with them. The server need not be.",
@@ -32,7 +27,6 @@ _TRUST = {
 _NOTED = (accounting.OrderWarning, accounting.pld.WideIntervalWarning)
 MOST_COMPOSITIONS = 25
 MOST_CONVERSIONS = 10_000
-_LARGE_DELTA = 0.1  # times the units: about the chance that delta leaves to publishing the data of one of them
 
 
 class Plan(NamedTuple):
@@ -172,16 +166,20 @@ def number(value: Any) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
+def _spent(plan: Plan, rounds: int) -> accounting.Spent:
+    with warnings.catch_warnings():
+        for category in _NOTED:  # the plan has noted it
+            warnings.simplefilter("ignore", category)
+        return accounting.spent(plan.event.repeat(rounds), delta=plan.delta, method=plan.accountant)
+
+
 def claim(plan: Plan, rounds: int) -> dict[str, Any]:
     """What `rounds` rounds have spent, as plain data: the content of privacy.json."""
     event = plan.event
     ledger = accounting.Ledger(privacy_unit=event.privacy_unit, neighboring_relation=event.neighboring_relation)
     if rounds:
         ledger.append(event, rounds)
-    with warnings.catch_warnings():
-        for category in _NOTED:  # the plan has noted it
-            warnings.simplefilter("ignore", category)
-        spent = accounting.spent(event.repeat(rounds), delta=plan.delta, method=plan.accountant)
+    spent = _spent(plan, rounds)
     return {
         "accountant": plan.accountant,
         "certified": spent.certified,
@@ -202,18 +200,10 @@ def claim(plan: Plan, rounds: int) -> dict[str, Any]:
 
 
 def delta_warning(plan: Plan) -> str | None:
-    """What the delta allows where some unit of all may be given away, in words; None where it is small, or no claim."""
-    unit, count, delta = plan.event.privacy_unit, plan.num_units, plan.delta
-    if count * delta <= _LARGE_DELTA or not math.isfinite(plan.epsilons[-1]):
+    """What the delta allows, in words; None where it is small, or no claim."""
+    if not math.isfinite(plan.epsilons[-1]):
         return None
-    percent = math.ceil(-100 * math.expm1(count * math.log1p(-delta)))  # 1 - (1 - delta) ** count
-    chance = f"up to {percent} %" if percent < 100 else "more than 99 %"
-    small = 10.0 ** math.floor(math.log10(_LARGE_DELTA / count))
-    return (
-        f"delta {words.rounded_up(delta, 3)} is large for {count} {unit}s: publishing the data of each {unit} whole "
-        f"with that chance would keep to the guarantee, and publish those of at least one with a chance of {chance}. "
-        f"A target_delta of {small:g} leaves a chance of at most {math.ceil(1000 * count * small) / 10:g} %."
-    )
+    return words.large_delta(plan.delta, plan.event.privacy_unit, plan.num_units)
 
 
 def statement(plan: Plan, rounds: int) -> dict[str, Any]:
@@ -226,16 +216,10 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
     if not math.isfinite(epsilon):
         why = "it added no noise to what was sent, or noise and divisors that depend on private data"
         return {"guarantee": f"None: {why}, so its epsilon is infinite.", "not_covered": []}
-    relation = _RELATIONS[plan.event.neighboring_relation].format(unit=unit)
-    own = {"client": "data of all its examples", "subject": "all its examples, in all silos"}.get(
-        unit, "features and label"
-    )
+    found = dataclasses.replace(_spent(plan, rounds), epsilon_upper=epsilon)
     guarantee = (
-        f"The sequence of models after each of the {rounds} rounds is (epsilon, delta) = ({shown_epsilon(epsilon)}, "
-        f'{words.rounded_up(plan.delta, 3)}) differentially private for the unit "{unit}" ({own}), where neighbouring '
-        f"populations differ by {relation} ({plan.event.neighboring_relation}). Epsilon is an upper bound computed by "
-        f"the {plan.accountant.upper()} accountant from what each round did: {words.describe(plan.event.mechanism)}. "
-        f"The number of {unit}s ({plan.num_units}) and every number in the configuration except a seed are public."
+        words.claim(plan.event.repeat(rounds), found, released=f"the model after each of {rounds} rounds, ")
+        + f" The number of {unit}s ({plan.num_units}) and every number in the configuration except a seed are public."
     )
     not_covered = [
         "The diagnostics in metrics.jsonl and in this report (training loss, cohort size, clipped fraction, clients "
@@ -284,11 +268,3 @@ def of_seed(plan: Plan) -> str:
         f"({SEED}, which is no part of what is published). Whoever has that file can remove the noise, and so can a "
         "search over all 2**64 keys."
     )
-
-
-def shown_epsilon(epsilon: float) -> str:
-    """Three decimals, and no fewer than three digits, rounded up: a claim must not get stronger by printing it."""
-    if not math.isfinite(epsilon) or epsilon == 0:
-        return f"{epsilon:.3f}"
-    before_the_point = decimal.Decimal(repr(float(epsilon))).adjusted() + 1
-    return words.rounded_up(epsilon, min(max(3, before_the_point + 3), 17))

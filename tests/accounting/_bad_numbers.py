@@ -446,7 +446,7 @@ HOST = [
         BAD_SETUP | {"num_rounds": WHOLE, "delta": (0.0, *DELTA)},
     ),
     Case(
-        _rounds(weighted_rounds.calibrate, sampling="none", noise="isotropic", composition="pld"),
+        _rounds(weighted_rounds.least_noise_stddev, sampling="none", noise="isotropic", composition="pld"),
         SETUP | {"target_epsilon": 1.0, "num_rounds": 2, "delta": 1e-5, "tolerance": 1e-2},
         BAD_SETUP
         | {"target_epsilon": (0.0, *FINITE), "num_rounds": WHOLE, "delta": (0.0, *DELTA), "tolerance": FINITE},
@@ -493,7 +493,7 @@ HOST = [
         {"num_neighbors": (4, *WHOLE), "failure_prob": DELTA} | BAD_PAIRS,
     ),
     Case(
-        least_noise.calibrate,
+        least_noise.pair_calibration,
         PAIRS
         | TARGET
         | {"straggler_pmf": np.array([0.5, 0.5]), "sensitivity": 1.0, "num_rounds": 2}
@@ -544,40 +544,40 @@ HOST = [
         edges=np.array([[0, 1], [1, 2]]),
     ),
     Case(
-        theta.complete_theta,
+        printed.complete_theta,
         {"num_clients": 3, "own_stddev": 1.0, "pair_stddev": 2.0},
         {"num_clients": WHOLE, "own_stddev": FINITE, "pair_stddev": FINITE},
     ),
     Case(
-        theta.theorem_10,
+        printed.theorem_10,
         {"num_clients": 3, "own_stddev": 1.0, "pair_stddev": 2.0},
         {"num_clients": WHOLE, "own_stddev": (0.0, *FINITE), "pair_stddev": (0.0, *FINITE)},
     ),
     Case(
-        theta.theorem_11_conditions,
+        printed.theorem_11_conditions,
         {"num_clients": 3, "delta": 1e-5},
         {"num_clients": WHOLE, "delta": (0.0, *DELTA)},
     ),
     Case(
-        theta.theorem_11,
+        printed.theorem_11,
         {"num_clients": 1000, "out_degree": 200, "own_stddev": 1.0, "pair_stddev": 2.0, "delta": 1e-5},
         {"num_clients": WHOLE, "out_degree": (5, *WHOLE), "own_stddev": (0.0, *FINITE)}
         | {"pair_stddev": (0.0, *FINITE), "delta": (0.0, *DELTA)},
     ),
     Case(
-        theta.expected_degree,
+        printed.expected_degree,
         {"num_clients": 9, "out_degree": 2},
         {"num_clients": WHOLE, "out_degree": (9, *WHOLE)},
     ),
-    Case(theta.printed_epsilon, {"theta": 0.1, "delta": 1e-5}, {"theta": FINITE, "delta": (0.0, *DELTA)}),
-    Case(theta.printed_theta, TARGET, BAD_TARGET | {"delta": (0.0, *DELTA)}),
+    Case(printed.printed_epsilon, {"theta": 0.1, "delta": 1e-5}, {"theta": FINITE, "delta": (0.0, *DELTA)}),
+    Case(printed.printed_theta, TARGET, BAD_TARGET | {"delta": (0.0, *DELTA)}),
     Case(
-        theta.classical_noise_multiplier,
+        conversion.classic_gaussian_noise,
         TARGET | {"epsilon": 0.5},
         {"epsilon": (2.0, *FINITE)} | {"delta": (0.0, *DELTA)},
     ),
     Case(
-        theta.own_stddev_for,
+        printed.own_stddev_for,
         {"theta": 0.1, "num_clients": 3},
         {"theta": (0.0, *FINITE)} | {"num_clients": WHOLE},
     ),
@@ -587,7 +587,7 @@ HOST = [
         {"additive_norm": FINITE, "multiplier_second_moment": FINITE},
     ),
     Case(
-        theta.bounded_noise_delta,
+        printed.bounded_noise_delta,
         {"shift": 0.1, "stddev": 1.0, "multiplier": 1.0},
         {"shift": (NAN, INF), "stddev": (0.0, *FINITE), "multiplier": (0.0, *FINITE)},
     ),

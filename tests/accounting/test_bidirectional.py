@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fljax.accounting import gaussian
+from fljax.accounting.renyi import conversion
 from fljax.accounting.shared_noise import exact as view
 from fljax.accounting.shared_noise import printed as view_paper
 from fljax.accounting.shared_noise import sparse as sparse_views
@@ -34,37 +35,37 @@ def dense_theta(edges, num, own, pair):
 
 def test_oracles_c1_and_c2():
     with pytest.warns(UserWarning, match="squares"):
-        printed = bidirectional.theorem_10(5, 1.0, 2.0, formula="paper")
-    sound, exact = bidirectional.theorem_10(5, 1.0, 2.0), bidirectional.theta(graphs.complete(5), 5, 1.0, 2.0)
+        printed = view_paper.theorem_10(5, 1.0, 2.0, formula="paper")
+    sound, exact = view_paper.theorem_10(5, 1.0, 2.0), bidirectional.theta(graphs.complete(5), 5, 1.0, 2.0)
     np.testing.assert_allclose([printed, sound, exact], [0.3, 0.25, 0.2380952381], rtol=1e-9)
-    assert float(bidirectional.complete_theta(5, 1.0, 2.0)) == pytest.approx(exact, rel=1e-13)
-    epsilons = bidirectional.printed_epsilon([printed, sound, exact], DELTA)
+    assert float(view_paper.complete_theta(5, 1.0, 2.0)) == pytest.approx(exact, rel=1e-13)
+    epsilons = view_paper.printed_epsilon([printed, sound, exact], DELTA)
     np.testing.assert_allclose(epsilons, [2.7523605568, 2.5006192995, 2.4374146667], rtol=1e-9)
     assert exact_epsilon(exact) == pytest.approx(1.9395537318, rel=1e-9)
     # What the print hides: noise of 1/2 at both.
     with pytest.warns(UserWarning, match="squares"):
-        small = bidirectional.theorem_10(5, 0.5, 0.5, formula="paper")
-    assert (small, bidirectional.theorem_10(5, 0.5, 0.5)) == pytest.approx((0.8, 1.6))
-    np.testing.assert_allclose(bidirectional.printed_epsilon([0.8, 1.6], DELTA), [4.65, 6.81], atol=0.005)
+        small = view_paper.theorem_10(5, 0.5, 0.5, formula="paper")
+    assert (small, view_paper.theorem_10(5, 0.5, 0.5)) == pytest.approx((0.8, 1.6))
+    np.testing.assert_allclose(view_paper.printed_epsilon([0.8, 1.6], DELTA), [4.65, 6.81], atol=0.005)
 
 
 def test_oracles_c3_the_inverse_and_least_noise():
-    thetas = bidirectional.printed_theta([1.0, 3.0], DELTA)
+    thetas = view_paper.printed_theta([1.0, 3.0], DELTA)
     np.testing.assert_allclose(thetas, [0.0424382314, 0.3531352706], rtol=1e-8)
-    found = [bidirectional.own_stddev_for(float(t), k) for t in thetas for k in (5, 100)]
+    found = [view_paper.own_stddev_for(float(t), k) for t in thetas for k in (5, 100)]
     np.testing.assert_allclose(found, [2.1708827083, 0.4854241307, 0.7525657506, 0.1682788176], rtol=1e-9)
 
 
 def test_oracles_c4_and_c5_random_graphs():
-    bounds = bidirectional.theorem_11_conditions(100, DELTA)
+    bounds = view_paper.theorem_11_conditions(100, DELTA)
     np.testing.assert_allclose(bounds, [62.8505221714, 21.0393473839, 31.2136634524], rtol=1e-10)
-    theta, total_delta = bidirectional.theorem_11(100, 63, 0.5, 5.0, DELTA)
+    theta, total_delta = view_paper.theorem_11(100, 63, 0.5, 5.0, DELTA)
     assert (theta, total_delta) == pytest.approx((0.0579576716, 3e-5), rel=1e-9)
-    assert float(bidirectional.printed_epsilon(theta, DELTA)) == pytest.approx(1.1728110020, rel=1e-9)
+    assert float(view_paper.printed_epsilon(theta, DELTA)) == pytest.approx(1.1728110020, rel=1e-9)
     for clients, degree in ((100, 5), (100, 62), (80, 79)):
         with pytest.raises(PrivacyPreconditionError, match="exact theta"):
-            bidirectional.theorem_11(clients, degree, 0.5, 5.0, DELTA)
-    assert bidirectional.expected_degree(100, 5) == pytest.approx(9.7474747475, rel=1e-10)
+            view_paper.theorem_11(clients, degree, 0.5, 5.0, DELTA)
+    assert view_paper.expected_degree(100, 5) == pytest.approx(9.7474747475, rel=1e-10)
     degrees = [2 * len(graphs.random_out(100, 5, np.random.default_rng(s))) / 100 for s in range(30)]
     assert abs(np.mean(degrees) - 9.7474747475) < 5 * np.std(degrees) / math.sqrt(30)
     # Property 7 on graphs that meet the conditions, and the paper's own graph, which does not.
@@ -84,24 +85,24 @@ def test_oracles_c6_rings_and_no_graph():
 
 
 def test_oracle_c7_the_classical_formula_below_1_only():
-    assert bidirectional.classical_noise_multiplier(0.5, DELTA) == pytest.approx(9.6896105252, rel=1e-10)
+    assert conversion.classic_gaussian_noise(0.5, DELTA) == pytest.approx(9.6896105252, rel=1e-10)
     for epsilon in (1.0, 3.0):
         with pytest.raises(PrivacyPreconditionError, match="epsilon < 1"):
-            bidirectional.classical_noise_multiplier(epsilon, DELTA)
+            conversion.classic_gaussian_noise(epsilon, DELTA)
 
 
 def test_oracles_c8_c9_b11():
     assert exact_epsilon(100 * 0.002) == pytest.approx(1.7600571495, rel=1e-9)
     assert bidirectional.upload_gain(math.sqrt(1.7), 1.5) == pytest.approx(8.385, rel=1e-12)
     assert bidirectional.upload_gain(math.sqrt(0.1)) == pytest.approx(1.11, rel=1e-12)
-    assert bidirectional.bounded_noise_delta(0.1, 1.0) == pytest.approx(0.0353553391, rel=2e-9)
-    assert bidirectional.bounded_noise_delta(100.0, 1.0) == 1.0
+    assert view_paper.bounded_noise_delta(0.1, 1.0) == pytest.approx(0.0353553391, rel=2e-9)
+    assert view_paper.bounded_noise_delta(100.0, 1.0) == 1.0
 
 
 def test_oracle_c11_collusion():
-    (theta,) = bidirectional.printed_theta([3.0], DELTA)
+    (theta,) = view_paper.printed_theta([3.0], DELTA)
     for clients, epsilon in ((5, 6.1045187469), (100, 42.2492842022)):
-        own = bidirectional.own_stddev_for(float(theta), clients)
+        own = view_paper.own_stddev_for(float(theta), clients)
         assert bidirectional.theta(graphs.complete(clients), clients, own, 1e6) == pytest.approx(theta, rel=1e-9)
         alone = np.arange(clients) > 0
         left = bidirectional.theta(graphs.complete(clients), clients, own, 1e6, colluders=alone)
@@ -123,16 +124,16 @@ def test_property_7_theta_falls_with_noise_and_with_edges_to_its_limit():
     assert thetas[2] <= fewer <= 1 / 0.49
     for own, pair in ((0.3, 0.2), (1.0, 2.0), (5.0, 0.1)):
         for k in (2, 5, 50):
-            assert float(bidirectional.complete_theta(k, own, pair)) <= bidirectional.theorem_10(k, own, pair)
+            assert float(view_paper.complete_theta(k, own, pair)) <= view_paper.theorem_10(k, own, pair)
 
 
 def test_properties_8_and_9_the_printed_epsilon_is_sound_and_inverts():
     thetas, deltas = np.logspace(-6, 2, 60)[:, None], np.array([1e-10, 1e-5, 0.01, 0.1, 0.3, 0.49])
-    printed = bidirectional.printed_epsilon(thetas, deltas)
+    printed = view_paper.printed_epsilon(thetas, deltas)
     exact = np.asarray(gaussian.mu_to_epsilon(np.sqrt(thetas), deltas))
     assert np.all(printed >= exact)
     np.testing.assert_allclose(
-        bidirectional.printed_theta(printed, deltas), np.broadcast_to(thetas, printed.shape), rtol=1e-7
+        view_paper.printed_theta(printed, deltas), np.broadcast_to(thetas, printed.shape), rtol=1e-7
     )
 
 

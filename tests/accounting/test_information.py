@@ -413,7 +413,7 @@ def test_an_upload_tells_about_records_of_their_own_dimension():
     ):
         assert leakage.dimension == 64
         np.testing.assert_allclose(information.theorem1(leakage, entropy=-100.0).mse, mse, rtol=1e-12)
-    assert "0.07812 per coordinate" in information.statement(clipped.one_use())  # 5 / 64
+    assert "0.07813 per coordinate" in information.statement(clipped.one_use())  # 5 / 64
     white = information.distortion_rate(clipped.one_use(), np.ones(64), data_model="gaussian")
     assert white.mse == pytest.approx(math.exp(-2 * 5 / 64))
     with pytest.raises(ValueError, match="one dimension"):

@@ -24,7 +24,7 @@ def truncated_links(num_clients, prob, most):
 
 
 def calibrated(num_clients, colluders, most, epsilon, **options):
-    return least_noise.calibrate(
+    return least_noise.pair_calibration(
         num_clients, colluders, uniform(most), epsilon=epsilon, delta=1e-5, **{"formula": "paper", **options}
     )
 
@@ -147,7 +147,7 @@ def test_exact_ratio_is_the_minimum_and_its_caps_hold():
     assert least_noise.best_ratio(10, 9.0) == 0.0
     assert least_noise.best_ratio(1, 0.0) == 0.0
     assert least_noise.best_ratio(10, 0.0) == 1e4
-    never = least_noise.calibrate(20, 4, [1.0], epsilon=1.0, delta=1e-5)
+    never = least_noise.pair_calibration(20, 4, [1.0], epsilon=1.0, delta=1e-5)
     ideal = least_noise.expected_variance("secure_sum", 20, 4, [1.0], mu=never.mu)
     assert 1 < never.expected_variance / ideal < 1 + 16 / 1e4
 
@@ -177,7 +177,7 @@ def test_oracle_o19_lightdp_over_secure_sum(pmf, paper, exact):
     mu = float(gaussian.epsilon_to_mu(3.0, 1e-5))
     ours = least_noise.expected_variance("pair_noise", 50, 10, pmf, mu=mu)
     assert ours / least_noise.expected_variance("secure_sum", 50, 10, pmf, mu=mu) == pytest.approx(exact, rel=1e-6)
-    printed = least_noise.calibrate(50, 10, pmf, epsilon=3.0, delta=1e-5, formula="paper").expected_variance
+    printed = least_noise.pair_calibration(50, 10, pmf, epsilon=3.0, delta=1e-5, formula="paper").expected_variance
     mu = 3 / math.sqrt(2 * math.log(2e5))
     assert printed / least_noise.expected_variance("secure_sum", 50, 10, pmf, mu=mu) == pytest.approx(paper, rel=1e-6)
 
@@ -209,7 +209,7 @@ def test_oracle_o9_truncated_link_law():
     m = least_noise.straggler_moments(50, pmf).straggling
     assert m == pytest.approx(2.550763977, rel=1e-9)
     assert least_noise.best_ratio(40, m) == pytest.approx(0.573216870, rel=2e-9)
-    found = least_noise.calibrate(50, 10, pmf, epsilon=3.0, delta=1e-5, formula="paper")
+    found = least_noise.pair_calibration(50, 10, pmf, epsilon=3.0, delta=1e-5, formula="paper")
     assert found.ratio == pytest.approx(0.096732447, rel=1e-8)
 
 
@@ -248,7 +248,7 @@ def test_convex_sgd_sensitivity_holds_on_logistic_losses():
 
 
 def test_regular_graphs_count_on_honest_neighbours():
-    found = least_noise.calibrate(40, 2, uniform(4), epsilon=2.0, delta=1e-5, num_neighbors=8)
+    found = least_noise.pair_calibration(40, 2, uniform(4), epsilon=2.0, delta=1e-5, num_neighbors=8)
     i = np.arange(40)
     ring = np.concatenate([np.stack([i, (i + h) % 40], 1) for h in (1, 2, 3, 4)])
     graph = view.pair_graph(ring, num_clients=40, own_variance=found.own_variance, pair_variance=found.pair_variance)
@@ -258,7 +258,7 @@ def test_regular_graphs_count_on_honest_neighbours():
     average = sum(0.2 * (found.own_variance + 8 * s / 39 * found.pair_variance) / (40 - s) for s in range(5))
     assert found.expected_variance == pytest.approx(average, rel=1e-12)
     with pytest.raises(ValueError, match="num_neighbors > num_colluders"):
-        least_noise.calibrate(40, 8, uniform(4), epsilon=2.0, delta=1e-5, num_neighbors=8)
+        least_noise.pair_calibration(40, 8, uniform(4), epsilon=2.0, delta=1e-5, num_neighbors=8)
 
 
 def test_random_graphs_have_honest_neighbours_but_for_the_stated_chance():
@@ -269,7 +269,9 @@ def test_random_graphs_have_honest_neighbours_but_for_the_stated_chance():
     assert least_noise.honest_neighbors(500, 30, 50, 0.0) == 0
     assert least_noise.honest_neighbors(500, 60, 50, 0.0) == 10
     assert least_noise.honest_neighbors(500, 30, 0, 0.0) == 30
-    spent = least_noise.calibrate(500, 50, uniform(20), epsilon=2.0, delta=1e-5, num_neighbors=40, failure_prob=1e-6)
+    spent = least_noise.pair_calibration(
+        500, 50, uniform(20), epsilon=2.0, delta=1e-5, num_neighbors=40, failure_prob=1e-6
+    )
     assert float(gaussian.mu_to_epsilon(spent.mu, 9e-6)) == pytest.approx(2.0, rel=1e-9)
 
 
@@ -391,7 +393,7 @@ def test_a_client_that_always_straggles_hides_behind_noise_of_its_own_that_costs
 def test_bad_arguments_are_refused_by_name(change, words):
     arguments = {"num_clients": 50, "num_colluders": 10, "straggler_pmf": uniform(10), "epsilon": 3.0, "delta": 1e-5}
     with pytest.raises(ValueError, match=words):
-        least_noise.calibrate(**{**arguments, **change})
+        least_noise.pair_calibration(**{**arguments, **change})
 
 
 def test_erratum_e21_a_secure_sum_without_honest_noise_is_refused():

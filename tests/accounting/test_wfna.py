@@ -177,7 +177,7 @@ def test_oracle_o12_and_the_table_of_calibrated_noise():
     for sampling, noise, composition, rounds, digits, values in columns:
         for target, value in zip((1.0, 4.0, 10.0), values, strict=True):
             run = {"num_rounds": rounds, "delta": 1e-4, "composition": composition, "formula": "paper"}
-            found = weighted_rounds.calibrate(sampling, noise, PAPER, target_epsilon=target, **run)
+            found = weighted_rounds.least_noise_stddev(sampling, noise, PAPER, target_epsilon=target, **run)
             assert found**2 == pytest.approx(value, rel=2 * digits + 3e-6)
             setup = dataclasses.replace(PAPER, noise_stddev=found)
             assert weighted_rounds.epsilon(sampling, noise, setup, **run) <= target
@@ -199,7 +199,7 @@ def test_oracle_o14_most_of_the_noise_that_water_filling_can_save():
     dimension, records = 7850, 1200
     kov_run = {"num_rounds": 100, "delta": 1e-4, "composition": "kov", "formula": "paper"}
     paper = [
-        weighted_rounds.calibrate("gaussian", "water_filling", PAPER, target_epsilon=e, **kov_run) ** 2
+        weighted_rounds.least_noise_stddev("gaussian", "water_filling", PAPER, target_epsilon=e, **kov_run) ** 2
         for e in (1.0, 10.0)
     ]
     for floor, value, digits in (

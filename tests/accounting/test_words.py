@@ -74,3 +74,49 @@ def test_a_mechanism_of_given_epsilon_is_described_with_no_less(value, delta):
     assert value <= epsilon and delta <= shown_delta
     (xi, rho) = map(float, re.search(r"\((\S+), (\S+)\)-zCDP", words.describe(events.ZCdp(value, delta))).groups())
     assert delta <= xi and value <= rho
+
+
+@given(
+    epsilon=st.floats(1e-9, 1e6),
+    delta=st.floats(1e-300, 0.5),
+    relation=st.sampled_from(["ADD_OR_REMOVE_ONE", "REPLACE_ONE", "REPLACE_SPECIAL"]),
+    unit=st.sampled_from(["client", "example", "subject"]),
+)
+@example(epsilon=math.nextafter(4.0, 5.0), delta=1e-5, relation="REPLACE_ONE", unit="example")
+def test_the_sentence_of_a_claim_names_no_less_than_was_found(epsilon, delta, relation, unit):
+    event = events.PrivacyEvent(mechanism=events.Gaussian(1.0), privacy_unit=unit, neighboring_relation=relation)
+    found = accounting.Spent(0.0, epsilon, delta, delta, "pld", True, "a proof")
+    text = words.claim(event, found, released="models, ")
+    shown, shown_delta = map(float, re.match(r"\((\S+), (\S+)\)-differential privacy", text).groups())
+    assert epsilon <= shown <= epsilon * 1.00002 and delta <= shown_delta <= delta * 1.00002
+    assert all(part in text for part in (unit, relation, "PLD", "a proof", "Released: models, Gaussian noise"))
+
+
+PLAN = budget.Plan(
+    scheme_config=None,
+    event=events.PrivacyEvent(
+        mechanism=events.Gaussian(1.0), privacy_unit="client", neighboring_relation="ADD_OR_REMOVE_ONE"
+    ),
+    num_units=10,
+    delta=1e-5,
+    accountant="gdp",
+    target_epsilon=None,
+    num_rounds=1,
+    epsilons=(0.0, 1.0),
+    noise_at="server",
+)
+
+
+@given(epsilon=st.floats(1e-9, 1e6), delta=st.floats(1e-12, 0.5))
+def test_a_run_claims_in_its_record_and_report_what_the_one_writer_wrote(epsilon, delta):
+    plan = PLAN._replace(epsilons=(0.0, epsilon), delta=delta)
+    text = budget.statement(plan, 1)["guarantee"]
+    found = accounting.Spent(0.0, epsilon, delta, delta, "gdp", True, "exact: 1-GDP")
+    assert text.startswith(words.claim(plan.event.repeat(1), found, released="the model after each of 1 rounds, "))
+
+
+@given(noise=st.floats(1e-6, 1e6), prob=st.floats(1e-9, 1.0))
+def test_a_mechanism_is_described_with_no_more_noise_and_no_less_sampling_than_it_has(noise, prob):
+    text = words.describe(events.PoissonSampled(prob, events.Gaussian(noise)))
+    shown, shown_prob = map(float, re.search(r"of (\S+) times .* chance (\S+)\)", text).groups())
+    assert noise * (1 - 1.1e-5) <= shown <= noise and prob <= shown_prob <= prob * (1 + 1.1e-5)

@@ -13,6 +13,7 @@ import pytest
 
 from fljax import accounting, data, models
 from fljax.accounting import events
+from fljax.accounting.shared_noise import printed as formulas
 from fljax.accounting.shared_noise import theta as theory
 from fljax.errors import PrivacyPreconditionError
 from fljax.local import perturbed
@@ -163,7 +164,7 @@ def test_events_are_those_of_the_exact_joint_view():
     ratio = 4.0
     for unit, sensitivity in (("client_addremove", 1.0), ("client_replace", 2.0), ("record_replace", 2.0)):
         config = Config(num_parties=8, noise_multiplier=3.0, pair_variance_ratio=ratio, unit=unit)
-        theta = float(theory.complete_theta(8, 3.0, 6.0))
+        theta = float(formulas.complete_theta(8, 3.0, 6.0))
         event = bidirectional.event(config)
         mu = sensitivity * math.sqrt(theta)
         assert event.mechanism.noise_multiplier == pytest.approx(1 / mu, rel=1e-12)

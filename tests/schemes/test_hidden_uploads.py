@@ -178,7 +178,7 @@ def test_lightdps_event_is_the_exact_view_of_the_worst_case():
     # Where all may straggle at once: given that somebody responds.
     lost = dataclasses.replace(own_law, straggler_probs=(*(law / 2).tolist(), *[0.0] * 39, 0.5))
     np.testing.assert_allclose(lightdp.variance_ratio(lost), ratio, rtol=1e-12)
-    best = least_noise.calibrate(50, 10, law, epsilon=3.0, delta=1e-5, num_neighbors=20)
+    best = least_noise.pair_calibration(50, 10, law, epsilon=3.0, delta=1e-5, num_neighbors=20)
     np.testing.assert_allclose(ratio, best.ratio, rtol=1e-9)
 
 

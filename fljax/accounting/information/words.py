@@ -1,7 +1,7 @@
 """What a number of nats says and what it does not, in words for a report."""
 
-from fljax.accounting import words
 from fljax.accounting.information.claims import ErrorBound, Leakage
+from fljax.accounting.rounding import at_least, at_most
 
 NOT_PROMISED = (
     "anything about one record: nats and errors are means over records and noise; one image may be recovered better",
@@ -28,16 +28,16 @@ def statement(leakage: Leakage, bound: ErrorBound | None = None, *, data_range: 
         raise ValueError("Expected the nats of one target, got an array: state the largest.")
     per = leakage.nats / leakage.dimension
     lines = [
-        f"At most {words.at_most(leakage.nats)} nats about each {leakage.target.replace('_', ' ')} "
-        f"({per:.4g} per coordinate), {leakage.mode.replace('_', ' ')} count. {_standing(leakage)}"
+        f"At most {at_most(leakage.nats)} nats about each {leakage.target.replace('_', ' ')} "
+        f"({at_most(per, 4)} per coordinate), {leakage.mode.replace('_', ' ')} count. {_standing(leakage)}"
     ]
     if bound is not None:
         psnr = ""
         if data_range is not None:
-            psnr = f", a PSNR of that error of {bound.psnr(data_range):.4g} dB at most"
+            psnr = f", a PSNR of that error of {at_most(bound.psnr(data_range), 4)} dB at most"
         lines.append(
             "Expected squared error per coordinate of any reconstruction >= "
-            f"{words.at_least(bound.mse)}{psnr}. {_standing(bound)}"
+            f"{at_least(bound.mse)}{psnr}. {_standing(bound)}"
         )
     lines.append("Not promised: " + "; ".join(NOT_PROMISED) + ".")
     return "\n".join(lines)

@@ -9,6 +9,7 @@ import numpy as np
 from fljax import _validate
 from fljax.accounting import _x64, gaussian, renyi_of_mechanism
 from fljax.accounting.events import PrivacyEvent, check_event
+from fljax.accounting.mechanisms import effective_noise
 from fljax.accounting.pld import closed, of_mechanism, solve
 from fljax.accounting.pld.solve import ACCURACY
 from fljax.errors import UnsupportedEventError
@@ -142,7 +143,7 @@ def interval(
         _validate.open_unit(delta=delta)
     if epsilon is not None:
         _validate.non_negative(epsilon=epsilon)
-    noise = renyi_of_mechanism.effective_noise(event.mechanism)
+    noise = effective_noise(event.mechanism)
     if noise is not None and 0 < noise < math.inf:
         mu = 1 / noise
         value = float(gaussian.mu_to_epsilon(mu, delta) if epsilon is None else gaussian.mu_to_delta(mu, epsilon))
@@ -205,7 +206,7 @@ def estimate(event: PrivacyEvent, delta: float) -> float:
     """
     check_event("event", event)
     _validate.open_unit(delta=delta)
-    noise = renyi_of_mechanism.effective_noise(event.mechanism)
+    noise = effective_noise(event.mechanism)
     if noise is not None and 0 < noise < math.inf:
         return float(gaussian.mu_to_epsilon(1 / noise, delta))
     found = of_mechanism.leaves(event.mechanism, event.neighboring_relation)

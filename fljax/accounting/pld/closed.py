@@ -14,6 +14,7 @@ import numpy as np
 
 from fljax.accounting import gaussian
 from fljax.accounting.renyi import conversion, rdp
+from fljax.accounting.rounding import at_least, at_most
 
 ORDERS = (*rdp.DEFAULT_ORDERS, *(float(2**k) for k in range(11, 31)))
 _ROUNDING = 1e-9  # relative, of the closed forms
@@ -98,11 +99,9 @@ def warn_of_wide(bounds: np.ndarray, *, for_delta: bool) -> None:
     """Says so where bounds stayed wide."""
     wide = is_wide(bounds, for_delta=for_delta)
     if wide.any():
-        from fljax.accounting import words  # which itself imports the accountants
-
         low, high = np.exp(bounds[wide][0]) if for_delta else bounds[wide][0]
         warnings.warn(
-            f"The true {'delta' if for_delta else 'epsilon'} lies in [{words.at_least(low)}, {words.at_most(high)}], "
+            f"The true {'delta' if for_delta else 'epsilon'} lies in [{at_least(low)}, {at_most(high)}], "
             "and no closer bounds are known: lattices in float64 resolve neither deltas below about 1e-160 nor losses "
             "near 1e-16. Ask for a larger delta, or count on the upper bound.",
             WideIntervalWarning,

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fljax.accounting import events, mechanisms, renyi_of_mechanism
+from fljax.accounting import events, mechanisms
 from fljax.accounting.events import Mechanism, NeighboringRelation
 from fljax.accounting.pld.solve import Batch
 
@@ -55,7 +55,7 @@ def _shift(sensitivity: float, stddev: float) -> float:
 
 
 def _leaf(mechanism: Mechanism, relation: NeighboringRelation) -> Leaf | None:
-    noise = renyi_of_mechanism.effective_noise(mechanism)
+    noise = mechanisms.effective_noise(mechanism)
     if noise is not None:
         return mixture((1.0,), (_shift(1.0, noise),))
     if isinstance(mechanism, events.NonPrivate):
@@ -65,7 +65,7 @@ def _leaf(mechanism: Mechanism, relation: NeighboringRelation) -> Leaf | None:
     if isinstance(mechanism, events.DiscreteGaussian):
         if mechanism.stddev > LARGEST_STDDEV:
             why = f"discrete Gaussians are tabulated up to stddev {LARGEST_STDDEV:g}"
-            raise renyi_of_mechanism.refuse(mechanism, relation, "pld", why)
+            raise mechanisms.refuse(mechanism, relation, "pld", why)
         return Leaf("discrete_gaussian", ((mechanism.stddev,), (float(mechanism.sensitivity),)))
     if isinstance(mechanism, events.EpsilonDelta):
         return _pair(*_pure_and_failure(mechanism.epsilon, mechanism.delta))
@@ -76,12 +76,10 @@ def _leaf(mechanism: Mechanism, relation: NeighboringRelation) -> Leaf | None:
         prob, inner = mechanism.sampling_prob, mechanism.event
     if relation not in _ADD_REMOVE_LIKE:
         why = "sampling is analysed for ADD_OR_REMOVE_ONE or REPLACE_SPECIAL"
-        raise renyi_of_mechanism.refuse(mechanism, relation, "pld", why)
+        raise mechanisms.refuse(mechanism, relation, "pld", why)
     if isinstance(inner, events.MixtureOfGaussians):
         if len(inner.sensitivities) > MOST_SENSITIVITIES:
-            raise renyi_of_mechanism.refuse(
-                mechanism, relation, "pld", f"mixtures may have {MOST_SENSITIVITIES} sensitivities"
-            )
+            raise mechanisms.refuse(mechanism, relation, "pld", f"mixtures may have {MOST_SENSITIVITIES} sensitivities")
         total = sum(inner.sampling_probs)
         weights = tuple(prob * w / total for w in inner.sampling_probs)
         return mixture(weights, tuple(_shift(s, inner.stddev) for s in inner.sensitivities))
@@ -90,13 +88,13 @@ def _leaf(mechanism: Mechanism, relation: NeighboringRelation) -> Leaf | None:
             return _pair(*_pure_and_failure(inner.epsilon, inner.delta), prob)
         if mechanisms.rules(inner) is not None:
             return _pair(*mechanisms.pair(inner, relation), prob)
-        noise = renyi_of_mechanism.effective_noise(inner)
+        noise = mechanisms.effective_noise(inner)
         if noise is None:
             why = "only Gaussian mechanisms, mixtures, (epsilon, delta) and registered pairs can be sampled"
-            raise renyi_of_mechanism.refuse(mechanism, relation, "pld", why)
+            raise mechanisms.refuse(mechanism, relation, "pld", why)
         return mixture((prob,), (_shift(1.0, noise),))
     if isinstance(mechanism, tuple(events.RECORDS.values())):
-        raise renyi_of_mechanism.refuse(mechanism, relation, "pld", f"{type(mechanism).__name__} has none")
+        raise mechanisms.refuse(mechanism, relation, "pld", f"{type(mechanism).__name__} has none")
     raise mechanisms.unknown(mechanism)
 
 

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import log_ndtr, logsumexp
 
+from fljax.accounting import search
 from fljax.accounting.pld.compose import Tilts
 
 LOG_NEGLIGIBLE = 14.0  # a tail of T * mass <= 1e-6 delta may count as an infinite loss
@@ -96,14 +97,8 @@ def find(nodes: Nodes, times: jax.Array, target: jax.Array, for_delta: bool, acc
         # delta falls as the tilt grows. A negative epsilon is of no interest.
         return (_log_delta(k, k1, k2, tilt) > target) | (k1 < 0)
 
-    def halve(_: int, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        low, high = ends
-        middle = 0.5 * (low + high)
-        more = too_low(middle)
-        return jnp.where(more, middle, low), jnp.where(more, high, middle)
-
     ends = jnp.arcsinh(jnp.array([SMALLEST_TILT, LARGEST_TILT], nodes.loss.dtype) / 1e-7)
-    low, high = jax.lax.fori_loop(0, BISECTIONS, halve, (ends[0], ends[1]))
+    low, high = search.bisect(too_low, ends[0], ends[1], BISECTIONS)
     tilt = jnp.sinh(0.5 * (low + high)) * 1e-7
     k, mean, k2, _ = _moments(nodes, times, tilt)
     epsilon = target if for_delta else jnp.maximum(mean, 0.0)
@@ -115,15 +110,10 @@ def find(nodes: Nodes, times: jax.Array, target: jax.Array, for_delta: bool, acc
     # large losses make the tail heavy: tilted, they could outweigh all the rest.
     budget = k - tilt * epsilon + LOG_SLACK
 
-    def too_small(ends: tuple[jax.Array, jax.Array]) -> jax.Array:
-        middle = 0.5 * (ends[0] + ends[1])
+    def too_small(middle: jax.Array) -> jax.Array:
         return _moments(nodes, times, middle)[0] - middle * epsilon > budget
 
-    def shrink(_: int, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        middle, small = 0.5 * (ends[0] + ends[1]), too_small(ends)
-        return jnp.where(small, middle, ends[0]), jnp.where(small, ends[1], middle)
-
-    tilt = jax.lax.fori_loop(0, 12, shrink, (jnp.minimum(tilt, 0.0), tilt))[1]
+    tilt = search.bisect(too_small, jnp.minimum(tilt, 0.0), tilt, 12)[1]
     k, _, k2, _ = _moments(nodes, times, tilt)
     spread = jnp.maximum(jnp.sqrt(k2), SMALLEST_SPREAD)
 

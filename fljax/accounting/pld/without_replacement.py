@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import _validate
-from fljax.accounting import _x64, events, gaussian, renyi_of_mechanism
+from fljax.accounting import _x64, events, gaussian
+from fljax.accounting.mechanisms import effective_noise
 from fljax.accounting.pld import closed, compose, discretise, mechanisms, pair_masses, solve
 from fljax.accounting.pld import window as plan
 
@@ -44,7 +45,7 @@ def rounds_of(event: events.PrivacyEvent) -> Rounds | None:
         return None
     if not isinstance(mechanism, events.SampledWithoutReplacement) or mechanism.sample_size >= mechanism.population:
         return None
-    noise = renyi_of_mechanism.effective_noise(mechanism.event)
+    noise = effective_noise(mechanism.event)
     if noise is None or noise == math.inf:
         return None
     return Rounds(noise, mechanism.sample_size / mechanism.population, count)

@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 from fljax import _validate
+from fljax.accounting import search
 
 
 def exact_slack(epsilon: float, count: int, total: float) -> float:
@@ -38,29 +39,23 @@ def grid(epsilon: float, delta: float, count: int, slack: float) -> tuple[float,
     _check(epsilon, count)
     _validate.below_one(delta=delta)
     _validate.open_unit(slack=slack)
-    low, high = 0, count // 2  # the slack grows with i: largest i within the budget
-    while low < high:
-        middle = (low + high + 1) // 2
-        if exact_slack(epsilon, count, (count - 2 * middle) * epsilon) <= slack:
-            low = middle
-        else:
-            high = middle - 1
-    return (count - 2 * low) * epsilon, _total_delta(delta, count, slack)
+
+    def within(i: int) -> bool:  # the slack grows with i
+        return exact_slack(epsilon, count, (count - 2 * i) * epsilon) <= slack
+
+    last = search.last_whole(within, 0, count // 2 + 1)
+    return (count - 2 * last) * epsilon, _total_delta(delta, count, slack)
 
 
 def real(epsilon: float, delta: float, count: int, slack: float) -> tuple[float, float]:
     """As `grid`, with the smallest real epsilon whose exact slack is within the budget."""
     high, total = grid(epsilon, delta, count, slack)
     low = max(high - 2 * epsilon, 0.0)
-    if exact_slack(epsilon, count, low) <= slack:
-        return low, total
-    for _ in range(80):
-        middle = (low + high) / 2
-        if exact_slack(epsilon, count, middle) <= slack:
-            high = middle
-        else:
-            low = middle
-    return high, total
+
+    def beyond(total: float) -> bool:
+        return not exact_slack(epsilon, count, total) <= slack
+
+    return (float(search.bisect(beyond, low, high, 80)[1]) if beyond(low) else low), total
 
 
 def simplified(epsilon: float, delta: float, count: int, slack: float) -> tuple[float, float]:

@@ -127,7 +127,7 @@ def honest_neighbors(num_clients: int, num_neighbors: int, num_colluders: int, f
     return min(num_neighbors, honest)
 
 
-def calibrate(
+def pair_calibration(
     num_clients: int,
     num_colluders: int,
     straggler_pmf: Any,
@@ -212,7 +212,7 @@ def client_variance(
         uploads is, less what `num_colluders` know. "central": 0, the server adds.
       num_clients, num_colluders, num_stragglers: N and the bounds.
       mu: Gaussian-DP parameter of one round.
-      sensitivity: as in `calibrate`.
+      sensitivity: as in `pair_calibration`.
 
     Raises:
       ValueError: "secure_sum" with nobody honest left to add noise.
@@ -242,7 +242,7 @@ def expected_variance(
       mechanism: "pair_noise" (complete graph, best ratio), "local", "secure_sum" (ideal secure sum, noise sized for
         the largest number of stragglers in the law), "secure_sum_corrected" (the surplus of noise removed in a further
         round) or "central" (a trusted server adds the noise).
-      num_clients, num_colluders, straggler_pmf, sensitivity: as in `calibrate`.
+      num_clients, num_colluders, straggler_pmf, sensitivity: as in `pair_calibration`.
       mu: Gaussian-DP parameter of one round, > 0.
 
     Raises:

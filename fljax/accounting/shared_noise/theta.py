@@ -10,8 +10,6 @@ Privacy-Preservation in Federated Learning", Theorems 10 and 11 and equation (23
 Accurate, Scalable and Verifiable Protocol for Federated Differentially Private Averaging", arXiv:2006.07218.
 """
 
-import math
-import warnings
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +17,7 @@ import numpy as np
 from fljax import _validate
 from fljax.accounting.shared_noise import exact as view
 from fljax.accounting.shared_noise.graph import PairGraph
-from fljax.errors import NoGuaranteeError, PrivacyPreconditionError
+from fljax.errors import NoGuaranteeError
 from fljax_kernels.pair_noise import graphs
 
 Unit = Literal["client_addremove", "client_replace", "record_replace"]
@@ -76,109 +74,6 @@ def theta(edges: Any, num_clients: int, own_stddev: float, pair_stddev: float, *
     return float(np.nanmax(view.exact_mu(graph, colluders=colluders)) ** 2)
 
 
-def complete_theta(num_clients: int, own_stddev: Any, pair_stddev: Any) -> np.ndarray:
-    """`theta` of the complete graph, in closed form; arrays broadcast."""
-    _validate.positive_int(num_clients=num_clients)
-    _validate.each(_validate.non_negative, own_stddev=own_stddev, pair_stddev=pair_stddev)
-    own, pair = np.asarray(own_stddev, np.float64) ** 2, np.asarray(pair_stddev, np.float64) ** 2
-    return np.asarray(view.complete_mu(own, pair, num_seen=num_clients)) ** 2
-
-
-def theorem_10(num_clients: int, own_stddev: float, pair_stddev: float, *, formula: str = "sound") -> float:
-    """An upper bound on `complete_theta`.
-
-    Args:
-      num_clients: K. own_stddev, pair_stddev: > 0.
-      formula: "sound"; or "paper", which forgets to square the standard deviations, hence too small below 1.
-    """
-    _validate.one_of(("sound", "paper"), formula=formula)
-    _validate.positive(own_stddev=own_stddev, pair_stddev=pair_stddev)
-    _validate.positive_int(num_clients=num_clients)
-    if formula == "paper":
-        warnings.warn("Theorem 10 as printed lacks squares: it is too small for noise below 1.", stacklevel=2)
-        return (1 / own_stddev + 1 / pair_stddev) / num_clients
-    return (1 / own_stddev**2 + 1 / pair_stddev**2) / num_clients
-
-
-def theorem_11_conditions(num_clients: int, delta: float) -> tuple[float, float, float]:
-    """The three lower bounds on the out-degree n."""
-    _validate.positive_int(num_clients=num_clients)
-    _validate.open_unit(delta=delta)
-    return (
-        4 * math.log(2 * num_clients / (3 * delta)),
-        6 * math.log(num_clients / 3),
-        1.5 + 9 / 4 * math.log(2 * math.e / delta),
-    )
-
-
-def theorem_11(
-    num_clients: int, out_degree: int, own_stddev: float, pair_stddev: float, delta: float
-) -> tuple[float, float]:
-    """(theta, 3 delta): a bound on `theta` of a random n-out graph, up to a chance counted in delta.
-
-    Raises:
-      PrivacyPreconditionError: K < 81, or n is below one of the theorem's bounds. `theta` knows no such conditions.
-    """
-    _validate.positive(own_stddev=own_stddev, pair_stddev=pair_stddev)
-    _validate.positive_int(out_degree=out_degree)
-    least = max(theorem_11_conditions(num_clients, delta))
-    if num_clients < 81 or not out_degree >= least or (out_degree - 1) // 3 < 2:
-        raise PrivacyPreconditionError(
-            f"Expected num_clients >= 81 and out_degree >= {math.ceil(max(least, 7))} for Theorem 11, "
-            f"got num_clients={num_clients} and out_degree={out_degree}: use the exact theta of the graph."
-        )
-    edges_part = 1 / ((out_degree - 1) // 3 - 1) + (12 + 6 * math.log(num_clients)) / num_clients
-    return 1 / (num_clients * own_stddev**2) + edges_part / pair_stddev**2, 3 * delta
-
-
-def expected_degree(num_clients: int, out_degree: int) -> float:
-    """Neighbours of a client in a random n-out graph, on average: 2 n - n^2 / (K - 1)."""
-    _validate.positive_int(num_clients=num_clients, out_degree=out_degree)
-    if not out_degree < num_clients:
-        raise ValueError(f"Expected out_degree < {num_clients} clients, got out_degree={out_degree}.")
-    return 2 * out_degree - out_degree**2 / (num_clients - 1)
-
-
-def _tail(delta: Any) -> np.ndarray:
-    _validate.each(_validate.open_unit, delta=delta)
-    return np.maximum(1.0, np.sqrt(np.maximum(0, 2 * np.log(2 / (np.asarray(delta) * math.sqrt(2 * math.pi))))))
-
-
-def printed_epsilon(theta: Any, delta: Any) -> np.ndarray:
-    """Equation (23) solved for epsilon: theta / 2 + c sqrt(theta). Sound, and never below `gaussian.mu_to_epsilon`."""
-    theta = np.asarray(theta, np.float64)
-    # Infinite is what no noise gives, and stays so.
-    _validate.each(_validate.non_negative, theta=np.where(np.isposinf(theta), 0.0, theta))
-    return theta / 2 + _tail(delta) * np.sqrt(theta)
-
-
-def printed_theta(epsilon: Any, delta: Any) -> np.ndarray:
-    """The largest theta that equation (23) allows for epsilon, delta."""
-    _validate.each(_validate.non_negative, epsilon=epsilon)
-    c = _tail(delta)
-    return (np.sqrt(c**2 + 2 * np.asarray(epsilon, np.float64)) - c) ** 2
-
-
-def classical_noise_multiplier(epsilon: float, delta: float) -> float:
-    """The textbook sqrt(2 ln(1.25 / delta)) / epsilon.
-
-    Raises:
-      PrivacyPreconditionError: epsilon >= 1, where it proves nothing (the paper uses it at 1 and 3).
-    """
-    _validate.positive(epsilon=epsilon)
-    _validate.open_unit(delta=delta)
-    if not epsilon < 1:
-        raise PrivacyPreconditionError(f"Expected epsilon < 1 for the classical formula, got epsilon={epsilon!r}.")
-    return math.sqrt(2 * math.log(1.25 / delta)) / epsilon
-
-
-def own_stddev_for(theta: float, num_clients: int) -> float:
-    """The least sigma_eta that reaches `theta` over K clients, with pair noise without bound: 1 / sqrt(K theta)."""
-    _validate.positive(theta=theta)
-    _validate.positive_int(num_clients=num_clients)
-    return 1 / math.sqrt(num_clients * theta)
-
-
 def upload_gain(additive_norm: float, multiplier_second_moment: float = 1.0) -> float:
     """Variance of a hidden parameter's recovered noise, times K / sigma_eta^2, where the whole triple carries noise.
 
@@ -188,13 +83,6 @@ def upload_gain(additive_norm: float, multiplier_second_moment: float = 1.0) -> 
     _validate.non_negative(additive_norm=additive_norm, multiplier_second_moment=multiplier_second_moment)
     v = additive_norm**2
     return multiplier_second_moment * (1 + v + v**2)
-
-
-def bounded_noise_delta(shift: float, stddev: float, multiplier: float = 1.0) -> float:
-    """Least delta, at any epsilon, of uniform noise DN(stddev, 1) times a known multiplier, one coordinate moved."""
-    _validate.positive(stddev=stddev, multiplier=multiplier)
-    _validate.non_negative(shift=abs(shift))
-    return min(1.0, abs(shift) / (2 * math.sqrt(2) * stddev * multiplier))
 
 
 def check_mode(noise: str) -> None:

@@ -13,22 +13,22 @@ from typing import Literal
 import numpy as np
 
 from fljax import _validate
-from fljax.accounting import accountant, events, gaussian
+from fljax.accounting import accountant, events, gaussian, search
 from fljax.accounting.events import NeighboringRelation, PrivacyEvent
 from fljax.accounting.pld import without_replacement
 from fljax.accounting.renyi import conversion, kov
 from fljax.accounting.weighted_sums.setups import Curve, Formula, Noise, Sampling, Setup, check_cell, curve, noiseless
-from fljax.errors import NoGuaranteeError, PrivacyPreconditionError, UnsupportedEventError
+from fljax.errors import NoGuaranteeError, UnsupportedEventError
 
 __all__ = [
     "Curve",
     "Setup",
     "amplify",
     "best_epsilon",
-    "calibrate",
     "curve",
     "epsilon",
     "event",
+    "least_noise_stddev",
     "noiseless",
 ]
 
@@ -172,7 +172,7 @@ def _by_losses(sampling: Sampling, setup: Setup, num_rounds: int, delta: float) 
     )
 
 
-def calibrate(
+def least_noise_stddev(
     sampling: Sampling,
     noise: Noise,
     setup: Setup,
@@ -203,21 +203,4 @@ def calibrate(
             formula=formula,
         )
 
-    good = bad = setup.noise_stddev
-    for _ in range(60):
-        if cost(good) <= target_epsilon:
-            break
-        good, bad = 4 * good, good
-    else:
-        raise PrivacyPreconditionError(f"Expected a noise_stddev with epsilon <= {target_epsilon!r}, found none.")
-    while bad >= good:
-        bad = good / 4 if bad == good else bad
-        if cost(bad) <= target_epsilon:
-            good = bad
-    while good > bad * (1 + tolerance):
-        middle = math.sqrt(good * bad)
-        if cost(middle) <= target_epsilon:
-            good = middle
-        else:
-            bad = middle
-    return good
+    return search.within(cost, target_epsilon, of="epsilon", start=setup.noise_stddev, tolerance=tolerance)

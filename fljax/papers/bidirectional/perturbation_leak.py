@@ -17,7 +17,7 @@ import numpy as np
 from jax import flatten_util
 
 from fljax import _validate, data, models
-from fljax.accounting.shared_noise import theta as bidirectional
+from fljax.accounting.shared_noise import printed
 from fljax.attacks import analytic, gradient_inversion, metrics
 from fljax.local import perturbed
 from fljax.models import scaling
@@ -355,8 +355,8 @@ def run(
     model, digits = trained(rounds)
     test, train = jax.tree.map(jnp.asarray, digits.test), jax.tree.map(jnp.asarray, digits.train)
     plan = scaling.plan(model.apply, model.params, test["x"][0])
-    theta = float(bidirectional.printed_theta(epsilon, delta))
-    own = 2 * bidirectional.own_stddev_for(theta, CLIENTS)
+    theta = float(printed.printed_theta(epsilon, delta))
+    own = 2 * printed.own_stddev_for(theta, CLIENTS)
     true = jax.vmap(model.apply, (None, 0))(model.params, test["x"]).argmax(-1)
     known: Batch = {name: train[name][:KNOWN] for name in ("x", "y")}
     batches = {name: test[name][:victims, None] for name in ("x", "y")}

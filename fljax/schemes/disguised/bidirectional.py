@@ -21,9 +21,9 @@ import numpy as np
 import optax
 
 from fljax import _keys, _validate
-from fljax.accounting import events
+from fljax.accounting import events, search
 from fljax.accounting.shared_noise import exact as view
-from fljax.accounting.shared_noise import theta
+from fljax.accounting.shared_noise import printed, theta
 from fljax.schemes import base
 from fljax.schemes.disguised import round as disguised
 from fljax.schemes.uploads import adversaries
@@ -240,28 +240,26 @@ def claimed_theta(config: Config, delta: float) -> float:
         return math.inf
     if config.graph == "complete":
         return (1 / own + 1 / pair) / config.joining
-    return theta.theorem_11(config.joining, config.out_degree, own, pair, delta / 3)[0]
+    return printed.theorem_11(config.joining, config.out_degree, own, pair, delta / 3)[0]
 
 
 def claimed_epsilon(config: Config, *, num_rounds: int, delta: float) -> float:
     """What the paper would say, of one round or of `num_rounds`: it does not compose. Nothing stands behind it."""
     del num_rounds
     tail = delta if config.graph == "complete" else delta / 3
-    return float(theta.printed_epsilon(claimed_theta(config, delta), tail))
+    return float(printed.printed_epsilon(claimed_theta(config, delta), tail))
 
 
 def as_printed(config: Config, *, num_rounds: int, epsilon: float, delta: float) -> Config:
     """`config` with the noise for which the paper would claim `epsilon`. Raises ValueError without pair noise."""
     _validate.positive(pair_variance_ratio=config.pair_variance_ratio)
-    low, high = 1e-6, 1.0
-    claim = functools.partial(claimed_epsilon, num_rounds=num_rounds, delta=delta)
-    while not claim(dataclasses.replace(config, noise_multiplier=high)) <= epsilon:
-        low, high = high, 2 * high
-    while high - low > 1e-6 * high:
-        middle = (low + high) / 2
-        good = claim(dataclasses.replace(config, noise_multiplier=middle)) <= epsilon
-        low, high = (low, middle) if good else (middle, high)
-    return dataclasses.replace(config, noise_multiplier=high)
+
+    def claim(noise: float) -> float:
+        noisy = dataclasses.replace(config, noise_multiplier=noise)
+        return claimed_epsilon(noisy, num_rounds=num_rounds, delta=delta)
+
+    noise = search.within(claim, epsilon, of="claimed epsilon")
+    return dataclasses.replace(config, noise_multiplier=noise)
 
 
 def joined(config: Config, key: jax.Array, num_rounds: int) -> np.ndarray:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fljax import _validate, accounting
-from fljax.accounting import events, groups
+from fljax.accounting import events, groups, search
 from fljax.schemes.silos import round as silos
 
 Config = TypeVar("Config", bound=silos.SubjectConfig)
@@ -45,19 +45,13 @@ def run(step: events.Mechanism, config: silos.SubjectConfig, num_rounds: int, nu
 def group_epsilon(event: events.PrivacyEvent, delta: float, size: int) -> float:
     """The least E that group privacy in the paper's form gives `size` items at `delta`, by bisection."""
 
-    def short(total: float) -> bool:
+    def share(total: float) -> float:
         one, one_delta = groups.split_budget(total, delta, size, form="paper")
-        return accounting.epsilon(event, delta=one_delta) > one
+        return accounting.epsilon(event, delta=one_delta) / one
 
     if not math.isfinite(accounting.epsilon(event, delta=delta)):
         return math.inf
-    low, high = 0.0, 1.0
-    while short(high):
-        low, high = high, 2 * high
-    while high - low > 1e-6 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if short(middle) else (low, middle)
-    return high
+    return search.within(share, 1.0, of="epsilon of an item / its budget")
 
 
 def least_noise(epsilon: float, delta: float) -> float:
@@ -78,11 +72,6 @@ def with_noise(config: Config, claim: Callable[..., float], *, num_rounds: int, 
     def claimed(noise: float) -> float:
         return claim(dataclasses.replace(config, noise_multiplier=noise), num_rounds=num_rounds, delta=delta)
 
-    low, high = 0.0, 1.0
-    while not claimed(high) <= epsilon:
-        low, high = high, 2 * high
-    while high - low > 1e-6 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if claimed(middle) <= epsilon else (middle, high)
-    changes: dict[str, Any] = {"noise_multiplier": high, "formula": "paper"}
+    noise = search.within(claimed, epsilon, of="claimed epsilon")
+    changes: dict[str, Any] = {"noise_multiplier": noise, "formula": "paper"}
     return dataclasses.replace(config, **changes)
