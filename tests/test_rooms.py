@@ -1,7 +1,9 @@
 """`import fljax` is enough: every room and every public module is an attribute, and a type checker sees it."""
 
 import ast
+import importlib
 import pathlib
+import pkgutil
 import re
 import subprocess
 import sys
@@ -99,3 +101,16 @@ def test_what_is_not_there_is_an_attribute_error(room):
     with pytest.raises(AttributeError, match="nonsense"):
         module.nonsense  # noqa: B018
     assert not hasattr(module, "_nonsense")
+
+
+@pytest.mark.parametrize("package", ["fljax_kernels"])
+def test_a_module_is_what_its_dotted_name_gives(package):
+    """No function has the name of a module or folder beside it, which it would hide."""
+    paths = importlib.import_module(package).__path__
+    names = [found.name for found in pkgutil.walk_packages(paths, f"{package}.")]
+    names = [name for name in names if not name.endswith("__main__")]
+    modules = {name: importlib.import_module(name) for name in names}
+    assert len(modules) > 30
+    for name, module in modules.items():
+        parent, _, last = name.rpartition(".")
+        assert getattr(importlib.import_module(parent), last) is module, name

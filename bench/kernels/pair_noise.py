@@ -19,7 +19,7 @@ import numpy as np
 
 from bench import _harness, _tables
 from fljax_kernels import client_pair_noise, joint_pair_noise, pair_keys, pair_noise
-from fljax_kernels.pair_noise import graphs, reference
+from fljax_kernels.pairwise import graphs, reference
 
 
 def plain_normals(keys: jax.Array, size: int) -> jax.Array:

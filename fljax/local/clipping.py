@@ -10,7 +10,7 @@ import numpy as np
 
 import fljax_kernels
 from fljax import _validate
-from fljax_kernels.clip_and_sum import reference
+from fljax_kernels.clipped_sum import reference
 
 Style = Literal["flat", "auto_s", "psac"]
 STYLES = ("flat", "auto_s", "psac")

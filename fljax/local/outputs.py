@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from fljax.local import _batched, clipping, transformed
 from fljax.local.bounded import BoundedSensitivityCallable
 from fljax_kernels import _meshes
-from fljax_kernels.clip_and_sum import reference
+from fljax_kernels.clipped_sum import reference
 
 
 def clip_pytree(

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fljax.local import clipping
-from fljax_kernels.clip_and_sum import reference
+from fljax_kernels.clipped_sum import reference
 
 
 def sum_rows(

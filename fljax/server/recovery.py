@@ -19,7 +19,7 @@ from fljax.models.scaling import Plan, Triple
 from fljax.server import perturbation
 from fljax.server.perturbation import Secrets
 from fljax.types import Params
-from fljax_kernels.pair_noise import graphs
+from fljax_kernels.pairwise import graphs
 
 LOST_DIGITS = 1e4  # float32 has seven digits; beyond this fewer than three are left
 

@@ -10,7 +10,7 @@ import numpy as np
 import fljax_kernels
 from fljax import _keys, _validate
 from fljax.types import Params
-from fljax_kernels.pair_noise import graphs
+from fljax_kernels.pairwise import graphs
 
 Draw = Literal["pairs", "joint_law"]
 NoiseFun = Callable[[jax.Array, jax.Array | int, Params], Params]

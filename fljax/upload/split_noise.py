@@ -21,7 +21,7 @@ from fljax import _keys, _validate
 from fljax.types import Params
 from fljax.upload.pair_noise import NoiseFun
 from fljax_kernels import _threefry  # the bits of jax.random, three times as fast on a CPU
-from fljax_kernels.pair_noise import graphs
+from fljax_kernels.pairwise import graphs
 
 
 def dn(key: jax.Array, shape: Sequence[int], stddev: Any, n: int = 1, dtype: Any = jnp.float32) -> jax.Array:

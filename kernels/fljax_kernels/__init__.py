@@ -2,10 +2,10 @@
 
 from fljax_kernels import spectral
 from fljax_kernels._version import __version__ as __version__
-from fljax_kernels.clip_and_sum.api import clip_and_sum
+from fljax_kernels.clipped_sum.api import clip_and_sum
 from fljax_kernels.gaussian.api import add_gaussian_noise, gaussian_noise
-from fljax_kernels.loop_friendly.api import loop_friendly
-from fljax_kernels.pair_noise.api import client_pair_noise, joint_pair_noise, pair_keys, pair_noise
+from fljax_kernels.loops.api import loop_friendly
+from fljax_kernels.pairwise.api import client_pair_noise, joint_pair_noise, pair_keys, pair_noise
 from fljax_kernels.per_example.api import PerExampleGrads, per_example_grads
 from fljax_kernels.sampling.api import Sample, fixed_size_sample, poisson_capacity, poisson_sample
 

@@ -14,7 +14,7 @@ from fljax.accounting.shared_noise import theta as bidirectional
 from fljax.accounting.shared_noise import unequal_clients
 from fljax.errors import NoGuaranteeError, PrivacyPreconditionError
 from fljax.server import recovery
-from fljax_kernels.pair_noise import graphs
+from fljax_kernels.pairwise import graphs
 
 DELTA = 1e-5
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from fljax_kernels.clip_and_sum import api, reference
-from fljax_kernels.clip_and_sum.cases import CASES
+from fljax_kernels.clipped_sum import api, reference
+from fljax_kernels.clipped_sum.cases import CASES
 
 both = pytest.mark.parametrize("implementation", api.IMPLEMENTATIONS)
 

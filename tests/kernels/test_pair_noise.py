@@ -10,8 +10,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from fljax_kernels import _threefry as threefry
 from fljax_kernels import client_pair_noise, joint_pair_noise, pair_keys, pair_noise
-from fljax_kernels.pair_noise import graphs, reference, streamed
-from fljax_kernels.pair_noise.cases import CASES
+from fljax_kernels.pairwise import graphs, reference, streamed
+from fljax_kernels.pairwise.cases import CASES
 
 
 def flat(tree, num_clients):

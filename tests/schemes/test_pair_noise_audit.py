@@ -10,7 +10,7 @@ from fljax.accounting import gaussian
 from fljax.accounting.shared_noise import exact as view
 from fljax.accounting.shared_noise import printed
 from fljax_kernels import gaussian_noise, pair_keys, pair_noise
-from fljax_kernels.pair_noise import graphs
+from fljax_kernels.pairwise import graphs
 
 NUM, TRIALS, SHIFT = 6, 100_000, 1.0
 EDGES = graphs.complete(NUM)

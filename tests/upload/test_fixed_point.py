@@ -7,7 +7,7 @@ import pytest
 
 from fljax.upload import fixed_point
 from fljax_kernels import pair_noise
-from fljax_kernels.pair_noise import graphs
+from fljax_kernels.pairwise import graphs
 
 BITS = {"fraction_bits": 16}
 

@@ -7,7 +7,7 @@ import pytest
 
 from fljax.accounting.shared_noise import exact as view
 from fljax.upload import key_agreement, pair_noise, secure_sum
-from fljax_kernels.pair_noise import graphs
+from fljax_kernels.pairwise import graphs
 
 PARAMS = {"w": jnp.zeros((3, 4)), "b": jnp.zeros(5, jnp.bfloat16)}
 EDGES = [[3, 1], [0, 1], [2, 0], [3, 2], [0, 3]]  # in no order

@@ -29,7 +29,7 @@ from fljax.accounting import _x64
 from fljax.accounting.shared_noise import star_mesh
 from fljax.accounting.shared_noise.graph import PairGraph, from_matrix, pair_graph
 from fljax.errors import NoGuaranteeError
-from fljax_kernels.pair_noise import graphs
+from fljax_kernels.pairwise import graphs
 
 __all__ = [
     "Assessment",

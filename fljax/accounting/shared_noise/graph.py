@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fljax_kernels.pair_noise import graphs
+from fljax_kernels.pairwise import graphs
 
 
 class PairGraph(NamedTuple):

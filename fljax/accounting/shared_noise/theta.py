@@ -18,7 +18,7 @@ from fljax import _validate
 from fljax.accounting.shared_noise import exact as view
 from fljax.accounting.shared_noise.graph import PairGraph
 from fljax.errors import NoGuaranteeError
-from fljax_kernels.pair_noise import graphs
+from fljax_kernels.pairwise import graphs
 
 Unit = Literal["client_addremove", "client_replace", "record_replace"]
 NOISE_MODES = ("paper", "upload_gaussian", "r0_gaussian", "oracle_clip")

@@ -14,7 +14,7 @@ import numpy as np
 from fljax import _validate
 from fljax.accounting.shared_noise import exact as view
 from fljax.accounting.shared_noise.exact import PairGraph
-from fljax_kernels.pair_noise import graphs
+from fljax_kernels.pairwise import graphs
 
 _MOST_CONSTRAINTS = 20_000
 

@@ -27,7 +27,7 @@ from fljax.papers.bidirectional import disguised_membership, known_network
 from fljax.server import perturbation, recovery
 from fljax.types import Batch, Params
 from fljax.upload import pair_noise, split_noise
-from fljax_kernels.pair_noise import graphs
+from fljax_kernels.pairwise import graphs
 
 CLIENTS, KNOWN = 5, 10
 MODES = ("paper", "upload_gaussian", "r0_gaussian")

@@ -28,7 +28,7 @@ from fljax.schemes import base
 from fljax.schemes.disguised import round as disguised
 from fljax.schemes.uploads import adversaries
 from fljax.types import LossFn
-from fljax_kernels.pair_noise import graphs
+from fljax_kernels.pairwise import graphs
 
 SUMMARY = "one gradient on a disguised model, uploads with own and pair noise; unit: record or client"
 PROMISE = "epsilon"

@@ -25,7 +25,7 @@ from fljax.schemes import base
 from fljax.server import aggregate, perturbation, recovery
 from fljax.types import Batch, LossFn, Params
 from fljax.upload import pair_noise, split_noise
-from fljax_kernels.pair_noise import graphs
+from fljax_kernels.pairwise import graphs
 from fljax_kernels.per_example import jaxprs
 
 Noise = Literal["paper", "upload_gaussian", "r0_gaussian", "oracle_clip", "naive", "central"]

@@ -28,7 +28,7 @@ from fljax.schemes.uploads import round as _uploads
 from fljax.server import costs as costs_lib
 from fljax.types import LossFn, Params
 from fljax.upload import pair_noise
-from fljax_kernels.pair_noise import graphs
+from fljax_kernels.pairwise import graphs
 
 SUMMARY = "clipped client updates with own noise and pair noise that cancels; unit: client"
 PROMISE = "epsilon"

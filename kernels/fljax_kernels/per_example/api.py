@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from fljax_kernels import _meshes
-from fljax_kernels.loop_friendly import convolution
-from fljax_kernels.loop_friendly.api import loop_friendly
+from fljax_kernels.loops import convolution
+from fljax_kernels.loops.api import loop_friendly
 from fljax_kernels.per_example import one_example
 from fljax_kernels.per_example.batches import (
     Batch,

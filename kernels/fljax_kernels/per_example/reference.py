@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax_kernels.loop_friendly.api import loop_friendly
+from fljax_kernels.loops.api import loop_friendly
 from fljax_kernels.per_example.batches import Batch
 
 

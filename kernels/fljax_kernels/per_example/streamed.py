@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fljax_kernels.loop_friendly.api import loop_friendly
+from fljax_kernels.loops.api import loop_friendly
 from fljax_kernels.per_example import jaxprs
 from fljax_kernels.per_example.batches import Batch, fresh_keys, make_varying, varying_axes
 from fljax_kernels.per_example.reference import flat, wide

@@ -1,5 +1,5 @@
 """Clips rows to an L2 norm and sums them."""
 
-from fljax_kernels.clip_and_sum.api import IMPLEMENTATIONS, clip_and_sum
+from fljax_kernels.clipped_sum.api import IMPLEMENTATIONS, clip_and_sum
 
 __all__ = ["IMPLEMENTATIONS", "clip_and_sum"]

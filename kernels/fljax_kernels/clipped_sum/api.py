@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax_kernels import _meshes
-from fljax_kernels.clip_and_sum import matmul, reference
+from fljax_kernels.clipped_sum import matmul, reference
 
 IMPLEMENTATIONS = {"matmul": matmul.clip_and_sum, "reference": reference.clip_and_sum}
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax_kernels.pair_noise import graphs
+from fljax_kernels.pairwise import graphs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax_kernels.pair_noise import graphs, joint, streamed
+from fljax_kernels.pairwise import graphs, joint, streamed
 
 Form = Literal["float", "ring"]
 # Domains of fold_in, apart from each other and from small counters that callers fold.

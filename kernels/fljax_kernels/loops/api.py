@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from fljax_kernels.loop_friendly import rewrite
+from fljax_kernels.loops import rewrite
 
 
 def loop_friendly(fun: Callable[..., Any], *, inside_loop: bool = False) -> Callable[..., Any]:

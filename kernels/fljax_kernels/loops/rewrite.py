@@ -15,7 +15,7 @@ import numpy as np
 from jax.extend import core
 from jax.extend.core import primitives
 
-from fljax_kernels.loop_friendly import convolution, pooling, sums
+from fljax_kernels.loops import convolution, pooling, sums
 
 # Parameters that hold jaxprs to rewrite, by the name of the primitive.
 _CONTAINERS = {

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fljax_kernels.clip_and_sum import reference
+from fljax_kernels.clipped_sum import reference
 
 # Below it a squared norm may have lost entries that underflowed; they sum to less than 2**-96 for D <= 2**30.
 _SMALLEST_SQUARE = 2.0**-80
