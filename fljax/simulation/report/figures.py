@@ -52,12 +52,19 @@ def _series(records: Sequence[Record], name: str, against: str = "round") -> tup
     return [float(r[against]) for r in chosen], [float(r[name]) for r in chosen]
 
 
+def _draw(axes: Any, records: Sequence[Record], name: str, **style: Any) -> None:
+    """A line over rounds, where there are numbers: the legend must not speak of a model that was not trained."""
+    rounds, values = _series(records, name)
+    if rounds:
+        axes.plot(rounds, values, **style)
+
+
 @matplotlib.rc_context(_STYLE)
 def accuracy(records: Sequence[Record], name: str = "private") -> str:
     """Held-out accuracy over rounds; `name` is what the run is called."""
     figure, axes = _axes()
-    axes.plot(*_series(records, "baseline_test_accuracy"), color=BASELINE, label="non-private")
-    axes.plot(*_series(records, "test_accuracy"), color=PRIVATE, label=name)
+    _draw(axes, records, "baseline_test_accuracy", color=BASELINE, label="non-private")
+    _draw(axes, records, "test_accuracy", color=PRIVATE, label=name)
     axes.set(xlabel="round", ylabel="held-out accuracy", ylim=(0, 1.02))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.legend(loc="best")
@@ -69,10 +76,9 @@ def loss(records: Sequence[Record], name: str = "private", kind: str = "cross_en
     """Held-out loss (lines) and training loss (thin lines) over rounds; `kind` is one of `models.LOSSES`."""
     figure, axes = _axes()
     for prefix, color, label in (("baseline_", BASELINE, "non-private"), ("", PRIVATE, name)):
-        axes.plot(*_series(records, prefix + "test_loss"), color=color, label=f"{label}, held out")
-        axes.plot(
-            *_series(records, prefix + "train_loss"), color=color, linewidth=0.8, alpha=0.6, label=f"{label}, training"
-        )
+        _draw(axes, records, prefix + "test_loss", color=color, label=f"{label}, held out")
+        thin = {"linewidth": 0.8, "alpha": 0.6}
+        _draw(axes, records, prefix + "train_loss", color=color, label=f"{label}, training", **thin)
     axes.set(xlabel="round", ylabel=_LOSSES[kind])
     axes.set_ylim(bottom=0)
     axes.legend()
