@@ -103,7 +103,7 @@ def test_what_is_not_there_is_an_attribute_error(room):
     assert not hasattr(module, "_nonsense")
 
 
-@pytest.mark.parametrize("package", ["fljax_kernels"])
+@pytest.mark.parametrize("package", ["fljax", "fljax_kernels"])
 def test_a_module_is_what_its_dotted_name_gives(package):
     """No function has the name of a module or folder beside it, which it would hide."""
     paths = importlib.import_module(package).__path__

@@ -16,7 +16,7 @@ from fljax.accounting.events import PrivacyEvent
 from fljax.accounting.renyi import conversion
 from fljax.attacks import gradient_inversion, rounds
 from fljax.data import Dataset
-from fljax.data.cohort import ClientData, cohort
+from fljax.data.cohorts import ClientData, cohort
 from fljax.data.subjects import SUBJECT
 from fljax.types import LossFn, Params, PyTree
 

@@ -23,7 +23,7 @@ from fljax.accounting.events import NeighboringRelation, PrivacyEvent
 from fljax.accounting.renyi import conversion
 from fljax.accounting.shared_noise import exact as view
 from fljax.attacks import audit
-from fljax.data.cohort import ClientData, cohort
+from fljax.data.cohorts import ClientData, cohort
 from fljax.data.subjects import SUBJECT
 from fljax.errors import UnsupportedEventError
 from fljax.upload import pair_noise

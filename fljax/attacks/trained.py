@@ -14,7 +14,7 @@ import numpy as np
 from fljax import _keys, _validate, schemes
 from fljax.accounting.events import PrivacyEvent
 from fljax.attacks import membership, metrics, rounds, shadow
-from fljax.data.cohort import ClientData, cohort
+from fljax.data.cohorts import ClientData, cohort
 from fljax.data.subjects import SUBJECT
 from fljax.types import Batch, LossFn, Params
 

@@ -10,9 +10,9 @@ from fljax.data.builtin import load as load
 from fljax.data.builtin import register as register
 from fljax.data.check import check_examples as check_examples
 from fljax.data.check import check_partition as check_partition
-from fljax.data.cohort import ClientData as ClientData
-from fljax.data.cohort import Cohort as Cohort
-from fljax.data.cohort import cohort as cohort
+from fljax.data.cohorts import ClientData as ClientData
+from fljax.data.cohorts import Cohort as Cohort
+from fljax.data.cohorts import cohort as cohort
 from fljax.data.sources import fields
 
 # Short names of modules that lie a floor deeper.
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fljax.data import builtin as builtin
     from fljax.data import channel as channel
     from fljax.data import check as check
+    from fljax.data import cohorts as cohorts
     from fljax.data import facts as facts
     from fljax.data import partition as partition
     from fljax.data import sources as sources

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fljax.data import store, subjects
-from fljax.data.cohort import ClientData
+from fljax.data.cohorts import ClientData
 
 
 class Facts(NamedTuple):

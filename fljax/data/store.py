@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fljax import _validate
-from fljax.data.cohort import ClientData
+from fljax.data.cohorts import ClientData
 from fljax.errors import CorruptDataError
 
 FORMAT = 2

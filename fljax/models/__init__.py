@@ -12,8 +12,8 @@ from fljax.models.classifiers import check_name as check_name
 from fljax.models.classifiers import create as create
 from fljax.models.classifiers import names as names
 from fljax.models.classifiers import register as register
-from fljax.models.functional import Functional as Functional
-from fljax.models.functional import functional as functional
+from fljax.models.functions import Functional as Functional
+from fljax.models.functions import functional as functional
 from fljax.models.losses import LOSSES as LOSSES
 from fljax.models.losses import NetworkLoss as NetworkLoss
 from fljax.models.losses import evaluate as evaluate
@@ -22,6 +22,7 @@ from fljax.models.losses import squared_error as squared_error
 
 if TYPE_CHECKING:
     from fljax.models import classifiers as classifiers
+    from fljax.models import functions as functions
     from fljax.models import image_nets as image_nets
     from fljax.models import layers as layers
     from fljax.models import losses as losses

@@ -12,7 +12,7 @@ from flax import nnx
 
 from fljax import _plugins, _validate
 from fljax.models import image_nets, layers
-from fljax.models.functional import Functional, functional
+from fljax.models.functions import Functional, functional
 
 
 class Softmax(nnx.Module):

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fljax import _validate
-from fljax.models.functional import Apply
+from fljax.models.functions import Apply
 from fljax.types import Batch, Example, Params
 
 

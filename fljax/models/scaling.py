@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax.models import _scale_labels, _scale_of_jaxpr
-from fljax.models.functional import Apply
+from fljax.models.functions import Apply
 from fljax.types import Params
 from fljax_kernels.per_example import jaxprs
 

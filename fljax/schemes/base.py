@@ -12,7 +12,7 @@ import optax
 from fljax import _validate
 from fljax.accounting import events
 from fljax.accounting.events import PrivacyEvent
-from fljax.data.cohort import Cohort
+from fljax.data.cohorts import Cohort
 from fljax.data.facts import Facts
 from fljax.errors import PrivacyPreconditionError
 from fljax.types import LossFn, Params

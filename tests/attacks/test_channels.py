@@ -14,7 +14,7 @@ import pytest
 
 from fljax import data, models, schemes
 from fljax.attacks import analytic, gradient_inversion, reconstruction
-from fljax.data.cohort import ClientData
+from fljax.data.cohorts import ClientData
 from fljax.data.sources import fields
 
 SIDE, T, USES, NATS = 4, 400, 3, 8.0

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fljax.data import facts, store, subjects
-from fljax.data.cohort import ClientData
+from fljax.data.cohorts import ClientData
 from fljax.errors import PrivacyPreconditionError
 
 # Three clients, the last one empty. Subject 9 has two items at client 0 and one at client 1; subject 4 one at client 1.

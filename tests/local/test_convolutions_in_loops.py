@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 
 import fljax_kernels
-from fljax.data.cohort import ClientData, cohort
+from fljax.data.cohorts import ClientData, cohort
 from fljax.local import sgd
 from fljax.schemes.central import dp_fedsgd
 

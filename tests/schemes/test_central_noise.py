@@ -11,7 +11,7 @@ import pytest
 
 from fljax import schemes
 from fljax.accounting import events
-from fljax.data.cohort import ClientData, cohort
+from fljax.data.cohorts import ClientData, cohort
 from fljax.schemes.central import dp_fedavg, dp_fedsgd
 
 NUM_CLIENTS, DIM = 6, 3

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax.data.cohort import ClientData, cohort
+from fljax.data.cohorts import ClientData, cohort
 from fljax.errors import PrivacyPreconditionError
 from fljax.local import quantile
 from fljax.schemes.central import dp_fedavg, dp_fedsgd

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fljax import accounting, errors
-from fljax.data.cohort import ClientData, cohort
+from fljax.data.cohorts import ClientData, cohort
 from fljax.schemes.weighted import gd_dp, gsgd_dp, sgd_dp
 from fljax_kernels.spectral import reference
 

@@ -14,7 +14,7 @@ from scipy import optimize, stats
 
 from fljax import accounting
 from fljax.accounting import gaussian
-from fljax.data.cohort import ClientData, cohort
+from fljax.data.cohorts import ClientData, cohort
 from fljax.schemes.weighted import gsgd_dp
 from fljax_kernels.spectral import reference
 

@@ -17,7 +17,7 @@ import fljax_kernels
 from fljax import _validate, data, models
 from fljax.attacks import metrics
 from fljax.models import scaling
-from fljax.models.functional import Apply
+from fljax.models.functions import Apply
 from fljax.papers.bidirectional import known_network
 from fljax.server import perturbation
 from fljax.types import Batch, Params

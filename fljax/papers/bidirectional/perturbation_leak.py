@@ -21,7 +21,7 @@ from fljax.accounting.shared_noise import printed
 from fljax.attacks import analytic, gradient_inversion, metrics
 from fljax.local import perturbed
 from fljax.models import scaling
-from fljax.models.functional import Apply
+from fljax.models.functions import Apply
 from fljax.models.scaling import Plan, Triple
 from fljax.papers.bidirectional import disguised_membership, known_network
 from fljax.server import perturbation, recovery

@@ -15,7 +15,7 @@ import optax
 import fljax_kernels
 from fljax import _keys, _validate
 from fljax.accounting import events
-from fljax.data.cohort import Cohort
+from fljax.data.cohorts import Cohort
 from fljax.local import clipping, sgd
 from fljax.schemes import base
 from fljax.schemes.central import round as central

@@ -14,7 +14,7 @@ import optax
 import fljax_kernels
 from fljax import _keys, _validate
 from fljax.accounting import events
-from fljax.data.cohort import Cohort
+from fljax.data.cohorts import Cohort
 from fljax.local import clipping, quantile
 from fljax.local.sgd import LocalResult
 from fljax.schemes import base

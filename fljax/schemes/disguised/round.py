@@ -17,7 +17,7 @@ import optax
 import fljax_kernels
 from fljax import _keys, _validate
 from fljax.accounting import events
-from fljax.data.cohort import Cohort
+from fljax.data.cohorts import Cohort
 from fljax.data.facts import Facts
 from fljax.local import perturbed, sgd
 from fljax.models import losses, scaling

@@ -11,7 +11,7 @@ import optax
 
 from fljax import _keys, _validate
 from fljax.accounting import events, mixture
-from fljax.data.cohort import Cohort
+from fljax.data.cohorts import Cohort
 from fljax.data.facts import Facts
 from fljax.data.subjects import SUBJECT
 from fljax.errors import PrivacyPreconditionError

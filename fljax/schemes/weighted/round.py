@@ -16,7 +16,7 @@ import optax
 import fljax_kernels
 from fljax import _keys, _validate, errors
 from fljax.accounting import events
-from fljax.data.cohort import Cohort
+from fljax.data.cohorts import Cohort
 from fljax.data.facts import Facts
 from fljax.errors import PrivacyPreconditionError
 from fljax.local.gaussian_sampling import WeightedSum
