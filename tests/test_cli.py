@@ -68,7 +68,7 @@ def test_schemes_lists_all_with_their_flags(capsys):
     code, out, _ = call(capsys, "schemes")
     assert code == 0
     for name in schemes.NAMES:
-        assert f"{name}: {schemes.get(name).SUMMARY}" in out
+        assert f"{name}: {schemes.get(name).summary}" in out
     assert "--noise-multiplier calibrated" in out
 
 

@@ -1,115 +1,187 @@
-"""A package that fljax does not know brings a scheme, a data set and a model; `tests/plugin` holds it."""
+"""A package that fljax does not know brings a scheme, a mechanism, a data set and a model; `tests/plugin` holds it."""
 
+import ast
 import importlib
+import importlib.metadata
 import json
+import os
 import pathlib
+import shutil
+import signal
+import subprocess
 import sys
+import tomllib
 
 import numpy as np
 import pytest
 
-from fljax import _plugins, cli, data, models, schemes
+from fljax import cli, data, models, schemes
+from fljax.accounting import events, mechanisms
+from fljax.attacks import rounds
+from fljax.data import builtin
+from fljax.models import classifiers
 from fljax.simulation.record import folder
 
+ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = pathlib.Path(__file__).parent / "plugin"
-OWN = ["--scheme", "own_package.mean_gradient", "--dataset", "own_package.parts.rings"]
-OWN += ["--model", "own_package.parts.Quadratic", "--seed", "3", "--num-rounds", "6", "--eval-every", "2"]
+# The same things by their entry points, and by dotted paths.
+BY_NAME = ["--scheme", "bits", "--dataset", "rings", "--model", "quadratic"]
+BY_PATH = ["--scheme", "own_package.bits", "--dataset", "own_package.parts.rings"]
+BY_PATH += ["--model", "own_package.parts.Quadratic"]
+SHORT = ["--seed", "3", "--num-rounds", "6", "--eval-every", "2", "--checkpoint-every", "2"]
+SHORT += ["--groups", "2"]  # the same order of additions wherever it runs
+# A run that a kill -9 ends in its fifth round, behind the checkpoint of the fourth.
+KILLED = """
+import os, signal, sys
+from fljax import cli
+from fljax.simulation.record import folder
+
+append = folder.Metrics.append
+
+def until_the_fifth(metrics, line):
+    append(metrics, line)
+    if line.startswith('{"round": 5'):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+folder.Metrics.append = until_the_fifth
+cli.main(sys.argv[1:])
+"""
 
 
-@pytest.fixture(autouse=True)
-def package(monkeypatch):
-    monkeypatch.syspath_prepend(str(PACKAGE))
-    monkeypatch.setattr(_plugins, "_REGISTERED", {})
-    yield
-    for name in [name for name in sys.modules if name.split(".")[0] == "own_package"]:
+def installed(site, entry_points):
+    """What `pip install` would leave of the package: its modules, and a dist-info with its entry points."""
+    project = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]
+    shutil.copytree(PACKAGE / "own_package", site / "own_package", ignore=shutil.ignore_patterns("__pycache__"))
+    info = site / "own_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    groups = project["entry-points"] if entry_points else {}
+    lines = [f"[{group}]\n" + "".join(f"{n} = {v}\n" for n, v in found.items()) for group, found in groups.items()]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+
+
+def forget():
+    """The process as it was before the package was imported."""
+    for name in [name for name in sys.modules if name.split(".")[0] in ("own_package", "broken_package")]:
         del sys.modules[name]
+    for registry in (schemes._registry, builtin._registry, classifiers._registry):
+        for name in ("bits", "rings", "quadratic"):
+            registry.forget(name)
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch, request):
+    """The package, installed in a folder of its own."""
+    monkeypatch.setattr(events, "RECORDS", dict(events.RECORDS))
+    monkeypatch.setattr(mechanisms, "_RULES", {})
+    where = tmp_path / "site"
+    where.mkdir()
+    installed(where, getattr(request, "param", True))
+    monkeypatch.syspath_prepend(str(where))
+    yield where
+    forget()
+
+
+def imported(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def test_the_package_is_short_and_imports_public_names_only():
-    text = "\n".join(path.read_text() for path in sorted(PACKAGE.rglob("*.py")))
-    assert len(text.splitlines()) < 120
-    assert "import _" not in text and "._" not in text
+    files = sorted(PACKAGE.rglob("*.py"))
+    assert sum(len(path.read_text().splitlines()) for path in [*files, PACKAGE / "pyproject.toml"]) < 120
+    ours = {name for path in files for name in imported(path) if name.split(".")[0].startswith("fljax")}
+    assert ours and all(len(name.split(".")) <= 3 for name in ours)  # a room, and a name in it
+    for path in files:
+        words = [node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)]
+        words += [part for name in imported(path) for part in name.split(".")]
+        assert not [word for word in words if word.startswith("_")]
 
 
-def test_a_run_of_ones_own_scheme_data_and_model_goes_on_to_the_same_bits(tmp_path, monkeypatch, capsys):
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    assert cli.main(["simulate", *OWN, "--run-dir", str(whole)]) == 0
+def simulated(args, run_dir):
+    assert cli.main(["simulate", *args, "--run-dir", str(run_dir)]) == 0
+    return folder.read_metrics(run_dir)
+
+
+def test_a_run_of_an_installed_package_that_kill_9_ends_goes_on_to_the_same_bits(site, tmp_path, capsys):
+    whole = simulated([*BY_NAME, *SHORT], tmp_path / "whole")
     assert "epsilon" in capsys.readouterr().out
-    said = json.loads((whole / folder.PRIVACY).read_text())
+    said = json.loads((tmp_path / "whole" / folder.PRIVACY).read_text())
     assert said["certified"] and said["privacy_unit"] == "client" and said["epsilon"] <= 4.0
-    # The same run, stopped after its first checkpoint.
-    from fljax.simulation import run
-
-    played = run._rounds
-
-    def stopped(job, take, over, states, *rest, **named):
-        def few(states, done):
-            if done == 4:
-                raise KeyboardInterrupt
-            return take(states, done)
-
-        return played(job, few, over, states, *rest, **named)
-
-    monkeypatch.setattr(run, "_rounds", stopped)
-    assert cli.main(["simulate", *OWN, "--checkpoint-every", "2", "--run-dir", str(cut)]) != 0
-    monkeypatch.setattr(run, "_rounds", played)
+    assert "a bit that is flipped with chance" in said["statement"]["guarantee"]
+    cut = tmp_path / "cut"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "kernels"), str(site)])}
+    args = [*BY_NAME, *SHORT, "--devices", "1", "--run-dir", str(cut)]
+    done = subprocess.run([sys.executable, "-c", KILLED, "simulate", *args], env=environment, capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert len(folder.read_metrics(cut)) == 5
     assert cli.main(["simulate", "--resume", str(cut)]) == 0
-    ends = [folder.read_metrics(path)[-1] for path in (whole, cut)]
-    assert ends[0]["round"] == 6 and ends[0] == ends[1]
+    assert folder.read_metrics(cut) == whole
+    assert json.loads((cut / folder.PRIVACY).read_text()) == said
 
 
-def test_what_was_registered_is_listed_with_where_it_came_from(capsys):
-    mean_gradient, parts = (importlib.import_module(f"own_package.{name}") for name in ("mean_gradient", "parts"))
-    schemes.register("mean_gradient", mean_gradient)
+@pytest.mark.parametrize("site", [False], indirect=True)
+def test_dotted_paths_and_registered_names_give_the_same_run(site, tmp_path, capsys):
+    by_path = simulated([*BY_PATH, *SHORT], tmp_path / "by_path")
+    bits, parts = (importlib.import_module(f"own_package.{name}") for name in ("bits", "parts"))
+    with pytest.raises(ValueError, match="to be one of"):
+        schemes.get("bits")
+    schemes.register("bits", bits.SCHEME)
     data.register("rings", parts.rings)
     models.register("quadratic", parts.Quadratic)
-    assert schemes.get("mean_gradient") is mean_gradient
+    assert simulated([*BY_NAME, *SHORT], tmp_path / "by_name") == by_path
+    assert schemes.get("bits") is bits.SCHEME and "quadratic" in models.names()
     np.testing.assert_array_equal(data.load("rings").train["y"], parts.rings().train["y"])
-    assert "quadratic" in models.names()
+    capsys.readouterr()
     assert cli.main(["schemes"]) == 0
-    assert "mean_gradient: one clipped mean gradient" in capsys.readouterr().out
-    assert schemes.origin("mean_gradient") == "registered by own_package.mean_gradient"
+    assert "bits: one bit a client, which lies now and then; unit: client (registered by own_package.bits)" in (
+        capsys.readouterr().out
+    )
 
 
 @pytest.mark.filterwarnings("ignore::fljax.accounting.OrderWarning")
-def test_an_audit_plays_against_it(tmp_path, capsys):
-    args = ["--trials", "300", "--run-dir", str(tmp_path / "audit")]
-    assert cli.main(["audit", "--scheme", "own_package.mean_gradient", *args]) == 0
-    assert "own_package.mean_gradient" in capsys.readouterr().out
+def test_an_audit_plays_against_it(site, tmp_path, capsys):
+    assert cli.main(["audit", "--scheme", "bits", "--trials", "300", "--run-dir", str(tmp_path / "audit")]) == 0
+    assert "bits" in capsys.readouterr().out
 
 
-def test_an_entry_point_names_a_scheme(monkeypatch):
-    import importlib.metadata as metadata
-
-    entry = metadata.EntryPoint("ours", "own_package.mean_gradient", "fljax.schemes")
-
-    def found(*, group, name=None):
-        return [entry] if group == "fljax.schemes" and name in (None, "ours") else []
-
-    monkeypatch.setattr(metadata, "entry_points", found)
-    assert "ours" in schemes.names()
-    assert schemes.get("ours").SUMMARY.startswith("one clipped mean gradient")
-    assert schemes.origin("ours") == "own_package.mean_gradient of an unnamed package"
-    broken = metadata.EntryPoint("ours", "own_package.nothing", "fljax.schemes")
-    monkeypatch.setattr(metadata, "entry_points", lambda *, group, name=None: [broken])
-    with pytest.raises(ValueError, match=r"own_package\.nothing of an unnamed package to be importable"):
-        schemes.get("ours")
+def test_an_entry_point_is_found_and_said(site):
+    assert "bits" in schemes.names() and schemes.get("bits").summary.startswith("one bit")
+    assert schemes.origin("bits") == "own_package.bits of own-package"
 
 
-def test_a_package_that_fails_breaks_nothing_else(monkeypatch, capsys):
-    import importlib.metadata as metadata
+def break_in(site):
+    """A second package, whose modules cannot be imported, in every group."""
+    (site / "broken_package.py").write_text("import a_package_that_is_not_there\n")
+    info = site / "broken_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-package\nVersion: 1.0\n")
+    groups = ("schemes", "datasets", "models", "mechanisms", "attacks")
+    (info / "entry_points.txt").write_text("\n".join(f"[fljax.{g}]\nbroken = broken_package:x" for g in groups))
+    importlib.invalidate_caches()
 
-    from fljax.attacks import rounds
 
-    entry = metadata.EntryPoint("broken", "own_package.raises", "fljax.schemes")
-    monkeypatch.setitem(sys.modules, "own_package.raises", None)  # whose import fails
-    monkeypatch.setattr(
-        metadata, "entry_points", lambda *, group, name=None: [entry] if name in (None, "broken") else []
-    )
+def test_a_package_that_fails_breaks_nothing_else(site, tmp_path, capsys):
+    break_in(site)
     assert "broken" in schemes.names() and "broken" not in rounds.promising()
     assert cli.main(["schemes"]) == 0
     out = capsys.readouterr().out
-    assert "broken: cannot be loaded." in out and "white_channel: " in out
+    assert "broken: cannot be loaded." in out and "white_channel: " in out and "bits: one bit" in out
+    simulated([*BY_NAME, *SHORT], tmp_path / "run")
+    for call in (schemes.get, data.load, lambda name: models.check_name(name=name)):
+        with pytest.raises(ValueError, match=r"broken_package:x of broken-package to load: .*not_there"):
+            call("broken")
+
+
+def test_two_packages_with_one_name_are_both_named(site):
+    break_in(site)
+    (site / "broken_package-1.0.dist-info" / "entry_points.txt").write_text("[fljax.schemes]\nbits = broken_package:x")
+    importlib.invalidate_caches()
+    with pytest.raises(ValueError, match=r"one package with scheme 'bits', got several: broken-package, own-package"):
+        schemes.get("bits")
 
 
 @pytest.mark.parametrize("name", ["./mnist", "../x", ".x", "a..b", "x.", "a b.c"])
@@ -122,8 +194,10 @@ def test_a_path_that_is_no_dotted_name_is_an_unknown_name(name):
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda: schemes.register("dp_fedavg", object()), "to have SUMMARY"),
-        (lambda: schemes.get("own_package.parts"), "got none of these: make, event, fitted, non_private, SUMMARY"),
+        (lambda: schemes.register("dp_fedavg", schemes.get("dp_fedavg")), "does not use itself, got name='dp_fedavg'"),
+        (lambda: schemes.register("own", object()), "to be a fljax.Scheme, got object"),
+        (lambda: schemes.get("own_package.parts"), "to have 'SCHEME'"),
+        (lambda: schemes.get("own_package.parts.rings"), "to be a fljax.Scheme, got function"),
         (lambda: schemes.get("own_package.nothing"), "own_package.nothing"),
         (lambda: schemes.get("no_package.scheme"), "got scheme=.no_package"),
         (lambda: schemes.get("dp_fedavgg"), "Did you mean 'dp_fedavg'"),
@@ -131,11 +205,12 @@ def test_a_path_that_is_no_dotted_name_is_an_unknown_name(name):
         (lambda: data.register("a/b", lambda: None), "got name='a/b'"),
         (lambda: data.load("own_package.parts.Quadratic"), "argument"),
         (lambda: models.register("", None), "got name=''"),
+        (lambda: models.register("own", None), "to be a function, got NoneType"),
         (lambda: models.check_name(name="os.path"), "os.path of fljax.models to be a function, got module"),
         (lambda: data.load("json.tool"), "json.tool of fljax.datasets to be a function, got module"),
         (lambda: models.check_name(model="own_package.parts.nothing"), "to have 'nothing'"),
     ],
 )
-def test_what_cannot_be_taken_is_refused_by_name(call, told):
+def test_what_cannot_be_taken_is_refused_by_name(call, told, site):
     with pytest.raises((ValueError, TypeError), match=told):
         call()

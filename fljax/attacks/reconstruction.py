@@ -18,6 +18,7 @@ from fljax.attacks import gradient_inversion, rounds
 from fljax.data import Dataset
 from fljax.data.cohorts import ClientData, cohort
 from fljax.data.subjects import SUBJECT
+from fljax.schemes.channels.round import Spent
 from fljax.types import LossFn, Params, PyTree
 
 # One record of one client in each round: what a scheme's Config is given where it has the field.
@@ -72,11 +73,11 @@ def updates(
       As the scheme's `make`.
     """
     scheme = schemes.get(name)
-    num_clients = getattr(config, "num_parties", None) or getattr(config, "num_silos", None) or 1
+    num_clients = scheme.population(config).num_clients or 1
     one_each = np.full((num_clients, 1), -1, np.int32)
     one_each[0] = 0
     seen = Seen(dataset, ClientData(jax.tree.map(jnp.asarray, dataset.train), jnp.asarray(one_each)))
-    inputs = scheme.inputs(config, seen) if hasattr(scheme, "inputs") else {}
+    inputs = scheme.inputs(config, seen) if scheme.inputs is not None else {}
     algorithm = scheme.make(config, loss, num_units=num_clients, **inputs)
 
     def one(example: PyTree, key: jax.Array) -> PyTree:
@@ -87,6 +88,22 @@ def updates(
 
     # One by one: some schemes work through their clients in loops, which XLA is slow at side by side.
     return jax.jit(lambda examples, keys: jax.lax.map(lambda pair: one(*pair), (examples, keys)))(examples, keys)
+
+
+def of_channel(name: str, config: Any, seen: Seen) -> tuple[dict[str, Any], Spent]:
+    """(inputs, what one use of a record tells) of a scheme that promises nats.
+
+    Raises:
+      ValueError: it promises none, or adds no noise.
+    """
+    scheme = schemes.get(name)
+    if scheme.promise != "nats" or scheme.inputs is None or scheme.spent is None:
+        raise ValueError(f"Expected a scheme that promises nats, got scheme={name!r}.")
+    inputs = scheme.inputs(config, seen)
+    spent = scheme.spent(config, seen, inputs, 1)
+    if spent is None:
+        raise ValueError(f"Expected a channel with noise, got none of scheme={name!r}.")
+    return inputs, spent
 
 
 def nearest(found: Any, candidates: Any) -> np.ndarray:

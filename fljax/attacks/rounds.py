@@ -11,7 +11,6 @@ Which games a scheme is in for is said by its module, see `kinds`.
 import dataclasses
 import math
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -26,6 +25,7 @@ from fljax.attacks import audit
 from fljax.data.cohorts import ClientData, cohort
 from fljax.data.subjects import SUBJECT
 from fljax.errors import UnsupportedEventError
+from fljax.schemes.base import Population, Scheme
 from fljax.upload import pair_noise
 
 # A small world with others, colluders and two silos: what a scheme's Config is given where it has the field.
@@ -85,16 +85,17 @@ def _loss(params: Any, example: Any) -> jax.Array:
     return jnp.vdot(params["w"], example["x"])
 
 
-def _tables(config: Any, event: PrivacyEvent, num_clients: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def _tables(population: Population, event: PrivacyEvent, num_clients: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Examples `[2, M, ...]` and rows of clients `[2, N, K]`: the world without the unit, and with it.
 
     Everybody else's gradient is zero, which any attacker may know and subtract.
     """
     relation, unit = event.neighboring_relation, event.privacy_unit
-    mine = {"client": 1, "example": 1, "subject": getattr(config, "max_items_per_subject", 1)}[unit]
-    holders = config.holders if unit == "subject" else 1
-    # Record schemes want their places full; elsewhere one other example keeps each client from being empty.
-    others = getattr(config, "records_per_client", 2) - 1 if unit == "example" else 1
+    mine, holders = 1, 1
+    if unit == "subject":
+        mine, holders = population.subject_examples, population.subject_clients or num_clients
+    # Where there are places for records they are full; elsewhere one other example keeps a client from being empty.
+    others = (population.places or 2) - 1 if unit == "example" else 1
     per_client = others + mine
     x = np.zeros((2, num_clients, per_client, _DIM), np.float32)
     x[1, :holders, others:, 0] = _LONG
@@ -114,11 +115,12 @@ def _tables(config: Any, event: PrivacyEvent, num_clients: int) -> tuple[dict[st
     return flat, rows
 
 
-def one_unit(scheme: ModuleType, config: Any, *, num_rounds: int = 1) -> Game:
+def one_unit(scheme: Scheme, config: Any, *, num_rounds: int = 1) -> Game:
     """A game against rounds of any scheme, from what its event says about units and neighbours."""
     event = scheme.event(config)
-    num_clients = getattr(config, "num_parties", None) or getattr(config, "num_silos", None) or 2
-    examples, rows = _tables(config, event, num_clients)
+    population = scheme.population(config)
+    num_clients = population.num_clients or 2
+    examples, rows = _tables(population, event, num_clients)
     num_units = examples["x"].shape[1] if event.privacy_unit == "example" else num_clients
     algorithm = scheme.make(config, _loss, num_units=num_units)
     prob = algorithm.client_sampling_prob
@@ -143,7 +145,7 @@ def one_unit(scheme: ModuleType, config: Any, *, num_rounds: int = 1) -> Game:
     return Game(score, event.repeat(num_rounds), "the model before and after, and who could have joined")
 
 
-def uploads(scheme: ModuleType, config: Any, *, num_rounds: int = 1) -> Game:
+def uploads(scheme: Scheme, config: Any, *, num_rounds: int = 1) -> Game:
     """A game against a scheme with `upload_noise`, whose server sees every upload and pools all colluders allowed.
 
     The uploads of the two worlds are as far apart as clipping allows, and differ in one number; the noise is drawn by
@@ -152,6 +154,8 @@ def uploads(scheme: ModuleType, config: Any, *, num_rounds: int = 1) -> Game:
     not help hiding. The score is the likelihood ratio of all honest uploads together, less the pair noise that
     colluders know.
     """
+    if scheme.upload_noise is None:
+        raise ValueError("Expected a scheme with upload_noise, got one without.")
     edges, num, num_colluders, own, ratio, move = scheme.upload_noise(config)
     pair = np.full(len(edges), own * ratio**0.5)
     colluders = np.arange(num) >= num - num_colluders
@@ -179,16 +183,16 @@ def uploads(scheme: ModuleType, config: Any, *, num_rounds: int = 1) -> Game:
     return Game(score, scheme.event(config).repeat(num_rounds), sees)
 
 
-def kinds(scheme: ModuleType) -> tuple[Callable[..., Game], ...]:
+def kinds(scheme: Scheme) -> tuple[Callable[..., Game], ...]:
     """The games here that can be played against a scheme, the sharpest first: what its module says of itself."""
-    hidden = (uploads,) if hasattr(scheme, "upload_noise") else ()
+    hidden = () if scheme.upload_noise is None else (uploads,)
     # `one_unit` has no network to offer.
-    return hidden if getattr(scheme, "NEEDS_NETWORK", False) else (*hidden, one_unit)
+    return hidden if scheme.needs_network else (*hidden, one_unit)
 
 
-def _compared(scheme: Any) -> bool:
+def _compared(scheme: Scheme) -> bool:
     # With a trusted server and rounds that take networks only, no game here fits an epsilon.
-    return scheme.PROMISE == "nats" or (scheme.PROMISE == "epsilon" and bool(kinds(scheme)))
+    return scheme.promise == "nats" or (scheme.promise == "epsilon" and bool(kinds(scheme)))
 
 
 def promising() -> list[str]:

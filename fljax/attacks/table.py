@@ -114,10 +114,8 @@ def mse_row(name: str, key: jax.Array, settings: Settings) -> Row:
         )
     known = fields.make(np.random.default_rng(0), num_train=_KNOWN, num_test=_KNOWN, side=_SIDE)
     config = reconstruction.config(name, nats=settings.nats, data_model="gaussian")
-    scheme = schemes.get(name)
     seen = reconstruction.Seen(known, data.ClientData(known.train, jnp.zeros((1, 1), jnp.int32)))
-    inputs = scheme.inputs(config, seen)
-    spent = scheme.spent(config, seen, inputs, 1)
+    inputs, spent = reconstruction.of_channel(name, config, seen)
     played = noisy_records.worlds(name, config, inputs, key, known)
     claims = {"mse": float(spent.mse[0]), "nats": float(spent.nats[0]) - spent.label_nats}
     found = noisy_records.judge(played, **claims, confidence=settings.confidence)
@@ -162,7 +160,7 @@ def linear_estimate(found: np.ndarray, known: Any) -> np.ndarray:
     return estimate.reshape(found.shape)
 
 
-# By what a scheme promises: its PROMISE.
+# By what a scheme promises.
 ROWS: dict[str, Callable[[str, jax.Array, Settings], Row]] = {"epsilon": epsilon_row, "nats": mse_row}
 
 
@@ -173,4 +171,4 @@ def row(name: str, key: jax.Array, settings: Settings = Settings()) -> Row:  # n
       ValueError: no such scheme, or it promises nothing.
     """
     rounds.check_name(scheme=name)
-    return ROWS[schemes.get(name).PROMISE](name, key, settings)
+    return ROWS[schemes.get(name).promise](name, key, settings)

@@ -52,7 +52,7 @@ def models(
     """
     _validate.positive_int(num_rounds=num_rounds)
     scheme = schemes.get(name)
-    num_clients = getattr(config, "num_parties", None) or getattr(config, "num_silos", None) or 2
+    num_clients = scheme.population(config).num_clients or 2
     size = included.shape[1]
     unit = scheme.event(config).privacy_unit
     algorithm = scheme.make(config, loss, num_units=num_clients if unit == "client" else size)

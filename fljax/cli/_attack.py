@@ -83,16 +83,16 @@ def _epsilon(options: Any) -> Promise:
 
 
 def _nats(options: Any) -> Promise:
-    scheme, digits = schemes.get(options.scheme), data.load("digits")
+    digits = data.load("digits")
     seen = reconstruction.Seen(digits, data.ClientData(digits.train, jnp.zeros((1, 1), jnp.int32)))
 
     def configure(nats: float) -> tuple[Any, float]:
         config = reconstruction.config(options.scheme, nats=nats)
-        inputs = scheme.inputs(config, seen)
+        inputs, _ = reconstruction.of_channel(options.scheme, config, seen)
         return config, float(jnp.exp(0.5 * jnp.mean(inputs["channel"].noise.log_noise_var)))
 
     def bound(config: Any) -> tuple[float, str]:
-        spent = scheme.spent(config, seen, scheme.inputs(config, seen), 1)
+        _, spent = reconstruction.of_channel(options.scheme, config, seen)
         return float(spent.mse[0]), "certified" if spent.mse_certified else f"not certified: {spent.mse_reason}"
 
     return Promise("nats a use", "squared error per pixel, at least", configure, bound)
@@ -104,7 +104,7 @@ def run(options: Any, say: Callable[[str], None]) -> Found:
     Raises:
       ValueError: a budget cannot be reached.
     """
-    channel = schemes.get(options.scheme).PROMISE == "nats"
+    channel = schemes.get(options.scheme).promise == "nats"
     promise = (_nats if channel else _epsilon)(options)
     digits = data.load("digits")
     chosen = slice(0, options.targets)

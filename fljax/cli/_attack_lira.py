@@ -111,7 +111,7 @@ def _config(options: Any, scheme: Any) -> Any:
         changes["sampling_prob"] = 1.0
     if "records_per_client" in names:
         found = rounds.config(options.scheme, noise_multiplier=1.0)
-        num_clients = getattr(found, "num_parties", None) or getattr(found, "num_silos", None) or 2
+        num_clients = scheme.population(found).num_clients or 2
         changes["records_per_client"] = -(-options.pool // num_clients)
     return rounds.config(options.scheme, noise_multiplier=1.0, **changes)
 

@@ -30,11 +30,11 @@ def _fits(name: str, attack: str) -> bool:
     unit is one of the examples that it tells apart.
     """
     scheme = schemes.get(name)
-    if scheme.PROMISE == "none" or getattr(scheme, "NEEDS_NETWORK", False):
+    if scheme.promise == "none" or scheme.needs_network:
         return False
     if attack == "inversion":
         return True
-    if scheme.PROMISE != "epsilon":
+    if scheme.promise != "epsilon":
         return False
     return bool(scheme.event(rounds.config(name, noise_multiplier=1.0)).privacy_unit != "client")
 
@@ -112,7 +112,7 @@ def main(args: Sequence[str]) -> int:
     from fljax.cli import _attack, _attack_lira
 
     if options.budgets is None:
-        options = dataclasses.replace(options, budgets=_BUDGETS[schemes.get(options.scheme).PROMISE])
+        options = dataclasses.replace(options, budgets=_BUDGETS[schemes.get(options.scheme).promise])
     kind = _attack_lira if options.attack == "lira" else _attack
     with _run_files.opened(options.run_dir, f"attack-{options.scheme}", options) as run_dir:
         found = kind.run(options, lambda line: print(line, flush=True))

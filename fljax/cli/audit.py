@@ -77,7 +77,7 @@ def main(args: Sequence[str]) -> int:
     with _run_files.opened(options.run_dir, "audit", options) as run_dir:
         for place, name in enumerate(names):
             key = jax.random.fold_in(jax.random.key(options.seed, impl="threefry2x32"), place)
-            channel = schemes.get(name).PROMISE == "nats"
+            channel = schemes.get(name).promise == "nats"
             noise = options.noise_multiplier if channel else _noise(name, options)
             settings = table.Settings(
                 noise_multiplier=noise,

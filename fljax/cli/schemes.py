@@ -14,8 +14,8 @@ def _flag(name: str, value: Any) -> str:
     flag = f"--{name.replace('_', '-')}"
     if isinstance(value, bool):
         return f"  {flag}" if value else f"  --no-{flag[2:]}"
-    if value is None:
-        return f"  {flag} {'calibrated' if name == 'noise_multiplier' else 'none'}"
+    if value == "none" and name == "noise_multiplier":
+        return f"  {flag} calibrated"
     return " ".join([f"  {flag}", *(str(part) for part in (value if isinstance(value, tuple) else (value,)))])
 
 
@@ -26,25 +26,20 @@ def main(args: Sequence[str]) -> int:
         return 0
     if args:
         raise ValueError(f"Expected no arguments for `fljax schemes`, got {args[0]!r}.")
-    import dataclasses
-
     from fljax import schemes
     from fljax.simulation import config as config_lib
 
-    for name in schemes.names():
-        try:
-            module = schemes.get(name)
-        except ValueError as reason:
-            if name in schemes.NAMES:
-                raise
-            print(f"{name}: cannot be loaded. {reason}")
+    for listed in schemes.listed():
+        if listed.thing is None:
+            print(f"{listed.name}: cannot be loaded. {listed.why}")
             continue
-        brought = "" if name in schemes.NAMES else f" ({schemes.origin(name)})"
-        print(f"{name}: {module.SUMMARY}{brought}")
-        start = config_lib.from_sections({"scheme": {"scheme": name}})
+        brought = "" if listed.origin == "fljax" else f" ({listed.origin})"
+        print(f"{listed.name}: {listed.thing.summary}{brought}")
+        start = config_lib.to_sections(config_lib.from_sections({"scheme": {"scheme": listed.name}}))
         for section in ("data", "model", "privacy", "run"):
-            for key in getattr(module, "SIMULATION", {}).get(section, {}):
-                print(_flag(key, getattr(getattr(start, section), key)))
-        for field in dataclasses.fields(module.Config):
-            print(_flag(field.name, getattr(start.scheme_config, field.name)))
+            for key in listed.thing.start.get(section, {}):
+                print(_flag(key, start[section][key]))
+        for key, value in start["scheme"].items():
+            if key != "scheme":
+                print(_flag(key, value))
     return 0

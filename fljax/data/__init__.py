@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from fljax import _rooms
 from fljax.data import partition as partition
 from fljax.data import subjects as subjects
-from fljax.data.builtin import Dataset as Dataset
 from fljax.data.builtin import load as load
 from fljax.data.builtin import register as register
 from fljax.data.check import check_examples as check_examples
@@ -13,6 +12,7 @@ from fljax.data.check import check_partition as check_partition
 from fljax.data.cohorts import ClientData as ClientData
 from fljax.data.cohorts import Cohort as Cohort
 from fljax.data.cohorts import cohort as cohort
+from fljax.data.dataset import Dataset as Dataset
 from fljax.data.sources import fields
 
 # Short names of modules that lie a floor deeper.
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fljax.data import channel as channel
     from fljax.data import check as check
     from fljax.data import cohorts as cohorts
+    from fljax.data import dataset as dataset
     from fljax.data import facts as facts
     from fljax.data import partition as partition
     from fljax.data import sources as sources

@@ -3,7 +3,7 @@
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -146,6 +146,9 @@ _OPTIONS: dict[str, set[str]] = {
     "lstm": {"embedding", "cells", "hidden"},
 }
 NAMES = tuple(_CLASSES)
+_registry: _plugins.Registry[Callable[..., Any]] = _plugins.Registry(
+    "models", "model", _CLASSES, _plugins.a_function("models")
+)
 
 
 def register(name: str, make: Callable[..., nnx.Module | Functional]) -> None:
@@ -161,25 +164,22 @@ def register(name: str, make: Callable[..., nnx.Module | Functional]) -> None:
     Raises:
       ValueError: a name that is taken or cannot be one.
     """
-    _plugins.register("models", name, make, NAMES)
+    _registry.register(name, make)
 
 
 def names() -> tuple[str, ...]:
     """NAMES, then those that others brought."""
-    return (*NAMES, *_plugins.names("models"))
+    return _registry.names()
+
+
+def listed() -> Iterator[_plugins.Listed]:
+    """All names with where they come from; one that cannot be loaded stops no other."""
+    return _registry.listed()
 
 
 def check_name(**given: str) -> None:
     """Raises ValueError, with the argument's name, unless `create` knows the model."""
-    for argument, name in given.items():
-        if _maker(name) is None:
-            _validate.one_of(names(), **{argument: name})
-
-
-def _maker(name: str) -> Callable[..., Any] | None:
-    if name in _CLASSES:
-        return _CLASSES[name]
-    return _plugins.function("models", name)
+    _registry.check_name(**given)
 
 
 def create(name: str, *, example_shape: Sequence[int], num_classes: int, key: jax.Array, **options: Any) -> Functional:
@@ -212,7 +212,5 @@ def create(name: str, *, example_shape: Sequence[int], num_classes: int, key: ja
     if unknown:
         allowed = sorted(_OPTIONS.get(name, set()))
         raise ValueError(f"Expected options of {name} to be among {allowed}, got {unknown[0]}={options[unknown[0]]!r}.")
-    maker = _maker(name)
-    assert maker is not None  # as checked above
-    module = maker(tuple(example_shape), num_classes, rngs=nnx.Rngs(key), **options)
+    module = _registry.get(name)(tuple(example_shape), num_classes, rngs=nnx.Rngs(key), **options)
     return module if isinstance(module, Functional) else functional(module, batched=False)

@@ -1,120 +1,22 @@
-"""One thin file per published scheme: Config, make, event, fitted.
+"""One thin file per published scheme, and the names that schemes are known by.
 
-A scheme of one's own is a module or an object that does the same. `register` makes it known by a name; an installed
-package may name it under the entry-point group `fljax.schemes`; and its dotted path serves as a name everywhere.
+A scheme is a `fljax.Scheme` (`fljax.schemes.base`), which says what each of its members is. Every file of a scheme here
+ends with its own, SCHEME; the functions behind it stay: `fljax.schemes.dp_fedavg.event(config)`.
 
-Each module in NAMES offers (`base.Scheme`)
-
-- `Config`: frozen dataclass of plain public numbers;
-- `make(config, loss, *, num_units, ...) -> FederatedAlgorithm(init, round, client_sampling_prob)`;
-- `event(config)`: what one round does, for the accountants;
-- `fitted(config, facts)`: the config for data of these `fljax.data.facts.Facts`: counts that were left None are filled
-  in, and one that `event` rests on and the data contradict is refused with both numbers (PrivacyPreconditionError);
-- `non_private(config)`: the same training without clipping or noise, to compare with;
-- `SUMMARY`: one line for a table;
-- `PROMISE`: one of PROMISES. "epsilon": `event` has accountants that prove one. "nats": what one use of a record tells,
-  as the Config's `nats` and `data_model` say; `inputs` gives the `channel`, `spent` the error that is left. "none".
-
-A module may also name NOISE_AT ("silo" or "client": the server need not be trusted), SIMULATION (sections of a run's
-config that `fljax simulate` starts from; its num_clients is for data that are dealt, where nothing else says how many;
-a scheme meant for few clients names its delta there), `inputs(config, task)` (keyword arguments for `make` that come
-from a run's data or model), `check_network(config, apply, params, example)` (refuses networks for which no round can be
-built), `views(config, key, num_rounds)` (who saw what in a run, for its report), `exposure(config)` (who can learn
-what, in words), `spent(config, task, inputs, num_rounds)` (what a run told about records in nats),
-`upload_noise(config)` (`UploadNoise`: the server sees every upload, and an audit plays against all of them),
-NEEDS_NETWORK (True: `make` takes losses of networks only, so that no audit runs its rounds) and, where a paper's own
-formula is on offer, what `silos.printed` lists.
-
-Code outside this package asks the module for what it needs, and never goes by a scheme's name.
+A scheme of one's own is the same. `register` makes it known by a name in this process; an installed package names it
+under the entry-point group `fljax.schemes`; and the dotted path of a Scheme, or of a module with a SCHEME, is a name.
+Code outside this package asks a scheme for what it needs, and never goes by its name. See docs/extending.md.
 """
 
-import importlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from fljax import _plugins, _rooms, _validate
+from fljax import _plugins, _rooms
 
-NAMES = (
-    "bidirectional",
-    "dp_fedavg",
-    "dp_fedsgd",
-    "dp_psac",
-    "dp_sgd",
-    "fedavg",
-    "gd_dp",
-    "gsgd_dp",
-    "he_dp",
-    "higradavg",
-    "item_sum_cap",
-    "lightdp",
-    "local_dp",
-    "local_group_dp",
-    "local_item_dp",
-    "mp_cdp",
-    "mp_dp_naive",
-    "natural_channel",
-    "personalized_channel",
-    "secagg_dp",
-    "sgd_dp",
-    "smpc_dp",
-    "swiftagg_dp",
-    "user_ldp",
-    "white_channel",
-)
-PROMISES = ("epsilon", "nats", "none")
+if TYPE_CHECKING:
+    from fljax.schemes.base import Scheme as Scheme
 
-
-def register(name: str, scheme: Any) -> None:
-    """Lets all commands and `get` find a scheme of one's own, a `base.Scheme`, in this process.
-
-    Raises:
-      ValueError: a name that is taken or cannot be one, or `scheme` lacks a member; the message names it.
-    """
-    from fljax.schemes import base
-
-    base.check(name, scheme)
-    _plugins.register("schemes", name, scheme, NAMES)
-
-
-def names() -> tuple[str, ...]:
-    """NAMES, then those that others brought."""
-    return (*NAMES, *_plugins.names("schemes"))
-
-
-def origin(name: str) -> str:
-    """Where the scheme of that name comes from, in words."""
-    return _plugins.origin("schemes", name)
-
-
-def check_name(**given: str) -> None:
-    """Raises ValueError, with the argument's name and the nearest name there is, unless `get` knows the scheme."""
-    for argument, name in given.items():
-        if name not in NAMES and _outside(name) is None:
-            _validate.one_of(names(), **{argument: name})
-
-
-def _outside(name: str) -> Any | None:
-    found = _plugins.find("schemes", name)
-    return _plugins.at_path(name) if found is None and "." in name else found
-
-
-def get(name: str) -> Any:
-    """The scheme: a module of this package, or what others brought (`base.Scheme`).
-
-    Raises:
-      ValueError: nobody knows the name, or what it names lacks a member of a scheme.
-    """
-    if name in NAMES:
-        return importlib.import_module(f"fljax.schemes.{_MOVED[name]}")
-    check_name(scheme=name)
-    found = _outside(name)
-    from fljax.schemes import base
-
-    base.check(name, found)
-    return found
-
-
-# Short names of modules that lie a floor deeper.
-_MOVED = {
+_WHERE = {
     "bidirectional": "disguised.bidirectional",
     "dp_fedavg": "central.dp_fedavg",
     "dp_fedsgd": "central.dp_fedsgd",
@@ -137,11 +39,71 @@ _MOVED = {
     "secagg_dp": "uploads.secagg_dp",
     "sgd_dp": "weighted.sgd_dp",
     "smpc_dp": "uploads.smpc_dp",
-    "subject_ledger": "silos.subject_ledger",
     "swiftagg_dp": "uploads.swiftagg_dp",
     "user_ldp": "silos.user_ldp",
     "white_channel": "channels.white_channel",
 }
+NAMES = tuple(_WHERE)
+PROMISES = ("epsilon", "nats", "none")
+
+
+def _check(name: str, thing: Any) -> "Scheme":
+    from fljax.schemes.base import Scheme
+
+    if not isinstance(thing, Scheme):
+        raise ValueError(f"Expected scheme {name!r} to be a fljax.Scheme, got {type(thing).__name__}.")
+    return thing
+
+
+_registry: "_plugins.Registry[Scheme]" = _plugins.Registry(
+    "schemes",
+    "scheme",
+    {name: f"fljax.schemes.{where}" for name, where in _WHERE.items()},
+    _check,
+    member="SCHEME",
+)
+
+
+def register(name: str, scheme: "Scheme") -> None:
+    """Lets all commands and `get` find a scheme of one's own in this process.
+
+    Raises:
+      ValueError: a name that is taken or cannot be one, or no `Scheme`.
+    """
+    _registry.register(name, scheme, _check(name, scheme).event.__module__)
+
+
+def names() -> tuple[str, ...]:
+    """NAMES, then those that others brought."""
+    return _registry.names()
+
+
+def get(name: str) -> "Scheme":
+    """The scheme of that name, or at that dotted path.
+
+    Raises:
+      ValueError: nobody knows the name, or what it names is no scheme.
+    """
+    return _registry.get(name)
+
+
+def check_name(**given: str) -> None:
+    """Raises ValueError, with the argument's name and the nearest name there is, unless `get` knows the scheme."""
+    _registry.check_name(**given)
+
+
+def origin(name: str) -> str:
+    """Where the scheme of that name comes from, in words."""
+    return _registry.origin(name)
+
+
+def listed() -> Iterator[_plugins.Listed]:
+    """All names with where they come from; one that cannot be loaded stops no other."""
+    return _registry.listed()
+
+
+# Short names of modules that lie a floor deeper.
+_MOVED = {**_WHERE, "subject_ledger": "silos.subject_ledger"}
 
 if TYPE_CHECKING:
     from fljax.schemes import base as base
@@ -178,4 +140,4 @@ if TYPE_CHECKING:
     from fljax.schemes.weighted import gsgd_dp as gsgd_dp
     from fljax.schemes.weighted import sgd_dp as sgd_dp
 else:
-    __getattr__, __dir__ = _rooms.doors(__name__, _MOVED)
+    __getattr__, __dir__ = _rooms.doors(__name__, _MOVED, lifted={"Scheme": "fljax.schemes.base"})

@@ -2,8 +2,8 @@
 
 import dataclasses
 import typing
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,16 @@ from fljax.accounting.events import PrivacyEvent
 from fljax.data.cohorts import Cohort
 from fljax.data.facts import Facts
 from fljax.errors import PrivacyPreconditionError
-from fljax.types import LossFn, Params
+from fljax.types import Params
+
+if TYPE_CHECKING:
+    from fljax.schemes.channels.round import Spent
+    from fljax.schemes.uploads.adversaries import UploadNoise, Views
+    from fljax.server.costs import Costs
 
 Promise = Literal["epsilon", "nats", "none"]
+NoiseAt = Literal["server", "silo", "client"]
+Apply = Callable[[Params, Any], jax.Array]
 SERVER_OPTIMIZERS = ("sgd", "adam", "yogi")
 NEVER_CLIPS = 1e30  # above the norm of any update that training survives, and far from float32's overflow
 
@@ -63,49 +70,128 @@ class FederatedAlgorithm(NamedTuple):
     client_sampling_prob: float
 
 
-class Scheme(Protocol):
-    """A scheme: a module, or any object, with these members. `fljax.schemes` says what else it may have.
+class Population(NamedTuple):
+    """How the units of a scheme lie on clients, as far as its config says. Attacks build their worlds from it.
 
-    SUMMARY: one line for a table. PROMISE: "epsilon" (`event` has accountants that prove one), "nats" or "none".
-    Config: a frozen dataclass of plain public numbers, each with a default; one is `noise_multiplier`, None where it is
-    still to be calibrated.
+    num_clients: clients, all of which join every round; None: any number, or one that the data still decide.
+    places: examples for which each client has room; None: any number.
+    subject_clients: most clients that hold examples of one subject; None: all of them.
+    subject_examples: most examples of one subject that one of these clients uses.
     """
 
-    SUMMARY: str
-    PROMISE: Promise
-    Config: type
-
-    def make(self, config: Any, loss: LossFn, *, num_units: int, groups: int | None = None) -> FederatedAlgorithm:
-        """The algorithm. `loss(params, example) -> []`; `num_units` is the public number of protected units.
-
-        `groups` is for `fljax.server.aggregate.sum_in_chunks`, which then gives the same bits on any number of devices.
-        """
-
-    def event(self, config: Any) -> PrivacyEvent:
-        """What one round releases, for the accountants; config.noise_multiplier is a number."""
-
-    def fitted(self, config: Any, facts: Facts) -> Any:
-        """The config for data of these counts, or PrivacyPreconditionError where they contradict `event`."""
-
-    def non_private(self, config: Any) -> Any:
-        """The config of the same training without clipping or noise."""
+    num_clients: int | None = None
+    places: int | None = None
+    subject_clients: int | None = None
+    subject_examples: int = 1
 
 
-def check(name: str, scheme: Any) -> None:
-    """Raises ValueError unless `scheme` has the members of `Scheme`; the message names those that it lacks."""
-    callables = ("make", "event", "fitted", "non_private")
-    missing = [member for member in callables if not callable(getattr(scheme, member, None))]
-    missing += [member for member in ("SUMMARY", "PROMISE", "Config") if getattr(scheme, member, None) is None]
-    if missing:
-        raise ValueError(
-            f"Expected scheme {name!r} to have SUMMARY, PROMISE, Config, {', '.join(callables)} (fljax.Scheme), "
-            f"got none of these: {', '.join(missing)}."
-        )
-    _validate.one_of(typing.get_args(Promise), PROMISE=scheme.PROMISE)
-    if not (isinstance(scheme.Config, type) and dataclasses.is_dataclass(scheme.Config)):
-        raise ValueError(f"Expected Config of scheme {name!r} to be a frozen dataclass, got Config={scheme.Config!r}.")
-    if "noise_multiplier" not in {field.name for field in dataclasses.fields(scheme.Config)}:
-        raise ValueError(f"Expected Config of scheme {name!r} to have a field noise_multiplier, got none.")
+def any_population(config: Any) -> Population:
+    """The population of a scheme that samples its clients and caps nothing."""
+    del config
+    return Population()
+
+
+class Claimed(Protocol):
+    """What a paper would say of a run: `(config, *, num_rounds, delta) -> epsilon`."""
+
+    def __call__(self, config: Any, *, num_rounds: int, delta: float) -> float: ...
+
+
+class Printed(Protocol):
+    """The config with the noise that a paper would choose: `(config, *, num_rounds, epsilon, delta) -> config`."""
+
+    def __call__(self, config: Any, *, num_rounds: int, epsilon: float, delta: float) -> Any: ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AsPrinted:
+    """A paper's own formulas where they differ from what holds: for comparison, never for protection.
+
+    errata: the gaps that its claim rests on, name -> sentence. claimed_epsilon: what the paper would say of a run.
+    with_noise: the config with the noise that the paper would choose. asked: whether a config asks for the formulas.
+    """
+
+    errata: Mapping[str, str]
+    claimed_epsilon: Claimed
+    with_noise: Printed
+    asked: Callable[[Any], bool]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Scheme:
+    """All that the library asks of a scheme: the host loop, accountants, attacks, reports and the command line.
+
+    What a scheme does not have is None. A config `Any` below is an instance of its `Config`.
+
+    Attributes:
+      summary: one line for a table.
+      promise: "epsilon": `event` has accountants that prove one. "nats": what one use of a record tells, as the
+        Config's fields `nats` and `data_model` say; `inputs` gives the `channel`, `spent` the error that is left.
+        "none": nothing.
+      Config: frozen dataclass of plain public numbers, each with a default, checked in `__post_init__`. One is
+        `noise_multiplier`, None where it is still to be calibrated.
+      make: `(config, loss, *, num_units, groups=None, **inputs) -> FederatedAlgorithm`. `loss(params, example) -> []`;
+        `num_units`: protected units, a published number; `groups`: as for `fljax.server.aggregate.sum_in_chunks`, which
+        gives the same bits on any number of devices.
+      event: what one round releases, for the accountants. Raises ValueError where noise_multiplier is None.
+      fitted: the config for data of these counts: those left None are filled in. Raises PrivacyPreconditionError, with
+        both numbers, where the data contradict what `event` rests on.
+      non_private: the config of the same training without clipping or noise.
+      noise_at: who adds the noise. "server" is trusted; else it need not be.
+      start: section of a run's config -> values that `fljax simulate` starts from. Its data.num_clients counts where
+        data are dealt and nothing else says to how many; a scheme for few clients names its delta here.
+      population: how units lie on clients.
+      inputs: `(config, task) -> dict`, keyword arguments for `make` that come from a run's data or model.
+      check_network: `(config, apply, params, example)` raises ValueError for networks without a round.
+      views: `(config, key, num_rounds)`, who saw what in a run.
+      exposure: who can learn what about whom, in words: rows of three.
+      spent: `(config, task, inputs, num_rounds)`, what a run told about records in nats; None: nothing to tell.
+      upload_noise: what hides one upload from a server that sees them all; audits play against it.
+      costs: `(config, num_params)`, one client's round in bytes and operations.
+      needs_network: `make` takes losses of networks only, so that no audit runs its rounds.
+      as_printed: the paper's own formulas.
+
+    Raises:
+      ValueError: a member is not what it must be; the message names it.
+    """
+
+    summary: str
+    promise: Promise
+    Config: type[Any]
+    make: Callable[..., FederatedAlgorithm]
+    event: Callable[[Any], PrivacyEvent]
+    fitted: Callable[[Any, Facts], Any]
+    non_private: Callable[[Any], Any]
+    noise_at: NoiseAt = "server"
+    start: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    population: Callable[[Any], Population] = any_population
+    inputs: Callable[[Any, Any], dict[str, Any]] | None = None
+    check_network: Callable[[Any, Apply, Params, Any], None] | None = None
+    views: "Callable[[Any, jax.Array, int], Views] | None" = None
+    exposure: Callable[[Any], list[tuple[str, str, str]]] | None = None
+    spent: "Callable[[Any, Any, dict[str, Any], int], Spent | None] | None" = None
+    upload_noise: "Callable[[Any], UploadNoise] | None" = None
+    costs: "Callable[[Any, int], Costs] | None" = None
+    needs_network: bool = False
+    as_printed: AsPrinted | None = None
+
+    def __post_init__(self) -> None:
+        _validate.one_of(typing.get_args(Promise), promise=self.promise)
+        _validate.one_of(typing.get_args(NoiseAt), noise_at=self.noise_at)
+        if not (isinstance(self.summary, str) and self.summary):
+            raise ValueError(f"Expected summary to be a line of text, got summary={self.summary!r}.")
+        needed = {"make": self.make, "event": self.event, "fitted": self.fitted, "non_private": self.non_private}
+        for name, member in needed.items():
+            if not callable(member):
+                raise ValueError(f"Expected {name} to be a function, got {name}={member!r}.")
+        if not (isinstance(self.Config, type) and dataclasses.is_dataclass(self.Config)):
+            raise ValueError(f"Expected Config to be a frozen dataclass, got Config={self.Config!r}.")
+        fields = {field.name for field in dataclasses.fields(self.Config)}
+        wanted = {"noise_multiplier"} | ({"nats", "data_model"} if self.promise == "nats" else set())
+        if wanted - fields:
+            raise ValueError(f"Expected Config to have the fields {sorted(wanted)}, got {sorted(fields)}.")
+        if self.promise == "nats" and (self.inputs is None or self.spent is None):
+            raise ValueError("Expected inputs and spent with promise='nats', got None.")
 
 
 def check_round(cohort: Cohort, key: jax.Array) -> None:
@@ -138,9 +224,9 @@ def noise_multiplier(config: Any) -> float:
     return float(config.noise_multiplier)
 
 
-def known(config: Any, name: str) -> int:
-    """The count `name` of a config. Raises ValueError where it is still to be taken from the data."""
-    value: int | None = getattr(config, name)
+def known(**count: int | None) -> int:
+    """The value of one count of a config, given by its name. Raises ValueError where the data still decide it."""
+    ((name, value),) = count.items()
     if value is None:
         raise ValueError(
             f"Expected {name} to be a number, got {name}=None: the scheme's `fitted` takes it from the data."
@@ -148,13 +234,13 @@ def known(config: Any, name: str) -> int:
     return value
 
 
-def fitted_clients(config: Any, facts: Facts, name: str) -> Any:
-    """`config` with as many clients under `name` as there are.
+def fitted_clients(config: Any, facts: Facts, **count: int | None) -> Any:
+    """`config` with as many clients as there are; its own number of them is given by its name.
 
     Raises:
       PrivacyPreconditionError: it has another number.
     """
-    given = getattr(config, name)
+    ((name, given),) = count.items()
     if given is None:
         return dataclasses.replace(config, **{name: facts.num_clients})
     if given != facts.num_clients:
@@ -171,7 +257,7 @@ def fitted(config: Any, facts: Facts) -> Any:
     return config
 
 
-def server_optimizer(config: Any) -> optax.GradientTransformation:
+def server_optimizer(config: Any, kind: str = "sgd") -> optax.GradientTransformation:
     """The configured one: "sgd" (with momentum: FedAvgM), "adam" or "yogi", on the mean update. Post-processing only.
 
     The adaptive ones take server_momentum for the first moment, 0.99 for the second, and 1e-3 for the degree of
@@ -180,7 +266,6 @@ def server_optimizer(config: Any) -> optax.GradientTransformation:
     Source: Reddi et al. (2020), "Adaptive Federated Optimization", arXiv:2003.00295, Algorithm 2; momentum: Hsu et al.
     (2019), arXiv:1909.06335.
     """
-    kind = getattr(config, "server_optimizer", "sgd")
     if kind == "sgd":
         return optax.sgd(config.server_learning_rate, momentum=config.server_momentum or None)
     maker = {"adam": optax.adam, "yogi": optax.yogi}[kind]

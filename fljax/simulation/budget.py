@@ -5,7 +5,6 @@ import itertools
 import math
 import warnings
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from fljax import accounting
@@ -13,6 +12,7 @@ from fljax.accounting import events, words
 from fljax.accounting.accountant import Method
 from fljax.accounting.words import shown_epsilon as shown_epsilon
 from fljax.data.facts import Facts
+from fljax.schemes.base import Scheme
 from fljax.simulation.config import RANDOM, Config, delta_of
 from fljax.simulation.record.folder import SEED
 
@@ -54,12 +54,12 @@ class Plan(NamedTuple):
     fixed_seed: bool = False
 
 
-def plan(config: Config, scheme: ModuleType, facts: Facts) -> Plan:
+def plan(config: Config, scheme: Scheme, facts: Facts) -> Plan:
     """Calibrates the noise if that was asked for, and finds out how many rounds the budget allows.
 
     Args:
       config: its `scheme_config` is fitted to the data.
-      scheme: its module.
+      scheme: of the config.
       facts: of the data.
 
     Raises:
@@ -90,17 +90,15 @@ def plan(config: Config, scheme: ModuleType, facts: Facts) -> Plan:
         budget.target_epsilon,
         len(epsilons) - 1,
         epsilons,
-        getattr(scheme, "NOISE_AT", "server"),
+        scheme.noise_at,
         settings.baseline,
-        scheme.PROMISE == "nats" and math.isfinite(scheme_config.nats),
+        scheme.promise == "nats" and math.isfinite(scheme_config.nats),
         tuple(notes.values()),
         fixed_seed=settings.seed != RANDOM,
     )
 
 
-def _within_budget(
-    config: Config, scheme: ModuleType, delta: float
-) -> tuple[Any, events.PrivacyEvent, tuple[float, ...]]:
+def _within_budget(config: Config, scheme: Scheme, delta: float) -> tuple[Any, events.PrivacyEvent, tuple[float, ...]]:
     """The scheme's config with its noise, one round's event, epsilon after each number of rounds that is allowed."""
     settings, budget, scheme_config = config.run, config.privacy, config.scheme_config
     if scheme_config.noise_multiplier is None and budget.target_epsilon is not None:
@@ -156,7 +154,7 @@ def _epsilons(event: events.PrivacyEvent, num_rounds: int, delta: float, method:
         before = later
 
 
-def _event(scheme: ModuleType, scheme_config: Any, noise_multiplier: float) -> events.PrivacyEvent:
+def _event(scheme: Scheme, scheme_config: Any, noise_multiplier: float) -> events.PrivacyEvent:
     return scheme.event(dataclasses.replace(scheme_config, noise_multiplier=noise_multiplier))
 
 

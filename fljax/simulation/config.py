@@ -172,11 +172,12 @@ class Config:
     run: RunConfig = RunConfig()
 
     def __post_init__(self) -> None:
-        for name in SECTIONS:
-            _not_too_many(dataclasses.asdict(getattr(self, name)))
+        for section in self.sections().values():
+            _not_too_many(dataclasses.asdict(section))
         if self.scheme_config is not None:
             _not_too_many(dataclasses.asdict(self.scheme_config))
-        wanted = schemes.get(self.scheme).Config
+        scheme = schemes.get(self.scheme)
+        wanted = scheme.Config
         if self.scheme_config is None:
             object.__setattr__(self, "scheme_config", wanted())
         if not isinstance(self.scheme_config, wanted):
@@ -188,17 +189,16 @@ class Config:
                 "target_epsilon=None: there is nothing to calibrate the noise for."
             )
         if self.data.num_clients is None and not self.data.dataset.startswith(builtin.DISK):
-            stated = getattr(self.scheme_config, "num_parties", None) or getattr(self.scheme_config, "num_silos", None)
-            usual = _start(self.scheme).get("data", {}).get("num_clients", _MANY)
+            stated = scheme.population(self.scheme_config).num_clients
+            usual = scheme.start.get("data", {}).get("num_clients", _MANY)
             object.__setattr__(self, "data", dataclasses.replace(self.data, num_clients=stated or usual))
+
+    def sections(self) -> dict[str, Any]:
+        """The sections beside the scheme's, by their names in SECTIONS."""
+        return {"data": self.data, "model": self.model, "privacy": self.privacy, "run": self.run}
 
 
 _MANY = 500
-
-
-def _start(scheme: str) -> dict[str, dict[str, Any]]:
-    """The sections that a run of the scheme starts from."""
-    return getattr(schemes.get(scheme), "SIMULATION", {})
 
 
 def _arms(hint: Any) -> tuple[Any, ...]:
@@ -245,7 +245,7 @@ def _section(section: str, cls: type, values: Mapping[str, Any]) -> Any:
 def from_sections(sections: Mapping[str, Any]) -> Config:
     """A checked `Config` from the nested mapping that a TOML file holds; what is missing keeps its default.
 
-    A scheme may start from other defaults than the sections have: its SIMULATION.
+    A scheme may start from other defaults than the sections have: its `start`.
 
     Raises:
       ValueError: unknown section or key, wrong type, or a value out of range; one line.
@@ -264,20 +264,20 @@ def parts(sections: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f"Expected {name!r} in the config to be a section [{name}], got {name}={values!r}.")
     scheme_values = dict(sections.get("scheme", {}))
     scheme = scheme_values.pop("scheme", DEFAULT_SCHEME)
-    start = {name: dict(values) for name, values in _start(scheme).items()}
+    found_scheme = schemes.get(scheme)
+    start = {name: dict(values) for name, values in found_scheme.start.items()}
     start.get("data", {}).pop("num_clients", None)  # for `Config` to take where nothing else says it
     found = {
         name: _section(name, cls, {**start.get(name, {}), **sections.get(name, {})}) for name, cls in SECTIONS.items()
     }
-    scheme_config = _section("scheme", schemes.get(scheme).Config, {**start.get("scheme", {}), **scheme_values})
+    scheme_config = _section("scheme", found_scheme.Config, {**start.get("scheme", {}), **scheme_values})
     return {"scheme": scheme, "scheme_config": scheme_config, **found}
 
 
 def to_sections(config: Config) -> dict[str, dict[str, Any]]:
     """The inverse of `from_sections`, with every key present."""
     sections = {"scheme": {"scheme": config.scheme, **dataclasses.asdict(config.scheme_config)}}
-    for name in SECTIONS:
-        sections[name] = dataclasses.asdict(getattr(config, name))
+    sections |= {name: dataclasses.asdict(section) for name, section in config.sections().items()}
     return {
         name: {key: NONE if value is None else value for key, value in values.items()}
         for name, values in sections.items()
@@ -319,7 +319,7 @@ def delta_of(config: Config, num_units: int) -> float:
     asked = config.privacy.target_delta
     if asked is not None:
         return asked
-    own = _start(config.scheme).get("privacy", {}).get("target_delta")
+    own = schemes.get(config.scheme).start.get("privacy", {}).get("target_delta")
     if own is not None:
         raise ValueError(
             f"Expected target_delta to be a number for scheme={config.scheme!r}, which is meant for few units (its own "

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +12,7 @@ from fljax import data, schemes
 from fljax.data import facts, store
 from fljax.data.facts import Facts
 from fljax.errors import PrivacyPreconditionError
-from fljax.schemes.base import FederatedAlgorithm
+from fljax.schemes.base import FederatedAlgorithm, Scheme
 from fljax.server import aggregate
 from fljax.simulation import as_printed, baseline, budget, feed, fingerprint, seeds, task
 from fljax.simulation import config as config_lib
@@ -90,7 +89,7 @@ def _prepared(config: Config, seed: seeds.Seed) -> Job:
     config = dataclasses.replace(config, data=dealt, scheme_config=scheme_config)
     plan = budget.plan(as_printed.prepared(config, scheme, observed), scheme, observed)
     _check_network(config, scheme, plan, built)
-    inputs = scheme.inputs(plan.scheme_config, built) if hasattr(scheme, "inputs") else {}
+    inputs = {} if scheme.inputs is None else scheme.inputs(plan.scheme_config, built)
     make = functools.partial(_algorithms, config, scheme, plan, built, inputs)
     began_with = fingerprint.of(built, config, seed)
     different = fingerprint.changed(processes.words_from_first(began_with), began_with)
@@ -101,7 +100,7 @@ def _prepared(config: Config, seed: seeds.Seed) -> Job:
     job = Job(config, seed, observed, plan, built, make(groups), inputs, began_with)
     if config.run.memory is None:
         return job
-    if not memory.takes_chunks(scheme):
+    if not memory.takes_chunks(scheme.make):
         raise ValueError(f"Expected memory=none for {config.scheme}, whose clients are not trained in chunks.")
     # Asked of one device, whatever the run has: a run that goes on elsewhere takes the same chunks.
     size = memory.chunk_size(
@@ -113,8 +112,8 @@ def _prepared(config: Config, seed: seeds.Seed) -> Job:
     return job._replace(algorithms=make({**groups, "chunk_size": chunk_size}))
 
 
-def _check_network(config: Config, scheme: ModuleType, plan: budget.Plan, built: task.Task) -> None:
-    if not hasattr(scheme, "check_network"):
+def _check_network(config: Config, scheme: Scheme, plan: budget.Plan, built: task.Task) -> None:
+    if scheme.check_network is None:
         return
     x = built.dataset.train["x"]
     example = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
@@ -127,7 +126,7 @@ def _check_network(config: Config, scheme: ModuleType, plan: budget.Plan, built:
 
 def _algorithms(
     config: Config,
-    scheme: ModuleType,
+    scheme: Scheme,
     plan: budget.Plan,
     built: task.Task,
     inputs: dict[str, Any],

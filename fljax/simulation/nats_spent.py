@@ -1,26 +1,23 @@
 """What a run told about its records in nats: for privacy.json, the report and the terminal."""
 
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from fljax.accounting import information
 from fljax.accounting.words import at_least, at_most
+from fljax.schemes.base import Scheme
 from fljax.schemes.channels.round import Spent
 from fljax.simulation import budget
 
 
-def spent(scheme: ModuleType, scheme_config: Any, task: Any, inputs: dict[str, Any], rounds: int) -> Spent | None:
+def spent(scheme: Scheme, scheme_config: Any, task: Any, inputs: dict[str, Any], rounds: int) -> Spent | None:
     """None where the scheme does not count in nats, or adds no noise."""
-    if not hasattr(scheme, "spent"):
-        return None
-    found: Spent | None = scheme.spent(scheme_config, task, inputs, rounds)
-    return found
+    return None if scheme.spent is None else scheme.spent(scheme_config, task, inputs, rounds)
 
 
 def history(
-    scheme: ModuleType, scheme_config: Any, task: Any, inputs: dict[str, Any], rounds: int
+    scheme: Scheme, scheme_config: Any, task: Any, inputs: dict[str, Any], rounds: int
 ) -> list[tuple[int, Spent]]:
     """`spent` after up to 20 counts of rounds, from the first to the last."""
     counts = np.unique(np.linspace(1, max(1, rounds), 20).astype(int))

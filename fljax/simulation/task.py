@@ -1,7 +1,7 @@
 """What a run trains on and with: dataset, clients, model, loss; all of it a function of the config and the seed."""
 
 import pathlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,14 +44,14 @@ def client_table(config: DataConfig, train: dict[str, np.ndarray], seed: int) ->
     if config.partition == "subject_power_law":
         ids = data.subjects.subject_ids(train)
         return data.subjects.power_law(ids, config.num_clients, rng, alpha=config.power_law_exponent)
-    options: dict[str, dict[str, Any]] = {
-        "iid": {},
-        "dirichlet": {"alpha": config.dirichlet_alpha},
-        "shards": {"shards_per_client": config.shards_per_client},
-        "power_law": {"exponent": config.power_law_exponent},
-    }
-    deal = getattr(data.partition, config.partition)
-    return deal(train["y"], config.num_clients, rng, **options[config.partition])
+    labels, num_clients = train["y"], config.num_clients
+    if config.partition == "dirichlet":
+        return data.partition.dirichlet(labels, num_clients, rng, alpha=config.dirichlet_alpha)
+    if config.partition == "shards":
+        return data.partition.shards(labels, num_clients, rng, shards_per_client=config.shards_per_client)
+    if config.partition == "power_law":
+        return data.partition.power_law(labels, num_clients, rng, exponent=config.power_law_exponent)
+    return data.partition.iid(labels, num_clients, rng)
 
 
 def _from_memory(config: Config, seed: seeds.Seed) -> tuple[data.Dataset, data.ClientData]:

@@ -3,8 +3,6 @@
 import ast
 import dataclasses
 import pathlib
-import sys
-import types
 from typing import Any, NamedTuple
 
 import jax
@@ -14,16 +12,17 @@ import pytest
 from fljax import attacks, cli, schemes
 from fljax.accounting import events
 from fljax.attacks import rounds, table
+from fljax.schemes.base import Scheme
 
 
 @pytest.mark.parametrize("name", schemes.NAMES)
 def test_a_scheme_promises_what_its_event_proves(name):
     scheme = schemes.get(name)
-    assert scheme.PROMISE in schemes.PROMISES
-    epsilon = scheme.PROMISE == "epsilon"
+    assert scheme.promise in schemes.PROMISES
+    epsilon = scheme.promise == "epsilon"
     event = scheme.event(rounds.config(name, **({"noise_multiplier": 1.0} if epsilon else {})))
     assert ("NonPrivate" in repr(event.mechanism)) is not epsilon
-    if scheme.PROMISE == "nats":
+    if scheme.promise == "nats":
         assert {"nats", "data_model"} <= {field.name for field in dataclasses.fields(scheme.Config)}
         assert callable(scheme.inputs) and callable(scheme.spent)
 
@@ -51,8 +50,14 @@ class Config:
     noise_multiplier: float | None = None
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Nats(Config):
+    nats: float = 1.0
+    data_model: str = "unknown"
+
+
 @pytest.fixture
-def register(monkeypatch):
+def register():
     """Registers a scheme of a few lines, the sum of clipped gradients and Gaussian noise, with attributes changed."""
 
     def make(config, loss, *, num_units, scale=1.0):
@@ -75,14 +80,13 @@ def register(monkeypatch):
         )
 
     def add(scale=1.0, **changes):
-        module = types.ModuleType("fljax.schemes.thrown_away")
-        given = {"Config": Config, "event": event, "SUMMARY": "for a test", "PROMISE": "epsilon"}
+        given = {"Config": Config, "event": event, "summary": "for a test", "promise": "epsilon"}
         given["make"] = lambda config, loss, *, num_units: make(config, loss, num_units=num_units, scale=scale)
-        vars(module).update(given | changes)
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-        monkeypatch.setattr(schemes, "NAMES", (*schemes.NAMES, "thrown_away"))
+        given |= {"fitted": lambda config, facts: config, "non_private": lambda config: config}
+        schemes.register("thrown_away", Scheme(**(given | changes)))
 
-    return add
+    yield add
+    schemes._registry.forget("thrown_away")
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.5])
@@ -113,10 +117,10 @@ def test_what_is_played_against_a_new_scheme_is_what_its_module_offers(register)
     for changes, kinds, promising in (
         ({}, (rounds.one_unit,), True),
         ({"upload_noise": lambda config: None}, (rounds.uploads, rounds.one_unit), True),
-        ({"upload_noise": lambda config: None, "NEEDS_NETWORK": True}, (rounds.uploads,), True),
-        ({"NEEDS_NETWORK": True}, (), False),
-        ({"PROMISE": "none"}, (rounds.one_unit,), False),
-        ({"PROMISE": "nats"}, (rounds.one_unit,), True),
+        ({"upload_noise": lambda config: None, "needs_network": True}, (rounds.uploads,), True),
+        ({"needs_network": True}, (), False),
+        ({"promise": "none"}, (rounds.one_unit,), False),
+        ({"promise": "nats", "Config": Nats, "inputs": dict, "spent": dict}, (rounds.one_unit,), True),
     ):
         register(**changes)
         assert rounds.kinds(schemes.get("thrown_away")) == kinds

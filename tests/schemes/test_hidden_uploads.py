@@ -92,7 +92,7 @@ NOISY = {
 def test_lightdps_average_has_the_noise_of_equation_9(absent, key):
     ids = [-1 if client == absent else client for client in range(NUM)]
     noise, info, state = run_round("lightdp", key, client_ids=ids, scale=0.0, **NOISY)
-    edges = schemes.get("lightdp").edges(config("lightdp", **NOISY))
+    edges = schemes.lightdp.edges(config("lightdp", **NOISY))
     # own variance (4 / 2)**2, pair variance twice that; an absent client is one more straggler.
     graph = view.pair_graph(edges, num_clients=NUM, own_variance=4.0, pair_variance=8.0)
     straggle_key = _keys.server_key(key, state.round - 1, _keys.Purpose.STRAGGLE)
@@ -153,7 +153,7 @@ def test_replay_of_a_round_confirms_the_sensitivity(key):
 
 def test_lightdps_event_is_the_exact_view_of_the_worst_case():
     # Specification, oracle O5a: own and pair variance of (3, 1e-5) at N = 50, C = S = 10 and sensitivity 1.
-    lightdp = schemes.get("lightdp")
+    lightdp = schemes.lightdp
     c = lightdp.Config(
         num_parties=50, max_colluders=10, max_stragglers=10, l2_clip_norm=0.5, noise_multiplier=0.406626427 / 0.5
     )

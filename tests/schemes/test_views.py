@@ -31,7 +31,7 @@ def test_late_uploads_come_from_stragglers_and_rounds_differ(key):
 @pytest.mark.parametrize("graph", ["complete", "k_regular"])
 def test_lightdps_table_bounds_the_exact_view_of_what_arrived(graph, key):
     config, event, found = run("lightdp", key, graph=graph, degree=3, pair_variance_ratio=2.0)
-    edges = schemes.get("lightdp").edges(config)
+    edges = schemes.lightdp.edges(config)
     noise = view.pair_graph(edges, num_clients=NUM, own_variance=4.0, pair_variance=8.0)
     rows = {row.who: row.mu for row in found.adversaries}
     assert list(rows) == [

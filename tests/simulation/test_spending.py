@@ -164,7 +164,7 @@ def test_a_small_delta_and_a_run_without_a_claim_need_no_warning():
 @pytest.mark.parametrize("name", schemes.NAMES)
 def test_schemes_meant_for_few_clients_name_a_delta_that_is_small_for_their_own_data(name):
     scheme, config = schemes.get(name), config_lib.from_sections({"scheme": {"scheme": name}})
-    if scheme.PROMISE != "epsilon" or config.data.num_clients == 500:
+    if scheme.promise != "epsilon" or config.data.num_clients == 500:
         return
     num_examples = {"digits": 1438, "writers": 12_300}[config.data.dataset]
     facts = Facts(config.data.num_clients, num_examples, 1000, 400, 1, 1)
@@ -175,7 +175,7 @@ def test_schemes_meant_for_few_clients_name_a_delta_that_is_small_for_their_own_
 @pytest.mark.parametrize("name", schemes.NAMES)
 def test_schemes_meant_for_few_clients_ask_for_a_delta(name):
     """50 ** -1.1 gives one of 50 clients away whole with a chance of a half."""
-    own = getattr(schemes.get(name), "SIMULATION", {}).get("privacy", {}).get("target_delta")
+    own = schemes.get(name).start.get("privacy", {}).get("target_delta")
     config = config_lib.from_sections({"scheme": {"scheme": name}, "privacy": {"target_delta": "none"}})
     assert config.privacy.target_delta is None
     if own is None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from fljax import _rooms
 
 if TYPE_CHECKING:
+    from fljax.data.sources import bundled as bundled
     from fljax.data.sources import cifar as cifar
     from fljax.data.sources import fields as fields
     from fljax.data.sources import idx as idx

@@ -7,7 +7,7 @@ import pathlib
 
 import numpy as np
 
-from fljax.data.builtin import Dataset
+from fljax.data.dataset import Dataset
 
 TRAIN = tuple(f"data_batch_{batch}.bin" for batch in range(1, 6))
 TEST = ("test_batch.bin",)

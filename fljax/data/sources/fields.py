@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from fljax import _validate
-from fljax.data.builtin import Dataset
+from fljax.data.dataset import Dataset
 
 SIDE = 16
 NUM_CLASSES = 4

@@ -12,7 +12,7 @@ import zlib
 
 import numpy as np
 
-from fljax.data.builtin import Dataset
+from fljax.data.dataset import Dataset
 
 _UNSIGNED_BYTE = 0x08
 _STEMS = {

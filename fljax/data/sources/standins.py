@@ -8,7 +8,8 @@ the subject. Differences between methods may show here; absolute accuracies say 
 import numpy as np
 
 from fljax import _validate
-from fljax.data.builtin import Dataset, load
+from fljax.data.dataset import Dataset
+from fljax.data.sources import bundled
 from fljax.data.subjects import SUBJECT
 
 NAMES = ("writers", "roles")
@@ -44,7 +45,7 @@ def writers(
     _validate.positive_int(num_subjects=num_subjects, side=side)
     if side < 8:
         raise ValueError(f"Expected side >= 8, got side={side}.")
-    base = load("digits")
+    base = bundled.digits()
     sizes = _sizes(rng, num_subjects, mean_items, sigma=0.35)
     favourites = rng.dirichlet(np.full(base.num_classes, 5.0), size=num_subjects)
     style = {

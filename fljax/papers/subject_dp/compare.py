@@ -7,7 +7,6 @@ towards a server that sees every silo's update. FedAvg runs beside them without 
 import copy
 import dataclasses
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +17,7 @@ from fljax import _validate, accounting, data, models
 from fljax.accounting.accountant import Method
 from fljax.accounting.events import PrivacyEvent
 from fljax.data import builtin
+from fljax.schemes.base import Scheme
 from fljax.schemes.silos import fedavg, higradavg, item_sum_cap, local_group_dp, local_item_dp, user_ldp
 
 
@@ -73,10 +73,10 @@ class Settings:
 
 
 class Contestant(NamedTuple):
-    """label: in tables. scheme: its module. config: its noise may be open. event: of one round, for a subject."""
+    """label: in tables. scheme: its contract. config: its noise may be open. event: of one round, for a subject."""
 
     label: str
-    scheme: ModuleType
+    scheme: Scheme
     config: Any
     event: Callable[[Any], PrivacyEvent]
 
@@ -120,17 +120,17 @@ def contestants(settings: Settings, train: dict[str, np.ndarray]) -> list[Contes
 
     plain = fedavg.Config(**silos, local_learning_rate=settings.fedavg_learning_rate)
     return [
-        Contestant("FedAvg", fedavg, plain, fedavg.event),
-        Contestant("LocalItemDP", local_item_dp, local_item_dp.Config(**private, **sums), items_of_a_subject),
-        Contestant("LocalGroupDP", local_group_dp, local_group_dp.Config(**batches), local_group_dp.event),
-        Contestant("item sum, capped", item_sum_cap, item_sum_cap.Config(**batches), item_sum_cap.event),
+        Contestant("FedAvg", fedavg.SCHEME, plain, fedavg.event),
+        Contestant("LocalItemDP", local_item_dp.SCHEME, local_item_dp.Config(**private, **sums), items_of_a_subject),
+        Contestant("LocalGroupDP", local_group_dp.SCHEME, local_group_dp.Config(**batches), local_group_dp.event),
+        Contestant("item sum, capped", item_sum_cap.SCHEME, item_sum_cap.Config(**batches), item_sum_cap.event),
         Contestant(
             "HiGradAvg",
-            higradavg,
+            higradavg.SCHEME,
             higradavg.Config(**caps, expected_subjects=_two_digits(subjects)),
             higradavg.event,
         ),
-        Contestant("UserLDP", user_ldp, user_ldp.Config(**whole), user_ldp.event),
+        Contestant("UserLDP", user_ldp.SCHEME, user_ldp.Config(**whole), user_ldp.event),
     ]
 
 
@@ -181,7 +181,7 @@ def tables(settings: Settings, ids: np.ndarray, *, capped: bool) -> np.ndarray:
 
 
 def trainer(
-    scheme: ModuleType, config: Any, settings: Settings, dataset: data.Dataset
+    scheme: Scheme, config: Any, settings: Settings, dataset: data.Dataset
 ) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
     """`(seed, rows, rate=None) -> (accuracy, loss)`, each `[num_rounds]`; rate: local step size, else the config's.
 
@@ -205,7 +205,7 @@ def trainer(
         algorithm = scheme.make(rated, models.softmax_cross_entropy(apply), num_units=int(ids.max()) + 1)
 
         def one_round(state: Any, _: None) -> tuple[Any, tuple[jax.Array, jax.Array]]:
-            state, _ = algorithm.round(state, data.Cohort(examples, rows, silos), key)
+            state = algorithm.round(state, data.Cohort(examples, rows, silos), key)[0]
             logits = jax.vmap(apply, (None, 0))(state.params, test["x"])
             picked = jnp.arange(dataset.num_classes)[None] == test["y"].astype(jnp.int32)[:, None]
             losses = -jnp.where(picked, jax.nn.log_softmax(logits), 0).sum(axis=1)

@@ -16,8 +16,6 @@ from fljax.schemes import base
 from fljax.schemes.central import round as central
 from fljax.types import LossFn
 
-SUMMARY = "local SGD, clipped client updates, central Gaussian noise; unit: client"
-PROMISE = "epsilon"
 fitted = base.fitted
 
 
@@ -94,8 +92,11 @@ def make(
         num_epochs=config.num_local_epochs,
         proximal=config.proximal,
     )
+    optimizer = server_optimizer
+    if optimizer is None:
+        optimizer = base.server_optimizer(config, config.server_optimizer)
     return central.client_level(
-        local_fun, config, num_clients=num_units, optimizer=server_optimizer, chunk_size=chunk_size, groups=groups
+        local_fun, config, num_clients=num_units, optimizer=optimizer, chunk_size=chunk_size, groups=groups
     )
 
 
@@ -111,3 +112,14 @@ def event(config: Config) -> events.PrivacyEvent:
 def non_private(config: Config) -> Config:
     """The same training with a clip that never binds and no noise."""
     return central.without_clipping(config)
+
+
+SCHEME = base.Scheme(
+    summary="local SGD, clipped client updates, central Gaussian noise; unit: client",
+    promise="epsilon",
+    Config=Config,
+    make=make,
+    event=event,
+    fitted=fitted,
+    non_private=non_private,
+)

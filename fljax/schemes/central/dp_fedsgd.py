@@ -22,8 +22,6 @@ from fljax.schemes.central import round as central
 from fljax.server import aggregate
 from fljax.types import LossFn, Params
 
-SUMMARY = "clipped gradients at the server's model, central Gaussian noise; unit: client or example"
-PROMISE = "epsilon"
 fitted = base.fitted
 
 
@@ -169,3 +167,14 @@ def event(config: Config) -> events.PrivacyEvent:
 def non_private(config: Config) -> Config:
     """The same training with a clip that never binds and no noise."""
     return central.without_clipping(config)
+
+
+SCHEME = base.Scheme(
+    summary="clipped gradients at the server's model, central Gaussian noise; unit: client or example",
+    promise="epsilon",
+    Config=Config,
+    make=make,
+    event=event,
+    fitted=fitted,
+    non_private=non_private,
+)

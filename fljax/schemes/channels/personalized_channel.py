@@ -14,12 +14,9 @@ import numpy as np
 from fljax import _validate
 from fljax.accounting import information
 from fljax.data import channel
+from fljax.schemes import base
 from fljax.schemes.channels import round as channels
 
-SUMMARY = "clients train on records with more noise behind a mask; nats per record, no epsilon"
-PROMISE = "nats"
-NOISE_AT = "client"
-SIMULATION = channels.SIMULATION
 fitted = channels.fitted
 
 
@@ -70,3 +67,17 @@ def inputs(config: Config, task: Any) -> dict[str, Any]:
 
 
 make, event, non_private, spent = channels.make, channels.event, channels.non_private, channels.spent
+
+SCHEME = base.Scheme(
+    summary="clients train on records with more noise behind a mask; nats per record, no epsilon",
+    promise="nats",
+    Config=Config,
+    make=make,
+    event=event,
+    fitted=fitted,
+    non_private=non_private,
+    noise_at="client",
+    start=channels.START,
+    inputs=inputs,
+    spent=spent,
+)

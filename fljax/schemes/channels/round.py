@@ -26,7 +26,7 @@ from fljax.schemes import base
 from fljax.schemes.central import round as central
 from fljax.types import Batch, LossFn
 
-SIMULATION: dict[str, dict[str, Any]] = {
+START: dict[str, dict[str, Any]] = {
     "data": {"num_clients": 50},
     "privacy": {"target_epsilon": None},
     "run": {"num_rounds": 40},

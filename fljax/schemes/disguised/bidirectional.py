@@ -30,14 +30,10 @@ from fljax.schemes.uploads import adversaries
 from fljax.types import LossFn
 from fljax_kernels.pairwise import graphs
 
-SUMMARY = "one gradient on a disguised model, uploads with own and pair noise; unit: record or client"
-PROMISE = "epsilon"
-NEEDS_NETWORK = True
-NOISE_AT = "client"
 check_network, fitted = disguised.check_network, disguised.fitted
 # Sound and trainable: noise on Psi and Phi hides the model's outputs from clients too, and drowns the gradient.
-SIMULATION = disguised.SIMULATION | {
-    "scheme": disguised.SIMULATION["scheme"]
+START = disguised.START | {
+    "scheme": disguised.START["scheme"]
     | {"noise": "r0_gaussian", "scale_law": "log_uniform", "scale_range": (0.9, 1.1), "local_batch_size": 128},
     "run": {"num_rounds": 100},
 }
@@ -301,3 +297,28 @@ def views(config: Config, key: jax.Array, num_rounds: int) -> adversaries.Views:
 def exposure(config: Config) -> list[tuple[str, str, str]]:
     """(who, about what, what it can learn) in both directions, in words, for a run's report."""
     return disguised.exposure(config, config.noise)
+
+
+SCHEME = base.Scheme(
+    summary="one gradient on a disguised model, uploads with own and pair noise; unit: record or client",
+    promise="epsilon",
+    Config=Config,
+    make=make,
+    event=event,
+    fitted=fitted,
+    non_private=non_private,
+    noise_at="client",
+    start=START,
+    population=disguised.population,
+    check_network=check_network,
+    views=views,
+    exposure=exposure,
+    upload_noise=upload_noise,
+    needs_network=True,
+    as_printed=base.AsPrinted(
+        errata=ERRATA,
+        claimed_epsilon=claimed_epsilon,
+        with_noise=as_printed,
+        asked=lambda config: config.formula == "paper",
+    ),
+)

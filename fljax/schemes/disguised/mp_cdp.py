@@ -13,11 +13,7 @@ from fljax.schemes import base
 from fljax.schemes.disguised import round as disguised
 from fljax.types import LossFn
 
-SUMMARY = "true clipped gradients, noise once at a trusted server; unit: record or client"
-PROMISE = "epsilon"
-NEEDS_NETWORK = True
 check_network, fitted = disguised.check_network, disguised.fitted
-SIMULATION = disguised.SIMULATION
 Config = disguised.Config
 
 
@@ -55,3 +51,18 @@ def event(config: Config) -> events.PrivacyEvent:
 def non_private(config: Config) -> Config:
     """The same training without noise or clipping."""
     return dataclasses.replace(config, l2_clip_norm=base.NEVER_CLIPS, noise_multiplier=0.0)
+
+
+SCHEME = base.Scheme(
+    summary="true clipped gradients, noise once at a trusted server; unit: record or client",
+    promise="epsilon",
+    Config=Config,
+    make=make,
+    event=event,
+    fitted=fitted,
+    non_private=non_private,
+    start=disguised.START,
+    population=disguised.population,
+    check_network=check_network,
+    needs_network=True,
+)

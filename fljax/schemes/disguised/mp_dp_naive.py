@@ -16,12 +16,8 @@ from fljax.schemes import base
 from fljax.schemes.disguised import round as disguised
 from fljax.types import LossFn
 
-SUMMARY = "full local noise on gradients of a disguised model, for comparison; no guarantee"
-PROMISE = "none"
-NEEDS_NETWORK = True
 check_network, fitted = disguised.check_network, disguised.fitted
-NOISE_AT = "client"
-SIMULATION = disguised.SIMULATION | {"privacy": {"target_epsilon": None}}
+START = disguised.START | {"privacy": {"target_epsilon": None}}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,3 +62,20 @@ def non_private(config: Config) -> Config:
 def exposure(config: Config) -> list[tuple[str, str, str]]:
     """(who, about what, what it can learn) in both directions."""
     return disguised.exposure(config, "naive")
+
+
+SCHEME = base.Scheme(
+    summary="full local noise on gradients of a disguised model, for comparison; no guarantee",
+    promise="none",
+    Config=Config,
+    make=make,
+    event=event,
+    fitted=fitted,
+    non_private=non_private,
+    noise_at="client",
+    start=START,
+    population=disguised.population,
+    check_network=check_network,
+    exposure=exposure,
+    needs_network=True,
+)

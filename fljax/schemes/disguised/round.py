@@ -29,7 +29,7 @@ from fljax_kernels.pairwise import graphs
 from fljax_kernels.per_example import jaxprs
 
 Noise = Literal["paper", "upload_gaussian", "r0_gaussian", "oracle_clip", "naive", "central"]
-SIMULATION: dict[str, dict[str, Any]] = {
+START: dict[str, dict[str, Any]] = {
     "data": {"num_clients": 10, "partition": "iid"},
     "model": {"model": "mlp", "loss": "squared"},
     "scheme": {"num_parties": None},
@@ -103,12 +103,17 @@ class Config:
     @property
     def parties(self) -> int:
         """`num_parties`. Raises ValueError where it is none."""
-        return base.known(self, "num_parties")
+        return base.known(num_parties=self.num_parties)
 
     @property
     def joining(self) -> int:
         """K, clients of a round. Raises ValueError where it is all of them, and num_parties is none."""
         return self.parties if self.cohort_size is None else self.cohort_size
+
+
+def population(config: Config) -> base.Population:
+    """All clients are asked in every round."""
+    return base.Population(num_clients=config.num_parties)
 
 
 def fitted(config: Any, facts: Facts) -> Any:
@@ -118,7 +123,7 @@ def fitted(config: Any, facts: Facts) -> Any:
       PrivacyPreconditionError: num_parties is not the number of clients.
       ValueError: there are too few clients for the cohort, colluders or graph of the config.
     """
-    return base.fitted_clients(config, facts, "num_parties")
+    return base.fitted_clients(config, facts, num_parties=config.num_parties)
 
 
 def check_network(config: Config, apply: scaling.Apply, params: Params, example: Any) -> None:

@@ -8,13 +8,10 @@ from typing import Literal
 
 from fljax import _validate
 from fljax.local import subject
+from fljax.schemes import base
 from fljax.schemes.silos import dp_sgd, local_item_dp
 from fljax.schemes.silos import round as silos
 from fljax.types import LossFn
-
-SUMMARY = "DP-SGD in silos with adaptive scaling of each gradient; unit: example"
-PROMISE = "epsilon"
-NOISE_AT, SIMULATION = dp_sgd.NOISE_AT, dp_sgd.SIMULATION
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,3 +40,17 @@ def non_private(config: Config) -> Config:
 
 make = silos.maker(silo)
 event, fitted, spent = dp_sgd.event, dp_sgd.fitted, dp_sgd.spent
+
+SCHEME = base.Scheme(
+    summary="DP-SGD in silos with adaptive scaling of each gradient; unit: example",
+    promise="epsilon",
+    Config=Config,
+    make=make,
+    event=event,
+    fitted=fitted,
+    non_private=non_private,
+    noise_at="silo",
+    start=dp_sgd.START,
+    population=silos.population,
+    spent=spent,
+)

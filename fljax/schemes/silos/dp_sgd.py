@@ -17,10 +17,7 @@ from fljax.schemes.channels.round import Spent
 from fljax.schemes.silos import local_item_dp
 from fljax.schemes.silos import round as silos
 
-SUMMARY = "DP-SGD in silos, also counted in nats; unit: example"
-PROMISE = "epsilon"
-NOISE_AT = "silo"
-SIMULATION = silos.SIMULATION | {
+START = silos.START | {
     "data": {"dataset": "digits", "num_clients": 16, "partition": "iid"},
     "privacy": {"target_delta": 5e-5},
 }
@@ -54,3 +51,18 @@ def spent(config: Config, task: Any, inputs: dict[str, Any], num_rounds: int) ->
     leakage = dataclasses.replace(one, nats=one.nats * uses, mode="linear")
     value_range = (float(test.min()), float(test.max()))
     return channels.as_spent(leakage, leakage.nats, 0.0, count, uses, values, value_range)
+
+
+SCHEME = base.Scheme(
+    summary="DP-SGD in silos, also counted in nats; unit: example",
+    promise="epsilon",
+    Config=Config,
+    make=make,
+    event=event,
+    fitted=fitted,
+    non_private=non_private,
+    noise_at="silo",
+    start=START,
+    population=silos.population,
+    spent=spent,
+)

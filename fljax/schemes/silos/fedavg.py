@@ -12,10 +12,7 @@ from fljax.schemes import base
 from fljax.schemes.silos import round as silos
 from fljax.types import LossFn
 
-SUMMARY = "silos train by plain SGD; no clipping, no noise, no guarantee"
-PROMISE = "none"
-NOISE_AT = "silo"
-SIMULATION = silos.SIMULATION | {"privacy": {"target_epsilon": None}, "run": {"num_rounds": 30, "baseline": False}}
+START = silos.START | {"privacy": {"target_epsilon": None}, "run": {"num_rounds": 30, "baseline": False}}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,3 +50,17 @@ def event(config: Config) -> events.PrivacyEvent:
 def non_private(config: Config) -> Config:
     """The same: there is nothing to switch off."""
     return config
+
+
+SCHEME = base.Scheme(
+    summary="silos train by plain SGD; no clipping, no noise, no guarantee",
+    promise="none",
+    Config=Config,
+    make=make,
+    event=event,
+    fitted=fitted,
+    non_private=non_private,
+    noise_at="silo",
+    start=START,
+    population=silos.population,
+)

@@ -17,10 +17,6 @@ from fljax.schemes.silos import printed
 from fljax.schemes.silos import round as silos
 from fljax.types import LossFn
 
-SUMMARY = "silos average clipped gradients inside each subject, local Gaussian noise; unit: subject"
-PROMISE = "epsilon"
-NOISE_AT = "silo"
-SIMULATION = silos.SIMULATION
 ERRATA = ("E1", "E4", "E6")
 
 
@@ -79,3 +75,23 @@ def claimed_epsilon(config: Config, *, num_rounds: int, delta: float) -> float:
 def as_printed(config: Config, *, num_rounds: int, epsilon: float, delta: float) -> Config:
     """The config with the noise that the paper would choose for `epsilon`; NOT certified, see `ERRATA`."""
     return printed.with_noise(config, claimed_epsilon, num_rounds=num_rounds, epsilon=epsilon, delta=delta)
+
+
+SCHEME = base.Scheme(
+    summary="silos average clipped gradients inside each subject, local Gaussian noise; unit: subject",
+    promise="epsilon",
+    Config=Config,
+    make=make,
+    event=event,
+    fitted=fitted,
+    non_private=non_private,
+    noise_at="silo",
+    start=silos.START,
+    population=silos.subject_population,
+    as_printed=base.AsPrinted(
+        errata={name: printed.ERRATA[name] for name in ERRATA},
+        claimed_epsilon=claimed_epsilon,
+        with_noise=as_printed,
+        asked=lambda config: config.formula == "paper",
+    ),
+)

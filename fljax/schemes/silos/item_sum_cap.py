@@ -10,13 +10,9 @@ import dataclasses
 from fljax import _validate
 from fljax.accounting import events
 from fljax.local import subject
+from fljax.schemes import base
 from fljax.schemes.silos import round as silos
 from fljax.types import LossFn
-
-SUMMARY = "silos sum clipped gradients, at most Z of each subject, local Gaussian noise; unit: subject"
-PROMISE = "epsilon"
-NOISE_AT = "silo"
-SIMULATION = silos.SIMULATION
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,3 +47,17 @@ def step(config: Config) -> silos.Step:
 def event(config: Config) -> events.PrivacyEvent:
     """What one round does to one subject's data. Raises ValueError if noise_multiplier is None."""
     return silos.subject_event(config, step(config))
+
+
+SCHEME = base.Scheme(
+    summary="silos sum clipped gradients, at most Z of each subject, local Gaussian noise; unit: subject",
+    promise="epsilon",
+    Config=Config,
+    make=make,
+    event=event,
+    fitted=fitted,
+    non_private=non_private,
+    noise_at="silo",
+    start=silos.START,
+    population=silos.subject_population,
+)

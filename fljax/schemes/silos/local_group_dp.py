@@ -20,10 +20,6 @@ from fljax.schemes.silos import printed
 from fljax.schemes.silos import round as silos
 from fljax.types import LossFn
 
-SUMMARY = "silos sum clipped gradients with noise for groups of Z items of a subject; unit: subject"
-PROMISE = "epsilon"
-NOISE_AT = "silo"
-SIMULATION = silos.SIMULATION
 ERRATA = ("E1", "E2", "E3")
 
 
@@ -125,3 +121,23 @@ def _group_noise(config: Config) -> tuple[float, ...]:
     if not config.group_noise:
         raise ValueError("Expected group_noise for formula='paper', got none: see local_group_dp.as_printed.")
     return config.group_noise
+
+
+SCHEME = base.Scheme(
+    summary="silos sum clipped gradients with noise for groups of Z items of a subject; unit: subject",
+    promise="epsilon",
+    Config=Config,
+    make=make,
+    event=event,
+    fitted=fitted,
+    non_private=non_private,
+    noise_at="silo",
+    start=silos.START,
+    population=silos.subject_population,
+    as_printed=base.AsPrinted(
+        errata={name: printed.ERRATA[name] for name in ERRATA},
+        claimed_epsilon=claimed_epsilon,
+        with_noise=as_printed,
+        asked=lambda config: config.formula == "paper",
+    ),
+)

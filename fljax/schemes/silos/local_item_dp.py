@@ -13,10 +13,7 @@ from fljax.schemes import base
 from fljax.schemes.silos import round as silos
 from fljax.types import LossFn
 
-SUMMARY = "silos sum clipped gradients of items, local Gaussian noise; unit: example"
-PROMISE = "epsilon"
-NOISE_AT = "silo"
-SIMULATION = silos.SIMULATION | {"privacy": {"target_delta": 5e-6}}  # there are more items than subjects
+START = silos.START | {"privacy": {"target_delta": 5e-6}}  # there are more items than subjects
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,3 +67,17 @@ def subject_event(config: Config, *, max_items_per_subject: int, silos_per_subje
     return silos.subject_event(
         caps, lambda noise: mixture.item_sum(noise, max_items_per_subject, config.item_sampling_prob)
     )
+
+
+SCHEME = base.Scheme(
+    summary="silos sum clipped gradients of items, local Gaussian noise; unit: example",
+    promise="epsilon",
+    Config=Config,
+    make=make,
+    event=event,
+    fitted=fitted,
+    non_private=non_private,
+    noise_at="silo",
+    start=START,
+    population=silos.population,
+)

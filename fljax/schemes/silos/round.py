@@ -24,7 +24,7 @@ from fljax.types import Batch, LossFn, Params
 
 Step = Callable[[float], events.Mechanism]
 # What `fljax simulate` starts from where a scheme has silos: examples that carry subjects, spread over 16 silos.
-SIMULATION: dict[str, dict[str, Any]] = {
+START: dict[str, dict[str, Any]] = {
     "data": {"dataset": "writers", "num_clients": 16, "partition": "subject_uniform"},
     "model": {"model": "softmax"},
     "scheme": {"num_silos": None},
@@ -69,7 +69,12 @@ class TrainingConfig:
     @property
     def silos(self) -> int:
         """`num_silos`. Raises ValueError where it is None."""
-        return base.known(self, "num_silos")
+        return base.known(num_silos=self.num_silos)
+
+    @property
+    def noise_factors(self) -> tuple[float, ...]:
+        """For each silo a factor on the noise, if there is any."""
+        return (1.0,) * self.silos
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,6 +101,11 @@ class SiloConfig(TrainingConfig):
             )
         for factor in self.silo_noise:
             _validate.positive(silo_noise=factor)
+
+    @property
+    def noise_factors(self) -> tuple[float, ...]:
+        """As there: `silo_noise`."""
+        return self.silo_noise or super().noise_factors
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,6 +134,20 @@ class SubjectConfig(SiloConfig):
         return self.silos if self.silos_per_subject is None else self.silos_per_subject
 
 
+def population(config: TrainingConfig) -> base.Population:
+    """All silos join every round."""
+    return base.Population(num_clients=config.num_silos)
+
+
+def subject_population(config: SubjectConfig) -> base.Population:
+    """As `population`, with the two caps on a subject."""
+    return base.Population(
+        num_clients=config.num_silos,
+        subject_clients=config.silos_per_subject,
+        subject_examples=config.max_items_per_subject,
+    )
+
+
 def fitted(config: Any, facts: Facts) -> Any:
     """`config` with num_silos from the data; its claim is about items, each of which lies in one silo, or about none.
 
@@ -131,7 +155,7 @@ def fitted(config: Any, facts: Facts) -> Any:
       PrivacyPreconditionError: num_silos is not the number of clients.
       ValueError: silo_noise has another length.
     """
-    return base.fitted_clients(config, facts, "num_silos")
+    return base.fitted_clients(config, facts, num_silos=config.num_silos)
 
 
 def fitted_subjects(config: Any, facts: Facts) -> Any:
@@ -246,7 +270,7 @@ def _silo_round(
         stddev=silo.stddev,
         divisor=silo.divisor,
     )
-    noise_factors = getattr(config, "silo_noise", ()) or (1.0,) * config.silos
+    noise_factors = config.noise_factors
 
     def round_fun(
         state: aggregate.ServerState, cohort: Cohort, key: jax.Array

@@ -11,14 +11,12 @@ from fljax import _validate, accounting
 from fljax.accounting import events
 from fljax.data.facts import Facts
 from fljax.local import user
+from fljax.schemes import base
 from fljax.schemes.silos import printed
 from fljax.schemes.silos import round as silos
 from fljax.types import LossFn
 
-SUMMARY = "silos clip each batch gradient as a whole, local Gaussian noise; unit: client (silo) or subject"
-PROMISE = "epsilon"
-NOISE_AT = "silo"
-SIMULATION = silos.SIMULATION | {"run": {"num_rounds": 100}}
+START = silos.START | {"run": {"num_rounds": 100}}
 ERRATA = ("E1", "E7", "E8")
 
 
@@ -96,3 +94,23 @@ def as_printed(config: Config, *, num_rounds: int, epsilon: float, delta: float)
     assert found.noise_multiplier is not None
     least = printed.least_noise(epsilon, delta)
     return dataclasses.replace(found, noise_multiplier=max(found.noise_multiplier, least))
+
+
+SCHEME = base.Scheme(
+    summary="silos clip each batch gradient as a whole, local Gaussian noise; unit: client (silo) or subject",
+    promise="epsilon",
+    Config=Config,
+    make=make,
+    event=event,
+    fitted=fitted,
+    non_private=non_private,
+    noise_at="silo",
+    start=START,
+    population=silos.subject_population,
+    as_printed=base.AsPrinted(
+        errata={name: printed.ERRATA[name] for name in ERRATA},
+        claimed_epsilon=claimed_epsilon,
+        with_noise=as_printed,
+        asked=lambda config: config.formula == "paper",
+    ),
+)

@@ -30,10 +30,6 @@ from fljax.types import LossFn, Params
 from fljax.upload import pair_noise
 from fljax_kernels.pairwise import graphs
 
-SUMMARY = "clipped client updates with own noise and pair noise that cancels; unit: client"
-PROMISE = "epsilon"
-NOISE_AT = "client"
-SIMULATION = _uploads.SIMULATION
 fitted, non_private = _uploads.fitted, _uploads.non_private
 
 
@@ -216,3 +212,20 @@ def views(config: Config, key: jax.Array, num_rounds: int) -> adversaries.Views:
         colluding_mu=own_mu * _unit_mu(bare),
         alone_mu=own_mu * _unit_mu(dataclasses.replace(bare, max_colluders=0)),
     )
+
+
+SCHEME = base.Scheme(
+    summary="clipped client updates with own noise and pair noise that cancels; unit: client",
+    promise="epsilon",
+    Config=Config,
+    make=make,
+    event=event,
+    fitted=fitted,
+    non_private=non_private,
+    noise_at="client",
+    start=_uploads.START,
+    population=_uploads.population,
+    views=views,
+    upload_noise=upload_noise,
+    costs=costs,
+)

@@ -17,12 +17,9 @@ from fljax.schemes.uploads import round as _uploads
 from fljax.server import costs as costs_lib
 from fljax.types import LossFn, Params
 
-SUMMARY = "clipped client updates, each with local Gaussian noise; unit: client"
-PROMISE = "epsilon"
-NOISE_AT = "client"
 # The mean's noise falls with the root of the clients, so there are many; views are unsampled Gaussians, which "gdp"
 # counts exactly.
-SIMULATION = _uploads.SIMULATION | {
+START = _uploads.START | {
     "scheme": {"num_parties": None, "l2_clip_norm": 1.0, "server_learning_rate": 0.5},
     "data": {"dataset": "writers", "num_clients": 400, "partition": "iid"},
     "privacy": {"target_epsilon": 8.0, "target_delta": 2e-4, "accountant": "gdp"},
@@ -94,3 +91,19 @@ def views(config: Config, key: jax.Array, num_rounds: int) -> adversaries.Views:
     mu = _uploads.sensitivity(config) / base.noise_multiplier(config)
     reached = adversaries.reached(config, key, num_rounds)
     return adversaries.uploads_views(config, reached, own_mu=mu, colluding_mu=mu, alone_mu=mu)
+
+
+SCHEME = base.Scheme(
+    summary="clipped client updates, each with local Gaussian noise; unit: client",
+    promise="epsilon",
+    Config=Config,
+    make=make,
+    event=event,
+    fitted=fitted,
+    non_private=non_private,
+    noise_at="client",
+    start=START,
+    population=_uploads.population,
+    views=views,
+    costs=costs,
+)

@@ -21,7 +21,7 @@ from fljax.types import Batch, LossFn, Params
 
 # What `fljax simulate` starts from: few clients, all of which join every round. They name their delta, since for so few
 # num_clients ** -1.1 is more than a percent.
-SIMULATION: dict[str, dict[str, Any]] = {
+START: dict[str, dict[str, Any]] = {
     "data": {"num_clients": 50, "partition": "iid"},
     "model": {"model": "softmax"},
     "scheme": {"num_parties": None},
@@ -80,9 +80,12 @@ class Config:
         _validate.non_negative(link_failure_prob=self.link_failure_prob, server_momentum=self.server_momentum)
         if self.late_prob != 0:
             _validate.probability(late_prob=self.late_prob)
-        for name in ("link_failure_prob", "server_momentum"):
-            if not getattr(self, name) < 1:
-                raise ValueError(f"Expected {name} < 1, got {name}={getattr(self, name)!r}.")
+        for name, value in (
+            ("link_failure_prob", self.link_failure_prob),
+            ("server_momentum", self.server_momentum),
+        ):
+            if not value < 1:
+                raise ValueError(f"Expected {name} < 1, got {name}={value!r}.")
         _validate.positive(
             l2_clip_norm=self.l2_clip_norm,
             local_learning_rate=self.local_learning_rate,
@@ -96,12 +99,13 @@ class Config:
 
     def _check_parties(self, num_parties: int) -> None:
         """What must hold between the number of clients and the rest."""
-        for name in ("max_colluders", "max_stragglers"):
-            if not getattr(self, name) < num_parties:
-                left = "protect" if name == "max_colluders" else "respond"
+        for name, value, left in (
+            ("max_colluders", self.max_colluders, "protect"),
+            ("max_stragglers", self.max_stragglers, "respond"),
+        ):
+            if not value < num_parties:
                 raise ValueError(
-                    f"Expected {name} < num_parties={num_parties}, else nobody is left to {left}, "
-                    f"got {name}={getattr(self, name)}."
+                    f"Expected {name} < num_parties={num_parties}, else nobody is left to {left}, got {name}={value}."
                 )
         if self.straggler_law == "custom":
             law = stragglers.arbitrary(self.straggler_probs, num_parties)
@@ -113,7 +117,12 @@ class Config:
     @property
     def parties(self) -> int:
         """`num_parties`. Raises ValueError where it is none."""
-        return base.known(self, "num_parties")
+        return base.known(num_parties=self.num_parties)
+
+
+def population(config: Config) -> base.Population:
+    """All clients join every round."""
+    return base.Population(num_clients=config.num_parties)
 
 
 def fitted(config: Any, facts: Facts) -> Any:
@@ -123,7 +132,7 @@ def fitted(config: Any, facts: Facts) -> Any:
       PrivacyPreconditionError: num_parties is not the number of clients.
       ValueError: there are too few clients for the colluders, stragglers or graph of the config.
     """
-    return base.fitted_clients(config, facts, "num_parties")
+    return base.fitted_clients(config, facts, num_parties=config.num_parties)
 
 
 def straggler_pmf(config: Config, *, links: Literal["server", "peers"] = "server") -> np.ndarray:

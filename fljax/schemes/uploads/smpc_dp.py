@@ -4,14 +4,11 @@ Source: Hong, Lin, Duan, "Lightweight Federated Learning with Differential Priva
 baseline with noise sized for N - C - S contributors.
 """
 
+from fljax.schemes import base
 from fljax.schemes.uploads import ideal_sums
 from fljax.schemes.uploads import round as uploads
 from fljax.server import costs as costs_lib
 
-SUMMARY = "ideal secure sum, distributed noise; unit: client"
-PROMISE = "epsilon"
-NOISE_AT = "client"
-SIMULATION = uploads.SIMULATION
 LINKS: ideal_sums.Links = "server"
 Config = ideal_sums.Config
 event = ideal_sums.event
@@ -23,3 +20,19 @@ views = ideal_sums.viewer(LINKS)
 def costs(config: Config, num_params: int) -> costs_lib.Costs:
     """One client's round; the price of a particular protocol is not modelled."""
     return costs_lib.plain(num_params)
+
+
+SCHEME = base.Scheme(
+    summary="ideal secure sum, distributed noise; unit: client",
+    promise="epsilon",
+    Config=Config,
+    make=make,
+    event=event,
+    fitted=fitted,
+    non_private=non_private,
+    noise_at="client",
+    start=uploads.START,
+    population=uploads.population,
+    views=views,
+    costs=costs,
+)

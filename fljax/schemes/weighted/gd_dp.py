@@ -16,11 +16,6 @@ from fljax.schemes import base
 from fljax.schemes.weighted import round as weighted
 from fljax.types import Batch, LossFn, Params
 
-SUMMARY = "mean clipped gradients of all records, Gaussian noise per client, secure sum; unit: example"
-PROMISE = "epsilon"
-SIMULATION = weighted.SIMULATION
-NOISE_AT = "client"
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(weighted.Config):
@@ -52,3 +47,17 @@ make, fitted, non_private = weighted.maker(client), weighted.fitted, weighted.no
 def event(config: Config) -> events.PrivacyEvent:
     """What one round does to one record. Raises ValueError if noise_multiplier is None."""
     return weighted.event(events.Gaussian(base.noise_multiplier(config)))
+
+
+SCHEME = base.Scheme(
+    summary="mean clipped gradients of all records, Gaussian noise per client, secure sum; unit: example",
+    promise="epsilon",
+    Config=Config,
+    make=make,
+    event=event,
+    fitted=fitted,
+    non_private=non_private,
+    noise_at="client",
+    start=weighted.START,
+    population=weighted.population,
+)

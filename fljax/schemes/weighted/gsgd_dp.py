@@ -18,11 +18,6 @@ from fljax.schemes.weighted import round as weighted
 from fljax.types import Batch, LossFn, Params
 from fljax.upload import water_filling
 
-SUMMARY = "Gaussian-weighted clipped gradients lifted by water-filling noise, secure sum; unit: example"
-PROMISE = "epsilon"
-SIMULATION = weighted.SIMULATION
-NOISE_AT = "client"
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(weighted.Config):
@@ -74,3 +69,17 @@ def event(config: Config) -> events.PrivacyEvent:
     rate = config.batch_size / config.records
     lifted = config.noise == "water_filling"
     return weighted.event(events.GaussianWeighted(base.noise_multiplier(config), rate, lifted))
+
+
+SCHEME = base.Scheme(
+    summary="Gaussian-weighted clipped gradients lifted by water-filling noise, secure sum; unit: example",
+    promise="epsilon",
+    Config=Config,
+    make=make,
+    event=event,
+    fitted=fitted,
+    non_private=non_private,
+    noise_at="client",
+    start=weighted.START,
+    population=weighted.population,
+)

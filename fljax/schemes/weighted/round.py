@@ -26,7 +26,7 @@ from fljax.server import aggregate
 from fljax.types import Batch, LossFn, Params
 
 # What `fljax simulate` starts from: 50 equal clients and a linear model, as in the paper's Figure 5.
-SIMULATION: dict[str, dict[str, Any]] = {
+START: dict[str, dict[str, Any]] = {
     "data": {"num_clients": 50, "partition": "iid"},
     "model": {"model": "softmax"},
     "scheme": {"num_parties": None, "records_per_client": None},
@@ -66,9 +66,10 @@ class Config:
 
     def __post_init__(self) -> None:
         _validate.positive_int(microbatch_size=self.microbatch_size)
-        for name in ("num_parties", "records_per_client"):
-            if getattr(self, name) is not None:
-                _validate.positive_int(**{name: getattr(self, name)})
+        if self.num_parties is not None:
+            _validate.positive_int(num_parties=self.num_parties)
+        if self.records_per_client is not None:
+            _validate.positive_int(records_per_client=self.records_per_client)
         _validate.positive(
             batch_size=self.batch_size,
             l2_clip_norm=self.l2_clip_norm,
@@ -84,12 +85,17 @@ class Config:
     @property
     def parties(self) -> int:
         """`num_parties`. Raises ValueError where it is none."""
-        return base.known(self, "num_parties")
+        return base.known(num_parties=self.num_parties)
 
     @property
     def records(self) -> int:
         """`records_per_client`. Raises ValueError where it is none."""
-        return base.known(self, "records_per_client")
+        return base.known(records_per_client=self.records_per_client)
+
+
+def population(config: Config) -> base.Population:
+    """All clients join every round, each with so many places for records."""
+    return base.Population(num_clients=config.num_parties, places=config.records_per_client)
 
 
 def fitted(config: Any, facts: Facts) -> Any:
@@ -99,7 +105,7 @@ def fitted(config: Any, facts: Facts) -> Any:
       PrivacyPreconditionError: num_parties is not the number of clients, or a client has more records than places.
       ValueError: batches are larger than clients.
     """
-    config = base.fitted_clients(config, facts, "num_parties")
+    config = base.fitted_clients(config, facts, num_parties=config.num_parties)
     if config.records_per_client is None:
         return dataclasses.replace(config, records_per_client=max(1, facts.most_examples))
     if config.records_per_client < facts.most_examples:

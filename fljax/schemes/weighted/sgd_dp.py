@@ -17,11 +17,6 @@ from fljax.schemes import base
 from fljax.schemes.weighted import round as weighted
 from fljax.types import Batch, LossFn, Params
 
-SUMMARY = "mean clipped gradients of random subsets, Gaussian noise per client, secure sum; unit: example"
-PROMISE = "epsilon"
-SIMULATION = weighted.SIMULATION
-NOISE_AT = "client"
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(weighted.Config):
@@ -66,3 +61,17 @@ def event(config: Config) -> events.PrivacyEvent:
     """What one round does to one record. Raises ValueError if noise_multiplier is None."""
     step = events.Gaussian(base.noise_multiplier(config))
     return weighted.event(events.SampledWithoutReplacement(config.records, int(config.batch_size), step))
+
+
+SCHEME = base.Scheme(
+    summary="mean clipped gradients of random subsets, Gaussian noise per client, secure sum; unit: example",
+    promise="epsilon",
+    Config=Config,
+    make=make,
+    event=event,
+    fitted=fitted,
+    non_private=non_private,
+    noise_at="client",
+    start=weighted.START,
+    population=weighted.population,
+)

@@ -3,7 +3,6 @@
 import inspect
 import re
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import jax
@@ -59,6 +58,6 @@ def chunk_size(memory: str, largest: int, lower: Callable[[int | None], jax.stag
         size //= 2
 
 
-def takes_chunks(scheme: ModuleType) -> bool:
+def takes_chunks(make: Callable[..., Any]) -> bool:
     """Whether the scheme's clients can be trained in chunks of a chosen size."""
-    return "chunk_size" in inspect.signature(scheme.make).parameters
+    return "chunk_size" in inspect.signature(make).parameters

@@ -65,7 +65,7 @@ def section(found: Spent, history: list[tuple[int, Spent]], seen: tuple[np.ndarr
     )
     missing = "".join(f"<li>{html.escape(line)}</li>" for line in information.NOT_PROMISED)
     rounds = [count for count, _ in history]
-    series = [[float(getattr(after, name).max()) for _, after in history] for name in _SHOWN]
+    series = [[float(after._asdict()[name].max()) for _, after in history] for name in _SHOWN]
     pictures = figures.nats(rounds, *series)
     if seen is not None:
         pictures += figures.seen_records(*seen)

@@ -141,7 +141,7 @@ def _curves(outcome: Outcome) -> str:
 def _views(outcome: Outcome) -> str:
     scheme, plan = schemes.get(outcome.config.scheme), outcome.plan
     claimed = plan.epsilons[outcome.rounds]
-    if not (hasattr(scheme, "views") and math.isfinite(claimed)):
+    if scheme.views is None or not math.isfinite(claimed):
         return ""
     found = scheme.views(plan.scheme_config, outcome.task.round_key, outcome.rounds)
     epsilons = [np.asarray(gaussian.mu_to_epsilon(who.mu, plan.delta)) for who in found.adversaries]
@@ -165,7 +165,7 @@ def _views(outcome: Outcome) -> str:
 
 def _exposure(outcome: Outcome) -> str:
     scheme = schemes.get(outcome.config.scheme)
-    if not hasattr(scheme, "exposure"):
+    if scheme.exposure is None:
         return ""
     head = "<tr><th>who</th><th>about</th><th>can learn</th></tr>"
     cells = (
