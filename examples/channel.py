@@ -15,11 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax import data, models, schemes
+from fljax import data, models
 from fljax.accounting import information
 from fljax.attacks import reconstruction
 from fljax.data import channel, partition
 from fljax.data.sources import fields
+from fljax.schemes import natural_channel
 
 NATS_PER_USE = 20.0
 NUM_CLIENTS = 20
@@ -30,14 +31,13 @@ LEARNING_RATE = 0.2
 
 def train(config: Any, seen: reconstruction.Seen) -> tuple[float, dict[str, Any], jax.Array]:
     """(accuracy on held-out records, the channel that was solved, the run's key)."""
-    scheme = schemes.get("natural_channel")
     dataset, clients = seen
     init_key, run_key = jax.random.split(jax.random.key(0, impl="threefry2x32"))
     shape = dataset.train["x"].shape[1:]
     functional = models.create("mlp", example_shape=shape, num_classes=dataset.num_classes, key=init_key)
-    inputs = scheme.inputs(config, seen)
+    inputs = natural_channel.inputs(config, seen)
     loss = models.softmax_cross_entropy(functional.apply)
-    algorithm = scheme.make(config, loss, num_units=NUM_CLIENTS, **inputs)
+    algorithm = natural_channel.make(config, loss, num_units=NUM_CLIENTS, **inputs)
     state, cohort = algorithm.init(functional.params), data.cohort(clients, jnp.arange(NUM_CLIENTS))
     step = jax.jit(algorithm.round)
     for _ in range(NUM_ROUNDS):
@@ -65,8 +65,7 @@ def main() -> None:
     dataset = data.load("fields")
     table = partition.iid(dataset.train["y"], NUM_CLIENTS, np.random.default_rng(0))
     seen = reconstruction.Seen(dataset, data.ClientData(jax.tree.map(jnp.asarray, dataset.train), jnp.asarray(table)))
-    scheme = schemes.get("natural_channel")
-    config = scheme.Config(
+    config = natural_channel.Config(
         nats=NATS_PER_USE,
         covariance_source="public",
         data_model="gaussian",
@@ -77,7 +76,8 @@ def main() -> None:
     accuracy, inputs, key = train(config, seen)
     print(f"accuracy {accuracy:.1%} with noise in the records, {plain:.1%} without; {NUM_ROUNDS} uses of each record")
 
-    spent = scheme.spent(config, seen, inputs, NUM_ROUNDS)
+    spent = natural_channel.spent(config, seen, inputs, NUM_ROUNDS)
+    assert spent is not None  # there is noise
     wide = inputs["channel"].value_range[1] - inputs["channel"].value_range[0]
     for name, nats in (("jointly", spent.nats[0]), ("one by one", spent.linear_nats[0])):
         leakage = information.after_uses(inputs["channel"].capacity, NUM_ROUNDS, label_nats=spent.label_nats)
