@@ -5,8 +5,6 @@ import numbers
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fljax import _near
@@ -28,6 +26,10 @@ def _is_integer(value: Any) -> bool:
 
 
 def _is_real(dtype: Any) -> bool:
+    if isinstance(dtype, np.dtype) and dtype.kind in "fiu":
+        return True
+    import jax.numpy as jnp  # of bfloat16 and its like only JAX knows
+
     return bool(jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer))
 
 
@@ -103,6 +105,8 @@ def one_of(choices: Iterable[Any], **values: Any) -> None:
 
 def typed_key(**keys: Any) -> None:
     """Raises ValueError unless every value is one typed PRNG key (`jax.random.key`)."""
+    import jax
+
     for name, key in keys.items():
         if not (hasattr(key, "dtype") and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)):
             shown = getattr(key, "dtype", type(key).__name__)
@@ -116,6 +120,8 @@ def threefry_key(**keys: Any) -> None:
 
     With other generators a draw under `vmap` may depend on its neighbours, so a client's draws would depend on others.
     """
+    import jax
+
     typed_key(**keys)
     for name, key in keys.items():
         if key.dtype != jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32")).dtype:

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 from fljax import _rooms
 from fljax.accounting import events, gaussian, mixture, pld
 from fljax.accounting._x64 import x64
-from fljax.accounting.accountant import METHODS, Spent, calibrate, delta, epsilon, interval, spent
+from fljax.accounting.accountant import ACCOUNTANTS, METHODS, Spent, calibrate, delta, epsilon, interval, spent
 from fljax.accounting.events import NeighboringRelation, PrivacyEvent, compose
 from fljax.accounting.interop import from_dp_event, to_dp_event
 from fljax.accounting.ledger import Ledger
 from fljax.accounting.mechanisms import Pair, register
 from fljax.accounting.renyi import conversion, rdp
 from fljax.accounting.renyi.conversion import OrderWarning
-from fljax.accounting.shared_noise import exact as view
 from fljax.accounting.words import NOT_COVERED, statement, table
 
 __all__ = [
+    "ACCOUNTANTS",
     "METHODS",
     "NOT_COVERED",
     "Ledger",

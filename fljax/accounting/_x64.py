@@ -1,19 +1,24 @@
 """float64 inside a scope: accountants need it, and importing fljax must not switch it on for everybody.
 
 The pure functions of `fljax.accounting` carry `@float64`. Called with plain numbers or arrays they enter the scope
-by themselves (on the CPU) and return float64. Called while tracing (under `jit`, `vmap`, `grad`) they need the caller
-to be inside `x64()`, and raise otherwise: a float32 epsilon would look right and be wrong.
+by themselves (on the CPU) and return float64; few numbers are computed by NumPy. Called while tracing (under `jit`,
+`vmap`, `grad`) they need the caller to be inside `x64()`, and raise otherwise: a float32 epsilon would look right and
+be wrong.
 """
+
+from __future__ import annotations
 
 import contextlib
 import functools
 import numbers
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+
+from fljax.accounting import _arrays
+from fljax.accounting._arrays import jax, jnp
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,7 +36,13 @@ def _as_one_array(value: Any) -> Any:
 
 def is_enabled() -> bool:
     """True where the current thread's JAX computes in float64."""
-    return bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+    # A program that has not imported JAX cannot have switched it.
+    return "jax" in sys.modules and bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+
+
+def is_traced(value: Any) -> bool:
+    """True for a value that is known only while tracing."""
+    return "jax" in sys.modules and isinstance(value, jax.core.Tracer)
 
 
 def _cpu() -> Any:
@@ -51,26 +62,40 @@ def x64() -> Iterator[None]:
         yield
 
 
-def float64(fun: F) -> F:
-    """Makes `fun` a float64 function of arrays; see the module."""
+def float64(fun: Any = None, *, host: int = 0, **static: Any) -> Any:
+    """Makes `fun` a float64 function of arrays; see the module.
 
+    `@float64` alone compiles nothing. `@float64(host=N, static_argnames=...)` compiles, but for at
+    most N numbers in all, which NumPy computes by the same lines (see `_arrays`).
+    """
+    if fun is None:
+        return lambda fun: _float64(fun, _arrays.compiled(**static)(fun), host)
+    return _float64(fun, fun, 0)
+
+
+def _float64(fun: F, program: Callable[..., Any], most: int) -> F:
     @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if _arrays.on_host():
+            return fun(*args, **kwargs)
         args = tuple(map(_as_one_array, args))
         kwargs = {name: _as_one_array(value) for name, value in kwargs.items()}
-        leaves = jax.tree.leaves((args, kwargs))
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        leaves = _arrays.leaves((*args, *kwargs.values()))
+        if any(map(is_traced, leaves)):
             if not is_enabled():
                 raise RuntimeError(
                     f"Expected float64 while tracing {fun.__name__}: enter `with fljax.accounting.x64():` "
                     "around the transformed call."
                 )
             with jax.numpy_rank_promotion("allow"):
-                return fun(*args, **kwargs)
+                return program(*args, **kwargs)
         inside = is_enabled()
+        if not inside and sum(map(np.size, leaves)) <= most:
+            with _arrays.host():
+                return _arrays.tree_map(np.asarray, fun(*args, **kwargs))
         # A host call may come while some outer program is being traced: evaluate now, do not stage.
         with x64(), jax.ensure_compile_time_eval():
-            out = fun(*args, **kwargs)
+            out = program(*args, **kwargs)
             return out if inside else jax.tree.map(np.asarray, out)
 
     return wrapped  # type: ignore[return-value]

@@ -15,7 +15,7 @@ from fljax.accounting.pld import without_replacement
 from fljax.accounting.renyi import conversion, rdp
 from fljax.accounting.renyi.conversion import OrderWarning
 
-Method = Literal["rdp", "pld", "gdp"]
+Method = Literal["auto", "rdp", "pld", "gdp"]
 # Tried when the best of the default orders is the last one.
 _FAR_ORDERS = tuple(float(round(1024 * 2 ** (x / 4))) for x in range(1, 17))
 
@@ -27,7 +27,7 @@ class Spent:
     Attributes:
       epsilon_lower, epsilon_upper: at `delta`; equal to the asked value in answers of `delta`.
       delta_lower, delta_upper: at epsilon; equal to the asked value in answers of `epsilon`.
-      method: "rdp", "pld" or "gdp".
+      method: "rdp", "pld" or "gdp": whose bound it is.
       certified: True if the upper value is a proved bound; False where it is infinite, or a delta of 1: no claim.
       reason: how it was proved, or why not.
       order: best Renyi order, None for other methods.
@@ -103,8 +103,11 @@ def spent(
       event: mechanism, unit and relation.
       delta: in (0, 1); or
       epsilon: >= 0. Just one of both.
-      method: "rdp": upper bound by Renyi divergences. "pld": both bounds by privacy-loss distributions; for samples
-        without replacement the upper one. "gdp": exact, for unsampled Gaussian mechanisms and their compositions.
+      method: "auto": the tightest certified upper bound: "gdp" where that is exact, else the smaller
+        of "pld", where there is one, and "rdp"; the answer names it. "rdp": upper bound by Renyi
+        divergences. "pld": both bounds by privacy-loss distributions; for samples without
+        replacement the upper one. "gdp": exact, for unsampled Gaussian mechanisms and their
+        compositions.
       orders: Renyi orders for "rdp". The default grid grows where its end is best; "adaptive" also looks between its
         best order and the neighbours of that, for the last 1e-4 of epsilon.
 
@@ -113,7 +116,7 @@ def spent(
       UnsupportedEventError: the method has no bound for this event under its relation.
     """
     check_event("event", event)
-    _validate.one_of(METHODS, method=method)
+    _validate.one_of(_ANSWERS, method=method)
     if (delta is None) == (epsilon is None):
         raise ValueError(f"Expected one of delta and epsilon, got delta={delta!r} and epsilon={epsilon!r}.")
     if delta is not None:
@@ -166,7 +169,12 @@ def _gdp(
     return Spent(epsilon, epsilon, value, value, "gdp", True, why)
 
 
-def _pld(event: PrivacyEvent, delta: float | None, epsilon: float | None, orders: Sequence[float] | None) -> Spent:
+def _pld(
+    event: PrivacyEvent,
+    delta: float | None,
+    epsilon: float | None,
+    orders: Sequence[float] | Literal["adaptive"] | None,
+) -> Spent:
     why = "privacy-loss distributions, connect the dots of arXiv:2207.04380; all truncation and rounding counted"
     if (rounds := without_replacement.rounds_of(event)) is not None:
         lower, upper = 0.0, _sampled(rounds, delta, epsilon)
@@ -195,8 +203,51 @@ def _estimate(event: PrivacyEvent, delta: float) -> float:
     return pld.estimate(event, delta) if rounds is None else without_replacement.estimate(rounds, delta)
 
 
-_ANSWERS: dict[str, Callable[..., Spent]] = {"rdp": _rdp, "gdp": _gdp, "pld": _pld}
-METHODS = tuple(_ANSWERS)
+def _auto(
+    event: PrivacyEvent,
+    delta: float | None,
+    epsilon: float | None,
+    orders: Sequence[float] | Literal["adaptive"] | None,
+) -> Spent:
+    """The exact answer, or the smaller of two proved upper bounds, which is one."""
+    if mechanisms.effective_noise(event.mechanism) is not None:
+        return _gdp(event, delta, epsilon, orders)
+    found: list[Spent] = []
+    refused: list[ValueError] = []
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        for answer in (_pld, _rdp):
+            try:
+                found.append(answer(event, delta, epsilon, orders))
+            except ValueError as why:  # no bound for this event, or so little noise that lattices do not reach it
+                refused.append(why)
+    if not found:
+        raise refused[-1]
+
+    def upper(one: Spent) -> float:
+        bound = one.epsilon_upper if epsilon is None else one.delta_upper
+        return bound if bound == bound else math.inf
+
+    best = min(found, key=upper)
+    category: type[Warning] = OrderWarning if best.method == "rdp" else pld.WideIntervalWarning
+    for warning in heard:  # of the bound that is not taken nobody need hear
+        if issubclass(warning.category, category) or not issubclass(
+            warning.category, OrderWarning | pld.WideIntervalWarning
+        ):
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    if best.method == "rdp" and len(found) == 2:  # what losses prove from below holds for every upper bound
+        low = found[0]
+        best = dataclasses.replace(
+            best,
+            epsilon_lower=min(low.epsilon_lower, best.epsilon_upper),
+            delta_lower=min(low.delta_lower, best.delta_upper),
+        )
+    return best
+
+
+_ANSWERS: dict[str, Callable[..., Spent]] = {"auto": _auto, "rdp": _rdp, "gdp": _gdp, "pld": _pld}
+METHODS = ("rdp", "gdp", "pld")
+ACCOUNTANTS = ("auto", *METHODS)
 
 
 def epsilon(
@@ -269,11 +320,11 @@ def calibrate(
             warnings.simplefilter("ignore", OrderWarning)
             return spent(event_fn(value), delta=delta, method=method, orders=orders).epsilon_upper
 
-    estimate = None
-    if method == "pld" and not integer:
-        # The saddle-point estimate costs a twentieth: look with it, so that few certified answers are needed.
-        def estimate(value: float) -> float:
+    def estimate(value: float) -> float:
+        try:
             return _estimate(event_fn(value), delta)
+        except ValueError:  # no privacy-loss distribution here: no guide either
+            return math.inf
 
     good = search.within(
         cost,
@@ -282,8 +333,9 @@ def calibrate(
         bracket=bracket,
         integer=integer,
         tolerance=tolerance,
-        estimate=estimate,
+        # The saddle-point estimate costs a twentieth: few certified answers are needed beside it.
+        estimate=estimate if method in ("auto", "pld") else None,
     )
-    if method == "rdp":
+    if method in ("auto", "rdp"):
         spent(event_fn(good), delta=delta, method=method, orders=orders)  # for its warning, should there be one
     return good

@@ -7,7 +7,6 @@ one mechanism under a claim: whose contribution is protected (`privacy_unit`) an
 
 import dataclasses
 import enum
-import importlib.metadata
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
@@ -357,6 +356,8 @@ def mechanism_from_json(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     if value.get("type", "") not in RECORDS:
+        import importlib.metadata  # slow to import
+
         for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
             entry.load()  # which registers its records
     record = RECORDS.get(value.get("type", ""))

@@ -7,20 +7,21 @@ squares. Subsampling is not of this form: its central-limit approximation can un
 Source: Dong, Roth, Su (2019), arXiv:1905.02383; Balle, Wang (2018), arXiv:1805.06530.
 """
 
+from __future__ import annotations
+
 import math
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import erf, erfc, log_ndtr, ndtri
 
 from fljax.accounting import _x64, search
+from fljax.accounting._arrays import erf, erfc, jax, jnp, log_ndtr, ndtri, stop_gradient
 
 # Nodes of integrals over (0, inf) by the trapezoid rule in log s; the step meets 1e-16 for exp(-s^2/2 - x s).
 _LOG_NODES = np.arange(-40.0, 4.3, 0.125)
 _STEP = 0.125
 _BISECTIONS = 100
+_ON_HOST = 128  # numbers that NumPy computes; more repay a compilation
 
 
 def _integral(x: jax.Array, weight: Any) -> jax.Array:
@@ -52,8 +53,7 @@ def _log_delta(mu: jax.Array, epsilon: jax.Array) -> tuple[jax.Array, jax.Array]
     return value, jnp.where(tail, -mills / gap, -second / bulk)
 
 
-@_x64.float64
-@jax.jit
+@_x64.float64(host=_ON_HOST)
 def log_delta(mu: Any, epsilon: Any) -> jax.Array:
     """Log of the exact delta of a mu-GDP mechanism at `epsilon` >= 0; arrays broadcast.
 
@@ -66,15 +66,13 @@ def log_delta(mu: Any, epsilon: Any) -> jax.Array:
     return jnp.where(proper, value, jnp.where((mu >= 0) & (epsilon >= 0), edge, jnp.nan))
 
 
-@_x64.float64
-@jax.jit
+@_x64.float64(host=_ON_HOST)
 def mu_to_delta(mu: Any, epsilon: Any) -> jax.Array:
     """Exact delta of a mu-GDP mechanism at `epsilon` >= 0; `log_delta` goes on where this underflows."""
     return jnp.exp(log_delta(mu, epsilon))
 
 
-@_x64.float64
-@jax.jit
+@_x64.float64(host=_ON_HOST)
 def mu_to_epsilon(mu: Any, delta: Any = None, *, log_delta: Any = None) -> jax.Array:
     """Exact epsilon of a mu-GDP mechanism.
 
@@ -94,21 +92,20 @@ def mu_to_epsilon(mu: Any, delta: Any = None, *, log_delta: Any = None) -> jax.A
     high = safe_mu * (jnp.sqrt(-2 * safe) + safe_mu / 2)
 
     def spent(middle: jax.Array) -> jax.Array:
-        return _log_delta(jax.lax.stop_gradient(safe_mu), middle)[0] > jax.lax.stop_gradient(safe)
+        return _log_delta(stop_gradient(safe_mu), middle)[0] > stop_gradient(safe)
 
-    start = (jnp.zeros_like(safe_mu), jax.lax.stop_gradient(high))
+    start = (jnp.zeros_like(safe_mu), stop_gradient(high))
     _, found = search.bisect(spent, *start, _BISECTIONS)
     # One step of Newton's method: no change in value beyond rounding, and the exact derivative.
     value, slope = _log_delta(safe_mu, found)
-    polished = jnp.maximum(found - (value - safe) / jax.lax.stop_gradient(slope), 0.0)
+    polished = jnp.maximum(found - (value - safe) / stop_gradient(slope), 0.0)
     free = _log_delta(safe_mu, jnp.zeros_like(safe_mu))[0] <= safe
     epsilon = jnp.where(free, 0.0, polished)
     edge = jnp.where(mu == 0, 0.0, jnp.where(mu == jnp.inf, jnp.inf, jnp.nan))
     return jnp.where(proper, epsilon, jnp.where(target <= 0, edge, jnp.nan))
 
 
-@_x64.float64
-@jax.jit
+@_x64.float64(host=_ON_HOST)
 def epsilon_to_mu(epsilon: Any, delta: Any = None, *, log_delta: Any = None) -> jax.Array:
     """Largest mu with which a mu-GDP mechanism is (epsilon, delta)-DP: the analytic Gaussian calibration.
 
@@ -126,45 +123,41 @@ def epsilon_to_mu(epsilon: Any, delta: Any = None, *, log_delta: Any = None) -> 
     reach = jnp.sqrt(-2 * goal)
     # delta <= Phi(-x) and delta <= mu / sqrt(2 pi) from below, Phi(12) = 1 - 2e-33 from above.
     low = jnp.maximum(2 * safe / (reach + jnp.sqrt(reach**2 + 2 * safe)), jnp.exp(goal) * math.sqrt(2 * math.pi))
-    start = (jnp.log(jnp.maximum(low, 1e-307)), jnp.log(12 + jnp.sqrt(144 + 2 * safe)))
-    fixed, fixed_goal = jax.lax.stop_gradient((safe, goal))
+    low, high = jnp.log(jnp.maximum(low, 1e-307)), jnp.log(12 + jnp.sqrt(144 + 2 * safe))
+    low, high, fixed, fixed_goal = stop_gradient((low, high, safe, goal))
 
     def kept(middle: jax.Array) -> jax.Array:
         return ~(_log_delta(jnp.exp(middle), fixed)[0] > fixed_goal)
 
-    found, _ = search.bisect(kept, *jax.lax.stop_gradient(start), _BISECTIONS)
+    found, _ = search.bisect(kept, low, high, _BISECTIONS)
     found = jnp.exp(found)
     # d delta / d mu = phi(x): the exact derivative of the solution, with a step of Newton's method of no size.
     value, _ = _log_delta(found, safe)
     x = fixed / found - found / 2
-    slope = jnp.exp(-(x**2) / 2 - 0.5 * math.log(2 * math.pi) - jax.lax.stop_gradient(value))
-    change = (value - goal) - jax.lax.stop_gradient(value - goal)
+    slope = jnp.exp(-(x**2) / 2 - 0.5 * math.log(2 * math.pi) - stop_gradient(value))
+    change = (value - goal) - stop_gradient(value - goal)
     return jnp.where(proper, found - change / slope, jnp.nan)
 
 
-@_x64.float64
-@jax.jit
+@_x64.float64(host=_ON_HOST)
 def compose(mus: Any) -> jax.Array:
     """The mu `[...]` of a composition of mu-GDP mechanisms `[..., k]`: the root of the summed squares."""
     return jnp.sqrt(jnp.sum(_x64.non_negative(mus) ** 2, -1))
 
 
-@_x64.float64
-@jax.jit
+@_x64.float64(host=_ON_HOST)
 def trade_off(mu: Any, fpr: Any) -> jax.Array:
     """Least false-negative rate of any test with false-positive rate `fpr` in [0, 1] against a mu-GDP mechanism."""
     return jnp.exp(log_ndtr(-ndtri(_x64.unit(fpr)) - _x64.non_negative(mu)))
 
 
-@_x64.float64
-@jax.jit
+@_x64.float64(host=_ON_HOST)
 def tpr_at_fpr(mu: Any, fpr: Any) -> jax.Array:
     """Largest true-positive rate of any membership test at `fpr` in [0, 1] against a mu-GDP mechanism."""
     return jnp.exp(log_ndtr(ndtri(_x64.unit(fpr)) + _x64.non_negative(mu)))
 
 
-@_x64.float64
-@jax.jit
+@_x64.float64(host=_ON_HOST)
 def advantage(mu: Any) -> jax.Array:
     """Largest TPR - FPR of any test, the total variation: 2 Phi(mu / 2) - 1."""
     return erf(_x64.non_negative(mu) / (2 * math.sqrt(2)))

@@ -3,15 +3,16 @@
 `within` asks a costly function as seldom as it can; `bisect` and `last_whole` ask a cheap question.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fljax import _validate
+from fljax.accounting._arrays import is_jax, jax, jnp
 from fljax.errors import PrivacyPreconditionError
 
 Cost = Callable[[float], float]
@@ -30,7 +31,8 @@ def bisect(above: Callable[[Any], Any], low: Any, high: Any, steps: int) -> tupl
     Returns:
       (low, high); where `above` holds at the first `low` and not at the first `high`, it still does.
     """
-    xp: Any = jnp if isinstance(low, jax.Array) or isinstance(high, jax.Array) else np
+    traced = is_jax(low) or is_jax(high)
+    xp: Any = jnp if traced else np
 
     def halve(_: Any, ends: tuple[Any, Any]) -> tuple[Any, Any]:
         low, high = ends
@@ -38,10 +40,13 @@ def bisect(above: Callable[[Any], Any], low: Any, high: Any, steps: int) -> tupl
         more = above(middle)
         return xp.where(more, middle, low), xp.where(more, high, middle)
 
-    if xp is jnp:
+    if traced:
         found: tuple[Any, Any] = jax.lax.fori_loop(0, steps, halve, (low, high))
         return found
     for step in range(steps):
+        middle = 0.5 * (low + high)
+        if np.all((middle == low) | (middle == high)):
+            break  # nothing is left to halve
         low, high = halve(step, (low, high))
     return low, high
 

@@ -14,6 +14,7 @@ from fljax.accounting.rounding import at_least, at_most, rounded_up, shown_epsil
 
 __all__ = [
     "NOT_COVERED",
+    "answered_by",
     "at_least",
     "at_most",
     "claim",
@@ -149,6 +150,11 @@ def large_delta(delta: float, unit: str, count: int) -> str | None:
     )
 
 
+def answered_by(method: str, found: Spent) -> str:
+    """The accountant that was asked, with the one that answered where that is another."""
+    return method if method == found.method else f"{method}: {found.method}"
+
+
 def table(event: PrivacyEvent, *, delta: float, methods: Sequence[str] | None = None) -> list[dict[str, object]]:
     """One row per accountant: method, epsilon_lower, epsilon_upper, order, certified, note.
 
@@ -167,7 +173,7 @@ def table(event: PrivacyEvent, *, delta: float, methods: Sequence[str] | None = 
             note = str(error)
         rows.append(
             {
-                "method": method,
+                "method": answered_by(method, found) if found else method,
                 "epsilon_lower": found.epsilon_lower if found else None,
                 "epsilon_upper": found.epsilon_upper if found else None,
                 "order": found.order if found else None,

@@ -16,13 +16,14 @@ from fljax.errors import UnsupportedEventError
 
 _MOST_STEPS = 2**53  # float64 counts no further
 
-Accountant = Literal["all", "rdp", "pld", "gdp"]
+Accountant = Literal["all", "auto", "rdp", "pld", "gdp"]
 
 
 def methods(accountant: Accountant) -> tuple[Method, ...]:
     """The accountants to ask. Raises ValueError for a name that is none of them."""
-    _validate.one_of(("all", *accounting.METHODS), accountant=accountant)
-    return tuple(cast(Method, m) for m in accounting.METHODS if accountant in ("all", m))
+    _validate.one_of(("all", *accounting.ACCOUNTANTS), accountant=accountant)
+    chosen = accounting.METHODS if accountant == "all" else (accountant,)
+    return tuple(cast(Method, method) for method in chosen)
 
 
 def some_bound(accountant: Accountant, methods: Sequence[Method], without: Sequence[str]) -> None:

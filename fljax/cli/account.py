@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
+import numpy as np
 import tyro
 from rich.table import Table
 
@@ -27,8 +28,8 @@ class Options:
     """delta at which epsilon is asked for."""
     neighboring_relation: Literal["ADD_OR_REMOVE_ONE", "REPLACE_ONE", "REPLACE_SPECIAL"] = "ADD_OR_REMOVE_ONE"
     """Which data sets are neighbours."""
-    accountant: _sampled_gaussian.Accountant = "all"
-    """Who is asked."""
+    accountant: _sampled_gaussian.Accountant = "auto"
+    """Who is asked. auto: whoever certifies the least; all: each in turn; or rdp, pld or gdp."""
     sweep: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """NAME=LOW:HIGH:COUNT or NAME=V1,V2,... with NAME noise, q, steps or delta; may be given several times."""
     output: pathlib.Path = pathlib.Path("sweep.csv")
@@ -85,10 +86,10 @@ def _write_sweep(options: Options, methods: Sequence[str]) -> int:
     relation = options.neighboring_relation
     if relation == "REPLACE_ONE":
         raise ValueError(f"Expected neighboring_relation to add or remove a unit in a sweep, got {relation}.")
-    methods = [m for m in methods if m != "gdp"]
+    methods = ["rdp", "pld"] if methods == ("auto",) else [m for m in methods if m != "gdp"]
     if not methods:
         raise ValueError(
-            f"Expected accountant 'pld', 'rdp' or 'all' for a sweep, got accountant={options.accountant!r}."
+            f"Expected accountant 'auto', 'pld', 'rdp' or 'all' for a sweep, got accountant={options.accountant!r}."
         )
     fixed = {name: getattr(options, name) for name in _sweep.COLUMNS}
     if options.noise_multiplier is None:
@@ -101,7 +102,7 @@ def _write_sweep(options: Options, methods: Sequence[str]) -> int:
     found = _sweep.epsilons(chosen.points, methods)
     _sweep.write(options.output, chosen.points, found)
     picture = options.output.with_suffix(".svg")
-    best = found[f"epsilon_upper_{'pld' if 'pld' in methods else 'rdp'}"]
+    best = np.minimum.reduce([found[f"epsilon_upper_{method}"] for method in methods])
     picture.write_text(figures.sweep(*_sweep.lines(chosen, best)))
     print(f"{len(chosen.points)} configurations: {options.output}, {picture}")
     swept = ", ".join(f"{name} {values.min():g} to {values.max():g}" for name, values in chosen.axes.items())

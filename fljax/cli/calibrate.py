@@ -8,6 +8,7 @@ from typing import Literal
 from rich.table import Table
 
 from fljax import _validate, accounting
+from fljax.accounting import words
 from fljax.accounting.words import rounded_up
 from fljax.cli import _args, _sampled_gaussian
 from fljax.errors import UnsupportedEventError
@@ -27,8 +28,8 @@ class Options:
     """How many steps are published."""
     neighboring_relation: Literal["ADD_OR_REMOVE_ONE", "REPLACE_ONE", "REPLACE_SPECIAL"] = "ADD_OR_REMOVE_ONE"
     """Which data sets are neighbours."""
-    accountant: _sampled_gaussian.Accountant = "all"
-    """Who is asked."""
+    accountant: _sampled_gaussian.Accountant = "auto"
+    """Who is asked. auto: whoever certifies the least; all: each in turn; or rdp, pld or gdp."""
     cache_dir: pathlib.Path | None = None
     """Folder for compiled code. None: fljax in the user's cache folder."""
 
@@ -55,14 +56,15 @@ def main(args: Sequence[str]) -> int:
                 delta=options.delta,
                 method=method,
             )
-            reached = accounting.epsilon(
+            reached = accounting.spent(
                 _sampled_gaussian.event(noise_multiplier, *rest), delta=options.delta, method=method
             )
         except UnsupportedEventError as reason:
             without.append(str(reason))
             table.add_row(method, "", f"no bound: {reason}")
             continue
-        table.add_row(method, rounded_up(noise_multiplier), rounded_up(reached))
+        name = words.answered_by(method, reached)
+        table.add_row(name, rounded_up(noise_multiplier), rounded_up(reached.epsilon_upper))
     _sampled_gaussian.console().print(table)
     _sampled_gaussian.some_bound(options.accountant, methods, without)
     print(_sampled_gaussian.assumptions(*rest, options.delta))

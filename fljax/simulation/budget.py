@@ -4,12 +4,15 @@ import dataclasses
 import itertools
 import math
 import warnings
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, cast
+
+import numpy as np
 
 from fljax import accounting
 from fljax.accounting import events, words
 from fljax.accounting.accountant import Method
+from fljax.accounting.mechanisms import effective_noise
 from fljax.accounting.words import shown_epsilon as shown_epsilon
 from fljax.data.facts import Facts
 from fljax.schemes.base import Scheme
@@ -74,7 +77,7 @@ def plan(config: Config, scheme: Scheme, facts: Facts) -> Plan:
     with warnings.catch_warnings(record=True) as heard:
         for category in _NOTED:
             warnings.simplefilter("always", category)
-        scheme_config, event, epsilons = _within_budget(config, scheme, delta)
+        scheme_config, event, method, epsilons = _within_budget(config, scheme, delta)
     notes = {}  # the last of a kind, which is of the most rounds
     for warning in heard:
         if issubclass(warning.category, _NOTED):
@@ -86,7 +89,7 @@ def plan(config: Config, scheme: Scheme, facts: Facts) -> Plan:
         event,
         num_units,
         delta,
-        budget.accountant,
+        method,
         budget.target_epsilon,
         len(epsilons) - 1,
         epsilons,
@@ -98,8 +101,10 @@ def plan(config: Config, scheme: Scheme, facts: Facts) -> Plan:
     )
 
 
-def _within_budget(config: Config, scheme: Scheme, delta: float) -> tuple[Any, events.PrivacyEvent, tuple[float, ...]]:
-    """The scheme's config with its noise, one round's event, epsilon after each number of rounds that is allowed."""
+def _within_budget(
+    config: Config, scheme: Scheme, delta: float
+) -> tuple[Any, events.PrivacyEvent, Method, tuple[float, ...]]:
+    """The scheme's config with its noise, one round's event, who accounts, epsilon after each number of rounds."""
     settings, budget, scheme_config = config.run, config.privacy, config.scheme_config
     if scheme_config.noise_multiplier is None and budget.target_epsilon is not None:
         noise_multiplier = accounting.calibrate(
@@ -110,8 +115,12 @@ def _within_budget(config: Config, scheme: Scheme, delta: float) -> tuple[Any, e
         )
         scheme_config = dataclasses.replace(scheme_config, noise_multiplier=float(noise_multiplier))
     event = scheme.event(scheme_config)
+    method = budget.accountant
+    if method == "auto":  # one accountant for the whole run: the best of all rounds
+        all_rounds = accounting.spent(event.repeat(settings.num_rounds), delta=delta, method="auto")
+        method = cast(Method, all_rounds.method)
     spent = [0.0]
-    for epsilon in _epsilons(event, settings.num_rounds, delta, budget.accountant):
+    for epsilon in _epsilons(event, settings.num_rounds, delta, method):
         if budget.target_epsilon is not None and not epsilon <= budget.target_epsilon:
             break
         spent.append(epsilon)
@@ -121,7 +130,7 @@ def _within_budget(config: Config, scheme: Scheme, delta: float) -> tuple[Any, e
             f"noise_multiplier={scheme_config.noise_multiplier:.6g}, or none, for no budget, "
             f"got target_epsilon={budget.target_epsilon!r}."
         )
-    return scheme_config, event, tuple(spent)
+    return scheme_config, event, method, tuple(spent)
 
 
 def _check_budget(scheme: str, noise_multiplier: float | None, event: events.PrivacyEvent, epsilon: float) -> None:
@@ -141,17 +150,23 @@ def _check_budget(scheme: str, noise_multiplier: float | None, event: events.Pri
 def _epsilons(event: events.PrivacyEvent, num_rounds: int, delta: float, method: Method) -> Iterator[float]:
     """Bounds on epsilon after 1, 2, .., `num_rounds` rounds.
 
-    A privacy-loss distribution is composed anew for each count; by Renyi divergences a round more is one addition and a
-    conversion. At most MOST_COMPOSITIONS or MOST_CONVERSIONS counts are asked for, and the rounds between two of them
-    report the epsilon of the later one.
+    A privacy-loss distribution is composed anew for each count; by Renyi divergences a round more is
+    one addition and a conversion; of Gaussians all counts are one call. At most MOST_COMPOSITIONS or
+    MOST_CONVERSIONS counts are asked for, and the rounds between two of them report the epsilon of
+    the later one.
     """
     most = min(num_rounds, MOST_COMPOSITIONS if method == "pld" else MOST_CONVERSIONS)
+    counts = [-(-num_rounds * i // most) for i in range(1, most + 1)]
+    noise = effective_noise(event.mechanism) if method == "gdp" else None
+    found: Iterable[float]
+    if noise:
+        found = accounting.gaussian.mu_to_epsilon(np.sqrt(counts) / noise, delta).tolist()
+    else:
+        found = (accounting.epsilon(event.repeat(count), delta=delta, method=method) for count in counts)
     before = 0
-    for i in range(1, most + 1):
-        later = -(-num_rounds * i // most)
-        found = float(accounting.epsilon(event.repeat(later), delta=delta, method=method))
-        yield from itertools.repeat(found, later - before)
-        before = later
+    for count, epsilon in zip(counts, found, strict=True):
+        yield from itertools.repeat(float(epsilon), count - before)
+        before = count
 
 
 def _event(scheme: Scheme, scheme_config: Any, noise_multiplier: float) -> events.PrivacyEvent:

@@ -98,15 +98,16 @@ class PrivacyConfig:
     """delta of the guarantee, well below 1 / (number of protected units). none: that number ** -1.1,
     which is large for small populations, so that the run says what it allows; schemes meant for few
     clients or silos want a number."""
-    accountant: Method = "rdp"
-    """How epsilon is computed."""
+    accountant: Method = "auto"
+    """How epsilon is computed. auto: exactly for plain Gaussian noise, else by privacy-loss distributions (pld) where
+    there are any, else by Renyi divergences (rdp); or one of gdp, pld and rdp."""
 
     def __post_init__(self) -> None:
         if self.target_epsilon is not None:
             _validate.positive(target_epsilon=self.target_epsilon)
         if self.target_delta is not None:
             _validate.open_unit(target_delta=self.target_delta)
-        _validate.one_of(accounting.METHODS, accountant=self.accountant)
+        _validate.one_of(accounting.ACCOUNTANTS, accountant=self.accountant)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

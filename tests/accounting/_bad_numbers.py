@@ -747,15 +747,25 @@ INFORMATION = [
 ]
 
 # Of events, which hold checked numbers; of names; or parts of the privacy-loss distributions, which `pld.api` checks.
-NOT_OF_NUMBERS = {
-    "bidirectional.check_mode",
-    "view.checks_graph",
-    "view.check_mask",
-    "sampled_pld.rounds_of",
-    "wfna_curves.check_cell",
-} | {
-    f"information.{name}"
-    for name in ("claims.check_source", "claims.proof", "claims.inherit", "claims.plain", "claims.positive_array")
-    + ("uploads.uploads_total", "words.statement")
-}
+NOT_OF_NUMBERS = (
+    {
+        "shared_noise.theta.check_mode",
+        "shared_noise.exact.checks_graph",
+        "shared_noise.exact.check_mask",
+        "weighted_sums.setups.check_cell",
+    }
+    | {
+        f"information.{name}"
+        for name in ("claims.check_source", "claims.proof", "claims.inherit", "claims.plain", "claims.positive_array")
+        + ("uploads.uploads_total", "words.statement")
+    }
+    # Inner parts of what is listed above: their callers have looked at the numbers.
+    | {f"search.{name}" for name in ("bisect", "last_whole", "within")}
+    | {f"rounding.{name}" for name in ("at_least", "at_most", "rounded_up", "shown_epsilon")}
+    | {f"renyi.mixture_moments.{name}" for name in ("curve", "log_ratio")}
+    | {f"renyi.poisson_moments.{name}" for name in ("log_moments", "num_nodes", "real", "with_chords")}
+    | {"renyi.without_replacement.curves"}
+    | {f"shared_noise.star_mesh.{name}" for name in ("factor", "inverse", "inverse_diagonal")}
+    | {f"shared_noise.graph.{name}" for name in ("from_matrix", "pair_graph")}  # tests of their own
+)
 OF_EVENTS = ("accountant", "events", "interop", "ledger", "mechanisms", "words", "pld")

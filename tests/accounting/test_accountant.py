@@ -330,3 +330,51 @@ def test_noise_of_any_size_composes_without_overflow():
         # 4 releases are one of twice the mu; at epsilon 0 its delta is 2 Phi(mu / 2) - 1.
         found = accounting.delta(event, epsilon=0.0, method="gdp")
         assert found == pytest.approx(math.erf(2 / noise / math.sqrt(8)), rel=1e-9)
+
+
+AUTO = {
+    "gaussian": events.SelfComposed(events.Gaussian(3.0), 7),
+    "sampled": events.SelfComposed(events.PoissonSampled(0.02, events.Gaussian(1.2)), 200),
+    "sampled, hardly any noise": events.PoissonSampled(0.5, events.Gaussian(0.02)),
+    "laplace": events.SelfComposed(events.Laplace(4.0), 30),
+    "zcdp": events.SelfComposed(events.ZCdp(0.01), 3),
+    "mixed": events.Composed((events.Laplace(2.0), events.PoissonSampled(0.1, events.Gaussian(1.0)))),
+    "tiny delta": events.PoissonSampled(0.01, events.Gaussian(1.0)),
+}
+
+
+@pytest.mark.parametrize("name", list(AUTO))
+def test_auto_is_never_looser_than_any_accountant_and_names_the_one_it_took(name):
+    event = claim(AUTO[name])
+    delta = 1e-100 if name == "tiny delta" else 1e-5
+    for ask in ({"delta": delta}, {"epsilon": 1.0}):
+        found = accounting.spent(event, method="auto", **ask)
+        assert found.method in accounting.METHODS and found.reason
+        assert found.certified == (found.delta_upper < 1)
+        bounds = []
+        for method in accounting.METHODS:
+            try:
+                bounds.append(accounting.spent(event, method=method, **ask))
+            except ValueError:
+                continue
+        assert found.epsilon_upper == min(one.epsilon_upper for one in bounds)
+        assert found.delta_upper == min(one.delta_upper for one in bounds)
+        assert found.epsilon_lower <= found.epsilon_upper and found.delta_lower <= found.delta_upper
+    if name == "gaussian":
+        assert found.method == "gdp"
+
+
+def test_auto_calibrates_a_poisson_sampled_gaussian_to_less_noise_than_renyi():
+    def event(noise):
+        return claim(events.SelfComposed(events.PoissonSampled(0.1, events.Gaussian(noise)), 60))
+
+    goal = dict(epsilon=4.0, delta=1e-3)
+    noise = accounting.calibrate(event, **goal, method="auto")
+    assert accounting.epsilon(event(noise), delta=1e-3, method="auto") <= 4.0
+    assert noise < 0.95 * accounting.calibrate(event, **goal, method="rdp")
+
+
+def test_auto_says_why_where_nobody_has_a_bound():
+    event = claim(events.PoissonSampled(0.1, events.SampledWithoutReplacement(10, 2, events.Gaussian(1.0))))
+    with pytest.raises(UnsupportedEventError):
+        accounting.epsilon(event, delta=1e-5, method="auto")

@@ -1,13 +1,15 @@
 """Epsilon and delta by privacy-loss distributions, with a lower bound to every upper one."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 
-import jax
 import numpy as np
 
 from fljax import _validate
-from fljax.accounting import _x64, gaussian, renyi_of_mechanism
+from fljax.accounting import gaussian, renyi_of_mechanism
+from fljax.accounting._arrays import host, tree_map
 from fljax.accounting.events import PrivacyEvent, check_event
 from fljax.accounting.mechanisms import effective_noise
 from fljax.accounting.pld import closed, of_mechanism, solve
@@ -216,8 +218,8 @@ def estimate(event: PrivacyEvent, delta: float) -> float:
         return 0.0
     batch = of_mechanism.batch(found)
     signs = np.array([1.0] if of_mechanism.symmetric(found) else [1.0, -1.0])
-    with _x64.x64():
-        params, counts = jax.tree.map(lambda x: np.repeat(x, len(signs), axis=0), (batch.params, batch.counts))
+    with host():
+        params, counts = tree_map(lambda x: np.repeat(x, len(signs), axis=0), (batch.params, batch.counts))
         plans = solve.plans(
             batch.structure, False, params, counts, signs, np.full(len(signs), math.log(delta)), ACCURACY
         )[0]

@@ -18,12 +18,13 @@ Accounted for:
  - Infinite losses: their mass goes into delta. Roundings of the tilt and of the sums: a relative term in both bounds.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jax.scipy.special import logsumexp
+import numpy as np
 
+from fljax.accounting._arrays import jax, jnp, logsumexp, put, vmap, while_loop
 from fljax.accounting.pld.pair_masses import UNIT, steps
 
 FFT_UNITS = 4.0
@@ -55,7 +56,7 @@ def _power(z: jax.Array, exponent: jax.Array) -> jax.Array:
         left, base, result = carry
         return left // 2, base * base, jnp.where(left % 2 == 1, result * base, result)
 
-    return jax.lax.while_loop(lambda carry: carry[0] > 0, body, (exponent, z, jnp.ones_like(z)))[2]
+    return while_loop(lambda carry: carry[0] > 0, body, (exponent, z, jnp.ones_like(z)))[2]
 
 
 def _fold(x: jax.Array, n: int) -> jax.Array:
@@ -97,7 +98,7 @@ def _one_bound(
     times = counts.astype(masses.dtype)
     loss = (first[:, None] + steps(masses.shape[1])) * h + offsets[:, None]
     logs = jnp.where(masses > 0, jnp.log(jnp.where(masses > 0, masses, 1.0)), -jnp.inf)
-    moments = jax.vmap(lambda t: logsumexp(logs + t * loss, axis=1))(jnp.stack(tilts))  # [3, K]
+    moments = vmap(lambda t: logsumexp(logs + t * loss, axis=1))(jnp.stack(tilts))  # [3, K]
     tilted = jnp.exp(logs + tilts.middle * loss - moments[0][:, None])
     # Relative error of one tilted mass: of exp, whose argument carries the rounding of its three terms.
     sizes = jnp.where(masses > 0, jnp.abs(logs), 0.0) + jnp.abs(tilts.middle * loss) + jnp.abs(moments[0])[:, None]
@@ -114,12 +115,12 @@ def _one_bound(
     # Composition. The spectrum of real input: interior frequencies count twice.
     unit = FFT_UNITS * UNIT * jnp.log2(float(n))
     z = jnp.fft.rfft(_fold(tilted, n), axis=1)
-    spectrum = jnp.prod(jax.vmap(_power)(z, counts), axis=0)
+    spectrum = jnp.prod(vmap(_power)(z, counts), axis=0)
     size = jnp.abs(z) + unit
     log_size = jnp.sum(times[:, None] * jnp.log(size), axis=0)
     composed_size = jnp.exp(log_size)
     power_error = jnp.sum(times[:, None] * (unit / size + 8 * UNIT), axis=0)
-    twice = jnp.full((n // 2 + 1,), 2.0).at[0].set(1.0).at[-1].set(1.0)
+    twice = put(jnp.full((n // 2 + 1,), 2.0), np.array([0, -1]), 1.0)
     error = jnp.sum(twice * composed_size * (power_error + unit)) / n
     mass = jnp.fft.irfft(spectrum, n=n)
     turn = start_index.astype(jnp.int64) - jnp.sum(counts * first.astype(jnp.int64))
@@ -189,7 +190,7 @@ def compose(
     def one(masses: jax.Array, offsets: jax.Array, infinite: jax.Array, upper: jax.Array) -> Curve:
         return _one_bound(masses, offsets, infinite, upper, first, counts, h, tilts, window, center, n)
 
-    return jax.vmap(one)(masses, offsets, infinite, jnp.array([True, False]))
+    return vmap(one)(masses, offsets, infinite, jnp.array([True, False]))
 
 
 def epsilon_of(curve: Curve, log_delta: jax.Array, h: jax.Array, upper: bool) -> jax.Array:

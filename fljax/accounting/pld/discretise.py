@@ -18,12 +18,11 @@ All statements read a distribution as P-masses at losses: delta grows with each 
 composition.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jax.scipy.special import logsumexp
-
+from fljax.accounting._arrays import add_at, fori_loop, jax, jnp, logsumexp, vmap
 from fljax.accounting.pld.pair_masses import UNIT, Cells, steps
 
 SWEEPS = 5
@@ -97,7 +96,7 @@ def _upper(
     stays = jnp.maximum(mass - to_top, 0.0) + jnp.minimum(rounding / -jnp.expm1(-h), mass) + ROUNDING * mass
     zero = jnp.zeros((1,), mass.dtype)
     masses = jnp.concatenate([stays, zero]) + jnp.concatenate([zero, to_top])
-    return masses.at[0].add(ends[0]), ends[1]
+    return add_at(masses, 0, ends[0]), ends[1]
 
 
 def _above(x: jax.Array) -> jax.Array:
@@ -132,7 +131,7 @@ def _merged(
         from_above, from_below = shares(kept)
         return 1.0 - _below(from_above) - _above(from_below)
 
-    from_above, from_below = shares(jax.lax.fori_loop(0, SWEEPS, sweep, jnp.ones_like(q)))
+    from_above, from_below = shares(fori_loop(0, SWEEPS, sweep, jnp.ones_like(q)))
     kept = 1.0 - _below(from_above) - _above(from_below)  # what is given is what is taken, converged or not
     # Of an atom below its point, that part is lifted which the piece from above pays for; the rest moves down by one
     # point.
@@ -188,7 +187,7 @@ def _lower(
     # Of an atom meant to lie on its point, rounding must not leave it just below.
     steps_tried = jnp.append(steps_tried, 0.5 * jnp.sum(steps_tried)) - 1e-14
 
-    tried = jax.vmap(lambda step: _merged(q, u, p, sign, moved, loss + step, h))(steps_tried)
+    tried = vmap(lambda step: _merged(q, u, p, sign, moved, loss + step, h))(steps_tried)
     merit = (tilt + 0.5) * (loss + steps_tried[:, None])
     merit = logsumexp(jnp.where(tried > 0, jnp.log(jnp.where(tried > 0, tried, 1.0)) + merit, -jnp.inf), axis=1)
     best = jnp.argmax(merit)

@@ -9,12 +9,12 @@ A *group* is K mechanisms of one kind with their parameters as arrays, so that K
  - "pair": P and Q on J outcomes; `p`, `q` `[K, J]`, both 0 = padding. Mass of P where Q has none is an infinite loss.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
+from typing import Any
 
-import jax
-import jax.numpy as jnp
-from jax.scipy.special import logsumexp
-
+from fljax.accounting._arrays import add_at, jax, jnp, logsumexp, put, vmap
 from fljax.accounting.pld import discretise, pair_masses
 from fljax.accounting.pld.window import LOG_NEGLIGIBLE, Nodes
 
@@ -23,7 +23,7 @@ ATOMS = 4096
 SNAP = 1e-9  # in steps of the lattice
 PAIR_SUM = 2e-13  # how far the two sums of a pair may be from 1 together, hence its losses from the true ones
 
-Params = tuple[jax.Array, ...]
+Params = tuple[Any, ...]
 
 
 def _reach(log_budget: jax.Array) -> jax.Array:
@@ -80,7 +80,7 @@ def _pair_nodes(params: Params, sign: jax.Array, log_budget: jax.Array) -> tuple
     rest = NODES - mass.shape[0]
     logs = jnp.where(finite, jnp.log(jnp.where(finite, mass, 1.0)), -jnp.inf)
     # A pair of disjoint supports has no finite loss at all: any one node keeps the plan finite.
-    logs = logs.at[0].set(jnp.where(jnp.any(finite), logs[0], 0.0))
+    logs = put(logs, 0, jnp.where(jnp.any(finite), logs[0], 0.0))
     return jnp.pad(logs, (0, rest), constant_values=-jnp.inf), jnp.pad(loss, (0, rest))
 
 
@@ -92,7 +92,7 @@ def nodes(kind: str, params: Params, sign: jax.Array, log_budget: jax.Array) -> 
         "discrete_gaussian": _discrete_nodes,
         "pair": _pair_nodes,
     }[kind]
-    return Nodes(*jax.vmap(lambda *p: make(p, sign, log_budget))(*params))
+    return Nodes(*vmap(lambda *p: make(p, sign, log_budget))(*params))
 
 
 def log_budget(times: jax.Array, log_delta: jax.Array) -> jax.Array:
@@ -124,7 +124,7 @@ def loss_range(kind: str, params: Params, sign: jax.Array, budget: jax.Array) ->
 
     kinds: dict[str, Callable[..., tuple[jax.Array, jax.Array]]]
     kinds = {"mixture": mixture, "laplace": laplace, "discrete_gaussian": discrete, "pair": pair}
-    return jax.vmap(kinds[kind])(*params)
+    return vmap(kinds[kind])(*params)
 
 
 def edge(kind: str, params: Params, sign: jax.Array) -> jax.Array:
@@ -200,10 +200,11 @@ def _atoms(
     heavy = masses + error
     to_right = jnp.where(inside, heavy * jnp.expm1(-share * h) / jnp.expm1(-h), 0.0)
     zeros = jnp.zeros((n,), masses.dtype)
-    upper = zeros.at[at].add(jnp.where(inside, heavy - to_right, 0.0)).at[at + 1].add(to_right)
-    upper = upper.at[0].add(jnp.sum(jnp.where(index < 0, heavy, 0.0)))
+    upper = add_at(zeros, at, jnp.where(inside, heavy - to_right, 0.0))
+    upper = add_at(upper, at + 1, to_right)
+    upper = add_at(upper, 0, jnp.sum(jnp.where(index < 0, heavy, 0.0)))
     infinite = infinite + jnp.sum(jnp.where(index >= n - 1, heavy, 0.0)) + 1e-300
-    lower = zeros.at[at].add(jnp.where(inside, masses - error, 0.0))
+    lower = add_at(zeros, at, jnp.where(inside, masses - error, 0.0))
     snap = 2 * snap * h
     return discretise.Lattice(
         masses=jnp.stack([upper, lower]),
@@ -229,5 +230,5 @@ def cut(
         kinds = {"mixture": pair_masses.mixture_cells, "laplace": pair_masses.laplace_cells}
         return kinds[kind](*params, sign, h, first, offset, n)
 
-    found: pair_masses.Cells | discretise.Lattice = jax.vmap(one)(first, offset, *params)
+    found: pair_masses.Cells | discretise.Lattice = vmap(one)(first, offset, *params)
     return found

@@ -11,12 +11,13 @@ Each mass comes with a bound on its rounding error. `erfc` is good to 3 (1 + z^2
 measures it against mpmath); the bounds below allow 4.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import erfc, logsumexp
+
+from fljax.accounting._arrays import erfc, folded, fori_loop, jax, jnp, logsumexp
 
 UNIT = 2.0**-52
 TINY = 1e-305  # covers masses that underflow
@@ -117,7 +118,7 @@ def _mixture_inverse(
         total, slope = value(z)
         return z - (total - target) / slope
 
-    start = jax.lax.fori_loop(0, NEWTON_STEPS, step, jnp.where(finite, start, 0.0))
+    start = fori_loop(0, NEWTON_STEPS, step, jnp.where(finite, start, 0.0))
     missed = part * jnp.where(finite, jnp.abs(value(start)[0] - target), 0.0)
     return jnp.where(finite, start, z), jnp.max(jnp.where(finite, missed + rounding(start), 0.0))
 
@@ -137,14 +138,12 @@ def mixture_cells(
     z = jnp.concatenate([-end, z, end])
     q, q_error = _between(z, 0.0)
 
-    def part(
-        carry: tuple[jax.Array, jax.Array], column: tuple[jax.Array, jax.Array]
-    ) -> tuple[tuple[jax.Array, jax.Array], None]:
+    def part(carry: tuple[jax.Array, jax.Array], column: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         weight, shift = column
         mass, error = _between(z - shift, UNIT * (jnp.minimum(jnp.abs(z), 1e3) + shift))
-        return (carry[0] + weight * mass, carry[1] + weight * (error + 2 * UNIT * mass)), None
+        return (carry[0] + weight * mass, carry[1] + weight * (error + 2 * UNIT * mass))
 
-    (u, u_error), _ = jax.lax.scan(part, (jnp.zeros_like(q), jnp.zeros_like(q)), (weights, shifts))
+    u, u_error = folded(part, (jnp.zeros_like(q), jnp.zeros_like(q)), (weights, shifts))
     return Cells(q=q, u=u, q_error=q_error, u_error=u_error, slack=slack, moved=moved)
 
 

@@ -1,24 +1,27 @@
 """Runs plan, discretisation and composition for many configurations, and refines the lattice until the bounds are
 close.
 
-The host chooses shapes (powers of two, so that few programs are compiled), everything else is two jitted, vmapped
-programs.
+Few configurations are computed by NumPy. For more the host chooses shapes (powers of two, so that few programs are
+compiled), and everything else is two jitted, vmapped programs of the same lines.
 A configuration is K mechanisms with counts; "remove" and "add" are two separate runs whose answers meet only here, as
 a maximum.
 """
 
+from __future__ import annotations
+
 import concurrent.futures
-import functools
+import contextlib
+import itertools
 import math
 import operator
 import os
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fljax.accounting import _x64
+from fljax.accounting._arrays import compiled, host, jax, jnp, on_host, tree_map, vmap
 from fljax.accounting.pld import compose, discretise, mechanisms
 from fljax.accounting.pld import window as plan
 
@@ -28,6 +31,7 @@ SMALLEST_LATTICE, LARGEST_LATTICE = 2**10, 2**22
 SOON_RUN = 2**14  # sizes that take a few milliseconds, however often they are asked for
 LARGEST_LOSS = 600.0  # beyond, e^loss and masses of e^-loss leave float64
 MOST_THREADS = 4
+MOST_ON_HOST = 32  # configurations that do not repay a compilation
 MOST_PLANS_AT_ONCE = 128
 MOST_AT_ONCE = 16  # runs in one call; fewer than a quarter of that go one by one
 CHUNK_ELEMENTS = 2**19  # per vmapped call: a few hundred MB of temporaries
@@ -48,7 +52,7 @@ class Batch(NamedTuple):
 
 
 def _concatenated(parts: list[Any]) -> Any:
-    return jax.tree.map(lambda *x: jnp.concatenate(x, axis=0), *parts)
+    return tree_map(lambda *x: jnp.concatenate(x, axis=0), *parts)
 
 
 def _nodes(structure: Structure, params: Any, sign: jax.Array, budget: jax.Array) -> plan.Nodes:
@@ -59,7 +63,7 @@ def _nodes(structure: Structure, params: Any, sign: jax.Array, budget: jax.Array
 # apart from the long ones behind them, which compile for seconds.
 
 
-@functools.partial(jax.jit, static_argnames="structure")
+@compiled(static_argnames="structure")
 def _seen(
     structure: Structure, params: Any, counts: jax.Array, sign: jax.Array, log_delta: jax.Array
 ) -> tuple[plan.Nodes, jax.Array, jax.Array]:
@@ -73,17 +77,15 @@ def _seen(
         low, high = _concatenated([mechanisms.loss_range(kind, p, sign, budget) for kind, p in parts])
         return _nodes(structure, params, sign, budget), low, high
 
-    return jax.vmap(one)(params, counts, sign, log_delta)
+    return vmap(one)(params, counts, sign, log_delta)
 
 
-@functools.partial(jax.jit, static_argnames="for_delta")
-def _found(
-    nodes: plan.Nodes, counts: jax.Array, target: jax.Array, accuracy: jax.Array, *, for_delta: bool
-) -> plan.Plan:
+@compiled(static_argnames="for_delta")
+def _found(nodes: plan.Nodes, counts: jax.Array, target: jax.Array, accuracy: Any, *, for_delta: bool) -> plan.Plan:
     def one(nodes: plan.Nodes, counts: jax.Array, target: jax.Array) -> plan.Plan:
         return plan.find(nodes, counts.astype(target.dtype), target, for_delta, accuracy)
 
-    return jax.vmap(one)(nodes, counts, target)
+    return vmap(one)(nodes, counts, target)
 
 
 def plans(
@@ -99,7 +101,7 @@ def plans(
     return found, low, high
 
 
-@functools.partial(jax.jit, static_argnames=("kind", "m"))
+@compiled(static_argnames=("kind", "m"))
 def _cut(
     kind: str,
     m: int,
@@ -126,12 +128,12 @@ def _cut(
         offset = jnp.where(jnp.isfinite(atom), atom, offset)
         first, last = jnp.floor((low - offset) / h) - 1.0, jnp.ceil((high - offset) / h) + 1.0
         found = mechanisms.cut(kind, single, sign, h, first, offset, m)
-        return jax.tree.map(lambda x: x[0], (found, first, last, offset))
+        return tree_map(lambda x: x[0], (found, first, last, offset))
 
-    return jax.vmap(one)(params, sign, low, high, budget, tilt, h)
+    return vmap(one)(params, sign, low, high, budget, tilt, h)
 
 
-_bracketed = jax.jit(jax.vmap(discretise.bracket))
+_bracketed = compiled()(vmap(discretise.bracket))
 
 
 def _lattices(
@@ -144,7 +146,7 @@ def _lattices(
     return found, first
 
 
-@functools.partial(jax.jit, static_argnames="n")
+@compiled(static_argnames="n")
 def _composed(
     n: int,
     lattices: discretise.Lattice,
@@ -178,7 +180,7 @@ def _composed(
             found.epsilon,
             n,
         )
-        upper, lower = (jax.tree.map(operator.itemgetter(i), curves) for i in (0, 1))
+        upper, lower = (tree_map(operator.itemgetter(i), curves) for i in (0, 1))
         return jnp.stack(
             [
                 bound(curve, target, h, curve is upper)
@@ -187,7 +189,7 @@ def _composed(
             ]
         )
 
-    return jax.vmap(one)(lattices, first, counts, target, found, h)
+    return vmap(one)(lattices, first, counts, target, found, h)
 
 
 def _power_of_two(x: np.ndarray, step: int = 1, at_least: int = 0) -> np.ndarray:
@@ -204,7 +206,8 @@ def _parts(members: np.ndarray, most: int) -> list[np.ndarray]:
     """`members` in pieces of one or of MOST_AT_ONCE (if `most` allows), the last one filled up by repeating its
     last.
     """
-    size = MOST_AT_ONCE if len(members) > MOST_AT_ONCE // 4 and most >= MOST_AT_ONCE else 1
+    several = len(members) > MOST_AT_ONCE // 4 and most >= MOST_AT_ONCE and not on_host()
+    size = MOST_AT_ONCE if several else 1
     pieces = [members[i : i + size] for i in range(0, len(members), size)]
     return [np.append(p, np.repeat(p[-1], size - len(p))) for p in pieces]
 
@@ -241,7 +244,7 @@ def _largest_loss(batch: Batch, sign: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _take(tree: Any, rows: np.ndarray) -> Any:
-    return jax.tree.map(lambda x: np.asarray(x)[rows], tree)
+    return tree_map(lambda x: np.asarray(x)[rows], tree)
 
 
 class _Run:
@@ -254,13 +257,14 @@ class _Run:
         self.target = target[self.rows]
         size = len(self.rows)
         at_once = min(2 * 8 ** math.ceil(math.log(max(size, 2) / 2, 8)), MOST_PLANS_AT_ONCE)
+        at_once = size if on_host() else at_once
         pieces = []
         for start in range(0, size, at_once):
             take = np.minimum(np.arange(start, start + at_once), size - 1)
             params, counts = _take((batch.params, batch.counts), self.rows[take])
             found = plans(batch.structure, for_delta, params, counts, self.sign[take], self.target[take], accuracy)
-            pieces.append(jax.tree.map(np.array, found))
-        joined = jax.tree.map(lambda *x: np.concatenate(x)[:size], *pieces)
+            pieces.append(tree_map(np.array, found))
+        joined = tree_map(lambda *x: np.concatenate(x)[:size], *pieces)
         self.plan, self.low, self.high = joined
         self.bounds = np.stack(
             [np.full(size, -np.inf if for_delta else 0.0), np.full(size, 0.0 if for_delta else np.inf)], 1
@@ -282,7 +286,7 @@ class _Run:
         span = np.maximum(window[:, 1] - window[:, 0], 1e-300)
         width = np.max(self.high[which] - self.low[which], axis=1)
         # What is asked for once must compile first, what is asked for a thousand times must run: coarse or fine sizes.
-        step = 2 if len(which) <= MOST_AT_ONCE else 1
+        step = 2 if len(which) <= MOST_AT_ONCE and not on_host() else 1
         # Programs of a mixture serve few calls: both directions take one size.
         several = any(p[0].ndim == 3 and p[0].shape[2] > 1 for p in self.batch.params)
         n = _power_of_two(span / h + 4, step, int(several and step > 1))
@@ -292,10 +296,11 @@ class _Run:
             spacing = sensitivity / stddev**2
             h = spacing / np.ceil(spacing / h)
             n = _power_of_two(span / h + 4, step)
-            m = np.maximum(_power_of_two(width / h + 6, step), n // (8 // step))
+            m = _power_of_two(width / h + 6, step)
+            m = m if on_host() else np.maximum(m, n // (8 // step))
         else:
             m = _power_of_two(width / h + 6, step, int(several and step > 1))
-            m = np.maximum(m, n // (8 // step))  # few proportions: few programs
+            m = m if on_host() else np.maximum(m, n // (8 // step))  # few proportions: few programs
             h = np.minimum(h, np.maximum(span / (n - 5.0), width / (m - 7.0)))  # as fine as the sizes allow
         possible = (n <= LARGEST_LATTICE) & (m <= LARGEST_LATTICE)
         self.h[which] = h
@@ -307,13 +312,22 @@ class _Run:
 
         def bounds(m: int, n: int, part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             runs = which[part]
-            with _x64.x64():  # which holds for one thread
-                found = np.asarray(_composed(n, *self._lattices(runs, h[part], m), h[part]))
-            return runs, found[:, 2 * self.for_delta :][:, :2]
+            lattices, first, counts, target, found = self._lattices(runs, h[part], m)
+            composed = _composed(n, lattices, first, counts, target, found, h[part])
+            return runs, np.asarray(composed)[:, 2 * self.for_delta :][:, :2]
 
-        # XLA runs these programs on one core each.
-        with concurrent.futures.ThreadPoolExecutor(min(os.cpu_count() or 1, MOST_THREADS)) as pool:
-            for runs, found in pool.map(lambda task: bounds(*task), work):
+        def in_scope(task: tuple[int, int, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+            with _x64.x64():  # which holds for one thread
+                return bounds(*task)
+
+        with contextlib.ExitStack() as stack:
+            if on_host():
+                results: Iterable[tuple[np.ndarray, np.ndarray]] = itertools.starmap(bounds, work)
+            else:  # XLA runs these programs on one core each
+                threads = min(os.cpu_count() or 1, MOST_THREADS)
+                pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(threads))
+                results = pool.map(in_scope, work)
+            for runs, found in results:
                 # Padding repeats a run, which does no harm here.
                 self.bounds[runs, 0] = np.maximum(self.bounds[runs, 0], found[:, 0])
                 self.bounds[runs, 1] = np.minimum(self.bounds[runs, 1], found[:, 1])
@@ -328,7 +342,7 @@ class _Run:
         for kind, params in zip(batch.structure, batch.params, strict=True):
             k = params[0].shape[1]
             # One row per mechanism of each run.
-            flat = jax.tree.map(lambda p: p[rows].reshape(-1, *p.shape[2:]), params)
+            flat = tree_map(lambda p: p[rows].reshape(-1, *p.shape[2:]), params)
             spread = [np.repeat(x, k) for x in (self.sign[runs], budget, self.plan.tilts.middle[runs], h)]
             low, high = (x[runs, at : at + k].ravel() for x in (self.low, self.high))
             size = CHUNK_ELEMENTS // m
@@ -336,10 +350,10 @@ class _Run:
                 _lattices(kind, m, *_take((flat, spread[0], low, high, *spread[1:]), part))
                 for part in _parts(np.arange(len(low)), size)
             ]
-            joined = jax.tree.map(lambda *x, n=low.shape[0]: jnp.concatenate(x)[:n], *pieces)
-            parts.append(jax.tree.map(lambda x, k=k: x.reshape(len(runs), k, *x.shape[1:]), joined))
+            joined = tree_map(lambda *x, n=low.shape[0]: jnp.concatenate(x)[:n], *pieces)
+            parts.append(tree_map(lambda x, k=k: x.reshape(len(runs), k, *x.shape[1:]), joined))
             at += k
-        lattices, first = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *parts)
+        lattices, first = tree_map(lambda *x: jnp.concatenate(x, axis=1), *parts)
         return lattices, first, batch.counts[rows], self.target[runs], _take(self.plan, runs)
 
 
@@ -351,7 +365,7 @@ def solve(batch: Batch, target: np.ndarray, *, for_delta: bool, symmetric: bool,
     within
     the largest lattice, the bounds hold all the same and are wider.
     """
-    with _x64.x64():
+    with host() if len(target) <= MOST_ON_HOST else _x64.x64():
         run = _Run(batch, target, for_delta, np.array([1]) if symmetric else np.array([1, -1]), accuracy)
         size = len(target)
         if not np.max(run.high, initial=0.0) <= LARGEST_LOSS or not np.min(run.low, initial=0.0) >= -LARGEST_LOSS:

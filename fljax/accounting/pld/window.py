@@ -9,13 +9,12 @@ the composed loss tilted by t has mean K'(t) and variance K''(t), and with it ta
 (Alghamdi et al., arXiv:2208.09595): exact for the Gaussian mechanism, good to a percent elsewhere.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jax.scipy.special import log_ndtr, logsumexp
-
 from fljax.accounting import search
+from fljax.accounting._arrays import jax, jnp, log_ndtr, logsumexp, softmax, vmap
 from fljax.accounting.pld.compose import Tilts
 
 LOG_NEGLIGIBLE = 14.0  # a tail of T * mass <= 1e-6 delta may count as an infinite loss
@@ -77,7 +76,7 @@ def anchor(nodes: Nodes, edge: jax.Array, tilt: jax.Array, h: jax.Array) -> jax.
     Next to an end it is the mean of the mass within one step, be it spread out or in a heap much narrower than h;
     elsewhere a median.
     """
-    masses = jax.nn.softmax(nodes.logs + tilt * nodes.loss, axis=1)
+    masses = softmax(nodes.logs + tilt * nodes.loss, axis=1)
     middle = jnp.argmax(jnp.cumsum(masses, axis=1) >= 0.5, axis=1)
     median = jnp.take_along_axis(nodes.loss, middle[:, None], axis=1)[:, 0]
     near = jnp.where(jnp.abs(nodes.loss - edge[:, None]) < h, masses, 0.0)
@@ -123,7 +122,7 @@ def find(nodes: Nodes, times: jax.Array, target: jax.Array, for_delta: bool, acc
     def edge(shift: jax.Array) -> jax.Array:
         return (_moments(nodes, times, tilt + shift)[0] - k + LOG_OUTSIDE - jnp.log(accuracy)) / shift
 
-    uppers, lowers = jax.vmap(edge)(offsets), jax.vmap(edge)(-offsets)
+    uppers, lowers = vmap(edge)(offsets), vmap(edge)(-offsets)
     # The certificate above the window bounds true mass, too, so its tilt is positive.
     uppers = jnp.where(tilt + offsets > 0, uppers, jnp.inf)
     i, j = jnp.argmin(uppers), jnp.argmax(lowers)

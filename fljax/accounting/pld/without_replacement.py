@@ -8,16 +8,16 @@ Source: Zhu, Dong, Wang (2021), arXiv:2106.08567, subset sampling under replacem
 their error bounds are those of `fljax.accounting.pld`.
 """
 
-import functools
+from __future__ import annotations
+
 import math
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fljax import _validate
-from fljax.accounting import _x64, events, gaussian
+from fljax.accounting import events, gaussian
+from fljax.accounting._arrays import compiled, host, jax, jnp, logsumexp, tree_map
 from fljax.accounting.mechanisms import effective_noise
 from fljax.accounting.pld import closed, compose, discretise, mechanisms, pair_masses, solve
 from fljax.accounting.pld import window as plan
@@ -115,7 +115,7 @@ def estimate(rounds: Rounds, delta: float) -> float:
     _validate.open_unit(delta=delta)
     if rounds.noise_multiplier == 0:
         return math.inf
-    with _x64.x64():
+    with host():
         return float(_plan(*_arguments(rounds), math.log(delta), solve.ACCURACY, for_delta=False)[0].epsilon)
 
 
@@ -134,7 +134,7 @@ def _upper(
     noise_multiplier: float, sampling_rate: float, num_rounds: int, target: float, for_delta: bool, accuracy: float
 ) -> float | None:
     """Epsilon at log delta = `target`, or log delta at epsilon = `target`; None beyond the lattice."""
-    with _x64.x64():
+    with host():
         params, counts = _arguments(Rounds(noise_multiplier, sampling_rate, num_rounds))
         found, high = _plan(params, counts, target, accuracy, for_delta=for_delta)
         if not float(high) <= solve.LARGEST_LOSS:
@@ -154,9 +154,9 @@ def _upper(
         return float(_bound(n, half, for_delta, params, counts, target, found, h, high))
 
 
-@functools.partial(jax.jit, static_argnames="for_delta")
+@compiled(static_argnames="for_delta")
 def _plan(
-    params: Any, counts: jax.Array, target: jax.Array, accuracy: jax.Array, *, for_delta: bool
+    params: Any, counts: jax.Array, target: Any, accuracy: Any, *, for_delta: bool
 ) -> tuple[plan.Plan, jax.Array]:
     times = counts.astype(jnp.float64)
 
@@ -164,7 +164,7 @@ def _plan(
         budget = mechanisms.log_budget(times, log_delta)
         one = mechanisms.nodes("mixture", params, jnp.asarray(1.0), budget)
         positive = one.loss > 0
-        logs = jnp.where(positive, one.logs - jax.scipy.special.logsumexp(one.logs), -jnp.inf)
+        logs = jnp.where(positive, one.logs - logsumexp(one.logs), -jnp.inf)
         loss = jnp.where(positive, one.loss, 0.0)
         rest = jnp.log(jnp.maximum(1 - jnp.sum(jnp.exp(logs) * (1 + jnp.exp(-loss)), 1, keepdims=True), 1e-300))
         both = plan.Nodes(
@@ -180,16 +180,16 @@ def _plan(
     return found, high[0]
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+@compiled(static_argnums=(0, 1, 2))
 def _bound(
     n: int,
     half: int,
     for_delta: bool,
     params: Any,
     counts: jax.Array,
-    target: jax.Array,
+    target: Any,
     found: plan.Plan,
-    h: jax.Array,
+    h: Any,
     high: jax.Array,
 ) -> jax.Array:
     """Epsilon or log delta by lattices of `half` points on each side and `n` points for the composition."""
@@ -219,5 +219,5 @@ def _bound(
         found.epsilon,
         n,
     )
-    upper = jax.tree.map(lambda x: x[0], curves)
+    upper = tree_map(lambda x: x[0], curves)
     return (compose.log_delta_of if for_delta else compose.epsilon_of)(upper, target, h, True)

@@ -1,16 +1,19 @@
 """From Renyi curves to (epsilon, delta) and back, and what (epsilon, delta) pairs alone prove."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fljax import _validate
 from fljax.accounting import _x64, groups
+from fljax.accounting._arrays import fori_loop, jax, jnp, stop_gradient
 from fljax.errors import PrivacyPreconditionError
+
+_ON_HOST = 4096  # numbers that NumPy computes; more repay a compilation
 
 
 class OrderWarning(UserWarning):
@@ -30,8 +33,7 @@ def _curve(rdp: Any, orders: Any) -> tuple[jax.Array, jax.Array]:
     return jnp.where(orders > 1, _x64.non_negative(rdp), jnp.nan), orders
 
 
-@_x64.float64
-@jax.jit
+@_x64.float64(host=_ON_HOST)
 def rdp_to_epsilons(rdp: Any, orders: Any, delta: Any) -> jax.Array:
     """Epsilon that each single order proves.
 
@@ -52,15 +54,13 @@ def rdp_to_epsilons(rdp: Any, orders: Any, delta: Any) -> jax.Array:
     return jnp.where(_log_delta_kl(rdp) <= log_delta, 0.0, jnp.maximum(epsilon, 0.0))
 
 
-@_x64.float64
-@jax.jit
+@_x64.float64(host=_ON_HOST)
 def rdp_to_epsilon(rdp: Any, orders: Any, delta: Any) -> jax.Array:
     """Smallest epsilon `[...]` that the curve `rdp` `[..., K]` proves at `delta`; see `rdp_to_epsilons`."""
     return rdp_to_epsilons(rdp, orders, delta).min(-1)
 
 
-@_x64.float64
-@jax.jit
+@_x64.float64(host=_ON_HOST)
 def rdp_to_log_deltas(rdp: Any, orders: Any, epsilon: Any) -> jax.Array:
     """Log delta that each single order proves at `epsilon` `[...]` >= 0; shapes and source as in `rdp_to_epsilons`."""
     rdp, orders = _curve(rdp, orders)
@@ -69,15 +69,13 @@ def rdp_to_log_deltas(rdp: Any, orders: Any, epsilon: Any) -> jax.Array:
     return jnp.minimum(jnp.minimum(log_delta, _log_delta_kl(rdp)), 0.0)
 
 
-@_x64.float64
-@jax.jit
+@_x64.float64(host=_ON_HOST)
 def rdp_to_delta(rdp: Any, orders: Any, epsilon: Any) -> jax.Array:
     """Smallest delta `[...]` that the curve `rdp` `[..., K]` proves at `epsilon`; see `rdp_to_log_deltas`."""
     return jnp.exp(rdp_to_log_deltas(rdp, orders, epsilon).min(-1))
 
 
-@_x64.float64
-@jax.jit
+@_x64.float64(host=_ON_HOST)
 def epsilon_to_rdp(epsilon: Any, delta: Any, orders: Any) -> jax.Array:
     """Largest Renyi divergence `[..., K]` per order that still proves (epsilon, delta); `rdp_to_epsilons` inverted.
 
@@ -90,8 +88,7 @@ def epsilon_to_rdp(epsilon: Any, delta: Any, orders: Any) -> jax.Array:
     return epsilon - jnp.log1p(-1 / orders) + (log_delta + jnp.log(orders)) / (orders - 1)
 
 
-@_x64.float64
-@jax.jit
+@_x64.float64(host=_ON_HOST)
 def zcdp_to_epsilon(rho: Any, delta: Any) -> jax.Array:
     """Epsilon `[...]` of rho-zCDP at `delta`: the conversion of `rdp_to_epsilons` at the best of all real orders.
 
@@ -119,8 +116,8 @@ def zcdp_to_epsilon(rho: Any, delta: Any) -> jax.Array:
         return jnp.where(lower, low, left), jnp.where(lower, right, high)
 
     start = (jnp.full_like(safe, -16.0), jnp.full_like(safe, 28.0))
-    low, high = jax.lax.fori_loop(0, 120, third, jax.lax.stop_gradient(start))
-    epsilon = jnp.maximum(value(jax.lax.stop_gradient(low + high) / 2), 0.0)
+    low, high = fori_loop(0, 120, third, stop_gradient(start))
+    epsilon = jnp.maximum(value(stop_gradient(low + high) / 2), 0.0)
     epsilon = jnp.where(rho == 0, 0.0, epsilon)
     return jnp.where((rho >= 0) & (log_delta <= 0), epsilon, jnp.nan)
 

@@ -1,12 +1,13 @@
 """Exact Renyi divergence between two Gaussians whose covariances differ."""
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fljax.accounting import _x64
+from fljax.accounting._arrays import jax, jnp
 
 
 class LowRank(NamedTuple):
@@ -16,8 +17,7 @@ class LowRank(NamedTuple):
     scale: Any
 
 
-@_x64.float64
-@jax.jit
+@_x64.float64(host=0)
 def gaussian_pair(mean_shift: Any, cov1: Any, cov2: Any, orders: Any) -> jax.Array:
     """Renyi divergences of N(mean_shift, cov1) from N(0, cov2).
 

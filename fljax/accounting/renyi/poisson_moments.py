@@ -4,14 +4,16 @@ The same lines serve NumPy (one epsilon at once, nothing to compile) and JAX (sw
 module. The moment of order a is E[(1 + x)^a] with x = q (exp(t / sigma - 1 / (2 sigma^2)) - 1), t standard normal.
 """
 
+from __future__ import annotations
+
 import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+
+from fljax.accounting._arrays import is_jax, jax, jnp
 
 _TAIL = 10.0  # nodes reach this many standard deviations beyond both bumps; less than 1e-21 of the sum lies outside
 _BLOCK = 64
@@ -39,7 +41,7 @@ def with_chords(curve: Callable[[tuple[float, ...]], Any], orders: tuple[float, 
     left = np.maximum(right - 1, 0)
     inside = right > left
     share = np.where(inside, (distinct - grid[left]) / np.where(inside, grid[right] - grid[left], 1.0), 1.0)
-    xp = jnp if isinstance(found, jax.Array) else np
+    xp = jnp if is_jax(found) else np
     # where: at an order that was computed, 0 times an infinite neighbour is NaN
     with np.errstate(invalid="ignore"):
         between = (1 - share) * found[..., left] + share * found[..., right]

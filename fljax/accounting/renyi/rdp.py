@@ -4,16 +4,17 @@ Every function maps arrays of parameters `[...]` and `K` orders (> 1) to `[..., 
 Composition is addition. `fljax.accounting.renyi.conversion` turns curves into (epsilon, delta).
 """
 
+from __future__ import annotations
+
 import functools
 import math
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fljax import _validate
 from fljax.accounting import _x64
+from fljax.accounting._arrays import is_jax, jax, jnp
 from fljax.accounting.renyi import mixture_moments, poisson_moments, without_replacement
 from fljax.accounting.renyi.gaussian_pair import LowRank, gaussian_pair
 from fljax.errors import PrivacyPreconditionError
@@ -41,6 +42,7 @@ DEFAULT_ORDERS: tuple[float, ...] = (
 )
 
 _TRACED_NODES = 2048
+_ON_HOST = 4096  # numbers that NumPy computes; more repay a compilation
 _LEAST_NOISE = 0.5  # nodes are chosen for this noise multiplier where the true ones are traced
 _CHUNK = 64  # configurations per step of a sweep: bounds memory, keeps the work in cache
 
@@ -59,8 +61,7 @@ def as_orders(orders: Any) -> tuple[float, ...]:
     return values
 
 
-@_x64.float64
-@jax.jit
+@_x64.float64(host=_ON_HOST)
 def gaussian(noise_multiplier: Any, orders: Any) -> jax.Array:
     """Renyi divergence of the Gaussian mechanism: a / (2 noise_multiplier^2).
 
@@ -78,8 +79,7 @@ def gaussian(noise_multiplier: Any, orders: Any) -> jax.Array:
     return jnp.where(sigma > 0, orders / (2 * safe**2), jnp.inf)
 
 
-@_x64.float64
-@jax.jit
+@_x64.float64(host=_ON_HOST)
 def laplace(noise_multiplier: Any, orders: Any) -> jax.Array:
     """Renyi divergence of the Laplace mechanism.
 
@@ -98,8 +98,7 @@ def laplace(noise_multiplier: Any, orders: Any) -> jax.Array:
     return jnp.where(b > 0, jnp.maximum(epsilon + jnp.log1p(inner) / (a - 1), 0.0), jnp.inf)
 
 
-@_x64.float64
-@jax.jit
+@_x64.float64(host=_ON_HOST)
 def pure(epsilon: Any, orders: Any) -> jax.Array:
     """Largest Renyi divergence `[..., K]` of any (epsilon, 0)-DP mechanism, that of randomised response.
 
@@ -230,7 +229,7 @@ def group(rdp: Any, orders: Any, doublings: int) -> tuple[Any, np.ndarray]:
         raise PrivacyPreconditionError(
             f"Expected an order >= {2 ** (doublings + 1)} for doublings={doublings}, got at most {grid.max():g}."
         )
-    xp = jnp if isinstance(rdp, jax.Array) else np
+    xp = jnp if is_jax(rdp) else np
     curve = 3.0**doublings * rdp[..., keep]
     return xp.where(curve >= 0, curve, np.nan), grid[keep] / 2**doublings
 
@@ -256,14 +255,14 @@ def poisson_gaussian(noise_multiplier: Any, sampling_prob: Any, orders: Any) -> 
     Source: Mironov, Talwar, Zhang (2019), arXiv:1908.10530, sections 3.2 and 3.3: the moment is that of
     (1 - q + q N(1, s^2) / N(0, s^2)) under N(0, s^2), which dominates its mirror image. The quadrature is ours.
     """
-    if isinstance(orders, jax.core.Tracer):
+    if _x64.is_traced(orders):
         return _poisson_traced(noise_multiplier, sampling_prob, orders)
     return poisson_moments.with_chords(functools.partial(_poisson, noise_multiplier, sampling_prob), as_orders(orders))
 
 
 def _poisson(noise_multiplier: Any, sampling_prob: Any, orders: tuple[float, ...]) -> Any:
     least = _least(noise_multiplier)
-    if not any(isinstance(v, jax.Array) or np.ndim(v) for v in (noise_multiplier, sampling_prob)):
+    if not any(is_jax(v) or np.ndim(v) for v in (noise_multiplier, sampling_prob)):
         return _poisson_host(float(noise_multiplier), float(sampling_prob), orders, least)
     plan = poisson_moments.plan(orders)
     return _poisson_static(noise_multiplier, sampling_prob, np.asarray(orders), plan, _nodes(plan, least))
@@ -271,7 +270,7 @@ def _poisson(noise_multiplier: Any, sampling_prob: Any, orders: tuple[float, ...
 
 def _least(noise_multiplier: Any) -> float:
     """The noise that nodes are planned for: one of few values, so that few programs are compiled."""
-    if isinstance(noise_multiplier, jax.core.Tracer):
+    if _x64.is_traced(noise_multiplier):
         return _LEAST_NOISE
     values = np.asarray(noise_multiplier, np.float64).ravel()
     values = values[(values > 0) & np.isfinite(values)]
@@ -300,8 +299,7 @@ def _poisson_host(sigma: float, q: float, orders: tuple[float, ...], least: floa
     return moments / (grid - 1)
 
 
-@_x64.float64
-@functools.partial(jax.jit, static_argnums=4)
+@_x64.float64(static_argnums=4)
 def _poisson_static(
     noise_multiplier: Any,
     sampling_prob: Any,
@@ -315,8 +313,7 @@ def _poisson_static(
     return _over_configurations(one, noise_multiplier, sampling_prob, orders)
 
 
-@_x64.float64
-@jax.jit
+@_x64.float64(host=0)
 def _poisson_traced(noise_multiplier: Any, sampling_prob: Any, orders: Any) -> jax.Array:
     orders = _x64.renyi_orders(orders)
 

@@ -5,15 +5,16 @@ moments B(l) = E[(p/q - 1)^l] are usually taken as alternating sums, which lose 
 here they are integrals of something positive, with a bound on the quadrature error added.
 """
 
+from __future__ import annotations
+
 import functools
 import math
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fljax.accounting import _x64
+from fljax.accounting._arrays import jax, jnp, logsumexp, mapped
 
 _NODES = 512
 _LARGEST = 2048  # order: above, the unsampled divergence stands for the sampled one
@@ -32,12 +33,12 @@ def _log_even_moments(shift: jax.Array, powers: np.ndarray) -> jax.Array:
     w = shift * t - shift**2 / 2
     log_weight = -(t**2) / 2 + jnp.log(step / math.sqrt(2 * math.pi))
     log_gap = jnp.log(jnp.maximum(jnp.abs(jnp.expm1(-jnp.abs(w))), 1e-300)) + jnp.maximum(w, 0.0)
-    total = jax.nn.logsumexp(log_weight + power * log_gap, -1)
+    total = logsumexp(log_weight + power * log_gap, -1)
     errors = []
     for part in (0.25, 0.5, 0.75, 1.0):
         y = part * 2 * math.pi / step
         log_size = jnp.logaddexp(2 * log_gap, w + 2 * jnp.log(shift * y)) / 2
-        size = jax.nn.logsumexp(log_weight + power * log_size, -1)
+        size = logsumexp(log_weight + power * log_size, -1)
         turns = (2 * math.pi * y / step)[:, 0]
         errors.append(math.log(2) + size + y[:, 0] ** 2 / 2 - turns - jnp.log(-jnp.expm1(-turns)))
     return jnp.logaddexp(total, functools.reduce(jnp.minimum, errors))
@@ -60,12 +61,11 @@ def _log_moments_at_integers(shift: jax.Array, rate: jax.Array, top: int) -> jax
     a = np.arange(2, top + 1)[:, None]
     log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, top + 1)))])
     log_binomial = np.where(j <= a, log_factorial[a] - log_factorial[j] - log_factorial[np.maximum(a - j, 0)], -np.inf)
-    log_sum = jax.nn.logsumexp(log_binomial + weight * jnp.log(rate) + factor, -1)
-    return jnp.concatenate([jnp.zeros(2), jax.nn.softplus(log_sum)])
+    log_sum = logsumexp(log_binomial + weight * jnp.log(rate) + factor, -1)
+    return jnp.concatenate([jnp.zeros(2), jnp.logaddexp(0.0, log_sum)])
 
 
-@_x64.float64
-@functools.partial(jax.jit, static_argnums=2)
+@_x64.float64(host=3000, static_argnums=2)
 def curves(noise_multiplier: Any, rate: Any, orders: tuple[float, ...]) -> jax.Array:
     """`[..., K]`; see `rdp.sampled_without_replacement`."""
     sigma, q = jnp.broadcast_arrays(_x64.as64(noise_multiplier), _x64.as64(rate))
@@ -82,7 +82,7 @@ def curves(noise_multiplier: Any, rate: Any, orders: tuple[float, ...]) -> jax.A
         return (1 - part) * moments[below] + part * moments[np.minimum(below + 1, top)]
 
     pairs = (jnp.where(proper, sigma, 1.0).ravel(), jnp.where(proper, q, 0.5).ravel())
-    sampled = jax.lax.map(one, pairs).reshape(*sigma.shape, -1) / (grid - 1)
+    sampled = mapped(one, pairs).reshape(*sigma.shape, -1) / (grid - 1)
     sampled = jnp.where(grid > _LARGEST, jnp.inf, sampled)
     valid = (sigma >= 0) & (q >= 0) & (q <= 1)
     sigma, q = sigma[..., None], q[..., None]

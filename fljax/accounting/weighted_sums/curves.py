@@ -15,18 +15,19 @@ Source: Zhang et al. (2024), "Differentially Private Federated Learning without 
 arXiv:2405.04551. `joint` is this library's: it mends the proof of Theorem 4 and is sharper than both theorems.
 """
 
-import functools
+from __future__ import annotations
+
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fljax import _validate
 from fljax.accounting import _x64
+from fljax.accounting._arrays import jax, jnp
 
 # Of the change of the covariance, relative to q C^2: for rank-one changes, and after a lift, which is 1-Lipschitz in
 # the Frobenius norm only.
+_ON_HOST = 4096  # numbers that NumPy computes; more repay a compilation
 _SAMPLED, _LIFTED = 1.0, float(np.sqrt(2.0))
 
 
@@ -36,8 +37,7 @@ def _wide(noise: Any, l2_clip_norm: Any, *sizes: Any) -> list[jax.Array]:
     return [value[..., None] for value in checked]
 
 
-@_x64.float64
-@functools.partial(jax.jit, static_argnames=("lifted", "instance"))
+@_x64.float64(host=_ON_HOST, static_argnames=("lifted", "instance"))
 def joint(
     orders: Any,
     *,
@@ -72,16 +72,14 @@ def joint(
     return jnp.where(least > 0, value, jnp.inf)
 
 
-@_x64.float64
-@jax.jit
+@_x64.float64(host=_ON_HOST)
 def unsampled(orders: Any, *, floor: Any, l2_clip_norm: Any, num_records: Any) -> jax.Array:
     """Exact divergence of isotropic noise on the mean of all records: 2 a C^2 / (D^2 m). Sound as printed."""
     m, c, d = _wide(floor, l2_clip_norm, num_records)
     return 2 * _x64.renyi_orders(orders) * c**2 / (d**2 * m)
 
 
-@_x64.float64
-@jax.jit
+@_x64.float64(host=_ON_HOST)
 def clipped_update(orders: Any, *, floor: Any, l2_clip_norm: Any) -> jax.Array:
     """Exact divergence of isotropic noise on a clipped update of a whole client, however computed: 2 a C^2 / m.
 
@@ -91,8 +89,7 @@ def clipped_update(orders: Any, *, floor: Any, l2_clip_norm: Any) -> jax.Array:
     return 2 * _x64.renyi_orders(orders) * c**2 / m
 
 
-@_x64.float64
-@jax.jit
+@_x64.float64(host=_ON_HOST)
 def theorem_2(orders: Any, *, least_eigenvalue: Any, l2_clip_norm: Any, num_records: Any, batch_size: Any) -> jax.Array:
     """Theorem 2 as printed; the constants are right. Gaussian weights, no added noise.
 
@@ -110,8 +107,7 @@ def theorem_2(orders: Any, *, least_eigenvalue: Any, l2_clip_norm: Any, num_reco
     return _ratio(2 * a * b * c**2 / d**2 + a * c**2 / ((a - 1) * d), l - a * c**2 / d)
 
 
-@_x64.float64
-@functools.partial(jax.jit, static_argnames="printed_interval")
+@_x64.float64(host=_ON_HOST, static_argnames="printed_interval")
 def theorem_4(
     orders: Any, *, floor: Any, l2_clip_norm: Any, num_records: Any, batch_size: Any, printed_interval: bool = False
 ) -> jax.Array:
@@ -128,8 +124,7 @@ def theorem_4(
     return jnp.where(a < m * d / (2 * c**2), value, jnp.inf) if printed_interval else value
 
 
-@_x64.float64
-@jax.jit
+@_x64.float64(host=_ON_HOST)
 def isotropic_printed(orders: Any, *, floor: Any, l2_clip_norm: Any, num_records: Any, batch_size: Any) -> jax.Array:
     """Table 1 for Gaussian weights and isotropic noise, as printed: sound. +inf from m B D / C^2 on.
 
@@ -144,8 +139,7 @@ def _ratio(top: jax.Array, bottom: jax.Array) -> jax.Array:
     return jnp.where(bottom > 0, top / jnp.where(bottom > 0, bottom, 1.0), jnp.inf)
 
 
-@_x64.float64
-@functools.partial(jax.jit, static_argnames="lifted")
+@_x64.float64(host=_ON_HOST, static_argnames="lifted")
 def gaussian_weights(noise_multiplier: Any, sampling_rate: Any, orders: Any, *, lifted: bool = False) -> jax.Array:
     """Divergence of Gaussian-weighted sums in units of their sensitivity: what a round of GSGD-DP costs.
 

@@ -37,7 +37,7 @@ class Settings:
     """What everyone may spend on one subject, in all silos and rounds."""
     target_delta: float = 1e-3
     """delta that goes with it."""
-    accountant: Method = "rdp"
+    accountant: Method = "auto"
     """Who counts; pld allows a little less noise and takes minutes."""
     num_silos: int = 16
     """Silos, all in every round; each subject may lie in all of them."""
@@ -66,7 +66,7 @@ class Settings:
         _validate.positive_int(seeds=self.seeds, num_rounds=self.num_rounds)
         _validate.positive(target_epsilon=self.target_epsilon)
         _validate.open_unit(target_delta=self.target_delta)
-        _validate.one_of(accounting.METHODS, accountant=self.accountant)
+        _validate.one_of(accounting.ACCOUNTANTS, accountant=self.accountant)
         object.__setattr__(self, "alphas", tuple(self.alphas))
         for alpha in self.alphas:
             _validate.positive(alphas=alpha)
@@ -148,9 +148,7 @@ def calibrated(contestant: Contestant, settings: Settings) -> tuple[Any, float]:
         return contestant.event(config).repeat(settings.num_rounds)
 
     goal: dict[str, Any] = {"epsilon": settings.target_epsilon, "delta": settings.target_delta}
-    noise = accounting.calibrate(run, **goal, tolerance=1e-3)
-    if settings.accountant == "pld":  # never needs more noise than Renyi divergences, and little less
-        noise = accounting.calibrate(run, **goal, method="pld", bracket=(noise / 1.25, noise), tolerance=0.01)
+    noise = accounting.calibrate(run, **goal, method=settings.accountant, tolerance=1e-3)
     spent = accounting.epsilon(run(noise), delta=settings.target_delta, method=settings.accountant)
     return dataclasses.replace(contestant.config, noise_multiplier=noise), spent
 

@@ -81,9 +81,11 @@ def render(
         run_page.card(str(settings.seeds), "seeds"),
     ]
     head = ("method", "true epsilon", "noise multiplier", "learning rate", "held-out accuracy, 95 %", "held-out loss")
+    who = f"{settings.accountant.upper()} accountant"
+    who = "each by its tightest accountant" if settings.accountant == "auto" else who
     note = (
         "Everyone but FedAvg spends the same budget on all items of one subject in all silos, one subject more or "
-        f"less, towards a server that sees every silo's update ({settings.accountant.upper()} accountant). Learning "
+        f"less, towards a server that sees every silo's update ({who}). Learning "
         "rates were given, not tuned on these seeds. LocalItemDP is accounted for subjects here; its own claim is "
         "about items."
     )
