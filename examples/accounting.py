@@ -17,7 +17,7 @@ NOISE_MULTIPLIER = 0.9
 TARGET_EPSILON = 2.0
 DELTA = 1e-6
 ORDERS = rdp.DEFAULT_ORDERS
-METHODS = accounting.METHODS
+METHODS = accounting.ACCOUNTANTS
 
 
 def one_round(noise_multiplier: float) -> accounting.PrivacyEvent:
@@ -37,7 +37,7 @@ def main() -> None:
     print("What do the accountants say?")
     for row in accounting.table(run, delta=DELTA, methods=METHODS):
         upper = row["epsilon_upper"]
-        print(f"  {row['method']:4}", f"epsilon <= {upper:.4f}" if isinstance(upper, float) else "has no bound for it")
+        print(f"  {row['method']:9}", f"epsilon <= {upper:.4f}" if isinstance(upper, float) else "has no bound for it")
 
     noise = accounting.calibrate(lambda noise: one_round(noise).repeat(NUM_ROUNDS), epsilon=TARGET_EPSILON, delta=DELTA)
     rounds = accounting.calibrate(

@@ -157,6 +157,8 @@ def test_a_warning_is_one_plain_line_of_the_terminal_and_of_the_report(tmp_path)
         "1",
         "--num-rounds",
         "1",
+        "--accountant",
+        "rdp",
         "--run-dir",
         str(tmp_path / "run"),
     ]

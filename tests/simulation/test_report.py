@@ -64,7 +64,7 @@ def test_it_shows_the_runs_own_numbers_and_the_whole_claim(outcome):
     assert f"{last['test_accuracy']:.1%}" in text and f"{last['baseline_test_accuracy']:.1%}" in text
     assert budget.shown_epsilon(last["epsilon"]) in text
     assert all(line.replace("'", "&#x27;") in text for line in words["not_covered"])
-    for word in ("ADD_OR_REMOVE_ONE", "RDP", "one client more or less", "client", "l2_clip_norm", "(calibrated)"):
+    for word in ("ADD_OR_REMOVE_ONE", "PLD", "one client more or less", "client", "l2_clip_norm", "(calibrated)"):
         assert word in text
 
 

@@ -101,7 +101,7 @@ def test_a_grid_of_orders_that_ends_too_early_is_one_note_and_no_warning():
     # So little noise that the first order is the best one.
     config = config_lib.Config(
         scheme_config=schemes.get("dp_fedavg").Config(noise_multiplier=1e-3, sampling_prob=1.0),
-        privacy=config_lib.PrivacyConfig(target_delta=1e-5, target_epsilon=None),
+        privacy=config_lib.PrivacyConfig(target_delta=1e-5, target_epsilon=None, accountant="rdp"),
         run=config_lib.RunConfig(num_rounds=3),
     )
     with warnings.catch_warnings():
