@@ -9,20 +9,13 @@ normal (`bench.kernels.pair_noise`).
 
 from bench import _harness, _tables
 from fljax import schemes
+from fljax.schemes.uploads import ideal_sums
 from fljax.schemes.uploads import round as uploads
 from fljax.server import costs, stragglers
 
 NUM_CLIENTS, NUM_PARAMS, MOST, FAILURE = 50, 11_173_962, 10, 0.05
 SECONDS = {"compute_seconds": 60.0, "bandwidth": 12.5e6, "latency_seconds": 0.1, "seconds_per_normal": 5e-9}
 NAMES = ("lightdp", "local_dp", "smpc_dp", "he_dp", "secagg_dp", "swiftagg_dp")
-
-# Schemes whose rounds a secure sum may abort, and the links that a client needs.
-LINKS = {
-    "smpc_dp": schemes.smpc_dp.LINKS,
-    "he_dp": schemes.he_dp.LINKS,
-    "secagg_dp": schemes.secagg_dp.LINKS,
-    "swiftagg_dp": schemes.swiftagg_dp.LINKS,
-}
 
 
 def row(name: str) -> dict[str, object]:
@@ -36,8 +29,8 @@ def row(name: str) -> dict[str, object]:
         link_failure_prob=FAILURE,
     )
     moved = scheme.costs(config, NUM_PARAMS)
-    law = uploads.straggler_pmf(config, links=LINKS.get(name, "server"))
-    completed = stragglers.at_most(law, MOST) if name in LINKS else 1.0
+    law = uploads.straggler_pmf(config, links=ideal_sums.LINKS.get(name, "server"))
+    completed = stragglers.at_most(law, MOST) if name in ideal_sums.LINKS else 1.0
     return {
         "scheme": name,
         "upload_mb": moved.upload_bytes / 1e6,

@@ -35,6 +35,7 @@ import numpy as np
 from bench import _harness, _tables
 from fljax import _keys, data, models
 from fljax.schemes.central import dp_fedavg
+from fljax.server.rounds import Performance
 from fljax.simulation.devices import mesh
 
 HIDDEN = (256, 128)
@@ -140,7 +141,8 @@ def ours(task: Task, noise: float, chunk_size: int | None, devices: int = 1) -> 
         server_momentum=0.0,
     )
     groups = 2 * devices if devices > 1 else None
-    algorithm = dp_fedavg.make(config, task.loss, num_units=task.num_clients, chunk_size=chunk_size, groups=groups)
+    performance = Performance(chunk_size=chunk_size, groups=groups)
+    algorithm = dp_fedavg.make(config, task.loss, num_units=task.num_clients, performance=performance)
 
     def run(state: Any, clients: data.ClientData, ids: jax.Array, key: jax.Array) -> Any:
         return algorithm.round(state, data.cohort(clients, ids), key)[0].params

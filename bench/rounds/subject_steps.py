@@ -24,10 +24,12 @@ from bench.kernels import workloads
 from fljax import _keys, data, models
 from fljax.local import silo, silo_query, subject
 from fljax.schemes.silos import higradavg
+from fljax.server.rounds import Performance
 
 ITEMS_PER_SUBJECT = 4
 NUM_SILOS, STEPS = 16, 10
 SAMPLING_PROB = 0.1
+MICROBATCH = 128
 MAKERS = {"hierarchical average": subject.hierarchical_average, "item sum": subject.item_sum}
 
 
@@ -76,19 +78,19 @@ def silos_in_one_program(model_name: str) -> list[dict[str, Any]]:
         noise_multiplier=5.0,
         max_items_per_subject=4,
         local_learning_rate=0.1,
-        batch_size=128,
     )
     cohort = data.Cohort(examples, table, jnp.arange(NUM_SILOS, dtype=jnp.int32))
     cases, texts = {}, {}
     for chunk in (None, NUM_SILOS):
-        algorithm = higradavg.make(config, loss, num_units=400, chunk_size=chunk)
+        performance = Performance(chunk_size=chunk, microbatch_size=MICROBATCH)
+        algorithm = higradavg.make(config, loss, num_units=400, performance=performance)
         state = algorithm.init(model.params)
         compiled = _harness.compile_step(algorithm.round, state, cohort, key)
         name = "one program" if chunk is None else "one program, silos side by side"
         cases[name], texts[name] = compiled.run, compiled
 
     query = subject.hierarchical_average(
-        loss, item_sampling_prob=SAMPLING_PROB, l2_clip_norm=config.l2_clip_norm, batch_size=config.batch_size
+        loss, item_sampling_prob=SAMPLING_PROB, l2_clip_norm=config.l2_clip_norm, batch_size=MICROBATCH
     )
     stddev = 5.0 * config.l2_clip_norm
     options: dict[str, Any] = {"learning_rate": 0.1, "stddev": stddev, "divisor": config.expected_subjects}

@@ -21,6 +21,7 @@ from fljax import data
 from fljax.local.item import clipped_grad
 from fljax.schemes.central import dp_fedavg
 from fljax.server import aggregate
+from fljax.server.rounds import Performance
 
 WIDTHS, QUICK_WIDTHS = (784, 256, 128, 10), (784, 64, 10)  # of the MLP; compiling is most of what --quick takes
 LEAST, MOST = 20, 100  # examples of a client
@@ -166,7 +167,8 @@ def private_round(task: Task, *, noise_multiplier: float = 1.0, chunk_size: int 
         server_learning_rate=1.0,
         server_momentum=0.0,
     )
-    algorithm = dp_fedavg.make(config, task.loss, num_units=task.num_clients, chunk_size=chunk_size)
+    performance = Performance(chunk_size=chunk_size)
+    algorithm = dp_fedavg.make(config, task.loss, num_units=task.num_clients, performance=performance)
 
     def run(state: Any, clients: data.ClientData, ids: jax.Array, key: jax.Array) -> Any:
         return algorithm.round(state, data.cohort(clients, ids), key)[0].params

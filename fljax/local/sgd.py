@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 import fljax_kernels
 from fljax import _validate
+from fljax.data.cohorts import map_clients
 from fljax.types import Batch, ClientUpdate, LossFn, Params
 from fljax_kernels import _threefry  # the bits of jax.random, without its loops on a CPU
 from fljax_kernels.per_example import one_example
@@ -56,24 +57,6 @@ def masked_mean_loss(loss: LossFn) -> Callable[[Params, Batch, jax.Array], jax.A
         return total / jnp.maximum(1, jnp.sum(mask)).astype(losses.dtype)
 
     return mean_loss
-
-
-def map_clients(fun: Callable[..., Any], in_axes: Any) -> Callable[..., Any]:
-    """`vmap` over a chunk of clients, except that a chunk of one runs without a client axis.
-
-    XLA on CPU is markedly slower at matrix products that carry a batch axis, even one of length 1.
-    """
-
-    def mapped(*args: Any) -> Any:
-        size = next(jax.tree.leaves(a)[0].shape[0] for a, axis in zip(args, in_axes, strict=True) if axis == 0)
-        if size != 1:
-            return jax.vmap(fun, in_axes=in_axes)(*args)
-        squeezed = [
-            jax.tree.map(lambda leaf: leaf[0], a) if axis == 0 else a for a, axis in zip(args, in_axes, strict=True)
-        ]
-        return jax.tree.map(lambda leaf: leaf[None], fun(*squeezed))
-
-    return mapped
 
 
 View = Callable[[Batch, jax.Array, Any, jax.Array], Batch]

@@ -25,7 +25,7 @@ _WHERE = {
     "fedavg": "silos.fedavg",
     "gd_dp": "weighted.gd_dp",
     "gsgd_dp": "weighted.gsgd_dp",
-    "he_dp": "uploads.he_dp",
+    "he_dp": "uploads.ideal_sums.he_dp",
     "higradavg": "silos.higradavg",
     "item_sum_cap": "silos.item_sum_cap",
     "lightdp": "uploads.lightdp",
@@ -36,10 +36,10 @@ _WHERE = {
     "mp_dp_naive": "disguised.mp_dp_naive",
     "natural_channel": "channels.natural_channel",
     "personalized_channel": "channels.personalized_channel",
-    "secagg_dp": "uploads.secagg_dp",
+    "secagg_dp": "uploads.ideal_sums.secagg_dp",
     "sgd_dp": "weighted.sgd_dp",
-    "smpc_dp": "uploads.smpc_dp",
-    "swiftagg_dp": "uploads.swiftagg_dp",
+    "smpc_dp": "uploads.ideal_sums.smpc_dp",
+    "swiftagg_dp": "uploads.ideal_sums.swiftagg_dp",
     "user_ldp": "silos.user_ldp",
     "white_channel": "channels.white_channel",
 }
@@ -102,8 +102,10 @@ def listed() -> Iterator[_plugins.Listed]:
     return _registry.listed()
 
 
-# Short names of modules that lie a floor deeper.
-_MOVED = {**_WHERE, "subject_ledger": "silos.subject_ledger"}
+# Short names of modules that lie a floor deeper, and of what modules define.
+_SUMS = {name: "fljax.schemes.uploads.ideal_sums" for name in ("he_dp", "secagg_dp", "smpc_dp", "swiftagg_dp")}
+_MOVED = {name: where for name, where in _WHERE.items() if name not in _SUMS}
+_MOVED["subject_ledger"] = "silos.subject_ledger"
 
 if TYPE_CHECKING:
     from fljax.schemes import base as base
@@ -130,14 +132,17 @@ if TYPE_CHECKING:
     from fljax.schemes.silos import local_item_dp as local_item_dp
     from fljax.schemes.silos import subject_ledger as subject_ledger
     from fljax.schemes.silos import user_ldp as user_ldp
-    from fljax.schemes.uploads import he_dp as he_dp
     from fljax.schemes.uploads import lightdp as lightdp
     from fljax.schemes.uploads import local_dp as local_dp
-    from fljax.schemes.uploads import secagg_dp as secagg_dp
-    from fljax.schemes.uploads import smpc_dp as smpc_dp
-    from fljax.schemes.uploads import swiftagg_dp as swiftagg_dp
+    from fljax.schemes.uploads.ideal_sums import he_dp as he_dp
+    from fljax.schemes.uploads.ideal_sums import secagg_dp as secagg_dp
+    from fljax.schemes.uploads.ideal_sums import smpc_dp as smpc_dp
+    from fljax.schemes.uploads.ideal_sums import swiftagg_dp as swiftagg_dp
     from fljax.schemes.weighted import gd_dp as gd_dp
     from fljax.schemes.weighted import gsgd_dp as gsgd_dp
     from fljax.schemes.weighted import sgd_dp as sgd_dp
+    from fljax.server.rounds import Performance as Performance
 else:
-    __getattr__, __dir__ = _rooms.doors(__name__, _MOVED, lifted={"Scheme": "fljax.schemes.base"})
+    __getattr__, __dir__ = _rooms.doors(
+        __name__, _MOVED, lifted={"Scheme": "fljax.schemes.base", "Performance": "fljax.server.rounds", **_SUMS}
+    )

@@ -6,16 +6,18 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import jax
-import jax.numpy as jnp
 import optax
 
 from fljax import _validate
 from fljax.accounting import events
 from fljax.accounting.events import PrivacyEvent
-from fljax.data.cohorts import Cohort
 from fljax.data.facts import Facts
 from fljax.errors import PrivacyPreconditionError
-from fljax.types import Params
+from fljax.server.rounds import FederatedAlgorithm as FederatedAlgorithm
+from fljax.server.rounds import Performance as Performance
+from fljax.server.rounds import RoundInfo as RoundInfo
+from fljax.server.rounds import State as State
+from fljax.types import LossFn, Params
 
 if TYPE_CHECKING:
     from fljax.schemes.channels.round import Spent
@@ -29,45 +31,29 @@ SERVER_OPTIMIZERS = ("sgd", "adam", "yogi")
 NEVER_CLIPS = 1e30  # above the norm of any update that training survives, and far from float32's overflow
 
 
-class RoundInfo(NamedTuple):
-    """Diagnostics of one round, each `[]`. They are exact, hence NOT private: release none of them.
+class Make(Protocol):
+    """How a scheme builds its algorithm.
 
-    loss: mean training loss; cohort_size: clients present; clipped_fraction: share of units that were clipped.
-    lost_digits: by how much numbers cancel in the server's recovery of the gradient, for
-    `fljax.server.recovery.warn_of_lost_digits`; 0 where nothing is recovered from Psi and Phi. lost: whether too few
-    clients could be used, so that the round left the model as it was.
+    Args:
+      config: its noise_multiplier must be set.
+      loss: `loss(params, example) -> []`.
+      num_units: protected units in the population, a public constant.
+      performance: what only speed and memory depend on.
+      server_optimizer: any optax optimizer in place of SGD with the configured rate and momentum.
+
+    Raises:
+      ValueError: noise_multiplier is None, num_units < 1, or the loss is none of one example.
     """
 
-    loss: jax.Array
-    cohort_size: jax.Array
-    clipped_fraction: jax.Array
-    lost_digits: jax.Array | float = 0.0
-    lost: jax.Array | bool = False
-
-
-class State(Protocol):
-    """What the host loop reads of a state, which else is the scheme's own: any pytree of arrays."""
-
-    @property
-    def params(self) -> Params:
-        """The model that is released."""
-
-    @property
-    def round(self) -> jax.Array:
-        """int32 `[]`, rounds done."""
-
-
-class FederatedAlgorithm(NamedTuple):
-    """A federated algorithm as pure functions.
-
-    init: `params -> state`. round: `(state, cohort, key) -> (state, info)`, to be jitted by the caller; `key` is the
-    run's key and the same in every round, since the round folds `state.round` into it. client_sampling_prob: with which
-    chance each client must be put into each cohort, independently, for the scheme's event to be true.
-    """
-
-    init: Callable[[Params], Any]
-    round: Callable[[Any, Cohort, jax.Array], tuple[Any, RoundInfo]]
-    client_sampling_prob: float
+    def __call__(
+        self,
+        config: Any,
+        loss: LossFn,
+        *,
+        num_units: int,
+        performance: Performance = ...,
+        server_optimizer: optax.GradientTransformation | None = None,
+    ) -> FederatedAlgorithm: ...
 
 
 class Population(NamedTuple):
@@ -130,9 +116,7 @@ class Scheme:
         "none": nothing.
       Config: frozen dataclass of plain public numbers, each with a default, checked in `__post_init__`. One is
         `noise_multiplier`, None where it is still to be calibrated.
-      make: `(config, loss, *, num_units, groups=None, **inputs) -> FederatedAlgorithm`. `loss(params, example) -> []`;
-        `num_units`: protected units, a published number; `groups`: as for `fljax.server.aggregate.sum_in_chunks`, which
-        gives the same bits on any number of devices.
+      make: the algorithm: see `Make`; it takes what `inputs` gives, too.
       event: what one round releases, for the accountants. Raises ValueError where noise_multiplier is None.
       fitted: the config for data of these counts: those left None are filled in. Raises PrivacyPreconditionError, with
         both numbers, where the data contradict what `event` rests on.
@@ -192,26 +176,6 @@ class Scheme:
             raise ValueError(f"Expected Config to have the fields {sorted(wanted)}, got {sorted(fields)}.")
         if self.promise == "nats" and (self.inputs is None or self.spent is None):
             raise ValueError("Expected inputs and spent with promise='nats', got None.")
-
-
-def check_round(cohort: Cohort, key: jax.Array) -> None:
-    """Shapes and dtypes of a round's arguments; they are static, so this costs nothing under jit."""
-    _validate.threefry_key(key=key)
-    if cohort.client_ids.ndim != 1 or cohort.client_ids.shape[0] < 1:
-        raise ValueError(f"Expected cohort.client_ids of shape [C], C >= 1, got shape {cohort.client_ids.shape}.")
-    if cohort.indices.ndim != 2 or cohort.indices.shape[0] != cohort.client_ids.shape[0]:
-        raise ValueError(
-            f"Expected cohort.indices of shape [C, N] with C = {cohort.client_ids.shape[0]}, "
-            f"got shape {cohort.indices.shape}."
-        )
-
-
-def averages(sums: jax.Array, count: jax.Array) -> list[jax.Array]:
-    """`sums / max(1, count)`, each apart: one division of them all XLA may make a product, on some devices and not on
-    others, and that is rounded otherwise.
-    """
-    divisor = jnp.maximum(1, count).astype(sums.dtype)
-    return [total / divisor for total in sums]
 
 
 def noise_multiplier(config: Any) -> float:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from fljax.server import costs as costs
     from fljax.server import perturbation as perturbation
     from fljax.server import recovery as recovery
+    from fljax.server import rounds as rounds
     from fljax.server import stragglers as stragglers
 else:
     __getattr__, __dir__ = _rooms.doors(__name__)

@@ -1,9 +1,10 @@
 """The non-private model that a run is compared with: FedAvg, tuned for the task and never for the scheme beside it."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fljax.schemes import base
 from fljax.schemes.central import dp_fedavg
+from fljax.server.rounds import Performance
 from fljax.simulation.config import ModelConfig
 from fljax.types import LossFn
 
@@ -33,7 +34,7 @@ def settings(config: ModelConfig) -> Settings:
 
 
 def algorithm(
-    config: ModelConfig, loss: LossFn, *, num_clients: int, sampling_prob: float, **options: Any
+    config: ModelConfig, loss: LossFn, *, num_clients: int, sampling_prob: float, performance: Performance
 ) -> base.FederatedAlgorithm:
     """FedAvg on cohorts that each client joins with chance `sampling_prob`: no clipping, no noise, no guarantee.
 
@@ -50,4 +51,4 @@ def algorithm(
         server_learning_rate=1.0,
         server_momentum=chosen.server_momentum,
     )
-    return dp_fedavg.make(plain, loss, num_units=num_clients, **options)
+    return dp_fedavg.make(plain, loss, num_units=num_clients, performance=performance)

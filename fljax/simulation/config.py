@@ -23,7 +23,7 @@ _MOST = {
     **dict.fromkeys(("num_rounds", "num_local_steps", "num_local_epochs", "num_parties", "num_silos"), MOST_STEPS),
     "groups": 2**16,
     # Batches are filled up to their size; beyond this one they take memory and nothing else.
-    **dict.fromkeys(("batch_size", "local_batch_size"), 2**20),
+    **dict.fromkeys(("batch_size", "local_batch_size", "microbatch_size"), 2**20),
 }
 SUBJECT_PARTITIONS = ("subject_uniform", "subject_power_law")
 RANDOM: Literal["random"] = "random"
@@ -130,7 +130,8 @@ class RunConfig:
     """Add up a round's clients in so many groups: the same order on any number of devices that divides it. none: in an
     order that depends on the devices; but `fljax simulate` chooses 16 for several processes, and for a CPU alone twice
     as many as it makes devices, where neither devices nor memory are given."""
-
+    microbatch_size: int = 64
+    """Examples whose gradients a client takes together where a step is over more; speed and memory."""
     memory: str | None = None
     """Memory of a device that a round may take, 4GiB for example: clients train side by side as far as that goes. none:
     as many as are fastest."""
@@ -142,6 +143,7 @@ class RunConfig:
         _validate.positive_int(
             num_rounds=self.num_rounds, eval_every=self.eval_every, checkpoint_every=self.checkpoint_every
         )
+        _validate.positive_int(microbatch_size=self.microbatch_size)
         if self.groups is not None:
             _validate.positive_int(groups=self.groups)
         if isinstance(self.seed, str):

@@ -14,6 +14,7 @@ from fljax.data.facts import Facts
 from fljax.errors import PrivacyPreconditionError
 from fljax.schemes.base import FederatedAlgorithm, Scheme
 from fljax.server import aggregate
+from fljax.server.rounds import Performance
 from fljax.simulation import as_printed, baseline, budget, feed, fingerprint, seeds, task
 from fljax.simulation import config as config_lib
 from fljax.simulation.config import Config
@@ -96,20 +97,18 @@ def _prepared(config: Config, seed: seeds.Seed) -> Job:
     if processes.either(bool(different)):
         what = ", ".join(different) or "data in another process"
         raise ValueError(f"Expected the same data in all processes, got another {what} than in the first.")
-    groups = {"groups": config.run.groups}
-    job = Job(config, seed, observed, plan, built, make(groups), inputs, began_with)
+    performance = Performance(groups=config.run.groups, microbatch_size=config.run.microbatch_size)
+    job = Job(config, seed, observed, plan, built, make(performance), inputs, began_with)
     if config.run.memory is None:
         return job
-    if not memory.takes_chunks(scheme.make):
-        raise ValueError(f"Expected memory=none for {config.scheme}, whose clients are not trained in chunks.")
+    in_chunks = functools.partial(dataclasses.replace, performance)
     # Asked of one device, whatever the run has: a run that goes on elsewhere takes the same chunks.
     size = memory.chunk_size(
         config.run.memory,
         aggregate.default_chunk_size(job.num_params()),
-        lambda size: _lowered(job._replace(algorithms=make({**groups, "chunk_size": size}))),
+        lambda size: _lowered(job._replace(algorithms=make(in_chunks(chunk_size=size)))),
     )
-    chunk_size = processes.words_from_first(size)
-    return job._replace(algorithms=make({**groups, "chunk_size": chunk_size}))
+    return job._replace(algorithms=make(in_chunks(chunk_size=processes.words_from_first(size))))
 
 
 def _check_network(config: Config, scheme: Scheme, plan: budget.Plan, built: task.Task) -> None:
@@ -130,10 +129,10 @@ def _algorithms(
     plan: budget.Plan,
     built: task.Task,
     inputs: dict[str, Any],
-    options: dict[str, Any],
+    performance: Performance,
 ) -> tuple[FederatedAlgorithm, ...]:
     private: FederatedAlgorithm = scheme.make(
-        plan.scheme_config, built.loss, num_units=plan.num_units, **inputs, **options
+        plan.scheme_config, built.loss, num_units=plan.num_units, performance=performance, **inputs
     )
     if not config.run.baseline:
         return (private,)
@@ -143,7 +142,7 @@ def _algorithms(
         built.loss,
         num_clients=config.data.num_clients,
         sampling_prob=private.client_sampling_prob,
-        **options,
+        performance=performance,
     )
     return private, plain
 

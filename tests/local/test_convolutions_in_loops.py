@@ -10,6 +10,7 @@ import fljax_kernels
 from fljax.data.cohorts import ClientData, cohort
 from fljax.local import sgd
 from fljax.schemes.central import dp_fedsgd
+from fljax.server.rounds import Performance
 
 LOOPS = ("scan", "while")
 
@@ -59,8 +60,9 @@ def local_gradient(params, examples, indices, key):
 
 
 def records(params, examples, indices, key):
-    config = dp_fedsgd.Config(sampling_prob=1.0, noise_multiplier=0.0, l2_clip_norm=0.5, batch_size=4)
-    algorithm = dp_fedsgd.make(config, loss, num_units=12)
+    config = dp_fedsgd.Config(sampling_prob=1.0, noise_multiplier=0.0, l2_clip_norm=0.5)
+    performance = Performance(microbatch_size=4)
+    algorithm = dp_fedsgd.make(config, loss, num_units=12, performance=performance)
     members = cohort(ClientData(examples, indices), jnp.arange(2))
     return algorithm.round(algorithm.init(params), members, key)[0].params
 

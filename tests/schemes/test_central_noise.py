@@ -13,6 +13,7 @@ from fljax import schemes
 from fljax.accounting import events
 from fljax.data.cohorts import ClientData, cohort
 from fljax.schemes.central import dp_fedavg, dp_fedsgd
+from fljax.server.rounds import Performance
 
 NUM_CLIENTS, DIM = 6, 3
 SIZES = (5, 1, 4, 2, 5, 3)
@@ -22,7 +23,7 @@ FEDAVG = dp_fedavg.Config(
     num_local_epochs=2, server_learning_rate=0.5, server_momentum=0.0,
 )  # fmt: skip
 FEDSGD_CLIENT = dp_fedsgd.Config(
-    privacy_unit="client", sampling_prob=0.5, l2_clip_norm=0.7, noise_multiplier=0.0, batch_size=2,
+    privacy_unit="client", sampling_prob=0.5, l2_clip_norm=0.7, noise_multiplier=0.0,
     server_learning_rate=0.5, server_momentum=0.0,
 )  # fmt: skip
 FEDSGD_EXAMPLE = dataclasses.replace(FEDSGD_CLIENT, privacy_unit="example", sampling_prob=1.0)
@@ -102,8 +103,8 @@ def test_a_round_is_the_clipped_sum_over_a_public_constant(scheme, config, clien
 def test_the_chunk_size_changes_only_float_order(chunk_size, clients, key):
     config = dataclasses.replace(FEDAVG, local_batch_size=2)
     ids = [4, 0, -1, 2, 3, 1]
-    one = released_sum(dp_fedavg, config, clients, ids, key, chunk_size=6)[0]
-    other = released_sum(dp_fedavg, config, clients, ids, key, chunk_size=chunk_size)[0]
+    one = released_sum(dp_fedavg, config, clients, ids, key, performance=Performance(chunk_size=6))[0]
+    other = released_sum(dp_fedavg, config, clients, ids, key, performance=Performance(chunk_size=chunk_size))[0]
     np.testing.assert_allclose(one, other, atol=2e-5)
 
 
@@ -184,10 +185,10 @@ def test_a_client_that_overflows_moves_the_sum_by_no_more_than_the_clip_norm(chu
     data = clients._replace(examples={**clients.examples, "x": clients.examples["x"].at[5].set(1e18)})
     config = dataclasses.replace(FEDAVG, local_batch_size=1)
     everyone = list(range(NUM_CLIENTS))
-    with_all = released_sum(dp_fedavg, config, data, everyone, key, chunk_size=chunk_size)[0]
+    with_all = released_sum(dp_fedavg, config, data, everyone, key, performance=Performance(chunk_size=chunk_size))[0]
     for client in everyone:
         rest = [i if i != client else -1 for i in everyone]
-        without = released_sum(dp_fedavg, config, data, rest, key, chunk_size=chunk_size)[0]
+        without = released_sum(dp_fedavg, config, data, rest, key, performance=Performance(chunk_size=chunk_size))[0]
         assert np.linalg.norm(with_all - without) <= config.l2_clip_norm + 5e-5
 
 
@@ -210,7 +211,7 @@ def test_examples_are_sampled_by_their_own_coins(key):
     # One-hot records, linear loss: the gradient of a record is its own unit vector, so the sum shows who was drawn.
     num = 400
     data = ClientData({"x": jnp.eye(num)}, jnp.arange(num, dtype=jnp.int32).reshape(40, 10))
-    config = dataclasses.replace(FEDSGD_EXAMPLE, sampling_prob=0.3, l2_clip_norm=2.0, batch_size=64)
+    config = dataclasses.replace(FEDSGD_EXAMPLE, sampling_prob=0.3, l2_clip_norm=2.0)
     algorithm = dp_fedsgd.make(config, lambda p, e: jnp.dot(p["w"], e["x"]), num_units=num)
     state = algorithm.init({"w": jnp.zeros(num)})
     everyone = cohort(data, jnp.arange(40))
@@ -299,7 +300,7 @@ def test_bad_input_is_named(scheme, config, clients, key):
     state = algorithm.init(PARAMS)
     for chunk_size in (0, -1):
         with pytest.raises(ValueError, match=f"chunk_size={chunk_size}"):
-            scheme.make(config, loss, num_units=10, chunk_size=chunk_size)
+            scheme.make(config, loss, num_units=10, performance=Performance(chunk_size=chunk_size))
     with pytest.raises(ValueError, match="threefry"):
         algorithm.round(state, cohort(clients, jnp.arange(2)), jax.random.key(0, impl="rbg"))
     with pytest.raises(ValueError, match="typed PRNG key"):

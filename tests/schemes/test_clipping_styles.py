@@ -23,7 +23,7 @@ FEDAVG = dp_fedavg.Config(
     num_local_epochs=1, server_learning_rate=1.0, server_momentum=0.0,
 )  # fmt: skip
 CLIENT = dp_fedsgd.Config(
-    privacy_unit="client", sampling_prob=1.0, l2_clip_norm=CLIP, noise_multiplier=0.0, batch_size=4,
+    privacy_unit="client", sampling_prob=1.0, l2_clip_norm=CLIP, noise_multiplier=0.0,
     server_learning_rate=1.0, server_momentum=0.0,
 )  # fmt: skip
 EXAMPLE = dataclasses.replace(CLIENT, privacy_unit="example")

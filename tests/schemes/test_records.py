@@ -12,6 +12,7 @@ import pytest
 from fljax import accounting, errors
 from fljax.data.cohorts import ClientData, cohort
 from fljax.schemes.weighted import gd_dp, gsgd_dp, sgd_dp
+from fljax.server.rounds import Performance
 from fljax_kernels.spectral import reference
 
 NUM_CLIENTS, RECORDS, DIM = 3, 6, 4
@@ -165,7 +166,7 @@ def test_many_records_get_the_same_noise_alone_and_side_by_side(key):
     config = gsgd_dp.Config(num_parties=2, records_per_client=many, batch_size=8, l2_clip_norm=CLIP, noise_multiplier=5)
     sent = []
     for chunk_size in (1, 2):
-        algorithm = gsgd_dp.make(config, loss, num_units=2 * many, chunk_size=chunk_size)
+        algorithm = gsgd_dp.make(config, loss, num_units=2 * many, performance=Performance(chunk_size=chunk_size))
         everyone = cohort(ClientData({"x": jnp.asarray(x)}, table), jnp.arange(2))
         state, _ = jax.jit(algorithm.round)(algorithm.init(PARAMS), everyone, jax.random.clone(key))
         sent.append(np.asarray(state.params["w"]))

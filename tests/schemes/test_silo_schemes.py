@@ -12,6 +12,7 @@ from fljax import data
 from fljax.accounting import events
 from fljax.errors import SensitivityError
 from fljax.schemes.silos import fedavg, higradavg, item_sum_cap, local_group_dp, local_item_dp, user_ldp
+from fljax.server.rounds import Performance
 
 SCHEMES = {
     "fedavg": fedavg,
@@ -28,7 +29,6 @@ SMALL = {
     "num_local_steps": 2,
     "noise_multiplier": 0.0,
     "local_learning_rate": 0.3,
-    "batch_size": 8,
 }
 DIVISORS = {"higradavg": "expected_subjects"} | dict.fromkeys(
     ("item_sum_cap", "local_group_dp", "local_item_dp"), "expected_items"
@@ -66,7 +66,9 @@ def run_round(name, key, client_ids=(0, 1, 2, 3), clients=None, chunk_size=None,
 
 @functools.cache
 def jitted(name, chunk_size, changes):
-    algorithm = SCHEMES[name].make(config(name, **dict(changes)), linear_loss, num_units=6, chunk_size=chunk_size)
+    performance = Performance(chunk_size=chunk_size, microbatch_size=8)
+    settings = config(name, **dict(changes))
+    algorithm = SCHEMES[name].make(settings, linear_loss, num_units=6, performance=performance)
     return algorithm.init, jax.jit(algorithm.round)
 
 

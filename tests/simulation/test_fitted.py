@@ -227,7 +227,7 @@ def test_a_store_knows_its_clients(disk, tmp_path):
 
 def test_subjects_on_disk_are_held_against_the_claim_too(disk, tmp_path):
     sections = {
-        "scheme": {"scheme": "higradavg", "silos_per_subject": 6, "noise_multiplier": 40.0, "batch_size": 8},
+        "scheme": {"scheme": "higradavg", "silos_per_subject": 6, "noise_multiplier": 40.0},
         "data": {"dataset": f"disk:{disk}"},
         "run": {"num_rounds": 1, "baseline": False},
     }

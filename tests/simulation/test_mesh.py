@@ -12,6 +12,7 @@ import pytest
 import fljax_kernels
 from fljax import data, models, schemes
 from fljax.server import aggregate
+from fljax.server.rounds import Performance
 from fljax.simulation.devices import mesh
 from fljax_kernels import spectral
 
@@ -32,13 +33,15 @@ def a_cohort(capacity=C):
 
 
 def algorithm(name, **options):
-    """`options`: of `make`. With a chunk_size, batches are of 4 of a client's 6 examples; the last is half full."""
+    """`options`: of a `Performance`. With a chunk_size, batches are of 4 of a client's 6 examples;
+    the last is half full.
+    """
     scheme = schemes.get(name)
     fields = scheme.Config.__dataclass_fields__
     sizes = {field: C for field in ("num_silos", "num_parties") if field in fields}
     sizes |= {"local_batch_size": 4} if "chunk_size" in options else {}
     config = scheme.Config(**{"noise_multiplier": 1.0, **sizes})
-    return scheme.make(config, loss, num_units=C, **options)
+    return scheme.make(config, loss, num_units=C, performance=Performance(**options))
 
 
 def two_rounds(name, capacity=C, **options):
@@ -194,10 +197,10 @@ def test_the_order_of_sums_is_an_argument_and_nothing_around_a_call_changes_it()
 
 
 @pytest.mark.parametrize("name", schemes.NAMES)
-def test_every_scheme_takes_its_groups_as_an_argument(name):
+def test_every_scheme_takes_what_only_speed_depends_on_as_one_argument(name):
     scheme = schemes.get(name)
-    parameter = inspect.signature(scheme.make).parameters["groups"]
-    assert parameter.kind is parameter.KEYWORD_ONLY and parameter.default is None
+    parameter = inspect.signature(scheme.make).parameters["performance"]
+    assert parameter.kind is parameter.KEYWORD_ONLY and parameter.default == Performance()
     free = name == "fedavg" or "nats" in scheme.Config.__dataclass_fields__
     inputs = {"channel": None} if "channel" in inspect.signature(scheme.make).parameters else {}
     config = scheme.Config(noise_multiplier=0.0 if free else 1.0, **({"nats": float("inf")} if inputs else {}))
@@ -205,7 +208,7 @@ def test_every_scheme_takes_its_groups_as_an_argument(name):
     num_units = getattr(config, "parties", C)
     for bad in (0, -1, 2.5, True):
         with pytest.raises(ValueError, match=rf"Expected groups.*got groups={bad}"):
-            scheme.make(config, network, num_units=num_units, groups=bad, **inputs)
+            scheme.make(config, network, num_units=num_units, performance=Performance(groups=bad), **inputs)
 
 
 def test_a_model_spread_over_devices_trains_as_one_that_is_not():

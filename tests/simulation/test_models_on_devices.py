@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from fljax import data, models, schemes
+from fljax.server.rounds import Performance
 from fljax.simulation.devices import mesh
 
 C, N = 3, 2
@@ -57,7 +58,7 @@ def algorithm(name, model, **options):
     loss = models.LOSSES["squared" if name in NEED_LAYERS else "cross_entropy"](network(model).apply)
     inputs = {"channel": None} if "channel" in inspect.signature(scheme.make).parameters else {}
     config = scheme.Config(**{field: size for field, size in sizes.items() if field in fields})
-    return scheme.make(config, loss, num_units=C, **inputs, **options)
+    return scheme.make(config, loss, num_units=C, performance=Performance(**options), **inputs)
 
 
 def placed(step, model):

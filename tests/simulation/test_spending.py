@@ -72,7 +72,7 @@ HUGE = 99999999999999999999999
         ("dp_fedavg", "data", "num_clients", 2**31 - 1),
         ("dp_fedavg", "scheme", "local_batch_size", 2**20),
         ("dp_fedavg", "scheme", "num_local_epochs", config_lib.MOST_STEPS),
-        ("higradavg", "scheme", "batch_size", 2**20),
+        ("higradavg", "run", "microbatch_size", 2**20),
         ("higradavg", "scheme", "num_local_steps", config_lib.MOST_STEPS),
         ("higradavg", "scheme", "num_silos", config_lib.MOST_STEPS),
         ("lightdp", "scheme", "num_parties", config_lib.MOST_STEPS),

@@ -14,6 +14,7 @@ from fljax.accounting import events
 from fljax.local import sgd
 from fljax.schemes import base
 from fljax.schemes.central import round as central
+from fljax.server.rounds import Performance
 from fljax.types import LossFn
 
 fitted = base.fitted
@@ -64,28 +65,18 @@ def make(
     loss: LossFn,
     *,
     num_units: int,
+    performance: Performance = Performance(),
     server_optimizer: optax.GradientTransformation | None = None,
-    chunk_size: int | None = None,
-    groups: int | None = None,
 ) -> base.FederatedAlgorithm:
-    """Builds the algorithm.
+    """Builds the algorithm; `num_units` are clients, by whose expected number in a round the sum is divided.
 
     Guarantee: one round is (one `event(config)`) for the unit "client" under add-or-remove-one, if every client is put
     into the cohort independently with chance `sampling_prob`. Idealisation: noise is drawn in float32 with JAX's
     threefry generator, which is no cryptographic source. RoundInfo is not private.
 
-    Args:
-      config: its noise_multiplier must be set.
-      loss: `loss(params, example) -> []`.
-      num_units: clients in the population, a public constant; the sum is divided by `sampling_prob * num_units`.
-      server_optimizer: any optax optimizer in place of SGD with the configured rate and momentum.
-      chunk_size: clients that train side by side; only speed and memory depend on it. None: by backend and model.
-      groups: as for `aggregate.sum_in_chunks`; only the order of additions depends on it.
-
-    Raises:
-      ValueError: noise_multiplier is None, num_units < 1, chunk_size < 1, or groups < 1.
+    Args, Raises: as `base.Make`.
     """
-    local_fun = sgd.local_sgd(
+    train = sgd.local_sgd(
         loss,
         learning_rate=config.local_learning_rate,
         batch_size=config.local_batch_size,
@@ -96,7 +87,7 @@ def make(
     if optimizer is None:
         optimizer = base.server_optimizer(config, config.server_optimizer)
     return central.client_level(
-        local_fun, config, num_clients=num_units, optimizer=optimizer, chunk_size=chunk_size, groups=groups
+        train, config, num_clients=num_units, server_optimizer=optimizer, performance=performance
     )
 
 

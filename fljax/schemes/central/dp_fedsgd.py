@@ -19,7 +19,8 @@ from fljax.data.cohorts import Cohort
 from fljax.local import clipping, sgd
 from fljax.schemes import base
 from fljax.schemes.central import round as central
-from fljax.server import aggregate
+from fljax.server import rounds
+from fljax.server.rounds import Clients, Performance, Release, Round, Sums
 from fljax.types import LossFn, Params
 
 fitted = base.fitted
@@ -43,8 +44,6 @@ class Config(central.ClippingConfig):
     """Bound on one unit's gradient; where it adapts, the first round's."""
     noise_multiplier: float | None = None
     """Noise standard deviation / bound, of the whole round. None: calibrated for the target epsilon."""
-    batch_size: int = 64
-    """Examples whose gradients are taken together; only speed and memory depend on it."""
     server_learning_rate: float = 1.0
     """Step size of the server along the mean gradient."""
     server_momentum: float = 0.9
@@ -54,7 +53,6 @@ class Config(central.ClippingConfig):
         super().__post_init__()
         _validate.one_of(("client", "example"), privacy_unit=self.privacy_unit)
         central.check_config(self)
-        _validate.positive_int(batch_size=self.batch_size)
 
 
 def make(
@@ -62,11 +60,10 @@ def make(
     loss: LossFn,
     *,
     num_units: int,
+    performance: Performance = Performance(),
     server_optimizer: optax.GradientTransformation | None = None,
-    chunk_size: int | None = None,
-    groups: int | None = None,
 ) -> base.FederatedAlgorithm:
-    """Builds the algorithm.
+    """Builds the algorithm; `num_units` are clients, or the records of all clients.
 
     Guarantee: one round is one `event(config)` for the configured unit under add-or-remove-one. For clients, if each is
     put into the cohort independently with chance `sampling_prob`; for examples, if all clients are in every cohort (the
@@ -74,85 +71,59 @@ def make(
     `fljax.data.check_partition` checks on the host. Idealisation: noise is drawn in float32 with JAX's threefry
     generator, which is no cryptographic source. RoundInfo is not private.
 
-    Args:
-      config: its noise_multiplier must be set.
-      loss: `loss(params, example) -> []`.
-      num_units: clients (or records of all clients) in the population, a published constant; the mean divides by
-        `sampling_prob * num_units`.
-      server_optimizer: any optax optimizer in place of SGD with the configured rate and momentum.
-      chunk_size: clients that work side by side (unit "client"; records are batched by `config.batch_size`).
-      groups: as for `aggregate.sum_in_chunks`, for the unit "client"; only the order of additions depends on it.
-
-    Raises:
-      ValueError: noise_multiplier is None, num_units < 1, chunk_size < 1, or groups < 1.
+    Args, Raises: as `base.Make`. Records are batched by performance.microbatch_size, whoever's they are.
     """
     if config.privacy_unit == "client":
-        local_fun = sgd.local_gradient(loss, batch_size=config.batch_size)
+        train = sgd.local_gradient(loss, batch_size=performance.microbatch_size)
         return central.client_level(
-            local_fun, config, num_clients=num_units, optimizer=server_optimizer, chunk_size=chunk_size, groups=groups
+            train, config, num_clients=num_units, server_optimizer=server_optimizer, performance=performance
         )
-    aggregate.check_sizes(chunk_size, groups)
-    return _example_level(config, loss, num_units, server_optimizer)
+    _validate.positive_int(num_units=num_units)
+    noise = central.noise(config, config.sampling_prob * num_units)
 
-
-def _example_level(
-    config: Config, loss: LossFn, num_examples: int, optimizer: optax.GradientTransformation | None
-) -> base.FederatedAlgorithm:
-    _validate.positive_int(num_units=num_examples)
-    divisor = config.sampling_prob * num_examples
-    released = central.release(config, divisor)
-    optimizer = base.server_optimizer(config) if optimizer is None else optimizer
-    gradients = fljax_kernels.per_example_grads(loss)
-
-    def sampled_rows(cohort: Cohort, round_index: jax.Array, key: jax.Array) -> jax.Array:
-        """Rows `[S, batch_size]` that the clients drew, real ones first, -1 behind: each client flips its own coins."""
-        keys = _keys.client_keys(key, round_index, cohort.client_ids, _keys.Purpose.SAMPLE_EXAMPLES)
+    # The server adds up the clients' sums, and addition does not care whose record is whose: the simulation takes all
+    # sampled records as one list of batches, so that no client's half-empty batch costs time.
+    def sampled(here: Round, cohort: Cohort) -> tuple[Round, Clients]:
+        """Batches of the rows that the clients drew, real ones first: each client flips its own coins."""
+        keys = here.client_keys(cohort.client_ids, _keys.Purpose.SAMPLE_EXAMPLES)
         capacity = cohort.indices.shape[1]
         drawn = jax.vmap(lambda k: _keys.coins(k, (capacity,), config.sampling_prob))(keys)
         chosen = drawn & (cohort.indices >= 0) & (cohort.client_ids >= 0)[:, None]
         rows = jnp.where(chosen, cohort.indices, -1).reshape(-1)
         rows = rows[jnp.argsort(rows < 0, stable=True)]
-        return jnp.pad(rows, (0, -rows.size % config.batch_size), constant_values=-1).reshape(-1, config.batch_size)
+        size = performance.microbatch_size
+        batches = jnp.pad(rows, (0, -rows.size % size), constant_values=-1).reshape(-1, size)
+        return here._replace(shared=cohort.client_ids), Clients(jnp.arange(len(batches)), batches, batches[:, 0] >= 0)
 
-    def round_fun(
-        state: aggregate.ServerState, cohort: Cohort, key: jax.Array
-    ) -> tuple[aggregate.ServerState, base.RoundInfo]:
-        base.check_round(cohort, key)
-        batches = sampled_rows(cohort, state.round, key)
-        bound = released.bound(state.clipping)
+    gradients = fljax_kernels.per_example_grads(loss)
 
-        # The server adds up the clients' sums, and addition does not care whose record is whose: the simulation takes
-        # all sampled records as one list of batches, so that no client's half-empty batch costs time.
-        def add_batch(i: jax.Array, total: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
-            mask = batches[i] >= 0
-            batch = sgd.take_examples(cohort.examples, batches[i])
-            matrix = gradients(state.params, batch, batch_mask=mask)
-            clipped_sum, norms = clipping.sum_gradients(matrix, bound, config.clipping_style)
-            was_clipped = ~(norms <= bound) & mask
-            losses = matrix.values().astype(jnp.float32)
-            losses = jnp.where(mask & jnp.isfinite(losses), losses, 0.0)
-            within = released.within(state.clipping, norms, mask)
-            stats = jnp.stack([jnp.sum(losses), jnp.sum(was_clipped).astype(jnp.float32), within])
-            clipped_sum = jax.tree.map(lambda g: g.astype(jnp.float32), clipped_sum)
-            return jax.tree.map(jnp.add, total, (clipped_sum, stats))
+    def clipped_sum(here: Round, batch: Clients) -> tuple[Params, jax.Array]:
+        rows, bound = batch.rows[0], noise.bound(here.state.clipping)
+        mask = rows >= 0
+        matrix = gradients(here.state.params, sgd.take_examples(here.examples, rows), batch_mask=mask)
+        total, norms = clipping.sum_gradients(matrix, bound, config.clipping_style)
+        was_clipped = ~(norms <= bound) & mask
+        losses = matrix.values().astype(jnp.float32)
+        losses = jnp.where(mask & jnp.isfinite(losses), losses, 0.0)
+        stats = [jnp.sum(losses), jnp.sum(was_clipped).astype(jnp.float32)]
+        stats += [] if noise.within is None else [noise.within(here.state.clipping, norms, mask)]
+        return jax.tree.map(lambda g: g.astype(jnp.float32), total), jnp.stack(stats)
 
-        zero = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), state.params)
-        count = jnp.sum(batches >= 0)
-        num_batches = (count + config.batch_size - 1) // config.batch_size
-        grad_sum, stats = jax.lax.fori_loop(0, num_batches, add_batch, (zero, jnp.zeros((3,), jnp.float32)))
-        noise_key = _keys.server_key(key, state.round, _keys.Purpose.NOISE)
-        noisy_sum, adapted = released.noise(noise_key, state.clipping, grad_sum, stats[2])
-        loss_mean, clipped_fraction = base.averages(stats[:2], count)
-        state = aggregate.step(state, noisy_sum, divisor=divisor, server_optimizer=optimizer)
-        return state._replace(clipping=adapted), base.RoundInfo(
-            loss_mean, jnp.sum(cohort.client_ids >= 0), clipped_fraction
-        )
+    def release(here: Round, batches: Clients, sums: Sums) -> Release:
+        loss, clipped_fraction = rounds.averages(sums.stats[:2], jnp.sum(batches.rows >= 0))
+        info = {"loss": loss, "clipped_fraction": clipped_fraction, "cohort_size": jnp.sum(here.shared >= 0)}
+        return noise.release(here, sums)._replace(info=info)
 
-    return base.FederatedAlgorithm(
-        lambda params: aggregate.init(params, optimizer, released.init()),
-        fljax_kernels.loop_friendly(round_fun),  # all sampled records are one loop over batches
-        client_sampling_prob=1.0,
+    algorithm = rounds.federated(
+        clipped_sum,
+        release,
+        choose=sampled,
+        server_optimizer=server_optimizer or base.server_optimizer(config),
+        performance=dataclasses.replace(performance, chunk_size=1),
+        clipping=noise.init,
     )
+    # All sampled records are one loop over batches.
+    return algorithm._replace(round=fljax_kernels.loop_friendly(algorithm.round))
 
 
 def event(config: Config) -> events.PrivacyEvent:

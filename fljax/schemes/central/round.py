@@ -14,13 +14,12 @@ import optax
 import fljax_kernels
 from fljax import _keys, _validate
 from fljax.accounting import events
-from fljax.data.cohorts import Cohort
 from fljax.local import clipping, quantile
 from fljax.local.sgd import LocalResult
 from fljax.schemes import base
-from fljax.schemes.base import FederatedAlgorithm, RoundInfo
-from fljax.server import aggregate
-from fljax.types import Batch, Params
+from fljax.server import rounds
+from fljax.server.rounds import Clients, Performance, Release, Round, Sums
+from fljax.types import Params
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,25 +61,27 @@ def without_clipping(config: Any) -> Any:
     )
 
 
-class Release(NamedTuple):
-    """The bound of a round, and what the round releases.
+class Noise(NamedTuple):
+    """The bound of a round, and what the server makes of the round's sums.
 
     init: () -> state of the bound. bound: state -> l2_clip_norm. within: (state, norms `[B]`, mask `[B]`) -> `[]`, the
-    count that a round adds up beside the sum. noise: (key, state, sum, count) -> (noisy sum, next round's state).
+    count that a round adds up beside the sum, as its third statistic; None: there is none. release: (round, sums) ->
+    noisy sum, divisor and next state of the bound.
     """
 
     init: Callable[[], Any]
     bound: Callable[[Any], Any]
-    within: Callable[[Any, jax.Array, jax.Array], jax.Array]
-    noise: Callable[[jax.Array, Any, Params, jax.Array], tuple[Params, Any]]
+    within: Callable[[Any, jax.Array, jax.Array], jax.Array] | None
+    release: Callable[[Round, Sums], Release]
 
 
-def release(config: Any, expected_count: float) -> Release:
+def noise(config: Any, expected_count: float) -> Noise:
     """Central Gaussian noise, and the bound's adaptation if there is one.
 
     Guarantee: if one unit moves the sum by at most the round's bound, and the count by 1/2, what a round releases
     (the noisy sum, and the next bound) is one Gaussian mechanism with the configured noise multiplier: the noise on the
-    sum grows by what the count costs. The bound of a round depends on earlier releases only.
+    sum grows by what the count costs. The bound of a round depends on earlier releases only. The divisor is
+    `expected_count`, a public constant.
 
     Raises:
       PrivacyPreconditionError: the count's noise is too small to leave anything of the configured noise multiplier.
@@ -90,36 +91,35 @@ def release(config: Any, expected_count: float) -> Release:
     multiplier = base.noise_multiplier(config)
     if config.target_quantile is None:
         stddev = multiplier * config.l2_clip_norm
-        return Release(
-            init=lambda: (),
-            bound=lambda _: config.l2_clip_norm,
-            within=lambda state, norms, mask: jnp.zeros((), jnp.float32),
-            noise=lambda key, state, total, _: (fljax_kernels.add_gaussian_noise(key, total, stddev), state),
-        )
+
+        def constant(here: Round, sums: Sums) -> Release:
+            key = here.server_key(_keys.Purpose.NOISE)
+            return Release(fljax_kernels.add_gaussian_noise(key, sums.total, stddev), expected_count)
+
+        return Noise(tuple, lambda _: config.l2_clip_norm, None, constant)
     count_stddev = expected_count / 20 if config.count_stddev is None else config.count_stddev
     if multiplier:
         multiplier = quantile.sum_noise_multiplier(multiplier, count_stddev)
     else:
         count_stddev = 0.0
 
-    def noise(key: jax.Array, state: Any, total: Params, count: jax.Array) -> tuple[Params, Any]:
-        sum_key, count_key = jax.random.split(key)
-        noisy = fljax_kernels.add_gaussian_noise(sum_key, total, multiplier * state.l2_clip_norm)
-        return noisy, quantile.update(
+    def adapting(here: Round, sums: Sums) -> Release:
+        sum_key, count_key = jax.random.split(here.server_key(_keys.Purpose.NOISE))
+        bound = here.state.clipping
+        adapted = quantile.update(
             count_key,
-            state,
-            count,
+            bound,
+            sums.stats[2],
             expected_count=expected_count,
             count_stddev=count_stddev,
             target_quantile=config.target_quantile,
             learning_rate=config.quantile_learning_rate,
         )
+        noisy = fljax_kernels.add_gaussian_noise(sum_key, sums.total, multiplier * bound.l2_clip_norm)
+        return Release(noisy, expected_count, clipping=adapted)
 
-    return Release(
-        init=lambda: quantile.init(config.l2_clip_norm),
-        bound=lambda state: state.l2_clip_norm,
-        within=quantile.centred_count,
-        noise=noise,
+    return Noise(
+        lambda: quantile.init(config.l2_clip_norm), lambda state: state.l2_clip_norm, quantile.centred_count, adapting
     )
 
 
@@ -143,75 +143,64 @@ def sampled_gaussian_event(config: Any, *, privacy_unit: Literal["client", "exam
     )
 
 
+def clipped_updates(
+    train: Callable[..., LocalResult],
+    *,
+    bound: Callable[[Any], Any],
+    style: clipping.UnitStyle = "flat",
+    within: Callable[[Any, jax.Array, jax.Array], jax.Array] | None = None,
+    own: Callable[[Round, jax.Array], Any] | None = None,
+) -> rounds.Local:
+    """Clients train, and each one's update is clipped to the round's bound before it is added up.
+
+    Guarantee: adding or removing one client moves the sum by at most the bound; an update that is not finite adds zero.
+
+    Args:
+      train: of `fljax.local.sgd`. bound, within: of a `Noise`.
+      style: of clipping.
+      own: `(round, ids [K])` is a tree `[K, ...]` of what each client is given beside its data.
+    """
+
+    def local(here: Round, clients: Clients) -> tuple[Params, jax.Array]:
+        most, present = bound(here.state.clipping), clients.present
+        keys = here.client_keys(clients.ids, _keys.Purpose.SHUFFLE)
+        given = () if own is None else (own(here, clients.ids),)
+        found = train(here.state.params, here.examples, clients.rows, keys, *given)
+        update = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), found.update)
+        total, norms = clipping.sum_updates(update, most, style, present)
+        # `~(<=)` counts a client that is not finite as clipped.
+        was_clipped = ~(norms <= most) & present
+        losses = jnp.where(present & jnp.isfinite(found.loss), found.loss, 0.0)
+        stats = [jnp.sum(losses), jnp.sum(was_clipped).astype(jnp.float32)]
+        stats += [] if within is None else [within(here.state.clipping, norms, present)]
+        return total, jnp.stack(stats)
+
+    return local
+
+
 def client_level(
-    local_fun: Callable[..., LocalResult],
+    train: Callable[..., LocalResult],
     config: Any,
     *,
     num_clients: int,
-    optimizer: optax.GradientTransformation | None,
-    chunk_size: int | None,
-    groups: int | None,
-    own: Callable[[jax.Array, jax.Array, jax.Array], Any] | None = None,
-) -> FederatedAlgorithm:
+    server_optimizer: optax.GradientTransformation | None,
+    performance: Performance,
+    own: Callable[[Round, jax.Array], Any] | None = None,
+) -> rounds.FederatedAlgorithm:
     """Clients' updates, each clipped to the round's bound, summed, with central Gaussian noise on the sum.
 
     Guarantee: adding or removing one client moves the sum by at most that bound, so the round is one Poisson-sampled
-    Gaussian mechanism if each client is in it with chance `sampling_prob`. An update that is not finite adds zero. The
-    divisor is `sampling_prob * num_clients`, a public constant. `own(key, round, client_ids [K])` is a tree `[K, ...]`
-    of what each client is given beside its data.
+    Gaussian mechanism if each client is in it with chance `sampling_prob`. The divisor is `sampling_prob *
+    num_clients`, a public constant. `train` and `own` are those of `clipped_updates`.
     """
     check_config(config)
     _validate.positive_int(num_units=num_clients)
-    aggregate.check_sizes(chunk_size, groups)
-    divisor = config.sampling_prob * num_clients
-    released = release(config, divisor)
-    optimizer = base.server_optimizer(config) if optimizer is None else optimizer
-
-    def round_fun(
-        state: aggregate.ServerState, cohort: Cohort, key: jax.Array
-    ) -> tuple[aggregate.ServerState, RoundInfo]:
-        base.check_round(cohort, key)
-        present = cohort.client_ids >= 0
-        indices = jnp.where(present[:, None], cohort.indices, -1)
-        num_params = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-        size = aggregate.default_chunk_size(num_params) if chunk_size is None else chunk_size
-
-        def chunk(
-            clients: tuple[jax.Array, jax.Array],
-            chunk_present: jax.Array,
-            state: aggregate.ServerState,
-            examples: Batch,
-        ) -> tuple[Params, jax.Array]:
-            chunk_indices, chunk_ids = clients
-            bound = released.bound(state.clipping)
-            keys = _keys.client_keys(key, state.round, chunk_ids, _keys.Purpose.SHUFFLE)
-            given = () if own is None else (own(key, state.round, chunk_ids),)
-            local = local_fun(state.params, examples, chunk_indices, keys, *given)
-            update = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), local.update)
-            clipped, norms = clipping.sum_updates(update, bound, config.clipping_style, chunk_present)
-            # `~(<=)` counts a client that is not finite as clipped.
-            was_clipped = ~(norms <= bound) & chunk_present
-            losses = jnp.where(chunk_present & jnp.isfinite(local.loss), local.loss, 0.0)
-            count = released.within(state.clipping, norms, chunk_present)
-            return clipped, jnp.stack([jnp.sum(losses), jnp.sum(was_clipped).astype(jnp.float32), count])
-
-        update_sum, stats = aggregate.sum_in_chunks(
-            chunk,
-            (indices, cohort.client_ids),
-            present,
-            chunk_size=size,
-            groups=groups,
-            shared=(state, cohort.examples),
-        )
-        noise_key = _keys.server_key(key, state.round, _keys.Purpose.NOISE)
-        noisy_sum, adapted = released.noise(noise_key, state.clipping, update_sum, stats[2])
-        count = jnp.sum(present)
-        loss, clipped_fraction = base.averages(stats[:2], count)
-        state = aggregate.step(state, noisy_sum, divisor=divisor, server_optimizer=optimizer)
-        return state._replace(clipping=adapted), RoundInfo(loss, count, clipped_fraction)
-
-    return FederatedAlgorithm(
-        lambda params: aggregate.init(params, optimizer, released.init()),
-        round_fun,
+    central = noise(config, config.sampling_prob * num_clients)
+    return rounds.federated(
+        clipped_updates(train, bound=central.bound, style=config.clipping_style, within=central.within, own=own),
+        lambda here, _, sums: central.release(here, sums),
+        server_optimizer=server_optimizer or base.server_optimizer(config),
+        performance=performance,
         client_sampling_prob=config.sampling_prob,
+        clipping=central.init,
     )

@@ -24,6 +24,7 @@ from fljax.data import store
 from fljax.local import sgd
 from fljax.schemes import base
 from fljax.schemes.central import round as central
+from fljax.server.rounds import Performance, Round
 from fljax.types import Batch, LossFn
 
 START: dict[str, dict[str, Any]] = {
@@ -102,9 +103,8 @@ def make(
     *,
     num_units: int,
     channel: Calibrated | None,
+    performance: Performance = Performance(),
     server_optimizer: optax.GradientTransformation | None = None,
-    chunk_size: int | None = None,
-    groups: int | None = None,
 ) -> base.FederatedAlgorithm:
     """Builds the algorithm: clients train on noisy records, the server steps along their mean update.
 
@@ -115,18 +115,10 @@ def make(
     promises nothing about single records, membership, or labels. Idealisation: noise is drawn in float32 with JAX's
     threefry generator, which is no cryptographic source. RoundInfo is not private.
 
-    Args:
-      config: the scheme's numbers.
-      loss: `loss(params, example) -> []`; examples are {"x", ..}, and noise is added to "x" alone.
-      num_units: clients in the population, a public constant.
-      channel: of `inputs`. None where config.nats is inf: no noise.
-      server_optimizer: any optax optimizer in place of SGD with the configured rate and momentum.
-      chunk_size: clients that train side by side; only speed and memory depend on it.
-      groups: as for `aggregate.sum_in_chunks`; only the order of additions depends on it.
+    Args, Raises: as `base.Make`; examples are {"x", ..}, and noise is added to "x" alone; ValueError also where
+    nats and channel do not go together, or noise_multiplier is not 0.
 
-    Raises:
-      ValueError: nats and channel do not go together, noise_multiplier is not 0, num_units < 1,
-        chunk_size < 1, or groups < 1.
+      channel: of `inputs`. None where config.nats is inf: no noise.
     """
     if config.noise_multiplier != 0:
         raise ValueError(
@@ -138,9 +130,10 @@ def make(
         raise ValueError("Expected a channel (the scheme's `inputs`) where nats is finite, got channel=None.")
     fresh = config.noise_mode == "fresh"
 
-    def own(key: jax.Array, round_index: jax.Array, client_ids: jax.Array) -> Any:
-        first_use = round_index.astype(jnp.int32) * config.num_local_epochs
-        return record_noise.client_keys(key, client_ids), client_ids, jnp.broadcast_to(first_use, client_ids.shape)
+    def own(here: Round, client_ids: jax.Array) -> Any:
+        first_use = here.state.round.astype(jnp.int32) * config.num_local_epochs
+        keys = record_noise.client_keys(here.key, client_ids)
+        return keys, client_ids, jnp.broadcast_to(first_use, client_ids.shape)
 
     def view(batch: Batch, places: jax.Array, own: Any, epoch: jax.Array) -> Batch:
         assert channel is not None
@@ -149,7 +142,7 @@ def make(
         noise = record_noise.of_client(channel.noise, jnp.maximum(client, 0))
         return {**batch, "x": record_noise.noisy(noise, batch["x"], record_noise.record_keys(key, places, use))}
 
-    local_fun = sgd.local_sgd(
+    train = sgd.local_sgd(
         loss,
         learning_rate=config.local_learning_rate,
         batch_size=config.local_batch_size,
@@ -157,12 +150,11 @@ def make(
         view=None if silent else view,
     )
     return central.client_level(
-        local_fun,
+        train,
         _central(config),
         num_clients=num_units,
-        optimizer=server_optimizer,
-        chunk_size=chunk_size,
-        groups=groups,
+        server_optimizer=server_optimizer,
+        performance=performance,
         own=None if silent else own,
     )
 

@@ -18,7 +18,6 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from fljax import _keys, _validate
 from fljax.accounting import events, search
@@ -27,7 +26,6 @@ from fljax.accounting.shared_noise import printed, theta
 from fljax.schemes import base
 from fljax.schemes.disguised import round as disguised
 from fljax.schemes.uploads import adversaries
-from fljax.types import LossFn
 from fljax_kernels.pairwise import graphs
 
 check_network, fitted = disguised.check_network, disguised.fitted
@@ -136,52 +134,23 @@ def _event_mu(config: Config) -> float:
     return max(_unit_mu(config, config.max_colluders), 1 / math.sqrt(hiding))
 
 
-def make(
-    config: Config,
-    loss: LossFn,
-    *,
-    num_units: int,
-    server_optimizer: optax.GradientTransformation | None = None,
-    chunk_size: int | None = None,
-    groups: int | None = None,
-) -> base.FederatedAlgorithm:
-    """Builds the algorithm.
+def hiding(config: Config) -> disguised.Uploads:
+    """Own and pair noise, in the configured mode.
 
-    Guarantee: in the modes "upload_gaussian" and "r0_gaussian" one round is one `event(config)`, for every client that
-    does not collude, towards a server that sees all uploads, knows its secrets and pools at most `max_colluders`
-    clients; and towards that many clients, but always one, that get the models and know their own noise. Parties are
-    semi-honest, nobody drops out. The caller must never use a (key, round) again with other data: equal noise cancels
-    in the difference. Of the model's secrecy nothing is promised: see `fljax.server.perturbation`. Idealisation: noise
-    is drawn in float32 with JAX's threefry generator, which is no cryptographic source. RoundInfo is not private.
-
-    Args:
-      config: its noise_multiplier must be set.
-      loss: of `models.squared_error(apply)`; or of cross-entropy where the additive vector is constant or 0.
-      num_units: units in the population.
-      server_optimizer: any optax optimizer in place of SGD with the configured rate and momentum.
-      chunk_size: clients that train side by side; only speed and memory depend on it. None: by backend and model.
-      groups: as for `aggregate.sum_in_chunks`; only the order of additions depends on it.
-
-    Raises:
-      ValueError: noise_multiplier is None, the loss does not fit, or (while a round is traced) the network admits no
-        scales, with the reason.
+    The modes "upload_gaussian" and "r0_gaussian" hold towards a server that sees all uploads, knows its secrets and
+    pools at most `max_colluders` clients; and towards that many clients, but always one, that get the models and know
+    their own noise. Nobody drops out.
     """
-    uploads = disguised.Uploads(
+    return disguised.Uploads(
         config.noise,
         edges(config),
         disguised.stddev(config) * math.sqrt(config.pair_variance_ratio),
         config.execution == "protocol",
         config.mask_all,
     )
-    return disguised.algorithm(
-        config,
-        loss,
-        uploads,
-        num_units=num_units,
-        server_optimizer=server_optimizer,
-        chunk_size=chunk_size,
-        groups=groups,
-    )
+
+
+make = disguised.maker(hiding)
 
 
 def event(config: Config) -> events.PrivacyEvent:

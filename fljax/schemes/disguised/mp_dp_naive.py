@@ -9,12 +9,9 @@ Privacy-Preservation in Federated Learning", equation (7).
 
 import dataclasses
 
-import optax
-
 from fljax.accounting import events
 from fljax.schemes import base
 from fljax.schemes.disguised import round as disguised
-from fljax.types import LossFn
 
 check_network, fitted = disguised.check_network, disguised.fitted
 START = disguised.START | {"privacy": {"target_epsilon": None}}
@@ -27,25 +24,13 @@ class Config(disguised.Config):
     noise_multiplier: float | None = 1.0
 
 
-def make(
-    config: Config,
-    loss: LossFn,
-    *,
-    num_units: int,
-    server_optimizer: optax.GradientTransformation | None = None,
-    chunk_size: int | None = None,
-    groups: int | None = None,
-) -> base.FederatedAlgorithm:
-    """Builds the algorithm. Guarantee: none. Arguments and errors are those of `bidirectional.make`."""
-    return disguised.algorithm(
-        config,
-        loss,
-        disguised.Uploads("naive"),
-        num_units=num_units,
-        server_optimizer=server_optimizer,
-        chunk_size=chunk_size,
-        groups=groups,
-    )
+def hiding(config: Config) -> disguised.Uploads:
+    """Noise of local size on perturbed gradients. Guarantee: none."""
+    del config
+    return disguised.Uploads("naive")
+
+
+make = disguised.maker(hiding)
 
 
 def event(config: Config) -> events.PrivacyEvent:

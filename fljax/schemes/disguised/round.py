@@ -5,7 +5,6 @@ perturbed gradient, and nothing recovers from that.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -22,7 +21,8 @@ from fljax.data.facts import Facts
 from fljax.local import perturbed, sgd
 from fljax.models import losses, scaling
 from fljax.schemes import base
-from fljax.server import aggregate, perturbation, recovery
+from fljax.server import aggregate, perturbation, recovery, rounds
+from fljax.server.rounds import Clients, Performance, Release, Round, Sums
 from fljax.types import Batch, LossFn, Params
 from fljax.upload import pair_noise, split_noise
 from fljax_kernels.pairwise import graphs
@@ -212,107 +212,107 @@ def network_loss(loss: LossFn, noise: Noise, config: Config) -> losses.NetworkLo
     return loss
 
 
-def algorithm(
-    config: Config,
-    loss: LossFn,
-    uploads: Uploads,
-    *,
-    num_units: int,
-    server_optimizer: optax.GradientTransformation | None,
-    chunk_size: int | None,
-    groups: int | None,
-) -> base.FederatedAlgorithm:
-    """Rounds of perturbed FedSGD.
+@jax.tree_util.register_static
+class _Static:
+    """What is known while a round is traced, and travels with arrays."""
 
-    Guarantee: what each client sends moves by at most its sensitivity between neighbours, before noise, in the modes
-    "upload_gaussian" and "r0_gaussian"; in "central" each client's part of the released mean does. Recovery is
-    post-processing: secrets do not depend on data. A round in which a chosen client is missing is not counted.
-    """
-    _validate.positive_int(num_units=num_units)
-    aggregate.check_sizes(chunk_size, groups)
-    network = network_loss(loss, uploads.noise, config)
-    optimizer = base.server_optimizer(config) if server_optimizer is None else server_optimizer
-    own = stddev(config)
-    count = config.joining
-    with_triple = _sends_triple(config, uploads, network)
+    def __init__(self, of: scaling.Plan):
+        self.of = of
 
-    def round_fun(
-        state: aggregate.ServerState, cohort: Cohort, key: jax.Array
-    ) -> tuple[aggregate.ServerState, base.RoundInfo]:
-        base.check_round(cohort, key)
-        if cohort.client_ids.shape[0] != config.parties:
-            raise ValueError(
-                f"Expected all num_parties={config.parties} clients in a round, got {cohort.client_ids.shape[0]}."
+
+def maker(hiding: Callable[[Any], Uploads]) -> base.Make:
+    """`make` of a scheme whose clients hide what they send as `hiding(config)` says."""
+
+    def make(
+        config: Any,
+        loss: LossFn,
+        *,
+        num_units: int,
+        performance: Performance = Performance(),
+        server_optimizer: optax.GradientTransformation | None = None,
+    ) -> base.FederatedAlgorithm:
+        """Builds the algorithm: rounds of perturbed FedSGD.
+
+        Guarantee: what each client sends moves by at most its sensitivity between neighbours, before noise, in the
+        modes "upload_gaussian" and "r0_gaussian"; in "central" each client's part of the released mean does; in the
+        others nothing is promised. So one round is one `event(config)`, towards those whom the scheme's module names.
+        Recovery is post-processing: secrets do not depend on data. A round in which a chosen client is missing is not
+        counted. The caller must never use a (key, round) again with other data: equal noise cancels in the difference.
+        Of the model's secrecy nothing is promised: see `fljax.server.perturbation`. Idealisation: noise is drawn in
+        float32 with JAX's threefry generator, which is no cryptographic source. RoundInfo is not private.
+
+        Args, Raises: as `base.Make`; the loss is of `models.squared_error(apply)`, or of cross-entropy where
+        the additive vector is constant or 0; ValueError also where it is not or (while a round is traced) the network
+        admits no scales, with the reason.
+        """
+        _validate.positive_int(num_units=num_units)
+        uploads = hiding(config)
+        network = network_loss(loss, uploads.noise, config)
+        own, count = stddev(config), config.joining
+        with_triple = _sends_triple(config, uploads, network)
+        truth = uploads.noise in ("oracle_clip", "naive", "central")  # no client sends it: a simulator knows it
+
+        def of_client(here: Round, client: Clients) -> tuple[Any, jax.Array]:
+            plan, secrets, sent, steps = here.shared
+            compute = _client(plan.of, config, uploads, network, secrets, here.state.params, with_triple)
+            batch = sgd.take_examples(here.examples, client.rows)
+            upload, stats = compute(sent, steps, {"x": batch["x"], "y": batch["y"]}, client.rows >= 0)
+            return (upload if client.given == () else jax.tree.map(jnp.add, upload, client.given)), stats
+
+        def choose(here: Round, cohort: Cohort) -> tuple[Round, Clients]:
+            """The clients of the round, a batch of each, its noise in the protocol, and the perturbed model."""
+            if cohort.client_ids.shape[0] != config.parties:
+                raise ValueError(
+                    f"Expected all num_parties={config.parties} clients in a round, got {cohort.client_ids.shape[0]}."
+                )
+            slots = jnp.arange(config.parties)
+            if count < config.parties:
+                slots = jax.random.permutation(here.server_key(_keys.Purpose.CHOOSE_CLIENTS), slots)[:count]
+            ids, rows = cohort.client_ids[slots], cohort.indices[slots]
+            x = here.examples["x"]
+            example = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+            plan = scaling.plan(network.apply, here.state.params, example, allow_plain=config.allow_plain)
+            secrets = _secrets(plan, config, uploads, here.server_key(_keys.Purpose.PERTURB))
+            sent, transition = perturbation.perturb(plan, here.state.params, secrets)
+            steps = transition if config.form == "transitional" else None
+            here = here._replace(shared=(_Static(plan), secrets, sent, steps))
+            batches = jax.vmap(lambda k, row: _batch(k, row, config.local_batch_size))(
+                here.client_keys(ids, _keys.Purpose.SAMPLE_EXAMPLES), rows
             )
-        server_key = functools.partial(_keys.server_key, key, state.round)
-        slots = jnp.arange(config.parties)
-        if count < config.parties:
-            slots = jax.random.permutation(server_key(_keys.Purpose.CHOOSE_CLIENTS), slots)[:count]
-        ids, indices = cohort.client_ids[slots], cohort.indices[slots]
-        x = cohort.examples["x"]
-        plan = scaling.plan(
-            network.apply, state.params, jax.ShapeDtypeStruct(x.shape[1:], x.dtype), allow_plain=config.allow_plain
+            clients = Clients(ids, batches, ids >= 0)
+            with jaxprs.on_no_mesh():  # JAX keeps a ReLU's derivative, with the mesh on which it was first asked for
+                shapes = jax.eval_shape(lambda: of_client(here, jax.tree.map(lambda leaf: leaf[0], clients))[0])
+            if not (uploads.protocol and own):
+                return here, clients
+            like = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+            return here, clients._replace(given=_cohort_noise(uploads, own, count)(here.key, here.state.round, like))
+
+        def release(here: Round, clients: Clients, sums: Sums) -> Release:
+            plan, secrets = here.shared[0].of, here.shared[1]
+            mean = jax.tree.map(lambda leaf: leaf / count, sums.total)
+            if own and not uploads.protocol:
+                noise = _sum_of_noise(uploads.noise, here.server_key(_keys.Purpose.NOISE), sums.total, own, count)
+                if uploads.noise in ("oracle_clip", "naive"):  # the sum is true, noise is as clients would add it
+                    noise = _multiplied(plan, secrets, noise)
+                mean = jax.tree.map(lambda leaf, n: leaf + n / count, mean, noise)
+            gradient = mean if truth else recovery.recover(plan, secrets, mean)
+            digits = {"lost_digits": recovery.lost_digits(plan, secrets, mean)} if with_triple else {}
+            return Release(gradient, counts=jnp.all(clients.present), info=digits)
+
+        def at_once(here: Round, _: Clients) -> int:
+            parts = here.shared[0].of.num_outputs + 2 if with_triple else 1
+            return aggregate.default_chunk_size(here.num_params * parts)
+
+        return rounds.federated(
+            rounds.each(of_client),
+            release,
+            choose=choose,
+            server_optimizer=server_optimizer or base.server_optimizer(config),
+            performance=performance,
+            chunk_size=at_once,
         )
-        secrets = _secrets(plan, config, uploads, server_key(_keys.Purpose.PERTURB))
-        sent, transition = perturbation.perturb(plan, state.params, secrets)
-        steps = transition if config.form == "transitional" else None
-        shared = (cohort.examples, state.params, secrets, sent, steps)
-        present = ids >= 0
-        batches = jax.vmap(lambda k, row: _batch(k, row, config.local_batch_size))(
-            _keys.client_keys(key, state.round, ids, _keys.Purpose.SAMPLE_EXAMPLES), indices
-        )
-        num_params = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-        per_client = num_params * (plan.num_outputs + 2 if with_triple else 1)
-        size = aggregate.default_chunk_size(per_client) if chunk_size is None else chunk_size
 
-        def one(
-            rows: jax.Array,
-            noise: Any,
-            examples: Batch,
-            params: Params,
-            secrets: perturbation.Secrets,
-            sent: Params,
-            steps: Any,
-        ) -> tuple[Any, jax.Array]:
-            client = _client(plan, config, uploads, network, secrets, params, with_triple)
-            batch = sgd.take_examples(examples, rows)
-            upload, stats = client(sent, steps, {"x": batch["x"], "y": batch["y"]}, rows >= 0)
-            return (upload if noise is None else jax.tree.map(jnp.add, upload, noise)), stats
-
-        def chunk(clients: tuple[jax.Array, Any], here: jax.Array, *shared: Any) -> tuple[Any, jax.Array]:
-            found, stats = jax.vmap(lambda rows, noise: one(rows, noise, *shared))(*clients)
-
-            def add(leaf: jax.Array) -> jax.Array:
-                return jnp.sum(jnp.where(here.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, 0), axis=0)
-
-            return jax.tree.map(add, found), jnp.sum(jnp.where(here[:, None] & jnp.isfinite(stats), stats, 0), axis=0)
-
-        with jaxprs.on_no_mesh():  # JAX keeps a ReLU's derivative, with the mesh on which it was first asked for
-            shapes = jax.eval_shape(lambda: one(batches[0], None, *shared)[0])
-        like = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        noises = _cohort_noise(uploads, own, count)(key, state.round, like) if uploads.protocol and own else None
-        total, stats = aggregate.sum_in_chunks(
-            chunk, (batches, noises), present, chunk_size=size, groups=groups, shared=shared
-        )
-        mean = jax.tree.map(lambda leaf: leaf / count, total)
-        if own and not uploads.protocol:
-            noise = _sum_of_noise(uploads.noise, server_key(_keys.Purpose.NOISE), total, own, count)
-            if uploads.noise in ("oracle_clip", "naive"):  # `total` is true, noise is as clients would add it
-                noise = _multiplied(plan, secrets, noise)
-            mean = jax.tree.map(lambda leaf, n: leaf + n / count, mean, noise)
-        truth = uploads.noise in ("oracle_clip", "naive", "central")
-        gradient = mean if truth else recovery.recover(plan, secrets, mean)
-        stepped = aggregate.step(state, gradient, divisor=1.0, server_optimizer=optimizer)
-        complete = jnp.all(present)
-        kept = jax.tree.map(lambda new, old: jnp.where(complete, new, old), stepped, state)
-        joined = jnp.sum(present)
-        loss, clipped_fraction = base.averages(stats, joined)
-        digits = recovery.lost_digits(plan, secrets, mean) if with_triple else 0.0
-        return kept._replace(round=state.round + 1), base.RoundInfo(loss, joined, clipped_fraction, digits, ~complete)
-
-    return base.FederatedAlgorithm(
-        lambda params: aggregate.init(params, optimizer), round_fun, client_sampling_prob=1.0
-    )
+    return make
 
 
 def _sends_triple(config: Config, uploads: Uploads, network: losses.NetworkLoss) -> bool:

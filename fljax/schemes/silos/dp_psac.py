@@ -11,6 +11,7 @@ from fljax.local import subject
 from fljax.schemes import base
 from fljax.schemes.silos import dp_sgd, local_item_dp
 from fljax.schemes.silos import round as silos
+from fljax.server.rounds import Performance
 from fljax.types import LossFn
 
 
@@ -26,9 +27,9 @@ class Config(local_item_dp.Config):
         _validate.one_of(("psac", "flat"), clipping_style=self.clipping_style)
 
 
-def silo(config: Config, loss: LossFn) -> silos.Silo:
+def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
     """The sum of scaled gradients of Poisson-sampled items, each shorter than the bound."""
-    query = subject.item_sum(loss, **silos.items(config), clipping_style=config.clipping_style)
+    query = subject.item_sum(loss, **silos.items(config, performance), clipping_style=config.clipping_style)
     return silos.Silo(query, divisor=config.expected_items, stddev=silos.stddev(config))
 
 

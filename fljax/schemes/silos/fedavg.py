@@ -10,6 +10,7 @@ from fljax.accounting import events
 from fljax.local import user
 from fljax.schemes import base
 from fljax.schemes.silos import round as silos
+from fljax.server.rounds import Performance
 from fljax.types import LossFn
 
 START = silos.START | {"privacy": {"target_epsilon": None}, "run": {"num_rounds": 30, "baseline": False}}
@@ -23,7 +24,7 @@ class Config(silos.TrainingConfig):
     """Must be 0: this scheme adds no noise."""
 
 
-def silo(config: Config, loss: LossFn) -> silos.Silo:
+def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
     """The gradient of the mean loss of a Poisson sample, as it is."""
     if config.noise_multiplier != 0:
         raise ValueError(
@@ -33,7 +34,7 @@ def silo(config: Config, loss: LossFn) -> silos.Silo:
         loss,
         item_sampling_prob=config.item_sampling_prob,
         l2_clip_norm=base.NEVER_CLIPS,
-        batch_size=config.batch_size,
+        batch_size=performance.microbatch_size,
     )
     return silos.Silo(query, divisor=1.0, stddev=0.0)
 

@@ -15,6 +15,7 @@ from fljax.local import subject
 from fljax.schemes import base
 from fljax.schemes.silos import printed
 from fljax.schemes.silos import round as silos
+from fljax.server.rounds import Performance
 from fljax.types import LossFn
 
 ERRATA = ("E1", "E4", "E6")
@@ -35,9 +36,9 @@ class Config(silos.SubjectConfig):
         _validate.one_of(("sound", "paper"), formula=self.formula)
 
 
-def silo(config: Config, loss: LossFn) -> silos.Silo:
+def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
     """The sum over subjects of the mean of their clipped gradients."""
-    query = subject.hierarchical_average(loss, **silos.items(config))
+    query = subject.hierarchical_average(loss, **silos.items(config, performance))
     stddev, cap = silos.stddev(config), config.max_items_per_subject
     if config.formula == "paper":
         return silos.Silo(query, lambda answer: jnp.maximum(1, answer.num_subjects), stddev, cap)

@@ -12,6 +12,7 @@ from fljax.accounting import events
 from fljax.local import subject
 from fljax.schemes import base
 from fljax.schemes.silos import round as silos
+from fljax.server.rounds import Performance
 from fljax.types import LossFn
 
 
@@ -30,9 +31,9 @@ class Config(silos.SubjectConfig):
         _validate.positive(expected_items=self.expected_items)
 
 
-def silo(config: Config, loss: LossFn) -> silos.Silo:
+def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
     """The sum of clipped gradients with at most Z items of a subject, the surplus dropped at random."""
-    query = subject.item_sum(loss, items_per_subject=config.items_per_subject, **silos.items(config))
+    query = subject.item_sum(loss, items_per_subject=config.items_per_subject, **silos.items(config, performance))
     return silos.Silo(query, config.expected_items, silos.stddev(config), config.max_items_per_subject)
 
 

@@ -18,6 +18,7 @@ from fljax.local import subject
 from fljax.schemes import base
 from fljax.schemes.silos import printed
 from fljax.schemes.silos import round as silos
+from fljax.server.rounds import Performance
 from fljax.types import LossFn
 
 ERRATA = ("E1", "E2", "E3")
@@ -51,18 +52,18 @@ class Config(silos.SubjectConfig):
             )
 
 
-def silo(config: Config, loss: LossFn) -> silos.Silo:
+def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
     """The sum of clipped gradients, at most Z of a subject; as printed: all of them, and noise by the largest group."""
     if config.formula == "paper":
         scales = jnp.asarray(_group_noise(config), jnp.float32) * jnp.float32(config.l2_clip_norm)
-        query = subject.item_sum(loss, **silos.items(config))
+        query = subject.item_sum(loss, **silos.items(config, performance))
         return silos.Silo(
             query,
             config.expected_items,
             lambda answer: scales[jnp.maximum(answer.largest_group, 1) - 1],
             config.max_items_per_subject,
         )
-    query = subject.item_sum(loss, items_per_subject=config.items_per_subject, **silos.items(config))
+    query = subject.item_sum(loss, items_per_subject=config.items_per_subject, **silos.items(config, performance))
     return silos.Silo(query, config.expected_items, silos.stddev(config), config.max_items_per_subject)
 
 

@@ -11,6 +11,7 @@ from fljax.accounting import events, mixture
 from fljax.local import subject
 from fljax.schemes import base
 from fljax.schemes.silos import round as silos
+from fljax.server.rounds import Performance
 from fljax.types import LossFn
 
 START = silos.START | {"privacy": {"target_delta": 5e-6}}  # there are more items than subjects
@@ -28,12 +29,12 @@ class Config(silos.SiloConfig):
         _validate.positive(expected_items=self.expected_items)
 
 
-def silo(config: Config, loss: LossFn) -> silos.Silo:
+def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
     """The sum of clipped gradients of Poisson-sampled items.
 
     No cap on a subject's items: it would let one item push out another, which a claim about items does not allow for.
     """
-    query = subject.item_sum(loss, **silos.items(config))
+    query = subject.item_sum(loss, **silos.items(config, performance))
     return silos.Silo(query, divisor=config.expected_items, stddev=silos.stddev(config))
 
 

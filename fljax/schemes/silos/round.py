@@ -1,9 +1,10 @@
 """The round that the subject-level schemes share: every silo trains for itself, the server takes the plain mean."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +16,12 @@ from fljax.data.cohorts import Cohort
 from fljax.data.facts import Facts
 from fljax.data.subjects import SUBJECT
 from fljax.errors import PrivacyPreconditionError
-from fljax.local.sgd import map_clients
 from fljax.local.silo import Number, noisy_steps
 from fljax.local.silo_query import Query, within_cap
 from fljax.schemes import base
-from fljax.server import aggregate
-from fljax.types import Batch, LossFn, Params
+from fljax.server import aggregate, rounds
+from fljax.server.rounds import Clients, Performance, Release, Round, Sums
+from fljax.types import LossFn, Params
 
 Step = Callable[[float], events.Mechanism]
 # What `fljax simulate` starts from where a scheme has silos: examples that carry subjects, spread over 16 silos.
@@ -53,11 +54,9 @@ class TrainingConfig:
     """Step size of the server along the mean update; 1 without momentum is the mean of the models."""
     server_momentum: float = 0.0
     """Momentum of the server, in [0, 1)."""
-    batch_size: int = 64
-    """Items whose gradients a silo takes together; only speed and memory depend on it."""
 
     def __post_init__(self) -> None:
-        _validate.positive_int(num_local_steps=self.num_local_steps, batch_size=self.batch_size)
+        _validate.positive_int(num_local_steps=self.num_local_steps)
         if self.num_silos is not None:
             _validate.positive_int(num_silos=self.num_silos)
         _validate.probability(item_sampling_prob=self.item_sampling_prob)
@@ -193,32 +192,16 @@ class Silo(NamedTuple):
     max_items_per_subject: int | None = None
 
 
-class Make(Protocol):
-    """The signature of a scheme's `make`."""
-
-    def __call__(
-        self,
-        config: Any,
-        loss: LossFn,
-        *,
-        num_units: int,
-        server_optimizer: optax.GradientTransformation | None = None,
-        chunk_size: int | None = None,
-        groups: int | None = None,
-    ) -> base.FederatedAlgorithm: ...
-
-
-def maker(silo: Callable[[Any, LossFn], Silo]) -> Make:
-    """`make` of a scheme whose silos do what `silo(config, loss)` says."""
+def maker(silo: Callable[[Any, LossFn, Performance], Silo]) -> base.Make:
+    """`make` of a scheme whose silos do what `silo(config, loss, performance)` says."""
 
     def make(
         config: Any,
         loss: LossFn,
         *,
         num_units: int,
+        performance: Performance = Performance(),
         server_optimizer: optax.GradientTransformation | None = None,
-        chunk_size: int | None = None,
-        groups: int | None = None,
     ) -> base.FederatedAlgorithm:
         """Builds the algorithm: all silos train from the server's model, the server steps along their mean update.
 
@@ -229,100 +212,63 @@ def maker(silo: Callable[[Any, LossFn], Silo]) -> Make:
         Idealisation: noise and samples are drawn in float32 with JAX's threefry generator, which is no cryptographic
         source. RoundInfo is not private.
 
-        Args:
-          config: its noise_multiplier must be set.
-          loss: `loss(params, example) -> []`; examples carry their subject where the unit is a subject.
-          num_units: units in the population, a published constant.
-          server_optimizer: any optax optimizer in place of SGD with the configured rate and momentum.
-          chunk_size: silos that train side by side; only speed and memory depend on it.
-          groups: as for `aggregate.sum_in_chunks`; only the order of additions depends on it.
-
-        Raises:
-          ValueError: noise_multiplier is None, num_units < 1, chunk_size < 1, or groups < 1.
+        Args, Raises: as `base.Make`; examples carry their subject where the unit is a subject.
         """
         _validate.positive_int(num_units=num_units)
-        aggregate.check_sizes(chunk_size, groups)
-        optimizer = base.server_optimizer(config) if server_optimizer is None else server_optimizer
-        return _silo_round(silo(config, loss), config, optimizer, chunk_size, groups)
+        does = silo(config, loss, performance)
+        train = noisy_steps(
+            does.query,
+            num_steps=config.num_local_steps,
+            learning_rate=config.local_learning_rate,
+            stddev=does.stddev,
+            divisor=does.divisor,
+        )
+
+        def of_silo(here: Round, client: Clients) -> tuple[Params, jax.Array]:
+            sample_key = here.client_keys(client.ids, _keys.Purpose.SAMPLE_EXAMPLES)
+            noise_key = here.client_keys(client.ids, _keys.Purpose.NOISE)
+            found = train(here.state.params, here.examples, client.rows, sample_key, noise_key, client.given)
+            return found.update, jnp.stack([found.loss, found.clipped_fraction])
+
+        return rounds.federated(
+            rounds.each(of_silo),
+            _mean,
+            choose=functools.partial(_choose, config, does.max_items_per_subject),
+            server_optimizer=server_optimizer or base.server_optimizer(config),
+            performance=performance,
+            chunk_size=_silos_at_once,
+        )
 
     return make
 
 
-def _silos_at_once(num_params: int, num_silos: int) -> int:
+def _choose(
+    config: TrainingConfig, max_items_per_subject: int | None, here: Round, cohort: Cohort
+) -> tuple[Round, Clients]:
+    """The silos of the cohort with the rows that count and the factor on their noise."""
+    if cohort.client_ids.shape[0] > config.silos:
+        raise ValueError(
+            f"Expected at most num_silos={config.silos} silos in a round, got {cohort.client_ids.shape[0]}."
+        )
+    here, silos = rounds.everybody(here, cohort)
+    if max_items_per_subject is not None:
+        silos = silos._replace(rows=_capped(cohort.examples, silos.rows, max_items_per_subject))
+    factors = jnp.asarray(config.noise_factors, jnp.float32)
+    return here, silos._replace(given=factors[jnp.maximum(silos.ids, 0)])
+
+
+def _mean(here: Round, silos: Clients, sums: Sums) -> Release:
+    share = 1 / jnp.maximum(1, sums.num_present).astype(jnp.float32)
+    return Release(jax.tree.map(lambda u, p: (u * share).astype(p.dtype), sums.total, here.state.params))
+
+
+def _silos_at_once(here: Round, silos: Clients) -> int:
     """Equal chunks. On a CPU a silo's step is many small operations (samples, groups, noise), whose fixed cost side by
     side silos share: eight times as many of them as of clients with plain steps (bench/rounds/subject_steps.py).
     """
-    most = aggregate.default_chunk_size(num_params) * (8 if jax.default_backend() == "cpu" else 1)
-    return -(-num_silos // -(-num_silos // most)) if num_silos else 1
-
-
-def _silo_round(
-    silo: Silo,
-    config: TrainingConfig,
-    optimizer: optax.GradientTransformation,
-    chunk_size: int | None,
-    groups: int | None,
-) -> base.FederatedAlgorithm:
-    train = noisy_steps(
-        silo.query,
-        num_steps=config.num_local_steps,
-        learning_rate=config.local_learning_rate,
-        stddev=silo.stddev,
-        divisor=silo.divisor,
-    )
-    noise_factors = config.noise_factors
-
-    def round_fun(
-        state: aggregate.ServerState, cohort: Cohort, key: jax.Array
-    ) -> tuple[aggregate.ServerState, base.RoundInfo]:
-        base.check_round(cohort, key)
-        if cohort.client_ids.shape[0] > config.silos:
-            raise ValueError(
-                f"Expected at most num_silos={config.silos} silos in a round, got {cohort.client_ids.shape[0]}."
-            )
-        present = cohort.client_ids >= 0
-        rows = jnp.where(present[:, None], cohort.indices, -1)
-        if silo.max_items_per_subject is not None:
-            rows = _capped(cohort.examples, rows, silo.max_items_per_subject)
-        factors = jnp.asarray(noise_factors, jnp.float32)[jnp.maximum(cohort.client_ids, 0)]
-        num_params = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-        size = _silos_at_once(num_params, cohort.client_ids.shape[0]) if chunk_size is None else chunk_size
-
-        def chunk(
-            silos: tuple[jax.Array, jax.Array, jax.Array], chunk_present: jax.Array, params: Params, examples: Batch
-        ) -> tuple[Params, jax.Array]:
-            chunk_rows, chunk_ids, chunk_factors = silos
-            keys = [
-                _keys.client_keys(key, state.round, chunk_ids, purpose)
-                for purpose in (_keys.Purpose.SAMPLE_EXAMPLES, _keys.Purpose.NOISE)
-            ]
-            result = map_clients(train, (None, None, 0, 0, 0, 0))(params, examples, chunk_rows, *keys, chunk_factors)
-
-            def add(leaf: jax.Array) -> jax.Array:
-                mask = chunk_present.reshape((-1,) + (1,) * (leaf.ndim - 1))
-                return jnp.sum(jnp.where(mask, leaf, 0), axis=0)
-
-            losses = jnp.where(jnp.isfinite(result.loss), result.loss, 0)
-            return jax.tree.map(add, result.update), jnp.stack([add(losses), add(result.clipped_fraction)])
-
-        update_sum, stats = aggregate.sum_in_chunks(
-            chunk,
-            (rows, cohort.client_ids, factors),
-            present,
-            chunk_size=size,
-            groups=groups,
-            shared=(state.params, cohort.examples),
-        )
-        count = jnp.sum(present)
-        share = 1 / jnp.maximum(1, count).astype(jnp.float32)
-        mean = jax.tree.map(lambda u, p: (u * share).astype(p.dtype), update_sum, state.params)
-        loss_mean, clipped_fraction = stats * share
-        state = aggregate.step(state, mean, divisor=1.0, server_optimizer=optimizer)
-        return state, base.RoundInfo(loss_mean, count, clipped_fraction)
-
-    return base.FederatedAlgorithm(
-        lambda params: aggregate.init(params, optimizer), round_fun, client_sampling_prob=1.0
-    )
+    most = aggregate.default_chunk_size(here.num_params) * (8 if jax.default_backend() == "cpu" else 1)
+    (num_silos,) = silos.ids.shape
+    return -(-num_silos // -(-num_silos // most))
 
 
 def _capped(examples: Any, rows: jax.Array, max_items: int) -> jax.Array:
@@ -332,12 +278,12 @@ def _capped(examples: Any, rows: jax.Array, max_items: int) -> jax.Array:
     return jax.vmap(lambda r, i: within_cap(r, i, max_items))(rows, ids)
 
 
-def items(config: SiloConfig) -> dict[str, Any]:
+def items(config: SiloConfig, performance: Performance) -> dict[str, Any]:
     """The arguments that all queries over sampled items share."""
     return {
         "item_sampling_prob": config.item_sampling_prob,
         "l2_clip_norm": config.l2_clip_norm,
-        "batch_size": config.batch_size,
+        "batch_size": performance.microbatch_size,
     }
 
 

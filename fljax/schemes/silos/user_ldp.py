@@ -14,6 +14,7 @@ from fljax.local import user
 from fljax.schemes import base
 from fljax.schemes.silos import printed
 from fljax.schemes.silos import round as silos
+from fljax.server.rounds import Performance
 from fljax.types import LossFn
 
 START = silos.START | {"run": {"num_rounds": 100}}
@@ -42,9 +43,9 @@ class Config(silos.SubjectConfig):
         _validate.one_of(("sound", "paper"), formula=self.formula)
 
 
-def silo(config: Config, loss: LossFn) -> silos.Silo:
+def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
     """The gradient of the mean loss of a Poisson sample, clipped as a whole."""
-    query = user.clipped_batch_gradient(loss, **silos.items(config))
+    query = user.clipped_batch_gradient(loss, **silos.items(config, performance))
     cap = config.max_items_per_subject if config.privacy_unit == "subject" else None
     return silos.Silo(query, 1.0, silos.stddev(config), cap)
 

@@ -1,8 +1,11 @@
-"""What the schemes with an ideal secure sum share: noise of all clients that together hides one of them.
+"""The schemes with an ideal secure sum: noise of all clients that together hides one of them.
 
 No scheme here runs cryptography. Each takes its protocol for an ideal functionality, which reveals the sum of the
 usable uploads and nothing else; they differ in which links a client needs, hence how often rounds are lost, and in
 cost.
+
+Source: Hong, Lin, Duan, "Lightweight Federated Learning with Differential Privacy and Straggler Resilience", whose
+baselines these are, with noise sized for N - C - S contributors.
 """
 
 import dataclasses
@@ -10,21 +13,25 @@ from collections.abc import Callable
 from typing import Literal
 
 import jax
-import optax
 
 from fljax import _keys
 from fljax.accounting import events
 from fljax.schemes import base
 from fljax.schemes.uploads import adversaries
-from fljax.schemes.uploads import round as _uploads
-from fljax.types import LossFn, Params
+from fljax.schemes.uploads import round as uploads
+from fljax.server import costs as costs_lib
+from fljax.server.costs import Costs
+from fljax.server.rounds import Round
+from fljax.types import Params
 from fljax.upload import secure_sum
 
 Links = Literal["server", "peers"]
+# The links that a client needs, every one of them, for its upload to count.
+LINKS: dict[str, Links] = {"smpc_dp": "server", "he_dp": "server", "secagg_dp": "peers", "swiftagg_dp": "peers"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(_uploads.Config):
+class Config(uploads.Config):
     """As `uploads.round.Config`; noise_multiplier is that of the sum, towards colluders who know their own part of it.
 
     A round in which more than max_stragglers clients cannot be used is aborted and leaves the model as it was.
@@ -47,58 +54,23 @@ def _share(config: Config, stddev: float) -> float:
     )
 
 
-def maker(links: Links) -> Callable[..., base.FederatedAlgorithm]:
-    """`make` of a scheme whose clients need `links`, and each of them, for their upload to count."""
+def hide(config: Config) -> uploads.Hide:
+    """Every responder's share of the noise, in an ideal secure sum from which nobody deviates.
 
-    def make(
-        config: Config,
-        loss: LossFn,
-        *,
-        num_units: int,
-        server_optimizer: optax.GradientTransformation | None = None,
-        chunk_size: int | None = None,
-        groups: int | None = None,
-    ) -> base.FederatedAlgorithm:
-        """Builds the algorithm: local SGD, clipped updates, and the noise of every responder in an ideal secure sum.
+    It is enough towards the server and at most `max_colluders` clients.
+    """
+    stddev = _share(config, base.noise_multiplier(config) * config.l2_clip_norm)
 
-        Guarantee: one round is one `event(config)` for the unit "client", towards the server and at most
-        `max_colluders` clients, if the secure sum is ideal and nobody deviates from it. Idealisation: noise is drawn in
-        float32 with JAX's threefry generator, which is no cryptographic source. RoundInfo is not private.
-
-        Args:
-          config: its noise_multiplier must be set.
-          loss: `loss(params, example) -> []`.
-          num_units: clients in the population; must be `num_parties`.
-          server_optimizer: any optax optimizer in place of SGD with the configured rate and momentum.
-          chunk_size: clients that train side by side; only speed and memory depend on it. None: by backend and model.
-          groups: as for `aggregate.sum_in_chunks`; only the order of additions depends on it.
-
-        Raises:
-          ValueError: noise_multiplier is None, num_units is not num_parties, chunk_size < 1, or groups < 1.
-        """
-        stddev = _share(config, base.noise_multiplier(config) * config.l2_clip_norm)
-
-        def release(key: jax.Array, round_index: jax.Array, uploads: _uploads.Uploads) -> tuple[Params, jax.Array]:
-            return secure_sum.secure_sum(
-                _keys.server_key(key, round_index, _keys.Purpose.NOISE),
-                uploads.total,
-                uploads.num_responders,
-                stddev=stddev,
-                least_responders=config.parties - config.max_stragglers,
-            )
-
-        return _uploads.algorithm(
-            config,
-            loss,
-            release,
-            _uploads.straggler_pmf(config, links=links),
-            num_units=num_units,
-            server_optimizer=server_optimizer,
-            chunk_size=chunk_size,
-            groups=groups,
+    def hidden(here: Round, sent: uploads.Uploads) -> tuple[Params, jax.Array]:
+        return secure_sum.secure_sum(
+            here.server_key(_keys.Purpose.NOISE),
+            sent.total,
+            sent.num_responders,
+            stddev=stddev,
+            least_responders=config.parties - config.max_stragglers,
         )
 
-    return make
+    return hidden
 
 
 def event(config: Config) -> events.PrivacyEvent:
@@ -106,16 +78,53 @@ def event(config: Config) -> events.PrivacyEvent:
 
     Raises ValueError if noise_multiplier is None.
     """
-    return _uploads.event(config, base.noise_multiplier(config))
+    return uploads.event(config, base.noise_multiplier(config))
 
 
-def viewer(links: Links) -> Callable[[Config, jax.Array, int], adversaries.Views]:
-    """`views` of a scheme whose clients need `links`."""
+def _scheme(name: str, protocol: str, costs: Callable[[Config, int], Costs]) -> base.Scheme:
+    links = LINKS[name]
 
     def views(config: Config, key: jax.Array, num_rounds: int) -> adversaries.Views:
         """Who saw what in a run with this key; `config` with its noise multiplier, above 0."""
         reached = adversaries.reached(config, key, num_rounds, links=links)
         share = _share(config, base.noise_multiplier(config))
-        return adversaries.sum_views(config, reached, share_mu=_uploads.sensitivity(config) / share)
+        return adversaries.sum_views(config, reached, share_mu=uploads.sensitivity(config) / share)
 
-    return views
+    return base.Scheme(
+        summary=f"{protocol}, distributed noise; unit: client",
+        promise="epsilon",
+        Config=Config,
+        make=uploads.maker(hide, links=links),
+        event=event,
+        fitted=uploads.fitted,
+        non_private=uploads.non_private,
+        noise_at="client",
+        start=uploads.START,
+        population=uploads.population,
+        views=views,
+        costs=costs,
+    )
+
+
+# The price of a particular protocol is not modelled.
+smpc_dp = _scheme("smpc_dp", "ideal secure sum", lambda config, num_params: costs_lib.plain(num_params))
+# Reference 14 there: 32-bit numbers become 4096-bit ciphertexts, and decryption takes another message round.
+he_dp = _scheme(
+    "he_dp",
+    "secure sum by homomorphic encryption (idealised)",
+    lambda config, num_params: costs_lib.homomorphic(num_params),
+)
+# Reference 10 there: pairwise masks. A client counts if none of its N links failed.
+secagg_dp = _scheme(
+    "secagg_dp",
+    "secure aggregation (idealised)",
+    lambda config, num_params: costs_lib.secure_aggregation(num_params, config.parties),
+)
+# Reference 8 there, with its link model, which is the same.
+swiftagg_dp = _scheme(
+    "swiftagg_dp",
+    "coded secure aggregation (idealised)",
+    lambda config, num_params: costs_lib.coded_aggregation(
+        num_params, config.parties, config.max_colluders, config.max_stragglers
+    ),
+)

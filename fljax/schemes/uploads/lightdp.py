@@ -16,7 +16,6 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from fljax import _validate
 from fljax.accounting import events
@@ -24,17 +23,18 @@ from fljax.accounting.shared_noise import exact as view
 from fljax.accounting.shared_noise import least_noise
 from fljax.schemes import base
 from fljax.schemes.uploads import adversaries
-from fljax.schemes.uploads import round as _uploads
+from fljax.schemes.uploads import round as uploads
 from fljax.server import costs as costs_lib
-from fljax.types import LossFn, Params
+from fljax.server.rounds import Round
+from fljax.types import Params
 from fljax.upload import pair_noise
 from fljax_kernels.pairwise import graphs
 
-fitted, non_private = _uploads.fitted, _uploads.non_private
+fitted, non_private = uploads.fitted, uploads.non_private
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(_uploads.Config):
+class Config(uploads.Config):
     """As `uploads.round.Config`; noise_multiplier is that of the own noise, pair noise follows from the ratio.
 
     Raises:
@@ -94,7 +94,7 @@ def variance_ratio(config: Config) -> float:
     if config.pair_variance_ratio is not None:
         return config.pair_variance_ratio
     num_clients = config.parties
-    pmf = _uploads.straggler_pmf(config)[:num_clients]
+    pmf = uploads.straggler_pmf(config)[:num_clients]
     straggling = least_noise.straggler_moments(num_clients, pmf / pmf.sum()).straggling
     honest = num_clients - config.max_colluders
     if config.graph == "k_regular":
@@ -114,32 +114,10 @@ def _unit_mu(config: Config) -> float:
     return float(np.max(view.certificate(graph, num_colluders=config.max_colluders)))
 
 
-def make(
-    config: Config,
-    loss: LossFn,
-    *,
-    num_units: int,
-    server_optimizer: optax.GradientTransformation | None = None,
-    chunk_size: int | None = None,
-    groups: int | None = None,
-) -> base.FederatedAlgorithm:
-    """Builds the algorithm.
+def hide(config: Config) -> uploads.Hide:
+    """Own noise and pair noise on every upload, towards a server that sees all of them, late ones included.
 
-    Guarantee: one round is one `event(config)` for the unit "client", for every client that does not collude, towards a
-    server that sees all uploads, late ones included, and pools at most `max_colluders` clients. Parties are
-    semi-honest. Idealisation: noise is drawn in float32 with JAX's threefry generator, which is no cryptographic
-    source. RoundInfo is not private.
-
-    Args:
-      config: its noise_multiplier must be set.
-      loss: `loss(params, example) -> []`.
-      num_units: clients in the population; must be `num_parties`.
-      server_optimizer: any optax optimizer in place of SGD with the configured rate and momentum.
-      chunk_size: clients that train side by side; only speed and memory depend on it. None: by backend and model.
-      groups: as for `aggregate.sum_in_chunks`; only the order of additions depends on it.
-
-    Raises:
-      ValueError: noise_multiplier is None, num_units is not num_parties, chunk_size < 1, or groups < 1.
+    The server pools at most `max_colluders` clients.
     """
     own_stddev = base.noise_multiplier(config) * config.l2_clip_norm
     noise = pair_noise.cohort_noise(
@@ -150,27 +128,21 @@ def make(
         draw=config.draw,
     )
 
-    def release(key: jax.Array, round_index: jax.Array, uploads: _uploads.Uploads) -> tuple[Params, jax.Array]:
+    def hidden(here: Round, sent: uploads.Uploads) -> tuple[Params, jax.Array]:
         if own_stddev == 0:
-            return uploads.total, jnp.ones((), bool)
+            return sent.total, jnp.ones((), bool)
 
         def add(total: jax.Array, rows: jax.Array) -> jax.Array:
-            mask = uploads.responds.reshape((-1,) + (1,) * (rows.ndim - 1))
+            mask = sent.responds.reshape((-1,) + (1,) * (rows.ndim - 1))
             return total + jnp.sum(jnp.where(mask, rows, 0), axis=0)
 
-        rows = noise(key, round_index, uploads.total)
-        return jax.tree.map(add, uploads.total, rows), jnp.ones((), bool)
+        rows = noise(here.key, here.state.round, sent.total)
+        return jax.tree.map(add, sent.total, rows), jnp.ones((), bool)
 
-    return _uploads.algorithm(
-        config,
-        loss,
-        release,
-        _uploads.straggler_pmf(config),
-        num_units=num_units,
-        server_optimizer=server_optimizer,
-        chunk_size=chunk_size,
-        groups=groups,
-    )
+    return hidden
+
+
+make = uploads.maker(hide)
 
 
 def event(config: Config) -> events.PrivacyEvent:
@@ -180,7 +152,7 @@ def event(config: Config) -> events.PrivacyEvent:
     """
     noise_multiplier = base.noise_multiplier(config)
     unit_mu = _unit_mu(dataclasses.replace(config, noise_multiplier=None))
-    return _uploads.event(config, noise_multiplier / unit_mu)
+    return uploads.event(config, noise_multiplier / unit_mu)
 
 
 def upload_noise(config: Config) -> adversaries.UploadNoise:
@@ -191,7 +163,7 @@ def upload_noise(config: Config) -> adversaries.UploadNoise:
         num_colluders=config.max_colluders,
         own_stddev=base.noise_multiplier(config) * config.l2_clip_norm,
         variance_ratio=variance_ratio(config),
-        move=_uploads.sensitivity(config) * config.l2_clip_norm,
+        move=uploads.sensitivity(config) * config.l2_clip_norm,
     )
 
 
@@ -203,7 +175,7 @@ def costs(config: Config, num_params: int) -> costs_lib.Costs:
 
 def views(config: Config, key: jax.Array, num_rounds: int) -> adversaries.Views:
     """Who saw what in a run with this key; `config` with its noise multiplier, above 0."""
-    own_mu = _uploads.sensitivity(config) / base.noise_multiplier(config)
+    own_mu = uploads.sensitivity(config) / base.noise_multiplier(config)
     bare = dataclasses.replace(config, noise_multiplier=None, pair_variance_ratio=variance_ratio(config))
     return adversaries.uploads_views(
         config,
@@ -223,8 +195,8 @@ SCHEME = base.Scheme(
     fitted=fitted,
     non_private=non_private,
     noise_at="client",
-    start=_uploads.START,
-    population=_uploads.population,
+    start=uploads.START,
+    population=uploads.population,
     views=views,
     upload_noise=upload_noise,
     costs=costs,

@@ -9,15 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-import fljax_kernels
 from fljax import _keys, _validate
 from fljax.accounting import events
 from fljax.data.cohorts import Cohort
 from fljax.data.facts import Facts
 from fljax.local import sgd
 from fljax.schemes import base
-from fljax.server import aggregate, stragglers
-from fljax.types import Batch, LossFn, Params
+from fljax.schemes.central import round as central
+from fljax.server import rounds, stragglers
+from fljax.server.rounds import Clients, Performance, Release, Round, Sums
+from fljax.types import LossFn, Params
 
 # What `fljax simulate` starts from: few clients, all of which join every round. They name their delta, since for so few
 # num_clients ** -1.1 is more than a percent.
@@ -165,8 +166,8 @@ class Uploads(NamedTuple):
     num_responders: jax.Array
 
 
-# (run's key, round, uploads) -> (sum with noise, whether the round counts)
-Release = Callable[[jax.Array, jax.Array, Uploads], tuple[Params, jax.Array]]
+# (round, uploads) -> (sum with noise, whether the round counts)
+Hide = Callable[[Round, Uploads], tuple[Params, jax.Array]]
 
 
 def sensitivity(config: Config) -> float:
@@ -188,81 +189,63 @@ def non_private(config: Any) -> Any:
     return dataclasses.replace(config, l2_clip_norm=base.NEVER_CLIPS, noise_multiplier=0.0)
 
 
-def algorithm(
-    config: Config,
-    loss: LossFn,
-    release: Release,
-    pmf: np.ndarray,
-    *,
-    num_units: int,
-    server_optimizer: optax.GradientTransformation | None,
-    chunk_size: int | None,
-    groups: int | None,
-) -> base.FederatedAlgorithm:
-    """Local SGD, updates clipped, added up over those who respond, `release`, mean over the responders.
+def maker(hide: Callable[[Any], Hide], *, links: Literal["server", "peers"] = "server") -> base.Make:
+    """`make` of a scheme whose uploads `hide(config)` hides; every client needs `links` for its upload to count."""
 
-    Guarantee: exchanging one client's data moves its clipped update by at most 2 l2_clip_norm (1 if it is zero for one
-    of them), and nothing else before `release`. Who responds is drawn apart from the data and is public, as is the
-    divisor. A round that does not count, or to which nobody responded, leaves the model as it was.
-    """
-    _validate.positive_int(num_units=num_units)
-    if num_units != config.parties:
-        raise ValueError(
-            f"Expected num_parties to be the number of clients, {num_units}, since all of them join every round, "
-            f"got num_parties={config.parties}."
+    def make(
+        config: Any,
+        loss: LossFn,
+        *,
+        num_units: int,
+        performance: Performance = Performance(),
+        server_optimizer: optax.GradientTransformation | None = None,
+    ) -> base.FederatedAlgorithm:
+        """Builds the algorithm: local SGD, clipped updates, noise on the sum of those that respond, their mean.
+
+        Guarantee: exchanging one client's data moves its clipped update by at most 2 l2_clip_norm (1 if it is zero for
+        one of them), and nothing else before noise, so that one round is one `event(config)` for the unit "client",
+        for every client that does not collude; towards whom, the scheme's module says. Who responds is drawn apart
+        from the data and is public, as is the divisor. A round that does not count, or to which nobody responded,
+        leaves the model as it was. Parties are semi-honest. Idealisation: noise is drawn in float32 with JAX's
+        threefry generator, which is no cryptographic source. RoundInfo is not private.
+
+        Args, Raises: as `base.Make`; `num_units` are clients, and must be `num_parties`.
+        """
+        _validate.positive_int(num_units=num_units)
+        if num_units != config.parties:
+            raise ValueError(
+                f"Expected num_parties to be the number of clients, {num_units}, since all of them join every round, "
+                f"got num_parties={config.parties}."
+            )
+        pmf, hidden = straggler_pmf(config, links=links), hide(config)
+        train = sgd.local_sgd(
+            loss,
+            learning_rate=config.local_learning_rate,
+            batch_size=config.local_batch_size,
+            num_epochs=config.num_local_epochs,
         )
-    aggregate.check_sizes(chunk_size, groups)
-    optimizer = base.server_optimizer(config) if server_optimizer is None else server_optimizer
-    local_fun = sgd.local_sgd(
-        loss,
-        learning_rate=config.local_learning_rate,
-        batch_size=config.local_batch_size,
-        num_epochs=config.num_local_epochs,
-    )
 
-    def round_fun(
-        state: aggregate.ServerState, cohort: Cohort, key: jax.Array
-    ) -> tuple[aggregate.ServerState, base.RoundInfo]:
-        base.check_round(cohort, key)
-        straggle_key = _keys.server_key(key, state.round, _keys.Purpose.STRAGGLE)
-        present = cohort.client_ids >= 0
-        ids = jnp.maximum(cohort.client_ids, 0)
-        answers = present & stragglers.draw(straggle_key, pmf, config.parties).responds[ids]
-        num_params = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-        size = aggregate.default_chunk_size(num_params) if chunk_size is None else chunk_size
+        def answering(here: Round, cohort: Cohort) -> tuple[Round, Clients]:
+            drawn = stragglers.draw(here.server_key(_keys.Purpose.STRAGGLE), pmf, config.parties).responds
+            answers = (cohort.client_ids >= 0) & drawn[jnp.maximum(cohort.client_ids, 0)]
+            rows = jnp.where(answers[:, None], cohort.indices, -1)
+            return here, Clients(cohort.client_ids, rows, answers)
 
-        def chunk(
-            clients: tuple[jax.Array, jax.Array], chunk_answers: jax.Array, params: Params, examples: Batch
-        ) -> tuple[Params, jax.Array]:
-            chunk_indices, chunk_ids = clients
-            keys = _keys.client_keys(key, state.round, chunk_ids, _keys.Purpose.SHUFFLE)
-            local = local_fun(params, examples, chunk_indices, keys)
-            update = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), local.update)
-            clipped, norms = fljax_kernels.clip_and_sum(update, config.l2_clip_norm, mask=chunk_answers)
-            was_clipped = ~(norms <= config.l2_clip_norm) & chunk_answers
-            losses = jnp.where(chunk_answers & jnp.isfinite(local.loss), local.loss, 0.0)
-            return clipped, jnp.stack([jnp.sum(losses), jnp.sum(was_clipped).astype(jnp.float32)])
+        def release(here: Round, clients: Clients, sums: Sums) -> Release:
+            ids = jnp.maximum(clients.ids, 0)
+            responds = jnp.zeros(config.parties, bool).at[ids].max(clients.present)
+            count = jnp.sum(responds)
+            noisy, completed = hidden(here, Uploads(sums.total, responds, count))
+            share = 1 / jnp.maximum(1, count).astype(jnp.float32)
+            mean = jax.tree.map(lambda leaf: leaf * share, noisy)
+            return Release(mean, counts=completed & (count > 0))
 
-        indices = jnp.where(answers[:, None], cohort.indices, -1)
-        total, stats = aggregate.sum_in_chunks(
-            chunk,
-            (indices, cohort.client_ids),
-            answers,
-            chunk_size=size,
-            groups=groups,
-            shared=(state.params, cohort.examples),
+        return rounds.federated(
+            central.clipped_updates(train, bound=lambda _: config.l2_clip_norm),
+            release,
+            choose=answering,
+            server_optimizer=server_optimizer or base.server_optimizer(config),
+            performance=performance,
         )
-        responds = jnp.zeros(config.parties, bool).at[ids].max(answers)
-        count = jnp.sum(responds)
-        noisy, completed = release(key, state.round, Uploads(total, responds, count))
-        share = 1 / jnp.maximum(1, count).astype(jnp.float32)
-        mean = jax.tree.map(lambda leaf: leaf * share, noisy)
-        counts = completed & (count > 0)
-        stepped = aggregate.step(state, mean, divisor=1.0, server_optimizer=optimizer)
-        kept = jax.tree.map(lambda new, old: jnp.where(counts, new, old), stepped, state)
-        info = base.RoundInfo(stats[0] * share, count, stats[1] * share, lost=~counts)
-        return kept._replace(round=state.round + 1), info
 
-    return base.FederatedAlgorithm(
-        lambda params: aggregate.init(params, optimizer), round_fun, client_sampling_prob=1.0
-    )
+    return make

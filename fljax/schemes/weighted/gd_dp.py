@@ -14,6 +14,7 @@ from fljax.local import gaussian_sampling
 from fljax.local.gaussian_sampling import WeightedSum
 from fljax.schemes import base
 from fljax.schemes.weighted import round as weighted
+from fljax.server.rounds import Performance
 from fljax.types import Batch, LossFn, Params
 
 
@@ -26,11 +27,11 @@ class Config(weighted.Config):
         weighted.refuse_water_filling(self, "gradients of all records")
 
 
-def client(config: Config, loss: LossFn) -> weighted.Client:
+def client(config: Config, loss: LossFn, performance: Performance) -> weighted.Client:
     """(1/D) sum_j clip(g_j) + noise."""
     num_records = config.records
     clipped_sum = gaussian_sampling.clipped_sum(
-        loss, l2_clip_norm=config.l2_clip_norm, batch_size=config.microbatch_size
+        loss, l2_clip_norm=config.l2_clip_norm, batch_size=performance.microbatch_size
     )
     stddev = weighted.client_stddev(config, num_records)
 

@@ -15,6 +15,7 @@ from fljax.local import gaussian_sampling
 from fljax.local.gaussian_sampling import WeightedSum
 from fljax.schemes import base
 from fljax.schemes.weighted import round as weighted
+from fljax.server.rounds import Performance
 from fljax.types import Batch, LossFn, Params
 from fljax.upload import water_filling
 
@@ -28,12 +29,12 @@ class Config(weighted.Config):
     """Weigh and lift each parameter array by itself: cheaper where arrays are smaller than records_per_client."""
 
 
-def client(config: Config, loss: LossFn) -> weighted.Client:
+def client(config: Config, loss: LossFn, performance: Performance) -> weighted.Client:
     """sum_j (1/D + xi_j / sqrt(B D)) clip(g_j), xi ~ N(0, I), + noise."""
     num_records, batch_size = config.records, config.batch_size
     stddev = weighted.client_stddev(config, num_records)
     clipped_sum = gaussian_sampling.clipped_sum(
-        loss, l2_clip_norm=config.l2_clip_norm, batch_size=config.microbatch_size
+        loss, l2_clip_norm=config.l2_clip_norm, batch_size=performance.microbatch_size
     )
     clipped_gradients = gaussian_sampling.clipped_gradients(loss, l2_clip_norm=config.l2_clip_norm)
 

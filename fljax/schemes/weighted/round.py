@@ -5,6 +5,7 @@ arXiv:2405.04551, sections 2 and 5.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, Literal
@@ -20,9 +21,9 @@ from fljax.data.cohorts import Cohort
 from fljax.data.facts import Facts
 from fljax.errors import PrivacyPreconditionError
 from fljax.local.gaussian_sampling import WeightedSum
-from fljax.local.sgd import map_clients
 from fljax.schemes import base
-from fljax.server import aggregate
+from fljax.server import rounds
+from fljax.server.rounds import Clients, Performance, Release, Round
 from fljax.types import Batch, LossFn, Params
 
 # What `fljax simulate` starts from: 50 equal clients and a linear model, as in the paper's Figure 5.
@@ -57,15 +58,12 @@ class Config:
     None: calibrated for the target epsilon."""
     noise: Literal["isotropic", "water_filling"] = "isotropic"
     """What a client adds: the same in all directions, or what its own sampling noise lacks."""
-    microbatch_size: int = 64
-    """Records whose gradients are taken together; only speed and memory depend on it. Water filling takes all."""
     server_learning_rate: float = 1.0
     """Step size of the server along the mean gradient."""
     server_momentum: float = 0.0
     """Momentum of the server, in [0, 1)."""
 
     def __post_init__(self) -> None:
-        _validate.positive_int(microbatch_size=self.microbatch_size)
         if self.num_parties is not None:
             _validate.positive_int(num_parties=self.num_parties)
         if self.records_per_client is not None:
@@ -138,17 +136,16 @@ def add_isotropic(step: WeightedSum, key: jax.Array, stddev: float) -> WeightedS
     return step if stddev == 0 else step._replace(sum=fljax_kernels.add_gaussian_noise(key, step.sum, stddev))
 
 
-def maker(client: Callable[[Any, LossFn], Client]) -> Callable[..., base.FederatedAlgorithm]:
-    """`make` of a scheme in which each client sends what `client(config, loss)` computes."""
+def maker(client: Callable[[Any, LossFn, Performance], Client]) -> base.Make:
+    """`make` of a scheme in which each client sends what `client(config, loss, performance)` computes."""
 
     def make(
         config: Any,
         loss: LossFn,
         *,
         num_units: int,
+        performance: Performance = Performance(),
         server_optimizer: optax.GradientTransformation | None = None,
-        chunk_size: int | None = None,
-        groups: int | None = None,
     ) -> base.FederatedAlgorithm:
         """Builds the algorithm: clients send noised mean gradients, the server steps along the mean of their sum.
 
@@ -158,75 +155,32 @@ def maker(client: Callable[[Any, LossFn], Client]) -> Callable[..., base.Federat
         missing in the sum. Idealisation: noise and samples are drawn in float32 with JAX's threefry generator, which
         is no cryptographic source. RoundInfo is not private.
 
-        Args:
-          config: its noise_multiplier must be set.
-          loss: `loss(params, example) -> []`.
-          num_units: records of all clients, a published constant.
-          server_optimizer: any optax optimizer in place of SGD with the configured rate and momentum.
-          chunk_size: clients that work side by side; only speed and memory depend on it.
-          groups: as for `aggregate.sum_in_chunks`; only the order of additions depends on it.
-
-        Raises:
-          ValueError: noise_multiplier is None, num_units < 1, chunk_size < 1, or groups < 1.
+        Args, Raises: as `base.Make`.
         """
         _validate.positive_int(num_units=num_units)
-        aggregate.check_sizes(chunk_size, groups)
-        optimizer = base.server_optimizer(config) if server_optimizer is None else server_optimizer
-        return _secure_sum_round(client(config, loss), config, optimizer, chunk_size, groups)
+        send = client(config, loss, performance)
+
+        def of_client(here: Round, client: Clients) -> tuple[Params, jax.Array]:
+            sample_key = here.client_keys(client.ids, _keys.Purpose.SAMPLE_EXAMPLES)
+            noise_key = here.client_keys(client.ids, _keys.Purpose.NOISE)
+            step = send(here.state.params, here.examples, client.rows, sample_key, noise_key)
+            return step.sum, jnp.stack([step.loss, step.clipped_fraction])
+
+        algorithm = rounds.federated(
+            rounds.each(of_client),
+            lambda here, _, sums: Release(sums.total, float(config.parties)),
+            choose=functools.partial(_places, config),
+            server_optimizer=server_optimizer or base.server_optimizer(config),
+            performance=performance,
+        )
+        # Chunks of clients are a loop.
+        return algorithm._replace(round=fljax_kernels.loop_friendly(algorithm.round))
 
     return make
 
 
-def _secure_sum_round(
-    client: Client, config: Config, optimizer: optax.GradientTransformation, chunk_size: int | None, groups: int | None
-) -> base.FederatedAlgorithm:
-    def round_fun(
-        state: aggregate.ServerState, cohort: Cohort, key: jax.Array
-    ) -> tuple[aggregate.ServerState, base.RoundInfo]:
-        base.check_round(cohort, key)
-        rows = _places(cohort, config)
-        present = cohort.client_ids >= 0
-        num_params = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-        size = aggregate.default_chunk_size(num_params) if chunk_size is None else chunk_size
-
-        def chunk(
-            clients: tuple[jax.Array, jax.Array], chunk_present: jax.Array, params: Params, examples: Batch
-        ) -> tuple[Params, jax.Array]:
-            chunk_rows, chunk_ids = clients
-            keys = [
-                _keys.client_keys(key, state.round, chunk_ids, purpose)
-                for purpose in (_keys.Purpose.SAMPLE_EXAMPLES, _keys.Purpose.NOISE)
-            ]
-            step = map_clients(client, (None, None, 0, 0, 0))(params, examples, chunk_rows, *keys)
-
-            def add(leaf: jax.Array) -> jax.Array:
-                mask = chunk_present.reshape((-1,) + (1,) * (leaf.ndim - 1))
-                return jnp.sum(jnp.where(mask, leaf, 0), axis=0)
-
-            return jax.tree.map(add, step.sum), jnp.stack([add(step.loss), add(step.clipped_fraction)])
-
-        total, stats = aggregate.sum_in_chunks(
-            chunk,
-            (rows, cohort.client_ids),
-            present,
-            chunk_size=size,
-            groups=groups,
-            shared=(state.params, cohort.examples),
-        )
-        count = jnp.sum(present)
-        loss, clipped_fraction = base.averages(stats, count)
-        state = aggregate.step(state, total, divisor=float(config.parties), server_optimizer=optimizer)
-        return state, base.RoundInfo(loss, count, clipped_fraction)
-
-    return base.FederatedAlgorithm(
-        lambda params: aggregate.init(params, optimizer),
-        fljax_kernels.loop_friendly(round_fun),  # chunks of clients are a loop
-        client_sampling_prob=1.0,
-    )
-
-
-def _places(cohort: Cohort, config: Config) -> jax.Array:
-    """Rows `[C, D]`, -1 where a client has no record."""
+def _places(config: Config, here: Round, cohort: Cohort) -> tuple[Round, Clients]:
+    """All clients, with rows `[C, D]`, -1 where one has no record."""
     if cohort.client_ids.shape[0] != config.parties:
         raise ValueError(
             f"Expected num_parties={config.parties} clients in the round, got {cohort.client_ids.shape[0]}: "
@@ -238,8 +192,9 @@ def _places(cohort: Cohort, config: Config) -> jax.Array:
             f"Expected at most records_per_client={config.records} records of a client, "
             f"got room for {width} in cohort.indices."
         )
-    rows = jnp.where((cohort.client_ids >= 0)[:, None], cohort.indices, -1)
-    return jnp.pad(rows, ((0, 0), (0, config.records - width)), constant_values=-1)
+    here, clients = rounds.everybody(here, cohort)
+    rows = jnp.pad(clients.rows, ((0, 0), (0, config.records - width)), constant_values=-1)
+    return here, clients._replace(rows=rows)
 
 
 def event(mechanism: events.Mechanism) -> events.PrivacyEvent:

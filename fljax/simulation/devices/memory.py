@@ -1,6 +1,5 @@
 """How many clients train side by side within a memory budget: XLA is asked, not guessed."""
 
-import inspect
 import re
 from collections.abc import Callable
 from typing import Any
@@ -56,8 +55,3 @@ def chunk_size(memory: str, largest: int, lower: Callable[[int | None], jax.stag
                 f"got memory={memory!r}."
             )
         size //= 2
-
-
-def takes_chunks(make: Callable[..., Any]) -> bool:
-    """Whether the scheme's clients can be trained in chunks of a chosen size."""
-    return "chunk_size" in inspect.signature(make).parameters

@@ -47,7 +47,7 @@ class State(NamedTuple):
     round: jax.Array
 
 
-def make(config, loss, *, num_units, groups=None):
+def make(config, loss, *, num_units, performance=None):
     def play(state, cohort, key):
         flat, unflatten = jax.flatten_util.ravel_pytree(state.params)
         direction_key, flip_key = jax.random.split(jax.random.fold_in(key, state.round))

@@ -1,0 +1,265 @@
+"""The one cohort loop: what every federated round does with its clients, whatever the scheme.
+
+It checks the cohort, lets the scheme choose who works, computes clients chunk by chunk, adds up
+what they send, lets the scheme release the sum, and takes one step of the server's optimizer. What
+is a scheme's own are three functions: `choose`, `local` and `release`.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fljax import _keys, _validate
+from fljax.data.cohorts import Cohort, map_clients
+from fljax.server import aggregate
+from fljax.server.aggregate import ServerState
+from fljax.types import Batch, Params, PyTree
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Performance:
+    """What speed and memory depend on and no guarantee does; results differ by rounding at most.
+
+    Raises:
+      ValueError: a number is not an integer >= 1.
+    """
+
+    chunk_size: int | None = None
+    """Clients that a device computes side by side. None: by backend and model."""
+    microbatch_size: int = 64
+    """Examples whose gradients a client takes together, where a step is over more of them."""
+    groups: int | None = None
+    """Client sums are added up in so many groups, in the same order on any number of devices that
+    divides it: `aggregate.sum_in_chunks`. None: one sum for each device."""
+
+    def __post_init__(self) -> None:
+        aggregate.check_sizes(self.chunk_size, self.groups)
+        _validate.positive_int(microbatch_size=self.microbatch_size)
+
+
+class RoundInfo(NamedTuple):
+    """Diagnostics of one round, each `[]`. They are exact, hence NOT private: release none of them.
+
+    loss: mean training loss. cohort_size: clients that took part. clipped_fraction: share of units
+    that were clipped. lost_digits: by how much numbers cancel in the server's recovery of the
+    gradient, for `fljax.server.recovery.warn_of_lost_digits`; 0 where nothing is recovered. lost:
+    whether too few clients could be used, so that the round left the model as it was.
+    """
+
+    loss: jax.Array
+    cohort_size: jax.Array
+    clipped_fraction: jax.Array
+    lost_digits: jax.Array | float = 0.0
+    lost: jax.Array | bool = False
+
+
+class State(Protocol):
+    """What the host loop reads of a state, which else is the scheme's own: any pytree of arrays."""
+
+    @property
+    def params(self) -> Params:
+        """The model that is released."""
+
+    @property
+    def round(self) -> jax.Array:
+        """int32 `[]`, rounds done."""
+
+
+class FederatedAlgorithm(NamedTuple):
+    """A federated algorithm as pure functions.
+
+    init: `params -> state`. round: `(state, cohort, key) -> (state, info)`, to be jitted by the
+    caller; `key` is the run's key and the same in every round, since the round folds `state.round`
+    into it. client_sampling_prob: with which chance each client must be put into each cohort,
+    independently, for the scheme's event to be true.
+    """
+
+    init: Callable[[Params], Any]
+    round: Callable[[Any, Cohort, jax.Array], tuple[Any, RoundInfo]]
+    client_sampling_prob: float
+
+
+class Round(NamedTuple):
+    """What all clients of a round see.
+
+    state: before the round. examples: the pool `[M, ...]`. key: the run's key. shared: what else
+    the scheme's `choose` made for all of them.
+    """
+
+    state: ServerState
+    examples: Batch
+    key: jax.Array
+    shared: Any = ()
+
+    @property
+    def num_params(self) -> int:
+        """Of the model."""
+        return sum(leaf.size for leaf in jax.tree.leaves(self.state.params))
+
+    def server_key(self, purpose: _keys.Purpose) -> jax.Array:
+        """Key `[]` of the server in this round."""
+        return _keys.server_key(self.key, self.state.round, purpose)
+
+    def client_keys(self, ids: jax.Array, purpose: _keys.Purpose) -> jax.Array:
+        """A key for each of `ids`, `[K]` or `[]`, in this round."""
+        keys = _keys.client_keys(self.key, self.state.round, jnp.atleast_1d(ids), purpose)
+        return keys if ids.ndim else keys[0]
+
+
+class Clients(NamedTuple):
+    """The clients of a round, or of a chunk of it; a leading axis K, or none where one is meant.
+
+    ids: int32 `[K]`. rows: int32 `[K, N]` of the pool, -1 is padding. present: bool `[K]`, whose
+    work counts. given: tree of `[K, ...]`, what else each of them gets.
+    """
+
+    ids: jax.Array
+    rows: jax.Array
+    present: jax.Array
+    given: Any = ()
+
+
+class Sums(NamedTuple):
+    """What a round's present clients sent, added up.
+
+    total: tree. stats: `[S]`, S >= 2: summed losses, clipped units, and whatever else `local` adds.
+    num_present: `[]`, clients.
+    """
+
+    total: PyTree
+    stats: jax.Array
+    num_present: jax.Array
+
+
+class Release(NamedTuple):
+    """What becomes of the sums.
+
+    total: params-like; total / divisor is the gradient that the server's optimizer steps along.
+    divisor: a public constant. counts: whether the round counts; one that does not leaves the
+    model. clipping: of the next state. info: fields of the RoundInfo that the loop would not know.
+    """
+
+    total: Params
+    divisor: float = 1.0
+    counts: jax.Array | bool = True
+    clipping: Any = ()
+    info: dict[str, Any] = {}  # noqa: RUF012
+
+
+Choose = Callable[[Round, Cohort], tuple[Round, Clients]]
+Local = Callable[[Round, Clients], tuple[PyTree, jax.Array]]
+
+
+def everybody(here: Round, cohort: Cohort) -> tuple[Round, Clients]:
+    """The clients of the cohort; absent ones have no rows."""
+    present = cohort.client_ids >= 0
+    rows = jnp.where(present[:, None], cohort.indices, -1)
+    return here, Clients(cohort.client_ids, rows, present)
+
+
+def each(one: Local) -> Local:
+    """`local` from `one(round, client) -> (upload, stats [S])`, what one client computes.
+
+    Uploads of present clients are added up as they are: clip them before.
+    """
+
+    def local(here: Round, clients: Clients) -> tuple[PyTree, jax.Array]:
+        uploads, stats = map_clients(one, (None, 0))(here, clients)
+
+        def add(leaf: jax.Array) -> jax.Array:
+            mask = clients.present.reshape((-1,) + (1,) * (leaf.ndim - 1))
+            return jnp.sum(jnp.where(mask, leaf, 0), axis=0)
+
+        return jax.tree.map(add, uploads), add(jnp.where(jnp.isfinite(stats), stats, 0))
+
+    return local
+
+
+def federated(
+    local: Local,
+    release: Callable[[Round, Clients, Sums], Release],
+    *,
+    server_optimizer: optax.GradientTransformation,
+    performance: Performance,
+    client_sampling_prob: float = 1.0,
+    choose: Choose = everybody,
+    clipping: Callable[[], Any] = tuple,
+    chunk_size: Callable[[Round, Clients], int] | None = None,
+) -> FederatedAlgorithm:
+    """The algorithm whose rounds are made of a scheme's functions.
+
+    Guarantee: what leaves a client reaches the server's step through `release` alone. A client that
+    is not present adds nothing, whatever it computes.
+
+    Args:
+      local: `(round, chunk of clients) -> (tree, stats [S])`, summed over the chunk's present
+        clients: see `Sums`. `each` makes it from a function of one client.
+      release: `(round, clients, sums) -> Release`: noise, recovery, the divisor.
+      server_optimizer: takes the step.
+      performance: chunk_size and groups of it; only the order of additions depends on them.
+      client_sampling_prob: of the `FederatedAlgorithm`.
+      choose: `(round, cohort) -> (round, clients)`: who works, and with what.
+      clipping: the first state of what adapts a bound.
+      chunk_size: `(round, clients) -> K`, how many clients a chunk takes where performance does not
+        say. None: `aggregate.default_chunk_size` of the model.
+    """
+
+    def round_fun(state: ServerState, cohort: Cohort, key: jax.Array) -> tuple[Any, RoundInfo]:
+        check_round(cohort, key)
+        here, clients = choose(Round(state, cohort.examples, key), cohort)
+
+        def chunk(some: Clients, present: jax.Array, here: Round) -> tuple[PyTree, jax.Array]:
+            return local(here, some._replace(present=present))
+
+        size = performance.chunk_size
+        if size is None:
+            fastest = aggregate.default_chunk_size(here.num_params)
+            size = fastest if chunk_size is None else chunk_size(here, clients)
+        total, stats = aggregate.sum_in_chunks(
+            chunk,
+            clients,
+            clients.present,
+            chunk_size=size,
+            groups=performance.groups,
+            shared=(here,),
+        )
+        count = jnp.sum(clients.present)
+        released = release(here, clients, Sums(total, stats, count))
+        stepped = aggregate.step(
+            state, released.total, divisor=released.divisor, server_optimizer=server_optimizer
+        )._replace(clipping=released.clipping)
+        loss, clipped_fraction = averages(stats[:2], count)
+        info = RoundInfo(loss, count, clipped_fraction)._replace(**released.info)
+        if released.counts is True:
+            return stepped, info
+        kept = jax.tree.map(lambda new, old: jnp.where(released.counts, new, old), stepped, state)
+        return kept._replace(round=stepped.round), info._replace(lost=jnp.logical_not(released.counts))
+
+    def init(params: Params) -> ServerState:
+        return aggregate.init(params, server_optimizer, clipping())
+
+    return FederatedAlgorithm(init, round_fun, client_sampling_prob)
+
+
+def check_round(cohort: Cohort, key: jax.Array) -> None:
+    """Shapes and dtypes of a round's arguments; they are static: this costs nothing under jit."""
+    _validate.threefry_key(key=key)
+    ids, rows = cohort.client_ids.shape, cohort.indices.shape
+    if len(ids) != 1 or ids[0] < 1:
+        raise ValueError(f"Expected cohort.client_ids of shape [C], C >= 1, got shape {ids}.")
+    if len(rows) != 2 or rows[0] != ids[0]:
+        raise ValueError(f"Expected cohort.indices of shape [C, N] with C = {ids[0]}, got shape {rows}.")
+
+
+def averages(sums: jax.Array, count: jax.Array) -> list[jax.Array]:
+    """`sums / max(1, count)`, each apart.
+
+    One division of them all XLA may make a product, on some devices and not on others, and that is
+    rounded otherwise.
+    """
+    divisor = jnp.maximum(1, count).astype(sums.dtype)
+    return [total / divisor for total in sums]
