@@ -21,5 +21,6 @@ from fljax.local.outputs import clipped_fun as clipped_fun
 from fljax.schemes.base import FederatedAlgorithm as FederatedAlgorithm
 from fljax.schemes.base import RoundInfo as RoundInfo
 from fljax.schemes.base import Scheme as Scheme
+from fljax.simulation.api import simulate as simulate
 from fljax.upload.gaussian import gaussian_privatizer as gaussian_privatizer
 from fljax_kernels._version import __version__ as __version__

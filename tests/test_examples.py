@@ -15,6 +15,7 @@ TINY = {
     "fedavg_custom_model": {"NUM_CLIENTS": 40, "NUM_ROUNDS": 2, "HIDDEN": 4},
     "subject_level": {"NUM_ROUNDS": 10},
     "information": {"USES": (1, 13), "NUM_RECORDS": 100},
+    "own_data_and_model": {"NUM_USERS": 20, "NUM_READINGS": 200, "NUM_ROUNDS": 2},
     "pair_noise": {"NUM_CLIENTS": 12, "NUM_ROUNDS": 1, "SCHEMES": ("lightdp",)},
     "water_filling": {"NUM_ROUNDS": 2},
 }

@@ -1,5 +1,6 @@
 """A user's file passes `mypy --strict`, and no public name is `Any` in it."""
 
+import dataclasses
 import os
 import pathlib
 import re
@@ -8,6 +9,7 @@ import sys
 
 import pytest
 
+from fljax.simulation import result
 from tests import public_api
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -44,6 +46,14 @@ WRONG = {
 CONFIG = "[mypy]\nstrict = true\n[mypy-optax.*]\nfollow_untyped_imports = true\n"
 
 
+RESULT = [field.name for field in dataclasses.fields(result.Result)]
+CALL = """import numpy as np
+import fljax
+result = fljax.simulate(data={"x": np.zeros((3, 2))}, test_data={"x": np.zeros((3, 2))}, num_rounds=3)
+accuracy: float | None = result.history[-1].test.get("accuracy")
+"""
+
+
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory):
     """What mypy says of each file: name -> lines. One run for all: it reads JAX first."""
@@ -54,6 +64,7 @@ def checked(tmp_path_factory):
     head = "import fljax\nimport fljax_kernels\n"
     files["wrong.py"] = head + "\n".join(WRONG) + "\n"
     files["names.py"] = head + "".join(f"reveal_type({name})\n" for name in public_api.public())
+    files["result.py"] = CALL + "".join(f"reveal_type(result.{name})\n" for name in RESULT)
     for name, code in files.items():
         (folder / name).write_text(code)
     (folder / "mypy.ini").write_text(CONFIG)
@@ -91,6 +102,12 @@ def test_a_mistake_in_a_users_file_is_found(checked):
     text = "\n".join(checked["wrong.py"])
     for number, (line, code) in enumerate(WRONG.items(), 3):
         assert re.search(rf"^{number}: error: .*\[{code}\]$", text, flags=re.MULTILINE), (line, text)
+
+
+def test_the_result_of_a_run_has_no_any(checked):
+    found = [line for line in checked["result.py"] if "Revealed type" in line]
+    assert len(found) == len(checked["result.py"]) == len(RESULT) >= 15
+    assert [line for line in found if "Any" in line] == []
 
 
 def test_no_public_name_is_any(checked):

@@ -150,11 +150,13 @@ def _summary(outcome: Any, report: pathlib.Path) -> str:
 
     last, plan = outcome.records[-1], outcome.plan
     guaranteed = math.isfinite(plan.epsilons[outcome.rounds])
-    lines = [f"held-out accuracy  {budget.model_name(plan, outcome.rounds):<12} {last['test_accuracy']:.1%}"]
-    if "baseline_test_accuracy" in last:
-        lines.append(f"                   non-private  {last['baseline_test_accuracy']:.1%}")
+    what, shown = ("accuracy", "{:.1%}") if "test_accuracy" in last else ("loss", "{:.4g}")
+    private = shown.format(float(last[f"test_{what}"]))
+    lines = [f"{f'held-out {what}':<18} {budget.model_name(plan, outcome.rounds):<12} {private}"]
+    if f"baseline_test_{what}" in last:
+        lines.append(f"{'':<18} non-private  {shown.format(float(last[f'baseline_test_{what}']))}")
     lines += [f"note               {sentence}" for sentence in remarks.remarks(outcome)]
-    scheme = schemes.get(outcome.config.scheme)
+    scheme = outcome.config.implementation
     paper = as_printed.claim(scheme, plan.scheme_config, outcome.rounds, plan.delta)
     if paper:
         claimed, errata = float(paper["claimed_epsilon"]), ", ".join(paper["errata"])
@@ -238,7 +240,7 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
     # Everything heavy comes after the flags have been found good.
     import jax
 
-    from fljax.simulation import run, seeds
+    from fljax.simulation import run
     from fljax.simulation.devices import mesh
     from fljax.simulation.observers import trackers
     from fljax.simulation.report import run_page
@@ -248,36 +250,28 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
         config = _in_groups(config)
     if not machine.distributed:
         mesh.as_devices(mesh.cores() if machine.devices is None else machine.devices)
-    job = None if config is None else run.prepare(config)  # what cannot run is refused before there is a folder
-    if job is None:
-        assert named is not None
-        run_dir = named
-    elif first:
-        stem = f"{job.config.data.dataset}-{job.config.scheme}"
-        run_dir = folder.next_free(pathlib.Path("runs"), stem) if named is None else named
-        seeds.begin(run_dir, job.config, job.seed)
-    else:
-        run_dir = pathlib.Path()
-    if job is not None and machine.distributed:
-        run_dir = pathlib.Path(processes.words_from_first(str(run_dir)))
-    try:
-        observer = _watchers(machine, run_dir, progress.observer(Console())) if first else trackers.Several([])
-    except (ImportError, ValueError):
-        if job is not None:
-            folder.discard(run_dir)
-        raise
-    if first:
+    go_on = "" if named is None else str(named)
+
+    def observed(run_dir: pathlib.Path) -> Any:
+        nonlocal go_on
+        go_on = str(run_dir)
+        if not first:
+            return trackers.Several([])
+        observer = _watchers(machine, run_dir, progress.observer(Console()))
         print(f"run folder {run_dir}", flush=True)
         if machine.devices is not None and machine.devices <= jax.device_count():
             print(_devices(machine.devices), flush=True)
+        return observer
+
     where: dict[str, Any] = {"devices": machine.devices, "model_devices": machine.model_devices}
     try:
-        if job is None:
-            outcome = run.resume(run_dir, observer, **where)
+        if config is not None:  # what cannot run is refused before there is a folder
+            outcome = run.launch(run.prepare(config), named, observed, **where)
         else:
-            outcome = run.continue_new(job, run_dir, observer, **where)
+            assert named is not None
+            outcome = run.resume(named, observed(named), **where)
     except (run.Interrupted, processes.PeerLostError) as stopped:
-        raise type(stopped)(f"{stopped}; to go on: fljax simulate --resume {run_dir}") from None
+        raise type(stopped)(f"{stopped}; to go on: fljax simulate --resume {go_on}") from None
     if first:
         print(_summary(outcome, run_page.write(outcome)))
     if machine.distributed:

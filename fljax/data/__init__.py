@@ -25,9 +25,11 @@ _MOVED = {
 }
 
 if TYPE_CHECKING:
+    from fljax.data import arrays as arrays
     from fljax.data import builtin as builtin
     from fljax.data import channel as channel
     from fljax.data import check as check
+    from fljax.data import client_ids as client_ids
     from fljax.data import cohorts as cohorts
     from fljax.data import dataset as dataset
     from fljax.data import facts as facts

@@ -14,6 +14,7 @@ class Facts(NamedTuple):
     num_clients: clients, silos or parties, empty ones included. num_examples: of all clients. most_examples: of one
     client. num_subjects: None where examples carry no subject, as are the rest then. most_clients_of_subject: clients
     that hold examples of one subject, at most. most_items_of_subject: examples of one subject at one client, at most.
+    client_column: the field of the data whose values are the clients; None where they have no names.
     """
 
     num_clients: int
@@ -22,6 +23,7 @@ class Facts(NamedTuple):
     num_subjects: int | None = None
     most_clients_of_subject: int | None = None
     most_items_of_subject: int | None = None
+    client_column: str | None = None
 
     def num_units(self, unit: str) -> int:
         """How many clients, examples or subjects there are; 0 subjects where examples carry none."""

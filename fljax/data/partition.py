@@ -8,6 +8,7 @@ Everything happens on the host, by a `np.random.Generator` that the caller passe
 import numpy as np
 
 from fljax import _validate
+from fljax.data import client_ids
 
 NAMES = ("iid", "dirichlet", "shards", "power_law")
 
@@ -24,13 +25,6 @@ def _check(labels: np.ndarray, num_clients: int, per_client: int = 1) -> np.ndar
             f"for each client), got num_clients={num_clients}."
         )
     return labels
-
-
-def _table(groups: list[np.ndarray]) -> np.ndarray:
-    table = np.full((len(groups), max(group.size for group in groups)), -1, np.int32)
-    for row, group in zip(table, groups, strict=True):
-        row[: group.size] = group
-    return table
 
 
 def _sizes(weights: np.ndarray, total: int) -> np.ndarray:
@@ -58,7 +52,7 @@ def iid(labels: np.ndarray, num_clients: int, rng: np.random.Generator) -> np.nd
       ValueError: an argument is out of range.
     """
     labels = _check(labels, num_clients)
-    return _table(np.array_split(rng.permutation(labels.size), num_clients))
+    return client_ids.table(np.array_split(rng.permutation(labels.size), num_clients))
 
 
 def dirichlet(labels: np.ndarray, num_clients: int, rng: np.random.Generator, *, alpha: float) -> np.ndarray:
@@ -99,7 +93,7 @@ def dirichlet(labels: np.ndarray, num_clients: int, rng: np.random.Generator, *,
         counts[client] += 1
     order = rng.permutation(labels.size)
     order = order[np.argsort(owner[order], kind="stable")]
-    return _table(np.split(order, np.cumsum(counts)[:-1]))
+    return client_ids.table(np.split(order, np.cumsum(counts)[:-1]))
 
 
 def shards(labels: np.ndarray, num_clients: int, rng: np.random.Generator, *, shards_per_client: int) -> np.ndarray:
@@ -126,7 +120,7 @@ def shards(labels: np.ndarray, num_clients: int, rng: np.random.Generator, *, sh
     order = order[np.argsort(labels[order], kind="stable")]
     pieces = np.array_split(order, num_clients * shards_per_client)
     deal = rng.permutation(len(pieces)).reshape(num_clients, shards_per_client)
-    return _table([rng.permutation(np.concatenate([pieces[piece] for piece in row])) for row in deal])
+    return client_ids.table([rng.permutation(np.concatenate([pieces[piece] for piece in row])) for row in deal])
 
 
 def power_law(labels: np.ndarray, num_clients: int, rng: np.random.Generator, *, exponent: float) -> np.ndarray:
@@ -150,4 +144,4 @@ def power_law(labels: np.ndarray, num_clients: int, rng: np.random.Generator, *,
     _validate.non_negative(exponent=exponent)
     weights = np.arange(1, num_clients + 1, dtype=np.float64) ** -exponent
     sizes = rng.permutation(1 + _sizes(weights, labels.size - num_clients))
-    return _table(np.split(rng.permutation(labels.size), np.cumsum(sizes)[:-1]))
+    return client_ids.table(np.split(rng.permutation(labels.size), np.cumsum(sizes)[:-1]))

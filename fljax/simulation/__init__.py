@@ -11,20 +11,25 @@ _MOVED = {
 }
 
 if TYPE_CHECKING:
+    from fljax.simulation import api as api
     from fljax.simulation import as_printed as as_printed
     from fljax.simulation import baseline as baseline
     from fljax.simulation import budget as budget
+    from fljax.simulation import client_values as client_values
     from fljax.simulation import config as config
     from fljax.simulation import devices as devices
+    from fljax.simulation import evaluation as evaluation
     from fljax.simulation import feed as feed
     from fljax.simulation import fingerprint as fingerprint
     from fljax.simulation import job as job
     from fljax.simulation import nats_spent as nats_spent
     from fljax.simulation import observers as observers
     from fljax.simulation import outcome as outcome
+    from fljax.simulation import own as own
     from fljax.simulation import record as record
     from fljax.simulation import remarks as remarks
     from fljax.simulation import report as report
+    from fljax.simulation import result as result
     from fljax.simulation import run as run
     from fljax.simulation import seeds as seeds
     from fljax.simulation import task as task

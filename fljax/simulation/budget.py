@@ -106,7 +106,7 @@ def _within_budget(
 ) -> tuple[Any, events.PrivacyEvent, Method, tuple[float, ...]]:
     """The scheme's config with its noise, one round's event, who accounts, epsilon after each number of rounds."""
     settings, budget, scheme_config = config.run, config.privacy, config.scheme_config
-    if scheme_config.noise_multiplier is None and budget.target_epsilon is not None:
+    if budget.target_epsilon is not None and _noise_is_open(scheme, scheme_config):
         noise_multiplier = accounting.calibrate(
             lambda value: _event(scheme, scheme_config, value).repeat(settings.num_rounds),
             epsilon=budget.target_epsilon,
@@ -125,12 +125,20 @@ def _within_budget(
             break
         spent.append(epsilon)
     if len(spent) == 1:
+        noise = scheme_config.noise_multiplier
+        at = "" if noise is None else f" at noise_multiplier={noise:.6g}"
         raise ValueError(
-            f"Expected target_epsilon >= {words.at_most(epsilon)}, which one round spends at "
-            f"noise_multiplier={scheme_config.noise_multiplier:.6g}, or none, for no budget, "
+            f"Expected target_epsilon >= {words.at_most(epsilon)}, which one round spends{at}, or none, for no budget, "
             f"got target_epsilon={budget.target_epsilon!r}."
         )
     return scheme_config, event, method, tuple(spent)
+
+
+def _noise_is_open(scheme: Scheme, scheme_config: Any) -> bool:
+    """Whether the noise is still to be calibrated. Of an algorithm that is built already it is not."""
+    if scheme_config.noise_multiplier is not None:
+        return False
+    return _event(scheme, scheme_config, 1.0) != _event(scheme, scheme_config, 2.0)
 
 
 def _check_budget(scheme: str, noise_multiplier: float | None, event: events.PrivacyEvent, epsilon: float) -> None:
@@ -236,7 +244,8 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
     )
     not_covered = [
         "The diagnostics in metrics.jsonl and in this report (training loss, cohort size, clipped fraction, clients "
-        "left out, label distribution, accuracy of clients) are exact. They are for the experimenter, not for release.",
+        "left out, label distribution, accuracy and metrics of clients) are exact. They are for the experimenter, not "
+        "for release.",
         "Held-out accuracy and loss are computed on examples that are taken to be public.",
         "Trying several configurations on the same data spends budget of its own, which is not counted here.",
         _TRUST[plan.noise_at],

@@ -10,12 +10,15 @@ import math
 import tomllib
 import typing
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fljax import _near, _validate, accounting, schemes
 from fljax.accounting.accountant import Method
 from fljax.data import builtin, partition
 from fljax.simulation.devices import memory
+
+if TYPE_CHECKING:
+    from fljax.schemes.base import Scheme
 
 MOST_STEPS = 1_000_000  # rounds of a run, steps or epochs of a client in one round
 # What no run gets through, or no machine holds; of anything else that is counted, what devices count in int32.
@@ -27,6 +30,8 @@ _MOST = {
 }
 SUBJECT_PARTITIONS = ("subject_uniform", "subject_power_law")
 RANDOM: Literal["random"] = "random"
+OWN = "own:"  # before the name of what a caller of `fljax.simulate` brought; nobody can look it up
+ALGORITHM = f"{OWN}algorithm"  # the scheme of a run of a bare `FederatedAlgorithm`
 NONE = "none"  # TOML has no null; leaving the key out means the default, which may be a number
 
 
@@ -61,12 +66,24 @@ class DataConfig:
     corrupt_clients: str = "stop"
     """What to do where a sampled client's bytes on disk are damaged: stop the run, or skip the client."""
 
+    client_column: str | None = None
+    """Field of the data that says whose an example is, an integer or a string: its values become the clients. none:
+    examples are dealt as partition says."""
+
+    @property
+    def are_dealt(self) -> bool:
+        """Whether examples are dealt to clients; else they come with them."""
+        apart = self.dataset.startswith(builtin.DISK) or self.partition.startswith(OWN)
+        return not apart and self.client_column is None
+
     def __post_init__(self) -> None:
-        builtin.check_name(dataset=self.dataset)
+        if not self.dataset.startswith(OWN):
+            builtin.check_name(dataset=self.dataset)
         _validate.one_of(("stop", "skip"), corrupt_clients=self.corrupt_clients)
         if self.num_clients is not None:
             _validate.positive_int(num_clients=self.num_clients)
-        _validate.one_of((*partition.NAMES, *SUBJECT_PARTITIONS), partition=self.partition)
+        if not self.partition.startswith(OWN):
+            _validate.one_of((*partition.NAMES, *SUBJECT_PARTITIONS), partition=self.partition)
         _validate.positive(dirichlet_alpha=self.dirichlet_alpha)
         _validate.positive_int(shards_per_client=self.shards_per_client)
         _validate.non_negative(power_law_exponent=self.power_law_exponent)
@@ -84,8 +101,10 @@ class ModelConfig:
     def __post_init__(self) -> None:
         from fljax import models  # flax is slow to import, and `fljax account` does not need it
 
-        models.check_name(model=self.model)
-        _validate.one_of(models.LOSSES, loss=self.loss)
+        if not self.model.startswith(OWN):
+            models.check_name(model=self.model)
+        if not self.loss.startswith(OWN):
+            _validate.one_of(models.LOSSES, loss=self.loss)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -161,10 +180,10 @@ DEFAULT_SCHEME = "dp_fedavg"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-    """A whole run. `scheme_config` is the `Config` of the module that `scheme` names; None: its defaults.
+    """A whole run. `scheme_config` is the `Config` of what `scheme` names; None: its defaults.
 
     Counts that data decide may still be None: `run.prepare` fills them in. The clients to which data are dealt are
-    decided here.
+    decided here. scheme_object: the scheme itself, where a caller of `fljax.simulate` brought it.
     """
 
     scheme: str = DEFAULT_SCHEME
@@ -173,25 +192,32 @@ class Config:
     model: ModelConfig = dataclasses.field(default_factory=lambda: ModelConfig())
     privacy: PrivacyConfig = PrivacyConfig()
     run: RunConfig = RunConfig()
+    scheme_object: "Scheme | None" = dataclasses.field(default=None, compare=False, repr=False)
+
+    @property
+    def implementation(self) -> "Scheme":
+        """What `scheme` names."""
+        return schemes.get(self.scheme) if self.scheme_object is None else self.scheme_object
 
     def __post_init__(self) -> None:
         for section in self.sections().values():
             _not_too_many(dataclasses.asdict(section))
         if self.scheme_config is not None:
             _not_too_many(dataclasses.asdict(self.scheme_config))
-        scheme = schemes.get(self.scheme)
+        scheme = self.implementation
         wanted = scheme.Config
         if self.scheme_config is None:
             object.__setattr__(self, "scheme_config", wanted())
         if not isinstance(self.scheme_config, wanted):
             got = type(self.scheme_config).__qualname__
             raise ValueError(f"Expected scheme_config of scheme {self.scheme} to be its Config, got {got}.")
-        if self.scheme_config.noise_multiplier is None and self.privacy.target_epsilon is None:
+        open_noise = self.scheme_config.noise_multiplier is None and self.scheme != ALGORITHM
+        if open_noise and self.privacy.target_epsilon is None:
             raise ValueError(
                 "Expected noise_multiplier or target_epsilon to be a number, got noise_multiplier=None and "
                 "target_epsilon=None: there is nothing to calibrate the noise for."
             )
-        if self.data.num_clients is None and not self.data.dataset.startswith(builtin.DISK):
+        if self.data.num_clients is None and self.data.are_dealt:
             stated = scheme.population(self.scheme_config).num_clients
             usual = scheme.start.get("data", {}).get("num_clients", _MANY)
             object.__setattr__(self, "data", dataclasses.replace(self.data, num_clients=stated or usual))
@@ -245,7 +271,7 @@ def _section(section: str, cls: type, values: Mapping[str, Any]) -> Any:
     return cls(**{key: _typed(section, key, value, hints[key]) for key, value in values.items()})
 
 
-def from_sections(sections: Mapping[str, Any]) -> Config:
+def from_sections(sections: Mapping[str, Any], scheme_object: "Scheme | None" = None) -> Config:
     """A checked `Config` from the nested mapping that a TOML file holds; what is missing keeps its default.
 
     A scheme may start from other defaults than the sections have: its `start`.
@@ -253,10 +279,10 @@ def from_sections(sections: Mapping[str, Any]) -> Config:
     Raises:
       ValueError: unknown section or key, wrong type, or a value out of range; one line.
     """
-    return Config(**parts(sections))
+    return Config(**parts(sections, scheme_object), scheme_object=scheme_object)
 
 
-def parts(sections: Mapping[str, Any]) -> dict[str, Any]:
+def parts(sections: Mapping[str, Any], scheme_object: "Scheme | None" = None) -> dict[str, Any]:
     """The arguments of `Config` that `from_sections` gives it; num_clients is None where the sections do not say it."""
     allowed = ["scheme", *SECTIONS]
     for name, values in sections.items():
@@ -267,13 +293,18 @@ def parts(sections: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f"Expected {name!r} in the config to be a section [{name}], got {name}={values!r}.")
     scheme_values = dict(sections.get("scheme", {}))
     scheme = scheme_values.pop("scheme", DEFAULT_SCHEME)
-    found_scheme = schemes.get(scheme)
-    start = {name: dict(values) for name, values in found_scheme.start.items()}
+    if scheme_object is None and str(scheme).startswith(OWN):
+        raise ValueError(
+            f"Expected scheme to be a name that can be looked up, got {scheme!r} of a run that began with "
+            "fljax.simulate: call that again, with the same arguments and run_dir."
+        )
+    itself = schemes.get(scheme) if scheme_object is None else scheme_object
+    start = {name: dict(values) for name, values in itself.start.items()}
     start.get("data", {}).pop("num_clients", None)  # for `Config` to take where nothing else says it
     found = {
         name: _section(name, cls, {**start.get(name, {}), **sections.get(name, {})}) for name, cls in SECTIONS.items()
     }
-    scheme_config = _section("scheme", found_scheme.Config, {**start.get("scheme", {}), **scheme_values})
+    scheme_config = _section("scheme", itself.Config, {**start.get("scheme", {}), **scheme_values})
     return {"scheme": scheme, "scheme_config": scheme_config, **found}
 
 
@@ -322,7 +353,7 @@ def delta_of(config: Config, num_units: int) -> float:
     asked = config.privacy.target_delta
     if asked is not None:
         return asked
-    own = schemes.get(config.scheme).start.get("privacy", {}).get("target_delta")
+    own = config.implementation.start.get("privacy", {}).get("target_delta")
     if own is not None:
         raise ValueError(
             f"Expected target_delta to be a number for scheme={config.scheme!r}, which is meant for few units (its own "

@@ -35,10 +35,11 @@ def _blocks(array: np.ndarray, key: bytes) -> dict[str, Any]:
     return {"kind": f"{array.dtype} {list(array.shape)}", "rows": len(array), "each": each, "digests": digests}
 
 
-def of(task: Task, config: Config, seed: seeds.Seed) -> dict[str, Any]:
+def of(task: Task, config: Config, seed: seeds.Seed, programs: dict[str, str] | None = None) -> dict[str, Any]:
     """Plain data that are equal for runs of one config and seed on the same data, wherever those are kept.
 
     Where damaged clients are skipped, all bytes of all clients on disk are read: who is damaged is a part of the data.
+    programs: digests of what a caller brought, whose code no name stands for.
     """
     key, data, damaged = seeds.digest_key(seed), task.client_data, None
     found = {f"held-out {name}": _blocks(array, key) for name, array in sorted(task.dataset.test.items())}
@@ -58,6 +59,7 @@ def of(task: Task, config: Config, seed: seeds.Seed) -> dict[str, Any]:
         "seed": seeds.name(seed),
         "data": found,
         "damaged": damaged,
+        "own": programs or {},
     }
 
 
@@ -106,6 +108,9 @@ def changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
         first, last = bad[0] * each, min(bad[0] * each + each, new["rows"]) - 1
         where = f"{noun} {first}" if first == last else f"{noun}s {first} to {last}"
         words.append(f"{name} ({where}{f' and {len(bad) - 1} more places' if len(bad) > 1 else ''})")
+    for name in sorted({*before["own"], *now["own"]}):
+        if before["own"].get(name) != now["own"].get(name):
+            words.append(name)
     if before["damaged"] != now["damaged"]:
         words.append(f"damaged clients ({before['damaged']} before, {now['damaged']} now)")
     return words

@@ -2,20 +2,21 @@
 
 import dataclasses
 import functools
+import hashlib
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 import fljax_kernels
-from fljax import data, schemes
+from fljax import data
 from fljax.data import facts, store
 from fljax.data.facts import Facts
 from fljax.errors import PrivacyPreconditionError
 from fljax.schemes.base import FederatedAlgorithm, Scheme
 from fljax.server import aggregate
 from fljax.server.rounds import Performance
-from fljax.simulation import as_printed, baseline, budget, feed, fingerprint, seeds, task
+from fljax.simulation import as_printed, baseline, budget, feed, fingerprint, own, seeds, task
 from fljax.simulation import config as config_lib
 from fljax.simulation.config import Config
 from fljax.simulation.devices import memory, processes
@@ -55,7 +56,7 @@ class Job(NamedTuple):
         return max(1, fljax_kernels.poisson_capacity(num_clients, prob, _OVERFLOW_CHANCE))
 
 
-def prepare(config: Config, seed: seeds.Seed | None = None) -> Job:
+def prepare(config: Config, seed: seeds.Seed | None = None, brought: own.Own = own.NOTHING) -> Job:
     """Everything before the first round that writes and compiles no round: data, noise, algorithms.
 
     What the scheme's claim assumes of the data is held against them here.
@@ -64,6 +65,7 @@ def prepare(config: Config, seed: seeds.Seed | None = None) -> Job:
       config: counts that the data decide may be None.
       seed: of a run that goes on. None: of a new one, from the operating system unless the config
         fixes it.
+      brought: what the caller has of their own.
 
     Raises:
       ValueError: the config does not fit the data, the network or the budget; or other processes
@@ -74,13 +76,13 @@ def prepare(config: Config, seed: seeds.Seed | None = None) -> Job:
         digest = config_lib.digest(config)
         if processes.words_from_first(digest) != digest:
             raise ValueError("Expected the same config in all processes, got another one than in the first.")
-        return _prepared(config, seeds.new(config) if seed is None else seed)
+        return _prepared(config, seeds.new(config) if seed is None else seed, brought)
 
 
-def _prepared(config: Config, seed: seeds.Seed) -> Job:
-    scheme = schemes.get(config.scheme)
-    built = task.build(config, seed)
-    observed = facts.of(built.client_data)
+def _prepared(config: Config, seed: seeds.Seed, brought: own.Own) -> Job:
+    scheme = config.implementation
+    built = task.build(config, seed, brought)
+    observed = facts.of(built.client_data)._replace(client_column=config.data.client_column)
     try:
         scheme_config = scheme.fitted(config.scheme_config, observed)
     except PrivacyPreconditionError as reason:
@@ -92,13 +94,18 @@ def _prepared(config: Config, seed: seeds.Seed) -> Job:
     _check_network(config, scheme, plan, built)
     inputs = {} if scheme.inputs is None else scheme.inputs(plan.scheme_config, built)
     make = functools.partial(_algorithms, config, scheme, plan, built, inputs)
-    began_with = fingerprint.of(built, config, seed)
+    performance = Performance(groups=config.run.groups, microbatch_size=config.run.microbatch_size)
+    job = Job(config, seed, observed, plan, built, make(performance), inputs, {})
+    programs = own.programs(brought, built.model, built.dataset)
+    if config.scheme_object is not None:
+        text = _lowered(job._replace(algorithms=job.algorithms[:1])).as_text()
+        programs["scheme"] = hashlib.sha256(text.encode()).hexdigest()
+    began_with = fingerprint.of(built, config, seed, programs)
     different = fingerprint.changed(processes.words_from_first(began_with), began_with)
     if processes.either(bool(different)):
         what = ", ".join(different) or "data in another process"
         raise ValueError(f"Expected the same data in all processes, got another {what} than in the first.")
-    performance = Performance(groups=config.run.groups, microbatch_size=config.run.microbatch_size)
-    job = Job(config, seed, observed, plan, built, make(performance), inputs, began_with)
+    job = job._replace(began_with=began_with)
     if config.run.memory is None:
         return job
     in_chunks = functools.partial(dataclasses.replace, performance)
@@ -114,6 +121,8 @@ def _prepared(config: Config, seed: seeds.Seed) -> Job:
 def _check_network(config: Config, scheme: Scheme, plan: budget.Plan, built: task.Task) -> None:
     if scheme.check_network is None:
         return
+    if "x" not in built.dataset.train:
+        raise ValueError(f"Expected data with the field x for {config.scheme}, got {sorted(built.dataset.train)}.")
     x = built.dataset.train["x"]
     example = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
     try:

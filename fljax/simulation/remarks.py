@@ -34,16 +34,17 @@ def remarks(outcome: Outcome) -> list[str]:
             f"{lost} of {outcome.rounds} rounds were lost: too few clients could be used, and the model stayed as it "
             "was. Epsilon counts these rounds like the others."
         )
-    level = chance(np.asarray(outcome.task.dataset.test["y"]))
-    if near_chance(last["test_accuracy"], level):
-        plain = last.get("baseline_test_accuracy")
-        why = ""
-        if plain is not None and near_chance(plain, level):
-            why = " Nor has the non-private model: the task needs more rounds, or another model."
-        elif plain is not None:
-            why = f" The non-private model reaches {plain:.1%}."
-        found.append(
-            f"Held-out accuracy {last['test_accuracy']:.1%} is near chance: the most frequent label alone gives "
-            f"{level:.1%}. The model has learned next to nothing.{why}"
-        )
+    if "test_accuracy" in last:
+        level = chance(np.asarray(outcome.task.dataset.test["y"]))
+        if near_chance(last["test_accuracy"], level):
+            plain = last.get("baseline_test_accuracy")
+            why = ""
+            if plain is not None and near_chance(plain, level):
+                why = " Nor has the non-private model: the task needs more rounds, or another model."
+            elif plain is not None:
+                why = f" The non-private model reaches {plain:.1%}."
+            found.append(
+                f"Held-out accuracy {last['test_accuracy']:.1%} is near chance: the most frequent label alone gives "
+                f"{level:.1%}. The model has learned next to nothing.{why}"
+            )
     return [*found, *outcome.plan.notes]

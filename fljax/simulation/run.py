@@ -9,11 +9,11 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from fljax import models
 from fljax.data import store
 from fljax.server import recovery
-from fljax.simulation import budget, fingerprint, seeds
+from fljax.simulation import budget, evaluation, fingerprint, own, seeds
 from fljax.simulation import config as config_lib
+from fljax.simulation.client_values import ClientValues
 from fljax.simulation.config import Config
 from fljax.simulation.devices import mesh, processes
 from fljax.simulation.feed import FromDisk, round_fun
@@ -91,9 +91,39 @@ def start(
     """
     if processes.first():
         folder.check_free(run_dir)
-    job = prepare(config)
+    return launch(prepare(config), run_dir, lambda _: observer, devices=devices, model_devices=model_devices)
+
+
+def launch(
+    job: Job,
+    run_dir: pathlib.Path | None,
+    observed: Callable[[pathlib.Path], Observer],
+    *,
+    devices: int | None = None,
+    model_devices: int = 1,
+) -> Outcome:
+    """The rest of `start`.
+
+    Args:
+      job: prepared.
+      run_dir: free. None: the next free `runs/DATASET-SCHEME-NNN`.
+      observed: who watches a run in the folder that it is given.
+      devices, model_devices: as for `start`.
+
+    Raises:
+      As `start`.
+    """
     if processes.first():
+        if run_dir is None:
+            run_dir = folder.next_free(pathlib.Path("runs"), f"{job.config.data.dataset}-{job.config.scheme}")
         seeds.begin(run_dir, job.config, job.seed)
+    run_dir = pathlib.Path(processes.words_from_first(str(run_dir)))
+    try:
+        observer = observed(run_dir)
+    except (ImportError, ValueError):
+        if processes.first():
+            folder.discard(run_dir)
+        raise
     return continue_new(job, run_dir, observer, devices=devices, model_devices=model_devices)
 
 
@@ -123,6 +153,8 @@ def resume(
     *,
     devices: int | None = None,
     model_devices: int = 1,
+    config: Config | None = None,
+    brought: own.Own = own.NOTHING,
 ) -> Outcome:
     """Goes on with the run in `run_dir` from its newest checkpoint, or else from its beginning.
 
@@ -131,9 +163,15 @@ def resume(
     that leaves each two groups or more, except `gsgd_dp`, whose last bits differ. Without groups,
     another number of devices rounds sums over clients in another order.
 
+    Args:
+      run_dir: of the run.
+      observer, devices, model_devices: as for `start`.
+      config: what the run is taken to be. None: whatever the folder says.
+      brought: what its caller has of their own, the same as before.
+
     Raises:
       ValueError: no run folder, or its config, seed or checkpoint is damaged or foreign, or its
-        data have changed.
+        data, or what was brought, have changed; the message names what.
       DiskFullError, Interrupted, PeerLostError: as for `start`.
     """
     path = run_dir / folder.CONFIG
@@ -153,11 +191,28 @@ def resume(
                 f"Expected run folder {run_dir} to hold a run of `fljax simulate`, got an attack or "
                 "an audit: neither goes on, start it again."
             )
-        config = config_lib.from_sections(sections)
+        if config is None:
+            config = config_lib.from_sections(sections)
+        else:
+            _check_same(run_dir, sections, config, found=False)
         device_mesh = _named_mesh(config, devices, model_devices)
-        job = prepare(config, seeds.of_run(config, run_dir))
+        job = prepare(config, seeds.of_run(config, run_dir), brought)
+        _check_same(run_dir, sections, job.config, found=True)
         fingerprint.check_bytes(job.task, config)
         return _run(job, device_mesh or _usual_mesh(job), run_dir, observer)
+
+
+def _check_same(run_dir: pathlib.Path, before: dict[str, Any], config: Config, *, found: bool) -> None:
+    """Raises ValueError where the folder's config is another; `found`: counts are filled in."""
+    now = config_lib.from_toml(config_lib.to_toml(config))
+    for section, values in now.items():
+        for key, value in values.items():
+            was = before.get(section, {}).get(key, value)
+            if was != value and (found or value != config_lib.NONE):
+                raise ValueError(
+                    f"Expected the run in {run_dir} to go on as it began, with {key}={was!r} in "
+                    f"[{section}], got {key}={value!r}: give it back, or another run_dir."
+                )
 
 
 @contextlib.contextmanager
@@ -238,6 +293,12 @@ def round_runner(job: Job, device_mesh: jax.sharding.Mesh) -> Iterator[RoundRunn
     yield run_round
 
 
+def _named(job: Job, found: ClientValues) -> dict[str, float | str]:
+    """A number of each client, by the client's name, for JSON."""
+    names = found.client_ids if job.task.client_names is None else job.task.client_names[found.client_ids]
+    return {str(name): budget.number(value) for name, value in zip(names, found.values, strict=True)}
+
+
 def _rounds(
     job: Job,
     run_round: RoundRunner,
@@ -263,14 +324,12 @@ def _rounds(
         for prefix, state, info in zip(("", "baseline_"), states, infos, strict=False):
             line[prefix + "train_loss"] = budget.number(info.loss)
             if done == 1 or done % settings.eval_every == 0 or done == job.plan.num_rounds:
-                loss, accuracy = models.evaluate(
-                    job.task.model.apply,
-                    mesh.here(device_mesh, state.params),
-                    test,
-                    kind=job.config.model.loss,
-                )
-                line[prefix + "test_loss"] = budget.number(loss)
-                line[prefix + "test_accuracy"] = float(accuracy)
+                params = mesh.here(device_mesh, state.params)
+                measured = evaluation.held_out(job.task.measures, params, test)
+                line |= {f"{prefix}test_{name}": budget.number(value) for name, value in measured.items()}
+            if done == job.plan.num_rounds and job.task.measures.metrics:
+                by_client = evaluation.of_clients(job.task.measures, params, job.task.client_data)
+                line |= {f"{prefix}clients_{name}": _named(job, found) for name, found in by_client.items()}
         record.append(line)
         observer.round(line)
         if done % settings.checkpoint_every == 0:

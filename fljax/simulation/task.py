@@ -1,4 +1,7 @@
-"""What a run trains on and with: dataset, clients, model, loss; all of it a function of the config and the seed."""
+"""What a run trains on and with: dataset, clients, model, loss, what is measured.
+
+All of it is a function of the config, the seed, and of what the caller brings in place of names.
+"""
 
 import pathlib
 from typing import NamedTuple
@@ -8,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import data, models
-from fljax.data import store
-from fljax.simulation import seeds
+from fljax.data import client_ids, store
+from fljax.simulation import config as config_lib
+from fljax.simulation import evaluation, own, seeds
 from fljax.simulation.config import Config, DataConfig
 from fljax.types import LossFn
 
@@ -17,10 +21,12 @@ _PARTITION = 1  # names the stream of numpy randomness that deals examples to cl
 
 
 class Task(NamedTuple):
-    """A classification task split over clients.
+    """Examples split over clients, and what is trained on them.
 
-    dataset: host arrays. client_data: device arrays, or clients on disk, whose train arrays are then maps of files.
-    model: initial params and apply. round_key: `[]`, for all rounds.
+    dataset: host arrays; its num_classes is 0 where there are none. client_data: device arrays, or
+    clients on disk, whose train arrays are then maps of files. model: initial params and apply.
+    round_key: `[]`, for all rounds. measures: what evaluations ask. client_names: ids `[num_clients]`
+    where a column of the data names the clients.
     """
 
     dataset: data.Dataset
@@ -28,6 +34,8 @@ class Task(NamedTuple):
     model: models.Functional
     loss: LossFn
     round_key: jax.Array
+    measures: evaluation.Measures
+    client_names: np.ndarray | None = None
 
 
 def client_table(config: DataConfig, train: dict[str, np.ndarray], seed: int) -> np.ndarray:
@@ -44,7 +52,7 @@ def client_table(config: DataConfig, train: dict[str, np.ndarray], seed: int) ->
     if config.partition == "subject_power_law":
         ids = data.subjects.subject_ids(train)
         return data.subjects.power_law(ids, config.num_clients, rng, alpha=config.power_law_exponent)
-    labels, num_clients = train["y"], config.num_clients
+    labels, num_clients = _labels(config, train), config.num_clients
     if config.partition == "dirichlet":
         return data.partition.dirichlet(labels, num_clients, rng, alpha=config.dirichlet_alpha)
     if config.partition == "shards":
@@ -54,17 +62,67 @@ def client_table(config: DataConfig, train: dict[str, np.ndarray], seed: int) ->
     return data.partition.iid(labels, num_clients, rng)
 
 
-def _from_memory(config: Config, seed: seeds.Seed) -> tuple[data.Dataset, data.ClientData]:
-    dataset = data.load(config.data.dataset)
-    for name, examples in (("train", dataset.train), ("test", dataset.test)):
-        data.check_examples(examples, num_classes=dataset.num_classes, name=name)
-    table = client_table(config.data, dataset.train, seeds.number(seed, "partition"))
-    data.check_partition(table, dataset.train["y"].shape[0])
-    return dataset, data.ClientData(jax.tree.map(jnp.asarray, dataset.train), jnp.asarray(table))
+def _labels(config: DataConfig, train: dict[str, np.ndarray]) -> np.ndarray:
+    """What examples are dealt by; of some ways only their number matters."""
+    labels = train.get("y", np.zeros(0))
+    if labels.ndim == 1 and labels.dtype.kind in "iu":
+        return labels
+    if config.partition not in ("iid", "power_law"):
+        raise ValueError(
+            "Expected integer labels 'y' [n] to deal by, clients=, or partition iid or power_law, "
+            f"got partition={config.partition!r}."
+        )
+    return np.zeros(len(next(iter(train.values()))), np.int32)
 
 
-def _from_disk(config: DataConfig) -> tuple[data.Dataset, store.Store]:
+class _Split(NamedTuple):
+    dataset: data.Dataset
+    client_data: data.ClientData | store.Store
+    client_names: np.ndarray | None = None
+
+
+def _from_memory(config: Config, seed: seeds.Seed, brought: own.Own) -> _Split:
+    dataset, names = brought.dataset, None
+    if dataset is None:
+        dataset = data.load(config.data.dataset)
+        for name, examples in (("train", dataset.train), ("test", dataset.test)):
+            data.check_examples(examples, num_classes=dataset.num_classes, name=name)
+    column = config.data.client_column
+    if brought.table is not None:
+        table = brought.table
+    elif column is not None:
+        table, names, dataset = _by_column(dataset, column)
+        if config.data.num_clients not in (None, names.size):
+            raise ValueError(f"Expected num_clients={names.size}, as {column!r} names, got {config.data.num_clients}.")
+    else:
+        table = client_table(config.data, dataset.train, seeds.number(seed, "partition"))
+    data.check_partition(table, len(next(iter(dataset.train.values()))))
+    examples = jax.tree.map(jnp.asarray, dataset.train)
+    return _Split(dataset, data.ClientData(examples, jnp.asarray(table)), names)
+
+
+def _by_column(dataset: data.Dataset, column: str) -> tuple[np.ndarray, np.ndarray, data.Dataset]:
+    """(table, names, the data without the column, unless it names subjects, too)."""
+    if column not in dataset.train:
+        raise ValueError(
+            f"Expected client_column to be a field of the data, {sorted(dataset.train)}, got client_column={column!r}."
+        )
+    table, names = client_ids.by_column(dataset.train[column], name=column)
+    if column == data.subjects.SUBJECT:
+        return table, names, dataset
+    train, test = (
+        {name: field for name, field in part.items() if name != column} for part in (dataset.train, dataset.test)
+    )
+    return table, names, dataset._replace(train=train, test=test)
+
+
+def _from_disk(config: DataConfig) -> _Split:
     """Clients in FOLDER/train, the held-out examples in FOLDER/test; classes are all that a label of either names."""
+    if config.client_column is not None:
+        raise ValueError(
+            "Expected client_column=none for clients on disk, which are apart already, "
+            f"got client_column={config.client_column!r}."
+        )
     folder = pathlib.Path(config.dataset.removeprefix(data.builtin.DISK))
     clients, held_out = store.open_store(folder / "train"), store.open_store(folder / "test")
     if config.num_clients not in (None, clients.num_clients):
@@ -87,29 +145,59 @@ def _from_disk(config: DataConfig) -> tuple[data.Dataset, store.Store]:
     num_classes = int(max(test["y"].max(), clients.fields["y"].max(initial=0))) + 1
     for name, examples in (("test", test), ("train", {"y": clients.fields["y"]})):
         data.check_examples(examples, num_classes=num_classes, name=name)
-    return data.Dataset(clients.fields, test, num_classes, config.dataset), clients
+    return _Split(data.Dataset(clients.fields, test, num_classes, config.dataset), clients)
 
 
-def build(config: Config, seed: seeds.Seed | None = None) -> Task:
+def build(config: Config, seed: seeds.Seed | None = None, brought: own.Own = own.NOTHING) -> Task:
     """Loads, checks and splits the data, and draws the initial model.
 
     Args:
-      seed: of the run. None: the config's; where that is random, bits that are drawn here and kept nowhere.
+      config: of the run.
+      seed: of the run. None: the config's; where that is random, bits that are drawn here and kept
+        nowhere.
+      brought: what the caller has of their own.
 
     Raises:
-      ValueError: data that is not finite, labels out of range, or more clients, or more in a batch, than examples.
+      ValueError: data that is not finite, labels out of range, or more clients, or more in a batch,
+        than examples; or the caller's parts do not fit each other.
     """
     if seed is None:
         seed = config.run.seed if isinstance(config.run.seed, int) else seeds.drawn()
+    _check_brought(config, brought)
     on_disk = config.data.dataset.startswith(data.builtin.DISK)
-    split: tuple[data.Dataset, data.ClientData | store.Store]
-    split = _from_disk(config.data) if on_disk else _from_memory(config, seed)
-    dataset, client_data = split
+    split = _from_disk(config.data) if on_disk else _from_memory(config, seed, brought)
+    dataset = split.dataset
+    if brought.dataset is not None:
+        num_classes = own.classes(dataset, None if brought.loss is not None else config.model.loss)
+        dataset = dataset._replace(num_classes=num_classes)
     init_key, round_key = seeds.keys(seed)
-    model = models.create(
-        config.model.model,
-        example_shape=dataset.train["x"].shape[1:],
-        num_classes=dataset.num_classes,
-        key=init_key,
-    )
-    return Task(dataset, client_data, model, models.LOSSES[config.model.loss](model.apply), round_key)
+    if brought.model is not None:
+        model = brought.model(init_key, dataset.train, dataset.num_classes)
+    elif not dataset.num_classes or "x" not in dataset.train:
+        raise ValueError(f"Expected a model of your own for data without classes, got model={config.model.model!r}.")
+    else:
+        model = models.create(
+            config.model.model,
+            example_shape=dataset.train["x"].shape[1:],
+            num_classes=dataset.num_classes,
+            key=init_key,
+        )
+    loss = brought.loss or models.LOSSES[config.model.loss](model.apply)
+    measures = evaluation.Measures(model.apply, loss, dataset.num_classes, brought.metrics)
+    if brought.any():
+        measures = own.check_fits(measures, model.params, dataset)
+    return Task(dataset, split.client_data, model, loss, round_key, measures, split.client_names)
+
+
+def _check_brought(config: Config, brought: own.Own) -> None:
+    """Refuses a config whose own parts are not there: it is of a run that Python began."""
+    for what, name, part in (
+        ("data", config.data.dataset, brought.dataset),
+        ("model", config.model.model, brought.model),
+        ("loss", config.model.loss, brought.loss),
+    ):
+        if name.startswith(config_lib.OWN) and part is None:
+            raise ValueError(
+                f"Expected {what} by a name that can be looked up, got {name!r} of a run that began "
+                "with fljax.simulate: call that again, with the same arguments and run_dir."
+            )

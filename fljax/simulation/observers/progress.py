@@ -25,11 +25,16 @@ def describe(record: dict[str, Any], between: str = "  (non-private {})") -> str
     Loss and accuracy are held out: the clients' own loss, in their last local epoch, says how well they fit themselves.
     """
     parts = []
+    if "test_loss" in record:
+        parts.append(f"loss {_number(record['test_loss'], 3)}")
+        plain = record.get("baseline_test_loss")
+        if plain is not None and "test_accuracy" not in record:
+            parts[-1] += between.format(_number(plain, 3))
     if "test_accuracy" in record:
         accuracy = f"accuracy {record['test_accuracy']:.1%}"
         if "baseline_test_accuracy" in record:
             accuracy += between.format(f"{record['baseline_test_accuracy']:.1%}")
-        parts += [f"loss {_number(record['test_loss'], 3)}", accuracy]
+        parts.append(accuracy)
     if not isinstance(record["epsilon"], str):  # else it is infinite, which nobody claims
         parts.append(f"epsilon {shown_epsilon(record['epsilon'])}")
     return "  ".join(parts)
@@ -101,7 +106,7 @@ class Lines:
             self._lost += 1
             if self._lost == 1:
                 print(f"round {record['round']}/{self._total}  LOST: {_LOST}", flush=True)
-        if "test_accuracy" not in record:
+        if "test_loss" not in record:
             return
         now = time.monotonic()
         rate = (record["round"] - self._last) / max(now - self._since, 1e-9)

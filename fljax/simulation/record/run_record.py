@@ -6,7 +6,6 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from fljax import schemes
 from fljax.simulation import as_printed, budget, fingerprint, nats_spent
 from fljax.simulation import config as config_lib
 from fljax.simulation.config import Config
@@ -111,7 +110,7 @@ class Written:
         """As `RunRecord.save`. Raises DiskFullError; earlier checkpoints are whole."""
         claim = budget.claim(self._plan, done)
         # Before the checkpoint: what privacy.json claims may be more than the newest checkpoint spent, never less.
-        scheme, scheme_config = schemes.get(self._config.scheme), self._plan.scheme_config
+        scheme, scheme_config = self._config.implementation, self._plan.scheme_config
         paper = as_printed.claim(scheme, scheme_config, done, self._plan.delta)
         shown = claim | ({"as_printed": paper} if paper else {})
         told = nats_spent.spent(scheme, scheme_config, self._task, self._inputs, done)

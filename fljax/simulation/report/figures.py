@@ -72,15 +72,27 @@ def accuracy(records: Sequence[Record], name: str = "private") -> str:
 
 
 @matplotlib.rc_context(_STYLE)
+def metric(records: Sequence[Record], metric: str, name: str = "private") -> str:
+    """An own metric on held-out examples over rounds; `name` is what the run is called."""
+    figure, axes = _axes()
+    _draw(axes, records, f"baseline_test_{metric}", color=BASELINE, label="non-private")
+    _draw(axes, records, f"test_{metric}", color=PRIVATE, label=name)
+    axes.set(xlabel="round", ylabel=f"held-out {metric}")
+    axes.legend(loc="best")
+    return _svg(figure)
+
+
+@matplotlib.rc_context(_STYLE)
 def loss(records: Sequence[Record], name: str = "private", kind: str = "cross_entropy") -> str:
-    """Held-out loss (lines) and training loss (thin lines) over rounds; `kind` is one of `models.LOSSES`."""
+    """Held-out loss (lines) and training loss (thin lines) over rounds; `kind` is what the loss is called."""
     figure, axes = _axes()
     for prefix, color, label in (("baseline_", BASELINE, "non-private"), ("", PRIVATE, name)):
         _draw(axes, records, prefix + "test_loss", color=color, label=f"{label}, held out")
         thin = {"linewidth": 0.8, "alpha": 0.6}
         _draw(axes, records, prefix + "train_loss", color=color, label=f"{label}, training", **thin)
-    axes.set(xlabel="round", ylabel=_LOSSES[kind])
-    axes.set_ylim(bottom=0)
+    axes.set(xlabel="round", ylabel=_LOSSES.get(kind, "loss"))
+    if kind in _LOSSES:  # others may be below zero
+        axes.set_ylim(bottom=0)
     axes.legend()
     return _svg(figure)
 
@@ -100,14 +112,18 @@ def epsilon(records: Sequence[Record], target: float | None) -> str:
 
 @matplotlib.rc_context(_STYLE)
 def utility(records: Sequence[Record]) -> str:
-    """Held-out accuracy against the epsilon spent to reach it."""
+    """Held-out accuracy, or loss where there are no classes, against the epsilon spent to reach it."""
     figure, axes = _axes()
-    _, reference = _series(records, "baseline_test_accuracy")
+    classes = "test_accuracy" in records[-1]
+    what = "accuracy" if classes else "loss"
+    _, reference = _series(records, f"baseline_test_{what}")
     if reference:
         axes.axhline(reference[-1], color=BASELINE, linestyle="--", linewidth=1.5, label="non-private, at the end")
-    axes.plot(*_series(records, "test_accuracy", against="epsilon"), color=PRIVATE, marker=".", label="private")
-    axes.set(xlabel="epsilon spent", ylabel="held-out accuracy", ylim=(0, 1.02))
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.plot(*_series(records, f"test_{what}", against="epsilon"), color=PRIVATE, marker=".", label="private")
+    axes.set(xlabel="epsilon spent", ylabel=f"held-out {what}")
+    if classes:
+        axes.set_ylim(0, 1.02)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.legend(loc="best")
     return _svg(figure)
 

@@ -8,11 +8,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from fljax import schemes
 from fljax.accounting import gaussian, words
 from fljax.data import store
 from fljax.schemes.channels.round import Spent
-from fljax.simulation import as_printed, baseline, nats_spent, remarks
+from fljax.simulation import as_printed, baseline, client_values, nats_spent, remarks
 from fljax.simulation import budget as spending
 from fljax.simulation import config as config_lib
 from fljax.simulation.outcome import Outcome
@@ -64,11 +63,12 @@ def _cards(outcome: Outcome) -> str:
     epsilon = plan.epsilons[outcome.rounds]
     guaranteed = math.isfinite(epsilon)
     kind = spending.model_name(outcome.plan, outcome.rounds)
-    cards = [card(f"{last['test_accuracy']:.1%}", f"held-out accuracy, {kind}", "main")]
-    if "baseline_test_accuracy" in last:
-        cards.append(card(f"{last['baseline_test_accuracy']:.1%}", "held-out accuracy, non-private"))
+    what, shown = ("accuracy", "{:.1%}") if "test_accuracy" in last else ("loss", "{:.4g}")
+    cards = [card(shown.format(float(last[f"test_{what}"])), f"held-out {what}, {kind}", "main")]
+    if f"baseline_test_{what}" in last:
+        cards.append(card(shown.format(float(last[f"baseline_test_{what}"])), f"held-out {what}, non-private"))
     budget = "" if plan.target_epsilon is None else f" of {words.at_most(plan.target_epsilon)}"
-    paper = as_printed.claim(schemes.get(outcome.config.scheme), plan.scheme_config, outcome.rounds, plan.delta)
+    paper = as_printed.claim(outcome.config.implementation, plan.scheme_config, outcome.rounds, plan.delta)
     if paper:
         cards.append(
             card(
@@ -117,19 +117,27 @@ def _curves(outcome: Outcome) -> str:
     beside = ""
     if outcome.plan.baseline:
         plain = baseline.settings(outcome.config.model)
+        own_task = config_lib.OWN in outcome.config.model.loss + outcome.config.model.model
+        tuned = "not tuned, since model or loss are your own" if own_task else "tuned for the task"
         beside = (
-            f"Non-private: FedAvg on the same cohorts, tuned for the task: step size {plain.learning_rate:g}, batches "
+            f"Non-private: FedAvg on the same cohorts, {tuned}: step size {plain.learning_rate:g}, batches "
             f"of {plain.batch_size}, {plain.num_epochs} passes of a client in a round, server momentum "
             f"{plain.server_momentum:g}."
         )
-    parts = [
-        section("Accuracy over rounds", figures.accuracy(records, name), beside),
+    own_loss = (
+        "Training loss is the clients' own, where their scheme reports it: for local training, in the last epoch."
+    )
+    parts = []
+    if "test_accuracy" in records[-1]:
+        parts.append(section("Accuracy over rounds", figures.accuracy(records, name), beside))
+        beside = ""
+    parts.append(
         section(
-            "Loss over rounds",
-            figures.loss(records, name, outcome.config.model.loss),
-            "Training loss is the clients' own, where their scheme reports it: for local training, in the last epoch.",
-        ),
-    ]
+            "Loss over rounds", figures.loss(records, name, outcome.config.model.loss), f"{own_loss} {beside}".strip()
+        )
+    )
+    for metric in outcome.task.measures.metrics:
+        parts.append(section(f"{metric} over rounds", figures.metric(records, metric, name)))
     if guaranteed:
         parts += [
             section("Privacy spent over rounds", figures.epsilon(records, outcome.plan.target_epsilon)),
@@ -139,7 +147,7 @@ def _curves(outcome: Outcome) -> str:
 
 
 def _views(outcome: Outcome) -> str:
-    scheme, plan = schemes.get(outcome.config.scheme), outcome.plan
+    scheme, plan = outcome.config.implementation, outcome.plan
     claimed = plan.epsilons[outcome.rounds]
     if scheme.views is None or not math.isfinite(claimed):
         return ""
@@ -164,7 +172,7 @@ def _views(outcome: Outcome) -> str:
 
 
 def _exposure(outcome: Outcome) -> str:
-    scheme = schemes.get(outcome.config.scheme)
+    scheme = outcome.config.implementation
     if scheme.exposure is None:
         return ""
     head = "<tr><th>who</th><th>about</th><th>can learn</th></tr>"
@@ -177,7 +185,7 @@ def _exposure(outcome: Outcome) -> str:
 
 
 def _told(outcome: Outcome) -> Spent | None:
-    scheme = schemes.get(outcome.config.scheme)
+    scheme = outcome.config.implementation
     return nats_spent.spent(scheme, outcome.plan.scheme_config, outcome.task, outcome.inputs, outcome.rounds)
 
 
@@ -185,7 +193,7 @@ def _nats(outcome: Outcome) -> str:
     found = _told(outcome)
     if found is None:
         return ""
-    scheme = schemes.get(outcome.config.scheme)
+    scheme = outcome.config.implementation
     history = nats_spent.history(scheme, outcome.plan.scheme_config, outcome.task, outcome.inputs, outcome.rounds)
     seen = information.seen_records(outcome.task, outcome.inputs, outcome.task.round_key)
     return information.section(found, history, seen)
@@ -200,14 +208,21 @@ def _clients(outcome: Outcome) -> str:
     table = np.asarray(outcome.task.client_data.indices)
     dataset = outcome.task.dataset
     shown = min(60, len(table))
-    note = (
-        f"The first {shown} of {len(table)} clients. Examples a client: {sizes.min()} to {sizes.max()}, "
-        f"median {int(np.median(sizes))}; {sizes.sum()} in all."
-    )
+    counts = f"Examples a client: {sizes.min()} to {sizes.max()}, median {int(np.median(sizes))}; {sizes.sum()} in all."
+    names = outcome.task.client_names
+    if names is not None:
+        counts += (
+            f" Clients go by {outcome.config.data.client_column}: {names[0]} to {names[-1]}, {names.size} of them."
+        )
+    if not dataset.num_classes:
+        return section("What the clients hold", f"<p>{html.escape(counts)}</p>")
+    note = f"The first {shown} of {len(table)} clients. {counts}"
     return section("What the clients hold", figures.labels(table, dataset.train["y"], dataset.num_classes, shown), note)
 
 
 def _served(outcome: Outcome) -> str:
+    if not outcome.task.dataset.num_classes:
+        return ""
     models = {spending.model_name(outcome.plan, outcome.rounds): outcome.params}
     if outcome.baseline_params is not None:
         models["non-private"] = outcome.baseline_params
@@ -227,10 +242,34 @@ def _served(outcome: Outcome) -> str:
     return section("How the model serves each client", table, note)
 
 
+def _metrics(outcome: Outcome) -> str:
+    """Own metrics at the end, held out and over clients."""
+    last, rows = outcome.records[-1], ""
+    prefixes = {spending.model_name(outcome.plan, outcome.rounds): "", "non-private": "baseline_"}
+    for metric in outcome.task.measures.metrics:
+        for model, prefix in prefixes.items():
+            by_client = last.get(f"{prefix}clients_{metric}")
+            if by_client is None:
+                continue
+            values = np.asarray([float(value) for value in by_client.values()])
+            numbers = [float(last[f"{prefix}test_{metric}"]), *client_values.percentiles(values)]
+            cells = "".join(f"<td>{value:.4g}</td>" for value in numbers)
+            rows += f"<tr><td>{html.escape(metric)}</td><td>{model}</td>{cells}<td>{values.size}</td></tr>"
+    if not rows:
+        return ""
+    head = "".join(f"<th>{q}th percentile</th>" for q in client_values.PERCENTILES)
+    note = "Percentiles are over clients, on their own examples, without noise: diagnostics, not private."
+    table = (
+        f'<table class="numbers"><tr><th>metric</th><th>model</th><th>held out</th>{head}<th>clients</th></tr>'
+        f"{rows}</table>"
+    )
+    return section("Your own metrics", table, note)
+
+
 def _predictions(outcome: Outcome) -> str:
     test = outcome.task.dataset.test
-    if test["x"].ndim != 4:
-        return ""  # not pictures
+    if not outcome.task.dataset.num_classes or test["x"].ndim != 4:
+        return ""  # not pictures of classes
     logits = jax.jit(jax.vmap(outcome.task.model.apply, (None, 0)))(outcome.params, test["x"])
     predicted = np.asarray(logits.argmax(-1))
     right, wrong = (
@@ -255,7 +294,7 @@ def _statement(outcome: Outcome) -> str:
 
 def _paper(outcome: Outcome) -> str:
     plan = outcome.plan
-    claim = as_printed.claim(schemes.get(outcome.config.scheme), plan.scheme_config, outcome.rounds, plan.delta)
+    claim = as_printed.claim(outcome.config.implementation, plan.scheme_config, outcome.rounds, plan.delta)
     if not claim:
         return ""
     rows = "".join(
@@ -278,7 +317,8 @@ def _configuration(outcome: Outcome) -> str:
     sections = config_lib.to_sections(outcome.config)
     if outcome.plan.fixed_seed:  # whoever knows it can remove the noise, and a report is there to be passed on
         sections["run"]["seed"] = "fixed: an experiment"
-    if sections["scheme"]["noise_multiplier"] == config_lib.NONE:
+    fixed = outcome.plan.scheme_config.noise_multiplier is None
+    if sections["scheme"]["noise_multiplier"] == config_lib.NONE and not fixed:
         calibrated = outcome.plan.scheme_config.noise_multiplier
         sections["scheme"]["noise_multiplier"] = f"{calibrated:.5g} (calibrated)"
     tables = "".join(_table(name, values) for name, values in sections.items())
@@ -289,10 +329,9 @@ def render(outcome: Outcome) -> str:
     """The report of a run that has ended, as one HTML document without references to anything outside it."""
     config = outcome.config
     title = f"{config.data.dataset}, {config.scheme}"
-    sub = (
-        f"{config.model.model} trained by {config.data.num_clients} clients, partition {config.data.partition}. "
-        "Written by fljax."
-    )
+    column = config.data.client_column
+    dealt = f"partition {config.data.partition}" if column is None else f"one for each {column}"
+    sub = f"{config.model.model} trained by {config.data.num_clients} clients, {dealt}. Written by fljax."
     if outcome.plan.fixed_seed:
         sub += " An experiment with a fixed seed, by which its noise can be removed: no model of it is to be released."
     parts = (
@@ -306,6 +345,7 @@ def render(outcome: Outcome) -> str:
         _exposure,
         _clients,
         _served,
+        _metrics,
         _predictions,
         _configuration,
     )

@@ -1,0 +1,115 @@
+"""What a model is worth: loss, accuracy and own metrics, on held-out examples and client by client."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from fljax import models
+from fljax.data import ClientData, store
+from fljax.models.functions import Apply
+from fljax.simulation import client_values
+from fljax.simulation.client_values import ClientValues, OfBatch
+from fljax.types import Batch, LossFn, Params
+
+Metric = Callable[[Params, Apply, Batch], jax.Array]
+RESERVED = ("loss", "accuracy")  # what every run has, or has where there are classes
+
+
+@functools.lru_cache(maxsize=64)
+def right(apply: Apply) -> OfBatch:
+    """Whether the model gives each example its label: `(params, {"x", "y"} [n, ...]) -> bool [n]`."""
+    return jax.jit(lambda params, batch: jax.vmap(apply, (None, 0))(params, batch["x"]).argmax(-1) == batch["y"])
+
+
+@functools.lru_cache(maxsize=64)
+def _losses(loss: LossFn) -> OfBatch:
+    return jax.jit(jax.vmap(loss, (None, 0)))
+
+
+@functools.lru_cache(maxsize=64)
+def _metric(metric: Metric, apply: Apply) -> OfBatch:
+    return jax.jit(lambda params, batch: metric(params, apply, batch))
+
+
+def check_metrics(metrics: Mapping[str, Metric], params: Params, apply: Apply, examples: Batch) -> frozenset[str]:
+    """Names of the metrics that give a number for each example; the others give one for all.
+
+    Args:
+      metrics: name -> `metric(params, apply, examples)`.
+      params, apply: of the model.
+      examples: name -> shapes `[M, ...]`.
+
+    Raises:
+      ValueError: a name is none or taken, or a metric fails on these shapes or gives neither `[]` nor `[M]`.
+    """
+    each = set()
+    (count,) = {leaf.shape[0] for leaf in jax.tree.leaves(examples)}
+    for name, metric in metrics.items():
+        if not (isinstance(name, str) and name.isidentifier()) or name in RESERVED:
+            raise ValueError(f"Expected names of metrics to be identifiers other than {RESERVED}, got {name!r}.")
+        try:
+            out = jax.eval_shape(_metric(metric, apply), params, examples)
+        except Exception as reason:  # whatever somebody else's function raises
+            what = first_line(reason)
+            raise ValueError(f"Expected metric {name!r} to take (params, apply, examples): {what}") from reason
+        shape = getattr(out, "shape", None)
+        if shape not in ((), (count,)):
+            raise ValueError(
+                f"Expected metric {name!r} to be one number, or one for each of {count} examples, got {out}."
+            )
+        if shape:
+            each.add(name)
+    return frozenset(each)
+
+
+def first_line(reason: BaseException) -> str:
+    """An exception in one line."""
+    return f"{type(reason).__name__}: {(str(reason).strip().splitlines() or [''])[0][:300]}"
+
+
+class Measures(NamedTuple):
+    """What is asked of the models of a run.
+
+    num_classes: labels "y" are below it; 0 where there are none, hence no accuracy. per_example:
+    the metrics that give a number for each example.
+    """
+
+    apply: Apply
+    loss: LossFn
+    num_classes: int
+    metrics: Mapping[str, Metric] = {}
+    per_example: frozenset[str] = frozenset()
+
+
+def held_out(measures: Measures, params: Params, test: Batch) -> dict[str, float]:
+    """The "loss", the "accuracy" where there are classes, and each metric, on `test`, arrays `[M, ...]`."""
+    apply, loss = measures.apply, measures.loss
+    found: dict[str, float] = {}
+    rows = np.arange(jax.tree.leaves(test)[0].shape[0])
+    if isinstance(loss, models.NetworkLoss) and measures.num_classes:
+        both = models.evaluate(apply, params, test, kind=loss.kind)
+        found["loss"], found["accuracy"] = (float(value) for value in both)
+    else:
+        found["loss"] = float(client_values.of_rows(_losses(loss), params, test, rows).mean())
+        if measures.num_classes:
+            hits = client_values.of_rows(right(apply), params, test, rows)
+            found["accuracy"] = float(hits.mean())
+    for name, metric in measures.metrics.items():
+        fun = _metric(metric, apply)
+        if name in measures.per_example:
+            found[name] = float(client_values.of_rows(fun, params, test, rows).mean())
+        else:
+            found[name] = float(fun(params, test))
+    return found
+
+
+def of_clients(measures: Measures, params: Params, client_data: ClientData | store.Store) -> dict[str, ClientValues]:
+    """Each metric on clients' own examples; exact, hence not private."""
+    found = {}
+    for name, metric in measures.metrics.items():
+        of = client_values.means if name in measures.per_example else client_values.wholes
+        found[name] = of(_metric(metric, measures.apply), params, client_data)
+    return found
