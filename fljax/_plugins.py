@@ -5,12 +5,14 @@ A name is one of fljax's own, or was registered in this process, or is an entry 
 """
 
 import importlib
-import importlib.metadata
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from fljax import _near
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
 
@@ -90,7 +92,7 @@ class Registry(Generic[T]):
             raise ValueError(f"Expected one package with {self._argument} {name!r}, got several: {packages}.")
         if entries:
             try:
-                return self._check(name, at_path(entries[0].value.replace(":", "."), self._member))
+                return self._check(name, _loaded(entries[0], self._member))
             except ValueError as reason:
                 whose = f"{entries[0].value} of {_package(entries[0])}"
                 raise ValueError(f"Expected {self._argument} {whose} to load: {reason}") from reason
@@ -149,7 +151,7 @@ def load_all(kind: str) -> list[str]:
     failed = []
     for entry in _entries(f"fljax.{kind}"):
         try:
-            at_path(entry.value.replace(":", "."))
+            _loaded(entry)
         except ValueError as reason:
             failed.append(f"{entry.name} of {_package(entry)} cannot be loaded: {reason}")
     return failed
@@ -185,10 +187,19 @@ def at_path(path: str, member: str = "") -> Any | None:
     return None
 
 
-def _entries(group: str, name: str | None = None) -> list[importlib.metadata.EntryPoint]:
+def _loaded(entry: "EntryPoint", member: str = "") -> Any:
+    found = at_path(entry.value.replace(":", "."), member)
+    if found is None:
+        raise ValueError(f"Expected a module or a name in one, got {entry.value!r}, and there is none.")
+    return found
+
+
+def _entries(group: str, name: str | None = None) -> "list[EntryPoint]":
+    import importlib.metadata  # slow to import
+
     found = importlib.metadata.entry_points(group=group)
     return sorted({entry for entry in found if name in (None, entry.name)}, key=lambda entry: entry.value)
 
 
-def _package(entry: importlib.metadata.EntryPoint) -> str:
+def _package(entry: "EntryPoint") -> str:
     return "an unnamed package" if entry.dist is None else entry.dist.name

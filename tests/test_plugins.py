@@ -6,16 +6,20 @@ import importlib.metadata
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tomllib
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import optimize, stats
 
-from fljax import cli, data, models, schemes
+from fljax import attacks, cli, data, models, schemes
 from fljax.accounting import events, mechanisms
 from fljax.attacks import rounds
 from fljax.data import builtin
@@ -166,10 +170,15 @@ def break_in(site):
 
 def test_a_package_that_fails_breaks_nothing_else(site, tmp_path, capsys):
     break_in(site)
-    assert "broken" in schemes.names() and "broken" not in rounds.promising()
+    with pytest.warns(UserWarning, match=r"'broken' cannot be loaded: .*broken-package"):
+        assert "broken" in schemes.names() and "broken" not in rounds.promising()
     assert cli.main(["schemes"]) == 0
     out = capsys.readouterr().out
     assert "broken: cannot be loaded." in out and "white_channel: " in out and "bits: one bit" in out
+    assert out.count("broken") > 8 and "  rings (own_package.parts:rings of own-package)" in out
+    for kind in ("data sets", "models", "mechanisms", "attacks"):
+        part = out.partition(f"\n{kind} (")[2].partition("\n\n")[0]
+        assert re.search(r"^  broken.*cannot be loaded", part, flags=re.MULTILINE), kind
     simulated([*BY_NAME, *SHORT], tmp_path / "run")
     for call in (schemes.get, data.load, lambda name: models.check_name(name=name)):
         with pytest.raises(ValueError, match=r"broken_package:x of broken-package to load: .*not_there"):
@@ -214,3 +223,130 @@ def test_a_path_that_is_no_dotted_name_is_an_unknown_name(name):
 def test_what_cannot_be_taken_is_refused_by_name(call, told, site):
     with pytest.raises((ValueError, TypeError), match=told):
         call()
+
+
+def event_file(path, **changes):
+    path.write_text(
+        json.dumps(
+            {
+                "format": 1,
+                "privacy_unit": "client",
+                "neighboring_relation": "REPLACE_ONE",
+                "mechanism": {"type": "Bit", "flip": 0.4, **changes},
+            }
+        )
+    )
+    return str(path)
+
+
+def randomized_response(flip, count, delta):
+    """Epsilon of `count` flipped bits at `delta`, by the binomial law of lies: float64, written apart."""
+    lies = np.arange(count + 1)
+    p, q = (stats.binom.pmf(lies, count, chance) for chance in (flip, 1 - flip))
+
+    def excess(epsilon):
+        return np.maximum(p - np.exp(epsilon) * q, 0).sum() - delta
+
+    return optimize.brentq(excess, 0, 50)
+
+
+def pld_row(out):
+    (line,) = [line for line in out.splitlines() if line.startswith("│ pld")]
+    return [cell.strip() for cell in line.strip("│").split("│")]
+
+
+@pytest.mark.parametrize("of", ["scheme", "event"])
+def test_account_and_calibrate_say_of_a_mechanism_from_outside_what_the_binomial_law_says(of, site, tmp_path, capsys):
+    cache = ["--cache-dir", str(tmp_path / "cache"), "--accountant", "pld", "--rounds", "20", "--delta", "1e-3"]
+    noise = 1 / np.log(0.6 / 0.4)
+    given = ["--scheme", "bits"] if of == "scheme" else ["--event", event_file(tmp_path / "bit.json")]
+    numbers = ["--noise-multiplier", repr(float(noise))] if of == "scheme" else []
+    assert cli.main(["account", *given, *numbers, *cache]) == 0
+    out = capsys.readouterr().out
+    low, high = (float(cell) for cell in pld_row(out)[1:3])
+    exact = randomized_response(0.4, 20, 1e-3)
+    assert low <= exact <= high <= exact * 1.002
+    assert "20 times a bit that is flipped with chance 0.4" in out and "REPLACE_ONE" in out
+    sought = [] if of == "scheme" else ["--parameter", "flip", "--bracket", "0.1", "0.49"]
+    assert cli.main(["calibrate", *given, *sought, "--epsilon", "4", *cache]) == 0
+    found = float(pld_row(capsys.readouterr().out)[1])
+    flip = 1 / (1 + np.exp(1 / found)) if of == "scheme" else found
+    assert 3.98 <= randomized_response(flip, 20, 1e-3) <= 4.0
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["account", "--scheme", "bitz"], "Did you mean 'bits'?"),
+        (["account", "--scheme", "bits"], "calibrate it first"),
+        (["account", "--scheme", "bits", "--stepp", "1"], "Did you mean '--step'?"),
+        (["account", "--scheme", "bits", "--event", "x.json"], "--scheme or --event, got both"),
+        (["account", "--noise-multiplier", "1", "--rounds", "2"], "else --steps, got rounds=2"),
+        (["account", "--event", "nowhere.json"], "to be a file, got 'nowhere.json'"),
+        (["account", "--scheme", "own_package.parts.Quadratic"], "to be a fljax.Scheme, got"),
+        (
+            ["calibrate", "--scheme", "bits", "--epsilon", "1", "--parameter", "noise"],
+            "Did you mean 'noise_multiplier'?",
+        ),
+        (["audit", "--attack", "one_unitt"], "Did you mean 'one_unit'?"),
+        (["audit", "--attack", "lira"], "a program of `fljax attack`"),
+        (["audit", "--attack", "one_unit", "--scheme", "white_channel"], "promises an epsilon with attack='one_unit'"),
+        (["audit", "--attack", "uploads", "--scheme", "dp_fedavg"], "with upload_noise, got one without"),
+        (["attack", "--attack", "inversions"], "Did you mean 'inversion'?"),
+        (["attack", "--attack", "one_unit", "--trials", "3"], "Expected trials >= 8"),
+    ],
+)
+def test_a_command_says_what_is_wrong_in_one_line(args, told, site, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(args) == 2
+    said = capsys.readouterr().err
+    assert told in said and len(said.splitlines()) == 1
+
+
+def test_an_event_of_an_unknown_record_names_the_package_that_fails(site, tmp_path, capsys):
+    break_in(site)
+    assert cli.main(["account", "--event", event_file(tmp_path / "event.json", type="Bitt")]) == 2
+    said = capsys.readouterr().err
+    assert "Did you mean 'Bit'?" in said and "broken of broken-package cannot be loaded" in said
+    args = ["--rounds", "20", "--accountant", "pld", "--cache-dir", str(tmp_path)]
+    assert cli.main(["account", "--event", event_file(tmp_path / "bit.json"), *args]) == 0
+
+
+def votes(scheme, config, *, num_rounds=1):
+    """An attack of one's own: it sees the first client's bit itself, which `one_unit` sees in a sum only."""
+
+    def score(key, present):
+        lies = jax.random.bernoulli(key, scheme.event(config).mechanism.flip, (num_rounds,))
+        return jnp.where(present, 1.0, -1.0) * jnp.sum(jnp.where(lies, -1.0, 1.0))
+
+    return rounds.Game(score, scheme.event(config).repeat(num_rounds), "each bit")
+
+
+@pytest.mark.filterwarnings("ignore::fljax.accounting.OrderWarning")
+def test_an_attack_of_ones_own_is_played_by_attack_and_audit(site, tmp_path, capsys):
+    attacks.register("votes", votes)
+    try:
+        args = ["--scheme", "bits", "--trials", "4000"]
+        assert (
+            cli.main(["attack", "--attack", "votes", "--budgets", "1", "2", *args, "--run-dir", str(tmp_path / "a")])
+            == 0
+        )
+        rows = json.loads((tmp_path / "a" / "attack.json").read_text())["rows"]
+        # A bit of odds e^epsilon is told just so well: nothing is lost but what counting leaves open.
+        assert [row["holds"] for row in rows] == [True, True]
+        for row in rows:
+            assert 0.75 * row["budget"] <= row["measured"] <= row["bound"] <= row["budget"] * (1 + 1e-6)
+        assert "each bit" in (tmp_path / "a" / "report.html").read_text()
+        assert cli.main(["audit", "--attack", "votes", *args, "--run-dir", str(tmp_path / "b")]) == 0
+        assert json.loads((tmp_path / "b" / "audit.json").read_text())["rows"][0]["measured"] > 0.6
+        # The positive control: bits that lie half as often as they say.
+        half = lambda scheme, config, **rest: votes(scheme, type(config)(noise_multiplier=0.4), **rest)  # noqa: E731
+        attacks.register(
+            "votes", lambda scheme, config, **rest: half(scheme, config, **rest)._replace(event=scheme.event(config))
+        )
+        assert cli.main(["audit", "--attack", "votes", *args, "--run-dir", str(tmp_path / "c")]) == 1
+        capsys.readouterr()
+        assert cli.main(["schemes"]) == 0
+        assert "  votes (registered by " in capsys.readouterr().out
+    finally:
+        attacks._registry.forget("votes")

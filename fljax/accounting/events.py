@@ -10,12 +10,11 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from fljax import _validate
+from fljax import _near, _plugins, _validate
 from fljax.errors import NoGuaranteeError
 
 PRIVACY_UNITS = ("client", "example", "subject")
 FORMAT = 1
-ENTRY_POINTS = "fljax.mechanisms"  # the group under which installed packages name modules that register records
 
 
 class NeighboringRelation(enum.StrEnum):
@@ -355,14 +354,12 @@ def mechanism_from_json(value: Any) -> Any:
         return tuple(mechanism_from_json(v) for v in value)
     if not isinstance(value, Mapping):
         return value
-    if value.get("type", "") not in RECORDS:
-        import importlib.metadata  # slow to import
-
-        for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
-            entry.load()  # which registers its records
-    record = RECORDS.get(value.get("type", ""))
+    name = value.get("type", "")
+    failed = [] if name in RECORDS else _plugins.load_all("mechanisms")  # which register their records
+    record = RECORDS.get(name)
     if record is None:
-        raise ValueError(f"Expected type to be one of {sorted(RECORDS)}, got type={value.get('type')!r}.")
+        hint = " ".join(["." + _near.did_you_mean(name, RECORDS), *failed])
+        raise ValueError(f"Expected type to be one of {sorted(RECORDS)}, got type={value.get('type')!r}{hint}")
     names = {f.name for f in dataclasses.fields(record)}  # type: ignore[arg-type]
     exact_keys(record.__name__, value, names | {"type"})
     return record(**{name: mechanism_from_json(value[name]) for name in names})

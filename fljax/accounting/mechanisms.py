@@ -13,11 +13,12 @@ that is not known yet.
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from fljax import _plugins
 from fljax.accounting import events
 from fljax.accounting.events import Mechanism, NeighboringRelation
 from fljax.errors import PrivacyPreconditionError, UnsupportedEventError
@@ -82,15 +83,27 @@ def register(
     if not frozen:
         raise ValueError(f"Expected record to be a frozen dataclass, got record={record!r}: accountants remember it.")
     known = events.RECORDS.get(record.__name__)
-    if known is not None and known is not record:
+    # A module that is imported anew defines its record anew.
+    if known is not None and (known.__module__, known.__qualname__) != (record.__module__, record.__qualname__):
         raise ValueError(f"Expected a name that no other record has, got record={record!r} beside {known!r}.")
-    if known is record and record not in _RULES:
+    if known is not None and known not in _RULES:
         raise ValueError(f"Expected a record of your own, got record={record!r}, which fljax accounts itself.")
     if rdp is None and pld is None:
         raise ValueError("Expected rdp or pld to be a function, got rdp=None and pld=None.")
     events.RECORDS[record.__name__] = record
     _RULES[record] = Rules(describe, rdp, pld)
     return record
+
+
+def listed() -> Iterator[_plugins.Listed]:
+    """All records with where they come from, those of installed packages included; then those that fail to load."""
+    failed = _plugins.load_all("mechanisms")
+    for name, record in events.RECORDS.items():
+        own = record.__module__ == events.__name__
+        yield _plugins.Listed(name, "fljax" if own else f"registered by {record.__module__}", record)
+    for sentence in failed:
+        name, _, why = sentence.partition(" ")
+        yield _plugins.Listed(name, "", None, why)
 
 
 def rules(mechanism: Mechanism) -> Rules | None:

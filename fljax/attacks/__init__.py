@@ -1,8 +1,65 @@
-"""Attacks on what schemes certify: audits, reconstruction, membership, and the measures of their success."""
+"""Attacks on what schemes certify: audits, reconstruction, membership, and the measures of their success.
 
+An attack of one's own is a function `(scheme, config, *, num_rounds) -> fljax.attacks.rounds.Game`. `register` makes it
+known by a name, an installed package may name it under the entry-point group `fljax.attacks`, and its dotted path is a
+name, too: `fljax audit --attack NAME` and `fljax attack --attack NAME` play it.
+"""
+
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fljax import _rooms
+from fljax import _plugins, _rooms
+
+if TYPE_CHECKING:
+    from fljax.attacks.rounds import Attack
+
+_OWN = {"one_unit": "fljax.attacks.rounds.one_unit", "uploads": "fljax.attacks.rounds.uploads"}
+NAMES = tuple(_OWN)
+PROGRAMS = ("inversion", "lira")  # of `fljax attack`, which play no game
+_registry: "_plugins.Registry[Attack]" = _plugins.Registry(
+    "attacks", "attack", _OWN, _plugins.a_function("attacks"), also=PROGRAMS
+)
+
+
+def register(name: str, attack: "Attack") -> None:
+    """Lets `fljax audit --attack NAME` and `fljax attack --attack NAME` play an attack of one's own.
+
+    Args:
+      name: letters, digits, "_" and "."; none of NAMES.
+      attack: (scheme, config, *, num_rounds=1) -> `rounds.Game`, or ValueError for a scheme that it is not for.
+
+    Raises:
+      ValueError: a name that is taken or cannot be one, or no function.
+    """
+    if name in PROGRAMS:
+        raise ValueError(f"Expected a name that fljax does not use itself, got name={name!r}.")
+    _registry.register(name, attack)
+
+
+def names() -> tuple[str, ...]:
+    """NAMES, then those that others brought."""
+    return _registry.names()
+
+
+def get(name: str) -> "Attack":
+    """The attack of that name, or at that dotted path. Raises ValueError for an unknown one."""
+    return _registry.get(name)
+
+
+def check_name(**given: str) -> None:
+    """Raises ValueError, with the argument's name and the nearest name there is, unless `get` knows the attack."""
+    for argument, name in given.items():
+        if name in PROGRAMS:
+            raise ValueError(f"Expected {argument} to be a game, got {argument}={name!r}, a program of `fljax attack`.")
+    _registry.check_name(**given)
+
+
+def listed() -> Iterator[_plugins.Listed]:
+    """All names with where they come from; one that cannot be loaded stops no other."""
+    for name in PROGRAMS:
+        yield _plugins.Listed(name, "fljax", name)
+    yield from _registry.listed()
+
 
 if TYPE_CHECKING:
     from fljax.attacks import analytic as analytic

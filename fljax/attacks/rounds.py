@@ -10,14 +10,15 @@ Which games a scheme is in for is said by its module, see `kinds`.
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax import _keys, _validate, accounting, schemes
+from fljax import _keys, _validate, accounting, attacks, schemes
 from fljax.accounting.events import NeighboringRelation, PrivacyEvent
 from fljax.accounting.renyi import conversion
 from fljax.accounting.shared_noise import exact as view
@@ -59,6 +60,12 @@ class Game(NamedTuple):
     score: Callable[[jax.Array, jax.Array], jax.Array]
     event: PrivacyEvent
     sees: str
+
+
+class Attack(Protocol):
+    """What `fljax.attacks.register` takes: a game against a scheme, or ValueError for one that it is not for."""
+
+    def __call__(self, scheme: Scheme, config: Any, *, num_rounds: int = 1) -> Game: ...
 
 
 def config(name: str, **changes: Any) -> Any:
@@ -183,7 +190,7 @@ def uploads(scheme: Scheme, config: Any, *, num_rounds: int = 1) -> Game:
     return Game(score, scheme.event(config).repeat(num_rounds), sees)
 
 
-def kinds(scheme: Scheme) -> tuple[Callable[..., Game], ...]:
+def kinds(scheme: Scheme) -> tuple[Attack, ...]:
     """The games here that can be played against a scheme, the sharpest first: what its module says of itself."""
     hidden = () if scheme.upload_noise is None else (uploads,)
     # `one_unit` has no network to offer.
@@ -201,18 +208,28 @@ def promising() -> list[str]:
     def fits(name: str) -> bool:
         try:
             return _compared(schemes.get(name))
-        except ValueError:
+        except ValueError as reason:
             if name in schemes.NAMES:
                 raise
+            warnings.warn(f"The scheme {name!r} cannot be loaded: {reason}", stacklevel=2)
             return False  # somebody else's: no reason to refuse the others
 
     return [name for name in schemes.names() if fits(name)]
 
 
-def check_name(**given: str) -> None:
-    """Raises ValueError, with the argument's name, unless the scheme is known and promises something."""
+def check_name(*, attack: str | None = None, **given: str) -> None:
+    """Raises ValueError, with the argument's name, unless the scheme is known and promises something to attack.
+
+    Args:
+      attack: the name of a game, which needs an epsilon to be compared with. None: all that fit.
+    """
     for argument, name in given.items():
-        if not _compared(schemes.get(name)):
+        scheme = schemes.get(name)
+        if attack is not None:
+            attacks.check_name(attack=attack)
+            if scheme.promise != "epsilon":
+                raise ValueError(f"Expected {argument} that promises an epsilon with attack={attack!r}, got {name!r}.")
+        elif not _compared(scheme):
             _validate.one_of(promising(), **{argument: name})
 
 
@@ -225,15 +242,18 @@ def game(name: str, config: Any, *, num_rounds: int = 1) -> Game:
     return _made(name, config, num_rounds, most=1)[0]
 
 
-def games(name: str, config: Any, *, num_rounds: int = 1) -> tuple[Game, ...]:
-    """Every game here against the registered scheme `name`, the sharpest first.
+def games(name: str, config: Any, *, num_rounds: int = 1, attack: str | None = None) -> tuple[Game, ...]:
+    """Every game here against the registered scheme `name`, the sharpest first; or the one that `attack` names.
 
     A game about uploads does not run the scheme's rounds, so that `one_unit` goes with it where that plays them.
 
     Raises:
-      As `game`.
+      As `game`; or the attack is not known, or not for this scheme.
     """
-    return _made(name, config, num_rounds)
+    if attack is None:
+        return _made(name, config, num_rounds)
+    _validate.positive_int(num_rounds=num_rounds)
+    return (attacks.get(attack)(schemes.get(name), config, num_rounds=num_rounds),)
 
 
 def _made(name: str, config: Any, num_rounds: int, most: int | None = None) -> tuple[Game, ...]:

@@ -27,7 +27,10 @@ _SEEN = 4.0  # a channel holds where the attack would have seen noise this many 
 
 
 class Settings(NamedTuple):
-    """How hard to attack. noise_multiplier: of schemes with an epsilon; nats: of channels. trials: in each world."""
+    """How hard to attack. noise_multiplier: of schemes with an epsilon; nats: of channels. trials: in each world.
+
+    attack: the game to play; None: all that fit.
+    """
 
     noise_multiplier: float = 1.0
     nats: float = 8.0
@@ -35,6 +38,7 @@ class Settings(NamedTuple):
     delta: float = 0.05
     confidence: float = 0.99
     num_rounds: int = 1
+    attack: str | None = None
 
 
 class Row(NamedTuple):
@@ -72,7 +76,7 @@ def epsilon_row(name: str, key: jax.Array, settings: Settings) -> Row:
     Of several games the one that proves most counts, all of them at a confidence that is split between them.
     """
     config = rounds.config(name, noise_multiplier=settings.noise_multiplier)
-    games = rounds.games(name, config, num_rounds=settings.num_rounds)
+    games = rounds.games(name, config, num_rounds=settings.num_rounds, attack=settings.attack)
     confidence = 1 - (1 - settings.confidence) / len(games)
     played = []
     for place, each in enumerate(games):
@@ -170,5 +174,5 @@ def row(name: str, key: jax.Array, settings: Settings = Settings()) -> Row:  # n
     Raises:
       ValueError: no such scheme, or it promises nothing.
     """
-    rounds.check_name(scheme=name)
+    rounds.check_name(scheme=name, attack=settings.attack)
     return ROWS[schemes.get(name).promise](name, key, settings)

@@ -12,7 +12,7 @@ from typing import Any
 COMMANDS = {
     "simulate": "train a federated model under differential privacy, or resume such a run",
     "compare": "train six subject-level methods at the same true privacy, and rank them",
-    "schemes": "list the schemes that `simulate` knows",
+    "schemes": "list schemes, data sets, models, mechanisms and attacks by name",
     "attack": "reconstruct real digits through a scheme, or tell members, next to what it certifies",
     "audit": "measure what rounds of a scheme give away, next to the epsilon they certify",
     "account": "epsilon and delta of a sampled Gaussian mechanism",

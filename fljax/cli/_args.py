@@ -52,6 +52,17 @@ def flags(cls: type) -> dict[str, Any]:
     return found
 
 
+def value(args: Sequence[str], name: str) -> str | None:
+    """The value of the last `--name VALUE` or `--name=VALUE`."""
+    found = None
+    for at, arg in enumerate(args):
+        if arg == name and at + 1 < len(args):
+            found = args[at + 1]
+        elif arg.startswith(f"{name}="):
+            found = arg.partition("=")[2]
+    return found
+
+
 def _arms(hint: Any) -> tuple[Any, ...]:
     """The types of a union, or the only one."""
     return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)

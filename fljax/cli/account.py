@@ -3,20 +3,35 @@
 import dataclasses
 import pathlib
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import tyro
 from rich.table import Table
 
 from fljax import _validate, accounting
+from fljax.accounting.accountant import Method
 from fljax.accounting.words import at_least, rounded_up
-from fljax.cli import _args, _sampled_gaussian, _sweep
+from fljax.cli import _args, _events, _sampled_gaussian, _sweep
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
-    """The mechanism, and what is asked of it."""
+class Asked(_events.Source):
+    """What is asked of the mechanism."""
+
+    delta: float = 1e-5
+    """delta at which epsilon is asked for."""
+    accountant: _sampled_gaussian.Accountant = "auto"
+    """Who is asked. auto: whoever certifies the least; all: each in turn; or rdp, pld or gdp."""
+    tradeoff: pathlib.Path | None = None
+    """Where a picture (.svg) of the trade-off curve goes: error rates that no membership test can beat."""
+    cache_dir: pathlib.Path | None = None
+    """Folder for compiled code. None: fljax in the user's cache folder."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(Asked):
+    """A sampled Gaussian mechanism, and what is asked of it."""
 
     noise_multiplier: float | None = None
     """Noise standard deviation / clip norm. Needed unless it is swept."""
@@ -24,31 +39,37 @@ class Options:
     """Chance that one unit joins one step, in (0, 1]."""
     steps: int = 1
     """How many steps are published."""
-    delta: float = 1e-5
-    """delta at which epsilon is asked for."""
     neighboring_relation: Literal["ADD_OR_REMOVE_ONE", "REPLACE_ONE", "REPLACE_SPECIAL"] = "ADD_OR_REMOVE_ONE"
     """Which data sets are neighbours."""
-    accountant: _sampled_gaussian.Accountant = "auto"
-    """Who is asked. auto: whoever certifies the least; all: each in turn; or rdp, pld or gdp."""
     sweep: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """NAME=LOW:HIGH:COUNT or NAME=V1,V2,... with NAME noise, q, steps or delta; may be given several times."""
     output: pathlib.Path = pathlib.Path("sweep.csv")
     """Where a sweep goes; its picture goes beside it, as .svg."""
-    tradeoff: pathlib.Path | None = None
-    """Where a picture (.svg) of the trade-off curve goes: error rates that no membership test can beat."""
-    cache_dir: pathlib.Path | None = None
-    """Folder for compiled code. None: fljax in the user's cache folder."""
+
+
+_DESCRIPTION = """Epsilon by every accountant that has a bound.
+
+Of a (Poisson-sampled) Gaussian mechanism; with --scheme of rounds of a scheme, whose flags are then those of `fljax
+simulate`; with --event of a record in a JSON file."""
 
 
 def main(args: Sequence[str]) -> int:
     """Prints epsilon by every accountant that has a bound; it is an error if none has."""
-    description = "Epsilon of a (Poisson-sampled) Gaussian mechanism, by every accountant that has a bound for it."
+    other = _events.named(args)
+    flags = _events.flags(args, Asked) if other else Options
     try:
-        options = _args.parse(Options, args, prog="fljax account", description=description)
+        options: Any = _args.parse(flags, args, prog="fljax account", description=_DESCRIPTION)
     except _args.Done:
         return 0
     _validate.open_unit(delta=options.delta)
     methods = _sampled_gaussian.methods(options.accountant)
+    if other:
+        event = _events.of_options(options)(0.0)
+        return _print(options, methods, event, _events.assumptions(event, options.delta))
+    if options.rounds != 1:
+        raise ValueError(
+            f"Expected --rounds with --scheme or --event alone, else --steps, got rounds={options.rounds}."
+        )
     if options.sweep:
         _sampled_gaussian.use_cache(options.cache_dir)
         return _write_sweep(options, methods)
@@ -57,6 +78,10 @@ def main(args: Sequence[str]) -> int:
     rest = options.sampling_prob, options.steps, options.neighboring_relation
     event = _sampled_gaussian.event(options.noise_multiplier, *rest)
     _validate.positive(noise_multiplier=options.noise_multiplier)  # without noise epsilon is infinite
+    return _print(options, methods, event, _sampled_gaussian.assumptions(*rest, options.delta))
+
+
+def _print(options: Asked, methods: Sequence[Method], event: accounting.PrivacyEvent, assumed: str) -> int:
     _sampled_gaussian.use_cache(options.cache_dir)
     table = Table("accountant", "epsilon at least", "epsilon at most", "certified", "how")
     without = []
@@ -69,7 +94,7 @@ def main(args: Sequence[str]) -> int:
             table.add_row(str(row["method"]), *bounds, "yes", str(row["note"]))
     _sampled_gaussian.console().print(table)
     _sampled_gaussian.some_bound(options.accountant, methods, without)
-    print(_sampled_gaussian.assumptions(*rest, options.delta))
+    print(assumed)
     if options.tradeoff is not None:
         from fljax.simulation.report import figures
 

@@ -3,11 +3,11 @@
 import dataclasses
 import pathlib
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import tyro
 
-from fljax import _validate, schemes
+from fljax import _validate, attacks, schemes
 from fljax.attacks import rounds
 from fljax.cli import _args, _run_files
 
@@ -16,13 +16,16 @@ _DESCRIPTION = """Attacks a scheme on real digits, at several budgets, next to w
 With --attack inversion there are two attackers, both of whom know model, label and mechanism: one inverts the gradient
 and learns the candidates only afterwards, the other knows them and picks one. Schemes with an epsilon certify how often
 anybody can pick right; channels certify a squared error, of an attacker who knows the covariance of training data. With
---attack lira models are trained by the scheme, and membership inferred.
+--attack lira models are trained by the scheme, and membership inferred. Any other attack is a game: thousands of runs
+with one unit and without it, and the epsilon that their scores prove.
 
 Writes config.toml, attack.json and report.html into one folder. Exits with 1 where a bound did not hold."""
 
 # By what a scheme promises. 1,000 nats leave a pixel of these digits exp(-31) of its variance, and noise of 100,000 is
 # below what float32 holds.
 _BUDGETS = {"epsilon": (1.0, 10.0, 1000.0, 100_000.0), "nats": (1.0, 10.0, 100.0, 1000.0)}
+_GAME_BUDGETS = (0.5, 1.0, 2.0, 4.0)
+_LIRA_ROUNDS = 60
 
 
 def _fits(name: str, attack: str) -> bool:
@@ -43,6 +46,10 @@ def _against(attack: str) -> list[str]:
     return [name for name in rounds.promising() if _fits(name, attack)]
 
 
+_ATTACK = (
+    "inversion reconstructs digits from one round; lira tells who was trained on, by shadow models; "
+    f"{', '.join(attacks.names())} and PACKAGE.ATTACK are games about one unit."
+)
 _SCHEME = f"One of {', '.join(_against('inversion'))}; with --attack lira one of {', '.join(_against('lira'))}."
 
 
@@ -51,8 +58,7 @@ class Options:
     """What to attack, and how hard."""
 
     scheme: Annotated[str, tyro.conf.arg(help=_SCHEME)] = "higradavg"
-    attack: Literal["inversion", "lira"] = "inversion"
-    """inversion reconstructs digits from one round; lira tells who was trained on, by shadow models."""
+    attack: Annotated[str, tyro.conf.arg(help=_ATTACK)] = "inversion"
     budgets: tuple[float, ...] | None = None
     """Epsilons at delta, or nats a use for channels; ascending. none: four, from well hidden to in plain sight."""
     delta: float = 1e-5
@@ -67,8 +73,10 @@ class Options:
     """Shadow models of lira."""
     pool: int = 160
     """Digits of lira's pool, half of them trained on."""
-    num_rounds: int = 60
-    """Rounds of training before lira."""
+    num_rounds: int | None = None
+    """Rounds of training before lira, or of a run of a game. none: 60 for lira, 1 for a game."""
+    trials: int = 4000
+    """Runs of a game in each of its two worlds."""
     learning_rate: float = 2.0
     """Of that training."""
     seed: int = 0
@@ -78,7 +86,10 @@ class Options:
 
     def __post_init__(self) -> None:
         schemes.check_name(scheme=self.scheme)
-        if not _fits(self.scheme, "inversion"):
+        if self.attack not in attacks.PROGRAMS:
+            attacks.check_name(attack=self.attack)
+            rounds.check_name(scheme=self.scheme, attack=self.attack)
+        elif not _fits(self.scheme, "inversion"):
             _validate.one_of(_against("inversion"), scheme=self.scheme)
         if self.attack == "lira" and not _fits(self.scheme, "lira"):
             raise ValueError(
@@ -87,7 +98,11 @@ class Options:
             )
         _validate.open_unit(delta=self.delta)
         _validate.positive_int(targets=self.targets, repeats=self.repeats, iterations=self.iterations)
-        _validate.positive_int(shadows=self.shadows, pool=self.pool, num_rounds=self.num_rounds)
+        _validate.positive_int(shadows=self.shadows, pool=self.pool, trials=self.trials)
+        if self.num_rounds is not None:
+            _validate.positive_int(num_rounds=self.num_rounds)
+        if self.trials < 8:
+            raise ValueError(f"Expected trials >= 8, got trials={self.trials}.")
         _validate.positive(learning_rate=self.learning_rate)
         _validate.non_negative_int(seed=self.seed)
         if not (self.shadows >= 4 and 8 <= self.pool <= 1000):
@@ -109,11 +124,15 @@ def main(args: Sequence[str]) -> int:
         options = _args.parse(Options, args, prog="fljax attack", description=_DESCRIPTION)
     except _args.Done:
         return 0
-    from fljax.cli import _attack, _attack_lira
+    from fljax.cli import _attack, _attack_game, _attack_lira
 
+    game = options.attack not in attacks.PROGRAMS
+    kind: Any = _attack_game if game else _attack_lira if options.attack == "lira" else _attack
     if options.budgets is None:
-        options = dataclasses.replace(options, budgets=_BUDGETS[schemes.get(options.scheme).promise])
-    kind = _attack_lira if options.attack == "lira" else _attack
+        budgets = _GAME_BUDGETS if game else _BUDGETS[schemes.get(options.scheme).promise]
+        options = dataclasses.replace(options, budgets=budgets)
+    if options.num_rounds is None:
+        options = dataclasses.replace(options, num_rounds=1 if game else _LIRA_ROUNDS)
     with _run_files.opened(options.run_dir, f"attack-{options.scheme}", options) as run_dir:
         found = kind.run(options, lambda line: print(line, flush=True))
     _run_files.print_table(kind.HEAD, [kind.cells(line) for line in found.lines])

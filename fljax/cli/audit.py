@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from fljax import _validate, schemes
+from fljax import _validate, attacks, schemes
 from fljax.accounting.words import at_least, rounded_up
 from fljax.attacks import rounds
 from fljax.cli import _args, _run_files
@@ -22,6 +22,7 @@ that they tell with those declared. Noise too little by a factor of 4 (of its va
 "cannot tell".
 
 Writes config.toml, audit.json and report.html into one folder. Exits with 1 where a bound did not hold."""
+_ATTACK = f"Play this attack alone: {', '.join(attacks.names())}, or PACKAGE.ATTACK. None: all that fit the scheme."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,7 @@ class Options:
     scheme: Annotated[str, tyro.conf.arg(help=f"One of {', '.join(rounds.promising())}.")] = "higradavg"
     all: bool = False
     """One table of all five papers' schemes, certified against measured."""
+    attack: Annotated[str | None, tyro.conf.arg(help=_ATTACK)] = None
     noise_multiplier: float = 1.0
     """Noise of schemes with an epsilon."""
     epsilon: float | None = None
@@ -51,7 +53,9 @@ class Options:
     """Folder for what is found, empty or not there yet. None: the next free runs/audit-NNN."""
 
     def __post_init__(self) -> None:
-        rounds.check_name(scheme=self.scheme)
+        rounds.check_name(scheme=self.scheme, attack=self.attack)
+        if self.all and self.attack is not None:
+            raise ValueError(f"Expected no attack with all, which plays all that fit, got attack={self.attack!r}.")
         _validate.positive(noise_multiplier=self.noise_multiplier, nats=self.nats)
         if self.epsilon is not None:
             _validate.positive(epsilon=self.epsilon)
@@ -87,6 +91,7 @@ def main(args: Sequence[str]) -> int:
                 confidence=options.confidence,
                 # Channels promise something of one use; a table of all schemes says so in its row.
                 num_rounds=1 if options.all and channel else options.num_rounds,
+                attack=options.attack,
             )
             rows.append((table.row(name, key, settings), noise))
             print(f"{name} done", flush=True)

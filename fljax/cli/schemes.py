@@ -6,7 +6,8 @@ from typing import Any
 _HELP = """usage: fljax schemes
 
 Lists the schemes that `fljax simulate --scheme NAME` knows, with their flags: each as `simulate` reads it, at the value
-that it has where it is not given."""
+that it has where it is not given. Then data sets, models, mechanisms and attacks by name. Behind each that is not
+fljax's own: where it comes from."""
 
 
 def _flag(name: str, value: Any) -> str:
@@ -19,6 +20,10 @@ def _flag(name: str, value: Any) -> str:
     return " ".join([f"  {flag}", *(str(part) for part in (value if isinstance(value, tuple) else (value,)))])
 
 
+def _brought(origin: str) -> str:
+    return f" ({origin})" if origin not in ("", "fljax") else ""
+
+
 def main(args: Sequence[str]) -> int:
     """Prints a table of schemes and their settings."""
     if {"-h", "--help"} & set(args):
@@ -26,20 +31,32 @@ def main(args: Sequence[str]) -> int:
         return 0
     if args:
         raise ValueError(f"Expected no arguments for `fljax schemes`, got {args[0]!r}.")
-    from fljax import schemes
+    from fljax import attacks, models, schemes
+    from fljax.accounting import mechanisms
+    from fljax.data import builtin
     from fljax.simulation import config as config_lib
 
-    for listed in schemes.listed():
-        if listed.thing is None:
-            print(f"{listed.name}: cannot be loaded. {listed.why}")
+    for found in schemes.listed():
+        if found.thing is None:
+            print(f"{found.name}: cannot be loaded. {found.why}")
             continue
-        brought = "" if listed.origin == "fljax" else f" ({listed.origin})"
-        print(f"{listed.name}: {listed.thing.summary}{brought}")
-        start = config_lib.to_sections(config_lib.from_sections({"scheme": {"scheme": listed.name}}))
+        print(f"{found.name}: {found.thing.summary}{_brought(found.origin)}")
+        start = config_lib.to_sections(config_lib.from_sections({"scheme": {"scheme": found.name}}))
         for section in ("data", "model", "privacy", "run"):
-            for key in listed.thing.start.get(section, {}):
+            for key in found.thing.start.get(section, {}):
                 print(_flag(key, start[section][key]))
         for key, value in start["scheme"].items():
             if key != "scheme":
                 print(_flag(key, value))
+    others = {
+        "data sets (--dataset)": builtin.listed(),
+        "models (--model)": models.listed(),
+        "mechanisms (of events in JSON)": mechanisms.listed(),
+        "attacks (--attack of audit and attack)": attacks.listed(),
+    }
+    for kind, rows in others.items():
+        print(f"\n{kind}")
+        for found in rows:
+            why = f": cannot be loaded. {found.why}" if found.thing is None else ""
+            print(f"  {found.name}{_brought(found.origin)}{why}")
     return 0

@@ -45,17 +45,6 @@ _DISTRIBUTED = (
 _GROUPS = 16  # of a run that starts on several processes: it goes on with the same bits on any divisor of devices
 
 
-def _flag(args: Sequence[str], name: str) -> str | None:
-    """The value of the last `--name VALUE` or `--name=VALUE`."""
-    value = None
-    for at, arg in enumerate(args):
-        if arg == name and at + 1 < len(args):
-            value = args[at + 1]
-        elif arg.startswith(f"{name}="):
-            value = arg.partition("=")[2]
-    return value
-
-
 @dataclasses.dataclass(frozen=True)
 class Machine:
     """What may differ between two runs of one config: where they run, and who watches."""
@@ -95,7 +84,7 @@ def parse(args: Sequence[str]) -> tuple[Config, pathlib.Path | None, Machine]:
         if not path.is_file():
             raise ValueError(f"Expected CONFIG.toml to be a file, got {str(path)!r}.")
         sections = config_lib.from_toml(folder.read_text(path), source=str(path))
-    name = _flag(args, "--scheme")
+    name = _args.value(args, "--scheme")
     if name is not None:
         before = sections.get("scheme", {})
         if not isinstance(before, dict):
@@ -181,7 +170,7 @@ def _summary(outcome: Any, report: pathlib.Path) -> str:
 def main(args: Sequence[str]) -> int:
     """Runs or resumes a simulation and prints how it ended."""
     logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax reports to it what is raised here as one line anyway
-    resume = _flag(args, "--resume")
+    resume = _args.value(args, "--resume")
     config, named, machine = None, None, Machine()
     try:
         if resume is not None:

@@ -10,6 +10,7 @@ from fljax.models.classifiers import Softmax as Softmax
 from fljax.models.classifiers import StackedLSTM as StackedLSTM
 from fljax.models.classifiers import check_name as check_name
 from fljax.models.classifiers import create as create
+from fljax.models.classifiers import listed as listed
 from fljax.models.classifiers import names as names
 from fljax.models.classifiers import register as register
 from fljax.models.functions import Functional as Functional

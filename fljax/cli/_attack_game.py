@@ -1,0 +1,110 @@
+"""What `fljax attack --attack NAME` does with a game: runs with a unit and without it at several budgets, a report."""
+
+import dataclasses
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from fljax import accounting, schemes
+from fljax.accounting import words
+from fljax.attacks import rounds, table
+from fljax.cli import _run_files
+from fljax.simulation.report import attack_figures, run_page
+
+TITLE = "Membership of one unit"
+HEAD = ("epsilon", "noise", "measured, at least", "certified, at most", "holds")
+_CONFIDENCE = 0.999
+
+
+class Line(NamedTuple):
+    """One budget. measured: the epsilon that the attack proves. bound: certified. holds: as in `rounds.Verdict`."""
+
+    budget: float
+    noise: float
+    measured: float
+    bound: float
+    holds: bool | None
+
+
+class Found(NamedTuple):
+    """lines: one a budget. bound: what it bounds. standing: of that. sees: what the attacker sees, in words."""
+
+    lines: list[Line]
+    bound: str
+    standing: str
+    sees: str
+
+
+def run(options: Any, say: Callable[[str], None]) -> Found:
+    """Plays at every budget, each with noise that spends it in all rounds.
+
+    Raises:
+      ValueError: a budget cannot be reached, or the attack is not for this scheme.
+    """
+    with warnings.catch_warnings():
+        # A better order would lower the bound that a budget is spent by; it holds as it is.
+        warnings.simplefilter("ignore", accounting.OrderWarning)
+        return _run(options, say)
+
+
+def _run(options: Any, say: Callable[[str], None]) -> Found:
+    scheme = schemes.get(options.scheme)
+    start = rounds.config(options.scheme, noise_multiplier=1.0)
+    root = jax.random.key(options.seed, impl="threefry2x32")
+    lines, sees = [], ""
+    for place, budget in enumerate(options.budgets):
+        event = lambda noise: (  # noqa: E731
+            scheme.event(dataclasses.replace(start, noise_multiplier=noise)).repeat(options.num_rounds)
+        )
+        method = rounds.quick_method(event(1.0))
+        noise = float(accounting.calibrate(event, epsilon=budget, delta=options.delta, method=method))
+        config = dataclasses.replace(start, noise_multiplier=noise)
+        (game,) = rounds.games(options.scheme, config, num_rounds=options.num_rounds, attack=options.attack)
+        found = rounds.verdict(
+            game,
+            jax.random.fold_in(root, place),
+            num_trials=options.trials,
+            delta=options.delta,
+            confidence=_CONFIDENCE,
+        )
+        sees = game.sees
+        lines.append(Line(float(budget), noise, found.measured, found.certified, found.holds))
+        say(f"epsilon {words.at_most(budget)}: {options.trials} runs in each world done")
+        if found.holds is None:
+            say(f"epsilon {words.at_most(budget)}: cannot tell: so many runs prove at most {found.ceiling:.3g}")
+    return Found(lines, f"epsilon at delta {words.at_most(options.delta)}, at most", "certified", sees)
+
+
+def cells(line: Line) -> list[str]:
+    """A line as text, in the order of HEAD."""
+    measured, bound = words.at_least(line.measured, 4), words.at_most(line.bound, 4)
+    return [words.at_most(line.budget), f"{line.noise:.4g}", measured, bound, table.HELD[line.holds]]
+
+
+def sections(options: Any, found: Found) -> list[str]:
+    """Of the report."""
+    lines = found.lines
+    picture = attack_figures.success(
+        [line.budget for line in lines],
+        {options.attack: [line.measured for line in lines]},
+        [line.bound for line in lines],
+        unit=f"epsilon at delta {words.at_most(options.delta)}",
+        quantity="epsilon that the attack proves",
+        share=False,
+    )
+    note = (
+        f"{options.trials} runs of {options.num_rounds} rounds in each of two worlds that differ in one unit. Measured "
+        f"epsilons are lower bounds that are wrong with chance {1 - _CONFIDENCE:.2g} each. Cannot tell: no scores of "
+        "so many runs could have got past the bound."
+    )
+    threat = (
+        "<p>The attacker chose all data, knows every setting, and misses one bit: whether the unit was there. It sees "
+        f"{found.sees}.</p>"
+    )
+    return [
+        run_page.section("Measured against certified", picture, note),
+        run_page.section("Numbers", _run_files.html_table(HEAD, [cells(line) for line in lines])),
+        run_page.section("Threat model", threat),
+    ]
