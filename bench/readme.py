@@ -4,7 +4,7 @@ import re
 import sys
 from collections.abc import Callable
 
-from bench import _harness, _tables
+from bench import _harness, _tables, headline
 from bench.accountants import pld, renyi
 from bench.kernels import pair_noise, per_example, water_filling
 from bench.papers import (
@@ -31,6 +31,9 @@ from bench.rounds import round as one_round
 PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
     "README.md": {
         "demo": (demo.table, "demo"),
+        "headline": (headline.table, "round per_example accounting"),
+    },
+    "docs/measured.md": {
         "round": (one_round.table, "round"),
         "per_example": (per_example.table, "per_example"),
         "accounting": (renyi.table, "accounting"),

@@ -11,10 +11,11 @@ from fljax import cli
 
 ROOT = pathlib.Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
+COMMANDS = (ROOT / "docs/command_line.md").read_text()
 
 
-def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", TEXT, flags=re.DOTALL)
+def blocks(language, text=TEXT):
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 
 @pytest.mark.parametrize("code", blocks("python"), ids=lambda code: code.split("\n")[0])
@@ -32,7 +33,10 @@ def test_a_python_snippet_prints_what_the_readme_shows(code, capsys):
 QUICK = ("fljax account", "fljax calibrate", "fljax schemes")
 
 
-@pytest.mark.parametrize("command", [c for block in blocks("bash") for c in block.splitlines() if c.startswith(QUICK)])
+SHOWN = [line for text in (TEXT, COMMANDS) for block in blocks("bash", text) for line in block.splitlines()]
+
+
+@pytest.mark.parametrize("command", sorted({line for line in SHOWN if line.startswith(QUICK)}))
 def test_a_quick_command_of_the_readme_works(command, tmp_path, capsys):
     argv = command.split("#")[0].split()[1:]
     if argv[0] != "schemes":

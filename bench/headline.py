@@ -1,0 +1,29 @@
+"""The README's three rows, each from the JSON of a bench of its own."""
+
+from bench import _tables
+
+
+def table(rows: _tables.Rows) -> str:
+    """Rows of the benches `round`, `per_example` and `accounting`, told apart by their columns."""
+    rounds = {row["peer"]: row for row in rows if row.get("clients") and row.get("median_ms")}
+    gradients = [row for row in rows if row.get("peer") == "ours_auto"]
+    epsilon = next(row for row in rows if row.get("case") == "one" and row.get("speedup"))
+    fastest = min((rounds[name]["median_ms"], name) for name in ("fedjax_pad", "fedjax_var"))
+    body = [
+        [
+            "a round of 1,000 clients, MLP 784-256-128-10",
+            f"{fastest[0] / rounds['fljax']['median_ms']:.2f}x as fast as FedJAX ({fastest[1]})",
+            "[rounds](docs/measured.md#rounds)",
+        ],
+        [
+            f"a private over a mean gradient, {len(gradients)} models, freed memory kept",
+            f"{min(row['ratio'] for row in gradients):.2f}x to {max(row['ratio'] for row in gradients):.2f}x the time",
+            "[per-example gradients](docs/measured.md#per-example-gradients)",
+        ],
+        [
+            "one epsilon by Renyi accounting, compiled before",
+            f"{epsilon['speedup']:.0f}x as fast as dp-accounting",
+            "[accountants](docs/measured.md#accountants)",
+        ],
+    ]
+    return _tables.markdown(["on two CPU cores", "measured", "all of it"], body)
