@@ -18,11 +18,26 @@ def blocks(language, text=TEXT):
     return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("code", blocks("python"), ids=lambda code: code.split("\n")[0])
-def test_a_python_snippet_prints_what_the_readme_shows(code, capsys):
-    exec(compile(code, "README.md", "exec"), {})
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Python whose output is shown below it.
+SNIPPETS = [
+    (f"{page.name}: {code.splitlines()[0]}", code, shown)
+    for page in PAGES
+    for code, shown in re.findall(
+        r"```python\n((?:(?!```).)*)```\n\n```text\n(.*?)```", page.read_text(), flags=re.DOTALL
+    )
+]
+
+
+def test_every_python_snippet_of_the_readme_shows_what_it_prints():
+    assert [code for name, code, _ in SNIPPETS if name.startswith("README")] == blocks("python")
+
+
+@pytest.mark.parametrize(("code", "shown"), [s[1:] for s in SNIPPETS], ids=[s[0] for s in SNIPPETS])
+def test_a_python_snippet_prints_what_is_shown(code, shown, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a run writes its folder
+    exec(compile(code, "a snippet", "exec"), {})
     printed = capsys.readouterr().out
-    shown = blocks("text")[blocks("python").index(code)]
     numbers = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
     assert re.sub(numbers, "#", printed) == re.sub(numbers, "#", shown)
     # Another processor may round a training run differently; the third digit of an accuracy may move.
