@@ -23,14 +23,15 @@ _DESCRIPTION = """Trains a federated model under differential privacy and a non-
 
 fljax simulate [CONFIG.toml] [flags]: a new run; flags override the file, the file overrides the defaults.
 fljax simulate --resume RUN: goes on with an interrupted run, bit for bit.
+fljax simulate --resume RUN --num-rounds N: more rounds, N in all, as far as the run's budget goes.
 
 Everything is written into one folder: config.toml, metrics.jsonl, privacy.json, report.html, checkpoints/, and two
 files for your eyes alone: seed.secret, whose owner can remove the noise, and fingerprint.json."""
 _PROG = "fljax simulate"
 _RUN_DIR = "Folder of the new run, empty or not there yet. None: the next free runs/DATASET-SCHEME-NNN."
 _RESUME = (
-    "Folder of the run to go on with; only flags about this machine go with it: devices, "
-    "processes, --profile, trackers."
+    "Folder of the run to go on with; only flags about this machine go with it (devices, "
+    "processes, --profile, trackers), and --num-rounds for more rounds."
 )
 _DEVICES = (
     "Devices that share a round's clients. None: all accelerators or, of several processes, all devices; a CPU becomes "
@@ -112,7 +113,14 @@ def parse(args: Sequence[str]) -> tuple[Config, pathlib.Path | None, Machine]:
     return found, options.run_dir, Machine(**{f.name: getattr(options, f.name) for f in fields_of_machine})
 
 
-def _resumed_on(args: Sequence[str], resume: str) -> Machine:
+@dataclasses.dataclass(frozen=True)
+class Resumed(Machine):
+    """What may be said of a run that goes on."""
+
+    num_rounds: Annotated[int | None, tyro.conf.arg(help="Rounds in all, more than the run has. None: as many.")] = None
+
+
+def _resumed_on(args: Sequence[str], resume: str) -> Resumed:
     """The flags beside `--resume`.
 
     Raises:
@@ -124,12 +132,12 @@ def _resumed_on(args: Sequence[str], resume: str) -> Machine:
         at = rest.index("--resume")
         del rest[at : at + 2]
     try:
-        machine: Machine = _args.parse(Machine, rest, prog=_PROG, description=_DESCRIPTION, default=Machine())
+        machine: Resumed = _args.parse(Resumed, rest, prog=_PROG, description=_DESCRIPTION, default=Resumed())
     except ValueError as reason:
         flags = ", ".join("--" + field.name.replace("_", "-") for field in dataclasses.fields(Machine))
         raise ValueError(
-            f"Expected no other flag with --resume than those about this machine ({flags}): a run goes on as it was "
-            f"configured. {reason}"
+            f"Expected no other flag with --resume than --num-rounds and those about this machine ({flags}): "
+            f"a run goes on as it was configured. {reason}"
         ) from reason
     return machine
 
@@ -258,7 +266,8 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
             outcome = run.launch(run.prepare(config), named, observed, **where)
         else:
             assert named is not None
-            outcome = run.resume(named, observed(named), **where)
+            more = machine.num_rounds if isinstance(machine, Resumed) else None
+            outcome = run.resume(named, observed(named), num_rounds=more, **where)
     except (run.Interrupted, processes.PeerLostError) as stopped:
         raise type(stopped)(f"{stopped}; to go on: fljax simulate --resume {go_on}") from None
     if first:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fljax.simulation import config as config
     from fljax.simulation import devices as devices
     from fljax.simulation import evaluation as evaluation
+    from fljax.simulation import extend as extend
     from fljax.simulation import feed as feed
     from fljax.simulation import fingerprint as fingerprint
     from fljax.simulation import job as job

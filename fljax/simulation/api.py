@@ -92,9 +92,9 @@ def simulate(
         for method in ("start", "round", "stop"):
             if not callable(getattr(observer, method, None)):
                 raise ValueError(f"Expected observers with start, round and stop, got {observer!r}.")
-    watcher = trackers.Several(observers)
     if devices is not None:
         mesh.as_devices(devices)
+    watcher = trackers.Several(observers if processes.first() else ())
     where: dict[str, Any] = {"devices": devices, "model_devices": model_devices}
     chosen = None if run_dir is None else pathlib.Path(run_dir)
     if chosen is not None and (chosen / folder.CONFIG).is_file():

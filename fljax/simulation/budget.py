@@ -220,6 +220,19 @@ def claim(plan: Plan, rounds: int) -> dict[str, Any]:
     }
 
 
+def agree(plan: Plan, ledger: dict[str, Any], rounds: int) -> bool:
+    """Whether a checkpoint's `ledger` is what the plan claims after so many rounds.
+
+    Where not every count of rounds is asked for, the epsilons between depend on how many rounds were
+    planned: a run with more of them is told by its events alone.
+    """
+    ours = claim(plan, rounds)
+    if plan.num_rounds > (MOST_COMPOSITIONS if plan.accountant == "pld" else MOST_CONVERSIONS):
+        between = ("epsilon", "statement")
+        ours, ledger = ({k: v for k, v in one.items() if k not in between} for one in (ours, ledger))
+    return ledger == ours
+
+
 def delta_warning(plan: Plan) -> str | None:
     """What the delta allows, in words; None where it is small, or no claim."""
     if not math.isfinite(plan.epsilons[-1]):

@@ -89,7 +89,8 @@ def held_out(measures: Measures, params: Params, test: Batch) -> dict[str, float
     apply, loss = measures.apply, measures.loss
     found: dict[str, float] = {}
     rows = np.arange(jax.tree.leaves(test)[0].shape[0])
-    if isinstance(loss, models.NetworkLoss) and measures.num_classes:
+    named = isinstance(loss, models.NetworkLoss) and loss == models.LOSSES[loss.kind](loss.apply)
+    if isinstance(loss, models.NetworkLoss) and named and measures.num_classes:
         both = models.evaluate(apply, params, test, kind=loss.kind)
         found["loss"], found["accuracy"] = (float(value) for value in both)
     else:

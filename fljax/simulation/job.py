@@ -16,7 +16,7 @@ from fljax.errors import PrivacyPreconditionError
 from fljax.schemes.base import FederatedAlgorithm, Scheme
 from fljax.server import aggregate
 from fljax.server.rounds import Performance
-from fljax.simulation import as_printed, baseline, budget, feed, fingerprint, own, seeds, task
+from fljax.simulation import as_printed, baseline, budget, extend, feed, fingerprint, own, seeds, task
 from fljax.simulation import config as config_lib
 from fljax.simulation.config import Config
 from fljax.simulation.devices import memory, processes
@@ -100,7 +100,7 @@ def _prepared(config: Config, seed: seeds.Seed, brought: own.Own) -> Job:
     if config.scheme_object is not None:
         text = _lowered(job._replace(algorithms=job.algorithms[:1])).as_text()
         programs["scheme"] = hashlib.sha256(text.encode()).hexdigest()
-    began_with = fingerprint.of(built, config, seed, programs)
+    began_with = fingerprint.of(built, extend.identity(config, plan), seed, programs)
     different = fingerprint.changed(processes.words_from_first(began_with), began_with)
     if processes.either(bool(different)):
         what = ", ".join(different) or "data in another process"

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from fljax.data import store
 from fljax.server import recovery
-from fljax.simulation import budget, evaluation, fingerprint, own, seeds
+from fljax.simulation import budget, evaluation, extend, fingerprint, own, seeds
 from fljax.simulation import config as config_lib
 from fljax.simulation.client_values import ClientValues
 from fljax.simulation.config import Config
@@ -155,6 +155,7 @@ def resume(
     model_devices: int = 1,
     config: Config | None = None,
     brought: own.Own = own.NOTHING,
+    num_rounds: int | None = None,
 ) -> Outcome:
     """Goes on with the run in `run_dir` from its newest checkpoint, or else from its beginning.
 
@@ -168,6 +169,8 @@ def resume(
       observer, devices, model_devices: as for `start`.
       config: what the run is taken to be. None: whatever the folder says.
       brought: what its caller has of their own, the same as before.
+      num_rounds: rounds in all, if the run is to have more than it was started with: at the noise
+        that it has, within the budget that it has. None: as many as before.
 
     Raises:
       ValueError: no run folder, or its config, seed or checkpoint is damaged or foreign, or its
@@ -198,6 +201,12 @@ def resume(
         device_mesh = _named_mesh(config, devices, model_devices)
         job = prepare(config, seeds.of_run(config, run_dir), brought)
         _check_same(run_dir, sections, job.config, found=True)
+        if num_rounds is not None:
+            longer = prepare(extend.to(job.config, job.plan, num_rounds), job.seed, brought)
+            extend.check_budget(job.plan, longer.plan, num_rounds)
+            job = longer
+            if processes.first():
+                folder.write_atomically(run_dir / folder.CONFIG, config_lib.to_toml(job.config))
         fingerprint.check_bytes(job.task, config)
         return _run(job, device_mesh or _usual_mesh(job), run_dir, observer)
 

@@ -174,7 +174,9 @@ def build(config: Config, seed: seeds.Seed | None = None, brought: own.Own = own
     if brought.model is not None:
         model = brought.model(init_key, dataset.train, dataset.num_classes)
     elif not dataset.num_classes or "x" not in dataset.train:
-        raise ValueError(f"Expected a model of your own for data without classes, got model={config.model.model!r}.")
+        raise ValueError(
+            f"Expected num_classes, or a model of your own, for data without classes, got model={config.model.model!r}."
+        )
     else:
         model = models.create(
             config.model.model,

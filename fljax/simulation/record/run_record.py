@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from fljax.simulation import as_printed, budget, fingerprint, nats_spent
-from fljax.simulation import config as config_lib
 from fljax.simulation.config import Config
 from fljax.simulation.devices import processes
 from fljax.simulation.record import checkpoint, folder
@@ -42,7 +41,7 @@ class Written:
     ) -> None:
         self._run_dir, self._config, self._plan, self._task, self._inputs = run_dir, config, plan, task, inputs
         self._began_with = began_with
-        self._checkpoints = checkpoint.Checkpoints(run_dir, config_lib.digest(config), fingerprint.digest(began_with))
+        self._checkpoints = checkpoint.Checkpoints(run_dir, began_with["config"], fingerprint.digest(began_with))
 
     def states(self, initial: PyTree) -> PyTree:
         """As `RunRecord.states`.
@@ -66,7 +65,7 @@ class Written:
                     "such file: its noise might meet other data. Begin the run anew."
                 )
             fingerprint.write(self._run_dir, self._began_with)
-        if saved is not None and saved.ledger != budget.claim(self._plan, int(saved.state[0].round)):
+        if saved is not None and not budget.agree(self._plan, saved.ledger, int(saved.state[0].round)):
             raise checkpoint.CheckpointError(
                 f"Expected the newest checkpoint in {self._checkpoints.path} to have the ledger that its config "
                 "implies, got another one: it was written by another version of fljax."
