@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
+import fljax
 from fljax import attacks, cli, data, models, schemes
 from fljax.accounting import events, mechanisms
 from fljax.attacks import rounds
@@ -34,6 +35,14 @@ BY_PATH = ["--scheme", "own_package.bits", "--dataset", "own_package.parts.rings
 BY_PATH += ["--model", "own_package.parts.Quadratic"]
 SHORT = ["--seed", "3", "--num-rounds", "6", "--eval-every", "2", "--checkpoint-every", "2"]
 SHORT += ["--groups", "2"]  # the same order of additions wherever it runs
+# The same run from Python.
+CALL = """
+import fljax
+
+def call(run_dir):
+    settings = {"seed": 3, "num_rounds": 6, "eval_every": 2, "checkpoint_every": 2, "groups": 2}
+    return fljax.simulate("bits", data="rings", model="quadratic", run_dir=run_dir, devices=1, **settings)
+"""
 # A run that a kill -9 ends in its fifth round, behind the checkpoint of the fourth.
 KILLED = """
 import os, signal, sys
@@ -48,7 +57,6 @@ def until_the_fifth(metrics, line):
         os.kill(os.getpid(), signal.SIGKILL)
 
 folder.Metrics.append = until_the_fifth
-cli.main(sys.argv[1:])
 """
 
 
@@ -110,6 +118,14 @@ def simulated(args, run_dir):
     return folder.read_metrics(run_dir)
 
 
+def killed(code, args, site):
+    """A process of its own that runs `code` and ends with SIGKILL."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "kernels"), str(site)])}
+    command = [sys.executable, "-c", KILLED + code, *args]
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
 def test_a_run_of_an_installed_package_that_kill_9_ends_goes_on_to_the_same_bits(site, tmp_path, capsys):
     whole = simulated([*BY_NAME, *SHORT], tmp_path / "whole")
     assert "epsilon" in capsys.readouterr().out
@@ -117,14 +133,49 @@ def test_a_run_of_an_installed_package_that_kill_9_ends_goes_on_to_the_same_bits
     assert said["certified"] and said["privacy_unit"] == "client" and said["epsilon"] <= 4.0
     assert "a bit that is flipped with chance" in said["statement"]["guarantee"]
     cut = tmp_path / "cut"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "kernels"), str(site)])}
-    args = [*BY_NAME, *SHORT, "--devices", "1", "--run-dir", str(cut)]
-    done = subprocess.run([sys.executable, "-c", KILLED, "simulate", *args], env=environment, capture_output=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    args = ["simulate", *BY_NAME, *SHORT, "--devices", "1", "--run-dir", str(cut)]
+    killed("cli.main(sys.argv[1:])", args, site)
     assert len(folder.read_metrics(cut)) == 5
     assert cli.main(["simulate", "--resume", str(cut)]) == 0
     assert folder.read_metrics(cut) == whole
     assert json.loads((cut / folder.PRIVACY).read_text()) == said
+
+
+def test_from_python_it_is_the_same_run_and_goes_on_likewise_after_kill_9(site, tmp_path):
+    by_command = simulated([*BY_NAME, *SHORT], tmp_path / "command")
+    namespace = {}
+    exec(CALL, namespace)
+    whole = namespace["call"](tmp_path / "whole")
+    cut = tmp_path / "cut"
+    killed(CALL + "call(sys.argv[1])", [str(cut)], site)
+    assert len(folder.read_metrics(cut)) == 5
+    again = namespace["call"](cut)
+    assert folder.read_metrics(cut) == folder.read_metrics(tmp_path / "whole")
+    jax.tree.map(np.testing.assert_array_equal, whole.params, again.params)
+    private = ("round", "epsilon", "train_loss", "test_loss", "test_accuracy", "cohort_size")
+    same = [
+        [{name: row[name] for name in private if name in row} for row in rows]
+        for rows in (by_command, folder.read_metrics(cut))
+    ]
+    assert same[0] == same[1]
+    assert "a bit that is flipped with chance" in whole.statement
+
+
+@pytest.mark.parametrize("site", [False], indirect=True)
+def test_a_scheme_that_has_no_name_runs_on_arrays(site, tmp_path):
+    bits, parts = (importlib.import_module(f"own_package.{name}") for name in ("bits", "parts"))
+    rings = parts.rings()
+    result = fljax.simulate(
+        bits.SCHEME,
+        data=rings.train,
+        test_data=rings.test,
+        model=parts.Quadratic,
+        loss="cross_entropy",
+        num_rounds=2,
+        baseline=False,
+        run_dir=tmp_path / "run",
+    )
+    assert result.rounds == 2 and 0 < result.epsilon <= 4.0
 
 
 @pytest.mark.parametrize("site", [False], indirect=True)
