@@ -12,6 +12,7 @@ TINY = {
     "channel": {"NUM_CLIENTS": 4, "NUM_ROUNDS": 2, "NUM_TARGETS": 20},
     "clipped_statistics": {"NUM_CLIENTS": 50},
     "clipping_styles": {"NUM_STEPS": 2, "HIDDEN": (4,)},
+    "dropout_and_adam": {"NUM_CLIENTS": 40, "NUM_ROUNDS": 2, "HIDDEN": 4},
     "fedavg_custom_model": {"NUM_CLIENTS": 40, "NUM_ROUNDS": 2, "HIDDEN": 4},
     "subject_level": {"NUM_ROUNDS": 10},
     "information": {"USES": (1, 13), "NUM_RECORDS": 100},

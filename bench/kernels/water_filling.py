@@ -77,7 +77,7 @@ def client_steps(model: str, num_records: int) -> tuple[dict[str, _harness.Step]
             functional.params,
         )
     gradients = gaussian_sampling.clipped_gradients(loss, l2_clip_norm=CLIP)
-    gram = jax.jit(lambda params: gradients(params, examples, rows).gram())(functional.params)
+    gram = jax.jit(lambda params: gradients(params, examples, rows, jax.random.key(0)).gram())(functional.params)
     values = np.linalg.eigvalsh(np.asarray(gram, np.float64)) / (BATCH_SIZE * num_records)
     above = {
         name: int(np.sum(values > weighted.client_stddev(config, num_records) ** 2))

@@ -146,7 +146,9 @@ def spectra(functional: models.Functional, dataset: data.Dataset, config: Any) -
 
     @jax.jit
     def values(rows: jax.Array) -> jax.Array:
-        return spectral.spectrum(gradients(functional.params, cohort.examples, rows).gram(), scale).values
+        return spectral.spectrum(
+            gradients(functional.params, cohort.examples, rows, jax.random.key(0)).gram(), scale
+        ).values
 
     return np.stack([np.asarray(values(rows)) for rows in cohort.indices])
 

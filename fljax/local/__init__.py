@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from fljax.local import clipping as clipping
     from fljax.local import gaussian_sampling as gaussian_sampling
     from fljax.local import item as item
+    from fljax.local import keyed as keyed
     from fljax.local import outputs as outputs
     from fljax.local import perturbed as perturbed
     from fljax.local import quantile as quantile

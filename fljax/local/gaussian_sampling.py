@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 import fljax_kernels
 from fljax import _validate
-from fljax.local import clipping
+from fljax.local import clipping, keyed
 from fljax.local.sgd import take_examples
 from fljax.types import Batch, LossFn, Params
 
@@ -60,8 +60,12 @@ class ClippedGradients:
         return WeightedSum(total, *_diagnostics(self._matrix.values(), norms, self._mask, self._clip))
 
 
-def clipped_gradients(loss: LossFn, *, l2_clip_norm: float) -> Callable[[Params, Batch, jax.Array], ClippedGradients]:
-    """`fun(params, examples, rows) -> ClippedGradients`, `rows` int32 `[D]` of the pool `examples`, -1: no record.
+def clipped_gradients(
+    loss: LossFn, *, l2_clip_norm: float
+) -> Callable[[Params, Batch, jax.Array, jax.Array], ClippedGradients]:
+    """`fun(params, examples, rows, key) -> ClippedGradients`, `rows` int32 `[D]` of the pool `examples`, -1: no record.
+
+    `key` is the client's in this round; a loss that draws has a stream of its own from it.
 
     Guarantee: every row of the result has norm at most `l2_clip_norm` (up to float32 rounding), whatever the record.
 
@@ -69,18 +73,20 @@ def clipped_gradients(loss: LossFn, *, l2_clip_norm: float) -> Callable[[Params,
       ValueError: `l2_clip_norm` is not > 0 and finite.
     """
     _validate.positive(l2_clip_norm=l2_clip_norm)
-    gradients = fljax_kernels.per_example_grads(loss)
+    gradients = fljax_kernels.per_example_grads(keyed.of_one(loss))
 
-    def fun(params: Params, examples: Batch, rows: jax.Array) -> ClippedGradients:
-        return ClippedGradients(_matrix(gradients, params, examples, rows), rows >= 0, l2_clip_norm)
+    def fun(params: Params, examples: Batch, rows: jax.Array, key: jax.Array) -> ClippedGradients:
+        batch = keyed.drawing(loss, take_examples(examples, rows), key, 0, jnp.arange(rows.size))
+        return ClippedGradients(gradients(params, batch, batch_mask=rows >= 0), rows >= 0, l2_clip_norm)
 
     return fun
 
 
-def clipped_sum(
-    loss: LossFn, *, l2_clip_norm: float, batch_size: int
-) -> Callable[[Params, Batch, jax.Array, jax.Array], WeightedSum]:
-    """`fun(params, examples, rows, weights) -> WeightedSum`: the clipped gradients of `rows` `[D]`, times `weights`.
+def clipped_sum(loss: LossFn, *, l2_clip_norm: float, batch_size: int) -> Callable[..., WeightedSum]:
+    """`fun(params, examples, rows, weights, key, places=None) -> WeightedSum`: clipped gradients times `weights` `[D]`.
+
+    They are those of `rows` `[D]` at `places` of the client's row; None: in their order. `key` as in
+    `clipped_gradients`.
 
     Guarantee: a record with weight w moves the sum by at most |w| * `l2_clip_norm`, by twice that if it is replaced.
 
@@ -95,18 +101,24 @@ def clipped_sum(
     _validate.positive(l2_clip_norm=l2_clip_norm)
     _validate.positive_int(batch_size=batch_size)
 
-    def fun(params: Params, examples: Batch, rows: jax.Array, weights: jax.Array) -> WeightedSum:
+    one = keyed.of_one(loss)
+
+    def fun(
+        params: Params,
+        examples: Batch,
+        rows: jax.Array,
+        weights: jax.Array,
+        key: jax.Array,
+        places: jax.Array | None = None,
+    ) -> WeightedSum:
         streamed = batch_size if batch_size < rows.shape[0] else None
-        gradients = fljax_kernels.per_example_grads(loss, microbatch_size=streamed)
-        matrix = _matrix(gradients, params, examples, rows)
+        at = jnp.arange(rows.size) if places is None else places
+        batch = keyed.drawing(loss, take_examples(examples, rows), key, 0, at)
+        matrix = fljax_kernels.per_example_grads(one, microbatch_size=streamed)(params, batch, batch_mask=rows >= 0)
         total, norms = matrix.weighted_sum(lambda norms, w: w * clipping.flat(norms, l2_clip_norm), weights)
         return WeightedSum(total, *_diagnostics(matrix.values(), norms, rows >= 0, l2_clip_norm))
 
     return fun
-
-
-def _matrix(gradients: Any, params: Params, examples: Batch, rows: jax.Array) -> Any:
-    return gradients(params, take_examples(examples, rows), batch_mask=rows >= 0)
 
 
 def _diagnostics(
@@ -129,9 +141,9 @@ def gaussian_weights(key: jax.Array, num_records: int, batch_size: float) -> jax
     return 1 / num_records + xi / jnp.sqrt(jnp.float32(batch_size * num_records))
 
 
-def subset_rows(key: jax.Array, rows: jax.Array, batch_size: int) -> jax.Array:
-    """`batch_size` of the `rows` `[D]`, drawn without replacement; empty places are drawn like others."""
+def subset_places(key: jax.Array, num_records: int, batch_size: int) -> jax.Array:
+    """`batch_size` of the places 0..D-1, drawn without replacement; empty ones are drawn like others."""
     _validate.positive_int(batch_size=batch_size)
-    if batch_size > rows.shape[0]:
-        raise ValueError(f"Expected batch_size <= num_records={rows.shape[0]}, got batch_size={batch_size}.")
-    return rows[fljax_kernels.fixed_size_sample(key, rows.shape[0], batch_size)]
+    if batch_size > num_records:
+        raise ValueError(f"Expected batch_size <= num_records={num_records}, got batch_size={batch_size}.")
+    return fljax_kernels.fixed_size_sample(key, num_records, batch_size)

@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 import fljax_kernels
 from fljax import _validate
 from fljax.data.cohorts import map_clients
+from fljax.local import keyed
 from fljax.types import Batch, ClientUpdate, LossFn, Params
 from fljax_kernels import _threefry  # the bits of jax.random, without its loops on a CPU
 from fljax_kernels.per_example import one_example
@@ -45,10 +47,12 @@ def take_examples(examples: Batch, rows: jax.Array) -> Batch:
 def masked_mean_loss(loss: LossFn) -> Callable[[Params, Batch, jax.Array], jax.Array]:
     """`(params, batch, mask [B]) -> []`: mean loss over the rows where mask is True, 0 where there is none.
 
+    The batch is as `keyed.drawing` makes it.
+
     Raises:
       ValueError: `loss` is none of ONE example, `loss(params, example) -> []`, or normalises over a batch.
     """
-    one_example.check_signature(loss)
+    loss = keyed.of_one(loss)
 
     def mean_loss(params: Params, batch: Batch, mask: jax.Array) -> jax.Array:
         one_example.check(loss, params, batch)
@@ -60,6 +64,7 @@ def masked_mean_loss(loss: LossFn) -> Callable[[Params, Batch, jax.Array], jax.A
 
 
 View = Callable[[Batch, jax.Array, Any, jax.Array], Batch]
+_Carry = tuple[Params, Any, jax.Array]  # a client's parameters, its optimizer's state, losses of the epoch
 
 
 def local_sgd(
@@ -70,13 +75,14 @@ def local_sgd(
     num_epochs: int,
     proximal: float = 0.0,
     view: View | None = None,
+    optimizer: optax.GradientTransformation | None = None,
 ) -> Callable[..., LocalResult]:
-    """Plain SGD on each client's examples, reshuffled every epoch, with as many steps as the client's data needs.
+    """SGD on each client's examples, reshuffled every epoch, with as many steps as the client's data needs.
 
     Nothing here is private: clip the update before anything leaves the client.
 
     Args:
-      loss: `loss(params, example) -> []`.
+      loss: `loss(params, example) -> []`, or with a key: see `fljax.local.keyed`.
       learning_rate: > 0.
       batch_size: examples a step. The last batch of an epoch may be smaller; its mean is over what it holds.
       num_epochs: passes over the client's examples.
@@ -84,6 +90,8 @@ def local_sgd(
       view: `(batch, places [B], own, epoch []) -> batch`: what training sees of a batch in place of the examples
         themselves; `places` are theirs in the client's row of `indices`, the same in every round and wherever the pool
         lies, `own` is what the client was given for it. None: the examples.
+      optimizer: any optax transformation in place of plain steps of `learning_rate`. Its state starts anew in every
+        call, and counts the client's own steps.
 
     Returns:
       `fun(params, examples, indices, keys, own=None) -> LocalResult` with a leading axis K, one row a client of the
@@ -110,6 +118,13 @@ def local_sgd(
         order = jnp.where(indices[order] >= 0, order, -1)
         return jnp.pad(order, (0, -capacity % batch_size), constant_values=-1).reshape(-1, batch_size)
 
+    def move(params: Params, grads: Params, memory: Any) -> tuple[Params, Any]:
+        """One step, and the optimizer's next state."""
+        if optimizer is None:
+            return jax.tree.map(lambda p, g: p - jnp.asarray(learning_rate, p.dtype) * g, params, grads), memory
+        updates, memory = optimizer.update(grads, memory, params)
+        return optax.apply_updates(params, updates), memory
+
     def train(
         params: Params, examples: Batch, indices: jax.Array, key: jax.Array, own: Any, num_steps: jax.Array, alone: bool
     ) -> LocalResult:
@@ -120,16 +135,17 @@ def local_sgd(
         in_last = jnp.sum(indices >= 0) - (num_steps - 1) * batch_size
         num_whole = jnp.where(in_last > half, num_steps, num_steps - 1)
 
-        def epoch(e: jax.Array, carry: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
+        def epoch(e: jax.Array, carry: _Carry) -> _Carry:
             batches = shuffled(indices, _threefry.fold_in(key, e))
 
-            def step(size: int, s: jax.Array, carry: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
-                client_params, loss_sum = carry
+            def step(size: int, s: jax.Array, carry: _Carry) -> _Carry:
+                client_params, memory, loss_sum = carry
                 mask = batches[s, :size] >= 0
                 places = jnp.where(mask, batches[s, :size], 0)
                 batch = take_examples(examples, indices[places])
                 if view is not None:
                     batch = view(batch, places, own, e)
+                batch = keyed.drawing(loss, batch, key, e, places)  # an example is in one step of an epoch
                 value, grads = value_and_grad(client_params, batch, mask)
                 if proximal:
                     grads = jax.tree.map(
@@ -141,21 +157,22 @@ def local_sgd(
                 # where, not a zero gradient: a client that is done must not move even if its loss overflows, or what
                 # it sends would depend on who else is in its chunk.
                 working = mask[0]
-                client_params = jax.tree.map(
-                    lambda p, g: jnp.where(working, p - jnp.asarray(learning_rate, p.dtype) * g, p),
-                    client_params,
-                    grads,
+                moved = move(client_params, grads, memory)
+                client_params, memory = jax.tree.map(
+                    lambda new, old: jnp.where(working, new, old), moved, (client_params, memory)
                 )
                 seen = value.astype(jnp.float32) * jnp.sum(mask).astype(jnp.float32)
-                return client_params, jnp.where(working, loss_sum + seen, loss_sum)
+                return client_params, memory, jnp.where(working, loss_sum + seen, loss_sum)
 
-            start = (carry[0], jnp.zeros((), jnp.float32))
+            start = (*carry[:2], jnp.zeros((), jnp.float32))
             if not half:
                 return jax.lax.fori_loop(0, num_steps, functools.partial(step, batch_size), start)
             then = jax.lax.fori_loop(0, num_whole, functools.partial(step, batch_size), start)
             return jax.lax.fori_loop(num_whole, num_steps, functools.partial(step, half), then)
 
-        client_params, loss_sum = jax.lax.fori_loop(0, num_epochs, epoch, (params, jnp.zeros((), jnp.float32)))
+        memory = () if optimizer is None else optimizer.init(params)
+        first = (params, memory, jnp.zeros((), jnp.float32))
+        client_params, _, loss_sum = jax.lax.fori_loop(0, num_epochs, epoch, first)
         num_examples = jnp.maximum(1, jnp.sum(indices >= 0)).astype(jnp.float32)
         return LocalResult(jax.tree.map(jnp.subtract, params, client_params), loss_sum / num_examples)
 
@@ -174,7 +191,7 @@ def local_sgd(
 def local_gradient(loss: LossFn, *, batch_size: int) -> Callable[[Params, Batch, jax.Array, jax.Array], LocalResult]:
     """The gradient of the client's mean loss at the server's model, accumulated over batches: FedSGD's client.
 
-    Same arguments and result as `local_sgd`'s function; `keys` is not used, since nothing is drawn.
+    Same arguments and result as `local_sgd`'s function; `keys` serve a loss that draws, and nothing else.
 
     Raises:
       ValueError: `batch_size` is not an integer >= 1.
@@ -182,37 +199,46 @@ def local_gradient(loss: LossFn, *, batch_size: int) -> Callable[[Params, Batch,
     Source: McMahan et al. (2017), arXiv:1602.05629, Section 2 (FedSGD).
     """
     _validate.positive_int(batch_size=batch_size)
-    one_example.check_signature(loss)
+    one = keyed.of_one(loss)
 
     def loss_sum(params: Params, batch: Batch, mask: jax.Array) -> jax.Array:
-        one_example.check(loss, params, batch)
-        losses = jax.vmap(loss, in_axes=(None, 0))(params, batch)
+        one_example.check(one, params, batch)
+        losses = jax.vmap(one, in_axes=(None, 0))(params, batch)
         return jnp.sum(jnp.where(mask, losses, jnp.zeros((), losses.dtype)))
 
     value_and_grad = jax.value_and_grad(fljax_kernels.loop_friendly(loss_sum, inside_loop=True))
 
     def one_batch(
-        params: Params, total: Params, value: jax.Array, examples: Batch, rows: jax.Array
+        params: Params,
+        total: Params,
+        value: jax.Array,
+        examples: Batch,
+        rows: jax.Array,
+        places: jax.Array,
+        key: jax.Array,
     ) -> tuple[Params, jax.Array]:
         mask = rows >= 0
-        batch = take_examples(examples, rows)
+        batch = keyed.drawing(loss, take_examples(examples, rows), key, 0, places)
         batch_value, grads = value_and_grad(params, batch, mask)
         working = mask[0]  # as in local_sgd: nothing of a batch of padding may count
         total = jax.tree.map(lambda t, g: jnp.where(working, t + g, t), total, grads)
         return total, jnp.where(working, value + batch_value.astype(jnp.float32), value)
 
     def fun(params: Params, examples: Batch, indices: jax.Array, keys: jax.Array) -> LocalResult:
-        del keys
         num_clients, capacity = indices.shape
         num_examples = jnp.sum(indices >= 0, axis=1)
+
+        def in_batches(values: jax.Array) -> jax.Array:
+            padded = jnp.pad(values, ((0, 0), (0, -capacity % batch_size)), constant_values=-1)
+            return padded.reshape(num_clients, -1, batch_size)
+
         # Real rows first, so that the loop below may end early.
-        order = jnp.take_along_axis(indices, jnp.argsort(indices < 0, axis=1, stable=True), axis=1)
-        batches = jnp.pad(order, ((0, 0), (0, -capacity % batch_size)), constant_values=-1)
-        batches = batches.reshape(num_clients, -1, batch_size)
+        order = jnp.argsort(indices < 0, axis=1, stable=True)
+        batches, places = in_batches(jnp.take_along_axis(indices, order, axis=1)), in_batches(order)
 
         def step(s: jax.Array, carry: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
-            rows = jax.lax.dynamic_index_in_dim(batches, s, axis=1, keepdims=False)
-            return map_clients(one_batch, (None, 0, 0, None, 0))(params, *carry, examples, rows)
+            here = [jax.lax.dynamic_index_in_dim(b, s, axis=1, keepdims=False) for b in (batches, places)]
+            return map_clients(one_batch, (None, 0, 0, None, 0, 0, 0))(params, *carry, examples, *here, keys)
 
         zero = jax.tree.map(lambda p: jnp.zeros((num_clients, *p.shape), p.dtype), params)
         num_steps = (jnp.max(num_examples) + batch_size - 1) // batch_size

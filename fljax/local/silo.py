@@ -1,10 +1,11 @@
 """Private local training: a silo takes noisy steps from the server's model, each on a fresh sample of its data."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 import fljax_kernels
 from fljax import _validate
@@ -23,7 +24,13 @@ class SiloResult(NamedTuple):
 
 
 def noisy_steps(
-    query: Query, *, num_steps: int, learning_rate: float | jax.Array, stddev: Number, divisor: Number
+    query: Query,
+    *,
+    num_steps: int,
+    learning_rate: float | jax.Array,
+    stddev: Number,
+    divisor: Number,
+    optimizer: optax.GradientTransformation | None = None,
 ) -> Callable[[Params, Batch, jax.Array, jax.Array, jax.Array, jax.Array], SiloResult]:
     """`num_steps` times: params -= learning_rate * (query + Gaussian noise) / divisor.
 
@@ -37,6 +44,8 @@ def noisy_steps(
       learning_rate: > 0; a tracer is taken as it is.
       stddev: of the noise on the sum, in its unit, >= 0.
       divisor: > 0.
+      optimizer: any optax transformation in place of plain steps of `learning_rate`: post-processing, since it sees
+        gradients after their noise. Its state starts anew in every call.
 
     Returns:
       `fun(params, examples, rows, sample_key, noise_key, noise_factor) -> SiloResult` for one silo; `rows` int32 `[N]`,
@@ -63,22 +72,28 @@ def noisy_steps(
         noise_key: jax.Array,
         noise_factor: jax.Array,
     ) -> SiloResult:
-        def step(t: jax.Array, carry: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
-            here, stats = carry
+        def step(t: jax.Array, carry: tuple[Params, Any, jax.Array]) -> tuple[Params, Any, jax.Array]:
+            here, memory, stats = carry
             answer = query(here, examples, rows, jax.random.fold_in(sample_key, t))
             over = jnp.asarray(divisor(answer) if callable(divisor) else divisor, jnp.float32)
             noisy = answer.grad_sum
             if callable(stddev) or stddev > 0:
                 scale = jnp.asarray(stddev(answer) if callable(stddev) else stddev, jnp.float32) * noise_factor
                 noisy = fljax_kernels.add_gaussian_noise(jax.random.fold_in(noise_key, t), noisy, scale)
+            stats += jnp.stack([answer.loss, answer.clipped_fraction])
+            if optimizer is not None:
+                mean = jax.tree.map(lambda p, g: (g / over.astype(g.dtype)).astype(p.dtype), here, noisy)
+                updates, memory = optimizer.update(mean, memory, here)
+                return optax.apply_updates(here, updates), memory, stats
             rate = jnp.asarray(learning_rate, jnp.float32) / over
             here = jax.tree.map(
                 lambda p, g: (p.astype(g.dtype) - rate.astype(g.dtype) * g).astype(p.dtype), here, noisy
             )
-            return here, stats + jnp.stack([answer.loss, answer.clipped_fraction])
+            return here, memory, stats
 
-        start = (params, jnp.zeros((2,), jnp.float32))
-        trained, stats = jax.lax.fori_loop(0, num_steps, step, start)
+        memory = () if optimizer is None else optimizer.init(params)
+        start = (params, memory, jnp.zeros((2,), jnp.float32))
+        trained, _, stats = jax.lax.fori_loop(0, num_steps, step, start)
         update = jax.tree.map(lambda server, mine: (server - mine).astype(jnp.float32), params, trained)
         loss, clipped_fraction = stats / num_steps
         return SiloResult(update, loss, clipped_fraction)

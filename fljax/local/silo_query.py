@@ -11,6 +11,8 @@ import jax.numpy as jnp
 
 from fljax import _validate
 from fljax.data.subjects import SUBJECT
+from fljax.local import keyed
+from fljax.local.sgd import take_examples
 from fljax.types import Batch, Params
 
 
@@ -96,6 +98,15 @@ def batches(values: jax.Array, keep: jax.Array, fill: int, batch_size: int) -> j
     padded = values.size + -values.size % batch_size
     place = jnp.where(keep, jnp.cumsum(keep.astype(jnp.int32)) - 1, padded)
     return jnp.full((padded,), fill, values.dtype).at[place].set(values, mode="drop").reshape(-1, batch_size)
+
+
+def taken(loss: Callable[..., Any], examples: Any, rows: jax.Array, places: jax.Array, key: jax.Array) -> Any:
+    """The examples at `places` `[B]` of `rows` `[N]`, -1: padding, as `keyed.of_one(loss)` wants them.
+
+    key: of the query; a loss that draws has a stream of its own.
+    """
+    there = jnp.where(places >= 0, rows[jnp.maximum(places, 0)], -1)
+    return keyed.drawing(loss, take_examples(examples, there), key, 0, places)
 
 
 def num_batches(count: jax.Array, batch_size: int) -> jax.Array:

@@ -19,8 +19,7 @@ import jax.numpy as jnp
 
 import fljax_kernels
 from fljax import _keys, _validate
-from fljax.local import clipping, silo_query
-from fljax.local.sgd import take_examples
+from fljax.local import clipping, keyed, silo_query
 from fljax.local.silo_query import Query, SiloSum
 from fljax.types import Batch, LossFn, Params
 
@@ -169,7 +168,7 @@ def _weighted_sum(
 ) -> Query:
     """sum_i w_i f_i g_i over the sample; `weights_of(ids, mask, key) -> [N]`, f the clip factor."""
     silo_query.check(item_sampling_prob, l2_clip_norm, batch_size)
-    per_example = fljax_kernels.per_example_grads(loss, method=method)
+    per_example = fljax_kernels.per_example_grads(keyed.of_one(loss), method=method)
 
     def fun(params: Params, examples: Batch, rows: jax.Array, key: jax.Array) -> SiloSum:
         coin_key, weight_key = jax.random.split(key)
@@ -177,12 +176,13 @@ def _weighted_sum(
         sampled = (rows >= 0) & _keys.coins(coin_key, rows.shape, item_sampling_prob)
         weights = weights_of(ids, sampled, weight_key)
         used = weights > 0
-        batches = silo_query.batches(rows, used, -1, batch_size)
+        batches = silo_query.batches(jnp.arange(rows.size, dtype=jnp.int32), used, -1, batch_size)
         weights = silo_query.batches(weights, used, 0, batch_size)
 
         def add(i: jax.Array, total: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
             here = batches[i] >= 0
-            G = per_example(params, take_examples(examples, batches[i]), batch_mask=here)
+            batch = silo_query.taken(loss, examples, rows, batches[i], key)
+            G = per_example(params, batch, batch_mask=here)
             grads, norms = G.weighted_sum(lambda n, w: w * clipping.to_bound(n, l2_clip_norm, style=style), weights[i])
             clipped = jnp.sum(~(norms <= l2_clip_norm) & here).astype(jnp.float32)
             losses = G.values().astype(jnp.float32)
@@ -207,7 +207,7 @@ def _mean_then_clip(
 ) -> Query:
     _validate.positive_int(items_per_subject=items_per_subject)
     silo_query.check(1.0, l2_clip_norm, batch_size)
-    per_example = fljax_kernels.per_example_grads(loss, method=method)
+    per_example = fljax_kernels.per_example_grads(keyed.of_one(loss), method=method)
     places = items_per_subject
     together = max(1, batch_size // places)
 
@@ -217,7 +217,8 @@ def _mean_then_clip(
         sampled = sample(ids, rows >= 0, coin_key)
         rank = silo_query.group(ids, sampled, jax.random.uniform(rank_key, ids.shape)).rank
         used = sampled & (rank < places)
-        table = _subject_table(rows, ids, rank, used, places, together)
+        row_places = jnp.arange(rows.size, dtype=jnp.int32)
+        table = _subject_table(row_places, ids, rank, used, places, together)
         num_subjects = jnp.sum(used & (rank == 0))
 
         def add(i: jax.Array, total: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
@@ -225,7 +226,7 @@ def _mean_then_clip(
             here = batch >= 0
             # Full float32 products: TF32 would be off by a thousandth, and these numbers bound the sensitivity.
             with jax.default_matmul_precision("highest"):
-                G = per_example(params, take_examples(examples, batch), batch_mask=here)
+                G = per_example(params, silo_query.taken(loss, examples, rows, batch, key), batch_mask=here)
                 gram = G.gram()
             blocks = jnp.einsum("kakb->kab", gram.reshape(together, places, together, places))
             size = jnp.maximum(1, jnp.sum(table[i] >= 0, axis=1)).astype(gram.dtype)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import fljax_kernels
 from fljax import _keys
 from fljax.local import silo_query
-from fljax.local.sgd import masked_mean_loss, take_examples
+from fljax.local.sgd import masked_mean_loss
 from fljax.local.silo_query import Query, SiloSum
 from fljax.types import Batch, LossFn, Params
 
@@ -31,11 +31,12 @@ def clipped_batch_gradient(loss: LossFn, *, item_sampling_prob: float, l2_clip_n
         ids = silo_query.subject_ids(examples, rows, required=False)
         mask = (rows >= 0) & _keys.coins(key, rows.shape, item_sampling_prob)
         count = jnp.sum(mask)
-        batches = silo_query.batches(rows, mask, -1, batch_size)
+        places = jnp.arange(rows.size, dtype=jnp.int32)
+        batches = silo_query.batches(places, mask, -1, batch_size)
 
         def add(i: jax.Array, total: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
             here = batches[i] >= 0
-            value, grads = value_and_grad(params, take_examples(examples, batches[i]), here)
+            value, grads = value_and_grad(params, silo_query.taken(loss, examples, rows, batches[i], key), here)
             share = jnp.sum(here).astype(jnp.float32)
             grads = jax.tree.map(lambda g: g.astype(jnp.float32) * share, grads)
             return jax.tree.map(jnp.add, total, (grads, value.astype(jnp.float32) * share))

@@ -36,13 +36,16 @@ class Make(Protocol):
 
     Args:
       config: its noise_multiplier must be set.
-      loss: `loss(params, example) -> []`.
+      loss: `loss(params, example) -> []`, or `loss(params, example, key)` for one that draws: see `fljax.local.keyed`.
       num_units: protected units in the population, a public constant.
       performance: what only speed and memory depend on.
       server_optimizer: any optax optimizer in place of SGD with the configured rate and momentum.
+      local_optimizer: any optax transformation in place of a client's plain steps of the configured rate. Its state
+        starts anew in every round. What is clipped, or noised, stays so: a claim does not depend on it.
 
     Raises:
-      ValueError: noise_multiplier is None, num_units < 1, or the loss is none of one example.
+      ValueError: noise_multiplier is None, num_units < 1, the loss is none of one example, or a local_optimizer is
+        given to a scheme whose clients take one gradient and no step.
     """
 
     def __call__(
@@ -53,6 +56,7 @@ class Make(Protocol):
         num_units: int,
         performance: Performance = ...,
         server_optimizer: optax.GradientTransformation | None = None,
+        local_optimizer: optax.GradientTransformation | None = None,
     ) -> FederatedAlgorithm: ...
 
 
@@ -234,6 +238,15 @@ def server_optimizer(config: Any, kind: str = "sgd") -> optax.GradientTransforma
         return optax.sgd(config.server_learning_rate, momentum=config.server_momentum or None)
     maker = {"adam": optax.adam, "yogi": optax.yogi}[kind]
     return maker(config.server_learning_rate, b1=config.server_momentum, b2=0.99, eps=1e-3)
+
+
+def no_local_steps(local_optimizer: optax.GradientTransformation | None) -> None:
+    """Raises ValueError for an optimizer of clients that take no step of their own."""
+    if local_optimizer is not None:
+        raise ValueError(
+            "Expected local_optimizer=None, since clients of this scheme send one gradient and take no steps, got one: "
+            "server_optimizer takes the step."
+        )
 
 
 def no_guarantee(unit: Any) -> events.PrivacyEvent:

@@ -12,6 +12,7 @@ from flax import linen, nnx
 
 from fljax import data, models
 from fljax.data import check
+from fljax.local import keyed
 from fljax.models.functions import Apply, Functional
 from fljax.simulation import evaluation
 from fljax.simulation.evaluation import Metric
@@ -152,7 +153,7 @@ def programs(brought: Own, model: Functional, found: data.Dataset) -> dict[str, 
     example = _shapes(found.train, 1)
     digests = {}
     if brought.loss is not None:
-        digests["loss"] = program(brought.loss, model.params, example)
+        digests["loss"] = program(keyed.settled(brought.loss), model.params, example)
     if brought.model is not None:
         sha = hashlib.sha256()
         for path, leaf in jax.tree_util.tree_leaves_with_path(model.params):

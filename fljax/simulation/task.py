@@ -12,6 +12,7 @@ import numpy as np
 
 from fljax import data, models
 from fljax.data import client_ids, store
+from fljax.local import keyed
 from fljax.simulation import config as config_lib
 from fljax.simulation import evaluation, own, seeds
 from fljax.simulation.config import Config, DataConfig
@@ -185,7 +186,7 @@ def build(config: Config, seed: seeds.Seed | None = None, brought: own.Own = own
             key=init_key,
         )
     loss = brought.loss or models.LOSSES[config.model.loss](model.apply)
-    measures = evaluation.Measures(model.apply, loss, dataset.num_classes, brought.metrics)
+    measures = evaluation.Measures(model.apply, keyed.settled(loss), dataset.num_classes, brought.metrics)
     if brought.any():
         measures = own.check_fits(measures, model.params, dataset)
     return Task(dataset, split.client_data, model, loss, round_key, measures, split.client_names)

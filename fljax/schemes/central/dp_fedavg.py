@@ -67,6 +67,7 @@ def make(
     num_units: int,
     performance: Performance = Performance(),
     server_optimizer: optax.GradientTransformation | None = None,
+    local_optimizer: optax.GradientTransformation | None = None,
 ) -> base.FederatedAlgorithm:
     """Builds the algorithm; `num_units` are clients, by whose expected number in a round the sum is divided.
 
@@ -82,6 +83,7 @@ def make(
         batch_size=config.local_batch_size,
         num_epochs=config.num_local_epochs,
         proximal=config.proximal,
+        optimizer=local_optimizer,
     )
     optimizer = server_optimizer
     if optimizer is None:

@@ -16,7 +16,7 @@ import fljax_kernels
 from fljax import _keys, _validate
 from fljax.accounting import events
 from fljax.data.cohorts import Cohort
-from fljax.local import clipping, sgd
+from fljax.local import clipping, keyed, sgd
 from fljax.schemes import base
 from fljax.schemes.central import round as central
 from fljax.server import rounds
@@ -62,6 +62,7 @@ def make(
     num_units: int,
     performance: Performance = Performance(),
     server_optimizer: optax.GradientTransformation | None = None,
+    local_optimizer: optax.GradientTransformation | None = None,
 ) -> base.FederatedAlgorithm:
     """Builds the algorithm; `num_units` are clients, or the records of all clients.
 
@@ -73,6 +74,7 @@ def make(
 
     Args, Raises: as `base.Make`. Records are batched by performance.microbatch_size, whoever's they are.
     """
+    base.no_local_steps(local_optimizer)
     if config.privacy_unit == "client":
         train = sgd.local_gradient(loss, batch_size=performance.microbatch_size)
         return central.client_level(
@@ -90,17 +92,25 @@ def make(
         drawn = jax.vmap(lambda k: _keys.coins(k, (capacity,), config.sampling_prob))(keys)
         chosen = drawn & (cohort.indices >= 0) & (cohort.client_ids >= 0)[:, None]
         rows = jnp.where(chosen, cohort.indices, -1).reshape(-1)
-        rows = rows[jnp.argsort(rows < 0, stable=True)]
+        order = jnp.argsort(rows < 0, stable=True)
         size = performance.microbatch_size
-        batches = jnp.pad(rows, (0, -rows.size % size), constant_values=-1).reshape(-1, size)
-        return here._replace(shared=cohort.client_ids), Clients(jnp.arange(len(batches)), batches, batches[:, 0] >= 0)
+        padded = jnp.pad(rows[order], (0, -rows.size % size), constant_values=-1).reshape(-1, size)
+        batches = Clients(jnp.arange(len(padded)), padded, padded[:, 0] >= 0)
+        if keyed.draws(loss):
+            of_rows = jax.vmap(lambda k: keyed.keys(k, 0, jnp.arange(capacity)))(keys).reshape(-1)
+            places = jnp.pad(order, (0, -rows.size % size)).reshape(padded.shape)
+            batches = batches._replace(given=of_rows[places])
+        return here._replace(shared=cohort.client_ids), batches
 
-    gradients = fljax_kernels.per_example_grads(loss)
+    gradients = fljax_kernels.per_example_grads(keyed.of_one(loss))
 
     def clipped_sum(here: Round, batch: Clients) -> tuple[Params, jax.Array]:
         rows, bound = batch.rows[0], noise.bound(here.state.clipping)
         mask = rows >= 0
-        matrix = gradients(here.state.params, sgd.take_examples(here.examples, rows), batch_mask=mask)
+        examples = sgd.take_examples(here.examples, rows)
+        if keyed.draws(loss):
+            examples = keyed.Drawing(examples, batch.given[0])
+        matrix = gradients(here.state.params, examples, batch_mask=mask)
         total, norms = clipping.sum_gradients(matrix, bound, config.clipping_style)
         was_clipped = ~(norms <= bound) & mask
         losses = matrix.values().astype(jnp.float32)

@@ -105,6 +105,7 @@ def make(
     channel: Calibrated | None,
     performance: Performance = Performance(),
     server_optimizer: optax.GradientTransformation | None = None,
+    local_optimizer: optax.GradientTransformation | None = None,
 ) -> base.FederatedAlgorithm:
     """Builds the algorithm: clients train on noisy records, the server steps along their mean update.
 
@@ -148,6 +149,7 @@ def make(
         batch_size=config.local_batch_size,
         num_epochs=config.num_local_epochs,
         view=None if silent else view,
+        optimizer=local_optimizer,
     )
     return central.client_level(
         train,

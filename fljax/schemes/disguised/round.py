@@ -230,6 +230,7 @@ def maker(hiding: Callable[[Any], Uploads]) -> base.Make:
         num_units: int,
         performance: Performance = Performance(),
         server_optimizer: optax.GradientTransformation | None = None,
+        local_optimizer: optax.GradientTransformation | None = None,
     ) -> base.FederatedAlgorithm:
         """Builds the algorithm: rounds of perturbed FedSGD.
 
@@ -246,6 +247,7 @@ def maker(hiding: Callable[[Any], Uploads]) -> base.Make:
         admits no scales, with the reason.
         """
         _validate.positive_int(num_units=num_units)
+        base.no_local_steps(local_optimizer)
         uploads = hiding(config)
         network = network_loss(loss, uploads.noise, config)
         own, count = stddev(config), config.joining

@@ -202,6 +202,7 @@ def maker(silo: Callable[[Any, LossFn, Performance], Silo]) -> base.Make:
         num_units: int,
         performance: Performance = Performance(),
         server_optimizer: optax.GradientTransformation | None = None,
+        local_optimizer: optax.GradientTransformation | None = None,
     ) -> base.FederatedAlgorithm:
         """Builds the algorithm: all silos train from the server's model, the server steps along their mean update.
 
@@ -222,6 +223,7 @@ def maker(silo: Callable[[Any, LossFn, Performance], Silo]) -> base.Make:
             learning_rate=config.local_learning_rate,
             stddev=does.stddev,
             divisor=does.divisor,
+            optimizer=local_optimizer,
         )
 
         def of_silo(here: Round, client: Clients) -> tuple[Params, jax.Array]:

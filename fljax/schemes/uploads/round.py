@@ -199,6 +199,7 @@ def maker(hide: Callable[[Any], Hide], *, links: Literal["server", "peers"] = "s
         num_units: int,
         performance: Performance = Performance(),
         server_optimizer: optax.GradientTransformation | None = None,
+        local_optimizer: optax.GradientTransformation | None = None,
     ) -> base.FederatedAlgorithm:
         """Builds the algorithm: local SGD, clipped updates, noise on the sum of those that respond, their mean.
 
@@ -223,6 +224,7 @@ def maker(hide: Callable[[Any], Hide], *, links: Literal["server", "peers"] = "s
             learning_rate=config.local_learning_rate,
             batch_size=config.local_batch_size,
             num_epochs=config.num_local_epochs,
+            optimizer=local_optimizer,
         )
 
         def answering(here: Round, cohort: Cohort) -> tuple[Round, Clients]:

@@ -35,8 +35,8 @@ def client(config: Config, loss: LossFn, performance: Performance) -> weighted.C
     )
     stddev = weighted.client_stddev(config, num_records)
 
-    def step(params: Params, examples: Batch, rows: jax.Array, _: jax.Array, noise_key: jax.Array) -> WeightedSum:
-        mean = clipped_sum(params, examples, rows, jnp.full((num_records,), 1 / num_records))
+    def step(params: Params, examples: Batch, rows: jax.Array, key: jax.Array, noise_key: jax.Array) -> WeightedSum:
+        mean = clipped_sum(params, examples, rows, jnp.full((num_records,), 1 / num_records), key)
         return weighted.add_isotropic(mean, noise_key, stddev)
 
     return step

@@ -42,12 +42,14 @@ def client(config: Config, loss: LossFn, performance: Performance) -> weighted.C
         params: Params, examples: Batch, rows: jax.Array, sample_key: jax.Array, noise_key: jax.Array
     ) -> WeightedSum:
         weights = gaussian_sampling.gaussian_weights(sample_key, num_records, batch_size)
-        return weighted.add_isotropic(clipped_sum(params, examples, rows, weights), noise_key, stddev)
+        return weighted.add_isotropic(clipped_sum(params, examples, rows, weights, sample_key), noise_key, stddev)
 
     lift = water_filling.lifted_per_leaf if config.per_leaf else water_filling.lifted
 
-    def filled(params: Params, examples: Batch, rows: jax.Array, _: jax.Array, noise_key: jax.Array) -> WeightedSum:
-        matrix = clipped_gradients(params, examples, rows)
+    def filled(
+        params: Params, examples: Batch, rows: jax.Array, sample_key: jax.Array, noise_key: jax.Array
+    ) -> WeightedSum:
+        matrix = clipped_gradients(params, examples, rows, sample_key)
         # One draw with the law of the sampling noise and of what fills it up, instead of two.
         noise = lift(matrix, noise_key, params, scale=1 / (batch_size * num_records), stddev=stddev)
         step = matrix.weighted_sum(jax.tree.map(lambda w: 1 / num_records + w, noise.weights))

@@ -146,6 +146,7 @@ def maker(client: Callable[[Any, LossFn, Performance], Client]) -> base.Make:
         num_units: int,
         performance: Performance = Performance(),
         server_optimizer: optax.GradientTransformation | None = None,
+        local_optimizer: optax.GradientTransformation | None = None,
     ) -> base.FederatedAlgorithm:
         """Builds the algorithm: clients send noised mean gradients, the server steps along the mean of their sum.
 
@@ -158,6 +159,7 @@ def maker(client: Callable[[Any, LossFn, Performance], Client]) -> base.Make:
         Args, Raises: as `base.Make`.
         """
         _validate.positive_int(num_units=num_units)
+        base.no_local_steps(local_optimizer)
         send = client(config, loss, performance)
 
         def of_client(here: Round, client: Clients) -> tuple[Params, jax.Array]:

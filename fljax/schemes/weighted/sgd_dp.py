@@ -48,8 +48,9 @@ def client(config: Config, loss: LossFn, performance: Performance) -> weighted.C
     def step(
         params: Params, examples: Batch, rows: jax.Array, sample_key: jax.Array, noise_key: jax.Array
     ) -> WeightedSum:
-        subset = gaussian_sampling.subset_rows(sample_key, rows, batch_size)
-        mean = clipped_sum(params, examples, subset, jnp.full((batch_size,), 1 / batch_size))
+        places = gaussian_sampling.subset_places(sample_key, rows.size, batch_size)
+        weights = jnp.full((batch_size,), 1 / batch_size)
+        mean = clipped_sum(params, examples, rows[places], weights, sample_key, places)
         return weighted.add_isotropic(mean, noise_key, stddev)
 
     return step
