@@ -31,7 +31,8 @@ KEPT = 0.8  # share of the hidden units that dropout keeps
 
 def hidden(params: Params, x: jax.Array) -> jax.Array:
     """The hidden layer of ONE image `[8, 8, 1]`, `[HIDDEN]`."""
-    return jnp.tanh(x.reshape(-1) @ params["first"] + params["bias"])
+    units: jax.Array = jnp.tanh(x.reshape(-1) @ params["first"] + params["bias"])
+    return units
 
 
 def apply(params: Params, x: jax.Array) -> jax.Array:
@@ -43,7 +44,8 @@ def loss(params: Params, example: dict[str, jax.Array], key: jax.Array) -> jax.A
     """Cross-entropy with dropout."""
     kept = jax.random.bernoulli(key, KEPT, (HIDDEN,))
     logits = jnp.where(kept, hidden(params, example["x"]) / KEPT, 0.0) @ params["last"]
-    return -jax.nn.log_softmax(logits)[example["y"]]
+    log_likelihood: jax.Array = jax.nn.log_softmax(logits)[example["y"]]
+    return -log_likelihood
 
 
 def config(noise_multiplier: float) -> dp_fedavg.Config:

@@ -11,4 +11,4 @@ Example = Any  # a pytree, one example, no batch axis
 Batch = Any  # a pytree of arrays with a leading axis B
 ClientUpdate = Params  # server_params - client_params: points like a gradient
 Key = jax.Array  # typed PRNG key, `[]`
-LossFn = Callable[[Params, Example], jax.Array]  # loss(params, example) -> scalar
+LossFn = Callable[..., jax.Array]  # loss(params, example) or loss(params, example, key) -> scalar

@@ -33,6 +33,7 @@ ALLOWED = {
     "cli/simulate.py": {"options"},
     "local/_batched.py": {"x"},
     "local/bounded.py": {"neighboring_relation"},
+    "local/keyed.py": {"loss"},
     "models/_scale_of_jaxpr.py": {"eqn.outvars[0].aval", "v.aval"},
     "models/functions.py": {"step"},
     "models/scaling.py": {"out"},

@@ -7,7 +7,8 @@ import pytest
 
 from fljax import models
 from fljax.schemes.central import dp_fedavg
-from fljax.simulation import baseline, run
+from fljax.server.rounds import Performance
+from fljax.simulation import baseline, job, run
 from fljax.simulation.config import ModelConfig, from_sections
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -41,7 +42,7 @@ def test_its_rounds_are_those_of_fedavg_whatever_the_scheme(monkeypatch, scheme)
     config = from_sections({"scheme": {"scheme": scheme}, "model": {"model": "softmax", "loss": "squared"}})
     noisy = SimpleNamespace(make=lambda *_, **__: SimpleNamespace(client_sampling_prob=0.5))
     plan = SimpleNamespace(scheme_config=config.scheme_config, num_units=50)
-    run._algorithms(config, noisy, plan, SimpleNamespace(loss=None), {}, {})
+    job._algorithms(config, noisy, plan, SimpleNamespace(loss=None), {}, Performance())
     assert found == [
         dp_fedavg.Config(
             sampling_prob=0.5,

@@ -82,9 +82,11 @@ def test_epsilon_in_every_line_is_the_accountants(finished):
     claim = json.loads((finished.run_dir / folder.PRIVACY).read_text())
     event = finished.plan.event
     for record in finished.records:
-        assert record["epsilon"] == accounting.epsilon(event.repeat(record["round"]), delta=claim["delta"])
+        spent = accounting.epsilon(event.repeat(record["round"]), delta=claim["delta"], method=finished.plan.accountant)
+        assert record["epsilon"] == spent
     assert claim["epsilon"] == finished.records[-1]["epsilon"] <= 8.0
-    assert accounting.Ledger.from_json(claim["ledger"]).epsilon(delta=claim["delta"]) == claim["epsilon"]
+    ledger = accounting.Ledger.from_json(claim["ledger"])
+    assert ledger.epsilon(delta=claim["delta"], method=finished.plan.accountant) == claim["epsilon"]
     assert claim["delta"] < 1 / 40 and claim["privacy_unit"] == "client" and claim["certified"]
 
 
