@@ -18,7 +18,6 @@ import fljax
 import fljax_kernels
 from fljax import accounting, data, models
 from fljax.schemes.central import dp_fedavg
-from fljax.types import Params
 
 NUM_CLIENTS = 400
 NUM_ROUNDS = 40
@@ -29,23 +28,21 @@ HIDDEN = 48
 KEPT = 0.8  # share of the hidden units that dropout keeps
 
 
-def hidden(params: Params, x: jax.Array) -> jax.Array:
+def hidden(params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
     """The hidden layer of ONE image `[8, 8, 1]`, `[HIDDEN]`."""
-    units: jax.Array = jnp.tanh(x.reshape(-1) @ params["first"] + params["bias"])
-    return units
+    return jnp.tanh(x.reshape(-1) @ params["first"] + params["bias"])
 
 
-def apply(params: Params, x: jax.Array) -> jax.Array:
+def apply(params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
     """Logits `[10]` of ONE image; nothing is dropped where a model is used."""
     return hidden(params, x) @ params["last"]
 
 
-def loss(params: Params, example: dict[str, jax.Array], key: jax.Array) -> jax.Array:
+def loss(params: dict[str, jax.Array], example: dict[str, jax.Array], key: jax.Array) -> jax.Array:
     """Cross-entropy with dropout."""
     kept = jax.random.bernoulli(key, KEPT, (HIDDEN,))
     logits = jnp.where(kept, hidden(params, example["x"]) / KEPT, 0.0) @ params["last"]
-    log_likelihood: jax.Array = jax.nn.log_softmax(logits)[example["y"]]
-    return -log_likelihood
+    return -jax.nn.log_softmax(logits)[example["y"]]
 
 
 def config(noise_multiplier: float) -> dp_fedavg.Config:
