@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from fljax import _keys, _validate
+from fljax._keys import Purpose as Purpose
 from fljax.data.cohorts import Cohort, map_clients
 from fljax.server import aggregate
 from fljax.server.aggregate import ServerState

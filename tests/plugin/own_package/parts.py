@@ -1,18 +1,16 @@
-"""A data set and a flax model of one's own."""
+"""A data set, a flax model and an attack of one's own."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from fljax import data
+from fljax import attacks, data
 
 
 def rings():
-    """Two rings around the origin, 600 points: class 0 inside, class 1 outside."""
-    rng = np.random.default_rng(7)
-    y = rng.integers(0, 2, 600).astype(np.int32)
-    angle, radius = rng.uniform(0, 2 * np.pi, 600), 0.2 + 0.3 * y + rng.uniform(0, 0.1, 600)
-    x = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1).astype(np.float32)[:, None, :, None]
+    x = np.random.default_rng(7).normal(size=(600, 1, 2, 1)).astype(np.float32)
+    y = (np.square(x).sum(axis=(1, 2, 3)) > 1.4).astype(np.int32)  # within a ring, or outside
     return data.Dataset({"x": x[:500], "y": y[:500]}, {"x": x[500:], "y": y[500:]}, 2, "rings")
 
 
@@ -22,3 +20,11 @@ class Quadratic(nnx.Module):
 
     def __call__(self, x):
         return self.logits(4 * jnp.square(x.reshape(-1)))
+
+
+def votes(scheme, config, *, num_rounds=1):
+    def score(key, present):  # one client's bits, one by one
+        lies = jax.random.bernoulli(key, scheme.event(config).mechanism.flip, (num_rounds,))
+        return jnp.where(present, 1.0, -1.0) * jnp.sum(jnp.where(lies, -1.0, 1.0))
+
+    return attacks.rounds.Game(score, scheme.event(config).repeat(num_rounds), "each bit")
