@@ -1,4 +1,6 @@
-"""`python -m bench`: every question quickly, each in a process of its own; README.md has the full commands."""
+"""`python -m bench`: every question quickly, each in a process of its own; README.md has the full
+commands.
+"""
 
 import subprocess
 import sys

@@ -1,4 +1,6 @@
-"""A process that a bench asks for one line of JSON at a time, so that two thread pools do not fight over the cores."""
+"""A process that a bench asks for one line of JSON at a time, so that two thread pools do not fight
+over the cores.
+"""
 
 import json
 import os
@@ -18,7 +20,11 @@ class Child:
     """`python -m module arguments`; the module prints with `speaker()`."""
 
     def __init__(self, module: str, arguments: Sequence[str], **environment: str) -> None:
-        paths = [str(_harness.ROOT), str(_harness.ROOT / "kernels"), os.environ.get("PYTHONPATH", "")]
+        paths = [
+            str(_harness.ROOT),
+            str(_harness.ROOT / "kernels"),
+            os.environ.get("PYTHONPATH", ""),
+        ]
         self.errors = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115  closed by `close`
         self.process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", module, *arguments],
@@ -40,7 +46,9 @@ class Child:
             self.errors.seek(0)
             last = (self.errors.read().strip().splitlines() or ["nothing"])[-1]
             raise RuntimeError(
-                f"no answer within {PATIENCE_S:.0f} s" if not ready else f"ended; its last words: {last}"
+                f"no answer within {PATIENCE_S:.0f} s"
+                if not ready
+                else f"ended; its last words: {last}"
             )
         message: dict[str, Any] = json.loads(line)
         if "error" in message:
@@ -71,7 +79,9 @@ class Child:
 
 
 def speaker() -> Callable[[dict[str, Any]], None]:
-    """In the child: `message -> None`, a line to the parent. What libraries print goes to stderr from now on."""
+    """In the child: `message -> None`, a line to the parent. What libraries print goes to stderr
+    from now on.
+    """
     lines = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return lambda message: print(json.dumps(message), file=lines, flush=True)

@@ -2,15 +2,16 @@
 
 A bench script builds rows and hands them to `write`:
 
-    step = compile_step(private_gradient, params, batch)        # trace and compile seconds, XLA temp memory
+    step = compile_step(private_gradient, params, batch)  # trace, compile seconds, XLA's memory
     check("norm of the clipped sum", actual, expected, rtol=1e-4)      # before any timing
     timings = interleaved({"ours": step.run, "non_private": base.run}, repeats=7)
     rows = [{"case": "mlp", "peer": name, **timing.row()} for name, timing in timings.items()]
     write("per_example", rows, note="what this run is")
 
-Machines are shared and noisy, so all cases of a comparison run in turn, each round in another order; those of another
-framework in a process of its own (`Elsewhere`), for its threads would be in the way. Compare `paired_ratio` and
-`min_ms`, not medians of different runs. A failed case is a row with an `error`, never a NaN and never left out.
+Machines are shared and noisy, so all cases of a comparison run in turn, each round in another
+order; those of another framework in a process of its own (`Elsewhere`), for its threads would be in
+the way. Compare `paired_ratio` and `min_ms`, not medians of different runs. A failed case is a row
+with an `error`, never a NaN and never left out.
 """
 
 import datetime
@@ -41,8 +42,9 @@ LEAST_ROUNDS = 5
 class Step(NamedTuple):
     """A compiled function with its arguments bound.
 
-    run: `() -> output`, not yet blocked on. trace_s, compile_s: seconds. temp_bytes: XLA's scratch memory, without
-    arguments and results (-1 where the backend does not say). flops: XLA's own count, -1 where it does not say.
+    run: `() -> output`, not yet blocked on. trace_s, compile_s: seconds. temp_bytes: XLA's scratch
+    memory, without arguments and results (-1 where the backend does not say). flops: XLA's own
+    count, -1 where it does not say.
     text: the optimised program.
     """
 
@@ -64,7 +66,9 @@ class Step(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """Milliseconds per call of one case, one number per round: wall clock, and CPU time of the whole process."""
+    """Milliseconds per call of one case, one number per round: wall clock, and CPU time of the
+    whole process.
+    """
 
     milliseconds: tuple[float, ...]
     cpu_milliseconds: tuple[float, ...] = ()
@@ -81,7 +85,9 @@ class Timing(NamedTuple):
 
     @property
     def cpu_ms(self) -> float:
-        """CPU time of all threads in the least disturbed round: what other processes disturb least."""
+        """CPU time of all threads in the least disturbed round: what other processes disturb
+        least.
+        """
         return min(self.cpu_milliseconds, default=math.nan)
 
     @property
@@ -122,7 +128,9 @@ def compile_step(fun: Callable[..., Any], *args: Any) -> Step:
 
 
 class Elsewhere(NamedTuple):
-    """A case that runs in another process, which keeps the time: `calls -> (wall, CPU) seconds a call`."""
+    """A case that runs in another process, which keeps the time: `calls -> (wall, CPU) seconds a
+    call`.
+    """
 
     seconds: Callable[[int], tuple[float, float]]
 
@@ -152,15 +160,19 @@ def interleaved(
     budget_s: float = 60.0,
     slow_s: float = SLOW_S,
 ) -> dict[str, Timing]:
-    """Times every case `repeats` times, one after the other in each round, in an order that is drawn anew each round.
+    """Times every case `repeats` times, one after the other in each round, in an order that is
+    drawn anew each round.
 
-    Drawn, not rotated: what a case leaves behind in caches and spinning threads is not always paid for by the same one.
+    Drawn, not rotated: what a case leaves behind in caches and spinning threads is not always paid
+      for by the same one.
 
     Args:
-      cases: `() -> output`, or what another process times. Outputs may be JAX arrays (blocked on) or anything else.
+      cases: `() -> output`, or what another process times. Outputs may be JAX arrays (blocked on)
+        or anything else.
       repeats: rounds. >= 5, or the median says little.
       least_seconds: a sample repeats its call until it lasts about this long.
-      budget_s: no new round starts after this many seconds, but each case gets at least `LEAST_ROUNDS`.
+      budget_s: no new round starts after this many seconds, but each case gets at least
+        `LEAST_ROUNDS`.
       slow_s: a case slower than this takes part in the first `LEAST_ROUNDS` only.
 
     Returns:
@@ -184,12 +196,16 @@ def interleaved(
                 continue
             wall, cpu = seconds(cases[name], calls[name])
             samples[name].append((1e3 * wall, 1e3 * cpu))
-    return {name: Timing(*map(tuple, zip(*values, strict=True))) for name, values in samples.items()}
+    return {
+        name: Timing(*map(tuple, zip(*values, strict=True))) for name, values in samples.items()
+    }
 
 
 def paired_ratio(numerator: Timing, denominator: Timing) -> float:
     """Median over the rounds of the ratio within one round: a busy minute slows both."""
-    pairs = zip(numerator.milliseconds, denominator.milliseconds, strict=False)  # a slow case has fewer rounds
+    pairs = zip(
+        numerator.milliseconds, denominator.milliseconds, strict=False
+    )  # a slow case has fewer rounds
     return statistics.median(a / b for a, b in pairs)
 
 
@@ -200,7 +216,8 @@ def best_rate(
     *,
     most: int = 12,
 ) -> tuple[float, dict[float, float]]:
-    """The rate with the highest score whose two neighbours are worse, walking from `first`; and all that were tried.
+    """The rate with the highest score whose two neighbours are worse, walking from `first`; and all
+    that were tried.
 
     Raises:
       ValueError: none is found within `most` tries.
@@ -227,12 +244,16 @@ def l2(tree: Any) -> float:
 
 def distance(actual: Any, expected: Any) -> float:
     """Relative L2 distance of two trees of arrays, in float64."""
-    difference = jax.tree.map(lambda a, b: np.asarray(a, np.float64) - np.asarray(b, np.float64), actual, expected)
+    difference = jax.tree.map(
+        lambda a, b: np.asarray(a, np.float64) - np.asarray(b, np.float64), actual, expected
+    )
     return l2(difference) / max(l2(expected), 1e-30)
 
 
 def check(what: str, actual: Any, expected: Any, *, rtol: float) -> float:
-    """Relative L2 distance of two trees; raises AssertionError above `rtol`, so that no wrong number is timed."""
+    """Relative L2 distance of two trees; raises AssertionError above `rtol`, so that no wrong
+    number is timed.
+    """
     error = distance(actual, expected)
     if not error <= rtol:
         raise AssertionError(f"{what}: relative L2 distance {error:.3g} > {rtol:g}")
@@ -240,7 +261,9 @@ def check(what: str, actual: Any, expected: Any, *, rtol: float) -> float:
 
 
 def largest_array(program: str) -> int:
-    """Elements of the largest array that an XLA program (`Step.text`) names anywhere, fused or not."""
+    """Elements of the largest array that an XLA program (`Step.text`) names anywhere, fused or
+    not.
+    """
     shapes = set(re.findall(r"[a-z][a-z0-9]*\[([0-9,]+)\]", program))
     return max((math.prod(map(int, shape.split(","))) for shape in shapes), default=0)
 
@@ -253,7 +276,18 @@ def cores() -> int:
 def environment() -> dict[str, Any]:
     """Device, versions, commit and date of this run."""
     versions: dict[str, str | None] = {}
-    packages = ("jax", "jaxlib", "numpy", "flax", "optax", "jax-privacy", "dp-accounting", "fedjax", "torch", "opacus")
+    packages = (
+        "jax",
+        "jaxlib",
+        "numpy",
+        "flax",
+        "optax",
+        "jax-privacy",
+        "dp-accounting",
+        "fedjax",
+        "torch",
+        "opacus",
+    )
     packages += ("pfl", "flwr", "ray")
     for package in packages:
         try:
@@ -262,7 +296,9 @@ def environment() -> dict[str, Any]:
             versions[package] = None
 
     def git(*arguments: str) -> str:
-        out = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+        out = subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        )
         return out.stdout.strip()
 
     device = jax.devices()[0]
@@ -275,7 +311,9 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": versions,
         "commit": git("rev-parse", "HEAD"),
-        "dirty": bool(git("status", "--porcelain", "--untracked-files=no", "--", "fljax", "kernels", "bench")),
+        "dirty": bool(
+            git("status", "--porcelain", "--untracked-files=no", "--", "fljax", "kernels", "bench")
+        ),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 
@@ -285,15 +323,21 @@ def _cpu_name() -> str:
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor() or "cpu"
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "cpu")
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "cpu"
+    )
 
 
 def write(name: str, rows: Sequence[Mapping[str, Any]], *, note: str = "") -> pathlib.Path:
-    """Writes `results/<name>-<platform>.json`: the environment and the rows. Overwrites: git keeps the history."""
+    """Writes `results/<name>-<platform>.json`: the environment and the rows. Overwrites: git keeps
+    the history.
+    """
     RESULTS.mkdir(parents=True, exist_ok=True)
     where = environment()
     path = RESULTS / f"{name}-{where['platform']}.json"
-    path.write_text(json.dumps({"note": note, "environment": where, "rows": list(rows)}, indent=1) + "\n")
+    path.write_text(
+        json.dumps({"note": note, "environment": where, "rows": list(rows)}, indent=1) + "\n"
+    )
     return path
 
 

@@ -12,7 +12,9 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def rows(name: str) -> Rows:
-    """Rows of `results/<name>-cpu.json`: each with its environment, unless it tells its own date."""
+    """Rows of `results/<name>-cpu.json`: each with its environment, unless it tells its own
+    date.
+    """
     found = json.loads((_harness.RESULTS / f"{name}-cpu.json").read_text())
     return [row if "date" in row else found["environment"] | row for row in found["rows"]]
 

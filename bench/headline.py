@@ -17,7 +17,8 @@ def table(rows: _tables.Rows) -> str:
         ],
         [
             f"a private over a mean gradient, {len(gradients)} models, freed memory kept",
-            f"{min(row['ratio'] for row in gradients):.2f}x to {max(row['ratio'] for row in gradients):.2f}x the time",
+            f"{min(row['ratio'] for row in gradients):.2f}x to "
+            f"{max(row['ratio'] for row in gradients):.2f}x the time",
             "[per-example gradients](docs/measured.md#per-example-gradients)",
         ],
         [

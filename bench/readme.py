@@ -1,4 +1,6 @@
-"""Splices measured tables into README and docs, from the committed JSON: `python -m bench.readme`."""
+"""Splices measured tables into README and docs, from the committed JSON: `python -m
+bench.readme`.
+"""
 
 import re
 import sys

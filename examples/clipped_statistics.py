@@ -41,7 +41,11 @@ def main() -> None:
         )
 
     clipped = fljax.clipped_fun(
-        sums, batch_argnums=(0, 1, 2), l2_clip_norm=L2_CLIP_NORM, keep_batch_dim=False, microbatch_size=50
+        sums,
+        batch_argnums=(0, 1, 2),
+        l2_clip_norm=L2_CLIP_NORM,
+        keep_batch_dim=False,
+        microbatch_size=50,
     )
     noise_multiplier = accounting.calibrate(event, epsilon=TARGET_EPSILON, delta=DELTA)
     stddev = noise_multiplier * clipped.sensitivity("ADD_OR_REMOVE_ONE")
@@ -55,7 +59,9 @@ def main() -> None:
         return float(jnp.mean(nearest == digits.test["y"]))
 
     epsilon = accounting.epsilon(event(noise_multiplier), delta=DELTA)
-    print(f"one release: epsilon {epsilon:.3f} at delta {DELTA:g}, for adding or removing one client")
+    print(
+        f"one release: epsilon {epsilon:.3f} at delta {DELTA:g}, for adding or removing one client"
+    )
     print(f"test accuracy {accuracy(private):.3f}, without noise {accuracy(exact):.3f}")
 
 

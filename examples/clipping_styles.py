@@ -1,8 +1,10 @@
-"""Private SGD by hand, with `clipped_grad`: several ways to clip, each at the same epsilon, on real handwritten digits.
+"""Private SGD by hand, with `clipped_grad`: several ways to clip, each at the same epsilon, on real
+handwritten digits.
 
     python examples/clipping_styles.py
 
-The unit is one example. With a bound that adapts, the count it follows is part of the same Gaussian mechanism.
+The unit is one example. With a bound that adapts, the count it follows is part of the same Gaussian
+mechanism.
 """
 
 import jax
@@ -35,14 +37,20 @@ RUNS: tuple[tuple[str, clipping.Style, float, bool], ...] = (
 
 
 def main() -> None:
-    """Calibrates the noise once, trains in each style, and prints what was spent and what was learned."""
+    """Calibrates the noise once, trains in each style, and prints what was spent and what was
+    learned.
+    """
     digits = data.load("digits")
     data.check_examples(digits.train, num_classes=digits.num_classes, name="train")
     train = jax.tree.map(jnp.asarray, digits.train)
     num_examples = digits.train["y"].size
     expected_size = SAMPLING_PROB * num_examples
     model = models.create(
-        "mlp", example_shape=digits.train["x"].shape[1:], num_classes=10, key=jax.random.key(0), hidden=HIDDEN
+        "mlp",
+        example_shape=digits.train["x"].shape[1:],
+        num_classes=10,
+        key=jax.random.key(0),
+        hidden=HIDDEN,
     )
     loss = models.softmax_cross_entropy(model.apply)
 
@@ -56,13 +64,21 @@ def main() -> None:
 
     noise_multiplier = accounting.calibrate(run_event, epsilon=TARGET_EPSILON, delta=DELTA)
     epsilon = accounting.epsilon(run_event(noise_multiplier), delta=DELTA)
-    print(f"{NUM_STEPS} steps, noise multiplier {noise_multiplier:.3f}: epsilon {epsilon:.3f} at delta {DELTA:g}")
+    print(
+        f"{NUM_STEPS} steps, noise multiplier {noise_multiplier:.3f}: epsilon {epsilon:.3f} at "
+        f"delta {DELTA:g}"
+    )
     count_stddev = expected_size / 20
     capacity = fljax_kernels.poisson_capacity(num_examples, SAMPLING_PROB, 1e-9)
 
     def train_with(style: clipping.Style, first_bound: float, adapts: bool) -> tuple[Params, float]:
-        # A count costs something: the sum keeps the rest of the noise multiplier, so that epsilon stays.
-        of_sum = quantile.sum_noise_multiplier(noise_multiplier, count_stddev) if adapts else noise_multiplier
+        # A count costs something: the sum keeps the rest of the noise multiplier, so that epsilon
+        #   stays.
+        of_sum = (
+            quantile.sum_noise_multiplier(noise_multiplier, count_stddev)
+            if adapts
+            else noise_multiplier
+        )
         optimizer = optax.sgd(LEARNING_RATE, momentum=0.9)
 
         @jax.jit
@@ -96,11 +112,17 @@ def main() -> None:
             updates, opt_state = optimizer.update(noisy, opt_state, params)
             return optax.apply_updates(params, updates), opt_state, bound, sample.overflow
 
-        params, opt_state, bound = model.params, optimizer.init(model.params), quantile.init(first_bound)
+        params, opt_state, bound = (
+            model.params,
+            optimizer.init(model.params),
+            quantile.init(first_bound),
+        )
         for key in jax.random.split(jax.random.key(2026), NUM_STEPS):
             params, opt_state, bound, overflow = step(params, opt_state, bound, key)
             if overflow:
-                raise RuntimeError("the sample did not fit: this run is not what the accountant assumed")
+                raise RuntimeError(
+                    "the sample did not fit: this run is not what the accountant assumed"
+                )
         return params, float(bound.l2_clip_norm)
 
     for name, style, first_bound, adapts in RUNS:

@@ -59,20 +59,26 @@ def config(noise_multiplier: float) -> dp_fedavg.Config:
 def main() -> None:
     """Calibrates the noise, trains, and prints what was spent and what was learned."""
     digits = data.load("digits")
-    table = data.partition.dirichlet(digits.train["y"], NUM_CLIENTS, np.random.default_rng(0), alpha=1.0)
+    table = data.partition.dirichlet(
+        digits.train["y"], NUM_CLIENTS, np.random.default_rng(0), alpha=1.0
+    )
     clients = data.ClientData(jax.tree.map(jnp.asarray, digits.train), jnp.asarray(table))
 
     def run_event(noise_multiplier: float) -> fljax.PrivacyEvent:
         return dp_fedavg.event(config(noise_multiplier)).repeat(NUM_ROUNDS)
 
     noise_multiplier = accounting.calibrate(run_event, epsilon=TARGET_EPSILON, delta=DELTA)
-    algorithm = dp_fedavg.make(config(noise_multiplier), loss, num_units=NUM_CLIENTS, local_optimizer=optax.adam(0.01))
+    algorithm = dp_fedavg.make(
+        config(noise_multiplier), loss, num_units=NUM_CLIENTS, local_optimizer=optax.adam(0.01)
+    )
     capacity = fljax_kernels.poisson_capacity(NUM_CLIENTS, SAMPLING_PROB, 1e-9)
 
     @jax.jit
     def one_round(state: Any, sample_key: jax.Array, round_key: jax.Array) -> tuple[Any, jax.Array]:
         sample = fljax_kernels.poisson_sample(sample_key, NUM_CLIENTS, SAMPLING_PROB, capacity)
-        return algorithm.round(state, data.cohort(clients, sample.indices), round_key)[0], sample.overflow
+        return algorithm.round(state, data.cohort(clients, sample.indices), round_key)[
+            0
+        ], sample.overflow
 
     draw = np.random.default_rng(1).normal
     params = {
@@ -85,11 +91,16 @@ def main() -> None:
     for sample_key in jax.random.split(sampling_key, NUM_ROUNDS):
         state, overflow = one_round(state, sample_key, round_key)
         if overflow:
-            raise RuntimeError("the sample did not fit: this run is not what the accountant assumed")
+            raise RuntimeError(
+                "the sample did not fit: this run is not what the accountant assumed"
+            )
 
     epsilon = accounting.epsilon(run_event(noise_multiplier), delta=DELTA)
     _, accuracy = models.evaluate(apply, state.params, digits.test)
-    print(f"client-level epsilon {epsilon:.3f}, delta {DELTA:.2e}, test accuracy {float(accuracy):.3f}")
+    print(
+        f"client-level epsilon {epsilon:.3f}, delta {DELTA:.2e}, test accuracy "
+        f"{float(accuracy):.3f}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""DP-FedAvg with your own flax module and your own loss: client-level privacy on real handwritten digits.
+"""DP-FedAvg with your own flax module and your own loss: client-level privacy on real handwritten
+digits.
 
     python examples/fedavg_custom_model.py
 
-The module is an ordinary flax nnx module written for a batch; the loss is any function of params and ONE example.
+The module is an ordinary flax nnx module written for a batch; the loss is any function of params
+and ONE example.
 """
 
 from typing import Any
@@ -29,7 +31,9 @@ HIDDEN = 48
 
 
 class Digits(nnx.Module):
-    """Flatten, normalise, one hidden layer. LayerNorm and not BatchNorm: no example may depend on another."""
+    """Flatten, normalise, one hidden layer. LayerNorm and not BatchNorm: no example may depend on
+    another.
+    """
 
     def __init__(self, rngs: nnx.Rngs) -> None:
         self.hidden = nnx.Linear(64, HIDDEN, rngs=rngs)
@@ -52,7 +56,9 @@ def main() -> None:
 
     digits = data.load("digits")
     data.check_examples(digits.train, num_classes=digits.num_classes, name="train")
-    table = data.partition.dirichlet(digits.train["y"], NUM_CLIENTS, np.random.default_rng(0), alpha=1.0)
+    table = data.partition.dirichlet(
+        digits.train["y"], NUM_CLIENTS, np.random.default_rng(0), alpha=1.0
+    )
     clients = data.ClientData(jax.tree.map(jnp.asarray, digits.train), jnp.asarray(table))
 
     def config(noise_multiplier: float) -> dp_fedavg.Config:
@@ -71,11 +77,14 @@ def main() -> None:
 
     noise_multiplier = accounting.calibrate(run_event, epsilon=TARGET_EPSILON, delta=DELTA)
     algorithm = dp_fedavg.make(config(noise_multiplier), loss, num_units=NUM_CLIENTS)
-    # A cohort has a fixed capacity, so that nothing recompiles; a larger sample than this comes once in 1e9 rounds.
+    # A cohort has a fixed capacity, so that nothing recompiles; a larger sample than this comes
+    # once in 1e9 rounds.
     capacity = fljax_kernels.poisson_capacity(NUM_CLIENTS, SAMPLING_PROB, 1e-9)
 
     @jax.jit
-    def one_round(state: Any, sample_key: jax.Array, round_key: jax.Array) -> tuple[Any, fljax.RoundInfo, jax.Array]:
+    def one_round(
+        state: Any, sample_key: jax.Array, round_key: jax.Array
+    ) -> tuple[Any, fljax.RoundInfo, jax.Array]:
         sample = fljax_kernels.poisson_sample(sample_key, NUM_CLIENTS, SAMPLING_PROB, capacity)
         state, info = algorithm.round(state, data.cohort(clients, sample.indices), round_key)
         return state, info, sample.overflow
@@ -85,12 +94,17 @@ def main() -> None:
     for sample_key in jax.random.split(sampling_key, NUM_ROUNDS):
         state, _, overflow = one_round(state, sample_key, round_key)
         if overflow:
-            raise RuntimeError("the sample did not fit: this run is not what the accountant assumed")
+            raise RuntimeError(
+                "the sample did not fit: this run is not what the accountant assumed"
+            )
 
     epsilon = accounting.epsilon(run_event(noise_multiplier), delta=DELTA)
     _, accuracy = models.evaluate(apply, state.params, digits.test)
     print(f"noise multiplier {noise_multiplier:.3f}, {NUM_ROUNDS} rounds, {NUM_CLIENTS} clients")
-    print(f"client-level epsilon {epsilon:.3f}, delta {DELTA:.2e}, test accuracy {float(accuracy):.3f}")
+    print(
+        f"client-level epsilon {epsilon:.3f}, delta {DELTA:.2e}, test accuracy "
+        f"{float(accuracy):.3f}"
+    )
 
 
 if __name__ == "__main__":

@@ -50,7 +50,9 @@ def readings(count: int, seed: int) -> dict[str, np.ndarray]:
     return {"x": x, "y": labels, "user": np.array([f"user-{user:03d}" for user in users])}
 
 
-def recall_at_2(params: object, apply: Callable[..., jax.Array], examples: dict[str, jax.Array]) -> jax.Array:
+def recall_at_2(
+    params: object, apply: Callable[..., jax.Array], examples: dict[str, jax.Array]
+) -> jax.Array:
     """Whether each label is among the two activities that the model finds likeliest, `[M]`."""
     best = jax.lax.top_k(jax.vmap(apply, (None, 0))(params, examples["x"]), 2)[1]
     return jnp.any(best == examples["y"][:, None], axis=1)
@@ -87,7 +89,10 @@ def main() -> None:
     print(f"epsilon {result.epsilon:.3f}, delta {result.delta:g}")
     print(f"accuracy {result.accuracy:.3f}, recall at 2 {result.metrics['recall_at_2']:.3f}")
     worst = sorted(result.client_metrics["recall_at_2"].items(), key=lambda entry: entry[1])[:3]
-    print("users whom the model serves worst:", ", ".join(f"{user} {value:.2f}" for user, value in worst))
+    print(
+        "users whom the model serves worst:",
+        ", ".join(f"{user} {value:.2f}" for user, value in worst),
+    )
 
 
 if __name__ == "__main__":

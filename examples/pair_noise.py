@@ -1,4 +1,5 @@
-"""LightDP-FL beside local noise and an ideal secure sum, at the same epsilon; then one round by hand, with real keys.
+"""LightDP-FL beside local noise and an ideal secure sum, at the same epsilon; then one round by
+hand, with real keys.
 
     python examples/pair_noise.py
 
@@ -31,15 +32,21 @@ def train(name: str, clients: data.ClientData, digits: data.Dataset) -> None:
     """Calibrates, trains and prints one line."""
     scheme = schemes.get(name)
     model = models.create("softmax", example_shape=(8, 8, 1), num_classes=10, key=jax.random.key(0))
-    config = scheme.Config(num_parties=NUM_CLIENTS, max_colluders=MAX_COLLUDERS, max_stragglers=MAX_STRAGGLERS)
+    config = scheme.Config(
+        num_parties=NUM_CLIENTS, max_colluders=MAX_COLLUDERS, max_stragglers=MAX_STRAGGLERS
+    )
 
     def run(noise_multiplier: float) -> accounting.PrivacyEvent:
-        event: accounting.PrivacyEvent = scheme.event(dataclasses.replace(config, noise_multiplier=noise_multiplier))
+        event: accounting.PrivacyEvent = scheme.event(
+            dataclasses.replace(config, noise_multiplier=noise_multiplier)
+        )
         return event.repeat(NUM_ROUNDS)
 
     noise_multiplier = accounting.calibrate(run, epsilon=TARGET_EPSILON, delta=DELTA, method="gdp")
     config = dataclasses.replace(config, noise_multiplier=noise_multiplier)
-    algorithm = scheme.make(config, models.softmax_cross_entropy(model.apply), num_units=NUM_CLIENTS)
+    algorithm = scheme.make(
+        config, models.softmax_cross_entropy(model.apply), num_units=NUM_CLIENTS
+    )
     state, key = algorithm.init(model.params), jax.random.key(1)
     cohort = data.cohort(clients, jnp.arange(NUM_CLIENTS))
     one_round = jax.jit(algorithm.round)
@@ -51,7 +58,9 @@ def train(name: str, clients: data.ClientData, digits: data.Dataset) -> None:
 
 
 def by_hand(folder: pathlib.Path) -> None:
-    """Four clients agree on keys, one does not answer in time; what the server has, and how private that is."""
+    """Four clients agree on keys, one does not answer in time; what the server has, and how private
+    that is.
+    """
     noise = least_noise.pair_calibration(4, 1, [0.5, 0.5], epsilon=TARGET_EPSILON, delta=DELTA)
     clients = [key_agreement.KeyAgreement(number) for number in range(4)]
     for one in clients:
@@ -60,7 +69,9 @@ def by_hand(folder: pathlib.Path) -> None:
                 one.agree(other.client, other.public_key)
     # Client 2 stops before the round, and goes on from its file.
     clients[2].save(folder / "client-2.pem", passphrase="words that only client 2 knows")
-    clients[2] = key_agreement.KeyAgreement.load(folder / "client-2.pem", passphrase="words that only client 2 knows")
+    clients[2] = key_agreement.KeyAgreement.load(
+        folder / "client-2.pem", passphrase="words that only client 2 knows"
+    )
     uploads = []
     for client in clients:
         peers = [number for number in range(4) if number != client.client]
@@ -76,7 +87,11 @@ def by_hand(folder: pathlib.Path) -> None:
         uploads.append(0.1 * client.client + np.asarray(hidden))  # "data": 0.0, 0.1, 0.2, 0.3
         print(f"  client {client.client} sends", np.round(uploads[-1], 2))
     print("  average of all four     ", np.round(np.mean(uploads, axis=0), 2), "where 0.15 is true")
-    print("  average without client 3", np.round(np.mean(uploads[:3], axis=0), 2), "where 0.10 is true")
+    print(
+        "  average without client 3",
+        np.round(np.mean(uploads[:3], axis=0), 2),
+        "where 0.10 is true",
+    )
     graph = view.pair_graph(
         np.argwhere(np.triu(np.ones((4, 4)), 1)),
         num_clients=4,
@@ -88,7 +103,10 @@ def by_hand(folder: pathlib.Path) -> None:
         ("it arrives late, client 2 colludes", [1, 1, 1, 1], [0, 0, 1, 0]),
     ):
         realised = view.assess(
-            graph, num_colluders=1, seen=np.asarray(seen, bool), colluders=np.asarray(colluders, bool)
+            graph,
+            num_colluders=1,
+            seen=np.asarray(seen, bool),
+            colluders=np.asarray(colluders, bool),
         )
         epsilon = float(gaussian.mu_to_epsilon(realised.mu[0], DELTA))
         print(f"  epsilon of client 0, if {what}: {epsilon:.3f}")
@@ -100,7 +118,8 @@ def main() -> None:
     table = data.partition.iid(digits.train["y"], NUM_CLIENTS, np.random.default_rng(0))
     clients = data.ClientData(jax.tree.map(jnp.asarray, digits.train), jnp.asarray(table))
     print(
-        f"{NUM_CLIENTS} clients, {MAX_COLLUDERS} of them may collude with the server, up to {MAX_STRAGGLERS} straggle:"
+        f"{NUM_CLIENTS} clients, {MAX_COLLUDERS} of them may collude with the server, up to "
+        f"{MAX_STRAGGLERS} straggle:"
     )
     for name in SCHEMES:
         train(name, clients, digits)

@@ -1,8 +1,9 @@
-"""Sixteen silos that share their subjects train one model; what is protected is a subject, in all silos at once.
+"""Sixteen silos that share their subjects train one model; what is protected is a subject, in all
+silos at once.
 
-Each silo averages the clipped gradients of a subject before it adds its own noise, so that neither the server nor
-another silo is trusted. The epsilon holds for the worst subject that the public caps allow; what each real subject
-lost is printed too, and is private.
+Each silo averages the clipped gradients of a subject before it adds its own noise, so that neither
+the server nor another silo is trusted. The epsilon holds for the worst subject that the public caps
+allow; what each real subject lost is printed too, and is private.
 """
 
 import jax
@@ -27,7 +28,10 @@ def main() -> None:
     table = data.subjects.power_law(ids, NUM_SILOS, rng, alpha=SKEW)
     table, dropped = data.subjects.cap_items(ids, table, max_items=MAX_ITEMS, rng=rng)
     num_subjects = np.unique(ids).size
-    print(f"{num_subjects} subjects, {ids.size} items in {NUM_SILOS} silos, {dropped} left out by the cap")
+    print(
+        f"{num_subjects} subjects, {ids.size} items in {NUM_SILOS} silos, {dropped} left out by "
+        "the cap"
+    )
 
     def configured(noise_multiplier: float) -> higradavg.Config:
         return higradavg.Config(
@@ -49,7 +53,9 @@ def main() -> None:
 
     init_key, key = jax.random.split(jax.random.key(0))
     model = models.create("softmax", example_shape=(8, 8, 1), num_classes=10, key=init_key)
-    algorithm = higradavg.make(config, models.softmax_cross_entropy(model.apply), num_units=num_subjects)
+    algorithm = higradavg.make(
+        config, models.softmax_cross_entropy(model.apply), num_units=num_subjects
+    )
     examples = jax.tree.map(jnp.asarray, dataset.train)
     cohort = data.Cohort(examples, jnp.asarray(table), jnp.arange(NUM_SILOS, dtype=jnp.int32))
     one_round, state = jax.jit(algorithm.round), algorithm.init(model.params)
@@ -57,13 +63,22 @@ def main() -> None:
         state, info = one_round(state, cohort, key)
         if done % 10 == 0:
             _, accuracy = models.evaluate(model.apply, state.params, dataset.test)
-            print(f"round {done:3d}  training loss {float(info.loss):.3f}  held-out accuracy {float(accuracy):.1%}")
+            print(
+                f"round {done:3d}  training loss {float(info.loss):.3f}  held-out accuracy "
+                f"{float(accuracy):.1%}"
+            )
 
     spent = accounting.epsilon(event(noise_multiplier), delta=DELTA)
-    print(f"epsilon {spent:.3f} at delta {DELTA:g} for any one subject in all silos, noise {noise_multiplier:.2f}")
+    print(
+        f"epsilon {spent:.3f} at delta {DELTA:g} for any one subject in all silos, noise "
+        f"{noise_multiplier:.2f}"
+    )
     counts = data.subjects.counts(ids, table)
     own = subject_ledger.epsilons(higradavg, config, counts, num_rounds=NUM_ROUNDS, delta=DELTA)
-    print(f"private: the subjects of this run lost {own.min():.2f} to {own.max():.2f}, median {np.median(own):.2f}")
+    print(
+        f"private: the subjects of this run lost {own.min():.2f} to {own.max():.2f}, median "
+        f"{np.median(own):.2f}"
+    )
 
 
 if __name__ == "__main__":

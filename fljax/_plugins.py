@@ -1,7 +1,9 @@
-"""Names of things that others bring: schemes, data sets, models, mechanisms, attacks, all found alike.
+"""Names of things that others bring: schemes, data sets, models, mechanisms, attacks, all found
+alike.
 
-A name is one of fljax's own, or was registered in this process, or is an entry point of an installed package (group
-`fljax.KIND`, as its pyproject.toml names it), or is the dotted path of the thing itself.
+A name is one of fljax's own, or was registered in this process, or is an entry point of an
+installed package (group `fljax.KIND`, as its pyproject.toml names it), or is the dotted path of the
+thing itself.
 """
 
 import importlib
@@ -18,7 +20,9 @@ T = TypeVar("T")
 
 
 class Listed(NamedTuple):
-    """A name in a list. origin: where it comes from, in words. thing: None where it cannot be loaded; why: then."""
+    """A name in a list. origin: where it comes from, in words. thing: None where it cannot be
+    loaded; why: then.
+    """
 
     name: str
     origin: str
@@ -32,7 +36,8 @@ class Registry(Generic[T]):
     Args:
       kind: names the entry-point group `fljax.KIND`.
       argument: what one of them is called in errors.
-      own: name -> what fljax has itself: the thing, or its dotted path, to be imported when asked for.
+      own: name -> what fljax has itself: the thing, or its dotted path, to be imported when asked
+        for.
       check: (name, thing) -> the thing, or ValueError that says what is wrong with it.
       member: what is taken of a module that a path names; "" where a module is the thing.
       also: further forms of a name, for the error about an unknown one.
@@ -54,13 +59,19 @@ class Registry(Generic[T]):
         self._registered: dict[str, tuple[T, str]] = {}
 
     def register(self, name: str, thing: Any, where: str = "") -> None:
-        """Remembers `thing` as `name`; once more replaces it, as importing a module anew does. where: its module.
+        """Remembers `thing` as `name`; once more replaces it, as importing a module anew does.
+        where: its module.
 
         Raises:
-          ValueError: no name for a command line and a folder, or one that fljax uses itself; or a bad thing.
+          ValueError: no name for a command line and a folder, or one that fljax uses itself; or a
+            bad thing.
         """
-        if not (isinstance(name, str) and name and name.replace("_", "").replace(".", "").isalnum()):
-            raise ValueError(f"Expected name to be of letters, digits, '_' and '.', got name={name!r}.")
+        if not (
+            isinstance(name, str) and name and name.replace("_", "").replace(".", "").isalnum()
+        ):
+            raise ValueError(
+                f"Expected name to be of letters, digits, '_' and '.', got name={name!r}."
+            )
         if name in self._own:
             raise ValueError(f"Expected a name that fljax does not use itself, got name={name!r}.")
         found = self._check(name, thing)
@@ -79,7 +90,8 @@ class Registry(Generic[T]):
         """The thing of that name, imported if need be; None if nobody knows it.
 
         Raises:
-          ValueError: it is named, and cannot be imported or is not what it must be; the message says whose it is.
+          ValueError: it is named, and cannot be imported or is not what it must be; the message
+            says whose it is.
         """
         if name in self._own:
             own = self._own[name]
@@ -89,7 +101,9 @@ class Registry(Generic[T]):
         entries = _entries(self.group, name)
         if len({entry.value for entry in entries}) > 1:
             packages = ", ".join(_package(entry) for entry in entries)
-            raise ValueError(f"Expected one package with {self._argument} {name!r}, got several: {packages}.")
+            raise ValueError(
+                f"Expected one package with {self._argument} {name!r}, got several: {packages}."
+            )
         if entries:
             try:
                 return self._check(name, _loaded(entries[0], self._member))
@@ -107,7 +121,9 @@ class Registry(Generic[T]):
         return found
 
     def check_name(self, **given: str) -> None:
-        """Raises ValueError, with the argument's name and the most similar name, unless `get` knows what is meant."""
+        """Raises ValueError, with the argument's name and the most similar name, unless `get` knows
+        what is meant.
+        """
         for argument, name in given.items():
             if name not in self._own and self.find(name) is None:
                 raise self._unknown(argument, name)
@@ -115,7 +131,9 @@ class Registry(Generic[T]):
     def _unknown(self, argument: str, name: Any) -> ValueError:
         choices = [*self.names(), *self._also]
         hint = _near.did_you_mean(name, choices)
-        return ValueError(f"Expected {argument} to be one of {choices}, got {argument}={name!r}.{hint}")
+        return ValueError(
+            f"Expected {argument} to be one of {choices}, got {argument}={name!r}.{hint}"
+        )
 
     def origin(self, name: str) -> str:
         """Where a name comes from, in words; "fljax" for one of its own."""
@@ -140,7 +158,9 @@ def a_function(kind: str) -> Callable[[str, Any], Callable[..., Any]]:
 
     def check(name: str, thing: Any) -> Callable[..., Any]:
         if not callable(thing):
-            raise ValueError(f"Expected {name} of fljax.{kind} to be a function, got {type(thing).__name__}.")
+            raise ValueError(
+                f"Expected {name} of fljax.{kind} to be a function, got {type(thing).__name__}."
+            )
         return thing  # type: ignore[no-any-return]
 
     return check
@@ -158,7 +178,8 @@ def load_all(kind: str) -> list[str]:
 
 
 def at_path(path: str, member: str = "") -> Any | None:
-    """What a dotted path names: `member` of a module, the module itself, or an attribute of one; None: no such module.
+    """What a dotted path names: `member` of a module, the module itself, or an attribute of one;
+    None: no such module.
 
     Raises:
       ValueError: the module is there and cannot be imported, or has no such attribute.
@@ -172,12 +193,17 @@ def at_path(path: str, member: str = "") -> Any | None:
         try:
             found = importlib.import_module(module)
         except ModuleNotFoundError as reason:
-            # Its own name, or a parent's: there is no such module. Any other: it wants something that is missing.
-            if reason.name is None or not (module == reason.name or module.startswith(f"{reason.name}.")):
+            # Its own name, or a parent's: there is no such module. Any other: it wants something
+            # that is missing.
+            if reason.name is None or not (
+                module == reason.name or module.startswith(f"{reason.name}.")
+            ):
                 raise ValueError(f"Expected {module} to be importable: {reason}.") from reason
             continue
         except Exception as reason:  # whatever somebody else's module raises
-            raise ValueError(f"Expected {module} to be importable: {type(reason).__name__}: {reason}.") from reason
+            raise ValueError(
+                f"Expected {module} to be importable: {type(reason).__name__}: {reason}."
+            ) from reason
         if not attribute:
             return found
         try:
@@ -190,7 +216,9 @@ def at_path(path: str, member: str = "") -> Any | None:
 def _loaded(entry: "EntryPoint", member: str = "") -> Any:
     found = at_path(entry.value.replace(":", "."), member)
     if found is None:
-        raise ValueError(f"Expected a module or a name in one, got {entry.value!r}, and there is none.")
+        raise ValueError(
+            f"Expected a module or a name in one, got {entry.value!r}, and there is none."
+        )
     return found
 
 
@@ -198,7 +226,9 @@ def _entries(group: str, name: str | None = None) -> "list[EntryPoint]":
     import importlib.metadata  # slow to import
 
     found = importlib.metadata.entry_points(group=group)
-    return sorted({entry for entry in found if name in (None, entry.name)}, key=lambda entry: entry.value)
+    return sorted(
+        {entry for entry in found if name in (None, entry.name)}, key=lambda entry: entry.value
+    )
 
 
 def _package(entry: "EntryPoint") -> str:

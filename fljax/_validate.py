@@ -34,7 +34,9 @@ def _is_real(dtype: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """One real number of Python, NumPy or JAX. True is none: who writes it means another argument."""
+    """One real number of Python, NumPy or JAX. True is none: who writes it means another
+    argument.
+    """
     if isinstance(value, numbers.Real):
         return not isinstance(value, bool)
     dtype = getattr(value, "dtype", None)
@@ -67,7 +69,9 @@ def closed_unit(**values: Any) -> None:
 
 
 def below_one(**values: Any) -> None:
-    """Raises ValueError unless every value is in [0, 1): the range of a delta that may be spent already."""
+    """Raises ValueError unless every value is in [0, 1): the range of a delta that may be spent
+    already.
+    """
     _check("in [0, 1)", lambda v: is_number(v) and 0 <= v < 1, values)
 
 
@@ -94,7 +98,9 @@ def non_negative_int(**values: Any) -> None:
 
 
 def one_of(choices: Iterable[Any], **values: Any) -> None:
-    """Raises ValueError unless every value is among `choices`; the error says which one is most like it."""
+    """Raises ValueError unless every value is among `choices`; the error says which one is most
+    like it.
+    """
     choices = list(choices)
     for name, value in values.items():
         try:
@@ -110,19 +116,28 @@ def typed_key(**keys: Any) -> None:
     for name, key in keys.items():
         if not (hasattr(key, "dtype") and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)):
             shown = getattr(key, "dtype", type(key).__name__)
-            raise ValueError(f"Expected {name} to be a typed PRNG key (jax.random.key), got {name} of type {shown}.")
+            raise ValueError(
+                f"Expected {name} to be a typed PRNG key (jax.random.key), got {name} of type "
+                f"{shown}."
+            )
         if key.ndim != 0:
-            raise ValueError(f"Expected {name} to be one typed PRNG key, got {name} of shape {key.shape}.")
+            raise ValueError(
+                f"Expected {name} to be one typed PRNG key, got {name} of shape {key.shape}."
+            )
 
 
 def threefry_key(**keys: Any) -> None:
-    """Raises ValueError unless every value is one typed threefry key (`jax.random.key(seed, impl="threefry2x32")`).
+    """Raises ValueError unless every value is one typed threefry key (`jax.random.key(seed,
+    impl="threefry2x32")`).
 
-    With other generators a draw under `vmap` may depend on its neighbours, so a client's draws would depend on others.
+    With other generators a draw under `vmap` may depend on its neighbours, so a client's draws
+    would depend on others.
     """
     import jax
 
     typed_key(**keys)
     for name, key in keys.items():
         if key.dtype != jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32")).dtype:
-            raise ValueError(f"Expected {name} to be a threefry key, got {name} of dtype {key.dtype}.")
+            raise ValueError(
+                f"Expected {name} to be a threefry key, got {name} of dtype {key.dtype}."
+            )

@@ -27,7 +27,8 @@ class SensitivityError(AssertionError):
 
 
 class CorruptDataError(ValueError):
-    """Bytes on disk are not what was written, truncated, foreign or damaged, or hold numbers that are not finite.
+    """Bytes on disk are not what was written, truncated, foreign or damaged, or hold numbers that
+    are not finite.
 
     The message names the file or client.
     """

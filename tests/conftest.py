@@ -3,9 +3,13 @@
 import os
 import pathlib
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu" if not os.environ.get("FLJAX_TEST_GPU") else "cuda,cpu")
+os.environ.setdefault(
+    "JAX_PLATFORMS", "cpu" if not os.environ.get("FLJAX_TEST_GPU") else "cuda,cpu"
+)
 # Tests compile thousands of small programs: splitting each among threads costs more than it saves.
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_parallel_codegen_split_count=1"
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_cpu_parallel_codegen_split_count=1"
+)
 
 import jax
 import pytest
@@ -33,7 +37,9 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="module", autouse=True)
 def forget_programs():
-    """Programs of one module are of no use to the next: kept, they fill gigabytes that the garbage collector walks."""
+    """Programs of one module are of no use to the next: kept, they fill gigabytes that the garbage
+    collector walks.
+    """
     yield
     jax.clear_caches()
 
@@ -51,7 +57,9 @@ def xla_folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def compiled_once(xla_folder):
-    """Equal programs are compiled once for all modules that ask for this; yields the folder they are kept in."""
+    """Equal programs are compiled once for all modules that ask for this; yields the folder they
+    are kept in.
+    """
     from jax.experimental.compilation_cache import compilation_cache
 
     options = {

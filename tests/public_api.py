@@ -31,7 +31,8 @@ def of_module(name):
     names = getattr(module, "__all__", None) or [
         name
         for name, value in vars(module).items()
-        if not name.startswith("_") and (ours(value) or (name.isupper() and name != "TYPE_CHECKING"))
+        if not name.startswith("_")
+        and (ours(value) or (name.isupper() and name != "TYPE_CHECKING"))
     ]
     return {name: getattr(module, name) for name in names}
 
@@ -73,11 +74,19 @@ def members(name, value):
     if not isinstance(value, type):
         return [name + (signature(value) if callable(value) else "")]
     lines = [name + signature(value)]
-    fields = {field.name for field in dataclasses.fields(value)} if dataclasses.is_dataclass(value) else set()
+    fields = (
+        {field.name for field in dataclasses.fields(value)}
+        if dataclasses.is_dataclass(value)
+        else set()
+    )
     for attribute, member in sorted(vars(value).items()):
         member = getattr(member, "__func__", member)
-        if not attribute.startswith("_") and attribute not in fields | set(getattr(value, "_fields", ())):
-            lines.append(f"{name}.{attribute}" + (signature(member) if inspect.isfunction(member) else ""))
+        if not attribute.startswith("_") and attribute not in fields | set(
+            getattr(value, "_fields", ())
+        ):
+            lines.append(
+                f"{name}.{attribute}" + (signature(member) if inspect.isfunction(member) else "")
+            )
     return lines
 
 
@@ -90,7 +99,9 @@ def schemes():
 
 def public():
     """Dotted name -> value."""
-    found = {f"{module}.{name}": value for module in MODULES for name, value in of_module(module).items()}
+    found = {
+        f"{module}.{name}": value for module in MODULES for name, value in of_module(module).items()
+    }
     return dict(sorted((found | schemes()).items()))
 
 

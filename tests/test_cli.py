@@ -24,7 +24,17 @@ from fljax.simulation.observers import progress
 from fljax.simulation.record import folder
 
 QUICK = ["--num-clients", "20", "--num-rounds", "4", "--eval-every", "2", "--checkpoint-every", "2"]
-QUICK += ["--seed", "0", "--model", "softmax", "--no-baseline", "--noise-multiplier", "2", "--target-epsilon", "none"]
+QUICK += [
+    "--seed",
+    "0",
+    "--model",
+    "softmax",
+    "--no-baseline",
+    "--noise-multiplier",
+    "2",
+    "--target-epsilon",
+    "none",
+]
 
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -51,7 +61,9 @@ def finished(tmp_path_factory, compiled_once):
     return run_dir
 
 
-@pytest.mark.parametrize("args", [[], ["--help"], *([name, "--help"] for name in cli.COMMANDS)], ids=" ".join)
+@pytest.mark.parametrize(
+    "args", [[], ["--help"], *([name, "--help"] for name in cli.COMMANDS)], ids=" ".join
+)
 def test_help_is_help(capsys, args):
     code, out, err = call(capsys, *args)
     assert code == 0 and "usage: fljax" in out and not err
@@ -59,7 +71,14 @@ def test_help_is_help(capsys, args):
 
 def test_help_of_simulate_explains_every_flag_of_the_scheme(capsys):
     _, out, _ = call(capsys, "simulate", "--scheme", "dp_fedsgd", "--help")
-    for flag in ("--privacy-unit", "--l2-clip-norm", "--num-clients", "--target-epsilon", "--resume", "--no-baseline"):
+    for flag in (
+        "--privacy-unit",
+        "--l2-clip-norm",
+        "--num-clients",
+        "--target-epsilon",
+        "--resume",
+        "--no-baseline",
+    ):
         assert flag in out
     assert "--num-local-epochs" not in out
 
@@ -73,13 +92,27 @@ def test_schemes_lists_all_with_their_flags(capsys):
 
 
 def test_account_prints_what_the_accountants_say(capsys, compiled_once):
-    flags = ["--noise-multiplier", 1.1, "--sampling-prob", 0.01, "--steps", 1000, "--accountant", "rdp"]
+    flags = [
+        "--noise-multiplier",
+        1.1,
+        "--sampling-prob",
+        0.01,
+        "--steps",
+        1000,
+        "--accountant",
+        "rdp",
+    ]
     code, out, _ = call(capsys, "account", *flags, "--cache-dir", compiled_once)
     one = events.PoissonSampled(0.01, events.Gaussian(1.1))
     event = events.PrivacyEvent(
-        mechanism=one, privacy_unit="example", neighboring_relation=events.NeighboringRelation.ADD_OR_REMOVE_ONE
+        mechanism=one,
+        privacy_unit="example",
+        neighboring_relation=events.NeighboringRelation.ADD_OR_REMOVE_ONE,
     )
-    assert code == 0 and rounded_up(accounting.epsilon(event.repeat(1000), delta=1e-5, method="rdp")) in out
+    assert (
+        code == 0
+        and rounded_up(accounting.epsilon(event.repeat(1000), delta=1e-5, method="rdp")) in out
+    )
     for word in ("Assumed", "1000 steps", "chance 0.01", "ADD_OR_REMOVE_ONE", "delta = 1e-05"):
         assert word in out
 
@@ -101,12 +134,23 @@ def test_a_sweep_writes_a_table_and_a_picture(capsys, compiled_once, tmp_path):
         )
         expected = accounting.epsilon(event, delta=delta, method="rdp")
         assert expected * (1 - 1e-9) <= epsilon <= expected * (1 + 1e-8)
-    assert out.with_suffix(".svg").read_text().count("sampling_prob") == 2  # one legend entry for each rate
+    assert (
+        out.with_suffix(".svg").read_text().count("sampling_prob") == 2
+    )  # one legend entry for each rate
 
 
 def test_a_trade_off_curve_is_drawn(capsys, compiled_once, tmp_path):
     picture = tmp_path / "curve.svg"
-    flags = ["--noise-multiplier", 1.0, "--accountant", "gdp", "--tradeoff", picture, "--cache-dir", compiled_once]
+    flags = [
+        "--noise-multiplier",
+        1.0,
+        "--accountant",
+        "gdp",
+        "--tradeoff",
+        picture,
+        "--cache-dir",
+        compiled_once,
+    ]
     code, text, err = call(capsys, "account", *flags)
     assert code == 0 and str(picture) in text, err
     assert "false-negative rate" in picture.read_text()
@@ -114,7 +158,9 @@ def test_a_trade_off_curve_is_drawn(capsys, compiled_once, tmp_path):
 
 def test_the_trade_off_curve_is_just_below_the_exact_one_of_a_gaussian():
     event = accounting.PrivacyEvent(
-        mechanism=events.Gaussian(1.0), privacy_unit="example", neighboring_relation="ADD_OR_REMOVE_ONE"
+        mechanism=events.Gaussian(1.0),
+        privacy_unit="example",
+        neighboring_relation="ADD_OR_REMOVE_ONE",
     )
     fpr, fnr = _sweep.trade_off(event)
     exact = np.asarray(accounting.gaussian.trade_off(1.0, fpr))
@@ -123,7 +169,14 @@ def test_the_trade_off_curve_is_just_below_the_exact_one_of_a_gaussian():
 
 
 def test_account_says_who_has_no_bound(capsys, compiled_once):
-    flags = ["--noise-multiplier", 2.0, "--neighboring-relation", "REPLACE_SPECIAL", "--cache-dir", compiled_once]
+    flags = [
+        "--noise-multiplier",
+        2.0,
+        "--neighboring-relation",
+        "REPLACE_SPECIAL",
+        "--cache-dir",
+        compiled_once,
+    ]
     code, out, err = call(capsys, "account", *flags, "--sampling-prob", 0.5, "--accountant", "gdp")
     assert code == 2 and "no bound" in out and "Assumed" not in out
     assert "got accountant='gdp'" in err and err.count("\n") == 1
@@ -143,7 +196,9 @@ def test_no_bound_by_anybody_is_an_error(capsys, compiled_once):
 
 def test_more_steps_than_can_be_counted_are_refused_by_name(capsys):
     for command in (["account", "--noise-multiplier", 1.0], ["calibrate", "--epsilon", 1.0]):
-        line = refused(capsys, *command, "--sampling-prob", 0.01, "--steps", 99999999999999999999999)
+        line = refused(
+            capsys, *command, "--sampling-prob", 0.01, "--steps", 99999999999999999999999
+        )
         assert "Expected steps <= 9007199254740992, got steps=99999999999999999999999" in line
 
 
@@ -162,13 +217,20 @@ def test_a_warning_is_one_plain_line_of_the_terminal_and_of_the_report(tmp_path)
         "--run-dir",
         str(tmp_path / "run"),
     ]
-    for args in (["account", *little, "--accountant", "rdp"], ["simulate", *QUICK, *little[:2], *simulate]):
-        done = subprocess.run([sys.executable, "-m", "fljax", *args], capture_output=True, text=True, timeout=300)
+    for args in (
+        ["account", *little, "--accountant", "rdp"],
+        ["simulate", *QUICK, *little[:2], *simulate],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "fljax", *args], capture_output=True, text=True, timeout=300
+        )
         assert done.returncode == 0, done.stderr
         said = done.stdout + done.stderr
         (line,) = [line for line in said.splitlines() if "best Renyi order" in line]
         assert (
-            line.startswith(("fljax: note: ", "note               ")) and "Warning" not in said and ".py:" not in said
+            line.startswith(("fljax: note: ", "note               "))
+            and "Warning" not in said
+            and ".py:" not in said
         )
     report = (tmp_path / "run" / folder.REPORT).read_text()
     assert report.count("The best Renyi order, 1.005, is at the end of the grid") == 1
@@ -177,13 +239,26 @@ def test_a_warning_is_one_plain_line_of_the_terminal_and_of_the_report(tmp_path)
 def test_noise_that_hides_nothing_is_never_certified(capsys):
     for prob in (1.0, 0.01):
         code, out, err = call(capsys, "account", "--noise-multiplier", 0, "--sampling-prob", prob)
-        assert code == 2 and not out and "Expected noise_multiplier > 0 and finite, got noise_multiplier=0" in err
+        assert (
+            code == 2
+            and not out
+            and "Expected noise_multiplier > 0 and finite, got noise_multiplier=0" in err
+        )
     code, out, err = call(capsys, "account", "--noise-multiplier", 1e-200, "--accountant", "gdp")
     assert code == 2 and "yes" not in out and "epsilon is infinite" in err
 
 
 def test_calibrate_and_account_are_inverse(capsys, compiled_once):
-    flags = ["--sampling-prob", 0.01, "--steps", 500, "--accountant", "rdp", "--cache-dir", compiled_once]
+    flags = [
+        "--sampling-prob",
+        0.01,
+        "--steps",
+        500,
+        "--accountant",
+        "rdp",
+        "--cache-dir",
+        compiled_once,
+    ]
     _, out, _ = call(capsys, "calibrate", "--epsilon", 2.0, *flags)
     noise_multiplier = re.search(r"rdp\D+([\d.]+)", out).group(1)
     _, out, _ = call(capsys, "account", "--noise-multiplier", noise_multiplier, *flags)
@@ -199,7 +274,10 @@ def test_simulate_writes_the_folder_and_says_how_it_ended(capsys, tmp_path):
     assert f"private      {record['test_accuracy']:.1%}" in out and "non-private" not in out
     assert f"epsilon {budget.shown_epsilon(claim['epsilon'])}" in out
     assert f"delta {rounded_up(claim['delta'], 3)}" in out
-    assert str(tmp_path / "run" / folder.REPORT) in out and (tmp_path / "run" / folder.REPORT).is_file()
+    assert (
+        str(tmp_path / "run" / folder.REPORT) in out
+        and (tmp_path / "run" / folder.REPORT).is_file()
+    )
     assert re.search(r"round 4/4 .*accuracy .*epsilon .*rounds/s", out)
 
 
@@ -215,10 +293,15 @@ def test_data_in_a_folder_need_no_run_dir(capsys, tmp_path, monkeypatch):
     x, y = np.zeros((2, 4, 4, 1), np.float32), np.array([0, 1], np.int32)
     store.write(tmp_path / "Mine" / "train", [{"x": x, "y": y}] * 20)
     store.write(tmp_path / "Mine" / "test", [{"x": x, "y": y}])
-    code, out, err = call(capsys, "simulate", *QUICK, "--num-rounds", 1, "--dataset", f"disk:{tmp_path}/Mine")
+    code, out, err = call(
+        capsys, "simulate", *QUICK, "--num-rounds", 1, "--dataset", f"disk:{tmp_path}/Mine"
+    )
     assert code == 0, err
     (made,) = (tmp_path / "runs").iterdir()
-    assert re.fullmatch(r"disk-[a-z0-9._-]+-mine-dp_fedavg-001", made.name) and f"runs/{made.name}" in out
+    assert (
+        re.fullmatch(r"disk-[a-z0-9._-]+-mine-dp_fedavg-001", made.name)
+        and f"runs/{made.name}" in out
+    )
     assert (made / folder.REPORT).is_file()
     for name in ("idx:/no/where", "cifar:./x"):
         assert name.split(":")[1].strip("./") in refused(capsys, "simulate", "--dataset", name)
@@ -235,7 +318,9 @@ def test_ctrl_c_stops_after_a_checkpoint_and_says_how_to_go_on(capsys, tmp_path,
     run_dir = tmp_path / "run"
     code, _, err = call(capsys, "simulate", *QUICK, "--run-dir", run_dir)
     assert code == 130
-    assert err == f"fljax: stopped after 3 of 4 rounds; to go on: fljax simulate --resume {run_dir}\n"
+    assert (
+        err == f"fljax: stopped after 3 of 4 rounds; to go on: fljax simulate --resume {run_dir}\n"
+    )
     assert (run_dir / "checkpoints" / "3").is_dir()
 
 
@@ -243,7 +328,13 @@ def test_help_comes_without_importing_jax():
     """And so does an error in the command's name: the whole package is importable in a blink."""
     code = "import sys, fljax.cli; fljax.cli.main(['--help']); sys.exit('jax' in sys.modules)"
     root = pathlib.Path(__file__).parents[1]
-    subprocess.run([sys.executable, "-c", code], cwd=root, env={"PYTHONPATH": "."}, check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=root,
+        env={"PYTHONPATH": "."},
+        check=True,
+        capture_output=True,
+    )
 
 
 def test_resuming_a_finished_run_says_the_same(capsys, finished):
@@ -257,21 +348,32 @@ def test_what_schemes_prints_is_what_simulate_starts_from(capsys, name):
     lines = f"\n{out}".partition(f"\n{name}: ")[2].splitlines()[1:]
     mine = itertools.takewhile(lambda line: line.startswith("  --"), lines)
     flags = [word for line in mine for word in line.split()]
-    assert simulate.parse(["--scheme", name, *flags])[0] == config_lib.from_sections({"scheme": {"scheme": name}})
+    assert simulate.parse(["--scheme", name, *flags])[0] == config_lib.from_sections(
+        {"scheme": {"scheme": name}}
+    )
     settings = dataclasses.fields(schemes.get(name).Config)
-    assert all(f"--{field.name.replace('_', '-')}" in re.sub("--no-", "--", " ".join(flags)) for field in settings)
+    assert all(
+        f"--{field.name.replace('_', '-')}" in re.sub("--no-", "--", " ".join(flags))
+        for field in settings
+    )
 
 
 BAD_FLAGS = [
     (["fly"], ["'fly'", "simulate"]),
-    (["simulate", "--sampling-prob", "0"], ["sampling_prob=0", "(0, 1]"]),  # no cohort can be anything but empty
+    (
+        ["simulate", "--sampling-prob", "0"],
+        ["sampling_prob=0", "(0, 1]"],
+    ),  # no cohort can be anything but empty
     (["simulate", "--num-clients", "0"], ["num_clients=0", ">= 1"]),
     (["simulate", "--num-clients", "100000"], ["num_clients=100000", "<= 1438"]),
     (["simulate", "--target-delta", "0"], ["target_delta=0", "(0, 1)"]),
     (["simulate", "--l2-clip-norm", "-1"], ["l2_clip_norm=-1", "> 0"]),
     (["simulate", "--l2-clip-norm", "nan"], ["l2_clip_norm=nan", "> 0"]),
     (["simulate", "--target-epsilon", "-3"], ["target_epsilon=-3", "> 0"]),
-    (["simulate", "--noise-multiplier", "0.1", "--target-epsilon", "1"], ["target_epsilon=1", "noise_multiplier=0.1"]),
+    (
+        ["simulate", "--noise-multiplier", "0.1", "--target-epsilon", "1"],
+        ["target_epsilon=1", "noise_multiplier=0.1"],
+    ),
     (["simulate", "--num-rounds", "2.5"], ["--num-rounds", "2.5"]),
     (["simulate", "--num-rounds"], ["--num-rounds"]),
     (["simulate", "--number-of-rounds", "3"], ["--number-of-rounds"]),
@@ -282,11 +384,20 @@ BAD_FLAGS = [
     (["simulate", "--resume", "nowhere", "--seed", "3"], ["--resume", "no other flag"]),
     (["account"], ["--noise-multiplier"]),
     (["account", "--noise-multiplier", "-1"], ["noise_multiplier=-1", ">= 0"]),
-    (["account", "--noise-multiplier", "1", "--accountant", "moments"], ["--accountant", "moments"]),
+    (
+        ["account", "--noise-multiplier", "1", "--accountant", "moments"],
+        ["--accountant", "moments"],
+    ),
     (["account", "--noise-multiplier", "1", "--delta", "0"], ["delta=0", "(0, 1)"]),
-    (["account", "--noise-multiplier", "1", "--sampling-prob", "1.5"], ["sampling_prob=1.5", "(0, 1]"]),
+    (
+        ["account", "--noise-multiplier", "1", "--sampling-prob", "1.5"],
+        ["sampling_prob=1.5", "(0, 1]"],
+    ),
     (["account", "--noise-multiplier", "1", "--steps", "0"], ["steps=0", ">= 1"]),
-    (["account", "--noise-multiplier", "1", "--sweep", "sigma=1:2:3"], ["sweep='sigma=1:2:3'", "noise"]),
+    (
+        ["account", "--noise-multiplier", "1", "--sweep", "sigma=1:2:3"],
+        ["sweep='sigma=1:2:3'", "noise"],
+    ),
     (["account", "--sweep", "noise=1:2"], ["sweep='noise=1:2'", "LOW:HIGH:COUNT"]),
     (["account", "--sweep", "noise=1,2", "--sweep", "noise=3"], ["once", "noise_multiplier"]),
     (["account", "--sweep", "noise=0:1:5"], ["noise_multiplier=0.0", "> 0"]),
@@ -299,7 +410,9 @@ BAD_FLAGS = [
 ]
 
 
-@pytest.mark.parametrize(("args", "words"), BAD_FLAGS, ids=[" ".join(args) for args, _ in BAD_FLAGS])
+@pytest.mark.parametrize(
+    ("args", "words"), BAD_FLAGS, ids=[" ".join(args) for args, _ in BAD_FLAGS]
+)
 def test_a_bad_flag_is_one_line_that_names_it(capsys, tmp_path, monkeypatch, args, words):
     monkeypatch.chdir(tmp_path)
     line = refused(capsys, *args)
@@ -340,7 +453,8 @@ def _foreign(run_dir):
 
 def _truncated(run_dir):
     biggest = max(
-        (p for p in (run_dir / "checkpoints" / "4").rglob("*") if p.is_file()), key=lambda p: p.stat().st_size
+        (p for p in (run_dir / "checkpoints" / "4").rglob("*") if p.is_file()),
+        key=lambda p: p.stat().st_size,
     )
     biggest.write_bytes(biggest.read_bytes()[:-10])
 
@@ -351,7 +465,9 @@ def _of_another_config(run_dir):
 
 
 @pytest.mark.parametrize("damage", [_foreign, _truncated, _of_another_config])
-def test_a_bad_checkpoint_is_one_line_and_the_one_before_stays_usable(capsys, finished, tmp_path, damage):
+def test_a_bad_checkpoint_is_one_line_and_the_one_before_stays_usable(
+    capsys, finished, tmp_path, damage
+):
     run_dir = tmp_path / "run"
     shutil.copytree(finished, run_dir)
     damage(run_dir)

@@ -1,4 +1,6 @@
-"""`fljax attack` and `fljax audit`: a folder each, with numbers and a report, and errors of one line."""
+"""`fljax attack` and `fljax audit`: a folder each, with numbers and a report, and errors of one
+line.
+"""
 
 import json
 import tomllib
@@ -17,15 +19,19 @@ def files(run_dir):
 def test_attack_writes_reconstructions_beside_the_truth_and_the_bound(tmp_path, capsys):
     run_dir = tmp_path / "run"
     flags = ["--scheme", "dp_fedsgd", "--targets", "4", "--repeats", "1", "--iterations", "150"]
-    assert cli.main(["attack", *flags, "--budgets", "1", "10000000", "--run-dir", str(run_dir)]) == 0
+    assert (
+        cli.main(["attack", *flags, "--budgets", "1", "10000000", "--run-dir", str(run_dir)]) == 0
+    )
     config, report = files(run_dir)
     assert config["scheme"] == "dp_fedsgd" and config["budgets"] == [1.0, 1e7]
     found = json.loads((run_dir / "attack.json").read_text())
     low, high = found["rows"]
-    # Nearly no noise is the positive control: everything is found. At epsilon 1 the bound is near guessing.
+    # Nearly no noise is the positive control: everything is found. At epsilon 1 the bound is near
+    #   guessing.
     assert high["inverted"] == high["picked"] == 1.0 and high["psnr"] > low["psnr"] + 8
     assert 0.25 < low["bound"] < 0.4 and high["bound"] == pytest.approx(1.0, abs=1e-3)
-    # Four rounds prove nothing: a share above 0.18, at a chance of 1e-3, even if all are told right.
+    # Four rounds prove nothing: a share above 0.18, at a chance of 1e-3, even if all are told
+    #   right.
     assert low["holds"] is high["holds"] is None and found["standing"] == "certified"
     assert "Threat model" in report and report.count("<svg") == 3 and "only afterwards" in report
     assert "share of digits told right" in capsys.readouterr().out
@@ -33,16 +39,29 @@ def test_attack_writes_reconstructions_beside_the_truth_and_the_bound(tmp_path, 
 
 def test_attack_on_a_channel_compares_the_squared_error(tmp_path):
     run_dir = tmp_path / "run"
-    flags = ["--scheme", "natural_channel", "--targets", "4", "--repeats", "1", "--iterations", "150"]
+    flags = [
+        "--scheme",
+        "natural_channel",
+        "--targets",
+        "4",
+        "--repeats",
+        "1",
+        "--iterations",
+        "150",
+    ]
     assert cli.main(["attack", *flags, "--budgets", "5", "500", "--run-dir", str(run_dir)]) == 0
     found = json.loads((run_dir / "attack.json").read_text())
     low, high = found["rows"]
     assert "at least" in found["bound"] and found["standing"].startswith("not certified")
-    assert low["mse"] > high["mse"] and low["bound"] > high["bound"] and low["noise"] > high["noise"]
+    assert (
+        low["mse"] > high["mse"] and low["bound"] > high["bound"] and low["noise"] > high["noise"]
+    )
 
 
 @pytest.mark.parametrize("scheme", ["natural_channel", "dp_fedsgd"])
-def test_inversions_that_diverge_count_as_the_mean_image_and_break_no_bound(scheme, tmp_path, monkeypatch, capsys):
+def test_inversions_that_diverge_count_as_the_mean_image_and_break_no_bound(
+    scheme, tmp_path, monkeypatch, capsys
+):
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -55,8 +74,21 @@ def test_inversions_that_diverge_count_as_the_mean_image_and_break_no_bound(sche
 
     monkeypatch.setattr(victims, "smooth_lenet", lambda **given: models.create("softmax", **given))
     monkeypatch.setattr(reconstruction, "updates", updates)
-    monkeypatch.setattr(reconstruction, "invert", lambda *given, shape, **_: jnp.full((len(given[3]), *shape), jnp.nan))
-    flags = ["--scheme", scheme, "--targets", "4", "--repeats", "2", "--run-dir", str(tmp_path / "run")]
+    monkeypatch.setattr(
+        reconstruction,
+        "invert",
+        lambda *given, shape, **_: jnp.full((len(given[3]), *shape), jnp.nan),
+    )
+    flags = [
+        "--scheme",
+        scheme,
+        "--targets",
+        "4",
+        "--repeats",
+        "2",
+        "--run-dir",
+        str(tmp_path / "run"),
+    ]
     assert cli.main(["attack", *flags]) == 0
     rows = json.loads((tmp_path / "run" / "attack.json").read_text())["rows"]
     assert len(rows) == 4  # budgets that each kind of promise has noise for
@@ -71,7 +103,17 @@ def test_inversions_that_diverge_count_as_the_mean_image_and_break_no_bound(sche
 
 def test_lira_finds_members_without_noise_and_stays_within_the_certified_area(tmp_path):
     run_dir = tmp_path / "run"
-    flags = ["--attack", "lira", "--scheme", "dp_fedsgd", "--budgets", "2", "10000000", "--num-rounds", "40"]
+    flags = [
+        "--attack",
+        "lira",
+        "--scheme",
+        "dp_fedsgd",
+        "--budgets",
+        "2",
+        "10000000",
+        "--num-rounds",
+        "40",
+    ]
     assert cli.main(["attack", *flags, "--run-dir", str(run_dir)]) == 0
     low, high = json.loads((run_dir / "attack.json").read_text())["rows"]
     # Positive control: nearly no noise, and a model that memorises. Standard error 0.06 at most.
@@ -85,9 +127,17 @@ def test_lira_finds_members_without_noise_and_stays_within_the_certified_area(tm
 def test_an_area_is_judged_by_the_standard_error_at_its_bound():
     from fljax.cli import _attack_lira
 
-    # 0.6 + 3 sqrt(0.6 * 0.4 / 100) = 0.747; with 0.9 and 80 examples not even 1 is above 0.9 + 0.1006.
-    assert [_attack_lira.within(auc, 0.6, 100) for auc in (0.5, 0.746, 0.748, 1.0)] == [True, True, False, False]
-    assert _attack_lira.within(1.0, 0.9, 80) is None and _attack_lira.within(1.0, 1.0, 10**6) is None
+    # 0.6 + 3 sqrt(0.6 * 0.4 / 100) = 0.747; with 0.9 and 80 examples not even 1 is above 0.9 +
+    # 0.1006.
+    assert [_attack_lira.within(auc, 0.6, 100) for auc in (0.5, 0.746, 0.748, 1.0)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert (
+        _attack_lira.within(1.0, 0.9, 80) is None and _attack_lira.within(1.0, 1.0, 10**6) is None
+    )
     assert _attack_lira.within(1.0, 0.9, 82) is False
 
 
@@ -98,18 +148,35 @@ def test_repeats_of_one_target_are_no_evidence_of_their_own():
 
     each = np.asarray([0.5, 0.9, 0.6, 0.8])
     assert _attack.within(each[None], 1.0) and not _attack.within(0.1 * each[None], 1.0)
-    assert _attack.within(np.tile(each, (1000, 1)), 1.0)  # the same four targets, as uncertain as before
+    assert _attack.within(
+        np.tile(each, (1000, 1)), 1.0
+    )  # the same four targets, as uncertain as before
 
 
 def test_lira_gives_full_batch_schemes_room_for_the_pool(tmp_path):
-    flags = ["--attack", "lira", "--scheme", "gd_dp", "--budgets", "2", "--shadows", "4", "--num-rounds", "2"]
+    flags = [
+        "--attack",
+        "lira",
+        "--scheme",
+        "gd_dp",
+        "--budgets",
+        "2",
+        "--shadows",
+        "4",
+        "--num-rounds",
+        "2",
+    ]
     assert cli.main(["attack", *flags, "--pool", "41", "--run-dir", str(tmp_path / "run")]) == 0
     (row,) = json.loads((tmp_path / "run" / "attack.json").read_text())["rows"]
     assert 0.5 < row["bound"] < 1 and 0 <= row["auc"] <= 1
 
 
-@pytest.mark.parametrize(("scheme", "share", "code"), [("natural_channel", 0.0, 1), ("natural_channel", 9.0, 0)])
-def test_an_attack_that_gets_past_a_bound_exits_with_1(scheme, share, code, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("scheme", "share", "code"), [("natural_channel", 0.0, 1), ("natural_channel", 9.0, 0)]
+)
+def test_an_attack_that_gets_past_a_bound_exits_with_1(
+    scheme, share, code, tmp_path, monkeypatch, capsys
+):
     """Inversions that find the digits, and some that find anything but."""
     import jax
     import jax.numpy as jnp
@@ -125,10 +192,24 @@ def test_an_attack_that_gets_past_a_bound_exits_with_1(scheme, share, code, tmp_
     monkeypatch.setattr(reconstruction, "updates", updates)
     monkeypatch.setattr(reconstruction, "invert", lambda *given, **_: jnp.asarray(truth + share))
     monkeypatch.setattr(table, "linear_estimate", lambda found, known: found)
-    flags = ["--scheme", scheme, "--targets", "4", "--repeats", "1", "--budgets", "1", "2", "3", "4"]
+    flags = [
+        "--scheme",
+        scheme,
+        "--targets",
+        "4",
+        "--repeats",
+        "1",
+        "--budgets",
+        "1",
+        "2",
+        "3",
+        "4",
+    ]
     assert cli.main(["attack", *flags, "--run-dir", str(tmp_path / "run")]) == code
     out = capsys.readouterr().out
-    assert ("got past what is certified: budget 1, budget 2, budget 3, budget 4. Exit code 1." in out) is (code == 1)
+    assert (
+        "got past what is certified: budget 1, budget 2, budget 3, budget 4. Exit code 1." in out
+    ) is (code == 1)
     assert (tmp_path / "run" / "report.html").is_file()
 
 
@@ -138,9 +219,18 @@ def test_lira_that_gets_past_a_bound_exits_with_1(tmp_path, monkeypatch, capsys)
     line = _attack_lira.Line(2.0, 1.0, 0.9, 0.6, 0.5, 1.0, 0.5, None)
     for holds, code in ((False, 1), (True, 0), (None, 0)):
         monkeypatch.setattr(
-            _attack_lira, "run", lambda *_, holds=holds: _attack_lira.Found([line._replace(holds=holds)])
+            _attack_lira,
+            "run",
+            lambda *_, holds=holds: _attack_lira.Found([line._replace(holds=holds)]),
         )
-        flags = ["--attack", "lira", "--scheme", "dp_fedsgd", "--run-dir", str(tmp_path / str(holds))]
+        flags = [
+            "--attack",
+            "lira",
+            "--scheme",
+            "dp_fedsgd",
+            "--run-dir",
+            str(tmp_path / str(holds)),
+        ]
         assert cli.main(["attack", *flags]) == code
         assert ("budget 2. Exit code 1." in capsys.readouterr().out) is (code == 1)
 
@@ -175,13 +265,26 @@ def test_audit_prints_what_is_certified_and_what_was_measured(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "lightdp" in out and "REPLACE_ONE" in out
     _, report = files(run_dir)
-    assert "Threat model" in report and "tell it their pair noise" in report and report.count("<svg") == 1
+    assert (
+        "Threat model" in report
+        and "tell it their pair noise" in report
+        and report.count("<svg") == 1
+    )
 
 
 def test_audit_of_few_trials_cannot_tell(tmp_path, capsys):
-    assert cli.main(["audit", "--scheme", "lightdp", "--trials", "16", "--run-dir", str(tmp_path / "run")]) == 0
+    assert (
+        cli.main(
+            ["audit", "--scheme", "lightdp", "--trials", "16", "--run-dir", str(tmp_path / "run")]
+        )
+        == 0
+    )
     (row,) = json.loads((tmp_path / "run" / "audit.json").read_text())["rows"]
-    assert row["holds"] is None and row["ceiling"] <= row["certified"] and row["standing"] == "certified"
+    assert (
+        row["holds"] is None
+        and row["ceiling"] <= row["certified"]
+        and row["standing"] == "certified"
+    )
     assert "cannot tell: so many trials prove at most epsilon" in capsys.readouterr().out
 
 
@@ -192,7 +295,9 @@ def test_audit_all_puts_the_papers_in_one_table(tmp_path):
     run_dir = tmp_path / "run"
     assert cli.main(["audit", "--all", "--trials", "4000", "--run-dir", str(run_dir)]) == 0
     rows = json.loads((run_dir / "audit.json").read_text())["rows"]
-    assert [row["scheme"] for row in rows] == [name for name in table.PAPERS if name in schemes.NAMES]
+    assert [row["scheme"] for row in rows] == [
+        name for name in table.PAPERS if name in schemes.NAMES
+    ]
     assert all(row["holds"] and row["paper"] for row in rows)
     assert [row["scheme"] for row in rows if "1 use" in row["quantity"]] == ["natural_channel"]
     _, report = files(run_dir)

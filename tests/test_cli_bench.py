@@ -1,4 +1,6 @@
-"""`fljax bench`: what it writes, that it times the same work twice, and its errors. No test looks at a time."""
+"""`fljax bench`: what it writes, that it times the same work twice, and its errors. No test looks
+at a time.
+"""
 
 import json
 import math
@@ -33,11 +35,27 @@ def test_quick_prints_a_table_and_writes_numbers(tmp_path, capsys):
     path = tmp_path / "bench.json"
     assert cli.main(["bench", "--quick", "--json", str(path)]) == 0
     out = capsys.readouterr().out
-    for word in ("GFLOP/s", "normals/s", "private gradient", "clients/s", "of the limit", "side by side", "about"):
+    for word in (
+        "GFLOP/s",
+        "normals/s",
+        "private gradient",
+        "clients/s",
+        "of the limit",
+        "side by side",
+        "about",
+    ):
         assert word in out
     found = json.loads(path.read_text())
     assert found["quick"] is True and found["machine"]["platform"] == jax.default_backend()
-    for name in ("matmul", "gaussian_noise", "private_gradient", "round", "chunk_size", "simulate", "wall_s"):
+    for name in (
+        "matmul",
+        "gaussian_noise",
+        "private_gradient",
+        "round",
+        "chunk_size",
+        "simulate",
+        "wall_s",
+    ):
         assert name in found
     for part in ("dp_fedavg", "plain_scan", "products"):
         assert found["round"][part]["repeats"] >= 5
@@ -48,14 +66,25 @@ def test_quick_prints_a_table_and_writes_numbers(tmp_path, capsys):
 
 def test_the_table_shows_what_was_measured(tmp_path, capsys, monkeypatch):
     def timed(speed):
-        return {"median_ms": 2.5, "clients_per_s": speed, "compile_s": 1.25, "spread": 0.25, "clients": 1000}
+        return {
+            "median_ms": 2.5,
+            "clients_per_s": speed,
+            "compile_s": 1.25,
+            "spread": 0.25,
+            "clients": 1000,
+        }
 
     found = {
         "machine": {"device": "abacus", "platform": "cpu", "cores": 2, "jax": "1.2.3"},
         "model": "MLP 12-10",
         "matmul": {"gflops_per_s": 123.4},
         "gaussian_noise": {"normals_per_s": 5e8},
-        "private_gradient": {"batch": 512, "ratio": 1.25, "private": timed(1), "non_private": timed(1)},
+        "private_gradient": {
+            "batch": 512,
+            "ratio": 1.25,
+            "private": timed(1),
+            "non_private": timed(1),
+        },
         "round": {
             "dp_fedavg": {**timed(600.0), "share_of_matmul_limit": 0.75},
             "plain_scan": timed(400.0),
@@ -69,9 +98,21 @@ def test_the_table_shows_what_was_measured(tmp_path, capsys, monkeypatch):
     assert cli.main(["bench", "--json", str(path)]) == 0
     assert json.loads(path.read_text()) == found
     out = capsys.readouterr().out
-    for words in ("abacus, 2 cores", "123 GFLOP/s", "500 million", "1.25x", "600 clients/s", "75% of the limit"):
+    for words in (
+        "abacus, 2 cores",
+        "123 GFLOP/s",
+        "500 million",
+        "1.25x",
+        "600 clients/s",
+        "75% of the limit",
+    ):
         assert words in out
-    for words in ("plain JAX scan 400", "limit 800 clients/s", "1: 600/s, 8: 700/s; chosen: 1", "about 14 s"):
+    for words in (
+        "plain JAX scan 400",
+        "limit 800 clients/s",
+        "1: 600/s, 8: 700/s; chosen: 1",
+        "about 14 s",
+    ):
         assert words in out
 
 

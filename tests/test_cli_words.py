@@ -1,4 +1,6 @@
-"""What the command line understands and advises: spellings of flags, near misses, help, a reader who leaves."""
+"""What the command line understands and advises: spellings of flags, near misses, help, a reader
+who leaves.
+"""
 
 import contextlib
 import dataclasses
@@ -88,7 +90,14 @@ def test_switches_and_nothing_are_understood_however_they_are_written(command):
     for flag, hint in _args.flags(cls).items():
         if hint is bool:
             off = "--no-" + flag[2:]
-            yes = [[flag], [flag, "True"], [flag, "true"], [f"{flag}=TRUE"], [off, "False"], [f"{off}=false"]]
+            yes = [
+                [flag],
+                [flag, "True"],
+                [flag, "true"],
+                [f"{flag}=TRUE"],
+                [off, "False"],
+                [f"{off}=false"],
+            ]
             no = [
                 [off],
                 [flag, "False"],
@@ -100,20 +109,38 @@ def test_switches_and_nothing_are_understood_however_they_are_written(command):
             assert all(value(given(cls, *args), flag) is True for args in yes), flag
             assert all(value(given(cls, *args), flag) is False for args in no), flag
             for wrong in ([flag, "maybe"], [f"{flag}=1"], [f"{flag}="]):
-                with pytest.raises(ValueError, match=f"Expected {flag} alone, or with True or False"):
+                with pytest.raises(
+                    ValueError, match=f"Expected {flag} alone, or with True or False"
+                ):
                     given(cls, *wrong)
         if type(None) in typing.get_args(hint):
-            for args in ([flag, "none"], [flag, "None"], [flag, "NONE"], [f"{flag}=none"], [f"{flag}=None"]):
+            for args in (
+                [flag, "none"],
+                [flag, "None"],
+                [flag, "NONE"],
+                [f"{flag}=none"],
+                [f"{flag}=None"],
+            ):
                 assert value(given(cls, *args), flag) is None, args
 
 
 def test_switches_of_a_run_and_of_a_scheme():
     of = lambda *args: simulate.parse(["--scheme", "dp_fedsgd", *args])[0]  # noqa: E731
-    for args in (["--no-baseline"], ["--baseline", "False"], ["--baseline=false"], ["--no_baseline"]):
+    for args in (
+        ["--no-baseline"],
+        ["--baseline", "False"],
+        ["--baseline=false"],
+        ["--no_baseline"],
+    ):
         assert of(*args).run.baseline is False
     assert of("--no-baseline", "False", "--seed", "3").run == dataclasses.replace(of().run, seed=3)
     assert of("--target-delta=none", "--memory", "None").privacy.target_delta is None
-    assert simulate.parse(["--scheme", "lightdp", "--straggler-probs", "()"])[0].scheme_config.straggler_probs == ()
+    assert (
+        simulate.parse(["--scheme", "lightdp", "--straggler-probs", "()"])[
+            0
+        ].scheme_config.straggler_probs
+        == ()
+    )
 
 
 @pytest.mark.parametrize(
@@ -165,7 +192,9 @@ def test_nothing_is_guessed_where_nothing_is_near(capsys):
 
 
 def test_a_value_of_the_wrong_type_is_named_with_its_rule(capsys):
-    assert "Expected --steps to be an integer, got '2.5'." in refused(capsys, "account", "--steps", "2.5")
+    assert "Expected --steps to be an integer, got '2.5'." in refused(
+        capsys, "account", "--steps", "2.5"
+    )
     assert "Expected --delta to be a number, got 'x'." in refused(capsys, "account", "--delta", "x")
 
 
@@ -177,7 +206,8 @@ def test_the_message_is_found_in_any_box(lines):
         title = f" Value error\n{'-' * 60}\n"
     text = "Error parsing --steps: invalid literal for int() with base 10: '2.5'"
     box = (
-        f"{title}{side} {text} {side}\n{side} {'-' * 60 if rule == ' ' else rule * 60} {side}\n{side} For help {side}\n"
+        f"{title}{side} {text} {side}\n{side} {'-' * 60 if rule == ' ' else rule * 60} "
+        f"{side}\n{side} For help {side}\n"
     )
     assert _args._message(box) == "Expected --steps to be an integer, got '2.5'."
 
@@ -208,7 +238,13 @@ def test_a_reader_who_leaves_is_no_error(line, buffered, tmp_path):
     args = [sys.executable, "-m", "fljax", *line.split()]
     path = os.pathsep.join([str(ROOT), str(ROOT / "kernels")])
     done = subprocess.run(
-        args, stdout=write, stderr=subprocess.PIPE, text=True, check=False, cwd=tmp_path, env=env | {"PYTHONPATH": path}
+        args,
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=env | {"PYTHONPATH": path},
     )
     os.close(write)
     assert done.stderr == "" and done.returncode in (0, 141)

@@ -73,7 +73,11 @@ def test_what_a_module_imports_is_declared():
 
 @pytest.mark.parametrize(
     ("folder", "extras"),
-    [("tests", ["", "test"]), ("examples", ["", "sim"]), ("bench", ["", "sim", "baselines", "peers"])],
+    [
+        ("tests", ["", "test"]),
+        ("examples", ["", "sim"]),
+        ("bench", ["", "sim", "baselines", "peers"]),
+    ],
 )
 def test_what_the_rest_imports_is_declared(folder, extras):
     for path in files(folder):
@@ -92,6 +96,8 @@ def test_every_dependency_has_a_lowest_version():
 
 
 def test_the_kernels_declare_what_they_import():
-    declared = tomllib.loads((ROOT / "kernels" / "pyproject.toml").read_text())["project"]["dependencies"]
+    declared = tomllib.loads((ROOT / "kernels" / "pyproject.toml").read_text())["project"][
+        "dependencies"
+    ]
     used = set().union(*(part for path in files("kernels") for part in imports(path)))
     assert used == {re.match(r"[\w-]+", line).group() for line in declared}

@@ -8,7 +8,9 @@ from fljax.local import bounded, item
 
 def test_an_old_path_gives_the_same_object_and_names_the_new_one():
     new = "fljax.local.bounded.BoundedSensitivityCallable"
-    message = f"fljax.local.item.BoundedSensitivityCallable is deprecated since fljax 0.1: use {new}."
+    message = (
+        f"fljax.local.item.BoundedSensitivityCallable is deprecated since fljax 0.1: use {new}."
+    )
     with pytest.warns(DeprecationWarning, match=message) as told:
         assert item.BoundedSensitivityCallable is bounded.BoundedSensitivityCallable
     assert told[0].filename == __file__  # where the old name stands, not where the warning is made

@@ -8,8 +8,19 @@ EXAMPLES = sorted((pathlib.Path(__file__).parents[1] / "examples").glob("*.py"))
 # The constants at the top of an example that make it tiny; an example without an entry here fails.
 TINY = {
     "bidirectional": {"NUM_ROUNDS": 2},
-    "attacks": {"TARGETS": 2, "ITERATIONS": 20, "TRIALS": 400, "SHADOWS": 4, "POOL": 40, "STEPS": 10},
-    "accounting": {"NUM_ROUNDS": 200, "METHODS": ("rdp", "gdp"), "ORDERS": (2.0, 3.0, 4.0, 8.0, 16.0, 64.0)},
+    "attacks": {
+        "TARGETS": 2,
+        "ITERATIONS": 20,
+        "TRIALS": 400,
+        "SHADOWS": 4,
+        "POOL": 40,
+        "STEPS": 10,
+    },
+    "accounting": {
+        "NUM_ROUNDS": 200,
+        "METHODS": ("rdp", "gdp"),
+        "ORDERS": (2.0, 3.0, 4.0, 8.0, 16.0, 64.0),
+    },
     "channel": {"NUM_CLIENTS": 4, "NUM_ROUNDS": 2, "NUM_TARGETS": 20},
     "clipped_statistics": {"NUM_CLIENTS": 50},
     "clipping_styles": {"NUM_STEPS": 2, "HIDDEN": (4,)},

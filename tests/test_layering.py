@@ -8,7 +8,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 STATIONS = {"local", "upload", "server", "accounting"}
-# What each place of fljax may import from fljax. Files at the top (types, errors, _validate, _tree) count as "base".
+# What each place of fljax may import from fljax. Files at the top (types, errors, _validate, _tree)
+# count as "base".
 ALLOWED = {
     "base": set(),
     "data": {"base"},
@@ -72,17 +73,22 @@ def test_fljax_imports_follow_the_road(path):
         pieces = name.split(".")
         if pieces[0] == "fljax" and len(pieces) > 1 and pieces[1] not in {"__version__"}:
             assert place(pieces[1:]) in allowed, f"{path}: {here} must not import {name}"
-        assert pieces[0] not in {"tests", "bench", "examples", "chex", "pytest"}, f"{path} imports {name}"
+        assert pieces[0] not in {"tests", "bench", "examples", "chex", "pytest"}, (
+            f"{path} imports {name}"
+        )
 
 
 @pytest.mark.parametrize("path", files("kernels"), ids=lambda p: str(p.relative_to(ROOT)))
 def test_kernels_import_only_jax_and_numpy(path):
     for name in imports(path):
         top = name.split(".")[0]
-        assert top in {"jax", "numpy", "fljax_kernels", ""} or top in sys.stdlib_module_names, f"{path} imports {name}"
+        assert top in {"jax", "numpy", "fljax_kernels", ""} or top in sys.stdlib_module_names, (
+            f"{path} imports {name}"
+        )
 
 
-# Families inside a room, and which other families of the room each may use besides the room's own files.
+# Families inside a room, and which other families of the room each may use besides the room's own
+# files.
 FAMILIES = {
     "data": {"sources": set()},
     "papers": {"bidirectional": set(), "lightdp": set(), "subject_dp": set()},
@@ -133,7 +139,9 @@ def used(path, known):
             assert not node.level, f"{path} imports by dots"
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
-                yield from [full] if full in known else [node.module] if node.module in known else []
+                yield from (
+                    [full] if full in known else [node.module] if node.module in known else []
+                )
 
 
 def graph():
@@ -179,7 +187,9 @@ def test_a_circle_is_found():
     assert circle(found) == ["fljax.data.builtin", "fljax.data.sources.standins"]
 
 
-@pytest.mark.parametrize(("room", "family"), [(r, f) for r, families in FAMILIES.items() for f in families])
+@pytest.mark.parametrize(
+    ("room", "family"), [(r, f) for r, families in FAMILIES.items() for f in families]
+)
 def test_families_of_a_room_use_each_other_in_one_direction(room, family):
     for name, others in graph().items():
         if name.split(".")[:3] != ["fljax", room, family]:
@@ -187,9 +197,13 @@ def test_families_of_a_room_use_each_other_in_one_direction(room, family):
         for other in others:
             pieces = other.split(".")
             if pieces[:2] == ["fljax", room] and len(pieces) > 2 and pieces[2] in FAMILIES[room]:
-                assert pieces[2] in FAMILIES[room][family] | {family}, f"{name} must not import {other}"
+                assert pieces[2] in FAMILIES[room][family] | {family}, (
+                    f"{name} must not import {other}"
+                )
 
 
 def test_every_family_of_a_room_has_its_floor():
     for room, families in FAMILIES.items():
-        assert set(families) == {path.parent.name for path in (ROOT / "fljax" / room).glob("*/__init__.py")}
+        assert set(families) == {
+            path.parent.name for path in (ROOT / "fljax" / room).glob("*/__init__.py")
+        }

@@ -1,4 +1,6 @@
-"""A package that fljax does not know brings a scheme, a mechanism, a data set and a model; `tests/plugin` holds it."""
+"""A package that fljax does not know brings a scheme, a mechanism, a data set and a model;
+`tests/plugin` holds it.
+"""
 
 import ast
 import importlib
@@ -41,7 +43,8 @@ import fljax
 
 def call(run_dir):
     settings = {"seed": 3, "num_rounds": 6, "eval_every": 2, "checkpoint_every": 2, "groups": 2}
-    return fljax.simulate("bits", data="rings", model="quadratic", run_dir=run_dir, devices=1, **settings)
+    settings |= {"data": "rings", "model": "quadratic", "devices": 1}
+    return fljax.simulate("bits", run_dir=run_dir, **settings)
 """
 # A run that a kill -9 ends in its fifth round, behind the checkpoint of the fourth.
 KILLED = """
@@ -61,29 +64,47 @@ folder.Metrics.append = until_the_fifth
 
 
 def installed(site, entry_points):
-    """What `pip install` would leave of the package: its modules, and a dist-info with its entry points."""
+    """What `pip install` would leave of the package: its modules, and a dist-info with its entry
+    points.
+    """
     project = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]
-    shutil.copytree(PACKAGE / "own_package", site / "own_package", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        PACKAGE / "own_package", site / "own_package", ignore=shutil.ignore_patterns("__pycache__")
+    )
     info = site / "own_package-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
     groups = project["entry-points"] if entry_points else {}
-    lines = [f"[{group}]\n" + "".join(f"{n} = {v}\n" for n, v in found.items()) for group, found in groups.items()]
+    lines = [
+        f"[{group}]\n" + "".join(f"{n} = {v}\n" for n, v in found.items())
+        for group, found in groups.items()
+    ]
     (info / "entry_points.txt").write_text("\n".join(lines))
 
 
 def forget():
     """The process as it was before the package was imported."""
-    for name in [name for name in sys.modules if name.split(".")[0] in ("own_package", "broken_package")]:
+    for name in [
+        name for name in sys.modules if name.split(".")[0] in ("own_package", "broken_package")
+    ]:
         del sys.modules[name]
-    for registry in (schemes._registry, builtin._registry, classifiers._registry, attacks._registry):
+    for registry in (
+        schemes._registry,
+        builtin._registry,
+        classifiers._registry,
+        attacks._registry,
+    ):
         for name in ("bits", "rings", "quadratic", "votes"):
             registry.forget(name)
 
 
 @pytest.fixture
 def site_factory(tmp_path, monkeypatch):
-    """entry_points -> the folder in which the package is installed, with its entry points or without."""
+    """entry_points -> the folder in which the package is installed, with its entry points or
+    without.
+    """
     monkeypatch.setattr(events, "RECORDS", dict(events.RECORDS))
     monkeypatch.setattr(mechanisms, "_RULES", {})
     where = tmp_path / "site"
@@ -114,11 +135,20 @@ def imported(path):
 
 def test_the_package_is_short_and_imports_public_names_only():
     files = sorted(PACKAGE.rglob("*.py"))
-    assert sum(len(path.read_text().splitlines()) for path in [*files, PACKAGE / "pyproject.toml"]) < 120
-    ours = {name for path in files for name in imported(path) if name.split(".")[0].startswith("fljax")}
+    assert (
+        sum(len(path.read_text().splitlines()) for path in [*files, PACKAGE / "pyproject.toml"])
+        < 120
+    )
+    ours = {
+        name for path in files for name in imported(path) if name.split(".")[0].startswith("fljax")
+    }
     assert ours and all(len(name.split(".")) <= 3 for name in ours)  # a room, and a name in it
     for path in files:
-        words = [node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)]
+        words = [
+            node.attr
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Attribute)
+        ]
         words += [part for name in imported(path) for part in name.split(".")]
         assert not [word for word in words if word.startswith("_")]
 
@@ -130,13 +160,17 @@ def simulated(args, run_dir):
 
 def killed(code, args, site):
     """A process of its own that runs `code` and ends with SIGKILL."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "kernels"), str(site)])}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "kernels"), str(site)])
+    }
     command = [sys.executable, "-c", KILLED + code, *args]
     done = subprocess.run(command, env=environment, capture_output=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
-def test_a_run_of_an_installed_package_that_kill_9_ends_goes_on_to_the_same_bits(site, tmp_path, capsys):
+def test_a_run_of_an_installed_package_that_kill_9_ends_goes_on_to_the_same_bits(
+    site, tmp_path, capsys
+):
     whole = simulated([*BY_NAME, *SHORT], tmp_path / "whole")
     assert "epsilon" in capsys.readouterr().out
     said = json.loads((tmp_path / "whole" / folder.PRIVACY).read_text())
@@ -202,14 +236,20 @@ def test_dotted_paths_and_registered_names_give_the_same_run(site, tmp_path, cap
     np.testing.assert_array_equal(data.load("rings").train["y"], parts.rings().train["y"])
     capsys.readouterr()
     assert cli.main(["schemes"]) == 0
-    assert "bits: one bit a client, which lies now and then; unit: client (registered by own_package.bits)" in (
-        capsys.readouterr().out
+    assert (
+        "bits: one bit a client, which lies now and then; unit: client (registered by "
+        "own_package.bits)" in (capsys.readouterr().out)
     )
 
 
 @pytest.mark.filterwarnings("ignore::fljax.accounting.OrderWarning")
 def test_an_audit_plays_against_it(site, tmp_path, capsys):
-    assert cli.main(["audit", "--scheme", "bits", "--trials", "300", "--run-dir", str(tmp_path / "audit")]) == 0
+    assert (
+        cli.main(
+            ["audit", "--scheme", "bits", "--trials", "300", "--run-dir", str(tmp_path / "audit")]
+        )
+        == 0
+    )
     assert "bits" in capsys.readouterr().out
 
 
@@ -225,7 +265,9 @@ def break_in(site):
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-package\nVersion: 1.0\n")
     groups = ("schemes", "datasets", "models", "mechanisms", "attacks")
-    (info / "entry_points.txt").write_text("\n".join(f"[fljax.{g}]\nbroken = broken_package:x" for g in groups))
+    (info / "entry_points.txt").write_text(
+        "\n".join(f"[fljax.{g}]\nbroken = broken_package:x" for g in groups)
+    )
     importlib.invalidate_caches()
 
 
@@ -235,22 +277,31 @@ def test_a_package_that_fails_breaks_nothing_else(site, tmp_path, capsys):
         assert "broken" in schemes.names() and "broken" not in rounds.promising()
     assert cli.main(["schemes"]) == 0
     out = capsys.readouterr().out
-    assert "broken: cannot be loaded." in out and "white_channel: " in out and "bits: one bit" in out
+    assert (
+        "broken: cannot be loaded." in out and "white_channel: " in out and "bits: one bit" in out
+    )
     assert out.count("broken") > 8 and "  rings (own_package.parts:rings of own-package)" in out
     for kind in ("data sets", "models", "mechanisms", "attacks"):
         part = out.partition(f"\n{kind} (")[2].partition("\n\n")[0]
         assert re.search(r"^  broken.*cannot be loaded", part, flags=re.MULTILINE), kind
     simulated([*BY_NAME, *SHORT], tmp_path / "run")
     for call in (schemes.get, data.load, lambda name: models.check_name(name=name)):
-        with pytest.raises(ValueError, match=r"broken_package:x of broken-package to load: .*not_there"):
+        with pytest.raises(
+            ValueError, match=r"broken_package:x of broken-package to load: .*not_there"
+        ):
             call("broken")
 
 
 def test_two_packages_with_one_name_are_both_named(site):
     break_in(site)
-    (site / "broken_package-1.0.dist-info" / "entry_points.txt").write_text("[fljax.schemes]\nbits = broken_package:x")
+    (site / "broken_package-1.0.dist-info" / "entry_points.txt").write_text(
+        "[fljax.schemes]\nbits = broken_package:x"
+    )
     importlib.invalidate_caches()
-    with pytest.raises(ValueError, match=r"one package with scheme 'bits', got several: broken-package, own-package"):
+    with pytest.raises(
+        ValueError,
+        match=r"one package with scheme 'bits', got several: broken-package, own-package",
+    ):
         schemes.get("bits")
 
 
@@ -264,7 +315,10 @@ def test_a_path_that_is_no_dotted_name_is_an_unknown_name(name):
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda: schemes.register("dp_fedavg", schemes.get("dp_fedavg")), "does not use itself, got name='dp_fedavg'"),
+        (
+            lambda: schemes.register("dp_fedavg", schemes.get("dp_fedavg")),
+            "does not use itself, got name='dp_fedavg'",
+        ),
         (lambda: schemes.register("own", object()), "to be a fljax.Scheme, got object"),
         (lambda: schemes.get("own_package.parts"), "to have 'SCHEME'"),
         (lambda: schemes.get("own_package.parts.rings"), "to be a fljax.Scheme, got function"),
@@ -276,8 +330,14 @@ def test_a_path_that_is_no_dotted_name_is_an_unknown_name(name):
         (lambda: data.load("own_package.parts.Quadratic"), "argument"),
         (lambda: models.register("", None), "got name=''"),
         (lambda: models.register("own", None), "to be a function, got NoneType"),
-        (lambda: models.check_name(name="os.path"), "os.path of fljax.models to be a function, got module"),
-        (lambda: data.load("json.tool"), "json.tool of fljax.datasets to be a function, got module"),
+        (
+            lambda: models.check_name(name="os.path"),
+            "os.path of fljax.models to be a function, got module",
+        ),
+        (
+            lambda: data.load("json.tool"),
+            "json.tool of fljax.datasets to be a function, got module",
+        ),
         (lambda: models.check_name(model="own_package.parts.nothing"), "to have 'nothing'"),
     ],
 )
@@ -301,7 +361,9 @@ def event_file(path, **changes):
 
 
 def randomized_response(flip, count, delta):
-    """Epsilon of `count` flipped bits at `delta`, by the binomial law of lies: float64, written apart."""
+    """Epsilon of `count` flipped bits at `delta`, by the binomial law of lies: float64, written
+    apart.
+    """
     lies = np.arange(count + 1)
     p, q = (stats.binom.pmf(lies, count, chance) for chance in (flip, 1 - flip))
 
@@ -317,10 +379,23 @@ def pld_row(out):
 
 
 @pytest.mark.parametrize("of", ["scheme", "event"])
-def test_account_and_calibrate_say_of_a_mechanism_from_outside_what_the_binomial_law_says(of, site, tmp_path, capsys):
-    cache = ["--cache-dir", str(tmp_path / "cache"), "--accountant", "pld", "--rounds", "20", "--delta", "1e-3"]
+def test_account_and_calibrate_say_of_a_mechanism_from_outside_what_the_binomial_law_says(
+    of, site, tmp_path, capsys
+):
+    cache = [
+        "--cache-dir",
+        str(tmp_path / "cache"),
+        "--accountant",
+        "pld",
+        "--rounds",
+        "20",
+        "--delta",
+        "1e-3",
+    ]
     noise = 1 / np.log(0.6 / 0.4)
-    given = ["--scheme", "bits"] if of == "scheme" else ["--event", event_file(tmp_path / "bit.json")]
+    given = (
+        ["--scheme", "bits"] if of == "scheme" else ["--event", event_file(tmp_path / "bit.json")]
+    )
     numbers = ["--noise-multiplier", repr(float(noise))] if of == "scheme" else []
     assert cli.main(["account", *given, *numbers, *cache]) == 0
     out = capsys.readouterr().out
@@ -351,8 +426,14 @@ def test_account_and_calibrate_say_of_a_mechanism_from_outside_what_the_binomial
         ),
         (["audit", "--attack", "one_unitt"], "Did you mean 'one_unit'?"),
         (["audit", "--attack", "lira"], "a program of `fljax attack`"),
-        (["audit", "--attack", "one_unit", "--scheme", "white_channel"], "promises an epsilon with attack='one_unit'"),
-        (["audit", "--attack", "uploads", "--scheme", "dp_fedavg"], "with upload_noise, got one without"),
+        (
+            ["audit", "--attack", "one_unit", "--scheme", "white_channel"],
+            "promises an epsilon with attack='one_unit'",
+        ),
+        (
+            ["audit", "--attack", "uploads", "--scheme", "dp_fedavg"],
+            "with upload_noise, got one without",
+        ),
         (["attack", "--attack", "inversions"], "Did you mean 'inversion'?"),
         (["attack", "--attack", "one_unit", "--trials", "3"], "Expected trials >= 8"),
     ],
@@ -374,7 +455,9 @@ def test_an_event_of_an_unknown_record_names_the_package_that_fails(site, tmp_pa
 
 
 def votes(scheme, config, *, num_rounds=1):
-    """An attack of one's own: it sees the first client's bit itself, which `one_unit` sees in a sum only."""
+    """An attack of one's own: it sees the first client's bit itself, which `one_unit` sees in a sum
+    only.
+    """
 
     def score(key, present):
         lies = jax.random.bernoulli(key, scheme.event(config).mechanism.flip, (num_rounds,))
@@ -389,23 +472,51 @@ def test_an_attack_of_ones_own_is_played_by_attack_and_audit(site, tmp_path, cap
     try:
         args = ["--scheme", "bits", "--trials", "4000"]
         assert (
-            cli.main(["attack", "--attack", "votes", "--budgets", "1", "2", *args, "--run-dir", str(tmp_path / "a")])
+            cli.main(
+                [
+                    "attack",
+                    "--attack",
+                    "votes",
+                    "--budgets",
+                    "1",
+                    "2",
+                    *args,
+                    "--run-dir",
+                    str(tmp_path / "a"),
+                ]
+            )
             == 0
         )
         rows = json.loads((tmp_path / "a" / "attack.json").read_text())["rows"]
-        # A bit of odds e^epsilon is told just so well: nothing is lost but what counting leaves open.
+        # A bit of odds e^epsilon is told just so well: nothing is lost but what counting leaves
+        # open.
         assert [row["holds"] for row in rows] == [True, True]
         for row in rows:
-            assert 0.75 * row["budget"] <= row["measured"] <= row["bound"] <= row["budget"] * (1 + 1e-6)
+            assert (
+                0.75 * row["budget"]
+                <= row["measured"]
+                <= row["bound"]
+                <= row["budget"] * (1 + 1e-6)
+            )
         assert "each bit" in (tmp_path / "a" / "report.html").read_text()
-        assert cli.main(["audit", "--attack", "votes", *args, "--run-dir", str(tmp_path / "b")]) == 0
-        assert json.loads((tmp_path / "b" / "audit.json").read_text())["rows"][0]["measured"] > 0.6
-        # The positive control: bits that lie half as often as they say.
-        half = lambda scheme, config, **rest: votes(scheme, type(config)(noise_multiplier=0.4), **rest)  # noqa: E731
-        attacks.register(
-            "votes", lambda scheme, config, **rest: half(scheme, config, **rest)._replace(event=scheme.event(config))
+        assert (
+            cli.main(["audit", "--attack", "votes", *args, "--run-dir", str(tmp_path / "b")]) == 0
         )
-        assert cli.main(["audit", "--attack", "votes", *args, "--run-dir", str(tmp_path / "c")]) == 1
+        assert json.loads((tmp_path / "b" / "audit.json").read_text())["rows"][0]["measured"] > 0.6
+
+        # The positive control: bits that lie half as often as they say.
+        def half(scheme, config, **rest):
+            return votes(scheme, type(config)(noise_multiplier=0.4), **rest)
+
+        attacks.register(
+            "votes",
+            lambda scheme, config, **rest: half(scheme, config, **rest)._replace(
+                event=scheme.event(config)
+            ),
+        )
+        assert (
+            cli.main(["audit", "--attack", "votes", *args, "--run-dir", str(tmp_path / "c")]) == 1
+        )
         capsys.readouterr()
         assert cli.main(["schemes"]) == 0
         assert "  votes (registered by " in capsys.readouterr().out
@@ -432,7 +543,12 @@ def ours(request, site_factory):
     if way == "register":
         bits, parts = (importlib.import_module(f"own_package.{name}") for name in ("bits", "parts"))
         for name in ("bits", "rings", "quadratic", "votes"):
-            assert name not in {*schemes.names(), *builtin.names(), *models.names(), *attacks.names()}
+            assert name not in {
+                *schemes.names(),
+                *builtin.names(),
+                *models.names(),
+                *attacks.names(),
+            }
         schemes.register("bits", bits.SCHEME)
         data.register("rings", parts.rings)
         models.register("quadratic", parts.Quadratic)
@@ -458,7 +574,16 @@ def test_simulate_of_the_command_line_and_of_python_find_all_of_it(ours, tmp_pat
 
 
 def test_account_finds_its_scheme_and_its_mechanism(ours, tmp_path, capsys):
-    args = ["--accountant", "pld", "--rounds", "20", "--delta", "1e-3", "--cache-dir", str(tmp_path)]
+    args = [
+        "--accountant",
+        "pld",
+        "--rounds",
+        "20",
+        "--delta",
+        "1e-3",
+        "--cache-dir",
+        str(tmp_path),
+    ]
     noise = ["--noise-multiplier", repr(float(1 / np.log(0.6 / 0.4)))]
     assert cli.main(["account", "--scheme", ours["scheme"], *noise, *args]) == 0
     low, high = (float(cell) for cell in pld_row(capsys.readouterr().out)[1:3])
@@ -466,7 +591,16 @@ def test_account_finds_its_scheme_and_its_mechanism(ours, tmp_path, capsys):
 
 
 def test_calibrate_finds_its_scheme(ours, tmp_path, capsys):
-    args = ["--accountant", "pld", "--rounds", "20", "--delta", "1e-3", "--cache-dir", str(tmp_path)]
+    args = [
+        "--accountant",
+        "pld",
+        "--rounds",
+        "20",
+        "--delta",
+        "1e-3",
+        "--cache-dir",
+        str(tmp_path),
+    ]
     assert cli.main(["calibrate", "--scheme", ours["scheme"], "--epsilon", "4", *args]) == 0
     noise = float(pld_row(capsys.readouterr().out)[1])
     assert 3.98 <= randomized_response(1 / (1 + np.exp(1 / noise)), 20, 1e-3) <= 4.0

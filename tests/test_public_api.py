@@ -13,7 +13,9 @@ def test_the_public_api_is_what_the_committed_file_says():
     assert not changed, "python -m tests.public_api; say it in CHANGELOG.md:\n" + "\n".join(changed)
 
 
-@pytest.mark.parametrize("name", ["fljax.clipped_grad", "fljax.PrivacyEvent", "fljax_kernels.clip_and_sum"])
+@pytest.mark.parametrize(
+    "name", ["fljax.clipped_grad", "fljax.PrivacyEvent", "fljax_kernels.clip_and_sum"]
+)
 def test_what_the_readme_shows_is_in_the_file(name):
     assert any(line.startswith(f"{name}(") for line in public_api.PATH.read_text().splitlines())
 

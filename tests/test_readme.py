@@ -1,4 +1,6 @@
-"""The README is a promise: its snippets run, its commands parse, its numbers stand in committed JSON."""
+"""The README is a promise: its snippets run, its commands parse, its numbers stand in committed
+JSON.
+"""
 
 import json
 import pathlib
@@ -40,7 +42,8 @@ def test_a_python_snippet_prints_what_is_shown(code, shown, capsys, tmp_path, mo
     printed = capsys.readouterr().out
     numbers = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
     assert re.sub(numbers, "#", printed) == re.sub(numbers, "#", shown)
-    # Another processor may round a training run differently; the third digit of an accuracy may move.
+    # Another processor may round a training run differently; the third digit of an accuracy may
+    # move.
     for ours, theirs in zip(re.findall(numbers, printed), re.findall(numbers, shown), strict=True):
         assert float(ours) == pytest.approx(float(theirs), rel=0.03)
 
@@ -48,7 +51,12 @@ def test_a_python_snippet_prints_what_is_shown(code, shown, capsys, tmp_path, mo
 QUICK = ("fljax account", "fljax calibrate", "fljax schemes")
 
 
-SHOWN = [line for text in (TEXT, COMMANDS) for block in blocks("bash", text) for line in block.splitlines()]
+SHOWN = [
+    line
+    for text in (TEXT, COMMANDS)
+    for block in blocks("bash", text)
+    for line in block.splitlines()
+]
 
 
 @pytest.mark.parametrize("command", sorted({line for line in SHOWN if line.startswith(QUICK)}))
@@ -72,14 +80,18 @@ def test_every_measured_number_comes_from_committed_json():
     for name, table in readme.tables().items():
         marked = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- end -->", TEXT, flags=re.DOTALL)
         assert marked is not None, f"README.md lacks the table {name}"
-        assert marked.group(1) == table, f"README.md is older than bench/results: python -m bench.readme {name}"
+        assert marked.group(1) == table, (
+            f"README.md is older than bench/results: python -m bench.readme {name}"
+        )
 
 
 @pytest.mark.parametrize("page", readme.PAGES)
 def test_so_does_every_measured_number_in_the_tables_of_other_pages(page):
     text = (ROOT / page).read_text()
     for name, table in readme.tables(page).items():
-        assert f"<!-- {name} -->\n{table}\n<!-- end -->" in text, f"{page} is older than bench/results"
+        assert f"<!-- {name} -->\n{table}\n<!-- end -->" in text, (
+            f"{page} is older than bench/results"
+        )
 
 
 def test_the_demo_met_its_promise_in_the_committed_runs():

@@ -1,4 +1,6 @@
-"""`import fljax` is enough: every room and every public module is an attribute, and a type checker sees it."""
+"""`import fljax` is enough: every room and every public module is an attribute, and a type checker
+sees it.
+"""
 
 import ast
 import importlib
@@ -16,7 +18,9 @@ ROOMS = sorted(path.parent.name for path in (ROOT / "fljax").glob("*/__init__.py
 
 def public(folder):
     """Modules of a package that a user may name."""
-    found = [p.stem for p in folder.glob("*.py")] + [p.parent.name for p in folder.glob("*/__init__.py")]
+    found = [p.stem for p in folder.glob("*.py")] + [
+        p.parent.name for p in folder.glob("*/__init__.py")
+    ]
     return sorted(name for name in found if not name.startswith("_"))
 
 
@@ -31,7 +35,9 @@ def listed(init):
 
 def fresh(code):
     """What a new interpreter prints, with nothing of fljax imported yet."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -39,7 +45,12 @@ def fresh(code):
 def test_every_room_and_its_modules_are_attributes_after_one_import():
     # The command line's modules need packages of an extra, and are no functions to call.
     reach = [f"fljax.{name}" for name in public(ROOT / "fljax")]
-    reach += [f"fljax.{room}.{name}" for room in ROOMS if room != "cli" for name in public(ROOT / "fljax" / room)]
+    reach += [
+        f"fljax.{room}.{name}"
+        for room in ROOMS
+        if room != "cli"
+        for name in public(ROOT / "fljax" / room)
+    ]
     assert len(ROOMS) >= 10 and len(reach) > 100
     fresh(
         "import sys; sys.path[:0] = ['.', 'kernels']; import fljax\n"
@@ -62,7 +73,9 @@ def test_a_type_checker_finds_every_public_module(folder):
         return
     own = set(public(package)) - {"__main__"}
     stub = package / "__init__.pyi"
-    assert own <= listed(stub if stub.exists() else package / "__init__.py"), "list it under TYPE_CHECKING"
+    assert own <= listed(stub if stub.exists() else package / "__init__.py"), (
+        "list it under TYPE_CHECKING"
+    )
 
 
 def test_python_finds_what_the_stub_of_the_front_door_names():
@@ -73,10 +86,15 @@ def test_python_finds_what_the_stub_of_the_front_door_names():
     for name in names:
         assert getattr(fljax, name) is not None
     lifted = names - set(ROOMS) - {"__version__", "errors", "types"}
-    assert lifted == set(fljax.__all__) and {"Scheme", "FederatedAlgorithm", "RoundInfo", "PrivacyEvent"} <= lifted
+    assert (
+        lifted == set(fljax.__all__)
+        and {"Scheme", "FederatedAlgorithm", "RoundInfo", "PrivacyEvent"} <= lifted
+    )
 
 
-@pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))])
+@pytest.mark.parametrize(
+    "page", ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+)
 def test_every_dotted_name_of_a_page_is_an_attribute_after_one_import(page):
     import fljax
     import fljax_kernels
@@ -84,7 +102,13 @@ def test_every_dotted_name_of_a_page_is_an_attribute_after_one_import(page):
     text = (ROOT / page).read_text()
     # Not part of a longer word, a file's name or an entry-point group that nothing here fills.
     found = set(re.findall(r"(?<![\w/.-])(fljax(?:_kernels)?(?:\.[a-z]\w*)+)(?![\w/-]|\.\w)", text))
-    groups = {"fljax.datasets", "fljax.mechanisms", "fljax.schemes", "fljax.models", "fljax.attacks"}
+    groups = {
+        "fljax.datasets",
+        "fljax.mechanisms",
+        "fljax.schemes",
+        "fljax.models",
+        "fljax.attacks",
+    }
     for name in found - groups:
         value = {"fljax": fljax, "fljax_kernels": fljax_kernels}[name.split(".")[0]]
         for part in name.split(".")[1:]:

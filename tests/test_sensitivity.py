@@ -37,15 +37,27 @@ def test_a_clipped_sum_keeps_its_bound_and_reaches_it(rows):
 
 def test_replacing_a_row_by_its_opposite_moves_the_sum_twice_as_far(rows):
     report = check_sensitivity(
-        clipped_sum, rows, sensitivity=2 * CLIP, neighboring_relation=Relation.REPLACE_ONE, replacements=-rows
+        clipped_sum,
+        rows,
+        sensitivity=2 * CLIP,
+        neighboring_relation=Relation.REPLACE_ONE,
+        replacements=-rows,
     )
     np.testing.assert_allclose(report.measured, 2 * CLIP, rtol=1e-5)
     with pytest.raises(SensitivityError, match="under REPLACE_ONE"):
-        check_sensitivity(clipped_sum, rows, sensitivity=CLIP, neighboring_relation="REPLACE_ONE", replacements=-rows)
+        check_sensitivity(
+            clipped_sum,
+            rows,
+            sensitivity=CLIP,
+            neighboring_relation="REPLACE_ONE",
+            replacements=-rows,
+        )
 
 
 def test_noise_from_the_same_key_cancels(rows, key):
-    fun = lambda data, mask: add_gaussian_noise(jax.random.clone(key), clipped_sum(data, mask), 100.0)  # noqa: E731
+    def fun(data, mask):
+        return add_gaussian_noise(jax.random.clone(key), clipped_sum(data, mask), 100.0)
+
     report = check_sensitivity(fun, rows, sensitivity=CLIP)
     assert report.measured == pytest.approx(CLIP, rel=1e-3)
 
@@ -98,13 +110,22 @@ def counts_the_batch(data, mask):
         (counts_the_batch, CLIP),
         (lambda data, mask: 1.01 * clipped_sum(data, mask), CLIP),
     ],
-    ids=["unclipped_sum", "actual_batch", "clip_before_padding", "mask_by_multiplying", "count", "one_percent_more"],
+    ids=[
+        "unclipped_sum",
+        "actual_batch",
+        "clip_before_padding",
+        "mask_by_multiplying",
+        "count",
+        "one_percent_more",
+    ],
 )
 def test_a_broken_mechanism_is_caught(fun, sensitivity):
     # One row against five: where it leaves, the others' mean grows as well.
     rows = jnp.outer(jnp.array([1.0, -1.0, -1.0, -1.0, -1.0, -1.0]), jnp.array([3.0, 4.0]))
     check_sensitivity(clipped_sum, rows, sensitivity=CLIP)
-    with pytest.raises(SensitivityError, match="Expected one unit to move the output by at most") as caught:
+    with pytest.raises(
+        SensitivityError, match="Expected one unit to move the output by at most"
+    ) as caught:
         check_sensitivity(fun, rows, sensitivity=sensitivity)
     assert not caught.value.report.holds
 

@@ -49,7 +49,8 @@ CONFIG = "[mypy]\nstrict = true\n[mypy-optax.*]\nfollow_untyped_imports = true\n
 RESULT = [field.name for field in dataclasses.fields(result.Result)]
 CALL = """import numpy as np
 import fljax
-result = fljax.simulate(data={"x": np.zeros((3, 2))}, test_data={"x": np.zeros((3, 2))}, num_rounds=3)
+data = {"x": np.zeros((3, 2))}
+result = fljax.simulate(data=data, test_data=data, num_rounds=3)
 accuracy: float | None = result.history[-1].test.get("accuracy")
 """
 
@@ -79,7 +80,9 @@ def checked(tmp_path_factory):
         cwd=folder,
     )
     assert done.returncode in (0, 1), done.stderr
-    found = {name: [] for name in files} | {path.name: [] for path in (ROOT / "examples").glob("*.py")}
+    found = {name: [] for name in files} | {
+        path.name: [] for path in (ROOT / "examples").glob("*.py")
+    }
     for line in done.stdout.splitlines():
         path, _, rest = line.partition(":")
         if pathlib.Path(path).name in found:
@@ -93,7 +96,9 @@ def test_a_users_file_and_the_readme_pass_a_strict_checker(checked):
     assert {name: checked[name] for name in names} == {name: [] for name in names}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem
+)
 def test_an_example_passes_a_strict_checker(path, checked):
     assert checked[path.name] == []
 
@@ -101,7 +106,10 @@ def test_an_example_passes_a_strict_checker(path, checked):
 def test_a_mistake_in_a_users_file_is_found(checked):
     text = "\n".join(checked["wrong.py"])
     for number, (line, code) in enumerate(WRONG.items(), 3):
-        assert re.search(rf"^{number}: error: .*\[{code}\]$", text, flags=re.MULTILINE), (line, text)
+        assert re.search(rf"^{number}: error: .*\[{code}\]$", text, flags=re.MULTILINE), (
+            line,
+            text,
+        )
 
 
 def test_the_result_of_a_run_has_no_any(checked):

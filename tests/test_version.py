@@ -32,6 +32,8 @@ def test_what_would_be_built_has_the_version_that_is_imported(folder):
 def test_the_changelog_goes_by_versions_and_begins_with_this_one():
     lines = (ROOT / "CHANGELOG.md").read_text().splitlines()
     sections = [line for line in lines if line.startswith("## ")]
-    assert re.fullmatch(rf"## {re.escape(fljax.__version__)} \((unreleased|\d{{4}}-\d\d-\d\d)\)", sections[0])
+    assert re.fullmatch(
+        rf"## {re.escape(fljax.__version__)} \((unreleased|\d{{4}}-\d\d-\d\d)\)", sections[0]
+    )
     assert all(re.match(r"## \d+\.\d+\.\d+ \(", line) for line in sections)
     assert max(map(len, lines)) <= 100

@@ -1,4 +1,6 @@
-"""`pip install .` and `pip install ./kernels`, from built wheels, each in an empty virtual environment."""
+"""`pip install .` and `pip install ./kernels`, from built wheels, each in an empty virtual
+environment.
+"""
 
 import os
 import pathlib
@@ -22,13 +24,16 @@ from fljax import accounting, schemes
 assert "site-packages" in fljax.__file__, fljax.__file__
 grad = fljax.clipped_grad(lambda w, x: jnp.dot(w, x), l2_clip_norm=1.0, keep_batch_dim=False)
 assert float(jnp.linalg.norm(grad(jnp.zeros(2), jnp.array([[30.0, 40.0]])))) < 1 + 1e-5
-event = schemes.get("dp_fedavg").event(schemes.get("dp_fedavg").Config(sampling_prob=1.0, noise_multiplier=10.0))
+scheme = schemes.get("dp_fedavg")
+event = scheme.event(scheme.Config(sampling_prob=1.0, noise_multiplier=10.0))
 assert 0 < accounting.epsilon(event, delta=1e-5, method="rdp") < 1
 """
 
 
 def run(*command, **kwargs):
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False, **kwargs)
+    done = subprocess.run(
+        [str(c) for c in command], capture_output=True, text=True, check=False, **kwargs
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -42,14 +47,28 @@ def empty_python(tmp_path_factory):
 
 
 def built(source, folder):
-    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, source)
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        folder,
+        source,
+    )
     (wheel,) = folder.glob("*.whl")
     return wheel
 
 
 @pytest.mark.parametrize(
     ("source", "packages", "code"),
-    [("kernels", {"fljax_kernels"}, USE_KERNELS), (".", {"fljax", "fljax_kernels"}, USE_KERNELS + USE_FLJAX)],
+    [
+        ("kernels", {"fljax_kernels"}, USE_KERNELS),
+        (".", {"fljax", "fljax_kernels"}, USE_KERNELS + USE_FLJAX),
+    ],
     ids=["kernels", "fljax"],
 )
 def test_a_wheel_works_in_an_empty_environment(source, packages, code, empty_python, tmp_path):
@@ -65,7 +84,11 @@ def test_a_wheel_works_in_an_empty_environment(source, packages, code, empty_pyt
     if "fljax" in packages:
         # The core comes without the command line's helpers: it says which extra brings them.
         done = subprocess.run(
-            [str(empty_python.parent / "fljax"), "simulate"], capture_output=True, text=True, check=False, cwd=tmp_path
+            [str(empty_python.parent / "fljax"), "simulate"],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
         )
         assert done.returncode == 2
         assert len(done.stderr.strip().splitlines()) == 1

@@ -2,18 +2,18 @@
 
     python -m bench.accountants.renyi [--quick] [--rounds 5]
 
-| case | ours | peer |
-|---|---|---|
-| sweep | epsilon of 1,000 noise multipliers, one program | dp-accounting's RdpAccountant, one after the other |
-| one | epsilon of one run | the same |
-| calibrate | noise for a target epsilon | `calibrate_dp_mechanism` with RdpAccountant |
-| calibrate_grid | 1,000 noise multipliers, one program | the same, one after the other |
-| ledger | append a round of a new kind and ask for epsilon | the same, on an accountant that lives on |
+- sweep: epsilon of 1,000 noise multipliers, one program; dp-accounting's RdpAccountant, one after
+  the other
+- one: epsilon of one run; the same
+- calibrate: noise for a target epsilon; `calibrate_dp_mechanism` with RdpAccountant
+- calibrate_grid: 1,000 noise multipliers, one program; the same, one after the other
+- ledger: append a round of a new kind and ask for epsilon; the same, on an accountant that lives on
 
-All at dp-accounting's own orders. Before timing, epsilons agree to 1e-10 at its integer orders; at fractional ones it
-adds up the absolute values of an alternating series, so that ours must not be larger there. The peer's sweep runs on
-every tenth configuration (`--quick`: every fiftieth) and its time is scaled up; `peer_configs` says how many.
-Privacy-loss distributions: bench/accountants/pld.py.
+All at dp-accounting's own orders. Before timing, epsilons agree to 1e-10 at its integer orders; at
+fractional ones it adds up the absolute values of an alternating series, so that ours must not be
+larger there. The peer's sweep runs on every tenth configuration (`--quick`: every fiftieth) and its
+time is scaled up; `peer_configs` says how many. Privacy-loss distributions:
+bench/accountants/pld.py.
 """
 
 import argparse
@@ -35,13 +35,19 @@ TARGETS = np.geomspace(0.5, 8.0, 1000)
 
 def run_of(noise: float, steps: int = NUM_STEPS) -> accounting.PrivacyEvent:
     """A run of the sampled Gaussian mechanism on clients."""
-    mechanism = events.SelfComposed(events.PoissonSampled(SAMPLING_PROB, events.Gaussian(noise)), steps)
-    return accounting.PrivacyEvent(mechanism=mechanism, privacy_unit="client", neighboring_relation="ADD_OR_REMOVE_ONE")
+    mechanism = events.SelfComposed(
+        events.PoissonSampled(SAMPLING_PROB, events.Gaussian(noise)), steps
+    )
+    return accounting.PrivacyEvent(
+        mechanism=mechanism, privacy_unit="client", neighboring_relation="ADD_OR_REMOVE_ONE"
+    )
 
 
 def sweep(noise: Any, orders: Any) -> jax.Array:
     """Epsilon of each noise multiplier `[...]`."""
-    return conversion.rdp_to_epsilon(NUM_STEPS * rdp.poisson_gaussian(noise, SAMPLING_PROB, orders), orders, DELTA)
+    return conversion.rdp_to_epsilon(
+        NUM_STEPS * rdp.poisson_gaussian(noise, SAMPLING_PROB, orders), orders, DELTA
+    )
 
 
 def within_x64(run: Callable[[], Any]) -> Callable[[], Any]:
@@ -55,7 +61,9 @@ def within_x64(run: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def not_above(what: str, ours: Any, theirs: Any) -> float:
-    """Largest relative amount by which ours is below; raises AssertionError if it is above by more than 1e-5."""
+    """Largest relative amount by which ours is below; raises AssertionError if it is above by more
+    than 1e-5.
+    """
     below = 1 - np.asarray(ours) / np.asarray(theirs)
     if not np.all(below >= -1e-5):
         raise AssertionError(f"{what}: above dp-accounting by a relative {-below.min():.3g}")
@@ -77,7 +85,9 @@ def table(rows: _tables.Rows) -> str:
 
 def main() -> None:
     """Checks against the peer, times both in turn, prints and writes the rows."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="fewer peer configurations")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
@@ -92,20 +102,27 @@ def main() -> None:
 
     def peer_epsilon(noise: float, steps: int = NUM_STEPS, grid: Any = orders) -> float:
         accountant = peer.RdpAccountant(grid)
-        sampled = dp_accounting.PoissonSampledDpEvent(SAMPLING_PROB, dp_accounting.GaussianDpEvent(noise))
+        sampled = dp_accounting.PoissonSampledDpEvent(
+            SAMPLING_PROB, dp_accounting.GaussianDpEvent(noise)
+        )
         return accountant.compose(sampled, steps).get_epsilon(DELTA)
 
     def peer_noise(epsilon: float) -> float:
         return dp_accounting.calibrate_dp_mechanism(
             lambda: peer.RdpAccountant(orders),
             lambda noise: dp_accounting.SelfComposedDpEvent(
-                dp_accounting.PoissonSampledDpEvent(SAMPLING_PROB, dp_accounting.GaussianDpEvent(noise)), NUM_STEPS
+                dp_accounting.PoissonSampledDpEvent(
+                    SAMPLING_PROB, dp_accounting.GaussianDpEvent(noise)
+                ),
+                NUM_STEPS,
             ),
             epsilon,
             DELTA,
         )
 
-    def report(case: str, cases: dict[str, Any], peer_share: float, compile_s: float | None, error: float) -> None:
+    def report(
+        case: str, cases: dict[str, Any], peer_share: float, compile_s: float | None, error: float
+    ) -> None:
         timings = _harness.interleaved(cases, repeats=options.rounds)
         ours, theirs = timings["ours"], timings["dp_accounting"]
         for name, timing in timings.items():
@@ -117,8 +134,12 @@ def main() -> None:
                     **timing.row(),
                     "full_ms": round(timing.min_ms / share, 3),
                     "compile_s": compile_s if name == "ours" else None,
-                    "speedup": _harness.paired_ratio(theirs, ours) / peer_share if name == "ours" else None,
-                    "speedup_cpu": theirs.cpu_ms / ours.cpu_ms / peer_share if name == "ours" else None,
+                    "speedup": _harness.paired_ratio(theirs, ours) / peer_share
+                    if name == "ours"
+                    else None,
+                    "speedup_cpu": theirs.cpu_ms / ours.cpu_ms / peer_share
+                    if name == "ours"
+                    else None,
                     "most_below": error if name == "ours" else None,
                 }
             )
@@ -133,7 +154,10 @@ def main() -> None:
     error = not_above("sweep", found[::every], theirs)
     report(
         "sweep_1000",
-        {"ours": within_x64(step.run), "dp_accounting": lambda: [peer_epsilon(float(noise)) for noise in few]},
+        {
+            "ours": within_x64(step.run),
+            "dp_accounting": lambda: [peer_epsilon(float(noise)) for noise in few],
+        },
         few.size / NOISE.size,
         round(step.trace_s + step.compile_s, 2),
         error,
@@ -156,7 +180,13 @@ def main() -> None:
         return accounting.calibrate(run_of, epsilon=2.0, delta=DELTA, orders=orders)
 
     error = not_above("calibrate", ours_noise(), peer_noise(2.0))
-    report("calibrate", {"ours": ours_noise, "dp_accounting": lambda: peer_noise(2.0)}, 1.0, None, error)
+    report(
+        "calibrate",
+        {"ours": ours_noise, "dp_accounting": lambda: peer_noise(2.0)},
+        1.0,
+        None,
+        error,
+    )
 
     with accounting.x64():
         step = _harness.compile_step(
@@ -170,7 +200,10 @@ def main() -> None:
     error = not_above("calibrate_grid", found[:: 20 * every], theirs)
     report(
         "calibrate_grid_1000",
-        {"ours": within_x64(step.run), "dp_accounting": lambda: [peer_noise(float(target)) for target in few_targets]},
+        {
+            "ours": within_x64(step.run),
+            "dp_accounting": lambda: [peer_noise(float(target)) for target in few_targets],
+        },
         few_targets.size / TARGETS.size,
         round(step.trace_s + step.compile_s, 2),
         error,
@@ -186,7 +219,9 @@ def main() -> None:
         return ledger.epsilon(delta=DELTA)
 
     def their_round() -> float:
-        event = dp_accounting.PoissonSampledDpEvent(SAMPLING_PROB, dp_accounting.GaussianDpEvent(float(next(fresh))))
+        event = dp_accounting.PoissonSampledDpEvent(
+            SAMPLING_PROB, dp_accounting.GaussianDpEvent(float(next(fresh)))
+        )
         return theirs_so_far.compose(event).get_epsilon(DELTA)
 
     report("ledger_round", {"ours": our_round, "dp_accounting": their_round}, 1.0, None, 0.0)
@@ -203,7 +238,10 @@ def main() -> None:
         "most_below",
     )
     print(_harness.table(rows, columns))
-    note = "Renyi accounting at dp-accounting's own orders; full_ms scales the peer's part up to all configurations"
+    note = (
+        "Renyi accounting at dp-accounting's own orders; full_ms scales the peer's part up to "
+        "all configurations"
+    )
     print(_harness.write("accounting", rows, note=note))
 
 

@@ -1,4 +1,5 @@
-"""The models of `bench.kernels.workloads` as torch modules with the same weights; imports neither JAX nor Opacus.
+"""The models of `bench.kernels.workloads` as torch modules with the same weights; imports neither
+JAX nor Opacus.
 
 Layouts differ: NCHW against NHWC, `[out, in]` against `[in, out]`.
 """
@@ -18,7 +19,9 @@ def tensor(array: Any) -> torch.Tensor:
 
 
 def _linear(params: Any, image: tuple[int, int, int] | None = None) -> nn.Linear:
-    """`image`: (height, width, channels) where the input is a flattened image, which torch flattens channels first."""
+    """`image`: (height, width, channels) where the input is a flattened image, which torch flattens
+    channels first.
+    """
     kernel = np.array(params["kernel"])
     if image:
         kernel = kernel.reshape(*image, -1).transpose(2, 0, 1, 3).reshape(kernel.shape)
@@ -35,7 +38,8 @@ def _conv(params: Any, stride: int = 1) -> nn.Module:
     layer.weight.data = tensor(kernel.transpose(3, 2, 0, 1).copy())
     if "bias" in params:
         layer.bias.data = tensor(params["bias"])
-    # "SAME" with stride 2 and an even image pads below and on the right only; torch pads both sides alike.
+    # "SAME" with stride 2 and an even image pads below and on the right only; torch pads both sides
+    # alike.
     return nn.Sequential(nn.ZeroPad2d((0, 1, 0, 1)), layer) if stride > 1 and size > 1 else layer
 
 
@@ -55,11 +59,15 @@ def _pfl_cifar(params: Any) -> nn.Module:
         layer.weight.data = tensor(np.array(conv["kernel"]).transpose(3, 2, 0, 1).copy())
         layer.bias.data = tensor(conv["bias"])
     head = [_linear(params["dense"], (14, 14, 64)), nn.ReLU(), _linear(params["head"])]
-    return nn.Sequential(convs[0], nn.ReLU(), convs[1], nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), *head)
+    return nn.Sequential(
+        convs[0], nn.ReLU(), convs[1], nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), *head
+    )
 
 
 def _femnist(params: Any) -> nn.Module:
-    convs = [module for conv in params["conv"] for module in (_conv(conv), nn.ReLU(), nn.MaxPool2d(2))]
+    convs = [
+        module for conv in params["conv"] for module in (_conv(conv), nn.ReLU(), nn.MaxPool2d(2))
+    ]
     head = [_linear(params["dense"], (7, 7, 64)), nn.ReLU(), _linear(params["head"])]
     return nn.Sequential(*convs, nn.Flatten(), *head)
 
@@ -67,7 +75,9 @@ def _femnist(params: Any) -> nn.Module:
 def _cifar(params: Any) -> nn.Module:
     convs: list[nn.Module] = []
     for pair in params["conv"]:
-        convs += [module for conv in pair for module in (_conv(conv), nn.Tanh())] + [nn.MaxPool2d(2)]
+        convs += [module for conv in pair for module in (_conv(conv), nn.Tanh())] + [
+            nn.MaxPool2d(2)
+        ]
     head = [_linear(params["dense"], (4, 4, 128)), nn.Tanh(), _linear(params["head"])]
     return nn.Sequential(*convs, nn.Flatten(), *head)
 
@@ -81,7 +91,9 @@ class _Lstm(nn.Module):
         plain = nn.LSTM(fan_in, hidden, len(params["lstm"]), batch_first=True)
         for index, layer in enumerate(params["lstm"]):
             for ours, theirs in (("input", "ih"), ("hidden", "hh")):
-                getattr(plain, f"weight_{theirs}_l{index}").data = tensor(np.array(layer[ours]).T.copy())
+                getattr(plain, f"weight_{theirs}_l{index}").data = tensor(
+                    np.array(layer[ours]).T.copy()
+                )
                 getattr(plain, f"bias_{theirs}_l{index}").data = tensor(layer[f"{ours}_bias"])
         self.lstm: nn.Module = plain
         if private:
@@ -103,14 +115,17 @@ class _Block(nn.Module):
         self.query, self.key, self.value, self.out, self.up, self.down = (
             _linear(params[name]) for name in ("query", "key", "value", "out", "up", "down")
         )
-        self.norm1, self.norm2 = (_norm(params[name], nn.LayerNorm(width)) for name in ("norm1", "norm2"))
+        self.norm1, self.norm2 = (
+            _norm(params[name], nn.LayerNorm(width)) for name in ("norm1", "norm2")
+        )
         self.gelu = nn.GELU(approximate="tanh")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, size, width = x.shape
         y = self.norm1(x)
         q, k, v = (
-            layer(y).view(batch, size, self.heads, -1).transpose(1, 2) for layer in (self.query, self.key, self.value)
+            layer(y).view(batch, size, self.heads, -1).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
         )
         attended = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(attended.transpose(1, 2).reshape(batch, size, width))
@@ -120,8 +135,12 @@ class _Block(nn.Module):
 class _Transformer(nn.Module):
     def __init__(self, params: Any):
         super().__init__()
-        self.embedding, self.position = (nn.Embedding(*params[n].shape) for n in ("embedding", "position"))
-        self.embedding.weight.data, self.position.weight.data = (tensor(params[n]) for n in ("embedding", "position"))
+        self.embedding, self.position = (
+            nn.Embedding(*params[n].shape) for n in ("embedding", "position")
+        )
+        self.embedding.weight.data, self.position.weight.data = (
+            tensor(params[n]) for n in ("embedding", "position")
+        )
         self.layers = nn.Sequential(*(_Block(layer) for layer in params["layers"]))
         self.norm = _norm(params["norm"], nn.LayerNorm(params["embedding"].shape[1]))
         self.head = _linear(params["head"])
@@ -137,7 +156,9 @@ class _ResidualBlock(nn.Module):
         super().__init__()
         width = params["norm1"]["scale"].size
         self.conv1, self.conv2 = _conv(params["conv1"], stride), _conv(params["conv2"])
-        self.norm1, self.norm2 = (_norm(params[name], nn.GroupNorm(8, width)) for name in ("norm1", "norm2"))
+        self.norm1, self.norm2 = (
+            _norm(params[name], nn.GroupNorm(8, width)) for name in ("norm1", "norm2")
+        )
         self.relu = nn.ReLU()
         self.shortcut: nn.Module = nn.Identity()
         if "shortcut" in params:
@@ -151,8 +172,12 @@ class _ResidualBlock(nn.Module):
 
 def _resnet(params: Any) -> nn.Module:
     stem = [_conv(params["stem"]), _norm(params["norm"], nn.GroupNorm(8, 16)), nn.ReLU()]
-    blocks = [_ResidualBlock(block, 2 if i in (3, 6) else 1) for i, block in enumerate(params["blocks"])]
-    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), _linear(params["head"]))
+    blocks = [
+        _ResidualBlock(block, 2 if i in (3, 6) else 1) for i, block in enumerate(params["blocks"])
+    ]
+    return nn.Sequential(
+        *stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), _linear(params["head"])
+    )
 
 
 def model(letter: str, params: Any, private: bool = False) -> nn.Module:

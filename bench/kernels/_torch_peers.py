@@ -1,7 +1,9 @@
-"""Opacus and torch.func on the workloads beside this file, same weights and data: a child of `per_example`.
+"""Opacus and torch.func on the workloads beside this file, same weights and data: a child of
+`per_example`.
 
-Says first `{peer: {"l2_of_sum": ...}}`, or `{peer: {"failed": ...}}`, and `{}` of "torch_non_private", the gradient of
-the mean loss in plain torch. Then, for each line `PEER CALLS` that it reads, the wall and CPU seconds a call.
+Says first `{peer: {"l2_of_sum": ...}}`, or `{peer: {"failed": ...}}`, and `{}` of
+"torch_non_private", the gradient of the mean loss in plain torch. Then, for each line `PEER CALLS`
+that it reads, the wall and CPU seconds a call.
 """
 
 import argparse
@@ -26,14 +28,18 @@ PLAIN = "torch_non_private"
 
 
 def _clipped_sum(rows: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Sums over examples of per-example gradients, a tensor `[B, ...]` each parameter, clipped together."""
+    """Sums over examples of per-example gradients, a tensor `[B, ...]` each parameter, clipped
+    together.
+    """
     norms = torch.stack([row.flatten(1).norm(dim=1) for row in rows]).norm(dim=0)
     factors = (L2_CLIP_NORM / norms.clamp(min=1e-12)).clamp(max=1.0)
     return [torch.einsum("i,i...->...", factors, row) for row in rows]
 
 
 def step(peer: str, net: Any, x: torch.Tensor, y: torch.Tensor) -> Callable[[], list[torch.Tensor]]:
-    """`() -> gradients`, one per parameter: of the mean loss for "torch_non_private", else clipped and summed."""
+    """`() -> gradients`, one per parameter: of the mean loss for "torch_non_private", else clipped
+    and summed.
+    """
     if peer == PLAIN:
         leaves = list(net.parameters())
         return lambda: list(torch.autograd.grad(losses(net(x), y).mean(), leaves))
@@ -55,7 +61,11 @@ def step(peer: str, net: Any, x: torch.Tensor, y: torch.Tensor) -> Callable[[], 
 
         return hooks
     wrapped = GradSampleModuleFastGradientClipping(
-        net, batch_first=True, loss_reduction="sum", max_grad_norm=L2_CLIP_NORM, use_ghost_clipping=True
+        net,
+        batch_first=True,
+        loss_reduction="sum",
+        max_grad_norm=L2_CLIP_NORM,
+        use_ghost_clipping=True,
     )
 
     def ghost() -> list[torch.Tensor]:
@@ -83,13 +93,15 @@ def main() -> None:
         raise SystemExit("Expected a malloc that can keep freed memory, got another.")
     say = _child.speaker()
     warnings.simplefilter("ignore")
-    torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    torch.set_num_threads(
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     workload = workloads.make(options.workload)
     params = jax.device_get(workload.params)
     images = np.array(workload.batch["x"])
     if images.ndim == 4:
-        # A copy made by NumPy: Opacus' convolution norms are wrong on strided images, and torch's own `contiguous`
-        # keeps the strides of a permuted image of one channel.
+        # A copy made by NumPy: Opacus' convolution norms are wrong on strided images, and torch's
+        # own `contiguous` keeps the strides of a permuted image of one channel.
         images = images.transpose(0, 3, 1, 2).copy()
     x, y = tensor(images), tensor(workload.batch["y"])
     checked: dict[str, dict[str, Any]] = {}

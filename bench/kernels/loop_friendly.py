@@ -2,13 +2,12 @@
 
     python -m bench.kernels.loop_friendly [--rounds 5] [--quick]
 
-| case | what it is |
-|---|---|
-| sgd5_scan | 5 SGD steps of the FEMNIST CNN, batch 20, in one `lax.scan`: plain, unrolled, and rewritten |
-| gradient_... | one gradient of the mean loss outside any loop |
+- sgd5_scan: 5 SGD steps of the FEMNIST CNN, batch 20, in one `lax.scan`: plain, unrolled, and
+  rewritten
+- gradient_...: one gradient of the mean loss outside any loop
 
-`loop_friendly(program)` leaves what lies outside loops native; with inside_loop=True (here: of a loss that is called in
-a loop, or outside of any) everything is rewritten.
+`loop_friendly(program)` leaves what lies outside loops native; with inside_loop=True (here: of a
+loss that is called in a loop, or outside of any) everything is rewritten.
 """
 
 import argparse
@@ -28,7 +27,9 @@ Loss = Callable[[Any, Any], jax.Array]
 
 def mean_gradient(loss: Loss) -> Callable[[Any, Any], Any]:
     """`(params, batch) -> tree`."""
-    return lambda params, batch: jax.grad(lambda p: jax.vmap(loss, (None, 0))(p, batch).mean())(params)
+    return lambda params, batch: jax.grad(lambda p: jax.vmap(loss, (None, 0))(p, batch).mean())(
+        params
+    )
 
 
 def sgd(loss: Loss, unroll: int = 1) -> Callable[[Any, Any], Any]:
@@ -39,7 +40,9 @@ def sgd(loss: Loss, unroll: int = 1) -> Callable[[Any, Any], Any]:
         batches = jax.tree.map(lambda x: x.reshape(STEPS, BATCH_SIZE, *x.shape[1:]), batch)
 
         def step(params: Any, batch: Any) -> tuple[Any, None]:
-            return jax.tree.map(lambda p, g: p - LEARNING_RATE * g, params, gradient(params, batch)), None
+            return jax.tree.map(
+                lambda p, g: p - LEARNING_RATE * g, params, gradient(params, batch)
+            ), None
 
         return lax.scan(step, params, batches, unroll=unroll)[0]
 
@@ -50,14 +53,22 @@ def compare(
     case: str, forms: dict[str, Callable[[Any, Any], Any]], task: workloads.Workload, rounds: int
 ) -> list[dict[str, Any]]:
     """One row a form; the first form is the denominator."""
-    steps = {name: _harness.compile_step(form, task.params, task.batch) for name, form in forms.items()}
+    steps = {
+        name: _harness.compile_step(form, task.params, task.batch) for name, form in forms.items()
+    }
     plain, *others = steps
     expected = steps[plain].run()
-    rows: dict[str, dict[str, Any]] = {name: {"case": case, "form": name, **step.row()} for name, step in steps.items()}
+    rows: dict[str, dict[str, Any]] = {
+        name: {"case": case, "form": name, **step.row()} for name, step in steps.items()
+    }
     for name in others:
         # 20 layers of GroupNorm carry a float32 rounding of the first to 1e-4 of the last.
-        rows[name]["distance"] = _harness.check(f"{case} {name}", steps[name].run(), expected, rtol=1e-3)
-    timings = _harness.interleaved({n: s.run for n, s in steps.items()}, repeats=rounds, budget_s=25.0)
+        rows[name]["distance"] = _harness.check(
+            f"{case} {name}", steps[name].run(), expected, rtol=1e-3
+        )
+    timings = _harness.interleaved(
+        {n: s.run for n, s in steps.items()}, repeats=rounds, budget_s=25.0
+    )
     for name, timing in timings.items():
         rows[name] |= timing.row()
         rows[name]["ratio"] = round(_harness.paired_ratio(timing, timings[plain]), 3)
@@ -65,7 +76,18 @@ def compare(
     return list(rows.values())
 
 
-COLUMNS = ("case", "form", "median_ms", "min_ms", "cpu_ms", "spread", "ratio", "ratio_cpu", "temp_mib", "compile_s")
+COLUMNS = (
+    "case",
+    "form",
+    "median_ms",
+    "min_ms",
+    "cpu_ms",
+    "spread",
+    "ratio",
+    "ratio_cpu",
+    "temp_mib",
+    "compile_s",
+)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -2,12 +2,13 @@
 
     python -m bench.kernels.pair_noise [--quick]
 
-| case | what it is | target |
-|---|---|---|
-| cohort | rows of 1000 clients, 20 neighbours each, 100,000 parameters, against |E| D plain normals | at most 1.3 |
-| joint_law | complete graph of 200 clients, 10,000 parameters: pairs against their joint law | at least 20 |
-| memory | complete graph of 100 clients, a million parameters: XLA's own count over N D 4 bytes | at most 3 |
-| client | one client's own row, 20 neighbours, 100,000 parameters, against 20 D plain normals | - |
+- cohort: rows of 1000 clients, 20 neighbours each, 100,000 parameters, against |E| D plain normals;
+  at most 1.3
+- joint_law: complete graph of 200 clients, 10,000 parameters: pairs against their joint law; at
+  least 20
+- memory: complete graph of 100 clients, a million parameters: XLA's own count over N D 4 bytes; at
+  most 3
+- client: one client's own row, 20 neighbours, 100,000 parameters, against 20 D plain normals; -
 """
 
 import argparse
@@ -31,10 +32,14 @@ def plain_normals(keys: jax.Array, size: int) -> jax.Array:
     return jax.lax.scan(draw, jnp.zeros(size), keys)[0]
 
 
-def compare(case: str, ours: _harness.Step, other: _harness.Step, drawn: int, repeats: int) -> list[dict[str, Any]]:
+def compare(
+    case: str, ours: _harness.Step, other: _harness.Step, drawn: int, repeats: int
+) -> list[dict[str, Any]]:
     """Two rows: ours with the ratio of its time to the other's."""
     print(f"{case}: timing", flush=True)
-    timings = _harness.interleaved({"ours": ours.run, "other": other.run}, repeats=repeats, budget_s=60.0)
+    timings = _harness.interleaved(
+        {"ours": ours.run, "other": other.run}, repeats=repeats, budget_s=60.0
+    )
     rows = [
         {"case": case, "form": name, **step.row(), **timings[name].row()}
         for name, step in (("ours", ours), ("other", other))
@@ -61,23 +66,33 @@ def cohort(num_clients: int, degree: int, size: int, repeats: int) -> list[dict[
     """The whole cohort's rows against plain normals."""
     edges = graphs.k_regular(num_clients, degree, np.random.default_rng(0))
     key, keys = jax.random.key(0), jax.random.split(jax.random.key(1), len(edges))
-    ours = _harness.compile_step(lambda k: pair_noise(k, edges, num_clients, jnp.zeros(size), 1.0), key)
+    ours = _harness.compile_step(
+        lambda k: pair_noise(k, edges, num_clients, jnp.zeros(size), 1.0), key
+    )
     other = _harness.compile_step(lambda k: plain_normals(k, size), keys)
-    return compare(f"cohort N={num_clients} k={degree} D={size}", ours, other, len(edges) * size, repeats)
+    return compare(
+        f"cohort N={num_clients} k={degree} D={size}", ours, other, len(edges) * size, repeats
+    )
 
 
 def joint_law(num_clients: int, size: int, repeats: int) -> list[dict[str, Any]]:
     """Pair by pair against the joint law: here the target is a large ratio."""
     edges, key = graphs.complete(num_clients), jax.random.key(0)
-    ours = _harness.compile_step(lambda k: pair_noise(k, edges, num_clients, jnp.zeros(size), 1.0), key)
-    other = _harness.compile_step(lambda k: joint_pair_noise(k, num_clients, jnp.zeros(size), 1.0), key)
+    ours = _harness.compile_step(
+        lambda k: pair_noise(k, edges, num_clients, jnp.zeros(size), 1.0), key
+    )
+    other = _harness.compile_step(
+        lambda k: joint_pair_noise(k, num_clients, jnp.zeros(size), 1.0), key
+    )
     return compare(f"joint_law N={num_clients} D={size}", ours, other, len(edges) * size, repeats)
 
 
 def client(degree: int, size: int, repeats: int) -> list[dict[str, Any]]:
     """What one real client computes."""
     keys, peers = jax.random.split(jax.random.key(1), degree), np.arange(1, degree + 1)
-    ours = _harness.compile_step(lambda k: client_pair_noise(k, 0, peers, jnp.zeros(size), 1.0), keys)
+    ours = _harness.compile_step(
+        lambda k: client_pair_noise(k, 0, peers, jnp.zeros(size), 1.0), keys
+    )
     other = _harness.compile_step(lambda k: plain_normals(k, size), keys)
     return compare(f"client k={degree} D={size}", ours, other, degree * size, repeats)
 
@@ -91,10 +106,26 @@ def memory(num_clients: int, size: int) -> list[dict[str, Any]]:
         return [{"case": "memory", "form": "ours", "error": "this backend does not say"}]
     total = found.temp_size_in_bytes + found.output_size_in_bytes + found.argument_size_in_bytes
     share = total / (4 * num_clients * size)
-    return [{"case": f"memory N={num_clients} D={size}", "form": "ours", "memory_over_result": round(share, 4)}]
+    return [
+        {
+            "case": f"memory N={num_clients} D={size}",
+            "form": "ours",
+            "memory_over_result": round(share, 4),
+        }
+    ]
 
 
-COLUMNS = ("case", "form", "min_ms", "cpu_ms", "spread", "ratio", "ratio_min", "ratio_cpu", "ns_per_normal")
+COLUMNS = (
+    "case",
+    "form",
+    "min_ms",
+    "cpu_ms",
+    "spread",
+    "ratio",
+    "ratio_min",
+    "ratio_cpu",
+    "ns_per_normal",
+)
 
 
 def table(rows: _tables.Rows) -> str:
@@ -110,14 +141,18 @@ def table(rows: _tables.Rows) -> str:
     for name, title in titles.items():
         row = ours[name]
         case = row["case"].removeprefix(f"{name} ")
-        body.append([title.format(case=case), f"{row.get('ratio') or row['memory_over_result']:.2f}x"])
+        body.append(
+            [title.format(case=case), f"{row.get('ratio') or row['memory_over_result']:.2f}x"]
+        )
     return _tables.markdown(["pair noise (N clients, k neighbours, D parameters)", ""], body)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs, prints a table, writes the JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a tenth of the clients and parameters")
+    parser.add_argument(
+        "--quick", action="store_true", help="a tenth of the clients and parameters"
+    )
     options = parser.parse_args(arguments)
     checked()
     part = 10 if options.quick else 1

@@ -1,30 +1,37 @@
 """What does the sum of clipped per-example gradients cost, beside the gradient without privacy?
 
-    python -m bench.kernels.per_example [--workloads a,b,b256,c,d,e,f] [--peers quick|all|NAME,...] [--rounds 7]
+    python -m bench.kernels.per_example [--workloads a,b,b256,c,d,e,f] [--peers quick|all|NAME,...]
+    [--rounds 7]
 
-The private gradient is: forward, per-example norms, clip factors, weighted sum. Every form is checked against
-`vmap(grad)` before it is timed, and all forms of a workload are timed in turn, round by round: those in JAX in this
-process, those in torch in a child, so that two thread pools do not fight over the cores.
+The private gradient is: forward, per-example norms, clip factors, weighted sum. Every form is
+checked against `vmap(grad)` before it is timed, and all forms of a workload are timed in turn,
+round by round: those in JAX in this process, those in torch in a child, so that two thread pools do
+not fight over the cores.
 
-| peer | what it is |
-|---|---|
-| non_private | `jit(grad)` of the mean loss: the ratio's denominator |
-| ours_auto, ours_taps, ours_two_pass, ours_vmap, ours_mb16 | `fljax_kernels.per_example_grads`, by method |
-| ours_devices | microbatches of 4 under `shard_map`, a device for each core; its memory is one device's |
-| vmap_grad | `jit(vmap(grad))`, then one tensordot |
-| scan_1, scan_16 | the same, for 1 or 16 examples at a time in a `lax.scan` |
-| patches_16 | scan_16 of the loss with convolutions as patches and products: by `loop_friendly`, as one would by hand |
-| jax_privacy, jax_privacy_16 | `jax_privacy.clipped_grad`, whole batch or microbatches of 16 |
-| opacus_hooks, opacus_ghost | Opacus' hooks and its fast gradient clipping, on the same weights and data |
-| torch_func | `torch.func.vmap(grad)`, on the same weights and data |
-| torch_func_kept | the same with `keep_freed_memory`, as all forms in JAX; the others have torch's defaults |
-| torch_non_private | the gradient of the mean loss in plain torch; `torch_ratio` is a torch peer's time over this |
+- non_private: `jit(grad)` of the mean loss: the ratio's denominator
+- ours_auto, ours_taps, ours_two_pass, ours_vmap, ours_mb16: `fljax_kernels.per_example_grads`, by
+  method
+- ours_devices: microbatches of 4 under `shard_map`, a device for each core; its memory is one
+  device's
+- vmap_grad: `jit(vmap(grad))`, then one tensordot
+- scan_1, scan_16: the same, for 1 or 16 examples at a time in a `lax.scan`
+- patches_16: scan_16 of the loss with convolutions as patches and products: by `loop_friendly`, as
+  one would by hand
+- jax_privacy, jax_privacy_16: `jax_privacy.clipped_grad`, whole batch or microbatches of 16
+- opacus_hooks, opacus_ghost: Opacus' hooks and its fast gradient clipping, on the same weights and
+  data
+- torch_func: `torch.func.vmap(grad)`, on the same weights and data
+- torch_func_kept: the same with `keep_freed_memory`, as all forms in JAX; the others have torch's
+  defaults
+- torch_non_private: the gradient of the mean loss in plain torch; `torch_ratio` is a torch peer's
+  time over this
 
-`ratio` is the median of the ratios within one round, `ratio_min` that of the least times, `ratio_cpu` that of the least
-CPU times, which other processes disturb least; `auto_over_this` is the same for ours_auto over the row.
-`compile_ratio` is the median over compilations in turn. Noise and update are apart (`noise` rows): drawing the same
-number of normals with `jax.random.normal`, and `add_gaussian_noise` plus one step of SGD. A peer that is not installed
-or fails leaves a row that says so.
+`ratio` is the median of the ratios within one round, `ratio_min` that of the least times,
+`ratio_cpu` that of the least CPU times, which other processes disturb least; `auto_over_this` is
+the same for ours_auto over the row. `compile_ratio` is the median over compilations in turn. Noise
+and update are apart (`noise` rows): drawing the same number of normals with `jax.random.normal`,
+and `add_gaussian_noise` plus one step of SGD. A peer that is not installed or fails leaves a row
+that says so.
 """
 
 import argparse
@@ -61,44 +68,79 @@ TORCH_KEPT = ("torch_func" + KEPT,)
 PLAIN_TORCH = "torch_non_private"
 COMPILATIONS = 5
 SCANS = ("scan_1", "scan_16", "patches_16")
-ALL = ("non_private", *OURS, "vmap_grad", *SCANS, "jax_privacy", "jax_privacy_16", *TORCH, *TORCH_KEPT)
+ALL = (
+    "non_private",
+    *OURS,
+    "vmap_grad",
+    *SCANS,
+    "jax_privacy",
+    "jax_privacy_16",
+    *TORCH,
+    *TORCH_KEPT,
+)
 # The quickest form of each peer on each workload, as a run with `--peers all` finds them.
-BEST_SCAN = {"a": "scan_1", "b": "scan_1", "b256": "scan_1", "c": "vmap_grad", "d": "scan_1", "e": "vmap_grad"}
+BEST_SCAN = {
+    "a": "scan_1",
+    "b": "scan_1",
+    "b256": "scan_1",
+    "c": "vmap_grad",
+    "d": "scan_1",
+    "e": "vmap_grad",
+}
 LARGE = ("c", "e", "f")  # where small batches on devices side by side may pay
 CONVOLUTIONAL = ("b", "b256", "c", "f")
 BEST_JAX_PRIVACY = {"c": "jax_privacy"}
-# In float32 the reference itself is off by 7e-5 on (f), for 20 layers of GroupNorm carry a rounding on, and by 3e-3 on
-# 16 examples of (c), where one may decide a max pool the other way.
+# In float32 the reference itself is off by 7e-5 on (f), for 20 layers of GroupNorm carry a rounding
+# on, and by 3e-3 on 16 examples of (c), where one may decide a max pool the other way.
 ROUNDING = {"c": 1e-3, "f": 1e-3}
 Gradient = Callable[[Any, Any], Any]
 
 
 def quick_peers(workload: str) -> tuple[str, ...]:
-    """Each peer in its best form only, and `vmap_grad`, except on the large batch, where it takes seconds a call."""
+    """Each peer in its best form only, and `vmap_grad`, except on the large batch, where it takes
+    seconds a call.
+    """
     best = (BEST_SCAN.get(workload, "vmap_grad"), BEST_JAX_PRIVACY.get(workload, "jax_privacy_16"))
     whole = () if workload == "b256" else ("vmap_grad",)
     patches = ("patches_16",) if workload in CONVOLUTIONAL else ()
     large = (DEVICES, *TORCH_KEPT) if workload in LARGE else ()
-    names = ("non_private", "ours_auto", *whole, *best, *patches, "opacus_ghost", "torch_func", *large)
+    names = (
+        "non_private",
+        "ours_auto",
+        *whole,
+        *best,
+        *patches,
+        "opacus_ghost",
+        "torch_func",
+        *large,
+    )
     return tuple(dict.fromkeys(names))
 
 
 def gradient(name: str, loss: Callable[[Any, Any], jax.Array]) -> Gradient:
-    """`(params, batch) -> tree`: the mean gradient for "non_private", else the sum of clipped ones."""
+    """`(params, batch) -> tree`: the mean gradient for "non_private", else the sum of clipped
+    ones.
+    """
     if name == "non_private":
-        return lambda params, batch: jax.grad(lambda p: jax.vmap(loss, (None, 0))(p, batch).mean())(params)
+        return lambda params, batch: jax.grad(lambda p: jax.vmap(loss, (None, 0))(p, batch).mean())(
+            params
+        )
     if name == DEVICES:
         return _over_devices(_ours(loss, OURS[name]))
     if name in OURS:
         return _ours(loss, OURS[name])
     if name == "vmap_grad":
-        return lambda params, batch: _clipped_sum(jax.vmap(jax.grad(loss), (None, 0))(params, batch))
+        return lambda params, batch: _clipped_sum(
+            jax.vmap(jax.grad(loss), (None, 0))(params, batch)
+        )
     if name.startswith("patches_"):
         return _scanned(loop_friendly(loss, inside_loop=True), int(name.removeprefix("patches_")))
     if name.startswith("scan_"):
         return _scanned(loss, int(name.removeprefix("scan_")))
     if name.startswith("jax_privacy"):
-        return _jax_privacy(loss, int(name.removeprefix("jax_privacy_")) if name != "jax_privacy" else None)
+        return _jax_privacy(
+            loss, int(name.removeprefix("jax_privacy_")) if name != "jax_privacy" else None
+        )
     raise ValueError(f"Expected a peer of {', '.join(ALL)}, got {name!r}.")
 
 
@@ -113,7 +155,9 @@ def _ours(loss: Callable[[Any, Any], jax.Array], options: dict[str, Any]) -> Gra
 
 
 def _mesh() -> jax.sharding.Mesh:
-    return jax.make_mesh((jax.device_count(),), (RECORDS,), axis_types=(jax.sharding.AxisType.Auto,))
+    return jax.make_mesh(
+        (jax.device_count(),), (RECORDS,), axis_types=(jax.sharding.AxisType.Auto,)
+    )
 
 
 def _over_devices(local: Gradient) -> Gradient:
@@ -132,11 +176,15 @@ def _arguments(name: str, workload: workloads.Workload) -> tuple[Any, Any]:
     if name != DEVICES:
         return workload.params, workload.batch
     place = functools.partial(jax.sharding.NamedSharding, _mesh())
-    return jax.device_put(workload.params, place(jax.P())), jax.device_put(workload.batch, place(jax.P(RECORDS)))
+    return jax.device_put(workload.params, place(jax.P())), jax.device_put(
+        workload.batch, place(jax.P(RECORDS))
+    )
 
 
 def _clipped_sum(rows: Any) -> Any:
-    squares = [jnp.sum(leaf.reshape(leaf.shape[0], -1) ** 2, axis=1) for leaf in jax.tree.leaves(rows)]
+    squares = [
+        jnp.sum(leaf.reshape(leaf.shape[0], -1) ** 2, axis=1) for leaf in jax.tree.leaves(rows)
+    ]
     factors = clip_factors(jnp.sqrt(sum(squares)))
     return jax.tree.map(lambda leaf: jnp.tensordot(factors, leaf, 1), rows)
 
@@ -158,17 +206,28 @@ def _jax_privacy(loss: Callable[[Any, Any], jax.Array], microbatch_size: int | N
     import jax_privacy  # type: ignore[import-not-found]
 
     return jax_privacy.clipped_grad(
-        loss, l2_clip_norm=L2_CLIP_NORM, batch_argnums=1, keep_batch_dim=False, microbatch_size=microbatch_size
+        loss,
+        l2_clip_norm=L2_CLIP_NORM,
+        batch_argnums=1,
+        keep_batch_dim=False,
+        microbatch_size=microbatch_size,
     )
 
 
-def measure(workload: workloads.Workload, peers: tuple[str, ...], rounds: int, budget_s: float) -> list[dict[str, Any]]:
+def measure(
+    workload: workloads.Workload, peers: tuple[str, ...], rounds: int, budget_s: float
+) -> list[dict[str, Any]]:
     """One row a peer; the checks come before the clock."""
     num_examples = jax.tree.leaves(workload.batch)[0].shape[0]
     num_params = sum(leaf.size for leaf in jax.tree.leaves(workload.params))
     reference = jax.jit(gradient("vmap_grad", workload.loss))(workload.params, workload.batch)
     reference = jax.tree.map(lambda leaf: jax.device_get(leaf), reference)
-    base = {"workload": workload.name, "title": workload.title, "params": num_params, "batch": num_examples}
+    base = {
+        "workload": workload.name,
+        "title": workload.title,
+        "params": num_params,
+        "batch": num_examples,
+    }
     rows: dict[str, dict[str, Any]] = {}
     steps: dict[str, _harness.Step] = {}
     for name in (peer for peer in peers if peer not in TORCH + TORCH_KEPT):
@@ -178,7 +237,9 @@ def measure(workload: workloads.Workload, peers: tuple[str, ...], rounds: int, b
             output = step.run()
             if name != "non_private":
                 rtol = ROUNDING.get(workload.name, 1e-4)
-                row["distance"] = _harness.check(f"{workload.name} {name}", output, reference, rtol=rtol)
+                row["distance"] = _harness.check(
+                    f"{workload.name} {name}", output, reference, rtol=rtol
+                )
                 row["l2_of_sum"] = round(_harness.l2(output), 4)
             row |= step.row()
             row["largest_array_over_batch_times_params"] = round(
@@ -194,7 +255,9 @@ def measure(workload: workloads.Workload, peers: tuple[str, ...], rounds: int, b
         elsewhere: dict[str, _harness.Elsewhere] = {}
         for names in (TORCH, TORCH_KEPT):
             peers_there = [peer for peer in peers if peer in names]
-            checked, timed = stack.enter_context(_torch(workload.name, peers_there, _harness.l2(reference)))
+            checked, timed = stack.enter_context(
+                _torch(workload.name, peers_there, _harness.l2(reference))
+            )
             rows |= {name: {**base, "peer": name, **row} for name, row in checked.items()}
             elsewhere |= timed
         timings = _timed(cases | elsewhere, rows, rounds, budget_s)
@@ -206,11 +269,17 @@ def measure(workload: workloads.Workload, peers: tuple[str, ...], rounds: int, b
             rows[name]["ratio_min"] = round(timing.min_ms / plain.min_ms, 3)
             rows[name]["ratio_cpu"] = round(timing.cpu_ms / plain.cpu_ms, 3)
             if name in steps:
-                rows[name]["temp_ratio"] = round(steps[name].temp_bytes / max(cost.temp_bytes, 1), 3)
+                rows[name]["temp_ratio"] = round(
+                    steps[name].temp_bytes / max(cost.temp_bytes, 1), 3
+                )
         if name in elsewhere and PLAIN_TORCH in timings:
-            rows[name]["torch_ratio"] = round(_harness.paired_ratio(timing, timings[PLAIN_TORCH]), 3)
+            rows[name]["torch_ratio"] = round(
+                _harness.paired_ratio(timing, timings[PLAIN_TORCH]), 3
+            )
         if "ours_auto" in timings:
-            rows[name]["auto_over_this"] = round(_harness.paired_ratio(timings["ours_auto"], timing), 3)
+            rows[name]["auto_over_this"] = round(
+                _harness.paired_ratio(timings["ours_auto"], timing), 3
+            )
     return list(rows.values())
 
 
@@ -253,7 +322,9 @@ def _timed(
 def _torch(
     workload: str, peers: list[str], expected_l2: float
 ) -> Iterator[tuple[dict[str, dict[str, Any]], dict[str, _harness.Elsewhere]]]:
-    """What the child's checks found, a row a peer, and those that may be timed; norms of the sums are compared."""
+    """What the child's checks found, a row a peer, and those that may be timed; norms of the sums
+    are compared.
+    """
     if not peers:
         yield {}, {}
         return
@@ -272,16 +343,25 @@ def _torch(
     try:
         try:
             answer = child.answer()
-            checked = {peer: answer[peer.removesuffix(KEPT)] for peer in (*peers, *([] if kept else [PLAIN_TORCH]))}
+            checked = {
+                peer: answer[peer.removesuffix(KEPT)]
+                for peer in (*peers, *([] if kept else [PLAIN_TORCH]))
+            }
         except RuntimeError as reason:
             checked = {peer: {"failed": str(reason)} for peer in peers}
         for row in checked.values():
             if "failed" in row:
                 row["error"] = row.pop("failed")
             elif "l2_of_sum" in row and not abs(row["l2_of_sum"] / expected_l2 - 1) < 1e-3:
-                row["error"] = f"wrong: L2 of its clipped sum is {row['l2_of_sum']:.5g}, expected {expected_l2:.5g}"
+                row["error"] = (
+                    f"wrong: L2 of its clipped sum is {row['l2_of_sum']:.5g}, expected "
+                    f"{expected_l2:.5g}"
+                )
         timed = [peer for peer, row in checked.items() if "error" not in row]
-        yield checked, {peer: _harness.Elsewhere(functools.partial(seconds, peer)) for peer in timed}
+        yield (
+            checked,
+            {peer: _harness.Elsewhere(functools.partial(seconds, peer)) for peer in timed},
+        )
     finally:
         child.close()
 
@@ -303,8 +383,12 @@ def measure_noise(workload: workloads.Workload, rounds: int) -> list[dict[str, A
 
     key = jax.random.key(1)
     functions = {"normals": draw, "noise_and_update": noise_and_update}
-    steps = {name: _harness.compile_step(fun, key, workload.params) for name, fun in functions.items()}
-    timings = _harness.interleaved({n: s.run for n, s in steps.items()}, repeats=rounds, budget_s=5.0)
+    steps = {
+        name: _harness.compile_step(fun, key, workload.params) for name, fun in functions.items()
+    }
+    timings = _harness.interleaved(
+        {n: s.run for n, s in steps.items()}, repeats=rounds, budget_s=5.0
+    )
     return [
         {
             "workload": workload.name,
@@ -318,7 +402,16 @@ def measure_noise(workload: workloads.Workload, rounds: int) -> list[dict[str, A
     ]
 
 
-TIMES = ("median_ms", "min_ms", "cpu_ms", "spread", "ratio", "ratio_min", "ratio_cpu", "auto_over_this")
+TIMES = (
+    "median_ms",
+    "min_ms",
+    "cpu_ms",
+    "spread",
+    "ratio",
+    "ratio_min",
+    "ratio_cpu",
+    "auto_over_this",
+)
 COLUMNS = (
     "workload",
     "peer",
@@ -337,9 +430,13 @@ def table(rows: _tables.Rows) -> str:
     """Private gradients beside the gradient without privacy and the quickest peer."""
     body = []
     for workload in dict.fromkeys(row["workload"] for row in rows):
-        timed = {row["peer"]: row for row in rows if row["workload"] == workload and "median_ms" in row}
+        timed = {
+            row["peer"]: row for row in rows if row["workload"] == workload and "median_ms" in row
+        }
         ours = timed["ours_auto"]
-        private = [name for name in timed if not any(w in name for w in ("non_private", "ours", "noise"))]
+        private = [
+            name for name in timed if not any(w in name for w in ("non_private", "ours", "noise"))
+        ]
         peers = {name: timed[name]["median_ms"] for name in private}
         best = min(peers, key=peers.__getitem__)
         body.append(
@@ -349,7 +446,9 @@ def table(rows: _tables.Rows) -> str:
                 f"{ours['median_ms']:.1f} ms",
                 f"{timed['ours_devices']['median_ms']:.1f} ms" if "ours_devices" in timed else "",
                 f"{peers[best]:.1f} ms ({best})",
-                f"{timed['torch_non_private']['median_ms']:.1f} ms" if "torch_non_private" in timed else "",
+                f"{timed['torch_non_private']['median_ms']:.1f} ms"
+                if "torch_non_private" in timed
+                else "",
                 f"{ours['temp_ratio']:.2f}x",
             ]
         )
@@ -382,7 +481,10 @@ def large_table(rows: _tables.Rows) -> str:
         timed = {row["peer"]: row for row in rows if row["title"] == title and "median_ms" in row}
         if "ours_devices" not in timed:
             continue
-        cells = [f"{timed[f]['median_ms']:,.0f} ({timed[f]['min_ms']:,.0f})" if f in timed else "" for f in forms]
+        cells = [
+            f"{timed[f]['median_ms']:,.0f} ({timed[f]['min_ms']:,.0f})" if f in timed else ""
+            for f in forms
+        ]
         body.append([title, *cells])
     return _tables.markdown(["model", *forms.values()], body)
 
@@ -390,11 +492,15 @@ def large_table(rows: _tables.Rows) -> str:
 def main(arguments: list[str] | None = None) -> None:
     """Runs, prints a table, writes the JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--workloads", default=",".join(workloads.MAKERS), help="letters, comma-separated")
+    parser.add_argument(
+        "--workloads", default=",".join(workloads.MAKERS), help="letters, comma-separated"
+    )
     parser.add_argument("--peers", default="quick", help="quick, all, or names, comma-separated")
     parser.add_argument("--rounds", type=int, default=7, help="at least 5")
     parser.add_argument("--budget", type=float, default=12.0, help="seconds of timing a workload")
-    parser.add_argument("--minutes", type=float, default=4.5, help="after which quick leaves slow peers out")
+    parser.add_argument(
+        "--minutes", type=float, default=4.5, help="after which quick leaves slow peers out"
+    )
     parser.add_argument("--name", default="per_example", help="of the JSON file")
     options = parser.parse_args(arguments)
     mesh.as_devices(_harness.cores())  # all other forms run on the first
@@ -407,14 +513,19 @@ def main(arguments: list[str] | None = None) -> None:
         if time.perf_counter() - start > 60 * options.minutes:
             print(f"{letter}: past {options.minutes} minutes, without slow peers")
             named["quick"] = ("non_private", "ours_auto", "vmap_grad", "opacus_ghost", "torch_func")
-        peers: tuple[str, ...] = named.get(options.peers) or ("non_private", *options.peers.split(","))
+        peers: tuple[str, ...] = named.get(options.peers) or (
+            "non_private",
+            *options.peers.split(","),
+        )
         new = measure(workload, tuple(dict.fromkeys(peers)), options.rounds, options.budget)
         new += measure_noise(workload, options.rounds)
         print(_harness.table(new, COLUMNS), flush=True)
         rows += new
         jax.clear_caches()  # the compiled programs of one workload are of no use to the next
     note = f"--peers {options.peers} --rounds {options.rounds} --budget {options.budget:g}"
-    path = _harness.write(options.name, rows, note=note + ("" if kept else "; freed memory not kept"))
+    path = _harness.write(
+        options.name, rows, note=note + ("" if kept else "; freed memory not kept")
+    )
     print(f"wrote {path.relative_to(_harness.ROOT)}")
 
 

@@ -1,13 +1,16 @@
-"""What does water-filling noise cost, beside the K x K eigendecomposition it is defined by and beside isotropic noise?
+"""What does water-filling noise cost, beside the K x K eigendecomposition it is defined by and
+beside isotropic noise?
 
     python -m bench.kernels.water_filling            # about five minutes; pins itself to one core
 
-One client's step of GSGD-DP (clipped gradients of all D records, Gram matrix, eigenpairs above the floor, lifted draw),
-of GD-DP (the same gradients, isotropic noise), and the definition: NumPy's eigh of K x K matrices, in the kernel's
-float32, timed at smaller K and scaled by K^3 from the largest (`scaled_from_k`; the smaller sizes show how near to K^3
-the growth is). What a step costs depends on how many eigenvalues are above the floor (`above`), so it is timed with the
-noise of a private run, which leaves few there, and with so little that all of them are and the whole eigensystem is
-taken. It is compared with the definition in CPU time, which other processes disturb least. Every lifted draw is checked
+One client's step of GSGD-DP (clipped gradients of all D records, Gram matrix, eigenpairs above the
+floor, lifted draw), of GD-DP (the same gradients, isotropic noise), and the definition: NumPy's
+eigh of K x K matrices, in the kernel's float32, timed at smaller K and scaled by K^3 from the
+largest (`scaled_from_k`; the smaller sizes show how near to K^3 the growth is). What a step costs
+depends on how many eigenvalues are above the floor (`above`), so it is timed with the noise of a
+private run, which leaves few there, and with so little that all of them are and the whole
+eigensystem is taken. It is compared with the definition in CPU time, which other processes disturb
+least. Every lifted draw is checked
 first: on a small model, in covariance, against the definition, both ways.
 """
 
@@ -34,7 +37,8 @@ from fljax_kernels import spectral
 from fljax_kernels.spectral import reference
 
 BATCH_SIZE, CLIP = 32, 10.0
-# Noise multipliers: two that private runs have, and one under which every eigenvalue is above the floor.
+# Noise multipliers: two that private runs have, and one under which every eigenvalue is above the
+#   floor.
 NOISES = (30.0, 10.0, 1.0)
 DENSE_SIZES = (500, 1000, 2000)
 # Model, records of one client.
@@ -42,7 +46,9 @@ CASES = (("softmax", 1200), ("softmax", 256), ("cnn", 256), ("cnn", 1200))
 
 
 def check_law() -> None:
-    """The lifted draw of a small matrix, as a linear map of its normals, against the K x K definition."""
+    """The lifted draw of a small matrix, as a linear map of its normals, against the K x K
+    definition.
+    """
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(160, 200)).astype(np.float32)
     rows[:, :3] *= 20
@@ -55,8 +61,12 @@ def check_law() -> None:
         _harness.check("lifted covariance", push @ push.T, expected, rtol=1e-4)
 
 
-def client_steps(model: str, num_records: int) -> tuple[dict[str, _harness.Step], dict[str, int], int]:
-    """Compiled steps of one client by name, how many eigenvalues are above the floor of each, and K."""
+def client_steps(
+    model: str, num_records: int
+) -> tuple[dict[str, _harness.Step], dict[str, int], int]:
+    """Compiled steps of one client by name, how many eigenvalues are above the floor of each, and
+    K.
+    """
     key = jax.random.key(0, impl="threefry2x32")
     functional = models.create(model, example_shape=(28, 28, 1), num_classes=10, key=key)
     loss = models.softmax_cross_entropy(functional.apply)
@@ -73,11 +83,15 @@ def client_steps(model: str, num_records: int) -> tuple[dict[str, _harness.Step]
     for name, (scheme, config) in forms.items():
         step = scheme.client(config, loss)
         steps[name] = _harness.compile_step(
-            lambda params, step=step: step(params, examples, rows, jax.random.key(1), jax.random.key(2)).sum,
+            lambda params, step=step: (
+                step(params, examples, rows, jax.random.key(1), jax.random.key(2)).sum
+            ),
             functional.params,
         )
     gradients = gaussian_sampling.clipped_gradients(loss, l2_clip_norm=CLIP)
-    gram = jax.jit(lambda params: gradients(params, examples, rows, jax.random.key(0)).gram())(functional.params)
+    gram = jax.jit(lambda params: gradients(params, examples, rows, jax.random.key(0)).gram())(
+        functional.params
+    )
     values = np.linalg.eigvalsh(np.asarray(gram, np.float64)) / (BATCH_SIZE * num_records)
     above = {
         name: int(np.sum(values > weighted.client_stddev(config, num_records) ** 2))
@@ -115,22 +129,32 @@ def table(rows: _tables.Rows) -> str:
         for row in rows
         if row.get("over_gd_dp")
     ]
-    head = ["water filling, one client, one core", "noise multiplier", "eigenvalues above the floor", "CPU time"]
+    head = [
+        "water filling, one client, one core",
+        "noise multiplier",
+        "eigenvalues above the floor",
+        "CPU time",
+    ]
     return _tables.markdown([*head, "against isotropic noise", "dense eigensystem", "memory"], body)
 
 
 def main() -> None:
     """Measures, writes the JSON and prints the table."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     check_law()
     dense = dense_seconds()
     largest = max(dense)
     table: list[dict[str, Any]] = [
-        {"case": "dense eigh", "k": k, "median_ms": 1e3 * s, "over_cubed_ps": 1e12 * s / k**3} for k, s in dense.items()
+        {"case": "dense eigh", "k": k, "median_ms": 1e3 * s, "over_cubed_ps": 1e12 * s / k**3}
+        for k, s in dense.items()
     ]
     for model, num_records in CASES:
         steps, above, num_params = client_steps(model, num_records)
-        timings = _harness.interleaved({name: step.run for name, step in steps.items()}, repeats=7, budget_s=25)
+        timings = _harness.interleaved(
+            {name: step.run for name, step in steps.items()}, repeats=7, budget_s=25
+        )
         scaled_ms = 1e3 * dense[largest] * (num_params / largest) ** 3
         for name, timing in timings.items():
             row = {
@@ -150,7 +174,17 @@ def main() -> None:
     path = _harness.write("wfna", table, note="one client's step, one core; times in milliseconds")
     print(
         _harness.table(
-            table, ("case", "k", "records", "above", "median_ms", "temp_mib", "over_gd_dp", "dense_over_ours")
+            table,
+            (
+                "case",
+                "k",
+                "records",
+                "above",
+                "median_ms",
+                "temp_mib",
+                "over_gd_dp",
+                "dense_over_ours",
+            ),
         )
     )
     print(path)

@@ -1,17 +1,18 @@
-"""The six models of the per-example benchmark, in plain jax.numpy and lax, each with one fixed batch.
+"""The six models of the per-example benchmark, in plain jax.numpy and lax, each with one fixed
+batch.
 
-| | model | parameters | batch |
-|---|---|---|---|
-| a | MLP 784-256-128-10, ReLU | 235,146 | 512 |
-| b, b256 | FEMNIST CNN: 5x5 convolutions 32 and 64, max pools, dense 512, 62 classes | 1,690,046 | 64, 256 |
-| c | CIFAR-10 CNN with tanh: 3x3 convolutions 32, 32, 64, 64, 128, 128, dense 128 | 550,570 | 256 |
-| d | 2-layer LSTM 256, embedding 8, vocabulary 90, 80 steps, a prediction at each step | 822,570 | 32 |
-| e | transformer, 4 layers, d 128, 4 heads, 128 tokens, vocabulary 1000 | 1,066,728 | 32 |
-| f | ResNet20 with GroupNorm (8 groups), 32x32x3, projection shortcuts | 272,474 | 64 |
+- a: MLP 784-256-128-10, ReLU; 235,146; 512
+- b, b256: FEMNIST CNN: 5x5 convolutions 32 and 64, max pools, dense 512, 62 classes; 1,690,046; 64,
+  256
+- c: CIFAR-10 CNN with tanh: 3x3 convolutions 32, 32, 64, 64, 128, 128, dense 128; 550,570; 256
+- d: 2-layer LSTM 256, embedding 8, vocabulary 90, 80 steps, a prediction at each step; 822,570; 32
+- e: transformer, 4 layers, d 128, 4 heads, 128 tokens, vocabulary 1000; 1,066,728; 32
+- f: ResNet20 with GroupNorm (8 groups), 32x32x3, projection shortcuts; 272,474; 64
 
-`loss(params, example)` takes one example {"x", "y"} and gives a float32 scalar, as users of `per_example_grads` write
-it: no batch axis, a convolution adds its own axis of one. Weights are LeCun normal, data random: speed and norms do
-not depend on what the pixels mean. Images are NHWC, kernels HWIO.
+`loss(params, example)` takes one example {"x", "y"} and gives a float32 scalar, as users of
+`per_example_grads` write
+it: no batch axis, a convolution adds its own axis of one. Weights are LeCun normal, data random:
+speed and norms do not depend on what the pixels mean. Images are NHWC, kernels HWIO.
 """
 
 import itertools
@@ -38,8 +39,12 @@ def _dense_params(keys: Iterator[jax.Array], fan_in: int, fan_out: int) -> dict[
     return {"kernel": kernel, "bias": jnp.zeros(fan_out)}
 
 
-def _conv_params(keys: Iterator[jax.Array], size: int, fan_in: int, fan_out: int) -> dict[str, jax.Array]:
-    kernel = jax.random.normal(next(keys), (size, size, fan_in, fan_out)) / jnp.sqrt(size * size * fan_in)
+def _conv_params(
+    keys: Iterator[jax.Array], size: int, fan_in: int, fan_out: int
+) -> dict[str, jax.Array]:
+    kernel = jax.random.normal(next(keys), (size, size, fan_in, fan_out)) / jnp.sqrt(
+        size * size * fan_in
+    )
     return {"kernel": kernel, "bias": jnp.zeros(fan_out)}
 
 
@@ -51,7 +56,11 @@ def _dense(params: Any, x: jax.Array) -> jax.Array:
 def _conv(params: Any, x: jax.Array, stride: int = 1, padding: str = "SAME") -> jax.Array:
     """[H, W, I] -> [H', W', O]."""
     y = lax.conv_general_dilated(
-        x[None], params["kernel"], (stride, stride), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
+        x[None],
+        params["kernel"],
+        (stride, stride),
+        padding,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
     )[0]
     return y + jnp.broadcast_to(params["bias"], y.shape) if "bias" in params else y
 
@@ -79,7 +88,10 @@ def mlp(key: jax.Array, batch_size: int = 512) -> Workload:
     keys = iter(jax.random.split(key, 8))
     sizes = (784, 256, 128, 10)
     params = [_dense_params(keys, i, o) for i, o in itertools.pairwise(sizes)]
-    batch = {"x": jax.random.uniform(next(keys), (batch_size, 784)), "y": _labels(next(keys), (batch_size,), 10)}
+    batch = {
+        "x": jax.random.uniform(next(keys), (batch_size, 784)),
+        "y": _labels(next(keys), (batch_size,), 10),
+    }
     return Workload("a", f"MLP 784-256-128-10, batch {batch_size}", _mlp_loss, params, batch)
 
 
@@ -140,7 +152,8 @@ def _pfl_cifar_loss(params: Any, example: Any) -> jax.Array:
 
 
 def pfl_cifar(key: jax.Array, batch_size: int = 10) -> Workload:
-    """The CNN of pfl-research's CIFAR-10 benchmark, 1,626,442 parameters, without its dropout: rounds can be compared.
+    """The CNN of pfl-research's CIFAR-10 benchmark, 1,626,442 parameters, without its dropout:
+    rounds can be compared.
 
     Convolutions 3x3 of 32 and 64 without padding, one max pool, dense 128.
     """
@@ -154,15 +167,26 @@ def pfl_cifar(key: jax.Array, batch_size: int = 10) -> Workload:
         "x": jax.random.uniform(next(keys), (batch_size, 32, 32, 3)),
         "y": _labels(next(keys), (batch_size,), 10),
     }
-    return Workload("pfl_cifar", f"pfl's CIFAR-10 CNN, batch {batch_size}", _pfl_cifar_loss, params, batch)
+    return Workload(
+        "pfl_cifar", f"pfl's CIFAR-10 CNN, batch {batch_size}", _pfl_cifar_loss, params, batch
+    )
 
 
 def _lstm_layer(params: Any, xs: jax.Array) -> jax.Array:
-    """[T, I] -> [T, H]; gates in the order input, forget, cell, output, with two biases as in torch."""
+    """[T, I] -> [T, H]; gates in the order input, forget, cell, output, with two biases as in
+    torch.
+    """
 
-    def step(carry: tuple[jax.Array, jax.Array], x: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+    def step(
+        carry: tuple[jax.Array, jax.Array], x: jax.Array
+    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         h, c = carry
-        gates = x @ params["input"] + params["input_bias"] + h @ params["hidden"] + params["hidden_bias"]
+        gates = (
+            x @ params["input"]
+            + params["input_bias"]
+            + h @ params["hidden"]
+            + params["hidden_bias"]
+        )
         i, f, g, o = jnp.split(gates, 4)
         c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
         h = jax.nn.sigmoid(o) * jnp.tanh(c)
@@ -186,8 +210,14 @@ def lstm(key: jax.Array, batch_size: int = 32) -> Workload:
 
     def layer(fan_in: int) -> dict[str, jax.Array]:
         shapes = {"input": (fan_in, 4 * hidden), "hidden": (hidden, 4 * hidden)}
-        weights = {name: jax.random.normal(next(keys), s) / jnp.sqrt(hidden) for name, s in shapes.items()}
-        return {**weights, "input_bias": jnp.zeros(4 * hidden), "hidden_bias": jnp.zeros(4 * hidden)}
+        weights = {
+            name: jax.random.normal(next(keys), s) / jnp.sqrt(hidden) for name, s in shapes.items()
+        }
+        return {
+            **weights,
+            "input_bias": jnp.zeros(4 * hidden),
+            "hidden_bias": jnp.zeros(4 * hidden),
+        }
 
     params = {
         "embedding": jax.random.normal(next(keys), (vocabulary, embedding)),
@@ -198,20 +228,27 @@ def lstm(key: jax.Array, batch_size: int = 32) -> Workload:
         "x": _labels(next(keys), (batch_size, steps), vocabulary),
         "y": _labels(next(keys), (batch_size, steps), vocabulary),
     }
-    return Workload("d", f"2-layer LSTM 256, 80 steps, batch {batch_size}", _lstm_loss, params, batch)
+    return Workload(
+        "d", f"2-layer LSTM 256, 80 steps, batch {batch_size}", _lstm_loss, params, batch
+    )
 
 
 def _layer_norm(params: Any, x: jax.Array) -> jax.Array:
     mean = x.mean(axis=-1, keepdims=True)
     variance = ((x - mean) ** 2).mean(axis=-1, keepdims=True)
     y = (x - mean) * lax.rsqrt(variance + 1e-5)
-    return y * jnp.broadcast_to(params["scale"], y.shape) + jnp.broadcast_to(params["bias"], y.shape)
+    return y * jnp.broadcast_to(params["scale"], y.shape) + jnp.broadcast_to(
+        params["bias"], y.shape
+    )
 
 
 def _attention(params: Any, x: jax.Array, heads: int = 4) -> jax.Array:
     """[S, D] -> [S, D], causal."""
     size, width = x.shape
-    q, k, v = (_dense(params[name], x).reshape(size, heads, width // heads) for name in ("query", "key", "value"))
+    q, k, v = (
+        _dense(params[name], x).reshape(size, heads, width // heads)
+        for name in ("query", "key", "value")
+    )
     scores = jnp.einsum("shd,thd->hst", q, k) / jnp.sqrt(width // heads)
     causal = jnp.tril(jnp.ones((size, size), bool))
     weights = jax.nn.softmax(jnp.where(causal[None], scores, -1e9))
@@ -236,8 +273,13 @@ def transformer(key: jax.Array, batch_size: int = 32) -> Workload:
         return {"scale": jnp.ones(width), "bias": jnp.zeros(width)}
 
     def layer() -> dict[str, Any]:
-        projections = {name: _dense_params(keys, width, width) for name in ("query", "key", "value", "out")}
-        mlp_params = {"up": _dense_params(keys, width, 4 * width), "down": _dense_params(keys, 4 * width, width)}
+        projections = {
+            name: _dense_params(keys, width, width) for name in ("query", "key", "value", "out")
+        }
+        mlp_params = {
+            "up": _dense_params(keys, width, 4 * width),
+            "down": _dense_params(keys, 4 * width, width),
+        }
         return {**projections, **mlp_params, "norm1": norm(), "norm2": norm()}
 
     params = {
@@ -251,7 +293,9 @@ def transformer(key: jax.Array, batch_size: int = 32) -> Workload:
         "x": _labels(next(keys), (batch_size, size), vocabulary),
         "y": _labels(next(keys), (batch_size, size), vocabulary),
     }
-    return Workload("e", f"transformer 4x128, 128 tokens, batch {batch_size}", _transformer_loss, params, batch)
+    return Workload(
+        "e", f"transformer 4x128, 128 tokens, batch {batch_size}", _transformer_loss, params, batch
+    )
 
 
 def _group_norm(params: Any, x: jax.Array, groups: int = 8) -> jax.Array:
@@ -261,7 +305,9 @@ def _group_norm(params: Any, x: jax.Array, groups: int = 8) -> jax.Array:
     mean = grouped.mean(axis=(0, 1, 3), keepdims=True)
     variance = ((grouped - mean) ** 2).mean(axis=(0, 1, 3), keepdims=True)
     y = ((grouped - mean) * lax.rsqrt(variance + 1e-5)).reshape(x.shape)
-    return y * jnp.broadcast_to(params["scale"], y.shape) + jnp.broadcast_to(params["bias"], y.shape)
+    return y * jnp.broadcast_to(params["scale"], y.shape) + jnp.broadcast_to(
+        params["bias"], y.shape
+    )
 
 
 def _resnet_loss(params: Any, example: Any) -> jax.Array:
@@ -270,7 +316,11 @@ def _resnet_loss(params: Any, example: Any) -> jax.Array:
         stride = 2 if index in (3, 6) else 1
         y = jax.nn.relu(_group_norm(block["norm1"], _conv(block["conv1"], x, stride)))
         y = _group_norm(block["norm2"], _conv(block["conv2"], y))
-        shortcut = _group_norm(block["norm"], _conv(block["shortcut"], x, stride)) if "shortcut" in block else x
+        shortcut = (
+            _group_norm(block["norm"], _conv(block["shortcut"], x, stride))
+            if "shortcut" in block
+            else x
+        )
         x = jax.nn.relu(y + shortcut)
     return _cross_entropy(_dense(params["head"], x.mean(axis=(0, 1))), example["y"])
 
@@ -294,7 +344,12 @@ def resnet20(key: jax.Array, batch_size: int = 64) -> Workload:
             block |= {"shortcut": conv(1, fan_in, width), "norm": norm(width)}
         blocks.append(block)
         fan_in = width
-    params = {"stem": conv(3, 3, 16), "norm": norm(16), "blocks": blocks, "head": _dense_params(keys, 64, 10)}
+    params = {
+        "stem": conv(3, 3, 16),
+        "norm": norm(16),
+        "blocks": blocks,
+        "head": _dense_params(keys, 64, 10),
+    }
     batch = {
         "x": jax.random.normal(next(keys), (batch_size, 32, 32, 3)),
         "y": _labels(next(keys), (batch_size,), 10),

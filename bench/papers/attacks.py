@@ -2,14 +2,15 @@
 
     python -m bench.papers.attacks
 
-The loop is how attacks are written elsewhere: a jitted step called from Python, one target (one model) after the other.
-It is shown beside a jitted scan for each target (model), which leaves Python out of the steps, and beside the one
-program, in which `vmap` puts all of them side by side. The loop runs a few of the 64 in full, and is scaled: all of
-them cost the same.
+The loop is how attacks are written elsewhere: a jitted step called from Python, one target (one
+model) after the other. It is shown beside a jitted scan for each target (model), which leaves
+Python out of the steps, and beside the one program, in which `vmap` puts all of them side by side.
+The loop runs a few of the 64 in full, and is scaled: all of them cost the same.
 
-What limits the one program: each target has a gradient of its own, and a step reads and writes it many times
-(`step_mib`), which side by side is no less work than one by one. A loop loses its dispatch, some 60 to 200 us a step:
-much where a step is small, little where it is not, as with LeNet on a CPU.
+What limits the one program: each target has a gradient of its own, and a step reads and writes it
+many times (`step_mib`), which side by side is no less work than one by one. A loop loses its
+dispatch, some 60 to 200 us a step: much where a step is small, little where it is not, as with
+LeNet on a CPU.
 """
 
 import argparse
@@ -37,17 +38,28 @@ def digits(count: int) -> tuple[jax.Array, jax.Array]:
 
 
 def adam_step(value_and_grad: Callable[[Any], Any], signed: bool, clip: bool) -> Callable[..., Any]:
-    """One jitted step, as a loop in Python calls it: (variables, moments, count) -> the same, and the value."""
+    """One jitted step, as a loop in Python calls it: (variables, moments, count) -> the same, and
+    the value.
+    """
 
     @jax.jit
-    def step(variables: Any, first: Any, second: Any, count: jax.Array, rate: jax.Array, *rest: Any) -> Any:
+    def step(
+        variables: Any, first: Any, second: Any, count: jax.Array, rate: jax.Array, *rest: Any
+    ) -> Any:
         value, grads = value_and_grad(variables, *rest)
         grads = jax.tree.map(jnp.sign, grads) if signed else grads
         first = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, first, grads)
         second = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, second, grads)
         scale = rate * jnp.sqrt(1 - 0.999**count) / (1 - 0.9**count)
-        variables = jax.tree.map(lambda p, m, v: p - scale * m / (jnp.sqrt(v) + 1e-8), variables, first, second)
-        return jax.tree.map(lambda p: jnp.clip(p, 0, 1), variables) if clip else variables, first, second, value
+        variables = jax.tree.map(
+            lambda p, m, v: p - scale * m / (jnp.sqrt(v) + 1e-8), variables, first, second
+        )
+        return (
+            jax.tree.map(lambda p: jnp.clip(p, 0, 1), variables) if clip else variables,
+            first,
+            second,
+            value,
+        )
 
     return step
 
@@ -56,7 +68,9 @@ def looped(step: Callable[..., Any], start: Any, rates: np.ndarray, *rest: Any) 
     """The loop in Python; the host does not wait for a step before it calls the next."""
     variables, first, second = start, *(jax.tree.map(jnp.zeros_like, start) for _ in range(2))
     for count, rate in enumerate(rates, start=1):
-        variables, first, second, _ = step(variables, first, second, np.float32(count), np.float32(rate), *rest)
+        variables, first, second, _ = step(
+            variables, first, second, np.float32(count), np.float32(rate), *rest
+        )
     return variables
 
 
@@ -79,7 +93,9 @@ def inversion(quick: bool, share: int, name: str, model: Functional) -> list[dic
 
     def run(settings: Any) -> Callable[[Any, Any, Any], Any]:
         return lambda u, y, k: (
-            gradient_inversion.invert(observe, model.params, u, y, k, shape=(1, *SHAPE), settings=settings).x
+            gradient_inversion.invert(
+                observe, model.params, u, y, k, shape=(1, *SHAPE), settings=settings
+            ).x
         )
 
     one_target = jax.tree.map(lambda v: v[:1], (uploads, y))
@@ -89,9 +105,18 @@ def inversion(quick: bool, share: int, name: str, model: Functional) -> list[dic
     def objective(x: jax.Array, target: Any, y: jax.Array) -> jax.Array:
         """`invert`'s own objective, at one point."""
         found = observe(model.params, x, y)
-        inner = sum(jnp.vdot(a, b) for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(target), strict=True))
-        norms = [jnp.sqrt(sum(jnp.vdot(v, v) for v in jax.tree.leaves(tree))) for tree in (found, target)]
-        return 1 - inner / (norms[0] * norms[1]) + settings.tv_weight * gradient_inversion.total_variation(x)
+        inner = sum(
+            jnp.vdot(a, b)
+            for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(target), strict=True)
+        )
+        norms = [
+            jnp.sqrt(sum(jnp.vdot(v, v) for v in jax.tree.leaves(tree))) for tree in (found, target)
+        ]
+        return (
+            1
+            - inner / (norms[0] * norms[1])
+            + settings.tv_weight * gradient_inversion.total_variation(x)
+        )
 
     step = adam_step(jax.value_and_grad(objective), signed=True, clip=True)
     rates = settings.learning_rate * 0.1 ** np.searchsorted(
@@ -111,13 +136,23 @@ def inversion(quick: bool, share: int, name: str, model: Functional) -> list[dic
     found = np.asarray(jax.block_until_ready(together.run()))
     whole = float(np.median(np.square(found[:, 0] - np.asarray(x[:, 0])).mean((1, 2, 3))))
     if not quick and not (whole < 0.05 and np.median(errors) < 0.05):
-        raise AssertionError(f"inversion failed: median MSE {whole:.3g} together, {np.median(errors):.3g} in the loop")
+        raise AssertionError(
+            f"inversion failed: median MSE {whole:.3g} together, {np.median(errors):.3g} in the "
+            "loop"
+        )
     forms = {"python loop": loop, "scan each": scans}
     rows_found = rows(f"64 inversions, batch 1, {name}", together, forms, share, iterations)
-    # What one step of one target has to do: the limit of the one program is the traffic of per-target gradients.
-    cost = jax.jit(jax.value_and_grad(objective)).lower(start, *targets[0]).compile().cost_analysis() or {}
+    # What one step of one target has to do: the limit of the one program is the traffic of
+    #   per-target gradients.
+    cost = (
+        jax.jit(jax.value_and_grad(objective)).lower(start, *targets[0]).compile().cost_analysis()
+        or {}
+    )
     costs = cost[0] if isinstance(cost, list) else cost
-    rows_found[0] |= {"step_mflop": costs["flops"] / 1e6, "step_mib": costs["bytes accessed"] / _harness.MEBI}
+    rows_found[0] |= {
+        "step_mflop": costs["flops"] / 1e6,
+        "step_mib": costs["bytes accessed"] / _harness.MEBI,
+    }
     return rows_found
 
 
@@ -129,7 +164,10 @@ def shadows(quick: bool, share: int) -> list[dict[str, Any]]:
 
     def init(key: jax.Array) -> Any:
         one, two = jax.random.split(key)
-        draws = jax.random.normal(one, (64, hidden)) / 8, jax.random.normal(two, (hidden, 10)) / hidden**0.5
+        draws = (
+            jax.random.normal(one, (64, hidden)) / 8,
+            jax.random.normal(two, (hidden, 10)) / hidden**0.5,
+        )
         return {"a": draws[0], "c": jnp.zeros(hidden), "b": draws[1], "d": jnp.zeros(10)}
 
     def apply(params: Any, x: jax.Array) -> jax.Array:
@@ -141,13 +179,17 @@ def shadows(quick: bool, share: int) -> list[dict[str, Any]]:
     options = {"num_steps": steps, "batch_size": 32, "learning_rate": 1e-2}
     train = shadow.trainer(loss, init, **options)
     together = _harness.compile_step(train, pool, included, keys)
-    in_turn = _harness.compile_step(shadow.trainer(loss, init, models_at_once=1, **options), pool, included, keys)
+    in_turn = _harness.compile_step(
+        shadow.trainer(loss, init, models_at_once=1, **options), pool, included, keys
+    )
     alone = _harness.compile_step(train, pool, included[:1], keys[:1])
 
     def objective(params: Any, rows: jax.Array, members: jax.Array) -> jax.Array:
         taken, here = jax.tree.map(lambda v: v[rows], pool), members[rows]
         losses = jax.vmap(loss, (None, 0))(params, taken)
-        return jnp.sum(jnp.where(here, losses, 0)) / jnp.maximum(1, jnp.sum(here)).astype(losses.dtype)
+        return jnp.sum(jnp.where(here, losses, 0)) / jnp.maximum(1, jnp.sum(here)).astype(
+            losses.dtype
+        )
 
     step = adam_step(jax.value_and_grad(objective), signed=False, clip=False)
     rng = np.random.default_rng(5)
@@ -157,7 +199,10 @@ def shadows(quick: bool, share: int) -> list[dict[str, Any]]:
     def loop() -> Any:
         out = []
         for start, rows_of, members in zip(starts, batches, included[:share], strict=True):
-            variables, first, second = start, *(jax.tree.map(jnp.zeros_like, start) for _ in range(2))
+            variables, first, second = (
+                start,
+                *(jax.tree.map(jnp.zeros_like, start) for _ in range(2)),
+            )
             for count, rows in enumerate(rows_of, start=1):
                 variables, first, second, _ = step(
                     variables, first, second, np.float32(count), np.float32(1e-2), rows, members
@@ -175,15 +220,22 @@ def shadows(quick: bool, share: int) -> list[dict[str, Any]]:
     params = together.run()
     ours = float(
         np.mean(
-            np.asarray(jax.vmap(jax.vmap(apply, (None, 0)), (0, None))(params, x).argmax(-1) == y)[np.asarray(included)]
+            np.asarray(jax.vmap(jax.vmap(apply, (None, 0)), (0, None))(params, x).argmax(-1) == y)[
+                np.asarray(included)
+            ]
         )
     )
     if not quick and not (min(ours, *accuracy) > 0.9):
-        raise AssertionError(f"shadow models did not learn their members: {ours:.3f} together, {accuracy} in the loop")
+        raise AssertionError(
+            f"shadow models did not learn their members: {ours:.3f} together, {accuracy} in the "
+            "loop"
+        )
     cases = {"python loop": loop, "scan each": scans}
     found = rows("64 shadow models, dense 64-16-10", together, cases, share, steps)
     timing = _harness.interleaved({"in turn": in_turn.run}, repeats=5)["in turn"]
-    found.append({"case": found[0]["case"], "form": "one program, one by one", "min_ms": timing.min_ms})
+    found.append(
+        {"case": found[0]["case"], "form": "one program, one by one", "min_ms": timing.min_ms}
+    )
     return found
 
 
@@ -247,10 +299,21 @@ def main() -> None:
     ]
     for part in parts:
         found += part()
-        columns = ["case", "form", "min_ms", "us_per_step", "times", "times_min", "step_mflop", "step_mib"]
+        columns = [
+            "case",
+            "form",
+            "min_ms",
+            "us_per_step",
+            "times",
+            "times_min",
+            "step_mflop",
+            "step_mib",
+        ]
         print(_harness.table(found, columns), flush=True)
     if not options.quick:
-        path = _harness.write("attacks", found, note="times: how much longer than the one program, all 64 each")
+        path = _harness.write(
+            "attacks", found, note="times: how much longer than the one program, all 64 each"
+        )
         print(f"wrote {path.relative_to(_harness.ROOT)}")
 
 

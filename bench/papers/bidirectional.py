@@ -1,14 +1,16 @@
-"""The bidirectional scheme's round against FedAvg's, what it sends, and the time until a target accuracy.
+"""The bidirectional scheme's round against FedAvg's, what it sends, and the time until a target
+accuracy.
 
     python -m bench.papers.bidirectional [--quick | --parts | --model NAME]
 
-A round of 10 clients with 64 digits each, one gradient a client. "simulation" is one backward pass a client (pair noise
-cancels and is left out), "protocol" is gradient, Psi and Phi of every client; with noise, own and that of 45 pairs on
-every number sent. The time to the target accuracy is that of the rounds until held-out accuracy first reaches it,
-without evaluation, on real digits. Cryptographic peers are the paper's figures (its Tables I and V), measured on its
-machine and not on this one. `--model resnet20` measures the models whose name holds that word alone, and keeps the
-other rows of the JSON. `--parts` times the parts of a round alone: the server's perturbing, adding up and
-recovering, and one client's training and noise.
+A round of 10 clients with 64 digits each, one gradient a client. "simulation" is one backward pass
+a client (pair noise cancels and is left out), "protocol" is gradient, Psi and Phi of every client;
+with noise, own and that of 45 pairs on every number sent. The time to the target accuracy is that
+of the rounds until held-out accuracy first reaches it, without evaluation, on real digits.
+Cryptographic peers are the paper's figures (its Tables I and V), measured on its machine and not on
+this one. `--model resnet20` measures the models whose name holds that word alone, and keeps the
+other rows of the JSON. `--parts` times the parts of a round alone: the server's perturbing, adding
+up and recovering, and one client's training and noise.
 """
 
 import argparse
@@ -35,28 +37,42 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "resnet20 with group norm": ("resnet20", {}),
 }
 # Scales of a normalised network sit in its affine pairs alone.
-NEEDS: dict[str, dict[str, Any]] = {"resnet20 with group norm": {"form": "base", "allow_plain": True}}
+NEEDS: dict[str, dict[str, Any]] = {
+    "resnet20 with group norm": {"form": "base", "allow_plain": True}
+}
 PROTOCOL = {"execution": "protocol"}
 CLIENT = {"unit": "client_replace"}
 MODES: dict[str, tuple[str, dict[str, Any]]] = {
     "fedavg": ("dp_fedavg", {}),
     "simulation, paper": ("bidirectional", {"noise": "paper"}),
     "simulation, r0_gaussian": ("bidirectional", {"noise": "r0_gaussian", **CLIENT}),
-    "protocol, without noise": ("bidirectional", {"noise": "paper", "noise_multiplier": 0.0, **PROTOCOL}),
+    "protocol, without noise": (
+        "bidirectional",
+        {"noise": "paper", "noise_multiplier": 0.0, **PROTOCOL},
+    ),
     "protocol, clipped, without noise": (
         "bidirectional",
         {"noise": "upload_gaussian", "noise_multiplier": 0.0, **CLIENT, **PROTOCOL},
     ),
     "protocol, paper": ("bidirectional", {"noise": "paper", **PROTOCOL}),
-    "protocol, upload_gaussian": ("bidirectional", {"noise": "upload_gaussian", **CLIENT, **PROTOCOL}),
+    "protocol, upload_gaussian": (
+        "bidirectional",
+        {"noise": "upload_gaussian", **CLIENT, **PROTOCOL},
+    ),
 }
 LIMITS = {"simulation, paper": 1.3, "simulation, r0_gaussian": 1.3, "protocol, without noise": 6.0}
 # Those whose time to the target is measured.
 TRAINED = {
-    "mlp 64-128-64-10": ("fedavg", "simulation, paper", "simulation, r0_gaussian", "protocol, paper"),
+    "mlp 64-128-64-10": (
+        "fedavg",
+        "simulation, paper",
+        "simulation, r0_gaussian",
+        "protocol, paper",
+    ),
     "resnet20 with group norm": ("fedavg", *LIMITS),
 }
-# (learning rate, momentum) of all modes: squared loss on a fresh ResNet20, whose outputs are large, diverges above.
+# (learning rate, momentum) of all modes: squared loss on a fresh ResNet20, whose outputs are large,
+# diverges above.
 STEPS = {"resnet20 with group norm": (0.003, 0.9)}
 
 
@@ -65,15 +81,20 @@ def problem(name: str) -> tuple[data.Dataset, data.ClientData, models.Functional
     digits = data.load("digits")
     rows = np.random.default_rng(0).permutation(len(digits.train["y"]))[: CLIENTS * BATCH]
     clients = data.ClientData(
-        jax.tree.map(jnp.asarray, digits.train), jnp.asarray(rows.reshape(CLIENTS, BATCH), jnp.int32)
+        jax.tree.map(jnp.asarray, digits.train),
+        jnp.asarray(rows.reshape(CLIENTS, BATCH), jnp.int32),
     )
     kind, options = MODELS[name]
-    model = models.create(kind, example_shape=(8, 8, 1), num_classes=10, key=jax.random.key(0), **options)
+    model = models.create(
+        kind, example_shape=(8, 8, 1), num_classes=10, key=jax.random.key(0), **options
+    )
     return digits, clients, model
 
 
 def algorithm(mode: str, name_of_model: str, model: models.Functional) -> Any:
-    """The algorithm of a mode, with noise that does not hinder learning: what it costs is the question."""
+    """The algorithm of a mode, with noise that does not hinder learning: what it costs is the
+    question.
+    """
     name, numbers = MODES[mode]
     scheme = schemes.get(name)
     learning_rate, momentum = STEPS.get(name_of_model, (0.5, 0.0))
@@ -96,7 +117,9 @@ def algorithm(mode: str, name_of_model: str, model: models.Functional) -> Any:
             "server_momentum": momentum,
         }
         config = scheme.Config(
-            num_parties=CLIENTS, local_batch_size=BATCH, **(settings | numbers | NEEDS.get(name_of_model, {}))
+            num_parties=CLIENTS,
+            local_batch_size=BATCH,
+            **(settings | numbers | NEEDS.get(name_of_model, {})),
         )
     return scheme.make(config, models.squared_error(model.apply), num_units=CLIENTS)
 
@@ -117,7 +140,13 @@ def rounds(name: str, repeats: int) -> tuple[list[dict[str, Any]], dict[str, Any
     rows = []
     for mode, timing in timings.items():
         ratio = _harness.paired_ratio(timing, timings["fedavg"])
-        row = {"model": name, "mode": mode, **timing.row(), "times fedavg": ratio, "limit": LIMITS.get(mode)}
+        row = {
+            "model": name,
+            "mode": mode,
+            **timing.row(),
+            "times fedavg": ratio,
+            "limit": LIMITS.get(mode),
+        }
         least = {"least times": timing.min_ms / timings["fedavg"].min_ms}
         rows.append(row | least | {"cpu times": timing.cpu_ms / timings["fedavg"].cpu_ms})
         print(rows[-1], flush=True)
@@ -128,14 +157,18 @@ def sent(name: str) -> dict[str, Any]:
     """Bytes of an upload, counted on the arrays that a client sends, beside the cost model's."""
     _, clients, model = problem(name)
     allow_plain = NEEDS.get(name, {}).get("allow_plain", False)
-    plan = scaling.plan(model.apply, model.params, clients.examples["x"][0], allow_plain=allow_plain)
+    plan = scaling.plan(
+        model.apply, model.params, clients.examples["x"][0], allow_plain=allow_plain
+    )
     num_params = sum(leaf.size for leaf in jax.tree.leaves(model.params))
     counted = costs.perturbed_model(plan, degree=CLIENTS - 1)
     return {
         "model": name,
         "parameters": num_params,
         "upload bytes": counted.upload_bytes,
-        "(2 + n_L) P bytes": costs.perturbed_model(plan, degree=CLIENTS - 1, compact=False).upload_bytes,
+        "(2 + n_L) P bytes": costs.perturbed_model(
+            plan, degree=CLIENTS - 1, compact=False
+        ).upload_bytes,
         "fedavg bytes": 4 * num_params,
     }
 
@@ -159,12 +192,17 @@ def time_to_target(name: str, mode: str, most: int, one_round: Any) -> dict[str,
 def parts(name: str, repeats: int) -> list[dict[str, Any]]:
     """Seconds of each part of a round, method by method, beside the paper's Table V.
 
-    Peers' keys are there already: a client draws its own noise and that of CLIENTS - 1 peers, and expands 9 keys.
+    Peers' keys are there already: a client draws its own noise and that of CLIENTS - 1 peers, and
+    expands 9 keys.
     """
     _, clients, model = problem(name)
     batch = {leaf: rows[clients.indices[0]] for leaf, rows in clients.examples.items()}
     plan = scaling.plan(model.apply, model.params, batch["x"][0])
-    loss, mask, peers = models.squared_error(model.apply), jnp.ones(BATCH, bool), jnp.arange(1, CLIENTS)
+    loss, mask, peers = (
+        models.squared_error(model.apply),
+        jnp.ones(BATCH, bool),
+        jnp.arange(1, CLIENTS),
+    )
     cases: dict[str, Any] = {}
 
     def case(method: str, part: str, fun: Any, *arguments: Any) -> None:
@@ -183,7 +221,11 @@ def parts(name: str, repeats: int) -> list[dict[str, Any]]:
         norm = 0.0 if method == "r0_gaussian" else 0.3
         secrets = perturbation.draw(plan, jax.random.key(1), additive_norm=norm)
         sent, transition = perturbation.perturb(plan, model.params, secrets)
-        whole = perturbed.gradients(plan, loss.of_output) if method == "r0_gaussian" else perturbed.triples(plan)
+        whole = (
+            perturbed.gradients(plan, loss.of_output)
+            if method == "r0_gaussian"
+            else perturbed.triples(plan)
+        )
 
         def perturb(key: jax.Array, norm: float = norm) -> Any:
             drawn = perturbation.draw(plan, key, additive_norm=norm)
@@ -195,20 +237,33 @@ def parts(name: str, repeats: int) -> list[dict[str, Any]]:
 
         def paper_noise(key: jax.Array, upload: Any) -> Any:
             def one(key: jax.Array) -> Any:
-                return [split_noise.dn(jax.random.fold_in(key, k), leaf.shape, 1.0) for k, leaf in enumerate(upload)]
+                return [
+                    split_noise.dn(jax.random.fold_in(key, k), leaf.shape, 1.0)
+                    for k, leaf in enumerate(upload)
+                ]
 
             return jax.tree.map(
-                lambda leaf, drawn: leaf + jnp.sum(drawn, 0), upload, jax.vmap(one)(jax.random.split(key, CLIENTS))
+                lambda leaf, drawn: leaf + jnp.sum(drawn, 0),
+                upload,
+                jax.vmap(one)(jax.random.split(key, CLIENTS)),
             )
 
         def sound_noise(key: jax.Array, upload: Any) -> Any:
             keys = jax.random.split(key, CLIENTS)
-            drawn = pair_noise.client_noise(keys[1:], keys[0], 0, peers, upload, own_stddev=1.0, pair_stddev=10.0)
+            drawn = pair_noise.client_noise(
+                keys[1:], keys[0], 0, peers, upload, own_stddev=1.0, pair_stddev=10.0
+            )
             return jax.tree.map(jnp.add, upload, drawn)
 
         triple = jax.jit(train)(sent, transition)
         case(method, "perturb", perturb, jax.random.key(2))
-        case(method, "recover", lambda secrets, mean: recovery.recover(plan, secrets, mean), secrets, triple)
+        case(
+            method,
+            "recover",
+            lambda secrets, mean: recovery.recover(plan, secrets, mean),
+            secrets,
+            triple,
+        )
         case(method, "aggregate", mean, *copies(triple))
         case(method, "train", train, sent, transition)
         if method == "paper":
@@ -218,7 +273,11 @@ def parts(name: str, repeats: int) -> list[dict[str, Any]]:
     timings = _harness.interleaved(cases, repeats=repeats)
     rows = []
     for method in dict.fromkeys(key.split(": ")[0] for key in timings):
-        found = {key.split(": ")[1]: t.min_ms / 1e3 for key, t in timings.items() if key.startswith(f"{method}: ")}
+        found = {
+            key.split(": ")[1]: t.min_ms / 1e3
+            for key, t in timings.items()
+            if key.startswith(f"{method}: ")
+        }
         row = {"model": name, "method": method, "clients": CLIENTS}
         row |= {"seconds": [found.get(part) for part in costs.PARTS], "total": sum(found.values())}
         rows.append(row | {"adds up": True, "source": "measured"})
@@ -232,8 +291,16 @@ def write_parts(repeats: int) -> None:
     """Measures, prints and writes the parts."""
     found = parts(next(iter(MODELS)), repeats)
     flat = [row | dict(zip(costs.PARTS, row["seconds"], strict=True)) for row in found]
-    print(_harness.table(flat, ["model", "clients", "method", *costs.PARTS, "total", "adds up", "source"]))
-    path = _harness.write("bidirectional_parts", found, note=f"seconds of {', '.join(costs.PARTS)}; least of {repeats}")
+    print(
+        _harness.table(
+            flat, ["model", "clients", "method", *costs.PARTS, "total", "adds up", "source"]
+        )
+    )
+    path = _harness.write(
+        "bidirectional_parts",
+        found,
+        note=f"seconds of {', '.join(costs.PARTS)}; least of {repeats}",
+    )
     print(f"wrote {path.relative_to(_harness.ROOT)}")
 
 
@@ -241,9 +308,15 @@ def measured(name: str, quick: bool) -> list[dict[str, Any]]:
     """All rows of one model: its rounds, its bytes, its time to the target."""
     rows, compiled = rounds(name, 5 if quick or name in NEEDS else 15)
     target = [time_to_target(name, mode, 300, compiled[mode]) for mode in TRAINED.get(name, ())]
-    base = next((row["seconds"] for row in target if row["mode"] == "fedavg" and "seconds" in row), None)
+    base = next(
+        (row["seconds"] for row in target if row["mode"] == "fedavg" and "seconds" in row), None
+    )
     for row in target:
-        row |= {"times fedavg": row["seconds"] / base, "source": "measured"} if base and "seconds" in row else {}
+        row |= (
+            {"times fedavg": row["seconds"] / base, "source": "measured"}
+            if base and "seconds" in row
+            else {}
+        )
         print(row, flush=True)
     return [*rows, sent(name), *target]
 
@@ -252,7 +325,10 @@ def reported() -> list[dict[str, Any]]:
     """The paper's own times."""
     return [
         {"model": table.model, "mode": table.method, "seconds": table.seconds_to_target}
-        | {"times fedavg": table.seconds_to_target / table.fedavg_seconds_to_target, "source": "reported, not measured"}
+        | {
+            "times fedavg": table.seconds_to_target / table.fedavg_seconds_to_target,
+            "source": "reported, not measured",
+        }
         for table in costs.REPORTED_TIMES
     ]
 
@@ -274,7 +350,9 @@ def table(rows: _tables.Rows) -> str:
         for row in rounds
         if row["mode"] != "fedavg"
     ]
-    return _tables.markdown(["10 clients of 64 digits", "round", "of FedAvg's time", "of its CPU time", "asked"], body)
+    return _tables.markdown(
+        ["10 clients of 64 digits", "round", "of FedAvg's time", "of its CPU time", "asked"], body
+    )
 
 
 def time_table(rows: _tables.Rows) -> str:
@@ -290,7 +368,13 @@ def time_table(rows: _tables.Rows) -> str:
         for row in rows
         if row.get("seconds")
     ]
-    head = ["model or data", "method", "rounds", "of FedAvg's time to the target accuracy", "here or in the paper"]
+    head = [
+        "model or data",
+        "method",
+        "rounds",
+        "of FedAvg's time to the target accuracy",
+        "here or in the paper",
+    ]
     return _tables.markdown(head, body)
 
 
@@ -313,7 +397,9 @@ def parts_table(rows: _tables.Rows) -> str:
         for row in rows
     ]
     names = ["perturb", "recover", "aggregate", "decrypt", "keys", "train", "encrypt", "noise"]
-    return _tables.markdown(["model or data, K", "method", *names, "total", "here or in the paper"], body)
+    return _tables.markdown(
+        ["model or data, K", "method", *names, "total", "here or in the paper"], body
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -321,20 +407,30 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="the mlp only, fewer repeats")
     parser.add_argument("--parts", action="store_true", help="the parts of a round only")
-    parser.add_argument("--model", help="only models whose name holds this word; other rows of the JSON stay")
+    parser.add_argument(
+        "--model", help="only models whose name holds this word; other rows of the JSON stay"
+    )
     options = parser.parse_args(arguments)
     if options.parts or not (options.quick or options.model):
         write_parts(15)
     if options.parts:
         return
-    names = [name for name in MODELS if (options.model or "") in name][: 1 if options.quick else None]
+    names = [name for name in MODELS if (options.model or "") in name][
+        : 1 if options.quick else None
+    ]
     if not names:
-        raise ValueError(f"Expected --model to be part of one of {list(MODELS)}, got {options.model!r}.")
+        raise ValueError(
+            f"Expected --model to be part of one of {list(MODELS)}, got {options.model!r}."
+        )
     found = [row for name in names for row in measured(name, options.quick)]
     file = "bidirectional_quick" if options.quick else "bidirectional"
     old = _harness.RESULTS / f"{file}-cpu.json"
     if options.model and old.exists():
-        found += [row for row in json.loads(old.read_text())["rows"] if row["model"] in set(MODELS) - set(names)]
+        found += [
+            row
+            for row in json.loads(old.read_text())["rows"]
+            if row["model"] in set(MODELS) - set(names)
+        ]
     rows = [row for row in found if "limit" in row]
     uploads = [row for row in found if "upload bytes" in row]
     target = [row for row in found if "limit" not in row and "upload bytes" not in row] + reported()
@@ -342,12 +438,21 @@ def main(arguments: list[str] | None = None) -> None:
     rows, uploads, target = (
         sorted(part, key=lambda row: order.index(row["model"])) for part in (rows, uploads, target)
     )
-    print(_harness.table(rows, ["model", "mode", "median_ms", "times fedavg", "least times", "cpu times", "limit"]))
+    print(
+        _harness.table(
+            rows,
+            ["model", "mode", "median_ms", "times fedavg", "least times", "cpu times", "limit"],
+        )
+    )
     print(_harness.table(uploads, list(uploads[0])))
     print(_harness.table(target, ["model", "mode", "rounds", "seconds", "times fedavg", "source"]))
     over = [row for row in rows if row["limit"] and row["least times"] > row["limit"]]
     print(f"rounds over their limit: {len(over)} of {sum(bool(row['limit']) for row in rows)}")
-    note = f"last measured: {', '.join(names)}; the environment is that of this run" if options.model else ""
+    note = (
+        f"last measured: {', '.join(names)}; the environment is that of this run"
+        if options.model
+        else ""
+    )
     path = _harness.write(file, [*rows, *uploads, *target], note=note)
     print(f"wrote {path.relative_to(_harness.ROOT)}")
 

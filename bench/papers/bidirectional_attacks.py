@@ -2,7 +2,8 @@
 
     python -m bench.papers.bidirectional_attacks [--quick]
 
-`python -m fljax.papers.bidirectional.perturbation_leak`, for several seeds of secrets, noise and members.
+`python -m fljax.papers.bidirectional.perturbation_leak`, for several seeds of secrets, noise and
+members.
 """
 
 import argparse
@@ -24,14 +25,19 @@ def table(rows: _tables.Rows) -> str:
         here = [row for row in rows if row["mode"] == mode and row.get("noise", 1) == 1]
         model, members, server = (
             [row for row in here if row["direction"] == who]
-            for who in ("client learns of the model", "client learns of the members", "server learns of the data")
+            for who in (
+                "client learns of the model",
+                "client learns of the members",
+                "server learns of the data",
+            )
         )
         errors = [row["last layer's gradient, relative error"] for row in server]
         body.append(
             [
                 f"`{mode}`",
                 f"{mean(model, 'before'):.1%} / {mean(model, 'after'):.1%}",
-                f"{mean(members, 'before'):.1%} / {mean(members, 'after'):.1%} ({mean(members, 'true model'):.1%})",
+                f"{mean(members, 'before'):.1%} / {mean(members, 'after'):.1%} "
+                f"({mean(members, 'true model'):.1%})",
                 f"{mean(server, 'search'):.1f} dB",
                 f"{mean(server, 'read'):.1f} dB",
                 f"{mean(server, 'input |cos|'):.2f}",
@@ -58,9 +64,14 @@ def reconstruction_table(rows: _tables.Rows) -> str:
     for mode in dict.fromkeys(row["mode"] for row in server):
         source = "off the gradient" if mode == "r0_gaussian" else "off Phi"
         for key, what in (("search", "search on the gradient"), ("read", f"read {source}")):
-            cells = [[row for row in server if row["mode"] == mode and row["noise"] == share] for share in shares]
+            cells = [
+                [row for row in server if row["mode"] == mode and row["noise"] == share]
+                for share in shares
+            ]
             body.append([f"`{mode}`", what, *(f"{mean(cell, key):.1f}" for cell in cells)])
-    body.append(["", "a blind guess: the mean digit", *[f"{mean(server, 'blind'):.1f}"] * len(shares)])
+    body.append(
+        ["", "a blind guess: the mean digit", *[f"{mean(server, 'blind'):.1f}"] * len(shares)]
+    )
     names = ["no noise" if share == 0 else f"{share:g}" for share in shares]
     return _tables.markdown(["PSNR in dB, by share of the noise", "attack", *names], body)
 
@@ -77,10 +88,17 @@ def main(arguments: list[str] | None = None) -> None:
         seconds = round(time.perf_counter() - start, 1)
         print(f"seed {seed}, {seconds} s\n{perturbation_leak.text(found)}", flush=True)
         # NaN, where a mode has nothing to read, is no JSON.
-        rows += [{"seed": seed, **{k: v if v == v else None for k, v in row.items()}} for row in found]
+        rows += [
+            {"seed": seed, **{k: v if v == v else None for k, v in row.items()}} for row in found
+        ]
         rows[-1]["seconds"] = seconds
-    note = "mlp 64-32-32-10 on digits, 5 clients, noise in units of that for epsilon 3; members of an mlp 64-64-64-10"
-    path = _harness.write("bidirectional_attacks_quick" if options.quick else "bidirectional_attacks", rows, note=note)
+    note = (
+        "mlp 64-32-32-10 on digits, 5 clients, noise in units of that for epsilon 3; members "
+        "of an mlp 64-64-64-10"
+    )
+    path = _harness.write(
+        "bidirectional_attacks_quick" if options.quick else "bidirectional_attacks", rows, note=note
+    )
     print(f"wrote {path.relative_to(_harness.ROOT)}")
 
 

@@ -1,19 +1,24 @@
-"""The columns of the bidirectional paper's tables, method by method: accuracy, reconstruction, membership.
+"""The columns of the bidirectional paper's tables, method by method: accuracy, reconstruction,
+membership.
 
     python -m bench.papers.bidirectional_tables [--quick]
 
-Three settings: mlp 64-32-32-10 and a group-normalised ResNet20 on digits, mlp 30-16-2 on the real breast-cancer table.
-Reconstruction: the server has ONE upload of a batch of one, recovered where the model was disguised, knows the label,
-and searches for the example whose gradient has its direction; or reads the example off Phi (off the gradient without
-one), which a first dense layer with a bias gives away; the ResNet20 starts with a convolution, so there it reads the
-true gradient off Psi and Phi, and searches by that. Noise on that upload is that for epsilon 3 by equation (23) in one
-round, a client exchanged, as in `fljax.attacks.perturbation_leak`; "FedAvg" has none, and neither has what the trusted
-server of "central" sees.
-Membership: a loss threshold on a network that knows its members by heart, disguised as the method does it; it is
-trained without noise, so that these columns say what the disguise is worth, and `ceiling` what epsilon promises.
-Accuracy is not trained again: it is read from `bidirectional_accuracy-cpu.json`, at epsilon 3 or the least that is
-there; that of "FedAvg" is clipped by records and without noise, and "paper" and "naive" have no guarantee at theirs.
-The paper's own figures stand beside as "reported, not measured".
+Three settings: mlp 64-32-32-10 and a group-normalised ResNet20 on digits, mlp 30-16-2 on the real
+  breast-cancer table.
+Reconstruction: the server has ONE upload of a batch of one, recovered where the model was
+disguised, knows the label, and searches for the example whose gradient has its direction; or reads
+the example off Phi (off the gradient without one), which a first dense layer with a bias gives
+away; the ResNet20 starts with a convolution, so there it reads the true gradient off Psi and Phi,
+and searches by that. Noise on that upload is that for epsilon 3 by equation (23) in one round, a
+client exchanged, as in `fljax.attacks.perturbation_leak`; "FedAvg" has none, and neither has what
+the trusted server of "central" sees.
+Membership: a loss threshold on a network that knows its members by heart, disguised as the method
+does it; it is trained without noise, so that these columns say what the disguise is worth, and
+`ceiling` what epsilon promises.
+Accuracy is not trained again: it is read from `bidirectional_accuracy-cpu.json`, at epsilon 3 or
+the least that is there; that of "FedAvg" is clipped by records and without noise, and "paper" and
+"naive" have no guarantee at theirs. The paper's own figures stand beside as "reported, not
+measured".
 """
 
 import argparse
@@ -44,10 +49,12 @@ EPSILON, DELTA, SEEDS = 3.0, 1e-5, 3
 
 
 class Setting(NamedTuple):
-    """data, kind, options: what `models.create` takes. accuracy: the data's name in the JSON of accuracies.
+    """data, kind, options: what `models.create` takes. accuracy: the data's name in the JSON of
+    accuracies.
 
-    examples, fit: of the training of the network whose uploads are attacked. wide, members, member_fit: options of the
-    network that learns its members by heart, how many, and its training. search: how to search, from_mean: starting
+    examples, fit: of the training of the network whose uploads are attacked. wide, members,
+    member_fit: options of the network that learns its members by heart, how many, and its training.
+    search: how to search, from_mean: starting
     near the mean training example. base: scales in affine pairs alone.
     """
 
@@ -116,7 +123,8 @@ SETTINGS = {
 
 
 class Method(NamedTuple):
-    """sends: "truth", or "gradient" or "triple" of a disguised network. noise: on it. clips: before it, at 1.
+    """sends: "truth", or "gradient" or "triple" of a disguised network. noise: on it. clips: before
+    it, at 1.
 
     secrets: what `perturbation.draw` takes. accuracy: the method's name in the JSON of accuracies.
     """
@@ -134,15 +142,24 @@ METHODS = {
     "FedAvg": Method("truth", None, False, None, "none"),
     "central": Method("truth", None, True, None, "central"),
     "local": Method("truth", "local", True, None, "local"),
-    "naive, equation (4)": Method("triple", "naive", True, {"additive_norm": 0.3, **WIDE}, "naive, equation (4)"),
+    "naive, equation (4)": Method(
+        "triple", "naive", True, {"additive_norm": 0.3, **WIDE}, "naive, equation (4)"
+    ),
     "paper": Method("triple", "paper", False, {"additive_norm": 0.3}, "oracle_clip"),
-    "upload_gaussian": Method("triple", "upload_gaussian", True, {"additive_norm": 0.1, **NARROW}, "upload_gaussian"),
+    "upload_gaussian": Method(
+        "triple", "upload_gaussian", True, {"additive_norm": 0.1, **NARROW}, "upload_gaussian"
+    ),
     "r0_gaussian": Method(
-        "gradient", "r0_gaussian", True, {"additive_norm": 0.0, **NARROW}, "r0_gaussian, scales in [0.9, 1.1]"
+        "gradient",
+        "r0_gaussian",
+        True,
+        {"additive_norm": 0.0, **NARROW},
+        "r0_gaussian, scales in [0.9, 1.1]",
     ),
 }
 BLIND = "a blind guess: the mean example"
-# Accuracy in %, PSNR in dB, Test-MSE, Feat-MSE, ASR in %; the paper's Tables II to IV. None: not printed.
+# Accuracy in %, PSNR in dB, Test-MSE, Feat-MSE, ASR in %; the paper's Tables II to IV. None: not
+# printed.
 REPORTED: dict[str, dict[str, tuple[float | None, ...]]] = {
     "CIFAR10, ResNet20": {
         "FedAvg": (84.60, 13.56, 0.80, 0.15, 72.01),
@@ -178,11 +195,17 @@ REPORTED: dict[str, dict[str, tuple[float | None, ...]]] = {
 
 
 def start(setting: Setting, options: dict[str, Any], seed: int) -> models.Functional:
-    """The fresh network; a ResNet's head at a tenth, whose outputs then have the size of the targets."""
+    """The fresh network; a ResNet's head at a tenth, whose outputs then have the size of the
+    targets.
+    """
     found = data.load(setting.data)
     shape = found.train["x"].shape[1:]
     model = models.create(
-        setting.kind, example_shape=shape, num_classes=found.num_classes, key=jax.random.key(seed), **options
+        setting.kind,
+        example_shape=shape,
+        num_classes=found.num_classes,
+        key=jax.random.key(seed),
+        **options,
     )
     if setting.kind != "resnet20":
         return model
@@ -199,17 +222,31 @@ Sees = Callable[[Method, perturbation.Secrets | None, Batch, jax.Array], tuple[P
 
 
 def server(setting: Setting, model: models.Functional, plan: Plan) -> Sees:
-    """(method, secrets, batch of one, key) -> the gradient as the server has it, and what it was sent."""
+    """(method, secrets, batch of one, key) -> the gradient as the server has it, and what it was
+    sent.
+    """
     theta = float(printed.printed_theta(EPSILON, DELTA))
-    own, local = (2 * printed.own_stddev_for(theta, count) for count in (perturbation_leak.CLIENTS, 1))
+    own, local = (
+        2 * printed.own_stddev_for(theta, count) for count in (perturbation_leak.CLIENTS, 1)
+    )
     loss, params = models.squared_error(model.apply), model.params
-    gradient = jax.jit(lambda params, batch: jax.grad(loss)(params, jax.tree.map(lambda leaf: leaf[0], batch)))
-    clients = {"triple": perturbed.triples(plan), "gradient": perturbed.gradients(plan, loss.of_output)}
+    gradient = jax.jit(
+        lambda params, batch: jax.grad(loss)(params, jax.tree.map(lambda leaf: leaf[0], batch))
+    )
+    clients = {
+        "triple": perturbed.triples(plan),
+        "gradient": perturbed.gradients(plan, loss.of_output),
+    }
     noises: dict[str, Callable[[jax.Array], jax.Array]] = {}
 
     @functools.partial(jax.jit, static_argnames="sends")
     def recovered(
-        params: Params, secrets: perturbation.Secrets, batch: Batch, noise: jax.Array, bound: jax.Array, sends: str
+        params: Params,
+        secrets: perturbation.Secrets,
+        batch: Batch,
+        noise: jax.Array,
+        bound: jax.Array,
+        sends: str,
     ) -> tuple[Params, Triple]:
         sent, transition = perturbation.perturb(plan, params, secrets)
         triple, _ = clients[sends](sent, transition, batch, jnp.ones(1, bool))
@@ -237,27 +274,52 @@ def server(setting: Setting, model: models.Functional, plan: Plan) -> Sees:
             clean, noise = truth(batch, method.clips, key, local if method.noise else 0.0)
             upload = jax.tree.map(jnp.add, clean, noise)
             return upload, Triple(*scaling.split(plan, upload))
-        if method.noise == "naive":  # as the scheme `mp_dp_naive`: clipped in the simulator; Psi, Phi without noise
+        if (
+            method.noise == "naive"
+        ):  # as the scheme `mp_dp_naive`: clipped in the simulator; Psi, Phi without noise
             clean, noise = truth(batch, True, key, local)
-            pairs = zip(jax.tree.leaves(noise), perturbation.multipliers(plan, secrets), strict=True)
-            scaled = jax.tree.unflatten(plan.structure, [leaf * multiplier for leaf, multiplier in pairs])
-            _, triple = recovered(params, secrets, batch, jnp.zeros(()), jnp.asarray(jnp.inf), method.sends)
+            pairs = zip(
+                jax.tree.leaves(noise), perturbation.multipliers(plan, secrets), strict=True
+            )
+            scaled = jax.tree.unflatten(
+                plan.structure, [leaf * multiplier for leaf, multiplier in pairs]
+            )
+            _, triple = recovered(
+                params, secrets, batch, jnp.zeros(()), jnp.asarray(jnp.inf), method.sends
+            )
             return jax.tree.map(jnp.add, clean, scaled), triple
         noise = noise_of(str(method.noise), method.sends, batch)(key)
-        return recovered(params, secrets, batch, noise, jnp.asarray(1.0 if method.clips else jnp.inf), method.sends)
+        return recovered(
+            params,
+            secrets,
+            batch,
+            noise,
+            jnp.asarray(1.0 if method.clips else jnp.inf),
+            method.sends,
+        )
 
     return sees
 
 
 def accuracy(setting: Setting, method: Method) -> dict[str, Any]:
-    """What `bidirectional_accuracy` measured, at `EPSILON` or else the least there; empty: nothing."""
+    """What `bidirectional_accuracy` measured, at `EPSILON` or else the least there; empty:
+    nothing.
+    """
     path = _harness.RESULTS / "bidirectional_accuracy-cpu.json"
     rows = json.loads(path.read_text())["rows"] if path.exists() else []
-    rows = [row for row in rows if row["dataset"] == setting.accuracy and row["method"] == method.accuracy]
+    rows = [
+        row
+        for row in rows
+        if row["dataset"] == setting.accuracy and row["method"] == method.accuracy
+    ]
     if not rows:
         return {}
     row = min(rows, key=lambda row: (row["epsilon"] != EPSILON, row["epsilon"]))
-    found = {"accuracy": row["accuracy"], "accuracy of": method.accuracy, "accuracy runs": row["seeds"]}
+    found = {
+        "accuracy": row["accuracy"],
+        "accuracy of": method.accuracy,
+        "accuracy runs": row["seeds"],
+    }
     if method.accuracy != "none":
         found["epsilon"] = row["epsilon"]
     if row["guarantee"]:
@@ -274,8 +336,12 @@ def _means(name: str, found: perturbation_leak.Quality) -> dict[str, float]:
     return {f"{name} {key}": float(jnp.mean(value)) for key, value in found._asdict().items()}
 
 
-def reconstruction(setting: Setting, seed: int, model: models.Functional, plan: Plan) -> dict[str, Any]:
-    """For each method, and a blind guess, how near the server comes: means over the seed's victims."""
+def reconstruction(
+    setting: Setting, seed: int, model: models.Functional, plan: Plan
+) -> dict[str, Any]:
+    """For each method, and a blind guess, how near the server comes: means over the seed's
+    victims.
+    """
     found = data.load(setting.data)
     train, test = jax.tree.map(jnp.asarray, found.train), jax.tree.map(jnp.asarray, found.test)
     box = float(train["x"].min()), float(train["x"].max())
@@ -283,23 +349,39 @@ def reconstruction(setting: Setting, seed: int, model: models.Functional, plan: 
     x, y = test["x"][rows], test["y"][rows]
     batches = [{"x": x[k : k + 1], "y": y[k : k + 1]} for k in range(len(y))]
     shape = x.shape[1:]
-    quality = jax.jit(jax.vmap(lambda guess, truth: perturbation_leak.quality(plan, model.params, guess, truth, box)))
+    quality = jax.jit(
+        jax.vmap(
+            lambda guess, truth: perturbation_leak.quality(plan, model.params, guess, truth, box)
+        )
+    )
     settings = dataclasses.replace(setting.search, box=box)
     mean = train["x"].mean(0)
     first = mean if setting.from_mean else None
     sees, root = server(setting, model, plan), jax.random.fold_in(jax.random.key(seed), 7)
     body, _ = scaling.split(plan, model.params)
     features = jax.vmap(lambda x: scaling.hidden(plan, body, None, x))(x)
-    read_gradients = jax.jit(jax.vmap(functools.partial(perturbation_leak.read_gradient, plan), (None, None, 0, 0)))
-    errors = jax.vmap(lambda found, truth: _length(jax.tree.map(jnp.subtract, found, truth)) / _length(truth))
+    read_gradients = jax.jit(
+        jax.vmap(functools.partial(perturbation_leak.read_gradient, plan), (None, None, 0, 0))
+    )
+    errors = jax.vmap(
+        lambda found, truth: _length(jax.tree.map(jnp.subtract, found, truth)) / _length(truth)
+    )
     gradients: dict[tuple[str, str], Params] = {}
     result: dict[str, dict[str, Any]] = {}
     for index, (label, method) in enumerate(METHODS.items()):
         draw_key, noise_key = jax.random.split(jax.random.fold_in(root, index))
-        secrets = None if method.secrets is None else perturbation.draw(plan, draw_key, **law(setting, method))
+        secrets = (
+            None
+            if method.secrets is None
+            else perturbation.draw(plan, draw_key, **law(setting, method))
+        )
         keys = jax.random.split(noise_key, len(y))
-        views = [sees(method, secrets, batch, key) for batch, key in zip(batches, keys, strict=True)]
-        uploads, triples = (jax.tree.map(lambda *a: jnp.stack(a), *part) for part in zip(*views, strict=True))
+        views = [
+            sees(method, secrets, batch, key) for batch, key in zip(batches, keys, strict=True)
+        ]
+        uploads, triples = (
+            jax.tree.map(lambda *a: jnp.stack(a), *part) for part in zip(*views, strict=True)
+        )
         row: dict[str, Any] = {}
         if label != "central":  # its direction is FedAvg's
             gradients[label, "search"] = uploads
@@ -307,25 +389,35 @@ def reconstruction(setting: Setting, seed: int, model: models.Functional, plan: 
             read = jax.vmap(lambda triple: perturbation_leak.read_input(plan, triple))(triples)
             row |= _means("read", quality(read.reshape(x.shape), x))
         if secrets is not None and method.sends == "triple":
-            read = jax.vmap(lambda triple, s=secrets: perturbation_leak.read_features(plan, s, triple))(triples)
+            read = jax.vmap(
+                lambda triple, s=secrets: perturbation_leak.read_features(plan, s, triple)
+            )(triples)
             row["features off Psi"] = float(jnp.mean(jnp.square(read - features)))
             told = read_gradients(model.params, secrets, triples, y)
-            row["gradient off Psi and Phi"] = float(jnp.median(errors(told, gradients["FedAvg", "search"])))
+            row["gradient off Psi and Phi"] = float(
+                jnp.median(errors(told, gradients["FedAvg", "search"]))
+            )
             if setting.kind != "mlp":
                 gradients[label, "read"] = told
         result[label] = row
     stacked = jax.tree.map(lambda *a: jnp.concatenate(a), *gradients.values())
     labels = jnp.tile(y, len(gradients))
-    guess = perturbation_leak.search(model, stacked, labels, root, settings, shape=shape, start=first)
+    guess = perturbation_leak.search(
+        model, stacked, labels, root, settings, shape=shape, start=first
+    )
     for (label, what), part in zip(gradients, guess.reshape(len(gradients), *x.shape), strict=True):
         result[label] |= _means(what, quality(part, x))
-    result["central"] |= {key: value for key, value in result["FedAvg"].items() if key.startswith("search")}
+    result["central"] |= {
+        key: value for key, value in result["FedAvg"].items() if key.startswith("search")
+    }
     blind = quality(jnp.broadcast_to(mean, x.shape), x)
     return result | {BLIND: _means("search", blind) | {"box": box}}
 
 
 def membership(setting: Setting, seed: int, **fit: Any) -> dict[str, Any]:
-    """For each method the share of right answers; where nothing is disguised, on the model as it is."""
+    """For each method the share of right answers; where nothing is disguised, on the model as it
+    is.
+    """
     task = disguised_membership.overfitted(
         seed,
         size=setting.members,
@@ -338,19 +430,27 @@ def membership(setting: Setting, seed: int, **fit: Any) -> dict[str, Any]:
     for index, (label, method) in enumerate(METHODS.items()):
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 8), index)
         if method.secrets is not None:
-            told = disguised_membership.attack(task, key, allow_plain=setting.base, **law(setting, method))
+            told = disguised_membership.attack(
+                task, key, allow_plain=setting.base, **law(setting, method)
+            )
             result[label] = {"asr as sent": told.as_sent, "asr corrected": told.corrected}
     return result | {
-        label: {"asr as sent": told.true_model} for label, method in METHODS.items() if method.secrets is None
+        label: {"asr as sent": told.true_model}
+        for label, method in METHODS.items()
+        if method.secrets is None
     }
 
 
 def agreement(setting: Setting, seed: int, model: models.Functional, plan: Plan) -> dict[str, Any]:
-    """For each disguise, how often a client's network says what the true one says: as sent, and corrected."""
+    """For each disguise, how often a client's network says what the true one says: as sent, and
+    corrected.
+    """
     found = data.load(setting.data)
     x = jnp.asarray(found.test["x"])
     true = jax.vmap(model.apply, (None, 0))(model.params, x).argmax(-1)
-    known: Batch = {name: jnp.asarray(found.train[name][: perturbation_leak.KNOWN]) for name in ("x", "y")}
+    known: Batch = {
+        name: jnp.asarray(found.train[name][: perturbation_leak.KNOWN]) for name in ("x", "y")
+    }
     result = {}
     for index, (label, method) in enumerate(METHODS.items()):
         if method.secrets is None:
@@ -378,12 +478,16 @@ def reported() -> list[dict[str, Any]]:
                 for name, value in zip(names, numbers, strict=True)
                 if value is not None
             }
-            rows.append({"setting": where, "method": label, "source": "reported, not measured", **cells})
+            rows.append(
+                {"setting": where, "method": label, "source": "reported, not measured", **cells}
+            )
     return rows
 
 
 def run(name: str, setting: Setting, **fit: Any) -> list[dict[str, Any]]:
-    """All rows of a setting. `fit`: what to change in the training of the network that knows its members."""
+    """All rows of a setting. `fit`: what to change in the training of the network that knows its
+    members.
+    """
     found = data.load(setting.data)
     some = {part: leaf[: setting.examples] for part, leaf in found.train.items()}
     model = disguised_membership.fit(start(setting, setting.options, 0), some, **setting.fit)
@@ -398,7 +502,12 @@ def run(name: str, setting: Setting, **fit: Any) -> list[dict[str, Any]]:
             agreement(setting, seed, model, plan),
         ]
         for label in (*METHODS, BLIND):
-            row: dict[str, Any] = {"setting": name, "seed": seed, "method": label, "source": "measured"}
+            row: dict[str, Any] = {
+                "setting": name,
+                "seed": seed,
+                "method": label,
+                "source": "measured",
+            }
             for part in parts:
                 row |= part.get(label, {})
             if label in METHODS:
@@ -406,14 +515,26 @@ def run(name: str, setting: Setting, **fit: Any) -> list[dict[str, Any]]:
             else:
                 row |= {"attacked model's accuracy": float(right), "victims": setting.victims}
             # NaN is no JSON.
-            rows.append({key: None if isinstance(v, float) and not np.isfinite(v) else v for key, v in row.items()})
+            rows.append(
+                {
+                    key: None if isinstance(v, float) and not np.isfinite(v) else v
+                    for key, v in row.items()
+                }
+            )
         rows[-1]["seconds"] = round(time.perf_counter() - begin, 1)
-        print(_harness.table(rows[-len(METHODS) - 1 :], list(dict.fromkeys(k for r in rows for k in r))), flush=True)
+        print(
+            _harness.table(
+                rows[-len(METHODS) - 1 :], list(dict.fromkeys(k for r in rows for k in r))
+            ),
+            flush=True,
+        )
     return rows
 
 
 def table(rows: _tables.Rows) -> str:
-    """Accuracy, reconstruction and membership method by method: measured here, then as the paper reports them."""
+    """Accuracy, reconstruction and membership method by method: measured here, then as the paper
+    reports them.
+    """
     cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
         cells.setdefault((row["setting"], row["method"]), []).append(row)
@@ -426,7 +547,9 @@ def table(rows: _tables.Rows) -> str:
         forms = {"psnr": ".1f", "mse": ".3f", "feature_mse": ".2g"}
         if here[0]["source"] != "measured":  # as they are printed
             forms = dict.fromkeys(forms, ".2f")
-        return " / ".join(text for key, form in forms.items() if (text := mean(here, f"{what} {key}", form)))
+        return " / ".join(
+            text for key, form in forms.items() if (text := mean(here, f"{what} {key}", form))
+        )
 
     body = []
     for (setting, method), here in cells.items():
@@ -438,8 +561,12 @@ def table(rows: _tables.Rows) -> str:
             accuracy += f" (*, noise as for {here[0]['epsilon']:g})"
         elif here[0].get("accuracy of") == "none":
             accuracy += " (clipped, without noise)"
-        agrees = " / ".join(text for key in ("as sent", "corrected") if (text := mean(here, f"agrees {key}", ".0%")))
-        found = " / ".join(text for key in ("as sent", "corrected") if (text := mean(here, f"asr {key}", share)))
+        agrees = " / ".join(
+            text for key in ("as sent", "corrected") if (text := mean(here, f"agrees {key}", ".0%"))
+        )
+        found = " / ".join(
+            text for key in ("as sent", "corrected") if (text := mean(here, f"asr {key}", share))
+        )
         body.append(
             [
                 setting,
@@ -472,7 +599,9 @@ def table(rows: _tables.Rows) -> str:
 def main(arguments: list[str] | None = None) -> None:
     """Runs, prints the tables, writes the JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one seed, few victims and steps; no ResNet20")
+    parser.add_argument(
+        "--quick", action="store_true", help="one seed, few victims and steps; no ResNet20"
+    )
     options = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
     for name, setting in SETTINGS.items():
@@ -484,7 +613,8 @@ def main(arguments: list[str] | None = None) -> None:
         else:
             rows += run(name, setting)
     note = (
-        f"uploads of a batch of one, noise for epsilon {EPSILON:g} in one round of {perturbation_leak.CLIENTS} clients"
+        f"uploads of a batch of one, noise for epsilon {EPSILON:g} in one round of "
+        f"{perturbation_leak.CLIENTS} clients"
     )
     file = "bidirectional_tables_quick" if options.quick else "bidirectional_tables"
     path = _harness.write(file, rows + reported(), note=note)

@@ -1,21 +1,23 @@
-"""What noise in the data costs a training step, beside DP-SGD, and 1,000 clients' channels solved in one call.
+"""What noise in the data costs a training step, beside DP-SGD, and 1,000 clients' channels solved
+in one call.
 
     python -m bench.papers.channel                   # four networks and the solver: 6 minutes
     python -m bench.papers.channel --models lenet    # one of them
 
 One step of SGD on a batch of 64 images 32 x 32 x 3, outside any loop:
 
-| form | what it is |
-|---|---|
-| plain, plain_pools | no defence, as it is and with `loop_friendly(loss)`; the quicker is the denominator |
-| natural, personalized, white | that step on noisy records, each with new noise of its own (`fljax.data.channel`) |
-| white, white_1000 | the same, its noise made from 100 and from 1,000 public records |
-| dp_sgd, dp_psac | clipped or adaptively scaled sum by `per_example_grads`, noise, one step |
+- plain, plain_pools: no defence, as it is and with `loop_friendly(loss)`; the quicker is the
+  denominator
+- natural, personalized, white: that step on noisy records, each with new noise of its own
+  (`fljax.data.channel`)
+- white, white_1000: the same, its noise made from 100 and from 1,000 public records
+- dp_sgd, dp_psac: clipped or adaptively scaled sum by `per_example_grads`, noise, one step
 
-Every form is checked before it is timed: a channel against the plain step on the noisy records; DP against a loop over
-single gradients with the same noise (VGG16: on 4 images). `epoch_s` is 782 steps, 50,000 records.
-`reported` is the ratio that Table 2 of arXiv:2403.01268 gives for GPUs, Opacus as its DP-SGD: of another machine and
-other code, so only the order can be compared. The solver's residual is |capacity / nats - 1|, in float64 at its answer.
+Every form is checked before it is timed: a channel against the plain step on the noisy records; DP
+against a loop over single gradients with the same noise (VGG16: on 4 images). `epoch_s` is 782
+steps, 50,000 records. `reported` is the ratio that Table 2 of arXiv:2403.01268 gives for GPUs,
+Opacus as its DP-SGD: of another machine and other code, so only the order can be compared. The
+solver's residual is |capacity / nats - 1|, in float64 at its answer.
 """
 
 import argparse
@@ -78,16 +80,25 @@ def noise_of(kind: str) -> channel.RecordNoise:
     if kind == "personalized":
         return channel.RecordNoise(log_noise_var, jnp.asarray(channel.eye_mask(SHAPE), jnp.float32))
     if kind in FACTOR_RECORDS:
-        records = np.random.default_rng(0).uniform(size=(FACTOR_RECORDS[kind], *SHAPE)).astype(np.float32)
-        return channel.RecordNoise(jnp.float32(0.0), 1e-4 * one, jnp.asarray(channel.data_factor(records)))
+        records = (
+            np.random.default_rng(0).uniform(size=(FACTOR_RECORDS[kind], *SHAPE)).astype(np.float32)
+        )
+        return channel.RecordNoise(
+            jnp.float32(0.0), 1e-4 * one, jnp.asarray(channel.data_factor(records))
+        )
     return channel.RecordNoise(log_noise_var, one)
 
 
 def view(noise: channel.RecordNoise, batch: Batch, use: jax.Array) -> Batch:
     """What training sees of the batch."""
-    client_key = channel.client_keys(jax.random.key(3, impl="threefry2x32"), jnp.zeros(1, jnp.int32))[0]
+    client_key = channel.client_keys(
+        jax.random.key(3, impl="threefry2x32"), jnp.zeros(1, jnp.int32)
+    )[0]
     rows = jnp.arange(len(batch["x"]))
-    return {**batch, "x": channel.noisy(noise, batch["x"], channel.record_keys(client_key, rows, use))}
+    return {
+        **batch,
+        "x": channel.noisy(noise, batch["x"], channel.record_keys(client_key, rows, use)),
+    }
 
 
 def with_noise(loss: LossFn, noise: channel.RecordNoise) -> Step:
@@ -116,13 +127,17 @@ def private(loss: LossFn, form: str) -> Step:
     return step
 
 
-def private_by_loop(loss: LossFn, form: str, params: Params, batch: Batch, use: jax.Array) -> Params:
+def private_by_loop(
+    loss: LossFn, form: str, params: Params, batch: Batch, use: jax.Array
+) -> Params:
     """The same by its definition: one gradient after the other."""
 
     @jax.jit
     def add(total: Params, example: Any) -> Params:
         gradient = jax.grad(loss)(params, example)
-        norm = jnp.sqrt(sum((jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(gradient)), jnp.zeros(())))
+        norm = jnp.sqrt(
+            sum((jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(gradient)), jnp.zeros(()))
+        )
         return jax.tree.map(lambda t, g: t + factors(form)(norm) * g, total, gradient)
 
     total = jax.tree.map(jnp.zeros_like, params)
@@ -134,13 +149,17 @@ def private_by_loop(loss: LossFn, form: str, params: Params, batch: Batch, use: 
 
 
 def change(after: Params, before: Params) -> Params:
-    """How far the step went; the parameters themselves would hide a wrong step in a relative distance."""
+    """How far the step went; the parameters themselves would hide a wrong step in a relative
+    distance.
+    """
     return jax.tree.map(lambda a, b: np.asarray(a) - np.asarray(b), after, before)
 
 
 def measure(name: str, rounds: int, budget_s: float) -> list[dict[str, Any]]:
     """One row a form of one network."""
-    functional = models.create(name, example_shape=SHAPE, num_classes=CLASSES, key=jax.random.key(0))
+    functional = models.create(
+        name, example_shape=SHAPE, num_classes=CLASSES, key=jax.random.key(0)
+    )
     params, loss = functional.params, models.softmax_cross_entropy(functional.apply)
     rng = np.random.default_rng(1)
     batch: Batch = {
@@ -148,10 +167,20 @@ def measure(name: str, rounds: int, budget_s: float) -> list[dict[str, Any]]:
         "y": jnp.asarray(rng.integers(0, CLASSES, BATCH), jnp.int32),
     }
     use = jnp.int32(5)
-    base = {"model": name, "params": sum(leaf.size for leaf in jax.tree.leaves(params)), "batch": BATCH}
+    base = {
+        "model": name,
+        "params": sum(leaf.size for leaf in jax.tree.leaves(params)),
+        "batch": BATCH,
+    }
     losses = {"plain": loss, "plain_pools": loop_friendly(loss)}
-    steps = {form: _harness.compile_step(plain(fun), params, batch, use) for form, fun in losses.items()}
-    distances = {"plain_pools": _harness.check(name, *(change(s.run(), params) for s in steps.values()), rtol=1e-3)}
+    steps = {
+        form: _harness.compile_step(plain(fun), params, batch, use) for form, fun in losses.items()
+    }
+    distances = {
+        "plain_pools": _harness.check(
+            name, *(change(s.run(), params) for s in steps.values()), rtol=1e-3
+        )
+    }
     # The channels' step is the plain one that is the quicker of the two, and so is the denominator.
     best = quicker(steps)
     reference = jax.jit(plain(losses[best]))
@@ -160,20 +189,37 @@ def measure(name: str, rounds: int, budget_s: float) -> list[dict[str, Any]]:
             # Not of all images where 64 single gradients of 134 million numbers would take minutes.
             few = {key: leaf[: 4 if name == "vgg16" else BATCH] for key, leaf in batch.items()}
             steps[form] = _harness.compile_step(private(loss, form), params, batch, use)
-            checked = steps[form] if name != "vgg16" else _harness.compile_step(private(loss, form), params, few, use)
+            checked = (
+                steps[form]
+                if name != "vgg16"
+                else _harness.compile_step(private(loss, form), params, few, use)
+            )
             expected = change(private_by_loop(loss, form, params, few, use), params)
         else:
             noise = noise_of(form)
-            checked = steps[form] = _harness.compile_step(with_noise(losses[best], noise), params, batch, use)
+            checked = steps[form] = _harness.compile_step(
+                with_noise(losses[best], noise), params, batch, use
+            )
             expected = change(reference(params, jax.jit(view)(noise, batch, use), use), params)
-        # Records that differ in their last bit turn a ReLU at its kink: 5e-3 of AlexNet's gradient, measured.
-        distances[form] = _harness.check(f"{name} {form}", change(checked.run(), params), expected, rtol=2e-2)
+        # Records that differ in their last bit turn a ReLU at its kink: 5e-3 of AlexNet's gradient,
+        #   measured.
+        distances[form] = _harness.check(
+            f"{name} {form}", change(checked.run(), params), expected, rtol=2e-2
+        )
     print(f"{name}: checked, {best} is the quicker plain step", flush=True)
-    timings = _harness.interleaved({n: s.run for n, s in steps.items()}, repeats=rounds, budget_s=budget_s)
+    timings = _harness.interleaved(
+        {n: s.run for n, s in steps.items()}, repeats=rounds, budget_s=budget_s
+    )
     denominator = min(("plain", "plain_pools"), key=lambda form: timings[form].min_ms)
     rows = []
     for form, timing in timings.items():
-        row = {**base, "form": form, "of": denominator, "distance": distances.get(form), **steps[form].row()}
+        row = {
+            **base,
+            "form": form,
+            "of": denominator,
+            "distance": distances.get(form),
+            **steps[form].row(),
+        }
         row |= timing.row()
         row["ratio"] = round(_harness.paired_ratio(timing, timings[denominator]), 3)
         row["ratio_min"] = round(timing.min_ms / timings[denominator].min_ms, 3)
@@ -185,7 +231,9 @@ def measure(name: str, rounds: int, budget_s: float) -> list[dict[str, Any]]:
 
 
 def quicker(steps: dict[str, _harness.Step]) -> str:
-    """The name of the step whose least time is the less, of up to 25 calls in turn within 3 seconds."""
+    """The name of the step whose least time is the less, of up to 25 calls in turn within 3
+    seconds.
+    """
     least = dict.fromkeys(steps, math.inf)
     start = time.perf_counter()
     for call in range(25):
@@ -205,7 +253,8 @@ def solver(rounds: int, num_clients: int = 1_000, size: int = 3_072) -> dict[str
     nats = np.geomspace(1e-3, 1e4, num_clients)[np.random.default_rng(2).permutation(num_clients)]
     arguments = jnp.asarray(values, jnp.float32), jnp.asarray(nats, jnp.float32)
     step = _harness.compile_step(jax.vmap(spectral.solve_log_noise_var), *arguments)
-    # In float64 on the same float32 values: what rounding them to float32 changes is not the solver's.
+    # In float64 on the same float32 values: what rounding them to float32 changes is not the
+    #   solver's.
     given, asked = (np.asarray(argument, np.float64) for argument in arguments)
     found = np.asarray(step.run(), np.float64)
     reached = 0.5 * np.logaddexp(0.0, np.log(given) - found[:, None]).sum(axis=1)
@@ -213,11 +262,26 @@ def solver(rounds: int, num_clients: int = 1_000, size: int = 3_072) -> dict[str
     if not worst <= 1e-6:
         raise AssertionError(f"solver: relative residual {worst:.3g} > 1e-6")
     timing = _harness.interleaved({"solver": step.run}, repeats=rounds, budget_s=15.0)["solver"]
-    row = {"model": "solver", "form": f"{num_clients} spectra of {size}", "iterations": NEWTON_STEPS}
+    row = {
+        "model": "solver",
+        "form": f"{num_clients} spectra of {size}",
+        "iterations": NEWTON_STEPS,
+    }
     return {**row, "worst_residual": worst, "nats": [1e-3, 1e4], **step.row(), **timing.row()}
 
 
-COLUMNS = ("model", "form", "min_ms", "median_ms", "spread", "ratio", "ratio_min", "ratio_cpu", "reported", "epoch_s")
+COLUMNS = (
+    "model",
+    "form",
+    "min_ms",
+    "median_ms",
+    "spread",
+    "ratio",
+    "ratio_min",
+    "ratio_cpu",
+    "reported",
+    "epoch_s",
+)
 
 
 def table(rows: _tables.Rows) -> str:
@@ -238,7 +302,13 @@ def table(rows: _tables.Rows) -> str:
                 f"{row['epoch_s']:.0f} s",
             ]
         )
-    head = ["step, 64 images 32 x 32 x 3", "against plain, paired", "of least times", "reported", "50,000 records"]
+    head = [
+        "step, 64 images 32 x 32 x 3",
+        "against plain, paired",
+        "of least times",
+        "reported",
+        "50,000 records",
+    ]
     return _tables.markdown(head, body)
 
 
@@ -250,20 +320,38 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--budget", type=float, default=30.0, help="seconds of timing a network")
     parser.add_argument("--name", default="channel", help="of the JSON file")
     parser.add_argument(
-        "--keep", action="store_true", help="keep the file's rows of other networks: ratios are within one"
+        "--keep",
+        action="store_true",
+        help="keep the file's rows of other networks: ratios are within one",
     )
     options = parser.parse_args(arguments)
     start = time.perf_counter()
-    kept = json.loads((_harness.RESULTS / f"{options.name}-cpu.json").read_text())["rows"] if options.keep else []
-    rows = [row for row in kept if row["model"] not in options.models.split(",")] or [solver(options.rounds)]
-    print(_harness.table(rows, ("form", "min_ms", "spread", "iterations", "worst_residual")), flush=True)
+    kept = (
+        json.loads((_harness.RESULTS / f"{options.name}-cpu.json").read_text())["rows"]
+        if options.keep
+        else []
+    )
+    rows = [row for row in kept if row["model"] not in options.models.split(",")] or [
+        solver(options.rounds)
+    ]
+    print(
+        _harness.table(rows, ("form", "min_ms", "spread", "iterations", "worst_residual")),
+        flush=True,
+    )
     for name in options.models.split(","):
         new = measure(name, options.rounds, options.budget)
-        print(_harness.table(new, COLUMNS), f"{time.perf_counter() - start:.0f} s so far", sep="\n", flush=True)
+        print(
+            _harness.table(new, COLUMNS),
+            f"{time.perf_counter() - start:.0f} s so far",
+            sep="\n",
+            flush=True,
+        )
         rows += new
         jax.clear_caches()
         # After each network: a run that is cut short keeps what it has.
-        path = _harness.write(options.name, rows, note="one training step; see bench/papers/channel.py")
+        path = _harness.write(
+            options.name, rows, note="one training step; see bench/papers/channel.py"
+        )
     print(f"wrote {path.relative_to(_harness.ROOT)}")
 
 

@@ -1,26 +1,33 @@
-"""What channels leave of accuracy and of reconstructions: the experiments of arXiv:2403.01268 on data at hand.
+"""What channels leave of accuracy and of reconstructions: the experiments of arXiv:2403.01268 on
+data at hand.
 
-    python -m bench.papers.channel_figures                              # real digits and Gaussian fields: 5 minutes
-    python -m bench.papers.channel_figures --data cifar:FOLDER          # the paper's data, if you have its files
-    python -m bench.papers.channel_figures --plot docs/channel.svg      # a figure from the JSON of the first
+    # real digits and Gaussian fields: 5 minutes
+    python -m bench.papers.channel_figures
+    # the paper's data, if you have its files
+    python -m bench.papers.channel_figures --data cifar:FOLDER
+    # a figure from the JSON of the first
+    python -m bench.papers.channel_figures --plot docs/channel.svg
 
-One victim with 1,408 records trains an MLP (64 hidden units) by SGD with batches of 32 for 13 epochs, so that a record
-is used 13 times, as often as in the paper's 10,000 steps. Budgets keep the paper's nats per coordinate. All channels,
-budgets and seeds of a data set are one program. Rows of the JSON, by `figure`:
+One victim with 1,408 records trains an MLP (64 hidden units) by SGD with batches of 32 for 13
+epochs, so that a record is used 13 times, as often as in the paper's 10,000 steps. Budgets keep the
+paper's nats per coordinate. All channels, budgets and seeds of a data set are one program. Rows of
+the JSON, by `figure`:
 
-| figure | what it is |
-|---|---|
-| trade_off | one defence at one budget: accuracy, attacks and scores, mean over seeds (Fig. 9-11, 15, 16, 18-23) |
-| uses | the natural channel at the largest of its budgets, after fewer epochs (Fig. 12, 13, 24) |
-| large_batch | one image read from a batch's gradient, error to the batch's mean (Fig. 6) |
-| eigen_drop | records without one eigen-direction: nats that it had at variance 1, gradient inversion (Fig. 8) |
-| fewer_directions | the k largest directions dropped, and the noise that does the same to nats (Fig. 7) |
+- trade_off: one defence at one budget: accuracy, attacks and scores, mean over seeds (Fig. 9-11,
+  15, 16, 18-23)
+- uses: the natural channel at the largest of its budgets, after fewer epochs (Fig. 12, 13, 24)
+- large_batch: one image read from a batch's gradient, error to the batch's mean (Fig. 6)
+- eigen_drop: records without one eigen-direction: nats that it had at variance 1, gradient
+  inversion (Fig. 8)
+- fewer_directions: the k largest directions dropped, and the noise that does the same to nats (Fig.
+  7)
 
-`inversion_mse` is model inversion against class means, median over classes; `gradient_*` inverts the gradient of single
-records at the initial model; `auc` is membership by the loss. IMP_DRA in `gdc` is of model inversion. A record's nats
-add its label's. DP noise is at equal nats by three readings of Theorem 4: as printed (B / z^2 per step), sound
-(B / (2 z^2)), and sound per record (1 / (2 z^2)); steps in which a record takes part are counted as its uses. Bounds
-on digits are what they would be for Gaussian records; on fields they are certified.
+`inversion_mse` is model inversion against class means, median over classes; `gradient_*` inverts
+the gradient of single records at the initial model; `auc` is membership by the loss. IMP_DRA in
+`gdc` is of model inversion. A record's nats add its label's. DP noise is at equal nats by three
+readings of Theorem 4: as printed (B / z^2 per step), sound (B / (2 z^2)), and sound per record (1 /
+(2 z^2)); steps in which a record takes part are counted as its uses. Bounds on digits are what they
+would be for Gaussian records; on fields they are certified.
 """
 
 import argparse
@@ -52,7 +59,9 @@ DP_READINGS = {"printed": BATCH, "sound": BATCH / 2, "per_record": 0.5}  # nats 
 
 
 class Task(NamedTuple):
-    """One victim and what is public. values, covariance: of a record. gaussian: records have just this law."""
+    """One victim and what is public. values, covariance: of a record. gaussian: records have just
+    this law.
+    """
 
     name: str
     dataset: data.Dataset
@@ -77,9 +86,15 @@ def task_of(name: str) -> Task:
         covariance, factor = rows.T * values @ rows, (rows.T * np.sqrt(values)).astype(np.float32)
     else:
         public = test[:1000]
-        values, covariance, factor = channel.spectrum(public), channel.covariance(public), channel.data_factor(public)
+        values, covariance, factor = (
+            channel.spectrum(public),
+            channel.covariance(public),
+            channel.data_factor(public),
+        )
     functionals = [
-        models.create("mlp", example_shape=shape, num_classes=dataset.num_classes, key=jax.random.key(seed))
+        models.create(
+            "mlp", example_shape=shape, num_classes=dataset.num_classes, key=jax.random.key(seed)
+        )
         for seed in range(SEEDS)
     ]
     box = (float(test.min()), float(test.max()))
@@ -96,12 +111,16 @@ class Setting(NamedTuple):
 
 
 def settings_of(task: Task) -> list[Setting]:
-    """No defence, then three channels at all budgets; noises have one structure, so that they stack."""
+    """No defence, then three channels at all budgets; noises have one structure, so that they
+    stack.
+    """
     d = task.values.size
     ones, none = np.ones(d, np.float32), np.zeros_like(task.factor)
     source: Any = "declared" if task.gaussian else "public"
     shape = task.x.shape[1:]
-    found = [Setting("none", math.inf, None, channel.RecordNoise(jnp.float32(-jnp.inf), ones, none))]
+    found = [
+        Setting("none", math.inf, None, channel.RecordNoise(jnp.float32(-jnp.inf), ones, none))
+    ]
     for kappa in (budget * d / 3072 for budget in (*LOW, *HIGH)):
         known: dict[str, Any] = {"nats": kappa, "covariance_source": source}
         natural = information.natural(task.values, **known)
@@ -166,14 +185,18 @@ def train_private(task: Task, multipliers: np.ndarray, adaptive: np.ndarray) -> 
             return jnp.where(psac, CLIP / (norms + PSAC / (norms + PSAC)), plain)
 
         def step(params: Any, rows: jax.Array, epoch: jax.Array) -> Any:
-            total, _ = per_example_grads(loss)(params, {"x": x[rows], "y": y[rows]}).weighted_sum(weights)
+            total, _ = per_example_grads(loss)(params, {"x": x[rows], "y": y[rows]}).weighted_sum(
+                weights
+            )
             draw = jax.random.fold_in(jax.random.fold_in(key, epoch + EPOCHS), rows[0])
             noisy = add_gaussian_noise(draw, total, multiplier * CLIP)
             return jax.tree.map(lambda p, g: p - RATE * g / BATCH, params, noisy)
 
         return epochs_of(step, params, key)
 
-    return mapped(one)((jnp.asarray(multipliers, jnp.float32), jnp.asarray(adaptive)), *starts(task))
+    return mapped(one)(
+        (jnp.asarray(multipliers, jnp.float32), jnp.asarray(adaptive)), *starts(task)
+    )
 
 
 def mapped(one: Any) -> Any:
@@ -188,7 +211,9 @@ def starts(task: Task) -> tuple[Any, jax.Array]:
 
 
 def judged(task: Task, params: Any) -> dict[str, np.ndarray]:
-    """Accuracy, error of model inversion and area of membership of models `[M, ...]`: each `[M]`."""
+    """Accuracy, error of model inversion and area of membership of models `[M, ...]`: each
+    `[M]`.
+    """
     apply = task.functionals[0].apply
     test = {name: jnp.asarray(leaf[:1000]) for name, leaf in task.dataset.test.items()}
     start = jnp.asarray(test["x"].mean(axis=0))
@@ -196,24 +221,34 @@ def judged(task: Task, params: Any) -> dict[str, np.ndarray]:
 
     @jax.jit
     def look(params: Any) -> tuple[jax.Array, jax.Array]:
-        hits = lambda p: jnp.mean(jnp.argmax(jax.vmap(apply, (None, 0))(p, test["x"]), -1) == test["y"])  # noqa: E731
+        def hits(p):
+            return jnp.mean(jnp.argmax(jax.vmap(apply, (None, 0))(p, test["x"]), -1) == test["y"])
+
         invert = lambda p: model_inversion.invert(apply, p, start, classes, box=task.box)  # noqa: E731
         return jax.vmap(hits)(params), jax.vmap(invert)(params)
 
     accuracy, inverted = look(params)
     count = min(len(test["y"]), RECORDS)
     scores = [
-        membership.loss_threshold(shadow.confidences(apply, params, part["x"][:count], part["y"][:count]))
+        membership.loss_threshold(
+            shadow.confidences(apply, params, part["x"][:count], part["y"][:count])
+        )
         for part in ({"x": jnp.asarray(task.x), "y": jnp.asarray(task.y)}, test)
     ]
     areas = [metrics.auc(inside, outside) for inside, outside in zip(*scores, strict=True)]
     errors = [model_inversion.error(images, task.x, task.y) for images in np.asarray(inverted)]
-    return {"accuracy": np.asarray(accuracy), "inversion_mse": np.asarray(errors), "auc": np.asarray(areas)}
+    return {
+        "accuracy": np.asarray(accuracy),
+        "inversion_mse": np.asarray(errors),
+        "auc": np.asarray(areas),
+    }
 
 
 @functools.cache
 def searcher(name: str) -> Any:
-    """(observe, search): gradients of batches, and images from gradients; compiled once for each shape."""
+    """(observe, search): gradients of batches, and images from gradients; compiled once for each
+    shape.
+    """
     task = task_of(name)
     functional = task.functionals[0]
     observe = gradient_inversion.gradient(gradient_inversion.soft_cross_entropy(functional.apply))
@@ -230,7 +265,8 @@ def searcher(name: str) -> Any:
 
 
 def invert_gradients(task: Task, seen: Any, truth: Any, y: Any) -> dict[str, np.ndarray]:
-    """Inverts gradients of batches `seen` `[T, B, ...]` with labels y `[T, B]` for one image each, against `truth`.
+    """Inverts gradients of batches `seen` `[T, B, ...]` with labels y `[T, B]` for one image each,
+    against `truth`.
 
     The image's label is the batch's mix of labels. Returns mse, psnr, ssim, each `[T]`.
     """
@@ -240,17 +276,27 @@ def invert_gradients(task: Task, seen: Any, truth: Any, y: Any) -> dict[str, np.
     wide, truth = task.box[1] - task.box[0], jnp.asarray(truth)
     return {
         "mse": np.asarray(jax.vmap(metrics.mse)(found, truth)),
-        "psnr": np.asarray(jax.vmap(lambda a, b: metrics.psnr(a, b, data_range=wide))(found, truth)),
-        "ssim": np.asarray(jax.vmap(lambda a, b: metrics.ssim(a, b, data_range=wide))(found, truth)),
+        "psnr": np.asarray(
+            jax.vmap(lambda a, b: metrics.psnr(a, b, data_range=wide))(found, truth)
+        ),
+        "ssim": np.asarray(
+            jax.vmap(lambda a, b: metrics.ssim(a, b, data_range=wide))(found, truth)
+        ),
     }
 
 
 def gradients_through(task: Task, settings: list[Setting]) -> dict[str, np.ndarray]:
-    """Gradient inversion of TARGETS single records behind each setting's noise: means `[settings]`."""
+    """Gradient inversion of TARGETS single records behind each setting's noise: means
+    `[settings]`.
+    """
     x, y = task.x[:TARGETS], task.y[:TARGETS]
-    client_key = channel.client_keys(jax.random.key(6, impl="threefry2x32"), jnp.zeros(1, jnp.int32))[0]
+    client_key = channel.client_keys(
+        jax.random.key(6, impl="threefry2x32"), jnp.zeros(1, jnp.int32)
+    )[0]
     keys = channel.record_keys(client_key, jnp.arange(TARGETS), 0)
-    seen = jax.jit(jax.vmap(channel.noisy, (0, None, None)))(stacked([s.noise for s in settings]), jnp.asarray(x), keys)
+    seen = jax.jit(jax.vmap(channel.noisy, (0, None, None)))(
+        stacked([s.noise for s in settings]), jnp.asarray(x), keys
+    )
     every = (len(settings), *[1] * x.ndim)
     found = invert_gradients(
         task,
@@ -258,7 +304,9 @@ def gradients_through(task: Task, settings: list[Setting]) -> dict[str, np.ndarr
         np.tile(x, every).reshape(-1, *x.shape[1:]),
         np.tile(y, every[0])[:, None],
     )
-    return {name: values.reshape(len(settings), TARGETS).mean(axis=1) for name, values in found.items()}
+    return {
+        name: values.reshape(len(settings), TARGETS).mean(axis=1) for name, values in found.items()
+    }
 
 
 def claims(task: Task, setting: Setting, uses: int) -> dict[str, Any]:
@@ -269,7 +317,11 @@ def claims(task: Task, setting: Setting, uses: int) -> dict[str, Any]:
     labels = information.label_entropy(task.dataset.num_classes)
     leakage = information.after_uses(setting.solved, uses, label_nats=labels)
     bound = information.distortion_rate(leakage, task.values, data_model=model)
-    return {"nats": round(leakage.nats, 3), "bound_mse": bound.mse, "bound_certified": bound.certified}
+    return {
+        "nats": round(leakage.nats, 3),
+        "bound_mse": bound.mse,
+        "bound_certified": bound.certified,
+    }
 
 
 def scored(rows: list[dict[str, Any]], of: dict[str, Any]) -> None:
@@ -287,21 +339,33 @@ def trade_offs(task: Task) -> list[dict[str, Any]]:
     picked = jnp.asarray(EPOCHS_SHOWN) - 1
     shown = jax.tree.map(lambda leaf: leaf[:, :, picked].reshape(-1, *leaf.shape[3:]), params)
     outcome = {
-        name: values.reshape(len(settings), SEEDS, len(EPOCHS_SHOWN)) for name, values in judged(task, shown).items()
+        name: values.reshape(len(settings), SEEDS, len(EPOCHS_SHOWN))
+        for name, values in judged(task, shown).items()
     }
     through = gradients_through(task, settings)
     rows = []
     for s, setting in enumerate(settings):
         for e, epochs in enumerate(EPOCHS_SHOWN):
             last = epochs == EPOCHS
-            if not last and not (setting.defence == "none" or (setting.defence, s) == ("natural", 3 * len(LOW) - 2)):
+            if not last and not (
+                setting.defence == "none" or (setting.defence, s) == ("natural", 3 * len(LOW) - 2)
+            ):
                 continue
-            row: dict[str, Any] = {"figure": "trade_off" if last else "uses", "dataset": task.dataset.name}
-            row |= {"defence": setting.defence, "kappa": None if setting.solved is None else round(setting.kappa, 3)}
+            row: dict[str, Any] = {
+                "figure": "trade_off" if last else "uses",
+                "dataset": task.dataset.name,
+            }
+            row |= {
+                "defence": setting.defence,
+                "kappa": None if setting.solved is None else round(setting.kappa, 3),
+            }
             row |= {"epochs": epochs, **claims(task, setting, epochs)}
             row |= summary({name: values[s, :, e] for name, values in outcome.items()})
             if last:
-                row |= {f"gradient_{name}": round(float(values[s]), 5) for name, values in through.items()}
+                row |= {
+                    f"gradient_{name}": round(float(values[s]), 5)
+                    for name, values in through.items()
+                }
                 row["one_use"] = claims(task, setting, 1)
             rows.append(row)
     for epochs in EPOCHS_SHOWN:
@@ -324,9 +388,13 @@ def private_rows(task: Task, plain: dict[str, Any]) -> list[dict[str, Any]]:
         for reading, nats in DP_READINGS.items()
         for kappa in (budget * task.values.size / 3072 for budget in LOW)
     ]
-    params = train_private(task, np.array([c[3] for c in cases]), np.array([c[0] == "dp_psac" for c in cases]))
+    params = train_private(
+        task, np.array([c[3] for c in cases]), np.array([c[0] == "dp_psac" for c in cases])
+    )
     last = jax.tree.map(lambda leaf: leaf[:, :, -1].reshape(-1, *leaf.shape[3:]), params)
-    outcome = {name: values.reshape(len(cases), SEEDS) for name, values in judged(task, last).items()}
+    outcome = {
+        name: values.reshape(len(cases), SEEDS) for name, values in judged(task, last).items()
+    }
     rows = [
         {
             "figure": "trade_off",
@@ -346,14 +414,18 @@ def private_rows(task: Task, plain: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def large_batches(task: Task) -> list[dict[str, Any]]:
-    """Fig. 6: the mean of a batch from its gradient, without noise and with a constant one on the mean's records."""
+    """Fig. 6: the mean of a batch from its gradient, without noise and with a constant one on the
+    mean's records.
+    """
     rows, rng = [], np.random.default_rng(9)
     for size in (1, 4, 16, 64):
         picks = rng.integers(0, RECORDS, (TARGETS, size))
         clean = task.x[picks]
         for noise in (0.0, 0.1):
             # Noise of this variance on the mean of the batch, whatever its size.
-            seen = clean + rng.normal(size=clean.shape).astype(np.float32) * np.float32(math.sqrt(noise * size))
+            seen = clean + rng.normal(size=clean.shape).astype(np.float32) * np.float32(
+                math.sqrt(noise * size)
+            )
             found = invert_gradients(task, seen, clean.mean(axis=1), task.y[picks])
             nats = 0.5 * float(np.log1p(task.values / (size * noise)).sum()) if noise else None
             row = {
@@ -363,7 +435,9 @@ def large_batches(task: Task) -> list[dict[str, Any]]:
                 "noise_var": noise,
                 "nats": nats,
             }
-            rows.append(row | {name: round(float(values.mean()), 5) for name, values in found.items()})
+            rows.append(
+                row | {name: round(float(values.mean()), 5) for name, values in found.items()}
+            )
     return rows
 
 
@@ -378,20 +452,34 @@ def eigen_drops(task: Task) -> list[dict[str, Any]]:
         seen = part.reshape(TARGETS, 1, *task.x.shape[1:]).astype(np.float32)
         found = invert_gradients(task, seen, task.x[:TARGETS], task.y[:TARGETS, None])
         value = None if at is None else float(task.values[order[at]])
-        row = {"figure": "eigen_drop", "dataset": task.dataset.name, "direction": at, "eigenvalue": value}
+        row = {
+            "figure": "eigen_drop",
+            "dataset": task.dataset.name,
+            "direction": at,
+            "eigenvalue": value,
+        }
         row["nats_dropped_at_variance_1"] = None if value is None else 0.5 * math.log1p(value)
         rows.append(row | {name: round(float(values.mean()), 5) for name, values in found.items()})
     whole = task.values[order]
     for dropped in (1, 2, 4, 8, 16):
         nats = 0.5 * float(np.log1p(whole[dropped:] / 0.1).sum())
         same = information.natural(whole, nats=nats, covariance_source="public").noise_var
-        row = {"figure": "fewer_directions", "dataset": task.dataset.name, "dropped": dropped, "noise_var": 0.1}
-        rows.append(row | {"nats": round(nats, 4), "noise_var_of_equal_nats": round(float(same), 5)})
+        row = {
+            "figure": "fewer_directions",
+            "dataset": task.dataset.name,
+            "dropped": dropped,
+            "noise_var": 0.1,
+        }
+        rows.append(
+            row | {"nats": round(nats, 4), "noise_var_of_equal_nats": round(float(same), 5)}
+        )
     return rows
 
 
 def plot(path: str) -> None:
-    """Accuracy and gradient inversion against budget, and the plane of accuracy and defence, from the results."""
+    """Accuracy and gradient inversion against budget, and the plane of accuracy and defence, from
+    the results.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -409,21 +497,44 @@ def plot(path: str) -> None:
             found = [row for row in own if row["defence"] == defence]
             kappa = [row["kappa"] for row in found]
             bars = [row["accuracy_sd"] for row in found]
-            left.errorbar(kappa, [row["accuracy"] for row in found], bars, marker=marker, capsize=3, label=defence)
+            left.errorbar(
+                kappa,
+                [row["accuracy"] for row in found],
+                bars,
+                marker=marker,
+                capsize=3,
+                label=defence,
+            )
             middle.plot(kappa, [row["gradient_mse"] for row in found], marker=marker, label=defence)
-            right.plot([r["gdc"] for r in found], [r["accuracy"] for r in found], marker=marker, label=defence)
+            right.plot(
+                [r["gdc"] for r in found],
+                [r["accuracy"] for r in found],
+                marker=marker,
+                label=defence,
+            )
         bound = [row for row in own if row["defence"] == "natural"]
-        standing = "bound, certified" if bound[0]["one_use"]["bound_certified"] else "bound for Gaussians"
+        standing = (
+            "bound, certified" if bound[0]["one_use"]["bound_certified"] else "bound for Gaussians"
+        )
         limits = [row["one_use"]["bound_mse"] for row in bound]
         middle.plot([row["kappa"] for row in bound], limits, "k--", label=standing)
         for defence, marker in (("dp_sgd", "x"), ("dp_psac", "+")):
             for reading, colour in (("sound", "tab:red"), ("per_record", "tab:purple")):
-                found = [row for row in own if row["defence"] == defence and row.get("reading") == reading]
+                found = [
+                    row
+                    for row in own
+                    if row["defence"] == defence and row.get("reading") == reading
+                ]
                 words = f"{defence}, {reading.replace('_', ' ')}"
                 points = [row["gdc"] for row in found], [row["accuracy"] for row in found]
                 right.plot(*points, marker=marker, color=colour, linewidth=0.7, label=words)
         left.set(xscale="log", xlabel="nats per use", ylabel="test accuracy", title=dataset)
-        middle.set(xscale="log", yscale="log", xlabel="nats per use", ylabel="squared error of gradient inversion")
+        middle.set(
+            xscale="log",
+            yscale="log",
+            xlabel="nats per use",
+            ylabel="squared error of gradient inversion",
+        )
         right.set(xlabel="defence capability (GDC)", ylabel="test accuracy")
         left.legend(fontsize=8)
         middle.legend(fontsize=8)
@@ -433,22 +544,43 @@ def plot(path: str) -> None:
 
 
 COLUMNS = (
-    "defence", "reading", "kappa", "nats", "accuracy", "accuracy_sd", "inversion_mse", "gradient_mse", "gradient_psnr",
-    "gradient_ssim", "auc", "gdc",
-)  # fmt: skip
+    "defence",
+    "reading",
+    "kappa",
+    "nats",
+    "accuracy",
+    "accuracy_sd",
+    "inversion_mse",
+    "gradient_mse",
+    "gradient_psnr",
+    "gradient_ssim",
+    "auc",
+    "gdc",
+)
 
 
 def table(rows: _tables.Rows) -> str:
-    """Accuracy and attacks, defence by defence: each at the least and the greatest budget that the paper gives it."""
+    """Accuracy and attacks, defence by defence: each at the least and the greatest budget that the
+    paper gives it.
+    """
     body = []
     for row in rows:
-        if row["figure"] != "trade_off" or row["defence"] == "dp_psac" or row.get("reading") == "printed":
+        if (
+            row["figure"] != "trade_off"
+            or row["defence"] == "dp_psac"
+            or row.get("reading") == "printed"
+        ):
             continue
         per_pixel = (row["kappa"] or 0) / {"digits": 64, "fields": 256}.get(row["dataset"], 3072)
         budgets = (500, 1500) if row["defence"] in ("white", "personalized") else (0, 50, 300)
-        if not any(abs(per_pixel * 3072 / budget - 1) < 1e-2 if budget else not per_pixel for budget in budgets):
+        if not any(
+            abs(per_pixel * 3072 / budget - 1) < 1e-2 if budget else not per_pixel
+            for budget in budgets
+        ):
             continue
-        name = row["defence"] + (f", {row['reading'].replace('_', ' ')}" if row.get("reading") else "")
+        name = row["defence"] + (
+            f", {row['reading'].replace('_', ' ')}" if row.get("reading") else ""
+        )
         gradient = row.get("gradient_mse")
         body.append(
             [
@@ -479,8 +611,12 @@ def table(rows: _tables.Rows) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs, prints tables, writes the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", nargs="+", default=["digits", "fields"], help="digits, fields, cifar:FOLDER")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", nargs="+", default=["digits", "fields"], help="digits, fields, cifar:FOLDER"
+    )
     parser.add_argument("--name", default="channel_figures", help="of the JSON file")
     parser.add_argument("--plot", metavar="FILE.svg", help="draw from the results and stop")
     options = parser.parse_args(arguments)

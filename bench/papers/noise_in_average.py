@@ -1,10 +1,12 @@
-"""How much noise is left in the average at equal exact privacy: pairwise noise, local noise, ideal secure sum?
+"""How much noise is left in the average at equal exact privacy: pairwise noise, local noise, ideal
+secure sum?
 
     python -m bench.papers.noise_in_average     # seconds; prints the tables of docs/view.md
 
-50 clients, one round, (3, 1e-5)-DP for a client whose upload moves by at most 1, by the same exact accountant for all.
-Variances are per coordinate of the average, expected over who straggles. `pair_paper` is pairwise noise with the
-printed rule at the same nominal epsilon, which really is more private than asked.
+50 clients, one round, (3, 1e-5)-DP for a client whose upload moves by at most 1, by the same exact
+accountant for all. Variances are per coordinate of the average, expected over who straggles.
+`pair_paper` is pairwise noise with the printed rule at the same nominal epsilon, which really is
+more private than asked.
 """
 
 from typing import Any
@@ -30,7 +32,9 @@ def links(prob: float, most: int) -> np.ndarray:
     count = np.arange(NUM_CLIENTS + 1)
     log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, NUM_CLIENTS + 1)))])
     log_choose = log_factorial[-1] - log_factorial - log_factorial[::-1]
-    pmf = np.exp(log_choose + count * np.log(prob) + (NUM_CLIENTS - count) * np.log1p(-prob))[: most + 1]
+    pmf = np.exp(log_choose + count * np.log(prob) + (NUM_CLIENTS - count) * np.log1p(-prob))[
+        : most + 1
+    ]
     return pmf / pmf.sum()
 
 
@@ -52,7 +56,9 @@ def row(law: str, num_colluders: int) -> dict[str, Any]:
     found: dict[str, Any] = {"stragglers": law, "colluders": num_colluders}
     for name in MECHANISMS:
         try:
-            found[name] = least_noise.expected_variance(name, NUM_CLIENTS, num_colluders, LAWS[law], mu=mu)
+            found[name] = least_noise.expected_variance(
+                name, NUM_CLIENTS, num_colluders, LAWS[law], mu=mu
+            )
         except ValueError:  # nobody honest is left to add noise
             found[name] = None
     printed = least_noise.pair_calibration(
@@ -105,7 +111,9 @@ _SHOWN = [
 
 def table(rows: _tables.Rows) -> str:
     """Noise left in the average at equal exact privacy."""
-    found = {(row["stragglers"], row["colluders"]): row for row in rows if row["table"] == "average"}
+    found = {
+        (row["stragglers"], row["colluders"]): row for row in rows if row["table"] == "average"
+    }
     names = ("local", "pair_noise", "secure_sum", "secure_sum_corrected")
     body = []
     for law, colluders, title in _SHOWN:
@@ -113,7 +121,15 @@ def table(rows: _tables.Rows) -> str:
         ratio = row["pair_over_secure"]
         cells = [_tables.up(row[name]) for name in names]
         body.append([title, str(colluders), *cells, "-" if ratio is None else f"{ratio:.2f}"])
-    head = ["stragglers", "colluders", "local noise", "pairwise", "secure sum", "corrected", "pairwise / secure sum"]
+    head = [
+        "stragglers",
+        "colluders",
+        "local noise",
+        "pairwise",
+        "secure sum",
+        "corrected",
+        "pairwise / secure sum",
+    ]
     return _tables.markdown(head, body)
 
 
@@ -127,8 +143,15 @@ def main() -> None:
         print("| " + " | ".join(c if isinstance(c, str) else f"{c:.4g}" for c in cells) + " |")
     second = figure_2()
     for found in second:
-        print({key: round(value, 4) if isinstance(value, float) else value for key, value in found.items()})
-    tables = [{"table": "average", **r} for r in rows] + [{"table": "figure 2", **r} for r in second]
+        print(
+            {
+                key: round(value, 4) if isinstance(value, float) else value
+                for key, value in found.items()
+            }
+        )
+    tables = [{"table": "average", **r} for r in rows] + [
+        {"table": "figure 2", **r} for r in second
+    ]
     _harness.write("noise_in_average", tables, note="arithmetic, no timing")
 
 

@@ -1,10 +1,11 @@
-"""What does hiding an upload cost in bytes, links and lost rounds? A model, no measurement: it takes a second.
+"""What does hiding an upload cost in bytes, links and lost rounds? A model, no measurement: it
+takes a second.
 
     python -m bench.papers.overhead
 
-50 clients, ResNet-18 (11,173,962 parameters), at most 10 colluders and 10 stragglers, every link fails with chance 0.05
-in a round; 100 Mbit/s and 0.1 s latency for each client, 60 s of local training, 5 ns for a
-normal (`bench.kernels.pair_noise`).
+50 clients, ResNet-18 (11,173,962 parameters), at most 10 colluders and 10 stragglers, every link
+fails with chance 0.05 in a round; 100 Mbit/s and 0.1 s latency for each client, 60 s of local
+training, 5 ns for a normal (`bench.kernels.pair_noise`).
 """
 
 from bench import _harness, _tables
@@ -14,7 +15,12 @@ from fljax.schemes.uploads import round as uploads
 from fljax.server import costs, stragglers
 
 NUM_CLIENTS, NUM_PARAMS, MOST, FAILURE = 50, 11_173_962, 10, 0.05
-SECONDS = {"compute_seconds": 60.0, "bandwidth": 12.5e6, "latency_seconds": 0.1, "seconds_per_normal": 5e-9}
+SECONDS = {
+    "compute_seconds": 60.0,
+    "bandwidth": 12.5e6,
+    "latency_seconds": 0.1,
+    "seconds_per_normal": 5e-9,
+}
 NAMES = ("lightdp", "local_dp", "smpc_dp", "he_dp", "secagg_dp", "swiftagg_dp")
 
 

@@ -1,12 +1,14 @@
-"""Figure 4 of the LightDP-FL paper on stand-in data: accuracy against training time where links fail.
+"""Figure 4 of the LightDP-FL paper on stand-in data: accuracy against training time where links
+fail.
 
     python -m bench.papers.pairwise_time [--rounds 20] [--seeds 3]     # about a minute
 
-50 clients, at most 10 colluders, every directed link fails with chance 0.05 in a round; noise of a secure sum is sized
-for 10 stragglers, and its round is lost if more clients cannot be used. Real digits dealt at random, softmax model;
-every row is granted exactly (6, 1e-3) for all rounds together. Accuracy is measured; time is the model of
-`bench.papers.overhead` (ResNet-18's bytes, 60 s of training a round), not a measurement. Lost
-rounds take their time, teach nothing, and are paid for in privacy like the others.
+50 clients, at most 10 colluders, every directed link fails with chance 0.05 in a round; noise of a
+secure sum is sized for 10 stragglers, and its round is lost if more clients cannot be used. Real
+digits dealt at random, softmax model; every row is granted exactly (6, 1e-3) for all rounds
+together. Accuracy is measured; time is the model of `bench.papers.overhead` (ResNet-18's bytes, 60
+s of training a round), not a measurement. Lost rounds take their time, teach nothing, and are paid
+for in privacy like the others.
 """
 
 import argparse
@@ -29,7 +31,9 @@ EPSILON, DELTA = 6.0, 1e-3
 def train(name: str, rounds: int, seeds: int) -> dict[str, Any]:
     """Mean accuracy after each round, rounds that counted, and the seconds of the model."""
     scheme = schemes.get(name)
-    numbers: dict[str, Any] = {"draw": "joint_law"} if name == "lightdp" else {}  # the same law of the average
+    numbers: dict[str, Any] = (
+        {"draw": "joint_law"} if name == "lightdp" else {}
+    )  # the same law of the average
     config = scheme.Config(
         num_parties=overhead.NUM_CLIENTS,
         max_colluders=overhead.MOST,
@@ -40,17 +44,22 @@ def train(name: str, rounds: int, seeds: int) -> dict[str, Any]:
     )
 
     def run(noise_multiplier: float) -> accounting.PrivacyEvent:
-        return scheme.event(dataclasses.replace(config, noise_multiplier=noise_multiplier)).repeat(rounds)
+        return scheme.event(dataclasses.replace(config, noise_multiplier=noise_multiplier)).repeat(
+            rounds
+        )
 
     config = dataclasses.replace(
-        config, noise_multiplier=accounting.calibrate(run, epsilon=EPSILON, delta=DELTA, method="gdp")
+        config,
+        noise_multiplier=accounting.calibrate(run, epsilon=EPSILON, delta=DELTA, method="gdp"),
     )
     digits = data.load("digits")
     table = data.partition.iid(digits.train["y"], overhead.NUM_CLIENTS, np.random.default_rng(0))
     clients = data.ClientData(jax.tree.map(jnp.asarray, digits.train), jnp.asarray(table))
     test = jax.tree.map(jnp.asarray, digits.test)
     model = models.create("softmax", example_shape=(8, 8, 1), num_classes=10, key=jax.random.key(0))
-    algorithm = scheme.make(config, models.softmax_cross_entropy(model.apply), num_units=overhead.NUM_CLIENTS)
+    algorithm = scheme.make(
+        config, models.softmax_cross_entropy(model.apply), num_units=overhead.NUM_CLIENTS
+    )
     cohort = data.cohort(clients, jnp.arange(overhead.NUM_CLIENTS))
     one_round = jax.jit(algorithm.round)
     curves, counted = [], 0
@@ -88,7 +97,13 @@ def table(rows: _tables.Rows) -> str:
         ]
         for row in rows
     ]
-    head = ["scheme", "rounds of 20 that counted", "minutes", "accuracy", "standard deviation over seeds"]
+    head = [
+        "scheme",
+        "rounds of 20 that counted",
+        "minutes",
+        "accuracy",
+        "standard deviation over seeds",
+    ]
     return _tables.markdown(head, body)
 
 
@@ -101,7 +116,10 @@ def main() -> None:
     rows = []
     for name in overhead.NAMES:
         rows.append(train(name, options.rounds, options.seeds))
-        print({key: value for key, value in rows[-1].items() if key != "accuracy_by_round"}, flush=True)
+        print(
+            {key: value for key, value in rows[-1].items() if key != "accuracy_by_round"},
+            flush=True,
+        )
     print(_harness.table(rows, [column for column in rows[0] if column != "accuracy_by_round"]))
     note = f"{options.rounds} rounds, {options.seeds} seeds, (6, 1e-3); time is a model"
     path = _harness.write("pairwise_time", rows, note=note)

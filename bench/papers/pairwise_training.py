@@ -1,12 +1,13 @@
-"""Figure 3 and Tables II, III of the LightDP-FL paper on stand-in data: what is learned at equal exact privacy.
+"""Figure 3 and Tables II, III of the LightDP-FL paper on stand-in data: what is learned at equal
+exact privacy.
 
     python -m bench.papers.pairwise_training [--rounds 20] [--seeds 3] [--quick]
 
-50 clients, real digits dealt at random, softmax model, updates clipped, stragglers uniform on 0..S. Every row spends
-exactly its epsilon at delta 1e-3 in all rounds together, for a client under replace-one, towards the server and C
-clients. "lightdp, paper's ratio" takes own and pair noise in the proportion of the paper's Proposition 3, at the same
-true epsilon. The paper trains ResNet-18 on CIFAR-10 with an unstated sensitivity and delta: trends can be compared,
-numbers cannot.
+50 clients, real digits dealt at random, softmax model, updates clipped, stragglers uniform on 0..S.
+Every row spends exactly its epsilon at delta 1e-3 in all rounds together, for a client under
+replace-one, towards the server and C clients. "lightdp, paper's ratio" takes own and pair noise in
+the proportion of the paper's Proposition 3, at the same true epsilon. The paper trains ResNet-18 on
+CIFAR-10 with an unstated sensitivity and delta: trends can be compared, numbers cannot.
 """
 
 import argparse
@@ -44,7 +45,11 @@ def settings(quick: bool) -> Iterator[tuple[str, str, float, int, int]]:
 def config_for(name: str, colluders: int, straggling: int) -> tuple[Any, Any]:
     """(scheme, its config before calibration)."""
     scheme = schemes.get(name.split(",")[0])
-    numbers: dict[str, Any] = {"num_parties": NUM_CLIENTS, "max_colluders": colluders, "max_stragglers": straggling}
+    numbers: dict[str, Any] = {
+        "num_parties": NUM_CLIENTS,
+        "max_colluders": colluders,
+        "max_stragglers": straggling,
+    }
     if scheme.Config is schemes.get("lightdp").Config:
         numbers["draw"] = "joint_law"  # the same law of the average
     if name == PAPER:
@@ -54,7 +59,9 @@ def config_for(name: str, colluders: int, straggling: int) -> tuple[Any, Any]:
     return scheme, scheme.Config(**numbers)
 
 
-def train(name: str, epsilon: float, colluders: int, straggling: int, rounds: int, seeds: int) -> dict[str, Any]:
+def train(
+    name: str, epsilon: float, colluders: int, straggling: int, rounds: int, seeds: int
+) -> dict[str, Any]:
     """Accuracy over seeds, and the noise behind it."""
     digits = data.load("digits")
     table = data.partition.iid(digits.train["y"], NUM_CLIENTS, np.random.default_rng(0))
@@ -63,11 +70,15 @@ def train(name: str, epsilon: float, colluders: int, straggling: int, rounds: in
     scheme, config = config_for(name, colluders, straggling)
 
     def run(noise_multiplier: float) -> accounting.PrivacyEvent:
-        return scheme.event(dataclasses.replace(config, noise_multiplier=noise_multiplier)).repeat(rounds)
+        return scheme.event(dataclasses.replace(config, noise_multiplier=noise_multiplier)).repeat(
+            rounds
+        )
 
     noise_multiplier = accounting.calibrate(run, epsilon=epsilon, delta=DELTA, method="gdp")
     config = dataclasses.replace(config, noise_multiplier=noise_multiplier)
-    algorithm = scheme.make(config, models.softmax_cross_entropy(model.apply), num_units=NUM_CLIENTS)
+    algorithm = scheme.make(
+        config, models.softmax_cross_entropy(model.apply), num_units=NUM_CLIENTS
+    )
     cohort = data.cohort(clients, jnp.arange(NUM_CLIENTS))
     one_round = jax.jit(algorithm.round)
     found = []
@@ -75,10 +86,16 @@ def train(name: str, epsilon: float, colluders: int, straggling: int, rounds: in
         state = algorithm.init(model.params)
         for _ in range(rounds):
             state, _ = one_round(state, cohort, jax.random.key(seed))
-        _, accuracy = models.evaluate(model.apply, state.params, jax.tree.map(jnp.asarray, digits.test))
+        _, accuracy = models.evaluate(
+            model.apply, state.params, jax.tree.map(jnp.asarray, digits.test)
+        )
         found.append(float(accuracy))
     spread = statistics.stdev(found) if seeds > 1 else 0.0
-    return {"noise_multiplier": noise_multiplier, "accuracy": statistics.mean(found), "stdev": spread}
+    return {
+        "noise_multiplier": noise_multiplier,
+        "accuracy": statistics.mean(found),
+        "stdev": spread,
+    }
 
 
 def table(rows: _tables.Rows) -> str:
@@ -108,12 +125,22 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     rows = []
     for experiment, name, epsilon, colluders, straggling in settings(options.quick):
-        row = {"experiment": experiment, "scheme": name, "epsilon": epsilon, "C": colluders, "S": straggling}
-        rows.append(row | train(name, epsilon, colluders, straggling, options.rounds, options.seeds))
+        row = {
+            "experiment": experiment,
+            "scheme": name,
+            "epsilon": epsilon,
+            "C": colluders,
+            "S": straggling,
+        }
+        rows.append(
+            row | train(name, epsilon, colluders, straggling, options.rounds, options.seeds)
+        )
         print(rows[-1], flush=True)
     print(_harness.table(rows, list(rows[0])))
     note = f"{options.rounds} rounds, {options.seeds} seeds, delta {DELTA}"
-    path = _harness.write("pairwise_training_quick" if options.quick else "pairwise_training", rows, note=note)
+    path = _harness.write(
+        "pairwise_training_quick" if options.quick else "pairwise_training", rows, note=note
+    )
     print(f"wrote {path.relative_to(_harness.ROOT)}")
 
 

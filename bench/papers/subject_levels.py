@@ -1,12 +1,15 @@
-"""Which subject-level method learns most at the same TRUE privacy, and how far is the paper's accounting off?
+"""Which subject-level method learns most at the same TRUE privacy, and how far is the paper's
+accounting off?
 
-    python -m bench.papers.subject_levels            # tuning, training, then the table of claims: minutes
+    # tuning, training, then the table of claims: minutes
+    python -m bench.papers.subject_levels
     python -m bench.papers.subject_levels --errata   # claims only
 
-Task and methods are those of `fljax compare`: the writers stand-in (digits restyled by 400 subjects), 16 silos, every
-subject spread evenly over all of them, a softmax model. Everyone with a guarantee is granted the same epsilon for one
-subject's data in all silos, add-or-remove-one, towards a server that sees each silo's update, by privacy-loss
-distributions. Learning rates are searched by factors of two on seeds that are not reported, until the best one has a
+Task and methods are those of `fljax compare`: the writers stand-in (digits restyled by 400
+subjects), 16 silos, every subject spread evenly over all of them, a softmax model. Everyone with a
+guarantee is granted the same epsilon for one subject's data in all silos, add-or-remove-one,
+towards a server that sees each silo's update, by privacy-loss distributions. Learning rates are
+searched by factors of two on seeds that are not reported, until the best one has a
 worse one on either side. Only differences mean anything: the data are a stand-in.
 
 The second table holds claims of arXiv:2206.03617 against what is true of them, recomputed.
@@ -26,7 +29,8 @@ from fljax.papers.subject_dp import compare
 
 SETTINGS = compare.Settings(accountant="pld", seeds=5, alphas=())
 TUNING_SEEDS = (1000, 1001, 1002)
-# Where the search starts; a clipped batch gradient is not divided by anything, so its noise is tens of times larger.
+# Where the search starts; a clipped batch gradient is not divided by anything, so its noise is tens
+# of times larger.
 FIRST_RATES = {"FedAvg": 2.0, "UserLDP": 0.03}
 OTHERS_FIRST_RATE = 4.0
 
@@ -46,14 +50,22 @@ def training() -> list[dict[str, Any]]:
             return float(np.mean([train(seed, own[0], rate)[0][-1] for seed in TUNING_SEEDS]))
 
         rate, tried = _harness.best_rate(
-            score, FIRST_RATES.get(contestant.label, OTHERS_FIRST_RATE), lambda rate: (rate / 2, 2 * rate)
+            score,
+            FIRST_RATES.get(contestant.label, OTHERS_FIRST_RATE),
+            lambda rate: (rate / 2, 2 * rate),
         )
-        accuracy, loss = zip(*(train(seed, own[seed], rate) for seed in range(SETTINGS.seeds)), strict=True)
+        accuracy, loss = zip(
+            *(train(seed, own[seed], rate) for seed in range(SETTINGS.seeds)), strict=True
+        )
         config = dataclasses.replace(config, local_learning_rate=rate)
-        result = compare.Result(contestant.label, config, epsilon, np.stack(accuracy), np.stack(loss), ())
+        result = compare.Result(
+            contestant.label, config, epsilon, np.stack(accuracy), np.stack(loss), ()
+        )
         row = compare.row(result)
         del row["accuracy at alphas"]
-        rows.append(row | {"tuning": {f"{r:g}": round(value, 4) for r, value in sorted(tried.items())}})
+        rows.append(
+            row | {"tuning": {f"{r:g}": round(value, 4) for r, value in sorted(tried.items())}}
+        )
         print(rows[-1], flush=True)
     return rows
 
@@ -77,7 +89,8 @@ def claims_table(rows: _tables.Rows) -> str:
     body = [
         [
             row["case"],
-            f"{math.floor(row['true, at least'] * 1e3) / 1e3:.3f} to {math.ceil(row['true'] * 1e3) / 1e3:.3f}",
+            f"{math.floor(row['true, at least'] * 1e3) / 1e3:.3f} to "
+            f"{math.ceil(row['true'] * 1e3) / 1e3:.3f}",
             row["errata"],
         ]
         for row in rows
@@ -99,18 +112,26 @@ def table(rows: _tables.Rows) -> str:
         for row in rows
         if "method" in row
     ]
-    return _tables.markdown(["method", "true epsilon", "noise multiplier", "learning rate", "accuracy"], body)
+    return _tables.markdown(
+        ["method", "true epsilon", "noise multiplier", "learning rate", "accuracy"], body
+    )
 
 
 def main() -> None:
     """Runs what was asked for; writes results/subject_levels-<platform>.json."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--errata", action="store_true", help="only the claims")
     only_claims = parser.parse_args().errata
     rows = [] if only_claims else training()
     claims = errata()
     if rows:
-        print(_harness.table(rows, ["method", "true epsilon", "noise multiplier", "learning rate", "accuracy"]))
+        print(
+            _harness.table(
+                rows, ["method", "true epsilon", "noise multiplier", "learning rate", "accuracy"]
+            )
+        )
     print(_harness.table(claims, ["case", "claimed", "true", "errata"]))
     _harness.write("subject_claims" if only_claims else "subject_levels", [*rows, *claims])
 

@@ -1,1 +1,3 @@
-"""One federated round beside FedJAX, pfl-research, Flower, a torch loop and plain JAX: equal work, compared first."""
+"""One federated round beside FedJAX, pfl-research, Flower, a torch loop and plain JAX: equal work,
+compared first.
+"""

@@ -1,7 +1,9 @@
-"""One peer in a process of its own: runs a small round for comparison, then timed rounds, one for each line it reads.
+"""One peer in a process of its own: runs a small round for comparison, then timed rounds, one for
+each line it reads.
 
-Prints JSON lines: {"checked": ...} once the weights after the small round without noise are in `--result`, {"ready":
-...} after a first full round, {"wall_ms", "cpu_ms"} for each line "go", {"peak_rss_mib"} at the end of its input.
+Prints JSON lines: {"checked": ...} once the weights after the small round without noise are in
+`--result`, {"ready": ...} after a first full round, {"wall_ms", "cpu_ms"} for each line "go",
+{"peak_rss_mib"} at the end of its input.
 """
 
 import argparse
@@ -57,7 +59,9 @@ def _jax_maker(peer: str, workload: str) -> Make:
             built = limit.in_torch(task)
         elif peer == "fljax":
             many = jax.default_backend() == "cpu"
-            built = one_round.ours(task, noise, None, min(mesh.cores(), jax.device_count()) if many else 1)
+            built = one_round.ours(
+                task, noise, None, min(mesh.cores(), jax.device_count()) if many else 1
+            )
         elif peer == "fljax_one_device":
             built = one_round.ours(task, noise, None)
         else:
@@ -77,13 +81,17 @@ def _torch_maker(peer: str, workload: str) -> Make:
 
 
 def _tree_peak_rss_mib() -> float:
-    """Peak resident memory of this process and of those it started, pages they share counted in each."""
+    """Peak resident memory of this process and of those it started, pages they share counted in
+    each.
+    """
     own = one_round.own_peak_rss_mib()
     parents: dict[int, int] = {}
     peaks: dict[int, float] = {}
     for status in pathlib.Path("/proc").glob("[0-9]*/status"):
         try:
-            fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+            fields = dict(
+                line.split(":", 1) for line in status.read_text().splitlines() if ":" in line
+            )
         except OSError:
             continue
         pid = int(status.parent.name)
@@ -100,7 +108,9 @@ def _tree_peak_rss_mib() -> float:
     return own + sum(peak for pid, peak in peaks.items() if is_ours(pid))
 
 
-def _protocol(options: argparse.Namespace, say: Callable[[dict[str, Any]], None], make: Make, to_tree: ToTree) -> None:
+def _protocol(
+    options: argparse.Namespace, say: Callable[[dict[str, Any]], None], make: Make, to_tree: ToTree
+) -> None:
     if options.result:
         run, _ = make(options.check_clients, 0.0)
         leaves = jax.tree.leaves(to_tree(jax.block_until_ready(run())))
@@ -141,7 +151,9 @@ def _flower(options: argparse.Namespace, say: Callable[[dict[str, Any]], None]) 
             config,
             one_round.CLIP,
             options.peer == "flwr_nodes",
-            lambda make: _protocol(options, say, lambda clients, noise: (make(clients, noise), {}), to_tree),
+            lambda make: _protocol(
+                options, say, lambda clients, noise: (make(clients, noise), {}), to_tree
+            ),
         )
 
 
@@ -163,7 +175,9 @@ def main() -> None:
 
             params = tasks.make(options.workload, 1).params
             make = _torch_maker(options.peer, options.workload)
-            _protocol(options, say, make, lambda out: torch_peers.tree_of(options.workload, params, out))
+            _protocol(
+                options, say, make, lambda out: torch_peers.tree_of(options.workload, params, out)
+            )
         else:
             _protocol(options, say, _jax_maker(options.peer, options.workload), lambda out: out)
     except Exception as reason:

@@ -1,11 +1,13 @@
-"""Flower's simulation: a server app that sends each client the weights, client apps in Ray actors of one core each.
+"""Flower's simulation: a server app that sends each client the weights, client apps in Ray actors
+of one core each.
 
-The clients train in torch, exactly as `torch_loop` does, and send their clipped updates; `FedAvg` averages them, and
-the server adds the noise. Which client a node plays is said in its message, so that every round has the same clients.
-As "flwr" few nodes play several clients each, and messages go out some at a time, which is the quickest way that we
-found; as "flwr_nodes" each client is a node and all messages go out at once, as in Flower's own templates. Flower's
-queue looks through all waiting messages for each node: 1,000 nodes took nine minutes here, all but seconds of them in
-the queue. A wave ends with its last client, which costs up to 0.1 s of polling.
+The clients train in torch, exactly as `torch_loop` does, and send their clipped updates; `FedAvg`
+averages them, and the server adds the noise. Which client a node plays is said in its message, so
+that every round has the same clients. As "flwr" few nodes play several clients each, and messages
+go out some at a time, which is the quickest way that we found; as "flwr_nodes" each client is a
+node and all messages go out at once, as in Flower's own templates. Flower's
+queue looks through all waiting messages for each node: 1,000 nodes took nine minutes here, all but
+seconds of them in the queue. A wave ends with its last client, which costs up to 0.1 s of polling.
 The client app's module imports no JAX: actors would pay for it in time and memory.
 """
 
@@ -32,7 +34,9 @@ NODES_S = 120.0
 MOST_NODES, WAVE = 20, 40
 
 
-def save(folder: pathlib.Path, net: nn.Module, clients: list[tuple[np.ndarray, np.ndarray]]) -> None:
+def save(
+    folder: pathlib.Path, net: nn.Module, clients: list[tuple[np.ndarray, np.ndarray]]
+) -> None:
     """What the actors read: the module, and all clients' examples in one memory-mapped file."""
     torch.save(net, folder / "net.pt")
     np.save(folder / "x.npy", np.concatenate([x for x, _ in clients]))
@@ -45,7 +49,12 @@ def _loaded(folder: str) -> tuple[nn.Module, np.ndarray, np.ndarray, np.ndarray]
     torch.set_num_threads(1)  # one actor a core
     path = pathlib.Path(folder)
     net = torch.load(path / "net.pt", weights_only=False)
-    return net, np.load(path / "x.npy", mmap_mode="r"), np.load(path / "y.npy"), np.load(path / "ends.npy")
+    return (
+        net,
+        np.load(path / "x.npy", mmap_mode="r"),
+        np.load(path / "y.npy"),
+        np.load(path / "ends.npy"),
+    )
 
 
 @client_app.train()
@@ -101,14 +110,17 @@ def serve(
     a_node_a_client: bool,
     protocol: Callable[[Callable[[int, float], Callable[[], list[torch.Tensor]]]], None],
 ) -> None:
-    """Starts Flower with a node a client, or at most `MOST_NODES`, and runs `protocol(make)` in its server app.
+    """Starts Flower with a node a client, or at most `MOST_NODES`, and runs `protocol(make)` in its
+    server app.
 
     `make(number of clients, noise multiplier)` is a function `() -> weights after one round`.
     """
     server_app = ServerApp()
     config = {**config, "folder": str(folder), "l2_clip_norm": l2_clip_norm}
     failures: list[BaseException] = []
-    num_nodes, wave_size = (num_clients, num_clients) if a_node_a_client else (min(num_clients, MOST_NODES), WAVE)
+    num_nodes, wave_size = (
+        (num_clients, num_clients) if a_node_a_client else (min(num_clients, MOST_NODES), WAVE)
+    )
 
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
@@ -122,7 +134,9 @@ def serve(
                 replies = [reply for wave in waves for reply in grid.send_and_receive(wave)]
                 failed = [reply for reply in replies if reply.has_error()]
                 if failed or len(replies) != clients:
-                    raise RuntimeError(f"{len(replies) - len(failed)} of {clients} clients answered: {failed[:1]}")
+                    raise RuntimeError(
+                        f"{len(replies) - len(failed)} of {clients} clients answered: {failed[:1]}"
+                    )
                 mean, _ = strategy.aggregate_train(1, replies)
                 assert mean is not None
                 tensors = [torch.from_numpy(np.array(a)) for a in mean.to_numpy_ndarrays()]
@@ -140,7 +154,9 @@ def serve(
         except BaseException as reason:  # Flower swallows what a server app raises
             failures.append(reason)
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     run_simulation(
         server_app,
         client_app,

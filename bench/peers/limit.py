@@ -1,7 +1,8 @@
-"""The matrix products of the MLP's SGD steps and nothing else, in a chain: no element-wise work, data or updates.
+"""The matrix products of the MLP's SGD steps and nothing else, in a chain: no element-wise work,
+data or updates.
 
-Each product of a step feeds a later one, and the step after starts from its result, so that none can be left out or
-taken out of the loop.
+Each product of a step feeds a later one, and the step after starts from its result, so that none
+can be left out or taken out of the loop.
 """
 
 from collections.abc import Callable
@@ -46,7 +47,9 @@ def in_jax(task: one_round.Task, devices: int = 1) -> _harness.Step:
     if devices > 1:
         every = jax.P()
         over = mesh.client_mesh(devices)
-        run = jax.shard_map(run, mesh=over, in_specs=(every, every), out_specs=every, check_vma=False)
+        run = jax.shard_map(
+            run, mesh=over, in_specs=(every, every), out_specs=every, check_vma=False
+        )
         x, weights = mesh.everywhere(over, (x, weights))
     return _harness.compile_step(run, x, weights)
 
@@ -56,7 +59,9 @@ def in_torch(task: one_round.Task) -> Callable[[], Any]:
     torch_peers.use_all_cores()
     first, kernels = _start(task)
     weights = [torch.tensor(jax.device_get(w)) for w in kernels]
-    layers = [torch.tensor(jax.device_get(first))] + [torch.empty(task.batch_size, w.shape[1]) for w in weights]
+    layers = [torch.tensor(jax.device_get(first))] + [
+        torch.empty(task.batch_size, w.shape[1]) for w in weights
+    ]
     gradients = [torch.empty_like(w) for w in weights]
     back = [torch.empty(task.batch_size, w.shape[0]) for w in weights]
     steps = tasks.num_steps(task)

@@ -1,7 +1,8 @@
-"""The CNNs of the bench with convolutions as patches and matrix products, in plain JAX: what a CPU user would write.
+"""The CNNs of the bench with convolutions as patches and matrix products, in plain JAX: what a CPU
+user would write.
 
-XLA on CPUs runs `lax.conv` inside loops 20 times slower than outside, and the gradient of `reduce_window` slower than
-that of a reshape and a maximum.
+XLA on CPUs runs `lax.conv` inside loops 20 times slower than outside, and the gradient of
+`reduce_window` slower than that of a reshape and a maximum.
 """
 
 from collections.abc import Callable

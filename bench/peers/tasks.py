@@ -1,4 +1,6 @@
-"""The three rounds of `bench.peers`: model, clients and batch size; who takes part is `bench.peers.__main__`'s."""
+"""The three rounds of `bench.peers`: model, clients and batch size; who takes part is
+`bench.peers.__main__`'s.
+"""
 
 from typing import NamedTuple
 
@@ -11,7 +13,9 @@ from bench.rounds import round as one_round
 
 
 class Spec(NamedTuple):
-    """letter: the model in `bench.kernels._torch_models`. A client has `least` to `most` examples; one epoch."""
+    """letter: the model in `bench.kernels._torch_models`. A client has `least` to `most` examples;
+    one epoch.
+    """
 
     title: str
     letter: str
@@ -26,7 +30,9 @@ class Spec(NamedTuple):
 SPECS = {
     "i": Spec("MLP 784-256-128-10, 1,000 clients x 20-100", "a", 1000, 20, 100, 20, (784,), 10),
     "ii": Spec("FEMNIST CNN, 100 clients x 20-100", "b", 100, 20, 100, 20, (28, 28, 1), 62),
-    "iii": Spec("pfl's CIFAR-10 CNN, 50 clients x 50", "pfl_cifar", 50, 50, 50, 10, (32, 32, 3), 10),
+    "iii": Spec(
+        "pfl's CIFAR-10 CNN, 50 clients x 50", "pfl_cifar", 50, 50, 50, 10, (32, 32, 3), 10
+    ),
 }
 MODELS = {"a": workloads.mlp, "b": workloads.femnist, "pfl_cifar": workloads.pfl_cifar}
 
@@ -35,17 +41,24 @@ def make(name: str, num_clients: int) -> one_round.Task:
     """The first `num_clients` clients of a round."""
     spec = SPECS[name]
     model = MODELS[spec.letter](jax.random.key(20261121), 1)
-    clients = one_round.random_clients(num_clients, spec.shape, spec.num_classes, spec.least, spec.most)
+    clients = one_round.random_clients(
+        num_clients, spec.shape, spec.num_classes, spec.least, spec.most
+    )
     ids = jnp.arange(num_clients, dtype=jnp.int32)
-    return one_round.Task(model.params, model.loss, clients, ids, jax.random.key(2), spec.batch_size)
+    return one_round.Task(
+        model.params, model.loss, clients, ids, jax.random.key(2), spec.batch_size
+    )
 
 
 def in_order(task: one_round.Task) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Each client's images (channels first, contiguous) and labels, in the order in which our round visits them."""
+    """Each client's images (channels first, contiguous) and labels, in the order in which our round
+    visits them.
+    """
     x, y = (np.asarray(task.clients.examples[name]) for name in "xy")
     rows = [row[row >= 0] for row in one_round.shuffled_tables(task)]
     if x.ndim == 4:
-        # A copy made by NumPy: torch's own `contiguous` keeps the strides of a permuted image of one channel.
+        # A copy made by NumPy: torch's own `contiguous` keeps the strides of a permuted image of
+        #   one channel.
         x = x.transpose(0, 3, 1, 2).copy()
     return [(x[row], y[row]) for row in rows]
 

@@ -1,4 +1,6 @@
-"""What one client does, in torch: the work that the torch loop and Flower's client app share. No JAX here."""
+"""What one client does, in torch: the work that the torch loop and Flower's client app share. No
+JAX here.
+"""
 
 import torch
 from torch import nn
@@ -16,7 +18,9 @@ def clipped_update(
     learning_rate: float,
     l2_clip_norm: float,
 ) -> list[torch.Tensor]:
-    """One epoch of SGD from the weights `server`; `server - client`, scaled to `l2_clip_norm` where it is longer."""
+    """One epoch of SGD from the weights `server`; `server - client`, scaled to `l2_clip_norm` where
+    it is longer.
+    """
     weights = list(net.parameters())
     with torch.no_grad():
         torch._foreach_copy_(weights, server)
@@ -37,4 +41,7 @@ def server_step(
     server: list[torch.Tensor], mean: list[torch.Tensor], noise_stddev_of_mean: float
 ) -> list[torch.Tensor]:
     """The next weights: learning rate 1, independent normal noise on the mean."""
-    return [w - m - noise_stddev_of_mean * torch.randn_like(m) for w, m in zip(server, mean, strict=True)]
+    return [
+        w - m - noise_stddev_of_mean * torch.randn_like(m)
+        for w, m in zip(server, mean, strict=True)
+    ]

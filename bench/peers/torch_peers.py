@@ -1,4 +1,6 @@
-"""A plain torch loop over clients, and pfl-research's simulated backend with its Gaussian mechanism."""
+"""A plain torch loop over clients, and pfl-research's simulated backend with its Gaussian
+mechanism.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,8 +31,8 @@ def network(name: str, task: one_round.Task) -> nn.Module:
 def tree_of(name: str, params: Any, arrays: list[torch.Tensor]) -> Any:
     """`arrays`, in the order of the module's parameters, in the structure and layouts of `params`.
 
-    A module made of the numbers 0, 1, 2, ... in place of weights says where each weight goes; float32 is exact below
-    2**24 of them.
+    A module made of the numbers 0, 1, 2, ... in place of weights says where each weight goes;
+    float32 is exact below 2**24 of them.
     """
     leaves, structure = jax.tree.flatten(jax.device_get(params))
     ends = np.cumsum([leaf.size for leaf in leaves])
@@ -43,7 +45,9 @@ def tree_of(name: str, params: Any, arrays: list[torch.Tensor]) -> Any:
     for place, array in zip(numbered.parameters(), arrays, strict=True):
         flat[place.detach().numpy().astype(np.int64)] = array.detach().numpy()
     split = np.split(flat, ends[:-1])
-    return structure.unflatten([part.reshape(leaf.shape) for part, leaf in zip(split, leaves, strict=True)])
+    return structure.unflatten(
+        [part.reshape(leaf.shape) for part, leaf in zip(split, leaves, strict=True)]
+    )
 
 
 def loop(name: str, task: one_round.Task, noise: float) -> Run:
@@ -73,7 +77,9 @@ def loop(name: str, task: one_round.Task, noise: float) -> Run:
 
 
 def pfl(name: str, task: one_round.Task, noise: float) -> Run:
-    """FederatedAveraging on a SimulatedBackend, without evaluation; the round's weights are put back before each."""
+    """FederatedAveraging on a SimulatedBackend, without evaluation; the round's weights are put
+    back before each.
+    """
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm.base import NNAlgorithmParams
     from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -103,10 +109,14 @@ def pfl(name: str, task: one_round.Task, noise: float) -> Run:
         from pfl.privacy.privacy_mechanism import NormClippingOnly
 
         mechanism = NormClippingOnly(2.0, one_round.CLIP)
-    backend = SimulatedBackend(users, users, postprocessors=[CentrallyAppliedPrivacyMechanism(mechanism)])
+    backend = SimulatedBackend(
+        users, users, postprocessors=[CentrallyAppliedPrivacyMechanism(mechanism)]
+    )
     algorithm = FederatedAveraging()
     training = NNTrainHyperParams(
-        local_batch_size=task.batch_size, local_num_epochs=1, local_learning_rate=one_round.LEARNING_RATE
+        local_batch_size=task.batch_size,
+        local_num_epochs=1,
+        local_learning_rate=one_round.LEARNING_RATE,
     )
     context = CentralContext(
         current_central_iteration=0,

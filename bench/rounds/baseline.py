@@ -2,9 +2,10 @@
 
     python -m bench.rounds.baseline
 
-The tasks are those that the schemes of `fljax simulate` start from, and other data and models. Each is trained with the
-settings of `fljax.simulation.baseline`, at a third of the rate, at three times of it, and without server momentum, or
-with it; all clients join every round. A row holds the held-out accuracy after 5 rounds and at the end, mean over SEEDS.
+The tasks are those that the schemes of `fljax simulate` start from, and other data and models. Each
+is trained with the settings of `fljax.simulation.baseline`, at a third of the rate, at three times
+of it, and without server momentum, or with it; all clients join every round. A row holds the
+held-out accuracy after 5 rounds and at the end, mean over SEEDS.
 """
 
 import argparse
@@ -75,10 +76,16 @@ TASKS: dict[str, dict[str, Any]] = {
 }
 
 
-def accuracies(sections: dict[str, Any], rate: float, momentum: float, seed: int) -> tuple[float, float]:
+def accuracies(
+    sections: dict[str, Any], rate: float, momentum: float, seed: int
+) -> tuple[float, float]:
     """Held-out accuracy after EARLY rounds and at the end."""
     config = from_sections(sections | {"run": sections["run"] | {"seed": seed}})
-    the_task, chosen, everybody = task.build(config), baseline.settings(config.model), config.data.num_clients
+    the_task, chosen, everybody = (
+        task.build(config),
+        baseline.settings(config.model),
+        config.data.num_clients,
+    )
     plain = dp_fedavg.Config(
         sampling_prob=1.0,
         l2_clip_norm=base.NEVER_CLIPS,
@@ -108,7 +115,12 @@ def rows_of(name: str) -> list[dict[str, Any]]:
     chosen = baseline.settings(from_sections(sections).model)
     rate, momentum = chosen.learning_rate, chosen.server_momentum
     rows = []
-    for settings in ((rate, momentum), (rate / 3, momentum), (3 * rate, momentum), (rate, 0.9 - momentum)):
+    for settings in (
+        (rate, momentum),
+        (rate / 3, momentum),
+        (3 * rate, momentum),
+        (rate, 0.9 - momentum),
+    ):
         early, final = np.mean([accuracies(sections, *settings, seed) for seed in SEEDS], axis=0)
         rows.append(
             {
@@ -129,7 +141,11 @@ def main() -> int:
     argparse.ArgumentParser(description=__doc__).parse_args()
     rows = [row for name in TASKS for row in rows_of(name)]
     print(_harness.table(rows, list(rows[0])))
-    print(_harness.write("baseline", rows, note="FedAvg beside every run, at its settings and around them"))
+    print(
+        _harness.write(
+            "baseline", rows, note="FedAvg beside every run, at its settings and around them"
+        )
+    )
     return 0
 
 

@@ -2,8 +2,9 @@
 
     python -m bench.rounds.demo [--seeds 3]
 
-Runs `fljax simulate` with its defaults as a process of its own, once for each seed: wall time from start to report
-(compilation included), held-out accuracy with and without privacy, epsilon and delta from privacy.json.
+Runs `fljax simulate` with its defaults as a process of its own, once for each seed: wall time from
+start to report (compilation included), held-out accuracy with and without privacy, epsilon and
+delta from privacy.json.
 """
 
 import argparse
@@ -23,7 +24,16 @@ def one_run(seed: int) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
         run_dir = pathlib.Path(folder) / "run"
         start = time.perf_counter()
-        command = [sys.executable, "-m", "fljax", "simulate", "--run-dir", str(run_dir), "--seed", str(seed)]
+        command = [
+            sys.executable,
+            "-m",
+            "fljax",
+            "simulate",
+            "--run-dir",
+            str(run_dir),
+            "--seed",
+            str(seed),
+        ]
         subprocess.run(command, cwd=_harness.ROOT, check=True, capture_output=True)
         wall = time.perf_counter() - start
         last = json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[-1])
@@ -33,7 +43,10 @@ def one_run(seed: int) -> dict[str, object]:
         "wall_s": round(wall, 1),
         "accuracy": round(last["test_accuracy"], 4),
         "accuracy_non_private": round(last["baseline_test_accuracy"], 4),
-        **{name: privacy[name] for name in ("epsilon", "delta", "privacy_unit", "num_units", "rounds", "accountant")},
+        **{
+            name: privacy[name]
+            for name in ("epsilon", "delta", "privacy_unit", "num_units", "rounds", "accountant")
+        },
     }
 
 
@@ -50,7 +63,14 @@ def table(rows: _tables.Rows) -> str:
         ]
         for row in rows
     ]
-    head = ["seed", "accuracy, private", "accuracy, non-private", "epsilon", "delta", f"wall, {rows[0]['cores']} cores"]
+    head = [
+        "seed",
+        "accuracy, private",
+        "accuracy, non-private",
+        "epsilon",
+        "delta",
+        f"wall, {rows[0]['cores']} cores",
+    ]
     return _tables.markdown(head, body)
 
 
@@ -60,7 +80,11 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3)
     rows = [one_run(seed) for seed in range(parser.parse_args().seeds)]
     print(_harness.table(rows, list(rows[0])))
-    print(_harness.write("demo", rows, note="fljax simulate with its defaults, one process for each seed"))
+    print(
+        _harness.write(
+            "demo", rows, note="fljax simulate with its defaults, one process for each seed"
+        )
+    )
     return 0
 
 

@@ -1,21 +1,24 @@
 """How many clients a second does one DP-FedAvg round train, and in how much memory?
 
-    python -m bench.rounds.round [--clients 1000] [--repeats 7] [--peers fljax plain_scan fedjax_pad] [--quick]
+    python -m bench.rounds.round [--clients 1000] [--repeats 7] [--peers fljax plain_scan
+    fedjax_pad] [--quick]
 
-1,000 clients with 20 to 100 examples each, MLP 784-256-128-10, one local epoch of batch 20, client clipping, Gaussian
-noise on the sum. Everybody walks the same examples in the same order, so that the sums agree to float rounding:
+1,000 clients with 20 to 100 examples each, MLP 784-256-128-10, one local epoch of batch 20, client
+clipping, Gaussian noise on the sum. Everybody walks the same examples in the same order, so that
+the sums agree to float rounding:
 
-| peer | what it is |
-|---|---|
-| fljax | our round with the chunk size it chooses by itself; fljax_chunk_K with K clients side by side |
-| plain_vmap | plain JAX, `vmap` over all clients of a `scan` over steps |
-| plain_scan | plain JAX, `scan` over clients of a `scan` over steps |
-| plain_loop | the same with the steps that each client's data needs, not those of the longest |
-| fedjax_pad | FedJAX's `for_each_client` on its padded batches; its jitted steps, a host loop over clients |
-| fedjax_var | the same with a short last batch, hence one compilation for each size |
+- fljax: our round with the chunk size it chooses by itself; fljax_chunk_K with K clients side by
+  side
+- plain_vmap: plain JAX, `vmap` over all clients of a `scan` over steps
+- plain_scan: plain JAX, `scan` over clients of a `scan` over steps
+- plain_loop: the same with the steps that each client's data needs, not those of the longest
+- fedjax_pad: FedJAX's `for_each_client` on its padded batches; its jitted steps, a host loop over
+  clients
+- fedjax_var: the same with a short last batch, hence one compilation for each size
 
-The plain peers get their data shuffled, padded to the longest client and on the device beforehand; ours shuffles and
-gathers inside the round. Peak resident memory comes from a process of its own for each peer (data included).
+The plain peers get their data shuffled, padded to the longest client and on the device beforehand;
+ours shuffles and gathers inside the round. Peak resident memory comes from a process of its own for
+each peer (data included).
 """
 
 import argparse
@@ -63,16 +66,22 @@ class Task(NamedTuple):
 
 def make_task(num_clients: int) -> Task:
     """Random images: speed does not depend on what the pixels mean."""
-    model = models.create("mlp", example_shape=(784,), num_classes=10, key=jax.random.key(1), hidden=HIDDEN)
+    model = models.create(
+        "mlp", example_shape=(784,), num_classes=10, key=jax.random.key(1), hidden=HIDDEN
+    )
     loss = models.softmax_cross_entropy(model.apply)
     clients = random_clients(num_clients, (784,), 10, LEAST, MOST)
-    return Task(model.params, loss, clients, jnp.arange(num_clients, dtype=jnp.int32), jax.random.key(2))
+    return Task(
+        model.params, loss, clients, jnp.arange(num_clients, dtype=jnp.int32), jax.random.key(2)
+    )
 
 
 def random_clients(
     num_clients: int, shape: tuple[int, ...], num_classes: int, least: int, most: int
 ) -> data.ClientData:
-    """Clients of `least` to `most` random examples; the first clients are the same whatever `num_clients`."""
+    """Clients of `least` to `most` random examples; the first clients are the same whatever
+    `num_clients`.
+    """
     xs, ys = [], []
     table = np.full((num_clients, most), -1, np.int32)
     start = 0
@@ -110,7 +119,9 @@ def masked_loss(task: Task) -> Callable[[Any, Any, jax.Array], jax.Array]:
 
 def sgd_step(loss: Callable[..., jax.Array], params: Any, batch: Any, mask: jax.Array) -> Any:
     """One plain SGD step."""
-    return jax.tree.map(lambda p, g: p - LEARNING_RATE * g, params, jax.grad(loss)(params, batch, mask))
+    return jax.tree.map(
+        lambda p, g: p - LEARNING_RATE * g, params, jax.grad(loss)(params, batch, mask)
+    )
 
 
 def clipped(server: Any, client: Any) -> Any:
@@ -124,12 +135,17 @@ def server_step(params: Any, total: Any, key: jax.Array, noise: float, num_clien
     """Plain JAX: noise on the sum, divided by the number of clients."""
     leaves, structure = jax.tree.flatten(total)
     keys = jax.random.split(key, len(leaves))
-    noisy = [leaf + noise * CLIP * jax.random.normal(k, leaf.shape) for leaf, k in zip(leaves, keys, strict=True)]
+    noisy = [
+        leaf + noise * CLIP * jax.random.normal(k, leaf.shape)
+        for leaf, k in zip(leaves, keys, strict=True)
+    ]
     return jax.tree.map(lambda p, t: p - t / num_clients, params, structure.unflatten(noisy))
 
 
 def ours(task: Task, noise: float, chunk_size: int | None, devices: int = 1) -> _harness.Step:
-    """One round of `dp_fedavg`, compiled, over the first `devices` devices, in twice as many groups if several."""
+    """One round of `dp_fedavg`, compiled, over the first `devices` devices, in twice as many groups
+    if several.
+    """
     config = dp_fedavg.Config(
         sampling_prob=1.0,
         l2_clip_norm=CLIP,
@@ -142,7 +158,9 @@ def ours(task: Task, noise: float, chunk_size: int | None, devices: int = 1) -> 
     )
     groups = 2 * devices if devices > 1 else None
     performance = Performance(chunk_size=chunk_size, groups=groups)
-    algorithm = dp_fedavg.make(config, task.loss, num_units=task.num_clients, performance=performance)
+    algorithm = dp_fedavg.make(
+        config, task.loss, num_units=task.num_clients, performance=performance
+    )
 
     def run(state: Any, clients: data.ClientData, ids: jax.Array, key: jax.Array) -> Any:
         return algorithm.round(state, data.cohort(clients, ids), key)[0].params
@@ -156,14 +174,17 @@ def ours(task: Task, noise: float, chunk_size: int | None, devices: int = 1) -> 
 def plain(task: Task, noise: float, over_clients: str) -> _harness.Step:
     """Plain JAX on padded batches `[C, S, B, ...]`, S the steps of the longest client.
 
-    `over_clients`: "vmap"; "scan"; or "loop", a scan in which each client takes only the steps that its data needs.
+    `over_clients`: "vmap"; "scan"; or "loop", a scan in which each client takes only the steps that
+      its data needs.
     """
     table = shuffled_tables(task)
     most = table.shape[1]
     steps = -(-most // task.batch_size)
     rows = np.pad(table, ((0, 0), (0, steps * task.batch_size - most)), constant_values=-1)
     rows = rows.reshape(task.num_clients, steps, task.batch_size)
-    batches = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[np.maximum(rows, 0)]), task.clients.examples)
+    batches = jax.tree.map(
+        lambda leaf: jnp.asarray(np.asarray(leaf)[np.maximum(rows, 0)]), task.clients.examples
+    )
     masks = jnp.asarray(rows >= 0)
     loss = masked_loss(task)
 
@@ -251,13 +272,23 @@ def peers() -> dict[str, Callable[[Task, float], Any]]:
 
 def peak_rss_mib(name: str, num_clients: int) -> float:
     """Peak resident memory of a fresh process that runs two rounds of one peer."""
-    command = [sys.executable, "-m", "bench.rounds.round", "--only", name, "--clients", str(num_clients)]
+    command = [
+        sys.executable,
+        "-m",
+        "bench.rounds.round",
+        "--only",
+        name,
+        "--clients",
+        str(num_clients),
+    ]
     out = subprocess.run(command, cwd=_harness.ROOT, capture_output=True, text=True, check=True)
     return float(json.loads(out.stdout.splitlines()[-1])["peak_rss_mib"])
 
 
 def only(name: str, num_clients: int) -> None:
-    """Two rounds of one peer, then its peak memory as JSON; "data" builds the task and runs nothing."""
+    """Two rounds of one peer, then its peak memory as JSON; "data" builds the task and runs
+    nothing.
+    """
     task = make_task(num_clients)
     if name != "data":
         built = peers()[name](task, NOISE)
@@ -267,24 +298,41 @@ def only(name: str, num_clients: int) -> None:
 
 
 def own_peak_rss_mib() -> float:
-    """Not `getrusage` where it can be helped: on Linux a child inherits the peak of the parent that started it."""
+    """Not `getrusage` where it can be helped: on Linux a child inherits the peak of the parent that
+    started it.
+    """
     status = pathlib.Path("/proc/self/status")
     if status.exists():
-        return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM")) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (_harness.MEBI if sys.platform == "darwin" else 1024)
+        return (
+            next(
+                int(line.split()[1])
+                for line in status.read_text().splitlines()
+                if line.startswith("VmHWM")
+            )
+            / 1024
+        )
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (
+        _harness.MEBI if sys.platform == "darwin" else 1024
+    )
 
 
 def measure(names: Sequence[str], num_clients: int, repeats: int) -> list[dict[str, Any]]:
-    """Checks, then times, the peers (and `plain_scan`) in one process; then each peer's memory in its own."""
+    """Checks, then times, the peers (and `plain_scan`) in one process; then each peer's memory in
+    its own.
+    """
     names = ["plain_scan", *(name for name in names if name != "plain_scan")]
-    rows: dict[str, dict[str, Any]] = {name: {"peer": name, "clients": num_clients} for name in names}
+    rows: dict[str, dict[str, Any]] = {
+        name: {"peer": name, "clients": num_clients} for name in names
+    }
     small, task = make_task(min(40, num_clients)), make_task(num_clients)
     expected = None
     runs = {}
     for name in names:
         try:
             without_noise = peers()[name](small, 0.0)
-            actual = without_noise.run() if isinstance(without_noise, _harness.Step) else without_noise()
+            actual = (
+                without_noise.run() if isinstance(without_noise, _harness.Step) else without_noise()
+            )
             moved = jax.tree.map(jnp.subtract, actual, small.params)
             expected = moved if expected is None else expected
             rows[name]["error_of_update"] = _harness.check(name, moved, expected, rtol=1e-4)
@@ -298,16 +346,26 @@ def measure(names: Sequence[str], num_clients: int, repeats: int) -> list[dict[s
     for name, timing in timings.items():
         rows[name] |= timing.row()
         rows[name]["clients_per_s"] = round(1e3 * num_clients / timing.min_ms, 1)
-        rows[name]["speed_to_plain_scan"] = round(_harness.paired_ratio(timings["plain_scan"], timing), 3)
+        rows[name]["speed_to_plain_scan"] = round(
+            _harness.paired_ratio(timings["plain_scan"], timing), 3
+        )
         if "fedjax_pad" in timings:
-            rows[name]["speed_to_fedjax_pad"] = round(_harness.paired_ratio(timings["fedjax_pad"], timing), 3)
+            rows[name]["speed_to_fedjax_pad"] = round(
+                _harness.paired_ratio(timings["fedjax_pad"], timing), 3
+            )
         rows[name]["peak_rss_mib"] = round(peak_rss_mib(name, num_clients))
-    rows["data"] = {"peer": "data", "clients": num_clients, "peak_rss_mib": round(peak_rss_mib("data", num_clients))}
+    rows["data"] = {
+        "peer": "data",
+        "clients": num_clients,
+        "peak_rss_mib": round(peak_rss_mib("data", num_clients)),
+    }
     return list(rows.values())
 
 
 def table(rows: _tables.Rows) -> str:
-    """Clients a second, and the same number over plain scan's: both by medians, so that a reader can divide."""
+    """Clients a second, and the same number over plain scan's: both by medians, so that a reader
+    can divide.
+    """
     timed = {row["peer"]: row for row in rows if row.get("median_ms")}
     plain = timed["plain_scan"]["median_ms"]
     body = [
@@ -319,17 +377,26 @@ def table(rows: _tables.Rows) -> str:
         ]
         for name, row in timed.items()
     ]
-    head = ["1,000 clients, one round", "clients/s, median", "against plain scan", "XLA temporary memory"]
+    head = [
+        "1,000 clients, one round",
+        "clients/s, median",
+        "against plain scan",
+        "XLA temporary memory",
+    ]
     return _tables.markdown(head, body)
 
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--peers", nargs="+", choices=list(peers()), default=list(peers()))
-    parser.add_argument("--quick", action="store_true", help="60 clients, 5 rounds; nothing is written")
+    parser.add_argument(
+        "--quick", action="store_true", help="60 clients, 5 rounds; nothing is written"
+    )
     parser.add_argument("--only", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.only:
@@ -350,7 +417,11 @@ def main() -> None:
     )
     print(_harness.table(rows, columns))
     if not arguments.quick:
-        print(_harness.write("round", rows, note=f"one DP-FedAvg round, {clients} clients, MLP 784-256-128-10"))
+        print(
+            _harness.write(
+                "round", rows, note=f"one DP-FedAvg round, {clients} clients, MLP 784-256-128-10"
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -2,19 +2,22 @@
 
     python -m bench.rounds.scale [--quick] [--large] [--folder FOLDER]
 
-| part | what is measured |
-|---|---|
-| cohort | a round of `dp_fedavg` with 100 to 100,000 clients of one population: time a client, XLA's memory, traces |
-| disk | `fljax.simulation.run` on 100,000 clients on disk, Poisson cohorts of 1,000: time, bytes, the host's share |
-| sampling | a Poisson cohort of 1,000 among 100,000 to 100 million clients |
-| index | folders of up to 100 million clients: opening, and reading a cohort |
+- cohort: a round of `dp_fedavg` with 100 to 100,000 clients of one population: time a client, XLA's
+  memory, traces
+- disk: `fljax.simulation.run` on 100,000 clients on disk, Poisson cohorts of 1,000: time, bytes,
+  the host's share
+- sampling: a Poisson cohort of 1,000 among 100,000 to 100 million clients
+- index: folders of up to 100 million clients: opening, and reading a cohort
 
-Cohorts: MLP 64-32-10 with 20 examples a client, so small that what a round costs whoever is in it shows; with --large,
-and then nothing else, MLP 784-256-128-10 with 60, the model of `bench.peers` (i), in a file of its own: it takes 20
-minutes. Clients share rows where all of them would take more than 512 MiB.
-Three random cohorts of each size take turns. Disk: MLP 64-64-10, the command line's, 20 examples of 8 x 8. Batch 20.
+Cohorts: MLP 64-32-10 with 20 examples a client, so small that what a round costs whoever is in it
+shows; with --large, and then nothing else, MLP 784-256-128-10 with 60, the model of `bench.peers`
+(i), in a file of its own: it takes 20 minutes. Clients share rows where all of them would take more
+than 512 MiB.
+Three random cohorts of each size take turns. Disk: MLP 64-64-10, the command line's, 20 examples of
+  8 x 8. Batch 20.
 What the host adds is measured twice: from the clock, as one minus the jitted round alone over the
-loop's round, and from the profiler's trace of three rounds, as the share of wall time in which no XLA program runs. The
+loop's round, and from the profiler's trace of three rounds, as the share of wall time in which no
+XLA program runs. The
 folders of `index` are sparse files of zeros: their index is real, their data takes no room on disk.
 """
 
@@ -48,7 +51,9 @@ BYTES_A_CLIENT = EXAMPLES * (4 * int(np.prod(SHAPE)) + 4)
 
 
 class Work(NamedTuple):
-    """What a client does: one epoch over its examples with this MLP. turns: samples of each size, of seconds."""
+    """What a client does: one epoch over its examples with this MLP. turns: samples of each size,
+    of seconds.
+    """
 
     model: str
     shape: tuple[int, ...]
@@ -63,7 +68,9 @@ MOST_FLOATS = 2**27  # of one population's images
 
 
 def population(num_clients: int, work: Work) -> data.ClientData:
-    """Random images and labels on the device, clients being rows in order, from the first again after the last."""
+    """Random images and labels on the device, clients being rows in order, from the first again
+    after the last.
+    """
     rng = np.random.default_rng(20261122)
     wanted = num_clients * work.examples
     rows = min(wanted, MOST_FLOATS // int(np.prod(work.shape)))
@@ -74,15 +81,24 @@ def population(num_clients: int, work: Work) -> data.ClientData:
 
 
 class Cohorts:
-    """Rounds with cohorts of one size, drawn anew each time; `traces` counts how often Python has run the round."""
+    """Rounds with cohorts of one size, drawn anew each time; `traces` counts how often Python has
+    run the round.
+    """
 
     def __init__(self, clients: data.ClientData, size: int, work: Work) -> None:
         everybody = clients.indices.shape[0]
         model = models.create(
-            "mlp", example_shape=work.shape, num_classes=CLASSES, key=jax.random.key(1), hidden=work.hidden
+            "mlp",
+            example_shape=work.shape,
+            num_classes=CLASSES,
+            key=jax.random.key(1),
+            hidden=work.hidden,
         )
         config = dp_fedavg.Config(
-            sampling_prob=size / everybody, noise_multiplier=1.0, local_batch_size=BATCH_SIZE, num_local_epochs=1
+            sampling_prob=size / everybody,
+            noise_multiplier=1.0,
+            local_batch_size=BATCH_SIZE,
+            num_local_epochs=1,
         )
         loss = models.softmax_cross_entropy(model.apply)
         algorithm = dp_fedavg.make(config, loss, num_units=everybody)
@@ -129,7 +145,10 @@ def by_cohort(sizes: list[int], work: Work, turns: int) -> list[dict[str, Any]]:
                 "us_per_client_min": round(1e3 * timing.min_ms / case.size, 2),
                 "cpu_us_per_client": round(1e3 * timing.cpu_ms / case.size, 2),
                 "to_largest": round(
-                    _harness.paired_ratio(timing, timings[str(max(sizes))]) * max(sizes) / case.size, 3
+                    _harness.paired_ratio(timing, timings[str(max(sizes))])
+                    * max(sizes)
+                    / case.size,
+                    3,
                 ),
                 "temp_kib": round(case.temp_bytes / 1024, 1),
                 "traces": case.traces,
@@ -140,7 +159,9 @@ def by_cohort(sizes: list[int], work: Work, turns: int) -> list[dict[str, Any]]:
 
 
 def in_turn(cases: dict[str, Cohorts], repeats: int) -> dict[str, _harness.Timing]:
-    """As `_harness.interleaved`, but each sample lasts seconds, whatever the size, and none is left out as slow."""
+    """As `_harness.interleaved`, but each sample lasts seconds, whatever the size, and none is left
+    out as slow.
+    """
     calls = {}
     for name, case in cases.items():
         _once(case.run)
@@ -153,13 +174,18 @@ def in_turn(cases: dict[str, Cohorts], repeats: int) -> dict[str, _harness.Timin
                 jax.block_until_ready(cases[name].run())
             wall = (time.perf_counter() - start) / calls[name]
             samples[name].append((1e3 * wall, 1e3 * (time.process_time() - cpu) / calls[name]))
-    return {name: _harness.Timing(*map(tuple, zip(*values, strict=True))) for name, values in samples.items()}
+    return {
+        name: _harness.Timing(*map(tuple, zip(*values, strict=True)))
+        for name, values in samples.items()
+    }
 
 
 def law(rows: list[dict[str, Any]], model: str) -> dict[str, Any]:
     """Milliseconds of a round = fixed + clients * each: least squares of the relative error."""
     size, took = (np.array([row[name] for row in rows], float) for name in ("clients", "min_ms"))
-    (fixed, each), *_ = np.linalg.lstsq(np.stack([1 / took, size / took], axis=1), np.ones(len(rows)))
+    (fixed, each), *_ = np.linalg.lstsq(
+        np.stack([1 / took, size / took], axis=1), np.ones(len(rows))
+    )
     worst = float(np.abs((fixed + size * each) / took - 1).max())
     return {
         "part": "law",
@@ -189,7 +215,9 @@ def on_disk(folder: pathlib.Path, num_clients: int) -> dict[str, Any]:
         "index_bytes": index_bytes(opened.path),
         "open_ms": round(1e3 * seconds(lambda: store.open_store(opened.path)), 3),
         # What starting a run adds: it checks every label once.
-        "labels_ms": round(1e3 * seconds(lambda: data.check_examples({"y": opened.fields["y"]}, num_classes=10)), 3),
+        "labels_ms": round(
+            1e3 * seconds(lambda: data.check_examples({"y": opened.fields["y"]}, num_classes=10)), 3
+        ),
     }
 
 
@@ -211,7 +239,9 @@ def _once(fun: Callable[[], Any]) -> float:
 
 
 class Clock:
-    """Notes when each round of a run ends, and takes a trace of `TRACED` rounds, if it has a folder, from the third."""
+    """Notes when each round of a run ends, and takes a trace of `TRACED` rounds, if it has a
+    folder, from the third.
+    """
 
     def __init__(self, trace: pathlib.Path | None = None) -> None:
         self.ends: list[float] = []
@@ -250,20 +280,28 @@ def disk_config(folder: pathlib.Path, num_clients: int, epochs: int, num_rounds:
     )
 
 
-def from_disk(folder: pathlib.Path, num_clients: int, epochs: int, num_rounds: int) -> dict[str, Any]:
+def from_disk(
+    folder: pathlib.Path, num_clients: int, epochs: int, num_rounds: int
+) -> dict[str, Any]:
     """A run, its round without the loop, and its reading alone."""
     config = disk_config(folder, num_clients, epochs, num_rounds)
     built = simulation_task.build(config)
     opened = built.client_data
     assert isinstance(opened, store.Store)
-    algorithm = schemes.get(config.scheme).make(config.scheme_config, built.loss, num_units=num_clients)
+    algorithm = schemes.get(config.scheme).make(
+        config.scheme_config, built.loss, num_units=num_clients
+    )
     capacity = fljax_kernels.poisson_capacity(num_clients, COHORT / num_clients, OVERFLOW_CHANCE)
-    sample = fljax_kernels.poisson_sample(jax.random.key(3), num_clients, COHORT / num_clients, capacity)
+    sample = fljax_kernels.poisson_sample(
+        jax.random.key(3), num_clients, COHORT / num_clients, capacity
+    )
     ids = np.asarray(sample.indices)
 
     def read() -> data.Cohort:
         examples, indices, _ = store.read(opened, ids, EXAMPLES)
-        return data.Cohort(jax.tree.map(jnp.asarray, examples), jnp.asarray(indices), jnp.asarray(ids))
+        return data.Cohort(
+            jax.tree.map(jnp.asarray, examples), jnp.asarray(indices), jnp.asarray(ids)
+        )
 
     cohort, jitted = read(), jax.jit(algorithm.round)
     state = algorithm.init(built.model.params)
@@ -273,7 +311,9 @@ def from_disk(folder: pathlib.Path, num_clients: int, epochs: int, num_rounds: i
         simulation_run.start(config, pathlib.Path(runs) / "run", clock)
         after = [_once(lambda: jitted(state, cohort, built.round_key)) for _ in range(7)]
         traced = disk_config(folder, num_clients, epochs, 4 + TRACED)
-        simulation_run.start(traced, pathlib.Path(runs) / "traced", Clock(pathlib.Path(runs) / "trace"))
+        simulation_run.start(
+            traced, pathlib.Path(runs) / "traced", Clock(pathlib.Path(runs) / "trace")
+        )
         idle = idle_share(pathlib.Path(runs) / "trace")
     walls = np.diff(clock.ends)
     alone, wall = statistics.median(before + after), float(np.median(walls))
@@ -299,7 +339,9 @@ def from_disk(folder: pathlib.Path, num_clients: int, epochs: int, num_rounds: i
 
 
 def idle_share(trace: pathlib.Path) -> float | None:
-    """Of the wall time from the first mark to the last, what no XLA program filled; None where there are no marks."""
+    """Of the wall time from the first mark to the last, what no XLA program filled; None where
+    there are no marks.
+    """
     (path,) = trace.rglob("*.xplane.pb")
     planes = jax.profiler.ProfileData.from_file(str(path)).planes
     found = [
@@ -327,9 +369,14 @@ def sampling(nums: list[int], repeats: int) -> list[dict[str, Any]]:
     for num in nums:
         prob = COHORT / num
         capacity = fljax_kernels.poisson_capacity(num, prob, OVERFLOW_CHANCE)
-        draw = lambda key, num=num, prob=prob, capacity=capacity: fljax_kernels.poisson_sample(key, num, prob, capacity)  # noqa: E731
+
+        def draw(key, num=num, prob=prob, capacity=capacity):
+            return fljax_kernels.poisson_sample(key, num, prob, capacity)
+
         steps[num] = _harness.compile_step(draw, jax.random.key(num))
-    timings = _harness.interleaved({str(num): step.run for num, step in steps.items()}, repeats=repeats)
+    timings = _harness.interleaved(
+        {str(num): step.run for num, step in steps.items()}, repeats=repeats
+    )
     return [
         {
             "part": "sampling",
@@ -347,7 +394,9 @@ def index(folder: pathlib.Path, like: pathlib.Path, num_clients: int) -> dict[st
     """A store of zeros with a real index, opened and read."""
     path = folder / f"zeros-{num_clients}"
     path.mkdir()
-    np.save(path / "offsets.npy", np.arange(0, (num_clients + 1) * EXAMPLES, EXAMPLES, dtype=np.int64))
+    np.save(
+        path / "offsets.npy", np.arange(0, (num_clients + 1) * EXAMPLES, EXAMPLES, dtype=np.int64)
+    )
     digest = np.frombuffer(store.digest([np.zeros(BYTES_A_CLIENT, np.uint8)]), np.uint8)
     np.save(path / "digests.npy", np.tile(digest, (num_clients, 1)))
     shutil.copy(like / "index.json", path)
@@ -406,7 +455,8 @@ def disk_table(rows: _tables.Rows) -> str:
         body.append(
             [
                 f"{row['epochs']}",
-                f"{row['round_ms']:.0f} ms ({row['round_min_ms']:.0f} to {row['round_max_ms']:.0f})",
+                f"{row['round_ms']:.0f} ms ({row['round_min_ms']:.0f} to "
+                f"{row['round_max_ms']:.0f})",
                 f"{row['clients_per_s']:,.0f}",
                 f"{row['host_share']:.1%}",
                 trace,
@@ -440,14 +490,22 @@ def index_table(rows: _tables.Rows) -> str:
         for row in rows
         if row["part"] == "index"
     ]
-    return _tables.markdown(["clients", "drawing a cohort of 1,000", "reading it", "index", "opening"], body)
+    return _tables.markdown(
+        ["clients", "drawing a cohort of 1,000", "reading it", "index", "opening"], body
+    )
 
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="up to 10,000 clients; nothing is written")
-    parser.add_argument("--large", action="store_true", help="cohorts of a larger model, nothing else; 20 minutes")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="up to 10,000 clients; nothing is written"
+    )
+    parser.add_argument(
+        "--large", action="store_true", help="cohorts of a larger model, nothing else; 20 minutes"
+    )
     parser.add_argument("--folder", type=pathlib.Path, help="where clients go meanwhile; 2 GiB")
     arguments = parser.parse_args()
     quick = arguments.quick
@@ -458,23 +516,52 @@ def main() -> None:
         work = LARGE if arguments.large else SMALL
         rows = by_cohort(sizes, work, 3 if quick else work.turns)
         print(
-            _harness.table(rows, ["clients", "us_per_client", "us_per_client_min", "to_largest", "temp_kib", "traces"])
+            _harness.table(
+                rows,
+                [
+                    "clients",
+                    "us_per_client",
+                    "us_per_client_min",
+                    "to_largest",
+                    "temp_kib",
+                    "traces",
+                ],
+            )
         )
         if arguments.large:
             if not quick:
-                print(_harness.write("scale_large", rows, note="cohorts of the model of bench.peers (i)"))
+                print(
+                    _harness.write(
+                        "scale_large", rows, note="cohorts of the model of bench.peers (i)"
+                    )
+                )
             return
         written = on_disk(folder, everybody)
-        disk = [from_disk(folder, everybody, epochs, 6 if quick else 21) | written for epochs in (1, 3)]
-        print(_harness.table(disk, ["epochs", "round_ms", "alone_ms", "read_ms", "host_share", "host_share_trace"]))
+        disk = [
+            from_disk(folder, everybody, epochs, 6 if quick else 21) | written for epochs in (1, 3)
+        ]
+        print(
+            _harness.table(
+                disk,
+                ["epochs", "round_ms", "alone_ms", "read_ms", "host_share", "host_share_trace"],
+            )
+        )
         samples = sampling([10**5, 10**6, 10**7, 10**8], 7)
         print(_harness.table(samples, ["clients", "median_ms", "min_ms", "compile_s", "temp_kib"]))
         nums = [10**5, 10**6] if quick else [10**5, 10**6, 10**7, 10**8]
         opened = [index(folder, folder / "train", num) for num in nums]
-        print(_harness.table(opened, ["clients", "index_bytes", "open_ms", "most_examples_ms", "read_ms"]))
+        print(
+            _harness.table(
+                opened, ["clients", "index_bytes", "open_ms", "most_examples_ms", "read_ms"]
+            )
+        )
     if not quick:
         rows += [*disk, *samples, *opened]
-        print(_harness.write("scale", rows, note="cohorts of up to 100,000; 100,000 on disk; 100 million indexed"))
+        print(
+            _harness.write(
+                "scale", rows, note="cohorts of up to 100,000; 100,000 on disk; 100 million indexed"
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
-"""What HiGradAvg costs over item clipping, and what one program for all silos saves over a Python loop.
+"""What HiGradAvg costs over item clipping, and what one program for all silos saves over a Python
+loop.
 
     python -m bench.rounds.subject_steps            # about 3 minutes on 2 idle cores
     python -m bench.rounds.subject_steps --quick    # small workloads, to see that it runs
 
-1. One silo's step on the FEMNIST CNN and LSTM workloads of `bench.kernels`: the hierarchical average against the
-   plain sum of clipped gradients, same batch, four items of a subject, noise included. Target: at most 1.1 times.
-2. 16 silos, `STEPS` noisy steps each, the mean of their models: one jitted round of `fljax.schemes.higradavg` against a
-   Python loop over silos and steps that calls the same jitted step (compiled once) and averages at the end. Target: at
-   least 3 times faster. The profile says where the loop's time goes: `dispatch_ms` is a call of a jitted step with the
-   same arguments that computes nothing, `noise_ms` and `gradients_ms` are the program with only that part. What both
+1. One silo's step on the FEMNIST CNN and LSTM workloads of `bench.kernels`: the hierarchical
+   average against the plain sum of clipped gradients, same batch, four items of a subject, noise
+   included. Target: at most 1.1 times.
+2. 16 silos, `STEPS` noisy steps each, the mean of their models: one jitted round of
+   `fljax.schemes.higradavg` against a Python loop over silos and steps that calls the same jitted
+   step (compiled once) and averages at the end. Target: at least 3 times faster. The profile says
+   where the loop's time goes: `dispatch_ms` is a call of a jitted step with the same arguments that
+   computes nothing, `noise_ms` and `gradients_ms` are the program with only that part. What both
    forms must compute is no gain's to have: the ratio is at most the loop's time over theirs.
 """
 
@@ -44,9 +47,18 @@ def step_costs(quick: bool) -> list[dict[str, Any]]:
         steps, whole = {}, {}
         for name, maker in MAKERS.items():
             query = maker(work.loss, item_sampling_prob=1.0, l2_clip_norm=0.5, batch_size=size)
-            train = silo.noisy_steps(query, num_steps=1, learning_rate=0.1, stddev=0.5, divisor=float(size))
+            train = silo.noisy_steps(
+                query, num_steps=1, learning_rate=0.1, stddev=0.5, divisor=float(size)
+            )
             everybody = jnp.arange(size, dtype=jnp.int32)
-            args = (work.params, examples, everybody, key, jax.random.fold_in(key, 1), jnp.float32(1))
+            args = (
+                work.params,
+                examples,
+                everybody,
+                key,
+                jax.random.fold_in(key, 1),
+                jnp.float32(1),
+            )
             steps[name] = _harness.compile_step(train, *args)
             alone = {**examples, "subject": everybody}
             whole[name] = jax.jit(query)(work.params, alone, everybody, key).grad_sum
@@ -56,7 +68,13 @@ def step_costs(quick: bool) -> list[dict[str, Any]]:
         ratio = _harness.paired_ratio(*(timings[name] for name in MAKERS))
         for name, timing in timings.items():
             rows.append(
-                {"case": work.title, "what": name, **timing.row(), **steps[name].row(), "ratio": round(ratio, 3)}
+                {
+                    "case": work.title,
+                    "what": name,
+                    **timing.row(),
+                    **steps[name].row(),
+                    "ratio": round(ratio, 3),
+                }
             )
         print(f"{work.title}: hierarchical average / item sum = {ratio:.3f}", flush=True)
     return rows
@@ -69,7 +87,9 @@ def silos_in_one_program(model_name: str) -> list[dict[str, Any]]:
     table = jnp.asarray(data.subjects.uniform(ids, NUM_SILOS, np.random.default_rng(0)))
     examples = jax.tree.map(jnp.asarray, dataset.train)
     key = jax.random.key(0, impl="threefry2x32")
-    model = models.create(model_name, example_shape=(8, 8, 1), num_classes=10, key=jax.random.fold_in(key, 1))
+    model = models.create(
+        model_name, example_shape=(8, 8, 1), num_classes=10, key=jax.random.fold_in(key, 1)
+    )
     loss = models.softmax_cross_entropy(model.apply)
     config = higradavg.Config(
         num_silos=NUM_SILOS,
@@ -90,20 +110,33 @@ def silos_in_one_program(model_name: str) -> list[dict[str, Any]]:
         cases[name], texts[name] = compiled.run, compiled
 
     query = subject.hierarchical_average(
-        loss, item_sampling_prob=SAMPLING_PROB, l2_clip_norm=config.l2_clip_norm, batch_size=MICROBATCH
+        loss,
+        item_sampling_prob=SAMPLING_PROB,
+        l2_clip_norm=config.l2_clip_norm,
+        batch_size=MICROBATCH,
     )
     stddev = 5.0 * config.l2_clip_norm
-    options: dict[str, Any] = {"learning_rate": 0.1, "stddev": stddev, "divisor": config.expected_subjects}
+    options: dict[str, Any] = {
+        "learning_rate": 0.1,
+        "stddev": stddev,
+        "divisor": config.expected_subjects,
+    }
     one = silo.noisy_steps(query, num_steps=1, **options)
 
     @jax.jit
-    def step(params: Any, examples: Any, rows: jax.Array, sample_key: jax.Array, noise_key: jax.Array) -> Any:
-        rows = silo_query.within_cap(rows, examples["subject"][jnp.maximum(rows, 0)], config.max_items_per_subject)
+    def step(
+        params: Any, examples: Any, rows: jax.Array, sample_key: jax.Array, noise_key: jax.Array
+    ) -> Any:
+        rows = silo_query.within_cap(
+            rows, examples["subject"][jnp.maximum(rows, 0)], config.max_items_per_subject
+        )
         update = one(params, examples, rows, sample_key, noise_key, jnp.float32(1)).update
         return jax.tree.map(jnp.subtract, params, update)
 
     @jax.jit
-    def nothing(params: Any, examples: Any, rows: jax.Array, sample_key: jax.Array, noise_key: jax.Array) -> Any:
+    def nothing(
+        params: Any, examples: Any, rows: jax.Array, sample_key: jax.Array, noise_key: jax.Array
+    ) -> Any:
         return params
 
     silo_keys = [
@@ -126,9 +159,13 @@ def silos_in_one_program(model_name: str) -> list[dict[str, Any]]:
             trained.append(params)
         return mean(trained)
 
-    def zero_query(params: Any, examples: Any, rows: jax.Array, key: jax.Array) -> silo_query.SiloSum:
+    def zero_query(
+        params: Any, examples: Any, rows: jax.Array, key: jax.Array
+    ) -> silo_query.SiloSum:
         zero = jnp.float32(0)
-        return silo_query.SiloSum(jax.tree.map(jnp.zeros_like, params), zero, *(jnp.int32(0),) * 3, zero)
+        return silo_query.SiloSum(
+            jax.tree.map(jnp.zeros_like, params), zero, *(jnp.int32(0),) * 3, zero
+        )
 
     def part(query: Any, stddev: float) -> Any:
         """All silos' steps, side by side, with one of their parts left out."""
@@ -150,10 +187,17 @@ def silos_in_one_program(model_name: str) -> list[dict[str, Any]]:
     first, second = cases["one program"](), cases["one program, silos side by side"]()
     _harness.check("chunks of silos", second[0].params, first[0].params, rtol=1e-4)
     timings = _harness.interleaved(cases, repeats=7)
-    looped, idle = timings["Python loop of jitted steps"], timings["the same loop, steps that do nothing"]
+    looped, idle = (
+        timings["Python loop of jitted steps"],
+        timings["the same loop, steps that do nothing"],
+    )
     out = []
     for name, timing in timings.items():
-        row: dict[str, Any] = {"case": f"{model_name}, {NUM_SILOS} silos, {STEPS} steps", "what": name, **timing.row()}
+        row: dict[str, Any] = {
+            "case": f"{model_name}, {NUM_SILOS} silos, {STEPS} steps",
+            "what": name,
+            **timing.row(),
+        }
         row["loop / this"] = round(_harness.paired_ratio(looped, timing), 2)
         if name in texts:
             row |= texts[name].row()
@@ -182,7 +226,10 @@ def table(rows: _tables.Rows) -> str:
         if row["what"] == "hierarchical average"
     ]
     body += [
-        [f"{row['case']}: one program over a loop of jitted steps", f"{row['loop / this']:.1f}x as fast"]
+        [
+            f"{row['case']}: one program over a loop of jitted steps",
+            f"{row['loop / this']:.1f}x as fast",
+        ]
         for row in rows
         if row["what"] == "one program"
     ]
@@ -191,7 +238,9 @@ def table(rows: _tables.Rows) -> str:
 
 def main() -> None:
     """Runs both questions; writes results/subject_steps-<platform>.json."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="small workloads; nothing is written")
     quick = parser.parse_args().quick
     rows = []
@@ -200,7 +249,14 @@ def main() -> None:
     rows += step_costs(quick)
     print(_harness.table(rows, ["case", "what", "min_ms", "spread", "ratio", "loop / this"]))
     profiles = [row for row in rows if "dispatch_ms" in row]
-    columns = ["case", "dispatch_ms", "step_in_loop_ms", "step_in_program_ms", "noise_ms", "gradients_ms"]
+    columns = [
+        "case",
+        "dispatch_ms",
+        "step_in_loop_ms",
+        "step_in_program_ms",
+        "noise_ms",
+        "gradients_ms",
+    ]
     print(_harness.table(profiles, columns))
     if not quick:
         _harness.write("subject_steps", rows)

@@ -1,7 +1,8 @@
 """What a run costs: events in, epsilon out.
 
-Host functions (`epsilon`, `delta`, `interval`, `spent`, `calibrate`, `statement`, `Ledger`) take events. The pure
-functions below them (`rdp`, `gaussian`, `conversion`, `calibration`) take arrays; transform them within `x64()`.
+Host functions (`epsilon`, `delta`, `interval`, `spent`, `calibrate`, `statement`, `Ledger`) take
+events. The pure functions below them (`rdp`, `gaussian`, `conversion`, `calibration`) take arrays;
+transform them within `x64()`.
 """
 
 from typing import TYPE_CHECKING
@@ -9,7 +10,16 @@ from typing import TYPE_CHECKING
 from fljax import _rooms
 from fljax.accounting import events, gaussian, mixture, pld
 from fljax.accounting._x64 import x64
-from fljax.accounting.accountant import ACCOUNTANTS, METHODS, Spent, calibrate, delta, epsilon, interval, spent
+from fljax.accounting.accountant import (
+    ACCOUNTANTS,
+    METHODS,
+    Spent,
+    calibrate,
+    delta,
+    epsilon,
+    interval,
+    spent,
+)
 from fljax.accounting.events import NeighboringRelation, PrivacyEvent, compose
 from fljax.accounting.interop import from_dp_event, to_dp_event
 from fljax.accounting.ledger import Ledger

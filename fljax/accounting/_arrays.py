@@ -91,7 +91,11 @@ def leaves(tree: Any) -> list[Any]:
     """`jax.tree.leaves`, of the same trees."""
     if tree is None:
         return []
-    return [leaf for part in tree for leaf in leaves(part)] if isinstance(tree, tuple | list) else [tree]
+    return (
+        [leaf for part in tree for leaf in leaves(part)]
+        if isinstance(tree, tuple | list)
+        else [tree]
+    )
 
 
 def vmap(fun: Callable[..., Any]) -> Callable[..., Any]:

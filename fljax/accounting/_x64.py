@@ -1,9 +1,10 @@
-"""float64 inside a scope: accountants need it, and importing fljax must not switch it on for everybody.
+"""float64 inside a scope: accountants need it, and importing fljax must not switch it on for
+everybody.
 
-The pure functions of `fljax.accounting` carry `@float64`. Called with plain numbers or arrays they enter the scope
-by themselves (on the CPU) and return float64; few numbers are computed by NumPy. Called while tracing (under `jit`,
-`vmap`, `grad`) they need the caller to be inside `x64()`, and raise otherwise: a float32 epsilon would look right and
-be wrong.
+The pure functions of `fljax.accounting` carry `@float64`. Called with plain numbers or arrays they
+enter the scope by themselves (on the CPU) and return float64; few numbers are computed by NumPy.
+Called while tracing (under `jit`, `vmap`, `grad`) they need the caller to be inside `x64()`, and
+raise otherwise: a float32 epsilon would look right and be wrong.
 """
 
 from __future__ import annotations
@@ -28,8 +29,14 @@ class Static(tuple[Any, ...]):
 
 
 def _as_one_array(value: Any) -> Any:
-    """Lists and tuples of numbers as an array: `jax.jit` would take each number for an argument of its own."""
-    if type(value) in (list, tuple) and value and all(isinstance(number, numbers.Real) for number in value):
+    """Lists and tuples of numbers as an array: `jax.jit` would take each number for an argument of
+    its own.
+    """
+    if (
+        type(value) in (list, tuple)
+        and value
+        and all(isinstance(number, numbers.Real) for number in value)
+    ):
         return np.asarray(value, np.float64)
     return value
 
@@ -84,7 +91,8 @@ def _float64(fun: F, program: Callable[..., Any], most: int) -> F:
         if any(map(is_traced, leaves)):
             if not is_enabled():
                 raise RuntimeError(
-                    f"Expected float64 while tracing {fun.__name__}: enter `with fljax.accounting.x64():` "
+                    f"Expected float64 while tracing {fun.__name__}: enter `with "
+                    "fljax.accounting.x64():` "
                     "around the transformed call."
                 )
             with jax.numpy_rank_promotion("allow"):
@@ -106,7 +114,8 @@ def as64(value: Any) -> jax.Array:
     return jnp.asarray(value, jnp.float64)
 
 
-# A number that is known only while tracing cannot be refused. Outside its range it becomes NaN, and makes no claim.
+# A number that is known only while tracing cannot be refused. Outside its range it becomes NaN, and
+# makes no claim.
 
 
 def non_negative(value: Any) -> jax.Array:

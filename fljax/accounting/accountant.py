@@ -28,7 +28,8 @@ class Spent:
       epsilon_lower, epsilon_upper: at `delta`; equal to the asked value in answers of `delta`.
       delta_lower, delta_upper: at epsilon; equal to the asked value in answers of `epsilon`.
       method: "rdp", "pld" or "gdp": whose bound it is.
-      certified: True if the upper value is a proved bound; False where it is infinite, or a delta of 1: no claim.
+      certified: True if the upper value is a proved bound; False where it is infinite, or a delta
+        of 1: no claim.
       reason: how it was proved, or why not.
       order: best Renyi order, None for other methods.
     """
@@ -48,11 +49,15 @@ def _best(
     orders: Sequence[float] | Literal["adaptive"] | None,
     convert: Callable[[np.ndarray, np.ndarray], np.ndarray],
 ) -> tuple[float, float]:
-    """Smallest value of `convert(curve, orders) -> [K]` and its order; looks further when the grid's end is best."""
+    """Smallest value of `convert(curve, orders) -> [K]` and its order; looks further when the
+    grid's end is best.
+    """
     ours = orders is None or isinstance(orders, str)
     if isinstance(orders, str):
         _validate.one_of(["adaptive"], orders=orders)
-    grid = rdp.DEFAULT_ORDERS if orders is None or isinstance(orders, str) else rdp.as_orders(orders)
+    grid = (
+        rdp.DEFAULT_ORDERS if orders is None or isinstance(orders, str) else rdp.as_orders(orders)
+    )
 
     def search(grid: tuple[float, ...]) -> tuple[float, float]:
         curve = renyi_of_mechanism.curve(event.mechanism, event.neighboring_relation, grid)
@@ -64,15 +69,23 @@ def _best(
     if ours and order == max(grid):
         value, order = min((value, order), search(_FAR_ORDERS))
         grid = grid + _FAR_ORDERS
-    if math.isfinite(value) and len(grid) > 1 and order in (min(grid), max(grid)) and not _settled(value):
+    if (
+        math.isfinite(value)
+        and len(grid) > 1
+        and order in (min(grid), max(grid))
+        and not _settled(value)
+    ):
         warnings.warn(
-            f"The best Renyi order, {order:g}, is at the end of the grid: more orders would give less.",
+            f"The best Renyi order, {order:g}, is at the end of the grid: more orders would give "
+            "less.",
             OrderWarning,
             stacklevel=4,
         )
     if isinstance(orders, str):
         grid = tuple(sorted(set(grid)))
-        for _ in range(3):  # each round looks at 9 orders on either side of the best, up to its neighbours
+        for _ in range(
+            3
+        ):  # each round looks at 9 orders on either side of the best, up to its neighbours
             place = grid.index(order)
             low, high = grid[max(place - 1, 0)], grid[min(place + 1, len(grid) - 1)]
             near = (
@@ -103,13 +116,13 @@ def spent(
       event: mechanism, unit and relation.
       delta: in (0, 1); or
       epsilon: >= 0. Just one of both.
-      method: "auto": the tightest certified upper bound: "gdp" where that is exact, else the smaller
-        of "pld", where there is one, and "rdp"; the answer names it. "rdp": upper bound by Renyi
-        divergences. "pld": both bounds by privacy-loss distributions; for samples without
+      method: "auto": the tightest certified upper bound: "gdp" where that is exact, else the
+        smaller of "pld", where there is one, and "rdp"; the answer names it. "rdp": upper bound by
+        Renyi divergences. "pld": both bounds by privacy-loss distributions; for samples without
         replacement the upper one. "gdp": exact, for unsampled Gaussian mechanisms and their
         compositions.
-      orders: Renyi orders for "rdp". The default grid grows where its end is best; "adaptive" also looks between its
-        best order and the neighbours of that, for the last 1e-4 of epsilon.
+      orders: Renyi orders for "rdp". The default grid grows where its end is best; "adaptive" also
+        looks between its best order and the neighbours of that, for the last 1e-4 of epsilon.
 
     Raises:
       ValueError: an argument out of range, or `event` is no `PrivacyEvent`.
@@ -118,7 +131,9 @@ def spent(
     check_event("event", event)
     _validate.one_of(_ANSWERS, method=method)
     if (delta is None) == (epsilon is None):
-        raise ValueError(f"Expected one of delta and epsilon, got delta={delta!r} and epsilon={epsilon!r}.")
+        raise ValueError(
+            f"Expected one of delta and epsilon, got delta={delta!r} and epsilon={epsilon!r}."
+        )
     if delta is not None:
         _validate.open_unit(delta=delta)
     if epsilon is not None:
@@ -130,7 +145,9 @@ def spent(
             found, epsilon_upper=math.inf, certified=False, reason="no bound: epsilon is infinite"
         )
     if delta is None and not found.delta_upper < 1:
-        return dataclasses.replace(found, delta_upper=1.0, certified=False, reason="no bound: delta is 1")
+        return dataclasses.replace(
+            found, delta_upper=1.0, certified=False, reason="no bound: delta is 1"
+        )
     return found
 
 
@@ -142,10 +159,14 @@ def _rdp(
 ) -> Spent:
     why = "Renyi composition; conversion of arXiv:2004.00010, Proposition 12"
     if delta is not None:
-        value, order = _best(event, orders, lambda curve, grid: conversion.rdp_to_epsilons(curve, grid, delta))
+        value, order = _best(
+            event, orders, lambda curve, grid: conversion.rdp_to_epsilons(curve, grid, delta)
+        )
         return Spent(0.0, value, delta, delta, "rdp", True, why, order)
     assert epsilon is not None
-    value, order = _best(event, orders, lambda curve, grid: conversion.rdp_to_log_deltas(curve, grid, epsilon))
+    value, order = _best(
+        event, orders, lambda curve, grid: conversion.rdp_to_log_deltas(curve, grid, epsilon)
+    )
     return Spent(epsilon, epsilon, 0.0, math.exp(value), "rdp", True, why, order)
 
 
@@ -175,7 +196,10 @@ def _pld(
     epsilon: float | None,
     orders: Sequence[float] | Literal["adaptive"] | None,
 ) -> Spent:
-    why = "privacy-loss distributions, connect the dots of arXiv:2207.04380; all truncation and rounding counted"
+    why = (
+        "privacy-loss distributions, connect the dots of arXiv:2207.04380; all truncation and "
+        "rounding counted"
+    )
     if (rounds := without_replacement.rounds_of(event)) is not None:
         lower, upper = 0.0, _sampled(rounds, delta, epsilon)
         why += "; worst case of a sample without replacement of arXiv:2106.08567"
@@ -187,12 +211,18 @@ def _pld(
     return Spent(epsilon, epsilon, lower, upper, "pld", True, why)
 
 
-def _sampled(rounds: without_replacement.Rounds, delta: float | None, epsilon: float | None) -> float:
+def _sampled(
+    rounds: without_replacement.Rounds, delta: float | None, epsilon: float | None
+) -> float:
     """Upper bound for samples without replacement, one unit replaced."""
     if rounds.num_rounds == 0:
         return 0.0
     if delta is not None:
-        return math.inf if rounds.noise_multiplier == 0 else without_replacement.epsilon(*rounds, delta)
+        return (
+            math.inf
+            if rounds.noise_multiplier == 0
+            else without_replacement.epsilon(*rounds, delta)
+        )
     assert epsilon is not None
     return 1.0 if rounds.noise_multiplier == 0 else without_replacement.delta(*rounds, epsilon)
 
@@ -200,7 +230,11 @@ def _sampled(rounds: without_replacement.Rounds, delta: float | None, epsilon: f
 def _estimate(event: PrivacyEvent, delta: float) -> float:
     """Near what "pld" answers, for a twentieth of its work."""
     rounds = without_replacement.rounds_of(event)
-    return pld.estimate(event, delta) if rounds is None else without_replacement.estimate(rounds, delta)
+    return (
+        pld.estimate(event, delta)
+        if rounds is None
+        else without_replacement.estimate(rounds, delta)
+    )
 
 
 def _auto(
@@ -219,7 +253,9 @@ def _auto(
         for answer in (_pld, _rdp):
             try:
                 found.append(answer(event, delta, epsilon, orders))
-            except ValueError as why:  # no bound for this event, or so little noise that lattices do not reach it
+            except (
+                ValueError
+            ) as why:  # no bound for this event, or so little noise that lattices do not reach it
                 refused.append(why)
     if not found:
         raise refused[-1]
@@ -234,8 +270,12 @@ def _auto(
         if issubclass(warning.category, category) or not issubclass(
             warning.category, OrderWarning | pld.WideIntervalWarning
         ):
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    if best.method == "rdp" and len(found) == 2:  # what losses prove from below holds for every upper bound
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
+    if (
+        best.method == "rdp" and len(found) == 2
+    ):  # what losses prove from below holds for every upper bound
         low = found[0]
         best = dataclasses.replace(
             best,
@@ -257,12 +297,16 @@ def epsilon(
     method: Method = "rdp",
     orders: Sequence[float] | Literal["adaptive"] | None = None,
 ) -> float:
-    """Upper bound on epsilon of `event` at `delta`, +inf where there is none; arguments and errors as in `spent`."""
+    """Upper bound on epsilon of `event` at `delta`, +inf where there is none; arguments and errors
+    as in `spent`.
+    """
     return spent(event, delta=delta, method=method, orders=orders).epsilon_upper
 
 
 def interval(event: PrivacyEvent, *, delta: float, method: Method = "rdp") -> tuple[float, float]:
-    """(lower, upper) bound on epsilon of `event` at `delta`; the lower is 0 for methods that have none."""
+    """(lower, upper) bound on epsilon of `event` at `delta`; the lower is 0 for methods that have
+    none.
+    """
     found = spent(event, delta=delta, method=method)
     return found.epsilon_lower, found.epsilon_upper
 
@@ -274,7 +318,9 @@ def delta(
     method: Method = "rdp",
     orders: Sequence[float] | Literal["adaptive"] | None = None,
 ) -> float:
-    """Upper bound on delta of `event` at `epsilon` >= 0; other arguments and errors as in `spent`."""
+    """Upper bound on delta of `event` at `epsilon` >= 0; other arguments and errors as in
+    `spent`.
+    """
     return spent(event, epsilon=epsilon, method=method, orders=orders).delta_upper
 
 
@@ -294,12 +340,13 @@ def calibrate(
     Guarantee: the epsilon that the same method reports for `event_fn(result)` is at most `epsilon`.
 
     Args:
-      event_fn: parameter -> event of the whole run. Epsilon must fall (noise) or rise (steps, sampling) with it.
+      event_fn: parameter -> event of the whole run. Epsilon must fall (noise) or rise (steps,
+        sampling) with it.
       epsilon: target, > 0.
       delta: in (0, 1).
       method, orders: as in `spent`.
-      bracket: (low, high) positive values to search between. The default starts at 1 and doubles or halves, which
-        suits noise and steps; a probability needs (low, 1.0).
+      bracket: (low, high) positive values to search between. The default starts at 1 and doubles or
+        halves, which suits noise and steps; a probability needs (low, 1.0).
       integer: search whole numbers only, as for steps.
       tolerance: relative width at which the search for a real number stops.
 
@@ -313,7 +360,9 @@ def calibrate(
     _validate.positive(epsilon=epsilon, tolerance=tolerance)
     _validate.open_unit(delta=delta)
     if not callable(event_fn):
-        raise ValueError(f"Expected event_fn to be a function, parameter -> event, got event_fn={event_fn!r}.")
+        raise ValueError(
+            f"Expected event_fn to be a function, parameter -> event, got event_fn={event_fn!r}."
+        )
 
     def cost(value: float) -> float:
         with warnings.catch_warnings():
@@ -337,5 +386,7 @@ def calibrate(
         estimate=estimate if method in ("auto", "pld") else None,
     )
     if method in ("auto", "rdp"):
-        spent(event_fn(good), delta=delta, method=method, orders=orders)  # for its warning, should there be one
+        spent(
+            event_fn(good), delta=delta, method=method, orders=orders
+        )  # for its warning, should there be one
     return good

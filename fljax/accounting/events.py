@@ -1,8 +1,10 @@
 """What a mechanism did, as data: frozen, hashable records that accountants turn into epsilon.
 
-A *mechanism* record (`Gaussian`, `PoissonSampled`, ...) says what was computed and released. A `PrivacyEvent` puts
-one mechanism under a claim: whose contribution is protected (`privacy_unit`) and which data sets are neighbours
-(`neighboring_relation`). Accountants take privacy events only: no epsilon is ever without its unit and relation.
+A *mechanism* record (`Gaussian`, `PoissonSampled`, ...) says what was computed and released. A
+`PrivacyEvent` puts
+one mechanism under a claim: whose contribution is protected (`privacy_unit`) and which data sets
+are neighbours (`neighboring_relation`). Accountants take privacy events only: no epsilon is ever
+without its unit and relation.
 """
 
 import dataclasses
@@ -34,8 +36,10 @@ class Mechanism:
     def repeat(self, count: int) -> Any:
         """Only a `PrivacyEvent` repeats. Raises ValueError, which says so."""
         raise ValueError(
-            f"Expected repeat({count!r}) of a PrivacyEvent, got that of a mechanism: write PrivacyEvent(mechanism=..., "
-            f"privacy_unit=..., neighboring_relation=...).repeat({count!r}), or SelfComposed({self!r}, {count!r})."
+            f"Expected repeat({count!r}) of a PrivacyEvent, got that of a mechanism: write "
+            "PrivacyEvent(mechanism=..., "
+            f"privacy_unit=..., neighboring_relation=...).repeat({count!r}), or "
+            f"SelfComposed({self!r}, {count!r})."
         )
 
 
@@ -56,7 +60,8 @@ def _is_mechanism(name: str, value: Any) -> None:
     elif _is_foreign(value):
         advice = f": write {_FROM_DP_EVENT}.mechanism."
     raise ValueError(
-        f"Expected {name} to be a mechanism record of fljax.accounting.events, got {name}={value!r}{advice}"
+        f"Expected {name} to be a mechanism record of fljax.accounting.events, got "
+        f"{name}={value!r}{advice}"
     )
 
 
@@ -73,14 +78,18 @@ def check_event(name: str, value: Any) -> None:
         advice = ": write accounting.compose(events)."
     elif isinstance(value, type) or callable(value):
         advice = ": write what it returns, as in event(config)."
-    raise ValueError(f"Expected {name} to be a PrivacyEvent (mechanism, unit, relation), got {name}={value!r}{advice}")
+    raise ValueError(
+        f"Expected {name} to be a PrivacyEvent (mechanism, unit, relation), got "
+        f"{name}={value!r}{advice}"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Gaussian(Mechanism):
     """Adds Gaussian noise.
 
-    `noise_multiplier`: noise stddev / L2 sensitivity under the relation of the claim. >= 0; 0 is no noise.
+    `noise_multiplier`: noise stddev / L2 sensitivity under the relation of the claim. >= 0; 0 is no
+      noise.
     """
 
     noise_multiplier: float
@@ -93,7 +102,8 @@ class Gaussian(Mechanism):
 class Laplace(Mechanism):
     """Adds Laplace noise.
 
-    `noise_multiplier`: scale b / L1 sensitivity under the relation of the claim. >= 0; 0 is no noise.
+    `noise_multiplier`: scale b / L1 sensitivity under the relation of the claim. >= 0; 0 is no
+      noise.
     """
 
     noise_multiplier: float
@@ -106,7 +116,8 @@ class Laplace(Mechanism):
 class DiscreteGaussian(Mechanism):
     """Adds integer noise with mass proportional to exp(-x^2 / (2 stddev^2)) to an integer query.
 
-    `stddev` is the parameter of that formula (> 0), `sensitivity` a positive integer: how far one unit moves the query.
+    `stddev` is the parameter of that formula (> 0), `sensitivity` a positive integer: how far one
+    unit moves the query.
     """
 
     stddev: float
@@ -119,7 +130,8 @@ class DiscreteGaussian(Mechanism):
 
 @dataclasses.dataclass(frozen=True)
 class MixtureOfGaussians(Mechanism):
-    """Adds Gaussian noise of `stddev` to a sum; one unit adds `sensitivities[j]` with chance `sampling_probs[j]`.
+    """Adds Gaussian noise of `stddev` to a sum; one unit adds `sensitivities[j]` with chance
+    `sampling_probs[j]`.
 
     Sensitivities are distinct and >= 0; probabilities are > 0 and sum to 1.
     """
@@ -131,7 +143,9 @@ class MixtureOfGaussians(Mechanism):
     def __post_init__(self) -> None:
         for name in ("sensitivities", "sampling_probs"):
             if _validate.is_number(getattr(self, name)):
-                raise ValueError(f"Expected {name} to be a tuple of numbers, got {name}={getattr(self, name)!r}.")
+                raise ValueError(
+                    f"Expected {name} to be a tuple of numbers, got {name}={getattr(self, name)!r}."
+                )
         object.__setattr__(self, "sensitivities", tuple(self.sensitivities))
         object.__setattr__(self, "sampling_probs", tuple(self.sampling_probs))
         _validate.non_negative(stddev=self.stddev)
@@ -145,9 +159,13 @@ class MixtureOfGaussians(Mechanism):
         for value in self.sampling_probs:
             _validate.probability(sampling_probs=value)
         if len(set(self.sensitivities)) != len(self.sensitivities):
-            raise ValueError(f"Expected sensitivities to be distinct, got sensitivities={self.sensitivities!r}.")
+            raise ValueError(
+                f"Expected sensitivities to be distinct, got sensitivities={self.sensitivities!r}."
+            )
         if not abs(sum(self.sampling_probs) - 1.0) <= 1e-9:
-            raise ValueError(f"Expected sampling_probs to sum to 1, got sampling_probs={self.sampling_probs!r}.")
+            raise ValueError(
+                f"Expected sampling_probs to sum to 1, got sampling_probs={self.sampling_probs!r}."
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +182,9 @@ class PoissonSampled(Mechanism):
 
 @dataclasses.dataclass(frozen=True)
 class SampledWithoutReplacement(Mechanism):
-    """Runs `event` on `sample_size` units drawn uniformly, without replacement, from `population` units."""
+    """Runs `event` on `sample_size` units drawn uniformly, without replacement, from `population`
+    units.
+    """
 
     population: int
     sample_size: int
@@ -174,17 +194,20 @@ class SampledWithoutReplacement(Mechanism):
         _validate.positive_int(population=self.population, sample_size=self.sample_size)
         if self.sample_size > self.population:
             raise ValueError(
-                f"Expected sample_size <= population={self.population}, got sample_size={self.sample_size}."
+                f"Expected sample_size <= population={self.population}, got "
+                f"sample_size={self.sample_size}."
             )
         _is_mechanism("event", self.event)
 
 
 @dataclasses.dataclass(frozen=True)
 class GaussianWeighted(Mechanism):
-    """A sum of clipped rows with Gaussian weights, and Gaussian noise beside: its covariance depends on the data.
+    """A sum of clipped rows with Gaussian weights, and Gaussian noise beside: its covariance
+    depends on the data.
 
-    The weights of a client with D rows are 1/D + xi / sqrt(B D), xi ~ N(0, I). `noise_multiplier`: root of the lowest
-    variance of the added or lifted noise in the sum / how far one replaced row moves the mean, 2 C / D; >= 0.
+    The weights of a client with D rows are 1/D + xi / sqrt(B D), xi ~ N(0, I). `noise_multiplier`:
+    root of the lowest variance of the added or lifted noise in the sum / how far one replaced row
+    moves the mean, 2 C / D; >= 0.
     `sampling_rate`: B / D > 0. `lifted`: the noise is water filling, not isotropic.
     """
 
@@ -200,7 +223,9 @@ class GaussianWeighted(Mechanism):
 
 @dataclasses.dataclass(frozen=True)
 class ZCdp(Mechanism):
-    """Anything that is (xi, rho)-zCDP: Renyi divergence of every order a > 1 at most `xi + rho * a`."""
+    """Anything that is (xi, rho)-zCDP: Renyi divergence of every order a > 1 at most `xi + rho *
+    a`.
+    """
 
     rho: float
     xi: float = 0.0
@@ -229,13 +254,17 @@ class NonPrivate(Mechanism):
 
 @dataclasses.dataclass(frozen=True)
 class Composed(Mechanism):
-    """Runs `events` one after another on the same data, later ones perhaps depending on earlier outputs."""
+    """Runs `events` one after another on the same data, later ones perhaps depending on earlier
+    outputs.
+    """
 
     events: tuple[Mechanism, ...]
 
     def __post_init__(self) -> None:
         if isinstance(self.events, Mechanism | PrivacyEvent):
-            raise ValueError(f"Expected events to be a tuple of mechanism records, got events={self.events!r}.")
+            raise ValueError(
+                f"Expected events to be a tuple of mechanism records, got events={self.events!r}."
+            )
         object.__setattr__(self, "events", tuple(self.events))
         for event in self.events:
             _is_mechanism("events", event)
@@ -243,7 +272,9 @@ class Composed(Mechanism):
 
 @dataclasses.dataclass(frozen=True)
 class SelfComposed(Mechanism):
-    """Runs `event` `count` times on the same data, with fresh randomness. `count` is an integer >= 0."""
+    """Runs `event` `count` times on the same data, with fresh randomness. `count` is an integer >=
+    0.
+    """
 
     event: Mechanism
     count: int
@@ -274,7 +305,8 @@ class PrivacyEvent:
     def __new__(cls, *args: Any, **kwargs: Any) -> "PrivacyEvent":
         if args:
             raise TypeError(
-                "Expected PrivacyEvent(mechanism=..., privacy_unit=..., neighboring_relation=...), each by its name, "
+                "Expected PrivacyEvent(mechanism=..., privacy_unit=..., neighboring_relation=...), "
+                "each by its name, "
                 f"got {len(args)} without a name."
             )
         return super().__new__(cls)
@@ -282,8 +314,12 @@ class PrivacyEvent:
     def __post_init__(self) -> None:
         _is_mechanism("mechanism", self.mechanism)
         _validate.one_of(PRIVACY_UNITS, privacy_unit=self.privacy_unit)
-        _validate.one_of([r.value for r in NeighboringRelation], neighboring_relation=self.neighboring_relation)
-        object.__setattr__(self, "neighboring_relation", NeighboringRelation(self.neighboring_relation))
+        _validate.one_of(
+            [r.value for r in NeighboringRelation], neighboring_relation=self.neighboring_relation
+        )
+        object.__setattr__(
+            self, "neighboring_relation", NeighboringRelation(self.neighboring_relation)
+        )
 
     def repeat(self, count: int) -> "PrivacyEvent":
         """The event of running this one `count` times: `event(config).repeat(num_rounds)`."""
@@ -298,7 +334,10 @@ def compose(events: Iterable[PrivacyEvent]) -> PrivacyEvent:
       NoGuaranteeError: units or relations differ; their epsilons do not add up to anything.
     """
     if isinstance(events, PrivacyEvent | Mechanism) or _is_foreign(events):
-        raise ValueError(f"Expected events to be a list of events, got events={events!r}: write compose([event]).")
+        raise ValueError(
+            f"Expected events to be a list of events, got events={events!r}: write "
+            "compose([event])."
+        )
     events = list(events)
     if not events:
         raise ValueError("Expected events to hold at least one event, got events=[].")
@@ -306,7 +345,9 @@ def compose(events: Iterable[PrivacyEvent]) -> PrivacyEvent:
         check_event("events", event)
     claims = sorted({(e.privacy_unit, str(e.neighboring_relation)) for e in events})
     if len(claims) > 1:
-        raise NoGuaranteeError(f"Expected events of one privacy_unit and neighboring_relation, got {claims}.")
+        raise NoGuaranteeError(
+            f"Expected events of one privacy_unit and neighboring_relation, got {claims}."
+        )
     if len(events) == 1:
         return events[0]
     return dataclasses.replace(events[0], mechanism=Composed(tuple(e.mechanism for e in events)))
@@ -335,10 +376,15 @@ def mechanism_to_json(value: Any) -> Any:
     """The part of `to_json` below the claim."""
     if isinstance(value, Mechanism):
         fields = dataclasses.fields(value)  # type: ignore[arg-type]
-        return {"type": type(value).__name__, **{f.name: mechanism_to_json(getattr(value, f.name)) for f in fields}}
+        return {
+            "type": type(value).__name__,
+            **{f.name: mechanism_to_json(getattr(value, f.name)) for f in fields},
+        }
     if isinstance(value, tuple):
         return [mechanism_to_json(v) for v in value]
-    return value.item() if hasattr(value, "item") else value  # a NumPy scalar becomes a Python number
+    return (
+        value.item() if hasattr(value, "item") else value
+    )  # a NumPy scalar becomes a Python number
 
 
 def exact_keys(what: str, found: Any, expected: set[str]) -> None:
@@ -355,18 +401,24 @@ def mechanism_from_json(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     name = value.get("type", "")
-    failed = [] if name in RECORDS else _plugins.load_all("mechanisms")  # which register their records
+    failed = (
+        [] if name in RECORDS else _plugins.load_all("mechanisms")
+    )  # which register their records
     record = RECORDS.get(name)
     if record is None:
         hint = " ".join(["." + _near.did_you_mean(name, RECORDS), *failed])
-        raise ValueError(f"Expected type to be one of {sorted(RECORDS)}, got type={value.get('type')!r}{hint}")
+        raise ValueError(
+            f"Expected type to be one of {sorted(RECORDS)}, got type={value.get('type')!r}{hint}"
+        )
     names = {f.name for f in dataclasses.fields(record)}  # type: ignore[arg-type]
     exact_keys(record.__name__, value, names | {"type"})
     return record(**{name: mechanism_from_json(value[name]) for name in names})
 
 
 def to_json(event: PrivacyEvent) -> dict[str, Any]:
-    """The event as a tree of dicts, lists, strings and numbers for `json.dumps`; floats come back bit for bit."""
+    """The event as a tree of dicts, lists, strings and numbers for `json.dumps`; floats come back
+    bit for bit.
+    """
     check_event("event", event)
     return {
         "format": FORMAT,
@@ -380,9 +432,12 @@ def from_json(tree: Mapping[str, Any]) -> PrivacyEvent:
     """The inverse of `to_json`.
 
     Raises:
-      ValueError: another format, an unknown record, a missing or surplus key, or a value out of range.
+      ValueError: another format, an unknown record, a missing or surplus key, or a value out of
+        range.
     """
-    exact_keys("a privacy event", tree, {"format", "privacy_unit", "neighboring_relation", "mechanism"})
+    exact_keys(
+        "a privacy event", tree, {"format", "privacy_unit", "neighboring_relation", "mechanism"}
+    )
     _validate.one_of([FORMAT], format=tree["format"])
     return PrivacyEvent(
         mechanism=mechanism_from_json(tree["mechanism"]),

@@ -1,8 +1,10 @@
 """Gaussian differential privacy: mu <-> (epsilon, delta), exact in log space.
 
-A mechanism is mu-GDP if telling two neighbours apart is no easier than N(0, 1) from N(mu, 1). The Gaussian mechanism
-is exactly (1 / noise_multiplier)-GDP, and so is any composition of unsampled Gaussian mechanisms with root of summed
-squares. Subsampling is not of this form: its central-limit approximation can under-report and is not offered here.
+A mechanism is mu-GDP if telling two neighbours apart is no easier than N(0, 1) from N(mu, 1). The
+Gaussian mechanism is exactly (1 / noise_multiplier)-GDP, and so is any composition of unsampled
+Gaussian mechanisms with root of summed
+squares. Subsampling is not of this form: its central-limit approximation can under-report and is
+  not offered here.
 
 Source: Dong, Roth, Su (2019), arXiv:1905.02383; Balle, Wang (2018), arXiv:1805.06530.
 """
@@ -17,7 +19,8 @@ import numpy as np
 from fljax.accounting import _x64, search
 from fljax.accounting._arrays import erf, erfc, jax, jnp, log_ndtr, ndtri, stop_gradient
 
-# Nodes of integrals over (0, inf) by the trapezoid rule in log s; the step meets 1e-16 for exp(-s^2/2 - x s).
+# Nodes of integrals over (0, inf) by the trapezoid rule in log s; the step meets 1e-16 for
+# exp(-s^2/2 - x s).
 _LOG_NODES = np.arange(-40.0, 4.3, 0.125)
 _STEP = 0.125
 _BISECTIONS = 100
@@ -35,8 +38,9 @@ def _integral(x: jax.Array, weight: Any) -> jax.Array:
 def _log_delta(mu: jax.Array, epsilon: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Log delta and its derivative in epsilon, mu > 0.
 
-    With x = epsilon/mu - mu/2, delta = Phi(-x) - e^epsilon Phi(-x - mu) = phi(x) (m(x) - m(x + mu)), m Mills' ratio.
-    The difference of two integrals of one kind is the integral of their difference, which does not cancel.
+    With x = epsilon/mu - mu/2, delta = Phi(-x) - e^epsilon Phi(-x - mu) = phi(x) (m(x) - m(x +
+    mu)), m Mills' ratio. The difference of two integrals of one kind is the integral of their
+    difference, which does not cancel.
     """
     x = epsilon / mu - mu / 2
     tail = x >= -0.5
@@ -57,7 +61,8 @@ def _log_delta(mu: jax.Array, epsilon: jax.Array) -> tuple[jax.Array, jax.Array]
 def log_delta(mu: Any, epsilon: Any) -> jax.Array:
     """Log of the exact delta of a mu-GDP mechanism at `epsilon` >= 0; arrays broadcast.
 
-    mu 0 gives -inf, mu inf gives 0; a number out of its range, here and in the functions below, gives NaN.
+    mu 0 gives -inf, mu inf gives 0; a number out of its range, here and in the functions below,
+    gives NaN.
     """
     mu, epsilon = jnp.broadcast_arrays(_x64.as64(mu), _x64.as64(epsilon))
     proper = (mu > 0) & jnp.isfinite(mu) & (epsilon >= 0) & jnp.isfinite(epsilon)
@@ -68,7 +73,9 @@ def log_delta(mu: Any, epsilon: Any) -> jax.Array:
 
 @_x64.float64(host=_ON_HOST)
 def mu_to_delta(mu: Any, epsilon: Any) -> jax.Array:
-    """Exact delta of a mu-GDP mechanism at `epsilon` >= 0; `log_delta` goes on where this underflows."""
+    """Exact delta of a mu-GDP mechanism at `epsilon` >= 0; `log_delta` goes on where this
+    underflows.
+    """
     return jnp.exp(log_delta(mu, epsilon))
 
 
@@ -82,7 +89,8 @@ def mu_to_epsilon(mu: Any, delta: Any = None, *, log_delta: Any = None) -> jax.A
       log_delta: its logarithm, for deltas below 1e-308.
 
     Returns:
-      `[...]`, the epsilon >= 0 at which the mechanism has just this delta, 0 where it has less at epsilon 0.
+      `[...]`, the epsilon >= 0 at which the mechanism has just this delta, 0 where it has less at
+      epsilon 0.
     """
     target = jnp.log(_x64.as64(delta)) if log_delta is None else _x64.as64(log_delta)
     mu, target = jnp.broadcast_arrays(_x64.as64(mu), target)
@@ -107,7 +115,8 @@ def mu_to_epsilon(mu: Any, delta: Any = None, *, log_delta: Any = None) -> jax.A
 
 @_x64.float64(host=_ON_HOST)
 def epsilon_to_mu(epsilon: Any, delta: Any = None, *, log_delta: Any = None) -> jax.Array:
-    """Largest mu with which a mu-GDP mechanism is (epsilon, delta)-DP: the analytic Gaussian calibration.
+    """Largest mu with which a mu-GDP mechanism is (epsilon, delta)-DP: the analytic Gaussian
+    calibration.
 
     Args:
       epsilon: `[...]`, >= 0.
@@ -122,7 +131,9 @@ def epsilon_to_mu(epsilon: Any, delta: Any = None, *, log_delta: Any = None) -> 
     safe, goal = jnp.where(proper, epsilon, 1.0), jnp.where(proper, target, -1.0)
     reach = jnp.sqrt(-2 * goal)
     # delta <= Phi(-x) and delta <= mu / sqrt(2 pi) from below, Phi(12) = 1 - 2e-33 from above.
-    low = jnp.maximum(2 * safe / (reach + jnp.sqrt(reach**2 + 2 * safe)), jnp.exp(goal) * math.sqrt(2 * math.pi))
+    low = jnp.maximum(
+        2 * safe / (reach + jnp.sqrt(reach**2 + 2 * safe)), jnp.exp(goal) * math.sqrt(2 * math.pi)
+    )
     low, high = jnp.log(jnp.maximum(low, 1e-307)), jnp.log(12 + jnp.sqrt(144 + 2 * safe))
     low, high, fixed, fixed_goal = stop_gradient((low, high, safe, goal))
 
@@ -131,7 +142,8 @@ def epsilon_to_mu(epsilon: Any, delta: Any = None, *, log_delta: Any = None) -> 
 
     found, _ = search.bisect(kept, low, high, _BISECTIONS)
     found = jnp.exp(found)
-    # d delta / d mu = phi(x): the exact derivative of the solution, with a step of Newton's method of no size.
+    # d delta / d mu = phi(x): the exact derivative of the solution, with a step of Newton's method
+    # of no size.
     value, _ = _log_delta(found, safe)
     x = fixed / found - found / 2
     slope = jnp.exp(-(x**2) / 2 - 0.5 * math.log(2 * math.pi) - stop_gradient(value))
@@ -141,19 +153,25 @@ def epsilon_to_mu(epsilon: Any, delta: Any = None, *, log_delta: Any = None) -> 
 
 @_x64.float64(host=_ON_HOST)
 def compose(mus: Any) -> jax.Array:
-    """The mu `[...]` of a composition of mu-GDP mechanisms `[..., k]`: the root of the summed squares."""
+    """The mu `[...]` of a composition of mu-GDP mechanisms `[..., k]`: the root of the summed
+    squares.
+    """
     return jnp.sqrt(jnp.sum(_x64.non_negative(mus) ** 2, -1))
 
 
 @_x64.float64(host=_ON_HOST)
 def trade_off(mu: Any, fpr: Any) -> jax.Array:
-    """Least false-negative rate of any test with false-positive rate `fpr` in [0, 1] against a mu-GDP mechanism."""
+    """Least false-negative rate of any test with false-positive rate `fpr` in [0, 1] against a
+    mu-GDP mechanism.
+    """
     return jnp.exp(log_ndtr(-ndtri(_x64.unit(fpr)) - _x64.non_negative(mu)))
 
 
 @_x64.float64(host=_ON_HOST)
 def tpr_at_fpr(mu: Any, fpr: Any) -> jax.Array:
-    """Largest true-positive rate of any membership test at `fpr` in [0, 1] against a mu-GDP mechanism."""
+    """Largest true-positive rate of any membership test at `fpr` in [0, 1] against a mu-GDP
+    mechanism.
+    """
     return jnp.exp(log_ndtr(ndtri(_x64.unit(fpr)) + _x64.non_negative(mu)))
 
 

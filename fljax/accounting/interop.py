@@ -1,4 +1,6 @@
-"""To and from the event trees of dp_accounting, which is imported only here and only when called."""
+"""To and from the event trees of dp_accounting, which is imported only here and only when
+called.
+"""
 
 from typing import Any
 
@@ -12,15 +14,19 @@ def _dp_event() -> Any:
     try:
         from dp_accounting import dp_event
     except ImportError as error:
-        raise ImportError("Expected dp_accounting to be installed: pip install dp-accounting.") from error
+        raise ImportError(
+            "Expected dp_accounting to be installed: pip install dp-accounting."
+        ) from error
     return dp_event
 
 
 def to_dp_event(event: PrivacyEvent | Mechanism) -> Any:
-    """The dp_accounting event of a mechanism; unit and relation stay behind: pass the relation to their accountant.
+    """The dp_accounting event of a mechanism; unit and relation stay behind: pass the relation to
+    their accountant.
 
-    Noise multipliers stay relative to the sensitivity under the event's own relation. So does their Renyi accountant
-    read them. Their PLD accountant takes them under REPLACE_ONE as relative to the sensitivity to adding or removing,
+    Noise multipliers stay relative to the sensitivity under the event's own relation. So does their
+    Renyi accountant read them. Their PLD accountant takes them under REPLACE_ONE as relative to the
+    sensitivity to adding or removing,
     and doubles the latter: its epsilon is then an upper bound, about twice ours.
 
     Raises:
@@ -64,15 +70,19 @@ def from_dp_event(
 
     Args:
       event: a `dp_accounting.DpEvent`.
-      privacy_unit, neighboring_relation: as in `PrivacyEvent`; dp_accounting's own enum is accepted as the relation.
-      noise_relative_to: the relation under which the event's noise multipliers are noise / sensitivity. Needed under
-        REPLACE_ONE where the event adds noise, since dp_accounting's accountants differ there. "REPLACE_ONE", as its
-        Renyi accountant reads them: they stay. "ADD_OR_REMOVE_ONE" or "REPLACE_SPECIAL", as its PLD accountant does:
-        exchanging a unit moves twice as far as removing it, and they are halved.
+      privacy_unit, neighboring_relation: as in `PrivacyEvent`; dp_accounting's own enum is accepted
+        as the relation.
+      noise_relative_to: the relation under which the event's noise multipliers are noise /
+        sensitivity. Needed under REPLACE_ONE where the event adds noise, since dp_accounting's
+        accountants differ there. "REPLACE_ONE", as its Renyi accountant reads them: they stay.
+        "ADD_OR_REMOVE_ONE" or "REPLACE_SPECIAL", as its PLD accountant does: exchanging a unit
+        moves twice as far as removing it, and they are halved.
 
     Raises:
-      ValueError: `noise_relative_to` is missing where it is needed, or does not go with the relation.
-      UnsupportedEventError: fljax has no such record, or a mixture, whose amounts have no twice, is to be halved.
+      ValueError: `noise_relative_to` is missing where it is needed, or does not go with the
+        relation.
+      UnsupportedEventError: fljax has no such record, or a mixture, whose amounts have no twice, is
+        to be halved.
     """
     relation = getattr(neighboring_relation, "name", neighboring_relation)
     stated = getattr(noise_relative_to, "name", noise_relative_to)
@@ -82,13 +92,16 @@ def from_dp_event(
     replaced = NeighboringRelation.REPLACE_ONE
     if relation == replaced and stated is None and _adds_noise(event):
         raise ValueError(
-            "Expected noise_relative_to to say under which relation noise multipliers are noise / sensitivity, where "
-            "neighboring_relation is REPLACE_ONE: 'REPLACE_ONE', or 'ADD_OR_REMOVE_ONE' for half of that sensitivity; "
+            "Expected noise_relative_to to say under which relation noise multipliers are noise / "
+            "sensitivity, where "
+            "neighboring_relation is REPLACE_ONE: 'REPLACE_ONE', or 'ADD_OR_REMOVE_ONE' for half "
+            "of that sensitivity; "
             "got noise_relative_to=None."
         )
     if relation != replaced and stated == replaced:
         raise ValueError(
-            f"Expected noise_relative_to other than REPLACE_ONE for neighboring_relation={relation!r}, of which it "
+            "Expected noise_relative_to other than REPLACE_ONE for "
+            f"neighboring_relation={relation!r}, of which it "
             f"says nothing, got noise_relative_to={stated!r}."
         )
     return PrivacyEvent(
@@ -127,10 +140,14 @@ def _mechanism(event: Any, *, halved: bool) -> Mechanism:
                     f"got noise_relative_to another relation for {event!r}."
                 )
             return events.MixtureOfGaussians(
-                float(event.standard_deviation), tuple(event.sensitivities), tuple(event.sampling_probs)
+                float(event.standard_deviation),
+                tuple(event.sensitivities),
+                tuple(event.sampling_probs),
             )
         case them.PoissonSampledDpEvent():
-            return events.PoissonSampled(float(event.sampling_probability), _mechanism(event.event, halved=halved))
+            return events.PoissonSampled(
+                float(event.sampling_probability), _mechanism(event.event, halved=halved)
+            )
         case them.SampledWithoutReplacementDpEvent():
             return events.SampledWithoutReplacement(
                 event.source_dataset_size, event.sample_size, _mechanism(event.event, halved=halved)
@@ -141,4 +158,6 @@ def _mechanism(event: Any, *, halved: bool) -> Mechanism:
             return events.Composed(tuple(_mechanism(part, halved=halved) for part in event.events))
         case them.SelfComposedDpEvent():
             return events.SelfComposed(_mechanism(event.event, halved=halved), event.count)
-    raise UnsupportedEventError(f"Expected a dp_accounting event that fljax has a record for, got {event!r}.")
+    raise UnsupportedEventError(
+        f"Expected a dp_accounting event that fljax has a record for, got {event!r}."
+    )

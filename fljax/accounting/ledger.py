@@ -13,13 +13,17 @@ FORMAT = 1
 
 
 class Ledger:
-    """Append-only list of (event, count) under one unit and one relation; what `privacy.json` holds.
+    """Append-only list of (event, count) under one unit and one relation; what `privacy.json`
+    holds.
 
-    Equal neighbours are counted, not repeated, so that a run of 10,000 equal rounds is one entry. Two ledgers are equal
-    when they hold the same entries, and then give the same epsilon bit for bit.
+    Equal neighbours are counted, not repeated, so that a run of 10,000 equal rounds is one entry.
+    Two ledgers are equal when they hold the same entries, and then give the same epsilon bit for
+    bit.
     """
 
-    def __init__(self, *, privacy_unit: str, neighboring_relation: NeighboringRelation | str) -> None:
+    def __init__(
+        self, *, privacy_unit: str, neighboring_relation: NeighboringRelation | str
+    ) -> None:
         """An empty ledger. Raises ValueError for an unknown unit or relation."""
         empty = PrivacyEvent(
             mechanism=events.Composed(()),
@@ -63,10 +67,21 @@ class Ledger:
         return epsilon(self.event, delta=delta, method=method)
 
     def would_exceed(
-        self, event: PrivacyEvent, *, target_epsilon: float, delta: float, count: int = 1, method: Method = "rdp"
+        self,
+        event: PrivacyEvent,
+        *,
+        target_epsilon: float,
+        delta: float,
+        count: int = 1,
+        method: Method = "rdp",
     ) -> bool:
-        """True if running `event` `count` more times would spend more than `target_epsilon`. Ask before the round."""
-        return not epsilon(self._composed(self._extended(event, count)), delta=delta, method=method) <= target_epsilon
+        """True if running `event` `count` more times would spend more than `target_epsilon`. Ask
+        before the round.
+        """
+        return (
+            not epsilon(self._composed(self._extended(event, count)), delta=delta, method=method)
+            <= target_epsilon
+        )
 
     def to_json(self) -> dict[str, Any]:
         """A tree for `json.dumps`; `from_json` restores the ledger exactly."""
@@ -74,7 +89,10 @@ class Ledger:
             "format": FORMAT,
             "privacy_unit": self.privacy_unit,
             "neighboring_relation": str(self.neighboring_relation),
-            "entries": [{"count": count, "mechanism": events.mechanism_to_json(m)} for m, count in self._entries],
+            "entries": [
+                {"count": count, "mechanism": events.mechanism_to_json(m)}
+                for m, count in self._entries
+            ],
         }
 
     @classmethod
@@ -82,11 +100,16 @@ class Ledger:
         """The ledger that `to_json` wrote.
 
         Raises:
-          ValueError: another format, an unknown record, a missing or surplus key, or a value out of range.
+          ValueError: another format, an unknown record, a missing or surplus key, or a value out of
+            range.
         """
-        events.exact_keys("a ledger", tree, {"format", "privacy_unit", "neighboring_relation", "entries"})
+        events.exact_keys(
+            "a ledger", tree, {"format", "privacy_unit", "neighboring_relation", "entries"}
+        )
         _validate.one_of([FORMAT], format=tree["format"])
-        ledger = cls(privacy_unit=tree["privacy_unit"], neighboring_relation=tree["neighboring_relation"])
+        ledger = cls(
+            privacy_unit=tree["privacy_unit"], neighboring_relation=tree["neighboring_relation"]
+        )
         for entry in tree["entries"]:
             events.exact_keys("a ledger entry", entry, {"count", "mechanism"})
             _validate.positive_int(count=entry["count"])
@@ -94,7 +117,10 @@ class Ledger:
         return ledger
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ledger) and (self._empty, self._entries) == (other._empty, other._entries)
+        return isinstance(other, Ledger) and (self._empty, self._entries) == (
+            other._empty,
+            other._entries,
+        )
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
@@ -107,7 +133,8 @@ class Ledger:
         claim = (event.privacy_unit, event.neighboring_relation)
         if claim != (self.privacy_unit, self.neighboring_relation):
             raise NoGuaranteeError(
-                f"Expected an event about ({self.privacy_unit}, {self.neighboring_relation}), got one about {claim}."
+                f"Expected an event about ({self.privacy_unit}, {self.neighboring_relation}), got "
+                f"one about {claim}."
             )
         entries = list(self._entries)
         if entries and entries[-1][0] == event.mechanism:
@@ -118,5 +145,7 @@ class Ledger:
         parts = tuple(m if count == 1 else events.SelfComposed(m, count) for m, count in entries)
         mechanism = parts[0] if len(parts) == 1 else events.Composed(parts)
         return PrivacyEvent(
-            mechanism=mechanism, privacy_unit=self._empty.privacy_unit, neighboring_relation=self.neighboring_relation
+            mechanism=mechanism,
+            privacy_unit=self._empty.privacy_unit,
+            neighboring_relation=self.neighboring_relation,
         )

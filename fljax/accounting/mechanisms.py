@@ -1,4 +1,5 @@
-"""Mechanisms from outside: what an accountant must know of a record that this package does not have.
+"""Mechanisms from outside: what an accountant must know of a record that this package does not
+have.
 
     @dataclasses.dataclass(frozen=True)
     class Coin(events.Mechanism):
@@ -6,9 +7,9 @@
 
     accounting.register(Coin, describe=lambda coin: "a coin", pld=lambda coin, relation: Pair(p, q))
 
-From then on `Coin` may stand in a `PrivacyEvent`, alone, composed or Poisson-sampled, and in JSON. An installed package
-that names a module of its own under the entry-point group `fljax.mechanisms` has it imported when a JSON holds a record
-that is not known yet.
+From then on `Coin` may stand in a `PrivacyEvent`, alone, composed or Poisson-sampled, and in JSON.
+An installed package that names a module of its own under the entry-point group `fljax.mechanisms`
+has it imported when a JSON holds a record that is not known yet.
 """
 
 import dataclasses
@@ -30,8 +31,9 @@ _SUM_ERROR = 1e-13  # of masses, as floats round them
 class Pair(NamedTuple):
     """Two distributions on the same outcomes that dominate a mechanism's on any two neighbours.
 
-    p, q: chances `[J]` of the outcomes, J <= 512: with the protected unit and without it (one unit or the other, where
-    one is exchanged). They sum to 1 each. Both orders of the two are accounted, and the larger epsilon counts.
+    p, q: chances `[J]` of the outcomes, J <= 512: with the protected unit and without it (one unit
+    or the other, where one is exchanged). They sum to 1 each. Both orders of the two are accounted,
+    and the larger epsilon counts.
     """
 
     p: tuple[float, ...]
@@ -39,7 +41,9 @@ class Pair(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """What was registered for a record; `rdp` and `pld` are None where the record has no such bound."""
+    """What was registered for a record; `rdp` and `pld` are None where the record has no such
+    bound.
+    """
 
     describe: Callable[[Any], str]
     rdp: Callable[[Any, NeighboringRelation, np.ndarray], Any] | None
@@ -59,17 +63,18 @@ def register(
 ) -> _Record:
     """Teaches all accountants a mechanism.
 
-    Guarantee: none of its own. Epsilon is certified as far as the given bounds are true; every statement names the
-    record.
+    Guarantee: none of its own. Epsilon is certified as far as the given bounds are true; every
+    statement names the record.
 
     Args:
-      record: a frozen dataclass that extends `events.Mechanism`; its fields are numbers, strings, tuples of these, or
-        other mechanisms. Its name goes into JSON.
+      record: a frozen dataclass that extends `events.Mechanism`; its fields are numbers, strings,
+        tuples of these, or other mechanisms. Its name goes into JSON.
       describe: mechanism -> what it does, as part of a sentence.
-      rdp: (mechanism, relation, orders `[K]` > 1) -> upper bounds `[K]` on the Renyi divergence between the outputs on
-        neighbours, in both orders. None: from `pld`, if there is one.
-      pld: (mechanism, relation) -> `Pair`. Under ADD_OR_REMOVE_ONE or REPLACE_SPECIAL it serves Poisson samples, too.
-        Either function raises `UnsupportedEventError` for a relation under which it proves nothing.
+      rdp: (mechanism, relation, orders `[K]` > 1) -> upper bounds `[K]` on the Renyi divergence
+        between the outputs on neighbours, in both orders. None: from `pld`, if there is one.
+      pld: (mechanism, relation) -> `Pair`. Under ADD_OR_REMOVE_ONE or REPLACE_SPECIAL it serves
+        Poisson samples, too. Either function raises `UnsupportedEventError` for a relation under
+        which it proves nothing.
 
     Returns:
       `record`.
@@ -77,17 +82,34 @@ def register(
     Raises:
       ValueError: no frozen dataclass, another record of this name, or neither bound.
     """
-    if not (isinstance(record, type) and issubclass(record, Mechanism) and dataclasses.is_dataclass(record)):
-        raise ValueError(f"Expected record to be a dataclass that extends events.Mechanism, got record={record!r}.")
+    if not (
+        isinstance(record, type)
+        and issubclass(record, Mechanism)
+        and dataclasses.is_dataclass(record)
+    ):
+        raise ValueError(
+            "Expected record to be a dataclass that extends events.Mechanism, got "
+            f"record={record!r}."
+        )
     frozen: bool = record.__dataclass_params__.frozen  # type: ignore[attr-defined]
     if not frozen:
-        raise ValueError(f"Expected record to be a frozen dataclass, got record={record!r}: accountants remember it.")
+        raise ValueError(
+            f"Expected record to be a frozen dataclass, got record={record!r}: accountants "
+            "remember it."
+        )
     known = events.RECORDS.get(record.__name__)
     # A module that is imported anew defines its record anew.
-    if known is not None and (known.__module__, known.__qualname__) != (record.__module__, record.__qualname__):
-        raise ValueError(f"Expected a name that no other record has, got record={record!r} beside {known!r}.")
+    if known is not None and (known.__module__, known.__qualname__) != (
+        record.__module__,
+        record.__qualname__,
+    ):
+        raise ValueError(
+            f"Expected a name that no other record has, got record={record!r} beside {known!r}."
+        )
     if known is not None and known not in _RULES:
-        raise ValueError(f"Expected a record of your own, got record={record!r}, which fljax accounts itself.")
+        raise ValueError(
+            f"Expected a record of your own, got record={record!r}, which fljax accounts itself."
+        )
     if rdp is None and pld is None:
         raise ValueError("Expected rdp or pld to be a function, got rdp=None and pld=None.")
     events.RECORDS[record.__name__] = record
@@ -96,27 +118,36 @@ def register(
 
 
 def listed() -> Iterator[_plugins.Listed]:
-    """All records with where they come from, those of installed packages included; then those that fail to load."""
+    """All records with where they come from, those of installed packages included; then those that
+    fail to load.
+    """
     failed = _plugins.load_all("mechanisms")
     for name, record in events.RECORDS.items():
         own = record.__module__ == events.__name__
-        yield _plugins.Listed(name, "fljax" if own else f"registered by {record.__module__}", record)
+        yield _plugins.Listed(
+            name, "fljax" if own else f"registered by {record.__module__}", record
+        )
     for sentence in failed:
         name, _, why = sentence.partition(" ")
         yield _plugins.Listed(name, "", None, why)
 
 
 def rules(mechanism: Mechanism) -> Rules | None:
-    """What was registered for this record; None for records of this package and for unknown ones."""
+    """What was registered for this record; None for records of this package and for unknown
+    ones.
+    """
     return _RULES.get(type(mechanism))
 
 
-def divergence(mechanism: Mechanism, relation: NeighboringRelation, orders: tuple[float, ...]) -> np.ndarray:
+def divergence(
+    mechanism: Mechanism, relation: NeighboringRelation, orders: tuple[float, ...]
+) -> np.ndarray:
     """Renyi divergences `[K]` by what was registered.
 
     Raises:
       UnsupportedEventError: nothing was, or not for this relation.
-      PrivacyPreconditionError: the registered function gave no bound: another shape, NaN, or a number below 0.
+      PrivacyPreconditionError: the registered function gave no bound: another shape, NaN, or a
+        number below 0.
     """
     found = rules(mechanism)
     if found is None or (found.rdp is None and found.pld is None):
@@ -128,7 +159,8 @@ def divergence(mechanism: Mechanism, relation: NeighboringRelation, orders: tupl
     values = np.asarray(found.rdp(mechanism, relation, grid), np.float64)
     if values.shape != grid.shape or not np.all(values >= 0):
         raise PrivacyPreconditionError(
-            f"Expected rdp of {type(mechanism).__name__} to give numbers >= 0 of shape {grid.shape}, "
+            f"Expected rdp of {type(mechanism).__name__} to give numbers >= 0 of shape "
+            f"{grid.shape}, "
             f"got {values.tolist()} of shape {values.shape} for {mechanism!r}."
         )
     return values
@@ -152,25 +184,34 @@ def pair(mechanism: Mechanism, relation: NeighboringRelation) -> tuple[np.ndarra
     p, q = (np.asarray(masses, np.float64) for masses in (given.p, given.q))
     good = p.ndim == 1 and p.shape == q.shape and 1 <= p.size <= MOST_OUTCOMES
     for masses in (p, q):
-        good = good and bool(np.all(masses >= 0)) and abs(math.fsum(masses.ravel()) - 1) <= _SUM_ERROR
+        good = (
+            good and bool(np.all(masses >= 0)) and abs(math.fsum(masses.ravel()) - 1) <= _SUM_ERROR
+        )
     if not good:
         raise PrivacyPreconditionError(
-            f"Expected pld of {type(mechanism).__name__} to give two lists of at most {MOST_OUTCOMES} chances that sum "
-            f"to 1, got shapes {p.shape} and {q.shape} with sums {p.sum()!r} and {q.sum()!r} for {mechanism!r}."
+            f"Expected pld of {type(mechanism).__name__} to give two lists of at most "
+            f"{MOST_OUTCOMES} chances that sum "
+            f"to 1, got shapes {p.shape} and {q.shape} with sums {p.sum()!r} and {q.sum()!r} for "
+            f"{mechanism!r}."
         )
     return p, q
 
 
 def effective_noise(mechanism: Mechanism) -> float | None:
-    """Noise multiplier of the one Gaussian mechanism that equals a tree of Gaussians; None for other trees.
+    """Noise multiplier of the one Gaussian mechanism that equals a tree of Gaussians; None for
+    other trees.
 
-    Several Gaussian releases are one release of their precision-weighted mean: precisions 1 / sigma^2 add.
+    Several Gaussian releases are one release of their precision-weighted mean: precisions 1 /
+    sigma^2 add.
     """
     if isinstance(mechanism, events.Gaussian):
         return mechanism.noise_multiplier
     if isinstance(mechanism, events.PoissonSampled) and mechanism.sampling_prob == 1:
         return effective_noise(mechanism.event)
-    if isinstance(mechanism, events.SampledWithoutReplacement) and mechanism.sample_size == mechanism.population:
+    if (
+        isinstance(mechanism, events.SampledWithoutReplacement)
+        and mechanism.sample_size == mechanism.population
+    ):
         return effective_noise(mechanism.event)
     if isinstance(mechanism, events.SelfComposed):
         parts: list[tuple[Mechanism, int]] = [(mechanism.event, mechanism.count)]
@@ -178,7 +219,8 @@ def effective_noise(mechanism: Mechanism) -> float | None:
         parts = [(event, 1) for event in mechanism.events]
     else:
         return None
-    mu = 0.0  # root of the precision: its square would overflow for little noise, and vanish for much
+    # root of the precision: its square would overflow for little noise, and vanish for much
+    mu = 0.0
     for event, count in parts:
         noise = effective_noise(event)
         if noise is None:
@@ -188,17 +230,21 @@ def effective_noise(mechanism: Mechanism) -> float | None:
     return 1 / mu if mu > 0 else math.inf
 
 
-def refuse(mechanism: Mechanism, relation: NeighboringRelation, method: str, why: str) -> UnsupportedEventError:
+def refuse(
+    mechanism: Mechanism, relation: NeighboringRelation, method: str, why: str
+) -> UnsupportedEventError:
     """The error for a combination without a bound."""
     return UnsupportedEventError(
-        f"Expected an event that method={method!r} has a bound for under {relation}: {why}; got {mechanism!r}."
+        f"Expected an event that method={method!r} has a bound for under {relation}: {why}; got "
+        f"{mechanism!r}."
     )
 
 
 def unknown(mechanism: Mechanism) -> UnsupportedEventError:
     """The error for a record that nobody has registered."""
     return UnsupportedEventError(
-        f"Expected a mechanism that fljax knows, got {mechanism!r}: teach it with fljax.accounting.register."
+        f"Expected a mechanism that fljax knows, got {mechanism!r}: teach it with "
+        "fljax.accounting.register."
     )
 
 
@@ -218,6 +264,9 @@ def _pair_divergence(p: np.ndarray, q: np.ndarray, orders: np.ndarray) -> np.nda
     terms = orders[:, None] * np.log(p) + (1 - orders[:, None]) * np.log(q)
     most = terms.max(axis=1)
     total = most + np.log(np.exp(terms - most[:, None]).sum(axis=1))
-    # Two logs of relative error 2^-52, and what the sums of the chances are from 1, times the order; a sum of J terms.
-    error = orders * missed + 2.0**-50 * (orders * (np.abs(np.log(p)).max() + np.abs(np.log(q)).max()) + p.size)
+    # Two logs of relative error 2^-52, and what the sums of the chances are from 1, times the
+    # order; a sum of J terms.
+    error = orders * missed + 2.0**-50 * (
+        orders * (np.abs(np.log(p)).max() + np.abs(np.log(q)).max()) + p.size
+    )
     return np.maximum((total + error) / (orders - 1), 0.0)

@@ -5,9 +5,11 @@ import math
 
 
 def rounded_up(value: float, digits: int = 6) -> str:
-    """`value` with so many significant digits, never less than it is: printing must not make a claim stronger.
+    """`value` with so many significant digits, never less than it is: printing must not make a
+    claim stronger.
 
-    Of a float the shortest decimal number that reads back as it counts: 0.001 is exact at any number of digits.
+    Of a float the shortest decimal number that reads back as it counts: 0.001 is exact at any
+    number of digits.
     """
     return _rounded(value, digits, decimal.ROUND_CEILING)
 
@@ -37,7 +39,9 @@ def _short(text: str, digits: int) -> str:
 
 
 def shown_epsilon(epsilon: float) -> str:
-    """Rounded up to three decimals, and no fewer than three digits: the short form for tables and terminals."""
+    """Rounded up to three decimals, and no fewer than three digits: the short form for tables and
+    terminals.
+    """
     if not math.isfinite(epsilon) or epsilon == 0:
         return f"{epsilon:.3f}"
     before_the_point = decimal.Decimal(repr(float(epsilon))).adjusted() + 1

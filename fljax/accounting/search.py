@@ -1,4 +1,5 @@
-"""Searches for a number: the parameter that meets a target, and bisection of arrays. Written once, for everybody.
+"""Searches for a number: the parameter that meets a target, and bisection of arrays. Written once,
+for everybody.
 
 `within` asks a costly function as seldom as it can; `bisect` and `last_whole` ask a cheap question.
 """
@@ -29,7 +30,8 @@ def bisect(above: Callable[[Any], Any], low: Any, high: Any, steps: int) -> tupl
       steps: 53 leave nothing to halve where both ends have one sign and size.
 
     Returns:
-      (low, high); where `above` holds at the first `low` and not at the first `high`, it still does.
+      (low, high); where `above` holds at the first `low` and not at the first `high`, it still
+      does.
     """
     traced = is_jax(low) or is_jax(high)
     xp: Any = jnp if traced else np
@@ -52,7 +54,9 @@ def bisect(above: Callable[[Any], Any], low: Any, high: Any, steps: int) -> tupl
 
 
 def last_whole(within: Callable[[int], bool], good: int, bad: int) -> int:
-    """The last whole number from `good`, which is within the target, towards `bad`, which is not."""
+    """The last whole number from `good`, which is within the target, towards `bad`, which is
+    not.
+    """
     while abs(good - bad) > 1:
         middle = (good + bad) // 2
         good, bad = (middle, bad) if within(middle) else (good, middle)
@@ -76,7 +80,8 @@ def within(
       cost: value -> cost; it falls or rises all the way.
       target: > 0.
       of: what the cost is, for errors.
-      bracket: (low, high), positive values to search between. None: from `start`, doubling or halving.
+      bracket: (low, high), positive values to search between. None: from `start`, doubling or
+        halving.
       start: the first value asked for, > 0.
       integer: search whole numbers only.
       tolerance: relative width at which the search for a real number stops.
@@ -187,10 +192,14 @@ def _ends(
             ends = (value, here), (following, there)
             return ends if inside else (ends[1], ends[0])
         value, here = following, there
-    raise PrivacyPreconditionError(f"Expected a value with {of} <= {target!r}, got {of} {here!r} at {value!r}.")
+    raise PrivacyPreconditionError(
+        f"Expected a value with {of} <= {target!r}, got {of} {here!r} at {value!r}."
+    )
 
 
-def _ends_of(cost: Cost, target: float, of: str, bracket: tuple[float, float], integer: bool) -> tuple[End, End | None]:
+def _ends_of(
+    cost: Cost, target: float, of: str, bracket: tuple[float, float], integer: bool
+) -> tuple[End, End | None]:
     _check_bracket(bracket)
     low, high = (int(b) if integer else float(b) for b in bracket)
     _validate.positive(bracket=low)
@@ -200,7 +209,8 @@ def _ends_of(cost: Cost, target: float, of: str, bracket: tuple[float, float], i
     cheap, dear = (low, high) if costs[low] <= costs[high] else (high, low)
     if not costs[cheap] <= target:
         raise PrivacyPreconditionError(
-            f"Expected a value in bracket={bracket!r} with {of} <= {target!r}, got {of} >= {costs[cheap]!r}."
+            f"Expected a value in bracket={bracket!r} with {of} <= {target!r}, got {of} >= "
+            f"{costs[cheap]!r}."
         )
     ends = (cheap, costs[cheap]), (dear, costs[dear])
     return (ends[1], None) if costs[dear] <= target else ends

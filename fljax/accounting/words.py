@@ -46,9 +46,11 @@ _RELATIONS = {
     ),
 }
 NOT_COVERED = (
-    "losses, norms, cohort sizes and other diagnostics of the run, which carry no noise if you publish them",
+    "losses, norms, cohort sizes and other diagnostics of the run, which carry no noise if you "
+    "publish them",
     "choices made by looking at the data, such as hyper-parameters",
-    "attacks on floating-point noise: the proof is about real-valued noise, which is drawn in float32",
+    "attacks on floating-point noise: the proof is about real-valued noise, which is drawn in "
+    "float32",
     "whoever sees individual uploads, where the noise is added after their sum",
 )
 
@@ -61,12 +63,21 @@ def describe(mechanism: events.Mechanism) -> str:
         case events.Laplace(noise):
             return f"Laplace noise of scale {at_least(noise)} times the L1 sensitivity"
         case events.DiscreteGaussian(stddev, sensitivity):
-            return f"discrete Gaussian noise of parameter {at_least(stddev)} at sensitivity {sensitivity}"
+            return (
+                f"discrete Gaussian noise of parameter {at_least(stddev)} at sensitivity "
+                f"{sensitivity}"
+            )
         case events.MixtureOfGaussians(stddev, sensitivities, _):
             amounts = len(sensitivities)
-            return f"Gaussian noise of {at_least(stddev)} on a sum that one unit moves by one of {amounts} amounts"
+            return (
+                f"Gaussian noise of {at_least(stddev)} on a sum that one unit moves by one of "
+                f"{amounts} amounts"
+            )
         case events.PoissonSampled(prob, event):
-            return f"{describe(event)} on a Poisson sample (each unit joins with chance {at_most(prob)})"
+            return (
+                f"{describe(event)} on a Poisson sample (each unit joins with chance "
+                f"{at_most(prob)})"
+            )
         case events.SampledWithoutReplacement(population, size, event):
             return f"{describe(event)} on {size} of {population} units drawn without replacement"
         case events.GaussianWeighted(noise, rate, lifted):
@@ -107,14 +118,22 @@ def claim(event: PrivacyEvent, found: Spent, *, released: str = "") -> str:
       released: what it was, before the mechanism's own words.
     """
     unit, relation = _UNITS[event.privacy_unit], event.neighboring_relation
-    differ = f"{_RELATIONS[relation][0].format(unit)} ({relation}: {neighbors(relation, event.privacy_unit)})"
+    differ = (
+        f"{_RELATIONS[relation][0].format(unit)} ({relation}: "
+        f"{neighbors(relation, event.privacy_unit)})"
+    )
     what = f"Released: {released}{describe(event.mechanism)}."
     if not found.epsilon_upper < math.inf:
-        return f"No guarantee at delta {at_most(found.delta_upper)} for {differ}: epsilon is infinite. {what}"
+        return (
+            f"No guarantee at delta {at_most(found.delta_upper)} for {differ}: epsilon is "
+            f"infinite. {what}"
+        )
     order = f", best order {found.order:g}" if found.order is not None else ""
     return (
-        f"({at_most(found.epsilon_upper)}, {at_most(found.delta_upper)})-differential privacy for {differ}. {what} "
-        f"Epsilon is a proved upper bound by the {found.method.upper()} accountant ({found.reason}{order})."
+        f"({at_most(found.epsilon_upper)}, {at_most(found.delta_upper)})-differential privacy for "
+        f"{differ}. {what} "
+        f"Epsilon is a proved upper bound by the {found.method.upper()} accountant "
+        f"({found.reason}{order})."
     )
 
 
@@ -137,16 +156,21 @@ def statement(event: PrivacyEvent, *, delta: float, method: Method = "rdp") -> s
 
 
 def large_delta(delta: float, unit: str, count: int) -> str | None:
-    """What `delta` allows where the data of some unit of all may be given away; None where it is small."""
+    """What `delta` allows where the data of some unit of all may be given away; None where it is
+    small.
+    """
     if count * delta <= _LARGE_DELTA:
         return None
     percent = math.ceil(-100 * math.expm1(count * math.log1p(-delta)))  # 1 - (1 - delta) ** count
     chance = f"up to {percent} %" if percent < 100 else "more than 99 %"
     small = 10.0 ** math.floor(math.log10(_LARGE_DELTA / count))
     return (
-        f"delta {rounded_up(delta, 3)} is large for {count} {unit}s: publishing the data of each {unit} whole "
-        f"with that chance would keep to the guarantee, and publish those of at least one with a chance of {chance}. "
-        f"A target_delta of {small:g} leaves a chance of at most {math.ceil(1000 * count * small) / 10:g} %."
+        f"delta {rounded_up(delta, 3)} is large for {count} {unit}s: publishing the data of each "
+        f"{unit} whole "
+        "with that chance would keep to the guarantee, and publish those of at least one with a "
+        f"chance of {chance}. "
+        f"A target_delta of {small:g} leaves a chance of at most "
+        f"{math.ceil(1000 * count * small) / 10:g} %."
     )
 
 
@@ -155,7 +179,9 @@ def answered_by(method: str, found: Spent) -> str:
     return method if method == found.method else f"{method}: {found.method}"
 
 
-def table(event: PrivacyEvent, *, delta: float, methods: Sequence[str] | None = None) -> list[dict[str, object]]:
+def table(
+    event: PrivacyEvent, *, delta: float, methods: Sequence[str] | None = None
+) -> list[dict[str, object]]:
     """One row per accountant: method, epsilon_lower, epsilon_upper, order, certified, note.
 
     A method without a bound for this event gives a row of None with the reason as its note.
@@ -169,7 +195,9 @@ def table(event: PrivacyEvent, *, delta: float, methods: Sequence[str] | None = 
         try:
             found = accountant.spent(event, delta=delta, method=method)  # type: ignore[arg-type]
             note = found.reason
-        except ValueError as error:  # no bound for this event, or numbers out of this accountant's reach
+        except (
+            ValueError
+        ) as error:  # no bound for this event, or numbers out of this accountant's reach
             note = str(error)
         rows.append(
             {

@@ -1,7 +1,9 @@
-"""Attacks on what schemes certify: audits, reconstruction, membership, and the measures of their success.
+"""Attacks on what schemes certify: audits, reconstruction, membership, and the measures of their
+success.
 
-An attack of one's own is a function `(scheme, config, *, num_rounds) -> fljax.attacks.rounds.Game`. `register` makes it
-known by a name, an installed package may name it under the entry-point group `fljax.attacks`, and its dotted path is a
+An attack of one's own is a function `(scheme, config, *, num_rounds) -> fljax.attacks.rounds.Game`.
+`register` makes it known by a name, an installed package may name it under the entry-point group
+`fljax.attacks`, and its dotted path is a
 name, too: `fljax audit --attack NAME` and `fljax attack --attack NAME` play it.
 """
 
@@ -22,11 +24,13 @@ _registry: "_plugins.Registry[Attack]" = _plugins.Registry(
 
 
 def register(name: str, attack: "Attack") -> None:
-    """Lets `fljax audit --attack NAME` and `fljax attack --attack NAME` play an attack of one's own.
+    """Lets `fljax audit --attack NAME` and `fljax attack --attack NAME` play an attack of one's
+    own.
 
     Args:
       name: letters, digits, "_" and "."; none of NAMES.
-      attack: (scheme, config, *, num_rounds=1) -> `rounds.Game`, or ValueError for a scheme that it is not for.
+      attack: (scheme, config, *, num_rounds=1) -> `rounds.Game`, or ValueError for a scheme that it
+        is not for.
 
     Raises:
       ValueError: a name that is taken or cannot be one, or no function.
@@ -47,10 +51,15 @@ def get(name: str) -> "Attack":
 
 
 def check_name(**given: str) -> None:
-    """Raises ValueError, with the argument's name and the nearest name there is, unless `get` knows the attack."""
+    """Raises ValueError, with the argument's name and the nearest name there is, unless `get` knows
+    the attack.
+    """
     for argument, name in given.items():
         if name in PROGRAMS:
-            raise ValueError(f"Expected {argument} to be a game, got {argument}={name!r}, a program of `fljax attack`.")
+            raise ValueError(
+                f"Expected {argument} to be a game, got {argument}={name!r}, a program of `fljax "
+                "attack`."
+            )
     _registry.check_name(**given)
 
 

@@ -47,7 +47,9 @@ def adam(
             grads = jax.tree.map(jnp.sign, grads)
         first = jax.tree.map(lambda m, g: _BETA1 * m + (1 - _BETA1) * g, first, grads)
         second = jax.tree.map(lambda v, g: _BETA2 * v + (1 - _BETA2) * g * g, second, grads)
-        variables = jax.tree.map(lambda p, m, v: p - rate * m / (jnp.sqrt(v) + floor), variables, first, second)
+        variables = jax.tree.map(
+            lambda p, m, v: p - rate * m / (jnp.sqrt(v) + floor), variables, first, second
+        )
         return (project(variables), first, second, best, jnp.where(better, value, least)), None
 
     zero = jax.tree.map(jnp.zeros_like, start)

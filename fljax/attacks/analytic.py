@@ -1,4 +1,6 @@
-"""What a gradient gives away without any search: labels, the input of a first dense layer, the tokens of a text."""
+"""What a gradient gives away without any search: labels, the input of a first dense layer, the
+tokens of a text.
+"""
 
 from typing import Any
 
@@ -10,36 +12,45 @@ from fljax import _validate
 
 
 def label(bias_gradient: jax.Array) -> jax.Array:
-    """The label of one example, int `[...]`, from the gradient `[..., num_classes]` of the last layer's bias.
+    """The label of one example, int `[...]`, from the gradient `[..., num_classes]` of the last
+    layer's bias.
 
-    That gradient is softmax(logits) - one_hot(label): negative at the label only, hence least there.
+    That gradient is softmax(logits) - one_hot(label): negative at the label only, hence least
+    there.
 
-    Source: Zhao, Mopuri, Bilen (2020), iDLG: improved deep leakage from gradients, arXiv:2001.02610.
+    Source: Zhao, Mopuri, Bilen (2020), iDLG: improved deep leakage from gradients,
+      arXiv:2001.02610.
     """
     return jnp.argmin(bias_gradient, -1)
 
 
 def label_counts(bias_gradient: Any, batch_size: int, *, mean_probs: Any = None) -> np.ndarray:
-    """How often each label is in a batch, int `[num_classes]`, from the bias gradient `[num_classes]` of its mean loss.
+    """How often each label is in a batch, int `[num_classes]`, from the bias gradient
+    `[num_classes]` of its mean loss.
 
-    That gradient is the batch's mean probability of a class less the share of its label. Shares that follow from
-    `mean_probs`, less what is negative, are scaled to the batch's size and rounded to counts which add up to it, those
-    with the largest remainders up; all alike where nothing is left of them.
+    That gradient is the batch's mean probability of a class less the share of its label. Shares
+    that follow from `mean_probs`, less what is negative, are scaled to the batch's size and rounded
+    to counts which add up to it, those with the largest remainders up; all alike where nothing is
+    left of them.
 
     Args:
       batch_size: examples in the batch. >= 1.
-      mean_probs: `[num_classes]`, what the attacker thinks the mean probabilities are. None: all equal, as at the start
-        of training.
+      mean_probs: `[num_classes]`, what the attacker thinks the mean probabilities are. None: all
+        equal, as at the start of training.
 
     Raises:
       ValueError: batch_size < 1, shapes differ, or a number is not finite.
 
-    Source: Geng et al. (2021), Towards general deep leakage in federated learning, arXiv:2110.09074, in this simple
-    form.
+    Source: Geng et al. (2021), Towards general deep leakage in federated learning,
+    arXiv:2110.09074, in this simple form.
     """
     _validate.positive_int(batch_size=batch_size)
     found = np.asarray(bias_gradient, np.float64)
-    probs = np.full(found.size, 1 / found.size) if mean_probs is None else np.asarray(mean_probs, np.float64)
+    probs = (
+        np.full(found.size, 1 / found.size)
+        if mean_probs is None
+        else np.asarray(mean_probs, np.float64)
+    )
     if found.ndim != 1 or found.size == 0 or probs.shape != found.shape:
         raise ValueError(
             "Expected bias_gradient and mean_probs of one shape [num_classes], "
@@ -59,32 +70,36 @@ def label_counts(bias_gradient: Any, batch_size: int, *, mean_probs: Any = None)
 
 
 def first_dense(kernel_gradient: jax.Array, bias_gradient: jax.Array) -> jax.Array:
-    """The input `[in]` of a dense layer with bias, from one example's gradients `[in, out]` and `[out]`.
+    """The input `[in]` of a dense layer with bias, from one example's gradients `[in, out]` and
+    `[out]`.
 
-    The kernel's gradient is the outer product of the input and the bias gradient, so that each output with a bias
-    gradient that is not 0 tells the input. Least squares over all of them: exact without noise, and with equal
-    independent noise on all entries of the kernel's gradient the best linear estimate. Of a batch it gives a weighted
-    mean of the inputs. NaN where the bias gradient is zero.
+    The kernel's gradient is the outer product of the input and the bias gradient, so that each
+    output with a bias gradient that is not 0 tells the input. Least squares over all of them: exact
+    without noise, and with equal independent noise on all entries of the kernel's gradient the best
+    linear estimate. Of a batch it gives a weighted mean of the inputs. NaN where the bias gradient
+    is zero.
 
-    Source: Phong et al. (2017), Privacy-preserving deep learning via additively homomorphic encryption, section 3;
-    Geiping et al. (2020), arXiv:2003.14053, Proposition 3.1.
+    Source: Phong et al. (2017), Privacy-preserving deep learning via additively homomorphic
+    encryption, section 3; Geiping et al. (2020), arXiv:2003.14053, Proposition 3.1.
     """
     return kernel_gradient @ bias_gradient / jnp.vdot(bias_gradient, bias_gradient)
 
 
 def tokens_present(embedding_gradient: jax.Array, threshold: float = 0.0) -> jax.Array:
-    """Which symbols occur in a text, bool `[..., vocabulary]`: rows of the embedding's gradient above `threshold`.
+    """Which symbols occur in a text, bool `[..., vocabulary]`: rows of the embedding's gradient
+    above `threshold`.
 
     Args:
-      embedding_gradient: `[..., vocabulary, embedding]`. Rows of symbols that do not occur are exactly zero unless
-        noise was added.
+      embedding_gradient: `[..., vocabulary, embedding]`. Rows of symbols that do not occur are
+        exactly zero unless noise was added.
       threshold: of a row's L2 norm.
     """
     return jnp.linalg.norm(embedding_gradient, axis=-1) > threshold
 
 
 def nearest_tokens(embeddings: jax.Array, table: jax.Array) -> jax.Array:
-    """The symbols, int `[...]`, whose rows of `table` `[vocabulary, embedding]` are closest to `embeddings` in angle.
+    """The symbols, int `[...]`, whose rows of `table` `[vocabulary, embedding]` are closest to
+    `embeddings` in angle.
 
     What turns reconstructed embeddings `[..., embedding]` into text.
     """

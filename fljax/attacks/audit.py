@@ -1,8 +1,9 @@
-"""Lower bounds on epsilon from an attack's scores in two worlds: with one privacy unit, and without it.
+"""Lower bounds on epsilon from an attack's scores in two worlds: with one privacy unit, and without
+it.
 
-Run a mechanism many times in each world, give every run a score (best: the log-likelihood ratio, `directions`), and
-`two_worlds` says how much privacy it cannot have. Whatever the mechanism is, "epsilon at delta" is then wrong with
-chance at most 1 - confidence if it is below the bound.
+Run a mechanism many times in each world, give every run a score (best: the log-likelihood ratio,
+`directions`), and `two_worlds` says how much privacy it cannot have. Whatever the mechanism is,
+"epsilon at delta" is then wrong with chance at most 1 - confidence if it is below the bound.
 """
 
 from typing import Any, NamedTuple
@@ -20,8 +21,9 @@ _CHOOSING = 0.25
 class Audit(NamedTuple):
     """What scores prove, each `[...]`, with the stated confidence.
 
-    epsilon: the mechanism is not (less, delta)-DP. mu: it is not less-than-mu Gaussian DP. gdp_epsilon: that mu's
-    epsilon at delta, a bound for mechanisms whose trade-off curve is Gaussian, and for those only. tpr, fpr: rates of
+    epsilon: the mechanism is not (less, delta)-DP. mu: it is not less-than-mu Gaussian DP.
+    gdp_epsilon: that mu's epsilon at delta, a bound for mechanisms whose trade-off curve is
+    Gaussian, and for those only. tpr, fpr: rates of
     the test that `epsilon` comes from, as counted. trials: that counted, in each world.
     """
 
@@ -34,7 +36,8 @@ class Audit(NamedTuple):
 
 
 def clopper_pearson(successes: Any, trials: Any, error: float) -> tuple[np.ndarray, np.ndarray]:
-    """(low, high), each missing the true chance with probability at most `error`; exact, not asymptotic.
+    """(low, high), each missing the true chance with probability at most `error`; exact, not
+    asymptotic.
 
     Args:
       successes, trials: counts `[...]`, 0 <= successes <= trials.
@@ -45,45 +48,55 @@ def clopper_pearson(successes: Any, trials: Any, error: float) -> tuple[np.ndarr
     _validate.open_unit(error=error)
     k, n = np.asarray(successes, np.float64), np.asarray(trials, np.float64)
     if not ((k >= 0) & (k <= n)).all():
-        raise ValueError(f"Expected 0 <= successes <= trials, got successes={successes!r}, trials={trials!r}.")
+        raise ValueError(
+            f"Expected 0 <= successes <= trials, got successes={successes!r}, trials={trials!r}."
+        )
     low = np.where(k > 0, special.betaincinv(np.maximum(k, 1), n - k + 1, error), 0.0)
     high = np.where(k < n, special.betaincinv(k + 1, np.maximum(n - k, 1), 1 - error), 1.0)
     return low, high
 
 
 def epsilon_of_rates(tpr: Any, fpr: Any, delta: float) -> np.ndarray:
-    """The epsilon `[...]` >= 0 that a test with these rates refutes: TPR <= e^epsilon FPR + delta."""
+    """The epsilon `[...]` >= 0 that a test with these rates refutes: TPR <= e^epsilon FPR +
+    delta.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
-        value = np.log(np.maximum(np.asarray(tpr, np.float64) - delta, 0)) - np.log(np.asarray(fpr, np.float64))
+        value = np.log(np.maximum(np.asarray(tpr, np.float64) - delta, 0)) - np.log(
+            np.asarray(fpr, np.float64)
+        )
     return np.maximum(np.nan_to_num(value, nan=0.0, neginf=0.0), 0.0)
 
 
 def mu_of_rates(tpr: Any, fpr: Any) -> np.ndarray:
-    """The mu `[...]` >= 0 of the Gaussian trade-off curve through these rates; 0 where they say nothing."""
+    """The mu `[...]` >= 0 of the Gaussian trade-off curve through these rates; 0 where they say
+    nothing.
+    """
     value = special.ndtri(np.asarray(tpr, np.float64)) - special.ndtri(np.asarray(fpr, np.float64))
     return np.maximum(np.nan_to_num(value, nan=0.0, neginf=0.0), 0.0)
 
 
 def two_worlds(present: Any, absent: Any, *, delta: float, confidence: float = 0.95) -> Audit:
-    """Lower bounds on privacy parameters from scores of independent runs with the unit and without it.
+    """Lower bounds on privacy parameters from scores of independent runs with the unit and without
+    it.
 
-    The first quarter of the trials chooses a threshold and a side, the rest is counted: scores that chose a threshold
-    must not count for it, or the bound is wrong more often than it says.
+    The first quarter of the trials chooses a threshold and a side, the rest is counted: scores that
+    chose a threshold must not count for it, or the bound is wrong more often than it says.
 
-    Guarantee: for scores that are independent between runs, each of `epsilon` and `mu` exceeds the truth with chance
-    at most 1 - confidence; the two together twice that. Runs of one `jit` with keys split from one are independent as
-    far as threefry is a random function.
+    Guarantee: for scores that are independent between runs, each of `epsilon` and `mu` exceeds the
+    truth with chance at most 1 - confidence; the two together twice that. Runs of one `jit` with
+    keys split from one are independent as far as threefry is a random function.
 
     Args:
-      present, absent: scores `[..., n]`, the same n; high ones should mean that the unit was there. Leading axes are
-        audits of their own.
+      present, absent: scores `[..., n]`, the same n; high ones should mean that the unit was there.
+        Leading axes are audits of their own.
       delta: in [0, 1).
       confidence: in (0, 1).
 
     Raises:
       ValueError: shapes differ, fewer than 8 runs, NaN among the scores, or a number out of range.
 
-    Source: Jagielski et al. (2020), arXiv:2006.07709; Nasr et al. (2023), arXiv:2302.07956 (Gaussian curves).
+    Source: Jagielski et al. (2020), arXiv:2006.07709; Nasr et al. (2023), arXiv:2302.07956
+      (Gaussian curves).
     """
     _validate.open_unit(confidence=confidence)
     if not 0 <= delta < 1:
@@ -95,7 +108,9 @@ def two_worlds(present: Any, absent: Any, *, delta: float, confidence: float = 0
             f"got shapes {scores[0].shape} and {scores[1].shape}."
         )
     if any(np.isnan(v).any() for v in scores):
-        raise ValueError("Expected scores without NaN, got some: give runs that fail a score of their own.")
+        raise ValueError(
+            "Expected scores without NaN, got some: give runs that fail a score of their own."
+        )
     runs, split = scores[0].shape[-1], int(_CHOOSING * scores[0].shape[-1])
     trials, error = runs - split, (1 - confidence) / 2
     first = np.sort(np.concatenate([v[..., :split] for v in scores], -1), -1)
@@ -113,15 +128,20 @@ def two_worlds(present: Any, absent: Any, *, delta: float, confidence: float = 0
         return found[0], found[1]
 
     def sides(hits: np.ndarray, alarms: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Bounds of the rates of the test itself and of the opposite test: `[..., thresholds, 2]` each."""
+        """Bounds of the rates of the test itself and of the opposite test: `[..., thresholds, 2]`
+        each.
+        """
         hit, alarm = clopper_pearson(hits, n, error), clopper_pearson(alarms, n, error)
         return np.stack([hit[0], 1 - alarm[1]], -1), np.stack([alarm[1], 1 - hit[0]], -1)
 
-    # What the first part alone would prove: its caution keeps away from thresholds that few runs are above.
+    # What the first part alone would prove: its caution keeps away from thresholds that few runs
+    #   are above.
     guess = sides(*counts(slice(split), grid), split)
 
     def at_best(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Bounds and counted rates at the threshold and side where `values` `[..., thresholds, 2]` are largest."""
+        """Bounds and counted rates at the threshold and side where `values` `[..., thresholds, 2]`
+        are largest.
+        """
         best = values.reshape(*values.shape[:-2], -1).argmax(-1)
         threshold = np.take_along_axis(grid, best[..., None] // 2, -1)
         hits, alarms = counts(slice(split, None), threshold)
@@ -139,7 +159,8 @@ def two_worlds(present: Any, absent: Any, *, delta: float, confidence: float = 0
 
 
 def ceiling(num_runs: int, *, delta: float, confidence: float = 0.95) -> float:
-    """What `two_worlds` proves of perfectly separated scores: no data of so many runs in each world prove more.
+    """What `two_worlds` proves of perfectly separated scores: no data of so many runs in each world
+    prove more.
 
     Args:
       num_runs: in each world, >= 8. delta, confidence: as there.
@@ -152,9 +173,11 @@ def ceiling(num_runs: int, *, delta: float, confidence: float = 0.95) -> float:
 
 
 def directions(covariance: Any, shift: Any) -> tuple[np.ndarray, float]:
-    """The likelihood-ratio test of a Gaussian (joint) view: `(direction [d], mu)`, the score being view @ direction.
+    """The likelihood-ratio test of a Gaussian (joint) view: `(direction [d], mu)`, the score being
+    view @ direction.
 
-    No test tells N(m, covariance) from N(m + shift, covariance) better, and it is as good as mu-GDP allows.
+    No test tells N(m, covariance) from N(m + shift, covariance) better, and it is as good as mu-GDP
+    allows.
 
     Args:
       covariance: `[d, d]`, positive definite; of everything that the attacker sees at once.
@@ -165,10 +188,15 @@ def directions(covariance: Any, shift: Any) -> tuple[np.ndarray, float]:
     """
     matrix, moved = np.asarray(covariance, np.float64), np.asarray(shift, np.float64)
     if moved.ndim != 1 or matrix.shape != (moved.size, moved.size):
-        raise ValueError(f"Expected covariance [d, d] and shift [d], got shapes {matrix.shape} and {moved.shape}.")
+        raise ValueError(
+            f"Expected covariance [d, d] and shift [d], got shapes {matrix.shape} and "
+            f"{moved.shape}."
+        )
     try:
         root = np.linalg.cholesky((matrix + matrix.T) / 2)
     except np.linalg.LinAlgError as reason:
-        raise ValueError("Expected covariance to be positive definite, got one that is not.") from reason
+        raise ValueError(
+            "Expected covariance to be positive definite, got one that is not."
+        ) from reason
     whitened = np.linalg.solve(root, moved)
     return np.linalg.solve(root.T, whitened), float(np.linalg.norm(whitened))

@@ -1,8 +1,11 @@
 """Canaries: privacy units whose gradient is designed, so that the best test for them is known.
 
-A canary is an example with a linear loss. Its gradient is the same whatever the parameters are, and it meets clipping,
-averaging, sampling and noise like any other example: a scheme needs no change to be audited. In the implicit matrix of
-gradients canaries are rows: `rmatvec` adds them to a clipped sum, `matvec` scores what was released.
+A canary is an example with a linear loss. Its gradient is the same whatever the parameters are, and
+it meets clipping,
+averaging, sampling and noise like any other example: a scheme needs no change to be audited. In the
+  implicit matrix of
+gradients canaries are rows: `rmatvec` adds them to a clipped sum, `matvec` scores what was
+  released.
 """
 
 from collections.abc import Callable
@@ -20,7 +23,8 @@ Direction = Callable[[Params, jax.Array], Params]
 
 
 def axes(num_canaries: int, params: Params, *, l2_norm: float) -> Direction:
-    """Canary i moves one parameter, a different one for each, by `l2_norm`: exactly orthogonal, and sparse.
+    """Canary i moves one parameter, a different one for each, by `l2_norm`: exactly orthogonal, and
+    sparse.
 
     Args:
       num_canaries: >= 1, at most as many as parameters, over which they are spread evenly.
@@ -34,14 +38,21 @@ def axes(num_canaries: int, params: Params, *, l2_norm: float) -> Direction:
     _validate.positive(l2_norm=l2_norm)
     size = sum(leaf.size for leaf in jax.tree.leaves(params))
     if num_canaries > size:
-        raise ValueError(f"Expected num_canaries <= {size}, the number of parameters, got num_canaries={num_canaries}.")
+        raise ValueError(
+            f"Expected num_canaries <= {size}, the number of parameters, got "
+            f"num_canaries={num_canaries}."
+        )
     stride = size // num_canaries
 
     def direction(params: Params, canary: jax.Array) -> Params:
         leaves, tree = jax.tree.flatten(params)
         place, found = canary * stride, []
         for leaf in leaves:
-            found.append(jnp.where(jnp.arange(leaf.size) == place, l2_norm, 0.0).reshape(leaf.shape).astype(leaf.dtype))
+            found.append(
+                jnp.where(jnp.arange(leaf.size) == place, l2_norm, 0.0)
+                .reshape(leaf.shape)
+                .astype(leaf.dtype)
+            )
             place = place - leaf.size
         return jax.tree.unflatten(tree, found)
 
@@ -49,7 +60,8 @@ def axes(num_canaries: int, params: Params, *, l2_norm: float) -> Direction:
 
 
 def sphere(key: jax.Array, *, l2_norm: float) -> Direction:
-    """Canary i has a random direction, drawn from `key` and i: nearly orthogonal where parameters are many.
+    """Canary i has a random direction, drawn from `key` and i: nearly orthogonal where parameters
+    are many.
 
     Raises:
       ValueError: `key` is no typed key, or l2_norm is not > 0.
@@ -60,17 +72,25 @@ def sphere(key: jax.Array, *, l2_norm: float) -> Direction:
     def direction(params: Params, canary: jax.Array) -> Params:
         leaves, tree = jax.tree.flatten(params)
         keys = jax.random.split(jax.random.fold_in(key, canary), len(leaves))
-        drawn = [jax.random.normal(k, leaf.shape, jnp.float32) for k, leaf in zip(keys, leaves, strict=True)]
+        drawn = [
+            jax.random.normal(k, leaf.shape, jnp.float32)
+            for k, leaf in zip(keys, leaves, strict=True)
+        ]
         norm = jnp.sqrt(sum((jnp.vdot(v, v) for v in drawn), jnp.zeros(())))
         return jax.tree.unflatten(
-            tree, [(v * (l2_norm / norm)).astype(leaf.dtype) for v, leaf in zip(drawn, leaves, strict=True)]
+            tree,
+            [
+                (v * (l2_norm / norm)).astype(leaf.dtype)
+                for v, leaf in zip(drawn, leaves, strict=True)
+            ],
         )
 
     return direction
 
 
 def with_canaries(loss: LossFn, direction: Direction) -> LossFn:
-    """`loss` for examples that carry CANARY, int `[]`: -1 for an ordinary one, else which canary it is.
+    """`loss` for examples that carry CANARY, int `[]`: -1 for an ordinary one, else which canary it
+    is.
 
     A canary's other entries do not matter, as long as `loss` and its gradient are finite there.
     """
@@ -89,13 +109,16 @@ def with_canaries(loss: LossFn, direction: Direction) -> LossFn:
 def _rows(direction: Direction, params: Params, ids: jax.Array) -> Any:
     """The implicit matrix whose rows are the canaries' gradients."""
     loss = with_canaries(lambda params, example: jnp.zeros(()), direction)
-    return fljax_kernels.per_example_grads(loss, method="microbatch", microbatch_size=min(64, len(ids)))(
-        params, {CANARY: ids}
-    )
+    return fljax_kernels.per_example_grads(
+        loss, method="microbatch", microbatch_size=min(64, len(ids))
+    )(params, {CANARY: ids})
 
 
-def insert(clipped_sum: Params, direction: Direction, params: Params, ids: jax.Array, included: jax.Array) -> Params:
-    """The sum with the canaries `ids` `[m]` added where `included` `[m]`: what it would be had they been there.
+def insert(
+    clipped_sum: Params, direction: Direction, params: Params, ids: jax.Array, included: jax.Array
+) -> Params:
+    """The sum with the canaries `ids` `[m]` added where `included` `[m]`: what it would be had they
+    been there.
 
     For a sum that clips each unit: give directions of the clipping norm.
     """
@@ -104,5 +127,7 @@ def insert(clipped_sum: Params, direction: Direction, params: Params, ids: jax.A
 
 
 def scores(released: Params, direction: Direction, params: Params, ids: jax.Array) -> jax.Array:
-    """<canary, released>, `[m]`: the likelihood-ratio statistic of each canary under equal independent noise."""
+    """<canary, released>, `[m]`: the likelihood-ratio statistic of each canary under equal
+    independent noise.
+    """
     return _rows(direction, params, ids).matvec(released)

@@ -1,7 +1,8 @@
-"""How well an attack did: distances of reconstructions, rates of membership tests, scores of a defence.
+"""How well an attack did: distances of reconstructions, rates of membership tests, scores of a
+defence.
 
-Distances take arrays and work under `jit` and `vmap`: they give NaN or infinity and raise for shapes alone. Rates and
-scores are of the host, in float64, and raise.
+Distances take arrays and work under `jit` and `vmap`: they give NaN or infinity and raise for
+shapes alone. Rates and scores are of the host, in float64, and raise.
 """
 
 import math
@@ -28,7 +29,8 @@ def mse(found: Any, truth: Any) -> jax.Array:
 
 
 def psnr(found: Any, truth: Any, *, data_range: float = 1.0) -> jax.Array:
-    """Peak signal-to-noise ratio in dB, `[]`; infinite where the two are equal. Average this over images, not the MSE.
+    """Peak signal-to-noise ratio in dB, `[]`; infinite where the two are equal. Average this over
+    images, not the MSE.
 
     Args:
       found, truth: one image each, of one shape.
@@ -43,9 +45,9 @@ def psnr(found: Any, truth: Any, *, data_range: float = 1.0) -> jax.Array:
 def ssim(found: Any, truth: Any, *, data_range: float = 1.0) -> jax.Array:
     """Structural similarity of two images `[H, W, channels]`, `[]`, at most 1.
 
-    Gaussian window of 11 x 11 pixels with standard deviation 1.5 which lies inside the image, mean over its places and
-    over channels, population moments. Images with a side under 11 pixels: one window over all of it, with equal
-    weights.
+    Gaussian window of 11 x 11 pixels with standard deviation 1.5 which lies inside the image, mean
+    over its places and over channels, population moments. Images with a side under 11 pixels: one
+    window over all of it, with equal weights.
 
     Args:
       data_range: largest possible value minus the smallest.
@@ -53,8 +55,8 @@ def ssim(found: Any, truth: Any, *, data_range: float = 1.0) -> jax.Array:
     Raises:
       ValueError: their shapes differ.
 
-    Source: Wang et al. (2004), Image quality assessment: from error visibility to structural similarity, equation 13,
-    with its constants 0.01 and 0.03.
+    Source: Wang et al. (2004), Image quality assessment: from error visibility to structural
+    similarity, equation 13, with its constants 0.01 and 0.03.
     """
     _same_shape(found, truth)
     x, y = _float(found), _float(truth)
@@ -68,8 +70,12 @@ def ssim(found: Any, truth: Any, *, data_range: float = 1.0) -> jax.Array:
 
         def smooth(image: jax.Array) -> jax.Array:
             # Slices, not a convolution, which XLA's CPU backend is slow at inside loops.
-            rows = jnp.stack([w * image[i : height - _WINDOW + 1 + i] for i, w in enumerate(window.tolist())]).sum(0)
-            return jnp.stack([w * rows[:, i : width - _WINDOW + 1 + i] for i, w in enumerate(window.tolist())]).sum(0)
+            rows = jnp.stack(
+                [w * image[i : height - _WINDOW + 1 + i] for i, w in enumerate(window.tolist())]
+            ).sum(0)
+            return jnp.stack(
+                [w * rows[:, i : width - _WINDOW + 1 + i] for i, w in enumerate(window.tolist())]
+            ).sum(0)
 
     c1, c2 = (0.01 * data_range) ** 2, (0.03 * data_range) ** 2
     mean_x, mean_y = smooth(x), smooth(y)
@@ -83,22 +89,31 @@ def cosine(found: Any, truth: Any) -> jax.Array:
     """Cosine of the angle between two pytrees of arrays, `[]`; 0 where one of them is zero."""
     pairs = list(zip(jax.tree.leaves(found), jax.tree.leaves(truth), strict=True))
     inner = sum(jnp.vdot(_float(a), _float(b)) for a, b in pairs)
-    squares = [sum(jnp.vdot(_float(side), _float(side)) for side in sides) for sides in zip(*pairs, strict=True)]
+    squares = [
+        sum(jnp.vdot(_float(side), _float(side)) for side in sides)
+        for sides in zip(*pairs, strict=True)
+    ]
     proper = (squares[0] > 0) & (squares[1] > 0)
     # Roots one by one: the product of two squares may underflow.
-    norms = jnp.sqrt(jnp.where(proper, squares[0], 1.0)) * jnp.sqrt(jnp.where(proper, squares[1], 1.0))
+    norms = jnp.sqrt(jnp.where(proper, squares[0], 1.0)) * jnp.sqrt(
+        jnp.where(proper, squares[1], 1.0)
+    )
     return jnp.where(proper, inner / norms, 0.0)
 
 
 def feature_mse(features: Any, found: Any, truth: Any) -> jax.Array:
-    """`mse` of what `features`, a function of one image, makes of each: what looks alike to a model."""
+    """`mse` of what `features`, a function of one image, makes of each: what looks alike to a
+    model.
+    """
     return mse(features(found), features(truth))
 
 
 def assignment(found: Any, truth: Any) -> np.ndarray:
-    """Which true example each reconstructed one is: int `[B]`, a permutation with the least sum of squared distances.
+    """Which true example each reconstructed one is: int `[B]`, a permutation with the least sum of
+    squared distances.
 
-    A gradient of a batch does not know the order of its examples: compare `found[b]` with `truth[assignment[b]]`.
+    A gradient of a batch does not know the order of its examples: compare `found[b]` with
+      `truth[assignment[b]]`.
 
     Args:
       found, truth: `[B, ...]`. Reconstructions that are not finite are matched last.
@@ -106,12 +121,15 @@ def assignment(found: Any, truth: Any) -> np.ndarray:
     a, b = (np.asarray(v, np.float64).reshape(len(v), -1) for v in (found, truth))
     squares = np.square(a[:, None] - b[None]).sum(-1)
     worst = np.nanmax(np.where(np.isfinite(squares), squares, np.nan), initial=0.0)
-    rows, columns = optimize.linear_sum_assignment(np.where(np.isfinite(squares), squares, 2 * worst + 1))
+    rows, columns = optimize.linear_sum_assignment(
+        np.where(np.isfinite(squares), squares, 2 * worst + 1)
+    )
     return columns[np.argsort(rows)]
 
 
 def auc(members: Any, others: Any) -> float:
-    """Chance that a member's score is above another's, ties half: the area under the curve of rates.
+    """Chance that a member's score is above another's, ties half: the area under the curve of
+    rates.
 
     Args:
       members, others: scores `[n]`, `[m]`, not NaN.
@@ -122,7 +140,9 @@ def auc(members: Any, others: Any) -> float:
 
 
 def tpr_at_fpr(members: Any, others: Any, fpr: float) -> float:
-    """Share of members above the lowest threshold which at most a share `fpr` of the others is above."""
+    """Share of members above the lowest threshold which at most a share `fpr` of the others is
+    above.
+    """
     yes, no = _scores(members=members, others=others)
     if not 0 <= fpr <= 1:
         raise ValueError(f"Expected fpr in [0, 1], got fpr={fpr!r}.")
@@ -133,7 +153,9 @@ def tpr_at_fpr(members: Any, others: Any, fpr: float) -> float:
 
 
 def asr(members: Any, others: Any, threshold: float = 0.0) -> float:
-    """Attack success rate: the mean of both groups' shares that "score above threshold" tells right; 1/2 is a guess."""
+    """Attack success rate: the mean of both groups' shares that "score above threshold" tells
+    right; 1/2 is a guess.
+    """
     yes, no = _scores(members=members, others=others)
     return float(np.mean(yes > threshold) + np.mean(no <= threshold)) / 2
 
@@ -152,7 +174,8 @@ def imp_mia(auc_without: float, auc_with: float) -> float:
 
 
 def imp_dra(mse_without: float, mse_with: float) -> float:
-    """Share of a reconstruction's precision (1 / MSE) that a defence takes away: 1 - mse_without / mse_with.
+    """Share of a reconstruction's precision (1 / MSE) that a defence takes away: 1 - mse_without /
+    mse_with.
 
     Args:
       mse_without, mse_with: the attack's error without the defence, >= 0, and with it, > 0.
@@ -166,20 +189,27 @@ def imp_dra(mse_without: float, mse_with: float) -> float:
 
 
 def gdc(mia_score: float, dra_score: float) -> float:
-    """General defence capability: the mean of `imp_mia` and `imp_dra`. Source: arXiv:2403.01268, section 6.1."""
+    """General defence capability: the mean of `imp_mia` and `imp_dra`. Source: arXiv:2403.01268,
+    section 6.1.
+    """
     return (mia_score + dra_score) / 2
 
 
 def _same_shape(found: Any, truth: Any) -> None:
     if jnp.shape(found) != jnp.shape(truth):
         raise ValueError(
-            f"Expected found and truth of one shape, got shapes {jnp.shape(found)} and {jnp.shape(truth)}."
+            f"Expected found and truth of one shape, got shapes {jnp.shape(found)} and "
+            f"{jnp.shape(truth)}."
         )
 
 
 def _float(value: Any) -> jax.Array:
     value = jnp.asarray(value)
-    return value if value.dtype.itemsize >= 4 and jnp.issubdtype(value.dtype, jnp.inexact) else value.astype("float32")
+    return (
+        value
+        if value.dtype.itemsize >= 4 and jnp.issubdtype(value.dtype, jnp.inexact)
+        else value.astype("float32")
+    )
 
 
 def _scores(**named: Any) -> list[np.ndarray]:
@@ -187,6 +217,8 @@ def _scores(**named: Any) -> list[np.ndarray]:
     for name, value in named.items():
         scores = np.asarray(value, np.float64).ravel()
         if scores.size == 0 or np.isnan(scores).any():
-            raise ValueError(f"Expected {name} to hold scores, at least one and none NaN, got {name}={value!r}.")
+            raise ValueError(
+                f"Expected {name} to hold scores, at least one and none NaN, got {name}={value!r}."
+            )
         found.append(scores)
     return found

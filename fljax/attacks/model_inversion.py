@@ -22,9 +22,11 @@ def invert(
     learning_rate: float = 1e-2,
     box: tuple[float, float] | None = (0.0, 1.0),
 ) -> jax.Array:
-    """One input for each class which the model takes for that class, `[num_classes, ...]`. Pure, to be jitted.
+    """One input for each class which the model takes for that class, `[num_classes, ...]`. Pure, to
+    be jitted.
 
-    Threat: the attacker holds the model (every client does) and the mean of like data that were not trained on.
+    Threat: the attacker holds the model (every client does) and the mean of like data that were not
+      trained on.
 
     Args:
       apply: `(params, x) -> logits` of one example.
@@ -35,8 +37,8 @@ def invert(
     Raises:
       ValueError: a number is out of range.
 
-    Source: arXiv:2403.01268, section 6.1; Fredrikson, Jha, Ristenpart (2015), Model inversion attacks that exploit
-      confidence information.
+    Source: arXiv:2403.01268, section 6.1; Fredrikson, Jha, Ristenpart (2015), Model inversion
+      attacks that exploit confidence information.
     """
     _validate.positive_int(num_classes=num_classes, num_iterations=num_iterations)
     _validate.positive(learning_rate=learning_rate)
@@ -56,8 +58,8 @@ def error(found: Any, x: Any, y: Any) -> float:
     """Median over classes of the MSE to the class's mean: the reduction of arXiv:2403.01268.
 
     Args:
-      found: `[num_classes, ...]`. x: the training examples `[N, ...]`, y: their labels, int `[N]`. Classes without an
-        example are left out.
+      found: `[num_classes, ...]`. x: the training examples `[N, ...]`, y: their labels, int `[N]`.
+        Classes without an example are left out.
     """
     images, labels = np.asarray(x, np.float64), np.asarray(y)
     means = [(c, images[labels == c].mean(0)) for c in range(len(found)) if (labels == c).any()]

@@ -1,8 +1,10 @@
-"""Audits from one run of a mechanism: many canaries, each in or out by a coin, and guesses about some of them.
+"""Audits from one run of a mechanism: many canaries, each in or out by a coin, and guesses about
+some of them.
 
-Canaries share one run, so that their fates may be correlated by the mechanism; both bounds allow for the worst of it,
-and are therefore below the truth. No audit of one run is sharp: from 10,000 canaries of a Gaussian mechanism of mu 0.5,
-1 or 2 none that is right 95 times of 100 reports, in half its runs, over 79 % of the epsilon at delta 1e-5 (how this is
+Canaries share one run, so that their fates may be correlated by the mechanism; both bounds allow
+for the worst of it, and are therefore below the truth. No audit of one run is sharp: from 10,000
+canaries of a Gaussian mechanism of mu 0.5, 1 or 2 none that is right 95 times of 100 reports, in
+half its runs, over 79 % of the epsilon at delta 1e-5 (how this is
 shown: docs/attacks.md).
 `audit.two_worlds` is sharp, and needs a run for each score.
 """
@@ -23,8 +25,9 @@ _STEPS = 4
 class OneRun(NamedTuple):
     """What one run proves, with the stated confidence.
 
-    epsilon: the mechanism is not (less, delta)-DP. mu: it is not less-than-mu Gaussian DP. gdp_epsilon: that mu's
-    epsilon at delta, a bound for mechanisms whose trade-off curve is Gaussian, and for those only. canaries, guesses,
+    epsilon: the mechanism is not (less, delta)-DP. mu: it is not less-than-mu Gaussian DP.
+    gdp_epsilon: that mu's epsilon at delta, a bound for mechanisms whose trade-off curve is
+    Gaussian, and for those only. canaries, guesses,
     correct: counts that these come from.
     """
 
@@ -46,16 +49,18 @@ def audit(
 ) -> OneRun:
     """Lower bounds from the scores of the canaries of one run.
 
-    The attacker guesses "in" for the highest scores and "out" for the lowest, equally many, and keeps silent about the
-    rest; among equal scores its guesses are the wrong ones first. How many to guess is chosen among `shares` by the
-    bound itself, and paid for by the union bound.
+    The attacker guesses "in" for the highest scores and "out" for the lowest, equally many, and
+    keeps silent about the rest; among equal scores its guesses are the wrong ones first. How many
+    to guess is chosen among `shares` by the bound itself, and paid for by the union bound.
 
     Args:
       scores: `[m]`; high ones should mean that the canary was in. Not NaN.
-      included: bool `[m]`: independent fair coins, which the mechanism saw through the canaries only.
+      included: bool `[m]`: independent fair coins, which the mechanism saw through the canaries
+        only.
       delta: in [0, 1). confidence: in (0, 1).
-      shares: parts of the canaries to guess about, each in (0, 1], named before the scores are seen. One share costs
-        the least confidence: 0.05 to 0.2 suit mu up to 2, larger ones large mu.
+      shares: parts of the canaries to guess about, each in (0, 1], named before the scores are
+        seen. One share costs the least confidence: 0.05 to 0.2 suit mu up to 2, larger ones large
+        mu.
 
     Raises:
       ValueError: shapes differ, NaN among the scores, no share, or a number out of range.
@@ -66,12 +71,16 @@ def audit(
     values, coins = np.asarray(scores, np.float64), np.asarray(included, bool)
     if values.ndim != 1 or coins.shape != values.shape or values.size < 2 or np.isnan(values).any():
         raise ValueError(
-            f"Expected scores [m] without NaN and included [m], m >= 2, got shapes {values.shape} and {coins.shape}."
+            f"Expected scores [m] without NaN and included [m], m >= 2, got shapes {values.shape} "
+            f"and {coins.shape}."
         )
-    # Equal scores: those that are in stand below those that are out. An order of the caller's could tell the coins.
+    # Equal scores: those that are in stand below those that are out. An order of the caller's could
+    #   tell the coins.
     order = np.lexsort((~coins, values))
     most = values.size // 2
-    halves = sorted({min(max(1, round(share * values.size / 2)), most) for share in shares}, reverse=True)
+    halves = sorted(
+        {min(max(1, round(share * values.size / 2)), most) for share in shares}, reverse=True
+    )
     error, found = (1 - confidence) / len(halves), []
     for half in halves:
         correct = int(coins[order[-half:]].sum() + (~coins[order[:half]]).sum())
@@ -87,7 +96,8 @@ def audit(
 def p_value(*, canaries: int, guesses: int, correct: int, epsilon: Any, delta: float) -> np.ndarray:
     """Chance `[...]`, at most, of so many correct guesses against an (epsilon, delta)-DP mechanism.
 
-    Source: Steinke, Nasr, Jagielski (2023), Privacy auditing with one (1) training run, arXiv:2305.08846, Theorem 5.2.
+    Source: Steinke, Nasr, Jagielski (2023), Privacy auditing with one (1) training run,
+      arXiv:2305.08846, Theorem 5.2.
     """
     _check_counts(canaries, guesses, correct)
     prob = special.expit(np.asarray(epsilon, np.float64))[..., None]
@@ -100,7 +110,9 @@ def p_value(*, canaries: int, guesses: int, correct: int, epsilon: Any, delta: f
     return np.minimum(tails[..., 0] + 2 * canaries * delta * worst, 1.0)
 
 
-def epsilon_lower(*, canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
+def epsilon_lower(
+    *, canaries: int, guesses: int, correct: int, delta: float, confidence: float
+) -> float:
     """Largest epsilon that `p_value` refutes at this confidence; 0 if none.
 
     Raises:
@@ -118,17 +130,20 @@ def epsilon_lower(*, canaries: int, guesses: int, correct: int, delta: float, co
 
 
 def mu_lower(*, canaries: int, guesses: int, correct: int, confidence: float) -> float:
-    """Largest mu such that no mu-GDP mechanism lets anybody be right so often with chance 1 - confidence; 0 if none.
+    """Largest mu such that no mu-GDP mechanism lets anybody be right so often with chance 1 -
+    confidence; 0 if none.
 
-    Let p_j be the chance of exactly j right guesses. Flipping one random canary's coin turns a right guess about it
-    into a wrong one and j into j - 1, so that f-DP bounds sum_{j >= i} j p_j by sum_{j >= i - 1} (g - j) p_j through
-    its curve. Starting from P(at least `correct`) = 1 - confidence, the least chances below it are found one by one;
-    where they add up to more than 1, the mechanism is refuted.
+    Let p_j be the chance of exactly j right guesses. Flipping one random canary's coin turns a
+    right guess about it into a wrong one and j into j - 1, so that f-DP bounds sum_{j >= i} j p_j
+    by sum_{j >= i - 1} (g - j) p_j through its curve. Starting from P(at least `correct`) = 1 -
+    confidence, the least chances below it are found one by one; where they add up to more than 1,
+    the mechanism is refuted.
 
     Raises:
       ValueError: a number is out of range.
 
-    Source: Mahloujifar, Melis, Chaudhuri (2024), Auditing f-differential privacy in one run, arXiv:2410.22235.
+    Source: Mahloujifar, Melis, Chaudhuri (2024), Auditing f-differential privacy in one run,
+      arXiv:2410.22235.
     """
     _validate.open_unit(confidence=confidence)
     _check_counts(canaries, guesses, correct)
@@ -146,13 +161,18 @@ def mu_lower(*, canaries: int, guesses: int, correct: int, confidence: float) ->
 
 
 def _largest(refuted: Any, *, high: float) -> float:
-    """Largest number in [0, high) that is refuted, from below, to a part in 10^6; a grid at a time."""
+    """Largest number in [0, high) that is refuted, from below, to a part in 10^6; a grid at a
+    time.
+    """
     low = 0.0
     for _ in range(_STEPS):
         grid = np.linspace(low, high, 34)[1:-1]
         wrong = refuted(grid)
         first = int(np.argmin(wrong)) if not wrong.all() else len(grid)
-        low, high = (grid[first - 1] if first else low), (grid[first] if first < len(grid) else high)
+        low, high = (
+            (grid[first - 1] if first else low),
+            (grid[first] if first < len(grid) else high),
+        )
     return float(low)
 
 
@@ -161,5 +181,6 @@ def _check_counts(canaries: int, guesses: int, correct: int) -> None:
     _validate.non_negative_int(correct=correct)
     if not correct <= guesses <= canaries:
         raise ValueError(
-            f"Expected correct <= guesses <= canaries, got correct={correct}, guesses={guesses}, canaries={canaries}."
+            f"Expected correct <= guesses <= canaries, got correct={correct}, guesses={guesses}, "
+            f"canaries={canaries}."
         )

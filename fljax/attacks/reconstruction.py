@@ -1,8 +1,11 @@
-"""Reconstruction through a scheme: real records behind its real rounds, and the bound that its certificate implies.
+"""Reconstruction through a scheme: real records behind its real rounds, and the bound that its
+certificate implies.
 
-Threat: the server (or whoever sees the models before and after a round) knows the model, the loss, the label and the
-mechanism. The record is the only data of its client, and all others send nothing but noise: a worst case. There are two
-attackers: one that has no idea of the record and inverts the gradient, one that knows K candidates and picks.
+Threat: the server (or whoever sees the models before and after a round) knows the model, the loss,
+the label and the mechanism. The record is the only data of its client, and all others send nothing
+but noise: a worst case. There are two
+attackers: one that has no idea of the record and inverts the gradient, one that knows K candidates
+  and picks.
 """
 
 from typing import Any, NamedTuple
@@ -43,7 +46,9 @@ ALONE: dict[str, Any] = {
 
 
 class Seen(NamedTuple):
-    """What a simulated run of a scheme has: the part of it that a scheme's `inputs` and `spent` ask for."""
+    """What a simulated run of a scheme has: the part of it that a scheme's `inputs` and `spent` ask
+    for.
+    """
 
     dataset: Dataset
     client_data: ClientData
@@ -53,13 +58,20 @@ def config(name: str, **changes: Any) -> Any:
     """The Config of scheme `name` with one record in each round; `changes` go before.
 
     Raises:
-      ValueError: no such scheme, or a value out of range. TypeError: the Config has no field of that name.
+      ValueError: no such scheme, or a value out of range. TypeError: the Config has no field of
+        that name.
     """
     return rounds.small(schemes.get(name).Config, ALONE | changes, required=changes)
 
 
 def updates(
-    name: str, config: Any, loss: LossFn, params: Params, examples: PyTree, keys: jax.Array, dataset: Dataset
+    name: str,
+    config: Any,
+    loss: LossFn,
+    params: Params,
+    examples: PyTree,
+    keys: jax.Array,
+    dataset: Dataset,
 ) -> PyTree:
     """How far one round moves the model, for each of T records as the only data: leaves `[T, ...]`.
 
@@ -76,18 +88,25 @@ def updates(
     num_clients = scheme.population(config).num_clients or 1
     one_each = np.full((num_clients, 1), -1, np.int32)
     one_each[0] = 0
-    seen = Seen(dataset, ClientData(jax.tree.map(jnp.asarray, dataset.train), jnp.asarray(one_each)))
+    seen = Seen(
+        dataset, ClientData(jax.tree.map(jnp.asarray, dataset.train), jnp.asarray(one_each))
+    )
     inputs = scheme.inputs(config, seen) if scheme.inputs is not None else {}
     algorithm = scheme.make(config, loss, num_units=num_clients, **inputs)
 
     def one(example: PyTree, key: jax.Array) -> PyTree:
-        records = jax.tree.map(lambda leaf: leaf[None], example) | {SUBJECT: jnp.zeros(1, jnp.int32)}
+        records = jax.tree.map(lambda leaf: leaf[None], example) | {
+            SUBJECT: jnp.zeros(1, jnp.int32)
+        }
         here = cohort(ClientData(records, jnp.asarray(one_each)), jnp.arange(num_clients))
         after, _ = algorithm.round(algorithm.init(params), here, key)
         return jax.tree.map(jnp.subtract, params, after.params)
 
-    # One by one: some schemes work through their clients in loops, which XLA is slow at side by side.
-    return jax.jit(lambda examples, keys: jax.lax.map(lambda pair: one(*pair), (examples, keys)))(examples, keys)
+    # One by one: some schemes work through their clients in loops, which XLA is slow at side by
+    #   side.
+    return jax.jit(lambda examples, keys: jax.lax.map(lambda pair: one(*pair), (examples, keys)))(
+        examples, keys
+    )
 
 
 def of_channel(name: str, config: Any, seen: Seen) -> tuple[dict[str, Any], Spent]:
@@ -107,7 +126,8 @@ def of_channel(name: str, config: Any, seen: Seen) -> tuple[dict[str, Any], Spen
 
 
 def nearest(found: Any, candidates: Any) -> np.ndarray:
-    """Which of the candidates `[K, ...]` each of `found` `[T, ...]` is closest to: int `[T]`, -1 where not finite.
+    """Which of the candidates `[K, ...]` each of `found` `[T, ...]` is closest to: int `[T]`, -1
+    where not finite.
 
     Raises:
       ValueError: a candidate is not finite.
@@ -119,16 +139,20 @@ def nearest(found: Any, candidates: Any) -> np.ndarray:
 
 
 def best_match(moved: PyTree, gradients: PyTree) -> np.ndarray:
-    """Which of K candidates' gradients each of T updates points along most, int `[T]`: the informed attacker.
+    """Which of K candidates' gradients each of T updates points along most, int `[T]`: the informed
+    attacker.
 
-    The likelihood-ratio choice where the round clips every gradient to one length and adds equal noise to all numbers.
-    A candidate without a gradient has no direction, and scores 0; -1 where an update is not finite.
+    The likelihood-ratio choice where the round clips every gradient to one length and adds equal
+    noise to all numbers. A candidate without a gradient has no direction, and scores 0; -1 where an
+    update is not finite.
 
     Raises:
       ValueError: a candidate's gradient is not finite.
     """
     rows, columns = (
-        np.concatenate([np.asarray(v, np.float64).reshape(len(v), -1) for v in jax.tree.leaves(tree)], 1)
+        np.concatenate(
+            [np.asarray(v, np.float64).reshape(len(v), -1) for v in jax.tree.leaves(tree)], 1
+        )
         for tree in (moved, gradients)
     )
     kept = _finite(rows, columns)
@@ -145,16 +169,19 @@ def _finite(found: np.ndarray, candidates: np.ndarray) -> np.ndarray:
 
 
 def diverged(found: Any) -> np.ndarray:
-    """Which reconstructions `[T, ...]` are not finite, bool `[T]`: there the attack failed, and proves nothing."""
+    """Which reconstructions `[T, ...]` are not finite, bool `[T]`: there the attack failed, and
+    proves nothing.
+    """
     rows = np.asarray(found, np.float64).reshape(len(found), -1)
     return np.logical_not(np.isfinite(rows).all(1))
 
 
 def identification_bound(event: PrivacyEvent, num_candidates: int) -> float:
-    """Largest chance that anybody picks the right one of K equally likely records, from what `event` certifies.
+    """Largest chance that anybody picks the right one of K equally likely records, from what
+    `event` certifies.
 
-    By the trade-off curve at false-positive rate 1 / K, taken from proved (epsilon, delta) pairs; exact for Gaussian
-    mechanisms up to the grid of epsilons.
+    By the trade-off curve at false-positive rate 1 / K, taken from proved (epsilon, delta) pairs;
+    exact for Gaussian mechanisms up to the grid of epsilons.
 
     Raises:
       ValueError: num_candidates < 1.
@@ -166,7 +193,9 @@ def identification_bound(event: PrivacyEvent, num_candidates: int) -> float:
 
 
 def gradients_of(loss: LossFn, params: Params, examples: PyTree) -> PyTree:
-    """Plain gradients of T records, leaves `[T, ...]`: what an informed attacker expects to see a direction of."""
+    """Plain gradients of T records, leaves `[T, ...]`: what an informed attacker expects to see a
+    direction of.
+    """
     return jax.jit(jax.vmap(jax.grad(loss), (None, 0)))(params, examples)
 
 
@@ -180,18 +209,26 @@ def invert(
     shape: tuple[int, ...],
     settings: gradient_inversion.Settings,
 ) -> jax.Array:
-    """Reconstructs the record behind each of T updates, `[T, *shape]`, knowing its label `y` int `[T]`, in one program.
+    """Reconstructs the record behind each of T updates, `[T, *shape]`, knowing its label `y` int
+    `[T]`, in one program.
 
-    The uninformed attacker. It compares directions, so that learning rates and clipping do not matter. NaN where no
+    The uninformed attacker. It compares directions, so that learning rates and clipping do not
+    matter. NaN where no
     step of the search had a finite loss: the random start is no reconstruction.
     """
     observe = gradient_inversion.gradient(gradient_inversion.soft_cross_entropy(apply))
 
     @jax.jit
     def run(moved: PyTree, y: jax.Array, key: jax.Array) -> jax.Array:
-        num_classes = jax.eval_shape(apply, params, jax.ShapeDtypeStruct(shape, np.dtype(np.float32))).shape[0]
+        num_classes = jax.eval_shape(
+            apply, params, jax.ShapeDtypeStruct(shape, np.dtype(np.float32))
+        ).shape[0]
         labels = jax.nn.one_hot(y, num_classes)[:, None]
-        found = gradient_inversion.invert(observe, params, moved, labels, key, shape=(1, *shape), settings=settings)
-        return jax.vmap(lambda x, loss: jnp.where(jnp.isfinite(loss), x, jnp.nan))(found.x[:, 0], found.loss)
+        found = gradient_inversion.invert(
+            observe, params, moved, labels, key, shape=(1, *shape), settings=settings
+        )
+        return jax.vmap(lambda x, loss: jnp.where(jnp.isfinite(loss), x, jnp.nan))(
+            found.x[:, 0], found.loss
+        )
 
     return run(moved, y, key)

@@ -1,11 +1,14 @@
-"""One privacy unit against a whole scheme: rounds of the scheme itself, thousands of times, with the unit and without.
+"""One privacy unit against a whole scheme: rounds of the scheme itself, thousands of times, with
+the unit and without.
 
-The attacker chose all data (a worst case that the guarantee covers), sees the models before and after, and does not
-know one thing: whether the unit was there, or which of two contents it had. Its score is how far the model moved along
-the unit's gradient. That is the likelihood-ratio test, or a monotone function of it, where all that the server sees is
-the new model; a server that sees more is a game of its own (`uploads`), for which nothing but the noise law of the
-uploads is played: that the scheme's rounds add this noise and clip is what `one_unit` sees, where it can play them.
-Which games a scheme is in for is said by its module, see `kinds`.
+The attacker chose all data (a worst case that the guarantee covers), sees the models before and
+after, and does not
+know one thing: whether the unit was there, or which of two contents it had. Its score is how far
+the model moved along the unit's gradient. That is the likelihood-ratio test, or a monotone function
+of it, where all that the server sees is the new model; a server that sees more is a game of its own
+(`uploads`), for which nothing but the noise law of the
+uploads is played: that the scheme's rounds add this noise and clip is what `one_unit` sees, where
+it can play them. Which games a scheme is in for is said by its module, see `kinds`.
 """
 
 import dataclasses
@@ -29,7 +32,8 @@ from fljax.errors import UnsupportedEventError
 from fljax.schemes.base import Population, Scheme
 from fljax.upload import pair_noise
 
-# A small world with others, colluders and two silos: what a scheme's Config is given where it has the field.
+# A small world with others, colluders and two silos: what a scheme's Config is given where it has
+#   the field.
 SMALL: dict[str, Any] = {
     "batch_size": 4,
     "expected_items": 2.0,
@@ -52,7 +56,8 @@ _LONG = 1e3  # times whatever is clipped to: a canary that counts fully
 
 
 class Game(NamedTuple):
-    """score: `(key, present []) -> []`, pure: one run of the mechanism, scored. event: what is certified of it.
+    """score: `(key, present []) -> []`, pure: one run of the mechanism, scored. event: what is
+    certified of it.
 
     sees: what the attacker sees, in words.
     """
@@ -63,7 +68,9 @@ class Game(NamedTuple):
 
 
 class Attack(Protocol):
-    """What `fljax.attacks.register` takes: a game against a scheme, or ValueError for one that it is not for."""
+    """What `fljax.attacks.register` takes: a game against a scheme, or ValueError for one that it
+    is not for.
+    """
 
     def __call__(self, scheme: Scheme, config: Any, *, num_rounds: int = 1) -> Game: ...
 
@@ -72,13 +79,16 @@ def config(name: str, **changes: Any) -> Any:
     """The Config of scheme `name` for a small world; `changes` go before.
 
     Raises:
-      ValueError: no such scheme, or a value out of range. TypeError: the Config has no field of that name.
+      ValueError: no such scheme, or a value out of range. TypeError: the Config has no field of
+        that name.
     """
     return small(schemes.get(name).Config, SMALL | changes, required=changes)
 
 
 def small(wanted: Any, values: dict[str, Any], *, required: dict[str, Any]) -> Any:
-    """A Config from those of `values` that it has fields for, and all that are `required`; integers serve as floats."""
+    """A Config from those of `values` that it has fields for, and all that are `required`; integers
+    serve as floats.
+    """
     fields = {field.name: field for field in dataclasses.fields(wanted)}
     kept = {name: value for name, value in values.items() if name in fields or name in required}
     for name, value in kept.items():
@@ -92,8 +102,11 @@ def _loss(params: Any, example: Any) -> jax.Array:
     return jnp.vdot(params["w"], example["x"])
 
 
-def _tables(population: Population, event: PrivacyEvent, num_clients: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Examples `[2, M, ...]` and rows of clients `[2, N, K]`: the world without the unit, and with it.
+def _tables(
+    population: Population, event: PrivacyEvent, num_clients: int
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Examples `[2, M, ...]` and rows of clients `[2, N, K]`: the world without the unit, and with
+    it.
 
     Everybody else's gradient is zero, which any attacker may know and subtract.
     """
@@ -101,14 +114,18 @@ def _tables(population: Population, event: PrivacyEvent, num_clients: int) -> tu
     mine, holders = 1, 1
     if unit == "subject":
         mine, holders = population.subject_examples, population.subject_clients or num_clients
-    # Where there are places for records they are full; elsewhere one other example keeps a client from being empty.
+    # Where there are places for records they are full; elsewhere one other example keeps a client
+    # from being empty.
     others = (population.places or 2) - 1 if unit == "example" else 1
     per_client = others + mine
     x = np.zeros((2, num_clients, per_client, _DIM), np.float32)
     x[1, :holders, others:, 0] = _LONG
     if relation == NeighboringRelation.REPLACE_ONE:
         x[0, :holders, others:, 0] = -_LONG
-    rows = np.tile(np.arange(num_clients * per_client, dtype=np.int32).reshape(num_clients, per_client), (2, 1, 1))
+    rows = np.tile(
+        np.arange(num_clients * per_client, dtype=np.int32).reshape(num_clients, per_client),
+        (2, 1, 1),
+    )
     rows[:, holders:, others:] = -1  # nobody else has anything of the unit
     if unit == "client":
         rows[:, :holders, :others] = -1  # it has nothing else
@@ -116,7 +133,9 @@ def _tables(population: Population, event: PrivacyEvent, num_clients: int) -> tu
         rows[0, :holders, others:] = -1
     # Padding stands at the end.
     rows = np.take_along_axis(rows, np.argsort(rows < 0, axis=-1, kind="stable"), -1)
-    subject = np.broadcast_to(np.arange(per_client) >= others, (2, num_clients, per_client)).astype(np.int32)
+    subject = np.broadcast_to(np.arange(per_client) >= others, (2, num_clients, per_client)).astype(
+        np.int32
+    )
     subject = np.where(subject == 1, 0, 1 + np.arange(num_clients, dtype=np.int32)[:, None])
     flat = {"x": x.reshape(2, -1, _DIM), SUBJECT: subject.reshape(2, -1).astype(np.int32)}
     return flat, rows
@@ -131,7 +150,10 @@ def one_unit(scheme: Scheme, config: Any, *, num_rounds: int = 1) -> Game:
     num_units = examples["x"].shape[1] if event.privacy_unit == "example" else num_clients
     algorithm = scheme.make(config, _loss, num_units=num_units)
     prob = algorithm.client_sampling_prob
-    removed = event.privacy_unit == "client" and event.neighboring_relation == NeighboringRelation.ADD_OR_REMOVE_ONE
+    removed = (
+        event.privacy_unit == "client"
+        and event.neighboring_relation == NeighboringRelation.ADD_OR_REMOVE_ONE
+    )
 
     def score(key: jax.Array, present: jax.Array) -> jax.Array:
         pick = lambda pair: jnp.where(present, pair[1], pair[0])  # noqa: E731
@@ -149,17 +171,20 @@ def one_unit(scheme: Scheme, config: Any, *, num_rounds: int = 1) -> Game:
         end, _ = jax.lax.scan(one_round, start, jnp.arange(num_rounds))
         return -end.params["w"][0]
 
-    return Game(score, event.repeat(num_rounds), "the model before and after, and who could have joined")
+    return Game(
+        score, event.repeat(num_rounds), "the model before and after, and who could have joined"
+    )
 
 
 def uploads(scheme: Scheme, config: Any, *, num_rounds: int = 1) -> Game:
-    """A game against a scheme with `upload_noise`, whose server sees every upload and pools all colluders allowed.
+    """A game against a scheme with `upload_noise`, whose server sees every upload and pools all
+    colluders allowed.
 
-    The uploads of the two worlds are as far apart as clipping allows, and differ in one number; the noise is drawn by
-    the code that draws it in the scheme. The scheme's `make` is not run: an error in its rounds, where they clip or how
-    much noise they ask for, is not seen here (`games` adds `one_unit` where that takes the scheme). Who straggles does
-    not help hiding. The score is the likelihood ratio of all honest uploads together, less the pair noise that
-    colluders know.
+    The uploads of the two worlds are as far apart as clipping allows, and differ in one number; the
+    noise is drawn by the code that draws it in the scheme. The scheme's `make` is not run: an error
+    in its rounds, where they clip or how much noise they ask for, is not seen here (`games` adds
+    `one_unit` where that takes the scheme). Who straggles does not help hiding. The score is the
+    likelihood ratio of all honest uploads together, less the pair noise that colluders know.
     """
     if scheme.upload_noise is None:
         raise ValueError("Expected a scheme with upload_noise, got one without.")
@@ -191,7 +216,9 @@ def uploads(scheme: Scheme, config: Any, *, num_rounds: int = 1) -> Game:
 
 
 def kinds(scheme: Scheme) -> tuple[Attack, ...]:
-    """The games here that can be played against a scheme, the sharpest first: what its module says of itself."""
+    """The games here that can be played against a scheme, the sharpest first: what its module says
+    of itself.
+    """
     hidden = () if scheme.upload_noise is None else (uploads,)
     # `one_unit` has no network to offer.
     return hidden if scheme.needs_network else (*hidden, one_unit)
@@ -203,7 +230,9 @@ def _compared(scheme: Scheme) -> bool:
 
 
 def promising() -> list[str]:
-    """Schemes that promise what an attack here can be compared with; those of others that fail to load are left out."""
+    """Schemes that promise what an attack here can be compared with; those of others that fail to
+    load are left out.
+    """
 
     def fits(name: str) -> bool:
         try:
@@ -218,7 +247,8 @@ def promising() -> list[str]:
 
 
 def check_name(*, attack: str | None = None, **given: str) -> None:
-    """Raises ValueError, with the argument's name, unless the scheme is known and promises something to attack.
+    """Raises ValueError, with the argument's name, unless the scheme is known and promises
+    something to attack.
 
     Args:
       attack: the name of a game, which needs an epsilon to be compared with. None: all that fit.
@@ -228,7 +258,10 @@ def check_name(*, attack: str | None = None, **given: str) -> None:
         if attack is not None:
             attacks.check_name(attack=attack)
             if scheme.promise != "epsilon":
-                raise ValueError(f"Expected {argument} that promises an epsilon with attack={attack!r}, got {name!r}.")
+                raise ValueError(
+                    f"Expected {argument} that promises an epsilon with attack={attack!r}, got "
+                    f"{name!r}."
+                )
         elif not _compared(scheme):
             _validate.one_of(promising(), **{argument: name})
 
@@ -237,15 +270,20 @@ def game(name: str, config: Any, *, num_rounds: int = 1) -> Game:
     """The sharpest game here against the registered scheme `name`.
 
     Raises:
-      ValueError: no such scheme, none of `kinds` fits it, its noise multiplier is None, or num_rounds < 1.
+      ValueError: no such scheme, none of `kinds` fits it, its noise multiplier is None, or
+        num_rounds < 1.
     """
     return _made(name, config, num_rounds, most=1)[0]
 
 
-def games(name: str, config: Any, *, num_rounds: int = 1, attack: str | None = None) -> tuple[Game, ...]:
-    """Every game here against the registered scheme `name`, the sharpest first; or the one that `attack` names.
+def games(
+    name: str, config: Any, *, num_rounds: int = 1, attack: str | None = None
+) -> tuple[Game, ...]:
+    """Every game here against the registered scheme `name`, the sharpest first; or the one that
+    `attack` names.
 
-    A game about uploads does not run the scheme's rounds, so that `one_unit` goes with it where that plays them.
+    A game about uploads does not run the scheme's rounds, so that `one_unit` goes with it where
+    that plays them.
 
     Raises:
       As `game`; or the attack is not known, or not for this scheme.
@@ -261,11 +299,15 @@ def _made(name: str, config: Any, num_rounds: int, most: int | None = None) -> t
     scheme = schemes.get(name)
     fitting = kinds(scheme)[:most]
     if not fitting:
-        raise ValueError(f"Expected a scheme whose uploads or rounds can be played here, got scheme={name!r}.")
+        raise ValueError(
+            f"Expected a scheme whose uploads or rounds can be played here, got scheme={name!r}."
+        )
     return tuple(kind(scheme, config, num_rounds=num_rounds) for kind in fitting)
 
 
-def play(game: Game, key: jax.Array, num_trials: int, *, at_once: int = 1024) -> tuple[np.ndarray, np.ndarray]:
+def play(
+    game: Game, key: jax.Array, num_trials: int, *, at_once: int = 1024
+) -> tuple[np.ndarray, np.ndarray]:
     """Scores `[num_trials]` with the unit and without it, all trials in one program.
 
     Args:
@@ -280,7 +322,11 @@ def play(game: Game, key: jax.Array, num_trials: int, *, at_once: int = 1024) ->
     @jax.jit
     def run(keys: jax.Array) -> jax.Array:
         one = lambda pair: game.score(*pair)  # noqa: E731
-        return jax.lax.map(one, (keys, jnp.arange(2 * num_trials) < num_trials), batch_size=min(at_once, num_trials))
+        return jax.lax.map(
+            one,
+            (keys, jnp.arange(2 * num_trials) < num_trials),
+            batch_size=min(at_once, num_trials),
+        )
 
     found = np.asarray(run(jax.random.split(key, 2 * num_trials)), np.float64)
     return found[:num_trials], found[num_trials:]
@@ -290,10 +336,11 @@ def play(game: Game, key: jax.Array, num_trials: int, *, at_once: int = 1024) ->
 class Verdict:
     """Certified against measured, at one delta.
 
-    certified, measured: epsilon, the first an upper and the second a lower bound with the stated confidence; measured
-    is by counting, whatever the shape of the trade-off curve. gaussian: the lower bound of an attacker who knows that
-    the curve is Gaussian. ceiling: the most that so many trials can prove, of any scores. holds: measured <= certified;
-    None where ceiling <= certified, so that no scores could have said no.
+    certified, measured: epsilon, the first an upper and the second a lower bound with the stated
+    confidence; measured is by counting, whatever the shape of the trade-off curve. gaussian: the
+    lower bound of an attacker who knows that
+    the curve is Gaussian. ceiling: the most that so many trials can prove, of any scores. holds:
+    measured <= certified; None where ceiling <= certified, so that no scores could have said no.
     """
 
     certified: float
@@ -315,7 +362,9 @@ def verdict(
     confidence: float = 0.99,
     certified: float | None = None,
 ) -> Verdict:
-    """Plays, and compares what was measured with what the game's event certifies: `judge` of fresh scores."""
+    """Plays, and compares what was measured with what the game's event certifies: `judge` of fresh
+    scores.
+    """
     scores = play(game, key, num_trials)
     return judge(game.event, scores, delta=delta, confidence=confidence, certified=certified)
 
@@ -332,7 +381,8 @@ def judge(
 
     Args:
       scores: of `play`.
-      delta: large enough to be counted in so many trials; a certificate at one delta comes with one at any other.
+      delta: large enough to be counted in so many trials; a certificate at one delta comes with one
+        at any other.
       certified: an epsilon to compare with in place of the event's.
 
     Raises:
@@ -357,12 +407,16 @@ def judge(
 
 def certified_epsilon(event: PrivacyEvent, delta: float) -> float:
     """The smallest epsilon that an accountant of ours proves for the event."""
-    found = [row["epsilon_upper"] for row in accounting.table(event, delta=delta) if row["certified"]]
+    found = [
+        row["epsilon_upper"] for row in accounting.table(event, delta=delta) if row["certified"]
+    ]
     return min((float(str(value)) for value in found), default=math.inf)
 
 
 def certified_delta(event: PrivacyEvent, epsilon: float) -> float:
-    """The smallest delta that `quick_method` proves for the event at `epsilon`; 1 if it proves none."""
+    """The smallest delta that `quick_method` proves for the event at `epsilon`; 1 if it proves
+    none.
+    """
     try:
         spent = accounting.spent(event, epsilon=epsilon, method=quick_method(event))
     except UnsupportedEventError:
@@ -371,7 +425,9 @@ def certified_delta(event: PrivacyEvent, epsilon: float) -> float:
 
 
 def quick_method(event: PrivacyEvent) -> Literal["gdp", "rdp"]:
-    """The accountant "gdp", which is exact, for compositions of unsampled Gaussian mechanisms; else "rdp"."""
+    """The accountant "gdp", which is exact, for compositions of unsampled Gaussian mechanisms; else
+    "rdp".
+    """
     try:
         accounting.epsilon(event, delta=0.5, method="gdp")
     except UnsupportedEventError:
@@ -380,10 +436,15 @@ def quick_method(event: PrivacyEvent) -> Literal["gdp", "rdp"]:
 
 
 def certified_curve(event: PrivacyEvent, fpr: np.ndarray) -> np.ndarray:
-    """Least false-negative rate of any test at `fpr` `[...]`, from proved (epsilon, delta) pairs on a grid."""
+    """Least false-negative rate of any test at `fpr` `[...]`, from proved (epsilon, delta) pairs on
+    a grid.
+    """
     best = np.zeros(np.shape(fpr))
     for epsilon in _EPSILONS:
         best = np.maximum(
-            best, conversion.epsilon_delta_trade_off(float(epsilon), certified_delta(event, float(epsilon)), fpr)
+            best,
+            conversion.epsilon_delta_trade_off(
+                float(epsilon), certified_delta(event, float(epsilon)), fpr
+            ),
         )
     return best

@@ -1,4 +1,6 @@
-"""Many models trained on subsets of one pool of examples, in one program: shadow models, reference models, a target."""
+"""Many models trained on subsets of one pool of examples, in one program: shadow models, reference
+models, a target.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,9 +15,11 @@ from fljax.types import Batch, LossFn, Params
 
 
 def halves(key: jax.Array, num_models: int, num_examples: int) -> jax.Array:
-    """Which examples each model is trained on, bool `[num_models, num_examples]`: random halves, in complement pairs.
+    """Which examples each model is trained on, bool `[num_models, num_examples]`: random halves, in
+    complement pairs.
 
-    Every example is in one of each pair, so that as many models have it as have it not (within one).
+    Every example is in one of each pair, so that as many models have it as have it not (within
+    one).
     """
     _validate.typed_key(key=key)
     _validate.positive_int(num_models=num_models, num_examples=num_examples)
@@ -39,14 +43,14 @@ def trainer(
       loss: `loss(params, example) -> []`.
       init: key -> parameters; every model starts from its own.
       num_steps: of Adam.
-      batch_size: examples of the pool that a step draws, with replacement, before those that are no members are left
-        out; None: all of them.
+      batch_size: examples of the pool that a step draws, with replacement, before those that are no
+        members are left out; None: all of them.
       learning_rate: > 0.
       models_at_once: models side by side; the others follow in the same program. None: all of them.
 
     Returns:
-      `train(examples, members, keys) -> params`, pure, to be jitted: examples `[N, ...]`, members bool `[S, N]`, keys
-      `[S]`; parameters with a leading axis S.
+      `train(examples, members, keys) -> params`, pure, to be jitted: examples `[N, ...]`, members
+      bool `[S, N]`, keys `[S]`; parameters with a leading axis S.
 
     Raises:
       ValueError: a number is out of range.
@@ -61,7 +65,11 @@ def trainer(
         init_key, rows_key = jax.random.split(key)
 
         def objective(params: Params, rows: jax.Array | None) -> jax.Array:
-            taken = (examples, members) if rows is None else jax.tree.map(lambda v: v[rows], (examples, members))
+            taken = (
+                (examples, members)
+                if rows is None
+                else jax.tree.map(lambda v: v[rows], (examples, members))
+            )
             losses = jax.vmap(loss, (None, 0))(params, taken[0])
             count = jnp.maximum(1, jnp.sum(taken[1])).astype(losses.dtype)
             return jnp.sum(jnp.where(taken[1], losses, 0)) / count
@@ -81,18 +89,24 @@ def trainer(
     return train
 
 
-def confidences(apply: Callable[[Params, Any], jax.Array], params: Params, x: Any, y: jax.Array) -> jax.Array:
-    """log(p / (1 - p)) of the true label's probability p, `[S, N]`, for S models and N examples: nearly normal.
+def confidences(
+    apply: Callable[[Params, Any], jax.Array], params: Params, x: Any, y: jax.Array
+) -> jax.Array:
+    """log(p / (1 - p)) of the true label's probability p, `[S, N]`, for S models and N examples:
+    nearly normal.
 
     Args:
       apply: `(params, x) -> logits`. params: leading axis S. x: `[N, ...]`. y: int `[N]`.
 
-    Source: Carlini et al. (2022), Membership inference attacks from first principles, arXiv:2112.03570, section IV-C.
+    Source: Carlini et al. (2022), Membership inference attacks from first principles,
+      arXiv:2112.03570, section IV-C.
     """
 
     def one(params: Params, x: Any, y: jax.Array) -> jax.Array:
         logits = apply(params, x)
         # Not 1 - p, which rounds to 0 where the model is sure.
-        return logits[y] - jax.nn.logsumexp(jnp.where(jnp.arange(len(logits)) == y, -jnp.inf, logits))
+        return logits[y] - jax.nn.logsumexp(
+            jnp.where(jnp.arange(len(logits)) == y, -jnp.inf, logits)
+        )
 
     return jax.vmap(jax.vmap(one, (None, 0, 0)), (0, None, None))(params, x, y)

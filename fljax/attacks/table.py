@@ -1,4 +1,6 @@
-"""Certified against measured, one row a scheme: what it promises, and what the attack it defends against gets."""
+"""Certified against measured, one row a scheme: what it promises, and what the attack it defends
+against gets.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -27,7 +29,8 @@ _SEEN = 4.0  # a channel holds where the attack would have seen noise this many 
 
 
 class Settings(NamedTuple):
-    """How hard to attack. noise_multiplier: of schemes with an epsilon; nats: of channels. trials: in each world.
+    """How hard to attack. noise_multiplier: of schemes with an epsilon; nats: of channels. trials:
+    in each world.
 
     attack: the game to play; None: all that fit.
     """
@@ -42,14 +45,17 @@ class Settings(NamedTuple):
 
 
 class Row(NamedTuple):
-    """quantity: of `certified` and `measured`, in words. bound: which side of it attacks have to stay on.
+    """quantity: of `certified` and `measured`, in words. bound: which side of it attacks have to
+    stay on.
 
-    holds: whether they did, beyond what chance explains at the stated confidence; None where no data could have said
-    no, since so many trials prove at most `ceiling`, or where noise far too little would not have been seen. standing:
-    of the certified number. event, scores: of the game that proved most, with the unit and without it; None where there
-    was none. diverged: reconstructions that ended nowhere,
-    and count as the best guess of who has seen nothing. seen_from: by which factor a channel's noise (its variance)
-    could have been too little and the attack would have seen it; None where that was not asked.
+    holds: whether they did, beyond what chance explains at the stated confidence; None where no
+    data could have said no, since so many trials prove at most `ceiling`, or where noise far too
+    little would not have been seen. standing:
+    of the certified number. event, scores: of the game that proved most, with the unit and without
+      it; None where there
+    was none. diverged: reconstructions that ended nowhere, and count as the best guess of who has
+    seen nothing. seen_from: by which factor a channel's noise (its variance) could have been too
+    little and the attack would have seen it; None where that was not asked.
     """
 
     scheme: str
@@ -73,7 +79,8 @@ class Row(NamedTuple):
 def epsilon_row(name: str, key: jax.Array, settings: Settings) -> Row:
     """A scheme with an epsilon: the likelihood-ratio test of one unit, thousands of rounds.
 
-    Of several games the one that proves most counts, all of them at a confidence that is split between them.
+    Of several games the one that proves most counts, all of them at a confidence that is split
+    between them.
     """
     config = rounds.config(name, noise_multiplier=settings.noise_multiplier)
     games = rounds.games(name, config, num_rounds=settings.num_rounds, attack=settings.attack)
@@ -81,7 +88,13 @@ def epsilon_row(name: str, key: jax.Array, settings: Settings) -> Row:
     played = []
     for place, each in enumerate(games):
         runs = rounds.play(each, jax.random.fold_in(key, place), settings.trials)
-        played.append((each, runs, rounds.judge(each.event, runs, delta=settings.delta, confidence=confidence)))
+        played.append(
+            (
+                each,
+                runs,
+                rounds.judge(each.event, runs, delta=settings.delta, confidence=confidence),
+            )
+        )
     game, scores, found = max(played, key=lambda one: one[2].measured)
     return Row(
         scheme=name,
@@ -94,7 +107,9 @@ def epsilon_row(name: str, key: jax.Array, settings: Settings) -> Row:
         certified=found.certified,
         measured=found.measured,
         holds=found.holds,
-        standing="certified" if found.certified < np.inf else "not certified: no accountant proves an epsilon",
+        standing="certified"
+        if found.certified < np.inf
+        else "not certified: no accountant proves an epsilon",
         ceiling=found.ceiling,
         event=game.event,
         scores=scores,
@@ -102,11 +117,12 @@ def epsilon_row(name: str, key: jax.Array, settings: Settings) -> Row:
 
 
 def mse_row(name: str, key: jax.Array, settings: Settings) -> Row:
-    """A channel: the noisy records that a linear model's update holds, and the best estimates from them.
+    """A channel: the noisy records that a linear model's update holds, and the best estimates from
+    them.
 
-    The images are Gaussian fields, declared so: there the bound on reconstruction is certified. Where the nats that
-    were told are proved to be more than those declared, the row is about nats; else about the error. One use of each
-    record; trials and delta mean nothing here.
+    The images are Gaussian fields, declared so: there the bound on reconstruction is certified.
+    Where the nats that were told are proved to be more than those declared, the row is about nats;
+    else about the error. One use of each record; trials and delta mean nothing here.
 
     Raises:
       ValueError: num_rounds is not 1.
@@ -126,14 +142,21 @@ def mse_row(name: str, key: jax.Array, settings: Settings) -> Row:
     held = found.error_holds and found.nats_hold
     seen_from = noisy_records.seen_from(played, **claims, confidence=settings.confidence)
     about_error = found.nats_hold or not found.error_holds
-    certified, reason = (spent.mse_certified, spent.mse_reason) if about_error else (spent.certified, spent.reason)
+    certified, reason = (
+        (spent.mse_certified, spent.mse_reason) if about_error else (spent.certified, spent.reason)
+    )
     return Row(
         scheme=name,
         unit="example",
         relation=f"{settings.nats:g} nats a use",
-        attack=f"{sum(len(world.x) for world in played)} noisy records read off updates of a linear model; from half "
+        attack=f"{sum(len(world.x) for world in played)} noisy records read off updates of a "
+        "linear model; from half "
         "of them the attacker learns the noise, of the others it takes the posterior mean"
-        + (f"; {found.unread} updates told no record and count as the mean image" if found.unread else ""),
+        + (
+            f"; {found.unread} updates told no record and count as the mean image"
+            if found.unread
+            else ""
+        ),
         sees="the model before and after, the label, the law of the data, and half of the records",
         quantity="squared error per pixel after 1 use" if about_error else "nats told by 1 use",
         bound="at least" if about_error else "at most",
@@ -147,9 +170,11 @@ def mse_row(name: str, key: jax.Array, settings: Settings) -> Row:
 
 
 def linear_estimate(found: np.ndarray, known: Any) -> np.ndarray:
-    """The linear estimate with least error of records from noisy ones `[T, ...]`, for noise of unknown strength.
+    """The linear estimate with least error of records from noisy ones `[T, ...]`, for noise of
+    unknown strength.
 
-    The attacker takes the covariance from `known` records and the noise's variance from what it found. A record that is
+    The attacker takes the covariance from `known` records and the noise's variance from what it
+    found. A record that is
     not finite tells nothing: its estimate is the mean.
     """
     flat = np.asarray(known, np.float64).reshape(len(known), -1)
@@ -165,7 +190,10 @@ def linear_estimate(found: np.ndarray, known: Any) -> np.ndarray:
 
 
 # By what a scheme promises.
-ROWS: dict[str, Callable[[str, jax.Array, Settings], Row]] = {"epsilon": epsilon_row, "nats": mse_row}
+ROWS: dict[str, Callable[[str, jax.Array, Settings], Row]] = {
+    "epsilon": epsilon_row,
+    "nats": mse_row,
+}
 
 
 def row(name: str, key: jax.Array, settings: Settings = Settings()) -> Row:  # noqa: B008

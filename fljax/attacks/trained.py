@@ -1,8 +1,9 @@
-"""Membership through a scheme: a target and shadow models, all trained by the scheme's own rounds, in one program.
+"""Membership through a scheme: a target and shadow models, all trained by the scheme's own rounds,
+in one program.
 
-Threat: the attacker has the last model, the pool of examples with their labels, and knows how training goes; it trains
-models of its own in the same way on random halves of the pool. What it must not beat is the trade-off curve that the
-scheme certifies for one example.
+Threat: the attacker has the last model, the pool of examples with their labels, and knows how
+training goes; it trains models of its own in the same way on random halves of the pool. What it
+must not beat is the trade-off curve that the scheme certifies for one example.
 """
 
 from typing import Any, NamedTuple
@@ -43,7 +44,8 @@ def models(
     *,
     num_rounds: int,
 ) -> Params:
-    """Models after `num_rounds` rounds of a scheme, each on its own members of the pool: leaves `[S, ...]`.
+    """Models after `num_rounds` rounds of a scheme, each on its own members of the pool: leaves
+    `[S, ...]`.
 
     Members are dealt to the scheme's clients in turn; every example is a subject of its own.
 
@@ -69,7 +71,9 @@ def models(
         coin_key, round_key = jax.random.split(key)
 
         def one_round(state: Any, index: jax.Array) -> tuple[Any, None]:
-            coins = _keys.coins(jax.random.fold_in(coin_key, index), (num_clients,), algorithm.client_sampling_prob)
+            coins = _keys.coins(
+                jax.random.fold_in(coin_key, index), (num_clients,), algorithm.client_sampling_prob
+            )
             here = cohort(clients, jnp.where(coins, jnp.arange(num_clients), -1))
             return algorithm.round(state, here, round_key)[0], None
 
@@ -79,7 +83,13 @@ def models(
 
 
 def lira(
-    apply: Any, trained: Params, pool: Batch, included: jax.Array, event: PrivacyEvent, *, fpr: float = 0.05
+    apply: Any,
+    trained: Params,
+    pool: Batch,
+    included: jax.Array,
+    event: PrivacyEvent,
+    *,
+    fpr: float = 0.05,
 ) -> Membership:
     """LiRA on model 0 with the others as shadow models, and the largest area that `event` allows.
 
@@ -102,8 +112,10 @@ def lira(
 
 
 def largest_auc(fnr: np.ndarray, fpr: np.ndarray) -> float:
-    """An upper bound on the area under the curve of rates, from least false-negative rates `[n]` at rising `fpr` `[n]`.
+    """An upper bound on the area under the curve of rates, from least false-negative rates `[n]` at
+    rising `fpr` `[n]`.
 
-    Each step counts with its right end, where a falling curve is least: trapezia of a convex one would be too large.
+    Each step counts with its right end, where a falling curve is least: trapezia of a convex one
+    would be too large.
     """
     return float(1 - np.sum(fnr[1:] * np.diff(fpr)))

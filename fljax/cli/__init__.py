@@ -13,7 +13,8 @@ COMMANDS = {
     "simulate": "train a federated model under differential privacy, or resume such a run",
     "compare": "train six subject-level methods at the same true privacy, and rank them",
     "schemes": "list schemes, data sets, models, mechanisms and attacks by name",
-    "attack": "reconstruct real digits through a scheme, or tell members, next to what it certifies",
+    "attack": "reconstruct real digits through a scheme, or tell members, next to what it "
+    "certifies",
     "audit": "measure what rounds of a scheme give away, next to the epsilon they certify",
     "account": "epsilon and delta of a sampled Gaussian mechanism",
     "calibrate": "the noise that a sampled Gaussian mechanism needs for an epsilon",
@@ -37,7 +38,8 @@ def _help() -> str:
             "commands:",
             *lines,
             "",
-            "`fljax help COMMAND` or `fljax COMMAND --help` explains each; `fljax --version` prints the version.",
+            "`fljax help COMMAND` or `fljax COMMAND --help` explains each; `fljax --version` "
+            "prints the version.",
         ]
     )
 
@@ -47,7 +49,9 @@ def _one_line(error: BaseException) -> str:
 
 
 def _note(message: Warning | str, *_: Any, **__: Any) -> None:
-    """Python's warnings as one plain line: nobody at a terminal looks for the file and the line of code."""
+    """Python's warnings as one plain line: nobody at a terminal looks for the file and the line of
+    code.
+    """
     print(f"fljax: note: {' '.join(str(message).split())}", file=sys.stderr)
 
 
@@ -55,8 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Returns:
-      the exit code: 0; 1 where `attack` or `audit` got past what a scheme certifies; 2 where the input is bad or the
-      disk is full, after one line on stderr; 130 after Ctrl-C; 141, without a word, where nobody reads on (`| head`).
+      the exit code: 0; 1 where `attack` or `audit` got past what a scheme certifies; 2 where the
+      input is bad or the disk is full, after one line on stderr; 130 after Ctrl-C; 141, without a
+      word, where nobody reads on (`| head`).
     """
     args = list(sys.argv[1:] if argv is None else argv)
     code = _UNREAD
@@ -91,7 +96,9 @@ def _unread() -> bool:
 
 
 def _hush() -> None:
-    """Nothing more goes to a stream that cannot be written, or Python complains of it as it ends."""
+    """Nothing more goes to a stream that cannot be written, or Python complains of it as it
+    ends.
+    """
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:
@@ -131,13 +138,17 @@ def _answer(args: list[str]) -> int:
         return 130
     except ModuleNotFoundError as missing:
         print(
-            f"fljax: error: Expected the package {missing.name} to be installed, found none: pip install 'fljax[sim]'.",
+            f"fljax: error: Expected the package {missing.name} to be installed, found none: pip "
+            "install 'fljax[sim]'.",
             file=sys.stderr,
         )
         return 2
     except (ValueError, ArithmeticError, OSError, ImportError) as error:
         print(f"fljax: error: {_one_line(error)}", file=sys.stderr)
         return 2
-    except (RuntimeError, MemoryError) as error:  # say, of the device; checkpoints already written are whole
+    except (
+        RuntimeError,
+        MemoryError,
+    ) as error:  # say, of the device; checkpoints already written are whole
         print(f"fljax: error: {type(error).__name__}: {_one_line(error)[:500]}", file=sys.stderr)
         return 2

@@ -38,7 +38,10 @@ def _columns(width: int) -> Any:
 
 
 # What a value is called in an error, by how Python refuses to make one.
-_KINDS = {"invalid literal for int()": "an integer", "could not convert string to float": "a number"}
+_KINDS = {
+    "invalid literal for int()": "an integer",
+    "could not convert string to float": "a number",
+}
 
 
 def flags(cls: type) -> dict[str, Any]:
@@ -65,14 +68,20 @@ def value(args: Sequence[str], name: str) -> str | None:
 
 def _arms(hint: Any) -> tuple[Any, ...]:
     """The types of a union, or the only one."""
-    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    return (
+        typing.get_args(hint)
+        if typing.get_origin(hint) in (typing.Union, types.UnionType)
+        else (hint,)
+    )
 
 
 def _plain(known: dict[str, Any], args: Sequence[str]) -> list[str]:
-    """The arguments as tyro spells them, from those that people write: `--flag False`, `--flag=none`, `--tuple ()`.
+    """The arguments as tyro spells them, from those that people write: `--flag False`,
+    `--flag=none`, `--tuple ()`.
 
     Raises:
-      ValueError: an unknown flag, with the one that is most like it, or a switch with a value that is no bool.
+      ValueError: an unknown flag, with the one that is most like it, or a switch with a value that
+        is no bool.
     """
     switches = {flag: (flag, "--no-" + flag[2:]) for flag, hint in known.items() if hint is bool}
     switches |= {off: (off, on) for on, off in list(switches.values())}
@@ -89,7 +98,9 @@ def _plain(known: dict[str, Any], args: Sequence[str]) -> list[str]:
                 if not given and rest and not rest[0].startswith("-"):
                     given, value = "=", rest.pop(0)
                 if given and value.lower() not in ("true", "false"):
-                    raise ValueError(f"Expected {flag} alone, or with True or False, got {flag}={value!r}.")
+                    raise ValueError(
+                        f"Expected {flag} alone, or with True or False, got {flag}={value!r}."
+                    )
                 found.append(switches[flag][value.lower() == "false"])
                 continue
             if not given:
@@ -107,32 +118,40 @@ def _plain(known: dict[str, Any], args: Sequence[str]) -> list[str]:
 
 
 def _message(box: str) -> str:
-    """The first paragraph in the box that tyro draws around an error, in our wording where it refuses a value."""
+    """The first paragraph in the box that tyro draws around an error, in our wording where it
+    refuses a value.
+    """
     title, *lines = box.splitlines()
     parts = [[title], []]
     for line in lines:
         if _BORDER.sub("", line).strip(" -"):
             parts[-1].append(_BORDER.sub(" ", line).strip())
-        elif parts[-1]:  # a rule; under the title there is one only where a terminal has nothing but ASCII
+        elif parts[
+            -1
+        ]:  # a rule; under the title there is one only where a terminal has nothing but ASCII
             parts.append([])
     # What a config's own check says starts behind the name of the section that tyro was filling.
     text = re.sub(r"^Error parsing [\w.-]+: (?=Expected )", "", " ".join(parts[1]))
     for refusal, kind in _KINDS.items():
         if found := re.match(rf"Error parsing (--[\w-]+): {re.escape(refusal)}.*: (.*)", text):
             return f"Expected {found[1]} to be {kind}, got {found[2]}."
-    if found := re.match(r"invalid choice '(.*)' for argument '(--[\w-]+)'. Expected one of \((.*)\)", text):
+    if found := re.match(
+        r"invalid choice '(.*)' for argument '(--[\w-]+)'. Expected one of \((.*)\)", text
+    ):
         choices = re.findall(r"'([^']*)'", found[3])
         hint = _near.did_you_mean(found[1], choices)
         return f"Expected {found[2]} to be one of {choices}, got {found[1]!r}.{hint}"
     return text
 
 
-def parse(cls: type[T], args: Sequence[str], *, prog: str, description: str, default: T | None = None) -> T:
+def parse(
+    cls: type[T], args: Sequence[str], *, prog: str, description: str, default: T | None = None
+) -> T:
     """Flags, without prefixes, for the fields of `cls` and of the dataclasses in it.
 
     Raises:
-      ValueError: an unknown flag, a value of the wrong type or out of range; one line that names it, and what was
-        meant if that can be guessed.
+      ValueError: an unknown flag, a value of the wrong type or out of range; one line that names
+        it, and what was meant if that can be guessed.
       Done: help was asked for, and has been printed.
     """
     options: dict[str, Any] = {} if default is None else {"default": default}

@@ -16,16 +16,29 @@ from fljax.cli import _run_files
 from fljax.simulation.report import attack_figures, run_page
 
 TITLE = "Reconstruction"
-HEAD = ("budget", "noise", "diverged", "MSE", "PSNR", "SSIM", "inverted, then picked", "picked", "certified", "holds")
+HEAD = (
+    "budget",
+    "noise",
+    "diverged",
+    "MSE",
+    "PSNR",
+    "SSIM",
+    "inverted, then picked",
+    "picked",
+    "certified",
+    "holds",
+)
 _TV = 1e-3
 _ERROR = 1e-3  # chance of each verdict's bound to be wrong
 
 
 class Line(NamedTuple):
-    """One budget. mse, psnr, ssim: means over inversions. inverted, picked: shares of digits told right by either
-    attacker. bound: certified. holds: neither got past it beyond chance; None where nobody could have. images: the
-    first inversion of each digit. diverged: inversions without a finite result, which count as the mean image and as
-    not told right.
+    """One budget. mse, psnr, ssim: means over inversions. inverted, picked: shares of digits told
+    right by either
+    attacker. bound: certified. holds: neither got past it beyond chance; None where nobody could
+      have. images: the
+    first inversion of each digit. diverged: inversions without a finite result, which count as the
+    mean image and as not told right.
     """
 
     budget: float
@@ -42,8 +55,8 @@ class Line(NamedTuple):
 
 
 class Found(NamedTuple):
-    """lines: one a budget. truth: the digits. unit: of budgets. bound: what it bounds. standing: of that. sees: what
-    the attacker sees, in words.
+    """lines: one a budget. truth: the digits. unit: of budgets. bound: what it bounds. standing: of
+    that. sees: what the attacker sees, in words.
     """
 
     lines: list[Line]
@@ -55,7 +68,9 @@ class Found(NamedTuple):
 
 
 class Promise(NamedTuple):
-    """What a scheme certifies. configure: budget -> (config, its noise). bound: config -> number, and its standing."""
+    """What a scheme certifies. configure: budget -> (config, its noise). bound: config -> number,
+    and its standing.
+    """
 
     unit: str
     quantity: str
@@ -70,15 +85,22 @@ def _epsilon(options: Any) -> Promise:
         config = reconstruction.config(options.scheme, noise_multiplier=1.0)
         event = lambda noise: scheme.event(dataclasses.replace(config, noise_multiplier=noise))  # noqa: E731
         noise = float(
-            accounting.calibrate(event, epsilon=epsilon, delta=options.delta, method=rounds.quick_method(event(1.0)))
+            accounting.calibrate(
+                event, epsilon=epsilon, delta=options.delta, method=rounds.quick_method(event(1.0))
+            )
         )
         return dataclasses.replace(config, noise_multiplier=noise), noise
 
     def bound(config: Any) -> tuple[float, str]:
-        return reconstruction.identification_bound(scheme.event(config), options.targets), "certified"
+        return reconstruction.identification_bound(
+            scheme.event(config), options.targets
+        ), "certified"
 
     return Promise(
-        f"epsilon at delta {words.at_most(options.delta)}", "share of digits told right, at most", configure, bound
+        f"epsilon at delta {words.at_most(options.delta)}",
+        "share of digits told right, at most",
+        configure,
+        bound,
     )
 
 
@@ -93,7 +115,9 @@ def _nats(options: Any) -> Promise:
 
     def bound(config: Any) -> tuple[float, str]:
         _, spent = reconstruction.of_channel(options.scheme, config, seen)
-        return float(spent.mse[0]), "certified" if spent.mse_certified else f"not certified: {spent.mse_reason}"
+        return float(
+            spent.mse[0]
+        ), "certified" if spent.mse_certified else f"not certified: {spent.mse_reason}"
 
     return Promise("nats a use", "squared error per pixel, at least", configure, bound)
 
@@ -110,15 +134,22 @@ def run(options: Any, say: Callable[[str], None]) -> Found:
     chosen = slice(0, options.targets)
     truth, y = digits.test["x"][chosen], digits.test["y"][chosen]
     shape = (truth.shape[1], truth.shape[2], truth.shape[3])
-    victim = victims.smooth_lenet(example_shape=shape, num_classes=digits.num_classes, key=jax.random.key(0))
+    victim = victims.smooth_lenet(
+        example_shape=shape, num_classes=digits.num_classes, key=jax.random.key(0)
+    )
     loss = models.softmax_cross_entropy(victim.apply)
-    many = {"x": jnp.asarray(np.tile(truth, (options.repeats, 1, 1, 1))), "y": jnp.asarray(np.tile(y, options.repeats))}
+    many = {
+        "x": jnp.asarray(np.tile(truth, (options.repeats, 1, 1, 1))),
+        "y": jnp.asarray(np.tile(y, options.repeats)),
+    }
     root = jax.random.key(options.seed, impl="threefry2x32")
     configs, moved = [], []
     for place, budget in enumerate(options.budgets):
         config, noise = promise.configure(budget)
         keys = jax.random.split(jax.random.fold_in(root, place), len(many["y"]))
-        moved.append(reconstruction.updates(options.scheme, config, loss, victim.params, many, keys, digits))
+        moved.append(
+            reconstruction.updates(options.scheme, config, loss, victim.params, many, keys, digits)
+        )
         configs.append((config, noise))
         say(f"{words.at_most(budget)} {promise.unit}: rounds done")
     together = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *moved)
@@ -136,7 +167,9 @@ def run(options: Any, say: Callable[[str], None]) -> Found:
         settings=search,
     )
     say("inversions done")
-    plain = reconstruction.gradients_of(loss, victim.params, {"x": jnp.asarray(truth), "y": jnp.asarray(y)})
+    plain = reconstruction.gradients_of(
+        loss, victim.params, {"x": jnp.asarray(truth), "y": jnp.asarray(y)}
+    )
     lines = []
     standing = "certified"
     for place, (budget, (config, noise)) in enumerate(zip(options.budgets, configs, strict=True)):
@@ -147,7 +180,9 @@ def run(options: Any, say: Callable[[str], None]) -> Found:
         else:
             part = np.where(failed[:, None, None, None], digits.train["x"].mean(0), part)
         bound, standing = promise.bound(config)
-        lines.append(_line(budget, noise, part, failed, many, truth, moved[place], plain, bound, channel))
+        lines.append(
+            _line(budget, noise, part, failed, many, truth, moved[place], plain, bound, channel)
+        )
     sees = "the model before and after a round, the label, and how the mechanism works"
     return Found(lines, truth, promise.unit, promise.quantity, standing, sees)
 
@@ -167,14 +202,19 @@ def _line(
     right = np.arange(len(found)) % len(truth)
     inverted = (reconstruction.nearest(found, truth) == right) & ~failed
     picked = reconstruction.best_match(moved, plain) == right
-    errors = np.square(found.astype(np.float64) - np.asarray(many["x"])).reshape(len(found), -1).mean(1)
-    each = [np.asarray(jax.vmap(metric)(found, many["x"])) for metric in (metrics.psnr, metrics.ssim)]
+    errors = (
+        np.square(found.astype(np.float64) - np.asarray(many["x"])).reshape(len(found), -1).mean(1)
+    )
+    each = [
+        np.asarray(jax.vmap(metric)(found, many["x"])) for metric in (metrics.psnr, metrics.ssim)
+    ]
     holds: bool | None
     if channel:
         holds = within(errors.reshape(-1, len(truth)), bound)
     else:
         most, best = (
-            audit.clopper_pearson(n, len(found), _ERROR)[0] for n in (len(found), max(sum(inverted), sum(picked)))
+            audit.clopper_pearson(n, len(found), _ERROR)[0]
+            for n in (len(found), max(sum(inverted), sum(picked)))
         )
         holds = bool(best <= bound) if most > bound else None
     return Line(
@@ -226,24 +266,33 @@ def sections(options: Any, found: Found) -> list[str]:
     rows |= {words.at_most(line.budget): line.images[:12] for line in found.lines}
     notes = {
         words.at_most(line.budget): [
-            f"{float(metrics.psnr(a, b)):.0f} dB" for a, b in zip(line.images, found.truth, strict=True)
+            f"{float(metrics.psnr(a, b)):.0f} dB"
+            for a, b in zip(line.images, found.truth, strict=True)
         ]
         for line in found.lines
     }
     knows = (
-        f"It is one of {options.targets} equally likely ones: the attacker who picks knows them beforehand, "
+        f"It is one of {options.targets} equally likely ones: the attacker who picks knows them "
+        "beforehand, "
         "who inverts learns the candidates only afterwards, to name the nearest."
         if share
-        else "The attacker has no candidates: it inverts the gradient, and knows mean and covariance of training data."
+        else (
+            "The attacker has no candidates: it inverts the gradient, and knows mean and "
+            "covariance of training data."
+        )
     )
     caption = f"Rows: {found.unit}. Below each image its signal-to-noise ratio."
     table_html = _run_files.html_table(HEAD, [cells(line) for line in found.lines])
     return [
-        run_page.section("Reconstructions beside the truth", attack_figures.images(rows, notes), caption),
+        run_page.section(
+            "Reconstructions beside the truth", attack_figures.images(rows, notes), caption
+        ),
         '<div class="grid">',
         run_page.section(
             "Success against budget",
-            attack_figures.success(budgets, series, bounds, unit=found.unit, quantity=found.bound, share=share),
+            attack_figures.success(
+                budgets, series, bounds, unit=found.unit, quantity=found.bound, share=share
+            ),
             f"The bound is {found.standing}.",
         ),
         run_page.section(
@@ -261,12 +310,14 @@ def sections(options: Any, found: Found) -> list[str]:
         run_page.section(
             "Numbers",
             table_html,
-            f"Certified: {found.bound}; {found.standing}. Diverged: searches that ended nowhere; they count as the "
+            f"Certified: {found.bound}; {found.standing}. Diverged: searches that ended nowhere; "
+            "they count as the "
             "mean of all digits, the best guess of who has seen nothing, and as not told right.",
         ),
         run_page.section(
             "Threat model",
-            f"<p>The attacker sees {found.sees}. The digit is the only record of its client and nobody else has "
+            f"<p>The attacker sees {found.sees}. The digit is the only record of its client and "
+            "nobody else has "
             f"any: a worst case. {knows}</p>",
         ),
     ]

@@ -1,4 +1,6 @@
-"""What `fljax attack --attack NAME` does with a game: runs with a unit and without it at several budgets, a report."""
+"""What `fljax attack --attack NAME` does with a game: runs with a unit and without it at several
+budgets, a report.
+"""
 
 import dataclasses
 import warnings
@@ -19,7 +21,9 @@ _CONFIDENCE = 0.999
 
 
 class Line(NamedTuple):
-    """One budget. measured: the epsilon that the attack proves. bound: certified. holds: as in `rounds.Verdict`."""
+    """One budget. measured: the epsilon that the attack proves. bound: certified. holds: as in
+    `rounds.Verdict`.
+    """
 
     budget: float
     noise: float
@@ -29,7 +33,9 @@ class Line(NamedTuple):
 
 
 class Found(NamedTuple):
-    """lines: one a budget. bound: what it bounds. standing: of that. sees: what the attacker sees, in words."""
+    """lines: one a budget. bound: what it bounds. standing: of that. sees: what the attacker sees,
+    in words.
+    """
 
     lines: list[Line]
     bound: str
@@ -56,12 +62,18 @@ def _run(options: Any, say: Callable[[str], None]) -> Found:
     lines, sees = [], ""
     for place, budget in enumerate(options.budgets):
         event = lambda noise: (  # noqa: E731
-            scheme.event(dataclasses.replace(start, noise_multiplier=noise)).repeat(options.num_rounds)
+            scheme.event(dataclasses.replace(start, noise_multiplier=noise)).repeat(
+                options.num_rounds
+            )
         )
         method = rounds.quick_method(event(1.0))
-        noise = float(accounting.calibrate(event, epsilon=budget, delta=options.delta, method=method))
+        noise = float(
+            accounting.calibrate(event, epsilon=budget, delta=options.delta, method=method)
+        )
         config = dataclasses.replace(start, noise_multiplier=noise)
-        (game,) = rounds.games(options.scheme, config, num_rounds=options.num_rounds, attack=options.attack)
+        (game,) = rounds.games(
+            options.scheme, config, num_rounds=options.num_rounds, attack=options.attack
+        )
         found = rounds.verdict(
             game,
             jax.random.fold_in(root, place),
@@ -73,14 +85,25 @@ def _run(options: Any, say: Callable[[str], None]) -> Found:
         lines.append(Line(float(budget), noise, found.measured, found.certified, found.holds))
         say(f"epsilon {words.at_most(budget)}: {options.trials} runs in each world done")
         if found.holds is None:
-            say(f"epsilon {words.at_most(budget)}: cannot tell: so many runs prove at most {found.ceiling:.3g}")
-    return Found(lines, f"epsilon at delta {words.at_most(options.delta)}, at most", "certified", sees)
+            say(
+                f"epsilon {words.at_most(budget)}: cannot tell: so many runs prove at most "
+                f"{found.ceiling:.3g}"
+            )
+    return Found(
+        lines, f"epsilon at delta {words.at_most(options.delta)}, at most", "certified", sees
+    )
 
 
 def cells(line: Line) -> list[str]:
     """A line as text, in the order of HEAD."""
     measured, bound = words.at_least(line.measured, 4), words.at_most(line.bound, 4)
-    return [words.at_most(line.budget), f"{line.noise:.4g}", measured, bound, table.HELD[line.holds]]
+    return [
+        words.at_most(line.budget),
+        f"{line.noise:.4g}",
+        measured,
+        bound,
+        table.HELD[line.holds],
+    ]
 
 
 def sections(options: Any, found: Found) -> list[str]:
@@ -95,12 +118,15 @@ def sections(options: Any, found: Found) -> list[str]:
         share=False,
     )
     note = (
-        f"{options.trials} runs of {options.num_rounds} rounds in each of two worlds that differ in one unit. Measured "
-        f"epsilons are lower bounds that are wrong with chance {1 - _CONFIDENCE:.2g} each. Cannot tell: no scores of "
+        f"{options.trials} runs of {options.num_rounds} rounds in each of two worlds that differ "
+        "in one unit. Measured "
+        f"epsilons are lower bounds that are wrong with chance {1 - _CONFIDENCE:.2g} each. Cannot "
+        "tell: no scores of "
         "so many runs could have got past the bound."
     )
     threat = (
-        "<p>The attacker chose all data, knows every setting, and misses one bit: whether the unit was there. It sees "
+        "<p>The attacker chose all data, knows every setting, and misses one bit: whether the unit "
+        "was there. It sees "
         f"{found.sees}.</p>"
     )
     return [

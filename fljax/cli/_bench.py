@@ -1,4 +1,6 @@
-"""What `fljax bench` measures: programs are compiled apart, warmed up, then timed in turn; medians of blocked calls."""
+"""What `fljax bench` measures: programs are compiled apart, warmed up, then timed in turn; medians
+of blocked calls.
+"""
 
 import itertools
 import math
@@ -23,26 +25,33 @@ from fljax.schemes.central import dp_fedavg
 from fljax.server import aggregate
 from fljax.server.rounds import Performance
 
-WIDTHS, QUICK_WIDTHS = (784, 256, 128, 10), (784, 64, 10)  # of the MLP; compiling is most of what --quick takes
+WIDTHS, QUICK_WIDTHS = (
+    (784, 256, 128, 10),
+    (784, 64, 10),
+)  # of the MLP; compiling is most of what --quick takes
 LEAST, MOST = 20, 100  # examples of a client
 BATCH_SIZE, GRADIENT_BATCH = 20, 512
 CLIP, LEARNING_RATE = 0.1, 0.05
 REPEATS = 5
 SIMULATED = 6  # rounds of the main job, the first of which compiles
-# The main job in units of the quick round: what comes before and after its rounds, and one of them. Measured once on
-# two cores; a guess within a third or so.
+# The main job in units of the quick round: what comes before and after its rounds, and one of them.
+# Measured once on two cores; a guess within a third or so.
 START_IN_COMPILATIONS, ROUND_IN_CLIENTS = 3.0, 80.0
 
 
 class Program(NamedTuple):
-    """A compiled function with its arguments. run: `() -> output`, not blocked on. compile_s: with tracing, seconds."""
+    """A compiled function with its arguments. run: `() -> output`, not blocked on. compile_s: with
+    tracing, seconds.
+    """
 
     run: Callable[[], Any]
     compile_s: float
 
 
 class Task(NamedTuple):
-    """What a round starts from. widths: of the MLP. num_steps: SGD steps of all clients, without padding."""
+    """What a round starts from. widths: of the MLP. num_steps: SGD steps of all clients, without
+    padding.
+    """
 
     widths: tuple[int, ...]
     params: Any
@@ -68,8 +77,11 @@ def compiled(fun: Callable[..., Any], *args: Any) -> Program:
     return Program(lambda: program(*args), time.perf_counter() - start)
 
 
-def in_turn(programs: Mapping[str, Program], *, repeats: int, least_s: float = 0.02) -> dict[str, dict[str, float]]:
-    """Times every program `repeats` times, one after the other, so that a busy moment slows all of them.
+def in_turn(
+    programs: Mapping[str, Program], *, repeats: int, least_s: float = 0.02
+) -> dict[str, dict[str, float]]:
+    """Times every program `repeats` times, one after the other, so that a busy moment slows all of
+    them.
 
     A sample calls its program until it lasts about `least_s` seconds.
 
@@ -113,7 +125,9 @@ def machine() -> dict[str, Any]:
         "device": device.device_kind if device.platform != "cpu" else _cpu_name(),
         "platform": device.platform,
         "num_devices": jax.device_count(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
         "jax": jax.__version__,
         "python": platform.python_version(),
     }
@@ -124,7 +138,10 @@ def _cpu_name() -> str:
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )
 
 
 def _loss(params: list[tuple[jax.Array, jax.Array]], example: dict[str, jax.Array]) -> jax.Array:
@@ -136,17 +153,25 @@ def _loss(params: list[tuple[jax.Array, jax.Array]], example: dict[str, jax.Arra
     return -jax.nn.log_softmax(x @ kernel + bias)[example["y"]]
 
 
-def make_task(widths: tuple[int, ...], num_clients: int, *, least: int = LEAST, most: int = MOST) -> Task:
-    """Random images: speed does not depend on what the pixels mean. From NumPy, as each eager JAX call compiles."""
+def make_task(
+    widths: tuple[int, ...], num_clients: int, *, least: int = LEAST, most: int = MOST
+) -> Task:
+    """Random images: speed does not depend on what the pixels mean. From NumPy, as each eager JAX
+    call compiles.
+    """
     rng = np.random.default_rng(20261122)
     sizes = rng.integers(least, most + 1, num_clients)
     ends = np.cumsum(sizes)
     places = np.arange(most)
     table = np.where(places < sizes[:, None], (ends - sizes)[:, None] + places, -1).astype(np.int32)
-    x, y = rng.random((ends[-1], widths[0]), np.float32), rng.integers(0, widths[-1], ends[-1], np.int32)
+    x, y = (
+        rng.random((ends[-1], widths[0]), np.float32),
+        rng.integers(0, widths[-1], ends[-1], np.int32),
+    )
     clients = data.ClientData({"x": jnp.asarray(x), "y": jnp.asarray(y)}, jnp.asarray(table))
     params = [
-        (_normals(rng, *pair) / pair[0] ** 0.5, _normals(rng, pair[1]) / 100) for pair in itertools.pairwise(widths)
+        (_normals(rng, *pair) / pair[0] ** 0.5, _normals(rng, pair[1]) / 100)
+        for pair in itertools.pairwise(widths)
     ]
     return Task(widths, params, _loss, clients, int((-(-sizes // BATCH_SIZE)).sum()))
 
@@ -155,7 +180,9 @@ def _normals(rng: np.random.Generator, *shape: int) -> jax.Array:
     return jnp.asarray(rng.standard_normal(shape, np.float32))
 
 
-def private_round(task: Task, *, noise_multiplier: float = 1.0, chunk_size: int | None = None) -> Program:
+def private_round(
+    task: Task, *, noise_multiplier: float = 1.0, chunk_size: int | None = None
+) -> Program:
     """One round of `dp_fedavg` with all clients, one epoch each: `() -> params`."""
     config = dp_fedavg.Config(
         sampling_prob=1.0,
@@ -168,19 +195,25 @@ def private_round(task: Task, *, noise_multiplier: float = 1.0, chunk_size: int 
         server_momentum=0.0,
     )
     performance = Performance(chunk_size=chunk_size)
-    algorithm = dp_fedavg.make(config, task.loss, num_units=task.num_clients, performance=performance)
+    algorithm = dp_fedavg.make(
+        config, task.loss, num_units=task.num_clients, performance=performance
+    )
 
     def run(state: Any, clients: data.ClientData, ids: jax.Array, key: jax.Array) -> Any:
         return algorithm.round(state, data.cohort(clients, ids), key)[0].params
 
     ids = jnp.arange(task.num_clients, dtype=jnp.int32)
-    return compiled(run, algorithm.init(task.params), task.clients, ids, jax.random.key(2, impl="threefry2x32"))
+    return compiled(
+        run, algorithm.init(task.params), task.clients, ids, jax.random.key(2, impl="threefry2x32")
+    )
 
 
 def plain_scan(task: Task, *, noise_multiplier: float = 1.0) -> Program:
-    """The same work in plain JAX: a scan over clients of a scan over steps, in the order in which examples lie.
+    """The same work in plain JAX: a scan over clients of a scan over steps, in the order in which
+    examples lie.
 
-    Every client takes as many steps as the longest has batches; a batch of padding alone moves nothing.
+    Every client takes as many steps as the longest has batches; a batch of padding alone moves
+    nothing.
     """
     table = np.asarray(task.clients.indices)
     table = np.pad(table, ((0, 0), (0, -table.shape[1] % BATCH_SIZE)), constant_values=-1)
@@ -214,12 +247,14 @@ def plain_scan(task: Task, *, noise_multiplier: float = 1.0) -> Program:
 def products_only(task: Task) -> Program:
     """The matrix products of all SGD steps and nothing else: what no round can be quicker than.
 
-    As many clients side by side as `dp_fedavg` chooses. Each product feeds a later one, and a step starts from the last
-    one's result, so that the compiler can leave none of them out.
+    As many clients side by side as `dp_fedavg` chooses. Each product feeds a later one, and a step
+    starts from the last one's result, so that the compiler can leave none of them out.
     """
     axes = () if task.chunk_size == 1 else (task.chunk_size,)
     rng = np.random.default_rng(3)
-    weights = [_normals(rng, *axes, *pair) / pair[0] ** 0.5 for pair in itertools.pairwise(task.widths)]
+    weights = [
+        _normals(rng, *axes, *pair) / pair[0] ** 0.5 for pair in itertools.pairwise(task.widths)
+    ]
     turned = lambda leaf: jnp.swapaxes(leaf, -1, -2)  # noqa: E731
 
     def run(x: jax.Array, weights: list[jax.Array]) -> Any:
@@ -254,7 +289,10 @@ def noise(repeats: int) -> dict[str, float]:
     """2**20 normals for each of two clients, by the kernel."""
     count = 2**20
     like = jax.ShapeDtypeStruct((count,), jnp.float32)
-    program = compiled(lambda keys: fljax_kernels.gaussian_noise(keys, like, 1.0), jax.random.split(jax.random.key(5)))
+    program = compiled(
+        lambda keys: fljax_kernels.gaussian_noise(keys, like, 1.0),
+        jax.random.split(jax.random.key(5)),
+    )
     row = in_turn({"noise": program}, repeats=repeats)["noise"]
     return {"normals_per_s": 2 * count / (1e-3 * row["median_ms"]), **row}
 
@@ -264,23 +302,39 @@ def gradients(widths: tuple[int, ...], repeats: int) -> dict[str, Any]:
     task = make_task(widths, 1, least=GRADIENT_BATCH, most=GRADIENT_BATCH)
     batch = task.clients.examples
     private = clipped_grad(task.loss, l2_clip_norm=1.0, keep_batch_dim=False)
-    non_private = jax.grad(lambda params, batch: jax.vmap(task.loss, (None, 0))(params, batch).mean())
-    programs = {name: compiled(fun, task.params, batch) for name, fun in (("private", private), ("plain", non_private))}
+    non_private = jax.grad(
+        lambda params, batch: jax.vmap(task.loss, (None, 0))(params, batch).mean()
+    )
+    programs = {
+        name: compiled(fun, task.params, batch)
+        for name, fun in (("private", private), ("plain", non_private))
+    }
     rows = in_turn(programs, repeats=repeats)
     ratio = rows["private"]["median_ms"] / rows["plain"]["median_ms"]
-    return {"batch": GRADIENT_BATCH, "ratio": ratio, "private": rows["private"], "non_private": rows["plain"]}
+    return {
+        "batch": GRADIENT_BATCH,
+        "ratio": ratio,
+        "private": rows["private"],
+        "non_private": rows["plain"],
+    }
 
 
 def rounds(
     widths: tuple[int, ...], num_clients: int, beside: int, candidates: Sequence[int], repeats: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A round of `dp_fedavg` with `num_clients`, in turn with what stands beside it, each on `beside` of these clients.
+    """A round of `dp_fedavg` with `num_clients`, in turn with what stands beside it, each on
+    `beside` of these clients.
 
     Returns:
-      the round, the same in plain JAX, and its matrix products alone; clients a second by how many train side by side.
+      the round, the same in plain JAX, and its matrix products alone; clients a second by how many
+      train side by side.
     """
     task, few = make_task(widths, num_clients), make_task(widths, beside)
-    programs = {"dp_fedavg": private_round(task), "plain_scan": plain_scan(few), "products": products_only(few)}
+    programs = {
+        "dp_fedavg": private_round(task),
+        "plain_scan": plain_scan(few),
+        "products": products_only(few),
+    }
     others = {size: f"chunk_{size}" for size in candidates if size != task.chunk_size}
     programs |= {name: private_round(few, chunk_size=size) for size, name in others.items()}
     rows: dict[str, Any] = in_turn(programs, repeats=repeats)
@@ -314,7 +368,9 @@ class _Clock:
 
 
 def main_job() -> dict[str, Any]:
-    """The first rounds of `fljax simulate` on one device, from imports to report; the whole is extrapolated."""
+    """The first rounds of `fljax simulate` on one device, from imports to report; the whole is
+    extrapolated.
+    """
     start = time.perf_counter()
     from fljax.simulation import config, run
     from fljax.simulation.report import run_page
@@ -355,7 +411,9 @@ def measure(*, quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
     found["private_gradient"] = gradients(widths, REPEATS)
     say("a federated round")
     # Multiples of each candidate, or the largest would look slow for its empty places.
-    candidates, beside = ((1, 8, 32), 128) if jax.default_backend() == "cpu" else ((16, 64, 256), 1024)
+    candidates, beside = (
+        ((1, 8, 32), 128) if jax.default_backend() == "cpu" else ((16, 64, 256), 1024)
+    )
     if quick:
         found["round"], found["chunk_size"] = rounds(widths, 100, 100, (), REPEATS)
     else:

@@ -12,9 +12,13 @@ from fljax import _near, _validate, schemes
 from fljax.accounting import events, words
 from fljax.cli import _args
 
-_SCHEME = f"Rounds of this scheme, with its own flags: one of {', '.join(schemes.names())}, or PACKAGE.SCHEME."
+_SCHEME = (
+    f"Rounds of this scheme, with its own flags: one of {', '.join(schemes.names())}, or "
+    "PACKAGE.SCHEME."
+)
 _EVENT = (
-    "The event in this JSON file, as fljax.accounting.events.to_json writes it; its mechanism may be of an "
+    "The event in this JSON file, as fljax.accounting.events.to_json writes it; its mechanism may "
+    "be of an "
     "installed package."
 )
 _ROUNDS = "How often the scheme's round, or the event, happens."
@@ -35,7 +39,8 @@ def named(args: Sequence[str]) -> bool:
 
 
 def flags(args: Sequence[str], cls: type) -> type:
-    """`cls`, a `Source`, with the flags of the scheme's Config, as `scheme_config`, where the arguments name one.
+    """`cls`, a `Source`, with the flags of the scheme's Config, as `scheme_config`, where the
+    arguments name one.
 
     A number that `fljax simulate` starts from is the default here, too.
 
@@ -56,7 +61,8 @@ def of_options(options: Any, changed: str = "") -> Callable[[float], events.Priv
     """Number -> the event of all rounds, in which that number stands for `changed`; "" for nothing.
 
     Raises:
-      ValueError: both a scheme and an event are named, or the file holds no event, or `changed` names nothing in it.
+      ValueError: both a scheme and an event are named, or the file holds no event, or `changed`
+        names nothing in it.
     """
     _validate.positive_int(rounds=options.rounds)
     if options.event is None:
@@ -64,12 +70,16 @@ def of_options(options: Any, changed: str = "") -> Callable[[float], events.Priv
 
         def of_scheme(value: float) -> events.PrivacyEvent:
             changes = {changed: value} if changed else {}
-            return scheme.event(dataclasses.replace(options.scheme_config, **changes)).repeat(options.rounds)
+            return scheme.event(dataclasses.replace(options.scheme_config, **changes)).repeat(
+                options.rounds
+            )
 
         fields = [field.name for field in dataclasses.fields(options.scheme_config)]
         if changed and changed not in fields:
             hint = _near.did_you_mean(changed, fields)
-            raise ValueError(f"Expected parameter to be one of {fields}, got parameter={changed!r}.{hint}")
+            raise ValueError(
+                f"Expected parameter to be one of {fields}, got parameter={changed!r}.{hint}"
+            )
         return of_scheme
     if options.scheme is not None:
         raise ValueError("Expected --scheme or --event, got both.")
@@ -77,7 +87,9 @@ def of_options(options: Any, changed: str = "") -> Callable[[float], events.Priv
     names = sorted(set(_numbers(tree.get("mechanism"))))
     if changed and changed not in names:
         hint = _near.did_you_mean(changed, names)
-        raise ValueError(f"Expected parameter to be one of {names}, got parameter={changed!r}.{hint}")
+        raise ValueError(
+            f"Expected parameter to be one of {names}, got parameter={changed!r}.{hint}"
+        )
     events.from_json(tree)  # for its checks
 
     def of_file(value: float) -> events.PrivacyEvent:

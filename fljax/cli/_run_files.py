@@ -1,4 +1,6 @@
-"""What `attack` and `audit` share: a run folder with config.toml, results as JSON, report.html, and a table."""
+"""What `attack` and `audit` share: a run folder with config.toml, results as JSON, report.html, and
+a table.
+"""
 
 import contextlib
 import dataclasses
@@ -33,13 +35,17 @@ def opened(run_dir: pathlib.Path | None, stem: str, options: Any) -> Iterator[pa
     print(f"run folder {path}", flush=True)
     try:
         yield path
-    except ValueError:  # a setting that the scheme has no use for, say: nothing in the folder is worth keeping
+    except (
+        ValueError
+    ):  # a setting that the scheme has no use for, say: nothing in the folder is worth keeping
         folder.discard(path)
         raise
 
 
 def verdict(broken: Sequence[str]) -> int:
-    """The exit code: 1, with a line that says so, where an attack got past a bound: those in `broken`."""
+    """The exit code: 1, with a line that says so, where an attack got past a bound: those in
+    `broken`.
+    """
     if not broken:
         return 0
     print(f"An attack got past what is certified: {', '.join(broken)}. Exit code 1.")
@@ -62,7 +68,9 @@ def write_json(path: pathlib.Path, results: Any) -> None:
 def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table of text cells."""
     cells = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
     return f'<table class="numbers"><tr>{cells}</tr>{body}</table>'
 
 

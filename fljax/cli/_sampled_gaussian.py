@@ -1,4 +1,6 @@
-"""What `account` and `calibrate` share: the event of a sampled Gaussian, its words, the cache of compiled code."""
+"""What `account` and `calibrate` share: the event of a sampled Gaussian, its words, the cache of
+compiled code.
+"""
 
 import os
 import pathlib
@@ -27,15 +29,22 @@ def methods(accountant: Accountant) -> tuple[Method, ...]:
 
 
 def some_bound(accountant: Accountant, methods: Sequence[Method], without: Sequence[str]) -> None:
-    """Raises UnsupportedEventError where all of `methods` are `without` a bound, for these reasons."""
+    """Raises UnsupportedEventError where all of `methods` are `without` a bound, for these
+    reasons.
+    """
     if len(without) == len(methods):
         raise UnsupportedEventError(
-            f"Expected an accountant with a bound for this mechanism, got accountant={accountant!r}: {without[0]}"
+            "Expected an accountant with a bound for this mechanism, got "
+            f"accountant={accountant!r}: {without[0]}"
         )
 
 
-def event(noise_multiplier: float, sampling_prob: float, steps: int, relation: str) -> events.PrivacyEvent:
-    """The event of `steps` Poisson-sampled Gaussian mechanisms. Raises ValueError for a number out of range."""
+def event(
+    noise_multiplier: float, sampling_prob: float, steps: int, relation: str
+) -> events.PrivacyEvent:
+    """The event of `steps` Poisson-sampled Gaussian mechanisms. Raises ValueError for a number out
+    of range.
+    """
     _validate.non_negative(noise_multiplier=noise_multiplier)
     _validate.probability(sampling_prob=sampling_prob)
     _validate.positive_int(steps=steps)
@@ -54,26 +63,39 @@ def assumptions(sampling_prob: float, steps: int, relation: str, delta: float) -
     joins = (
         "every unit joins every step"
         if sampling_prob == 1
-        else f"each unit joins each step by its own coin with chance {at_most(sampling_prob)} (Poisson, not shuffling)"
+        else (
+            f"each unit joins each step by its own coin with chance {at_most(sampling_prob)} "
+            "(Poisson, not shuffling)"
+        )
     )
     return (
-        f"Assumed: {steps} step{'s'[: steps > 1]}; {joins}; one unit moves the sum of a step by at most the clip norm; "
-        "the noise on that sum is Gaussian, real-valued, of standard deviation noise multiplier * clip norm; "
-        f"the output of every step is published; neighbours differ by {neighbors(relation, 'unit')} ({relation}); "
+        f"Assumed: {steps} step{'s'[: steps > 1]}; {joins}; one unit moves the sum of a step by at "
+        "most the clip norm; "
+        "the noise on that sum is Gaussian, real-valued, of standard deviation noise multiplier * "
+        "clip norm; "
+        "the output of every step is published; neighbours differ by "
+        f"{neighbors(relation, 'unit')} ({relation}); "
         f"delta = {at_most(delta)}."
     )
 
 
 def console() -> Console:
-    """The terminal, or wide plain text where the output is piped, so that a table keeps one line a row."""
+    """The terminal, or wide plain text where the output is piped, so that a table keeps one line a
+    row.
+    """
     terminal = Console()
     return terminal if terminal.is_terminal else Console(width=200)
 
 
 def use_cache(where: pathlib.Path | None) -> None:
-    """Keeps compiled code on disk, so that the next call starts at once. None: fljax in the user's cache folder."""
+    """Keeps compiled code on disk, so that the next call starts at once. None: fljax in the user's
+    cache folder.
+    """
     if where is None:
-        where = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "fljax"
+        where = (
+            pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+            / "fljax"
+        )
     jax.config.update("jax_compilation_cache_dir", str(where))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)

@@ -24,7 +24,9 @@ class Asked(_events.Source):
     accountant: _sampled_gaussian.Accountant = "auto"
     """Who is asked. auto: whoever certifies the least; all: each in turn; or rdp, pld or gdp."""
     tradeoff: pathlib.Path | None = None
-    """Where a picture (.svg) of the trade-off curve goes: error rates that no membership test can beat."""
+    """Where a picture (.svg) of the trade-off curve goes: error rates that no membership test can
+    beat.
+    """
     cache_dir: pathlib.Path | None = None
     """Folder for compiled code. None: fljax in the user's cache folder."""
 
@@ -39,18 +41,23 @@ class Options(Asked):
     """Chance that one unit joins one step, in (0, 1]."""
     steps: int = 1
     """How many steps are published."""
-    neighboring_relation: Literal["ADD_OR_REMOVE_ONE", "REPLACE_ONE", "REPLACE_SPECIAL"] = "ADD_OR_REMOVE_ONE"
+    neighboring_relation: Literal["ADD_OR_REMOVE_ONE", "REPLACE_ONE", "REPLACE_SPECIAL"] = (
+        "ADD_OR_REMOVE_ONE"
+    )
     """Which data sets are neighbours."""
     sweep: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """NAME=LOW:HIGH:COUNT or NAME=V1,V2,... with NAME noise, q, steps or delta; may be given several times."""
+    """NAME=LOW:HIGH:COUNT or NAME=V1,V2,... with NAME noise, q, steps or delta; may be given
+    several times.
+    """
     output: pathlib.Path = pathlib.Path("sweep.csv")
     """Where a sweep goes; its picture goes beside it, as .svg."""
 
 
 _DESCRIPTION = """Epsilon by every accountant that has a bound.
 
-Of a (Poisson-sampled) Gaussian mechanism; with --scheme of rounds of a scheme, whose flags are then those of `fljax
-simulate`; with --event of a record in a JSON file."""
+Of a (Poisson-sampled) Gaussian mechanism; with --scheme of rounds of a scheme, whose flags are then
+those of `fljax simulate`; with --event of a record in a JSON file.
+"""
 
 
 def main(args: Sequence[str]) -> int:
@@ -68,7 +75,8 @@ def main(args: Sequence[str]) -> int:
         return _print(options, methods, event, _events.assumptions(event, options.delta))
     if options.rounds != 1:
         raise ValueError(
-            f"Expected --rounds with --scheme or --event alone, else --steps, got rounds={options.rounds}."
+            "Expected --rounds with --scheme or --event alone, else --steps, got "
+            f"rounds={options.rounds}."
         )
     if options.sweep:
         _sampled_gaussian.use_cache(options.cache_dir)
@@ -77,11 +85,15 @@ def main(args: Sequence[str]) -> int:
         raise ValueError("Expected --noise-multiplier, or a sweep of noise, got neither.")
     rest = options.sampling_prob, options.steps, options.neighboring_relation
     event = _sampled_gaussian.event(options.noise_multiplier, *rest)
-    _validate.positive(noise_multiplier=options.noise_multiplier)  # without noise epsilon is infinite
+    _validate.positive(
+        noise_multiplier=options.noise_multiplier
+    )  # without noise epsilon is infinite
     return _print(options, methods, event, _sampled_gaussian.assumptions(*rest, options.delta))
 
 
-def _print(options: Asked, methods: Sequence[Method], event: accounting.PrivacyEvent, assumed: str) -> int:
+def _print(
+    options: Asked, methods: Sequence[Method], event: accounting.PrivacyEvent, assumed: str
+) -> int:
     _sampled_gaussian.use_cache(options.cache_dir)
     table = Table("accountant", "epsilon at least", "epsilon at most", "certified", "how")
     without = []
@@ -90,7 +102,10 @@ def _print(options: Asked, methods: Sequence[Method], event: accounting.PrivacyE
             without.append(str(row["note"]).removeprefix("no bound: "))
             table.add_row(str(row["method"]), "", "", "", f"no bound: {without[-1]}")
         else:
-            bounds = (at_least(float(str(row["epsilon_lower"]))), rounded_up(float(str(row["epsilon_upper"]))))
+            bounds = (
+                at_least(float(str(row["epsilon_lower"]))),
+                rounded_up(float(str(row["epsilon_upper"]))),
+            )
             table.add_row(str(row["method"]), *bounds, "yes", str(row["note"]))
     _sampled_gaussian.console().print(table)
     _sampled_gaussian.some_bound(options.accountant, methods, without)
@@ -110,18 +125,23 @@ def _write_sweep(options: Options, methods: Sequence[str]) -> int:
 
     relation = options.neighboring_relation
     if relation == "REPLACE_ONE":
-        raise ValueError(f"Expected neighboring_relation to add or remove a unit in a sweep, got {relation}.")
+        raise ValueError(
+            f"Expected neighboring_relation to add or remove a unit in a sweep, got {relation}."
+        )
     methods = ["rdp", "pld"] if methods == ("auto",) else [m for m in methods if m != "gdp"]
     if not methods:
         raise ValueError(
-            f"Expected accountant 'auto', 'pld', 'rdp' or 'all' for a sweep, got accountant={options.accountant!r}."
+            "Expected accountant 'auto', 'pld', 'rdp' or 'all' for a sweep, got "
+            f"accountant={options.accountant!r}."
         )
     fixed = {name: getattr(options, name) for name in _sweep.COLUMNS}
     if options.noise_multiplier is None:
         fixed["noise_multiplier"] = 0.0  # refused below unless it is swept
     chosen = _sweep.grid(options.sweep, fixed)
     for ends in (chosen.points.min(0), chosen.points.max(0)):
-        _sampled_gaussian.event(float(ends[0]), float(ends[1]), int(ends[2]), relation)  # for its checks
+        _sampled_gaussian.event(
+            float(ends[0]), float(ends[1]), int(ends[2]), relation
+        )  # for its checks
         _validate.positive(noise_multiplier=float(ends[0]))
         _validate.open_unit(delta=float(ends[3]))
     found = _sweep.epsilons(chosen.points, methods)
@@ -130,7 +150,11 @@ def _write_sweep(options: Options, methods: Sequence[str]) -> int:
     best = np.minimum.reduce([found[f"epsilon_upper_{method}"] for method in methods])
     picture.write_text(figures.sweep(*_sweep.lines(chosen, best)))
     print(f"{len(chosen.points)} configurations: {options.output}, {picture}")
-    swept = ", ".join(f"{name} {values.min():g} to {values.max():g}" for name, values in chosen.axes.items())
+    swept = ", ".join(
+        f"{name} {values.min():g} to {values.max():g}" for name, values in chosen.axes.items()
+    )
     print(f"Swept: {swept}. The rest:")
-    print(_sampled_gaussian.assumptions(options.sampling_prob, options.steps, relation, options.delta))
+    print(
+        _sampled_gaussian.assumptions(options.sampling_prob, options.steps, relation, options.delta)
+    )
     return 0

@@ -11,26 +11,30 @@ from fljax import _validate, attacks, schemes
 from fljax.attacks import rounds
 from fljax.cli import _args, _run_files
 
-_DESCRIPTION = """Attacks a scheme on real digits, at several budgets, next to what the scheme certifies.
+_DESCRIPTION = """Attacks a scheme on real digits, at several budgets, next to what the scheme
+certifies.
 
-With --attack inversion there are two attackers, both of whom know model, label and mechanism: one inverts the gradient
-and learns the candidates only afterwards, the other knows them and picks one. Schemes with an epsilon certify how often
-anybody can pick right; channels certify a squared error, of an attacker who knows the covariance of training data. With
---attack lira models are trained by the scheme, and membership inferred. Any other attack is a game: thousands of runs
-with one unit and without it, and the epsilon that their scores prove.
+With --attack inversion there are two attackers, both of whom know model, label and mechanism: one
+inverts the gradient and learns the candidates only afterwards, the other knows them and picks one.
+Schemes with an epsilon certify how often anybody can pick right; channels certify a squared error,
+of an attacker who knows the covariance of training data. With --attack lira models are trained by
+the scheme, and membership inferred. Any other attack is a game: thousands of runs with one unit and
+without it, and the epsilon that their scores prove.
 
-Writes config.toml, attack.json and report.html into one folder. Exits with 1 where a bound did not hold."""
+Writes config.toml, attack.json and report.html into one folder. Exits with 1 where a bound did not
+hold.
+"""
 
-# By what a scheme promises. 1,000 nats leave a pixel of these digits exp(-31) of its variance, and noise of 100,000 is
-# below what float32 holds.
+# By what a scheme promises. 1,000 nats leave a pixel of these digits exp(-31) of its variance, and
+# noise of 100,000 is below what float32 holds.
 _BUDGETS = {"epsilon": (1.0, 10.0, 1000.0, 100_000.0), "nats": (1.0, 10.0, 100.0, 1000.0)}
 _GAME_BUDGETS = (0.5, 1.0, 2.0, 4.0)
 _LIRA_ROUNDS = 60
 
 
 def _fits(name: str, attack: str) -> bool:
-    """Whether the attack can be made on the scheme: it promises something and trains any model; lira only where the
-    unit is one of the examples that it tells apart.
+    """Whether the attack can be made on the scheme: it promises something and trains any model;
+    lira only where the unit is one of the examples that it tells apart.
     """
     scheme = schemes.get(name)
     if scheme.promise == "none" or scheme.needs_network:
@@ -47,10 +51,14 @@ def _against(attack: str) -> list[str]:
 
 
 _ATTACK = (
-    "inversion reconstructs digits from one round; lira tells who was trained on, by shadow models; "
+    "inversion reconstructs digits from one round; lira tells who was trained on, by shadow "
+    "models; "
     f"{', '.join(attacks.names())} and PACKAGE.ATTACK are games about one unit."
 )
-_SCHEME = f"One of {', '.join(_against('inversion'))}; with --attack lira one of {', '.join(_against('lira'))}."
+_SCHEME = (
+    f"One of {', '.join(_against('inversion'))}; with --attack lira one of "
+    f"{', '.join(_against('lira'))}."
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,7 +68,9 @@ class Options:
     scheme: Annotated[str, tyro.conf.arg(help=_SCHEME)] = "higradavg"
     attack: Annotated[str, tyro.conf.arg(help=_ATTACK)] = "inversion"
     budgets: tuple[float, ...] | None = None
-    """Epsilons at delta, or nats a use for channels; ascending. none: four, from well hidden to in plain sight."""
+    """Epsilons at delta, or nats a use for channels; ascending. none: four, from well hidden to in
+    plain sight.
+    """
     delta: float = 1e-5
     """delta that goes with an epsilon."""
     targets: int = 10
@@ -82,7 +92,9 @@ class Options:
     seed: int = 0
     """Of everything random."""
     run_dir: pathlib.Path | None = None
-    """Folder for what is found, empty or not there yet. None: the next free runs/attack-SCHEME-NNN."""
+    """Folder for what is found, empty or not there yet. None: the next free
+    runs/attack-SCHEME-NNN.
+    """
 
     def __post_init__(self) -> None:
         schemes.check_name(scheme=self.scheme)
@@ -93,11 +105,14 @@ class Options:
             _validate.one_of(_against("inversion"), scheme=self.scheme)
         if self.attack == "lira" and not _fits(self.scheme, "lira"):
             raise ValueError(
-                "Expected a scheme with an epsilon for examples or subjects with attack='lira', one of "
+                "Expected a scheme with an epsilon for examples or subjects with attack='lira', "
+                "one of "
                 f"{_against('lira')}, got scheme={self.scheme!r}."
             )
         _validate.open_unit(delta=self.delta)
-        _validate.positive_int(targets=self.targets, repeats=self.repeats, iterations=self.iterations)
+        _validate.positive_int(
+            targets=self.targets, repeats=self.repeats, iterations=self.iterations
+        )
         _validate.positive_int(shadows=self.shadows, pool=self.pool, trials=self.trials)
         if self.num_rounds is not None:
             _validate.positive_int(num_rounds=self.num_rounds)
@@ -107,11 +122,15 @@ class Options:
         _validate.non_negative_int(seed=self.seed)
         if not (self.shadows >= 4 and 8 <= self.pool <= 1000):
             raise ValueError(
-                f"Expected shadows >= 4 and pool in [8, 1000], got shadows={self.shadows}, pool={self.pool}."
+                f"Expected shadows >= 4 and pool in [8, 1000], got shadows={self.shadows}, "
+                f"pool={self.pool}."
             )
         if self.budgets is not None:
             if not self.budgets or list(self.budgets) != sorted(set(self.budgets)):
-                raise ValueError(f"Expected budgets in ascending order, one at least, got budgets={self.budgets!r}.")
+                raise ValueError(
+                    "Expected budgets in ascending order, one at least, got "
+                    f"budgets={self.budgets!r}."
+                )
             for budget in self.budgets:
                 _validate.positive(budgets=budget)
         if not 2 <= self.targets <= 300:
@@ -137,8 +156,15 @@ def main(args: Sequence[str]) -> int:
         found = kind.run(options, lambda line: print(line, flush=True))
     _run_files.print_table(kind.HEAD, [kind.cells(line) for line in found.lines])
     print(f"bound: {found.bound}; {found.standing}")
-    rows = [{name: value for name, value in line._asdict().items() if name != "images"} for line in found.lines]
+    rows = [
+        {name: value for name, value in line._asdict().items() if name != "images"}
+        for line in found.lines
+    ]
     results = {"bound": found.bound, "standing": found.standing, "rows": rows}
     _run_files.write_json(run_dir / "attack.json", results)
-    _run_files.write_report(run_dir, f"{kind.TITLE} through {options.scheme}", kind.sections(options, found))
-    return _run_files.verdict([f"budget {line.budget:g}" for line in found.lines if line.holds is False])
+    _run_files.write_report(
+        run_dir, f"{kind.TITLE} through {options.scheme}", kind.sections(options, found)
+    )
+    return _run_files.verdict(
+        [f"budget {line.budget:g}" for line in found.lines if line.holds is False]
+    )

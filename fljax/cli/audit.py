@@ -13,23 +13,32 @@ from fljax.accounting.words import at_least, rounded_up
 from fljax.attacks import rounds
 from fljax.cli import _args, _run_files
 
-_DESCRIPTION = """Measures what an attacker learns from rounds of a scheme, next to what the scheme certifies.
+_DESCRIPTION = """Measures what an attacker learns from rounds of a scheme, next to what the scheme
+certifies.
 
-One privacy unit against the whole scheme in a small world, thousands of rounds in one program. Where the server sees
-uploads hidden by shared noise, its law is audited too; it alone where the rounds take networks only. Channels promise
-no epsilon: Gaussian images are read through their noise instead, and the error is compared with its bound, the nats
-that they tell with those declared. Noise too little by a factor of 4 (of its variance) is seen, or the verdict is
-"cannot tell".
+One privacy unit against the whole scheme in a small world, thousands of rounds in one program.
+Where the server sees uploads hidden by shared noise, its law is audited too; it alone where the
+rounds take networks only. Channels promise
+no epsilon: Gaussian images are read through their noise instead, and the error is compared with its
+bound, the nats that they tell with those declared. Noise too little by a factor of 4 (of its
+variance) is seen, or the verdict is "cannot tell".
 
-Writes config.toml, audit.json and report.html into one folder. Exits with 1 where a bound did not hold."""
-_ATTACK = f"Play this attack alone: {', '.join(attacks.names())}, or PACKAGE.ATTACK. None: all that fit the scheme."
+Writes config.toml, audit.json and report.html into one folder. Exits with 1 where a bound did not
+hold.
+"""
+_ATTACK = (
+    f"Play this attack alone: {', '.join(attacks.names())}, or PACKAGE.ATTACK. None: all that "
+    "fit the scheme."
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
     """What to audit, and how hard."""
 
-    scheme: Annotated[str, tyro.conf.arg(help=f"One of {', '.join(rounds.promising())}.")] = "higradavg"
+    scheme: Annotated[str, tyro.conf.arg(help=f"One of {', '.join(rounds.promising())}.")] = (
+        "higradavg"
+    )
     all: bool = False
     """One table of all five papers' schemes, certified against measured."""
     attack: Annotated[str | None, tyro.conf.arg(help=_ATTACK)] = None
@@ -55,7 +64,10 @@ class Options:
     def __post_init__(self) -> None:
         rounds.check_name(scheme=self.scheme, attack=self.attack)
         if self.all and self.attack is not None:
-            raise ValueError(f"Expected no attack with all, which plays all that fit, got attack={self.attack!r}.")
+            raise ValueError(
+                "Expected no attack with all, which plays all that fit, got "
+                f"attack={self.attack!r}."
+            )
         _validate.positive(noise_multiplier=self.noise_multiplier, nats=self.nats)
         if self.epsilon is not None:
             _validate.positive(epsilon=self.epsilon)
@@ -76,7 +88,11 @@ def main(args: Sequence[str]) -> int:
 
     from fljax.attacks import table
 
-    names = [name for name in table.PAPERS if name in schemes.NAMES] if options.all else [options.scheme]
+    names = (
+        [name for name in table.PAPERS if name in schemes.NAMES]
+        if options.all
+        else [options.scheme]
+    )
     rows = []
     with _run_files.opened(options.run_dir, "audit", options) as run_dir:
         for place, name in enumerate(names):
@@ -115,10 +131,14 @@ def _noise(name: str, options: Options) -> float:
         return options.noise_multiplier
     config = rounds.config(name, noise_multiplier=1.0)
     event: Any = lambda noise: (  # noqa: E731
-        schemes.get(name).event(dataclasses.replace(config, noise_multiplier=noise)).repeat(options.num_rounds)
+        schemes.get(name)
+        .event(dataclasses.replace(config, noise_multiplier=noise))
+        .repeat(options.num_rounds)
     )
     method = rounds.quick_method(event(1.0))
-    return float(accounting.calibrate(event, epsilon=options.epsilon, delta=options.delta, method=method))
+    return float(
+        accounting.calibrate(event, epsilon=options.epsilon, delta=options.delta, method=method)
+    )
 
 
 def _cells(row: Any) -> list[str]:
@@ -147,7 +167,10 @@ def _print(rows: list[Any]) -> None:
         if row.holds is None:
             print(f"{row.scheme}: {_cannot_tell(row)}.")
         elif row.seen_from is not None:
-            print(f"{row.scheme}: noise {row.seen_from:.2g} times too little (its variance) would have been seen.")
+            print(
+                f"{row.scheme}: noise {row.seen_from:.2g} times too little (its variance) would "
+                "have been seen."
+            )
         if row.diverged:
             print(f"{row.scheme}: {row.attack}.")
 
@@ -175,7 +198,10 @@ def _curve(row: Any) -> str:
     fnr = np.array([np.mean(present <= t) for t in thresholds])
     at = np.linspace(0, 1, 401)
     picture = attack_figures.rates(fpr, fnr, at, rounds.certified_curve(row.event, at))
-    note = f"{present.size} runs in each world. Counted rates scatter about their truth; the table allows for it."
+    note = (
+        f"{present.size} runs in each world. Counted rates scatter about their truth; the "
+        "table allows for it."
+    )
     return run_page.section("Error rates", picture, note)
 
 
@@ -183,30 +209,51 @@ def _sections(options: Options, rows: list[Any], picture: str) -> list[str]:
     from fljax.attacks import table
     from fljax.simulation.report import run_page
 
-    threat = [[row.scheme, table.PAPERS.get(row.scheme, ""), row.attack, row.sees, row.standing] for row in rows]
+    threat = [
+        [row.scheme, table.PAPERS.get(row.scheme, ""), row.attack, row.sees, row.standing]
+        for row in rows
+    ]
     note = (
-        f"Measured epsilons are lower bounds that are wrong with chance {1 - options.confidence:.2g} each; an attack "
-        "that stays far below its bound may be a weak attack. Held: no attack got past the certified number. "
-        "Cannot tell: no data of so many trials could have got past it, or the attack on a channel would have missed "
+        "Measured epsilons are lower bounds that are wrong with chance "
+        f"{1 - options.confidence:.2g} each; an attack "
+        "that stays far below its bound may be a weak attack. Held: no attack got past the "
+        "certified number. "
+        "Cannot tell: no data of so many trials could have got past it, or the attack on a channel "
+        "would have missed "
         "noise four times too little."
     )
     world = (
-        "Rows with an epsilon: the attacker chose all data, knows every setting, and misses one bit: whether the unit "
+        "Rows with an epsilon: the attacker chose all data, knows every setting, and misses one "
+        "bit: whether the unit "
         "was there."
     )
     images = (
-        "Rows with a squared error or nats: the attacker reconstructs images it does not know; it knows label, model, "
+        "Rows with a squared error or nats: the attacker reconstructs images it does not know; it "
+        "knows label, model, "
         "mechanism, other images and the covariance of training data."
     )
-    kinds = [text for text, kind in ((world, "at most"), (images, "at least")) if any(r.bound == kind for r in rows)]
-    cards = "".join(run_page.card(f"{row.measured:.3g}", f"{row.scheme}: measured, {row.quantity}") for row in rows)
+    kinds = [
+        text
+        for text, kind in ((world, "at most"), (images, "at least"))
+        if any(r.bound == kind for r in rows)
+    ]
+    cards = "".join(
+        run_page.card(f"{row.measured:.3g}", f"{row.scheme}: measured, {row.quantity}")
+        for row in rows
+    )
     return [
         f'<div class="cards">{cards}</div>',
-        run_page.section("Certified against measured", _run_files.html_table(_HEAD, [_cells(r) for r in rows]), note),
+        run_page.section(
+            "Certified against measured",
+            _run_files.html_table(_HEAD, [_cells(r) for r in rows]),
+            note,
+        ),
         picture,
         run_page.section(
             "Threat model",
-            _run_files.html_table(("scheme", "paper", "attack", "the attacker sees", "the bound is"), threat),
+            _run_files.html_table(
+                ("scheme", "paper", "attack", "the attacker sees", "the bound is"), threat
+            ),
             " ".join(kinds),
         ),
     ]

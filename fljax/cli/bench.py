@@ -9,9 +9,11 @@ from rich.table import Table
 
 from fljax.cli import _args, _run_files, _sampled_gaussian
 
-_DESCRIPTION = """Measures this machine: matrix products, noise, private gradients, a federated round, chunk sizes.
+_DESCRIPTION = """Measures this machine: matrix products, noise, private gradients, a federated
+round, chunk sizes.
 
-Medians of five calls after a warm-up; compilation is apart. Random data, nothing is downloaded."""
+Medians of five calls after a warm-up; compilation is apart. Random data, nothing is downloaded.
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,13 +21,19 @@ class Options:
     """How long, and where the numbers go."""
 
     quick: bool = False
-    """A smaller model, 100 clients in place of 1,000, one chunk size, no run: seconds in place of a minute."""
+    """A smaller model, 100 clients in place of 1,000, one chunk size, no run: seconds in place of a
+    minute.
+    """
     json: pathlib.Path | None = None
     """File for all numbers, with the spread of each; overwritten."""
 
     def __post_init__(self) -> None:
-        if self.json is not None and (self.json.is_dir() or not self.json.absolute().parent.is_dir()):
-            raise ValueError(f"Expected json to be a file in a folder that exists, got json={str(self.json)!r}.")
+        if self.json is not None and (
+            self.json.is_dir() or not self.json.absolute().parent.is_dir()
+        ):
+            raise ValueError(
+                f"Expected json to be a file in a folder that exists, got json={str(self.json)!r}."
+            )
 
 
 def main(args: Sequence[str]) -> int:
@@ -36,7 +44,9 @@ def main(args: Sequence[str]) -> int:
         return 0
     from fljax.cli import _bench
 
-    found = _bench.measure(quick=options.quick, say=lambda what: print(f"measuring {what}", flush=True))
+    found = _bench.measure(
+        quick=options.quick, say=lambda what: print(f"measuring {what}", flush=True)
+    )
     where = found["machine"]
     print(f"{where['device']}, {where['cores']} cores, {where['platform']}, jax {where['jax']}")
     table = Table("what", "measured", "beside")
@@ -51,13 +61,19 @@ def main(args: Sequence[str]) -> int:
 
 def rows(found: dict[str, Any]) -> list[tuple[str, str, str]]:
     """What a person reads of what `_bench.measure` found."""
-    gradient, one, chunk, job = (found[name] for name in ("private_gradient", "round", "chunk_size", "simulate"))
+    gradient, one, chunk, job = (
+        found[name] for name in ("private_gradient", "round", "chunk_size", "simulate")
+    )
     ours, plain = one["dp_fedavg"], one["plain_scan"]
     side = ", ".join(f"{size}: {speed:,.0f}/s" for size, speed in chunk["clients_per_s"].items())
     private_ms, plain_ms = gradient["private"]["median_ms"], gradient["non_private"]["median_ms"]
     return [
         ("matrix product, float32", f"{found['matmul']['gflops_per_s']:,.0f} GFLOP/s", ""),
-        ("Gaussian noise", f"{found['gaussian_noise']['normals_per_s'] / 1e6:,.0f} million normals/s", ""),
+        (
+            "Gaussian noise",
+            f"{found['gaussian_noise']['normals_per_s'] / 1e6:,.0f} million normals/s",
+            "",
+        ),
         (
             f"private gradient, {found['model']}, batch {gradient['batch']}",
             f"{gradient['ratio']:.2f}x the time without privacy",
@@ -73,7 +89,11 @@ def rows(found: dict[str, Any]) -> list[tuple[str, str, str]]:
             f"{ours['share_of_matmul_limit']:.0%} of the limit",
             f"limit {one['products']['clients_per_s']:,.0f} clients/s, spread {ours['spread']:.0%}",
         ),
-        ("quickest number of clients side by side", f"{chunk['fastest']}", f"{side}; chosen: {chunk['chosen']}"),
+        (
+            "quickest number of clients side by side",
+            f"{chunk['fastest']}",
+            f"{side}; chosen: {chunk['chosen']}",
+        ),
         (
             "fljax simulate, with its defaults",
             f"about {job['estimated_s']:.0f} s",

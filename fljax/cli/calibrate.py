@@ -27,9 +27,13 @@ class Asked(_events.Source):
     delta: float = 1e-5
     """delta that goes with it."""
     parameter: str = "noise_multiplier"
-    """The number that is looked for, of the scheme's flags or of the event: epsilon falls or rises with it."""
+    """The number that is looked for, of the scheme's flags or of the event: epsilon falls or rises
+    with it.
+    """
     bracket: tuple[float, float] | None = None
-    """Least and greatest value of that number to look between. None: from 1 on, by doubling or halving."""
+    """Least and greatest value of that number to look between. None: from 1 on, by doubling or
+    halving.
+    """
     accountant: _sampled_gaussian.Accountant = "auto"
     """Who is asked. auto: whoever certifies the least; all: each in turn; or rdp, pld or gdp."""
     cache_dir: pathlib.Path | None = None
@@ -44,14 +48,18 @@ class Options(Asked):
     """Chance that one unit joins one step, in (0, 1]."""
     steps: int = 1
     """How many steps are published."""
-    neighboring_relation: Literal["ADD_OR_REMOVE_ONE", "REPLACE_ONE", "REPLACE_SPECIAL"] = "ADD_OR_REMOVE_ONE"
+    neighboring_relation: Literal["ADD_OR_REMOVE_ONE", "REPLACE_ONE", "REPLACE_SPECIAL"] = (
+        "ADD_OR_REMOVE_ONE"
+    )
     """Which data sets are neighbours."""
 
 
 _DESCRIPTION = """The number with which an epsilon is met, by every accountant that has a bound.
 
-Of a (Poisson-sampled) Gaussian mechanism its smallest noise multiplier; with --scheme that of a scheme's rounds, whose
-flags are then those of `fljax simulate`; with --event --parameter NAME that number of a record in a JSON file."""
+Of a (Poisson-sampled) Gaussian mechanism its smallest noise multiplier; with --scheme that of a
+scheme's rounds, whose flags are then those of `fljax simulate`; with --event --parameter NAME that
+number of a record in a JSON file.
+"""
 
 
 def main(args: Sequence[str]) -> int:
@@ -66,7 +74,9 @@ def main(args: Sequence[str]) -> int:
     _validate.open_unit(delta=options.delta)
     if other:
         event = _events.of_options(options, options.parameter)
-        return _print(options, event, lambda value: _events.assumptions(event(value), options.delta))
+        return _print(
+            options, event, lambda value: _events.assumptions(event(value), options.delta)
+        )
     if options.rounds != 1 or options.parameter != "noise_multiplier":
         raise ValueError(
             "Expected --rounds and --parameter with --scheme or --event alone, "
@@ -78,7 +88,9 @@ def main(args: Sequence[str]) -> int:
     return _print(options, lambda value: _sampled_gaussian.event(value, *rest), lambda _: assumed)
 
 
-def _print(options: Asked, event: Callable[[float], PrivacyEvent], assumed: Callable[[float], str]) -> int:
+def _print(
+    options: Asked, event: Callable[[float], PrivacyEvent], assumed: Callable[[float], str]
+) -> int:
     _sampled_gaussian.use_cache(options.cache_dir)
     table = Table("accountant", options.parameter.replace("_", " "), "epsilon with it")
 
@@ -89,7 +101,11 @@ def _print(options: Asked, event: Callable[[float], PrivacyEvent], assumed: Call
     for method in methods:
         try:
             found = accounting.calibrate(
-                event, epsilon=options.epsilon, delta=options.delta, method=method, bracket=options.bracket
+                event,
+                epsilon=options.epsilon,
+                delta=options.delta,
+                method=method,
+                bracket=options.bracket,
             )
             shown, reached = _shown(found, functools.partial(spent, method))
             last = float(shown)
@@ -106,7 +122,9 @@ def _print(options: Asked, event: Callable[[float], PrivacyEvent], assumed: Call
 
 
 def _shown(value: float, spent: Callable[[float], Spent]) -> tuple[str, Spent]:
-    """The number as it is printed, and what it costs: rounded up, or down where epsilon rises with it."""
+    """The number as it is printed, and what it costs: rounded up, or down where epsilon rises with
+    it.
+    """
     up, down = rounded_up(value), at_least(value)
     with contextlib.suppress(ValueError):  # past the end of its range
         if not (reached := spent(float(up))).epsilon_upper > spent(float(down)).epsilon_upper:

@@ -5,8 +5,9 @@ from typing import Any
 
 _HELP = """usage: fljax schemes
 
-Lists the schemes that `fljax simulate --scheme NAME` knows, with their flags: each as `simulate` reads it, at the value
-that it has where it is not given. Then data sets, models, mechanisms and attacks by name. Behind each that is not
+Lists the schemes that `fljax simulate --scheme NAME` knows, with their flags: each as `simulate`
+reads it, at the value that it has where it is not given. Then data sets, models, mechanisms and
+attacks by name. Behind each that is not
 fljax's own: where it comes from."""
 
 
@@ -17,7 +18,9 @@ def _flag(name: str, value: Any) -> str:
         return f"  {flag}" if value else f"  --no-{flag[2:]}"
     if value == "none" and name == "noise_multiplier":
         return f"  {flag} calibrated"
-    return " ".join([f"  {flag}", *(str(part) for part in (value if isinstance(value, tuple) else (value,)))])
+    return " ".join(
+        [f"  {flag}", *(str(part) for part in (value if isinstance(value, tuple) else (value,)))]
+    )
 
 
 def _brought(origin: str) -> str:

@@ -19,31 +19,43 @@ from fljax.simulation.config import Config
 from fljax.simulation.observers import progress
 from fljax.simulation.record import folder
 
-_DESCRIPTION = """Trains a federated model under differential privacy and a non-private one beside it.
+_DESCRIPTION = """Trains a federated model under differential privacy and a non-private one beside
+it.
 
-fljax simulate [CONFIG.toml] [flags]: a new run; flags override the file, the file overrides the defaults.
-fljax simulate --resume RUN: goes on with an interrupted run, bit for bit.
-fljax simulate --resume RUN --num-rounds N: more rounds, N in all, as far as the run's budget goes.
+fljax simulate [CONFIG.toml] [flags]: a new run; flags override the file, the file overrides the
+defaults. fljax simulate --resume RUN: goes on with an interrupted run, bit for bit. fljax simulate
+--resume RUN --num-rounds N: more rounds, N in all, as far as the run's budget goes.
 
-Everything is written into one folder: config.toml, metrics.jsonl, privacy.json, report.html, checkpoints/, and two
-files for your eyes alone: seed.secret, whose owner can remove the noise, and fingerprint.json."""
+Everything is written into one folder: config.toml, metrics.jsonl, privacy.json, report.html,
+  checkpoints/, and two
+files for your eyes alone: seed.secret, whose owner can remove the noise, and fingerprint.json.
+"""
 _PROG = "fljax simulate"
-_RUN_DIR = "Folder of the new run, empty or not there yet. None: the next free runs/DATASET-SCHEME-NNN."
+_RUN_DIR = (
+    "Folder of the new run, empty or not there yet. None: the next free runs/DATASET-SCHEME-NNN."
+)
 _RESUME = (
     "Folder of the run to go on with; only flags about this machine go with it (devices, "
     "processes, --profile, trackers), and --num-rounds for more rounds."
 )
 _DEVICES = (
-    "Devices that share a round's clients. None: all accelerators or, of several processes, all devices; a CPU becomes "
-    "a device a core, up to 16, with --groups twice as many, unless --memory is given. It changes speed and, without "
+    "Devices that share a round's clients. None: all accelerators or, of several processes, all "
+    "devices; a CPU becomes "
+    "a device a core, up to 16, with --groups twice as many, unless --memory is given. It changes "
+    "speed and, without "
     "--groups, sums' rounding."
 )
-_MODEL_DEVICES = "Of --devices, those that share each model and its state, for models that one device cannot hold."
+_MODEL_DEVICES = (
+    "Of --devices, those that share each model and its state, for models that one device "
+    "cannot hold."
+)
 _DISTRIBUTED = (
-    "Several processes compute this run together, each started with the same command. Who they are is read from SLURM, "
+    "Several processes compute this run together, each started with the same command. Who they are "
+    "is read from SLURM, "
     "Open MPI or Kubernetes, or from --coordinator, --num-processes and --process-id."
 )
-_GROUPS = 16  # of a run that starts on several processes: it goes on with the same bits on any divisor of devices
+# of a run that starts on several processes: it goes on with the same bits on any divisor of devices
+_GROUPS = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,12 +65,22 @@ class Machine:
     devices: Annotated[int | None, tyro.conf.arg(help=_DEVICES)] = None
     model_devices: Annotated[int, tyro.conf.arg(help=_MODEL_DEVICES)] = 1
     distributed: Annotated[bool, tyro.conf.arg(help=_DISTRIBUTED)] = False
-    coordinator: Annotated[str | None, tyro.conf.arg(help="HOST:PORT where the first process listens.")] = None
+    coordinator: Annotated[
+        str | None, tyro.conf.arg(help="HOST:PORT where the first process listens.")
+    ] = None
     num_processes: Annotated[int | None, tyro.conf.arg(help="Processes of the run.")] = None
-    process_id: Annotated[int | None, tyro.conf.arg(help="Which of them this is; 0 writes the run folder.")] = None
-    profile: Annotated[bool, tyro.conf.arg(help="Take a trace of three rounds, into the folder `trace`.")] = False
-    tensorboard: Annotated[bool, tyro.conf.arg(help="Log for TensorBoard, into the folder `tensorboard`.")] = False
-    wandb: Annotated[str | None, tyro.conf.arg(help="Log to this project at Weights & Biases.")] = None
+    process_id: Annotated[
+        int | None, tyro.conf.arg(help="Which of them this is; 0 writes the run folder.")
+    ] = None
+    profile: Annotated[
+        bool, tyro.conf.arg(help="Take a trace of three rounds, into the folder `trace`.")
+    ] = False
+    tensorboard: Annotated[
+        bool, tyro.conf.arg(help="Log for TensorBoard, into the folder `tensorboard`.")
+    ] = False
+    wandb: Annotated[str | None, tyro.conf.arg(help="Log to this project at Weights & Biases.")] = (
+        None
+    )
 
 
 def _watchers(machine: Machine, run_dir: pathlib.Path, first: Any) -> Any:
@@ -98,26 +120,39 @@ def parse(args: Sequence[str]) -> tuple[Config, pathlib.Path | None, Machine]:
     fields: list[tuple[str, Any, Any]] = [
         ("run_dir", Annotated[pathlib.Path | None, tyro.conf.arg(help=_RUN_DIR)], None),
         ("resume", Annotated[pathlib.Path | None, tyro.conf.arg(help=_RESUME)], None),
-        *((f.name, typing.get_type_hints(Machine, include_extras=True)[f.name], f.default) for f in fields_of_machine),
+        *(
+            (f.name, typing.get_type_hints(Machine, include_extras=True)[f.name], f.default)
+            for f in fields_of_machine
+        ),
         (
             "scheme",
-            Annotated[str, tyro.conf.arg(help=f"One of {', '.join(schemes.names())}, or PACKAGE.SCHEME.")],
+            Annotated[
+                str, tyro.conf.arg(help=f"One of {', '.join(schemes.names())}, or PACKAGE.SCHEME.")
+            ],
             start["scheme"],
         ),
     ]
     parts = {name: start[name] for name in ("scheme_config", *config_lib.SECTIONS)}
     fields += [(name, type(part), part) for name, part in parts.items()]
     options_type = dataclasses.make_dataclass("Options", fields, frozen=True)
-    options: Any = _args.parse(options_type, args, prog=_PROG, description=_DESCRIPTION, default=options_type())
+    options: Any = _args.parse(
+        options_type, args, prog=_PROG, description=_DESCRIPTION, default=options_type()
+    )
     found = Config(scheme=start["scheme"], **{name: getattr(options, name) for name in parts})
-    return found, options.run_dir, Machine(**{f.name: getattr(options, f.name) for f in fields_of_machine})
+    return (
+        found,
+        options.run_dir,
+        Machine(**{f.name: getattr(options, f.name) for f in fields_of_machine}),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Resumed(Machine):
     """What may be said of a run that goes on."""
 
-    num_rounds: Annotated[int | None, tyro.conf.arg(help="Rounds in all, more than the run has. None: as many.")] = None
+    num_rounds: Annotated[
+        int | None, tyro.conf.arg(help="Rounds in all, more than the run has. None: as many.")
+    ] = None
 
 
 def _resumed_on(args: Sequence[str], resume: str) -> Resumed:
@@ -132,11 +167,16 @@ def _resumed_on(args: Sequence[str], resume: str) -> Resumed:
         at = rest.index("--resume")
         del rest[at : at + 2]
     try:
-        machine: Resumed = _args.parse(Resumed, rest, prog=_PROG, description=_DESCRIPTION, default=Resumed())
+        machine: Resumed = _args.parse(
+            Resumed, rest, prog=_PROG, description=_DESCRIPTION, default=Resumed()
+        )
     except ValueError as reason:
-        flags = ", ".join("--" + field.name.replace("_", "-") for field in dataclasses.fields(Machine))
+        flags = ", ".join(
+            "--" + field.name.replace("_", "-") for field in dataclasses.fields(Machine)
+        )
         raise ValueError(
-            f"Expected no other flag with --resume than --num-rounds and those about this machine ({flags}): "
+            "Expected no other flag with --resume than --num-rounds and those about this machine "
+            f"({flags}): "
             f"a run goes on as it was configured. {reason}"
         ) from reason
     return machine
@@ -157,12 +197,19 @@ def _summary(outcome: Any, report: pathlib.Path) -> str:
     paper = as_printed.claim(scheme, plan.scheme_config, outcome.rounds, plan.delta)
     if paper:
         claimed, errata = float(paper["claimed_epsilon"]), ", ".join(paper["errata"])
-        lines.append(f"the paper claims   epsilon {budget.shown_epsilon(claimed)}, NOT certified: {errata}")
-    told = nats_spent.spent(scheme, plan.scheme_config, outcome.task, outcome.inputs, outcome.rounds)
+        lines.append(
+            f"the paper claims   epsilon {budget.shown_epsilon(claimed)}, NOT certified: {errata}"
+        )
+    told = nats_spent.spent(
+        scheme, plan.scheme_config, outcome.task, outcome.inputs, outcome.rounds
+    )
     if told is not None:
         lines.append(nats_spent.summary(told))
     if plan.fixed_seed:
-        lines.append("seed               fixed: an experiment. Whoever knows it can remove the noise: release no model")
+        lines.append(
+            "seed               fixed: an experiment. Whoever knows it can remove the noise: "
+            "release no model"
+        )
     if guaranteed:
         epsilon = budget.shown_epsilon(plan.epsilons[outcome.rounds])
         claim = (
@@ -170,14 +217,18 @@ def _summary(outcome: Any, report: pathlib.Path) -> str:
             f"unit {plan.event.privacy_unit}, {plan.num_units} units, {plan.accountant} accountant"
         )
     else:
-        claim = "no epsilon is claimed" + (", but the information above" if told is not None else ": no guarantee")
+        claim = "no epsilon is claimed" + (
+            ", but the information above" if told is not None else ": no guarantee"
+        )
     lines += [f"privacy            {claim}", f"report             {report}"]
     return "\n".join(lines)
 
 
 def main(args: Sequence[str]) -> int:
     """Runs or resumes a simulation and prints how it ended."""
-    logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax reports to it what is raised here as one line anyway
+    logging.getLogger("absl").setLevel(
+        logging.CRITICAL
+    )  # orbax reports to it what is raised here as one line anyway
     resume = _args.value(args, "--resume")
     config, named, machine = None, None, Machine()
     try:
@@ -191,7 +242,8 @@ def main(args: Sequence[str]) -> int:
     if not machine.distributed:
         if any(value is not None for value in who):
             raise ValueError(
-                f"Expected --distributed with --coordinator, --num-processes and --process-id, got {who} without it."
+                "Expected --distributed with --coordinator, --num-processes and --process-id, got "
+                f"{who} without it."
             )
         return _simulate(config, named, machine)
     from fljax.simulation.devices import processes
@@ -199,7 +251,9 @@ def main(args: Sequence[str]) -> int:
     processes.join(*who)
     with processes.leaving_on_failure():
         if config is not None and config.run.groups is None:
-            config = dataclasses.replace(config, run=dataclasses.replace(config.run, groups=_GROUPS))
+            config = dataclasses.replace(
+                config, run=dataclasses.replace(config.run, groups=_GROUPS)
+            )
         return _simulate(config, named, machine)
 
 
@@ -215,7 +269,9 @@ def _devices(count: int) -> str:
 
 
 def _in_groups(config: Config) -> Config:
-    """A new run that names neither devices nor groups: on a CPU, in groups, so that it may go on with fewer cores."""
+    """A new run that names neither devices nor groups: on a CPU, in groups, so that it may go on
+    with fewer cores.
+    """
     import jax
 
     from fljax.simulation.devices import mesh
@@ -228,7 +284,9 @@ def _in_groups(config: Config) -> Config:
 
 
 def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machine) -> int:
-    """One process of a run: of a new one with `config` in the folder `named` or the next free one, or on with it."""
+    """One process of a run: of a new one with `config` in the folder `named` or the next free one,
+    or on with it.
+    """
     from fljax.simulation.devices import processes
 
     first = not machine.distributed or processes.first()

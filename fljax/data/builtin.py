@@ -1,4 +1,6 @@
-"""Data by name: real data that needs no download, stand-ins, and MNIST-like files that the user has."""
+"""Data by name: real data that needs no download, stand-ins, and MNIST-like files that the user
+has.
+"""
 
 from collections.abc import Callable, Iterator
 
@@ -45,7 +47,8 @@ _registry: _plugins.Registry[Callable[[], Dataset]] = _plugins.Registry(
 def register(name: str, load: Callable[[], Dataset]) -> None:
     """Lets `load`, and so `fljax simulate --dataset NAME`, find a data set of one's own.
 
-    A package may instead name the function under the entry-point group `fljax.datasets`; a dotted path works, too.
+    A package may instead name the function under the entry-point group `fljax.datasets`; a dotted
+    path works, too.
 
     Args:
       name: letters, digits, "_" and "."; none of NAMES.
@@ -69,25 +72,28 @@ def listed() -> Iterator[_plugins.Listed]:
 
 def check_name(**given: str) -> None:
     """Raises ValueError, with the argument's name, unless `load` knows what is meant."""
-    _registry.check_name(**{a: name for a, name in given.items() if not name.startswith((FOLDER, CIFAR, DISK))})
+    _registry.check_name(
+        **{a: name for a, name in given.items() if not name.startswith((FOLDER, CIFAR, DISK))}
+    )
 
 
 def load(name: str) -> Dataset:
     """Loads a dataset with its fixed split into train and test.
 
     Args:
-      name: "digits": 1,797 handwritten digits, 8 x 8 grey values, 10 classes (UCI "Optical Recognition of
-        Handwritten Digits", as bundled with scikit-learn). "breast_cancer": 569 rows of 30 numbers scaled to [0, 1], 2
-        classes (UCI "Breast Cancer Wisconsin (Diagnostic)", bundled there too). "fields": 5,000 Gaussian random fields,
-        16 x 16, 4 classes, whose law is known; see `fljax.data.fields`. "writers": the same digits restyled as if by
-        400 subjects, about 30 training items each, which carry their subject. "roles": generated text of 132 subjects,
-        about 100 windows of 20 characters each, 80 classes. See `fljax.data.standins`. "idx:FOLDER": MNIST, or data in
-        its form, from files; see `fljax.data.idx.load`. "cifar:FOLDER": CIFAR-10 from files; see
-        `fljax.data.cifar.load`.
+      name: "digits": 1,797 handwritten digits, 8 x 8 grey values, 10 classes (UCI "Optical
+        Recognition of Handwritten Digits", as bundled with scikit-learn). "breast_cancer": 569 rows
+        of 30 numbers scaled to [0, 1], 2 classes (UCI "Breast Cancer Wisconsin (Diagnostic)",
+        bundled there too). "fields": 5,000 Gaussian random fields, 16 x 16, 4 classes, whose law is
+        known; see `fljax.data.fields`. "writers": the same digits restyled as if by 400 subjects,
+        about 30 training items each, which carry their subject. "roles": generated text of 132
+        subjects, about 100 windows of 20 characters each, 80 classes. See `fljax.data.standins`.
+        "idx:FOLDER": MNIST, or data in its form, from files; see `fljax.data.idx.load`.
+        "cifar:FOLDER": CIFAR-10 from files; see `fljax.data.cifar.load`.
 
     Returns:
-      A `Dataset`. Of "digits" and "breast_cancer" a fifth of every class is held out by a fixed random rule, the same
-      on every machine.
+      A `Dataset`. Of "digits" and "breast_cancer" a fifth of every class is held out by a fixed
+      random rule, the same on every machine.
 
     Raises:
       ValueError: unknown name, or bad files.
@@ -100,5 +106,8 @@ def load(name: str) -> Dataset:
     check_name(name=name)
     found = _registry.get(name)()
     if not isinstance(found, Dataset):
-        raise ValueError(f"Expected the data set {name!r} to be a fljax.data.Dataset, got {type(found).__name__}.")
+        raise ValueError(
+            f"Expected the data set {name!r} to be a fljax.data.Dataset, got "
+            f"{type(found).__name__}."
+        )
     return found._replace(name=name)

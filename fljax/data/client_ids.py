@@ -6,7 +6,9 @@ import numpy as np
 
 
 def table(groups: list[np.ndarray]) -> np.ndarray:
-    """Rows of each client, one array `[n]` a client, as int32 `[num_clients, N]`, padded with -1."""
+    """Rows of each client, one array `[n]` a client, as int32 `[num_clients, N]`, padded with
+    -1.
+    """
     rows = np.full((len(groups), max(group.size for group in groups)), -1, np.int32)
     for row, group in zip(rows, groups, strict=True):
         row[: group.size] = group
@@ -21,12 +23,17 @@ def plain_ids(ids: np.ndarray, *, name: str = "ids") -> np.ndarray:
     """
     ids = np.asarray(ids)
     if ids.ndim != 1:
-        raise ValueError(f"Expected {name} to be ids [n], one an example, got shape {list(ids.shape)}.")
+        raise ValueError(
+            f"Expected {name} to be ids [n], one an example, got shape {list(ids.shape)}."
+        )
     if ids.dtype.kind == "O":
         kind = str if ids.size and isinstance(ids[0], str) else numbers.Integral
         for row, value in enumerate(ids):
             if not isinstance(value, kind) or isinstance(value, bool):
-                raise ValueError(f"Expected {name} to be all strings or all integers, got {value!r} in row {row}.")
+                raise ValueError(
+                    f"Expected {name} to be all strings or all integers, got {value!r} in row "
+                    f"{row}."
+                )
         ids = np.asarray(ids.tolist())
     if ids.dtype.kind not in "iuU":
         raise ValueError(f"Expected {name} to be integers or strings, got dtype {ids.dtype}.")

@@ -13,7 +13,8 @@ class ClientData(NamedTuple):
     """All clients. Examples are stored once; a client is a row of indices into them.
 
     examples: a pytree of arrays `[M, ...]`.
-    indices: int32 `[num_clients, N]`, rows of `examples`; -1 is padding and stands at the end of a row.
+    indices: int32 `[num_clients, N]`, rows of `examples`; -1 is padding and stands at the end of a
+      row.
     """
 
     examples: Batch
@@ -24,7 +25,8 @@ class Cohort(NamedTuple):
     """The clients of one round, at a static capacity C.
 
     examples: a pytree of arrays `[M, ...]`, not copied from the `ClientData`.
-    indices: int32 `[C, N]`, rows of `examples`; -1 is padding, and a row of an absent client is all -1.
+    indices: int32 `[C, N]`, rows of `examples`; -1 is padding, and a row of an absent client is all
+      -1.
     client_ids: int32 `[C]`; -1 where there is no client.
     """
 
@@ -34,15 +36,17 @@ class Cohort(NamedTuple):
 
 
 def cohort(client_data: ClientData, client_ids: jax.Array) -> Cohort:
-    """The clients named by `client_ids`, in that order. Works under jit; shapes depend on shapes only.
+    """The clients named by `client_ids`, in that order. Works under jit; shapes depend on shapes
+    only.
 
     Args:
       client_data: all clients.
-      client_ids: integers `[C]`. -1 means that the place stays empty. An id outside `[0, num_clients)` is
-        treated in the same way: clamping it would let one client count twice.
+      client_ids: integers `[C]`. -1 means that the place stays empty. An id outside `[0,
+        num_clients)` is treated in the same way: clamping it would let one client count twice.
 
     Returns:
-      A `Cohort` of capacity C. A client named twice counts twice; samplers in `fljax_kernels` name nobody twice.
+      A `Cohort` of capacity C. A client named twice counts twice; samplers in `fljax_kernels` name
+      nobody twice.
     """
     table = jnp.asarray(client_data.indices, jnp.int32)
     client_ids = jnp.asarray(client_ids).astype(jnp.int32)
@@ -62,11 +66,16 @@ def map_clients(fun: Callable[..., Any], in_axes: Any) -> Callable[..., Any]:
     """
 
     def mapped(*args: Any) -> Any:
-        size = next(jax.tree.leaves(a)[0].shape[0] for a, axis in zip(args, in_axes, strict=True) if axis == 0)
+        size = next(
+            jax.tree.leaves(a)[0].shape[0]
+            for a, axis in zip(args, in_axes, strict=True)
+            if axis == 0
+        )
         if size != 1:
             return jax.vmap(fun, in_axes=in_axes)(*args)
         squeezed = [
-            jax.tree.map(lambda leaf: leaf[0], a) if axis == 0 else a for a, axis in zip(args, in_axes, strict=True)
+            jax.tree.map(lambda leaf: leaf[0], a) if axis == 0 else a
+            for a, axis in zip(args, in_axes, strict=True)
         ]
         return jax.tree.map(lambda leaf: leaf[None], fun(*squeezed))
 

@@ -1,4 +1,6 @@
-"""A classification task on the host, and the fixed rule by which a part of the examples is held out."""
+"""A classification task on the host, and the fixed rule by which a part of the examples is held
+out.
+"""
 
 from typing import NamedTuple
 
@@ -7,7 +9,9 @@ import numpy as np
 from fljax import _validate
 
 TEST_FRACTION = 0.2
-_SPLIT_SEED = 20_240_229  # fixed for good: another value would silently change every published number
+_SPLIT_SEED = (
+    20_240_229  # fixed for good: another value would silently change every published number
+)
 
 
 def fixed_rng() -> np.random.Generator:
@@ -18,7 +22,8 @@ def fixed_rng() -> np.random.Generator:
 class Dataset(NamedTuple):
     """A classification task, on the host.
 
-    train, test: `{"x": float32 [n, height, width, channels] in [0, 1], "y": int32 [n]}`; "fields" go below 0.
+    train, test: `{"x": float32 [n, height, width, channels] in [0, 1], "y": int32 [n]}`; "fields"
+      go below 0.
     num_classes: labels are in `[0, num_classes)`.
     name: what `load` was asked for.
     covariance: `[d, d]`, of an x, where its law is known; else None.
@@ -34,7 +39,9 @@ class Dataset(NamedTuple):
 def stratified_split(
     labels: np.ndarray, test_fraction: float, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Indices `(train, test)`, each sorted: of every class, `round(test_fraction * its examples)` are held out."""
+    """Indices `(train, test)`, each sorted: of every class, `round(test_fraction * its examples)`
+    are held out.
+    """
     _validate.open_unit(test_fraction=test_fraction)
     held_out = []
     for label in np.unique(labels):

@@ -1,4 +1,6 @@
-"""Counts of a run's data, taken on the host: what a scheme's certificate assumes is held against them."""
+"""Counts of a run's data, taken on the host: what a scheme's certificate assumes is held against
+them.
+"""
 
 from typing import NamedTuple
 
@@ -9,12 +11,16 @@ from fljax.data.cohorts import ClientData
 
 
 class Facts(NamedTuple):
-    """What the data of a run are; observed, hence private beside the public caps that they are compared with.
+    """What the data of a run are; observed, hence private beside the public caps that they are
+    compared with.
 
-    num_clients: clients, silos or parties, empty ones included. num_examples: of all clients. most_examples: of one
-    client. num_subjects: None where examples carry no subject, as are the rest then. most_clients_of_subject: clients
-    that hold examples of one subject, at most. most_items_of_subject: examples of one subject at one client, at most.
-    client_column: the field of the data whose values are the clients; None where they have no names.
+    num_clients: clients, silos or parties, empty ones included. num_examples: of all clients.
+      most_examples: of one
+    client. num_subjects: None where examples carry no subject, as are the rest then.
+    most_clients_of_subject: clients that hold examples of one subject, at most.
+    most_items_of_subject: examples of one subject at one client, at most.
+    client_column: the field of the data whose values are the clients; None where they have no
+      names.
     """
 
     num_clients: int
@@ -26,13 +32,20 @@ class Facts(NamedTuple):
     client_column: str | None = None
 
     def num_units(self, unit: str) -> int:
-        """How many clients, examples or subjects there are; 0 subjects where examples carry none."""
-        counts = {"client": self.num_clients, "example": self.num_examples, "subject": self.num_subjects or 0}
+        """How many clients, examples or subjects there are; 0 subjects where examples carry
+        none.
+        """
+        counts = {
+            "client": self.num_clients,
+            "example": self.num_examples,
+            "subject": self.num_subjects or 0,
+        }
         return counts[unit]
 
 
 def of(client_data: ClientData | store.Store) -> Facts:
-    """The counts of clients in memory or on disk; of clients on disk no field but the subjects is read.
+    """The counts of clients in memory or on disk; of clients on disk no field but the subjects is
+    read.
 
     Raises:
       PrivacyPreconditionError: some example has no subject where others have one.
@@ -47,7 +60,8 @@ def of(client_data: ClientData | store.Store) -> Facts:
         table = np.asarray(client_data.indices)
         ids = ids[table[table >= 0]]  # client after client
     clients = np.repeat(np.arange(sizes.size), sizes)
-    # Pairs (subject, client), not a table of all: there may be a million subjects and as many clients.
+    # Pairs (subject, client), not a table of all: there may be a million subjects and as many
+    # clients.
     (pairs, items) = np.unique(np.stack([ids, clients]), axis=1, return_counts=True)
     _, holders = np.unique(pairs[0], return_counts=True)
     return counted._replace(

@@ -28,7 +28,9 @@ def check_options(normalize_by: Any, microbatch_size: Any, spmd_axis_name: Any) 
     if microbatch_size is not None:
         _validate.positive_int(microbatch_size=microbatch_size)
     if spmd_axis_name is not None:
-        raise NotImplementedError(f"Expected spmd_axis_name=None, got spmd_axis_name={spmd_axis_name!r}.")
+        raise NotImplementedError(
+            f"Expected spmd_axis_name=None, got spmd_axis_name={spmd_axis_name!r}."
+        )
 
 
 def check_count(args: Args, needed: tuple[int, ...]) -> None:
@@ -45,7 +47,8 @@ def check_shared(args: Args, known: set[Any], size: int) -> None:
         of_rows = [np.ndim(x) > 0 and np.shape(x)[0] == size for x in leaves]
         # Frozen parameters may have such an axis by chance, but hardly all; labels are integers.
         labels = any(
-            here and not jnp.issubdtype(x.dtype, jnp.floating) for here, x in zip(of_rows, leaves, strict=True)
+            here and not jnp.issubdtype(x.dtype, jnp.floating)
+            for here, x in zip(of_rows, leaves, strict=True)
         )
         if size > 1 and leaves and (all(of_rows) or labels):
             raise ValueError(
@@ -69,7 +72,9 @@ def rows(
     axes = {np.shape(leaf)[0] if np.ndim(leaf) else -1 for leaf in jax.tree.leaves(batch)}
     sizes = sorted(axes)
     if len(sizes) != 1 or sizes[0] < 0:
-        raise ValueError(f"Expected one leading axis B in all batch arguments, got sizes {sizes} (-1: no axis).")
+        raise ValueError(
+            f"Expected one leading axis B in all batch arguments, got sizes {sizes} (-1: no axis)."
+        )
     if prng_argnum is not None:
         split = lambda key: jax.random.split(key, sizes[0])  # noqa: E731
         batch["keys"] = jax.tree.map(split, args[prng_argnum])
@@ -96,7 +101,9 @@ def drop_unit_axis(x: jax.Array) -> jax.Array:
     return jnp.squeeze(x, axis=1) if x.ndim >= 2 and x.shape[1] == 1 else x
 
 
-def on_their_mesh(summed: Callable[..., tuple[Any, Any]], given: Args, batch: Any, like: Any) -> tuple[Any, Any]:
+def on_their_mesh(
+    summed: Callable[..., tuple[Any, Any]], given: Args, batch: Any, like: Any
+) -> tuple[Any, Any]:
     """`summed(*given)`, which is (a sum, a tree of `[B, ...]`), on Explicit axes too.
 
     There the sum comes out sharded as `like` (None: whole on every device), and the rows as the

@@ -33,5 +33,7 @@ class BoundedSensitivityCallable:
         name = getattr(neighboring_relation, "name", neighboring_relation)
         factors = {"ADD_OR_REMOVE_ONE": 1, "REPLACE_SPECIAL": 1, "REPLACE_ONE": 2}
         if name not in factors:
-            raise ValueError(f"Expected neighboring_relation to be one of {list(factors)}, got {name!r}.")
+            raise ValueError(
+                f"Expected neighboring_relation to be one of {list(factors)}, got {name!r}."
+            )
         return factors[name] * self.l2_norm_bound

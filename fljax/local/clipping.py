@@ -1,4 +1,6 @@
-"""Clipping styles: from the norms of rows to the coefficients of their sum, and the sums themselves."""
+"""Clipping styles: from the norms of rows to the coefficients of their sum, and the sums
+themselves.
+"""
 
 import functools
 import math
@@ -18,41 +20,51 @@ UnitStyle = Literal["flat", "per_layer", "auto_s", "psac"]
 UNIT_STYLES = ("flat", "per_layer", "auto_s", "psac")
 STABILITY = {"auto_s": 0.01, "psac": 0.1}
 
-# Squares below float32's range are lost, so a norm is known down to about 2**-63 * sqrt(D): 2**-47 for D = 2**32. Any
-# norm counts as at least this much, beside which what was lost is less than one rounding.
+# Squares below float32's range are lost, so a norm is known down to about 2**-63 * sqrt(D): 2**-47
+# for D = 2**32. Any norm counts as at least this much, beside which what was lost is less than one
+# rounding.
 LEAST_NORM = 2.0**-39
 
 
 def flat(norms: jax.Array, l2_clip_norm: float | jax.Array) -> jax.Array:
     """min(1, l2_clip_norm / norm) for each of `norms` `[B]`; 0 where a norm is not finite.
 
-    Guarantee: each row times its coefficient has norm at most `l2_clip_norm` (>= 0, may be infinite), up to one
-    float32 rounding. Below 2**-39, where norms are not known to float32's precision, rows are scaled down further.
+    Guarantee: each row times its coefficient has norm at most `l2_clip_norm` (>= 0, may be
+    infinite), up to one float32 rounding. Below 2**-39, where norms are not known to float32's
+    precision, rows are scaled down further.
 
-    Source: Abadi et al. (2016), "Deep Learning with Differential Privacy", arXiv:1607.00133, Algorithm 1.
+    Source: Abadi et al. (2016), "Deep Learning with Differential Privacy", arXiv:1607.00133,
+      Algorithm 1.
     """
     return to_bound(norms, l2_clip_norm)
 
 
-def auto_s(norms: jax.Array, l2_clip_norm: float | jax.Array, *, stability: float = STABILITY["auto_s"]) -> jax.Array:
+def auto_s(
+    norms: jax.Array, l2_clip_norm: float | jax.Array, *, stability: float = STABILITY["auto_s"]
+) -> jax.Array:
     """Automatic clipping: l2_clip_norm / (norm + stability); 0 where a norm is not finite.
 
-    Guarantee: each row times its coefficient is shorter than `l2_clip_norm`, up to float32 rounding. Long rows all
-    come to nearly that length, so `l2_clip_norm` only scales the sum and needs no tuning; `stability` (> 0, in the unit
-    of the norms) keeps short rows short.
+    Guarantee: each row times its coefficient is shorter than `l2_clip_norm`, up to float32
+    rounding. Long rows all come to nearly that length, so `l2_clip_norm` only scales the sum and
+    needs no tuning; `stability` (> 0, in the unit of the norms) keeps short rows short.
 
     Source: Bu et al. (2022), "Automatic Clipping", arXiv:2206.07136, AUTO-S.
     """
     return to_bound(norms, l2_clip_norm, style="auto_s", stability=stability)
 
 
-def psac(norms: jax.Array, l2_clip_norm: float | jax.Array, *, stability: float = STABILITY["psac"]) -> jax.Array:
-    """Per-sample adaptive clipping: l2_clip_norm / (norm + r / (norm + r)), r = stability; 0 where not finite.
+def psac(
+    norms: jax.Array, l2_clip_norm: float | jax.Array, *, stability: float = STABILITY["psac"]
+) -> jax.Array:
+    """Per-sample adaptive clipping: l2_clip_norm / (norm + r / (norm + r)), r = stability; 0 where
+    not finite.
 
-    Guarantee: each row times its coefficient is shorter than `l2_clip_norm`, up to float32 rounding. Unlike `auto_s`,
-    it gives rows near zero coefficients near `l2_clip_norm`, not l2_clip_norm / stability. `stability` > 0.
+    Guarantee: each row times its coefficient is shorter than `l2_clip_norm`, up to float32
+    rounding. Unlike `auto_s`, it gives rows near zero coefficients near `l2_clip_norm`, not
+    l2_clip_norm / stability. `stability` > 0.
 
-    Source: Xia et al. (2022), "Differentially Private Learning with Per-Sample Adaptive Clipping", arXiv:2212.00328.
+    Source: Xia et al. (2022), "Differentially Private Learning with Per-Sample Adaptive Clipping",
+      arXiv:2212.00328.
     """
     return to_bound(norms, l2_clip_norm, style="psac", stability=stability)
 
@@ -66,20 +78,29 @@ def to_bound(
     rescale_to_unit_norm: bool = False,
     nan_safe: bool = True,
 ) -> jax.Array:
-    """The style's coefficients, with options: divided by `l2_clip_norm`, or not 0 where a norm is not finite."""
+    """The style's coefficients, with options: divided by `l2_clip_norm`, or not 0 where a norm is
+    not finite.
+    """
     clip = jnp.asarray(l2_clip_norm, norms.dtype)
     least = jnp.maximum(norms, jnp.asarray(LEAST_NORM, norms.dtype))
     if style == "flat":
         one = jnp.ones((), norms.dtype)
-        # where, not minimum: with a zero or infinite bound, clip / norm may be NaN where it is not needed.
-        factor = one / jnp.maximum(least, clip) if rescale_to_unit_norm else jnp.where(least > clip, clip / least, one)
+        # where, not minimum: with a zero or infinite bound, clip / norm may be NaN where it is not
+        #   needed.
+        factor = (
+            one / jnp.maximum(least, clip)
+            if rescale_to_unit_norm
+            else jnp.where(least > clip, clip / least, one)
+        )
     else:
         stability = STABILITY[style] if stability is None else stability
         _validate.positive(stability=stability)
         r = jnp.asarray(stability, norms.dtype)
         divisor = least + r if style == "auto_s" else least + r / (least + r)
         factor = (jnp.ones((), norms.dtype) if rescale_to_unit_norm else clip) / divisor
-    return jnp.where(jnp.isfinite(norms), factor, jnp.zeros((), norms.dtype)) if nan_safe else factor
+    return (
+        jnp.where(jnp.isfinite(norms), factor, jnp.zeros((), norms.dtype)) if nan_safe else factor
+    )
 
 
 def to_bounds(
@@ -90,13 +111,18 @@ def to_bounds(
     rescale_to_unit_norm: bool = False,
     nan_safe: bool = True,
 ) -> Any:
-    """One bound per subtree: `l2_clip_norms` is a prefix of `norms`, a tree of `[B]`; so is the result.
+    """One bound per subtree: `l2_clip_norms` is a prefix of `norms`, a tree of `[B]`; so is the
+    result.
 
-    Guarantee: the row stays within sqrt(sum_l C_l**2) (rescaled: within sqrt(number of bounds)); a row which is not
-    finite anywhere gets 0 everywhere.
+    Guarantee: the row stays within sqrt(sum_l C_l**2) (rescaled: within sqrt(number of bounds)); a
+    row which is not finite anywhere gets 0 everywhere.
     """
     finite = jnp.isfinite(joint_norm(norms))
-    options: dict[str, Any] = {"style": style, "rescale_to_unit_norm": rescale_to_unit_norm, "nan_safe": nan_safe}
+    options: dict[str, Any] = {
+        "style": style,
+        "rescale_to_unit_norm": rescale_to_unit_norm,
+        "nan_safe": nan_safe,
+    }
 
     def group(clip: Any, part: Any) -> Any:
         factor = to_bound(joint_norm(part), clip, **options)
@@ -115,7 +141,9 @@ def check_bounds(style: Style = "flat", **bounds: Any) -> None:
     for name, tree in bounds.items():
         leaves = jax.tree.leaves(tree)
         if not leaves:
-            raise ValueError(f"Expected {name} to be a bound or a tree of bounds, got an empty tree.")
+            raise ValueError(
+                f"Expected {name} to be a bound or a tree of bounds, got an empty tree."
+            )
         for bound in leaves:
             if isinstance(bound, jax.core.Tracer):
                 continue
@@ -123,7 +151,9 @@ def check_bounds(style: Style = "flat", **bounds: Any) -> None:
             if not (_validate.is_number(bound) and np.asarray(bound) >= 0):
                 raise ValueError(f"Expected {name} >= 0, got {name}={bound!r}.")
             if style != "flat" and not np.isfinite(bound):
-                raise ValueError(f"Expected {name} to be finite with {style!r}, got {name}={bound!r}.")
+                raise ValueError(
+                    f"Expected {name} to be finite with {style!r}, got {name}={bound!r}."
+                )
 
 
 def bound_of_all(l2_clip_norms: Any, rescale_to_unit_norm: bool) -> Any:
@@ -159,13 +189,15 @@ def leaf_norms(rows: Any) -> Any:
 
 
 def joint_norm(norms: Any) -> jax.Array:
-    """`[B]`: the norm of rows whose parts have these norms, a tree of `[B]`; finite wherever that is in range."""
+    """`[B]`: the norm of rows whose parts have these norms, a tree of `[B]`; finite wherever that
+    is in range.
+    """
     parts = jax.tree.leaves(norms)
     dtype = jnp.float64 if any(n.dtype == jnp.float64 for n in parts) else jnp.float32
     parts = [n.astype(dtype) for n in parts]
 
-    # A square overflows where its root is far from doing so. A traced number divides: XLA would move a constant out of
-    # the square.
+    # A square overflows where its root is far from doing so. A traced number divides: XLA would
+    # move a constant out of the square.
     largest = functools.reduce(jnp.maximum, parts)
     unit = jnp.where((largest > 2.0**40) & jnp.isfinite(largest), largest, jnp.ones((), dtype))
     return unit * jnp.sqrt(functools.reduce(jnp.add, [jnp.square(n / unit) for n in parts]))
@@ -174,7 +206,8 @@ def joint_norm(norms: Any) -> jax.Array:
 def sum_gradients(
     matrix: fljax_kernels.PerExampleGrads, l2_clip_norm: float | jax.Array, style: UnitStyle
 ) -> tuple[Any, jax.Array]:
-    """(sum of the clipped rows of a gradient matrix, in float32 at least; their norms before that, `[B]`).
+    """(sum of the clipped rows of a gradient matrix, in float32 at least; their norms before that,
+    `[B]`).
 
     Guarantee: as `sum_updates`.
     """
@@ -190,25 +223,32 @@ def sum_gradients(
     return matrix.weighted_sum(lambda norms: to_bound(norms, l2_clip_norm, style=style))
 
 
-def sum_updates(rows: Any, l2_clip_norm: float | jax.Array, style: UnitStyle, mask: jax.Array) -> tuple[Any, jax.Array]:
-    """(sum of the clipped rows, norms before that `[C]`) of a tree of `[C, ...]`; `mask` `[C]`: True where one counts.
+def sum_updates(
+    rows: Any, l2_clip_norm: float | jax.Array, style: UnitStyle, mask: jax.Array
+) -> tuple[Any, jax.Array]:
+    """(sum of the clipped rows, norms before that `[C]`) of a tree of `[C, ...]`; `mask` `[C]`:
+    True where one counts.
 
-    Guarantee: adding or removing one row moves the sum by at most `l2_clip_norm * (1 + 1e-5)` in L2 norm. A row that is
-    not finite adds zero; a finite one is clipped, however long. "per_layer" clips each of L arrays to
-    l2_clip_norm / sqrt(L).
+    Guarantee: adding or removing one row moves the sum by at most `l2_clip_norm * (1 + 1e-5)` in L2
+    norm. A row that is not finite adds zero; a finite one is clipped, however long. "per_layer"
+    clips each of L arrays to l2_clip_norm / sqrt(L).
 
     Source: per layer: McMahan et al. (2018), arXiv:1710.06963, Section 2.
     """
     if style == "flat":
         return fljax_kernels.clip_and_sum(rows, l2_clip_norm, mask=mask)
     squares, exponent = reference.scaled_squares(rows)
-    down = jnp.maximum(exponent - 40, 0)  # beyond 2**40 rows are scaled to there, so that no finite one overflows
+    down = jnp.maximum(
+        exponent - 40, 0
+    )  # beyond 2**40 rows are scaled to there, so that no finite one overflows
     norms = jnp.ldexp(jnp.sqrt(squares), exponent - down)
     seen = jnp.ldexp(norms, down)
     if style == "per_layer":
         mask &= jnp.isfinite(squares)
         share = l2_clip_norm / math.sqrt(len(jax.tree.leaves(rows)))
-        return jax.tree.map(lambda x: fljax_kernels.clip_and_sum(x, share, mask=mask)[0], rows), seen
+        return jax.tree.map(
+            lambda x: fljax_kernels.clip_and_sum(x, share, mask=mask)[0], rows
+        ), seen
     factor = to_bound(norms, l2_clip_norm, style=style)
     mask &= factor > 0
     factors = jnp.stack([jnp.ldexp(jnp.ones_like(factor), -down), factor])

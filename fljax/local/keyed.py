@@ -56,7 +56,9 @@ def of_one(loss: Callable[..., Any]) -> LossFn:
 
 
 def settled(loss: Callable[..., Any]) -> LossFn:
-    """`(params, example) -> []` of any loss, with one fixed key: to measure a model by, not to train it."""
+    """`(params, example) -> []` of any loss, with one fixed key: to measure a model by, not to
+    train it.
+    """
     if not draws(loss):
         return loss
 

@@ -148,7 +148,9 @@ def clipped_fun(
             return total, ((aux, norms) if return_norms else aux)
         return (total, norms) if return_norms else total
 
-    def summed(bounds: Any, args: tuple[Any, ...], is_padding_example: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    def summed(
+        bounds: Any, args: tuple[Any, ...], is_padding_example: Any, kwargs: dict[str, Any]
+    ) -> tuple[Any, Any]:
         batch, size = _batched.rows(args, kwargs, batched, prng_argnum)
         _batched.check_shared(args, {*batched, prng_argnum}, size)
 
@@ -158,7 +160,9 @@ def clipped_fun(
             value, aux = result if has_aux else (result, None)
             return _floating("fun to return", value), aux
 
-        weigh = functools.partial(clipping.weigh, bounds, rescale_to_unit_norm=rescale_to_unit_norm, nan_safe=nan_safe)
+        weigh = functools.partial(
+            clipping.weigh, bounds, rescale_to_unit_norm=rescale_to_unit_norm, nan_safe=nan_safe
+        )
         total, norms, aux = transformed.sum_rows(
             row,
             batch,
@@ -168,8 +172,12 @@ def clipped_fun(
             microbatch_size,
             per_leaf,
         )
-        one = jax.eval_shape(row, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), batch))[0]
-        total = jax.tree.map(lambda x, leaf: x.astype(leaf.dtype if dtype is None else dtype), total, one)
+        one = jax.eval_shape(
+            row, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), batch)
+        )[0]
+        total = jax.tree.map(
+            lambda x, leaf: x.astype(leaf.dtype if dtype is None else dtype), total, one
+        )
         return total, (jax.tree.map(_batched.drop_unit_axis, aux) if keep_batch_dim else aux, norms)
 
     bound = clipping.bound_of_all(l2_clip_norm, rescale_to_unit_norm) / normalize_by
@@ -179,7 +187,11 @@ def clipped_fun(
 def _clip(
     tree: Any, clip_norm: Any, return_zero: Any, *, rescale_to_unit_norm: bool, nan_safe: bool
 ) -> tuple[Any, Any]:
-    finite = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x)), tree) if nan_safe else tree
+    finite = (
+        jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x)), tree)
+        if nan_safe
+        else tree
+    )
 
     def clip(bound: Any, part: Any) -> Any:
         root, exponent = _root(part)
@@ -189,7 +201,11 @@ def _clip(
         bound = jnp.where(bound > 0, bound, jnp.zeros_like(bound))
         root = jnp.where(root > 0, root, jnp.ones_like(root))
         # Of the tree * 2**-exponent: its square is in range, and so is what it is multiplied by.
-        factor = 1 / jnp.maximum(root, bound * down) if rescale_to_unit_norm else jnp.minimum(up, bound / root)
+        factor = (
+            1 / jnp.maximum(root, bound * down)
+            if rescale_to_unit_norm
+            else jnp.minimum(up, bound / root)
+        )
         return jax.tree.map(functools.partial(_scale, down, factor, return_zero), part)
 
     def norm(_: Any, part: Any) -> jax.Array:
@@ -211,7 +227,9 @@ def _scale(down: jax.Array, factor: jax.Array, return_zero: Any, x: jax.Array) -
     near = scaled.astype(x.dtype)
     zero = jnp.zeros_like(near)
     if x.dtype.itemsize < 4:
-        near = jnp.where(jnp.abs(reference.wide(near)) > jnp.abs(scaled), jnp.nextafter(near, zero), near)
+        near = jnp.where(
+            jnp.abs(reference.wide(near)) > jnp.abs(scaled), jnp.nextafter(near, zero), near
+        )
     return jnp.where(return_zero, zero, near)
 
 

@@ -1,7 +1,9 @@
-"""Local training: each client of a chunk takes its own steps of stochastic gradient descent from the server's model.
+"""Local training: each client of a chunk takes its own steps of stochastic gradient descent from
+the server's model.
 
-A client's steps are a loop: on a CPU `loop_friendly` takes the convolutions out of it, where XLA is slow at them. The
-loss is rewritten before it is differentiated, so that its gradient reads the patches that the loss has made.
+A client's steps are a loop: on a CPU `loop_friendly` takes the convolutions out of it, where XLA is
+slow at them. The loss is rewritten before it is differentiated, so that its gradient reads the
+patches that the loss has made.
 """
 
 import functools
@@ -22,17 +24,20 @@ from fljax_kernels.per_example import one_example
 
 
 class LocalResult(NamedTuple):
-    """update: params-like, server_params - client_params. loss: `[]`, mean over the examples seen in the last epoch."""
+    """update: params-like, server_params - client_params. loss: `[]`, mean over the examples seen
+    in the last epoch.
+    """
 
     update: ClientUpdate
     loss: jax.Array
 
 
 def take_examples(examples: Batch, rows: jax.Array) -> Batch:
-    """Rows `[B]` of `examples`; padding (-1) repeats one of the real rows, and is zero where there is none.
+    """Rows `[B]` of `examples`; padding (-1) repeats one of the real rows, and is zero where there
+    is none.
 
-    Not zero otherwise: a loss may have no gradient there, and 0 * NaN is NaN. Not a row of another client: its value
-    must not reach a gradient.
+    Not zero otherwise: a loss may have no gradient there, and 0 * NaN is NaN. Not a row of another
+    client: its value must not reach a gradient.
     """
     rows = jnp.where(rows >= 0, rows, jnp.max(rows))
 
@@ -45,12 +50,14 @@ def take_examples(examples: Batch, rows: jax.Array) -> Batch:
 
 
 def masked_mean_loss(loss: LossFn) -> Callable[[Params, Batch, jax.Array], jax.Array]:
-    """`(params, batch, mask [B]) -> []`: mean loss over the rows where mask is True, 0 where there is none.
+    """`(params, batch, mask [B]) -> []`: mean loss over the rows where mask is True, 0 where there
+    is none.
 
     The batch is as `keyed.drawing` makes it.
 
     Raises:
-      ValueError: `loss` is none of ONE example, `loss(params, example) -> []`, or normalises over a batch.
+      ValueError: `loss` is none of ONE example, `loss(params, example) -> []`, or normalises over a
+        batch.
     """
     loss = keyed.of_one(loss)
 
@@ -64,7 +71,9 @@ def masked_mean_loss(loss: LossFn) -> Callable[[Params, Batch, jax.Array], jax.A
 
 
 View = Callable[[Batch, jax.Array, Any, jax.Array], Batch]
-_Carry = tuple[Params, Any, jax.Array]  # a client's parameters, its optimizer's state, losses of the epoch
+_Carry = tuple[
+    Params, Any, jax.Array
+]  # a client's parameters, its optimizer's state, losses of the epoch
 
 
 def local_sgd(
@@ -77,60 +86,81 @@ def local_sgd(
     view: View | None = None,
     optimizer: optax.GradientTransformation | None = None,
 ) -> Callable[..., LocalResult]:
-    """SGD on each client's examples, reshuffled every epoch, with as many steps as the client's data needs.
+    """SGD on each client's examples, reshuffled every epoch, with as many steps as the client's
+    data needs.
 
     Nothing here is private: clip the update before anything leaves the client.
 
     Args:
       loss: `loss(params, example) -> []`, or with a key: see `fljax.local.keyed`.
       learning_rate: > 0.
-      batch_size: examples a step. The last batch of an epoch may be smaller; its mean is over what it holds.
+      batch_size: examples a step. The last batch of an epoch may be smaller; its mean is over what
+        it holds.
       num_epochs: passes over the client's examples.
       proximal: mu >= 0; the loss gets mu / 2 times the squared distance from the server's model.
-      view: `(batch, places [B], own, epoch []) -> batch`: what training sees of a batch in place of the examples
-        themselves; `places` are theirs in the client's row of `indices`, the same in every round and wherever the pool
-        lies, `own` is what the client was given for it. None: the examples.
-      optimizer: any optax transformation in place of plain steps of `learning_rate`. Its state starts anew in every
-        call, and counts the client's own steps.
+      view: `(batch, places [B], own, epoch []) -> batch`: what training sees of a batch in place of
+        the examples themselves; `places` are theirs in the client's row of `indices`, the same in
+        every round and wherever the pool lies, `own` is what the client was given for it. None: the
+        examples.
+      optimizer: any optax transformation in place of plain steps of `learning_rate`. Its state
+        starts anew in every call, and counts the client's own steps.
 
     Returns:
-      `fun(params, examples, indices, keys, own=None) -> LocalResult` with a leading axis K, one row a client of the
-      chunk: `examples` is a pool `[M, ...]` that clients share, `indices` `[K, N]` each client's rows of it, -1 as
-      padding, `keys` `[K]` typed, `own` a tree of `[K, ...]` for `view`. A client without examples returns a zero
-      update.
+      `fun(params, examples, indices, keys, own=None) -> LocalResult` with a leading axis K, one row
+      a client of the
+      chunk: `examples` is a pool `[M, ...]` that clients share, `indices` `[K, N]` each client's
+      rows of it, -1 as padding, `keys` `[K]` typed, `own` a tree of `[K, ...]` for `view`. A client
+      without examples returns a zero update.
 
     Raises:
       ValueError: an argument is out of range.
 
-    Source: McMahan et al. (2017), "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-      arXiv:1602.05629, Algorithm 1, ClientUpdate; proximal: Li et al. (2018), arXiv:1812.06127, Algorithm 2.
+    Source: McMahan et al. (2017), "Communication-Efficient Learning of Deep Networks from
+      Decentralized Data", arXiv:1602.05629, Algorithm 1, ClientUpdate; proximal: Li et al. (2018),
+      arXiv:1812.06127, Algorithm 2.
     """
     _validate.positive(learning_rate=learning_rate)
     _validate.non_negative(proximal=proximal)
     _validate.positive_int(batch_size=batch_size, num_epochs=num_epochs)
-    value_and_grad = jax.value_and_grad(fljax_kernels.loop_friendly(masked_mean_loss(loss), inside_loop=True))
+    value_and_grad = jax.value_and_grad(
+        fljax_kernels.loop_friendly(masked_mean_loss(loss), inside_loop=True)
+    )
 
     def shuffled(indices: jax.Array, key: jax.Array) -> jax.Array:
-        """Places of the real rows in random order, -1 behind them, padded to whole batches: `[S, batch_size]`."""
+        """Places of the real rows in random order, -1 behind them, padded to whole batches: `[S,
+        batch_size]`.
+        """
         (capacity,) = indices.shape
         position = jnp.where(indices >= 0, _threefry.uniform(key, capacity), jnp.inf)
         order = jnp.argsort(position).astype(jnp.int32)
         order = jnp.where(indices[order] >= 0, order, -1)
-        return jnp.pad(order, (0, -capacity % batch_size), constant_values=-1).reshape(-1, batch_size)
+        return jnp.pad(order, (0, -capacity % batch_size), constant_values=-1).reshape(
+            -1, batch_size
+        )
 
     def move(params: Params, grads: Params, memory: Any) -> tuple[Params, Any]:
         """One step, and the optimizer's next state."""
         if optimizer is None:
-            return jax.tree.map(lambda p, g: p - jnp.asarray(learning_rate, p.dtype) * g, params, grads), memory
+            return jax.tree.map(
+                lambda p, g: p - jnp.asarray(learning_rate, p.dtype) * g, params, grads
+            ), memory
         updates, memory = optimizer.update(grads, memory, params)
         return optax.apply_updates(params, updates), memory
 
     def train(
-        params: Params, examples: Batch, indices: jax.Array, key: jax.Array, own: Any, num_steps: jax.Array, alone: bool
+        params: Params,
+        examples: Batch,
+        indices: jax.Array,
+        key: jax.Array,
+        own: Any,
+        num_steps: jax.Array,
+        alone: bool,
     ) -> LocalResult:
         """One client; `num_steps` is the chunk's, `alone` says that the chunk is this client."""
-        # A last batch of few examples is computed at half size, which saves some per cent of a round. Not where
-        # it is the last batch of other clients too: a client's bits must not depend on how many examples they have.
+        # A last batch of few examples is computed at half size, which saves some per cent of a
+        # round. Not where
+        # it is the last batch of other clients too: a client's bits must not depend on how many
+        #   examples they have.
         half = batch_size // 2 if alone else 0
         in_last = jnp.sum(indices >= 0) - (num_steps - 1) * batch_size
         num_whole = jnp.where(in_last > half, num_steps, num_steps - 1)
@@ -145,7 +175,9 @@ def local_sgd(
                 batch = take_examples(examples, indices[places])
                 if view is not None:
                     batch = view(batch, places, own, e)
-                batch = keyed.drawing(loss, batch, key, e, places)  # an example is in one step of an epoch
+                batch = keyed.drawing(
+                    loss, batch, key, e, places
+                )  # an example is in one step of an epoch
                 value, grads = value_and_grad(client_params, batch, mask)
                 if proximal:
                     grads = jax.tree.map(
@@ -154,8 +186,8 @@ def local_sgd(
                         client_params,
                         params,
                     )
-                # where, not a zero gradient: a client that is done must not move even if its loss overflows, or what
-                # it sends would depend on who else is in its chunk.
+                # where, not a zero gradient: a client that is done must not move even if its loss
+                # overflows, or what it sends would depend on who else is in its chunk.
                 working = mask[0]
                 moved = move(client_params, grads, memory)
                 client_params, memory = jax.tree.map(
@@ -174,24 +206,36 @@ def local_sgd(
         first = (params, memory, jnp.zeros((), jnp.float32))
         client_params, _, loss_sum = jax.lax.fori_loop(0, num_epochs, epoch, first)
         num_examples = jnp.maximum(1, jnp.sum(indices >= 0)).astype(jnp.float32)
-        return LocalResult(jax.tree.map(jnp.subtract, params, client_params), loss_sum / num_examples)
+        return LocalResult(
+            jax.tree.map(jnp.subtract, params, client_params), loss_sum / num_examples
+        )
 
-    def fun(params: Params, examples: Batch, indices: jax.Array, keys: jax.Array, own: Any = None) -> LocalResult:
-        # The longest client of the chunk decides how many steps run: no step is spent on padding alone. One number for
-        # the chunk: a loop whose length differs between clients would select all parameters in each step.
+    def fun(
+        params: Params, examples: Batch, indices: jax.Array, keys: jax.Array, own: Any = None
+    ) -> LocalResult:
+        # The longest client of the chunk decides how many steps run: no step is spent on padding
+        #   alone. One number for
+        # the chunk: a loop whose length differs between clients would select all parameters in each
+        #   step.
         longest = jnp.max(jnp.sum(indices >= 0, axis=1))
         num_steps = (longest + batch_size - 1) // batch_size
         # Mapped as a whole: taking a chunk of one apart in each step costs a fifth of the time.
         one = functools.partial(train, alone=len(indices) == 1)
-        return map_clients(one, (None, None, 0, 0, 0, None))(params, examples, indices, keys, own, num_steps)
+        return map_clients(one, (None, None, 0, 0, 0, None))(
+            params, examples, indices, keys, own, num_steps
+        )
 
     return fljax_kernels.loop_friendly(fun)
 
 
-def local_gradient(loss: LossFn, *, batch_size: int) -> Callable[[Params, Batch, jax.Array, jax.Array], LocalResult]:
-    """The gradient of the client's mean loss at the server's model, accumulated over batches: FedSGD's client.
+def local_gradient(
+    loss: LossFn, *, batch_size: int
+) -> Callable[[Params, Batch, jax.Array, jax.Array], LocalResult]:
+    """The gradient of the client's mean loss at the server's model, accumulated over batches:
+    FedSGD's client.
 
-    Same arguments and result as `local_sgd`'s function; `keys` serve a loss that draws, and nothing else.
+    Same arguments and result as `local_sgd`'s function; `keys` serve a loss that draws, and nothing
+    else.
 
     Raises:
       ValueError: `batch_size` is not an integer >= 1.
@@ -237,12 +281,19 @@ def local_gradient(loss: LossFn, *, batch_size: int) -> Callable[[Params, Batch,
         batches, places = in_batches(jnp.take_along_axis(indices, order, axis=1)), in_batches(order)
 
         def step(s: jax.Array, carry: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
-            here = [jax.lax.dynamic_index_in_dim(b, s, axis=1, keepdims=False) for b in (batches, places)]
-            return map_clients(one_batch, (None, 0, 0, None, 0, 0, 0))(params, *carry, examples, *here, keys)
+            here = [
+                jax.lax.dynamic_index_in_dim(b, s, axis=1, keepdims=False)
+                for b in (batches, places)
+            ]
+            return map_clients(one_batch, (None, 0, 0, None, 0, 0, 0))(
+                params, *carry, examples, *here, keys
+            )
 
         zero = jax.tree.map(lambda p: jnp.zeros((num_clients, *p.shape), p.dtype), params)
         num_steps = (jnp.max(num_examples) + batch_size - 1) // batch_size
-        total, value = jax.lax.fori_loop(0, num_steps, step, (zero, jnp.zeros((num_clients,), jnp.float32)))
+        total, value = jax.lax.fori_loop(
+            0, num_steps, step, (zero, jnp.zeros((num_clients,), jnp.float32))
+        )
         count = jnp.maximum(1, num_examples).astype(jnp.float32)
 
         def mean(leaf: jax.Array) -> jax.Array:

@@ -1,4 +1,6 @@
-"""Private local training: a silo takes noisy steps from the server's model, each on a fresh sample of its data."""
+"""Private local training: a silo takes noisy steps from the server's model, each on a fresh sample
+of its data.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,7 +18,9 @@ Number = float | Callable[[SiloSum], jax.Array]
 
 
 class SiloResult(NamedTuple):
-    """update: params-like, server_params - silo_params. loss, clipped_fraction: `[]`, means over the steps; private."""
+    """update: params-like, server_params - silo_params. loss, clipped_fraction: `[]`, means over
+    the steps; private.
+    """
 
     update: ClientUpdate
     loss: jax.Array
@@ -34,9 +38,11 @@ def noisy_steps(
 ) -> Callable[[Params, Batch, jax.Array, jax.Array, jax.Array, jax.Array], SiloResult]:
     """`num_steps` times: params -= learning_rate * (query + Gaussian noise) / divisor.
 
-    Guarantee: with `stddev` and `divisor` public numbers, each step is one Gaussian mechanism on the query's sum, also
-    where the sample is empty, and all iterates may be released. A function of the query's answer in their place makes
-    noise or step depend on private data: no guarantee is left, and it is here to show what that costs.
+    Guarantee: with `stddev` and `divisor` public numbers, each step is one Gaussian mechanism on
+    the query's sum, also where the sample is empty, and all iterates may be released. A function of
+    the query's answer in their place makes
+    noise or step depend on private data: no guarantee is left, and it is here to show what that
+      costs.
 
     Args:
       query: of `fljax.local.subject`; a sum before noise.
@@ -44,17 +50,20 @@ def noisy_steps(
       learning_rate: > 0; a tracer is taken as it is.
       stddev: of the noise on the sum, in its unit, >= 0.
       divisor: > 0.
-      optimizer: any optax transformation in place of plain steps of `learning_rate`: post-processing, since it sees
-        gradients after their noise. Its state starts anew in every call.
+      optimizer: any optax transformation in place of plain steps of `learning_rate`:
+        post-processing, since it sees gradients after their noise. Its state starts anew in every
+        call.
 
     Returns:
-      `fun(params, examples, rows, sample_key, noise_key, noise_factor) -> SiloResult` for one silo; `rows` int32 `[N]`,
-      -1: padding; `noise_factor` float32 `[]`, public: this silo's noise is so many times `stddev`.
+      `fun(params, examples, rows, sample_key, noise_key, noise_factor) -> SiloResult` for one silo;
+      `rows` int32 `[N]`, -1: padding; `noise_factor` float32 `[]`, public: this silo's noise is so
+      many times `stddev`.
 
     Raises:
       ValueError: an argument is out of range.
 
-    Source: Marathe et al. (2022), arXiv:2206.03617, Algorithms 1 to 3, the step with its sign set right.
+    Source: Marathe et al. (2022), arXiv:2206.03617, Algorithms 1 to 3, the step with its sign set
+      right.
     """
     _validate.positive_int(num_steps=num_steps)
     if not isinstance(learning_rate, jax.core.Tracer):
@@ -72,30 +81,45 @@ def noisy_steps(
         noise_key: jax.Array,
         noise_factor: jax.Array,
     ) -> SiloResult:
-        def step(t: jax.Array, carry: tuple[Params, Any, jax.Array]) -> tuple[Params, Any, jax.Array]:
+        def step(
+            t: jax.Array, carry: tuple[Params, Any, jax.Array]
+        ) -> tuple[Params, Any, jax.Array]:
             here, memory, stats = carry
             answer = query(here, examples, rows, jax.random.fold_in(sample_key, t))
             over = jnp.asarray(divisor(answer) if callable(divisor) else divisor, jnp.float32)
             noisy = answer.grad_sum
             if callable(stddev) or stddev > 0:
-                scale = jnp.asarray(stddev(answer) if callable(stddev) else stddev, jnp.float32) * noise_factor
-                noisy = fljax_kernels.add_gaussian_noise(jax.random.fold_in(noise_key, t), noisy, scale)
+                scale = (
+                    jnp.asarray(stddev(answer) if callable(stddev) else stddev, jnp.float32)
+                    * noise_factor
+                )
+                noisy = fljax_kernels.add_gaussian_noise(
+                    jax.random.fold_in(noise_key, t), noisy, scale
+                )
             stats += jnp.stack([answer.loss, answer.clipped_fraction])
             if optimizer is not None:
-                mean = jax.tree.map(lambda p, g: (g / over.astype(g.dtype)).astype(p.dtype), here, noisy)
+                mean = jax.tree.map(
+                    lambda p, g: (g / over.astype(g.dtype)).astype(p.dtype), here, noisy
+                )
                 updates, memory = optimizer.update(mean, memory, here)
                 return optax.apply_updates(here, updates), memory, stats
             rate = jnp.asarray(learning_rate, jnp.float32) / over
             here = jax.tree.map(
-                lambda p, g: (p.astype(g.dtype) - rate.astype(g.dtype) * g).astype(p.dtype), here, noisy
+                lambda p, g: (p.astype(g.dtype) - rate.astype(g.dtype) * g).astype(p.dtype),
+                here,
+                noisy,
             )
             return here, memory, stats
 
         memory = () if optimizer is None else optimizer.init(params)
         start = (params, memory, jnp.zeros((2,), jnp.float32))
         trained, _, stats = jax.lax.fori_loop(0, num_steps, step, start)
-        update = jax.tree.map(lambda server, mine: (server - mine).astype(jnp.float32), params, trained)
+        update = jax.tree.map(
+            lambda server, mine: (server - mine).astype(jnp.float32), params, trained
+        )
         loss, clipped_fraction = stats / num_steps
         return SiloResult(update, loss, clipped_fraction)
 
-    return fljax_kernels.loop_friendly(fun)  # steps and batches are loops, where XLA's CPU convolutions are slow
+    return fljax_kernels.loop_friendly(
+        fun
+    )  # steps and batches are loops, where XLA's CPU convolutions are slow

@@ -1,6 +1,7 @@
 """What all queries of a silo share: the sample's rows, its groups, and the form of the answer.
 
-Source: Marathe et al. (2022), "Subject Granular Differential Privacy in Federated Learning", arXiv:2206.03617.
+Source: Marathe et al. (2022), "Subject Granular Differential Privacy in Federated Learning",
+  arXiv:2206.03617.
 """
 
 from collections.abc import Callable
@@ -19,10 +20,11 @@ from fljax.types import Batch, Params
 class SiloSum(NamedTuple):
     """One query's answer. Everything but a noised grad_sum is private.
 
-    grad_sum: params-like, at least float32. loss: `[]`, mean over the sampled items. num_items, num_subjects: int32
-    `[]`, in the sample. largest_group: int32 `[]`, most items of one subject in it. clipped_fraction: `[]`, of what is
-    clipped (items, subjects or the whole gradient). Where a query does without subjects and examples carry none, each
-    item is its own.
+    grad_sum: params-like, at least float32. loss: `[]`, mean over the sampled items. num_items,
+      num_subjects: int32
+    `[]`, in the sample. largest_group: int32 `[]`, most items of one subject in it.
+    clipped_fraction: `[]`, of what is clipped (items, subjects or the whole gradient). Where a
+    query does without subjects and examples carry none, each item is its own.
     """
 
     grad_sum: Params
@@ -37,7 +39,8 @@ Query = Callable[[Params, Batch, jax.Array, jax.Array], SiloSum]
 
 
 class Groups(NamedTuple):
-    """Rows grouped by id. rank: int32 `[N]`, place among the rows of its id, from 0. size: int32 `[N]`, their number.
+    """Rows grouped by id. rank: int32 `[N]`, place among the rows of its id, from 0. size: int32
+    `[N]`, their number.
 
     Both are 0 where the mask is False. A row's entries depend on the rows of its own id only.
     """
@@ -47,9 +50,11 @@ class Groups(NamedTuple):
 
 
 def group(ids: jax.Array, mask: jax.Array, order_by: jax.Array | None = None) -> Groups:
-    """Groups the rows with mask True by `ids` `[N]`, each group in ascending `order_by` `[N]` (None: as they stand).
+    """Groups the rows with mask True by `ids` `[N]`, each group in ascending `order_by` `[N]`
+    (None: as they stand).
 
-    One sort, then linear work; no array is as long as there are subjects. Without `order_by` the sort does not depend
+    One sort, then linear work; no array is as long as there are subjects. Without `order_by` the
+    sort does not depend
     on the mask: in a loop over samples of the same rows, XLA sorts once.
     """
     order = jnp.argsort(ids, stable=True) if order_by is None else jnp.lexsort((order_by, ids))
@@ -60,23 +65,31 @@ def group(ids: jax.Array, mask: jax.Array, order_by: jax.Array | None = None) ->
     before = through - kept
     start = jax.lax.cummax(jnp.where(first, before, 0))
     # What is kept up to the end of the group: the same from behind.
-    stop = jax.lax.cummin(jnp.where(jnp.concatenate([first[1:], end]), through, ids.size), reverse=True)
+    stop = jax.lax.cummin(
+        jnp.where(jnp.concatenate([first[1:], end]), through, ids.size), reverse=True
+    )
     back = jnp.zeros_like(through).at[order].set(jnp.arange(ids.size, dtype=jnp.int32))
     rank, size = (before - start)[back], (stop - start)[back]
     return Groups(jnp.where(mask, rank, 0), jnp.where(mask, size, 0))
 
 
 def within_cap(rows: jax.Array, ids: jax.Array, max_items: int) -> jax.Array:
-    """`rows` with all but the first `max_items` of each subject replaced by padding: what makes a public cap true.
+    """`rows` with all but the first `max_items` of each subject replaced by padding: what makes a
+    public cap true.
 
-    Guarantee: at most `max_items` rows of one subject remain, and which ones does not depend on other subjects.
+    Guarantee: at most `max_items` rows of one subject remain, and which ones does not depend on
+      other subjects.
     """
     mask = rows >= 0
     return jnp.where(mask & (group(ids, mask).rank < max_items), rows, -1)
 
 
-def answer(grad_sum: Params, loss_sum: jax.Array, ids: jax.Array, used: jax.Array, clipped: jax.Array) -> SiloSum:
-    """The sum with what is known of its sample: `ids` `[N]` of the rows, `used` `[N]` those that count."""
+def answer(
+    grad_sum: Params, loss_sum: jax.Array, ids: jax.Array, used: jax.Array, clipped: jax.Array
+) -> SiloSum:
+    """The sum with what is known of its sample: `ids` `[N]` of the rows, `used` `[N]` those that
+    count.
+    """
     groups = group(ids, used)
     count = jnp.sum(used).astype(jnp.int32)
     num_subjects = jnp.sum(used & (groups.rank == 0)).astype(jnp.int32)
@@ -85,11 +98,15 @@ def answer(grad_sum: Params, loss_sum: jax.Array, ids: jax.Array, used: jax.Arra
 
 
 def subject_ids(examples: Any, rows: jax.Array, *, required: bool = True) -> jax.Array:
-    """Of `rows` `[N]`; the row's own place where examples carry no subjects and none are `required`."""
+    """Of `rows` `[N]`; the row's own place where examples carry no subjects and none are
+    `required`.
+    """
     if not isinstance(examples, dict) or SUBJECT not in examples:
         if not required:
             return jnp.arange(rows.size, dtype=jnp.int32)
-        raise ValueError(f"Expected examples to carry the key {SUBJECT!r}, got none: see fljax.data.subjects.")
+        raise ValueError(
+            f"Expected examples to carry the key {SUBJECT!r}, got none: see fljax.data.subjects."
+        )
     return jnp.take(jnp.asarray(examples[SUBJECT]), jnp.maximum(rows, 0), axis=0).astype(jnp.int32)
 
 
@@ -97,11 +114,19 @@ def batches(values: jax.Array, keep: jax.Array, fill: int, batch_size: int) -> j
     """`[N]` -> `[S, batch_size]`: the kept values in their order, then `fill`."""
     padded = values.size + -values.size % batch_size
     place = jnp.where(keep, jnp.cumsum(keep.astype(jnp.int32)) - 1, padded)
-    return jnp.full((padded,), fill, values.dtype).at[place].set(values, mode="drop").reshape(-1, batch_size)
+    return (
+        jnp.full((padded,), fill, values.dtype)
+        .at[place]
+        .set(values, mode="drop")
+        .reshape(-1, batch_size)
+    )
 
 
-def taken(loss: Callable[..., Any], examples: Any, rows: jax.Array, places: jax.Array, key: jax.Array) -> Any:
-    """The examples at `places` `[B]` of `rows` `[N]`, -1: padding, as `keyed.of_one(loss)` wants them.
+def taken(
+    loss: Callable[..., Any], examples: Any, rows: jax.Array, places: jax.Array, key: jax.Array
+) -> Any:
+    """The examples at `places` `[B]` of `rows` `[N]`, -1: padding, as `keyed.of_one(loss)` wants
+    them.
 
     key: of the query; a loss that draws has a stream of its own.
     """

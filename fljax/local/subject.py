@@ -1,15 +1,17 @@
 """What one silo adds up in one step when a subject, not an item, is to be protected.
 
-Each maker returns a query `fun(params, examples, rows, key) -> SiloSum`: it samples the silo's rows, takes per-example
-gradients in batches, and returns a SUM before noise. `rows` int32 `[N]` are the silo's rows of the pool `examples`,
--1 is padding; `examples["subject"]` says whose item it is. Weights are counted over the whole sample, so batches change
-speed and memory only. No buffer has a row of D numbers for each subject.
+Each maker returns a query `fun(params, examples, rows, key) -> SiloSum`: it samples the silo's
+rows, takes per-example gradients in batches, and returns a SUM before noise. `rows` int32 `[N]` are
+the silo's rows of the pool `examples`, -1 is padding; `examples["subject"]` says whose item it is.
+Weights are counted over the whole sample, so batches change speed and memory only. No buffer has a
+row of D numbers for each subject.
 
-How far one subject moves each sum is stated under Guarantee, for removing all the subject's rows ("zero-out", and
-add-or-remove, since every sum here is over a Poisson sample). An item or subject with a gradient that is not finite
-adds zero. Keys are used once.
+How far one subject moves each sum is stated under Guarantee, for removing all the subject's rows
+("zero-out", and add-or-remove, since every sum here is over a Poisson sample). An item or subject
+with a gradient that is not finite adds zero. Keys are used once.
 
-Source: Marathe et al. (2022), "Subject Granular Differential Privacy in Federated Learning", arXiv:2206.03617.
+Source: Marathe et al. (2022), "Subject Granular Differential Privacy in Federated Learning",
+  arXiv:2206.03617.
 """
 
 from collections.abc import Callable
@@ -24,8 +26,9 @@ from fljax.local.silo_query import Query, SiloSum
 from fljax.types import Batch, LossFn, Params
 
 _NOBODY = jnp.iinfo(jnp.int32).max
-# A norm from a Gram matrix may come out too small where gradients cancel. Float32 dot products err by a few 1e-7 of
-# ||g_i|| ||g_j||; this share of the squared mean norm is added, so that the clip binds in spite of that.
+# A norm from a Gram matrix may come out too small where gradients cancel. Float32 dot products err
+# by a few 1e-7 of ||g_i|| ||g_j||; this share of the squared mean norm is added, so that the clip
+# binds in spite of that.
 _GRAM_SLACK = 1e-5
 
 
@@ -39,25 +42,27 @@ def item_sum(
     clipping_style: clipping.Style = "flat",
     method: str = "auto",
 ) -> Query:
-    """Sum of clipped gradients of Poisson-sampled items, with at most `items_per_subject` items of a subject.
+    """Sum of clipped gradients of Poisson-sampled items, with at most `items_per_subject` items of
+    a subject.
 
-    Guarantee: a subject with J sampled items moves the sum by at most `l2_clip_norm` * min(J, items_per_subject); one
-    item moves the sum without a cap by at most `l2_clip_norm`.
+    Guarantee: a subject with J sampled items moves the sum by at most `l2_clip_norm` * min(J,
+    items_per_subject); one item moves the sum without a cap by at most `l2_clip_norm`.
 
     Args:
       loss: `loss(params, example) -> []`.
       item_sampling_prob: chance of each item, in (0, 1].
       l2_clip_norm: bound on one item's gradient, > 0.
       batch_size: items whose gradients are taken together.
-      items_per_subject: public cap Z >= 1; surplus items of a subject in this sample are dropped at random. None: no
-        cap.
+      items_per_subject: public cap Z >= 1; surplus items of a subject in this sample are dropped at
+        random. None: no cap.
       clipping_style: "flat", "auto_s" or "psac"; see `fljax.local.clipping`.
       method: how per-example gradients are computed; see `fljax_kernels.per_example_grads`.
 
     Raises:
       ValueError: an argument is out of range.
 
-    Source: arXiv:2206.03617, Algorithm 1, with a public cap in place of the group size it reads from private data.
+    Source: arXiv:2206.03617, Algorithm 1, with a public cap in place of the group size it reads
+      from private data.
     """
     if items_per_subject is not None:
         _validate.positive_int(items_per_subject=items_per_subject)
@@ -75,23 +80,33 @@ def item_sum(
 
 
 def hierarchical_average(
-    loss: LossFn, *, item_sampling_prob: float, l2_clip_norm: float, batch_size: int, method: str = "auto"
+    loss: LossFn,
+    *,
+    item_sampling_prob: float,
+    l2_clip_norm: float,
+    batch_size: int,
+    method: str = "auto",
 ) -> Query:
-    """Sum over subjects of the mean of the subject's clipped gradients, over Poisson-sampled items: HiGradAvg.
+    """Sum over subjects of the mean of the subject's clipped gradients, over Poisson-sampled items:
+    HiGradAvg.
 
-    It is a weighted sum over items: the weight is the clip factor / the number of the subject's items in the sample.
+    It is a weighted sum over items: the weight is the clip factor / the number of the subject's
+      items in the sample.
 
-    Guarantee: a subject moves the sum by at most `l2_clip_norm`, and by nothing if none of its items is sampled.
-    Divide by a public constant; the number of subjects in the sample is private.
+    Guarantee: a subject moves the sum by at most `l2_clip_norm`, and by nothing if none of its
+    items is sampled. Divide by a public constant; the number of subjects in the sample is private.
 
     Args, Raises: as `item_sum`.
 
-    Source: arXiv:2206.03617, Definition 3.5 and Algorithm 2, without its division by the realised number of subjects.
+    Source: arXiv:2206.03617, Definition 3.5 and Algorithm 2, without its division by the realised
+      number of subjects.
     """
 
     def weights(ids: jax.Array, mask: jax.Array, key: jax.Array) -> jax.Array:
         del key
-        return jnp.where(mask, 1 / jnp.maximum(1, silo_query.group(ids, mask).size).astype(jnp.float32), 0)
+        return jnp.where(
+            mask, 1 / jnp.maximum(1, silo_query.group(ids, mask).size).astype(jnp.float32), 0
+        )
 
     return _weighted_sum(loss, weights, item_sampling_prob, l2_clip_norm, batch_size, method)
 
@@ -105,10 +120,12 @@ def sampled_subjects(
     batch_size: int,
     method: str = "auto",
 ) -> Query:
-    """Poisson-samples subjects, takes up to Z random items of each, averages their gradients and clips the average.
+    """Poisson-samples subjects, takes up to Z random items of each, averages their gradients and
+    clips the average.
 
-    Guarantee: a subject moves the sum by at most `l2_clip_norm`, with chance `subject_sampling_prob`, however many
-    items it owns. Norms of averages come from Gram matrices of the batch, in float32, with a margin for cancellation.
+    Guarantee: a subject moves the sum by at most `l2_clip_norm`, with chance
+    `subject_sampling_prob`, however many items it owns. Norms of averages come from Gram matrices
+    of the batch, in float32, with a margin for cancellation.
 
     Args:
       loss: `loss(params, example) -> []`.
@@ -121,14 +138,16 @@ def sampled_subjects(
     Raises:
       ValueError: an argument is out of range.
 
-    Source: Charles et al. (2024), "Fine-Tuning Large Language Models with User-Level Differential Privacy",
-      arXiv:2407.07737, "user-level sampling".
+    Source: Charles et al. (2024), "Fine-Tuning Large Language Models with User-Level Differential
+      Privacy", arXiv:2407.07737, "user-level sampling".
     """
     _validate.probability(subject_sampling_prob=subject_sampling_prob)
 
     def sample(ids: jax.Array, mask: jax.Array, key: jax.Array) -> jax.Array:
         # One coin for each id: all items of a subject see the same one, wherever they stand.
-        return mask & jax.vmap(lambda i: _keys.coins(jax.random.fold_in(key, i), (), subject_sampling_prob))(ids)
+        return mask & jax.vmap(
+            lambda i: _keys.coins(jax.random.fold_in(key, i), (), subject_sampling_prob)
+        )(ids)
 
     return _mean_then_clip(loss, sample, items_per_subject, l2_clip_norm, batch_size, method)
 
@@ -142,9 +161,11 @@ def average_then_clip(
     batch_size: int,
     method: str = "auto",
 ) -> Query:
-    """HiGradAvg in the other order: over Poisson-sampled items, average inside a subject first, then clip the average.
+    """HiGradAvg in the other order: over Poisson-sampled items, average inside a subject first,
+    then clip the average.
 
-    Guarantee: as `hierarchical_average`. Clipped items that disagree cancel there; here the average keeps its length.
+    Guarantee: as `hierarchical_average`. Clipped items that disagree cancel there; here the average
+      keeps its length.
 
     Args, Raises: as `sampled_subjects`, with `item_sampling_prob` the chance of each item.
     """
@@ -183,16 +204,22 @@ def _weighted_sum(
             here = batches[i] >= 0
             batch = silo_query.taken(loss, examples, rows, batches[i], key)
             G = per_example(params, batch, batch_mask=here)
-            grads, norms = G.weighted_sum(lambda n, w: w * clipping.to_bound(n, l2_clip_norm, style=style), weights[i])
+            grads, norms = G.weighted_sum(
+                lambda n, w: w * clipping.to_bound(n, l2_clip_norm, style=style), weights[i]
+            )
             clipped = jnp.sum(~(norms <= l2_clip_norm) & here).astype(jnp.float32)
             losses = G.values().astype(jnp.float32)
             stats = jnp.stack([jnp.sum(jnp.where(jnp.isfinite(losses), losses, 0)), clipped])
-            return jax.tree.map(jnp.add, total, (jax.tree.map(lambda g: g.astype(jnp.float32), grads), stats))
+            return jax.tree.map(
+                jnp.add, total, (jax.tree.map(lambda g: g.astype(jnp.float32), grads), stats)
+            )
 
         count = jnp.sum(used)
         zero = (silo_query.zeros(params), jnp.zeros((2,), jnp.float32))
         grad_sum, stats = jax.lax.fori_loop(0, silo_query.num_batches(count, batch_size), add, zero)
-        return silo_query.answer(grad_sum, stats[0], ids, used, stats[1] / jnp.maximum(1, count).astype(jnp.float32))
+        return silo_query.answer(
+            grad_sum, stats[0], ids, used, stats[1] / jnp.maximum(1, count).astype(jnp.float32)
+        )
 
     return fun
 
@@ -224,26 +251,39 @@ def _mean_then_clip(
         def add(i: jax.Array, total: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
             batch = table[i].reshape(-1)
             here = batch >= 0
-            # Full float32 products: TF32 would be off by a thousandth, and these numbers bound the sensitivity.
+            # Full float32 products: TF32 would be off by a thousandth, and these numbers bound the
+            #   sensitivity.
             with jax.default_matmul_precision("highest"):
-                G = per_example(params, silo_query.taken(loss, examples, rows, batch, key), batch_mask=here)
+                G = per_example(
+                    params, silo_query.taken(loss, examples, rows, batch, key), batch_mask=here
+                )
                 gram = G.gram()
             blocks = jnp.einsum("kakb->kab", gram.reshape(together, places, together, places))
             size = jnp.maximum(1, jnp.sum(table[i] >= 0, axis=1)).astype(gram.dtype)
             lengths = jnp.sqrt(jnp.maximum(0, jnp.diagonal(blocks, axis1=1, axis2=2)))
-            squares = jnp.sum(blocks, axis=(1, 2)) + _GRAM_SLACK * jnp.square(jnp.sum(lengths, axis=1))
+            squares = jnp.sum(blocks, axis=(1, 2)) + _GRAM_SLACK * jnp.square(
+                jnp.sum(lengths, axis=1)
+            )
             norms = jnp.sqrt(jnp.maximum(0, squares)) / size
             weights = clipping.flat(norms, l2_clip_norm) / size
             grads = G.rmatvec(jnp.repeat(weights, places, total_repeat_length=batch.size))
             clipped = jnp.sum(~(norms <= l2_clip_norm) & (table[i][:, 0] >= 0)).astype(jnp.float32)
             losses = G.values().astype(jnp.float32)
             stats = jnp.stack([jnp.sum(jnp.where(jnp.isfinite(losses), losses, 0)), clipped])
-            return jax.tree.map(jnp.add, total, (jax.tree.map(lambda g: g.astype(jnp.float32), grads), stats))
+            return jax.tree.map(
+                jnp.add, total, (jax.tree.map(lambda g: g.astype(jnp.float32), grads), stats)
+            )
 
         zero = (silo_query.zeros(params), jnp.zeros((2,), jnp.float32))
-        grad_sum, stats = jax.lax.fori_loop(0, silo_query.num_batches(num_subjects, together), add, zero)
+        grad_sum, stats = jax.lax.fori_loop(
+            0, silo_query.num_batches(num_subjects, together), add, zero
+        )
         return silo_query.answer(
-            grad_sum, stats[0], ids, used, stats[1] / jnp.maximum(1, num_subjects).astype(jnp.float32)
+            grad_sum,
+            stats[0],
+            ids,
+            used,
+            stats[1] / jnp.maximum(1, num_subjects).astype(jnp.float32),
         )
 
     return fun
@@ -252,7 +292,9 @@ def _mean_then_clip(
 def _subject_table(
     rows: jax.Array, ids: jax.Array, rank: jax.Array, used: jax.Array, places: int, together: int
 ) -> jax.Array:
-    """Rows `[batches, together, places]`: a line for each subject with a used row, its rows first, -1 behind."""
+    """Rows `[batches, together, places]`: a line for each subject with a used row, its rows first,
+    -1 behind.
+    """
     order = jnp.argsort(jnp.where(used, ids, _NOBODY), stable=True)
     ordered = jnp.where(used, ids, _NOBODY)[order]
     new = jnp.concatenate([jnp.ones((1,), bool), ordered[1:] != ordered[:-1]])

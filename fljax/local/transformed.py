@@ -20,10 +20,11 @@ def sum_rows(
     microbatch_size: int | None,
     per_leaf: bool,
 ) -> tuple[Any, jax.Array, Any]:
-    """(sum_i c_i t_i in float32 at least, norms of the t_i `[B]`, extras) of (t_i, extra_i) = row(example_i).
+    """(sum_i c_i t_i in float32 at least, norms of the t_i `[B]`, extras) of (t_i, extra_i) =
+    row(example_i).
 
-    The coefficients are c = weigh(norms, weights); weigh takes norms `[b]`, or per leaf a tree of them.
-    Norms are 0 where masked.
+    The coefficients are c = weigh(norms, weights); weigh takes norms `[b]`, or per leaf a tree of
+    them. Norms are 0 where masked.
     """
     size = weights.shape[0]
     present = jnp.ones(size, bool) if mask is None else mask
@@ -47,11 +48,14 @@ def sum_rows(
     padding = -size % microbatch_size
     if padding:
         # Copies of the last row: keys and integers have no neutral value. They are absent.
-        parts = jax.tree.map(lambda x: jnp.concatenate([x, jnp.repeat(x[-1:], padding, axis=0)]), parts)
+        parts = jax.tree.map(
+            lambda x: jnp.concatenate([x, jnp.repeat(x[-1:], padding, axis=0)]), parts
+        )
         parts = (parts[0], jnp.concatenate([present, jnp.zeros(padding, bool)]), parts[2])
     parts = jax.tree.map(lambda x: x.reshape((-1, microbatch_size) + x.shape[1:]), parts)
     zeros = jax.tree.map(
-        lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(chunk, jax.tree.map(lambda x: x[0], parts))[0]
+        lambda s: jnp.zeros(s.shape, s.dtype),
+        jax.eval_shape(chunk, jax.tree.map(lambda x: x[0], parts))[0],
     )
 
     def step(total: Any, part: Any) -> tuple[Any, Any]:

@@ -14,15 +14,20 @@ from fljax.local.silo_query import Query, SiloSum
 from fljax.types import Batch, LossFn, Params
 
 
-def clipped_batch_gradient(loss: LossFn, *, item_sampling_prob: float, l2_clip_norm: float, batch_size: int) -> Query:
-    """The clipped gradient of the mean loss over Poisson-sampled items: the silo is one unit. No per-example gradient.
+def clipped_batch_gradient(
+    loss: LossFn, *, item_sampling_prob: float, l2_clip_norm: float, batch_size: int
+) -> Query:
+    """The clipped gradient of the mean loss over Poisson-sampled items: the silo is one unit. No
+    per-example gradient.
 
-    Guarantee: any two data sets of the silo give gradients at most 2 `l2_clip_norm` apart; a subject changes it by at
-    most that, and by nothing if none of its items is sampled. (`l2_clip_norm` holds only against an empty sample.)
+    Guarantee: any two data sets of the silo give gradients at most 2 `l2_clip_norm` apart; a
+    subject changes it by at most that, and by nothing if none of its items is sampled.
+    (`l2_clip_norm` holds only against an empty sample.)
 
     Args, Raises: as `fljax.local.subject.item_sum`.
 
-    Source: arXiv:2206.03617, Definition 3.8 and Algorithm 3; the sensitivity there is printed as half of this.
+    Source: arXiv:2206.03617, Definition 3.8 and Algorithm 3; the sensitivity there is printed as
+      half of this.
     """
     silo_query.check(item_sampling_prob, l2_clip_norm, batch_size)
     value_and_grad = jax.value_and_grad(masked_mean_loss(loss))
@@ -36,18 +41,24 @@ def clipped_batch_gradient(loss: LossFn, *, item_sampling_prob: float, l2_clip_n
 
         def add(i: jax.Array, total: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
             here = batches[i] >= 0
-            value, grads = value_and_grad(params, silo_query.taken(loss, examples, rows, batches[i], key), here)
+            value, grads = value_and_grad(
+                params, silo_query.taken(loss, examples, rows, batches[i], key), here
+            )
             share = jnp.sum(here).astype(jnp.float32)
             grads = jax.tree.map(lambda g: g.astype(jnp.float32) * share, grads)
             return jax.tree.map(jnp.add, total, (grads, value.astype(jnp.float32) * share))
 
         zero = (silo_query.zeros(params), jnp.zeros((), jnp.float32))
-        grad_sum, loss_sum = jax.lax.fori_loop(0, silo_query.num_batches(count, batch_size), add, zero)
+        grad_sum, loss_sum = jax.lax.fori_loop(
+            0, silo_query.num_batches(count, batch_size), add, zero
+        )
         divisor = jnp.maximum(1, count).astype(jnp.float32)
         mean = jax.tree.map(lambda g: g / divisor, grad_sum)
         row = jax.tree.map(lambda g: g[None], mean)
         # "reference": under vmap over silos the other form pays for both.
         clipped, (norm,) = fljax_kernels.clip_and_sum(row, l2_clip_norm, implementation="reference")
-        return silo_query.answer(clipped, loss_sum, ids, mask, (~(norm <= l2_clip_norm)).astype(jnp.float32))
+        return silo_query.answer(
+            clipped, loss_sum, ids, mask, (~(norm <= l2_clip_norm)).astype(jnp.float32)
+        )
 
     return fun

@@ -1,8 +1,10 @@
-"""Which scale every number of a network carries: labels, union-find over them, and structural operations on labels.
+"""Which scale every number of a network carries: labels, union-find over them, and structural
+operations on labels.
 
-A label is a node number. Node 0 is the scale 1; WILD marks an entry that is known to be 0, which any scale fits.
-A *branch* node is the scale of one unit as a layer's product leaves it; every branch node has a *stream* node, the
-scale with which the unit travels on after its transition. Streams that meet in a sum or a pool become one.
+A label is a node number. Node 0 is the scale 1; WILD marks an entry that is known to be 0, which
+any scale fits. A *branch* node is the scale of one unit as a layer's product leaves it; every
+branch node has a *stream* node, the scale with which the unit travels on after its transition.
+Streams that meet in a sum or a pool become one.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +19,8 @@ Labels = np.ndarray
 class Nodes:
     """Nodes and which of them are one.
 
-    allow_plain: whether a stream may be tied to the scale 1, which leaves its layer unperturbed on the output side.
+    allow_plain: whether a stream may be tied to the scale 1, which leaves its layer unperturbed on
+      the output side.
     """
 
     def __init__(self, allow_plain: bool) -> None:
@@ -58,7 +61,9 @@ class Nodes:
         return found[inverse].reshape(labels.shape)
 
     def unite(self, first: Labels, second: Labels, reason: str) -> None:
-        """Makes labels equal, entry by entry. Raises ValueError(reason) where that would tie one to the scale 1."""
+        """Makes labels equal, entry by entry. Raises ValueError(reason) where that would tie one to
+        the scale 1.
+        """
         pairs = np.stack([first.ravel(), second.ravel()], 1)
         pairs = np.unique(pairs[(pairs >= 0).all(1) & (pairs[:, 0] != pairs[:, 1])], axis=0)
         for a, b in pairs.tolist():
@@ -76,7 +81,9 @@ def merged(first: Labels, second: Labels) -> Labels:
 
 
 def common(labels: Labels, axes: Sequence[int]) -> tuple[Labels, Labels, Labels]:
-    """(one label for each index of the kept axes, and two arrays that must be united to make it the only one)."""
+    """(one label for each index of the kept axes, and two arrays that must be united to make it the
+    only one).
+    """
     kept = [axis for axis in range(labels.ndim) if axis not in axes]
     shape = tuple(labels.shape[axis] for axis in kept)
     rows = labels.transpose(*kept, *axes).reshape(int(np.prod(shape)), -1)
@@ -115,7 +122,10 @@ STRUCTURAL: dict[str, Callable[[Any, np.ndarray], np.ndarray]] = {
 
 def padded(config: Any, x: np.ndarray, fill: int) -> np.ndarray:
     """`lax.pad` of labels with non-negative padding."""
-    shape = [low + n + max(n - 1, 0) * inner + high for n, (low, high, inner) in zip(x.shape, config, strict=True)]
+    shape = [
+        low + n + max(n - 1, 0) * inner + high
+        for n, (low, high, inner) in zip(x.shape, config, strict=True)
+    ]
     result = np.full(shape, fill, np.int64)
     where = tuple(
         slice(low, low + n + max(n - 1, 0) * inner, inner + 1)

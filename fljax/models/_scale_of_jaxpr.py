@@ -1,4 +1,6 @@
-"""Walks the program of a network and finds which scale each of its parameters and intermediate numbers may carry."""
+"""Walks the program of a network and finds which scale each of its parameters and intermediate
+numbers may carry.
+"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -50,7 +52,9 @@ class Const(NamedTuple):
 
 
 class Head(NamedTuple):
-    """The last layer. equation, additions: of the walked program. hidden: position of its input among the operands."""
+    """The last layer. equation, additions: of the walked program. hidden: position of its input
+    among the operands.
+    """
 
     equation: int
     hidden: int
@@ -64,7 +68,9 @@ class _TransitionInside(Exception):
 class Walk:
     """The state of one walk; `transitions`: (equation, operand) -> labels before the transition."""
 
-    def __init__(self, nodes: Nodes, leaves: Sequence[Any], names: Sequence[str], head: Head) -> None:
+    def __init__(
+        self, nodes: Nodes, leaves: Sequence[Any], names: Sequence[str], head: Head
+    ) -> None:
         self.nodes, self.names, self.head = nodes, names, head
         self.numerator = [np.zeros(leaf.size, np.int64) for leaf in leaves]
         self.denominator = [np.zeros(leaf.size, np.int64) for leaf in leaves]
@@ -73,26 +79,39 @@ class Walk:
         self.hidden_index: np.ndarray | None = None
         self.head_labels: Labels = np.zeros(0, np.int64)
         self.transitions: dict[tuple[int, int], Labels] = {}
-        self.layers: list[tuple[int, np.ndarray, Labels]] = []  # (leaf, branch nodes, labels of its input)
+        self.layers: list[
+            tuple[int, np.ndarray, Labels]
+        ] = []  # (leaf, branch nodes, labels of its input)
         self.depth = 0
 
     def body(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
         """Values of the program's results."""
-        env: dict[Any, Any] = dict(zip(jaxpr.constvars, (Const(np.asarray(c)) for c in consts), strict=True))
+        env: dict[Any, Any] = dict(
+            zip(jaxpr.constvars, (Const(np.asarray(c)) for c in consts), strict=True)
+        )
         env |= dict(zip(jaxpr.invars, args, strict=True))
 
         def read(atom: Any) -> Any:
             return Const(np.asarray(atom.val)) if jaxprs.is_literal(atom) else env[atom]
 
         for index, eqn in enumerate(jaxpr.eqns):
-            env.update(zip(eqn.outvars, self._equation(index, eqn, [read(v) for v in eqn.invars]), strict=True))
+            env.update(
+                zip(
+                    eqn.outvars,
+                    self._equation(index, eqn, [read(v) for v in eqn.invars]),
+                    strict=True,
+                )
+            )
         return [read(v) for v in jaxpr.outvars]
 
     def _equation(self, index: int, eqn: Any, values: list[Any]) -> list[Any]:
         name = eqn.primitive.name
         if all(isinstance(value, Const) for value in values):
             with jax.ensure_compile_time_eval():
-                return [Const(np.asarray(r)) for r in jaxprs.bind(eqn, [jnp.asarray(v.value) for v in values])]
+                return [
+                    Const(np.asarray(r))
+                    for r in jaxprs.bind(eqn, [jnp.asarray(v.value) for v in values])
+                ]
         if name in jaxprs.REMAT or _is_relu(eqn):
             return self._call(index, eqn, values)
         found = [k for k, value in enumerate(values) if isinstance(value, Weights)]
@@ -101,7 +120,9 @@ class Walk:
         return self._streams(index, eqn, values)
 
     def _call(self, index: int, eqn: Any, values: list[Any]) -> list[Any]:
-        """A call that must stay one, since its derivative is its own: transitions stand before it."""
+        """A call that must stay one, since its derivative is its own: transitions stand before
+        it.
+        """
         jaxpr, consts = jaxprs.flatten(*jaxprs.inner(eqn))
         self.depth += 1
         try:
@@ -111,7 +132,9 @@ class Walk:
                 raise
             self.depth = 0
             values = [
-                Stream(self._streamed(index, k, value.labels)) if isinstance(value, Stream) else value
+                Stream(self._streamed(index, k, value.labels))
+                if isinstance(value, Stream)
+                else value
                 for k, value in enumerate(values)
             ]
             self.depth = 1
@@ -119,7 +142,8 @@ class Walk:
                 return self.body(jaxpr, consts, values)
             except _TransitionInside:
                 raise ValueError(
-                    f"Expected no layers inside calls with derivatives of their own, got {eqn.primitive.name}."
+                    "Expected no layers inside calls with derivatives of their own, got "
+                    f"{eqn.primitive.name}."
                 ) from None
         finally:
             self.depth -= 1
@@ -140,7 +164,8 @@ class Walk:
             if name == "mul":
                 return self._diagonal(eqn, weights, self._streamed(index, 1 - k, other))
         raise ValueError(
-            "Expected parameters to enter a network by products, convolutions, sums and entrywise scaling, "
+            "Expected parameters to enter a network by products, convolutions, sums and entrywise "
+            "scaling, "
             f"got {name} of {self.names[weights.leaf]}."
         )
 
@@ -159,7 +184,11 @@ class Walk:
         else:
             # An infinity fits any scale as 0 does: it pads a maximum.
             numbers = value.value
-            fits = (numbers == 0) | np.isinf(numbers) if numbers.dtype.kind in "fiub" else np.zeros(numbers.shape, bool)
+            fits = (
+                (numbers == 0) | np.isinf(numbers)
+                if numbers.dtype.kind in "fiub"
+                else np.zeros(numbers.shape, bool)
+            )
             labels = np.where(fits, WILD, ONE)
         return labels if shape is None else np.broadcast_to(labels, shape)
 
@@ -167,10 +196,15 @@ class Walk:
         first, second = self.nodes.resolve(first), self.nodes.resolve(second)
         return bool(np.all((first == second) | (first == WILD) | (second == WILD)))
 
-    def _assign(self, weights: Weights, entries: np.ndarray, numerator: Any, denominator: Any) -> None:
+    def _assign(
+        self, weights: Weights, entries: np.ndarray, numerator: Any, denominator: Any
+    ) -> None:
         leaf, flat = weights.leaf, entries.ravel()
         if self.assigned[leaf][flat].any() or np.unique(flat).size != flat.size:
-            raise ValueError(f"Expected every parameter to serve one layer, got {self.names[leaf]} in several places.")
+            raise ValueError(
+                f"Expected every parameter to serve one layer, got {self.names[leaf]} in several "
+                "places."
+            )
         self.assigned[leaf][flat] = True
         self.numerator[leaf][flat] = np.broadcast_to(numerator, entries.shape).ravel()
         denominator = np.broadcast_to(denominator, entries.shape).ravel()
@@ -194,11 +228,22 @@ class Walk:
         entries = entries.transpose(of_weights + rest).reshape(inputs.size, -1)
         if self.depth == 0 and index == self.head.equation:
             units = np.zeros(entries.shape[1], np.int64)
-            places = np.arange(labels.size).reshape(labels.shape).transpose(of_stream + free).reshape(inputs.size, -1)
+            places = (
+                np.arange(labels.size)
+                .reshape(labels.shape)
+                .transpose(of_stream + free)
+                .reshape(inputs.size, -1)
+            )
             if places.shape[1] != 1 or len(rest) != 1:
-                raise ValueError(f"Expected the last layer to be a dense one, got {self.names[weights.leaf]} of it.")
+                raise ValueError(
+                    f"Expected the last layer to be a dense one, got {self.names[weights.leaf]} of "
+                    "it."
+                )
             size = self.numerator[weights.leaf].size
-            self.hidden_index, self.classes[weights.leaf] = np.zeros(size, np.int64), np.zeros(size, np.int64)
+            self.hidden_index, self.classes[weights.leaf] = (
+                np.zeros(size, np.int64),
+                np.zeros(size, np.int64),
+            )
             self.hidden_index[entries] = places
             self.classes[weights.leaf][entries] = np.arange(entries.shape[1])
             self.head_labels = inputs
@@ -218,18 +263,30 @@ class Walk:
     def _conv(self, eqn: Any, weights: Weights, labels: Labels) -> Stream:
         lhs, rhs, out = eqn.params["dimension_numbers"]
         groups = eqn.params["feature_group_count"]
-        inputs = self._only(labels, [axis for axis in range(labels.ndim) if axis != lhs[1]], "a convolution")
+        inputs = self._only(
+            labels, [axis for axis in range(labels.ndim) if axis != lhs[1]], "a convolution"
+        )
         entries = weights.entries.transpose(rhs)
         outs, ins = entries.shape[:2]
         units = self._layer(weights, outs, inputs)
         channel = np.arange(outs)[:, None] // (outs // groups) * ins + np.arange(ins)
         spread = (slice(None), slice(None), *(None,) * (entries.ndim - 2))
-        self._assign(weights, entries, units.reshape(-1, *(1,) * (entries.ndim - 1)), inputs[channel][spread])
+        self._assign(
+            weights, entries, units.reshape(-1, *(1,) * (entries.ndim - 1)), inputs[channel][spread]
+        )
         result = eqn.outvars[0].aval.shape
-        return Stream(np.broadcast_to(units.reshape([-1 if a == out[1] else 1 for a in range(len(result))]), result))
+        return Stream(
+            np.broadcast_to(
+                units.reshape([-1 if a == out[1] else 1 for a in range(len(result))]), result
+            )
+        )
 
-    def _per_entry(self, weights: Weights, labels: Labels, shape: tuple[int, ...]) -> tuple[Any, Any, Labels, Labels]:
-        """(distinct entries, which of them stands where, label of each, labels) for entrywise operations."""
+    def _per_entry(
+        self, weights: Weights, labels: Labels, shape: tuple[int, ...]
+    ) -> tuple[Any, Any, Labels, Labels]:
+        """(distinct entries, which of them stands where, label of each, labels) for entrywise
+        operations.
+        """
         labels = np.broadcast_to(labels, shape)
         distinct, place = np.unique(np.broadcast_to(weights.entries, shape), return_inverse=True)
         label = np.full(distinct.size, WILD, np.int64)
@@ -267,7 +324,9 @@ class Walk:
             move = STRUCTURAL.get(name, lambda params, x: x)
             return [Stream(move(params, self._labels(value))) for value in values]
         if name in _SUMS or name in _COMPARISONS:
-            labels = self._meet(index, [(k, self._labels(v, shape)) for k, v in enumerate(values)], name)
+            labels = self._meet(
+                index, [(k, self._labels(v, shape)) for k, v in enumerate(values)], name
+            )
             return [Stream(np.zeros(shape, np.int64) if name in _COMPARISONS else labels)]
         if name == "sign":
             return [Stream(np.zeros(shape, np.int64))]
@@ -280,11 +339,17 @@ class Walk:
             return [Stream(self._labels(values[1], shape))]
         if name in _REDUCTIONS:
             return [Stream(self._pool(index, self._labels(values[0]), params["axes"], name))]
-        if name in _WINDOWS and all(d == 1 for d in (*params["base_dilation"], *params["window_dilation"])):
+        if name in _WINDOWS and all(
+            d == 1 for d in (*params["base_dilation"], *params["window_dilation"])
+        ):
             windows = params["window_dimensions"]
             axes = [axis for axis, size in enumerate(windows) if size > 1]
             label = self._pool(index, self._labels(values[0]), axes, name)
-            if all(params["window_strides"][axis] == 1 for axis in range(len(windows)) if axis not in axes):
+            if all(
+                params["window_strides"][axis] == 1
+                for axis in range(len(windows))
+                if axis not in axes
+            ):
                 return [Stream(np.broadcast_to(np.expand_dims(label, axes), shape))]
         if name == "pad" and all(min(low, high) >= 0 for low, high, _ in params["padding_config"]):
             fill = int(self._labels(values[1]))
@@ -293,12 +358,16 @@ class Walk:
             return [Stream(np.concatenate([self._labels(v) for v in values], params["dimension"]))]
         if name == "split":
             cuts = np.cumsum(params["sizes"])[:-1]
-            return [Stream(part) for part in np.split(self._labels(values[0]), cuts, params["axis"])]
+            return [
+                Stream(part) for part in np.split(self._labels(values[0]), cuts, params["axis"])
+            ]
         why = _WHY.get(name, "it is not positively homogeneous, f(c x) = c f(x)")
         for k, value in enumerate(values):
             labels = self._streamed(index, k, self._labels(value))
             self.nodes.unite(
-                labels, np.zeros_like(labels), f"Expected operations that keep positive scales, got {name}: {why}."
+                labels,
+                np.zeros_like(labels),
+                f"Expected operations that keep positive scales, got {name}: {why}.",
             )
         return [Stream(np.zeros(getattr(v.aval, "shape", ()), np.int64)) for v in eqn.outvars]
 
@@ -325,15 +394,19 @@ class Walk:
 
 def _plain(what: str) -> str:
     return (
-        f"Expected {what} to join streams that all carry a scale, got one of the example itself or of a constant, "
-        "whose scale is 1: the layers on the other side could not be hidden (allow_plain=True leaves them plain)."
+        f"Expected {what} to join streams that all carry a scale, got one of the example itself or "
+        "of a constant, "
+        "whose scale is 1: the layers on the other side could not be hidden (allow_plain=True "
+        "leaves them plain)."
     )
 
 
 def _is_relu(eqn: Any) -> bool:
-    """Whether it is the call of `jax.nn.relu`, whose derivative of its own keeps scales as its value does.
+    """Whether it is the call of `jax.nn.relu`, whose derivative of its own keeps scales as its
+    value does.
 
-    That derivative cannot be walked before it is applied, so that no other call with one is followed.
+    That derivative cannot be walked before it is applied, so that no other call with one is
+    followed.
     """
     if eqn.primitive.name != "custom_jvp_call":
         return False

@@ -1,4 +1,6 @@
-"""Small classifiers as flax nnx modules. Each takes ONE example and returns its logits `[num_classes]`."""
+"""Small classifiers as flax nnx modules. Each takes ONE example and returns its logits
+`[num_classes]`.
+"""
 
 import functools
 import itertools
@@ -29,12 +31,19 @@ class MLP(nnx.Module):
     """Dense layers with ReLU on the flattened example; `hidden` are their widths."""
 
     def __init__(
-        self, example_shape: Sequence[int], num_classes: int, *, rngs: nnx.Rngs, hidden: Sequence[int] = (64,)
+        self,
+        example_shape: Sequence[int],
+        num_classes: int,
+        *,
+        rngs: nnx.Rngs,
+        hidden: Sequence[int] = (64,),
     ) -> None:
         for width in hidden:
             _validate.positive_int(hidden=width)
         widths = [math.prod(example_shape), *hidden]
-        self.hidden = nnx.List([nnx.Linear(*pair, rngs=rngs) for pair in itertools.pairwise(widths)])
+        self.hidden = nnx.List(
+            [nnx.Linear(*pair, rngs=rngs) for pair in itertools.pairwise(widths)]
+        )
         self.logits = nnx.Linear(widths[-1], num_classes, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -47,9 +56,10 @@ class MLP(nnx.Module):
 class CNN(nnx.Module):
     """Blocks of SAME convolution, ReLU and 2 x 2 max pool on `[H, W, channels]`, then an `MLP`.
 
-    `channels=(32, 64), kernel_size=5` with 62 classes on `[28, 28, 1]` is the FEMNIST CNN of the LEAF benchmark (Caldas
-    et al. 2018, arXiv:1812.01097): 6,603,710 parameters with `hidden=(2048,)` as in its code, which `create` calls
-    "leaf_cnn"; 1,690,046 with the 512 of other federated benchmarks.
+    `channels=(32, 64), kernel_size=5` with 62 classes on `[28, 28, 1]` is the FEMNIST CNN of the
+    LEAF benchmark (Caldas et al. 2018, arXiv:1812.01097): 6,603,710 parameters with
+    `hidden=(2048,)` as in its code, which `create` calls "leaf_cnn"; 1,690,046 with the 512 of
+    other federated benchmarks.
     """
 
     def __init__(
@@ -69,7 +79,8 @@ class CNN(nnx.Module):
         shrink = 2 ** len(channels)
         if len(example_shape) != 3 or min(example_shape[:2]) < shrink:
             raise ValueError(
-                f"Expected example_shape to be [height, width, channels] with height and width >= {shrink} for "
+                "Expected example_shape to be [height, width, channels] with height and width >= "
+                f"{shrink} for "
                 f"{len(channels)} pools, got example_shape={tuple(example_shape)}."
             )
         self.implementation = layers.choose(implementation)
@@ -90,10 +101,12 @@ class CNN(nnx.Module):
 
 
 class StackedLSTM(nnx.Module):
-    """Text to the next symbol: embedding, LSTM layers of `cells` units, then an `MLP` on the last state.
+    """Text to the next symbol: embedding, LSTM layers of `cells` units, then an `MLP` on the last
+    state.
 
-    `cells=(256, 256)` on 80 characters of 80 symbols is the language model of the LEAF benchmark (Caldas et al. 2018,
-    arXiv:1812.01097) with one more dense layer, as in Marathe et al. (2022), arXiv:2206.03617.
+    `cells=(256, 256)` on 80 characters of 80 symbols is the language model of the LEAF benchmark
+    (Caldas et al. 2018, arXiv:1812.01097) with one more dense layer, as in Marathe et al. (2022),
+    arXiv:2206.03617.
     """
 
     def __init__(
@@ -114,13 +127,19 @@ class StackedLSTM(nnx.Module):
                 "Expected example_shape to be [characters] and at least one LSTM layer, got "
                 f"example_shape={tuple(example_shape)} and cells={tuple(cells)}."
             )
-        self.embedding = nnx.Param(nnx.initializers.normal(1.0)(rngs.params(), (num_classes, embedding)))
-        self.lstm = nnx.List([layers.LSTM(*pair, rngs=rngs) for pair in itertools.pairwise([embedding, *cells])])
+        self.embedding = nnx.Param(
+            nnx.initializers.normal(1.0)(rngs.params(), (num_classes, embedding))
+        )
+        self.lstm = nnx.List(
+            [layers.LSTM(*pair, rngs=rngs) for pair in itertools.pairwise([embedding, *cells])]
+        )
         self.head = MLP((cells[-1],), num_classes, rngs=rngs, hidden=hidden)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         if not jnp.issubdtype(x.dtype, jnp.integer):
-            raise ValueError(f"Expected x to hold symbols, integers in [0, num_classes), got dtype {x.dtype}.")
+            raise ValueError(
+                f"Expected x to hold symbols, integers in [0, num_classes), got dtype {x.dtype}."
+            )
         sequence = self.embedding[...][x]
         for layer in self.lstm:
             sequence = layer(sequence)
@@ -154,12 +173,14 @@ _registry: _plugins.Registry[Callable[..., Any]] = _plugins.Registry(
 def register(name: str, make: Callable[..., nnx.Module | Functional]) -> None:
     """Lets `create`, and so `fljax simulate --model NAME`, build a model of one's own.
 
-    A package may instead name `make` under the entry-point group `fljax.models`; a dotted path to it works, too.
+    A package may instead name `make` under the entry-point group `fljax.models`; a dotted path to
+    it works, too.
 
     Args:
       name: letters, digits, "_" and "."; none of NAMES.
-      make: `make(example_shape, num_classes, *, rngs) -> nnx.Module` that takes ONE example and returns its logits
-        `[num_classes]`, with initial weights drawn from `rngs`; or a `Functional` of it, as for linen modules.
+      make: `make(example_shape, num_classes, *, rngs) -> nnx.Module` that takes ONE example and
+        returns its logits `[num_classes]`, with initial weights drawn from `rngs`; or a
+        `Functional` of it, as for linen modules.
 
     Raises:
       ValueError: a name that is taken or cannot be one.
@@ -182,23 +203,29 @@ def check_name(**given: str) -> None:
     _registry.check_name(**given)
 
 
-def create(name: str, *, example_shape: Sequence[int], num_classes: int, key: jax.Array, **options: Any) -> Functional:
+def create(
+    name: str, *, example_shape: Sequence[int], num_classes: int, key: jax.Array, **options: Any
+) -> Functional:
     """Builds a model and returns its functional view.
 
     Args:
-      name: "softmax", "mlp", "cnn", "leaf_cnn" (the CNN of LEAF's FEMNIST task, dense layer of 2048), "lstm", or one of
-        the networks for images: "lenet", "resnet10", "resnet20" (group normalisation), "alexnet", "vgg16"; or one that
-        was registered, or the dotted path of what `register` takes.
-      example_shape: shape of one `x`, without a batch axis; those for images want `[height, width, channels]`, of which
-        alexnet and vgg16 `[32, 32, channels]`; the lstm `[characters]` with integers in `[0, num_classes)`.
+      name: "softmax", "mlp", "cnn", "leaf_cnn" (the CNN of LEAF's FEMNIST task, dense layer of
+        2048), "lstm", or one of the networks for images: "lenet", "resnet10", "resnet20" (group
+        normalisation), "alexnet", "vgg16"; or one that was registered, or the dotted path of what
+        `register` takes.
+      example_shape: shape of one `x`, without a batch axis; those for images want `[height, width,
+        channels]`, of which alexnet and vgg16 `[32, 32, channels]`; the lstm `[characters]` with
+        integers in `[0, num_classes)`.
       num_classes: number of logits. >= 1.
       key: typed key for the initial weights (LeCun normal; biases start at 0).
-      **options: `hidden`: widths of the dense layers (mlp, cnn, lstm). `channels`: widths of the convolutions,
-        `kernel_size` (cnn); `implementation`: "native" or "matmul", by default what the backend wants (cnns).
-        `embedding`, `cells`: widths of the embedding and of the LSTM layers (lstm).
+      **options: `hidden`: widths of the dense layers (mlp, cnn, lstm). `channels`: widths of the
+        convolutions, `kernel_size` (cnn); `implementation`: "native" or "matmul", by default what
+        the backend wants (cnns). `embedding`, `cells`: widths of the embedding and of the LSTM
+        layers (lstm).
 
     Returns:
-      `Functional(params, apply)`; `apply(params, x)` gives the float32 logits `[num_classes]` of one example.
+      `Functional(params, apply)`; `apply(params, x)` gives the float32 logits `[num_classes]` of
+      one example.
 
     Raises:
       ValueError: an argument is out of range, or the model has no such option.
@@ -211,6 +238,9 @@ def create(name: str, *, example_shape: Sequence[int], num_classes: int, key: ja
     unknown = sorted(set(options) - _OPTIONS.get(name, set()))
     if unknown:
         allowed = sorted(_OPTIONS.get(name, set()))
-        raise ValueError(f"Expected options of {name} to be among {allowed}, got {unknown[0]}={options[unknown[0]]!r}.")
+        raise ValueError(
+            f"Expected options of {name} to be among {allowed}, got "
+            f"{unknown[0]}={options[unknown[0]]!r}."
+        )
     module = _registry.get(name)(tuple(example_shape), num_classes, rngs=nnx.Rngs(key), **options)
     return module if isinstance(module, Functional) else functional(module, batched=False)

@@ -1,4 +1,6 @@
-"""A flax module as what the rest of fljax wants: a params pytree and a pure function of one example."""
+"""A flax module as what the rest of fljax wants: a params pytree and a pure function of one
+example.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -11,46 +13,57 @@ from fljax.types import Params
 Apply = Callable[[Params, Any], jax.Array]
 
 _BATCH_STATISTICS = (
-    "Expected module without batch statistics, got {found} in {kind}: they mix the examples of a batch, so clipping "
+    "Expected module without batch statistics, got {found} in {kind}: they mix the examples of a "
+    "batch, so clipping "
     "one example or client no longer bounds its influence. Use GroupNorm or LayerNorm."
 )
 
 
 class Functional(NamedTuple):
-    """params: nested dicts of arrays, keys are strings. apply(params, x) -> output for ONE example x, no batch axis."""
+    """params: nested dicts of arrays, keys are strings. apply(params, x) -> output for ONE example
+    x, no batch axis.
+    """
 
     params: Params
     apply: Apply
 
 
 def functional(
-    module: nnx.Module | linen.Module, *, variables: Mapping[str, Any] | None = None, batched: bool = True
+    module: nnx.Module | linen.Module,
+    *,
+    variables: Mapping[str, Any] | None = None,
+    batched: bool = True,
 ) -> Functional:
     """The functional view of a flax module: pure, and safe under jit, vmap and grad.
 
     Args:
-      module: an initialised nnx module (its `nnx.Param` variables become `params`) or a linen module. It is not
-        changed, now or later. A module with dropout must be in evaluation mode: `apply` has no key.
-      variables: for a linen module what its `init` returned; only the collection "params" is trained, others stay
-        constant. None for an nnx module, which carries its own.
-      batched: whether the module wants a leading batch axis, as most do. `apply` then adds one of length 1 and
-        takes it away; False hands one example over as it is.
+      module: an initialised nnx module (its `nnx.Param` variables become `params`) or a linen
+        module. It is not changed, now or later. A module with dropout must be in evaluation mode:
+        `apply` has no key.
+      variables: for a linen module what its `init` returned; only the collection "params" is
+        trained, others stay constant. None for an nnx module, which carries its own.
+      batched: whether the module wants a leading batch axis, as most do. `apply` then adds one of
+        length 1 and takes it away; False hands one example over as it is.
 
     Returns:
       `Functional(params, apply)`.
 
     Raises:
-      ValueError: the module has batch statistics, `variables` does not fit the module, or (while `apply` is traced
-        or run) the module changes its own state.
+      ValueError: the module has batch statistics, `variables` does not fit the module, or (while
+        `apply` is traced or run) the module changes its own state.
     """
     if isinstance(module, nnx.Module):
         if variables is not None:
-            raise ValueError("Expected variables=None for an nnx module, which carries its own, got variables.")
+            raise ValueError(
+                "Expected variables=None for an nnx module, which carries its own, got variables."
+            )
         params, call = _from_nnx(module)
     elif isinstance(module, linen.Module):
         params, call = _from_linen(module, variables)
     else:
-        raise ValueError(f"Expected module to be a flax nnx or linen module, got module of type {type(module)}.")
+        raise ValueError(
+            f"Expected module to be a flax nnx or linen module, got module of type {type(module)}."
+        )
 
     def apply(params: Params, x: Any) -> jax.Array:
         if not batched:
@@ -67,9 +80,15 @@ def _from_linen(module: linen.Module, variables: Mapping[str, Any] | None) -> tu
             f"got variables={variables if variables is None else sorted(variables)}."
         )
     if "batch_stats" in variables:
-        raise ValueError(_BATCH_STATISTICS.format(found="a collection 'batch_stats'", kind=type(module).__name__))
+        raise ValueError(
+            _BATCH_STATISTICS.format(found="a collection 'batch_stats'", kind=type(module).__name__)
+        )
     # Not the caller's dictionaries: changing those later must change nothing here.
-    constants = {name: jax.tree.map(lambda leaf: leaf, tree) for name, tree in variables.items() if name != "params"}
+    constants = {
+        name: jax.tree.map(lambda leaf: leaf, tree)
+        for name, tree in variables.items()
+        if name != "params"
+    }
 
     def call(params: Params, x: Any) -> jax.Array:
         return module.apply({"params": params, **constants}, x)
@@ -78,9 +97,15 @@ def _from_linen(module: linen.Module, variables: Mapping[str, Any] | None) -> tu
 
 
 def _names(path: tuple[Any, ...]) -> tuple[str, ...]:
-    """A path of `jax.tree_util` as strings; the step from an nnx variable into its value is left out."""
-    steps = [getattr(step, "key", getattr(step, "idx", getattr(step, "name", step))) for step in path]
-    is_value = [isinstance(step, jax.tree_util.GetAttrKey) and step.name == "value" for step in path]
+    """A path of `jax.tree_util` as strings; the step from an nnx variable into its value is left
+    out.
+    """
+    steps = [
+        getattr(step, "key", getattr(step, "idx", getattr(step, "name", step))) for step in path
+    ]
+    is_value = [
+        isinstance(step, jax.tree_util.GetAttrKey) and step.name == "value" for step in path
+    ]
     return tuple(str(step) for step, drop in zip(steps, is_value, strict=True) if not drop)
 
 
@@ -116,7 +141,11 @@ def _from_nnx(module: nnx.Module) -> tuple[Params, Apply]:
         )
         output = copy(x)
         after = jax.tree.leaves(nnx.split(copy, nnx.Param, ...)[2])
-        changed = [name for name, old, new in zip(rest_names, constants, after, strict=False) if old is not new]
+        changed = [
+            name
+            for name, old, new in zip(rest_names, constants, after, strict=False)
+            if old is not new
+        ]
         if changed or len(after) != len(constants):
             raise ValueError(
                 f"Expected module to be a pure function, got {type(module).__name__} which changes "

@@ -1,6 +1,8 @@
-"""The convolutional networks of image papers as flax nnx modules; each takes ONE image `[32, 32, channels]`.
+"""The convolutional networks of image papers as flax nnx modules; each takes ONE image `[32, 32,
+channels]`.
 
-Batch statistics mix examples and so break every claim about one of them: normalisation here is by groups.
+Batch statistics mix examples and so break every claim about one of them: normalisation here is by
+groups.
 """
 
 import itertools
@@ -15,9 +17,11 @@ _SIZE = 32
 
 
 class LeNet(nnx.Module):
-    """Two 5 x 5 convolutions (6 and 16 channels), each with ReLU and a 2 x 2 max pool, then dense 120, 84.
+    """Two 5 x 5 convolutions (6 and 16 channels), each with ReLU and a 2 x 2 max pool, then dense
+    120, 84.
 
-    62,006 parameters on `[32, 32, 3]` with 10 classes. Other sizes are welcome, as long as both convolutions fit.
+    62,006 parameters on `[32, 32, 3]` with 10 classes. Other sizes are welcome, as long as both
+    convolutions fit.
     """
 
     def __init__(self, example_shape: Sequence[int], num_classes: int, *, rngs: nnx.Rngs) -> None:
@@ -28,7 +32,12 @@ class LeNet(nnx.Module):
                 "Expected example_shape to be at least [16, 16, channels] for lenet, "
                 f"got example_shape={tuple(example_shape)}."
             )
-        self.convs = nnx.List([nnx.Conv(i, o, (5, 5), padding="VALID", rngs=rngs) for i, o in ((channels, 6), (6, 16))])
+        self.convs = nnx.List(
+            [
+                nnx.Conv(i, o, (5, 5), padding="VALID", rngs=rngs)
+                for i, o in ((channels, 6), (6, 16))
+            ]
+        )
         widths = [height * width * 16, 120, 84]
         self.hidden = nnx.List([nnx.Linear(i, o, rngs=rngs) for i, o in itertools.pairwise(widths)])
         self.logits = nnx.Linear(84, num_classes, rngs=rngs)
@@ -41,7 +50,8 @@ class LeNet(nnx.Module):
 
 
 class AlexNet(nnx.Module):
-    """AlexNet for 32 x 32 images: 3 x 3 convolutions 64, 192, 384, 256, 256, three pools, dense 4096 twice.
+    """AlexNet for 32 x 32 images: 3 x 3 convolutions 64, 192, 384, 256, 256, three pools, dense
+    4096 twice.
 
     35,855,178 parameters on three channels with 10 classes.
     """
@@ -61,7 +71,8 @@ class AlexNet(nnx.Module):
 
 
 class VGG16(nnx.Module):
-    """VGG16 (configuration D) with its full head, whose 7 x 7 input repeats what 32 x 32 images leave: one place.
+    """VGG16 (configuration D) with its full head, whose 7 x 7 input repeats what 32 x 32 images
+    leave: one place.
 
     134,301,514 parameters on three channels with 10 classes.
     """
@@ -88,14 +99,21 @@ class VGG16(nnx.Module):
 
 
 class ResNet(nnx.Module):
-    """Residual network of 3 x 3 convolutions with group normalisation; stages of `widths`, `blocks` blocks in each.
+    """Residual network of 3 x 3 convolutions with group normalisation; stages of `widths`, `blocks`
+    blocks in each.
 
-    `blocks=1, widths=(64, 128, 256, 512)` is ResNet10 (4,903,242 parameters on three channels with 10 classes);
-    `blocks=3, widths=(16, 32, 64)` is ResNet20.
+    `blocks=1, widths=(64, 128, 256, 512)` is ResNet10 (4,903,242 parameters on three channels with
+    10 classes); `blocks=3, widths=(16, 32, 64)` is ResNet20.
     """
 
     def __init__(
-        self, example_shape: Sequence[int], num_classes: int, *, rngs: nnx.Rngs, blocks: int, widths: Sequence[int]
+        self,
+        example_shape: Sequence[int],
+        num_classes: int,
+        *,
+        rngs: nnx.Rngs,
+        blocks: int,
+        widths: Sequence[int],
     ) -> None:
         self.stem = _conv(_image(example_shape)[2], widths[0], bias=False, rngs=rngs)
         self.norm = _norm(widths[0], rngs=rngs)
@@ -123,7 +141,9 @@ class _Block(nnx.Module):
         self.norm2 = _norm(channels, rngs=rngs)
         self.project = stride != 1 or width != channels
         if self.project:
-            self.conv3 = nnx.Conv(width, channels, (1, 1), strides=stride, use_bias=False, rngs=rngs)
+            self.conv3 = nnx.Conv(
+                width, channels, (1, 1), strides=stride, use_bias=False, rngs=rngs
+            )
             self.norm3 = _norm(channels, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -142,9 +162,16 @@ def _image(shape: Sequence[int], fixed: str | None = None) -> tuple[int, int, in
     return shape[0], shape[1], shape[2]
 
 
-def _conv(width: int, channels: int, *, stride: int = 1, bias: bool = True, rngs: nnx.Rngs) -> nnx.Conv:
-    padding = ((1, 1), (1, 1))  # not "SAME": with a stride that pads to the right only, and no published network does
-    return nnx.Conv(width, channels, (3, 3), strides=stride, padding=padding, use_bias=bias, rngs=rngs)
+def _conv(
+    width: int, channels: int, *, stride: int = 1, bias: bool = True, rngs: nnx.Rngs
+) -> nnx.Conv:
+    padding = (
+        (1, 1),
+        (1, 1),
+    )  # not "SAME": with a stride that pads to the right only, and no published network does
+    return nnx.Conv(
+        width, channels, (3, 3), strides=stride, padding=padding, use_bias=bias, rngs=rngs
+    )
 
 
 def _norm(channels: int, *, rngs: nnx.Rngs) -> nnx.GroupNorm:

@@ -1,7 +1,8 @@
 """Convolution and pooling in two forms of the same function.
 
-XLA's CPU backend runs a convolution or a `reduce_window` 20 to 30 times slower inside a loop (`scan`, `while`) than
-outside, and a federated client is a loop. There the layers here become slices + one matrix product, and reshape + max.
+XLA's CPU backend runs a convolution or a `reduce_window` 20 to 30 times slower inside a loop
+(`scan`, `while`) than outside, and a federated client is a loop. There the layers here become
+slices + one matrix product, and reshape + max.
 """
 
 import jax
@@ -15,7 +16,9 @@ IMPLEMENTATIONS = ("native", "matmul")
 
 
 def choose(implementation: str | None) -> str:
-    """`implementation` itself, or where it is None the one that is fast inside loops on the default backend."""
+    """`implementation` itself, or where it is None the one that is fast inside loops on the default
+    backend.
+    """
     if implementation is None:
         return "matmul" if jax.default_backend() == "cpu" else "native"
     _validate.one_of(IMPLEMENTATIONS, implementation=implementation)
@@ -23,7 +26,9 @@ def choose(implementation: str | None) -> str:
 
 
 def patches(x: jax.Array, kernel_size: int) -> jax.Array:
-    """`[H, W, I]` -> `[H, W, kernel_size^2 * I]`: what each place of a SAME convolution with stride 1 sees."""
+    """`[H, W, I]` -> `[H, W, kernel_size^2 * I]`: what each place of a SAME convolution with stride
+    1 sees.
+    """
     height, width, _ = x.shape
     before = (kernel_size - 1) // 2
     after = kernel_size - 1 - before
@@ -36,14 +41,17 @@ def conv(x: jax.Array, kernel: jax.Array, implementation: str) -> jax.Array:
     """SAME convolution with stride 1 of one image: `[H, W, I]`, `[k, k, I, O]` -> `[H, W, O]`."""
     if implementation == "native":
         dimensions = ("NHWC", "HWIO", "NHWC")
-        return lax.conv_general_dilated(x[None], kernel, (1, 1), "SAME", dimension_numbers=dimensions)[0]
+        return lax.conv_general_dilated(
+            x[None], kernel, (1, 1), "SAME", dimension_numbers=dimensions
+        )[0]
     height, width, _ = x.shape
     rows = patches(x, kernel.shape[0]).reshape(height * width, -1)
     return (rows @ kernel.reshape(-1, kernel.shape[-1])).reshape(height, width, -1)
 
 
 def max_pool(x: jax.Array, implementation: str) -> jax.Array:
-    """Largest of each 2 x 2 window of one image, `[H, W, C]` -> `[H // 2, W // 2, C]`; an odd last row is dropped.
+    """Largest of each 2 x 2 window of one image, `[H, W, C]` -> `[H // 2, W // 2, C]`; an odd last
+    row is dropped.
 
     Where two entries of a window are equal the two implementations may take different subgradients.
     """
@@ -75,7 +83,8 @@ class Conv(nnx.Module):
 
 
 class LSTM(nnx.Module):
-    """One LSTM layer over one sequence: `[T, I]` -> `[T, H]`; gates in the order input, forget, cell, output.
+    """One LSTM layer over one sequence: `[T, I]` -> `[T, H]`; gates in the order input, forget,
+    cell, output.
 
     The forget gate's bias starts at 1, so that gradients reach back from the start.
     """
@@ -89,7 +98,9 @@ class LSTM(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         inputs, hidden, bias = self.input[...], self.hidden[...], self.bias[...]
 
-        def step(carry: tuple[jax.Array, jax.Array], here: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+        def step(
+            carry: tuple[jax.Array, jax.Array], here: jax.Array
+        ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
             h, c = carry
             i, f, g, o = jnp.split(here @ inputs + h @ hidden + bias, 4)
             c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)

@@ -13,28 +13,35 @@ from fljax.types import Batch, Example, Params
 
 
 def _cross_entropy(logits: jax.Array, label: jax.Array) -> jax.Array:
-    # In float32 whatever the model computes in. A mask, not a gather: its transpose would be a scatter, which is slow
+    # In float32 whatever the model computes in. A mask, not a gather: its transpose would be a
+    # scatter, which is slow
     # in loops. `where`, not multiply: a logit of another class may be -inf.
     log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
-    return -jnp.where(jnp.arange(logits.shape[-1]) == jnp.asarray(label, jnp.int32), log_probs, 0).sum()
+    return -jnp.where(
+        jnp.arange(logits.shape[-1]) == jnp.asarray(label, jnp.int32), log_probs, 0
+    ).sum()
 
 
 def _half_squared_error(outputs: jax.Array, label: jax.Array) -> jax.Array:
     targets = label
     if jnp.issubdtype(label.dtype, jnp.integer):
-        targets = (jnp.arange(outputs.shape[-1], dtype=jnp.int32) == label.astype(jnp.int32)).astype(outputs.dtype)
+        targets = (
+            jnp.arange(outputs.shape[-1], dtype=jnp.int32) == label.astype(jnp.int32)
+        ).astype(outputs.dtype)
     return jnp.sum(jnp.square(outputs - targets.reshape(outputs.shape).astype(outputs.dtype))) / 2
 
 
 @dataclasses.dataclass(frozen=True)
 class NetworkLoss:
-    """The loss `of_output(apply(params, x), y)` of one example; schemes that need the network itself find it here.
+    """The loss `of_output(apply(params, x), y)` of one example; schemes that need the network
+    itself find it here.
 
-    apply: `(params, x) -> outputs`. of_output: `(outputs, y) -> []`. kind: "cross_entropy" or "squared".
+    apply: `(params, x) -> outputs`. of_output: `(outputs, y) -> []`. kind: "cross_entropy" or
+      "squared".
 
     Raises:
-      ValueError: kind is "squared" and of_output is not what `squared_error` sets, for which alone gradients come back
-        from a perturbed model.
+      ValueError: kind is "squared" and of_output is not what `squared_error` sets, for which alone
+        gradients come back from a perturbed model.
     """
 
     apply: Apply
@@ -44,7 +51,8 @@ class NetworkLoss:
     def __post_init__(self) -> None:
         if self.kind == "squared" and self.of_output is not _half_squared_error:
             raise ValueError(
-                f"Expected kind='squared' with the half squared error of models.squared_error, got {self.of_output!r}."
+                "Expected kind='squared' with the half squared error of models.squared_error, got "
+                f"{self.of_output!r}."
             )
 
     def __call__(self, params: Params, example: Example) -> jax.Array:
@@ -52,15 +60,19 @@ class NetworkLoss:
 
 
 def softmax_cross_entropy(apply: Apply) -> NetworkLoss:
-    """The loss `-log softmax(apply(params, x))[y]` of one example `{"x": [...], "y": []}`, a float32 scalar.
+    """The loss `-log softmax(apply(params, x))[y]` of one example `{"x": [...], "y": []}`, a
+    float32 scalar.
 
-    `y` must be in `[0, num_classes)`: outside, the loss and its gradient are zero. `data.check_examples` refuses it.
+    `y` must be in `[0, num_classes)`: outside, the loss and its gradient are zero.
+    `data.check_examples` refuses it.
     """
     return NetworkLoss(apply, _cross_entropy, "cross_entropy")
 
 
 def squared_error(apply: Apply) -> NetworkLoss:
-    """The loss ||apply(params, x) - y||^2 / 2 of one example, y a label, taken for its one-hot row, or a row itself."""
+    """The loss ||apply(params, x) - y||^2 / 2 of one example, y a label, taken for its one-hot row,
+    or a row itself.
+    """
     return NetworkLoss(apply, _half_squared_error, "squared")
 
 
@@ -69,11 +81,17 @@ _OF_OUTPUT = {"cross_entropy": _cross_entropy, "squared": _half_squared_error}
 
 
 @partial(jax.jit, static_argnums=(0, 4, 5))
-def _totals(apply: Apply, params: Params, examples: Batch, start: jax.Array, size: int, kind: str) -> jax.Array:
-    """`[2]`: summed loss and number of hits of the rows `start, ..., start + size - 1`, as far as they exist."""
+def _totals(
+    apply: Apply, params: Params, examples: Batch, start: jax.Array, size: int, kind: str
+) -> jax.Array:
+    """`[2]`: summed loss and number of hits of the rows `start, ..., start + size - 1`, as far as
+    they exist.
+    """
     last = examples["y"].shape[0] - 1
     rows = start + jnp.arange(size)
-    batch = jax.tree.map(lambda leaf: leaf[jnp.minimum(rows, last)], {"x": examples["x"], "y": examples["y"]})
+    batch = jax.tree.map(
+        lambda leaf: leaf[jnp.minimum(rows, last)], {"x": examples["x"], "y": examples["y"]}
+    )
     logits = jax.vmap(apply, (None, 0))(params, batch["x"])
     losses = jax.vmap(_OF_OUTPUT[kind])(logits, batch["y"]).astype(jnp.float32)
     hits = (logits.argmax(-1) == batch["y"].astype(jnp.int32)).astype(jnp.float32)
@@ -81,9 +99,15 @@ def _totals(apply: Apply, params: Params, examples: Batch, start: jax.Array, siz
 
 
 def evaluate(
-    apply: Apply, params: Params, examples: Batch, *, microbatch_size: int = 1024, kind: str = "cross_entropy"
+    apply: Apply,
+    params: Params,
+    examples: Batch,
+    *,
+    microbatch_size: int = 1024,
+    kind: str = "cross_entropy",
 ) -> tuple[jax.Array, jax.Array]:
-    """Mean loss and accuracy on a set. One compilation per set size; memory follows `microbatch_size`.
+    """Mean loss and accuracy on a set. One compilation per set size; memory follows
+    `microbatch_size`.
 
     Args:
       apply: `apply(params, x) -> logits [num_classes]` of one example.
@@ -105,6 +129,9 @@ def evaluate(
         raise ValueError("Expected examples to hold at least one row, got 0 rows.")
     size = min(microbatch_size, total)
     # A host loop rather than a scan: XLA's CPU backend is slow at convolutions inside loops.
-    parts = [_totals(apply, params, examples, jnp.int32(start), size, kind) for start in range(0, total, size)]
+    parts = [
+        _totals(apply, params, examples, jnp.int32(start), size, kind)
+        for start in range(0, total, size)
+    ]
     loss, hits = jnp.stack(parts).sum(axis=0) / total
     return loss, hits

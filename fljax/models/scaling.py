@@ -1,17 +1,20 @@
-"""Where a network may be rescaled unit by unit without changing what it computes: a plan, from its own program.
+"""Where a network may be rescaled unit by unit without changing what it computes: a plan, from its
+own program.
 
-ReLU networks keep their output if every number that leaves a unit is multiplied by a positive scale and every weight
-that takes it in is divided by it. `plan` traces `apply(params, x)`, follows scales through dense layers, convolutions,
-biases, ReLU and leaky ReLU, pools, reshapes, sums of streams (which then share a scale) and entrywise affine layers,
-and refuses, with the reason, what does not commute with scales. Scales are vectors with one number a unit; the
-multiplier of a parameter is a quotient of two of them, broadcast, never an array of the parameter's size.
+ReLU networks keep their output if every number that leaves a unit is multiplied by a positive scale
+and every weight that takes it in is divided by it. `plan` traces `apply(params, x)`, follows scales
+through dense layers, convolutions, biases, ReLU and leaky ReLU, pools, reshapes, sums of streams
+(which then share a scale) and entrywise affine layers, and refuses, with the reason, what does not
+commute with scales. Scales are vectors with one number a unit; the multiplier of a parameter is a
+quotient of two of them, broadcast, never an array of the parameter's size.
 
-Each layer's product carries the scale of its *branch*; before the next layer (or a sum of two streams) a *transition*
-multiplies by stream / branch. Where all branches equal their streams there is nothing to multiply.
+Each layer's product carries the scale of its *branch*; before the next layer (or a sum of two
+streams) a *transition* multiplies by stream / branch. Where all branches equal their streams there
+is nothing to multiply.
 
-Source: Yang et al., "Efficiently Achieving Secure Model Training and Secure Aggregation to Ensure Bidirectional
-Privacy-Preservation in Federated Learning", equations (4) to (6) and (12) to (15), which treat dense layers without
-bias; the rest is ours.
+Source: Yang et al., "Efficiently Achieving Secure Model Training and Secure Aggregation to Ensure
+Bidirectional Privacy-Preservation in Federated Learning", equations (4) to (6) and (12) to (15),
+which treat dense layers without bias; the rest is ours.
 """
 
 import dataclasses
@@ -32,8 +35,10 @@ _TAIL = ("reshape", "squeeze", "convert_element_type", "broadcast_in_dim", "copy
 class Leaf(NamedTuple):
     """One parameter array; int32 arrays that broadcast to its shape.
 
-    numerator, denominator: positions in the scale vector `[1, branches, streams]` whose quotient multiplies it.
-    classes: of the last layer, which output an entry serves; else None. hidden: of its kernel, which input; else None.
+    numerator, denominator: positions in the scale vector `[1, branches, streams]` whose quotient
+      multiplies it.
+    classes: of the last layer, which output an entry serves; else None. hidden: of its kernel,
+      which input; else None.
     """
 
     name: str
@@ -44,7 +49,8 @@ class Leaf(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """One hidden layer. branches: `[n]` positions in the scale vector; streams: `[n]`, where they go on (0: plain).
+    """One hidden layer. branches: `[n]` positions in the scale vector; streams: `[n]`, where they
+    go on (0: plain).
 
     first: it reads the example itself. last: the last layer reads some of its streams.
     """
@@ -59,9 +65,11 @@ class Layer(NamedTuple):
 class Triple(NamedTuple):
     """What a client computes on the perturbed model, means over its batch; what it sends, too.
 
-    body, head: gradient of its loss, in the order of `Plan.body` and `Plan.head`. psi: for the body, `[n_L, ...]` each.
-    phi: for the body. psi_head: `hidden_shape`, the one row that all Psi of the last kernel share. psi_bias: `()`, or
-    one number for the last bias. Phi of the last layer is 0. Without an additive vector the last four are ().
+    body, head: gradient of its loss, in the order of `Plan.body` and `Plan.head`. psi: for the
+      body, `[n_L, ...]` each.
+    phi: for the body. psi_head: `hidden_shape`, the one row that all Psi of the last kernel share.
+    psi_bias: `()`, or one number for the last bias. Phi of the last layer is 0. Without an additive
+    vector the last four are ().
     """
 
     body: list[jax.Array]
@@ -74,7 +82,8 @@ class Triple(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
-    """What `plan` found; `layers`, `leaves` and the counts are its result, the rest serves `hidden` and `outputs`.
+    """What `plan` found; `layers`, `leaves` and the counts are its result, the rest serves `hidden`
+    and `outputs`.
 
     Attributes:
       leaves: one for each parameter array, in the order of `jax.tree.leaves`.
@@ -82,7 +91,8 @@ class Plan:
       num_branches, num_streams: lengths of the vectors of scales.
       num_outputs, hidden_shape: of the network's output and of the last layer's input.
       sizes: numbers in each parameter array.
-      body, head: positions of the hidden parameters and of the last layer's (its kernel first, then its bias if any).
+      body, head: positions of the hidden parameters and of the last layer's (its kernel first, then
+        its bias if any).
       plain: names of layers whose output must stay unscaled, which `allow_plain` allowed.
     """
 
@@ -114,21 +124,23 @@ class Plan:
 def plan(apply: Apply, params: Params, x: Any, *, allow_plain: bool = False) -> Plan:
     """The scales that the network `apply` admits.
 
-    Guarantee: for any positive scales, and any additive vector on the last layer, the network with perturbed parameters
-    computes the true output plus alpha(x) times that vector, exactly over the reals.
+    Guarantee: for any positive scales, and any additive vector on the last layer, the network with
+    perturbed parameters computes the true output plus alpha(x) times that vector, exactly over the
+    reals.
 
     Args:
       apply: `apply(params, x) -> [n_L]` of one example.
       params: arrays or `jax.ShapeDtypeStruct`s.
       x: one example, or its shape.
-      allow_plain: leave a layer's output unscaled where it meets an operation that does not commute with scales (a
-        normalisation, tanh) or a skip from the example, instead of refusing. Recovery stays exact; that layer is then
-        hidden less, see `plain`.
+      allow_plain: leave a layer's output unscaled where it meets an operation that does not commute
+        with scales (a normalisation, tanh) or a skip from the example, instead of refusing.
+        Recovery stays exact; that layer is then hidden less, see `plain`.
 
     Raises:
-      ValueError: the network has fewer than two layers, its last layer is not dense, a parameter serves two layers, or
-        an operation does not commute with positive scales (and is not allowed to stay plain), or has a derivative of
-        its own that is not known to (of custom_jvp only ReLU is, of custom_vjp none).
+      ValueError: the network has fewer than two layers, its last layer is not dense, a parameter
+        serves two layers, or an operation does not commute with positive scales (and is not allowed
+        to stay plain), or has a derivative of its own that is not known to (of custom_jvp only ReLU
+        is, of custom_vjp none).
     """
     leaves, structure = jax.tree.flatten(params)
     names = [
@@ -138,7 +150,9 @@ def plan(apply: Apply, params: Params, x: Any, *, allow_plain: bool = False) -> 
     shapes = [jax.ShapeDtypeStruct(jnp.shape(leaf), leaf.dtype) for leaf in leaves]
     inputs = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), leaf.dtype), x)
     with jaxprs.on_no_mesh():
-        jaxpr, consts, out = jaxprs.trace(lambda p, x: apply(jax.tree.unflatten(structure, p), x), shapes, inputs)
+        jaxpr, consts, out = jaxprs.trace(
+            lambda p, x: apply(jax.tree.unflatten(structure, p), x), shapes, inputs
+        )
     if not (hasattr(out, "shape") and len(out.shape) == 1):
         raise ValueError(f"Expected apply(params, x) of one array [n_L], got {out}.")
     num = len(leaves)
@@ -146,14 +160,20 @@ def plan(apply: Apply, params: Params, x: Any, *, allow_plain: bool = False) -> 
     nodes = _scale_labels.Nodes(allow_plain)
     walk = _scale_of_jaxpr.Walk(nodes, shapes, names, head)
     arguments: list[Any] = [
-        _scale_of_jaxpr.Weights(k, np.arange(leaf.size).reshape(leaf.shape)) for k, leaf in enumerate(shapes)
+        _scale_of_jaxpr.Weights(k, np.arange(leaf.size).reshape(leaf.shape))
+        for k, leaf in enumerate(shapes)
     ]
-    arguments += [_scale_of_jaxpr.Stream(np.zeros(v.aval.shape, np.int64)) for v in jaxpr.invars[num:]]
+    arguments += [
+        _scale_of_jaxpr.Stream(np.zeros(v.aval.shape, np.int64)) for v in jaxpr.invars[num:]
+    ]
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
         walk.body(jaxpr, consts, arguments)
     _check_head(walk, kernel, bias, int(out.shape[0]))
     if not walk.layers or not np.any(nodes.resolve(walk.head_labels) > 0):
-        raise ValueError("Expected a network of at least two layers, got one whose last layer reads unscaled numbers.")
+        raise ValueError(
+            "Expected a network of at least two layers, got one whose last layer reads unscaled "
+            "numbers."
+        )
 
     branches = np.concatenate([units for _, units, _ in walk.layers])
     streams = np.unique(nodes.resolve(nodes.streams(branches)))
@@ -174,7 +194,9 @@ def plan(apply: Apply, params: Params, x: Any, *, allow_plain: bool = False) -> 
             compressed(positions(walk.numerator[k]), k),
             compressed(positions(walk.denominator[k]), k),
             compressed(walk.classes[k], k) if k in walk.classes else None,
-            compressed(walk.hidden_index, k) if k == kernel and walk.hidden_index is not None else None,
+            compressed(walk.hidden_index, k)
+            if k == kernel and walk.hidden_index is not None
+            else None,
         )
         for k in range(num)
     )
@@ -193,7 +215,9 @@ def plan(apply: Apply, params: Params, x: Any, *, allow_plain: bool = False) -> 
         )
 
     def transition(labels: np.ndarray) -> np.ndarray:
-        """Places in `[1, stream / branch]`; 1 for what is a stream already, as a part of a concatenation may be."""
+        """Places in `[1, stream / branch]`; 1 for what is a stream already, as a part of a
+        concatenation may be.
+        """
         place = positions(labels)
         return _scale_labels.compressed(np.where(place <= branches.size, place, 0))
 
@@ -248,17 +272,30 @@ def _head(jaxpr: Any, num_leaves: int) -> tuple[_scale_of_jaxpr.Head, int, int |
             additions.append(index)
         elif name == "dot_general" and sources.count(None) == 1:
             hidden = sources.index(None)
-            return _scale_of_jaxpr.Head(index, hidden, tuple(additions)), sources[1 - hidden] or 0, bias
+            return (
+                _scale_of_jaxpr.Head(index, hidden, tuple(additions)),
+                sources[1 - hidden] or 0,
+                bias,
+            )
         else:
             break
-    raise ValueError("Expected the last operation of the network to be a dense layer, got another one.")
+    raise ValueError(
+        "Expected the last operation of the network to be a dense layer, got another one."
+    )
 
 
-def _check_head(walk: _scale_of_jaxpr.Walk, kernel: int, bias: int | None, num_outputs: int) -> None:
-    """Psi of the last layer is sent as one row, which holds where each of its parameters serves one output as it is."""
+def _check_head(
+    walk: _scale_of_jaxpr.Walk, kernel: int, bias: int | None, num_outputs: int
+) -> None:
+    """Psi of the last layer is sent as one row, which holds where each of its parameters serves one
+    output as it is.
+    """
     for k in (kernel,) if bias is None else (kernel, bias):
         if not walk.assigned[k].all():
-            raise ValueError(f"Expected the last layer to use all of its parameters, got a part of {walk.names[k]}.")
+            raise ValueError(
+                "Expected the last layer to use all of its parameters, got a part of "
+                f"{walk.names[k]}."
+            )
         count = np.unique(walk.classes[k]).size
         if count != num_outputs:
             raise ValueError(
@@ -267,8 +304,12 @@ def _check_head(walk: _scale_of_jaxpr.Walk, kernel: int, bias: int | None, num_o
             )
 
 
-def _split(jaxpr: Any, head: _scale_of_jaxpr.Head, num_leaves: int, ends: tuple[int, ...]) -> tuple[Any, Any]:
-    """Equations that the last layer's input needs, and those that the output needs beside that input."""
+def _split(
+    jaxpr: Any, head: _scale_of_jaxpr.Head, num_leaves: int, ends: tuple[int, ...]
+) -> tuple[Any, Any]:
+    """Equations that the last layer's input needs, and those that the output needs beside that
+    input.
+    """
     origin = {v: index for index, eqn in enumerate(jaxpr.eqns) for v in eqn.outvars}
     hidden = jaxpr.eqns[head.equation].invars[head.hidden]
 
@@ -290,11 +331,16 @@ def _split(jaxpr: Any, head: _scale_of_jaxpr.Head, num_leaves: int, ends: tuple[
     tail, tail_roots = needed(jaxpr.outvars[0], hidden)
     allowed = {jaxpr.invars[k] for k in ends} | set(jaxpr.constvars)
     if tail_roots - allowed or body_roots & {jaxpr.invars[k] for k in ends}:
-        raise ValueError("Expected the last layer to be dense and its parameters to serve it alone, got another use.")
+        raise ValueError(
+            "Expected the last layer to be dense and its parameters to serve it alone, got another "
+            "use."
+        )
     return tuple(sorted(body)), tuple(sorted(tail))
 
 
-def _run(plan: Plan, equations: tuple[int, ...], env: dict[Any, Any], scales: jax.Array | None) -> dict[Any, Any]:
+def _run(
+    plan: Plan, equations: tuple[int, ...], env: dict[Any, Any], scales: jax.Array | None
+) -> dict[Any, Any]:
     env |= dict(zip(plan.jaxpr.constvars, plan.consts, strict=True))
     for index in equations:
         eqn = plan.jaxpr.eqns[index]
@@ -315,9 +361,13 @@ def hidden(plan: Plan, body: list[jax.Array], transition: jax.Array | None, x: A
       transition: `[num_branches]`, stream / branch; None: nothing to multiply.
       x: one example.
     """
-    env: dict[Any, Any] = {plan.jaxpr.invars[k]: leaf for k, leaf in zip(plan.body, body, strict=True)}
+    env: dict[Any, Any] = {
+        plan.jaxpr.invars[k]: leaf for k, leaf in zip(plan.body, body, strict=True)
+    }
     env |= dict(zip(plan.jaxpr.invars[len(plan.leaves) :], jax.tree.leaves(x), strict=True))
-    scales = None if transition is None else jnp.concatenate([jnp.ones(1, transition.dtype), transition])
+    scales = (
+        None if transition is None else jnp.concatenate([jnp.ones(1, transition.dtype), transition])
+    )
     with jax.numpy_rank_promotion("allow"):
         value = _run(plan, plan.body_equations, env, scales)[plan.hidden_var]
         if scales is not None and plan.hidden_transition is not None:
@@ -326,9 +376,15 @@ def hidden(plan: Plan, body: list[jax.Array], transition: jax.Array | None, x: A
 
 
 def outputs(plan: Plan, head: list[jax.Array], hidden: jax.Array) -> jax.Array:
-    """Output `[n_L]` of the last layer with parameters `head`, in the order of `plan.head`, for one example."""
-    env: dict[Any, Any] = {plan.jaxpr.invars[k]: leaf for k, leaf in zip(plan.head, head, strict=True)}
-    return _run(plan, plan.head_equations, env | {plan.hidden_var: hidden}, None)[plan.jaxpr.outvars[0]]
+    """Output `[n_L]` of the last layer with parameters `head`, in the order of `plan.head`, for one
+    example.
+    """
+    env: dict[Any, Any] = {
+        plan.jaxpr.invars[k]: leaf for k, leaf in zip(plan.head, head, strict=True)
+    }
+    return _run(plan, plan.head_equations, env | {plan.hidden_var: hidden}, None)[
+        plan.jaxpr.outvars[0]
+    ]
 
 
 def split(plan: Plan, params: Params) -> tuple[list[jax.Array], list[jax.Array]]:

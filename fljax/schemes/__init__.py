@@ -1,11 +1,13 @@
 """One thin file per published scheme, and the names that schemes are known by.
 
-A scheme is a `fljax.Scheme` (`fljax.schemes.base`), which says what each of its members is. Every file of a scheme here
-ends with its own, SCHEME; the functions behind it stay: `fljax.schemes.dp_fedavg.event(config)`.
+A scheme is a `fljax.Scheme` (`fljax.schemes.base`), which says what each of its members is. Every
+file of a scheme here ends with its own, SCHEME; the functions behind it stay:
+`fljax.schemes.dp_fedavg.event(config)`.
 
-A scheme of one's own is the same. `register` makes it known by a name in this process; an installed package names it
-under the entry-point group `fljax.schemes`; and the dotted path of a Scheme, or of a module with a SCHEME, is a name.
-Code outside this package asks a scheme for what it needs, and never goes by its name. See docs/extending.md.
+A scheme of one's own is the same. `register` makes it known by a name in this process; an installed
+package names it under the entry-point group `fljax.schemes`; and the dotted path of a Scheme, or of
+a module with a SCHEME, is a name. Code outside this package asks a scheme for what it needs, and
+never goes by its name. See docs/extending.md.
 """
 
 from collections.abc import Iterator
@@ -51,7 +53,9 @@ def _check(name: str, thing: Any) -> "Scheme":
     from fljax.schemes.base import Scheme
 
     if not isinstance(thing, Scheme):
-        raise ValueError(f"Expected scheme {name!r} to be a fljax.Scheme, got {type(thing).__name__}.")
+        raise ValueError(
+            f"Expected scheme {name!r} to be a fljax.Scheme, got {type(thing).__name__}."
+        )
     return thing
 
 
@@ -88,7 +92,9 @@ def get(name: str) -> "Scheme":
 
 
 def check_name(**given: str) -> None:
-    """Raises ValueError, with the argument's name and the nearest name there is, unless `get` knows the scheme."""
+    """Raises ValueError, with the argument's name and the nearest name there is, unless `get` knows
+    the scheme.
+    """
     _registry.check_name(**given)
 
 
@@ -103,7 +109,10 @@ def listed() -> Iterator[_plugins.Listed]:
 
 
 # Short names of modules that lie a floor deeper, and of what modules define.
-_SUMS = {name: "fljax.schemes.uploads.ideal_sums" for name in ("he_dp", "secagg_dp", "smpc_dp", "swiftagg_dp")}
+_SUMS = {
+    name: "fljax.schemes.uploads.ideal_sums"
+    for name in ("he_dp", "secagg_dp", "smpc_dp", "swiftagg_dp")
+}
 _MOVED = {name: where for name, where in _WHERE.items() if name not in _SUMS}
 _MOVED["subject_ledger"] = "silos.subject_ledger"
 
@@ -144,5 +153,7 @@ if TYPE_CHECKING:
     from fljax.server.rounds import Performance as Performance
 else:
     __getattr__, __dir__ = _rooms.doors(
-        __name__, _MOVED, lifted={"Scheme": "fljax.schemes.base", "Performance": "fljax.server.rounds", **_SUMS}
+        __name__,
+        _MOVED,
+        lifted={"Scheme": "fljax.schemes.base", "Performance": "fljax.server.rounds", **_SUMS},
     )

@@ -1,4 +1,6 @@
-"""What every scheme is: the contract between a scheme and all that runs, accounts, attacks and reports it."""
+"""What every scheme is: the contract between a scheme and all that runs, accounts, attacks and
+reports it.
+"""
 
 import dataclasses
 import typing
@@ -28,7 +30,9 @@ Promise = Literal["epsilon", "nats", "none"]
 NoiseAt = Literal["server", "silo", "client"]
 Apply = Callable[[Params, Any], jax.Array]
 SERVER_OPTIMIZERS = ("sgd", "adam", "yogi")
-NEVER_CLIPS = 1e30  # above the norm of any update that training survives, and far from float32's overflow
+NEVER_CLIPS = (
+    1e30  # above the norm of any update that training survives, and far from float32's overflow
+)
 
 
 class Make(Protocol):
@@ -36,16 +40,18 @@ class Make(Protocol):
 
     Args:
       config: its noise_multiplier must be set.
-      loss: `loss(params, example) -> []`, or `loss(params, example, key)` for one that draws: see `fljax.local.keyed`.
+      loss: `loss(params, example) -> []`, or `loss(params, example, key)` for one that draws: see
+        `fljax.local.keyed`.
       num_units: protected units in the population, a public constant.
       performance: what only speed and memory depend on.
       server_optimizer: any optax optimizer in place of SGD with the configured rate and momentum.
-      local_optimizer: any optax transformation in place of a client's plain steps of the configured rate. Its state
-        starts anew in every round. What is clipped, or noised, stays so: a claim does not depend on it.
+      local_optimizer: any optax transformation in place of a client's plain steps of the configured
+        rate. Its state starts anew in every round. What is clipped, or noised, stays so: a claim
+        does not depend on it.
 
     Raises:
-      ValueError: noise_multiplier is None, num_units < 1, the loss is none of one example, or a local_optimizer is
-        given to a scheme whose clients take one gradient and no step.
+      ValueError: noise_multiplier is None, num_units < 1, the loss is none of one example, or a
+        local_optimizer is given to a scheme whose clients take one gradient and no step.
     """
 
     def __call__(
@@ -61,9 +67,11 @@ class Make(Protocol):
 
 
 class Population(NamedTuple):
-    """How the units of a scheme lie on clients, as far as its config says. Attacks build their worlds from it.
+    """How the units of a scheme lie on clients, as far as its config says. Attacks build their
+    worlds from it.
 
-    num_clients: clients, all of which join every round; None: any number, or one that the data still decide.
+    num_clients: clients, all of which join every round; None: any number, or one that the data
+      still decide.
     places: examples for which each client has room; None: any number.
     subject_clients: most clients that hold examples of one subject; None: all of them.
     subject_examples: most examples of one subject that one of these clients uses.
@@ -88,17 +96,22 @@ class Claimed(Protocol):
 
 
 class Printed(Protocol):
-    """The config with the noise that a paper would choose: `(config, *, num_rounds, epsilon, delta) -> config`."""
+    """The config with the noise that a paper would choose: `(config, *, num_rounds, epsilon, delta)
+    -> config`.
+    """
 
     def __call__(self, config: Any, *, num_rounds: int, epsilon: float, delta: float) -> Any: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AsPrinted:
-    """A paper's own formulas where they differ from what holds: for comparison, never for protection.
+    """A paper's own formulas where they differ from what holds: for comparison, never for
+    protection.
 
-    errata: the gaps that its claim rests on, name -> sentence. claimed_epsilon: what the paper would say of a run.
-    with_noise: the config with the noise that the paper would choose. asked: whether a config asks for the formulas.
+    errata: the gaps that its claim rests on, name -> sentence. claimed_epsilon: what the paper
+      would say of a run.
+    with_noise: the config with the noise that the paper would choose. asked: whether a config asks
+      for the formulas.
     """
 
     errata: Mapping[str, str]
@@ -109,31 +122,38 @@ class AsPrinted:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Scheme:
-    """All that the library asks of a scheme: the host loop, accountants, attacks, reports and the command line.
+    """All that the library asks of a scheme: the host loop, accountants, attacks, reports and the
+    command line.
 
     What a scheme does not have is None. A config `Any` below is an instance of its `Config`.
 
     Attributes:
       summary: one line for a table.
-      promise: "epsilon": `event` has accountants that prove one. "nats": what one use of a record tells, as the
-        Config's fields `nats` and `data_model` say; `inputs` gives the `channel`, `spent` the error that is left.
-        "none": nothing.
-      Config: frozen dataclass of plain public numbers, each with a default, checked in `__post_init__`. One is
-        `noise_multiplier`, None where it is still to be calibrated.
+      promise: "epsilon": `event` has accountants that prove one. "nats": what one use of a record
+        tells, as the Config's fields `nats` and `data_model` say; `inputs` gives the `channel`,
+        `spent` the error that is left. "none": nothing.
+      Config: frozen dataclass of plain public numbers, each with a default, checked in
+        `__post_init__`. One is `noise_multiplier`, None where it is still to be calibrated.
       make: the algorithm: see `Make`; it takes what `inputs` gives, too.
-      event: what one round releases, for the accountants. Raises ValueError where noise_multiplier is None.
-      fitted: the config for data of these counts: those left None are filled in. Raises PrivacyPreconditionError, with
-        both numbers, where the data contradict what `event` rests on.
+      event: what one round releases, for the accountants. Raises ValueError where noise_multiplier
+        is None.
+      fitted: the config for data of these counts: those left None are filled in. Raises
+        PrivacyPreconditionError, with both numbers, where the data contradict what `event` rests
+        on.
       non_private: the config of the same training without clipping or noise.
       noise_at: who adds the noise. "server" is trusted; else it need not be.
-      start: section of a run's config -> values that `fljax simulate` starts from. Its data.num_clients counts where
-        data are dealt and nothing else says to how many; a scheme for few clients names its delta here.
+      start: section of a run's config -> values that `fljax simulate` starts from. Its
+        data.num_clients counts where data are dealt and nothing else says to how many; a scheme for
+        few clients names its delta here.
       population: how units lie on clients.
-      inputs: `(config, task) -> dict`, keyword arguments for `make` that come from a run's data or model.
-      check_network: `(config, apply, params, example)` raises ValueError for networks without a round.
+      inputs: `(config, task) -> dict`, keyword arguments for `make` that come from a run's data or
+        model.
+      check_network: `(config, apply, params, example)` raises ValueError for networks without a
+        round.
       views: `(config, key, num_rounds)`, who saw what in a run.
       exposure: who can learn what about whom, in words: rows of three.
-      spent: `(config, task, inputs, num_rounds)`, what a run told about records in nats; None: nothing to tell.
+      spent: `(config, task, inputs, num_rounds)`, what a run told about records in nats; None:
+        nothing to tell.
       upload_noise: what hides one upload from a server that sees them all; audits play against it.
       costs: `(config, num_params)`, one client's round in bytes and operations.
       needs_network: `make` takes losses of networks only, so that no audit runs its rounds.
@@ -167,17 +187,30 @@ class Scheme:
         _validate.one_of(typing.get_args(Promise), promise=self.promise)
         _validate.one_of(typing.get_args(NoiseAt), noise_at=self.noise_at)
         if not (isinstance(self.summary, str) and self.summary):
-            raise ValueError(f"Expected summary to be a line of text, got summary={self.summary!r}.")
-        needed = {"make": self.make, "event": self.event, "fitted": self.fitted, "non_private": self.non_private}
+            raise ValueError(
+                f"Expected summary to be a line of text, got summary={self.summary!r}."
+            )
+        needed = {
+            "make": self.make,
+            "event": self.event,
+            "fitted": self.fitted,
+            "non_private": self.non_private,
+        }
         for name, member in needed.items():
             if not callable(member):
                 raise ValueError(f"Expected {name} to be a function, got {name}={member!r}.")
         if not (isinstance(self.Config, type) and dataclasses.is_dataclass(self.Config)):
-            raise ValueError(f"Expected Config to be a frozen dataclass, got Config={self.Config!r}.")
+            raise ValueError(
+                f"Expected Config to be a frozen dataclass, got Config={self.Config!r}."
+            )
         fields = {field.name for field in dataclasses.fields(self.Config)}
-        wanted = {"noise_multiplier"} | ({"nats", "data_model"} if self.promise == "nats" else set())
+        wanted = {"noise_multiplier"} | (
+            {"nats", "data_model"} if self.promise == "nats" else set()
+        )
         if wanted - fields:
-            raise ValueError(f"Expected Config to have the fields {sorted(wanted)}, got {sorted(fields)}.")
+            raise ValueError(
+                f"Expected Config to have the fields {sorted(wanted)}, got {sorted(fields)}."
+            )
         if self.promise == "nats" and (self.inputs is None or self.spent is None):
             raise ValueError("Expected inputs and spent with promise='nats', got None.")
 
@@ -186,18 +219,22 @@ def noise_multiplier(config: Any) -> float:
     """The configured noise multiplier. Raises ValueError if it is still to be calibrated."""
     if config.noise_multiplier is None:
         raise ValueError(
-            "Expected noise_multiplier to be a number, got noise_multiplier=None: calibrate it first "
+            "Expected noise_multiplier to be a number, got noise_multiplier=None: calibrate it "
+            "first "
             "(fljax.accounting.calibrate)."
         )
     return float(config.noise_multiplier)
 
 
 def known(**count: int | None) -> int:
-    """The value of one count of a config, given by its name. Raises ValueError where the data still decide it."""
+    """The value of one count of a config, given by its name. Raises ValueError where the data still
+    decide it.
+    """
     ((name, value),) = count.items()
     if value is None:
         raise ValueError(
-            f"Expected {name} to be a number, got {name}=None: the scheme's `fitted` takes it from the data."
+            f"Expected {name} to be a number, got {name}=None: the scheme's `fitted` takes it from "
+            "the data."
         )
     return value
 
@@ -213,26 +250,31 @@ def fitted_clients(config: Any, facts: Facts, **count: int | None) -> Any:
         return dataclasses.replace(config, **{name: facts.num_clients})
     if given != facts.num_clients:
         raise PrivacyPreconditionError(
-            f"Expected {name} to be num_clients={facts.num_clients}, since all clients of the data join every round, "
+            f"Expected {name} to be num_clients={facts.num_clients}, since all clients of the data "
+            "join every round, "
             f"got {name}={given}."
         )
     return config
 
 
 def fitted(config: Any, facts: Facts) -> Any:
-    """`config` as it is: clients or their examples are sampled, and any data of theirs are within the claim."""
+    """`config` as it is: clients or their examples are sampled, and any data of theirs are within
+    the claim.
+    """
     del facts
     return config
 
 
 def server_optimizer(config: Any, kind: str = "sgd") -> optax.GradientTransformation:
-    """The configured one: "sgd" (with momentum: FedAvgM), "adam" or "yogi", on the mean update. Post-processing only.
+    """The configured one: "sgd" (with momentum: FedAvgM), "adam" or "yogi", on the mean update.
+    Post-processing only.
 
-    The adaptive ones take server_momentum for the first moment, 0.99 for the second, and 1e-3 for the degree of
+    The adaptive ones take server_momentum for the first moment, 0.99 for the second, and 1e-3 for
+    the degree of
     adaptivity: updates are smaller than gradients, and noise alone would be blown up with less.
 
-    Source: Reddi et al. (2020), "Adaptive Federated Optimization", arXiv:2003.00295, Algorithm 2; momentum: Hsu et al.
-    (2019), arXiv:1909.06335.
+    Source: Reddi et al. (2020), "Adaptive Federated Optimization", arXiv:2003.00295, Algorithm 2;
+    momentum: Hsu et al. (2019), arXiv:1909.06335.
     """
     if kind == "sgd":
         return optax.sgd(config.server_learning_rate, momentum=config.server_momentum or None)
@@ -244,7 +286,8 @@ def no_local_steps(local_optimizer: optax.GradientTransformation | None) -> None
     """Raises ValueError for an optimizer of clients that take no step of their own."""
     if local_optimizer is not None:
         raise ValueError(
-            "Expected local_optimizer=None, since clients of this scheme send one gradient and take no steps, got one: "
+            "Expected local_optimizer=None, since clients of this scheme send one gradient and "
+            "take no steps, got one: "
             "server_optimizer takes the step."
         )
 

@@ -1,4 +1,6 @@
-"""The server: adds up what the clients of a cohort send, chunk by chunk, and takes one optimizer step."""
+"""The server: adds up what the clients of a cohort send, chunk by chunk, and takes one optimizer
+step.
+"""
 
 import functools
 from collections.abc import Callable
@@ -16,7 +18,8 @@ MODEL = "model"  # the mesh axis that XLA may spread each client's model over
 
 
 class ServerState(NamedTuple):
-    """params; opt_state of the server's optimizer; round: int32 `[]`, rounds done; clipping: what adapts a bound.
+    """params; opt_state of the server's optimizer; round: int32 `[]`, rounds done; clipping: what
+    adapts a bound.
 
     All of it goes into a checkpoint. `clipping` is () where bounds are constants.
     """
@@ -27,26 +30,36 @@ class ServerState(NamedTuple):
     clipping: Any = ()
 
 
-def init(params: Params, server_optimizer: optax.GradientTransformation, clipping: Any = ()) -> ServerState:
+def init(
+    params: Params, server_optimizer: optax.GradientTransformation, clipping: Any = ()
+) -> ServerState:
     """The state before the first round."""
     return ServerState(params, server_optimizer.init(params), jnp.zeros((), jnp.int32), clipping)
 
 
 def step(
-    state: ServerState, update_sum: Params, *, divisor: float, server_optimizer: optax.GradientTransformation
+    state: ServerState,
+    update_sum: Params,
+    *,
+    divisor: float,
+    server_optimizer: optax.GradientTransformation,
 ) -> ServerState:
-    """One step of the server's optimizer along `update_sum / divisor`, which it takes for a gradient.
+    """One step of the server's optimizer along `update_sum / divisor`, which it takes for a
+    gradient.
 
-    Guarantee: post-processing only. `divisor` must be a public constant (the expected cohort size, never the true one),
-    otherwise the step leaks how many clients took part.
+    Guarantee: post-processing only. `divisor` must be a public constant (the expected cohort size,
+    never the true one), otherwise the step leaks how many clients took part.
 
     Raises:
       ValueError: `divisor` is not > 0 and finite.
     """
     _validate.positive(divisor=divisor)
-    # Cast last: a sum over many clients may overflow the 16 bits in which their mean is well represented.
+    # Cast last: a sum over many clients may overflow the 16 bits in which their mean is well
+    #   represented.
     mean = jax.tree.map(
-        lambda leaf, p: (leaf / jnp.asarray(divisor, leaf.dtype)).astype(p.dtype), update_sum, state.params
+        lambda leaf, p: (leaf / jnp.asarray(divisor, leaf.dtype)).astype(p.dtype),
+        update_sum,
+        state.params,
     )
     updates, opt_state = server_optimizer.update(mean, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
@@ -62,55 +75,70 @@ def sum_in_chunks(
     groups: int | None = None,
     shared: tuple[Any, ...] = (),
 ) -> PyTree:
-    """Adds up `chunk_fun(chunk, present, *shared)` over chunks of clients, in cohort order, one chunk at a time.
+    """Adds up `chunk_fun(chunk, present, *shared)` over chunks of clients, in cohort order, one
+    chunk at a time.
 
-    The result does not depend on `chunk_size` beyond the order of float additions. Chunks behind the last present
-    client are not run, so a cohort of fixed capacity costs what its present clients cost, without recompiling.
+    The result does not depend on `chunk_size` beyond the order of float additions. Chunks behind
+    the last present client are not run, so a cohort of fixed capacity costs what its present
+    clients cost, without recompiling.
 
-    Under a mesh with an axis "clients" (`jax.set_mesh`) every device takes every n-th client, in chunks of its own, and
-    the sums are added over devices: again the order of float additions is all that changes, since whatever a client
-    draws is keyed by its own number. With `groups` that order is the same on any number of devices.
+    Under a mesh with an axis "clients" (`jax.set_mesh`) every device takes every n-th client, in
+    chunks of its own, and
+    the sums are added over devices: again the order of float additions is all that changes, since
+    whatever a client draws is keyed by its own number. With `groups` that order is the same on any
+    number of devices.
 
     Args:
-      chunk_fun: `(chunk of clients [K, ...], present [K], *shared) -> tree`, already summed over the chunk's present
-        clients.
+      chunk_fun: `(chunk of clients [K, ...], present [K], *shared) -> tree`, already summed over
+        the chunk's present clients.
       clients: tree of arrays `[C, ...]`.
       present: bool `[C]`.
       chunk_size: K, >= 1.
-      groups: place i of the cohort belongs to group i modulo `groups`, wherever it is computed, and the groups' sums
-        are added up in their order: the same bits on any number of devices that divides `groups`. Of several devices
-        each holds `groups` sums of a model's size. None: one sum for each device.
-      shared: trees of arrays that all chunks see whole: the model, the pool of examples. `chunk_fun` should not close
-        over traced arrays instead. On a mesh those keep the mesh from outside, which JAX refuses in some operations.
+      groups: place i of the cohort belongs to group i modulo `groups`, wherever it is computed, and
+        the groups' sums are added up in their order: the same bits on any number of devices that
+        divides `groups`. Of several devices each holds `groups` sums of a model's size. None: one
+        sum for each device.
+      shared: trees of arrays that all chunks see whole: the model, the pool of examples.
+        `chunk_fun` should not close over traced arrays instead. On a mesh those keep the mesh from
+        outside, which JAX refuses in some operations.
 
     Returns:
       a tree like `chunk_fun`'s result.
 
     Raises:
-      ValueError: `chunk_size` or `groups` is not an integer >= 1, the devices do not divide `groups`, or the cohort has
-        no slot (C = 0).
+      ValueError: `chunk_size` or `groups` is not an integer >= 1, the devices do not divide
+        `groups`, or the cohort has no slot (C = 0).
     """
     check_sizes(chunk_size, groups)
     (capacity,) = present.shape
     if capacity == 0:
-        raise ValueError("Expected a cohort with at least one client slot, got present of shape (0,).")
+        raise ValueError(
+            "Expected a cohort with at least one client slot, got present of shape (0,)."
+        )
     devices, mapped = client_devices(), _on_a_mesh()
     if groups is not None and groups % devices:
-        raise ValueError(f"Expected groups to be a multiple of the {devices} devices of the mesh, got groups={groups}.")
+        raise ValueError(
+            f"Expected groups to be a multiple of the {devices} devices of the mesh, got "
+            f"groups={groups}."
+        )
     if devices == 1 and groups is None:  # maybe spread over an axis "model", by XLA
         return _sum_here(chunk_fun, clients, present, shared, chunk_size=chunk_size)
     columns = devices if groups is None else groups
     pad = -capacity % columns
 
     def dealt(leaf: jax.Array) -> jax.Array:
-        """`[C, ...]` -> `[C / columns, columns, ...]`: present clients stand first, so each column gets its share."""
+        """`[C, ...]` -> `[C / columns, columns, ...]`: present clients stand first, so each column
+        gets its share.
+        """
         rows = jnp.concatenate([leaf, *[leaf[:1]] * pad]) if pad else leaf
         return rows.reshape(-1, columns, *leaf.shape[1:])
 
     def on_one(mine: PyTree, here: jax.Array, shared: tuple[Any, ...]) -> PyTree:
         if groups is None:
             mine, here = jax.tree.map(lambda leaf: jnp.squeeze(leaf, axis=1), (mine, here))
-            return jax.lax.psum(_sum_here(chunk_fun, mine, here, shared, chunk_size=chunk_size), CLIENTS)
+            return jax.lax.psum(
+                _sum_here(chunk_fun, mine, here, shared, chunk_size=chunk_size), CLIENTS
+            )
         by_group = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), (mine, here))
         of_group = functools.partial(_sum_here, chunk_fun, shared=shared, chunk_size=chunk_size)
         if mapped:
@@ -119,22 +147,33 @@ def sum_in_chunks(
         like = jax.eval_shape(lambda: of_group(*jax.tree.map(lambda leaf: leaf[0], by_group)))
         zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
         add = functools.partial(jax.tree.map, jnp.add)
-        return jax.lax.scan(lambda total, group: (add(total, of_group(*group)), None), zero, by_group)[0]
+        return jax.lax.scan(
+            lambda total, group: (add(total, of_group(*group)), None), zero, by_group
+        )[0]
 
-    dealt_clients, dealt_present = jax.tree.map(dealt, clients), jnp.pad(present, (0, pad)).reshape(-1, columns)
+    dealt_clients, dealt_present = (
+        jax.tree.map(dealt, clients),
+        jnp.pad(present, (0, pad)).reshape(-1, columns),
+    )
     if not mapped:
         return on_one(dealt_clients, dealt_present, shared)
     spec = jax.sharding.PartitionSpec(None, CLIENTS)
     everywhere = jax.sharding.PartitionSpec()
     by_hand = set(jax.sharding.get_abstract_mesh().axis_names) - {MODEL}
     over_devices = jax.shard_map(
-        on_one, in_specs=(spec, spec, everywhere), out_specs=everywhere, check_vma=False, axis_names=by_hand
+        on_one,
+        in_specs=(spec, spec, everywhere),
+        out_specs=everywhere,
+        check_vma=False,
+        axis_names=by_hand,
     )
     return over_devices(dealt_clients, dealt_present, shared)
 
 
 def _in_order(parts: jax.Array) -> jax.Array:
-    """`[G, ...]` added up one after the other: a reduction may choose another order on other devices."""
+    """`[G, ...]` added up one after the other: a reduction may choose another order on other
+    devices.
+    """
     total = parts[0]
     for part in parts[1:]:
         total = total + part
@@ -142,7 +181,9 @@ def _in_order(parts: jax.Array) -> jax.Array:
 
 
 def client_devices() -> int:
-    """Devices of the ambient mesh's axis "clients"; 1 without such a mesh, or inside a function mapped over it."""
+    """Devices of the ambient mesh's axis "clients"; 1 without such a mesh, or inside a function
+    mapped over it.
+    """
     return int(jax.sharding.get_abstract_mesh().shape[CLIENTS]) if _on_a_mesh() else 1
 
 
@@ -167,7 +208,8 @@ def _sum_here(
     pad = -capacity % chunk_size
 
     def chunked(leaf: jax.Array) -> jax.Array:
-        # Repeats rows rather than inventing values that a client could not have; `present` masks the copies.
+        # Repeats rows rather than inventing values that a client could not have; `present` masks
+        # the copies.
         rows = jnp.concatenate([leaf, leaf[:pad]]) if pad else leaf
         return rows.reshape(-1, chunk_size, *leaf.shape[1:])
 
@@ -194,7 +236,8 @@ def check_sizes(chunk_size: int | None, groups: int | None) -> None:
 
 
 def default_chunk_size(num_params: int, backend: str | None = None) -> int:
-    """How many clients a chunk vmaps: on a CPU as many small models as fit its cache, elsewhere up to 64.
+    """How many clients a chunk vmaps: on a CPU as many small models as fit its cache, elsewhere up
+    to 64.
 
     Measured in `bench/rounds/round.py`: a CPU is fastest with one client at a time as soon as a
     model outgrows the cache.

@@ -1,9 +1,12 @@
-"""What a round moves over which links: byte counts and a time model, one table for the schemes that hide uploads.
+"""What a round moves over which links: byte counts and a time model, one table for the schemes that
+hide uploads.
 
-Counts are of idealised protocols at 4 bytes a parameter; headers, retries and arithmetic on ciphertexts are left out.
+Counts are of idealised protocols at 4 bytes a parameter; headers, retries and arithmetic on
+ciphertexts are left out.
 
-Source: Hong, Lin, Duan, "Lightweight Federated Learning with Differential Privacy and Straggler Resilience", Table I
-and Figure 4, for the link model and the ciphertext expansion; where it gives no count, ours is said to be so.
+Source: Hong, Lin, Duan, "Lightweight Federated Learning with Differential Privacy and Straggler
+Resilience", Table I and Figure 4, for the link model and the ciphertext expansion; where it gives
+no count, ours is said to be so.
 """
 
 import math
@@ -39,24 +42,31 @@ class Costs(NamedTuple):
 
 
 def plain(num_params: int) -> Costs:
-    """The model down, an upload up: local noise, or an ideal secure sum whose own price is not modelled."""
+    """The model down, an upload up: local noise, or an ideal secure sum whose own price is not
+    modelled.
+    """
     _validate.positive_int(num_params=num_params)
     return Costs(_FLOAT * num_params, _FLOAT * num_params)
 
 
 def pair_noise(num_params: int, num_clients: int, degree: int) -> Costs:
-    """As `plain`, after one exchange of public keys; `degree` neighbours' noises are drawn each round."""
+    """As `plain`, after one exchange of public keys; `degree` neighbours' noises are drawn each
+    round.
+    """
     _validate.positive_int(num_clients=num_clients)
     _validate.non_negative_int(degree=degree)
     return plain(num_params)._replace(
-        setup_upload_bytes=_KEY, setup_download_bytes=_KEY * degree, pair_normals=degree * num_params
+        setup_upload_bytes=_KEY,
+        setup_download_bytes=_KEY * degree,
+        pair_normals=degree * num_params,
     )
 
 
 def homomorphic(num_params: int) -> Costs:
     """Threshold encryption, 32-bit numbers in 4096-bit ciphertexts, one number each.
 
-    The upload is encrypted; then the encrypted sum comes down and a decryption share of the same size goes up.
+    The upload is encrypted; then the encrypted sum comes down and a decryption share of the same
+    size goes up.
     """
     base = plain(num_params)
     return base._replace(
@@ -67,11 +77,14 @@ def homomorphic(num_params: int) -> Costs:
 
 
 def secure_aggregation(num_params: int, num_clients: int) -> Costs:
-    """Pairwise masks with secret-shared seeds: two shares to every peer, an unmasking round (our count)."""
+    """Pairwise masks with secret-shared seeds: two shares to every peer, an unmasking round (our
+    count).
+    """
     _validate.positive_int(num_clients=num_clients)
     peers, base = num_clients - 1, plain(num_params)
     return base._replace(
-        upload_bytes=base.upload_bytes + _KEY * peers,  # the unmasking round returns one share for every peer
+        upload_bytes=base.upload_bytes
+        + _KEY * peers,  # the unmasking round returns one share for every peer
         peer_bytes=2 * _KEY * peers,
         message_rounds=2,
         peer_links=num_clients * peers,
@@ -80,8 +93,11 @@ def secure_aggregation(num_params: int, num_clients: int) -> Costs:
     )
 
 
-def coded_aggregation(num_params: int, num_clients: int, max_colluders: int, max_stragglers: int) -> Costs:
-    """Updates cut into N - C - S parts and ramp-shared: one coded part to every peer, one to the server (our count).
+def coded_aggregation(
+    num_params: int, num_clients: int, max_colluders: int, max_stragglers: int
+) -> Costs:
+    """Updates cut into N - C - S parts and ramp-shared: one coded part to every peer, one to the
+    server (our count).
 
     Any N - S coded parts give the sum, any C say nothing.
 
@@ -117,8 +133,10 @@ def round_seconds(
     """Expected seconds until a round is done: compute, noise, bytes, latencies; aborted ones again.
 
     Args:
-      costs: of one client; all clients work side by side, so the slowest responder decides: give that one's numbers.
-      compute_seconds: local training. bandwidth: bytes a second, > 0. latency_seconds: for each message round.
+      costs: of one client; all clients work side by side, so the slowest responder decides: give
+        that one's numbers.
+      compute_seconds: local training. bandwidth: bytes a second, > 0. latency_seconds: for each
+        message round.
       seconds_per_normal: of drawing noise shared with peers.
       completed_prob: chance that a round is not lost, independent over rounds; 0 gives infinity.
     """
@@ -126,7 +144,9 @@ def round_seconds(
     _validate.non_negative(seconds_per_normal=seconds_per_normal, completed_prob=completed_prob)
     _validate.positive(bandwidth=bandwidth)
     if not completed_prob <= 1:
-        raise ValueError(f"Expected completed_prob in [0, 1], got completed_prob={completed_prob!r}.")
+        raise ValueError(
+            f"Expected completed_prob in [0, 1], got completed_prob={completed_prob!r}."
+        )
     moved = costs.upload_bytes + costs.download_bytes + costs.peer_bytes
     drawn = costs.pair_normals * seconds_per_normal
     once = compute_seconds + drawn + moved / bandwidth + costs.message_rounds * latency_seconds
@@ -138,7 +158,8 @@ class Reported(NamedTuple):
 
     Attributes:
       model, method: as it calls them. clients: K of a round.
-      seconds_to_target, fedavg_seconds_to_target: until its target accuracy, of the method and of its FedAvg.
+      seconds_to_target, fedavg_seconds_to_target: until its target accuracy, of the method and of
+        its FedAvg.
     """
 
     model: str
@@ -149,8 +170,9 @@ class Reported(NamedTuple):
 
 
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
-# Yang et al., "Efficiently Achieving Secure Model Training and Secure Aggregation to Ensure Bidirectional Privacy-
-# Preservation in Federated Learning", Table I: ResNet20 on CIFAR10 to 65 %, ResNet56 on CIFAR100 to 40 %.
+# Yang et al., "Efficiently Achieving Secure Model Training and Secure Aggregation to Ensure
+# Bidirectional Privacy- Preservation in Federated Learning", Table I: ResNet20 on CIFAR10 to 65 %,
+# ResNet56 on CIFAR100 to 40 %.
 REPORTED_TIMES = tuple(
     Reported(model, method, clients, seconds, fedavg)
     for model, clients, fedavg, found in (
@@ -195,7 +217,8 @@ _COLUMNS = {
     "PILE": ("perturb", "recover", "aggregate", "decrypt", "keys", "train", "encrypt"),
     "its own": ("perturb", "recover", "aggregate", "train", "noise"),
 }
-# Of the same paper, Table V; which columns a method leaves empty is inferred from the sums that do add up.
+# Of the same paper, Table V; which columns a method leaves empty is inferred from the sums that do
+# add up.
 REPORTED_PARTS = tuple(
     ReportedParts(
         model,
@@ -222,22 +245,30 @@ REPORTED_PARTS = tuple(
         ("CIFAR100", 5, "its own", (0.02, 0.01, 0.28, 5.77, 0.59), 6.67),
         ("CIFAR100", 100, "FedAvg", (0.54, 5.38), None),
         ("CIFAR100", 100, "TP-SMC", (69.21, 12.17, 0.38, 5.33, 54.73, 21.48), 163.30),
-        ("CIFAR100", 100, "HybridAlpha", (13989.87, 1417.68, 112.93, 5.25, 576.01, 836.78), 16938.52),
+        (
+            "CIFAR100",
+            100,
+            "HybridAlpha",
+            (13989.87, 1417.68, 112.93, 5.25, 576.01, 836.78),
+            16938.52,
+        ),
         ("CIFAR100", 100, "PILE", (0.03, 0.18, 18729.23, 4275.51, 356.89, 5.06, 1492.73), 24859.63),
         ("CIFAR100", 100, "its own", (0.02, 0.17, 0.53, 5.93, 0.52), 7.18),
     )
 )
 
 
-def perturbed_model(plan: Plan, *, degree: int, triples: bool = True, compact: bool = True) -> Costs:
+def perturbed_model(
+    plan: Plan, *, degree: int, triples: bool = True, compact: bool = True
+) -> Costs:
     """A disguised model down, gradient, Psi and Phi up.
 
     Args:
       plan: of the network.
       degree: neighbours whose noise is drawn for every number that is sent.
       triples: False where the additive vector is 0, and the gradient is all that is sent.
-      compact: count of the last layer's Psi only the row that all its parts share, and not its Phi, which is 0; False:
-        (2 + n_L) P numbers, as if none of this were known.
+      compact: count of the last layer's Psi only the row that all its parts share, and not its Phi,
+        which is 0; False: (2 + n_L) P numbers, as if none of this were known.
     """
     _validate.non_negative_int(degree=degree)
     body = sum(plan.sizes[k] for k in plan.body)

@@ -1,12 +1,15 @@
-"""Multiplicative model perturbation: secret scales for the units of a network, and a secret vector on its last layer.
+"""Multiplicative model perturbation: secret scales for the units of a network, and a secret vector
+on its last layer.
 
-What a client is sent computes the true output plus alpha(x) r, alpha the sum of the last layer's perturbed inputs (plus
-1 for a bias). This is an exact algebraic disguise, not cryptography: with ten labelled examples a client finds r
-(`fljax.papers.bidirectional.known_network`), rows of the first layer keep their direction, transitions publish r s.
+What a client is sent computes the true output plus alpha(x) r, alpha the sum of the last layer's
+perturbed inputs (plus 1 for a bias). This is an exact algebraic disguise, not cryptography: with
+ten labelled examples a client finds r (`fljax.papers.bidirectional.known_network`), rows of the
+first layer keep their direction, transitions publish r s.
 
-Source: Yang et al., "Efficiently Achieving Secure Model Training and Secure Aggregation to Ensure Bidirectional
-Privacy-Preservation in Federated Learning", Algorithm 1, equations (4) to (6) and (12) to (15), Theorem 3. Positive
-values are taken where equation (13) would give either sign, which breaks ReLU.
+Source: Yang et al., "Efficiently Achieving Secure Model Training and Secure Aggregation to Ensure
+Bidirectional Privacy-Preservation in Federated Learning", Algorithm 1, equations (4) to (6) and
+(12) to (15), Theorem 3. Positive values are taken where equation (13) would give either sign, which
+breaks ReLU.
 """
 
 import math
@@ -35,8 +38,8 @@ class Secrets(NamedTuple):
 
 
 class OneTime:
-    """Hands out the key of a round's secrets, once: a client that sees two models under the same scales sees their
-    difference up to those scales.
+    """Hands out the key of a round's secrets, once: a client that sees two models under the same
+    scales sees their difference up to those scales.
     """
 
     def __init__(self, key: jax.Array) -> None:
@@ -47,16 +50,19 @@ class OneTime:
         """Key `[]`. Raises ValueError if this round has had its own."""
         _validate.non_negative_int(round_index=round_index)
         if round_index in self._used:
-            raise ValueError(f"Expected a round that has no secrets yet, got round_index={round_index} again.")
+            raise ValueError(
+                f"Expected a round that has no secrets yet, got round_index={round_index} again."
+            )
         self._used.add(round_index)
         return jax.random.fold_in(self._key, round_index)
 
 
 def dn_star(key: jax.Array, shape: Sequence[int], m: int, dtype: Any = jnp.float32) -> jax.Array:
-    """Absolute values of DN*(m): m of them, times one of DN(sigma, 1), are N(0, sigma^2) in absolute value.
+    """Absolute values of DN*(m): m of them, times one of DN(sigma, 1), are N(0, sigma^2) in
+    absolute value.
 
-    m = 1 is the length of three standard normals over sqrt(2). Larger m come from `TERMS` terms of the series and one
-    normal with the mean and variance of the others.
+    m = 1 is the length of three standard normals over sqrt(2). Larger m come from `TERMS` terms of
+    the series and one normal with the mean and variance of the others.
 
     Args:
       key: `[]`. shape: of the result. m: >= 1. dtype: floating.
@@ -78,7 +84,9 @@ def dn_star(key: jax.Array, shape: Sequence[int], m: int, dtype: Any = jnp.float
 
 
 def series(gammas: jax.Array, m: int) -> jax.Array:
-    """The first T terms of DN*(m) in absolute value, from `gammas` `[T, ...]`, Gamma(1 / m, 1) each."""
+    """The first T terms of DN*(m) in absolute value, from `gammas` `[T, ...]`, Gamma(1 / m, 1)
+    each.
+    """
     index = np.arange(1, gammas.shape[0] + 1)
     terms = jnp.tensordot(jnp.asarray(1 / (2 * index + 1), gammas.dtype), gammas, axes=1)
     return jnp.exp(float(np.log1p(1 / index).sum()) / (2 * m) - terms)
@@ -106,12 +114,13 @@ def draw(
     Args:
       plan: of the network.
       key: `[]`, of this round's secrets and nothing else.
-      additive_norm: ||r||, so that v = additive_norm**2, >= 0. Large values cost noise (1 + v + v^2 under
-        `upload_gaussian`) and digits (`recovery.lost_digits`); the direction is uniform.
-      form: "transitional": branches and streams have scales of their own (equations (12) to (15)); "base": one each
-        (equation (4)).
-      law: "dn": DN*(1) for the first layer's branches and the last layer's streams, DN*(2) between, so that their
-        products with uniform noise have normal entries; "log_uniform" in `scale_range`, which it needs.
+      additive_norm: ||r||, so that v = additive_norm**2, >= 0. Large values cost noise (1 + v + v^2
+        under `upload_gaussian`) and digits (`recovery.lost_digits`); the direction is uniform.
+      form: "transitional": branches and streams have scales of their own (equations (12) to (15));
+        "base": one each (equation (4)).
+      law: "dn": DN*(1) for the first layer's branches and the last layer's streams, DN*(2) between,
+        so that their products with uniform noise have normal entries; "log_uniform" in
+        `scale_range`, which it needs.
       scale_range: bounds that scales are clipped to. None: none.
       constant_additive: r = a (1, ..., 1), the one direction that a softmax does not see.
       dtype: of the scales.
@@ -125,7 +134,9 @@ def draw(
     if scale_range is not None:
         _validate.positive(scale_range=scale_range[0])
         if not (scale_range[0] <= scale_range[1] < math.inf):
-            raise ValueError(f"Expected scale_range=(low, high) with low <= high, got scale_range={scale_range}.")
+            raise ValueError(
+                f"Expected scale_range=(low, high) with low <= high, got scale_range={scale_range}."
+            )
     elif law == "log_uniform":
         raise ValueError("Expected scale_range for law='log_uniform', got scale_range=None.")
     single = np.zeros(1 + plan.num_branches + plan.num_streams, bool)
@@ -137,9 +148,12 @@ def draw(
             single[layer.streams] = True
     one_key, two_key, additive_key = jax.random.split(key, 3)
     if law == "dn":
-        # Equation (13) asks for as many factors as a weight has: one in the first and last layer, two between.
+        # Equation (13) asks for as many factors as a weight has: one in the first and last layer,
+        # two between.
         s = jnp.where(
-            jnp.asarray(single), dn_star(one_key, single.shape, 1, dtype), dn_star(two_key, single.shape, 2, dtype)
+            jnp.asarray(single),
+            dn_star(one_key, single.shape, 1, dtype),
+            dn_star(two_key, single.shape, 2, dtype),
         )
     else:
         low, high = (math.log(bound) for bound in scale_range or (1.0, 1.0))
@@ -172,26 +186,33 @@ def _stream_of(plan: Plan) -> np.ndarray:
     return result
 
 
-def given(plan: Plan, *, out_scales: Sequence[Any], in_scales: Sequence[Any] | None = None, additive: Any) -> Secrets:
+def given(
+    plan: Plan, *, out_scales: Sequence[Any], in_scales: Sequence[Any] | None = None, additive: Any
+) -> Secrets:
     """Secrets from vectors of the user's own.
 
     Args:
       plan: of the network.
       out_scales: for each of `plan.layers` the vector r > 0 `[n]` of its branches.
-      in_scales: for each the vector s > 0 `[n]` by which what reads it multiplies: its streams carry 1 / s. None: the
-        base form, s = 1 / r.
+      in_scales: for each the vector s > 0 `[n]` by which what reads it multiplies: its streams
+        carry 1 / s. None: the base form, s = 1 / r.
       additive: r `[n_L]`.
 
     Raises:
-      ValueError: a wrong length, a scale that is not > 0 and finite, or two layers that share a stream (a sum joins
-        them) with different scales there.
+      ValueError: a wrong length, a scale that is not > 0 and finite, or two layers that share a
+        stream (a sum joins them) with different scales there.
     """
     outs = [np.asarray(r, np.float64) for r in out_scales]
-    going = [1 / r for r in outs] if in_scales is None else [np.asarray(s, np.float64) for s in in_scales]
+    going = (
+        [1 / r for r in outs]
+        if in_scales is None
+        else [np.asarray(s, np.float64) for s in in_scales]
+    )
     additive = np.asarray(additive, np.float64)
     if not len(outs) == len(going) == len(plan.layers) or additive.shape != (plan.num_outputs,):
         raise ValueError(
-            f"Expected scales for {len(plan.layers)} layers and additive [{plan.num_outputs}], got {len(outs)}, "
+            f"Expected scales for {len(plan.layers)} layers and additive [{plan.num_outputs}], got "
+            f"{len(outs)}, "
             f"{len(going)} and additive of shape {additive.shape}."
         )
     if not np.all(np.isfinite(additive)):
@@ -200,16 +221,20 @@ def given(plan: Plan, *, out_scales: Sequence[Any], in_scales: Sequence[Any] | N
     scales[0] = 1
     for layer, r, s in zip(plan.layers, outs, going, strict=True):
         for name, vector in (("out_scales", r), ("in_scales", s)):
-            if vector.shape != layer.branches.shape or not np.all((vector > 0) & np.isfinite(vector)):
+            if vector.shape != layer.branches.shape or not np.all(
+                (vector > 0) & np.isfinite(vector)
+            ):
                 raise ValueError(
-                    f"Expected {name} > 0 and finite, {layer.branches.size} of them for {layer.name}, since ReLU keeps "
+                    f"Expected {name} > 0 and finite, {layer.branches.size} of them for "
+                    f"{layer.name}, since ReLU keeps "
                     f"positive scales only, got {name}={vector.tolist()}."
                 )
         scales[layer.branches] = r
         known = scales[layer.streams]
         if np.any(~np.isnan(known) & ~np.isclose(known, 1 / s, rtol=1e-12)):
             raise ValueError(
-                f"Expected one scale on all streams that meet in a sum, got another one for {layer.name}: a skip "
+                "Expected one scale on all streams that meet in a sum, got another one for "
+                f"{layer.name}: a skip "
                 "connection cannot change the scale."
             )
         scales[layer.streams] = np.where(np.isnan(known), 1 / s, known)
@@ -217,22 +242,31 @@ def given(plan: Plan, *, out_scales: Sequence[Any], in_scales: Sequence[Any] | N
 
 
 def multipliers(plan: Plan, secrets: Secrets) -> list[jax.Array]:
-    """For each parameter array (of `jax.tree.leaves`) its multiplier, which broadcasts to its shape."""
-    return [secrets.scales[leaf.numerator] / secrets.scales[leaf.denominator] for leaf in plan.leaves]
+    """For each parameter array (of `jax.tree.leaves`) its multiplier, which broadcasts to its
+    shape.
+    """
+    return [
+        secrets.scales[leaf.numerator] / secrets.scales[leaf.denominator] for leaf in plan.leaves
+    ]
 
 
 def transition(plan: Plan, secrets: Secrets) -> jax.Array:
-    """Diagonals of the transitional layers, `[num_branches]`: stream / branch, 1 / (r s). Part of what clients get."""
+    """Diagonals of the transitional layers, `[num_branches]`: stream / branch, 1 / (r s). Part of
+    what clients get.
+    """
     return secrets.scales[_stream_of(plan)] / secrets.scales[1 : 1 + plan.num_branches]
 
 
 def perturb(plan: Plan, params: Params, secrets: Secrets) -> tuple[Params, jax.Array]:
     """What a client is sent: parameters, and `transition`.
 
-    Guarantee: none of secrecy; see the module. Over the reals the client's network computes y + alpha r.
+    Guarantee: none of secrecy; see the module. Over the reals the client's network computes y +
+      alpha r.
     """
     sent = []
-    for leaf, info, multiplier in zip(jax.tree.leaves(params), plan.leaves, multipliers(plan, secrets), strict=True):
+    for leaf, info, multiplier in zip(
+        jax.tree.leaves(params), plan.leaves, multipliers(plan, secrets), strict=True
+    ):
         value = leaf * multiplier.astype(leaf.dtype)
         if info.classes is not None:
             value = value + secrets.additive[info.classes].astype(leaf.dtype)

@@ -238,7 +238,9 @@ def federated(
         if released.counts is True:
             return stepped, info
         kept = jax.tree.map(lambda new, old: jnp.where(released.counts, new, old), stepped, state)
-        return kept._replace(round=stepped.round), info._replace(lost=jnp.logical_not(released.counts))
+        return kept._replace(round=stepped.round), info._replace(
+            lost=jnp.logical_not(released.counts)
+        )
 
     def init(params: Params) -> ServerState:
         return aggregate.init(params, server_optimizer, clipping())
@@ -253,7 +255,9 @@ def check_round(cohort: Cohort, key: jax.Array) -> None:
     if len(ids) != 1 or ids[0] < 1:
         raise ValueError(f"Expected cohort.client_ids of shape [C], C >= 1, got shape {ids}.")
     if len(rows) != 2 or rows[0] != ids[0]:
-        raise ValueError(f"Expected cohort.indices of shape [C, N] with C = {ids[0]}, got shape {rows}.")
+        raise ValueError(
+            f"Expected cohort.indices of shape [C, N] with C = {ids[0]}, got shape {rows}."
+        )
 
 
 def averages(sums: jax.Array, count: jax.Array) -> list[jax.Array]:

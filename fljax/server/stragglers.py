@@ -1,8 +1,9 @@
 """Who answers in time: laws of the number of stragglers, and draws of the clients.
 
-A law is an array `[s]`: chance of 0, 1, ... stragglers. Given their number, stragglers are a uniform subset,
-independent of data and of other rounds. The mechanism does not know them. A straggler's upload may still arrive late;
-no law of stragglers earns privacy, because an upload that is late has been seen all the same.
+A law is an array `[s]`: chance of 0, 1, ... stragglers. Given their number, stragglers are a
+uniform subset, independent of data and of other rounds. The mechanism does not know them. A
+straggler's upload may still arrive late; no law of stragglers earns privacy, because an upload that
+is late has been seen all the same.
 """
 
 import math
@@ -18,7 +19,8 @@ from fljax import _validate
 class Attendance(NamedTuple):
     """One round's clients, bool `[N]` each.
 
-    responds: the upload is in the average. late: it reached the server after the average. seen: either.
+    responds: the upload is in the average. late: it reached the server after the average. seen:
+      either.
     """
 
     responds: jax.Array
@@ -47,7 +49,8 @@ def bernoulli(num_clients: int, link_failure_prob: float, most: int | None = Non
 
     Args:
       num_clients: N. link_failure_prob: in [0, 1).
-      most: condition on at most so many stragglers, < N. None: nothing is cut off, so all N may straggle.
+      most: condition on at most so many stragglers, < N. None: nothing is cut off, so all N may
+        straggle.
     """
     _validate.positive_int(num_clients=num_clients)
     _probability(link_failure_prob=link_failure_prob)
@@ -59,7 +62,11 @@ def bernoulli(num_clients: int, link_failure_prob: float, most: int | None = Non
     if link_failure_prob == 0:
         return fixed(0)
     ways = [log(num_clients + 1) - log(s + 1) - log(num_clients - s + 1) for s in count]
-    mass = np.exp(ways + count * math.log(link_failure_prob) + (num_clients - count) * math.log1p(-link_failure_prob))
+    mass = np.exp(
+        ways
+        + count * math.log(link_failure_prob)
+        + (num_clients - count) * math.log1p(-link_failure_prob)
+    )
     return mass / mass.sum()
 
 
@@ -71,9 +78,16 @@ def arbitrary(pmf: Any, num_clients: int) -> np.ndarray:
     """
     _validate.positive_int(num_clients=num_clients)
     found = np.asarray(pmf, np.float64)
-    fits = found.ndim == 1 and 1 <= found.size <= num_clients + 1 and np.all(found >= 0) and np.all(np.isfinite(found))
+    fits = (
+        found.ndim == 1
+        and 1 <= found.size <= num_clients + 1
+        and np.all(found >= 0)
+        and np.all(np.isfinite(found))
+    )
     if not (fits and abs(found.sum() - 1) <= 1e-9):
-        raise ValueError(f"Expected pmf [s] >= 0 with sum 1 and s <= {num_clients}, got pmf={found.tolist()}.")
+        raise ValueError(
+            f"Expected pmf [s] >= 0 with sum 1 and s <= {num_clients}, got pmf={found.tolist()}."
+        )
     return found
 
 
@@ -85,23 +99,30 @@ def peers_and_server(num_clients: int, link_failure_prob: float) -> float:
 
 
 def more_than(pmf: np.ndarray, most: int) -> float:
-    """Chance of more than `most` stragglers: of an aborted round, where a scheme is sized for `most`."""
+    """Chance of more than `most` stragglers: of an aborted round, where a scheme is sized for
+    `most`.
+    """
     return min(1.0, math.fsum(pmf[most + 1 :]))
 
 
 def at_most(pmf: np.ndarray, most: int) -> float:
-    """Chance of at most `most` stragglers; keeps its digits where it is tiny, as 1 - `more_than` would not."""
+    """Chance of at most `most` stragglers; keeps its digits where it is tiny, as 1 - `more_than`
+    would not.
+    """
     return min(1.0, math.fsum(pmf[: most + 1]))
 
 
-def draw(key: jax.Array, pmf: np.ndarray, num_clients: int, *, late_prob: float = 0.0) -> Attendance:
+def draw(
+    key: jax.Array, pmf: np.ndarray, num_clients: int, *, late_prob: float = 0.0
+) -> Attendance:
     """Draws one round's stragglers; works under jit and vmap.
 
     Args:
       key: typed key, used once.
       pmf: one of the laws above, known while tracing.
       num_clients: N.
-      late_prob: chance of each straggler's upload to arrive after the average instead of never, in [0, 1].
+      late_prob: chance of each straggler's upload to arrive after the average instead of never, in
+        [0, 1].
 
     Raises:
       ValueError: an argument is out of range.
@@ -112,14 +133,18 @@ def draw(key: jax.Array, pmf: np.ndarray, num_clients: int, *, late_prob: float 
     count_key, who_key, late_key = jax.random.split(key, 3)
     reach = jnp.asarray(np.cumsum(pmf), jnp.float32)
     # The uniform is below 1, and rounding may leave the last entry of the sum there too.
-    count = jnp.minimum(jnp.searchsorted(reach, jax.random.uniform(count_key), side="right"), pmf.size - 1)
+    count = jnp.minimum(
+        jnp.searchsorted(reach, jax.random.uniform(count_key), side="right"), pmf.size - 1
+    )
     straggles = chosen(who_key, num_clients, count)
     late = straggles & jax.random.bernoulli(late_key, late_prob, (num_clients,))
     return Attendance(~straggles, late)
 
 
 def chosen(key: jax.Array, num_clients: int, count: int | jax.Array) -> jax.Array:
-    """A uniform set of `count` clients, bool `[N]`: stragglers, or the colluders of a simulated adversary."""
+    """A uniform set of `count` clients, bool `[N]`: stragglers, or the colluders of a simulated
+    adversary.
+    """
     return jax.random.permutation(key, num_clients) < count
 
 

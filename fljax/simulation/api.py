@@ -87,11 +87,15 @@ def simulate(
       Interrupted: stopped by a signal, after a checkpoint.
       DiskFullError, CorruptDataError: as their names say.
     """
-    config, brought = _of_call(scheme, data, clients, test_data, num_classes, model, loss, metrics, event, settings)
+    config, brought = _of_call(
+        scheme, data, clients, test_data, num_classes, model, loss, metrics, event, settings
+    )
     for observer in observers:
         for method in ("start", "round", "stop"):
             if not callable(getattr(observer, method, None)):
-                raise ValueError(f"Expected observers with start, round and stop, got {observer!r}.")
+                raise ValueError(
+                    f"Expected observers with start, round and stop, got {observer!r}."
+                )
     if devices is not None:
         mesh.as_devices(devices)
     watcher = trackers.Several(observers if processes.first() else ())
@@ -157,14 +161,18 @@ def _of_call(
         found, table = _dataset(given_data, test_data, num_classes, dealt.get("client_column"))
         if clients is not None and not isinstance(clients, str):
             if table is not None:
-                raise ValueError("Expected clients=None with data that come client by client, got both.")
+                raise ValueError(
+                    "Expected clients=None with data that come client by client, got both."
+                )
             table = arrays.client_table(clients, len(next(iter(found.train.values()))))
         brought = brought._replace(dataset=found, table=table)
         dealt["dataset"] = f"{config_lib.OWN}{found.name}"
         if table is not None:
             dealt["partition"] = f"{config_lib.OWN}table"
     elif test_data is not None or num_classes is not None or (clients is not None and not dealt):
-        raise ValueError("Expected data of your own with clients, test_data or num_classes, got a name.")
+        raise ValueError(
+            "Expected data of your own with clients, test_data or num_classes, got a name."
+        )
     sections["data"] |= dealt
     if isinstance(model, str):
         sections["model"]["model"] = model
@@ -185,7 +193,8 @@ def _scheme(scheme: Any, event: Any) -> tuple[str, Scheme | None]:
     if isinstance(scheme, FederatedAlgorithm):
         if not isinstance(event, PrivacyEvent):
             raise ValueError(
-                "Expected event, a fljax.PrivacyEvent of one round, with an algorithm that is built "
+                "Expected event, a fljax.PrivacyEvent of one round, with an algorithm that is "
+                "built "
                 f"already, got event={event!r}."
             )
         return config_lib.ALGORITHM, of_algorithm(scheme, event)
@@ -196,11 +205,14 @@ def _scheme(scheme: Any, event: Any) -> tuple[str, Scheme | None]:
     if isinstance(scheme, Scheme):
         return f"{config_lib.OWN}{scheme.Config.__module__}", scheme
     raise ValueError(
-        f"Expected scheme to be a name, a fljax.Scheme or a fljax.FederatedAlgorithm, got {type(scheme).__name__}."
+        "Expected scheme to be a name, a fljax.Scheme or a fljax.FederatedAlgorithm, got "
+        f"{type(scheme).__name__}."
     )
 
 
-def _put(sections: dict[str, dict[str, Any]], itself: Scheme | None, settings: Mapping[str, Setting]) -> None:
+def _put(
+    sections: dict[str, dict[str, Any]], itself: Scheme | None, settings: Mapping[str, Setting]
+) -> None:
     """Each setting into the section that has its key."""
     scheme = schemes.get(sections["scheme"]["scheme"]) if itself is None else itself
     kinds = {"scheme": scheme.Config, **config_lib.SECTIONS}
@@ -216,7 +228,9 @@ def _put(sections: dict[str, dict[str, Any]], itself: Scheme | None, settings: M
         sections[where[key]][key] = config_lib.NONE if value is None else value
 
 
-def _dataset(given: Any, test_data: Any, num_classes: int | None, column: str | None) -> tuple[Dataset, Any]:
+def _dataset(
+    given: Any, test_data: Any, num_classes: int | None, column: str | None
+) -> tuple[Dataset, Any]:
     if not isinstance(given, Dataset):
         return arrays.dataset(given, test_data, num_classes=num_classes, column=column)
     if test_data is not None:

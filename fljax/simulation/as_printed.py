@@ -1,4 +1,6 @@
-"""Runs of a scheme with `formula="paper"`: trained with the paper's noise, booked with what holds of it."""
+"""Runs of a scheme with `formula="paper"`: trained with the paper's noise, booked with what holds
+of it.
+"""
 
 import dataclasses
 import math
@@ -16,7 +18,8 @@ def asked(scheme: Scheme, scheme_config: Any) -> AsPrinted | None:
 
 
 def prepared(config: Config, scheme: Scheme, facts: Facts) -> Config:
-    """`config` with the paper's noise, if that is still open, and without a budget: the claim is no measure of one.
+    """`config` with the paper's noise, if that is still open, and without a budget: the claim is no
+    measure of one.
 
     Args:
       config: as the user gave it.
@@ -34,18 +37,25 @@ def prepared(config: Config, scheme: Scheme, facts: Facts) -> Config:
     delta = delta_of(config, facts.num_units(unit))
     if privacy.target_epsilon is not None and scheme_config.noise_multiplier is None:
         scheme_config = paper.with_noise(
-            scheme_config, num_rounds=config.run.num_rounds, epsilon=privacy.target_epsilon, delta=delta
+            scheme_config,
+            num_rounds=config.run.num_rounds,
+            epsilon=privacy.target_epsilon,
+            delta=delta,
         )
     privacy = dataclasses.replace(privacy, target_epsilon=None, target_delta=delta)
     return dataclasses.replace(config, scheme_config=scheme_config, privacy=privacy)
 
 
 def claim(scheme: Scheme, scheme_config: Any, rounds: int, delta: float) -> dict[str, Any]:
-    """What the paper would say of `rounds` rounds, and why it is not certified; empty for sound formulas."""
+    """What the paper would say of `rounds` rounds, and why it is not certified; empty for sound
+    formulas.
+    """
     paper = asked(scheme, scheme_config)
     if paper is None:
         return {}
-    epsilon = paper.claimed_epsilon(scheme_config, num_rounds=rounds, delta=delta) if rounds else 0.0
+    epsilon = (
+        paper.claimed_epsilon(scheme_config, num_rounds=rounds, delta=delta) if rounds else 0.0
+    )
     return {
         "certified": False,
         "claimed_epsilon": epsilon if math.isfinite(epsilon) else str(epsilon),

@@ -1,4 +1,6 @@
-"""The non-private model that a run is compared with: FedAvg, tuned for the task and never for the scheme beside it."""
+"""The non-private model that a run is compared with: FedAvg, tuned for the task and never for the
+scheme beside it.
+"""
 
 from typing import NamedTuple
 
@@ -10,7 +12,8 @@ from fljax.types import LossFn
 
 
 class Settings(NamedTuple):
-    """learning_rate: of clients' SGD. batch_size: examples in a step. num_epochs: passes of a client over its examples
+    """learning_rate: of clients' SGD. batch_size: examples in a step. num_epochs: passes of a
+    client over its examples
     in one round. server_momentum: of the server, which steps along the plain mean of the updates.
     """
 
@@ -34,9 +37,15 @@ def settings(config: ModelConfig) -> Settings:
 
 
 def algorithm(
-    config: ModelConfig, loss: LossFn, *, num_clients: int, sampling_prob: float, performance: Performance
+    config: ModelConfig,
+    loss: LossFn,
+    *,
+    num_clients: int,
+    sampling_prob: float,
+    performance: Performance,
 ) -> base.FederatedAlgorithm:
-    """FedAvg on cohorts that each client joins with chance `sampling_prob`: no clipping, no noise, no guarantee.
+    """FedAvg on cohorts that each client joins with chance `sampling_prob`: no clipping, no noise,
+    no guarantee.
 
     Everybody who is sampled answers, also where the scheme beside it loses clients or rounds.
     """

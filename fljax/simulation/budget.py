@@ -21,9 +21,15 @@ from fljax.simulation.record.folder import SEED
 
 _TRUST = {
     "server": "The server sees each update before noise is added: it is trusted (central model).",
-    "silo": "Each silo adds its own noise; it sees its own data and is trusted with them. The server need not be.",
-    "client": "Each client adds noise before it sends. That the server sees no more than the scheme says (the sum "
-    "alone, where there is a secure sum), and that no more clients collude or fail than configured, is taken on trust.",
+    "silo": (
+        "Each silo adds its own noise; it sees its own data and is trusted with them. The "
+        "server need not be."
+    ),
+    "client": "Each client adds noise before it sends. That the server sees no more than the "
+    "scheme "
+    "says (the sum "
+    "alone, where there is a secure sum), and that no more clients collude or fail than "
+    "configured, is taken on trust.",
 }
 
 
@@ -35,10 +41,14 @@ MOST_CONVERSIONS = 10_000
 class Plan(NamedTuple):
     """The privacy side of a run, fixed before its first round.
 
-    scheme_config: noise_multiplier is a number. event: one round. num_units: protected units, a published constant.
-    num_rounds: how many rounds may run, at most those asked for. epsilons: `[num_rounds + 1]`, spent after so many.
-    noise_at: "server", "silo" or "client". baseline: a non-private model is trained beside. in_nats: what is claimed is
-    information about records, in nats, and no epsilon. notes: sentences about how epsilon was found.
+    scheme_config: noise_multiplier is a number. event: one round. num_units: protected units, a
+      published constant.
+    num_rounds: how many rounds may run, at most those asked for. epsilons: `[num_rounds + 1]`,
+      spent after so many.
+    noise_at: "server", "silo" or "client". baseline: a non-private model is trained beside.
+      in_nats: what is claimed is
+    information about records, in nats, and no epsilon. notes: sentences about how epsilon was
+      found.
     fixed_seed: the run's randomness comes from a number in its config.
     """
 
@@ -66,7 +76,8 @@ def plan(config: Config, scheme: Scheme, facts: Facts) -> Plan:
       facts: of the data.
 
     Raises:
-      ValueError: the budget does not allow a single round, no noise meets it, or the scheme knows no budget.
+      ValueError: the budget does not allow a single round, no noise meets it, or the scheme knows
+        no budget.
     """
     settings, budget, scheme_config = config.run, config.privacy, config.scheme_config
     like = _event(scheme, scheme_config, 1.0)
@@ -83,7 +94,9 @@ def plan(config: Config, scheme: Scheme, facts: Facts) -> Plan:
         if issubclass(warning.category, _NOTED):
             notes[warning.category] = str(warning.message)
         else:
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
     return Plan(
         scheme_config,
         event,
@@ -104,7 +117,9 @@ def plan(config: Config, scheme: Scheme, facts: Facts) -> Plan:
 def _within_budget(
     config: Config, scheme: Scheme, delta: float
 ) -> tuple[Any, events.PrivacyEvent, Method, tuple[float, ...]]:
-    """The scheme's config with its noise, one round's event, who accounts, epsilon after each number of rounds."""
+    """The scheme's config with its noise, one round's event, who accounts, epsilon after each
+    number of rounds.
+    """
     settings, budget, scheme_config = config.run, config.privacy, config.scheme_config
     if budget.target_epsilon is not None and _noise_is_open(scheme, scheme_config):
         noise_multiplier = accounting.calibrate(
@@ -128,40 +143,52 @@ def _within_budget(
         noise = scheme_config.noise_multiplier
         at = "" if noise is None else f" at noise_multiplier={noise:.6g}"
         raise ValueError(
-            f"Expected target_epsilon >= {words.at_most(epsilon)}, which one round spends{at}, or none, for no budget, "
+            f"Expected target_epsilon >= {words.at_most(epsilon)}, which one round spends{at}, or "
+            "none, for no budget, "
             f"got target_epsilon={budget.target_epsilon!r}."
         )
     return scheme_config, event, method, tuple(spent)
 
 
 def _noise_is_open(scheme: Scheme, scheme_config: Any) -> bool:
-    """Whether the noise is still to be calibrated. Of an algorithm that is built already it is not."""
+    """Whether the noise is still to be calibrated. Of an algorithm that is built already it is
+    not.
+    """
     if scheme_config.noise_multiplier is not None:
         return False
     return _event(scheme, scheme_config, 1.0) != _event(scheme, scheme_config, 2.0)
 
 
-def _check_budget(scheme: str, noise_multiplier: float | None, event: events.PrivacyEvent, epsilon: float) -> None:
-    """Raises ValueError where no round fits any budget: nothing is guaranteed, or there is no noise."""
+def _check_budget(
+    scheme: str, noise_multiplier: float | None, event: events.PrivacyEvent, epsilon: float
+) -> None:
+    """Raises ValueError where no round fits any budget: nothing is guaranteed, or there is no
+    noise.
+    """
     if event.mechanism == events.NonPrivate():
         raise ValueError(
-            f"Expected target_epsilon=none for scheme={scheme!r} as configured, which guarantees no epsilon, "
+            f"Expected target_epsilon=none for scheme={scheme!r} as configured, which guarantees "
+            "no epsilon, "
             f"got target_epsilon={epsilon!r}."
         )
     if noise_multiplier == 0:
         raise ValueError(
-            f"Expected noise_multiplier > 0 where there is a budget (target_epsilon={epsilon!r} unless told otherwise; "
-            f"none: no budget), got noise_multiplier={noise_multiplier!r}: without noise there is no guarantee."
+            f"Expected noise_multiplier > 0 where there is a budget (target_epsilon={epsilon!r} "
+            "unless told otherwise; "
+            f"none: no budget), got noise_multiplier={noise_multiplier!r}: without noise there is "
+            "no guarantee."
         )
 
 
-def _epsilons(event: events.PrivacyEvent, num_rounds: int, delta: float, method: Method) -> Iterator[float]:
+def _epsilons(
+    event: events.PrivacyEvent, num_rounds: int, delta: float, method: Method
+) -> Iterator[float]:
     """Bounds on epsilon after 1, 2, .., `num_rounds` rounds.
 
-    A privacy-loss distribution is composed anew for each count; by Renyi divergences a round more is
-    one addition and a conversion; of Gaussians all counts are one call. At most MOST_COMPOSITIONS or
-    MOST_CONVERSIONS counts are asked for, and the rounds between two of them report the epsilon of
-    the later one.
+    A privacy-loss distribution is composed anew for each count; by Renyi divergences a round more
+    is one addition and a conversion; of Gaussians all counts are one call. At most
+    MOST_COMPOSITIONS or MOST_CONVERSIONS counts are asked for, and the rounds between two of them
+    report the epsilon of the later one.
     """
     most = min(num_rounds, MOST_COMPOSITIONS if method == "pld" else MOST_CONVERSIONS)
     counts = [-(-num_rounds * i // most) for i in range(1, most + 1)]
@@ -170,7 +197,9 @@ def _epsilons(event: events.PrivacyEvent, num_rounds: int, delta: float, method:
     if noise:
         found = accounting.gaussian.mu_to_epsilon(np.sqrt(counts) / noise, delta).tolist()
     else:
-        found = (accounting.epsilon(event.repeat(count), delta=delta, method=method) for count in counts)
+        found = (
+            accounting.epsilon(event.repeat(count), delta=delta, method=method) for count in counts
+        )
     before = 0
     for count, epsilon in zip(counts, found, strict=True):
         yield from itertools.repeat(float(epsilon), count - before)
@@ -182,7 +211,9 @@ def _event(scheme: Scheme, scheme_config: Any, noise_multiplier: float) -> event
 
 
 def number(value: Any) -> float | str:
-    """A number, or an array `[]`, for JSON, which has no infinity and no NaN: those become words."""
+    """A number, or an array `[]`, for JSON, which has no infinity and no NaN: those become
+    words.
+    """
     value = float(value)
     return value if math.isfinite(value) else str(value)
 
@@ -197,7 +228,9 @@ def _spent(plan: Plan, rounds: int) -> accounting.Spent:
 def claim(plan: Plan, rounds: int) -> dict[str, Any]:
     """What `rounds` rounds have spent, as plain data: the content of privacy.json."""
     event = plan.event
-    ledger = accounting.Ledger(privacy_unit=event.privacy_unit, neighboring_relation=event.neighboring_relation)
+    ledger = accounting.Ledger(
+        privacy_unit=event.privacy_unit, neighboring_relation=event.neighboring_relation
+    )
     if rounds:
         ledger.append(event, rounds)
     spent = _spent(plan, rounds)
@@ -223,13 +256,16 @@ def claim(plan: Plan, rounds: int) -> dict[str, Any]:
 def agree(plan: Plan, ledger: dict[str, Any], rounds: int) -> bool:
     """Whether a checkpoint's `ledger` is what the plan claims after so many rounds.
 
-    Where not every count of rounds is asked for, the epsilons between depend on how many rounds were
+    Where not every count of rounds is asked for, the epsilons between depend on how many rounds
+    were
     planned: a run with more of them is told by its events alone.
     """
     ours = claim(plan, rounds)
     if plan.num_rounds > (MOST_COMPOSITIONS if plan.accountant == "pld" else MOST_CONVERSIONS):
         between = ("epsilon", "statement")
-        ours, ledger = ({k: v for k, v in one.items() if k not in between} for one in (ours, ledger))
+        ours, ledger = (
+            {k: v for k, v in one.items() if k not in between} for one in (ours, ledger)
+        )
     return ledger == ours
 
 
@@ -245,28 +281,41 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
     unit = plan.event.privacy_unit
     epsilon = plan.epsilons[rounds]
     if plan.in_nats and not math.isfinite(epsilon):
-        what = "the noise is in the records, and what is claimed is how much is told about each of them, in nats"
+        what = (
+            "the noise is in the records, and what is claimed is how much is told about each "
+            "of them, in nats"
+        )
         return {"guarantee": f"No epsilon: {what}.", "not_covered": [of_seed(plan)]}
     if not math.isfinite(epsilon):
-        why = "it added no noise to what was sent, or noise and divisors that depend on private data"
+        why = (
+            "it added no noise to what was sent, or noise and divisors that depend on private data"
+        )
         return {"guarantee": f"None: {why}, so its epsilon is infinite.", "not_covered": []}
     found = dataclasses.replace(_spent(plan, rounds), epsilon_upper=epsilon)
-    guarantee = (
-        words.claim(plan.event.repeat(rounds), found, released=f"the model after each of {rounds} rounds, ")
-        + f" The number of {unit}s ({plan.num_units}) and every number in the configuration except a seed are public."
+    guarantee = words.claim(
+        plan.event.repeat(rounds), found, released=f"the model after each of {rounds} rounds, "
+    ) + (
+        f" The number of {unit}s ({plan.num_units}) and every number in the configuration "
+        "except a seed are public."
     )
     not_covered = [
-        "The diagnostics in metrics.jsonl and in this report (training loss, cohort size, clipped fraction, clients "
-        "left out, label distribution, accuracy and metrics of clients) are exact. They are for the experimenter, not "
+        "The diagnostics in metrics.jsonl and in this report (training loss, cohort size, clipped "
+        "fraction, clients "
+        "left out, label distribution, accuracy and metrics of clients) are exact. They are for "
+        "the experimenter, not "
         "for release.",
         "Held-out accuracy and loss are computed on examples that are taken to be public.",
-        "Trying several configurations on the same data spends budget of its own, which is not counted here.",
+        "Trying several configurations on the same data spends budget of its own, which is not "
+        "counted here.",
         _TRUST[plan.noise_at],
         "The analysis is of real-valued Gaussian noise; the noise is drawn and added in float32.",
         of_seed(plan),
     ]
     if plan.baseline:
-        beside = "The non-private model trained beside it, for comparison, has neither clipping nor noise: it protects "
+        beside = (
+            "The non-private model trained beside it, for comparison, has neither clipping nor "
+            "noise: it protects "
+        )
         not_covered.insert(2, beside + "nobody.")
     warning = delta_warning(plan)
     if warning is not None:
@@ -274,11 +323,15 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
     if unit == "subject":
         not_covered.insert(
             0,
-            "Subjects are told apart by the ids that examples carry; a bound on the silos of one subject, where the "
-            "configuration sets one, was held against these data here, which no silo could do by itself.",
+            "Subjects are told apart by the ids that examples carry; a bound on the silos of one "
+            "subject, where the "
+            "configuration sets one, was held against these data here, which no silo could do by "
+            "itself.",
         )
     if unit == "example":
-        not_covered.insert(0, "Several examples of one person are protected one by one, not together.")
+        not_covered.insert(
+            0, "Several examples of one person are protected one by one, not together."
+        )
     return {"guarantee": guarantee, "not_covered": not_covered}
 
 
@@ -294,12 +347,16 @@ def of_seed(plan: Plan) -> str:
     generator = "JAX's threefry generator, which is not a cryptographic source,"
     if plan.fixed_seed:
         return (
-            f"This run is an experiment: its randomness comes from {generator} and a fixed seed, which stands in "
-            "config.toml and, below 2**32, is found by trying them all. Whoever knows it can remove the noise: release "
+            f"This run is an experiment: its randomness comes from {generator} and a fixed seed, "
+            "which stands in "
+            "config.toml and, below 2**32, is found by trying them all. Whoever knows it can "
+            "remove the noise: release "
             "no model of this run."
         )
     return (
-        f"Randomness comes from {generator} under a key of 64 bits, made of 128 bits of the operating system "
-        f"({SEED}, which is no part of what is published). Whoever has that file can remove the noise, and so can a "
+        f"Randomness comes from {generator} under a key of 64 bits, made of 128 bits of the "
+        "operating system "
+        f"({SEED}, which is no part of what is published). Whoever has that file can remove the "
+        "noise, and so can a "
         "search over all 2**64 keys."
     )

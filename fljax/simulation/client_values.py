@@ -32,7 +32,9 @@ class ClientValues(NamedTuple):
     damaged: list[int]
 
 
-def of_rows(fun: OfBatch, params: Params, examples: Mapping[str, jax.Array], rows: np.ndarray) -> np.ndarray:
+def of_rows(
+    fun: OfBatch, params: Params, examples: Mapping[str, jax.Array], rows: np.ndarray
+) -> np.ndarray:
     """`fun(params, batch [n, ...]) -> [n]` of each of the rows: float64 `[rows.size]`."""
     values = np.zeros(rows.size)
     for start in range(0, rows.size, _AT_A_TIME):
@@ -87,7 +89,12 @@ def _parts(client_data: ClientData | store.Store, chosen: np.ndarray) -> Iterato
 
 
 def _means(
-    fun: OfBatch, params: Params, examples: Batch, table: np.ndarray, ids: np.ndarray, bad: list[int]
+    fun: OfBatch,
+    params: Params,
+    examples: Batch,
+    table: np.ndarray,
+    ids: np.ndarray,
+    bad: list[int],
 ) -> ClientValues:
     here = table >= 0
     used, counts = np.unique(table[here]), here.sum(axis=1)
@@ -99,12 +106,18 @@ def _means(
 
 
 def _wholes(
-    fun: OfBatch, params: Params, examples: Batch, table: np.ndarray, ids: np.ndarray, bad: list[int]
+    fun: OfBatch,
+    params: Params,
+    examples: Batch,
+    table: np.ndarray,
+    ids: np.ndarray,
+    bad: list[int],
 ) -> ClientValues:
     counts = (table >= 0).sum(axis=1)
     some = counts > 0
     values = [
-        float(fun(params, {name: field[row[row >= 0]] for name, field in examples.items()})) for row in table[some]
+        float(fun(params, {name: field[row[row >= 0]] for name, field in examples.items()}))
+        for row in table[some]
     ]
     return ClientValues(ids[some], np.asarray(values, np.float64), counts[some], bad)
 

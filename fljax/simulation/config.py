@@ -1,6 +1,8 @@
-"""What a run is: frozen sections of plain numbers, read from TOML and flags, checked before anything starts.
+"""What a run is: frozen sections of plain numbers, read from TOML and flags, checked before
+anything starts.
 
-A key has one name everywhere: `l2_clip_norm` in the file, in Python, and `--l2-clip-norm` as a flag.
+A key has one name everywhere: `l2_clip_norm` in the file, in Python, and `--l2-clip-norm` as a
+  flag.
 """
 
 import dataclasses
@@ -21,9 +23,13 @@ if TYPE_CHECKING:
     from fljax.schemes.base import Scheme
 
 MOST_STEPS = 1_000_000  # rounds of a run, steps or epochs of a client in one round
-# What no run gets through, or no machine holds; of anything else that is counted, what devices count in int32.
+# What no run gets through, or no machine holds; of anything else that is counted, what devices
+# count in int32.
 _MOST = {
-    **dict.fromkeys(("num_rounds", "num_local_steps", "num_local_epochs", "num_parties", "num_silos"), MOST_STEPS),
+    **dict.fromkeys(
+        ("num_rounds", "num_local_steps", "num_local_epochs", "num_parties", "num_silos"),
+        MOST_STEPS,
+    ),
     "groups": 2**16,
     # Batches are filled up to their size; beyond this one they take memory and nothing else.
     **dict.fromkeys(("batch_size", "local_batch_size", "microbatch_size"), 2**20),
@@ -48,27 +54,37 @@ class DataConfig:
     """Which examples, and how they are divided among clients."""
 
     dataset: str = "digits"
-    """digits; fields, whose law is known; writers or roles, which carry subjects; idx:FOLDER, for a folder of MNIST's
-    four files; cifar:FOLDER, of CIFAR-10's six binary ones; or disk:FOLDER, of clients on disk."""
+    """digits; fields, whose law is known; writers or roles, which carry subjects; idx:FOLDER, for a
+    folder of MNIST's four files; cifar:FOLDER, of CIFAR-10's six binary ones; or disk:FOLDER, of
+    clients on disk.
+    """
     num_clients: int | None = None
-    """Clients in the population. A public constant. none: as many as there are on disk; of data that are dealt, as many
-    as num_parties or num_silos says, else 500, or fewer where the scheme is meant for few."""
+    """Clients in the population. A public constant. none: as many as there are on disk; of data
+    that are dealt, as many as num_parties or num_silos says, else 500, or fewer where the scheme is
+    meant for few.
+    """
     partition: str = "dirichlet"
-    """How examples are dealt to clients: iid, dirichlet, shards, power_law, subject_uniform or subject_power_law."""
+    """How examples are dealt to clients: iid, dirichlet, shards, power_law, subject_uniform or
+    subject_power_law.
+    """
     dirichlet_alpha: float = 1.0
     """Concentration, for partition dirichlet: small means clients of few classes."""
     shards_per_client: int = 2
     """Shards of equal labels a client gets, for partition shards."""
     power_law_exponent: float = 1.0
-    """Skew of the clients' sizes, for partition power_law (0 is none), or of subjects over silos, for subject_power_law
-    (1 is none)."""
+    """Skew of the clients' sizes, for partition power_law (0 is none), or of subjects over silos,
+    for subject_power_law (1 is none).
+    """
 
     corrupt_clients: str = "stop"
-    """What to do where a sampled client's bytes on disk are damaged: stop the run, or skip the client."""
+    """What to do where a sampled client's bytes on disk are damaged: stop the run, or skip the
+    client.
+    """
 
     client_column: str | None = None
-    """Field of the data that says whose an example is, an integer or a string: its values become the clients. none:
-    examples are dealt as partition says."""
+    """Field of the data that says whose an example is, an integer or a string: its values become
+    the clients. none: examples are dealt as partition says.
+    """
 
     @property
     def are_dealt(self) -> bool:
@@ -94,7 +110,9 @@ class ModelConfig:
     """What is trained."""
 
     model: str = "mlp"
-    """softmax, mlp, cnn, leaf_cnn, lstm, lenet, resnet10, resnet20, alexnet, vgg16, or PACKAGE.MAKER of one's own."""
+    """softmax, mlp, cnn, leaf_cnn, lstm, lenet, resnet10, resnet20, alexnet, vgg16, or
+    PACKAGE.MAKER of one's own.
+    """
     loss: str = "cross_entropy"
     """cross_entropy, or squared: half the squared distance of the outputs to one-hot labels."""
 
@@ -114,12 +132,15 @@ class PrivacyConfig:
     target_epsilon: float | None = 4.0
     """Budget: rounds stop before it is exceeded. none: no budget."""
     target_delta: float | None = None
-    """delta of the guarantee, well below 1 / (number of protected units). none: that number ** -1.1,
-    which is large for small populations, so that the run says what it allows; schemes meant for few
-    clients or silos want a number."""
+    """delta of the guarantee, well below 1 / (number of protected units). none: that number **
+    -1.1, which is large for small populations, so that the run says what it allows; schemes meant
+    for few clients or silos want a number.
+    """
     accountant: Method = "auto"
-    """How epsilon is computed. auto: exactly for plain Gaussian noise, else by privacy-loss distributions (pld) where
-    there are any, else by Renyi divergences (rdp); or one of gdp, pld and rdp."""
+    """How epsilon is computed. auto: exactly for plain Gaussian noise, else by privacy-loss
+    distributions (pld) where there are any, else by Renyi divergences (rdp); or one of gdp, pld and
+    rdp.
+    """
 
     def __post_init__(self) -> None:
         if self.target_epsilon is not None:
@@ -136,45 +157,63 @@ class RunConfig:
     num_rounds: int = 60
     """Server rounds."""
     seed: int | Literal["random"] = RANDOM
-    """Of everything random: partition, initial model, sampling, noise. random: 128 bits of the operating system, kept
-    in a file of their own. A number below 2**32 repeats an experiment; no model of such a run is to be released."""
+    """Of everything random: partition, initial model, sampling, noise. random: 128 bits of the
+    operating system, kept in a file of their own. A number below 2**32 repeats an experiment; no
+    model of such a run is to be released.
+    """
     eval_every: int = 5
     """Rounds between evaluations on held-out data."""
     checkpoint_every: int = 10
     """Rounds between checkpoints."""
     baseline: bool = True
-    """Train a non-private model beside, on the same cohorts, for comparison: FedAvg, tuned for the task and not for the
-    scheme."""
+    """Train a non-private model beside, on the same cohorts, for comparison: FedAvg, tuned for the
+    task and not for the scheme.
+    """
     groups: int | None = None
-    """Add up a round's clients in so many groups: the same order on any number of devices that divides it. none: in an
-    order that depends on the devices; but `fljax simulate` chooses 16 for several processes, and for a CPU alone twice
-    as many as it makes devices, where neither devices nor memory are given."""
+    """Add up a round's clients in so many groups: the same order on any number of devices that
+    divides it. none: in an order that depends on the devices; but `fljax simulate` chooses 16 for
+    several processes, and for a CPU alone twice as many as it makes devices, where neither devices
+    nor memory are given.
+    """
     microbatch_size: int = 64
-    """Examples whose gradients a client takes together where a step is over more; speed and memory."""
+    """Examples whose gradients a client takes together where a step is over more; speed and
+    memory.
+    """
     memory: str | None = None
-    """Memory of a device that a round may take, 4GiB for example: clients train side by side as far as that goes. none:
-    as many as are fastest."""
+    """Memory of a device that a round may take, 4GiB for example: clients train side by side as far
+    as that goes. none: as many as are fastest.
+    """
 
     def __post_init__(self) -> None:
         if self.memory is not None:
             memory.parse(self.memory)
         _not_too_many({"num_rounds": self.num_rounds})
         _validate.positive_int(
-            num_rounds=self.num_rounds, eval_every=self.eval_every, checkpoint_every=self.checkpoint_every
+            num_rounds=self.num_rounds,
+            eval_every=self.eval_every,
+            checkpoint_every=self.checkpoint_every,
         )
         _validate.positive_int(microbatch_size=self.microbatch_size)
         if self.groups is not None:
             _validate.positive_int(groups=self.groups)
         if isinstance(self.seed, str):
             if self.seed != RANDOM:
-                raise ValueError(f"Expected seed to be {RANDOM} or an integer in [0, 2**32), got seed={self.seed!r}.")
+                raise ValueError(
+                    f"Expected seed to be {RANDOM} or an integer in [0, 2**32), got "
+                    f"seed={self.seed!r}."
+                )
             return
         _validate.non_negative_int(seed=self.seed)
         if self.seed >= 2**32:
             raise ValueError(f"Expected seed < 2**32, got seed={self.seed}.")
 
 
-SECTIONS: dict[str, type] = {"data": DataConfig, "model": ModelConfig, "privacy": PrivacyConfig, "run": RunConfig}
+SECTIONS: dict[str, type] = {
+    "data": DataConfig,
+    "model": ModelConfig,
+    "privacy": PrivacyConfig,
+    "run": RunConfig,
+}
 DEFAULT_SCHEME = "dp_fedavg"
 
 
@@ -182,7 +221,8 @@ DEFAULT_SCHEME = "dp_fedavg"
 class Config:
     """A whole run. `scheme_config` is the `Config` of what `scheme` names; None: its defaults.
 
-    Counts that data decide may still be None: `run.prepare` fills them in. The clients to which data are dealt are
+    Counts that data decide may still be None: `run.prepare` fills them in. The clients to which
+      data are dealt are
     decided here. scheme_object: the scheme itself, where a caller of `fljax.simulate` brought it.
     """
 
@@ -210,17 +250,22 @@ class Config:
             object.__setattr__(self, "scheme_config", wanted())
         if not isinstance(self.scheme_config, wanted):
             got = type(self.scheme_config).__qualname__
-            raise ValueError(f"Expected scheme_config of scheme {self.scheme} to be its Config, got {got}.")
+            raise ValueError(
+                f"Expected scheme_config of scheme {self.scheme} to be its Config, got {got}."
+            )
         open_noise = self.scheme_config.noise_multiplier is None and self.scheme != ALGORITHM
         if open_noise and self.privacy.target_epsilon is None:
             raise ValueError(
-                "Expected noise_multiplier or target_epsilon to be a number, got noise_multiplier=None and "
+                "Expected noise_multiplier or target_epsilon to be a number, got "
+                "noise_multiplier=None and "
                 "target_epsilon=None: there is nothing to calibrate the noise for."
             )
         if self.data.num_clients is None and self.data.are_dealt:
             stated = scheme.population(self.scheme_config).num_clients
             usual = scheme.start.get("data", {}).get("num_clients", _MANY)
-            object.__setattr__(self, "data", dataclasses.replace(self.data, num_clients=stated or usual))
+            object.__setattr__(
+                self, "data", dataclasses.replace(self.data, num_clients=stated or usual)
+            )
 
     def sections(self) -> dict[str, Any]:
         """The sections beside the scheme's, by their names in SECTIONS."""
@@ -235,7 +280,11 @@ def _arms(hint: Any) -> tuple[Any, ...]:
     if typing.get_origin(hint) is typing.Literal:
         return tuple({type(value) for value in typing.get_args(hint)})
     arms = typing.get_args(hint) or (hint,)
-    return tuple(kind for arm in arms for kind in (_arms(arm) if typing.get_origin(arm) is Literal else (arm,)))
+    return tuple(
+        kind
+        for arm in arms
+        for kind in (_arms(arm) if typing.get_origin(arm) is Literal else (arm,))
+    )
 
 
 def _type_name(hint: Any) -> str:
@@ -246,7 +295,9 @@ def _type_name(hint: Any) -> str:
 
 
 def _typed(section: str, key: str, value: Any, hint: Any) -> Any:
-    """`value` as the field's type; TOML's integers serve where a float is meant, and a bool is not an integer."""
+    """`value` as the field's type; TOML's integers serve where a float is meant, and a bool is not
+    an integer.
+    """
     if typing.get_origin(hint) is tuple and isinstance(value, list | tuple):
         return tuple(_typed(section, key, entry, float) for entry in value)
     arms = () if typing.get_origin(hint) is tuple else _arms(hint)
@@ -257,7 +308,9 @@ def _typed(section: str, key: str, value: Any, hint: Any) -> Any:
             return value
         if arm is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
-    raise ValueError(f"Expected {key} in [{section}] to be of type {_type_name(hint)}, got {key}={value!r}.")
+    raise ValueError(
+        f"Expected {key} in [{section}] to be of type {_type_name(hint)}, got {key}={value!r}."
+    )
 
 
 def _section(section: str, cls: type, values: Mapping[str, Any]) -> Any:
@@ -266,13 +319,16 @@ def _section(section: str, cls: type, values: Mapping[str, Any]) -> Any:
     for key in values:
         if key not in names:
             hint = _near.did_you_mean(key, names)
-            raise ValueError(f"Expected keys of [{section}] to be among {names}, got unknown key {key!r}.{hint}")
+            raise ValueError(
+                f"Expected keys of [{section}] to be among {names}, got unknown key {key!r}.{hint}"
+            )
     _not_too_many(values)
     return cls(**{key: _typed(section, key, value, hints[key]) for key, value in values.items()})
 
 
 def from_sections(sections: Mapping[str, Any], scheme_object: "Scheme | None" = None) -> Config:
-    """A checked `Config` from the nested mapping that a TOML file holds; what is missing keeps its default.
+    """A checked `Config` from the nested mapping that a TOML file holds; what is missing keeps its
+    default.
 
     A scheme may start from other defaults than the sections have: its `start`.
 
@@ -283,26 +339,37 @@ def from_sections(sections: Mapping[str, Any], scheme_object: "Scheme | None" = 
 
 
 def parts(sections: Mapping[str, Any], scheme_object: "Scheme | None" = None) -> dict[str, Any]:
-    """The arguments of `Config` that `from_sections` gives it; num_clients is None where the sections do not say it."""
+    """The arguments of `Config` that `from_sections` gives it; num_clients is None where the
+    sections do not say it.
+    """
     allowed = ["scheme", *SECTIONS]
     for name, values in sections.items():
         if name not in allowed:
             hint = _near.did_you_mean(name, allowed)
-            raise ValueError(f"Expected sections of the config to be among {allowed}, got unknown key {name!r}.{hint}")
+            raise ValueError(
+                f"Expected sections of the config to be among {allowed}, got unknown key "
+                f"{name!r}.{hint}"
+            )
         if not isinstance(values, Mapping):
-            raise ValueError(f"Expected {name!r} in the config to be a section [{name}], got {name}={values!r}.")
+            raise ValueError(
+                f"Expected {name!r} in the config to be a section [{name}], got {name}={values!r}."
+            )
     scheme_values = dict(sections.get("scheme", {}))
     scheme = scheme_values.pop("scheme", DEFAULT_SCHEME)
     if scheme_object is None and str(scheme).startswith(OWN):
         raise ValueError(
-            f"Expected scheme to be a name that can be looked up, got {scheme!r} of a run that began with "
+            f"Expected scheme to be a name that can be looked up, got {scheme!r} of a run that "
+            "began with "
             "fljax.simulate: call that again, with the same arguments and run_dir."
         )
     itself = schemes.get(scheme) if scheme_object is None else scheme_object
     start = {name: dict(values) for name, values in itself.start.items()}
-    start.get("data", {}).pop("num_clients", None)  # for `Config` to take where nothing else says it
+    start.get("data", {}).pop(
+        "num_clients", None
+    )  # for `Config` to take where nothing else says it
     found = {
-        name: _section(name, cls, {**start.get(name, {}), **sections.get(name, {})}) for name, cls in SECTIONS.items()
+        name: _section(name, cls, {**start.get(name, {}), **sections.get(name, {})})
+        for name, cls in SECTIONS.items()
     }
     scheme_config = _section("scheme", itself.Config, {**start.get("scheme", {}), **scheme_values})
     return {"scheme": scheme, "scheme_config": scheme_config, **found}
@@ -344,7 +411,8 @@ def digest(config: Config) -> str:
 
 
 def delta_of(config: Config, num_units: int) -> float:
-    """The run's delta: the one that was asked for, or `default_delta` of the units that it protects.
+    """The run's delta: the one that was asked for, or `default_delta` of the units that it
+    protects.
 
     Raises:
       ValueError: none was asked for, and the scheme is meant for few units, which `default_delta`
@@ -356,13 +424,17 @@ def delta_of(config: Config, num_units: int) -> float:
     own = config.implementation.start.get("privacy", {}).get("target_delta")
     if own is not None:
         raise ValueError(
-            f"Expected target_delta to be a number for scheme={config.scheme!r}, which is meant for few units (its own "
-            f"is {own:g}), got target_delta=none: {num_units} ** -1.1 = {default_delta(num_units):.3g} is too large."
+            f"Expected target_delta to be a number for scheme={config.scheme!r}, which is meant "
+            "for few units (its own "
+            f"is {own:g}), got target_delta=none: {num_units} ** -1.1 = "
+            f"{default_delta(num_units):.3g} is too large."
         )
     return default_delta(num_units)
 
 
 def default_delta(num_units: int) -> float:
-    """num_units ** -1.1: below 1 / num_units, as a delta must be to rule out publishing some unit's data whole."""
+    """num_units ** -1.1: below 1 / num_units, as a delta must be to rule out publishing some unit's
+    data whole.
+    """
     _validate.positive_int(num_units=num_units)
     return math.exp(-1.1 * math.log(max(2, num_units)))

@@ -1,4 +1,6 @@
-"""What a model is worth: loss, accuracy and own metrics, on held-out examples and client by client."""
+"""What a model is worth: loss, accuracy and own metrics, on held-out examples and client by
+client.
+"""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -20,8 +22,14 @@ RESERVED = ("loss", "accuracy")  # what every run has, or has where there are cl
 
 @functools.lru_cache(maxsize=64)
 def right(apply: Apply) -> OfBatch:
-    """Whether the model gives each example its label: `(params, {"x", "y"} [n, ...]) -> bool [n]`."""
-    return jax.jit(lambda params, batch: jax.vmap(apply, (None, 0))(params, batch["x"]).argmax(-1) == batch["y"])
+    """Whether the model gives each example its label: `(params, {"x", "y"} [n, ...]) -> bool
+    [n]`.
+    """
+    return jax.jit(
+        lambda params, batch: (
+            jax.vmap(apply, (None, 0))(params, batch["x"]).argmax(-1) == batch["y"]
+        )
+    )
 
 
 @functools.lru_cache(maxsize=64)
@@ -34,7 +42,9 @@ def _metric(metric: Metric, apply: Apply) -> OfBatch:
     return jax.jit(lambda params, batch: metric(params, apply, batch))
 
 
-def check_metrics(metrics: Mapping[str, Metric], params: Params, apply: Apply, examples: Batch) -> frozenset[str]:
+def check_metrics(
+    metrics: Mapping[str, Metric], params: Params, apply: Apply, examples: Batch
+) -> frozenset[str]:
     """Names of the metrics that give a number for each example; the others give one for all.
 
     Args:
@@ -43,22 +53,28 @@ def check_metrics(metrics: Mapping[str, Metric], params: Params, apply: Apply, e
       examples: name -> shapes `[M, ...]`.
 
     Raises:
-      ValueError: a name is none or taken, or a metric fails on these shapes or gives neither `[]` nor `[M]`.
+      ValueError: a name is none or taken, or a metric fails on these shapes or gives neither `[]`
+        nor `[M]`.
     """
     each = set()
     (count,) = {leaf.shape[0] for leaf in jax.tree.leaves(examples)}
     for name, metric in metrics.items():
         if not (isinstance(name, str) and name.isidentifier()) or name in RESERVED:
-            raise ValueError(f"Expected names of metrics to be identifiers other than {RESERVED}, got {name!r}.")
+            raise ValueError(
+                f"Expected names of metrics to be identifiers other than {RESERVED}, got {name!r}."
+            )
         try:
             out = jax.eval_shape(_metric(metric, apply), params, examples)
         except Exception as reason:  # whatever somebody else's function raises
             what = first_line(reason)
-            raise ValueError(f"Expected metric {name!r} to take (params, apply, examples): {what}") from reason
+            raise ValueError(
+                f"Expected metric {name!r} to take (params, apply, examples): {what}"
+            ) from reason
         shape = getattr(out, "shape", None)
         if shape not in ((), (count,)):
             raise ValueError(
-                f"Expected metric {name!r} to be one number, or one for each of {count} examples, got {out}."
+                f"Expected metric {name!r} to be one number, or one for each of {count} examples, "
+                f"got {out}."
             )
         if shape:
             each.add(name)
@@ -85,7 +101,9 @@ class Measures(NamedTuple):
 
 
 def held_out(measures: Measures, params: Params, test: Batch) -> dict[str, float]:
-    """The "loss", the "accuracy" where there are classes, and each metric, on `test`, arrays `[M, ...]`."""
+    """The "loss", the "accuracy" where there are classes, and each metric, on `test`, arrays `[M,
+    ...]`.
+    """
     apply, loss = measures.apply, measures.loss
     found: dict[str, float] = {}
     rows = np.arange(jax.tree.leaves(test)[0].shape[0])
@@ -107,7 +125,9 @@ def held_out(measures: Measures, params: Params, test: Batch) -> dict[str, float
     return found
 
 
-def of_clients(measures: Measures, params: Params, client_data: ClientData | store.Store) -> dict[str, ClientValues]:
+def of_clients(
+    measures: Measures, params: Params, client_data: ClientData | store.Store
+) -> dict[str, ClientValues]:
     """Each metric on clients' own examples; exact, hence not private."""
     found = {}
     for name, metric in measures.metrics.items():

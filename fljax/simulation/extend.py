@@ -9,13 +9,17 @@ from fljax.simulation.config import Config
 
 def pinned(config: Config, plan: budget.Plan) -> Config:
     """`config` with what was calibrated or chosen for its number of rounds, as numbers."""
-    privacy = dataclasses.replace(config.privacy, target_delta=plan.delta, accountant=plan.accountant)
+    privacy = dataclasses.replace(
+        config.privacy, target_delta=plan.delta, accountant=plan.accountant
+    )
     return dataclasses.replace(config, scheme_config=plan.scheme_config, privacy=privacy)
 
 
 def identity(config: Config, plan: budget.Plan) -> Config:
     """What a run keeps for good: all of its config but how many rounds it is to have."""
-    return dataclasses.replace(pinned(config, plan), run=dataclasses.replace(config.run, num_rounds=1))
+    return dataclasses.replace(
+        pinned(config, plan), run=dataclasses.replace(config.run, num_rounds=1)
+    )
 
 
 def to(config: Config, plan: budget.Plan, num_rounds: int) -> Config:
@@ -26,7 +30,8 @@ def to(config: Config, plan: budget.Plan, num_rounds: int) -> Config:
     """
     if not num_rounds > plan.num_rounds:
         raise ValueError(
-            f"Expected num_rounds > {plan.num_rounds}, the rounds in all that the run has, got {num_rounds}."
+            f"Expected num_rounds > {plan.num_rounds}, the rounds in all that the run has, got "
+            f"{num_rounds}."
         )
     run = dataclasses.replace(config.run, num_rounds=num_rounds)
     return dataclasses.replace(pinned(config, plan), run=run)
@@ -38,6 +43,7 @@ def check_budget(before: budget.Plan, after: budget.Plan, num_rounds: int) -> No
         assert after.target_epsilon is not None  # else all are allowed
         left = after.num_rounds - before.num_rounds
         raise ValueError(
-            f"Expected num_rounds <= {after.num_rounds}, as target_epsilon={words.at_most(after.target_epsilon)} "
+            f"Expected num_rounds <= {after.num_rounds}, as "
+            f"target_epsilon={words.at_most(after.target_epsilon)} "
             f"allows at this noise ({left} more), got {num_rounds}."
         )

@@ -21,7 +21,8 @@ from fljax.types import PyTree
 class HostCohort(NamedTuple):
     """A cohort in host memory.
 
-    examples: rows as in `Cohort`, filled where the client's device is of this process. indices, client_ids: as there,
+    examples: rows as in `Cohort`, filled where the client's device is of this process. indices,
+      client_ids: as there,
     of all processes. damaged: bool `[C]`, clients that this process found damaged and left out.
     """
 
@@ -32,7 +33,10 @@ class HostCohort(NamedTuple):
 
 
 def rounds(
-    algorithms: tuple[FederatedAlgorithm, ...], key: jax.Array, states: tuple[PyTree, ...], cohort: Cohort
+    algorithms: tuple[FederatedAlgorithm, ...],
+    key: jax.Array,
+    states: tuple[PyTree, ...],
+    cohort: Cohort,
 ) -> tuple[tuple[PyTree, ...], tuple[Any, ...]]:
     """One round of all `algorithms` on the same cohort: `(states, infos)`."""
     results = [a.round(s, cohort, key) for a, s in zip(algorithms, states, strict=True)]
@@ -45,7 +49,8 @@ def round_fun(
     [tuple[PyTree, ...], ClientData, jax.Array, int],
     tuple[tuple[PyTree, ...], tuple[Any, ...], jax.Array],
 ]:
-    """One round of all `algorithms` on one cohort, sampled on the device; jit it, `capacity` static.
+    """One round of all `algorithms` on one cohort, sampled on the device; jit it, `capacity`
+    static.
 
     Returns:
       `(states, client_data, key, capacity) -> (states, infos, overflow)`. Where `overflow` is True
@@ -66,10 +71,11 @@ def round_fun(
 
 
 class FromDisk:
-    """Rounds of `algorithms` on cohorts of the clients in `clients`, the same cohorts as of clients in memory.
+    """Rounds of `algorithms` on cohorts of the clients in `clients`, the same cohorts as of clients
+    in memory.
 
-    Who is sampled in a round depends on the run's key and the round alone, so the next cohort is read in a thread of
-    its own.
+    Who is sampled in a round depends on the run's key and the round alone, so the next cohort is
+    read in a thread of its own.
     """
 
     def __init__(
@@ -84,12 +90,18 @@ class FromDisk:
         skip_corrupt: bool,
         device_mesh: jax.sharding.Mesh,
     ) -> None:
-        self._algorithms, self._clients, self._key, self._skip = algorithms, clients, key, skip_corrupt
+        self._algorithms, self._clients, self._key, self._skip = (
+            algorithms,
+            clients,
+            key,
+            skip_corrupt,
+        )
         self._num_rounds, self._mesh = num_rounds, device_mesh
         self._capacity, self._places = capacity, max(1, clients.most_examples)
         self._thread = concurrent.futures.ThreadPoolExecutor(1)
         self._ahead: tuple[int, concurrent.futures.Future[HostCohort]] | None = None
-        # The key is an argument of both programs: as a constant it would stand in them, and in caches on the disk.
+        # The key is an argument of both programs: as a constant it would stand in them, and in
+        #   caches on the disk.
         self._sample: Callable[..., Any] = jax.jit(self._sampled, static_argnames="capacity")
         self._round = mesh.jit(device_mesh, functools.partial(rounds, algorithms), states, others=1)
 
@@ -97,7 +109,10 @@ class FromDisk:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._thread.shutdown(cancel_futures=True)
 
@@ -107,22 +122,27 @@ class FromDisk:
         return fljax_kernels.poisson_sample(key, self._clients.num_clients, prob, capacity)
 
     def read(self, round_index: int) -> HostCohort:
-        """The cohort of one round, into memory: of its clients those whose devices are of this process.
+        """The cohort of one round, into memory: of its clients those whose devices are of this
+        process.
 
-        In a thread of its own, outside any mesh: what it samples with runs on one device of this process.
+        In a thread of its own, outside any mesh: what it samples with runs on one device of this
+          process.
         """
         capacity = self._capacity
         while True:
             sample = self._sample(self._key, jnp.int32(round_index), capacity=capacity)
             if not sample.overflow:
                 break
-            # As for clients in memory: the same key draws the same number again, now with room for all.
+            # As for clients in memory: the same key draws the same number again, now with room for
+            #   all.
             capacity = min(2 * capacity, self._clients.num_clients)
         ids = np.asarray(sample.indices).astype(np.int32)
         devices, places = self._mesh.size, self._places
-        # Room for as many clients on each device; places of the cohort stay as they are on one device.
+        # Room for as many clients on each device; places of the cohort stay as they are on one
+        # device.
         everybody = np.concatenate([ids, np.full(-ids.size % devices, -1, np.int32)])
-        # Present clients stand first: dealt like cards, so that all devices get their share of them.
+        # Present clients stand first: dealt like cards, so that all devices get their share of
+        #   them.
         dealt = np.arange(everybody.size).reshape(-1, devices).T.reshape(-1)
         mine = np.zeros(everybody.size, bool)
         for block in self._blocks().addressable_devices_indices_map(everybody.shape).values():
@@ -138,7 +158,9 @@ class FromDisk:
 
     def _blocks(self) -> jax.sharding.NamedSharding:
         """Rows in blocks, one a device: each process reads the clients of its own devices."""
-        return jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec(self._mesh.axis_names))
+        return jax.sharding.NamedSharding(
+            self._mesh, jax.sharding.PartitionSpec(self._mesh.axis_names)
+        )
 
     def _on_devices(self, cohort: HostCohort, damaged: np.ndarray) -> Cohort:
         indices = np.where(damaged[:, None], -1, cohort.indices)
@@ -152,11 +174,15 @@ class FromDisk:
         }
         return Cohort(examples, *mesh.everywhere(self._mesh, (indices, cohort.client_ids)))
 
-    def __call__(self, states: tuple[PyTree, ...], done: int) -> tuple[tuple[PyTree, ...], tuple[Any, ...], list[int]]:
-        """Round number `done` (from 0): `(states, infos, ids of sampled clients that were left out)`.
+    def __call__(
+        self, states: tuple[PyTree, ...], done: int
+    ) -> tuple[tuple[PyTree, ...], tuple[Any, ...], list[int]]:
+        """Round number `done` (from 0): `(states, infos, ids of sampled clients that were left
+        out)`.
 
         Raises:
-          CorruptDataError: the bytes of a sampled client are damaged, and they are not to be skipped.
+          CorruptDataError: the bytes of a sampled client are damaged, and they are not to be
+            skipped.
         """
         if self._ahead is None or self._ahead[0] != done:
             self._ahead = done, self._thread.submit(self.read, done)

@@ -1,8 +1,10 @@
-"""What a run began with, in digests: the noise of a round that is taken again must not meet other data.
+"""What a run began with, in digests: the noise of a round that is taken again must not meet other
+data.
 
-Examples in memory are digested in blocks of rows, the partition in blocks of clients. Of clients on disk
-it is the digests that their store keeps of each client's bytes, in blocks of clients: whoever changes a
-client has to change its digest, too, or the client is refused when it is read. A fingerprint is of
+Examples in memory are digested in blocks of rows, the partition in blocks of clients. Of clients on
+disk it is the digests that their store keeps of each client's bytes, in blocks of clients: whoever
+changes a client has to change its digest, too, or the client is refused when it is read. A
+fingerprint is of
 private data: under a secret seed it is keyed, and says nothing to who has not got that.
 """
 
@@ -29,29 +31,48 @@ READ_WHOLE = 2**30  # bytes; clients on disk that take more are not all read whe
 def _blocks(array: np.ndarray, key: bytes) -> dict[str, Any]:
     each = max(1, -(-len(array) // _BLOCKS))
     digests = [
-        hashlib.blake2b(np.asarray(array[at : at + each]).tobytes(), digest_size=16, key=key).hexdigest()
+        hashlib.blake2b(
+            np.asarray(array[at : at + each]).tobytes(), digest_size=16, key=key
+        ).hexdigest()
         for at in range(0, len(array), each)
     ]
-    return {"kind": f"{array.dtype} {list(array.shape)}", "rows": len(array), "each": each, "digests": digests}
+    return {
+        "kind": f"{array.dtype} {list(array.shape)}",
+        "rows": len(array),
+        "each": each,
+        "digests": digests,
+    }
 
 
-def of(task: Task, config: Config, seed: seeds.Seed, programs: dict[str, str] | None = None) -> dict[str, Any]:
-    """Plain data that are equal for runs of one config and seed on the same data, wherever those are kept.
+def of(
+    task: Task, config: Config, seed: seeds.Seed, programs: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """Plain data that are equal for runs of one config and seed on the same data, wherever those
+    are kept.
 
-    Where damaged clients are skipped, all bytes of all clients on disk are read: who is damaged is a part of the data.
+    Where damaged clients are skipped, all bytes of all clients on disk are read: who is damaged is
+    a part of the data.
     programs: digests of what a caller brought, whose code no name stands for.
     """
     key, data, damaged = seeds.digest_key(seed), task.client_data, None
-    found = {f"held-out {name}": _blocks(array, key) for name, array in sorted(task.dataset.test.items())}
+    found = {
+        f"held-out {name}": _blocks(array, key) for name, array in sorted(task.dataset.test.items())
+    }
     if isinstance(data, store.Store):
-        kinds = [f"{name} {field.dtype} {list(field.shape[1:])}" for name, field in sorted(data.fields.items())]
+        kinds = [
+            f"{name} {field.dtype} {list(field.shape[1:])}"
+            for name, field in sorted(data.fields.items())
+        ]
         kind = f"{data.num_clients} clients of {', '.join(kinds)}"
         found["sizes of clients on disk"] = _blocks(np.diff(data.offsets), key)
         found["clients on disk"] = _blocks(data.digests, key) | {"kind": kind}
         if config.data.corrupt_clients == "skip":
             damaged = store.damaged(data)
     else:
-        found |= {f"training {name}": _blocks(array, key) for name, array in sorted(task.dataset.train.items())}
+        found |= {
+            f"training {name}": _blocks(array, key)
+            for name, array in sorted(task.dataset.train.items())
+        }
         found["partition over clients"] = _blocks(np.asarray(data.indices), key)
     return {
         "format": _FORMAT,
@@ -64,7 +85,8 @@ def of(task: Task, config: Config, seed: seeds.Seed, programs: dict[str, str] | 
 
 
 def check_bytes(task: Task, config: Config) -> None:
-    """Clients on disk whose bytes are not those of their digests, found before a run goes on rather than in a round.
+    """Clients on disk whose bytes are not those of their digests, found before a run goes on rather
+    than in a round.
 
     Nothing is read of a store above `READ_WHOLE`, whose clients are checked as they are sampled.
 
@@ -78,8 +100,10 @@ def check_bytes(task: Task, config: Config) -> None:
         damaged = store.damaged(data)
         if damaged:
             raise CorruptDataError(
-                f"Expected the bytes of client {damaged[0]} in {data.path} to match their digest, they do not: "
-                f"{len(damaged)} of {data.num_clients} clients have changed since they were written."
+                f"Expected the bytes of client {damaged[0]} in {data.path} to match their digest, "
+                "they do not: "
+                f"{len(damaged)} of {data.num_clients} clients have changed since they were "
+                "written."
             )
 
 
@@ -103,11 +127,17 @@ def changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
             was, is_ = ("none" if part is None else part["kind"] for part in (old, new))
             words.append(f"{name} ({was} before, {is_} now)")
             continue
-        bad = [at for at, (a, b) in enumerate(zip(old["digests"], new["digests"], strict=True)) if a != b]
+        bad = [
+            at
+            for at, (a, b) in enumerate(zip(old["digests"], new["digests"], strict=True))
+            if a != b
+        ]
         each, noun = new["each"], "client" if "clients" in name else "row"
         first, last = bad[0] * each, min(bad[0] * each + each, new["rows"]) - 1
         where = f"{noun} {first}" if first == last else f"{noun}s {first} to {last}"
-        words.append(f"{name} ({where}{f' and {len(bad) - 1} more places' if len(bad) > 1 else ''})")
+        words.append(
+            f"{name} ({where}{f' and {len(bad) - 1} more places' if len(bad) > 1 else ''})"
+        )
     for name in sorted({*before["own"], *now["own"]}):
         if before["own"].get(name) != now["own"].get(name):
             words.append(name)
@@ -131,9 +161,13 @@ def read(run_dir: pathlib.Path) -> dict[str, Any] | None:
             return found
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
         pass
-    raise ValueError(f"Expected {path} to be a fingerprint of format {_FORMAT}, got something else.")
+    raise ValueError(
+        f"Expected {path} to be a fingerprint of format {_FORMAT}, got something else."
+    )
 
 
 def write(run_dir: pathlib.Path, found: dict[str, Any]) -> None:
     """Writes the fingerprint for its owner alone. Raises DiskFullError."""
-    folder.write_atomically(run_dir / folder.FINGERPRINT, json.dumps(found, sort_keys=True) + "\n", mode=0o600)
+    folder.write_atomically(
+        run_dir / folder.FINGERPRINT, json.dumps(found, sort_keys=True) + "\n", mode=0o600
+    )

@@ -1,4 +1,6 @@
-"""A run before its first round: data, noise, algorithms; nothing is written, no round is compiled."""
+"""A run before its first round: data, noise, algorithms; nothing is written, no round is
+compiled.
+"""
 
 import dataclasses
 import functools
@@ -16,7 +18,17 @@ from fljax.errors import PrivacyPreconditionError
 from fljax.schemes.base import FederatedAlgorithm, Scheme
 from fljax.server import aggregate
 from fljax.server.rounds import Performance
-from fljax.simulation import as_printed, baseline, budget, extend, feed, fingerprint, own, seeds, task
+from fljax.simulation import (
+    as_printed,
+    baseline,
+    budget,
+    extend,
+    feed,
+    fingerprint,
+    own,
+    seeds,
+    task,
+)
 from fljax.simulation import config as config_lib
 from fljax.simulation.config import Config
 from fljax.simulation.devices import memory, processes
@@ -75,7 +87,9 @@ def prepare(config: Config, seed: seeds.Seed | None = None, brought: own.Own = o
     with processes.losses_in_one_line():
         digest = config_lib.digest(config)
         if processes.words_from_first(digest) != digest:
-            raise ValueError("Expected the same config in all processes, got another one than in the first.")
+            raise ValueError(
+                "Expected the same config in all processes, got another one than in the first."
+            )
         return _prepared(config, seeds.new(config) if seed is None else seed, brought)
 
 
@@ -104,7 +118,9 @@ def _prepared(config: Config, seed: seeds.Seed, brought: own.Own) -> Job:
     different = fingerprint.changed(processes.words_from_first(began_with), began_with)
     if processes.either(bool(different)):
         what = ", ".join(different) or "data in another process"
-        raise ValueError(f"Expected the same data in all processes, got another {what} than in the first.")
+        raise ValueError(
+            f"Expected the same data in all processes, got another {what} than in the first."
+        )
     job = job._replace(began_with=began_with)
     if config.run.memory is None:
         return job
@@ -122,14 +138,19 @@ def _check_network(config: Config, scheme: Scheme, plan: budget.Plan, built: tas
     if scheme.check_network is None:
         return
     if "x" not in built.dataset.train:
-        raise ValueError(f"Expected data with the field x for {config.scheme}, got {sorted(built.dataset.train)}.")
+        raise ValueError(
+            f"Expected data with the field x for {config.scheme}, got "
+            f"{sorted(built.dataset.train)}."
+        )
     x = built.dataset.train["x"]
     example = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
     try:
         scheme.check_network(plan.scheme_config, built.model.apply, built.model.params, example)
     except ValueError as reason:
         name = config.model.model
-        raise ValueError(f"Expected a model that fits {config.scheme}, got model={name!r}: {reason}") from reason
+        raise ValueError(
+            f"Expected a model that fits {config.scheme}, got model={name!r}: {reason}"
+        ) from reason
 
 
 def _algorithms(
@@ -171,6 +192,8 @@ def _lowered(job: Job) -> jax.stages.Lowered:
         name: jax.ShapeDtypeStruct((capacity * places, *field.shape[1:]), field.dtype)
         for name, field in client_data.fields.items()
     }
-    tables: list[Any] = [jax.ShapeDtypeStruct(shape, np.int32) for shape in ((capacity, places), (capacity,))]
+    tables: list[Any] = [
+        jax.ShapeDtypeStruct(shape, np.int32) for shape in ((capacity, places), (capacity,))
+    ]
     on_cohort = functools.partial(feed.rounds, algorithms)
     return jax.jit(on_cohort).lower(job.task.round_key, states, data.Cohort(examples, *tables))

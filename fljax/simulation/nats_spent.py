@@ -11,7 +11,9 @@ from fljax.schemes.channels.round import Spent
 from fljax.simulation import budget
 
 
-def spent(scheme: Scheme, scheme_config: Any, task: Any, inputs: dict[str, Any], rounds: int) -> Spent | None:
+def spent(
+    scheme: Scheme, scheme_config: Any, task: Any, inputs: dict[str, Any], rounds: int
+) -> Spent | None:
     """None where the scheme does not count in nats, or adds no noise."""
     return None if scheme.spent is None else scheme.spent(scheme_config, task, inputs, rounds)
 
@@ -21,12 +23,16 @@ def history(
 ) -> list[tuple[int, Spent]]:
     """`spent` after up to 20 counts of rounds, from the first to the last."""
     counts = np.unique(np.linspace(1, max(1, rounds), 20).astype(int))
-    found = [(int(count), spent(scheme, scheme_config, task, inputs, int(count))) for count in counts]
+    found = [
+        (int(count), spent(scheme, scheme_config, task, inputs, int(count))) for count in counts
+    ]
     return [(count, after) for count, after in found if after is not None]
 
 
 def claim(found: Spent, plan: budget.Plan) -> dict[str, Any]:
-    """Plain data for privacy.json. Every list has one entry a client, which holds for each of its records."""
+    """Plain data for privacy.json. Every list has one entry a client, which holds for each of its
+    records.
+    """
 
     def numbers(values: np.ndarray) -> list[float | str]:
         return [budget.number(value) for value in values]

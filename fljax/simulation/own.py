@@ -1,4 +1,6 @@
-"""What a caller brings in place of names: a module, a loss, metrics, an algorithm; whether they fit."""
+"""What a caller brings in place of names: a module, a loss, metrics, an algorithm; whether they
+fit.
+"""
 
 import functools
 import hashlib
@@ -18,15 +20,25 @@ from fljax.simulation import evaluation
 from fljax.simulation.evaluation import Metric
 from fljax.types import LossFn, Params
 
-Model = str | nnx.Module | linen.Module | type[nnx.Module] | type[linen.Module] | Functional | tuple[Params, Apply]
+Model = (
+    str
+    | nnx.Module
+    | linen.Module
+    | type[nnx.Module]
+    | type[linen.Module]
+    | Functional
+    | tuple[Params, Apply]
+)
 MakeModel = Callable[[jax.Array, Mapping[str, np.ndarray], int], Functional]
 
 
 class Own(NamedTuple):
     """What a caller brings in place of what a config names.
 
-    dataset: examples on the host, checked. table: int32 `[num_clients, N]`, their rows by client; None: they are dealt
-    as the config says, or go by its client_column. model: `(key, examples, num_classes)` -> the module's functional
+    dataset: examples on the host, checked. table: int32 `[num_clients, N]`, their rows by client;
+      None: they are dealt
+    as the config says, or go by its client_column. model: `(key, examples, num_classes)` -> the
+      module's functional
     view. loss: `(params, example) -> []`. metrics: name -> `(params, apply, examples)`.
     """
 
@@ -49,13 +61,17 @@ def model(given: Any) -> tuple[str, MakeModel]:
     """
     if isinstance(given, tuple) and len(given) == 2 and callable(given[1]):
         params, apply = given
-        return _name(apply), lambda key, examples, num_classes: Functional(jax.tree.map(jnp.asarray, params), apply)
+        return _name(apply), lambda key, examples, num_classes: Functional(
+            jax.tree.map(jnp.asarray, params), apply
+        )
     if isinstance(given, nnx.Module):
         return type(given).__name__, lambda key, examples, num_classes: models.functional(given)
     if isinstance(given, linen.Module):
         return type(given).__name__, lambda key, examples, num_classes: _linen(given, key, examples)
     if isinstance(given, type) and issubclass(given, nnx.Module):
-        return given.__name__, lambda key, examples, num_classes: _nnx(given, key, examples, num_classes)
+        return given.__name__, lambda key, examples, num_classes: _nnx(
+            given, key, examples, num_classes
+        )
     if isinstance(given, type) and issubclass(given, linen.Module):
         return given.__name__, lambda key, examples, num_classes: _linen(given(), key, examples)
     raise ValueError(
@@ -65,13 +81,18 @@ def model(given: Any) -> tuple[str, MakeModel]:
 
 
 def _name(fun: Any) -> str:
-    """What a function is called, for the config; a partial or an object has the name of its type."""
+    """What a function is called, for the config; a partial or an object has the name of its
+    type.
+    """
     return str(getattr(fun, "__name__", type(fun).__name__))
 
 
 def _inputs(examples: Mapping[str, np.ndarray]) -> np.ndarray:
     if "x" not in examples:
-        raise ValueError(f"Expected examples with a field 'x' for a module to start from, got {sorted(examples)}.")
+        raise ValueError(
+            "Expected examples with a field 'x' for a module to start from, got "
+            f"{sorted(examples)}."
+        )
     return examples["x"]
 
 
@@ -80,9 +101,14 @@ def _linen(module: linen.Module, key: jax.Array, examples: Mapping[str, np.ndarr
     return models.functional(module, variables=variables)
 
 
-def _nnx(kind: type[nnx.Module], key: jax.Array, examples: Mapping[str, np.ndarray], num_classes: int) -> Functional:
+def _nnx(
+    kind: type[nnx.Module], key: jax.Array, examples: Mapping[str, np.ndarray], num_classes: int
+) -> Functional:
     if not num_classes:
-        raise ValueError(f"Expected num_classes with a class for a model, {kind.__name__}, got none: pass a module.")
+        raise ValueError(
+            f"Expected num_classes with a class for a model, {kind.__name__}, got none: pass a "
+            "module."
+        )
     make: Any = kind
     module = make(_inputs(examples).shape[1:], num_classes, rngs=nnx.Rngs(key))
     return models.functional(module, batched=False)
@@ -91,7 +117,10 @@ def _nnx(kind: type[nnx.Module], key: jax.Array, examples: Mapping[str, np.ndarr
 def loss(given: Any) -> tuple[str, LossFn]:
     """A name for the caller's loss, and the loss."""
     if not callable(given):
-        raise ValueError(f"Expected loss to be one of {list(models.LOSSES)}, or loss(params, example), got {given!r}.")
+        raise ValueError(
+            f"Expected loss to be one of {list(models.LOSSES)}, or loss(params, example), got "
+            f"{given!r}."
+        )
     return given.kind if isinstance(given, models.NetworkLoss) else _name(given), given
 
 
@@ -107,22 +136,29 @@ def classes(found: data.Dataset, named_loss: str | None) -> int:
     if found.num_classes or named_loss is None:
         return found.num_classes
     if not {"x", "y"} <= set(found.train):
-        raise ValueError(f"Expected data with the fields x and y for loss={named_loss!r}, got {sorted(found.train)}.")
+        raise ValueError(
+            f"Expected data with the fields x and y for loss={named_loss!r}, got "
+            f"{sorted(found.train)}."
+        )
     y, held_out = found.train["y"], found.test["y"]
     if y.ndim == 1 and y.dtype.kind in "iu":
         return int(max(y.max(), held_out.max(), 0)) + 1
     if named_loss == "cross_entropy":
         raise ValueError(
-            f"Expected integer labels y [M] for loss='cross_entropy', got y {y.dtype} of shape {list(y.shape)}."
+            f"Expected integer labels y [M] for loss='cross_entropy', got y {y.dtype} of shape "
+            f"{list(y.shape)}."
         )
     return 0
 
 
-def check_fits(measures: evaluation.Measures, params: Params, found: data.Dataset) -> evaluation.Measures:
+def check_fits(
+    measures: evaluation.Measures, params: Params, found: data.Dataset
+) -> evaluation.Measures:
     """The measures, once the model and the loss have been found to take one example of the data.
 
     Raises:
-      ValueError: they do not, labels are beyond the model's outputs, or a metric is not what it must be.
+      ValueError: they do not, labels are beyond the model's outputs, or a metric is not what it
+        must be.
     """
     example = _shapes(found.train, 1)
     shown = ", ".join(f"{name}: {leaf.dtype}{list(leaf.shape)}" for name, leaf in example.items())
@@ -132,14 +168,18 @@ def check_fits(measures: evaluation.Measures, params: Params, found: data.Datase
         value = jax.eval_shape(measures.loss, params, example)
     except Exception as reason:  # whatever somebody else's function raises
         what = evaluation.first_line(reason)
-        raise ValueError(f"Expected the loss and the model to take one example {{{shown}}}, got {what}") from reason
+        raise ValueError(
+            f"Expected the loss and the model to take one example {{{shown}}}, got {what}"
+        ) from reason
     scalar = isinstance(value, jax.ShapeDtypeStruct) and value.shape == ()
     if not scalar or not jnp.issubdtype(value.dtype, jnp.floating):
         raise ValueError(f"Expected loss(params, example) to be one float, got {value}.")
     if measures.num_classes and isinstance(measures.loss, models.NetworkLoss):
         for name, arrays in (("data", found.train), ("test_data", found.test)):
             check.check_examples({"y": arrays["y"]}, num_classes=outputs.shape[-1], name=name)
-    each = evaluation.check_metrics(measures.metrics, params, measures.apply, _shapes(found.test, 0))
+    each = evaluation.check_metrics(
+        measures.metrics, params, measures.apply, _shapes(found.test, 0)
+    )
     return measures._replace(per_example=each)
 
 
@@ -174,4 +214,7 @@ def _measured(metric: Metric, apply: Apply, params: Params, examples: Any) -> ja
 
 def _shapes(examples: Mapping[str, np.ndarray], axis: int) -> dict[str, jax.ShapeDtypeStruct]:
     """Of the arrays from this axis on."""
-    return {name: jax.ShapeDtypeStruct(field.shape[axis:], field.dtype) for name, field in examples.items()}
+    return {
+        name: jax.ShapeDtypeStruct(field.shape[axis:], field.dtype)
+        for name, field in examples.items()
+    }

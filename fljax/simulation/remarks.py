@@ -26,12 +26,15 @@ def num_lost(records: Sequence[dict[str, Any]]) -> int:
 
 
 def remarks(outcome: Outcome) -> list[str]:
-    """Lost rounds, accuracy near chance, and notes on how epsilon was found; empty where there is nothing to say."""
+    """Lost rounds, accuracy near chance, and notes on how epsilon was found; empty where there is
+    nothing to say.
+    """
     found, last = [], outcome.records[-1]
     lost = num_lost(outcome.records)
     if lost:
         found.append(
-            f"{lost} of {outcome.rounds} rounds were lost: too few clients could be used, and the model stayed as it "
+            f"{lost} of {outcome.rounds} rounds were lost: too few clients could be used, and the "
+            "model stayed as it "
             "was. Epsilon counts these rounds like the others."
         )
     if "test_accuracy" in last:
@@ -40,11 +43,14 @@ def remarks(outcome: Outcome) -> list[str]:
             plain = last.get("baseline_test_accuracy")
             why = ""
             if plain is not None and near_chance(plain, level):
-                why = " Nor has the non-private model: the task needs more rounds, or another model."
+                why = (
+                    " Nor has the non-private model: the task needs more rounds, or another model."
+                )
             elif plain is not None:
                 why = f" The non-private model reaches {plain:.1%}."
             found.append(
-                f"Held-out accuracy {last['test_accuracy']:.1%} is near chance: the most frequent label alone gives "
+                f"Held-out accuracy {last['test_accuracy']:.1%} is near chance: the most frequent "
+                "label alone gives "
                 f"{level:.1%}. The model has learned next to nothing.{why}"
             )
     return [*found, *outcome.plan.notes]

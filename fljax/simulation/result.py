@@ -1,4 +1,6 @@
-"""What `fljax.simulate` returns: typed, frozen, and nothing in it is to be looked up by a string."""
+"""What `fljax.simulate` returns: typed, frozen, and nothing in it is to be looked up by a
+string.
+"""
 
 import dataclasses
 import pathlib

@@ -91,7 +91,9 @@ def start(
     """
     if processes.first():
         folder.check_free(run_dir)
-    return launch(prepare(config), run_dir, lambda _: observer, devices=devices, model_devices=model_devices)
+    return launch(
+        prepare(config), run_dir, lambda _: observer, devices=devices, model_devices=model_devices
+    )
 
 
 def launch(
@@ -115,7 +117,9 @@ def launch(
     """
     if processes.first():
         if run_dir is None:
-            run_dir = folder.next_free(pathlib.Path("runs"), f"{job.config.data.dataset}-{job.config.scheme}")
+            run_dir = folder.next_free(
+                pathlib.Path("runs"), f"{job.config.data.dataset}-{job.config.scheme}"
+            )
         seeds.begin(run_dir, job.config, job.seed)
     run_dir = pathlib.Path(processes.words_from_first(str(run_dir)))
     try:
@@ -182,7 +186,8 @@ def resume(
     if processes.first():
         if not path.is_file():
             raise ValueError(
-                f"Expected run folder {run_dir} to hold a {folder.CONFIG}, got none: no run to resume there."
+                f"Expected run folder {run_dir} to hold a {folder.CONFIG}, got none: no run to "
+                "resume there."
             )
         text = folder.read_text(path)
     with processes.losses_in_one_line():
@@ -191,7 +196,8 @@ def resume(
         sections = config_lib.from_toml(text, source=str(path))
         if folder.of_another_command(sections):
             raise ValueError(
-                f"Expected run folder {run_dir} to hold a run of `fljax simulate`, got an attack or "
+                f"Expected run folder {run_dir} to hold a run of `fljax simulate`, got an attack "
+                "or "
                 "an audit: neither goes on, start it again."
             )
         if config is None:
@@ -211,7 +217,9 @@ def resume(
         return _run(job, device_mesh or _usual_mesh(job), run_dir, observer)
 
 
-def _check_same(run_dir: pathlib.Path, before: dict[str, Any], config: Config, *, found: bool) -> None:
+def _check_same(
+    run_dir: pathlib.Path, before: dict[str, Any], config: Config, *, found: bool
+) -> None:
     """Raises ValueError where the folder's config is another; `found`: counts are filled in."""
     now = config_lib.from_toml(config_lib.to_toml(config))
     for section, values in now.items():
@@ -231,7 +239,9 @@ def _owned(run_dir: pathlib.Path) -> Iterator[None]:
         yield
 
 
-def _named_mesh(config: Config, devices: int | None, model_devices: int) -> jax.sharding.Mesh | None:
+def _named_mesh(
+    config: Config, devices: int | None, model_devices: int
+) -> jax.sharding.Mesh | None:
     """The devices that the run was told to take, if it was."""
     if devices is None and model_devices == 1 and config.run.memory is None:
         return None
@@ -243,12 +253,16 @@ def _usual_mesh(job: Job) -> jax.sharding.Mesh:
     return mesh.client_mesh(mesh.side_by_side(job.num_params(), groups), groups=groups)
 
 
-def _run(job: Job, device_mesh: jax.sharding.Mesh, run_dir: pathlib.Path, observer: Observer) -> Outcome:
+def _run(
+    job: Job, device_mesh: jax.sharding.Mesh, run_dir: pathlib.Path, observer: Observer
+) -> Outcome:
     config, plan = job.config, job.plan
     initial = tuple(algorithm.init(job.task.model.params) for algorithm in job.algorithms)
     with _stop_on_signal() as stop, contextlib.ExitStack() as stack:
         run_round = stack.enter_context(round_runner(job, device_mesh))
-        record = stack.enter_context(run_record.opened(run_dir, config, plan, job.task, job.inputs, job.began_with))
+        record = stack.enter_context(
+            run_record.opened(run_dir, config, plan, job.task, job.inputs, job.began_with)
+        )
         states = mesh.spread(device_mesh, processes.from_first(record.states(initial)))
         observer.start(plan, int(states[0].round))
         stack.callback(observer.stop)
@@ -260,10 +274,14 @@ def _run(job: Job, device_mesh: jax.sharding.Mesh, run_dir: pathlib.Path, observ
     states = mesh.here(device_mesh, states)
     plain = states[1].params if config.run.baseline else None
     records = folder.read_metrics(run_dir) if processes.first() else []
-    return Outcome(run_dir, config, plan, job.task, rounds, records, states[0].params, plain, job.inputs)
+    return Outcome(
+        run_dir, config, plan, job.task, rounds, records, states[0].params, plain, job.inputs
+    )
 
 
-RoundRunner = Callable[[tuple[PyTree, ...], int], tuple[tuple[PyTree, ...], tuple[Any, ...], list[int]]]
+RoundRunner = Callable[
+    [tuple[PyTree, ...], int], tuple[tuple[PyTree, ...], tuple[Any, ...], list[int]]
+]
 
 
 @contextlib.contextmanager
@@ -288,7 +306,9 @@ def round_runner(job: Job, device_mesh: jax.sharding.Mesh) -> Iterator[RoundRunn
     fun = round_fun(job.algorithms, num_clients)
     one_round = mesh.jit(device_mesh, fun, job.state_shapes(), others=2, static_argnames="capacity")
 
-    def run_round(states: tuple[PyTree, ...], done: int) -> tuple[tuple[PyTree, ...], tuple[Any, ...], list[int]]:
+    def run_round(
+        states: tuple[PyTree, ...], done: int
+    ) -> tuple[tuple[PyTree, ...], tuple[Any, ...], list[int]]:
         # From the usual capacity in every round, so that a resumed run gives each round the same.
         capacity = usual_capacity
         while True:
@@ -304,8 +324,14 @@ def round_runner(job: Job, device_mesh: jax.sharding.Mesh) -> Iterator[RoundRunn
 
 def _named(job: Job, found: ClientValues) -> dict[str, float | str]:
     """A number of each client, by the client's name, for JSON."""
-    names = found.client_ids if job.task.client_names is None else job.task.client_names[found.client_ids]
-    return {str(name): budget.number(value) for name, value in zip(names, found.values, strict=True)}
+    names = (
+        found.client_ids
+        if job.task.client_names is None
+        else job.task.client_names[found.client_ids]
+    )
+    return {
+        str(name): budget.number(value) for name, value in zip(names, found.values, strict=True)
+    }
 
 
 def _rounds(
@@ -317,7 +343,9 @@ def _rounds(
     observer: Observer,
     stop: _Stop,
 ) -> tuple[PyTree, ...]:
-    """Rounds until the plan is done or a stop is requested; the newest checkpoint holds the result."""
+    """Rounds until the plan is done or a stop is requested; the newest checkpoint holds the
+    result.
+    """
     settings = job.config.run
     test = jax.tree.map(jnp.asarray, job.task.dataset.test)
     done = int(states[0].round)
@@ -335,10 +363,15 @@ def _rounds(
             if done == 1 or done % settings.eval_every == 0 or done == job.plan.num_rounds:
                 params = mesh.here(device_mesh, state.params)
                 measured = evaluation.held_out(job.task.measures, params, test)
-                line |= {f"{prefix}test_{name}": budget.number(value) for name, value in measured.items()}
+                line |= {
+                    f"{prefix}test_{name}": budget.number(value) for name, value in measured.items()
+                }
             if done == job.plan.num_rounds and job.task.measures.metrics:
                 by_client = evaluation.of_clients(job.task.measures, params, job.task.client_data)
-                line |= {f"{prefix}clients_{name}": _named(job, found) for name, found in by_client.items()}
+                line |= {
+                    f"{prefix}clients_{name}": _named(job, found)
+                    for name, found in by_client.items()
+                }
         record.append(line)
         observer.round(line)
         if done % settings.checkpoint_every == 0:

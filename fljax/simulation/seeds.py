@@ -1,7 +1,9 @@
-"""Where a run's randomness begins: 128 secret bits of the operating system, in a file of their own, or a fixed seed.
+"""Where a run's randomness begins: 128 secret bits of the operating system, in a file of their own,
+or a fixed seed.
 
-What is drawn from the secret bits comes by way of SHA-256 and a purpose: whoever finds one of the keys, by a search
-over its 2**64 values, or the state of the generator that dealt the examples, has neither the bits nor another key.
+What is drawn from the secret bits comes by way of SHA-256 and a purpose: whoever finds one of the
+keys, by a search over its 2**64 values, or the state of the generator that dealt the examples, has
+neither the bits nor another key.
 """
 
 import hashlib
@@ -31,14 +33,17 @@ def drawn() -> bytes:
 
 
 def new(config: Config) -> Seed:
-    """The seed of a new run: the config's, or bits that the first of several processes draws for all."""
+    """The seed of a new run: the config's, or bits that the first of several processes draws for
+    all.
+    """
     if isinstance(config.run.seed, int):
         return config.run.seed
     return bytes.fromhex(processes.words_from_first(drawn().hex() if processes.first() else ""))
 
 
 def begin(run_dir: pathlib.Path, config: Config, seed: Seed) -> None:
-    """As `folder.begin`, with the secret bits of a run that has some: they are there before the config is.
+    """As `folder.begin`, with the secret bits of a run that has some: they are there before the
+    config is.
 
     Raises:
       ValueError, DiskFullError: as `folder.begin`.
@@ -48,10 +53,12 @@ def begin(run_dir: pathlib.Path, config: Config, seed: Seed) -> None:
 
 
 def of_run(config: Config, run_dir: pathlib.Path) -> Seed:
-    """The seed of the run in `run_dir`; of several processes the first one reads it, and it goes to the others.
+    """The seed of the run in `run_dir`; of several processes the first one reads it, and it goes to
+    the others.
 
     Raises:
-      ValueError: the run's secret bits are missing, damaged, or readable by others than their owner.
+      ValueError: the run's secret bits are missing, damaged, or readable by others than their
+        owner.
     """
     if isinstance(config.run.seed, int):
         return config.run.seed
@@ -62,19 +69,22 @@ def of_run(config: Config, run_dir: pathlib.Path) -> Seed:
 def _read(path: pathlib.Path) -> bytes:
     if not path.is_file():
         raise ValueError(
-            f"Expected {path} to hold the secret seed of this run, got no such file: without it nobody can go on with "
+            f"Expected {path} to hold the secret seed of this run, got no such file: without it "
+            "nobody can go on with "
             "the run."
         )
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         raise ValueError(
-            f"Expected {path} to be readable by its owner alone (mode 0600), got mode {mode:04o}: whoever has read it "
+            f"Expected {path} to be readable by its owner alone (mode 0600), got mode {mode:04o}: "
+            "whoever has read it "
             f"can remove the run's noise. If nobody has: chmod 600 {path}"
         )
     found = re.fullmatch(_LINE.format(f"([0-9a-f]{{{2 * _BYTES}}})"), folder.read_text(path))
     if found is None:
         raise ValueError(
-            f"Expected {path} to hold 128 bits as fljax writes them, got another text: it is damaged, or no seed."
+            f"Expected {path} to hold 128 bits as fljax writes them, got another text: it is "
+            "damaged, or no seed."
         )
     return bytes.fromhex(found[1])
 
@@ -84,7 +94,9 @@ def _derived(secret: bytes, purpose: str, size: int) -> bytes:
 
 
 def number(seed: Seed, purpose: str) -> int:
-    """What seeds a generator of NumPy: a fixed seed as it is, else 128 bits of their own for each purpose."""
+    """What seeds a generator of NumPy: a fixed seed as it is, else 128 bits of their own for each
+    purpose.
+    """
     return seed if isinstance(seed, int) else int.from_bytes(_derived(seed, purpose, 16), "big")
 
 
@@ -93,16 +105,25 @@ def keys(seed: Seed) -> tuple[jax.Array, jax.Array]:
     if isinstance(seed, int):
         model, rounds = jax.random.split(jax.random.key(seed, impl="threefry2x32"))
         return model, rounds
-    both = [np.frombuffer(_derived(seed, purpose, 8), "<u4").astype(np.uint32) for purpose in ("model", "rounds")]
-    model, rounds = (jax.random.wrap_key_data(jnp.asarray(data), impl="threefry2x32") for data in both)
+    both = [
+        np.frombuffer(_derived(seed, purpose, 8), "<u4").astype(np.uint32)
+        for purpose in ("model", "rounds")
+    ]
+    model, rounds = (
+        jax.random.wrap_key_data(jnp.asarray(data), impl="threefry2x32") for data in both
+    )
     return model, rounds
 
 
 def name(seed: Seed) -> str:
-    """A word that tells seeds apart; of a secret one it says nothing to who has less than 2**128 tries."""
+    """A word that tells seeds apart; of a secret one it says nothing to who has less than 2**128
+    tries.
+    """
     return "fixed" if isinstance(seed, int) else _derived(seed, "name", 32).hex()
 
 
 def digest_key(seed: Seed) -> bytes:
-    """Key of digests, which only who has the secret bits can then compare with guesses; none for a fixed seed."""
+    """Key of digests, which only who has the secret bits can then compare with guesses; none for a
+    fixed seed.
+    """
     return b"" if isinstance(seed, int) else _derived(seed, "digests", 32)

@@ -26,8 +26,8 @@ class Task(NamedTuple):
 
     dataset: host arrays; its num_classes is 0 where there are none. client_data: device arrays, or
     clients on disk, whose train arrays are then maps of files. model: initial params and apply.
-    round_key: `[]`, for all rounds. measures: what evaluations ask. client_names: ids `[num_clients]`
-    where a column of the data names the clients.
+    round_key: `[]`, for all rounds. measures: what evaluations ask. client_names: ids
+    `[num_clients]` where a column of the data names the clients.
     """
 
     dataset: data.Dataset
@@ -52,14 +52,20 @@ def client_table(config: DataConfig, train: dict[str, np.ndarray], seed: int) ->
         return data.subjects.uniform(data.subjects.subject_ids(train), config.num_clients, rng)
     if config.partition == "subject_power_law":
         ids = data.subjects.subject_ids(train)
-        return data.subjects.power_law(ids, config.num_clients, rng, alpha=config.power_law_exponent)
+        return data.subjects.power_law(
+            ids, config.num_clients, rng, alpha=config.power_law_exponent
+        )
     labels, num_clients = _labels(config, train), config.num_clients
     if config.partition == "dirichlet":
         return data.partition.dirichlet(labels, num_clients, rng, alpha=config.dirichlet_alpha)
     if config.partition == "shards":
-        return data.partition.shards(labels, num_clients, rng, shards_per_client=config.shards_per_client)
+        return data.partition.shards(
+            labels, num_clients, rng, shards_per_client=config.shards_per_client
+        )
     if config.partition == "power_law":
-        return data.partition.power_law(labels, num_clients, rng, exponent=config.power_law_exponent)
+        return data.partition.power_law(
+            labels, num_clients, rng, exponent=config.power_law_exponent
+        )
     return data.partition.iid(labels, num_clients, rng)
 
 
@@ -94,7 +100,10 @@ def _from_memory(config: Config, seed: seeds.Seed, brought: own.Own) -> _Split:
     elif column is not None:
         table, names, dataset = _by_column(dataset, column)
         if config.data.num_clients not in (None, names.size):
-            raise ValueError(f"Expected num_clients={names.size}, as {column!r} names, got {config.data.num_clients}.")
+            raise ValueError(
+                f"Expected num_clients={names.size}, as {column!r} names, got "
+                f"{config.data.num_clients}."
+            )
     else:
         table = client_table(config.data, dataset.train, seeds.number(seed, "partition"))
     data.check_partition(table, len(next(iter(dataset.train.values()))))
@@ -106,19 +115,23 @@ def _by_column(dataset: data.Dataset, column: str) -> tuple[np.ndarray, np.ndarr
     """(table, names, the data without the column, unless it names subjects, too)."""
     if column not in dataset.train:
         raise ValueError(
-            f"Expected client_column to be a field of the data, {sorted(dataset.train)}, got client_column={column!r}."
+            f"Expected client_column to be a field of the data, {sorted(dataset.train)}, got "
+            f"client_column={column!r}."
         )
     table, names = client_ids.by_column(dataset.train[column], name=column)
     if column == data.subjects.SUBJECT:
         return table, names, dataset
     train, test = (
-        {name: field for name, field in part.items() if name != column} for part in (dataset.train, dataset.test)
+        {name: field for name, field in part.items() if name != column}
+        for part in (dataset.train, dataset.test)
     )
     return table, names, dataset._replace(train=train, test=test)
 
 
 def _from_disk(config: DataConfig) -> _Split:
-    """Clients in FOLDER/train, the held-out examples in FOLDER/test; classes are all that a label of either names."""
+    """Clients in FOLDER/train, the held-out examples in FOLDER/test; classes are all that a label
+    of either names.
+    """
     if config.client_column is not None:
         raise ValueError(
             "Expected client_column=none for clients on disk, which are apart already, "
@@ -127,10 +140,15 @@ def _from_disk(config: DataConfig) -> _Split:
     folder = pathlib.Path(config.dataset.removeprefix(data.builtin.DISK))
     clients, held_out = store.open_store(folder / "train"), store.open_store(folder / "test")
     if config.num_clients not in (None, clients.num_clients):
-        raise ValueError(f"Expected num_clients={clients.num_clients}, as {folder} has, got {config.num_clients}.")
+        raise ValueError(
+            f"Expected num_clients={clients.num_clients}, as {folder} has, got "
+            f"{config.num_clients}."
+        )
     for name, found in (("train", clients), ("test", held_out)):
         if not {"x", "y"} <= set(found.fields):
-            raise ValueError(f"Expected {folder / name} to have the fields x and y, got {sorted(found.fields)}.")
+            raise ValueError(
+                f"Expected {folder / name} to have the fields x and y, got {sorted(found.fields)}."
+            )
     places = max(1, held_out.most_examples)
     examples, indices, _ = store.read(held_out, np.arange(held_out.num_clients), places)
     test = {name: field[indices[indices >= 0]] for name, field in examples.items()}
@@ -140,7 +158,8 @@ def _from_disk(config: DataConfig) -> _Split:
         if (ours.shape[1:], ours.dtype) != (theirs.shape[1:], theirs.dtype):
             raise ValueError(
                 f"Expected {name} of {folder / 'train'} and {folder / 'test'} to be alike, "
-                f"got {ours.dtype}{list(ours.shape[1:])} and {theirs.dtype}{list(theirs.shape[1:])}."
+                f"got {ours.dtype}{list(ours.shape[1:])} and "
+                f"{theirs.dtype}{list(theirs.shape[1:])}."
             )
     # Labels are small: one pass over them, so that none is above what the model has room for.
     num_classes = int(max(test["y"].max(), clients.fields["y"].max(initial=0))) + 1
@@ -176,7 +195,8 @@ def build(config: Config, seed: seeds.Seed | None = None, brought: own.Own = own
         model = brought.model(init_key, dataset.train, dataset.num_classes)
     elif not dataset.num_classes or "x" not in dataset.train:
         raise ValueError(
-            f"Expected num_classes, or a model of your own, for data without classes, got model={config.model.model!r}."
+            "Expected num_classes, or a model of your own, for data without classes, got "
+            f"model={config.model.model!r}."
         )
     else:
         model = models.create(
@@ -186,7 +206,9 @@ def build(config: Config, seed: seeds.Seed | None = None, brought: own.Own = own
             key=init_key,
         )
     loss = brought.loss or models.LOSSES[config.model.loss](model.apply)
-    measures = evaluation.Measures(model.apply, keyed.settled(loss), dataset.num_classes, brought.metrics)
+    measures = evaluation.Measures(
+        model.apply, keyed.settled(loss), dataset.num_classes, brought.metrics
+    )
     if brought.any():
         measures = own.check_fits(measures, model.params, dataset)
     return Task(dataset, split.client_data, model, loss, round_key, measures, split.client_names)
@@ -201,6 +223,7 @@ def _check_brought(config: Config, brought: own.Own) -> None:
     ):
         if name.startswith(config_lib.OWN) and part is None:
             raise ValueError(
-                f"Expected {what} by a name that can be looked up, got {name!r} of a run that began "
+                f"Expected {what} by a name that can be looked up, got {name!r} of a run that "
+                "began "
                 "with fljax.simulate: call that again, with the same arguments and run_dir."
             )

@@ -1,8 +1,9 @@
 """Noise on an upload of one SGD step, as strong as a budget of nats needs, found anew each round.
 
-The covariance of the step comes from the Gram matrix of per-example gradients, `[N, N]`: nothing of the size of the
-parameters squared. That covariance is an estimate, so it certifies nothing; with a clip norm the noise is instead the
-one that any covariance of that trace needs, which is a certificate and no function of the data.
+The covariance of the step comes from the Gram matrix of per-example gradients, `[N, N]`: nothing of
+the size of the parameters squared. That covariance is an estimate, so it certifies nothing; with a
+clip norm the noise is instead the one that any covariance of that trace needs, which is a
+certificate and no function of the data.
 """
 
 import math
@@ -22,10 +23,12 @@ from fljax_kernels.spectral import eigh
 
 
 class Upload(NamedTuple):
-    """update: params-like, learning rate times gradient, noisy. log_noise_var: `[]`. sent: `[]` bool.
+    """update: params-like, learning rate times gradient, noisy. log_noise_var: `[]`. sent: `[]`
+    bool.
 
-    Where `sent` is False the update is zero and tells only that: a gradient was not finite, or no noise was found that
-    float32 can hold. With an estimated covariance log_noise_var is a function of the data: keep it on the client.
+    Where `sent` is False the update is zero and tells only that: a gradient was not finite, or no
+    noise was found that float32 can hold. With an estimated covariance log_noise_var is a function
+    of the data: keep it on the client.
     """
 
     update: ClientUpdate
@@ -34,9 +37,11 @@ class Upload(NamedTuple):
 
 
 def gradient_values(gram: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-    """Eigenvalues `[N]` of the covariance of the rows whose products are `gram` `[N, N]`; divisor: number of rows.
+    """Eigenvalues `[N]` of the covariance of the rows whose products are `gram` `[N, N]`; divisor:
+    number of rows.
 
-    Rows are centred through their products, and what is within rounding of zero counts as zero. One less than the
+    Rows are centred through their products, and what is within rounding of zero counts as zero. One
+    less than the
     number of rows are positive at most: a variance in other directions is not seen.
     """
     keep = jnp.ones(gram.shape[0], bool) if mask is None else mask
@@ -62,43 +67,57 @@ def controlled_channel(
 ) -> Callable[..., Upload]:
     """One step of plain SGD whose noisy upload tells `nats` nats about the batch.
 
-    Guarantee: with a clip norm S the clean upload has a covariance of trace <= (learning_rate S)^2 whatever the records
-    and whatever was sent before, and noise_var = that / (K expm1(2 nats / K)) bounds its information by `nats` (K
-    parameters; real-valued noise, drawn in float32). Uploads add up linearly. Without a clip norm there is no
-    guarantee: the covariance is estimated from the batch itself, sees no direction outside its span, and is not the
-    one that the server's knowledge after earlier rounds leaves. Momentum or Adam on the client void either.
+    Guarantee: with a clip norm S the clean upload has a covariance of trace <= (learning_rate S)^2
+    whatever the records and whatever was sent before, and noise_var = that / (K expm1(2 nats / K))
+    bounds its information by `nats` (K parameters; real-valued noise, drawn in float32). Uploads
+    add up linearly. Without a clip norm there is no
+    guarantee: the covariance is estimated from the batch itself, sees no direction outside its
+    span, and is not the one that the server's knowledge after earlier rounds leaves. Momentum or
+    Adam on the client void either.
 
     Args:
       loss: (params, example) -> scalar.
       nats: > 0, per upload.
       learning_rate: > 0.
-      batch_size: a public constant that gradients are divided by, and the most rows that a batch may have.
+      batch_size: a public constant that gradients are divided by, and the most rows that a batch
+        may have.
       l2_clip_norm: bound on each example's gradient, or None for the estimate. > 0.
       method, microbatch_size: as in `fljax_kernels.per_example_grads`.
 
     Returns:
-      `upload(params, batch, *, key, round_index, batch_mask=None) -> Upload`, pure. The noise is a function of `key`
-      (the client's own, kept secret) and `round_index` `[]` int32: never use the same pair twice, or the difference of
-      two uploads has no noise at all. `fljax.accounting.information.count_upload` refuses it.
+      `upload(params, batch, *, key, round_index, batch_mask=None) -> Upload`, pure. The noise is a
+      function of `key` (the client's own, kept secret) and `round_index` `[]` int32: never use the
+      same pair twice, or the difference of two uploads has no noise at all.
+      `fljax.accounting.information.count_upload` refuses it.
 
     Raises:
       ValueError: an argument is out of range, or a batch has more rows than `batch_size`.
 
-    Source: Tan et al. (2024), arXiv:2403.01268, Eq. 11-15; the Gram form and the clipped form are ours.
+    Source: Tan et al. (2024), arXiv:2403.01268, Eq. 11-15; the Gram form and the clipped form are
+      ours.
     """
     _validate.positive(nats=nats, learning_rate=learning_rate)
     _validate.positive_int(batch_size=batch_size)
     if l2_clip_norm is not None:
         _validate.positive(l2_clip_norm=l2_clip_norm)
-    per_example = fljax_kernels.per_example_grads(loss, method=method, microbatch_size=microbatch_size)
+    per_example = fljax_kernels.per_example_grads(
+        loss, method=method, microbatch_size=microbatch_size
+    )
 
     def upload(
-        params: Params, batch: Batch, *, key: jax.Array, round_index: jax.Array | int, batch_mask: Any = None
+        params: Params,
+        batch: Batch,
+        *,
+        key: jax.Array,
+        round_index: jax.Array | int,
+        batch_mask: Any = None,
     ) -> Upload:
         _validate.typed_key(key=key)
         rows = per_example(params, batch, batch_mask=batch_mask)
         if rows.batch_size > batch_size:
-            raise ValueError(f"Expected at most batch_size={batch_size} rows, got {rows.batch_size}.")
+            raise ValueError(
+                f"Expected at most batch_size={batch_size} rows, got {rows.batch_size}."
+            )
         mask = jnp.ones(rows.batch_size, bool) if batch_mask is None else jnp.asarray(batch_mask)
         if l2_clip_norm is None:
             values = learning_rate**2 * gradient_values(rows.gram(), mask) / batch_size

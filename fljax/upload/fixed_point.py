@@ -1,10 +1,12 @@
 """Updates as integers modulo 2**32, in which masks and pair noise cancel exactly, and back.
 
-A number becomes round(x * 2**fraction_bits) modulo 2**32. Words add up without rounding, in any order, and the sum of K
-of them is the sum of the rounded numbers as long as it stays within 31 bits, which clipping before has to ensure.
+A number becomes round(x * 2**fraction_bits) modulo 2**32. Words add up without rounding, in any
+order, and the sum of K of them is the sum of the rounded numbers as long as it stays within 31
+bits, which clipping before has to ensure.
 
-Source: Yang et al., "Efficiently Achieving Secure Model Training and Secure Aggregation to Ensure Bidirectional
-Privacy-Preservation in Federated Learning", section 5.2, whose masks are real numbers; the ring is ours.
+Source: Yang et al., "Efficiently Achieving Secure Model Training and Secure Aggregation to Ensure
+Bidirectional Privacy-Preservation in Federated Learning", section 5.2, whose masks are real
+numbers; the ring is ours.
 """
 
 import math
@@ -20,9 +22,10 @@ from fljax.types import PyTree
 def encode(tree: PyTree, *, fraction_bits: int, bound: float, num_clients: int) -> PyTree:
     """Uint32 words of a tree of floating arrays `[...]`.
 
-    Guarantee: entries are clipped to [-bound, bound], so that the sum of `num_clients` encoded trees never wraps:
-    num_clients * bound * 2**fraction_bits < 2**31 is checked. NaN becomes 0. Each number is off by at most
-    2**-(fraction_bits + 1), and float32 has 24 bits: more than that many are only exact where numbers are.
+    Guarantee: entries are clipped to [-bound, bound], so that the sum of `num_clients` encoded
+    trees never wraps: num_clients * bound * 2**fraction_bits < 2**31 is checked. NaN becomes 0.
+    Each number is off by at most 2**-(fraction_bits + 1), and float32 has 24 bits: more than that
+    many are only exact where numbers are.
 
     Args:
       tree: floating leaves.
@@ -39,7 +42,8 @@ def encode(tree: PyTree, *, fraction_bits: int, bound: float, num_clients: int) 
     most = num_clients * math.ceil(bound * 2**fraction_bits)
     if not most < 2**31:
         raise ValueError(
-            f"Expected num_clients * bound * 2**fraction_bits < 2**31, else sums wrap, got {num_clients} * {bound!r} * "
+            "Expected num_clients * bound * 2**fraction_bits < 2**31, else sums wrap, got "
+            f"{num_clients} * {bound!r} * "
             f"2**{fraction_bits}."
         )
 
@@ -65,7 +69,9 @@ def decode(words: Any, *, fraction_bits: int) -> PyTree:
     def numbers(leaf: jax.Array) -> jax.Array:
         if jnp.result_type(leaf) != jnp.uint32:
             raise ValueError(f"Expected uint32 leaves, got {jnp.result_type(leaf)}.")
-        return jax.lax.bitcast_convert_type(leaf, jnp.int32).astype(jnp.float32) / jnp.float32(2.0**fraction_bits)
+        return jax.lax.bitcast_convert_type(leaf, jnp.int32).astype(jnp.float32) / jnp.float32(
+            2.0**fraction_bits
+        )
 
     return jax.tree.map(numbers, words)
 

@@ -22,10 +22,13 @@ def _drawn() -> jax.Array:
     data = np.frombuffer(secrets.token_bytes(8), np.uint32)
     key: jax.Array = jax.random.wrap_key_data(jnp.asarray(data), impl="threefry2x32")
     if isinstance(key, jax.core.Tracer):
-        raise ValueError("Expected prng_key to be a typed PRNG key inside jax.jit, got prng_key=None.")
+        raise ValueError(
+            "Expected prng_key to be a typed PRNG key inside jax.jit, got prng_key=None."
+        )
     if jax.process_count() > 1:
         raise ValueError(
-            f"Expected prng_key to be a typed PRNG key, the same in all {jax.process_count()} processes, "
+            f"Expected prng_key to be a typed PRNG key, the same in all {jax.process_count()} "
+            "processes, "
             "got prng_key=None."
         )
     return key
@@ -37,24 +40,27 @@ def gaussian_privatizer(
     """Adds independent Gaussian noise to every entry of the updates.
 
     Guarantee: on a sum which one privacy unit moves by at most s in L2 norm
-    (`clipped_grad(...).sensitivity(relation)`), each update is the Gaussian mechanism with noise multiplier stddev / s;
-    all that follows in an `optax.chain` is post-processing. Noise is drawn and added in float32 at least and cast last;
-    idealisation and limits are those of `fljax_kernels.gaussian_noise`. Give it the SUM, or the sum divided by
-    a public constant which `stddev` and s are divided by too; never a mean over the batch that was really drawn.
+    (`clipped_grad(...).sensitivity(relation)`), each update is the Gaussian mechanism with noise
+    multiplier stddev / s; all that follows in an `optax.chain` is post-processing. Noise is drawn
+    and added in float32 at least and cast last; idealisation and limits are those of
+    `fljax_kernels.gaussian_noise`. Give it the SUM, or the sum divided by a public constant which
+    `stddev` and s are divided by too; never a mean over the batch that was really drawn.
 
     Args:
       stddev: noise_multiplier * s. Absolute, in the unit of the updates. >= 0.
-      prng_key: typed key. The noise of an update is a function of this key and the number of updates so far: a
-        replay from an older state draws the same noise again. None: a threefry key of 64 bits of the operating system,
-        drawn once, by this call; two states from `init` share it.
+      prng_key: typed key. The noise of an update is a function of this key and the number of
+        updates so far: a replay from an older state draws the same noise again. None: a threefry
+        key of 64 bits of the operating system, drawn once, by this call; two states from `init`
+        share it.
 
     Returns:
-      `init(params) -> NoiseState`; `update(updates, state, params=None) -> (noisy, state)`; shapes and dtypes stay.
+      `init(params) -> NoiseState`; `update(updates, state, params=None) -> (noisy, state)`; shapes
+      and dtypes stay.
 
     Raises:
-      ValueError: `stddev` is negative or not finite, `prng_key` is not a typed key, or there is none inside `jax.jit`,
-        which would draw one once and add the same noise in every call, or in one of several processes, where each would
-        draw its own.
+      ValueError: `stddev` is negative or not finite, `prng_key` is not a typed key, or there is
+        none inside `jax.jit`, which would draw one once and add the same noise in every call, or in
+        one of several processes, where each would draw its own.
 
     Source: Abadi et al. (2016), arXiv:1607.00133, Algorithm 1, "Add noise".
     """

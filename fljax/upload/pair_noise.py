@@ -1,4 +1,6 @@
-"""Uploads with own noise and noise shared by pairs: one upload is hidden, the sum of all is nearly clean."""
+"""Uploads with own noise and noise shared by pairs: one upload is hidden, the sum of all is nearly
+clean.
+"""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -26,29 +28,33 @@ def cohort_noise(
 ) -> NoiseFun:
     """The noise that all clients of a simulated round add to their uploads.
 
-    Guarantee: towards a server that holds any of the uploads and pools any clients, each round is what
-    `fljax.accounting.shared_noise.exact.exact_mu` says for these variances, own_stddev**2 and
+    Guarantee: towards a server that holds any of the uploads and pools any clients, each round is
+    what `fljax.accounting.shared_noise.exact.exact_mu` says for these variances, own_stddev**2 and
     pair_stddev**2. It rests on every client's upload being clipped BEFORE the noise, on rounds
-    never repeating a number with other data, and on nobody
-    revealing a pair's key, not even for a client that dropped out: a late upload would stand there with its own noise
-    alone. Do not weight uploads afterwards: pair noise cancels in plain sums only. Divide by the number of responders.
+    never repeating a number with other data, and on nobody revealing a pair's key, not even for a
+    client that dropped out: a late upload would stand there with its own noise
+    alone. Do not weight uploads afterwards: pair noise cancels in plain sums only. Divide by the
+      number of responders.
 
     Args:
       edges: `[E, 2]` pairs of clients, a connected graph, each pair once.
       num_clients: N; clients are numbered 0..N-1.
-      own_stddev: scalar or `[N]`. pair_stddev: scalar or `[E]`, in the order of `edges`. >= 0, in the unit of uploads.
-      draw: "pairs" is what clients can compute for themselves; "joint_law" draws from the joint law of all clients'
-        noise, O(N D) instead of O(E D): for utility only, and for the complete graph with common variances only.
+      own_stddev: scalar or `[N]`. pair_stddev: scalar or `[E]`, in the order of `edges`. >= 0, in
+        the unit of uploads.
+      draw: "pairs" is what clients can compute for themselves; "joint_law" draws from the joint law
+        of all clients' noise, O(N D) instead of O(E D): for utility only, and for the complete
+        graph with common variances only.
 
     Returns:
       `(key, round_index, like) -> noise`: `key` the run's key, `like` a params-like tree of arrays;
       noise `[N, ...]` float32.
 
     Raises:
-      ValueError: an argument is out of range, or the graph is not connected, or "joint_law" is asked of another graph.
+      ValueError: an argument is out of range, or the graph is not connected, or "joint_law" is
+        asked of another graph.
 
-    Source: Hong, Lin, Duan, "Lightweight Federated Learning with Differential Privacy and Straggler Resilience",
-      equation (7).
+    Source: Hong, Lin, Duan, "Lightweight Federated Learning with Differential Privacy and Straggler
+      Resilience", equation (7).
     """
     _validate.one_of(("pairs", "joint_law"), draw=draw)
     own = _stddevs("own_stddev", own_stddev, num_clients)
@@ -62,7 +68,8 @@ def cohort_noise(
         len(ordered) != num_clients * (num_clients - 1) // 2 or np.ptp(pair if len(pair) else 0)
     ):
         raise ValueError(
-            "Expected draw='pairs' for a graph that is not complete with one pair_stddev, got draw='joint_law'."
+            "Expected draw='pairs' for a graph that is not complete with one pair_stddev, got "
+            "draw='joint_law'."
         )
     # An edge without noise costs a draw and adds nothing.
     ordered, pair = ordered[pair > 0], pair[pair > 0]
@@ -72,11 +79,18 @@ def cohort_noise(
         round_key = jax.random.fold_in(key, round_index)
         wide = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.float32), like)
         if draw == "joint_law":
-            shared = fljax_kernels.joint_pair_noise(round_key, num_clients, wide, float(pair[0]) if len(pair) else 0.0)
+            shared = fljax_kernels.joint_pair_noise(
+                round_key, num_clients, wide, float(pair[0]) if len(pair) else 0.0
+            )
         else:
-            shared = fljax_kernels.pair_noise(round_key, jnp.asarray(ordered), num_clients, wide, jnp.asarray(pair))
-        keys = _keys.client_keys(key, round_index, jnp.arange(num_clients, dtype=jnp.int32), _keys.Purpose.NOISE)
-        # One client at a time: side by side, a CPU would hold several arrays of the size of all uploads.
+            shared = fljax_kernels.pair_noise(
+                round_key, jnp.asarray(ordered), num_clients, wide, jnp.asarray(pair)
+            )
+        keys = _keys.client_keys(
+            key, round_index, jnp.arange(num_clients, dtype=jnp.int32), _keys.Purpose.NOISE
+        )
+        # One client at a time: side by side, a CPU would hold several arrays of the size of all
+        #   uploads.
         return jax.lax.map(
             lambda client: fljax_kernels.add_gaussian_noise(client[0], client[1], client[2]),
             (keys, shared, jnp.asarray(own)),
@@ -95,10 +109,12 @@ def client_noise(
     own_stddev: float,
     pair_stddev: Any,
 ) -> Params:
-    """What one real client adds to its upload, from keys agreed with its peers (`key_agreement`) and one of its own.
+    """What one real client adds to its upload, from keys agreed with its peers (`key_agreement`)
+    and one of its own.
 
-    Guarantee: as `cohort_noise`, where pair keys are known to their two ends only and `own_key` to nobody else. In
-    simulation, with that function's keys, it is that function's row for this client up to one rounding of the sum.
+    Guarantee: as `cohort_noise`, where pair keys are known to their two ends only and `own_key` to
+    nobody else. In simulation, with that function's keys, it is that function's row for this client
+    up to one rounding of the sum.
 
     Args:
       pair_keys: `[K]` typed threefry keys of this round. own_key: `[]`, private, of this round.

@@ -1,7 +1,8 @@
-"""An ideal secure sum: the server learns the sum of all uploads and nothing else, or nothing at all.
+"""An ideal secure sum: the server learns the sum of all uploads and nothing else, or nothing at
+all.
 
-No cryptography is run: what real protocols (homomorphic encryption, secret sharing, coded computation) promise is taken
-for granted, so that their noise, links and costs can be compared.
+No cryptography is run: what real protocols (homomorphic encryption, secret sharing, coded
+computation) promise is taken for granted, so that their noise, links and costs can be compared.
 """
 
 import math
@@ -22,17 +23,20 @@ class SecureSum(NamedTuple):
     completed: jax.Array
 
 
-def share_stddev(stddev: float, *, num_clients: int, max_colluders: int, max_stragglers: int) -> float:
+def share_stddev(
+    stddev: float, *, num_clients: int, max_colluders: int, max_stragglers: int
+) -> float:
     """Noise stddev of one client such that N - C - S honest contributions add up to `stddev`.
 
-    Guarantee: with at most C colluders, who know their own noise, and at least N - S responders, the sum holds noise of
-    at least `stddev` that the adversary does not know.
+    Guarantee: with at most C colluders, who know their own noise, and at least N - S responders,
+    the sum holds noise of at least `stddev` that the adversary does not know.
 
     Raises:
       ValueError: nobody honest may be left, C + S >= N.
 
-    Source: Hong, Lin, Duan, "Lightweight Federated Learning with Differential Privacy and Straggler Resilience", the
-      baselines of section V, where the standard deviation is printed in the place of the variance.
+    Source: Hong, Lin, Duan, "Lightweight Federated Learning with Differential Privacy and Straggler
+      Resilience", the baselines of section V, where the standard deviation is printed in the place
+      of the variance.
     """
     _validate.non_negative(stddev=stddev)
     _validate.positive_int(num_clients=num_clients)
@@ -40,25 +44,34 @@ def share_stddev(stddev: float, *, num_clients: int, max_colluders: int, max_str
     left = num_clients - max_colluders - max_stragglers
     if not left >= 1:
         raise ValueError(
-            f"Expected max_colluders + max_stragglers < {num_clients} clients for a secure sum, got "
-            f"max_colluders={max_colluders} and max_stragglers={max_stragglers}: nobody honest adds noise."
+            f"Expected max_colluders + max_stragglers < {num_clients} clients for a secure sum, "
+            "got "
+            f"max_colluders={max_colluders} and max_stragglers={max_stragglers}: nobody honest "
+            "adds noise."
         )
     return stddev / math.sqrt(left)
 
 
 def secure_sum(
-    key: jax.Array, update_sum: Params, num_responders: jax.Array, *, stddev: float, least_responders: int
+    key: jax.Array,
+    update_sum: Params,
+    num_responders: jax.Array,
+    *,
+    stddev: float,
+    least_responders: int,
 ) -> SecureSum:
-    """The sum of the responders' updates, each with its own N(0, stddev**2); aborted if too few respond.
+    """The sum of the responders' updates, each with its own N(0, stddev**2); aborted if too few
+    respond.
 
-    Guarantee: the total is what the ideal functionality releases; its noise is drawn at once, as the sum of independent
-    normals is one. An aborted round releases nothing but the fact.
+    Guarantee: the total is what the ideal functionality releases; its noise is drawn at once, as
+    the sum of independent normals is one. An aborted round releases nothing but the fact.
 
     Args:
       key: typed key, used once.
       update_sum: float32 tree, the responders' clipped updates added up.
       num_responders: integer `[]`.
-      stddev: one client's, see `share_stddev`. least_responders: the noise is sized for so many, >= 1.
+      stddev: one client's, see `share_stddev`. least_responders: the noise is sized for so many, >=
+        1.
 
     Raises:
       ValueError: an argument is out of range.

@@ -1,11 +1,14 @@
-"""Noise that only becomes normal once the server multiplies it by secret scales, and clients' pair noise of that law.
+"""Noise that only becomes normal once the server multiplies it by secret scales, and clients' pair
+noise of that law.
 
-DN(stddev, n), n of them, times m of the server's DN*(m), is N(0, stddev^2) in law. n = 1 is the uniform law on
-+- sqrt(2) stddev, which is all that a server that knows its own scales needs to look through: a bounded law hides no
-shift for certain, whatever epsilon. For the published scheme only; `pair_noise` is what protects.
+DN(stddev, n), n of them, times m of the server's DN*(m), is N(0, stddev^2) in law. n = 1 is the
+uniform law on +- sqrt(2) stddev, which is all that a server that knows its own scales needs to look
+through: a bounded law hides no shift for certain, whatever epsilon. For the published scheme only;
+`pair_noise` is what protects.
 
-Source: Yang et al., "Efficiently Achieving Secure Model Training and Secure Aggregation to Ensure Bidirectional
-Privacy-Preservation in Federated Learning", Theorems 3, 5, 6 and Algorithm 2; that n = 1 is uniform is ours.
+Source: Yang et al., "Efficiently Achieving Secure Model Training and Secure Aggregation to Ensure
+Bidirectional Privacy-Preservation in Federated Learning", Theorems 3, 5, 6 and Algorithm 2; that n
+= 1 is uniform is ours.
 """
 
 import math
@@ -24,7 +27,9 @@ from fljax_kernels import _threefry  # the bits of jax.random, three times as fa
 from fljax_kernels.pairwise import graphs
 
 
-def dn(key: jax.Array, shape: Sequence[int], stddev: Any, n: int = 1, dtype: Any = jnp.float32) -> jax.Array:
+def dn(
+    key: jax.Array, shape: Sequence[int], stddev: Any, n: int = 1, dtype: Any = jnp.float32
+) -> jax.Array:
     """DN(stddev, n), with its sign; variance (2 stddev^2)^(1/n) 3^(-1/n).
 
     Args:
@@ -45,7 +50,8 @@ def dn(key: jax.Array, shape: Sequence[int], stddev: Any, n: int = 1, dtype: Any
 
 
 def sum_of_uniform(key: jax.Array, like: Params, stddev: float, count: int) -> Params:
-    """The sum of `count` clients' DN(stddev, 1), float32, shaped like `like`; client by client, in one pass each.
+    """The sum of `count` clients' DN(stddev, 1), float32, shaped like `like`; client by client, in
+    one pass each.
 
     Args:
       key: `[]` typed threefry key of the round. like: tree of arrays. stddev: >= 0. count: K >= 1.
@@ -65,13 +71,19 @@ def sum_of_uniform(key: jax.Array, like: Params, stddev: float, count: int) -> P
         stddev * math.sqrt(2) / 2**23
     )
     parts = jnp.split(total, np.cumsum(sizes)[:-1])
-    return jax.tree.unflatten(structure, [p.reshape(leaf.shape) for p, leaf in zip(parts, leaves, strict=True)])
+    return jax.tree.unflatten(
+        structure, [p.reshape(leaf.shape) for p, leaf in zip(parts, leaves, strict=True)]
+    )
 
 
-def cohort_noise(edges: Any, *, num_clients: int, own_stddev: float, pair_stddev: float) -> NoiseFun:
-    """As `pair_noise.cohort_noise`, of uniform law: own noise DN(own_stddev, 1), pairs' DN(pair_stddev, 1).
+def cohort_noise(
+    edges: Any, *, num_clients: int, own_stddev: float, pair_stddev: float
+) -> NoiseFun:
+    """As `pair_noise.cohort_noise`, of uniform law: own noise DN(own_stddev, 1), pairs'
+    DN(pair_stddev, 1).
 
-    Guarantee: none towards a server that knows its scales; the pairs' noise cancels in the sum of all clients.
+    Guarantee: none towards a server that knows its scales; the pairs' noise cancels in the sum of
+      all clients.
 
     Args:
       edges: `[E, 2]` pairs of clients, a connected graph, each pair once.
@@ -86,8 +98,12 @@ def cohort_noise(edges: Any, *, num_clients: int, own_stddev: float, pair_stddev
 
     @jax.jit
     def noise(key: jax.Array, round_index: jax.Array | int, like: Params) -> Params:
-        keys = _keys.client_keys(key, round_index, jnp.arange(num_clients, dtype=jnp.int32), _keys.Purpose.NOISE)
-        pair_keys = fljax_kernels.pair_keys(jax.random.fold_in(key, round_index), jnp.asarray(ordered))
+        keys = _keys.client_keys(
+            key, round_index, jnp.arange(num_clients, dtype=jnp.int32), _keys.Purpose.NOISE
+        )
+        pair_keys = fljax_kernels.pair_keys(
+            jax.random.fold_in(key, round_index), jnp.asarray(ordered)
+        )
         leaves, structure = jax.tree.flatten(like)
 
         def leaf_noise(index: int, leaf: Any) -> jax.Array:
@@ -96,9 +112,13 @@ def cohort_noise(edges: Any, *, num_clients: int, own_stddev: float, pair_stddev
 
             def edge(e: jax.Array, rows: jax.Array) -> jax.Array:
                 shared = dn(jax.random.fold_in(pair_keys[e], index), leaf.shape, pair_stddev)
-                return rows.at[jnp.asarray(low)[e]].add(shared).at[jnp.asarray(high)[e]].add(-shared)
+                return (
+                    rows.at[jnp.asarray(low)[e]].add(shared).at[jnp.asarray(high)[e]].add(-shared)
+                )
 
-            return jax.lax.fori_loop(0, len(ordered) if pair_stddev else 0, edge, jax.lax.map(own, keys))
+            return jax.lax.fori_loop(
+                0, len(ordered) if pair_stddev else 0, edge, jax.lax.map(own, keys)
+            )
 
         return jax.tree.unflatten(structure, [leaf_noise(i, leaf) for i, leaf in enumerate(leaves)])
 

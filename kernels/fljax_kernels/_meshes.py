@@ -1,7 +1,8 @@
 """Arrays on a mesh with Explicit axes, whose types carry their sharding.
 
-JAX refuses an operation there whose result could be sharded in several ways, and what is private has many. So the axes
-become Auto inside, where XLA chooses, and results are given the sharding that a caller expects, as `jax.grad` gives it.
+JAX refuses an operation there whose result could be sharded in several ways, and what is private
+has many. So the axes become Auto inside, where XLA chooses, and results are given the sharding that
+a caller expects, as `jax.grad` gives it.
 """
 
 import contextlib
@@ -16,11 +17,15 @@ Spec = tuple[Any, ...]
 
 
 class Home:
-    """The mesh that arrays come from and go back to; `auto` is the same with Auto axes for Explicit ones."""
+    """The mesh that arrays come from and go back to; `auto` is the same with Auto axes for Explicit
+    ones.
+    """
 
     def __init__(self, mesh: Any):
         explicit = [
-            axis for axis in mesh.axis_names if mesh.axis_types[mesh.axis_names.index(axis)] is AxisType.Explicit
+            axis
+            for axis in mesh.axis_names
+            if mesh.axis_types[mesh.axis_names.index(axis)] is AxisType.Explicit
         ]
         self.mesh, self.auto = mesh, mesh.update_axis_types(dict.fromkeys(explicit, AxisType.Auto))
 
@@ -60,7 +65,9 @@ def _sharding(x: Any) -> Any:
 
 
 def spec(x: Any) -> Spec:
-    """Over which Explicit axes each axis of x is spread: as many entries as x has axes, None for none."""
+    """Over which Explicit axes each axis of x is spread: as many entries as x has axes, None for
+    none.
+    """
     ndim = np.ndim(x)
     if not isinstance(x, jax.Array):
         return (None,) * ndim
@@ -86,7 +93,9 @@ def beside(first: Any, rest: Spec) -> Spec:
 
 
 def home(*trees: Any) -> Home | None:
-    """Where some array is spread over Explicit axes: their mesh. None: there is nothing to choose."""
+    """Where some array is spread over Explicit axes: their mesh. None: there is nothing to
+    choose.
+    """
     for leaf in jax.tree.leaves(trees):
         if isinstance(leaf, jax.Array) and any(part is not None for part in spec(leaf)):
             return Home(_sharding(leaf).mesh)
@@ -96,7 +105,8 @@ def home(*trees: Any) -> Home | None:
 def compute(at: Home, fun: Callable[..., Any], *trees: Any) -> Any:
     """`fun(*trees)` inside; its results still have to leave.
 
-    An array of the mesh that `fun` closes over cannot be moved inside. Then everything is computed on every device.
+    An array of the mesh that `fun` closes over cannot be moved inside. Then everything is computed
+    on every device.
     """
     try:
         with at.inside():

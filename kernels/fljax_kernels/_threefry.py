@@ -1,9 +1,10 @@
 """The bits of `jax.random` with threefry keys, each draw in one fused pass.
 
-Number d of a key's stream, in JAX's default (partitionable) layout, is a function of the key and d alone. On a CPU, JAX
-rolls the cipher's 20 rounds into a loop that passes over memory five times. Written out, XLA makes one loop of cipher,
-uniform and inverse error function: three times faster for long vectors, of which blocks can be drawn apart, and tens of
-microseconds less for a short one, which a training loop notices.
+Number d of a key's stream, in JAX's default (partitionable) layout, is a function of the key and d
+alone. On a CPU, JAX rolls the cipher's 20 rounds into a loop that passes over memory five times.
+Written out, XLA makes one loop of cipher,
+uniform and inverse error function: three times faster for long vectors, of which blocks can be
+drawn apart, and tens of microseconds less for a short one, which a training loop notices.
 """
 
 import functools
@@ -24,7 +25,8 @@ def bits(key_data: jax.Array, position: jax.Array) -> jax.Array:
 
     `key_data` `[2, ...]` is a key for each position.
 
-    Source: Salmon et al. (2011), "Parallel Random Numbers: As Easy as 1, 2, 3", Threefry-2x32 with 20 rounds.
+    Source: Salmon et al. (2011), "Parallel Random Numbers: As Easy as 1, 2, 3", Threefry-2x32 with
+      20 rounds.
     """
     x, y = _block(key_data[0], key_data[1], position)
     return x ^ y
@@ -32,7 +34,9 @@ def bits(key_data: jax.Array, position: jax.Array) -> jax.Array:
 
 @functools.partial(jax.jit, inline=True)  # one dispatch where nobody has jitted
 def _block(first: jax.Array, second: jax.Array, position: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The cipher of counter (0, `position`) under the key (`first`, `second`); arrays that broadcast."""
+    """The cipher of counter (0, `position`) under the key (`first`, `second`); arrays that
+    broadcast.
+    """
     schedule = (first, second, first ^ second ^ _PARITY)
     x = jnp.broadcast_to(schedule[0], jnp.broadcast_shapes(first.shape, position.shape))
     y = position + schedule[1]
@@ -52,9 +56,13 @@ def _unit(drawn: jax.Array) -> jax.Array:
 
 
 def half_variance_normals(key_data: jax.Array, position: jax.Array) -> jax.Array:
-    """N(0, 1/2) float32 `[...]`: normals short of their factor sqrt(2), which belongs to the caller's stddev."""
+    """N(0, 1/2) float32 `[...]`: normals short of their factor sqrt(2), which belongs to the
+    caller's stddev.
+    """
     unit = _unit(bits(key_data, position))
-    uniform = jnp.maximum(_ABOVE_MINUS_ONE, unit * (np.float32(1) - _ABOVE_MINUS_ONE) + _ABOVE_MINUS_ONE)
+    uniform = jnp.maximum(
+        _ABOVE_MINUS_ONE, unit * (np.float32(1) - _ABOVE_MINUS_ONE) + _ABOVE_MINUS_ONE
+    )
     return lax.erf_inv(uniform)
 
 
@@ -79,7 +87,9 @@ def fold_in(key: jax.Array, data: jax.Array | int) -> jax.Array:
 
 
 def uniform(key: jax.Array, size: int) -> jax.Array:
-    """As `jax.random.uniform(key, (size,))`, float32 in [0, 1), for any kind of typed key. Draw once from a key."""
+    """As `jax.random.uniform(key, (size,))`, float32 in [0, 1), for any kind of typed key. Draw
+    once from a key.
+    """
     if jnp.ndim(key) or not is_faster(key):
         return jax.random.uniform(key, (size,), jnp.float32)
     return _unit(bits(jax.random.key_data(key), lax.iota(jnp.uint32, size)))

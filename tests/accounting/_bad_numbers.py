@@ -1,4 +1,6 @@
-"""For each public function of the accountants: numbers that it can answer and, by argument, numbers it must not."""
+"""For each public function of the accountants: numbers that it can answer and, by argument, numbers
+it must not.
+"""
 
 import math
 from typing import Any
@@ -8,7 +10,16 @@ import numpy as np
 
 import fljax.accounting
 from fljax.accounting import gaussian, groups, information, mixture, pld
-from fljax.accounting.information import budget, channels, claims, clipped, compression, reconstruction, sums, uploads
+from fljax.accounting.information import (
+    budget,
+    channels,
+    claims,
+    clipped,
+    compression,
+    reconstruction,
+    sums,
+    uploads,
+)
 from fljax.accounting.pld import without_replacement
 from fljax.accounting.renyi import conversion, gaussian_pair, kov, noise_grid, rdp
 from fljax.accounting.shared_noise import exact as view
@@ -43,7 +54,9 @@ class Case:
         self.name = f"{fun.__module__.removeprefix('fljax.accounting.')}.{fun.__name__}"
 
     def __repr__(self) -> str:
-        return self.name + "".join(f"-{value}" for value in self.fixed.values() if isinstance(value, str | bool))
+        return self.name + "".join(
+            f"-{value}" for value in self.fixed.values() if isinstance(value, str | bool)
+        )
 
 
 def _named(like, fun):
@@ -52,20 +65,34 @@ def _named(like, fun):
 
 
 def _on_path(fun, **options):
-    """A function of a graph as one of numbers: four clients in a row, the number of the first is an argument."""
+    """A function of a graph as one of numbers: four clients in a row, the number of the first is an
+    argument.
+    """
 
     def of_numbers(own_variance, pair_variance, first_client, **rest):
         xp = jax.numpy if isinstance(own_variance, jax.core.Tracer) else np
         clients = xp.asarray([[0.0, 1.0], [1.0, 2.0], [2.0, 3.0]])
-        edges = (clients + first_client * np.asarray([[1.0, 0.0], [0.0, 0.0], [0.0, 0.0]])).astype(np.int32)
-        return fun(view.PairGraph(own_variance * xp.ones(4), edges, pair_variance * xp.ones(3)), **rest, **options)
+        edges = (clients + first_client * np.asarray([[1.0, 0.0], [0.0, 0.0], [0.0, 0.0]])).astype(
+            np.int32
+        )
+        return fun(
+            view.PairGraph(own_variance * xp.ones(4), edges, pair_variance * xp.ones(3)),
+            **rest,
+            **options,
+        )
 
     return _named(fun, of_numbers)
 
 
 GRAPH = {"own_variance": 0.5, "pair_variance": 2.0, "first_client": 0.0}
 BAD_GRAPH = {"own_variance": FINITE, "pair_variance": FINITE, "first_client": (-1.0, 1.0, 4.0)}
-WEIGHTED = {"orders": ORDERS, "floor": 2.0, "l2_clip_norm": 1.0, "num_records": 50.0, "batch_size": 10.0}
+WEIGHTED = {
+    "orders": ORDERS,
+    "floor": 2.0,
+    "l2_clip_norm": 1.0,
+    "num_records": 50.0,
+    "batch_size": 10.0,
+}
 BAD_WEIGHTED = {
     "orders": ORDER,
     "floor": SIGNED,
@@ -81,7 +108,12 @@ def _part(tree, *names):
 
 UNSAMPLED = ("orders", "floor", "l2_clip_norm", "num_records")
 PAIR = {"mean_shift": np.array([0.5, 0.2]), "cov1": 1.0, "cov2": 1.2, "orders": ORDERS}
-BAD_PAIR = {"mean_shift": (NAN, INF), "cov1": (NAN, -1.0, 0.0, INF), "cov2": (NAN, -1.0, 0.0), "orders": ORDER}
+BAD_PAIR = {
+    "mean_shift": (NAN, INF),
+    "cov1": (NAN, -1.0, 0.0, INF),
+    "cov2": (NAN, -1.0, 0.0),
+    "orders": ORDER,
+}
 
 TRACED = [
     Case(
@@ -116,8 +148,16 @@ TRACED = [
         {"epsilon": FINITE, "delta": DELTA, "orders": ORDER},
     ),
     Case(conversion.zcdp_to_epsilon, {"rho": 0.1, "delta": 1e-5}, {"rho": SIGNED, "delta": DELTA}),
-    Case(rdp.gaussian, {"noise_multiplier": 2.0, "orders": ORDERS}, {"noise_multiplier": SIGNED, "orders": ORDER}),
-    Case(rdp.laplace, {"noise_multiplier": 2.0, "orders": ORDERS}, {"noise_multiplier": SIGNED, "orders": ORDER}),
+    Case(
+        rdp.gaussian,
+        {"noise_multiplier": 2.0, "orders": ORDERS},
+        {"noise_multiplier": SIGNED, "orders": ORDER},
+    ),
+    Case(
+        rdp.laplace,
+        {"noise_multiplier": 2.0, "orders": ORDERS},
+        {"noise_multiplier": SIGNED, "orders": ORDER},
+    ),
     Case(rdp.pure, {"epsilon": 0.5, "orders": ORDERS}, {"epsilon": SIGNED, "orders": ORDER}),
     Case(
         rdp.poisson_gaussian,
@@ -144,15 +184,31 @@ TRACED = [
     Case(gaussian.log_delta, {"mu": 1.0, "epsilon": 1.0}, {"mu": SIGNED, "epsilon": SIGNED}),
     Case(gaussian.mu_to_delta, {"mu": 1.0, "epsilon": 1.0}, {"mu": SIGNED, "epsilon": SIGNED}),
     Case(gaussian.mu_to_epsilon, {"mu": 1.0, "delta": 1e-5}, {"mu": SIGNED, "delta": DELTA}),
-    Case(gaussian.mu_to_epsilon, {"mu": 0.0, "log_delta": -9.0}, {"mu": SIGNED, "log_delta": (NAN, 0.7, INF)}),
-    Case(gaussian.epsilon_to_mu, {"epsilon": 1.0, "delta": 1e-5}, {"epsilon": FINITE, "delta": (0.0, *DELTA)}),
-    Case(gaussian.epsilon_to_mu, {"epsilon": 1.0, "log_delta": -9.0}, {"epsilon": FINITE, "log_delta": (NAN, 0.7)}),
+    Case(
+        gaussian.mu_to_epsilon,
+        {"mu": 0.0, "log_delta": -9.0},
+        {"mu": SIGNED, "log_delta": (NAN, 0.7, INF)},
+    ),
+    Case(
+        gaussian.epsilon_to_mu,
+        {"epsilon": 1.0, "delta": 1e-5},
+        {"epsilon": FINITE, "delta": (0.0, *DELTA)},
+    ),
+    Case(
+        gaussian.epsilon_to_mu,
+        {"epsilon": 1.0, "log_delta": -9.0},
+        {"epsilon": FINITE, "log_delta": (NAN, 0.7)},
+    ),
     Case(gaussian.compose, {"mus": np.array([0.1, 0.2])}, {"mus": SIGNED}),
     Case(gaussian.trade_off, {"mu": 1.0, "fpr": 0.1}, {"mu": SIGNED, "fpr": PROBABILITY}),
     Case(gaussian.tpr_at_fpr, {"mu": 1.0, "fpr": 0.1}, {"mu": SIGNED, "fpr": PROBABILITY}),
     Case(gaussian.advantage, {"mu": 1.0}, {"mu": SIGNED}),
     Case(gaussian_pair.gaussian_pair, PAIR, BAD_PAIR),
-    Case(gaussian_pair.gaussian_pair, PAIR | {"cov1": np.array([1.0, 1.1]), "cov2": np.array([1.2, 1.3])}, BAD_PAIR),
+    Case(
+        gaussian_pair.gaussian_pair,
+        PAIR | {"cov1": np.array([1.0, 1.1]), "cov2": np.array([1.2, 1.3])},
+        BAD_PAIR,
+    ),
     Case(
         gaussian_pair.gaussian_pair,
         PAIR | {"cov1": np.diag([1.0, 1.1]), "cov2": np.diag([1.2, 1.3])},
@@ -162,17 +218,32 @@ TRACED = [
         replaced_record.divergence,
         {"first_square": 1.0, "second_square": 0.5, "product": 0.1}
         | {"orders": ORDERS, "floor": 2.0, "weight": 0.01, "num_records": 50.0},
-        {"first_square": SIGNED, "second_square": SIGNED, "product": (NAN, 2.0, -2.0, INF), "orders": ORDER}
+        {
+            "first_square": SIGNED,
+            "second_square": SIGNED,
+            "product": (NAN, 2.0, -2.0, INF),
+            "orders": ORDER,
+        }
         | {"floor": SIGNED, "weight": SIGNED, "num_records": FINITE},
     ),
-    Case(replaced_record.worst, WEIGHTED | {"orders": ORDERS[:1]}, BAD_WEIGHTED | {"floor": SIGNED}),
-    Case(spectrum.lift, {"values": np.array([0.1, 3.0]), "floor": 1.0}, {"values": SIGNED, "floor": FINITE}),
+    Case(
+        replaced_record.worst, WEIGHTED | {"orders": ORDERS[:1]}, BAD_WEIGHTED | {"floor": SIGNED}
+    ),
+    Case(
+        spectrum.lift,
+        {"values": np.array([0.1, 3.0]), "floor": 1.0},
+        {"values": SIGNED, "floor": FINITE},
+    ),
     Case(
         spectrum.savings,
         {"values": np.array([0.1, 3.0]), "floor": 1.0, "dimension": 10.0},
         {"values": SIGNED, "floor": FINITE, "dimension": FINITE},
     ),
-    Case(_named(view.covariance, lambda **n: _on_path(view.covariance)(**n).diagonal()), GRAPH, BAD_GRAPH),
+    Case(
+        _named(view.covariance, lambda **n: _on_path(view.covariance)(**n).diagonal()),
+        GRAPH,
+        BAD_GRAPH,
+    ),
     *(
         Case(_on_path(fun), GRAPH | {"sensitivity": 1.0}, BAD_GRAPH | {"sensitivity": SIGNED})
         for fun in (view.exact_mu, view.sum_mu, view.own_upload_mu, printed.loss_variance)
@@ -182,23 +253,48 @@ TRACED = [
         GRAPH | {"sensitivity": 1.0, "num_colluders": 1.0},
         BAD_GRAPH | {"sensitivity": SIGNED, "num_colluders": COUNT},
     ),
-    Case(_on_path(view.average_variance, responders=np.array([True, True, True, False])), GRAPH, BAD_GRAPH),
+    Case(
+        _on_path(view.average_variance, responders=np.array([True, True, True, False])),
+        GRAPH,
+        BAD_GRAPH,
+    ),
     Case(
         view.complete_mu,
-        {"own_variance": 0.5, "pair_variance": 2.0, "num_seen": 4.0, "num_unseen": 1.0, "sensitivity": 1.0},
-        {"own_variance": SIGNED, "pair_variance": SIGNED, "num_seen": (0.0, *COUNT), "num_unseen": COUNT}
+        {
+            "own_variance": 0.5,
+            "pair_variance": 2.0,
+            "num_seen": 4.0,
+            "num_unseen": 1.0,
+            "sensitivity": 1.0,
+        },
+        {
+            "own_variance": SIGNED,
+            "pair_variance": SIGNED,
+            "num_seen": (0.0, *COUNT),
+            "num_unseen": COUNT,
+        }
         | {"sensitivity": SIGNED},
     ),
-    Case(printed.complete_loss_variance, {"ratio": 2.0, "num_honest": 4.0}, {"ratio": SIGNED, "num_honest": COUNT}),
+    Case(
+        printed.complete_loss_variance,
+        {"ratio": 2.0, "num_honest": 4.0},
+        {"ratio": SIGNED, "num_honest": COUNT},
+    ),
     Case(printed.loss_tail, {"epsilon": 1.0, "mu": 0.5}, {"epsilon": SIGNED, "mu": SIGNED}),
     Case(weighted_curves.joint, WEIGHTED, BAD_WEIGHTED),
     Case(weighted_curves.joint, WEIGHTED, BAD_WEIGHTED, lifted=True, instance=True),
     Case(weighted_curves.unsampled, _part(WEIGHTED, *UNSAMPLED), _part(BAD_WEIGHTED, *UNSAMPLED)),
-    Case(weighted_curves.clipped_update, _part(WEIGHTED, *UNSAMPLED[:3]), _part(BAD_WEIGHTED, *UNSAMPLED[:3])),
+    Case(
+        weighted_curves.clipped_update,
+        _part(WEIGHTED, *UNSAMPLED[:3]),
+        _part(BAD_WEIGHTED, *UNSAMPLED[:3]),
+    ),
     Case(
         weighted_curves.theorem_2,
-        {"least_eigenvalue": 2.0} | _part(WEIGHTED, "orders", "l2_clip_norm", "num_records", "batch_size"),
-        {"least_eigenvalue": SIGNED} | _part(BAD_WEIGHTED, "orders", "l2_clip_norm", "num_records", "batch_size"),
+        {"least_eigenvalue": 2.0}
+        | _part(WEIGHTED, "orders", "l2_clip_norm", "num_records", "batch_size"),
+        {"least_eigenvalue": SIGNED}
+        | _part(BAD_WEIGHTED, "orders", "l2_clip_norm", "num_records", "batch_size"),
     ),
     Case(weighted_curves.theorem_4, WEIGHTED, BAD_WEIGHTED),
     Case(weighted_curves.theorem_4, WEIGHTED, BAD_WEIGHTED, printed_interval=True),
@@ -211,7 +307,13 @@ TRACED = [
 ]
 
 RING = view.pair_graph([[0, 1], [1, 2], [0, 2]], num_clients=3, own_variance=0.5, pair_variance=2.0)
-SETUP = {"num_clients": 3, "num_records": 50, "batch_size": 10.0, "l2_clip_norm": 1.0, "noise_stddev": 1.0}
+SETUP = {
+    "num_clients": 3,
+    "num_records": 50,
+    "batch_size": 10.0,
+    "l2_clip_norm": 1.0,
+    "noise_stddev": 1.0,
+}
 BAD_SETUP = {"num_clients": WHOLE, "num_records": WHOLE} | dict.fromkeys(
     ("batch_size", "l2_clip_norm", "noise_stddev"), (0.0, *FINITE)
 )
@@ -264,7 +366,9 @@ def _graph(like, **fixed):
     return _with(
         like,
         lambda own_variance, pair_variance, **rest: {
-            "graph": RING._replace(own_variance=np.full(3, own_variance), pair_variance=np.full(3, pair_variance)),
+            "graph": RING._replace(
+                own_variance=np.full(3, own_variance), pair_variance=np.full(3, pair_variance)
+            ),
             **rest,
             **fixed,
         },
@@ -282,14 +386,29 @@ HOST = [
         TARGET | {"count": 3, "slack": 1e-6},
         BAD_TARGET | {"count": WHOLE, "slack": (0.0, *DELTA)},
     ),
-    Case(conversion.classic_gaussian_noise, TARGET | {"epsilon": 0.5}, {"epsilon": (2.0, *FINITE), "delta": DELTA}),
-    Case(conversion.epsilon_delta_trade_off, TARGET | {"fpr": 0.1}, BAD_TARGET | {"fpr": PROBABILITY}),
-    Case(conversion.reconstruction_bound, {"prior": 0.1}, {"prior": PROBABILITY}, trade_off=lambda a: 1 - a),
+    Case(
+        conversion.classic_gaussian_noise,
+        TARGET | {"epsilon": 0.5},
+        {"epsilon": (2.0, *FINITE), "delta": DELTA},
+    ),
+    Case(
+        conversion.epsilon_delta_trade_off, TARGET | {"fpr": 0.1}, BAD_TARGET | {"fpr": PROBABILITY}
+    ),
+    Case(
+        conversion.reconstruction_bound,
+        {"prior": 0.1},
+        {"prior": PROBABILITY},
+        trade_off=lambda a: 1 - a,
+    ),
     Case(rdp.as_orders, {"orders": 2.0}, {"orders": (*ORDER, INF)}),
     *(
         Case(
             fun,
-            {"stddev": 1.0, "sensitivities": np.array([1.0, 2.0]), "sampling_probs": np.array([0.1, 0.2])},
+            {
+                "stddev": 1.0,
+                "sensitivities": np.array([1.0, 2.0]),
+                "sampling_probs": np.array([0.1, 0.2]),
+            },
             {"stddev": (0.0, *FINITE), "sensitivities": FINITE, "sampling_probs": PROBABILITY},
             orders=(2.0, 4.0),
         )
@@ -311,7 +430,11 @@ HOST = [
         {"epsilon": FINITE, "count": WHOLE} | {"total": FINITE},
     ),
     *(
-        Case(fun, TARGET | {"count": 5, "slack": 1e-6}, BAD_TARGET | {"count": WHOLE, "slack": (0.0, *DELTA)})
+        Case(
+            fun,
+            TARGET | {"count": 5, "slack": 1e-6},
+            BAD_TARGET | {"count": WHOLE, "slack": (0.0, *DELTA)},
+        )
         for fun in (kov.grid, kov.real, kov.simplified)
     ),
     Case(
@@ -332,22 +455,47 @@ HOST = [
     Case(
         mixture.item_sum,
         {"noise_multiplier": 1.0, "num_items": 3, "item_sampling_prob": 0.1, "cap": 2},
-        {"noise_multiplier": FINITE, "num_items": WHOLE, "item_sampling_prob": PROBABILITY, "cap": WHOLE},
+        {
+            "noise_multiplier": FINITE,
+            "num_items": WHOLE,
+            "item_sampling_prob": PROBABILITY,
+            "cap": WHOLE,
+        },
     ),
     Case(
         mixture.two_point,
         {"noise_multiplier": 1.0, "subject_prob": 0.1, "sensitivity": 1.0},
         {"noise_multiplier": FINITE, "subject_prob": PROBABILITY, "sensitivity": (0.0, *FINITE)},
     ),
-    Case(pld.api.poisson_gaussian_interval, SAMPLED | {"delta": 1e-5}, BAD_SAMPLED | {"delta": (0.0, *DELTA)}),
-    Case(pld.api.poisson_gaussian_interval, SAMPLED | {"epsilon": 1.0}, {"epsilon": FINITE}, accuracy=1e-2),
-    Case(pld.api.poisson_gaussian_epsilon, SAMPLED | {"delta": 1e-5}, BAD_SAMPLED | {"delta": (0.0, *DELTA)}),
-    Case(pld.api.poisson_gaussian_delta, SAMPLED | {"epsilon": 1.0}, BAD_SAMPLED | {"epsilon": FINITE}),
-    Case(without_replacement.epsilon, ROUNDS | {"delta": 1e-5}, BAD_ROUNDS | {"delta": (0.0, *DELTA)}),
+    Case(
+        pld.api.poisson_gaussian_interval,
+        SAMPLED | {"delta": 1e-5},
+        BAD_SAMPLED | {"delta": (0.0, *DELTA)},
+    ),
+    Case(
+        pld.api.poisson_gaussian_interval,
+        SAMPLED | {"epsilon": 1.0},
+        {"epsilon": FINITE},
+        accuracy=1e-2,
+    ),
+    Case(
+        pld.api.poisson_gaussian_epsilon,
+        SAMPLED | {"delta": 1e-5},
+        BAD_SAMPLED | {"delta": (0.0, *DELTA)},
+    ),
+    Case(
+        pld.api.poisson_gaussian_delta,
+        SAMPLED | {"epsilon": 1.0},
+        BAD_SAMPLED | {"epsilon": FINITE},
+    ),
+    Case(
+        without_replacement.epsilon, ROUNDS | {"delta": 1e-5}, BAD_ROUNDS | {"delta": (0.0, *DELTA)}
+    ),
     Case(without_replacement.delta, ROUNDS | {"epsilon": 1.0}, BAD_ROUNDS | {"epsilon": FINITE}),
     Case(
         _with(
-            without_replacement.estimate, lambda delta, **n: {"rounds": without_replacement.Rounds(**n), "delta": delta}
+            without_replacement.estimate,
+            lambda delta, **n: {"rounds": without_replacement.Rounds(**n), "delta": delta},
         ),
         ROUNDS | {"delta": 1e-5},
         BAD_ROUNDS | {"delta": (0.0, *DELTA)},
@@ -359,7 +507,13 @@ HOST = [
     ),
     Case(
         sensitivity.convex_sgd,
-        {"learning_rate": 0.1, "lipschitz": 1.0, "smoothness": 1.0, "num_epochs": 2, "batch_size": 5},
+        {
+            "learning_rate": 0.1,
+            "lipschitz": 1.0,
+            "smoothness": 1.0,
+            "num_epochs": 2,
+            "batch_size": 5,
+        },
         {"learning_rate": (9.0, *FINITE), "lipschitz": FINITE, "smoothness": FINITE}
         | {"num_epochs": WHOLE, "batch_size": WHOLE},
         convex=True,
@@ -388,7 +542,11 @@ HOST = [
         {"known": (NAN, INF), "aggregate": (NAN, INF), "threshold": FINITE},
     ),
     Case(span.least_eigenvalue, {"gradients": np.eye(3)}, {"gradients": (NAN, INF)}),
-    Case(convergence.noise_norm, {"dimension": 5, "variance": 1.0}, {"dimension": WHOLE, "variance": FINITE}),
+    Case(
+        convergence.noise_norm,
+        {"dimension": 5, "variance": 1.0},
+        {"dimension": WHOLE, "variance": FINITE},
+    ),
     *(
         Case(
             _gaps(fun),
@@ -401,14 +559,22 @@ HOST = [
     Case(
         convergence.sampling_excess,
         {"num_clients": 5, "num_stragglers": 1, "dissimilarity": 1.2},
-        {"num_clients": WHOLE, "num_stragglers": (NAN, -1, 5, 0.5), "dissimilarity": (0.5, *FINITE)},
+        {
+            "num_clients": WHOLE,
+            "num_stragglers": (NAN, -1, 5, 0.5),
+            "dissimilarity": (0.5, *FINITE),
+        },
     ),
     Case(
         _gaps(convergence.gradient_steps),
         CONVEX | CONSTANTS | {"learning_rate": 0.5, "num_clients": 5, "num_stragglers": 1},
         BAD_CONVEX
         | BAD_CONSTANTS
-        | {"learning_rate": (0.0, 99.0, *FINITE), "num_clients": WHOLE, "num_stragglers": (NAN, -1, 5, 0.5)},
+        | {
+            "learning_rate": (0.0, 99.0, *FINITE),
+            "num_clients": WHOLE,
+            "num_stragglers": (NAN, -1, 5, 0.5),
+        },
     ),
     Case(
         weighted_curves.largest_order,
@@ -423,7 +589,12 @@ HOST = [
     ),
     Case(
         weighted_setups.noiseless,
-        {"least_eigenvalues": np.ones(3), "l2_clip_norm": 1.0, "num_records": 50, "batch_size": 10.0},
+        {
+            "least_eigenvalues": np.ones(3),
+            "l2_clip_norm": 1.0,
+            "num_records": 50,
+            "batch_size": 10.0,
+        },
         {"least_eigenvalues": (0.0, *FINITE), "l2_clip_norm": (0.0, *FINITE), "num_records": WHOLE}
         | {"batch_size": (0.0, *FINITE)},
         scope="uniform",
@@ -446,10 +617,20 @@ HOST = [
         BAD_SETUP | {"num_rounds": WHOLE, "delta": (0.0, *DELTA)},
     ),
     Case(
-        _rounds(weighted_rounds.least_noise_stddev, sampling="none", noise="isotropic", composition="pld"),
+        _rounds(
+            weighted_rounds.least_noise_stddev,
+            sampling="none",
+            noise="isotropic",
+            composition="pld",
+        ),
         SETUP | {"target_epsilon": 1.0, "num_rounds": 2, "delta": 1e-5, "tolerance": 1e-2},
         BAD_SETUP
-        | {"target_epsilon": (0.0, *FINITE), "num_rounds": WHOLE, "delta": (0.0, *DELTA), "tolerance": FINITE},
+        | {
+            "target_epsilon": (0.0, *FINITE),
+            "num_rounds": WHOLE,
+            "delta": (0.0, *DELTA),
+            "tolerance": FINITE,
+        },
     ),
     Case(
         _graph(view.worst_mu),
@@ -472,14 +653,20 @@ HOST = [
         BAD_NOISE | {"num_colluders": (NAN, -1, 3, 0.5), "sensitivity": FINITE},
     ),
     Case(
-        _graph(printed.disturbance, responders=np.ones(3, bool), colluders=np.array([False, False, True])),
+        _graph(
+            printed.disturbance,
+            responders=np.ones(3, bool),
+            colluders=np.array([False, False, True]),
+        ),
         NOISE,
         BAD_NOISE,
     ),
     Case(printed.largest_variance, TARGET, BAD_TARGET),
     Case(printed.condition, TARGET | {"variance": 0.01}, BAD_TARGET | {"variance": FINITE}),
     *(
-        Case(fun, {"num_honest": 4.0, "straggling": 0.5}, {"num_honest": COUNT, "straggling": FINITE})
+        Case(
+            fun, {"num_honest": 4.0, "straggling": 0.5}, {"num_honest": COUNT, "straggling": FINITE}
+        )
         for fun in (printed.quartic, printed.best_ratio, least_noise.best_ratio)
     ),
     Case(
@@ -506,13 +693,19 @@ HOST = [
     Case(
         least_noise.client_variance,
         PAIRS | {"num_stragglers": 1, "mu": 0.5, "sensitivity": 1.0},
-        BAD_PAIRS | {"num_stragglers": (NAN, -1, 3, 0.5), "mu": (0.0, *FINITE), "sensitivity": (0.0, *FINITE)},
+        BAD_PAIRS
+        | {
+            "num_stragglers": (NAN, -1, 3, 0.5),
+            "mu": (0.0, *FINITE),
+            "sensitivity": (0.0, *FINITE),
+        },
         mechanism="secure_sum",
     ),
     Case(
         least_noise.expected_variance,
         PAIRS | {"straggler_pmf": np.array([0.5, 0.5]), "mu": 0.5, "sensitivity": 1.0},
-        BAD_PAIRS | {"straggler_pmf": (NAN, -1.0, 2.0), "mu": (0.0, *FINITE), "sensitivity": (0.0, *FINITE)},
+        BAD_PAIRS
+        | {"straggler_pmf": (NAN, -1.0, 2.0), "mu": (0.0, *FINITE), "sensitivity": (0.0, *FINITE)},
         mechanism="pair_noise",
     ),
     Case(
@@ -560,7 +753,13 @@ HOST = [
     ),
     Case(
         printed.theorem_11,
-        {"num_clients": 1000, "out_degree": 200, "own_stddev": 1.0, "pair_stddev": 2.0, "delta": 1e-5},
+        {
+            "num_clients": 1000,
+            "out_degree": 200,
+            "own_stddev": 1.0,
+            "pair_stddev": 2.0,
+            "delta": 1e-5,
+        },
         {"num_clients": WHOLE, "out_degree": (5, *WHOLE), "own_stddev": (0.0, *FINITE)}
         | {"pair_stddev": (0.0, *FINITE), "delta": (0.0, *DELTA)},
     ),
@@ -569,7 +768,11 @@ HOST = [
         {"num_clients": 9, "out_degree": 2},
         {"num_clients": WHOLE, "out_degree": (9, *WHOLE)},
     ),
-    Case(printed.printed_epsilon, {"theta": 0.1, "delta": 1e-5}, {"theta": FINITE, "delta": (0.0, *DELTA)}),
+    Case(
+        printed.printed_epsilon,
+        {"theta": 0.1, "delta": 1e-5},
+        {"theta": FINITE, "delta": (0.0, *DELTA)},
+    ),
     Case(printed.printed_theta, TARGET, BAD_TARGET | {"delta": (0.0, *DELTA)}),
     Case(
         conversion.classic_gaussian_noise,
@@ -600,7 +803,12 @@ BAD_NATS = (0.0, *FINITE)
 EXPOSURE = budget.start(2)
 INFORMATION = [
     *(
-        Case(fun, {"values": SPECTRUM, "nats": 0.3}, {"values": BAD_SPECTRUM, "nats": BAD_NATS}, **KNOWN)
+        Case(
+            fun,
+            {"values": SPECTRUM, "nats": 0.3},
+            {"values": BAD_SPECTRUM, "nats": BAD_NATS},
+            **KNOWN,
+        )
         for fun in (channels.natural, channels.min_power)
     ),
     Case(
@@ -622,7 +830,13 @@ INFORMATION = [
     ),
     Case(
         channels.clipped_upload,
-        {"l2_clip_norm": 1.0, "num_params": 5, "record_dimension": 4, "nats": 0.3, "num_local_steps": 2}
+        {
+            "l2_clip_norm": 1.0,
+            "num_params": 5,
+            "record_dimension": 4,
+            "nats": 0.3,
+            "num_local_steps": 2,
+        }
         | {"learning_rate": 0.1},
         dict.fromkeys(("num_params", "record_dimension", "num_local_steps"), WHOLE)
         | dict.fromkeys(("l2_clip_norm", "nats", "learning_rate"), BAD_NATS),
@@ -630,11 +844,20 @@ INFORMATION = [
     Case(channels.without_noise, {"values": SPECTRUM}, {"values": (NAN, -1.0)}, **KNOWN),
     Case(channels.spectrum, {"values": SPECTRUM}, {"values": BAD_SPECTRUM}),
     Case(channels.checked_covariance, {"covariance": COVARIANCE}, {"covariance": BAD_SPECTRUM}),
-    Case(claims.psnr_of_mse, {"mse": 0.1, "data_range": 1.0}, {"mse": SIGNED, "data_range": (0.0, *FINITE)}),
+    Case(
+        claims.psnr_of_mse,
+        {"mse": 0.1, "data_range": 1.0},
+        {"mse": SIGNED, "data_range": (0.0, *FINITE)},
+    ),
     Case(
         clipped.private_sgd_nats,
         {"noise_multiplier": 1.0, "batch_size": 5, "record_dimension": 4, "num_params": 9},
-        {"noise_multiplier": (0.0, *FINITE), "batch_size": WHOLE, "record_dimension": WHOLE, "num_params": WHOLE},
+        {
+            "noise_multiplier": (0.0, *FINITE),
+            "batch_size": WHOLE,
+            "record_dimension": WHOLE,
+            "num_params": WHOLE,
+        },
         target="record",
         assume_iid=True,
     ),
@@ -681,9 +904,20 @@ INFORMATION = [
         **KNOWN,
     ),
     Case(reconstruction.theorem1, {"entropy": 0.5}, {"entropy": (NAN, INF)}, leakage=LEAKAGE),
-    Case(reconstruction.projected, {"entropies": np.zeros(2)}, {"entropies": (NAN, INF)}, leakage=LEAKAGE),
+    Case(
+        reconstruction.projected,
+        {"entropies": np.zeros(2)},
+        {"entropies": (NAN, INF)},
+        leakage=LEAKAGE,
+    ),
     *(
-        Case(fun, {"values": SPECTRUM}, {"values": BAD_SPECTRUM}, leakage=LEAKAGE, data_model="gaussian")
+        Case(
+            fun,
+            {"values": SPECTRUM},
+            {"values": BAD_SPECTRUM},
+            leakage=LEAKAGE,
+            data_model="gaussian",
+        )
         for fun in (reconstruction.gaussian_projected, reconstruction.distortion_rate)
     ),
     Case(
@@ -696,7 +930,12 @@ INFORMATION = [
     Case(
         sums.secure_sum_leakage,
         {"num_clients": 3, "dimension": 4, "batch_size": 5.0, "constant": 1.0},
-        {"num_clients": (1, *WHOLE), "dimension": WHOLE, "batch_size": (0.0, *FINITE), "constant": FINITE},
+        {
+            "num_clients": (1, *WHOLE),
+            "dimension": WHOLE,
+            "batch_size": (0.0, *FINITE),
+            "constant": FINITE,
+        },
     ),
     Case(
         uploads.estimated_upload,
@@ -712,7 +951,13 @@ INFORMATION = [
         key=jax.random.key(0),
     ),
     Case(budget.start, {"num_records": 2}, {"num_records": WHOLE}),
-    Case(budget.spend, {"record_ids": 1}, {"record_ids": (NAN, -1, 2, 0.5)}, exposure=EXPOSURE, channel=CHANNEL),
+    Case(
+        budget.spend,
+        {"record_ids": 1},
+        {"record_ids": (NAN, -1, 2, 0.5)},
+        exposure=EXPOSURE,
+        channel=CHANNEL,
+    ),
     Case(budget.expose, {"uses": 1}, {"uses": (NAN, -1, 0.5)}, exposure=EXPOSURE, channel=CHANNEL),
     Case(
         budget.total,
@@ -721,7 +966,12 @@ INFORMATION = [
         exposure=budget.spend(EXPOSURE, 1, CHANNEL),
         channel=CHANNEL,
     ),
-    Case(budget.after_uses, {"uses": 2.0, "label_nats": 0.1}, {"uses": FINITE, "label_nats": FINITE}, channel=CHANNEL),
+    Case(
+        budget.after_uses,
+        {"uses": 2.0, "label_nats": 0.1},
+        {"uses": FINITE, "label_nats": FINITE},
+        channel=CHANNEL,
+    ),
     Case(budget.paper_linear, {"num_steps": 2}, {"num_steps": WHOLE}, channel=CHANNEL),
     Case(
         budget.mixed,
@@ -742,11 +992,16 @@ INFORMATION = [
         {"values": SPECTRUM, "total_nats": 1.0, "uses": 2.0},
         {"values": BAD_SPECTRUM, "total_nats": BAD_NATS, "uses": (0.0, *FINITE)},
     ),
-    Case(budget.paper_rounds, {"total_nats": 1.0, "nats": 0.3}, {"total_nats": BAD_NATS, "nats": BAD_NATS}),
+    Case(
+        budget.paper_rounds,
+        {"total_nats": 1.0, "nats": 0.3},
+        {"total_nats": BAD_NATS, "nats": BAD_NATS},
+    ),
     Case(budget.label_entropy, {"num_classes": 10}, {"num_classes": WHOLE}),
 ]
 
-# Of events, which hold checked numbers; of names; or parts of the privacy-loss distributions, which `pld.api` checks.
+# Of events, which hold checked numbers; of names; or parts of the privacy-loss distributions, which
+# `pld.api` checks.
 NOT_OF_NUMBERS = (
     {
         "shared_noise.theta.check_mode",
@@ -756,14 +1011,23 @@ NOT_OF_NUMBERS = (
     }
     | {
         f"information.{name}"
-        for name in ("claims.check_source", "claims.proof", "claims.inherit", "claims.plain", "claims.positive_array")
+        for name in (
+            "claims.check_source",
+            "claims.proof",
+            "claims.inherit",
+            "claims.plain",
+            "claims.positive_array",
+        )
         + ("uploads.uploads_total", "words.statement")
     }
     # Inner parts of what is listed above: their callers have looked at the numbers.
     | {f"search.{name}" for name in ("bisect", "last_whole", "within")}
     | {f"rounding.{name}" for name in ("at_least", "at_most", "rounded_up", "shown_epsilon")}
     | {f"renyi.mixture_moments.{name}" for name in ("curve", "log_ratio")}
-    | {f"renyi.poisson_moments.{name}" for name in ("log_moments", "num_nodes", "real", "with_chords")}
+    | {
+        f"renyi.poisson_moments.{name}"
+        for name in ("log_moments", "num_nodes", "real", "with_chords")
+    }
     | {"renyi.without_replacement.curves"}
     | {f"shared_noise.star_mesh.{name}" for name in ("factor", "inverse", "inverse_diagonal")}
     | {f"shared_noise.graph.{name}" for name in ("from_matrix", "pair_graph")}  # tests of their own

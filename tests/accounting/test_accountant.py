@@ -18,7 +18,9 @@ from fljax.errors import NoGuaranteeError, PrivacyPreconditionError, Unsupported
 
 
 def claim(mechanism, unit="client", relation="ADD_OR_REMOVE_ONE"):
-    return accounting.PrivacyEvent(mechanism=mechanism, privacy_unit=unit, neighboring_relation=relation)
+    return accounting.PrivacyEvent(
+        mechanism=mechanism, privacy_unit=unit, neighboring_relation=relation
+    )
 
 
 def run(sampling_prob, noise, steps):
@@ -33,13 +35,16 @@ GOLDEN = [
     (1e-3, 0.8, 5000, 1e-6, 1.59231, 8.3),
     (100 / 342477, 0.6, 1500, 1e-6, 2.39243, 5.8),
 ]
-DP_ACCOUNTING_ORDERS = [1 + x / 10 for x in range(1, 100)] + list(range(11, 64)) + [128, 256, 512, 1024]
+DP_ACCOUNTING_ORDERS = (
+    [1 + x / 10 for x in range(1, 100)] + list(range(11, 64)) + [128, 256, 512, 1024]
+)
 
 
 @pytest.mark.parametrize(("q", "noise", "steps", "delta", "expected", "order"), GOLDEN)
 def test_epsilon_meets_the_golden_values(q, noise, steps, delta, expected, order):
     found = accounting.spent(run(q, noise, steps), delta=delta, orders=DP_ACCOUNTING_ORDERS)
-    # At fractional orders they sum the absolute values of an alternating series, 4e-5 too much in the third row.
+    # At fractional orders they sum the absolute values of an alternating series, 4e-5 too much in
+    # the third row.
     assert expected - 5e-5 <= found.epsilon_upper <= expected + 5e-6
     assert found.order == order
     assert accounting.epsilon(run(q, noise, steps), delta=delta) <= found.epsilon_upper
@@ -68,14 +73,22 @@ def test_a_sampling_probability_calibrates_within_its_bracket():
         return run(q, 1.0, 1000)
 
     q = accounting.calibrate(event, epsilon=3.0, delta=1e-5, bracket=(1e-6, 1.0))
-    assert accounting.epsilon(event(q), delta=1e-5) <= 3.0 < accounting.epsilon(event(q * 1.00001), delta=1e-5)
+    assert (
+        accounting.epsilon(event(q), delta=1e-5)
+        <= 3.0
+        < accounting.epsilon(event(q * 1.00001), delta=1e-5)
+    )
     assert accounting.calibrate(event, epsilon=1e5, delta=1e-5, bracket=(1e-6, 1.0)) == 1.0
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(1e-3, 0.9), (1e-6, 0.1), (2.0, 1e-5)])
-def test_calibration_by_distributions_meets_its_target_where_the_estimate_says_nothing(epsilon, delta):
+def test_calibration_by_distributions_meets_its_target_where_the_estimate_says_nothing(
+    epsilon, delta
+):
     # At the first two, a little less noise than has epsilon 0: nothing to take a tangent of.
-    noise = accounting.calibrate(lambda s: claim(events.Gaussian(s)), epsilon=epsilon, delta=delta, method="pld")
+    noise = accounting.calibrate(
+        lambda s: claim(events.Gaussian(s)), epsilon=epsilon, delta=delta, method="pld"
+    )
     mu = float(accounting.gaussian.epsilon_to_mu(epsilon, delta))
     assert noise == pytest.approx(1 / mu, rel=3e-6)
     assert accounting.epsilon(claim(events.Gaussian(noise)), delta=delta, method="pld") <= epsilon
@@ -88,19 +101,24 @@ def test_calibration_by_distributions_finds_what_is_close_to_the_floor_of_the_ot
         return claim(events.Composed((others, events.Gaussian(noise))))
 
     noise = accounting.calibrate(release, epsilon=1.83, delta=1e-5, method="pld", tolerance=0.1)
-    spent = [accounting.epsilon(release(scale * noise), delta=1e-5, method="pld") for scale in (1.0, 0.8)]
+    spent = [
+        accounting.epsilon(release(scale * noise), delta=1e-5, method="pld") for scale in (1.0, 0.8)
+    ]
     assert spent[0] <= 1.83 < spent[1]
 
 
 def test_calibration_without_a_solution_says_so():
     with pytest.raises(PrivacyPreconditionError, match="bracket"):
-        accounting.calibrate(lambda s: run(0.5, s, 1000), epsilon=0.1, delta=1e-5, bracket=(0.5, 1.0))
+        accounting.calibrate(
+            lambda s: run(0.5, s, 1000), epsilon=0.1, delta=1e-5, bracket=(0.5, 1.0)
+        )
     with pytest.raises(PrivacyPreconditionError, match="epsilon"):
         accounting.calibrate(lambda t: run(0.5, 0.3, t), epsilon=0.1, delta=1e-5, integer=True)
 
 
 @pytest.mark.parametrize(
-    ("q", "noise", "epsilon"), [(0.0, 1.0, 0.0), (0.5, 0.0, math.inf), (0.0, 0.0, 0.0), (1.0, 0.0, math.inf)]
+    ("q", "noise", "epsilon"),
+    [(0.0, 1.0, 0.0), (0.5, 0.0, math.inf), (0.0, 0.0, 0.0), (1.0, 0.0, math.inf)],
 )
 def test_nobody_sampled_costs_nothing_and_no_noise_costs_everything(q, noise, epsilon):
     assert accounting.epsilon(run(q, noise, 10), delta=1e-5) == epsilon
@@ -113,7 +131,9 @@ def test_delta_and_epsilon_invert_each_other():
 
 
 def test_composed_gaussians_are_one_gaussian():
-    many = claim(events.Composed((events.SelfComposed(events.Gaussian(3.0), 4), events.Gaussian(2.0))))
+    many = claim(
+        events.Composed((events.SelfComposed(events.Gaussian(3.0), 4), events.Gaussian(2.0)))
+    )
     one = claim(events.Gaussian((4 / 9 + 1 / 4) ** -0.5))
     for method in ("rdp", "gdp"):
         assert accounting.epsilon(many, delta=1e-6, method=method) == pytest.approx(
@@ -124,7 +144,9 @@ def test_composed_gaussians_are_one_gaussian():
 def test_the_exact_epsilon_lies_below_the_renyi_bound():
     event = claim(events.Gaussian(1.0))
     low, high = accounting.interval(event, delta=1e-5, method="gdp")
-    assert low == high == pytest.approx(4.377178, abs=1e-6)  # Balle, Wang (2018): analytic Gaussian at sigma 1
+    assert (
+        low == high == pytest.approx(4.377178, abs=1e-6)
+    )  # Balle, Wang (2018): analytic Gaussian at sigma 1
     assert high < accounting.epsilon(event, delta=1e-5)
 
 
@@ -143,7 +165,9 @@ UNSUPPORTED = [
 
 
 @pytest.mark.parametrize(("method", "mechanism", "relation"), UNSUPPORTED)
-def test_a_combination_without_a_bound_raises_even_inside_a_composition(method, mechanism, relation):
+def test_a_combination_without_a_bound_raises_even_inside_a_composition(
+    method, mechanism, relation
+):
     with pytest.raises(UnsupportedEventError, match=type(mechanism).__name__):
         accounting.epsilon(claim(mechanism, relation=relation), delta=1e-5, method=method)
     mixed = events.Composed((events.Gaussian(1.0), events.SelfComposed(mechanism, 3)))
@@ -193,7 +217,9 @@ def test_a_ledger_counts_restores_and_adds_up():
     assert back == ledger
     assert back.epsilon(delta=1e-5) == ledger.epsilon(delta=1e-5)
     other_order = accounting.compose([second, first.repeat(100)])
-    assert ledger.epsilon(delta=1e-5) == pytest.approx(accounting.epsilon(other_order, delta=1e-5), rel=1e-12)
+    assert ledger.epsilon(delta=1e-5) == pytest.approx(
+        accounting.epsilon(other_order, delta=1e-5), rel=1e-12
+    )
 
 
 def test_a_ledger_refuses_other_claims_and_broken_files():
@@ -203,7 +229,12 @@ def test_a_ledger_refuses_other_claims_and_broken_files():
     with pytest.raises(ValueError, match="count"):
         ledger.append(claim(events.Gaussian(1.0)), 0)
     good = ledger.to_json()
-    for broken in ({**good, "format": 9}, {**good, "more": 1}, {**good, "entries": [{"count": 1}]}, {}):
+    for broken in (
+        {**good, "format": 9},
+        {**good, "more": 1},
+        {**good, "entries": [{"count": 1}]},
+        {},
+    ):
         with pytest.raises(ValueError, match="Expected"):
             accounting.Ledger.from_json(broken)
 
@@ -214,7 +245,9 @@ def test_asking_before_each_round_never_overspends():
     while not ledger.would_exceed(event, target_epsilon=2.0, delta=1e-5):
         ledger.append(event)
     assert ledger.epsilon(delta=1e-5) <= 2.0
-    expected = accounting.calibrate(lambda t: event.repeat(t), epsilon=2.0, delta=1e-5, integer=True)
+    expected = accounting.calibrate(
+        lambda t: event.repeat(t), epsilon=2.0, delta=1e-5, integer=True
+    )
     assert ledger.num_events == expected
 
 
@@ -231,7 +264,15 @@ def test_a_round_of_a_ledger_is_cheap():
 
 def test_the_statement_says_unit_relation_epsilon_delta_and_what_is_missing():
     text = accounting.statement(run(0.01, 1.0, 100), delta=1e-5)
-    for part in ("one client", "adding or removing", "1e-05", "RDP", "100 times", "Poisson", "Not covered"):
+    for part in (
+        "one client",
+        "adding or removing",
+        "1e-05",
+        "RDP",
+        "100 times",
+        "Poisson",
+        "Not covered",
+    ):
         assert part in text
     rows = accounting.table(run(0.01, 1.0, 100), delta=1e-5, methods=("rdp", "gdp"))
     assert [row["epsilon_upper"] is not None for row in rows] == [True, False]
@@ -261,7 +302,8 @@ def test_adaptive_orders_find_the_best_real_order():
     assert adaptive.epsilon_upper <= accounting.epsilon(event, delta=1e-5)
     sampled = run(0.01, 1.0, 10000)
     found = accounting.epsilon(sampled, delta=1e-5, orders="adaptive")
-    # jax-privacy's finer grid finds 6.71236578, with fractional orders that err upward; the exact loss is 6.18774.
+    # jax-privacy's finer grid finds 6.71236578, with fractional orders that err upward; the exact
+    # loss is 6.18774.
     assert 6.18774 < found <= min(6.71236578, accounting.epsilon(sampled, delta=1e-5))
     with pytest.raises(ValueError, match="adaptive"):
         accounting.epsilon(event, delta=1e-5, orders="fine")
@@ -270,7 +312,9 @@ def test_adaptive_orders_find_the_best_real_order():
 def test_a_grid_of_runs_is_calibrated_at_once_and_never_overspends():
     q, steps = np.asarray([1e-3, 0.01, 0.3, 1.0])[:, None], np.asarray([1, 1000])
     orders = DP_ACCOUNTING_ORDERS
-    noise = accounting.calibration.poisson_gaussian_noise(q, steps, epsilon=1.5, delta=1e-6, orders=orders)
+    noise = accounting.calibration.poisson_gaussian_noise(
+        q, steps, epsilon=1.5, delta=1e-6, orders=orders
+    )
     assert noise.shape == (4, 2)
     for i in range(4):
         for j in range(2):
@@ -278,7 +322,9 @@ def test_a_grid_of_runs_is_calibrated_at_once_and_never_overspends():
             assert accounting.epsilon(event, delta=1e-6, orders=orders) <= 1.5 * (1 + 1e-12)
             less = run(float(q[i, 0]), float(noise[i, j]) * (1 - 2e-7), int(steps[j]))
             assert accounting.epsilon(less, delta=1e-6, orders=orders) > 1.5
-    hard = accounting.calibration.poisson_gaussian_noise(1.0, 1e12, epsilon=0.01, delta=1e-6, orders=orders)
+    hard = accounting.calibration.poisson_gaussian_noise(
+        1.0, 1e12, epsilon=0.01, delta=1e-6, orders=orders
+    )
     assert np.isnan(hard)
 
 
@@ -292,7 +338,9 @@ def test_a_grid_of_runs_is_calibrated_at_once_and_never_overspends():
 )
 def test_epsilon_grows_with_steps_falls_with_delta_and_is_subadditive(q, noise, steps, more, delta):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", accounting.OrderWarning)  # corners of the range, where the grid ends
+        warnings.simplefilter(
+            "ignore", accounting.OrderWarning
+        )  # corners of the range, where the grid ends
         base = accounting.epsilon(run(q, noise, steps), delta=delta)
         both = accounting.epsilon(run(q, noise, steps + more), delta=2 * delta)
         assert base <= accounting.epsilon(run(q, noise, steps + more), delta=delta) * (1 + 1e-12)
@@ -304,7 +352,9 @@ def test_epsilon_grows_with_steps_falls_with_delta_and_is_subadditive(q, noise, 
 
 @pytest.mark.parametrize("method", accounting.METHODS)
 @pytest.mark.parametrize(
-    "mechanism", [events.Gaussian(0.0), events.SelfComposed(events.Gaussian(1e-200), 3), events.NonPrivate()], ids=str
+    "mechanism",
+    [events.Gaussian(0.0), events.SelfComposed(events.Gaussian(1e-200), 3), events.NonPrivate()],
+    ids=str,
 )
 def test_an_infinite_epsilon_is_no_certificate(method, mechanism):
     event = accounting.PrivacyEvent(
@@ -313,10 +363,18 @@ def test_an_infinite_epsilon_is_no_certificate(method, mechanism):
     if isinstance(mechanism, events.NonPrivate) and method == "gdp":
         return  # not its kind of event: an error
     found = accounting.spent(event, delta=1e-5, method=method)
-    assert found.epsilon_upper == math.inf and not found.certified and found.reason == "no bound: epsilon is infinite"
+    assert (
+        found.epsilon_upper == math.inf
+        and not found.certified
+        and found.reason == "no bound: epsilon is infinite"
+    )
     assert not accounting.spent(event, epsilon=1.0, method=method).certified
     text = accounting.statement(event, delta=1e-5, method=method)
-    assert text.startswith("No guarantee at delta 1e-05") and "differential" not in text and "proved" not in text
+    assert (
+        text.startswith("No guarantee at delta 1e-05")
+        and "differential" not in text
+        and "proved" not in text
+    )
     assert not any(row["certified"] for row in accounting.table(event, delta=1e-5))
 
 
@@ -338,7 +396,9 @@ AUTO = {
     "sampled, hardly any noise": events.PoissonSampled(0.5, events.Gaussian(0.02)),
     "laplace": events.SelfComposed(events.Laplace(4.0), 30),
     "zcdp": events.SelfComposed(events.ZCdp(0.01), 3),
-    "mixed": events.Composed((events.Laplace(2.0), events.PoissonSampled(0.1, events.Gaussian(1.0)))),
+    "mixed": events.Composed(
+        (events.Laplace(2.0), events.PoissonSampled(0.1, events.Gaussian(1.0)))
+    ),
     "tiny delta": events.PoissonSampled(0.01, events.Gaussian(1.0)),
 }
 
@@ -375,6 +435,8 @@ def test_auto_calibrates_a_poisson_sampled_gaussian_to_less_noise_than_renyi():
 
 
 def test_auto_says_why_where_nobody_has_a_bound():
-    event = claim(events.PoissonSampled(0.1, events.SampledWithoutReplacement(10, 2, events.Gaussian(1.0))))
+    event = claim(
+        events.PoissonSampled(0.1, events.SampledWithoutReplacement(10, 2, events.Gaussian(1.0)))
+    )
     with pytest.raises(UnsupportedEventError):
         accounting.epsilon(event, delta=1e-5, method="auto")

@@ -18,7 +18,9 @@ ADD, REPLACE = "ADD_OR_REMOVE_ONE", "REPLACE_ONE"
 
 
 def claim(mechanism, relation=ADD):
-    return events.PrivacyEvent(mechanism=mechanism, privacy_unit="example", neighboring_relation=relation)
+    return events.PrivacyEvent(
+        mechanism=mechanism, privacy_unit="example", neighboring_relation=relation
+    )
 
 
 RUNS = {
@@ -26,7 +28,9 @@ RUNS = {
     "laplace": claim(events.SelfComposed(events.Laplace(7.0), 20)),
     "discrete": claim(events.SelfComposed(events.DiscreteGaussian(4.0, 1), 12)),
     "pair": claim(events.SelfComposed(events.EpsilonDelta(0.2, 1e-7), 9)),
-    "mixture": claim(events.SelfComposed(events.MixtureOfGaussians(3.0, (0.0, 1.0, 2.0), (0.9, 0.07, 0.03)), 40)),
+    "mixture": claim(
+        events.SelfComposed(events.MixtureOfGaussians(3.0, (0.0, 1.0, 2.0), (0.9, 0.07, 0.03)), 40)
+    ),
     "mixed": claim(
         events.Composed(
             (
@@ -71,8 +75,12 @@ def test_renyi_numbers_of_numpy_are_those_of_the_program():
     np.testing.assert_allclose(rdp.gaussian(0.7, orders), curves[0], rtol=1e-14)
     np.testing.assert_allclose(rdp.laplace(2.0, orders), curves[1], rtol=1e-12)
     np.testing.assert_allclose(rdp.pure(0.3, orders), pure, rtol=1e-12)
-    np.testing.assert_allclose(rdp.sampled_without_replacement(1.5, 0.1, orders[:150]), sampled, rtol=1e-11)
-    np.testing.assert_allclose(conversion.rdp_to_epsilons(curves[0], orders, 1e-5), epsilons, rtol=1e-13)
+    np.testing.assert_allclose(
+        rdp.sampled_without_replacement(1.5, 0.1, orders[:150]), sampled, rtol=1e-11
+    )
+    np.testing.assert_allclose(
+        conversion.rdp_to_epsilons(curves[0], orders, 1e-5), epsilons, rtol=1e-13
+    )
     np.testing.assert_allclose(conversion.zcdp_to_epsilon(0.2, 1e-6), zcdp, rtol=1e-13)
 
 

@@ -1,7 +1,9 @@
-"""No public pure function of the accountants makes a claim from a number that cannot be: eager, jitted, vmapped.
+"""No public pure function of the accountants makes a claim from a number that cannot be: eager,
+jitted, vmapped.
 
-Each function stands here with numbers that it can answer and, for each argument, numbers that it must not: it raises
-ValueError where it can look (host numbers), and otherwise answers NaN or +inf. A function that is missing fails a test.
+Each function stands here with numbers that it can answer and, for each argument, numbers that it
+must not: it raises ValueError where it can look (host numbers), and otherwise answers NaN or +inf.
+A function that is missing fails a test.
 """
 
 import importlib
@@ -47,7 +49,9 @@ def _is_one_program(case):
     return hasattr(getattr(case.fun, "__wrapped__", None), "lower")
 
 
-@pytest.mark.parametrize("case", [c for c in TRACED if not _is_one_program(c)] + HOST + INFORMATION, ids=repr)
+@pytest.mark.parametrize(
+    "case", [c for c in TRACED if not _is_one_program(c)] + HOST + INFORMATION, ids=repr
+)
 def test_a_bad_number_outside_jit_makes_no_claim(case):
     if "pld" not in case.name:  # those compile for seconds, and have tests of their own
         assert case.fun(**case.good, **case.fixed) is not None
@@ -72,6 +76,8 @@ def test_every_public_function_of_numbers_stands_in_the_lists():
         public |= {
             f"{short}.{key}"
             for key, value in vars(importlib.import_module(module.name)).items()
-            if inspect.isfunction(value) and value.__module__ == module.name and not key.startswith("_")
+            if inspect.isfunction(value)
+            and value.__module__ == module.name
+            and not key.startswith("_")
         }
     assert public - {case.name for case in TRACED + HOST + INFORMATION} == NOT_OF_NUMBERS

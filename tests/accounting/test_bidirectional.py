@@ -1,4 +1,6 @@
-"""Theta of pair noise on graphs: the specification's oracles C1 to C11, and its properties 7 to 9."""
+"""Theta of pair noise on graphs: the specification's oracles C1 to C11, and its properties 7 to
+9.
+"""
 
 import math
 
@@ -36,7 +38,10 @@ def dense_theta(edges, num, own, pair):
 def test_oracles_c1_and_c2():
     with pytest.warns(UserWarning, match="squares"):
         printed = view_paper.theorem_10(5, 1.0, 2.0, formula="paper")
-    sound, exact = view_paper.theorem_10(5, 1.0, 2.0), bidirectional.theta(graphs.complete(5), 5, 1.0, 2.0)
+    sound, exact = (
+        view_paper.theorem_10(5, 1.0, 2.0),
+        bidirectional.theta(graphs.complete(5), 5, 1.0, 2.0),
+    )
     np.testing.assert_allclose([printed, sound, exact], [0.3, 0.25, 0.2380952381], rtol=1e-9)
     assert float(view_paper.complete_theta(5, 1.0, 2.0)) == pytest.approx(exact, rel=1e-13)
     epsilons = view_paper.printed_epsilon([printed, sound, exact], DELTA)
@@ -46,14 +51,18 @@ def test_oracles_c1_and_c2():
     with pytest.warns(UserWarning, match="squares"):
         small = view_paper.theorem_10(5, 0.5, 0.5, formula="paper")
     assert (small, view_paper.theorem_10(5, 0.5, 0.5)) == pytest.approx((0.8, 1.6))
-    np.testing.assert_allclose(view_paper.printed_epsilon([0.8, 1.6], DELTA), [4.65, 6.81], atol=0.005)
+    np.testing.assert_allclose(
+        view_paper.printed_epsilon([0.8, 1.6], DELTA), [4.65, 6.81], atol=0.005
+    )
 
 
 def test_oracles_c3_the_inverse_and_least_noise():
     thetas = view_paper.printed_theta([1.0, 3.0], DELTA)
     np.testing.assert_allclose(thetas, [0.0424382314, 0.3531352706], rtol=1e-8)
     found = [view_paper.own_stddev_for(float(t), k) for t in thetas for k in (5, 100)]
-    np.testing.assert_allclose(found, [2.1708827083, 0.4854241307, 0.7525657506, 0.1682788176], rtol=1e-9)
+    np.testing.assert_allclose(
+        found, [2.1708827083, 0.4854241307, 0.7525657506, 0.1682788176], rtol=1e-9
+    )
 
 
 def test_oracles_c4_and_c5_random_graphs():
@@ -66,7 +75,9 @@ def test_oracles_c4_and_c5_random_graphs():
         with pytest.raises(PrivacyPreconditionError, match="exact theta"):
             view_paper.theorem_11(clients, degree, 0.5, 5.0, DELTA)
     assert view_paper.expected_degree(100, 5) == pytest.approx(9.7474747475, rel=1e-10)
-    degrees = [2 * len(graphs.random_out(100, 5, np.random.default_rng(s))) / 100 for s in range(30)]
+    degrees = [
+        2 * len(graphs.random_out(100, 5, np.random.default_rng(s))) / 100 for s in range(30)
+    ]
     assert abs(np.mean(degrees) - 9.7474747475) < 5 * np.std(degrees) / math.sqrt(30)
     # Property 7 on graphs that meet the conditions, and the paper's own graph, which does not.
     for seed in range(5):
@@ -103,7 +114,9 @@ def test_oracle_c11_collusion():
     (theta,) = view_paper.printed_theta([3.0], DELTA)
     for clients, epsilon in ((5, 6.1045187469), (100, 42.2492842022)):
         own = view_paper.own_stddev_for(float(theta), clients)
-        assert bidirectional.theta(graphs.complete(clients), clients, own, 1e6) == pytest.approx(theta, rel=1e-9)
+        assert bidirectional.theta(graphs.complete(clients), clients, own, 1e6) == pytest.approx(
+            theta, rel=1e-9
+        )
         alone = np.arange(clients) > 0
         left = bidirectional.theta(graphs.complete(clients), clients, own, 1e6, colluders=alone)
         assert left == pytest.approx(clients * theta, rel=1e-12)
@@ -119,12 +132,16 @@ def test_property_7_theta_falls_with_noise_and_with_edges_to_its_limit():
     edges = graphs.random_out(12, 3, np.random.default_rng(1))
     thetas = [bidirectional.theta(edges, 12, 0.7, pair) for pair in (0.0, 0.3, 1.0, 10.0, 1e5)]
     assert np.all(np.diff(thetas) < 0)
-    assert thetas[0] == pytest.approx(1 / 0.49, rel=1e-12) and thetas[-1] == pytest.approx(1 / (12 * 0.49), rel=1e-6)
+    assert thetas[0] == pytest.approx(1 / 0.49, rel=1e-12) and thetas[-1] == pytest.approx(
+        1 / (12 * 0.49), rel=1e-6
+    )
     fewer = bidirectional.theta(edges[:-3], 12, 0.7, 1.0)
     assert thetas[2] <= fewer <= 1 / 0.49
     for own, pair in ((0.3, 0.2), (1.0, 2.0), (5.0, 0.1)):
         for k in (2, 5, 50):
-            assert float(view_paper.complete_theta(k, own, pair)) <= view_paper.theorem_10(k, own, pair)
+            assert float(view_paper.complete_theta(k, own, pair)) <= view_paper.theorem_10(
+                k, own, pair
+            )
 
 
 def test_properties_8_and_9_the_printed_epsilon_is_sound_and_inverts():
@@ -138,7 +155,10 @@ def test_properties_8_and_9_the_printed_epsilon_is_sound_and_inverts():
 
 
 def test_units_and_modes():
-    found = [bidirectional.sensitivity(u, 0.5, 64) for u in ("client_addremove", "client_replace", "record_replace")]
+    found = [
+        bidirectional.sensitivity(u, 0.5, 64)
+        for u in ("client_addremove", "client_replace", "record_replace")
+    ]
     assert found == [0.5, 1.0, 1 / 64]
     for mode in ("upload_gaussian", "r0_gaussian"):
         bidirectional.check_mode(mode)
@@ -160,7 +180,10 @@ def test_theta_of_a_ring_is_the_closed_form_whichever_way_its_edges_are_written(
 
 
 BAD_EDGES = {
-    "a symmetric adjacency": (np.argwhere(np.eye(6, k=1) + np.eye(6, k=-1)), r"every pair once in edges, got \[0, 1\]"),
+    "a symmetric adjacency": (
+        np.argwhere(np.eye(6, k=1) + np.eye(6, k=-1)),
+        r"every pair once in edges, got \[0, 1\]",
+    ),
     "an edge repeated": ([*RING, (2, 3)], r"every pair once in edges, got \[2, 3\]"),
     "a loop": ([*RING, (4, 4)], r"edges\[6\]=\[4, 4\]"),
     "a client too large": ([*RING, (0, 6)], r"clients 0\.\.5, got 0\.\.6"),
@@ -188,7 +211,9 @@ def _by_hand(edges):
         lambda edges: view.assess(_by_hand(edges), num_colluders=1),
         lambda edges: view_paper.loss_variance(_by_hand(edges)),
         lambda edges: view_paper.worst_loss_variance(_by_hand(edges), num_colluders=1),
-        lambda edges: view_paper.disturbance(_by_hand(edges), responders=np.ones(6), colluders=np.zeros(6)),
+        lambda edges: view_paper.disturbance(
+            _by_hand(edges), responders=np.ones(6), colluders=np.zeros(6)
+        ),
         lambda edges: sparse_views.mu_interval(_by_hand(edges)),
         lambda edges: unequal_clients.average_costs(edges, np.zeros((1, 6), bool), [1.0]),
         lambda edges: recovery.check_present(edges, np.ones(6, bool)),
@@ -204,8 +229,12 @@ def test_edges_that_claim_noise_nobody_adds_are_refused(call, edges, words):
 def test_theta_asks_for_somebody_honest():
     one_left = bidirectional.theta(RING, 6, 0.5, 1.0, colluders=np.arange(6) > 0)
     assert one_left == pytest.approx(4.0, rel=1e-12)  # its own noise only: 1 / 0.5**2
-    with pytest.raises(ValueError, match="Expected an honest client, got colluders with all 6 clients"):
+    with pytest.raises(
+        ValueError, match="Expected an honest client, got colluders with all 6 clients"
+    ):
         bidirectional.theta(RING, 6, 0.5, 1.0, colluders=np.ones(6, bool))
     for mask in ([True], [0, 1, 2, 3, 4, 5], np.zeros(7, bool), [[True] * 6]):
-        with pytest.raises(ValueError, match="Expected colluders to be a bool for each of 6 clients"):
+        with pytest.raises(
+            ValueError, match="Expected colluders to be a bool for each of 6 clients"
+        ):
             bidirectional.theta(RING, 6, 0.5, 1.0, colluders=mask)

@@ -12,7 +12,9 @@ PROBLEM = Problem(smoothness=0.2, polyak_lojasiewicz=0.2, dissimilarity=1.0)
 
 
 def true_gap(rounds):
-    """Unit proximal steps on 0.1 |w|^2 in 100 dimensions from the optimum, noise 1e-4 per coordinate."""
+    """Unit proximal steps on 0.1 |w|^2 in 100 dimensions from the optimum, noise 1e-4 per
+    coordinate.
+    """
     gap = 0.0
     for _ in range(rounds):
         gap = gap / 1.44 + 0.1 * 100 * 1e-4
@@ -27,11 +29,22 @@ def test_oracle_o8_the_printed_bound_falls_below_the_truth():
     }
     for rounds, (true, literal, first, second) in expected.items():
         assert true_gap(rounds) == pytest.approx(true, rel=1e-9)
-        assert convergence.printed(0.0, rounds, PROBLEM, lipschitz=0.1, **noise) == pytest.approx(literal, rel=1e-9)
-        assert convergence.corrected(0.0, rounds, PROBLEM, lipschitz=0.1, **noise) == pytest.approx(first, rel=1e-9)
-        assert convergence.sharpened(0.0, rounds, PROBLEM, **noise) == pytest.approx(second, rel=1e-9)
+        assert convergence.printed(0.0, rounds, PROBLEM, lipschitz=0.1, **noise) == pytest.approx(
+            literal, rel=1e-9
+        )
+        assert convergence.corrected(0.0, rounds, PROBLEM, lipschitz=0.1, **noise) == pytest.approx(
+            first, rel=1e-9
+        )
+        assert convergence.sharpened(0.0, rounds, PROBLEM, **noise) == pytest.approx(
+            second, rel=1e-9
+        )
     # Erratum E7: far below a gap that never closes.
-    assert convergence.printed(0.0, 100, PROBLEM, lipschitz=0.1, **noise) < 1e-15 < 1e-3 < true_gap(100)
+    assert (
+        convergence.printed(0.0, 100, PROBLEM, lipschitz=0.1, **noise)
+        < 1e-15
+        < 1e-3
+        < true_gap(100)
+    )
     for rounds in (1, 5, 20, 100):
         assert true_gap(rounds) <= convergence.sharpened(0.0, rounds, PROBLEM, **noise)
 
@@ -53,7 +66,9 @@ def test_oracle_o18_gradient_steps_with_random_stragglers():
     assert most == pytest.approx(0.9841443412, rel=1e-9)
 
     def true(eta):
-        """Every coordinate: w <- (1 - eta mean of the responders' scales) w + noise; S is 0 or 1, equally likely."""
+        """Every coordinate: w <- (1 - eta mean of the responders' scales) w + noise; S is 0 or 1,
+        equally likely.
+        """
         second = 0.5 * (1 - eta * scale.mean()) ** 2
         second += 0.5 * np.mean([(1 - eta * np.delete(scale, i).mean()) ** 2 for i in range(4)])
         square = 4.0
@@ -64,12 +79,26 @@ def test_oracle_o18_gradient_steps_with_random_stragglers():
     for eta, gap, bound in ((0.3, 0.1963991317, 0.3412459358), (most, 0.1008118916, 0.1016111111)):
         assert true(eta) == pytest.approx(gap, rel=1e-9)
         found = convergence.gradient_steps(
-            2.0, 15, problem, learning_rate=eta, dimension=20, variance=0.01, num_clients=4, num_stragglers=1
+            2.0,
+            15,
+            problem,
+            learning_rate=eta,
+            dimension=20,
+            variance=0.01,
+            num_clients=4,
+            num_stragglers=1,
         )
         assert found == pytest.approx(bound, rel=1e-9) and found >= gap
     with pytest.raises(ValueError, match="learning_rate"):
         convergence.gradient_steps(
-            2.0, 15, problem, learning_rate=1.0, dimension=20, variance=0.01, num_clients=4, num_stragglers=1
+            2.0,
+            15,
+            problem,
+            learning_rate=1.0,
+            dimension=20,
+            variance=0.01,
+            num_clients=4,
+            num_stragglers=1,
         )
 
 

@@ -31,7 +31,9 @@ EVERY_RECORD = [
 
 
 def claim(mechanism, unit="client", relation="ADD_OR_REMOVE_ONE"):
-    return accounting.PrivacyEvent(mechanism=mechanism, privacy_unit=unit, neighboring_relation=relation)
+    return accounting.PrivacyEvent(
+        mechanism=mechanism, privacy_unit=unit, neighboring_relation=relation
+    )
 
 
 @pytest.mark.parametrize("mechanism", EVERY_RECORD, ids=lambda m: type(m).__name__)
@@ -111,13 +113,17 @@ def test_events_of_different_claims_do_not_compose():
     [
         m
         for m in EVERY_RECORD
-        if not isinstance(m, events.DiscreteGaussian | events.EpsilonDelta | events.GaussianWeighted)
+        if not isinstance(
+            m, events.DiscreteGaussian | events.EpsilonDelta | events.GaussianWeighted
+        )
     ],
     ids=lambda m: type(m).__name__,
 )
 def test_dp_accounting_events_go_there_and_back(mechanism):
     there = accounting.to_dp_event(claim(mechanism))
-    back = accounting.from_dp_event(there, privacy_unit="client", neighboring_relation="ADD_OR_REMOVE_ONE")
+    back = accounting.from_dp_event(
+        there, privacy_unit="client", neighboring_relation="ADD_OR_REMOVE_ONE"
+    )
     assert back == claim(mechanism)
 
 
@@ -136,8 +142,12 @@ def test_events_that_the_other_side_lacks_are_refused():
         )
 
 
-WRITE_CLAIM = r"write PrivacyEvent\(mechanism=\.\.\., privacy_unit=\.\.\., neighboring_relation=\.\.\.\)"
-WRITE_FROM = r"write accounting\.from_dp_event\(event, privacy_unit=\.\.\., neighboring_relation=\.\.\.\)"
+WRITE_CLAIM = (
+    r"write PrivacyEvent\(mechanism=\.\.\., privacy_unit=\.\.\., neighboring_relation=\.\.\.\)"
+)
+WRITE_FROM = (
+    r"write accounting\.from_dp_event\(event, privacy_unit=\.\.\., neighboring_relation=\.\.\.\)"
+)
 
 
 def test_a_mechanism_that_is_repeated_says_what_to_write():
@@ -147,7 +157,9 @@ def test_a_mechanism_that_is_repeated_says_what_to_write():
 
 
 def test_a_claim_by_position_says_what_to_write():
-    with pytest.raises(TypeError, match=r"privacy_unit=\.\.\., .*each by its name, got 3 without a name"):
+    with pytest.raises(
+        TypeError, match=r"privacy_unit=\.\.\., .*each by its name, got 3 without a name"
+    ):
         accounting.PrivacyEvent(GAUSSIAN, "client", "REPLACE_ONE")
     event = claim(GAUSSIAN)
     assert pickle.loads(pickle.dumps(event)) == event == copy.deepcopy(event)
@@ -173,7 +185,9 @@ def test_what_is_no_event_says_what_to_write_wherever_events_go():
     ]
     for take in takers:
         for event, advice in ((theirs, WRITE_FROM), (GAUSSIAN, WRITE_CLAIM), (None, "got event")):
-            with pytest.raises(ValueError, match=rf"^Expected events? to be a PrivacyEvent .*{advice}"):
+            with pytest.raises(
+                ValueError, match=rf"^Expected events? to be a PrivacyEvent .*{advice}"
+            ):
                 take(event)
     inner = [
         lambda event: claim(event),
@@ -183,7 +197,9 @@ def test_what_is_no_event_says_what_to_write_wherever_events_go():
         lambda event: events.Composed((event,)),
     ]
     for make in inner:
-        with pytest.raises(ValueError, match=rf"to be a mechanism record .*{WRITE_FROM}\.mechanism"):
+        with pytest.raises(
+            ValueError, match=rf"to be a mechanism record .*{WRITE_FROM}\.mechanism"
+        ):
             make(theirs)
         with pytest.raises(ValueError, match=r"to be a mechanism record .*: write its \.mechanism"):
             make(claim(GAUSSIAN))
@@ -229,7 +245,9 @@ def test_orders_are_numbers(orders):
         accounting.epsilon(claim(GAUSSIAN), delta=1e-5, orders=orders)
 
 
-@pytest.mark.parametrize("value", [2, 2.0, np.float32(2), np.int64(2), np.array(2.0), jnp.float32(2), jnp.bfloat16(2)])
+@pytest.mark.parametrize(
+    "value", [2, 2.0, np.float32(2), np.int64(2), np.array(2.0), jnp.float32(2), jnp.bfloat16(2)]
+)
 def test_numbers_of_every_library_are_numbers(value):
     assert events.Gaussian(value).noise_multiplier == 2
 
@@ -252,9 +270,15 @@ def test_a_replaced_unit_has_its_noise_convention_stated(kind, name):
     from dp_accounting import NeighboringRelation, dp_event
 
     given = _wrapped(kind, getattr(dp_event, name)(2.0))
-    for relation in ("REPLACE_ONE", NeighboringRelation.REPLACE_ONE, accounting.NeighboringRelation.REPLACE_ONE):
+    for relation in (
+        "REPLACE_ONE",
+        NeighboringRelation.REPLACE_ONE,
+        accounting.NeighboringRelation.REPLACE_ONE,
+    ):
         unit = {"privacy_unit": "client", "neighboring_relation": relation}
-        with pytest.raises(ValueError, match=r"Expected noise_relative_to to say .* got noise_relative_to=None"):
+        with pytest.raises(
+            ValueError, match=r"Expected noise_relative_to to say .* got noise_relative_to=None"
+        ):
             accounting.from_dp_event(given, **unit)
         same = accounting.from_dp_event(given, **unit, noise_relative_to="REPLACE_ONE")
         for stated in ("ADD_OR_REMOVE_ONE", NeighboringRelation.REPLACE_SPECIAL):
@@ -305,4 +329,6 @@ def test_a_noise_convention_that_does_not_apply_is_refused():
     with pytest.raises(UnsupportedEventError, match="sensitivities under REPLACE_ONE"):
         accounting.from_dp_event(mixture, **unit, noise_relative_to="ADD_OR_REMOVE_ONE")
     # What adds no noise has nothing to state.
-    assert accounting.from_dp_event(dp_event.ZCDpEvent(0.5, 0.0), **unit).mechanism == events.ZCdp(0.5)
+    assert accounting.from_dp_event(dp_event.ZCDpEvent(0.5, 0.0), **unit).mechanism == events.ZCdp(
+        0.5
+    )

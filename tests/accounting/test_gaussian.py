@@ -24,7 +24,9 @@ def exact_log_delta(mu, epsilon):
     """Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), whose terms cancel, in 400 digits."""
     with mpmath.workdps(400):
         mu, epsilon = mpmath.mpf(mu), mpmath.mpf(epsilon)
-        value = mpmath.ncdf(mu / 2 - epsilon / mu) - mpmath.e**epsilon * mpmath.ncdf(-mu / 2 - epsilon / mu)
+        value = mpmath.ncdf(mu / 2 - epsilon / mu) - mpmath.e**epsilon * mpmath.ncdf(
+            -mu / 2 - epsilon / mu
+        )
         return float(mpmath.log(value))
 
 
@@ -45,7 +47,9 @@ def test_epsilon_and_mu_invert_delta_down_to_1e_minus_300():
                 assert gaussian.log_delta(mu, 0.0) <= target
                 continue
             assert float(gaussian.log_delta(mu, epsilon)) == pytest.approx(target, rel=1e-12)
-            assert float(gaussian.epsilon_to_mu(epsilon, log_delta=target)) == pytest.approx(mu, rel=1e-11)
+            assert float(gaussian.epsilon_to_mu(epsilon, log_delta=target)) == pytest.approx(
+                mu, rel=1e-11
+            )
 
 
 def test_known_values():
@@ -53,7 +57,9 @@ def test_known_values():
     assert 1 / float(gaussian.epsilon_to_mu(1.0, 1e-5)) == pytest.approx(3.730632, abs=1e-6)
     assert float(gaussian.advantage(1.0)) == pytest.approx(math.erf(0.5 / math.sqrt(2)), rel=1e-14)
     assert float(gaussian.compose([3.0, 4.0])) == 5.0
-    assert float(gaussian.mu_to_delta(1.0, 0.0)) == pytest.approx(float(gaussian.advantage(1.0)), rel=1e-14)
+    assert float(gaussian.mu_to_delta(1.0, 0.0)) == pytest.approx(
+        float(gaussian.advantage(1.0)), rel=1e-14
+    )
 
 
 def test_no_privacy_and_no_release():
@@ -78,7 +84,9 @@ def test_trade_off_is_the_dual_of_delta():
     dual = 1 - float(gaussian.trade_off(mu, best)) - math.exp(epsilon) * best
     assert dual == pytest.approx(float(gaussian.mu_to_delta(mu, epsilon)), rel=1e-12)
     fpr = np.asarray([0.0, 1e-12, 0.01, 0.5, 1.0])
-    np.testing.assert_allclose(gaussian.tpr_at_fpr(mu, fpr), 1 - gaussian.trade_off(mu, fpr), atol=1e-14)
+    np.testing.assert_allclose(
+        gaussian.tpr_at_fpr(mu, fpr), 1 - gaussian.trade_off(mu, fpr), atol=1e-14
+    )
     np.testing.assert_allclose(gaussian.tpr_at_fpr(0.0, fpr), fpr, rtol=1e-12)
 
 

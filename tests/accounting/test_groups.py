@@ -15,7 +15,8 @@ SIZES = st.integers(1, 12)
 
 
 @pytest.mark.parametrize(
-    ("form", "expected"), [("tight", 3.119287485e-05), ("paper", 8.034214769e-05), ("vadhan", 2.183926001e-04)]
+    ("form", "expected"),
+    [("tight", 3.119287485e-05), ("paper", 8.034214769e-05), ("vadhan", 2.183926001e-04)],
 )
 def test_group_delta_matches_oracle_1(form, expected):
     np.testing.assert_allclose(groups.group_delta(1.0, 1e-6, 4, form=form), expected, rtol=1e-9)
@@ -38,7 +39,9 @@ def test_budget_split_matches_oracles_2_and_3(size, form, expected):
 def test_the_direct_gaussian_beats_the_conversion_by_as_much_as_oracle_4_says():
     def epsilon(noise, delta):
         event = events.PrivacyEvent(
-            mechanism=events.Gaussian(noise), privacy_unit="subject", neighboring_relation="ADD_OR_REMOVE_ONE"
+            mechanism=events.Gaussian(noise),
+            privacy_unit="subject",
+            neighboring_relation="ADD_OR_REMOVE_ONE",
         )
         return accounting.epsilon(event, delta=delta, method="gdp")
 
@@ -53,7 +56,9 @@ def test_the_direct_gaussian_beats_the_conversion_by_as_much_as_oracle_4_says():
 def test_presence_matches_oracles_8_and_9():
     np.testing.assert_allclose(mixture.subject_sampling_prob(8, 0.02), 0.1492369774, rtol=1e-9)
     np.testing.assert_allclose(mixture.subject_fixed_size_prob(8, 1000, 20), 0.149725457, rtol=1e-8)
-    np.testing.assert_allclose(3500 * mixture.subject_sampling_prob(9, 512 / 31500), 479.9440704, rtol=1e-9)
+    np.testing.assert_allclose(
+        3500 * mixture.subject_sampling_prob(9, 512 / 31500), 479.9440704, rtol=1e-9
+    )
 
 
 @given(st.integers(1, 30), st.floats(1e-6, 1.0))
@@ -68,15 +73,25 @@ def test_presence_grows_and_stays_below_the_union_bound(num_items, prob):
 @given(st.integers(1, 20), st.integers(1, 60))
 def test_presence_in_a_sample_of_fixed_size_is_hypergeometric(num_items, sample_size):
     here = mixture.subject_fixed_size_prob(num_items, 60, sample_size)
-    np.testing.assert_allclose(here, stats.hypergeom.sf(0, 60, num_items, sample_size), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        here, stats.hypergeom.sf(0, 60, num_items, sample_size), rtol=1e-9, atol=1e-12
+    )
 
 
 @given(EPSILONS, st.floats(1e-12, 1e-3), SIZES)
 def test_forms_are_ordered_and_one_item_is_itself(epsilon, delta, size):
-    tight, paper, vadhan = (groups.group_delta(epsilon, delta, size, form=form) for form in groups.FORMS)
-    assert delta * (1 - 1e-12) <= tight <= paper * (1 + 1e-12) and paper <= vadhan * (1 + 1e-12) and vadhan <= 1
+    tight, paper, vadhan = (
+        groups.group_delta(epsilon, delta, size, form=form) for form in groups.FORMS
+    )
+    assert (
+        delta * (1 - 1e-12) <= tight <= paper * (1 + 1e-12)
+        and paper <= vadhan * (1 + 1e-12)
+        and vadhan <= 1
+    )
     np.testing.assert_allclose(groups.group_delta(epsilon, delta, 1), delta, rtol=1e-12)
-    np.testing.assert_allclose(groups.group_delta(0.0, delta, size), min(1, size * delta), rtol=1e-12)
+    np.testing.assert_allclose(
+        groups.group_delta(0.0, delta, size), min(1, size * delta), rtol=1e-12
+    )
     summed = delta * math.fsum(math.exp(i * epsilon) for i in range(size))
     np.testing.assert_allclose(tight, min(1.0, summed), rtol=1e-9)
 
@@ -85,7 +100,9 @@ def test_forms_are_ordered_and_one_item_is_itself(epsilon, delta, size):
 def test_splitting_and_regrouping_gives_the_budget_back(epsilon, delta, size, form):
     one_epsilon, one_delta = groups.split_budget(epsilon, delta, size, form=form)
     np.testing.assert_allclose(one_epsilon * size, epsilon, rtol=1e-12)
-    np.testing.assert_allclose(groups.group_delta(one_epsilon, one_delta, size, form=form), delta, rtol=1e-12)
+    np.testing.assert_allclose(
+        groups.group_delta(one_epsilon, one_delta, size, form=form), delta, rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize(("rounds", "paper", "sound"), [(100, 25, 6), (200, 50, 12)])

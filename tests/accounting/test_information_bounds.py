@@ -1,4 +1,6 @@
-"""Reconstruction bounds: met by the best estimator, broken by none, and the plug-in that is no bound shown wrong."""
+"""Reconstruction bounds: met by the best estimator, broken by none, and the plug-in that is no
+bound shown wrong.
+"""
 
 import math
 
@@ -33,26 +35,43 @@ def test_the_bounds_meet_the_oracles():  # F1, F2, F3, F4, F5, F6, N4
     }
     for nats, (plain, projected, rate) in rows.items():
         if plain:
-            assert information.theorem1(leak(nats), entropy=entropy).mse == pytest.approx(plain, rel=1e-9)
-        assert information.gaussian_projected(leak(nats), LAM, **GAUSSIAN).mse == pytest.approx(projected, rel=1e-9)
-        assert information.distortion_rate(leak(nats), LAM, **GAUSSIAN).mse == pytest.approx(rate, rel=1e-9)
+            assert information.theorem1(leak(nats), entropy=entropy).mse == pytest.approx(
+                plain, rel=1e-9
+            )
+        assert information.gaussian_projected(leak(nats), LAM, **GAUSSIAN).mse == pytest.approx(
+            projected, rel=1e-9
+        )
+        assert information.distortion_rate(leak(nats), LAM, **GAUSSIAN).mse == pytest.approx(
+            rate, rel=1e-9
+        )
     nothing = information.after_uses(natural(), 0, label_nats=0.0)
     assert information.theorem1(nothing, entropy=entropy).mse == pytest.approx(1, rel=1e-9)
     uniform = information.after_uses(natural(1.0, np.array([1 / 12])), 0, label_nats=0.0)
-    assert information.theorem1(uniform, entropy=0.0).mse == pytest.approx(0.0585498315243, rel=1e-9)
-    for nats, at_natural, at_white in ((1.0, 0.625184301396, 0.898479958307), (3.0, 0.13809923275, 0.236836745664)):
+    assert information.theorem1(uniform, entropy=0.0).mse == pytest.approx(
+        0.0585498315243, rel=1e-9
+    )
+    for nats, at_natural, at_white in (
+        (1.0, 0.625184301396, 0.898479958307),
+        (3.0, 0.13809923275, 0.236836745664),
+    ):
         white = information.white(LAM, nats=nats, floor=0.0, **PUBLIC)
         assert information.linear_error(natural(nats), values=LAM, **GAUSSIAN).mse == pytest.approx(
             at_natural, rel=1e-9
         )
-        assert information.linear_error(white, values=LAM, **GAUSSIAN).mse == pytest.approx(at_white, rel=1e-9)
+        assert information.linear_error(white, values=LAM, **GAUSSIAN).mse == pytest.approx(
+            at_white, rel=1e-9
+        )
 
 
 def test_entropies_of_projections_give_the_gaussian_form():
-    top = np.array([information.gaussian_entropy(LAM[:k], **GAUSSIAN, **PUBLIC).nats for k in (1, 2, 3)])
+    top = np.array(
+        [information.gaussian_entropy(LAM[:k], **GAUSSIAN, **PUBLIC).nats for k in (1, 2, 3)]
+    )
     for nats in (0.1, 1.0):
         general = information.projected(leak(nats), entropies=top).mse
-        assert general == pytest.approx(information.gaussian_projected(leak(nats), LAM, **GAUSSIAN).mse, rel=1e-12)
+        assert general == pytest.approx(
+            information.gaussian_projected(leak(nats), LAM, **GAUSSIAN).mse, rel=1e-12
+        )
     # a constant coordinate: the whole has no density, its varying part has
     flat = information.projected(leak(0.1), entropies=np.array([top[0], top[1], -np.inf]))
     assert flat.mse > 0 and information.theorem1(leak(0.1), entropy=-math.inf).mse == 0
@@ -62,7 +81,9 @@ def test_a_gaussian_entropy_is_certified_for_declared_gaussians_only():
     guess = information.gaussian_entropy(LAM, data_model="unknown", **PUBLIC)
     bound = information.theorem1(leak(1.0), entropy=guess)
     assert not guess.certified and not bound.certified and "more entropy" in bound.reason
-    assert information.theorem1(leak(1.0), entropy=information.gaussian_entropy(LAM, **GAUSSIAN, **PUBLIC)).certified
+    assert information.theorem1(
+        leak(1.0), entropy=information.gaussian_entropy(LAM, **GAUSSIAN, **PUBLIC)
+    ).certified
     for answer in (information.distortion_rate, information.gaussian_projected):
         assert not answer(leak(1.0), LAM, data_model="unknown").certified
     assert not information.linear_error(natural(), values=LAM, data_model="unknown").certified
@@ -79,15 +100,22 @@ def test_the_gaussian_plug_in_is_broken_by_a_mixture():  # G, G1, G2
 
     def entropy_of(var):
         density = (normal(y - 1, var) + normal(y + 1, var)) / 2
-        return -np.sum(np.where(density > 0, density * np.log(np.maximum(density, 1e-300)), 0)) * step
+        return (
+            -np.sum(np.where(density > 0, density * np.log(np.maximum(density, 1e-300)), 0)) * step
+        )
 
-    h, true_nats = entropy_of(0.05**2), entropy_of(0.2 + 0.05**2) - np.log(2 * np.pi * np.e * 0.2) / 2
+    h, true_nats = (
+        entropy_of(0.05**2),
+        entropy_of(0.2 + 0.05**2) - np.log(2 * np.pi * np.e * 0.2) / 2,
+    )
     seen = 0.2 + 0.05**2
     density = (normal(y - 1, seen) + normal(y + 1, seen)) / 2
     side = normal(y - 1, seen) / (2 * density)
     mean = side * (1 + 0.05**2 / seen * (y - 1)) + (1 - side) * (-1 + 0.05**2 / seen * (y + 1))
     mmse = 1 + 0.05**2 - np.sum(density * mean**2) * step
-    np.testing.assert_allclose([true_nats, h, mmse], [0.663737288619, -0.883646559787, 0.041338197346], rtol=1e-6)
+    np.testing.assert_allclose(
+        [true_nats, h, mmse], [0.663737288619, -0.883646559787, 0.041338197346], rtol=1e-6
+    )
     variance = np.array([1 + 0.05**2])
     capacity = math.log1p(variance[0] / 0.2) / 2
     assert capacity == pytest.approx(0.896920317716)
@@ -103,7 +131,9 @@ def test_the_gaussian_plug_in_is_broken_by_a_mixture():  # G, G1, G2
     )
     assert worse.mse == pytest.approx(0.2658089, rel=1e-6)
     honest = information.theorem1(leakage, entropy=h)
-    assert honest.mse == pytest.approx(0.0016632, rel=1e-4) and honest.certified and honest.mse <= mmse
+    assert (
+        honest.mse == pytest.approx(0.0016632, rel=1e-4) and honest.certified and honest.mse <= mmse
+    )
 
 
 def test_bounds_are_ordered_on_random_spectra():  # P4
@@ -127,7 +157,9 @@ def test_bounds_are_ordered_on_random_spectra():  # P4
 
 def test_the_dense_form_of_the_linear_error_is_the_diagonal_one():
     dense = information.linear_error(natural(), covariance=np.diag(LAM), uses=3, **GAUSSIAN).mse
-    assert dense == pytest.approx(information.linear_error(natural(), values=LAM, uses=3, **GAUSSIAN).mse, rel=1e-12)
+    assert dense == pytest.approx(
+        information.linear_error(natural(), values=LAM, uses=3, **GAUSSIAN).mse, rel=1e-12
+    )
     weighted = information.personalized(np.diag(LAM), np.array([1.0, 2, 5]), nats=1.0, **PUBLIC)
     noise = weighted.noise_var * np.array([1.0, 2, 5])
     found = information.linear_error(weighted, covariance=np.diag(LAM), **GAUSSIAN).mse
@@ -159,16 +191,21 @@ CHANNELS = {
 @pytest.mark.parametrize("kind", CHANNELS)
 def test_the_best_estimator_meets_the_gaussian_answer_and_none_breaks_a_bound(kind, nats):
     channel = CHANNELS[kind](nats)
-    noise = np.broadcast_to(channel.noise_var if channel.noise_values is None else channel.noise_values, DIM)
+    noise = np.broadcast_to(
+        channel.noise_var if channel.noise_values is None else channel.noise_values, DIM
+    )
     x, seen = draws(POWER_LAW, noise)
     exact = information.linear_error(channel, values=POWER_LAW, **GAUSSIAN)
     found, error = measured(seen * POWER_LAW / (POWER_LAW + noise), x)
-    # Errors of the posterior mean are independent N(0, v_i): the standard error is known beforehand too.
+    # Errors of the posterior mean are independent N(0, v_i): the standard error is known beforehand
+    # too.
     v = POWER_LAW * noise / (POWER_LAW + noise)
     assert error == pytest.approx(5 * np.sqrt(2 * np.sum(v**2) / NUM_DRAWS) / DIM, rel=0.05)
     assert error <= 0.02 * exact.mse and abs(found - exact.mse) <= min(error, 0.01 * exact.mse)
     # Not one estimator is below the optimum, and so not below any bound.
-    ridge = [measured(seen * POWER_LAW / (POWER_LAW + c * noise), x)[0] for c in np.geomspace(0.2, 5, 9)]
+    ridge = [
+        measured(seen * POWER_LAW / (POWER_LAW + c * noise), x)[0] for c in np.geomspace(0.2, 5, 9)
+    ]
     estimators = {
         "record as seen": seen,
         "zero": np.zeros_like(x),
@@ -184,7 +221,8 @@ def test_the_best_estimator_meets_the_gaussian_answer_and_none_breaks_a_bound(ki
     for estimate in estimators.values():
         mse, spread = measured(estimate, x)
         assert mse >= exact.mse - spread and mse >= max(bounds)
-    # The control: who gets sixteen draws of noise breaks the bound for one, and not the bound for sixteen.
+    # The control: who gets sixteen draws of noise breaks the bound for one, and not the bound for
+    #   sixteen.
     x, more = draws(POWER_LAW, noise, uses=16)
     mse, spread = measured(more * POWER_LAW / (POWER_LAW + noise / 16), x)
     assert mse < exact.mse - spread
@@ -196,7 +234,8 @@ def test_the_best_estimator_meets_the_gaussian_answer_and_none_breaks_a_bound(ki
 
 @pytest.mark.parametrize("nats", [15.0, 40.0])
 def test_the_distortion_rate_bound_is_met_within_one_percent(nats):
-    # Noise that leaves the error theta in each direction, 1/theta = 1/lam + 1/noise: (1/2) sum ln(lam / theta) nats.
+    # Noise that leaves the error theta in each direction, 1/theta = 1/lam + 1/noise: (1/2) sum
+    # ln(lam / theta) nats.
     values = np.linspace(0.5, 2, DIM)
     theta = np.exp(np.log(values).mean() - 2 * nats / DIM)
     assert theta < values.min()
@@ -225,13 +264,20 @@ def test_a_uniform_record_obeys_theorem_1():
         bound = information.theorem1(channel.one_use(), entropy=0.0)
         assert bound.certified and mse >= bound.mse - spread
         # and the Gaussian answer, which is not certified, is indeed no bound but near
-        assert bound.mse < information.distortion_rate(channel.one_use(), np.array([1 / 12]), data_model="unknown").mse
+        assert (
+            bound.mse
+            < information.distortion_rate(
+                channel.one_use(), np.array([1 / 12]), data_model="unknown"
+            ).mse
+        )
 
 
 def test_psnr_of_a_mean_error_is_not_the_mean_psnr():
     assert information.psnr_of_mse(0.01, 1.0) == pytest.approx(20)
     assert information.psnr_of_mse(0.0, 1.0) == math.inf
-    np.testing.assert_allclose(information.psnr_of_mse(np.array([1.0, 0.1]), 255.0), 20 * np.log10(255) + [0, 10])
+    np.testing.assert_allclose(
+        information.psnr_of_mse(np.array([1.0, 0.1]), 255.0), 20 * np.log10(255) + [0, 10]
+    )
     x, seen = draws(np.ones(2), 0.5)
     errors = np.mean((seen / 1.5 - x) ** 2, axis=1)
     bound = information.linear_error(
@@ -239,7 +285,9 @@ def test_psnr_of_a_mean_error_is_not_the_mean_psnr():
     )
     assert errors.mean() == pytest.approx(bound.mse, rel=0.02)
     mean_of_psnr = np.mean(information.psnr_of_mse(errors, 1.0))
-    assert mean_of_psnr > bound.psnr(1.0) + 1  # the ceiling holds for the mean error, not for the mean of PSNRs
+    assert (
+        mean_of_psnr > bound.psnr(1.0) + 1
+    )  # the ceiling holds for the mean error, not for the mean of PSNRs
 
 
 @pytest.mark.parametrize(
@@ -263,7 +311,11 @@ def test_psnr_of_a_mean_error_is_not_the_mean_psnr():
         (
             lambda: information.distortion_rate(
                 information.private_sgd_nats(
-                    noise_multiplier=1.0, batch_size=2, target="batch_mean", record_dimension=3, assume_iid=True
+                    noise_multiplier=1.0,
+                    batch_size=2,
+                    target="batch_mean",
+                    record_dimension=3,
+                    assume_iid=True,
                 ),
                 LAM,
                 **GAUSSIAN,
@@ -278,6 +330,8 @@ def test_bad_input_is_refused(call, words):
 
 
 def test_an_upload_is_no_noisy_record():
-    upload = information.clipped_upload(l2_clip_norm=1.0, num_params=9, record_dimension=3, nats=1.0, space="gradient")
+    upload = information.clipped_upload(
+        l2_clip_norm=1.0, num_params=9, record_dimension=3, nats=1.0, space="gradient"
+    )
     with pytest.raises(PrivacyPreconditionError, match="data space"):
         information.linear_error(upload, values=LAM, **GAUSSIAN)

@@ -41,14 +41,20 @@ def coin_pair(coin, relation):
 def registered(monkeypatch):
     monkeypatch.setattr(events, "RECORDS", dict(events.RECORDS))
     monkeypatch.setattr(mechanisms, "_RULES", {})
-    accounting.register(Coin, describe=lambda coin: f"a coin of odds e^{coin.epsilon:g}", pld=coin_pair)
     accounting.register(
-        Rumour, describe=lambda rumour: "a rumour", rdp=lambda rumour, relation, orders: rumour.rho * orders
+        Coin, describe=lambda coin: f"a coin of odds e^{coin.epsilon:g}", pld=coin_pair
+    )
+    accounting.register(
+        Rumour,
+        describe=lambda rumour: "a rumour",
+        rdp=lambda rumour, relation, orders: rumour.rho * orders,
     )
 
 
 def event(mechanism, relation=ADD_REMOVE):
-    return events.PrivacyEvent(mechanism=mechanism, privacy_unit="client", neighboring_relation=relation)
+    return events.PrivacyEvent(
+        mechanism=mechanism, privacy_unit="client", neighboring_relation=relation
+    )
 
 
 def coins_delta(epsilon0, count, epsilon):
@@ -63,7 +69,9 @@ def coins_delta(epsilon0, count, epsilon):
         return float(total)
 
 
-@pytest.mark.parametrize(("epsilon0", "count", "epsilon"), [(0.5, 1, 0.2), (0.1, 50, 1.0), (1.0, 8, 4.0)])
+@pytest.mark.parametrize(
+    ("epsilon0", "count", "epsilon"), [(0.5, 1, 0.2), (0.1, 50, 1.0), (1.0, 8, 4.0)]
+)
 def test_composed_coins_cost_what_the_binomial_sum_says(epsilon0, count, epsilon):
     found = accounting.delta(event(Coin(epsilon0)).repeat(count), epsilon=epsilon, method="pld")
     exact = coins_delta(epsilon0, count, epsilon)
@@ -76,8 +84,12 @@ def test_a_sampled_coin_costs_what_its_two_outcomes_say(prob):
     p, q = (np.array(side) for side in coin_pair(coin, None))
     mixed = prob * p + (1 - prob) * q
     for epsilon in (0.001, 0.01):
-        exact = max(np.maximum(a - math.exp(epsilon) * b, 0).sum() for a, b in ((mixed, q), (q, mixed)))
-        found = accounting.delta(event(events.PoissonSampled(prob, coin)), epsilon=epsilon, method="pld")
+        exact = max(
+            np.maximum(a - math.exp(epsilon) * b, 0).sum() for a, b in ((mixed, q), (q, mixed))
+        )
+        found = accounting.delta(
+            event(events.PoissonSampled(prob, coin)), epsilon=epsilon, method="pld"
+        )
         assert exact * (1 - 1e-12) <= found <= 1.01 * exact + 1e-12
 
 
@@ -87,16 +99,22 @@ def test_a_coin_and_a_gaussian_cost_what_their_product_says():
     (truth, lie), _ = coin_pair(coin, None)
 
     def gaussian_delta(eps):  # of N(1, s) against N(0, s), any real epsilon
-        return stats.norm.cdf(0.5 / noise - eps * noise) - math.exp(eps) * stats.norm.cdf(-0.5 / noise - eps * noise)
+        return stats.norm.cdf(0.5 / noise - eps * noise) - math.exp(eps) * stats.norm.cdf(
+            -0.5 / noise - eps * noise
+        )
 
-    exact = truth * gaussian_delta(epsilon - coin.epsilon) + lie * gaussian_delta(epsilon + coin.epsilon)
+    exact = truth * gaussian_delta(epsilon - coin.epsilon) + lie * gaussian_delta(
+        epsilon + coin.epsilon
+    )
     both = accounting.compose([event(coin), event(events.Gaussian(noise))])
     found = accounting.delta(both, epsilon=epsilon, method="pld")
     assert exact * (1 - 1e-9) <= found <= 1.01 * exact
 
 
 def test_renyi_divergences_of_a_pair_are_its_sums():
-    found = mechanisms.divergence(Coin(1.0), events.NeighboringRelation(ADD_REMOVE), (1.5, 2.0, 64.0))
+    found = mechanisms.divergence(
+        Coin(1.0), events.NeighboringRelation(ADD_REMOVE), (1.5, 2.0, 64.0)
+    )
     p, q = (np.array(side) for side in coin_pair(Coin(1.0), None))
     exact = [math.log((p**a * q ** (1 - a)).sum()) / (a - 1) for a in (1.5, 2.0, 64.0)]
     np.testing.assert_allclose(found, exact, rtol=1e-12)
@@ -105,12 +123,16 @@ def test_renyi_divergences_of_a_pair_are_its_sums():
 
 def test_renyi_never_claims_less_than_the_pair_does():
     run = event(Coin(0.3)).repeat(40)
-    assert accounting.epsilon(run, delta=1e-6, method="rdp") >= accounting.epsilon(run, delta=1e-6, method="pld")
+    assert accounting.epsilon(run, delta=1e-6, method="rdp") >= accounting.epsilon(
+        run, delta=1e-6, method="pld"
+    )
 
 
 def test_outcomes_of_one_side_only_are_infinite_losses():
     accounting.register(  # half of the time it tells all
-        Teller, describe=lambda teller: "a teller", pld=lambda t, r: accounting.Pair((0.5, 0.0, 0.5), (0.0, 0.5, 0.5))
+        Teller,
+        describe=lambda teller: "a teller",
+        pld=lambda t, r: accounting.Pair((0.5, 0.0, 0.5), (0.0, 0.5, 0.5)),
     )
     found = accounting.delta(event(Teller()).repeat(3), epsilon=1.0, method="pld")
     assert 1 - 0.5**3 <= found <= (1 - 0.5**3) * (1 + 1e-6)
@@ -119,9 +141,12 @@ def test_outcomes_of_one_side_only_are_infinite_losses():
 
 
 def test_chances_that_were_rounded_cost_what_exact_ones_do():
-    # Sums of 1 +- 1e-13 must not make an infinite loss of what they lack, nor a smaller loss of what they have more.
+    # Sums of 1 +- 1e-13 must not make an infinite loss of what they lack, nor a smaller loss of
+    # what they have more.
     def scaled(up):
-        return lambda coin, relation: accounting.Pair(*(tuple(np.array(side) * up) for side in coin_pair(coin, None)))
+        return lambda coin, relation: accounting.Pair(
+            *(tuple(np.array(side) * up) for side in coin_pair(coin, None))
+        )
 
     found = []
     for up in (1.0, 1 - 5e-14, 1 + 5e-14):
@@ -138,12 +163,17 @@ class Teller(events.Mechanism):
     pass
 
 
-@pytest.mark.parametrize(("epsilon", "delta", "count"), [(1.0, 0.0, 5), (0.2, 1e-6, 20), (0.0, 1e-3, 3)])
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "count"), [(1.0, 0.0, 5), (0.2, 1e-6, 20), (0.0, 1e-3, 3)]
+)
 def test_claims_compose_by_their_worst_pair(epsilon, delta, count):
-    # Kairouz, Oh, Viswanath (2015): with probability 1 - (1 - delta)^k all is told, else k coins were tossed.
+    # Kairouz, Oh, Viswanath (2015): with probability 1 - (1 - delta)^k all is told, else k coins
+    # were tossed.
     target = 0.5
     exact = 1 - (1 - delta) ** count * (1 - coins_delta(epsilon, count, target))
-    found = accounting.delta(event(events.EpsilonDelta(epsilon, delta)).repeat(count), epsilon=target, method="pld")
+    found = accounting.delta(
+        event(events.EpsilonDelta(epsilon, delta)).repeat(count), epsilon=target, method="pld"
+    )
     assert exact * (1 - 1e-9) <= found <= 1.01 * exact + 1e-12
 
 
@@ -160,7 +190,9 @@ def test_a_registered_record_goes_through_json_words_and_the_ledger():
 def test_a_record_known_by_its_renyi_divergence_answers_to_rdp_only():
     run = event(Rumour(0.1)).repeat(4)
     # rho = 0.4 in all: the same as zCDP of that rho.
-    assert accounting.epsilon(run, delta=1e-5) == accounting.epsilon(event(events.ZCdp(0.4)), delta=1e-5)
+    assert accounting.epsilon(run, delta=1e-5) == accounting.epsilon(
+        event(events.ZCdp(0.4)), delta=1e-5
+    )
     with pytest.raises(UnsupportedEventError, match="registered with pld"):
         accounting.epsilon(run, delta=1e-5, method="pld")
 
@@ -214,7 +246,10 @@ def test_registering_checks_the_record():
         (Plain, "dataclass"),
         (Loose, "frozen"),
         (events.Gaussian, "of your own"),
-        (dataclasses.make_dataclass("Laplace", [], bases=(events.Mechanism,), frozen=True), "no other record"),
+        (
+            dataclasses.make_dataclass("Laplace", [], bases=(events.Mechanism,), frozen=True),
+            "no other record",
+        ),
     ):
         with pytest.raises(ValueError, match=told):
             accounting.register(record, describe=str, pld=coin_pair)
@@ -226,9 +261,14 @@ def test_registering_checks_the_record():
 def test_the_documented_example_prints_what_its_two_parts_cost(capsys, monkeypatch):
     monkeypatch.delitem(events.RECORDS, "Coin")  # which the page defines for itself
     text = (pathlib.Path(__file__).parents[2] / "docs" / "accounting.md").read_text()
-    (code,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "register(" in block]
+    (code,) = [
+        block
+        for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+        if "register(" in block
+    ]
     exec(compile(code, "docs/accounting.md", "exec"), {"__name__": "example"})
     printed = float(capsys.readouterr().out)
-    # Never less than the Gaussian alone, never more than it at half of delta with the worst of the coin beside.
+    # Never less than the Gaussian alone, never more than it at half of delta with the worst of the
+    # coin beside.
     alone = accounting.epsilon(event(events.Gaussian(4.0)), delta=1e-5, method="gdp")
     assert alone < printed <= alone + math.log1p(0.1 * math.expm1(1.0))

@@ -47,7 +47,9 @@ def test_probabilities_grow_with_items_and_rate_and_stay_below_the_union_bound()
 def test_count_distribution_capped_at_three():
     expected = [0.8507630226, 0.1389000853, 0.009921434666, 0.0004154574331]
     np.testing.assert_allclose(mixture.item_count_pmf(8, 0.02, 3), expected, rtol=1e-9)
-    np.testing.assert_allclose(mixture.item_count_pmf(20, 0.3), stats.binom.pmf(np.arange(21), 20, 0.3), rtol=1e-12)
+    np.testing.assert_allclose(
+        mixture.item_count_pmf(20, 0.3), stats.binom.pmf(np.arange(21), 20, 0.3), rtol=1e-12
+    )
     np.testing.assert_array_equal(mixture.item_count_pmf(5, 1.0, 2), [0, 0, 1])
 
 
@@ -66,7 +68,9 @@ def mixture_delta(weights, epsilon, noise, remove):
     ("epsilon", "expected"),
     [(0.05, 0.04719827394), (0.5, 0.009503102616), (1.0, 0.00258145997), (2.0, 0.0003318717321)],
 )
-def test_delta_of_one_item_sum(epsilon, expected):  # oracles 18, 19; "remove" is the larger direction
+def test_delta_of_one_item_sum(
+    epsilon, expected
+):  # oracles 18, 19; "remove" is the larger direction
     lower, upper = cost(mixture.item_sum(1.0, ITEMS, Q), epsilon=epsilon)
     assert lower <= expected * (1 + 1e-9) and expected * (1 - 1e-9) <= upper
     assert upper - lower <= 1e-3 * upper
@@ -79,8 +83,8 @@ def test_delta_of_one_two_point_release():  # oracle 20
     assert lower <= 0.0008770755571 * (1 + 1e-9) and 0.0008770755571 * (1 - 1e-9) <= upper
 
 
-# noise, cap, steps, epsilon: oracles 27 to 31. Their lattice of 1e-4 errs upward, by less than 2e-4 (4e-4 at 80,000
-# steps).
+# noise, cap, steps, epsilon: oracles 27 to 31. Their lattice of 1e-4 errs upward, by less than 2e-4
+# (4e-4 at 80,000 steps).
 COMPOSED = [
     (1.6973, 8, 5000, 57.88729),
     (4.964, 8, 5000, 11.98661),
@@ -106,7 +110,9 @@ def test_item_view_of_a_calibrated_noise():  # oracles 27, 28
     q = events.PoissonSampled(Q, events.Gaussian(1.6973))
     lower, upper = cost(q, 5000, delta=DELTA)
     assert lower <= 3.997749 <= upper + 2e-4
-    lower, upper = cost(events.PoissonSampled(Q, events.Gaussian(4.964)), 5000, delta=2.316115041e-07)
+    lower, upper = cost(
+        events.PoissonSampled(Q, events.Gaussian(4.964)), 5000, delta=2.316115041e-07
+    )
     assert lower <= 1.333107 <= upper + 2e-4
 
 
@@ -170,11 +176,16 @@ def test_replacing_a_subject_is_bounded_as_in_oracle_21_and_above_an_example():
     # Two data sets it must cover: the subject moves the sum one way, or the other way.
     x = np.linspace(-60, 60, 24001)
     moves = np.arange(9.0)[:, None]
-    up, down = (logsumexp(np.log(pmf)[:, None] + stats.norm.logpdf(x, side * moves, 2.0), axis=0) for side in (1, -1))
+    up, down = (
+        logsumexp(np.log(pmf)[:, None] + stats.norm.logpdf(x, side * moves, 2.0), axis=0)
+        for side in (1, -1)
+    )
     for order, most in zip((2.0, 4.0), bound, strict=True):
         actual = (logsumexp(order * up + (1 - order) * down) + math.log(x[1] - x[0])) / (order - 1)
         assert 0.004 < actual < most
     assert rdp.replaced_gaussian_mixture(2.0, [0.0], [0.5], (2.0,))[0] == 0
     exact = rdp.replaced_gaussian_mixture(2.0, [1.5], [1.0], (3.0,))
-    np.testing.assert_allclose(exact, 3 * 3.0**2 / (2 * 2.0**2), rtol=1e-12)  # N(1.5, 4) against N(-1.5, 4)
+    np.testing.assert_allclose(
+        exact, 3 * 3.0**2 / (2 * 2.0**2), rtol=1e-12
+    )  # N(1.5, 4) against N(-1.5, 4)
     assert rdp.replaced_gaussian_mixture(1e-160, [1.0], [0.5], (2.0,))[0] == math.inf

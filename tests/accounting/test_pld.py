@@ -19,11 +19,14 @@ from fljax.errors import UnsupportedEventError
 
 
 def claim(mechanism, relation="ADD_OR_REMOVE_ONE"):
-    return accounting.PrivacyEvent(mechanism=mechanism, privacy_unit="client", neighboring_relation=relation)
+    return accounting.PrivacyEvent(
+        mechanism=mechanism, privacy_unit="client", neighboring_relation=relation
+    )
 
 
-# sampling_prob, noise, steps, delta, epsilon: dp-accounting 0.6.0 with grids of 1e-5 (row 1) and 1e-4, whose error is
-# positive and below 5e-5 here but for case B (discretisation 4.8e-4); PRV accountant brackets.
+# sampling_prob, noise, steps, delta, epsilon: dp-accounting 0.6.0 with grids of 1e-5 (row 1) and
+# 1e-4, whose error is positive and below 5e-5 here but for case B (discretisation 4.8e-4); PRV
+# accountant brackets.
 GOLDEN = [
     (0.01, 1.0, 10000, 1e-5, 6.18771, (6.17739, 6.19804)),
     (256 / 60000, 1.1, 14062, 1e-5, 2.38160, (2.37146, 2.39174)),
@@ -67,15 +70,18 @@ def test_a_width_of_one_in_a_hundred_thousand_can_be_asked_for():
 
 ORACLES = np.array(json.loads((pathlib.Path(__file__).parent / "oracles" / "pld.json").read_text()))
 NUM_CORNERS = 9
-# Their grid and truncation err upward, so that their epsilon is above our lower bound. Not so at tiny deltas, where the
-# roundings of an FFT that is not tilted, about 1e-17 at each of 3e5 points, reach delta: (noise 0.5027, rate 3.08e-3,
-# 2729 steps, delta 6.8e-12) is 16.089 there, and 16.10 by direct convolution of their own pmf.
+# Their grid and truncation err upward, so that their epsilon is above our lower bound. Not so at
+# tiny deltas, where the roundings of an FFT that is not tilted, about 1e-17 at each of 3e5 points,
+# reach delta: (noise 0.5027, rate 3.08e-3, 2729 steps, delta 6.8e-12) is 16.089 there, and 16.10 by
+# direct convolution of their own pmf.
 SOUND_DELTA = 1e-10
 
 
 def test_agrees_with_dp_accounting_on_a_random_grid():
     rows = ORACLES[NUM_CORNERS:]
-    rows = rows[rows[:, 0] >= 2.0]  # with less noise, some need large lattices, each with minutes of compilation
+    rows = rows[
+        rows[:, 0] >= 2.0
+    ]  # with less noise, some need large lattices, each with minutes of compilation
     *arguments, theirs = rows.T
     lower, upper = one_by_one(*arguments)
     assert len(rows) > 80 and np.all(lower <= upper)
@@ -104,7 +110,8 @@ def test_agrees_with_dp_accounting_in_the_corners():
     lower, upper = one_by_one(*arguments, accuracy=1e-2)
     assert np.all(lower <= upper)
     assert np.all(lower <= theirs * (1 + 1e-7) + 1e-9)
-    # At rates of 1e-6 their grid of 1e-4 is wider than the losses: above, nothing can be compared (rows 4 and 5).
+    # At rates of 1e-6 their grid of 1e-4 is wider than the losses: above, nothing can be compared
+    # (rows 4 and 5).
     assert np.all(upper <= theirs * 1.01)
 
 
@@ -125,12 +132,16 @@ def test_one_step_holds_its_closed_form_at_extremes():
         with mpmath.workdps(60):
             truth = exact_epsilon(mpmath.mpf(noise), mpmath.mpf(prob), mpmath.mpf(delta))
         for accuracy in (1e-2, 1e-4):
-            lower, upper = pld.poisson_gaussian_interval(noise, prob, 1, delta=delta, accuracy=accuracy)
+            lower, upper = pld.poisson_gaussian_interval(
+                noise, prob, 1, delta=delta, accuracy=accuracy
+            )
             assert lower <= truth <= upper, (noise, prob, delta, lower, truth, upper)
 
 
 def exact_epsilon(noise, prob, delta):
-    """Root of the closed form of one Poisson-sampled Gaussian, the larger of both directions, in mpmath."""
+    """Root of the closed form of one Poisson-sampled Gaussian, the larger of both directions, in
+    mpmath.
+    """
 
     def tail(x):
         return mpmath.erfc(x / mpmath.sqrt(2)) / 2
@@ -141,7 +152,12 @@ def exact_epsilon(noise, prob, delta):
             return -delta + (mpmath.mpf(0) if not remove else 1 - mpmath.exp(epsilon))
         z = noise * mpmath.log(ratio) + 1 / (2 * noise)
         if remove:
-            return (1 - prob) * tail(z) + prob * tail(z - 1 / noise) - mpmath.exp(epsilon) * tail(z) - delta
+            return (
+                (1 - prob) * tail(z)
+                + prob * tail(z - 1 / noise)
+                - mpmath.exp(epsilon) * tail(z)
+                - delta
+            )
         below = (1 - prob) * tail(-z) + prob * tail(1 / noise - z)
         return tail(-z) - mpmath.exp(epsilon) * below - delta
 
@@ -158,7 +174,9 @@ def exact_epsilon(noise, prob, delta):
 
 def gaussian_delta(mu, log_ratio):
     """Exact delta of one Gaussian mechanism, and 1 - e^log_ratio below -inf's reach."""
-    return stats.norm.sf(log_ratio / mu - mu / 2) - np.exp(log_ratio) * stats.norm.sf(log_ratio / mu + mu / 2)
+    return stats.norm.sf(log_ratio / mu - mu / 2) - np.exp(log_ratio) * stats.norm.sf(
+        log_ratio / mu + mu / 2
+    )
 
 
 def one_step_delta(q, noise, epsilon, remove):
@@ -166,7 +184,8 @@ def one_step_delta(q, noise, epsilon, remove):
     tau = math.expm1(epsilon if remove else -epsilon) / q + 1
     if remove:
         return q * gaussian_delta(1 / noise, math.log(tau)) if tau > 0 else -math.expm1(epsilon)
-    # (Q - e^eps P)_+ : Q > e^eps P where the ratio is below e^-eps; by P's and Q's masses below the cut.
+    # (Q - e^eps P)_+ : Q > e^eps P where the ratio is below e^-eps; by P's and Q's masses below the
+    # cut.
     if tau <= 0:
         return 0.0
     cut = noise * math.log(tau) + 1 / (2 * noise)
@@ -175,13 +194,17 @@ def one_step_delta(q, noise, epsilon, remove):
 
 
 def composed_delta(q, noise, epsilon, steps, remove):
-    """By quadrature over the output of the first step; for three steps over a spline through the values of two."""
+    """By quadrature over the output of the first step; for three steps over a spline through the
+    values of two.
+    """
     inner = functools.partial(one_step_delta, q, noise, remove=remove)
     if steps == 1:
         return inner(epsilon)
     if steps == 3:
         grid = np.linspace(epsilon - 8, epsilon + 3, 221)
-        inner = interpolate.CubicSpline(grid, [composed_delta(q, noise, e, 2, remove) for e in grid])
+        inner = interpolate.CubicSpline(
+            grid, [composed_delta(q, noise, e, 2, remove) for e in grid]
+        )
 
     def integrand(z):
         ratio = (1 - q) + q * math.exp(z / noise - 0.5 / noise**2)
@@ -190,7 +213,9 @@ def composed_delta(q, noise, epsilon, steps, remove):
         return density * inner(epsilon - loss)
 
     top = 9 + 1 / noise if remove else 9
-    return integrate.quad(integrand, -9, top, epsabs=1e-12, epsrel=1e-9, limit=200, points=[0, 1 / noise])[0]
+    return integrate.quad(
+        integrand, -9, top, epsabs=1e-12, epsrel=1e-9, limit=200, points=[0, 1 / noise]
+    )[0]
 
 
 @pytest.mark.parametrize(
@@ -215,7 +240,9 @@ def test_delta_holds_the_integral_for_few_compositions(q, noise, epsilon, steps)
 def test_epsilon_of_one_composition_is_the_root_of_its_closed_form():
     q, noise, delta = 0.05, 0.7, 1e-6
     roots = [
-        optimize.brentq(lambda e, r=remove: one_step_delta(q, noise, e, r) - delta, 0, 10, xtol=1e-12)
+        optimize.brentq(
+            lambda e, r=remove: one_step_delta(q, noise, e, r) - delta, 0, 10, xtol=1e-12
+        )
         for remove in (True, False)
     ]
     lower, upper = pld.poisson_gaussian_interval(noise, q, 1, delta=delta, accuracy=1e-5)
@@ -228,10 +255,14 @@ def test_gaussian_compositions_hold_the_exact_value_at_any_delta(delta):
     # Through the FFT, not through the exact formula that `interval` would use.
     from fljax.accounting.pld import of_mechanism, solve
 
-    batch = of_mechanism.batch({of_mechanism.mixture((1.0,), (0.1,)): 300, of_mechanism.mixture((1.0,), (0.4,)): 7})
+    batch = of_mechanism.batch(
+        {of_mechanism.mixture((1.0,), (0.1,)): 300, of_mechanism.mixture((1.0,), (0.4,)): 7}
+    )
     mu = math.sqrt(300 * 0.1**2 + 7 * 0.4**2)
     exact = float(accounting.gaussian.mu_to_epsilon(mu, delta))
-    lower, upper = solve.solve(batch, np.array([math.log(delta)]), for_delta=False, symmetric=True, accuracy=1e-3)[0]
+    lower, upper = solve.solve(
+        batch, np.array([math.log(delta)]), for_delta=False, symmetric=True, accuracy=1e-3
+    )[0]
     assert lower <= exact * (1 + 1e-12) and exact * (1 - 1e-12) <= upper
     assert upper - lower <= (1e-3 if delta > 1e-50 else 0.1) * upper
 
@@ -244,7 +275,9 @@ def test_laplace_holds_its_closed_form(epsilon):
     assert upper - lower <= 1e-3 * upper
 
 
-@pytest.mark.parametrize(("stddev", "sensitivity", "steps"), [(1.0, 1, 1), (3.0, 2, 1), (2.0, 1, 2)])
+@pytest.mark.parametrize(
+    ("stddev", "sensitivity", "steps"), [(1.0, 1, 1), (3.0, 2, 1), (2.0, 1, 2)]
+)
 def test_discrete_gaussian_holds_the_sum_over_integers(stddev, sensitivity, steps):
     x = np.arange(-60, 61)
     mass = np.exp(-0.5 * (x / stddev) ** 2)
@@ -290,8 +323,14 @@ def test_too_little_noise_raises_instead_of_overflowing():
 
 
 def test_no_noise_and_no_participation():
-    assert pld.interval(claim(events.PoissonSampled(0.0, events.Gaussian(1.0))), delta=1e-5) == (0.0, 0.0)
-    assert pld.interval(claim(events.PoissonSampled(0.5, events.Gaussian(0.0))), delta=1e-5) == (math.inf, math.inf)
+    assert pld.interval(claim(events.PoissonSampled(0.0, events.Gaussian(1.0))), delta=1e-5) == (
+        0.0,
+        0.0,
+    )
+    assert pld.interval(claim(events.PoissonSampled(0.5, events.Gaussian(0.0))), delta=1e-5) == (
+        math.inf,
+        math.inf,
+    )
     assert pld.interval(claim(events.NonPrivate()), epsilon=1.0) == (1.0, 1.0)
     assert pld.interval(claim(events.Composed(())), delta=0.1) == (0.0, 0.0)
 

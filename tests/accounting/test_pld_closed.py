@@ -1,4 +1,6 @@
-"""Where lattices in float64 resolve nothing: the exact curve of one step in 60 digits, and words for wide bounds."""
+"""Where lattices in float64 resolve nothing: the exact curve of one step in 60 digits, and words
+for wide bounds.
+"""
 
 import mpmath
 import numpy as np
@@ -8,7 +10,13 @@ from fljax import accounting
 from fljax.accounting import events, pld
 from fljax.accounting.pld import closed, without_replacement
 
-RARE = [(1e-30, 1.0, 1e-300), (1e-30, 1.0, 1e-40), (1e-10, 0.5, 1e-250), (0.01, 3.0, 1e-300), (1e-9, 1.0, 1e-20)]
+RARE = [
+    (1e-30, 1.0, 1e-300),
+    (1e-30, 1.0, 1e-40),
+    (1e-10, 0.5, 1e-250),
+    (0.01, 3.0, 1e-300),
+    (1e-9, 1.0, 1e-20),
+]
 
 
 def exact_delta(q, noise, epsilon):
@@ -36,7 +44,9 @@ def test_the_interval_of_a_rare_step_is_tight_without_a_warning():
     assert 2.70111568e-15 < lower < upper < 2.70111569e-15
     sampled = events.PoissonSampled(1e-30, events.Gaussian(1.0))
     event = events.PrivacyEvent(
-        mechanism=sampled, privacy_unit="client", neighboring_relation=events.NeighboringRelation.ADD_OR_REMOVE_ONE
+        mechanism=sampled,
+        privacy_unit="client",
+        neighboring_relation=events.NeighboringRelation.ADD_OR_REMOVE_ONE,
     )
     assert accounting.interval(event, delta=1e-300, method="pld") == (lower, upper)
 
@@ -57,4 +67,6 @@ def test_samples_without_replacement_at_a_tiny_delta():
     found = without_replacement.epsilon(1.0, 1e-30, 1, 1e-300)
     assert 2.70111568e-15 < found < 2.70111569e-15
     with pytest.warns(pld.WideIntervalWarning):
-        assert without_replacement.epsilon(0.01, 0.5, 4, 1e-5) >= without_replacement.epsilon(0.01, 0.5, 1, 1e-5)
+        assert without_replacement.epsilon(0.01, 0.5, 4, 1e-5) >= without_replacement.epsilon(
+            0.01, 0.5, 1, 1e-5
+        )

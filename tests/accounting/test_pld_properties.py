@@ -41,11 +41,18 @@ def examples(number):
 def test_epsilon_falls_with_noise_and_delta_and_rises_with_rate_and_steps(run):
     noise, prob, steps, delta = run
     here = bounds(*run)
-    less = [bounds(1.15 * noise, prob, steps, delta), bounds(noise, prob, steps, min(10 * delta, 1e-3))]
-    more = [bounds(noise, min(1.0, 1.3 * prob), steps, delta), bounds(noise, prob, 2 * steps, delta)]
+    less = [
+        bounds(1.15 * noise, prob, steps, delta),
+        bounds(noise, prob, steps, min(10 * delta, 1e-3)),
+    ]
+    more = [
+        bounds(noise, min(1.0, 1.3 * prob), steps, delta),
+        bounds(noise, prob, 2 * steps, delta),
+    ]
     for other in less:
         assert other[0] <= here[1]
-        # The steps are large enough for the intervals to lie apart, and not only for their far ends to be in order.
+        # The steps are large enough for the intervals to lie apart, and not only for their far ends
+        # to be in order.
         assert other[1] <= max(here[0], 0.0) + slack(here[1])
     for other in more:
         assert here[0] <= other[1]
@@ -57,7 +64,10 @@ def test_epsilon_falls_with_noise_and_delta_and_rises_with_rate_and_steps(run):
 def test_a_composition_costs_no_more_than_its_parts(run, more_steps, share):
     noise, prob, steps, delta = run
     whole = bounds(noise, prob, steps + more_steps, delta)
-    parts = bounds(noise, prob, steps, share * delta)[1] + bounds(noise, prob, more_steps, (1 - share) * delta)[1]
+    parts = (
+        bounds(noise, prob, steps, share * delta)[1]
+        + bounds(noise, prob, more_steps, (1 - share) * delta)[1]
+    )
     assert whole[0] <= parts
 
 
@@ -82,5 +92,10 @@ def test_delta_at_the_epsilon_found_is_the_delta_asked_for(run):
     at_upper = pld.poisson_gaussian_interval(noise, prob, steps, epsilon=upper, accuracy=ACCURACY)
     assert at_upper[0] <= delta
     if lower > 1e-6:
-        assert delta <= pld.poisson_gaussian_interval(noise, prob, steps, epsilon=lower, accuracy=ACCURACY)[1]
+        assert (
+            delta
+            <= pld.poisson_gaussian_interval(noise, prob, steps, epsilon=lower, accuracy=ACCURACY)[
+                1
+            ]
+        )
     assert np.all(np.diff(at_upper) >= 0)

@@ -15,7 +15,8 @@ from fljax.accounting.renyi import conversion, rdp, without_replacement
 from fljax.errors import PrivacyPreconditionError
 
 ORDERS = (1.1, 1.5, 2.0, 3.7, 8.0, 33.0, 33.5, 200.0)
-# (sampling_prob, noise_multiplier, order), with the corners: order near 1, tiny rates, little and much noise.
+# (sampling_prob, noise_multiplier, order), with the corners: order near 1, tiny rates, little and
+# much noise.
 CASES = [
     (0.01, 1.0, 1.1),
     (0.01, 1.0, 7.0),
@@ -53,11 +54,14 @@ def test_sampled_gaussian_meets_the_integral(q, noise, order):
     truth = exact(q, noise, order)
     host = rdp.poisson_gaussian(noise, q, (order,))[0]
     program = rdp.poisson_gaussian(np.asarray([noise]), q, (order,))[0, 0]
-    # The bound for the tails of the quadrature, 1e-21 of about 2 + the moment, is part of the result.
+    # The bound for the tails of the quadrature, 1e-21 of about 2 + the moment, is part of the
+    # result.
     slack = 1e-9 * truth + 4e-21 / (order - 1)
     assert abs(host - truth) < slack
     assert abs(program - truth) < slack
-    assert host >= truth * (1 - 1e-12) - 1e-14 / (order - 1)  # rounding of a log, and of a moment near 1
+    assert host >= truth * (1 - 1e-12) - 1e-14 / (
+        order - 1
+    )  # rounding of a log, and of a moment near 1
 
 
 def test_traced_orders_agree_with_planned_ones():
@@ -82,7 +86,10 @@ def test_broadcasts_over_noise_and_rate_and_equals_single_calls():
     for i in range(7):
         for j in range(4):
             np.testing.assert_allclose(
-                got[i, j], rdp.poisson_gaussian(float(noise[i, 0]), float(q[j]), ORDERS), rtol=1e-11, atol=1e-300
+                got[i, j],
+                rdp.poisson_gaussian(float(noise[i, 0]), float(q[j]), ORDERS),
+                rtol=1e-11,
+                atol=1e-300,
             )
 
 
@@ -119,8 +126,12 @@ def test_gradients_are_those_of_finite_differences_and_finite_in_corners():
 def test_vmap_equals_broadcasting():
     noise = jnp.asarray([0.7, 1.0, 2.0])
     with accounting.x64():
-        mapped = jax.vmap(lambda s: rdp.poisson_gaussian(s, 0.05, (1.5, 2.0, 16.0)))(jnp.asarray(noise, jnp.float64))
-    np.testing.assert_allclose(mapped, rdp.poisson_gaussian(np.asarray(noise), 0.05, (1.5, 2.0, 16.0)), rtol=1e-6)
+        mapped = jax.vmap(lambda s: rdp.poisson_gaussian(s, 0.05, (1.5, 2.0, 16.0)))(
+            jnp.asarray(noise, jnp.float64)
+        )
+    np.testing.assert_allclose(
+        mapped, rdp.poisson_gaussian(np.asarray(noise), 0.05, (1.5, 2.0, 16.0)), rtol=1e-6
+    )
 
 
 def test_tracing_without_float64_raises():
@@ -158,7 +169,9 @@ def test_laplace_meets_its_integral():
                 lambda x: mpmath.e ** (-a * abs(x) / b - (1 - a) * abs(x - 1) / b) / (2 * b),  # noqa: B023
                 [-mpmath.inf, 0, 1, mpmath.inf],
             )
-            assert float(rdp.laplace(b, (a,))[0]) == pytest.approx(float(mpmath.log(inner) / (a - 1)), rel=1e-12)
+            assert float(rdp.laplace(b, (a,))[0]) == pytest.approx(
+                float(mpmath.log(inner) / (a - 1)), rel=1e-12
+            )
     assert np.all(np.isinf(rdp.laplace(0.0, (2.0,))))
 
 
@@ -166,7 +179,9 @@ def test_pure_dp_is_randomised_response():
     for epsilon, a in ((0.1, 2.0), (1.0, 1.5), (3.0, 20.0)):
         p = 1 / (1 + math.exp(-epsilon))
         moment = p**a * (1 - p) ** (1 - a) + (1 - p) ** a * p ** (1 - a)
-        assert float(rdp.pure(epsilon, (a,))[0]) == pytest.approx(math.log(moment) / (a - 1), rel=1e-12)
+        assert float(rdp.pure(epsilon, (a,))[0]) == pytest.approx(
+            math.log(moment) / (a - 1), rel=1e-12
+        )
         assert float(rdp.laplace(1 / epsilon, (a,))[0]) <= float(rdp.pure(epsilon, (a,))[0])
 
 
@@ -179,7 +194,9 @@ def test_central_moments_bound_the_exact_ones_tightly():
             with mpmath.workdps(600):  # an alternating sum: at noise 50 it cancels 500 digits
                 s2 = mpmath.mpf(noise) ** 2
                 terms = (
-                    mpmath.binomial(int(power), i) * (-1) ** (int(power) - i) * mpmath.exp((i * i - i) / (2 * s2))
+                    mpmath.binomial(int(power), i)
+                    * (-1) ** (int(power) - i)
+                    * mpmath.exp((i * i - i) / (2 * s2))
                     for i in range(power + 1)
                 )
                 truth = mpmath.log(mpmath.fsum(terms))
@@ -192,22 +209,30 @@ def test_sampling_without_replacement_agrees_with_dp_accounting_where_that_is_so
     orders = [1.5, 2, 3, 4.5, 8, 20, 64]
     for q, noise in ((0.01, 2.0), (0.1, 1.0), (1e-3, 5.0)):
         theirs = rdp_privacy_accountant._compute_rdp_sample_wor_gaussian(q, noise, orders)
-        np.testing.assert_allclose(rdp.sampled_without_replacement(noise, q, orders), theirs, rtol=1e-11)
+        np.testing.assert_allclose(
+            rdp.sampled_without_replacement(noise, q, orders), theirs, rtol=1e-11
+        )
 
 
 def test_sampling_without_replacement_at_its_ends():
     orders = (1.5, 2.0, 10.0)
-    np.testing.assert_allclose(rdp.sampled_without_replacement(2.0, 1.0, orders), np.asarray(orders) / 8)
+    np.testing.assert_allclose(
+        rdp.sampled_without_replacement(2.0, 1.0, orders), np.asarray(orders) / 8
+    )
     assert np.all(rdp.sampled_without_replacement(2.0, 0.0, orders) == 0)
     assert np.all(np.isinf(rdp.sampled_without_replacement(0.0, 0.5, orders)))
-    grid = rdp.sampled_without_replacement(np.asarray([0.3, 1.0, 9.0])[:, None], np.asarray([0.1, 0.6]), orders)
+    grid = rdp.sampled_without_replacement(
+        np.asarray([0.3, 1.0, 9.0])[:, None], np.asarray([0.1, 0.6]), orders
+    )
     assert grid.shape == (3, 2, 3)
     assert np.all(grid <= rdp.gaussian(np.asarray([0.3, 1.0, 9.0]), orders)[:, None] * (1 + 1e-12))
 
 
 def test_field_value_of_sampling_without_replacement():
     event = accounting.PrivacyEvent(
-        mechanism=accounting.events.SampledWithoutReplacement(60000, 600, accounting.events.Gaussian(2.0)),
+        mechanism=accounting.events.SampledWithoutReplacement(
+            60000, 600, accounting.events.Gaussian(2.0)
+        ),
         privacy_unit="example",
         neighboring_relation="REPLACE_ONE",
     )
@@ -339,9 +364,16 @@ def test_chords_of_a_mixture_lie_above_it_and_near():
 def test_an_order_beyond_all_sums_has_a_bound(order):
     noise, q = 2.0, 0.01
     full = order / (2 * noise**2)
-    sampled, grid = rdp.poisson_gaussian(noise, q, (2.0, order)), rdp.poisson_gaussian(np.array([noise]), q, (order,))
+    sampled, grid = (
+        rdp.poisson_gaussian(noise, q, (2.0, order)),
+        rdp.poisson_gaussian(np.array([noise]), q, (order,)),
+    )
     # The largest term of the binomial sum alone: order log q + order (order - 1) / (2 noise^2).
     assert full + order / (order - 1) * math.log(q) <= sampled[1] <= full * (1 + 1e-12)
     assert grid[0, 0] == pytest.approx(sampled[1], rel=1e-12)
-    assert full * (1 - 1e-12) <= rdp.sampled_without_replacement(noise, q, (2.0, order))[1] <= full * (1 + 1e-12)
+    assert (
+        full * (1 - 1e-12)
+        <= rdp.sampled_without_replacement(noise, q, (2.0, order))[1]
+        <= full * (1 + 1e-12)
+    )
     assert rdp.gaussian_mixture(noise, [1.0, 2.0], [0.01, 0.01], (order,))[0] >= full

@@ -15,7 +15,9 @@ WEIGHTS, AMOUNTS, NOISE = (0.3, 0.25, 0.15), (1.0, 2.0, 3.5), 2.5
 
 
 def claim(mechanism, relation="ADD_OR_REMOVE_ONE"):
-    return accounting.PrivacyEvent(mechanism=mechanism, privacy_unit="subject", neighboring_relation=relation)
+    return accounting.PrivacyEvent(
+        mechanism=mechanism, privacy_unit="subject", neighboring_relation=relation
+    )
 
 
 @pytest.mark.parametrize("order", [2, 3, 5])
@@ -58,7 +60,8 @@ def test_one_amount_is_the_sampled_gaussian(noise, prob):
     orders = (1.005, 1.5, 2.0, 4.7, 16.0, 63.0, 1024.0)
     expected = np.asarray(rdp.poisson_gaussian(noise, prob, orders))
     found = rdp.gaussian_mixture(noise, [1.0], [prob], orders)
-    # The allowances of both for their quadrature: a few 1e-20 of E[R^a], E[1] and a E[R], over order - 1.
+    # The allowances of both for their quadrature: a few 1e-20 of E[R^a], E[1] and a E[R], over
+    #   order - 1.
     a = np.array(orders)
     assert np.all(np.abs(found - expected) <= 1e-9 * expected + 1e-19 * (2 + a) / (a - 1))
 
@@ -68,10 +71,14 @@ def test_events_are_answered_and_sampling_a_mixture_scales_its_weights():
     run = claim(events.SelfComposed(step, 500))
     renyi = accounting.epsilon(run, delta=1e-5, method="rdp")
     crude = claim(
-        events.SelfComposed(mixture.two_point(5.0, mixture.subject_sampling_prob(8, 0.05), sensitivity=3.0), 500)
+        events.SelfComposed(
+            mixture.two_point(5.0, mixture.subject_sampling_prob(8, 0.05), sensitivity=3.0), 500
+        )
     )
     assert renyi <= accounting.epsilon(crude, delta=1e-5, method="rdp")
-    sampled = claim(events.PoissonSampled(0.1, events.MixtureOfGaussians(1.0, (0.0, 2.0), (0.4, 0.6))))
+    sampled = claim(
+        events.PoissonSampled(0.1, events.MixtureOfGaussians(1.0, (0.0, 2.0), (0.4, 0.6)))
+    )
     plain = claim(events.MixtureOfGaussians(1.0, (0.0, 2.0), (0.94, 0.06)))
     one, other = (accounting.epsilon(e, delta=1e-5, method="rdp") for e in (sampled, plain))
     assert one == pytest.approx(other, rel=1e-12)
@@ -80,8 +87,15 @@ def test_events_are_answered_and_sampling_a_mixture_scales_its_weights():
 def test_corners():
     orders = (1.5, 4.0)
     assert np.all(rdp.gaussian_mixture(1.0, [0.0], [1.0], orders) == 0)
-    np.testing.assert_allclose(rdp.gaussian_mixture(2.0, [1.0], [1.0], orders), np.array(orders) / 8, rtol=1e-9)
-    assert accounting.epsilon(claim(events.MixtureOfGaussians(0.0, (0.0, 1.0), (0.5, 0.5))), delta=1e-5) == math.inf
+    np.testing.assert_allclose(
+        rdp.gaussian_mixture(2.0, [1.0], [1.0], orders), np.array(orders) / 8, rtol=1e-9
+    )
+    assert (
+        accounting.epsilon(
+            claim(events.MixtureOfGaussians(0.0, (0.0, 1.0), (0.5, 0.5))), delta=1e-5
+        )
+        == math.inf
+    )
     for wrong in (
         lambda: rdp.gaussian_mixture(0.0, [1.0], [0.5], orders),
         lambda: rdp.gaussian_mixture(1.0, [-1.0], [0.5], orders),

@@ -1,4 +1,6 @@
-"""Pairwise noise on graphs: the view's covariance and mu against closed forms, dense inverses and simulation."""
+"""Pairwise noise on graphs: the view's covariance and mu against closed forms, dense inverses and
+simulation.
+"""
 
 import itertools
 import math
@@ -29,7 +31,10 @@ def dense_mu(own, matrix, seen, colluders):
 def test_oracle_o2_covariance_and_mu():
     c = view.covariance(FIVE, seen=who(0, 1, 2), colluders=who(4))
     np.testing.assert_allclose(
-        c[:3, :3], [[1.5, -0.3, -0.2], [-0.3, 1.45, -0.1], [-0.2, -0.1, 1.45]], rtol=1e-15, atol=1e-15
+        c[:3, :3],
+        [[1.5, -0.3, -0.2], [-0.3, 1.45, -0.1], [-0.2, -0.1, 1.45]],
+        rtol=1e-15,
+        atol=1e-15,
     )
     assert not c[3:].any() and not c[:, 3:].any()
     mu = view.exact_mu(FIVE, seen=who(0, 1, 2), colluders=who(4))
@@ -37,7 +42,9 @@ def test_oracle_o2_covariance_and_mu():
     epsilon = gaussian.mu_to_epsilon(mu[:3], 1e-5)
     np.testing.assert_allclose(epsilon, [3.600227832, 3.641928583, 3.592834088], rtol=1e-8)
     mu = view.exact_mu(FIVE, colluders=who(4))
-    np.testing.assert_allclose(mu[:4], [0.923577044, 0.887285735, 0.858039870, 0.912806210], rtol=1e-9)
+    np.testing.assert_allclose(
+        mu[:4], [0.923577044, 0.887285735, 0.858039870, 0.912806210], rtol=1e-9
+    )
 
 
 def test_oracle_o2_averages_and_weaker_adversaries():
@@ -48,9 +55,13 @@ def test_oracle_o2_averages_and_weaker_adversaries():
 
 def test_oracle_o2_worst_colluder_and_certificate():
     exact = view.worst_mu(FIVE, num_colluders=1)
-    np.testing.assert_allclose(exact[:4], [0.932440565, 0.887285735, 0.858039870, 1.013277361], rtol=1e-9)
+    np.testing.assert_allclose(
+        exact[:4], [0.932440565, 0.887285735, 0.858039870, 1.013277361], rtol=1e-9
+    )
     bound = view.certificate(FIVE, num_colluders=1)
-    np.testing.assert_allclose(bound[:4], [0.936834870, 0.892686479, 0.860106933, 1.016616346], rtol=1e-9)
+    np.testing.assert_allclose(
+        bound[:4], [0.936834870, 0.892686479, 0.860106933, 1.016616346], rtol=1e-9
+    )
 
 
 @pytest.mark.parametrize(
@@ -65,9 +76,13 @@ def test_oracle_o2_worst_colluder_and_certificate():
     ],
 )
 def test_oracle_o3_closed_form_and_dense_solve_agree(seen, unseen, square):
-    assert float(view.complete_mu(0.25, 0.1, num_seen=seen, num_unseen=unseen)) ** 2 == pytest.approx(square, rel=3e-9)
+    assert float(
+        view.complete_mu(0.25, 0.1, num_seen=seen, num_unseen=unseen)
+    ) ** 2 == pytest.approx(square, rel=3e-9)
     size = seen + unseen
-    graph = view.pair_graph(complete_edges(size), num_clients=size, own_variance=0.25, pair_variance=0.1)
+    graph = view.pair_graph(
+        complete_edges(size), num_clients=size, own_variance=0.25, pair_variance=0.1
+    )
     mu = view.exact_mu(graph, seen=np.arange(size) < seen)
     closed = float(view.complete_mu(0.25, 0.1, num_seen=seen, num_unseen=unseen))
     np.testing.assert_allclose(mu[:seen], closed, rtol=1e-13)
@@ -91,7 +106,9 @@ def test_oracle_o10_circulant_graphs(size, hops, square, star):
 
 def test_oracle_o10_colluding_neighbours_leave_own_noise_only():
     graph = circulant(12, (1,), 0.25, 0.5)
-    assert float(view.exact_mu(graph, colluders=who(11, 1, size=12))[0]) ** 2 == pytest.approx(4.0, rel=1e-14)
+    assert float(view.exact_mu(graph, colluders=who(11, 1, size=12))[0]) ** 2 == pytest.approx(
+        4.0, rel=1e-14
+    )
     assert float(view.certificate(graph, num_colluders=2)[0]) ** 2 == pytest.approx(4.0, rel=1e-14)
 
 
@@ -127,7 +144,9 @@ def test_mu_of_random_graphs_is_that_of_a_dense_inverse_and_of_proved_intervals(
         done = np.isfinite(mu)
         np.testing.assert_array_equal(np.isfinite(lower), done)
         np.testing.assert_array_equal(np.isnan(lower), colluders)
-        assert np.all(lower[done] <= mu[done] * (1 + 1e-13)) and np.all(mu[done] <= upper[done] * (1 + 1e-13))
+        assert np.all(lower[done] <= mu[done] * (1 + 1e-13)) and np.all(
+            mu[done] <= upper[done] * (1 + 1e-13)
+        )
         assert np.all(upper[done] <= lower[done] * (1 + 1e-9))
         if not np.any(np.isinf(mu)):
             np.testing.assert_allclose(mu, dense_mu(own, matrix, seen, colluders), rtol=1e-9)
@@ -137,12 +156,15 @@ def test_mu_of_random_graphs_is_that_of_a_dense_inverse_and_of_proved_intervals(
 
 def test_all_digits_hold_where_a_plain_inverse_loses_them():
     for ratio in (1e4, 1e10, 1e15):
-        graph = view.pair_graph(complete_edges(12), num_clients=12, own_variance=1.0, pair_variance=ratio)
+        graph = view.pair_graph(
+            complete_edges(12), num_clients=12, own_variance=1.0, pair_variance=ratio
+        )
         closed = math.sqrt((1 + ratio) / (1 + 12 * ratio))
         np.testing.assert_allclose(view.exact_mu(graph), closed, rtol=1e-14)
         assert float(view.complete_mu(1.0, ratio, num_seen=12)) == pytest.approx(closed, rel=1e-14)
-    # Each mu is 1 / sqrt(12) up to 1e-13 whatever the weights between clients, for they cancel in the sum. Digits go
-    # when 1 is added to 1e14, and for some graphs the inverse is right all the same, by luck: hence several.
+    # Each mu is 1 / sqrt(12) up to 1e-13 whatever the weights between clients, for they cancel in
+    # the sum. Digits go when 1 is added to 1e14, and for some graphs the inverse is right all the
+    # same, by luck: hence several.
     lost = []
     for seed in range(5):
         half = np.triu(1e13 * np.random.default_rng(seed).uniform(0.5, 1.5, (12, 12)), 1)
@@ -153,7 +175,9 @@ def test_all_digits_hold_where_a_plain_inverse_loses_them():
 
 def test_limits_local_dp_and_ideal_secure_sum():
     assert float(view.complete_mu(0.3, 0.0, num_seen=9)) ** 2 == pytest.approx(1 / 0.3, rel=1e-14)
-    assert float(view.complete_mu(0.3, 1e12, num_seen=9)) ** 2 == pytest.approx(1 / (9 * 0.3), rel=1e-11)
+    assert float(view.complete_mu(0.3, 1e12, num_seen=9)) ** 2 == pytest.approx(
+        1 / (9 * 0.3), rel=1e-11
+    )
     assert float(view.complete_mu(0.3, 0.7, num_seen=1)) ** 2 == pytest.approx(1 / 0.3, rel=1e-14)
 
 
@@ -169,9 +193,14 @@ def test_more_seen_more_colluders_or_less_noise_never_lower_mu():
         for stronger in (
             view.exact_mu(graph, seen=who(0, 1, 2, 3, size=6)),
             view.exact_mu(graph, seen=seen, colluders=who(5, size=6)),
-            view.exact_mu(graph._replace(own_variance=graph.own_variance * rng.uniform(0.5, 1, 6)), seen=seen),
             view.exact_mu(
-                graph._replace(pair_variance=graph.pair_variance * rng.uniform(0.5, 1, len(graph.edges))), seen=seen
+                graph._replace(own_variance=graph.own_variance * rng.uniform(0.5, 1, 6)), seen=seen
+            ),
+            view.exact_mu(
+                graph._replace(
+                    pair_variance=graph.pair_variance * rng.uniform(0.5, 1, len(graph.edges))
+                ),
+                seen=seen,
             ),
         ):
             assert np.all(stronger[:3] >= base * slack)
@@ -199,7 +228,9 @@ def test_certificate_bounds_every_view_and_meets_complete_common_graphs():
         closed = float(view.complete_mu(0.3, 0.2, num_seen=7 - limit))
         np.testing.assert_allclose(view.certificate(graph, num_colluders=limit), closed, rtol=1e-14)
     np.testing.assert_allclose(
-        view.worst_mu(graph, num_colluders=3), float(view.complete_mu(0.3, 0.2, num_seen=4)), rtol=1e-14
+        view.worst_mu(graph, num_colluders=3),
+        float(view.complete_mu(0.3, 0.2, num_seen=4)),
+        rtol=1e-14,
     )
 
 
@@ -208,7 +239,9 @@ def test_relabelling_clients_permutes_mu():
     shuffled = view.from_matrix(OWN[order], PAIR[np.ix_(order, order)])
     mu = view.exact_mu(FIVE, seen=who(0, 1, 2), colluders=who(4))
     np.testing.assert_allclose(
-        view.exact_mu(shuffled, seen=who(0, 1, 2)[order], colluders=who(4)[order]), mu[order], rtol=1e-13
+        view.exact_mu(shuffled, seen=who(0, 1, 2)[order], colluders=who(4)[order]),
+        mu[order],
+        rtol=1e-13,
     )
 
 
@@ -229,8 +262,12 @@ def test_simulated_noise_has_the_covariance_of_the_view():
     # The sample covariance of Gaussians has variance (c_ii c_jj + c_ij^2) / draws.
     error = np.sqrt((np.outer(np.diagonal(c), np.diagonal(c)) + c**2) / draws)
     assert np.all(np.abs(found - c) <= 5 * error)
-    # Control: nobody's view has the covariance with client 3's upload seen, or with the colluder honest.
-    for other in (view.covariance(FIVE, seen=who(0, 1, 2)), view.covariance(FIVE, colluders=who(3, 4))):
+    # Control: nobody's view has the covariance with client 3's upload seen, or with the colluder
+    #   honest.
+    for other in (
+        view.covariance(FIVE, seen=who(0, 1, 2)),
+        view.covariance(FIVE, colluders=who(3, 4)),
+    ):
         assert np.any(np.abs(found - other[:3, :3]) > 5 * error)
 
 
@@ -263,7 +300,9 @@ def test_sparse_without_own_noise_somewhere_is_proved_too():
     graph = circulant(60, (1, 5), np.where(np.arange(60) % 7 == 0, 0.4, 0.0), 0.5)
     lower, upper = sparse_views.mu_interval(graph)
     mu = view.exact_mu(graph)
-    assert np.all((lower <= mu * (1 + 1e-13)) & (mu <= upper * (1 + 1e-13)) & (upper <= lower * (1 + 1e-9)))
+    assert np.all(
+        (lower <= mu * (1 + 1e-13)) & (mu <= upper * (1 + 1e-13)) & (upper <= lower * (1 + 1e-9))
+    )
 
 
 def test_rounds_compose_and_an_excess_of_colluders_voids_the_bound():
@@ -291,7 +330,8 @@ def test_no_noise_of_ones_own_is_no_privacy():
         view.assess(bare, num_colluders=0)
     with pytest.raises(NoGuaranteeError, match="singular"):
         view.worst_mu(bare, num_colluders=1)
-    # One client with own noise grounds all of them; an honest straggler whose upload never leaves does so too.
+    # One client with own noise grounds all of them; an honest straggler whose upload never leaves
+    # does so too.
     mixed = bare._replace(own_variance=np.asarray([0.0, 0.0, 0.0, 1.0]))
     assert np.all(np.isfinite(view.exact_mu(mixed)))
     assert np.all(np.isfinite(view.exact_mu(bare, seen=who(0, 1, 2, size=4))))
@@ -313,7 +353,12 @@ def test_no_noise_of_ones_own_is_no_privacy():
     ],
 )
 def test_bad_graphs_are_refused_with_the_reason(change, words):
-    good = {"edges": [[0, 1], [1, 2], [2, 3]], "num_clients": 4, "own_variance": 1.0, "pair_variance": 1.0}
+    good = {
+        "edges": [[0, 1], [1, 2], [2, 3]],
+        "num_clients": 4,
+        "own_variance": 1.0,
+        "pair_variance": 1.0,
+    }
     assert len(view.pair_graph(**good).edges) == 3
     with pytest.raises(ValueError, match=words):
         view.pair_graph(**{**good, **change})
@@ -322,7 +367,11 @@ def test_bad_graphs_are_refused_with_the_reason(change, words):
 def test_bad_matrices_and_colluders_are_refused_with_the_reason():
     uneven = PAIR.copy()
     uneven[0, 1] = 0.31
-    for matrix, words in ((uneven, "both ends"), (PAIR + np.eye(5), "diagonal"), (PAIR[:3], "shape")):
+    for matrix, words in (
+        (uneven, "both ends"),
+        (PAIR + np.eye(5), "diagonal"),
+        (PAIR[:3], "shape"),
+    ):
         with pytest.raises(ValueError, match=words):
             view.from_matrix(OWN, matrix)
     for call in (view.assess, view.worst_mu):

@@ -1,4 +1,5 @@
-"""The best attack on views simulated apart from the kernels: as good as mu says, and better than the print allows.
+"""The best attack on views simulated apart from the kernels: as good as mu says, and better than
+the print allows.
 
 Settings that `tests/schemes/test_pair_noise_audit` lacks; there the noise is drawn by the kernels.
 """
@@ -18,7 +19,9 @@ DRAWS = 60_000
 
 
 def uploads(rng, graph, draws, colluders):
-    """Noise of every client's upload, coordinate by coordinate of the mechanism, less what colluders know."""
+    """Noise of every client's upload, coordinate by coordinate of the mechanism, less what
+    colluders know.
+    """
     own, edges, pair = (np.asarray(v) for v in graph)
     noise = rng.normal(size=(draws, own.size)) * np.sqrt(own)
     for (i, j), variance in zip(edges, pair, strict=True):
@@ -73,14 +76,20 @@ def test_likelihood_ratio_attack_is_as_good_as_mu_says(name):
 
 
 def test_the_printed_criterion_fails_at_epsilon_9():
-    # Without pair noise V is mu^2, and condition (14) is met with equality. Epsilon 12: `test_pair_noise_audit`.
+    # Without pair noise V is mu^2, and condition (14) is met with equality. Epsilon 12:
+    # `test_pair_noise_audit`.
     rng = np.random.default_rng(17)
     draws, delta, epsilon = 4_000_000, 1e-5, 9.0
     variance = printed.largest_variance(epsilon, delta)
     assert printed.condition(variance, epsilon=epsilon, delta=delta).holds
     mu = math.sqrt(variance)
     lost = np.sum(np.abs(mu * rng.normal(size=draws) + mu**2 / 2) >= epsilon)
-    assert delta < stats.beta.ppf(1e-6, lost, draws - lost + 1) < float(printed.loss_tail(epsilon, mu)) < 4 * delta
+    assert (
+        delta
+        < stats.beta.ppf(1e-6, lost, draws - lost + 1)
+        < float(printed.loss_tail(epsilon, mu))
+        < 4 * delta
+    )
 
 
 def test_weights_after_masking_leave_noise_and_before_masking_none():

@@ -1,4 +1,6 @@
-"""Calibration of pairwise noise against the spec's figures, and the noise other schemes need for the same privacy."""
+"""Calibration of pairwise noise against the spec's figures, and the noise other schemes need for
+the same privacy.
+"""
 
 import math
 
@@ -25,13 +27,20 @@ def truncated_links(num_clients, prob, most):
 
 def calibrated(num_clients, colluders, most, epsilon, **options):
     return least_noise.pair_calibration(
-        num_clients, colluders, uniform(most), epsilon=epsilon, delta=1e-5, **{"formula": "paper", **options}
+        num_clients,
+        colluders,
+        uniform(most),
+        epsilon=epsilon,
+        delta=1e-5,
+        **{"formula": "paper", **options},
     )
 
 
 def test_oracle_o1_gaussian_dp():
     np.testing.assert_allclose(
-        gaussian.mu_to_delta(np.asarray([0.5, 1.0, 1.0, 2.0, 0.1]), np.asarray([1.0, 3.0, 0.0, 9.0, 0.5])),
+        gaussian.mu_to_delta(
+            np.asarray([0.5, 1.0, 1.0, 2.0, 0.1]), np.asarray([1.0, 3.0, 0.0, 9.0, 0.5])
+        ),
         [6.829594983e-3, 1.537185369e-3, 0.3829249225, 7.875506063e-5, 6.856582456e-9],
         rtol=1e-9,
     )
@@ -48,7 +57,9 @@ def test_oracle_o1_gaussian_dp():
 
 
 def test_oracle_o4a_the_printed_rule_and_the_privacy_it_really_gives():
-    assert least_noise.straggler_moments(50, uniform(10)).straggling == pytest.approx(5.223084587, rel=1e-9)
+    assert least_noise.straggler_moments(50, uniform(10)).straggling == pytest.approx(
+        5.223084587, rel=1e-9
+    )
     found = calibrated(50, 10, 10, 3.0)
     assert not found.certified
     assert found.ratio == pytest.approx(0.079655555, rel=5e-9)
@@ -84,12 +95,16 @@ def test_oracle_o4b_to_o4g_the_printed_rule():
         (30, 17.418688227, 0.041767669, 1.113420900, 0.227551389),
     ):
         found = calibrated(50, 15, most, 3.0)
-        assert least_noise.straggler_moments(50, uniform(most)).straggling == pytest.approx(m, rel=1e-9)
+        assert least_noise.straggler_moments(50, uniform(most)).straggling == pytest.approx(
+            m, rel=1e-9
+        )
         assert found.ratio == pytest.approx(ratio, rel=2e-8)
         assert math.sqrt(found.own_variance) == pytest.approx(own, rel=2e-9)
         assert math.sqrt(found.pair_variance) == pytest.approx(pair, rel=4e-9)
     small = calibrated(10, 3, 2, 1.0)
-    assert least_noise.straggler_moments(10, uniform(2)).straggling == pytest.approx(1.074380165, rel=1e-9)
+    assert least_noise.straggler_moments(10, uniform(2)).straggling == pytest.approx(
+        1.074380165, rel=1e-9
+    )
     assert small.ratio == pytest.approx(0.145381332, rel=5e-9)
     assert math.sqrt(small.own_variance) == pytest.approx(4.019077302, rel=1e-9)
     assert math.sqrt(small.pair_variance) == pytest.approx(1.532430127, rel=1e-9)
@@ -138,7 +153,9 @@ def test_oracle_o5c_small():
 def test_exact_ratio_is_the_minimum_and_its_caps_hold():
     for n, m in ((7, 0.3), (40, 5.2), (12, 10.5), (1000, 40.0)):
         best = optimize.minimize_scalar(
-            lambda x, n=n, m=m: math.log((1 + m * math.exp(x)) * (1 + math.exp(x)) / (1 + n * math.exp(x))),
+            lambda x, n=n, m=m: math.log(
+                (1 + m * math.exp(x)) * (1 + math.exp(x)) / (1 + n * math.exp(x))
+            ),
             bounds=(-12, 6),
             method="bounded",
             options={"xatol": 1e-9},
@@ -155,8 +172,13 @@ def test_exact_ratio_is_the_minimum_and_its_caps_hold():
 def test_oracle_o5b_baselines():
     tight = float(gaussian.epsilon_to_mu(3.0, 1e-5))
     printed = 3 / math.sqrt(2 * math.log(2e5))
-    for mu, local, secure in ((tight, 4.318631920e-2, 1.439543973e-3), (printed, 6.057720955e-2, 2.019240318e-3)):
-        assert least_noise.expected_variance("local", 50, 10, uniform(10), mu=mu) == pytest.approx(local, rel=1e-9)
+    for mu, local, secure in (
+        (tight, 4.318631920e-2, 1.439543973e-3),
+        (printed, 6.057720955e-2, 2.019240318e-3),
+    ):
+        assert least_noise.expected_variance("local", 50, 10, uniform(10), mu=mu) == pytest.approx(
+            local, rel=1e-9
+        )
         found = least_noise.expected_variance("secure_sum", 50, 10, uniform(10), mu=mu)
         assert found == pytest.approx(secure, rel=1e-9)
 
@@ -176,10 +198,16 @@ def test_oracle_o5b_baselines():
 def test_oracle_o19_lightdp_over_secure_sum(pmf, paper, exact):
     mu = float(gaussian.epsilon_to_mu(3.0, 1e-5))
     ours = least_noise.expected_variance("pair_noise", 50, 10, pmf, mu=mu)
-    assert ours / least_noise.expected_variance("secure_sum", 50, 10, pmf, mu=mu) == pytest.approx(exact, rel=1e-6)
-    printed = least_noise.pair_calibration(50, 10, pmf, epsilon=3.0, delta=1e-5, formula="paper").expected_variance
+    assert ours / least_noise.expected_variance("secure_sum", 50, 10, pmf, mu=mu) == pytest.approx(
+        exact, rel=1e-6
+    )
+    printed = least_noise.pair_calibration(
+        50, 10, pmf, epsilon=3.0, delta=1e-5, formula="paper"
+    ).expected_variance
     mu = 3 / math.sqrt(2 * math.log(2e5))
-    assert printed / least_noise.expected_variance("secure_sum", 50, 10, pmf, mu=mu) == pytest.approx(paper, rel=1e-6)
+    assert printed / least_noise.expected_variance(
+        "secure_sum", 50, 10, pmf, mu=mu
+    ) == pytest.approx(paper, rel=1e-6)
 
 
 def test_order_of_the_schemes_at_equal_privacy():
@@ -194,12 +222,15 @@ def test_order_of_the_schemes_at_equal_privacy():
 def test_oracle_o7_rounds_need_their_number_times_the_variance():
     base = 0.607181152
     for factor, epsilon in ((1, 58.577014), (math.sqrt(150), 10.774566), (150, 2.477877)):
-        assert float(gaussian.mu_to_epsilon(base * math.sqrt(150 / factor), 1e-5)) == pytest.approx(epsilon, rel=1e-7)
+        assert float(gaussian.mu_to_epsilon(base * math.sqrt(150 / factor), 1e-5)) == pytest.approx(
+            epsilon, rel=1e-7
+        )
     many = calibrated(50, 10, 10, 3.0, formula="sound", num_rounds=150)
     once = calibrated(50, 10, 10, 3.0, formula="sound")
     assert many.own_variance == pytest.approx(150 * once.own_variance, rel=1e-12)
     assert many.epsilon == pytest.approx(3.0, rel=1e-9)
-    # As printed (variance times the root of the rounds; with local noise alone V is mu^2, as in the oracle).
+    # As printed (variance times the root of the rounds; with local noise alone V is mu^2, as in the
+    # oracle).
     printed = calibrated(50, 40, 30, 3.0, num_rounds=150)
     assert printed.ratio == 0 and printed.epsilon == pytest.approx(10.774566, rel=1e-6)
 
@@ -214,7 +245,13 @@ def test_oracle_o9_truncated_link_law():
 
 
 def test_oracle_o17_sensitivities():
-    arguments = {"learning_rate": 0.5, "lipschitz": 1.0, "smoothness": 2.0, "num_epochs": 3, "batch_size": 8}
+    arguments = {
+        "learning_rate": 0.5,
+        "lipschitz": 1.0,
+        "smoothness": 2.0,
+        "num_epochs": 3,
+        "batch_size": 8,
+    }
     assert sensitivity.convex_sgd(**arguments, convex=True) == 0.375
     for change in ({"convex": False}, {"convex": True, "learning_rate": 1.01}):
         with pytest.raises(PrivacyPreconditionError):
@@ -237,7 +274,9 @@ def test_convex_sgd_sensitivity_holds_on_logistic_losses():
             for _ in range(2):
                 for start in range(0, 16, 4):
                     b = slice(start, start + 4)
-                    w = w - 2.0 * np.mean((-y[b] / (1 + np.exp(y[b] * (x[b] @ w))))[:, None] * x[b], 0)
+                    w = w - 2.0 * np.mean(
+                        (-y[b] / (1 + np.exp(y[b] * (x[b] @ w))))[:, None] * x[b], 0
+                    )
             return w
 
         worst = max(worst, float(np.linalg.norm(train(x, y) - train(other_x, other_y))))
@@ -248,14 +287,21 @@ def test_convex_sgd_sensitivity_holds_on_logistic_losses():
 
 
 def test_regular_graphs_count_on_honest_neighbours():
-    found = least_noise.pair_calibration(40, 2, uniform(4), epsilon=2.0, delta=1e-5, num_neighbors=8)
+    found = least_noise.pair_calibration(
+        40, 2, uniform(4), epsilon=2.0, delta=1e-5, num_neighbors=8
+    )
     i = np.arange(40)
     ring = np.concatenate([np.stack([i, (i + h) % 40], 1) for h in (1, 2, 3, 4)])
-    graph = view.pair_graph(ring, num_clients=40, own_variance=found.own_variance, pair_variance=found.pair_variance)
+    graph = view.pair_graph(
+        ring, num_clients=40, own_variance=found.own_variance, pair_variance=found.pair_variance
+    )
     bound = view.certificate(graph, num_colluders=2)
     np.testing.assert_allclose(bound, found.mu, rtol=1e-12)
-    # Expected variance of the average, by the law of each pair: a neighbour straggles with chance S / (N - 1).
-    average = sum(0.2 * (found.own_variance + 8 * s / 39 * found.pair_variance) / (40 - s) for s in range(5))
+    # Expected variance of the average, by the law of each pair: a neighbour straggles with chance S
+    #   / (N - 1).
+    average = sum(
+        0.2 * (found.own_variance + 8 * s / 39 * found.pair_variance) / (40 - s) for s in range(5)
+    )
     assert found.expected_variance == pytest.approx(average, rel=1e-12)
     with pytest.raises(ValueError, match="num_neighbors > num_colluders"):
         least_noise.pair_calibration(40, 8, uniform(4), epsilon=2.0, delta=1e-5, num_neighbors=8)
@@ -276,8 +322,13 @@ def test_random_graphs_have_honest_neighbours_but_for_the_stated_chance():
 
 
 def test_variances_scale_with_sensitivity_squared():
-    one, two = (calibrated(50, 10, 10, 3.0, formula=f, sensitivity=s) for f, s in (("sound", 1.0), ("sound", 2.0)))
-    assert two.own_variance == pytest.approx(4 * one.own_variance, rel=1e-12) and two.mu == pytest.approx(one.mu)
+    one, two = (
+        calibrated(50, 10, 10, 3.0, formula=f, sensitivity=s)
+        for f, s in (("sound", 1.0), ("sound", 2.0))
+    )
+    assert two.own_variance == pytest.approx(
+        4 * one.own_variance, rel=1e-12
+    ) and two.mu == pytest.approx(one.mu)
     one, two = calibrated(50, 10, 10, 3.0), calibrated(50, 10, 10, 6.0)
     assert one.own_variance == pytest.approx(4 * two.own_variance, rel=1e-12)
 
@@ -292,7 +343,9 @@ def test_equal_clients_need_no_more_than_common_variances():
         found = unequal_clients.heterogeneous(
             complete_edges(6), STRAGGLERS, even, mu=0.8, sensitivity=1.5, num_colluders=colluders
         )
-        closed = least_noise.expected_variance("pair_noise", 6, colluders, [1 / 7, 6 / 7], mu=0.8, sensitivity=1.5)
+        closed = least_noise.expected_variance(
+            "pair_noise", 6, colluders, [1 / 7, 6 / 7], mu=0.8, sensitivity=1.5
+        )
         assert found.expected_variance == pytest.approx(closed, rel=1e-5)
         assert found.lower_bound <= closed * (1 + 1e-12)
 
@@ -306,7 +359,10 @@ def test_clients_that_differ_need_less_than_common_variances():
     assert np.all(worst <= 0.8 * (1 + 1e-12)) and worst.max() == pytest.approx(0.8, rel=1e-9)
     assert found.lower_bound <= found.expected_variance <= found.lower_bound * (1 + 1e-5)
     # Simulation-free check of the cost: equation (9) for each set of stragglers.
-    cost = sum(p * float(view.average_variance(found.graph, ~s)) for p, s in zip(CHANCES, STRAGGLERS, strict=True))
+    cost = sum(
+        p * float(view.average_variance(found.graph, ~s))
+        for p, s in zip(CHANCES, STRAGGLERS, strict=True)
+    )
     assert found.expected_variance == pytest.approx(cost, rel=1e-12)
     common = unequal_clients.heterogeneous(
         complete_edges(6), STRAGGLERS, CHANCES, mu=0.8, sensitivity=1.0, num_colluders=1
@@ -331,7 +387,8 @@ def _is_a_design(found, mu, moves, colluders=0):
 
 # Without its centre a star is in pieces.
 @pytest.mark.parametrize(
-    ("edges", "colluders"), [(complete_edges(5), 0), (complete_edges(5), 1), ([[0, i] for i in range(1, 5)], 0)]
+    ("edges", "colluders"),
+    [(complete_edges(5), 0), (complete_edges(5), 1), ([[0, i] for i in range(1, 5)], 0)],
 )
 def test_where_nobody_straggles_all_honest_clients_share_one_noise(edges, colluders):
     moves = np.asarray([1.0, 0.7, 0.5, 0.3, 0.2])
@@ -343,10 +400,15 @@ def test_where_nobody_straggles_all_honest_clients_share_one_noise(edges, collud
         )
         _is_a_design(found, 0.8, moves, colluders)
         if not colluders:
-            # Pair noise is free, so what is left is the sum of own noises, which hides the largest move: over N^2.
+            # Pair noise is free, so what is left is the sum of own noises, which hides the largest
+            # move: over N^2.
             assert found.expected_variance == pytest.approx((1.0 / 0.8) ** 2 / 25, rel=1e-5)
-    even = unequal_clients.heterogeneous(edges, [[False] * 5], [1.0], mu=0.8, sensitivity=1.0, num_colluders=colluders)
-    assert even.expected_variance == pytest.approx((1 / 0.8) ** 2 / 25 * 5 / (5 - colluders), rel=1e-5)
+    even = unequal_clients.heterogeneous(
+        edges, [[False] * 5], [1.0], mu=0.8, sensitivity=1.0, num_colluders=colluders
+    )
+    assert even.expected_variance == pytest.approx(
+        (1 / 0.8) ** 2 / 25 * 5 / (5 - colluders), rel=1e-5
+    )
 
 
 @pytest.mark.parametrize("colluders", [0, 1])
@@ -391,7 +453,13 @@ def test_a_client_that_always_straggles_hides_behind_noise_of_its_own_that_costs
     ],
 )
 def test_bad_arguments_are_refused_by_name(change, words):
-    arguments = {"num_clients": 50, "num_colluders": 10, "straggler_pmf": uniform(10), "epsilon": 3.0, "delta": 1e-5}
+    arguments = {
+        "num_clients": 50,
+        "num_colluders": 10,
+        "straggler_pmf": uniform(10),
+        "epsilon": 3.0,
+        "delta": 1e-5,
+    }
     with pytest.raises(ValueError, match=words):
         least_noise.pair_calibration(**{**arguments, **change})
 

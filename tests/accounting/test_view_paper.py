@@ -15,18 +15,26 @@ from tests.accounting._graphs import FIVE, complete_edges, random_case, who
 
 def test_oracle_o2_loss_variance():
     found = printed.loss_variance(FIVE, seen=who(0, 1, 2), colluders=who(4))
-    np.testing.assert_allclose(found, [0.812723988, 0.808948859, 0.755332420, 0.0, np.nan], rtol=2e-9)
+    np.testing.assert_allclose(
+        found, [0.812723988, 0.808948859, 0.755332420, 0.0, np.nan], rtol=2e-9
+    )
     found = printed.loss_variance(FIVE, colluders=who(4))
-    np.testing.assert_allclose(found[:4], [1.398058224, 1.084317693, 0.880735479, 1.322838872], rtol=2e-9)
+    np.testing.assert_allclose(
+        found[:4], [1.398058224, 1.084317693, 0.880735479, 1.322838872], rtol=2e-9
+    )
 
 
 def test_oracle_o2_disturbance_and_what_the_print_counts_twice():
     stragglers = {"responders": who(0, 1, 4), "colluders": who(4)}
     assert printed.disturbance(FIVE, **stragglers) == pytest.approx(0.261111111, rel=2e-9)
-    assert printed.disturbance(FIVE, **stragglers, formula="paper") == pytest.approx(0.405555556, rel=2e-9)
+    assert printed.disturbance(FIVE, **stragglers, formula="paper") == pytest.approx(
+        0.405555556, rel=2e-9
+    )
     nobody = {"responders": who(0, 1, 2, 3, 4), "colluders": who(4)}
     assert printed.disturbance(FIVE, **nobody, formula="paper") == 0.0
-    assert printed.disturbance(FIVE, **nobody) == pytest.approx((0.5 + 0.8 + 1 + 0.6) / 25, rel=1e-14)
+    assert printed.disturbance(FIVE, **nobody) == pytest.approx(
+        (0.5 + 0.8 + 1 + 0.6) / 25, rel=1e-14
+    )
 
 
 def test_oracle_o3_loss_variance_with_unseen_clients():
@@ -40,7 +48,9 @@ def test_oracle_o3_loss_variance_with_unseen_clients():
     }
     for (seen, unseen), value in cases.items():
         size = seen + unseen
-        graph = view.pair_graph(complete_edges(size), num_clients=size, own_variance=0.25, pair_variance=0.1)
+        graph = view.pair_graph(
+            complete_edges(size), num_clients=size, own_variance=0.25, pair_variance=0.1
+        )
         found = printed.loss_variance(graph, seen=np.arange(size) < seen)
         np.testing.assert_allclose(found[:seen], value, rtol=2e-9)
         if not unseen:
@@ -58,21 +68,32 @@ def test_the_dropped_covariances_err_on_the_safe_side():
         ratios.append(printed.loss_variance(graph) / mu**2)
     assert np.min(ratios) >= 1 - 1e-12
     assert np.max(ratios) > 1.5
-    bare = view.pair_graph([[0, 1], [1, 2]], num_clients=3, own_variance=[1.0, 2.0, 3.0], pair_variance=1.0)
+    bare = view.pair_graph(
+        [[0, 1], [1, 2]], num_clients=3, own_variance=[1.0, 2.0, 3.0], pair_variance=1.0
+    )
     alone = {"seen": who(0, 2, size=3)}  # no pair noise between seen clients: nothing was dropped
     np.testing.assert_allclose(
-        printed.loss_variance(bare, **alone), np.asarray(view.exact_mu(bare, **alone)) ** 2, rtol=1e-14
+        printed.loss_variance(bare, **alone),
+        np.asarray(view.exact_mu(bare, **alone)) ** 2,
+        rtol=1e-14,
     )
 
 
 @pytest.mark.parametrize(
     ("delta", "dp", "tail"),
-    [(1e-3, 8.512441, 6.303384), (1e-5, 9.391321, 6.677644), (1e-6, 9.732751, 6.821502), (1e-8, 10.297927, 7.057425)],
+    [
+        (1e-3, 8.512441, 6.303384),
+        (1e-5, 9.391321, 6.677644),
+        (1e-6, 9.732751, 6.821502),
+        (1e-8, 10.297927, 7.057425),
+    ],
 )
 def test_where_condition_14_stops_to_imply_privacy(delta, dp, tail):
     def excess(criterion):
         def of(epsilon):
-            return math.log(criterion(math.sqrt(printed.largest_variance(epsilon, delta)), epsilon) / delta)
+            return math.log(
+                criterion(math.sqrt(printed.largest_variance(epsilon, delta)), epsilon) / delta
+            )
 
         return optimize.brentq(of, 2.0, 30.0, xtol=1e-10)
 
@@ -101,9 +122,13 @@ def test_oracle_o4f_and_o5d_quartic_has_its_root_where_the_printed_objective_is_
     np.testing.assert_allclose(printed.quartic(35, 0.0), [0, 41650, 3570, -1054, -34], rtol=1e-14)
     n = np.asarray([10, 40, 100, 1000])
     ratio = printed.best_ratio(n, 0.0)
-    np.testing.assert_allclose(ratio, [0.210548262, 0.131762070, 0.089599600, 0.030607962], rtol=2e-8)
     np.testing.assert_allclose(
-        printed.complete_loss_variance(ratio, n), [0.559654665, 0.305691107, 0.197207411, 0.063152709], rtol=2e-8
+        ratio, [0.210548262, 0.131762070, 0.089599600, 0.030607962], rtol=2e-8
+    )
+    np.testing.assert_allclose(
+        printed.complete_loss_variance(ratio, n),
+        [0.559654665, 0.305691107, 0.197207411, 0.063152709],
+        rtol=2e-8,
     )
     for n, m in ((7, 0.3), (35, 5.2), (40, 12.0), (12, 10.5)):
         root = float(printed.best_ratio(n, m))

@@ -1,4 +1,6 @@
-"""Gaussian-weighted sums and water filling: curves, rounds and the statements of the paper that are false."""
+"""Gaussian-weighted sums and water filling: curves, rounds and the statements of the paper that are
+false.
+"""
 
 import dataclasses
 import math
@@ -27,11 +29,15 @@ def alone(divergence, top):
 
 
 def best(curve, rounds=1, formula="paper"):
-    return weighted_rounds.best_epsilon(curve, delta=1e-4, num_rounds=rounds, conversion_formula=formula)
+    return weighted_rounds.best_epsilon(
+        curve, delta=1e-4, num_rounds=rounds, conversion_formula=formula
+    )
 
 
 def test_oracle_o1_divergence_of_unequal_gaussians():
-    assert float(rdp.gaussian_pair(np.asarray([0.3]), 1.2, 1.0, [2.5])[0]) == pytest.approx(0.188445155297, rel=1e-11)
+    assert float(rdp.gaussian_pair(np.asarray([0.3]), 1.2, 1.0, [2.5])[0]) == pytest.approx(
+        0.188445155297, rel=1e-11
+    )
     found = rdp.gaussian_pair(
         np.asarray([0.5, -0.25]),
         np.asarray([[2, 0.3], [0.3, 1]]),
@@ -43,7 +49,9 @@ def test_oracle_o1_divergence_of_unequal_gaussians():
 
 
 def test_oracle_o1d_one_replaced_record():
-    found = replaced_record.divergence(1.0, 1.0, 0.6, [3.0], floor=0.4, weight=0.05, num_records=10.0)
+    found = replaced_record.divergence(
+        1.0, 1.0, 0.6, [3.0], floor=0.4, weight=0.05, num_records=10.0
+    )
     assert float(found[0]) == pytest.approx(0.0446879746167, rel=1e-11)
 
 
@@ -59,16 +67,22 @@ def test_oracle_o2_theorem_2():
         formula="paper",
     )
     assert instance.largest_order == pytest.approx(6.0)
-    assert math.isfinite(instance.divergence([5.999])[0]) and math.isinf(instance.divergence([6.0])[0])
+    assert math.isfinite(instance.divergence([5.999])[0]) and math.isinf(
+        instance.divergence([6.0])[0]
+    )
     rising = [
-        float(weighted_curves.theorem_2([2.0], least_eigenvalue=value, **SIZES)[0]) for value in (0.1, 0.5, 2.0, 1e9)
+        float(weighted_curves.theorem_2([2.0], least_eigenvalue=value, **SIZES)[0])
+        for value in (0.1, 0.5, 2.0, 1e9)
     ]
     assert np.all(np.diff(rising) < 0) and rising[0] == math.inf and 0 < rising[-1] < 1e-8
 
 
 @pytest.mark.parametrize(
     ("dimension", "records", "printed", "order", "joint"),
-    [(10, 1000, 0.0238095065507, 725.12, 0.0235726888889), (7850, 1200, 2.74005010955, 5.71830, 2.33109745693)],
+    [
+        (10, 1000, 0.0238095065507, 725.12, 0.0235726888889),
+        (7850, 1200, 2.74005010955, 5.71830, 2.33109745693),
+    ],
 )
 def test_oracle_o2_best_case(dimension, records, printed, order, joint):
     setup = {
@@ -79,11 +93,17 @@ def test_oracle_o2_best_case(dimension, records, printed, order, joint):
         "scope": "uniform",
     }
     found = best(weighted_rounds.noiseless(**setup, formula="paper"))
-    assert found[0] == pytest.approx(printed, rel=1e-9) and found[1] == pytest.approx(order, rel=1e-4)
+    assert found[0] == pytest.approx(printed, rel=1e-9) and found[1] == pytest.approx(
+        order, rel=1e-4
+    )
 
     def one(orders):
         return weighted_curves.joint(
-            orders, floor=50 / dimension / 32, l2_clip_norm=1.0, num_records=float(records), batch_size=32.0
+            orders,
+            floor=50 / dimension / 32,
+            l2_clip_norm=1.0,
+            num_records=float(records),
+            batch_size=32.0,
         )
 
     top = 1 + 50 * records / dimension
@@ -94,14 +114,26 @@ def test_oracle_o2_best_case(dimension, records, printed, order, joint):
 def test_oracle_o3a_curves():
     orders = [2.0, 5.0, 8.0]
     for found, expected in (
-        (weighted_curves.theorem_4(orders, **FLOOR), [0.270175438596, 0.300724637681, 0.847619047619]),
-        (weighted_curves.isotropic_printed(orders, **FLOOR), [0.122480620155, 0.106807511737, 0.140136054422]),
+        (
+            weighted_curves.theorem_4(orders, **FLOOR),
+            [0.270175438596, 0.300724637681, 0.847619047619],
+        ),
+        (
+            weighted_curves.isotropic_printed(orders, **FLOOR),
+            [0.122480620155, 0.106807511737, 0.140136054422],
+        ),
         (
             weighted_curves.unsampled(orders, floor=0.05, l2_clip_norm=10.0, num_records=1200.0),
             [0.00555555555556, 0.0138888888889, 0.0222222222222],
         ),
-        (weighted_curves.joint(orders, **FLOOR, lifted=True), [0.00687097394469, 0.0252530147321, 0.0720253651434]),
-        (weighted_curves.joint(orders, **FLOOR), [0.00666047310443, 0.0213703447215, 0.0472052793455]),
+        (
+            weighted_curves.joint(orders, **FLOOR, lifted=True),
+            [0.00687097394469, 0.0252530147321, 0.0720253651434],
+        ),
+        (
+            weighted_curves.joint(orders, **FLOOR),
+            [0.00666047310443, 0.0213703447215, 0.0472052793455],
+        ),
     ):
         np.testing.assert_allclose(found, expected, rtol=1e-11)
 
@@ -109,7 +141,9 @@ def test_oracle_o3a_curves():
 def test_oracle_o3b_the_printed_interval_lacks_a_factor_and_is_empty():
     orders = 1 + np.asarray([1e-3, 1.0, 8.59, 8.61])
     assert np.all(np.isinf(weighted_curves.theorem_4(orders, **FLOOR, printed_interval=True)))
-    np.testing.assert_array_equal(np.isfinite(weighted_curves.theorem_4(orders, **FLOOR)), [True, True, True, False])
+    np.testing.assert_array_equal(
+        np.isfinite(weighted_curves.theorem_4(orders, **FLOOR)), [True, True, True, False]
+    )
 
 
 def test_oracle_o3c_epsilon_of_one_and_of_100_rounds():
@@ -133,7 +167,10 @@ def test_oracle_o3e_unsampled_noise_is_gaussian_dp():
 
 
 def test_oracle_o3f_o3g_subsets_as_printed():
-    for square, before, after in ((1e-3, 15.9025647805, 12.2782283754), (1.0, 0.383263032346, 0.0123781105074)):
+    for square, before, after in (
+        (1e-3, 15.9025647805, 12.2782283754),
+        (1.0, 0.383263032346, 0.0123781105074),
+    ):
         setup = dataclasses.replace(PAPER, noise_stddev=math.sqrt(square))
         found, _ = best(weighted_rounds.curve("subset", "isotropic", setup, formula="paper"))
         assert found == pytest.approx(before, rel=1e-9)
@@ -143,18 +180,29 @@ def test_oracle_o3f_o3g_subsets_as_printed():
 
 
 def test_oracle_o4_conversions_and_o18_compositions():
-    assert float(conversion.rdp_to_epsilons([0.5], [10.0], 1e-5)[0]) == pytest.approx(1.41801063678, rel=1e-11)
+    assert float(conversion.rdp_to_epsilons([0.5], [10.0], 1e-5)[0]) == pytest.approx(
+        1.41801063678, rel=1e-11
+    )
     assert 0.5 + math.log(1e5) / 9 == pytest.approx(1.77921394055, rel=1e-11)
     assert kov.grid(0.1, 0.0, 100, 1e-5)[0] == pytest.approx(4.4, rel=1e-12)
     assert kov.simplified(0.1, 0.0, 100, 1e-5)[0] == pytest.approx(5.29810966177, rel=1e-11)
     assert kov.real(0.1, 0.0, 100, 1e-5)[0] == pytest.approx(4.30679137252, rel=1e-11)
     epsilon, delta = kov.grid(0.1, 1e-7, 10, 1e-3)
-    assert epsilon == pytest.approx(0.8, rel=1e-12) and delta == pytest.approx(0.00100099899955, rel=1e-9)
+    assert epsilon == pytest.approx(0.8, rel=1e-12) and delta == pytest.approx(
+        0.00100099899955, rel=1e-9
+    )
 
 
 def test_compositions_come_in_their_order_and_agree_with_the_frontier():
-    for epsilon, count, slack in ((0.1, 100, 1e-5), (0.01, 3000, 1e-6), (2.0, 7, 1e-3), (0.5, 2, 1e-9)):
-        real, grid, simple = (form(epsilon, 0.0, count, slack)[0] for form in (kov.real, kov.grid, kov.simplified))
+    for epsilon, count, slack in (
+        (0.1, 100, 1e-5),
+        (0.01, 3000, 1e-6),
+        (2.0, 7, 1e-3),
+        (0.5, 2, 1e-9),
+    ):
+        real, grid, simple = (
+            form(epsilon, 0.0, count, slack)[0] for form in (kov.real, kov.grid, kov.simplified)
+        )
         assert real <= grid <= count * epsilon * (1 + 1e-12)
         assert real <= simple * (1 + 1e-12)
         assert kov.exact_slack(epsilon, count, count * epsilon) == 0.0
@@ -163,7 +211,12 @@ def test_compositions_come_in_their_order_and_agree_with_the_frontier():
 
 
 def test_oracle_o12_and_the_table_of_calibrated_noise():
-    closed = 2 * 100 * 100 / (1200**2 * 50 * (math.sqrt(math.log(1e4) + 1) - math.sqrt(math.log(1e4))) ** 2)
+    closed = (
+        2
+        * 100
+        * 100
+        / (1200**2 * 50 * (math.sqrt(math.log(1e4) + 1) - math.sqrt(math.log(1e4))) ** 2)
+    )
     assert closed == pytest.approx(0.0107821107359, rel=1e-11)
     columns = (
         ("none", "isotropic", "rdp", 100, 1e-6, (0.0107821, 0.000772251, 0.000152844)),
@@ -176,8 +229,15 @@ def test_oracle_o12_and_the_table_of_calibrated_noise():
     )
     for sampling, noise, composition, rounds, digits, values in columns:
         for target, value in zip((1.0, 4.0, 10.0), values, strict=True):
-            run = {"num_rounds": rounds, "delta": 1e-4, "composition": composition, "formula": "paper"}
-            found = weighted_rounds.least_noise_stddev(sampling, noise, PAPER, target_epsilon=target, **run)
+            run = {
+                "num_rounds": rounds,
+                "delta": 1e-4,
+                "composition": composition,
+                "formula": "paper",
+            }
+            found = weighted_rounds.least_noise_stddev(
+                sampling, noise, PAPER, target_epsilon=target, **run
+            )
             assert found**2 == pytest.approx(value, rel=2 * digits + 3e-6)
             setup = dataclasses.replace(PAPER, noise_stddev=found)
             assert weighted_rounds.epsilon(sampling, noise, setup, **run) <= target
@@ -192,14 +252,20 @@ def test_oracle_o12_and_the_table_of_calibrated_noise():
 def test_oracle_o13_worst_pair_of_records():
     found = replaced_record.worst([2.0, 5.0, 8.0], **FLOOR)
     np.testing.assert_allclose(found, [0.0059651485, 0.0153748480, 0.0263249905], rtol=1e-5)
-    assert np.all(found <= np.minimum(weighted_curves.joint([2.0, 5.0, 8.0], **FLOOR), [0.1224, 0.1068, 0.1401]))
+    assert np.all(
+        found
+        <= np.minimum(weighted_curves.joint([2.0, 5.0, 8.0], **FLOOR), [0.1224, 0.1068, 0.1401])
+    )
 
 
 def test_oracle_o14_most_of_the_noise_that_water_filling_can_save():
     dimension, records = 7850, 1200
     kov_run = {"num_rounds": 100, "delta": 1e-4, "composition": "kov", "formula": "paper"}
     paper = [
-        weighted_rounds.least_noise_stddev("gaussian", "water_filling", PAPER, target_epsilon=e, **kov_run) ** 2
+        weighted_rounds.least_noise_stddev(
+            "gaussian", "water_filling", PAPER, target_epsilon=e, **kov_run
+        )
+        ** 2
         for e in (1.0, 10.0)
     ]
     for floor, value, digits in (
@@ -208,15 +274,21 @@ def test_oracle_o14_most_of_the_noise_that_water_filling_can_save():
         (0.0121328, 0.033, 5e-4),  # the joint bound, epsilon 1 and 10
         (0.000455532, 0.153, 5e-4),
     ):
-        # The trace of a client's covariance is at most C^2 / B, its rank at most D: best spent on values at the floor.
+        # The trace of a client's covariance is at most C^2 / B, its rank at most D: best spent on
+        # values at the floor.
         room = 10**2 / 32 / floor
         most = min(room, records) / dimension
         assert most == pytest.approx(value, abs=digits)
         values = np.zeros(records)
         values[: min(int(room), records)] = floor
-        assert float(spectrum.savings(values, floor, dimension).fraction) == pytest.approx(most, abs=1 / dimension)
+        assert float(spectrum.savings(values, floor, dimension).fraction) == pytest.approx(
+            most, abs=1 / dimension
+        )
         others = np.random.default_rng(3).dirichlet(np.full(records, 0.1), 20) * 10**2 / 32
-        assert np.all(np.asarray(spectrum.savings(others, np.full(20, floor), dimension).fraction) <= most * (1 + 1e-9))
+        assert np.all(
+            np.asarray(spectrum.savings(others, np.full(20, floor), dimension).fraction)
+            <= most * (1 + 1e-9)
+        )
 
 
 def test_oracle_o16_where_the_covariance_costs_only_the_smaller_denominator():
@@ -253,20 +325,33 @@ def test_oracle_o15_no_noise_at_all_leaves_a_least_epsilon():
 
 def test_oracle_o17_joint_bound_without_noise():
     one = {"floor": 0.5 / 32, **SIZES}
-    assert float(weighted_curves.joint([2.0], **one, instance=True)[0]) == pytest.approx(0.0765444444444, rel=1e-11)
-    assert float(weighted_curves.joint([2.0], **one)[0]) == pytest.approx(0.0513777777778, rel=1e-11)
+    assert float(weighted_curves.joint([2.0], **one, instance=True)[0]) == pytest.approx(
+        0.0765444444444, rel=1e-11
+    )
+    assert float(weighted_curves.joint([2.0], **one)[0]) == pytest.approx(
+        0.0513777777778, rel=1e-11
+    )
 
 
 def test_order_scaling_and_limits_of_the_bounds():
     rng = np.random.default_rng(8)
-    floor, c, d, b = (10 ** rng.uniform(lo, hi, 200) for lo, hi in ((-3, 3), (-1, 1), (0, 3), (0, 2)))
+    floor, c, d, b = (
+        10 ** rng.uniform(lo, hi, 200) for lo, hi in ((-3, 3), (-1, 1), (0, 3), (0, 2))
+    )
     sizes = {"floor": floor, "l2_clip_norm": c, "num_records": d, "batch_size": b}
     orders = 1 + 10 ** np.linspace(-2, 3, 40)
     plain = weighted_curves.unsampled(orders, floor=floor, l2_clip_norm=c, num_records=d)
-    joint, lifted = weighted_curves.joint(orders, **sizes), weighted_curves.joint(orders, **sizes, lifted=True)
+    joint, lifted = (
+        weighted_curves.joint(orders, **sizes),
+        weighted_curves.joint(orders, **sizes, lifted=True),
+    )
     theorem = weighted_curves.theorem_4(orders, **sizes)
     slack = 1 + 1e-12
-    assert np.all(plain <= joint * slack) and np.all(joint <= lifted * slack) and np.all(lifted <= theorem * slack)
+    assert (
+        np.all(plain <= joint * slack)
+        and np.all(joint <= lifted * slack)
+        and np.all(lifted <= theorem * slack)
+    )
     assert np.isfinite(lifted).sum() > 1000 and np.sum(lifted < 0.9 * theorem) > 1000
     for curve in (joint, lifted, theorem):
         more = {**sizes, "floor": 1.3 * floor}
@@ -281,7 +366,10 @@ def test_order_scaling_and_limits_of_the_bounds():
         scaled = {**sizes, "floor": 9 * floor, "l2_clip_norm": 3 * c}
         np.testing.assert_allclose(fun(orders, **scaled, **extra), curve, rtol=1e-9)
     many = {**sizes, "batch_size": np.full_like(b, 1e15)}
-    for limit in (weighted_curves.joint(orders, **many, lifted=True), weighted_curves.theorem_4(orders[10:], **many)):
+    for limit in (
+        weighted_curves.joint(orders, **many, lifted=True),
+        weighted_curves.theorem_4(orders[10:], **many),
+    ):
         np.testing.assert_allclose(limit, plain[:, -limit.shape[1] :], rtol=1e-5)
 
 
@@ -305,18 +393,27 @@ def test_the_six_cells_and_fedavg():
     for sampling in ("subset", "none"):
         for call in (
             lambda s=sampling: weighted_rounds.curve(s, "water_filling", PAPER),
-            lambda s=sampling: weighted_rounds.epsilon(s, "water_filling", PAPER, num_rounds=1, delta=1e-4),
+            lambda s=sampling: weighted_rounds.epsilon(
+                s, "water_filling", PAPER, num_rounds=1, delta=1e-4
+            ),
         ):
             with pytest.raises(NoGuaranteeError, match="nothing is added"):
                 call()
-    for sampling, noise in (("subset", "isotropic"), ("none", "isotropic"), ("gaussian", "isotropic")):
-        assert math.isfinite(weighted_rounds.epsilon(sampling, noise, PAPER, num_rounds=1, delta=1e-4))
+    for sampling, noise in (
+        ("subset", "isotropic"),
+        ("none", "isotropic"),
+        ("gaussian", "isotropic"),
+    ):
+        assert math.isfinite(
+            weighted_rounds.epsilon(sampling, noise, PAPER, num_rounds=1, delta=1e-4)
+        )
     with pytest.raises(NoGuaranteeError, match="fedavg"):
         weighted_rounds.curve("gaussian", "water_filling", PAPER, protocol="fedavg")
-    # What is supported instead: a clipped update of a client, sensitivity 2 C, one client's noise without a secure sum.
-    assert float(weighted_curves.clipped_update([3.0], floor=4.0, l2_clip_norm=2.0)[0]) == pytest.approx(
-        float(rdp.gaussian(2.0 / 4.0, [3.0])[0])
-    )
+    # What is supported instead: a clipped update of a client, sensitivity 2 C, one client's noise
+    #   without a secure sum.
+    assert float(
+        weighted_curves.clipped_update([3.0], floor=4.0, l2_clip_norm=2.0)[0]
+    ) == pytest.approx(float(rdp.gaussian(2.0 / 4.0, [3.0])[0]))
 
 
 def test_subsets_of_everybody_are_everybody_and_smaller_ones_cost_less():
@@ -328,7 +425,9 @@ def test_subsets_of_everybody_are_everybody_and_smaller_ones_cost_less():
     assert full <= found <= 1.15 * full
     # As printed: the first row of Table 1 with B = D is the third.
     orders = np.asarray([1.5, 4.0, 30.0])
-    first, third = (weighted_rounds.curve(s, "isotropic", everyone, formula="paper") for s in ("subset", "none"))
+    first, third = (
+        weighted_rounds.curve(s, "isotropic", everyone, formula="paper") for s in ("subset", "none")
+    )
     np.testing.assert_allclose(first.divergence(orders), third.divergence(orders), rtol=1e-14)
     assert weighted_rounds.amplify(0.7, 1e-4, 1.0) == pytest.approx((0.7, 1e-4), rel=1e-14)
     noisy = dataclasses.replace(PAPER, noise_stddev=0.5)
@@ -336,11 +435,15 @@ def test_subsets_of_everybody_are_everybody_and_smaller_ones_cost_less():
     assert str(event.neighboring_relation) == "REPLACE_ONE"
     sampled = weighted_rounds.epsilon("subset", "isotropic", noisy, **run)
     assert sampled == accounting.epsilon(event.repeat(10), delta=1e-4)
-    printed = weighted_rounds.epsilon("subset", "isotropic", noisy, **run, composition="kov", formula="paper")
+    printed = weighted_rounds.epsilon(
+        "subset", "isotropic", noisy, **run, composition="kov", formula="paper"
+    )
     assert sampled < 0.5 * printed
     for batch in (32.5, 1300):
         with pytest.raises(ValueError, match="batch_size"):
-            weighted_rounds.epsilon("subset", "isotropic", dataclasses.replace(PAPER, batch_size=batch), **run)
+            weighted_rounds.epsilon(
+                "subset", "isotropic", dataclasses.replace(PAPER, batch_size=batch), **run
+            )
 
 
 def test_values_for_one_data_set_are_labelled_and_never_composed():
@@ -352,14 +455,20 @@ def test_values_for_one_data_set_are_labelled_and_never_composed():
         "scope": "instance",
     }
     curve = weighted_rounds.noiseless(**good)
-    assert curve.scope == "instance" and curve.divergence([2.0])[0] == pytest.approx(0.0765444444444)
+    assert curve.scope == "instance" and curve.divergence([2.0])[0] == pytest.approx(
+        0.0765444444444
+    )
     with pytest.raises(NoGuaranteeError, match="one data set"):
         weighted_rounds.best_epsilon(curve, delta=1e-4)
     for change, error, words in (
         ({"least_eigenvalues": [0.3, 0.0]}, PrivacyPreconditionError, "> 0"),
         ({"least_eigenvalues": [0.05, 0.03]}, PrivacyPreconditionError, "infinite"),
         ({"subspace_dimension": 20}, NoGuaranteeError, "subspace_is_public"),
-        ({"subspace_dimension": 2000, "subspace_is_public": True}, PrivacyPreconditionError, "subspace_dimension"),
+        (
+            {"subspace_dimension": 2000, "subspace_is_public": True},
+            PrivacyPreconditionError,
+            "subspace_dimension",
+        ),
         ({"scope": "data"}, ValueError, "scope"),
     ):
         with pytest.raises(error, match=words):
@@ -369,7 +478,14 @@ def test_values_for_one_data_set_are_labelled_and_never_composed():
 
 
 @pytest.mark.parametrize(
-    "change", [{"num_clients": 0}, {"num_records": 0}, {"batch_size": 0}, {"l2_clip_norm": -1}, {"noise_stddev": 0.0}]
+    "change",
+    [
+        {"num_clients": 0},
+        {"num_records": 0},
+        {"batch_size": 0},
+        {"l2_clip_norm": -1},
+        {"noise_stddev": 0.0},
+    ],
 )
 def test_bad_setups_are_refused_by_name(change):
     with pytest.raises(ValueError, match=next(iter(change))):
@@ -380,4 +496,7 @@ def test_noise_out_of_reach_is_infinite_not_small():
     little = dataclasses.replace(PAPER, noise_stddev=1e-5)
     run = {"num_rounds": 1, "delta": 1e-4}
     assert weighted_rounds.epsilon("gaussian", "water_filling", little, **run) == math.inf
-    assert weighted_rounds.epsilon("gaussian", "water_filling", little, **run, composition="kov") == math.inf
+    assert (
+        weighted_rounds.epsilon("gaussian", "water_filling", little, **run, composition="kov")
+        == math.inf
+    )

@@ -1,4 +1,6 @@
-"""Search against the bounds on water filling and Gaussian weights, and the printed statements that fail."""
+"""Search against the bounds on water filling and Gaussian weights, and the printed statements that
+fail.
+"""
 
 import itertools
 import math
@@ -30,7 +32,9 @@ def pairs(shift, first, second, orders):
     """Exact divergences `[M]` of M pairs, one order each, one program."""
     with accounting.x64():
         return np.asarray(
-            jax.vmap(lambda s, a, b, o: rdp.gaussian_pair(s, a, b, o[None])[0])(shift, first, second, orders)
+            jax.vmap(lambda s, a, b, o: rdp.gaussian_pair(s, a, b, o[None])[0])(
+                shift, first, second, orders
+            )
         )
 
 
@@ -39,7 +43,8 @@ def test_properties_of_the_divergence_of_two_gaussians():
     count, size = 200, 3
     shift, order = rng.normal(size=(count, size)), 1 + 10 ** rng.uniform(-1, 1, count)
     first, second = (
-        np.einsum("mij,mkj->mik", a, a) + np.eye(size) for a in 0.5 * rng.normal(size=(2, count, size, size))
+        np.einsum("mij,mkj->mik", a, a) + np.eye(size)
+        for a in 0.5 * rng.normal(size=(2, count, size, size))
     )
     here = pairs(shift, first, second, order)
     finite = np.isfinite(here)
@@ -56,7 +61,9 @@ def test_properties_of_the_divergence_of_two_gaussians():
     assert np.all(pairs(shift, first + common, second + common, order) <= here * (1 + 1e-12))
     # Equal covariances s^2 I.
     equal = np.broadcast_to(2.5 * np.eye(size), (count, size, size))
-    np.testing.assert_allclose(pairs(shift, equal, equal, order), order * (shift**2).sum(1) / 5, rtol=1e-12)
+    np.testing.assert_allclose(
+        pairs(shift, equal, equal, order), order * (shift**2).sum(1) / 5, rtol=1e-12
+    )
 
 
 def test_no_pair_of_records_in_10000_settings_exceeds_the_sound_bound_and_some_come_close():
@@ -75,7 +82,9 @@ def test_no_pair_of_records_in_10000_settings_exceeds_the_sound_bound_and_some_c
         floor, c, d, b, left, right, cosine = arguments
         products = (c * left) ** 2, (c * right) ** 2, c**2 * left * right * cosine
         sizes = {"floor": floor, "l2_clip_norm": c, "num_records": d, "batch_size": b}
-        exact = replaced_record.divergence(*products, a[None], floor=floor, weight=1 / (b * d), num_records=d)[0]
+        exact = replaced_record.divergence(
+            *products, a[None], floor=floor, weight=1 / (b * d), num_records=d
+        )[0]
         joint, printed = (
             weighted_curves.joint(a[None], **sizes)[0],
             weighted_curves.isotropic_printed(a[None], **sizes)[0],
@@ -83,7 +92,9 @@ def test_no_pair_of_records_in_10000_settings_exceeds_the_sound_bound_and_some_c
         return exact, joint, printed
 
     with accounting.x64():
-        exact, joint, printed = (np.asarray(v) for v in jax.vmap(one)(order, floor, c, d, b, left, right, cosine))
+        exact, joint, printed = (
+            np.asarray(v) for v in jax.vmap(one)(order, floor, c, d, b, left, right, cosine)
+        )
     for bound in (joint, printed):
         finite = np.isfinite(bound)
         assert finite.sum() > 5000
@@ -97,7 +108,9 @@ def water_filled(rng, count, dimension, clients, records):
     """`count` random data sets and neighbours: shift, both covariances of the lifted sum."""
     g = in_ball(rng, count, clients, records, dimension)
     if records > 1:  # repeated directions near the floor are where the lift moves most
-        g[: count // 2, :, 1:] = g[: count // 2, :, :1] * rng.uniform(0.5, 1, (count // 2, clients, records - 1, 1))
+        g[: count // 2, :, 1:] = g[: count // 2, :, :1] * rng.uniform(
+            0.5, 1, (count // 2, clients, records - 1, 1)
+        )
     other = g.copy()
     other[:, 0, 0] = in_ball(rng, count, dimension)
     opposite = rng.random(count) < 0.3
@@ -110,7 +123,10 @@ def water_filled(rng, count, dimension, clients, records):
         covariance = np.einsum("mnjk,mnjl->mnkl", data, data) * q[:, None, None, None]
         out.append(
             np.asarray(
-                [sum(lifted(s, f) for s in per_client) for per_client, f in zip(covariance, stddev_square, strict=True)]
+                [
+                    sum(lifted(s, f) for s in per_client)
+                    for per_client, f in zip(covariance, stddev_square, strict=True)
+                ]
             )
         )
     shift = (g[:, 0, 0] - other[:, 0, 0]) / records
@@ -124,7 +140,11 @@ def test_water_filling_never_exceeds_the_joint_bound_in_either_direction():
         shift, first, second, b, floor = water_filled(rng, 500, dimension, clients, records)
         top = floor * b * records / math.sqrt(2)
         order = 1 + top * 10 ** rng.uniform(-3, 0, 500) * rng.uniform(0, 1, 500)
-        sizes = {"floor": floor, "l2_clip_norm": np.ones(500), "num_records": np.full(500, float(records))}
+        sizes = {
+            "floor": floor,
+            "l2_clip_norm": np.ones(500),
+            "num_records": np.full(500, float(records)),
+        }
         with accounting.x64():
             bound = jax.vmap(
                 lambda a, f, c, d, b: weighted_curves.joint(
@@ -150,9 +170,13 @@ def test_theorem_2_and_the_joint_bound_hold_without_noise():
     other[:, 0, 0] = in_ball(rng, count, dimension)
     b = 10 ** rng.uniform(0, 2, count)
     least = [
-        np.asarray([sum(span.least_eigenvalue(client) for client in data) for data in world]) for world in (g, other)
+        np.asarray([sum(span.least_eigenvalue(client) for client in data) for data in world])
+        for world in (g, other)
     ]
-    covariance = [np.einsum("mnjk,mnjl->mkl", world, world) / (b * records)[:, None, None] for world in (g, other)]
+    covariance = [
+        np.einsum("mnjk,mnjl->mkl", world, world) / (b * records)[:, None, None]
+        for world in (g, other)
+    ]
     both = np.minimum(*least)
     shift = (g[:, 0, 0] - other[:, 0, 0]) / records
     order = 1 + (records * both - 1) * rng.uniform(0, 1, count) ** 2
@@ -169,13 +193,22 @@ def test_theorem_2_and_the_joint_bound_hold_without_noise():
         instance = np.asarray(
             jax.vmap(
                 lambda a, l, b: weighted_curves.joint(
-                    a[None], floor=l / b, l2_clip_norm=1.0, num_records=float(records), batch_size=b, instance=True
+                    a[None],
+                    floor=l / b,
+                    l2_clip_norm=1.0,
+                    num_records=float(records),
+                    batch_size=b,
+                    instance=True,
                 )[0]
             )(order, least[0], b)
         )
     for one, two in (covariance, covariance[::-1]):
         exact = pairs(shift, one, two, order)
-        for bound in (printed, joint, instance):  # printed and instance know the least eigenvalue of one world only
+        for bound in (
+            printed,
+            joint,
+            instance,
+        ):  # printed and instance know the least eigenvalue of one world only
             good = keep & np.isfinite(bound)
             assert np.all(exact[good] <= bound[good] * (1 + 1e-9))
         assert np.max(exact[keep] / printed[keep]) > 0.3
@@ -184,7 +217,11 @@ def test_theorem_2_and_the_joint_bound_hold_without_noise():
 def test_closed_form_of_one_record_is_the_dense_divergence():
     rng = np.random.default_rng(12)
     a, b = in_ball(rng, 200, 3), in_ball(rng, 200, 3)
-    floor, q, d = 10 ** rng.uniform(-1, 1, 200), 10 ** rng.uniform(-3, 0, 200), rng.integers(1, 20, 200).astype(float)
+    floor, q, d = (
+        10 ** rng.uniform(-1, 1, 200),
+        10 ** rng.uniform(-3, 0, 200),
+        rng.integers(1, 20, 200).astype(float),
+    )
     order = 1 + 10 ** rng.uniform(-1, 1, 200)
     eye = np.eye(3)
     dense = pairs(
@@ -213,7 +250,9 @@ def test_closed_form_of_one_record_is_the_dense_divergence():
 
 def test_small_changes_of_covariance_keep_their_digits():
     # a = -b: the covariances agree and only the mean moves, 2 a |a|^2 / (D^2 (m + q |a|^2)).
-    found = replaced_record.divergence(1.0, 1.0, -1.0, [5.0], floor=1.0, weight=1e-9, num_records=1e3)
+    found = replaced_record.divergence(
+        1.0, 1.0, -1.0, [5.0], floor=1.0, weight=1e-9, num_records=1e3
+    )
     assert float(found[0]) == pytest.approx(2 * 5 / 1e6 / (1 + 1e-9), rel=1e-12)
     # b = 0 at vanishing q: KL-like expansion a/2 (1 + q) ... of one eigenvalue, against 50 digits.
     import mpmath
@@ -223,7 +262,9 @@ def test_small_changes_of_covariance_keep_their_digits():
         mixed = 1 + (1 - order) * q
         logs = ((1 - order) * mpmath.log(1 + q) - mpmath.log(mixed)) / (2 * (order - 1))
         truth = float(logs + order / 2 / mixed * mpmath.mpf(10) ** -24)
-    found = replaced_record.divergence(1.0, 0.0, 0.0, [5.0], floor=1.0, weight=1e-7, num_records=1e12)
+    found = replaced_record.divergence(
+        1.0, 0.0, 0.0, [5.0], floor=1.0, weight=1e-7, num_records=1e12
+    )
     assert float(found[0]) == pytest.approx(truth, rel=1e-12)
 
 
@@ -236,16 +277,24 @@ def test_oracle_o5_lift_and_its_draws():
     np.testing.assert_allclose(values, [0.061658641244, 0.395236125262, 1.709771900161], rtol=1e-10)
     lift = spectrum.lift(values, 0.25)
     np.testing.assert_allclose(lift.lifted, [0.25, *values[1:]], rtol=1e-14)
-    np.testing.assert_allclose(lift.fill, [1.070683148193, 1.265066546407, 0.292436669449], rtol=1e-11)
+    np.testing.assert_allclose(
+        lift.fill, [1.070683148193, 1.265066546407, 0.292436669449], rtol=1e-11
+    )
     np.testing.assert_allclose(lift.draw, [0, 0.325572662469, 0.472333452155], rtol=1e-11)
     saved = spectrum.savings(values, 0.25, 4)
-    for found, value in ((saved.total, 2.60500802542), (saved.added, 0.438341358756), (saved.saved, 0.561658641244)):
+    for found, value in (
+        (saved.total, 2.60500802542),
+        (saved.added, 0.438341358756),
+        (saved.saved, 0.561658641244),
+    ):
         assert float(found) == pytest.approx(value, rel=1e-11)
     assert float(saved.fraction) == pytest.approx(0.561658641244, rel=1e-11)
     z = np.asarray([1.0, -1.0, 0.5, 2.0])
     projected = vectors.T @ (ROWS @ z)
     added = 0.5 * z - ROWS.T @ (vectors @ (lift.fill * projected)) / 6
-    np.testing.assert_allclose(added, [-0.014427488706, -0.197619692647, 0.33655710361, 1], rtol=1e-9)
+    np.testing.assert_allclose(
+        added, [-0.014427488706, -0.197619692647, 0.33655710361, 1], rtol=1e-9
+    )
     draw = ROWS.mean(0) + 0.5 * z + ROWS.T @ (vectors @ (lift.draw * projected)) / 6
     np.testing.assert_allclose(draw, [2.574165915921, 0.179219387943, 0.6224619641, 1], rtol=1e-9)
 
@@ -255,9 +304,12 @@ def test_lift_of_any_spectrum():
     lift = spectrum.lift(values, np.full(3, 0.25))
     assert np.all(lift.lifted >= 0.25) and np.all(lift.fill <= 2.0 + 1e-15)
     np.testing.assert_allclose(lift.draw[:2, :2], 0.0, atol=1e-15)
-    # What the factors do to an eigenvalue: (s - fill l)^2 + l and (s + draw l)^2 are the lifted one.
+    # What the factors do to an eigenvalue: (s - fill l)^2 + l and (s + draw l)^2 are the lifted
+    #   one.
     np.testing.assert_allclose((0.5 - lift.fill * values) ** 2 + values, lift.lifted, rtol=1e-13)
-    np.testing.assert_allclose((0.5 + lift.draw * values) ** 2, np.maximum(lift.lifted, 0.25), rtol=1e-13)
+    np.testing.assert_allclose(
+        (0.5 + lift.draw * values) ** 2, np.maximum(lift.lifted, 0.25), rtol=1e-13
+    )
     saved = spectrum.savings(values, np.full(3, 0.25), 10)
     np.testing.assert_allclose(saved.added + saved.saved, 2.5, rtol=1e-14)
     np.testing.assert_allclose(saved.saved, [0.1, 0.75, 0.75], rtol=1e-14)
@@ -275,10 +327,14 @@ def test_erratum_blocks_with_shared_weights_fall_below_the_floor():
     for block in (slice(0, 2), slice(2, 4)):
         independent[block, block] = lifted(covariance[block, block], 0.25)
     assert np.linalg.eigvalsh(independent)[0] >= 0.25 - 1e-15
-    # O5k: two equal gradients. Each block sees 0.5, adds nothing, and one direction has no noise at all.
+    # O5k: two equal gradients. Each block sees 0.5, adds nothing, and one direction has no noise at
+    #   all.
     g = np.full((2, 2), math.sqrt(0.5))
     shared = g.T @ g / 2
-    assert np.all(np.diagonal(shared) == pytest.approx(0.5)) and abs(np.linalg.eigvalsh(shared)[0]) < 1e-15
+    assert (
+        np.all(np.diagonal(shared) == pytest.approx(0.5))
+        and abs(np.linalg.eigvalsh(shared)[0]) < 1e-15
+    )
 
 
 def test_erratum_the_printed_proof_of_theorem_4_fails_and_the_frobenius_bound_holds():
@@ -301,7 +357,10 @@ def test_erratum_the_last_row_of_table_1_is_false():
     common = [math.sqrt(64.28 / 65) * e1] * 65 + [math.sqrt(60.28 / 61) * e2] * 61
     last = np.asarray([math.cos(0.5), math.sin(0.5)])
     new = np.asarray([-math.sin(0.5), math.cos(0.5)])
-    world = [lifted(np.asarray([*common, g]).T @ np.asarray([*common, g]) / records, floor) for g in (last, new)]
+    world = [
+        lifted(np.asarray([*common, g]).T @ np.asarray([*common, g]) / records, floor)
+        for g in (last, new)
+    ]
     sizes = {"floor": floor, "l2_clip_norm": 1.0, "num_records": float(records), "batch_size": 1.0}
     claimed = float(weighted_curves.isotropic_printed([order], **sizes)[0])
     assert claimed == pytest.approx(1.96183104231, rel=1e-10)
@@ -309,18 +368,23 @@ def test_erratum_the_last_row_of_table_1_is_false():
     assert np.linalg.eigvalsh(mixed)[0] == pytest.approx(-2.30440332651 / records, rel=1e-9)
     shift = (last - new) / records
     assert float(rdp.gaussian_pair(shift, world[0], world[1], [order])[0]) == math.inf
-    assert float(rdp.gaussian_pair(shift, world[1], world[0], [order])[0]) == pytest.approx(0.0164451595, rel=1e-8)
+    assert float(rdp.gaussian_pair(shift, world[1], world[0], [order])[0]) == pytest.approx(
+        0.0164451595, rel=1e-8
+    )
     assert np.isinf(weighted_curves.joint([order], **sizes, lifted=True)[0]) and np.isinf(
         weighted_curves.theorem_4([order], **sizes)[0]
     )
 
 
 def test_erratum_theorem_3_without_its_1_over_d_claims_less_than_is_lost():
-    # All gradients 1 but one, which goes from 1 to -1: the covariance stays, the mean moves by 2 / D.
+    # All gradients 1 but one, which goes from 1 to -1: the covariance stays, the mean moves by 2 /
+    # D.
     records, batch, order = 40, 1000.0, 2.0
     ones = np.ones((records, 1))
     least = span.least_eigenvalue(ones)
-    exact = float(rdp.gaussian_pair(np.asarray([2 / records]), least / batch, least / batch, [order])[0])
+    exact = float(
+        rdp.gaussian_pair(np.asarray([2 / records]), least / batch, least / batch, [order])[0]
+    )
     assert least == 1 and exact == pytest.approx(order / 2 * (2 / records) ** 2 * batch)
     sizes = {"l2_clip_norm": 1.0, "num_records": float(records), "batch_size": batch}
     printed, literal = (
@@ -333,14 +397,19 @@ def test_erratum_theorem_3_without_its_1_over_d_claims_less_than_is_lost():
 def test_oracle_o9_subsets_do_not_have_the_covariance_of_footnote_2():
     rng = np.random.default_rng(17)
     g, size, batch = rng.normal(size=(6, 3)), 6, 2
-    sums = np.asarray([g[list(s)].sum(0) / batch for s in itertools.combinations(range(size), batch)])
+    sums = np.asarray(
+        [g[list(s)].sum(0) / batch for s in itertools.combinations(range(size), batch)]
+    )
     exact = np.cov(sums.T, bias=True)
     mean = g.mean(0)
     centred = (size - batch) / (batch * size * (size - 1)) * (g.T @ g - size * np.outer(mean, mean))
     np.testing.assert_allclose(centred, exact, rtol=1e-12, atol=1e-14)
     footnote = g.T @ g / (batch * size)
     np.testing.assert_allclose(
-        footnote - np.outer(mean, mean) / batch, exact * (size - 1) / (size - batch), rtol=1e-12, atol=1e-14
+        footnote - np.outer(mean, mean) / batch,
+        exact * (size - 1) / (size - batch),
+        rtol=1e-12,
+        atol=1e-14,
     )
     assert np.linalg.norm(footnote - exact) > 0.2 * np.linalg.norm(exact)
 
@@ -351,7 +420,8 @@ def test_oracle_o8_subsets_without_noise_are_zero_and_a_third():
     other = data.copy()
     other[2] = rng.normal()
     sums = [
-        {round(sum(world[list(s)]) / 2, 12) for s in itertools.combinations(range(6), 2)} for world in (data, other)
+        {round(sum(world[list(s)]) / 2, 12) for s in itertools.combinations(range(6), 2)}
+        for world in (data, other)
     ]
     assert len(sums[0]) == len(sums[1]) == 15
     variation = len(sums[0] - sums[1]) / 15
@@ -401,7 +471,9 @@ def test_figure_3_the_span_attack_wins_without_noise_and_not_with_it():
         wins += there and not absent
         assert found == pytest.approx(abs(weights[18]) * span.residual(known, target), rel=1e-5)
     assert wins == 20
-    noisy = [span.distinguish(known, without + rng.normal(size=32), threshold=1e-4)[1] for _ in range(5)]
+    noisy = [
+        span.distinguish(known, without + rng.normal(size=32), threshold=1e-4)[1] for _ in range(5)
+    ]
     assert all(noisy)  # with noise everything is outside, with or without the record
 
 
@@ -413,14 +485,18 @@ def test_least_eigenvalue_of_a_softmax_layer_needs_its_public_subspace():
     assert span.least_eigenvalue(g) == 0.0
     contrast = np.linalg.svd(np.ones((1, 3)))[2][1:].T
     basis = np.kron(np.eye(2), contrast)
-    assert span.least_eigenvalue(g, basis) == pytest.approx(np.linalg.eigvalsh((g @ basis).T @ (g @ basis) / 40)[0])
+    assert span.least_eigenvalue(g, basis) == pytest.approx(
+        np.linalg.eigvalsh((g @ basis).T @ (g @ basis) / 40)[0]
+    )
     assert span.least_eigenvalue(g[:3]) == 0.0  # fewer records than directions
     with pytest.raises(ValueError, match="orthonormal"):
         span.least_eigenvalue(g, 2 * basis)
 
 
 def test_oracle_o11_mutual_information_is_a_diagnostic():
-    assert information.secure_sum_leakage(50, 7850, batch_size=32, constant=0.0) == pytest.approx(79.2956262213)
+    assert information.secure_sum_leakage(50, 7850, batch_size=32, constant=0.0) == pytest.approx(
+        79.2956262213
+    )
     with pytest.raises(TypeError):
         information.secure_sum_leakage(50, 7850, batch_size=32)
     with pytest.raises(ValueError, match="num_clients"):

@@ -11,7 +11,9 @@ from fljax.accounting import events, words
 from fljax.simulation import budget
 from fljax.simulation.observers import progress
 
-BOUNDS = st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False, allow_subnormal=False)
+BOUNDS = st.floats(
+    min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False, allow_subnormal=False
+)
 
 
 @given(value=BOUNDS, digits=st.integers(1, 12))
@@ -20,7 +22,9 @@ BOUNDS = st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinit
 @example(value=math.nextafter(4.0, 5.0), digits=6)
 @example(value=1e-5, digits=1)
 @example(value=123456789.5, digits=4)
-def test_upper_bounds_are_printed_rounded_up_and_lower_ones_down_by_less_than_a_digit(value, digits):
+def test_upper_bounds_are_printed_rounded_up_and_lower_ones_down_by_less_than_a_digit(
+    value, digits
+):
     last = 10.0 ** (1 - digits)
     for shown in (words.rounded_up(value, digits), words.at_most(value, digits)):
         assert value <= float(shown) <= value * (1 + 1.0001 * last)
@@ -59,10 +63,14 @@ def test_the_epsilon_of_a_run_is_never_shown_smaller_nor_much_larger(epsilon):
 @example(noise=1.0, delta=1.23456789e-6)
 def test_a_statement_claims_no_more_than_was_computed(noise, delta):
     event = events.PrivacyEvent(
-        mechanism=events.Gaussian(noise), privacy_unit="client", neighboring_relation="ADD_OR_REMOVE_ONE"
+        mechanism=events.Gaussian(noise),
+        privacy_unit="client",
+        neighboring_relation="ADD_OR_REMOVE_ONE",
     )
     text = accounting.statement(event, delta=delta, method="gdp")
-    epsilon, shown_delta = map(float, re.match(r"\((\S+), (\S+)\)-differential privacy", text).groups())
+    epsilon, shown_delta = map(
+        float, re.match(r"\((\S+), (\S+)\)-differential privacy", text).groups()
+    )
     exact = accounting.epsilon(event, delta=delta, method="gdp")
     assert exact <= epsilon <= exact * 1.00002 and delta <= shown_delta <= delta * 1.00002
 
@@ -72,7 +80,10 @@ def test_a_mechanism_of_given_epsilon_is_described_with_no_less(value, delta):
     text = words.describe(events.EpsilonDelta(value, delta))
     epsilon, shown_delta = map(float, re.search(r"\((\S+), (\S+)\)-DP", text).groups())
     assert value <= epsilon and delta <= shown_delta
-    (xi, rho) = map(float, re.search(r"\((\S+), (\S+)\)-zCDP", words.describe(events.ZCdp(value, delta))).groups())
+    (xi, rho) = map(
+        float,
+        re.search(r"\((\S+), (\S+)\)-zCDP", words.describe(events.ZCdp(value, delta))).groups(),
+    )
     assert delta <= xi and value <= rho
 
 
@@ -84,18 +95,27 @@ def test_a_mechanism_of_given_epsilon_is_described_with_no_less(value, delta):
 )
 @example(epsilon=math.nextafter(4.0, 5.0), delta=1e-5, relation="REPLACE_ONE", unit="example")
 def test_the_sentence_of_a_claim_names_no_less_than_was_found(epsilon, delta, relation, unit):
-    event = events.PrivacyEvent(mechanism=events.Gaussian(1.0), privacy_unit=unit, neighboring_relation=relation)
+    event = events.PrivacyEvent(
+        mechanism=events.Gaussian(1.0), privacy_unit=unit, neighboring_relation=relation
+    )
     found = accounting.Spent(0.0, epsilon, delta, delta, "pld", True, "a proof")
     text = words.claim(event, found, released="models, ")
-    shown, shown_delta = map(float, re.match(r"\((\S+), (\S+)\)-differential privacy", text).groups())
+    shown, shown_delta = map(
+        float, re.match(r"\((\S+), (\S+)\)-differential privacy", text).groups()
+    )
     assert epsilon <= shown <= epsilon * 1.00002 and delta <= shown_delta <= delta * 1.00002
-    assert all(part in text for part in (unit, relation, "PLD", "a proof", "Released: models, Gaussian noise"))
+    assert all(
+        part in text
+        for part in (unit, relation, "PLD", "a proof", "Released: models, Gaussian noise")
+    )
 
 
 PLAN = budget.Plan(
     scheme_config=None,
     event=events.PrivacyEvent(
-        mechanism=events.Gaussian(1.0), privacy_unit="client", neighboring_relation="ADD_OR_REMOVE_ONE"
+        mechanism=events.Gaussian(1.0),
+        privacy_unit="client",
+        neighboring_relation="ADD_OR_REMOVE_ONE",
     ),
     num_units=10,
     delta=1e-5,
@@ -112,7 +132,9 @@ def test_a_run_claims_in_its_record_and_report_what_the_one_writer_wrote(epsilon
     plan = PLAN._replace(epsilons=(0.0, epsilon), delta=delta)
     text = budget.statement(plan, 1)["guarantee"]
     found = accounting.Spent(0.0, epsilon, delta, delta, "gdp", True, "exact: 1-GDP")
-    assert text.startswith(words.claim(plan.event.repeat(1), found, released="the model after each of 1 rounds, "))
+    assert text.startswith(
+        words.claim(plan.event.repeat(1), found, released="the model after each of 1 rounds, ")
+    )
 
 
 @given(noise=st.floats(1e-6, 1e6), prob=st.floats(1e-9, 1.0))

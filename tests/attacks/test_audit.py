@@ -1,4 +1,6 @@
-"""Audits of mechanisms whose epsilon is known: close to it, and above it no more often than their confidence allows."""
+"""Audits of mechanisms whose epsilon is known: close to it, and above it no more often than their
+confidence allows.
+"""
 
 import numpy as np
 import pytest
@@ -12,7 +14,9 @@ REPEATS = 400
 
 
 def gaussian_runs(mu, noise=1.0, seed=0, repeats=REPEATS, trials=TRIALS):
-    """(present, absent): `repeats` audits of a Gaussian mechanism that claims `mu`, its noise scaled by `noise`."""
+    """(present, absent): `repeats` audits of a Gaussian mechanism that claims `mu`, its noise
+    scaled by `noise`.
+    """
     rng = np.random.default_rng([seed, round(100 * mu), round(100 * noise)])
     absent, present = rng.normal(scale=noise, size=(2, repeats, trials))
     return present + mu, absent
@@ -49,10 +53,13 @@ def test_worlds_that_are_the_same_give_nothing_and_order_does_not_matter():
     present, absent = gaussian_runs(0.0, seed=3, repeats=REPEATS)
     found = audit.two_worlds(present, absent, delta=1e-5)
     assert (found.mu > 0).sum() <= stats.binom.ppf(1 - 1e-6, REPEATS, 0.05)
-    # Scores may say little about presence and all about absence: the opposite test is tried as well.
+    # Scores may say little about presence and all about absence: the opposite test is tried as
+    #   well.
     mu = 1.0
     present, absent = gaussian_runs(mu, seed=4, repeats=20)
-    there, back = (audit.two_worlds(*pair, delta=0.05) for pair in ((present, absent), (-absent, -present)))
+    there, back = (
+        audit.two_worlds(*pair, delta=0.05) for pair in ((present, absent), (-absent, -present))
+    )
     np.testing.assert_allclose(np.median(back.epsilon), np.median(there.epsilon), rtol=0.1)
 
 
@@ -85,7 +92,9 @@ def test_one_run_bounds_are_rarely_above_the_truth_and_say_something(mu):
     scores = rng.normal(size=(repeats, canaries)) + mu * included
     found = [one_run.audit(s, i, delta=1e-5) for s, i in zip(scores, included, strict=True)]
     exact = float(gaussian.mu_to_epsilon(mu, 1e-5))
-    assert sum(f.mu > mu or f.epsilon > exact for f in found) <= stats.binom.ppf(1 - 1e-6, repeats, 0.05)
+    assert sum(f.mu > mu or f.epsilon > exact for f in found) <= stats.binom.ppf(
+        1 - 1e-6, repeats, 0.05
+    )
     # The refinement is what it is for: well above the bound that knows epsilon and delta alone.
     assert np.median([f.mu for f in found]) > 0.4 * mu
     assert np.median([f.gdp_epsilon for f in found]) > 1.2 * np.median([f.epsilon for f in found])
@@ -106,40 +115,57 @@ def test_one_run_of_10_000_canaries_reaches_what_the_method_can():
     assert broken.gdp_epsilon > 4.377
 
 
-SHARE, SLOPE = 0.52, 0.7  # where a leaky run's log-odds bend, in epsilons, and their slope from there
+SHARE, SLOPE = (
+    0.52,
+    0.7,
+)  # where a leaky run's log-odds bend, in epsilons, and their slope from there
 
 
 def leaky(mu, bend):
-    """Log-odds of a leaky run as a function of the score z: those of the mu-Gaussian pair, bent at +-bend."""
+    """Log-odds of a leaky run as a function of the score z: those of the mu-Gaussian pair, bent at
+    +-bend.
+    """
     return lambda z: np.sign(z) * np.minimum(np.abs(mu * z), bend + SLOPE * (np.abs(mu * z) - bend))
 
 
 @pytest.mark.parametrize("mu", [0.5, 1.0, 2.0])
 def test_no_audit_of_one_run_whatever_it_looks_at_could_reach_80_percent(mu):
-    """A mechanism of 79 % of the epsilon would be rejected in over 5 % of its runs by any audit that reports more.
+    """A mechanism of 79 % of the epsilon would be rejected in over 5 % of its runs by any audit
+    that reports more.
 
-    With a chance it makes a leaky run (scores like the Gaussian mechanism's, each coin right with bent log-odds), else
-    one that says nothing. Its curve is chance times a leaky run's. Leaky and honest runs of 10,000 canaries are so
-    alike that an event of half the honest runs (that an audit reports more than 79 %) has too many leaky ones.
+    With a chance it makes a leaky run (scores like the Gaussian mechanism's, each coin right with
+    bent log-odds), else one that says nothing. Its curve is chance times a leaky run's. Leaky and
+    honest runs of 10,000 canaries are so alike that an event of half the honest runs (that an audit
+    reports more than 79 %) has too many leaky ones.
     """
     exact = float(gaussian.mu_to_epsilon(mu, 1e-5))
-    less = optimize.brentq(lambda m: float(gaussian.mu_to_epsilon(m, 1e-5)) - 0.79 * exact, 0.1 * mu, mu)
+    less = optimize.brentq(
+        lambda m: float(gaussian.mu_to_epsilon(m, 1e-5)) - 0.79 * exact, 0.1 * mu, mu
+    )
     bent = leaky(mu, SHARE * exact)
     z, step = np.linspace(-12, 12, 3_001, retstep=True)
     weight = step * (stats.norm.pdf(z - mu / 2) + stats.norm.pdf(z + mu / 2)) / 2
-    # The leaky pair's hockey sticks, and the chance of such runs that keeps them under those of less-GDP.
+    # The leaky pair's hockey sticks, and the chance of such runs that keeps them under those of
+    # less-GDP.
     epsilons = np.linspace(0, 0.95 * bent(z).max(), 400)
     right, wrong = 2 * weight * special.expit(bent(z)), 2 * weight * special.expit(-bent(z))
     sticks = np.array([np.maximum(right - np.exp(e) * wrong, 0).sum() for e in epsilons])
     allowed = np.asarray(gaussian.mu_to_delta(less, epsilons))
-    seen = sticks > 1e-14  # below it rounding decides, and the leaky tail, of the slope, falls faster than allowed
+    seen = (
+        sticks > 1e-14
+    )  # below it rounding decides, and the leaky tail, of the slope, falls faster than allowed
     assert SLOPE * mu < less and epsilons[seen][-1] > exact
     chance = np.min(allowed[seen] / sticks[seen])
-    # Neyman and Pearson: the least of leaky runs is in the half of honest ones with the largest ratio honest / leaky.
-    ratio = np.concatenate([special.log_expit(c * mu * z) - special.log_expit(c * bent(z)) for c in (-1, 1)])
+    # Neyman and Pearson: the least of leaky runs is in the half of honest ones with the largest
+    #   ratio honest / leaky.
+    ratio = np.concatenate(
+        [special.log_expit(c * mu * z) - special.log_expit(c * bent(z)) for c in (-1, 1)]
+    )
 
     def law(odds):
-        """Standard deviation and survival function of the sum of 10,000 log ratios, by its characteristic function."""
+        """Standard deviation and survival function of the sum of 10,000 log ratios, by its
+        characteristic function.
+        """
         prob = np.concatenate([weight * special.expit(c * odds) for c in (-1, 1)])
         prob, here = prob[ratio != 0], ratio[ratio != 0]
         frequency = np.arange(0.05, 250, 0.1)
@@ -148,7 +174,9 @@ def test_no_audit_of_one_run_whatever_it_looks_at_could_reach_80_percent(mu):
         assert np.abs(transform[-1]) < 1e-2  # over 250, what is cut off does not matter
 
         def sf(x):  # Gil-Pelaez, by the midpoint rule
-            return 0.5 + 0.1 / np.pi * np.sum(np.imag(np.exp(-1j * frequency * x) * transform) / frequency)
+            return 0.5 + 0.1 / np.pi * np.sum(
+                np.imag(np.exp(-1j * frequency * x) * transform) / frequency
+            )
 
         return np.sqrt(TRIALS * (prob * here**2).sum()), sf
 
@@ -172,17 +200,25 @@ def test_equal_scores_prove_nothing_in_one_run_whatever_their_order():
 @pytest.mark.parametrize("canaries", [2, 3, 7])
 def test_one_share_of_all_canaries_guesses_about_as_many_as_go_in_pairs(canaries):
     included = np.arange(canaries) % 2 == 0
-    assert one_run.audit(np.where(included, 1.0, -1.0), included, delta=0.0, shares=[1.0]).guesses == canaries // 2 * 2
+    assert (
+        one_run.audit(np.where(included, 1.0, -1.0), included, delta=0.0, shares=[1.0]).guesses
+        == canaries // 2 * 2
+    )
 
 
 def test_one_run_bound_is_tight_for_randomised_response():
-    # Each coin is told with a lie of chance 1 / (1 + e^epsilon): the number of right guesses is binomial.
+    # Each coin is told with a lie of chance 1 / (1 + e^epsilon): the number of right guesses is
+    # binomial.
     epsilon, guesses, correct = 1.5, 50, 44
     exact = stats.binom.sf(correct - 1, guesses, 1 / (1 + np.exp(-epsilon)))
     p = one_run.p_value(canaries=80, guesses=guesses, correct=correct, epsilon=epsilon, delta=0.0)
     assert float(p) == pytest.approx(exact)
-    lower = one_run.epsilon_lower(canaries=80, guesses=guesses, correct=correct, delta=0.0, confidence=0.95)
-    assert stats.binom.sf(correct - 1, guesses, 1 / (1 + np.exp(-lower))) == pytest.approx(0.05, rel=1e-3)
+    lower = one_run.epsilon_lower(
+        canaries=80, guesses=guesses, correct=correct, delta=0.0, confidence=0.95
+    )
+    assert stats.binom.sf(correct - 1, guesses, 1 / (1 + np.exp(-lower))) == pytest.approx(
+        0.05, rel=1e-3
+    )
 
 
 def test_delta_can_reveal_one_canary_in_so_many():
@@ -194,8 +230,11 @@ def test_delta_can_reveal_one_canary_in_so_many():
 @pytest.mark.parametrize(("canaries", "guesses", "correct"), [(12, 12, 10), (40, 20, 17)])
 def test_one_run_mu_is_where_the_linear_program_says(canaries, guesses, correct):
     confidence = 0.95
-    mu = one_run.mu_lower(canaries=canaries, guesses=guesses, correct=correct, confidence=confidence)
-    # Maximise P(at least `correct`) over laws p_0 .. p_g, with the concave curve as the least of its tangents.
+    mu = one_run.mu_lower(
+        canaries=canaries, guesses=guesses, correct=correct, confidence=confidence
+    )
+    # Maximise P(at least `correct`) over laws p_0 .. p_g, with the concave curve as the least of
+    # its tangents.
     at = stats.norm.cdf(np.linspace(-7, 7, 2001))
     value = stats.norm.cdf(stats.norm.ppf(at) + mu)
     slope = stats.norm.pdf(stats.norm.ppf(at) + mu) / stats.norm.pdf(stats.norm.ppf(at))
@@ -229,8 +268,16 @@ def test_bad_arguments_raise_in_one_line():
         (lambda: one_run.audit(good, good[:3] > 0, delta=0.1), "included"),
         (lambda: one_run.audit(good, good > 0, delta=0.1, shares=()), "shares"),
         (lambda: one_run.audit(good, good > 0, delta=0.1, shares=[1.5]), "shares"),
-        (lambda: one_run.p_value(canaries=3, guesses=4, correct=1, epsilon=1.0, delta=0.0), "guesses <= canaries"),
-        (lambda: one_run.epsilon_lower(canaries=4, guesses=4, correct=1, delta=1.0, confidence=0.9), "delta in"),
+        (
+            lambda: one_run.p_value(canaries=3, guesses=4, correct=1, epsilon=1.0, delta=0.0),
+            "guesses <= canaries",
+        ),
+        (
+            lambda: one_run.epsilon_lower(
+                canaries=4, guesses=4, correct=1, delta=1.0, confidence=0.9
+            ),
+            "delta in",
+        ),
     ):
         with pytest.raises(ValueError, match=text):
             call()

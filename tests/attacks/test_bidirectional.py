@@ -1,4 +1,6 @@
-"""Both directions of the bidirectional scheme, attacked: the printed mode leaks, the sound modes do not."""
+"""Both directions of the bidirectional scheme, attacked: the printed mode leaks, the sound modes do
+not.
+"""
 
 import dataclasses
 
@@ -18,7 +20,9 @@ def test_oracle_d4_the_least_squares_estimate_and_its_limits():
     with jax.enable_x64(True):
         params, batch = _oracle.weights(), _oracle.samples(1, 4)
         plan = scaling.plan(_oracle.apply, params, batch["x"][0])
-        secrets = perturbation.given(plan, out_scales=[R1, R2], in_scales=[S1, S2], additive=ADDITIVE)
+        secrets = perturbation.given(
+            plan, out_scales=[R1, R2], in_scales=[S1, S2], additive=ADDITIVE
+        )
         sent, transition = perturbation.perturb(plan, params, secrets)
         found = known_network.client_outputs(plan, sent, transition, batch["x"])
         targets = jax.nn.one_hot(batch["y"], 2, dtype=jnp.float64)
@@ -36,14 +40,18 @@ QUICK = dataclasses.replace(perturbation_leak.SEARCH, num_iterations=200)
 
 @pytest.fixture(scope="module")
 def rows():
-    return perturbation_leak.run(victims=4, shares=(0.0, 1e-2, 1.0), settings=QUICK, members=60, member_steps=1500)
+    return perturbation_leak.run(
+        victims=4, shares=(0.0, 1e-2, 1.0), settings=QUICK, members=60, member_steps=1500
+    )
 
 
 def found(rows, direction, mode, noise=None):
     (row,) = [
         row
         for row in rows
-        if direction in row["direction"] and row["mode"] == mode and (noise is None or row["noise"] == noise)
+        if direction in row["direction"]
+        and row["mode"] == mode
+        and (noise is None or row["noise"] == noise)
     ]
     return row
 
@@ -58,11 +66,14 @@ def test_property_14_a_client_corrects_the_network_in_every_mode_that_hides_it(r
 def test_a_client_tells_members_on_the_model_that_it_corrects(rows):
     for mode in ("paper", "upload_gaussian"):
         row = found(rows, "the members", mode)
-        # 60 answers on each of 8 disguises that say nothing, as if only two were independent: five standard errors.
+        # 60 answers on each of 8 disguises that say nothing, as if only two were independent: five
+        # standard errors.
         assert abs(row["before"] - 0.5) < 0.23 < 0.4 < row["true model"] - 0.5
         assert row["after"] > row["true model"] - 0.1
     plain = found(rows, "the members", "r0_gaussian")
-    assert plain["before"] == pytest.approx(plain["true model"], abs=1 / 30)  # but for the rounding of the scales
+    assert plain["before"] == pytest.approx(
+        plain["true model"], abs=1 / 30
+    )  # but for the rounding of the scales
 
 
 def test_property_13_a_batch_of_one_leaks_in_the_printed_mode_only(rows):
@@ -77,7 +88,9 @@ def test_property_13_a_batch_of_one_leaks_in_the_printed_mode_only(rows):
 
 def test_a_search_on_the_gradient_alone_finds_less_the_more_noise_there_is(rows):
     for mode in perturbation_leak.MODES:
-        clean, some, all_of_it = (found(rows, "the data", mode, noise) for noise in (0.0, 1e-2, 1.0))
+        clean, some, all_of_it = (
+            found(rows, "the data", mode, noise) for noise in (0.0, 1e-2, 1.0)
+        )
         assert clean["search"] > some["search"] and clean["search"] > all_of_it["search"] + 5
         assert clean["search"] > clean["blind"] + 3 and clean["read"] > 60  # the controls: no noise
         assert all_of_it["search"] < all_of_it["blind"] + 1
@@ -85,13 +98,18 @@ def test_a_search_on_the_gradient_alone_finds_less_the_more_noise_there_is(rows)
 
 def test_the_table_shows_both_directions(rows):
     text = perturbation_leak.text(rows)
-    for direction in ("client learns of the model", "client learns of the members", "server learns of the data"):
+    for direction in (
+        "client learns of the model",
+        "client learns of the members",
+        "server learns of the data",
+    ):
         assert direction in text
     assert all(text.count(mode) == 5 for mode in perturbation_leak.MODES)
 
 
 def test_the_threshold_is_fitted_on_one_half_and_counted_on_the_other():
-    # Fitted between 1 and 2 on the first halves; of the second halves three of four are on their side.
+    # Fitted between 1 and 2 on the first halves; of the second halves three of four are on their
+    # side.
     assert disguised_membership.success([0.0, 1.0, 0.5, 1.2], [2.0, 3.0, 0.1, 9.0]) == 0.75
     assert disguised_membership.success([0.0, 0.0], [0.0, 0.0]) == 0.5
     task = disguised_membership.overfitted(0, size=20, num_steps=1)
@@ -100,14 +118,18 @@ def test_the_threshold_is_fitted_on_one_half_and_counted_on_the_other():
 
 
 def test_members_of_five_models_in_full():
-    """Found elsewhere, from weights that start elsewhere: 0.966 on the true model, 0.495 as sent, 0.968 corrected."""
+    """Found elsewhere, from weights that start elsewhere: 0.966 on the true model, 0.495 as sent,
+    0.968 corrected.
+    """
     results = []
     for seed in range(5):
         task = disguised_membership.overfitted(seed)
         results.append(disguised_membership.attack(task, jax.random.key(seed), additive_norm=1.0))
     true, sent, corrected = np.mean(results, axis=0)
     assert true > 0.95 and corrected > 0.95 and abs(true - corrected) < 0.02
-    assert abs(sent - 0.5) < 0.08  # five standard errors of 1000 answers; the 8 disguises of a model are not counted
+    assert (
+        abs(sent - 0.5) < 0.08
+    )  # five standard errors of 1000 answers; the 8 disguises of a model are not counted
 
 
 def test_rows_of_phi_lie_in_the_span_of_the_batch():
@@ -116,7 +138,9 @@ def test_rows_of_phi_lie_in_the_span_of_the_batch():
     with jax.enable_x64(True):
         params = _oracle.weights()
         plan = scaling.plan(_oracle.apply, params, jnp.zeros(4))
-        secrets = perturbation.given(plan, out_scales=[R1, R2], in_scales=[S1, S2], additive=ADDITIVE)
+        secrets = perturbation.given(
+            plan, out_scales=[R1, R2], in_scales=[S1, S2], additive=ADDITIVE
+        )
         sent, transition = perturbation.perturb(plan, params, secrets)
         for size in (1, 2):
             batch = _oracle.samples(1, size)

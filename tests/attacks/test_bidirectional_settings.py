@@ -1,4 +1,6 @@
-"""The bidirectional scheme's attacks beyond digits and mlp: the breast-cancer table, and a ResNet20 with group norm."""
+"""The bidirectional scheme's attacks beyond digits and mlp: the breast-cancer table, and a ResNet20
+with group norm.
+"""
 
 import dataclasses
 import functools
@@ -24,18 +26,24 @@ def task(dataset, kind, victims, hidden=None, num_steps=0):
     train, test = jax.tree.map(jnp.asarray, found.train), jax.tree.map(jnp.asarray, found.test)
     shape = train["x"].shape[1:]
     options = {"hidden": hidden} if hidden else {}
-    model = models.create(kind, example_shape=shape, num_classes=found.num_classes, key=jax.random.key(0), **options)
+    model = models.create(
+        kind, example_shape=shape, num_classes=found.num_classes, key=jax.random.key(0), **options
+    )
     if num_steps:  # a ResNet, from a head at a tenth: its outputs have the size of the targets
         head = jax.tree.map(lambda leaf: 0.1 * leaf, model.params["logits"])
         model = models.Functional({**model.params, "logits": head}, model.apply)
         few = {name: leaf[:288] for name, leaf in train.items()}
-        model = disguised_membership.fit(model, few, num_steps=num_steps, learning_rate=0.01, momentum=0.9)
+        model = disguised_membership.fit(
+            model, few, num_steps=num_steps, learning_rate=0.01, momentum=0.9
+        )
     x, y = test["x"][:victims], test["y"][:victims]
     gradient = jax.grad(models.squared_error(model.apply))
     clean = jax.jit(jax.vmap(gradient, (None, 0)))(model.params, {"x": x, "y": y})
     plan = scaling.plan(model.apply, model.params, x[0], allow_plain=kind == "resnet20")
 
-    one = jax.jit(jax.vmap(lambda found, truth: perturbation_leak.quality(plan, model.params, found, truth)))
+    one = jax.jit(
+        jax.vmap(lambda found, truth: perturbation_leak.quality(plan, model.params, found, truth))
+    )
 
     def score(found):
         return jax.tree.map(lambda leaf: float(leaf.mean()), one(found, x))
@@ -47,7 +55,10 @@ def task(dataset, kind, victims, hidden=None, num_steps=0):
 def with_noise(clean, stddev):
     leaves, structure = jax.tree.flatten(clean)
     keys = jax.random.split(jax.random.key(1), len(leaves))
-    noisy = [leaf + stddev * jax.random.normal(key, leaf.shape) for key, leaf in zip(keys, leaves, strict=True)]
+    noisy = [
+        leaf + stddev * jax.random.normal(key, leaf.shape)
+        for key, leaf in zip(keys, leaves, strict=True)
+    ]
     return jax.tree.unflatten(structure, noisy)
 
 
@@ -58,15 +69,22 @@ def client_of(plan):
 
 @functools.cache
 def reader(plan):
-    """Compiled once for all tests: (params, secrets, triples `[T, ...]`, labels `[T]`) -> gradients `[T, ...]`."""
-    return jax.jit(jax.vmap(functools.partial(perturbation_leak.read_gradient, plan), (None, None, 0, 0)))
+    """Compiled once for all tests: (params, secrets, triples `[T, ...]`, labels `[T]`) -> gradients
+    `[T, ...]`.
+    """
+    return jax.jit(
+        jax.vmap(functools.partial(perturbation_leak.read_gradient, plan), (None, None, 0, 0))
+    )
 
 
 def triples_of(plan, params, x, y, **law):
     secrets = perturbation.draw(plan, jax.random.key(2), **law)
     sent, transition = perturbation.perturb(plan, params, secrets)
     client = client_of(plan)
-    rows = [client(sent, transition, {"x": x[k][None], "y": y[k][None]}, jnp.ones(1, bool))[0] for k in range(len(y))]
+    rows = [
+        client(sent, transition, {"x": x[k][None], "y": y[k][None]}, jnp.ones(1, bool))[0]
+        for k in range(len(y))
+    ]
     return secrets, sent, transition, jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)
 
 
@@ -75,9 +93,15 @@ def test_a_search_finds_the_rows_of_a_table_unless_there_is_noise():
     # What PSNR and the search's box stand on: the table's own range.
     assert (float(train["x"].min()), float(train["x"].max())) == (0.0, 1.0)
     both = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), clean, with_noise(clean, 3.0))
-    found = perturbation_leak.search(model, both, jnp.tile(y, 2), jax.random.key(3), QUICK, shape=(30,))
+    found = perturbation_leak.search(
+        model, both, jnp.tile(y, 2), jax.random.key(3), QUICK, shape=(30,)
+    )
     bare, hidden = score(found[:4]), score(found[4:])
-    assert bare.psnr > blind.psnr + 5 and bare.mse < blind.mse / 3 and bare.feature_mse < blind.feature_mse / 3
+    assert (
+        bare.psnr > blind.psnr + 5
+        and bare.mse < blind.mse / 3
+        and bare.feature_mse < blind.feature_mse / 3
+    )
     assert hidden.psnr < blind.psnr + 1
 
 
@@ -110,7 +134,15 @@ def test_psi_and_phi_of_a_table_give_the_whole_gradient_away():
     assert far(read(blank, y), clean) < 1e-4
     # The control: under noise on Psi and Phi nothing comes back.
     noise = with_noise((triples.psi, triples.phi, triples.psi_head, triples.psi_bias), 3.0)
-    assert far(read(blank._replace(psi=noise[0], phi=noise[1], psi_head=noise[2], psi_bias=noise[3]), y), clean) > 0.9
+    assert (
+        far(
+            read(
+                blank._replace(psi=noise[0], phi=noise[1], psi_head=noise[2], psi_bias=noise[3]), y
+            ),
+            clean,
+        )
+        > 0.9
+    )
 
 
 def test_clipping_keeps_nothing_from_whoever_reads_psi_and_phi():
@@ -167,7 +199,9 @@ def test_members_of_the_table_hide_behind_the_disguise_until_it_is_corrected():
 
 
 def test_momentum_is_that_of_the_heavy_ball():
-    model = models.create("mlp", example_shape=(30,), num_classes=2, key=jax.random.key(0), hidden=(4,))
+    model = models.create(
+        "mlp", example_shape=(30,), num_classes=2, key=jax.random.key(0), hidden=(4,)
+    )
     train = data.load("breast_cancer").train
     examples = {"x": jnp.asarray(train["x"][:8]), "y": jnp.asarray(train["y"][:8])}
     loss = models.squared_error(model.apply)
@@ -177,14 +211,21 @@ def test_momentum_is_that_of_the_heavy_ball():
         speed = jax.tree.map(lambda v, g: 0.9 * v + g, speed, gradient(params))
         params = jax.tree.map(lambda p, v: p - 0.1 * v, params, speed)
     found = disguised_membership.fit(model, examples, num_steps=3, learning_rate=0.1, momentum=0.9)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found.params, params)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found.params, params
+    )
 
 
 def test_a_resnet20_is_attacked_in_both_directions():
     model, plan, train, x, y, clean, score, blind = task("digits", "resnet20", 4, num_steps=40)
-    # From random starts it ends in local minima below the blind guess; the best of three near the mean digit does not.
+    # From random starts it ends in local minima below the blind guess; the best of three near the
+    # mean digit does not.
     settings = dataclasses.replace(
-        perturbation_leak.SEARCH, learning_rate=0.05, signed=False, num_iterations=400, num_restarts=3
+        perturbation_leak.SEARCH,
+        learning_rate=0.05,
+        signed=False,
+        num_iterations=400,
+        num_restarts=3,
     )
     both = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), clean, with_noise(clean, 3.0))
     start = train["x"].mean(0)
@@ -200,7 +241,10 @@ def test_a_resnet20_is_attacked_in_both_directions():
     np.testing.assert_allclose(read, features, rtol=1e-3, atol=1e-4)
     for k in range(len(y)):
         one = jax.tree.map(lambda leaf, k=k: leaf[k], (triples, clean))
-        assert far(perturbation_leak.read_gradient(plan, model.params, secrets, one[0], y[k]), one[1]) < 1e-2
+        assert (
+            far(perturbation_leak.read_gradient(plan, model.params, secrets, one[0], y[k]), one[1])
+            < 1e-2
+        )
     known = {name: train[name][:10] for name in ("x", "y")}
     true = jax.vmap(model.apply, (None, 0))(model.params, train["x"][:100]).argmax(-1)
     before, after = known_network.attack(plan, sent, transition, known, train["x"][:100])

@@ -1,6 +1,8 @@
-"""Channels attacked through their own rounds, with records of known law: no attack gets below the error certified.
+"""Channels attacked through their own rounds, with records of known law: no attack gets below the
+error certified.
 
-One client holds one record, all else is known to the attacker: the model, the label, the law of records and of noise.
+One client holds one record, all else is known to the attacker: the model, the label, the law of
+records and of noise.
 """
 
 import dataclasses
@@ -23,7 +25,9 @@ D = SIDE * SIDE
 
 @functools.cache
 def dataset():
-    """As many public records as make the sample's covariance that of the law within a few per cent."""
+    """As many public records as make the sample's covariance that of the law within a few per
+    cent.
+    """
     return fields.make(np.random.default_rng(11), num_train=T, num_test=4000, side=SIDE)
 
 
@@ -32,20 +36,27 @@ def truth():
 
 
 def network(name, **options):
-    return models.create(name, example_shape=(SIDE, SIDE, 1), num_classes=4, key=jax.random.key(3), **options)
+    return models.create(
+        name, example_shape=(SIDE, SIDE, 1), num_classes=4, key=jax.random.key(3), **options
+    )
 
 
 def settings(name, **changes):
     public = {"covariance_source": "public"} if name == "natural_channel" else {}
-    # A mask of 50 on a quarter of so small an image leaves the rest nearly bare; 5 is a channel of its own as well.
+    # A mask of 50 on a quarter of so small an image leaves the rest nearly bare; 5 is a channel of
+    # its own as well.
     masked = {"mask_weight": 5.0} if name == "personalized_channel" else {}
-    return reconstruction.config(name, nats=NATS, data_model="gaussian", **public, **masked, **changes)
+    return reconstruction.config(
+        name, nats=NATS, data_model="gaussian", **public, **masked, **changes
+    )
 
 
 def one_record():
     """A run whose only client holds the first record."""
     table = jnp.zeros((1, 1), jnp.int32)
-    return reconstruction.Seen(dataset(), ClientData(jax.tree.map(jnp.asarray, dataset().train), table))
+    return reconstruction.Seen(
+        dataset(), ClientData(jax.tree.map(jnp.asarray, dataset().train), table)
+    )
 
 
 def certified(name, config, uses):
@@ -53,12 +64,16 @@ def certified(name, config, uses):
     scheme = schemes.get(name)
     inputs = scheme.inputs(config, one_record())
     spent = scheme.spent(config, one_record(), inputs, uses)
-    assert spent.certified and spent.mse_certified and spent.label_nats == pytest.approx(math.log(4))
+    assert (
+        spent.certified and spent.mse_certified and spent.label_nats == pytest.approx(math.log(4))
+    )
     return float(spent.mse[0]), inputs["channel"].noise
 
 
 def uploads(name, config, functional, key, uses):
-    """What each record's client sends in `uses` runs of one round, each with noise of its own: leaves [uses, T, ..]."""
+    """What each record's client sends in `uses` runs of one round, each with noise of its own:
+    leaves [uses, T, ..].
+    """
     loss = models.softmax_cross_entropy(functional.apply)
     examples = {k: np.tile(v, (uses,) + (1,) * (v.ndim - 1)) for k, v in dataset().train.items()}
     keys = jax.random.split(key, uses * T)
@@ -78,26 +93,33 @@ def posterior_mean(copies, noise):
     rows = fields.basis(SIDE)
     cov = rows.T * fields.spectrum(SIDE) @ rows
     own = np.exp(float(noise.log_noise_var)) * (
-        np.asarray(noise.weights) * np.eye(D) + (0 if noise.factor is None else noise.factor @ noise.factor.T)
+        np.asarray(noise.weights) * np.eye(D)
+        + (0 if noise.factor is None else noise.factor @ noise.factor.T)
     )
     return copies.mean(axis=0) @ np.linalg.solve(cov + own / len(copies), cov)
 
 
 def holds(found, bound):
-    """Whether the mean error over records is at least the bound, up to five standard errors of that mean."""
+    """Whether the mean error over records is at least the bound, up to five standard errors of that
+    mean.
+    """
     errors = np.square(np.asarray(found, np.float64).reshape(T, D) - truth()).mean(axis=1)
     return errors.mean() + 5 * errors.std(ddof=1) / math.sqrt(T) >= bound
 
 
 @pytest.mark.parametrize("name", ["natural_channel", "white_channel", "personalized_channel"])
-def test_the_best_attack_on_the_uploads_of_a_linear_model_stays_above_the_certified_error(name, key):
+def test_the_best_attack_on_the_uploads_of_a_linear_model_stays_above_the_certified_error(
+    name, key
+):
     config = settings(name)
     functional = network("softmax")
     bound, noise = certified(name, config, USES)
     copies = noisy_records(uploads(name, config, functional, key, USES))
-    # The uploads do hold the noisy records, whole: their noise has the variance that the channel was solved for.
+    # The uploads do hold the noisy records, whole: their noise has the variance that the channel
+    #   was solved for.
     own = np.exp(float(noise.log_noise_var)) * (
-        np.broadcast_to(noise.weights, D) + (0 if noise.factor is None else np.square(noise.factor).sum(axis=1))
+        np.broadcast_to(noise.weights, D)
+        + (0 if noise.factor is None else np.square(noise.factor).sum(axis=1))
     )
     spread = np.square(copies - truth()).mean(axis=(0, 1))
     np.testing.assert_allclose(spread, own, rtol=5 * math.sqrt(2 / (USES * T)))
@@ -109,9 +131,11 @@ def test_the_best_attack_on_the_uploads_of_a_linear_model_stays_above_the_certif
     assert not holds(posterior_mean(truth() + 0.1 * (copies - truth()), quiet), bound)
 
 
-def test_gradient_inversion_stays_above_the_certified_error_and_a_channel_with_too_little_noise_is_caught(key):
-    """The attack that searches, on a network of two layers, where a scheme declares 8 nats: with the noise that this
-    takes, and with that of 100.
+def test_gradient_inversion_stays_above_the_certified_error_and_too_little_noise_is_caught(
+    key,
+):
+    """The attack that searches, on a network of two layers, where a scheme declares 8 nats: with
+    the noise that this takes, and with that of 100.
     """
     name = "natural_channel"
     functional = network("mlp", hidden=(32,))
@@ -138,19 +162,27 @@ def test_gradient_inversion_stays_above_the_certified_error_and_a_channel_with_t
 
 
 def test_noise_that_is_kept_is_the_same_in_each_round_of_a_run(key):
-    """Read off the uploads of two rounds: with noise_mode once the second tells nothing that the first did not."""
+    """Read off the uploads of two rounds: with noise_mode once the second tells nothing that the
+    first did not.
+    """
     functional = network("softmax")
     scheme = schemes.get("natural_channel")
     for mode in ("once", "fresh"):
         config = settings("natural_channel", noise_mode=mode)
         inputs = scheme.inputs(config, one_record())
-        algorithm = scheme.make(config, models.softmax_cross_entropy(functional.apply), num_units=1, **inputs)
+        algorithm = scheme.make(
+            config, models.softmax_cross_entropy(functional.apply), num_units=1, **inputs
+        )
         state, run_key, found = algorithm.init(functional.params), jax.random.clone(key), []
         cohort = data.cohort(one_record().client_data, jnp.arange(1))
         step = jax.jit(algorithm.round)
         for _ in range(2):
             after, _ = step(state, cohort, run_key)
-            found.append(noisy_records(jax.tree.map(lambda a, b: (a - b)[None, None], state.params, after.params)))
+            found.append(
+                noisy_records(
+                    jax.tree.map(lambda a, b: (a - b)[None, None], state.params, after.params)
+                )
+            )
             state = after
         assert np.allclose(*found, atol=1e-3) == (mode == "once")
         assert np.abs(found[0] - truth()[0]).max() > 0.05

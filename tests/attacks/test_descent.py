@@ -14,7 +14,9 @@ def test_adam_agrees_with_optax_and_keeps_the_best():
     rates = np.asarray([0.5] * 30 + [0.05] * 30)
     scales = jnp.linspace(0.5, 1.5, 60)
     start = jnp.zeros(3)
-    last, best, least = jax.jit(lambda s: _descent.adam(jax.value_and_grad(value), start, rates, s))(scales)
+    last, best, least = jax.jit(
+        lambda s: _descent.adam(jax.value_and_grad(value), start, rates, s)
+    )(scales)
     with jax.numpy_dtype_promotion("standard"):
         x, values = start, []
         optimizer = optax.adam(lambda count: jnp.where(count < 30, 0.5, 0.05))
@@ -33,6 +35,12 @@ def test_adam_agrees_with_optax_and_keeps_the_best():
 def test_signs_and_projections_are_respected():
     value = lambda x, _: jnp.sum(jnp.asarray([1.0, 1e-6]) * x)  # noqa: E731
     last, _, _ = _descent.adam(
-        jax.value_and_grad(value), jnp.zeros(2), np.full(5, 0.1), signed=True, project=lambda x: jnp.clip(x, -0.25, 1)
+        jax.value_and_grad(value),
+        jnp.zeros(2),
+        np.full(5, 0.1),
+        signed=True,
+        project=lambda x: jnp.clip(x, -0.25, 1),
     )
-    np.testing.assert_allclose(last, -0.25, rtol=1e-6)  # both, though their gradients differ by a million
+    np.testing.assert_allclose(
+        last, -0.25, rtol=1e-6
+    )  # both, though their gradients differ by a million

@@ -1,4 +1,6 @@
-"""Reconstruction from gradients: positive controls without defence, and the same attacks with noise in the way."""
+"""Reconstruction from gradients: positive controls without defence, and the same attacks with noise
+in the way.
+"""
 
 import dataclasses
 
@@ -42,7 +44,11 @@ def test_inverting_gradients_recovers_real_digits_from_a_lenet(ten_gradients, le
     observe, x, y, uploads = ten_gradients
     labels = analytic.label(uploads["dense"]["bias"])
     np.testing.assert_array_equal(labels, y[:, 0].argmax(-1))  # all of them: iDLG
-    run = jax.jit(lambda u, k: inversion.invert(observe, lenet.params, u, y, k, shape=(1, *SHAPE), settings=QUICK))
+    run = jax.jit(
+        lambda u, k: inversion.invert(
+            observe, lenet.params, u, y, k, shape=(1, *SHAPE), settings=QUICK
+        )
+    )
     keys = jax.random.split(key, 3)
     found = run(uploads, keys[0])
     good = psnrs(found.x, x) > 25
@@ -64,10 +70,19 @@ def test_inverting_gradients_recovers_real_digits_from_a_lenet(ten_gradients, le
 def test_dlg_finds_image_and_label_together(ten_gradients, lenet, key):
     observe, x, y, uploads = ten_gradients
     settings = inversion.Settings(
-        distance="l2", signed=False, fit_labels=True, tv_weight=0.0, num_iterations=600, num_restarts=2
+        distance="l2",
+        signed=False,
+        fit_labels=True,
+        tv_weight=0.0,
+        num_iterations=600,
+        num_restarts=2,
     )
     three = jax.tree.map(lambda v: v[:3], (uploads, y))
-    run = jax.jit(lambda u, y: inversion.invert(observe, lenet.params, u, y, key, shape=(1, *SHAPE), settings=settings))
+    run = jax.jit(
+        lambda u, y: inversion.invert(
+            observe, lenet.params, u, y, key, shape=(1, *SHAPE), settings=settings
+        )
+    )
     found = run(three[0], jnp.zeros_like(three[1]))
     assert found.losses.shape == (3, 2)
     np.testing.assert_array_equal(found.loss, found.losses.min(1))
@@ -88,7 +103,8 @@ def test_local_steps_and_sums_of_users_are_inverted_too(digits, tanh_mlp, key):
     loss = inversion.soft_cross_entropy(apply)
     update = inversion.local_update(loss, learning_rate=0.5, batch_size=1, num_epochs=2)
     settings = dataclasses.replace(QUICK, distance="l2", signed=False, num_iterations=800)
-    # Two users with two digits each, three local steps more than one: the server sees the mean of their updates.
+    # Two users with two digits each, three local steps more than one: the server sees the mean of
+    # their updates.
     x, y = digits[0][:4].reshape(1, 2, 2, *SHAPE), digits[1][:4].reshape(1, 2, 2, 10)
     for observe, a, b in (
         (update, x[:, 0], y[:, 0]),
@@ -125,9 +141,9 @@ def test_mean_restoration_finds_the_batch_mean_better_than_an_image(digits, tanh
     same = np.flatnonzero(np.asarray(digits[1][:, 3]))[:8]
     x, y = digits[0][same], digits[1][same]
     uploads = jax.tree.map(lambda v: v[None], observe(params, x, y))
-    found = inversion.invert(observe, params, uploads, y.mean(0)[None, None], key, shape=(1, *SHAPE), settings=QUICK).x[
-        0, 0
-    ]
+    found = inversion.invert(
+        observe, params, uploads, y.mean(0)[None, None], key, shape=(1, *SHAPE), settings=QUICK
+    ).x[0, 0]
     to_mean = float(metrics.mse(found, x.mean(0)))
     to_images = [float(metrics.mse(found, image)) for image in x]
     assert to_mean < min(to_images) and to_mean <= np.mean(to_images)
@@ -137,15 +153,22 @@ def test_tag_finds_the_tokens_of_a_text(key):
     vocabulary, length, width, classes = 40, 6, 16, 8
     a, b, c, d = jax.random.split(jax.random.key(5), 4)
     table = jax.random.normal(a, (vocabulary, width))
-    params = {"a": jax.random.normal(b, (length * width, 64)) / 10, "b": jax.random.normal(c, (64, classes)) / 8}
+    params = {
+        "a": jax.random.normal(b, (length * width, 64)) / 10,
+        "b": jax.random.normal(c, (64, classes)) / 8,
+    }
     apply = lambda p, e: jnp.tanh(e.reshape(-1) @ p["a"]) @ p["b"]  # noqa: E731
     tokens = jax.random.randint(d, (5, length), 0, vocabulary)
     y = jax.nn.one_hot(jnp.arange(5) % classes, classes)[:, None]
     observe = inversion.gradient(inversion.soft_cross_entropy(apply))
     uploads = jax.vmap(observe, (None, 0, 0))(params, table[tokens][:, None], y)
-    settings = inversion.Settings(distance="tag", signed=False, tv_weight=0.0, box=None, num_iterations=800)
+    settings = inversion.Settings(
+        distance="tag", signed=False, tv_weight=0.0, box=None, num_iterations=800
+    )
     found = jax.jit(
-        lambda u: inversion.invert(observe, params, u, y, key, shape=(1, length, width), settings=settings)
+        lambda u: inversion.invert(
+            observe, params, u, y, key, shape=(1, length, width), settings=settings
+        )
     )(uploads)
     assert (analytic.nearest_tokens(found.x[:, 0], table) == tokens).mean() > 0.9
 
@@ -204,16 +227,22 @@ def test_bad_settings_and_axes_raise_in_one_line(key):
         with pytest.raises(ValueError, match=text):
             inversion.Settings(**change)
     with pytest.raises(ValueError, match="one leading axis T"):
-        inversion.invert(lambda p, x, y: x, {}, jnp.zeros((2, 1)), jnp.zeros((3, 1)), key, shape=(1, 1))
+        inversion.invert(
+            lambda p, x, y: x, {}, jnp.zeros((2, 1)), jnp.zeros((3, 1)), key, shape=(1, 1)
+        )
     with pytest.raises(ValueError, match="typed PRNG key"):
-        inversion.invert(lambda p, x, y: x, {}, jnp.zeros((2, 1)), jnp.zeros((2, 1)), jnp.zeros(2), shape=(1, 1))
+        inversion.invert(
+            lambda p, x, y: x, {}, jnp.zeros((2, 1)), jnp.zeros((2, 1)), jnp.zeros(2), shape=(1, 1)
+        )
 
 
 def test_a_start_of_another_shape_or_not_finite_is_refused(ten_gradients, lenet, key):
     observe, _, y, uploads = ten_gradients
 
     def run(start):
-        return inversion.invert(observe, lenet.params, uploads, y, key, shape=(1, *SHAPE), settings=QUICK, start=start)
+        return inversion.invert(
+            observe, lenet.params, uploads, y, key, shape=(1, *SHAPE), settings=QUICK, start=start
+        )
 
     with pytest.raises(ValueError, match=r"start of shape \(8, 8, 1\)"):
         run(jnp.zeros(SHAPE))

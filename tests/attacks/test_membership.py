@@ -1,4 +1,6 @@
-"""Membership attacks: positive controls on an overfitted model, closed forms, and models that nobody trained."""
+"""Membership attacks: positive controls on an overfitted model, closed forms, and models that
+nobody trained.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +18,10 @@ def init(key):
     one, two = jax.random.split(key)
     return {
         "hidden": {"kernel": jax.random.normal(one, (64, HIDDEN)) / 8, "bias": jnp.zeros(HIDDEN)},
-        "logits": {"kernel": jax.random.normal(two, (HIDDEN, 10)) / HIDDEN**0.5, "bias": jnp.zeros(10)},
+        "logits": {
+            "kernel": jax.random.normal(two, (HIDDEN, 10)) / HIDDEN**0.5,
+            "bias": jnp.zeros(10),
+        },
     }
 
 
@@ -30,7 +35,8 @@ LOSS = models.softmax_cross_entropy(apply)
 
 @pytest.fixture(scope="module")
 def overfitted():
-    """Real digits, a fifth with labels of chance; models 0 (the target) to SHADOWS on halves of them, one program.
+    """Real digits, a fifth with labels of chance; models 0 (the target) to SHADOWS on halves of
+    them, one program.
 
     Also: confidences on the pool and on examples that no model saw.
     """
@@ -38,12 +44,20 @@ def overfitted():
     x, y = digits.train["x"][:NUM], digits.train["y"][:NUM].copy()
     wrong = rng.random(NUM) < 0.2
     y[wrong] = rng.integers(0, 10, wrong.sum())
-    included = shadow.halves(jax.random.key(1), SHADOWS + 2, NUM)[1:]  # the first would be the target's complement
+    included = shadow.halves(jax.random.key(1), SHADOWS + 2, NUM)[
+        1:
+    ]  # the first would be the target's complement
     train = jax.jit(shadow.trainer(LOSS, init, num_steps=200))
     params = train({"x": x, "y": y}, included, jax.random.split(jax.random.key(2), SHADOWS + 1))
     both = jax.jit(lambda p, x, y: shadow.confidences(apply, p, x, y))
     rest = digits.test["x"][:NUM], digits.test["y"][:NUM]
-    return (x, y), np.asarray(included), params, np.asarray(both(params, x, y)), np.asarray(both(params, *rest))
+    return (
+        (x, y),
+        np.asarray(included),
+        params,
+        np.asarray(both(params, x, y)),
+        np.asarray(both(params, *rest)),
+    )
 
 
 def area(scores, included):
@@ -58,7 +72,8 @@ def test_lira_beats_the_loss_threshold_on_an_overfitted_model(overfitted):
     found = metrics.tpr_at_fpr(scores[included[0]], scores[~included[0]], 0.05)
     assert found > 2 * 0.05
     assert area(membership.lira(own[0], own[1:], included[1:], online=False), included[0]) > 0.65
-    # Against coins that the target never saw, nothing is left: five standard errors of 100 against 100.
+    # Against coins that the target never saw, nothing is left: five standard errors of 100 against
+    #   100.
     coins = np.random.default_rng(3).permutation(included[0])
     assert abs(area(scores, coins) - 0.5) < 5 * 0.5 / np.sqrt(NUM / 2)
 
@@ -110,7 +125,9 @@ def test_rmia_counts_pairs():
     for i in range(5):
         sides = [p(shadows[where, i]).mean() for where in (included[:, i], ~included[:, i])]
         ratio = p(target[i]) / np.mean(sides)
-        assert found[i] == np.mean([ratio / (p(z) / p(references[:, k]).mean()) >= 1.1 for k, z in enumerate(others)])
+        assert found[i] == np.mean(
+            [ratio / (p(z) / p(references[:, k]).mean()) >= 1.1 for k, z in enumerate(others)]
+        )
 
 
 def test_models_in_chunks_are_the_same_models(overfitted):
@@ -128,7 +145,10 @@ def test_a_model_learns_nothing_from_examples_that_are_no_members(overfitted):
     (x, y), included, _, _, _ = overfitted
     train = jax.jit(shadow.trainer(LOSS, init, num_steps=3, batch_size=16))
     poisoned = np.where(included[0][:, None, None, None], x, np.float32(1e6))
-    one, two = (train({"x": v, "y": y}, included[:1], jax.random.split(jax.random.key(8), 1)) for v in (x, poisoned))
+    one, two = (
+        train({"x": v, "y": y}, included[:1], jax.random.split(jax.random.key(8), 1))
+        for v in (x, poisoned)
+    )
     jax.tree.map(np.testing.assert_array_equal, one, two)
 
 
@@ -144,7 +164,9 @@ def test_model_inversion_finds_inputs_that_look_like_their_class(overfitted):
     start = jnp.asarray(data.load("digits").test["x"].mean(0))
     found = jax.jit(lambda p: model_inversion.invert(apply, p, start, 10))(model)
     assert found.shape == (10, 8, 8, 1)
-    np.testing.assert_array_equal(jax.vmap(apply, (None, 0))(model, found).argmax(-1), np.arange(10))
+    np.testing.assert_array_equal(
+        jax.vmap(apply, (None, 0))(model, found).argmax(-1), np.arange(10)
+    )
     # The image of a class is nearer to that class's mean than to the others' on average.
     means = np.stack([x[y == c].mean(0) for c in range(10)])
     table = np.square(np.asarray(found)[:, None] - means[None]).mean((2, 3, 4))
@@ -168,14 +190,26 @@ def test_bad_arguments_raise_in_one_line(overfitted, key):
     for call, text in (
         (lambda: membership.lira(own[0], own[1:, 1:], included[1:]), "shadows"),
         (lambda: membership.lira(own[0], own[1:], never), "in at least 2 shadow models"),
-        (lambda: membership.rmia(own[0], own[1:], never, rest[0], rest[1:]), "in a reference model"),
+        (
+            lambda: membership.rmia(own[0], own[1:], never, rest[0], rest[1:]),
+            "in a reference model",
+        ),
         (lambda: membership.rmia(own[0], own[1:], included[1:], rest[0], rest[2:]), "population"),
-        (lambda: membership.rmia(own[0], own[1:], included[1:], rest[0], rest[1:], gamma=0.0), "gamma > 0"),
-        (lambda: white_box.features(apply, params, rest, rest, last_layer="head"), "last_layer to be a key"),
+        (
+            lambda: membership.rmia(own[0], own[1:], included[1:], rest[0], rest[1:], gamma=0.0),
+            "gamma > 0",
+        ),
+        (
+            lambda: white_box.features(apply, params, rest, rest, last_layer="head"),
+            "last_layer to be a key",
+        ),
         (lambda: white_box.fit({"loss": jnp.zeros((3, 1))}, [True] * 3, key), "both kinds"),
         (lambda: white_box.fit({"loss": jnp.zeros((4, 1))}, [True] * 3, key), r"members \[N\]"),
         (lambda: shadow.trainer(LOSS, init, num_steps=0), "num_steps"),
-        (lambda: model_inversion.invert(apply, params, jnp.zeros(1), 2, box=(1.0, 0.0)), "low < high"),
+        (
+            lambda: model_inversion.invert(apply, params, jnp.zeros(1), 2, box=(1.0, 0.0)),
+            "low < high",
+        ),
     ):
         with pytest.raises(ValueError, match=text):
             call()

@@ -30,7 +30,9 @@ def test_oracle_k2():
 
 
 def ssim_float64(x, y, data_range):
-    """By scipy's convolution, with moments of centred images: a different way to the same numbers."""
+    """By scipy's convolution, with moments of centred images: a different way to the same
+    numbers.
+    """
     at = np.arange(11) - 5
     window = np.exp(-(at**2) / 4.5)
     window = np.outer(window, window) / np.outer(window, window).sum()
@@ -43,8 +45,13 @@ def ssim_float64(x, y, data_range):
             mp, mq = (window * p).sum(), (window * q).sum()
             vp, vq = (window * (p - mp) ** 2).sum(), (window * (q - mq) ** 2).sum()
             cov = (window * (p - mp) * (q - mq)).sum()
-            values.append((2 * mp * mq + c1) * (2 * cov + c2) / ((mp**2 + mq**2 + c1) * (vp + vq + c2)))
-    assert window.sum() == pytest.approx(1) and signal.convolve2d(a, window, "valid").shape == (i + 1, j + 1)
+            values.append(
+                (2 * mp * mq + c1) * (2 * cov + c2) / ((mp**2 + mq**2 + c1) * (vp + vq + c2))
+            )
+    assert window.sum() == pytest.approx(1) and signal.convolve2d(a, window, "valid").shape == (
+        i + 1,
+        j + 1,
+    )
     return float(np.mean(values))
 
 
@@ -64,7 +71,13 @@ def test_ssim_agrees_with_scikit_image():
     rng = np.random.default_rng(2)
     x, y = rng.random((2, 20, 17, 3))
     expected = structural_similarity(
-        x, y, data_range=1.0, channel_axis=2, gaussian_weights=True, sigma=1.5, use_sample_covariance=False
+        x,
+        y,
+        data_range=1.0,
+        channel_axis=2,
+        gaussian_weights=True,
+        sigma=1.5,
+        use_sample_covariance=False,
     )
     assert float(metrics.ssim(x, y)) == pytest.approx(expected, abs=2e-5)
 
@@ -73,13 +86,17 @@ def test_psnr_is_infinite_for_equal_images_and_6_db_for_half_the_range():
     x = jnp.zeros((4, 4, 1))
     assert float(metrics.psnr(x, x)) == math.inf
     assert float(metrics.psnr(x, x + 0.5)) == pytest.approx(20 * math.log10(2), rel=1e-6)
-    assert float(metrics.psnr(x, x + 127.5, data_range=255.0)) == pytest.approx(20 * math.log10(2), rel=1e-6)
+    assert float(metrics.psnr(x, x + 127.5, data_range=255.0)) == pytest.approx(
+        20 * math.log10(2), rel=1e-6
+    )
 
 
 def test_cosine_of_zero_is_zero_and_of_small_trees_does_not_underflow():
     tree = {"a": jnp.full(3, 1e-15), "b": jnp.full((2, 2), -1e-15)}
     assert float(metrics.cosine(tree, jax.tree.map(jnp.zeros_like, tree))) == 0.0
-    assert float(metrics.cosine(tree, jax.tree.map(lambda v: -2 * v, tree))) == pytest.approx(-1.0, rel=1e-6)
+    assert float(metrics.cosine(tree, jax.tree.map(lambda v: -2 * v, tree))) == pytest.approx(
+        -1.0, rel=1e-6
+    )
 
 
 def test_feature_mse_is_the_mse_of_the_features():
@@ -99,7 +116,9 @@ def test_assignment_finds_a_permutation_and_leaves_what_is_not_finite_for_last()
     rng = np.random.default_rng(4)
     truth = rng.random((6, 5, 2))
     order = rng.permutation(6)
-    np.testing.assert_array_equal(metrics.assignment(truth[order] + 0.01 * rng.random((6, 5, 2)), truth), order)
+    np.testing.assert_array_equal(
+        metrics.assignment(truth[order] + 0.01 * rng.random((6, 5, 2)), truth), order
+    )
     found = truth[order].copy()
     found[2] = np.nan
     np.testing.assert_array_equal(metrics.assignment(found, truth), order)

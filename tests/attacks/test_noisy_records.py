@@ -1,4 +1,6 @@
-"""The sharp attack on channels: what it gets of Gaussian and two-valued records, and which lack of noise it sees."""
+"""The sharp attack on channels: what it gets of Gaussian and two-valued records, and which lack of
+noise it sees.
+"""
 
 import math
 
@@ -45,16 +47,25 @@ def test_gaussian_records_tell_their_capacity_and_leave_the_least_error(noise_va
     for factor in (2.0, 4.0, 300.0):
         verdict = noisy_records.judge((noisy_records.with_less_noise(world, factor),), **claims)
         assert not verdict.error_holds and not verdict.nats_hold
-    # What is told grows with the factor; a verdict needs it beyond the quantile of its mean, five standard errors off.
-    beyond = (stats.t.ppf(1 - 0.001 / 2, len(ratios) - 1) + 5) * ratios.std(ddof=1) / math.sqrt(len(ratios))
+    # What is told grows with the factor; a verdict needs it beyond the quantile of its mean, five
+    # standard errors off.
+    beyond = (
+        (stats.t.ppf(1 - 0.001 / 2, len(ratios) - 1) + 5)
+        * ratios.std(ddof=1)
+        / math.sqrt(len(ratios))
+    )
     grid = 1.1 ** np.arange(1, 20)
-    enough = grid[np.argmax([0.5 * np.log1p(VALUES * f / noise_var).sum() > nats + beyond for f in grid])]
+    enough = grid[
+        np.argmax([0.5 * np.log1p(VALUES * f / noise_var).sum() > nats + beyond for f in grid])
+    ]
     assert 1 < noisy_records.seen_from((world,), **claims) <= enough
 
 
 @pytest.mark.parametrize("noise_var", [1.0, 10.0])
 def test_two_valued_records_tell_the_capacity_of_their_channel(noise_var):
-    """By quadrature: ln 2 less the mean of ln(1 + exp(-2 s - 2 sqrt(s) z)), s = 2^2 / noise_var, for each number."""
+    """By quadrature: ln 2 less the mean of ln(1 + exp(-2 s - 2 sqrt(s) z)), s = 2^2 / noise_var,
+    for each number.
+    """
     z, weights = np.polynomial.hermite_e.hermegauss(80)
     snr = 4.0 / noise_var
     lost = weights @ np.logaddexp(0, -2 * snr - 2 * math.sqrt(snr) * z) / weights.sum()
@@ -77,11 +88,18 @@ def test_updates_that_tell_nothing_are_worth_the_mean(world):
 
 
 def test_where_nothing_could_be_seen_nothing_is_said():
-    """Five numbers tell a thousand nats only if they are read to 87 digits each; updates have seven."""
+    """Five numbers tell a thousand nats only if they are read to 87 digits each; updates have
+    seven.
+    """
     world = gaussian_world(1.0, np.random.default_rng(4))
-    world = world._replace(bare=world.x + 1e-3 * np.random.default_rng(5).standard_normal(world.x.shape))
+    world = world._replace(
+        bare=world.x + 1e-3 * np.random.default_rng(5).standard_normal(world.x.shape)
+    )
     claims = {"mse": 0.0, "nats": 1000.0, "confidence": 0.99}
-    assert noisy_records.judge((world,), **claims).nats_hold and noisy_records.seen_from((world,), **claims) == math.inf
+    assert (
+        noisy_records.judge((world,), **claims).nats_hold
+        and noisy_records.seen_from((world,), **claims) == math.inf
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,7 +115,9 @@ def test_where_nothing_could_be_seen_nothing_is_said():
 def test_honest_channels_hold_and_half_the_noise_is_seen(name, changes, key):
     known = fields.make(np.random.default_rng(0), num_train=4000, num_test=4000, side=8)
     config = reconstruction.config(name, nats=8.0, data_model="gaussian", **changes)
-    seen = reconstruction.Seen(known, data.ClientData(known.train, jnp.zeros((1, 1), jax.numpy.int32)))
+    seen = reconstruction.Seen(
+        known, data.ClientData(known.train, jnp.zeros((1, 1), jax.numpy.int32))
+    )
     inputs = schemes.get(name).inputs(config, seen)
     spent = schemes.get(name).spent(config, seen, inputs, 1)
     played = noisy_records.worlds(name, config, inputs, key, known)
@@ -112,7 +132,9 @@ def test_honest_channels_hold_and_half_the_noise_is_seen(name, changes, key):
     assert verdict.error > noisy_records.judge(less, **claims).error
 
 
-def test_an_audit_of_a_channel_that_adds_too_little_noise_says_no_and_exits_with_1(monkeypatch, tmp_path, capsys):
+def test_an_audit_of_a_channel_that_adds_too_little_noise_says_no_and_exits_with_1(
+    monkeypatch, tmp_path, capsys
+):
     """The cheat is in the rounds alone: all that the scheme states is as it was."""
     honest = record_noise.draw
     monkeypatch.setattr(record_noise, "draw", lambda *given: honest(*given) / math.sqrt(300.0))
@@ -122,12 +144,21 @@ def test_an_audit_of_a_channel_that_adds_too_little_noise_says_no_and_exits_with
     assert "NO" in out and "got past what is certified: natural_channel. Exit code 1." in out
 
 
-@pytest.mark.parametrize(("seen_from", "holds"), [(1.1, True), (4.0, True), (4.1, None), (math.inf, None)])
-def test_a_channel_holds_only_where_a_quarter_of_its_noise_would_have_been_seen(seen_from, holds, key, monkeypatch):
+@pytest.mark.parametrize(
+    ("seen_from", "holds"), [(1.1, True), (4.0, True), (4.1, None), (math.inf, None)]
+)
+def test_a_channel_holds_only_where_a_quarter_of_its_noise_would_have_been_seen(
+    seen_from, holds, key, monkeypatch
+):
     def updates(name, config, loss, params, examples, keys, dataset):
         x = examples["x"].reshape(len(keys), -1, 1)
-        found = x + 10.0 * jax.random.normal(jax.random.wrap_key_data(np.zeros(2, np.uint32)), x.shape)
-        return {"kernel": jnp.broadcast_to(found, (len(keys), 64, 4)), "bias": jnp.ones((len(keys), 4))}
+        found = x + 10.0 * jax.random.normal(
+            jax.random.wrap_key_data(np.zeros(2, np.uint32)), x.shape
+        )
+        return {
+            "kernel": jnp.broadcast_to(found, (len(keys), 64, 4)),
+            "bias": jnp.ones((len(keys), 4)),
+        }
 
     monkeypatch.setattr(reconstruction, "updates", updates)
     monkeypatch.setattr(noisy_records, "seen_from", lambda *_, **__: seen_from)

@@ -29,8 +29,14 @@ def test_a_scheme_promises_what_its_event_proves(name):
 
 def test_attacks_go_by_no_schemes_name():
     for path in pathlib.Path(attacks.__file__).parent.glob("*.py"):
-        words = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
-        allowed = set(table.PAPERS) if path.stem == "table" else set()  # which rows `fljax audit --all` shows
+        words = {
+            node.value
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Constant)
+        }
+        allowed = (
+            set(table.PAPERS) if path.stem == "table" else set()
+        )  # which rows `fljax audit --all` shows
         assert words & set(schemes.NAMES) <= allowed, path
 
 
@@ -58,7 +64,9 @@ class Nats(Config):
 
 @pytest.fixture
 def register():
-    """Registers a scheme of a few lines, the sum of clipped gradients and Gaussian noise, with attributes changed."""
+    """Registers a scheme of a few lines, the sum of clipped gradients and Gaussian noise, with
+    attributes changed.
+    """
 
     def make(config, loss, *, num_units, scale=1.0):
         def play(state, cohort, key):
@@ -67,7 +75,10 @@ def register():
             grads = jax.vmap(jax.grad(loss), (None, 0))(state.params, examples)["w"]
             clipped = grads / jnp.maximum(jnp.linalg.norm(grads, axis=1, keepdims=True), 1.0)
             noise = jax.random.normal(jax.random.fold_in(key, state.round), clipped.shape[1:])
-            total = jnp.sum(jnp.where(rows[:, None] >= 0, clipped, 0.0), 0) + scale * config.noise_multiplier * noise
+            total = (
+                jnp.sum(jnp.where(rows[:, None] >= 0, clipped, 0.0), 0)
+                + scale * config.noise_multiplier * noise
+            )
             return State({"w": state.params["w"] - total}, state.round + 1), None
 
         return Algorithm(lambda params: State(params, jnp.zeros((), jnp.int32)), play, 1.0)
@@ -81,7 +92,9 @@ def register():
 
     def add(scale=1.0, **changes):
         given = {"Config": Config, "event": event, "summary": "for a test", "promise": "epsilon"}
-        given["make"] = lambda config, loss, *, num_units: make(config, loss, num_units=num_units, scale=scale)
+        given["make"] = lambda config, loss, *, num_units: make(
+            config, loss, num_units=num_units, scale=scale
+        )
         given |= {"fitted": lambda config, facts: config, "non_private": lambda config: config}
         schemes.register("thrown_away", Scheme(**(given | changes)))
 
@@ -95,12 +108,27 @@ def test_a_new_schemes_epsilon_is_audited_from_its_module_alone(scale, register,
     assert "thrown_away" in rounds.promising()
     row = table.row("thrown_away", key, table.Settings(trials=4000))
     # Half the noise that the event states is the positive control.
-    assert row.holds is (scale == 1.0) and row.unit == "example" and row.measured > 0.7 * row.certified
+    assert (
+        row.holds is (scale == 1.0) and row.unit == "example" and row.measured > 0.7 * row.certified
+    )
 
 
 def test_a_new_scheme_is_audited_from_the_command_line(register, tmp_path, capsys):
     register()
-    assert cli.main(["audit", "--scheme", "thrown_away", "--trials", "500", "--run-dir", str(tmp_path / "run")]) == 0
+    assert (
+        cli.main(
+            [
+                "audit",
+                "--scheme",
+                "thrown_away",
+                "--trials",
+                "500",
+                "--run-dir",
+                str(tmp_path / "run"),
+            ]
+        )
+        == 0
+    )
     assert "thrown_away" in capsys.readouterr().out
 
 
@@ -120,7 +148,11 @@ def test_what_is_played_against_a_new_scheme_is_what_its_module_offers(register)
         ({"upload_noise": lambda config: None, "needs_network": True}, (rounds.uploads,), True),
         ({"needs_network": True}, (), False),
         ({"promise": "none"}, (rounds.one_unit,), False),
-        ({"promise": "nats", "Config": Nats, "inputs": dict, "spent": dict}, (rounds.one_unit,), True),
+        (
+            {"promise": "nats", "Config": Nats, "inputs": dict, "spent": dict},
+            (rounds.one_unit,),
+            True,
+        ),
     ):
         register(**changes)
         assert rounds.kinds(schemes.get("thrown_away")) == kinds

@@ -1,4 +1,6 @@
-"""Reconstruction through the rounds of schemes: bounded by what they certify, and perfect where nothing defends."""
+"""Reconstruction through the rounds of schemes: bounded by what they certify, and perfect where
+nothing defends.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +17,9 @@ DIGITS = data.load("digits")
 
 
 def loss(params, example):
-    """Its gradient is the example: candidates are orthogonal, so that picking is as easy as the bound allows."""
+    """Its gradient is the example: candidates are orthogonal, so that picking is as easy as the
+    bound allows.
+    """
     return jnp.vdot(params["w"], example["x"]) + 0 * example["y"].astype(jnp.float32)
 
 
@@ -24,7 +28,9 @@ def test_nobody_picks_the_record_behind_a_round_more_often_than_certified(name, 
     params = {"w": jnp.zeros(CANDIDATES)}
     x = 100 * jnp.tile(jnp.eye(CANDIDATES), (REPEATS, 1))
     examples = {"x": x, "y": jnp.zeros(len(x), jnp.int32)}
-    plain = reconstruction.gradients_of(loss, params, jax.tree.map(lambda v: v[:CANDIDATES], examples))
+    plain = reconstruction.gradients_of(
+        loss, params, jax.tree.map(lambda v: v[:CANDIDATES], examples)
+    )
     bound = reconstruction.identification_bound(
         schemes.get(name).event(reconstruction.config(name, noise_multiplier=0.5)), CANDIDATES
     )
@@ -40,23 +46,37 @@ def test_nobody_picks_the_record_behind_a_round_more_often_than_certified(name, 
 
 
 def test_a_channels_error_is_above_its_certified_bound_for_gaussian_records(key):
-    # Records that are Gaussian with a known covariance, and say so: the bound is certified, the attack linear, exact.
+    # Records that are Gaussian with a known covariance, and say so: the bound is certified, the
+    #   attack linear, exact.
     rng = np.random.default_rng(0)
     scale = np.sqrt(1 / np.arange(1, 17.0))
     draws = (rng.normal(size=(4000, 16)) * scale).astype(np.float32)
     known = data.Dataset(
-        {"x": draws, "y": np.zeros(4000, np.int32)}, {"x": draws, "y": np.zeros(4000, np.int32)}, 1, ""
+        {"x": draws, "y": np.zeros(4000, np.int32)},
+        {"x": draws, "y": np.zeros(4000, np.int32)},
+        1,
+        "",
     )
     targets = (rng.normal(size=(600, 16)) * scale).astype(np.float32)
     examples = {"x": jnp.asarray(targets), "y": jnp.zeros(600, jnp.int32)}
     seen = reconstruction.Seen(known, data.ClientData(known.train, jnp.zeros((1, 1), jnp.int32)))
     scheme = schemes.get("natural_channel")
     config = reconstruction.config(
-        "natural_channel", nats=6.0, covariance_source="declared", data_model="gaussian", labels_public=True
+        "natural_channel",
+        nats=6.0,
+        covariance_source="declared",
+        data_model="gaussian",
+        labels_public=True,
     )
     keys = jax.random.split(key)
     moved = reconstruction.updates(
-        "natural_channel", config, loss, {"w": jnp.zeros(16)}, examples, jax.random.split(keys[0], 600), known
+        "natural_channel",
+        config,
+        loss,
+        {"w": jnp.zeros(16)},
+        examples,
+        jax.random.split(keys[0], 600),
+        known,
     )
     # The update is a multiple of the noisy record.
     noisy = np.asarray(moved["w"]) / config.local_learning_rate / config.server_learning_rate
@@ -66,14 +86,24 @@ def test_a_channels_error_is_above_its_certified_bound_for_gaussian_records(key)
     bound = float(spent.mse[0])
     margin = stats.norm.ppf(1 - 1e-4) * errors.std() / errors.size**0.5
     assert spent.mse_certified and errors.mean() + margin >= bound
-    # The attack is not a weak one: its error is that of the best estimate, which is near the bound here.
+    # The attack is not a weak one: its error is that of the best estimate, which is near the bound
+    #   here.
     assert errors.mean() <= 1.35 * bound
     # Control: without noise, nothing is left of the error.
     silent = reconstruction.config("natural_channel", nats=float("inf"))
     clean = reconstruction.updates(
-        "natural_channel", silent, loss, {"w": jnp.zeros(16)}, examples, jax.random.split(keys[1], 600), known
+        "natural_channel",
+        silent,
+        loss,
+        {"w": jnp.zeros(16)},
+        examples,
+        jax.random.split(keys[1], 600),
+        known,
     )
-    assert np.square(np.asarray(clean["w"]) / silent.local_learning_rate - targets).mean() < 0.01 * bound
+    assert (
+        np.square(np.asarray(clean["w"]) / silent.local_learning_rate - targets).mean()
+        < 0.01 * bound
+    )
 
 
 def test_the_uninformed_attacker_reads_digits_through_a_scheme_without_noise(key):
@@ -101,7 +131,9 @@ def test_the_uninformed_attacker_reads_digits_through_a_scheme_without_noise(key
 
 def test_identification_bound_of_a_release_without_guarantee_is_one():
     config = reconstruction.config("natural_channel", nats=1.0)
-    assert reconstruction.identification_bound(schemes.get("natural_channel").event(config), 10) == 1.0
+    assert (
+        reconstruction.identification_bound(schemes.get("natural_channel").event(config), 10) == 1.0
+    )
 
 
 def test_configs_take_what_fits_and_refuse_what_does_not():
@@ -138,7 +170,9 @@ def test_the_estimate_of_what_diverged_is_the_mean_and_leaves_the_others_alone()
     estimate = table.linear_estimate(broken, known)
     np.testing.assert_allclose(estimate[[3, 7]], np.tile(known.mean(0), (2, 1)), rtol=1e-12)
     rest = np.delete(np.arange(40), [3, 7])
-    np.testing.assert_allclose(estimate[rest], table.linear_estimate(noisy[rest], known), rtol=1e-12)
+    np.testing.assert_allclose(
+        estimate[rest], table.linear_estimate(noisy[rest], known), rtol=1e-12
+    )
     nothing = table.linear_estimate(np.full((2, 3), np.nan), known)
     np.testing.assert_allclose(nothing, np.tile(known.mean(0), (2, 1)), rtol=1e-12)
 
@@ -163,9 +197,17 @@ def test_what_is_not_finite_is_no_guess():
     candidates = np.asarray([[0.0, 0.0], [1.0, 0.0], [0.0, 2.0]])
     found = np.asarray([[np.nan, 1.0], [0.0, 1.9], [np.inf, 0.0], [0.9, 0.1]])
     np.testing.assert_array_equal(reconstruction.nearest(found, candidates), [-1, 2, -1, 1])
-    # The first candidate has no direction, which is no reason to pick it, except against all others.
-    np.testing.assert_array_equal(reconstruction.best_match({"w": found}, {"w": candidates}), [-1, 2, -1, 1])
-    np.testing.assert_array_equal(reconstruction.best_match({"w": -found[1:2]}, {"w": candidates}), [0])
-    for call in (reconstruction.nearest, lambda a, b: reconstruction.best_match({"w": a}, {"w": b})):
+    # The first candidate has no direction, which is no reason to pick it, except against all
+    # others.
+    np.testing.assert_array_equal(
+        reconstruction.best_match({"w": found}, {"w": candidates}), [-1, 2, -1, 1]
+    )
+    np.testing.assert_array_equal(
+        reconstruction.best_match({"w": -found[1:2]}, {"w": candidates}), [0]
+    )
+    for call in (
+        reconstruction.nearest,
+        lambda a, b: reconstruction.best_match({"w": a}, {"w": b}),
+    ):
         with pytest.raises(ValueError, match="candidates of finite numbers"):
             call(candidates, found)

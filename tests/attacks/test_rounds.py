@@ -1,4 +1,6 @@
-"""Schemes attacked at what they certify: no attack beats its bound, and the same check fails a broken mechanism."""
+"""Schemes attacked at what they certify: no attack beats its bound, and the same check fails a
+broken mechanism.
+"""
 
 import dataclasses
 
@@ -35,7 +37,8 @@ SCHEMES = (
     "swiftagg_dp",
     "user_ldp",
 )
-# Share of the certified epsilon that the attack measures, at least: where it sees all that the certificate assumes.
+# Share of the certified epsilon that the attack measures, at least: where it sees all that the
+# certificate assumes.
 SHARP = {"gd_dp": 0.7, "higradavg": 0.7, "lightdp": 0.65, "bidirectional": 0.65}
 TRIALS, DELTA = 10_000, 0.05
 
@@ -75,13 +78,19 @@ def test_few_trials_cannot_tell_and_more_can(key):
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.5])
-def test_a_round_that_draws_half_of_its_noise_is_caught_although_uploads_say_nothing_of_it(scale, key, monkeypatch):
+def test_a_round_that_draws_half_of_its_noise_is_caught_although_uploads_say_nothing_of_it(
+    scale, key, monkeypatch
+):
     from fljax.schemes.uploads import lightdp
 
     make = lightdp.make
 
     def other(config, loss, **given):
-        return make(dataclasses.replace(config, noise_multiplier=scale * config.noise_multiplier), loss, **given)
+        return make(
+            dataclasses.replace(config, noise_multiplier=scale * config.noise_multiplier),
+            loss,
+            **given,
+        )
 
     monkeypatch.setattr(lightdp, "make", other)
     found = table.row("lightdp", key, table.Settings(trials=TRIALS))
@@ -107,7 +116,9 @@ def test_every_scheme_with_an_epsilon_is_attacked_here():
 
 def record_event(noise):
     return events.PrivacyEvent(
-        mechanism=events.Gaussian(noise), privacy_unit="example", neighboring_relation="ADD_OR_REMOVE_ONE"
+        mechanism=events.Gaussian(noise),
+        privacy_unit="example",
+        neighboring_relation="ADD_OR_REMOVE_ONE",
     )
 
 
@@ -161,7 +172,9 @@ PARAMS = {"a": {"w": jnp.zeros((40, 30))}, "b": jnp.zeros(50)}
 @pytest.mark.parametrize("kind", ["axes", "sphere"])
 def test_canaries_have_the_gradient_they_were_designed_with(kind, key):
     direction = (
-        canaries.axes(10, PARAMS, l2_norm=3.0) if kind == "axes" else canaries.sphere(jax.random.key(1), l2_norm=3.0)
+        canaries.axes(10, PARAMS, l2_norm=3.0)
+        if kind == "axes"
+        else canaries.sphere(jax.random.key(1), l2_norm=3.0)
     )
     batch = {"x": jnp.ones((11, 40, 30)), canaries.CANARY: jnp.arange(-1, 10)}
     rows = fljax_kernels.per_example_grads(canaries.with_canaries(linear, direction))(PARAMS, batch)
@@ -172,12 +185,18 @@ def test_canaries_have_the_gradient_they_were_designed_with(kind, key):
     ids, included = jnp.arange(10), jnp.arange(10) % 3 == 0
     added = canaries.insert(PARAMS, direction, PARAMS, ids, included)
     np.testing.assert_allclose(
-        canaries.scores(added, direction, PARAMS, ids), gram @ np.asarray(included), rtol=1e-4, atol=1e-4
+        canaries.scores(added, direction, PARAMS, ids),
+        gram @ np.asarray(included),
+        rtol=1e-4,
+        atol=1e-4,
     )
 
 
-def test_one_run_of_a_scheme_with_canaries_stays_below_its_certificate_and_catches_half_the_noise(key):
-    # Each canary is an example of DP-FedSGD, in by a coin; one round, all of them at once, real clipping and noise.
+def test_one_run_of_a_scheme_with_canaries_stays_below_its_certificate_and_catches_half_the_noise(
+    key,
+):
+    # Each canary is an example of DP-FedSGD, in by a coin; one round, all of them at once, real
+    # clipping and noise.
     num, noise = 800, 1.0
     direction = canaries.axes(num, PARAMS, l2_norm=100.0)
     loss = canaries.with_canaries(linear, direction)
@@ -188,8 +207,12 @@ def test_one_run_of_a_scheme_with_canaries_stays_below_its_certificate_and_catch
 
     @jax.jit
     def release(multiplier):
-        grads = fljax_kernels.per_example_grads(loss, method="microbatch", microbatch_size=100)(PARAMS, examples)
-        total, _ = grads.weighted_sum(lambda norms, w: w / jnp.maximum(norms, 1.0), included.astype(jnp.float32))
+        grads = fljax_kernels.per_example_grads(loss, method="microbatch", microbatch_size=100)(
+            PARAMS, examples
+        )
+        total, _ = grads.weighted_sum(
+            lambda norms, w: w / jnp.maximum(norms, 1.0), included.astype(jnp.float32)
+        )
         noisy = fljax_kernels.add_gaussian_noise(round_key, total, multiplier)
         return canaries.scores(noisy, direction, PARAMS, jnp.arange(num))
 
@@ -201,25 +224,34 @@ def test_one_run_of_a_scheme_with_canaries_stays_below_its_certificate_and_catch
 
 
 def test_nobody_picks_the_right_record_more_often_than_the_reconstruction_bound(key):
-    # K equally likely records with orthogonal gradients of the clipping norm; the best guess is the closest.
+    # K equally likely records with orthogonal gradients of the clipping norm; the best guess is the
+    # closest.
     candidates, trials, mu = 10, 20_000, 2.0
 
     @jax.jit
     def rate(key, noise):
         truth_key, noise_key = jax.random.split(key)
         truth = jax.random.randint(truth_key, (trials,), 0, candidates)
-        seen = jax.nn.one_hot(truth, candidates) + noise * jax.random.normal(noise_key, (trials, candidates))
+        seen = jax.nn.one_hot(truth, candidates) + noise * jax.random.normal(
+            noise_key, (trials, candidates)
+        )
         return jnp.sum(seen.argmax(-1) == truth)
 
-    bound = conversion.reconstruction_bound(lambda a: float(gaussian.trade_off(mu, a)), 1 / candidates)
+    bound = conversion.reconstruction_bound(
+        lambda a: float(gaussian.trade_off(mu, a)), 1 / candidates
+    )
     assert bound == pytest.approx(special.ndtr(special.ndtri(1 / candidates) + mu))
     for noise, holds in ((1 / mu, True), (0.5 / mu, False)):
-        low, _ = audit.clopper_pearson(int(rate(jax.random.fold_in(key, int(holds)), noise)), trials, 1e-4)
+        low, _ = audit.clopper_pearson(
+            int(rate(jax.random.fold_in(key, int(holds)), noise)), trials, 1e-4
+        )
         assert bool(low <= bound) is holds
 
 
 def test_bad_arguments_raise_in_one_line(key):
-    game = rounds.Game(lambda key, present: jnp.zeros(()), schemes.get("lightdp").event(config("lightdp")), "")
+    game = rounds.Game(
+        lambda key, present: jnp.zeros(()), schemes.get("lightdp").event(config("lightdp")), ""
+    )
     for call, text in (
         (lambda: rounds.game("nobody", None), "scheme to be one of"),
         (lambda: rounds.game("lightdp", config("lightdp"), num_rounds=0), "num_rounds"),
@@ -237,5 +269,8 @@ def test_a_model_with_canaries_still_trains_on_ordinary_examples():
     loss = models.softmax_cross_entropy(lambda p, x: x @ p["w"])
     both = canaries.with_canaries(loss, canaries.axes(2, {"w": jnp.zeros((4, 3))}, l2_norm=1.0))
     params, example = {"w": jnp.ones((4, 3))}, {"x": jnp.arange(4.0), "y": jnp.asarray(1)}
-    one, two = jax.grad(loss)(params, example), jax.grad(both)(params, example | {canaries.CANARY: jnp.asarray(-1)})
+    one, two = (
+        jax.grad(loss)(params, example),
+        jax.grad(both)(params, example | {canaries.CANARY: jnp.asarray(-1)}),
+    )
     np.testing.assert_allclose(one["w"], two["w"], rtol=1e-6)

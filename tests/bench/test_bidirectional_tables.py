@@ -1,4 +1,6 @@
-"""The bidirectional paper's tables: every method in every setting, and no number that was not measured."""
+"""The bidirectional paper's tables: every method in every setting, and no number that was not
+measured.
+"""
 
 import dataclasses
 import math
@@ -22,7 +24,13 @@ def test_every_method_has_its_columns(rows):
     assert list(rows) == [*tables.METHODS, tables.BLIND]
     for label, method in tables.METHODS.items():
         row = rows[label]
-        assert {"search psnr", "search mse", "search feature_mse", "read psnr", "asr as sent"} <= set(row)
+        assert {
+            "search psnr",
+            "search mse",
+            "search feature_mse",
+            "read psnr",
+            "asr as sent",
+        } <= set(row)
         assert all(math.isfinite(value) for value in row.values() if isinstance(value, float))
         # Only a disguise can be corrected, and only Psi tells features.
         assert ("asr corrected" in row) == (method.secrets is not None)
@@ -59,11 +67,15 @@ def test_an_accuracy_is_one_that_was_measured_or_none(monkeypatch, tmp_path):
 def test_the_papers_figures_are_labelled():
     rows = tables.reported()
     assert len(rows) == 22 and {row["source"] for row in rows} == {"reported, not measured"}
-    own = next(row for row in rows if row["setting"].startswith("CIFAR10,") and row["method"] == "its own")
+    own = next(
+        row for row in rows if row["setting"].startswith("CIFAR10,") and row["method"] == "its own"
+    )
     assert own["search psnr"] == 9.22 and own["asr as sent"] == pytest.approx(0.503)
 
 
-@pytest.mark.parametrize("label", [label for label, method in tables.METHODS.items() if method.secrets is not None])
+@pytest.mark.parametrize(
+    "label", [label for label, method in tables.METHODS.items() if method.secrets is not None]
+)
 def test_a_disguise_is_that_of_its_accuracy(label):
     method = tables.METHODS[label]
     name, numbers = bidirectional_accuracy.METHODS[method.accuracy]
@@ -72,11 +84,16 @@ def test_a_disguise_is_that_of_its_accuracy(label):
     assert secrets.get("law", "dn") == config.scale_law
     assert tuple(secrets.get("scale_range", ())) == config.scale_range
     assert secrets.get("form", "transitional") == config.form
-    # Without Psi and Phi there is nothing to recover r with: the mode draws none, whatever the configuration says.
-    assert secrets["additive_norm"] == (0.0 if method.noise == "r0_gaussian" else config.additive_norm)
+    # Without Psi and Phi there is nothing to recover r with: the mode draws none, whatever the
+    #   configuration says.
+    assert secrets["additive_norm"] == (
+        0.0 if method.noise == "r0_gaussian" else config.additive_norm
+    )
 
 
 def test_what_is_not_disguised_has_an_accuracy_of_its_own_name():
-    plain = {label: method.accuracy for label, method in tables.METHODS.items() if method.secrets is None}
+    plain = {
+        label: method.accuracy for label, method in tables.METHODS.items() if method.secrets is None
+    }
     assert plain == {"FedAvg": "none", "central": "central", "local": "local"}
     assert set(plain.values()) <= set(bidirectional_accuracy.METHODS)

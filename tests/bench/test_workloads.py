@@ -1,4 +1,6 @@
-"""The benchmark's models are what they say, and their private gradient is small in the compiled program."""
+"""The benchmark's models are what they say, and their private gradient is small in the compiled
+program.
+"""
 
 import functools
 
@@ -9,7 +11,8 @@ import pytest
 from bench import _harness
 from bench.kernels import per_example, workloads
 
-# Parameters as published for these models, or counted by hand (f); limits of XLA's scratch memory over non-private.
+# Parameters as published for these models, or counted by hand (f); limits of XLA's scratch memory
+# over non-private.
 EXPECTED = {
     "a": (235_146, 512, 1.5),
     "b": (1_690_046, 64, 2.0),
@@ -54,7 +57,10 @@ def test_private_gradient_holds_no_array_of_batch_times_parameters(name):
     plain = _harness.compile_step(per_example.gradient("non_private", loss[0]), params, batch)
     assert _harness.largest_array(private.text) < size * count
     if name == "a" and private.temp_bytes > limit * plain.temp_bytes:
-        pytest.xfail("rows of the biases are put side by side: a copy, 2.4 times the non-private scratch memory")
+        pytest.xfail(
+            "rows of the biases are put side by side: a copy, 2.4 times the non-private scratch "
+            "memory"
+        )
     assert private.temp_bytes <= limit * plain.temp_bytes
 
 

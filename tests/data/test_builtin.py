@@ -25,7 +25,9 @@ def test_train_and_test_are_all_1797_digits_and_share_none(digits):
 
     raw = load_digits()
     rows = np.concatenate([digits.train["x"], digits.test["x"]]).reshape(-1, 64)
-    both = np.concatenate([rows * 16, np.concatenate([digits.train["y"], digits.test["y"]])[:, None]], axis=1)
+    both = np.concatenate(
+        [rows * 16, np.concatenate([digits.train["y"], digits.test["y"]])[:, None]], axis=1
+    )
     whole = np.concatenate([raw.data, raw.target[:, None]], axis=1)
     assert both.shape == (1797, 65)
     np.testing.assert_array_equal(both[np.lexsort(both.T)], whole[np.lexsort(whole.T)])
@@ -50,8 +52,13 @@ def test_split_indices_partition_the_rows():
 
 
 def test_an_unknown_name_is_refused():
-    names = "'breast_cancer', 'digits', 'fields', 'writers', 'roles', 'idx:FOLDER', 'cifar:FOLDER', 'disk:FOLDER'"
-    with pytest.raises(ValueError, match=rf"Expected name to be one of \[{names}\], got name='mnist'"):
+    names = (
+        "'breast_cancer', 'digits', 'fields', 'writers', 'roles', 'idx:FOLDER', "
+        "'cifar:FOLDER', 'disk:FOLDER'"
+    )
+    with pytest.raises(
+        ValueError, match=rf"Expected name to be one of \[{names}\], got name='mnist'"
+    ):
         builtin.load("mnist")
 
 

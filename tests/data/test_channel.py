@@ -1,4 +1,6 @@
-"""Noise in the data: its law for every shape, on what its bits depend, and the spectra it is solved from."""
+"""Noise in the data: its law for every shape, on what its bits depend, and the spectra it is solved
+from.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +23,10 @@ def shape_of(kind):
     log_var = np.float32(np.log(0.7))
     return {
         "natural": (channel.RecordNoise(jnp.array(log_var), jnp.float32(1)), 0.7 * np.eye(D)),
-        "personalized": (channel.RecordNoise(jnp.array(log_var), jnp.array(weights)), 0.7 * np.diag(weights)),
+        "personalized": (
+            channel.RecordNoise(jnp.array(log_var), jnp.array(weights)),
+            0.7 * np.diag(weights),
+        ),
         "factor": (
             channel.RecordNoise(jnp.array(log_var), jnp.float32(0.05), jnp.array(f)),
             0.7 * (f @ f.T + 0.05 * np.eye(D)),
@@ -39,7 +44,8 @@ def test_the_noise_has_the_stated_covariance(kind, key):
     noise, expected = shape_of(kind)
     count = 100_000
     draws = np.asarray(channel.draw(noise, keys(key, count), SHAPE), np.float64).reshape(count, D)
-    # Var of an entry of the empirical covariance: (S_ii S_jj + S_ij^2) / n; five standard errors over 300 entries.
+    # Var of an entry of the empirical covariance: (S_ii S_jj + S_ij^2) / n; five standard errors
+    #   over 300 entries.
     spread = np.sqrt((np.outer(np.diag(expected), np.diag(expected)) + expected**2) / count)
     assert np.all(np.abs(draws.T @ draws / count - expected) <= 5 * spread)
     assert np.all(np.abs(draws.mean(0)) <= 5 * np.sqrt(np.diag(expected) / count))
@@ -58,7 +64,10 @@ def test_a_records_noise_depends_on_client_record_and_use_alone(kind, key):
     np.testing.assert_allclose(mapped, whole, rtol=0, atol=1e-6)
     assert np.abs(channel.noisy(noise, x, keys(key, 6, use=1)) - whole).min() > 0
     other = channel.client_keys(jax.random.clone(key), jnp.array([4]))[0]
-    assert np.abs(channel.noisy(noise, x, channel.record_keys(other, jnp.arange(6), 0)) - whole).min() > 0
+    assert (
+        np.abs(channel.noisy(noise, x, channel.record_keys(other, jnp.arange(6), 0)) - whole).min()
+        > 0
+    )
 
 
 def test_a_client_gets_its_own_strength_and_factor():
@@ -74,7 +83,9 @@ def test_a_client_gets_its_own_strength_and_factor():
 def test_records_are_clipped_before_noise_where_a_range_is_claimed(key):
     silent = channel.RecordNoise(jnp.float32(-80.0), jnp.float32(1.0), value_range=(0.0, 1.0))
     x = jnp.array([[-3.0, 0.25, 7.0]])
-    np.testing.assert_allclose(channel.noisy(silent, x, keys(key, 1)), [[0.0, 0.25, 1.0]], atol=1e-6)
+    np.testing.assert_allclose(
+        channel.noisy(silent, x, keys(key, 1)), [[0.0, 0.25, 1.0]], atol=1e-6
+    )
 
 
 def test_records_keep_their_dtype_and_noise_is_drawn_in_float32(key):
@@ -85,7 +96,9 @@ def test_records_keep_their_dtype_and_noise_is_drawn_in_float32(key):
     assert drawn.dtype == jnp.float32 and np.unique(np.asarray(drawn)).size > 30_000
 
 
-@pytest.mark.parametrize("count", [10, 24, 60], ids=["fewer records than numbers", "as many", "more"])
+@pytest.mark.parametrize(
+    "count", [10, 24, 60], ids=["fewer records than numbers", "as many", "more"]
+)
 def test_spectrum_factor_and_covariance_agree_with_numpy(count):
     x = np.random.default_rng(1).normal(size=(count, *SHAPE))
     expected = np.cov(x.reshape(count, D).T, bias=True)
@@ -98,7 +111,9 @@ def test_spectrum_factor_and_covariance_agree_with_numpy(count):
 
 
 def test_least_power_noise_has_its_nats_along_the_records_own_directions():
-    """(1/2) ln det(I + S N^-1) from the two dense matrices is the budget, and natural noise needs more power for it."""
+    """(1/2) ln det(I + S N^-1) from the two dense matrices is the budget, and natural noise needs
+    more power for it.
+    """
     from fljax.accounting import information
 
     x = np.random.default_rng(1).normal(size=(60, *SHAPE)) * np.linspace(0.3, 2, 2)
@@ -107,7 +122,10 @@ def test_least_power_noise_has_its_nats_along_the_records_own_directions():
     f = channel.shaped_factor(x, solved.noise_values).astype(np.float64)
     nats = 0.5 * np.linalg.slogdet(np.eye(D) + channel.covariance(x) @ np.linalg.inv(f @ f.T))[1]
     assert nats == pytest.approx(5.0, rel=1e-4)
-    assert np.trace(f @ f.T) < 0.99 * D * information.natural(values, nats=5.0, covariance_source="public").noise_var
+    assert (
+        np.trace(f @ f.T)
+        < 0.99 * D * information.natural(values, nats=5.0, covariance_source="public").noise_var
+    )
     with pytest.raises(ValueError, match="beyond the 5 records"):
         channel.shaped_factor(x[:5], np.ones(D))
 

@@ -8,7 +8,9 @@ from fljax.data.sources import cifar
 
 
 def encode(images, labels):
-    """Records from images `[n, 32, 32, 3]`, byte by byte: label, red plane, green plane, blue plane."""
+    """Records from images `[n, 32, 32, 3]`, byte by byte: label, red plane, green plane, blue
+    plane.
+    """
     return b"".join(
         bytes([label]) + b"".join(image[:, :, channel].tobytes() for channel in range(3))
         for image, label in zip(images, labels, strict=True)
@@ -32,7 +34,11 @@ def test_a_folder_comes_back_as_a_dataset(folder):
     np.testing.assert_array_equal(dataset.train["x"][:2], images / np.float32(255))
     np.testing.assert_array_equal(dataset.train["y"], [0, 9, 1, 9, 2, 9, 3, 9, 4, 9])
     np.testing.assert_array_equal(dataset.test["y"], [5, 9])
-    assert dataset.test["y"].dtype == np.int32 and dataset.num_classes == 10 and dataset.name == folder.name
+    assert (
+        dataset.test["y"].dtype == np.int32
+        and dataset.num_classes == 10
+        and dataset.name == folder.name
+    )
 
 
 @pytest.mark.parametrize(

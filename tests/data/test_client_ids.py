@@ -7,7 +7,12 @@ from fljax.data import client_ids
 
 
 @pytest.mark.parametrize(
-    "ids", [["b", "a", "b", "c", "a", "b"], [7, -1, 7, 10**12, -1, 7], np.array(["b", "a", "b", "c", "a", "b"], object)]
+    "ids",
+    [
+        ["b", "a", "b", "c", "a", "b"],
+        [7, -1, 7, 10**12, -1, 7],
+        np.array(["b", "a", "b", "c", "a", "b"], object),
+    ],
 )
 def test_each_id_is_a_client_and_holds_its_rows_in_their_order(ids):
     table, names = client_ids.by_column(np.asarray(ids))

@@ -8,13 +8,16 @@ from fljax.data import facts, store, subjects
 from fljax.data.cohorts import ClientData
 from fljax.errors import PrivacyPreconditionError
 
-# Three clients, the last one empty. Subject 9 has two items at client 0 and one at client 1; subject 4 one at client 1.
+# Three clients, the last one empty. Subject 9 has two items at client 0 and one at client 1;
+# subject 4 one at client 1.
 CLIENTS = [np.array([9, 9, 2**30]), np.array([4, 9]), np.array([], np.int64)]
 BY_HAND = facts.Facts(3, 5, 3, num_subjects=3, most_clients_of_subject=2, most_items_of_subject=2)
 
 
 def in_memory(ids):
-    examples = {"x": jnp.zeros((6, 2))} | ({} if ids is None else {subjects.SUBJECT: jnp.asarray(ids)})
+    examples = {"x": jnp.zeros((6, 2))} | (
+        {} if ids is None else {subjects.SUBJECT: jnp.asarray(ids)}
+    )
     # Row 3 is nobody's.
     return ClientData(examples, jnp.asarray([[5, 0, 2], [1, 4, -1], [-1, -1, -1]], jnp.int32))
 

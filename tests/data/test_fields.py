@@ -30,16 +30,22 @@ def test_fields_have_the_promised_shapes_and_the_same_values_each_time(drawn):
 def test_the_basis_is_orthonormal_and_frequencies_grow(side):
     rows = fields.basis(side)
     np.testing.assert_allclose(rows @ rows.T, np.eye(side * side), atol=1e-12)
-    # The sum of squared differences of neighbours is a cosine's eigenvalue, 4 - 2 cos - 2 cos: by growing frequency.
+    # The sum of squared differences of neighbours is a cosine's eigenvalue, 4 - 2 cos - 2 cos: by
+    # growing frequency.
     image = rows.reshape(-1, side, side)
     rough = sum((np.diff(image, axis=axis) ** 2).sum(axis=(1, 2)) for axis in (1, 2))
-    assert rough[0] <= 1e-12 and rough[1] == pytest.approx(2 - 2 * math.cos(math.pi / side)) and rough[-1] == max(rough)
+    assert (
+        rough[0] <= 1e-12
+        and rough[1] == pytest.approx(2 - 2 * math.cos(math.pi / side))
+        and rough[-1] == max(rough)
+    )
 
 
 def test_records_are_gaussian_with_the_stated_mean_and_covariance(drawn):
     x = np.concatenate([drawn.train["x"], drawn.test["x"]]).reshape(5000, -1).astype(np.float64)
     z = x @ fields.basis().T / np.sqrt(fields.spectrum())
-    # Independent standard normals, but for float32's 3e-8 beside the least standard deviation of 2e-3.
+    # Independent standard normals, but for float32's 3e-8 beside the least standard deviation of
+    # 2e-3.
     assert np.abs(z.mean(axis=0)).max() <= 5 / math.sqrt(5000)
     cov = z.T @ z / 5000
     assert np.abs(np.diag(cov) - 1).max() <= 5 * math.sqrt(2 / 5000)
@@ -55,11 +61,15 @@ def test_spectrum_and_entropy_are_those_of_a_power_law():
 
 
 def test_labels_can_be_learned_by_a_linear_model(drawn):
-    """They are signs of linear functions of the record, so that least squares on the train part tells them apart."""
+    """They are signs of linear functions of the record, so that least squares on the train part
+    tells them apart.
+    """
 
     def rows(part):
         x = part["x"].reshape(len(part["y"]), -1).astype(np.float64)
-        return x @ fields.basis()[:16].T, np.stack([part["y"] // 2, part["y"] % 2], axis=1) * 2.0 - 1
+        return x @ fields.basis()[:16].T, np.stack(
+            [part["y"] // 2, part["y"] % 2], axis=1
+        ) * 2.0 - 1
 
     (x, y), (test_x, test_y) = rows(drawn.train), rows(drawn.test)
     weights = np.linalg.lstsq(x, y, rcond=None)[0]

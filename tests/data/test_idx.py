@@ -12,7 +12,12 @@ from fljax.data.sources import idx
 
 def encode(values):
     values = np.asarray(values, np.uint8)
-    return b"\0\0\x08" + bytes([values.ndim]) + struct.pack(f">{values.ndim}I", *values.shape) + values.tobytes()
+    return (
+        b"\0\0\x08"
+        + bytes([values.ndim])
+        + struct.pack(f">{values.ndim}I", *values.shape)
+        + values.tobytes()
+    )
 
 
 @pytest.fixture

@@ -12,7 +12,11 @@ def femnist_user(num_items, label=3, value=0.5):
 
 
 def content(users):
-    return {"users": list(users), "num_samples": [len(u["y"]) for u in users.values()], "user_data": users}
+    return {
+        "users": list(users),
+        "num_samples": [len(u["y"]) for u in users.values()],
+        "user_data": users,
+    }
 
 
 def write(path, data):
@@ -25,7 +29,10 @@ def test_the_alphabet_has_80_symbols_in_order():
 
 
 def test_femnist_users_become_subjects_also_across_files(tmp_path):
-    first = write(tmp_path / "a.json", content({"w2": femnist_user(2, label=61), "w1": femnist_user(1, label=0)}))
+    first = write(
+        tmp_path / "a.json",
+        content({"w2": femnist_user(2, label=61), "w1": femnist_user(1, label=0)}),
+    )
     second = write(tmp_path / "b.json", content({"w2": femnist_user(3, label=7, value=1.0)}))
     data = leaf.read([first, second], task="femnist")
     assert data.subjects == ("w1", "w2") and data.num_classes == 62
@@ -63,19 +70,40 @@ MALFORMED = {
     "not json": ("{", "to be JSON"),
     "a list": ("[1]", "a JSON object, got a list"),
     "no users": ({"num_samples": [], "user_data": {}}, "list 'users', got nothing"),
-    "user_data a list": ({"users": [], "num_samples": [], "user_data": []}, "dict 'user_data', got list"),
+    "user_data a list": (
+        {"users": [], "num_samples": [], "user_data": []},
+        "dict 'user_data', got list",
+    ),
     "too few counts": (
         {"users": ["w"], "num_samples": [], "user_data": {"w": femnist_user(1)}},
         "each of 1 users.*got 0",
     ),
-    "unlisted user": ({**content({}), "user_data": {"w": femnist_user(1)}}, "listed in users, got 'w'"),
-    "user without data": ({"users": ["w"], "num_samples": [1], "user_data": {}}, "x and y of user 'w'"),
-    "wrong count": ({**content({"w": femnist_user(2)}), "num_samples": [3]}, "num_samples=3 labels of user 'w'.*got 2"),
+    "unlisted user": (
+        {**content({}), "user_data": {"w": femnist_user(1)}},
+        "listed in users, got 'w'",
+    ),
+    "user without data": (
+        {"users": ["w"], "num_samples": [1], "user_data": {}},
+        "x and y of user 'w'",
+    ),
+    "wrong count": (
+        {**content({"w": femnist_user(2)}), "num_samples": [3]},
+        "num_samples=3 labels of user 'w'.*got 2",
+    ),
     "x shorter": (content({"w": {"x": [[0.0] * 784], "y": [1, 1]}}), "same length, in user 'w'"),
-    "few pixels": (content({"w": {"x": [[0.0] * 783], "y": [1]}}), r"784 numbers.*\[1, 783\], in user 'w'"),
-    "ragged pixels": (content({"w": {"x": [[0.0] * 784, [0.0]], "y": [1, 1]}}), "784 numbers, in user 'w'"),
+    "few pixels": (
+        content({"w": {"x": [[0.0] * 783], "y": [1]}}),
+        r"784 numbers.*\[1, 783\], in user 'w'",
+    ),
+    "ragged pixels": (
+        content({"w": {"x": [[0.0] * 784, [0.0]], "y": [1, 1]}}),
+        "784 numbers, in user 'w'",
+    ),
     "bright pixel": (content({"w": femnist_user(1, value=255)}), r"pixels in \[0, 1\], got 255"),
-    "nan pixel": (content({"w": femnist_user(1, value=float("nan"))}), r"pixels in \[0, 1\], got nan"),
+    "nan pixel": (
+        content({"w": femnist_user(1, value=float("nan"))}),
+        r"pixels in \[0, 1\], got nan",
+    ),
     "text label": (content({"w": femnist_user(1, label="a")}), "integer labels y, got 'a'"),
     "label 62": (content({"w": femnist_user(1, label=62)}), r"labels in \[0, 62\), got 62"),
     "no examples": (content({}), "at least one example"),
@@ -104,7 +132,11 @@ def test_a_malformed_shakespeare_file_gives_one_line_that_names_it(tmp_path, lin
     path = write(tmp_path / "bad.json", content({"ROLE": lines}))
     with pytest.raises(ValueError, match=message) as error:
         leaf.read([path], task="shakespeare", window=4)
-    assert "\n" not in str(error.value) and "bad.json" in str(error.value) and "'ROLE'" in str(error.value)
+    assert (
+        "\n" not in str(error.value)
+        and "bad.json" in str(error.value)
+        and "'ROLE'" in str(error.value)
+    )
 
 
 def test_bad_arguments_name_rule_and_value(tmp_path):

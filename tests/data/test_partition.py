@@ -15,7 +15,9 @@ OPTIONS = {
 
 
 def split(name, labels=LABELS, num_clients=20, seed=0, **options):
-    return getattr(partition, name)(labels, num_clients, np.random.default_rng(seed), **{**OPTIONS[name], **options})
+    return getattr(partition, name)(
+        labels, num_clients, np.random.default_rng(seed), **{**OPTIONS[name], **options}
+    )
 
 
 def sizes(table):
@@ -24,7 +26,11 @@ def sizes(table):
 
 def test_every_partition_is_tested():
     assert set(OPTIONS) == set(partition.NAMES)
-    public = {name for name, _ in inspect.getmembers(partition, inspect.isfunction) if not name.startswith("_")}
+    public = {
+        name
+        for name, _ in inspect.getmembers(partition, inspect.isfunction)
+        if not name.startswith("_")
+    }
     assert public == set(partition.NAMES)
 
 
@@ -66,7 +72,8 @@ def test_shards_of_one_class_give_each_client_as_many_classes_as_shards():
 
 
 def test_dirichlet_with_a_large_alpha_divides_each_class_evenly():
-    # Proportions have standard deviation < sqrt(p / alpha) = 5e-5 at p = 1/10, alpha = 4e7: rounding decides.
+    # Proportions have standard deviation < sqrt(p / alpha) = 5e-5 at p = 1/10, alpha = 4e7:
+    # rounding decides.
     table = split("dirichlet", num_clients=10, alpha=4e7)
     counts = np.stack([np.bincount(LABELS[row[row >= 0]], minlength=10) for row in table])
     assert np.abs(counts - 3).max() <= 1
@@ -75,13 +82,16 @@ def test_dirichlet_with_a_large_alpha_divides_each_class_evenly():
 def test_dirichlet_with_a_tiny_alpha_gives_each_class_to_one_client():
     table = split("dirichlet", num_clients=3, alpha=1e-6)
     owners = [sum(label in LABELS[row[row >= 0]] for row in table) for label in range(10)]
-    # A client left empty takes one example of somebody else, so up to two classes may have a second owner.
+    # A client left empty takes one example of somebody else, so up to two classes may have a second
+    # owner.
     assert sum(owners) <= 10 + 2
 
 
 def test_power_law_sizes_follow_the_law():
     n, num_clients = 10_000, 8
-    table = partition.power_law(np.zeros(n, int), num_clients, np.random.default_rng(0), exponent=1.5)
+    table = partition.power_law(
+        np.zeros(n, int), num_clients, np.random.default_rng(0), exponent=1.5
+    )
     law = np.arange(1, num_clients + 1) ** -1.5
     expected = 1 + (n - num_clients) * law / law.sum()
     assert np.abs(np.sort(sizes(table))[::-1] - expected).max() <= 1

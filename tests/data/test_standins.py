@@ -53,7 +53,8 @@ def test_a_quarter_turn_is_a_quarter_turn():
 
 
 def test_a_writer_is_recognisable(writers):
-    # Subjects differ: the between-subject variance of the mean image exceeds what items drawn at random would give.
+    # Subjects differ: the between-subject variance of the mean image exceeds what items drawn at
+    #   random would give.
     x, subject = writers.train["x"].reshape(len(writers.train["x"]), -1), writers.train["subject"]
 
     def spread(ids):
@@ -70,21 +71,29 @@ def test_writers_larger_side(writers):
 
 def test_role_windows_slide_by_one_and_test_windows_share_no_symbol_with_them(monkeypatch):
     # Text in which each symbol is its own position.
-    monkeypatch.setattr(standins, "_speak", lambda rng, n, length: np.tile(np.arange(length, dtype=np.int32), (n, 1)))
+    monkeypatch.setattr(
+        standins,
+        "_speak",
+        lambda rng, n, length: np.tile(np.arange(length, dtype=np.int32), (n, 1)),
+    )
     task = standins.roles(np.random.default_rng(0), num_subjects=12, mean_items=50.0, window=10)
     for subject in range(12):
         train, test = (
-            {k: v[split["subject"] == subject] for k, v in split.items()} for split in (task.train, task.test)
+            {k: v[split["subject"] == subject] for k, v in split.items()}
+            for split in (task.train, task.test)
         )
         for split in (train, test):
-            np.testing.assert_array_equal(split["x"][:, 0] - split["x"][0, 0], np.arange(len(split["y"])))
+            np.testing.assert_array_equal(
+                split["x"][:, 0] - split["x"][0, 0], np.arange(len(split["y"]))
+            )
             np.testing.assert_array_equal(np.diff(split["x"], axis=1), 1)
             np.testing.assert_array_equal(split["y"], split["x"][:, -1] + 1)
         assert train["y"].max() < test["x"].min()
 
 
 def test_a_role_speaks_its_own_way(roles):
-    # The next symbol after a pair is better predicted from the role's own training text than from another role's.
+    # The next symbol after a pair is better predicted from the role's own training text than from
+    # another role's.
     train, test = roles.train, roles.test
 
     def hits(teacher, pupil):
@@ -93,7 +102,9 @@ def test_a_role_speaks_its_own_way(roles):
         for x, y in zip(train["x"][own], train["y"][own], strict=True):
             table.setdefault((x[-2], x[-1]), []).append(y)
         mine = test["subject"] == pupil
-        guesses = [max(g, key=g.count) if (g := table.get((x[-2], x[-1]))) else -1 for x in test["x"][mine]]
+        guesses = [
+            max(g, key=g.count) if (g := table.get((x[-2], x[-1]))) else -1 for x in test["x"][mine]
+        ]
         return np.mean(np.array(guesses) == test["y"][mine])
 
     own = np.mean([hits(i, i) for i in range(12)])

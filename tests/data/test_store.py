@@ -15,7 +15,10 @@ def clients(count=7, seed=0):
     rng = np.random.default_rng(seed)
     for client in range(count):
         size = [3, 0, 5][client % 3]
-        yield {"x": rng.normal(size=(size, 2, 3)).astype(np.float32), "y": rng.integers(0, 9, size).astype(np.int32)}
+        yield {
+            "x": rng.normal(size=(size, 2, 3)).astype(np.float32),
+            "y": rng.integers(0, 9, size).astype(np.int32),
+        }
 
 
 @pytest.fixture
@@ -46,7 +49,9 @@ def sha256(client):
 
 def test_each_client_has_a_digest_of_its_bytes(folder):
     opened = store.open_store(folder)
-    assert [digest.tobytes() for digest in opened.digests] == [sha256(client) for client in clients()]
+    assert [digest.tobytes() for digest in opened.digests] == [
+        sha256(client) for client in clients()
+    ]
 
 
 def test_bytes_chosen_to_meet_a_checksum_are_found(folder):
@@ -77,7 +82,9 @@ def test_a_folder_of_an_earlier_format_is_refused_with_what_to_do(folder):
 
 def test_opening_reads_no_examples(folder):
     opened = store.open_store(folder)
-    assert not any(field.flags.owndata or field.flags.writeable for field in opened.fields.values())  # maps of files
+    assert not any(
+        field.flags.owndata or field.flags.writeable for field in opened.fields.values()
+    )  # maps of files
     with pytest.raises(ValueError, match="read-only"):
         opened.fields["x"][0] = 1
 
@@ -117,7 +124,8 @@ def test_a_client_with_numbers_that_are_not_finite_is_named(tmp_path, value):
     with pytest.raises(CorruptDataError, match=r"x of client 2 .* to be finite"):
         store.read(opened, np.array([0, 2]), 5)
     store.read(opened, np.array([0, 3]), 5)
-    # Skipping is for damage, which does not depend on data: one bad record must not take its client's others away.
+    # Skipping is for damage, which does not depend on data: one bad record must not take its
+    #   client's others away.
     _, indices, skipped = store.read(opened, np.array([0, 2, 3]), 5, skip_corrupt=True)
     assert skipped == [] and (indices[1] >= 0).all()
 
@@ -134,7 +142,9 @@ def test_truncated_missing_and_foreign_files_are_named(folder, name, damage):
         path.write_bytes(b"not at all" * 50)
     with pytest.raises(CorruptDataError) as error:
         store.open_store(folder)
-    assert "\n" not in str(error.value) and (name in str(error.value) or str(folder) in str(error.value))
+    assert "\n" not in str(error.value) and (
+        name in str(error.value) or str(folder) in str(error.value)
+    )
 
 
 def test_a_writer_that_fails_leaves_no_store(tmp_path):
@@ -145,7 +155,9 @@ def test_a_writer_that_fails_leaves_no_store(tmp_path):
     with pytest.raises(RuntimeError, match="killed"):
         store.write(tmp_path / "clients", failing())
     assert not (tmp_path / "clients").exists()
-    assert store.write(tmp_path / "clients", clients(2)).num_clients == 2  # and does not stand in the way
+    assert (
+        store.write(tmp_path / "clients", clients(2)).num_clients == 2
+    )  # and does not stand in the way
 
 
 @pytest.mark.parametrize(
@@ -165,7 +177,12 @@ def test_clients_that_do_not_go_together_are_refused(tmp_path, bad, message):
 
 def test_bad_requests_are_refused(folder):
     opened = store.open_store(folder)
-    for ids, capacity, message in (([7], 5, "7"), ([-2], 5, "-2"), ([2], 4, "capacity=4"), ([2], 0, "capacity=0")):
+    for ids, capacity, message in (
+        ([7], 5, "7"),
+        ([-2], 5, "-2"),
+        ([2], 4, "capacity=4"),
+        ([2], 0, "capacity=0"),
+    ):
         with pytest.raises(ValueError, match=message):
             store.read(opened, np.array(ids), capacity)
     with pytest.raises(ValueError, match="does not exist yet"):

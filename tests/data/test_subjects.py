@@ -9,7 +9,9 @@ SPLITS = {"uniform": {}, "power_law": {"alpha": 4.0}}
 
 
 def split(name, ids=IDS, num_silos=16, seed=0, **options):
-    return getattr(subjects, name)(ids, num_silos, np.random.default_rng(seed), **{**SPLITS[name], **options})
+    return getattr(subjects, name)(
+        ids, num_silos, np.random.default_rng(seed), **{**SPLITS[name], **options}
+    )
 
 
 def test_every_split_is_tested():
@@ -42,14 +44,17 @@ def test_counts_agree_with_a_loop():
 def test_uniform_spreads_each_subject_evenly_and_gives_no_silo_the_remainders():
     counted = subjects.counts(IDS, split("uniform"))
     assert (np.ptp(counted, axis=1) <= 1).all()
-    # Each silo's remainder is a sum of 40 coins, so its standard deviation is at most sqrt(40) / 2 = 3.2.
+    # Each silo's remainder is a sum of 40 coins, so its standard deviation is at most sqrt(40) / 2
+    # = 3.2.
     assert np.abs(counted.sum(axis=0) - IDS.size / 16).max() <= 5 * 3.2
 
 
 def test_power_law_probabilities_match_the_closed_form():
     # Spec oracle 12: bins 8, 15 and 16 of 16 at alpha = 16.
     chances = subjects.power_law_probabilities(16, 16.0)
-    np.testing.assert_allclose(chances[[7, 14, 15]], [1.345722829e-05, 0.2380070434, 0.6439258695], rtol=1e-9)
+    np.testing.assert_allclose(
+        chances[[7, 14, 15]], [1.345722829e-05, 0.2380070434, 0.6439258695], rtol=1e-9
+    )
     np.testing.assert_allclose(subjects.power_law_probabilities(16, 1.0), 1 / 16)
     np.testing.assert_allclose(chances.sum(), 1)
 
@@ -57,9 +62,14 @@ def test_power_law_probabilities_match_the_closed_form():
 @pytest.mark.parametrize("alpha", [1.0, 2.0, 8.0])
 def test_power_law_in_the_same_order_fills_silos_by_the_law(alpha):
     ids = np.repeat(np.arange(100), 200)
-    counted = subjects.counts(ids, split("power_law", ids, num_silos=8, alpha=alpha, same_order=True)).sum(axis=0)
+    counted = subjects.counts(
+        ids, split("power_law", ids, num_silos=8, alpha=alpha, same_order=True)
+    ).sum(axis=0)
     chances = subjects.power_law_probabilities(8, alpha)
-    assert (np.abs(counted - ids.size * chances) <= 5 * np.sqrt(ids.size * chances * (1 - chances)) + 1e-9).all()
+    assert (
+        np.abs(counted - ids.size * chances)
+        <= 5 * np.sqrt(ids.size * chances * (1 - chances)) + 1e-9
+    ).all()
 
 
 def test_power_law_ranks_the_silos_anew_for_each_subject():
@@ -92,28 +102,48 @@ def test_subjects_travel_with_their_examples():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: subjects.subject_ids({"x": np.zeros(3)}), PrivacyPreconditionError, r"key 'subject'.*\['x'\]"),
+        (
+            lambda: subjects.subject_ids({"x": np.zeros(3)}),
+            PrivacyPreconditionError,
+            r"key 'subject'.*\['x'\]",
+        ),
         (lambda: subjects.subject_ids(np.zeros(3)), PrivacyPreconditionError, "subjects unknown"),
-        (lambda: subjects.subject_ids({"subject": np.zeros(3)}), PrivacyPreconditionError, "integers.*float64"),
+        (
+            lambda: subjects.subject_ids({"subject": np.zeros(3)}),
+            PrivacyPreconditionError,
+            "integers.*float64",
+        ),
         (
             lambda: subjects.subject_ids({"subject": np.array([0, -1, -1])}),
             PrivacyPreconditionError,
             "-1 in row 1 and 2",
         ),
-        (lambda: subjects.with_subjects({"x": np.zeros(3)}, np.array([1, 2])), ValueError, r"3 examples.*\[2\]"),
+        (
+            lambda: subjects.with_subjects({"x": np.zeros(3)}, np.array([1, 2])),
+            ValueError,
+            r"3 examples.*\[2\]",
+        ),
         (lambda: split("power_law", alpha=-1.0), ValueError, "alpha > 0.*alpha=-1.0"),
         (lambda: split("power_law", alpha=float("nan")), ValueError, "alpha=nan"),
-        (lambda: split("uniform", num_silos=41), ValueError, "num_silos <= 40 .*subjects.*num_silos=41"),
+        (
+            lambda: split("uniform", num_silos=41),
+            ValueError,
+            "num_silos <= 40 .*subjects.*num_silos=41",
+        ),
         (lambda: split("uniform", num_silos=0), ValueError, "num_silos=0"),
         (lambda: subjects.power_law_probabilities(16, 0.0), ValueError, "alpha=0.0"),
         (
-            lambda: subjects.check_cap(np.array([0, 1, 1, 1]), np.array([[0, 1], [2, 3]]), max_items=1),
+            lambda: subjects.check_cap(
+                np.array([0, 1, 1, 1]), np.array([[0, 1], [2, 3]]), max_items=1
+            ),
             PrivacyPreconditionError,
             "max_items=1 items in a silo, got 2 of subject 1 in silo 1",
         ),
         (lambda: subjects.check_cap(IDS, split("uniform"), max_items=0), ValueError, "max_items=0"),
         (
-            lambda: subjects.cap_items(IDS, split("uniform"), max_items=-1, rng=np.random.default_rng(0)),
+            lambda: subjects.cap_items(
+                IDS, split("uniform"), max_items=-1, rng=np.random.default_rng(0)
+            ),
             ValueError,
             "max_items=-1",
         ),

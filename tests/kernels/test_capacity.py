@@ -1,4 +1,6 @@
-"""Capacity in nats and its inverse: closed forms, printed oracles, float64 in NumPy, properties of random spectra."""
+"""Capacity in nats and its inverse: closed forms, printed oracles, float64 in NumPy, properties of
+random spectra.
+"""
 
 import functools
 import math
@@ -42,7 +44,9 @@ def in64(fun, *args, static=()):
 
 
 def random_spectra(num=NUM_RANDOM, d=12):
-    """`[num, d]` spectra over up to 20 decades, some constant, some with zeros, and `[num]` nats from 1e-3 to 1e4."""
+    """`[num, d]` spectra over up to 20 decades, some constant, some with zeros, and `[num]` nats
+    from 1e-3 to 1e4.
+    """
     rng = np.random.default_rng(7)
     spread = rng.uniform(0, 23, (num, 1))
     values = np.exp(rng.uniform(-1, 1, (num, d)) * spread) * 10 ** rng.uniform(-3, 3, (num, 1))
@@ -55,7 +59,11 @@ def random_spectra(num=NUM_RANDOM, d=12):
 def random_covariances(num=NUM_RANDOM, d=6):
     rng = np.random.default_rng(8)
     rows = rng.normal(size=(num, d, 2 * d)) * np.exp(rng.uniform(-1.5, 1.5, (num, d, 1)))
-    return rows @ rows.transpose(0, 2, 1) / (2 * d), np.exp(rng.uniform(-1.5, 1.5, (num, d))), rng.uniform(0.05, 8, num)
+    return (
+        rows @ rows.transpose(0, 2, 1) / (2 * d),
+        np.exp(rng.uniform(-1.5, 1.5, (num, d))),
+        rng.uniform(0.05, 8, num),
+    )
 
 
 ORACLES = {
@@ -68,38 +76,66 @@ ORACLES = {
     ),
     "B1": (
         lambda: jnp.exp(
-            jax.vmap(spectral.solve_log_noise_var, (None, 0))(LAM, jnp.array([0.001, 0.1, 1, 3, 10], jnp.float64))
+            jax.vmap(spectral.solve_log_noise_var, (None, 0))(
+                LAM, jnp.array([0.001, 0.1, 1, 3, 10], jnp.float64)
+            )
         ),
         [2623.37556651, 24.6806280172, 1.45863123592, 0.172368123838, 0.00127547170697],
     ),
     "B2": (lambda: spectral.solve_log_noise_var(LAM, 300), -200.0),
-    "B3": (lambda: jnp.exp(spectral.solve_log_noise_var(np.array([4, 1, 0.25, 0, 0]), 1)), 1.45863123592),
-    "B4": (lambda: jnp.exp(spectral.solve_log_noise_var(np.arange(1, 65.0) ** -2, 10)), 0.0159481969418),
-    "B4b": (lambda: jnp.exp(spectral.solve_log_noise_var(1 / np.arange(1, 3073.0), 300)), 0.00671218906677),
-    "C1": (lambda: LAM / jnp.exp(spectral.white_log_snr(1, 3)), [4.22059335924, 1.05514833981, 0.263787084952]),
-    "C1b": (lambda: LAM / jnp.exp(spectral.white_log_snr(3.0, 3)), [0.626070570999, 0.15651764275, 0.0391294106874]),
+    "B3": (
+        lambda: jnp.exp(spectral.solve_log_noise_var(np.array([4, 1, 0.25, 0, 0]), 1)),
+        1.45863123592,
+    ),
+    "B4": (
+        lambda: jnp.exp(spectral.solve_log_noise_var(np.arange(1, 65.0) ** -2, 10)),
+        0.0159481969418,
+    ),
+    "B4b": (
+        lambda: jnp.exp(spectral.solve_log_noise_var(1 / np.arange(1, 3073.0), 300)),
+        0.00671218906677,
+    ),
+    "C1": (
+        lambda: LAM / jnp.exp(spectral.white_log_snr(1, 3)),
+        [4.22059335924, 1.05514833981, 0.263787084952],
+    ),
+    "C1b": (
+        lambda: LAM / jnp.exp(spectral.white_log_snr(3.0, 3)),
+        [0.626070570999, 0.15651764275, 0.0391294106874],
+    ),
     "C2": (
         lambda: jnp.exp(spectral.white_log_snr(jnp.array([50, 300, 1500], jnp.float64), 3072)),
         [0.0330876983937, 0.215690830521, 1.65531289772],
     ),
-    "D1": (lambda: spectral.personalized_values(S3, BETA), [0.182739082378, 0.844576242443, 4.17268467518]),
-    "D2": (lambda: spectral.capacity(spectral.personalized_values(S3, BETA), math.log(0.5)), 1.76780585886),
+    "D1": (
+        lambda: spectral.personalized_values(S3, BETA),
+        [0.182739082378, 0.844576242443, 4.17268467518],
+    ),
+    "D2": (
+        lambda: spectral.capacity(spectral.personalized_values(S3, BETA), math.log(0.5)),
+        1.76780585886,
+    ),
     "D2 dense": (lambda: spectral.capacity_dense(S3, jnp.diag(0.5 * BETA)), 1.76780585886),
     "D3": (
         lambda: jnp.exp(
-            jax.vmap(lambda k: spectral.solve_log_noise_var(spectral.personalized_values(S3, BETA), k))(
-                jnp.array([0.1, 1, 3])
-            )
+            jax.vmap(
+                lambda k: spectral.solve_log_noise_var(spectral.personalized_values(S3, BETA), k)
+            )(jnp.array([0.1, 1, 3]))
         ),
         [24.316422109, 1.37342959406, 0.153173855414],
     ),
     "D4": (
-        lambda: jnp.exp(jax.vmap(lambda k: spectral.solve_log_noise_var_hadamard(S3, BETA, k))(jnp.array([0.1, 1, 3]))),
+        lambda: jnp.exp(
+            jax.vmap(lambda k: spectral.solve_log_noise_var_hadamard(S3, BETA, k))(
+                jnp.array([0.1, 1, 3])
+            )
+        ),
         [24.4175483702, 1.38117723796, 0.153200682784],
     ),
     "D5": (
         lambda: spectral.capacity(
-            spectral.personalized_values(S3, BETA), spectral.solve_log_noise_var_hadamard(S3, BETA, 1)
+            spectral.personalized_values(S3, BETA),
+            spectral.solve_log_noise_var_hadamard(S3, BETA, 1),
         ),
         0.996486772366,
     ),
@@ -108,19 +144,21 @@ ORACLES = {
         [4, 2, 1, 4, 1.75, 0.92, 1, 2.0625, 5.03],
     ),
     "F2": (
-        lambda: jax.vmap(lambda k: spectral.mse_entropy_bound(4.256815599614019, k, 3))(jnp.array([0.0, 1, 3])),
+        lambda: jax.vmap(lambda k: spectral.mse_entropy_bound(4.256815599614019, k, 3))(
+            jnp.array([0.0, 1, 3])
+        ),
         [1, 0.513417119033, 0.135335283237],
     ),
     "F3": (
-        lambda: jax.vmap(lambda k: spectral.mse_linear(LAM, jnp.exp(spectral.solve_log_noise_var(LAM, k))))(
-            jnp.array([1.0, 3])
-        ),
+        lambda: jax.vmap(
+            lambda k: spectral.mse_linear(LAM, jnp.exp(spectral.solve_log_noise_var(LAM, k)))
+        )(jnp.array([1.0, 3])),
         [0.625184301396, 0.13809923275],
     ),
     "F4": (
-        lambda: jax.vmap(lambda k: spectral.mse_linear(LAM, LAM / jnp.exp(spectral.white_log_snr(k, 3))))(
-            jnp.array([1.0, 3])
-        ),
+        lambda: jax.vmap(
+            lambda k: spectral.mse_linear(LAM, LAM / jnp.exp(spectral.white_log_snr(k, 3)))
+        )(jnp.array([1.0, 3])),
         [0.898479958307, 0.236836745664],
     ),
     "F5": (
@@ -132,7 +170,10 @@ ORACLES = {
         [1.20644989071, 0.513417119033, 0.135335283237],
     ),
     "F6": (lambda: spectral.mse_entropy_bound(0.0, 0.0, 1), 0.0585498315243),
-    "F8": (lambda: spectral.min_power_noise_var(LAM, 1), [1.92989129972, 1.26380594366, 0.729913944046]),
+    "F8": (
+        lambda: spectral.min_power_noise_var(LAM, 1),
+        [1.92989129972, 1.26380594366, 0.729913944046],
+    ),
     "H1 paper": (
         lambda: jax.vmap(lambda z: spectral.clipped_capacity(64, 1, z**2, paper=True))(
             jnp.array([0.8, 0.57, 0.46, 0.2066, 1.3])
@@ -140,15 +181,21 @@ ORACLES = {
         [100, 196.983687288, 302.457466919, 1499.40632881, 37.8698224852],
     ),
     "H1": (
-        lambda: jnp.stack([spectral.clipped_capacity(64, 1, 0.64), spectral.clipped_capacity(64, 1, 0.64, 62006)]),
+        lambda: jnp.stack(
+            [spectral.clipped_capacity(64, 1, 0.64), spectral.clipped_capacity(64, 1, 0.64, 62006)]
+        ),
         [50, 49.959724618],
     ),
     "H4": (
-        lambda: jax.vmap(lambda b: spectral.capacity(LAM / b, math.log(0.1)))(jnp.array([1.0, 8, 64])),
+        lambda: jax.vmap(lambda b: spectral.capacity(LAM / b, math.log(0.1)))(
+            jnp.array([1.0, 8, 64])
+        ),
         [3.682115154, 1.43731170046, 0.334504344964],
     ),
     "H5": (
-        lambda: jax.vmap(lambda b: spectral.capacity(b * LAM, math.log(0.1)))(jnp.array([1.0, 8, 64])),
+        lambda: jax.vmap(lambda b: spectral.capacity(b * LAM, math.log(0.1)))(
+            jnp.array([1.0, 8, 64])
+        ),
         [3.682115154, 6.60520635776, 9.69629345405],
     ),
     "I1": (
@@ -162,13 +209,15 @@ ORACLES = {
         [2.38177026098, 1.85678603335, 0.524984227628],
     ),
     "I3": (
-        lambda: jax.vmap(lambda l: spectral.capacity(l[None], 0.0))(jnp.array([222.21, 85.08, 9.91])),
+        lambda: jax.vmap(lambda l: spectral.capacity(l[None], 0.0))(
+            jnp.array([222.21, 85.08, 9.91])
+        ),
         [2.70405651619, 2.22763854821, 1.19483989992],
     ),
     "J2": (
-        lambda: jax.vmap(lambda m: 1536 * jnp.log1p(m * jnp.exp(spectral.white_log_snr(300, 3072))))(
-            jnp.array([13.0, 1e4])
-        ),
+        lambda: jax.vmap(
+            lambda m: 1536 * jnp.log1p(m * jnp.exp(spectral.white_log_snr(300, 3072)))
+        )(jnp.array([13.0, 1e4])),
         [2052.16987623, 11791.710189],
     ),
     "J3": (
@@ -183,7 +232,10 @@ ORACLES = {
     ),
     "N3": (lambda: 0.25 / jnp.exp(spectral.white_log_snr(300, 3072)), 1.15906642576),
     "N3b": (lambda: 0.25 / jnp.exp(spectral.white_log_snr(5, 64)), 1.47825388456),
-    "N7": (lambda: spectral.log_expm1(jnp.array([1e-9, 1, 800])), [-20.7232658364, 0.541324854613, 800]),
+    "N7": (
+        lambda: spectral.log_expm1(jnp.array([1e-9, 1, 800])),
+        [-20.7232658364, 0.541324854613, 800],
+    ),
 }
 
 
@@ -198,7 +250,10 @@ def test_the_gram_form_is_the_dense_one():  # L1
     jac = np.cos(np.outer(np.arange(1, 6), np.arange(1, 41)))
     jac = jac - jac.mean(0)
     rows, columns = in64(
-        lambda: (spectral.capacity_gram(jac @ jac.T / 5, 0.1), spectral.capacity_gram(jac.T @ jac / 5, 0.1))
+        lambda: (
+            spectral.capacity_gram(jac @ jac.T / 5, 0.1),
+            spectral.capacity_gram(jac.T @ jac / 5, 0.1),
+        )
     )
     np.testing.assert_allclose([rows, columns], 7.43267420311, rtol=1e-9)
 
@@ -209,10 +264,16 @@ def test_theorem_3_on_the_printed_cases():  # E2, E3
     def bounds(cov, beta):
         c, u, k = spectral.hadamard_terms(cov, beta)
         return jnp.stack(
-            [jnp.linalg.slogdet(cov + jnp.diag(beta))[1], jnp.sum(jnp.log(c + beta)), jnp.sum(jnp.log(u + k))]
+            [
+                jnp.linalg.slogdet(cov + jnp.diag(beta))[1],
+                jnp.sum(jnp.log(c + beta)),
+                jnp.sum(jnp.log(u + k)),
+            ]
         )
 
-    np.testing.assert_allclose(in64(bounds, S3, BETA), [4.72605950326, 4.78749174278, 4.73111427393], rtol=1e-9)
+    np.testing.assert_allclose(
+        in64(bounds, S3, BETA), [4.72605950326, 4.78749174278, 4.73111427393], rtol=1e-9
+    )
     found = in64(bounds, ar, np.full(4, 0.01))
     np.testing.assert_allclose(found, [-4.70339335543, 0.0398013234127, -4.69925930589], rtol=1e-9)
 
@@ -229,7 +290,9 @@ def test_the_digits():  # M1, M2, M4
     values = np.linalg.eigvalsh(cov)
     values[values < 1e-12] = 0
     np.testing.assert_allclose(
-        [(values > 0).sum(), values.sum(), values.max()], [61, 4.69327631782, 0.698856702264], rtol=1e-9
+        [(values > 0).sum(), values.sum(), values.max()],
+        [61, 4.69327631782, 0.698856702264],
+        rtol=1e-9,
     )
     nats = np.array([1.0, 5, 20, 50])
 
@@ -238,8 +301,12 @@ def test_the_digits():  # M1, M2, M4
         return noise, jax.vmap(spectral.mse_linear, (None, 0))(values, noise)
 
     noise, mse = in64(natural, values, nats)
-    np.testing.assert_allclose(noise, [2.18087467838, 0.338887057284, 0.0426147865721, 0.0061133973185], rtol=1e-9)
-    np.testing.assert_allclose(mse, [0.0636500159443, 0.0412173055903, 0.0149595764719, 0.00370926087263], rtol=1e-9)
+    np.testing.assert_allclose(
+        noise, [2.18087467838, 0.338887057284, 0.0426147865721, 0.0061133973185], rtol=1e-9
+    )
+    np.testing.assert_allclose(
+        mse, [0.0636500159443, 0.0412173055903, 0.0149595764719, 0.00370926087263], rtol=1e-9
+    )
     beta = np.ones((8, 8))
     beta[3:5, 2:6] = 50
     beta, floored = beta.reshape(64), cov + 1e-4 * np.eye(64)
@@ -248,7 +315,9 @@ def test_the_digits():  # M1, M2, M4
         exact = spectral.solve_log_noise_var(spectral.personalized_values(cov, beta), 5)
         return jnp.exp(jnp.stack([exact, spectral.solve_log_noise_var_hadamard(cov, beta, 5)]))
 
-    np.testing.assert_allclose(in64(personalized, floored, beta), [0.251273438479, 0.306377420081], rtol=1e-9)
+    np.testing.assert_allclose(
+        in64(personalized, floored, beta), [0.251273438479, 0.306377420081], rtol=1e-9
+    )
 
 
 def test_log_expm1_agrees_with_mpmath_and_has_a_finite_derivative():
@@ -256,7 +325,9 @@ def test_log_expm1_agrees_with_mpmath_and_has_a_finite_derivative():
     with mpmath.workdps(30):
         exact = np.array([float(mpmath.log(mpmath.expm1(mpmath.mpf(v)))) for v in x])
         slopes = np.array([float(1 / -mpmath.expm1(-mpmath.mpf(v))) for v in x])
-    value, slope = in64(lambda x: (spectral.log_expm1(x), jax.vmap(jax.grad(spectral.log_expm1))(x)), x)
+    value, slope = in64(
+        lambda x: (spectral.log_expm1(x), jax.vmap(jax.grad(spectral.log_expm1))(x)), x
+    )
     np.testing.assert_allclose(value, exact, rtol=1e-14, atol=1e-15)
     np.testing.assert_allclose(slope, slopes, rtol=1e-12)
 
@@ -265,7 +336,8 @@ def test_the_solved_noise_has_the_capacity_asked_for():  # P1
     values, nats = random_spectra()
     found = in64(jax.vmap(spectral.solve_log_noise_var), values, nats)
     reached = np.array([capacity64(v, s) for v, s in zip(values, found, strict=True)])
-    # ln sigma is a float64 of size up to 1e4: half a spacing of it, times at most d / 2 nats per unit, and 1e-13.
+    # ln sigma is a float64 of size up to 1e4: half a spacing of it, times at most d / 2 nats per
+    #   unit, and 1e-13.
     np.testing.assert_allclose(reached, nats, rtol=1e-12, atol=0)
     exact = np.array([root64(v, k) for v, k in zip(values[:40], nats[:40], strict=True)])
     np.testing.assert_allclose(found[:40], exact, rtol=1e-12, atol=1e-11)
@@ -278,10 +350,16 @@ def test_float32_solves_three_thousand_directions_to_one_in_a_million():
     values[4:8] = 1 / np.arange(1, 3073.0) ** rng.uniform(0.5, 3, (4, 1))
     values = (values / values.max(1, keepdims=True)).astype(np.float32)
     nats = np.array([1e-3, 1e-2, 0.1, 1, 10, 100, 1e3, 1e4], np.float32)
-    found = jax.jit(jax.vmap(jax.vmap(spectral.solve_log_noise_var, (None, 0)), (0, None)))(values, nats)
+    found = jax.jit(jax.vmap(jax.vmap(spectral.solve_log_noise_var, (None, 0)), (0, None)))(
+        values, nats
+    )
     assert found.dtype == jnp.float32 and np.max(found) < 16
-    reached = np.array([[capacity64(v, s) for s in row] for v, row in zip(values, np.asarray(found), strict=True)])
-    np.testing.assert_allclose(reached, np.broadcast_to(nats.astype(np.float64), reached.shape), rtol=1e-6)
+    reached = np.array(
+        [[capacity64(v, s) for s in row] for v, row in zip(values, np.asarray(found), strict=True)]
+    )
+    np.testing.assert_allclose(
+        reached, np.broadcast_to(nats.astype(np.float64), reached.shape), rtol=1e-6
+    )
 
 
 def test_extreme_budgets_in_float32_are_as_good_as_the_spacing_of_the_result():
@@ -289,9 +367,11 @@ def test_extreme_budgets_in_float32_are_as_good_as_the_spacing_of_the_result():
     values, nats = values.astype(np.float32), nats.astype(np.float32)
     found = np.asarray(jax.jit(jax.vmap(spectral.solve_log_noise_var))(values, nats))
     exact = np.array([root64(v, k) for v, k in zip(values, nats.astype(np.float64), strict=True)])
-    # a few roundings of the result, of the logarithms, and of the budget against d / 2 nats per unit
+    # a few roundings of the result, of the logarithms, and of the budget against d / 2 nats per
+    # unit
     assert np.all(
-        np.abs(found - exact) <= 4 * np.finfo(np.float32).eps * (1 + np.abs(exact) + np.abs(np.log(values.max(1))))
+        np.abs(found - exact)
+        <= 4 * np.finfo(np.float32).eps * (1 + np.abs(exact) + np.abs(np.log(values.max(1))))
     )
 
 
@@ -313,7 +393,9 @@ def test_the_noise_falls_with_the_budget_and_scales_with_the_data():  # P2, P12
 
 def test_noise_powers_and_errors_are_ordered():  # P3, P4, P5, P8 of min-power
     values, nats = random_spectra()
-    values = np.where(values > 0, values, values.max(1, keepdims=True) * 1e-6)  # white needs every direction
+    values = np.where(
+        values > 0, values, values.max(1, keepdims=True) * 1e-6
+    )  # white needs every direction
     nats = np.minimum(nats, 300.0)
 
     @jax.vmap
@@ -333,16 +415,25 @@ def test_noise_powers_and_errors_are_ordered():  # P3, P4, P5, P8 of min-power
                 spectral.mse_linear(values, white),
             ]
         )
-        return powers, errors, spectral.capacity(values, jnp.log(least)), spectral.capacity(values, jnp.log(white))
+        return (
+            powers,
+            errors,
+            spectral.capacity(values, jnp.log(least)),
+            spectral.capacity(values, jnp.log(white)),
+        )
 
     powers, errors, at_least, at_white = in64(all_of, values, nats)
     assert np.all(np.diff(powers, axis=1) >= -1e-10 * powers[:, :-1])
     assert np.all(np.diff(errors, axis=1) >= -1e-10 * errors[:, :-1])
     np.testing.assert_allclose(at_least, nats, rtol=1e-11)
     np.testing.assert_allclose(at_white, nats, rtol=1e-11)
-    np.testing.assert_allclose(errors[:, 4], values.mean(1) * np.exp(-2 * nats / values.shape[1]), rtol=1e-9)
+    np.testing.assert_allclose(
+        errors[:, 4], values.mean(1) * np.exp(-2 * nats / values.shape[1]), rtol=1e-9
+    )
     constant = errors[: NUM_RANDOM // 16]
-    np.testing.assert_allclose(constant, np.broadcast_to(constant[:, :1], constant.shape), rtol=1e-8)
+    np.testing.assert_allclose(
+        constant, np.broadcast_to(constant[:, :1], constant.shape), rtol=1e-8
+    )
     # the control: with an uneven spectrum the order is strict somewhere
     assert (np.diff(errors, axis=1) > 1e-3 * errors[:, :-1]).any(0).all()
 
@@ -366,7 +457,9 @@ def test_many_draws_tell_less_than_their_sum():  # P6
 
     @jax.vmap
     def joint(values, nats):
-        return spectral.compose_capacity(uses * jnp.exp(-spectral.solve_log_noise_var(values, nats)), values)
+        return spectral.compose_capacity(
+            uses * jnp.exp(-spectral.solve_log_noise_var(values, nats)), values
+        )
 
     found = in64(joint, values, nats)
     np.testing.assert_allclose(found[:, 1], nats, rtol=1e-12)
@@ -391,7 +484,9 @@ def test_theorem_3_holds_and_over_noises():  # P7, P8, P9, P10, P11, P13
         noise = jnp.exp(plain)
         trace = jnp.trace(cov)
         dense = spectral.capacity_dense(cov, jnp.diag(jnp.exp(exact) * beta))
-        turned = spectral.capacity_dense(beta[:, None] * cov * beta[None, :], beta[:, None] * cov * beta[None, :] / 3)
+        turned = spectral.capacity_dense(
+            beta[:, None] * cov * beta[None, :], beta[:, None] * cov * beta[None, :] / 3
+        )
         return {
             "logdet": jnp.linalg.slogdet(cov + jnp.diag(beta))[1],
             "branches": jnp.stack([jnp.sum(jnp.log(c + beta)), jnp.sum(jnp.log(u + k))]),
@@ -419,12 +514,16 @@ def test_theorem_3_holds_and_over_noises():  # P7, P8, P9, P10, P11, P13
     np.testing.assert_allclose(found["dense"], nats, rtol=1e-10)
     np.testing.assert_allclose(found["white"], 0, atol=1e-11)
     assert np.all(np.diff(found["trace"], axis=1) >= -1e-11)
-    for s, noise, drop in zip(cov, found["noise"], found["drop"], strict=True):  # Schur's form, NumPy
+    for s, noise, drop in zip(
+        cov, found["noise"], found["drop"], strict=True
+    ):  # Schur's form, NumPy
         keep = np.arange(len(s)) % 2 == 0
         p, q, r = s[keep][:, keep], s[~keep][:, ~keep], s[keep][:, ~keep]
         p, q = p + noise * np.eye(len(p)), q + noise * np.eye(len(q))
         schur = q - r.T @ np.linalg.solve(p, r)
-        assert drop == pytest.approx((np.linalg.slogdet(schur)[1] - len(q) * np.log(noise)) / 2, rel=1e-9, abs=1e-11)
+        assert drop == pytest.approx(
+            (np.linalg.slogdet(schur)[1] - len(q) * np.log(noise)) / 2, rel=1e-9, abs=1e-11
+        )
         assert drop >= 0
 
 
@@ -453,7 +552,8 @@ def test_the_solvers_derivative_is_that_of_its_differences():
         return jax.grad(solve, (0, 1))(values, nats), differences(values, nats), more
 
     (by_values, by_nats), expected, more = in64(jax.vmap(all_of), np.array([1e-3, 1.0, 20.0]))
-    # central differences: h^2 and rounding 1e-16 / h, relative to derivatives of order one over the argument
+    # central differences: h^2 and rounding 1e-16 / h, relative to derivatives of order one over the
+    #   argument
     np.testing.assert_allclose(by_nats, expected[0], rtol=1e-6)
     np.testing.assert_allclose(by_values[:, :4], expected[1], rtol=1e-6)
     # at zero the derivative is one-sided: of a direction that starts to vary
@@ -462,7 +562,9 @@ def test_the_solvers_derivative_is_that_of_its_differences():
 
 
 def test_capacity_has_finite_derivatives_beside_zeros():
-    grads = jax.jit(jax.grad(spectral.capacity, (0, 1)))(jnp.array([4.0, 0.0, 1.0]), jnp.float32(0.0))
+    grads = jax.jit(jax.grad(spectral.capacity, (0, 1)))(
+        jnp.array([4.0, 0.0, 1.0]), jnp.float32(0.0)
+    )
     np.testing.assert_allclose(grads[0], [0.1, 0, 0.25], rtol=1e-6)
     np.testing.assert_allclose(grads[1], -(0.8 + 0.5) / 2, rtol=1e-6)
 
@@ -472,7 +574,9 @@ def test_edges_give_the_documented_values():
     def edges():
         lam = jnp.asarray(LAM, jnp.float32)
         flat, broken = lam.at[2].set(0), lam.at[0].set(jnp.nan)
-        solve = jax.vmap(spectral.solve_log_noise_var, (None, 0))(lam, jnp.array([0, jnp.inf, -1, jnp.nan]))
+        solve = jax.vmap(spectral.solve_log_noise_var, (None, 0))(
+            lam, jnp.array([0, jnp.inf, -1, jnp.nan])
+        )
         inf = jnp.inf
         return [
             (solve, [inf, -inf, math.nan, math.nan]),
@@ -483,13 +587,19 @@ def test_edges_give_the_documented_values():
             (spectral.capacity(lam, inf), 0),
             (spectral.capacity(lam, jnp.nan), math.nan),
             (spectral.capacity(broken, 0.0), math.nan),
-            # white noise on a rank-deficient spectrum: no noise where there is no variance, and no NaN
+            # white noise on a rank-deficient spectrum: no noise where there is no variance, and no
+            # NaN
             (spectral.capacity(flat, jnp.log(flat)), math.log(2)),
             (spectral.capacity_gram(jnp.eye(3), 0.0), inf),
             (spectral.capacity_dense(jnp.eye(2), -jnp.eye(2)), math.nan),
             (spectral.min_power_noise_var(jnp.array([1.0, 0.0]), 0.0), [inf, 0]),
             (spectral.min_power_noise_var(jnp.zeros(2), 1.0), [math.nan, math.nan]),
-            (spectral.solve_log_noise_var_hadamard(jnp.ones((2, 2)) - 2 * jnp.eye(2), jnp.ones(2), 1.0), math.nan),
+            (
+                spectral.solve_log_noise_var_hadamard(
+                    jnp.ones((2, 2)) - 2 * jnp.eye(2), jnp.ones(2), 1.0
+                ),
+                math.nan,
+            ),
             (spectral.mse_entropy_bound(-inf, 1.0, 3), 0),
             (spectral.mse_entropy_bound(1.0, inf, 3), 0),
             (spectral.mse_distortion_rate(jnp.zeros(3), 1.0), 0),
@@ -506,7 +616,11 @@ def test_edges_give_the_documented_values():
 
     def found_dtypes():
         low = jnp.asarray(LAM, jnp.bfloat16)
-        outs = [spectral.capacity(low, 0.0), spectral.min_power_noise_var(low, 1.0), spectral.mse_linear(low, 1.0)]
+        outs = [
+            spectral.capacity(low, 0.0),
+            spectral.min_power_noise_var(low, 1.0),
+            spectral.mse_linear(low, 1.0),
+        ]
         return all(out.dtype == jnp.float32 for out in outs)
 
     for number, (found, expected) in enumerate(edges()):
@@ -528,11 +642,15 @@ def test_a_spectrum_without_variance_in_a_cohort_leaves_the_others_alone():
 def test_bfloat16_is_computed_and_returned_in_float32():
     @jax.jit
     def both(values, cov, beta):
-        return jnp.exp(spectral.solve_log_noise_var(values, 1.0)), spectral.solve_log_noise_var_hadamard(cov, beta, 1.0)
+        return jnp.exp(
+            spectral.solve_log_noise_var(values, 1.0)
+        ), spectral.solve_log_noise_var_hadamard(cov, beta, 1.0)
 
     found = both(*(jnp.asarray(x, jnp.bfloat16) for x in (LAM, S3, BETA)))
     assert [x.dtype for x in found] == [jnp.float32] * 2
-    np.testing.assert_allclose(found[0], 1.45863123592, rtol=1e-6)  # 4, 1, 0.25 are exact in bfloat16
+    np.testing.assert_allclose(
+        found[0], 1.45863123592, rtol=1e-6
+    )  # 4, 1, 0.25 are exact in bfloat16
 
 
 def test_clients_split_among_devices_get_the_same_noise():
@@ -548,7 +666,9 @@ def test_clients_split_among_devices_get_the_same_noise():
 
 def test_a_thousand_clients_of_3072_directions_need_no_copy_of_their_spectra():
     solve = jax.jit(jax.vmap(spectral.solve_log_noise_var))
-    lowered = solve.lower(jax.ShapeDtypeStruct((1000, 3072), jnp.float32), jax.ShapeDtypeStruct((1000,), jnp.float32))
+    lowered = solve.lower(
+        jax.ShapeDtypeStruct((1000, 3072), jnp.float32), jax.ShapeDtypeStruct((1000,), jnp.float32)
+    )
     spectra = 1000 * 3072 * 4
     # logarithms, a mask of bytes and the two summands of a step, and not one array per step
     assert lowered.compile().memory_analysis().temp_size_in_bytes <= 5 * spectra
@@ -565,7 +685,10 @@ def test_a_thousand_clients_of_3072_directions_need_no_copy_of_their_spectra():
         (lambda: spectral.capacity_dense(jnp.eye(2), jnp.eye(3)), "noise_cov of shape"),
         (lambda: spectral.personalized_values(jnp.eye(2), jnp.ones(3)), "weights of shape"),
         (lambda: spectral.compose_capacity(1.0, jnp.ones(3)), "precision_sum of shape"),
-        (lambda: spectral.compression_drop(jnp.eye(2), 1.0, jnp.ones(3, bool)), "keep_mask of shape"),
+        (
+            lambda: spectral.compression_drop(jnp.eye(2), 1.0, jnp.ones(3, bool)),
+            "keep_mask of shape",
+        ),
         (lambda: spectral.mse_linear(jnp.ones(2), jnp.ones(3)), "noise_var of shape"),
     ],
 )

@@ -15,7 +15,9 @@ both = pytest.mark.parametrize("implementation", api.IMPLEMENTATIONS)
 def flat64(tree):
     """[C, D] float64 rows of a tree with leading axis C."""
     leaves = [np.asarray(leaf.astype(jnp.float32), np.float64) for leaf in jax.tree.leaves(tree)]
-    return np.concatenate([leaf.reshape(leaf.shape[0], int(np.prod(leaf.shape[1:]))) for leaf in leaves], axis=1)
+    return np.concatenate(
+        [leaf.reshape(leaf.shape[0], int(np.prod(leaf.shape[1:]))) for leaf in leaves], axis=1
+    )
 
 
 def flat_sum(tree):
@@ -36,11 +38,16 @@ def test_agrees_with_float64(case, implementation, key):
     plain, _ = reference.clip_and_sum(rows, 0.5, jnp.ones(case.num_clients, bool))
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(actual))
     assert jax.tree.map(lambda r: r.shape[1:], rows) == jax.tree.map(lambda r: r.shape, actual)
-    # Twice the error of plain float32: a fixed tolerance would hide a lost row. A product adds the rows in another
+    # Twice the error of plain float32: a fixed tolerance would hide a lost row. A product adds the
+    #   rows in another
     # order: C roundings of the partial sum, of either sign.
     order = np.sqrt(case.num_clients) * np.abs(exact).max() * 2**-24
-    assert np.abs(flat_sum(actual) - exact).max() <= 2 * np.abs(flat_sum(plain) - exact).max() + order + 1e-7
-    # Each clipped entry is at most 0.5; C sums of float32 round by at most C * 2**-24 of it, factors by a few more.
+    assert (
+        np.abs(flat_sum(actual) - exact).max()
+        <= 2 * np.abs(flat_sum(plain) - exact).max() + order + 1e-7
+    )
+    # Each clipped entry is at most 0.5; C sums of float32 round by at most C * 2**-24 of it,
+    # factors by a few more.
     assert np.abs(flat_sum(plain) - exact).max() <= 0.5 * (case.num_clients + 16) * 2**-23
     np.testing.assert_allclose(norms, exact_norms, rtol=1e-5)
 
@@ -50,7 +57,9 @@ def test_one_client_moves_the_sum_by_at_most_l2_clip_norm(implementation, key):
     updates, mask = 100.0 * jax.random.normal(key, (8, 33)), jnp.ones(8, bool)
     with_all, _ = api.clip_and_sum(updates, 0.5, mask=mask, implementation=implementation)
     for client in range(8):
-        without, _ = api.clip_and_sum(updates, 0.5, mask=mask.at[client].set(False), implementation=implementation)
+        without, _ = api.clip_and_sum(
+            updates, 0.5, mask=mask.at[client].set(False), implementation=implementation
+        )
         assert np.linalg.norm(with_all - without) <= 0.5 * (1 + 1e-5)
 
 
@@ -76,7 +85,9 @@ def test_a_row_that_is_not_finite_adds_zero(implementation, key):
     rows = jax.random.normal(key, (5, 9))
     bad = rows.at[2, 3].set(jnp.nan).at[0, 0].set(jnp.inf).at[4, 8].set(-jnp.inf)
     total, norms = api.clip_and_sum(bad, 0.5, implementation=implementation)
-    others, _ = api.clip_and_sum(rows, 0.5, mask=jnp.arange(5) % 2 == 1, implementation=implementation)
+    others, _ = api.clip_and_sum(
+        rows, 0.5, mask=jnp.arange(5) % 2 == 1, implementation=implementation
+    )
     np.testing.assert_allclose(total, others, atol=2e-7)
     np.testing.assert_array_equal(np.isfinite(norms), [False, True, False, True, False])
 
@@ -94,7 +105,9 @@ def test_a_masked_row_adds_zero_even_when_nan(implementation, key):
 @both
 def test_an_all_padding_batch_gives_zeros(implementation):
     rows = {"a": jnp.full((3, 4), jnp.nan), "b": jnp.full((3,), jnp.inf, jnp.bfloat16)}
-    total, norms = api.clip_and_sum(rows, 1.0, mask=jnp.zeros(3, bool), implementation=implementation)
+    total, norms = api.clip_and_sum(
+        rows, 1.0, mask=jnp.zeros(3, bool), implementation=implementation
+    )
     for leaf in [*jax.tree.leaves(total), norms]:
         np.testing.assert_array_equal(leaf, np.zeros(leaf.shape))
 
@@ -122,18 +135,24 @@ def test_tiny_rows_and_tiny_bounds_are_clipped(implementation):
 def test_segments_sum_their_own_rows_and_leave_out_foreign_ids(implementation, key):
     rows = {"w": jax.random.normal(key, (6, 2, 3)), "b": jnp.arange(6.0)}
     ids = jnp.array([2, 0, -1, 2, 3, 0], jnp.int32)
-    total, norms = api.clip_and_sum(rows, 1.0, segment_ids=ids, num_segments=3, implementation=implementation)
+    total, norms = api.clip_and_sum(
+        rows, 1.0, segment_ids=ids, num_segments=3, implementation=implementation
+    )
     assert total["w"].shape == (3, 2, 3) and total["b"].shape == (3,)
     for segment in range(3):
         alone, _ = api.clip_and_sum(rows, 1.0, mask=ids == segment, implementation=implementation)
-        jax.tree.map(lambda t, a, s=segment: np.testing.assert_allclose(t[s], a, atol=1e-6), total, alone)
+        jax.tree.map(
+            lambda t, a, s=segment: np.testing.assert_allclose(t[s], a, atol=1e-6), total, alone
+        )
     np.testing.assert_allclose(norms, np.linalg.norm(flat64(rows), axis=1), rtol=1e-6)
 
 
 @both
 def test_jit_with_a_traced_bound_equals_the_plain_call(implementation, key):
     rows = jax.random.normal(key, (4, 10))
-    traced, _ = jax.jit(lambda r, clip: api.clip_and_sum(r, clip, implementation=implementation))(rows, 0.7)
+    traced, _ = jax.jit(lambda r, clip: api.clip_and_sum(r, clip, implementation=implementation))(
+        rows, 0.7
+    )
     plain, _ = api.clip_and_sum(rows, 0.7, implementation=implementation)
     np.testing.assert_allclose(traced, plain, atol=2e-7)
 
@@ -141,7 +160,9 @@ def test_jit_with_a_traced_bound_equals_the_plain_call(implementation, key):
 @both
 def test_vmap_over_batches_equals_a_loop(implementation, key):
     rows = jax.random.normal(key, (3, 4, 10)).at[1, 2, 0].set(jnp.nan)
-    mapped, _ = jax.jit(jax.vmap(lambda r: api.clip_and_sum(r, 0.7, implementation=implementation)))(rows)
+    mapped, _ = jax.jit(
+        jax.vmap(lambda r: api.clip_and_sum(r, 0.7, implementation=implementation))
+    )(rows)
     looped = [api.clip_and_sum(r, 0.7, implementation=implementation)[0] for r in rows]
     np.testing.assert_allclose(mapped, np.stack(looped), atol=1e-6)
 
@@ -161,7 +182,9 @@ def test_rows_sharded_over_devices_give_the_same_sum(implementation, key):
     rows = jax.random.normal(key, (16, 40)).at[3].set(jnp.nan)
     mesh = jax.make_mesh((8,), ("clients",), axis_types=(jax.sharding.AxisType.Auto,))
     spread = jax.device_put(rows, NamedSharding(mesh, PartitionSpec("clients")))
-    total, norms = jax.jit(lambda r: api.clip_and_sum(r, 0.5, implementation=implementation))(spread)
+    total, norms = jax.jit(lambda r: api.clip_and_sum(r, 0.5, implementation=implementation))(
+        spread
+    )
     alone, alone_norms = api.clip_and_sum(rows, 0.5, implementation=implementation)
     np.testing.assert_allclose(total, alone, atol=1e-6)
     np.testing.assert_allclose(norms, alone_norms, rtol=1e-6)
@@ -178,7 +201,10 @@ def test_rows_sharded_over_devices_give_the_same_sum(implementation, key):
         ({"rows": (jnp.ones((2, 3)), jnp.ones(3))}, "one leading axis C, got sizes"),
         ({"mask": jnp.ones(3, bool)}, "mask of shape"),
         ({"num_segments": 2}, "together"),
-        ({"segment_ids": jnp.zeros(3, jnp.int32), "num_segments": 2}, "segment_ids to be integers of shape"),
+        (
+            {"segment_ids": jnp.zeros(3, jnp.int32), "num_segments": 2},
+            "segment_ids to be integers of shape",
+        ),
         ({"implementation": "magic"}, "implementation to be one of"),
     ],
 )
@@ -190,7 +216,11 @@ def test_bad_arguments_are_named(arguments, message):
 @pytest.mark.parametrize("implementation", api.IMPLEMENTATIONS)
 def test_narrow_segment_ids_count_a_row_once(implementation):
     total, _ = api.clip_and_sum(
-        jnp.ones((1, 2)), 10.0, segment_ids=jnp.array([5], jnp.uint8), num_segments=300, implementation=implementation
+        jnp.ones((1, 2)),
+        10.0,
+        segment_ids=jnp.array([5], jnp.uint8),
+        num_segments=300,
+        implementation=implementation,
     )
     np.testing.assert_array_equal(np.flatnonzero(np.asarray(total)[:, 0]), [5])
 

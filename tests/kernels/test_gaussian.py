@@ -36,7 +36,9 @@ def test_a_clients_bits_depend_on_its_own_key_only(case, key):
     assert_equal_trees(many, jitted(split(key, 8)[: case.num_clients]))
     for client in range(min(case.num_clients, 2)):
         alone = jitted(split(key, 8)[client : client + 1])
-        assert_equal_trees(jax.tree.map(lambda x, c=client: x[c], many), jax.tree.map(lambda x: x[0], alone))
+        assert_equal_trees(
+            jax.tree.map(lambda x, c=client: x[c], many), jax.tree.map(lambda x: x[0], alone)
+        )
 
 
 def test_vmap_over_rounds_gives_the_bits_of_a_loop(key):
@@ -58,10 +60,14 @@ def test_keys_sharded_over_devices_give_the_same_bits(key):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_law_is_normal_with_the_stated_stddev(dtype, key):
-    # 200,000 draws. Kolmogorov distance: P(sqrt(n) D > 2.5) < 2 exp(-2 * 2.5**2) = 8e-6; a 16-bit dtype rounds to
-    # 2**-9 relative, which moves the distribution by at most max |x| phi(x) * 2**-8 < 1e-3.
+    # 200,000 draws. Kolmogorov distance: P(sqrt(n) D > 2.5) < 2 exp(-2 * 2.5**2) = 8e-6; a 16-bit
+    # dtype rounds to 2**-9 relative, which moves the distribution by at most max |x| phi(x) * 2**-8
+    # < 1e-3.
     stddev = 3.0
-    draws = np.asarray(gaussian_noise(key[None], jnp.zeros(200_000, dtype), stddev), np.float64).ravel() / stddev
+    draws = (
+        np.asarray(gaussian_noise(key[None], jnp.zeros(200_000, dtype), stddev), np.float64).ravel()
+        / stddev
+    )
     n = len(draws)
     grid = np.linspace(-4, 4, 161) + 0.0123
     empirical = np.searchsorted(np.sort(draws), grid, side="right") / n
@@ -101,12 +107,17 @@ def test_the_sum_over_clients_has_the_law_of_one_draw(key):
     # stddevs 3 and 4 sum to 5: the documented shortcut. Five standard errors of a mean square.
     n = 100_000
     noise = gaussian_noise(split(key, 2), jnp.zeros(n), jnp.array([3.0, 4.0]))
-    assert abs(np.mean(np.asarray(noise, np.float64).sum(axis=0) ** 2) / 25 - 1) <= 5 * math.sqrt(2 / n)
+    assert abs(np.mean(np.asarray(noise, np.float64).sum(axis=0) ** 2) / 25 - 1) <= 5 * math.sqrt(
+        2 / n
+    )
 
 
 @pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
 def test_fused_add_is_the_tree_plus_the_same_noise_in_float32(jit, key):
-    tree = {"w": jnp.linspace(-3, 3, 50).reshape(5, 10), "b": jnp.linspace(0, 300, 20).astype(jnp.bfloat16)}
+    tree = {
+        "w": jnp.linspace(-3, 3, 50).reshape(5, 10),
+        "b": jnp.linspace(0, 300, 20).astype(jnp.bfloat16),
+    }
     fresh = lambda: split(key, 1)  # noqa: E731
     wide = jax.tree.map(lambda x: jnp.zeros(x.shape), tree)
     noise = gaussian_noise(fresh(), wide, 0.25)
@@ -115,9 +126,12 @@ def test_fused_add_is_the_tree_plus_the_same_noise_in_float32(jit, key):
     for name, x in tree.items():
         assert noisy[name].dtype == x.dtype
         expected = np.asarray(x, np.float32) + np.asarray(noise[name][0])
-        # One float32 rounding apart (a fused multiply-add skips it), which may flip one rounding of the cast.
+        # One float32 rounding apart (a fused multiply-add skips it), which may flip one rounding of
+        # the cast.
         last = 2**-7 if x.dtype == jnp.bfloat16 else 2**-22
-        np.testing.assert_allclose(np.asarray(noisy[name], np.float32), expected, rtol=last, atol=1e-7)
+        np.testing.assert_allclose(
+            np.asarray(noisy[name], np.float32), expected, rtol=last, atol=1e-7
+        )
 
 
 def test_zero_stddev_adds_nothing(key):
@@ -135,12 +149,27 @@ def test_bad_stddev_is_named(bad, key):
     ("call", "message"),
     [
         (lambda key: gaussian_noise(key, jnp.zeros(3), 1.0), r"keys to be \[C\] typed PRNG keys"),
-        (lambda key: gaussian_noise(jnp.zeros((2, 2), jnp.uint32), jnp.zeros(3), 1.0), r"keys to be \[C\] typed"),
-        (lambda key: gaussian_noise(key[None], jnp.zeros(3, jnp.int32), 1.0), "like with floating leaves, got int32"),
-        (lambda key: gaussian_noise(key[None], jnp.zeros(3), jnp.ones(2)), "stddev to be a scalar or of shape"),
-        (lambda key: add_gaussian_noise(key[None], jnp.zeros(3), 1.0), "key to be one typed PRNG key"),
+        (
+            lambda key: gaussian_noise(jnp.zeros((2, 2), jnp.uint32), jnp.zeros(3), 1.0),
+            r"keys to be \[C\] typed",
+        ),
+        (
+            lambda key: gaussian_noise(key[None], jnp.zeros(3, jnp.int32), 1.0),
+            "like with floating leaves, got int32",
+        ),
+        (
+            lambda key: gaussian_noise(key[None], jnp.zeros(3), jnp.ones(2)),
+            "stddev to be a scalar or of shape",
+        ),
+        (
+            lambda key: add_gaussian_noise(key[None], jnp.zeros(3), 1.0),
+            "key to be one typed PRNG key",
+        ),
         (lambda key: add_gaussian_noise(0, jnp.zeros(3), 1.0), "key to be one typed PRNG key"),
-        (lambda key: add_gaussian_noise(key, {"a": jnp.zeros(3, bool)}, 1.0), "tree with floating leaves, got bool"),
+        (
+            lambda key: add_gaussian_noise(key, {"a": jnp.zeros(3, bool)}, 1.0),
+            "tree with floating leaves, got bool",
+        ),
         (lambda key: add_gaussian_noise(key, jnp.zeros(3), jnp.ones(3)), "stddev to be a scalar"),
     ],
 )
@@ -151,12 +180,17 @@ def test_bad_arguments_are_named(call, message, key):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_leaves_of_any_length_have_the_bits_of_jax_random(dtype, key):
-    like = {"w": jnp.zeros((37, 90), dtype), "short": jnp.zeros(7, dtype), "one": jnp.zeros((), dtype)}
+    like = {
+        "w": jnp.zeros((37, 90), dtype),
+        "short": jnp.zeros(7, dtype),
+        "one": jnp.zeros((), dtype),
+    }
     assert _threefry.is_faster(key) and like["w"].size >= unrolled.LEAST
     fast = jax.jit(lambda keys: gaussian_noise(keys, like, 0.3))(split(key, 3))
     assert_equal_trees(fast, reference.gaussian_noise(split(key, 3), like, 0.3))
     assert_equal_trees(
-        add_gaussian_noise(jax.random.clone(key), like, 0.3), reference.add_gaussian_noise(key, like, 0.3)
+        add_gaussian_noise(jax.random.clone(key), like, 0.3),
+        reference.add_gaussian_noise(key, like, 0.3),
     )
 
 

@@ -1,4 +1,6 @@
-"""The lifted draw from the few eigenpairs above the floor: its law against the dense definition, and who refuses."""
+"""The lifted draw from the few eigenpairs above the floor: its law against the dense definition,
+and who refuses.
+"""
 
 import functools
 
@@ -38,7 +40,9 @@ SPECTRA = {
 
 
 def rows_of(values, seed=0, first=None):
-    """`[B, K]` whose products have these eigenvalues; `first`: the eigenvector of the first of them."""
+    """`[B, K]` whose products have these eigenvalues; `first`: the eigenvector of the first of
+    them.
+    """
     rng = np.random.default_rng(seed)
     vectors = rng.normal(size=(B, B))
     if first is not None:
@@ -63,11 +67,15 @@ def push(rows, stddev, draw):
     """The matrix M `[K, K]` with draw(z) = M z."""
     gram = jnp.matmul(rows, rows.T, precision="highest")
     drawn = jax.vmap(draw, (None, 1, None), spectral.Draw(None, 1))(gram, rows, stddev)
-    return drawn.stddev * jnp.eye(K, dtype=rows.dtype) + jnp.matmul(rows.T, drawn.weights, precision="highest")
+    return drawn.stddev * jnp.eye(K, dtype=rows.dtype) + jnp.matmul(
+        rows.T, drawn.weights, precision="highest"
+    )
 
 
 def covariance(rows, dtype, draw=by_few, stddev=1.0):
-    matrix = np.asarray(push(jnp.asarray(rows, dtype), jnp.asarray(stddev, dtype), draw), np.float64)
+    matrix = np.asarray(
+        push(jnp.asarray(rows, dtype), jnp.asarray(stddev, dtype), draw), np.float64
+    )
     return matrix @ matrix.T
 
 
@@ -79,7 +87,11 @@ def complete(rows, dtype):
     gram = rows @ rows.T
     unit = np.trace(gram) or 1.0
     rounding = float(api.SPECTRUM_MARGIN * np.finfo(dtype).eps)
-    return bool(above(jnp.asarray(gram / unit, dtype), jnp.asarray(min(1 / unit, 2.0), dtype), rounding).complete)
+    return bool(
+        above(
+            jnp.asarray(gram / unit, dtype), jnp.asarray(min(1 / unit, 2.0), dtype), rounding
+        ).complete
+    )
 
 
 @pytest.mark.parametrize("name", SPECTRA)
@@ -102,7 +114,10 @@ def test_in_float32_the_floor_holds_and_the_law_is_as_near_as_by_the_whole_syste
     assert np.linalg.eigvalsh(found)[0] >= 1 - 1e-5
     errors = [np.linalg.norm(c - exact, 2) for c in (found, covariance(rows, jnp.float32, by_all))]
     # A residual of 16 units of rounding is allowed, of the largest eigenvalue.
-    assert errors[0] <= errors[1] + 2e-5 + dominant.RESIDUAL_MARGIN * np.finfo(np.float32).eps * values[0]
+    assert (
+        errors[0]
+        <= errors[1] + 2e-5 + dominant.RESIDUAL_MARGIN * np.finfo(np.float32).eps * values[0]
+    )
     assert few is None or complete(rows, np.float32) == few
 
 
@@ -116,9 +131,14 @@ def test_an_eigenvector_orthogonal_to_the_start_is_not_forgotten():
 
 
 def test_pairs_that_the_iteration_cannot_see_are_refused(monkeypatch):
-    # On a diagonal matrix unit vectors stay in their coordinates: the value at place 0 never enters the block.
-    monkeypatch.setattr(dominant, "start", lambda size, dtype: jnp.eye(size, dominant.BLOCK, -40, dtype=dtype))
-    unseeing = jax.jit(lambda diagonal, floor: dominant.above(jnp.diag(diagonal), floor, 1e-6).complete)
+    # On a diagonal matrix unit vectors stay in their coordinates: the value at place 0 never enters
+    #   the block.
+    monkeypatch.setattr(
+        dominant, "start", lambda size, dtype: jnp.eye(size, dominant.BLOCK, -40, dtype=dtype)
+    )
+    unseeing = jax.jit(
+        lambda diagonal, floor: dominant.above(jnp.diag(diagonal), floor, 1e-6).complete
+    )
     for seen in (3.0, 0.2):
         for hidden, expected in ((0.9, True), (1.01, False), (50.0, False)):
             values = np.full(B, 0.1, np.float32)
@@ -147,16 +167,24 @@ def test_a_trace_that_overflows_is_no_zero_gram():
 @pytest.mark.parametrize("size", [1, 5, B])
 @pytest.mark.parametrize("gram_scale", [0.0, 1e-30, 1.0, 1e30])
 def test_any_size_and_unit_gives_what_the_whole_system_gives(size, gram_scale):
-    rows = np.random.default_rng(3).normal(size=(size, 3)) + 1  # three directions above the floor at most
+    rows = (
+        np.random.default_rng(3).normal(size=(size, 3)) + 1
+    )  # three directions above the floor at most
     gram = jnp.asarray(gram_scale * rows @ rows.T, jnp.float32)
     stddev = np.float32(max(gram_scale, 1e-30) ** 0.5)
-    draw, expected = (form(gram, jnp.asarray(rows[:, 0], jnp.float32), stddev) for form in (by_few, by_all))
+    draw, expected = (
+        form(gram, jnp.asarray(rows[:, 0], jnp.float32), stddev) for form in (by_few, by_all)
+    )
     np.testing.assert_allclose(draw.stddev, expected.stddev, rtol=1e-5)
-    np.testing.assert_allclose(draw.weights, expected.weights, rtol=1e-3, atol=1e-5 * np.abs(expected.weights).max())
+    np.testing.assert_allclose(
+        draw.weights, expected.weights, rtol=1e-3, atol=1e-5 * np.abs(expected.weights).max()
+    )
 
 
 def test_systems_side_by_side_each_take_their_own_way():
-    rows = jnp.asarray(np.stack([rows_of(SPECTRA[name][0]) for name in ("none", "repeated", "all")]), jnp.float32)
+    rows = jnp.asarray(
+        np.stack([rows_of(SPECTRA[name][0]) for name in ("none", "repeated", "all")]), jnp.float32
+    )
     grams, projections = jnp.einsum("nbk,nck->nbc", rows, rows), rows[:, :, 0]
     together, one = jax.jit(jax.vmap(by_few, (0, 0, None))), (grams[0], projections[0], 1.0)
     mapped = together(grams, projections, 1.0)
@@ -166,7 +194,10 @@ def test_systems_side_by_side_each_take_their_own_way():
         np.testing.assert_allclose(mapped.stddev[place], alone.stddev, rtol=1e-6)
     assert np.all(np.asarray(mapped.weights[0]) == 0)
     # One after the other: a choice that depends on the data is not turned into both.
-    texts = [str(jax.make_jaxpr(f)(*a)) for f, a in ((together, (grams, projections, 1.0)), (by_few, one))]
+    texts = [
+        str(jax.make_jaxpr(f)(*a))
+        for f, a in ((together, (grams, projections, 1.0)), (by_few, one))
+    ]
     assert texts[0].count("cond[") == texts[1].count("cond[") > 0
 
 
@@ -182,7 +213,9 @@ def test_systems_dealt_over_devices():
         return spectral.lifted_weights(gram[0], projections[0], 1.0, 1.0).weights[None]
 
     dealt = jax.jit(jax.shard_map(one, mesh=mesh, in_specs=(spec, spec), out_specs=spec))(grams, z)
-    alone = [spectral.lifted_weights(gram, p, 1.0, 1.0).weights for gram, p in zip(grams, z, strict=True)]
+    alone = [
+        spectral.lifted_weights(gram, p, 1.0, 1.0).weights for gram, p in zip(grams, z, strict=True)
+    ]
     np.testing.assert_allclose(dealt, alone, rtol=1e-4, atol=1e-6)
 
 
@@ -190,17 +223,25 @@ def test_it_is_exported_for_accelerators_which_take_the_whole_system():
     rows = jnp.asarray(rows_of(SPECTRA["repeated"][0]), jnp.float32)
     arguments = rows @ rows.T, rows[:, 0], jnp.float32(1.0)
     exported = jax.export.export(by_few, platforms=("cpu", "cuda", "tpu"))(*arguments)
-    np.testing.assert_allclose(exported.call(*arguments).weights, by_all(*arguments).weights, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(
+        exported.call(*arguments).weights, by_all(*arguments).weights, rtol=1e-3, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((jnp.zeros((2, 3)), jnp.zeros(2), 1.0, 1.0), r"gram of shape \[B, B\], B >= 1, got shape \(2, 3\)"),
+        (
+            (jnp.zeros((2, 3)), jnp.zeros(2), 1.0, 1.0),
+            r"gram of shape \[B, B\], B >= 1, got shape \(2, 3\)",
+        ),
         ((jnp.eye(2), jnp.zeros(3), 1.0, 1.0), r"projections of shape \(2,\), got shape \(3,\)"),
         ((jnp.eye(2), jnp.zeros(2), 0.0, 1.0), "stddev > 0 and finite, got stddev=0.0"),
         ((jnp.eye(2), jnp.zeros(2), 1.0, -1.0), "scale > 0 and finite, got scale=-1.0"),
-        ((jnp.eye(2, dtype=jnp.bfloat16), jnp.zeros(2), 1.0, 1.0), "float32 or float64, got bfloat16"),
+        (
+            (jnp.eye(2, dtype=jnp.bfloat16), jnp.zeros(2), 1.0, 1.0),
+            "float32 or float64, got bfloat16",
+        ),
     ],
 )
 def test_bad_arguments_are_named(arguments, message):

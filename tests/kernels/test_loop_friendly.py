@@ -35,24 +35,37 @@ def has_convolution(fun, *args):
 
 
 def conv_float64(lhs, rhs, strides, padding, lhs_dilation, rhs_dilation, groups):
-    """[N, C, spatial...], [O, C / groups, kernel...] -> [N, O, out...], one output place at a time."""
+    """[N, C, spatial...], [O, C / groups, kernel...] -> [N, O, out...], one output place at a
+    time.
+    """
     rank = lhs.ndim - 2
     holes = [(size - 1) * d + 1 for size, d in zip(lhs.shape[2:], lhs_dilation, strict=True)]
     spread = np.zeros((*lhs.shape[:2], *holes))
     spread[(slice(None), slice(None), *(slice(None, None, d) for d in lhs_dilation))] = lhs
     x = np.pad(spread, [(0, 0), (0, 0), *[(max(lo, 0), max(hi, 0)) for lo, hi in padding]])
-    crop = [slice(max(-lo, 0), size - max(-hi, 0)) for (lo, hi), size in zip(padding, x.shape[2:], strict=True)]
+    crop = [
+        slice(max(-lo, 0), size - max(-hi, 0))
+        for (lo, hi), size in zip(padding, x.shape[2:], strict=True)
+    ]
     x = x[(slice(None), slice(None), *crop)]
     reach = [(k - 1) * d + 1 for k, d in zip(rhs.shape[2:], rhs_dilation, strict=True)]
     out = [(size - r) // s + 1 for size, r, s in zip(x.shape[2:], reach, strides, strict=True)]
     y = np.zeros((lhs.shape[0], rhs.shape[0], *out))
     per_in, per_out = lhs.shape[1] // groups, rhs.shape[0] // groups
     for place in np.ndindex(*out):
-        cut = [slice(place[i] * strides[i], place[i] * strides[i] + reach[i], rhs_dilation[i]) for i in range(rank)]
+        cut = [
+            slice(place[i] * strides[i], place[i] * strides[i] + reach[i], rhs_dilation[i])
+            for i in range(rank)
+        ]
         window = x[(slice(None), slice(None), *cut)]
         for group in range(groups):
-            inputs, outputs = slice(group * per_in, (group + 1) * per_in), slice(group * per_out, (group + 1) * per_out)
-            value = np.tensordot(window[:, inputs], rhs[outputs], (range(1, rank + 2), range(1, rank + 2)))
+            inputs, outputs = (
+                slice(group * per_in, (group + 1) * per_in),
+                slice(group * per_out, (group + 1) * per_out),
+            )
+            value = np.tensordot(
+                window[:, inputs], rhs[outputs], (range(1, rank + 2), range(1, rank + 2))
+            )
             y[(slice(None), outputs, *place)] = value
     return y
 
@@ -65,22 +78,94 @@ CASES = {
     "2d_strided_uneven": ((2, 3, 9, 8), (5, 3, 4, 2), (3, 2), ((2, 0), (0, 1)), (1, 1), (1, 1), 1),
     "2d_dilated": ((2, 3, 9, 8), (5, 3, 3, 2), (1, 2), ((2, 1), (1, 1)), (1, 1), (2, 3), 1),
     "2d_transposed": ((2, 3, 4, 5), (5, 3, 3, 3), (1, 1), ((2, 1), (1, 2)), (2, 3), (1, 1), 1),
-    "2d_negative_padding": ((2, 3, 8, 8), (5, 3, 3, 3), (1, 1), ((-1, 0), (1, -2)), (1, 1), (1, 1), 1),
+    "2d_negative_padding": (
+        (2, 3, 8, 8),
+        (5, 3, 3, 3),
+        (1, 1),
+        ((-1, 0), (1, -2)),
+        (1, 1),
+        (1, 1),
+        1,
+    ),
     "2d_1x1_strided": ((2, 3, 8, 8), (5, 3, 1, 1), (2, 2), ((0, 0), (0, 0)), (1, 1), (1, 1), 1),
-    "2d_kernel_larger_than_output": ((2, 3, 9, 9), (5, 3, 8, 7), (1, 1), ((0, 0), (0, 0)), (1, 1), (1, 1), 1),
+    "2d_kernel_larger_than_output": (
+        (2, 3, 9, 9),
+        (5, 3, 8, 7),
+        (1, 1),
+        ((0, 0), (0, 0)),
+        (1, 1),
+        (1, 1),
+        1,
+    ),
     "2d_grouped": ((2, 6, 6, 6), (4, 3, 3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1), 2),
     "2d_depthwise": ((2, 6, 6, 6), (12, 1, 3, 3), (2, 1), ((1, 1), (1, 0)), (1, 1), (1, 2), 6),
-    "2d_grouped_large_kernel": ((2, 4, 9, 9), (6, 2, 8, 8), (1, 1), ((0, 0), (0, 0)), (1, 1), (1, 1), 2),
+    "2d_grouped_large_kernel": (
+        (2, 4, 9, 9),
+        (6, 2, 8, 8),
+        (1, 1),
+        ((0, 0), (0, 0)),
+        (1, 1),
+        (1, 1),
+        2,
+    ),
     "1d_shifted": ((2, 8, 11), (3, 8, 4), (1,), ((2, 1),), (1,), (1,), 1),
     "2d_shifted": ((2, 8, 6, 7), (4, 8, 5, 3), (1, 2), ((2, 2), (1, 1)), (1, 1), (1, 1), 1),
     "2d_shifted_valid": ((2, 8, 12, 6), (4, 8, 3, 3), (1, 1), ((0, 0), (0, 0)), (1, 1), (1, 1), 1),
-    "2d_shifted_dilated_uneven": ((2, 8, 9, 8), (4, 8, 3, 2), (1, 2), ((4, 2), (1, 0)), (1, 1), (3, 1), 1),
-    "2d_shifted_transposed": ((2, 8, 4, 5), (3, 8, 3, 3), (1, 1), ((2, 2), (1, 1)), (2, 2), (1, 1), 1),
-    "2d_shifted_negative_padding": ((2, 8, 16, 6), (4, 8, 2, 3), (1, 1), ((-1, 0), (0, 0)), (1, 1), (1, 1), 1),
-    "2d_shifted_out_of_sight": ((1, 4, 2, 5), (2, 4, 3, 3), (1, 1), ((4, 4), (1, 1)), (1, 1), (3, 1), 1),
+    "2d_shifted_dilated_uneven": (
+        (2, 8, 9, 8),
+        (4, 8, 3, 2),
+        (1, 2),
+        ((4, 2), (1, 0)),
+        (1, 1),
+        (3, 1),
+        1,
+    ),
+    "2d_shifted_transposed": (
+        (2, 8, 4, 5),
+        (3, 8, 3, 3),
+        (1, 1),
+        ((2, 2), (1, 1)),
+        (2, 2),
+        (1, 1),
+        1,
+    ),
+    "2d_shifted_negative_padding": (
+        (2, 8, 16, 6),
+        (4, 8, 2, 3),
+        (1, 1),
+        ((-1, 0), (0, 0)),
+        (1, 1),
+        (1, 1),
+        1,
+    ),
+    "2d_shifted_out_of_sight": (
+        (1, 4, 2, 5),
+        (2, 4, 3, 3),
+        (1, 1),
+        ((4, 4), (1, 1)),
+        (1, 1),
+        (3, 1),
+        1,
+    ),
     "2d_shifted_grouped": ((2, 8, 6, 6), (4, 4, 3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1), 2),
-    "3d_shifted": ((1, 8, 4, 5, 6), (2, 8, 2, 3, 2), (1, 2, 1), ((1, 0), (1, 1), (0, 1)), (1,) * 3, (1, 1, 2), 1),
-    "3d": ((2, 2, 4, 5, 6), (3, 2, 2, 3, 2), (1, 2, 1), ((1, 0), (1, 1), (0, 1)), (1, 1, 1), (1, 1, 2), 1),
+    "3d_shifted": (
+        (1, 8, 4, 5, 6),
+        (2, 8, 2, 3, 2),
+        (1, 2, 1),
+        ((1, 0), (1, 1), (0, 1)),
+        (1,) * 3,
+        (1, 1, 2),
+        1,
+    ),
+    "3d": (
+        (2, 2, 4, 5, 6),
+        (3, 2, 2, 3, 2),
+        (1, 2, 1),
+        ((1, 0), (1, 1), (0, 1)),
+        (1, 1, 1),
+        (1, 1, 2),
+        1,
+    ),
 }
 
 
@@ -93,7 +178,14 @@ def operands(name):
 def conv(lhs, rhs, settings, **options):
     strides, padding, lhs_dilation, rhs_dilation, groups = settings
     return lax.conv_general_dilated(
-        lhs, rhs, strides, padding, lhs_dilation, rhs_dilation, feature_group_count=groups, **options
+        lhs,
+        rhs,
+        strides,
+        padding,
+        lhs_dilation,
+        rhs_dilation,
+        feature_group_count=groups,
+        **options,
     )
 
 
@@ -104,8 +196,11 @@ def test_convolution_and_both_gradients_agree_with_float64_and_hold_no_convoluti
     weight = np.random.default_rng(1).standard_normal(exact.shape).astype(np.float32)
     x, w = jnp.asarray(lhs, jnp.float32), jnp.asarray(rhs, jnp.float32)
     if "shifted" in name:  # `split` is in that form alone
-        assert "split" in primitives_of(jax.make_jaxpr(loop_friendly(lambda x, w: conv(x, w, settings)))(x, w).jaxpr)
-    # A sum of n float32 products of unit normals is off by at most about n * 2^-24 * its absolute sum; n < 200 here.
+        assert "split" in primitives_of(
+            jax.make_jaxpr(loop_friendly(lambda x, w: conv(x, w, settings)))(x, w).jaxpr
+        )
+    # A sum of n float32 products of unit normals is off by at most about n * 2^-24 * its absolute
+    # sum; n < 200 here.
     actual = jax.jit(loop_friendly(lambda x, w: conv(x, w, settings)))(x, w)
     np.testing.assert_allclose(actual, exact, rtol=0, atol=2e-4)
 
@@ -115,19 +210,25 @@ def test_convolution_and_both_gradients_agree_with_float64_and_hold_no_convoluti
     rewritten = jax.grad(loop_friendly(loss), (0, 1))
     assert not has_convolution(rewritten, x, w)
     expected = jax.jit(jax.grad(loss, (0, 1)))(x, w)
-    # The convolution is linear in each operand: <gradient, direction> is the loss at that direction, in float64.
+    # The convolution is linear in each operand: <gradient, direction> is the loss at that
+    #   direction, in float64.
     for index in range(2):
         direction = np.random.default_rng(2).standard_normal(expected[index].shape)
         at = (direction, rhs) if index == 0 else (lhs, direction)
         slope = np.vdot(weight.astype(np.float64), conv_float64(*at, *settings))
-        assert abs(np.vdot(np.asarray(jax.jit(rewritten)(x, w)[index], np.float64), direction) - slope) < 5e-3
+        assert (
+            abs(np.vdot(np.asarray(jax.jit(rewritten)(x, w)[index], np.float64), direction) - slope)
+            < 5e-3
+        )
     for outside in (rewritten, loop_friendly(jax.grad(loss, (0, 1)))):
         assert not has_convolution(outside, x, w)
         for a, e in zip(jax.jit(outside)(x, w), expected, strict=True):
             np.testing.assert_allclose(a, e, rtol=1e-4, atol=5e-4)
 
 
-@pytest.mark.parametrize("spec", [("NHWC", "HWIO", "NHWC"), ("NHWC", "OIHW", "NCHW"), ("HWNC", "HWIO", "CHWN")])
+@pytest.mark.parametrize(
+    "spec", [("NHWC", "HWIO", "NHWC"), ("NHWC", "OIHW", "NCHW"), ("HWNC", "HWIO", "CHWN")]
+)
 def test_layouts_are_kept(spec):
     shapes = {"N": 2, "C": 3, "H": 6, "W": 5, "I": 3, "O": 4}
     x = draw([shapes[c] for c in spec[0]])
@@ -146,9 +247,12 @@ def test_bfloat16_keeps_its_dtype_and_accumulates_in_float32(name):
     actual = jax.jit(loop_friendly(lambda x, w: conv(x, w, settings)))(x, w)
     exact = conv_float64(np.asarray(x, np.float64), np.asarray(w, np.float64), *settings)
     assert actual.dtype == jnp.bfloat16
-    # bfloat16 has 8 bits: one rounding of the result is 2^-8 relative, its accumulation in float32 is far below.
+    # bfloat16 has 8 bits: one rounding of the result is 2^-8 relative, its accumulation in float32
+    #   is far below.
     np.testing.assert_allclose(np.asarray(actual, np.float64), exact, rtol=2**-8, atol=1e-5)
-    wide = loop_friendly(lambda x, w: conv(x, w, settings, preferred_element_type=jnp.float32))(x, w)
+    wide = loop_friendly(lambda x, w: conv(x, w, settings, preferred_element_type=jnp.float32))(
+        x, w
+    )
     assert wide.dtype == jnp.float32
     np.testing.assert_allclose(wide, exact, rtol=1e-5, atol=1e-5)
 
@@ -167,7 +271,9 @@ def test_vmapped_weights_become_a_batched_product():
     # The vmapped gradient of a vmapped weight is a convolution grouped over the batch.
     grad = jax.vmap(jax.grad(lambda w, x: jnp.sum(f(x, w) ** 2)))
     assert not has_convolution(loop_friendly(grad), w, x)
-    np.testing.assert_allclose(jax.jit(loop_friendly(grad))(w, x), jax.jit(grad)(w, x), rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(
+        jax.jit(loop_friendly(grad))(w, x), jax.jit(grad)(w, x), rtol=1e-4, atol=1e-3
+    )
 
 
 def layer(x, w):
@@ -179,7 +285,8 @@ def scaled(x, w):
     return layer(x, w)
 
 
-# A wrong gradient on purpose (three times the true one): whoever inlines the function would lose it.
+# A wrong gradient on purpose (three times the true one): whoever inlines the function would lose
+# it.
 scaled.defvjp(lambda x, w: jax.vjp(layer, x, w), lambda pull, g: tuple(3 * a for a in pull(g)))
 
 
@@ -199,7 +306,9 @@ def branches(x, w):
 
 
 def loop(x, w):
-    return lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, layer(c[1], w)), (jnp.int32(0), x))[1]
+    return lax.while_loop(
+        lambda c: c[0] < 2, lambda c: (c[0] + 1, layer(c[1], w)), (jnp.int32(0), x)
+    )[1]
 
 
 def scanned(x, w):
@@ -238,7 +347,9 @@ def test_containers_are_looked_through_and_custom_rules_kept(name):
     outside = loop_friendly(jax.grad(functools.partial(loss, fun), (0, 1)))
     assert has_convolution(fun, x, w)
     assert not has_convolution(loop_friendly(fun), x, w)
-    np.testing.assert_allclose(jax.jit(loop_friendly(fun))(x, w), jax.jit(fun)(x, w), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        jax.jit(loop_friendly(fun))(x, w), jax.jit(fun)(x, w), rtol=1e-5, atol=1e-5
+    )
     for rewritten in (inside, outside):
         assert not has_convolution(rewritten, x, w)
         for a, e in zip(jax.jit(rewritten)(x, w), expected, strict=True):
@@ -248,7 +359,9 @@ def test_containers_are_looked_through_and_custom_rules_kept(name):
 def test_while_loop_is_looked_through():
     x, w = draw((2, 6, 6, 3)), 0.3 * draw((3, 3, 3, 3))
     assert not has_convolution(loop_friendly(loop), x, w)
-    np.testing.assert_allclose(jax.jit(loop_friendly(loop))(x, w), jax.jit(loop)(x, w), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        jax.jit(loop_friendly(loop))(x, w), jax.jit(loop)(x, w), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_second_derivatives():
@@ -272,14 +385,19 @@ def pool(x, window=(1, 2, 2, 1)):
 @pytest.mark.parametrize("window", [(1, 2, 2, 1), (1, 3, 2, 1), (1, 1, 4, 1), (1, 1, 1, 1)])
 def test_max_pool_and_its_gradient_are_the_native_ones_bit_by_bit(window, ties):
     x = draw((2, 7, 9, 3))
-    # Rounded to a few values, most windows hold ties, each of which the native rule gives to its first element.
+    # Rounded to a few values, most windows hold ties, each of which the native rule gives to its
+    # first element.
     x = jnp.round(x) if ties else x
     weight = draw(pool(x, window).shape)
     gradient = jax.grad(lambda x: jnp.vdot(weight, pool(x, window)))
     inside = jax.grad(loop_friendly(lambda x: jnp.vdot(weight, pool(x, window))))
     assert "reduce_window_max" not in primitives_of(jax.make_jaxpr(inside)(x).jaxpr)
-    assert "select_and_scatter_add" not in primitives_of(jax.make_jaxpr(loop_friendly(gradient))(x).jaxpr)
-    np.testing.assert_array_equal(jax.jit(loop_friendly(lambda x: pool(x, window)))(x), pool(x, window))
+    assert "select_and_scatter_add" not in primitives_of(
+        jax.make_jaxpr(loop_friendly(gradient))(x).jaxpr
+    )
+    np.testing.assert_array_equal(
+        jax.jit(loop_friendly(lambda x: pool(x, window)))(x), pool(x, window)
+    )
     expected = jax.jit(gradient)(x)
     np.testing.assert_array_equal(jax.jit(inside)(x), expected)
     np.testing.assert_array_equal(jax.jit(loop_friendly(gradient))(x), expected)
@@ -316,7 +434,11 @@ def test_what_lies_outside_loops_stays_native_unless_told_that_it_is_inside_one(
     def count(fun):
         return str(jax.make_jaxpr(fun)(x, w)).count("conv_general_dilated[")
 
-    assert (count(both), count(fljax_kernels.loop_friendly(both)), count(loop_friendly(both))) == (2, 1, 0)
+    assert (count(both), count(fljax_kernels.loop_friendly(both)), count(loop_friendly(both))) == (
+        2,
+        1,
+        0,
+    )
     actual = jax.jit(fljax_kernels.loop_friendly(both))(x, w)
     np.testing.assert_allclose(actual, jax.jit(both)(x, w), rtol=1e-5, atol=1e-5)
 
@@ -375,7 +497,9 @@ def test_sums_over_axes_that_lie_apart_are_added_up_in_stages(shape, axes):
     assert sums_apart(total, x) and not sums_apart(friendly, x)
     expected = np.square(np.asarray(x, np.float64)).sum(axis=axes)
     np.testing.assert_allclose(jax.jit(friendly)(x), expected, rtol=1e-6)
-    np.testing.assert_allclose(jax.vmap(friendly)(jnp.stack([x, 2 * x]))[1], 4 * expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        jax.vmap(friendly)(jnp.stack([x, 2 * x]))[1], 4 * expected, rtol=1e-6
+    )
     np.testing.assert_allclose(jax.jacrev(friendly)(x), jax.jacrev(total)(x), rtol=1e-6)
     np.testing.assert_allclose(jax.jacfwd(friendly)(x), jax.jacfwd(total)(x), rtol=1e-6)
 
@@ -387,7 +511,9 @@ def test_other_sums_stay_as_they_are(shape, axes):
     def total(x):
         return jnp.sum(x, axis=axes)
 
-    assert str(jax.make_jaxpr(fljax_kernels.loop_friendly(total))(x)) == str(jax.make_jaxpr(total)(x))
+    assert str(jax.make_jaxpr(fljax_kernels.loop_friendly(total))(x)) == str(
+        jax.make_jaxpr(total)(x)
+    )
 
 
 def test_sums_of_sharded_types_and_of_symbolic_shapes_stay_as_they_are():
@@ -399,7 +525,9 @@ def test_sums_of_sharded_types_and_of_symbolic_shapes_stay_as_they_are():
     assert actual.sharding.spec[0] == "d"
     np.testing.assert_allclose(actual, jnp.sum(x, axis=(1, 3)), rtol=1e-6)
     symbolic = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 9, 2, 3"), jnp.float32)
-    np.testing.assert_allclose(jax.export.export(jax.jit(friendly))(symbolic).call(x), actual, rtol=1e-6)
+    np.testing.assert_allclose(
+        jax.export.export(jax.jit(friendly))(symbolic).call(x), actual, rtol=1e-6
+    )
 
 
 def test_a_group_norm_s_means_and_their_gradients_are_added_up_in_stages():
@@ -407,7 +535,11 @@ def test_a_group_norm_s_means_and_their_gradients_are_added_up_in_stages():
 
     def norm(x):
         centred = x - x.mean(axis=(1, 2, 4), keepdims=True)
-        return jnp.sum(weights * centred * lax.rsqrt(jnp.mean(centred**2, axis=(1, 2, 4), keepdims=True) + 1e-5))
+        return jnp.sum(
+            weights
+            * centred
+            * lax.rsqrt(jnp.mean(centred**2, axis=(1, 2, 4), keepdims=True) + 1e-5)
+        )
 
     gradient = jax.grad(norm)
     friendly = fljax_kernels.loop_friendly(gradient)
@@ -437,7 +569,9 @@ def test_a_program_without_convolutions_in_loops_keeps_its_loops():
         return lax.scan(lambda c, _: (jnp.tanh(c), None), layer(x, w), length=2)[0]
 
     x, w = draw((2, 6, 6, 3)), draw((3, 3, 3, 3))
-    assert str(jax.make_jaxpr(fljax_kernels.loop_friendly(fun))(x, w)) == str(jax.make_jaxpr(fun)(x, w))
+    assert str(jax.make_jaxpr(fljax_kernels.loop_friendly(fun))(x, w)) == str(
+        jax.make_jaxpr(fun)(x, w)
+    )
 
 
 def test_python_arguments_and_pytrees_pass_as_they_are():

@@ -22,7 +22,11 @@ def flat(tree, num_clients):
 
 def assert_same_bits(a, b):
     jax.tree.map(
-        lambda x, y: np.testing.assert_array_equal(np.asarray(x).view(np.uint32), np.asarray(y).view(np.uint32)), a, b
+        lambda x, y: np.testing.assert_array_equal(
+            np.asarray(x).view(np.uint32), np.asarray(y).view(np.uint32)
+        ),
+        a,
+        b,
     )
 
 
@@ -35,7 +39,9 @@ def laplacian(edges, variance, num_clients):
 
 
 def test_a_keys_stream_is_that_of_jax_random_normal(key):
-    found = jax.jit(threefry.half_variance_normals)(jax.random.key_data(key), jnp.arange(100_003, dtype=jnp.uint32))
+    found = jax.jit(threefry.half_variance_normals)(
+        jax.random.key_data(key), jnp.arange(100_003, dtype=jnp.uint32)
+    )
     expected = jax.random.normal(jax.random.clone(key), (100_003,))
     np.testing.assert_array_equal(np.asarray(found) * np.float32(np.sqrt(2)), expected)
 
@@ -48,7 +54,8 @@ def test_rows_are_the_reference_and_each_client_computes_its_own_bit_for_bit(cas
         assert (noise[name].shape, noise[name].dtype) == ((case.num_clients, *x.shape), jnp.float32)
     rows, keys = flat(noise, case.num_clients), pair_keys(key, edges)
     exact = reference.pair_noise(keys, edges, case.num_clients, rows.shape[1], stddev)
-    # One rounding of each product (two at the reference's), one of each sum, whose terms are within 5.42 stddevs.
+    # One rounding of each product (two at the reference's), one of each sum, whose terms are within
+    # 5.42 stddevs.
     reach = 5.42 * (np.abs(laplacian(edges, stddev, case.num_clients)).sum(axis=1) / 2)
     degree = np.bincount(edges.ravel(), minlength=case.num_clients)
     assert np.all(np.abs(rows - exact) <= ((degree + 3) * 2.0**-24 * reach)[:, None])
@@ -63,7 +70,9 @@ def test_rows_are_the_reference_and_each_client_computes_its_own_bit_for_bit(cas
 def test_jit_vmap_and_devices_give_the_same_bits(key):
     edges, like, stddev = graphs.circulant(8, 4), jnp.zeros(4096), 2.0
     eager = pair_noise(key, edges, 8, like, stddev)
-    one = functools.partial(pair_noise, edges=jnp.asarray(edges), num_clients=8, like=like, stddev=stddev)
+    one = functools.partial(
+        pair_noise, edges=jnp.asarray(edges), num_clients=8, like=like, stddev=stddev
+    )
     rounds = jax.vmap(one)(jnp.stack([key, jax.random.fold_in(key, 1)]))
     assert_same_bits(rounds[0], eager)
     assert_same_bits(rounds[1], one(jax.random.fold_in(key, 1)))
@@ -78,19 +87,28 @@ def test_clients_of_a_cohort_may_be_vmapped(key):
     mine = np.stack([np.flatnonzero((edges == client).any(axis=1)) for client in range(10)])
     peers = edges[mine].sum(axis=2) - np.arange(10)[:, None]
     keys = pair_keys(key, edges)
-    rows = jax.vmap(lambda k, c, p: client_pair_noise(k, c, p, jnp.zeros(300), 2.0))(keys[mine], jnp.arange(10), peers)
+    rows = jax.vmap(lambda k, c, p: client_pair_noise(k, c, p, jnp.zeros(300), 2.0))(
+        keys[mine], jnp.arange(10), peers
+    )
     assert_same_bits(rows, pair_noise(keys, edges, 10, jnp.zeros(300), 2.0))
 
 
 @pytest.mark.parametrize("num_clients", [2, 50, 2000])
 def test_masks_cancel_with_and_without_stragglers(num_clients, key):
     rng = np.random.default_rng(num_clients)
-    edges = graphs.complete(num_clients) if num_clients <= 50 else graphs.k_regular(num_clients, 8, rng)
+    edges = (
+        graphs.complete(num_clients) if num_clients <= 50 else graphs.k_regular(num_clients, 8, rng)
+    )
     stddev = rng.uniform(0.5, 1.0, len(edges)).astype(np.float32)
     keys = pair_keys(key, edges)
     rows = np.asarray(pair_noise(keys, edges, num_clients, jnp.zeros(64), stddev), np.float64)
-    whole = np.asarray(pair_noise(keys, edges, num_clients, jnp.zeros(64), stddev * 2**16, form="ring"))
-    each = np.asarray(jax.vmap(lambda k: jax.random.normal(k, (64,)))(keys), np.float64) * stddev[:, None]
+    whole = np.asarray(
+        pair_noise(keys, edges, num_clients, jnp.zeros(64), stddev * 2**16, form="ring")
+    )
+    each = (
+        np.asarray(jax.vmap(lambda k: jax.random.normal(k, (64,)))(keys), np.float64)
+        * stddev[:, None]
+    )
     ints = each_edge(keys, stddev * 2**16)
     for gone in sorted({0, 1, num_clients // 3, num_clients - 1}):
         stays = np.ones(num_clients, bool)
@@ -99,7 +117,9 @@ def test_masks_cancel_with_and_without_stragglers(num_clients, key):
         low, high = stays[edges[:, 0]], stays[edges[:, 1]]
         sign = (low.astype(int) - high)[:, None]
         # The specification's bound on float32 rounding.
-        assert np.abs(rows[stays].sum(axis=0) - (sign * each).sum(axis=0)).max() <= 1e-5 * num_clients
+        assert (
+            np.abs(rows[stays].sum(axis=0) - (sign * each).sum(axis=0)).max() <= 1e-5 * num_clients
+        )
         # Integers lose nothing: exactly the noise of these edges, and zero where nobody is gone.
         total = whole[stays].sum(axis=0, dtype=np.uint32).view(np.int32)
         np.testing.assert_array_equal(total, (sign * ints).sum(axis=0))
@@ -112,7 +132,9 @@ def each_edge(keys, stddev):
     """Every edge's whole-number noise `[E, 64]`, as its lower end alone would draw it."""
 
     def one(key, stddev):
-        return client_pair_noise(key[None], 0, np.asarray([1]), jnp.zeros(64), stddev[None], form="ring")
+        return client_pair_noise(
+            key[None], 0, np.asarray([1]), jnp.zeros(64), stddev[None], form="ring"
+        )
 
     return np.asarray(jax.vmap(one)(keys, jnp.asarray(stddev))).view(np.int32).astype(np.int64)
 
@@ -136,11 +158,18 @@ def covariance_and_error(rows):
 def test_the_covariance_is_the_graphs_laplacian(form, key):
     edges, like = graphs.complete(6), jnp.zeros(200_000)
     stddev = 1.5 if form == "joint" else np.linspace(0.5, 2.0, 15).astype(np.float32)
-    rows = joint_pair_noise(key, 6, like, 1.5) if form == "joint" else pair_noise(key, edges, 6, like, stddev)
+    rows = (
+        joint_pair_noise(key, 6, like, 1.5)
+        if form == "joint"
+        else pair_noise(key, edges, 6, like, stddev)
+    )
     found, error = covariance_and_error(rows)
     assert np.all(np.abs(found - laplacian(edges, np.square(stddev), 6)) <= 5 * error)
     # Positive control: one edge less is seen.
-    assert np.any(np.abs(found - laplacian(edges[1:], np.broadcast_to(np.square(stddev), 15)[1:], 6)) > 5 * error)
+    assert np.any(
+        np.abs(found - laplacian(edges[1:], np.broadcast_to(np.square(stddev), 15)[1:], 6))
+        > 5 * error
+    )
     assert np.abs(np.asarray(rows, np.float64).sum(axis=0)).max() <= 1e-5 * 1.5 * 6
 
 
@@ -164,7 +193,9 @@ def test_an_edges_key_does_not_depend_on_the_graph_and_differs_from_all_others(k
 
 def test_noise_is_linear_in_its_stddev(key):
     edges, stddev = graphs.circulant(5, 2), jnp.arange(1.0, 6.0)
-    noise, slope = jax.jvp(lambda s: pair_noise(key, edges, 5, jnp.zeros(7), s), (stddev,), (stddev,))
+    noise, slope = jax.jvp(
+        lambda s: pair_noise(key, edges, 5, jnp.zeros(7), s), (stddev,), (stddev,)
+    )
     np.testing.assert_allclose(slope, noise, rtol=1e-5, atol=1e-5)
 
 
@@ -202,7 +233,8 @@ def test_built_graphs_are_sorted_connected_and_of_their_degree(edges, num_client
 
 
 def test_neighbours_on_a_random_regular_graph_are_a_uniform_subset():
-    # 6 clients of degree 3: each other client is a neighbour with chance 3/5, each pair of others with 3/10.
+    # 6 clients of degree 3: each other client is a neighbour with chance 3/5, each pair of others
+    # with 3/10.
     together = np.zeros((5, 5))
     rng, draws = np.random.default_rng(0), 1500
     for _ in range(draws):
@@ -218,15 +250,27 @@ def test_neighbours_on_a_random_regular_graph_are_a_uniform_subset():
     ("call", "message"),
     [
         (lambda: graphs.from_pairs([[0, 1], [2, 3]], 4), "no path from client 0 to client 2"),
-        (lambda: graphs.from_pairs([[0, 1], [1, 0]], 2), r"every pair once in edges, got \[0, 1\] twice"),
+        (
+            lambda: graphs.from_pairs([[0, 1], [1, 0]], 2),
+            r"every pair once in edges, got \[0, 1\] twice",
+        ),
         (lambda: graphs.from_pairs([[1, 1]], 2), r"between two clients, got edges\[0\]=\[1, 1\]"),
         (lambda: graphs.from_pairs([[0, 5]], 2), r"between clients 0\.\.1, got 0\.\.5"),
         (lambda: graphs.from_pairs([[0.0, 1.0]], 2), r"integers \[E, 2\], got float64"),
         (lambda: graphs.from_pairs([], 2), "no path from client 0 to client 1"),
-        (lambda: graphs.k_regular(5, 3, np.random.default_rng(0)), "even degree for 5 clients, got degree=3"),
-        (lambda: graphs.k_regular(6, 1, np.random.default_rng(0)), "degree >= 2 for a connected graph"),
+        (
+            lambda: graphs.k_regular(5, 3, np.random.default_rng(0)),
+            "even degree for 5 clients, got degree=3",
+        ),
+        (
+            lambda: graphs.k_regular(6, 1, np.random.default_rng(0)),
+            "degree >= 2 for a connected graph",
+        ),
         (lambda: graphs.circulant(4, 4), "degree < num_clients=4, got degree=4"),
-        (lambda: graphs.random_out(4, 0, np.random.default_rng(0)), "out_degree to be an integer >= 1"),
+        (
+            lambda: graphs.random_out(4, 0, np.random.default_rng(0)),
+            "out_degree to be an integer >= 1",
+        ),
         (lambda: graphs.complete(0), "num_clients to be an integer >= 1, got num_clients=0"),
     ],
 )
@@ -241,7 +285,10 @@ PAIR = np.array([[0, 1]], np.int32)
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda k: pair_noise(k, PAIR[:, ::-1], 2, jnp.zeros(3), 1.0), "edges sorted, smaller client first"),
+        (
+            lambda k: pair_noise(k, PAIR[:, ::-1], 2, jnp.zeros(3), 1.0),
+            "edges sorted, smaller client first",
+        ),
         (lambda k: pair_noise(k, np.repeat(PAIR, 2, 0), 2, jnp.zeros(3), 1.0), "every pair once"),
         (lambda k: pair_noise(k, PAIR * 0, 2, jnp.zeros(3), 1.0), "between two clients"),
         (lambda k: pair_keys(k, PAIR[:, ::-1]), "edges with the smaller client first"),
@@ -249,21 +296,57 @@ PAIR = np.array([[0, 1]], np.int32)
         (lambda k: pair_keys(k, [[0, -1]]), "between clients"),
         (lambda k: pair_noise(k, PAIR, 1, jnp.zeros(3), 1.0), r"between clients 0\.\.0"),
         (lambda k: pair_noise(k, PAIR[0], 2, jnp.zeros(3), 1.0), r"integers \[E, 2\]"),
-        (lambda k: pair_noise(jax.random.split(k, 2), PAIR, 2, jnp.zeros(3), 1.0), "one for each of 1 edges"),
-        (lambda k: pair_noise(jnp.zeros(2, jnp.uint32), PAIR, 2, jnp.zeros(3), 1.0), "typed threefry key"),
-        (lambda k: pair_noise(jax.random.key(0, impl="rbg"), PAIR, 2, jnp.zeros(3), 1.0), "threefry key, got key<rbg>"),
-        (lambda k: pair_noise(k, PAIR, 2, jnp.zeros(3), -1.0), "stddev >= 0 and finite, got stddev=-1.0"),
+        (
+            lambda k: pair_noise(jax.random.split(k, 2), PAIR, 2, jnp.zeros(3), 1.0),
+            "one for each of 1 edges",
+        ),
+        (
+            lambda k: pair_noise(jnp.zeros(2, jnp.uint32), PAIR, 2, jnp.zeros(3), 1.0),
+            "typed threefry key",
+        ),
+        (
+            lambda k: pair_noise(jax.random.key(0, impl="rbg"), PAIR, 2, jnp.zeros(3), 1.0),
+            "threefry key, got key<rbg>",
+        ),
+        (
+            lambda k: pair_noise(k, PAIR, 2, jnp.zeros(3), -1.0),
+            "stddev >= 0 and finite, got stddev=-1.0",
+        ),
         (lambda k: pair_noise(k, PAIR, 2, jnp.zeros(3), np.nan), "stddev >= 0 and finite"),
-        (lambda k: pair_noise(k, PAIR, 2, jnp.zeros(3), jnp.ones(2)), r"stddev to be a scalar or of shape \(1,\)"),
-        (lambda k: pair_noise(k, PAIR, 2, jnp.zeros(3), 2.0**29, form="ring"), r"stddev <= 2\*\*28 grid units"),
-        (lambda k: pair_noise(k, PAIR, 2, jnp.zeros(3), 1.0, form="mod"), "form to be 'float' or 'ring'"),
+        (
+            lambda k: pair_noise(k, PAIR, 2, jnp.zeros(3), jnp.ones(2)),
+            r"stddev to be a scalar or of shape \(1,\)",
+        ),
+        (
+            lambda k: pair_noise(k, PAIR, 2, jnp.zeros(3), 2.0**29, form="ring"),
+            r"stddev <= 2\*\*28 grid units",
+        ),
+        (
+            lambda k: pair_noise(k, PAIR, 2, jnp.zeros(3), 1.0, form="mod"),
+            "form to be 'float' or 'ring'",
+        ),
         (lambda k: pair_noise(k, PAIR, 2, jnp.zeros(3, int), 1.0), "like with floating leaves"),
         (lambda k: pair_noise(k, PAIR, 0, jnp.zeros(3), 1.0), "num_clients to be an integer >= 1"),
-        (lambda k: pair_noise(k, PAIR, 2, jax.ShapeDtypeStruct((2**31,), jnp.float32), 1.0), r"fewer than 2\*\*31"),
-        (lambda k: client_pair_noise(k, 0, [1], jnp.zeros(3), 1.0), r"keys to be \[K\] typed threefry keys"),
-        (lambda k: client_pair_noise(k[None], 0, [1, 2], jnp.zeros(3), 1.0), r"peers of shape \(1,\)"),
-        (lambda k: client_pair_noise(k[None], 1, [1], jnp.zeros(3), 1.0), "peers other than client=1"),
-        (lambda k: client_pair_noise(jax.random.split(k, 2), 1, [3, 2], jnp.zeros(3), 1.0), "peers >= 0, ascending"),
+        (
+            lambda k: pair_noise(k, PAIR, 2, jax.ShapeDtypeStruct((2**31,), jnp.float32), 1.0),
+            r"fewer than 2\*\*31",
+        ),
+        (
+            lambda k: client_pair_noise(k, 0, [1], jnp.zeros(3), 1.0),
+            r"keys to be \[K\] typed threefry keys",
+        ),
+        (
+            lambda k: client_pair_noise(k[None], 0, [1, 2], jnp.zeros(3), 1.0),
+            r"peers of shape \(1,\)",
+        ),
+        (
+            lambda k: client_pair_noise(k[None], 1, [1], jnp.zeros(3), 1.0),
+            "peers other than client=1",
+        ),
+        (
+            lambda k: client_pair_noise(jax.random.split(k, 2), 1, [3, 2], jnp.zeros(3), 1.0),
+            "peers >= 0, ascending",
+        ),
         (lambda k: joint_pair_noise(k[None], 2, jnp.zeros(3), 1.0), "one typed threefry key"),
         (lambda k: joint_pair_noise(k, 2, jnp.zeros(3), jnp.ones(2)), "stddev to be a scalar"),
     ],

@@ -30,7 +30,10 @@ def binomial_pmf(n, k, p):
 def assert_frequencies(counts, probs, draws):
     """Each count is within Z standard deviations, plus 1, of draws * prob."""
     for count, prob in zip(counts, probs, strict=True):
-        assert abs(count - draws * prob) <= Z * math.sqrt(draws * prob * (1 - prob)) + 1, (count, draws * prob)
+        assert abs(count - draws * prob) <= Z * math.sqrt(draws * prob * (1 - prob)) + 1, (
+            count,
+            draws * prob,
+        )
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -44,7 +47,9 @@ def test_a_sample_is_distinct_units_first_and_then_minus_one(case, key):
     assert (indices[len(real) :] == -1).all()
     assert bool(sample.overflow) == (count > case.capacity)
     assert 0 <= count <= case.num
-    assert abs(count - case.num * case.prob) <= Z * math.sqrt(case.num * case.prob * (1 - case.prob))
+    assert abs(count - case.num * case.prob) <= Z * math.sqrt(
+        case.num * case.prob * (1 - case.prob)
+    )
 
 
 @pytest.mark.parametrize("num", [5, 64], ids=["by_sorting", "by_redrawing"])
@@ -69,10 +74,14 @@ def test_small_samples_have_the_law_of_independent_coins(key):
     # All 16 subsets of 4 units, against p**k (1-p)**(4-k).
     draws, prob = 50_000, 0.3
     sample = many(lambda k: poisson_sample(k, 4, prob, 4), key, draws)
-    seen = Counter(tuple(sorted(i for i in row if i >= 0)) for row in np.asarray(sample.indices).tolist())
+    seen = Counter(
+        tuple(sorted(i for i in row if i >= 0)) for row in np.asarray(sample.indices).tolist()
+    )
     subsets = [s for k in range(5) for s in itertools.combinations(range(4), k)]
     assert_frequencies(
-        [seen[s] for s in subsets], [prob ** len(s) * (1 - prob) ** (4 - len(s)) for s in subsets], draws
+        [seen[s] for s in subsets],
+        [prob ** len(s) * (1 - prob) ** (4 - len(s)) for s in subsets],
+        draws,
     )
 
 
@@ -99,22 +108,29 @@ def test_overflow_is_reported_with_the_true_count_and_a_random_part(key):
 def test_fixed_size_samples_are_uniform_over_ordered_subsets(key):
     draws = 50_000
     orders = list(itertools.permutations(range(5), 3))
-    seen = Counter(map(tuple, np.asarray(many(lambda k: fixed_size_sample(k, 5, 3), key, draws)).tolist()))
+    seen = Counter(
+        map(tuple, np.asarray(many(lambda k: fixed_size_sample(k, 5, 3), key, draws)).tolist())
+    )
     assert_frequencies([seen[o] for o in orders], [1 / 60] * 60, draws)
     # By redrawing: 2 of 16, where one in 16 first draws repeats.
     orders = list(itertools.permutations(range(16), 2))
-    seen = Counter(map(tuple, np.asarray(many(lambda k: fixed_size_sample(k, 16, 2), key, draws)).tolist()))
+    seen = Counter(
+        map(tuple, np.asarray(many(lambda k: fixed_size_sample(k, 16, 2), key, draws)).tolist())
+    )
     assert_frequencies([seen[o] for o in orders], [1 / 240] * 240, draws)
 
 
 def test_redrawing_is_even_where_32_bits_are_not(key):
-    # num = 3 * 2**29: 2**32 is 2 num + 2**30, so bits modulo num hit the lower 2/3 of the units 3 times in 8 each.
+    # num = 3 * 2**29: 2**32 is 2 num + 2**30, so bits modulo num hit the lower 2/3 of the units 3
+    # times in 8 each.
     num, draws = 3 * 2**29, 4000
     lower = np.asarray(many(lambda k: fixed_size_sample(k, num, 4), key, draws)).ravel() < 2**30
     assert abs(lower.sum() - 4 * draws * 2 / 3) <= Z * math.sqrt(4 * draws * 2 / 9)
 
 
-@pytest.mark.parametrize(("num", "size"), [(10, 10), (1, 1), (7, 0), (0, 0), (1000, 125), (2**31 - 1, 3)])
+@pytest.mark.parametrize(
+    ("num", "size"), [(10, 10), (1, 1), (7, 0), (0, 0), (1000, 125), (2**31 - 1, 3)]
+)
 def test_fixed_size_samples_are_distinct_at_the_edges(num, size, key):
     chosen = np.asarray(fixed_size_sample(key, num, size))
     assert chosen.shape == (size,) and chosen.dtype == np.int32
@@ -135,9 +151,9 @@ def test_a_sample_per_device_under_shard_map_gives_the_same_bits(key):
     keys = jax.random.split(key, 8)
     draw = lambda k: fixed_size_sample(k[0], 400, 20)[None]  # noqa: E731
     spec = PartitionSpec("d")
-    mapped = jax.jit(jax.shard_map(draw, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False))(
-        jax.random.clone(keys)
-    )
+    mapped = jax.jit(
+        jax.shard_map(draw, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    )(jax.random.clone(keys))
     alone = jax.jit(lambda k: fixed_size_sample(k, 400, 20))
     looped = [alone(jax.random.clone(keys)[i]) for i in range(8)]
     np.testing.assert_array_equal(mapped, np.stack(looped))
@@ -148,7 +164,9 @@ def test_sampling_runs_inside_scan_without_retracing(key):
         sample = poisson_sample(k, 300, 0.05, 40)
         return carry + sample.count, sample.overflow
 
-    total, overflow = jax.jit(lambda keys: jax.lax.scan(step, jnp.int32(0), keys))(jax.random.split(key, 50))
+    total, overflow = jax.jit(lambda keys: jax.lax.scan(step, jnp.int32(0), keys))(
+        jax.random.split(key, 50)
+    )
     assert abs(int(total) - 50 * 15) <= Z * math.sqrt(50 * 300 * 0.05 * 0.95)
     assert not overflow.any()
 
@@ -169,7 +187,8 @@ def test_capacity_is_the_smallest_with_that_tail(num, prob, tail_prob):
 
 def test_capacity_of_a_million_lies_between_chernoff_and_a_normal_guess():
     capacity = poisson_capacity(1_000_000, 1e-3)
-    # Chernoff: P(count >= a) <= exp(-num KL(a/num, prob)); below 7 sigma the tail of so skewed a count exceeds 1e-12.
+    # Chernoff: P(count >= a) <= exp(-num KL(a/num, prob)); below 7 sigma the tail of so skewed a
+    #   count exceeds 1e-12.
     a, q = (capacity + 1 + 6) / 1e6, 1e-3
     kl = a * math.log(a / q) + (1 - a) * math.log((1 - a) / (1 - q))
     assert 1000 + 7 * math.sqrt(999) <= capacity <= 1000 + 8 * math.sqrt(999)
@@ -188,12 +207,21 @@ def test_capacity_at_the_edges():
     [
         (lambda key: poisson_sample(key, 10, 1.5, 5), r"prob in \[0, 1\], got prob=1.5"),
         (lambda key: poisson_sample(key, 10, float("nan"), 5), r"prob in \[0, 1\]"),
-        (lambda key: poisson_sample(key, 10, 0.5, 11), r"capacity to be an integer in \[0, 10\], got capacity=11"),
+        (
+            lambda key: poisson_sample(key, 10, 0.5, 11),
+            r"capacity to be an integer in \[0, 10\], got capacity=11",
+        ),
         (lambda key: poisson_sample(key, -1, 0.5, 0), r"num to be an integer in"),
         (lambda key: poisson_sample(key, 2**31, 0.5, 0), r"num to be an integer in"),
         (lambda key: poisson_sample(0, 10, 0.5, 5), r"key to be one typed PRNG key"),
-        (lambda key: jax.jit(lambda p: poisson_sample(key, 10, p, 5))(0.5), r"known before tracing"),
-        (lambda key: fixed_size_sample(key, 10, 11), r"size to be an integer in \[0, 10\], got size=11"),
+        (
+            lambda key: jax.jit(lambda p: poisson_sample(key, 10, p, 5))(0.5),
+            r"known before tracing",
+        ),
+        (
+            lambda key: fixed_size_sample(key, 10, 11),
+            r"size to be an integer in \[0, 10\], got size=11",
+        ),
         (lambda key: fixed_size_sample(key[None], 10, 1), r"key to be one typed PRNG key"),
         (lambda key: poisson_capacity(10, 0.5, 0.0), r"tail_prob in \(0, 1\), got tail_prob=0.0"),
         (lambda key: poisson_capacity(10.5, 0.5), r"num to be an integer"),

@@ -1,4 +1,6 @@
-"""Water-filling noise from the Gram matrix: its law against the K x K definition, its floor in float32."""
+"""Water-filling noise from the Gram matrix: its law against the K x K definition, its floor in
+float32.
+"""
 
 import functools
 
@@ -24,11 +26,15 @@ def linear_map(draw, rows, scale, stddev, dtype):
     @functools.partial(jax.jit, static_argnums=2)
     def columns(rows, scale, stddev):
         system = spectral.spectrum(jnp.matmul(rows, rows.T, precision="highest"), scale)
-        one = jax.vmap(lambda p: DRAWS[draw](system, p, stddev), in_axes=1, out_axes=spectral.Draw(None, 1))(rows)
+        one = jax.vmap(
+            lambda p: DRAWS[draw](system, p, stddev), in_axes=1, out_axes=spectral.Draw(None, 1)
+        )(rows)
         push = one.stddev * jnp.eye(rows.shape[1], dtype=rows.dtype)
         return push + jnp.matmul(rows.T, one.weights, precision="highest")
 
-    return np.asarray(columns(jnp.asarray(rows, dtype), jnp.asarray(scale, dtype), stddev), np.float64)
+    return np.asarray(
+        columns(jnp.asarray(rows, dtype), jnp.asarray(scale, dtype), stddev), np.float64
+    )
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -39,9 +45,11 @@ def test_the_draw_has_the_covariance_of_the_dense_definition(draw, case):
         push = linear_map(draw, rows, scale, case.stddev, jnp.float64)
     dense = reference.filling_covariance if draw == "filling" else reference.lifted_covariance
     largest = max(np.linalg.eigvalsh(reference.covariance(rows, scale))[-1], case.stddev**2)
-    # Rounding of an eigenvalue is a few units of the largest one; at the floor the filling noise is a square root of
-    # what is missing, so its covariance is continuous there.
-    np.testing.assert_allclose(push @ push.T, dense(rows, scale, case.stddev), rtol=1e-10, atol=1e-12 * largest)
+    # Rounding of an eigenvalue is a few units of the largest one; at the floor the filling noise is
+    # a square root of what is missing, so its covariance is continuous there.
+    np.testing.assert_allclose(
+        push @ push.T, dense(rows, scale, case.stddev), rtol=1e-10, atol=1e-12 * largest
+    )
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -69,16 +77,26 @@ def test_the_oracle_of_three_rows():
     with jax.enable_x64(True):
         gram = jnp.asarray(ROWS @ ROWS.T)
         system = spectral.spectrum(gram, 1 / 6)
-        np.testing.assert_allclose(system.values, [0.061658641244, 0.395236125262, 1.709771900161], rtol=1e-9)
+        np.testing.assert_allclose(
+            system.values, [0.061658641244, 0.395236125262, 1.709771900161], rtol=1e-9
+        )
         projections, stddev = jnp.asarray(ROWS @ Z), 0.5
         draw = spectral.filling_draw(system, projections, stddev)
         added = draw.stddev * Z + ROWS.T @ draw.weights
-        np.testing.assert_allclose(added, [-0.014427488706, -0.197619692647, 0.33655710361, 1], rtol=1e-9)
+        np.testing.assert_allclose(
+            added, [-0.014427488706, -0.197619692647, 0.33655710361, 1], rtol=1e-9
+        )
         draw = spectral.lifted_draw(system, projections, stddev)
         fused = ROWS.mean(axis=0) + draw.stddev * Z + ROWS.T @ draw.weights
-        np.testing.assert_allclose(fused, [2.574165915921, 0.179219387943, 0.6224619641, 1], rtol=1e-9)
-    assert np.trace(reference.filling_covariance(ROWS, 1 / 6, 0.5)) == pytest.approx(0.438341358756, rel=1e-9)
-    assert np.trace(reference.lifted_covariance(ROWS, 1 / 6, 0.5)) == pytest.approx(2.60500802542, rel=1e-9)
+        np.testing.assert_allclose(
+            fused, [2.574165915921, 0.179219387943, 0.6224619641, 1], rtol=1e-9
+        )
+    assert np.trace(reference.filling_covariance(ROWS, 1 / 6, 0.5)) == pytest.approx(
+        0.438341358756, rel=1e-9
+    )
+    assert np.trace(reference.lifted_covariance(ROWS, 1 / 6, 0.5)) == pytest.approx(
+        2.60500802542, rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("draw", DRAWS)
@@ -89,19 +107,26 @@ def test_two_hundred_thousand_draws_have_the_lifted_covariance(draw, key):
 
     def one(z, xi):
         noise = DRAWS[draw](system, jnp.matmul(rows, z, precision="highest"), 0.5)
-        weights = noise.weights + (xi / jnp.sqrt(6.0) if draw == "filling" else 0)  # fills up the sampling noise
+        weights = noise.weights + (
+            xi / jnp.sqrt(6.0) if draw == "filling" else 0
+        )  # fills up the sampling noise
         return noise.stddev * z + jnp.matmul(rows.T, weights, precision="highest")
 
-    drawn = jax.jit(jax.vmap(one))(jax.random.normal(z_key, (n, 4)), jax.random.normal(xi_key, (n, 3)))
+    drawn = jax.jit(jax.vmap(one))(
+        jax.random.normal(z_key, (n, 4)), jax.random.normal(xi_key, (n, 3))
+    )
     expected = reference.lifted_covariance(ROWS, 1 / 6, 0.5)
     found = np.cov(np.asarray(drawn, np.float64).T)
     # E |found - expected|_F^2 = (tr(S)^2 + tr(S^2)) / n: 0.4 % of |S|_F here.
     assert np.linalg.norm(found - expected) <= 0.02 * np.linalg.norm(expected)
-    assert np.linalg.norm(reference.covariance(ROWS, 1 / 6) - expected) > 0.1 * np.linalg.norm(expected)
+    assert np.linalg.norm(reference.covariance(ROWS, 1 / 6) - expected) > 0.1 * np.linalg.norm(
+        expected
+    )
 
 
 def test_blocks_that_share_a_sampling_noise_miss_the_floor():
-    # Lifting each half of the columns by itself, as if the sampling noise had no covariance across them.
+    # Lifting each half of the columns by itself, as if the sampling noise had no covariance across
+    # them.
     filled = reference.covariance(ROWS, 1 / 6)
     for block in (slice(0, 2), slice(2, 4)):
         filled[block, block] += reference.filling_covariance(ROWS[:, block], 1 / 6, 0.5)
@@ -145,12 +170,24 @@ def test_clients_side_by_side_and_on_eight_devices_get_what_each_gets_alone():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda s: spectral.spectrum(jnp.zeros((2, 3)), 1.0), r"gram of shape \[B, B\], B >= 1, got shape \(2, 3\)"),
+        (
+            lambda s: spectral.spectrum(jnp.zeros((2, 3)), 1.0),
+            r"gram of shape \[B, B\], B >= 1, got shape \(2, 3\)",
+        ),
         (lambda s: spectral.spectrum(jnp.zeros((0, 0)), 1.0), "B >= 1"),
-        (lambda s: spectral.spectrum(jnp.eye(2, dtype=jnp.bfloat16), 1.0), "float32 or float64, got bfloat16"),
+        (
+            lambda s: spectral.spectrum(jnp.eye(2, dtype=jnp.bfloat16), 1.0),
+            "float32 or float64, got bfloat16",
+        ),
         (lambda s: spectral.spectrum(jnp.eye(2), 0.0), "scale > 0 and finite, got scale=0.0"),
-        (lambda s: spectral.filling_draw(s, jnp.zeros(3), 1.0), r"projections of shape \(2,\), got shape \(3,\)"),
-        (lambda s: spectral.lifted_draw(s, jnp.zeros(2), -1.0), "stddev > 0 and finite, got stddev=-1.0"),
+        (
+            lambda s: spectral.filling_draw(s, jnp.zeros(3), 1.0),
+            r"projections of shape \(2,\), got shape \(3,\)",
+        ),
+        (
+            lambda s: spectral.lifted_draw(s, jnp.zeros(2), -1.0),
+            "stddev > 0 and finite, got stddev=-1.0",
+        ),
         (lambda s: spectral.filling_draw(s, jnp.zeros(2), float("nan")), "stddev > 0 and finite"),
         (lambda s: spectral.filling_draw(s, jnp.zeros(2), jnp.ones(2)), "stddev to be a scalar"),
     ],
@@ -161,10 +198,16 @@ def test_bad_arguments_are_named(call, message):
 
 
 def test_many_spectra_on_a_cpu_are_found_one_at_a_time():
-    """One LAPACK call for many matrices waits for XLA's other threads, on one of them: on several devices, for ever."""
+    """One LAPACK call for many matrices waits for XLA's other threads, on one of them: on several
+    devices, for ever.
+    """
     grams = jnp.stack([jnp.eye(100), 2 * jnp.eye(100), jnp.diag(jnp.arange(100.0))])
     many = jax.jit(jax.vmap(lambda gram: spectral.spectrum(gram, 2.0)))
-    calls = [line for line in many.lower(grams).compile().as_text().splitlines() if 'target="lapack' in line]
+    calls = [
+        line
+        for line in many.lower(grams).compile().as_text().splitlines()
+        if 'target="lapack' in line
+    ]
     assert calls
     assert all("f32[100,100]" in line and "f32[3," not in line for line in calls)
     one = spectral.spectrum(grams[2], 2.0)
@@ -183,7 +226,11 @@ def test_gradients_of_a_spectrum_are_those_of_eigh(of):
         def score(rows):
             values, vectors = find(rows @ rows.T)
             # Columns are known up to their signs.
-            return jnp.sum(values**2) if of == "values" else jnp.sum((vectors.T @ probe[0]) ** 2 * values[:, None])
+            return (
+                jnp.sum(values**2)
+                if of == "values"
+                else jnp.sum((vectors.T @ probe[0]) ** 2 * values[:, None])
+            )
 
         return jax.jit(jax.vmap(jax.grad(score)))(rows)
 

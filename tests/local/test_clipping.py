@@ -38,8 +38,13 @@ def test_no_update_moves_the_sum_by_more_than_the_bound_in_any_style(style, clip
     rows["a"] = rows["a"].at[2].set(1e-24).at[3].set(jnp.nan).at[4, 0].set(jnp.inf).at[5].set(1e25)
     rows["b"] = rows["b"].at[2].set(0)
     rows["c"] = rows["c"].at[2].set(1e-25)
-    moved = jax.jit(jax.vmap(lambda mask: clipping.sum_updates(rows, clip, style, mask)[0]))(jnp.eye(7, dtype=bool))
-    square = sum(np.square(np.asarray(leaf, np.float64)).reshape(7, -1).sum(1) for leaf in jax.tree.leaves(moved))
+    moved = jax.jit(jax.vmap(lambda mask: clipping.sum_updates(rows, clip, style, mask)[0]))(
+        jnp.eye(7, dtype=bool)
+    )
+    square = sum(
+        np.square(np.asarray(leaf, np.float64)).reshape(7, -1).sum(1)
+        for leaf in jax.tree.leaves(moved)
+    )
     lengths = np.sqrt(square)
     assert np.isfinite(lengths).all() and lengths.max() <= clip * (1 + 1e-5)
     assert lengths[[3, 4]].max() == 0
@@ -51,28 +56,42 @@ def test_no_update_moves_the_sum_by_more_than_the_bound_in_any_style(style, clip
 @pytest.mark.parametrize("style", clipping.UNIT_STYLES)
 def test_a_finite_update_is_clipped_however_long(style, clip):
     """Squares overflow float32 beyond 1.8e19, the norm itself beyond 3.4e38."""
-    rows = {"a": np.array([[3, 4], [3e19, 4e19], [3e25, -4e25], [3e38, 3e38]]), "b": np.array([0, 12e19, 0, -2e38])}
+    rows = {
+        "a": np.array([[3, 4], [3e19, 4e19], [3e25, -4e25], [3e38, 3e38]]),
+        "b": np.array([0, 12e19, 0, -2e38]),
+    }
     updates = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), rows)
     # Rows are an argument: of constants XLA moves the scaling out of the squares.
     one = jax.jit(lambda updates, mask: clipping.sum_updates(updates, clip, style, mask))
-    found = jax.tree.map(lambda *sums: jnp.stack(sums), *(one(updates, mask)[0] for mask in jnp.eye(4, dtype=bool)))
+    found = jax.tree.map(
+        lambda *sums: jnp.stack(sums), *(one(updates, mask)[0] for mask in jnp.eye(4, dtype=bool))
+    )
     norms = np.max([one(updates, mask)[1] for mask in jnp.eye(4, dtype=bool)], axis=0)
     a, b = rows["a"], rows["b"][:, None]
     exact = np.sqrt(np.sum(a**2, axis=1) + np.sum(b**2, axis=1))
     np.testing.assert_allclose(norms, [5, 13e19, 5e25, np.inf], rtol=1e-6)
     if style == "per_layer":
         share = clip / np.sqrt(2)
-        factors = [np.minimum(1, share / np.maximum(np.linalg.norm(x, axis=1), 1e-30)) for x in (a, b)]
+        factors = [
+            np.minimum(1, share / np.maximum(np.linalg.norm(x, axis=1), 1e-30)) for x in (a, b)
+        ]
     else:
         added = {"flat": 0, "auto_s": 0.01, "psac": 0.1 / (exact + 0.1)}[style]
-        factors = [clip / (exact + added)] * 2 if style != "flat" else [np.minimum(1, clip / exact)] * 2
+        factors = (
+            [clip / (exact + added)] * 2 if style != "flat" else [np.minimum(1, clip / exact)] * 2
+        )
     np.testing.assert_allclose(found["a"], a * factors[0][:, None], rtol=1e-5)
     np.testing.assert_allclose(found["b"], b[:, 0] * factors[1], rtol=1e-5)
 
 
 def test_the_joint_norm_of_parts_is_finite_where_it_is_in_range():
-    parts = {"a": jnp.array([3e25, 3e38, 3.0, 0.0, jnp.inf, jnp.nan]), "b": jnp.array([4e25, 3e38, 4.0, 0.0, 1.0, 1.0])}
-    np.testing.assert_allclose(clipping.joint_norm(parts), [5e25, np.inf, 5, 0, np.inf, np.nan], rtol=1e-6)
+    parts = {
+        "a": jnp.array([3e25, 3e38, 3.0, 0.0, jnp.inf, jnp.nan]),
+        "b": jnp.array([4e25, 3e38, 4.0, 0.0, 1.0, 1.0]),
+    }
+    np.testing.assert_allclose(
+        clipping.joint_norm(parts), [5e25, np.inf, 5, 0, np.inf, np.nan], rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("style", STYLES, ids=lambda s: s.__name__)
@@ -82,7 +101,9 @@ def test_a_norm_that_is_not_finite_gets_zero(style):
 
 def test_coefficients_are_those_of_the_papers():
     n = np.asarray(NORMS, np.float64)
-    np.testing.assert_allclose(clipping.flat(NORMS, 2.0), np.minimum(1, 2 / np.maximum(n, 1e-30)), rtol=1e-6)
+    np.testing.assert_allclose(
+        clipping.flat(NORMS, 2.0), np.minimum(1, 2 / np.maximum(n, 1e-30)), rtol=1e-6
+    )
     np.testing.assert_allclose(clipping.auto_s(NORMS, 2.0), 2 / (n + 0.01), rtol=1e-6)
     np.testing.assert_allclose(clipping.psac(NORMS, 2.0), 2 / (n + 0.1 / (n + 0.1)), rtol=1e-6)
 
@@ -108,9 +129,12 @@ def test_the_bound_converges_to_the_quantile_of_the_norms(key):
         )
         return state, state.l2_clip_norm
 
-    _, bounds = jax.jit(lambda s, keys: jax.lax.scan(step, s, keys))(quantile.init(0.1), jax.random.split(key, 300))
-    # Near 80 the fraction moves by 0.01 per unit of the bound: a pull of 0.2 * 0.8 = 0.16 per round against steps of
-    # 80 * 0.2 * 0.02 = 0.32 gives a stationary deviation of 0.32 / sqrt(2 * 0.16) = 0.57; six of them.
+    _, bounds = jax.jit(lambda s, keys: jax.lax.scan(step, s, keys))(
+        quantile.init(0.1), jax.random.split(key, 300)
+    )
+    # Near 80 the fraction moves by 0.01 per unit of the bound: a pull of 0.2 * 0.8 = 0.16 per round
+    # against steps of 80 * 0.2 * 0.02 = 0.32 gives a stationary deviation of 0.32 / sqrt(2 * 0.16)
+    # = 0.57; six of them.
     assert np.abs(np.asarray(bounds)[150:] - 80).max() <= 6 * 0.57
 
 
@@ -119,12 +143,16 @@ def test_one_update_is_the_formula_without_noise(key):
     norms = jnp.array([1.0, 2.0, 3.0, jnp.nan, 0.5])
     mask = jnp.array([True, True, True, True, False])
     count = quantile.centred_count(state, norms, mask)
-    new = quantile.update(key, state, count, expected_count=8.0, count_stddev=0.0, learning_rate=0.4)
+    new = quantile.update(
+        key, state, count, expected_count=8.0, count_stddev=0.0, learning_rate=0.4
+    )
     # 2 within, 2 not, of 8 expected: 1/2 + (2 * 0.5 - 2 * 0.5) / 8.
     np.testing.assert_allclose(new.l2_clip_norm, 2.0 * math.exp(-0.4 * (0.5 - 0.5)), rtol=1e-6)
     count = quantile.centred_count(state, norms, mask & (norms < 3))
     new = quantile.update(jax.random.clone(key), state, count, expected_count=8.0, count_stddev=0.0)
-    np.testing.assert_allclose(new.l2_clip_norm, 2.0 * math.exp(-0.2 * (0.5 + 2 * 0.5 / 8 - 0.5)), rtol=1e-6)
+    np.testing.assert_allclose(
+        new.l2_clip_norm, 2.0 * math.exp(-0.2 * (0.5 + 2 * 0.5 / 8 - 0.5)), rtol=1e-6
+    )
 
 
 def test_the_count_takes_its_share_of_the_noise():

@@ -17,7 +17,11 @@ LOOPS = ("scan", "while")
 
 def loss(params, example):
     x = lax.conv_general_dilated(
-        example["x"][None], params["conv"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        example["x"][None],
+        params["conv"],
+        (1, 1),
+        "SAME",
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
     )
     x = lax.reduce_window(jnp.tanh(x)[0], -jnp.inf, lax.max, (2, 2, 1), (2, 2, 1), "VALID")
     return -jax.nn.log_softmax(x.reshape(-1) @ params["dense"])[example["y"]]
@@ -56,7 +60,9 @@ def local_sgd(params, examples, indices, key):
 
 
 def local_gradient(params, examples, indices, key):
-    return sgd.local_gradient(loss, batch_size=2)(params, examples, indices, jax.random.split(key, 2)).update
+    return sgd.local_gradient(loss, batch_size=2)(
+        params, examples, indices, jax.random.split(key, 2)
+    ).update
 
 
 def records(params, examples, indices, key):
@@ -71,11 +77,16 @@ def microbatches(params, examples, indices, key):
     del indices, key
     G = fljax_kernels.per_example_grads(loss, method="taps")
     streamed = fljax_kernels.per_example_grads(loss, method="microbatch", microbatch_size=4)
-    assert convolutions(jax.make_jaxpr(lambda p, e: G(p, e).row_norms())(params, examples).jaxpr)[0] > 0
+    assert (
+        convolutions(jax.make_jaxpr(lambda p, e: G(p, e).row_norms())(params, examples).jaxpr)[0]
+        > 0
+    )
     return streamed(params, examples).weighted_sum(lambda n: 1 / (1 + n))
 
 
-@pytest.mark.parametrize("program", [local_sgd, local_gradient, records, microbatches], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "program", [local_sgd, local_gradient, records, microbatches], ids=lambda f: f.__name__
+)
 def test_no_loop_of_local_work_holds_a_convolution_on_a_cpu(program, problem, monkeypatch):
     *arrays, key = problem
     assert convolutions(jax.make_jaxpr(program)(*arrays, key).jaxpr)[1] == 0

@@ -1,4 +1,6 @@
-"""On a mesh with Explicit axes, JAX's default, what is private works where `jax.grad` does, and is sharded as it is."""
+"""On a mesh with Explicit axes, JAX's default, what is private works where `jax.grad` does, and is
+sharded as it is.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +19,10 @@ P = PartitionSpec
 PLACES = {
     "batch": ({"w": P(), "b": P(), "table": P()}, P("data")),
     "both": ({"w": P("model"), "b": P(), "table": P(None, "model")}, P("data")),
-    "same axis": ({"w": P("data"), "b": P("model"), "table": P("data", "model")}, P(("data", "model"))),
+    "same axis": (
+        {"w": P("data"), "b": P("model"), "table": P("data", "model")},
+        P(("data", "model")),
+    ),
     "params": ({"w": P(None, "model"), "b": P(), "table": P("data")}, P()),
 }
 
@@ -32,14 +37,19 @@ def given():
     sizes = {"w": (D, K), "b": (K,), "table": (D, D)}
     params = {name: rng.normal(size=size).astype(np.float32) for name, size in sizes.items()}
     batch = {"x": rng.normal(size=(B, D)).astype(np.float32)}
-    batch |= {"symbol": rng.integers(0, D, B).astype(np.int32), "y": rng.integers(0, K, B).astype(np.int32)}
+    batch |= {
+        "symbol": rng.integers(0, D, B).astype(np.int32),
+        "y": rng.integers(0, K, B).astype(np.int32),
+    }
     return params, batch, np.arange(B) % 5 == 0
 
 
 def clipped(**options):
     options = {"l2_clip_norm": 0.5, "keep_batch_dim": False, **options}
     fun = options.pop("fun", loss)
-    return lambda params, batch, padding: fljax.clipped_grad(fun, **options)(params, batch, is_padding_example=padding)
+    return lambda params, batch, padding: fljax.clipped_grad(fun, **options)(
+        params, batch, is_padding_example=padding
+    )
 
 
 def traced_bound(params, batch, padding):
@@ -53,7 +63,14 @@ def closed_over(params, batch, padding):
 
 def products(params, batch, padding, **options):
     G = per_example_grads(loss, **options)(params, batch, batch_mask=~padding)
-    first = (G.values(), G.row_norms(), G.row_norms(per_leaf=True), G.gram(), G.matvec(params), G.materialize())
+    first = (
+        G.values(),
+        G.row_norms(),
+        G.row_norms(per_leaf=True),
+        G.gram(),
+        G.matvec(params),
+        G.materialize(),
+    )
     weighed = G.weighted_sum(lambda norms, x: x * jnp.minimum(1, 1 / norms), batch["x"][:, 0])
     outside = G.weighted_sum(lambda norms: jnp.minimum(1, jnp.sum(params["b"]) / norms))
     return first, G.rmatvec(batch["x"][:, 0]), weighed, outside
@@ -78,7 +95,9 @@ FUNCTIONS = {
     "clip_pytree": lambda p, batch, padding: fljax.clip_pytree(p, 0.5),
     "products": products,
     "taps in microbatches": lambda *a: products(*a, method="taps", microbatch_size=3),
-    "clip_and_sum": lambda p, batch, padding: fljax_kernels.clip_and_sum({"x": batch["x"]}, 0.5, mask=~padding),
+    "clip_and_sum": lambda p, batch, padding: fljax_kernels.clip_and_sum(
+        {"x": batch["x"]}, 0.5, mask=~padding
+    ),
     "segments": lambda p, batch, padding: fljax_kernels.clip_and_sum(
         batch["x"], 0.5, mask=~padding, segment_ids=batch["y"], num_segments=K
     ),
@@ -108,7 +127,11 @@ def placed(kind, place):
         return jax.device_put(leaf, NamedSharding(mesh, spec))
 
     params = {name: put(leaf, of_params[name]) for name, leaf in params.items()}
-    return mesh, (params, jax.tree.map(lambda leaf: put(leaf, of_batch), batch), put(padding, of_batch))
+    return mesh, (
+        params,
+        jax.tree.map(lambda leaf: put(leaf, of_batch), batch),
+        put(padding, of_batch),
+    )
 
 
 def check(name, kind, place):
@@ -158,7 +181,9 @@ def test_a_mesh_that_only_the_arrays_name_serves_too():
 def test_a_loss_that_is_wrong_is_refused_as_without_a_mesh():
     mesh, arguments = placed("explicit", "batch")
     wrong = clipped(fun=lambda p, e: p["b"])
-    with pytest.raises(ValueError, match=r"Expected fun to return a scalar for one row, got shape \(\d+,\)") as without:
+    with pytest.raises(
+        ValueError, match=r"Expected fun to return a scalar for one row, got shape \(\d+,\)"
+    ) as without:
         wrong(*jax.tree.map(np.asarray, arguments))
     with jax.set_mesh(mesh), pytest.raises(ValueError, match="Expected fun to return") as within:
         wrong(*arguments)

@@ -22,15 +22,21 @@ def length(tree):
 @pytest.fixture
 def tree(key):
     k = jax.random.split(key)
-    return {"w": 3 * jax.random.normal(k[0], (5, 2)), "b": (jax.random.normal(k[1], (4,)), jnp.float32(-2))}
+    return {
+        "w": 3 * jax.random.normal(k[0], (5, 2)),
+        "b": (jax.random.normal(k[1], (4,)), jnp.float32(-2)),
+    }
 
 
 @pytest.mark.parametrize("rescale", [False, True])
 @pytest.mark.parametrize("bound", [0.0, 0.5, 7.0, 1e3, math.inf])
 def test_a_tree_is_scaled_down_to_the_bound_and_not_up(bound, rescale, tree):
-    clipped, norm = jax.jit(functools.partial(clip_pytree, rescale_to_unit_norm=rescale))(tree, bound)
+    clipped, norm = jax.jit(functools.partial(clip_pytree, rescale_to_unit_norm=rescale))(
+        tree, bound
+    )
     exact = length(tree)
-    # With the bound 0, the direction is what small bounds come to; an infinite bound divides all away.
+    # With the bound 0, the direction is what small bounds come to; an infinite bound divides all
+    # away.
     factor = 1 / max(exact, bound) if rescale else min(1, bound / exact)
     for found, leaf in zip(jax.tree.leaves(clipped), jax.tree.leaves(tree), strict=True):
         assert found.dtype == leaf.dtype
@@ -41,7 +47,9 @@ def test_a_tree_is_scaled_down_to_the_bound_and_not_up(bound, rescale, tree):
 def test_each_subtree_has_its_own_bound(tree):
     clipped, norms = clip_pytree(tree, {"w": 0.5, "b": (10.0, 1.5)})
     exact = length(tree["w"])
-    np.testing.assert_allclose(clipped["w"], np.asarray(tree["w"], np.float64) * 0.5 / exact, rtol=1e-6)
+    np.testing.assert_allclose(
+        clipped["w"], np.asarray(tree["w"], np.float64) * 0.5 / exact, rtol=1e-6
+    )
     np.testing.assert_allclose(clipped["b"][0], tree["b"][0])
     np.testing.assert_allclose(clipped["b"][1], -1.5)
     np.testing.assert_allclose(norms["w"], exact, rtol=1e-6)
@@ -122,11 +130,15 @@ def direction(w, x):
 def rows64(w, x):
     """`[B, 4]` in float64: what `direction` gives for each row."""
     x = np.asarray(x, np.float64)
-    return np.concatenate([x * np.asarray(w, np.float64), np.square(x).sum(axis=1, keepdims=True)], axis=1)
+    return np.concatenate(
+        [x * np.asarray(w, np.float64), np.square(x).sum(axis=1, keepdims=True)], axis=1
+    )
 
 
 def flat(total):
-    return np.concatenate([np.asarray(total["a"], np.float64), np.asarray(total["b"], np.float64)[None]])
+    return np.concatenate(
+        [np.asarray(total["a"], np.float64), np.asarray(total["b"], np.float64)[None]]
+    )
 
 
 @pytest.fixture
@@ -182,7 +194,9 @@ def test_every_part_has_its_own_bound_and_the_bound_of_all_is_their_norm(problem
     np.testing.assert_allclose(total["a"], a.sum(axis=0), rtol=1e-5)
     np.testing.assert_allclose(total["b"], np.minimum(rows[:, 3], 0.4).sum(), rtol=1e-5)
     assert clipped.l2_norm_bound == math.hypot(3.0, 0.4)
-    rescaled = clipped_fun(direction, batch_argnums=1, l2_clip_norm={"a": 3.0, "b": 0.4}, rescale_to_unit_norm=True)
+    rescaled = clipped_fun(
+        direction, batch_argnums=1, l2_clip_norm={"a": 3.0, "b": 0.4}, rescale_to_unit_norm=True
+    )
     np.testing.assert_allclose(rescaled(*problem)["a"], a.sum(axis=0) / 3, rtol=1e-5)
     assert rescaled.l2_norm_bound == math.sqrt(2)
 
@@ -191,8 +205,12 @@ def test_every_part_has_its_own_bound_and_the_bound_of_all_is_their_norm(problem
 @pytest.mark.parametrize("microbatch_size", [None, 2])
 def test_one_row_moves_the_sum_by_the_declared_sensitivity_at_most(bound, microbatch_size, problem):
     w, x = problem
-    clipped = clipped_fun(direction, batch_argnums=1, l2_clip_norm=bound, microbatch_size=microbatch_size)
-    replay = functools.partial(check_sensitivity, lambda x, mask: clipped(w, x, is_padding_example=~mask))
+    clipped = clipped_fun(
+        direction, batch_argnums=1, l2_clip_norm=bound, microbatch_size=microbatch_size
+    )
+    replay = functools.partial(
+        check_sensitivity, lambda x, mask: clipped(w, x, is_padding_example=~mask)
+    )
     for relation, other in [("ADD_OR_REMOVE_ONE", None), ("REPLACE_ONE", -10 * x)]:
         options = {"neighboring_relation": relation, "replacements": other}
         report = replay(x, sensitivity=clipped.sensitivity(relation), rtol=1e-5, **options)
@@ -205,7 +223,9 @@ def test_a_row_that_is_not_finite_adds_zero_as_a_whole(bad, problem):
     w, x = problem
     clipped = clipped_fun(lambda w, x: x[0] * w, batch_argnums=1)
     with_bad = clipped(w, x.at[3, 0].set(bad))
-    np.testing.assert_allclose(with_bad, clipped(w, x, is_padding_example=jnp.arange(B) == 3), rtol=1e-6)
+    np.testing.assert_allclose(
+        with_bad, clipped(w, x, is_padding_example=jnp.arange(B) == 3), rtol=1e-6
+    )
     told = clipped_fun(lambda w, x: x[0] * w, batch_argnums=1, nan_safe=False)
     assert np.isnan(told(w, x.at[3, 0].set(math.nan))).any()
 
@@ -219,8 +239,12 @@ def test_sums_of_16_bits_are_rounded_once():
 
 
 def test_each_row_gets_its_own_key(key):
-    clipped = clipped_fun(lambda x, key: x[0] + jax.random.normal(key, (2,)), l2_clip_norm=math.inf, prng_argnum=1)
-    drawn = np.stack([jax.random.normal(k, (2,)) for k in jax.random.split(jax.random.clone(key), B)])
+    clipped = clipped_fun(
+        lambda x, key: x[0] + jax.random.normal(key, (2,)), l2_clip_norm=math.inf, prng_argnum=1
+    )
+    drawn = np.stack(
+        [jax.random.normal(k, (2,)) for k in jax.random.split(jax.random.clone(key), B)]
+    )
     np.testing.assert_allclose(clipped(jnp.zeros((B, 2)), key), drawn.sum(axis=0), rtol=1e-5)
 
 
@@ -262,7 +286,9 @@ def test_what_would_break_the_bound_is_refused():
         clipped_fun(lambda x, y: x, batch_argnums=(0, 1))(x, jnp.ones(3))
     with pytest.raises(ValueError, match="Add 1 to batch_argnums"):
         clipped_fun(lambda x, y: jnp.sum(x) * y)(x, jnp.arange(4.0))
-    with pytest.raises(ValueError, match="Expected fun to return arrays of a floating dtype, got int32"):
+    with pytest.raises(
+        ValueError, match="Expected fun to return arrays of a floating dtype, got int32"
+    ):
         clipped_fun(lambda x: x)(jnp.ones((4, 3), jnp.int32))
 
 

@@ -26,7 +26,11 @@ QUERIES = {
     "hierarchical_average": functools.partial(subject.hierarchical_average, **ITEMS),
     "average_then_clip": functools.partial(subject.average_then_clip, items_per_subject=4, **ITEMS),
     "sampled_subjects": functools.partial(
-        subject.sampled_subjects, subject_sampling_prob=1.0, items_per_subject=4, l2_clip_norm=1.0, batch_size=4
+        subject.sampled_subjects,
+        subject_sampling_prob=1.0,
+        items_per_subject=4,
+        l2_clip_norm=1.0,
+        batch_size=4,
     ),
     "clipped_batch_gradient": functools.partial(user.clipped_batch_gradient, **ITEMS),
 }
@@ -47,7 +51,12 @@ def answer(name, key, gradients=GRADIENTS, subjects=SUBJECTS, rows=None, **chang
     rows = np.arange(len(subjects)) if rows is None else rows
     fun = jitted(name, tuple(sorted(changes.items())))
     # Neighbours are compared under the same randomness, so the key is used again on purpose.
-    return fun(jnp.zeros(np.shape(gradients)[1]), examples, jnp.asarray(rows, jnp.int32), jax.random.clone(key))
+    return fun(
+        jnp.zeros(np.shape(gradients)[1]),
+        examples,
+        jnp.asarray(rows, jnp.int32),
+        jax.random.clone(key),
+    )
 
 
 @functools.cache
@@ -65,11 +74,15 @@ def drop(rows, subjects, who):
 
 
 def test_item_sum_matches_oracle_34(key):
-    np.testing.assert_allclose(answer("item_sum", key).grad_sum, [1.507106781, 2.292893219], rtol=1e-6)
+    np.testing.assert_allclose(
+        answer("item_sum", key).grad_sum, [1.507106781, 2.292893219], rtol=1e-6
+    )
 
 
 def test_hierarchical_average_matches_oracle_35(key):
-    np.testing.assert_allclose(answer("hierarchical_average", key).grad_sum, [0.2523689271, 1.497631073], rtol=1e-6)
+    np.testing.assert_allclose(
+        answer("hierarchical_average", key).grad_sum, [0.2523689271, 1.497631073], rtol=1e-6
+    )
 
 
 def test_clipped_batch_gradient_matches_oracle_36(key):
@@ -84,7 +97,9 @@ def direction_loss(params, example):
 
 @pytest.mark.parametrize("name", QUERIES)
 def test_padding_of_batches_reaches_no_loss(name, key):
-    """5 rows in batches of 4, beside silos with 0 and 6 rows: what the loss without a division gives for x / |x|."""
+    """5 rows in batches of 4, beside silos with 0 and 6 rows: what the loss without a division
+    gives for x / |x|.
+    """
     rows = np.array([0, 1, 2, -1, 4, 5], np.int32)
     examples = {"x": jnp.asarray(GRADIENTS), "subject": jnp.asarray(SUBJECTS)}
     table = jnp.stack([jnp.full(6, -1), jnp.asarray(rows), jnp.arange(6)]).astype(jnp.int32)
@@ -103,7 +118,9 @@ def test_padding_of_batches_reaches_no_loss(name, key):
 def test_removing_a_subject_moves_the_sums_as_in_oracle_37(key):
     rows = np.arange(6)
     for name, moved in (("item_sum", 1.242132529), ("hierarchical_average", 0.4140441762)):
-        change = answer(name, key).grad_sum - answer(name, key, rows=drop(rows, SUBJECTS, 2)).grad_sum
+        change = (
+            answer(name, key).grad_sum - answer(name, key, rows=drop(rows, SUBJECTS, 2)).grad_sum
+        )
         np.testing.assert_allclose(np.linalg.norm(change), moved, rtol=1e-6)
     assert int(answer("item_sum", key).largest_group) == 3
 
@@ -118,12 +135,14 @@ def test_a_batch_gradient_moves_by_twice_the_clip_norm_in_oracle_38(key):
 @pytest.mark.parametrize("name", ["average_then_clip", "sampled_subjects"])
 def test_averaging_before_clipping_matches_float64(name, key):
     expected = sum(clip64(GRADIENTS[s == SUBJECTS].mean(axis=0)) for s in range(3))
-    # The margin for cancellation shortens a clipped average by at most 1e-5 / 2 where its items agree.
+    # The margin for cancellation shortens a clipped average by at most 1e-5 / 2 where its items
+    # agree.
     np.testing.assert_allclose(answer(name, key).grad_sum, expected, rtol=2e-5)
 
 
 def test_cancelling_gradients_do_not_escape_the_clip(key):
-    # Items of norm 1e4 that nearly cancel: the float32 Gram matrix cannot see an average of norm 3, the clip must.
+    # Items of norm 1e4 that nearly cancel: the float32 Gram matrix cannot see an average of norm 3,
+    #   the clip must.
     rng = np.random.default_rng(0)
     for _ in range(20):
         big = rng.normal(size=50)
@@ -141,10 +160,16 @@ def test_no_subject_moves_a_sum_by_more_than_stated(name, seed, key):
     gradients = (rng.normal(size=(24, 5)) * rng.lognormal(0, 3, (24, 1))).astype(np.float32)
     gradients[rng.integers(24, size=2)] = 0
     subjects = rng.integers(5, size=24).astype(np.int32)
-    changes = {"item_sampling_prob": 0.6} if name != "sampled_subjects" else {"subject_sampling_prob": 0.7}
+    changes = (
+        {"item_sampling_prob": 0.6}
+        if name != "sampled_subjects"
+        else {"subject_sampling_prob": 0.7}
+    )
     whole = answer(name, key, gradients, subjects, **changes).grad_sum
     for who in range(5):
-        without = answer(name, key, gradients, subjects, rows=drop(np.arange(24), subjects, who), **changes).grad_sum
+        without = answer(
+            name, key, gradients, subjects, rows=drop(np.arange(24), subjects, who), **changes
+        ).grad_sum
         allowed = MOVES[name] if name != "item_sum" else (subjects == who).sum()
         assert np.linalg.norm(whole - without) <= allowed * (1 + 1e-5)
 
@@ -158,7 +183,9 @@ def test_a_wild_gradient_harms_nobody_else(name, value, key):
     assert np.isfinite(got).all()
     if name != "clipped_batch_gradient":
         # A norm above float32's range counts as not finite: subject 1 adds zero.
-        np.testing.assert_allclose(got, answer(name, key, rows=drop(np.arange(6), SUBJECTS, 1)).grad_sum, rtol=1e-6)
+        np.testing.assert_allclose(
+            got, answer(name, key, rows=drop(np.arange(6), SUBJECTS, 1)).grad_sum, rtol=1e-6
+        )
     else:
         assert np.linalg.norm(got) <= 1 + 1e-6
 
@@ -169,7 +196,9 @@ def test_an_empty_sample_gives_zero_and_statistics_that_are_numbers(name, key):
     assert all(np.all(np.asarray(leaf) == 0) for leaf in jax.tree.leaves(got))
 
 
-@pytest.mark.parametrize("name", ["hierarchical_average", "average_then_clip", "clipped_batch_gradient"])
+@pytest.mark.parametrize(
+    "name", ["hierarchical_average", "average_then_clip", "clipped_batch_gradient"]
+)
 def test_batches_and_padding_and_order_change_nothing(name, key):
     base = answer(name, key)
     got = answer(name, key, batch_size=1, rows=[-1, 5, 2, -1, 4, 0, 1, 3, -1])
@@ -198,7 +227,9 @@ def test_the_cap_keeps_random_items(key):
     gradients, subjects = np.array([[1], [2], [4]], np.float32), [0, 0, 0]
     fun = QUERIES["item_sum_cap"](linear_loss, l2_clip_norm=10.0)
     examples = {"x": jnp.asarray(gradients), "subject": jnp.asarray(subjects)}
-    draw = jax.jit(jax.vmap(lambda k: fun(jnp.zeros(1), examples, jnp.arange(3, dtype=jnp.int32), k).grad_sum))
+    draw = jax.jit(
+        jax.vmap(lambda k: fun(jnp.zeros(1), examples, jnp.arange(3, dtype=jnp.int32), k).grad_sum)
+    )
     sums = np.asarray(draw(jax.random.split(key, 3000)))[:, 0]
     for value in (3, 5, 6):
         assert abs((sums == value).mean() - 1 / 3) <= 5 * np.sqrt(2 / 9 / 3000)
@@ -210,13 +241,20 @@ def test_the_number_of_a_subjects_sampled_items_is_binomial(key):
 
     subjects, prob, draws = [0] * 8 + [1], 0.3, 2000
     gradients = np.array([[0.01]] * 8 + [[0.0]], np.float32)
-    fun = subject.item_sum(linear_loss, item_sampling_prob=prob, l2_clip_norm=1.0, batch_size=9, method="vmap")
+    fun = subject.item_sum(
+        linear_loss, item_sampling_prob=prob, l2_clip_norm=1.0, batch_size=9, method="vmap"
+    )
     examples = {"x": jnp.asarray(gradients), "subject": jnp.asarray(subjects)}
-    draw = jax.jit(jax.vmap(lambda k: fun(jnp.zeros(1), examples, jnp.arange(9, dtype=jnp.int32), k).grad_sum))
+    draw = jax.jit(
+        jax.vmap(lambda k: fun(jnp.zeros(1), examples, jnp.arange(9, dtype=jnp.int32), k).grad_sum)
+    )
     counts = np.round(np.asarray(draw(jax.random.split(key, draws)))[:, 0] * 100).astype(int)
     expected = stats.binom.pmf(np.arange(9), 8, prob) * draws
     observed = np.bincount(counts, minlength=9)
-    merged = [*zip(observed[:6], expected[:6], strict=True), (observed[6:].sum(), expected[6:].sum())]
+    merged = [
+        *zip(observed[:6], expected[:6], strict=True),
+        (observed[6:].sum(), expected[6:].sum()),
+    ]
     chi_square = sum((o - e) ** 2 / e for o, e in merged)
     assert chi_square < stats.chi2.ppf(1 - 1e-6, len(merged) - 1)
 
@@ -225,7 +263,11 @@ def test_sampled_subjects_come_all_or_none(key):
     # Three items of each of 200 subjects, all gradients equal to 1: each subject adds 1 or nothing.
     examples = {"x": jnp.ones((600, 1)), "subject": jnp.repeat(jnp.arange(200), 3)}
     fun = subject.sampled_subjects(
-        linear_loss, subject_sampling_prob=0.25, items_per_subject=2, l2_clip_norm=5.0, batch_size=64
+        linear_loss,
+        subject_sampling_prob=0.25,
+        items_per_subject=2,
+        l2_clip_norm=5.0,
+        batch_size=64,
     )
     got = jax.jit(fun)(jnp.zeros(1), examples, jnp.arange(600, dtype=jnp.int32), key)
     assert int(got.num_items) == 2 * int(got.num_subjects) and int(got.largest_group) == 2
@@ -242,7 +284,11 @@ def test_within_cap_keeps_the_first_items_of_each_subject():
 
 def test_group_sizes_and_ranks_agree_with_a_loop():
     rng = np.random.default_rng(0)
-    ids, mask, order = rng.integers(7, size=40), rng.random(40) < 0.7, rng.random(40).astype(np.float32)
+    ids, mask, order = (
+        rng.integers(7, size=40),
+        rng.random(40) < 0.7,
+        rng.random(40).astype(np.float32),
+    )
     plain = silo_query.group(jnp.asarray(ids, jnp.int32), jnp.asarray(mask))
     ranked = silo_query.group(jnp.asarray(ids, jnp.int32), jnp.asarray(mask), jnp.asarray(order))
     for i in range(40):
@@ -258,14 +304,18 @@ def test_all_silos_in_one_vmap_agree_with_one_at_a_time(name, key):
     rows = jnp.array([[0, 1, 2, 3], [4, 5, -1, -1], [-1, -1, -1, -1]], jnp.int32)
     keys = jax.random.split(key, 3)
     fun = jitted(name, ())
-    together = jax.jit(jax.vmap(fun, in_axes=(None, None, 0, 0)))(jnp.zeros(2), examples, rows, jax.random.clone(keys))
+    together = jax.jit(jax.vmap(fun, in_axes=(None, None, 0, 0)))(
+        jnp.zeros(2), examples, rows, jax.random.clone(keys)
+    )
     for silo in range(3):
         alone = fun(jnp.zeros(2), examples, rows[silo], keys[silo])
         np.testing.assert_allclose(together.grad_sum[silo], alone.grad_sum, rtol=1e-6, atol=1e-7)
 
 
 def replayed(name, key, release, gradients, subjects, **changes):
-    """A function for `check_sensitivity`: what `release` makes of the query's answer, under fixed keys."""
+    """A function for `check_sensitivity`: what `release` makes of the query's answer, under fixed
+    keys.
+    """
     query = QUERIES[name](linear_loss, **changes)
     bits = jax.random.key_data(
         jax.random.clone(key)
@@ -273,7 +323,9 @@ def replayed(name, key, release, gradients, subjects, **changes):
 
     def fun(data, mask):
         rows = jnp.where(mask, jnp.arange(mask.size, dtype=jnp.int32), -1)
-        return release(query(jnp.zeros(data["x"].shape[1]), data, rows, jax.random.wrap_key_data(bits)))
+        return release(
+            query(jnp.zeros(data["x"].shape[1]), data, rows, jax.random.wrap_key_data(bits))
+        )
 
     return fun, {"x": np.asarray(gradients, np.float32), "subject": np.asarray(subjects, np.int32)}
 
@@ -286,30 +338,43 @@ def test_replay_confirms_the_stated_sensitivity(name, key):
 
 def test_replay_refutes_the_papers_sensitivity_of_a_batch_gradient(key):
     # Erratum E7, oracle 38: 2 where the paper says 1.
-    fun, data = replayed("clipped_batch_gradient", key, lambda a: a.grad_sum, [(5, 0), (5, 0), (-100, 0)], [0, 0, 1])
+    fun, data = replayed(
+        "clipped_batch_gradient", key, lambda a: a.grad_sum, [(5, 0), (5, 0), (-100, 0)], [0, 0, 1]
+    )
     with pytest.raises(SensitivityError) as error:
         fljax.check_sensitivity(fun, data, unit_ids=data["subject"], sensitivity=1.0)
     np.testing.assert_allclose(error.value.report.measured, 2.0, rtol=1e-6)
 
 
 def test_replay_refutes_division_by_the_realised_number_of_subjects(key):
-    # Erratum E4, oracle 39: the mean over subjects moves by 2/3 where a public divisor of 3 allows 1/3.
+    # Erratum E4, oracle 39: the mean over subjects moves by 2/3 where a public divisor of 3 allows
+    #   1/3.
     gradients, subjects = [(1, 0), (1, 0), (-1, 0)], [0, 1, 2]
     fun, data = replayed(
-        "hierarchical_average", key, lambda a: a.grad_sum / a.num_subjects.astype(jnp.float32), gradients, subjects
+        "hierarchical_average",
+        key,
+        lambda a: a.grad_sum / a.num_subjects.astype(jnp.float32),
+        gradients,
+        subjects,
     )
     with pytest.raises(SensitivityError) as error:
         fljax.check_sensitivity(fun, data, unit_ids=subjects, sensitivity=1 / 3)
     np.testing.assert_allclose(error.value.report.measured * 3, 2.0, rtol=1e-6)
     fun, data = replayed("hierarchical_average", key, lambda a: a.grad_sum / 3, gradients, subjects)
     np.testing.assert_allclose(
-        fljax.check_sensitivity(fun, data, unit_ids=subjects, sensitivity=1 / 3).measured * 3, 1.0, rtol=1e-6
+        fljax.check_sensitivity(fun, data, unit_ids=subjects, sensitivity=1 / 3).measured * 3,
+        1.0,
+        rtol=1e-6,
     )
 
 
 def test_replay_refutes_noise_scaled_by_the_group_size_of_the_batch(key):
-    # Erratum E3: removing the largest subject changes the noise itself; at 1000 coordinates it moves far.
-    gradients, noise = np.zeros((6, 1000), np.float32), jax.random.normal(jax.random.fold_in(key, 1), (1000,))
+    # Erratum E3: removing the largest subject changes the noise itself; at 1000 coordinates it
+    #   moves far.
+    gradients, noise = (
+        np.zeros((6, 1000), np.float32),
+        jax.random.normal(jax.random.fold_in(key, 1), (1000,)),
+    )
 
     def noised(scale_of):
         def release(a):
@@ -321,7 +386,8 @@ def test_replay_refutes_noise_scaled_by_the_group_size_of_the_batch(key):
     with pytest.raises(SensitivityError) as error:
         fljax.check_sensitivity(fun, data, unit_ids=SUBJECTS, sensitivity=3.0)
     assert error.value.report.worst_unit == 2
-    # Group size 3 instead of 2: noise moves by 4 * ||z||, ||z|| = sqrt(1000) up to 5 standard deviations of 0.71.
+    # Group size 3 instead of 2: noise moves by 4 * ||z||, ||z|| = sqrt(1000) up to 5 standard
+    #   deviations of 0.71.
     np.testing.assert_allclose(error.value.report.measured, 4 * np.sqrt(1000), atol=4 * 5 * 0.71)
     fun, data = noised(lambda a: 12.0)
     fljax.check_sensitivity(fun, data, unit_ids=SUBJECTS, sensitivity=3.0)
@@ -330,12 +396,21 @@ def test_replay_refutes_noise_scaled_by_the_group_size_of_the_batch(key):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: QUERIES["item_sum"](linear_loss, item_sampling_prob=0.0), "item_sampling_prob=0.0"),
+        (
+            lambda: QUERIES["item_sum"](linear_loss, item_sampling_prob=0.0),
+            "item_sampling_prob=0.0",
+        ),
         (lambda: QUERIES["item_sum"](linear_loss, l2_clip_norm=float("nan")), "l2_clip_norm=nan"),
         (lambda: QUERIES["item_sum_cap"](linear_loss, items_per_subject=0), "items_per_subject=0"),
         (lambda: QUERIES["hierarchical_average"](linear_loss, batch_size=0), "batch_size=0"),
-        (lambda: QUERIES["sampled_subjects"](linear_loss, subject_sampling_prob=1.5), "subject_sampling_prob=1.5"),
-        (lambda: QUERIES["average_then_clip"](linear_loss, items_per_subject=-1), "items_per_subject=-1"),
+        (
+            lambda: QUERIES["sampled_subjects"](linear_loss, subject_sampling_prob=1.5),
+            "subject_sampling_prob=1.5",
+        ),
+        (
+            lambda: QUERIES["average_then_clip"](linear_loss, items_per_subject=-1),
+            "items_per_subject=-1",
+        ),
         (
             lambda: QUERIES["hierarchical_average"](linear_loss)(
                 jnp.zeros(2), {"x": GRADIENTS}, jnp.arange(6), jax.random.key(0)

@@ -54,34 +54,55 @@ def test_mlp_agrees_with_float64(key):
     ("name", "shape", "classes", "options", "expected"),
     [
         ("mlp", (784,), 10, {"hidden": (256, 128)}, 235_146),
-        ("cnn", (28, 28, 1), 62, {"channels": (32, 64), "kernel_size": 5, "hidden": (512,)}, 1_690_046),
+        (
+            "cnn",
+            (28, 28, 1),
+            62,
+            {"channels": (32, 64), "kernel_size": 5, "hidden": (512,)},
+            1_690_046,
+        ),
         ("leaf_cnn", (28, 28, 1), 62, {}, 6_603_710),
-        # An embedding of 8, gates of 256 cells twice, one dense layer of 80 to 80 symbols behind them.
+        # An embedding of 8, gates of 256 cells twice, one dense layer of 80 to 80 symbols behind
+        # them.
         ("lstm", (80,), 80, {"cells": (256, 256), "hidden": ()}, 640 + 271_360 + 525_312 + 20_560),
         ("mlp", (7,), 3, {"hidden": ()}, 24),
         ("cnn", (5, 4, 2), 3, {"channels": (), "hidden": ()}, 40 * 3 + 3),
     ],
     ids=["mlp", "femnist", "leaf femnist", "leaf shakespeare", "no hidden", "no convolution"],
 )
-def test_models_have_the_published_number_of_parameters(name, shape, classes, options, expected, key):
-    assert count(models.create(name, example_shape=shape, num_classes=classes, key=key, **options).params) == expected
+def test_models_have_the_published_number_of_parameters(
+    name, shape, classes, options, expected, key
+):
+    assert (
+        count(
+            models.create(name, example_shape=shape, num_classes=classes, key=key, **options).params
+        )
+        == expected
+    )
 
 
 @pytest.mark.parametrize("shape", [(8, 8, 1), (7, 5, 3)], ids=str)
 def test_both_implementations_of_the_cnn_are_one_function(shape, key):
     build = {
-        implementation: models.create("cnn", example_shape=shape, num_classes=10, key=k, implementation=implementation)
-        for implementation, k in zip(("native", "matmul"), [key, jax.random.clone(key)], strict=True)
+        implementation: models.create(
+            "cnn", example_shape=shape, num_classes=10, key=k, implementation=implementation
+        )
+        for implementation, k in zip(
+            ("native", "matmul"), [key, jax.random.clone(key)], strict=True
+        )
     }
     params = build["native"].params
     jax.tree.map(np.testing.assert_array_equal, params, build["matmul"].params)
     x = jax.random.normal(jax.random.key(1), shape)
 
     def value_and_grad(implementation):
-        return jax.jit(jax.value_and_grad(lambda p: jax.nn.logsumexp(build[implementation].apply(p, x))))(params)
+        return jax.jit(
+            jax.value_and_grad(lambda p: jax.nn.logsumexp(build[implementation].apply(p, x)))
+        )(params)
 
     native, matmul = value_and_grad("native"), value_and_grad("matmul")
-    # Values are of size 1 and the deepest sum has 288 terms: 4 * 288 * 2^-24 = 7e-5, and less after cancellation.
+    # Values are of size 1 and the deepest sum has 288 terms: 4 * 288 * 2^-24 = 7e-5, and less after
+    #   cancellation.
     for a, b in zip(jax.tree.leaves(native), jax.tree.leaves(matmul), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=7e-5 * max(1.0, float(jnp.abs(a).max())))
 
@@ -90,21 +111,30 @@ def test_both_implementations_of_the_cnn_are_one_function(shape, key):
 def test_the_key_decides_the_initial_weights(name, key):
     first, again, other = (
         models.create(
-            name, example_shape={"lstm": (4,), "lenet": (16, 16, 1)}.get(name, (4, 4, 1)), num_classes=3, key=k
+            name,
+            example_shape={"lstm": (4,), "lenet": (16, 16, 1)}.get(name, (4, 4, 1)),
+            num_classes=3,
+            key=k,
         ).params
         for k in (key, jax.random.clone(key), jax.random.key(5))
     )
     jax.tree.map(np.testing.assert_array_equal, first, again)
     assert all(
         not np.array_equal(a, b)
-        for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(first), jax.tree.leaves(other), strict=True)
+        for (path, a), b in zip(
+            jax.tree_util.tree_leaves_with_path(first), jax.tree.leaves(other), strict=True
+        )
         if "kernel" in jax.tree_util.keystr(path)
     )
 
 
 def test_no_two_layers_start_alike(key):
     params, _ = models.create("mlp", example_shape=(4,), num_classes=4, key=key, hidden=(4, 4))
-    kernels = [params["hidden"]["0"]["kernel"], params["hidden"]["1"]["kernel"], params["logits"]["kernel"]]
+    kernels = [
+        params["hidden"]["0"]["kernel"],
+        params["hidden"]["1"]["kernel"],
+        params["logits"]["kernel"],
+    ]
     assert all(not np.array_equal(a, b) for a, b in itertools.combinations(kernels, 2))
 
 
@@ -116,7 +146,10 @@ def test_no_two_layers_start_alike(key):
         ({"example_shape": (0,)}, "example_shape=0"),
         ({"hidden": (3,)}, r"options of softmax to be among \[\], got hidden=\(3,\)"),
         ({"name": "mlp", "hidden": (0,)}, "hidden=0"),
-        ({"name": "cnn", "example_shape": (3, 8, 1)}, r"height and width >= 4 for 2 pools.*\(3, 8, 1\)"),
+        (
+            {"name": "cnn", "example_shape": (3, 8, 1)},
+            r"height and width >= 4 for 2 pools.*\(3, 8, 1\)",
+        ),
         ({"name": "cnn", "example_shape": (64,)}, r"example_shape=\(64,\)"),
         ({"name": "cnn", "kernel_size": 0}, "kernel_size=0"),
         ({"name": "cnn", "implementation": "fft"}, "implementation='fft'"),
@@ -125,7 +158,13 @@ def test_no_two_layers_start_alike(key):
     ids=lambda value: str(value)[:40],
 )
 def test_bad_input_names_argument_value_and_rule(arguments, message):
-    whole = {"name": "softmax", "example_shape": (8, 8, 1), "num_classes": 10, "key": jax.random.key(0), **arguments}
+    whole = {
+        "name": "softmax",
+        "example_shape": (8, 8, 1),
+        "num_classes": 10,
+        "key": jax.random.key(0),
+        **arguments,
+    }
     with pytest.raises(ValueError, match=message) as error:
         models.create(whole.pop("name"), **whole)
     assert "\n" not in str(error.value)
@@ -138,7 +177,9 @@ def test_the_lstm_agrees_with_float64(key):
     x = np.array([1, 6, 0, 3, 3])
     sequence = np.asarray(params["embedding"], np.float64)[x]
     for layer in ("0", "1"):
-        weights = {name: np.asarray(leaf, np.float64) for name, leaf in params["lstm"][layer].items()}
+        weights = {
+            name: np.asarray(leaf, np.float64) for name, leaf in params["lstm"][layer].items()
+        }
         cells = weights["hidden"].shape[0]
         h, c, states = np.zeros(cells), np.zeros(cells), []
         for here in sequence:
@@ -159,7 +200,9 @@ def test_the_lstm_agrees_with_float64(key):
 def test_the_gradients_of_the_lstm_are_taken_without_one_copy_of_the_model_per_example(key):
     import fljax_kernels
 
-    model = models.create("lstm", example_shape=(5,), num_classes=7, key=key, embedding=3, cells=(4, 2), hidden=(3,))
+    model = models.create(
+        "lstm", example_shape=(5,), num_classes=7, key=key, embedding=3, cells=(4, 2), hidden=(3,)
+    )
     loss = models.softmax_cross_entropy(model.apply)
     batch = {"x": jax.random.randint(jax.random.key(2), (6, 5), 0, 7), "y": jnp.arange(6)}
 
@@ -167,7 +210,9 @@ def test_the_gradients_of_the_lstm_are_taken_without_one_copy_of_the_model_per_e
     def both(params):
         G = fljax_kernels.per_example_grads(loss, method="taps")(params, batch)
         rows = jax.vmap(jax.grad(loss), (None, 0))(params, batch)
-        squares = sum(jnp.sum(jnp.square(leaf), axis=range(1, leaf.ndim)) for leaf in jax.tree.leaves(rows))
+        squares = sum(
+            jnp.sum(jnp.square(leaf), axis=range(1, leaf.ndim)) for leaf in jax.tree.leaves(rows)
+        )
         return G.row_norms(), jnp.sqrt(squares)
 
     got, expected = both(model.params)
@@ -188,7 +233,10 @@ def test_networks_for_images_have_the_published_number_of_parameters(name, expec
     def build(key):
         return models.create(name, example_shape=(32, 32, 3), num_classes=10, key=key).params
 
-    assert sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(build, jax.random.key(0)))) == expected
+    assert (
+        sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(build, jax.random.key(0))))
+        == expected
+    )
 
 
 def test_lenet_agrees_with_float64_written_apart(key):
@@ -198,8 +246,12 @@ def test_lenet_agrees_with_float64_written_apart(key):
 
     def block(image, layer):
         kernel = np.asarray(layer["kernel"], np.float64)
-        windows = np.lib.stride_tricks.sliding_window_view(image, (5, 5), axis=(0, 1))  # [H', W', I, 5, 5]
-        image = np.maximum(np.einsum("hwiab,abio->hwo", windows, kernel) + np.asarray(layer["bias"], np.float64), 0)
+        windows = np.lib.stride_tricks.sliding_window_view(
+            image, (5, 5), axis=(0, 1)
+        )  # [H', W', I, 5, 5]
+        image = np.maximum(
+            np.einsum("hwiab,abio->hwo", windows, kernel) + np.asarray(layer["bias"], np.float64), 0
+        )
         height, width = image.shape[0] // 2 * 2, image.shape[1] // 2 * 2
         image = image[:height, :width]
         return np.max([image[i::2, j::2] for i in (0, 1) for j in (0, 1)], axis=0)
@@ -211,7 +263,9 @@ def test_lenet_agrees_with_float64_written_apart(key):
     np.testing.assert_allclose(apply(params, jnp.float32(x)), expected, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize(("name", "shape"), [("lenet", (15, 32, 3)), ("alexnet", (28, 28, 1)), ("resnet20", (8, 8))])
+@pytest.mark.parametrize(
+    ("name", "shape"), [("lenet", (15, 32, 3)), ("alexnet", (28, 28, 1)), ("resnet20", (8, 8))]
+)
 def test_networks_for_images_name_the_shape_they_want(name, shape, key):
     with pytest.raises(ValueError, match=r"Expected example_shape to be .* got"):
         models.create(name, example_shape=shape, num_classes=10, key=key)

@@ -11,7 +11,9 @@ class Nnx(nnx.Module):
     """Written for a batch: flattens all but the first axis."""
 
     def __init__(self, rngs, dropout=False):
-        self.blocks = nnx.List([nnx.Conv(2, 3, (3, 3), rngs=rngs), nnx.Conv(3, 3, (3, 3), rngs=rngs)])
+        self.blocks = nnx.List(
+            [nnx.Conv(2, 3, (3, 3), rngs=rngs), nnx.Conv(3, 3, (3, 3), rngs=rngs)]
+        )
         self.norm = nnx.LayerNorm(3, rngs=rngs)
         self.out = nnx.Linear(48, 5, rngs=rngs)
         self.scale = nnx.Variable(jnp.float32(2.0))
@@ -80,7 +82,10 @@ def test_params_are_nested_dicts_with_string_keys(case):
 
 
 def test_other_variables_of_the_module_are_constants_and_not_params():
-    names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(nnx_case()[1].params)]
+    names = [
+        jax.tree_util.keystr(path)
+        for path, _ in jax.tree_util.tree_leaves_with_path(nnx_case()[1].params)
+    ]
     assert not any("scale" in name and "norm" not in name for name in names)
 
 
@@ -98,7 +103,9 @@ def test_the_module_is_not_changed_and_later_changes_of_it_do_not_matter():
 def test_a_module_for_one_example_is_taken_as_it_is():
     linear = nnx.Linear(4, 3, rngs=nnx.Rngs(0))
     params, apply = functional(linear, batched=False)
-    np.testing.assert_allclose(apply(params, jnp.ones(4)), linear(jnp.ones((1, 4)))[0], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        apply(params, jnp.ones(4)), linear(jnp.ones((1, 4)))[0], rtol=0, atol=1e-6
+    )
 
 
 def test_weights_shared_by_two_layers_stay_one_parameter():
@@ -113,7 +120,9 @@ def test_weights_shared_by_two_layers_stay_one_parameter():
     params, apply = functional(Tied())
     kernel = params["first"]["kernel"]
     assert list(params) == ["first"]
-    np.testing.assert_allclose(apply(params, jnp.ones(3)), jnp.ones(3) @ kernel @ kernel, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        apply(params, jnp.ones(3)), jnp.ones(3) @ kernel @ kernel, rtol=0, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("evaluation", [False, True])
@@ -125,18 +134,27 @@ def test_batch_statistics_are_refused_by_name(evaluation):
         def __call__(self, x):
             return self.norm(x)
 
-    with pytest.raises(ValueError, match=r"without batch statistics, got norm.mean in Norm.*GroupNorm"):
+    with pytest.raises(
+        ValueError, match=r"without batch statistics, got norm.mean in Norm.*GroupNorm"
+    ):
         functional(Norm())
 
     norm = linen.BatchNorm(use_running_average=evaluation)
-    with pytest.raises(ValueError, match=r"without batch statistics, got a collection 'batch_stats'"):
+    with pytest.raises(
+        ValueError, match=r"without batch statistics, got a collection 'batch_stats'"
+    ):
         functional(norm, variables=norm.init(jax.random.key(0), jnp.ones((2, 3))))
 
 
-@pytest.mark.parametrize("transform", [lambda fun: fun, jax.jit, jax.grad], ids=["eager", "jit", "grad"])
+@pytest.mark.parametrize(
+    "transform", [lambda fun: fun, jax.jit, jax.grad], ids=["eager", "jit", "grad"]
+)
 def test_dropout_in_training_mode_is_refused(transform):
     params, apply = functional(Nnx(nnx.Rngs(0), dropout=True))
-    with pytest.raises(ValueError, match=r"pure function, got Nnx which changes dropout.rngs.count.*module.eval\(\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"pure function, got Nnx which changes dropout.rngs.count.*module.eval\(\)",
+    ):
         transform(lambda p: apply(p, X[0]).sum())(params)
 
 
@@ -153,7 +171,11 @@ def test_dropout_in_evaluation_mode_does_nothing():
     [
         (Linen(), None, "Expected variables to be what module.init returned"),
         (Linen(), {"batch_stats": {}}, r"got variables=\['batch_stats'\]"),
-        (nnx.Linear(2, 2, rngs=nnx.Rngs(0)), {"params": {}}, "Expected variables=None for an nnx module"),
+        (
+            nnx.Linear(2, 2, rngs=nnx.Rngs(0)),
+            {"params": {}},
+            "Expected variables=None for an nnx module",
+        ),
         (jnp.sin, None, "Expected module to be a flax nnx or linen module"),
     ],
     ids=["missing", "no params", "superfluous", "no module"],

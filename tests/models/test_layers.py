@@ -27,10 +27,13 @@ def test_convolution_agrees_with_float64(shape, kernel_size, implementation, key
     keys = jax.random.split(key)
     x = jax.random.normal(keys[0], shape)
     kernel = jax.random.normal(keys[1], (kernel_size, kernel_size, shape[2], 6))
-    # A float32 dot product of n terms of size about 1 errs by less than n * 2^-24 * (sum of |terms|) < n^2 * 2^-22.
+    # A float32 dot product of n terms of size about 1 errs by less than n * 2^-24 * (sum of
+    # |terms|) < n^2 * 2^-22.
     terms = kernel_size**2 * shape[2]
     actual = layers.conv(x, kernel, implementation)
-    np.testing.assert_allclose(actual, conv_float64(x, kernel), rtol=0, atol=max(terms**2, 8) * 2.0**-22)
+    np.testing.assert_allclose(
+        actual, conv_float64(x, kernel), rtol=0, atol=max(terms**2, 8) * 2.0**-22
+    )
 
 
 @pytest.mark.parametrize("shape", [(8, 8, 3), (5, 7, 2), (2, 2, 1)], ids=str)
@@ -52,9 +55,11 @@ def test_gradients_of_the_two_implementations_agree(key):
         return (y**2).sum()
 
     native, matmul = (
-        jax.grad(loss, argnums=(1, 2))(implementation, x, kernel) for implementation in layers.IMPLEMENTATIONS
+        jax.grad(loss, argnums=(1, 2))(implementation, x, kernel)
+        for implementation in layers.IMPLEMENTATIONS
     )
-    # Sums of at most 6 * 7 * 9 products of size about 10: relative error below 378 * 2^-24 of the largest.
+    # Sums of at most 6 * 7 * 9 products of size about 10: relative error below 378 * 2^-24 of the
+    #   largest.
     for a, b in zip(native, matmul, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=float(jnp.abs(a).max()) * 378 * 2.0**-24)
 
@@ -63,15 +68,21 @@ def test_the_default_on_a_cpu_is_the_form_that_is_fast_inside_loops():
     assert layers.choose(None) == ("matmul" if jax.default_backend() == "cpu" else "native")
 
 
-@pytest.mark.parametrize("primitive", ["conv_general_dilated", "reduce_window", "select_and_scatter_add"])
+@pytest.mark.parametrize(
+    "primitive", ["conv_general_dilated", "reduce_window", "select_and_scatter_add"]
+)
 def test_the_matmul_form_contains_no_convolution_or_window(primitive):
     def loss(kernel, x):
         return layers.max_pool(layers.conv(x, kernel, "matmul"), "matmul").sum()
 
-    text = str(jax.make_jaxpr(jax.grad(loss, argnums=(0, 1)))(jnp.ones((3, 3, 1, 2)), jnp.ones((4, 4, 1))))
+    text = str(
+        jax.make_jaxpr(jax.grad(loss, argnums=(0, 1)))(jnp.ones((3, 3, 1, 2)), jnp.ones((4, 4, 1)))
+    )
     assert primitive not in text
 
 
 def test_an_unknown_implementation_is_refused():
-    with pytest.raises(ValueError, match=r"implementation to be one of \['native', 'matmul'\], got .*'im2col'"):
+    with pytest.raises(
+        ValueError, match=r"implementation to be one of \['native', 'matmul'\], got .*'im2col'"
+    ):
         layers.choose("im2col")

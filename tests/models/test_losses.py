@@ -14,12 +14,17 @@ def linear(params, x):
 
 def examples(rows, key):
     keys = jax.random.split(key)
-    return {"x": 3 * jax.random.normal(keys[0], (rows, 4)), "y": jax.random.randint(keys[1], (rows,), 0, 5)}
+    return {
+        "x": 3 * jax.random.normal(keys[0], (rows, 4)),
+        "y": jax.random.randint(keys[1], (rows,), 0, 5),
+    }
 
 
 def losses_float64(params, data):
     logits = np.asarray(data["x"], np.float64) @ np.asarray(params, np.float64)
-    return logsumexp(logits, axis=1) - logits[np.arange(len(logits)), data["y"]], logits.argmax(1) == data["y"]
+    return logsumexp(logits, axis=1) - logits[np.arange(len(logits)), data["y"]], logits.argmax(
+        1
+    ) == data["y"]
 
 
 PARAMS = jax.random.normal(jax.random.key(3), (4, 5))
@@ -30,7 +35,9 @@ def test_cross_entropy_agrees_with_float64(key):
     actual = jax.jit(jax.vmap(models.softmax_cross_entropy(linear), (None, 0)))(PARAMS, data)
     assert actual.shape == (40,) and actual.dtype == jnp.float32
     # Logits below 64: each of the few operations rounds by at most 64 * 2^-24.
-    np.testing.assert_allclose(actual, losses_float64(PARAMS, data)[0], rtol=0, atol=8 * 64 * 2.0**-24)
+    np.testing.assert_allclose(
+        actual, losses_float64(PARAMS, data)[0], rtol=0, atol=8 * 64 * 2.0**-24
+    )
 
 
 def test_the_gradient_is_softmax_minus_one_hot():
@@ -43,7 +50,9 @@ def test_the_gradient_is_softmax_minus_one_hot():
 
 def test_huge_logits_give_a_finite_loss():
     loss = models.softmax_cross_entropy(lambda logits, _: logits)
-    value, gradient = jax.value_and_grad(loss)(jnp.array([1e30, -1e30]), {"x": jnp.zeros(()), "y": jnp.int32(0)})
+    value, gradient = jax.value_and_grad(loss)(
+        jnp.array([1e30, -1e30]), {"x": jnp.zeros(()), "y": jnp.int32(0)}
+    )
     assert value == 0 and bool(jnp.isfinite(gradient).all())
 
 
@@ -91,7 +100,10 @@ def test_evaluate_takes_numpy_data_and_refuses_an_empty_set():
 
 
 def test_evaluation_is_of_the_loss_that_was_named():
-    data = {"x": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4), "y": np.array([0, 4, 2], np.int32)}
+    data = {
+        "x": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4),
+        "y": np.array([0, 4, 2], np.int32),
+    }
     outputs = np.asarray(data["x"], np.float64) @ np.asarray(PARAMS, np.float64)
     expected = np.square(outputs - np.eye(5)[data["y"]]).sum(axis=1).mean() / 2
     loss, _ = models.evaluate(linear, PARAMS, data, microbatch_size=2, kind="squared")
@@ -102,6 +114,9 @@ def test_only_the_half_squared_error_is_called_squared():
     """Gradients come back from a perturbed model by that polynomial alone."""
     of_output = models.squared_error(linear).of_output
     losses.NetworkLoss(linear, of_output, "squared")
-    for other in (lambda outputs, y: 2 * of_output(outputs, y), models.softmax_cross_entropy(linear).of_output):
+    for other in (
+        lambda outputs, y: 2 * of_output(outputs, y),
+        models.softmax_cross_entropy(linear).of_output,
+    ):
         with pytest.raises(ValueError, match="half squared error"):
             losses.NetworkLoss(linear, other, "squared")

@@ -1,4 +1,6 @@
-"""Rounds of the bidirectional scheme and its two comparisons, against FedSGD, each other and their events."""
+"""Rounds of the bidirectional scheme and its two comparisons, against FedSGD, each other and their
+events.
+"""
 
 import dataclasses
 import functools
@@ -30,14 +32,23 @@ def task():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(NUM * ROWS, 6)).astype(np.float32)
     y = rng.integers(0, 3, NUM * ROWS).astype(np.int32)
-    clients = data.ClientData({"x": jnp.asarray(x), "y": jnp.asarray(y)}, jnp.arange(NUM * ROWS).reshape(NUM, ROWS))
-    model = models.create("mlp", example_shape=(6,), num_classes=3, key=jax.random.key(0), hidden=(7, 5))
+    clients = data.ClientData(
+        {"x": jnp.asarray(x), "y": jnp.asarray(y)}, jnp.arange(NUM * ROWS).reshape(NUM, ROWS)
+    )
+    model = models.create(
+        "mlp", example_shape=(6,), num_classes=3, key=jax.random.key(0), hidden=(7, 5)
+    )
     return clients, model
 
 
 @functools.cache
 def algorithm(module, **numbers):
-    settings = {"num_parties": NUM, "local_batch_size": BATCH, "server_learning_rate": 1.0, "noise_multiplier": 0.0}
+    settings = {
+        "num_parties": NUM,
+        "local_batch_size": BATCH,
+        "server_learning_rate": 1.0,
+        "noise_multiplier": 0.0,
+    }
     config = module.Config(**{**settings, **numbers})
     found = module.make(config, models.squared_error(task()[1].apply), num_units=NUM * ROWS)
     return config, found.init, jax.jit(found.round)
@@ -49,12 +60,16 @@ def moved(module, key, **numbers):
     _config, init, round_fun = algorithm(module, **numbers)
     cohort = data.cohort(clients, jnp.arange(NUM))
     state, info = round_fun(init(model.params), cohort, jax.random.clone(key))
-    return jax.tree.map(lambda a, b: np.asarray(a - b, np.float64), model.params, state.params), info
+    return jax.tree.map(
+        lambda a, b: np.asarray(a - b, np.float64), model.params, state.params
+    ), info
 
 
 def gap(first, second):
     leaves = list(zip(*map(jax.tree.leaves, (first, second)), strict=True))
-    return math.sqrt(sum(np.sum((a - b) ** 2) for a, b in leaves) / sum(np.sum(b**2) for _, b in leaves))
+    return math.sqrt(
+        sum(np.sum((a - b) ** 2) for a, b in leaves) / sum(np.sum(b**2) for _, b in leaves)
+    )
 
 
 @pytest.mark.parametrize("module", [bidirectional, mp_cdp, mp_dp_naive])
@@ -62,7 +77,9 @@ def test_a_round_in_which_a_client_is_missing_is_lost_and_says_so(module, key):
     clients, model = task()
     _config, init, round_fun = algorithm(module, **WIDE)
     for ids, lost in ((jnp.arange(NUM), False), (jnp.array([0, 1, 2, -1, 4]), True)):
-        state, info = round_fun(init(model.params), data.cohort(clients, ids.astype(jnp.int32)), jax.random.clone(key))
+        state, info = round_fun(
+            init(model.params), data.cohort(clients, ids.astype(jnp.int32)), jax.random.clone(key)
+        )
         before, after = jax.tree.leaves(model.params), jax.tree.leaves(state.params)
         kept = all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
         assert bool(info.lost) is lost is kept and int(state.round) == 1
@@ -128,32 +145,53 @@ def test_a_round_is_the_mean_gradient_of_the_batches(key):
     found, info = moved(bidirectional, key, **WIDE, noise="paper", local_batch_size=ROWS)
     loss = models.squared_error(model.apply)
     value, gradient = jax.value_and_grad(
-        lambda p: jnp.mean(jax.vmap(loss, (None, 0))(p, clients.examples))  # clients are of one size
+        lambda p: jnp.mean(
+            jax.vmap(loss, (None, 0))(p, clients.examples)
+        )  # clients are of one size
     )(model.params)
     assert gap(found, jax.tree.map(np.asarray, gradient)) < 1e-4
     assert float(info.loss) == pytest.approx(float(value), rel=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("noise", "ratio", "mask_all"), [("upload_gaussian", 4.0, False), ("paper", 4.0, True), ("r0_gaussian", 0.0, False)]
+    ("noise", "ratio", "mask_all"),
+    [("upload_gaussian", 4.0, False), ("paper", 4.0, True), ("r0_gaussian", 0.0, False)],
 )
 def test_noise_of_the_protocol_has_the_simulations_variance(noise, ratio, mask_all, key):
-    """Property 6: pair noise cancels, own noise comes out as sigma^2 / K times the gain of section 3.9."""
+    """Property 6: pair noise cancels, own noise comes out as sigma^2 / K times the gain of section
+    3.9.
+    """
     clients, model = task()
-    base = {**WIDE, "noise": noise, "additive_norm": 1.0, "scale_range": (1.0, 1.0), "scale_law": "log_uniform"}
-    # Uniform noise of the paper's law has variance 2/3 under scales of 1; Psi and Phi add v + v^2 of theirs.
+    base = {
+        **WIDE,
+        "noise": noise,
+        "additive_norm": 1.0,
+        "scale_range": (1.0, 1.0),
+        "scale_law": "log_uniform",
+    }
+    # Uniform noise of the paper's law has variance 2/3 under scales of 1; Psi and Phi add v + v^2
+    # of theirs.
     expected = {"upload_gaussian": 3.0, "paper": 2 / 3, "r0_gaussian": 1.0}[noise] * 1e4 / NUM
     draws = 40
     for execution in ("protocol", "simulation"):
-        numbers = {**base, "execution": execution, "pair_variance_ratio": ratio, "mask_all": mask_all}
+        numbers = {
+            **base,
+            "execution": execution,
+            "pair_variance_ratio": ratio,
+            "mask_all": mask_all,
+        }
         _, init, round_fun = algorithm(bidirectional, **numbers, noise_multiplier=1e-4)
         cohort = data.cohort(clients, jnp.arange(NUM))
 
         def kernel(round_index, init=init, round_fun=round_fun, cohort=cohort):
             state = init(model.params)._replace(round=round_index)
-            return round_fun(state, cohort, jax.random.clone(key))[0].params["hidden"]["0"]["kernel"]
+            return round_fun(state, cohort, jax.random.clone(key))[0].params["hidden"]["0"][
+                "kernel"
+            ]
 
-        found = np.asarray(jax.jit(lambda rounds: jax.lax.map(kernel, rounds))(jnp.arange(draws)), np.float64)
+        found = np.asarray(
+            jax.jit(lambda rounds: jax.lax.map(kernel, rounds))(jnp.arange(draws)), np.float64
+        )
         # Batches differ by rounds as well, by about 0.1 against noise of tens.
         variance = found.var(axis=0, ddof=1).mean()
         assert abs(variance / expected - 1) < 5 * math.sqrt(2 / ((draws - 1) * 42))
@@ -162,52 +200,82 @@ def test_noise_of_the_protocol_has_the_simulations_variance(noise, ratio, mask_a
 def test_events_are_those_of_the_exact_joint_view():
     Config = bidirectional.Config
     ratio = 4.0
-    for unit, sensitivity in (("client_addremove", 1.0), ("client_replace", 2.0), ("record_replace", 2.0)):
+    for unit, sensitivity in (
+        ("client_addremove", 1.0),
+        ("client_replace", 2.0),
+        ("record_replace", 2.0),
+    ):
         config = Config(num_parties=8, noise_multiplier=3.0, pair_variance_ratio=ratio, unit=unit)
         theta = float(formulas.complete_theta(8, 3.0, 6.0))
         event = bidirectional.event(config)
         mu = sensitivity * math.sqrt(theta)
         assert event.mechanism.noise_multiplier == pytest.approx(1 / mu, rel=1e-12)
         assert event.privacy_unit == ("example" if unit == "record_replace" else "client")
-    sparse = Config(num_parties=12, graph="n_out", out_degree=3, noise_multiplier=1.0, unit="client_addremove")
-    # With nobody at the server's side a client that gets the models knows more than the server: K - 1 hide the rest.
+    sparse = Config(
+        num_parties=12, graph="n_out", out_degree=3, noise_multiplier=1.0, unit="client_addremove"
+    )
+    # With nobody at the server's side a client that gets the models knows more than the server: K -
+    # 1 hide the rest.
     theta = theory.theta(bidirectional.edges(sparse), 12, 1.0, 10.0)
     assert theta < 1 / 11
     theta = 1 / 11
-    assert bidirectional.event(sparse).mechanism.noise_multiplier == pytest.approx(theta**-0.5, rel=1e-12)
-    worse = Config(num_parties=12, graph="n_out", out_degree=3, noise_multiplier=1.0, max_colluders=2)
+    assert bidirectional.event(sparse).mechanism.noise_multiplier == pytest.approx(
+        theta**-0.5, rel=1e-12
+    )
+    worse = Config(
+        num_parties=12, graph="n_out", out_degree=3, noise_multiplier=1.0, max_colluders=2
+    )
     assert bidirectional.event(worse).mechanism.noise_multiplier < theta**-0.5 / 2
-    sparser = Config(num_parties=12, graph="n_out", out_degree=1, noise_multiplier=1.0, unit="client_addremove")
+    sparser = Config(
+        num_parties=12, graph="n_out", out_degree=1, noise_multiplier=1.0, unit="client_addremove"
+    )
     theta = theory.theta(bidirectional.edges(sparser), 12, 1.0, 10.0)
     assert theta > 1 / 11
-    assert bidirectional.event(sparser).mechanism.noise_multiplier == pytest.approx(theta**-0.5, rel=1e-12)
+    assert bidirectional.event(sparser).mechanism.noise_multiplier == pytest.approx(
+        theta**-0.5, rel=1e-12
+    )
     # Composition over rounds: mu grows with the root of their number.
     spent = accounting.epsilon(event.repeat(100), delta=1e-5, method="gdp")
     assert spent == pytest.approx(float(accounting.gaussian.mu_to_epsilon(10 * mu, 1e-5)), rel=1e-9)
     for noise in ("paper", "oracle_clip"):
-        assert bidirectional.event(Config(noise=noise, noise_multiplier=5.0)).mechanism == events.NonPrivate()
+        assert (
+            bidirectional.event(Config(noise=noise, noise_multiplier=5.0)).mechanism
+            == events.NonPrivate()
+        )
     assert mp_dp_naive.event(mp_dp_naive.Config()).mechanism == events.NonPrivate()
     assert mp_cdp.event(mp_cdp.Config(noise_multiplier=3.0)).mechanism == events.Gaussian(1.5)
 
 
 def test_the_words_of_exposure_follow_what_is_sent():
     def words(**numbers):
-        return " / ".join(text for _, _, text in bidirectional.exposure(bidirectional.Config(**numbers)))
+        return " / ".join(
+            text for _, _, text in bidirectional.exposure(bidirectional.Config(**numbers))
+        )
 
-    assert "class probabilities" in words(additive="constant") and "class probabilities" not in words()
-    assert "Psi and Phi" in words(noise="paper") and "Psi and Phi" not in words(noise="paper", additive_norm=0.0)
+    assert (
+        "class probabilities" in words(additive="constant") and "class probabilities" not in words()
+    )
+    assert "Psi and Phi" in words(noise="paper") and "Psi and Phi" not in words(
+        noise="paper", additive_norm=0.0
+    )
     assert "1 / r" in words(allow_plain=True) and "1 / r" not in words()
 
 
 def test_the_papers_claim_stands_apart_from_the_event():
-    config = bidirectional.Config(num_parties=5, noise="paper", noise_multiplier=1.0, pair_variance_ratio=4.0)
+    config = bidirectional.Config(
+        num_parties=5, noise="paper", noise_multiplier=1.0, pair_variance_ratio=4.0
+    )
     assert config.formula == "paper"
     # C1 and C2 as printed: theta 0.3, epsilon 2.7523605568; it does not grow with rounds.
     claims = [bidirectional.claimed_epsilon(config, num_rounds=n, delta=1e-5) for n in (1, 100)]
     assert claims == pytest.approx([2.7523605568] * 2, rel=1e-9)
     printed = bidirectional.as_printed(config, num_rounds=10, epsilon=3.0, delta=1e-5)
-    assert bidirectional.claimed_epsilon(printed, num_rounds=10, delta=1e-5) == pytest.approx(3.0, rel=1e-5)
-    sparse = bidirectional.Config(num_parties=100, graph="n_out", noise="paper", noise_multiplier=1.0)
+    assert bidirectional.claimed_epsilon(printed, num_rounds=10, delta=1e-5) == pytest.approx(
+        3.0, rel=1e-5
+    )
+    sparse = bidirectional.Config(
+        num_parties=100, graph="n_out", noise="paper", noise_multiplier=1.0
+    )
     with pytest.raises(PrivacyPreconditionError, match="Theorem 11"):
         bidirectional.claimed_epsilon(sparse, num_rounds=1, delta=1e-5)
     # Theorem 11 ends at 3 delta, so that a claim of 3e-5 is its own of 1e-5 (oracle C4).
@@ -224,7 +292,9 @@ def test_the_papers_claim_stands_apart_from_the_event():
 
 @pytest.mark.parametrize("max_colluders", [0, 1, 2])
 def test_an_event_covers_the_clients_that_get_the_models(max_colluders, key):
-    """The views of a run, full cohorts, against its event composed: at 5 clients one of them sees mu 1/4."""
+    """The views of a run, full cohorts, against its event composed: at 5 clients one of them sees
+    mu 1/4.
+    """
     config = bidirectional.Config(num_parties=5, noise_multiplier=4.0, max_colluders=max_colluders)
     promised = 1 / bidirectional.event(config).mechanism.noise_multiplier
     rows = bidirectional.views(config, key, 3).adversaries
@@ -233,7 +303,9 @@ def test_an_event_covers_the_clients_that_get_the_models(max_colluders, key):
     if max_colluders < 2:
         assert covered["a client of the round"] == pytest.approx(math.sqrt(3) * 0.25, rel=1e-12)
     else:
-        assert covered["any 2 clients of the round, without the server"] == pytest.approx(0.5, rel=1e-12)
+        assert covered["any 2 clients of the round, without the server"] == pytest.approx(
+            0.5, rel=1e-12
+        )
 
 
 @pytest.mark.parametrize("unit", ["record_replace", "client_replace"])
@@ -247,7 +319,9 @@ def test_a_record_that_is_not_a_number_counts_for_nothing(module, unit, key):
     _, init, round_fun = algorithm(module, unit=unit, l2_clip_norm=0.3, local_batch_size=ROWS)
     found, without = (
         round_fun(
-            init(model.params), data.cohort(data.ClientData(examples, indices), jnp.arange(NUM)), jax.random.clone(key)
+            init(model.params),
+            data.cohort(data.ClientData(examples, indices), jnp.arange(NUM)),
+            jax.random.clone(key),
         )[0].params
         for examples in (broken, gone)
     )
@@ -255,9 +329,14 @@ def test_a_record_that_is_not_a_number_counts_for_nothing(module, unit, key):
     moved_at_all = jax.tree.map(lambda a, b: np.asarray(a - b, np.float64), found, model.params)
     assert sum(float(np.sum(leaf**2)) for leaf in jax.tree.leaves(moved_at_all)) > 0
     if module is mp_cdp:  # no scales: only client 0's part, of norm at most 0.3, may be missing
-        far = [np.asarray(a - b, np.float64) for a, b in zip(*map(jax.tree.leaves, (found, without)), strict=True)]
+        far = [
+            np.asarray(a - b, np.float64)
+            for a, b in zip(*map(jax.tree.leaves, (found, without)), strict=True)
+        ]
         share = 1 / ROWS if unit == "record_replace" else 1.0
-        assert math.sqrt(sum(float(np.sum(leaf**2)) for leaf in far)) <= 0.3 * share / NUM * (1 + 1e-4)
+        assert math.sqrt(sum(float(np.sum(leaf**2)) for leaf in far)) <= 0.3 * share / NUM * (
+            1 + 1e-4
+        )
 
 
 def test_one_record_or_client_moves_an_upload_by_no_more_than_is_declared(key):
@@ -267,7 +346,13 @@ def test_one_record_or_client_moves_an_upload_by_no_more_than_is_declared(key):
         ("record_replace", "upload_gaussian", 2 * 0.3 / BATCH),
         ("client_replace", "r0_gaussian", 0.6),
     ):
-        numbers = {"unit": unit, "noise": noise, "l2_clip_norm": 0.3, "additive_norm": 0.0, "local_batch_size": BATCH}
+        numbers = {
+            "unit": unit,
+            "noise": noise,
+            "l2_clip_norm": 0.3,
+            "additive_norm": 0.0,
+            "local_batch_size": BATCH,
+        }
         numbers |= {"scale_law": "log_uniform", "scale_range": (1.0, 1.0)}
         _, init, round_fun = algorithm(bidirectional, **numbers)
         steps = []
@@ -275,12 +360,19 @@ def test_one_record_or_client_moves_an_upload_by_no_more_than_is_declared(key):
             x = clients.examples["x"]
             rows = slice(0, ROWS) if unit == "client_replace" else slice(0, 1)
             x = x.at[rows].multiply(scale)
-            cohort = data.cohort(clients._replace(examples={"x": x, "y": clients.examples["y"]}), jnp.arange(NUM))
+            cohort = data.cohort(
+                clients._replace(examples={"x": x, "y": clients.examples["y"]}), jnp.arange(NUM)
+            )
             for round_index in range(4):  # in some of which record 0 is in the batch
                 state = init(model.params)._replace(round=jnp.int32(round_index))
                 steps.append(round_fun(state, cohort, jax.random.clone(key))[0].params)
         gaps = [
-            math.sqrt(sum(float(jnp.sum((a - b) ** 2)) for a, b in zip(*map(jax.tree.leaves, pair), strict=True)))
+            math.sqrt(
+                sum(
+                    float(jnp.sum((a - b) ** 2))
+                    for a, b in zip(*map(jax.tree.leaves, pair), strict=True)
+                )
+            )
             for pair in zip(steps[:4], steps[4:], strict=True)
         ]
         assert max(gaps) <= bound / NUM * (1 + 1e-4)
@@ -289,11 +381,18 @@ def test_one_record_or_client_moves_an_upload_by_no_more_than_is_declared(key):
 
 @pytest.mark.parametrize("unit", ["record_replace", "client_replace"])
 def test_a_whole_triple_moves_by_no_more_than_is_declared(unit, key):
-    """Everything that one client sends, gradient, Psi and Phi on a perturbed model, between neighbouring batches."""
+    """Everything that one client sends, gradient, Psi and Phi on a perturbed model, between
+    neighbouring batches.
+    """
     clients, model = task()
     bound = 0.3
     config = bidirectional.Config(
-        num_parties=NUM, unit=unit, additive_norm=1.0, l2_clip_norm=bound, local_batch_size=BATCH, noise_multiplier=1.0
+        num_parties=NUM,
+        unit=unit,
+        additive_norm=1.0,
+        l2_clip_norm=bound,
+        local_batch_size=BATCH,
+        noise_multiplier=1.0,
     )
     network = models.squared_error(model.apply)
     uploads = disguised.Uploads("upload_gaussian")
@@ -306,12 +405,17 @@ def test_a_whole_triple_moves_by_no_more_than_is_declared(unit, key):
     batch = {name: clients.examples[name][:BATCH] for name in ("x", "y")}
     rows = slice(0, 1) if unit == "record_replace" else slice(0, BATCH)
     declared = 2 * bound / (BATCH if unit == "record_replace" else 1)
-    assert declared == pytest.approx(disguised.sensitivity(config) * disguised.stddev(config), rel=1e-12)
+    assert declared == pytest.approx(
+        disguised.sensitivity(config) * disguised.stddev(config), rel=1e-12
+    )
     first = send(batch)
     assert first.psi and first.phi and first.psi_head.shape and first.psi_bias.shape == ()
     gaps = []
     for factor in (-50.0, -1.0, 0.0, 50.0, jnp.nan):
-        x, y = batch["x"].at[rows].multiply(factor), batch["y"].at[rows].set((batch["y"][rows] + 1) % 3)
+        x, y = (
+            batch["x"].at[rows].multiply(factor),
+            batch["y"].at[rows].set((batch["y"][rows] + 1) % 3),
+        )
         far = [
             np.asarray(a - b, np.float64)
             for a, b in zip(*map(jax.tree.leaves, (first, send({"x": x, "y": y}))), strict=True)
@@ -325,7 +429,9 @@ def test_a_missing_client_does_not_count_and_chosen_cohorts_follow_the_key(key):
     clients, model = task()
     _, init, round_fun = algorithm(bidirectional, noise="r0_gaussian")
     state = init(model.params)
-    after, info = round_fun(state, data.cohort(clients, jnp.asarray([0, 1, 2, 3, -1])), jax.random.clone(key))
+    after, info = round_fun(
+        state, data.cohort(clients, jnp.asarray([0, 1, 2, 3, -1])), jax.random.clone(key)
+    )
     assert int(after.round) == 1 and int(info.cohort_size) == 4
     assert gap(after.params, jax.tree.map(np.asarray, state.params)) == 0
     config, init, round_fun = algorithm(bidirectional, noise="r0_gaussian", cohort_size=2)
@@ -333,7 +439,9 @@ def test_a_missing_client_does_not_count_and_chosen_cohorts_follow_the_key(key):
     assert np.all(drawn.sum(1) == 2) and len({tuple(row) for row in drawn}) > 3
     _, info = round_fun(state, data.cohort(clients, jnp.arange(NUM)), jax.random.clone(key))
     assert int(info.cohort_size) == 2
-    shown = bidirectional.views(bidirectional.Config(num_parties=NUM, cohort_size=2, noise_multiplier=2.0), key, 30)
+    shown = bidirectional.views(
+        bidirectional.Config(num_parties=NUM, cohort_size=2, noise_multiplier=2.0), key, 30
+    )
     alone, models_only, all_others = (adversary.mu for adversary in shown.adversaries)
     # Of two in a round the one that gets the models knows the other's noise to be all that is left.
     assert np.all(alone < models_only) and np.array_equal(models_only, all_others)
@@ -346,7 +454,10 @@ def test_bad_losses_and_numbers_are_named():
         make(bidirectional.Config(noise_multiplier=1.0), lambda p, e: 0.0)
     for noise in ("paper", "upload_gaussian", "oracle_clip"):
         with pytest.raises(ValueError, match="cross_entropy: it is no polynomial"):
-            make(bidirectional.Config(noise_multiplier=1.0, noise=noise), models.softmax_cross_entropy(apply))
+            make(
+                bidirectional.Config(noise_multiplier=1.0, noise=noise),
+                models.softmax_cross_entropy(apply),
+            )
     for fitting in ({"additive": "constant"}, {"noise": "r0_gaussian"}, {"additive_norm": 0.0}):
         config = bidirectional.Config(noise_multiplier=1.0, **fitting)
         for each in (config, bidirectional.non_private(config)):
@@ -386,9 +497,13 @@ def test_oracle_g2_cross_entropy_recovers_where_the_vector_is_constant(key):
         state, _ = jax.jit(found.round)(
             found.init(model.params), data.cohort(clients, jnp.arange(NUM)), jax.random.clone(key)
         )
-        steps.append(jax.tree.map(lambda a, b: np.asarray(a - b, np.float64), model.params, state.params))
+        steps.append(
+            jax.tree.map(lambda a, b: np.asarray(a - b, np.float64), model.params, state.params)
+        )
     loss = models.softmax_cross_entropy(model.apply)
-    true = jax.grad(lambda p: jnp.mean(jax.vmap(loss, (None, 0))(p, clients.examples)))(model.params)
+    true = jax.grad(lambda p: jnp.mean(jax.vmap(loss, (None, 0))(p, clients.examples)))(
+        model.params
+    )
     assert max(gap(step, jax.tree.map(np.asarray, true)) for step in steps) < 1e-4
 
 
@@ -417,7 +532,11 @@ def test_large_batches_take_a_round_of_fedsgd(name, numbers, key, monkeypatch):
         **numbers,
     )
     found = bidirectional.make(config, loss, num_units=4)
-    state, info = jax.jit(found.round)(found.init(model.params), data.cohort(clients, jnp.arange(2)), key)
-    true = jax.grad(lambda p: jnp.mean(jax.vmap(loss, (None, 0))(p, clients.examples)))(model.params)
+    state, info = jax.jit(found.round)(
+        found.init(model.params), data.cohort(clients, jnp.arange(2)), key
+    )
+    true = jax.grad(lambda p: jnp.mean(jax.vmap(loss, (None, 0))(p, clients.examples)))(
+        model.params
+    )
     step = jax.tree.map(lambda a, b: np.asarray(a - b, np.float64), model.params, state.params)
     assert gap(step, jax.tree.map(np.asarray, true)) < 1e-3 and np.isfinite(float(info.loss))

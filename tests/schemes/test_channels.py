@@ -1,4 +1,6 @@
-"""Schemes with noise in the data: what leaves a client depends on noisy records alone, and nats say how much."""
+"""Schemes with noise in the data: what leaves a client depends on noisy records alone, and nats say
+how much.
+"""
 
 import dataclasses
 import math
@@ -24,7 +26,9 @@ def loss(params, example):
 
 
 def a_task(seed=0, spread=1.0):
-    """Gaussian records of a known, uneven spectrum; clients 0 and 1 have N of them, client 2 half as many."""
+    """Gaussian records of a known, uneven spectrum; clients 0 and 1 have N of them, client 2 half
+    as many.
+    """
     rng = np.random.default_rng(seed)
     scale = spread * np.linspace(1.0, 0.1, D)
 
@@ -37,7 +41,8 @@ def a_task(seed=0, spread=1.0):
     train = records(C * N)
     dataset = data.Dataset(train, records(400), 5, "test")
     return SimpleNamespace(
-        dataset=dataset, client_data=data.ClientData(jax.tree.map(jnp.asarray, train), jnp.asarray(table))
+        dataset=dataset,
+        client_data=data.ClientData(jax.tree.map(jnp.asarray, train), jnp.asarray(table)),
     )
 
 
@@ -56,7 +61,9 @@ def one_round(name, task, key, *, rounds=1, **settings):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_round_is_federated_averaging_on_the_noisy_records(name, key):
-    """Replayed by hand: the same noise, added before anything else; then plain SGD in the order the client took."""
+    """Replayed by hand: the same noise, added before anything else; then plain SGD in the order the
+    client took.
+    """
     task = a_task()
     got, _, config, inputs = one_round(name, task, jax.random.clone(key), local_learning_rate=0.1)
     noise = inputs["channel"].noise
@@ -76,7 +83,9 @@ def test_a_round_is_federated_averaging_on_the_noisy_records(name, key):
     )
     replay = SimpleNamespace(
         dataset=silent,
-        client_data=data.ClientData(jax.tree.map(jnp.asarray, silent.train), task.client_data.indices),
+        client_data=data.ClientData(
+            jax.tree.map(jnp.asarray, silent.train), task.client_data.indices
+        ),
     )
     plain = schemes.get(name).non_private(config)
     algorithm = schemes.get(name).make(plain, loss, num_units=C, channel=None)
@@ -87,7 +96,9 @@ def test_a_round_is_federated_averaging_on_the_noisy_records(name, key):
 
 @pytest.mark.parametrize("mode", ["fresh", "once"])
 def test_noise_is_new_in_each_round_only_where_it_is_fresh(mode, key):
-    """One client, one record, one class more likely: with kept noise both rounds see the same noisy record."""
+    """One client, one record, one class more likely: with kept noise both rounds see the same noisy
+    record.
+    """
     task = a_task()
     seen = []
     for rounds in (1, 2):
@@ -100,36 +111,57 @@ def test_noise_is_new_in_each_round_only_where_it_is_fresh(mode, key):
         seen.append(np.asarray(record_noise.noisy(channel.noise, jnp.zeros((2, *SHAPE)), keys)))
     assert np.array_equal(*seen) == (mode == "once")
     one, _, _, _ = one_round(
-        "natural_channel", task, jax.random.clone(key), rounds=2, noise_mode=mode, local_learning_rate=0.3
+        "natural_channel",
+        task,
+        jax.random.clone(key),
+        rounds=2,
+        noise_mode=mode,
+        local_learning_rate=0.3,
     )
     other, _, _, _ = one_round(
-        "natural_channel", task, jax.random.clone(key), rounds=2, noise_mode="fresh", local_learning_rate=0.3
+        "natural_channel",
+        task,
+        jax.random.clone(key),
+        rounds=2,
+        noise_mode="fresh",
+        local_learning_rate=0.3,
     )
     assert np.array_equal(one, other) == (mode == "fresh")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nats_are_the_capacity_of_the_noise_that_is_drawn(name):
-    """(1/2) ln det(I + S N^-1), S the public covariance, N the noise's own, both written out; m uses divide N by m."""
+    """(1/2) ln det(I + S N^-1), S the public covariance, N the noise's own, both written out; m
+    uses divide N by m.
+    """
     task = a_task()
     scheme = schemes.get(name)
     config = scheme.Config(nats=3.0, labels_public=True, covariance_source="declared")
     inputs = scheme.inputs(config, task)
     noise = inputs["channel"].noise
     own = np.exp(float(noise.log_noise_var)) * (
-        np.asarray(noise.weights) * np.eye(D) + (0 if noise.factor is None else noise.factor @ noise.factor.T)
+        np.asarray(noise.weights) * np.eye(D)
+        + (0 if noise.factor is None else noise.factor @ noise.factor.T)
     )
     cov = np.cov(task.dataset.test["x"].reshape(-1, D).T, bias=True)
-    floor = {"white_channel": float(np.mean(noise.weights)), "personalized_channel": 1e-4}.get(name, 0.0)
+    floor = {"white_channel": float(np.mean(noise.weights)), "personalized_channel": 1e-4}.get(
+        name, 0.0
+    )
     for rounds in (1, 7):
-        nats = 0.5 * np.linalg.slogdet(np.eye(D) + rounds * (cov + floor * np.eye(D)) @ np.linalg.inv(own))[1]
+        nats = (
+            0.5
+            * np.linalg.slogdet(
+                np.eye(D) + rounds * (cov + floor * np.eye(D)) @ np.linalg.inv(own)
+            )[1]
+        )
         spent = scheme.spent(config, task, inputs, rounds)
         np.testing.assert_allclose(spent.nats, nats, rtol=1e-4)
         np.testing.assert_array_equal(spent.uses, rounds)
         np.testing.assert_allclose(spent.linear_nats, 3.0 * rounds, rtol=1e-5)
         assert spent.certified and spent.covariance_source == "declared"
     assert scheme.spent(config, task, inputs, 0).nats.max() == 0
-    # The same numbers without the declaration: a sample's covariance proves nothing about the clients' law.
+    # The same numbers without the declaration: a sample's covariance proves nothing about the
+    #   clients' law.
     config = scheme.Config(nats=3.0, labels_public=True, covariance_source="public")
     spent = scheme.spent(config, task, scheme.inputs(config, task), 1)
     assert not spent.certified and not spent.mse_certified and "400" in spent.reason
@@ -137,18 +169,24 @@ def test_nats_are_the_capacity_of_the_noise_that_is_drawn(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_where_the_law_is_known_the_claim_is_the_mutual_information_itself(name):
-    """Gaussian fields: (1/2) ln det(I + S N^-1) with the true S is exact, and no sample of the law enters."""
+    """Gaussian fields: (1/2) ln det(I + S N^-1) with the true S is exact, and no sample of the law
+    enters.
+    """
     known = data.fields.make(np.random.default_rng(3), num_train=60, num_test=50, side=4)
     table = np.arange(C * N).reshape(C, N)
     task = SimpleNamespace(
-        dataset=known, client_data=data.ClientData(jax.tree.map(jnp.asarray, known.train), jnp.asarray(table))
+        dataset=known,
+        client_data=data.ClientData(jax.tree.map(jnp.asarray, known.train), jnp.asarray(table)),
     )
     scheme = schemes.get(name)
-    config = scheme.Config(nats=4.0, labels_public=True, data_model="gaussian", covariance_source="public")
+    config = scheme.Config(
+        nats=4.0, labels_public=True, data_model="gaussian", covariance_source="public"
+    )
     inputs = scheme.inputs(config, task)
     noise = inputs["channel"].noise
     own = np.exp(float(noise.log_noise_var)) * (
-        np.asarray(noise.weights) * np.eye(D) + (0 if noise.factor is None else noise.factor @ noise.factor.T)
+        np.asarray(noise.weights) * np.eye(D)
+        + (0 if noise.factor is None else noise.factor @ noise.factor.T)
     )
     basis = data.fields.basis(4)
     true = (basis.T * data.fields.spectrum(4)) @ basis
@@ -156,12 +194,18 @@ def test_where_the_law_is_known_the_claim_is_the_mutual_information_itself(name)
         spent = scheme.spent(config, task, inputs, rounds)
         exact = 0.5 * np.linalg.slogdet(np.eye(D) + rounds * true @ np.linalg.inv(own))[1]
         assert spent.certified and spent.mse_certified
-        # A floor under the covariance costs a little more nats than there are; float32 noise a rounding.
+        # A floor under the covariance costs a little more nats than there are; float32 noise a
+        # rounding.
         assert exact * (1 - 1e-5) <= spent.nats[0] <= exact * 1.05
         bound = np.asarray(
             information.distortion_rate(
                 information.Leakage(
-                    nats=exact, dimension=D, mode="joint", certified=True, reason="", covariance_source="public"
+                    nats=exact,
+                    dimension=D,
+                    mode="joint",
+                    certified=True,
+                    reason="",
+                    covariance_source="public",
                 ),
                 data.fields.spectrum(4),
                 data_model="gaussian",
@@ -180,7 +224,9 @@ def test_range_certified_nats_hold_for_the_worst_data_in_the_range():
     assert noise.value_range == (low, high)
     # Independent coordinates at the two ends: the most variance that the range allows.
     worst = (high - low) ** 2 / 4
-    assert 0.5 * D * np.log1p(worst / np.exp(float(noise.log_noise_var))) == pytest.approx(3.0, rel=1e-5)
+    assert 0.5 * D * np.log1p(worst / np.exp(float(noise.log_noise_var))) == pytest.approx(
+        3.0, rel=1e-5
+    )
 
 
 @pytest.mark.parametrize("name", ["natural_channel", "white_channel"])
@@ -215,14 +261,19 @@ def test_kept_noise_spends_its_nats_once_however_long_the_run():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_linear_reconstruction_from_the_noisy_records_beats_the_certified_error(name, key):
-    """Gaussian records: the best estimator of a record from m noisy copies is linear. Its measured error is its own
-    closed form within 1 %, which is never below the certified bound; estimators that are worse stay above too.
+    """Gaussian records: the best estimator of a record from m noisy copies is linear. Its measured
+    error is its own closed form within 1 %, which is never below the certified bound; estimators
+    that are worse stay above too.
     """
     uses, count = 5, 20_000
     task = a_task()
     scheme = schemes.get(name)
     config = scheme.Config(
-        nats=6.0, data_model="gaussian", labels_public=True, num_local_epochs=uses, covariance_source="declared"
+        nats=6.0,
+        data_model="gaussian",
+        labels_public=True,
+        num_local_epochs=uses,
+        covariance_source="declared",
     )
     inputs = scheme.inputs(config, task)
     noise = inputs["channel"].noise._replace(value_range=None)
@@ -233,14 +284,17 @@ def test_no_linear_reconstruction_from_the_noisy_records_beats_the_certified_err
     copies = [
         np.asarray(
             record_noise.noisy(
-                noise, jnp.asarray(x).reshape(-1, *SHAPE), record_noise.record_keys(client_key, jnp.arange(count), use)
+                noise,
+                jnp.asarray(x).reshape(-1, *SHAPE),
+                record_noise.record_keys(client_key, jnp.arange(count), use),
             )
         ).reshape(count, D)
         for use in range(uses)
     ]
     mean = np.mean(copies, axis=0)
     own = np.exp(float(noise.log_noise_var)) * (
-        np.asarray(noise.weights) * np.eye(D) + (0 if noise.factor is None else noise.factor @ noise.factor.T)
+        np.asarray(noise.weights) * np.eye(D)
+        + (0 if noise.factor is None else noise.factor @ noise.factor.T)
     )
     gain = cov @ np.linalg.inv(cov + own / uses)
     errors = ((mean @ gain.T - x) ** 2).mean(axis=1)
@@ -250,8 +304,17 @@ def test_no_linear_reconstruction_from_the_noisy_records_beats_the_certified_err
     assert spread < 0.03 * exact and abs(errors.mean() - exact) < max(spread, 0.01 * exact)
     bound = scheme.spent(config, task, inputs, 1)
     assert bound.mse_certified
-    for attack in (mean @ gain.T, mean, 0.9 * mean, copies[0], np.zeros_like(x), np.clip(mean, -2, 2)):
-        assert ((attack - x) ** 2).mean() >= bound.mse[0] * (1 - 5 * errors.std() / errors.mean() / math.sqrt(count))
+    for attack in (
+        mean @ gain.T,
+        mean,
+        0.9 * mean,
+        copies[0],
+        np.zeros_like(x),
+        np.clip(mean, -2, 2),
+    ):
+        assert ((attack - x) ** 2).mean() >= bound.mse[0] * (
+            1 - 5 * errors.std() / errors.mean() / math.sqrt(count)
+        )
     # The control: a hundred times less noise than accounted for breaks it.
     assert ((x + 0.01 * (mean - x) - x) ** 2).mean() < bound.mse[0]
 
@@ -263,7 +326,9 @@ def test_an_entropy_that_is_vouched_for_certifies_theorem_1():
     config = scheme.Config(entropy_nats=0.0, labels_public=True)
     spent = scheme.spent(config, task, scheme.inputs(config, task), 3)
     assert spent.mse_certified
-    np.testing.assert_allclose(spent.mse, np.exp(-2 * spent.nats / D) / (2 * math.pi * math.e), rtol=1e-9)
+    np.testing.assert_allclose(
+        spent.mse, np.exp(-2 * spent.nats / D) / (2 * math.pi * math.e), rtol=1e-9
+    )
 
 
 def test_an_empty_client_tells_nothing_and_sends_nothing(key):
@@ -309,13 +374,16 @@ def test_what_cannot_be_promised_is_refused():
     with pytest.raises(ValueError, match="all zero"):
         scheme.inputs(scheme.Config(covariance_source="public"), flat)
     lonely = a_task()
-    lonely.client_data = lonely.client_data._replace(indices=lonely.client_data.indices.at[1, 1:].set(-1))
+    lonely.client_data = lonely.client_data._replace(
+        indices=lonely.client_data.indices.at[1, 1:].set(-1)
+    )
     with pytest.raises(ValueError, match="client 1 with 1"):
         scheme.inputs(scheme.Config(covariance_source="private"), lonely)
     with pytest.raises(ValueError, match="float32 can hold"):
         scheme.inputs(scheme.Config(nats=1e4), task)
     ints = SimpleNamespace(
-        dataset=task.dataset._replace(test={"x": np.zeros((4, 3), np.int32)}), client_data=task.client_data
+        dataset=task.dataset._replace(test={"x": np.zeros((4, 3), np.int32)}),
+        client_data=task.client_data,
     )
     with pytest.raises(ValueError, match="int32"):
         scheme.inputs(scheme.Config(), ints)
@@ -325,7 +393,9 @@ def test_dp_sgd_counts_half_an_inverse_square_of_its_noise_for_each_expected_use
     task = a_task()
     for name in ("dp_sgd", "dp_psac"):
         scheme = schemes.get(name)
-        config = scheme.Config(noise_multiplier=2.0, item_sampling_prob=0.25, num_local_steps=4, num_silos=C)
+        config = scheme.Config(
+            noise_multiplier=2.0, item_sampling_prob=0.25, num_local_steps=4, num_silos=C
+        )
         spent = scheme.spent(config, task, {}, 10)
         np.testing.assert_allclose(spent.nats, 10 * 4 * 0.25 / (2 * 2.0**2), rtol=1e-12)
         assert spent.certified and scheme.event(config).privacy_unit == "example"
@@ -333,13 +403,17 @@ def test_dp_sgd_counts_half_an_inverse_square_of_its_noise_for_each_expected_use
 
 
 def test_psac_scales_every_gradient_to_nearly_the_bound(key):
-    """Against the formula in float64 on materialised gradients; the plain clip gives another sum."""
+    """Against the formula in float64 on materialised gradients; the plain clip gives another
+    sum.
+    """
     from fljax.local import subject
 
     params = {"w": jax.random.normal(key, (D, 5))}
     task = a_task()
     rows = jnp.arange(N)
-    query = subject.item_sum(loss, item_sampling_prob=1.0, l2_clip_norm=0.3, batch_size=4, clipping_style="psac")
+    query = subject.item_sum(
+        loss, item_sampling_prob=1.0, l2_clip_norm=0.3, batch_size=4, clipping_style="psac"
+    )
     found = query(params, task.client_data.examples, rows, jax.random.key(1)).grad_sum["w"]
     batch = jax.tree.map(lambda leaf: leaf[:N], task.client_data.examples)
     grads = np.asarray(jax.vmap(jax.grad(loss), (None, 0))(params, batch)["w"], np.float64)

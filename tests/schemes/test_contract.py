@@ -1,4 +1,6 @@
-"""A scheme is one typed object, `fljax.Scheme`: nobody asks it, its config or its module what attributes it has."""
+"""A scheme is one typed object, `fljax.Scheme`: nobody asks it, its config or its module what
+attributes it has.
+"""
 
 import ast
 import dataclasses
@@ -12,7 +14,8 @@ from fljax.schemes import base
 
 PACKAGE = pathlib.Path(fljax.__file__).parent
 REFLECTION = {"getattr", "hasattr", "setattr", "vars", "signature", "getmembers"}
-# What may be asked all the same, by file: objects of other libraries, of the operating system, and one's own.
+# What may be asked all the same, by file: objects of other libraries, of the operating system, and
+#   one's own.
 ALLOWED = {
     "_plugins.py": set(),
     "_rooms.py": {"importlib.import_module(inside[name])", "sys.modules[package]"},
@@ -58,14 +61,18 @@ def asked(path):
             yield ast.unparse(node.value)
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: p.relative_to(PACKAGE).as_posix())
+@pytest.mark.parametrize(
+    "path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: p.relative_to(PACKAGE).as_posix()
+)
 def test_nobody_asks_a_scheme_a_config_or_a_module_for_its_attributes(path):
     assert set(asked(path)) <= ALLOWED.get(path.relative_to(PACKAGE).as_posix(), set())
 
 
 def test_asking_is_seen(tmp_path):
     path = tmp_path / "asks.py"
-    path.write_text("a = getattr(config, 'x', 1)\nb = inspect.signature(scheme.make)\nc = module.__dict__\n")
+    path.write_text(
+        "a = getattr(config, 'x', 1)\nb = inspect.signature(scheme.make)\nc = module.__dict__\n"
+    )
     assert list(asked(path)) == ["config", "scheme.make", "module"]
 
 
@@ -78,13 +85,18 @@ def test_every_scheme_is_typed_and_its_members_go_together(name):
     assert (scheme.upload_noise is not None) <= (scheme.noise_at == "client")
     assert set(scheme.start) <= {"data", "model", "scheme", "privacy", "run"}
     counts = scheme.population(scheme.Config())
-    stated = {"num_parties", "num_silos"} & {field.name for field in dataclasses.fields(scheme.Config)}
+    stated = {"num_parties", "num_silos"} & {
+        field.name for field in dataclasses.fields(scheme.Config)
+    }
     assert (counts.num_clients is not None) is bool(stated)
 
 
 def test_a_schemes_functions_are_reached_by_its_module_too():
     assert schemes.dp_fedavg.event is schemes.get("dp_fedavg").event
-    assert schemes.lightdp.SCHEME is schemes.get("lightdp") and schemes.lightdp.Config is schemes.get("lightdp").Config
+    assert (
+        schemes.lightdp.SCHEME is schemes.get("lightdp")
+        and schemes.lightdp.Config is schemes.get("lightdp").Config
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +115,10 @@ class Nothing:
         ({"Config": dict}, "Expected Config to be a frozen dataclass"),
         ({"Config": Nothing}, "to have the fields \\['noise_multiplier'\\], got \\[\\]"),
         ({"promise": "nats"}, "'data_model', 'nats', 'noise_multiplier'"),
-        ({"promise": "nats", "Config": schemes.white_channel.Config}, "Expected inputs and spent with promise='nats'"),
+        (
+            {"promise": "nats", "Config": schemes.white_channel.Config},
+            "Expected inputs and spent with promise='nats'",
+        ),
     ],
 )
 def test_a_member_that_is_wrong_is_refused_by_name(changes, told):

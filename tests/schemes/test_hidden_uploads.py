@@ -43,7 +43,9 @@ def config(name, **changes):
 def clients(dim=DIM):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(12, dim)) * rng.lognormal(0, 2, (12, 1))
-    return data.ClientData({"x": jnp.asarray(x, jnp.float32)}, jnp.arange(12, dtype=jnp.int32).reshape(NUM, 2))
+    return data.ClientData(
+        {"x": jnp.asarray(x, jnp.float32)}, jnp.arange(12, dtype=jnp.int32).reshape(NUM, 2)
+    )
 
 
 @functools.cache
@@ -53,7 +55,9 @@ def jitted(name, changes):
 
 
 def run_round(name, key, client_ids=range(NUM), scale=1.0, **changes):
-    """(model after a round from zero, info, state); with `scale` 0 the model is the noise of the average alone."""
+    """(model after a round from zero, info, state); with `scale` 0 the model is the noise of the
+    average alone.
+    """
     init, round_fun = jitted(name, tuple(sorted(changes.items())))
     cohort = data.cohort(clients(), jnp.asarray(list(client_ids), jnp.int32))
     cohort = cohort._replace(examples={"x": scale * cohort.examples["x"]})
@@ -104,7 +108,9 @@ def test_lightdps_average_has_the_noise_of_equation_9(absent, key):
     if absent is not None:
         responds[absent] = False
     assert int(info.cohort_size) == responds.sum()
-    assert abs(np.mean(noise**2) / float(view.average_variance(graph, responds)) - 1) <= 5 * np.sqrt(2 / DIM)
+    assert abs(
+        np.mean(noise**2) / float(view.average_variance(graph, responds)) - 1
+    ) <= 5 * np.sqrt(2 / DIM)
 
 
 def test_local_dps_average_has_the_noise_of_the_table(key):
@@ -125,7 +131,9 @@ def test_a_secure_sum_has_the_noise_of_the_table_and_aborts_when_too_few_can_be_
         found[name] = counts.mean() / NUM
         for (noise, _, _), count in zip(runs, counts, strict=True):
             # s_L = 2: s_L^2 / ((N - C - Sbar) (N - S)).
-            assert count < NUM - 2 or abs(np.mean(noise**2) / (4 / 3 / count) - 1) <= 5 * np.sqrt(2 / DIM)
+            assert count < NUM - 2 or abs(np.mean(noise**2) / (4 / 3 / count) - 1) <= 5 * np.sqrt(
+                2 / DIM
+            )
     # A client needs N links in place of one: 1/64 is left of 1/2.
     assert abs(found["smpc_dp"] - 0.5) <= 5 * np.sqrt(0.25 / 120)
     assert found["secagg_dp"] <= 1 / 64 + 5 * np.sqrt(1 / 64 / 120)
@@ -147,33 +155,55 @@ def test_replay_of_a_round_confirms_the_sensitivity(key):
     assert max(moves) <= 2 * 0.5 / 4 * (1 + 1e-4)
     assert max(moves) >= 1.2 * 0.5 / 4  # more than one clip norm: a sensitivity of C would be wrong
     gone = [np.where((owner == client)[:, None], 0.0, x) for client in range(NUM)]
-    moves = [np.linalg.norm(model({"x": jnp.asarray(other, jnp.float32)}) - whole) for other in gone]
+    moves = [
+        np.linalg.norm(model({"x": jnp.asarray(other, jnp.float32)}) - whole) for other in gone
+    ]
     assert 0.9 * 0.5 / 4 <= max(moves) <= 0.5 / 4 * (1 + 1e-4)
 
 
 def test_lightdps_event_is_the_exact_view_of_the_worst_case():
-    # Specification, oracle O5a: own and pair variance of (3, 1e-5) at N = 50, C = S = 10 and sensitivity 1.
+    # Specification, oracle O5a: own and pair variance of (3, 1e-5) at N = 50, C = S = 10 and
+    #   sensitivity 1.
     lightdp = schemes.lightdp
     c = lightdp.Config(
-        num_parties=50, max_colluders=10, max_stragglers=10, l2_clip_norm=0.5, noise_multiplier=0.406626427 / 0.5
+        num_parties=50,
+        max_colluders=10,
+        max_stragglers=10,
+        l2_clip_norm=0.5,
+        noise_multiplier=0.406626427 / 0.5,
     )
     np.testing.assert_allclose(lightdp.variance_ratio(c), 0.377860152, rtol=1e-8)
-    np.testing.assert_allclose(accounting.epsilon(lightdp.event(c), delta=1e-5, method="gdp"), 3.0, rtol=1e-7)
+    np.testing.assert_allclose(
+        accounting.epsilon(lightdp.event(c), delta=1e-5, method="gdp"), 3.0, rtol=1e-7
+    )
     # Against a client without data, its update moves half as far.
     zeroed = dataclasses.replace(c, neighboring_relation="REPLACE_SPECIAL")
-    assert lightdp.event(zeroed).mechanism.noise_multiplier == 2 * lightdp.event(c).mechanism.noise_multiplier
+    assert (
+        lightdp.event(zeroed).mechanism.noise_multiplier
+        == 2 * lightdp.event(c).mechanism.noise_multiplier
+    )
     # O4a: the paper's own sigmas.
-    printed = dataclasses.replace(c, noise_multiplier=0.947735351 / 0.5, pair_variance_ratio=0.079655555)
-    np.testing.assert_allclose(1 / lightdp.event(printed).mechanism.noise_multiplier, 0.535851428, rtol=1e-7)
+    printed = dataclasses.replace(
+        c, noise_multiplier=0.947735351 / 0.5, pair_variance_ratio=0.079655555
+    )
+    np.testing.assert_allclose(
+        1 / lightdp.event(printed).mechanism.noise_multiplier, 0.535851428, rtol=1e-7
+    )
     # A sparse graph: the certificate of the view, for the worst client.
     sparse = dataclasses.replace(c, graph="k_regular", degree=20)
     ratio = lightdp.variance_ratio(sparse)
     own = (0.5 * sparse.noise_multiplier) ** 2
-    graph = view.pair_graph(lightdp.edges(sparse), num_clients=50, own_variance=own, pair_variance=ratio * own)
+    graph = view.pair_graph(
+        lightdp.edges(sparse), num_clients=50, own_variance=own, pair_variance=ratio * own
+    )
     expected = np.max(view.certificate(graph, num_colluders=10))
-    np.testing.assert_allclose(1 / lightdp.event(sparse).mechanism.noise_multiplier, expected, rtol=1e-9)
+    np.testing.assert_allclose(
+        1 / lightdp.event(sparse).mechanism.noise_multiplier, expected, rtol=1e-9
+    )
     law = np.full(11, 1 / 11)
-    own_law = dataclasses.replace(sparse, straggler_law="custom", straggler_probs=tuple(law.tolist()))
+    own_law = dataclasses.replace(
+        sparse, straggler_law="custom", straggler_probs=tuple(law.tolist())
+    )
     assert lightdp.variance_ratio(own_law) == ratio
     # Where all may straggle at once: given that somebody responds.
     lost = dataclasses.replace(own_law, straggler_probs=(*(law / 2).tolist(), *[0.0] * 39, 0.5))
@@ -185,24 +215,39 @@ def test_lightdps_event_is_the_exact_view_of_the_worst_case():
 @pytest.mark.parametrize("name", ["local_dp", *SECURE])
 def test_baselines_events_are_gaussian_with_twice_the_clip_norm_or_once(name):
     for relation, noise_multiplier in (("REPLACE_ONE", 1.5), ("REPLACE_SPECIAL", 3.0)):
-        event = schemes.get(name).event(config(name, noise_multiplier=3.0, neighboring_relation=relation))
-        assert (event.mechanism.noise_multiplier, event.privacy_unit) == (noise_multiplier, "client")
+        event = schemes.get(name).event(
+            config(name, noise_multiplier=3.0, neighboring_relation=relation)
+        )
+        assert (event.mechanism.noise_multiplier, event.privacy_unit) == (
+            noise_multiplier,
+            "client",
+        )
         assert event.neighboring_relation == relation
         expected = float(gaussian.mu_to_epsilon(1 / noise_multiplier, 1e-5))
-        np.testing.assert_allclose(accounting.epsilon(event, delta=1e-5, method="gdp"), expected, rtol=1e-9)
+        np.testing.assert_allclose(
+            accounting.epsilon(event, delta=1e-5, method="gdp"), expected, rtol=1e-9
+        )
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_what_has_no_guarantee_is_an_error(name):
     with pytest.raises(ValueError, match="noise_multiplier=None"):
         schemes.get(name).event(config(name, noise_multiplier=None))
-    with pytest.raises(ValueError, match="max_colluders < num_parties=6, else nobody is left to protect"):
+    with pytest.raises(
+        ValueError, match="max_colluders < num_parties=6, else nobody is left to protect"
+    ):
         config(name, max_colluders=6)
-    with pytest.raises(ValueError, match="max_stragglers < num_parties=6, else nobody is left to respond"):
+    with pytest.raises(
+        ValueError, match="max_stragglers < num_parties=6, else nobody is left to respond"
+    ):
         config(name, max_stragglers=6)
     with pytest.raises(ValueError, match="straggler_law to be one of"):
         config(name, straggler_law="weekends")
-    for probs, words in (((0.5, 0.4), "sum 1"), ((0.0,) * 7 + (1.0,), "s <= 6"), ((0.0,) * 6 + (1.0,), "responds")):
+    for probs, words in (
+        ((0.5, 0.4), "sum 1"),
+        ((0.0,) * 7 + (1.0,), "s <= 6"),
+        ((0.0,) * 6 + (1.0,), "responds"),
+    ):
         with pytest.raises(ValueError, match=words):
             config(name, straggler_law="custom", straggler_probs=probs)
     with pytest.raises(ValueError, match="no straggler_probs under the law fixed"):
@@ -226,7 +271,10 @@ def test_what_has_no_guarantee_is_an_error(name):
         ({"graph": "k_regular", "degree": 1}, "degree above max_colluders=1"),
         ({"graph": "k_regular", "degree": 6}, "below num_parties=6"),
         ({"graph": "k_regular", "degree": 3, "num_parties": 7}, "even if that is odd"),
-        ({"graph": "k_regular", "degree": 4, "draw": "joint_law"}, "draw='pairs' for the graph k_regular"),
+        (
+            {"graph": "k_regular", "degree": 4, "draw": "joint_law"},
+            "draw='pairs' for the graph k_regular",
+        ),
         ({"graph": "star"}, "graph to be one of"),
         ({"pair_variance_ratio": -1.0}, "pair_variance_ratio >= 0"),
     ],

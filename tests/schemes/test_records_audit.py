@@ -1,7 +1,9 @@
-"""GSGD-DP attacked: one round many times on two neighbouring data sets, told apart by the likelihood ratio.
+"""GSGD-DP attacked: one round many times on two neighbouring data sets, told apart by the
+likelihood ratio.
 
-The attacker knows all but one record, and the law of the sum in both worlds, by the K x K definition in float64.
-A secure sum shows the sum alone; the server's step along it, with rate 1, is what the attacker sees here.
+The attacker knows all but one record, and the law of the sum in both worlds, by the K x K
+definition in float64. A secure sum shows the sum alone; the server's step along it, with rate 1, is
+what the attacker sees here.
 """
 
 import dataclasses
@@ -20,7 +22,11 @@ from fljax_kernels.spectral import reference
 
 NUM_CLIENTS, RECORDS, DIM = 3, 6, 4
 CONFIG = gsgd_dp.Config(
-    num_parties=NUM_CLIENTS, records_per_client=RECORDS, batch_size=100.0, l2_clip_norm=1.0, noise_multiplier=0.9
+    num_parties=NUM_CLIENTS,
+    records_per_client=RECORDS,
+    batch_size=100.0,
+    l2_clip_norm=1.0,
+    noise_multiplier=0.9,
 )
 TRIALS, CONFIDENCE, DELTA = 80_000, 0.999, 0.02
 
@@ -31,7 +37,9 @@ def loss(params, example):
 
 
 def world(first, rest):
-    """`[N, D, K]`, rows of length <= 1: client 0 has `first` and else `rest`, the others nothing along e1 and e2."""
+    """`[N, D, K]`, rows of length <= 1: client 0 has `first` and else `rest`, the others nothing
+    along e1 and e2.
+    """
     x = np.zeros((NUM_CLIENTS, RECORDS, DIM))
     x[:, :, 3] = 0.7
     x[0] = rest
@@ -56,20 +64,33 @@ def sums(config, x, key):
 
 def law(config, x):
     """Mean and covariance of the mean over clients, as the algorithm states them."""
-    stddev, q = config.noise_multiplier * 2 / RECORDS / np.sqrt(NUM_CLIENTS), 1 / (config.batch_size * RECORDS)
-    lifted = [reference.lifted_covariance(g, q, stddev) if stddev else reference.covariance(g, q) for g in x]
+    stddev, q = (
+        config.noise_multiplier * 2 / RECORDS / np.sqrt(NUM_CLIENTS),
+        1 / (config.batch_size * RECORDS),
+    )
+    lifted = [
+        reference.lifted_covariance(g, q, stddev) if stddev else reference.covariance(g, q)
+        for g in x
+    ]
     covariance = sum(lifted) / NUM_CLIENTS**2
     return x.mean(axis=1).mean(axis=0), covariance
 
 
 def statistic(drawn, first, second):
-    """Log of the density under `first` over that under `second`; in directions where both are constant, nothing."""
-    logs = [stats.multivariate_normal(*pair, allow_singular=True).logpdf(drawn) for pair in (first, second)]
+    """Log of the density under `first` over that under `second`; in directions where both are
+    constant, nothing.
+    """
+    logs = [
+        stats.multivariate_normal(*pair, allow_singular=True).logpdf(drawn)
+        for pair in (first, second)
+    ]
     return logs[0] - logs[1]
 
 
 def rates(here, there):
-    """(true, false) positive rates of the best threshold, bounded from below and above: half the trials choose."""
+    """(true, false) positive rates of the best threshold, bounded from below and above: half the
+    trials choose.
+    """
     half = TRIALS // 2
 
     def bounds(t, here, there):
@@ -85,24 +106,35 @@ def rates(here, there):
     best = max(grid, key=lambda t: epsilon(bounds(t, here[:half], there[:half])))
     middle = np.median(np.concatenate([here[:half], there[:half]]))
     found = bounds(middle, here[half:], there[half:])
-    return epsilon(bounds(best, here[half:], there[half:])), float(stats.norm.ppf(found[0]) - stats.norm.ppf(found[1]))
+    return epsilon(bounds(best, here[half:], there[half:])), float(
+        stats.norm.ppf(found[0]) - stats.norm.ppf(found[1])
+    )
 
 
 def audit(config, worlds, key):
-    """Lower bounds with confidence on epsilon at DELTA, and on mu, should the two worlds be Gaussian DP."""
+    """Lower bounds with confidence on epsilon at DELTA, and on mu, should the two worlds be
+    Gaussian DP.
+    """
     laws = [law(config, x) for x in worlds]
-    here, there = (statistic(sums(config, x, k), *laws) for x, k in zip(worlds, jax.random.split(key), strict=True))
+    here, there = (
+        statistic(sums(config, x, k), *laws)
+        for x, k in zip(worlds, jax.random.split(key), strict=True)
+    )
     return rates(here, there)
 
 
 E1, E2 = np.eye(DIM)[:2]
 ALONE = world(E1, 0.0), world(-E1, 0.0)  # nothing but the floor hides the record
-CROWD = world(E1, 0.95 * E1), world(E2, 0.95 * E1)  # variance along e1 above the floor, and it moves
+CROWD = (
+    world(E1, 0.95 * E1),
+    world(E2, 0.95 * E1),
+)  # variance along e1 above the floor, and it moves
 
 
 def test_what_the_attack_learns_of_a_lone_record_is_all_that_the_noise_allows(key):
     found, mu = audit(CONFIG, ALONE, key)
-    # Opposite records bring the same covariance, so the two worlds are Gaussian DP with the mu of isotropic noise.
+    # Opposite records bring the same covariance, so the two worlds are Gaussian DP with the mu of
+    # isotropic noise.
     assert 0.92 / CONFIG.noise_multiplier <= mu <= 1 / CONFIG.noise_multiplier
     exact = float(gaussian.mu_to_epsilon(1 / CONFIG.noise_multiplier, DELTA))
     certified = accounting.epsilon(gsgd_dp.event(CONFIG), delta=DELTA)
@@ -119,10 +151,18 @@ def test_a_record_that_changes_the_covariance_stays_within_the_bound(order, key)
     ratio = statistic(drawn, first, second)
     exact = optimize.brentq(lambda e: np.mean(np.maximum(0, -np.expm1(e - ratio))) - DELTA, 0, 20)
     found, _ = audit(config, worlds, key)
-    assert 0.7 * exact <= found <= 1.02 * exact <= accounting.epsilon(gsgd_dp.event(config), delta=DELTA)
+    assert (
+        0.7 * exact
+        <= found
+        <= 1.02 * exact
+        <= accounting.epsilon(gsgd_dp.event(config), delta=DELTA)
+    )
 
 
 @pytest.mark.parametrize("broken", [0.45, 0.0], ids=["half the noise", "no lift"])
 def test_the_attack_catches_a_scheme_that_adds_too_little(broken, key):
     found, mu = audit(dataclasses.replace(CONFIG, noise_multiplier=broken), ALONE, key)
-    assert found > accounting.epsilon(gsgd_dp.event(CONFIG), delta=DELTA) and mu > 1.5 / CONFIG.noise_multiplier
+    assert (
+        found > accounting.epsilon(gsgd_dp.event(CONFIG), delta=DELTA)
+        and mu > 1.5 / CONFIG.noise_multiplier
+    )

@@ -51,7 +51,9 @@ def apply(params, x):
 def start():
     rng = np.random.default_rng(1)
     shapes = {"a": (D, H), "b": (H,), "w": (H, 3), "c": (3,)}
-    return {name: jnp.asarray(rng.normal(size=s).astype(np.float32) * 0.3) for name, s in shapes.items()}
+    return {
+        name: jnp.asarray(rng.normal(size=s).astype(np.float32) * 0.3) for name, s in shapes.items()
+    }
 
 
 def a_cohort():
@@ -62,7 +64,9 @@ def a_cohort():
     table = np.arange(C * N).reshape(C, N).astype(np.int32)
     for client in range(C):
         table[client, N - client % 3 :] = -1
-    return data.cohort(data.ClientData(jax.tree.map(jnp.asarray, examples), jnp.asarray(table)), jnp.arange(C))
+    return data.cohort(
+        data.ClientData(jax.tree.map(jnp.asarray, examples), jnp.asarray(table)), jnp.arange(C)
+    )
 
 
 def config_of(scheme, changes):
@@ -70,7 +74,11 @@ def config_of(scheme, changes):
     values = {"num_silos": C, "num_parties": C, "local_batch_size": 4, "item_sampling_prob": 0.5}
     values |= {"sampling_prob": 0.5, "max_colluders": 2, "max_stragglers": 3}
     values |= {"records_per_client": N, "batch_size": 3.0} if "records_per_client" in fields else {}
-    values |= {} if scheme.promise == "nats" or scheme is schemes.get("fedavg") else {"noise_multiplier": 0.7}
+    values |= (
+        {}
+        if scheme.promise == "nats" or scheme is schemes.get("fedavg")
+        else {"noise_multiplier": 0.7}
+    )
     return scheme.Config(**{name: v for name, v in (values | changes).items() if name in fields})
 
 
@@ -78,9 +86,13 @@ def two_rounds(name, changes, performance):
     scheme = schemes.get(name)
     config, options = config_of(scheme, changes), {}
     if scheme.promise == "nats" and not math.isinf(config.nats):
-        noise = record_noise.RecordNoise(jnp.log(jnp.float32(0.3)), jnp.ones((), jnp.float32), value_range=None)
+        noise = record_noise.RecordNoise(
+            jnp.log(jnp.float32(0.3)), jnp.ones((), jnp.float32), value_range=None
+        )
         options["channel"] = channels.Calibrated(noise, None, np.ones(D), 3, (-1.0, 1.0), None)
-    loss = models.squared_error(apply) if scheme.needs_network else models.softmax_cross_entropy(apply)
+    loss = (
+        models.squared_error(apply) if scheme.needs_network else models.softmax_cross_entropy(apply)
+    )
     made = scheme.make(config, loss, num_units=C, performance=performance, **options)
     run, state, cohort = jax.jit(made.round), made.init(start()), a_cohort()
     for _ in range(2):
@@ -93,7 +105,10 @@ def test_two_rounds_give_the_committed_model(case):
     name, _, _ = case.partition("/")
     found = two_rounds(name, CHANGES.get(case, {}), Performance(microbatch_size=8))
     np.testing.assert_allclose(found, REFERENCE[case], rtol=0, atol=TOLERANCE)
-    assert np.abs(found - np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(start())])).max() > 1e-2
+    assert (
+        np.abs(found - np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(start())])).max()
+        > 1e-2
+    )
 
 
 @pytest.mark.parametrize("case", OPTIONS)

@@ -11,7 +11,14 @@ import fljax
 from fljax import data
 from fljax.accounting import events
 from fljax.errors import SensitivityError
-from fljax.schemes.silos import fedavg, higradavg, item_sum_cap, local_group_dp, local_item_dp, user_ldp
+from fljax.schemes.silos import (
+    fedavg,
+    higradavg,
+    item_sum_cap,
+    local_group_dp,
+    local_item_dp,
+    user_ldp,
+)
 from fljax.server.rounds import Performance
 
 SCHEMES = {
@@ -61,7 +68,9 @@ def run_round(name, key, client_ids=(0, 1, 2, 3), clients=None, chunk_size=None,
     clients = population() if clients is None else clients
     init, round_fun = jitted(name, chunk_size, tuple(sorted(changes.items())))
     cohort = data.cohort(clients, jnp.asarray(client_ids, jnp.int32))
-    return round_fun(init({"w": jnp.zeros(clients.examples["x"].shape[1])}), cohort, jax.random.clone(key))
+    return round_fun(
+        init({"w": jnp.zeros(clients.examples["x"].shape[1])}), cohort, jax.random.clone(key)
+    )
 
 
 @functools.cache
@@ -105,9 +114,11 @@ def test_higradavg_with_full_batches_follows_float64(key):
 
 @pytest.mark.parametrize("name", ["higradavg", "user_ldp"])
 def test_noise_has_the_stated_size_also_on_empty_silos(name, key):
-    # Each of 2 steps of each of 4 silos adds rate * stddev / divisor of noise; the server averages the silos.
+    # Each of 2 steps of each of 4 silos adds rate * stddev / divisor of noise; the server averages
+    # the silos.
     clients = data.ClientData(
-        {"x": jnp.zeros((1, 20_000)), "subject": jnp.zeros(1, jnp.int32)}, jnp.full((4, 1), -1, jnp.int32)
+        {"x": jnp.zeros((1, 20_000)), "subject": jnp.zeros(1, jnp.int32)},
+        jnp.full((4, 1), -1, jnp.int32),
     )
     got, _ = run_round(name, key, clients=clients, noise_multiplier=3.0, l2_clip_norm=0.5)
     divisor = 4.0 if name in DIVISORS else 1.0
@@ -129,23 +140,33 @@ def test_fedavg_is_the_mean_of_plain_steps_and_takes_no_noise(key):
 
 def test_each_silo_has_its_own_noise_in_one_program(key):
     clients = data.ClientData(
-        {"x": jnp.zeros((1, 5000)), "subject": jnp.zeros(1, jnp.int32)}, jnp.full((4, 1), -1, jnp.int32)
+        {"x": jnp.zeros((1, 5000)), "subject": jnp.zeros(1, jnp.int32)},
+        jnp.full((4, 1), -1, jnp.int32),
     )
     factors = (1.0, 2.0, 0.5, 3.0)
     for silo, factor in enumerate(factors):
         changes = {"noise_multiplier": 3.0, "silo_noise": factors}
-        got, _ = run_round("higradavg", key, client_ids=[silo, -1, -1, -1], clients=clients, **changes)
+        got, _ = run_round(
+            "higradavg", key, client_ids=[silo, -1, -1, -1], clients=clients, **changes
+        )
         # The relative error of a standard deviation from n draws is 1 / sqrt(2 n) = 0.01.
-        assert abs(np.std(got.params["w"]) / (0.3 * 3.0 * factor / 4.0 * np.sqrt(2)) - 1) <= 5 * 0.01
+        assert (
+            abs(np.std(got.params["w"]) / (0.3 * 3.0 * factor / 4.0 * np.sqrt(2)) - 1) <= 5 * 0.01
+        )
 
 
 def test_with_uneven_noise_the_claim_is_that_of_the_silos_with_least():
     numbers = {"noise_multiplier": 3.0, "silo_noise": (1.0, 2.0, 0.5, 0.5), "silos_per_subject": 3}
     parts = higradavg.event(config("higradavg", **numbers)).mechanism.events
-    assert [(part.count, part.event.event.noise_multiplier) for part in parts] == [(4, 1.5), (2, 3.0)]
+    assert [(part.count, part.event.event.noise_multiplier) for part in parts] == [
+        (4, 1.5),
+        (2, 3.0),
+    ]
     # An item and a whole silo lie in one silo: that with the least noise.
     numbers = {"noise_multiplier": 3.0, "silo_noise": (1.0, 2.0, 0.5, 0.5)}
-    assert local_item_dp.event(config("local_item_dp", **numbers)).mechanism.event.event == events.Gaussian(1.5)
+    assert local_item_dp.event(
+        config("local_item_dp", **numbers)
+    ).mechanism.event.event == events.Gaussian(1.5)
     whole = user_ldp.event(config("user_ldp", privacy_unit="client", **numbers))
     assert whole.mechanism.event == events.Gaussian(0.75)
 
@@ -165,11 +186,19 @@ REPLAYS = [
 
 @pytest.mark.parametrize(("name", "formula", "most"), REPLAYS, ids=lambda value: str(value))
 def test_replay_of_a_step_confirms_sound_claims_and_refutes_the_papers(name, formula, most, key):
-    # One silo, one step, noise included: 10 items of 5 subjects, of whom the last pulls the other way and hard.
+    # One silo, one step, noise included: 10 items of 5 subjects, of whom the last pulls the other
+    #   way and hard.
     ids = np.array([0, 0, 0, 1, 1, 2, 2, 3, 4, 4], np.int32)
-    x = np.full((10, 400), 1.0, np.float32) + np.random.default_rng(0).normal(size=(10, 400)).astype(np.float32)
+    x = np.full((10, 400), 1.0, np.float32) + np.random.default_rng(0).normal(
+        size=(10, 400)
+    ).astype(np.float32)
     x[8:] = -100.0
-    changes = {"num_silos": 1, "num_local_steps": 1, "item_sampling_prob": 1.0, "noise_multiplier": 4.0}
+    changes = {
+        "num_silos": 1,
+        "num_local_steps": 1,
+        "item_sampling_prob": 1.0,
+        "noise_multiplier": 4.0,
+    }
     changes |= {} if name == "local_item_dp" else {"max_items_per_subject": 3}
     changes |= {} if formula == "sound" else {"formula": "paper"}
     if (name, formula) == ("local_group_dp", "paper"):
@@ -203,25 +232,40 @@ def test_replay_of_a_step_confirms_sound_claims_and_refutes_the_papers(name, for
 
 
 def test_a_subject_over_the_cap_counts_as_the_cap(key):
-    # One subject of 40 items, all in silo 0, capped at 5: the item sum cannot exceed 5 clipped gradients.
+    # One subject of 40 items, all in silo 0, capped at 5: the item sum cannot exceed 5 clipped
+    #   gradients.
     clients = data.ClientData(
         {"x": jnp.full((40, 1), 7.0), "subject": jnp.zeros(40, jnp.int32)},
         jnp.arange(40, dtype=jnp.int32).reshape(1, 40),
     )
-    changes = {"item_sampling_prob": 1.0, "max_items_per_subject": 5, "items_per_subject": 40, "num_local_steps": 1}
+    changes = {
+        "item_sampling_prob": 1.0,
+        "max_items_per_subject": 5,
+        "items_per_subject": 40,
+        "num_local_steps": 1,
+    }
     got, _ = run_round("item_sum_cap", key, client_ids=[0], clients=clients, **changes)
     np.testing.assert_allclose(got.params["w"], [-0.3 * 5 / 4.0], rtol=1e-6)
 
 
 def test_the_events_hold_the_law_of_a_subjects_items_in_a_batch():
-    numbers = {"max_items_per_subject": 8, "item_sampling_prob": 0.02, "noise_multiplier": 4.0, "num_local_steps": 3}
+    numbers = {
+        "max_items_per_subject": 8,
+        "item_sampling_prob": 0.02,
+        "noise_multiplier": 4.0,
+        "num_local_steps": 3,
+    }
     step = item_sum_cap.event(config("item_sum_cap", items_per_subject=3, **numbers)).mechanism
     # Spec oracle 13.
     expected = [0.8507630226, 0.1389000853, 0.009921434666, 0.0004154574331]
     np.testing.assert_allclose(step.event.sampling_probs, expected, rtol=1e-9)
     assert step.event.sensitivities == (0, 1, 2, 3) and step.event.stddev == 4.0
-    uncapped = item_sum_cap.event(config("item_sum_cap", items_per_subject=99, **numbers)).mechanism.event
-    np.testing.assert_allclose(uncapped.sampling_probs, stats.binom.pmf(np.arange(9), 8, 0.02), rtol=1e-9)
+    uncapped = item_sum_cap.event(
+        config("item_sum_cap", items_per_subject=99, **numbers)
+    ).mechanism.event
+    np.testing.assert_allclose(
+        uncapped.sampling_probs, stats.binom.pmf(np.arange(9), 8, 0.02), rtol=1e-9
+    )
     # Spec oracle 8, and who is hit how often: 3 steps in each of 4 silos.
     hierarchical = higradavg.event(config("higradavg", **numbers)).mechanism
     np.testing.assert_allclose(hierarchical.event.sampling_prob, 0.1492369774, rtol=1e-9)
@@ -230,13 +274,17 @@ def test_the_events_hold_the_law_of_a_subjects_items_in_a_batch():
     whole = user_ldp.event(config("user_ldp", privacy_unit="subject", **numbers)).mechanism.event
     assert whole == events.PoissonSampled(hierarchical.event.sampling_prob, events.Gaussian(2.0))
     # A group of 4 items moves the sum by 4 or not at all.
-    group = local_group_dp.event(config("local_group_dp", items_per_subject=4, **numbers)).mechanism.event
+    group = local_group_dp.event(
+        config("local_group_dp", items_per_subject=4, **numbers)
+    ).mechanism.event
     assert group == events.PoissonSampled(hierarchical.event.sampling_prob, events.Gaussian(1.0))
 
 
 def test_a_cap_of_one_item_is_the_hierarchical_average_in_law():
     numbers = {"noise_multiplier": 4.0, "item_sampling_prob": 0.1, "max_items_per_subject": 7}
-    capped = item_sum_cap.event(config("item_sum_cap", items_per_subject=1, **numbers)).mechanism.event
+    capped = item_sum_cap.event(
+        config("item_sum_cap", items_per_subject=1, **numbers)
+    ).mechanism.event
     average = higradavg.event(config("higradavg", **numbers)).mechanism.event
     assert capped.sensitivities == (0, 1) and capped.stddev == average.event.noise_multiplier
     np.testing.assert_allclose(capped.sampling_probs[1], average.sampling_prob, rtol=1e-12)
@@ -255,7 +303,10 @@ def test_item_and_client_claims_are_about_one_silo():
 @pytest.mark.parametrize("name", PRIVATE)
 def test_without_a_noise_multiplier_there_is_neither_event_nor_algorithm(name):
     unset = config(name, noise_multiplier=None)
-    for call in (lambda: SCHEMES[name].event(unset), lambda: SCHEMES[name].make(unset, linear_loss, num_units=6)):
+    for call in (
+        lambda: SCHEMES[name].event(unset),
+        lambda: SCHEMES[name].make(unset, linear_loss, num_units=6),
+    ):
         with pytest.raises(ValueError, match="noise_multiplier=None"):
             call()
     plain = SCHEMES[name].non_private(unset)
@@ -267,7 +318,11 @@ def test_without_a_noise_multiplier_there_is_neither_event_nor_algorithm(name):
     ("name", "changes", "message"),
     [
         ("higradavg", {"num_silos": 0}, "num_silos=0"),
-        ("higradavg", {"silos_per_subject": 5}, "silos_per_subject <= num_silos=4, got silos_per_subject=5"),
+        (
+            "higradavg",
+            {"silos_per_subject": 5},
+            "silos_per_subject <= num_silos=4, got silos_per_subject=5",
+        ),
         ("higradavg", {"max_items_per_subject": 0}, "max_items_per_subject=0"),
         ("higradavg", {"expected_subjects": 0.0}, "expected_subjects=0.0"),
         ("higradavg", {"item_sampling_prob": 1.5}, "item_sampling_prob=1.5"),
@@ -280,7 +335,11 @@ def test_without_a_noise_multiplier_there_is_neither_event_nor_algorithm(name):
         ("higradavg", {"silo_noise": (1.0, 2.0, 0.0, 1.0)}, "silo_noise=0.0"),
         ("higradavg", {"formula": "approximate"}, "formula='approximate'"),
         ("local_group_dp", {"group_noise": (1.0,)}, "group_noise with formula='paper' only"),
-        ("local_group_dp", {"group_noise": (1.0,), "formula": "paper"}, "max_items_per_subject=16, got .* 1 numbers"),
+        (
+            "local_group_dp",
+            {"group_noise": (1.0,), "formula": "paper"},
+            "max_items_per_subject=16, got .* 1 numbers",
+        ),
     ],
 )
 def test_bad_config_names_argument_value_and_rule(name, changes, message):

@@ -1,4 +1,6 @@
-"""Likelihood-ratio audits: what an attacker really learns from one step, against what the accounting says."""
+"""Likelihood-ratio audits: what an attacker really learns from one step, against what the
+accounting says.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +17,13 @@ CONFIDENCE = 0.999
 
 
 def released(query, num_items, noise, key):
-    """One step's noisy sum, TRIALS times, with and without subject 0, whose clipped gradients all are 1; unit clip."""
-    examples = {"x": jnp.ones((num_items + 1, 1)), "subject": jnp.append(jnp.zeros(num_items, jnp.int32), 1)}
+    """One step's noisy sum, TRIALS times, with and without subject 0, whose clipped gradients all
+    are 1; unit clip.
+    """
+    examples = {
+        "x": jnp.ones((num_items + 1, 1)),
+        "subject": jnp.append(jnp.zeros(num_items, jnp.int32), 1),
+    }
     examples["x"] = examples["x"].at[-1].set(0.0)  # the other subject has gradient 0
 
     def step(k, rows):
@@ -34,9 +41,11 @@ def released(query, num_items, noise, key):
 
 
 def audited_epsilon(present, absent, delta):
-    """Best lower bound on epsilon by tests "sum above t": half the trials choose t, half count (Clopper-Pearson).
+    """Best lower bound on epsilon by tests "sum above t": half the trials choose t, half count
+    (Clopper-Pearson).
 
-    The likelihood ratio of the pair rises with the sum, so that these are the likelihood-ratio tests.
+    The likelihood ratio of the pair rises with the sum, so that these are the likelihood-ratio
+    tests.
     """
     half = TRIALS // 2
 
@@ -52,13 +61,16 @@ def audited_epsilon(present, absent, delta):
 
 
 def exact_epsilon(step, delta):
-    """Epsilon of one step by integrating the hockey stick in float64: a mixture of Gaussians against one Gaussian."""
+    """Epsilon of one step by integrating the hockey stick in float64: a mixture of Gaussians
+    against one Gaussian.
+    """
     if isinstance(step, events.PoissonSampled):
         prob, noise = step.sampling_prob, step.event.noise_multiplier
         step = events.MixtureOfGaussians(noise, (0.0, 1.0), (1 - prob, prob))
     x = np.linspace(-12 * step.stddev, max(step.sensitivities) + 12 * step.stddev, 200_001)
     with_unit = sum(
-        p * stats.norm.pdf(x, s, step.stddev) for s, p in zip(step.sensitivities, step.sampling_probs, strict=True)
+        p * stats.norm.pdf(x, s, step.stddev)
+        for s, p in zip(step.sensitivities, step.sampling_probs, strict=True)
     )
     without = stats.norm.pdf(x, 0, step.stddev)
 
@@ -84,13 +96,18 @@ def test_an_audit_of_higradavg_reaches_most_of_the_certified_epsilon(key):
     )
     found = audited_epsilon(*released(query, num_items, noise, key), delta)
     bound = certified(
-        higradavg, delta, item_sampling_prob=prob, max_items_per_subject=num_items, noise_multiplier=noise
+        higradavg,
+        delta,
+        item_sampling_prob=prob,
+        max_items_per_subject=num_items,
+        noise_multiplier=noise,
     )
     assert 0.8 * bound <= found <= bound
 
 
 def test_an_audit_exceeds_what_the_paper_claims_for_a_group_in_a_batch(key):
-    # Erratum E2: the batch holds at most 2 items of a subject, but the subject owns 16 chances to be there.
+    # Erratum E2: the batch holds at most 2 items of a subject, but the subject owns 16 chances to
+    #   be there.
     noise, prob, num_items, cap, delta = 1.0, 0.1, 16, 2, 0.01
     query = subject.item_sum(
         loss,
@@ -106,10 +123,13 @@ def test_an_audit_exceeds_what_the_paper_claims_for_a_group_in_a_batch(key):
         privacy_unit="example",
         neighboring_relation="ADD_OR_REMOVE_ONE",
     )
-    # The paper: (epsilon / Z, delta / (Z e^((Z - 1) epsilon / Z))) for items. Renyi bounds from above: a larger claim.
+    # The paper: (epsilon / Z, delta / (Z e^((Z - 1) epsilon / Z))) for items. Renyi bounds from
+    #   above: a larger claim.
     claimed = 1.0
     for _ in range(4):
-        claimed = cap * accounting.epsilon(item, delta=groups.split_budget(claimed, delta, cap, form="paper")[1])
+        claimed = cap * accounting.epsilon(
+            item, delta=groups.split_budget(claimed, delta, cap, form="paper")[1]
+        )
     bound = certified(
         item_sum_cap,
         delta,

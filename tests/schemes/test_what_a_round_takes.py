@@ -20,7 +20,16 @@ C, N, D = 5, 4, 6
 NETWORKS = ("bidirectional", "mp_cdp", "mp_dp_naive")
 DRAWING = [name for name in schemes.NAMES if name not in NETWORKS]
 SEVERAL = ["dp_fedavg", "dp_fedsgd", "higradavg", "local_dp", "gsgd_dp", "user_ldp"]
-STEPPING = ["dp_fedavg", "natural_channel", "lightdp", "local_dp", "secagg_dp", "higradavg", "user_ldp", "fedavg"]
+STEPPING = [
+    "dp_fedavg",
+    "natural_channel",
+    "lightdp",
+    "local_dp",
+    "secagg_dp",
+    "higradavg",
+    "user_ldp",
+    "fedavg",
+]
 
 
 def apply(params, x):
@@ -44,7 +53,10 @@ def dropout(params, example, key):
 def a_cohort():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(C * N, D)).astype(np.float32)
-    labels, ids = rng.integers(0, 3, C * N).astype(np.int32), (np.arange(C * N) // 2).astype(np.int32)
+    labels, ids = (
+        rng.integers(0, 3, C * N).astype(np.int32),
+        (np.arange(C * N) // 2).astype(np.int32),
+    )
     examples = {"x": jnp.asarray(x), "y": jnp.asarray(labels), "subject": jnp.asarray(ids)}
     table = np.arange(C * N).reshape(C, N)
     table[1, 2:], table[3, 1:] = -1, -1
@@ -54,10 +66,27 @@ def a_cohort():
 @functools.cache
 def algorithm(name, loss, groups=None, chunk_size=None, local_optimizer=None, **changes):
     scheme, fields = schemes.get(name), schemes.get(name).Config.__dataclass_fields__
-    sizes = {"num_silos": C, "num_parties": C, "max_colluders": 1, "max_stragglers": 1, "records_per_client": N}
-    sizes |= {"local_batch_size": 2, "num_local_epochs": 2, "batch_size": 2, "nats": math.inf, "sampling_prob": 1.0}
-    sizes |= {"noise_multiplier": 0.0 if name == "fedavg" or "nats" in fields else 1.0, "item_sampling_prob": 0.7}
-    config = scheme.Config(**{field: value for field, value in (sizes | changes).items() if field in fields})
+    sizes = {
+        "num_silos": C,
+        "num_parties": C,
+        "max_colluders": 1,
+        "max_stragglers": 1,
+        "records_per_client": N,
+    }
+    sizes |= {
+        "local_batch_size": 2,
+        "num_local_epochs": 2,
+        "batch_size": 2,
+        "nats": math.inf,
+        "sampling_prob": 1.0,
+    }
+    sizes |= {
+        "noise_multiplier": 0.0 if name == "fedavg" or "nats" in fields else 1.0,
+        "item_sampling_prob": 0.7,
+    }
+    config = scheme.Config(
+        **{field: value for field, value in (sizes | changes).items() if field in fields}
+    )
     options = {"channel": None} if "channel" in inspect.signature(scheme.make).parameters else {}
     options |= {} if local_optimizer is None else {"local_optimizer": local_optimizer}
     performance = Performance(groups=groups, chunk_size=chunk_size, microbatch_size=3)
@@ -93,10 +122,18 @@ def test_what_a_loss_draws_is_the_same_on_any_devices_and_in_any_chunks(name, ke
 
 
 def uniforms(name, ids, state, key, rows=None):
-    """Of each record the number that the loss drew: the gradient of record i is that times its own unit vector."""
-    made = algorithm(name, lambda params, example, key: jax.random.uniform(key) * jnp.vdot(params["w"], example["x"]),
-                     privacy_unit="example", noise_multiplier=0.0, l2_clip_norm=10.0, server_learning_rate=1.0,
-                     server_momentum=0.0)  # fmt: skip
+    """Of each record the number that the loss drew: the gradient of record i is that times its own
+    unit vector.
+    """
+    made = algorithm(
+        name,
+        lambda params, example, key: jax.random.uniform(key) * jnp.vdot(params["w"], example["x"]),
+        privacy_unit="example",
+        noise_multiplier=0.0,
+        l2_clip_norm=10.0,
+        server_learning_rate=1.0,
+        server_momentum=0.0,
+    )
     order = np.arange(C * N) if rows is None else rows
     pool = {"x": jnp.eye(C * N)[np.argsort(order)]}
     cohort = data.cohort(data.ClientData(pool, jnp.asarray(order.reshape(C, N))), jnp.asarray(ids))
@@ -109,7 +146,9 @@ def test_every_client_round_and_example_has_a_draw_of_its_own(key):
         found = np.stack([uniforms("dp_fedsgd", range(C), r, key) for r in range(2)])
         assert ((found > 0) & (found < 1)).all() and np.unique(found).size == 2 * C * N
         alone = uniforms("dp_fedsgd", (3, -1, -1, -1, -1), 1, key)
-        shuffled = uniforms("dp_fedsgd", range(C), 1, key, np.random.default_rng(1).permutation(C * N))
+        shuffled = uniforms(
+            "dp_fedsgd", range(C), 1, key, np.random.default_rng(1).permutation(C * N)
+        )
     np.testing.assert_allclose(alone, np.where(np.arange(C * N) // N == 3, found[1], 0), atol=1e-6)
     # Rows of the pool lie elsewhere, as where a cohort is read from disk; places are the same.
     np.testing.assert_allclose(shuffled, found[1], atol=1e-6)
@@ -183,26 +222,38 @@ def takes_the_steps(which, key):
     rng = np.random.default_rng(2)
     start, x = rng.normal(size=3), rng.normal(size=(4, 3))
     params, pool = {"w": jnp.asarray(start, jnp.float32)}, {"x": jnp.asarray(x, jnp.float32)}
-    train = sgd.local_sgd(quadratic, learning_rate=1.0, batch_size=4, num_epochs=STEPS, optimizer=optimizer)
+    train = sgd.local_sgd(
+        quadratic, learning_rate=1.0, batch_size=4, num_epochs=STEPS, optimizer=optimizer
+    )
     update = jax.jit(train)(params, pool, jnp.arange(4)[None], key[None]).update["w"][0]
-    np.testing.assert_allclose(start - update, expected(start, x.mean(axis=0)), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        start - update, expected(start, x.mean(axis=0)), rtol=1e-5, atol=1e-5
+    )
     query = subject.item_sum(quadratic, item_sampling_prob=1.0, l2_clip_norm=1e6, batch_size=4)
-    steps = silo.noisy_steps(query, num_steps=STEPS, learning_rate=1.0, stddev=0.0, divisor=4.0, optimizer=optimizer)
+    steps = silo.noisy_steps(
+        query, num_steps=STEPS, learning_rate=1.0, stddev=0.0, divisor=4.0, optimizer=optimizer
+    )
     pool |= {"subject": jnp.arange(4, dtype=jnp.int32)}
     keys = jax.random.split(jax.random.clone(key))
     update = jax.jit(steps)(params, pool, jnp.arange(4), *keys, jnp.float32(1)).update["w"]
-    np.testing.assert_allclose(start - update, expected(start, x.mean(axis=0)), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        start - update, expected(start, x.mean(axis=0)), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_a_client_that_is_done_stands_still_whatever_its_optimizer_would_do(key):
     """Momentum and decay would go on in steps that other clients of the chunk still take."""
     optimizer = optax.chain(optax.add_decayed_weights(0.5), optax.sgd(0.1, momentum=0.9))
-    train = jax.jit(sgd.local_sgd(quadratic, learning_rate=1.0, batch_size=1, num_epochs=2, optimizer=optimizer))
+    train = jax.jit(
+        sgd.local_sgd(quadratic, learning_rate=1.0, batch_size=1, num_epochs=2, optimizer=optimizer)
+    )
     pool = {"x": jnp.arange(12.0).reshape(4, 3)}
     indices, keys = jnp.asarray([[0, -1, -1], [1, 2, 3]]), jax.random.split(key)
     params = {"w": jnp.ones(3)}
     together = train(params, pool, indices, keys).update["w"]
-    alone = train(params, pool, jnp.asarray([[0, -1, -1], [0, -1, -1]]), jax.random.clone(keys)).update["w"]
+    alone = train(
+        params, pool, jnp.asarray([[0, -1, -1], [0, -1, -1]]), jax.random.clone(keys)
+    ).update["w"]
     np.testing.assert_array_equal(together[0], alone[0])
 
 
@@ -225,8 +276,15 @@ def _sgd(name):
 
 
 def test_an_update_is_clipped_however_far_the_optimizer_goes(key):
-    made = algorithm("dp_fedavg", plain, local_optimizer=optax.sgd(1e6), noise_multiplier=0.0, l2_clip_norm=0.3,
-                     server_learning_rate=1.0, server_momentum=0.0)  # fmt: skip
+    made = algorithm(
+        "dp_fedavg",
+        plain,
+        local_optimizer=optax.sgd(1e6),
+        noise_multiplier=0.0,
+        l2_clip_norm=0.3,
+        server_learning_rate=1.0,
+        server_momentum=0.0,
+    )
     start = {"w": jnp.zeros((D, 3))}
 
     def released(examples):
@@ -262,10 +320,25 @@ def test_the_record_is_reached_by_one_import():
 def test_the_host_loop_takes_a_loss_that_draws_and_measures_it_by_one_draw(tmp_path):
     cohort = a_cohort()
     examples = {name: np.asarray(cohort.examples[name]) for name in ("x", "y")}
-    found = fljax.simulate("dp_fedavg", data=examples, test_data=examples, clients=np.asarray(cohort.indices),
-                           model=({"w": np.zeros((D, 3), np.float32)}, apply), loss=dropout, run_dir=tmp_path / "run",
-                           num_rounds=1, noise_multiplier=1.0, target_epsilon=None, seed=3)  # fmt: skip
+    found = fljax.simulate(
+        "dp_fedavg",
+        data=examples,
+        test_data=examples,
+        clients=np.asarray(cohort.indices),
+        model=({"w": np.zeros((D, 3), np.float32)}, apply),
+        loss=dropout,
+        run_dir=tmp_path / "run",
+        num_rounds=1,
+        noise_multiplier=1.0,
+        target_epsilon=None,
+        seed=3,
+    )
     settled = keyed.settled(dropout)
-    mean = np.mean([settled(found.params, {"x": x, "y": y}) for x, y in zip(examples["x"], examples["y"], strict=True)])
+    mean = np.mean(
+        [
+            settled(found.params, {"x": x, "y": y})
+            for x, y in zip(examples["x"], examples["y"], strict=True)
+        ]
+    )
     assert found.loss == pytest.approx(mean, rel=1e-5)
     assert np.abs(np.asarray(found.params["w"])).max() > 1e-3

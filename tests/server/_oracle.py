@@ -1,4 +1,6 @@
-"""The deterministic model of the specification's section 6.1, and networks of several kinds, all in float64."""
+"""The deterministic model of the specification's section 6.1, and networks of several kinds, all in
+float64.
+"""
 
 import itertools
 
@@ -54,7 +56,9 @@ def true_loss(apply, c=0.5):
 
 
 class Residual(nnx.Module):
-    """Convolutions with stride, skips with and without projection, leaky ReLU, affine layers, both pools."""
+    """Convolutions with stride, skips with and without projection, leaky ReLU, affine layers, both
+    pools.
+    """
 
     def __init__(self, rngs):
         def conv(i, o, k=3, s=1):
@@ -68,7 +72,10 @@ class Residual(nnx.Module):
 
     def __call__(self, x):
         x = nnx.relu(self.stem(x))
-        y = self.b(nnx.leaky_relu(self.a(x))) * self.gain[...][None, None, None] + self.shift[...][None, None, None]
+        y = (
+            self.b(nnx.leaky_relu(self.a(x))) * self.gain[...][None, None, None]
+            + self.shift[...][None, None, None]
+        )
         x = nnx.relu(x + y)
         x = nnx.relu(self.skip(x) + self.d(nnx.relu(self.c(x))))
         x = nnx.max_pool(x, (2, 2), (2, 2))
@@ -88,7 +95,10 @@ def network(name):
     if name == "concatenation":
         shapes = {"a": (4, 3), "b": (4, 4), "c": (5, 4), "d": (6, 9), "o": (3, 6)}
         keys = jax.random.split(jax.random.key(2), len(shapes) + 1)
-        params = {n: jax.random.normal(k, s, jnp.float64) for k, (n, s) in zip(keys[1:], shapes.items(), strict=True)}
+        params = {
+            n: jax.random.normal(k, s, jnp.float64)
+            for k, (n, s) in zip(keys[1:], shapes.items(), strict=True)
+        }
         x = jax.random.normal(keys[0], (5, 3), jnp.float64)
         return params, dense_concatenation, {"x": x, "y": jnp.arange(5, dtype=jnp.int32) % 3}
     if name == "residual":
@@ -97,10 +107,13 @@ def network(name):
     else:
         shape = (8, 8, 1)
         options = {"channels": (3, 4), "hidden": (6,), "implementation": "matmul"}
-        model = models.create(name, example_shape=shape, num_classes=3, key=jax.random.key(0), **options)
+        model = models.create(
+            name, example_shape=shape, num_classes=3, key=jax.random.key(0), **options
+        )
     keys = iter(jax.random.split(jax.random.key(1), 100))
     params = jax.tree.map(
-        lambda p: p.astype(jnp.float64) + 0.1 * jax.random.normal(next(keys), p.shape, jnp.float64), model.params
+        lambda p: p.astype(jnp.float64) + 0.1 * jax.random.normal(next(keys), p.shape, jnp.float64),
+        model.params,
     )
     x = jax.random.normal(next(keys), (5, *shape), jnp.float64)
     return params, model.apply, {"x": x, "y": jnp.arange(5, dtype=jnp.int32) % 3}

@@ -10,14 +10,18 @@ from fljax.server import aggregate
 
 
 def chunk_sum(clients, present):
-    return jax.tree.map(lambda leaf: jnp.sum(jnp.where(present[:, None], leaf, 0.0), axis=0), clients)
+    return jax.tree.map(
+        lambda leaf: jnp.sum(jnp.where(present[:, None], leaf, 0.0), axis=0), clients
+    )
 
 
 @pytest.mark.parametrize("chunk_size", [1, 3, 7, 100])
 def test_the_sum_does_not_depend_on_the_chunk_size(chunk_size, key):
     rows = jax.random.normal(key, (7, 5))
     present = jnp.array([True, False, True, True, False, True, False])
-    total = jax.jit(lambda r, p: aggregate.sum_in_chunks(chunk_sum, {"w": r}, p, chunk_size=chunk_size))(rows, present)
+    total = jax.jit(
+        lambda r, p: aggregate.sum_in_chunks(chunk_sum, {"w": r}, p, chunk_size=chunk_size)
+    )(rows, present)
     exact = np.asarray(rows, np.float64)[np.asarray(present)].sum(axis=0)
     np.testing.assert_allclose(total["w"], exact, rtol=1e-5, atol=1e-6)
 
@@ -36,7 +40,9 @@ def test_chunks_behind_the_last_present_client_are_not_run():
 
 
 def test_an_absent_cohort_sums_to_zero():
-    total = aggregate.sum_in_chunks(chunk_sum, jnp.full((4, 2), jnp.nan), jnp.zeros(4, bool), chunk_size=2)
+    total = aggregate.sum_in_chunks(
+        chunk_sum, jnp.full((4, 2), jnp.nan), jnp.zeros(4, bool), chunk_size=2
+    )
     np.testing.assert_array_equal(total, np.zeros(2))
 
 
@@ -48,7 +54,9 @@ def test_no_slot_at_all_is_refused():
 def test_a_step_divides_by_the_public_constant_and_counts_rounds():
     optimizer = optax.sgd(0.5)
     state = aggregate.init({"w": jnp.array([1.0, 2.0])}, optimizer)
-    state = aggregate.step(state, {"w": jnp.array([4.0, -8.0])}, divisor=4.0, server_optimizer=optimizer)
+    state = aggregate.step(
+        state, {"w": jnp.array([4.0, -8.0])}, divisor=4.0, server_optimizer=optimizer
+    )
     np.testing.assert_allclose(state.params["w"], [0.5, 3.0])
     assert int(state.round) == 1
     with pytest.raises(ValueError, match="divisor=0"):

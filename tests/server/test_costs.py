@@ -23,11 +23,21 @@ def test_the_papers_model_moves_the_bytes_of_the_specification():
 
 def test_round_time_is_compute_bytes_latency_and_repeats():
     base = costs.plain(1000)
-    assert costs.round_seconds(base, compute_seconds=2.0, bandwidth=4000.0, latency_seconds=0.5) == 2 + 2 + 0.5
-    assert costs.round_seconds(base, compute_seconds=2.0, bandwidth=4000.0, completed_prob=0.25) == 16
+    assert (
+        costs.round_seconds(base, compute_seconds=2.0, bandwidth=4000.0, latency_seconds=0.5)
+        == 2 + 2 + 0.5
+    )
+    assert (
+        costs.round_seconds(base, compute_seconds=2.0, bandwidth=4000.0, completed_prob=0.25) == 16
+    )
     drawing = costs.pair_noise(1000, 50, 20)
-    assert costs.round_seconds(drawing, compute_seconds=0.0, bandwidth=4000.0, seconds_per_normal=1e-3) == 20 + 2
-    assert costs.round_seconds(base, compute_seconds=2.0, bandwidth=4000.0, completed_prob=0.0) == float("inf")
+    assert (
+        costs.round_seconds(drawing, compute_seconds=0.0, bandwidth=4000.0, seconds_per_normal=1e-3)
+        == 20 + 2
+    )
+    assert costs.round_seconds(
+        base, compute_seconds=2.0, bandwidth=4000.0, completed_prob=0.0
+    ) == float("inf")
     numbers = {"compute_seconds": 1.0, "bandwidth": 1e7, "latency_seconds": 0.1}
     assert costs.round_seconds(costs.homomorphic(RESNET), **numbers) > 10 * costs.round_seconds(
         costs.plain(RESNET), **numbers
@@ -39,9 +49,14 @@ def test_round_time_is_compute_bytes_latency_and_repeats():
     [
         (lambda: costs.plain(0), "num_params"),
         (lambda: costs.coded_aggregation(10, 5, 2, 3), r"max_colluders \+ max_stragglers < 5"),
-        (lambda: costs.round_seconds(costs.plain(1), compute_seconds=1, bandwidth=0), "bandwidth > 0"),
         (
-            lambda: costs.round_seconds(costs.plain(1), compute_seconds=1, bandwidth=1, completed_prob=1.5),
+            lambda: costs.round_seconds(costs.plain(1), compute_seconds=1, bandwidth=0),
+            "bandwidth > 0",
+        ),
+        (
+            lambda: costs.round_seconds(
+                costs.plain(1), compute_seconds=1, bandwidth=1, completed_prob=1.5
+            ),
             "completed_prob",
         ),
     ],

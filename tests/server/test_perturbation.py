@@ -24,8 +24,14 @@ def samples():
     @jax.jit
     def draw(key):
         keys = jax.random.split(key, 5)
-        laws = [lambda k: perturbation.dn_star(k, (NUM,), 1), *[lambda k: perturbation.dn_star(k, (NUM,), 2)] * 2]
-        laws += [lambda k: split_noise.dn(k, (NUM,), 1.5, 1), lambda k: split_noise.dn(k, (NUM,), 1.5, 2)]
+        laws = [
+            lambda k: perturbation.dn_star(k, (NUM,), 1),
+            *[lambda k: perturbation.dn_star(k, (NUM,), 2)] * 2,
+        ]
+        laws += [
+            lambda k: split_noise.dn(k, (NUM,), 1.5, 1),
+            lambda k: split_noise.dn(k, (NUM,), 1.5, 2),
+        ]
         return [law(k) for law, k in zip(laws, keys, strict=True)]
 
     return [np.asarray(x, np.float64) for x in draw(jax.random.key(7))]
@@ -41,7 +47,9 @@ def test_oracles_b1_and_b2_moments():
         assert np.all(x > 0) and np.all(np.isfinite(x))
         log_mean, log_variance = special.digamma(1.5) / (2 * m), (np.pi**2 / 8 - 1) / m
         if m == 1:
-            np.testing.assert_allclose([log_mean, log_variance], [0.0182449870, 0.2337005501], rtol=1e-8)  # B1
+            np.testing.assert_allclose(
+                [log_mean, log_variance], [0.0182449870, 0.2337005501], rtol=1e-8
+            )  # B1
         assert abs(np.log(x).mean() - log_mean) < 5 * math.sqrt(log_variance / NUM)
         for p in (1, 2, 4, -1):  # p = -2 has no variance
             exact, square = star_moment(p, m), star_moment(2 * p, m)
@@ -49,7 +57,9 @@ def test_oracles_b1_and_b2_moments():
     oracle_b2 = [1.1283791671, 1.5, 3.75, 1.1283791671, 2]
     oracle_b2_prime = [1.0622519320, 1.2247448714, 1.9364916731, 1.0622519320, 1.4142135624]
     np.testing.assert_allclose([star_moment(p, 1) for p in (1, 2, 4, -1, -2)], oracle_b2, rtol=1e-9)
-    np.testing.assert_allclose([star_moment(p, 2) for p in (1, 2, 4, -1, -2)], oracle_b2_prime, rtol=1e-9)
+    np.testing.assert_allclose(
+        [star_moment(p, 2) for p in (1, 2, 4, -1, -2)], oracle_b2_prime, rtol=1e-9
+    )
 
 
 def test_oracle_b3_moments_of_the_clients_share():
@@ -61,7 +71,9 @@ def test_oracle_b3_moments_of_the_clients_share():
                 return (math.sqrt(2) * 1.5) ** (q / n) * (1 + q) ** (-1 / n)
 
             assert moment(p) == pytest.approx(printed, rel=1e-9)
-            assert abs((np.abs(x) ** p).mean() - printed) < 5 * math.sqrt((moment(2 * p) - printed**2) / NUM)
+            assert abs((np.abs(x) ** p).mean() - printed) < 5 * math.sqrt(
+                (moment(2 * p) - printed**2) / NUM
+            )
         assert abs(np.sign(x).mean()) < 5 / math.sqrt(NUM)
     assert np.abs(samples()[3]).max() <= 1.5 * math.sqrt(2)
     assert stats.kstest(samples()[3] / (1.5 * math.sqrt(2)), "uniform", (-1, 2)).pvalue > 0.01
@@ -84,7 +96,9 @@ def test_oracle_b6_the_series_and_its_tail():
         for m, value in ((1, 1.0184124225), (2, 1.0091642198)):
             found = perturbation.series(jnp.full(1000, 1 / m, jnp.float64), m)
             assert float(found) == pytest.approx(value, rel=1e-9)
-    assert perturbation.series_tail(1000, 1) == pytest.approx((-2.079173e-08, 2.497502e-04), rel=1e-6)
+    assert perturbation.series_tail(1000, 1) == pytest.approx(
+        (-2.079173e-08, 2.497502e-04), rel=1e-6
+    )
     assert perturbation.series_tail(32, 1) == pytest.approx((-1.912763e-05, 7.575178e-03), rel=1e-6)
 
 
@@ -93,7 +107,12 @@ def test_products_of_scales_and_shares_are_normal():
     for product in (one * share, two * again * share):
         assert stats.kstest(product, stats.norm(scale=1.5).cdf).pvalue > 0.01
     # The control: the square root of the first law has the second law's moments and is another law.
-    assert stats.kstest(np.sqrt(one) * np.sqrt(np.roll(one, 1)) * share, stats.norm(scale=1.5).cdf).pvalue < 0.01
+    assert (
+        stats.kstest(
+            np.sqrt(one) * np.sqrt(np.roll(one, 1)) * share, stats.norm(scale=1.5).cdf
+        ).pvalue
+        < 0.01
+    )
 
 
 def test_oracle_b8_and_b10_the_aggregate_is_not_normal():
@@ -106,7 +125,8 @@ def test_oracle_b8_and_b10_the_aggregate_is_not_normal():
     kurtosis = (z**4).mean() / (z**2).mean() ** 2
     blocks = (z.reshape(40, -1) ** 4).mean(1) / (z**2).mean() ** 2
     assert abs(kurtosis - 4.6) < 5 * blocks.std() / math.sqrt(40)
-    # Entries of one row share r: squares correlate by (E r^4 - E[r^2]^2) / (9/5 E r^4 - E[r^2]^2) = 1/3 in layer 1.
+    # Entries of one row share r: squares correlate by (E r^4 - E[r^2]^2) / (9/5 E r^4 - E[r^2]^2) =
+    #   1/3 in layer 1.
     four, two = star_moment(4, 1), star_moment(2, 1)
     assert (four - two**2) / (1.8 * four - two**2) == pytest.approx(1 / 3, rel=1e-12)
     half_four, half_two = star_moment(4, 2), star_moment(2, 2)
@@ -125,8 +145,17 @@ def test_draws_follow_the_form_and_the_range_and_depend_on_the_key(key):
     assert np.all(np.asarray(found.scales) > 0) and float(found.scales[0]) == 1
     assert float(jnp.linalg.norm(found.additive)) == pytest.approx(1.5, rel=1e-6)
     assert not np.allclose(found.scales, draw(jax.random.key(1), additive_norm=1.5).scales)
-    base = draw(jax.random.clone(key), additive_norm=0.0, form="base", law="log_uniform", scale_range=(0.1, 10.0))
-    assert np.all((np.asarray(base.scales) >= 0.1) & (np.asarray(base.scales) <= 10)) and not base.additive.any()
+    base = draw(
+        jax.random.clone(key),
+        additive_norm=0.0,
+        form="base",
+        law="log_uniform",
+        scale_range=(0.1, 10.0),
+    )
+    assert (
+        np.all((np.asarray(base.scales) >= 0.1) & (np.asarray(base.scales) <= 10))
+        and not base.additive.any()
+    )
     np.testing.assert_allclose(perturbation.transition(the_plan, base), 1)
     same = draw(jax.random.clone(key), additive_norm=2.0, constant_additive=True).additive
     np.testing.assert_allclose(same, [math.sqrt(2)] * 2, rtol=1e-6)
@@ -144,8 +173,15 @@ def test_draws_follow_the_form_and_the_range_and_depend_on_the_key(key):
 def test_the_multipliers_second_moment_is_three_halves_in_every_layer():
     """Equation (13) is made so: R times uniform noise of variance 2/3 has variance 1."""
     the_plan = plan()
-    many = jax.vmap(lambda k: perturbation.multipliers(the_plan, perturbation.draw(the_plan, k, additive_norm=0.0)))
-    squares = [np.asarray(leaf, np.float64) ** 2 for leaf in many(jax.random.split(jax.random.key(5), 4000))]
+    many = jax.vmap(
+        lambda k: perturbation.multipliers(
+            the_plan, perturbation.draw(the_plan, k, additive_norm=0.0)
+        )
+    )
+    squares = [
+        np.asarray(leaf, np.float64) ** 2
+        for leaf in many(jax.random.split(jax.random.key(5), 4000))
+    ]
     for leaf in squares:
         each = leaf.reshape(4000, -1).mean(1)
         assert abs(each.mean() - 1.5) < 5 * each.std() / math.sqrt(4000)
@@ -162,7 +198,9 @@ def test_a_round_gets_its_secrets_key_once(key):
 def test_the_sum_of_the_clients_uniform_noise_has_their_variance_and_bound():
     like = {"a": jnp.zeros((300, 100)), "b": jnp.zeros(7)}
     for count in (1, 5):
-        found = jax.jit(lambda k, n=count: split_noise.sum_of_uniform(k, like, 1.5, n))(jax.random.key(3))
+        found = jax.jit(lambda k, n=count: split_noise.sum_of_uniform(k, like, 1.5, n))(
+            jax.random.key(3)
+        )
         assert found["a"].shape == (300, 100) and found["b"].shape == (7,)
         x = np.asarray(found["a"], np.float64).ravel()
         assert np.abs(x).max() <= count * 1.5 * math.sqrt(2)

@@ -1,4 +1,6 @@
-"""Bytes of a disguised model's round are those of the arrays that are sent, and the paper's table is the paper's."""
+"""Bytes of a disguised model's round are those of the arrays that are sent, and the paper's table
+is the paper's.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +22,9 @@ def test_upload_bytes_are_those_of_the_arrays_sent(name, key):
         secrets = perturbation.draw(plan, key, additive_norm=1.0)
         sent, transition = perturbation.perturb(plan, model.params, secrets)
         batch = {"x": x, "y": jnp.zeros(2, jnp.int32)}
-        return (sent, transition), perturbed.triples(plan)(sent, transition, batch, jnp.ones(2, bool))[0]
+        return (sent, transition), perturbed.triples(plan)(
+            sent, transition, batch, jnp.ones(2, bool)
+        )[0]
 
     down, up = jax.eval_shape(upload, key)
 
@@ -39,9 +43,14 @@ def test_upload_bytes_are_those_of_the_arrays_sent(name, key):
 
 
 def test_the_reported_ratios_are_the_tables():
-    ours = {(r.model, r.clients): r.seconds_to_target for r in costs.REPORTED_TIMES if r.method == "its own"}
+    ours = {
+        (r.model, r.clients): r.seconds_to_target
+        for r in costs.REPORTED_TIMES
+        if r.method == "its own"
+    }
     ratios = {
-        (r.model, r.clients, r.method): r.seconds_to_target / ours[r.model, r.clients] for r in costs.REPORTED_TIMES
+        (r.model, r.clients, r.method): r.seconds_to_target / ours[r.model, r.clients]
+        for r in costs.REPORTED_TIMES
     }
     for where, printed in {
         ("CIFAR10", 5, "PILE"): 1194,
@@ -71,4 +80,6 @@ def test_the_reported_parts_have_the_tables_sums_and_its_slips():
         ("CIFAR100", 5, "TP-SMC"): 99.73,
         ("CIFAR100", 5, "HybridAlpha"): 5016.07,
     }
-    assert len(costs.REPORTED_PARTS) == 20 and all(len(r.seconds) == len(costs.PARTS) for r in costs.REPORTED_PARTS)
+    assert len(costs.REPORTED_PARTS) == 20 and all(
+        len(r.seconds) == len(costs.PARTS) for r in costs.REPORTED_PARTS
+    )

@@ -1,4 +1,6 @@
-"""What the server recovers from a perturbed model's gradients is the true gradient, and what breaks that is refused."""
+"""What the server recovers from a perturbed model's gradients is the true gradient, and what breaks
+that is refused.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +49,10 @@ def everyone(batch):
 
 
 def error(found, wanted):
-    return max(float(jnp.abs(a - b).max()) for a, b in zip(*map(jax.tree.leaves, (found, wanted)), strict=True))
+    return max(
+        float(jnp.abs(a - b).max())
+        for a, b in zip(*map(jax.tree.leaves, (found, wanted)), strict=True)
+    )
 
 
 @pytest.mark.parametrize("form", ["base", "transitional"])
@@ -56,9 +61,13 @@ def test_oracles_a1_to_a7(form):
     batch = _oracle.samples(1, 4)
     loss, gradient = jax.value_and_grad(_oracle.true_loss(_oracle.apply))(params, batch)
     assert float(loss) == pytest.approx(1.7084367991, abs=5e-11)  # A1
-    np.testing.assert_allclose(norms(gradient), [1.8404805492, 1.7661756310, 2.1361119652], rtol=1e-9)  # A2
+    np.testing.assert_allclose(
+        norms(gradient), [1.8404805492, 1.7661756310, 2.1361119652], rtol=1e-9
+    )  # A2
     firsts = [float(g[0, 0]) for g in jax.tree.leaves(gradient)]
-    np.testing.assert_allclose(firsts, [-0.7710863039, 0.0925001124, -0.2491442939], rtol=2e-9)  # A2'
+    np.testing.assert_allclose(
+        firsts, [-0.7710863039, 0.0925001124, -0.2491442939], rtol=2e-9
+    )  # A2'
 
     body, head = scaling.split(plan, sent)
     hidden = jax.vmap(lambda x: scaling.hidden(plan, body, transition, x))(batch["x"])
@@ -70,7 +79,9 @@ def test_oracles_a1_to_a7(form):
     np.testing.assert_allclose(alpha, expected[form], rtol=1e-9)
     outputs = jax.vmap(lambda h: scaling.outputs(plan, head, h))(hidden)
     true = jax.vmap(_oracle.apply, (None, 0))(params, batch["x"])
-    np.testing.assert_allclose(outputs, np.asarray(true) + np.asarray(alpha)[:, None] * ADDITIVE, atol=1e-13)
+    np.testing.assert_allclose(
+        outputs, np.asarray(true) + np.asarray(alpha)[:, None] * ADDITIVE, atol=1e-13
+    )
     e = outputs - jax.nn.one_hot(batch["y"], 2, dtype=jnp.float64)
     polynomial = (e**2).sum(1) / 2 - alpha * (e @ ADDITIVE) + 1.7 * alpha**2 / 2
     assert float(polynomial.mean()) == pytest.approx(1.7084367991, abs=5e-11)  # A7
@@ -79,11 +90,17 @@ def test_oracles_a1_to_a7(form):
     if form == "transitional":
         assert float(own_loss) == pytest.approx(0.9178748383, abs=5e-11)  # A4'
         gradients = [*triple.body, *triple.head]
-        np.testing.assert_allclose(norms(gradients), [0.6723195633, 0.7044837956, 1.5782043701], rtol=1e-9)  # A5
+        np.testing.assert_allclose(
+            norms(gradients), [0.6723195633, 0.7044837956, 1.5782043701], rtol=1e-9
+        )  # A5
         # Psi of the last layer: row c of Psi_c is the same vector for all c.
         psi = [*norms(triple.psi), np.sqrt(2) * float(jnp.linalg.norm(triple.psi_head))]
-        np.testing.assert_allclose(psi, [2.1661958773, 2.7068234759, 3.7523261299], rtol=1e-9)  # A5'
-        np.testing.assert_allclose(norms(triple.phi), [1.5624803439, 2.1516793688], rtol=1e-9)  # A5''
+        np.testing.assert_allclose(
+            psi, [2.1661958773, 2.7068234759, 3.7523261299], rtol=1e-9
+        )  # A5'
+        np.testing.assert_allclose(
+            norms(triple.phi), [1.5624803439, 2.1516793688], rtol=1e-9
+        )  # A5''
     assert error(recovery.recover(plan, secrets, triple), gradient) < 1e-12  # A6
 
 
@@ -96,15 +113,17 @@ def jacobian_float64(plan, sent, transition, batch):
         outputs = jax.vmap(lambda h: scaling.outputs(plan, head, h))(hidden)
         alpha = hidden.reshape(len(hidden), -1).sum(1) + float(plan.has_bias)
         e = outputs - jax.nn.one_hot(batch["y"], plan.num_outputs, dtype=outputs.dtype)
-        rows = jnp.concatenate([(e**2).sum(1, keepdims=True) / 2, alpha[:, None] * e, alpha[:, None] ** 2 / 2], 1)
+        rows = jnp.concatenate(
+            [(e**2).sum(1, keepdims=True) / 2, alpha[:, None] * e, alpha[:, None] ** 2 / 2], 1
+        )
         return rows.mean(0)
 
     return jax.jacrev(quantities)(sent)
 
 
 def checked(plan, apply, params, batch, key, form="transitional"):
-    """Errors, in units of the gradient's largest norm, of recovery by the protocol and by the single pass, and of the
-    triple against its definition; all in one program.
+    """Errors, in units of the gradient's largest norm, of recovery by the protocol and by the
+    single pass, and of the triple against its definition; all in one program.
     """
 
     @jax.jit
@@ -118,10 +137,16 @@ def checked(plan, apply, params, batch, key, form="transitional"):
         whole, _ = scaling.split(plan, jacobian_float64(plan, sent, transition, batch))
 
         def far(a, b):
-            return jnp.stack([jnp.abs(x - y).max() for x, y in zip(*map(jax.tree.leaves, (a, b)), strict=True)]).max()
+            return jnp.stack(
+                [jnp.abs(x - y).max() for x, y in zip(*map(jax.tree.leaves, (a, b)), strict=True)]
+            ).max()
 
         size = jnp.stack([jnp.linalg.norm(leaf) for leaf in jax.tree.leaves(gradient)]).max()
-        defined = [[leaf[0] for leaf in whole], [leaf[1:-1] for leaf in whole], [leaf[-1] for leaf in whole]]
+        defined = [
+            [leaf[0] for leaf in whole],
+            [leaf[1:-1] for leaf in whole],
+            [leaf[-1] for leaf in whole],
+        ]
         most = jnp.stack([jnp.abs(leaf).max() for leaf in jax.tree.leaves(defined)]).max()
         return {
             "protocol": far(recovery.recover(plan, secrets, triple), gradient) / size,
@@ -175,14 +200,20 @@ def test_oracle_a8_three_clients_with_ragged_batches_in_any_order():
     for order in ([0, 1, 2], [2, 0, 1]):
         mean = jax.tree.map(lambda leaf, order=order: leaf[jnp.asarray(order)].mean(0), triple)
         found = recovery.recover(plan, secrets, mean)
-        np.testing.assert_allclose(norms(found), [2.0835486177, 2.2237754489, 3.0986868078], rtol=1e-9)
+        np.testing.assert_allclose(
+            norms(found), [2.0835486177, 2.2237754489, 3.0986868078], rtol=1e-9
+        )
     loss = _oracle.true_loss(_oracle.apply)
     each = [jax.grad(loss)(params, part) for part in parts]
     assert error(found, jax.tree.map(lambda *leaves: sum(leaves) / 3, *each)) < 1e-12
     # Other weights, the same ones for all three parts of a triple.
     weights = jnp.asarray([0.2, 0.5, 0.3])
-    found = recovery.recover(plan, secrets, jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, axes=1), triple))
-    wanted = jax.tree.map(lambda *leaves: sum(w * leaf for w, leaf in zip(weights, leaves, strict=True)), *each)
+    found = recovery.recover(
+        plan, secrets, jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, axes=1), triple)
+    )
+    wanted = jax.tree.map(
+        lambda *leaves: sum(w * leaf for w, leaf in zip(weights, leaves, strict=True)), *each
+    )
     assert error(found, wanted) < 1e-12
     # A client without examples adds nothing.
     empty, _ = perturbed.triples(plan)(sent, transition, parts[0], jnp.zeros(3, bool))
@@ -221,7 +252,9 @@ def test_clipped_records_are_the_mean_of_each_examples_clipped_triple():
         each, norms_found = [], []
         for row in (0, 1, 3, 4):
             example = jax.tree.map(lambda leaf, row=row: leaf[row : row + 1], batch)
-            one, norm = perturbed.clip(jax.jit(fun)(sent, transition, example, jnp.ones(1, bool))[0], 0.7)
+            one, norm = perturbed.clip(
+                jax.jit(fun)(sent, transition, example, jnp.ones(1, bool))[0], 0.7
+            )
             each.append(one)
             norms_found.append(float(norm))
         assert error(found, jax.tree.map(lambda *leaves: sum(leaves) / 6, *each)) < 1e-12
@@ -229,7 +262,9 @@ def test_clipped_records_are_the_mean_of_each_examples_clipped_triple():
 
 
 def test_padding_reaches_no_network_and_no_loss_of_the_clients(key):
-    """Padding by zeros, where neither x / |x| nor the loss has a gradient; without a record, zeros."""
+    """Padding by zeros, where neither x / |x| nor the loss has a gradient; without a record,
+    zeros.
+    """
 
     def apply(params, x):
         return _oracle.apply(params, x / jnp.linalg.norm(x))
@@ -263,9 +298,14 @@ def test_noise_in_the_mean_comes_out_times_the_multipliers(key):
     _, plan, secrets, sent, transition = setup("transitional")
     batch = _oracle.samples(1, 4)
     triple, _ = perturbed.triples(plan)(sent, transition, batch, everyone(batch))
-    noise = [jax.random.normal(jax.random.fold_in(key, k), leaf.shape) for k, leaf in enumerate(triple.body)]
+    noise = [
+        jax.random.normal(jax.random.fold_in(key, k), leaf.shape)
+        for k, leaf in enumerate(triple.body)
+    ]
     noisy = triple._replace(body=[a + b for a, b in zip(triple.body, noise, strict=True)])
-    moved = jax.tree.map(jnp.subtract, *(recovery.recover(plan, secrets, t) for t in (noisy, triple)))
+    moved = jax.tree.map(
+        jnp.subtract, *(recovery.recover(plan, secrets, t) for t in (noisy, triple))
+    )
     r1, r2 = jnp.asarray(R1)[:, None], jnp.asarray(R2[:, None] * S1)
     assert error([moved["w1"], moved["w2"]], [r1 * noise[0], r2 * noise[1]]) < 1e-13
     assert norms(moved["w3"]) == [0.0]
@@ -293,7 +333,9 @@ def test_without_perturbation_it_is_the_plain_model_bit_for_bit(key):
 
 def test_transitions_of_one_are_the_base_form():
     params, plan, _base, sent, transition = setup("base")
-    same = perturbation.given(plan, out_scales=[R1, R2], in_scales=[1 / R1, 1 / R2], additive=ADDITIVE)
+    same = perturbation.given(
+        plan, out_scales=[R1, R2], in_scales=[1 / R1, 1 / R2], additive=ADDITIVE
+    )
     again, one = perturbation.perturb(plan, params, same)
     assert error(sent, again) < 1e-15 and error([transition], [one]) < 1e-15
     np.testing.assert_allclose(one, 1, rtol=1e-15)
@@ -302,7 +344,9 @@ def test_transitions_of_one_are_the_base_form():
 def test_another_loss_scale_is_exact_if_it_is_passed_and_wrong_if_not():
     params, plan, secrets, sent, transition = setup("transitional")
     batch = _oracle.samples(1, 4)
-    gradient = jax.grad(_oracle.true_loss(_oracle.apply, c=0.25))(params, batch)  # a mean over the two outputs
+    gradient = jax.grad(_oracle.true_loss(_oracle.apply, c=0.25))(
+        params, batch
+    )  # a mean over the two outputs
     triple, _ = perturbed.triples(plan, loss_scale=0.25)(sent, transition, batch, everyone(batch))
     assert error(recovery.recover(plan, secrets, triple), gradient) < 1e-12
     unscaled, _ = perturbed.triples(plan)(sent, transition, batch, everyone(batch))
@@ -316,7 +360,12 @@ def test_regression_targets_serve_as_well():
     targets = jnp.sin(jnp.arange(8.0)).reshape(4, 2)
 
     def loss(params):
-        return jnp.mean(jnp.sum((jax.vmap(_oracle.apply, (None, 0))(params, x) - targets) ** 2, axis=1)) / 2
+        return (
+            jnp.mean(
+                jnp.sum((jax.vmap(_oracle.apply, (None, 0))(params, x) - targets) ** 2, axis=1)
+            )
+            / 2
+        )
 
     triple, _ = perturbed.triples(plan)(sent, transition, {"x": x, "y": targets}, jnp.ones(4, bool))
     assert error(recovery.recover(plan, secrets, triple), jax.grad(loss)(params)) < 1e-12
@@ -342,11 +391,19 @@ def test_oracle_a11_a_negative_scale_breaks_relu_and_is_refused():
         h = batch["x"]
         for hat, scale in zip(hats[:2], scales, strict=True):
             h = jax.nn.relu(h @ hat.T) * jnp.asarray(scale)[None]
-        e, alpha = h @ hats[2].T - jax.nn.one_hot(batch["y"], 2, dtype=h.dtype), h.sum(1, keepdims=True)
-        return jnp.concatenate([(e**2).sum(1, keepdims=True) / 2, alpha * e, alpha**2 / 2], 1).mean(0)
+        e, alpha = (
+            h @ hats[2].T - jax.nn.one_hot(batch["y"], 2, dtype=h.dtype),
+            h.sum(1, keepdims=True),
+        )
+        return jnp.concatenate([(e**2).sum(1, keepdims=True) / 2, alpha * e, alpha**2 / 2], 1).mean(
+            0
+        )
 
     whole = jax.jacrev(quantities)([jnp.asarray(hat) for hat in hats])
-    found = [r * (j[0] - np.tensordot(ADDITIVE, j[1:3], 1) + 1.7 * j[3]) for r, j in zip(outs, whole, strict=True)]
+    found = [
+        r * (j[0] - np.tensordot(ADDITIVE, j[1:3], 1) + 1.7 * j[3])
+        for r, j in zip(outs, whole, strict=True)
+    ]
     true = jax.tree.leaves(jax.grad(_oracle.true_loss(_oracle.apply))(params, batch))
     wrong = np.sqrt(sum(float(jnp.sum((a - b) ** 2)) for a, b in zip(found, true, strict=True)))
     assert wrong / np.sqrt(sum(n**2 for n in norms(true))) == pytest.approx(1.0719263503, rel=1e-9)
@@ -359,11 +416,14 @@ def test_float32_recovery_stays_in_its_budget(factor, budget):
     plan = scaling.plan(_oracle.apply, params, jnp.zeros(4, jnp.float32))
     secrets = perturbation.given(plan, out_scales=[R1, R2], additive=factor * ADDITIVE)
     batch = jax.tree.map(
-        lambda leaf: leaf.astype(jnp.float32) if leaf.dtype == jnp.float64 else leaf, _oracle.samples(1, 4)
+        lambda leaf: leaf.astype(jnp.float32) if leaf.dtype == jnp.float64 else leaf,
+        _oracle.samples(1, 4),
     )
     exact = jax.grad(_oracle.true_loss(_oracle.apply))(_oracle.weights(), _oracle.samples(1, 4))
     sent, transition = perturbation.perturb(plan, params, secrets)
-    triple, _ = perturbed.triples(plan)(sent, transition.astype(jnp.float32), batch, everyone(batch))
+    triple, _ = perturbed.triples(plan)(
+        sent, transition.astype(jnp.float32), batch, everyone(batch)
+    )
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(triple))
     found = recovery.recover(plan, secrets, triple)
     wrong = np.sqrt(
@@ -407,9 +467,14 @@ def _(primals, tangents):
 
 
 def test_derivatives_of_their_own_are_refused_or_left_plain(key):
-    """The program of their value is that of ReLU, so that only the derivative's being its own tells them apart."""
+    """The program of their value is that of ReLU, so that only the derivative's being its own tells
+    them apart.
+    """
     params, batch = _oracle.weights(), _oracle.samples(1, 4)
-    for act, match in ((smoothed, "custom_vjp_call: its derivative"), (smoothed_forward, "custom_jvp_call: its deriv")):
+    for act, match in (
+        (smoothed, "custom_vjp_call: its derivative"),
+        (smoothed_forward, "custom_jvp_call: its deriv"),
+    ):
 
         def apply(p, x, act=act):
             return p["w3"] @ jax.nn.relu(p["w2"] @ act(p["w1"] @ x))
@@ -435,10 +500,18 @@ def test_what_breaks_recovery_is_refused_with_its_reason(lax_promotion):
     ):
         refused(mlp(act), w, match=match)
     refused(mlp(jax.nn.softmax), w, match="Expected")
-    refused(lambda p, x: jnp.tanh(p["w3"] @ jax.nn.relu(p["w1"][:3] @ x)), w, match="last operation")
+    refused(
+        lambda p, x: jnp.tanh(p["w3"] @ jax.nn.relu(p["w1"][:3] @ x)), w, match="last operation"
+    )
     refused(lambda p, x: p["w1"] @ x, {"w1": w["w1"]}, match="two layers")
     # A last layer of which a part is used, or which is repeated, has no single row of Psi.
-    h = {"a": jnp.ones((5, 4)), "o": jnp.ones((5, 5)), "b": jnp.ones(6), "o1": jnp.ones((1, 5)), "o3": jnp.ones((3, 5))}
+    h = {
+        "a": jnp.ones((5, 4)),
+        "o": jnp.ones((5, 5)),
+        "b": jnp.ones(6),
+        "o1": jnp.ones((1, 5)),
+        "o3": jnp.ones((3, 5)),
+    }
 
     def last(end, *names):
         own = {name: h[name] for name in ("a", *names)}
@@ -448,9 +521,17 @@ def test_what_breaks_recovery_is_refused_with_its_reason(lax_promotion):
     refused(*last(lambda p, z: p["o3"] @ z + p["b"][:3], "o3", "b"), match="a part of b")
     refused(*last(lambda p, z: jnp.broadcast_to(p["o1"] @ z, (3,)), "o1"), match="got 1 of o1")
     refused(*last(lambda p, z: p["o1"] @ z + p["b"], "o1", "b"), match="got 1 of o1")
-    scaling.plan(*last(lambda p, z: p["o3"] @ z + p["b"], "o3", "b")[:1], {**h, "b": jnp.ones(3)}, jnp.zeros(4))
+    scaling.plan(
+        *last(lambda p, z: p["o3"] @ z + p["b"], "o3", "b")[:1],
+        {**h, "b": jnp.ones(3)},
+        jnp.zeros(4),
+    )
     square = {"a": jnp.ones((4, 4)), "b": jnp.ones((2, 4))}
-    refused(lambda p, x: p["b"] @ jax.nn.relu(p["a"] @ jax.nn.relu(p["a"] @ x)), square, match="several places")
+    refused(
+        lambda p, x: p["b"] @ jax.nn.relu(p["a"] @ jax.nn.relu(p["a"] @ x)),
+        square,
+        match="several places",
+    )
     refused(lambda p, x: p["b"] @ (x + jax.nn.relu(p["a"] @ x)), square, match="scale is 1")
     refused(lambda p, x: p["b"] @ jax.nn.relu(p["a"] @ x + 1.0), square, match="scale is 1")
 
@@ -460,7 +541,10 @@ def test_what_breaks_recovery_is_refused_with_its_reason(lax_promotion):
     refused(lambda p, x: p["b"] @ step(p, x), square, match="scan")
     refused(lambda p, x: (p["b"] @ jax.nn.relu(p["a"] @ x))[None], square, match=r"\[n_L\]")
     shape = jnp.zeros((8, 8, 3))
-    for norm in (nnx.LayerNorm(4, rngs=nnx.Rngs(0)), nnx.GroupNorm(4, num_groups=2, rngs=nnx.Rngs(0))):
+    for norm in (
+        nnx.LayerNorm(4, rngs=nnx.Rngs(0)),
+        nnx.GroupNorm(4, num_groups=2, rngs=nnx.Rngs(0)),
+    ):
         conv = nnx.Sequential(
             nnx.Conv(3, 4, (3, 3), rngs=nnx.Rngs(0)),
             norm,
@@ -473,7 +557,13 @@ def test_what_breaks_recovery_is_refused_with_its_reason(lax_promotion):
     lstm = models.create("lstm", example_shape=(6,), num_classes=5, key=jax.random.key(0))
     refused(lstm.apply, lstm.params, jnp.zeros(6, jnp.int32))
     # Neighbours of what is refused are not.
-    fine = [jax.nn.relu, lambda z: jax.nn.leaky_relu(z, 0.2), lambda z: 3 * z, jnp.abs, lambda z: jnp.maximum(z, -z)]
+    fine = [
+        jax.nn.relu,
+        lambda z: jax.nn.leaky_relu(z, 0.2),
+        lambda z: 3 * z,
+        jnp.abs,
+        lambda z: jnp.maximum(z, -z),
+    ]
     for act in fine:
         assert len(scaling.plan(mlp(act), w, jnp.zeros(4)).layers) == 2
 
@@ -498,13 +588,17 @@ def test_a_normalisation_is_exact_where_its_affine_pair_takes_the_scale(key, lax
     model = models.functional(Normed(nnx.Rngs(0)))
     keys = iter(jax.random.split(jax.random.key(3), 20))
     params = jax.tree.map(
-        lambda p: p.astype(jnp.float64) + 0.2 * jax.random.normal(next(keys), p.shape, jnp.float64), model.params
+        lambda p: p.astype(jnp.float64) + 0.2 * jax.random.normal(next(keys), p.shape, jnp.float64),
+        model.params,
     )
     x = jax.random.normal(next(keys), (4, 6, 6, 2), jnp.float64)
     batch = {"x": x, "y": jnp.arange(4, dtype=jnp.int32) % 3}
     plan = scaling.plan(model.apply, params, x[0], allow_plain=True)
     assert plan.plain == ("a.kernel", "b.kernel")
-    assert [layer.name for layer in plan.layers if np.all(layer.streams)] == ["norms.0.scale", "norms.1.scale"]
+    assert [layer.name for layer in plan.layers if np.all(layer.streams)] == [
+        "norms.0.scale",
+        "norms.1.scale",
+    ]
     found = checked(plan, model.apply, params, batch, key)
     assert max(map(float, found.values())) < 1e-10, found
 
@@ -517,7 +611,9 @@ def test_streams_that_meet_share_one_scale():
     np.testing.assert_array_equal(by_name["skip.kernel"].streams, by_name["d.kernel"].streams)
     assert not set(by_name["stem.kernel"].branches) & set(by_name["gain"].branches)
     ones = [np.ones(layer.branches.size) for layer in plan.layers]
-    uneven = [np.full(layer.branches.size, 2.0 if layer.name == "gain" else 1.0) for layer in plan.layers]
+    uneven = [
+        np.full(layer.branches.size, 2.0 if layer.name == "gain" else 1.0) for layer in plan.layers
+    ]
     with pytest.raises(ValueError, match="skip"):
         perturbation.given(plan, out_scales=ones, in_scales=uneven, additive=np.zeros(3))
 
@@ -550,24 +646,38 @@ def test_a_missing_end_of_an_edge_is_an_error():
 
 
 def test_resnet20_comes_back_through_its_affine_pairs(key, lax_promotion):
-    """Group normalisation with its convolutions plain: the whole published network, and a step that lowers its loss."""
-    model = models.create("resnet20", example_shape=(8, 8, 3), num_classes=10, key=jax.random.key(0))
+    """Group normalisation with its convolutions plain: the whole published network, and a step that
+    lowers its loss.
+    """
+    model = models.create(
+        "resnet20", example_shape=(8, 8, 3), num_classes=10, key=jax.random.key(0)
+    )
     params = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), model.params)
-    batch = {"x": jax.random.normal(jax.random.key(1), (4, 8, 8, 3), jnp.float64), "y": jnp.arange(4, dtype=jnp.int32)}
+    batch = {
+        "x": jax.random.normal(jax.random.key(1), (4, 8, 8, 3), jnp.float64),
+        "y": jnp.arange(4, dtype=jnp.int32),
+    }
     with pytest.raises(ValueError, match="Expected"):
         scaling.plan(model.apply, params, batch["x"][0])
     plan = scaling.plan(model.apply, params, batch["x"][0], allow_plain=True)
     assert len(plan.plain) == 21  # every convolution, the two projections included
-    assert sum(bool(np.all(layer.streams)) for layer in plan.layers) == 21  # and the affine pair behind each
+    assert (
+        sum(bool(np.all(layer.streams)) for layer in plan.layers) == 21
+    )  # and the affine pair behind each
 
     @jax.jit
     def step(params, batch, key):
         secrets = perturbation.draw(plan, key, additive_norm=0.5, dtype=jnp.float64)
         sent, transition = perturbation.perturb(plan, params, secrets)
-        found, loss = perturbed.combined(plan, secrets.additive)(sent, transition, batch, everyone(batch))
+        found, loss = perturbed.combined(plan, secrets.additive)(
+            sent, transition, batch, everyone(batch)
+        )
         found = recovery.recover(plan, secrets, found)
         value, gradient = jax.value_and_grad(_oracle.true_loss(model.apply))(params, batch)
-        far = [jnp.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, (found, gradient)), strict=True)]
+        far = [
+            jnp.abs(a - b).max()
+            for a, b in zip(*map(jax.tree.leaves, (found, gradient)), strict=True)
+        ]
         size = jnp.stack([jnp.linalg.norm(leaf) for leaf in jax.tree.leaves(gradient)]).max()
         return (
             jax.tree.map(lambda p, g: p - 0.05 * g / size, params, found),

@@ -17,20 +17,30 @@ def test_laws_have_their_closed_forms():
     np.testing.assert_allclose(cut, np.asarray(binomial[:11]) / sum(binomial[:11]), rtol=1e-10)
     assert stragglers.bernoulli(50, 0.0).tolist() == [1.0]
     # Specification, oracle O9.
-    np.testing.assert_allclose(stragglers.more_than(stragglers.bernoulli(50, 0.05), 10), 2.964604953e-5, rtol=1e-8)
-    np.testing.assert_allclose(stragglers.at_most(stragglers.bernoulli(50, 0.05), 10), 1 - 2.964604953e-5, rtol=1e-12)
-    np.testing.assert_allclose(stragglers.at_most(stragglers.bernoulli(9, 0.999), 0), 1e-27, rtol=1e-9)
+    np.testing.assert_allclose(
+        stragglers.more_than(stragglers.bernoulli(50, 0.05), 10), 2.964604953e-5, rtol=1e-8
+    )
+    np.testing.assert_allclose(
+        stragglers.at_most(stragglers.bernoulli(50, 0.05), 10), 1 - 2.964604953e-5, rtol=1e-12
+    )
+    np.testing.assert_allclose(
+        stragglers.at_most(stragglers.bernoulli(9, 0.999), 0), 1e-27, rtol=1e-9
+    )
     np.testing.assert_allclose(1 - stragglers.peers_and_server(49, 0.05), 0.0809947108, rtol=1e-8)
     np.testing.assert_allclose(1 - stragglers.peers_and_server(50, 0.05), 0.0769449753, rtol=1e-8)
     np.testing.assert_allclose(50 * stragglers.peers_and_server(50, 0.05), 46.15275124, rtol=1e-8)
 
 
 @pytest.mark.parametrize(
-    "pmf", [stragglers.uniform(3), stragglers.bernoulli(8, 0.3), [0.5, 0, 0, 0.2, 0, 0, 0, 0, 0.3]], ids=str
+    "pmf",
+    [stragglers.uniform(3), stragglers.bernoulli(8, 0.3), [0.5, 0, 0, 0.2, 0, 0, 0, 0, 0.3]],
+    ids=str,
 )
 def test_draws_follow_the_law_and_choose_clients_alike(pmf, key):
     draws = 20_000
-    found = jax.jit(jax.vmap(lambda k: stragglers.draw(k, pmf, 8, late_prob=0.25)))(jax.random.split(key, draws))
+    found = jax.jit(jax.vmap(lambda k: stragglers.draw(k, pmf, 8, late_prob=0.25)))(
+        jax.random.split(key, draws)
+    )
     away, late = ~np.asarray(found.responds), np.asarray(found.late)
     counts = np.bincount(away.sum(axis=1), minlength=9) / draws
     law = np.pad(np.asarray(pmf), (0, 9 - len(pmf)))
@@ -47,8 +57,16 @@ def test_draws_follow_the_law_and_choose_clients_alike(pmf, key):
 
 
 def test_chosen_clients_are_as_many_as_asked(key):
-    assert [int(stragglers.chosen(jax.random.clone(key), 9, n).sum()) for n in (0, 4, 9)] == [0, 4, 9]
-    assert jax.vmap(lambda n: stragglers.chosen(key, 9, n))(jnp.arange(3)).sum(axis=1).tolist() == [0, 1, 2]
+    assert [int(stragglers.chosen(jax.random.clone(key), 9, n).sum()) for n in (0, 4, 9)] == [
+        0,
+        4,
+        9,
+    ]
+    assert jax.vmap(lambda n: stragglers.chosen(key, 9, n))(jnp.arange(3)).sum(axis=1).tolist() == [
+        0,
+        1,
+        2,
+    ]
 
 
 @pytest.mark.parametrize(

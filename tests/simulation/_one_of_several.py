@@ -1,4 +1,5 @@
-"""One process of a run on several: `python _one_of_several.py PORT PROCESSES ID WHAT RUN_DIR CONFIG.json LOG`.
+"""One process of a run on several: `python _one_of_several.py PORT PROCESSES ID WHAT RUN_DIR
+CONFIG.json LOG`.
 
 Writes the ids of the clients whose bytes it read into LOG.
 """
@@ -22,7 +23,9 @@ class Silent:
         pass
 
     def round(self, record):
-        if record["round"] == 3 and "HOLD_S" in os.environ:  # only the first process has watchers that hold it up
+        if (
+            record["round"] == 3 and "HOLD_S" in os.environ
+        ):  # only the first process has watchers that hold it up
             time.sleep(float(os.environ["HOLD_S"]) if processes.first() else 0)
 
     def stop(self):

@@ -1,4 +1,5 @@
-"""A task that no name stands for: own arrays, own nnx module, own loss; run as a program, it trains.
+"""A task that no name stands for: own arrays, own nnx module, own loss; run as a program, it
+trains.
 
 python tests/simulation/_own_task.py SCHEME RUN_DIR
 """

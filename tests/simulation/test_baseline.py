@@ -1,4 +1,6 @@
-"""The non-private model beside a run: FedAvg for the task, whatever the scheme's own settings are."""
+"""The non-private model beside a run: FedAvg for the task, whatever the scheme's own settings
+are.
+"""
 
 import dataclasses
 from types import SimpleNamespace
@@ -30,16 +32,25 @@ def finished(folder, scheme, **sections):
 
 
 def test_it_learns_beside_a_scheme_that_takes_tiny_steps(tmp_path):
-    scheme = {"scheme": "user_ldp", "num_local_steps": 1, "local_learning_rate": 1e-3, "noise_multiplier": 9.0}
+    scheme = {
+        "scheme": "user_ldp",
+        "num_local_steps": 1,
+        "local_learning_rate": 1e-3,
+        "noise_multiplier": 9.0,
+    }
     last = finished(tmp_path / "run", scheme).records[-1]
     assert last["baseline_test_accuracy"] > 0.85 > 0.5 > last["test_accuracy"]
 
 
-@pytest.mark.parametrize("scheme", ["bidirectional", "dp_fedavg", "gd_dp", "he_dp", "user_ldp", "white_channel"])
+@pytest.mark.parametrize(
+    "scheme", ["bidirectional", "dp_fedavg", "gd_dp", "he_dp", "user_ldp", "white_channel"]
+)
 def test_its_rounds_are_those_of_fedavg_whatever_the_scheme(monkeypatch, scheme):
     found = []
     monkeypatch.setattr(baseline.dp_fedavg, "make", lambda config, loss, **_: found.append(config))
-    config = from_sections({"scheme": {"scheme": scheme}, "model": {"model": "softmax", "loss": "squared"}})
+    config = from_sections(
+        {"scheme": {"scheme": scheme}, "model": {"model": "softmax", "loss": "squared"}}
+    )
     noisy = SimpleNamespace(make=lambda *_, **__: SimpleNamespace(client_sampling_prob=0.5))
     plan = SimpleNamespace(scheme_config=config.scheme_config, num_units=50)
     job._algorithms(config, noisy, plan, SimpleNamespace(loss=None), {}, Performance())

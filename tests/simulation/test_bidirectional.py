@@ -1,4 +1,6 @@
-"""`fljax simulate` runs the bidirectional scheme as any other, and its report shows both directions."""
+"""`fljax simulate` runs the bidirectional scheme as any other, and its report shows both
+directions.
+"""
 
 import json
 
@@ -24,7 +26,12 @@ class Silent:
 @pytest.mark.parametrize("noise", ["r0_gaussian", "paper"])
 def test_a_run_reports_what_each_side_can_learn(noise, tmp_path):
     sections = {
-        "scheme": {"scheme": "bidirectional", "num_parties": 4, "local_batch_size": 8, "noise": noise},
+        "scheme": {
+            "scheme": "bidirectional",
+            "num_parties": 4,
+            "local_batch_size": 8,
+            "noise": noise,
+        },
         "data": {"num_clients": 4},
         "run": {"num_rounds": 2, "seed": 0, "eval_every": 2, "baseline": False},
     }
@@ -35,7 +42,11 @@ def test_a_run_reports_what_each_side_can_learn(noise, tmp_path):
     claim = json.loads(folder.read_text(outcome.run_dir / folder.PRIVACY))
     if noise == "paper":
         assert claim["epsilon"] == "inf" and claim["as_printed"]["certified"] is False
-        assert "NOT certified" in text and "uniform to the server" in text and "perturbation_leak" in text
+        assert (
+            "NOT certified" in text
+            and "uniform to the server" in text
+            and "perturbation_leak" in text
+        )
     else:
         assert 0 < claim["epsilon"] <= 8 and claim["certified"] is True
         assert "Who saw what" in text

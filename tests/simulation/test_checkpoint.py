@@ -13,12 +13,18 @@ from fljax.simulation.record.checkpoint import KEPT, CheckpointError, Checkpoint
 
 def state(seed):
     a, b, c = jax.random.split(jax.random.key(seed), 3)
-    params = {"w": jax.random.normal(a, (64, 10)), "b": jax.random.normal(b, (10,)).astype(jnp.bfloat16)}
+    params = {
+        "w": jax.random.normal(a, (64, 10)),
+        "b": jax.random.normal(b, (10,)).astype(jnp.bfloat16),
+    }
     return {"params": params, "key": c, "round": jnp.int32(seed), "nan": jnp.float32(jnp.nan)}
 
 
 def bits(tree):
-    leaves = [jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x for x in tree]
+    leaves = [
+        jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+        for x in tree
+    ]
     return [(np.asarray(x).dtype, np.asarray(x).tobytes()) for x in leaves]
 
 
@@ -93,7 +99,9 @@ def test_a_write_that_was_cut_off_is_ignored_and_removed(written, tmp_path):
 @pytest.mark.parametrize("damage", ["truncated", "removed", "one bit flipped"])
 def test_damage_to_any_file_is_found_or_harmless(written, tmp_path, damage):
     found = set()
-    files = [f.relative_to(written) for f in (written / "checkpoints" / "4").rglob("*") if f.is_file()]
+    files = [
+        f.relative_to(written) for f in (written / "checkpoints" / "4").rglob("*") if f.is_file()
+    ]
     for number, name in enumerate(files):
         run_dir = tmp_path / str(number)
         shutil.copytree(written, run_dir)
@@ -110,5 +118,7 @@ def test_damage_to_any_file_is_found_or_harmless(written, tmp_path, damage):
         except CheckpointError:
             found.add(name.name)
         else:
-            assert same(saved.state, state(KEPT + 1)) and saved.ledger == {"epsilon": 0.1 * (KEPT + 1)}
+            assert same(saved.state, state(KEPT + 1)) and saved.ledger == {
+                "epsilon": 0.1 * (KEPT + 1)
+            }
     assert len(found) >= 3  # the plain data, the arrays' manifest, the arrays

@@ -14,7 +14,10 @@ def apply(params, x):
 def some(rng, num=40):
     """Clients of 0 to 9 examples: x and labels that are right half the time."""
     sizes = rng.integers(0, 10, num)
-    return [{"x": rng.normal(size=n).astype(np.float32), "y": rng.integers(0, 2, n).astype(np.int32)} for n in sizes]
+    return [
+        {"x": rng.normal(size=n).astype(np.float32), "y": rng.integers(0, 2, n).astype(np.int32)}
+        for n in sizes
+    ]
 
 
 def by_hand(everybody):
@@ -28,12 +31,18 @@ def test_in_memory_and_on_disk_it_is_what_a_loop_counts(tmp_path):
     table = np.full((40, 9), -1, np.int32)
     for place, mine in enumerate(rows):
         table[place, : mine.size] = mine
-    pooled = {name: jnp.asarray(np.concatenate([one[name] for one in everybody])) for name in ("x", "y")}
-    found = client_accuracy.accuracies(apply, jnp.float32(0.25), ClientData(pooled, jnp.asarray(table)))
+    pooled = {
+        name: jnp.asarray(np.concatenate([one[name] for one in everybody])) for name in ("x", "y")
+    }
+    found = client_accuracy.accuracies(
+        apply, jnp.float32(0.25), ClientData(pooled, jnp.asarray(table))
+    )
     np.testing.assert_allclose(found.accuracy, by_hand(everybody))
     assert found.examples.tolist() == [n for n in sizes if n] and len(found.client_ids) < 40
     np.testing.assert_allclose(client_accuracy.percentiles(found)[2], np.median(by_hand(everybody)))
-    on_disk = client_accuracy.accuracies(apply, jnp.float32(0.25), store.write(tmp_path / "clients", everybody))
+    on_disk = client_accuracy.accuracies(
+        apply, jnp.float32(0.25), store.write(tmp_path / "clients", everybody)
+    )
     for a, b in zip(found[:3], on_disk[:3], strict=True):
         np.testing.assert_array_equal(a, b)
 

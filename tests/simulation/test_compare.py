@@ -33,18 +33,40 @@ def test_everyone_with_a_guarantee_spends_the_same_on_a_subject():
             continue
         assert 8 * (1 - 5e-3) <= epsilon <= 8
         event = contestant.event(config)
-        assert (event.privacy_unit, str(event.neighboring_relation)) == ("subject", "ADD_OR_REMOVE_ONE")
-        np.testing.assert_allclose(accounting.epsilon(event.repeat(2), delta=1e-3), epsilon, rtol=1e-9)
-    assert list(noise) == ["FedAvg", "LocalItemDP", "LocalGroupDP", "item sum, capped", "HiGradAvg", "UserLDP"]
-    # Averaging a subject's items first needs least noise; a clipped batch gradient moves twice as far.
-    assert noise["HiGradAvg"] < noise["item sum, capped"] <= noise["LocalItemDP"] < noise["LocalGroupDP"]
+        assert (event.privacy_unit, str(event.neighboring_relation)) == (
+            "subject",
+            "ADD_OR_REMOVE_ONE",
+        )
+        np.testing.assert_allclose(
+            accounting.epsilon(event.repeat(2), delta=1e-3), epsilon, rtol=1e-9
+        )
+    assert list(noise) == [
+        "FedAvg",
+        "LocalItemDP",
+        "LocalGroupDP",
+        "item sum, capped",
+        "HiGradAvg",
+        "UserLDP",
+    ]
+    # Averaging a subject's items first needs least noise; a clipped batch gradient moves twice as
+    # far.
+    assert (
+        noise["HiGradAvg"]
+        < noise["item sum, capped"]
+        <= noise["LocalItemDP"]
+        < noise["LocalGroupDP"]
+    )
     np.testing.assert_allclose(noise["UserLDP"], 2 * noise["HiGradAvg"], rtol=5e-3)
 
 
 def test_every_run_has_numbers_for_each_seed_and_round(results):
     for result in results:
         assert result.accuracy.shape == result.loss.shape == (2, 2) and len(result.skewed) == 1
-        assert np.isfinite(result.loss).all() and (result.accuracy >= 0).all() and (result.accuracy <= 1).all()
+        assert (
+            np.isfinite(result.loss).all()
+            and (result.accuracy >= 0).all()
+            and (result.accuracy <= 1).all()
+        )
         assert not np.array_equal(result.loss[0], result.loss[1])
 
 
@@ -53,8 +75,13 @@ def test_the_page_shows_all_methods_and_claims(results):
     groups = {"even": compare.group_sizes(TINY, ids, None, draws=2)}
     claims = [Claim("a claim of <theirs>", "E1", 11.45, 9.07, 9.08)]
     text = compare_report.render(TINY, results, groups, claims)
-    assert text.count("<svg") == 4 and "no guarantee" in text and "a claim of &lt;theirs&gt;" in text
-    assert all(result.label in text for result in results) and "inf" not in text.split("</style>")[1].split("<svg")[0]
+    assert (
+        text.count("<svg") == 4 and "no guarantee" in text and "a claim of &lt;theirs&gt;" in text
+    )
+    assert (
+        all(result.label in text for result in results)
+        and "inf" not in text.split("</style>")[1].split("<svg")[0]
+    )
     assert compare_report.render(TINY, results, groups).count("<svg") == 4
 
 
@@ -64,7 +91,8 @@ def test_rows_are_json_without_infinity(results):
 
 
 def test_group_sizes_of_batches_follow_the_law(results):
-    # 300 subjects of 9 items in one silo: the largest of a batch is at most 2 as often as the binomial law says.
+    # 300 subjects of 9 items in one silo: the largest of a batch is at most 2 as often as the
+    # binomial law says.
     ids = np.repeat(np.arange(300), 9)
     settings = compare.Settings(num_silos=1, item_sampling_prob=0.05)
     found = compare.group_sizes(settings, ids, None, draws=400)
@@ -74,12 +102,17 @@ def test_group_sizes_of_batches_follow_the_law(results):
 
 def test_intervals_are_students():
     # t quantile 4.302653 at two degrees of freedom.
-    np.testing.assert_allclose(compare.half_width(np.array([1.0, 2.0, 3.0])), 4.302653 / np.sqrt(3), rtol=1e-6)
-    assert compare.half_width(np.array([1.0])) == np.inf and compare.shown(np.array([0.5])) == "50.0 %"
+    np.testing.assert_allclose(
+        compare.half_width(np.array([1.0, 2.0, 3.0])), 4.302653 / np.sqrt(3), rtol=1e-6
+    )
+    assert (
+        compare.half_width(np.array([1.0])) == np.inf and compare.shown(np.array([0.5])) == "50.0 %"
+    )
 
 
 def test_the_claims_name_every_erratum_that_has_a_number():
-    # Rows 6, 24, 27, 28, 30, 31 of the specification's oracles; recomputed in the page, here only their inputs.
+    # Rows 6, 24, 27, 28, 30, 31 of the specification's oracles; recomputed in the page, here only
+    # their inputs.
     with_pld = {"epsilon_of": lambda event, **_: (float(event.mechanism.count), 0.0)}
     original = accounting.interval
     try:
@@ -106,4 +139,8 @@ def test_the_claims_name_every_erratum_that_has_a_number():
 def test_a_bad_comparison_is_one_line(args, words, capsys, tmp_path):
     assert cli.main(["compare", "--run-dir", str(tmp_path / "new"), *args]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("fljax: error: ") and error.count("\n") == 1 and all(word in error for word in words)
+    assert (
+        error.startswith("fljax: error: ")
+        and error.count("\n") == 1
+        and all(word in error for word in words)
+    )

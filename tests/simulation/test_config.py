@@ -30,14 +30,27 @@ def test_every_number_changes_the_digest():
 
 
 def test_the_seed_is_random_unless_one_is_given():
-    assert Config().run.seed == simulate.parse([])[0].run.seed == simulate.parse(["--seed", "random"])[0].run.seed
-    assert config_lib.from_sections({"run": {"seed": "random"}}) == Config() != Config(run=RunConfig(seed=0))
+    assert (
+        Config().run.seed
+        == simulate.parse([])[0].run.seed
+        == simulate.parse(["--seed", "random"])[0].run.seed
+    )
+    assert (
+        config_lib.from_sections({"run": {"seed": "random"}})
+        == Config()
+        != Config(run=RunConfig(seed=0))
+    )
     assert 'seed = "random"' in config_lib.to_toml(Config())
 
 
 def test_integers_serve_as_floats_and_none_is_a_word():
-    config = config_lib.from_sections({"privacy": {"target_epsilon": 3}, "scheme": {"noise_multiplier": "none"}})
-    assert isinstance(config.privacy.target_epsilon, float) and config.scheme_config.noise_multiplier is None
+    config = config_lib.from_sections(
+        {"privacy": {"target_epsilon": 3}, "scheme": {"noise_multiplier": "none"}}
+    )
+    assert (
+        isinstance(config.privacy.target_epsilon, float)
+        and config.scheme_config.noise_multiplier is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,7 +88,9 @@ def test_a_mistake_in_the_file_is_named_in_one_line(toml, words):
 
 def test_flags_override_the_file_and_the_file_the_defaults(tmp_path):
     path = tmp_path / "my.toml"
-    path.write_text("[run]\nseed = 5\nnum_rounds = 7\n[scheme]\nl2_clip_norm = 0.25\nsampling_prob = 0.125\n")
+    path.write_text(
+        "[run]\nseed = 5\nnum_rounds = 7\n[scheme]\nl2_clip_norm = 0.25\nsampling_prob = 0.125\n"
+    )
     flags = [
         "--seed",
         "6",
@@ -86,18 +101,29 @@ def test_flags_override_the_file_and_the_file_the_defaults(tmp_path):
         "--noise-multiplier",
         "2",
     ]
-    config, run_dir, devices = simulate.parse([str(path), *flags, "--run-dir", "here", "--devices", "3"])
+    config, run_dir, devices = simulate.parse(
+        [str(path), *flags, "--run-dir", "here", "--devices", "3"]
+    )
     assert devices == simulate.Machine(devices=3)
-    assert (config.run.seed, config.run.num_rounds, config.run.eval_every) == (6, 7, RunConfig().eval_every)
+    assert (config.run.seed, config.run.num_rounds, config.run.eval_every) == (
+        6,
+        7,
+        RunConfig().eval_every,
+    )
     assert (config.scheme_config.l2_clip_norm, config.scheme_config.sampling_prob) == (0.5, 0.125)
-    assert not config.run.baseline and config.privacy.target_epsilon is None and str(run_dir) == "here"
+    assert (
+        not config.run.baseline and config.privacy.target_epsilon is None and str(run_dir) == "here"
+    )
 
 
 def test_another_scheme_on_the_command_line_brings_its_own_settings(tmp_path):
     path = tmp_path / "my.toml"
     path.write_text("[scheme]\nnum_local_epochs = 5\n[run]\nseed = 5\n")
     config, _, _ = simulate.parse([str(path), "--scheme", "dp_fedsgd", "--privacy-unit", "client"])
-    assert config.scheme_config == schemes.get("dp_fedsgd").Config(privacy_unit="client") and config.run.seed == 5
+    assert (
+        config.scheme_config == schemes.get("dp_fedsgd").Config(privacy_unit="client")
+        and config.run.seed == 5
+    )
 
 
 def test_delta_is_below_one_over_the_units():

@@ -12,12 +12,21 @@ from fljax import cli
 from fljax.cli import simulate
 from fljax.simulation.devices import mesh
 
-COUNT = "import jax; from fljax.simulation import mesh; {before}; mesh.as_devices(3); print(jax.device_count())"
+COUNT = (
+    "import jax; from fljax.simulation import mesh; {before}; mesh.as_devices(3); "
+    "print(jax.device_count())"
+)
 
 
 def in_a_process(command, **extra):
-    env = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
-    return subprocess.run(command, env=env | {"JAX_PLATFORMS": "cpu"} | extra, capture_output=True, text=True)
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")
+    }
+    return subprocess.run(
+        command, env=env | {"JAX_PLATFORMS": "cpu"} | extra, capture_output=True, text=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -30,7 +39,10 @@ def in_a_process(command, **extra):
     ],
 )
 def test_cores_become_devices_unless_it_is_too_late_or_decided(before, flags, count):
-    done = in_a_process([sys.executable, "-c", COUNT.format(before=before)], **({"XLA_FLAGS": flags} if flags else {}))
+    done = in_a_process(
+        [sys.executable, "-c", COUNT.format(before=before)],
+        **({"XLA_FLAGS": flags} if flags else {}),
+    )
     assert done.stdout.split() == [str(count)], done.stderr
 
 
@@ -41,11 +53,18 @@ def test_no_device_is_one_line_and_leaves_no_folder(tmp_path, capsys):
 
 
 def test_devices_that_are_not_there_are_refused_and_leave_no_folder(tmp_path):
-    """In a process of its own, where JAX has not started: a CPU would become 99 devices that wait for one another."""
+    """In a process of its own, where JAX has not started: a CPU would become 99 devices that wait
+    for one another.
+    """
     run_dir = tmp_path / "run"
-    done = in_a_process([sys.executable, "-m", "fljax", "simulate", "--devices", "99999", "--run-dir", str(run_dir)])
+    done = in_a_process(
+        [sys.executable, "-m", "fljax", "simulate", "--devices", "99999", "--run-dir", str(run_dir)]
+    )
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and not run_dir.exists()
-    assert f"devices <= {max(16, mesh.available())}" in done.stderr and "got devices=99999" in done.stderr
+    assert (
+        f"devices <= {max(16, mesh.available())}" in done.stderr
+        and "got devices=99999" in done.stderr
+    )
 
 
 def test_more_devices_than_cores_are_said(monkeypatch):
@@ -56,23 +75,42 @@ def test_more_devices_than_cores_are_said(monkeypatch):
 
 def test_a_run_on_two_cores_gives_the_bits_of_one_device(tmp_path):
     """With groups; without them sums are rounded in another order."""
-    small = ["--num-rounds", "2", "--seed", "0", "--num-clients", "20", "--groups", "2", "--no-baseline"]
+    small = [
+        "--num-rounds",
+        "2",
+        "--seed",
+        "0",
+        "--num-clients",
+        "20",
+        "--groups",
+        "2",
+        "--no-baseline",
+    ]
     command = [sys.executable, "-m", "fljax", "simulate", *small, "--devices"]
     done = in_a_process([*command, "2", "--run-dir", str(tmp_path / "two")])
     assert done.returncode == 0, done.stderr
     assert cli.main(["simulate", *small, "--devices", "1", "--run-dir", str(tmp_path / "one")]) == 0
-    assert (tmp_path / "one/metrics.jsonl").read_text() == (tmp_path / "two/metrics.jsonl").read_text()
+    assert (tmp_path / "one/metrics.jsonl").read_text() == (
+        tmp_path / "two/metrics.jsonl"
+    ).read_text()
 
 
 def test_a_run_that_asks_for_nothing_takes_a_device_a_core_and_others_can_go_on(tmp_path):
     small = ["--num-rounds", "2", "--seed", "0", "--num-clients", "20", "--no-baseline"]
-    done = in_a_process([sys.executable, "-m", "fljax", "simulate", *small, "--run-dir", str(tmp_path / "many")])
+    done = in_a_process(
+        [sys.executable, "-m", "fljax", "simulate", *small, "--run-dir", str(tmp_path / "many")]
+    )
     assert done.returncode == 0, done.stderr
     groups = tomllib.loads((tmp_path / "many/config.toml").read_text())["run"].get("groups")
     assert groups == (2 * mesh.cores() if mesh.cores() > 1 else None)
     said = ["--groups", str(groups)] if groups else []
-    assert cli.main(["simulate", *small, *said, "--devices", "1", "--run-dir", str(tmp_path / "one")]) == 0
-    assert (tmp_path / "one/metrics.jsonl").read_text() == (tmp_path / "many/metrics.jsonl").read_text()
+    assert (
+        cli.main(["simulate", *small, *said, "--devices", "1", "--run-dir", str(tmp_path / "one")])
+        == 0
+    )
+    assert (tmp_path / "one/metrics.jsonl").read_text() == (
+        tmp_path / "many/metrics.jsonl"
+    ).read_text()
 
 
 @pytest.mark.parametrize(
@@ -80,7 +118,9 @@ def test_a_run_that_asks_for_nothing_takes_a_device_a_core_and_others_can_go_on(
     [([], 4), (["--groups", "6"], 3), (["--devices", "1"], 1), (["--memory", "4GiB"], None)],
     ids=["nothing", "groups", "devices", "memory"],
 )
-def test_the_devices_of_a_run_are_those_that_its_flags_ask_for(flags, devices, tmp_path, monkeypatch):
+def test_the_devices_of_a_run_are_those_that_its_flags_ask_for(
+    flags, devices, tmp_path, monkeypatch
+):
     monkeypatch.setattr(mesh, "cores", lambda: 4)
     taken, make = [], mesh.client_mesh
 
@@ -89,7 +129,15 @@ def test_the_devices_of_a_run_are_those_that_its_flags_ask_for(flags, devices, t
         return make(num_devices, **options)
 
     monkeypatch.setattr(mesh, "client_mesh", client_mesh)
-    small = ["--num-rounds", "1", "--num-clients", "20", "--no-baseline", "--run-dir", str(tmp_path / "run")]
+    small = [
+        "--num-rounds",
+        "1",
+        "--num-clients",
+        "20",
+        "--no-baseline",
+        "--run-dir",
+        str(tmp_path / "run"),
+    ]
     assert cli.main(["simulate", *small, *flags]) == 0
     assert taken == [devices]
     if not flags:
@@ -106,7 +154,9 @@ def test_what_a_run_reads_of_its_state_is_on_one_device():
     np.testing.assert_array_equal(read, [0, 1, 2])
 
 
-@pytest.mark.parametrize(("limit", "count"), [("max 100000", 8), ("250000 100000", 2), ("50000 100000", 1), ("", 8)])
+@pytest.mark.parametrize(
+    ("limit", "count"), [("max 100000", 8), ("250000 100000", 2), ("50000 100000", 1), ("", 8)]
+)
 def test_a_container_may_have_fewer_cores(limit, count, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     monkeypatch.setattr(mesh, "_of_container", lambda name: limit if name == "cpu.max" else "")

@@ -31,8 +31,12 @@ def config(num_rounds, noise_multiplier=NOISE, **privacy):
     return Config(
         scheme_config=scheme.Config(sampling_prob=0.25, noise_multiplier=noise_multiplier),
         data=DataConfig(num_clients=40),
-        privacy=PrivacyConfig(**{"target_epsilon": 3.0, "target_delta": DELTA, "accountant": "rdp", **privacy}),
-        run=RunConfig(num_rounds=num_rounds, eval_every=4, checkpoint_every=2, seed=3, baseline=False),
+        privacy=PrivacyConfig(
+            **{"target_epsilon": 3.0, "target_delta": DELTA, "accountant": "rdp", **privacy}
+        ),
+        run=RunConfig(
+            num_rounds=num_rounds, eval_every=4, checkpoint_every=2, seed=3, baseline=False
+        ),
     )
 
 
@@ -74,11 +78,19 @@ def test_it_may_be_interrupted_and_goes_on(four, tmp_path):
 def test_the_budget_says_how_many_rounds_are_left(four, tmp_path, capsys):
     run_dir = copied(four, tmp_path)
     event = schemes.get("dp_fedavg").event(four.config.scheme_config)
-    allowed = max(n for n in range(1, 200) if accounting.epsilon(event.repeat(n), delta=DELTA, method="rdp") <= 3.0)
+    allowed = max(
+        n
+        for n in range(1, 200)
+        if accounting.epsilon(event.repeat(n), delta=DELTA, method="rdp") <= 3.0
+    )
     before = {path.name: path.read_bytes() for path in run_dir.glob("*.*")}
     assert cli.main(["simulate", "--resume", str(run_dir), "--num-rounds", "150"]) != 0
     said = capsys.readouterr().err
-    assert f"num_rounds <= {allowed}" in said and f"({allowed - 4} more)" in said and said.count("\n") == 1
+    assert (
+        f"num_rounds <= {allowed}" in said
+        and f"({allowed - 4} more)" in said
+        and said.count("\n") == 1
+    )
     assert cli.main(["simulate", "--resume", str(run_dir), "--num-rounds", "4"]) != 0
     assert "num_rounds > 4" in capsys.readouterr().err
     assert before == {path.name: path.read_bytes() for path in run_dir.glob("*.*")}
@@ -105,5 +117,7 @@ def test_where_epsilons_are_asked_for_at_some_counts_only_a_longer_run_still_agr
     short = run.start(config(3, target_epsilon=None, accountant="pld"), tmp_path / "run", Silent())
     extended = run.resume(short.run_dir, Silent(), num_rounds=30)
     event = schemes.get("dp_fedavg").event(short.config.scheme_config)
-    assert extended.plan.epsilons[30] == accounting.epsilon(event.repeat(30), delta=DELTA, method="pld")
+    assert extended.plan.epsilons[30] == accounting.epsilon(
+        event.repeat(30), delta=DELTA, method="pld"
+    )
     assert dataclasses.replace(short.config.run, num_rounds=30) == extended.config.run

@@ -1,4 +1,6 @@
-"""Runs on clients on disk: the same bits as in memory, damaged clients found, and no pass over everybody."""
+"""Runs on clients on disk: the same bits as in memory, damaged clients found, and no pass over
+everybody.
+"""
 
 import dataclasses
 import json
@@ -47,7 +49,9 @@ def disk(tmp_path_factory):
     built = task.build(config())
     examples, table = built.dataset.train, np.asarray(built.client_data.indices)
     path = tmp_path_factory.mktemp("disk")
-    store.write(path / "train", ({k: v[rows[rows >= 0]] for k, v in examples.items()} for rows in table))
+    store.write(
+        path / "train", ({k: v[rows[rows >= 0]] for k, v in examples.items()} for rows in table)
+    )
     store.write(path / "test", [built.dataset.test])
     return path
 
@@ -64,14 +68,18 @@ def test_a_run_from_disk_has_the_bits_of_one_from_memory(in_memory, disk, tmp_pa
     outcome = run.start(config(f"disk:{disk}"), tmp_path / "run", Watch())
     left, right = (json.dumps(o.records, sort_keys=True) for o in (outcome, in_memory))
     assert left == right
-    for a, b in zip(jax.tree.leaves(outcome.params), jax.tree.leaves(in_memory.params), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(outcome.params), jax.tree.leaves(in_memory.params), strict=True
+    ):
         np.testing.assert_array_equal(a, b)
     assert f"{CLIENTS} clients on disk" in run_page.render(outcome)
 
 
 @pytest.mark.parametrize("mode", ["fresh", "once"])
 def test_a_record_has_the_same_noise_on_disk_and_in_memory(disk, mode, tmp_path):
-    """Clients stand in another place of the cohort each round: a record is named by its place in its client."""
+    """Clients stand in another place of the cohort each round: a record is named by its place in
+    its client.
+    """
     scheme = schemes.get("natural_channel")
     found = []
     for dataset, folder_name in (("digits", "memory"), (f"disk:{disk}", "disk")):
@@ -82,7 +90,9 @@ def test_a_record_has_the_same_noise_on_disk_and_in_memory(disk, mode, tmp_path)
             privacy=PrivacyConfig(target_epsilon=None),
         )
         found.append(run.start(chosen, tmp_path / folder_name, Watch()))
-    for a, b in zip(jax.tree.leaves(found[0].params), jax.tree.leaves(found[1].params), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(found[0].params), jax.tree.leaves(found[1].params), strict=True
+    ):
         np.testing.assert_array_equal(a, b)
 
 
@@ -95,7 +105,9 @@ def test_a_run_from_disk_resumes_to_the_same_bits(in_memory, disk, tmp_path):
     with pytest.raises(RuntimeError, match="killed"):
         run.start(config(f"disk:{disk}"), tmp_path / "run", Stop())
     outcome = run.resume(tmp_path / "run", Watch())
-    for a, b in zip(jax.tree.leaves(outcome.params), jax.tree.leaves(in_memory.params), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(outcome.params), jax.tree.leaves(in_memory.params), strict=True
+    ):
         np.testing.assert_array_equal(a, b)
 
 
@@ -117,21 +129,29 @@ def test_a_damaged_client_stops_the_run_when_it_is_sampled_and_the_run_goes_on_o
         run.start(config(f"disk:{damaged}"), tmp_path / "run", Watch())
     (damaged / "train" / "x.bin").write_bytes((disk / "train" / "x.bin").read_bytes())
     outcome = run.resume(tmp_path / "run", Watch())
-    for a, b in zip(jax.tree.leaves(outcome.params), jax.tree.leaves(in_memory.params), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(outcome.params), jax.tree.leaves(in_memory.params), strict=True
+    ):
         np.testing.assert_array_equal(a, b)
 
 
 def test_a_damaged_client_may_be_skipped_and_the_claim_stays(in_memory, damaged, tmp_path):
-    outcome = run.start(config(f"disk:{damaged}", corrupt_clients="skip"), tmp_path / "run", Watch())
+    outcome = run.start(
+        config(f"disk:{damaged}", corrupt_clients="skip"), tmp_path / "run", Watch()
+    )
     skipped = [record.get("skipped_clients", []) for record in outcome.records]
     assert [7] in skipped and all(s in ([], [7]) for s in skipped)
     claims = [json.loads((o.run_dir / folder.PRIVACY).read_text()) for o in (outcome, in_memory)]
     assert claims[0] == claims[1]
-    assert [r["cohort_size"] for r in outcome.records] == [r["cohort_size"] for r in in_memory.records]
+    assert [r["cohort_size"] for r in outcome.records] == [
+        r["cohort_size"] for r in in_memory.records
+    ]
 
 
 def test_the_number_of_clients_must_be_the_folders(disk, tmp_path):
-    wrong = dataclasses.replace(config(f"disk:{disk}"), data=DataConfig(num_clients=41, dataset=f"disk:{disk}"))
+    wrong = dataclasses.replace(
+        config(f"disk:{disk}"), data=DataConfig(num_clients=41, dataset=f"disk:{disk}")
+    )
     with pytest.raises(ValueError, match="num_clients=40"):
         run.start(wrong, tmp_path / "run", Watch())
     with pytest.raises(ValueError, match="clients on disk"):
@@ -147,7 +167,9 @@ def test_labels_and_shapes_of_both_folders_are_checked(disk, tmp_path):
         folder_ = tmp_path / name
         store.write(folder_ / "train", [{"x": np.zeros((2, 8, 8, 1), np.float32), "y": y}] * 2)
         store.write(folder_ / "test", [held_out])
-        chosen = dataclasses.replace(config(), data=DataConfig(num_clients=2, dataset=f"disk:{folder_}"))
+        chosen = dataclasses.replace(
+            config(), data=DataConfig(num_clients=2, dataset=f"disk:{folder_}")
+        )
         with pytest.raises(ValueError, match=message):
             task.build(chosen)
     few = tmp_path / "few"
@@ -179,12 +201,15 @@ def flip(path, client):
 
 @pytest.mark.parametrize("mode", ["stop", "skip"])
 def test_a_run_does_not_go_on_with_clients_whose_bytes_have_changed(disk, mode, tmp_path):
-    """Also where damaged ones are skipped: rounds after the checkpoint would be taken again without the client."""
+    """Also where damaged ones are skipped: rounds after the checkpoint would be taken again without
+    the client.
+    """
     mine = shutil.copytree(disk, tmp_path / "mine")
     killed_in(tmp_path / "run", mine, corrupt_clients=mode)
     flip(mine / "train", 7)
     with pytest.raises(
-        ValueError, match="client 7 " if mode == "stop" else r"damaged clients \(\[\] before, \[7\] now"
+        ValueError,
+        match="client 7 " if mode == "stop" else r"damaged clients \(\[\] before, \[7\] now",
     ):
         run.resume(tmp_path / "run", Watch())
     flip(mine / "train", 7)
@@ -196,7 +221,9 @@ def test_a_run_does_not_go_on_with_clients_that_were_written_anew(in_memory, dis
     killed_in(tmp_path / "run", mine)
     before = store.open_store(mine / "train")
     cuts = list(zip(before.offsets[:-1], before.offsets[1:], strict=True))
-    everybody = [{name: field[a:b].copy() for name, field in before.fields.items()} for a, b in cuts]
+    everybody = [
+        {name: field[a:b].copy() for name, field in before.fields.items()} for a, b in cuts
+    ]
     everybody[7]["x"][0, 0, 0, 0] += 0.5
     shutil.rmtree(mine / "train")
     store.write(mine / "train", everybody)
@@ -206,5 +233,7 @@ def test_a_run_does_not_go_on_with_clients_that_were_written_anew(in_memory, dis
     shutil.rmtree(mine / "train")
     store.write(mine / "train", everybody)  # the same clients, in other files
     outcome = run.resume(tmp_path / "run", Watch())
-    for a, b in zip(jax.tree.leaves(outcome.params), jax.tree.leaves(in_memory.params), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(outcome.params), jax.tree.leaves(in_memory.params), strict=True
+    ):
         np.testing.assert_array_equal(a, b)

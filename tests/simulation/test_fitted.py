@@ -1,4 +1,6 @@
-"""What a certificate assumes of the data is held against them, and follows from them, before a folder is made."""
+"""What a certificate assumes of the data is held against them, and follows from them, before a
+folder is made.
+"""
 
 import dataclasses
 import json
@@ -26,7 +28,9 @@ def fields(scheme):
 
 def few(scheme, **changes):
     """A config with none for every count, which 6 clients of 12 records suit."""
-    numbers = {"max_colluders": 1, "max_stragglers": 1, "local_batch_size": 2} | dict.fromkeys(COUNTS)
+    numbers = {"max_colluders": 1, "max_stragglers": 1, "local_batch_size": 2} | dict.fromkeys(
+        COUNTS
+    )
     return scheme.Config(**{k: v for k, v in numbers.items() if k in fields(scheme)} | changes)
 
 
@@ -43,11 +47,15 @@ def test_every_scheme_takes_its_counts_from_the_data_and_refuses_others(name):
     assert scheme.fitted(fitted, FACTS) == fitted  # as a run that goes on does
     count = joins(scheme)
     if count is None:  # clients, or their examples, are sampled: any data are within the claim
-        assert fitted == config and scheme.fitted(config, FACTS._replace(num_clients=C + 1)) == config
+        assert (
+            fitted == config and scheme.fitted(config, FACTS._replace(num_clients=C + 1)) == config
+        )
         return
     assert getattr(fitted, count) == C
     for other in (C - 1, C + 1):
-        with pytest.raises(PrivacyPreconditionError, match=f"{count} to be num_clients={other}, .* got {count}={C}"):
+        with pytest.raises(
+            PrivacyPreconditionError, match=f"{count} to be num_clients={other}, .* got {count}={C}"
+        ):
             scheme.fitted(fitted, FACTS._replace(num_clients=other))
 
 
@@ -56,7 +64,9 @@ def test_no_client_has_more_records_than_places(name):
     scheme = schemes.get(name)
     assert scheme.fitted(few(scheme), FACTS).records_per_client == 12
     assert scheme.fitted(few(scheme, records_per_client=13), FACTS).records_per_client == 13
-    with pytest.raises(PrivacyPreconditionError, match=r"records_per_client >= 12, .* got records_per_client=11"):
+    with pytest.raises(
+        PrivacyPreconditionError, match=r"records_per_client >= 12, .* got records_per_client=11"
+    ):
         scheme.fitted(few(scheme, records_per_client=11), FACTS)
 
 
@@ -70,13 +80,18 @@ def test_batches_that_clients_cannot_fill_are_refused_when_their_records_are_cou
 def test_no_subject_lies_in_more_silos_than_are_counted(name):
     scheme = schemes.get(name)
     assert scheme.fitted(few(scheme, silos_per_subject=4), FACTS).holders == 4
-    assert scheme.fitted(few(scheme), FACTS).holders == C  # all there are, not what private data say
+    assert (
+        scheme.fitted(few(scheme), FACTS).holders == C
+    )  # all there are, not what private data say
     for holders in (1, 3):
         with pytest.raises(
-            PrivacyPreconditionError, match=f"silos_per_subject >= 4, .* got silos_per_subject={holders}"
+            PrivacyPreconditionError,
+            match=f"silos_per_subject >= 4, .* got silos_per_subject={holders}",
         ):
             scheme.fitted(few(scheme, silos_per_subject=holders), FACTS)
-    with pytest.raises(ValueError, match="silos_per_subject <= num_silos=6, got silos_per_subject=7"):
+    with pytest.raises(
+        ValueError, match="silos_per_subject <= num_silos=6, got silos_per_subject=7"
+    ):
         scheme.fitted(few(scheme, silos_per_subject=7), FACTS)
     with pytest.raises(PrivacyPreconditionError, match="subjects unknown"):
         scheme.fitted(few(scheme), Facts(C, 60, 12))
@@ -119,10 +134,16 @@ def settled(*args):
 
 
 def test_parties_and_clients_are_one_number_under_two_flags():
-    for args in (["--num-parties", "20"], ["--num-clients", "20"], ["--num-parties", "20", "--num-clients", "20"]):
+    for args in (
+        ["--num-parties", "20"],
+        ["--num-clients", "20"],
+        ["--num-parties", "20", "--num-clients", "20"],
+    ):
         assert settled("--scheme", "lightdp", *args).data.num_clients == 20
     assert settled("--scheme", "higradavg", "--num-silos", "9").data.num_clients == 9
-    assert settled("--scheme", "lightdp").data.num_clients == 50 and settled().data.num_clients == 500
+    assert (
+        settled("--scheme", "lightdp").data.num_clients == 50 and settled().data.num_clients == 500
+    )
 
 
 # Small data, few rounds: what is refused is refused before the first of them.
@@ -132,24 +153,50 @@ FLAGS = ["--num-rounds", "2", "--no-baseline", "--model", "softmax", "--devices"
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--scheme", "higradavg", "--silos-per-subject", "1"], ["silos_per_subject >= 16", "silos_per_subject=1 "]),
-        (["--scheme", "item_sum_cap", "--num-clients", "8", "--num-silos", "16"], ["num_clients=8", "num_silos=16"]),
-        (["--scheme", "lightdp", "--num-parties", "20", "--num-clients", "30"], ["num_clients=30", "num_parties=20"]),
-        (["--scheme", "gsgd_dp", "--records-per-client", "3"], ["records_per_client >= 29", "records_per_client=3"]),
+        (
+            ["--scheme", "higradavg", "--silos-per-subject", "1"],
+            ["silos_per_subject >= 16", "silos_per_subject=1 "],
+        ),
+        (
+            ["--scheme", "item_sum_cap", "--num-clients", "8", "--num-silos", "16"],
+            ["num_clients=8", "num_silos=16"],
+        ),
+        (
+            ["--scheme", "lightdp", "--num-parties", "20", "--num-clients", "30"],
+            ["num_clients=30", "num_parties=20"],
+        ),
+        (
+            ["--scheme", "gsgd_dp", "--records-per-client", "3"],
+            ["records_per_client >= 29", "records_per_client=3"],
+        ),
         (["--scheme", "bidirectional", "--model", "resnet20"], ["model='resnet20'"]),
-        (["--scheme", "secagg_dp", "--num-clients", "8"], ["max_colluders=5", "max_stragglers=5", "8"]),
+        (
+            ["--scheme", "secagg_dp", "--num-clients", "8"],
+            ["max_colluders=5", "max_stragglers=5", "8"],
+        ),
         (
             ["--scheme", "mp_dp_naive", "--target-epsilon", "3"],
             ["target_epsilon=none", "mp_dp_naive", "got target_epsilon=3.0"],
         ),
         (["--scheme", "fedavg", "--target-epsilon", "3"], ["target_epsilon=none", "fedavg"]),
-        (["--scheme", "white_channel", "--target-epsilon", "3"], ["target_epsilon=none", "white_channel"]),
-        (["--noise-multiplier", "0"], ["Expected noise_multiplier > 0", "got noise_multiplier=0.0"]),
-        (["--scheme", "gsgd_dp", "--noise-multiplier", "0"], ["noise_multiplier > 0", "got noise_multiplier=0.0"]),
+        (
+            ["--scheme", "white_channel", "--target-epsilon", "3"],
+            ["target_epsilon=none", "white_channel"],
+        ),
+        (
+            ["--noise-multiplier", "0"],
+            ["Expected noise_multiplier > 0", "got noise_multiplier=0.0"],
+        ),
+        (
+            ["--scheme", "gsgd_dp", "--noise-multiplier", "0"],
+            ["noise_multiplier > 0", "got noise_multiplier=0.0"],
+        ),
     ],
     ids=lambda value: " ".join(value) if value[0].startswith("--") else "",
 )
-def test_what_disagrees_is_refused_by_name_before_a_folder_is_made(args, words, tmp_path, monkeypatch, capsys):
+def test_what_disagrees_is_refused_by_name_before_a_folder_is_made(
+    args, words, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run, "continue_new", None)  # no round is built
     assert cli.main(["simulate", *FLAGS, *args]) != 0
@@ -178,7 +225,9 @@ def test_counts_that_follow_from_the_data_are_written_down_and_booked(tmp_path):
     job = run.prepare(config_lib.from_sections(sections))
     assert job.config.scheme_config.num_silos == job.config.data.num_clients == 8
     assert job.plan.event.mechanism.count == 2 * 8  # steps in each of the silos that hold a subject
-    again = run.prepare(config_lib.from_sections(config_lib.from_toml(config_lib.to_toml(job.config))))
+    again = run.prepare(
+        config_lib.from_sections(config_lib.from_toml(config_lib.to_toml(job.config)))
+    )
     assert again.config == job.config and again.plan == job.plan
 
 
@@ -210,15 +259,27 @@ def test_a_store_knows_its_clients(disk, tmp_path):
     config = config_lib.from_sections(sections)
     assert config.data.num_clients is None
     outcome = run.start(config, tmp_path / "run", Silent(), devices=1)
-    kept = config_lib.from_sections(config_lib.from_toml((tmp_path / "run" / "config.toml").read_text()))
-    assert (kept.data.num_clients, kept.scheme_config.num_parties, kept.scheme_config.records_per_client) == (7, 7, 4)
-    assert kept == outcome.config and json.loads((tmp_path / "run" / "privacy.json").read_text())["num_units"] == 24
+    kept = config_lib.from_sections(
+        config_lib.from_toml((tmp_path / "run" / "config.toml").read_text())
+    )
+    assert (
+        kept.data.num_clients,
+        kept.scheme_config.num_parties,
+        kept.scheme_config.records_per_client,
+    ) == (7, 7, 4)
+    assert (
+        kept == outcome.config
+        and json.loads((tmp_path / "run" / "privacy.json").read_text())["num_units"] == 24
+    )
     before = [path.read_bytes() for path in sorted((tmp_path / "run").glob("*.*"))]
     run.resume(tmp_path / "run", Silent(), devices=1)
     assert before == [path.read_bytes() for path in sorted((tmp_path / "run").glob("*.*"))]
     for changes, words in (
         ({"data": sections["data"] | {"num_clients": 8}}, "num_clients=7, as .* has, got 8"),
-        ({"scheme": sections["scheme"] | {"num_parties": 8}}, "num_clients=7, .* got num_parties=8"),
+        (
+            {"scheme": sections["scheme"] | {"num_parties": 8}},
+            "num_clients=7, .* got num_parties=8",
+        ),
     ):
         with pytest.raises(ValueError, match=words):
             run.start(config_lib.from_sections(sections | changes), tmp_path / "other", Silent())
@@ -231,7 +292,9 @@ def test_subjects_on_disk_are_held_against_the_claim_too(disk, tmp_path):
         "data": {"dataset": f"disk:{disk}"},
         "run": {"num_rounds": 1, "baseline": False},
     }
-    with pytest.raises(PrivacyPreconditionError, match=r"silos_per_subject >= 7, .* got silos_per_subject=6"):
+    with pytest.raises(
+        PrivacyPreconditionError, match=r"silos_per_subject >= 7, .* got silos_per_subject=6"
+    ):
         run.prepare(config_lib.from_sections(sections))
     sections["scheme"]["silos_per_subject"] = 7
     assert run.prepare(config_lib.from_sections(sections)).facts.most_clients_of_subject == 7

@@ -10,7 +10,11 @@ from fljax.simulation.record import folder
 
 
 def test_two_writers_are_one_too_many(tmp_path):
-    with folder.locked(tmp_path), pytest.raises(ValueError, match="another process"), folder.locked(tmp_path):
+    with (
+        folder.locked(tmp_path),
+        pytest.raises(ValueError, match="another process"),
+        folder.locked(tmp_path),
+    ):
         pass
     with folder.locked(tmp_path):
         pass
@@ -77,7 +81,9 @@ def test_a_file_over_the_limit_leaves_the_old_one(tmp_path):
             folder.write_atomically(path, "x" * 100_000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert path.read_text() == "old" and [entry.name for entry in tmp_path.iterdir()] == ["privacy.json"]
+    assert path.read_text() == "old" and [entry.name for entry in tmp_path.iterdir()] == [
+        "privacy.json"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +91,9 @@ def test_a_file_over_the_limit_leaves_the_old_one(tmp_path):
     [
         OSError(errno.ENOSPC, "x"),
         OSError(errno.EDQUOT, "x"),
-        ValueError('RESOURCE_EXHAUSTED: Error writing "a/b": [OS error 28: ENOSPC No space left on device]'),
+        ValueError(
+            'RESOURCE_EXHAUSTED: Error writing "a/b": [OS error 28: ENOSPC No space left on device]'
+        ),
         RuntimeError("x"),
     ],
     ids=str,

@@ -16,12 +16,33 @@ from fljax.simulation.record import folder
 
 ROOT = pathlib.Path(__file__).parents[2]
 # A checkpoint every round, so that most moments are moments of writing one.
-FLAGS = ["--num-clients", "30", "--num-rounds", "24", "--eval-every", "10", "--checkpoint-every", "1"]
-FLAGS += ["--sampling-prob", "0.3", "--seed", "0", "--model", "softmax", "--no-baseline", "--target-delta", "0.01"]
+FLAGS = [
+    "--num-clients",
+    "30",
+    "--num-rounds",
+    "24",
+    "--eval-every",
+    "10",
+    "--checkpoint-every",
+    "1",
+]
+FLAGS += [
+    "--sampling-prob",
+    "0.3",
+    "--seed",
+    "0",
+    "--model",
+    "softmax",
+    "--no-baseline",
+    "--target-delta",
+    "0.01",
+]
 
 
 def process(xla, *args):
-    """`fljax simulate` in a process of its own; compiled code is shared between them, since they die young."""
+    """`fljax simulate` in a process of its own; compiled code is shared between them, since they
+    die young.
+    """
     code = (
         "import sys, jax\n"
         f"jax.config.update('jax_compilation_cache_dir', {str(xla)!r})\n"
@@ -31,7 +52,11 @@ def process(xla, *args):
     )
     return subprocess.Popen(
         [sys.executable, "-c", code, "simulate", *args],
-        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'kernels'}", "JAX_PLATFORMS": "cpu", "PATH": "/usr/bin:/bin"},
+        env={
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'kernels'}",
+            "JAX_PLATFORMS": "cpu",
+            "PATH": "/usr/bin:/bin",
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -71,7 +96,9 @@ def final_bits(run_dir):
 
     steps = sorted(int(p.name) for p in (run_dir / folder.CHECKPOINTS).iterdir())
     with ocp.CheckpointManager(run_dir / folder.CHECKPOINTS) as manager:
-        state = manager.restore(steps[-1], args=ocp.args.Composite(state=ocp.args.StandardRestore()))["state"]
+        state = manager.restore(
+            steps[-1], args=ocp.args.Composite(state=ocp.args.StandardRestore())
+        )["state"]
     arrays = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(state)]
     return (
         steps[-1],
@@ -84,7 +111,8 @@ def final_bits(run_dir):
 def test_a_run_killed_again_and_again_ends_as_if_it_had_not_been(tmp_path):
     xla, reference, run_dir = tmp_path / "xla", tmp_path / "reference", tmp_path / "run"
     finish(process(xla, *FLAGS, "--run-dir", str(reference)))
-    # Before the first checkpoint, then while one is written, then wherever a random line has been reached.
+    # Before the first checkpoint, then while one is written, then wherever a random line has been
+    # reached.
     some = random.Random(7).randrange(10, 20)
     moments = [
         lambda: (run_dir / folder.CONFIG).exists(),

@@ -1,4 +1,6 @@
-"""Chunks within a memory budget: what XLA says a round needs decides, and too little is an error that says how much."""
+"""Chunks within a memory budget: what XLA says a round needs decides, and too little is an error
+that says how much.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +24,9 @@ def lowered(size):
     return jax.jit(fun).lower(jnp.zeros(2**14))
 
 
-@pytest.mark.parametrize(("text", "count"), [("4GiB", 2**32), ("1.5 MiB", 3 * 2**19), ("500MB", 500_000_000)])
+@pytest.mark.parametrize(
+    ("text", "count"), [("4GiB", 2**32), ("1.5 MiB", 3 * 2**19), ("500MB", 500_000_000)]
+)
 def test_amounts(text, count):
     assert memory.parse(text) == count
 
@@ -50,7 +54,10 @@ def test_a_run_takes_smaller_chunks_and_says_what_it_needs(tmp_path, monkeypatch
         "data": {"num_clients": 40},
         "run": {"num_rounds": 1, "seed": 0, "baseline": False, "memory": "2GiB"},
     }
-    asked, needed = [], iter([3 * 2**30, 3 * 2**30, 2**30])  # as fast as can be, 25 at a time, 12 at a time
+    asked, needed = (
+        [],
+        iter([3 * 2**30, 3 * 2**30, 2**30]),
+    )  # as fast as can be, 25 at a time, 12 at a time
     real = memory.chunk_size
     monkeypatch.setattr(memory, "chunk_size", lambda *args: asked.append(real(*args)) or asked[-1])
     monkeypatch.setattr(memory, "program_bytes", lambda lowered: next(needed))

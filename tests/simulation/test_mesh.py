@@ -1,4 +1,6 @@
-"""A round over many devices: the same as over one, whatever the scheme; and programs for devices that are not here."""
+"""A round over many devices: the same as over one, whatever the scheme; and programs for devices
+that are not here.
+"""
 
 import functools
 import inspect
@@ -56,7 +58,8 @@ def two_rounds(name, capacity=C, **options):
 
 @pytest.mark.parametrize("name", ["dp_fedavg", "dp_fedsgd", "higradavg", "lightdp", "sgd_dp"])
 def test_eight_devices_give_the_round_of_one(name):
-    """Sums of 13 updates of norm 0.5 at most, rounded in another order: within 13 * 2**-24 of the sum, and noise, which
+    """Sums of 13 updates of norm 0.5 at most, rounded in another order: within 13 * 2**-24 of the
+    sum, and noise, which
     is added once, is the same bits: no coordinate differs by more.
     """
     one = two_rounds(name)
@@ -66,7 +69,9 @@ def test_eight_devices_give_the_round_of_one(name):
     assert aggregate.client_devices() == 1
     (state, infos), (other, other_infos) = one, eight
     scale = max(np.abs(state.params["w"]).max(), 1.0)
-    np.testing.assert_allclose(other.params["w"], state.params["w"], rtol=0, atol=2 * 13 * 2.0**-24 * scale)
+    np.testing.assert_allclose(
+        other.params["w"], state.params["w"], rtol=0, atol=2 * 13 * 2.0**-24 * scale
+    )
     assert np.abs(state.params["w"]).max() > 1e-3
     for a, b in zip(infos, other_infos, strict=True):
         assert a.cohort_size == b.cohort_size > 0
@@ -74,7 +79,9 @@ def test_eight_devices_give_the_round_of_one(name):
 
 
 def test_places_without_a_client_change_nothing_and_are_dealt_evenly():
-    """24 places for 13 clients over 8 devices: present ones stand first, so no device has more than two of them."""
+    """24 places for 13 clients over 8 devices: present ones stand first, so no device has more than
+    two of them.
+    """
     with jax.set_mesh(mesh.client_mesh(8)):
         full, _ = two_rounds("dp_fedavg", capacity=24)
     plain, _ = two_rounds("dp_fedavg")
@@ -85,9 +92,11 @@ def test_places_without_a_client_change_nothing_and_are_dealt_evenly():
         return jnp.max(jnp.where(present, ids, -1)), jax.lax.pmax(count, aggregate.CLIENTS)
 
     with jax.set_mesh(mesh.client_mesh(8)):
-        most = jax.jit(lambda ids: aggregate.sum_in_chunks(lambda i, p: chunk(i, p)[1], ids, ids >= 0, chunk_size=3))(
-            jnp.asarray([*range(13), *[-1] * 11])
-        )
+        most = jax.jit(
+            lambda ids: aggregate.sum_in_chunks(
+                lambda i, p: chunk(i, p)[1], ids, ids >= 0, chunk_size=3
+            )
+        )(jnp.asarray([*range(13), *[-1] * 11]))
     assert int(most) == 8 * 2  # each of 8 devices says that none has more than 2
 
 
@@ -123,11 +132,15 @@ def programs():
         "per_example_grads": (gram, (params, batch)),
         "clip_and_sum": (lambda r: fljax_kernels.clip_and_sum(r, 0.5), (rows,)),
         "gaussian_noise": (
-            lambda k: fljax_kernels.gaussian_noise(jax.random.split(k, 3), jnp.zeros((40, 50)), 1.0),
+            lambda k: fljax_kernels.gaussian_noise(
+                jax.random.split(k, 3), jnp.zeros((40, 50)), 1.0
+            ),
             (key,),
         ),
         "pair_noise": (
-            lambda k: fljax_kernels.pair_noise(k, jnp.asarray([[0, 1], [1, 2]]), 3, jnp.zeros(4), 1.0),
+            lambda k: fljax_kernels.pair_noise(
+                k, jnp.asarray([[0, 1], [1, 2]]), 3, jnp.zeros(4), 1.0
+            ),
             (key,),
         ),
         "poisson_sample": (lambda k: fljax_kernels.poisson_sample(k, 50, 0.2, 20), (key,)),
@@ -160,9 +173,13 @@ def test_the_number_of_devices_is_checked():
 
 @pytest.mark.parametrize("name", ["dp_fedavg", "dp_fedsgd", "higradavg", "lightdp"])
 def test_groups_give_the_same_bits_on_any_number_of_devices(name):
-    """The sums of 8 groups, added up in one order, whoever computed them; devices that do not fit compute copies."""
+    """The sums of 8 groups, added up in one order, whoever computed them; devices that do not fit
+    compute copies.
+    """
     found = []
-    options = {"chunk_size": 1} if name == "dp_fedavg" else {}  # clients alone: some of their batches are half size
+    options = (
+        {"chunk_size": 1} if name == "dp_fedavg" else {}
+    )  # clients alone: some of their batches are half size
     for devices in (1, 3, 8):
         with mesh.over(mesh.client_mesh(devices, groups=8)):
             state, infos = two_rounds(name, groups=8, **options)
@@ -174,18 +191,27 @@ def test_groups_give_the_same_bits_on_any_number_of_devices(name):
 
 
 def test_groups_must_fit_the_devices_of_the_mesh():
-    with jax.set_mesh(mesh.client_mesh(8)), pytest.raises(ValueError, match="multiple of the 8 devices"):
+    with (
+        jax.set_mesh(mesh.client_mesh(8)),
+        pytest.raises(ValueError, match="multiple of the 8 devices"),
+    ):
         two_rounds("dp_fedavg", groups=4)
 
 
 def test_the_order_of_sums_is_an_argument_and_nothing_around_a_call_changes_it():
-    """Three numbers whose float32 sum depends on the order: (1e8 + 1) - 1e8 is 0, (1e8 - 1e8) + 1 is 1."""
+    """Three numbers whose float32 sum depends on the order: (1e8 + 1) - 1e8 is 0, (1e8 - 1e8) + 1
+    is 1.
+    """
     rows, present = jnp.asarray([1e8, 1.0, -1e8], jnp.float32), jnp.ones(3, bool)
 
     def total(groups):
         def add(rows, present):
             return aggregate.sum_in_chunks(
-                lambda r, p: jnp.sum(jnp.where(p, r, 0.0)), rows, present, chunk_size=1, groups=groups
+                lambda r, p: jnp.sum(jnp.where(p, r, 0.0)),
+                rows,
+                present,
+                chunk_size=1,
+                groups=groups,
             )
 
         return jax.jit(add)
@@ -203,16 +229,22 @@ def test_every_scheme_takes_what_only_speed_depends_on_as_one_argument(name):
     assert parameter.kind is parameter.KEYWORD_ONLY and parameter.default == Performance()
     free = name == "fedavg" or "nats" in scheme.Config.__dataclass_fields__
     inputs = {"channel": None} if "channel" in inspect.signature(scheme.make).parameters else {}
-    config = scheme.Config(noise_multiplier=0.0 if free else 1.0, **({"nats": float("inf")} if inputs else {}))
+    config = scheme.Config(
+        noise_multiplier=0.0 if free else 1.0, **({"nats": float("inf")} if inputs else {})
+    )
     network = models.squared_error(lambda params, x: x @ params["w"])
     num_units = getattr(config, "parties", C)
     for bad in (0, -1, 2.5, True):
         with pytest.raises(ValueError, match=rf"Expected groups.*got groups={bad}"):
-            scheme.make(config, network, num_units=num_units, performance=Performance(groups=bad), **inputs)
+            scheme.make(
+                config, network, num_units=num_units, performance=Performance(groups=bad), **inputs
+            )
 
 
 def test_a_model_spread_over_devices_trains_as_one_that_is_not():
-    """Each parameter is on two devices by halves, and the round is the same up to the order of sums."""
+    """Each parameter is on two devices by halves, and the round is the same up to the order of
+    sums.
+    """
     over = mesh.client_mesh(8, model_devices=2)
     step = algorithm("dp_fedavg")
     states = step.init({"w": jnp.zeros((D, 3)), "v": jnp.zeros((4, 3))})

@@ -1,7 +1,8 @@
 """Every scheme with every model on two devices, data placed as a run places them.
 
-What JAX refuses on a mesh it refuses while a round is traced, if the arguments are placed on the mesh: shapes alone do
-not show it. So most pairs are traced only, which takes a second where a compilation takes twenty.
+What JAX refuses on a mesh it refuses while a round is traced, if the arguments are placed on the
+mesh: shapes alone do not show it. So most pairs are traced only, which takes a second where a
+compilation takes twenty.
 """
 
 import functools
@@ -19,7 +20,14 @@ from fljax.server.rounds import Performance
 from fljax.simulation.devices import mesh
 
 C, N = 3, 2
-SHAPES = {"softmax": (4,), "mlp": (4,), "lstm": (3,), "look_up": (3,), "resnet10": (32, 32, 3), "resnet20": (32, 32, 3)}
+SHAPES = {
+    "softmax": (4,),
+    "mlp": (4,),
+    "lstm": (3,),
+    "look_up": (3,),
+    "resnet10": (32, 32, 3),
+    "resnet20": (32, 32, 3),
+}
 SHAPES |= {"alexnet": (32, 32, 3), "vgg16": (32, 32, 3)}
 LOOKS_UP = ("lstm", "look_up")
 NEED_LAYERS = ("bidirectional", "mp_cdp", "mp_dp_naive")  # and parameters that enter by products
@@ -29,7 +37,13 @@ PAIRS = [
     for name in schemes.NAMES
     if not (name in NEED_LAYERS and model in ("softmax", "lstm"))
 ]
-QUICK = [("dp_fedavg", "lstm"), ("fedavg", "lstm"), ("lightdp", "lstm"), ("bidirectional", "mlp"), ("gd_dp", "mlp")]
+QUICK = [
+    ("dp_fedavg", "lstm"),
+    ("fedavg", "lstm"),
+    ("lightdp", "lstm"),
+    ("bidirectional", "mlp"),
+    ("gd_dp", "mlp"),
+]
 
 
 class LookUp(NamedTuple):
@@ -46,16 +60,34 @@ def network(model):
     if model == "look_up":
         rng = np.random.default_rng(1)
         sizes = {"table": (3, 4), "w": (4, 3)}
-        return LookUp({name: rng.normal(size=size).astype(np.float32) for name, size in sizes.items()})
-    return models.create(model, example_shape=SHAPES.get(model, (28, 28, 1)), num_classes=3, key=jax.random.key(1))
+        return LookUp(
+            {name: rng.normal(size=size).astype(np.float32) for name, size in sizes.items()}
+        )
+    return models.create(
+        model, example_shape=SHAPES.get(model, (28, 28, 1)), num_classes=3, key=jax.random.key(1)
+    )
 
 
 def algorithm(name, model, **options):
     scheme, fields = schemes.get(name), schemes.get(name).Config.__dataclass_fields__
-    sizes = {"num_silos": C, "num_parties": C, "max_colluders": 1, "max_stragglers": 1, "records_per_client": N}
-    sizes |= {"local_batch_size": 2, "num_local_epochs": 1, "batch_size": 2, "allow_plain": True, "nats": math.inf}
+    sizes = {
+        "num_silos": C,
+        "num_parties": C,
+        "max_colluders": 1,
+        "max_stragglers": 1,
+        "records_per_client": N,
+    }
+    sizes |= {
+        "local_batch_size": 2,
+        "num_local_epochs": 1,
+        "batch_size": 2,
+        "allow_plain": True,
+        "nats": math.inf,
+    }
     sizes["noise_multiplier"] = 0.0 if name == "fedavg" or "nats" in fields else 1.0
-    loss = models.LOSSES["squared" if name in NEED_LAYERS else "cross_entropy"](network(model).apply)
+    loss = models.LOSSES["squared" if name in NEED_LAYERS else "cross_entropy"](
+        network(model).apply
+    )
     inputs = {"channel": None} if "channel" in inspect.signature(scheme.make).parameters else {}
     config = scheme.Config(**{field: size for field, size in sizes.items() if field in fields})
     return scheme.make(config, loss, num_units=C, performance=Performance(**options), **inputs)
@@ -64,7 +96,11 @@ def algorithm(name, model, **options):
 def placed(step, model):
     """(mesh, jitted round, its arguments)."""
     over, shape = mesh.client_mesh(2), SHAPES.get(model, (28, 28, 1))
-    x = np.random.default_rng(0).integers(0, 3, (C * N, *shape)).astype(np.int32 if model in LOOKS_UP else np.float32)
+    x = (
+        np.random.default_rng(0)
+        .integers(0, 3, (C * N, *shape))
+        .astype(np.int32 if model in LOOKS_UP else np.float32)
+    )
     rows = np.arange(C * N, dtype=np.int32)
     clients = data.ClientData({"x": x, "y": rows % 3, "subject": rows}, rows.reshape(C, N))
     state = step.init(network(model).params)
@@ -108,7 +144,9 @@ def test_a_model_that_looks_up_its_parameters_trains_on_two_devices_as_on_one(na
     assert np.abs(two["table"] - network("look_up").params["table"]).max() > 1e-3
 
 
-@pytest.mark.parametrize(("name", "model"), [("dp_fedavg", "lstm"), ("lightdp", "lstm"), ("higradavg", "cnn")])
+@pytest.mark.parametrize(
+    ("name", "model"), [("dp_fedavg", "lstm"), ("lightdp", "lstm"), ("higradavg", "cnn")]
+)
 def test_a_round_of_a_bundled_model_runs_on_two_devices(name, model):
     over, run, arguments = placed(algorithm(name, model), model)
     with mesh.over(over):

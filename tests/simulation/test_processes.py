@@ -1,4 +1,6 @@
-"""Runs on several OS processes with two devices each, over loopback: the bits of one process, and clean failures."""
+"""Runs on several OS processes with two devices each, over loopback: the bits of one process, and
+clean failures.
+"""
 
 import json
 import os
@@ -38,7 +40,14 @@ class Silent:
 
 
 def sections(dataset="digits", **changes):
-    settings = {"num_rounds": 6, "eval_every": 3, "checkpoint_every": 2, "seed": 3, "baseline": False, "groups": 16}
+    settings = {
+        "num_rounds": 6,
+        "eval_every": 3,
+        "checkpoint_every": 2,
+        "seed": 3,
+        "baseline": False,
+        "groups": 16,
+    }
     return {
         "scheme": {"scheme": "dp_fedavg", "sampling_prob": 0.25},
         "data": {"num_clients": 40, "dataset": dataset},
@@ -51,7 +60,9 @@ def disk(tmp_path_factory):
     built = task.build(config_lib.from_sections(sections()))
     examples, table = built.dataset.train, np.asarray(built.client_data.indices)
     path = tmp_path_factory.mktemp("disk")
-    store.write(path / "train", ({k: v[rows[rows >= 0]] for k, v in examples.items()} for rows in table))
+    store.write(
+        path / "train", ({k: v[rows[rows >= 0]] for k, v in examples.items()} for rows in table)
+    )
     store.write(path / "test", [built.dataset.test])
     return path
 
@@ -65,7 +76,9 @@ def alone(disk, tmp_path_factory, compiled_once):
 
 @pytest.fixture
 def launch(tmp_path, compiled_once):
-    """`(processes, what, run_dir, sections) -> (their Popen objects, their logs of clients read)`."""
+    """`(processes, what, run_dir, sections) -> (their Popen objects, their logs of clients
+    read)`.
+    """
     started = []
 
     def start(count, what, run_dir, given=None, **more):
@@ -84,7 +97,17 @@ def launch(tmp_path, compiled_once):
         }
         mine = [
             subprocess.Popen(
-                [sys.executable, str(DRIVER), str(port), str(count), str(i), what, str(run_dir), str(config), str(log)],
+                [
+                    sys.executable,
+                    str(DRIVER),
+                    str(port),
+                    str(count),
+                    str(i),
+                    what,
+                    str(run_dir),
+                    str(config),
+                    str(log),
+                ],
                 env=env,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -108,12 +131,19 @@ def ended(running):
 
 def written(run_dir):
     """What must be the same, to the bit: the newest checkpoint's parameters are in its digest."""
-    digests = [json.loads(p.read_text())["digest"] for p in sorted(run_dir.glob("checkpoints/6/meta/metadata"))]
+    digests = [
+        json.loads(p.read_text())["digest"]
+        for p in sorted(run_dir.glob("checkpoints/6/meta/metadata"))
+    ]
     assert len(digests) == 1
-    return digests, [(run_dir / name).read_bytes() for name in (folder.CONFIG, folder.METRICS, folder.PRIVACY)]
+    return digests, [
+        (run_dir / name).read_bytes() for name in (folder.CONFIG, folder.METRICS, folder.PRIVACY)
+    ]
 
 
-def test_two_processes_write_what_one_writes_and_read_their_own_clients(alone, disk, launch, tmp_path):
+def test_two_processes_write_what_one_writes_and_read_their_own_clients(
+    alone, disk, launch, tmp_path
+):
     running, logs = launch(2, "start", tmp_path / "run", sections(f"disk:{disk}"))
     codes, words = ended(running)
     assert codes == [0, 0], words
@@ -136,7 +166,9 @@ def at_round_3(launch, run_dir, given):
 
 
 @pytest.mark.parametrize("killed", [0, 1])
-def test_a_killed_process_ends_the_run_and_one_process_goes_on_to_the_same_bits(killed, alone, disk, launch, tmp_path):
+def test_a_killed_process_ends_the_run_and_one_process_goes_on_to_the_same_bits(
+    killed, alone, disk, launch, tmp_path
+):
     running = at_round_3(launch, tmp_path / "run", sections(f"disk:{disk}"))
     running[killed].send_signal(signal.SIGKILL)
     since = time.monotonic()
@@ -199,11 +231,22 @@ def test_the_command_finds_its_processes_in_slurms_variables(tmp_path):
     env = os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
     running = []
     for place in range(2):
-        slurm = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_NODELIST": "localhost", "SLURM_NTASKS": "2"}
+        slurm = {
+            "SLURM_JOB_ID": str(os.getpid()),
+            "SLURM_STEP_NODELIST": "localhost",
+            "SLURM_NTASKS": "2",
+        }
         slurm |= {"SLURM_PROCID": str(place), "SLURM_LOCALID": str(place)}
         running.append(
             subprocess.Popen(
-                [*command, "--distributed", "--num-rounds", "2", "--run-dir", str(tmp_path / "run")],
+                [
+                    *command,
+                    "--distributed",
+                    "--num-rounds",
+                    "2",
+                    "--run-dir",
+                    str(tmp_path / "run"),
+                ],
                 env=env | slurm | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -25,7 +25,8 @@ def config(scheme, **settings):
         }
     )
     return dataclasses.replace(
-        found, run=dataclasses.replace(found.run, num_rounds=4, seed=0, eval_every=2, baseline=False)
+        found,
+        run=dataclasses.replace(found.run, num_rounds=4, seed=0, eval_every=2, baseline=False),
     )
 
 
@@ -34,7 +35,11 @@ def all_said(outcome):
 
 
 def test_lost_rounds_are_told_as_they_happen_and_at_the_end(tmp_path, capsys):
-    failing = {"straggler_law": "custom", "max_stragglers": 2, "straggler_probs": [0.0] * 10 + [1.0]}
+    failing = {
+        "straggler_law": "custom",
+        "max_stragglers": 2,
+        "straggler_probs": [0.0] * 10 + [1.0],
+    }
     outcome = run.start(config("secagg_dp", **failing), tmp_path / "run", progress.Lines())
     lines = capsys.readouterr().out.splitlines()
     assert any("round 1/4" in line and "LOST" in line for line in lines)
@@ -57,15 +62,22 @@ def test_the_bar_counts_lost_rounds():
 
 
 def test_accuracy_near_chance_is_told_with_its_chance(tmp_path, capsys):
-    outcome = run.start(config("local_dp", noise_multiplier=50.0), tmp_path / "run", progress.Lines())
-    assert "lost" not in capsys.readouterr().out.lower() and not any("lost" in r for r in outcome.records)
+    outcome = run.start(
+        config("local_dp", noise_multiplier=50.0), tmp_path / "run", progress.Lines()
+    )
+    assert "lost" not in capsys.readouterr().out.lower() and not any(
+        "lost" in r for r in outcome.records
+    )
     labels = outcome.task.dataset.test["y"]
     most = max(np.count_nonzero(labels == label) for label in set(labels.tolist())) / len(labels)
     for said in all_said(outcome):
         assert "near chance" in said and f"{most:.1%}" in said
     last = outcome.records[-1] | {"test_accuracy": 0.9}
     assert not remarks.remarks(outcome._replace(records=[*outcome.records[:-1], last]))
-    for plain, words in ((0.8, "non-private model reaches 80.0%"), (0.11, "Nor has the non-private model")):
+    for plain, words in (
+        (0.8, "non-private model reaches 80.0%"),
+        (0.11, "Nor has the non-private model"),
+    ):
         last = outcome.records[-1] | {"baseline_test_accuracy": plain}
         assert words in remarks.remarks(outcome._replace(records=[*outcome.records[:-1], last]))[0]
 

@@ -61,10 +61,19 @@ def test_it_shows_the_runs_own_numbers_and_the_whole_claim(outcome):
     last = outcome.records[-1]
     words = budget.statement(outcome.plan, 4)
     assert text.count("<svg") == 6
-    assert f"{last['test_accuracy']:.1%}" in text and f"{last['baseline_test_accuracy']:.1%}" in text
+    assert (
+        f"{last['test_accuracy']:.1%}" in text and f"{last['baseline_test_accuracy']:.1%}" in text
+    )
     assert budget.shown_epsilon(last["epsilon"]) in text
     assert all(line.replace("'", "&#x27;") in text for line in words["not_covered"])
-    for word in ("ADD_OR_REMOVE_ONE", "PLD", "one client more or less", "client", "l2_clip_norm", "(calibrated)"):
+    for word in (
+        "ADD_OR_REMOVE_ONE",
+        "PLD",
+        "one client more or less",
+        "client",
+        "l2_clip_norm",
+        "(calibrated)",
+    ):
         assert word in text
 
 
@@ -86,27 +95,39 @@ def test_a_non_private_model_is_spoken_of_only_where_one_was_trained(outcome):
     assert outcome.plan.baseline and "FedAvg on the same cohorts" in run_page._curves(outcome)
 
 
-@pytest.mark.parametrize(("kind", "axis"), [("cross_entropy", "cross-entropy, nats"), ("squared", "squared error")])
+@pytest.mark.parametrize(
+    ("kind", "axis"), [("cross_entropy", "cross-entropy, nats"), ("squared", "squared error")]
+)
 def test_the_axis_of_the_loss_names_the_loss(outcome, kind, axis):
     model = dataclasses.replace(outcome.config.model, loss=kind)
-    text = run_page.render(outcome._replace(config=dataclasses.replace(outcome.config, model=model)))
+    text = run_page.render(
+        outcome._replace(config=dataclasses.replace(outcome.config, model=model))
+    )
     assert axis in text and ("cross-entropy" in text) is (kind == "cross_entropy")
 
 
 def test_a_claim_in_nats_is_not_called_an_infinite_epsilon(outcome, capsys):
-    plan = outcome.plan._replace(epsilons=(0.0, *[float("inf")] * 4), target_epsilon=None, in_nats=True)
+    plan = outcome.plan._replace(
+        epsilons=(0.0, *[float("inf")] * 4), target_epsilon=None, in_nats=True
+    )
     assert "in nats" in budget.statement(plan, 4)["guarantee"]
     watch = progress.Lines()
     watch.start(plan, 0)
     watch.round({"round": 4, "test_loss": 1.0, "test_accuracy": 0.5, "epsilon": "inf"})
-    shown = capsys.readouterr().out + re.sub(r"<[^>]+>", "|", run_page._cards(outcome._replace(plan=plan)))
-    assert "nats" in shown and "inf" not in shown.replace("information", "") and "delta" not in shown
+    shown = capsys.readouterr().out + re.sub(
+        r"<[^>]+>", "|", run_page._cards(outcome._replace(plan=plan))
+    )
+    assert (
+        "nats" in shown and "inf" not in shown.replace("information", "") and "delta" not in shown
+    )
 
 
 def test_without_a_baseline_and_without_noise_it_says_so(outcome):
     said = {"epsilon": "inf", "lost": True, "test_accuracy": 0.11}
     records = [{k: v for k, v in r.items() if "baseline" not in k} | said for r in outcome.records]
-    plan = outcome.plan._replace(epsilons=(0.0, *[float("inf")] * 4), target_epsilon=None, baseline=False)
+    plan = outcome.plan._replace(
+        epsilons=(0.0, *[float("inf")] * 4), target_epsilon=None, baseline=False
+    )
     text = run_page.render(outcome._replace(records=records, plan=plan, baseline_params=None))
     assert "added no noise to what was sent" in text
     assert "4 of 4 rounds were lost" in text and "11.0% is near chance" in text
@@ -130,7 +151,9 @@ def test_a_scheme_that_hides_uploads_shows_who_saw_what(outcome):
     ):
         assert words in shown
     found = lightdp.views(hides, outcome.task.round_key, 4)
-    most = budget.shown_epsilon(float(gaussian.mu_to_epsilon(found.adversaries[0].mu.max(), plan.delta)))
+    most = budget.shown_epsilon(
+        float(gaussian.mu_to_epsilon(found.adversaries[0].mu.max(), plan.delta))
+    )
     assert f"to {most}" in shown
 
 

@@ -1,4 +1,6 @@
-"""The host loop: one compilation, true samples, the budget, and the same bits after any interruption."""
+"""The host loop: one compilation, true samples, the budget, and the same bits after any
+interruption.
+"""
 
 import dataclasses
 import json
@@ -51,7 +53,9 @@ class Watch:
 
 def written(run_dir):
     """What must not differ between a run and the same run with interruptions."""
-    return [(run_dir / name).read_bytes() for name in (folder.CONFIG, folder.METRICS, folder.PRIVACY)]
+    return [
+        (run_dir / name).read_bytes() for name in (folder.CONFIG, folder.METRICS, folder.PRIVACY)
+    ]
 
 
 def same(left, right):
@@ -72,8 +76,12 @@ def test_the_run_folder_holds_what_happened(finished):
     assert [r["round"] for r in records] == list(range(1, 13))
     assert [r["round"] for r in records if "test_accuracy" in r] == [1, 4, 8, 12]
     assert {p.name for p in finished.run_dir.iterdir()} - {".lock"} == {
-        "config.toml", "metrics.jsonl", "privacy.json", "checkpoints", "fingerprint.json",
-    }  # fmt: skip
+        "config.toml",
+        "metrics.jsonl",
+        "privacy.json",
+        "checkpoints",
+        "fingerprint.json",
+    }
     assert records[-1]["test_loss"] < records[0]["test_loss"]
     assert len({r["cohort_size"] for r in records}) > 3
 
@@ -82,7 +90,9 @@ def test_epsilon_in_every_line_is_the_accountants(finished):
     claim = json.loads((finished.run_dir / folder.PRIVACY).read_text())
     event = finished.plan.event
     for record in finished.records:
-        spent = accounting.epsilon(event.repeat(record["round"]), delta=claim["delta"], method=finished.plan.accountant)
+        spent = accounting.epsilon(
+            event.repeat(record["round"]), delta=claim["delta"], method=finished.plan.accountant
+        )
         assert record["epsilon"] == spent
     assert claim["epsilon"] == finished.records[-1]["epsilon"] <= 8.0
     ledger = accounting.Ledger.from_json(claim["ledger"])
@@ -92,7 +102,9 @@ def test_epsilon_in_every_line_is_the_accountants(finished):
 
 def test_the_same_seed_gives_the_same_bits_and_another_does_not(finished, tmp_path):
     again = run.start(config(), tmp_path / "again", Watch())
-    assert written(again.run_dir) == written(finished.run_dir) and same(again.params, finished.params)
+    assert written(again.run_dir) == written(finished.run_dir) and same(
+        again.params, finished.params
+    )
     other = run.start(config(seed=4), tmp_path / "other", Watch())
     assert not same(other.params, finished.params)
 
@@ -111,9 +123,13 @@ def test_a_crash_leaves_no_trace_after_resuming(finished, tmp_path, at):
         run.start(config(), tmp_path / "run", Watch(at, crash))
     watch = Watch()
     outcome = run.resume(tmp_path / "run", watch)
-    assert watch.started == at - at % 5 - (5 if at % 5 == 0 else 0)  # the crash came before that round's checkpoint
+    assert watch.started == at - at % 5 - (
+        5 if at % 5 == 0 else 0
+    )  # the crash came before that round's checkpoint
     assert written(outcome.run_dir) == written(finished.run_dir)
-    assert same(outcome.params, finished.params) and same(outcome.baseline_params, finished.baseline_params)
+    assert same(outcome.params, finished.params) and same(
+        outcome.baseline_params, finished.baseline_params
+    )
 
 
 def test_an_interrupt_stops_after_a_checkpoint_and_a_second_one_at_once(finished, tmp_path):
@@ -137,7 +153,11 @@ def test_an_interrupt_stops_after_a_checkpoint_and_a_second_one_at_once(finished
 def test_resuming_a_finished_run_runs_nothing(finished):
     before, watch = written(finished.run_dir), Watch()
     outcome = run.resume(finished.run_dir, watch)
-    assert watch.rounds == [] and written(finished.run_dir) == before and same(outcome.params, finished.params)
+    assert (
+        watch.rounds == []
+        and written(finished.run_dir) == before
+        and same(outcome.params, finished.params)
+    )
 
 
 def test_one_compilation_serves_a_run_in_which_cohorts_vary(monkeypatch, tmp_path):
@@ -179,7 +199,9 @@ def test_a_sample_that_overflows_is_drawn_again_never_cut(monkeypatch, tmp_path)
 
 
 def test_rounds_stop_before_the_budget_is_overspent(tmp_path):
-    outcome = run.start(config(noise_multiplier=1.0, target_epsilon=2.0, baseline=False), tmp_path / "run", Watch())
+    outcome = run.start(
+        config(noise_multiplier=1.0, target_epsilon=2.0, baseline=False), tmp_path / "run", Watch()
+    )
     delta = outcome.plan.delta
     assert 0 < outcome.rounds < 12 and outcome.records[-1]["epsilon"] <= 2.0
     assert accounting.epsilon(outcome.plan.event.repeat(outcome.rounds + 1), delta=delta) > 2.0
@@ -194,7 +216,9 @@ def test_a_budget_below_one_round_is_refused_and_leaves_no_folder(tmp_path):
 
 def test_without_noise_epsilon_is_infinite_and_says_so(tmp_path):
     outcome = run.start(
-        config(noise_multiplier=0.0, target_epsilon=None, num_rounds=2, baseline=False), tmp_path / "run", Watch()
+        config(noise_multiplier=0.0, target_epsilon=None, num_rounds=2, baseline=False),
+        tmp_path / "run",
+        Watch(),
     )
     claim = json.loads((tmp_path / "run" / folder.PRIVACY).read_text())
     assert claim["epsilon"] == outcome.records[-1]["epsilon"] == "inf"
@@ -203,7 +227,9 @@ def test_without_noise_epsilon_is_infinite_and_says_so(tmp_path):
 
 def test_records_are_the_unit_where_the_scheme_says_so(tmp_path):
     outcome = run.start(
-        config("dp_fedsgd", privacy_unit="example", num_rounds=3, baseline=False), tmp_path / "run", Watch()
+        config("dp_fedsgd", privacy_unit="example", num_rounds=3, baseline=False),
+        tmp_path / "run",
+        Watch(),
     )
     num_examples = outcome.task.dataset.train["y"].size
     assert outcome.plan.num_units == num_examples and outcome.plan.delta < 1 / num_examples
@@ -230,7 +256,9 @@ def test_a_foreign_config_in_the_folder_is_refused(finished, tmp_path):
     path.write_text(path.read_text().replace("seed = 3", "seed = 4"))
     with pytest.raises(ValueError, match="another config"):
         run.resume(tmp_path / "run", Watch())
-    assert (tmp_path / "run" / folder.METRICS).read_bytes() == (finished.run_dir / folder.METRICS).read_bytes()
+    assert (tmp_path / "run" / folder.METRICS).read_bytes() == (
+        finished.run_dir / folder.METRICS
+    ).read_bytes()
 
 
 def test_a_diverged_loss_is_written_as_a_word():
@@ -238,7 +266,9 @@ def test_a_diverged_loss_is_written_as_a_word():
 
 
 def test_a_stop_right_after_a_lost_start_can_be_resumed(tmp_path):
-    """A crash before the first checkpoint, then a resume that is stopped before its first round, then another."""
+    """A crash before the first checkpoint, then a resume that is stopped before its first round,
+    then another.
+    """
     from fljax.simulation.record import folder
 
     (tmp_path / folder.METRICS).write_bytes(b'{"round": 1}\n')
@@ -257,8 +287,12 @@ def test_a_run_goes_on_over_another_number_of_devices(finished, tmp_path):
     watch = Watch()
     outcome = run.resume(tmp_path / "run", watch, devices=2)
     assert watch.started == 5
-    assert [r["cohort_size"] for r in outcome.records] == [r["cohort_size"] for r in finished.records]
-    assert (outcome.run_dir / folder.PRIVACY).read_bytes() == (finished.run_dir / folder.PRIVACY).read_bytes()
+    assert [r["cohort_size"] for r in outcome.records] == [
+        r["cohort_size"] for r in finished.records
+    ]
+    assert (outcome.run_dir / folder.PRIVACY).read_bytes() == (
+        finished.run_dir / folder.PRIVACY
+    ).read_bytes()
     for a, b in zip(jax.tree.leaves(outcome.params), jax.tree.leaves(finished.params), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-4)  # 12 rounds of SGD carry 2**-24 forward
 

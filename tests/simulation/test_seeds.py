@@ -1,4 +1,6 @@
-"""Secret seeds: kept by their owner alone, needed to go on, and in nothing that is published; data are held to them."""
+"""Secret seeds: kept by their owner alone, needed to go on, and in nothing that is published; data
+are held to them.
+"""
 
 import json
 import pathlib
@@ -23,7 +25,9 @@ pytestmark = pytest.mark.usefixtures("compiled_once")
 def config(seed="random"):
     return Config(
         scheme_config=schemes.get("dp_fedavg").Config(sampling_prob=0.5),
-        data=DataConfig(num_clients=20, partition="iid"),  # of one shape, hence of one program, whatever the seed
+        data=DataConfig(
+            num_clients=20, partition="iid"
+        ),  # of one shape, hence of one program, whatever the seed
         model=ModelConfig(model="softmax"),
         run=RunConfig(num_rounds=4, eval_every=4, checkpoint_every=2, baseline=False, seed=seed),
     )
@@ -67,7 +71,13 @@ def test_the_seed_is_in_a_file_of_its_owner_alone_and_nowhere_else(finished):
         assert (run_dir / name).stat().st_mode & 0o777 == 0o600
     bits = secret(run_dir)
     round_key = np.asarray(jax.random.key_data(finished.task.round_key)).tobytes()
-    shown = [bits, bits.hex().encode(), str(int.from_bytes(bits, "big")).encode(), round_key, round_key.hex().encode()]
+    shown = [
+        bits,
+        bits.hex().encode(),
+        str(int.from_bytes(bits, "big")).encode(),
+        round_key,
+        round_key.hex().encode(),
+    ]
     files = [path for path in run_dir.rglob("*") if path.is_file() and path.name != folder.SEED]
     assert len(files) > 10
     for path in files:
@@ -86,13 +96,20 @@ def test_what_is_claimed_says_what_the_seed_is(seed, tmp_path, finished):
         assert claim["seed"] == "random" and "64 bits" in sentence and "experiment" not in sentence
         assert (outcome.run_dir / folder.SEED).exists() and "An experiment" not in text
     else:
-        assert claim["seed"] == "fixed" and "experiment" in sentence and "release no model" in sentence
-        assert not (outcome.run_dir / folder.SEED).exists() and text.count("An experiment with a fixed seed") == 1
+        assert (
+            claim["seed"] == "fixed" and "experiment" in sentence and "release no model" in sentence
+        )
+        assert (
+            not (outcome.run_dir / folder.SEED).exists()
+            and text.count("An experiment with a fixed seed") == 1
+        )
         assert "fixed: an experiment" in text
 
 
 def test_two_runs_share_nothing_and_one_that_was_killed_goes_on_to_its_own_bits(tmp_path):
-    """The same secret in another folder, run through, gives the bits that the interrupted run ends with."""
+    """The same secret in another folder, run through, gives the bits that the interrupted run ends
+    with.
+    """
     run_dir, reference = killed(tmp_path / "run", 3), tmp_path / "reference"
     reference.mkdir()
     for name in (folder.CONFIG, folder.SEED):
@@ -112,14 +129,17 @@ def test_keys_of_a_secret_have_nothing_to_do_with_one_another():
     bits = bytes(range(16))
     both = [np.asarray(jax.random.key_data(key)) for key in seeds.keys(bits)]
     assert all(data.shape == (2,) and data.dtype == np.uint32 for data in both)
-    numbers = {int.from_bytes(data.tobytes(), "little") for data in both} | {seeds.number(bits, "partition")}
+    numbers = {int.from_bytes(data.tobytes(), "little") for data in both} | {
+        seeds.number(bits, "partition")
+    }
     numbers |= {int(seeds.name(bits), 16), int.from_bytes(seeds.digest_key(bits), "big")}
     assert len(numbers) == 5 and 0 not in numbers
     # Every bit of the secret counts.
     for place in range(128):
         flipped = (int.from_bytes(bits, "big") ^ 1 << place).to_bytes(16, "big")
         assert not any(
-            np.array_equal(jax.random.key_data(a), b) for a, b in zip(seeds.keys(flipped), both, strict=True)
+            np.array_equal(jax.random.key_data(a), b)
+            for a, b in zip(seeds.keys(flipped), both, strict=True)
         )
 
 
@@ -169,7 +189,9 @@ def test_nobody_goes_on_without_the_seed(harm, words, finished, tmp_path, capsys
 
 
 def test_a_folder_left_between_the_seed_and_the_config_is_begun_anew(tmp_path, monkeypatch):
-    """Whoever is killed there has no config: there is nothing to resume, and the next run draws its own seed."""
+    """Whoever is killed there has no config: there is nothing to resume, and the next run draws its
+    own seed.
+    """
     write, seen = folder.write_atomically, []
 
     def write_once(path, text, **options):
@@ -181,7 +203,9 @@ def test_a_folder_left_between_the_seed_and_the_config_is_begun_anew(tmp_path, m
     monkeypatch.setattr(folder, "write_atomically", write_once)
     with pytest.raises(KeyboardInterrupt):
         run.start(config(), tmp_path / "run", Watch())
-    assert seen == [(folder.SEED, 0o600)] and [p.name for p in (tmp_path / "run").iterdir()] == [folder.SEED]
+    assert seen == [(folder.SEED, 0o600)] and [p.name for p in (tmp_path / "run").iterdir()] == [
+        folder.SEED
+    ]
     first = secret(tmp_path / "run")
     monkeypatch.undo()
     with pytest.raises(ValueError, match="no run to resume"):
@@ -211,7 +235,9 @@ def test_a_config_that_finds_no_room_leaves_no_seed(tmp_path, monkeypatch):
 
 def test_a_seed_that_others_could_read_is_not_begun_with(tmp_path, monkeypatch):
     write = folder.write_atomically
-    monkeypatch.setattr(folder, "write_atomically", lambda path, text, mode=0o644: write(path, text, mode=0o644))
+    monkeypatch.setattr(
+        folder, "write_atomically", lambda path, text, mode=0o644: write(path, text, mode=0o644)
+    )
     with pytest.raises(ValueError, match="mode 0600"):
         seeds.begin(tmp_path / "run", config(), seeds.new(config()))
     assert not (tmp_path / "run" / folder.SEED).exists()
@@ -263,12 +289,16 @@ def test_a_run_does_not_go_on_with_other_data(change, words, seed, at, tmp_path,
 def test_a_run_does_not_go_on_with_another_partition_or_config(tmp_path, monkeypatch):
     run_dir, original = killed(tmp_path / "run", 1), task.client_table
     monkeypatch.setattr(task, "client_table", lambda *args: np.roll(original(*args), 1, axis=0))
-    with pytest.raises(ValueError, match=r"another partition over clients \(client 0 and 19 more places\)"):
+    with pytest.raises(
+        ValueError, match=r"another partition over clients \(client 0 and 19 more places\)"
+    ):
         run.resume(run_dir, Watch())
     monkeypatch.undo()
     path = run_dir / folder.CONFIG
     path.write_text(path.read_text().replace("l2_clip_norm = ", "l2_clip_norm = 1"))
-    with pytest.raises(ValueError, match="another config"):  # before any checkpoint, which would know it
+    with pytest.raises(
+        ValueError, match="another config"
+    ):  # before any checkpoint, which would know it
         run.resume(run_dir, Watch())
 
 
@@ -289,7 +319,9 @@ def test_a_run_of_which_nothing_tells_the_data_is_not_resumed(finished, tmp_path
 def test_a_fingerprint_of_secret_data_is_keyed():
     """Else one who knows all of a block but a label could try its values."""
     built = task.build(config(7))
-    ours, theirs, open_ = (fingerprint.of(built, config(), seed)["data"] for seed in (bytes(16), b"1" * 16, 7))
+    ours, theirs, open_ = (
+        fingerprint.of(built, config(), seed)["data"] for seed in (bytes(16), b"1" * 16, 7)
+    )
     for name, part in ours.items():
         assert not set(part["digests"]) & {*theirs[name]["digests"], *open_[name]["digests"]}
 
@@ -300,5 +332,7 @@ def test_a_build_without_a_seed_draws_one():
 
 
 def test_make_demo_repeats_itself():
-    said = subprocess.run(["make", "-n", "demo"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        ["make", "-n", "demo"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     assert re.search(r"fljax simulate .*--seed 0", said)

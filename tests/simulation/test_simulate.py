@@ -54,7 +54,11 @@ def test_a_killed_run_goes_on_to_the_same_bits_by_the_same_call(scheme, tmp_path
         return out.strip()
 
     reference = finished(tmp_path / "reference")
-    child, run_dir, end = program(tmp_path / "xla", scheme, tmp_path / "run"), tmp_path / "run", time.monotonic() + 300
+    child, run_dir, end = (
+        program(tmp_path / "xla", scheme, tmp_path / "run"),
+        tmp_path / "run",
+        time.monotonic() + 300,
+    )
     while lines(run_dir) < 3:
         assert child.poll() is None and time.monotonic() < end, child.communicate()
         time.sleep(0.001)
@@ -69,7 +73,9 @@ def test_a_killed_run_goes_on_to_the_same_bits_by_the_same_call(scheme, tmp_path
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory, compiled_once):
-    return task.call("dp_fedavg", tmp_path_factory.mktemp("own") / "run", baseline=True, num_rounds=12)
+    return task.call(
+        "dp_fedavg", tmp_path_factory.mktemp("own") / "run", baseline=True, num_rounds=12
+    )
 
 
 def by_hand(params, x):
@@ -82,13 +88,21 @@ def by_hand(params, x):
 def test_loss_and_metrics_are_those_of_the_final_model(ended):
     train, test = task.arrays()
     error = np.abs(by_hand(ended.params, test["x"]) - test["y"])
-    np.testing.assert_allclose([ended.loss, ended.metrics["mae"]], [(error**2).mean(), error.mean()], rtol=1e-5)
-    assert ended.accuracy is None and ended.history[-1].test == {"loss": ended.loss, **ended.metrics}
+    np.testing.assert_allclose(
+        [ended.loss, ended.metrics["mae"]], [(error**2).mean(), error.mean()], rtol=1e-5
+    )
+    assert ended.accuracy is None and ended.history[-1].test == {
+        "loss": ended.loss,
+        **ended.metrics,
+    }
     own = np.abs(by_hand(ended.params, train["x"]) - train["y"])
     wanted = {name: own[train["user"] == name].mean() for name in np.unique(train["user"])}
     assert ended.client_metrics["mae"] == pytest.approx(wanted, rel=1e-5)
     assert [r.number for r in ended.history if r.test] == [1, 10, 12]
-    assert ended.baseline_params is not None and set(ended.history[-1].baseline_test) == {"loss", "mae"}
+    assert ended.baseline_params is not None and set(ended.history[-1].baseline_test) == {
+        "loss",
+        "mae",
+    }
 
 
 def test_the_epsilon_is_that_of_the_rounds_at_the_calibrated_noise(ended):
@@ -97,7 +111,9 @@ def test_the_epsilon_is_that_of_the_rounds_at_the_calibrated_noise(ended):
     assert ended.epsilon == accounting.epsilon(event, delta=0.01) <= 8.0
     assert ended.epsilon > 7.9 and (ended.num_units, ended.privacy_unit) == (12, "client")
     written = json.loads((ended.run_dir / "privacy.json").read_text())
-    assert written["epsilon"] == ended.epsilon and written["statement"]["guarantee"] == ended.statement
+    assert (
+        written["epsilon"] == ended.epsilon and written["statement"]["guarantee"] == ended.statement
+    )
 
 
 def test_the_report_has_the_metrics_and_no_accuracy(ended):
@@ -110,7 +126,10 @@ def test_the_report_has_the_metrics_and_no_accuracy(ended):
 def test_the_same_call_again_returns_the_run_that_has_ended(ended):
     before = (ended.run_dir / "metrics.jsonl").read_bytes()
     again = task.call("dp_fedavg", ended.run_dir, baseline=True, num_rounds=12)
-    assert task.bits(again) == task.bits(ended) and (ended.run_dir / "metrics.jsonl").read_bytes() == before
+    assert (
+        task.bits(again) == task.bits(ended)
+        and (ended.run_dir / "metrics.jsonl").read_bytes() == before
+    )
 
 
 def without_ids(**changes):
@@ -134,7 +153,10 @@ def moved(**fields):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"local_learning_rate": 0.06}, r"local_learning_rate=0.05 in \[scheme\], got local_learning_rate=0.06"),
+        (
+            {"local_learning_rate": 0.06},
+            r"local_learning_rate=0.05 in \[scheme\], got local_learning_rate=0.06",
+        ),
         ({"num_rounds": 13}, r"num_rounds=12 in \[run\], got num_rounds=13"),
         ({"seed": "random"}, r"seed=5 in \[run\], got seed='random'"),
         ({"loss": changed_loss}, "another loss"),
@@ -143,7 +165,7 @@ def moved(**fields):
         (moved(user=np.roll(task.arrays()[0]["user"], 1)), "another partition over clients"),
     ],
     ids=["setting", "rounds", "seed", "loss", "metric", "data", "clients"],
-)  # fmt: skip
+)
 def test_what_changed_since_the_run_began_is_refused_by_name(ended, changes, words):
     before = (ended.run_dir / "metrics.jsonl").read_bytes()
     with pytest.raises(ValueError, match=words):
@@ -159,7 +181,9 @@ def test_another_initial_model_or_program_is_refused_as_another_model(ended):
         (params, lambda params, x: apply(params, 1.0 * jnp.abs(x))),
     ):
         apply_now.__name__ = "Net"
-        with pytest.raises(ValueError, match=r"go on as it began, got another (metric mae, )?model:"):
+        with pytest.raises(
+            ValueError, match=r"go on as it began, got another (metric mae, )?model:"
+        ):
             task.call("dp_fedavg", ended.run_dir, model=(params_now, apply_now), **given)
 
 
@@ -176,7 +200,9 @@ def mean_loss(params, example):
 
 
 def algorithm(num_clients=20, noise_multiplier=2.0):
-    config = dp_fedavg.Config(sampling_prob=0.5, noise_multiplier=noise_multiplier, local_learning_rate=0.01)
+    config = dp_fedavg.Config(
+        sampling_prob=0.5, noise_multiplier=noise_multiplier, local_learning_rate=0.01
+    )
     return dp_fedavg.make(config, mean_loss, num_units=num_clients), dp_fedavg.event(config)
 
 
@@ -186,10 +212,18 @@ PAIRS = np.arange(40).reshape(20, 2)
 
 def bare(run_dir, made, event, **changes):
     given = {
-        "data": POINTS, "clients": PAIRS, "test_data": POINTS, "model": ({"w": np.float32(2.0)}, lambda p, x: p["w"]),
-        "loss": mean_loss, "run_dir": run_dir, "seed": 1, "target_delta": 0.01, "num_rounds": 10,
-        "accountant": "rdp", **changes,
-    }  # fmt: skip
+        "data": POINTS,
+        "clients": PAIRS,
+        "test_data": POINTS,
+        "model": ({"w": np.float32(2.0)}, lambda p, x: p["w"]),
+        "loss": mean_loss,
+        "run_dir": run_dir,
+        "seed": 1,
+        "target_delta": 0.01,
+        "num_rounds": 10,
+        "accountant": "rdp",
+        **changes,
+    }
     return fljax.simulate(made, event=event, **given)
 
 
@@ -206,14 +240,25 @@ def test_a_bare_algorithm_stops_where_its_event_has_spent_the_budget(tmp_path):
     # The loop adds nothing to what the algorithm does: the same cohorts, the same keys.
     assert none.params["w"] != result.params["w"]
     with pytest.raises(ValueError, match="another scheme"):
-        bare(tmp_path / "free", algorithm(noise_multiplier=3.0)[0], event, target_epsilon=None, baseline=False)
+        bare(
+            tmp_path / "free",
+            algorithm(noise_multiplier=3.0)[0],
+            event,
+            target_epsilon=None,
+            baseline=False,
+        )
 
 
 def test_a_scheme_object_and_its_name_give_the_same_model(tmp_path):
     given = {"num_rounds": 2, "metrics": None}
     by_name = task.call("dp_fedavg", tmp_path / "name", **given)
-    itself = task.call(schemes.get("dp_fedavg"), tmp_path / "object", **task.SETTINGS["dp_fedavg"] | given)
-    assert np.asarray(by_name.params["out"]["kernel"]).tobytes() == np.asarray(itself.params["out"]["kernel"]).tobytes()
+    itself = task.call(
+        schemes.get("dp_fedavg"), tmp_path / "object", **task.SETTINGS["dp_fedavg"] | given
+    )
+    assert (
+        np.asarray(by_name.params["out"]["kernel"]).tobytes()
+        == np.asarray(itself.params["out"]["kernel"]).tobytes()
+    )
     assert by_name.epsilon == itself.epsilon
 
 
@@ -228,9 +273,17 @@ def test_clients_are_the_same_by_column_by_table_by_rows_and_one_by_one(tmp_path
     each = [{"x": train["x"][mine], "y": train["y"][mine]} for mine in rows]
     numbers = {**bare_train, "id": 10**12 + owner}
     found = [
-        task.call("dp_fedavg", tmp_path / str(at), num_rounds=2, data=data, clients=clients, metrics=None)
+        task.call(
+            "dp_fedavg", tmp_path / str(at), num_rounds=2, data=data, clients=clients, metrics=None
+        )
         for at, (data, clients) in enumerate(
-            [(train, "user"), (bare_train, table), (bare_train, rows), (each, None), (numbers, "id")]
+            [
+                (train, "user"),
+                (bare_train, table),
+                (bare_train, rows),
+                (each, None),
+                (numbers, "id"),
+            ]
         )
     ]
     first = np.asarray(found[0].params["out"]["kernel"]).tobytes()
@@ -246,49 +299,90 @@ def labelled(classes=3):
 
 def test_labels_and_a_named_loss_give_an_accuracy(tmp_path):
     data = labelled()
-    shape = {"sampling_prob": 0.5, "num_rounds": 3, "target_epsilon": None, "noise_multiplier": 0.0, "seed": 0}
+    shape = {
+        "sampling_prob": 0.5,
+        "num_rounds": 3,
+        "target_epsilon": None,
+        "noise_multiplier": 0.0,
+        "seed": 0,
+    }
     result = fljax.simulate(
-        data=data, clients=np.arange(60).reshape(20, 3), test_data=data, model=models.Softmax,
-        run_dir=tmp_path / "run", **shape,
-    )  # fmt: skip
-    logits = data["x"] @ np.asarray(result.params["logits"]["kernel"]) + np.asarray(result.params["logits"]["bias"])
+        data=data,
+        clients=np.arange(60).reshape(20, 3),
+        test_data=data,
+        model=models.Softmax,
+        run_dir=tmp_path / "run",
+        **shape,
+    )
+    logits = data["x"] @ np.asarray(result.params["logits"]["kernel"]) + np.asarray(
+        result.params["logits"]["bias"]
+    )
     assert result.accuracy == pytest.approx((logits.argmax(-1) == data["y"]).mean(), abs=1e-6)
     assert result.epsilon == float("inf") and "held-out accuracy" in result.report.read_text()
 
 
 WRONG = {
-    "nan": (moved(x=np.full((300, 5), np.nan, np.float32)), r"data\['x'\] to be finite, got nan in row 0"),
+    "nan": (
+        moved(x=np.full((300, 5), np.nan, np.float32)),
+        r"data\['x'\] to be finite, got nan in row 0",
+    ),
     "rows": (moved(y=np.zeros(299, np.float32)), r"data\['[xy]'\] to have as many rows"),
-    "shape": (moved(x=np.zeros((300, 4), np.float32)), r"x of data and of test_data to be alike, got float32\[4\]"),
+    "shape": (
+        moved(x=np.zeros((300, 4), np.float32)),
+        r"x of data and of test_data to be alike, got float32\[4\]",
+    ),
     "field": ({"clients": "owner"}, r"clients to name a field of data.*got clients='owner'"),
     "no test": ({"test_data": None}, "Expected test_data, held-out"),
-    "test field": ({"test_data": {"x": np.zeros((3, 5), np.float32)}}, r"test_data to have the fields \['x', 'y'\]"),
+    "test field": (
+        {"test_data": {"x": np.zeros((3, 5), np.float32)}},
+        r"test_data to have the fields \['x', 'y'\]",
+    ),
     "empty client": (without_ids(clients=[np.arange(300), np.arange(0)]), "none at client 1"),
-    "empty list": (without_ids(clients=None, data=[{"x": np.zeros((0, 5)), "y": np.zeros(0)}]), "at least one example"),
+    "empty list": (
+        without_ids(clients=None, data=[{"x": np.zeros((0, 5)), "y": np.zeros(0)}]),
+        "at least one example",
+    ),
     "twice": (without_ids(clients=[np.arange(300), np.array([5])]), "row 5 at clients 0 and 1"),
     "beyond": (without_ids(clients=[np.array([300])]), "indices < num_examples=300, got 300"),
     "floats": (without_ids(clients=np.zeros((2, 3))), "integers, got dtype float64"),
     "strings": ({"clients": None}, "ids that clients= names"),
-    "mixed ids": (moved(user=np.array(["a", 1] * 150, object)), "all strings or all integers, got 1 in row 1"),
+    "mixed ids": (
+        moved(user=np.array(["a", 1] * 150, object)),
+        "all strings or all integers, got 1 in row 1",
+    ),
     "float ids": (moved(user=np.zeros(300)), "to be integers or strings, got dtype float64"),
     "setting": ({"num_round": 3}, r"got unknown num_round=3. Did you mean 'num_rounds'"),
     "range": ({"num_rounds": 0}, "num_rounds to be an integer >= 1"),
     "type": ({"num_rounds": "ten"}, r"num_rounds in \[run\] to be of type int"),
     "model": ({"model": 3}, "Expected model to be a name, a flax nnx or linen module"),
     "loss shape": ({"loss": lambda params, example: example["x"]}, "to be one float"),
-    "loss fails": ({"loss": lambda params, example: example["z"]}, "to take one example {.*KeyError"),
+    "loss fails": (
+        {"loss": lambda params, example: example["z"]},
+        "to take one example {.*KeyError",
+    ),
     "named loss": ({"loss": "cross_entropy"}, "integer labels y"),
     "metric name": ({"metrics": {"loss": task.mae}}, "identifiers other than"),
-    "metric": ({"metrics": {"two": lambda p, a, e: jnp.zeros(2)}}, "metric 'two' to be one number, or one for each"),
-    "event": ({"event": dp_fedavg.event(dp_fedavg.Config(noise_multiplier=1.0))}, "event=None with a scheme"),
+    "metric": (
+        {"metrics": {"two": lambda p, a, e: jnp.zeros(2)}},
+        "metric 'two' to be one number, or one for each",
+    ),
+    "event": (
+        {"event": dp_fedavg.event(dp_fedavg.Config(noise_multiplier=1.0))},
+        "event=None with a scheme",
+    ),
     "observer": ({"observers": [print]}, "observers with start, round and stop"),
     "devices": ({"devices": 99}, "devices <= 8"),
-    "budget": ({"noise_multiplier": 0.3, "target_epsilon": 0.1}, "target_epsilon >= .* which one round spends"),
+    "budget": (
+        {"noise_multiplier": 0.3, "target_epsilon": 0.1},
+        "target_epsilon >= .* which one round spends",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_does_not_fit_is_one_error_before_anything_is_compiled_or_written(case, tmp_path, monkeypatch):
+def test_what_does_not_fit_is_one_error_before_anything_is_compiled_or_written(
+    case, tmp_path, monkeypatch
+):
     monkeypatch.setattr(run, "_run", None)
     changes, words = WRONG[case]
     with pytest.raises(ValueError, match=words) as refused:
@@ -302,9 +396,15 @@ def test_labels_beyond_the_model_are_refused(tmp_path, monkeypatch):
     data, clients = labelled(), np.arange(60).reshape(20, 3)
     three = models.functional(models.Softmax((4,), 3, rngs=nnx.Rngs(0)), batched=False)
     data["y"][7] = 3
-    with pytest.raises(ValueError, match=r"data\['y'\] to be in \[0, num_classes=3\), got 3 in row 7"):
-        fljax.simulate(data=data, clients=clients, test_data=labelled(), model=three, run_dir=tmp_path / "run")
-    with pytest.raises(ValueError, match=r"data\['y'\] to be in \[0, num_classes=2\), got 2 in row"):
+    with pytest.raises(
+        ValueError, match=r"data\['y'\] to be in \[0, num_classes=3\), got 3 in row 7"
+    ):
+        fljax.simulate(
+            data=data, clients=clients, test_data=labelled(), model=three, run_dir=tmp_path / "run"
+        )
+    with pytest.raises(
+        ValueError, match=r"data\['y'\] to be in \[0, num_classes=2\), got 2 in row"
+    ):
         fljax.simulate(
             data=labelled(),
             clients=clients,
@@ -327,19 +427,46 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
 def test_a_column_names_the_clients_on_the_command_line(tmp_path, capsys):
     from fljax import cli
 
-    flags = ["--dataset", "writers", "--client-column", "subject", "--num-rounds", "1", "--sampling-prob", "0.05"]
-    flags += ["--model", "softmax", "--no-baseline", "--seed", "0", "--run-dir", str(tmp_path / "run")]
+    flags = [
+        "--dataset",
+        "writers",
+        "--client-column",
+        "subject",
+        "--num-rounds",
+        "1",
+        "--sampling-prob",
+        "0.05",
+    ]
+    flags += [
+        "--model",
+        "softmax",
+        "--no-baseline",
+        "--seed",
+        "0",
+        "--run-dir",
+        str(tmp_path / "run"),
+    ]
     assert cli.main(["simulate", *flags]) == 0, capsys.readouterr().err
     claim = json.loads((tmp_path / "run" / "privacy.json").read_text())
-    assert claim["num_units"] == 400 and 'client_column = "subject"' in (tmp_path / "run" / "config.toml").read_text()
-    assert cli.main(["simulate", "--client-column", "author", "--run-dir", str(tmp_path / "other")]) != 0
+    assert (
+        claim["num_units"] == 400
+        and 'client_column = "subject"' in (tmp_path / "run" / "config.toml").read_text()
+    )
+    assert (
+        cli.main(["simulate", "--client-column", "author", "--run-dir", str(tmp_path / "other")])
+        != 0
+    )
     assert "client_column to be a field of the data, ['x', 'y']" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
 
 
 def test_the_docs_program_runs(tmp_path, monkeypatch, capsys):
     text = (ROOT / "docs" / "rounds.md").read_text()
-    code = text[text.index("```python\nimport jax\nimport numpy") :].split("```")[1].removeprefix("python\n")
+    code = (
+        text[text.index("```python\nimport jax\nimport numpy") :]
+        .split("```")[1]
+        .removeprefix("python\n")
+    )
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "rounds.md", "exec"), {})
     epsilon, delta, mae, report = capsys.readouterr().out.split()

@@ -39,7 +39,10 @@ def test_pld_is_asked_a_few_times_and_never_reports_less_than_was_spent(monkeypa
 def test_other_accountants_and_short_runs_report_every_round():
     for method, rounds in (("rdp", 40), ("pld", 20)):
         found = list(budget._epsilons(ROUND, rounds, 1e-5, method))
-        expected = [accounting.epsilon(ROUND.repeat(t), delta=1e-5, method=method) for t in range(1, rounds + 1)]
+        expected = [
+            accounting.epsilon(ROUND.repeat(t), delta=1e-5, method=method)
+            for t in range(1, rounds + 1)
+        ]
         assert found == expected
 
 
@@ -83,7 +86,9 @@ HUGE = 99999999999999999999999
 def test_a_count_that_cannot_run_is_refused_by_name(scheme, section, name, most):
     for value in (HUGE, most + 1):
         text = (
-            f"[scheme]\nscheme = {scheme!r}\n" + (f"[{section}]\n" if section != "scheme" else "") + f"{name} = {value}"
+            f"[scheme]\nscheme = {scheme!r}\n"
+            + (f"[{section}]\n" if section != "scheme" else "")
+            + f"{name} = {value}"
         )
         with pytest.raises(ValueError, match=f"^Expected {name} <= {most}, got {name}={value}.$"):
             config_lib.from_sections(config_lib.from_toml(text))
@@ -115,13 +120,16 @@ def test_a_grid_of_orders_that_ends_too_early_is_one_note_and_no_warning():
 def test_of_warnings_of_a_kind_the_last_one_is_noted_and_others_are_passed_on(monkeypatch):
     def epsilon(event, *, delta, method):
         warnings.warn(f"order after {event.mechanism.count}", accounting.OrderWarning, stacklevel=1)
-        warnings.warn(f"wide after {event.mechanism.count}", accounting.pld.WideIntervalWarning, stacklevel=1)
+        warnings.warn(
+            f"wide after {event.mechanism.count}", accounting.pld.WideIntervalWarning, stacklevel=1
+        )
         warnings.warn("something else", UserWarning, stacklevel=1)
         return 1.0
 
     monkeypatch.setattr(accounting, "epsilon", epsilon)
     config = config_lib.Config(
-        scheme_config=schemes.get("dp_fedavg").Config(noise_multiplier=1.0), run=config_lib.RunConfig(num_rounds=2)
+        scheme_config=schemes.get("dp_fedavg").Config(noise_multiplier=1.0),
+        run=config_lib.RunConfig(num_rounds=2),
     )
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
@@ -138,9 +146,17 @@ def plan_of(num_clients, **privacy):
 @pytest.mark.parametrize(
     ("num_clients", "delta", "percent"),
     # 1 - (1 - delta) ** n, rounded up; delta of the first two is n ** -1.1.
-    [(13, None, "55 %"), (40, None, "51 %"), (100, 1e-2, "64 %"), (1000, 1.1e-4, "11 %"), (100, 0.1, "more than 99 %")],
+    [
+        (13, None, "55 %"),
+        (40, None, "51 %"),
+        (100, 1e-2, "64 %"),
+        (1000, 1.1e-4, "11 %"),
+        (100, 0.1, "more than 99 %"),
+    ],
 )
-def test_a_delta_that_is_large_for_its_units_says_so_in_terminal_and_report(num_clients, delta, percent, capsys):
+def test_a_delta_that_is_large_for_its_units_says_so_in_terminal_and_report(
+    num_clients, delta, percent, capsys
+):
     plan = plan_of(num_clients, target_delta=delta)
     warning = budget.delta_warning(plan)
     assert percent in warning and f"{num_clients} clients" in warning and "\n" not in warning
@@ -156,9 +172,14 @@ def test_a_delta_that_is_large_for_its_units_says_so_in_terminal_and_report(num_
 
 def test_a_small_delta_and_a_run_without_a_claim_need_no_warning():
     assert budget.delta_warning(plan_of(1000, target_delta=1e-4)) is None
-    assert not any("large for" in line for line in budget.statement(plan_of(1000, target_delta=1e-4), 1)["not_covered"])
+    assert not any(
+        "large for" in line
+        for line in budget.statement(plan_of(1000, target_delta=1e-4), 1)["not_covered"]
+    )
     config = config_lib.from_sections({"scheme": {"scheme": "fedavg"}, "run": {"num_rounds": 1}})
-    assert budget.delta_warning(budget.plan(config, schemes.get("fedavg"), Facts(16, 100, 10))) is None
+    assert (
+        budget.delta_warning(budget.plan(config, schemes.get("fedavg"), Facts(16, 100, 10))) is None
+    )
 
 
 @pytest.mark.parametrize("name", schemes.NAMES)
@@ -176,26 +197,37 @@ def test_schemes_meant_for_few_clients_name_a_delta_that_is_small_for_their_own_
 def test_schemes_meant_for_few_clients_ask_for_a_delta(name):
     """50 ** -1.1 gives one of 50 clients away whole with a chance of a half."""
     own = schemes.get(name).start.get("privacy", {}).get("target_delta")
-    config = config_lib.from_sections({"scheme": {"scheme": name}, "privacy": {"target_delta": "none"}})
+    config = config_lib.from_sections(
+        {"scheme": {"scheme": name}, "privacy": {"target_delta": "none"}}
+    )
     assert config.privacy.target_delta is None
     if own is None:
         assert config_lib.delta_of(config, 50) == config_lib.default_delta(50)
     else:
         with pytest.raises(
-            ValueError, match=rf"target_delta to be a number for scheme='{name}'.*got target_delta=none"
+            ValueError,
+            match=rf"target_delta to be a number for scheme='{name}'.*got target_delta=none",
         ):
             config_lib.delta_of(config, 50)
 
 
-def test_a_run_without_the_delta_that_its_scheme_asks_for_makes_no_folder(tmp_path, monkeypatch, capsys):
+def test_a_run_without_the_delta_that_its_scheme_asks_for_makes_no_folder(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
-    assert main(["simulate", "--scheme", "higradavg", "--num-clients", "8", "--target-delta", "none"]) == 2
+    assert (
+        main(["simulate", "--scheme", "higradavg", "--num-clients", "8", "--target-delta", "none"])
+        == 2
+    )
     assert "meant for few units (its own is 0.0002)" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_paper_that_is_trained_as_printed_asks_too():
-    sections = {"scheme": {"scheme": "higradavg", "formula": "paper"}, "privacy": {"target_delta": "none"}}
+    sections = {
+        "scheme": {"scheme": "higradavg", "formula": "paper"},
+        "privacy": {"target_delta": "none"},
+    }
     config = config_lib.from_sections(sections)
     with pytest.raises(ValueError, match="got target_delta=none"):
         as_printed.prepared(config, schemes.get("higradavg"), Facts(16, 1000, 100, 400, 1, 1))

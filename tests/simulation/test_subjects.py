@@ -54,7 +54,11 @@ def test_a_run_without_privacy_says_so_and_gives_no_number(tmp_path):
     assert (claim["epsilon"], claim["target_epsilon"]) == ("inf", None)
     assert claim["ledger"]["entries"] == [{"count": 2, "mechanism": {"type": "NonPrivate"}}]
     text = run_page.render(outcome)
-    assert "no guarantee" in text and "accuracy, no guarantee" in text and "accuracy, private" not in text
+    assert (
+        "no guarantee" in text
+        and "accuracy, no guarantee" in text
+        and "accuracy, private" not in text
+    )
 
 
 @pytest.mark.parametrize(("scheme", "true"), [("local_group_dp", None), ("user_ldp", 2)])
@@ -66,13 +70,16 @@ def test_a_run_of_the_papers_formula_shows_claim_and_truth_side_by_side(scheme, 
     outcome = run.start(config_lib.from_sections(given), tmp_path / "run", Silent())
     claim = json.loads((tmp_path / "run" / "privacy.json").read_text())
     paper = claim["as_printed"]
-    assert paper["certified"] is False and set(paper["errata"]) == set(schemes.get(scheme).as_printed.errata)
+    assert paper["certified"] is False and set(paper["errata"]) == set(
+        schemes.get(scheme).as_printed.errata
+    )
     if true is None:
         # The noise follows the batches' largest groups, and nothing bounds what it tells.
         np.testing.assert_allclose(paper["claimed_epsilon"], 4.0, rtol=1e-4)
         assert claim["epsilon"] == "inf"
     else:
-        # The void theorem asks for more noise than the accounting; what is claimed counts half of what two ends move.
+        # The void theorem asks for more noise than the accounting; what is claimed counts half of
+        # what two ends move.
         least = np.exp(-4) / (np.sqrt(2 * np.pi) * 4e-3)
         assert outcome.plan.scheme_config.noise_multiplier >= least
         noise = outcome.plan.scheme_config.noise_multiplier
@@ -81,16 +88,29 @@ def test_a_run_of_the_papers_formula_shows_claim_and_truth_side_by_side(scheme, 
             with accounting.x64():
                 return float(accounting.gaussian.mu_to_epsilon(mu, 1e-3))
 
-        np.testing.assert_allclose(paper["claimed_epsilon"], spent(2 * np.sqrt(2 / 2) / noise), rtol=1e-6)
+        np.testing.assert_allclose(
+            paper["claimed_epsilon"], spent(2 * np.sqrt(2 / 2) / noise), rtol=1e-6
+        )
         assert claim["epsilon"] >= spent(2 * 2 / noise) > paper["claimed_epsilon"]
     text = run_page.render(outcome)
-    assert "NOT certified" in text and "As printed" in text and f"{paper['claimed_epsilon']:.3f}" in text
+    assert (
+        "NOT certified" in text
+        and "As printed" in text
+        and f"{paper['claimed_epsilon']:.3f}" in text
+    )
 
 
 def test_a_text_corpus_of_roles_goes_to_the_lstm_and_is_reported_without_pictures():
-    given = {"scheme": {"scheme": "item_sum_cap"}, "data": {"dataset": "roles"}, "model": {"model": "lstm"}}
+    given = {
+        "scheme": {"scheme": "item_sum_cap"},
+        "data": {"dataset": "roles"},
+        "model": {"model": "lstm"},
+    }
     built = task.build(config_lib.from_sections(given))
-    assert built.client_data.indices.shape[0] == 16 and np.unique(built.dataset.train["subject"]).size == 132
+    assert (
+        built.client_data.indices.shape[0] == 16
+        and np.unique(built.dataset.train["subject"]).size == 132
+    )
     example = {name: leaf[0] for name, leaf in built.client_data.examples.items()}
     # Untrained logits are near 0: the loss is near that of guessing among 80 symbols.
     assert abs(float(built.loss(built.model.params, example)) - np.log(80)) < 1
@@ -100,8 +120,14 @@ def test_a_text_corpus_of_roles_goes_to_the_lstm_and_is_reported_without_picture
 
 
 def test_silo_schemes_start_from_data_with_subjects_and_take_one_factor_per_silo():
-    start = config_lib.from_sections({"scheme": {"scheme": "higradavg", "silo_noise": [1, 2.5] * 8}})
-    assert (start.data.dataset, start.data.num_clients, start.data.partition) == ("writers", 16, "subject_uniform")
+    start = config_lib.from_sections(
+        {"scheme": {"scheme": "higradavg", "silo_noise": [1, 2.5] * 8}}
+    )
+    assert (start.data.dataset, start.data.num_clients, start.data.partition) == (
+        "writers",
+        16,
+        "subject_uniform",
+    )
     assert start.scheme_config.silo_noise == (1.0, 2.5) * 8
     again = config_lib.from_sections(config_lib.from_toml(config_lib.to_toml(start)))
     assert again == start
@@ -109,13 +135,18 @@ def test_silo_schemes_start_from_data_with_subjects_and_take_one_factor_per_silo
     mine = config_lib.from_sections({"scheme": {"scheme": "higradavg"}, "data": {"num_clients": 4}})
     assert (mine.data.dataset, mine.data.num_clients) == ("writers", 4)
     assert config_lib.from_sections({}).data.dataset == "digits"
-    for bad, message in (("many", "list of float, got silo_noise='many'"), ([True], "silo_noise=True")):
+    for bad, message in (
+        ("many", "list of float, got silo_noise='many'"),
+        ([True], "silo_noise=True"),
+    ):
         with pytest.raises(ValueError, match=message):
             config_lib.from_sections({"scheme": {"scheme": "higradavg", "silo_noise": bad}})
 
 
 def test_subjects_are_split_over_the_silos_as_asked():
-    config = config_lib.from_sections(sections("higradavg", partition="subject_power_law", power_law_exponent=16.0))
+    config = config_lib.from_sections(
+        sections("higradavg", partition="subject_power_law", power_law_exponent=16.0)
+    )
     train = config_lib.builtin.load("writers").train
     table = task.client_table(config.data, train, seed=0)
     np.testing.assert_array_equal(np.sort(table[table >= 0]), np.arange(len(train["y"])))
@@ -129,7 +160,10 @@ def test_subjects_are_split_over_the_silos_as_asked():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"dataset": "digits", "partition": "iid"}, ["subjects", "scheme='higradavg'", "dataset='digits'"]),
+        (
+            {"dataset": "digits", "partition": "iid"},
+            ["subjects", "scheme='higradavg'", "dataset='digits'"],
+        ),
         ({"dataset": "digits"}, ["'subject'", "subjects unknown"]),
         ({"num_clients": 401}, ["num_silos <= 400", "num_silos=401"]),
     ],
@@ -137,10 +171,21 @@ def test_subjects_are_split_over_the_silos_as_asked():
 )
 def test_a_run_that_cannot_protect_subjects_says_so_in_one_line(changes, words, tmp_path):
     with pytest.raises(ValueError) as error:
-        run.start(config_lib.from_sections(sections("higradavg", **changes)), tmp_path / "run", Silent())
+        run.start(
+            config_lib.from_sections(sections("higradavg", **changes)), tmp_path / "run", Silent()
+        )
     assert all(word in str(error.value) for word in words) and "\n" not in str(error.value)
 
 
 def test_every_silo_scheme_says_where_its_noise_is_added():
-    silo = {"dp_psac", "dp_sgd", "fedavg", "higradavg", "item_sum_cap", "local_group_dp", "local_item_dp", "user_ldp"}
+    silo = {
+        "dp_psac",
+        "dp_sgd",
+        "fedavg",
+        "higradavg",
+        "item_sum_cap",
+        "local_group_dp",
+        "local_item_dp",
+        "user_ldp",
+    }
     assert {name for name in schemes.NAMES if schemes.get(name).noise_at == "silo"} == silo

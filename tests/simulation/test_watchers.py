@@ -18,7 +18,9 @@ def config(num_rounds=5):
     return Config(
         scheme_config=schemes.get("dp_fedavg").Config(sampling_prob=0.25),
         data=DataConfig(num_clients=40),
-        run=RunConfig(num_rounds=num_rounds, seed=0, eval_every=2, checkpoint_every=3, baseline=False),
+        run=RunConfig(
+            num_rounds=num_rounds, seed=0, eval_every=2, checkpoint_every=3, baseline=False
+        ),
     )
 
 
@@ -52,9 +54,19 @@ def test_tensorboard_holds_the_numbers_of_the_run_and_changes_none(alone, tmp_pa
 
     seen = [Keep(), Keep()]
     outcome = run.start(
-        config(), tmp_path / "run", trackers.Several([seen[0], trackers.TensorBoard(tmp_path / "other"), seen[1]])
+        config(),
+        tmp_path / "run",
+        trackers.Several([seen[0], trackers.TensorBoard(tmp_path / "other"), seen[1]]),
     )
-    assert outcome.records == alone.records and seen[0].calls == seen[1].calls == ["start", 1, 2, 3, 4, 5, "stop"]
+    assert outcome.records == alone.records and seen[0].calls == seen[1].calls == [
+        "start",
+        1,
+        2,
+        3,
+        4,
+        5,
+        "stop",
+    ]
     (path,) = (tmp_path / "other" / trackers.BOARD).iterdir()
     data, found = path.read_bytes(), {}
     while data:  # length (8 bytes), checksum (4), event, checksum (4)
@@ -63,7 +75,11 @@ def test_tensorboard_holds_the_numbers_of_the_run_and_changes_none(alone, tmp_pa
         found |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
         data = data[16 + size :]
     for record in outcome.records:
-        for name in ("epsilon", "train_loss", *(["test_accuracy"] if "test_accuracy" in record else [])):
+        for name in (
+            "epsilon",
+            "train_loss",
+            *(["test_accuracy"] if "test_accuracy" in record else []),
+        ):
             np.testing.assert_allclose(found[name, record["round"]], record[name], rtol=1e-6)
 
 
@@ -98,20 +114,34 @@ def test_wandb_gets_every_round_under_the_runs_own_name(monkeypatch, tmp_path, a
     assert not calls  # nothing before the run starts
     outcome = run.start(config(), tmp_path / "mine", watcher)
     assert outcome.records == alone.records
-    assert [step for step, _ in logged] == [1, 2, 3, 4, 5] and calls["name"] == "mine" and calls["resume"] == "allow"
+    assert (
+        [step for step, _ in logged] == [1, 2, 3, 4, 5]
+        and calls["name"] == "mine"
+        and calls["resume"] == "allow"
+    )
     first = calls["id"]
     assert len(first) == 16 and (tmp_path / "mine" / "wandb-id").read_text() == first
     trackers.WandB(tmp_path / "mine", "a project").start(outcome.plan, 5)
-    assert calls["id"] == first  # a resumed run is the same one; a folder of that name elsewhere is not
-    assert calls["finished"] and calls["delta"] == outcome.plan.delta and "round" not in logged[0][1]
+    assert (
+        calls["id"] == first
+    )  # a resumed run is the same one; a folder of that name elsewhere is not
+    assert (
+        calls["finished"] and calls["delta"] == outcome.plan.delta and "round" not in logged[0][1]
+    )
 
 
 def test_infinities_are_left_out_of_what_is_plotted():
-    assert trackers._numbers(json.loads('{"round": 3, "epsilon": "inf", "train_loss": 0.5}')) == {"train_loss": 0.5}
+    assert trackers._numbers(json.loads('{"round": 3, "epsilon": "inf", "train_loss": 0.5}')) == {
+        "train_loss": 0.5
+    }
 
 
-@pytest.mark.parametrize(("flag", "package"), [("--tensorboard", "tensorboardX"), ("--wandb=x", "wandb")])
-def test_a_missing_tracker_is_one_line_and_leaves_no_folder(monkeypatch, capsys, tmp_path, flag, package):
+@pytest.mark.parametrize(
+    ("flag", "package"), [("--tensorboard", "tensorboardX"), ("--wandb=x", "wandb")]
+)
+def test_a_missing_tracker_is_one_line_and_leaves_no_folder(
+    monkeypatch, capsys, tmp_path, flag, package
+):
     monkeypatch.setitem(sys.modules, package, None)
     code = cli.main(["simulate", "--run-dir", str(tmp_path / "run"), flag])
     error = capsys.readouterr().err
@@ -126,7 +156,9 @@ def test_the_config_does_not_know_who_watches(alone):
 
 
 def test_tensorboard_forgets_what_an_interrupted_process_wrote_of_later_rounds(alone, tmp_path):
-    """TensorBoard drops events of steps at or after a session's purge step, which a writer says by a START event."""
+    """TensorBoard drops events of steps at or after a session's purge step, which a writer says by
+    a START event.
+    """
     from tensorboardX.proto import event_pb2
 
     for done in (0, 3):

@@ -1,4 +1,6 @@
-"""Updates modulo 2**32: oracles H1 and H2, exact cancellation of masks, and sums that cannot wrap."""
+"""Updates modulo 2**32: oracles H1 and H2, exact cancellation of masks, and sums that cannot
+wrap.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -19,23 +21,37 @@ def test_words_and_sums_of_the_oracles():
     np.testing.assert_array_equal(fixed_point.decode(words, **BITS), x)
     mask = jnp.uint32(0xDEADBEEF)
     low, high = words[0] + mask, words[1] - mask
-    np.testing.assert_array_equal(jnp.stack([low, high]), np.array([3735846639, 559071505], np.uint32))
+    np.testing.assert_array_equal(
+        jnp.stack([low, high]), np.array([3735846639, 559071505], np.uint32)
+    )
     assert float(fixed_point.decode(low + high, **BITS)) == -0.75
 
 
 @pytest.mark.parametrize("num_clients", [2, 7])
 def test_pair_noise_of_the_ring_form_cancels_exactly(num_clients, key):
-    tree = {"w": jax.random.normal(jax.random.key(1), (num_clients, 5, 3)), "b": jnp.ones((num_clients, 4))}
+    tree = {
+        "w": jax.random.normal(jax.random.key(1), (num_clients, 5, 3)),
+        "b": jnp.ones((num_clients, 4)),
+    }
     words = fixed_point.encode(tree, bound=5.0, num_clients=num_clients, **BITS)
     like = jax.tree.map(lambda leaf: leaf[0], tree)
-    noise = pair_noise(key, jnp.asarray(graphs.complete(num_clients)), num_clients, like, 2.0**20, form="ring")
+    noise = pair_noise(
+        key, jnp.asarray(graphs.complete(num_clients)), num_clients, like, 2.0**20, form="ring"
+    )
     sent = jax.jit(lambda w, n: jax.tree.map(jnp.add, w, n))(words, noise)
-    assert not any(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(sent), jax.tree.leaves(words), strict=True))
-    plain, hidden = (jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0, dtype=jnp.uint32), t) for t in (words, sent))
+    assert not any(
+        np.array_equal(a, b)
+        for a, b in zip(jax.tree.leaves(sent), jax.tree.leaves(words), strict=True)
+    )
+    plain, hidden = (
+        jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0, dtype=jnp.uint32), t) for t in (words, sent)
+    )
     jax.tree.map(np.testing.assert_array_equal, plain, hidden)
     total = fixed_point.decode(hidden, **BITS)
     for name, leaf in tree.items():  # each number is off by half a unit at most
-        np.testing.assert_allclose(total[name], np.sum(leaf, axis=0), rtol=0, atol=num_clients * 2.0**-17 + 1e-6)
+        np.testing.assert_allclose(
+            total[name], np.sum(leaf, axis=0), rtol=0, atol=num_clients * 2.0**-17 + 1e-6
+        )
 
 
 def test_no_client_can_make_the_sum_wrap():
@@ -58,7 +74,9 @@ def test_no_client_can_make_the_sum_wrap():
 )
 def test_bad_numbers_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
-        fixed_point.encode(jnp.ones(2), **({"fraction_bits": 16, "bound": 100.0, "num_clients": 300} | change))
+        fixed_point.encode(
+            jnp.ones(2), **({"fraction_bits": 16, "bound": 100.0, "num_clients": 300} | change)
+        )
 
 
 def test_leaves_of_another_kind_are_refused():

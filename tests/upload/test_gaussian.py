@@ -16,7 +16,9 @@ def test_updates_get_noise_of_the_stated_stddev_and_keep_their_dtypes(key):
     updates = {"w": jnp.full((300, 300), 7.0), "b": jnp.zeros(50, jnp.bfloat16)}
     privatizer = gaussian_privatizer(stddev=3.0, prng_key=key)
     noisy, _ = jax.jit(privatizer.update)(updates, privatizer.init(updates))
-    assert jax.tree.map(lambda x: (x.shape, x.dtype), noisy) == jax.tree.map(lambda x: (x.shape, x.dtype), updates)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), noisy) == jax.tree.map(
+        lambda x: (x.shape, x.dtype), updates
+    )
     noise = np.asarray(noisy["w"], np.float64) - 7
     # Five standard errors of a mean square over 90,000 entries.
     assert abs(np.mean(noise**2) / 9 - 1) <= 5 * math.sqrt(2 / 90_000)
@@ -49,7 +51,9 @@ def test_composes_with_optax_and_runs_in_scan(key):
         updates, state = optimizer.update({"w": 2 * params["w"]}, state, params)
         return (optax.apply_updates(params, updates), state), None
 
-    (params, state), _ = jax.jit(lambda c: jax.lax.scan(step, c, length=10))((params, optimizer.init(params)))
+    (params, state), _ = jax.jit(lambda c: jax.lax.scan(step, c, length=10))(
+        (params, optimizer.init(params))
+    )
     np.testing.assert_allclose(params["w"], np.full(3, 0.8**10), rtol=1e-6)
     assert isinstance(state[0], NoiseState)
 
@@ -80,12 +84,15 @@ def test_without_a_key_each_privatizer_draws_its_own_from_the_operating_system(m
         for _ in range(2):
             noise, state = jax.jit(privatizer.update)(zeros, state)
             noises.append(noise)
-    # Independent rows, of fresh keys: correlations beyond seven standard errors come once in 1e11 tests.
+    # Independent rows, of fresh keys: correlations beyond seven standard errors come once in 1e11
+    #   tests.
     assert np.abs(np.corrcoef(np.stack(noises)) - np.eye(6)).max() <= 7 / math.sqrt(2000)
     monkeypatch.setattr("secrets.token_bytes", lambda size: bytes(range(size)))
     drawn = gaussian_privatizer(stddev=1.0).init(None).key
     wanted = jax.random.wrap_key_data(jnp.uint32([0x03020100, 0x07060504]), impl="threefry2x32")
-    np.testing.assert_array_equal(jax.random.key_data(drawn), jax.random.key_data(jax.random.fold_in(wanted, 0)))
+    np.testing.assert_array_equal(
+        jax.random.key_data(drawn), jax.random.key_data(jax.random.fold_in(wanted, 0))
+    )
 
 
 def test_a_key_is_not_drawn_where_the_program_would_keep_it(monkeypatch):

@@ -24,7 +24,8 @@ with socket.create_connection(("127.0.0.1", port), timeout=60) as server:
     agreement.agree(1 - client, peer_key)
     for round_index in (0, 3):
         noise = pair_noise.client_noise(
-            agreement.round_keys(round_index, [1 - client]), agreement.own_key(round_index), client, [1 - client],
+            agreement.round_keys(round_index, [1 - client]), agreement.own_key(round_index),
+            client, [1 - client],
             jnp.zeros(1000), own_stddev=0.0, pair_stddev=2.0)
         server.sendall(np.asarray(noise).tobytes())
 """
@@ -34,9 +35,17 @@ def test_two_processes_draw_noise_that_cancels_and_the_server_relays_public_keys
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(60)
         port = str(listener.getsockname()[1])
-        environment = {"PYTHONPATH": ":".join(path for path in sys.path if path), "JAX_PLATFORMS": "cpu", "PATH": ""}
+        environment = {
+            "PYTHONPATH": ":".join(path for path in sys.path if path),
+            "JAX_PLATFORMS": "cpu",
+            "PATH": "",
+        }
         processes = [
-            subprocess.Popen([sys.executable, "-c", CLIENT, str(i), port], env=environment, stderr=subprocess.PIPE)
+            subprocess.Popen(
+                [sys.executable, "-c", CLIENT, str(i), port],
+                env=environment,
+                stderr=subprocess.PIPE,
+            )
             for i in (0, 1)
         ]
         try:
@@ -48,7 +57,10 @@ def test_two_processes_draw_noise_that_cancels_and_the_server_relays_public_keys
                 links[client], keys[client] = link, link.makefile("rb").read(32)
             for client, link in links.items():
                 link.sendall(keys[1 - client])
-            found = {i: np.frombuffer(link.makefile("rb").read(8000), np.float32) for i, link in links.items()}
+            found = {
+                i: np.frombuffer(link.makefile("rb").read(8000), np.float32)
+                for i, link in links.items()
+            }
             for link in links.values():
                 link.close()
         finally:
@@ -122,11 +134,15 @@ def test_bad_peers_are_named(three, monkeypatch):
 
 
 P = 2**255 - 19
-SMALL_ORDER = 325606250916557431795983626356110631294008115727848805560023387167927233504  # of order 8
+SMALL_ORDER = (
+    325606250916557431795983626356110631294008115727848805560023387167927233504  # of order 8
+)
 
 
 def plus_small_point(public_key):
-    """The u-coordinate of Q + T, T of order 8: another public key whose X25519 secrets are those of Q."""
+    """The u-coordinate of Q + T, T of order 8: another public key whose X25519 secrets are those of
+    Q.
+    """
     a, (x1, x2) = 486662, (int.from_bytes(public_key, "little"), SMALL_ORDER)
 
     def root(x):
@@ -147,11 +163,17 @@ def test_one_key_is_no_pair_with_itself_and_not_that_of_two_peers(three, same):
     def again(key):
         if same == "other_point":
             return plus_small_point(key)
-        return key if same == "bytes" else key[:31] + bytes([key[31] | 0x80])  # the bit that X25519 ignores
+        return (
+            key if same == "bytes" else key[:31] + bytes([key[31] | 0x80])
+        )  # the bit that X25519 ignores
 
-    with pytest.raises(ValueError, match=r"public_key of peer=7 to be the peer's, got that of client=4 itself"):
+    with pytest.raises(
+        ValueError, match=r"public_key of peer=7 to be the peer's, got that of client=4 itself"
+    ):
         first.agree(7, again(first.public_key))
-    with pytest.raises(ValueError, match=r"of its own for each peer, got that of peer=9 for peer=7 too"):
+    with pytest.raises(
+        ValueError, match=r"of its own for each peer, got that of peer=9 for peer=7 too"
+    ):
         first.agree(7, again(second.public_key))
     with pytest.raises(ValueError, match=r"peers among \[2, 9\]"):
         first.round_keys(0, [7])
@@ -193,7 +215,9 @@ def test_a_client_that_stops_goes_on_from_its_file(three, tmp_path, passphrase):
         again.round_keys(0, [2])
     with pytest.raises(ValueError, match="round_index >= 2, got round_index=1"):
         again.own_key(1)
-    np.testing.assert_array_equal(data(again.round_keys(3, [2, 9])), data(first.round_keys(3, [2, 9])))
+    np.testing.assert_array_equal(
+        data(again.round_keys(3, [2, 9])), data(first.round_keys(3, [2, 9]))
+    )
     np.testing.assert_array_equal(data(again.own_key(3)), data(first.own_key(3)))
     other = key_agreement.KeyAgreement(5)
     again.agree(5, other.public_key)
@@ -201,7 +225,9 @@ def test_a_client_that_stops_goes_on_from_its_file(three, tmp_path, passphrase):
         again.agree(6, second.public_key)
     once_more = key_agreement.KeyAgreement.load(path, passphrase=passphrase)
     other.agree(4, once_more.public_key)
-    np.testing.assert_array_equal(data(once_more.round_keys(4, [5])), data(other.round_keys(4, [4])))
+    np.testing.assert_array_equal(
+        data(once_more.round_keys(4, [5])), data(other.round_keys(4, [4]))
+    )
 
 
 def test_the_private_key_is_a_standard_one(three, tmp_path):
@@ -227,7 +253,9 @@ def test_a_file_that_cannot_be_written_gives_out_no_keys(three, tmp_path):
 
 def test_a_second_file_that_would_lag_behind_is_refused(three, tmp_path):
     three[0].save(tmp_path / "keys.pem")
-    with pytest.raises(ValueError, match=r"Expected path=.*keys\.pem., where this client is saved already"):
+    with pytest.raises(
+        ValueError, match=r"Expected path=.*keys\.pem., where this client is saved already"
+    ):
         three[0].save(tmp_path / "copy.pem")
     assert not (tmp_path / "copy.pem").exists()
     three[0].save(tmp_path / "keys.pem", passphrase="words")  # the same file, hidden now
@@ -246,9 +274,20 @@ def test_files_of_others_and_broken_ones_are_refused(three, tmp_path):
             three[2].save(path if one is three[0] else hidden)
     whole = path.read_bytes()
     broken = tmp_path / "broken.pem"
-    for content in (whole[:40], whole[:-20], whole[:-120], whole[: whole.rindex(b"{")], b"", b"\xff\x00", b"text"):
+    for content in (
+        whole[:40],
+        whole[:-20],
+        whole[:-120],
+        whole[: whole.rindex(b"{")],
+        b"",
+        b"\xff\x00",
+        b"text",
+    ):
         broken.write_bytes(content)
-        with pytest.raises(ValueError, match=r"^Expected path of a whole file that KeyAgreement.save wrote, got path="):
+        with pytest.raises(
+            ValueError,
+            match=r"^Expected path of a whole file that KeyAgreement.save wrote, got path=",
+        ):
             load(broken)
     for old, new in ((b'"client": 4', b'"client": 5'), (b'"own_key": 0', b'"own_key": 9')):
         assert old in whole
@@ -262,7 +301,9 @@ def test_files_of_others_and_broken_ones_are_refused(three, tmp_path):
 
     for private in (ec.generate_private_key(ec.SECP256R1()), ed25519.Ed25519PrivateKey.generate()):
         broken.write_bytes(plain(private))
-        with pytest.raises(ValueError, match=r"with an X25519 private key, got path=.*broken.pem' with E"):
+        with pytest.raises(
+            ValueError, match=r"with an X25519 private key, got path=.*broken.pem' with E"
+        ):
             load(broken)
     broken.write_bytes(plain(x25519.X25519PrivateKey.generate()))
     with pytest.raises(ValueError, match="behind the key are missing or edited"):

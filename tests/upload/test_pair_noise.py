@@ -15,7 +15,9 @@ OWN, PAIR = [0.5, 0.8, 1.0, 0.6], [0.3, 0.2, 0.5, 0.4, 0.7]
 
 
 def flat(tree, num_clients):
-    return np.concatenate([np.asarray(leaf).reshape(num_clients, -1) for leaf in jax.tree.leaves(tree)], axis=1)
+    return np.concatenate(
+        [np.asarray(leaf).reshape(num_clients, -1) for leaf in jax.tree.leaves(tree)], axis=1
+    )
 
 
 @functools.cache  # a noise function compiles once
@@ -24,7 +26,9 @@ def default():
 
 
 def spec(**changes):
-    return pair_noise.cohort_noise(EDGES, **{"num_clients": 4, "own_stddev": OWN, "pair_stddev": PAIR, **changes})
+    return pair_noise.cohort_noise(
+        EDGES, **{"num_clients": 4, "own_stddev": OWN, "pair_stddev": PAIR, **changes}
+    )
 
 
 def test_a_client_with_its_own_keys_computes_its_row(key):
@@ -32,11 +36,15 @@ def test_a_client_with_its_own_keys_computes_its_row(key):
     alone = jax.jit(pair_noise.client_noise)
     for client in (0, 3):  # of three neighbours each, so that one program serves both
         agreement = key_agreement.SimulatedKeyAgreement(client, jax.random.clone(key))
-        near = {sum(edge) - client: s for edge, s in zip(EDGES, PAIR, strict=True) if client in edge}
+        near = {
+            sum(edge) - client: s for edge, s in zip(EDGES, PAIR, strict=True) if client in edge
+        }
         peers = sorted(near)
         stddev = np.asarray([near[peer] for peer in peers], np.float32)
         keys = agreement.round_keys(7, peers), agreement.own_key(7)
-        own = alone(*keys, client, np.asarray(peers), PARAMS, own_stddev=OWN[client], pair_stddev=stddev)
+        own = alone(
+            *keys, client, np.asarray(peers), PARAMS, own_stddev=OWN[client], pair_stddev=stddev
+        )
         for name, leaf in own.items():
             assert leaf.dtype == jnp.float32
             np.testing.assert_allclose(leaf, rows[name][client], rtol=1e-6, atol=1e-6)
@@ -49,10 +57,15 @@ def test_the_covariance_of_the_uploads_is_the_accountants(draw, key):
         noise, edges, own, pair = spec(), EDGES, OWN, PAIR
     else:
         edges, own, pair = graphs.complete(4), 0.5, 0.7
-        noise = pair_noise.cohort_noise(edges, num_clients=4, own_stddev=own, pair_stddev=pair, draw=draw)
+        noise = pair_noise.cohort_noise(
+            edges, num_clients=4, own_stddev=own, pair_stddev=pair, draw=draw
+        )
     rows = np.asarray(noise(key, 0, jnp.zeros(n)), np.float64)
     graph = view.pair_graph(
-        edges, num_clients=4, own_variance=np.square(own), pair_variance=np.square(np.broadcast_to(pair, len(edges)))
+        edges,
+        num_clients=4,
+        own_variance=np.square(own),
+        pair_variance=np.square(np.broadcast_to(pair, len(edges))),
     )
     expected = np.asarray(view.covariance(graph))
     scale = np.sqrt((np.outer(np.diagonal(expected), np.diagonal(expected)) + expected**2) / n)
@@ -73,7 +86,9 @@ def test_a_round_repeats_and_another_round_does_not(key):
 
 def test_edges_without_noise_are_not_drawn(key):
     with_zero = spec(pair_stddev=[0.3, 0.2, 0.5, 0.4, 0.0])(key, 0, PARAMS)
-    without = pair_noise.cohort_noise(EDGES[:4], num_clients=4, own_stddev=OWN, pair_stddev=PAIR[:4])(key, 0, PARAMS)
+    without = pair_noise.cohort_noise(
+        EDGES[:4], num_clients=4, own_stddev=OWN, pair_stddev=PAIR[:4]
+    )(key, 0, PARAMS)
     np.testing.assert_array_equal(flat(with_zero, 4), flat(without, 4))
 
 
@@ -86,7 +101,9 @@ def test_edges_without_noise_are_not_drawn(key):
         (lambda: spec(draw="joint"), "draw to be one of"),
         (lambda: spec(draw="joint_law"), "graph that is not complete with one pair_stddev"),
         (
-            lambda: pair_noise.cohort_noise([[0, 1], [1, 0]], num_clients=2, own_stddev=1, pair_stddev=1),
+            lambda: pair_noise.cohort_noise(
+                [[0, 1], [1, 0]], num_clients=2, own_stddev=1, pair_stddev=1
+            ),
             "once in edges",
         ),
     ],
@@ -97,15 +114,21 @@ def test_bad_noise_is_named(call, message):
 
 
 def test_an_ideal_secure_sum_holds_its_noise_or_releases_nothing(key):
-    n, stddev = 100_000, secure_sum.share_stddev(2.0, num_clients=10, max_colluders=3, max_stragglers=3)
+    n, stddev = (
+        100_000,
+        secure_sum.share_stddev(2.0, num_clients=10, max_colluders=3, max_stragglers=3),
+    )
     assert stddev == 1.0
     total = {"w": jnp.full(n, 5.0)}
-    run = jax.jit(lambda k, count: secure_sum.secure_sum(k, total, count, stddev=stddev, least_responders=7))
+    run = jax.jit(
+        lambda k, count: secure_sum.secure_sum(k, total, count, stddev=stddev, least_responders=7)
+    )
     for count, completed in ((10, True), (7, True), (6, False)):
         found = run(jax.random.fold_in(key, count), jnp.asarray(count))
         assert bool(found.completed) == completed
         if completed:
-            # Colluders' noise is in it too: 7 responders, 3 of them colluders, leave 4 = 2.0**2 unknown.
+            # Colluders' noise is in it too: 7 responders, 3 of them colluders, leave 4 = 2.0**2
+            # unknown.
             noise = np.asarray(found.total["w"], np.float64) - 5
             assert abs(np.mean(noise**2) / count - 1) <= 5 * np.sqrt(2 / n)
         else:
@@ -116,4 +139,6 @@ def test_a_secure_sum_without_honest_noise_is_refused():
     with pytest.raises(ValueError, match=r"max_colluders \+ max_stragglers < 50 clients"):
         secure_sum.share_stddev(1.0, num_clients=50, max_colluders=40, max_stragglers=10)
     with pytest.raises(ValueError, match="least_responders"):
-        secure_sum.secure_sum(jax.random.key(0), jnp.zeros(2), jnp.asarray(1), stddev=1.0, least_responders=0)
+        secure_sum.secure_sum(
+            jax.random.key(0), jnp.zeros(2), jnp.asarray(1), stddev=1.0, least_responders=0
+        )

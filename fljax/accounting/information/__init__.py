@@ -1,7 +1,9 @@
-"""Nats instead of epsilon: what noisy records, or noisy uploads, tell on average, and the error that leaves.
+"""Nats instead of epsilon: what noisy records, or noisy uploads, tell on average, and the error
+that leaves.
 
-channel (noise for a budget) -> exposure (uses of each record) -> `Leakage` in nats -> `ErrorBound` -> PSNR. Every
-answer carries `certified`, `reason` and `covariance_source`. Averages, never a privacy guarantee for one record, and
+channel (noise for a budget) -> exposure (uses of each record) -> `Leakage` in nats -> `ErrorBound`
+-> PSNR. Every answer carries `certified`, `reason` and `covariance_source`. Averages, never a
+privacy guarantee for one record, and
 never an epsilon: see `NOT_PROMISED` and docs/information.md.
 """
 
@@ -41,7 +43,12 @@ from fljax.accounting.information.claims import (
     psnr_of_mse,
 )
 from fljax.accounting.information.clipped import private_sgd_nats, private_sgd_nats_from_epsilon
-from fljax.accounting.information.compression import Compressed, compressed, large_batch, selection_nats
+from fljax.accounting.information.compression import (
+    Compressed,
+    compressed,
+    large_batch,
+    selection_nats,
+)
 from fljax.accounting.information.reconstruction import (
     Entropy,
     distortion_rate,
@@ -52,7 +59,12 @@ from fljax.accounting.information.reconstruction import (
     theorem1,
 )
 from fljax.accounting.information.sums import secure_sum_leakage
-from fljax.accounting.information.uploads import Uploads, count_upload, estimated_upload, uploads_total
+from fljax.accounting.information.uploads import (
+    Uploads,
+    count_upload,
+    estimated_upload,
+    uploads_total,
+)
 from fljax.accounting.information.words import NOT_PROMISED, statement
 
 __all__ = [

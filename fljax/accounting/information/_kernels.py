@@ -13,10 +13,14 @@ from fljax_kernels import spectral
 _PIECE = 64
 
 
-def over_clients(fun: Callable[[Any, Any], Any], values: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """`fun(values, numbers)` of one number for each client, `[...]`, where one spectrum `[d]` may serve them all.
+def over_clients(
+    fun: Callable[[Any, Any], Any], values: np.ndarray, numbers: np.ndarray
+) -> np.ndarray:
+    """`fun(values, numbers)` of one number for each client, `[...]`, where one spectrum `[d]` may
+    serve them all.
 
-    Then only distinct numbers are computed, in pieces of one length: one program, and memory for `_PIECE` clients.
+    Then only distinct numbers are computed, in pieces of one length: one program, and memory for
+    `_PIECE` clients.
     """
     if values.ndim > 1 or numbers.ndim == 0:
         return np.asarray(fun(values, numbers))
@@ -32,7 +36,9 @@ def over_clients(fun: Callable[[Any, Any], Any], values: np.ndarray, numbers: np
 @jax.jit
 def solve(values: Any, nats: Any) -> jax.Array:
     """`[..., d]`, `[...]` -> `[...]`, the logarithm of the noise variance."""
-    return jnp.vectorize(spectral.solve_log_noise_var, signature="(d),()->()")(_x64.as64(values), _x64.as64(nats))
+    return jnp.vectorize(spectral.solve_log_noise_var, signature="(d),()->()")(
+        _x64.as64(values), _x64.as64(nats)
+    )
 
 
 @_x64.float64
@@ -51,9 +57,13 @@ def composed(values: Any, precision_sum: Any) -> jax.Array:
 
 
 @_x64.float64
-def clipped_capacity(batch_size: int, noise_var: float, num_params: int | None, *, iid: bool, paper: bool) -> jax.Array:
+def clipped_capacity(
+    batch_size: int, noise_var: float, num_params: int | None, *, iid: bool, paper: bool
+) -> jax.Array:
     """`[]`, at a clip norm of 1."""
-    return spectral.clipped_capacity(batch_size, 1.0, _x64.as64(noise_var), num_params, iid=iid, paper=paper)
+    return spectral.clipped_capacity(
+        batch_size, 1.0, _x64.as64(noise_var), num_params, iid=iid, paper=paper
+    )
 
 
 @_x64.float64
@@ -73,7 +83,9 @@ def log_expm1(x: Any) -> jax.Array:
 @jax.jit
 def min_power(values: Any, nats: Any) -> jax.Array:
     """`[..., d]`, `[...]` -> `[..., d]` noise variances."""
-    return jnp.vectorize(spectral.min_power_noise_var, signature="(d),()->(d)")(_x64.as64(values), _x64.as64(nats))
+    return jnp.vectorize(spectral.min_power_noise_var, signature="(d),()->(d)")(
+        _x64.as64(values), _x64.as64(nats)
+    )
 
 
 @_x64.float64
@@ -87,13 +99,17 @@ def personalized(cov: Any, weights: Any) -> jax.Array:
 @jax.jit
 def solve_hadamard(cov: Any, weights: Any, nats: Any) -> jax.Array:
     """`[d, d]`, `[d]`, `[]` -> `[]`."""
-    return spectral.solve_log_noise_var_hadamard(_x64.as64(cov), _x64.as64(weights), _x64.as64(nats))
+    return spectral.solve_log_noise_var_hadamard(
+        _x64.as64(cov), _x64.as64(weights), _x64.as64(nats)
+    )
 
 
 @_x64.float64
 @jax.jit
 def precision_values(cov: Any, precision: Any) -> jax.Array:
-    """Eigenvalues `[d]` of cov * precision, both `[d, d]`; NaN unless precision is positive definite."""
+    """Eigenvalues `[d]` of cov * precision, both `[d, d]`; NaN unless precision is positive
+    definite.
+    """
     root = jnp.linalg.cholesky(_x64.as64(precision))
     inner = root.T @ _x64.as64(cov) @ root
     return jnp.linalg.eigvalsh((inner + inner.T) / 2)
@@ -103,21 +119,27 @@ def precision_values(cov: Any, precision: Any) -> jax.Array:
 @jax.jit
 def mse_projected(values: Any, nats: Any) -> jax.Array:
     """`[..., d]`, `[...]` -> `[...]`."""
-    return jnp.vectorize(spectral.mse_projected, signature="(d),()->()")(_x64.as64(values), _x64.as64(nats))
+    return jnp.vectorize(spectral.mse_projected, signature="(d),()->()")(
+        _x64.as64(values), _x64.as64(nats)
+    )
 
 
 @_x64.float64
 @jax.jit
 def mse_distortion_rate(values: Any, nats: Any) -> jax.Array:
     """`[..., d]`, `[...]` -> `[...]`."""
-    return jnp.vectorize(spectral.mse_distortion_rate, signature="(d),()->()")(_x64.as64(values), _x64.as64(nats))
+    return jnp.vectorize(spectral.mse_distortion_rate, signature="(d),()->()")(
+        _x64.as64(values), _x64.as64(nats)
+    )
 
 
 @_x64.float64
 @jax.jit
 def mse_linear(values: Any, noise_var: Any) -> jax.Array:
     """`[..., d]`, `[..., d]` -> `[...]`."""
-    return jnp.vectorize(spectral.mse_linear, signature="(d),(d)->()")(_x64.as64(values), _x64.as64(noise_var))
+    return jnp.vectorize(spectral.mse_linear, signature="(d),(d)->()")(
+        _x64.as64(values), _x64.as64(noise_var)
+    )
 
 
 @_x64.float64

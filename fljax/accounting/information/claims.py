@@ -1,4 +1,6 @@
-"""The records that answers come in: each says whether it is proved, why, and where its covariance came from."""
+"""The records that answers come in: each says whether it is proved, why, and where its covariance
+came from.
+"""
 
 import dataclasses
 import math
@@ -21,8 +23,9 @@ class Claim:
     Attributes:
       certified: True if the number is proved under the conditions that the function states.
       reason: how it was proved, or why not.
-      covariance_source: "public" or "declared" knowledge about the data, or "private": estimated from the records that
-        it is to protect, which no proof covers. A "public" covariance that was estimated certifies nothing either.
+      covariance_source: "public" or "declared" knowledge about the data, or "private": estimated
+        from the records that it is to protect, which no proof covers. A "public" covariance that
+        was estimated certifies nothing either.
       formula: "sound", or "paper" for a printed form that was found wrong or too weak.
     """
 
@@ -62,15 +65,19 @@ class ErrorBound(Claim):
     leakage: Leakage
 
     def psnr(self, data_range: float) -> Any:
-        """The same bound as a ceiling in dB on the PSNR of the *expected* squared error; see `psnr_of_mse`."""
+        """The same bound as a ceiling in dB on the PSNR of the *expected* squared error; see
+        `psnr_of_mse`.
+        """
         return psnr_of_mse(self.mse, data_range)
 
 
 def psnr_of_mse(mse: Any, data_range: float) -> Any:
     """10 log10(data_range^2 / mse) in dB; inf at mse = 0.
 
-    A lower bound on an expected squared error is an upper bound on this number. It is not one on the mean of PSNRs of
-    single images: the logarithm of a mean is not the mean of logarithms, and that mean may lie above.
+    A lower bound on an expected squared error is an upper bound on this number. It is not one on
+    the mean of PSNRs of
+    single images: the logarithm of a mean is not the mean of logarithms, and that mean may lie
+      above.
 
     Args:
       mse: `[...]`, >= 0. data_range: greatest minus least value that a coordinate may take. > 0.
@@ -89,10 +96,12 @@ def check_source(source: CovarianceSource) -> None:
 
 
 def proof(source: CovarianceSource, why: str, estimated_from: int | None = None) -> dict[str, Any]:
-    """The fields of a claim that holds if the covariance, or an upper bound on it, is known without the data.
+    """The fields of a claim that holds if the covariance, or an upper bound on it, is known without
+    the data.
 
-    `estimated_from`: how many public records the covariance was estimated from, None for one that is known. An estimate
-    is neither the clients' own covariance nor above it, so it certifies nothing unless it is "declared" to be one.
+    `estimated_from`: how many public records the covariance was estimated from, None for one that
+    is known. An estimate is neither the clients' own covariance nor above it, so it certifies
+    nothing unless it is "declared" to be one.
     """
     check_source(source)
     if estimated_from is not None:
@@ -106,7 +115,9 @@ def proof(source: CovarianceSource, why: str, estimated_from: int | None = None)
     if source == "public" and estimated_from is not None:
         return {
             "certified": False,
-            "reason": f"the covariance of {estimated_from} public records stands in for the clients' own law: declare "
+            "reason": f"the covariance of {estimated_from} public records stands in for the "
+            "clients' "
+            "own law: declare "
             "it (covariance_source='declared') to take that on yourself",
             "covariance_source": source,
         }
@@ -114,7 +125,9 @@ def proof(source: CovarianceSource, why: str, estimated_from: int | None = None)
 
 
 def inherit(claim: Claim, why: str, *, holds: bool = True) -> dict[str, Any]:
-    """The fields of a claim that rests on another one; `holds` False: it fails for the reason `why`."""
+    """The fields of a claim that rests on another one; `holds` False: it fails for the reason
+    `why`.
+    """
     return {
         "certified": claim.certified and holds,
         "reason": why if claim.certified or not holds else claim.reason,

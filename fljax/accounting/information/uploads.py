@@ -18,7 +18,8 @@ class Uploads(NamedTuple):
 
 
 def estimated_upload(*, nats: float, record_dimension: int) -> Leakage:
-    """The claim of an upload whose noise came from an estimated covariance of gradients: nats, not certified.
+    """The claim of an upload whose noise came from an estimated covariance of gradients: nats, not
+    certified.
 
     Args:
       nats: > 0. record_dimension: coordinates of a record, not of the upload.
@@ -30,12 +31,17 @@ def estimated_upload(*, nats: float, record_dimension: int) -> Leakage:
         dimension=record_dimension,
         mode="one_use",
         certified=False,
-        reason="the covariance of gradients was estimated from the batch, and differs given what was sent before",
+        reason=(
+            "the covariance of gradients was estimated from the batch, and differs given what "
+            "was sent before"
+        ),
         covariance_source="private",
     )
 
 
-def count_upload(uploads: Uploads, leakage: Leakage, *, key: jax.Array, round_index: int) -> Uploads:
+def count_upload(
+    uploads: Uploads, leakage: Leakage, *, key: jax.Array, round_index: int
+) -> Uploads:
     """The uploads after one more.
 
     Args:
@@ -44,8 +50,8 @@ def count_upload(uploads: Uploads, leakage: Leakage, *, key: jax.Array, round_in
       key, round_index: what `fljax.upload.controlled_channel` was given.
 
     Raises:
-      NoGuaranteeError: this key has been used in this round: the two uploads differ by a function of the data without
-        noise, and what they tell is unbounded.
+      NoGuaranteeError: this key has been used in this round: the two uploads differ by a function
+        of the data without noise, and what they tell is unbounded.
       ValueError: an argument is not of the stated kind.
     """
     _validate.typed_key(key=key)
@@ -55,14 +61,16 @@ def count_upload(uploads: Uploads, leakage: Leakage, *, key: jax.Array, round_in
     draw = (np.asarray(jax.random.key_data(key)).tobytes(), int(round_index))
     if draw in uploads.used:
         raise NoGuaranteeError(
-            f"Expected fresh noise, got a key that was used in round_index={round_index} before: two uploads with one "
+            f"Expected fresh noise, got a key that was used in round_index={round_index} before: "
+            "two uploads with one "
             "noise differ by the data alone."
         )
     return Uploads((*uploads.leakages, leakage), uploads.used | {draw})
 
 
 def uploads_total(uploads: Uploads) -> Leakage:
-    """Linear nats of all uploads about the client's records, and so about each one; certified if each upload is.
+    """Linear nats of all uploads about the client's records, and so about each one; certified if
+    each upload is.
 
     Raises:
       ValueError: nothing was sent, or uploads about records of different dimensions are mixed.

@@ -4,17 +4,23 @@ from fljax.accounting.information.claims import ErrorBound, Leakage
 from fljax.accounting.rounding import at_least, at_most
 
 NOT_PROMISED = (
-    "anything about one record: nats and errors are means over records and noise; one image may be recovered better",
-    "membership or attributes: no epsilon follows from nats, and a mean bound does not stop a membership test",
+    "anything about one record: nats and errors are means over records and noise; one image may "
+    "be recovered better",
+    "membership or attributes: no epsilon follows from nats, and a mean bound does not stop a "
+    "membership test",
     "labels, where they were declared public: they are sent as they are",
     "what other clients' correlated data (the same person, the same site) tell",
-    "quantities computed from clean records: normalisation statistics, losses, early stopping, sampling by content",
+    "quantities computed from clean records: normalisation statistics, losses, early stopping, "
+    "sampling by content",
     "attacks on floating-point noise: the proof is about real-valued noise",
 )
 
 
-def statement(leakage: Leakage, bound: ErrorBound | None = None, *, data_range: float | None = None) -> str:
-    """The claim in words: nats, how they were added up, the error and PSNR they leave, what is not promised.
+def statement(
+    leakage: Leakage, bound: ErrorBound | None = None, *, data_range: float | None = None
+) -> str:
+    """The claim in words: nats, how they were added up, the error and PSNR they leave, what is not
+    promised.
 
     Args:
       leakage: of one target: a single number of nats.
@@ -29,7 +35,8 @@ def statement(leakage: Leakage, bound: ErrorBound | None = None, *, data_range: 
     per = leakage.nats / leakage.dimension
     lines = [
         f"At most {at_most(leakage.nats)} nats about each {leakage.target.replace('_', ' ')} "
-        f"({at_most(per, 4)} per coordinate), {leakage.mode.replace('_', ' ')} count. {_standing(leakage)}"
+        f"({at_most(per, 4)} per coordinate), {leakage.mode.replace('_', ' ')} count. "
+        f"{_standing(leakage)}"
     ]
     if bound is not None:
         psnr = ""
@@ -45,4 +52,8 @@ def statement(leakage: Leakage, bound: ErrorBound | None = None, *, data_range: 
 
 def _standing(claim: Leakage | ErrorBound) -> str:
     known = f"covariance {claim.covariance_source}"
-    return f"A proved bound ({claim.reason}; {known})." if claim.certified else f"NOT proved ({claim.reason}; {known})."
+    return (
+        f"A proved bound ({claim.reason}; {known})."
+        if claim.certified
+        else f"NOT proved ({claim.reason}; {known})."
+    )

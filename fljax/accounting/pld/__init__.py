@@ -1,4 +1,6 @@
-"""Privacy-loss distributions: certified upper and lower bounds on epsilon and delta, in float64 on JAX."""
+"""Privacy-loss distributions: certified upper and lower bounds on epsilon and delta, in float64 on
+JAX.
+"""
 
 from fljax.accounting.pld.api import (
     delta,

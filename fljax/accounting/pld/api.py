@@ -33,7 +33,9 @@ def _check_all(rule: Any, **values: np.ndarray) -> None:
 
 
 def _sampled_gaussian(noise: np.ndarray, prob: np.ndarray, counts: np.ndarray) -> solve.Batch:
-    return solve.Batch(("mixture",), ((prob[:, None, None], (1.0 / noise)[:, None, None]),), counts[:, None])
+    return solve.Batch(
+        ("mixture",), ((prob[:, None, None], (1.0 / noise)[:, None, None]),), counts[:, None]
+    )
 
 
 def poisson_gaussian_interval(
@@ -47,11 +49,12 @@ def poisson_gaussian_interval(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Bounds of many Poisson-sampled Gaussian runs at once, under adding or removing one unit.
 
-    Guarantee: the true value (of the mechanism with real-valued noise) lies in [lower, upper], whatever the accuracy.
+    Guarantee: the true value (of the mechanism with real-valued noise) lies in [lower, upper],
+      whatever the accuracy.
 
     Args:
-      noise_multiplier: noise stddev / sensitivity, > 0; like all arguments but `accuracy` an array of any shape,
-        broadcast together.
+      noise_multiplier: noise stddev / sensitivity, > 0; like all arguments but `accuracy` an array
+        of any shape, broadcast together.
       sampling_prob: in (0, 1].
       steps: integers >= 1.
       delta: in (0, 1), to get epsilon; or
@@ -59,8 +62,8 @@ def poisson_gaussian_interval(
       accuracy: aimed-at upper - lower, relative to epsilon (or to delta).
 
     Returns:
-      (lower, upper) of epsilon (or delta), float64 arrays of the broadcast shape. A WideIntervalWarning where upper is
-      more than twice lower.
+      (lower, upper) of epsilon (or delta), float64 arrays of the broadcast shape. A
+      WideIntervalWarning where upper is more than twice lower.
 
     Raises:
       ValueError: an argument out of range, or so little noise that losses of one step exceed 600.
@@ -69,10 +72,15 @@ def poisson_gaussian_interval(
     """
     _validate.positive(accuracy=accuracy)
     if (delta is None) == (epsilon is None):
-        raise ValueError(f"Expected one of delta and epsilon, got delta={delta!r} and epsilon={epsilon!r}.")
+        raise ValueError(
+            f"Expected one of delta and epsilon, got delta={delta!r} and epsilon={epsilon!r}."
+        )
     for_delta = delta is None
     shape, counts, (noise, prob, given) = _arrays(
-        steps, noise_multiplier=noise_multiplier, sampling_prob=sampling_prob, given=epsilon if for_delta else delta
+        steps,
+        noise_multiplier=noise_multiplier,
+        sampling_prob=sampling_prob,
+        given=epsilon if for_delta else delta,
     )
     _check_all(_validate.positive, noise_multiplier=noise)
     _check_all(_validate.probability, sampling_prob=prob)
@@ -84,14 +92,20 @@ def poisson_gaussian_interval(
     exact = prob == 1  # a Gaussian mechanism, whatever the number of steps
     if exact.any():
         mu = np.sqrt(counts[exact]) / noise[exact]
-        found = gaussian.mu_to_delta(mu, given[exact]) if for_delta else gaussian.mu_to_epsilon(mu, given[exact])
+        found = (
+            gaussian.mu_to_delta(mu, given[exact])
+            if for_delta
+            else gaussian.mu_to_epsilon(mu, given[exact])
+        )
         out[exact] = np.asarray(found)[:, None]
     rest = np.flatnonzero(~exact)
     if len(rest):
         batch = _sampled_gaussian(noise[rest], prob[rest], counts[rest])
         target = given[rest] if for_delta else np.log(given[rest])
         found = solve.solve(batch, target, for_delta=for_delta, symmetric=False, accuracy=accuracy)
-        found = closed.tightened(found, noise[rest], prob[rest], counts[rest], target, for_delta=for_delta)
+        found = closed.tightened(
+            found, noise[rest], prob[rest], counts[rest], target, for_delta=for_delta
+        )
         closed.warn_of_wide(found, for_delta=for_delta)
         out[rest] = np.exp(found) if for_delta else found
     return out[:, 0].reshape(shape), out[:, 1].reshape(shape)
@@ -101,46 +115,60 @@ def poisson_gaussian_epsilon(
     noise_multiplier: Any, sampling_prob: Any, steps: Any, delta: Any, *, accuracy: float = ACCURACY
 ) -> np.ndarray:
     """The upper bound of `poisson_gaussian_interval` on epsilon; same arguments and errors."""
-    return poisson_gaussian_interval(noise_multiplier, sampling_prob, steps, delta=delta, accuracy=accuracy)[1]
+    return poisson_gaussian_interval(
+        noise_multiplier, sampling_prob, steps, delta=delta, accuracy=accuracy
+    )[1]
 
 
 def poisson_gaussian_delta(
-    noise_multiplier: Any, sampling_prob: Any, steps: Any, epsilon: Any, *, accuracy: float = ACCURACY
+    noise_multiplier: Any,
+    sampling_prob: Any,
+    steps: Any,
+    epsilon: Any,
+    *,
+    accuracy: float = ACCURACY,
 ) -> np.ndarray:
     """The upper bound of `poisson_gaussian_interval` on delta; same arguments and errors."""
-    return poisson_gaussian_interval(noise_multiplier, sampling_prob, steps, epsilon=epsilon, accuracy=accuracy)[1]
+    return poisson_gaussian_interval(
+        noise_multiplier, sampling_prob, steps, epsilon=epsilon, accuracy=accuracy
+    )[1]
 
 
 def interval(
-    event: PrivacyEvent, *, delta: float | None = None, epsilon: float | None = None, accuracy: float = ACCURACY
+    event: PrivacyEvent,
+    *,
+    delta: float | None = None,
+    epsilon: float | None = None,
+    accuracy: float = ACCURACY,
 ) -> tuple[float, float]:
     """(lower, upper) bound on epsilon of `event` at `delta`, or on its delta at `epsilon`.
 
-    Guarantee: the true value under the event's claim lies in [lower, upper], whatever the accuracy. "Add" and
-    "remove" are composed
-    apart; the larger one counts.
+    Guarantee: the true value under the event's claim lies in [lower, upper], whatever the accuracy.
+    "Add" and "remove" are composed apart; the larger one counts.
 
     Args:
-      event: mechanism, unit and relation. Gaussian mechanisms and mixtures of Gaussians, Poisson-sampled or not,
-        Laplace,
-        discrete Gaussian, (epsilon, delta) claims and registered pairs, Poisson-sampled or not, and any composition of
-        these.
+      event: mechanism, unit and relation. Gaussian mechanisms and mixtures of Gaussians,
+        Poisson-sampled or not, Laplace, discrete Gaussian, (epsilon, delta) claims and registered
+        pairs, Poisson-sampled or not, and any composition of these.
       delta: in (0, 1); or epsilon: >= 0. Just one of both.
       accuracy: aimed-at upper - lower, relative to epsilon (or to delta).
 
     Returns:
-      Bounds, with a WideIntervalWarning where upper is more than twice lower. (inf, inf) (or (1, 1)) where something
-      was released without noise. The lower bound is 0 where a part is known by a dominating pair only: (epsilon, delta)
-      claims, and mechanisms that were registered.
+      Bounds, with a WideIntervalWarning where upper is more than twice lower. (inf, inf) (or (1,
+      1)) where something was released without noise. The lower bound is 0 where a part is known by
+      a dominating pair only: (epsilon, delta) claims, and mechanisms that were registered.
 
     Raises:
       ValueError: an argument out of range.
-      UnsupportedEventError: no privacy-loss distribution for a part of the event under its relation.
+      UnsupportedEventError: no privacy-loss distribution for a part of the event under its
+        relation.
     """
     check_event("event", event)
     _validate.positive(accuracy=accuracy)
     if (delta is None) == (epsilon is None):
-        raise ValueError(f"Expected one of delta and epsilon, got delta={delta!r} and epsilon={epsilon!r}.")
+        raise ValueError(
+            f"Expected one of delta and epsilon, got delta={delta!r} and epsilon={epsilon!r}."
+        )
     if delta is not None:
         _validate.open_unit(delta=delta)
     if epsilon is not None:
@@ -148,7 +176,11 @@ def interval(
     noise = effective_noise(event.mechanism)
     if noise is not None and 0 < noise < math.inf:
         mu = 1 / noise
-        value = float(gaussian.mu_to_epsilon(mu, delta) if epsilon is None else gaussian.mu_to_delta(mu, epsilon))
+        value = float(
+            gaussian.mu_to_epsilon(mu, delta)
+            if epsilon is None
+            else gaussian.mu_to_delta(mu, epsilon)
+        )
         return value, value
     found = of_mechanism.leaves(event.mechanism, event.neighboring_relation)
     if of_mechanism.NO_NOISE in found:
@@ -174,7 +206,12 @@ def interval(
 
 
 def _tightened(
-    bounds: np.ndarray, event: PrivacyEvent, found: dict[of_mechanism.Leaf, int], target: np.ndarray, *, for_delta: bool
+    bounds: np.ndarray,
+    event: PrivacyEvent,
+    found: dict[of_mechanism.Leaf, int],
+    target: np.ndarray,
+    *,
+    for_delta: bool,
 ) -> np.ndarray:
     """`bounds` `[1, 2]`, closer if they were wide."""
     if not closed.is_wide(bounds, for_delta=for_delta).any():
@@ -182,7 +219,9 @@ def _tightened(
     ((leaf, count), *more) = found.items()
     if not more and leaf.kind == "mixture" and len(leaf.numbers[0]) == 1:
         prob, shift = np.asarray(leaf.numbers)
-        return closed.tightened(bounds, 1 / shift, prob, np.array([count]), target, for_delta=for_delta)
+        return closed.tightened(
+            bounds, 1 / shift, prob, np.array([count]), target, for_delta=for_delta
+        )
     try:
         curve = renyi_of_mechanism.curve(event.mechanism, event.neighboring_relation, closed.ORDERS)
     except UnsupportedEventError:
@@ -192,17 +231,22 @@ def _tightened(
 
 
 def epsilon(event: PrivacyEvent, delta: float, *, accuracy: float = ACCURACY) -> float:
-    """Certified upper bound on epsilon of `event` at `delta`; arguments and errors as in `interval`."""
+    """Certified upper bound on epsilon of `event` at `delta`; arguments and errors as in
+    `interval`.
+    """
     return interval(event, delta=delta, accuracy=accuracy)[1]
 
 
 def delta(event: PrivacyEvent, epsilon: float, *, accuracy: float = ACCURACY) -> float:
-    """Certified upper bound on delta of `event` at `epsilon`; arguments and errors as in `interval`."""
+    """Certified upper bound on delta of `event` at `epsilon`; arguments and errors as in
+    `interval`.
+    """
     return interval(event, epsilon=epsilon, accuracy=accuracy)[1]
 
 
 def estimate(event: PrivacyEvent, delta: float) -> float:
-    """Epsilon by a saddle-point formula: within a percent or so, NOT a bound, and about a millisecond's work.
+    """Epsilon by a saddle-point formula: within a percent or so, NOT a bound, and about a
+    millisecond's work.
 
     Args and errors as in `interval`. Meant for choosing where to call `interval`.
     """
@@ -219,8 +263,16 @@ def estimate(event: PrivacyEvent, delta: float) -> float:
     batch = of_mechanism.batch(found)
     signs = np.array([1.0] if of_mechanism.symmetric(found) else [1.0, -1.0])
     with host():
-        params, counts = tree_map(lambda x: np.repeat(x, len(signs), axis=0), (batch.params, batch.counts))
+        params, counts = tree_map(
+            lambda x: np.repeat(x, len(signs), axis=0), (batch.params, batch.counts)
+        )
         plans = solve.plans(
-            batch.structure, False, params, counts, signs, np.full(len(signs), math.log(delta)), ACCURACY
+            batch.structure,
+            False,
+            params,
+            counts,
+            signs,
+            np.full(len(signs), math.log(delta)),
+            ACCURACY,
         )[0]
         return float(np.max(plans.epsilon))

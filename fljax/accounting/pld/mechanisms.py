@@ -1,12 +1,14 @@
 """The mechanisms that a privacy-loss distribution can be built for, as arrays.
 
-A *group* is K mechanisms of one kind with their parameters as arrays, so that K different sampling rates are one vmap:
- - "mixture": P = w0 N(0, 1) + sum_j weights_j N(shifts_j, 1) against N(0, 1); `weights`, `shifts` `[K, J]`, shift =
-   sensitivity / stddev > 0,
-   weight 0 = padding. The Gaussian mechanism is one weight 1, Poisson sampling one weight q.
+A *group* is K mechanisms of one kind with their parameters as arrays, so that K different sampling
+rates are one vmap:
+ - "mixture": P = w0 N(0, 1) + sum_j weights_j N(shifts_j, 1) against N(0, 1); `weights`, `shifts`
+   `[K, J]`, shift = sensitivity / stddev > 0, weight 0 = padding. The Gaussian mechanism is one
+   weight 1, Poisson sampling one weight q.
  - "laplace": `scale` `[K]` = b / sensitivity.
  - "discrete_gaussian": `stddev`, `sensitivity` `[K]`.
- - "pair": P and Q on J outcomes; `p`, `q` `[K, J]`, both 0 = padding. Mass of P where Q has none is an infinite loss.
+ - "pair": P and Q on J outcomes; `p`, `q` `[K, J]`, both 0 = padding. Mass of P where Q has none is
+   an infinite loss.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from fljax.accounting.pld.window import LOG_NEGLIGIBLE, Nodes
 NODES = 512
 ATOMS = 4096
 SNAP = 1e-9  # in steps of the lattice
-PAIR_SUM = 2e-13  # how far the two sums of a pair may be from 1 together, hence its losses from the true ones
+# how far the two sums of a pair may be from 1 together, hence its losses from the true ones
+PAIR_SUM = 2e-13
 
 Params = tuple[Any, ...]
 
@@ -31,33 +34,47 @@ def _reach(log_budget: jax.Array) -> jax.Array:
     return jnp.sqrt(2.0 * jnp.maximum(log_budget, 1.0))
 
 
-def _mixture_range(params: Params, sign: jax.Array, log_budget: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _mixture_range(
+    params: Params, sign: jax.Array, log_budget: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     weights, shifts = params
     z = _reach(log_budget)
-    parts = jnp.where(weights > 0, shifts + _reach(log_budget + jnp.log(jnp.where(weights > 0, weights, 1.0))), 0.0)
+    parts = jnp.where(
+        weights > 0,
+        shifts + _reach(log_budget + jnp.log(jnp.where(weights > 0, weights, 1.0))),
+        0.0,
+    )
     return -z, jnp.where(sign > 0, jnp.maximum(z, jnp.max(parts)), z)
 
 
-def _mixture_nodes(params: Params, sign: jax.Array, log_budget: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _mixture_nodes(
+    params: Params, sign: jax.Array, log_budget: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     low, high = _mixture_range(params, sign, log_budget)
     z = low + (high - low) * (pair_masses.steps(NODES) + 0.5) / NODES
     ratio = pair_masses.mixture_log_ratio(z, *params)
     return -0.5 * z**2 + jnp.where(sign > 0, ratio, 0.0), sign * ratio
 
 
-def _laplace_nodes(params: Params, sign: jax.Array, log_budget: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _laplace_nodes(
+    params: Params, sign: jax.Array, log_budget: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     (scale,) = params
     x = (pair_masses.steps(NODES - 2) + 0.5) / (NODES - 2)
     between = jnp.exp(-(1.0 - x) / scale) / (2.0 * scale) / (NODES - 2)
     masses = jnp.concatenate([0.5 * jnp.exp(-1.0 / scale)[None], between, jnp.full((1,), 0.5)])
-    return jnp.log(masses), jnp.concatenate([-1.0 / scale[None], (2.0 * x - 1.0) / scale, 1.0 / scale[None]])
+    return jnp.log(masses), jnp.concatenate(
+        [-1.0 / scale[None], (2.0 * x - 1.0) / scale, 1.0 / scale[None]]
+    )
 
 
 def _discrete_range(params: Params, sign: jax.Array, log_budget: jax.Array) -> jax.Array:
     return jnp.ceil(params[0] * _reach(log_budget + 3.0)) + 1.0
 
 
-def _discrete_nodes(params: Params, sign: jax.Array, log_budget: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _discrete_nodes(
+    params: Params, sign: jax.Array, log_budget: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     stddev, sensitivity = params
     reach = _discrete_range(params, sign, log_budget)
     middle = NODES // 2
@@ -67,7 +84,9 @@ def _discrete_nodes(params: Params, sign: jax.Array, log_budget: jax.Array) -> t
 
 
 def _pair_losses(params: Params, sign: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """`[J]` each: mass under the first measure of the direction, its loss (0 where that is infinite), is it finite?"""
+    """`[J]` each: mass under the first measure of the direction, its loss (0 where that is
+    infinite), is it finite?
+    """
     p, q = params
     mass = jnp.where(sign > 0, p, q)
     finite = (p > 0) & (q > 0)
@@ -75,7 +94,9 @@ def _pair_losses(params: Params, sign: jax.Array) -> tuple[jax.Array, jax.Array,
     return mass, sign * ratio, finite
 
 
-def _pair_nodes(params: Params, sign: jax.Array, log_budget: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _pair_nodes(
+    params: Params, sign: jax.Array, log_budget: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     mass, loss, finite = _pair_losses(params, sign)
     rest = NODES - mass.shape[0]
     logs = jnp.where(finite, jnp.log(jnp.where(finite, mass, 1.0)), -jnp.inf)
@@ -100,7 +121,9 @@ def log_budget(times: jax.Array, log_delta: jax.Array) -> jax.Array:
     return jnp.maximum(jnp.log(jnp.sum(times)) - log_delta + LOG_NEGLIGIBLE, 1.0)
 
 
-def loss_range(kind: str, params: Params, sign: jax.Array, budget: jax.Array) -> tuple[jax.Array, jax.Array]:
+def loss_range(
+    kind: str, params: Params, sign: jax.Array, budget: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     """`[K]` each: losses between which all but a negligible P-mass lies."""
 
     def mixture(weights: jax.Array, shifts: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -128,8 +151,8 @@ def loss_range(kind: str, params: Params, sign: jax.Array, budget: jax.Array) ->
 
 
 def edge(kind: str, params: Params, sign: jax.Array) -> jax.Array:
-    """`[K]`: the loss beyond which there is none, where mass piles up: log w0 in the direction "remove", -log w0 in
-    "add".
+    """`[K]`: the loss beyond which there is none, where mass piles up: log w0 in the direction
+    "remove", -log w0 in "add".
     """
     if kind != "mixture":
         return jnp.full(params[0].shape[:1], jnp.inf)
@@ -145,15 +168,22 @@ def atom(kind: str, params: Params) -> jax.Array:
 
 
 def _discrete_lattice(
-    stddev: jax.Array, sensitivity: jax.Array, h: jax.Array, first: jax.Array, offset: jax.Array, n: int
+    stddev: jax.Array,
+    sensitivity: jax.Array,
+    h: jax.Array,
+    first: jax.Array,
+    offset: jax.Array,
+    n: int,
 ) -> discretise.Lattice:
-    """Atoms at integers x, of loss sensitivity (2 x + sensitivity) / (2 stddev^2): exact where they are lattice points.
+    """Atoms at integers x, of loss sensitivity (2 x + sensitivity) / (2 stddev^2): exact where they
+    are lattice points.
 
     Both directions are the same by symmetry.
     """
     x = pair_masses.steps(ATOMS) - ATOMS // 2
     logs = -0.5 * (x / stddev) ** 2
-    # 2 sum_{x > 4096 / 2} is below 1e-300 of the whole for stddev <= 50: `solve` refuses a larger one.
+    # 2 sum_{x > 4096 / 2} is below 1e-300 of the whole for stddev <= 50: `solve` refuses a larger
+    # one.
     masses = jnp.exp(logs - logsumexp(logs))
     error = masses * (64 + jnp.abs(logs) * 4) * pair_masses.UNIT
     loss = sensitivity * (2.0 * x + sensitivity) / (2.0 * stddev**2)
@@ -161,16 +191,33 @@ def _discrete_lattice(
 
 
 def _pair_lattice(
-    p: jax.Array, q: jax.Array, sign: jax.Array, h: jax.Array, first: jax.Array, offset: jax.Array, n: int
+    p: jax.Array,
+    q: jax.Array,
+    sign: jax.Array,
+    h: jax.Array,
+    first: jax.Array,
+    offset: jax.Array,
+    n: int,
 ) -> discretise.Lattice:
     """One atom for each outcome; what the masses lack to 1 counts as an infinite loss."""
     mass, loss, finite = _pair_losses((p, q), sign)
-    # Chances that were rounded one by one may sum to a little less than 1: the error of each is in its mass below.
+    # Chances that were rounded one by one may sum to a little less than 1: the error of each is in
+    # its mass below.
     missing = 1.0 - jnp.sum(mass)
     missing = jnp.where(missing > PAIR_SUM, missing, 0.0)
     infinite = jnp.sum(jnp.where(finite, 0.0, mass)) * (1 + 64 * pair_masses.UNIT) + missing
     masses = jnp.where(finite, mass, 0.0)
-    return _atoms(masses, (8 * pair_masses.UNIT + PAIR_SUM) * masses, loss, infinite, PAIR_SUM, h, first, offset, n)
+    return _atoms(
+        masses,
+        (8 * pair_masses.UNIT + PAIR_SUM) * masses,
+        loss,
+        infinite,
+        PAIR_SUM,
+        h,
+        first,
+        offset,
+        n,
+    )
 
 
 def _atoms(
@@ -184,7 +231,8 @@ def _atoms(
     offset: jax.Array,
     n: int,
 ) -> discretise.Lattice:
-    """Atoms `[J]` of masses known up to `error`, losses up to `slack`, on the lattice; beside them the mass `infinite`.
+    """Atoms `[J]` of masses known up to `error`, losses up to `slack`, on the lattice; beside them
+    the mass `infinite`.
 
     Those between lattice points are split upward (by connecting the dots) and moved down.
     """
@@ -214,14 +262,23 @@ def _atoms(
 
 
 def cut(
-    kind: str, params: Params, sign: jax.Array, h: jax.Array, first: jax.Array, offset: jax.Array, n: int
+    kind: str,
+    params: Params,
+    sign: jax.Array,
+    h: jax.Array,
+    first: jax.Array,
+    offset: jax.Array,
+    n: int,
 ) -> pair_masses.Cells | discretise.Lattice:
-    """The cells of each mechanism of a group; of one with atoms of its own, both lattice distributions at once.
+    """The cells of each mechanism of a group; of one with atoms of its own, both lattice
+    distributions at once.
 
     first, offset `[K]`; leaves get a leading axis K.
     """
 
-    def one(first: jax.Array, offset: jax.Array, *params: jax.Array) -> pair_masses.Cells | discretise.Lattice:
+    def one(
+        first: jax.Array, offset: jax.Array, *params: jax.Array
+    ) -> pair_masses.Cells | discretise.Lattice:
         if kind == "discrete_gaussian":
             return _discrete_lattice(params[0], params[1], h, first, offset, n)
         if kind == "pair":

@@ -15,7 +15,9 @@ MOST_SENSITIVITIES = 256
 
 
 class Leaf(NamedTuple):
-    """One mechanism of a kind of `mechanisms`; numbers: its parameters, each a tuple of one or more."""
+    """One mechanism of a kind of `mechanisms`; numbers: its parameters, each a tuple of one or
+    more.
+    """
 
     kind: str
     numbers: tuple[tuple[float, ...], ...]
@@ -25,7 +27,9 @@ NO_NOISE = Leaf("no_noise", ())
 
 
 def _pair(p: np.ndarray, q: np.ndarray, sampling_prob: float = 1.0) -> Leaf | None:
-    """The pair leaf of a unit that takes part with chance `sampling_prob`; None if the two are one."""
+    """The pair leaf of a unit that takes part with chance `sampling_prob`; None if the two are
+    one.
+    """
     p = (1 - sampling_prob) * q + sampling_prob * p
     there = (p > 0) | (q > 0)
     if np.array_equal(p, q):
@@ -34,7 +38,9 @@ def _pair(p: np.ndarray, q: np.ndarray, sampling_prob: float = 1.0) -> Leaf | No
 
 
 def _pure_and_failure(epsilon: float, delta: float) -> tuple[np.ndarray, np.ndarray]:
-    """The pair of all that is (epsilon, delta)-DP: Kairouz, Oh, Viswanath (2015), arXiv:1311.0776, section 3."""
+    """The pair of all that is (epsilon, delta)-DP: Kairouz, Oh, Viswanath (2015), arXiv:1311.0776,
+    section 3.
+    """
     high, low = 1 / (1 + math.exp(-epsilon)), 1 / (1 + math.exp(epsilon))
     p = np.array([delta, (1 - delta) * high, (1 - delta) * low, 0.0])
     return p, p[::-1].copy()
@@ -61,7 +67,11 @@ def _leaf(mechanism: Mechanism, relation: NeighboringRelation) -> Leaf | None:
     if isinstance(mechanism, events.NonPrivate):
         return NO_NOISE
     if isinstance(mechanism, events.Laplace):
-        return Leaf("laplace", ((mechanism.noise_multiplier,),)) if mechanism.noise_multiplier > 0 else NO_NOISE
+        return (
+            Leaf("laplace", ((mechanism.noise_multiplier,),))
+            if mechanism.noise_multiplier > 0
+            else NO_NOISE
+        )
     if isinstance(mechanism, events.DiscreteGaussian):
         if mechanism.stddev > LARGEST_STDDEV:
             why = f"discrete Gaussians are tabulated up to stddev {LARGEST_STDDEV:g}"
@@ -79,7 +89,9 @@ def _leaf(mechanism: Mechanism, relation: NeighboringRelation) -> Leaf | None:
         raise mechanisms.refuse(mechanism, relation, "pld", why)
     if isinstance(inner, events.MixtureOfGaussians):
         if len(inner.sensitivities) > MOST_SENSITIVITIES:
-            raise mechanisms.refuse(mechanism, relation, "pld", f"mixtures may have {MOST_SENSITIVITIES} sensitivities")
+            raise mechanisms.refuse(
+                mechanism, relation, "pld", f"mixtures may have {MOST_SENSITIVITIES} sensitivities"
+            )
         total = sum(inner.sampling_probs)
         weights = tuple(prob * w / total for w in inner.sampling_probs)
         return mixture(weights, tuple(_shift(s, inner.stddev) for s in inner.sensitivities))
@@ -90,7 +102,10 @@ def _leaf(mechanism: Mechanism, relation: NeighboringRelation) -> Leaf | None:
             return _pair(*mechanisms.pair(inner, relation), prob)
         noise = mechanisms.effective_noise(inner)
         if noise is None:
-            why = "only Gaussian mechanisms, mixtures, (epsilon, delta) and registered pairs can be sampled"
+            why = (
+                "only Gaussian mechanisms, mixtures, (epsilon, delta) and registered pairs can "
+                "be sampled"
+            )
             raise mechanisms.refuse(mechanism, relation, "pld", why)
         return mixture((prob,), (_shift(1.0, noise),))
     if isinstance(mechanism, tuple(events.RECORDS.values())):
@@ -134,19 +149,31 @@ def batch(found: dict[Leaf, int]) -> Batch:
         structure.append(kind)
         counts += [found[leaf] for leaf in members]
         if kind == "mixture":
-            weights = [leaf.numbers[0] + (0.0,) * (width - len(leaf.numbers[0])) for leaf in members]
+            weights = [
+                leaf.numbers[0] + (0.0,) * (width - len(leaf.numbers[0])) for leaf in members
+            ]
             shifts = [leaf.numbers[1] + (1.0,) * (width - len(leaf.numbers[1])) for leaf in members]
             params.append((np.array([weights]), np.array([shifts])))
         elif kind == "pair":
             params.append(
                 tuple(
-                    np.array([[leaf.numbers[i] + (0.0,) * (width - len(leaf.numbers[i])) for leaf in members]])
+                    np.array(
+                        [
+                            [
+                                leaf.numbers[i] + (0.0,) * (width - len(leaf.numbers[i]))
+                                for leaf in members
+                            ]
+                        ]
+                    )
                     for i in (0, 1)
                 )
             )
         else:
             params.append(
-                tuple(np.array([[leaf.numbers[i][0] for leaf in members]]) for i in range(len(members[0].numbers)))
+                tuple(
+                    np.array([[leaf.numbers[i][0] for leaf in members]])
+                    for i in range(len(members[0].numbers))
+                )
             )
     return Batch(tuple(structure), tuple(params), np.array([counts], np.int64))
 

@@ -1,10 +1,9 @@
 """The two measures of a neighbouring pair, cut into cells along a lattice of privacy losses.
 
-A pair is P = w0 * Q + U: with chance `w0` the unit took no part, else it moved the output. `q` and `u` are the masses
-of
-Q and U in a cell; keeping U apart means that P / Q - 1, which is of order 1 - w0, is never a difference of two
-numbers near 1. Cells are cut at losses `(i0 + j / 2 - 1 / 2) * h + offset`, so lattice points and mid points are both
-cuts.
+A pair is P = w0 * Q + U: with chance `w0` the unit took no part, else it moved the output. `q` and
+`u` are the masses of Q and U in a cell; keeping U apart means that P / Q - 1, which is of order 1 -
+w0, is never a difference of two numbers near 1. Cells are cut at losses `(i0 + j / 2 - 1 / 2) * h +
+offset`, so lattice points and mid points are both cuts.
 
 Each mass comes with a bound on its rounding error. `erfc` is good to 3 (1 + z^2) units of 2^-52
 (tests/accounting/test_pld.py
@@ -25,10 +24,11 @@ NEWTON_STEPS = 8
 
 
 class Cells(NamedTuple):
-    """Masses of `2 n + 2` cells in the order of ascending loss; the first and the last reach to infinity.
+    """Masses of `2 n + 2` cells in the order of ascending loss; the first and the last reach to
+    infinity.
 
-    q, u: `[2 n + 2]`. q_error, u_error: bounds on their absolute errors. slack: `[]`, how far (in units of loss) a
-    cut may lie
+    q, u: `[2 n + 2]`. q_error, u_error: bounds on their absolute errors. slack: `[]`, how far (in
+    units of loss) a cut may lie
     from its place. moved: `[]`, 1 - w0.
     """
 
@@ -67,32 +67,44 @@ def _cuts(h: jax.Array, first: jax.Array, offset: jax.Array, n: int) -> jax.Arra
 
 
 def mixture_log_ratio(z: jax.Array, weights: jax.Array, shifts: jax.Array) -> jax.Array:
-    """The log of dP/dQ at z `[...]`: P = w0 N(0, 1) + sum_j weights_j N(shifts_j, 1), Q = N(0, 1); the rest `[J]`."""
+    """The log of dP/dQ at z `[...]`: P = w0 N(0, 1) + sum_j weights_j N(shifts_j, 1), Q = N(0, 1);
+    the rest `[J]`.
+    """
     moved = jnp.sum(weights)
     exponents = shifts * z[..., None] - 0.5 * shifts**2
-    # Near z = 0 the sum of w_j (e^x - 1) keeps its digits when the weights are tiny; elsewhere log-space does.
-    near = jnp.log1p(jnp.maximum(jnp.sum(weights * jnp.expm1(jnp.minimum(exponents, 1.0)), axis=-1), -moved))
+    # Near z = 0 the sum of w_j (e^x - 1) keeps its digits when the weights are tiny; elsewhere
+    # log-space does.
+    near = jnp.log1p(
+        jnp.maximum(jnp.sum(weights * jnp.expm1(jnp.minimum(exponents, 1.0)), axis=-1), -moved)
+    )
     stay = jnp.log1p(-jnp.minimum(moved, 1.0))
     far = jnp.logaddexp(stay, logsumexp(exponents + jnp.log(weights), axis=-1))
     return jnp.where((jnp.max(exponents, axis=-1) < 1.0) & (moved < 0.5), near, far)
 
 
 def _log_moved_ratio(loss: jax.Array, stay: jax.Array) -> jax.Array:
-    """The log of dU/dQ where log dP/dQ is `loss`: log(e^loss - e^stay); -inf where there is no such point.
+    """The log of dU/dQ where log dP/dQ is `loss`: log(e^loss - e^stay); -inf where there is no such
+    point.
 
-    In this form an error of the logarithm is one of a few units of |loss| + |stay| in the loss, also next to `stay`.
+    In this form an error of the logarithm is one of a few units of |loss| + |stay| in the loss,
+    also next to `stay`.
     """
-    return jnp.where(loss > stay, loss + jnp.log(-jnp.expm1(jnp.minimum(stay - loss, -1e-300))), -jnp.inf)
+    return jnp.where(
+        loss > stay, loss + jnp.log(-jnp.expm1(jnp.minimum(stay - loss, -1e-300))), -jnp.inf
+    )
 
 
 def _mixture_inverse(
     loss: jax.Array, weights: jax.Array, shifts: jax.Array, moved: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """The z where the log ratio is `loss` (-inf below its range), and a bound on how far off its ratio at z is."""
+    """The z where the log ratio is `loss` (-inf below its range), and a bound on how far off its
+    ratio at z is.
+    """
     stay = jnp.log1p(-moved)
     target = _log_moved_ratio(loss, stay)
     log_weights = jnp.log(weights)
-    # Every single term bounds the root from above; from there Newton descends monotonically, as the function is convex.
+    # Every single term bounds the root from above; from there Newton descends monotonically, as the
+    # function is convex.
     single = (target[:, None] - jnp.where(weights > 0, log_weights, 0.0)) / shifts + 0.5 * shifts
     z = jnp.min(jnp.where(weights > 0, single, jnp.inf), axis=1)
     finite = jnp.isfinite(z)
@@ -100,7 +112,9 @@ def _mixture_inverse(
     part = jnp.where(finite, -jnp.expm1(jnp.minimum(stay - loss, 0.0)), 0.0)
 
     def rounding(z: jax.Array) -> jax.Array:
-        spread = jnp.where(weights > 0, shifts * jnp.abs(z)[:, None] + 0.5 * shifts**2 + jnp.abs(log_weights), 0.0)
+        spread = jnp.where(
+            weights > 0, shifts * jnp.abs(z)[:, None] + 0.5 * shifts**2 + jnp.abs(log_weights), 0.0
+        )
         exponent = jnp.where(finite, jnp.abs(target), 0.0) + jnp.max(spread, axis=1)
         known = jnp.abs(loss) + jnp.where(moved < 1, jnp.abs(stay), 0.0)
         return 8 * UNIT * (known + part * exponent)
@@ -124,13 +138,20 @@ def _mixture_inverse(
 
 
 def mixture_cells(
-    weights: jax.Array, shifts: jax.Array, sign: jax.Array, h: jax.Array, first: jax.Array, offset: jax.Array, n: int
+    weights: jax.Array,
+    shifts: jax.Array,
+    sign: jax.Array,
+    h: jax.Array,
+    first: jax.Array,
+    offset: jax.Array,
+    n: int,
 ) -> Cells:
-    """Cells of P = w0 N(0, 1) + sum_j weights_j N(shifts_j, 1), Q = N(0, 1): `weights`, `shifts` `[J]`, shifts > 0.
+    """Cells of P = w0 N(0, 1) + sum_j weights_j N(shifts_j, 1), Q = N(0, 1): `weights`, `shifts`
+    `[J]`, shifts > 0.
 
-    `sign` +1: the loss is log dP/dQ (remove). -1: it is log dQ/dP (add), and the lattice is one of that loss.
-    A weight of 0 is padding. The cut of the two-point mixture is in closed form, that of a longer one by Newton's
-    method.
+    `sign` +1: the loss is log dP/dQ (remove). -1: it is log dQ/dP (add), and the lattice is one of
+    that loss. A weight of 0 is padding. The cut of the two-point mixture is in closed form, that of
+    a longer one by Newton's method.
     """
     moved = jnp.minimum(jnp.sum(weights), 1.0)
     end = sign * jnp.full((1,), jnp.inf)
@@ -138,7 +159,9 @@ def mixture_cells(
     z = jnp.concatenate([-end, z, end])
     q, q_error = _between(z, 0.0)
 
-    def part(carry: tuple[jax.Array, jax.Array], column: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def part(
+        carry: tuple[jax.Array, jax.Array], column: tuple[jax.Array, jax.Array]
+    ) -> tuple[jax.Array, jax.Array]:
         weight, shift = column
         mass, error = _between(z - shift, UNIT * (jnp.minimum(jnp.abs(z), 1e3) + shift))
         return (carry[0] + weight * mass, carry[1] + weight * (error + 2 * UNIT * mass))
@@ -150,14 +173,19 @@ def mixture_cells(
 def laplace_cells(
     scale: jax.Array, sign: jax.Array, h: jax.Array, first: jax.Array, offset: jax.Array, n: int
 ) -> Cells:
-    """Cells of P = Laplace(1, scale) against Q = Laplace(0, scale), scale = b / sensitivity: the pair has w0 = 0.
+    """Cells of P = Laplace(1, scale) against Q = Laplace(0, scale), scale = b / sensitivity: the
+    pair has w0 = 0.
 
     The two ends of the range of the loss, -1/scale and 1/scale, are atoms.
     """
     loss = sign * _cuts(h, first, offset, n)
     end = sign * jnp.full((1,), jnp.inf)
     # A cut within rounding of an atom must not split it: the atom then counts as lying on the cut.
-    x = jnp.where(loss < -1 / scale, -jnp.inf, jnp.where(loss >= 1 / scale, jnp.inf, 0.5 * (loss * scale + 1.0)))
+    x = jnp.where(
+        loss < -1 / scale,
+        -jnp.inf,
+        jnp.where(loss >= 1 / scale, jnp.inf, 0.5 * (loss * scale + 1.0)),
+    )
     x = jnp.concatenate([-end, x, end])
 
     def mass(y: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -166,10 +194,14 @@ def laplace_cells(
         straddles = (y[:-1] < 0) != (y[1:] < 0)
         between = jnp.where(straddles, 1.0 - first - second, jnp.abs(first - second))
         # exp is good to 2 units; its argument, of size |y| / scale, to one unit of itself.
-        error = 4 * UNIT * (first + second) * (1.0 + 1.0 / scale) + jnp.where(straddles, 2 * UNIT, 0.0)
+        error = 4 * UNIT * (first + second) * (1.0 + 1.0 / scale) + jnp.where(
+            straddles, 2 * UNIT, 0.0
+        )
         return between, error + 16 * UNIT * (first + second) + TINY
 
     q, q_error = mass(x)
     u, u_error = mass(x - 1.0)
     one = jnp.ones((), q.dtype)
-    return Cells(q=q, u=u, q_error=q_error, u_error=u_error, slack=16 * UNIT * (one + 1 / scale), moved=one)
+    return Cells(
+        q=q, u=u, q_error=q_error, u_error=u_error, slack=16 * UNIT * (one + 1 / scale), moved=one
+    )

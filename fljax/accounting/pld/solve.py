@@ -1,10 +1,10 @@
-"""Runs plan, discretisation and composition for many configurations, and refines the lattice until the bounds are
-close.
+"""Runs plan, discretisation and composition for many configurations, and refines the lattice until
+the bounds are close.
 
-Few configurations are computed by NumPy. For more the host chooses shapes (powers of two, so that few programs are
-compiled), and everything else is two jitted, vmapped programs of the same lines.
-A configuration is K mechanisms with counts; "remove" and "add" are two separate runs whose answers meet only here, as
-a maximum.
+Few configurations are computed by NumPy. For more the host chooses shapes (powers of two, so that
+few programs are compiled), and everything else is two jitted, vmapped programs of the same lines. A
+configuration is K mechanisms with counts; "remove" and "add" are two separate runs whose answers
+meet only here, as a maximum.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ MOST_ON_HOST = 32  # configurations that do not repay a compilation
 MOST_PLANS_AT_ONCE = 128
 MOST_AT_ONCE = 16  # runs in one call; fewer than a quarter of that go one by one
 CHUNK_ELEMENTS = 2**19  # per vmapped call: a few hundred MB of temporaries
-COARSE = 30.0  # the direction that is expected to be the smaller one starts with this multiple of the accuracy
+# the direction that is expected to be the smaller one starts with this multiple of the accuracy
+COARSE = 30.0
 LOG_DELTA_UNKNOWN = -400.0
 
 Structure = tuple[str, ...]
 
 
 class Batch(NamedTuple):
-    """N configurations of one structure. params: a tuple of arrays `[N, K_g, ...]` per group; counts `[N, K]`, K over
-    all groups in turn.
+    """N configurations of one structure. params: a tuple of arrays `[N, K_g, ...]` per group;
+    counts `[N, K]`, K over all groups in turn.
     """
 
     structure: Structure
@@ -56,32 +57,42 @@ def _concatenated(parts: list[Any]) -> Any:
 
 
 def _nodes(structure: Structure, params: Any, sign: jax.Array, budget: jax.Array) -> plan.Nodes:
-    return _concatenated([mechanisms.nodes(k, p, sign, budget) for k, p in zip(structure, params, strict=True)])
+    return _concatenated(
+        [mechanisms.nodes(k, p, sign, budget) for k, p in zip(structure, params, strict=True)]
+    )
 
 
-# A mixture of another number of terms has other shapes, and needs other programs: those that see its terms are kept
-# apart from the long ones behind them, which compile for seconds.
+# A mixture of another number of terms has other shapes, and needs other programs: those that see
+# its terms are kept apart from the long ones behind them, which compile for seconds.
 
 
 @compiled(static_argnames="structure")
 def _seen(
     structure: Structure, params: Any, counts: jax.Array, sign: jax.Array, log_delta: jax.Array
 ) -> tuple[plan.Nodes, jax.Array, jax.Array]:
-    """Nodes of each mechanism, and the least and largest loss of its lattice; every argument has an axis N."""
+    """Nodes of each mechanism, and the least and largest loss of its lattice; every argument has an
+    axis N.
+    """
 
     def one(
         params: Any, counts: jax.Array, sign: jax.Array, log_delta: jax.Array
     ) -> tuple[plan.Nodes, jax.Array, jax.Array]:
-        budget = mechanisms.log_budget(counts.astype(log_delta.dtype), jnp.clip(log_delta, LOG_DELTA_UNKNOWN, 0.0))
+        budget = mechanisms.log_budget(
+            counts.astype(log_delta.dtype), jnp.clip(log_delta, LOG_DELTA_UNKNOWN, 0.0)
+        )
         parts = zip(structure, params, strict=True)
-        low, high = _concatenated([mechanisms.loss_range(kind, p, sign, budget) for kind, p in parts])
+        low, high = _concatenated(
+            [mechanisms.loss_range(kind, p, sign, budget) for kind, p in parts]
+        )
         return _nodes(structure, params, sign, budget), low, high
 
     return vmap(one)(params, counts, sign, log_delta)
 
 
 @compiled(static_argnames="for_delta")
-def _found(nodes: plan.Nodes, counts: jax.Array, target: jax.Array, accuracy: Any, *, for_delta: bool) -> plan.Plan:
+def _found(
+    nodes: plan.Nodes, counts: jax.Array, target: jax.Array, accuracy: Any, *, for_delta: bool
+) -> plan.Plan:
     def one(nodes: plan.Nodes, counts: jax.Array, target: jax.Array) -> plan.Plan:
         return plan.find(nodes, counts.astype(target.dtype), target, for_delta, accuracy)
 
@@ -89,11 +100,25 @@ def _found(nodes: plan.Nodes, counts: jax.Array, target: jax.Array, accuracy: An
 
 
 def plans(
-    structure: Structure, for_delta: bool, params: Any, counts: Any, sign: Any, target: Any, accuracy: float
+    structure: Structure,
+    for_delta: bool,
+    params: Any,
+    counts: Any,
+    sign: Any,
+    target: Any,
+    accuracy: float,
 ) -> tuple[plan.Plan, jax.Array, jax.Array]:
-    """Plans, and the least and largest losses `[N, K]` of the lattices; every array has an axis N."""
+    """Plans, and the least and largest losses `[N, K]` of the lattices; every array has an axis
+    N.
+    """
     log_delta = np.full_like(target, LOG_DELTA_UNKNOWN) if for_delta else target
-    found = _found(_seen(structure, params, counts, sign, log_delta)[0], counts, target, accuracy, for_delta=for_delta)
+    found = _found(
+        _seen(structure, params, counts, sign, log_delta)[0],
+        counts,
+        target,
+        accuracy,
+        for_delta=for_delta,
+    )
     nodes, low, high = _seen(structure, params, counts, sign, found.log_delta)
     if for_delta:
         found = _found(nodes, counts, target, accuracy, for_delta=for_delta)
@@ -113,13 +138,20 @@ def _cut(
     tilt: jax.Array,
     h: jax.Array,
 ) -> tuple[Any, jax.Array, jax.Array, jax.Array]:
-    """Cells of R mechanisms of one kind, or the lattices of a kind without; the first and last point, and the offset.
+    """Cells of R mechanisms of one kind, or the lattices of a kind without; the first and last
+    point, and the offset.
 
     Every argument has an axis R.
     """
 
     def one(
-        params: Any, sign: jax.Array, low: jax.Array, high: jax.Array, budget: jax.Array, tilt: jax.Array, h: jax.Array
+        params: Any,
+        sign: jax.Array,
+        low: jax.Array,
+        high: jax.Array,
+        budget: jax.Array,
+        tilt: jax.Array,
+        h: jax.Array,
     ) -> tuple[Any, jax.Array, jax.Array, jax.Array]:
         single = tuple(p[None] for p in params)
         nodes = mechanisms.nodes(kind, single, sign, budget)
@@ -139,7 +171,9 @@ _bracketed = compiled()(vmap(discretise.bracket))
 def _lattices(
     kind: str, m: int, params: Any, sign: Any, low: Any, high: Any, budget: Any, tilt: Any, h: Any
 ) -> tuple[discretise.Lattice, jax.Array]:
-    """Lattice distributions of R mechanisms of one kind, and the indices of their first points; arguments as `_cut`."""
+    """Lattice distributions of R mechanisms of one kind, and the indices of their first points;
+    arguments as `_cut`.
+    """
     found, first, last, offset = _cut(kind, m, params, sign, low, high, budget, tilt, h)
     if not isinstance(found, discretise.Lattice):
         found = _bracketed(found, sign, h, first, last, offset, tilt)
@@ -156,7 +190,8 @@ def _composed(
     found: plan.Plan,
     h: jax.Array,
 ) -> jax.Array:
-    """`[N, 4]`: lower and upper bound on epsilon if `target` is log delta, on log delta if it is epsilon. Axes of the
+    """`[N, 4]`: lower and upper bound on epsilon if `target` is log delta, on log delta if it is
+    epsilon. Axes of the
     rest: N, K.
     """
 
@@ -193,7 +228,8 @@ def _composed(
 
 
 def _power_of_two(x: np.ndarray, step: int = 1, at_least: int = 0) -> np.ndarray:
-    """Powers of two from SMALLEST_LATTICE on: FFTs like them. Up to SOON_RUN they are `step` binary orders apart, and
+    """Powers of two from SMALLEST_LATTICE on: FFTs like them. Up to SOON_RUN they are `step` binary
+    orders apart, and
     the first `at_least` are left out: few sizes, few programs.
     """
     orders = np.ceil(np.log2(np.maximum(x, SMALLEST_LATTICE) / SMALLEST_LATTICE))
@@ -203,8 +239,8 @@ def _power_of_two(x: np.ndarray, step: int = 1, at_least: int = 0) -> np.ndarray
 
 
 def _parts(members: np.ndarray, most: int) -> list[np.ndarray]:
-    """`members` in pieces of one or of MOST_AT_ONCE (if `most` allows), the last one filled up by repeating its
-    last.
+    """`members` in pieces of one or of MOST_AT_ONCE (if `most` allows), the last one filled up by
+    repeating its last.
     """
     several = len(members) > MOST_AT_ONCE // 4 and most >= MOST_AT_ONCE and not on_host()
     size = MOST_AT_ONCE if several else 1
@@ -213,8 +249,9 @@ def _parts(members: np.ndarray, most: int) -> list[np.ndarray]:
 
 
 def _largest_loss(batch: Batch, sign: float) -> tuple[np.ndarray, np.ndarray]:
-    """`[N]` each: supremum of the finite composed losses in the direction `sign`, inf where there is none; log of the
-    chance of an infinite loss, -inf where it is 0. For kinds of unbounded losses the latter is not looked at.
+    """`[N]` each: supremum of the finite composed losses in the direction `sign`, inf where there
+    is none; log of the chance of an infinite loss, -inf where it is 0. For kinds of unbounded
+    losses the latter is not looked at.
     """
     parts, kept = [], np.zeros(len(batch.counts))
     at = 0
@@ -230,10 +267,16 @@ def _largest_loss(batch: Batch, sign: float) -> tuple[np.ndarray, np.ndarray]:
             p, q = params if sign > 0 else params[::-1]
             finite = (p > 0) & (q > 0)
             ratio = np.log(np.where(finite, p, 1.0)) - np.log(np.where(finite, q, 1.0))
-            parts.append(np.where(finite, ratio + 1e-12 * np.abs(ratio) + mechanisms.PAIR_SUM, -np.inf).max(axis=2))
+            parts.append(
+                np.where(finite, ratio + 1e-12 * np.abs(ratio) + mechanisms.PAIR_SUM, -np.inf).max(
+                    axis=2
+                )
+            )
             missing = 1 - p.sum(axis=2)
             missing = np.where(missing > mechanisms.PAIR_SUM, missing, 0.0)
-            infinite = np.minimum((np.where(finite, 0.0, p).sum(axis=2) + missing) * (1 + 1e-14), 1.0)
+            infinite = np.minimum(
+                (np.where(finite, 0.0, p).sum(axis=2) + missing) * (1 + 1e-14), 1.0
+            )
             with np.errstate(divide="ignore"):
                 kept += np.sum(np.log1p(-infinite) * counts, axis=1)
         else:
@@ -250,7 +293,9 @@ def _take(tree: Any, rows: np.ndarray) -> Any:
 class _Run:
     """The directions of one batch: their plans, and the bounds found so far."""
 
-    def __init__(self, batch: Batch, target: np.ndarray, for_delta: bool, signs: np.ndarray, accuracy: float):
+    def __init__(
+        self, batch: Batch, target: np.ndarray, for_delta: bool, signs: np.ndarray, accuracy: float
+    ):
         self.batch, self.for_delta = batch, for_delta
         self.rows = np.tile(np.arange(len(target)), len(signs))
         self.sign = np.repeat(signs.astype(np.float64), len(target))
@@ -262,30 +307,49 @@ class _Run:
         for start in range(0, size, at_once):
             take = np.minimum(np.arange(start, start + at_once), size - 1)
             params, counts = _take((batch.params, batch.counts), self.rows[take])
-            found = plans(batch.structure, for_delta, params, counts, self.sign[take], self.target[take], accuracy)
+            found = plans(
+                batch.structure,
+                for_delta,
+                params,
+                counts,
+                self.sign[take],
+                self.target[take],
+                accuracy,
+            )
             pieces.append(tree_map(np.array, found))
         joined = tree_map(lambda *x: np.concatenate(x)[:size], *pieces)
         self.plan, self.low, self.high = joined
         self.bounds = np.stack(
-            [np.full(size, -np.inf if for_delta else 0.0), np.full(size, 0.0 if for_delta else np.inf)], 1
+            [
+                np.full(size, -np.inf if for_delta else 0.0),
+                np.full(size, 0.0 if for_delta else np.inf),
+            ],
+            1,
         )
         self.h = np.full(size, np.nan)
         # Where the loss is bounded, so is epsilon, and delta beyond that is 0.
-        largest, infinite = (np.concatenate(x) for x in zip(*(_largest_loss(batch, s) for s in signs), strict=True))
+        largest, infinite = (
+            np.concatenate(x) for x in zip(*(_largest_loss(batch, s) for s in signs), strict=True)
+        )
         if for_delta:
             beyond = largest <= self.target
             self.bounds[beyond] = infinite[beyond, None]
         else:
             reached = infinite <= self.target
             self.bounds[reached, 1] = np.maximum(largest, 0.0)[reached]
-            self.bounds[infinite > self.target + 1e-9, 0] = np.inf  # more than delta is told for certain
+            self.bounds[infinite > self.target + 1e-9, 0] = (
+                np.inf
+            )  # more than delta is told for certain
 
     def improve(self, which: np.ndarray, h: np.ndarray) -> np.ndarray:
-        """Bounds with steps of at most `h` for the runs `which`; False where the lattice would be too large."""
+        """Bounds with steps of at most `h` for the runs `which`; False where the lattice would be
+        too large.
+        """
         window = self.plan.window[which]
         span = np.maximum(window[:, 1] - window[:, 0], 1e-300)
         width = np.max(self.high[which] - self.low[which], axis=1)
-        # What is asked for once must compile first, what is asked for a thousand times must run: coarse or fine sizes.
+        # What is asked for once must compile first, what is asked for a thousand times must run:
+        # coarse or fine sizes.
         step = 2 if len(which) <= MOST_AT_ONCE and not on_host() else 1
         # Programs of a mixture serve few calls: both directions take one size.
         several = any(p[0].ndim == 3 and p[0].shape[2] > 1 for p in self.batch.params)
@@ -301,11 +365,15 @@ class _Run:
         else:
             m = _power_of_two(width / h + 6, step, int(several and step > 1))
             m = m if on_host() else np.maximum(m, n // (8 // step))  # few proportions: few programs
-            h = np.minimum(h, np.maximum(span / (n - 5.0), width / (m - 7.0)))  # as fine as the sizes allow
+            h = np.minimum(
+                h, np.maximum(span / (n - 5.0), width / (m - 7.0))
+            )  # as fine as the sizes allow
         possible = (n <= LARGEST_LATTICE) & (m <= LARGEST_LATTICE)
         self.h[which] = h
         work = []
-        for m_, n_ in sorted({(int(a), int(b)) for a, b, ok in zip(m, n, possible, strict=True) if ok}, reverse=True):
+        for m_, n_ in sorted(
+            {(int(a), int(b)) for a, b, ok in zip(m, n, possible, strict=True) if ok}, reverse=True
+        ):
             members = np.flatnonzero(possible & (m == m_) & (n == n_))
             size = CHUNK_ELEMENTS // (m_ * self.batch.counts.shape[1] + n_)
             work += [(m_, n_, part) for part in _parts(members, size)]
@@ -343,7 +411,9 @@ class _Run:
             k = params[0].shape[1]
             # One row per mechanism of each run.
             flat = tree_map(lambda p: p[rows].reshape(-1, *p.shape[2:]), params)
-            spread = [np.repeat(x, k) for x in (self.sign[runs], budget, self.plan.tilts.middle[runs], h)]
+            spread = [
+                np.repeat(x, k) for x in (self.sign[runs], budget, self.plan.tilts.middle[runs], h)
+            ]
             low, high = (x[runs, at : at + k].ravel() for x in (self.low, self.high))
             size = CHUNK_ELEMENTS // m
             pieces = [
@@ -357,20 +427,27 @@ class _Run:
         return lattices, first, batch.counts[rows], self.target[runs], _take(self.plan, runs)
 
 
-def solve(batch: Batch, target: np.ndarray, *, for_delta: bool, symmetric: bool, accuracy: float) -> np.ndarray:
-    """`[N, 2]` certified lower and upper bounds: of epsilon at log delta = `target`, or of log delta at epsilon =
-    `target`.
+def solve(
+    batch: Batch, target: np.ndarray, *, for_delta: bool, symmetric: bool, accuracy: float
+) -> np.ndarray:
+    """`[N, 2]` certified lower and upper bounds: of epsilon at log delta = `target`, or of log
+    delta at epsilon = `target`.
 
-    accuracy: upper - lower <= accuracy * epsilon (or <= accuracy for log delta) is aimed at; where it is out of reach
-    within
-    the largest lattice, the bounds hold all the same and are wider.
+    accuracy: upper - lower <= accuracy * epsilon (or <= accuracy for log delta) is aimed at; where
+    it is out of reach within the largest lattice, the bounds hold all the same and are wider.
     """
     with host() if len(target) <= MOST_ON_HOST else _x64.x64():
-        run = _Run(batch, target, for_delta, np.array([1]) if symmetric else np.array([1, -1]), accuracy)
+        run = _Run(
+            batch, target, for_delta, np.array([1]) if symmetric else np.array([1, -1]), accuracy
+        )
         size = len(target)
-        if not np.max(run.high, initial=0.0) <= LARGEST_LOSS or not np.min(run.low, initial=0.0) >= -LARGEST_LOSS:
+        if (
+            not np.max(run.high, initial=0.0) <= LARGEST_LOSS
+            or not np.min(run.low, initial=0.0) >= -LARGEST_LOSS
+        ):
             raise ValueError(
-                f"Expected one composition to have privacy losses <= {LARGEST_LOSS:g}, got {np.max(run.high):.4g}: "
+                f"Expected one composition to have privacy losses <= {LARGEST_LOSS:g}, got "
+                f"{np.max(run.high):.4g}: "
                 "so little noise is out of reach of method='pld'; use 'rdp' or 'gdp'."
             )
         spread = np.maximum(run.plan.spread, 1e-300)
@@ -387,7 +464,8 @@ def solve(batch: Batch, target: np.ndarray, *, for_delta: bool, symmetric: bool,
             lower, upper = both[..., 0].max(0), both[..., 1].max(0)
             aim = accuracy if for_delta else accuracy * np.maximum(upper, 0.0)
             with np.errstate(invalid="ignore"):
-                # A direction matters as long as its upper bound is above what is already known to be spent.
+                # A direction matters as long as its upper bound is above what is already known to
+                # be spent.
                 excess = run.bounds[:, 1] - lower[run.rows]
                 open_ = (
                     ~(excess <= np.broadcast_to(aim, (size,))[run.rows])

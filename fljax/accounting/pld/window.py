@@ -1,11 +1,13 @@
 """Where to look: tilt, window and lattice step, from a saddle-point estimate of the answer.
 
-Nothing here needs to be exact. The bounds of `compose` hold for every plan; a good plan makes them tight and cheap.
+Nothing here needs to be exact. The bounds of `compose` hold for every plan; a good plan makes them
+tight and cheap.
 
-One composition is a few hundred nodes (log P-mass, loss). With K(t) the sum over mechanisms of count * log E_P[e^(t
-loss)],
-the composed loss tilted by t has mean K'(t) and variance K''(t), and with it taken as normal
-    log delta(K'(t)) = K(t) - t K'(t) + log(psi(t s) - psi((t + 1) s)), s^2 = K''(t), psi(y) = e^(y^2 / 2) Phi(-y)
+One composition is a few hundred nodes (log P-mass, loss). With K(t) the sum over mechanisms of
+count * log E_P[e^(t loss)], the composed loss tilted by t has mean K'(t) and variance K''(t), and
+with it taken as normal
+    log delta(K'(t)) = K(t) - t K'(t) + log(psi(t s) - psi((t + 1) s)), s^2 = K''(t), psi(y) =
+    e^(y^2 / 2) Phi(-y)
 (Alghamdi et al., arXiv:2208.09595): exact for the Gaussian mechanism, good to a percent elsewhere.
 """
 
@@ -33,7 +35,8 @@ class Nodes(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """`[]` unless said: estimates `epsilon`, `log_delta`; tilts; window `[2]`; spread: tilted standard deviation.
+    """`[]` unless said: estimates `epsilon`, `log_delta`; tilts; window `[2]`; spread: tilted
+    standard deviation.
 
     The bounds differ in epsilon by about h^2 * curvature / 8.
     """
@@ -46,7 +49,9 @@ class Plan(NamedTuple):
     spread: jax.Array
 
 
-def _moments(nodes: Nodes, times: jax.Array, tilt: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+def _moments(
+    nodes: Nodes, times: jax.Array, tilt: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """K(t), K'(t), K''(t) and the tilted one-step masses `[K, m]`."""
     exponents = nodes.logs + tilt * nodes.loss
     total = logsumexp(exponents, axis=1)
@@ -70,11 +75,11 @@ def _log_delta(k: jax.Array, k1: jax.Array, k2: jax.Array, tilt: jax.Array) -> j
 
 
 def anchor(nodes: Nodes, edge: jax.Array, tilt: jax.Array, h: jax.Array) -> jax.Array:
-    """`[K]`: a loss that the lattice should hold, for steps of h. edge `[K]`: where the range of the loss ends, or
-    not finite.
+    """`[K]`: a loss that the lattice should hold, for steps of h. edge `[K]`: where the range of
+    the loss ends, or not finite.
 
-    Next to an end it is the mean of the mass within one step, be it spread out or in a heap much narrower than h;
-    elsewhere a median.
+    Next to an end it is the mean of the mass within one step, be it spread out or in a heap much
+    narrower than h; elsewhere a median.
     """
     masses = softmax(nodes.logs + tilt * nodes.loss, axis=1)
     middle = jnp.argmax(jnp.cumsum(masses, axis=1) >= 0.5, axis=1)
@@ -85,8 +90,12 @@ def anchor(nodes: Nodes, edge: jax.Array, tilt: jax.Array, h: jax.Array) -> jax.
     return jnp.where(jnp.isfinite(edge) & (weight > 1e-12), mean, median)
 
 
-def find(nodes: Nodes, times: jax.Array, target: jax.Array, for_delta: bool, accuracy: jax.Array) -> Plan:
-    """The plan for `target`: log delta where epsilon is asked, epsilon where delta is asked. times: `[K]` counts."""
+def find(
+    nodes: Nodes, times: jax.Array, target: jax.Array, for_delta: bool, accuracy: jax.Array
+) -> Plan:
+    """The plan for `target`: log delta where epsilon is asked, epsilon where delta is asked. times:
+    `[K]` counts.
+    """
 
     def too_low(y: jax.Array) -> jax.Array:
         tilt = jnp.sinh(y) * 1e-7
@@ -104,8 +113,8 @@ def find(nodes: Nodes, times: jax.Array, target: jax.Array, for_delta: bool, acc
     log_delta = _log_delta(k, mean, k2, tilt) - tilt * (target - mean) if for_delta else target
     curvature = jnp.sum(times) * (tilt + 1.0)
 
-    # A smaller tilt than the saddle point's costs digits that we have (e^LOG_SLACK), and keeps the window small where
-    # rare
+    # A smaller tilt than the saddle point's costs digits that we have (e^LOG_SLACK), and keeps the
+    # window small where rare
     # large losses make the tail heavy: tilted, they could outweigh all the rest.
     budget = k - tilt * epsilon + LOG_SLACK
 
@@ -116,11 +125,14 @@ def find(nodes: Nodes, times: jax.Array, target: jax.Array, for_delta: bool, acc
     k, _, k2, _ = _moments(nodes, times, tilt)
     spread = jnp.maximum(jnp.sqrt(k2), SMALLEST_SPREAD)
 
-    # Window: outside of it the tilted mass is e^-LOG_OUTSIDE. Tilts on the scale of 1 / spread, 24 on each side.
+    # Window: outside of it the tilted mass is e^-LOG_OUTSIDE. Tilts on the scale of 1 / spread, 24
+    #   on each side.
     offsets = jnp.logspace(-1.0, 2.0, 24, dtype=nodes.loss.dtype) / spread
 
     def edge(shift: jax.Array) -> jax.Array:
-        return (_moments(nodes, times, tilt + shift)[0] - k + LOG_OUTSIDE - jnp.log(accuracy)) / shift
+        return (
+            _moments(nodes, times, tilt + shift)[0] - k + LOG_OUTSIDE - jnp.log(accuracy)
+        ) / shift
 
     uppers, lowers = vmap(edge)(offsets), vmap(edge)(-offsets)
     # The certificate above the window bounds true mass, too, so its tilt is positive.

@@ -1,11 +1,13 @@
 """Tight accounting of Gaussian noise on a fixed-size sample without replacement, one unit replaced.
 
-For losses >= 0 the worst case of one round is (1 - q) N(0, 1) + q N(shift, 1) against N(0, 1), whichever data set comes
-first; a replaced unit has no "add" and "remove", so for losses < 0 the curve is that of the same pair swapped. The
-distribution of the loss is thus symmetric: mass p at loss l > 0 goes with p e^-l at -l, and the rest lies at 0.
+For losses >= 0 the worst case of one round is (1 - q) N(0, 1) + q N(shift, 1) against N(0, 1),
+whichever data set comes first; a replaced unit has no "add" and "remove", so for losses < 0 the
+curve is that of the same pair swapped. The
+distribution of the loss is thus symmetric: mass p at loss l > 0 goes with p e^-l at -l, and the
+  rest lies at 0.
 
-Source: Zhu, Dong, Wang (2021), arXiv:2106.08567, subset sampling under replacement. Discretisation, composition and
-their error bounds are those of `fljax.accounting.pld`.
+Source: Zhu, Dong, Wang (2021), arXiv:2106.08567, subset sampling under replacement. Discretisation,
+composition and their error bounds are those of `fljax.accounting.pld`.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ class Rounds(NamedTuple):
 
 
 def rounds_of(event: events.PrivacyEvent) -> Rounds | None:
-    """The arguments of `epsilon` for an event that is rounds of one sampled Gaussian under REPLACE_ONE, else None."""
+    """The arguments of `epsilon` for an event that is rounds of one sampled Gaussian under
+    REPLACE_ONE, else None.
+    """
     mechanism: events.Mechanism = event.mechanism
     count = 1
     while isinstance(mechanism, events.SelfComposed):
@@ -43,7 +47,10 @@ def rounds_of(event: events.PrivacyEvent) -> Rounds | None:
         mechanism = mechanism.event
     if event.neighboring_relation != events.NeighboringRelation.REPLACE_ONE:
         return None
-    if not isinstance(mechanism, events.SampledWithoutReplacement) or mechanism.sample_size >= mechanism.population:
+    if (
+        not isinstance(mechanism, events.SampledWithoutReplacement)
+        or mechanism.sample_size >= mechanism.population
+    ):
         return None
     noise = effective_noise(mechanism.event)
     if noise is None or noise == math.inf:
@@ -52,12 +59,17 @@ def rounds_of(event: events.PrivacyEvent) -> Rounds | None:
 
 
 def epsilon(
-    noise_multiplier: float, sampling_rate: float, num_rounds: int, delta: float, *, accuracy: float = solve.ACCURACY
+    noise_multiplier: float,
+    sampling_rate: float,
+    num_rounds: int,
+    delta: float,
+    *,
+    accuracy: float = solve.ACCURACY,
 ) -> float:
     """Upper bound on epsilon of `num_rounds` rounds, for REPLACE_ONE.
 
-    Guarantee: the true epsilon is not larger; for the worst case of the sampled mechanism it is within about
-    `accuracy` of the result.
+    Guarantee: the true epsilon is not larger; for the worst case of the sampled mechanism it is
+    within about `accuracy` of the result.
 
     Args:
       noise_multiplier: noise standard deviation / L2 sensitivity under REPLACE_ONE, > 0.
@@ -67,9 +79,9 @@ def epsilon(
       accuracy: relative.
 
     Returns:
-      Epsilon. Where the lattice cannot hold or resolve it (losses of one round beyond 600, a tiny delta or rate) rounds
-      times the epsilon of one at delta / rounds counts, with a WideIntervalWarning unless that is within twice the
-      epsilon of one.
+      Epsilon. Where the lattice cannot hold or resolve it (losses of one round beyond 600, a tiny
+      delta or rate) rounds times the epsilon of one at delta / rounds counts, with a
+      WideIntervalWarning unless that is within twice the epsilon of one.
     """
     _check(noise_multiplier, sampling_rate, num_rounds, accuracy)
     _validate.open_unit(delta=delta)
@@ -85,30 +97,41 @@ def epsilon(
 
 
 def delta(
-    noise_multiplier: float, sampling_rate: float, num_rounds: int, epsilon: float, *, accuracy: float = solve.ACCURACY
+    noise_multiplier: float,
+    sampling_rate: float,
+    num_rounds: int,
+    epsilon: float,
+    *,
+    accuracy: float = solve.ACCURACY,
 ) -> float:
-    """Upper bound on delta at `epsilon` >= 0; other arguments and guarantee as in `epsilon`, 1 instead of +inf."""
+    """Upper bound on delta at `epsilon` >= 0; other arguments and guarantee as in `epsilon`, 1
+    instead of +inf.
+    """
     _check(noise_multiplier, sampling_rate, num_rounds, accuracy)
     _validate.non_negative(epsilon=epsilon)
     if sampling_rate == 1:
         return float(gaussian.mu_to_delta(math.sqrt(num_rounds) / noise_multiplier, epsilon))
     found = _upper(noise_multiplier, sampling_rate, num_rounds, epsilon, True, accuracy)
-    # Total variation adds up over rounds and bounds delta at every epsilon; the lattice gives nothing at epsilon 0
-    # where one round's loss lies at 0 for the most part.
+    # Total variation adds up over rounds and bounds delta at every epsilon; the lattice gives
+    # nothing at epsilon 0 where one round's loss lies at 0 for the most part.
     variation = num_rounds * sampling_rate * float(gaussian.mu_to_delta(1 / noise_multiplier, 0.0))
     if found is None:
         found = float(_closed(noise_multiplier, sampling_rate, num_rounds, epsilon, True)[0, 1])
     return min(math.exp(found), variation, 1.0)
 
 
-def _closed(noise_multiplier: float, sampling_rate: float, num_rounds: int, target: float, for_delta: bool) -> Any:
+def _closed(
+    noise_multiplier: float, sampling_rate: float, num_rounds: int, target: float, for_delta: bool
+) -> Any:
     """Bounds `[1, 2]` without a lattice."""
     numbers = (np.array([float(v)]) for v in (noise_multiplier, sampling_rate, num_rounds, target))
     return closed.steps_interval(*numbers, for_delta=for_delta)
 
 
 def estimate(rounds: Rounds, delta: float) -> float:
-    """Epsilon by a saddle-point formula: within a percent or so, NOT a bound; +inf without noise."""
+    """Epsilon by a saddle-point formula: within a percent or so, NOT a bound; +inf without
+    noise.
+    """
     _validate.non_negative(noise_multiplier=rounds.noise_multiplier)
     _validate.probability(sampling_rate=rounds.sampling_rate)
     _validate.positive_int(num_rounds=rounds.num_rounds)
@@ -116,7 +139,9 @@ def estimate(rounds: Rounds, delta: float) -> float:
     if rounds.noise_multiplier == 0:
         return math.inf
     with host():
-        return float(_plan(*_arguments(rounds), math.log(delta), solve.ACCURACY, for_delta=False)[0].epsilon)
+        return float(
+            _plan(*_arguments(rounds), math.log(delta), solve.ACCURACY, for_delta=False)[0].epsilon
+        )
 
 
 def _check(noise_multiplier: float, sampling_rate: float, num_rounds: int, accuracy: float) -> None:
@@ -126,14 +151,24 @@ def _check(noise_multiplier: float, sampling_rate: float, num_rounds: int, accur
 
 
 def _arguments(rounds: Rounds) -> tuple[Any, jax.Array]:
-    params = (jnp.asarray([[float(rounds.sampling_rate)]]), jnp.asarray([[1 / rounds.noise_multiplier]]))
+    params = (
+        jnp.asarray([[float(rounds.sampling_rate)]]),
+        jnp.asarray([[1 / rounds.noise_multiplier]]),
+    )
     return params, jnp.asarray([rounds.num_rounds], jnp.int64)
 
 
 def _upper(
-    noise_multiplier: float, sampling_rate: float, num_rounds: int, target: float, for_delta: bool, accuracy: float
+    noise_multiplier: float,
+    sampling_rate: float,
+    num_rounds: int,
+    target: float,
+    for_delta: bool,
+    accuracy: float,
 ) -> float | None:
-    """Epsilon at log delta = `target`, or log delta at epsilon = `target`; None beyond the lattice."""
+    """Epsilon at log delta = `target`, or log delta at epsilon = `target`; None beyond the
+    lattice.
+    """
     with host():
         params, counts = _arguments(Rounds(noise_multiplier, sampling_rate, num_rounds))
         found, high = _plan(params, counts, target, accuracy, for_delta=for_delta)
@@ -166,16 +201,21 @@ def _plan(
         positive = one.loss > 0
         logs = jnp.where(positive, one.logs - logsumexp(one.logs), -jnp.inf)
         loss = jnp.where(positive, one.loss, 0.0)
-        rest = jnp.log(jnp.maximum(1 - jnp.sum(jnp.exp(logs) * (1 + jnp.exp(-loss)), 1, keepdims=True), 1e-300))
+        rest = jnp.log(
+            jnp.maximum(1 - jnp.sum(jnp.exp(logs) * (1 + jnp.exp(-loss)), 1, keepdims=True), 1e-300)
+        )
         both = plan.Nodes(
-            jnp.concatenate([logs, logs - loss, rest], 1), jnp.concatenate([loss, -loss, jnp.zeros_like(rest)], 1)
+            jnp.concatenate([logs, logs - loss, rest], 1),
+            jnp.concatenate([loss, -loss, jnp.zeros_like(rest)], 1),
         )
         return plan.find(both, times, target, for_delta, accuracy), budget
 
     found, budget = look(jnp.asarray(solve.LOG_DELTA_UNKNOWN) if for_delta else target)
     if for_delta:
         found, _ = look(jnp.clip(found.log_delta, solve.LOG_DELTA_UNKNOWN, 0.0))
-        budget = mechanisms.log_budget(times, jnp.clip(found.log_delta, solve.LOG_DELTA_UNKNOWN, 0.0))
+        budget = mechanisms.log_budget(
+            times, jnp.clip(found.log_delta, solve.LOG_DELTA_UNKNOWN, 0.0)
+        )
     _, high = mechanisms.loss_range("mixture", params, jnp.asarray(1.0), budget)
     return found, high[0]
 
@@ -192,13 +232,17 @@ def _bound(
     h: Any,
     high: jax.Array,
 ) -> jax.Array:
-    """Epsilon or log delta by lattices of `half` points on each side and `n` points for the composition."""
+    """Epsilon or log delta by lattices of `half` points on each side and `n` points for the
+    composition.
+    """
     zero = jnp.zeros(1)
     tilt = found.tilts.middle
     last = jnp.ceil(high / h)[None] + 1.0
     # Lattice of the pair from loss -h on: points from h on have no part of losses below 0.
     sign = jnp.asarray(1.0)
-    pair = pair_masses.mixture_cells(params[0][0], params[1][0], sign, h, zero[0] - 1.0, zero[0], half)
+    pair = pair_masses.mixture_cells(
+        params[0][0], params[1][0], sign, h, zero[0] - 1.0, zero[0], half
+    )
     one = discretise.bracket(pair, sign, h, zero[0] - 1.0, last[0], zero[0], tilt)
     up = one.masses[0][2:]  # at h, 2 h, ...
     infinite = one.infinite[0]

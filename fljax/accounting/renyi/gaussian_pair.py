@@ -11,7 +11,9 @@ from fljax.accounting._arrays import jax, jnp
 
 
 class LowRank(NamedTuple):
-    """The covariance scale * I + factor factor^T, never built. factor: `[D, r]`; scale: `[]`, > 0."""
+    """The covariance scale * I + factor factor^T, never built. factor: `[D, r]`; scale: `[]`, >
+    0.
+    """
 
     factor: Any
     scale: Any
@@ -23,30 +25,39 @@ def gaussian_pair(mean_shift: Any, cov1: Any, cov2: Any, orders: Any) -> jax.Arr
 
     Args:
       mean_shift: `[D]`.
-      cov1, cov2: each a scalar `[]` (a multiple of the identity), a diagonal `[D]`, a dense `[D, D]` or a `LowRank`.
-        Scalar goes with every kind; diagonal with diagonal and dense. With `LowRank` nothing of size D x D is formed.
+      cov1, cov2: each a scalar `[]` (a multiple of the identity), a diagonal `[D]`, a dense `[D,
+        D]` or a `LowRank`. Scalar goes with every kind; diagonal with diagonal and dense. With
+        `LowRank` nothing of size D x D is formed.
       orders: `[K]`, each > 1.
 
     Returns:
-      `[K]`, nats. +inf where a * cov2 + (1 - a) * cov1 is not positive definite, where the divergence is infinite, and
-      where a covariance is singular. Vectorises with `jax.vmap`, differentiable where finite.
+      `[K]`, nats. +inf where a * cov2 + (1 - a) * cov1 is not positive definite, where the
+      divergence is infinite, and where a covariance is singular. Vectorises with `jax.vmap`,
+      differentiable where finite.
 
     Raises:
       ValueError: shapes do not fit, or a `LowRank` meets a diagonal or dense covariance.
 
-    Source: Gil, Alajaji, Linder (2013), Renyi divergence measures for commonly used univariate continuous
-    distributions, multivariate Gaussians.
+    Source: Gil, Alajaji, Linder (2013), Renyi divergence measures for commonly used univariate
+    continuous distributions, multivariate Gaussians.
     """
     shift, orders = _x64.as64(mean_shift), _x64.renyi_orders(orders)
     if shift.ndim != 1:
-        raise ValueError(f"Expected mean_shift of shape [D], got mean_shift of shape {shift.shape}.")
+        raise ValueError(
+            f"Expected mean_shift of shape [D], got mean_shift of shape {shift.shape}."
+        )
     low_rank = [isinstance(c, LowRank) for c in (cov1, cov2)]
     if any(low_rank):
-        return _low_rank(shift, _as_low_rank(cov1, shift.size), _as_low_rank(cov2, shift.size), orders)
+        return _low_rank(
+            shift, _as_low_rank(cov1, shift.size), _as_low_rank(cov2, shift.size), orders
+        )
     first, second = _x64.as64(cov1), _x64.as64(cov2)
     for name, cov in (("cov1", first), ("cov2", second)):
         if cov.shape not in {(), shift.shape, shift.shape * 2}:
-            raise ValueError(f"Expected {name} of shape [], [D] or [D, D] with D={shift.size}, got shape {cov.shape}.")
+            raise ValueError(
+                f"Expected {name} of shape [], [D] or [D, D] with D={shift.size}, got shape "
+                f"{cov.shape}."
+            )
     if max(first.ndim, second.ndim) == 2:
         return _dense(shift, _as_dense(first, shift.size), _as_dense(second, shift.size), orders)
     excess = _excess(first, second)
@@ -56,16 +67,21 @@ def gaussian_pair(mean_shift: Any, cov1: Any, cov2: Any, orders: Any) -> jax.Arr
 
 
 def _excess(first: jax.Array, second: jax.Array) -> jax.Array:
-    """The ratio of variances minus 1. Below -1, for an infinite divergence, where `second` is no variance."""
+    """The ratio of variances minus 1. Below -1, for an infinite divergence, where `second` is no
+    variance.
+    """
     return jnp.where(second > 0, (first - second) / second, -2.0)
 
 
 def _divergence(excess: jax.Array, squares: jax.Array, times: Any, orders: jax.Array) -> jax.Array:
-    """From the generalised eigenvalues 1 + `excess` of (cov1, cov2), in whose basis the shift has these squares.
+    """From the generalised eigenvalues 1 + `excess` of (cov1, cov2), in whose basis the shift has
+    these squares.
 
     `times`: how often each eigenvalue stands; `squares` is already summed over these.
     """
-    excess, squares, times = (jnp.atleast_1d(jnp.asarray(v, jnp.float64)) for v in (excess, squares, times))
+    excess, squares, times = (
+        jnp.atleast_1d(jnp.asarray(v, jnp.float64)) for v in (excess, squares, times)
+    )
     a = orders[:, None]
     mixed = 1 + (1 - a) * excess
     defined = jnp.all((mixed > 0) & (excess > -1), -1)
@@ -105,19 +121,23 @@ def _as_low_rank(cov: Any, size: int) -> LowRank:
     if not isinstance(cov, LowRank):
         if np.ndim(cov) != 0:
             raise ValueError(
-                f"Expected a scalar or LowRank covariance beside a LowRank one, got shape {np.shape(cov)}."
+                "Expected a scalar or LowRank covariance beside a LowRank one, got shape "
+                f"{np.shape(cov)}."
             )
         cov = LowRank(np.zeros((size, 0)), cov)
     if np.ndim(cov.factor) != 2 or np.shape(cov.factor)[0] != size or np.ndim(cov.scale) != 0:
         raise ValueError(
-            f"Expected LowRank(factor [D, r], scale []) with D={size}, got factor {np.shape(cov.factor)} "
+            f"Expected LowRank(factor [D, r], scale []) with D={size}, got factor "
+            f"{np.shape(cov.factor)} "
             f"and scale {np.shape(cov.scale)}."
         )
     return LowRank(_x64.as64(cov.factor), _x64.as64(cov.scale))
 
 
 def _low_rank(shift: jax.Array, first: LowRank, second: LowRank, orders: jax.Array) -> jax.Array:
-    """Within the span of both factors a small dense problem; outside it, multiples of the identity."""
+    """Within the span of both factors a small dense problem; outside it, multiples of the
+    identity.
+    """
     basis, _ = jnp.linalg.qr(jnp.concatenate([first.factor, second.factor], axis=1))
     rank = basis.shape[1]
     inside = basis.T @ shift

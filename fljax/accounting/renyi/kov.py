@@ -1,4 +1,5 @@
-"""Composition of equal (epsilon, delta)-DP rounds, the forms that papers quote; Renyi composition is sharper.
+"""Composition of equal (epsilon, delta)-DP rounds, the forms that papers quote; Renyi composition
+is sharper.
 
 Source: Kairouz, Oh, Viswanath (2013), arXiv:1311.0776, Theorems 3.3 and 3.4.
 """
@@ -22,14 +23,18 @@ def exact_slack(epsilon: float, count: int, total: float) -> float:
     ell = np.arange(count + 1)
     log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, count + 1)))])
     log_binomial = log_factorial[count] - log_factorial - log_factorial[::-1]
-    # C(T, l) (e^((T - l) eps) - e^(total + l eps)) / (1 + e^eps)^T, positive where (T - 2 l) eps > total.
+    # C(T, l) (e^((T - l) eps) - e^(total + l eps)) / (1 + e^eps)^T, positive where (T - 2 l) eps >
+    # total.
     gap = (count - 2 * ell) * epsilon - total
     log_terms = log_binomial + (count - ell) * epsilon - count * np.logaddexp(0.0, epsilon)
-    return float(np.sum(np.where(gap > 0, np.exp(log_terms) * -np.expm1(-np.maximum(gap, 0.0)), 0.0)))
+    return float(
+        np.sum(np.where(gap > 0, np.exp(log_terms) * -np.expm1(-np.maximum(gap, 0.0)), 0.0))
+    )
 
 
 def grid(epsilon: float, delta: float, count: int, slack: float) -> tuple[float, float]:
-    """(total epsilon, total delta), epsilon from the grid count * epsilon, (count - 2) * epsilon, ... of the theorem.
+    """(total epsilon, total delta), epsilon from the grid count * epsilon, (count - 2) * epsilon,
+    ... of the theorem.
 
     Args:
       epsilon, delta: of one round; delta in [0, 1).

@@ -1,12 +1,14 @@
-"""Renyi divergences of a mixture of Gaussians against its centre, in both directions, for many orders; NumPy.
+"""Renyi divergences of a mixture of Gaussians against its centre, in both directions, for many
+orders; NumPy.
 
-In units of the noise, P = sum_j w_j N(s_j, 1), Q = N(0, 1), R = P / Q = sum_j w_j e^(s_j z - s_j^2 / 2). Moments:
-    E_Q[R^a]    (P against Q, order a)    and    E_Q[R^-b]    (Q against P, order b + 1),
-by the trapezoid rule, whose error is bounded: on the line Im z = y, |R^a| <= R^a, and where s_max y < pi,
-|R| >= R cos(s_max y / 2). So the rule of step h errs by at most 2 e^(y^2 / 2) c / (e^(2 pi y / h) - 1) of the moment,
-with c = 1, or c = cos(s_max y / 2)^-b (Trefethen, Weideman (2014), The exponentially convergent trapezoidal rule,
-Theorem 5.1). Steps are chosen to make that 1e-20, and it is added. R^a Q is a sum of normal densities with means from 0
-to a s_max, so that little is left out beyond.
+In units of the noise, P = sum_j w_j N(s_j, 1), Q = N(0, 1), R = P / Q = sum_j w_j e^(s_j z - s_j^2
+/ 2). Moments: E_Q[R^a]    (P against Q, order a)    and    E_Q[R^-b]    (Q against P, order b + 1),
+by the trapezoid rule, whose error is bounded: on the line Im z = y, |R^a| <= R^a, and where s_max y
+< pi, |R| >= R cos(s_max y / 2). So the rule of step h errs by at most 2 e^(y^2 / 2) c / (e^(2 pi y
+/ h) - 1) of the moment, with c = 1, or c = cos(s_max y / 2)^-b (Trefethen, Weideman (2014), The
+exponentially convergent trapezoidal rule, Theorem 5.1). Steps are chosen to make that 1e-20, and it
+is added. R^a Q is a sum of normal densities with means from 0 to a s_max, so that little is left
+out beyond.
 
 No multinomial sum: the work grows with nodes times terms, at any real order.
 """
@@ -21,29 +23,41 @@ MOST_NODES = 2**18
 TERMS_OF_SERIES = 10
 
 
-def log_ratio(z: np.ndarray, weights: np.ndarray, shifts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Log R at `z` `[N]`, and R - 1 where that is small (elsewhere inf); `weights` of positive `shifts` `[J]`."""
+def log_ratio(
+    z: np.ndarray, weights: np.ndarray, shifts: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Log R at `z` `[N]`, and R - 1 where that is small (elsewhere inf); `weights` of positive
+    `shifts` `[J]`.
+    """
     exponents = shifts * z[:, None] - 0.5 * shifts**2
     stay = -math.fsum(weights)
     x = np.expm1(np.minimum(exponents, 1.0)) @ weights
     top = np.maximum(exponents.max(1), 0.0)
-    far = top + np.log(np.exp(exponents - top[:, None]) @ weights + max(1.0 + stay, 0.0) * np.exp(-top))
+    far = top + np.log(
+        np.exp(exponents - top[:, None]) @ weights + max(1.0 + stay, 0.0) * np.exp(-top)
+    )
     near = (exponents.max(1) < 1.0) & (x > -0.5)
     return np.where(near, np.log1p(np.maximum(x, -0.75)), far), np.where(near, x, np.inf)
 
 
-def _log_moment(power: float, log_r: np.ndarray, x: np.ndarray, log_phi: np.ndarray, error: float) -> float:
-    """Upper bound on log E[R^power] from its nodes: E[R^p - 1 - p (R - 1)], of which every term is positive."""
+def _log_moment(
+    power: float, log_r: np.ndarray, x: np.ndarray, log_phi: np.ndarray, error: float
+) -> float:
+    """Upper bound on log E[R^power] from its nodes: E[R^p - 1 - p (R - 1)], of which every term is
+    positive.
+    """
     logs = log_phi + power * log_r
     top = logs.max()
     log_sum = float(top + np.log(np.exp(logs - top).sum()))
-    # Of the logarithms, and of the differences below, which keep a share of x (power - 1) or x power.
+    # Of the logarithms, and of the differences below, which keep a share of x (power - 1) or x
+    # power.
     rounding = 16 * UNIT * (1.0 + abs(power) * float(np.abs(log_r).max()))
     rounding += 2000 * UNIT * (1.0 + 1.0 / min(abs(power), abs(power - 1.0)))
     if log_sum > 30:
         return log_sum + rounding + error
     phi = np.exp(log_phi)
-    # Three ways to take R^p - 1 - p (R - 1) without cancelling digits that count: a series, expm1, plain.
+    # Three ways to take R^p - 1 - p (R - 1) without cancelling digits that count: a series, expm1,
+    # plain.
     near = max(abs(power), 10.0) * np.abs(x) < 0.1
     y = np.where(near, x, 0.0)
     series, binomial, term = 0.0, power, y
@@ -70,7 +84,9 @@ def _nodes(low: float, high: float, step: float) -> tuple[np.ndarray, np.ndarray
 
 
 def _rule_error(reach: float, step: float, log_factor: float) -> float:
-    return 2.0 * math.exp(0.5 * reach**2 + log_factor - 2 * math.pi * reach / step) + 2.0 * math.exp(-NEGLIGIBLE)
+    return 2.0 * math.exp(
+        0.5 * reach**2 + log_factor - 2 * math.pi * reach / step
+    ) + 2.0 * math.exp(-NEGLIGIBLE)
 
 
 def _forward(orders: np.ndarray, weights: np.ndarray, shifts: np.ndarray) -> np.ndarray:
@@ -99,8 +115,13 @@ def _backward(orders: np.ndarray, weights: np.ndarray, shifts: np.ndarray) -> np
     # R is at least any one of its terms, w exp(s z - s^2 / 2), and the moment at least 1.
     stay = 1.0 - math.fsum(weights)
     terms = [(stay, 0.0)] if stay > 0 else list(zip(weights, shifts, strict=True))
-    low = min(most * s + math.sqrt(2 * (NEGLIGIBLE - most * math.log(w)) + most * (most + 1) * s**2) for w, s in terms)
-    nodes = _nodes(-low, largest + math.sqrt(2 * NEGLIGIBLE), step)  # E[R] = 1 needs the bumps of P, too
+    low = min(
+        most * s + math.sqrt(2 * (NEGLIGIBLE - most * math.log(w)) + most * (most + 1) * s**2)
+        for w, s in terms
+    )
+    nodes = _nodes(
+        -low, largest + math.sqrt(2 * NEGLIGIBLE), step
+    )  # E[R] = 1 needs the bumps of P, too
     if nodes is None:
         return np.full(len(orders), np.inf)
     error = _rule_error(reach, step, log_factor)
@@ -109,9 +130,11 @@ def _backward(orders: np.ndarray, weights: np.ndarray, shifts: np.ndarray) -> np
 
 
 def curve(weights: np.ndarray, shifts: np.ndarray, orders: tuple[float, ...]) -> np.ndarray:
-    """`[K]` upper bounds on the larger of the two divergences; +inf at an order that needs too many nodes.
+    """`[K]` upper bounds on the larger of the two divergences; +inf at an order that needs too many
+    nodes.
 
-    weights, shifts: `[J]`, of the parts that move, shifts > 0; the rest of the weight stays. orders: each > 1.
+    weights, shifts: `[J]`, of the parts that move, shifts > 0; the rest of the weight stays.
+      orders: each > 1.
     """
     grid = np.asarray(orders)
     out = np.empty(len(grid))

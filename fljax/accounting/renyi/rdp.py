@@ -1,7 +1,8 @@
 """Renyi differential privacy: curves over orders for whole grids of mechanisms at once.
 
-Every function maps arrays of parameters `[...]` and `K` orders (> 1) to `[..., K]` Renyi divergences in nats.
-Composition is addition. `fljax.accounting.renyi.conversion` turns curves into (epsilon, delta).
+Every function maps arrays of parameters `[...]` and `K` orders (> 1) to `[..., K]` Renyi
+divergences in nats. Composition is addition. `fljax.accounting.renyi.conversion` turns curves into
+(epsilon, delta).
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ __all__ = [
     "sampled_without_replacement",
 ]
 
-# Orders at which most epsilons between 0.02 and 50 have their optimum, to within 1e-4 of the best real order.
+# Orders at which most epsilons between 0.02 and 50 have their optimum, to within 1e-4 of the best
+# real order.
 DEFAULT_ORDERS: tuple[float, ...] = (
     *(1 + x / 200 for x in range(1, 20)),
     *(1 + x / 10 for x in range(1, 100)),
@@ -100,7 +102,8 @@ def laplace(noise_multiplier: Any, orders: Any) -> jax.Array:
 
 @_x64.float64(host=_ON_HOST)
 def pure(epsilon: Any, orders: Any) -> jax.Array:
-    """Largest Renyi divergence `[..., K]` of any (epsilon, 0)-DP mechanism, that of randomised response.
+    """Largest Renyi divergence `[..., K]` of any (epsilon, 0)-DP mechanism, that of randomised
+    response.
 
     Args:
       epsilon: `[...]`, >= 0.
@@ -109,26 +112,34 @@ def pure(epsilon: Any, orders: Any) -> jax.Array:
     Source: Bun, Steinke (2016), arXiv:1605.02065, Proposition 3.3 and its proof.
     """
     epsilon, a = _x64.non_negative(epsilon)[..., None], _x64.renyi_orders(orders)
-    # (p^a r^(1-a) + r^a p^(1-a)) with p = 1 - r = 1 / (1 + e^-epsilon), divided by its value 1 at order 1.
-    log_moment = (a - 1) * epsilon + jnp.log1p(jnp.exp((1 - 2 * a) * epsilon)) - jnp.log1p(jnp.exp(-epsilon))
+    # (p^a r^(1-a) + r^a p^(1-a)) with p = 1 - r = 1 / (1 + e^-epsilon), divided by its value 1 at
+    # order 1.
+    log_moment = (
+        (a - 1) * epsilon + jnp.log1p(jnp.exp((1 - 2 * a) * epsilon)) - jnp.log1p(jnp.exp(-epsilon))
+    )
     return jnp.maximum(log_moment / (a - 1), 0.0)
 
 
-def gaussian_mixture(stddev: float, sensitivities: Any, sampling_probs: Any, orders: Any) -> np.ndarray:
-    """Renyi divergence of Gaussian noise on a sum that one unit moves by a random amount; adding or removing the unit.
+def gaussian_mixture(
+    stddev: float, sensitivities: Any, sampling_probs: Any, orders: Any
+) -> np.ndarray:
+    """Renyi divergence of Gaussian noise on a sum that one unit moves by a random amount; adding or
+    removing the unit.
 
-    The pair is sum_j sampling_probs_j N(sensitivities_j, stddev^2) against N(0, stddev^2), in the worse direction, by
-    quadrature with its error bound added, as in `poisson_gaussian`; time grows with the number of amounts, not with a
-    power of it.
+    The pair is sum_j sampling_probs_j N(sensitivities_j, stddev^2) against N(0, stddev^2), in the
+    worse direction, by quadrature with its error bound added, as in `poisson_gaussian`; time grows
+    with the number of amounts, not with a power of it.
 
     Args:
       stddev: noise, in the unit of the sensitivities. > 0.
       sensitivities: `[J]`, >= 0.
-      sampling_probs: `[J]`, >= 0, with a sum of at most 1; the rest of the time the unit moves nothing.
+      sampling_probs: `[J]`, >= 0, with a sum of at most 1; the rest of the time the unit moves
+        nothing.
       orders: `[K]`, each > 1, concrete.
 
     Returns:
-      `[K]`, nats, NumPy; +inf at an order that would need more than 250,000 nodes. Of more than 1024 orders some come
+      `[K]`, nats, NumPy; +inf at an order that would need more than 250,000 nodes. Of more than
+      1024 orders some come
         by chords, as in `poisson_gaussian`.
 
     Raises:
@@ -137,18 +148,24 @@ def gaussian_mixture(stddev: float, sensitivities: Any, sampling_probs: Any, ord
     weights, shifts = _shifts(stddev, sensitivities, sampling_probs)
     if not weights.size:
         return np.zeros(len(as_orders(orders)))
-    return poisson_moments.with_chords(lambda grid: mixture_moments.curve(weights, shifts, grid), as_orders(orders))
+    return poisson_moments.with_chords(
+        lambda grid: mixture_moments.curve(weights, shifts, grid), as_orders(orders)
+    )
 
 
-def replaced_gaussian_mixture(stddev: float, sensitivities: Any, sampling_probs: Any, orders: Any) -> np.ndarray:
-    """Upper bound on the Renyi divergence of `gaussian_mixture` where the unit's data are replaced, not removed.
+def replaced_gaussian_mixture(
+    stddev: float, sensitivities: Any, sampling_probs: Any, orders: Any
+) -> np.ndarray:
+    """Upper bound on the Renyi divergence of `gaussian_mixture` where the unit's data are replaced,
+    not removed.
 
-    Before and after, the unit moves the sum by vectors of the same random length, so that the sum moves by twice that
-    at most; the bound takes both lengths as known (joint convexity). Loose: for amounts of rare chance it is dominated
-    by the largest, and no tight pair is known.
+    Before and after, the unit moves the sum by vectors of the same random length, so that the sum
+    moves by twice that at most; the bound takes both lengths as known (joint convexity). Loose: for
+    amounts of rare chance it is dominated by the largest, and no tight pair is known.
 
     Args:
-      stddev, sensitivities, sampling_probs, orders: as for `gaussian_mixture`; the sensitivities are those of removing.
+      stddev, sensitivities, sampling_probs, orders: as for `gaussian_mixture`; the sensitivities
+        are those of removing.
 
     Returns:
       `[K]`, nats, NumPy.
@@ -156,8 +173,8 @@ def replaced_gaussian_mixture(stddev: float, sensitivities: Any, sampling_probs:
     Raises:
       ValueError: an argument out of range.
 
-    Source: the joint convexity of e^((a - 1) D_a); see "Subject Granular Differential Privacy in Federated Learning",
-    arXiv:2206.03617, for the setting.
+    Source: the joint convexity of e^((a - 1) D_a); see "Subject Granular Differential Privacy in
+    Federated Learning", arXiv:2206.03617, for the setting.
     """
     weights, shifts = _shifts(stddev, sensitivities, sampling_probs)
     a = np.asarray(as_orders(orders))[:, None]
@@ -171,37 +188,55 @@ def replaced_gaussian_mixture(stddev: float, sensitivities: Any, sampling_probs:
     return (most + np.log(moment)) / (a[:, 0] - 1)
 
 
-def _shifts(stddev: float, sensitivities: Any, sampling_probs: Any) -> tuple[np.ndarray, np.ndarray]:
+def _shifts(
+    stddev: float, sensitivities: Any, sampling_probs: Any
+) -> tuple[np.ndarray, np.ndarray]:
     """Chances and sizes (in units of the noise) of the amounts that move something, checked."""
     _validate.positive(stddev=stddev)
-    shifts, weights = np.asarray(sensitivities, np.float64) / stddev, np.asarray(sampling_probs, np.float64)
-    if not (shifts.shape == weights.shape and shifts.ndim == 1 and np.all(np.isfinite(shifts)) and np.all(shifts >= 0)):
-        raise ValueError(f"Expected sensitivities >= 0, one for each probability, got sensitivities={sensitivities!r}.")
+    shifts, weights = (
+        np.asarray(sensitivities, np.float64) / stddev,
+        np.asarray(sampling_probs, np.float64),
+    )
+    if not (
+        shifts.shape == weights.shape
+        and shifts.ndim == 1
+        and np.all(np.isfinite(shifts))
+        and np.all(shifts >= 0)
+    ):
+        raise ValueError(
+            "Expected sensitivities >= 0, one for each probability, got "
+            f"sensitivities={sensitivities!r}."
+        )
     if not (np.all(weights >= 0) and math.fsum(weights) <= 1 + 1e-9):
         raise ValueError(
-            f"Expected sampling_probs >= 0 with a sum of at most 1, got sampling_probs={sampling_probs!r}."
+            "Expected sampling_probs >= 0 with a sum of at most 1, got "
+            f"sampling_probs={sampling_probs!r}."
         )
     moves = (shifts > 0) & (weights > 0)
     return weights[moves], shifts[moves]
 
 
 def sampled_without_replacement(noise_multiplier: Any, sampling_rate: Any, orders: Any) -> Any:
-    """Upper bound on the Renyi divergence of the Gaussian mechanism on a fixed-size sample, one unit replaced.
+    """Upper bound on the Renyi divergence of the Gaussian mechanism on a fixed-size sample, one
+    unit replaced.
 
-    Guarantee: for REPLACE_ONE, with `noise_multiplier` relative to the sensitivity under that relation.
+    Guarantee: for REPLACE_ONE, with `noise_multiplier` relative to the sensitivity under that
+      relation.
 
     Args:
       noise_multiplier: `[...]`, noise standard deviation / L2 sensitivity. >= 0; 0 gives +inf.
       sampling_rate: `[...]`, sample size / population, in [0, 1].
-      orders: `[K]`, each > 1, concrete. Time and memory grow with the square of the largest; above 2048 the unsampled
-        divergence stands for the sampled one, which it bounds.
+      orders: `[K]`, each > 1, concrete. Time and memory grow with the square of the largest; above
+        2048 the unsampled divergence stands for the sampled one, which it bounds.
 
     Returns:
       `[..., K]`, nats.
 
     Source: Wang, Balle, Kasiviswanathan (2019), arXiv:1808.00087, Theorem 27 and Corollary 10.
     """
-    return without_replacement.curves(noise_multiplier, sampling_rate, _x64.Static(as_orders(orders)))
+    return without_replacement.curves(
+        noise_multiplier, sampling_rate, _x64.Static(as_orders(orders))
+    )
 
 
 def group(rdp: Any, orders: Any, doublings: int) -> tuple[Any, np.ndarray]:
@@ -211,7 +246,8 @@ def group(rdp: Any, orders: Any, doublings: int) -> tuple[Any, np.ndarray]:
 
     Args:
       rdp: `[..., K]`.
-      orders: `[K]`, concrete. Only those >= 2^(doublings + 1) give a bound; the others are left out.
+      orders: `[K]`, concrete. Only those >= 2^(doublings + 1) give a bound; the others are left
+        out.
       doublings: >= 0.
 
     Returns:
@@ -227,7 +263,8 @@ def group(rdp: Any, orders: Any, doublings: int) -> tuple[Any, np.ndarray]:
     keep = np.flatnonzero(grid >= 2.0 ** (doublings + 1)) if doublings else np.arange(grid.size)
     if not keep.size:
         raise PrivacyPreconditionError(
-            f"Expected an order >= {2 ** (doublings + 1)} for doublings={doublings}, got at most {grid.max():g}."
+            f"Expected an order >= {2 ** (doublings + 1)} for doublings={doublings}, got at most "
+            f"{grid.max():g}."
         )
     xp = jnp if is_jax(rdp) else np
     curve = 3.0**doublings * rdp[..., keep]
@@ -237,12 +274,13 @@ def group(rdp: Any, orders: Any, doublings: int) -> tuple[Any, np.ndarray]:
 def poisson_gaussian(noise_multiplier: Any, sampling_prob: Any, orders: Any) -> Any:
     """Renyi divergence of the Poisson-sampled Gaussian mechanism, adding or removing one unit.
 
-    Integer orders use the binomial sum, others a trapezoid rule whose error bound is part of the result: the value is
-    never below the truth by more than rounding, and relative precision survives where the divergence is tiny. Traced
-    orders all take the second way, with nodes spread up to the largest of them: keep such a set narrow, a set too wide
-    for its nodes gives +inf. Of more than 1024 concrete orders 256 for each doubling of order - 1 are computed; between
-    them the log moment, which is convex, lies below its chord. Above order 2^14 Jensen's inequality gives the bound
-    log(1 - q + q exp(a (a - 1) / (2 noise_multiplier^2))) / (a - 1).
+    Integer orders use the binomial sum, others a trapezoid rule whose error bound is part of the
+    result: the value is never below the truth by more than rounding, and relative precision
+    survives where the divergence is tiny. Traced orders all take the second way, with nodes spread
+    up to the largest of them: keep such a set narrow, a set too wide for its nodes gives +inf. Of
+    more than 1024 concrete orders 256 for each doubling of order - 1 are computed; between them the
+    log moment, which is convex, lies below its chord. Above order 2^14 Jensen's inequality gives
+    the bound log(1 - q + q exp(a (a - 1) / (2 noise_multiplier^2))) / (a - 1).
 
     Args:
       noise_multiplier: `[...]`, noise standard deviation / L2 sensitivity. >= 0; 0 gives +inf.
@@ -250,14 +288,18 @@ def poisson_gaussian(noise_multiplier: Any, sampling_prob: Any, orders: Any) -> 
       orders: `[K]`, each > 1; concrete ones (a tuple, an array) are planned for at trace time.
 
     Returns:
-      `[..., K]`, nats. Differentiable; derivatives are finite where 0 < sampling_prob and 0 < noise_multiplier.
+      `[..., K]`, nats. Differentiable; derivatives are finite where 0 < sampling_prob and 0 <
+      noise_multiplier.
 
-    Source: Mironov, Talwar, Zhang (2019), arXiv:1908.10530, sections 3.2 and 3.3: the moment is that of
-    (1 - q + q N(1, s^2) / N(0, s^2)) under N(0, s^2), which dominates its mirror image. The quadrature is ours.
+    Source: Mironov, Talwar, Zhang (2019), arXiv:1908.10530, sections 3.2 and 3.3: the moment is
+    that of (1 - q + q N(1, s^2) / N(0, s^2)) under N(0, s^2), which dominates its mirror image. The
+    quadrature is ours.
     """
     if _x64.is_traced(orders):
         return _poisson_traced(noise_multiplier, sampling_prob, orders)
-    return poisson_moments.with_chords(functools.partial(_poisson, noise_multiplier, sampling_prob), as_orders(orders))
+    return poisson_moments.with_chords(
+        functools.partial(_poisson, noise_multiplier, sampling_prob), as_orders(orders)
+    )
 
 
 def _poisson(noise_multiplier: Any, sampling_prob: Any, orders: tuple[float, ...]) -> Any:
@@ -265,11 +307,15 @@ def _poisson(noise_multiplier: Any, sampling_prob: Any, orders: tuple[float, ...
     if not any(is_jax(v) or np.ndim(v) for v in (noise_multiplier, sampling_prob)):
         return _poisson_host(float(noise_multiplier), float(sampling_prob), orders, least)
     plan = poisson_moments.plan(orders)
-    return _poisson_static(noise_multiplier, sampling_prob, np.asarray(orders), plan, _nodes(plan, least))
+    return _poisson_static(
+        noise_multiplier, sampling_prob, np.asarray(orders), plan, _nodes(plan, least)
+    )
 
 
 def _least(noise_multiplier: Any) -> float:
-    """The noise that nodes are planned for: one of few values, so that few programs are compiled."""
+    """The noise that nodes are planned for: one of few values, so that few programs are
+    compiled.
+    """
     if _x64.is_traced(noise_multiplier):
         return _LEAST_NOISE
     values = np.asarray(noise_multiplier, np.float64).ravel()
@@ -295,7 +341,9 @@ def _poisson_host(sigma: float, q: float, orders: tuple[float, ...], least: floa
         return grid / (2 * sigma**2)
     plan = poisson_moments.plan(orders)
     with np.errstate(all="ignore"):  # branches not taken overflow
-        moments = poisson_moments.log_moments(np, np.float64(sigma), np.float64(q), plan, _nodes(plan, least))
+        moments = poisson_moments.log_moments(
+            np, np.float64(sigma), np.float64(q), plan, _nodes(plan, least)
+        )
     return moments / (grid - 1)
 
 
@@ -323,7 +371,9 @@ def _poisson_traced(noise_multiplier: Any, sampling_prob: Any, orders: Any) -> j
     return _over_configurations(one, noise_multiplier, sampling_prob, orders)
 
 
-def _over_configurations(one: Any, noise_multiplier: Any, sampling_prob: Any, orders: Any) -> jax.Array:
+def _over_configurations(
+    one: Any, noise_multiplier: Any, sampling_prob: Any, orders: Any
+) -> jax.Array:
     """Edge cases and chunks around `one(sigma, q) -> log moments [K]`."""
     sigma, q = jnp.broadcast_arrays(_x64.as64(noise_multiplier), _x64.as64(sampling_prob))
     proper = (sigma > 0) & jnp.isfinite(sigma) & (q > 0) & (q < 1)

@@ -1,8 +1,8 @@
 """Renyi bound for Gaussian noise on a fixed-size sample without replacement, one unit replaced.
 
-Source: Wang, Balle, Kasiviswanathan (2019), arXiv:1808.00087, Theorem 27. Its even
-moments B(l) = E[(p/q - 1)^l] are usually taken as alternating sums, which lose all digits where the noise is large;
-here they are integrals of something positive, with a bound on the quadrature error added.
+Source: Wang, Balle, Kasiviswanathan (2019), arXiv:1808.00087, Theorem 27. Its even moments B(l) =
+E[(p/q - 1)^l] are usually taken as alternating sums, which lose all digits where the noise is
+large; here they are integrals of something positive, with a bound on the quadrature error added.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ def _log_even_moments(shift: jax.Array, powers: np.ndarray) -> jax.Array:
     """Log upper bounds `[L]` on E[(exp(w) - 1)^l], w ~ N(-shift^2/2, shift^2), for even l.
 
     Trapezoid rule over t = (w + shift^2/2) / shift. On the line Im t = y the integrand is at most
-    exp(y^2/2) ((e^w - 1)^2 + e^w (shift y)^2)^(l/2) phi(t); 2 / (exp(2 pi y/h) - 1) of its integral bounds the error.
+    exp(y^2/2) ((e^w - 1)^2 + e^w (shift y)^2)^(l/2) phi(t); 2 / (exp(2 pi y/h) - 1) of its integral
+    bounds the error.
     """
     power = np.asarray(powers, np.float64)[:, None]
     reach = 12 + np.sqrt(2 * power)
@@ -45,7 +46,9 @@ def _log_even_moments(shift: jax.Array, powers: np.ndarray) -> jax.Array:
 
 
 def _log_moments_at_integers(shift: jax.Array, rate: jax.Array, top: int) -> jax.Array:
-    """Log moments at orders 0, 1, .., top of the sampled mechanism with unsampled divergence a shift^2 / 2."""
+    """Log moments at orders 0, 1, .., top of the sampled mechanism with unsampled divergence a
+    shift^2 / 2.
+    """
     j = np.arange(2, top + 1)
     weight = np.asarray(j, np.float64)
     single = shift**2 / 2
@@ -60,7 +63,9 @@ def _log_moments_at_integers(shift: jax.Array, rate: jax.Array, top: int) -> jax
     factor = jnp.where(j == 2, jnp.minimum(log_second, crude), factor)
     a = np.arange(2, top + 1)[:, None]
     log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, top + 1)))])
-    log_binomial = np.where(j <= a, log_factorial[a] - log_factorial[j] - log_factorial[np.maximum(a - j, 0)], -np.inf)
+    log_binomial = np.where(
+        j <= a, log_factorial[a] - log_factorial[j] - log_factorial[np.maximum(a - j, 0)], -np.inf
+    )
     log_sum = logsumexp(log_binomial + weight * jnp.log(rate) + factor, -1)
     return jnp.concatenate([jnp.zeros(2), jnp.logaddexp(0.0, log_sum)])
 

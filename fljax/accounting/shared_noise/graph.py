@@ -8,7 +8,8 @@ from fljax_kernels.pairwise import graphs
 
 
 class PairGraph(NamedTuple):
-    """Own noise of every client and pair noise along the edges of a graph; variances per coordinate.
+    """Own noise of every client and pair noise along the edges of a graph; variances per
+    coordinate.
 
     `own_variance`: `[N]`; `edges`: `[E, 2]` integer client numbers; `pair_variance`: `[E]`.
     """
@@ -19,7 +20,8 @@ class PairGraph(NamedTuple):
 
 
 def pair_graph(edges: Any, *, num_clients: int, own_variance: Any, pair_variance: Any) -> PairGraph:
-    """A checked `PairGraph`, edges sorted with the smaller client first, edges of variance 0 left out.
+    """A checked `PairGraph`, edges sorted with the smaller client first, edges of variance 0 left
+    out.
 
     Args:
       edges: `[E, 2]` client numbers, each pair once, in either order.
@@ -28,7 +30,8 @@ def pair_graph(edges: Any, *, num_clients: int, own_variance: Any, pair_variance
       pair_variance: `[]` or `[E]`, >= 0.
 
     Raises:
-      ValueError: a shape or number out of range, a loop, a pair given twice, or a graph that is not connected.
+      ValueError: a shape or number out of range, a loop, a pair given twice, or a graph that is not
+        connected.
     """
     ends = graphs.checked_pairs(edges, num_clients)
     own = _variances("own_variance", own_variance, num_clients)
@@ -46,7 +49,8 @@ def pair_graph(edges: Any, *, num_clients: int, own_variance: Any, pair_variance
 
 
 def from_matrix(own_variance: Any, pair_variance: Any) -> PairGraph:
-    """A checked `PairGraph` from `pair_variance` `[N, N]`: both ends of an edge must state the same variance.
+    """A checked `PairGraph` from `pair_variance` `[N, N]`: both ends of an edge must state the same
+    variance.
 
     Raises:
       ValueError: not symmetric, a diagonal that is not zero, or as `pair_graph`.
@@ -58,11 +62,14 @@ def from_matrix(own_variance: Any, pair_variance: Any) -> PairGraph:
     if uneven.size:
         i, j = uneven[0]
         raise ValueError(
-            f"Expected equal variances at both ends of an edge, got pair_variance[{i}, {j}]={matrix[i, j]} "
+            f"Expected equal variances at both ends of an edge, got pair_variance[{i}, "
+            f"{j}]={matrix[i, j]} "
             f"and pair_variance[{j}, {i}]={matrix[j, i]}."
         )
     if np.any(np.diagonal(matrix) != 0):
-        raise ValueError(f"Expected a zero diagonal of pair_variance, got {np.diagonal(matrix).tolist()}.")
+        raise ValueError(
+            f"Expected a zero diagonal of pair_variance, got {np.diagonal(matrix).tolist()}."
+        )
     ends = np.argwhere(np.triu(matrix != 0))
     return pair_graph(
         ends,

@@ -1,12 +1,12 @@
 """Least pairwise noise in the average at a given privacy, and what other schemes need for the same.
 
-All clients share one own variance u and one pair variance p = gamma u on a complete or k-regular graph. With S
-stragglers the average of N - S uploads carries noise of variance (u + S p) / (N - S) per coordinate (complete graph);
-its expectation E[1 / (N - S)] u (1 + m gamma), m = E[S / (N - S)] / E[1 / (N - S)], is minimised. Which law S follows
-matters for utility only, never for privacy.
+All clients share one own variance u and one pair variance p = gamma u on a complete or k-regular
+graph. With S stragglers the average of N - S uploads carries noise of variance (u + S p) / (N - S)
+per coordinate (complete graph); its expectation E[1 / (N - S)] u (1 + m gamma), m = E[S / (N - S)]
+/ E[1 / (N - S)], is minimised. Which law S follows matters for utility only, never for privacy.
 
-Source: Hong, Lin, Duan, "Lightweight Federated Learning with Differential Privacy and Straggler Resilience",
-Proposition 3 and Example 1, with the exact view in place of its condition (14).
+Source: Hong, Lin, Duan, "Lightweight Federated Learning with Differential Privacy and Straggler
+Resilience", Proposition 3 and Example 1, with the exact view in place of its condition (14).
 """
 
 import math
@@ -30,7 +30,8 @@ class PairCalibration(NamedTuple):
       own_variance, pair_variance: per coordinate, in squared units of `sensitivity`.
       ratio: pair_variance / own_variance.
       expected_variance: of the noise in the average, per coordinate, expected over stragglers.
-      mu: exact Gaussian-DP parameter of one round, for every view with at most the assumed colluders.
+      mu: exact Gaussian-DP parameter of one round, for every view with at most the assumed
+        colluders.
       epsilon: exact epsilon of all rounds at the target delta.
       certified: False for formula="paper".
       reason: how the noise was chosen.
@@ -66,10 +67,13 @@ def straggler_moments(num_clients: int, straggler_pmf: Any) -> StragglerMoments:
     _validate.positive_int(num_clients=num_clients)
     pmf = np.asarray(straggler_pmf, np.float64)
     if pmf.ndim != 1 or not np.all(pmf >= 0) or not abs(pmf.sum() - 1) <= 1e-9:
-        raise ValueError(f"Expected straggler_pmf [s] >= 0 with sum 1, got straggler_pmf={pmf.tolist()}.")
+        raise ValueError(
+            f"Expected straggler_pmf [s] >= 0 with sum 1, got straggler_pmf={pmf.tolist()}."
+        )
     if np.any(pmf[num_clients:] > 0):
         raise ValueError(
-            f"Expected at most {num_clients - 1} of {num_clients} clients to straggle, got straggler_pmf with mass at "
+            f"Expected at most {num_clients - 1} of {num_clients} clients to straggle, got "
+            "straggler_pmf with mass at "
             f"{num_clients + int(np.flatnonzero(pmf[num_clients:])[0])}."
         )
     pmf = pmf[:num_clients]
@@ -79,12 +83,14 @@ def straggler_moments(num_clients: int, straggler_pmf: Any) -> StragglerMoments:
 
 
 def best_ratio(num_honest: Any, straggling: Any, *, largest: float = _MOST_RATIO) -> np.ndarray:
-    """gamma* = pair_variance / own_variance `[...]` that minimises (1 + m gamma)(1 + gamma) / (1 + n gamma).
+    """gamma* = pair_variance / own_variance `[...]` that minimises (1 + m gamma)(1 + gamma) / (1 +
+    n gamma).
 
     Args:
       num_honest: n = N less colluders.
       straggling: m of `straggler_moments`.
-      largest: cap. Without stragglers (m = 0) the infimum lies at infinity; at the cap the excess is below n / largest.
+      largest: cap. Without stragglers (m = 0) the infimum lies at infinity; at the cap the excess
+        is below n / largest.
 
     Returns:
       0 where m >= n - 1: then local noise alone is best.
@@ -99,8 +105,11 @@ def best_ratio(num_honest: Any, straggling: Any, *, largest: float = _MOST_RATIO
     return np.minimum(ratio, largest)
 
 
-def honest_neighbors(num_clients: int, num_neighbors: int, num_colluders: int, failure_prob: float) -> int:
-    """Honest neighbours that all clients of a random regular graph have, but for a chance of `failure_prob`.
+def honest_neighbors(
+    num_clients: int, num_neighbors: int, num_colluders: int, failure_prob: float
+) -> int:
+    """Honest neighbours that all clients of a random regular graph have, but for a chance of
+    `failure_prob`.
 
     For colluders fixed before the graph is drawn; then add `failure_prob` to delta, once per graph.
 
@@ -115,7 +124,9 @@ def honest_neighbors(num_clients: int, num_neighbors: int, num_colluders: int, f
     _validate.positive_int(num_neighbors=num_neighbors)
     _validate.below_one(failure_prob=failure_prob)
     if not num_neighbors < num_clients:
-        raise ValueError(f"Expected num_neighbors < {num_clients} clients, got num_neighbors={num_neighbors}.")
+        raise ValueError(
+            f"Expected num_neighbors < {num_clients} clients, got num_neighbors={num_neighbors}."
+        )
     honest, total = num_clients - 1 - num_colluders, math.comb(num_clients - 1, num_neighbors)
     least = max(num_neighbors - num_colluders, 0)
     below = 0
@@ -141,25 +152,29 @@ def pair_calibration(
     formula: Literal["sound", "paper"] = "sound",
     largest_ratio: float = _MOST_RATIO,
 ) -> PairCalibration:
-    """Common variances of least expected noise in the average for (epsilon, delta)-DP of every honest client.
+    """Common variances of least expected noise in the average for (epsilon, delta)-DP of every
+    honest client.
 
-    Guarantee (formula="sound"): all rounds together are (epsilon, delta)-DP for each honest client towards the server
-    and any `num_colluders` clients, whoever straggles, late uploads included; idealisations as in `view.exact_mu`.
+    Guarantee (formula="sound"): all rounds together are (epsilon, delta)-DP for each honest client
+    towards the server and any `num_colluders` clients, whoever straggles, late uploads included;
+    idealisations as in `view.exact_mu`.
 
     Args:
       num_clients: N. num_colluders: at most so many clients pool with the server; < N.
       straggler_pmf: as in `straggler_moments`.
       epsilon, delta: target for all rounds together.
       sensitivity: largest L2 move of one client's upload between neighbours.
-      num_rounds: rounds with fresh noise; each gets mu / sqrt(num_rounds), that is `num_rounds` times the variance.
+      num_rounds: rounds with fresh noise; each gets mu / sqrt(num_rounds), that is `num_rounds`
+        times the variance.
       num_neighbors: degree k of a regular graph; None: the complete graph.
       failure_prob: part of delta spent on the randomness of the graph, see `honest_neighbors`.
-      formula: "paper" takes the ratio and scale of Proposition 3, and sqrt(num_rounds) times the variance for more
-        rounds, as printed; never certified.
+      formula: "paper" takes the ratio and scale of Proposition 3, and sqrt(num_rounds) times the
+        variance for more rounds, as printed; never certified.
       largest_ratio: see `best_ratio`.
 
     Raises:
-      ValueError: an argument out of range; as many colluders as neighbours, where only local noise would be left.
+      ValueError: an argument out of range; as many colluders as neighbours, where only local noise
+        would be left.
     """
     _check_sizes(num_clients, num_colluders)
     _validate.positive(epsilon=epsilon, sensitivity=sensitivity, largest_ratio=largest_ratio)
@@ -168,22 +183,32 @@ def pair_calibration(
     _validate.non_negative(failure_prob=failure_prob)
     _validate.one_of(["sound", "paper"], formula=formula)
     if not failure_prob < delta:
-        raise ValueError(f"Expected failure_prob < delta={delta!r}, got failure_prob={failure_prob!r}.")
+        raise ValueError(
+            f"Expected failure_prob < delta={delta!r}, got failure_prob={failure_prob!r}."
+        )
     moments = straggler_moments(num_clients, straggler_pmf)
     honest, straggling = num_clients - num_colluders, moments.straggling
     if num_neighbors is not None:
         certified = honest_neighbors(num_clients, num_neighbors, num_colluders, failure_prob)
         if certified < 1:
             raise ValueError(
-                f"Expected num_neighbors > num_colluders={num_colluders}, got num_neighbors={num_neighbors}: all of a "
+                f"Expected num_neighbors > num_colluders={num_colluders}, got "
+                f"num_neighbors={num_neighbors}: all of a "
                 "client's neighbours may collude, and pair noise gives nothing."
             )
         honest, straggling = certified + 1, straggling * num_neighbors / (num_clients - 1)
     if formula == "paper":
         ratio = float(printed.best_ratio(honest, straggling))
         scale = float(printed.complete_loss_variance(ratio, honest))
-        own = scale * sensitivity**2 / printed.largest_variance(epsilon, delta) * math.sqrt(num_rounds)
-        reason = "Proposition 3: condition (14), whose loss variance drops terms; rounds by its footnote"
+        own = (
+            scale
+            * sensitivity**2
+            / printed.largest_variance(epsilon, delta)
+            * math.sqrt(num_rounds)
+        )
+        reason = (
+            "Proposition 3: condition (14), whose loss variance drops terms; rounds by its footnote"
+        )
     else:
         ratio = float(best_ratio(honest, straggling, largest=largest_ratio))
         mu = float(gaussian.epsilon_to_mu(epsilon, delta - failure_prob)) / math.sqrt(num_rounds)
@@ -196,20 +221,29 @@ def pair_calibration(
         ratio=ratio,
         expected_variance=moments.inverse * own * (1 + straggling * ratio),
         mu=round_mu,
-        epsilon=float(gaussian.mu_to_epsilon(round_mu * math.sqrt(num_rounds), delta - failure_prob)),
+        epsilon=float(
+            gaussian.mu_to_epsilon(round_mu * math.sqrt(num_rounds), delta - failure_prob)
+        ),
         certified=formula == "sound",
         reason=reason,
     )
 
 
 def client_variance(
-    mechanism: str, num_clients: int, num_colluders: int, num_stragglers: int, *, mu: float, sensitivity: float = 1.0
+    mechanism: str,
+    num_clients: int,
+    num_colluders: int,
+    num_stragglers: int,
+    *,
+    mu: float,
+    sensitivity: float = 1.0,
 ) -> float:
-    """Noise variance that each client adds under a scheme without pair noise, sized for the worst case.
+    """Noise variance that each client adds under a scheme without pair noise, sized for the worst
+    case.
 
     Args:
-      mechanism: "local": each upload is private alone. "secure_sum": the sum over at least N - `num_stragglers`
-        uploads is, less what `num_colluders` know. "central": 0, the server adds.
+      mechanism: "local": each upload is private alone. "secure_sum": the sum over at least N -
+        `num_stragglers` uploads is, less what `num_colluders` know. "central": 0, the server adds.
       num_clients, num_colluders, num_stragglers: N and the bounds.
       mu: Gaussian-DP parameter of one round.
       sensitivity: as in `pair_calibration`.
@@ -239,9 +273,9 @@ def expected_variance(
     """Expected noise variance in the average, per coordinate, at the same exact mu per round.
 
     Args:
-      mechanism: "pair_noise" (complete graph, best ratio), "local", "secure_sum" (ideal secure sum, noise sized for
-        the largest number of stragglers in the law), "secure_sum_corrected" (the surplus of noise removed in a further
-        round) or "central" (a trusted server adds the noise).
+      mechanism: "pair_noise" (complete graph, best ratio), "local", "secure_sum" (ideal secure sum,
+        noise sized for the largest number of stragglers in the law), "secure_sum_corrected" (the
+        surplus of noise removed in a further round) or "central" (a trusted server adds the noise).
       num_clients, num_colluders, straggler_pmf, sensitivity: as in `pair_calibration`.
       mu: Gaussian-DP parameter of one round, > 0.
 
@@ -254,8 +288,17 @@ def expected_variance(
     moments = straggler_moments(num_clients, straggler_pmf)
     local = (sensitivity / mu) ** 2
     if mechanism == "pair_noise":
-        ratio, honest = float(best_ratio(num_clients - num_colluders, moments.straggling)), num_clients - num_colluders
-        return moments.inverse * local * (1 + ratio) / (1 + honest * ratio) * (1 + moments.straggling * ratio)
+        ratio, honest = (
+            float(best_ratio(num_clients - num_colluders, moments.straggling)),
+            num_clients - num_colluders,
+        )
+        return (
+            moments.inverse
+            * local
+            * (1 + ratio)
+            / (1 + honest * ratio)
+            * (1 + moments.straggling * ratio)
+        )
     if mechanism == "local":
         return moments.inverse * local
     pmf = np.asarray(straggler_pmf, np.float64)
@@ -273,8 +316,10 @@ def _survivors(num_clients: int, num_colluders: int, num_stragglers: int) -> int
     left = num_clients - num_colluders - num_stragglers
     if not left >= 1:
         raise ValueError(
-            f"Expected num_colluders + num_stragglers < {num_clients} clients for a secure sum, got "
-            f"num_colluders={num_colluders} and num_stragglers={num_stragglers}: nobody honest adds noise."
+            f"Expected num_colluders + num_stragglers < {num_clients} clients for a secure sum, "
+            "got "
+            f"num_colluders={num_colluders} and num_stragglers={num_stragglers}: nobody honest "
+            "adds noise."
         )
     return left
 

@@ -1,8 +1,9 @@
-"""`view.exact_mu` for graphs too large for a dense solve: conjugate gradients with an error bound that is proved.
+"""`view.exact_mu` for graphs too large for a dense solve: conjugate gradients with an error bound
+that is proved.
 
-The resistance of client i is q = e_i^T C^-1 e_i. For any x with residual r = e_i - C x it is x_i + x.r + r^T C^-1 r:
-the first two terms are a lower bound and |r|^2 |C^-1| an upper bound on the rest. As C^-1 >= 0 entrywise, any v > 0
-with C v >= c > 0 proves |C^-1| <= max(v) / c.
+The resistance of client i is q = e_i^T C^-1 e_i. For any x with residual r = e_i - C x it is x_i +
+x.r + r^T C^-1 r: the first two terms are a lower bound and |r|^2 |C^-1| an upper bound on the rest.
+As C^-1 >= 0 entrywise, any v > 0 with C v >= c > 0 proves |C^-1| <= max(v) / c.
 """
 
 from typing import Any
@@ -39,20 +40,26 @@ def mu_interval(
       tolerance: relative width in mu at which a client is done.
 
     Returns:
-      (lower `[M]`, upper `[M]`); both 0 for clients not seen, NaN for colluders, +inf where nothing hides the upload.
-      Memory O(E + 64 N); each client costs a few dozen sparse products on expanders, up to N on a ring. Where 5000
-      products are not enough the interval is wider than asked, and still true.
+      (lower `[M]`, upper `[M]`); both 0 for clients not seen, NaN for colluders, +inf where nothing
+      hides the upload. Memory O(E + 64 N); each client costs a few dozen sparse products on
+      expanders, up to N on a ring. Where 5000 products are not enough the interval is wider than
+      asked, and still true.
 
     Raises:
       ValueError: clients or pairs out of range, a loop, a pair given twice, or `tolerance` <= 0.
     """
     _validate.positive(tolerance=tolerance)
     view._in_range(graph, sensitivity)
-    own, pair = np.asarray(graph.own_variance, np.float64), np.asarray(graph.pair_variance, np.float64)
+    own, pair = (
+        np.asarray(graph.own_variance, np.float64),
+        np.asarray(graph.pair_variance, np.float64),
+    )
     size = own.size
     clients = np.arange(size) if clients is None else np.asarray(clients)
     if clients.size and not (clients.min() >= 0 and clients.max() < size):
-        raise ValueError(f"Expected clients in 0..{size - 1}, got {clients.min()}..{clients.max()}.")
+        raise ValueError(
+            f"Expected clients in 0..{size - 1}, got {clients.min()}..{clients.max()}."
+        )
     seen = np.ones(size, bool) if seen is None else np.asarray(seen, bool)
     colludes = np.zeros(size, bool) if colluders is None else np.asarray(colluders, bool)
     active = seen & ~colludes
@@ -64,7 +71,8 @@ def mu_interval(
     both = (weights > 0) & active[low] & active[high]
     edges = sparse.coo_array((weights[both], (low[both], high[both])), shape=(size, size)).tocsr()
     edges = edges + edges.T
-    # Components without a way to ground have no inverse: they are left out of the system, with mu infinite.
+    # Components without a way to ground have no inverse: they are left out of the system, with mu
+    #   infinite.
     _, component = sparse.csgraph.connected_components(edges, directed=False)
     reach = np.bincount(component, weights=np.where(active, ground, 0.0), minlength=size)
     solvable = active & (reach[component] > 0)
@@ -91,12 +99,16 @@ def _inverse_norm(matrix: Any, ground: np.ndarray) -> float:
     """A proved bound on the spectral norm of the inverse."""
     if ground.min() > 0:
         return 1 / float(ground.min())
-    v = np.maximum(_solve(matrix, np.ones((ground.size, 1)), lambda x, r: np.abs(r).max() < 0.1), 0.0)
+    v = np.maximum(
+        _solve(matrix, np.ones((ground.size, 1)), lambda x, r: np.abs(r).max() < 0.1), 0.0
+    )
     least = float((matrix @ v).min())
     return float(v.max()) / least if least > 0 else np.inf
 
 
-def _resistances(matrix: Any, rows: np.ndarray, norm: float, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
+def _resistances(
+    matrix: Any, rows: np.ndarray, norm: float, tolerance: float
+) -> tuple[np.ndarray, np.ndarray]:
     target = np.zeros((matrix.shape[0], rows.size))
     column = np.arange(rows.size)
     target[rows, column] = 1.0

@@ -1,8 +1,10 @@
-"""Inverses of grounded Laplacians to full relative precision, by the star-mesh rule of resistor networks.
+"""Inverses of grounded Laplacians to full relative precision, by the star-mesh rule of resistor
+networks.
 
-C = diag(ground) + Laplacian(conductance). Removing a node joins its neighbours by new conductances, and every operation
-is a sum, product or quotient of numbers >= 0: no digits cancel, whatever the ratio of the variances (plain Cholesky
-loses as many as log10 of that ratio), and a part of the network without a path to ground has a pivot of exactly 0.
+C = diag(ground) + Laplacian(conductance). Removing a node joins its neighbours by new conductances,
+and every operation is a sum, product or quotient of numbers >= 0: no digits cancel, whatever the
+ratio of the variances (plain Cholesky loses as many as log10 of that ratio), and a part of the
+network without a path to ground has a pivot of exactly 0.
 """
 
 import jax
@@ -34,9 +36,13 @@ def factor(ground: jax.Array, conductance: jax.Array) -> tuple[jax.Array, jax.Ar
         )
 
     zero = jnp.zeros((size, size))
-    _, _, ratios, pivots = jax.lax.fori_loop(0, size, remove, (ground, conductance, zero, jnp.zeros(size)))
+    _, _, ratios, pivots = jax.lax.fori_loop(
+        0, size, remove, (ground, conductance, zero, jnp.zeros(size))
+    )
     eye = jnp.eye(size)
-    return jax.scipy.linalg.solve_triangular(eye - ratios, eye, lower=True, unit_diagonal=True), pivots
+    return jax.scipy.linalg.solve_triangular(
+        eye - ratios, eye, lower=True, unit_diagonal=True
+    ), pivots
 
 
 def inverse_diagonal(ground: jax.Array, conductance: jax.Array) -> jax.Array:

@@ -1,7 +1,9 @@
-"""Least pairwise noise for clients that differ: own sensitivities, own chances to straggle, any graph.
+"""Least pairwise noise for clients that differ: own sensitivities, own chances to straggle, any
+graph.
 
-The noise in the average is linear in the variances and every resistance (C^-1)_ii is convex in them, so the best
-variances solve a convex problem. With equal clients the common variances of `least_noise` are already optimal.
+The noise in the average is linear in the variances and every resistance (C^-1)_ii is convex in
+them, so the best variances solve a convex problem. With equal clients the common variances of
+`least_noise` are already optimal.
 """
 
 import itertools
@@ -23,9 +25,11 @@ class Design(NamedTuple):
     """Variances and what they cost.
 
     Attributes:
-      graph: the noise; `view.exact_mu` of every honest client is at most the target for all allowed colluders.
+      graph: the noise; `view.exact_mu` of every honest client is at most the target for all allowed
+        colluders.
       expected_variance: of the noise in the average, per coordinate.
-      lower_bound: no choice of variances on these edges meets the target with less (interior-point duality gap).
+      lower_bound: no choice of variances on these edges meets the target with less (interior-point
+        duality gap).
     """
 
     graph: PairGraph
@@ -42,19 +46,24 @@ def average_costs(edges: Any, stragglers: Any, probabilities: Any) -> tuple[np.n
       probabilities: `[M]`, sum 1.
 
     Raises:
-      ValueError: probabilities are no law, nobody responds in some set, or edges with a loop, a double or a client out
-        of range.
+      ValueError: probabilities are no law, nobody responds in some set, or edges with a loop, a
+        double or a client out of range.
     """
     silent, weight = np.asarray(stragglers, bool), np.asarray(probabilities, np.float64)
     if silent.ndim != 2 or weight.shape != silent.shape[:1]:
         raise ValueError(
-            f"Expected stragglers [M, N] and probabilities [M], got shapes {silent.shape} and {weight.shape}."
+            f"Expected stragglers [M, N] and probabilities [M], got shapes {silent.shape} and "
+            f"{weight.shape}."
         )
     if not (np.all(weight >= 0) and abs(weight.sum() - 1) <= 1e-9):
-        raise ValueError(f"Expected probabilities >= 0 with sum 1, got probabilities={weight.tolist()}.")
+        raise ValueError(
+            f"Expected probabilities >= 0 with sum 1, got probabilities={weight.tolist()}."
+        )
     responders = (~silent).sum(1)
     if np.any(responders == 0):
-        raise ValueError("Expected a responder in every set of stragglers, got a set with all clients.")
+        raise ValueError(
+            "Expected a responder in every set of stragglers, got a set with all clients."
+        )
     weight = weight / responders**2
     low, high = graphs.checked_pairs(edges, silent.shape[1]).T
     return weight @ ~silent, weight @ (silent[:, low] != silent[:, high])
@@ -70,12 +79,15 @@ def heterogeneous(
     num_colluders: int = 0,
     tolerance: float = 1e-6,
 ) -> Design:
-    """Variances with the least expected noise in the average such that no honest client exceeds `mu` in a round.
+    """Variances with the least expected noise in the average such that no honest client exceeds
+    `mu` in a round.
 
-    Guarantee: `view.exact_mu` <= `mu` for every client outside every set of `num_colluders` colluders.
+    Guarantee: `view.exact_mu` <= `mu` for every client outside every set of `num_colluders`
+      colluders.
 
-    Noise that never stays in the average costs nothing: shared by two who always straggle together (all of it, where
-    nobody straggles), or a client's own who always does. No variance is best then; the design takes a large one.
+    Noise that never stays in the average costs nothing: shared by two who always straggle together
+    (all of it, where nobody straggles), or a client's own who always does. No variance is best
+    then; the design takes a large one.
 
     Args:
       edges: `[E, 2]`, a connected graph.
@@ -97,7 +109,8 @@ def heterogeneous(
     count = math.comb(size, num_colluders) * (size - num_colluders)
     if count > _MOST_CONSTRAINTS:
         raise ValueError(
-            f"Expected at most {_MOST_CONSTRAINTS} constraints, got {count} with num_colluders={num_colluders}."
+            f"Expected at most {_MOST_CONSTRAINTS} constraints, got {count} with "
+            f"num_colluders={num_colluders}."
         )
     graph = view.pair_graph(edges, num_clients=size, own_variance=1.0, pair_variance=1.0)
     ends = np.asarray(graph.edges)
@@ -118,8 +131,9 @@ def heterogeneous(
     start = np.concatenate([np.full(size, 2.0), np.full(len(ends), 1.0 / size)])
     found, gap = _interior_point(start[costly], cost[costly], sets, tolerance)
     lower = max(float(cost[costly] @ found) - gap, 0.0) * unit
-    # Noise that costs nothing has no best variance. A current crosses at most `size` of these on its way to ground: so
-    # much leaves resistances within a `tolerance` of what infinitely much would.
+    # Noise that costs nothing has no best variance. A current crosses at most `size` of these on
+    # its way to ground: so much leaves resistances within a `tolerance` of what infinitely much
+    # would.
     x = np.full(cost.size, size / tolerance)
     x[costly] = found
     # Exactly feasible: resistances scale as 1 / x.
@@ -130,29 +144,39 @@ def heterogeneous(
 
 
 class _Network(NamedTuple):
-    """What honest clients' noise is to one set of colluders: resistances of its nodes have to stay within `budget`.
+    """What honest clients' noise is to one set of colluders: resistances of its nodes have to stay
+    within `budget`.
 
-    Variances without a cost count as infinite. So clients whose pair noise is free are one node, and one whose own
-    noise is free is ground: its upload is hidden whatever the rest. incidence: `[nodes, V]` of the variances that cost
-    something, known ones and those within a node 0.
+    Variances without a cost count as infinite. So clients whose pair noise is free are one node,
+    and one whose own
+    noise is free is ground: its upload is hidden whatever the rest. incidence: `[nodes, V]` of the
+    variances that cost something, known ones and those within a node 0.
     """
 
     incidence: np.ndarray
     budget: np.ndarray
 
 
-def _network(incidence: np.ndarray, members: Sequence[int], free: np.ndarray, budget: np.ndarray) -> _Network:
+def _network(
+    incidence: np.ndarray, members: Sequence[int], free: np.ndarray, budget: np.ndarray
+) -> _Network:
     size = len(incidence)
     known = np.any(incidence[list(members)] != 0, 0)  # the colluders' own noise and pairs
     ends = [np.flatnonzero(incidence[:, v]) for v in range(size, incidence.shape[1])]
-    tied = np.asarray([e for v, e in enumerate(ends, size) if free[v] and not known[v]], np.int64).reshape(-1, 2)
+    tied = np.asarray(
+        [e for v, e in enumerate(ends, size) if free[v] and not known[v]], np.int64
+    ).reshape(-1, 2)
     node = np.arange(size)
     for a, b in tied:
         node[node == node[a]] = node[b]
     honest = np.setdiff1d(np.arange(size), members)
     hidden = {node[client] for client in honest if free[client]}
     nodes = [n for n in np.unique(node[honest]) if n not in hidden]
-    merged = np.stack([incidence[node == n].sum(0) for n in nodes]) if nodes else np.zeros((0, incidence.shape[1]))
+    merged = (
+        np.stack([incidence[node == n].sum(0) for n in nodes])
+        if nodes
+        else np.zeros((0, incidence.shape[1]))
+    )
     least = np.asarray([budget[node == n].min() for n in nodes])
     return _Network(np.where(known, 0.0, merged)[:, ~free], least)
 
@@ -164,7 +188,9 @@ def _inverse(x: np.ndarray, incidence: np.ndarray) -> np.ndarray:
 def _interior_point(
     x: np.ndarray, cost: np.ndarray, sets: Sequence[_Network], tolerance: float
 ) -> tuple[np.ndarray, float]:
-    """Newton's method on t cost.x - sum log(1 - R_k(x) / budget_k) - sum log x with rising t; (x, bound on the gap)."""
+    """Newton's method on t cost.x - sum log(1 - R_k(x) / budget_k) - sum log x with rising t; (x,
+    bound on the gap).
+    """
     constraints = x.size + sum(budget.size for _, budget in sets)
 
     def value(x: np.ndarray, t: float) -> float:
@@ -203,6 +229,7 @@ def _interior_point(
             x = x + step * move
         gap = constraints / t
         if gap <= tolerance * float(cost @ x):
-            # Newton has stopped near, not at, the centre: twice the gap of the centre covers decrements below 1.
+            # Newton has stopped near, not at, the centre: twice the gap of the centre covers
+            #   decrements below 1.
             return x, 2 * gap
         t *= 8

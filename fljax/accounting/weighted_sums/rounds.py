@@ -1,7 +1,8 @@
 """What rounds of secure sums with sampled gradients cost, and the noise that meets a target.
 
-The default answers are sound. `formula="paper"` gives what Table 1 and Theorem 4 print where that is sound as well, and
-`composition="kov"` the composition behind the paper's Figure 5: valid, and much looser than Renyi composition.
+The default answers are sound. `formula="paper"` gives what Table 1 and Theorem 4 print where that
+is sound as well, and `composition="kov"` the composition behind the paper's Figure 5: valid, and
+much looser than Renyi composition.
 
 Source: Zhang et al. (2024), arXiv:2405.04551, Table 1, Theorems 2 to 4 and section 6.
 """
@@ -17,7 +18,16 @@ from fljax.accounting import accountant, events, gaussian, search
 from fljax.accounting.events import NeighboringRelation, PrivacyEvent
 from fljax.accounting.pld import without_replacement
 from fljax.accounting.renyi import conversion, kov
-from fljax.accounting.weighted_sums.setups import Curve, Formula, Noise, Sampling, Setup, check_cell, curve, noiseless
+from fljax.accounting.weighted_sums.setups import (
+    Curve,
+    Formula,
+    Noise,
+    Sampling,
+    Setup,
+    check_cell,
+    curve,
+    noiseless,
+)
 from fljax.errors import NoGuaranteeError, UnsupportedEventError
 
 __all__ = [
@@ -38,12 +48,18 @@ _LEAST, _MOST = 1e-5, 1e8  # orders less 1
 
 
 def amplify(epsilon: float, delta: float, sampling_rate: float) -> tuple[float, float]:
-    """(log(1 + rate (e^epsilon - 1)), rate delta): subsampling without replacement, one record replaced."""
+    """(log(1 + rate (e^epsilon - 1)), rate delta): subsampling without replacement, one record
+    replaced.
+    """
     _validate.non_negative(epsilon=epsilon)
     _validate.closed_unit(delta=delta)
     _validate.probability(sampling_rate=sampling_rate)
     # log(1 - rate + rate e^eps), without overflow.
-    grown = epsilon + math.log1p((1 - sampling_rate) / sampling_rate * math.exp(-epsilon)) + math.log(sampling_rate)
+    grown = (
+        epsilon
+        + math.log1p((1 - sampling_rate) / sampling_rate * math.exp(-epsilon))
+        + math.log(sampling_rate)
+    )
     small = math.log1p(sampling_rate * math.expm1(epsilon)) if epsilon < 1 else grown
     return max(small, 0.0), sampling_rate * delta
 
@@ -67,7 +83,8 @@ def best_epsilon(
     _validate.one_of(["sound", "paper"], conversion_formula=conversion_formula)
     if curve.scope == "instance":
         raise NoGuaranteeError(
-            'Expected a curve of scope="uniform", got scope="instance": what holds for one data set is no differential '
+            'Expected a curve of scope="uniform", got scope="instance": what holds for one data '
+            "set is no differential "
             "privacy, does not compose, and may not be published."
         )
 
@@ -95,14 +112,17 @@ def _step(setup: Setup) -> events.Gaussian:
     size = int(setup.batch_size)
     if size != setup.batch_size or not 1 <= size <= setup.num_records:
         raise ValueError(
-            f"Expected batch_size to be a whole number up to num_records={setup.num_records} for subsets, "
+            f"Expected batch_size to be a whole number up to num_records={setup.num_records} for "
+            "subsets, "
             f"got batch_size={setup.batch_size!r}."
         )
     return events.Gaussian(math.sqrt(setup.floor) * size / (2 * setup.l2_clip_norm))
 
 
 def event(setup: Setup) -> PrivacyEvent:
-    """One round of SGD-DP (subsets, isotropic noise): Gaussian noise on a sample without replacement, REPLACE_ONE."""
+    """One round of SGD-DP (subsets, isotropic noise): Gaussian noise on a sample without
+    replacement, REPLACE_ONE.
+    """
     step = _step(setup)
     return PrivacyEvent(
         mechanism=events.SampledWithoutReplacement(setup.num_records, int(setup.batch_size), step),
@@ -126,9 +146,10 @@ def epsilon(
     Args:
       sampling, noise, setup, formula: as in `curve`.
       num_rounds, delta: the whole run.
-      composition: "rdp". "pld": by privacy-loss distributions, about half as much for subsets, exact without sampling;
-        unknown for Gaussian weights. "kov" converts every round at delta / (2 num_rounds), by the paper's conversion,
-        and composes with slack delta / 2; for subsets it amplifies in between, leaving its gain in delta unspent.
+      composition: "rdp". "pld": by privacy-loss distributions, about half as much for subsets,
+        exact without sampling; unknown for Gaussian weights. "kov" converts every round at delta /
+        (2 num_rounds), by the paper's conversion, and composes with slack delta / 2; for subsets it
+        amplifies in between, leaving its gain in delta unspent.
 
     Raises:
       NoGuaranteeError: a cell of Table 1 without any guarantee.
@@ -144,7 +165,8 @@ def epsilon(
         if sampling == "subset":
             if formula == "paper":
                 raise NoGuaranteeError(
-                    'Expected composition="kov" with formula="paper" for subsets: amplification by sampling is '
+                    'Expected composition="kov" with formula="paper" for subsets: amplification by '
+                    "sampling is "
                     'printed for (epsilon, delta), not for Renyi curves, got composition="rdp".'
                 )
             return accountant.epsilon(event(setup).repeat(num_rounds), delta=delta)
@@ -162,12 +184,15 @@ def epsilon(
 def _by_losses(sampling: Sampling, setup: Setup, num_rounds: int, delta: float) -> float:
     if sampling == "subset":
         noise = _step(setup).noise_multiplier
-        return without_replacement.epsilon(noise, setup.batch_size / setup.num_records, num_rounds, delta)
+        return without_replacement.epsilon(
+            noise, setup.batch_size / setup.num_records, num_rounds, delta
+        )
     if sampling == "none":
         mu = 2 * setup.l2_clip_norm / setup.num_records * math.sqrt(num_rounds / setup.floor)
         return float(gaussian.mu_to_epsilon(mu, delta))
     raise UnsupportedEventError(
-        'Expected composition="rdp" or "kov" with sampling="gaussian": no dominating pair of Gaussians is known for '
+        'Expected composition="rdp" or "kov" with sampling="gaussian": no dominating pair of '
+        "Gaussians is known for "
         'its data-dependent covariance, got composition="pld".'
     )
 
@@ -184,7 +209,8 @@ def least_noise_stddev(
     formula: Formula = "sound",
     tolerance: float = 1e-6,
 ) -> float:
-    """Least noise_stddev per client with `epsilon` at most `target_epsilon`; the search starts at that of `setup`.
+    """Least noise_stddev per client with `epsilon` at most `target_epsilon`; the search starts at
+    that of `setup`.
 
     Raises:
       PrivacyPreconditionError: no noise in reach does.
@@ -203,4 +229,6 @@ def least_noise_stddev(
             formula=formula,
         )
 
-    return search.within(cost, target_epsilon, of="epsilon", start=setup.noise_stddev, tolerance=tolerance)
+    return search.within(
+        cost, target_epsilon, of="epsilon", start=setup.noise_stddev, tolerance=tolerance
+    )

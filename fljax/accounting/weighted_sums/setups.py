@@ -1,4 +1,5 @@
-"""Which of the six combinations of sampling and noise is private, and the Renyi curve of one round of it.
+"""Which of the six combinations of sampling and noise is private, and the Renyi curve of one round
+of it.
 
 Source: Zhang et al. (2024), arXiv:2405.04551, Table 1, Theorems 2 to 4.
 """
@@ -25,8 +26,8 @@ class Setup:
     """One round of secure summation.
 
     Attributes:
-      num_clients: N, honest clients whose noise reaches the sum, the protected one included; subtract those that may
-        drop out or collude.
+      num_clients: N, honest clients whose noise reaches the sum, the protected one included;
+        subtract those that may drop out or collude.
       num_records: D, of each client.
       batch_size: B; with Gaussian weights any number > 0.
       l2_clip_norm: C, of one record's gradient.
@@ -41,7 +42,11 @@ class Setup:
 
     def __post_init__(self) -> None:
         _validate.positive_int(num_clients=self.num_clients, num_records=self.num_records)
-        _validate.positive(batch_size=self.batch_size, l2_clip_norm=self.l2_clip_norm, noise_stddev=self.noise_stddev)
+        _validate.positive(
+            batch_size=self.batch_size,
+            l2_clip_norm=self.l2_clip_norm,
+            noise_stddev=self.noise_stddev,
+        )
 
     @property
     def floor(self) -> float:
@@ -64,7 +69,8 @@ class Curve(NamedTuple):
     Attributes:
       divergence: orders `[K]` -> nats `[K]`.
       largest_order: from here on the divergence is infinite.
-      scope: "uniform": for every data set. "instance": for one data set; no privacy claim, and itself private.
+      scope: "uniform": for every data set. "instance": for one data set; no privacy claim, and
+        itself private.
       reason: what proves it.
     """
 
@@ -85,11 +91,13 @@ def curve(
     """Renyi curve of one round of one cell of Table 1.
 
     Args:
-      sampling: "subset" (B of D records without replacement), "none" (all records) or "gaussian" (Gaussian weights).
+      sampling: "subset" (B of D records without replacement), "none" (all records) or "gaussian"
+        (Gaussian weights).
       noise: "isotropic" or "water_filling".
       setup: sizes and noise.
-      formula: "paper" for `curves.isotropic_printed` and `curves.theorem_4`. For subsets the unsampled curve, to be
-        amplified after conversion (`amplify`); the sound one needs no curve here: `epsilon` accounts sampling exactly.
+      formula: "paper" for `curves.isotropic_printed` and `curves.theorem_4`. For subsets the
+        unsampled curve, to be amplified after conversion (`amplify`); the sound one needs no curve
+        here: `epsilon` accounts sampling exactly.
       protocol: "fedavg" is refused: several local steps are not Gaussian, and no theorem holds.
 
     Raises:
@@ -100,7 +108,9 @@ def curve(
     if sampling != "gaussian":
         # A replaced record moves a mean over B records by 2 C / B.
         divisor = float(setup.batch_size) if sampling == "subset" else float(d)
-        fun = functools.partial(weighted_curves.unsampled, floor=setup.floor, l2_clip_norm=c, num_records=divisor)
+        fun = functools.partial(
+            weighted_curves.unsampled, floor=setup.floor, l2_clip_norm=c, num_records=divisor
+        )
         return Curve(fun, math.inf, "uniform", "Gaussian mechanism, exact")
     lifted = noise == "water_filling"
     weighted = setup._weighted
@@ -109,28 +119,43 @@ def curve(
     if lifted:
         if formula == "paper":
             printed = functools.partial(weighted_curves.theorem_4, **weighted)
-            return Curve(printed, (top - 1) / math.sqrt(2), "uniform", "Theorem 4; its proof mended by the joint bound")
+            return Curve(
+                printed,
+                (top - 1) / math.sqrt(2),
+                "uniform",
+                "Theorem 4; its proof mended by the joint bound",
+            )
         return Curve(joint, top, "uniform", "joint bound, Frobenius change of the lift")
     printed = functools.partial(weighted_curves.isotropic_printed, **weighted)
     if formula == "paper":
         return Curve(printed, top - 1, "uniform", "Table 1, Gaussian weights with isotropic noise")
-    return Curve(lambda orders: np.minimum(joint(orders), printed(orders)), top, "uniform", "joint bound or Table 1")
+    return Curve(
+        lambda orders: np.minimum(joint(orders), printed(orders)),
+        top,
+        "uniform",
+        "joint bound or Table 1",
+    )
 
 
 def check_cell(sampling: str, noise: str, formula: str, protocol: str) -> None:
-    """Raises ValueError for an unknown name and NoGuaranteeError for a cell without any guarantee."""
+    """Raises ValueError for an unknown name and NoGuaranteeError for a cell without any
+    guarantee.
+    """
     _validate.one_of(["subset", "none", "gaussian"], sampling=sampling)
     _validate.one_of(["isotropic", "water_filling"], noise=noise)
     _validate.one_of(["sound", "paper"], formula=formula)
     _validate.one_of(["fedsgd", "fedavg"], protocol=protocol)
     if protocol == "fedavg":
         raise NoGuaranteeError(
-            'Expected protocol="fedsgd": several local steps are not Gaussian and no theorem covers them, '
-            'got protocol="fedavg". Clip the whole update, add isotropic noise, use curves.clipped_update.'
+            'Expected protocol="fedsgd": several local steps are not Gaussian and no theorem '
+            "covers them, "
+            'got protocol="fedavg". Clip the whole update, add isotropic noise, use '
+            "curves.clipped_update."
         )
     if noise == "water_filling" and sampling != "gaussian":
         raise NoGuaranteeError(
-            'Expected sampling="gaussian" with noise="water_filling": in directions above the floor nothing is added, '
+            'Expected sampling="gaussian" with noise="water_filling": in directions above the '
+            "floor nothing is added, "
             f"got sampling={sampling!r}."
         )
 
@@ -149,18 +174,20 @@ def noiseless(
     """Renyi curve of Gaussian-weighted sums without added noise: Theorems 2 and 3.
 
     Args:
-      least_eigenvalues: `[N]`, least eigenvalue of sum_j g_j g_j^T / D of each client; in a subspace, of the
-        coordinates there. See `span.least_eigenvalue`.
+      least_eigenvalues: `[N]`, least eigenvalue of sum_j g_j g_j^T / D of each client; in a
+        subspace, of the coordinates there. See `span.least_eigenvalue`.
       l2_clip_norm, num_records, batch_size: C, D, B.
       scope: "uniform" if these are lower bounds for EVERY data set, else "instance".
-      formula: "paper" for the printed bound alone; "sound" takes the smaller of it and the joint bound. Both are sound.
+      formula: "paper" for the printed bound alone; "sound" takes the smaller of it and the joint
+        bound. Both are sound.
       subspace_dimension: K* of Theorem 3; None: the gradients span everything.
-      subspace_is_public: the subspace does not depend on private data and holds the gradient of every admissible
-        record. A subspace found from the data does not qualify.
+      subspace_is_public: the subspace does not depend on private data and holds the gradient of
+        every admissible record. A subspace found from the data does not qualify.
 
     Raises:
       NoGuaranteeError: a subspace that is not public.
-      PrivacyPreconditionError: an eigenvalue that is not positive, or too small a sum: C^2 / D >= L.
+      PrivacyPreconditionError: an eigenvalue that is not positive, or too small a sum: C^2 / D >=
+        L.
     """
     _validate.positive(l2_clip_norm=l2_clip_norm, batch_size=batch_size)
     _validate.positive_int(num_records=num_records)
@@ -171,30 +198,45 @@ def noiseless(
         _validate.positive_int(subspace_dimension=subspace_dimension)
         if not subspace_is_public:
             raise NoGuaranteeError(
-                "Expected subspace_is_public=True for Theorem 3: a subspace found from private gradients tells of "
+                "Expected subspace_is_public=True for Theorem 3: a subspace found from private "
+                "gradients tells of "
                 "them, got subspace_is_public=False."
             )
         if subspace_dimension > num_records:
             raise PrivacyPreconditionError(
-                f"Expected subspace_dimension <= num_records={num_records}, else no client's gradients span it, "
+                f"Expected subspace_dimension <= num_records={num_records}, else no client's "
+                "gradients span it, "
                 f"got subspace_dimension={subspace_dimension}."
             )
     if not np.all(values > 0):
         raise PrivacyPreconditionError(
-            f"Expected least_eigenvalues > 0: every client's gradients must span all directions, got {values.min()!r}."
+            "Expected least_eigenvalues > 0: every client's gradients must span all directions, "
+            f"got {values.min()!r}."
         )
     total = float(values.sum())
     _validate.positive(least_eigenvalues=total)
     if not l2_clip_norm**2 / num_records < total:
         raise PrivacyPreconditionError(
-            f"Expected sum of least_eigenvalues > l2_clip_norm^2 / num_records = {l2_clip_norm**2 / num_records:.6g}, "
+            "Expected sum of least_eigenvalues > l2_clip_norm^2 / num_records = "
+            f"{l2_clip_norm**2 / num_records:.6g}, "
             f"got {total:.6g}: the divergence is infinite at every order."
         )
-    sizes = {"l2_clip_norm": l2_clip_norm, "num_records": float(num_records), "batch_size": float(batch_size)}
+    sizes = {
+        "l2_clip_norm": l2_clip_norm,
+        "num_records": float(num_records),
+        "batch_size": float(batch_size),
+    }
     printed = functools.partial(weighted_curves.theorem_2, least_eigenvalue=total, **sizes)
     top = num_records * total / l2_clip_norm**2
     if formula == "paper":
         return Curve(printed, top, scope, "Theorem 2")
-    joint = functools.partial(weighted_curves.joint, floor=total / batch_size, **sizes, instance=scope == "instance")
+    joint = functools.partial(
+        weighted_curves.joint, floor=total / batch_size, **sizes, instance=scope == "instance"
+    )
     top = max(top, top + (scope == "uniform"))
-    return Curve(lambda orders: np.minimum(joint(orders), printed(orders)), top, scope, "joint bound or Theorem 2")
+    return Curve(
+        lambda orders: np.minimum(joint(orders), printed(orders)),
+        top,
+        scope,
+        "joint bound or Theorem 2",
+    )

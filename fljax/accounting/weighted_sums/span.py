@@ -1,4 +1,5 @@
-"""Without added noise a replaced record must stay in the span of all gradients: the check, and the attack.
+"""Without added noise a replaced record must stay in the span of all gradients: the check, and the
+attack.
 
 These need raw gradients, which a server must never see: for simulation, tests and attacks only.
 
@@ -11,14 +12,17 @@ import numpy as np
 
 from fljax import _validate
 
-IN_SPAN = 1e-6  # relative to the vector; cancellation in the Gram form limits residuals to a few 1e-8
+IN_SPAN = (
+    1e-6  # relative to the vector; cancellation in the Gram form limits residuals to a few 1e-8
+)
 
 
 class SpanVerdict(NamedTuple):
     """Whether Theorem 1's necessary condition holds for one replacement.
 
     Attributes:
-      new_residual: length of the new record's gradient outside the span of the data with the old one.
+      new_residual: length of the new record's gradient outside the span of the data with the old
+        one.
       old_residual: the same with the roles exchanged; neighbouring is symmetric.
       holds: both vanish. If not, no (epsilon, delta) with delta < `least_delta` holds.
       generic_failure: fewer gradients than parameters, so that records in general position fail.
@@ -33,11 +37,14 @@ class SpanVerdict(NamedTuple):
 def _finite(**arrays: np.ndarray) -> None:
     for name, values in arrays.items():
         if not np.all(np.isfinite(values)):
-            raise ValueError(f"Expected {name} to be finite, got {name}={values[~np.isfinite(values)][0]!r}.")
+            raise ValueError(
+                f"Expected {name} to be finite, got {name}={values[~np.isfinite(values)][0]!r}."
+            )
 
 
 def residual(rows: Any, vector: Any, *, rtol: float = 1e-10) -> float:
-    """Length of what is left of `vector` `[K]` after projection on the span of `rows` `[M, K]`, in float64.
+    """Length of what is left of `vector` `[K]` after projection on the span of `rows` `[M, K]`, in
+    float64.
 
     Args:
       rtol: eigenvalues of the Gram matrix below rtol times the largest count as zero.
@@ -45,7 +52,9 @@ def residual(rows: Any, vector: Any, *, rtol: float = 1e-10) -> float:
     rows, vector = np.asarray(rows, np.float64), np.asarray(vector, np.float64)
     _finite(rows=rows, vector=vector)
     if rows.ndim != 2 or vector.shape != rows.shape[1:]:
-        raise ValueError(f"Expected rows [M, K] and vector [K], got shapes {rows.shape} and {vector.shape}.")
+        raise ValueError(
+            f"Expected rows [M, K] and vector [K], got shapes {rows.shape} and {vector.shape}."
+        )
     _validate.positive(rtol=rtol)
     values, vectors = np.linalg.eigh(rows @ rows.T)
     kept = values > rtol * max(values[-1], 0.0)
@@ -54,7 +63,12 @@ def residual(rows: Any, vector: Any, *, rtol: float = 1e-10) -> float:
 
 
 def condition(
-    gradients: Any, client: int, record: int, replacement: Any, *, scope: Literal["all", "others"] = "all"
+    gradients: Any,
+    client: int,
+    record: int,
+    replacement: Any,
+    *,
+    scope: Literal["all", "others"] = "all",
 ) -> SpanVerdict:
     """Theorem 1's condition for replacing one record of one client.
 
@@ -62,15 +76,16 @@ def condition(
       gradients: `[N, D, K]`, clipped.
       client, record: which is replaced.
       replacement: `[K]`, gradient of the new record.
-      scope: "all": the span of all clients' gradients, what is necessary. "others": without the client's own; the paper
-        also states this stronger form, which is not necessary.
+      scope: "all": the span of all clients' gradients, what is necessary. "others": without the
+        client's own; the paper also states this stronger form, which is not necessary.
     """
     gradients, new = np.asarray(gradients, np.float64), np.asarray(replacement, np.float64)
     _validate.one_of(["all", "others"], scope=scope)
     _finite(gradients=gradients, replacement=new)
     if gradients.ndim != 3 or new.shape != gradients.shape[2:]:
         raise ValueError(
-            f"Expected gradients [N, D, K] and replacement [K], got shapes {gradients.shape} and {new.shape}."
+            f"Expected gradients [N, D, K] and replacement [K], got shapes {gradients.shape} and "
+            f"{new.shape}."
         )
     clients, records, size = gradients.shape
     old = gradients[client, record]
@@ -82,15 +97,19 @@ def condition(
     if not len(before):
         before = after = np.zeros((1, size))
     left, back = residual(before, new), residual(after, old)
-    holds = left <= IN_SPAN * float(np.linalg.norm(new)) and back <= IN_SPAN * float(np.linalg.norm(old))
+    holds = left <= IN_SPAN * float(np.linalg.norm(new)) and back <= IN_SPAN * float(
+        np.linalg.norm(old)
+    )
     return SpanVerdict(left, back, holds, clients * records < size)
 
 
-def least_delta(sampling: Literal["subset", "gaussian"], batch_size: float, num_records: int) -> float:
+def least_delta(
+    sampling: Literal["subset", "gaussian"], batch_size: float, num_records: int
+) -> float:
     """Chance that a record counts: B / D for subsets, 1 for Gaussian weights.
 
-    Where the condition fails, (epsilon, delta)-DP needs at least this delta. A subset without noise always is
-    (0, B / D)-DP, by total variation, and generic gradients allow nothing less.
+    Where the condition fails, (epsilon, delta)-DP needs at least this delta. A subset without noise
+    always is (0, B / D)-DP, by total variation, and generic gradients allow nothing less.
     """
     _validate.one_of(["subset", "gaussian"], sampling=sampling)
     _validate.positive(batch_size=batch_size)
@@ -99,7 +118,8 @@ def least_delta(sampling: Literal["subset", "gaussian"], batch_size: float, num_
 
 
 def distinguish(known: Any, aggregate: Any, *, threshold: float) -> tuple[float, bool]:
-    """The span attack: (length of the observed sum outside the span of the known gradients, is it above `threshold`).
+    """The span attack: (length of the observed sum outside the span of the known gradients, is it
+    above `threshold`).
 
     Args:
       known: `[M, K]`, gradients of all records but the one in question.
@@ -112,7 +132,8 @@ def distinguish(known: Any, aggregate: Any, *, threshold: float) -> tuple[float,
 
 
 def least_eigenvalue(gradients: Any, basis: Any = None) -> float:
-    """Least eigenvalue of sum_j g_j g_j^T / D of one client, for `rounds.noiseless`; 0 where rounding hides it.
+    """Least eigenvalue of sum_j g_j g_j^T / D of one client, for `rounds.noiseless`; 0 where
+    rounding hides it.
 
     Args:
       gradients: `[D, K]`, clipped.
@@ -123,7 +144,9 @@ def least_eigenvalue(gradients: Any, basis: Any = None) -> float:
     if basis is not None:
         basis = np.asarray(basis, np.float64)
         if basis.ndim != 2 or not np.allclose(basis.T @ basis, np.eye(basis.shape[1]), atol=1e-8):
-            raise ValueError(f"Expected basis with orthonormal columns, got basis of shape {basis.shape}.")
+            raise ValueError(
+                f"Expected basis with orthonormal columns, got basis of shape {basis.shape}."
+            )
         g = g @ basis
     records, size = g.shape
     if size > records:

@@ -1,9 +1,12 @@
-"""Water filling on eigenvalues: what is lifted, the factors of the two draws, and how much noise it saves.
+"""Water filling on eigenvalues: what is lifted, the factors of the two draws, and how much noise it
+saves.
 
-For reports and tests in float64; `fljax_kernels.spectral` draws the noise. Every number here depends on private
+For reports and tests in float64; `fljax_kernels.spectral` draws the noise. Every number here
+depends on private
 gradients: never release one from a real run.
 
-Source: Zhang et al. (2024), arXiv:2405.04551, section 5 and Figure 4, in forms that divide by no small eigenvalue.
+Source: Zhang et al. (2024), arXiv:2405.04551, section 5 and Figure 4, in forms that divide by no
+  small eigenvalue.
 """
 
 from typing import Any, NamedTuple
@@ -20,7 +23,8 @@ class Lift(NamedTuple):
     Attributes:
       lifted: `[..., K]`, max(l, s^2).
       fill: `[..., K]`, factor of the draw of added noise alone: s z - sum fill_k u_k u_k^T S z.
-      draw: `[..., K]`, factor of the one draw of sampling and added noise: s z + sum draw_k u_k u_k^T S z.
+      draw: `[..., K]`, factor of the one draw of sampling and added noise: s z + sum draw_k u_k
+        u_k^T S z.
     """
 
     lifted: jax.Array
@@ -47,7 +51,9 @@ class Savings(NamedTuple):
 @_x64.float64
 @jax.jit
 def lift(values: Any, floor: Any) -> Lift:
-    """The lift of eigenvalues `[..., K]`, >= 0, to `floor` = s^2 `[...]`, > 0; NaN for a number out of its range."""
+    """The lift of eigenvalues `[..., K]`, >= 0, to `floor` = s^2 `[...]`, > 0; NaN for a number out
+    of its range.
+    """
     l, square = jnp.broadcast_arrays(_x64.non_negative(values), _x64.positive(floor)[..., None])
     # NaN on both sides, whichever branch is taken below.
     l, square = l + 0 * square, square + 0 * l
@@ -68,7 +74,8 @@ def savings(values: Any, floor: Any, dimension: Any) -> Savings:
     """What water filling saves.
 
     Args:
-      values: `[..., r]`, the eigenvalues that may differ from zero; those of the Gram matrix / (B D) do.
+      values: `[..., r]`, the eigenvalues that may differ from zero; those of the Gram matrix / (B
+        D) do.
       floor: `[...]`, s^2.
       dimension: K, of the model; the other K - r eigenvalues are zero.
 

@@ -8,7 +8,9 @@ from fljax.data.dataset import Dataset, split
 
 
 def digits() -> Dataset:
-    """1,797 handwritten digits, 8 x 8 grey values, 10 classes. Raises ImportError without scikit-learn."""
+    """1,797 handwritten digits, 8 x 8 grey values, 10 classes. Raises ImportError without
+    scikit-learn.
+    """
     try:
         from sklearn.datasets import load_digits
     except ImportError as reason:
@@ -27,7 +29,8 @@ def breast_cancer() -> Dataset:
         from sklearn.datasets import load_breast_cancer
     except ImportError as reason:
         raise ImportError(
-            "The breast-cancer table comes with scikit-learn, which is not installed: pip install 'fljax[sim]'."
+            "The breast-cancer table comes with scikit-learn, which is not installed: pip install "
+            "'fljax[sim]'."
         ) from reason
     raw: Any = load_breast_cancer()
     low, high = raw.data.min(axis=0), raw.data.max(axis=0)

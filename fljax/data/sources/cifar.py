@@ -1,6 +1,7 @@
 """Reads CIFAR-10 in its binary form from local files. Nothing is downloaded.
 
-A file is a row of records of 3,073 bytes: the label, then 32 x 32 red, green and blue values, each plane row by row.
+A file is a row of records of 3,073 bytes: the label, then 32 x 32 red, green and blue values, each
+  plane row by row.
 """
 
 import pathlib
@@ -26,13 +27,17 @@ def read(path: str | pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
     path = pathlib.Path(path)
     raw = np.frombuffer(path.read_bytes(), np.uint8)
     if not raw.size or raw.size % _RECORD:
-        raise ValueError(f"Expected {path} to hold records of {_RECORD} bytes, at least one, got {raw.size} bytes.")
+        raise ValueError(
+            f"Expected {path} to hold records of {_RECORD} bytes, at least one, got {raw.size} "
+            "bytes."
+        )
     rows = raw.reshape(-1, _RECORD)
     labels = rows[:, 0]
     if labels.max() >= NUM_CLASSES:
         bad = int(np.argmax(labels >= NUM_CLASSES))
         raise ValueError(
-            f"Expected {path} to hold CIFAR-10 records, whose first byte is a label below {NUM_CLASSES}, "
+            f"Expected {path} to hold CIFAR-10 records, whose first byte is a label below "
+            f"{NUM_CLASSES}, "
             f"got {labels[bad]} in record {bad}."
         )
     return rows[:, 1:].reshape(-1, _CHANNELS, _SIDE, _SIDE).transpose(0, 2, 3, 1), labels
@@ -53,7 +58,9 @@ def load(folder: str | pathlib.Path) -> Dataset:
     folder = pathlib.Path(folder)
     for name in (*TRAIN, *TEST):
         if not (folder / name).is_file():
-            raise ValueError(f"Expected {folder} to hold {', '.join((*TRAIN, *TEST))}, got no {name}.")
+            raise ValueError(
+                f"Expected {folder} to hold {', '.join((*TRAIN, *TEST))}, got no {name}."
+            )
     return Dataset(_part(folder, TRAIN), _part(folder, TEST), NUM_CLASSES, folder.name)
 
 

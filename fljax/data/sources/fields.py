@@ -1,8 +1,10 @@
-"""Images whose law is known: Gaussian random fields, for which bounds on reconstruction are proved and not a guide.
+"""Images whose law is known: Gaussian random fields, for which bounds on reconstruction are proved
+and not a guide.
 
-A field is a sum of cosines over the image with independent normal weights of mean 0. The i-th cosine, by growing
-frequency, has variance proportional to 1 / i^2: power that falls as it does in natural images. Nothing is clipped, so
-that the law is exactly Gaussian, and its covariance and entropy are given in closed form.
+A field is a sum of cosines over the image with independent normal weights of mean 0. The i-th
+cosine, by growing frequency, has variance proportional to 1 / i^2: power that falls as it does in
+natural images. Nothing is clipped, so that the law is exactly Gaussian, and its covariance and
+entropy are given in closed form.
 """
 
 import functools
@@ -20,7 +22,8 @@ _LABELLED = 8  # cosines that labels depend on
 
 
 def spectrum(side: int = SIDE) -> np.ndarray:
-    """Eigenvalues float64 `[side * side]` of a field's covariance, descending: 1 / i^2, with mean 0.04.
+    """Eigenvalues float64 `[side * side]` of a field's covariance, descending: 1 / i^2, with mean
+    0.04.
 
     Raises:
       ValueError: side < 4.
@@ -41,7 +44,8 @@ def entropy(side: int = SIDE) -> float:
 
 @functools.cache
 def basis(side: int = SIDE) -> np.ndarray:
-    """Orthonormal cosines float64 `[side * side, side * side]`: row i is the direction of `spectrum(side)[i]`.
+    """Orthonormal cosines float64 `[side * side, side * side]`: row i is the direction of
+    `spectrum(side)[i]`.
 
     Raises:
       ValueError: side < 4.
@@ -52,17 +56,22 @@ def basis(side: int = SIDE) -> np.ndarray:
     waves[0] /= math.sqrt(2)
     down, across = (grid.reshape(-1) for grid in np.meshgrid(at, at, indexing="ij"))
     order = np.lexsort((down, down**2 + across**2))
-    rows = np.einsum("iy,ix->iyx", waves[down[order]], waves[across[order]]).reshape(side * side, side * side)
+    rows = np.einsum("iy,ix->iyx", waves[down[order]], waves[across[order]]).reshape(
+        side * side, side * side
+    )
     rows.flags.writeable = False
     return rows
 
 
-def make(rng: np.random.Generator, *, num_train: int = 4000, num_test: int = 1000, side: int = SIDE) -> Dataset:
+def make(
+    rng: np.random.Generator, *, num_train: int = 4000, num_test: int = 1000, side: int = SIDE
+) -> Dataset:
     """Independent fields, and labels that depend on them.
 
-    A label is made of two signs, of the sum and of the alternating sum of a record's first 8 weights, each divided by
-    its standard deviation: four equally likely classes, which noise blurs from the high frequencies on. It tells ln 4
-    nats about its record.
+    A label is made of two signs, of the sum and of the alternating sum of a record's first 8
+    weights, each divided by
+    its standard deviation: four equally likely classes, which noise blurs from the high frequencies
+    on. It tells ln 4 nats about its record.
 
     Args:
       rng: consumed.
@@ -70,7 +79,8 @@ def make(rng: np.random.Generator, *, num_train: int = 4000, num_test: int = 100
       side: height and width in pixels, >= 4.
 
     Returns:
-      `Dataset` with x float32 `[n, side, side, 1]` of mean 0, positive and negative, and y int32 `[n]`.
+      `Dataset` with x float32 `[n, side, side, 1]` of mean 0, positive and negative, and y int32
+      `[n]`.
 
     Raises:
       ValueError: an argument is out of range.
@@ -84,7 +94,10 @@ def make(rng: np.random.Generator, *, num_train: int = 4000, num_test: int = 100
         first = weights[:, :_LABELLED]
         labels = 2 * (first.sum(axis=1) > 0) + (first @ signs > 0)
         x = (weights * scale) @ directions
-        return {"x": x.reshape(count, side, side, 1).astype(np.float32), "y": labels.astype(np.int32)}
+        return {
+            "x": x.reshape(count, side, side, 1).astype(np.float32),
+            "y": labels.astype(np.int32),
+        }
 
     covariance = (directions.T * scale**2) @ directions
     return Dataset(draw(num_train), draw(num_test), NUM_CLASSES, "fields", covariance)

@@ -1,6 +1,8 @@
-"""Reads federated datasets in the LEAF JSON format from local files: FEMNIST images and Shakespeare lines.
+"""Reads federated datasets in the LEAF JSON format from local files: FEMNIST images and Shakespeare
+lines.
 
-A LEAF file is an object with "users" (names), "num_samples" (a count for each) and "user_data" (name -> {"x", "y"}).
+A LEAF file is an object with "users" (names), "num_samples" (a count for each) and "user_data"
+(name -> {"x", "y"}).
 A user is a subject here: how subjects fall into silos is for `fljax.data.subjects` to say.
 
 Source: Caldas et al. (2018), "LEAF: A Benchmark for Federated Settings", arXiv:1812.01097.
@@ -26,8 +28,8 @@ ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklm
 class LeafData(NamedTuple):
     """What some LEAF files hold.
 
-    examples: `{"x", "y": int32 [n], "subject": int32 [n]}`; x is float32 `[n, 28, 28, 1]` in [0, 1] for FEMNIST and
-      int32 `[n, window]`, positions in `ALPHABET`, for Shakespeare.
+    examples: `{"x", "y": int32 [n], "subject": int32 [n]}`; x is float32 `[n, 28, 28, 1]` in [0, 1]
+      for FEMNIST and int32 `[n, window]`, positions in `ALPHABET`, for Shakespeare.
     subjects: the users' names; a subject id is a position in it.
     num_classes: labels are in `[0, num_classes)`.
     """
@@ -38,22 +40,28 @@ class LeafData(NamedTuple):
 
 
 def read(
-    paths: Iterable[str | pathlib.Path], *, task: str, subjects: tuple[str, ...] | None = None, window: int = 80
+    paths: Iterable[str | pathlib.Path],
+    *,
+    task: str,
+    subjects: tuple[str, ...] | None = None,
+    window: int = 80,
 ) -> LeafData:
-    """Reads LEAF files. A user met in several files is one subject, so that no part of a person is forgotten.
+    """Reads LEAF files. A user met in several files is one subject, so that no part of a person is
+    forgotten.
 
     Args:
       paths: the JSON files, at least one.
       task: "femnist" or "shakespeare".
-      subjects: names that fix the ids, e.g. those of the training files when the test files are read; users that are
-        not among them are an error. None: the sorted names of the users found.
+      subjects: names that fix the ids, e.g. those of the training files when the test files are
+        read; users that are not among them are an error. None: the sorted names of the users found.
       window: characters in each x (shakespeare). >= 1.
 
     Returns:
       A `LeafData`, subjects in the order of their ids.
 
     Raises:
-      ValueError: a file is not LEAF JSON of this task; one line with the path, the user and what is wrong.
+      ValueError: a file is not LEAF JSON of this task; one line with the path, the user and what is
+        wrong.
       OSError: a file cannot be read.
     """
     _validate.one_of(TASKS, task=task)
@@ -67,7 +75,10 @@ def read(
     for path in files:
         for user, x, y in _users(path):
             if subjects is not None and user not in subjects:
-                raise ValueError(f"Expected users of {path} to be among the {len(subjects)} subjects, got {user!r}.")
+                raise ValueError(
+                    f"Expected users of {path} to be among the {len(subjects)} subjects, got "
+                    f"{user!r}."
+                )
             try:
                 if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
                     raise ValueError("Expected x and y to be lists of the same length")
@@ -76,7 +87,9 @@ def read(
             except ValueError as reason:
                 raise ValueError(f"{reason}, in user {user!r} of {path}.") from None
     if not pieces:
-        raise ValueError(f"Expected at least one example in {', '.join(map(str, files))}, got none.")
+        raise ValueError(
+            f"Expected at least one example in {', '.join(map(str, files))}, got none."
+        )
     names = tuple(sorted(pieces)) if subjects is None else tuple(subjects)
     found = [(i, piece) for i, name in enumerate(names) for piece in pieces.get(name, [])]
     examples = {
@@ -91,7 +104,9 @@ def _users(path: pathlib.Path) -> Iterable[tuple[str, Any, Any]]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as reason:
-        raise ValueError(f"Expected {path} to be JSON, got: {str(reason).splitlines()[0]}.") from None
+        raise ValueError(
+            f"Expected {path} to be JSON, got: {str(reason).splitlines()[0]}."
+        ) from None
     if not isinstance(content, dict):
         raise ValueError(f"Expected {path} to hold a JSON object, got a {type(content).__name__}.")
     for field, kind in (("users", list), ("num_samples", list), ("user_data", dict)):
@@ -100,16 +115,24 @@ def _users(path: pathlib.Path) -> Iterable[tuple[str, Any, Any]]:
             raise ValueError(f"Expected {path} to have a {kind.__name__} {field!r}, got {found}.")
     users, sizes, user_data = content["users"], content["num_samples"], content["user_data"]
     if len(users) != len(sizes):
-        raise ValueError(f"Expected num_samples for each of {len(users)} users in {path}, got {len(sizes)}.")
+        raise ValueError(
+            f"Expected num_samples for each of {len(users)} users in {path}, got {len(sizes)}."
+        )
     if extra := sorted(set(user_data) - set(map(str, users))):
-        raise ValueError(f"Expected every user in user_data of {path} to be listed in users, got {extra[0]!r}.")
+        raise ValueError(
+            f"Expected every user in user_data of {path} to be listed in users, got {extra[0]!r}."
+        )
     for user, size in zip(users, sizes, strict=True):
         data = user_data.get(user) if isinstance(user, str) else None
         if not isinstance(data, dict) or not {"x", "y"} <= set(data):
-            raise ValueError(f"Expected user_data of {path} to hold x and y of user {user!r}, got none.")
+            raise ValueError(
+                f"Expected user_data of {path} to hold x and y of user {user!r}, got none."
+            )
         if not isinstance(data["y"], list) or len(data["y"]) != size:
             shown = len(data["y"]) if isinstance(data["y"], list) else type(data["y"]).__name__
-            raise ValueError(f"Expected num_samples={size!r} labels of user {user!r} in {path}, got {shown}.")
+            raise ValueError(
+                f"Expected num_samples={size!r} labels of user {user!r} in {path}, got {shown}."
+            )
         yield user, data["x"], data["y"]
 
 
@@ -120,7 +143,10 @@ def _femnist(x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
     except (ValueError, TypeError):
         raise ValueError(f"Expected every x to be {_SIDE * _SIDE} numbers") from None
     if images.ndim != 2 or images.shape[1] != _SIDE * _SIDE:
-        raise ValueError(f"Expected every x to be {_SIDE * _SIDE} numbers, got an array of shape {list(images.shape)}")
+        raise ValueError(
+            f"Expected every x to be {_SIDE * _SIDE} numbers, got an array of shape "
+            f"{list(images.shape)}"
+        )
     bad = ~((images >= 0) & (images <= 1))  # catches NaN too
     if bad.any():
         raise ValueError(f"Expected pixels in [0, 1], got {images[bad][0]}")
@@ -140,9 +166,15 @@ def _shakespeare(x: Any, y: Any, window: int) -> tuple[np.ndarray, np.ndarray]:
         return text
 
     pairs = zip(x, y, strict=True)
-    text = "".join(checked(line, window, "every x") + checked(symbol, 1, "every y") for line, symbol in pairs)
+    text = "".join(
+        checked(line, window, "every x") + checked(symbol, 1, "every y") for line, symbol in pairs
+    )
     place = {symbol: i for i, symbol in enumerate(ALPHABET)}
     if unknown := sorted(set(text) - set(ALPHABET)):
-        raise ValueError(f"Expected characters of the {len(ALPHABET)}-symbol alphabet, got {unknown[0]!r}")
-    codes = np.fromiter((place[symbol] for symbol in text), np.int32, len(text)).reshape(len(x), window + 1)
+        raise ValueError(
+            f"Expected characters of the {len(ALPHABET)}-symbol alphabet, got {unknown[0]!r}"
+        )
+    codes = np.fromiter((place[symbol] for symbol in text), np.int32, len(text)).reshape(
+        len(x), window + 1
+    )
     return codes[:, :-1], codes[:, -1]

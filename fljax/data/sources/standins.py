@@ -1,8 +1,10 @@
-"""Federated data with subjects that needs no download: it keeps the structure of FEMNIST and Shakespeare, not the data.
+"""Federated data with subjects that needs no download: it keeps the structure of FEMNIST and
+Shakespeare, not the data.
 
-`writers` restyles the bundled real digits as if each subject wrote in their own hand. `roles` generates text: each
-subject speaks from a source of their own mixed with one that all share. Both return a `Dataset` whose examples carry
-the subject. Differences between methods may show here; absolute accuracies say nothing about the original data.
+`writers` restyles the bundled real digits as if each subject wrote in their own hand. `roles`
+generates text: each subject speaks from a source of their own mixed with one that all share. Both
+return a `Dataset` whose examples carry the subject. Differences between methods may show here;
+absolute accuracies say nothing about the original data.
 """
 
 import numpy as np
@@ -14,7 +16,9 @@ from fljax.data.subjects import SUBJECT
 
 NAMES = ("writers", "roles")
 NUM_SYMBOLS = 80
-_STICKS = 4  # a Dirichlet of small concentration is a few sticks; what is left over is added to the last
+_STICKS = (
+    4  # a Dirichlet of small concentration is a few sticks; what is left over is added to the last
+)
 
 
 def writers(
@@ -24,15 +28,17 @@ def writers(
     mean_items: float = 145.0,
     side: int = 8,
 ) -> Dataset:
-    """Real digits by subjects who differ in slant, rotation, size, stroke, contrast, noise and favourite digits.
+    """Real digits by subjects who differ in slant, rotation, size, stroke, contrast, noise and
+    favourite digits.
 
-    The base images are split into train and test before anything is drawn, so no test item shares its base image with
-    a training item. The test items are by the same subjects, a fifth as many.
+    The base images are split into train and test before anything is drawn, so no test item shares
+    its base image with a training item. The test items are by the same subjects, a fifth as many.
 
     Args:
       rng: consumed.
       num_subjects: >= 1.
-      mean_items: mean number of training items of a subject, >= 1; sizes are lognormal (sigma 0.35), at least one.
+      mean_items: mean number of training items of a subject, >= 1; sizes are lognormal (sigma
+        0.35), at least one.
       side: height and width of the images in pixels, >= 8.
 
     Returns:
@@ -72,7 +78,9 @@ def writers(
         return {"x": ink[..., None].astype(np.float32), "y": labels, SUBJECT: subject}
 
     test_sizes = np.maximum(1, np.round(0.2 * sizes)).astype(np.int64)
-    return Dataset(styled(base.train, sizes), styled(base.test, test_sizes), base.num_classes, "writers")
+    return Dataset(
+        styled(base.train, sizes), styled(base.test, test_sizes), base.num_classes, "writers"
+    )
 
 
 def roles(
@@ -83,16 +91,19 @@ def roles(
     size_sigma: float = 1.0,
     window: int = 20,
 ) -> Dataset:
-    """Generated text of 80 symbols: predict the next symbol from a window; each subject is a role with its own speech.
+    """Generated text of 80 symbols: predict the next symbol from a window; each subject is a role
+    with its own speech.
 
-    All roles share one order-2 Markov source with Zipf marginals. A role follows it with chance 0.7 and else a source
-    of its own, whose rows are draws of a Dirichlet process around the shared rows (concentration 0.1). Windows slide by
-    one symbol. The last fifth of a role's text is for testing; no test window overlaps a training window.
+    All roles share one order-2 Markov source with Zipf marginals. A role follows it with chance 0.7
+    and else a source of its own, whose rows are draws of a Dirichlet process around the shared rows
+    (concentration 0.1). Windows slide by one symbol. The last fifth of a role's text is for
+    testing; no test window overlaps a training window.
 
     Args:
       rng: consumed.
       num_subjects: >= 1.
-      mean_items: mean number of training windows of a role, >= 1; sizes are lognormal, at least one.
+      mean_items: mean number of training windows of a role, >= 1; sizes are lognormal, at least
+        one.
       size_sigma: spread of the sizes' logarithm. >= 0.
       window: symbols in an x. >= 2.
 
@@ -112,15 +123,24 @@ def roles(
 
     def windows(start: np.ndarray, sizes: np.ndarray) -> dict[str, np.ndarray]:
         subject = np.repeat(np.arange(num_subjects, dtype=np.int32), sizes)
-        first = np.arange(subject.size) - np.repeat(np.cumsum(sizes) - sizes, sizes) + start[subject]
+        first = (
+            np.arange(subject.size) - np.repeat(np.cumsum(sizes) - sizes, sizes) + start[subject]
+        )
         x = text[subject[:, None], first[:, None] + np.arange(window)]
         return {"x": x, "y": text[subject, first + window], SUBJECT: subject}
 
     # Training windows and their labels end at position sizes + window - 1.
-    return Dataset(windows(np.zeros_like(sizes), sizes), windows(sizes + window, test_sizes), NUM_SYMBOLS, "roles")
+    return Dataset(
+        windows(np.zeros_like(sizes), sizes),
+        windows(sizes + window, test_sizes),
+        NUM_SYMBOLS,
+        "roles",
+    )
 
 
-def _sizes(rng: np.random.Generator, num_subjects: int, mean_items: float, *, sigma: float) -> np.ndarray:
+def _sizes(
+    rng: np.random.Generator, num_subjects: int, mean_items: float, *, sigma: float
+) -> np.ndarray:
     """Lognormal sizes with this mean, rounded, at least 1."""
     _validate.positive(mean_items=mean_items)
     if mean_items < 1:
@@ -129,12 +149,19 @@ def _sizes(rng: np.random.Generator, num_subjects: int, mean_items: float, *, si
     return np.maximum(1, np.round(drawn)).astype(np.int64)
 
 
-def _warp(images: np.ndarray, side: int, shear: np.ndarray, angle: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Images `[n, h, w]` sheared, rotated and scaled about their centre, sampled bilinearly on `[n, side, side]`."""
+def _warp(
+    images: np.ndarray, side: int, shear: np.ndarray, angle: np.ndarray, scale: np.ndarray
+) -> np.ndarray:
+    """Images `[n, h, w]` sheared, rotated and scaled about their centre, sampled bilinearly on `[n,
+    side, side]`.
+    """
     num_images, height, width = images.shape
     grid = (np.arange(side) + 0.5) / side - 0.5
     v, u = np.meshgrid(grid, grid, indexing="ij")  # rows, columns, the image being [-0.5, 0.5]^2
-    cos, sin = np.cos(angle)[:, None, None] / scale[:, None, None], np.sin(angle)[:, None, None] / scale[:, None, None]
+    cos, sin = (
+        np.cos(angle)[:, None, None] / scale[:, None, None],
+        np.sin(angle)[:, None, None] / scale[:, None, None],
+    )
     # Where each pixel of the result comes from: the inverse map.
     row = ((sin * u + cos * v) + 0.5) * height - 0.5
     column = ((cos * u - sin * v) + shear[:, None, None] * v + 0.5) * width - 0.5
@@ -154,7 +181,8 @@ def _speak(rng: np.random.Generator, num_subjects: int, length: int) -> np.ndarr
     zipf = 1.0 / np.arange(1, NUM_SYMBOLS + 1)
     zipf /= zipf.sum()
     num_contexts = NUM_SYMBOLS**2
-    # Rows around the Zipf law: concentration 4 leaves a handful of likely successors for each pair of symbols.
+    # Rows around the Zipf law: concentration 4 leaves a handful of likely successors for each pair
+    #   of symbols.
     rows = np.maximum(rng.standard_gamma(4.0 * zipf, size=(num_contexts, NUM_SYMBOLS)), 1e-12)
     shared = np.cumsum(rows / rows.sum(axis=1, keepdims=True), axis=1)
 
@@ -165,7 +193,9 @@ def _speak(rng: np.random.Generator, num_subjects: int, length: int) -> np.ndarr
     for subject in range(num_subjects):
         atoms[subject] = draw(np.arange(num_contexts)[:, None], rng.random((num_contexts, _STICKS)))
     # Stick-breaking at concentration 0.1; one set of sticks for a role serves all its rows.
-    breaks = np.append(rng.beta(1.0, 0.1, (num_subjects, _STICKS - 1)), np.ones((num_subjects, 1)), axis=1)
+    breaks = np.append(
+        rng.beta(1.0, 0.1, (num_subjects, _STICKS - 1)), np.ones((num_subjects, 1)), axis=1
+    )
     left = np.cumprod(np.append(np.ones((num_subjects, 1)), 1 - breaks[:, :-1], axis=1), axis=1)
     sticks = np.cumsum(breaks * left, axis=1)
 

@@ -1,8 +1,10 @@
-"""Was this example trained on? A client that holds a disguised model asks it, and then asks the model it makes of that.
+"""Was this example trained on? A client that holds a disguised model asks it, and then asks the
+model it makes of that.
 
-Threat: a client that is sent parameters and transition, knows a few members with their labels, and knows half of the
-examples' membership, to set its threshold by. It gets no confidences but the disguised network's own outputs, whose
-losses say nothing; once the secret vector is found by least squares from the members it knows, they say all.
+Threat: a client that is sent parameters and transition, knows a few members with their labels, and
+knows half of the examples' membership, to set its threshold by. It gets no confidences but the
+disguised network's own outputs, whose losses say nothing; once the secret vector is found by least
+squares from the members it knows, they say all.
 """
 
 import functools
@@ -26,8 +28,8 @@ from fljax.types import Batch, Params
 class Success(NamedTuple):
     """Shares of right answers of a loss threshold; 1/2 is a guess.
 
-    true_model: on the model as it is. as_sent: on the disguised one. corrected: on that with `known_network`'s estimate
-    taken away. The last two are means over draws of secrets.
+    true_model: on the model as it is. as_sent: on the disguised one. corrected: on that with
+    `known_network`'s estimate taken away. The last two are means over draws of secrets.
     """
 
     true_model: float
@@ -44,7 +46,12 @@ class Overfitted(NamedTuple):
 
 
 def fit(
-    model: models.Functional, examples: Batch, *, num_steps: int, learning_rate: float, momentum: float = 0.0
+    model: models.Functional,
+    examples: Batch,
+    *,
+    num_steps: int,
+    learning_rate: float,
+    momentum: float = 0.0,
 ) -> models.Functional:
     """`model` after descent on the mean of `models.squared_error` over all `examples` at once.
 
@@ -69,10 +76,14 @@ def fit(
             speed = jax.tree.map(lambda v, g: momentum * v + g, now[1], gradient)
             return (jax.tree.map(lambda p, v: p - learning_rate * v, now[0], speed), speed), None
 
-        return jax.lax.scan(step, (params, jax.tree.map(jnp.zeros_like, params)), None, length=num_steps)[0][0]
+        return jax.lax.scan(
+            step, (params, jax.tree.map(jnp.zeros_like, params)), None, length=num_steps
+        )[0][0]
 
     # The steps are a loop, where XLA's convolutions are slow on a CPU.
-    params = jax.jit(fljax_kernels.loop_friendly(run))(model.params, jax.tree.map(jnp.asarray, examples))
+    params = jax.jit(fljax_kernels.loop_friendly(run))(
+        model.params, jax.tree.map(jnp.asarray, examples)
+    )
     return models.Functional(params, model.apply)
 
 
@@ -110,16 +121,24 @@ def overfitted(
     found = data.load(dataset)
     train, classes = found.train, found.num_classes
     if not 2 * size <= len(train["y"]):
-        raise ValueError(f"Expected size <= {len(train['y']) // 2}, half of {dataset}'s examples, got size={size}.")
+        raise ValueError(
+            f"Expected size <= {len(train['y']) // 2}, half of {dataset}'s examples, got "
+            f"size={size}."
+        )
     rows = rng.permutation(len(train["y"]))[: 2 * size]
-    labels = np.where(rng.random(rows.size) < wrong, rng.integers(0, classes, rows.size), train["y"][rows])
+    labels = np.where(
+        rng.random(rows.size) < wrong, rng.integers(0, classes, rows.size), train["y"][rows]
+    )
     examples = {"x": jnp.asarray(train["x"][rows]), "y": jnp.asarray(labels, jnp.int32)}
     members, others = (
-        {name: leaf[part] for name, leaf in examples.items()} for part in np.split(np.arange(2 * size), 2)
+        {name: leaf[part] for name, leaf in examples.items()}
+        for part in np.split(np.arange(2 * size), 2)
     )
     if start is None:
         shape = examples["x"].shape[1:]
-        start = models.create("mlp", example_shape=shape, num_classes=classes, key=jax.random.key(seed), hidden=hidden)
+        start = models.create(
+            "mlp", example_shape=shape, num_classes=classes, key=jax.random.key(seed), hidden=hidden
+        )
     model = fit(start, members, num_steps=num_steps, learning_rate=learning_rate, momentum=momentum)
     return Overfitted(model, members, others)
 
@@ -134,7 +153,8 @@ def attack(
     allow_plain: bool = False,
     **law: Any,
 ) -> Success:
-    """How often the threshold on losses is right, before and after the client has corrected the model.
+    """How often the threshold on losses is right, before and after the client has corrected the
+    model.
 
     Args:
       task: the model, and who was trained on.
@@ -163,12 +183,17 @@ def attack(
         rows = disguised(params, x, y, secrets)
         rates.append([success(row[:size], row[size:]) for row in rows])
     plain = true(params, x, y)
-    return Success(success(plain[:size], plain[size:]), *(float(rate) for rate in np.mean(rates, axis=0)))
+    return Success(
+        success(plain[:size], plain[size:]), *(float(rate) for rate in np.mean(rates, axis=0))
+    )
 
 
 @functools.lru_cache(maxsize=8)
-def _losses(apply: Apply, known: int, allow_plain: bool) -> tuple[Callable[..., jax.Array], Callable[..., Any]]:
-    """Jitted (params, x `[N, ...]`, y `[N]`) -> losses `[N]`; the same with secrets -> as sent `[N]`, corrected `[N]`.
+def _losses(
+    apply: Apply, known: int, allow_plain: bool
+) -> tuple[Callable[..., jax.Array], Callable[..., Any]]:
+    """Jitted (params, x `[N, ...]`, y `[N]`) -> losses `[N]`; the same with secrets -> as sent
+    `[N]`, corrected `[N]`.
 
     Compiled once for all secrets.
     """
@@ -195,7 +220,8 @@ def _losses(apply: Apply, known: int, allow_plain: bool) -> tuple[Callable[..., 
 
 
 def success(member_losses: Any, other_losses: Any) -> float:
-    """Share of right answers on the second halves, of the threshold that is best on the first; `[n]` and `[m]`.
+    """Share of right answers on the second halves, of the threshold that is best on the first;
+    `[n]` and `[m]`.
 
     Source: Yeom et al. (2018), arXiv:1709.01604, Adversary 1, with a fitted threshold.
     """

@@ -1,7 +1,9 @@
-"""A client against model perturbation: the secret vector by least squares, from a few labelled examples.
+"""A client against model perturbation: the secret vector by least squares, from a few labelled
+examples.
 
-A disguised network computes y + alpha(x) r, where a client knows alpha(x): of the true network n_L numbers are missing.
-With residuals of its own labelled examples, r = sum alpha e / sum alpha^2 up to the true model's own errors.
+A disguised network computes y + alpha(x) r, where a client knows alpha(x): of the true network n_L
+numbers are missing. With residuals of its own labelled examples, r = sum alpha e / sum alpha^2 up
+to the true model's own errors.
 """
 
 from typing import NamedTuple
@@ -49,7 +51,8 @@ def corrected(found: Outputs, r: jax.Array) -> jax.Array:
 def attack(
     plan: Plan, sent: Params, transition: jax.Array | None, known: Batch, x: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """(classes `[m]` that the disguised network says, classes that it says once corrected) for `x` `[m, ...]`.
+    """(classes `[m]` that the disguised network says, classes that it says once corrected) for `x`
+    `[m, ...]`.
 
     Args:
       plan: of the network, which is public. sent, transition: from the server.

@@ -1,6 +1,8 @@
-"""Claims of arXiv:2206.03617 against what is true of them, recomputed by certified privacy-loss distributions.
+"""Claims of arXiv:2206.03617 against what is true of them, recomputed by certified privacy-loss
+distributions.
 
-Source: Marathe et al. (2022), "Subject Granular Differential Privacy in Federated Learning", arXiv:2206.03617.
+Source: Marathe et al. (2022), "Subject Granular Differential Privacy in Federated Learning",
+  arXiv:2206.03617.
 """
 
 from typing import NamedTuple
@@ -15,7 +17,8 @@ NUM_STEPS, NUM_SILOS, NUM_ITEMS, SAMPLING_PROB = 5000, 16, 8, 0.02
 class Claim(NamedTuple):
     """One claim of (CLAIMED_EPSILON, DELTA) for a subject.
 
-    case: words. errata: why it fails, "-" where another unit was meant, "none" where it holds. noise_multiplier: that
+    case: words. errata: why it fails, "-" where another unit was meant, "none" where it holds.
+      noise_multiplier: that
     the claim rests on. lower, upper: what epsilon truly is, certified.
     """
 
@@ -27,7 +30,9 @@ class Claim(NamedTuple):
 
 
 def claims() -> list[Claim]:
-    """All of them: q = 0.02, 8 items of a subject in a silo, 5000 steps (100 rounds of 50) unless said."""
+    """All of them: q = 0.02, 8 items of a subject in a silo, 5000 steps (100 rounds of 50) unless
+    said.
+    """
     present = mixture.subject_sampling_prob(NUM_ITEMS, SAMPLING_PROB)
 
     def sums(noise: float, cap: int | None) -> events.Mechanism:
@@ -41,13 +46,48 @@ def claims() -> list[Claim]:
     with accounting.x64():
         one_release = 1 / float(accounting.gaussian.epsilon_to_mu(CLAIMED_EPSILON, DELTA))
     cases: list[tuple[str, str, float, events.Mechanism, int, accounting.accountant.Method]] = [
-        ("LocalItemDP's claim for items, read for subjects", "-", 1.6973, sums(1.6973, None), NUM_STEPS, "pld"),
-        ("LocalGroupDP: group privacy on top of item sampling, Z = 3", "E2", 4.964, sums(4.964, 3), NUM_STEPS, "pld"),
-        ("the same, R / sqrt(s) rounds of 16 silos", "E1, E2", 4.964, sums(4.964, 3), paper_steps, "pld"),
+        (
+            "LocalItemDP's claim for items, read for subjects",
+            "-",
+            1.6973,
+            sums(1.6973, None),
+            NUM_STEPS,
+            "pld",
+        ),
+        (
+            "LocalGroupDP: group privacy on top of item sampling, Z = 3",
+            "E2",
+            4.964,
+            sums(4.964, 3),
+            NUM_STEPS,
+            "pld",
+        ),
+        (
+            "the same, R / sqrt(s) rounds of 16 silos",
+            "E1, E2",
+            4.964,
+            sums(4.964, 3),
+            paper_steps,
+            "pld",
+        ),
         ("HiGradAvg, one silo, public divisor", "none", 11.45, averages(11.45), NUM_STEPS, "pld"),
-        ("HiGradAvg, R / sqrt(s) rounds of 16 silos", "E1", 11.45, averages(11.45), paper_steps, "pld"),
+        (
+            "HiGradAvg, R / sqrt(s) rounds of 16 silos",
+            "E1",
+            11.45,
+            averages(11.45),
+            paper_steps,
+            "pld",
+        ),
         ("HiGradAvg, R / s rounds of 16 silos", "none", 11.45, averages(11.45), sound_steps, "pld"),
-        ("UserLDP: sensitivity C in place of 2 C", "E7", one_release, events.Gaussian(one_release / 2), 1, "gdp"),
+        (
+            "UserLDP: sensitivity C in place of 2 C",
+            "E7",
+            one_release,
+            events.Gaussian(one_release / 2),
+            1,
+            "gdp",
+        ),
     ]
     found = []
     for case, errata, noise, step, steps, method in cases:

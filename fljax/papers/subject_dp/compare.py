@@ -1,7 +1,9 @@
-"""Which subject-level method learns most at the same TRUE privacy: all six, on the same splits, seeds and budget.
+"""Which subject-level method learns most at the same TRUE privacy: all six, on the same splits,
+seeds and budget.
 
-Everyone who gives a guarantee is granted the same epsilon for one subject's items in all silos, add-or-remove-one,
-towards a server that sees every silo's update. FedAvg runs beside them without any.
+Everyone who gives a guarantee is granted the same epsilon for one subject's items in all silos,
+add-or-remove-one, towards a server that sees every silo's update. FedAvg runs beside them without
+any.
 """
 
 import copy
@@ -18,7 +20,14 @@ from fljax.accounting.accountant import Method
 from fljax.accounting.events import PrivacyEvent
 from fljax.data import builtin
 from fljax.schemes.base import Scheme
-from fljax.schemes.silos import fedavg, higradavg, item_sum_cap, local_group_dp, local_item_dp, user_ldp
+from fljax.schemes.silos import (
+    fedavg,
+    higradavg,
+    item_sum_cap,
+    local_group_dp,
+    local_item_dp,
+    user_ldp,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,7 +67,9 @@ class Settings:
     user_ldp_learning_rate: float = 0.015
     """Local step size of UserLDP, whose noise is divided by nothing."""
     alphas: tuple[float, ...] = (4.0, 16.0)
-    """Exponents of the power law by which subjects are spread, beside the even spread; one seed each."""
+    """Exponents of the power law by which subjects are spread, beside the even spread; one seed
+    each.
+    """
 
     def __post_init__(self) -> None:
         _validate.one_of([name for name in builtin.NAMES if name != "digits"], dataset=self.dataset)
@@ -73,7 +84,9 @@ class Settings:
 
 
 class Contestant(NamedTuple):
-    """label: in tables. scheme: its contract. config: its noise may be open. event: of one round, for a subject."""
+    """label: in tables. scheme: its contract. config: its noise may be open. event: of one round,
+    for a subject.
+    """
 
     label: str
     scheme: Scheme
@@ -82,7 +95,8 @@ class Contestant(NamedTuple):
 
 
 class Result(NamedTuple):
-    """One method. epsilon: true, for a subject; infinite for FedAvg. accuracy, loss: held out, `[seeds, num_rounds]`.
+    """One method. epsilon: true, for a subject; infinite for FedAvg. accuracy, loss: held out,
+    `[seeds, num_rounds]`.
 
     skewed: final accuracy at each of `Settings.alphas`.
     """
@@ -100,30 +114,56 @@ def contestants(settings: Settings, train: dict[str, np.ndarray]) -> list[Contes
     ids = train[data.subjects.SUBJECT]
     items = min(ids.size / settings.num_silos, np.unique(ids).size * settings.max_items_per_subject)
     held = items / np.unique(ids).size  # items of a subject in a silo, about
-    subjects = np.unique(ids).size * -np.expm1(held * np.log1p(-min(settings.item_sampling_prob, 1 - 1e-9)))
+    subjects = np.unique(ids).size * -np.expm1(
+        held * np.log1p(-min(settings.item_sampling_prob, 1 - 1e-9))
+    )
     silos: dict[str, Any] = {
         "num_silos": settings.num_silos,
         "num_local_steps": settings.num_local_steps,
         "item_sampling_prob": settings.item_sampling_prob,
     }
-    private = silos | {"l2_clip_norm": settings.l2_clip_norm, "local_learning_rate": settings.learning_rate}
+    private = silos | {
+        "l2_clip_norm": settings.l2_clip_norm,
+        "local_learning_rate": settings.learning_rate,
+    }
     caps = private | {"max_items_per_subject": settings.max_items_per_subject}
     sums: dict[str, Any] = {"expected_items": _two_digits(items * settings.item_sampling_prob)}
     batches = caps | sums | {"items_per_subject": settings.items_per_subject}
-    whole = caps | {"local_learning_rate": settings.user_ldp_learning_rate, "privacy_unit": "subject"}
+    whole = caps | {
+        "local_learning_rate": settings.user_ldp_learning_rate,
+        "privacy_unit": "subject",
+    }
 
     def items_of_a_subject(config: Any) -> PrivacyEvent:
-        # LocalItemDP's own event speaks of items; at its true cost for a subject all are equal before the budget.
+        # LocalItemDP's own event speaks of items; at its true cost for a subject all are equal
+        # before the budget.
         return local_item_dp.subject_event(
-            config, max_items_per_subject=settings.max_items_per_subject, silos_per_subject=settings.num_silos
+            config,
+            max_items_per_subject=settings.max_items_per_subject,
+            silos_per_subject=settings.num_silos,
         )
 
     plain = fedavg.Config(**silos, local_learning_rate=settings.fedavg_learning_rate)
     return [
         Contestant("FedAvg", fedavg.SCHEME, plain, fedavg.event),
-        Contestant("LocalItemDP", local_item_dp.SCHEME, local_item_dp.Config(**private, **sums), items_of_a_subject),
-        Contestant("LocalGroupDP", local_group_dp.SCHEME, local_group_dp.Config(**batches), local_group_dp.event),
-        Contestant("item sum, capped", item_sum_cap.SCHEME, item_sum_cap.Config(**batches), item_sum_cap.event),
+        Contestant(
+            "LocalItemDP",
+            local_item_dp.SCHEME,
+            local_item_dp.Config(**private, **sums),
+            items_of_a_subject,
+        ),
+        Contestant(
+            "LocalGroupDP",
+            local_group_dp.SCHEME,
+            local_group_dp.Config(**batches),
+            local_group_dp.event,
+        ),
+        Contestant(
+            "item sum, capped",
+            item_sum_cap.SCHEME,
+            item_sum_cap.Config(**batches),
+            item_sum_cap.event,
+        ),
         Contestant(
             "HiGradAvg",
             higradavg.SCHEME,
@@ -139,7 +179,9 @@ def _two_digits(value: float) -> float:
 
 
 def calibrated(contestant: Contestant, settings: Settings) -> tuple[Any, float]:
-    """The contestant's config with the noise that spends the budget on a subject, and what it spends."""
+    """The contestant's config with the noise that spends the budget on a subject, and what it
+    spends.
+    """
     if contestant.config.noise_multiplier is not None:
         return contestant.config, float("inf")
 
@@ -162,9 +204,11 @@ def table(settings: Settings, ids: np.ndarray, seed: int, alpha: float | None) -
 
 
 def tables(settings: Settings, ids: np.ndarray, *, capped: bool) -> np.ndarray:
-    """The splits of all runs, int32 `[seeds + alphas, num_silos, N]`: even ones by seed, then seed 0 by the power law.
+    """The splits of all runs, int32 `[seeds + alphas, num_silos, N]`: even ones by seed, then seed
+    0 by the power law.
 
-    capped: drop items above the cap at random beforehand, so that no method sees data that another must leave out.
+    capped: drop items above the cap at random beforehand, so that no method sees data that another
+      must leave out.
     """
     found = []
     splits: list[tuple[int, float | None]] = [(seed, None) for seed in range(settings.seeds)]
@@ -172,16 +216,21 @@ def tables(settings: Settings, ids: np.ndarray, *, capped: bool) -> np.ndarray:
         rows = table(settings, ids, seed, alpha)
         if capped:
             rng = np.random.default_rng([seed, 1])
-            rows, _ = data.subjects.cap_items(ids, rows, max_items=settings.max_items_per_subject, rng=rng)
+            rows, _ = data.subjects.cap_items(
+                ids, rows, max_items=settings.max_items_per_subject, rng=rng
+            )
         found.append(rows)
     width = max(rows.shape[1] for rows in found)
-    return np.stack([np.pad(r, ((0, 0), (0, width - r.shape[1])), constant_values=-1) for r in found])
+    return np.stack(
+        [np.pad(r, ((0, 0), (0, width - r.shape[1])), constant_values=-1) for r in found]
+    )
 
 
 def trainer(
     scheme: Scheme, config: Any, settings: Settings, dataset: data.Dataset
 ) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
-    """`(seed, rows, rate=None) -> (accuracy, loss)`, each `[num_rounds]`; rate: local step size, else the config's.
+    """`(seed, rows, rate=None) -> (accuracy, loss)`, each `[num_rounds]`; rate: local step size,
+    else the config's.
 
     A whole run is one compiled program, which serves all seeds, splits and rates.
     """
@@ -191,16 +240,24 @@ def trainer(
     shape = dataset.train["x"].shape[1:]
 
     def model(key: jax.Array) -> models.Functional:
-        return models.create(settings.model, example_shape=shape, num_classes=dataset.num_classes, key=key)
+        return models.create(
+            settings.model, example_shape=shape, num_classes=dataset.num_classes, key=key
+        )
 
     apply = model(jax.random.key(0)).apply
     silos = jnp.arange(settings.num_silos, dtype=jnp.int32)
 
     @jax.jit
-    def run(params: Any, rows: jax.Array, key: jax.Array, rate: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def run(
+        params: Any, rows: jax.Array, key: jax.Array, rate: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         rated = copy.copy(config)
-        object.__setattr__(rated, "local_learning_rate", rate)  # a tracer, at which the config's checks cannot look
-        algorithm = scheme.make(rated, models.softmax_cross_entropy(apply), num_units=int(ids.max()) + 1)
+        object.__setattr__(
+            rated, "local_learning_rate", rate
+        )  # a tracer, at which the config's checks cannot look
+        algorithm = scheme.make(
+            rated, models.softmax_cross_entropy(apply), num_units=int(ids.max()) + 1
+        )
 
         def one_round(state: Any, _: None) -> tuple[Any, tuple[jax.Array, jax.Array]]:
             state = algorithm.round(state, data.Cohort(examples, rows, silos), key)[0]
@@ -211,7 +268,9 @@ def trainer(
 
         return jax.lax.scan(one_round, algorithm.init(params), None, length=settings.num_rounds)[1]
 
-    def train(seed: int, rows: np.ndarray, rate: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def train(
+        seed: int, rows: np.ndarray, rate: float | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         init_key, key = jax.random.split(jax.random.key(seed, impl="threefry2x32"))
         rate = config.local_learning_rate if rate is None else rate
         accuracy, loss = run(model(init_key).params, jnp.asarray(rows), key, jnp.float32(rate))
@@ -220,8 +279,12 @@ def trainer(
     return train
 
 
-def group_sizes(settings: Settings, ids: np.ndarray, alpha: float | None, *, draws: int = 20) -> np.ndarray:
-    """Largest number of items of one subject in a batch, int `[num_silos * draws]`: simulated on the data, no cap."""
+def group_sizes(
+    settings: Settings, ids: np.ndarray, alpha: float | None, *, draws: int = 20
+) -> np.ndarray:
+    """Largest number of items of one subject in a batch, int `[num_silos * draws]`: simulated on
+    the data, no cap.
+    """
     rows = table(settings, ids, 0, alpha)
     rng = np.random.default_rng(1)
     found = []
@@ -255,9 +318,13 @@ def run(settings: Settings, say: Callable[[str], None] = print) -> list[Result]:
         config, epsilon = calibrated(contestant, settings)
         train = trainer(contestant.scheme, config, settings, dataset)
         own = splits[bool(np.isfinite(epsilon))]
-        accuracy, loss = zip(*(train(seed, own[seed]) for seed in range(settings.seeds)), strict=True)
+        accuracy, loss = zip(
+            *(train(seed, own[seed]) for seed in range(settings.seeds)), strict=True
+        )
         skewed = tuple(float(train(0, rows)[0][-1]) for rows in own[settings.seeds :])
-        results.append(Result(contestant.label, config, epsilon, np.stack(accuracy), np.stack(loss), skewed))
+        results.append(
+            Result(contestant.label, config, epsilon, np.stack(accuracy), np.stack(loss), skewed)
+        )
         reached = shown(results[-1].accuracy[:, -1])
         say(f"{contestant.label:<17} noise {config.noise_multiplier:6.3f}  accuracy {reached}")
     return results
@@ -266,7 +333,9 @@ def run(settings: Settings, say: Callable[[str], None] = print) -> list[Result]:
 def shown(accuracies: np.ndarray) -> str:
     """Mean and 95 % interval in percent."""
     half = half_width(accuracies)
-    return f"{100 * np.mean(accuracies):.1f} %" + (f" +- {100 * half:.1f}" if np.isfinite(half) else "")
+    return f"{100 * np.mean(accuracies):.1f} %" + (
+        f" +- {100 * half:.1f}" if np.isfinite(half) else ""
+    )
 
 
 def row(result: Result) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""DP-FedAvg: clients train locally, their model updates are clipped, summed, and noised once, centrally.
+"""DP-FedAvg: clients train locally, their model updates are clipped, summed, and noised once,
+centrally.
 
-Source: McMahan, Ramage, Talwar, Zhang (2018), "Learning Differentially Private Recurrent Language Models",
-arXiv:1710.06963, Algorithm 1 with flat clipping and the fixed-denominator estimator.
+Source: McMahan, Ramage, Talwar, Zhang (2018), "Learning Differentially Private Recurrent Language
+Models", arXiv:1710.06963, Algorithm 1 with flat clipping and the fixed-denominator estimator.
 """
 
 import dataclasses
@@ -33,9 +34,13 @@ class Config(central.ClippingConfig):
     sampling_prob: float = 0.5
     """Chance that one client joins one round, in (0, 1]."""
     l2_clip_norm: float = 0.5
-    """Bound on a client's update, in the unit of the parameters; where it adapts, the first round's."""
+    """Bound on a client's update, in the unit of the parameters; where it adapts, the first
+    round's.
+    """
     noise_multiplier: float | None = None
-    """Noise standard deviation / bound, of the whole round. None: calibrated for the target epsilon."""
+    """Noise standard deviation / bound, of the whole round. None: calibrated for the target
+    epsilon.
+    """
     local_learning_rate: float = 0.5
     """Step size of a client's SGD."""
     local_batch_size: int = 20
@@ -57,7 +62,9 @@ class Config(central.ClippingConfig):
         _validate.positive(local_learning_rate=self.local_learning_rate)
         _validate.non_negative(proximal=self.proximal)
         _validate.one_of(base.SERVER_OPTIMIZERS, server_optimizer=self.server_optimizer)
-        _validate.positive_int(local_batch_size=self.local_batch_size, num_local_epochs=self.num_local_epochs)
+        _validate.positive_int(
+            local_batch_size=self.local_batch_size, num_local_epochs=self.num_local_epochs
+        )
 
 
 def make(
@@ -69,11 +76,13 @@ def make(
     server_optimizer: optax.GradientTransformation | None = None,
     local_optimizer: optax.GradientTransformation | None = None,
 ) -> base.FederatedAlgorithm:
-    """Builds the algorithm; `num_units` are clients, by whose expected number in a round the sum is divided.
+    """Builds the algorithm; `num_units` are clients, by whose expected number in a round the sum is
+    divided.
 
-    Guarantee: one round is (one `event(config)`) for the unit "client" under add-or-remove-one, if every client is put
-    into the cohort independently with chance `sampling_prob`. Idealisation: noise is drawn in float32 with JAX's
-    threefry generator, which is no cryptographic source. RoundInfo is not private.
+    Guarantee: one round is (one `event(config)`) for the unit "client" under add-or-remove-one, if
+    every client is put into the cohort independently with chance `sampling_prob`. Idealisation:
+    noise is drawn in float32 with JAX's threefry generator, which is no cryptographic source.
+    RoundInfo is not private.
 
     Args, Raises: as `base.Make`.
     """

@@ -1,8 +1,9 @@
-"""DP-FedSGD: one gradient a round, taken at the server's model, clipped per client or per record, noised centrally.
+"""DP-FedSGD: one gradient a round, taken at the server's model, clipped per client or per record,
+noised centrally.
 
-Sources: Abadi et al. (2016), "Deep Learning with Differential Privacy", arXiv:1607.00133, Algorithm 1 (record level);
-McMahan et al. (2018), "Learning Differentially Private Recurrent Language Models", arXiv:1710.06963, Algorithm 1
-(client level).
+Sources: Abadi et al. (2016), "Deep Learning with Differential Privacy", arXiv:1607.00133, Algorithm
+1 (record level); McMahan et al. (2018), "Learning Differentially Private Recurrent Language
+Models", arXiv:1710.06963, Algorithm 1 (client level).
 """
 
 import dataclasses
@@ -43,7 +44,9 @@ class Config(central.ClippingConfig):
     l2_clip_norm: float = 0.5
     """Bound on one unit's gradient; where it adapts, the first round's."""
     noise_multiplier: float | None = None
-    """Noise standard deviation / bound, of the whole round. None: calibrated for the target epsilon."""
+    """Noise standard deviation / bound, of the whole round. None: calibrated for the target
+    epsilon.
+    """
     server_learning_rate: float = 1.0
     """Step size of the server along the mean gradient."""
     server_momentum: float = 0.9
@@ -66,27 +69,36 @@ def make(
 ) -> base.FederatedAlgorithm:
     """Builds the algorithm; `num_units` are clients, or the records of all clients.
 
-    Guarantee: one round is one `event(config)` for the configured unit under add-or-remove-one. For clients, if each is
-    put into the cohort independently with chance `sampling_prob`; for examples, if all clients are in every cohort (the
-    round samples the records itself) and each row of the pool stands in at most one place of `indices`, which
-    `fljax.data.check_partition` checks on the host. Idealisation: noise is drawn in float32 with JAX's threefry
-    generator, which is no cryptographic source. RoundInfo is not private.
+    Guarantee: one round is one `event(config)` for the configured unit under add-or-remove-one. For
+    clients, if each is put into the cohort independently with chance `sampling_prob`; for examples,
+    if all clients are in every cohort (the round samples the records itself) and each row of the
+    pool stands in at most one place of `indices`, which
+    `fljax.data.check_partition` checks on the host. Idealisation: noise is drawn in float32 with
+    JAX's threefry generator, which is no cryptographic source. RoundInfo is not private.
 
-    Args, Raises: as `base.Make`. Records are batched by performance.microbatch_size, whoever's they are.
+    Args, Raises: as `base.Make`. Records are batched by performance.microbatch_size, whoever's they
+      are.
     """
     base.no_local_steps(local_optimizer)
     if config.privacy_unit == "client":
         train = sgd.local_gradient(loss, batch_size=performance.microbatch_size)
         return central.client_level(
-            train, config, num_clients=num_units, server_optimizer=server_optimizer, performance=performance
+            train,
+            config,
+            num_clients=num_units,
+            server_optimizer=server_optimizer,
+            performance=performance,
         )
     _validate.positive_int(num_units=num_units)
     noise = central.noise(config, config.sampling_prob * num_units)
 
-    # The server adds up the clients' sums, and addition does not care whose record is whose: the simulation takes all
-    # sampled records as one list of batches, so that no client's half-empty batch costs time.
+    # The server adds up the clients' sums, and addition does not care whose record is whose: the
+    # simulation takes all sampled records as one list of batches, so that no client's half-empty
+    # batch costs time.
     def sampled(here: Round, cohort: Cohort) -> tuple[Round, Clients]:
-        """Batches of the rows that the clients drew, real ones first: each client flips its own coins."""
+        """Batches of the rows that the clients drew, real ones first: each client flips its own
+        coins.
+        """
         keys = here.client_keys(cohort.client_ids, _keys.Purpose.SAMPLE_EXAMPLES)
         capacity = cohort.indices.shape[1]
         drawn = jax.vmap(lambda k: _keys.coins(k, (capacity,), config.sampling_prob))(keys)
@@ -121,7 +133,11 @@ def make(
 
     def release(here: Round, batches: Clients, sums: Sums) -> Release:
         loss, clipped_fraction = rounds.averages(sums.stats[:2], jnp.sum(batches.rows >= 0))
-        info = {"loss": loss, "clipped_fraction": clipped_fraction, "cohort_size": jnp.sum(here.shared >= 0)}
+        info = {
+            "loss": loss,
+            "clipped_fraction": clipped_fraction,
+            "cohort_size": jnp.sum(here.shared >= 0),
+        }
         return noise.release(here, sums)._replace(info=info)
 
     algorithm = rounds.federated(
@@ -151,7 +167,9 @@ def non_private(config: Config) -> Config:
 
 
 SCHEME = base.Scheme(
-    summary="clipped gradients at the server's model, central Gaussian noise; unit: client or example",
+    summary=(
+        "clipped gradients at the server's model, central Gaussian noise; unit: client or example"
+    ),
     promise="epsilon",
     Config=Config,
     make=make,

@@ -1,6 +1,7 @@
 """The round that client-level schemes share: local work, clip, add up, noise, server step.
 
-And what schemes with central noise share: styles of clipping, and a bound that follows a quantile of the norms.
+And what schemes with central noise share: styles of clipping, and a bound that follows a quantile
+  of the norms.
 """
 
 import dataclasses
@@ -27,18 +28,25 @@ class ClippingConfig:
     """How the contributions of units are clipped; public numbers, all of them.
 
     Raises:
-      ValueError: a number is out of its range, or a bound that adapts is asked for in another style than "flat".
+      ValueError: a number is out of its range, or a bound that adapts is asked for in another style
+        than "flat".
     """
 
     clipping_style: clipping.UnitStyle = "flat"
-    """"flat" scales contributions longer than l2_clip_norm down to it, "per_layer" each of L parameter arrays to
-    l2_clip_norm / sqrt(L); "auto_s" and "psac" bring all of them to nearly l2_clip_norm."""
+    """"flat" scales contributions longer than l2_clip_norm down to it, "per_layer" each of L
+    parameter arrays to l2_clip_norm / sqrt(L); "auto_s" and "psac" bring all of them to nearly
+    l2_clip_norm.
+    """
     target_quantile: float | None = None
-    """The bound follows this quantile of the norms from round to round, starting at l2_clip_norm. None: a constant."""
+    """The bound follows this quantile of the norms from round to round, starting at l2_clip_norm.
+    None: a constant.
+    """
     quantile_learning_rate: float = 0.2
     """Step size of the logarithm of a bound that adapts."""
     count_stddev: float | None = None
-    """Noise on the count of norms within a bound that adapts, in units. None: a 20th of the units expected a round."""
+    """Noise on the count of norms within a bound that adapts, in units. None: a 20th of the units
+    expected a round.
+    """
 
     def __post_init__(self) -> None:
         _validate.one_of(clipping.UNIT_STYLES, clipping_style=self.clipping_style)
@@ -49,7 +57,8 @@ class ClippingConfig:
             _validate.open_unit(target_quantile=self.target_quantile)
             if self.clipping_style != "flat":
                 raise ValueError(
-                    "Expected clipping_style='flat' with a target_quantile: other styles need no bound that adapts, "
+                    "Expected clipping_style='flat' with a target_quantile: other styles need no "
+                    "bound that adapts, "
                     f"got clipping_style={self.clipping_style!r}."
                 )
 
@@ -57,16 +66,20 @@ class ClippingConfig:
 def without_clipping(config: Any) -> Any:
     """The same config with a clip that never binds and no noise."""
     return dataclasses.replace(
-        config, clipping_style="flat", target_quantile=None, l2_clip_norm=base.NEVER_CLIPS, noise_multiplier=0.0
+        config,
+        clipping_style="flat",
+        target_quantile=None,
+        l2_clip_norm=base.NEVER_CLIPS,
+        noise_multiplier=0.0,
     )
 
 
 class Noise(NamedTuple):
     """The bound of a round, and what the server makes of the round's sums.
 
-    init: () -> state of the bound. bound: state -> l2_clip_norm. within: (state, norms `[B]`, mask `[B]`) -> `[]`, the
-    count that a round adds up beside the sum, as its third statistic; None: there is none. release: (round, sums) ->
-    noisy sum, divisor and next state of the bound.
+    init: () -> state of the bound. bound: state -> l2_clip_norm. within: (state, norms `[B]`, mask
+    `[B]`) -> `[]`, the count that a round adds up beside the sum, as its third statistic; None:
+    there is none. release: (round, sums) -> noisy sum, divisor and next state of the bound.
     """
 
     init: Callable[[], Any]
@@ -78,13 +91,14 @@ class Noise(NamedTuple):
 def noise(config: Any, expected_count: float) -> Noise:
     """Central Gaussian noise, and the bound's adaptation if there is one.
 
-    Guarantee: if one unit moves the sum by at most the round's bound, and the count by 1/2, what a round releases
-    (the noisy sum, and the next bound) is one Gaussian mechanism with the configured noise multiplier: the noise on the
-    sum grows by what the count costs. The bound of a round depends on earlier releases only. The divisor is
-    `expected_count`, a public constant.
+    Guarantee: if one unit moves the sum by at most the round's bound, and the count by 1/2, what a
+    round releases (the noisy sum, and the next bound) is one Gaussian mechanism with the configured
+    noise multiplier: the noise on the sum grows by what the count costs. The bound of a round
+    depends on earlier releases only. The divisor is `expected_count`, a public constant.
 
     Raises:
-      PrivacyPreconditionError: the count's noise is too small to leave anything of the configured noise multiplier.
+      PrivacyPreconditionError: the count's noise is too small to leave anything of the configured
+        noise multiplier.
 
     Source: Andrew et al. (2021), arXiv:1905.03871, Theorem 1.
     """
@@ -94,7 +108,9 @@ def noise(config: Any, expected_count: float) -> Noise:
 
         def constant(here: Round, sums: Sums) -> Release:
             key = here.server_key(_keys.Purpose.NOISE)
-            return Release(fljax_kernels.add_gaussian_noise(key, sums.total, stddev), expected_count)
+            return Release(
+                fljax_kernels.add_gaussian_noise(key, sums.total, stddev), expected_count
+            )
 
         return Noise(tuple, lambda _: config.l2_clip_norm, None, constant)
     count_stddev = expected_count / 20 if config.count_stddev is None else config.count_stddev
@@ -115,29 +131,42 @@ def noise(config: Any, expected_count: float) -> Noise:
             target_quantile=config.target_quantile,
             learning_rate=config.quantile_learning_rate,
         )
-        noisy = fljax_kernels.add_gaussian_noise(sum_key, sums.total, multiplier * bound.l2_clip_norm)
+        noisy = fljax_kernels.add_gaussian_noise(
+            sum_key, sums.total, multiplier * bound.l2_clip_norm
+        )
         return Release(noisy, expected_count, clipping=adapted)
 
     return Noise(
-        lambda: quantile.init(config.l2_clip_norm), lambda state: state.l2_clip_norm, quantile.centred_count, adapting
+        lambda: quantile.init(config.l2_clip_norm),
+        lambda state: state.l2_clip_norm,
+        quantile.centred_count,
+        adapting,
     )
 
 
 def check_config(config: Any) -> None:
     """Range checks of the fields that the schemes with central noise share."""
     _validate.probability(sampling_prob=config.sampling_prob)
-    _validate.positive(l2_clip_norm=config.l2_clip_norm, server_learning_rate=config.server_learning_rate)
+    _validate.positive(
+        l2_clip_norm=config.l2_clip_norm, server_learning_rate=config.server_learning_rate
+    )
     if config.noise_multiplier is not None:
         _validate.non_negative(noise_multiplier=config.noise_multiplier)
     _validate.non_negative(server_momentum=config.server_momentum)
     if not config.server_momentum < 1:
-        raise ValueError(f"Expected server_momentum < 1, got server_momentum={config.server_momentum!r}.")
+        raise ValueError(
+            f"Expected server_momentum < 1, got server_momentum={config.server_momentum!r}."
+        )
 
 
-def sampled_gaussian_event(config: Any, *, privacy_unit: Literal["client", "example"]) -> events.PrivacyEvent:
+def sampled_gaussian_event(
+    config: Any, *, privacy_unit: Literal["client", "example"]
+) -> events.PrivacyEvent:
     """One Poisson-sampled Gaussian mechanism on the configured numbers, under add-or-remove-one."""
     return events.PrivacyEvent(
-        mechanism=events.PoissonSampled(config.sampling_prob, events.Gaussian(base.noise_multiplier(config))),
+        mechanism=events.PoissonSampled(
+            config.sampling_prob, events.Gaussian(base.noise_multiplier(config))
+        ),
         privacy_unit=privacy_unit,
         neighboring_relation=events.NeighboringRelation.ADD_OR_REMOVE_ONE,
     )
@@ -153,7 +182,8 @@ def clipped_updates(
 ) -> rounds.Local:
     """Clients train, and each one's update is clipped to the round's bound before it is added up.
 
-    Guarantee: adding or removing one client moves the sum by at most the bound; an update that is not finite adds zero.
+    Guarantee: adding or removing one client moves the sum by at most the bound; an update that is
+      not finite adds zero.
 
     Args:
       train: of `fljax.local.sgd`. bound, within: of a `Noise`.
@@ -187,17 +217,21 @@ def client_level(
     performance: Performance,
     own: Callable[[Round, jax.Array], Any] | None = None,
 ) -> rounds.FederatedAlgorithm:
-    """Clients' updates, each clipped to the round's bound, summed, with central Gaussian noise on the sum.
+    """Clients' updates, each clipped to the round's bound, summed, with central Gaussian noise on
+    the sum.
 
-    Guarantee: adding or removing one client moves the sum by at most that bound, so the round is one Poisson-sampled
-    Gaussian mechanism if each client is in it with chance `sampling_prob`. The divisor is `sampling_prob *
-    num_clients`, a public constant. `train` and `own` are those of `clipped_updates`.
+    Guarantee: adding or removing one client moves the sum by at most that bound, so the round is
+    one Poisson-sampled Gaussian mechanism if each client is in it with chance `sampling_prob`. The
+    divisor is `sampling_prob * num_clients`, a public constant. `train` and `own` are those of
+    `clipped_updates`.
     """
     check_config(config)
     _validate.positive_int(num_units=num_clients)
     central = noise(config, config.sampling_prob * num_clients)
     return rounds.federated(
-        clipped_updates(train, bound=central.bound, style=config.clipping_style, within=central.within, own=own),
+        clipped_updates(
+            train, bound=central.bound, style=config.clipping_style, within=central.within, own=own
+        ),
         lambda here, _, sums: central.release(here, sums),
         server_optimizer=server_optimizer or base.server_optimizer(config),
         performance=performance,

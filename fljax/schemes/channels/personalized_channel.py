@@ -1,7 +1,9 @@
-"""Personalized channel: clients add more noise where a mask says that a record is to be protected more; nats.
+"""Personalized channel: clients add more noise where a mask says that a record is to be protected
+more; nats.
 
-Source: Tan et al. (2024), "Defending Against Data Reconstruction Attacks in Federated Learning: An Information Theory
-Approach", arXiv:2403.01268, section 5.3 and appendix B; Eq. 20 as a difference, which its printed quotient is not.
+Source: Tan et al. (2024), "Defending Against Data Reconstruction Attacks in Federated Learning: An
+Information Theory Approach", arXiv:2403.01268, section 5.3 and appendix B; Eq. 20 as a difference,
+which its printed quotient is not.
 """
 
 import dataclasses
@@ -25,15 +27,21 @@ class Config(channels.ChannelConfig):
     """As `ChannelConfig`, and the mask."""
 
     covariance_source: Literal["public", "declared"] = "public"
-    """public: the covariance of held-out records, which stands in for the clients' own law and certifies only where
-    that is known. declared: the same, and you vouch that no client's records vary more."""
+    """public: the covariance of held-out records, which stands in for the clients' own law and
+    certifies only where
+    that is known. declared: the same, and you vouch that no client's records vary more.
+    """
 
     mask_weight: float = 50.0
-    """Noise variance in the middle block of the image, relative to elsewhere; > 0, 1 gives the natural channel."""
+    """Noise variance in the middle block of the image, relative to elsewhere; > 0, 1 gives the
+    natural channel.
+    """
     method: Literal["exact", "theorem3"] = "exact"
     """theorem3: the paper's bound, with more noise than the same nats need."""
     floor: float = 1e-4
-    """Variance > 0 that is added to every coordinate before solving, since theorem3 divides by the least one."""
+    """Variance > 0 that is added to every coordinate before solving, since theorem3 divides by the
+    least one.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,12 +69,21 @@ def inputs(config: Config, task: Any) -> dict[str, Any]:
         method=config.method,
         estimated_from=law.estimated_from,
     )
-    noise = channel.RecordNoise(jnp.log(jnp.asarray(solved.noise_var, jnp.float32)), jnp.asarray(weights, jnp.float32))
-    solution = channels.Calibrated(noise, solved, law.values, task.dataset.num_classes, value_range, law.estimated_from)
+    noise = channel.RecordNoise(
+        jnp.log(jnp.asarray(solved.noise_var, jnp.float32)), jnp.asarray(weights, jnp.float32)
+    )
+    solution = channels.Calibrated(
+        noise, solved, law.values, task.dataset.num_classes, value_range, law.estimated_from
+    )
     return {"channel": solution}
 
 
-make, event, non_private, spent = channels.make, channels.event, channels.non_private, channels.spent
+make, event, non_private, spent = (
+    channels.make,
+    channels.event,
+    channels.non_private,
+    channels.spent,
+)
 
 SCHEME = base.Scheme(
     summary="clients train on records with more noise behind a mask; nats per record, no epsilon",

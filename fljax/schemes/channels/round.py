@@ -1,10 +1,12 @@
-"""What the schemes with noise in the data share: plain federated averaging of clients that train on noisy records.
+"""What the schemes with noise in the data share: plain federated averaging of clients that train on
+noisy records.
 
-Everything a client sends is computed from noisy copies of its records, so it tells no more about them than those copies
+Everything a client sends is computed from noisy copies of its records, so it tells no more about
+them than those copies
 do: nats, not epsilon. No update is clipped and none gets noise.
 
-Source: Tan et al. (2024), "Defending Against Data Reconstruction Attacks in Federated Learning: An Information Theory
-Approach", arXiv:2403.01268, section 5.
+Source: Tan et al. (2024), "Defending Against Data Reconstruction Attacks in Federated Learning: An
+Information Theory Approach", arXiv:2403.01268, section 5.
 """
 
 import dataclasses
@@ -43,15 +45,21 @@ class ChannelConfig:
     """
 
     nats: float = 8.0
-    """What one use of a record may tell about it, in nats; inf adds no noise, and nothing is promised."""
+    """What one use of a record may tell about it, in nats; inf adds no noise, and nothing is
+    promised.
+    """
     noise_mode: Literal["fresh", "once"] = "fresh"
     """fresh: new noise at each use of a record. once: its noise is drawn once and kept."""
     data_model: DataModel = "unknown"
-    """gaussian declares that records are Gaussian, which certifies the bound on reconstruction; unknown: only the nats
-    are certified, and the bound is what it would be for Gaussian records, unless entropy_nats is known."""
+    """gaussian declares that records are Gaussian, which certifies the bound on reconstruction;
+    unknown: only the nats are certified, and the bound is what it would be for Gaussian records,
+    unless entropy_nats is known.
+    """
     entropy_nats: float | None = None
-    """A lower bound on the differential entropy of a record that you vouch for: it certifies the bound on
-    reconstruction for records of any kind. none: unknown."""
+    """A lower bound on the differential entropy of a record that you vouch for: it certifies the
+    bound on
+    reconstruction for records of any kind. none: unknown.
+    """
     labels_public: bool = False
     """Labels go out as they are. False: ln(classes) nats are added to each record for its label."""
     sampling_prob: float = 1.0
@@ -72,21 +80,30 @@ class ChannelConfig:
     def __post_init__(self) -> None:
         central.check_config(_central(self))
         if self.entropy_nats is not None and not math.isfinite(self.entropy_nats):
-            raise ValueError(f"Expected entropy_nats to be finite or none, got entropy_nats={self.entropy_nats!r}.")
+            raise ValueError(
+                "Expected entropy_nats to be finite or none, got "
+                f"entropy_nats={self.entropy_nats!r}."
+            )
         if not self.nats > 0:
-            raise ValueError(f"Expected nats > 0, which no noise at all reaches at 0, got nats={self.nats!r}.")
+            raise ValueError(
+                f"Expected nats > 0, which no noise at all reaches at 0, got nats={self.nats!r}."
+            )
         _validate.one_of(("fresh", "once"), noise_mode=self.noise_mode)
         _validate.one_of(("gaussian", "unknown"), data_model=self.data_model)
         _validate.positive(local_learning_rate=self.local_learning_rate)
-        _validate.positive_int(local_batch_size=self.local_batch_size, num_local_epochs=self.num_local_epochs)
+        _validate.positive_int(
+            local_batch_size=self.local_batch_size, num_local_epochs=self.num_local_epochs
+        )
 
 
 class Calibrated(NamedTuple):
     """A channel solved for a run's clients.
 
-    noise: what clients add. capacity: what it is worth in nats. values: `[d]` or `[C, d]`, eigenvalues of the
-    records' covariance, as far as it is known. num_classes: of the labels. value_range: least and greatest value.
-    estimated_from: records that `values` were estimated from; None where they are known or declared.
+    noise: what clients add. capacity: what it is worth in nats. values: `[d]` or `[C, d]`,
+    eigenvalues of the records' covariance, as far as it is known. num_classes: of the labels.
+    value_range: least and greatest value.
+    estimated_from: records that `values` were estimated from; None where they are known or
+      declared.
     """
 
     noise: record_noise.RecordNoise
@@ -107,17 +124,20 @@ def make(
     server_optimizer: optax.GradientTransformation | None = None,
     local_optimizer: optax.GradientTransformation | None = None,
 ) -> base.FederatedAlgorithm:
-    """Builds the algorithm: clients train on noisy records, the server steps along their mean update.
+    """Builds the algorithm: clients train on noisy records, the server steps along their mean
+    update.
 
-    Guarantee: what the server ever sees of a client tells at most `spent(..)` about each of its records, in nats
-    (mutual information, an average over records and noise), whatever the server sends: unit "example". It holds if the
-    records' covariance is at most the one that `channel` was solved for, records are independent, and nothing but noisy
-    records steers training: no statistic of clean batches, no loss on clean data. It is no differential privacy: it
-    promises nothing about single records, membership, or labels. Idealisation: noise is drawn in float32 with JAX's
-    threefry generator, which is no cryptographic source. RoundInfo is not private.
+    Guarantee: what the server ever sees of a client tells at most `spent(..)` about each of its
+    records, in nats (mutual information, an average over records and noise), whatever the server
+    sends: unit "example". It holds if the records' covariance is at most the one that `channel` was
+    solved for, records are independent, and nothing but noisy
+    records steers training: no statistic of clean batches, no loss on clean data. It is no
+    differential privacy: it promises nothing about single records, membership, or labels.
+    Idealisation: noise is drawn in float32 with JAX's threefry generator, which is no cryptographic
+    source. RoundInfo is not private.
 
-    Args, Raises: as `base.Make`; examples are {"x", ..}, and noise is added to "x" alone; ValueError also where
-    nats and channel do not go together, or noise_multiplier is not 0.
+    Args, Raises: as `base.Make`; examples are {"x", ..}, and noise is added to "x" alone;
+    ValueError also where nats and channel do not go together, or noise_multiplier is not 0.
 
       channel: of `inputs`. None where config.nats is inf: no noise.
     """
@@ -128,7 +148,9 @@ def make(
         )
     silent = math.isinf(config.nats)
     if not silent and channel is None:
-        raise ValueError("Expected a channel (the scheme's `inputs`) where nats is finite, got channel=None.")
+        raise ValueError(
+            "Expected a channel (the scheme's `inputs`) where nats is finite, got channel=None."
+        )
     fresh = config.noise_mode == "fresh"
 
     def own(here: Round, client_ids: jax.Array) -> Any:
@@ -141,7 +163,10 @@ def make(
         key, client, first_use = own
         use = first_use + epoch.astype(jnp.int32) if fresh else 0
         noise = record_noise.of_client(channel.noise, jnp.maximum(client, 0))
-        return {**batch, "x": record_noise.noisy(noise, batch["x"], record_noise.record_keys(key, places, use))}
+        return {
+            **batch,
+            "x": record_noise.noisy(noise, batch["x"], record_noise.record_keys(key, places, use)),
+        }
 
     train = sgd.local_sgd(
         loss,
@@ -192,11 +217,15 @@ def non_private(config: Any) -> Any:
 
 
 class Spent(NamedTuple):
-    """What a run told about each record, client by client: `[C]` numbers, alike for all records of a client.
+    """What a run told about each record, client by client: `[C]` numbers, alike for all records of
+    a client.
 
-    num_records; uses: of each record. nats, linear_nats: joint, and added up use by use; labels included.
-    label_nats: of them. mse: lower bound on the expected squared error per coordinate of any reconstruction.
-    psnr: the same in dB, an upper bound. certified, reason: of the nats. mse_certified, mse_reason: of the bound.
+    num_records; uses: of each record. nats, linear_nats: joint, and added up use by use; labels
+    included.
+    label_nats: of them. mse: lower bound on the expected squared error per coordinate of any
+      reconstruction.
+    psnr: the same in dB, an upper bound. certified, reason: of the nats. mse_certified, mse_reason:
+      of the bound.
     """
 
     num_records: np.ndarray
@@ -213,8 +242,11 @@ class Spent(NamedTuple):
     mse_reason: str
 
 
-def spent(config: ChannelConfig, task: Any, inputs: dict[str, Any], num_rounds: int) -> Spent | None:
-    """What `num_rounds` rounds of a run on `task` tell about the records of its clients; None where there is no noise.
+def spent(
+    config: ChannelConfig, task: Any, inputs: dict[str, Any], num_rounds: int
+) -> Spent | None:
+    """What `num_rounds` rounds of a run on `task` tell about the records of its clients; None where
+    there is no noise.
 
     A client is counted as if it had been in every round: an upper bound where it was not.
 
@@ -229,8 +261,12 @@ def spent(config: ChannelConfig, task: Any, inputs: dict[str, Any], num_rounds: 
     uses = np.where(count > 0, num_rounds * config.num_local_epochs, 0)
     label_nats = 0.0 if config.labels_public else information.label_entropy(channel.num_classes)
     once = config.noise_mode == "once"
-    leakage = information.after_uses(channel.capacity, uses, label_nats=label_nats, mode="once" if once else "joint")
-    linear = information.after_uses(channel.capacity, uses, label_nats=label_nats, mode="once" if once else "linear")
+    leakage = information.after_uses(
+        channel.capacity, uses, label_nats=label_nats, mode="once" if once else "joint"
+    )
+    linear = information.after_uses(
+        channel.capacity, uses, label_nats=label_nats, mode="once" if once else "linear"
+    )
     return as_spent(
         leakage,
         linear.nats,
@@ -257,11 +293,16 @@ def as_spent(
     entropy_nats: float | None = None,
     estimated_from: int | None = None,
 ) -> Spent:
-    """The record of a run, with the bound on reconstruction that its nats imply for these eigenvalues, or entropy."""
+    """The record of a run, with the bound on reconstruction that its nats imply for these
+    eigenvalues, or entropy.
+    """
     if entropy_nats is None:
         bound = information.distortion_rate(leakage, values, data_model=data_model)
         if bound.certified and estimated_from is not None:
-            why = f"the spectrum of {estimated_from} held-out records stands in for the law of records"
+            why = (
+                f"the spectrum of {estimated_from} held-out records stands in for the law of "
+                "records"
+            )
             bound = dataclasses.replace(bound, certified=False, reason=why)
     else:
         bound = information.theorem1(leakage, entropy=entropy_nats)
@@ -289,8 +330,10 @@ def as_spent(
 class Law(NamedTuple):
     """What a channel is solved from: one covariance for all clients, or one for each.
 
-    values: `[d]` or `[C, d]`, eigenvalues, descending. factor: any `[d, k]` or `[C, d, k]` with factor factor^T the
-    covariance. estimated_from: records that it was estimated from; None where it is known or declared.
+    values: `[d]` or `[C, d]`, eigenvalues, descending. factor: any `[d, k]` or `[C, d, k]` with
+      factor factor^T the
+    covariance. estimated_from: records that it was estimated from; None where it is known or
+      declared.
     """
 
     values: np.ndarray
@@ -306,18 +349,25 @@ def value_range(task: Any) -> tuple[float, float]:
     """
     test = np.asarray(task.dataset.test["x"])
     if not np.issubdtype(test.dtype, np.floating):
-        raise ValueError(f"Expected records of floating numbers for a channel, got dtype {test.dtype}.")
+        raise ValueError(
+            f"Expected records of floating numbers for a channel, got dtype {test.dtype}."
+        )
     low, high = float(test.min()), float(test.max())
     if not low < high:
-        raise ValueError(f"Expected held-out records that are not all zero or all alike, got only the value {low!r}.")
+        raise ValueError(
+            "Expected held-out records that are not all zero or all alike, got only the value "
+            f"{low!r}."
+        )
     return low, high
 
 
 def law(task: Any, source: str) -> Law:
-    """Of the data set, where it is known; else of the held-out records; or, "private", of each client's own.
+    """Of the data set, where it is known; else of the held-out records; or, "private", of each
+    client's own.
 
     Raises:
-      ValueError: a client has fewer than two records, or alike ones, or is on disk, where its own are asked for.
+      ValueError: a client has fewer than two records, or alike ones, or is on disk, where its own
+        are asked for.
     """
     known, test = task.dataset.covariance, np.asarray(task.dataset.test["x"])
     if source != "private":
@@ -328,7 +378,9 @@ def law(task: Any, source: str) -> Law:
         estimated = None if source == "declared" else len(test)
         return Law(record_noise.spectrum(test), record_noise.data_factor(test), estimated)
     if isinstance(task.client_data, store.Store):
-        raise ValueError("Expected covariance_source other than 'private' for clients on disk, got 'private'.")
+        raise ValueError(
+            "Expected covariance_source other than 'private' for clients on disk, got 'private'."
+        )
     train = np.asarray(task.dataset.train["x"])
     spectra: list[np.ndarray] = []
     factors: list[np.ndarray] = []
@@ -337,7 +389,8 @@ def law(task: Any, source: str) -> Law:
         spectrum = record_noise.spectrum(own) if len(own) > 1 else np.zeros(1)
         if not spectrum.max() > 0:
             raise ValueError(
-                f"Expected clients of at least two records that differ for covariance_source='private', got client "
+                "Expected clients of at least two records that differ for "
+                "covariance_source='private', got client "
                 f"{client} with {len(own)}."
             )
         spectra.append(spectrum)

@@ -1,13 +1,15 @@
-"""Bidirectional privacy: the server disguises its model, the clients hide their gradients behind shared noise.
+"""Bidirectional privacy: the server disguises its model, the clients hide their gradients behind
+shared noise.
 
-Each round the server multiplies the model by secret scales and adds a secret vector to its last layer; every client of
-the round sends gradient, Psi and Phi of one batch on that model, with noise of its own and noise shared with peers that
-cancels; the server recovers the true mean gradient. Four modes of noise: "upload_gaussian" and "r0_gaussian" carry a
-guarantee towards a server that knows its secrets; "paper" and "oracle_clip" do what was printed, or what its figures
-need, and carry none.
+Each round the server multiplies the model by secret scales and adds a secret vector to its last
+layer; every client of the round sends gradient, Psi and Phi of one batch on that model, with noise
+of its own and noise shared with peers that cancels; the server recovers the true mean gradient.
+Four modes of noise: "upload_gaussian" and "r0_gaussian" carry a guarantee towards a server that
+knows its secrets; "paper" and "oracle_clip" do what was printed, or what its figures need, and
+carry none.
 
-Source: Yang et al., "Efficiently Achieving Secure Model Training and Secure Aggregation to Ensure Bidirectional
-Privacy-Preservation in Federated Learning", Algorithms 1 to 4.
+Source: Yang et al., "Efficiently Achieving Secure Model Training and Secure Aggregation to Ensure
+Bidirectional Privacy-Preservation in Federated Learning", Algorithms 1 to 4.
 """
 
 import dataclasses
@@ -29,37 +31,54 @@ from fljax.schemes.uploads import adversaries
 from fljax_kernels.pairwise import graphs
 
 check_network, fitted = disguised.check_network, disguised.fitted
-# Sound and trainable: noise on Psi and Phi hides the model's outputs from clients too, and drowns the gradient.
+# Sound and trainable: noise on Psi and Phi hides the model's outputs from clients too, and drowns
+#   the gradient.
 START = disguised.START | {
     "scheme": disguised.START["scheme"]
-    | {"noise": "r0_gaussian", "scale_law": "log_uniform", "scale_range": (0.9, 1.1), "local_batch_size": 128},
+    | {
+        "noise": "r0_gaussian",
+        "scale_law": "log_uniform",
+        "scale_range": (0.9, 1.1),
+        "local_batch_size": 128,
+    },
     "run": {"num_rounds": 100},
 }
 ERRATA = {
     "E2": "draws the secret scales with either sign, which breaks ReLU",
     "E3": "takes noise whose entries share factors for independent normal noise",
-    "E5": "counts noise as normal that is uniform to the server, which knows the factor in front of it",
+    "E5": (
+        "counts noise as normal that is uniform to the server, which knows the factor in "
+        "front of it"
+    ),
     "E6": "forgets squares in the theta of its Theorem 10",
     "E7": "calls a guarantee local that ends when the other clients collude",
     "E8": "sends Psi and Phi without any noise",
     "E9": "counts one round, however many there are",
-    "E12": "clips a gradient that clients cannot know, and lets one client move it by the clip norm, not twice that",
+    "E12": (
+        "clips a gradient that clients cannot know, and lets one client move it by the clip "
+        "norm, not twice that"
+    ),
 }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(disguised.Config):
-    """As `disguised.round.Config`; noise_multiplier is that of a client's own noise, pair noise follows from the ratio.
+    """As `disguised.round.Config`; noise_multiplier is that of a client's own noise, pair noise
+    follows from the ratio.
 
     Raises:
       ValueError: as there; or a graph that does not exist.
     """
 
     noise: Literal["paper", "upload_gaussian", "r0_gaussian", "oracle_clip"] = "upload_gaussian"
-    """Which noise: on everything that is sent; on the gradient, without a vector on the last layer and so without Psi
-    and Phi; as printed; or as printed on a gradient that only a simulator can clip."""
+    """Which noise: on everything that is sent; on the gradient, without a vector on the last layer
+    and so without Psi and Phi; as printed; or as printed on a gradient that only a simulator can
+    clip.
+    """
     graph: Literal["complete", "n_out"] = "complete"
-    """Who shares noise with whom in a round: all pairs; or each client with out_degree others of its choice."""
+    """Who shares noise with whom in a round: all pairs; or each client with out_degree others of
+    its choice.
+    """
     out_degree: int = 5
     """Peers that each client picks, for the graph n_out."""
     graph_seed: int = 0
@@ -67,11 +86,17 @@ class Config(disguised.Config):
     pair_variance_ratio: float = 100.0
     """Variance of a pair's noise / variance of own noise."""
     max_colluders: int = 0
-    """Clients that may pool what they know with the server, at most; the guarantee is for the others."""
+    """Clients that may pool what they know with the server, at most; the guarantee is for the
+    others.
+    """
     mask_all: bool = False
-    """In the mode paper: pair noise on Psi and Phi too, which hides each client's but not their sum."""
+    """In the mode paper: pair noise on Psi and Phi too, which hides each client's but not their
+    sum.
+    """
     execution: Literal["simulation", "protocol"] = "simulation"
-    """protocol draws every upload; simulation leaves out what cancels: the same law of the model, sooner."""
+    """protocol draws every upload; simulation leaves out what cancels: the same law of the model,
+    sooner.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,7 +105,8 @@ class Config(disguised.Config):
         _validate.one_of(("simulation", "protocol"), execution=self.execution)
         if self.noise == "oracle_clip" and self.execution == "protocol":
             raise ValueError(
-                "Expected execution='simulation' with noise='oracle_clip', which no client can do, got 'protocol'."
+                "Expected execution='simulation' with noise='oracle_clip', which no client can do, "
+                "got 'protocol'."
             )
         _validate.non_negative_int(graph_seed=self.graph_seed, max_colluders=self.max_colluders)
         _validate.non_negative(pair_variance_ratio=self.pair_variance_ratio)
@@ -90,9 +116,13 @@ class Config(disguised.Config):
         if not self.joining >= 2:
             raise ValueError(f"Expected at least 2 clients in a round, got {self.joining}.")
         if not self.max_colluders < self.joining:
-            raise ValueError(f"Expected max_colluders < {self.joining}, got max_colluders={self.max_colluders}.")
+            raise ValueError(
+                f"Expected max_colluders < {self.joining}, got max_colluders={self.max_colluders}."
+            )
         if self.graph == "n_out" and not self.out_degree < self.joining:
-            raise ValueError(f"Expected out_degree < {self.joining} clients, got out_degree={self.out_degree}.")
+            raise ValueError(
+                f"Expected out_degree < {self.joining} clients, got out_degree={self.out_degree}."
+            )
 
     @property
     def formula(self) -> str:
@@ -114,7 +144,9 @@ def edges(config: Config) -> np.ndarray:
 
 @functools.lru_cache(maxsize=64)
 def _unit_mu(config: Config, colluders: int) -> float:
-    """The mu of a round for sensitivity 1 and own noise of stddev 1; `config` without its noise multiplier."""
+    """The mu of a round for sensitivity 1 and own noise of stddev 1; `config` without its noise
+    multiplier.
+    """
     count, ratio = config.joining, config.pair_variance_ratio
     if config.graph == "complete" or ratio == 0:
         return float(view.complete_mu(1.0, ratio, num_seen=max(1, count - colluders)))
@@ -125,10 +157,11 @@ def _unit_mu(config: Config, colluders: int) -> float:
 
 
 def _event_mu(config: Config) -> float:
-    """`_unit_mu` towards the server and its colluders, or clients that get the models, whichever learns more.
+    """`_unit_mu` towards the server and its colluders, or clients that get the models, whichever
+    learns more.
 
-    Clients subtract their own noise from the mean that a model shows. One of them is always there, and with no
-    colluders at the server it may know more than the server does.
+    Clients subtract their own noise from the mean that a model shows. One of them is always there,
+    and with no colluders at the server it may know more than the server does.
     """
     hiding = max(1, config.joining - max(1, config.max_colluders))
     return max(_unit_mu(config, config.max_colluders), 1 / math.sqrt(hiding))
@@ -137,9 +170,9 @@ def _event_mu(config: Config) -> float:
 def hiding(config: Config) -> disguised.Uploads:
     """Own and pair noise, in the configured mode.
 
-    The modes "upload_gaussian" and "r0_gaussian" hold towards a server that sees all uploads, knows its secrets and
-    pools at most `max_colluders` clients; and towards that many clients, but always one, that get the models and know
-    their own noise. Nobody drops out.
+    The modes "upload_gaussian" and "r0_gaussian" hold towards a server that sees all uploads, knows
+    its secrets and pools at most `max_colluders` clients; and towards that many clients, but always
+    one, that get the models and know their own noise. Nobody drops out.
     """
     return disguised.Uploads(
         config.noise,
@@ -154,14 +187,17 @@ make = disguised.maker(hiding)
 
 
 def event(config: Config) -> events.PrivacyEvent:
-    """What one round does to one unit, as the worst allowed view shows it; nothing is claimed without a guarantee.
+    """What one round does to one unit, as the worst allowed view shows it; nothing is claimed
+    without a guarantee.
 
     Raises ValueError if noise_multiplier is None.
     """
     noise_multiplier = base.noise_multiplier(config)
     mechanism: events.Mechanism = events.NonPrivate()
     if config.formula == "sound":
-        mechanism = events.Gaussian(noise_multiplier / (disguised.sensitivity(config) * _event_mu(_bare(config))))
+        mechanism = events.Gaussian(
+            noise_multiplier / (disguised.sensitivity(config) * _event_mu(_bare(config)))
+        )
     return disguised.claim(config, mechanism)
 
 
@@ -172,7 +208,9 @@ def _bare(config: Config) -> Config:
 def non_private(config: Config) -> Config:
     """The same training without noise or clipping; gradients come back exactly, so it is FedSGD."""
     # Without a vector on the last layer every loss fits that fits `config`.
-    bare = dataclasses.replace(config, noise="paper", execution="simulation", noise_multiplier=0.0, additive_norm=0.0)
+    bare = dataclasses.replace(
+        config, noise="paper", execution="simulation", noise_multiplier=0.0, additive_norm=0.0
+    )
     return dataclasses.replace(bare, l2_clip_norm=base.NEVER_CLIPS)
 
 
@@ -190,7 +228,8 @@ def upload_noise(config: Config) -> adversaries.UploadNoise:
 
 
 def claimed_theta(config: Config, delta: float) -> float:
-    """The paper's theta of a round, S and clip norm taken for one: Theorem 10 as printed, or Theorem 11.
+    """The paper's theta of a round, S and clip norm taken for one: Theorem 10 as printed, or
+    Theorem 11.
 
     Args:
       config: of the round; without own or pair noise theta is infinite.
@@ -209,14 +248,18 @@ def claimed_theta(config: Config, delta: float) -> float:
 
 
 def claimed_epsilon(config: Config, *, num_rounds: int, delta: float) -> float:
-    """What the paper would say, of one round or of `num_rounds`: it does not compose. Nothing stands behind it."""
+    """What the paper would say, of one round or of `num_rounds`: it does not compose. Nothing
+    stands behind it.
+    """
     del num_rounds
     tail = delta if config.graph == "complete" else delta / 3
     return float(printed.printed_epsilon(claimed_theta(config, delta), tail))
 
 
 def as_printed(config: Config, *, num_rounds: int, epsilon: float, delta: float) -> Config:
-    """`config` with the noise for which the paper would claim `epsilon`. Raises ValueError without pair noise."""
+    """`config` with the noise for which the paper would claim `epsilon`. Raises ValueError without
+    pair noise.
+    """
     _validate.positive(pair_variance_ratio=config.pair_variance_ratio)
 
     def claim(noise: float) -> float:
@@ -234,7 +277,9 @@ def joined(config: Config, key: jax.Array, num_rounds: int) -> np.ndarray:
         slots = jnp.arange(config.parties)
         if config.joining == config.parties:
             return jnp.ones(config.parties, bool)
-        chosen = jax.random.permutation(_keys.server_key(key, round_index, _keys.Purpose.CHOOSE_CLIENTS), slots)
+        chosen = jax.random.permutation(
+            _keys.server_key(key, round_index, _keys.Purpose.CHOOSE_CLIENTS), slots
+        )
         return jnp.zeros(config.parties, bool).at[chosen[: config.joining]].set(True)
 
     return np.asarray(jax.jit(jax.vmap(one))(jnp.arange(num_rounds)))
@@ -248,13 +293,26 @@ def views(config: Config, key: jax.Array, num_rounds: int) -> adversaries.Views:
     sees = "every upload, and the secrets of every round"
     clients = max(1, config.max_colluders)
     models = adversaries.of_sums(reached, own, clients)
-    who = "a client of the round" if clients == 1 else f"any {clients} clients of the round, without the server"
+    who = (
+        "a client of the round"
+        if clients == 1
+        else f"any {clients} clients of the round, without the server"
+    )
     rows = [
-        adversaries.Adversary("the server alone", sees, True, seen(own * _unit_mu(_bare(config), 0))),
         adversaries.Adversary(
-            who, "the true models; its own noise" if clients == 1 else "the true models; their own noise", True, models
+            "the server alone", sees, True, seen(own * _unit_mu(_bare(config), 0))
         ),
-        adversaries.Adversary("the server and all other clients", f"{sees}; all shared noise", False, seen(own)),
+        adversaries.Adversary(
+            who,
+            "the true models; its own noise"
+            if clients == 1
+            else "the true models; their own noise",
+            True,
+            models,
+        ),
+        adversaries.Adversary(
+            "the server and all other clients", f"{sees}; all shared noise", False, seen(own)
+        ),
     ]
     if config.max_colluders:
         mu = own * _unit_mu(_bare(config), config.max_colluders)
@@ -269,7 +327,9 @@ def exposure(config: Config) -> list[tuple[str, str, str]]:
 
 
 SCHEME = base.Scheme(
-    summary="one gradient on a disguised model, uploads with own and pair noise; unit: record or client",
+    summary=(
+        "one gradient on a disguised model, uploads with own and pair noise; unit: record or client"
+    ),
     promise="epsilon",
     Config=Config,
     make=make,

@@ -1,7 +1,8 @@
-"""Noise once, by a trusted server, on the mean of true clipped gradients: the reference of the bidirectional paper.
+"""Noise once, by a trusted server, on the mean of true clipped gradients: the reference of the
+bidirectional paper.
 
-Source: Yang et al., "Efficiently Achieving Secure Model Training and Secure Aggregation to Ensure Bidirectional
-Privacy-Preservation in Federated Learning", section 6, "MP-CDP".
+Source: Yang et al., "Efficiently Achieving Secure Model Training and Secure Aggregation to Ensure
+Bidirectional Privacy-Preservation in Federated Learning", section 6, "MP-CDP".
 """
 
 import dataclasses

@@ -1,10 +1,12 @@
-"""Noise of local size straight on perturbed gradients: what the bidirectional paper compares itself with.
+"""Noise of local size straight on perturbed gradients: what the bidirectional paper compares itself
+with.
 
-Noise that the server multiplies by its scales is as large as they are: unusable where they spread widely. The true
-gradient is clipped inside the simulator, as the paper's figures need; no client could do that, so nothing is claimed.
+Noise that the server multiplies by its scales is as large as they are: unusable where they spread
+widely. The true gradient is clipped inside the simulator, as the paper's figures need; no client
+could do that, so nothing is claimed.
 
-Source: Yang et al., "Efficiently Achieving Secure Model Training and Secure Aggregation to Ensure Bidirectional
-Privacy-Preservation in Federated Learning", equation (7).
+Source: Yang et al., "Efficiently Achieving Secure Model Training and Secure Aggregation to Ensure
+Bidirectional Privacy-Preservation in Federated Learning", equation (7).
 """
 
 import dataclasses
@@ -19,7 +21,9 @@ START = disguised.START | {"privacy": {"target_epsilon": None}}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(disguised.Config):
-    """As `disguised.round.Config`; noise_multiplier has a number, since there is nothing to calibrate it for."""
+    """As `disguised.round.Config`; noise_multiplier has a number, since there is nothing to
+    calibrate it for.
+    """
 
     noise_multiplier: float | None = 1.0
 

@@ -1,6 +1,8 @@
-"""DP-PSAC in silos: DP-SGD that scales every gradient to nearly the bound, one near zero less so; unit: example.
+"""DP-PSAC in silos: DP-SGD that scales every gradient to nearly the bound, one near zero less so;
+unit: example.
 
-Source: Xia et al. (2022), "Differentially Private Learning with Per-Sample Adaptive Clipping", arXiv:2212.00328.
+Source: Xia et al. (2022), "Differentially Private Learning with Per-Sample Adaptive Clipping",
+  arXiv:2212.00328.
 """
 
 import dataclasses
@@ -20,7 +22,9 @@ class Config(local_item_dp.Config):
     """As `local_item_dp.Config`, with a style of clipping."""
 
     clipping_style: Literal["psac", "flat"] = "psac"
-    """"psac" weighs a gradient g by C / (|g| + r / (|g| + r)) with r = 0.1; "flat" clips it to C."""
+    """"psac" weighs a gradient g by C / (|g| + r / (|g| + r)) with r = 0.1; "flat" clips it to
+    C.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -29,7 +33,9 @@ class Config(local_item_dp.Config):
 
 def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
     """The sum of scaled gradients of Poisson-sampled items, each shorter than the bound."""
-    query = subject.item_sum(loss, **silos.items(config, performance), clipping_style=config.clipping_style)
+    query = subject.item_sum(
+        loss, **silos.items(config, performance), clipping_style=config.clipping_style
+    )
     return silos.Silo(query, divisor=config.expected_items, stddev=silos.stddev(config))
 
 

@@ -1,7 +1,7 @@
 """DP-SGD in silos, with its epsilon and with its nats: the baseline of the information channel.
 
-Source: Abadi et al. (2016), "Deep Learning with Differential Privacy", arXiv:1607.00133, Algorithm 1; nats: Tan et al.
-(2024), arXiv:2403.01268, Theorem 4, with the factor 1/2 that it lost.
+Source: Abadi et al. (2016), "Deep Learning with Differential Privacy", arXiv:1607.00133, Algorithm
+1; nats: Tan et al. (2024), arXiv:2403.01268, Theorem 4, with the factor 1/2 that it lost.
 """
 
 import dataclasses
@@ -30,9 +30,10 @@ non_private = local_item_dp.non_private
 def spent(config: Config, task: Any, inputs: dict[str, Any], num_rounds: int) -> Spent | None:
     """What `num_rounds` rounds tell about each record, in nats; None without noise.
 
-    A record is in a step with chance q, whatever it holds, and tells at most 1 / (2 z^2) there, also to an attacker who
-    knows the rest of the batch and who is in it: num_steps * q times as much, by the chain rule. The gradients take the
-    label in, so that its entropy is not added.
+    A record is in a step with chance q, whatever it holds, and tells at most 1 / (2 z^2) there,
+    also to an attacker who
+    knows the rest of the batch and who is in it: num_steps * q times as much, by the chain rule.
+    The gradients take the label in, so that its entropy is not added.
     """
     del inputs
     if not base.noise_multiplier(config):

@@ -1,7 +1,8 @@
-"""FedAvg with silos as clients: plain local SGD, the plain mean of the silos' models; NO privacy: the baseline.
+"""FedAvg with silos as clients: plain local SGD, the plain mean of the silos' models; NO privacy:
+the baseline.
 
-Source: McMahan et al. (2017), "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-arXiv:1602.05629; as in Marathe et al. (2022), arXiv:2206.03617.
+Source: McMahan et al. (2017), "Communication-Efficient Learning of Deep Networks from Decentralized
+Data", arXiv:1602.05629; as in Marathe et al. (2022), arXiv:2206.03617.
 """
 
 import dataclasses
@@ -13,7 +14,10 @@ from fljax.schemes.silos import round as silos
 from fljax.server.rounds import Performance
 from fljax.types import LossFn
 
-START = silos.START | {"privacy": {"target_epsilon": None}, "run": {"num_rounds": 30, "baseline": False}}
+START = silos.START | {
+    "privacy": {"target_epsilon": None},
+    "run": {"num_rounds": 30, "baseline": False},
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,7 +32,8 @@ def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
     """The gradient of the mean loss of a Poisson sample, as it is."""
     if config.noise_multiplier != 0:
         raise ValueError(
-            f"Expected noise_multiplier=0 for fedavg, which adds no noise, got {config.noise_multiplier!r}."
+            "Expected noise_multiplier=0 for fedavg, which adds no noise, got "
+            f"{config.noise_multiplier!r}."
         )
     query = user.clipped_batch_gradient(
         loss,

@@ -1,7 +1,9 @@
-"""HiGradAvg: silos train with clipped gradients averaged inside each subject; unit: all items of a subject.
+"""HiGradAvg: silos train with clipped gradients averaged inside each subject; unit: all items of a
+subject.
 
-Source: Marathe et al. (2022), "Subject Granular Differential Privacy in Federated Learning", arXiv:2206.03617,
-Algorithm 2. By default the divisor is public, the batch a Poisson sample, and the chance that a subject is in it exact.
+Source: Marathe et al. (2022), "Subject Granular Differential Privacy in Federated Learning",
+arXiv:2206.03617, Algorithm 2. By default the divisor is public, the batch a Poisson sample, and the
+chance that a subject is in it exact.
 """
 
 import dataclasses
@@ -64,22 +66,32 @@ def claimed_epsilon(config: Config, *, num_rounds: int, delta: float) -> float:
     """What the paper would claim of a run; NOT certified, see `ERRATA`.
 
     Raises:
-      ValueError: items times sampling rate, which the paper takes for a probability, is above 1; or bad numbers.
+      ValueError: items times sampling rate, which the paper takes for a probability, is above 1; or
+        bad numbers.
     """
-    _validate.probability(claimed_probability=config.max_items_per_subject * config.item_sampling_prob)
+    _validate.probability(
+        claimed_probability=config.max_items_per_subject * config.item_sampling_prob
+    )
     claimed = events.PoissonSampled(
-        config.max_items_per_subject * config.item_sampling_prob, events.Gaussian(silos.least_noise(config))
+        config.max_items_per_subject * config.item_sampling_prob,
+        events.Gaussian(silos.least_noise(config)),
     )
     return accounting.epsilon(printed.run(claimed, config, num_rounds, config.holders), delta=delta)
 
 
 def as_printed(config: Config, *, num_rounds: int, epsilon: float, delta: float) -> Config:
-    """The config with the noise that the paper would choose for `epsilon`; NOT certified, see `ERRATA`."""
-    return printed.with_noise(config, claimed_epsilon, num_rounds=num_rounds, epsilon=epsilon, delta=delta)
+    """The config with the noise that the paper would choose for `epsilon`; NOT certified, see
+    `ERRATA`.
+    """
+    return printed.with_noise(
+        config, claimed_epsilon, num_rounds=num_rounds, epsilon=epsilon, delta=delta
+    )
 
 
 SCHEME = base.Scheme(
-    summary="silos average clipped gradients inside each subject, local Gaussian noise; unit: subject",
+    summary=(
+        "silos average clipped gradients inside each subject, local Gaussian noise; unit: subject"
+    ),
     promise="epsilon",
     Config=Config,
     make=make,

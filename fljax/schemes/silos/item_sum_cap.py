@@ -1,8 +1,10 @@
-"""Capped item sum: silos train with at most Z clipped gradients of each subject in a batch; unit: subject.
+"""Capped item sum: silos train with at most Z clipped gradients of each subject in a batch; unit:
+subject.
 
-Source: Marathe et al. (2022), "Subject Granular Differential Privacy in Federated Learning", arXiv:2206.03617,
-Algorithm 1 (LocalGroupDP), with a public cap Z in place of the group size that the paper reads from each private batch,
-one noise scale, and the exact mixture of counts in place of group privacy (Ganesh 2024, arXiv:2401.10294).
+Source: Marathe et al. (2022), "Subject Granular Differential Privacy in Federated Learning",
+arXiv:2206.03617, Algorithm 1 (LocalGroupDP), with a public cap Z in place of the group size that
+the paper reads from each private batch, one noise scale, and the exact mixture of counts in place
+of group privacy (Ganesh 2024, arXiv:2401.10294).
 """
 
 import dataclasses
@@ -32,9 +34,15 @@ class Config(silos.SubjectConfig):
 
 
 def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
-    """The sum of clipped gradients with at most Z items of a subject, the surplus dropped at random."""
-    query = subject.item_sum(loss, items_per_subject=config.items_per_subject, **silos.items(config, performance))
-    return silos.Silo(query, config.expected_items, silos.stddev(config), config.max_items_per_subject)
+    """The sum of clipped gradients with at most Z items of a subject, the surplus dropped at
+    random.
+    """
+    query = subject.item_sum(
+        loss, items_per_subject=config.items_per_subject, **silos.items(config, performance)
+    )
+    return silos.Silo(
+        query, config.expected_items, silos.stddev(config), config.max_items_per_subject
+    )
 
 
 make, fitted, non_private = silos.maker(silo), silos.fitted_subjects, silos.non_private
@@ -51,7 +59,10 @@ def event(config: Config) -> events.PrivacyEvent:
 
 
 SCHEME = base.Scheme(
-    summary="silos sum clipped gradients, at most Z of each subject, local Gaussian noise; unit: subject",
+    summary=(
+        "silos sum clipped gradients, at most Z of each subject, local Gaussian noise; unit: "
+        "subject"
+    ),
     promise="epsilon",
     Config=Config,
     make=make,

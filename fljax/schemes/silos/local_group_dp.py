@@ -1,10 +1,12 @@
-"""LocalGroupDP: silos train with item-clipped gradients and noise for groups of Z items; unit: subject.
+"""LocalGroupDP: silos train with item-clipped gradients and noise for groups of Z items; unit:
+subject.
 
-Source: Marathe et al. (2022), "Subject Granular Differential Privacy in Federated Learning", arXiv:2206.03617,
-Algorithm 1. The paper reads the group size from each private batch and adds group privacy to amplification by sampling
-items. By default here Z is public and enforced, and group privacy takes its tightest form: a group of Z items moves
-the sum by Z clip norms, or by nothing if the subject is not in the batch. `item_sum_cap` is the same training with the
-exact law of a subject's items in a batch, which needs less noise.
+Source: Marathe et al. (2022), "Subject Granular Differential Privacy in Federated Learning",
+arXiv:2206.03617, Algorithm 1. The paper reads the group size from each private batch and adds group
+privacy to amplification by sampling items. By default here Z is public and enforced, and group
+privacy takes its tightest form: a group of Z items moves the sum by Z clip norms, or by nothing if
+the subject is not in the batch. `item_sum_cap` is the same training with the exact law of a
+subject's items in a batch, which needs less noise.
 """
 
 import dataclasses
@@ -33,9 +35,13 @@ class Config(silos.SubjectConfig):
     expected_items: float = 75.0
     """Public guess of the items in one batch; the sum is divided by it."""
     formula: Literal["sound", "paper"] = "sound"
-    """"paper": the noise of a step follows the largest group of its batch; there is no guarantee."""
+    """"paper": the noise of a step follows the largest group of its batch; there is no
+    guarantee.
+    """
     group_noise: tuple[float, ...] = ()
-    """For formula "paper": noise multipliers for groups of 1, 2, ... max_items_per_subject items."""
+    """For formula "paper": noise multipliers for groups of 1, 2, ... max_items_per_subject
+    items.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,15 +51,21 @@ class Config(silos.SubjectConfig):
         object.__setattr__(self, "group_noise", tuple(self.group_noise))
         for value in self.group_noise:
             _validate.non_negative(group_noise=value)
-        if self.group_noise and (self.formula != "paper" or len(self.group_noise) != self.max_items_per_subject):
+        if self.group_noise and (
+            self.formula != "paper" or len(self.group_noise) != self.max_items_per_subject
+        ):
             raise ValueError(
-                "Expected group_noise with formula='paper' only, one number for each of max_items_per_subject="
-                f"{self.max_items_per_subject}, got formula={self.formula!r} and {len(self.group_noise)} numbers."
+                "Expected group_noise with formula='paper' only, one number for each of "
+                "max_items_per_subject="
+                f"{self.max_items_per_subject}, got formula={self.formula!r} and "
+                f"{len(self.group_noise)} numbers."
             )
 
 
 def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
-    """The sum of clipped gradients, at most Z of a subject; as printed: all of them, and noise by the largest group."""
+    """The sum of clipped gradients, at most Z of a subject; as printed: all of them, and noise by
+    the largest group.
+    """
     if config.formula == "paper":
         scales = jnp.asarray(_group_noise(config), jnp.float32) * jnp.float32(config.l2_clip_norm)
         query = subject.item_sum(loss, **silos.items(config, performance))
@@ -63,8 +75,12 @@ def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
             lambda answer: scales[jnp.maximum(answer.largest_group, 1) - 1],
             config.max_items_per_subject,
         )
-    query = subject.item_sum(loss, items_per_subject=config.items_per_subject, **silos.items(config, performance))
-    return silos.Silo(query, config.expected_items, silos.stddev(config), config.max_items_per_subject)
+    query = subject.item_sum(
+        loss, items_per_subject=config.items_per_subject, **silos.items(config, performance)
+    )
+    return silos.Silo(
+        query, config.expected_items, silos.stddev(config), config.max_items_per_subject
+    )
 
 
 make, fitted = silos.maker(silo), silos.fitted_subjects
@@ -72,7 +88,9 @@ make, fitted = silos.maker(silo), silos.fitted_subjects
 
 def step(config: Config) -> silos.Step:
     """What one local step of a silo does to its largest subject, for a noise multiplier."""
-    return silos.present_step(config, move=min(config.items_per_subject, config.max_items_per_subject))
+    return silos.present_step(
+        config, move=min(config.items_per_subject, config.max_items_per_subject)
+    )
 
 
 def event(config: Config) -> events.PrivacyEvent:
@@ -88,7 +106,8 @@ def non_private(config: Config) -> Config:
 
 
 def claimed_epsilon(config: Config, *, num_rounds: int, delta: float) -> float:
-    """What the paper would claim of a run, the largest over all group sizes; NOT certified, see `ERRATA`.
+    """What the paper would claim of a run, the largest over all group sizes; NOT certified, see
+    `ERRATA`.
 
     Raises:
       ValueError: group_noise is empty, or bad numbers.
@@ -100,14 +119,20 @@ def claimed_epsilon(config: Config, *, num_rounds: int, delta: float) -> float:
 
 
 def as_printed(config: Config, *, num_rounds: int, epsilon: float, delta: float) -> Config:
-    """The config with the noise that the paper would choose for `epsilon`; NOT certified, see `ERRATA`."""
+    """The config with the noise that the paper would choose for `epsilon`; NOT certified, see
+    `ERRATA`.
+    """
     scales = []
     for size in range(1, config.max_items_per_subject + 1):
         one_epsilon, one_delta = groups.split_budget(epsilon, delta, size, form="paper")
         scales.append(
-            accounting.calibrate(lambda v: _items(config, v, num_rounds), epsilon=one_epsilon, delta=one_delta)
+            accounting.calibrate(
+                lambda v: _items(config, v, num_rounds), epsilon=one_epsilon, delta=one_delta
+            )
         )
-    return dataclasses.replace(config, formula="paper", group_noise=tuple(scales), noise_multiplier=scales[0])
+    return dataclasses.replace(
+        config, formula="paper", group_noise=tuple(scales), noise_multiplier=scales[0]
+    )
 
 
 def _items(config: Config, noise: float, num_rounds: int) -> events.PrivacyEvent:
@@ -120,12 +145,16 @@ def _items(config: Config, noise: float, num_rounds: int) -> events.PrivacyEvent
 def _group_noise(config: Config) -> tuple[float, ...]:
     base.noise_multiplier(config)
     if not config.group_noise:
-        raise ValueError("Expected group_noise for formula='paper', got none: see local_group_dp.as_printed.")
+        raise ValueError(
+            "Expected group_noise for formula='paper', got none: see local_group_dp.as_printed."
+        )
     return config.group_noise
 
 
 SCHEME = base.Scheme(
-    summary="silos sum clipped gradients with noise for groups of Z items of a subject; unit: subject",
+    summary=(
+        "silos sum clipped gradients with noise for groups of Z items of a subject; unit: subject"
+    ),
     promise="epsilon",
     Config=Config,
     make=make,

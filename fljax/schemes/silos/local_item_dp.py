@@ -1,7 +1,8 @@
-"""LocalItemDP: silos train with clipped gradients of single items; unit: one item, NOT all items of a person.
+"""LocalItemDP: silos train with clipped gradients of single items; unit: one item, NOT all items of
+a person.
 
-Source: Marathe et al. (2022), "Subject Granular Differential Privacy in Federated Learning", arXiv:2206.03617,
-section 3.1, the baseline; Abadi et al. (2016), arXiv:1607.00133, Algorithm 1.
+Source: Marathe et al. (2022), "Subject Granular Differential Privacy in Federated Learning",
+arXiv:2206.03617, section 3.1, the baseline; Abadi et al. (2016), arXiv:1607.00133, Algorithm 1.
 """
 
 import dataclasses
@@ -32,7 +33,8 @@ class Config(silos.SiloConfig):
 def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
     """The sum of clipped gradients of Poisson-sampled items.
 
-    No cap on a subject's items: it would let one item push out another, which a claim about items does not allow for.
+    No cap on a subject's items: it would let one item push out another, which a claim about items
+    does not allow for.
     """
     query = subject.item_sum(loss, **silos.items(config, performance))
     return silos.Silo(query, divisor=config.expected_items, stddev=silos.stddev(config))
@@ -42,8 +44,12 @@ make, fitted, non_private = silos.maker(silo), silos.fitted, silos.non_private
 
 
 def event(config: Config) -> events.PrivacyEvent:
-    """What one round does to one item's data, which lies in one silo. Raises ValueError without a noise_multiplier."""
-    step = events.PoissonSampled(config.item_sampling_prob, events.Gaussian(silos.least_noise(config)))
+    """What one round does to one item's data, which lies in one silo. Raises ValueError without a
+    noise_multiplier.
+    """
+    step = events.PoissonSampled(
+        config.item_sampling_prob, events.Gaussian(silos.least_noise(config))
+    )
     return events.PrivacyEvent(
         mechanism=events.SelfComposed(step, config.num_local_steps),
         privacy_unit="example",
@@ -51,8 +57,11 @@ def event(config: Config) -> events.PrivacyEvent:
     )
 
 
-def subject_event(config: Config, *, max_items_per_subject: int, silos_per_subject: int) -> events.PrivacyEvent:
-    """What one round does to a subject's data, if nobody owns more items in a silo (`fljax.data.subjects.cap_items`).
+def subject_event(
+    config: Config, *, max_items_per_subject: int, silos_per_subject: int
+) -> events.PrivacyEvent:
+    """What one round does to a subject's data, if nobody owns more items in a silo
+    (`fljax.data.subjects.cap_items`).
 
     Raises:
       ValueError: a cap is not an integer >= 1, or noise_multiplier is None.
@@ -66,7 +75,8 @@ def subject_event(config: Config, *, max_items_per_subject: int, silos_per_subje
         silos_per_subject=silos_per_subject,
     )
     return silos.subject_event(
-        caps, lambda noise: mixture.item_sum(noise, max_items_per_subject, config.item_sampling_prob)
+        caps,
+        lambda noise: mixture.item_sum(noise, max_items_per_subject, config.item_sampling_prob),
     )
 
 

@@ -1,12 +1,15 @@
-"""The accounting of arXiv:2206.03617 as printed: for comparison with what holds, never for protection.
+"""The accounting of arXiv:2206.03617 as printed: for comparison with what holds, never for
+protection.
 
 A scheme with `formula="paper"` offers, beside `event(config)`, which always is the truth,
 
 - `ERRATA`: the gaps that its claim rests on, keys of `ERRATA` here;
 - `claimed_epsilon(config, num_rounds=, delta=)`: what the paper would say of a run;
-- `as_printed(config, num_rounds=, epsilon=, delta=)`: the config with the noise that the paper would choose.
+- `as_printed(config, num_rounds=, epsilon=, delta=)`: the config with the noise that the paper
+  would choose.
 
-Source: Marathe et al. (2022), "Subject Granular Differential Privacy in Federated Learning", arXiv:2206.03617.
+Source: Marathe et al. (2022), "Subject Granular Differential Privacy in Federated Learning",
+  arXiv:2206.03617.
 """
 
 import dataclasses
@@ -31,8 +34,12 @@ ERRATA = {
 }
 
 
-def run(step: events.Mechanism, config: silos.SubjectConfig, num_rounds: int, num_silos: int) -> events.PrivacyEvent:
-    """What the paper takes `num_rounds` rounds to be for a subject in `num_silos` silos: erratum E1."""
+def run(
+    step: events.Mechanism, config: silos.SubjectConfig, num_rounds: int, num_silos: int
+) -> events.PrivacyEvent:
+    """What the paper takes `num_rounds` rounds to be for a subject in `num_silos` silos: erratum
+    E1.
+    """
     _validate.positive_int(num_rounds=num_rounds)
     steps = config.num_local_steps * silos.square_root_rounds(num_rounds, num_silos)
     return events.PrivacyEvent(
@@ -43,7 +50,9 @@ def run(step: events.Mechanism, config: silos.SubjectConfig, num_rounds: int, nu
 
 
 def group_epsilon(event: events.PrivacyEvent, delta: float, size: int) -> float:
-    """The least E that group privacy in the paper's form gives `size` items at `delta`, by bisection."""
+    """The least E that group privacy in the paper's form gives `size` items at `delta`, by
+    bisection.
+    """
 
     def share(total: float) -> float:
         one, one_delta = groups.split_budget(total, delta, size, form="paper")
@@ -55,7 +64,8 @@ def group_epsilon(event: events.PrivacyEvent, delta: float, size: int) -> float:
 
 
 def least_noise(epsilon: float, delta: float) -> float:
-    """The noise multiplier that Theorem 3.11 asks of UserLDP on top: neither needed nor enough (erratum E8).
+    """The noise multiplier that Theorem 3.11 asks of UserLDP on top: neither needed nor enough
+    (erratum E8).
 
     Raises:
       ValueError: epsilon is not > 0, or delta not in (0, 1).
@@ -65,12 +75,18 @@ def least_noise(epsilon: float, delta: float) -> float:
     return math.exp(-epsilon) / (math.sqrt(2 * math.pi) * epsilon * delta)
 
 
-def with_noise(config: Config, claim: Callable[..., float], *, num_rounds: int, epsilon: float, delta: float) -> Config:
-    """`config` with formula="paper" and the least noise for which `claim` is at most `epsilon`, to six digits."""
+def with_noise(
+    config: Config, claim: Callable[..., float], *, num_rounds: int, epsilon: float, delta: float
+) -> Config:
+    """`config` with formula="paper" and the least noise for which `claim` is at most `epsilon`, to
+    six digits.
+    """
     _validate.positive(epsilon=epsilon)
 
     def claimed(noise: float) -> float:
-        return claim(dataclasses.replace(config, noise_multiplier=noise), num_rounds=num_rounds, delta=delta)
+        return claim(
+            dataclasses.replace(config, noise_multiplier=noise), num_rounds=num_rounds, delta=delta
+        )
 
     noise = search.within(claimed, epsilon, of="claimed epsilon")
     changes: dict[str, Any] = {"noise_multiplier": noise, "formula": "paper"}

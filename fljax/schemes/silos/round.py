@@ -1,4 +1,6 @@
-"""The round that the subject-level schemes share: every silo trains for itself, the server takes the plain mean."""
+"""The round that the subject-level schemes share: every silo trains for itself, the server takes
+the plain mean.
+"""
 
 import dataclasses
 import functools
@@ -24,7 +26,8 @@ from fljax.server.rounds import Clients, Performance, Release, Round, Sums
 from fljax.types import LossFn, Params
 
 Step = Callable[[float], events.Mechanism]
-# What `fljax simulate` starts from where a scheme has silos: examples that carry subjects, spread over 16 silos.
+# What `fljax simulate` starts from where a scheme has silos: examples that carry subjects, spread
+#   over 16 silos.
 START: dict[str, dict[str, Any]] = {
     "data": {"dataset": "writers", "num_clients": 16, "partition": "subject_uniform"},
     "model": {"model": "softmax"},
@@ -51,7 +54,9 @@ class TrainingConfig:
     local_learning_rate: float = 2.0
     """Step size of a silo, > 0."""
     server_learning_rate: float = 1.0
-    """Step size of the server along the mean update; 1 without momentum is the mean of the models."""
+    """Step size of the server along the mean update; 1 without momentum is the mean of the
+    models.
+    """
     server_momentum: float = 0.0
     """Momentum of the server, in [0, 1)."""
 
@@ -60,10 +65,15 @@ class TrainingConfig:
         if self.num_silos is not None:
             _validate.positive_int(num_silos=self.num_silos)
         _validate.probability(item_sampling_prob=self.item_sampling_prob)
-        _validate.positive(local_learning_rate=self.local_learning_rate, server_learning_rate=self.server_learning_rate)
+        _validate.positive(
+            local_learning_rate=self.local_learning_rate,
+            server_learning_rate=self.server_learning_rate,
+        )
         _validate.non_negative(server_momentum=self.server_momentum)
         if not self.server_momentum < 1:
-            raise ValueError(f"Expected server_momentum < 1, got server_momentum={self.server_momentum!r}.")
+            raise ValueError(
+                f"Expected server_momentum < 1, got server_momentum={self.server_momentum!r}."
+            )
 
     @property
     def silos(self) -> int:
@@ -83,7 +93,9 @@ class SiloConfig(TrainingConfig):
     l2_clip_norm: float = 0.5
     """Bound on what one privacy unit adds to a silo's sum, in the unit of a gradient."""
     noise_multiplier: float | None = None
-    """Standard deviation of the noise on a silo's sum / l2_clip_norm. none: calibrated for the target epsilon."""
+    """Standard deviation of the noise on a silo's sum / l2_clip_norm. none: calibrated for the
+    target epsilon.
+    """
     silo_noise: tuple[float, ...] = ()
     """For each silo a factor > 0 on its noise; empty: all 1."""
 
@@ -93,9 +105,14 @@ class SiloConfig(TrainingConfig):
         if self.noise_multiplier is not None:
             _validate.non_negative(noise_multiplier=self.noise_multiplier)
         object.__setattr__(self, "silo_noise", tuple(self.silo_noise))
-        if self.silo_noise and self.num_silos is not None and len(self.silo_noise) != self.num_silos:
+        if (
+            self.silo_noise
+            and self.num_silos is not None
+            and len(self.silo_noise) != self.num_silos
+        ):
             raise ValueError(
-                f"Expected silo_noise to be empty or to hold one factor for each of num_silos={self.num_silos}, "
+                "Expected silo_noise to be empty or to hold one factor for each of "
+                f"num_silos={self.num_silos}, "
                 f"got {len(self.silo_noise)} factors."
             )
         for factor in self.silo_noise:
@@ -114,7 +131,9 @@ class SubjectConfig(SiloConfig):
     max_items_per_subject: int = 4
     """Most items of one subject in one silo; a silo leaves surplus items out."""
     silos_per_subject: int | None = None
-    """Most silos that hold items of one subject, which no silo can see for itself. none: all of them."""
+    """Most silos that hold items of one subject, which no silo can see for itself. none: all of
+    them.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -129,7 +148,9 @@ class SubjectConfig(SiloConfig):
 
     @property
     def holders(self) -> int:
-        """Most silos that one subject meets. Raises ValueError where it is all of them, and num_silos is None."""
+        """Most silos that one subject meets. Raises ValueError where it is all of them, and
+        num_silos is None.
+        """
         return self.silos if self.silos_per_subject is None else self.silos_per_subject
 
 
@@ -148,7 +169,8 @@ def subject_population(config: SubjectConfig) -> base.Population:
 
 
 def fitted(config: Any, facts: Facts) -> Any:
-    """`config` with num_silos from the data; its claim is about items, each of which lies in one silo, or about none.
+    """`config` with num_silos from the data; its claim is about items, each of which lies in one
+    silo, or about none.
 
     Raises:
       PrivacyPreconditionError: num_silos is not the number of clients.
@@ -160,20 +182,24 @@ def fitted(config: Any, facts: Facts) -> Any:
 def fitted_subjects(config: Any, facts: Facts) -> Any:
     """As `fitted`, for a claim about subjects.
 
-    A bound of None on a subject's silos stays: it means all of them. It is not taken from the data, since how many
-    hold a subject is private. The cap on a subject's items is enforced in every round and needs no check.
+    A bound of None on a subject's silos stays: it means all of them. It is not taken from the data,
+    since how many hold a subject is private. The cap on a subject's items is enforced in every
+    round and needs no check.
 
     Raises:
-      PrivacyPreconditionError: as there; or examples carry no subjects, or a subject lies in more silos than assumed.
+      PrivacyPreconditionError: as there; or examples carry no subjects, or a subject lies in more
+        silos than assumed.
     """
     config = fitted(config, facts)
     if facts.most_clients_of_subject is None:
         raise PrivacyPreconditionError(
-            f"Expected examples to carry the key {SUBJECT!r} for a claim about subjects, got none: subjects unknown."
+            f"Expected examples to carry the key {SUBJECT!r} for a claim about subjects, got none: "
+            "subjects unknown."
         )
     if facts.most_clients_of_subject > config.holders:
         raise PrivacyPreconditionError(
-            f"Expected silos_per_subject >= {facts.most_clients_of_subject}, the most silos in which the data put one "
+            f"Expected silos_per_subject >= {facts.most_clients_of_subject}, the most silos in "
+            "which the data put one "
             f"subject, got silos_per_subject={config.silos_per_subject}."
         )
     return config
@@ -182,8 +208,8 @@ def fitted_subjects(config: Any, facts: Facts) -> Any:
 class Silo(NamedTuple):
     """What a scheme makes a silo do in one local step.
 
-    query: the sum before noise. divisor: of the noised sum. stddev: of the noise. max_items_per_subject: rows of a
-    subject beyond so many are left out; None: nobody's are.
+    query: the sum before noise. divisor: of the noised sum. stddev: of the noise.
+    max_items_per_subject: rows of a subject beyond so many are left out; None: nobody's are.
     """
 
     query: Query
@@ -204,14 +230,16 @@ def maker(silo: Callable[[Any, LossFn, Performance], Silo]) -> base.Make:
         server_optimizer: optax.GradientTransformation | None = None,
         local_optimizer: optax.GradientTransformation | None = None,
     ) -> base.FederatedAlgorithm:
-        """Builds the algorithm: all silos train from the server's model, the server steps along their mean update.
+        """Builds the algorithm: all silos train from the server's model, the server steps along
+        their mean update.
 
-        Guarantee: one round is one `event(config)` of the scheme, for its privacy unit and relation, towards a server
-        that sees every silo's update, if at most `silos_per_subject` silos hold items of one subject. The cap on a
-        subject's items in a silo is enforced here, whatever the data: surplus items are left out, by an order that
-        depends on the subject's own items alone. Averaging is post-processing; the number of silos is public.
-        Idealisation: noise and samples are drawn in float32 with JAX's threefry generator, which is no cryptographic
-        source. RoundInfo is not private.
+        Guarantee: one round is one `event(config)` of the scheme, for its privacy unit and
+        relation, towards a server that sees every silo's update, if at most `silos_per_subject`
+        silos hold items of one subject. The cap on a subject's items in a silo is enforced here,
+        whatever the data: surplus items are left out, by an order that depends on the subject's own
+        items alone. Averaging is post-processing; the number of silos is public.
+        Idealisation: noise and samples are drawn in float32 with JAX's threefry generator, which is
+        no cryptographic source. RoundInfo is not private.
 
         Args, Raises: as `base.Make`; examples carry their subject where the unit is a subject.
         """
@@ -229,7 +257,9 @@ def maker(silo: Callable[[Any, LossFn, Performance], Silo]) -> base.Make:
         def of_silo(here: Round, client: Clients) -> tuple[Params, jax.Array]:
             sample_key = here.client_keys(client.ids, _keys.Purpose.SAMPLE_EXAMPLES)
             noise_key = here.client_keys(client.ids, _keys.Purpose.NOISE)
-            found = train(here.state.params, here.examples, client.rows, sample_key, noise_key, client.given)
+            found = train(
+                here.state.params, here.examples, client.rows, sample_key, noise_key, client.given
+            )
             return found.update, jnp.stack([found.loss, found.clipped_fraction])
 
         return rounds.federated(
@@ -250,7 +280,8 @@ def _choose(
     """The silos of the cohort with the rows that count and the factor on their noise."""
     if cohort.client_ids.shape[0] > config.silos:
         raise ValueError(
-            f"Expected at most num_silos={config.silos} silos in a round, got {cohort.client_ids.shape[0]}."
+            f"Expected at most num_silos={config.silos} silos in a round, got "
+            f"{cohort.client_ids.shape[0]}."
         )
     here, silos = rounds.everybody(here, cohort)
     if max_items_per_subject is not None:
@@ -261,21 +292,29 @@ def _choose(
 
 def _mean(here: Round, silos: Clients, sums: Sums) -> Release:
     share = 1 / jnp.maximum(1, sums.num_present).astype(jnp.float32)
-    return Release(jax.tree.map(lambda u, p: (u * share).astype(p.dtype), sums.total, here.state.params))
+    return Release(
+        jax.tree.map(lambda u, p: (u * share).astype(p.dtype), sums.total, here.state.params)
+    )
 
 
 def _silos_at_once(here: Round, silos: Clients) -> int:
-    """Equal chunks. On a CPU a silo's step is many small operations (samples, groups, noise), whose fixed cost side by
-    side silos share: eight times as many of them as of clients with plain steps (bench/rounds/subject_steps.py).
+    """Equal chunks. On a CPU a silo's step is many small operations (samples, groups, noise), whose
+    fixed cost side by
+    side silos share: eight times as many of them as of clients with plain steps
+      (bench/rounds/subject_steps.py).
     """
-    most = aggregate.default_chunk_size(here.num_params) * (8 if jax.default_backend() == "cpu" else 1)
+    most = aggregate.default_chunk_size(here.num_params) * (
+        8 if jax.default_backend() == "cpu" else 1
+    )
     (num_silos,) = silos.ids.shape
     return -(-num_silos // -(-num_silos // most))
 
 
 def _capped(examples: Any, rows: jax.Array, max_items: int) -> jax.Array:
     if not isinstance(examples, dict) or SUBJECT not in examples:
-        raise ValueError(f"Expected examples to carry the key {SUBJECT!r}, got none: see fljax.data.subjects.")
+        raise ValueError(
+            f"Expected examples to carry the key {SUBJECT!r}, got none: see fljax.data.subjects."
+        )
     ids = jnp.take(examples[SUBJECT], jnp.maximum(rows, 0), axis=0).astype(jnp.int32)
     return jax.vmap(lambda r, i: within_cap(r, i, max_items))(rows, ids)
 
@@ -300,10 +339,11 @@ def non_private(config: Any) -> Any:
 
 
 def subject_event(config: SubjectConfig, step: Step) -> events.PrivacyEvent:
-    """One round at subject level; `step(noise_multiplier)`: what one local step of a silo does to its largest subject.
+    """One round at subject level; `step(noise_multiplier)`: what one local step of a silo does to
+    its largest subject.
 
-    The server sees every silo's update, so that a subject in h silos meets h mechanisms in each local step: at worst
-    those with the least noise.
+    The server sees every silo's update, so that a subject in h silos meets h mechanisms in each
+    local step: at worst those with the least noise.
     """
     noise = base.noise_multiplier(config)
     factors = sorted(config.silo_noise)[: config.holders] or [1.0] * config.holders
@@ -319,21 +359,31 @@ def subject_event(config: SubjectConfig, step: Step) -> events.PrivacyEvent:
 
 
 def least_noise(config: SiloConfig) -> float:
-    """Noise multiplier of the silo with the least noise: what counts where a unit lies in one silo only."""
+    """Noise multiplier of the silo with the least noise: what counts where a unit lies in one silo
+    only.
+    """
     return base.noise_multiplier(config) * min(config.silo_noise, default=1.0)
 
 
 def counted_step(config: SubjectConfig, cap: int | None) -> Step:
-    """A step in which a subject moves the sum by min(J, cap) clip norms, J ~ Binomial(m, q) its items in the batch."""
-    return lambda noise: mixture.item_sum(noise, config.max_items_per_subject, config.item_sampling_prob, cap=cap)
+    """A step in which a subject moves the sum by min(J, cap) clip norms, J ~ Binomial(m, q) its
+    items in the batch.
+    """
+    return lambda noise: mixture.item_sum(
+        noise, config.max_items_per_subject, config.item_sampling_prob, cap=cap
+    )
 
 
 def present_step(config: SubjectConfig, *, move: float) -> Step:
-    """A step in which a subject moves the sum by `move` clip norms if any of its m items is in the batch."""
+    """A step in which a subject moves the sum by `move` clip norms if any of its m items is in the
+    batch.
+    """
     present = mixture.subject_sampling_prob(config.max_items_per_subject, config.item_sampling_prob)
     return lambda noise: events.PoissonSampled(present, events.Gaussian(noise / move))
 
 
 def square_root_rounds(num_rounds: int, num_silos: int) -> int:
-    """What the paper counts for `num_rounds` rounds of `num_silos` silos: times sqrt(silos), rounded up."""
+    """What the paper counts for `num_rounds` rounds of `num_silos` silos: times sqrt(silos),
+    rounded up.
+    """
     return math.isqrt(num_rounds**2 * num_silos - 1) + 1

@@ -1,6 +1,8 @@
-"""What a run cost each subject, where subjects sit unevenly in silos; every answer is private, unlike the claim.
+"""What a run cost each subject, where subjects sit unevenly in silos; every answer is private,
+unlike the claim.
 
-A run's claim is about the worst subject that the public caps allow. A subject with few items, or in few silos, lost
+A run's claim is about the worst subject that the public caps allow. A subject with few items, or in
+few silos, lost
 less: the sum over silos i that hold it of steps * RDP(its items there, noise of silo i).
 """
 
@@ -17,16 +19,20 @@ from fljax.errors import PrivacyPreconditionError
 from fljax.schemes import base
 
 
-def epsilons(scheme: ModuleType, config: Any, counts: np.ndarray, *, num_rounds: int, delta: float) -> np.ndarray:
+def epsilons(
+    scheme: ModuleType, config: Any, counts: np.ndarray, *, num_rounds: int, delta: float
+) -> np.ndarray:
     """Epsilon of each subject after `num_rounds` rounds in which all silos took part; PRIVATE.
 
-    Removing a subject touches all silos at once: their Renyi curves add up, each with its own noise.
+    Removing a subject touches all silos at once: their Renyi curves add up, each with its own
+      noise.
 
     Args:
       scheme: a module of `fljax.schemes` whose unit is a subject and which has `step`.
       config: its config, with a noise_multiplier and a sound formula.
-      counts: items of each subject in each silo, integers `[num_subjects, num_silos]`: `data.subjects.counts`. Items
-        above `max_items_per_subject` were left out in the rounds and count for nothing.
+      counts: items of each subject in each silo, integers `[num_subjects, num_silos]`:
+        `data.subjects.counts`. Items above `max_items_per_subject` were left out in the rounds and
+        count for nothing.
       num_rounds: >= 1.
       delta: in (0, 1).
 
@@ -40,9 +46,15 @@ def epsilons(scheme: ModuleType, config: Any, counts: np.ndarray, *, num_rounds:
     _validate.positive_int(num_rounds=num_rounds)
     _validate.open_unit(delta=delta)
     counts = np.asarray(counts)
-    if counts.ndim != 2 or counts.shape[1] != config.silos or counts.dtype.kind not in "iu" or (counts < 0).any():
+    if (
+        counts.ndim != 2
+        or counts.shape[1] != config.silos
+        or counts.dtype.kind not in "iu"
+        or (counts < 0).any()
+    ):
         raise ValueError(
-            f"Expected counts to be integers >= 0 of shape [num_subjects, num_silos={config.silos}], "
+            "Expected counts to be integers >= 0 of shape [num_subjects, "
+            f"num_silos={config.silos}], "
             f"got {counts.dtype} of shape {list(counts.shape)}."
         )
     if scheme.event(config).mechanism == events.NonPrivate():
@@ -50,7 +62,8 @@ def epsilons(scheme: ModuleType, config: Any, counts: np.ndarray, *, num_rounds:
     met = (counts > 0).sum(axis=1)
     if met.size and met.max() > config.holders:
         raise PrivacyPreconditionError(
-            f"Expected every subject to lie in at most silos_per_subject={config.holders} silos, got {met.max()} of "
+            f"Expected every subject to lie in at most silos_per_subject={config.holders} silos, "
+            f"got {met.max()} of "
             f"subject {int(met.argmax())}: the run's claim does not cover it."
         )
     counts = np.minimum(counts, config.max_items_per_subject)
@@ -58,10 +71,16 @@ def epsilons(scheme: ModuleType, config: Any, counts: np.ndarray, *, num_rounds:
     relation = events.NeighboringRelation.ADD_OR_REMOVE_ONE
     total = np.zeros((counts.shape[0], len(orders)))
     for factor in sorted(set(config.silo_noise)) or [1.0]:
-        silos = np.asarray(config.silo_noise) == factor if config.silo_noise else np.ones(config.silos, bool)
+        silos = (
+            np.asarray(config.silo_noise) == factor
+            if config.silo_noise
+            else np.ones(config.silos, bool)
+        )
         here = counts[:, silos]
         for size in np.unique(here[here > 0]):
-            step = scheme.step(dataclasses.replace(config, max_items_per_subject=int(size)))(noise * factor)
+            step = scheme.step(dataclasses.replace(config, max_items_per_subject=int(size)))(
+                noise * factor
+            )
             times = config.num_local_steps * num_rounds * (here == size).sum(axis=1)
             curve = renyi_of_mechanism.curve(step, relation, orders)
             total += np.where(times[:, None] > 0, times[:, None] * curve, 0.0)

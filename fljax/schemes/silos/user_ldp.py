@@ -1,7 +1,9 @@
-"""UserLDP: silos train with clipped batch gradients; unit: a whole silo (local DP), or all items of a subject.
+"""UserLDP: silos train with clipped batch gradients; unit: a whole silo (local DP), or all items of
+a subject.
 
-Source: Marathe et al. (2022), "Subject Granular Differential Privacy in Federated Learning", arXiv:2206.03617,
-Algorithm 3. Two batch gradients clipped to C can be 2C apart; the paper accounts for C.
+Source: Marathe et al. (2022), "Subject Granular Differential Privacy in Federated Learning",
+arXiv:2206.03617, Algorithm 3. Two batch gradients clipped to C can be 2C apart; the paper accounts
+for C.
 """
 
 import dataclasses
@@ -29,8 +31,8 @@ class Config(silos.SubjectConfig):
     """"client": any two data sets of a silo are neighbours; "subject": those that differ in one."""
     formula: Literal["sound", "paper"] = "sound"
     """"paper": the same training, and the paper's claim beside what holds of its noise."""
-    # The noise is divided by nothing. What is left is to sample so little that it can be small: of few items with one
-    # of each subject, in many small steps.
+    # The noise is divided by nothing. What is left is to sample so little that it can be small: of
+    # few items with one of each subject, in many small steps.
     item_sampling_prob: float = 0.01
     max_items_per_subject: int = 1
     num_local_steps: int = 10
@@ -57,8 +59,8 @@ def fitted(config: Config, facts: Facts) -> Config:
     """`config` with num_silos from the data. A claim about whole silos is true of any data in them.
 
     Raises:
-      PrivacyPreconditionError: num_silos is not the number of clients; or, of a claim about subjects, examples carry
-        none, or a subject lies in more silos than assumed.
+      PrivacyPreconditionError: num_silos is not the number of clients; or, of a claim about
+        subjects, examples carry none, or a subject lies in more silos than assumed.
     """
     of_unit = silos.fitted_subjects if config.privacy_unit == "subject" else silos.fitted
     found: Config = of_unit(config, facts)
@@ -83,22 +85,33 @@ def event(config: Config) -> events.PrivacyEvent:
 
 
 def claimed_epsilon(config: Config, *, num_rounds: int, delta: float) -> float:
-    """What the paper would claim of a run: no sampling, sensitivity C; NOT certified, see `ERRATA`."""
+    """What the paper would claim of a run: no sampling, sensitivity C; NOT certified, see
+    `ERRATA`.
+    """
     claimed = events.Gaussian(silos.least_noise(config))
     num_silos = config.holders if config.privacy_unit == "subject" else 1
-    return accounting.epsilon(printed.run(claimed, config, num_rounds, num_silos), delta=delta, method="gdp")
+    return accounting.epsilon(
+        printed.run(claimed, config, num_rounds, num_silos), delta=delta, method="gdp"
+    )
 
 
 def as_printed(config: Config, *, num_rounds: int, epsilon: float, delta: float) -> Config:
-    """The config with the noise that the paper would choose for `epsilon`; NOT certified, see `ERRATA`."""
-    found = printed.with_noise(config, claimed_epsilon, num_rounds=num_rounds, epsilon=epsilon, delta=delta)
+    """The config with the noise that the paper would choose for `epsilon`; NOT certified, see
+    `ERRATA`.
+    """
+    found = printed.with_noise(
+        config, claimed_epsilon, num_rounds=num_rounds, epsilon=epsilon, delta=delta
+    )
     assert found.noise_multiplier is not None
     least = printed.least_noise(epsilon, delta)
     return dataclasses.replace(found, noise_multiplier=max(found.noise_multiplier, least))
 
 
 SCHEME = base.Scheme(
-    summary="silos clip each batch gradient as a whole, local Gaussian noise; unit: client (silo) or subject",
+    summary=(
+        "silos clip each batch gradient as a whole, local Gaussian noise; unit: client (silo) "
+        "or subject"
+    ),
     promise="epsilon",
     Config=Config,
     make=make,

@@ -1,5 +1,5 @@
-"""Who saw what in a run of a scheme that hides uploads, for its report: which uploads arrived, and what each
-adversary can tell from those that did.
+"""Who saw what in a run of a scheme that hides uploads, for its report: which uploads arrived, and
+what each adversary can tell from those that did.
 """
 
 from typing import Literal, NamedTuple
@@ -31,7 +31,9 @@ class Adversary(NamedTuple):
 
 
 class Views(NamedTuple):
-    """A run's uploads `[T, N]` (NEVER, LATE, IN_TIME), what these three mean, and who learned how much."""
+    """A run's uploads `[T, N]` (NEVER, LATE, IN_TIME), what these three mean, and who learned how
+    much.
+    """
 
     reached: np.ndarray
     meaning: tuple[str, str, str]
@@ -39,11 +41,13 @@ class Views(NamedTuple):
 
 
 class UploadNoise(NamedTuple):
-    """What hides an upload from a server that sees all of a round, and how far neighbouring data move one of them.
+    """What hides an upload from a server that sees all of a round, and how far neighbouring data
+    move one of them.
 
-    edges: `[E, 2]`, who shares noise with whom, between clients 0..num_clients - 1 of the round. num_colluders: clients
-    that may tell the server their part of it, at most. own_stddev: of a client's own noise. variance_ratio: of a pair's
-    noise / of own noise. move: L2 norm, in the unit of own_stddev.
+    edges: `[E, 2]`, who shares noise with whom, between clients 0..num_clients - 1 of the round.
+    num_colluders: clients that may tell the server their part of it, at most. own_stddev: of a
+    client's own noise. variance_ratio: of a pair's noise / of own noise. move: L2 norm, in the unit
+    of own_stddev.
     """
 
     edges: np.ndarray
@@ -55,9 +59,15 @@ class UploadNoise(NamedTuple):
 
 
 def reached(
-    config: uploads.Config, key: jax.Array, num_rounds: int, *, links: Literal["server", "peers"] = "server"
+    config: uploads.Config,
+    key: jax.Array,
+    num_rounds: int,
+    *,
+    links: Literal["server", "peers"] = "server",
 ) -> np.ndarray:
-    """Int `[T, N]`: what became of every client's upload in the rounds of a run with this key, drawn again."""
+    """Int `[T, N]`: what became of every client's upload in the rounds of a run with this key,
+    drawn again.
+    """
     pmf = uploads.straggler_pmf(config, links=links)
 
     def one(round_index: jax.Array) -> jax.Array:
@@ -77,7 +87,8 @@ def of_sums(reached: np.ndarray, own_mu: float, num_colluders: int) -> np.ndarra
     """Mu `[N]` towards `num_colluders` clients that see each round's sum of what came in time.
 
     Args:
-      own_mu: of an upload hidden by its own noise alone. All honest responders' noise, at least, is in the sum.
+      own_mu: of an upload hidden by its own noise alone. All honest responders' noise, at least, is
+        in the sum.
     """
     answered = reached == IN_TIME
     hiding = np.maximum(answered.sum(axis=1) - num_colluders, 1)
@@ -85,18 +96,27 @@ def of_sums(reached: np.ndarray, own_mu: float, num_colluders: int) -> np.ndarra
 
 
 def uploads_views(
-    config: uploads.Config, reached: np.ndarray, *, own_mu: float, colluding_mu: float, alone_mu: float
+    config: uploads.Config,
+    reached: np.ndarray,
+    *,
+    own_mu: float,
+    colluding_mu: float,
+    alone_mu: float,
 ) -> Views:
     """Of a scheme whose server sees the uploads.
 
     Args:
-      own_mu, colluding_mu, alone_mu: of one seen upload towards the server and everybody else, the server and
-        `max_colluders` clients, the server alone.
+      own_mu, colluding_mu, alone_mu: of one seen upload towards the server and everybody else, the
+        server and `max_colluders` clients, the server alone.
     """
     some = config.max_colluders
     every = "every upload that left its client, late or not"
     averages = of_sums(reached, own_mu, some)
-    outsiders = f"any {some} clients without the server" if some else "who gets the models, without the server"
+    outsiders = (
+        f"any {some} clients without the server"
+        if some
+        else "who gets the models, without the server"
+    )
     rows = [
         Adversary(
             f"the server and any {some} clients",
@@ -117,11 +137,16 @@ def uploads_views(
         rows = [rows[1]._replace(who="the server and any number of clients"), rows[2]]
     elif some == 0:
         del rows[0]
-    return Views(reached, ("never left its client", "late: seen, not averaged", "in the average"), tuple(rows))
+    return Views(
+        reached,
+        ("never left its client", "late: seen, not averaged", "in the average"),
+        tuple(rows),
+    )
 
 
 def sum_views(config: uploads.Config, reached: np.ndarray, *, share_mu: float) -> Views:
-    """Of a scheme whose server sees sums: `share_mu` is of an upload hidden by its client's share of noise alone.
+    """Of a scheme whose server sees sums: `share_mu` is of an upload hidden by its client's share
+    of noise alone.
 
     Rounds with too few uploads are aborted and open nothing, and a late share opens nothing either.
     """

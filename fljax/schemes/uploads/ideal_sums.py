@@ -1,11 +1,11 @@
 """The schemes with an ideal secure sum: noise of all clients that together hides one of them.
 
-No scheme here runs cryptography. Each takes its protocol for an ideal functionality, which reveals the sum of the
-usable uploads and nothing else; they differ in which links a client needs, hence how often rounds are lost, and in
-cost.
+No scheme here runs cryptography. Each takes its protocol for an ideal functionality, which reveals
+the sum of the usable uploads and nothing else; they differ in which links a client needs, hence how
+often rounds are lost, and in cost.
 
-Source: Hong, Lin, Duan, "Lightweight Federated Learning with Differential Privacy and Straggler Resilience", whose
-baselines these are, with noise sized for N - C - S contributors.
+Source: Hong, Lin, Duan, "Lightweight Federated Learning with Differential Privacy and Straggler
+Resilience", whose baselines these are, with noise sized for N - C - S contributors.
 """
 
 import dataclasses
@@ -27,17 +27,25 @@ from fljax.upload import secure_sum
 
 Links = Literal["server", "peers"]
 # The links that a client needs, every one of them, for its upload to count.
-LINKS: dict[str, Links] = {"smpc_dp": "server", "he_dp": "server", "secagg_dp": "peers", "swiftagg_dp": "peers"}
+LINKS: dict[str, Links] = {
+    "smpc_dp": "server",
+    "he_dp": "server",
+    "secagg_dp": "peers",
+    "swiftagg_dp": "peers",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(uploads.Config):
-    """As `uploads.round.Config`; noise_multiplier is that of the sum, towards colluders who know their own part of it.
+    """As `uploads.round.Config`; noise_multiplier is that of the sum, towards colluders who know
+    their own part of it.
 
-    A round in which more than max_stragglers clients cannot be used is aborted and leaves the model as it was.
+    A round in which more than max_stragglers clients cannot be used is aborted and leaves the model
+    as it was.
 
     Raises:
-      ValueError: as there, or nobody honest may be left to add noise: max_colluders + max_stragglers >= num_parties.
+      ValueError: as there, or nobody honest may be left to add noise: max_colluders +
+        max_stragglers >= num_parties.
     """
 
     def _check_parties(self, num_parties: int) -> None:
@@ -107,8 +115,11 @@ def _scheme(name: str, protocol: str, costs: Callable[[Config, int], Costs]) -> 
 
 
 # The price of a particular protocol is not modelled.
-smpc_dp = _scheme("smpc_dp", "ideal secure sum", lambda config, num_params: costs_lib.plain(num_params))
-# Reference 14 there: 32-bit numbers become 4096-bit ciphertexts, and decryption takes another message round.
+smpc_dp = _scheme(
+    "smpc_dp", "ideal secure sum", lambda config, num_params: costs_lib.plain(num_params)
+)
+# Reference 14 there: 32-bit numbers become 4096-bit ciphertexts, and decryption takes another
+#   message round.
 he_dp = _scheme(
     "he_dp",
     "secure sum by homomorphic encryption (idealised)",

@@ -1,11 +1,12 @@
-"""LightDP-FL: every upload carries own noise and noise shared with peers, which cancels in the average.
+"""LightDP-FL: every upload carries own noise and noise shared with peers, which cancels in the
+average.
 
 One message a round: stragglers leave their pairs' noise in the average, and nothing is ever
 unmasked. Privacy is that of the exact joint view (`fljax.accounting.shared_noise.exact`); the
 paper's condition is kept beside it for comparison only.
 
-Source: Hong, Lin, Duan, "Lightweight Federated Learning with Differential Privacy and Straggler Resilience",
-equations (4) and (7), with clipped updates, which the paper lacks, and sparse graphs.
+Source: Hong, Lin, Duan, "Lightweight Federated Learning with Differential Privacy and Straggler
+Resilience", equations (4) and (7), with clipped updates, which the paper lacks, and sparse graphs.
 """
 
 import dataclasses
@@ -35,10 +36,12 @@ fitted, non_private = uploads.fitted, uploads.non_private
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(uploads.Config):
-    """As `uploads.round.Config`; noise_multiplier is that of the own noise, pair noise follows from the ratio.
+    """As `uploads.round.Config`; noise_multiplier is that of the own noise, pair noise follows from
+    the ratio.
 
     Raises:
-      ValueError: as there; or a graph that does not exist, or in which all neighbours of a client may collude.
+      ValueError: as there; or a graph that does not exist, or in which all neighbours of a client
+        may collude.
     """
 
     graph: Literal["complete", "k_regular"] = "complete"
@@ -48,9 +51,13 @@ class Config(uploads.Config):
     graph_seed: int = 0
     """Public seed of the graph k_regular."""
     pair_variance_ratio: float | None = None
-    """Variance of a pair's noise / variance of own noise. None: least noise in the average under the straggler law."""
+    """Variance of a pair's noise / variance of own noise. None: least noise in the average under
+    the straggler law.
+    """
     draw: Literal["pairs", "joint_law"] = "pairs"
-    """How noise is simulated: pair by pair, or (complete graph) from the joint law of all clients, which is faster."""
+    """How noise is simulated: pair by pair, or (complete graph) from the joint law of all clients,
+    which is faster.
+    """
 
     def __post_init__(self) -> None:
         _validate.one_of(("complete", "k_regular"), graph=self.graph)
@@ -60,7 +67,9 @@ class Config(uploads.Config):
             _validate.non_negative(pair_variance_ratio=self.pair_variance_ratio)
         _validate.positive_int(degree=self.degree)
         if self.graph == "k_regular" and self.draw != "pairs":
-            raise ValueError(f"Expected draw='pairs' for the graph k_regular, got draw={self.draw!r}.")
+            raise ValueError(
+                f"Expected draw='pairs' for the graph k_regular, got draw={self.draw!r}."
+            )
         super().__post_init__()
 
     def _check_parties(self, num_parties: int) -> None:
@@ -69,8 +78,10 @@ class Config(uploads.Config):
             return
         if not self.max_colluders < self.degree < num_parties or self.degree % 2 * num_parties % 2:
             raise ValueError(
-                f"Expected degree above max_colluders={self.max_colluders} (else all neighbours of a client may "
-                f"collude), below num_parties={num_parties}, and even if that is odd, got degree={self.degree}."
+                f"Expected degree above max_colluders={self.max_colluders} (else all neighbours of "
+                "a client may "
+                f"collude), below num_parties={num_parties}, and even if that is odd, got "
+                f"degree={self.degree}."
             )
 
 
@@ -105,17 +116,22 @@ def variance_ratio(config: Config) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _unit_mu(config: Config) -> float:
-    """The mu of a round for sensitivity 1 and own noise of stddev 1; `config` without its noise multiplier."""
+    """The mu of a round for sensitivity 1 and own noise of stddev 1; `config` without its noise
+    multiplier.
+    """
     ratio = variance_ratio(config)
     if config.graph == "complete" or ratio == 0:
         honest = config.parties - config.max_colluders
         return float(view.complete_mu(1.0, ratio, num_seen=honest))
-    graph = view.pair_graph(edges(config), num_clients=config.parties, own_variance=1.0, pair_variance=ratio)
+    graph = view.pair_graph(
+        edges(config), num_clients=config.parties, own_variance=1.0, pair_variance=ratio
+    )
     return float(np.max(view.certificate(graph, num_colluders=config.max_colluders)))
 
 
 def hide(config: Config) -> uploads.Hide:
-    """Own noise and pair noise on every upload, towards a server that sees all of them, late ones included.
+    """Own noise and pair noise on every upload, towards a server that sees all of them, late ones
+    included.
 
     The server pools at most `max_colluders` clients.
     """
@@ -176,7 +192,9 @@ def costs(config: Config, num_params: int) -> costs_lib.Costs:
 def views(config: Config, key: jax.Array, num_rounds: int) -> adversaries.Views:
     """Who saw what in a run with this key; `config` with its noise multiplier, above 0."""
     own_mu = uploads.sensitivity(config) / base.noise_multiplier(config)
-    bare = dataclasses.replace(config, noise_multiplier=None, pair_variance_ratio=variance_ratio(config))
+    bare = dataclasses.replace(
+        config, noise_multiplier=None, pair_variance_ratio=variance_ratio(config)
+    )
     return adversaries.uploads_views(
         config,
         adversaries.reached(config, key, num_rounds),

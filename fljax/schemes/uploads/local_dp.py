@@ -1,7 +1,7 @@
 """Local DP: each client's upload carries enough noise to be published alone.
 
-Source: Hong, Lin, Duan, "Lightweight Federated Learning with Differential Privacy and Straggler Resilience", its
-references 4 and 5, the baseline.
+Source: Hong, Lin, Duan, "Lightweight Federated Learning with Differential Privacy and Straggler
+Resilience", its references 4 and 5, the baseline.
 """
 
 import jax
@@ -17,8 +17,8 @@ from fljax.server import costs as costs_lib
 from fljax.server.rounds import Round
 from fljax.types import Params
 
-# The mean's noise falls with the root of the clients, so there are many; views are unsampled Gaussians, which "gdp"
-# counts exactly.
+# The mean's noise falls with the root of the clients, so there are many; views are unsampled
+# Gaussians, which "gdp" counts exactly.
 START = uploads.START | {
     "scheme": {"num_parties": None, "l2_clip_norm": 1.0, "server_learning_rate": 0.5},
     "data": {"dataset": "writers", "num_clients": 400, "partition": "iid"},
@@ -29,7 +29,8 @@ fitted, non_private = uploads.fitted, uploads.non_private
 
 
 def hide(config: Config) -> uploads.Hide:
-    """Every upload's own noise: enough towards everybody who sees the uploads, however many collude.
+    """Every upload's own noise: enough towards everybody who sees the uploads, however many
+    collude.
 
     Of the sum, which alone the simulation needs, it is drawn at once.
     """

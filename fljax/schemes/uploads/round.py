@@ -1,4 +1,6 @@
-"""What the schemes share in which each client hides its own upload: the config, the round, who straggles."""
+"""What the schemes share in which each client hides its own upload: the config, the round, who
+straggles.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -20,8 +22,8 @@ from fljax.server import rounds, stragglers
 from fljax.server.rounds import Clients, Performance, Release, Round, Sums
 from fljax.types import LossFn, Params
 
-# What `fljax simulate` starts from: few clients, all of which join every round. They name their delta, since for so few
-# num_clients ** -1.1 is more than a percent.
+# What `fljax simulate` starts from: few clients, all of which join every round. They name their
+# delta, since for so few num_clients ** -1.1 is more than a percent.
 START: dict[str, dict[str, Any]] = {
     "data": {"num_clients": 50, "partition": "iid"},
     "model": {"model": "softmax"},
@@ -42,10 +44,13 @@ class Config:
     num_parties: int | None = 50
     """Clients, all of which join every round. none: as many as the data have."""
     max_colluders: int = 5
-    """Clients that may pool what they know with the server, at most; the guarantee is for the others."""
+    """Clients that may pool what they know with the server, at most; the guarantee is for the
+    others.
+    """
     straggler_law: Literal["fixed", "uniform", "bernoulli", "custom"] = "uniform"
-    """Clients that do not answer in time: always max_stragglers; any number up to it; every link fails by itself; or
-    straggler_probs."""
+    """Clients that do not answer in time: always max_stragglers; any number up to it; every link
+    fails by itself; or straggler_probs.
+    """
     max_stragglers: int = 5
     """Most stragglers under the first two laws, and what the noise of a secure sum allows for."""
     link_failure_prob: float = 0.05
@@ -53,13 +58,19 @@ class Config:
     straggler_probs: tuple[float, ...] = ()
     """Chances of 0, 1, ... stragglers, under the law custom."""
     late_prob: float = 0.0
-    """Chance of a straggler's upload to arrive after the average: the server sees it all the same."""
+    """Chance of a straggler's upload to arrive after the average: the server sees it all the
+    same.
+    """
     l2_clip_norm: float = 0.5
     """Bound on a client's update, in the unit of the parameters."""
     neighboring_relation: Literal["REPLACE_ONE", "REPLACE_SPECIAL"] = "REPLACE_ONE"
-    """A client's data exchanged for any others, or for none and so an update of zero: two clip norms, or one."""
+    """A client's data exchanged for any others, or for none and so an update of zero: two clip
+    norms, or one.
+    """
     noise_multiplier: float | None = None
-    """Standard deviation of what hides one client, / l2_clip_norm. None: calibrated for the target epsilon."""
+    """Standard deviation of what hides one client, / l2_clip_norm. None: calibrated for the target
+    epsilon.
+    """
     local_learning_rate: float = 0.5
     """Step size of a client's SGD."""
     local_batch_size: int = 20
@@ -72,13 +83,25 @@ class Config:
     """Momentum of the server, in [0, 1)."""
 
     def __post_init__(self) -> None:
-        _validate.positive_int(local_batch_size=self.local_batch_size, num_local_epochs=self.num_local_epochs)
-        _validate.non_negative_int(max_colluders=self.max_colluders, max_stragglers=self.max_stragglers)
-        _validate.one_of(("REPLACE_ONE", "REPLACE_SPECIAL"), neighboring_relation=self.neighboring_relation)
-        _validate.one_of(("fixed", "uniform", "bernoulli", "custom"), straggler_law=self.straggler_law)
+        _validate.positive_int(
+            local_batch_size=self.local_batch_size, num_local_epochs=self.num_local_epochs
+        )
+        _validate.non_negative_int(
+            max_colluders=self.max_colluders, max_stragglers=self.max_stragglers
+        )
+        _validate.one_of(
+            ("REPLACE_ONE", "REPLACE_SPECIAL"), neighboring_relation=self.neighboring_relation
+        )
+        _validate.one_of(
+            ("fixed", "uniform", "bernoulli", "custom"), straggler_law=self.straggler_law
+        )
         if self.straggler_law != "custom" and self.straggler_probs:
-            raise ValueError(f"Expected no straggler_probs under the law {self.straggler_law}, got some.")
-        _validate.non_negative(link_failure_prob=self.link_failure_prob, server_momentum=self.server_momentum)
+            raise ValueError(
+                f"Expected no straggler_probs under the law {self.straggler_law}, got some."
+            )
+        _validate.non_negative(
+            link_failure_prob=self.link_failure_prob, server_momentum=self.server_momentum
+        )
         if self.late_prob != 0:
             _validate.probability(late_prob=self.late_prob)
         for name, value in (
@@ -106,13 +129,15 @@ class Config:
         ):
             if not value < num_parties:
                 raise ValueError(
-                    f"Expected {name} < num_parties={num_parties}, else nobody is left to {left}, got {name}={value}."
+                    f"Expected {name} < num_parties={num_parties}, else nobody is left to {left}, "
+                    f"got {name}={value}."
                 )
         if self.straggler_law == "custom":
             law = stragglers.arbitrary(self.straggler_probs, num_parties)
             if not law[:num_parties].sum() > 0:
                 raise ValueError(
-                    "Expected straggler_probs under which somebody responds, got all N clients straggling."
+                    "Expected straggler_probs under which somebody responds, got all N clients "
+                    "straggling."
                 )
 
     @property
@@ -127,7 +152,8 @@ def population(config: Config) -> base.Population:
 
 
 def fitted(config: Any, facts: Facts) -> Any:
-    """`config` with num_parties from the data. That nobody but the allowed ones colludes or fails is taken on trust.
+    """`config` with num_parties from the data. That nobody but the allowed ones colludes or fails
+    is taken on trust.
 
     Raises:
       PrivacyPreconditionError: num_parties is not the number of clients.
@@ -156,9 +182,11 @@ def straggler_pmf(config: Config, *, links: Literal["server", "peers"] = "server
 
 
 class Uploads(NamedTuple):
-    """What a round of uploads is made of: the responders' clipped updates added up, and who they are.
+    """What a round of uploads is made of: the responders' clipped updates added up, and who they
+    are.
 
-    total: float32 tree. responds: bool `[num_parties]`, by client number. num_responders: integer `[]`.
+    total: float32 tree. responds: bool `[num_parties]`, by client number. num_responders: integer
+      `[]`.
     """
 
     total: Params
@@ -189,8 +217,12 @@ def non_private(config: Any) -> Any:
     return dataclasses.replace(config, l2_clip_norm=base.NEVER_CLIPS, noise_multiplier=0.0)
 
 
-def maker(hide: Callable[[Any], Hide], *, links: Literal["server", "peers"] = "server") -> base.Make:
-    """`make` of a scheme whose uploads `hide(config)` hides; every client needs `links` for its upload to count."""
+def maker(
+    hide: Callable[[Any], Hide], *, links: Literal["server", "peers"] = "server"
+) -> base.Make:
+    """`make` of a scheme whose uploads `hide(config)` hides; every client needs `links` for its
+    upload to count.
+    """
 
     def make(
         config: Any,
@@ -201,21 +233,24 @@ def maker(hide: Callable[[Any], Hide], *, links: Literal["server", "peers"] = "s
         server_optimizer: optax.GradientTransformation | None = None,
         local_optimizer: optax.GradientTransformation | None = None,
     ) -> base.FederatedAlgorithm:
-        """Builds the algorithm: local SGD, clipped updates, noise on the sum of those that respond, their mean.
+        """Builds the algorithm: local SGD, clipped updates, noise on the sum of those that respond,
+        their mean.
 
-        Guarantee: exchanging one client's data moves its clipped update by at most 2 l2_clip_norm (1 if it is zero for
-        one of them), and nothing else before noise, so that one round is one `event(config)` for the unit "client",
-        for every client that does not collude; towards whom, the scheme's module says. Who responds is drawn apart
-        from the data and is public, as is the divisor. A round that does not count, or to which nobody responded,
-        leaves the model as it was. Parties are semi-honest. Idealisation: noise is drawn in float32 with JAX's
-        threefry generator, which is no cryptographic source. RoundInfo is not private.
+        Guarantee: exchanging one client's data moves its clipped update by at most 2 l2_clip_norm
+        (1 if it is zero for one of them), and nothing else before noise, so that one round is one
+        `event(config)` for the unit "client", for every client that does not collude; towards whom,
+        the scheme's module says. Who responds is drawn apart from the data and is public, as is the
+        divisor. A round that does not count, or to which nobody responded, leaves the model as it
+        was. Parties are semi-honest. Idealisation: noise is drawn in float32 with JAX's threefry
+        generator, which is no cryptographic source. RoundInfo is not private.
 
         Args, Raises: as `base.Make`; `num_units` are clients, and must be `num_parties`.
         """
         _validate.positive_int(num_units=num_units)
         if num_units != config.parties:
             raise ValueError(
-                f"Expected num_parties to be the number of clients, {num_units}, since all of them join every round, "
+                f"Expected num_parties to be the number of clients, {num_units}, since all of them "
+                "join every round, "
                 f"got num_parties={config.parties}."
             )
         pmf, hidden = straggler_pmf(config, links=links), hide(config)
@@ -228,7 +263,9 @@ def maker(hide: Callable[[Any], Hide], *, links: Literal["server", "peers"] = "s
         )
 
         def answering(here: Round, cohort: Cohort) -> tuple[Round, Clients]:
-            drawn = stragglers.draw(here.server_key(_keys.Purpose.STRAGGLE), pmf, config.parties).responds
+            drawn = stragglers.draw(
+                here.server_key(_keys.Purpose.STRAGGLE), pmf, config.parties
+            ).responds
             answers = (cohort.client_ids >= 0) & drawn[jnp.maximum(cohort.client_ids, 0)]
             rows = jnp.where(answers[:, None], cohort.indices, -1)
             return here, Clients(cohort.client_ids, rows, answers)

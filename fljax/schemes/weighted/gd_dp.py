@@ -1,7 +1,9 @@
-"""GD-DP: every client sends its mean clipped gradient with Gaussian noise through a secure sum; unit: one record.
+"""GD-DP: every client sends its mean clipped gradient with Gaussian noise through a secure sum;
+unit: one record.
 
-Source: Zhang et al. (2024), "Differentially Private Federated Learning without Noise Addition: When is it Possible?",
-arXiv:2405.04551, Table 1, "GD" with isotropic noise. Accounted exactly, as Gaussian DP.
+Source: Zhang et al. (2024), "Differentially Private Federated Learning without Noise Addition: When
+is it Possible?", arXiv:2405.04551, Table 1, "GD" with isotropic noise. Accounted exactly, as
+Gaussian DP.
 """
 
 import dataclasses
@@ -35,7 +37,9 @@ def client(config: Config, loss: LossFn, performance: Performance) -> weighted.C
     )
     stddev = weighted.client_stddev(config, num_records)
 
-    def step(params: Params, examples: Batch, rows: jax.Array, key: jax.Array, noise_key: jax.Array) -> WeightedSum:
+    def step(
+        params: Params, examples: Batch, rows: jax.Array, key: jax.Array, noise_key: jax.Array
+    ) -> WeightedSum:
         mean = clipped_sum(params, examples, rows, jnp.full((num_records,), 1 / num_records), key)
         return weighted.add_isotropic(mean, noise_key, stddev)
 
@@ -51,7 +55,10 @@ def event(config: Config) -> events.PrivacyEvent:
 
 
 SCHEME = base.Scheme(
-    summary="mean clipped gradients of all records, Gaussian noise per client, secure sum; unit: example",
+    summary=(
+        "mean clipped gradients of all records, Gaussian noise per client, secure sum; unit: "
+        "example"
+    ),
     promise="epsilon",
     Config=Config,
     make=make,

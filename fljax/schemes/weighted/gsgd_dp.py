@@ -1,7 +1,9 @@
-"""GSGD-DP: clients weigh their records by Gaussian numbers and add what that noise lacks (WF-NA); unit: one record.
+"""GSGD-DP: clients weigh their records by Gaussian numbers and add what that noise lacks (WF-NA);
+unit: one record.
 
-Source: Zhang et al. (2024), "Differentially Private Federated Learning without Noise Addition: When is it Possible?",
-arXiv:2405.04551, section 5 and Table 1. The covariance of what is sent depends on the data, and that is accounted for.
+Source: Zhang et al. (2024), "Differentially Private Federated Learning without Noise Addition: When
+is it Possible?", arXiv:2405.04551, section 5 and Table 1. The covariance of what is sent depends on
+the data, and that is accounted for.
 """
 
 import dataclasses
@@ -22,11 +24,15 @@ from fljax.upload import water_filling
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(weighted.Config):
-    """As `weighted.round.Config`; batch_size > 0 sets the scale of the weights and need not be a whole number."""
+    """As `weighted.round.Config`; batch_size > 0 sets the scale of the weights and need not be a
+    whole number.
+    """
 
     noise: Literal["isotropic", "water_filling"] = "water_filling"
     per_leaf: bool = False
-    """Weigh and lift each parameter array by itself: cheaper where arrays are smaller than records_per_client."""
+    """Weigh and lift each parameter array by itself: cheaper where arrays are smaller than
+    records_per_client.
+    """
 
 
 def client(config: Config, loss: LossFn, performance: Performance) -> weighted.Client:
@@ -39,15 +45,25 @@ def client(config: Config, loss: LossFn, performance: Performance) -> weighted.C
     clipped_gradients = gaussian_sampling.clipped_gradients(loss, l2_clip_norm=config.l2_clip_norm)
 
     def isotropic(
-        params: Params, examples: Batch, rows: jax.Array, sample_key: jax.Array, noise_key: jax.Array
+        params: Params,
+        examples: Batch,
+        rows: jax.Array,
+        sample_key: jax.Array,
+        noise_key: jax.Array,
     ) -> WeightedSum:
         weights = gaussian_sampling.gaussian_weights(sample_key, num_records, batch_size)
-        return weighted.add_isotropic(clipped_sum(params, examples, rows, weights, sample_key), noise_key, stddev)
+        return weighted.add_isotropic(
+            clipped_sum(params, examples, rows, weights, sample_key), noise_key, stddev
+        )
 
     lift = water_filling.lifted_per_leaf if config.per_leaf else water_filling.lifted
 
     def filled(
-        params: Params, examples: Batch, rows: jax.Array, sample_key: jax.Array, noise_key: jax.Array
+        params: Params,
+        examples: Batch,
+        rows: jax.Array,
+        sample_key: jax.Array,
+        noise_key: jax.Array,
     ) -> WeightedSum:
         matrix = clipped_gradients(params, examples, rows, sample_key)
         # One draw with the law of the sampling noise and of what fills it up, instead of two.
@@ -75,7 +91,10 @@ def event(config: Config) -> events.PrivacyEvent:
 
 
 SCHEME = base.Scheme(
-    summary="Gaussian-weighted clipped gradients lifted by water-filling noise, secure sum; unit: example",
+    summary=(
+        "Gaussian-weighted clipped gradients lifted by water-filling noise, secure sum; unit: "
+        "example"
+    ),
     promise="epsilon",
     Config=Config,
     make=make,

@@ -1,7 +1,8 @@
-"""The round that the schemes with a secure sum over equal clients share: one clipped gradient step, noised per client.
+"""The round that the schemes with a secure sum over equal clients share: one clipped gradient step,
+noised per client.
 
-Source: Zhang et al. (2024), "Differentially Private Federated Learning without Noise Addition: When is it Possible?",
-arXiv:2405.04551, sections 2 and 5.
+Source: Zhang et al. (2024), "Differentially Private Federated Learning without Noise Addition: When
+is it Possible?", arXiv:2405.04551, sections 2 and 5.
 """
 
 import dataclasses
@@ -26,7 +27,8 @@ from fljax.server import rounds
 from fljax.server.rounds import Clients, Performance, Release, Round
 from fljax.types import Batch, LossFn, Params
 
-# What `fljax simulate` starts from: 50 equal clients and a linear model, as in the paper's Figure 5.
+# What `fljax simulate` starts from: 50 equal clients and a linear model, as in the paper's Figure
+#   5.
 START: dict[str, dict[str, Any]] = {
     "data": {"num_clients": 50, "partition": "iid"},
     "model": {"model": "softmax"},
@@ -48,14 +50,20 @@ class Config:
     num_parties: int | None = 50
     """N, all of which join every round. none: as many as the data have."""
     records_per_client: int | None = 29
-    """D, places for records of each client; the mean divides by it. none: the most records that a client has."""
+    """D, places for records of each client; the mean divides by it. none: the most records that a
+    client has.
+    """
     batch_size: float = 8.0
-    """B: records of a subset, or the scale of the Gaussian weights, whose covariance is G^T G / (B D)."""
+    """B: records of a subset, or the scale of the Gaussian weights, whose covariance is G^T G / (B
+    D).
+    """
     l2_clip_norm: float = 1.0
     """Bound on one record's gradient."""
     noise_multiplier: float | None = None
-    """Root of the lowest variance of the noise in the sum over clients / how far one replaced record moves its mean.
-    None: calibrated for the target epsilon."""
+    """Root of the lowest variance of the noise in the sum over clients / how far one replaced
+    record moves its mean.
+    None: calibrated for the target epsilon.
+    """
     noise: Literal["isotropic", "water_filling"] = "isotropic"
     """What a client adds: the same in all directions, or what its own sampling noise lacks."""
     server_learning_rate: float = 1.0
@@ -78,7 +86,9 @@ class Config:
         _validate.one_of(("isotropic", "water_filling"), noise=self.noise)
         _validate.non_negative(server_momentum=self.server_momentum)
         if not self.server_momentum < 1:
-            raise ValueError(f"Expected server_momentum < 1, got server_momentum={self.server_momentum!r}.")
+            raise ValueError(
+                f"Expected server_momentum < 1, got server_momentum={self.server_momentum!r}."
+            )
 
     @property
     def parties(self) -> int:
@@ -100,7 +110,8 @@ def fitted(config: Any, facts: Facts) -> Any:
     """`config` with num_parties and records_per_client from the data.
 
     Raises:
-      PrivacyPreconditionError: num_parties is not the number of clients, or a client has more records than places.
+      PrivacyPreconditionError: num_parties is not the number of clients, or a client has more
+        records than places.
       ValueError: batches are larger than clients.
     """
     config = base.fitted_clients(config, facts, num_parties=config.num_parties)
@@ -108,7 +119,8 @@ def fitted(config: Any, facts: Facts) -> Any:
         return dataclasses.replace(config, records_per_client=max(1, facts.most_examples))
     if config.records_per_client < facts.most_examples:
         raise PrivacyPreconditionError(
-            f"Expected records_per_client >= {facts.most_examples}, the most records that a client has, "
+            f"Expected records_per_client >= {facts.most_examples}, the most records that a client "
+            "has, "
             f"got records_per_client={config.records_per_client}."
         )
     return config
@@ -118,14 +130,23 @@ def refuse_water_filling(config: Config, sampling: str) -> None:
     """Raises NoGuaranteeError for water-filling noise beside a sampling that is not Gaussian."""
     if config.noise == "water_filling":
         raise errors.NoGuaranteeError(
-            f'Expected noise="isotropic" with {sampling}, got noise="water_filling": in directions above the floor '
+            f'Expected noise="isotropic" with {sampling}, got noise="water_filling": in directions '
+            "above the floor "
             "nothing is added, and the sum there is not random enough for any guarantee."
         )
 
 
 def client_stddev(config: Config, divisor: float) -> float:
-    """Noise standard deviation of one client, for sums that a replaced record moves by 2 l2_clip_norm / divisor."""
-    return base.noise_multiplier(config) * 2 * config.l2_clip_norm / divisor / math.sqrt(config.parties)
+    """Noise standard deviation of one client, for sums that a replaced record moves by 2
+    l2_clip_norm / divisor.
+    """
+    return (
+        base.noise_multiplier(config)
+        * 2
+        * config.l2_clip_norm
+        / divisor
+        / math.sqrt(config.parties)
+    )
 
 
 Client = Callable[[Params, Batch, jax.Array, jax.Array, jax.Array], WeightedSum]
@@ -133,11 +154,17 @@ Client = Callable[[Params, Batch, jax.Array, jax.Array, jax.Array], WeightedSum]
 
 def add_isotropic(step: WeightedSum, key: jax.Array, stddev: float) -> WeightedSum:
     """The step with Gaussian noise of `stddev` in every direction."""
-    return step if stddev == 0 else step._replace(sum=fljax_kernels.add_gaussian_noise(key, step.sum, stddev))
+    return (
+        step
+        if stddev == 0
+        else step._replace(sum=fljax_kernels.add_gaussian_noise(key, step.sum, stddev))
+    )
 
 
 def maker(client: Callable[[Any, LossFn, Performance], Client]) -> base.Make:
-    """`make` of a scheme in which each client sends what `client(config, loss, performance)` computes."""
+    """`make` of a scheme in which each client sends what `client(config, loss, performance)`
+    computes.
+    """
 
     def make(
         config: Any,
@@ -148,13 +175,15 @@ def maker(client: Callable[[Any, LossFn, Performance], Client]) -> base.Make:
         server_optimizer: optax.GradientTransformation | None = None,
         local_optimizer: optax.GradientTransformation | None = None,
     ) -> base.FederatedAlgorithm:
-        """Builds the algorithm: clients send noised mean gradients, the server steps along the mean of their sum.
+        """Builds the algorithm: clients send noised mean gradients, the server steps along the mean
+        of their sum.
 
-        Guarantee: one round is one `event(config)` of the scheme, for one record exchanged for another, towards a
-        server that sees the sum over clients and nothing else (an ideal secure sum over the reals), if all
-        `num_parties` clients take part, none of which the server has corrupted: the noise of one that is missing is
-        missing in the sum. Idealisation: noise and samples are drawn in float32 with JAX's threefry generator, which
-        is no cryptographic source. RoundInfo is not private.
+        Guarantee: one round is one `event(config)` of the scheme, for one record exchanged for
+        another, towards a server that sees the sum over clients and nothing else (an ideal secure
+        sum over the reals), if all `num_parties` clients take part, none of which the server has
+        corrupted: the noise of one that is missing is
+        missing in the sum. Idealisation: noise and samples are drawn in float32 with JAX's threefry
+        generator, which is no cryptographic source. RoundInfo is not private.
 
         Args, Raises: as `base.Make`.
         """
@@ -185,7 +214,8 @@ def _places(config: Config, here: Round, cohort: Cohort) -> tuple[Round, Clients
     """All clients, with rows `[C, D]`, -1 where one has no record."""
     if cohort.client_ids.shape[0] != config.parties:
         raise ValueError(
-            f"Expected num_parties={config.parties} clients in the round, got {cohort.client_ids.shape[0]}: "
+            f"Expected num_parties={config.parties} clients in the round, got "
+            f"{cohort.client_ids.shape[0]}: "
             "the noise in the sum is sized for that many."
         )
     width = cohort.indices.shape[1]
@@ -200,7 +230,9 @@ def _places(config: Config, here: Round, cohort: Cohort) -> tuple[Round, Clients
 
 
 def event(mechanism: events.Mechanism) -> events.PrivacyEvent:
-    """One round, towards a server that sees the sum over clients: one record exchanged for another."""
+    """One round, towards a server that sees the sum over clients: one record exchanged for
+    another.
+    """
     return events.PrivacyEvent(
         mechanism=mechanism,
         privacy_unit="example",

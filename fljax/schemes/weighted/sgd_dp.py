@@ -1,7 +1,9 @@
-"""SGD-DP: every client sends the mean clipped gradient of a random subset with Gaussian noise; unit: one record.
+"""SGD-DP: every client sends the mean clipped gradient of a random subset with Gaussian noise;
+unit: one record.
 
-Source: Zhang et al. (2024), "Differentially Private Federated Learning without Noise Addition: When is it Possible?",
-arXiv:2405.04551, Table 1, "IID" with isotropic noise. Accounted as sampling without replacement under replace-one.
+Source: Zhang et al. (2024), "Differentially Private Federated Learning without Noise Addition: When
+is it Possible?", arXiv:2405.04551, Table 1, "IID" with isotropic noise. Accounted as sampling
+without replacement under replace-one.
 """
 
 import dataclasses
@@ -32,7 +34,8 @@ class Config(weighted.Config):
         most = math.inf if self.records_per_client is None else self.records_per_client
         if self.batch_size != int(self.batch_size) or not self.batch_size <= most:
             raise ValueError(
-                f"Expected batch_size to be a whole number up to records_per_client={self.records_per_client}, "
+                "Expected batch_size to be a whole number up to "
+                f"records_per_client={self.records_per_client}, "
                 f"got batch_size={self.batch_size!r}."
             )
 
@@ -46,7 +49,11 @@ def client(config: Config, loss: LossFn, performance: Performance) -> weighted.C
     stddev = weighted.client_stddev(config, batch_size)
 
     def step(
-        params: Params, examples: Batch, rows: jax.Array, sample_key: jax.Array, noise_key: jax.Array
+        params: Params,
+        examples: Batch,
+        rows: jax.Array,
+        sample_key: jax.Array,
+        noise_key: jax.Array,
     ) -> WeightedSum:
         places = gaussian_sampling.subset_places(sample_key, rows.size, batch_size)
         weights = jnp.full((batch_size,), 1 / batch_size)
@@ -62,11 +69,16 @@ make, fitted, non_private = weighted.maker(client), weighted.fitted, weighted.no
 def event(config: Config) -> events.PrivacyEvent:
     """What one round does to one record. Raises ValueError if noise_multiplier is None."""
     step = events.Gaussian(base.noise_multiplier(config))
-    return weighted.event(events.SampledWithoutReplacement(config.records, int(config.batch_size), step))
+    return weighted.event(
+        events.SampledWithoutReplacement(config.records, int(config.batch_size), step)
+    )
 
 
 SCHEME = base.Scheme(
-    summary="mean clipped gradients of random subsets, Gaussian noise per client, secure sum; unit: example",
+    summary=(
+        "mean clipped gradients of random subsets, Gaussian noise per client, secure sum; "
+        "unit: example"
+    ),
     promise="epsilon",
     Config=Config,
     make=make,

@@ -17,32 +17,38 @@ from fljax.server.aggregate import CLIENTS, MODEL
 from fljax.types import PyTree
 
 _FORCED = "xla_force_host_platform_device_count"
-_MOST = 16  # devices that a CPU becomes unasked; asked for, it becomes more only where it has more cores
-_SHARE = 4  # of the machine's memory, what their copies of a model may take unasked is one in so many
-_COPIES_OF_A_MODEL = 5  # on a device that trains a client: parameters, the client's, gradient, update, a sum
+# devices that a CPU becomes unasked; asked for, it becomes more only where it has more cores
+_MOST = 16
+_SHARE = (
+    4  # of the machine's memory, what their copies of a model may take unasked is one in so many
+)
+_COPIES_OF_A_MODEL = (
+    5  # on a device that trains a client: parameters, the client's, gradient, update, a sum
+)
 _COPIES = "copies"  # devices of one place on this axis compute the same
 
 
 def client_mesh(
     num_devices: int | None = None, *, groups: int | None = None, model_devices: int = 1
 ) -> jax.sharding.Mesh:
-    """A mesh with the axes "clients" and "model", over this machine's first `num_devices` devices, or all of all
-    processes.
+    """A mesh with the axes "clients" and "model", over this machine's first `num_devices` devices,
+    or all of all processes.
 
-    Under `jax.set_mesh(client_mesh())` the round of every scheme deals its clients over these devices. Cohorts, noise
-    and ledgers are the same bits whatever their number; sums over clients differ by the order of float additions,
-    unless they are added up in groups.
+    Under `jax.set_mesh(client_mesh())` the round of every scheme deals its clients over these
+    devices. Cohorts, noise and ledgers are the same bits whatever their number; sums over clients
+    differ by the order of float additions, unless they are added up in groups.
 
     Args:
-      num_devices: None takes all of them where they are accelerators or of several processes, and one on a CPU, which
-        `as_devices` divides.
-      groups: as for the scheme's `make`. Devices that do not divide it evenly compute what others do.
-      model_devices: devices that share each model, its state included: for models that one device cannot hold. It
-        divides num_devices, and rounds sums in another order.
+      num_devices: None takes all of them where they are accelerators or of several processes, and
+        one on a CPU, which `as_devices` divides.
+      groups: as for the scheme's `make`. Devices that do not divide it evenly compute what others
+        do.
+      model_devices: devices that share each model, its state included: for models that one device
+        cannot hold. It divides num_devices, and rounds sums in another order.
 
     Raises:
-      ValueError: num_devices is not in 1..the number of devices, or leaves out a process; model_devices does not divide
-        it.
+      ValueError: num_devices is not in 1..the number of devices, or leaves out a process;
+        model_devices does not divide it.
     """
     devices = jax.devices()
     alone = jax.process_count() == 1
@@ -50,12 +56,19 @@ def client_mesh(
         num_devices = 1 if alone and devices[0].platform == "cpu" else len(devices)
     _validate.positive_int(devices=num_devices)
     if num_devices > len(devices):
-        raise ValueError(f"Expected devices <= {len(devices)}, which this run has, got devices={num_devices}.")
+        raise ValueError(
+            f"Expected devices <= {len(devices)}, which this run has, got devices={num_devices}."
+        )
     if not alone and num_devices < len(devices):
-        raise ValueError(f"Expected devices={len(devices)}, all of all processes, got devices={num_devices}.")
+        raise ValueError(
+            f"Expected devices={len(devices)}, all of all processes, got devices={num_devices}."
+        )
     _validate.positive_int(model_devices=model_devices)
     if num_devices % model_devices:
-        raise ValueError(f"Expected model_devices to divide devices={num_devices}, got model_devices={model_devices}.")
+        raise ValueError(
+            f"Expected model_devices to divide devices={num_devices}, got "
+            f"model_devices={model_devices}."
+        )
     for_clients = num_devices // model_devices
     apart = for_clients if groups is None else math.gcd(for_clients, groups)
     auto = jax.sharding.AxisType.Auto
@@ -68,14 +81,18 @@ def client_mesh(
 
 
 def cores() -> int:
-    """How many devices a CPU is worth: the largest power of 2 of cores that this process may use, up to 16."""
+    """How many devices a CPU is worth: the largest power of 2 of cores that this process may use,
+    up to 16.
+    """
     return 2 ** int(math.log2(min(available(), _MOST)))
 
 
 def available() -> int:
     """Cores that this process may use."""
     free = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    share = _of_container("cpu.max").split()  # microseconds of cores in so many microseconds, or "max"
+    share = _of_container(
+        "cpu.max"
+    ).split()  # microseconds of cores in so many microseconds, or "max"
     if len(share) == 2 and share[0].isdecimal():
         free = min(free, int(share[0]) // int(share[1]))
     return max(free, 1)
@@ -102,9 +119,10 @@ def _of_container(name: str) -> str:
 def side_by_side(num_params: int, groups: int | None) -> int | None:
     """How many devices a run takes that names none; None: as `client_mesh`.
 
-    Of a CPU, where clients are added up in groups: as many as have a core and two groups or more each, divide the
-    groups, and hold their copies of a model of `num_params` float32 numbers in a quarter of the machine's memory. XLA
-    would make another program of a device's only group, and rounds some schemes otherwise there.
+    Of a CPU, where clients are added up in groups: as many as have a core and two groups or more
+    each, divide the groups, and hold their copies of a model of `num_params` float32 numbers in a
+    quarter of the machine's memory. XLA would make another program of a device's only group, and
+    rounds some schemes otherwise there.
     """
     if groups is None or jax.process_count() > 1 or jax.default_backend() != "cpu":
         return None
@@ -115,11 +133,12 @@ def side_by_side(num_params: int, groups: int | None) -> int | None:
 
 
 def as_devices(count: int) -> None:
-    """Makes a CPU so many devices, unless JAX has started or somebody else has said how many there are.
+    """Makes a CPU so many devices, unless JAX has started or somebody else has said how many there
+    are.
 
-    One device computes one client at a time and shares each operation among cores, which small ones do not repay. With
-    a device a core, clients are trained side by side; more do not pay, and beyond 16 none is made that has no core.
-    They share one copy of the data.
+    One device computes one client at a time and shares each operation among cores, which small ones
+    do not repay. With a device a core, clients are trained side by side; more do not pay, and
+    beyond 16 none is made that has no core. They share one copy of the data.
 
     Raises:
       ValueError: count is not an integer >= 1.
@@ -142,8 +161,12 @@ def _whole(mesh: jax.sharding.Mesh) -> jax.sharding.NamedSharding:
 
 
 def _spread(mesh: jax.sharding.Mesh, leaf: Any) -> jax.sharding.NamedSharding:
-    """The leaf's longest axis that the axis "model" divides, spread over it; whole where there is none."""
-    fits = [axis for axis, length in enumerate(leaf.shape) if length and length % mesh.shape[MODEL] == 0]
+    """The leaf's longest axis that the axis "model" divides, spread over it; whole where there is
+    none.
+    """
+    fits = [
+        axis for axis, length in enumerate(leaf.shape) if length and length % mesh.shape[MODEL] == 0
+    ]
     if mesh.shape[MODEL] == 1 or not fits:
         return _whole(mesh)
     spec: list[str | None] = [None] * len(leaf.shape)
@@ -152,22 +175,32 @@ def _spread(mesh: jax.sharding.Mesh, leaf: Any) -> jax.sharding.NamedSharding:
 
 
 def _put(leaf: Any, sharding: jax.sharding.NamedSharding) -> jax.Array:
-    host = np.asarray(leaf if jax.default_backend() != "cpu" else jnp.asarray(leaf))  # there devices share JAX's memory
+    host = np.asarray(
+        leaf if jax.default_backend() != "cpu" else jnp.asarray(leaf)
+    )  # there devices share JAX's memory
     return jax.make_array_from_callback(host.shape, sharding, lambda at: host[at])
 
 
 def everywhere(mesh: jax.sharding.Mesh, tree: PyTree) -> PyTree:
-    """Host arrays, the same in all processes, as arrays on all devices of the mesh; unchanged for one device."""
+    """Host arrays, the same in all processes, as arrays on all devices of the mesh; unchanged for
+    one device.
+    """
     return tree if mesh.size == 1 else jax.tree.map(lambda leaf: _put(leaf, _whole(mesh)), tree)
 
 
 def spread(mesh: jax.sharding.Mesh, states: PyTree) -> PyTree:
     """As `everywhere`, but for states, which the axis "model" shares."""
-    return states if mesh.size == 1 else jax.tree.map(lambda leaf: _put(leaf, _spread(mesh, leaf)), states)
+    return (
+        states
+        if mesh.size == 1
+        else jax.tree.map(lambda leaf: _put(leaf, _spread(mesh, leaf)), states)
+    )
 
 
 def here(mesh: jax.sharding.Mesh, tree: PyTree) -> PyTree:
-    """Arrays on all devices, for one: as host arrays where parts are elsewhere. All processes must ask."""
+    """Arrays on all devices, for one: as host arrays where parts are elsewhere. All processes must
+    ask.
+    """
     if jax.process_count() == 1:
         return jax.tree.map(_on_one_device, tree) if mesh.size > 1 else tree
     return jax.device_get(_gather(mesh)(tree))
@@ -184,8 +217,12 @@ def _gather(mesh: jax.sharding.Mesh) -> Callable[[PyTree], PyTree]:
     return gather
 
 
-def jit(mesh: jax.sharding.Mesh, fun: Callable[..., Any], states: PyTree, *, others: int, **options: Any) -> Any:
-    """`jax.jit(fun)` whose first result is spread as `states` are, and whose `others` are whole on all devices."""
+def jit(
+    mesh: jax.sharding.Mesh, fun: Callable[..., Any], states: PyTree, *, others: int, **options: Any
+) -> Any:
+    """`jax.jit(fun)` whose first result is spread as `states` are, and whose `others` are whole on
+    all devices.
+    """
     if mesh.size == 1:
         return jax.jit(fun, **options)
     placed = jax.tree.map(lambda leaf: _spread(mesh, leaf), states)

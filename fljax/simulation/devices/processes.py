@@ -1,7 +1,7 @@
 """Several processes that compute one run together, on JAX's own distributed runtime.
 
-The first process owns the run folder: it alone writes, and what it reads goes to the others. All of them run the same
-program on the same rounds; each reads the data of its own clients.
+The first process owns the run folder: it alone writes, and what it reads goes to the others. All of
+them run the same program on the same rounds; each reads the data of its own clients.
 """
 
 import contextlib
@@ -19,8 +19,14 @@ from fljax import _validate
 from fljax.types import PyTree
 
 START_S = 120  # seconds that a process waits for the others to start
-_OUR_OWN = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED")  # errors that no other process causes
-SILENT_S = 30  # seconds of silence after which a process counts as dead; one whose sockets close is noticed at once
+_OUR_OWN = (
+    "RESOURCE_EXHAUSTED",
+    "INVALID_ARGUMENT",
+    "UNIMPLEMENTED",
+)  # errors that no other process causes
+# seconds of silence after which a process counts as dead; one whose sockets close is noticed at
+# once
+SILENT_S = 30
 
 
 class PeerLostError(RuntimeError):
@@ -31,8 +37,8 @@ def join(coordinator: str | None, num_processes: int | None, process_id: int | N
     """Makes this process one of several, before anything touches a device.
 
     Args:
-      coordinator: HOST:PORT where the first process listens. num_processes: of the run. process_id: 0 is the first.
-        All None: what SLURM, Open MPI or Kubernetes put into the environment.
+      coordinator: HOST:PORT where the first process listens. num_processes: of the run. process_id:
+        0 is the first. All None: what SLURM, Open MPI or Kubernetes put into the environment.
 
     Raises:
       ValueError: only some are given, a number is out of range, or the environment says nothing.
@@ -42,13 +48,16 @@ def join(coordinator: str | None, num_processes: int | None, process_id: int | N
     missing = [name for name, value in given.items() if value is None]
     if 0 < len(missing) < len(given):
         raise ValueError(
-            f"Expected coordinator, num_processes and process_id all given or none, got {missing[0]}=None."
+            "Expected coordinator, num_processes and process_id all given or none, got "
+            f"{missing[0]}=None."
         )
     if num_processes is not None and process_id is not None:
         _validate.positive_int(num_processes=num_processes)
         _validate.non_negative_int(process_id=process_id)
         if process_id >= num_processes:
-            raise ValueError(f"Expected process_id < num_processes={num_processes}, got process_id={process_id}.")
+            raise ValueError(
+                f"Expected process_id < num_processes={num_processes}, got process_id={process_id}."
+            )
     try:
         jax.distributed.initialize(
             coordinator,
@@ -59,12 +68,14 @@ def join(coordinator: str | None, num_processes: int | None, process_id: int | N
         )
     except ValueError as reason:
         raise ValueError(
-            "Expected coordinator, num_processes and process_id, or a cluster that JAX knows (SLURM, Open MPI, "
+            "Expected coordinator, num_processes and process_id, or a cluster that JAX knows "
+            "(SLURM, Open MPI, "
             f"Kubernetes), got neither: {str(reason).splitlines()[0]}"
         ) from reason
     except RuntimeError as reason:
         raise PeerLostError(
-            f"Expected {num_processes or 'all'} processes at {coordinator or 'the coordinator'} within {START_S} s, "
+            f"Expected {num_processes or 'all'} processes at {coordinator or 'the coordinator'} "
+            f"within {START_S} s, "
             f"got: {str(reason).splitlines()[0][:200]}"
         ) from reason
 
@@ -90,7 +101,9 @@ def from_first(tree: PyTree) -> PyTree:
     data = np.asarray(multihost_utils.broadcast_one_to_all(sent)).tobytes()
     received, at = [], 0
     for host in hosts:
-        received.append(np.frombuffer(data[at : at + host.nbytes], host.dtype).reshape(host.shape).copy())
+        received.append(
+            np.frombuffer(data[at : at + host.nbytes], host.dtype).reshape(host.shape).copy()
+        )
         at += host.nbytes
     return jax.tree.unflatten(structure, received)
 
@@ -129,13 +142,16 @@ def losses_in_one_line() -> Iterator[None]:
             raise
         first_line = (str(reason).strip().splitlines() or [""])[0][:200]
         raise PeerLostError(
-            f"Expected all {jax.process_count()} processes to stay, one of them is gone: {first_line}"
+            f"Expected all {jax.process_count()} processes to stay, one of them is gone: "
+            f"{first_line}"
         ) from reason
 
 
 @contextlib.contextmanager
 def leaving_on_failure() -> Iterator[None]:
-    """Prints what went wrong and ends this process at once, since JAX's own end would wait for the other processes."""
+    """Prints what went wrong and ends this process at once, since JAX's own end would wait for the
+    other processes.
+    """
     try:
         yield
     except BaseException as reason:

@@ -5,7 +5,15 @@ import time
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Column
 from rich.text import Text
 
@@ -22,7 +30,8 @@ def _number(value: Any, digits: int) -> str:
 def describe(record: dict[str, Any], between: str = "  (non-private {})") -> str:
     """The numbers of one line of metrics.jsonl that a person looks at.
 
-    Loss and accuracy are held out: the clients' own loss, in their last local epoch, says how well they fit themselves.
+    Loss and accuracy are held out: the clients' own loss, in their last local epoch, says how well
+      they fit themselves.
     """
     parts = []
     if "test_loss" in record:
@@ -48,7 +57,9 @@ class _Rate(ProgressColumn):
 
 
 class Terminal:
-    """A bar in 80 columns: rounds, rounds/s, loss, accuracy (private/non-private), epsilon, time left."""
+    """A bar in 80 columns: rounds, rounds/s, loss, accuracy (private/non-private), epsilon, time
+    left.
+    """
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
@@ -68,7 +79,9 @@ class Terminal:
         """Shows the bar, under a warning where the delta is large."""
         if (warning := delta_warning(plan)) is not None:
             self._progress.console.print(f"warning: {warning}", markup=False, highlight=False)
-        self._task = self._progress.add_task("", total=plan.num_rounds, completed=rounds_done, numbers="compiling")
+        self._task = self._progress.add_task(
+            "", total=plan.num_rounds, completed=rounds_done, numbers="compiling"
+        )
         self._progress.start()
 
     def round(self, record: dict[str, Any]) -> None:
@@ -92,7 +105,11 @@ class Lines:
         """Says what is about to run."""
         self._total, self._last, self._since = plan.num_rounds, rounds_done, time.monotonic()
         self._lost = 0
-        budget = "no budget" if plan.target_epsilon is None else f"budget epsilon {at_most(plan.target_epsilon)}"
+        budget = (
+            "no budget"
+            if plan.target_epsilon is None
+            else f"budget epsilon {at_most(plan.target_epsilon)}"
+        )
         claimed = f"{budget}, delta {rounded_up(plan.delta, 3)}"
         if not math.isfinite(plan.epsilons[-1]):
             claimed = "nats are claimed, no epsilon" if plan.in_nats else "no epsilon is claimed"
@@ -101,7 +118,9 @@ class Lines:
             print(f"warning: {warning}", flush=True)
 
     def round(self, record: dict[str, Any]) -> None:
-        """Prints a line where the record holds an evaluation, and one for the first round that is lost."""
+        """Prints a line where the record holds an evaluation, and one for the first round that is
+        lost.
+        """
         if record.get("lost", False):
             self._lost += 1
             if self._lost == 1:

@@ -1,4 +1,6 @@
-"""Who else may watch a run: a profiler, TensorBoard, Weights & Biases. None of them changes what a run computes."""
+"""Who else may watch a run: a profiler, TensorBoard, Weights & Biases. None of them changes what a
+run computes.
+"""
 
 import contextlib
 import pathlib
@@ -42,8 +44,8 @@ class Several:
 
 
 class Profiler:
-    """A trace of three rounds in `RUN/trace`, for xprof, TensorBoard or Perfetto; the first round, which compiles, is
-    not among them.
+    """A trace of three rounds in `RUN/trace`, for xprof, TensorBoard or Perfetto; the first round,
+    which compiles, is not among them.
     """
 
     def __init__(self, run_dir: pathlib.Path) -> None:
@@ -70,11 +72,16 @@ class Profiler:
 
 def _numbers(record: dict[str, Any]) -> dict[str, float]:
     """What of a line of metrics.jsonl is a finite number: infinities are words there."""
-    return {name: float(value) for name, value in record.items() if isinstance(value, int | float) and name != "round"}
+    return {
+        name: float(value)
+        for name, value in record.items()
+        if isinstance(value, int | float) and name != "round"
+    }
 
 
 class TensorBoard:
-    """Writes each number of metrics.jsonl as a scalar into `RUN/tensorboard`; nothing before the run starts.
+    """Writes each number of metrics.jsonl as a scalar into `RUN/tensorboard`; nothing before the
+    run starts.
 
     Raises:
       ImportError: tensorboardX is not installed (extra `trackers`).
@@ -102,8 +109,8 @@ class TensorBoard:
 
 
 class WandB:
-    """Logs each number of metrics.jsonl to a Weights & Biases project; a resumed run goes on under the same id, which
-    stands in `RUN/wandb-id`.
+    """Logs each number of metrics.jsonl to a Weights & Biases project; a resumed run goes on under
+    the same id, which stands in `RUN/wandb-id`.
 
     Diagnostics are exact, hence not private: a project that others see releases them.
 
@@ -130,7 +137,9 @@ class WandB:
             dir=str(self._folder),
             resume="allow",
         )
-        self._run.config.update({"delta": plan.delta, "num_units": plan.num_units}, allow_val_change=True)
+        self._run.config.update(
+            {"delta": plan.delta, "num_units": plan.num_units}, allow_val_change=True
+        )
 
     def round(self, record: dict[str, Any]) -> None:
         """One step."""

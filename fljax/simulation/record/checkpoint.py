@@ -1,4 +1,6 @@
-"""Checkpoints of a run with orbax: all or nothing, three kept, every byte checked when one is read back."""
+"""Checkpoints of a run with orbax: all or nothing, three kept, every byte checked when one is read
+back.
+"""
 
 import contextlib
 import hashlib
@@ -28,8 +30,8 @@ class CheckpointError(ValueError):
 
 
 class Saved(NamedTuple):
-    """state: pytree of arrays and typed keys. ledger: plain data for JSON. metrics_length, metrics_digest: bytes of
-    metrics.jsonl, and their SHA-256.
+    """state: pytree of arrays and typed keys. ledger: plain data for JSON. metrics_length,
+    metrics_digest: bytes of metrics.jsonl, and their SHA-256.
     """
 
     state: PyTree
@@ -47,7 +49,9 @@ def _data(leaf: jax.Array) -> np.ndarray:
 def _structure(state: PyTree) -> list[str]:
     """Path, dtype and shape of each leaf."""
     leaves = jax.tree_util.tree_leaves_with_path(state)
-    return [f"{jax.tree_util.keystr(path)} {leaf.dtype} {list(leaf.shape)}" for path, leaf in leaves]
+    return [
+        f"{jax.tree_util.keystr(path)} {leaf.dtype} {list(leaf.shape)}" for path, leaf in leaves
+    ]
 
 
 def _digest(state: PyTree, meta: dict[str, Any]) -> str:
@@ -60,8 +64,13 @@ def _digest(state: PyTree, meta: dict[str, Any]) -> str:
 
 def _checksums(where: pathlib.Path) -> dict[str, str]:
     """SHA-256 of every file below `where`."""
-    files = sorted(path for path in where.rglob("*") if path.is_file() and path != where / _CHECKSUMS)
-    return {str(path.relative_to(where)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    files = sorted(
+        path for path in where.rglob("*") if path.is_file() and path != where / _CHECKSUMS
+    )
+    return {
+        str(path.relative_to(where)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
 
 
 def _environment() -> str:
@@ -72,12 +81,13 @@ def _environment() -> str:
 class Checkpoints:
     """The checkpoints of one run folder. A step is the number of rounds done.
 
-    Orbax writes each into a temporary folder and renames that when all of it is there: a checkpoint either bears its
-    final name and is whole, or was never committed and is ignored.
+    Orbax writes each into a temporary folder and renames that when all of it is there: a checkpoint
+    either bears its final name and is whole, or was never committed and is ignored.
     """
 
     def __init__(self, run_dir: pathlib.Path, config_digest: str, fingerprint: str = "") -> None:
-        """Opens `run_dir/checkpoints`, made if needed; left-overs of a write that was cut off are removed.
+        """Opens `run_dir/checkpoints`, made if needed; left-overs of a write that was cut off are
+        removed.
 
         Args:
           fingerprint: of the run's seed and data, in whatever words.
@@ -96,13 +106,17 @@ class Checkpoints:
             self._manager = ocp.CheckpointManager(self.path, options=options)
 
     def _remove_torn(self) -> None:
-        """Removes writes that were cut off, which would only take room; orbax's own cleaning stops at a lock file."""
+        """Removes writes that were cut off, which would only take room; orbax's own cleaning stops
+        at a lock file.
+        """
         for _ in range(100):
             torn = list(self.path.glob("*.orbax-checkpoint-tmp*"))
             if not torn:
                 return
             for path in torn:
-                shutil.rmtree(path, ignore_errors=True)  # a thread of a failed write may still be in there
+                shutil.rmtree(
+                    path, ignore_errors=True
+                )  # a thread of a failed write may still be in there
             time.sleep(0.02)
 
     def steps(self) -> list[int]:
@@ -110,12 +124,14 @@ class Checkpoints:
         return sorted(self._manager.all_steps())
 
     def save(self, step: int, saved: Saved) -> None:
-        """Copies the state and lets a thread write the checkpoint, after the one before; `finish` waits for it.
+        """Copies the state and lets a thread write the checkpoint, after the one before; `finish`
+        waits for it.
 
         Saving the newest step again does nothing.
 
         Raises:
-          DiskFullError: no room, for this one or the one before; earlier checkpoints are as they were.
+          DiskFullError: no room, for this one or the one before; earlier checkpoints are as they
+            were.
         """
         self.finish()
         if step in self._manager.all_steps():
@@ -133,9 +149,15 @@ class Checkpoints:
         meta["digest"] = _digest(saved.state, meta)
         try:
             with folder.disk_full_in_one_line(self.path):
-                # Asked first, because a write that fails half-way leaves tensorstore's threads complaining for pages.
-                folder.ensure_room(self.path, sum(_data(leaf).nbytes for leaf in jax.tree.leaves(saved.state)) + _SLACK)
-                items = ocp.args.Composite(state=ocp.args.StandardSave(saved.state), meta=ocp.args.JsonSave(meta))
+                # Asked first, because a write that fails half-way leaves tensorstore's threads
+                # complaining for pages.
+                folder.ensure_room(
+                    self.path,
+                    sum(_data(leaf).nbytes for leaf in jax.tree.leaves(saved.state)) + _SLACK,
+                )
+                items = ocp.args.Composite(
+                    state=ocp.args.StandardSave(saved.state), meta=ocp.args.JsonSave(meta)
+                )
                 self._manager.save(step, args=items)
                 self._pending = step
         except folder.DiskFullError:
@@ -167,8 +189,9 @@ class Checkpoints:
           like: a state of the same structure, shapes and dtypes.
 
         Raises:
-          CheckpointError: the checkpoint is damaged, or was written by a run with another configuration. An older one
-            is not taken in its place: a committed checkpoint does not get damaged by a crash, so this wants a human.
+          CheckpointError: the checkpoint is damaged, or was written by a run with another
+            configuration. An older one is not taken in its place: a committed checkpoint does not
+            get damaged by a crash, so this wants a human.
         """
         steps = self.steps()
         if not steps:
@@ -176,36 +199,52 @@ class Checkpoints:
         step = steps[-1]
         where = self.path / str(step)
         with _in_one_line(where):
-            # Before orbax reads anything: what it says about damaged files fills pages. A kill between its commit and
-            # the writing of the checksums leaves none; the digest below then has to do.
-            if (where / _CHECKSUMS).exists() and json.loads((where / _CHECKSUMS).read_text()) != _checksums(where):
+            # Before orbax reads anything: what it says about damaged files fills pages. A kill
+            # between its commit and the writing of the checksums leaves none; the digest below then
+            # has to do.
+            if (where / _CHECKSUMS).exists() and json.loads(
+                (where / _CHECKSUMS).read_text()
+            ) != _checksums(where):
                 raise CheckpointError(
-                    f"Expected checkpoint {where} to be whole, got files with other checksums.{_MEND}"
+                    f"Expected checkpoint {where} to be whole, got files with other "
+                    f"checksums.{_MEND}"
                 )
-            meta = self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))["meta"]
+            meta = self._manager.restore(
+                step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())
+            )["meta"]
             if not isinstance(meta, dict) or meta.get("format") != _FORMAT:
                 got = meta.get("format", "none") if isinstance(meta, dict) else "none"
-                older = " Format 1 kept nothing to tell its data by: begin that run anew." if got == 1 else ""
+                older = (
+                    " Format 1 kept nothing to tell its data by: begin that run anew."
+                    if got == 1
+                    else ""
+                )
                 raise CheckpointError(
-                    f"Expected checkpoint {where} to be one of fljax, format {_FORMAT}, got format {got}.{older}"
+                    f"Expected checkpoint {where} to be one of fljax, format {_FORMAT}, got format "
+                    f"{got}.{older}"
                 )
             if meta["config"] != self._config_digest or meta["structure"] != _structure(like):
                 raise CheckpointError(
-                    f"Expected checkpoint {where} to be of the config of its run, got one of another config."
+                    f"Expected checkpoint {where} to be of the config of its run, got one of "
+                    "another config."
                 )
             if meta["fingerprint"] != self._fingerprint:
                 raise CheckpointError(
-                    f"Expected checkpoint {where} to be of the seed and the data of its run, got one of others."
+                    f"Expected checkpoint {where} to be of the seed and the data of its run, got "
+                    "one of others."
                 )
             if meta["environment"] != _environment():
                 raise CheckpointError(
-                    f"Expected checkpoint {where} to be of {_environment()}, got one of {meta['environment']}: with "
+                    f"Expected checkpoint {where} to be of {_environment()}, got one of "
+                    f"{meta['environment']}: with "
                     "another version or backend the run would not go on to the same bits."
                 )
             items = ocp.args.Composite(state=ocp.args.StandardRestore(like))
             state = self._manager.restore(step, args=items)["state"]
             if _digest(state, {k: v for k, v in meta.items() if k != "digest"}) != meta["digest"]:
-                raise CheckpointError(f"Expected checkpoint {where} to be whole, got one with another digest.{_MEND}")
+                raise CheckpointError(
+                    f"Expected checkpoint {where} to be whole, got one with another digest.{_MEND}"
+                )
             return Saved(state, meta["ledger"], int(meta["metrics_length"]), meta["metrics_digest"])
 
     def close(self) -> None:
@@ -218,7 +257,9 @@ class Checkpoints:
 
 @contextlib.contextmanager
 def _in_one_line(where: pathlib.Path) -> Iterator[None]:
-    """Whatever orbax raises on damaged files becomes one CheckpointError that names the checkpoint."""
+    """Whatever orbax raises on damaged files becomes one CheckpointError that names the
+    checkpoint.
+    """
     try:
         yield
     except CheckpointError:
@@ -226,5 +267,6 @@ def _in_one_line(where: pathlib.Path) -> Iterator[None]:
     except Exception as reason:
         first = (str(reason).strip().splitlines() or [""])[0][:200]
         raise CheckpointError(
-            f"Expected checkpoint {where} to be whole and of this run, got {type(reason).__name__}: {first}.{_MEND}"
+            f"Expected checkpoint {where} to be whole and of this run, got "
+            f"{type(reason).__name__}: {first}.{_MEND}"
         ) from reason

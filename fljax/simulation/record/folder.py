@@ -21,7 +21,10 @@ CONFIG, METRICS, PRIVACY, REPORT, CHECKPOINTS = (
     "report.html",
     "checkpoints",
 )
-SEED, FINGERPRINT = "seed.secret", "fingerprint.json"  # for their owner alone; no part of what is published
+SEED, FINGERPRINT = (
+    "seed.secret",
+    "fingerprint.json",
+)  # for their owner alone; no part of what is published
 _LOCK = ".lock"
 _DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # What tensorstore and orbax say instead of an errno.
@@ -29,11 +32,15 @@ _DISK_IS_FULL_TEXTS = ("No space left on device", "Disk quota exceeded", "File t
 
 
 class DiskFullError(OSError):
-    """A file of the run could not be written for lack of space; checkpoints written earlier are whole."""
+    """A file of the run could not be written for lack of space; checkpoints written earlier are
+    whole.
+    """
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Whether the error, or one that caused it, says that the disk is full, over quota, or the file over its limit."""
+    """Whether the error, or one that caused it, says that the disk is full, over quota, or the file
+    over its limit.
+    """
     while error is not None:
         if isinstance(error, OSError) and error.errno in _DISK_IS_FULL:
             return True
@@ -54,7 +61,8 @@ def disk_full_in_one_line(path: pathlib.Path) -> Iterator[None]:
         if is_disk_full(error):
             raise DiskFullError(
                 f"Expected room to write {path}, got a full disk or file size limit; "
-                "what was written before is intact: free some space, then resume a run, or start anything else again."
+                "what was written before is intact: free some space, then resume a run, or start "
+                "anything else again."
             ) from error
         raise
 
@@ -81,7 +89,8 @@ def _temporary(path: pathlib.Path) -> pathlib.Path:
 
 
 def write_atomically(path: pathlib.Path, text: str, *, mode: int = 0o666) -> None:
-    """Writes beside `path`, then renames: a reader, or a killed writer, sees the old file or the new one.
+    """Writes beside `path`, then renames: a reader, or a killed writer, sees the old file or the
+    new one.
 
     Args:
       mode: of the file, less the process's mask, from its first byte on.
@@ -140,12 +149,15 @@ def check_free(run_dir: pathlib.Path) -> None:
     ours = {_LOCK, SEED, *(_temporary(run_dir / name).name for name in (SEED, CONFIG))}
     if run_dir.exists() and any(entry.name not in ours for entry in run_dir.iterdir()):
         raise ValueError(
-            f"Expected run_dir to be empty or new, got run_dir={run_dir} with files in it{_go_on(run_dir)}"
+            f"Expected run_dir to be empty or new, got run_dir={run_dir} with files in "
+            f"it{_go_on(run_dir)}"
         )
 
 
 def _go_on(run_dir: pathlib.Path) -> str:
-    """What can be done with the folder: of an attack, an audit or a comparison nothing, they do not go on."""
+    """What can be done with the folder: of an attack, an audit or a comparison nothing, they do not
+    go on.
+    """
     try:
         found = tomllib.loads((run_dir / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -164,8 +176,8 @@ def begin(run_dir: pathlib.Path, config: str, seed: str | None = None) -> None:
     """Makes the folder of a new run and writes its config: from here on the run can be resumed.
 
     Args:
-      seed: the run's secret, written before its config, for its owner alone. What a process that was killed between the
-        two has left there is replaced: no round has used it.
+      seed: the run's secret, written before its config, for its owner alone. What a process that
+        was killed between the two has left there is replaced: no round has used it.
 
     Raises:
       ValueError: as for `new`. DiskFullError: no room.
@@ -178,7 +190,8 @@ def begin(run_dir: pathlib.Path, config: str, seed: str | None = None) -> None:
         if stat.S_IMODE((run_dir / SEED).stat().st_mode) & 0o077:
             (run_dir / SEED).unlink()
             raise ValueError(
-                f"Expected the file system of {run_dir} to keep a file for its owner alone (mode 0600), it does not: "
+                f"Expected the file system of {run_dir} to keep a file for its owner alone (mode "
+                "0600), it does not: "
                 "choose a run folder elsewhere, or a fixed seed for an experiment."
             )
     try:
@@ -189,7 +202,9 @@ def begin(run_dir: pathlib.Path, config: str, seed: str | None = None) -> None:
 
 
 def discard(run_dir: pathlib.Path) -> None:
-    """Removes the folder of a run that did not get to its first round: nothing in it is worth resuming."""
+    """Removes the folder of a run that did not get to its first round: nothing in it is worth
+    resuming.
+    """
     for name in (CONFIG, SEED, _LOCK):
         (run_dir / name).unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # it may be a mount point
@@ -197,13 +212,15 @@ def discard(run_dir: pathlib.Path) -> None:
 
 
 def slug(text: str) -> str:
-    """`text` as part of a file's name on any system: of [a-z0-9._-], its last 100 characters, no dot or dash first."""
+    """`text` as part of a file's name on any system: of [a-z0-9._-], its last 100 characters, no
+    dot or dash first.
+    """
     return re.sub(r"[^a-z0-9._]+", "-", text.lower())[-100:].lstrip(".-").rstrip("-") or "run"
 
 
 def next_free(parent: pathlib.Path, stem: str) -> pathlib.Path:
-    """Makes and returns `parent/STEM-NNN`, STEM the slug of `stem`, with the first free number, also when several
-    processes ask at once.
+    """Makes and returns `parent/STEM-NNN`, STEM the slug of `stem`, with the first free number,
+    also when several processes ask at once.
     """
     parent.mkdir(parents=True, exist_ok=True)
     stem = slug(stem)
@@ -239,10 +256,13 @@ def read_metrics(run_dir: pathlib.Path) -> list[dict[str, Any]]:
 
 
 class Metrics:
-    """`metrics.jsonl`, open for appending: one JSON line a round, flushed, so that a killed run loses no whole line."""
+    """`metrics.jsonl`, open for appending: one JSON line a round, flushed, so that a killed run
+    loses no whole line.
+    """
 
     def __init__(self, run_dir: pathlib.Path, length: int, digest: str = "") -> None:
-        """Opens the file and cuts it to its first `length` bytes: what a checkpoint knows of, whose `digest` it has.
+        """Opens the file and cuts it to its first `length` bytes: what a checkpoint knows of, whose
+        `digest` it has.
 
         Raises:
           ValueError: the file is shorter than that, or these bytes have another digest.
@@ -252,12 +272,18 @@ class Metrics:
         have = self._file.tell()
         if have < length:
             self._file.close()
-            raise ValueError(f"Expected {self.path} to hold the {length} bytes its checkpoint knows of, got {have}.")
+            raise ValueError(
+                f"Expected {self.path} to hold the {length} bytes its checkpoint knows of, got "
+                f"{have}."
+            )
         with self.path.open("rb") as known:
             self._sha = hashlib.sha256(known.read(length))
         if digest and digest != self.digest:
             self._file.close()
-            raise ValueError(f"Expected {self.path} to begin as its checkpoint knows it, got lines that were changed.")
+            raise ValueError(
+                f"Expected {self.path} to begin as its checkpoint knows it, got lines that were "
+                "changed."
+            )
         self._file.truncate(length)
         self._file.seek(length)  # truncating does not move the position, which `length` reports
 

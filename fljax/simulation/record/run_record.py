@@ -1,4 +1,6 @@
-"""What a run writes, and reads back when it goes on. Of several processes the first alone writes."""
+"""What a run writes, and reads back when it goes on. Of several processes the first alone
+writes.
+"""
 
 import contextlib
 import json
@@ -18,13 +20,17 @@ class RunRecord(Protocol):
     """What a run writes, whoever writes it."""
 
     def states(self, initial: PyTree) -> PyTree:
-        """The states of the newest checkpoint, or `initial` where there is none; once, before anything else."""
+        """The states of the newest checkpoint, or `initial` where there is none; once, before
+        anything else.
+        """
 
     def append(self, record: dict[str, Any]) -> None:
         """A line of metrics.jsonl."""
 
     def save(self, states: PyTree, done: int) -> None:
-        """privacy.json and a checkpoint of `done` rounds, which may still be on its way to the disk."""
+        """privacy.json and a checkpoint of `done` rounds, which may still be on its way to the
+        disk.
+        """
 
 
 class Written:
@@ -39,16 +45,26 @@ class Written:
         inputs: dict[str, Any],
         began_with: dict[str, Any],
     ) -> None:
-        self._run_dir, self._config, self._plan, self._task, self._inputs = run_dir, config, plan, task, inputs
+        self._run_dir, self._config, self._plan, self._task, self._inputs = (
+            run_dir,
+            config,
+            plan,
+            task,
+            inputs,
+        )
         self._began_with = began_with
-        self._checkpoints = checkpoint.Checkpoints(run_dir, began_with["config"], fingerprint.digest(began_with))
+        self._checkpoints = checkpoint.Checkpoints(
+            run_dir, began_with["config"], fingerprint.digest(began_with)
+        )
 
     def states(self, initial: PyTree) -> PyTree:
         """As `RunRecord.states`.
 
         Raises:
-          CheckpointError: the newest checkpoint is damaged, foreign, or has another ledger than its config implies.
-          ValueError: the run began with another seed or other data, or lines of its metrics.jsonl were changed.
+          CheckpointError: the newest checkpoint is damaged, foreign, or has another ledger than its
+            config implies.
+          ValueError: the run began with another seed or other data, or lines of its metrics.jsonl
+            were changed.
         """
         before = fingerprint.read(self._run_dir)
         changed = [] if before is None else fingerprint.changed(before, self._began_with)
@@ -61,32 +77,42 @@ class Written:
             path = self._run_dir / folder.METRICS
             if saved is not None or (path.exists() and path.stat().st_size):
                 raise ValueError(
-                    f"Expected {self._run_dir / folder.FINGERPRINT} to tell the data that the run began with, got no "
+                    f"Expected {self._run_dir / folder.FINGERPRINT} to tell the data that the run "
+                    "began with, got no "
                     "such file: its noise might meet other data. Begin the run anew."
                 )
             fingerprint.write(self._run_dir, self._began_with)
-        if saved is not None and not budget.agree(self._plan, saved.ledger, int(saved.state[0].round)):
+        if saved is not None and not budget.agree(
+            self._plan, saved.ledger, int(saved.state[0].round)
+        ):
             raise checkpoint.CheckpointError(
-                f"Expected the newest checkpoint in {self._checkpoints.path} to have the ledger that its config "
+                f"Expected the newest checkpoint in {self._checkpoints.path} to have the ledger "
+                "that its config "
                 "implies, got another one: it was written by another version of fljax."
             )
         if saved is None:
             self._metrics = folder.Metrics(self._run_dir, 0)
             return initial
         try:
-            self._metrics = folder.Metrics(self._run_dir, saved.metrics_length, saved.metrics_digest)
+            self._metrics = folder.Metrics(
+                self._run_dir, saved.metrics_length, saved.metrics_digest
+            )
         except ValueError as reason:
             raise ValueError(f"{reason}{self._first_wrong_line(saved.metrics_length)}") from reason
         return saved.state
 
     def _refuse(self, changed: list[str]) -> None:
         raise ValueError(
-            f"Expected the run in {self._run_dir} to go on as it began, got another {', '.join(changed)}: rounds that "
-            "are taken again would meet it with the noise that they have drawn already. Put it back, or begin anew."
+            f"Expected the run in {self._run_dir} to go on as it began, got another "
+            f"{', '.join(changed)}: rounds that "
+            "are taken again would meet it with the noise that they have drawn already. Put it "
+            "back, or begin anew."
         )
 
     def _first_wrong_line(self, length: int) -> str:
-        """Which line the ledger refutes, in a sentence; nothing where what was changed is not in the ledger."""
+        """Which line the ledger refutes, in a sentence; nothing where what was changed is not in
+        the ledger.
+        """
         with (self._run_dir / folder.METRICS).open("rb") as file:
             lines = file.read(length).splitlines()
         for number, line in enumerate(lines[: self._plan.num_rounds], start=1):
@@ -108,7 +134,8 @@ class Written:
     def save(self, states: PyTree, done: int) -> None:
         """As `RunRecord.save`. Raises DiskFullError; earlier checkpoints are whole."""
         claim = budget.claim(self._plan, done)
-        # Before the checkpoint: what privacy.json claims may be more than the newest checkpoint spent, never less.
+        # Before the checkpoint: what privacy.json claims may be more than the newest checkpoint
+        #   spent, never less.
         scheme, scheme_config = self._config.implementation, self._plan.scheme_config
         paper = as_printed.claim(scheme, scheme_config, done, self._plan.delta)
         shown = claim | ({"as_printed": paper} if paper else {})
@@ -116,10 +143,14 @@ class Written:
         shown |= {"information": nats_spent.claim(told, self._plan)} if told is not None else {}
         text = json.dumps(shown, sort_keys=True, allow_nan=False, indent=2)
         folder.write_atomically(self._run_dir / folder.PRIVACY, text + "\n")
-        self._checkpoints.save(done, checkpoint.Saved(states, claim, self._metrics.length, self._metrics.digest))
+        self._checkpoints.save(
+            done, checkpoint.Saved(states, claim, self._metrics.length, self._metrics.digest)
+        )
 
     def close(self) -> None:
-        """Ends what is open. Raises DiskFullError if a checkpoint that was on its way found no room."""
+        """Ends what is open. Raises DiskFullError if a checkpoint that was on its way found no
+        room.
+        """
         with contextlib.ExitStack() as stack:
             stack.callback(self._checkpoints.close)
             if hasattr(self, "_metrics"):

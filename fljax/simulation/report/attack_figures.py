@@ -57,7 +57,8 @@ def success(
 
 @matplotlib.rc_context(_STYLE)
 def images(rows: Mapping[str, np.ndarray], notes: Mapping[str, Sequence[str]]) -> str:
-    """Rows of images `[n, height, width, channels]` under each other, each with its label and a note below each image.
+    """Rows of images `[n, height, width, channels]` under each other, each with its label and a
+    note below each image.
 
     Values outside [0, 1] are clipped for the picture only.
     """

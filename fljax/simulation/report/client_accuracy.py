@@ -24,13 +24,17 @@ class Accuracies(NamedTuple):
 
 
 def accuracies(apply: Apply, params: Params, client_data: ClientData | store.Store) -> Accuracies:
-    """Accuracy on the examples that each client holds: all clients in memory, a thousand spread over those on disk.
+    """Accuracy on the examples that each client holds: all clients in memory, a thousand spread
+    over those on disk.
 
-    Not private: it is computed on the clients' own data without noise. Where these were trained on, it flatters.
+    Not private: it is computed on the clients' own data without noise. Where these were trained on,
+      it flatters.
     """
     return Accuracies(*client_values.means(evaluation.right(apply), params, client_data))
 
 
 def percentiles(found: Accuracies) -> np.ndarray:
-    """Accuracy of the clients at each of `PERCENTILES`, `[5]`; NaN where no client holds anything."""
+    """Accuracy of the clients at each of `PERCENTILES`, `[5]`; NaN where no client holds
+    anything.
+    """
     return client_values.percentiles(found.accuracy)

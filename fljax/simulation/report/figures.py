@@ -47,13 +47,17 @@ def _axes(width: float = 5.4, height: float = 3.0) -> tuple[Figure, Any]:
     return figure, axes
 
 
-def _series(records: Sequence[Record], name: str, against: str = "round") -> tuple[list[float], list[float]]:
+def _series(
+    records: Sequence[Record], name: str, against: str = "round"
+) -> tuple[list[float], list[float]]:
     chosen = [r for r in records if name in r]
     return [float(r[against]) for r in chosen], [float(r[name]) for r in chosen]
 
 
 def _draw(axes: Any, records: Sequence[Record], name: str, **style: Any) -> None:
-    """A line over rounds, where there are numbers: the legend must not speak of a model that was not trained."""
+    """A line over rounds, where there are numbers: the legend must not speak of a model that was
+    not trained.
+    """
     rounds, values = _series(records, name)
     if rounds:
         axes.plot(rounds, values, **style)
@@ -84,7 +88,9 @@ def metric(records: Sequence[Record], metric: str, name: str = "private") -> str
 
 @matplotlib.rc_context(_STYLE)
 def loss(records: Sequence[Record], name: str = "private", kind: str = "cross_entropy") -> str:
-    """Held-out loss (lines) and training loss (thin lines) over rounds; `kind` is what the loss is called."""
+    """Held-out loss (lines) and training loss (thin lines) over rounds; `kind` is what the loss is
+    called.
+    """
     figure, axes = _axes()
     for prefix, color, label in (("baseline_", BASELINE, "non-private"), ("", PRIVATE, name)):
         _draw(axes, records, prefix + "test_loss", color=color, label=f"{label}, held out")
@@ -103,7 +109,9 @@ def epsilon(records: Sequence[Record], target: float | None) -> str:
     figure, axes = _axes()
     axes.plot(*_series(records, "epsilon"), color=PRIVATE, label="spent")
     if target is not None:
-        axes.axhline(target, color=BUDGET, linestyle="--", linewidth=1.5, label=f"budget {target:g}")
+        axes.axhline(
+            target, color=BUDGET, linestyle="--", linewidth=1.5, label=f"budget {target:g}"
+        )
     axes.set(xlabel="round", ylabel="epsilon")
     axes.set_ylim(bottom=0)
     axes.legend(loc="lower right")
@@ -112,14 +120,27 @@ def epsilon(records: Sequence[Record], target: float | None) -> str:
 
 @matplotlib.rc_context(_STYLE)
 def utility(records: Sequence[Record]) -> str:
-    """Held-out accuracy, or loss where there are no classes, against the epsilon spent to reach it."""
+    """Held-out accuracy, or loss where there are no classes, against the epsilon spent to reach
+    it.
+    """
     figure, axes = _axes()
     classes = "test_accuracy" in records[-1]
     what = "accuracy" if classes else "loss"
     _, reference = _series(records, f"baseline_test_{what}")
     if reference:
-        axes.axhline(reference[-1], color=BASELINE, linestyle="--", linewidth=1.5, label="non-private, at the end")
-    axes.plot(*_series(records, f"test_{what}", against="epsilon"), color=PRIVATE, marker=".", label="private")
+        axes.axhline(
+            reference[-1],
+            color=BASELINE,
+            linestyle="--",
+            linewidth=1.5,
+            label="non-private, at the end",
+        )
+    axes.plot(
+        *_series(records, f"test_{what}", against="epsilon"),
+        color=PRIVATE,
+        marker=".",
+        label="private",
+    )
     axes.set(xlabel="epsilon spent", ylabel=f"held-out {what}")
     if classes:
         axes.set_ylim(0, 1.02)
@@ -129,11 +150,17 @@ def utility(records: Sequence[Record]) -> str:
 
 
 @matplotlib.rc_context(_STYLE)
-def nats(rounds: Sequence[int], joint: Sequence[float], added_up: Sequence[float], psnr: Sequence[float]) -> str:
-    """Nats per record over rounds, counted jointly and added up use by use, and the ceiling on a reconstruction."""
+def nats(
+    rounds: Sequence[int], joint: Sequence[float], added_up: Sequence[float], psnr: Sequence[float]
+) -> str:
+    """Nats per record over rounds, counted jointly and added up use by use, and the ceiling on a
+    reconstruction.
+    """
     figure = Figure(figsize=(10.8, 3.0), layout="constrained")
     left, right = figure.subplots(1, 2)
-    left.plot(rounds, added_up, color=BASELINE, linestyle="--", linewidth=1.5, label="added up use by use")
+    left.plot(
+        rounds, added_up, color=BASELINE, linestyle="--", linewidth=1.5, label="added up use by use"
+    )
     left.plot(rounds, joint, color=PRIVATE, label="jointly: what counts")
     left.set(xlabel="round", ylabel="nats per record")
     left.legend(loc="upper left")
@@ -152,7 +179,9 @@ def seen_records(clean: np.ndarray, noisy: np.ndarray) -> str:
     axes = figure.subplots(2, len(clean), squeeze=False)
     for row, images, label in ((axes[0], clean, "record"), (axes[1], noisy, "as seen")):
         for place, image in zip(row, images, strict=True):
-            place.imshow(image, cmap="gray_r", vmin=clean.min(), vmax=clean.max(), interpolation="nearest")
+            place.imshow(
+                image, cmap="gray_r", vmin=clean.min(), vmax=clean.max(), interpolation="nearest"
+            )
             place.set(xticks=[], yticks=[])
             place.grid(False)
         row[0].set_ylabel(label)
@@ -161,32 +190,54 @@ def seen_records(clean: np.ndarray, noisy: np.ndarray) -> str:
 
 @matplotlib.rc_context(_STYLE)
 def labels(table: np.ndarray, y: np.ndarray, num_classes: int, shown: int = 60) -> str:
-    """Examples of each label at the first `shown` clients; `table` is `[num_clients, N]` of rows, -1 padding."""
-    counts = np.stack([np.bincount(y[row[row >= 0]], minlength=num_classes) for row in table[:shown]])
+    """Examples of each label at the first `shown` clients; `table` is `[num_clients, N]` of rows,
+    -1 padding.
+    """
+    counts = np.stack(
+        [np.bincount(y[row[row >= 0]], minlength=num_classes) for row in table[:shown]]
+    )
     figure, axes = _axes(11.2, 3.0)
     colors: Any = matplotlib.colormaps["tab10" if num_classes <= 10 else "tab20"]
     below = np.zeros(len(counts))
     for label in range(num_classes):
         color = colors(label % colors.N)
-        axes.bar(np.arange(len(counts)), counts[:, label], bottom=below, width=0.85, color=color, label=str(label))
+        axes.bar(
+            np.arange(len(counts)),
+            counts[:, label],
+            bottom=below,
+            width=0.85,
+            color=color,
+            label=str(label),
+        )
         below += counts[:, label]
     axes.set(xlabel="client", ylabel="examples", xlim=(-0.6, len(counts) - 0.4))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(axis="x", visible=False)
     if num_classes <= 20:
-        axes.legend(title="label", ncols=1 if num_classes <= 10 else 2, loc="center left", bbox_to_anchor=(1, 0.5))
+        axes.legend(
+            title="label",
+            ncols=1 if num_classes <= 10 else 2,
+            loc="center left",
+            bbox_to_anchor=(1, 0.5),
+        )
     return _svg(figure)
 
 
 @matplotlib.rc_context(_STYLE)
-def uploads(reached: np.ndarray, meaning: Sequence[str], epsilons: np.ndarray, limit: float, shown: int = 60) -> str:
-    """What became of the first `shown` clients' uploads, round by round, above the epsilon of each client.
+def uploads(
+    reached: np.ndarray, meaning: Sequence[str], epsilons: np.ndarray, limit: float, shown: int = 60
+) -> str:
+    """What became of the first `shown` clients' uploads, round by round, above the epsilon of each
+    client.
 
-    reached: `[T, N]` of 0..2. meaning: of these three; an empty one does not occur. epsilons: `[N]`. limit: the claim.
+    reached: `[T, N]` of 0..2. meaning: of these three; an empty one does not occur. epsilons:
+      `[N]`. limit: the claim.
     """
     reached, epsilons = reached[:, :shown], epsilons[:shown]
     figure = Figure(figsize=(11.2, 2.4 + min(3.0, 0.09 * len(reached) + 0.6)), layout="constrained")
-    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(min(3.0, 0.09 * len(reached) + 0.6), 1.8))
+    top, bottom = figure.subplots(
+        2, 1, sharex=True, height_ratios=(min(3.0, 0.09 * len(reached) + 0.6), 1.8)
+    )
     colors = ("#e3e6eb", BUDGET, PRIVATE)
     top.pcolormesh(
         np.arange(reached.shape[1] + 1) - 0.5,
@@ -205,7 +256,9 @@ def uploads(reached: np.ndarray, meaning: Sequence[str], epsilons: np.ndarray, l
     for color, label in zip(colors, meaning, strict=True):
         if label:
             top.bar([0], [0], color=color, label=label)
-    top.set_ylim(len(reached) + 0.5, 0.5)  # the bars of the legend stand at round 0, which there is not
+    top.set_ylim(
+        len(reached) + 0.5, 0.5
+    )  # the bars of the legend stand at round 0, which there is not
     top.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     bottom.bar(np.arange(len(epsilons)), epsilons, width=0.85, color=PRIVATE, label="of this run")
     bottom.axhline(limit, color=BUDGET, linestyle="--", linewidth=1.5, label="claimed")
@@ -218,27 +271,37 @@ def uploads(reached: np.ndarray, meaning: Sequence[str], epsilons: np.ndarray, l
 
 @matplotlib.rc_context(_STYLE)
 def predictions(images: np.ndarray, y: np.ndarray, predicted: np.ndarray, columns: int = 12) -> str:
-    """A grid of images `[n, height, width, channels]` with what the model says; red where it is wrong."""
+    """A grid of images `[n, height, width, channels]` with what the model says; red where it is
+    wrong.
+    """
     rows = -(-len(images) // columns)
     figure = Figure(figsize=(11.2, 1.15 * rows), layout="constrained")
     for axes in (grid := figure.subplots(rows, columns, squeeze=False)).flat:
         axes.axis("off")
     for axes, image, truth, said in zip(grid.flat, images, y, predicted, strict=False):
-        axes.imshow(image if image.shape[-1] == 3 else image[..., 0], cmap="gray_r", interpolation="nearest")
+        axes.imshow(
+            image if image.shape[-1] == 3 else image[..., 0], cmap="gray_r", interpolation="nearest"
+        )
         right = truth == said
         axes.set_title(
-            f"{said}" if right else f"{said}, is {truth}", color="#15803d" if right else "#b91c1c", fontsize=9
+            f"{said}" if right else f"{said}, is {truth}",
+            color="#15803d" if right else "#b91c1c",
+            fontsize=9,
         )
     return _svg(figure)
 
 
 @matplotlib.rc_context(_STYLE)
 def curves(series: dict[str, np.ndarray], ylabel: str, *, percent: bool = False) -> str:
-    """Each method's mean over its runs `[runs, rounds]`, in a band from its least to its greatest run."""
+    """Each method's mean over its runs `[runs, rounds]`, in a band from its least to its greatest
+    run.
+    """
     figure, axes = _axes()
     for (label, runs), color in zip(series.items(), _METHODS, strict=False):
         rounds = np.arange(1, runs.shape[1] + 1)
-        axes.fill_between(rounds, runs.min(axis=0), runs.max(axis=0), color=color, alpha=0.15, linewidth=0)
+        axes.fill_between(
+            rounds, runs.min(axis=0), runs.max(axis=0), color=color, alpha=0.15, linewidth=0
+        )
         axes.plot(rounds, runs.mean(axis=0), color=color, label=label, linewidth=1.5)
     axes.set(xlabel="round", ylabel=ylabel)
     axes.set_ylim(bottom=0)
@@ -268,7 +331,9 @@ def group_sizes(samples: dict[str, np.ndarray]) -> str:
 
 @matplotlib.rc_context(_STYLE)
 def skew(alphas: Sequence[float], series: Mapping[str, Sequence[float]]) -> str:
-    """Held-out accuracy of each method against the exponent of the power law that spreads subjects over silos."""
+    """Held-out accuracy of each method against the exponent of the power law that spreads subjects
+    over silos.
+    """
     figure, axes = _axes()
     for (label, values), color in zip(series.items(), _METHODS, strict=False):
         axes.plot(alphas, values, color=color, marker="o", label=label)

@@ -20,7 +20,9 @@ _SHOWN = ("nats", "linear_nats", "psnr")
 def seen_records(
     task: Any, inputs: dict[str, Any], round_key: jax.Array, most: int = 10
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Client 0's first records `[n, H, W]`, and the same as its training saw them at their first use."""
+    """Client 0's first records `[n, H, W]`, and the same as its training saw them at their first
+    use.
+    """
     calibrated = inputs.get("channel")
     if isinstance(task.client_data, store.Store):
         return None
@@ -35,17 +37,21 @@ def seen_records(
     return x.mean(axis=-1), np.asarray(noisy).mean(axis=-1)
 
 
-def section(found: Spent, history: list[tuple[int, Spent]], seen: tuple[np.ndarray, np.ndarray] | None) -> str:
+def section(
+    found: Spent, history: list[tuple[int, Spent]], seen: tuple[np.ndarray, np.ndarray] | None
+) -> str:
     """The part of the report: what was told, client by client, and what that leaves of a record.
 
     Args:
       found: at the end. history: (rounds, the same after so many rounds).
-      seen: `[n, H, W]` some records, and what training saw of them; None where they are no images or carry no noise.
+      seen: `[n, H, W]` some records, and what training saw of them; None where they are no images
+        or carry no noise.
     """
     standing = "certified" if found.certified else "NOT certified"
     bound = "certified" if found.mse_certified else "NOT certified"
     head = (
-        "<tr><th>client</th><th>records</th><th>uses of each</th><th>nats per record</th><th>added up use by use</th>"
+        "<tr><th>client</th><th>records</th><th>uses of each</th><th>nats per record</th><th>added "
+        "up use by use</th>"
         "<th>squared error at least</th><th>PSNR at most</th></tr>"
     )
     order = np.argsort(-found.nats, kind="stable")
@@ -55,12 +61,18 @@ def section(found: Spent, history: list[tuple[int, Spent]], seen: tuple[np.ndarr
         f"<td>{at_least(found.mse[c], 4)}</td><td>{at_most(found.psnr[c], 3)} dB</td></tr>"
         for c in order[:_MOST_ROWS]
     )
-    more = f"<p>and {order.size - _MOST_ROWS} clients of no more nats</p>" if order.size > _MOST_ROWS else ""
+    more = (
+        f"<p>and {order.size - _MOST_ROWS} clients of no more nats</p>"
+        if order.size > _MOST_ROWS
+        else ""
+    )
     words = (
-        f"Nats ({standing}: {html.escape(found.reason)}; covariance: {found.covariance_source}) hold for each record "
+        f"Nats ({standing}: {html.escape(found.reason)}; covariance: {found.covariance_source}) "
+        "hold for each record "
         "of a client whose records vary no more than the covariance they were computed for; "
         f"{at_most(found.label_nats, 4)} nats of its label are among them. The error ({bound}: "
-        f"{html.escape(found.mse_reason)}) is the expected squared error per number of a record that any "
+        f"{html.escape(found.mse_reason)}) is the expected squared error per number of a record "
+        "that any "
         "reconstruction makes at least, PSNR the same in decibels over the range of public values."
     )
     missing = "".join(f"<li>{html.escape(line)}</li>" for line in information.NOT_PROMISED)

@@ -20,13 +20,16 @@ from fljax.simulation.report import client_accuracy, figures, information
 
 CSS = """
 :root { color-scheme: light; }
-body { margin: 0; background: #f5f6f8; color: #1f2933; font: 16px/1.5 system-ui, "Segoe UI", Roboto, sans-serif; }
+body { margin: 0; background: #f5f6f8; color: #1f2933;
+  font: 16px/1.5 system-ui, "Segoe UI", Roboto, sans-serif; }
 main { max-width: 1180px; margin: 0 auto; padding: 32px 24px 64px; }
 h1 { font-size: 28px; margin: 0; } h2 { font-size: 18px; margin: 0 0 8px; }
 .sub { color: #5b6573; margin: 4px 0 24px; }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 16px; margin-bottom: 16px; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 16px;
+  margin-bottom: 16px; }
 .grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(440px, 1fr)); gap: 16px; }
-.card, section { background: #fff; border: 1px solid #e3e6eb; border-radius: 10px; padding: 16px 20px; }
+.card, section { background: #fff; border: 1px solid #e3e6eb; border-radius: 10px;
+  padding: 16px 20px; }
 section { margin-bottom: 16px; } .grid section { margin: 0; } .grid { margin-bottom: 16px; }
 .card b { display: block; font-size: 26px; line-height: 1.25; font-variant-numeric: tabular-nums; }
 .card span { color: #5b6573; font-size: 14px; }
@@ -49,7 +52,10 @@ _NO_EPSILON = {True: "epsilon: the claim is in nats", False: "no guarantee: epsi
 
 def card(value: str, label: str, css: str = "") -> str:
     """One big number with what it is."""
-    return f'<div class="card {css}"><b>{html.escape(value)}</b><span>{html.escape(label)}</span></div>'
+    return (
+        '<div class="card '
+        f'{css}"><b>{html.escape(value)}</b><span>{html.escape(label)}</span></div>'
+    )
 
 
 def section(title: str, body: str, note: str = "") -> str:
@@ -66,25 +72,37 @@ def _cards(outcome: Outcome) -> str:
     what, shown = ("accuracy", "{:.1%}") if "test_accuracy" in last else ("loss", "{:.4g}")
     cards = [card(shown.format(float(last[f"test_{what}"])), f"held-out {what}, {kind}", "main")]
     if f"baseline_test_{what}" in last:
-        cards.append(card(shown.format(float(last[f"baseline_test_{what}"])), f"held-out {what}, non-private"))
+        cards.append(
+            card(
+                shown.format(float(last[f"baseline_test_{what}"])), f"held-out {what}, non-private"
+            )
+        )
     budget = "" if plan.target_epsilon is None else f" of {words.at_most(plan.target_epsilon)}"
-    paper = as_printed.claim(outcome.config.implementation, plan.scheme_config, outcome.rounds, plan.delta)
+    paper = as_printed.claim(
+        outcome.config.implementation, plan.scheme_config, outcome.rounds, plan.delta
+    )
     if paper:
         cards.append(
             card(
-                spending.shown_epsilon(float(paper["claimed_epsilon"])), "epsilon that the paper claims; NOT certified"
+                spending.shown_epsilon(float(paper["claimed_epsilon"])),
+                "epsilon that the paper claims; NOT certified",
             )
         )
     told = _told(outcome)
     if told is not None:
-        standing, bound = ("certified" if c else "NOT certified" for c in (told.certified, told.mse_certified))
+        standing, bound = (
+            "certified" if c else "NOT certified" for c in (told.certified, told.mse_certified)
+        )
         cards += [
             card(
                 words.at_most(told.nats.max(), 4),
                 f"nats about a record at most, {standing}",
                 "" if guaranteed else "main",
             ),
-            card(f"{words.at_most(told.psnr.max(), 3)} dB", f"PSNR of any reconstruction at most, {bound}"),
+            card(
+                f"{words.at_most(told.psnr.max(), 3)} dB",
+                f"PSNR of any reconstruction at most, {bound}",
+            ),
         ]
     cards += [
         card(
@@ -94,7 +112,12 @@ def _cards(outcome: Outcome) -> str:
         ),
     ]
     if guaranteed:
-        cards.append(card(words.rounded_up(plan.delta, 3), f"delta; 1 / {plan.num_units} is {1 / plan.num_units:.2e}"))
+        cards.append(
+            card(
+                words.rounded_up(plan.delta, 3),
+                f"delta; 1 / {plan.num_units} is {1 / plan.num_units:.2e}",
+            )
+        )
     cards += [
         card(str(plan.num_units), f"protected units: {plan.event.privacy_unit}s"),
         card(str(outcome.rounds), "rounds"),
@@ -120,12 +143,15 @@ def _curves(outcome: Outcome) -> str:
         own_task = config_lib.OWN in outcome.config.model.loss + outcome.config.model.model
         tuned = "not tuned, since model or loss are your own" if own_task else "tuned for the task"
         beside = (
-            f"Non-private: FedAvg on the same cohorts, {tuned}: step size {plain.learning_rate:g}, batches "
-            f"of {plain.batch_size}, {plain.num_epochs} passes of a client in a round, server momentum "
+            f"Non-private: FedAvg on the same cohorts, {tuned}: step size {plain.learning_rate:g}, "
+            "batches "
+            f"of {plain.batch_size}, {plain.num_epochs} passes of a client in a round, server "
+            "momentum "
             f"{plain.server_momentum:g}."
         )
     own_loss = (
-        "Training loss is the clients' own, where their scheme reports it: for local training, in the last epoch."
+        "Training loss is the clients' own, where their scheme reports it: for local training, "
+        "in the last epoch."
     )
     parts = []
     if "test_accuracy" in records[-1]:
@@ -133,14 +159,18 @@ def _curves(outcome: Outcome) -> str:
         beside = ""
     parts.append(
         section(
-            "Loss over rounds", figures.loss(records, name, outcome.config.model.loss), f"{own_loss} {beside}".strip()
+            "Loss over rounds",
+            figures.loss(records, name, outcome.config.model.loss),
+            f"{own_loss} {beside}".strip(),
         )
     )
     for metric in outcome.task.measures.metrics:
         parts.append(section(f"{metric} over rounds", figures.metric(records, metric, name)))
     if guaranteed:
         parts += [
-            section("Privacy spent over rounds", figures.epsilon(records, outcome.plan.target_epsilon)),
+            section(
+                "Privacy spent over rounds", figures.epsilon(records, outcome.plan.target_epsilon)
+            ),
             section("Privacy against utility", figures.utility(records)),
         ]
     return f'<div class="grid">{"".join(parts)}</div>'
@@ -159,13 +189,17 @@ def _views(outcome: Outcome) -> str:
     rows = "".join(
         f"<tr><td>{html.escape(who.who)}{'' if who.promised else ' (outside the claim)'}</td>"
         f"<td>{html.escape(who.sees)}</td>"
-        f"<td>{spending.shown_epsilon(values.min())} to {spending.shown_epsilon(values.max())}</td></tr>"
+        f"<td>{spending.shown_epsilon(values.min())} to "
+        f"{spending.shown_epsilon(values.max())}</td></tr>"
         for who, values in zip(found.adversaries, epsilons, strict=True)
     )
     note = (
-        f"The first {shown} of {found.reached.shape[1]} clients; bars are of the first adversary in the table. Epsilon "
-        f"is of these {outcome.rounds} rounds at delta {words.rounded_up(plan.delta, 3)}, by the exact composition of "
-        "Gaussian views, for what really arrived. What is claimed holds whoever straggles, by the accountant that the "
+        f"The first {shown} of {found.reached.shape[1]} clients; bars are of the first adversary "
+        "in the table. Epsilon "
+        f"is of these {outcome.rounds} rounds at delta {words.rounded_up(plan.delta, 3)}, by the "
+        "exact composition of "
+        "Gaussian views, for what really arrived. What is claimed holds whoever straggles, by the "
+        "accountant that the "
         "privacy statement names."
     )
     return section("Who saw what", f'{picture}<table class="numbers">{head}{rows}</table>', note)
@@ -177,7 +211,8 @@ def _exposure(outcome: Outcome) -> str:
         return ""
     head = "<tr><th>who</th><th>about</th><th>can learn</th></tr>"
     cells = (
-        "".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in scheme.exposure(outcome.plan.scheme_config)
+        "".join(f"<td>{html.escape(cell)}</td>" for cell in row)
+        for row in scheme.exposure(outcome.plan.scheme_config)
     )
     rows = "".join(f"<tr>{row}</tr>" for row in cells)
     note = "In words; the attacks named here measure it."
@@ -186,7 +221,9 @@ def _exposure(outcome: Outcome) -> str:
 
 def _told(outcome: Outcome) -> Spent | None:
     scheme = outcome.config.implementation
-    return nats_spent.spent(scheme, outcome.plan.scheme_config, outcome.task, outcome.inputs, outcome.rounds)
+    return nats_spent.spent(
+        scheme, outcome.plan.scheme_config, outcome.task, outcome.inputs, outcome.rounds
+    )
 
 
 def _nats(outcome: Outcome) -> str:
@@ -194,7 +231,9 @@ def _nats(outcome: Outcome) -> str:
     if found is None:
         return ""
     scheme = outcome.config.implementation
-    history = nats_spent.history(scheme, outcome.plan.scheme_config, outcome.task, outcome.inputs, outcome.rounds)
+    history = nats_spent.history(
+        scheme, outcome.plan.scheme_config, outcome.task, outcome.inputs, outcome.rounds
+    )
     seen = information.seen_records(outcome.task, outcome.inputs, outcome.task.round_key)
     return information.section(found, history, seen)
 
@@ -202,22 +241,34 @@ def _nats(outcome: Outcome) -> str:
 def _clients(outcome: Outcome) -> str:
     sizes = store.num_examples(outcome.task.client_data)
     if isinstance(outcome.task.client_data, store.Store):
-        cuts = ", ".join(f"{int(np.quantile(sizes, q))}" for q in (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1))
+        cuts = ", ".join(
+            f"{int(np.quantile(sizes, q))}" for q in (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1)
+        )
         note = f"{sizes.size} clients on disk, {sizes.sum()} examples."
-        return section("What the clients hold", f"<p>Examples a client, least to most: {cuts}.</p>", note)
+        return section(
+            "What the clients hold", f"<p>Examples a client, least to most: {cuts}.</p>", note
+        )
     table = np.asarray(outcome.task.client_data.indices)
     dataset = outcome.task.dataset
     shown = min(60, len(table))
-    counts = f"Examples a client: {sizes.min()} to {sizes.max()}, median {int(np.median(sizes))}; {sizes.sum()} in all."
+    counts = (
+        f"Examples a client: {sizes.min()} to {sizes.max()}, median {int(np.median(sizes))}; "
+        f"{sizes.sum()} in all."
+    )
     names = outcome.task.client_names
     if names is not None:
         counts += (
-            f" Clients go by {outcome.config.data.client_column}: {names[0]} to {names[-1]}, {names.size} of them."
+            f" Clients go by {outcome.config.data.client_column}: {names[0]} to {names[-1]}, "
+            f"{names.size} of them."
         )
     if not dataset.num_classes:
         return section("What the clients hold", f"<p>{html.escape(counts)}</p>")
     note = f"The first {shown} of {len(table)} clients. {counts}"
-    return section("What the clients hold", figures.labels(table, dataset.train["y"], dataset.num_classes, shown), note)
+    return section(
+        "What the clients hold",
+        figures.labels(table, dataset.train["y"], dataset.num_classes, shown),
+        note,
+    )
 
 
 def _served(outcome: Outcome) -> str:
@@ -229,12 +280,16 @@ def _served(outcome: Outcome) -> str:
     head = "".join(f"<th>{q}th percentile</th>" for q in client_accuracy.PERCENTILES)
     rows, count, damaged = "", 0, 0
     for name, params in models.items():
-        found = client_accuracy.accuracies(outcome.task.model.apply, params, outcome.task.client_data)
+        found = client_accuracy.accuracies(
+            outcome.task.model.apply, params, outcome.task.client_data
+        )
         count, damaged = found.accuracy.size, len(found.damaged)
         cells = "".join(f"<td>{value:.1%}</td>" for value in client_accuracy.percentiles(found))
-        rows += f"<tr><td>{name}</td>{cells}<td>{found.accuracy.mean() if count else math.nan:.1%}</td></tr>"
+        mean = found.accuracy.mean() if count else math.nan
+        rows += f"<tr><td>{name}</td>{cells}<td>{mean:.1%}</td></tr>"
     note = (
-        f"Accuracy on each client's own examples, over {count} clients that hold some. They were trained on, and these "
+        f"Accuracy on each client's own examples, over {count} clients that hold some. They were "
+        "trained on, and these "
         "numbers carry no noise: diagnostics, not private."
     )
     note += f" {damaged} more are damaged on disk and left out." if damaged else ""
@@ -254,13 +309,18 @@ def _metrics(outcome: Outcome) -> str:
             values = np.asarray([float(value) for value in by_client.values()])
             numbers = [float(last[f"{prefix}test_{metric}"]), *client_values.percentiles(values)]
             cells = "".join(f"<td>{value:.4g}</td>" for value in numbers)
-            rows += f"<tr><td>{html.escape(metric)}</td><td>{model}</td>{cells}<td>{values.size}</td></tr>"
+            named = f"<td>{html.escape(metric)}</td><td>{model}</td>"
+            rows += f"<tr>{named}{cells}<td>{values.size}</td></tr>"
     if not rows:
         return ""
     head = "".join(f"<th>{q}th percentile</th>" for q in client_values.PERCENTILES)
-    note = "Percentiles are over clients, on their own examples, without noise: diagnostics, not private."
+    note = (
+        "Percentiles are over clients, on their own examples, without noise: diagnostics, not "
+        "private."
+    )
     table = (
-        f'<table class="numbers"><tr><th>metric</th><th>model</th><th>held out</th>{head}<th>clients</th></tr>'
+        '<table class="numbers"><tr><th>metric</th><th>model</th><th>held '
+        f"out</th>{head}<th>clients</th></tr>"
         f"{rows}</table>"
     )
     return section("Your own metrics", table, note)
@@ -279,7 +339,10 @@ def _predictions(outcome: Outcome) -> str:
     chosen = np.concatenate([right, wrong])
     picture = figures.predictions(test["x"][chosen], test["y"][chosen], predicted[chosen])
     model = "private model" if math.isfinite(outcome.plan.epsilons[outcome.rounds]) else "model"
-    note = f"{len(right)} held-out examples that the {model} gets right, then {len(wrong)} that it gets wrong."
+    note = (
+        f"{len(right)} held-out examples that the {model} gets right, then {len(wrong)} that "
+        "it gets wrong."
+    )
     return section(f"What the {model} says", picture, note)
 
 
@@ -294,11 +357,14 @@ def _statement(outcome: Outcome) -> str:
 
 def _paper(outcome: Outcome) -> str:
     plan = outcome.plan
-    claim = as_printed.claim(outcome.config.implementation, plan.scheme_config, outcome.rounds, plan.delta)
+    claim = as_printed.claim(
+        outcome.config.implementation, plan.scheme_config, outcome.rounds, plan.delta
+    )
     if not claim:
         return ""
     rows = "".join(
-        f"<tr><td>{html.escape(k)}</td><td>The paper {html.escape(v)}.</td></tr>" for k, v in claim["errata"].items()
+        f"<tr><td>{html.escape(k)}</td><td>The paper {html.escape(v)}.</td></tr>"
+        for k, v in claim["errata"].items()
     )
     claimed = spending.shown_epsilon(float(claim["claimed_epsilon"]))
     note = (
@@ -309,13 +375,18 @@ def _paper(outcome: Outcome) -> str:
 
 
 def _table(title: str, values: dict[str, Any]) -> str:
-    rows = "".join(f"<tr><td>{html.escape(k)}</td><td>{html.escape(str(v))}</td></tr>" for k, v in values.items())
+    rows = "".join(
+        f"<tr><td>{html.escape(k)}</td><td>{html.escape(str(v))}</td></tr>"
+        for k, v in values.items()
+    )
     return f"<div><h3>{html.escape(title)}</h3><table>{rows}</table></div>"
 
 
 def _configuration(outcome: Outcome) -> str:
     sections = config_lib.to_sections(outcome.config)
-    if outcome.plan.fixed_seed:  # whoever knows it can remove the noise, and a report is there to be passed on
+    if (
+        outcome.plan.fixed_seed
+    ):  # whoever knows it can remove the noise, and a report is there to be passed on
         sections["run"]["seed"] = "fixed: an experiment"
     fixed = outcome.plan.scheme_config.noise_multiplier is None
     if sections["scheme"]["noise_multiplier"] == config_lib.NONE and not fixed:
@@ -326,14 +397,22 @@ def _configuration(outcome: Outcome) -> str:
 
 
 def render(outcome: Outcome) -> str:
-    """The report of a run that has ended, as one HTML document without references to anything outside it."""
+    """The report of a run that has ended, as one HTML document without references to anything
+    outside it.
+    """
     config = outcome.config
     title = f"{config.data.dataset}, {config.scheme}"
     column = config.data.client_column
     dealt = f"partition {config.data.partition}" if column is None else f"one for each {column}"
-    sub = f"{config.model.model} trained by {config.data.num_clients} clients, {dealt}. Written by fljax."
+    sub = (
+        f"{config.model.model} trained by {config.data.num_clients} clients, {dealt}. Written "
+        "by fljax."
+    )
     if outcome.plan.fixed_seed:
-        sub += " An experiment with a fixed seed, by which its noise can be removed: no model of it is to be released."
+        sub += (
+            " An experiment with a fixed seed, by which its noise can be removed: no model of "
+            "it is to be released."
+        )
     parts = (
         _cards,
         _remarks,
@@ -359,12 +438,15 @@ def page(title: str, sub: str, body: str) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{html.escape(title)}: fljax run</title><style>{CSS}</style></head><body><main>"
-        f'<h1>{html.escape(title)}</h1><p class="sub">{html.escape(sub)}</p>{body}</main></body></html>\n'
+        f"<h1>{html.escape(title)}</h1><p "
+        f'class="sub">{html.escape(sub)}</p>{body}</main></body></html>\n'
     )
 
 
 def write(outcome: Outcome) -> pathlib.Path:
-    """Writes `report.html` into the run folder and returns its path. Raises DiskFullError if there is no room."""
+    """Writes `report.html` into the run folder and returns its path. Raises DiskFullError if there
+    is no room.
+    """
     path = outcome.run_dir / folder.REPORT
     folder.write_atomically(path, render(outcome))
     return path

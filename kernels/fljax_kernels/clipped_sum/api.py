@@ -24,29 +24,33 @@ def clip_and_sum(
 ) -> tuple[Any, jax.Array]:
     """Scales each row down to L2 norm `l2_clip_norm` at most, then sums the rows.
 
-    A row is what one privacy unit sends: with a pytree, the leaves of row c together, under one norm.
-    Norms, factors and sums are in float32, or float64 where a leaf is float64; the sum stays in that precision,
-    so that noise can be added before a cast.
+    A row is what one privacy unit sends: with a pytree, the leaves of row c together, under one
+    norm. Norms, factors and sums are in float32, or float64 where a leaf is float64; the sum stays
+    in that precision, so that noise can be added before a cast.
 
-    Guarantee: adding, removing or masking one row moves the sum by at most `l2_clip_norm * (1 + 1e-5)` in L2 norm,
-    whatever the row holds. A row with a NaN or an infinity adds zero; a masked row adds zero whatever it holds;
-    finite rows whose squares overflow float32 are clipped, not dropped. The margin covers float32 rounding of one
-    row's norm and products. What the sum's own rounding does to the other rows' low bits is not covered
-    (Casacuberta et al., arXiv:2207.10635). The norms are not private.
+    Guarantee: adding, removing or masking one row moves the sum by at most `l2_clip_norm * (1 +
+    1e-5)` in L2 norm, whatever the row holds. A row with a NaN or an infinity adds zero; a masked
+    row adds zero whatever it holds; finite rows whose squares overflow float32 are clipped, not
+    dropped. The margin covers float32 rounding of one row's norm and products. What the sum's own
+    rounding does to the other rows' low bits is not covered (Casacuberta et al., arXiv:2207.10635).
+    The norms are not private.
 
     Args:
       rows: `[C, D]`, or a pytree of `[C, ...]` with one C. Floating. C may be 0.
-      l2_clip_norm: in the unit of the rows. > 0; infinity does not clip. May be traced: then it is not checked.
+      l2_clip_norm: in the unit of the rows. > 0; infinity does not clip. May be traced: then it is
+        not checked.
       mask: bool `[C]`, True where a row counts. None: all count.
-      segment_ids: int `[C]`: sum the clipped rows per segment. A row whose id is outside [0, num_segments) is left out.
+      segment_ids: int `[C]`: sum the clipped rows per segment. A row whose id is outside [0,
+        num_segments) is left out.
       num_segments: number of segments S, static. Needed with `segment_ids`.
-      implementation: "matmul" (one matrix product) or "reference" (defines the result). Under `vmap`, "matmul" also
-        pays for "reference": its choice between the two becomes a select.
+      implementation: "matmul" (one matrix product) or "reference" (defines the result). Under
+        `vmap`, "matmul" also pays for "reference": its choice between the two becomes a select.
 
     Returns:
-      (clipped_sum, norms): like `rows` without its leading axis, or with `[S]` in its place; and `[C]`, the norm of
-      each row before clipping: 0 where masked, NaN or infinity where the row is not finite, infinity where it passes
-      float32's range. "matmul" may report a norm below 1e-12 as zero.
+      (clipped_sum, norms): like `rows` without its leading axis, or with `[S]` in its place; and
+      `[C]`, the norm of
+      each row before clipping: 0 where masked, NaN or infinity where the row is not finite,
+      infinity where it passes float32's range. "matmul" may report a norm below 1e-12 as zero.
 
     Raises:
       ValueError: an argument is out of range or shapes do not fit.
@@ -54,7 +58,9 @@ def clip_and_sum(
     Source: Abadi et al. (2016), arXiv:1607.00133, Algorithm 1, "Clip gradient".
     """
     if implementation not in IMPLEMENTATIONS:
-        raise ValueError(f"Expected implementation to be one of {list(IMPLEMENTATIONS)}, got {implementation!r}.")
+        raise ValueError(
+            f"Expected implementation to be one of {list(IMPLEMENTATIONS)}, got {implementation!r}."
+        )
     # np: in a traced function the comparison of a known array is traced too.
     if not isinstance(l2_clip_norm, jax.core.Tracer) and not (
         jnp.issubdtype(np.asarray(l2_clip_norm).dtype, np.number)
@@ -70,9 +76,13 @@ def clip_and_sum(
     if (segment_ids is None) != (num_segments is None):
         raise ValueError("Expected segment_ids and num_segments together, got one of them.")
     if segment_ids is not None:
-        if np.shape(segment_ids) != (num_rows,) or not jnp.issubdtype(jnp.result_type(segment_ids), jnp.integer):
+        if np.shape(segment_ids) != (num_rows,) or not jnp.issubdtype(
+            jnp.result_type(segment_ids), jnp.integer
+        ):
             shown = f"{jnp.result_type(segment_ids)} of shape {np.shape(segment_ids)}"
-            raise ValueError(f"Expected segment_ids to be integers of shape ({num_rows},), got {shown}.")
+            raise ValueError(
+                f"Expected segment_ids to be integers of shape ({num_rows},), got {shown}."
+            )
         if num_segments is None or not num_segments >= 1:
             raise ValueError(f"Expected num_segments >= 1, got num_segments={num_segments!r}.")
         # An id type with fewer values than there are segments would name two segments at once.
@@ -85,7 +95,9 @@ def clip_and_sum(
         return run(*arguments)
     total, norms = _meshes.compute(at, run, *arguments)
     of_segments = () if segment_ids is None else (None,)
-    total = jax.tree.map(lambda x, leaf: at.leave(x, of_segments + _meshes.spec(leaf)[1:]), total, rows)
+    total = jax.tree.map(
+        lambda x, leaf: at.leave(x, of_segments + _meshes.spec(leaf)[1:]), total, rows
+    )
     return total, at.leave(norms, (_meshes.leading(rows),))
 
 

@@ -8,7 +8,9 @@ import jax.numpy as jnp
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """`num_clients` rows of `dim` numbers; a `pytree` splits them over leaves of ranks 1, 2 and 3."""
+    """`num_clients` rows of `dim` numbers; a `pytree` splits them over leaves of ranks 1, 2 and
+    3.
+    """
 
     name: str
     num_clients: int
@@ -23,7 +25,9 @@ class Case:
         """Rows whose norms spread over four powers of ten."""
         key_size, key_rows = jax.random.split(key)
         size = 10.0 ** jax.random.uniform(key_size, (self.num_clients, 1), minval=-2, maxval=2)
-        rows = (size * jax.random.normal(key_rows, (self.num_clients, self.dim))).astype(jnp.dtype(self.dtype))
+        rows = (size * jax.random.normal(key_rows, (self.num_clients, self.dim))).astype(
+            jnp.dtype(self.dtype)
+        )
         if not self.pytree:
             return rows
         third = self.dim // 3 // 2 * 2

@@ -1,7 +1,8 @@
 """The sum as one matrix product: factors [S, C] times rows [C, D].
 
-XLA on CPU fuses "multiply, then sum over rows" into one slow loop; the product is 9 to 50 times faster there.
-A product cannot leave out NaN (NaN * 0), nor scale a row whose square overflows: such batches take the reference.
+XLA on CPU fuses "multiply, then sum over rows" into one slow loop; the product is 9 to 50 times
+faster there. A product cannot leave out NaN (NaN * 0), nor scale a row whose square overflows: such
+batches take the reference.
 """
 
 import functools
@@ -12,7 +13,8 @@ import jax.numpy as jnp
 
 from fljax_kernels.clipped_sum import reference
 
-# Below it a squared norm may have lost entries that underflowed; they sum to less than 2**-96 for D <= 2**30.
+# Below it a squared norm may have lost entries that underflowed; they sum to less than 2**-96 for D
+# <= 2**30.
 _SMALLEST_SQUARE = 2.0**-80
 
 
@@ -30,10 +32,14 @@ def clip_and_sum(
     if mask.shape == (1,) and segment_ids is None:
         return _one_row(rows, clip, mask)
     squares = sum(
-        (jnp.sum(jnp.square(reference.flat(leaf).astype(dtype)), axis=1) for leaf in jax.tree.leaves(rows)),
+        (
+            jnp.sum(jnp.square(reference.flat(leaf).astype(dtype)), axis=1)
+            for leaf in jax.tree.leaves(rows)
+        ),
         jnp.zeros(mask.shape, dtype),
     )
-    # A row of tiny norm has factor 1, however roughly its norm is known, unless the bound is tiny as well.
+    # A row of tiny norm has factor 1, however roughly its norm is known, unless the bound is tiny
+    # as well.
     ordinary = jnp.isfinite(squares) & ((squares >= _SMALLEST_SQUARE) | (clip >= 2.0**-39))
 
     def fast() -> tuple[Any, jax.Array]:
@@ -48,9 +54,12 @@ def clip_and_sum(
 
         def add(leaf: jax.Array) -> jax.Array:
             x = reference.wide(reference.flat(leaf))
-            # HIGHEST: an accelerator's default would round the float32 factors and rows to fewer bits.
+            # HIGHEST: an accelerator's default would round the float32 factors and rows to fewer
+            #   bits.
             out = jnp.matmul(weights.astype(x.dtype), x, precision=jax.lax.Precision.HIGHEST)
-            return out.reshape(leaf.shape[1:] if segment_ids is None else (num_segments, *leaf.shape[1:]))
+            return out.reshape(
+                leaf.shape[1:] if segment_ids is None else (num_segments, *leaf.shape[1:])
+            )
 
         return jax.tree.map(add, rows), jnp.where(mask, norms, 0)
 
@@ -61,12 +70,16 @@ def clip_and_sum(
 
 
 def _one_row(rows: Any, clip: jax.Array, mask: jax.Array) -> tuple[Any, jax.Array]:
-    """The same for C = 1, a chunk of one client: no product, and only numbers per row come out of the `cond`.
+    """The same for C = 1, a chunk of one client: no product, and only numbers per row come out of
+    the `cond`.
 
-    So XLA makes one pass of scaling the row and adding it to the caller's running sum; that is half the price.
+    So XLA makes one pass of scaling the row and adding it to the caller's running sum; that is half
+    the price.
     """
     exact = jax.lax.Precision.HIGHEST  # a norm in TF32 would be off by more than the margin
-    squares = jnp.stack([sum(jnp.vdot(x, x, precision=exact) for x in map(reference.wide, jax.tree.leaves(rows)))])
+    squares = jnp.stack(
+        [sum(jnp.vdot(x, x, precision=exact) for x in map(reference.wide, jax.tree.leaves(rows)))]
+    )
     squares = squares.astype(clip.dtype)
     ordinary = jnp.isfinite(squares) & ((squares >= _SMALLEST_SQUARE) | (clip >= 2.0**-39))
 

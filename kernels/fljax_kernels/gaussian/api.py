@@ -13,18 +13,22 @@ from fljax_kernels.gaussian import reference, unrolled
 def gaussian_noise(keys: jax.Array, like: Any, stddev: float | jax.Array) -> Any:
     """Draws one Gaussian tree per client.
 
-    Guarantee: entries are independent N(0, stddev**2), over entries, leaves and clients whose keys differ. Client c's
-    noise depends on `keys[c]` only: with threefry keys (JAX's default) it has the same bits whatever C is, in a loop,
-    under `vmap` and under `jit`. Idealisation: `jax.random.normal` draws float32 from 2**23 values within 5.42 standard
-    deviations; it is neither exactly Gaussian nor safe against attacks on floating-point bits
-    (Mironov 2012; arXiv:2207.13793). It is never drawn in less than float32: 16-bit normals take 128 or 1024 values.
+    Guarantee: entries are independent N(0, stddev**2), over entries, leaves and clients whose keys
+      differ. Client c's
+    noise depends on `keys[c]` only: with threefry keys (JAX's default) it has the same bits
+      whatever C is, in a loop,
+    under `vmap` and under `jit`. Idealisation: `jax.random.normal` draws float32 from 2**23 values
+    within 5.42 standard deviations; it is neither exactly Gaussian nor safe against attacks on
+    floating-point bits (Mironov 2012; arXiv:2207.13793). It is never drawn in less than float32:
+    16-bit normals take 128 or 1024 values.
 
-    The sum over clients has the law of one draw with stddev sqrt(sum_c stddev_c**2): where no client's own noise is
-    looked at, `add_gaussian_noise` on the sum does the same C times cheaper.
+    The sum over clients has the law of one draw with stddev sqrt(sum_c stddev_c**2): where no
+    client's own noise is looked at, `add_gaussian_noise` on the sum does the same C times cheaper.
 
     Args:
       keys: `[C]` typed PRNG keys, each used once. C may be 0.
-      like: pytree of floating arrays (or `jax.ShapeDtypeStruct`), without a client axis: gives shapes and dtypes.
+      like: pytree of floating arrays (or `jax.ShapeDtypeStruct`), without a client axis: gives
+        shapes and dtypes.
       stddev: absolute, in the unit of what the noise is added to; a scalar or `[C]`. >= 0.
 
     Returns:
@@ -38,7 +42,10 @@ def gaussian_noise(keys: jax.Array, like: Any, stddev: float | jax.Array) -> Any
     if not _is_key(keys) or np.ndim(keys) != 1:
         raise ValueError(f"Expected keys to be [C] typed PRNG keys, got {_describe(keys)}.")
     if np.ndim(stddev) > 1 or (np.ndim(stddev) == 1 and np.shape(stddev) != np.shape(keys)):
-        raise ValueError(f"Expected stddev to be a scalar or of shape {np.shape(keys)}, got shape {np.shape(stddev)}.")
+        raise ValueError(
+            f"Expected stddev to be a scalar or of shape {np.shape(keys)}, got shape "
+            f"{np.shape(stddev)}."
+        )
 
     def draw(keys: jax.Array, like: Any, stddev: Any) -> Any:
         return reference.gaussian_noise(keys, like, stddev, unrolled.half_variance_normals)
@@ -48,15 +55,18 @@ def gaussian_noise(keys: jax.Array, like: Any, stddev: float | jax.Array) -> Any
         return draw(keys, like, stddev)
     first = _meshes.leading(keys)
     noise = _meshes.compute(at, draw, keys, like, stddev)
-    return jax.tree.map(lambda x, leaf: at.leave(x, _meshes.beside(first, _meshes.spec(leaf))), noise, like)
+    return jax.tree.map(
+        lambda x, leaf: at.leave(x, _meshes.beside(first, _meshes.spec(leaf))), noise, like
+    )
 
 
 def add_gaussian_noise(key: jax.Array, tree: Any, stddev: float | jax.Array) -> Any:
     """Adds independent N(0, stddev**2) to every entry of a tree.
 
-    Guarantee: on a sum which one privacy unit moves by at most s in L2 norm, this is the Gaussian mechanism with noise
-    multiplier stddev / s, under the idealisation of `gaussian_noise`. Drawn and added in float32 at least, cast to
-    the leaf's dtype last, which is post-processing. A NaN in `tree` stays one: clip first.
+    Guarantee: on a sum which one privacy unit moves by at most s in L2 norm, this is the Gaussian
+    mechanism with noise multiplier stddev / s, under the idealisation of `gaussian_noise`. Drawn
+    and added in float32 at least, cast to the leaf's dtype last, which is post-processing. A NaN in
+    `tree` stays one: clip first.
 
     Args:
       key: typed PRNG key, used once. The noise is that of `gaussian_noise` for this key.

@@ -20,7 +20,8 @@ class Case:
 
     def like(self) -> dict[str, Any]:
         return {
-            f"leaf{i}": jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for i, (shape, dtype) in enumerate(self.leaves)
+            f"leaf{i}": jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
+            for i, (shape, dtype) in enumerate(self.leaves)
         }
 
 

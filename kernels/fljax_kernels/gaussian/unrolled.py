@@ -1,4 +1,6 @@
-"""The same draws with the cipher written out: on a CPU a third of the time of `jax.random` for long leaves."""
+"""The same draws with the cipher written out: on a CPU a third of the time of `jax.random` for long
+leaves.
+"""
 
 import math
 from collections.abc import Iterator
@@ -16,17 +18,22 @@ _MOST = 2**32  # positions have 32 bits
 
 
 def half_variance_normals(key: jax.Array, tree: Any) -> Any:
-    """As `reference.half_variance_normals`, bit for bit: a tree that this form does not cover goes there whole.
+    """As `reference.half_variance_normals`, bit for bit: a tree that this form does not cover goes
+    there whole.
 
-    Small leaves are drawn together, under one cipher: many short ones cost time, and as much to compile each.
+    Small leaves are drawn together, under one cipher: many short ones cost time, and as much to
+      compile each.
     """
     leaves, treedef = jax.tree.flatten(tree)
     sizes = [math.prod(jnp.shape(leaf)) for leaf in leaves]
     if not _threefry.is_faster(key) or any(
-        reference.drawn_in(leaf) != np.float32 or size >= _MOST for leaf, size in zip(leaves, sizes, strict=True)
+        reference.drawn_in(leaf) != np.float32 or size >= _MOST
+        for leaf, size in zip(leaves, sizes, strict=True)
     ):
         return reference.half_variance_normals(key, tree)
-    words = jax.random.key_data(jax.vmap(lambda i: _threefry.fold_in(key, i))(np.arange(len(leaves), dtype=np.uint32)))
+    words = jax.random.key_data(
+        jax.vmap(lambda i: _threefry.fold_in(key, i))(np.arange(len(leaves), dtype=np.uint32))
+    )
     draws = dict(_together(words, {i: size for i, size in enumerate(sizes) if size < LEAST}))
     for i, size in enumerate(sizes):
         if size >= LEAST:
@@ -39,7 +46,9 @@ def half_variance_normals(key: jax.Array, tree: Any) -> Any:
 def _together(words: jax.Array, sizes: dict[int, int]) -> Iterator[tuple[int, jax.Array]]:
     """Leaf and its numbers, flat, one by one."""
     owner = np.repeat(list(sizes), list(sizes.values())).astype(np.int32)
-    position = np.concatenate([np.arange(size, dtype=np.uint32) for size in sizes.values()] or [np.zeros(0, np.uint32)])
+    position = np.concatenate(
+        [np.arange(size, dtype=np.uint32) for size in sizes.values()] or [np.zeros(0, np.uint32)]
+    )
     drawn = _threefry.half_variance_normals(words[owner].T, jnp.asarray(position))
     start = 0
     for i, size in sizes.items():
@@ -50,8 +59,12 @@ def _together(words: jax.Array, sizes: dict[int, int]) -> Iterator[tuple[int, ja
 def _in_memory(normals: jax.Array) -> jax.Array:
     """The same numbers, as the carry of a loop that never turns, which XLA does not fuse across.
 
-    Fused with a reshape, the cipher would run over the innermost axis: one of 3 colours leaves a vector unit idle, at
-    five times the time. An optimization barrier does not help: on a CPU XLA drops it before it fuses.
+    Fused with a reshape, the cipher would run over the innermost axis: one of 3 colours leaves a
+    vector unit idle, at
+    five times the time. An optimization barrier does not help: on a CPU XLA drops it before it
+      fuses.
     """
     never = normals[0] > 100  # no draw is beyond 3.9; XLA does not know that
-    return jax.lax.while_loop(lambda c: c[1], lambda c: (-c[0], jnp.zeros_like(c[1])), (normals, never))[0]
+    return jax.lax.while_loop(
+        lambda c: c[1], lambda c: (-c[0], jnp.zeros_like(c[1])), (normals, never)
+    )[0]

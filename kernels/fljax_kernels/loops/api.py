@@ -10,40 +10,47 @@ from fljax_kernels.loops import rewrite
 
 
 def loop_friendly(fun: Callable[..., Any], *, inside_loop: bool = False) -> Callable[..., Any]:
-    """The same function, with pools, split sums and the convolutions inside its loops in the form that is fast on CPUs.
+    """The same function, with pools, split sums and the convolutions inside its loops in the form
+    that is fast on CPUs.
 
-    XLA on CPUs runs a convolution inside `scan` or `while_loop` 10 to 40 times slower than outside, and the gradient of
-    a max pool 20 times slower than need be everywhere. In the function returned, each convolution inside a loop (any
-    number of spatial axes, strides, padding, dilation, groups) is slices, concatenations and one matrix product;
-    outside it stays native, which is faster there. Each max pool whose windows tile is a reshape and comparisons, and
-    each sum over a short axis and a long one that lie apart (a group normalisation has many) one sum after the other,
-    wherever they are. So wrap the whole training program, the gradients in it included:
+    XLA on CPUs runs a convolution inside `scan` or `while_loop` 10 to 40 times slower than outside,
+    and the gradient of a max pool 20 times slower than need be everywhere. In the function
+    returned, each convolution inside a loop (any number of spatial axes, strides, padding,
+    dilation, groups) is slices, concatenations and one matrix product; outside it stays native,
+    which is faster there. Each max pool whose windows tile is a reshape and comparisons, and each
+    sum over a short axis and a long one that lie apart (a group normalisation has many) one sum
+    after the other, wherever they are. So wrap the whole training program, the gradients in it
+    included:
 
         train = loop_friendly(lambda params, batches: jax.lax.scan(sgd_step, params, batches))
 
-    On a backend other than the CPU, whose native operations are the faster ones everywhere, nothing is changed. A
-    function without any of these costs a copy of its outermost equations while it is traced.
+    On a backend other than the CPU, whose native operations are the faster ones everywhere, nothing
+    is changed. A function without any of these costs a copy of its outermost equations while it is
+    traced.
     Patches cost memory: a k x k layer holds k * k times its input.
 
     Args:
-      fun: any JAX function. Array arguments are traced; Python scalars, strings and other leaves are passed as they
-        are. Looked through: `jit`, `scan`, `while_loop`, `cond`, `switch`, `checkpoint`, `custom_jvp`, `custom_vjp`.
-        Left native: convolutions of which both the kernel and the output exceed 64 places along their axes together,
-        pools whose windows overlap or are padded, and everything inside other containers (`shard_map`, Pallas).
-      inside_loop: whether `fun` itself is the body of a loop, or a part of one: everything in it is rewritten.
-        Gradients of such a function contain no convolution either.
+      fun: any JAX function. Array arguments are traced; Python scalars, strings and other leaves
+        are passed as they are. Looked through: `jit`, `scan`, `while_loop`, `cond`, `switch`,
+        `checkpoint`, `custom_jvp`, `custom_vjp`. Left native: convolutions of which both the kernel
+        and the output exceed 64 places along their axes together, pools whose windows overlap or
+        are padded, and everything inside other containers (`shard_map`, Pallas).
+      inside_loop: whether `fun` itself is the body of a loop, or a part of one: everything in it is
+        rewritten. Gradients of such a function contain no convolution either.
 
     Returns:
       A function of the same arguments and results, which works under `jit`, `vmap`, `grad`, `scan`.
 
-    Guarantee: results and gradients equal those of `fun` up to float rounding, also where windows of a max pool hold
-    ties. Where one holds NaN the result is NaN as in `fun`, but its gradient may go to another element of it.
+    Guarantee: results and gradients equal those of `fun` up to float rounding, also where windows
+    of a max pool hold ties. Where one holds NaN the result is NaN as in `fun`, but its gradient may
+    go to another element of it.
     """
     rewritten = rewrite.rewritten(fun, inside_loop)
 
     @functools.wraps(fun)
     def call(*args: Any, **kwargs: Any) -> Any:
-        # Asked when it is called: to ask starts JAX's backends, which a module that wraps must not do.
+        # Asked when it is called: to ask starts JAX's backends, which a module that wraps must not
+        #   do.
         return (rewritten if jax.default_backend() == "cpu" else fun)(*args, **kwargs)
 
     return call

@@ -1,8 +1,9 @@
 """Max pooling over windows that tile, as a reshape and a chain of comparisons.
 
 `reduce_max` would give the gradient of a tie to all of its elements in equal parts; XLA's own rule
-(`select_and_scatter` with "greater or equal") gives it to the first. The chain below keeps the earlier element unless a
-later one is strictly greater, and remembers its place, so its gradient is the native one, ties included.
+(`select_and_scatter` with "greater or equal") gives it to the first. The chain below keeps the
+earlier element unless a later one is strictly greater, and remembers its place, so its gradient is
+the native one, ties included.
 """
 
 import functools
@@ -16,7 +17,9 @@ from jax import lax
 
 
 def tiles(operand: Any, params: dict[str, Any]) -> bool:
-    """Whether the windows of this `reduce_window_max` (or of its gradient) lie side by side without padding."""
+    """Whether the windows of this `reduce_window_max` (or of its gradient) lie side by side without
+    padding.
+    """
     ones = (1,) * len(operand.shape)
     return (
         jnp.issubdtype(operand.dtype, jnp.floating)
@@ -24,7 +27,10 @@ def tiles(operand: Any, params: dict[str, Any]) -> bool:
         and all(tuple(pair) == (0, 0) for pair in params["padding"])
         and tuple(params.get("base_dilation", ones)) == ones
         and tuple(params.get("window_dilation", ones)) == ones
-        and all(size >= window for size, window in zip(operand.shape, params["window_dimensions"], strict=True))
+        and all(
+            size >= window
+            for size, window in zip(operand.shape, params["window_dimensions"], strict=True)
+        )
         and 0 not in operand.shape
     )
 
@@ -36,10 +42,13 @@ def max_pool(operand: jax.Array, window: tuple[int, ...], native: bool) -> jax.A
     Args:
       operand: floating array. NaN in a window gives NaN.
       window: size along each axis, <= the axis.
-      native: leave it to XLA where no derivative is taken; it is slow at derivatives, and at both in loops.
+      native: leave it to XLA where no derivative is taken; it is slow at derivatives, and at both
+        in loops.
     """
     if native:
-        least = np.array(-np.inf, operand.dtype)  # not traced: only so does XLA know that it is the maximum's identity
+        least = np.array(
+            -np.inf, operand.dtype
+        )  # not traced: only so does XLA know that it is the maximum's identity
         return lax.reduce_window(operand, least, lax.max, window, window, "VALID")
     return _first_best(operand, window)[0]
 
@@ -48,11 +57,13 @@ def max_pool(operand: jax.Array, window: tuple[int, ...], native: bool) -> jax.A
 def _max_pool_jvp(
     window: tuple[int, ...], native: bool, primals: tuple[jax.Array], tangents: tuple[jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    # One comparison with the place of the maximum, whose transpose is one too: the chain's own derivative would be a
-    # chain of selections for each element.
+    # One comparison with the place of the maximum, whose transpose is one too: the chain's own
+    # derivative would be a chain of selections for each element.
     best, place = _first_best(primals[0], window)
     moved, axes = _windows(tangents[0], window)
-    return best, jnp.sum(jnp.where(_is_place(place, moved, axes), moved, jnp.zeros((), moved.dtype)), axis=axes)
+    return best, jnp.sum(
+        jnp.where(_is_place(place, moved, axes), moved, jnp.zeros((), moved.dtype)), axis=axes
+    )
 
 
 def max_pool_gradient(source: jax.Array, operand: jax.Array, window: tuple[int, ...]) -> jax.Array:
@@ -82,7 +93,9 @@ def _windows(x: jax.Array, window: tuple[int, ...]) -> tuple[jax.Array, tuple[in
     kept = [count * width for count, width in zip(counts, window, strict=True)]
     x = lax.slice(x, (0,) * x.ndim, kept) if tuple(kept) != x.shape else x
     pairs = zip(counts, window, strict=True)
-    return x.reshape([n for count, width in pairs for n in ((count, width) if width > 1 else (count,))]), _axes(window)
+    return x.reshape(
+        [n for count, width in pairs for n in ((count, width) if width > 1 else (count,))]
+    ), _axes(window)
 
 
 def _first_best(operand: jax.Array, window: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:

@@ -1,9 +1,11 @@
-"""Evaluates a jaxpr with its convolutions, tiling pools and split sums rewritten, whatever they are nested in.
+"""Evaluates a jaxpr with its convolutions, tiling pools and split sums rewritten, whatever they are
+nested in.
 
-An equation that holds none of these is bound as it stands. One that holds some inside a sub-jaxpr is bound with that
-sub-jaxpr rewritten: the equation keeps its other parameters, so this code need not know what they mean in this version
-of JAX. The rules of `custom_jvp` and `custom_vjp` are Python callables, not jaxprs; they are had by differentiating the
-equation as it is, and rewritten as functions of their own.
+An equation that holds none of these is bound as it stands. One that holds some inside a sub-jaxpr
+is bound with that sub-jaxpr rewritten: the equation keeps its other parameters, so this code need
+not know what they mean in this version of JAX. The rules of `custom_jvp` and `custom_vjp` are
+Python callables, not jaxprs; they are had by differentiating the equation as it is, and rewritten
+as functions of their own.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +31,9 @@ _CUSTOM = {"custom_jvp_call", "custom_vjp_call"}
 
 
 def rewritten(fun: Callable[..., Any], active: bool) -> Callable[..., Any]:
-    """`fun`, traced at each call and evaluated by the rewritten program; `active`: it is a loop's body already."""
+    """`fun`, traced at each call and evaluated by the rewritten program; `active`: it is a loop's
+    body already.
+    """
 
     def call(*args: Any, **kwargs: Any) -> Any:
         leaves, structure = jax.tree.flatten((args, kwargs))
@@ -38,7 +42,10 @@ def rewritten(fun: Callable[..., Any], active: bool) -> Callable[..., Any]:
 
         def of_arrays(*arrays: Any) -> Any:
             rest = iter(arrays)
-            merged = [next(rest) if is_array else leaf for leaf, is_array in zip(leaves, traced, strict=True)]
+            merged = [
+                next(rest) if is_array else leaf
+                for leaf, is_array in zip(leaves, traced, strict=True)
+            ]
             new_args, new_kwargs = jax.tree.unflatten(structure, merged)
             return fun(*new_args, **new_kwargs)
 
@@ -87,7 +94,9 @@ def _apply(equation: Any, args: list[Any], active: bool) -> list[Any]:
 
 
 def _bind(equation: Any, args: Sequence[Any], params: dict[str, Any]) -> list[Any]:
-    """The one place that binds: the convention for parameters that hold functions differs between JAX versions."""
+    """The one place that binds: the convention for parameters that hold functions differs between
+    JAX versions.
+    """
     outputs = equation.primitive.bind(*args, **equation.primitive.get_bind_params(params))
     return list(outputs) if equation.primitive.multiple_results else [outputs]
 
@@ -142,7 +151,8 @@ def _rewrite_param(param: Any, active: bool) -> Any:
     avals = [variable.aval for variable in _open(param).invars]
     new = jax.make_jaxpr(lambda *args: _evaluate(_open(param), consts, args, active))(*avals)
     if len(new.consts) > len(consts):
-        return param  # a container that cannot carry constants keeps its convolutions: never wrong, only slow
+        # a container that cannot carry constants keeps its convolutions: never wrong, only slow
+        return param
     return new if isinstance(new, type(param)) else new.jaxpr
 
 
@@ -191,7 +201,9 @@ def _custom_vjp(equation: Any, args: list[Any], active: bool) -> list[Any]:
         return jax.vjp(native, *_pick(primals, floating))
 
     def backward(pullback: Any, cotangents: Any) -> Any:
-        cotangents = rewritten(lambda pullback, cotangents: pullback(cotangents), active)(pullback, cotangents)
+        cotangents = rewritten(lambda pullback, cotangents: pullback(cotangents), active)(
+            pullback, cotangents
+        )
         return tuple(_merge([None] * len(floating), floating, cotangents))
 
     fun.defvjp(rewritten(forward, active), backward)

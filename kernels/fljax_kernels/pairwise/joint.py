@@ -1,7 +1,8 @@
 """The joint law of all clients' noise over the complete graph, without its N (N - 1) / 2 pairs.
 
-Independent antisymmetric N(0, s^2) pairs sum to a centred Gaussian with covariance s^2 (N I - 1 1^T). So does
-s sqrt(N) (z - mean z) for standard normal z `[N]`, since I - 1 1^T / N is a projection.
+Independent antisymmetric N(0, s^2) pairs sum to a centred Gaussian with covariance s^2 (N I - 1
+1^T). So does s sqrt(N) (z - mean z) for standard normal z `[N]`, since I - 1 1^T / N is a
+projection.
 """
 
 import functools

@@ -1,11 +1,14 @@
-"""Streams over edges: each edge's noise is drawn once, in blocks, and added in place at both of its ends.
+"""Streams over edges: each edge's noise is drawn once, in blocks, and added in place at both of its
+ends.
 
-Memory is the result and one block. Every client meets its edges in the order of its neighbours' numbers, in the cohort
-form as in the client's own, so that both add up the same floats in the same order.
+Memory is the result and one block. Every client meets its edges in the order of its neighbours'
+numbers, in the cohort form as in the client's own, so that both add up the same floats in the same
+order.
 
-The block drawn in one step of the loop is added in the next: what a loop carries is in memory, rounded. Within one step
-XLA would draw it again for the second end (it drops optimization barriers before it fuses), and merge the product with
-stddev into one end's sum, rounding once where the other end rounds twice: the ends would not cancel.
+The block drawn in one step of the loop is added in the next: what a loop carries is in memory,
+rounded. Within one step XLA would draw it again for the second end (it drops optimization barriers
+before it fuses), and merge the product with stddev into one end's sum, rounding once where the
+other end rounds twice: the ends would not cancel.
 """
 
 import functools
@@ -29,7 +32,9 @@ def _blocks(size: int) -> tuple[int, int]:
 
 
 class _Block(NamedTuple):
-    """noise `[P, length]` of P edges, their ends `[P, 2]` (-1: nobody), and the column where it starts."""
+    """noise `[P, length]` of P edges, their ends `[P, 2]` (-1: nobody), and the column where it
+    starts.
+    """
 
     noise: jax.Array
     ends: jax.Array
@@ -62,7 +67,8 @@ def stream(
     size: int,
     ring: bool,
 ) -> jax.Array:
-    """Adds edge e's noise to row plus[e] and subtracts it from row minus[e]; a row of -1 is nobody's.
+    """Adds edge e's noise to row plus[e] and subtracts it from row minus[e]; a row of -1 is
+    nobody's.
 
     Args:
       key_data: uint32 `[E, 2]`. stddev: float32 `[E]`. plus, minus: int32 `[E]`.
@@ -81,13 +87,17 @@ def stream(
     pad = -num_edges % group
     keys = jnp.pad(key_data, ((0, pad), (0, 0))).reshape(-1, group, 2)
     scales = (jnp.pad(stddev, (0, pad)) * np.float32(np.sqrt(2))).reshape(-1, group, 1)
-    ends = jnp.pad(jnp.stack([plus, minus], 1), ((0, pad), (0, 0)), constant_values=-1).reshape(-1, group, 2)
+    ends = jnp.pad(jnp.stack([plus, minus], 1), ((0, pad), (0, 0)), constant_values=-1).reshape(
+        -1, group, 2
+    )
 
     def draw(step: jax.Array) -> _Block:
         edges, first = step // count, step % count * length
         start = jnp.minimum(first, size - length)
         position = start + lax.iota(jnp.int32, length)
-        normals = jax.vmap(threefry.half_variance_normals, (0, None))(keys[edges], position.astype(jnp.uint32))
+        normals = jax.vmap(threefry.half_variance_normals, (0, None))(
+            keys[edges], position.astype(jnp.uint32)
+        )
         noise = normals * scales[edges]
         if ring:
             noise = jnp.round(noise).astype(jnp.int32).astype(dtype)

@@ -39,18 +39,29 @@ Coefficients = jax.Array | Any
 
 
 class PerExampleGrads:
-    """G, `[B, D]`: row i is the gradient of the loss of example i. Never held as such unless you materialize it.
+    """G, `[B, D]`: row i is the gradient of the loss of example i. Never held as such unless you
+    materialize it.
 
-    Made by `per_example_grads(loss)(params, batch)`. All products agree with `vmap(grad(loss))` up to rounding.
-    Under `jit` only what is asked for is computed. Rows with `batch_mask` False are exactly zero, NaN or not,
-    and so is the contribution of a row to `rmatvec` and `weighted_sum` where its coefficient is exactly zero.
-    Norms and sums are accumulated, and returned, in at least float32. Inside `shard_map` every product is of the
-    local rows: add sums over devices with `jax.lax.psum`. On a mesh with Explicit axes, JAX's default, sums are sharded
-    like params, and what has a row for each example like the batch, as `jax.grad` and `jax.vmap` have it.
+    Made by `per_example_grads(loss)(params, batch)`. All products agree with `vmap(grad(loss))` up
+    to rounding. Under `jit` only what is asked for is computed. Rows with `batch_mask` False are
+    exactly zero, NaN or not, and so is the contribution of a row to `rmatvec` and `weighted_sum`
+    where its coefficient is exactly zero. Norms and sums are accumulated, and returned, in at least
+    float32. Inside `shard_map` every product is of the
+    local rows: add sums over devices with `jax.lax.psum`. On a mesh with Explicit axes, JAX's
+    default, sums are sharded like params, and what has a row for each example like the batch, as
+    `jax.grad` and `jax.vmap` have it.
     """
 
-    def __init__(self, engine: Any, tree: Any, leaves: list[jax.Array], size: int, mask: jax.Array | None):
-        self._engine, self._tree, self._leaves, self._size, self._mask = engine, tree, leaves, size, mask
+    def __init__(
+        self, engine: Any, tree: Any, leaves: list[jax.Array], size: int, mask: jax.Array | None
+    ):
+        self._engine, self._tree, self._leaves, self._size, self._mask = (
+            engine,
+            tree,
+            leaves,
+            size,
+            mask,
+        )
 
     @property
     def batch_size(self) -> int:
@@ -62,7 +73,9 @@ class PerExampleGrads:
         return self._zero_masked(self._engine.values())
 
     def aux(self) -> Any:
-        """The second result of a loss with `has_aux=True`, with a leading axis B; masked examples included."""
+        """The second result of a loss with `has_aux=True`, with a leading axis B; masked examples
+        included.
+        """
         return self._engine.aux()
 
     def row_norms(self, *, per_leaf: bool = False) -> Any:
@@ -81,21 +94,25 @@ class PerExampleGrads:
         """sum_i c_i g_i, a params-like tree.
 
         Args:
-          coefficients: `[B]`, or a params-like tree of `[B]` (one set of coefficients for each parameter array).
+          coefficients: `[B]`, or a params-like tree of `[B]` (one set of coefficients for each
+            parameter array).
         """
         return self._unflatten(self._engine.weighted_sums(self._weights(coefficients, self._mask)))
 
     def weighted_sum(
         self, coefficient_fn: Callable[..., Coefficients], *per_example: Any, per_leaf: bool = False
     ) -> tuple[Any, Any]:
-        """(sum_i c_i g_i, norms) with c = coefficient_fn(norms, *per_example): clipping in one pass over the data.
+        """(sum_i c_i g_i, norms) with c = coefficient_fn(norms, *per_example): clipping in one pass
+        over the data.
 
-        The same as `row_norms` and then `rmatvec`, but with microbatches the gradients are computed once.
+        The same as `row_norms` and then `rmatvec`, but with microbatches the gradients are computed
+        once.
 
         Args:
-          coefficient_fn: takes norms `[b]` (with per_leaf=True: a params-like tree of `[b]`) and the matching
-            slices of `per_example`; returns what `rmatvec` takes. With `microbatch_size` it must treat examples one by
-            one: b is the size of a microbatch, not B.
+          coefficient_fn: takes norms `[b]` (with per_leaf=True: a params-like tree of `[b]`) and
+            the matching slices of `per_example`; returns what `rmatvec` takes. With
+            `microbatch_size` it must treat examples one by one: b is the size of a microbatch, not
+            B.
           *per_example: pytrees of arrays with leading axis B, say the weight of each example.
         """
         extra = (self._mask, per_example)
@@ -118,18 +135,30 @@ class PerExampleGrads:
         vectors, tree = jax.tree.flatten(vector)
         shapes = [jnp.shape(v) for v in vectors]
         if tree != self._tree or shapes != [leaf.shape for leaf in self._leaves]:
-            raise ValueError(f"Expected vector with the tree and shapes of params, got {tree} with shapes {shapes}.")
-        return self._zero_masked(_total(self._engine.directional([jnp.asarray(v) for v in vectors])))
+            raise ValueError(
+                f"Expected vector with the tree and shapes of params, got {tree} with shapes "
+                f"{shapes}."
+            )
+        return self._zero_masked(
+            _total(self._engine.directional([jnp.asarray(v) for v in vectors]))
+        )
 
     def materialize(self) -> Any:
         """G itself: a params-like tree of `[B, ...]`. B * D numbers."""
         rows = self._engine.rows()
         if self._mask is not None:
-            rows = [jnp.where(self._mask.reshape((-1,) + (1,) * (g.ndim - 1)), g, jnp.zeros((), g.dtype)) for g in rows]
+            rows = [
+                jnp.where(
+                    self._mask.reshape((-1,) + (1,) * (g.ndim - 1)), g, jnp.zeros((), g.dtype)
+                )
+                for g in rows
+            ]
         return self._unflatten(rows)
 
     def explain(self) -> str:
-        """How G is computed and why, one line per site; bytes and multiply-adds are for the whole batch."""
+        """How G is computed and why, one line per site; bytes and multiply-adds are for the whole
+        batch.
+        """
         return self._engine.explain()
 
     @functools.cached_property
@@ -146,7 +175,10 @@ class PerExampleGrads:
         else:
             columns, tree = jax.tree.flatten(coefficients)
             if tree != self._tree:
-                raise ValueError(f"Expected coefficients to be an array or a tree like params, got the tree {tree}.")
+                raise ValueError(
+                    "Expected coefficients to be an array or a tree like params, got the tree "
+                    f"{tree}."
+                )
         for c in columns:
             if jnp.ndim(c) != 1 or not jnp.issubdtype(jnp.result_type(c), jnp.floating):
                 raise ValueError(
@@ -165,11 +197,18 @@ class PerExampleGrads:
 
 
 class _PlacedGrads(PerExampleGrads):
-    """G of arrays spread over Explicit axes. Products come out as `jax.grad` gives them: what is like params is sharded
-    like params, and what has a row for each example like the batch.
+    """G of arrays spread over Explicit axes. Products come out as `jax.grad` gives them: what is
+    like params is sharded like params, and what has a row for each example like the batch.
     """
 
-    def __init__(self, at: _meshes.Home, make: Callable[..., PerExampleGrads], params: Any, batch: Any, mask: Any):
+    def __init__(
+        self,
+        at: _meshes.Home,
+        make: Callable[..., PerExampleGrads],
+        params: Any,
+        batch: Any,
+        mask: Any,
+    ):
         self._at, self._params, self._first = at, params, _meshes.leading((batch, mask))
         given = (params, batch, mask)
         try:
@@ -178,7 +217,10 @@ class _PlacedGrads(PerExampleGrads):
                 # A loss may close over an array of the mesh, which cannot be moved inside.
                 jax.eval_shape(lambda: make(*fresh_keys(entered)).values())
                 self._inner, self._where = make(*entered), at.inside
-        except (TypeError, ValueError):  # or it is an error of the caller's own, which is raised again
+        except (
+            TypeError,
+            ValueError,
+        ):  # or it is an error of the caller's own, which is raised again
             self._inner, self._where = make(*at.whole(given)), contextlib.nullcontext
 
     @property
@@ -229,11 +271,19 @@ class _PlacedGrads(PerExampleGrads):
         with self._where():
             return product(*arguments)
 
-    def _callable_inside(self, fun: Callable[..., Any], per_leaf: bool, per_example: Any) -> Callable[..., Any]:
-        """`fun`, or where it closes over an array of the mesh, `fun` called outside with norms that are whole."""
+    def _callable_inside(
+        self, fun: Callable[..., Any], per_leaf: bool, per_example: Any
+    ) -> Callable[..., Any]:
+        """`fun`, or where it closes over an array of the mesh, `fun` called outside with norms that
+        are whole.
+        """
         norms = jax.ShapeDtypeStruct((self.batch_size,), jnp.float32)
         try:
-            jax.eval_shape(fun, jax.tree.map(lambda _: norms, self._params) if per_leaf else norms, *per_example)
+            jax.eval_shape(
+                fun,
+                jax.tree.map(lambda _: norms, self._params) if per_leaf else norms,
+                *per_example,
+            )
             return fun
         except (TypeError, ValueError):
 
@@ -245,14 +295,22 @@ class _PlacedGrads(PerExampleGrads):
             return outside
 
     def _by_row(self, tree: Any) -> Any:
-        return jax.tree.map(lambda x: self._at.leave(x, (self._first, *[None] * (x.ndim - 1))), tree)
+        return jax.tree.map(
+            lambda x: self._at.leave(x, (self._first, *[None] * (x.ndim - 1))), tree
+        )
 
     def _like_params(self, tree: Any) -> Any:
-        return jax.tree.map(lambda x, leaf: self._at.leave(x, _meshes.spec(leaf)), tree, self._params)
+        return jax.tree.map(
+            lambda x, leaf: self._at.leave(x, _meshes.spec(leaf)), tree, self._params
+        )
 
 
 def per_example_grads(
-    loss: Callable[..., Any], *, method: str = "auto", microbatch_size: int | None = None, has_aux: bool = False
+    loss: Callable[..., Any],
+    *,
+    method: str = "auto",
+    microbatch_size: int | None = None,
+    has_aux: bool = False,
 ) -> Callable[..., PerExampleGrads]:
     """The per-example gradients of any JAX loss, as an implicit matrix.
 
@@ -260,52 +318,69 @@ def per_example_grads(
         clipped_sum, norms = G.weighted_sum(lambda norms: jnp.minimum(1.0, l2_clip_norm / norms))
 
     Args:
-      loss: (params, example) -> scalar, for ONE example. Written for one example it cannot mix examples: batch
-        statistics of a batch normalisation do not exist here, and with them no per-example gradient would.
-        What must be random per example (dropout keys) is part of the example.
-      method: "taps" records what meets each parameter and takes one backward pass to there: no `[B, D]`, private
-        gradients at about the price of the mean gradient. "two_pass" takes norms that way and sums from a second
-        gradient, of the weighted loss: less memory where remat saves much. "vmap" holds the rows. "microbatch" scans
-        over `microbatch_size` examples at a time. "auto" takes "vmap" where G has at most 2^16 numbers or where taps
-        would hold three quarters of it anyway (many tokens, narrow layers), else "taps", whose `weighted_sum` takes a
-        convolutional network about 16 examples at a time on a CPU, if B >= 24 and coefficients are elementwise in the
-        norms; `explain()` says which.
-      microbatch_size: examples at a time. > 0. Needed for "microbatch"; with other methods it streams them.
+      loss: (params, example) -> scalar, for ONE example. Written for one example it cannot mix
+        examples: batch statistics of a batch normalisation do not exist here, and with them no
+        per-example gradient would. What must be random per example (dropout keys) is part of the
+        example.
+      method: "taps" records what meets each parameter and takes one backward pass to there: no `[B,
+        D]`, private gradients at about the price of the mean gradient. "two_pass" takes norms that
+        way and sums from a second gradient, of the weighted loss: less memory where remat saves
+        much. "vmap" holds the rows. "microbatch" scans over `microbatch_size` examples at a time.
+        "auto" takes "vmap" where G has at most 2^16 numbers or where taps would hold three quarters
+        of it anyway (many tokens, narrow layers), else "taps", whose `weighted_sum` takes a
+        convolutional network about 16 examples at a time on a CPU, if B >= 24 and coefficients are
+        elementwise in the norms; `explain()` says which.
+      microbatch_size: examples at a time. > 0. Needed for "microbatch"; with other methods it
+        streams them.
       has_aux: the loss returns (scalar, aux).
 
     Returns:
-      (params, batch, *, batch_mask=None) -> PerExampleGrads. params: pytree of floating point arrays. batch: pytree
+      (params, batch, *, batch_mask=None) -> PerExampleGrads. params: pytree of floating point
+      arrays. batch: pytree
       with leading axis B on every leaf. batch_mask: `[B]` bool, False for padding.
 
     Raises:
-      ValueError: the loss is not a scalar of one example, or normalises over a batch axis; a parameter has no gradient,
-        leading axes differ, an option is unknown.
+      ValueError: the loss is not a scalar of one example, or normalises over a batch axis; a
+        parameter has no gradient, leading axes differ, an option is unknown.
     """
     if not isinstance(method, str) or method not in METHODS:
         raise ValueError(f"Expected method to be one of {METHODS}, got method={method!r}.")
     if method == "microbatch" and microbatch_size is None:
-        raise ValueError('Expected microbatch_size > 0 with method="microbatch", got microbatch_size=None.')
+        raise ValueError(
+            'Expected microbatch_size > 0 with method="microbatch", got microbatch_size=None.'
+        )
     if microbatch_size is not None and not (
-        isinstance(microbatch_size, numbers.Integral) and not isinstance(microbatch_size, bool) and microbatch_size > 0
+        isinstance(microbatch_size, numbers.Integral)
+        and not isinstance(microbatch_size, bool)
+        and microbatch_size > 0
     ):
-        raise ValueError(f"Expected microbatch_size > 0, an integer, got microbatch_size={microbatch_size!r}.")
+        raise ValueError(
+            f"Expected microbatch_size > 0, an integer, got microbatch_size={microbatch_size!r}."
+        )
 
     one_example.check_signature(loss)
 
     def grads(params: Any, batch: Any, *more: Any, batch_mask: Any = None) -> PerExampleGrads:
         if more:
             raise TypeError(
-                f"Expected (params, batch), got {2 + len(more)} arguments: put inputs and labels into one batch, a "
+                f"Expected (params, batch), got {2 + len(more)} arguments: put inputs and labels "
+                "into one batch, a "
                 "tuple or a dict, as the loss takes them in one example."
             )
         at = _meshes.home(params, batch, batch_mask)
-        return here(params, batch, batch_mask) if at is None else _PlacedGrads(at, here, params, batch, batch_mask)
+        return (
+            here(params, batch, batch_mask)
+            if at is None
+            else _PlacedGrads(at, here, params, batch, batch_mask)
+        )
 
     def here(params: Any, batch: Any, batch_mask: Any) -> PerExampleGrads:
         leaves, tree, names = flatten_params(params)
         size = batch_size(batch)
         mask = check_mask(batch_mask, size)
-        one = loop_friendly(normal_loss(loss, tree, has_aux), inside_loop=microbatch_size is not None)
+        one = loop_friendly(
+            normal_loss(loss, tree, has_aux), inside_loop=microbatch_size is not None
+        )
         leaves = [moved_here(leaf) for leaf in leaves]
         axes = varying_axes(*leaves, *jax.tree.leaves(batch)) | loss_axes(one, leaves, batch)
         leaves = [make_varying(leaf, axes) for leaf in leaves]
@@ -313,32 +388,47 @@ def per_example_grads(
             one_example.check(loss, jax.tree.unflatten(tree, leaves), batch, has_aux)
         engine_of = functools.partial(_ENGINES[method], one)
         whole = Batch(leaves, batch, size, names)
-        engine = engine_of(whole) if microbatch_size is None else StreamedRows(engine_of, whole, microbatch_size)
+        engine = (
+            engine_of(whole)
+            if microbatch_size is None
+            else StreamedRows(engine_of, whole, microbatch_size)
+        )
         return PerExampleGrads(engine, tree, leaves, size, mask)
 
     return grads
 
 
 def _choose(loss: Callable[..., Any], batch: Batch) -> Any:
-    """From static shapes alone, so that a compiled program does not depend on how busy a machine was."""
+    """From static shapes alone, so that a compiled program does not depend on how busy a machine
+    was.
+    """
     num_params = sum(leaf.size for leaf in batch.leaves)
     if batch.size * num_params <= SMALL:
         return MaterializedRows(loss, batch, f"at most {SMALL} numbers")
     taps = Taps(loss, batch)
     share = taps.plan.body.held_anyway() / num_params
     if share >= HELD_ANYWAY:
-        return MaterializedRows(loss, batch, f"{share:.0%} of each row would be held anyway, as small as its records")
+        return MaterializedRows(
+            loss, batch, f"{share:.0%} of each row would be held anyway, as small as its records"
+        )
     num_chunks = round(batch.size / CHUNK)
     convolutions = taps.plan.body.convolutions()
     as_patches = convolutions and all(
-        convolution.supports(eqn.invars[0].aval.shape, eqn.invars[1].aval.shape, eqn.params) for eqn in convolutions
+        convolution.supports(eqn.invars[0].aval.shape, eqn.invars[1].aval.shape, eqn.params)
+        for eqn in convolutions
     )
     if num_chunks > 1 and as_patches and jax.default_backend() == "cpu":
         return TapsInChunks(loss, batch, taps.plan, -(-batch.size // num_chunks))
     return taps
 
 
-_ENGINES = {"auto": _choose, "microbatch": _choose, "taps": Taps, "two_pass": TwoPass, "vmap": MaterializedRows}
+_ENGINES = {
+    "auto": _choose,
+    "microbatch": _choose,
+    "taps": Taps,
+    "two_pass": TwoPass,
+    "vmap": MaterializedRows,
+}
 
 
 def _zero(rows: jax.Array, mask: jax.Array | None) -> jax.Array:

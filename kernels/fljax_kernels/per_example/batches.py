@@ -1,4 +1,6 @@
-"""What an engine is given: parameter leaves, examples, batch size; and the checks that the input is usable."""
+"""What an engine is given: parameter leaves, examples, batch size; and the checks that the input is
+usable.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -26,7 +28,8 @@ def flatten_params(params: Any) -> tuple[list[jax.Array], Any, tuple[str, ...]]:
         array = jnp.asarray(leaf)
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise ValueError(
-                f"Expected params of real floating point, got params{jax.tree_util.keystr(path)} of dtype "
+                f"Expected params of real floating point, got params{jax.tree_util.keystr(path)} "
+                "of dtype "
                 f"{array.dtype}: close over what is not trained, or pass it in the batch."
             )
         leaves.append(array)
@@ -39,7 +42,8 @@ def batch_size(examples: Any) -> int:
     for path, leaf in jax.tree_util.tree_flatten_with_path(examples)[0]:
         if jnp.ndim(leaf) == 0:
             raise ValueError(
-                f"Expected a leading batch axis on every leaf, got the scalar batch{jax.tree_util.keystr(path)}."
+                "Expected a leading batch axis on every leaf, got the scalar "
+                f"batch{jax.tree_util.keystr(path)}."
             )
         sizes[jax.tree_util.keystr(path)] = jnp.shape(leaf)[0]
     if not sizes:
@@ -58,7 +62,8 @@ def normal_loss(loss: Callable[..., Any], tree: Any, has_aux: bool) -> Callable[
         if has_aux:
             if not (isinstance(result, tuple) and len(result) == 2):
                 raise ValueError(
-                    f"Expected loss to return (scalar, aux) with has_aux=True, got {type(result).__name__}."
+                    "Expected loss to return (scalar, aux) with has_aux=True, got "
+                    f"{type(result).__name__}."
                 )
             value, aux = result
         else:
@@ -71,11 +76,14 @@ def normal_loss(loss: Callable[..., Any], tree: Any, has_aux: bool) -> Callable[
         value = jnp.asarray(value)
         if value.shape != ():
             raise ValueError(
-                f"Expected loss(params, example) to be a scalar for ONE example, got shape {value.shape}: "
+                "Expected loss(params, example) to be a scalar for ONE example, got shape "
+                f"{value.shape}: "
                 "the batch axis is added by per_example_grads."
             )
         if not jnp.issubdtype(value.dtype, jnp.floating):
-            raise ValueError(f"Expected loss(params, example) of real floating point, got dtype {value.dtype}.")
+            raise ValueError(
+                f"Expected loss(params, example) of real floating point, got dtype {value.dtype}."
+            )
         return value, aux
 
     return checked
@@ -92,7 +100,9 @@ def _varying(aval: Any) -> frozenset[str]:
 
 
 def loss_axes(one: Callable[..., Any], leaves: list[jax.Array], examples: Any) -> frozenset[str]:
-    """Along which the loss differs, be it for a value that it closes over. A trace, but inside shard_map only."""
+    """Along which the loss differs, be it for a value that it closes over. A trace, but inside
+    shard_map only.
+    """
     if not jax.sharding.get_abstract_mesh().manual_axes:
         return frozenset()
     example = jax.tree.map(lambda x: x[0], fresh_keys(examples))
@@ -100,8 +110,8 @@ def loss_axes(one: Callable[..., Any], leaves: list[jax.Array], examples: Any) -
 
 
 def moved_here(x: jax.Array) -> jax.Array:
-    """The same on the mesh of here: inside a `shard_map` that closes over x, JAX would move it at each use, between the
-    parameter and the rules.
+    """The same on the mesh of here: inside a `shard_map` that closes over x, JAX would move it at
+    each use, between the parameter and the rules.
     """
     here, there = jax.sharding.get_abstract_mesh(), jax.typeof(x).sharding.mesh
     if not here.manual_axes or there.empty or there == here:
@@ -110,7 +120,9 @@ def moved_here(x: jax.Array) -> jax.Array:
 
 
 def fresh_keys(tree: Any) -> Any:
-    """The same values, whose PRNG keys may be used once more: another pass draws the same numbers on purpose."""
+    """The same values, whose PRNG keys may be used once more: another pass draws the same numbers
+    on purpose.
+    """
 
     def fresh(x: Any) -> Any:
         return jax.random.clone(x) if jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key) else x
@@ -119,7 +131,9 @@ def fresh_keys(tree: Any) -> Any:
 
 
 def make_varying(x: jax.Array, axes: frozenset[str]) -> jax.Array:
-    """Marks x as different on each device: the gradient of a shared x would be summed over devices."""
+    """Marks x as different on each device: the gradient of a shared x would be summed over
+    devices.
+    """
     missing = tuple(sorted(axes - varying_axes(x)))
     return jax.lax.pcast(x, missing, to="varying") if missing else x
 
@@ -131,6 +145,7 @@ def check_mask(batch_mask: Any, size: int) -> jax.Array | None:
     mask = jnp.asarray(batch_mask)
     if mask.shape != (size,) or mask.dtype != jnp.bool_:
         raise ValueError(
-            f"Expected batch_mask of shape ({size},) and dtype bool, got shape {mask.shape} and dtype {mask.dtype}."
+            f"Expected batch_mask of shape ({size},) and dtype bool, got shape {mask.shape} and "
+            f"dtype {mask.dtype}."
         )
     return mask

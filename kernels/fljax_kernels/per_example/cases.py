@@ -1,4 +1,6 @@
-"""Small losses, one or more for each rule of per_example: shared by tests and bench. Plain jax, any float dtype."""
+"""Small losses, one or more for each rule of per_example: shared by tests and bench. Plain jax, any
+float dtype.
+"""
 
 import functools
 from collections.abc import Callable
@@ -13,7 +15,9 @@ B = 3
 
 
 class Case(NamedTuple):
-    """loss(params, example); shapes: of parameters. example: shapes, ("int", bound, *shape) or "key"."""
+    """loss(params, example); shapes: of parameters. example: shapes, ("int", bound, *shape) or
+    "key".
+    """
 
     name: str
     loss: Callable[[Any, Any], jax.Array]
@@ -24,7 +28,9 @@ class Case(NamedTuple):
         return self.name
 
     def make(self, seed: int = 0) -> tuple[Any, Any]:
-        """(params, batch), float32: normal numbers of scale 1/2. Drawn by NumPy: nothing to compile."""
+        """(params, batch), float32: normal numbers of scale 1/2. Drawn by NumPy: nothing to
+        compile.
+        """
         rng = np.random.default_rng(seed)
 
         def draw(spec: Any, lead: tuple[int, ...]) -> jax.Array:
@@ -35,7 +41,9 @@ class Case(NamedTuple):
             return jnp.asarray(0.5 * rng.standard_normal(lead + tuple(spec)), jnp.float32)
 
         def tree(specs: Any, lead: tuple[int, ...]) -> Any:
-            return jax.tree.map(lambda s: draw(s, lead), specs, is_leaf=lambda s: isinstance(s, tuple | str))
+            return jax.tree.map(
+                lambda s: draw(s, lead), specs, is_leaf=lambda s: isinstance(s, tuple | str)
+            )
 
         return tree(self.shapes, ()), tree(self.example, (B,))
 
@@ -79,12 +87,16 @@ def matrix_on_the_left(p: Any, e: Any) -> jax.Array:
 
 @case({"a": (2, 3, 4), "b": (4, 2, 3)}, {"x": (5, 2, 3), "y": (5, 4)})
 def einsum_over_two_axes(p: Any, e: Any) -> jax.Array:
-    return _sq(jnp.einsum("tij,ijk->tk", e["x"], p["a"]) - e["y"]) + _sq(jnp.einsum("tk,kij->tij", e["y"], p["b"]))
+    return _sq(jnp.einsum("tij,ijk->tk", e["x"], p["a"]) - e["y"]) + _sq(
+        jnp.einsum("tk,kij->tij", e["y"], p["b"])
+    )
 
 
 @case({"w": (3, 4, 2), "u": (3, 2)}, (5, 3, 4))
 def einsum_with_a_shared_axis(p: Any, e: Any) -> jax.Array:
-    return _sq(jnp.tanh(jnp.einsum("tsi,sij->tsj", e, p["w"])) * jnp.broadcast_to(p["u"][None], (5, 3, 2)))
+    return _sq(
+        jnp.tanh(jnp.einsum("tsi,sij->tsj", e, p["w"])) * jnp.broadcast_to(p["u"][None], (5, 3, 2))
+    )
 
 
 @case({"w": (3, 4)}, {"x": (3,), "y": (4,)})
@@ -107,7 +119,9 @@ def _conv(x: jax.Array, w: jax.Array, spec: tuple[str, str, str], **options: Any
 
 @case({"w": (3, 2, 4), "b": (4,)}, (1, 9, 2))
 def conv_1d_strided(p: Any, e: Any) -> jax.Array:
-    return _sq(jnp.tanh(_bias(_conv(e, p["w"], ("NWC", "WIO", "NWC"), window_strides=(2,)), p["b"])))
+    return _sq(
+        jnp.tanh(_bias(_conv(e, p["w"], ("NWC", "WIO", "NWC"), window_strides=(2,)), p["b"]))
+    )
 
 
 @case({"w": (3, 3, 2, 3), "v": (2, 2, 3, 2)}, (1, 6, 6, 2))
@@ -119,7 +133,13 @@ def conv_2d(p: Any, e: Any) -> jax.Array:
 
 @case({"w": (4, 2, 3, 2)}, (1, 2, 7, 6))
 def conv_2d_channels_first_dilated(p: Any, e: Any) -> jax.Array:
-    return _sq(jnp.tanh(_conv(e, p["w"], ("NCHW", "OIHW", "NCHW"), rhs_dilation=(2, 1), padding=((1, 2), (0, 1)))))
+    return _sq(
+        jnp.tanh(
+            _conv(
+                e, p["w"], ("NCHW", "OIHW", "NCHW"), rhs_dilation=(2, 1), padding=((1, 2), (0, 1))
+            )
+        )
+    )
 
 
 @case({"w": (3, 3, 2, 6)}, (1, 5, 5, 4))
@@ -135,7 +155,13 @@ def conv_2d_depthwise_separable(p: Any, e: Any) -> jax.Array:
 
 @case({"w": (3, 3, 2, 3)}, (1, 4, 4, 2))
 def conv_2d_transposed(p: Any, e: Any) -> jax.Array:
-    return _sq(jnp.tanh(lax.conv_transpose(e, p["w"], (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))))
+    return _sq(
+        jnp.tanh(
+            lax.conv_transpose(
+                e, p["w"], (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+        )
+    )
 
 
 @case({"w": (2, 2, 2, 2, 3)}, (1, 3, 4, 3, 2))
@@ -182,7 +208,9 @@ def group_norm(p: Any, e: Any) -> jax.Array:
     x = e.reshape(3, 3, 2, 2)
     x = (x - x.mean((0, 1, 3), keepdims=True)) * lax.rsqrt(x.var((0, 1, 3), keepdims=True) + 1e-3)
     x = x.reshape(3, 3, 4)
-    return _sq(jnp.sin(x * jnp.broadcast_to(p["scale"], x.shape) + jnp.broadcast_to(p["bias"], x.shape)))
+    return _sq(
+        jnp.sin(x * jnp.broadcast_to(p["scale"], x.shape) + jnp.broadcast_to(p["bias"], x.shape))
+    )
 
 
 @case({"table": (4, 3), "position": (7, 3)}, ("int", 4, 7))
@@ -265,7 +293,10 @@ def gru(p: Any, e: Any) -> jax.Array:
     return _sq(lax.scan(step, jnp.zeros(3, e.dtype), e)[0])
 
 
-@case({"i": {"a": (2, 3), "b": (2, 3)}, "h": {"a": (3, 3), "b": (3, 3)}, "c": {"a": (3,), "b": (3,)}}, (4, 2))
+@case(
+    {"i": {"a": (2, 3), "b": (2, 3)}, "h": {"a": (3, 3), "b": (3, 3)}, "c": {"a": (3,), "b": (3,)}},
+    (4, 2),
+)
 def joined_gate_kernels(p: Any, e: Any) -> jax.Array:
     def step(h: jax.Array, x: jax.Array) -> Any:
         i, w = (jnp.concatenate([p[n]["a"], p[n]["b"]], axis=-1) for n in "ih")
@@ -278,7 +309,11 @@ def joined_gate_kernels(p: Any, e: Any) -> jax.Array:
 @case({"w": (3, 4, 4), "s": (3, 4), "b": (3, 4), "o": (4, 2)}, (5, 4))
 def scanned_layers(p: Any, e: Any) -> jax.Array:
     def layer(x: jax.Array, q: Any) -> Any:
-        y = x * lax.rsqrt(jnp.mean(jnp.square(x), -1, keepdims=True) + 1e-3) * jnp.broadcast_to(q["s"], x.shape)
+        y = (
+            x
+            * lax.rsqrt(jnp.mean(jnp.square(x), -1, keepdims=True) + 1e-3)
+            * jnp.broadcast_to(q["s"], x.shape)
+        )
         return x + jnp.tanh(_bias(y @ q["w"], q["b"])), jnp.sum(q["s"])
 
     out, sums = lax.scan(layer, e, {n: p[n] for n in "wsb"})
@@ -331,14 +366,17 @@ def low_rank_adaptation(p: Any, e: Any) -> jax.Array:
 @case({"w": (4, 9), "b": (9,)}, (5, 4))
 def sliced_projection(p: Any, e: Any) -> jax.Array:
     q, k, v = (
-        e @ w + jnp.broadcast_to(b, (5, 3)) for w, b in zip(jnp.split(p["w"], 3, 1), jnp.split(p["b"], 3), strict=True)
+        e @ w + jnp.broadcast_to(b, (5, 3))
+        for w, b in zip(jnp.split(p["w"], 3, 1), jnp.split(p["b"], 3), strict=True)
     )
     return _sq(jax.nn.softmax(q @ k.T) @ v)
 
 
 @case({"w": (6, 2, 2), "u": (3, 2, 4)}, (5, 8))
 def rearranged_kernels(p: Any, e: Any) -> jax.Array:
-    """Reshaped, transposed and reshaped again; u at two sites in one order and at a third in another."""
+    """Reshaped, transposed and reshaped again; u at two sites in one order and at a third in
+    another.
+    """
     w = p["w"].reshape(4, 3, 2).transpose(2, 0, 1).reshape(8, 3)
     u = p["u"].transpose(2, 1, 0).reshape(8, 3)
     x = jnp.tanh(e @ w) + jnp.sin(e @ u) * jnp.cos(e[::-1] @ u)
@@ -364,7 +402,10 @@ def branches_with_parameters(p: Any, e: Any) -> jax.Array:
     return _sq(a) + _sq(lax.switch(jnp.int32(e[1] > 0) + jnp.int32(e[2] > 0), branches, e))
 
 
-@case({"w": (3, 3), "u": (3, 3), "s": (3,), "b": (3,), "table": (4, 3)}, {"x": (4, 3), "i": ("int", 4, 4)})
+@case(
+    {"w": (3, 3), "u": (3, 3), "s": (3,), "b": (3,), "table": (4, 3)},
+    {"x": (4, 3), "i": ("int", 4, 4)},
+)
 def branches_inside_scan(p: Any, e: Any) -> jax.Array:
     def tall(h: jax.Array, x: jax.Array, i: jax.Array) -> jax.Array:
         inner = lax.cond(h[1] > 0, lambda h: jnp.tanh(h @ p["u"]), lambda h: h, h)
@@ -386,13 +427,17 @@ def branches_of_many_kinds(p: Any, e: Any) -> jax.Array:
         return jnp.tanh(_conv(x, p["w"], ("NHWC", "HWIO", "NHWC"))), p["c"]
 
     def recurrent(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return x, lax.scan(lambda h, _: (jnp.tanh(h @ (p["v"] @ p["v"]) + 0.1), None), x[0, 0, :3, 0], length=2)[0][0]
+        return x, lax.scan(
+            lambda h, _: (jnp.tanh(h @ (p["v"] @ p["v"]) + 0.1), None), x[0, 0, :3, 0], length=2
+        )[0][0]
 
     def saved(x: jax.Array) -> tuple[jax.Array, jax.Array]:
         y = jax.checkpoint(lambda y: jnp.sin(y @ p["t"]))(x[0, 0, :, 0])
         return x * jnp.sum(y), jnp.ones((), x.dtype)
 
-    images, number = lax.switch(e["k"], [convolved, recurrent, saved, lambda x: (x, jnp.zeros((), x.dtype))], e["x"])
+    images, number = lax.switch(
+        e["k"], [convolved, recurrent, saved, lambda x: (x, jnp.zeros((), x.dtype))], e["x"]
+    )
     return _sq(images) + jnp.square(number)
 
 
@@ -401,7 +446,9 @@ def _doubled_gradient(w: jax.Array, x: jax.Array) -> jax.Array:
     return x @ w
 
 
-_doubled_gradient.defvjp(lambda w, x: (x @ w, (w, x)), lambda res, g: (2 * jnp.outer(res[1], g), g @ res[0].T))
+_doubled_gradient.defvjp(
+    lambda w, x: (x @ w, (w, x)), lambda res, g: (2 * jnp.outer(res[1], g), g @ res[0].T)
+)
 
 
 @jax.custom_jvp
@@ -480,7 +527,11 @@ def half_precision(p: Any, e: Any, half: Any = jnp.bfloat16) -> jax.Array:
 
 def _block(p: Any, x: jax.Array) -> jax.Array:
     def norm(x: jax.Array, s: jax.Array) -> jax.Array:
-        return x * lax.rsqrt(jnp.mean(jnp.square(x), -1, keepdims=True) + 1e-3) * jnp.broadcast_to(s, x.shape)
+        return (
+            x
+            * lax.rsqrt(jnp.mean(jnp.square(x), -1, keepdims=True) + 1e-3)
+            * jnp.broadcast_to(s, x.shape)
+        )
 
     y = norm(x, p["s"])
     q, k, v = (y @ p[n] for n in "qkv")
@@ -508,7 +559,10 @@ def transformer(p: Any, e: Any) -> jax.Array:
 
 
 @case(
-    {"table": (7, 4), "layers": jax.tree.map(lambda s: (4, *s), _BLOCK, is_leaf=lambda s: isinstance(s, tuple))},
+    {
+        "table": (7, 4),
+        "layers": jax.tree.map(lambda s: (4, *s), _BLOCK, is_leaf=lambda s: isinstance(s, tuple)),
+    },
     ("int", 7, 5),
 )
 def scanned_tied_transformer(p: Any, e: Any) -> jax.Array:

@@ -1,14 +1,16 @@
 """The convolution's term: what the kernel sees of the input, outer, the cotangent of the output.
 
-A convolution is a matrix product of patches with the kernel, so its per-example gradient is a `Product` whose summed
-axis is the output positions. Patches are slices side by side (XLA's own patches primitive is one more convolution),
-`[kernel entries, positions]` for each example, and on a CPU they are made for a few examples at a time: they then stay
-in the cache, where the patches of a whole batch cost more in page faults than in arithmetic.
+A convolution is a matrix product of patches with the kernel, so its per-example gradient is a
+`Product` whose summed axis is the output positions. Patches are slices side by side (XLA's own
+patches primitive is one more convolution), `[kernel entries, positions]` for each example, and on a
+CPU they are made for a few examples at a time: they then stay in the cache, where the patches of a
+whole batch cost more in page faults than in arithmetic.
 
-Patches repeat the input once per kernel entry. On a CPU, where that is less, the first kernel axis stays out of them:
-at stride 1 row r of the input meets kernel entry q at output row r + padding - q dilation, so with a copy of the
-cotangent for each q, shifted by it, the same sum runs over the rows of the input. For k x k windows, c channels and o
-features that moves k c + k o numbers a position in place of k k c + o.
+Patches repeat the input once per kernel entry. On a CPU, where that is less, the first kernel axis
+stays out of them: at stride 1 row r of the input meets kernel entry q at output row r + padding - q
+dilation, so with a copy of the cotangent for each q, shifted by it, the same sum runs over the rows
+of the input. For k x k windows, c channels and o features that moves k c + k o numbers a position
+in place of k k c + o.
 """
 
 import functools
@@ -25,22 +27,28 @@ from fljax_kernels.per_example.batches import make_varying, varying_axes
 from fljax_kernels.per_example.reference import drop_rows, wide
 from fljax_kernels.per_example.terms import Product, weigh_rows
 
-# Floats that a block of examples may take on a CPU: of patches, which then stay in the cache, and of copies of the
-# input and the cotangent, where smaller blocks do not make a ResNet20's layers faster.
+# Floats that a block of examples may take on a CPU: of patches, which then stay in the cache, and
+# of copies of the input and the cotangent, where smaller blocks do not make a ResNet20's layers
+# faster.
 CACHED_PATCHES = 2**18
 CACHED_COPIES = 2**21
 
 
 def patches(x: jax.Array, kernel: tuple[int, ...], out: tuple[int, ...], params: Any) -> jax.Array:
-    """`[B, n, C, *spatial]` -> `[B, *kernel, C, n, *out]`: what each kernel entry sees at each output position."""
+    """`[B, n, C, *spatial]` -> `[B, *kernel, C, n, *out]`: what each kernel entry sees at each
+    output position.
+    """
     widths = [(0, 0, 0)] * 3
     for low_high, dilation in zip(params["padding"], params["lhs_dilation"], strict=True):
         widths.append((*low_high, dilation - 1))
     x = jax.lax.pad(x, jnp.zeros((), x.dtype), widths)
     seen = jnp.moveaxis(x, 2, 1)
-    # One axis after the other: slices of slices are fewer, and compile and run faster, than all offsets at once.
+    # One axis after the other: slices of slices are fewer, and compile and run faster, than all
+    #   offsets at once.
     for axis in reversed(range(len(kernel))):
-        seen = jnp.stack(_seen_along(seen, axis, seen.ndim - len(kernel), kernel, out, params), axis=1)
+        seen = jnp.stack(
+            _seen_along(seen, axis, seen.ndim - len(kernel), kernel, out, params), axis=1
+        )
     return seen
 
 
@@ -50,13 +58,23 @@ def _seen_along(
     """What each kernel entry along one axis sees; the spatial axes of x start at `first`."""
     step, stride = params["rhs_dilation"][axis], params["window_strides"][axis]
     span, at = (out[axis] - 1) * stride + 1, first + axis
-    return [jax.lax.slice_in_dim(x, k * step, k * step + span, stride, axis=at) for k in range(kernel[axis])]
+    return [
+        jax.lax.slice_in_dim(x, k * step, k * step + span, stride, axis=at)
+        for k in range(kernel[axis])
+    ]
 
 
-def row_patches(x: jax.Array, kernel: tuple[int, ...], out: tuple[int, ...], params: Any) -> jax.Array:
-    """`[B, n, *spatial, C]` -> `[B, n, rows, *out[1:], prod(kernel[1:]) * C]`: patches but for the first axis."""
+def row_patches(
+    x: jax.Array, kernel: tuple[int, ...], out: tuple[int, ...], params: Any
+) -> jax.Array:
+    """`[B, n, *spatial, C]` -> `[B, n, rows, *out[1:], prod(kernel[1:]) * C]`: patches but for the
+    first axis.
+    """
     low_high = [(0, 0), *params["padding"][1:]]
-    holes = [(*both, dilation - 1) for both, dilation in zip(low_high, params["lhs_dilation"], strict=True)]
+    holes = [
+        (*both, dilation - 1)
+        for both, dilation in zip(low_high, params["lhs_dilation"], strict=True)
+    ]
     x = jax.lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), (0, 0, 0), *holes, (0, 0, 0)])
     for axis in reversed(range(1, len(kernel))):
         x = jnp.concatenate(_seen_along(x, axis, 2, kernel, out, params), axis=-1)
@@ -64,7 +82,9 @@ def row_patches(x: jax.Array, kernel: tuple[int, ...], out: tuple[int, ...], par
 
 
 def shifted_rows(y: jax.Array, rows: int, size: int, params: Any) -> jax.Array:
-    """`[B, n, *out, O]` -> `[B, n, rows, *out[1:], size * O]`: for each of `size` kernel rows, what each row meets."""
+    """`[B, n, *out, O]` -> `[B, n, rows, *out[1:], size * O]`: for each of `size` kernel rows, what
+    each row meets.
+    """
     parts = []
     for shift in _shifts(size, params).tolist():
         if -rows < shift < y.shape[2]:
@@ -82,9 +102,18 @@ def _shifts(size: int, params: Any) -> np.ndarray:
 
 
 class ConvProduct(Product):
-    """A `Product` which makes its patches when they are wanted, and uses the convolution itself where it can."""
+    """A `Product` which makes its patches when they are wanted, and uses the convolution itself
+    where it can.
+    """
 
-    def __init__(self, inputs: jax.Array, cotangent: jax.Array, kernel_shape: tuple[int, ...], params: Any, loops: int):
+    def __init__(
+        self,
+        inputs: jax.Array,
+        cotangent: jax.Array,
+        kernel_shape: tuple[int, ...],
+        params: Any,
+        loops: int,
+    ):
         numbers, groups = params["dimension_numbers"], params["feature_group_count"]
         lhs, rhs, res = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
         self._params, self._kernel_shape = params, kernel_shape
@@ -94,7 +123,8 @@ class ConvProduct(Product):
         nd, out = len(params["window_strides"]), y.shape[3:]
         kernel = self._window = tuple(kernel_shape[a] for a in rhs[2:])
         self._channels = kernel_shape[rhs[1]]
-        # Labels: 1 samples, 2 groups, 3 features of a group, 4 channels of a group, then positions, then kernel axes.
+        # Labels: 1 samples, 2 groups, 3 features of a group, 4 channels of a group, then positions,
+        #   then kernel axes.
         position, offset = range(5, 5 + nd), range(5 + nd, 5 + 2 * nd)
         group = () if groups == 1 else (2,)
         order: list[tuple[int, ...]] = [()] * len(kernel_shape)
@@ -114,7 +144,9 @@ class ConvProduct(Product):
         self._inputs = x
         self._order = lhs, res, split
         self._by_rows_order = (*offset[1:], 4, *offset[:1], 3)
-        self._patches = functools.partial(_patches, kernel=kernel, out=out, params=params, split=split)
+        self._patches = functools.partial(
+            _patches, kernel=kernel, out=out, params=params, split=split
+        )
 
     @functools.cached_property
     def x(self) -> jax.Array:  # type: ignore[override]
@@ -123,11 +155,15 @@ class ConvProduct(Product):
     @functools.cached_property
     def sizes(self) -> dict[int, int]:
         shape = jax.eval_shape(self._patches, self._inputs).shape
-        return dict(zip(self.x_labels, shape, strict=True)) | dict(zip(self.y_labels, self.y.shape, strict=True))
+        return dict(zip(self.x_labels, shape, strict=True)) | dict(
+            zip(self.y_labels, self.y.shape, strict=True)
+        )
 
     @functools.cached_property
     def _by_rows(self) -> bool:
-        """Whether the first kernel axis goes to the cotangent: fewer numbers to move, hardly more to multiply."""
+        """Whether the first kernel axis goes to the cotangent: fewer numbers to move, hardly more
+        to multiply.
+        """
         if not self._window or jax.default_backend() != "cpu":
             return False
         size, features, channels = self._window[0], self.sizes[3], self.sizes[4]
@@ -142,10 +178,14 @@ class ConvProduct(Product):
         )
 
     def _meets_all_rows(self, rows: int, out: int) -> bool:
-        """Each row of the input meets one of the output, and conversely: one that is not finite leaves its mark."""
+        """Each row of the input meets one of the output, and conversely: one that is not finite
+        leaves its mark.
+        """
         shifts = _shifts(self._window[0], self._params)[:, None]
         to, back = np.arange(rows) + shifts, np.arange(out) - shifts
-        return all(((z >= 0) & (z < limit)).any(axis=0).all() for z, limit in ((to, out), (back, rows)))
+        return all(
+            ((z >= 0) & (z < limit)).any(axis=0).all() for z, limit in ((to, out), (back, rows))
+        )
 
     @property
     def _num_rows(self) -> int:
@@ -157,12 +197,16 @@ class ConvProduct(Product):
         return self._by_rows_order if self._by_rows else super().row_order
 
     def _block(self, inputs: jax.Array, cotangent: jax.Array) -> Product:
-        """The term of some examples. Transposed here, in the cache: transposing all first costs two more passes."""
+        """The term of some examples. Transposed here, in the cache: transposing all first costs two
+        more passes.
+        """
         lhs, res, split = self._order
         if self._by_rows:
             out = self.y.shape[-len(self._window) :]
             x = row_patches(_channels_last(inputs, lhs), self._window, out, self._params)
-            y = shifted_rows(_channels_last(cotangent, res), self._num_rows, self._window[0], self._params)
+            y = shifted_rows(
+                _channels_last(cotangent, res), self._num_rows, self._window[0], self._params
+            )
             # As matrices: XLA on CPU is slower at a product of more axes.
             x, y = (z.reshape(z.shape[0], math.prod(z.shape[1:-1]), z.shape[-1]) for z in (x, y))
             return Product(x, (0, 1, 2), y, (0, 1, 3), (2, 3))
@@ -190,12 +234,23 @@ class ConvProduct(Product):
         return rows.reshape(-1, *(self.sizes[label] for label in self.row_order)), squares
 
     def squared_norms(self) -> jax.Array:
-        return super().squared_norms() if self.held else self._in_blocks(lambda part: part.squared_norms())
+        return (
+            super().squared_norms()
+            if self.held
+            else self._in_blocks(lambda part: part.squared_norms())
+        )
 
     def _convolve(self, inputs: jax.Array, kernel: jax.Array) -> jax.Array:
         params, dims = dict(self._params), self._params["dimension_numbers"]
         specs = [_moved(dims.lhs_spec), dims.rhs_spec, _moved(dims.out_spec)]
-        options = ("window_strides", "padding", "lhs_dilation", "rhs_dilation", "feature_group_count", "precision")
+        options = (
+            "window_strides",
+            "padding",
+            "lhs_dilation",
+            "rhs_dilation",
+            "feature_group_count",
+            "precision",
+        )
         return jax.lax.conv_general_dilated(
             inputs.reshape(-1, *inputs.shape[2:]),
             kernel,
@@ -210,7 +265,8 @@ class ConvProduct(Product):
         cotangent, inputs = self._plain[1], drop_rows(self._plain[0], weights)
         dtype = wide(inputs.dtype, cotangent.dtype)
         weighted = weigh_rows(cotangent.astype(dtype), weights)
-        # Inside shard_map the gradient with respect to what is the same on all devices would be a sum over them.
+        # Inside shard_map the gradient with respect to what is the same on all devices would be a
+        # sum over them.
         zero = make_varying(jnp.zeros(self._kernel_shape, dtype), varying_axes(inputs, weighted))
         convolve = functools.partial(self._convolve, inputs.astype(dtype))
         return jax.vjp(convolve, zero)[1](weighted.reshape(-1, *weighted.shape[2:]))[0]

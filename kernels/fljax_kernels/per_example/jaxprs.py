@@ -1,4 +1,6 @@
-"""The little that depends on how JAX writes its programs down: binding, scan's parameters, inlining."""
+"""The little that depends on how JAX writes its programs down: binding, scan's parameters,
+inlining.
+"""
 
 import contextlib
 from collections.abc import Callable, Sequence

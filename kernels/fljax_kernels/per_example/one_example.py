@@ -1,7 +1,9 @@
 """What can be told of a loss before it is differentiated: whether it is one of one example.
 
-A loss that wants a batch is refused, and so is one that normalises over a batch. Within one example that batch has one
-row: the mean is the row itself, its gradient through the normalisation is zero, and nothing else would say so.
+A loss that wants a batch is refused, and so is one that normalises over a batch. Within one example
+that batch has one
+row: the mean is the row itself, its gradient through the normalisation is zero, and nothing else
+  would say so.
 """
 
 import inspect
@@ -14,17 +16,42 @@ from jax.extend import core
 from fljax_kernels.per_example import jaxprs
 
 _WRITE = "write it for ONE example, without a batch axis, which is added around it"
-_CALLS = (*jaxprs.INLINED, *jaxprs.REMAT, "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
+_CALLS = (
+    *jaxprs.INLINED,
+    *jaxprs.REMAT,
+    "custom_jvp_call",
+    "custom_vjp_call",
+    "custom_vjp_call_jaxpr",
+)
 _SAME_ROWS = ("convert_element_type", "copy", "square", "integer_pow", "mul", "sub", "abs")
 _ARITHMETIC = ("add", "sub", "mul", "div")
-_SHAPES = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "convert_element_type", "copy", "neg")
-_OF_A_MEAN = (*_ARITHMETIC, *_SHAPES, "rsqrt", "sqrt", "square", "integer_pow", "max", "stop_gradient")
+_SHAPES = (
+    "broadcast_in_dim",
+    "reshape",
+    "squeeze",
+    "expand_dims",
+    "convert_element_type",
+    "copy",
+    "neg",
+)
+_OF_A_MEAN = (
+    *_ARITHMETIC,
+    *_SHAPES,
+    "rsqrt",
+    "sqrt",
+    "square",
+    "integer_pow",
+    "max",
+    "stop_gradient",
+)
 
 
 def check_signature(loss: Any) -> None:
     """Raises ValueError unless `loss(params, example)` can be called."""
     if not callable(loss):
-        raise ValueError(f"Expected loss to be a function, loss(params, example) -> scalar, got loss={loss!r}.")
+        raise ValueError(
+            f"Expected loss to be a function, loss(params, example) -> scalar, got loss={loss!r}."
+        )
     try:
         signature = inspect.signature(loss)
     except (TypeError, ValueError):  # some callables have none
@@ -40,8 +67,8 @@ def check_signature(loss: Any) -> None:
 
 
 def check(loss: Callable[..., Any], params: Any, batch: Any, has_aux: bool = False) -> None:
-    """Raises ValueError unless `loss` is a scalar of ONE of the examples of `batch` `[B, ...]`, B >= 1. Traces it once,
-    but computes nothing.
+    """Raises ValueError unless `loss` is a scalar of ONE of the examples of `batch` `[B, ...]`, B
+    >= 1. Traces it once, but computes nothing.
     """
     example, row = _shapes(batch)
     leaves, tree = jax.tree.flatten((params, example))
@@ -60,25 +87,35 @@ def check(loss: Callable[..., Any], params: Any, batch: Any, has_aux: bool = Fal
     value = shapes[0] if has_aux and isinstance(shapes, tuple) and len(shapes) == 2 else shapes
     if getattr(value, "shape", ()) != ():
         raise ValueError(
-            f"Expected loss(params, example) to be a scalar for ONE example, got shape {value.shape}: "
+            "Expected loss(params, example) to be a scalar for ONE example, got shape "
+            f"{value.shape}: "
             "the batch axis is added around it."
         )
     where = _normalised_over_rows(closed.jaxpr, [False] * len(jax.tree.leaves(params)))
     if where is not None:
         raise ValueError(
-            f"Expected loss(params, example) without batch statistics, got one that normalises over a batch axis of "
-            f"length 1{where}, as batch normalisation does in training mode: it would mix examples, and sees one here, "
-            "whose gradient vanishes. Use GroupNorm or LayerNorm, or running averages (evaluation mode)."
+            "Expected loss(params, example) without batch statistics, got one that normalises "
+            "over a batch axis of "
+            f"length 1{where}, as batch normalisation does in training mode: it would mix "
+            "examples, and sees one here, "
+            "whose gradient vanishes. Use GroupNorm or LayerNorm, or running averages (evaluation "
+            "mode)."
         )
 
 
 def _shapes(batch: Any) -> tuple[Any, Any]:
     """Of one example, and of a batch of one."""
-    if jax.sharding.get_abstract_mesh().manual_axes:  # inside a shard_map a type says more than shape and dtype
-        return jax.eval_shape(lambda b: (jax.tree.map(lambda x: x[0], b), jax.tree.map(lambda x: x[:1], b)), batch)
+    if (
+        jax.sharding.get_abstract_mesh().manual_axes
+    ):  # inside a shard_map a type says more than shape and dtype
+        return jax.eval_shape(
+            lambda b: (jax.tree.map(lambda x: x[0], b), jax.tree.map(lambda x: x[:1], b)), batch
+        )
 
     def of(shape: Callable[[Any], Any]) -> Any:
-        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(shape(jax.typeof(x).shape), jax.typeof(x).dtype), batch)
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(shape(jax.typeof(x).shape), jax.typeof(x).dtype), batch
+        )
 
     return of(lambda shape: shape[1:]), of(lambda shape: (1, *shape[1:]))
 
@@ -92,7 +129,8 @@ def _traces(loss: Callable[..., Any], *args: Any) -> bool:
 
 
 class _Known:
-    """Of the values of one jaxpr. varies: whether it depends on the example. rows: of which values it is an elementwise
+    """Of the values of one jaxpr. varies: whether it depends on the example. rows: of which values
+    it is an elementwise
     function. means: of which values it holds the sum over a first axis of length 1.
     """
 
@@ -107,8 +145,8 @@ def _union(sets: Iterable[frozenset[Any]]) -> frozenset[Any]:
 
 
 def _normalised_over_rows(jaxpr: Any, constant: list[bool]) -> str | None:
-    """Where a value meets its own mean over a first axis of length 1; None where nowhere. constant: leading inputs that
-    do not depend on the example; the others do.
+    """Where a value meets its own mean over a first axis of length 1; None where nowhere. constant:
+    leading inputs that do not depend on the example; the others do.
     """
     known = _Known()
     varies = constant + [True] * (len(jaxpr.invars) - len(constant))
@@ -122,7 +160,11 @@ def _walk(jaxpr: Any, known: _Known) -> str | None:
         return otherwise if isinstance(atom, core.Literal) else table.get(atom, otherwise)
 
     def rows(atom: Any) -> frozenset[Any]:
-        return frozenset() if isinstance(atom, core.Literal) else known.rows.get(atom, frozenset([atom]))
+        return (
+            frozenset()
+            if isinstance(atom, core.Literal)
+            else known.rows.get(atom, frozenset([atom]))
+        )
 
     def means(atom: Any) -> frozenset[Any]:
         return of(known.means, atom, frozenset())

@@ -1,15 +1,17 @@
 """Finds where parameters meet examples.
 
-Each value of the traced loss is *shared* (the same for all examples: constants, parameters and what is made of them)
-or *per example*. A shared value that still carries gradient to some parameter and enters an equation with per-example
-values makes a `Site`. Three kinds:
+Each value of the traced loss is *shared* (the same for all examples: constants, parameters and what
+is made of them) or *per example*. A shared value that still carries gradient to some parameter and
+enters an equation with per-example values makes a `Site`. Three kinds:
 
-- product (matrix product, convolution), gather, add: a tap on the result, records of the other operands;
-- promote (everything else): a tap on the shared value itself. Its cotangent is its per-example gradient.
+- product (matrix product, convolution), gather, add: a tap on the result, records of the other
+  operands;
+- promote (everything else): a tap on the shared value itself. Its cotangent is its per-example
+  gradient.
 
-`Body` plans hold this for the loss and for each scan or remat body and branch of a `cond` in it. Loops are numbered; a
-shared value inside scan bodies lists the loops along which it varies (a slice of stacked parameters does, a closed-over
-weight does not).
+`Body` plans hold this for the loss and for each scan or remat body and branch of a `cond` in it.
+Loops are numbered; a shared value inside scan bodies lists the loops along which it varies (a slice
+of stacked parameters does, a closed-over weight does not).
 """
 
 import dataclasses
@@ -37,7 +39,9 @@ GROWING = (
 
 
 class Info(NamedTuple):
-    """example: differs between examples. leaves: parameters that get gradient through it. loops: it varies along."""
+    """example: differs between examples. leaves: parameters that get gradient through it. loops: it
+    varies along.
+    """
 
     example: bool
     leaves: frozenset[int] = frozenset()
@@ -49,7 +53,9 @@ EXAMPLE = Info(True)
 
 
 class Site(NamedTuple):
-    """rule: product, conv, gather, add or promote. tap, records: identifiers. var: the shared operand."""
+    """rule: product, conv, gather, add or promote. tap, records: identifiers. var: the shared
+    operand.
+    """
 
     rule: str
     eqn: Any
@@ -79,8 +85,10 @@ class Tap(NamedTuple):
 class Body:
     """The plan of one jaxpr.
 
-    lengths: of all loops. taps: result variable -> tap. promotions: (equation, operand) or ("out", k) -> how.
-    aliases: final values of carries that a scan passes through untouched -> what the scan was given.
+    lengths: of all loops. taps: result variable -> tap. promotions: (equation, operand) or ("out",
+      k) -> how.
+    aliases: final values of carries that a scan passes through untouched -> what the scan was
+      given.
     """
 
     jaxpr: Any
@@ -107,19 +115,26 @@ class Body:
         return mine + [eqn for child in inside for eqn in child.convolutions()]
 
     def held_anyway(self) -> int:
-        """How many parameters stand in products whose rows are no larger than the records that make them.
+        """How many parameters stand in products whose rows are no larger than the records that make
+        them.
 
-        For these `vmap(grad)` does what taps do, in fewer operations. Not for convolutions, which it would group, nor
-        where a loop adds up steps, which it would do on rows.
+        For these `vmap(grad)` does what taps do, in fewer operations. Not for convolutions, which
+        it would group, nor where a loop adds up steps, which it would do on rows.
         """
-        total = sum(child.held_anyway() for children in self.children.values() for child in children)
+        total = sum(
+            child.held_anyway() for children in self.children.values() for child in children
+        )
         for site in self.sites:
             if site.rule != "product" or self.info(site.var).loops != self.loops:
                 continue
             weight, data, result = (
-                _size(v) for v in (site.var, site.eqn.invars[1 - site.position], site.eqn.outvars[0])
+                _size(v)
+                for v in (site.var, site.eqn.invars[1 - site.position], site.eqn.outvars[0])
             )
-            shape, stacked = site.var.aval.shape, site.eqn.params["dimension_numbers"][1][site.position]
+            shape, stacked = (
+                site.var.aval.shape,
+                site.eqn.params["dimension_numbers"][1][site.position],
+            )
             blocks = math.prod(shape[axis] for axis in stacked)
             # Sizes are blocks * p * q, blocks * n * p, blocks * n * q.
             n = round(math.sqrt(data * result / (weight * blocks)))
@@ -136,7 +151,9 @@ class Planner:
         self.taps: list[Tap] = []
         self.num_records = 0
 
-    def body(self, jaxpr: Any, consts: list[Any], arguments: list[Info], loops: tuple[int, ...]) -> Body:
+    def body(
+        self, jaxpr: Any, consts: list[Any], arguments: list[Info], loops: tuple[int, ...]
+    ) -> Body:
         body = Body(jaxpr, consts, loops, self.lengths)
         body.infos.update((v, SHARED) for v in jaxpr.constvars)
         body.infos.update(zip(jaxpr.invars, arguments, strict=True))
@@ -154,7 +171,9 @@ class Planner:
             if any(info.example for info in infos):
                 self._example_equation(body, uses, index, eqn, infos)
                 body.infos.update((v, EXAMPLE) for v in eqn.outvars)
-                body.infos.update((v, body.info(atom)) for v, atom in body.aliases.items() if v in eqn.outvars)
+                body.infos.update(
+                    (v, body.info(atom)) for v, atom in body.aliases.items() if v in eqn.outvars
+                )
             else:
                 leaves = frozenset().union(*(info.leaves for info in infos))
                 if eqn.primitive.name == "stop_gradient":
@@ -172,7 +191,9 @@ class Planner:
             if not body.info(atom).example and body.info(atom).leaves:
                 self._promote(body, ("out", slot), atom)
 
-    def _example_equation(self, body: Body, uses: Any, index: int, eqn: Any, infos: list[Info]) -> None:
+    def _example_equation(
+        self, body: Body, uses: Any, index: int, eqn: Any, infos: list[Info]
+    ) -> None:
         name = eqn.primitive.name
         if name == "scan":
             self._scan(body, index, eqn, infos)
@@ -198,12 +219,16 @@ class Planner:
         records: tuple[int, ...] = ()
         if rule != "add":
             records = tuple(
-                self._record(body, atom) for j, atom in enumerate(eqn.invars) if j != k and infos[j].example
+                self._record(body, atom)
+                for j, atom in enumerate(eqn.invars)
+                if j != k and infos[j].example
             )
         body.sites.append(Site(rule, eqn, k, eqn.invars[k], tap, records))
 
     def _tap_result(self, body: Body, uses: Any, var: Any) -> int:
-        """A tap on var, or further down where the cotangent is still the same: an LSTM's gates share one."""
+        """A tap on var, or further down where the cotangent is still the same: an LSTM's gates
+        share one.
+        """
         while len(uses.get(var, ())) == 1 and uses[var][0] >= 0:
             user = body.jaxpr.eqns[uses[var][0]]
             result = user.outvars[0]
@@ -216,7 +241,9 @@ class Planner:
         return body.taps[var]
 
     def _new_tap(self, body: Body, var: Any) -> int:
-        self.taps.append(Tap(tuple(self.lengths[loop] for loop in body.loops), var.aval.shape, var.aval.dtype))
+        self.taps.append(
+            Tap(tuple(self.lengths[loop] for loop in body.loops), var.aval.shape, var.aval.dtype)
+        )
         return len(self.taps) - 1
 
     def _record(self, body: Body, atom: Any) -> int:
@@ -230,7 +257,11 @@ class Planner:
         source = var
         while (eqn := body.origin.get(source)) is not None and eqn.primitive.name in GROWING:
             before = eqn.invars[0]
-            if jaxprs.is_literal(before) or not body.info(before).leaves or _size(before) > _size(source):
+            if (
+                jaxprs.is_literal(before)
+                or not body.info(before).leaves
+                or _size(before) > _size(source)
+            ):
                 break
             chain.append(eqn)
             source = before
@@ -276,13 +307,17 @@ class Planner:
         body.children[index] = [child]
 
     def _cond(self, body: Body, index: int, eqn: Any, infos: list[Info]) -> None:
-        """Each branch has taps and records of its own. What a branch could only tap as a whole is tapped before."""
+        """Each branch has taps and records of its own. What a branch could only tap as a whole is
+        tapped before.
+        """
         arguments = infos[1:]
         while True:
             saved = len(self.taps), self.num_records, len(self.lengths)
             children = []
             for branch in eqn.params["branches"]:
-                child = self.body(*jaxprs.flatten(branch.jaxpr, branch.consts), arguments, body.loops)
+                child = self.body(
+                    *jaxprs.flatten(branch.jaxpr, branch.consts), arguments, body.loops
+                )
                 self.finish(child, list(range(len(eqn.outvars))))
                 children.append(child)
             whole = {k for child in children for k in _promoted_arguments(child, child.promotions)}
@@ -297,7 +332,9 @@ class Planner:
 
 
 def _promoted_consts(body: Body, num_consts: int) -> list[int]:
-    """Closed-over parameters which a tap inside the loop would copy at every step, and more than once in size."""
+    """Closed-over parameters which a tap inside the loop would copy at every step, and more than
+    once in size.
+    """
     large = []
     for (index, k), promotion in body.promotions.items():
         if body.info(promotion.source).loops[-1:] == body.loops[-1:]:

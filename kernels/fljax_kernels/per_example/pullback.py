@@ -1,7 +1,8 @@
 """From sites to parameters: reverse mode over the shared values, with terms for cotangents.
 
-A term at a shared value stands for `[B, *loops it varies along, *shape]`. Operations that only rearrange keep a term in
-its compact form; any other is differentiated at its own operands, for each example, on held rows.
+A term at a shared value stands for `[B, *loops it varies along, *shape]`. Operations that only
+rearrange keep a term in its compact form; any other is differentiated at its own operands, for each
+example, on held rows.
 """
 
 import functools
@@ -20,13 +21,20 @@ from fljax_kernels.per_example.terms import Lookup, Product, Rows
 
 
 class SharedValues:
-    """The values of shared variables, each with the loops it varies along as leading axes; computed when asked for."""
+    """The values of shared variables, each with the loops it varies along as leading axes; computed
+    when asked for.
+    """
 
     def __init__(
-        self, body: Body, arguments: Sequence[Any], parent: "tuple[SharedValues, Sequence[Any]] | None" = None
+        self,
+        body: Body,
+        arguments: Sequence[Any],
+        parent: "tuple[SharedValues, Sequence[Any]] | None" = None,
     ):
         self._body, self._parent = body, parent
-        self._known: dict[Any, Any] = dict(zip(body.jaxpr.constvars, fresh_keys(list(body.consts)), strict=True))
+        self._known: dict[Any, Any] = dict(
+            zip(body.jaxpr.constvars, fresh_keys(list(body.consts)), strict=True)
+        )
         if parent is None:
             self._known.update(zip(body.jaxpr.invars, arguments, strict=True))
 
@@ -50,13 +58,19 @@ class SharedValues:
             outer, operands = self._parent
             return outer.value(operands[self._body.jaxpr.invars.index(var)])
         loops = self._body.info(var).loops
-        run = vmap_loops(lambda *args: jaxprs.bind(eqn, args), loops, [self._body.info(a).loops for a in eqn.invars])
+        run = vmap_loops(
+            lambda *args: jaxprs.bind(eqn, args),
+            loops,
+            [self._body.info(a).loops for a in eqn.invars],
+        )
         self._known.update(zip(eqn.outvars, run(*map(self.value, eqn.invars)), strict=True))
         return self._known[var]
 
 
 def vmap_loops(fun: Any, loops: Sequence[int], of_arguments: Sequence[Sequence[int]]) -> Any:
-    """Fun mapped over `loops`, the first outermost; an argument has the loops it varies along as leading axes."""
+    """Fun mapped over `loops`, the first outermost; an argument has the loops it varies along as
+    leading axes.
+    """
     for loop in reversed(loops):
         axes = tuple(0 if loop in mine else None for mine in of_arguments)
         fun = jax.vmap(fun, in_axes=axes)
@@ -74,7 +88,9 @@ def site_term(site: Site, body: Body, cotangent: jax.Array, records: Sequence[ja
         if site.rule == "add":
             cotangent = _unbroadcast(cotangent, shape, loops)
         note = "tapped" if site.rule == "promote" else "sum"
-        return Rows(jnp.sum(cotangent, axis=tuple(1 + k for k in fixed)) if fixed else cotangent, note)
+        return Rows(
+            jnp.sum(cotangent, axis=tuple(1 + k for k in fixed)) if fixed else cotangent, note
+        )
     if site.rule == "product":
         (batch, free, result) = _product_labels(site, loops)
         out = tuple(1 + k for k, loop in enumerate(body.loops) if loop in varying) + tuple(free)
@@ -87,7 +103,9 @@ def site_term(site: Site, body: Body, cotangent: jax.Array, records: Sequence[ja
 
 
 def _product_labels(site: Site, loops: int) -> tuple[list[int], list[int], list[int]]:
-    """Einsum labels of (the recorded operand, the parameter, the result), loops being labels 1..loops."""
+    """Einsum labels of (the recorded operand, the parameter, the result), loops being labels
+    1..loops.
+    """
     (contract, batch) = site.eqn.params["dimension_numbers"]
     k = site.position
     mine, other = site.eqn.invars[k].aval.ndim, site.eqn.invars[1 - k].aval.ndim
@@ -101,7 +119,11 @@ def _product_labels(site: Site, loops: int) -> tuple[list[int], list[int], list[
         theirs[b] = own[a]
     labels[k], labels[1 - k] = own, theirs
     free = [
-        [label for axis, label in enumerate(labels[side]) if axis not in contract[side] and axis not in batch[side]]
+        [
+            label
+            for axis, label in enumerate(labels[side])
+            if axis not in contract[side] and axis not in batch[side]
+        ]
         for side in (0, 1)
     ]
     lead = list(range(loops + 1))
@@ -113,7 +135,9 @@ def _unbroadcast(cotangent: jax.Array, shape: tuple[int, ...], loops: int) -> ja
     lead = 1 + loops
     if len(shape) < cotangent.ndim - lead:
         return jnp.sum(cotangent, axis=tuple(range(lead, cotangent.ndim)))
-    wide = [lead + k for k, size in enumerate(shape) if size == 1 and cotangent.shape[lead + k] != 1]
+    wide = [
+        lead + k for k, size in enumerate(shape) if size == 1 and cotangent.shape[lead + k] != 1
+    ]
     return jnp.sum(cotangent, axis=tuple(wide), keepdims=True) if wide else cotangent
 
 
@@ -148,7 +172,12 @@ def _lookup(site: Site, body: Body, cotangent: jax.Array, index: jax.Array) -> A
         index = index[..., 0]
         positions = [a for a in range(cotangent.ndim - lead) if a not in numbers.offset_dims]
         y = jnp.transpose(
-            cotangent, [*range(lead), *(lead + a for a in positions), *(lead + a for a in numbers.offset_dims)]
+            cotangent,
+            [
+                *range(lead),
+                *(lead + a for a in positions),
+                *(lead + a for a in numbers.offset_dims),
+            ],
         )
         drops = site.eqn.params["mode"] == jax.lax.GatherScatterMode.FILL_OR_DROP
     else:
@@ -188,7 +217,10 @@ def pull_back(
             terms.setdefault(atom, []).append(term)
 
     for site in body.sites:
-        add(site.var, site_term(site, body, cotangents[site.tap], [records[r] for r in site.records]))
+        add(
+            site.var,
+            site_term(site, body, cotangents[site.tap], [records[r] for r in site.records]),
+        )
     for index, eqn in reversed(list(enumerate(body.jaxpr.eqns))):
         if index in body.children:
             operands = eqn.invars[1:] if eqn.primitive.name == "cond" else eqn.invars
@@ -207,7 +239,9 @@ def pull_back(
     return terms
 
 
-def _through(eqn: Any, body: Body, shared: SharedValues, arriving: list[list[Any]], add: Any) -> None:
+def _through(
+    eqn: Any, body: Body, shared: SharedValues, arriving: list[list[Any]], add: Any
+) -> None:
     """Terms at the results of a shared equation become terms at its operands."""
     loops = body.info(eqn.outvars[0]).loops
     waiting: list[Any] = []
@@ -225,14 +259,19 @@ def _through(eqn: Any, body: Body, shared: SharedValues, arriving: list[list[Any
         _differentiated(eqn, body, shared, [waiting] if len(arriving) == 1 else arriving, add)
 
 
-def _joined(eqn: Any, body: Body, shared: SharedValues, arriving: list[list[Any]], add: Any) -> None:
+def _joined(
+    eqn: Any, body: Body, shared: SharedValues, arriving: list[list[Any]], add: Any
+) -> None:
     """Terms at the parts of a split, each with zeros in place of the other parts."""
     (atom,) = eqn.invars
     axis = len(body.info(atom).loops) + eqn.params["axis"]
     whole, at = atom.aval.shape[eqn.params["axis"]], 0
     rest: list[list[Any]] = []
     for size, terms in zip(eqn.params["sizes"], arriving, strict=True):
-        padded = [term.pad(axis, at, whole - at - size) if isinstance(term, Product) else None for term in terms]
+        padded = [
+            term.pad(axis, at, whole - at - size) if isinstance(term, Product) else None
+            for term in terms
+        ]
         rest.append([term for term, wide in zip(terms, padded, strict=True) if wide is None])
         for term in padded:
             add(atom, term)
@@ -241,17 +280,29 @@ def _joined(eqn: Any, body: Body, shared: SharedValues, arriving: list[list[Any]
         _differentiated(eqn, body, shared, rest, add)
 
 
-def _rearranged(eqn: Any, body: Body, shared: SharedValues, term: Any, loops: int) -> list[tuple[Any, Any]] | None:
-    """(operand, term) pairs where the operation only rearranges or scales; None where it does not, or not compactly."""
+def _rearranged(
+    eqn: Any, body: Body, shared: SharedValues, term: Any, loops: int
+) -> list[tuple[Any, Any]] | None:
+    """(operand, term) pairs where the operation only rearranges or scales; None where it does not,
+    or not compactly.
+    """
     name, params = eqn.primitive.name, eqn.params
     if any(
-        body.info(atom).loops != body.info(eqn.outvars[0]).loops for atom in eqn.invars if not jaxprs.is_literal(atom)
+        body.info(atom).loops != body.info(eqn.outvars[0]).loops
+        for atom in eqn.invars
+        if not jaxprs.is_literal(atom)
     ):
         return None
     first = eqn.invars[0]
     inside = getattr(first.aval, "shape", ())
     lead = term.shape[:loops]
-    if name in ("convert_element_type", "copy", "copy_p", "reduce_precision", "sharding_constraint"):
+    if name in (
+        "convert_element_type",
+        "copy",
+        "copy_p",
+        "reduce_precision",
+        "sharding_constraint",
+    ):
         return [(first, term)]
     if name in ("mul", "div") and len(eqn.invars) == 2:
         for k, other in ((0, 1), (1, 0)) if name == "mul" else ((0, 1),):
@@ -269,11 +320,15 @@ def _rearranged(eqn: Any, body: Body, shared: SharedValues, term: Any, loops: in
         return None
     if isinstance(term, Lookup) and name not in ("add", "add_any"):
         return None
-    if name in ADDITIVE and all(atom.aval.shape == eqn.outvars[0].aval.shape for atom in eqn.invars):
+    if name in ADDITIVE and all(
+        atom.aval.shape == eqn.outvars[0].aval.shape for atom in eqn.invars
+    ):
         return [(atom, term) for atom in eqn.invars]
     if isinstance(term, Rows):
         return None
-    if name in ("reshape", "squeeze", "expand_dims") and (name != "reshape" or params.get("dimensions") is None):
+    if name in ("reshape", "squeeze", "expand_dims") and (
+        name != "reshape" or params.get("dimensions") is None
+    ):
         return [(first, term.reshape((*lead, *inside)))]
     if name == "broadcast_in_dim" and math.prod(inside) == math.prod(eqn.outvars[0].aval.shape):
         return [(first, term.reshape((*lead, *inside)))]
@@ -292,7 +347,9 @@ def _rearranged(eqn: Any, body: Body, shared: SharedValues, term: Any, loops: in
             at += atom.aval.shape[axis]
         return parts
     if name == "slice" and all(step == 1 for step in params["strides"] or (1,)):
-        for axis, (start, stop) in enumerate(zip(params["start_indices"], params["limit_indices"], strict=True)):
+        for axis, (start, stop) in enumerate(
+            zip(params["start_indices"], params["limit_indices"], strict=True)
+        ):
             if (start, stop) != (0, inside[axis]):
                 term = term.pad(loops + axis, start, inside[axis] - stop)
                 if term is None:
@@ -304,7 +361,9 @@ def _rearranged(eqn: Any, body: Body, shared: SharedValues, term: Any, loops: in
 ADDITIVE = ("add", "add_any")
 
 
-def _differentiated(eqn: Any, body: Body, shared: SharedValues, arriving: list[list[Any]], add: Any) -> None:
+def _differentiated(
+    eqn: Any, body: Body, shared: SharedValues, arriving: list[list[Any]], add: Any
+) -> None:
     """The general case: the equation's own vjp on held rows."""
     outs = [(v, terms) for v, terms in zip(eqn.outvars, arriving, strict=True)]
     loops: tuple[int, ...] = max((body.info(v).loops for v in eqn.outvars), key=len)
@@ -329,8 +388,16 @@ def _differentiated(eqn: Any, body: Body, shared: SharedValues, arriving: list[l
     of_arguments = [body.info(atom).loops for atom in eqn.invars]
     mapped = one
     for loop in reversed(loops):
-        mapped = jax.vmap(mapped, in_axes=([0 if loop in mine else None for mine in of_arguments], 0))
+        mapped = jax.vmap(
+            mapped, in_axes=([0 if loop in mine else None for mine in of_arguments], 0)
+        )
     results = jax.vmap(mapped, in_axes=(None, 0))(values, [rows[k] for k in present])
     for k, result in zip(trained, results, strict=True):
         missing = tuple(1 + at for at, loop in enumerate(loops) if loop not in of_arguments[k])
-        add(eqn.invars[k], Rows(jnp.sum(result, axis=missing) if missing else result, f"through {eqn.primitive.name}"))
+        add(
+            eqn.invars[k],
+            Rows(
+                jnp.sum(result, axis=missing) if missing else result,
+                f"through {eqn.primitive.name}",
+            ),
+        )

@@ -14,7 +14,9 @@ from fljax_kernels.per_example.batches import Batch
 
 
 def wide(*dtypes: Any) -> Any:
-    """The widest, at least float32: bfloat16 squares and sums lose three digits. Strict promotion has no such rule."""
+    """The widest, at least float32: bfloat16 squares and sums lose three digits. Strict promotion
+    has no such rule.
+    """
     return np.result_type(np.float32, *(d for d in dtypes if jnp.dtype(d).itemsize >= 4))
 
 
@@ -75,10 +77,16 @@ class MaterializedRows:
         ]
 
     def directional(self, vectors: list[jax.Array]) -> list[jax.Array]:
-        return [flat(g) @ v.reshape(-1).astype(wide(g.dtype)) for g, v in zip(self.rows(), vectors, strict=True)]
+        return [
+            flat(g) @ v.reshape(-1).astype(wide(g.dtype))
+            for g, v in zip(self.rows(), vectors, strict=True)
+        ]
 
     def explain(self) -> str:
-        bytes_held = sum(self._batch.size * leaf.size * leaf.dtype.itemsize for leaf in self._batch.leaves)
+        bytes_held = sum(
+            self._batch.size * leaf.size * leaf.dtype.itemsize for leaf in self._batch.leaves
+        )
         return (
-            f"vmap ({self._why}): holds the gradient of every parameter for each example, {bytes_held / 2**20:.1f} MiB"
+            f"vmap ({self._why}): holds the gradient of every parameter for each example, "
+            f"{bytes_held / 2**20:.1f} MiB"
         )

@@ -1,7 +1,8 @@
 """A scan over microbatches: every product with the memory of `microbatch_size` examples.
 
-XLA on a CPU is slow at convolutions inside loops: the loss should come with patches and matrix products in their place,
-as `loop_friendly(loss, inside_loop=True)` gives it, so that gradients of kernels read the patches of the forward pass.
+XLA on a CPU is slow at convolutions inside loops: the loss should come with patches and matrix
+products in their place, as `loop_friendly(loss, inside_loop=True)` gives it, so that gradients of
+kernels read the patches of the forward pass.
 """
 
 import functools
@@ -27,23 +28,36 @@ def _scan(step: Callable[[Any, Any], Any], init: Any, xs: Any) -> Any:
 
 
 class StreamedRows:
-    """Runs another engine chunk by chunk. Each product costs one pass; `gram` costs one per pair of chunks."""
+    """Runs another engine chunk by chunk. Each product costs one pass; `gram` costs one per pair of
+    chunks.
+    """
 
     def __init__(self, engine_of: EngineOf, batch: Batch, microbatch_size: int):
         self._engine_of, self._batch = engine_of, batch
         self._chunk = min(microbatch_size, batch.size)
         self._num_chunks = -(-batch.size // self._chunk)
-        self._seen: tuple[Any, jax.Array, Any] | None = None  # by whom; values and auxiliaries that a pass has met
+        self._seen: tuple[Any, jax.Array, Any] | None = (
+            None  # by whom; values and auxiliaries that a pass has met
+        )
 
     def _chunked(self, tree: Any) -> Any:
-        """`[B, ...]` as `[num_chunks, chunk, ...]`; the last example fills the rest and counts with weight 0."""
+        """`[B, ...]` as `[num_chunks, chunk, ...]`; the last example fills the rest and counts with
+        weight 0.
+        """
         total = self._num_chunks * self._chunk
-        pick = None if total == self._batch.size else jnp.minimum(jnp.arange(total), self._batch.size - 1)
+        pick = (
+            None
+            if total == self._batch.size
+            else jnp.minimum(jnp.arange(total), self._batch.size - 1)
+        )
 
         def cut(x: jax.Array) -> jax.Array:
             if jnp.shape(x)[:1] != (self._batch.size,):
                 size, shape = self._batch.size, jnp.shape(x)
-                raise ValueError(f"Expected coefficients or per_example with leading axis {size}, got shape {shape}.")
+                raise ValueError(
+                    f"Expected coefficients or per_example with leading axis {size}, got shape "
+                    f"{shape}."
+                )
             x = x if pick is None else x[pick]
             return x.reshape(self._num_chunks, self._chunk, *x.shape[1:])
 
@@ -93,7 +107,9 @@ class StreamedRows:
         return True
 
     def fused_sums(self, weigh: Weigh, extra: Any) -> tuple[Any, Any]:
-        """sum_i w_i g_i with w = weigh(squared norms, extra), and the squared norms: ONE pass over the data."""
+        """sum_i w_i g_i with w = weigh(squared norms, extra), and the squared norms: ONE pass over
+        the data.
+        """
         position = jnp.arange(self._num_chunks * self._chunk).reshape(self._num_chunks, self._chunk)
 
         def step(sums: list[jax.Array], chunk: Any) -> tuple[list[jax.Array], Any]:
@@ -107,7 +123,11 @@ class StreamedRows:
             total = [s + t for s, t in zip(sums, engine.weighted_sums(weights), strict=True)]
             return total, (squares, (engine.values(), engine.aux()))
 
-        chunks = (self._chunked(self._batch.examples), self._chunked(extra), position < self._batch.size)
+        chunks = (
+            self._chunked(self._batch.examples),
+            self._chunked(extra),
+            position < self._batch.size,
+        )
         axes = varying_axes(*jax.tree.leaves(chunks), *self._batch.leaves)
         zeros = [make_varying(jnp.zeros(p.shape, wide(p.dtype)), axes) for p in self._batch.leaves]
         sums, seen = _scan(step, zeros, chunks)
@@ -136,22 +156,34 @@ class StreamedRows:
 
 
 class TapsInChunks(Taps):
-    """`Taps`, but what takes a norm and a sum, `fused_sums`, goes chunk by chunk: its arrays stay in a CPU's cache."""
+    """`Taps`, but what takes a norm and a sum, `fused_sums`, goes chunk by chunk: its arrays stay
+    in a CPU's cache.
+    """
 
     def __init__(self, loss: Callable[..., Any], batch: Batch, plan: Plan, microbatch_size: int):
         super().__init__(loss, batch, plan)
         self._size = microbatch_size
-        self._chunks = StreamedRows(functools.partial(Taps, loop_friendly(loss, inside_loop=True)), batch, self._size)
+        self._chunks = StreamedRows(
+            functools.partial(Taps, loop_friendly(loss, inside_loop=True)), batch, self._size
+        )
 
     def fuses(self, weigh: Weigh, extra: Any) -> bool:
-        """Nobody asked for chunks: what weighs a batch as a whole, by the rank of a norm say, shall see it whole."""
+        """Nobody asked for chunks: what weighs a batch as a whole, by the rank of a norm say, shall
+        see it whole.
+        """
         size = self._batch.size
-        if "_pass" in self.__dict__ or any(jnp.shape(x)[:1] != (size,) for x in jax.tree.leaves(extra)):
+        if "_pass" in self.__dict__ or any(
+            jnp.shape(x)[:1] != (size,) for x in jax.tree.leaves(extra)
+        ):
             return False
 
         def arguments(length: int) -> tuple[Any, Any]:
-            squares = [jax.ShapeDtypeStruct((length,), wide(leaf.dtype)) for leaf in self._batch.leaves]
-            return squares, jax.tree.map(lambda x: jax.ShapeDtypeStruct((length, *x.shape[1:]), x.dtype), extra)
+            squares = [
+                jax.ShapeDtypeStruct((length,), wide(leaf.dtype)) for leaf in self._batch.leaves
+            ]
+            return squares, jax.tree.map(
+                lambda x: jax.ShapeDtypeStruct((length, *x.shape[1:]), x.dtype), extra
+            )
 
         return one_by_one(weigh, arguments, self._size, size)
 
@@ -170,6 +202,7 @@ class TapsInChunks(Taps):
     def explain(self) -> str:
         """As for taps."""
         return (
-            f"{super().explain()}\n`weighted_sum`, where its coefficients are elementwise in the norms: "
+            f"{super().explain()}\n`weighted_sum`, where its coefficients are elementwise in the "
+            "norms: "
             f"{self._chunks.explain()}, with patches for convolutions"
         )

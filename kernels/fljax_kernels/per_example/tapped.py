@@ -29,7 +29,9 @@ def zero_taps(planner: Planner) -> dict[int, jax.Array]:
     return {k: jnp.zeros(t.lengths + t.shape, t.dtype) for k, t in enumerate(planner.taps)}
 
 
-def run(body: Body, arguments: list[Any], taps: Mapping[int, Any]) -> tuple[list[Any], dict[int, Any]]:
+def run(
+    body: Body, arguments: list[Any], taps: Mapping[int, Any]
+) -> tuple[list[Any], dict[int, Any]]:
     """(results, records) of a planned jaxpr."""
     env: dict[Any, Any] = {}
     records: dict[int, Any] = {}
@@ -47,7 +49,9 @@ def run(body: Body, arguments: list[Any], taps: Mapping[int, Any]) -> tuple[list
             return read(atom)
         if promotion.tap not in tapped:
             tapped[promotion.tap] = tap(read(promotion.source), taps[promotion.tap])
-        return functools.reduce(lambda x, eqn: jaxprs.bind(eqn, [x])[0], promotion.chain, tapped[promotion.tap])
+        return functools.reduce(
+            lambda x, eqn: jaxprs.bind(eqn, [x])[0], promotion.chain, tapped[promotion.tap]
+        )
 
     for var, value in zip(body.jaxpr.constvars, body.consts, strict=True):
         write(var, value)
@@ -93,13 +97,16 @@ def _run_scan(
 def _run_cond(
     eqn: Any, children: list[Body], values: list[Any], taps: Mapping[int, Any]
 ) -> tuple[list[Any], dict[int, Any]]:
-    """The branch that is taken has its records, the others' are zero, and so are the cotangents of their taps."""
+    """The branch that is taken has its records, the others' are zero, and so are the cotangents of
+    their taps.
+    """
     index, *operands = values
     mine = {k: taps[k] for child in children for k in sorted(all_taps(child))}
     shapes: dict[int, Any] = {}
     for child in children:
         shapes |= jax.eval_shape(functools.partial(run, child), operands, mine)[1]
-    # Inside shard_map what a branch gives differs between devices, as its operands do: so must zeros and constants.
+    # Inside shard_map what a branch gives differs between devices, as its operands do: so must
+    # zeros and constants.
     axes = varying_axes(*operands, *mine.values())
 
     def branch(child: Body) -> Any:
@@ -125,4 +132,6 @@ def _run_remat(
 def all_taps(body: Body) -> set[int]:
     """The taps of a body and of the bodies in it."""
     own = set(body.taps.values()) | set(body.promoted.values())
-    return own.union(*(all_taps(child) for children in body.children.values() for child in children))
+    return own.union(
+        *(all_taps(child) for children in body.children.values() for child in children)
+    )

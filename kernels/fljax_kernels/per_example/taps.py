@@ -1,4 +1,6 @@
-"""The engine of method "taps": one backward pass with respect to taps, then products from compact terms."""
+"""The engine of method "taps": one backward pass with respect to taps, then products from compact
+terms.
+"""
 
 import functools
 import itertools
@@ -40,7 +42,9 @@ class Plan:
 
         def one(example: Any) -> Any:
             def tapped(taps: dict[int, Any]) -> Any:
-                (value, *aux), records = run(self.body, [*batch.leaves, *jax.tree.leaves(example)], taps)
+                (value, *aux), records = run(
+                    self.body, [*batch.leaves, *jax.tree.leaves(example)], taps
+                )
                 return value, (aux, records)
 
             (value, (aux, records)), cotangents = jax.value_and_grad(tapped, has_aux=True)(zeros)
@@ -49,7 +53,9 @@ class Plan:
         return loop_friendly(jax.vmap(one, axis_size=batch.size))(batch.examples)
 
     def terms(self, batch: Batch, records: Any, cotangents: Any) -> list[list[Any]]:
-        """What each leaf's per-example gradient is the sum of: one term, or several with a form for each pair."""
+        """What each leaf's per-example gradient is the sum of: one term, or several with a form for
+        each pair.
+        """
         examples = [None] * (len(self.body.jaxpr.invars) - self.num_leaves)
         shared = SharedValues(self.body, [*batch.leaves, *examples])
         terms = pull_back(self.body, shared, cotangents, records)
@@ -61,7 +67,10 @@ class Plan:
 
         def build(leaves: list[Any], examples: Any) -> None:
             here = batch._replace(leaves=leaves, examples=examples)
-            costs.extend([term.cost() for term in mine] for mine in self.terms(here, *self.evaluate(here)[1:]))
+            costs.extend(
+                [term.cost() for term in mine]
+                for mine in self.terms(here, *self.evaluate(here)[1:])
+            )
 
         jax.eval_shape(build, batch.leaves, fresh_keys(batch.examples))
         return costs
@@ -71,7 +80,12 @@ def settle(terms: list[Any]) -> list[Any]:
     """Several terms without a form for their cross products become rows."""
     if all(inner_products(a, b) is not None for k, a in enumerate(terms) for b in terms[:k]):
         return terms
-    return [Rows(functools.reduce(jnp.add, [t.rows() for t in terms]), "sum of " + ", ".join(t.note for t in terms))]
+    return [
+        Rows(
+            functools.reduce(jnp.add, [t.rows() for t in terms]),
+            "sum of " + ", ".join(t.note for t in terms),
+        )
+    ]
 
 
 SMALL = 2**14  # numbers: what it costs nothing to copy
@@ -93,8 +107,12 @@ class SideBySide:
         self._leaf = np.repeat(np.arange(len(parts)), [part.shape[1] for part in parts])
 
     def squared_norms(self) -> dict[int, jax.Array]:
-        """One matrix product. A row that is not finite in one leaf is not finite in all of these."""
-        member = jnp.asarray(self._leaf[:, None] == np.arange(len(self.where))[None], self._rows.dtype)
+        """One matrix product. A row that is not finite in one leaf is not finite in all of
+        these.
+        """
+        member = jnp.asarray(
+            self._leaf[:, None] == np.arange(len(self.where))[None], self._rows.dtype
+        )
         squares = jnp.matmul(jnp.square(self._rows), member, precision=HIGHEST)
         return {k: squares[:, at] for at, k in enumerate(self.where)}
 
@@ -104,7 +122,9 @@ class SideBySide:
             total = Rows(self._rows).weighted_sum(mine[0])
         else:
             columns = jnp.stack(mine, axis=1)[:, self._leaf].astype(self._rows.dtype)
-            weighted = jnp.where(columns != 0, columns * self._rows, jnp.zeros((), self._rows.dtype))
+            weighted = jnp.where(
+                columns != 0, columns * self._rows, jnp.zeros((), self._rows.dtype)
+            )
             total = jnp.sum(weighted, axis=0)
         return {k: total[start:stop] for k, (start, stop) in self.where.items()}
 
@@ -126,11 +146,19 @@ class Taps:
 
     @functools.cached_property
     def _small(self) -> SideBySide | None:
-        """Biases, scales and the like as one array: models have many, and each operation takes compile time."""
-        chosen = {k: terms[0].data for k, terms in enumerate(self._terms) if len(terms) == 1 and _is_small(terms[0])}
+        """Biases, scales and the like as one array: models have many, and each operation takes
+        compile time.
+        """
+        chosen = {
+            k: terms[0].data
+            for k, terms in enumerate(self._terms)
+            if len(terms) == 1 and _is_small(terms[0])
+        }
         return SideBySide(chosen) if len(chosen) > 1 else None
 
-    def _per_leaf(self, product: Callable[[int, Any], jax.Array], empty: Callable[[jax.Array], Any]) -> list[jax.Array]:
+    def _per_leaf(
+        self, product: Callable[[int, Any], jax.Array], empty: Callable[[jax.Array], Any]
+    ) -> list[jax.Array]:
         """The sum of a product over the terms of each leaf that is not among the small ones."""
         out = []
         for k, (leaf, terms) in enumerate(zip(self._batch.leaves, self._terms, strict=True)):
@@ -151,11 +179,17 @@ class Taps:
         out = []
         for leaf, terms in zip(self._batch.leaves, self._terms, strict=True):
             zero = jnp.zeros((self._batch.size, *leaf.shape), leaf.dtype)
-            out.append(functools.reduce(jnp.add, [t.rows().astype(leaf.dtype) for t in terms]) if terms else zero)
+            out.append(
+                functools.reduce(jnp.add, [t.rows().astype(leaf.dtype) for t in terms])
+                if terms
+                else zero
+            )
         return out
 
     def squared_norms(self) -> list[jax.Array]:
-        squares = self._per_leaf(lambda _, term: term.squared_norms(), lambda _: (self._batch.size,))
+        squares = self._per_leaf(
+            lambda _, term: term.squared_norms(), lambda _: (self._batch.size,)
+        )
         for k, terms in enumerate(self._terms):
             for at, a in enumerate(terms):
                 for b in terms[:at]:
@@ -174,14 +208,19 @@ class Taps:
             if len(terms) == 1:
                 out.append(terms[0].gram().astype(wide(leaf.dtype)))
             elif terms:
-                out.append(Rows(functools.reduce(jnp.add, [t.rows() for t in terms])).gram().astype(wide(leaf.dtype)))
+                out.append(
+                    Rows(functools.reduce(jnp.add, [t.rows() for t in terms]))
+                    .gram()
+                    .astype(wide(leaf.dtype))
+                )
             else:
                 out.append(jnp.zeros((size, size), wide(leaf.dtype)))
         return out
 
     def weighted_sums(self, weights: list[jax.Array]) -> list[jax.Array]:
         sums = self._per_leaf(
-            lambda k, term: term.weighted_sum(weights[k]).reshape(self._batch.leaves[k].shape), lambda leaf: leaf.shape
+            lambda k, term: term.weighted_sum(weights[k]).reshape(self._batch.leaves[k].shape),
+            lambda leaf: leaf.shape,
         )
         if self._small is not None:
             for k, total in self._small.weighted_sums(weights).items():
@@ -197,9 +236,18 @@ class Taps:
         ]
 
     def explain(self) -> str:
-        lines = ["taps: one backward pass to where parameters meet examples, norms and sums from records there"]
-        for name, leaf, costs in zip(self._batch.names, self._batch.leaves, self.plan.sketch(self._batch), strict=True):
-            lines.append(f"  {name} {leaf.dtype}{list(leaf.shape)}: " + ("" if costs else "no gradient"))
+        lines = [
+            "taps: one backward pass to where parameters meet examples, norms and sums from "
+            "records there"
+        ]
+        for name, leaf, costs in zip(
+            self._batch.names, self._batch.leaves, self.plan.sketch(self._batch), strict=True
+        ):
+            lines.append(
+                f"  {name} {leaf.dtype}{list(leaf.shape)}: " + ("" if costs else "no gradient")
+            )
             for form, work, held in costs:
-                lines.append(f"    {form}; norms {work / 1e6:.3g} M multiply-adds, {held / 2**20:.3g} MiB")
+                lines.append(
+                    f"    {form}; norms {work / 1e6:.3g} M multiply-adds, {held / 2**20:.3g} MiB"
+                )
         return "\n".join(lines)

@@ -1,8 +1,10 @@
-"""Per-example gradients in the form they have where they arise: never wider than the data that made them.
+"""Per-example gradients in the form they have where they arise: never wider than the data that made
+them.
 
 In every `weighted_sum` a row of weight 0 adds exactly 0, also where it is not finite.
 
-A term stands for `[B, *shape]`. `Rows` holds it, `Product` is sum_n x_in (outer) y_in, `Lookup` adds y_n to row idx_n.
+A term stands for `[B, *shape]`. `Rows` holds it, `Product` is sum_n x_in (outer) y_in, `Lookup`
+adds y_n to row idx_n.
 """
 
 import dataclasses
@@ -57,8 +59,8 @@ class Rows:
         return jnp.matmul(flat(self.data), flat(self.data).T, precision=HIGHEST)
 
     def weighted_sum(self, weights: jax.Array) -> jax.Array:
-        # The weighted cotangent is what a product beside this bias needs too. A matrix product with ones: XLA's sum
-        # over the leading axis of a wide array is many times slower on a CPU.
+        # The weighted cotangent is what a product beside this bias needs too. A matrix product with
+        # ones: XLA's sum over the leading axis of a wide array is many times slower on a CPU.
         data = weigh_rows(self.data.astype(wide(self.data.dtype)), weights)
         return jnp.tensordot(jnp.ones(data.shape[:1], data.dtype), data, axes=1, precision=HIGHEST)
 
@@ -74,14 +76,22 @@ class Rows:
 
 
 class Product:
-    """sum_n x (outer) y, in einsum labels. Label 0 is the batch; a label in x and y but not in `out` is summed.
+    """sum_n x (outer) y, in einsum labels. Label 0 is the batch; a label in x and y but not in
+    `out` is summed.
 
-    moves: what the labelled result goes through at the end, (shape, order) pairs: a reshape, then a transposition.
-    Norms do not see them, a sum goes through them once.
+    moves: what the labelled result goes through at the end, (shape, order) pairs: a reshape, then a
+    transposition. Norms do not see them, a sum goes through them once.
     """
 
     def __init__(
-        self, x: Any, x_labels: Any, y: jax.Array, y_labels: Any, out: Any, moves: Moves = (), note: str = "product"
+        self,
+        x: Any,
+        x_labels: Any,
+        y: jax.Array,
+        y_labels: Any,
+        out: Any,
+        moves: Moves = (),
+        note: str = "product",
     ):
         self._x, self.y = x, y
         self.x_labels, self.y_labels, self.out = tuple(x_labels), tuple(y_labels), tuple(out)
@@ -94,7 +104,9 @@ class Product:
 
     @functools.cached_property
     def sizes(self) -> dict[int, int]:
-        return dict(zip(self.x_labels, self.x.shape, strict=True)) | dict(zip(self.y_labels, self.y.shape, strict=True))
+        return dict(zip(self.x_labels, self.x.shape, strict=True)) | dict(
+            zip(self.y_labels, self.y.shape, strict=True)
+        )
 
     @property
     def labelled_shape(self) -> tuple[int, ...]:
@@ -126,16 +138,24 @@ class Product:
 
     @property
     def held(self) -> bool:
-        """Rows take less than the Gram matrix of the summed axis: few of them up to twice, for they save a product."""
+        """Rows take less than the Gram matrix of the summed axis: few of them up to twice, for they
+        save a product.
+        """
         s, n, p, q = self.extents
         allowed = 2 if self.y.shape[0] * s * p * q <= FEW else 1
         return n > 1 and p * q <= allowed * n * (p + q)
 
     @property
     def row_order(self) -> tuple[int, ...]:
-        """Labels in the order a matrix product leaves them: held rows keep it, only their sum is transposed."""
+        """Labels in the order a matrix product leaves them: held rows keep it, only their sum is
+        transposed.
+        """
         stacked = self.groups[0]
-        free = [label for label in (*self.x_labels, *self.y_labels) if label in self.out and label not in stacked]
+        free = [
+            label
+            for label in (*self.x_labels, *self.y_labels)
+            if label in self.out and label not in stacked
+        ]
         return (*stacked, *free)
 
     def compute_rows(self) -> tuple[jax.Array, jax.Array]:
@@ -150,12 +170,16 @@ class Product:
 
     def _in_out_order(self, z: jax.Array, lead: int) -> jax.Array:
         """Transposes what comes after `lead` axes from `row_order`."""
-        z = jnp.transpose(z, [*range(lead), *(lead + self.row_order.index(label) for label in self.out)])
+        z = jnp.transpose(
+            z, [*range(lead), *(lead + self.row_order.index(label) for label in self.out)]
+        )
         return self._moved(z, lead)
 
     def _moved(self, z: jax.Array, lead: int) -> jax.Array:
         for shape, order in self._moves:
-            z = jnp.transpose(z.reshape(*z.shape[:lead], *shape), [*range(lead), *(lead + axis for axis in order)])
+            z = jnp.transpose(
+                z.reshape(*z.shape[:lead], *shape), [*range(lead), *(lead + axis for axis in order)]
+            )
         return z
 
     def _moved_back(self, vector: jax.Array) -> jax.Array:
@@ -182,7 +206,8 @@ class Product:
         if self.extents[1] == 1:
             return jnp.sum(_never_less(_squares(x), _squares(y)), axis=(1, 2))
         dots = _dots(x, y, x, y)
-        # Where steps cancel, rounding must not make a norm smaller than that of the sum which is clipped by it.
+        # Where steps cancel, rounding must not make a norm smaller than that of the sum which is
+        # clipped by it.
         return jnp.sum(_never_less(*dots) + ROUNDING * jnp.abs(dots[0] * dots[1]), axis=(1, 2, 3))
 
     def gram(self) -> jax.Array:
@@ -216,7 +241,9 @@ class Product:
 
         def part(x: jax.Array) -> jax.Array:
             # HIGHEST: rounded to fewer bits, a clipped row could pass its bound.
-            return _einsum(drop_rows(x, weights), self.x_labels, y, self.y_labels, self.out, precision=HIGHEST)
+            return _einsum(
+                drop_rows(x, weights), self.x_labels, y, self.y_labels, self.out, precision=HIGHEST
+            )
 
         parts = self._num_parts()
         if parts == 1:
@@ -227,9 +254,11 @@ class Product:
         return self._moved(total.reshape(self.labelled_shape), 0)
 
     def _num_parts(self) -> int:
-        """Pieces of x, along its own axis, to look through for rows of weight 0: the whole would be a copy of x.
+        """Pieces of x, along its own axis, to look through for rows of weight 0: the whole would be
+        a copy of x.
 
-        Where x is a layer's input `[B, p]` the pieces give pieces of the sum, and only one piece is copied at a time.
+        Where x is a layer's input `[B, p]` the pieces give pieces of the sum, and only one piece is
+        copied at a time.
         """
         last = self.x_labels[-1]
         if self.extents[:2] != (1, 1) or last != self.out[0] or jax.default_backend() != "cpu":
@@ -257,7 +286,12 @@ class Product:
 
     def _with(self, **changes: Any) -> "Product":
         fields = dict(
-            x=self._x, x_labels=self.x_labels, y=self.y, y_labels=self.y_labels, out=self.out, moves=self._moves
+            x=self._x,
+            x_labels=self.x_labels,
+            y=self.y,
+            y_labels=self.y_labels,
+            out=self.out,
+            moves=self._moves,
         )
         return Product(**(fields | changes), note=self.note)
 
@@ -314,12 +348,15 @@ class Product:
         stacked, _, left, _ = self.groups
         first = next((label for label in self.out if label not in stacked), None)
         kinds = tuple(
-            "s" if label in stacked else "l" if (label in left) == (first in left) else "r" for label in self.out
+            "s" if label in stacked else "l" if (label in left) == (first in left) else "r"
+            for label in self.out
         )
         return kinds, self.labelled_shape, self._moves
 
     def oriented(self) -> tuple[jax.Array, jax.Array]:
-        """Canonical (x, y), exchanged if need be so that the first unstacked axis of the result belongs to x."""
+        """Canonical (x, y), exchanged if need be so that the first unstacked axis of the result
+        belongs to x.
+        """
         stacked, _, left, _ = self.groups
         first = next((label for label in self.out if label not in stacked), None)
         x, y = self.canonical
@@ -356,7 +393,9 @@ class Lookup:
 
         def row(one: tuple[jax.Array, jax.Array]) -> jax.Array:
             dots = jnp.einsum("nd,bmd->bnm", one[1], y, precision=HIGHEST)
-            return jnp.sum(jnp.where(one[0][None, :, None] == self.idx[:, None, :], dots, 0.0), axis=(1, 2))
+            return jnp.sum(
+                jnp.where(one[0][None, :, None] == self.idx[:, None, :], dots, 0.0), axis=(1, 2)
+            )
 
         return jax.lax.map(row, (self.idx, y))
 
@@ -371,7 +410,11 @@ class Lookup:
     def cost(self) -> tuple[str, float, float]:
         """(form, multiply-adds for the norms, bytes held for rows)."""
         size, n = self.y.shape[:2]
-        return f"gather, {n} rows: Gram of equal rows", size * n * n * math.prod(self.y.shape[2:]), 0
+        return (
+            f"gather, {n} rows: Gram of equal rows",
+            size * n * n * math.prod(self.y.shape[2:]),
+            0,
+        )
 
     def scale(self, factor: jax.Array) -> "Lookup":
         return Lookup(self.idx, self.y * factor.astype(self.y.dtype), self.size)
@@ -381,16 +424,22 @@ Term = Rows | Product | Lookup
 
 
 def join(terms: list[Any]) -> list[Any]:
-    """Fewer terms with the same sum: products of one form side by side, lookups side by side, held rows added."""
+    """Fewer terms with the same sum: products of one form side by side, lookups side by side, held
+    rows added.
+    """
     groups: dict[Any, list[Any]] = {}
     for term in _same_left(terms):
-        kind = ("product", *term.signature()) if isinstance(term, Product) else (type(term).__name__,)
+        kind = (
+            ("product", *term.signature()) if isinstance(term, Product) else (type(term).__name__,)
+        )
         groups.setdefault(kind, []).append(term)
     return [_join_one(group) for group in groups.values()]
 
 
 def _same_left(terms: list[Any]) -> list[Any]:
-    """Products that share x, say the three parts of a split projection, are one product with the sum of the y."""
+    """Products that share x, say the three parts of a split projection, are one product with the
+    sum of the y.
+    """
     found: dict[Any, Any] = {}
     for term in terms:
         key: Any = id(term)
@@ -424,7 +473,9 @@ def _join_one(group: list[Any]) -> Any:
     size = dict(zip(labels, labelled, strict=True))
 
     def spread(z: jax.Array, own: list[int]) -> jax.Array:
-        return z.reshape(z.shape[0], *[size[s] for s in stacked], z.shape[2], *[size[s] for s in own])
+        return z.reshape(
+            z.shape[0], *[size[s] for s in stacked], z.shape[2], *[size[s] for s in own]
+        )
 
     return Product(
         spread(x, left),
@@ -438,7 +489,9 @@ def _join_one(group: list[Any]) -> Any:
 
 
 def inner_products(a: Any, b: Any) -> jax.Array | None:
-    """<a_i, b_i> `[B]` without rows, for a product and a lookup on a table `[V, d]`; otherwise None."""
+    """<a_i, b_i> `[B]` without rows, for a product and a lookup on a table `[V, d]`; otherwise
+    None.
+    """
     if isinstance(a, Lookup) and isinstance(b, Product):
         a, b = b, a
     if not (isinstance(a, Product) and isinstance(b, Lookup)):
@@ -469,7 +522,10 @@ def _sum_finite_rows(rows: jax.Array, weights: jax.Array) -> jax.Array:
     """NaN where a row that counts is not finite."""
     finite = _finite(rows)
     damage = jnp.where(~finite & (weights != 0), jnp.nan, 0.0).sum().astype(rows.dtype)
-    return _sum_rows(jnp.where(column(finite, rows), rows, jnp.zeros((), rows.dtype)), weights) + damage
+    return (
+        _sum_rows(jnp.where(column(finite, rows), rows, jnp.zeros((), rows.dtype)), weights)
+        + damage
+    )
 
 
 def weigh_rows(rows: jax.Array, weights: jax.Array) -> jax.Array:
@@ -491,18 +547,24 @@ def _squares(z: jax.Array) -> jax.Array:
 
 
 def _never_less(a: jax.Array, b: jax.Array) -> jax.Array:
-    """The product of two sums of products, not below the true one where squares of one are below float32's range.
+    """The product of two sums of products, not below the true one where squares of one are below
+    float32's range.
 
-    An example may be tiny where its cotangent is huge; a norm of 0 would let its gradient pass any bound.
+    An example may be tiny where its cotangent is huge; a norm of 0 would let its gradient pass any
+    bound.
     """
     return a * b + LOST * (jnp.abs(a) + jnp.abs(b))
 
 
-def _dots(x: jax.Array, y: jax.Array, other_x: jax.Array, other_y: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _dots(
+    x: jax.Array, y: jax.Array, other_x: jax.Array, other_y: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     """Inner products of all pairs of summed positions, `[B, S, N, N]`: of the x, of the y."""
     pairs = ((x, other_x), (y, other_y))
     of_x, of_y = (
-        jnp.einsum("bsnp,bsmp->bsnm", a.astype(wide(a.dtype)), b.astype(wide(b.dtype)), precision=HIGHEST)
+        jnp.einsum(
+            "bsnp,bsmp->bsnm", a.astype(wide(a.dtype)), b.astype(wide(b.dtype)), precision=HIGHEST
+        )
         for a, b in pairs
     )
     return of_x, of_y

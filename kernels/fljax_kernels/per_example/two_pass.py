@@ -33,7 +33,8 @@ class TwoPass(Taps):
     def _gradient(self, weights: jax.Array, wanted: Any) -> list[jax.Array]:
         batch, wanted = self._batch, list(wanted)
         counts = weights != 0
-        # A row of weight 0 may be NaN anywhere inside: it is computed from another row's data instead.
+        # A row of weight 0 may be NaN anywhere inside: it is computed from another row's data
+        #   instead.
         instead = jnp.where(counts, jnp.arange(batch.size), jnp.argmax(counts))
         examples = jax.tree.map(lambda x: x[instead], fresh_keys(batch.examples))
 
@@ -41,16 +42,25 @@ class TwoPass(Taps):
             full = list(batch.leaves)
             for k, leaf in zip(wanted, leaves, strict=True):
                 full[k] = leaf
-            losses = jax.vmap(lambda example: self._loss(full, example)[0], axis_size=batch.size)(examples)
+            losses = jax.vmap(lambda example: self._loss(full, example)[0], axis_size=batch.size)(
+                examples
+            )
             losses = losses.astype(wide(losses.dtype))
             return jnp.sum(weights.astype(losses.dtype) * losses)
 
         # Weights may differ between the devices of a shard_map where params and examples do not.
         axes = varying_axes(weights, *batch.leaves, *jax.tree.leaves(examples))
-        grads = loop_friendly(jax.grad(total))([make_varying(batch.leaves[k], axes) for k in wanted])
+        grads = loop_friendly(jax.grad(total))(
+            [make_varying(batch.leaves[k], axes) for k in wanted]
+        )
         zero = [jnp.zeros((), wide(g.dtype)) for g in grads]
-        return [jnp.where(jnp.any(counts), g.astype(z.dtype), z) for g, z in zip(grads, zero, strict=True)]
+        return [
+            jnp.where(jnp.any(counts), g.astype(z.dtype), z)
+            for g, z in zip(grads, zero, strict=True)
+        ]
 
     def explain(self) -> str:
         """As for taps, which gives the norms."""
-        return "two_pass: sums from the gradient of the weighted loss; norms by " + super().explain()
+        return (
+            "two_pass: sums from the gradient of the weighted loss; norms by " + super().explain()
+        )

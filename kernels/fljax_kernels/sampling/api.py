@@ -13,8 +13,10 @@ class Sample(NamedTuple):
     """One drawn batch.
 
     indices: int32 `[capacity]`; the sampled units first, each once, in random order; then -1.
-    count: int32 `[]`, the number sampled, which may exceed the capacity. Secret, as the indices are.
-    overflow: bool `[]`, True if count > capacity: then `indices` holds a uniformly random part of the sample.
+    count: int32 `[]`, the number sampled, which may exceed the capacity. Secret, as the indices
+      are.
+    overflow: bool `[]`, True if count > capacity: then `indices` holds a uniformly random part of
+      the sample.
     """
 
     indices: jax.Array
@@ -25,18 +27,21 @@ class Sample(NamedTuple):
 def poisson_sample(key: jax.Array, num: int, prob: float, capacity: int) -> Sample:
     """Takes each of `num` units independently with probability `prob`.
 
-    Draws the number of units, Binomial(num, prob), and then a uniformly random set of that size: the same law as one
-    coin per unit, at a cost of O(capacity), not O(num), where capacity is at most num / 8.
+    Draws the number of units, Binomial(num, prob), and then a uniformly random set of that size:
+    the same law as one coin per unit, at a cost of O(capacity), not O(num), where capacity is at
+    most num / 8.
 
-    Guarantee: given uniform random bits, the law of the sample is within 1e-10 of Poisson sampling in total variation
-    (the table of the count is float64; the set is as in `fixed_size_sample`). Where `overflow` is True the sample is
-    truncated: account for truncated Poisson sampling, or add the chance of it to delta. `poisson_capacity` makes that
-    chance negligible.
+    Guarantee: given uniform random bits, the law of the sample is within 1e-10 of Poisson sampling
+    in total variation (the table of the count is float64; the set is as in `fixed_size_sample`).
+    Where `overflow` is True the sample is
+    truncated: account for truncated Poisson sampling, or add the chance of it to delta.
+    `poisson_capacity` makes that chance negligible.
 
     Args:
       key: typed PRNG key, used once.
       num: number of units, a public constant. In [0, 2**31).
-      prob: chance of each unit. In [0, 1]; a host number, as the table of the count is made when traced.
+      prob: chance of each unit. In [0, 1]; a host number, as the table of the count is made when
+        traced.
       capacity: length of the result. In [0, num].
 
     Returns:
@@ -45,7 +50,8 @@ def poisson_sample(key: jax.Array, num: int, prob: float, capacity: int) -> Samp
     Raises:
       ValueError: an argument is out of range.
 
-    Source: Zhu and Wang (2019), "Poisson Subsampled Renyi Differential Privacy", for what needs this law.
+    Source: Zhu and Wang (2019), "Poisson Subsampled Renyi Differential Privacy", for what needs
+      this law.
     """
     _check_key(key)
     _check_int("num", num, 2**31 - 1)
@@ -62,8 +68,9 @@ def poisson_sample(key: jax.Array, num: int, prob: float, capacity: int) -> Samp
 def fixed_size_sample(key: jax.Array, num: int, size: int) -> jax.Array:
     """Draws `size` of `num` units without replacement, every ordered choice with the same chance.
 
-    Guarantee: given uniform random bits, exactly uniform for size <= num / 8, otherwise within num**2 * 2**-65 in total
-    variation (ties in a sort by 64 bits). Neighbouring data sets have the same `num` here: account under REPLACE_ONE.
+    Guarantee: given uniform random bits, exactly uniform for size <= num / 8, otherwise within
+    num**2 * 2**-65 in total variation (ties in a sort by 64 bits). Neighbouring data sets have the
+    same `num` here: account under REPLACE_ONE.
 
     Args:
       key: typed PRNG key, used once.
@@ -83,14 +90,16 @@ def fixed_size_sample(key: jax.Array, num: int, size: int) -> jax.Array:
 
 
 def poisson_capacity(num: int, prob: float, tail_prob: float = 1e-12) -> int:
-    """Smallest capacity which a Poisson sample passes with a chance of `tail_prob` at most, per draw.
+    """Smallest capacity which a Poisson sample passes with a chance of `tail_prob` at most, per
+    draw.
 
     Exact binomial tail in float64 (relative error below 1e-9), on the host.
 
     Args:
       num: number of units. In [0, 2**31).
       prob: chance of each unit. In [0, 1].
-      tail_prob: in (0, 1). Over T rounds the chance of any overflow is at most T times as large: add it to delta.
+      tail_prob: in (0, 1). Over T rounds the chance of any overflow is at most T times as large:
+        add it to delta.
 
     Raises:
       ValueError: an argument is out of range.
@@ -103,8 +112,15 @@ def poisson_capacity(num: int, prob: float, tail_prob: float = 1e-12) -> int:
 
 
 def _check_key(key: jax.Array) -> None:
-    if not (hasattr(key, "dtype") and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key) and np.ndim(key) == 0):
-        raise ValueError(f"Expected key to be one typed PRNG key, got {getattr(key, 'dtype', type(key).__name__)}.")
+    if not (
+        hasattr(key, "dtype")
+        and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
+        and np.ndim(key) == 0
+    ):
+        raise ValueError(
+            "Expected key to be one typed PRNG key, got "
+            f"{getattr(key, 'dtype', type(key).__name__)}."
+        )
 
 
 def _check_int(name: str, value: int, most: int) -> None:

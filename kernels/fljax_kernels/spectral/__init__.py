@@ -1,6 +1,15 @@
-"""What a spectrum decides: noise that lifts it to a floor, the capacity of a noisy channel, the error that leaves."""
+"""What a spectrum decides: noise that lifts it to a floor, the capacity of a noisy channel, the
+error that leaves.
+"""
 
-from fljax_kernels.spectral.api import Draw, Spectrum, filling_draw, lifted_draw, lifted_weights, spectrum
+from fljax_kernels.spectral.api import (
+    Draw,
+    Spectrum,
+    filling_draw,
+    lifted_draw,
+    lifted_weights,
+    spectrum,
+)
 from fljax_kernels.spectral.channel import (
     capacity,
     capacity_dense,
@@ -12,7 +21,12 @@ from fljax_kernels.spectral.channel import (
     solve_log_noise_var,
     white_log_snr,
 )
-from fljax_kernels.spectral.distortion import mse_distortion_rate, mse_entropy_bound, mse_linear, mse_projected
+from fljax_kernels.spectral.distortion import (
+    mse_distortion_rate,
+    mse_entropy_bound,
+    mse_linear,
+    mse_projected,
+)
 from fljax_kernels.spectral.noise_shapes import (
     capacity_hadamard,
     hadamard_terms,

@@ -1,9 +1,11 @@
-"""Water-filling noise for a matrix G `[B, K]` that is known by its products only; nothing of size K x K or B x K.
+"""Water-filling noise for a matrix G `[B, K]` that is known by its products only; nothing of size K
+x K or B x K.
 
-S = scale * G^T G has the eigenvalues of H = scale * G G^T, and zeros. With H = V diag(l) V^T, floor s^2 and
-z ~ N(0, I_K), every draw below is `t z + G^T w` with a number t and weights w `[B]`, so that the caller pays for one
-`matvec` (G z), one `rmatvec` (G^T w) and an eigensystem of size B, and may add other weights (a mean, a sampling noise)
-to w. `lifted_weights` needs only what of that system is above the floor.
+S = scale * G^T G has the eigenvalues of H = scale * G G^T, and zeros. With H = V diag(l) V^T, floor
+s^2 and z ~ N(0, I_K), every draw below is `t z + G^T w` with a number t and weights w `[B]`, so
+that the caller pays for one `matvec` (G z), one `rmatvec` (G^T w) and an eigensystem of size B, and
+may add other weights (a mean, a sampling noise) to w. `lifted_weights` needs only what of that
+system is above the floor.
 """
 
 from typing import Any, NamedTuple
@@ -14,7 +16,8 @@ import numpy as np
 
 from fljax_kernels.spectral import dominant, eigh
 
-# Rounding may leave a lifted eigenvalue short of the floor: by a share of the floor, and by one of the largest value.
+# Rounding may leave a lifted eigenvalue short of the floor: by a share of the floor, and by one of
+#   the largest value.
 FLOOR_MARGIN = 1e-5
 SPECTRUM_MARGIN = 8.0
 # Below this many rows the whole eigensystem costs no more than looking for a part of it.
@@ -22,7 +25,9 @@ LEAST_ROWS = 128
 
 
 class Spectrum(NamedTuple):
-    """values `[B]`: eigenvalues of scale * G G^T, ascending, >= 0. vectors `[B, B]`: columns. scale `[]`."""
+    """values `[B]`: eigenvalues of scale * G G^T, ascending, >= 0. vectors `[B, B]`: columns. scale
+    `[]`.
+    """
 
     values: jax.Array
     vectors: jax.Array
@@ -30,7 +35,9 @@ class Spectrum(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """The draw `stddev * z + G^T weights`. stddev `[]`, at or above the one asked for; weights `[B]`."""
+    """The draw `stddev * z + G^T weights`. stddev `[]`, at or above the one asked for; weights
+    `[B]`.
+    """
 
     stddev: jax.Array
     weights: jax.Array
@@ -44,7 +51,8 @@ def spectrum(gram: jax.Array, scale: float | jax.Array) -> Spectrum:
       scale: > 0.
 
     Returns:
-      A Spectrum. A gram that holds a NaN or an infinity gives NaN throughout: refuse such rows before.
+      A Spectrum. A gram that holds a NaN or an infinity gives NaN throughout: refuse such rows
+      before.
 
     Raises:
       ValueError: an argument is not of the stated kind.
@@ -60,10 +68,12 @@ def spectrum(gram: jax.Array, scale: float | jax.Array) -> Spectrum:
 def filling_draw(spectrum: Spectrum, projections: jax.Array, stddev: float | jax.Array) -> Draw:
     """The noise that fills a Gaussian of covariance S up to the floor stddev^2.
 
-    Guarantee: that noise is N(0, U max(stddev^2 - L, 0) U^T) with S = U L U^T, and independent of whatever else is
-    drawn: with noise of covariance S beside it, every direction has variance stddev^2 at least. In float32 the floor
-    is aimed at a little high (`FLOOR_MARGIN`, and `SPECTRUM_MARGIN` units of rounding of the largest eigenvalue), so
-    that it holds in spite of rounding. What is added depends on G: release neither it, nor its size, nor the spectrum.
+    Guarantee: that noise is N(0, U max(stddev^2 - L, 0) U^T) with S = U L U^T, and independent of
+      whatever else is
+    drawn: with noise of covariance S beside it, every direction has variance stddev^2 at least. In
+    float32 the floor is aimed at a little high (`FLOOR_MARGIN`, and `SPECTRUM_MARGIN` units of
+    rounding of the largest eigenvalue), so that it holds in spite of rounding. What is added
+    depends on G: release neither it, nor its size, nor the spectrum.
 
     Args:
       spectrum: of G.
@@ -73,8 +83,9 @@ def filling_draw(spectrum: Spectrum, projections: jax.Array, stddev: float | jax
     Returns:
       A Draw: add `draw.stddev * z + G^T draw.weights`.
 
-    Source: Zhang et al. (2024), "Differentially Private Federated Learning without Noise Addition: When is it
-    Possible?", arXiv:2405.04551, section 5, in a form that divides by no small eigenvalue.
+    Source: Zhang et al. (2024), "Differentially Private Federated Learning without Noise Addition:
+    When is it Possible?", arXiv:2405.04551, section 5, in a form that divides by no small
+    eigenvalue.
     """
     _check_draw(spectrum.values.shape, projections, stddev)
     s = _floor_stddev(spectrum, stddev)
@@ -88,8 +99,9 @@ def filling_draw(spectrum: Spectrum, projections: jax.Array, stddev: float | jax
 def lifted_draw(spectrum: Spectrum, projections: jax.Array, stddev: float | jax.Array) -> Draw:
     """One draw in place of a Gaussian of covariance S and the noise that fills it.
 
-    Guarantee: that draw is N(0, U max(L, stddev^2) U^T), the law of the sum of an N(0, S) and the noise of
-    `filling_draw`, from the K numbers of z alone. Margins, arguments and source are those of `filling_draw`.
+    Guarantee: that draw is N(0, U max(L, stddev^2) U^T), the law of the sum of an N(0, S) and the
+    noise of `filling_draw`, from the K numbers of z alone. Margins, arguments and source are those
+    of `filling_draw`.
     """
     _check_draw(spectrum.values.shape, projections, stddev)
     return _lifted(spectrum, projections, stddev)
@@ -98,18 +110,21 @@ def lifted_draw(spectrum: Spectrum, projections: jax.Array, stddev: float | jax.
 def lifted_weights(
     gram: jax.Array, projections: jax.Array, stddev: float | jax.Array, scale: float | jax.Array
 ) -> Draw:
-    """`lifted_draw(spectrum(gram, scale), projections, stddev)`, for less where few eigenvalues are above the floor.
+    """`lifted_draw(spectrum(gram, scale), projections, stddev)`, for less where few eigenvalues are
+    above the floor.
 
-    Guarantee: that of `lifted_draw`. The draw is (s I + G^T W G) z with W positive semidefinite, so no direction is
-    below the floor, whatever W is. The law above the floor needs the eigenpairs there and no others. On a CPU, from
-    LEAST_ROWS rows on, `dominant.above` looks for those; if it cannot show that it has them all, with residuals of 16
-    units of rounding of the largest (`eigh`'s own reach 4), the whole system is taken. The floor that is aimed at is
-    the same: its margin takes the largest eigenvalue from the pairs, which hold it, or from a lower bound where nothing
-    is above the floor, and there s z alone needs no margin. On other backends it is always the whole system.
+    Guarantee: that of `lifted_draw`. The draw is (s I + G^T W G) z with W positive semidefinite, so
+    no direction is below the floor, whatever W is. The law above the floor needs the eigenpairs
+    there and no others. On a CPU, from LEAST_ROWS rows on, `dominant.above` looks for those; if it
+    cannot show that it has them all, with residuals of 16 units of rounding of the largest
+    (`eigh`'s own reach 4), the whole system is taken. The floor that is aimed at is
+    the same: its margin takes the largest eigenvalue from the pairs, which hold it, or from a lower
+    bound where nothing is above the floor, and there s z alone needs no margin. On other backends
+    it is always the whole system.
 
-    Time depends on the data, by several times: on whether more than about a dozen eigenvalues are above the floor. Keep
-    it as private as the spectrum, or take `spectrum` and `lifted_draw`. Under `vmap` on a CPU one gram is treated after
-    the other, so that each takes its own way.
+    Time depends on the data, by several times: on whether more than about a dozen eigenvalues are
+    above the floor. Keep it as private as the spectrum, or take `spectrum` and `lifted_draw`. Under
+    `vmap` on a CPU one gram is treated after the other, so that each takes its own way.
 
     Args:
       gram: `[B, B]`, G G^T; float32 or float64. B >= 1. Symmetric up to rounding.
@@ -118,7 +133,8 @@ def lifted_weights(
       scale: > 0.
 
     Returns:
-      A Draw: add `draw.stddev * z + G^T draw.weights`. A gram that holds a NaN or an infinity gives NaN throughout.
+      A Draw: add `draw.stddev * z + G^T draw.weights`. A gram that holds a NaN or an infinity gives
+        NaN throughout.
 
     Raises:
       ValueError: an argument is not of the stated kind.
@@ -149,7 +165,9 @@ def _pairs_above(gram: jax.Array, stddev: jax.Array, scale: jax.Array) -> Spectr
     def padded() -> Spectrum:
         values = scale * unit * jnp.maximum(few.values, jnp.zeros((), gram.dtype))
         place = size - dominant.BLOCK
-        return Spectrum(jnp.pad(values, (place, 0)), jnp.pad(few.vectors, ((0, 0), (place, 0))), scale)
+        return Spectrum(
+            jnp.pad(values, (place, 0)), jnp.pad(few.vectors, ((0, 0), (place, 0))), scale
+        )
 
     # Finite numbers over an infinite trace would be zeros.
     sure = few.complete & jnp.isfinite(unit) & jnp.all(jnp.isfinite(gram))
@@ -161,7 +179,9 @@ def _lifted(spectrum: Spectrum, projections: jax.Array, stddev: float | jax.Arra
     s = _floor_stddev(spectrum, stddev)
     above = spectrum.values > s * s
     grow = (jnp.sqrt(spectrum.values) - s) / jnp.where(above, spectrum.values, s * s)
-    return Draw(s, _filtered(spectrum, jnp.where(above, grow, jnp.zeros((), grow.dtype)), projections))
+    return Draw(
+        s, _filtered(spectrum, jnp.where(above, grow, jnp.zeros((), grow.dtype)), projections)
+    )
 
 
 def _floor_stddev(spectrum: Spectrum, stddev: float | jax.Array) -> jax.Array:
@@ -171,9 +191,13 @@ def _floor_stddev(spectrum: Spectrum, stddev: float | jax.Array) -> jax.Array:
 
 
 def _floor(dtype: Any, stddev: float | jax.Array) -> tuple[jax.Array, float]:
-    """The floor that is aimed at, `[]`, without its share of the largest eigenvalue, and that share."""
+    """The floor that is aimed at, `[]`, without its share of the largest eigenvalue, and that
+    share.
+    """
     margin = jnp.asarray(FLOOR_MARGIN if dtype == jnp.float32 else 0.0, dtype)
-    return jnp.square(jnp.asarray(stddev, dtype)) * (1 + margin), float(SPECTRUM_MARGIN * np.finfo(dtype).eps)
+    return jnp.square(jnp.asarray(stddev, dtype)) * (1 + margin), float(
+        SPECTRUM_MARGIN * np.finfo(dtype).eps
+    )
 
 
 def _filtered(spectrum: Spectrum, factors: jax.Array, projections: jax.Array) -> jax.Array:
@@ -192,7 +216,9 @@ def _check_gram(gram: jax.Array, scale: Any) -> None:
 
 def _check_draw(shape: tuple[int, ...], projections: jax.Array, stddev: Any) -> None:
     if jnp.shape(projections) != shape:
-        raise ValueError(f"Expected projections of shape {shape}, got shape {jnp.shape(projections)}.")
+        raise ValueError(
+            f"Expected projections of shape {shape}, got shape {jnp.shape(projections)}."
+        )
     _check_positive("stddev", stddev)
 
 

@@ -1,12 +1,13 @@
 """Capacity of a Gaussian channel in nats, and the noise that brings it down to a number of nats.
 
-A record with covariance S, seen through added noise of variance v, gives away at most (1/2) sum ln(1 + l_i / v) nats
-about itself, l the eigenvalues of S. Noise is handled by its logarithm: at 300 nats in three directions the variance
-is e^-200. Functions compute in at least float32 (bfloat16 comes back as float32), are safe under jit and vmap, refuse
-shapes only, and answer values out of range by NaN or an infinity, as each one says. A NaN in the input gives NaN.
+A record with covariance S, seen through added noise of variance v, gives away at most (1/2) sum
+ln(1 + l_i / v) nats about itself, l the eigenvalues of S. Noise is handled by its logarithm: at 300
+nats in three directions the variance is e^-200. Functions compute in at least float32 (bfloat16
+comes back as float32), are safe under jit and vmap, refuse shapes only, and answer values out of
+range by NaN or an infinity, as each one says. A NaN in the input gives NaN.
 
-Source: Tan et al. (2024), "Defending Against Data Reconstruction Attacks in Federated Learning: An Information Theory
-Approach", arXiv:2403.01268, Theorem 2 and Eq. 12-19.
+Source: Tan et al. (2024), "Defending Against Data Reconstruction Attacks in Federated Learning: An
+Information Theory Approach", arXiv:2403.01268, Theorem 2 and Eq. 12-19.
 """
 
 from typing import Any
@@ -18,7 +19,9 @@ NEWTON_STEPS = 24
 
 
 def log_expm1(x: Any) -> jax.Array:
-    """ln(e^x - 1) of any shape, x >= 0: no overflow for large x, no cancellation for small; x = 0 gives -inf."""
+    """ln(e^x - 1) of any shape, x >= 0: no overflow for large x, no cancellation for small; x = 0
+    gives -inf.
+    """
     x = at_least_float32(x)
     large = x > 1
     # where on the inputs too: the branch that is not taken must have a finite derivative
@@ -32,8 +35,8 @@ def capacity(values: Any, log_noise_var: Any) -> jax.Array:
 
     Args:
       values: `[d]`, eigenvalues of the covariance; those <= 0 add nothing.
-      log_noise_var: `[]` or `[d]`, natural logarithm of the noise variance. -inf is no noise: the result is +inf if
-        any of these values is positive. +inf gives 0.
+      log_noise_var: `[]` or `[d]`, natural logarithm of the noise variance. -inf is no noise: the
+        result is +inf if any of these values is positive. +inf gives 0.
 
     Returns:
       `[]`, nats.
@@ -44,7 +47,10 @@ def capacity(values: Any, log_noise_var: Any) -> jax.Array:
     values = spectrum_of(values)
     log_noise_var = jnp.asarray(log_noise_var, values.dtype)
     if log_noise_var.shape not in ((), values.shape):
-        raise ValueError(f"Expected log_noise_var of shape [] or {values.shape}, got shape {log_noise_var.shape}.")
+        raise ValueError(
+            f"Expected log_noise_var of shape [] or {values.shape}, got shape "
+            f"{log_noise_var.shape}."
+        )
     counts, logs = positive_logs(values)
     noise = jnp.broadcast_to(log_noise_var, values.shape)
     counts = counts | jnp.isnan(noise)
@@ -57,7 +63,8 @@ def capacity_dense(cov: Any, noise_cov: Any) -> jax.Array:
     """(1/2) ln det(I + cov noise_cov^-1), nats: a noise of any covariance.
 
     Args:
-      cov: `[d, d]`, symmetric, positive semidefinite; eigenvalues that rounding left below 0 count as 0.
+      cov: `[d, d]`, symmetric, positive semidefinite; eigenvalues that rounding left below 0 count
+        as 0.
       noise_cov: `[d, d]`, symmetric, positive definite; else NaN.
 
     Returns:
@@ -70,7 +77,8 @@ def capacity_dense(cov: Any, noise_cov: Any) -> jax.Array:
     noise_cov = jnp.asarray(noise_cov, cov.dtype)
     if noise_cov.shape != cov.shape:
         raise ValueError(f"Expected noise_cov of shape {cov.shape}, got shape {noise_cov.shape}.")
-    # Whitened, not as a difference of two log-determinants: that one cancels when the noise is large.
+    # Whitened, not as a difference of two log-determinants: that one cancels when the noise is
+    # large.
     root = jnp.linalg.cholesky(noise_cov)
     half = jax.scipy.linalg.solve_triangular(root, cov, lower=True)
     white = jax.scipy.linalg.solve_triangular(root, half.T, lower=True)
@@ -78,7 +86,9 @@ def capacity_dense(cov: Any, noise_cov: Any) -> jax.Array:
 
 
 def capacity_gram(gram: Any, noise_var: Any) -> jax.Array:
-    """(1/2) ln det(I + gram / noise_var), nats, of N rows known by their Gram matrix `[N, N]`; noise_var `[]`, >= 0."""
+    """(1/2) ln det(I + gram / noise_var), nats, of N rows known by their Gram matrix `[N, N]`;
+    noise_var `[]`, >= 0.
+    """
     gram = square("gram", gram)
     return capacity(jnp.linalg.eigvalsh(gram), jnp.log(scalar("noise_var", noise_var, gram.dtype)))
 
@@ -86,19 +96,20 @@ def capacity_gram(gram: Any, noise_var: Any) -> jax.Array:
 def solve_log_noise_var(values: Any, nats: Any) -> jax.Array:
     """The logarithm of the noise variance at which `capacity(values, .)` is `nats`.
 
-    Newton's method from the left in a bracket of closed forms; the capacity is convex and decreasing in the logarithm,
-    so it never leaves on the right, and `NEWTON_STEPS` steps reach rounding for 1e-9 to 1e4 nats and spectra over 20
-    decades. The derivative is the implicit function's, so nothing of the iteration is differentiated. In float32 the
-    capacity at the result is within 1e-6 of `nats`, relative, while the result is below 16; above, the spacing of
-    float32 numbers rules.
+    Newton's method from the left in a bracket of closed forms; the capacity is convex and
+    decreasing in the logarithm, so it never leaves on the right, and `NEWTON_STEPS` steps reach
+    rounding for 1e-9 to 1e4 nats and spectra over 20 decades. The derivative is the implicit
+    function's, so nothing of the iteration is differentiated. In float32 the capacity at the result
+    is within 1e-6 of `nats`, relative, while the result is below 16; above, the spacing of float32
+    numbers rules.
 
     Args:
       values: `[d]`, eigenvalues; those <= 0 count as 0. Many clients: `jax.vmap`.
       nats: `[]`, > 0.
 
     Returns:
-      `[]`. nats = 0 gives +inf, infinite nats give -inf. Negative nats, and a spectrum without a positive value (its
-      capacity is 0 whatever the noise), give NaN.
+      `[]`. nats = 0 gives +inf, infinite nats give -inf. Negative nats, and a spectrum without a
+      positive value (its capacity is 0 whatever the noise), give NaN.
 
     Raises:
       ValueError: a shape does not fit.
@@ -142,25 +153,31 @@ def _solve_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
     share = jnp.where(pos, jax.nn.sigmoid(logs - root), 0)  # lam / (lam + sigma)
     # 1 / (lam + sigma), which is 1 / sigma at lam = 0, kept finite
     largest = jnp.log(jnp.finfo(values.dtype).max) - 1
-    inverse = jnp.where(pos, share / jnp.where(pos, values, 1), jnp.exp(jnp.minimum(-root, largest)))
+    inverse = jnp.where(
+        pos, share / jnp.where(pos, values, 1), jnp.exp(jnp.minimum(-root, largest))
+    )
     slope = jnp.sum(share)
     return root, (jnp.sum(inverse * tangents[0]) - 2 * tangents[1]) / slope
 
 
 def white_log_snr(nats: Any, d: int) -> jax.Array:
-    """Logarithm of the signal-to-noise ratio that gives `nats` `[]` when all of d directions share it (Eq. 19).
+    """Logarithm of the signal-to-noise ratio that gives `nats` `[]` when all of d directions share
+    it (Eq. 19).
 
-    The noise has covariance S / exp(result); directions without variance count among the d and get no noise.
+    The noise has covariance S / exp(result); directions without variance count among the d and get
+    no noise.
     """
     return log_expm1(2 * at_least_float32(nats) / d)
 
 
 def compose_capacity(precision_sum: Any, values: Any) -> jax.Array:
-    """Nats per record after independent draws of one noise shape: they tell as much as their weighted mean.
+    """Nats per record after independent draws of one noise shape: they tell as much as their
+    weighted mean.
 
     Args:
       precision_sum: `[N]`, sum over a record's draws of 1 / noise_var; 0 where there was none.
-      values: `[d]`, as in `capacity`; for a noise of variances sigma * weights, `personalized_values`.
+      values: `[d]`, as in `capacity`; for a noise of variances sigma * weights,
+        `personalized_values`.
 
     Returns:
       `[N]`, 0 where the sum is 0, +inf where it is.
@@ -197,7 +214,11 @@ def clipped_capacity(
     """
     noise_var = at_least_float32(noise_var)
     batch_size = jnp.asarray(batch_size, noise_var.dtype)
-    trace = (batch_size if iid else batch_size**2) * jnp.asarray(l2_clip_norm, noise_var.dtype) ** 2 / noise_var
+    trace = (
+        (batch_size if iid else batch_size**2)
+        * jnp.asarray(l2_clip_norm, noise_var.dtype) ** 2
+        / noise_var
+    )
     if paper:
         return trace
     if num_params is None:
@@ -210,9 +231,11 @@ def compression_drop(cov: Any, noise_var: Any, keep_mask: Any) -> jax.Array:
     """Nats by which the capacity falls when only the coordinates of a mask are sent.
 
     Args:
-      cov: `[d, d]`. noise_var: `[]`, > 0; at 0 what is left is infinite still, and the fall inf or NaN.
-      keep_mask: `[d]`, bool, chosen without looking at the data: a choice by the data tells something itself, and
-        changes the law of what is kept, so that this capacity is not the one of what is sent.
+      cov: `[d, d]`. noise_var: `[]`, > 0; at 0 what is left is infinite still, and the fall inf or
+        NaN.
+      keep_mask: `[d]`, bool, chosen without looking at the data: a choice by the data tells
+        something itself, and changes the law of what is kept, so that this capacity is not the one
+        of what is sent.
 
     Returns:
       `[]`, >= 0 up to rounding.
@@ -261,6 +284,8 @@ def scalar(name: str, value: Any, dtype: Any) -> jax.Array:
 
 
 def positive_logs(values: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Which of `values` count (a NaN does, so that it shows), and their logarithms, -inf elsewhere."""
+    """Which of `values` count (a NaN does, so that it shows), and their logarithms, -inf
+    elsewhere.
+    """
     counts = ~(values <= 0)
     return counts, jnp.where(counts, jnp.log(jnp.where(counts, values, 1)), -jnp.inf)

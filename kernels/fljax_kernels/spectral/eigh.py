@@ -11,9 +11,9 @@ import jax.numpy as jnp
 def _one_at_a_time(fun: Callable[..., Any]) -> Callable[..., Any]:
     """`fun`, one after the other under `vmap` on CPUs.
 
-    There a call for many matrices deals them out to XLA's threads and waits for them, on one of those threads. As many
-    such calls at a time as there are threads, from devices that are cores of one CPU or from programs side by side,
-    wait for ever. A call for one matrix computes it itself.
+    There a call for many matrices deals them out to XLA's threads and waits for them, on one of
+    those threads. As many such calls at a time as there are threads, from devices that are cores of
+    one CPU or from programs side by side, wait for ever. A call for one matrix computes it itself.
     """
     serial = jax.custom_batching.sequential_vmap(fun)
 
@@ -49,7 +49,9 @@ def eigvalsh(matrix: jax.Array) -> jax.Array:
 
 @eigh.defjvp
 def _eigh_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[Any, Any]:
-    """First-order perturbation: in the eigenbasis the change's diagonal moves values, the rest over gaps vectors."""
+    """First-order perturbation: in the eigenbasis the change's diagonal moves values, the rest over
+    gaps vectors.
+    """
     values, vectors = eigh(*primals)
     change = vectors.T @ ((tangents[0] + tangents[0].T) / 2) @ vectors
     eye = jnp.eye(values.size, dtype=values.dtype)

@@ -25,8 +25,8 @@ BISECTIONS = 60
 def personalized_values(cov: Any, weights: Any) -> jax.Array:
     """Eigenvalues of diag(weights)^-1/2 cov diag(weights)^-1/2, ascending, >= 0.
 
-    With them, `capacity` and `solve_log_noise_var` speak of a noise of covariance noise_var * diag(weights): exactly,
-    at the price of one eigenvalue problem.
+    With them, `capacity` and `solve_log_noise_var` speak of a noise of covariance noise_var *
+    diag(weights): exactly, at the price of one eigenvalue problem.
 
     Args:
       cov: `[d, d]`. weights: `[d]`, > 0; others give NaN or an infinity.
@@ -41,11 +41,12 @@ def personalized_values(cov: Any, weights: Any) -> jax.Array:
 
 
 def hadamard_terms(cov: Any, weights: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The terms c, u, k of Theorem 3: ln det(cov + diag(weights)) <= min(sum ln(c + weights), sum ln(u + k)).
+    """The terms c, u, k of Theorem 3: ln det(cov + diag(weights)) <= min(sum ln(c + weights), sum
+    ln(u + k)).
 
-    With cov = L diag(u) L^T, L of unit diagonal, k = (L^-1 squared by entry) weights: Hadamard's inequality after a
-    change of coordinates of determinant 1, so one Cholesky factor and one triangular inverse. The second bound depends
-    on the order of the coordinates.
+    With cov = L diag(u) L^T, L of unit diagonal, k = (L^-1 squared by entry) weights: Hadamard's
+    inequality after a change of coordinates of determinant 1, so one Cholesky factor and one
+    triangular inverse. The second bound depends on the order of the coordinates.
 
     Args:
       cov: `[d, d]`, positive definite; else u and k are NaN. weights: `[d]`, > 0.
@@ -68,20 +69,25 @@ def hadamard_terms(cov: Any, weights: Any) -> tuple[jax.Array, jax.Array, jax.Ar
 
 
 def capacity_hadamard(c: Any, u: Any, k: Any, weights: Any, log_noise_var: Any) -> jax.Array:
-    """Upper bound on the capacity at noise covariance noise_var * diag(weights), from `hadamard_terms`.
+    """Upper bound on the capacity at noise covariance noise_var * diag(weights), from
+    `hadamard_terms`.
 
-    (1/2) (min(sum ln(c + v w), sum ln(u + v k)) - sum ln(v w)), a difference; the paper prints a quotient, which is no
-    bound. Each sum is taken term by term against ln(v w), so that nothing cancels.
+    (1/2) (min(sum ln(c + v w), sum ln(u + v k)) - sum ln(v w)), a difference; the paper prints a
+    quotient, which is no bound. Each sum is taken term by term against ln(v w), so that nothing
+    cancels.
     """
     c = spectrum_of(c)
     u, k, weights = (jnp.asarray(x, c.dtype) for x in (u, k, weights))
     log_noise_var = scalar("log_noise_var", log_noise_var, c.dtype)
     coordinates = capacity(c / weights, log_noise_var)
-    return jnp.minimum(coordinates, jnp.sum(jnp.log(k / weights)) / 2 + capacity(u / k, log_noise_var))
+    return jnp.minimum(
+        coordinates, jnp.sum(jnp.log(k / weights)) / 2 + capacity(u / k, log_noise_var)
+    )
 
 
 def solve_log_noise_var_hadamard(cov: Any, weights: Any, nats: Any) -> jax.Array:
-    """The log noise variance at which the bound `capacity_hadamard` is `nats`: never less than the exact solution.
+    """The log noise variance at which the bound `capacity_hadamard` is `nats`: never less than the
+    exact solution.
 
     Args:
       cov: `[d, d]`, positive definite, else NaN. weights: `[d]`, > 0. nats: `[]`, > 0.
@@ -110,11 +116,13 @@ def min_power_noise_var(values: Any, nats: Any) -> jax.Array:
     """Noise variances of least sum among those with (1/2) sum ln(1 + values_i / result_i) = nats.
 
     Args:
-      values: `[d]`, eigenvalues. A value <= 0 gets *no* noise: lift the spectrum first if records may vary there.
+      values: `[d]`, eigenvalues. A value <= 0 gets *no* noise: lift the spectrum first if records
+        may vary there.
       nats: `[]`, > 0.
 
     Returns:
-      `[d]`. nats = 0 gives +inf where the value is positive; negative nats, or no positive value, give NaN.
+      `[d]`. nats = 0 gives +inf where the value is positive; negative nats, or no positive value,
+      give NaN.
 
     Raises:
       ValueError: a shape does not fit.
@@ -124,7 +132,10 @@ def min_power_noise_var(values: Any, nats: Any) -> jax.Array:
     pos, logs = positive_logs(values)
     rank = jnp.sum(pos, dtype=values.dtype)
     proper = (nats > 0) & (nats < jnp.inf) & (rank > 0)
-    goal, share = jnp.where(proper, nats, 1), jnp.where(proper, nats, 1) / jnp.where(proper, rank, 1)
+    goal, share = (
+        jnp.where(proper, nats, 1),
+        jnp.where(proper, nats, 1) / jnp.where(proper, rank, 1),
+    )
     logs = jnp.where(pos, logs, 0)
     largest = jnp.max(jnp.where(pos, logs, -jnp.inf))
     least = jnp.min(jnp.where(pos, logs, jnp.inf))
@@ -143,7 +154,9 @@ def min_power_noise_var(values: Any, nats: Any) -> jax.Array:
     # mu at which a single eigenvalue, repeated, gives just `nats`
     level = math.log(2) + 2 * share - 2 * log_expm1(2 * share)
     room = 4 * jnp.finfo(values.dtype).eps * (1 + jnp.abs(level))
-    _, log_mu = jax.lax.fori_loop(0, BISECTIONS, halve, (least + level - room, largest + level + room))
+    _, log_mu = jax.lax.fori_loop(
+        0, BISECTIONS, halve, (least + level - room, largest + level + room)
+    )
     found = jnp.where(pos, jnp.exp(log_noise(log_mu)), 0)
     edge = jnp.where(nats == 0, jnp.where(pos, jnp.inf, 0), jnp.where(nats == jnp.inf, 0, jnp.nan))
     return jnp.where(proper, found, jnp.where(rank > 0, edge, jnp.nan))

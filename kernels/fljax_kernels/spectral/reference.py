@@ -1,4 +1,6 @@
-"""The K x K definition in NumPy float64: what the Gram form must agree with, and what it is timed against."""
+"""The K x K definition in NumPy float64: what the Gram form must agree with, and what it is timed
+against.
+"""
 
 import numpy as np
 

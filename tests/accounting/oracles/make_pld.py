@@ -1,9 +1,11 @@
-"""Writes pld.json: epsilon of 200 Poisson-sampled Gaussian runs by dp-accounting 0.6.0, connect-the-dots, grid 1e-4.
+"""Writes pld.json: epsilon of 200 Poisson-sampled Gaussian runs by dp-accounting 0.6.0,
+connect-the-dots, grid 1e-4.
 
 python tests/accounting/oracles/make_pld.py      (some minutes; needs dp-accounting)
 
-A fixed random grid, then the corners. Each row: noise_multiplier, sampling_prob, steps, delta, epsilon. The
-peer's epsilon is an upper bound (grid error and truncation both count upward): no certified lower bound may exceed it.
+A fixed random grid, then the corners. Each row: noise_multiplier, sampling_prob, steps, delta,
+epsilon. The peer's epsilon is an upper bound (grid error and truncation both count upward): no
+certified lower bound may exceed it.
 """
 
 import json

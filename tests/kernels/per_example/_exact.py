@@ -1,4 +1,6 @@
-"""Compares all products of G with float64 vmap(grad), within twice the error of float32 vmap(grad)."""
+"""Compares all products of G with float64 vmap(grad), within twice the error of float32
+vmap(grad).
+"""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,9 @@ WEIGHTS = np.array([0.75, -1.5, 0.25])
 
 
 def matrix(rows):
-    return np.concatenate([np.asarray(g, np.float64).reshape(B, -1) for g in jax.tree.leaves(rows)], axis=1)
+    return np.concatenate(
+        [np.asarray(g, np.float64).reshape(B, -1) for g in jax.tree.leaves(rows)], axis=1
+    )
 
 
 def flat(tree):
@@ -24,14 +28,17 @@ def reference_rows(loss, params, batch):
         return jax.value_and_grad(loss)(p, e)
 
     batch = jax.tree.map(
-        lambda x: jax.random.clone(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x, batch
+        lambda x: jax.random.clone(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x,
+        batch,
     )
     values, rows = jax.jit(jax.vmap(one, (None, 0)), compiler_options=FAST)(params, batch)
     return np.asarray(values, np.float64), matrix(rows)
 
 
 def widen(tree):
-    return jax.tree.map(lambda x: x.astype(jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
+    return jax.tree.map(
+        lambda x: x.astype(jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree
+    )
 
 
 def products_of(values, g, direction):
@@ -47,7 +54,9 @@ def products_of(values, g, direction):
 
 def check(loss, params, batch, *, leave_out=(), **options):
     """All products of one loss but those left out; returns explain()."""
-    direction = jax.tree.map(lambda x: jnp.cos(jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape), params)
+    direction = jax.tree.map(
+        lambda x: jnp.cos(jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape), params
+    )
     said = []
 
     def products(params, batch, direction):
@@ -70,9 +79,14 @@ def check(loss, params, batch, *, leave_out=(), **options):
     for name, as_array in {"rmatvec": flat, "materialize": matrix}.items():
         if name in actual:
             actual[name] = as_array(actual[name])
-    # Both sum about n terms of magnitude up to |g_i| |g_j|: where plain float32 is lucky, ten roundings are allowed.
+    # Both sum about n terms of magnitude up to |g_i| |g_j|: where plain float32 is lucky, ten
+    # roundings are allowed.
     norm, direction_norm = exact["row_norms"].max(), np.linalg.norm(flat(direction))
-    size = {"values": np.abs(exact["values"]).max(), "gram": norm**2, "matvec": norm * direction_norm}
+    size = {
+        "values": np.abs(exact["values"]).max(),
+        "gram": norm**2,
+        "matvec": norm * direction_norm,
+    }
     for name, value in actual.items():
         error = np.abs(np.asarray(value, np.float64) - exact[name]).max()
         allowed = 2 * np.abs(plain[name] - exact[name]).max() + 10 * 2.0**-24 * size.get(name, norm)

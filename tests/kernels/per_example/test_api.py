@@ -33,7 +33,9 @@ def case(key):
     }
     batch = {"x": jax.random.normal(keys[3], (B, 3)), "y": jax.random.normal(keys[4], (B,))}
     rows = jax.vmap(jax.grad(loss), (None, 0))(params, batch)
-    matrix = np.concatenate([np.asarray(g).reshape(B, -1) for g in jax.tree.leaves(rows)], axis=1).astype(np.float64)
+    matrix = np.concatenate(
+        [np.asarray(g).reshape(B, -1) for g in jax.tree.leaves(rows)], axis=1
+    ).astype(np.float64)
     return params, batch, matrix
 
 
@@ -50,7 +52,15 @@ def test_products_are_those_of_the_matrix(case, options):
     @jax.jit
     def products(params, batch):
         g = per_example_grads(loss, **options)(params, batch)
-        return g.row_norms(), g.gram(), g.rmatvec(c), g.matvec(v), g.materialize(), g.values(), g.gram(per_leaf=True)
+        return (
+            g.row_norms(),
+            g.gram(),
+            g.rmatvec(c),
+            g.matvec(v),
+            g.materialize(),
+            g.values(),
+            g.gram(per_leaf=True),
+        )
 
     norms, gram, total, along, rows, values, grams = products(params, batch)
     close = dict(rtol=2e-5, atol=2e-5)
@@ -74,7 +84,15 @@ def test_masked_rows_are_zero_even_when_nan(case, options):
     def products(params, batch, mask):
         g = per_example_grads(loss, **options)(params, batch, batch_mask=mask)
         clipped, norms = g.weighted_sum(lambda n: jnp.minimum(1.0, 0.5 / n))
-        return g.row_norms(), g.gram(), g.rmatvec(jnp.ones(B)), g.matvec(params), clipped, norms, g.materialize()
+        return (
+            g.row_norms(),
+            g.gram(),
+            g.rmatvec(jnp.ones(B)),
+            g.matvec(params),
+            clipped,
+            norms,
+            g.materialize(),
+        )
 
     norms, gram, total, along, clipped, same, rows = products(params, batch, mask)
     np.testing.assert_allclose(norms, np.linalg.norm(keep, axis=1), rtol=1e-5)
@@ -92,7 +110,9 @@ def test_padding_by_zeros_is_harmless_to_a_loss_without_a_gradient_there(case, o
     params, batch, _ = case
 
     def norm_loss(params, example):
-        return jnp.linalg.norm(example["x"] * params["s"] @ params["w"]) + jnp.sum(params["b"] * example["y"])
+        return jnp.linalg.norm(example["x"] * params["s"] @ params["w"]) + jnp.sum(
+            params["b"] * example["y"]
+        )
 
     mask = jnp.arange(B) < 3
     padded = jax.tree.map(lambda x: x.at[3:].set(0), batch)
@@ -150,7 +170,9 @@ def test_aux_and_per_example_keys(case, options):
 
     examples = (batch["x"], jax.random.split(jax.random.key(7), B))
     copies = (batch["x"], jax.random.clone(examples[1]))
-    (value, hidden), rows = jax.vmap(jax.value_and_grad(noisy, has_aux=True), (None, 0))(params, copies)
+    (value, hidden), rows = jax.vmap(jax.value_and_grad(noisy, has_aux=True), (None, 0))(
+        params, copies
+    )
 
     @jax.jit
     def products(params, examples):
@@ -182,7 +204,10 @@ def test_chunks_of_a_convolutional_network_give_what_the_whole_batch_gives(key, 
         "b": jax.random.normal(keys[1], (32,)),
         "u": jax.random.normal(keys[2], (512,)),
     }
-    batch = {"x": jax.random.normal(keys[3], (size, 8, 8, 3)), "y": jax.random.normal(keys[4], (size,))}
+    batch = {
+        "x": jax.random.normal(keys[3], (size, 8, 8, 3)),
+        "y": jax.random.normal(keys[4], (size,)),
+    }
     mask = jnp.arange(size) % 7 != 3
     broken = {"x": batch["x"].at[3].set(jnp.nan), "y": batch["y"]}
 
@@ -190,13 +215,17 @@ def test_chunks_of_a_convolutional_network_give_what_the_whole_batch_gives(key, 
     def products(params, batch):
         g = per_example_grads(convolutional, has_aux=True)(params, batch, batch_mask=mask)
         seen = (g.values(), g.aux()) if values_first else None
-        total, norms = g.weighted_sum(lambda n, w: w * jnp.minimum(1.0, 5.0 / n), jnp.arange(size, dtype=jnp.float32))
+        total, norms = g.weighted_sum(
+            lambda n, w: w * jnp.minimum(1.0, 5.0 / n), jnp.arange(size, dtype=jnp.float32)
+        )
         return total, norms, seen or (g.values(), g.aux()), g.row_norms(), g.rmatvec(jnp.ones(size))
 
     total, norms, (values, aux), alone, plain = products(params, broken)
     differentiate = jax.vmap(jax.value_and_grad(convolutional, has_aux=True), (None, 0))
     (losses, hidden), rows = jax.jit(differentiate)(params, batch)
-    matrix = np.concatenate([np.asarray(g, np.float64).reshape(size, -1) for g in jax.tree.leaves(rows)], axis=1)
+    matrix = np.concatenate(
+        [np.asarray(g, np.float64).reshape(size, -1) for g in jax.tree.leaves(rows)], axis=1
+    )
     keep = np.asarray(mask)
     length = np.linalg.norm(matrix, axis=1)
     weights = np.arange(size) * np.minimum(1, 5 / length) * keep
@@ -208,7 +237,9 @@ def test_chunks_of_a_convolutional_network_give_what_the_whole_batch_gives(key, 
     np.testing.assert_allclose(values, np.asarray(losses) * keep, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(aux[keep], hidden[keep], rtol=1e-4, atol=1e-4)
     in_chunks = size > 23 and jax.default_backend() == "cpu"
-    assert ("chunks" in per_example_grads(convolutional, has_aux=True)(params, batch).explain()) == in_chunks
+    assert (
+        "chunks" in per_example_grads(convolutional, has_aux=True)(params, batch).explain()
+    ) == in_chunks
 
 
 @pytest.mark.parametrize("name", ["taps2", "microbatch2", "microbatch64"])
@@ -257,7 +288,9 @@ def test_shard_map_over_the_batch_gives_local_rows(case, options):
     norms, total = step(params, batch)
     length = np.linalg.norm(matrix, axis=1)
     np.testing.assert_allclose(norms, length, rtol=1e-5)
-    np.testing.assert_allclose(ravel(total), np.minimum(1, 0.5 / length) @ matrix, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        ravel(total), np.minimum(1, 0.5 / length) @ matrix, rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
@@ -277,7 +310,9 @@ def test_vmap_over_clients_inside_a_training_scan(case, options):
 
         return jax.jit(jax.vmap(client))(clients, batches)
 
-    for a, b in zip(jax.tree.leaves(train(options)), jax.tree.leaves(train({"method": "vmap"})), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(train(options)), jax.tree.leaves(train({"method": "vmap"})), strict=True
+    ):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 

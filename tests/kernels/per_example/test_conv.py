@@ -11,7 +11,8 @@ from fljax_kernels.per_example.cases import B
 from tests.kernels.per_example._exact import check
 
 LAST, FIRST = ("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")
-# (example's shape with its sample axis, kernel's shape, specification, options), by what is particular.
+# (example's shape with its sample axis, kernel's shape, specification, options), by what is
+# particular.
 BY_ROWS = {
     "same": ((1, 6, 5, 4), (3, 3, 4, 5), LAST, {}),
     "channels_first": ((1, 4, 6, 5), (5, 4, 3, 2), FIRST, {}),
@@ -20,12 +21,32 @@ BY_ROWS = {
     "samples": ((3, 6, 5, 4), (3, 3, 4, 5), LAST, {}),
     "asymmetric_padding": ((1, 6, 5, 4), (4, 3, 4, 5), LAST, {"padding": ((3, 0), (0, 2))}),
     "cropped_along_the_row": ((1, 9, 5, 4), (3, 3, 4, 3), LAST, {"padding": ((2, 1), (1, -1))}),
-    "dilated_kernel": ((1, 8, 7, 4), (3, 2, 4, 3), LAST, {"padding": ((2, 2), (1, 1)), "rhs_dilation": (2, 2)}),
-    "dilated_input": ((1, 4, 3, 6), (3, 3, 6, 2), LAST, {"padding": ((1, 2), (2, 1)), "lhs_dilation": (2, 2)}),
+    "dilated_kernel": (
+        (1, 8, 7, 4),
+        (3, 2, 4, 3),
+        LAST,
+        {"padding": ((2, 2), (1, 1)), "rhs_dilation": (2, 2)},
+    ),
+    "dilated_input": (
+        (1, 4, 3, 6),
+        (3, 3, 6, 2),
+        LAST,
+        {"padding": ((1, 2), (2, 1)), "lhs_dilation": (2, 2)},
+    ),
     "strided_along_the_row": ((1, 6, 7, 4), (3, 3, 4, 5), LAST, {"window_strides": (1, 2)}),
     "kernel_past_the_image": ((1, 2, 5, 9), (7, 3, 9, 2), LAST, {"padding": ((6, 6), (1, 1))}),
-    "kernel_rows_below_the_image": ((1, 2, 5, 9), (7, 3, 9, 2), LAST, {"padding": ((1, 6), (1, 1))}),
-    "kernel_rows_above_the_image": ((1, 2, 5, 9), (7, 3, 9, 2), LAST, {"padding": ((6, 1), (1, 1))}),
+    "kernel_rows_below_the_image": (
+        (1, 2, 5, 9),
+        (7, 3, 9, 2),
+        LAST,
+        {"padding": ((1, 6), (1, 1))},
+    ),
+    "kernel_rows_above_the_image": (
+        (1, 2, 5, 9),
+        (7, 3, 9, 2),
+        LAST,
+        {"padding": ((6, 1), (1, 1))},
+    ),
 }
 BY_PATCHES = {
     "few_channels": ((1, 6, 5, 1), (3, 3, 1, 5), LAST, {}),
@@ -62,7 +83,9 @@ def terms_of(monkeypatch, name):
 
     monkeypatch.setattr(conv.ConvProduct, "__init__", init)
     loss, params, batch = case(name)
-    jax.eval_shape(lambda p, b: per_example_grads(loss, method="taps")(p, b).row_norms(), params, batch)
+    jax.eval_shape(
+        lambda p, b: per_example_grads(loss, method="taps")(p, b).row_norms(), params, batch
+    )
     return found
 
 
@@ -75,15 +98,20 @@ def test_the_form_is_what_moves_fewer_numbers(monkeypatch, name):
 @pytest.mark.parametrize("held", [True, False])
 def test_all_products_are_exact_with_rows_held_or_not(monkeypatch, name, held):
     monkeypatch.setattr(terms.Product, "held", held)
-    # Where rows would be held of themselves, the sum over all pairs of positions rounds more often than the bound has.
+    # Where rows would be held of themselves, the sum over all pairs of positions rounds more often
+    # than the bound has.
     check(*case(name), method="taps", leave_out=() if held else ("gram",))
 
 
-@pytest.mark.parametrize("name", ["same", "channels_first", "dilated_input", "strided", "grouped", "valid"])
+@pytest.mark.parametrize(
+    "name", ["same", "channels_first", "dilated_input", "strided", "grouped", "valid"]
+)
 def test_products_of_a_loss_whose_convolutions_are_patches_already(name):
     loss, params, batch = case(name)
     said = check(loop_friendly(loss, inside_loop=True), params, batch, method="taps")
-    assert "convolution" not in said and "through" not in said  # its patches serve the gradient; no row is rearranged
+    assert (
+        "convolution" not in said and "through" not in said
+    )  # its patches serve the gradient; no row is rearranged
 
 
 @pytest.mark.parametrize("name", ["same", "samples", "dilated_input", "strided"])
@@ -103,7 +131,9 @@ def test_huge_rows_count_and_rows_that_are_not_finite_count_where_they_have_weig
     huge = batch.at[1].multiply(1e13)  # gradients of about 1e25, whose squares are infinite
     row = jax.grad(loss)(params, huge[1])
     assert np.isfinite(row).all() and jnp.isinf(jnp.square(row)).any()
-    np.testing.assert_allclose(grads(huge, jnp.array([0.0, 1.0, 0.0])), row, rtol=1e-4, atol=1e-5 * np.abs(row).max())
+    np.testing.assert_allclose(
+        grads(huge, jnp.array([0.0, 1.0, 0.0])), row, rtol=1e-4, atol=1e-5 * np.abs(row).max()
+    )
     for bad in (jnp.inf, jnp.nan, 1e30):
         broken = batch.at[1].set(bad)
         expected = np.asarray(rows[0] - 2.0 * rows[2])

@@ -24,7 +24,11 @@ def scale(p, x):
 
 
 def norm(p, x):
-    return x * jax.lax.rsqrt(jnp.mean(jnp.square(x), -1, keepdims=True) + 0.1) * jnp.broadcast_to(p["v"], x.shape)
+    return (
+        x
+        * jax.lax.rsqrt(jnp.mean(jnp.square(x), -1, keepdims=True) + 0.1)
+        * jnp.broadcast_to(p["v"], x.shape)
+    )
 
 
 def attention(p, x):
@@ -33,7 +37,9 @@ def attention(p, x):
 
 def convolution(p, x):
     return jnp.tanh(
-        jax.lax.conv_general_dilated(x[None], p["k"], (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC"))[0]
+        jax.lax.conv_general_dilated(
+            x[None], p["k"], (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")
+        )[0]
     )
 
 
@@ -61,8 +67,26 @@ def branch(p, x):
     return jax.lax.cond(x[0, 0] > 0, lambda x: x @ p["w"], lambda x: x * 2, x)
 
 
-LAYERS = [dense, shared_dense, scale, norm, attention, convolution, recurrence, stack, gathered, remat, branch]
-SHAPES = {"w": (WIDTH, WIDTH), "u": (WIDTH, WIDTH), "v": (WIDTH,), "k": (3, WIDTH, WIDTH), "s": (2, WIDTH, WIDTH)}
+LAYERS = [
+    dense,
+    shared_dense,
+    scale,
+    norm,
+    attention,
+    convolution,
+    recurrence,
+    stack,
+    gathered,
+    remat,
+    branch,
+]
+SHAPES = {
+    "w": (WIDTH, WIDTH),
+    "u": (WIDTH, WIDTH),
+    "v": (WIDTH,),
+    "k": (3, WIDTH, WIDTH),
+    "s": (2, WIDTH, WIDTH),
+}
 
 
 @settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -71,7 +95,9 @@ SHAPES = {"w": (WIDTH, WIDTH), "u": (WIDTH, WIDTH), "v": (WIDTH,), "k": (3, WIDT
     st.integers(0, 2**16),
 )
 def test_random_networks_agree_with_float64(layers, seed):
-    """Each layer is a letter of the grammar and the set of parameters it takes: sets are shared at random."""
+    """Each layer is a letter of the grammar and the set of parameters it takes: sets are shared at
+    random.
+    """
 
     def loss(params, x):
         for kind, which in layers:

@@ -1,4 +1,6 @@
-"""No value of the private gradient has B * D elements, on the benchmark's models at their full size."""
+"""No value of the private gradient has B * D elements, on the benchmark's models at their full
+size.
+"""
 
 import re
 
@@ -69,9 +71,14 @@ def test_a_compiled_mlp_needs_little_more_than_the_mean_gradient():
     def mean_gradient(params, batch):
         return jax.grad(lambda p: jnp.mean(jax.vmap(loss, (None, 0))(p, batch)))(params)
 
-    plain, ours = (jax.jit(f).lower(params, batch).compile() for f in (mean_gradient, private(loss, "auto")))
+    plain, ours = (
+        jax.jit(f).lower(params, batch).compile() for f in (mean_gradient, private(loss, "auto"))
+    )
     temporary = [c.memory_analysis().temp_size_in_bytes for c in (plain, ours)]
     assert temporary[1] <= 1.5 * temporary[0]
     matrix = 512 * sum(leaf.size for leaf in jax.tree.leaves(params))
-    buffers = [np.prod([int(n) for n in dims.split(",")]) for dims in re.findall(r"f32\[([\d,]+)\]", ours.as_text())]
+    buffers = [
+        np.prod([int(n) for n in dims.split(",")])
+        for dims in re.findall(r"f32\[([\d,]+)\]", ours.as_text())
+    ]
     assert max(buffers) < matrix / 3

@@ -34,7 +34,11 @@ def test_linen_cnn_with_group_norm():
     params = jax.jit(net.init)(jax.random.key(0), x[0])
     labels = jnp.arange(B) % 3
     check(
-        lambda p, e: -jax.nn.log_softmax(net.apply(p, e[0]))[e[1]], params, (x, labels), leave_out=EXTRA, method="taps"
+        lambda p, e: -jax.nn.log_softmax(net.apply(p, e[0]))[e[1]],
+        params,
+        (x, labels),
+        leave_out=EXTRA,
+        method="taps",
     )
 
 
@@ -84,7 +88,9 @@ def test_nnx_attention_block():
 
 def group_norm(p, x):
     y = x.reshape(*x.shape[:2], 2, -1)
-    y = (y - y.mean((0, 1, 3), keepdims=True)) * jax.lax.rsqrt(y.var((0, 1, 3), keepdims=True) + 1e-3)
+    y = (y - y.mean((0, 1, 3), keepdims=True)) * jax.lax.rsqrt(
+        y.var((0, 1, 3), keepdims=True) + 1e-3
+    )
     y = y.reshape(x.shape)
     return y * jnp.broadcast_to(p["scale"], y.shape) + jnp.broadcast_to(p["bias"], y.shape)
 
@@ -107,7 +113,12 @@ def test_resnet20_with_group_norm():
     blocks, last = [], 2
     for width in (2, 2, 2, 4, 4, 4, 6, 6, 6):
         blocks.append(
-            {"a": weight(3, 3, last, width), "b": weight(3, 3, width, width), "m": norm(width), "n": norm(width)}
+            {
+                "a": weight(3, 3, last, width),
+                "b": weight(3, 3, width, width),
+                "m": norm(width),
+                "n": norm(width),
+            }
         )
         if width != last:
             blocks[-1]["c"] = weight(1, 1, last, width)
@@ -120,7 +131,8 @@ def test_resnet20_with_group_norm():
             stride = 2 if "c" in block else 1
             y = jax.nn.relu(group_norm(block["m"], conv(block["a"], x, stride)))
             x = jax.nn.relu(
-                group_norm(block["n"], conv(block["b"], y)) + (conv(block["c"], x, stride) if "c" in block else x)
+                group_norm(block["n"], conv(block["b"], y))
+                + (conv(block["c"], x, stride) if "c" in block else x)
             )
         return jnp.mean(jnp.square(x.mean((0, 1)) @ p["head"]))
 
@@ -128,7 +140,14 @@ def test_resnet20_with_group_norm():
 
 
 def test_femnist_cnn():
-    shapes = {"c1": (5, 5, 1, 2), "c2": (5, 5, 2, 3), "d1": (12, 6), "d2": (6, 4), "b1": (2,), "b2": (6,)}
+    shapes = {
+        "c1": (5, 5, 1, 2),
+        "c2": (5, 5, 2, 3),
+        "d1": (12, 6),
+        "d2": (6, 4),
+        "b1": (2,),
+        "b2": (6,),
+    }
 
     def pool(x):
         return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (2, 2, 1), (2, 2, 1), "VALID")

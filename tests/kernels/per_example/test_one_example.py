@@ -1,4 +1,6 @@
-"""What is told of a loss before it is differentiated: one example, no batch, no batch statistics."""
+"""What is told of a loss before it is differentiated: one example, no batch, no batch
+statistics.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +31,9 @@ class Net(linen.Module):
         if self.norm == "batch":
             x = linen.BatchNorm(use_running_average=not self.train, name="normed")(x)
         elif self.norm == "group":
-            x = linen.GroupNorm(num_groups=4, group_size=None)(x)  # one channel a group: means over an axis of length 1
+            x = linen.GroupNorm(num_groups=4, group_size=None)(
+                x
+            )  # one channel a group: means over an axis of length 1
         else:
             x = getattr(linen, self.norm)()(x)
         return linen.Dense(2)(linen.relu(x).reshape(len(x), -1))
@@ -50,7 +54,9 @@ def linen_loss(net, shape):
 @pytest.mark.parametrize("jitted", [False, True])
 def test_batch_normalisation_in_training_mode_is_refused_by_name(shape, jitted):
     loss, params, batch = linen_loss(Net("batch"), shape)
-    with pytest.raises(ValueError, match=r"batch axis of length 1 \(in .*normed\), as batch normalisation does"):
+    with pytest.raises(
+        ValueError, match=r"batch axis of length 1 \(in .*normed\), as batch normalisation does"
+    ):
         per_example_grads(jax.jit(loss) if jitted else loss)(params, batch)
 
 
@@ -66,7 +72,10 @@ def test_running_averages_are_not():
 
 @pytest.mark.parametrize("train", [True, False])
 def test_batch_normalisation_of_nnx_is_refused_in_training_mode(train):
-    layers = [nnx.Linear(3, 4, rngs=nnx.Rngs(0)), nnx.BatchNorm(4, use_running_average=not train, rngs=nnx.Rngs(0))]
+    layers = [
+        nnx.Linear(3, 4, rngs=nnx.Rngs(0)),
+        nnx.BatchNorm(4, use_running_average=not train, rngs=nnx.Rngs(0)),
+    ]
     graph, params, rest = nnx.split(nnx.Sequential(*layers), nnx.Param, ...)
 
     def loss(params, example):
@@ -86,7 +95,9 @@ def centred(x):
 def standardised_kernel(params, example):
     w = params - params.mean((0, 1, 2))
     return jnp.sum(
-        jax.lax.conv_general_dilated(example[None], w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        jax.lax.conv_general_dilated(
+            example[None], w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
     )
 
 
@@ -95,20 +106,28 @@ def test_it_is_the_meeting_of_a_value_and_its_mean_over_rows_that_counts():
         lambda w, x: jnp.sum(centred(x[None] @ w)),
         lambda w, x: jnp.sum(jax.nn.relu(centred(jax.nn.relu(x[None] @ w)))),
         lambda w, x: jnp.sum(jax.checkpoint(centred)(x[None] @ w)),
-        lambda w, x: jax.lax.scan(lambda c, _: (c + jnp.sum(centred(x[None] @ w)), None), 0.0, None, length=2)[0],
+        lambda w, x: jax.lax.scan(
+            lambda c, _: (c + jnp.sum(centred(x[None] @ w)), None), 0.0, None, length=2
+        )[0],
         lambda w, x: jnp.sum(jax.nn.standardize(x[None] @ w, axis=0)),
     ]
     for loss in refused:
         with pytest.raises(ValueError, match="without batch statistics"):
             one_example.check(loss, jnp.ones((3, 2)), jnp.ones((4, 3)))
     fine = [
-        lambda w, x: jnp.mean(jnp.sum((x[None] @ w) ** 2, axis=-1)),  # a loss with a batch axis of its own
+        lambda w, x: jnp.mean(
+            jnp.sum((x[None] @ w) ** 2, axis=-1)
+        ),  # a loss with a batch axis of its own
         lambda w, x: jnp.sum(centred(w) @ w.T) * jnp.sum(x),  # of parameters, not of examples
-        lambda w, x: jnp.sum(x[None] @ w - jnp.mean(x[None] @ w)),  # over features too: one example's own
+        lambda w, x: jnp.sum(
+            x[None] @ w - jnp.mean(x[None] @ w)
+        ),  # over features too: one example's own
     ]
     for loss in fine:
         one_example.check(loss, jnp.ones((3, 2)), jnp.ones((4, 3)))
-    one_example.check(standardised_kernel, jnp.ones((1, 1, 3, 4)), jnp.ones((2, 5, 5, 3)))  # 1 x 1 kernels
+    one_example.check(
+        standardised_kernel, jnp.ones((1, 1, 3, 4)), jnp.ones((2, 5, 5, 3))
+    )  # 1 x 1 kernels
 
 
 def batch_loss(params, batch):
@@ -125,7 +144,10 @@ def unnormalised(params, example):
 
 
 LOSSES = {
-    "batch": (batch_loss, r"^Expected loss\(params, example\) for one example, got one of a batch: write it for ONE"),
+    "batch": (
+        batch_loss,
+        r"^Expected loss\(params, example\) for one example, got one of a batch: write it for ONE",
+    ),
     "rows": (rows_of_losses, "to be a scalar for ONE example, got shape"),
     "statistics": (unnormalised, "without batch statistics"),
 }
@@ -148,7 +170,10 @@ def test_a_loss_of_three_arguments_says_what_to_write_when_it_is_given():
     def loss(params, x, y):
         return jnp.sum((x @ params - y) ** 2)
 
-    words = r"^Expected loss\(params, example\), a function of two arguments, got loss\(params, x, y\): put inputs"
+    words = (
+        r"^Expected loss\(params, example\), a function of two arguments, got loss\(params, x, "
+        r"y\): put inputs"
+    )
     makers = [
         per_example_grads,
         lambda loss: dp_fedavg.make(dp_fedavg.Config(noise_multiplier=1.0), loss, num_units=5),
@@ -164,11 +189,16 @@ def test_a_loss_of_three_arguments_says_what_to_write_when_it_is_given():
 
 def test_a_batch_in_two_arguments_says_what_to_write():
     grads = per_example_grads(lambda params, example: jnp.sum(example[0] @ params))
-    with pytest.raises(TypeError, match=r"Expected \(params, batch\), got 3 arguments: put inputs and labels into one"):
+    with pytest.raises(
+        TypeError,
+        match=r"Expected \(params, batch\), got 3 arguments: put inputs and labels into one",
+    ):
         grads(jnp.ones(3), jnp.ones((4, 3)), jnp.ones(4))
 
 
 @pytest.mark.parametrize("size", ["2", 2.0, True, 0, -1])
 def test_a_microbatch_size_is_an_integer(size):
-    with pytest.raises(ValueError, match="Expected microbatch_size > 0, an integer, got microbatch_size="):
+    with pytest.raises(
+        ValueError, match="Expected microbatch_size > 0, an integer, got microbatch_size="
+    ):
         per_example_grads(batch_loss, method="microbatch", microbatch_size=size)

@@ -17,7 +17,9 @@ ENTRIES_APART = {
     "vmap": jax.vmap(lambda x: jnp.minimum(1.0, 1.0 / x)),
     "flat": lambda n: clipping.flat(n, 1.0),
     "psac": lambda n: clipping.to_bound(n, 1.0, style="psac"),
-    "auto_s": lambda n: clipping.to_bound(n, 1.0, style="auto_s", rescale_to_unit_norm=True, nan_safe=True),
+    "auto_s": lambda n: clipping.to_bound(
+        n, 1.0, style="auto_s", rescale_to_unit_norm=True, nan_safe=True
+    ),
 }
 TOGETHER = {
     "median": lambda n: jnp.minimum(1.0, jnp.median(n) / n),
@@ -70,12 +72,17 @@ OF_A_BATCH = {
 @pytest.mark.parametrize("name", OF_A_BATCH)
 def test_what_weighs_a_batch_as_a_whole_sees_it_whole(key, name):
     keys = jax.random.split(key, 3)
-    params = {"w": jax.random.normal(keys[0], (3, 3, 4, 8)), "u": jax.random.normal(keys[1], (1, 16, 16, 8))}
+    params = {
+        "w": jax.random.normal(keys[0], (3, 3, 4, 8)),
+        "u": jax.random.normal(keys[1], (1, 16, 16, 8)),
+    }
     batch = jax.random.normal(keys[2], (32, 16, 16, 4))
 
     def convolutional(params, example):
         layout = ("NHWC", "HWIO", "NHWC")
-        x = jax.lax.conv_general_dilated(example[None], params["w"], (1, 1), "SAME", dimension_numbers=layout)
+        x = jax.lax.conv_general_dilated(
+            example[None], params["w"], (1, 1), "SAME", dimension_numbers=layout
+        )
         return jnp.sum(jnp.tanh(x) * params["u"])
 
     def total(method):

@@ -1,4 +1,6 @@
-"""What the sites become: which forms are chosen, that forcing others changes nothing, and the known pitfalls."""
+"""What the sites become: which forms are chosen, that forcing others changes nothing, and the known
+pitfalls.
+"""
 
 import contextlib
 
@@ -25,7 +27,9 @@ def changed(owner, name, value):
         setattr(owner, name, before)
 
 
-@pytest.mark.parametrize("name", ["mlp", "conv_2d", "stacked_lstm", "scanned_layers", "tied_embedding"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "conv_2d", "stacked_lstm", "scanned_layers", "tied_embedding"]
+)
 def test_forcing_the_fallback_gives_the_same_numbers(name):
     with changed(plan, "_rule", lambda *_: None):
         said = check(BY_NAME[name].loss, *BY_NAME[name].make(3), method="taps")
@@ -34,7 +38,9 @@ def test_forcing_the_fallback_gives_the_same_numbers(name):
 
 
 @pytest.mark.parametrize("held", [False, True])
-@pytest.mark.parametrize("name", ["attention", "conv_2d_grouped", "stacked_lstm", "tied_autoencoder"])
+@pytest.mark.parametrize(
+    "name", ["attention", "conv_2d_grouped", "stacked_lstm", "tied_autoencoder"]
+)
 def test_gram_and_rows_give_the_same_numbers(name, held):
     with changed(terms.Product, "held", held):
         said = check(BY_NAME[name].loss, *BY_NAME[name].make(3), method="taps")
@@ -46,7 +52,9 @@ def form(name):
     return per_example_grads(BY_NAME[name].loss, method="taps")(params, batch).explain()
 
 
-@pytest.mark.parametrize("name", ["joined_gate_kernels", "sliced_projection", "low_rank_adaptation", "gru", "remat"])
+@pytest.mark.parametrize(
+    "name", ["joined_gate_kernels", "sliced_projection", "low_rank_adaptation", "gru", "remat"]
+)
 def test_what_only_rearranges_parameters_keeps_the_compact_form(name):
     assert "product" in form(name)
 
@@ -79,14 +87,21 @@ def test_auto_takes_vmap_where_taps_would_hold_the_rows_anyway(monkeypatch):
         return jnp.sum(jax.lax.scan(lambda h, x: (jnp.tanh(h @ p["w"] + x), None), e[0], e)[0])
 
     def conv(p, e):
-        return jnp.sum(jax.lax.conv_general_dilated(e[None], p, (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")))
+        return jnp.sum(
+            jax.lax.conv_general_dilated(
+                e[None], p, (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")
+            )
+        )
 
     def chosen(loss, params, shape):
         return per_example_grads(loss)(params, jnp.ones((B, *shape))).explain().split(":")[0]
 
     params = {"w": jnp.ones((4, 4)), "v": jnp.ones((4, 6))}
     # 16 <= n * (4 + 4) and 24 <= n * (4 + 6) for n = 3 tokens; with 40 in the middle, 160 > 3 * 44.
-    assert chosen(loss, params, (3, 4)) == "vmap (100% of each row would be held anyway, as small as its records)"
+    assert (
+        chosen(loss, params, (3, 4))
+        == "vmap (100% of each row would be held anyway, as small as its records)"
+    )
     assert chosen(loss, params, (1, 4)) == "taps"
     assert chosen(loss, {"w": jnp.ones((4, 40)), "v": jnp.ones((40, 6))}, (3, 4)) == "taps"
     assert chosen(scanned, params, (9, 4)) == "taps"
@@ -98,18 +113,24 @@ def two_ways(loss, params, batch, c):
         g = per_example_grads(loss, method=method)(params, batch)
         return g.row_norms(), g.rmatvec(c)
 
-    taps, vmap = (jax.jit(products, static_argnums=0, compiler_options=FAST)(m) for m in ("taps", "vmap"))
+    taps, vmap = (
+        jax.jit(products, static_argnums=0, compiler_options=FAST)(m) for m in ("taps", "vmap")
+    )
     np.testing.assert_allclose(taps[0], vmap[0], rtol=1e-5, atol=1e-6)
     for a, b in zip(jax.tree.leaves(taps[1]), jax.tree.leaves(vmap[1]), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["attention", "conv_2d", "stacked_lstm", "embedding_with_repeated_tokens", "mlp"])
+@pytest.mark.parametrize(
+    "name", ["attention", "conv_2d", "stacked_lstm", "embedding_with_repeated_tokens", "mlp"]
+)
 def test_a_nan_example_of_weight_zero_leaves_the_others_alone(name):
     case = BY_NAME[name]
     params, batch = case.make(1)
     c = jnp.asarray([0.5, 0.0, 2.0])
-    bad = jax.tree.map(lambda x: x.at[1].set(jnp.nan) if jnp.issubdtype(x.dtype, jnp.floating) else x, batch)
+    bad = jax.tree.map(
+        lambda x: x.at[1].set(jnp.nan) if jnp.issubdtype(x.dtype, jnp.floating) else x, batch
+    )
 
     @jax.jit
     def total(params, batch):
@@ -133,7 +154,9 @@ def test_an_infinite_row_with_weight_is_not_hidden():
     def total(params, batch):
         return per_example_grads(case.loss, method="taps")(params, batch).rmatvec(jnp.ones(B))
 
-    assert not all(np.all(np.isfinite(x)) for x in jax.tree.leaves(total(params, batch.at[1].set(jnp.inf))))
+    assert not all(
+        np.all(np.isfinite(x)) for x in jax.tree.leaves(total(params, batch.at[1].set(jnp.inf)))
+    )
 
 
 def test_the_norm_of_a_zero_gradient_is_zero_not_nan():
@@ -146,7 +169,8 @@ def test_the_norm_of_a_zero_gradient_is_zero_not_nan():
 
 @pytest.mark.parametrize("steps", [1, 9])
 def test_no_norm_is_lost_where_an_example_is_tiny_and_its_cotangent_huge(steps):
-    # Squares of x are below float32's range, those of the cotangent near its upper end: entries of size 1 each.
+    # Squares of x are below float32's range, those of the cotangent near its upper end: entries of
+    # size 1 each.
     x = jnp.full((B, steps, 64), 2.0**-63.6)
 
     def loss(p, e):
@@ -162,19 +186,28 @@ def test_no_norm_is_lost_where_an_example_is_tiny_and_its_cotangent_huge(steps):
 def test_no_clipped_row_is_longer_than_its_bound_where_steps_cancel():
     rng = np.random.default_rng(0)
     x = np.repeat(rng.standard_normal((64, 1, 80)), 4, axis=1).astype(np.float32)
-    # Cotangents of +-1000 whose sum over the steps is of order 1: the Gram form subtracts numbers of 10^8.
-    y = np.float32(1e3) * np.array([1, -1, 1, -1], np.float32)[None, :, None] * np.ones((64, 1, 70), np.float32)
+    # Cotangents of +-1000 whose sum over the steps is of order 1: the Gram form subtracts numbers
+    # of 10^8.
+    y = (
+        np.float32(1e3)
+        * np.array([1, -1, 1, -1], np.float32)[None, :, None]
+        * np.ones((64, 1, 70), np.float32)
+    )
     y = y + rng.standard_normal((64, 4, 70)).astype(np.float32)
 
     def loss(p, e):
         return jnp.sum((e["x"] @ p) * e["y"])
 
     def norms():
-        g = per_example_grads(loss, method="taps")(jnp.zeros((80, 70)), {"x": jnp.asarray(x), "y": jnp.asarray(y)})
+        g = per_example_grads(loss, method="taps")(
+            jnp.zeros((80, 70)), {"x": jnp.asarray(x), "y": jnp.asarray(y)}
+        )
         assert "Gram" in g.explain()
         return np.asarray(g.row_norms(), np.float64)
 
-    true = np.linalg.norm(np.einsum("btp,btq->bpq", x.astype(np.float64), y.astype(np.float64)), axis=(1, 2))
+    true = np.linalg.norm(
+        np.einsum("btp,btq->bpq", x.astype(np.float64), y.astype(np.float64)), axis=(1, 2)
+    )
     assert (norms() >= true).all()
     assert (norms() <= 1.5 * true).all()
     with changed(terms, "ROUNDING", 0.0):  # control: plain rounding does lose length
@@ -191,7 +224,11 @@ def test_a_batch_of_no_examples_has_empty_norms_and_a_zero_sum():
 
 def branching(p, e):
     """The logarithm and its derivative exist in the branch that is taken only."""
-    return jnp.sum(jax.lax.cond(e[0] > 0, lambda x: jnp.log(x @ p["w"]), lambda x: jnp.tanh(x @ p["w"]) * p["s"], e))
+    return jnp.sum(
+        jax.lax.cond(
+            e[0] > 0, lambda x: jnp.log(x @ p["w"]), lambda x: jnp.tanh(x @ p["w"]) * p["s"], e
+        )
+    )
 
 
 def test_an_untaken_branch_may_be_undefined():
@@ -200,7 +237,8 @@ def test_an_untaken_branch_may_be_undefined():
     batch = jnp.asarray([[1.0, 2.0, 3.0], [-1.0, -2.0, -3.0], [0.5, 0.1, 0.2]])
     two_ways(branching, params, batch, jnp.asarray([0.5, 1.5, -1.0]))
     said = per_example_grads(branching, method="taps")(params, batch).explain()
-    # Products in both branches are recorded; the scale is known as a whole only, and tapped before them.
+    # Products in both branches are recorded; the scale is known as a whole only, and tapped before
+    # them.
     assert "2 products 3 x 3" in said and said.count("tapped") == 1
 
 
@@ -244,7 +282,9 @@ def test_products_work_outside_jit_and_do_not_retrace_under_it():
     count = len(traces)
     step(2 * p, e + 1)
     assert len(traces) == count
-    np.testing.assert_allclose(per_example_grads(loss, method="taps")(p, e).row_norms(), step(p, e), rtol=1e-6)
+    np.testing.assert_allclose(
+        per_example_grads(loss, method="taps")(p, e).row_norms(), step(p, e), rtol=1e-6
+    )
 
 
 def test_bfloat16_parameters_are_summed_in_float32():
@@ -258,13 +298,19 @@ def test_bfloat16_parameters_are_summed_in_float32():
         g = per_example_grads(loss, method="taps")(params, batch)
         return g.rmatvec(jnp.ones(B)), g.row_norms()
 
-    assert {x.dtype for x in jax.tree.leaves(jax.eval_shape(products, params, batch))} == {jnp.dtype("float32")}
+    assert {x.dtype for x in jax.tree.leaves(jax.eval_shape(products, params, batch))} == {
+        jnp.dtype("float32")
+    }
 
 
 def wide_convolution(params, example):
-    """More kernel entries than positions pay for: the sum is the convolution's own gradient, no rows are held."""
+    """More kernel entries than positions pay for: the sum is the convolution's own gradient, no
+    rows are held.
+    """
     spec = jax.lax.conv_dimension_numbers((1, 3, 3, 8), (3, 3, 8, 32), ("NHWC", "HWIO", "NHWC"))
-    out = jax.lax.conv_general_dilated(example[None], params["w"], (1, 1), "SAME", dimension_numbers=spec)
+    out = jax.lax.conv_general_dilated(
+        example[None], params["w"], (1, 1), "SAME", dimension_numbers=spec
+    )
     return jnp.sum(jnp.sin(out))
 
 
@@ -274,12 +320,15 @@ def wide_convolution_case():
     return wide_convolution, params, jax.random.normal(keys[1], (B, 3, 3, 8))
 
 
-# The last four call jitted functions (`jnp.where`, `relu`, `gelu`), whose bodies meet what differs between devices.
+# The last four call jitted functions (`jnp.where`, `relu`, `gelu`), whose bodies meet what differs
+# between devices.
 NESTED = ["mlp", "group_norm", "dynamic_slices", "tied_embedding"]
 
 
 @pytest.mark.parametrize("method", ["taps", "two_pass"])
-@pytest.mark.parametrize("name", ["wide_convolution", "scanned_layers", "branches_with_parameters", *NESTED])
+@pytest.mark.parametrize(
+    "name", ["wide_convolution", "scanned_layers", "branches_with_parameters", *NESTED]
+)
 def test_shard_map_sums_over_devices_only_what_it_is_told_to(name, method):
     case = BY_NAME.get(name)
     loss, params, batch = (case.loss, *case.make(0)) if case else wide_convolution_case()
@@ -288,7 +337,9 @@ def test_shard_map_sums_over_devices_only_what_it_is_told_to(name, method):
     spec = jax.sharding.PartitionSpec
 
     def clipped(params, batch, method=method):
-        return per_example_grads(loss, method=method)(params, batch).weighted_sum(lambda n: jnp.minimum(1.0, 0.5 / n))
+        return per_example_grads(loss, method=method)(params, batch).weighted_sum(
+            lambda n: jnp.minimum(1.0, 0.5 / n)
+        )
 
     @jax.jit
     @jax.shard_map(mesh=mesh, in_specs=(spec(), spec("d")), out_specs=(spec(), spec("d")))
@@ -319,13 +370,17 @@ def test_shard_map_with_params_and_batch_that_are_the_same_on_all_devices(method
 
         mask = differs[0] > 0.5 if what == "mask" else None
         size = 2 if method == "microbatch" else None
-        g = per_example_grads(loss, method=method, microbatch_size=size)(params, batch, batch_mask=mask)
+        g = per_example_grads(loss, method=method, microbatch_size=size)(
+            params, batch, batch_mask=mask
+        )
         return g.rmatvec(differs[0] if what == "coefficients" else jnp.ones(B))
 
     def alone(differs, method=method):
         return jax.tree.map(lambda x: x[None], summed(differs, method))
 
-    dealt = jax.jit(jax.shard_map(alone, mesh=mesh, in_specs=spec("d"), out_specs=spec("d")))(differs)
+    dealt = jax.jit(jax.shard_map(alone, mesh=mesh, in_specs=spec("d"), out_specs=spec("d")))(
+        differs
+    )
     one_by_one = [summed(row[None], "vmap") for row in differs]
     for a, *b in zip(jax.tree.leaves(dealt), *map(jax.tree.leaves, one_by_one), strict=True):
         np.testing.assert_allclose(a, jnp.stack(b), rtol=1e-4, atol=1e-5)
@@ -333,7 +388,9 @@ def test_shard_map_with_params_and_batch_that_are_the_same_on_all_devices(method
 
 @pytest.mark.parametrize("vma", [True, False], ids=["checked", "unchecked"])
 def test_parameters_that_a_shard_map_closes_over_keep_their_rules(vma):
-    """Under `jax.set_mesh` they are of another mesh than what is inside: JAX moves them where they are used."""
+    """Under `jax.set_mesh` they are of another mesh than what is inside: JAX moves them where they
+    are used.
+    """
     params, batch = BY_NAME["mlp"].make(0)
     mesh = jax.make_mesh((B,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
     spec, said = jax.sharding.PartitionSpec, []
@@ -346,7 +403,9 @@ def test_parameters_that_a_shard_map_closes_over_keep_their_rules(vma):
     @jax.jit
     def dealt(params, batch):
         params = jax.tree.map(lambda leaf: 1 * leaf, params)
-        return jax.shard_map(lambda b: norms(params, b), in_specs=spec("d"), out_specs=spec("d"), check_vma=vma)(batch)
+        return jax.shard_map(
+            lambda b: norms(params, b), in_specs=spec("d"), out_specs=spec("d"), check_vma=vma
+        )(batch)
 
     with jax.set_mesh(mesh):
         inside = dealt(params, batch)
