@@ -164,7 +164,7 @@ def interleaved(
     drawn anew each round.
 
     Drawn, not rotated: what a case leaves behind in caches and spinning threads is not always paid
-      for by the same one.
+    for by the same one.
 
     Args:
       cases: `() -> output`, or what another process times. Outputs may be JAX arrays (blocked on)

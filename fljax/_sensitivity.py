@@ -42,10 +42,9 @@ def check_sensitivity(
     distances with the bound.
 
     A replay can refute a sensitivity, never prove it: it sees these data and their neighbours only.
-      Give it data on
-    which the mechanism is at its worst: rows far above the clipping norm, units of very different
-    size, padding. Noise cancels if `fun` holds its keys (closes over them), so a whole private
-    update can be replayed.
+    Give it data on which the mechanism is at its worst: rows far above the clipping norm, units of
+    very different size, padding. Noise cancels if `fun` holds its keys (closes over them), so a
+    whole private update can be replayed.
 
     To remove a unit, its rows are made absent in the mask AND filled with NaN (integers: with their
     smallest value): what is absent must not matter, whatever it holds.

@@ -5,13 +5,13 @@ noise.
 
 Five clients, one gradient of each a round, mlp 64-32-32-10 on digits and mlp 30-16-2 on the real
 breast-cancer table, squared loss on one-hot labels. `--resnet` trains a group-normalised ResNet20
-on digits, in fewer rounds, and keeps the
-other rows of the JSON: the noise in the gradient of its 272,186 parameters is 9 times that in the
-mlp's 3,466, so that its epsilons are those at which central noise lets it learn. Every row with a
-guarantee spends its epsilon at delta 1e-5 over all rounds, for one record against another, by the
-exact composition of Gaussian views. "oracle_clip" has the noise of the paper's accounts at that
-size and no guarantee; "naive" has the noise of "local" on perturbed gradients and none
-either. The paper trains ResNets on CIFAR: trends can be compared, numbers cannot.
+on digits, in fewer rounds, and keeps the other rows of the JSON: the noise in the gradient of its
+272,186 parameters is 9 times that in the mlp's 3,466, so that its epsilons are those at which
+central noise lets it learn. Every row with a guarantee spends its epsilon at delta 1e-5 over all
+rounds, for one record against another, by the exact composition of Gaussian views. "oracle_clip"
+has the noise of the paper's accounts at that size and no guarantee; "naive" has the noise of
+"local" on perturbed gradients and none either. The paper trains ResNets on CIFAR: trends can be
+compared, numbers cannot.
 """
 
 import argparse

@@ -4,7 +4,7 @@ membership.
     python -m bench.papers.bidirectional_tables [--quick]
 
 Three settings: mlp 64-32-32-10 and a group-normalised ResNet20 on digits, mlp 30-16-2 on the real
-  breast-cancer table.
+breast-cancer table.
 Reconstruction: the server has ONE upload of a batch of one, recovered where the model was
 disguised, knows the label, and searches for the example whose gradient has its direction; or reads
 the example off Phi (off the gradient without one), which a first dense layer with a bias gives
@@ -14,11 +14,10 @@ client exchanged, as in `fljax.attacks.perturbation_leak`; "FedAvg" has none, an
 the trusted server of "central" sees.
 Membership: a loss threshold on a network that knows its members by heart, disguised as the method
 does it; it is trained without noise, so that these columns say what the disguise is worth, and
-`ceiling` what epsilon promises.
-Accuracy is not trained again: it is read from `bidirectional_accuracy-cpu.json`, at epsilon 3 or
-the least that is there; that of "FedAvg" is clipped by records and without noise, and "paper" and
-"naive" have no guarantee at theirs. The paper's own figures stand beside as "reported, not
-measured".
+`ceiling` what epsilon promises. Accuracy is not trained again: it is read from
+`bidirectional_accuracy-cpu.json`, at epsilon 3 or the least that is there; that of "FedAvg" is
+clipped by records and without noise, and "paper" and "naive" have no guarantee at theirs. The
+paper's own figures stand beside as "reported, not measured".
 """
 
 import argparse
@@ -54,8 +53,8 @@ class Setting(NamedTuple):
 
     examples, fit: of the training of the network whose uploads are attacked. wide, members,
     member_fit: options of the network that learns its members by heart, how many, and its training.
-    search: how to search, from_mean: starting
-    near the mean training example. base: scales in affine pairs alone.
+    search: how to search, from_mean: starting near the mean training example. base: scales in
+    affine pairs alone.
     """
 
     data: str

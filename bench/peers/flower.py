@@ -5,10 +5,10 @@ The clients train in torch, exactly as `torch_loop` does, and send their clipped
 averages them, and the server adds the noise. Which client a node plays is said in its message, so
 that every round has the same clients. As "flwr" few nodes play several clients each, and messages
 go out some at a time, which is the quickest way that we found; as "flwr_nodes" each client is a
-node and all messages go out at once, as in Flower's own templates. Flower's
-queue looks through all waiting messages for each node: 1,000 nodes took nine minutes here, all but
-seconds of them in the queue. A wave ends with its last client, which costs up to 0.1 s of polling.
-The client app's module imports no JAX: actors would pay for it in time and memory.
+node and all messages go out at once, as in Flower's own templates. Flower's queue looks through all
+waiting messages for each node: 1,000 nodes took nine minutes here, all but seconds of them in the
+queue. A wave ends with its last client, which costs up to 0.1 s of polling. The client app's module
+imports no JAX: actors would pay for it in time and memory.
 """
 
 import functools

@@ -1,10 +1,9 @@
 """What a mechanism did, as data: frozen, hashable records that accountants turn into epsilon.
 
 A *mechanism* record (`Gaussian`, `PoissonSampled`, ...) says what was computed and released. A
-`PrivacyEvent` puts
-one mechanism under a claim: whose contribution is protected (`privacy_unit`) and which data sets
-are neighbours (`neighboring_relation`). Accountants take privacy events only: no epsilon is ever
-without its unit and relation.
+`PrivacyEvent` puts one mechanism under a claim: whose contribution is protected (`privacy_unit`)
+and which data sets are neighbours (`neighboring_relation`). Accountants take privacy events only:
+no epsilon is ever without its unit and relation.
 """
 
 import dataclasses

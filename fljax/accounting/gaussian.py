@@ -2,9 +2,8 @@
 
 A mechanism is mu-GDP if telling two neighbours apart is no easier than N(0, 1) from N(mu, 1). The
 Gaussian mechanism is exactly (1 / noise_multiplier)-GDP, and so is any composition of unsampled
-Gaussian mechanisms with root of summed
-squares. Subsampling is not of this form: its central-limit approximation can under-report and is
-  not offered here.
+Gaussian mechanisms with root of summed squares. Subsampling is not of this form: its central-limit
+approximation can under-report and is not offered here.
 
 Source: Dong, Roth, Su (2019), arXiv:1905.02383; Balle, Wang (2018), arXiv:1805.06530.
 """

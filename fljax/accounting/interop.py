@@ -26,8 +26,8 @@ def to_dp_event(event: PrivacyEvent | Mechanism) -> Any:
 
     Noise multipliers stay relative to the sensitivity under the event's own relation. So does their
     Renyi accountant read them. Their PLD accountant takes them under REPLACE_ONE as relative to the
-    sensitivity to adding or removing,
-    and doubles the latter: its epsilon is then an upper bound, about twice ours.
+    sensitivity to adding or removing, and doubles the latter: its epsilon is then an upper bound,
+    about twice ours.
 
     Raises:
       UnsupportedEventError: dp_accounting has no such event.

@@ -23,8 +23,8 @@ class Audit(NamedTuple):
 
     epsilon: the mechanism is not (less, delta)-DP. mu: it is not less-than-mu Gaussian DP.
     gdp_epsilon: that mu's epsilon at delta, a bound for mechanisms whose trade-off curve is
-    Gaussian, and for those only. tpr, fpr: rates of
-    the test that `epsilon` comes from, as counted. trials: that counted, in each world.
+    Gaussian, and for those only. tpr, fpr: rates of the test that `epsilon` comes from, as counted.
+    trials: that counted, in each world.
     """
 
     epsilon: np.ndarray

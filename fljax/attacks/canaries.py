@@ -1,11 +1,9 @@
 """Canaries: privacy units whose gradient is designed, so that the best test for them is known.
 
 A canary is an example with a linear loss. Its gradient is the same whatever the parameters are, and
-it meets clipping,
-averaging, sampling and noise like any other example: a scheme needs no change to be audited. In the
-  implicit matrix of
-gradients canaries are rows: `rmatvec` adds them to a clipped sum, `matvec` scores what was
-  released.
+it meets clipping, averaging, sampling and noise like any other example: a scheme needs no change to
+be audited. In the implicit matrix of gradients canaries are rows: `rmatvec` adds them to a clipped
+sum, `matvec` scores what was released.
 """
 
 from collections.abc import Callable

@@ -113,7 +113,7 @@ def assignment(found: Any, truth: Any) -> np.ndarray:
     squared distances.
 
     A gradient of a batch does not know the order of its examples: compare `found[b]` with
-      `truth[assignment[b]]`.
+    `truth[assignment[b]]`.
 
     Args:
       found, truth: `[B, ...]`. Reconstructions that are not finite are matched last.

@@ -34,9 +34,8 @@ class World(NamedTuple):
     noise tell them.
 
     covariance: `[d, d]` of the law, a Gaussian one of mean 0; or None, where records' numbers are
-      independent and
-    either end of `value_range`. directions: orthonormal columns `[d, d]` along which noise was
-      declared independent.
+    independent and either end of `value_range`. directions: orthonormal columns `[d, d]` along
+    which noise was declared independent.
     """
 
     x: np.ndarray
@@ -48,9 +47,9 @@ class World(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What the attack got. error: mean squared error per number of Gaussian records. nats: told
-    at least. unread: updates that told no record. error_holds, nats_hold: what is certified of
-      them, up to chance.
+    """What the attack got. error: mean squared error per number of Gaussian records. nats: told at
+    least. unread: updates that told no record. error_holds, nats_hold: what is certified of them,
+    up to chance.
     """
 
     error: float
@@ -73,9 +72,8 @@ def worlds(
     """Rounds of a channel, each with one record, of the laws that it tells most about.
 
     Those are Gaussian fields: no law of the same covariance has more to tell. And where the channel
-      clips to a range of
-    values and counts on nothing else, the ends of that range: fields hide there in noise for much
-      larger records.
+    clips to a range of values and counts on nothing else, the ends of that range: fields hide there
+    in noise for much larger records.
 
     Args:
       name, config, inputs: the scheme, and what its `inputs` gives, with a `channel`.
@@ -152,7 +150,7 @@ def seen_from(found: tuple[World, ...], **claims: float) -> float:
     would see it.
 
     Infinite where a millionth of it would not be seen: then a verdict that all is well means
-      nothing.
+    nothing.
     """
 
     def seen(factor: float) -> bool:

@@ -213,8 +213,8 @@ def invert(
     `[T]`, in one program.
 
     The uninformed attacker. It compares directions, so that learning rates and clipping do not
-    matter. NaN where no
-    step of the search had a finite loss: the random start is no reconstruction.
+    matter. NaN where no step of the search had a finite loss: the random start is no
+    reconstruction.
     """
     observe = gradient_inversion.gradient(gradient_inversion.soft_cross_entropy(apply))
 

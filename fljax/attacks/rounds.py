@@ -2,13 +2,12 @@
 the unit and without.
 
 The attacker chose all data (a worst case that the guarantee covers), sees the models before and
-after, and does not
-know one thing: whether the unit was there, or which of two contents it had. Its score is how far
-the model moved along the unit's gradient. That is the likelihood-ratio test, or a monotone function
-of it, where all that the server sees is the new model; a server that sees more is a game of its own
-(`uploads`), for which nothing but the noise law of the
-uploads is played: that the scheme's rounds add this noise and clip is what `one_unit` sees, where
-it can play them. Which games a scheme is in for is said by its module, see `kinds`.
+after, and does not know one thing: whether the unit was there, or which of two contents it had. Its
+score is how far the model moved along the unit's gradient. That is the likelihood-ratio test, or a
+monotone function of it, where all that the server sees is the new model; a server that sees more is
+a game of its own (`uploads`), for which nothing but the noise law of the uploads is played: that
+the scheme's rounds add this noise and clip is what `one_unit` sees, where it can play them. Which
+games a scheme is in for is said by its module, see `kinds`.
 """
 
 import dataclasses
@@ -338,9 +337,9 @@ class Verdict:
 
     certified, measured: epsilon, the first an upper and the second a lower bound with the stated
     confidence; measured is by counting, whatever the shape of the trade-off curve. gaussian: the
-    lower bound of an attacker who knows that
-    the curve is Gaussian. ceiling: the most that so many trials can prove, of any scores. holds:
-    measured <= certified; None where ceiling <= certified, so that no scores could have said no.
+    lower bound of an attacker who knows that the curve is Gaussian. ceiling: the most that so many
+    trials can prove, of any scores. holds: measured <= certified; None where ceiling <= certified,
+    so that no scores could have said no.
     """
 
     certified: float

@@ -50,12 +50,11 @@ class Row(NamedTuple):
 
     holds: whether they did, beyond what chance explains at the stated confidence; None where no
     data could have said no, since so many trials prove at most `ceiling`, or where noise far too
-    little would not have been seen. standing:
-    of the certified number. event, scores: of the game that proved most, with the unit and without
-      it; None where there
-    was none. diverged: reconstructions that ended nowhere, and count as the best guess of who has
-    seen nothing. seen_from: by which factor a channel's noise (its variance) could have been too
-    little and the attack would have seen it; None where that was not asked.
+    little would not have been seen. standing: of the certified number. event, scores: of the game
+    that proved most, with the unit and without it; None where there was none. diverged:
+    reconstructions that ended nowhere, and count as the best guess of who has seen nothing.
+    seen_from: by which factor a channel's noise (its variance) could have been too little and the
+    attack would have seen it; None where that was not asked.
     """
 
     scheme: str
@@ -174,8 +173,7 @@ def linear_estimate(found: np.ndarray, known: Any) -> np.ndarray:
     unknown strength.
 
     The attacker takes the covariance from `known` records and the noise's variance from what it
-    found. A record that is
-    not finite tells nothing: its estimate is the mean.
+    found. A record that is not finite tells nothing: its estimate is the mean.
     """
     flat = np.asarray(known, np.float64).reshape(len(known), -1)
     mean, covariance = flat.mean(0), np.cov(flat, rowvar=False)

@@ -34,11 +34,9 @@ _ERROR = 1e-3  # chance of each verdict's bound to be wrong
 
 class Line(NamedTuple):
     """One budget. mse, psnr, ssim: means over inversions. inverted, picked: shares of digits told
-    right by either
-    attacker. bound: certified. holds: neither got past it beyond chance; None where nobody could
-      have. images: the
-    first inversion of each digit. diverged: inversions without a finite result, which count as the
-    mean image and as not told right.
+    right by either attacker. bound: certified. holds: neither got past it beyond chance; None where
+    nobody could have. images: the first inversion of each digit. diverged: inversions without a
+    finite result, which count as the mean image and as not told right.
     """
 
     budget: float

@@ -33,9 +33,8 @@ _WRONG_LABELS, _HIDDEN = 0.2, (32,)
 
 class Line(NamedTuple):
     """One budget. auc, tpr: of LiRA on the target. bound: the largest area that is certified.
-    accuracies: of the
-    target, on its members and on the rest of the pool. holds: the area is within the bound, beyond
-    chance; None where no area could have been past it.
+    accuracies: of the target, on its members and on the rest of the pool. holds: the area is within
+    the bound, beyond chance; None where no area could have been past it.
     """
 
     budget: float

@@ -18,10 +18,9 @@ certifies.
 
 One privacy unit against the whole scheme in a small world, thousands of rounds in one program.
 Where the server sees uploads hidden by shared noise, its law is audited too; it alone where the
-rounds take networks only. Channels promise
-no epsilon: Gaussian images are read through their noise instead, and the error is compared with its
-bound, the nats that they tell with those declared. Noise too little by a factor of 4 (of its
-variance) is seen, or the verdict is "cannot tell".
+rounds take networks only. Channels promise no epsilon: Gaussian images are read through their noise
+instead, and the error is compared with its bound, the nats that they tell with those declared.
+Noise too little by a factor of 4 (of its variance) is seen, or the verdict is "cannot tell".
 
 Writes config.toml, audit.json and report.html into one folder. Exits with 1 where a bound did not
 hold.

@@ -27,8 +27,8 @@ defaults. fljax simulate --resume RUN: goes on with an interrupted run, bit for 
 --resume RUN --num-rounds N: more rounds, N in all, as far as the run's budget goes.
 
 Everything is written into one folder: config.toml, metrics.jsonl, privacy.json, report.html,
-  checkpoints/, and two
-files for your eyes alone: seed.secret, whose owner can remove the noise, and fingerprint.json.
+checkpoints/, and two files for your eyes alone: seed.secret, whose owner can remove the noise, and
+fingerprint.json.
 """
 _PROG = "fljax simulate"
 _RUN_DIR = (

@@ -2,10 +2,9 @@
 on them.
 
 Whatever is computed from noisy records alone tells no more about a record than its noisy copies do,
-however training
-goes on and whatever the server sends: the data-processing inequality. How much that is, in nats, is
-the business of `fljax.accounting.information`; here are the shapes of noise, its draws, and the
-spectra it is calibrated from.
+however training goes on and whatever the server sends: the data-processing inequality. How much
+that is, in nats, is the business of `fljax.accounting.information`; here are the shapes of noise,
+its draws, and the spectra it is calibrated from.
 
 Source: Tan et al. (2024), "Defending Against Data Reconstruction Attacks in Federated Learning: An
 Information Theory Approach", arXiv:2403.01268, sections 4.2 and 5.
@@ -89,9 +88,8 @@ def noisy(noise: RecordNoise, x: jax.Array, keys: jax.Array) -> jax.Array:
     Guarantee: where the covariance of a record is at most the one that the noise was calibrated
     for, and the keys are `record_keys`, one call tells at most its channel's nats about each
     record, on average over records; m calls with different uses tell what `accounting.information`
-    adds up, and repeated calls with the same use nothing new. This is
-    no differential privacy: it promises nothing about the worst record, about membership, or about
-      labels.
+    adds up, and repeated calls with the same use nothing new. This is no differential privacy: it
+    promises nothing about the worst record, about membership, or about labels.
     Idealisation: float32 noise by JAX's threefry generator.
 
     Args:

@@ -15,9 +15,8 @@ class Facts(NamedTuple):
     compared with.
 
     num_clients: clients, silos or parties, empty ones included. num_examples: of all clients.
-      most_examples: of one
-    client. num_subjects: None where examples carry no subject, as are the rest then.
-    most_clients_of_subject: clients that hold examples of one subject, at most.
+    most_examples: of one client. num_subjects: None where examples carry no subject, as are the
+    rest then. most_clients_of_subject: clients that hold examples of one subject, at most.
     most_items_of_subject: examples of one subject at one client, at most.
     client_column: the field of the data whose values are the clients; None where they have no
       names.

@@ -54,7 +54,7 @@ def write(path: str | pathlib.Path, clients: Iterable[Mapping[str, np.ndarray]])
     """Writes clients one by one, in the order of their ids, holding one of them at a time.
 
     The folder appears under its name when it is complete: a writer that is killed leaves
-      `NAME.partial` behind.
+    `NAME.partial` behind.
 
     Args:
       path: a folder that does not exist yet.

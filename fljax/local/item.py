@@ -105,9 +105,8 @@ def clipped_grad(
 
     Returns:
       A callable with `.sensitivity(neighboring_relation)`, `.l2_norm_bound` and `.has_aux`. It
-      returns the sum, or with
-      any of has_aux, return_values, return_grad_norms: (sum, AuxiliaryOutput(values, grad_norms,
-        aux)).
+      returns the sum, or with any of has_aux, return_values, return_grad_norms: (sum,
+      AuxiliaryOutput(values, grad_norms, aux)).
 
     Raises:
       ValueError: an argument is out of range, argnums and batch_argnums overlap, `fun` normalises
@@ -115,9 +114,8 @@ def clipped_grad(
       NotImplementedError: spmd_axis_name is given.
 
     Source: Abadi et al. (2016), arXiv:1607.00133, Algorithm 1; rescaling: De et al. (2022),
-      arXiv:2204.13650; averages
-    per subject: Marathe et al. (2022), arXiv:2206.03617; "auto_s": Bu et al. (2022),
-    arXiv:2206.07136; "psac": Xia et al. (2022), arXiv:2212.00328.
+    arXiv:2204.13650; averages per subject: Marathe et al. (2022), arXiv:2206.03617; "auto_s": Bu et
+    al. (2022), arXiv:2206.07136; "psac": Xia et al. (2022), arXiv:2212.00328.
     """
     wrt = _batched.places("argnums", argnums)
     batched = _batched.places("batch_argnums", batch_argnums)

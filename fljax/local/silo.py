@@ -40,9 +40,8 @@ def noisy_steps(
 
     Guarantee: with `stddev` and `divisor` public numbers, each step is one Gaussian mechanism on
     the query's sum, also where the sample is empty, and all iterates may be released. A function of
-    the query's answer in their place makes
-    noise or step depend on private data: no guarantee is left, and it is here to show what that
-      costs.
+    the query's answer in their place makes noise or step depend on private data: no guarantee is
+    left, and it is here to show what that costs.
 
     Args:
       query: of `fljax.local.subject`; a sum before noise.

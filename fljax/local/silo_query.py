@@ -21,9 +21,8 @@ class SiloSum(NamedTuple):
     """One query's answer. Everything but a noised grad_sum is private.
 
     grad_sum: params-like, at least float32. loss: `[]`, mean over the sampled items. num_items,
-      num_subjects: int32
-    `[]`, in the sample. largest_group: int32 `[]`, most items of one subject in it.
-    clipped_fraction: `[]`, of what is clipped (items, subjects or the whole gradient). Where a
+    num_subjects: int32 `[]`, in the sample. largest_group: int32 `[]`, most items of one subject in
+    it. clipped_fraction: `[]`, of what is clipped (items, subjects or the whole gradient). Where a
     query does without subjects and examples carry none, each item is its own.
     """
 
@@ -54,8 +53,7 @@ def group(ids: jax.Array, mask: jax.Array, order_by: jax.Array | None = None) ->
     (None: as they stand).
 
     One sort, then linear work; no array is as long as there are subjects. Without `order_by` the
-    sort does not depend
-    on the mask: in a loop over samples of the same rows, XLA sorts once.
+    sort does not depend on the mask: in a loop over samples of the same rows, XLA sorts once.
     """
     order = jnp.argsort(ids, stable=True) if order_by is None else jnp.lexsort((order_by, ids))
     ordered, kept = ids[order], mask[order].astype(jnp.int32)

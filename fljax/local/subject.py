@@ -91,7 +91,7 @@ def hierarchical_average(
     HiGradAvg.
 
     It is a weighted sum over items: the weight is the clip factor / the number of the subject's
-      items in the sample.
+    items in the sample.
 
     Guarantee: a subject moves the sum by at most `l2_clip_norm`, and by nothing if none of its
     items is sampled. Divide by a public constant; the number of subjects in the sample is private.

@@ -83,10 +83,9 @@ def sum_in_chunks(
     clients cost, without recompiling.
 
     Under a mesh with an axis "clients" (`jax.set_mesh`) every device takes every n-th client, in
-    chunks of its own, and
-    the sums are added over devices: again the order of float additions is all that changes, since
-    whatever a client draws is keyed by its own number. With `groups` that order is the same on any
-    number of devices.
+    chunks of its own, and the sums are added over devices: again the order of float additions is
+    all that changes, since whatever a client draws is keyed by its own number. With `groups` that
+    order is the same on any number of devices.
 
     Args:
       chunk_fun: `(chunk of clients [K, ...], present [K], *shared) -> tree`, already summed over

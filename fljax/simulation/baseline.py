@@ -13,8 +13,8 @@ from fljax.types import LossFn
 
 class Settings(NamedTuple):
     """learning_rate: of clients' SGD. batch_size: examples in a step. num_epochs: passes of a
-    client over its examples
-    in one round. server_momentum: of the server, which steps along the plain mean of the updates.
+    client over its examples in one round. server_momentum: of the server, which steps along the
+    plain mean of the updates.
     """
 
     learning_rate: float

@@ -46,9 +46,8 @@ class Plan(NamedTuple):
     num_rounds: how many rounds may run, at most those asked for. epsilons: `[num_rounds + 1]`,
       spent after so many.
     noise_at: "server", "silo" or "client". baseline: a non-private model is trained beside.
-      in_nats: what is claimed is
-    information about records, in nats, and no epsilon. notes: sentences about how epsilon was
-      found.
+    in_nats: what is claimed is information about records, in nats, and no epsilon. notes: sentences
+    about how epsilon was found.
     fixed_seed: the run's randomness comes from a number in its config.
     """
 

@@ -2,7 +2,7 @@
 anything starts.
 
 A key has one name everywhere: `l2_clip_norm` in the file, in Python, and `--l2-clip-norm` as a
-  flag.
+flag.
 """
 
 import dataclasses
@@ -222,8 +222,8 @@ class Config:
     """A whole run. `scheme_config` is the `Config` of what `scheme` names; None: its defaults.
 
     Counts that data decide may still be None: `run.prepare` fills them in. The clients to which
-      data are dealt are
-    decided here. scheme_object: the scheme itself, where a caller of `fljax.simulate` brought it.
+    data are dealt are decided here. scheme_object: the scheme itself, where a caller of
+    `fljax.simulate` brought it.
     """
 
     scheme: str = DEFAULT_SCHEME

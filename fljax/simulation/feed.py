@@ -22,8 +22,8 @@ class HostCohort(NamedTuple):
     """A cohort in host memory.
 
     examples: rows as in `Cohort`, filled where the client's device is of this process. indices,
-      client_ids: as there,
-    of all processes. damaged: bool `[C]`, clients that this process found damaged and left out.
+    client_ids: as there, of all processes. damaged: bool `[C]`, clients that this process found
+    damaged and left out.
     """
 
     examples: dict[str, np.ndarray]
@@ -126,7 +126,7 @@ class FromDisk:
         process.
 
         In a thread of its own, outside any mesh: what it samples with runs on one device of this
-          process.
+        process.
         """
         capacity = self._capacity
         while True:

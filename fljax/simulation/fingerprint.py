@@ -4,8 +4,8 @@ data.
 Examples in memory are digested in blocks of rows, the partition in blocks of clients. Of clients on
 disk it is the digests that their store keeps of each client's bytes, in blocks of clients: whoever
 changes a client has to change its digest, too, or the client is refused when it is read. A
-fingerprint is of
-private data: under a secret seed it is keyed, and says nothing to who has not got that.
+fingerprint is of private data: under a secret seed it is keyed, and says nothing to who has not got
+that.
 """
 
 import hashlib

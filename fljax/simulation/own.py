@@ -36,10 +36,9 @@ class Own(NamedTuple):
     """What a caller brings in place of what a config names.
 
     dataset: examples on the host, checked. table: int32 `[num_clients, N]`, their rows by client;
-      None: they are dealt
-    as the config says, or go by its client_column. model: `(key, examples, num_classes)` -> the
-      module's functional
-    view. loss: `(params, example) -> []`. metrics: name -> `(params, apply, examples)`.
+    None: they are dealt as the config says, or go by its client_column. model: `(key, examples,
+    num_classes)` -> the module's functional view. loss: `(params, example) -> []`. metrics: name ->
+    `(params, apply, examples)`.
     """
 
     dataset: data.Dataset | None = None

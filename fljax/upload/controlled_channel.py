@@ -41,8 +41,7 @@ def gradient_values(gram: jax.Array, mask: jax.Array | None = None) -> jax.Array
     number of rows.
 
     Rows are centred through their products, and what is within rounding of zero counts as zero. One
-    less than the
-    number of rows are positive at most: a variance in other directions is not seen.
+    less than the number of rows are positive at most: a variance in other directions is not seen.
     """
     keep = jnp.ones(gram.shape[0], bool) if mask is None else mask
     both = keep[:, None] & keep[None, :]

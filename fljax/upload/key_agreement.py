@@ -56,11 +56,10 @@ class KeyAgreement(_Rounds):
 
     Guarantee: keys of a pair are equal at both ends; towards semi-honest parties that run the
     protocol they are pseudo-random (X25519, HKDF-SHA256 over the shared secret, both public keys,
-    both numbers and the round). The noise
-    generator, threefry, takes 64 of their bits: whoever can try 2**64 keys, or break threefry,
-      removes the noise.
-    Public keys are not authenticated here: a server that replaces them reads everything; sign them
-    outside. That two peers with two keys are two parties is not known here either.
+    both numbers and the round). The noise generator, threefry, takes 64 of their bits: whoever can
+    try 2**64 keys, or break threefry, removes the noise. Public keys are not authenticated here: a
+    server that replaces them reads everything; sign them outside. That two peers with two keys are
+    two parties is not known here either.
 
     `save` and `load` let a client go on after a restart, with the same keys and without a second
     use of a round.
@@ -162,8 +161,8 @@ class KeyAgreement(_Rounds):
 
         Guarantee: the file's mode is 0600. A peer or a round number is in it before its keys are
         given out, so a client that is killed at any time and loads the file repeats no noise. One
-        process at a time may have the file, and an
-        older copy must never be put in its place: its rounds would be used twice.
+        process at a time may have the file, and an older copy must never be put in its place: its
+        rounds would be used twice.
 
         Args:
           path: of the file, which must be new. The private key is in PEM (PKCS8); a line of JSON

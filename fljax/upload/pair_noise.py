@@ -32,9 +32,8 @@ def cohort_noise(
     what `fljax.accounting.shared_noise.exact.exact_mu` says for these variances, own_stddev**2 and
     pair_stddev**2. It rests on every client's upload being clipped BEFORE the noise, on rounds
     never repeating a number with other data, and on nobody revealing a pair's key, not even for a
-    client that dropped out: a late upload would stand there with its own noise
-    alone. Do not weight uploads afterwards: pair noise cancels in plain sums only. Divide by the
-      number of responders.
+    client that dropped out: a late upload would stand there with its own noise alone. Do not weight
+    uploads afterwards: pair noise cancels in plain sums only. Divide by the number of responders.
 
     Args:
       edges: `[E, 2]` pairs of clients, a connected graph, each pair once.

@@ -76,8 +76,8 @@ def lifted_per_leaf(
 
     Cheaper where parameter arrays are smaller than D. The draws of different arrays are
     independent, so the covariance is block diagonal and at least `stddev` in every direction. (The
-    paper lifts the blocks of one draw of the weights,
-    whose covariance across blocks it neglects: that leaves directions below the floor.)
+    paper lifts the blocks of one draw of the weights, whose covariance across blocks it neglects:
+    that leaves directions below the floor.)
 
     Arguments, guarantee and errors are those of `lifted`.
     """

@@ -2,9 +2,9 @@
 
 Number d of a key's stream, in JAX's default (partitionable) layout, is a function of the key and d
 alone. On a CPU, JAX rolls the cipher's 20 rounds into a loop that passes over memory five times.
-Written out, XLA makes one loop of cipher,
-uniform and inverse error function: three times faster for long vectors, of which blocks can be
-drawn apart, and tens of microseconds less for a short one, which a training loop notices.
+Written out, XLA makes one loop of cipher, uniform and inverse error function: three times faster
+for long vectors, of which blocks can be drawn apart, and tens of microseconds less for a short one,
+which a training loop notices.
 """
 
 import functools

@@ -59,8 +59,7 @@ def two_rounds(name, capacity=C, **options):
 @pytest.mark.parametrize("name", ["dp_fedavg", "dp_fedsgd", "higradavg", "lightdp", "sgd_dp"])
 def test_eight_devices_give_the_round_of_one(name):
     """Sums of 13 updates of norm 0.5 at most, rounded in another order: within 13 * 2**-24 of the
-    sum, and noise, which
-    is added once, is the same bits: no coordinate differs by more.
+    sum, and noise, which is added once, is the same bits: no coordinate differs by more.
     """
     one = two_rounds(name)
     with jax.set_mesh(mesh.client_mesh(8)):

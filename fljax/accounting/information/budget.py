@@ -1,12 +1,11 @@
 """Nats after many uses of one record, and how many uses a budget allows.
 
 Counted is how often a *record* was exposed, not how many rounds ran: with batches of B out of N, m
-= n B / N times.
-The joint accountant is the one to use: m independent draws of noise tell as much as one draw of 1/m
-of the variance, which is far below m times the nats of one. It needs noises and numbers of draws
-that depend neither on the data nor on what was sent; where they do, certify with a cap on the
-precision that was fixed beforehand. Labels go out as they are, so their entropy is added once per
-record unless they are public.
+= n B / N times. The joint accountant is the one to use: m independent draws of noise tell as much
+as one draw of 1/m of the variance, which is far below m times the nats of one. It needs noises and
+numbers of draws that depend neither on the data nor on what was sent; where they do, certify with a
+cap on the precision that was fixed beforehand. Labels go out as they are, so their entropy is added
+once per record unless they are public.
 
 Noise that is kept costs once in the data alone, where all that is sent follows from one noisy
 record. Two uploads with one noise differ by a function of the data without noise, which is worth
@@ -43,10 +42,9 @@ class Exposure(NamedTuple):
     """What the N records of a client went through; see `start` and `spend`.
 
     precision_sum: `[N]`, sum over draws of 1 / noise_var, of one noise shape. linear_nats: `[N]`,
-      sum of the nats of
-    each draw. uses: `[N]`, int64. noise: "fresh" for a new draw at each use, "once" for one that is
-    kept. channel: one that records went through, for its noise shape, and the least certain of
-    them; None before the first with noise.
+    sum of the nats of each draw. uses: `[N]`, int64. noise: "fresh" for a new draw at each use,
+    "once" for one that is kept. channel: one that records went through, for its noise shape, and
+    the least certain of them; None before the first with noise.
     """
 
     precision_sum: np.ndarray

@@ -131,8 +131,8 @@ def white(
     """Noise of the covariance's own shape: the same signal-to-noise ratio everywhere (Eq. 19).
 
     A direction without variance would get no noise, and a later record with energy there would be
-    sent in clear, so
-    the shape is lifted by `floor`: covariance + floor * I, which the noise must be drawn with.
+    sent in clear, so the shape is lifted by `floor`: covariance + floor * I, which the noise must
+    be drawn with.
 
     Args:
       values: `[..., d]`, eigenvalues of the covariance. nats: `[...]` or a number, > 0.

@@ -75,9 +75,8 @@ def psnr_of_mse(mse: Any, data_range: float) -> Any:
     """10 log10(data_range^2 / mse) in dB; inf at mse = 0.
 
     A lower bound on an expected squared error is an upper bound on this number. It is not one on
-    the mean of PSNRs of
-    single images: the logarithm of a mean is not the mean of logarithms, and that mean may lie
-      above.
+    the mean of PSNRs of single images: the logarithm of a mean is not the mean of logarithms, and
+    that mean may lie above.
 
     Args:
       mse: `[...]`, >= 0. data_range: greatest minus least value that a coordinate may take. > 0.

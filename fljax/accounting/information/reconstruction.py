@@ -183,8 +183,8 @@ def linear_error(
     noise's law.
 
     For Gaussian records no estimator does better, so a data-space channel leaves this error at
-    least to whoever sees
-    less. It speaks of noisy records alone: what a label tells beside them is not in it.
+    least to whoever sees less. It speaks of noisy records alone: what a label tells beside them is
+    not in it.
 
     Args:
       channel: in data space.

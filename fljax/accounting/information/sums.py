@@ -13,7 +13,7 @@ def secure_sum_leakage(
     """Bound in nats per round on the information a sum of i.i.d. updates gives about one of them.
 
     It averages over records and says nothing of the worst one: no epsilon follows, and none may be
-      reported from it.
+    reported from it.
 
     Args:
       num_clients: N >= 2. dimension: d. batch_size: B > 0.

@@ -199,8 +199,7 @@ def compose(
     ...]`, upper then lower bound.
 
     masses `[2, K, m]`, offsets and infinite `[2, K]`, first `[K]` (integers, as float64), counts
-    `[K]` int64; window
-    `[2]`: the losses to keep;
+    `[K]` int64; window `[2]`: the losses to keep;
     center: about where the answer is. n: a power of two, at least the window in steps of h.
     """
 

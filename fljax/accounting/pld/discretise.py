@@ -75,8 +75,7 @@ def _upper(
     """Masses at `loss + slack`, and the infinite one. A cut is within `slack` of its place.
 
     So a cell's losses are below its upper point plus `slack`, and less than 2 slack below its lower
-    point plus `slack`,
-    to which they are raised: that lowers e^loss Q by at most 2 slack P.
+    point plus `slack`, to which they are raised: that lowers e^loss Q by at most 2 slack P.
     """
     remove = sign > 0
 

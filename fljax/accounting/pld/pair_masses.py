@@ -28,8 +28,7 @@ class Cells(NamedTuple):
     infinity.
 
     q, u: `[2 n + 2]`. q_error, u_error: bounds on their absolute errors. slack: `[]`, how far (in
-    units of loss) a cut may lie
-    from its place. moved: `[]`, 1 - w0.
+    units of loss) a cut may lie from its place. moved: `[]`, 1 - w0.
     """
 
     q: jax.Array

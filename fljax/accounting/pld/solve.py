@@ -229,8 +229,7 @@ def _composed(
 
 def _power_of_two(x: np.ndarray, step: int = 1, at_least: int = 0) -> np.ndarray:
     """Powers of two from SMALLEST_LATTICE on: FFTs like them. Up to SOON_RUN they are `step` binary
-    orders apart, and
-    the first `at_least` are left out: few sizes, few programs.
+    orders apart, and the first `at_least` are left out: few sizes, few programs.
     """
     orders = np.ceil(np.log2(np.maximum(x, SMALLEST_LATTICE) / SMALLEST_LATTICE))
     coarse = step * np.maximum(np.ceil(orders / step), float(at_least))

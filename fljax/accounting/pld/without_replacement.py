@@ -2,9 +2,8 @@
 
 For losses >= 0 the worst case of one round is (1 - q) N(0, 1) + q N(shift, 1) against N(0, 1),
 whichever data set comes first; a replaced unit has no "add" and "remove", so for losses < 0 the
-curve is that of the same pair swapped. The
-distribution of the loss is thus symmetric: mass p at loss l > 0 goes with p e^-l at -l, and the
-  rest lies at 0.
+curve is that of the same pair swapped. The distribution of the loss is thus symmetric: mass p at
+loss l > 0 goes with p e^-l at -l, and the rest lies at 0.
 
 Source: Zhu, Dong, Wang (2021), arXiv:2106.08567, subset sampling under replacement. Discretisation,
 composition and their error bounds are those of `fljax.accounting.pld`.

@@ -316,7 +316,7 @@ def worst_mu(graph: PairGraph, *, num_colluders: int, sensitivity: Any = 1.0) ->
     all.
 
     Stragglers need no search: nobody straggling is the worst. For sets beyond reach use
-      `certificate`.
+    `certificate`.
 
     Raises:
       ValueError: `num_colluders` is not in [0, N - 1], or there are more than 200,000 sets.

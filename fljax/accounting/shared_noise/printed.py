@@ -129,8 +129,7 @@ def condition(variance: float, *, epsilon: float, delta: float) -> Verdict:
     """Condition (14) for one client with V_i = `variance`.
 
     V_i is at least mu_i^2, so the condition proves (epsilon, delta)-DP just while a mechanism with
-    mu^2 at its limit
-    has it: up to epsilon 9.39 at delta 1e-5.
+    mu^2 at its limit has it: up to epsilon 9.39 at delta 1e-5.
 
     Raises:
       ValueError: `variance` < 0, `epsilon` <= 0 or `delta` not in (0, 1).

@@ -4,9 +4,8 @@ and of GOPA.
 A round of uploads x_k + eta_k + sum_v Delta_kv, Gaussian, is exactly mu-GDP with mu^2 = S^2 theta,
 theta the largest diagonal entry of the inverse covariance sigma_Delta^2 Laplacian + sigma_eta^2 I,
 and S how far one neighbour moves an upload. It holds for a server that knows its multipliers, since
-they do not depend on the round's data, if everything
-that is sent carries the noise. It is no local DP: with all others colluding theta is 1 /
-  sigma_eta^2.
+they do not depend on the round's data, if everything that is sent carries the noise. It is no local
+DP: with all others colluding theta is 1 / sigma_eta^2.
 
 Source: Yang et al., "Efficiently Achieving Secure Model Training and Secure Aggregation to Ensure
 Bidirectional Privacy-Preservation in Federated Learning", Theorems 10 and 11 and equation (23),

@@ -148,9 +148,8 @@ class _Network(NamedTuple):
     within `budget`.
 
     Variances without a cost count as infinite. So clients whose pair noise is free are one node,
-    and one whose own
-    noise is free is ground: its upload is hidden whatever the rest. incidence: `[nodes, V]` of the
-    variances that cost something, known ones and those within a node 0.
+    and one whose own noise is free is ground: its upload is hidden whatever the rest. incidence:
+    `[nodes, V]` of the variances that cost something, known ones and those within a node 0.
     """
 
     incidence: np.ndarray

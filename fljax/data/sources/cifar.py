@@ -1,7 +1,7 @@
 """Reads CIFAR-10 in its binary form from local files. Nothing is downloaded.
 
 A file is a row of records of 3,073 bytes: the label, then 32 x 32 red, green and blue values, each
-  plane row by row.
+plane row by row.
 """
 
 import pathlib

@@ -69,9 +69,8 @@ def make(
     """Independent fields, and labels that depend on them.
 
     A label is made of two signs, of the sum and of the alternating sum of a record's first 8
-    weights, each divided by
-    its standard deviation: four equally likely classes, which noise blurs from the high frequencies
-    on. It tells ln 4 nats about its record.
+    weights, each divided by its standard deviation: four equally likely classes, which noise blurs
+    from the high frequencies on. It tells ln 4 nats about its record.
 
     Args:
       rng: consumed.

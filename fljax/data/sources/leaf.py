@@ -2,8 +2,8 @@
 lines.
 
 A LEAF file is an object with "users" (names), "num_samples" (a count for each) and "user_data"
-(name -> {"x", "y"}).
-A user is a subject here: how subjects fall into silos is for `fljax.data.subjects` to say.
+(name -> {"x", "y"}). A user is a subject here: how subjects fall into silos is for
+`fljax.data.subjects` to say.
 
 Source: Caldas et al. (2018), "LEAF: A Benchmark for Federated Settings", arXiv:1812.01097.
 """

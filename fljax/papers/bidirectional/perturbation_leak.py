@@ -401,11 +401,10 @@ def run(
       Rows, by `direction` and `mode`. "client learns of the model": the share of held-out digits on
       which it agrees with the true model, `before` and `after` the attack. "client learns of the
       members": success of a loss threshold on the `true model`, on the model as sent (`before`) and
-      as corrected (`after`). "server learns of the data", for
-      each share `noise`: PSNR in dB of the `search` on the recovered gradient, of the input as
-      `read` off Phi (off the gradient without one) and of a `blind` guess (the mean digit), means
-      over victims; mean |cos| of the input's direction and median relative error of the last
-      layer's gradient, off Psi and Phi.
+      as corrected (`after`). "server learns of the data", for each share `noise`: PSNR in dB of the
+      `search` on the recovered gradient, of the input as `read` off Phi (off the gradient without
+      one) and of a `blind` guess (the mean digit), means over victims; mean |cos| of the input's
+      direction and median relative error of the last layer's gradient, off Psi and Phi.
     """
     model, digits = trained(rounds)
     test, train = jax.tree.map(jnp.asarray, digits.test), jax.tree.map(jnp.asarray, digits.train)

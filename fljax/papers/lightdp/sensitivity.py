@@ -2,7 +2,7 @@
 clipped updates.
 
 Clipping the update at c is the mode that needs no assumption: 2 c for a replaced unit, c for one
-  that adds zero.
+that adds zero.
 """
 
 from fljax import _validate

@@ -18,8 +18,7 @@ class Claim(NamedTuple):
     """One claim of (CLAIMED_EPSILON, DELTA) for a subject.
 
     case: words. errata: why it fails, "-" where another unit was meant, "none" where it holds.
-      noise_multiplier: that
-    the claim rests on. lower, upper: what epsilon truly is, certified.
+    noise_multiplier: that the claim rests on. lower, upper: what epsilon truly is, certified.
     """
 
     case: str

@@ -72,9 +72,9 @@ def make(
     Guarantee: one round is one `event(config)` for the configured unit under add-or-remove-one. For
     clients, if each is put into the cohort independently with chance `sampling_prob`; for examples,
     if all clients are in every cohort (the round samples the records itself) and each row of the
-    pool stands in at most one place of `indices`, which
-    `fljax.data.check_partition` checks on the host. Idealisation: noise is drawn in float32 with
-    JAX's threefry generator, which is no cryptographic source. RoundInfo is not private.
+    pool stands in at most one place of `indices`, which `fljax.data.check_partition` checks on the
+    host. Idealisation: noise is drawn in float32 with JAX's threefry generator, which is no
+    cryptographic source. RoundInfo is not private.
 
     Args, Raises: as `base.Make`. Records are batched by performance.microbatch_size, whoever's they
       are.

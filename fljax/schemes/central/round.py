@@ -1,7 +1,7 @@
 """The round that client-level schemes share: local work, clip, add up, noise, server step.
 
 And what schemes with central noise share: styles of clipping, and a bound that follows a quantile
-  of the norms.
+of the norms.
 """
 
 import dataclasses

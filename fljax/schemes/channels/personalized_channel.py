@@ -28,8 +28,8 @@ class Config(channels.ChannelConfig):
 
     covariance_source: Literal["public", "declared"] = "public"
     """public: the covariance of held-out records, which stands in for the clients' own law and
-    certifies only where
-    that is known. declared: the same, and you vouch that no client's records vary more.
+    certifies only where that is known. declared: the same, and you vouch that no client's records
+    vary more.
     """
 
     mask_weight: float = 50.0

@@ -57,8 +57,7 @@ class ChannelConfig:
     """
     entropy_nats: float | None = None
     """A lower bound on the differential entropy of a record that you vouch for: it certifies the
-    bound on
-    reconstruction for records of any kind. none: unknown.
+    bound on reconstruction for records of any kind. none: unknown.
     """
     labels_public: bool = False
     """Labels go out as they are. False: ln(classes) nats are added to each record for its label."""
@@ -130,11 +129,10 @@ def make(
     Guarantee: what the server ever sees of a client tells at most `spent(..)` about each of its
     records, in nats (mutual information, an average over records and noise), whatever the server
     sends: unit "example". It holds if the records' covariance is at most the one that `channel` was
-    solved for, records are independent, and nothing but noisy
-    records steers training: no statistic of clean batches, no loss on clean data. It is no
-    differential privacy: it promises nothing about single records, membership, or labels.
-    Idealisation: noise is drawn in float32 with JAX's threefry generator, which is no cryptographic
-    source. RoundInfo is not private.
+    solved for, records are independent, and nothing but noisy records steers training: no statistic
+    of clean batches, no loss on clean data. It is no differential privacy: it promises nothing
+    about single records, membership, or labels. Idealisation: noise is drawn in float32 with JAX's
+    threefry generator, which is no cryptographic source. RoundInfo is not private.
 
     Args, Raises: as `base.Make`; examples are {"x", ..}, and noise is added to "x" alone;
     ValueError also where nats and channel do not go together, or noise_multiplier is not 0.
@@ -331,9 +329,8 @@ class Law(NamedTuple):
     """What a channel is solved from: one covariance for all clients, or one for each.
 
     values: `[d]` or `[C, d]`, eigenvalues, descending. factor: any `[d, k]` or `[C, d, k]` with
-      factor factor^T the
-    covariance. estimated_from: records that it was estimated from; None where it is known or
-      declared.
+    factor factor^T the covariance. estimated_from: records that it was estimated from; None where
+    it is known or declared.
     """
 
     values: np.ndarray

@@ -32,9 +32,8 @@ class Config(channels.ChannelConfig):
     """As in `ChannelConfig`."""
     covariance_source: Literal["public", "declared", "private"] = "public"
     """public: the covariance of held-out records, which stands in for the clients' own law and
-    certifies only where
-    that is known. declared: the same, and you vouch that no client's records vary more. private:
-    that of each client's own, which certifies nothing.
+    certifies only where that is known. declared: the same, and you vouch that no client's records
+    vary more. private: that of each client's own, which certifies nothing.
     """
     floor: float | None = None
     """Variance > 0 that the shape is lifted by in every direction. none: 1e-4 of the mean

@@ -31,9 +31,8 @@ def spent(config: Config, task: Any, inputs: dict[str, Any], num_rounds: int) ->
     """What `num_rounds` rounds tell about each record, in nats; None without noise.
 
     A record is in a step with chance q, whatever it holds, and tells at most 1 / (2 z^2) there,
-    also to an attacker who
-    knows the rest of the batch and who is in it: num_steps * q times as much, by the chain rule.
-    The gradients take the label in, so that its entropy is not added.
+    also to an attacker who knows the rest of the batch and who is in it: num_steps * q times as
+    much, by the chain rule. The gradients take the label in, so that its entropy is not added.
     """
     del inputs
     if not base.noise_multiplier(config):

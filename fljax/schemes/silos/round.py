@@ -299,9 +299,8 @@ def _mean(here: Round, silos: Clients, sums: Sums) -> Release:
 
 def _silos_at_once(here: Round, silos: Clients) -> int:
     """Equal chunks. On a CPU a silo's step is many small operations (samples, groups, noise), whose
-    fixed cost side by
-    side silos share: eight times as many of them as of clients with plain steps
-      (bench/rounds/subject_steps.py).
+    fixed cost side by side silos share: eight times as many of them as of clients with plain steps
+    (bench/rounds/subject_steps.py).
     """
     most = aggregate.default_chunk_size(here.num_params) * (
         8 if jax.default_backend() == "cpu" else 1

@@ -25,7 +25,7 @@ def epsilons(
     """Epsilon of each subject after `num_rounds` rounds in which all silos took part; PRIVATE.
 
     Removing a subject touches all silos at once: their Renyi curves add up, each with its own
-      noise.
+    noise.
 
     Args:
       scheme: a module of `fljax.schemes` whose unit is a subject and which has `step`.

@@ -181,9 +181,9 @@ def maker(client: Callable[[Any, LossFn, Performance], Client]) -> base.Make:
         Guarantee: one round is one `event(config)` of the scheme, for one record exchanged for
         another, towards a server that sees the sum over clients and nothing else (an ideal secure
         sum over the reals), if all `num_parties` clients take part, none of which the server has
-        corrupted: the noise of one that is missing is
-        missing in the sum. Idealisation: noise and samples are drawn in float32 with JAX's threefry
-        generator, which is no cryptographic source. RoundInfo is not private.
+        corrupted: the noise of one that is missing is missing in the sum. Idealisation: noise and
+        samples are drawn in float32 with JAX's threefry generator, which is no cryptographic
+        source. RoundInfo is not private.
 
         Args, Raises: as `base.Make`.
         """

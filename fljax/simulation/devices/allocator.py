@@ -15,13 +15,12 @@ def keep_freed_memory() -> bool:
 
     For programs with large batches on one device of a CPU. XLA asks for a program's scratch memory
     anew at each call, and glibc gives blocks of 32 MiB and more back to the operating system when
-    they are freed, which hands them out
-    again page by page, each cleared first: up to a third of the time of a step. From here on they
-      come from the main
-    heap, which does not shrink: the process holds what it held at its peak, and more where blocks
-    of many sizes leave gaps. Only the main thread allocates blocks above 64 MiB there, so
-    one-device programs are run in the thread that calls them
-    (`jax_cpu_enable_async_dispatch=False`). Call it in the main thread, before JAX starts.
+    they are freed, which hands them out again page by page, each cleared first: up to a third of
+    the time of a step. From here on they come from the main heap, which does not shrink: the
+    process holds what it held at its peak, and more where blocks of many sizes leave gaps. Only the
+    main thread allocates blocks above 64 MiB there, so one-device programs are run in the thread
+    that calls them (`jax_cpu_enable_async_dispatch=False`). Call it in the main thread, before JAX
+    starts.
 
     Nothing changes, and the result is False, where the C library has no `mallopt`, and where the
     environment says how malloc works (MALLOC_MMAP_MAX_ and its like, or GLIBC_TUNABLES).

@@ -31,7 +31,7 @@ def describe(record: dict[str, Any], between: str = "  (non-private {})") -> str
     """The numbers of one line of metrics.jsonl that a person looks at.
 
     Loss and accuracy are held out: the clients' own loss, in their last local epoch, says how well
-      they fit themselves.
+    they fit themselves.
     """
     parts = []
     if "test_loss" in record:

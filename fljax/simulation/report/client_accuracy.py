@@ -28,7 +28,7 @@ def accuracies(apply: Apply, params: Params, client_data: ClientData | store.Sto
     over those on disk.
 
     Not private: it is computed on the clients' own data without noise. Where these were trained on,
-      it flatters.
+    it flatters.
     """
     return Accuracies(*client_values.means(evaluation.right(apply), params, client_data))
 

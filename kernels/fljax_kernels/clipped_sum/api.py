@@ -48,9 +48,9 @@ def clip_and_sum(
 
     Returns:
       (clipped_sum, norms): like `rows` without its leading axis, or with `[S]` in its place; and
-      `[C]`, the norm of
-      each row before clipping: 0 where masked, NaN or infinity where the row is not finite,
-      infinity where it passes float32's range. "matmul" may report a norm below 1e-12 as zero.
+      `[C]`, the norm of each row before clipping: 0 where masked, NaN or infinity where the row is
+      not finite, infinity where it passes float32's range. "matmul" may report a norm below 1e-12
+      as zero.
 
     Raises:
       ValueError: an argument is out of range or shapes do not fit.

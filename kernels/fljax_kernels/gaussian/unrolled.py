@@ -22,7 +22,7 @@ def half_variance_normals(key: jax.Array, tree: Any) -> Any:
     there whole.
 
     Small leaves are drawn together, under one cipher: many short ones cost time, and as much to
-      compile each.
+    compile each.
     """
     leaves, treedef = jax.tree.flatten(tree)
     sizes = [math.prod(jnp.shape(leaf)) for leaf in leaves]
@@ -60,9 +60,8 @@ def _in_memory(normals: jax.Array) -> jax.Array:
     """The same numbers, as the carry of a loop that never turns, which XLA does not fuse across.
 
     Fused with a reshape, the cipher would run over the innermost axis: one of 3 colours leaves a
-    vector unit idle, at
-    five times the time. An optimization barrier does not help: on a CPU XLA drops it before it
-      fuses.
+    vector unit idle, at five times the time. An optimization barrier does not help: on a CPU XLA
+    drops it before it fuses.
     """
     never = normals[0] > 100  # no draw is beyond 3.9; XLA does not know that
     return jax.lax.while_loop(

@@ -26,8 +26,7 @@ def loop_friendly(fun: Callable[..., Any], *, inside_loop: bool = False) -> Call
 
     On a backend other than the CPU, whose native operations are the faster ones everywhere, nothing
     is changed. A function without any of these costs a copy of its outermost equations while it is
-    traced.
-    Patches cost memory: a k x k layer holds k * k times its input.
+    traced. Patches cost memory: a k x k layer holds k * k times its input.
 
     Args:
       fun: any JAX function. Array arguments are traced; Python scalars, strings and other leaves

@@ -23,7 +23,7 @@ def apart(operand: Any, params: dict[str, Any]) -> bool:
     numbers.
 
     Only float32 and float64: with fewer bits stages would round more. Nothing whose sharding is
-      part of its type.
+    part of its type.
     """
     if operand.dtype not in (np.float32, np.float64) or not all(
         isinstance(size, int) for size in operand.shape

@@ -96,7 +96,7 @@ def checked_pairs(pairs: Any, num_clients: int) -> np.ndarray:
     first.
 
     The one check of who shares noise with whom: a pair that counts twice would claim noise that
-      nobody adds.
+    nobody adds.
 
     Raises:
       ValueError: a wrong shape or client number, a client paired with itself, or a pair given

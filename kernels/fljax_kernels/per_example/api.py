@@ -46,10 +46,9 @@ class PerExampleGrads:
     to rounding. Under `jit` only what is asked for is computed. Rows with `batch_mask` False are
     exactly zero, NaN or not, and so is the contribution of a row to `rmatvec` and `weighted_sum`
     where its coefficient is exactly zero. Norms and sums are accumulated, and returned, in at least
-    float32. Inside `shard_map` every product is of the
-    local rows: add sums over devices with `jax.lax.psum`. On a mesh with Explicit axes, JAX's
-    default, sums are sharded like params, and what has a row for each example like the batch, as
-    `jax.grad` and `jax.vmap` have it.
+    float32. Inside `shard_map` every product is of the local rows: add sums over devices with
+    `jax.lax.psum`. On a mesh with Explicit axes, JAX's default, sums are sharded like params, and
+    what has a row for each example like the batch, as `jax.grad` and `jax.vmap` have it.
     """
 
     def __init__(
@@ -336,8 +335,8 @@ def per_example_grads(
 
     Returns:
       (params, batch, *, batch_mask=None) -> PerExampleGrads. params: pytree of floating point
-      arrays. batch: pytree
-      with leading axis B on every leaf. batch_mask: `[B]` bool, False for padding.
+      arrays. batch: pytree with leading axis B on every leaf. batch_mask: `[B]` bool, False for
+      padding.
 
     Raises:
       ValueError: the loss is not a scalar of one example, or normalises over a batch axis; a

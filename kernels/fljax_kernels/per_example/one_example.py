@@ -130,8 +130,8 @@ def _traces(loss: Callable[..., Any], *args: Any) -> bool:
 
 class _Known:
     """Of the values of one jaxpr. varies: whether it depends on the example. rows: of which values
-    it is an elementwise
-    function. means: of which values it holds the sum over a first axis of length 1.
+    it is an elementwise function. means: of which values it holds the sum over a first axis of
+    length 1.
     """
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ def pmf(num: int, prob: float) -> tuple[int, np.ndarray]:
     probability above 1e-30 or so.
 
     Ratios of neighbours, outwards from the mode: no factorials, whose logarithms would cost nine
-      digits at num = 1e6.
+    digits at num = 1e6.
     """
     if prob in (0.0, 1.0) or num == 0:
         return (num if prob == 1.0 else 0), np.ones(1)

@@ -24,10 +24,10 @@ def by_redrawing(key: jax.Array, num: int, size: int) -> jax.Array:
     num >= 8 * size.
 
     Exactly uniform over ordered subsets, given uniform bits: a draw is uniform (32 bits above the
-      largest multiple of
-    num are refused: `jax.random.randint` would keep them, which favours low units by num * 2**-32),
-    and which entries are drawn again depends on who equals whom, never on the values. So renaming
-    the units permutes the outcomes, and every ordered subset is a renaming of every other.
+    largest multiple of num are refused: `jax.random.randint` would keep them, which favours low
+    units by num * 2**-32), and which entries are drawn again depends on who equals whom, never on
+    the values. So renaming the units permutes the outcomes, and every ordered subset is a renaming
+    of every other.
     """
     position = jnp.arange(size, dtype=jnp.int32)
     last_fair = max(2**32 // max(num, 1) * num - 1, 0)

@@ -117,10 +117,10 @@ def lifted_weights(
     no direction is below the floor, whatever W is. The law above the floor needs the eigenpairs
     there and no others. On a CPU, from LEAST_ROWS rows on, `dominant.above` looks for those; if it
     cannot show that it has them all, with residuals of 16 units of rounding of the largest
-    (`eigh`'s own reach 4), the whole system is taken. The floor that is aimed at is
-    the same: its margin takes the largest eigenvalue from the pairs, which hold it, or from a lower
-    bound where nothing is above the floor, and there s z alone needs no margin. On other backends
-    it is always the whole system.
+    (`eigh`'s own reach 4), the whole system is taken. The floor that is aimed at is the same: its
+    margin takes the largest eigenvalue from the pairs, which hold it, or from a lower bound where
+    nothing is above the floor, and there s z alone needs no margin. On other backends it is always
+    the whole system.
 
     Time depends on the data, by several times: on whether more than about a dozen eigenvalues are
     above the floor. Keep it as private as the spectrum, or take `spectrum` and `lifted_draw`. Under
@@ -134,7 +134,7 @@ def lifted_weights(
 
     Returns:
       A Draw: add `draw.stddev * z + G^T draw.weights`. A gram that holds a NaN or an infinity gives
-        NaN throughout.
+      NaN throughout.
 
     Raises:
       ValueError: an argument is not of the stated kind.
