@@ -69,7 +69,7 @@ def main() -> None:
     )
 
     # The other direction, with a secret vector on the last layer: what one client makes of what it
-    #   is sent.
+    # is sent.
     secrets = perturbation.draw(plan, jax.random.key(2), additive_norm=1.0)
     sent, transition = perturbation.perturb(plan, state.params, secrets)
     true = jax.vmap(model.apply, (None, 0))(state.params, test["x"]).argmax(-1)

@@ -73,7 +73,7 @@ def main() -> None:
 
     def train_with(style: clipping.Style, first_bound: float, adapts: bool) -> tuple[Params, float]:
         # A count costs something: the sum keeps the rest of the noise multiplier, so that epsilon
-        #   stays.
+        # stays.
         of_sum = (
             quantile.sum_noise_multiplier(noise_multiplier, count_stddev)
             if adapts

@@ -27,11 +27,11 @@ def test_attack_writes_reconstructions_beside_the_truth_and_the_bound(tmp_path, 
     found = json.loads((run_dir / "attack.json").read_text())
     low, high = found["rows"]
     # Nearly no noise is the positive control: everything is found. At epsilon 1 the bound is near
-    #   guessing.
+    # guessing.
     assert high["inverted"] == high["picked"] == 1.0 and high["psnr"] > low["psnr"] + 8
     assert 0.25 < low["bound"] < 0.4 and high["bound"] == pytest.approx(1.0, abs=1e-3)
     # Four rounds prove nothing: a share above 0.18, at a chance of 1e-3, even if all are told
-    #   right.
+    # right.
     assert low["holds"] is high["holds"] is None and found["standing"] == "certified"
     assert "Threat model" in report and report.count("<svg") == 3 and "only afterwards" in report
     assert "share of digits told right" in capsys.readouterr().out

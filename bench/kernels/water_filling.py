@@ -38,7 +38,7 @@ from fljax_kernels.spectral import reference
 
 BATCH_SIZE, CLIP = 32, 10.0
 # Noise multipliers: two that private runs have, and one under which every eigenvalue is above the
-#   floor.
+# floor.
 NOISES = (30.0, 10.0, 1.0)
 DENSE_SIZES = (500, 1000, 2000)
 # Model, records of one client.

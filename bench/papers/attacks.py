@@ -143,7 +143,7 @@ def inversion(quick: bool, share: int, name: str, model: Functional) -> list[dic
     forms = {"python loop": loop, "scan each": scans}
     rows_found = rows(f"64 inversions, batch 1, {name}", together, forms, share, iterations)
     # What one step of one target has to do: the limit of the one program is the traffic of
-    #   per-target gradients.
+    # per-target gradients.
     cost = (
         jax.jit(jax.value_and_grad(objective)).lower(start, *targets[0]).compile().cost_analysis()
         or {}

@@ -202,7 +202,7 @@ def measure(name: str, rounds: int, budget_s: float) -> list[dict[str, Any]]:
             )
             expected = change(reference(params, jax.jit(view)(noise, batch, use), use), params)
         # Records that differ in their last bit turn a ReLU at its kink: 5e-3 of AlexNet's gradient,
-        #   measured.
+        # measured.
         distances[form] = _harness.check(
             f"{name} {form}", change(checked.run(), params), expected, rtol=2e-2
         )
@@ -254,7 +254,7 @@ def solver(rounds: int, num_clients: int = 1_000, size: int = 3_072) -> dict[str
     arguments = jnp.asarray(values, jnp.float32), jnp.asarray(nats, jnp.float32)
     step = _harness.compile_step(jax.vmap(spectral.solve_log_noise_var), *arguments)
     # In float64 on the same float32 values: what rounding them to float32 changes is not the
-    #   solver's.
+    # solver's.
     given, asked = (np.asarray(argument, np.float64) for argument in arguments)
     found = np.asarray(step.run(), np.float64)
     reached = 0.5 * np.logaddexp(0.0, np.log(given) - found[:, None]).sum(axis=1)

@@ -58,7 +58,7 @@ def in_order(task: one_round.Task) -> list[tuple[np.ndarray, np.ndarray]]:
     rows = [row[row >= 0] for row in one_round.shuffled_tables(task)]
     if x.ndim == 4:
         # A copy made by NumPy: torch's own `contiguous` keeps the strides of a permuted image of
-        #   one channel.
+        # one channel.
         x = x.transpose(0, 3, 1, 2).copy()
     return [(x[row], y[row]) for row in rows]
 

@@ -40,7 +40,7 @@ def _curve(
         return np.asarray(rdp.laplace(mechanism.noise_multiplier, orders))
     if isinstance(mechanism, events.DiscreteGaussian):
         # Never above its continuous twin: Canonne, Kamath, Steinke (2020), arXiv:2004.00010,
-        #   Proposition 5.
+        # Proposition 5.
         return np.asarray(rdp.gaussian(mechanism.stddev / mechanism.sensitivity, orders))
     if isinstance(mechanism, events.EpsilonDelta):
         if mechanism.delta > 0:

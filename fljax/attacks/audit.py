@@ -135,7 +135,7 @@ def two_worlds(present: Any, absent: Any, *, delta: float, confidence: float = 0
         return np.stack([hit[0], 1 - alarm[1]], -1), np.stack([alarm[1], 1 - hit[0]], -1)
 
     # What the first part alone would prove: its caution keeps away from thresholds that few runs
-    #   are above.
+    # are above.
     guess = sides(*counts(slice(split), grid), split)
 
     def at_best(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -75,7 +75,7 @@ def audit(
             f"and {coins.shape}."
         )
     # Equal scores: those that are in stand below those that are out. An order of the caller's could
-    #   tell the coins.
+    # tell the coins.
     order = np.lexsort((~coins, values))
     most = values.size // 2
     halves = sorted(

@@ -103,7 +103,7 @@ def updates(
         return jax.tree.map(jnp.subtract, params, after.params)
 
     # One by one: some schemes work through their clients in loops, which XLA is slow at side by
-    #   side.
+    # side.
     return jax.jit(lambda examples, keys: jax.lax.map(lambda pair: one(*pair), (examples, keys)))(
         examples, keys
     )

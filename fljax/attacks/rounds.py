@@ -32,7 +32,7 @@ from fljax.schemes.base import Population, Scheme
 from fljax.upload import pair_noise
 
 # A small world with others, colluders and two silos: what a scheme's Config is given where it has
-#   the field.
+# the field.
 SMALL: dict[str, Any] = {
     "batch_size": 4,
     "expected_items": 2.0,

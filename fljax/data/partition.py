@@ -129,7 +129,7 @@ def shards(
     _validate.positive_int(shards_per_client=shards_per_client)
     labels = _check(labels, num_clients, shards_per_client)
     # Shuffled first: the sort is stable, and the order within a class should not be the order of
-    #   the file.
+    # the file.
     order = rng.permutation(labels.size)
     order = order[np.argsort(labels[order], kind="stable")]
     pieces = np.array_split(order, num_clients * shards_per_client)

@@ -86,7 +86,7 @@ def to_bound(
     if style == "flat":
         one = jnp.ones((), norms.dtype)
         # where, not minimum: with a zero or infinite bound, clip / norm may be NaN where it is not
-        #   needed.
+        # needed.
         factor = (
             one / jnp.maximum(least, clip)
             if rescale_to_unit_norm

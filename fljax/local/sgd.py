@@ -160,7 +160,7 @@ def local_sgd(
         # A last batch of few examples is computed at half size, which saves some per cent of a
         # round. Not where
         # it is the last batch of other clients too: a client's bits must not depend on how many
-        #   examples they have.
+        # examples they have.
         half = batch_size // 2 if alone else 0
         in_last = jnp.sum(indices >= 0) - (num_steps - 1) * batch_size
         num_whole = jnp.where(in_last > half, num_steps, num_steps - 1)
@@ -214,9 +214,9 @@ def local_sgd(
         params: Params, examples: Batch, indices: jax.Array, keys: jax.Array, own: Any = None
     ) -> LocalResult:
         # The longest client of the chunk decides how many steps run: no step is spent on padding
-        #   alone. One number for
+        # alone. One number for
         # the chunk: a loop whose length differs between clients would select all parameters in each
-        #   step.
+        # step.
         longest = jnp.max(jnp.sum(indices >= 0, axis=1))
         num_steps = (longest + batch_size - 1) // batch_size
         # Mapped as a whole: taking a chunk of one apart in each step costs a fifth of the time.

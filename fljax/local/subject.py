@@ -252,7 +252,7 @@ def _mean_then_clip(
             batch = table[i].reshape(-1)
             here = batch >= 0
             # Full float32 products: TF32 would be off by a thousandth, and these numbers bound the
-            #   sensitivity.
+            # sensitivity.
             with jax.default_matmul_precision("highest"):
                 G = per_example(
                     params, silo_query.taken(loss, examples, rows, batch, key), batch_mask=here

@@ -55,7 +55,7 @@ def step(
     """
     _validate.positive(divisor=divisor)
     # Cast last: a sum over many clients may overflow the 16 bits in which their mean is well
-    #   represented.
+    # represented.
     mean = jax.tree.map(
         lambda leaf, p: (leaf / jnp.asarray(divisor, leaf.dtype)).astype(p.dtype),
         update_sum,

@@ -101,7 +101,7 @@ class FromDisk:
         self._thread = concurrent.futures.ThreadPoolExecutor(1)
         self._ahead: tuple[int, concurrent.futures.Future[HostCohort]] | None = None
         # The key is an argument of both programs: as a constant it would stand in them, and in
-        #   caches on the disk.
+        # caches on the disk.
         self._sample: Callable[..., Any] = jax.jit(self._sampled, static_argnames="capacity")
         self._round = mesh.jit(device_mesh, functools.partial(rounds, algorithms), states, others=1)
 
@@ -134,7 +134,7 @@ class FromDisk:
             if not sample.overflow:
                 break
             # As for clients in memory: the same key draws the same number again, now with room for
-            #   all.
+            # all.
             capacity = min(2 * capacity, self._clients.num_clients)
         ids = np.asarray(sample.indices).astype(np.int32)
         devices, places = self._mesh.size, self._places
@@ -142,7 +142,7 @@ class FromDisk:
         # device.
         everybody = np.concatenate([ids, np.full(-ids.size % devices, -1, np.int32)])
         # Present clients stand first: dealt like cards, so that all devices get their share of
-        #   them.
+        # them.
         dealt = np.arange(everybody.size).reshape(-1, devices).T.reshape(-1)
         mine = np.zeros(everybody.size, bool)
         for block in self._blocks().addressable_devices_indices_map(everybody.shape).values():

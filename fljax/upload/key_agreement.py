@@ -106,7 +106,7 @@ class KeyAgreement(_Rounds):
                 f"Expected public_key of peer={peer} to be an X25519 key, got another: {reason}"
             ) from None
         # Secrets, not bytes: several public keys are one point to X25519, which drops a bit and the
-        #   point's small part.
+        # point's small part.
         if secret == self._private.exchange(self._private.public_key()):
             raise ValueError(
                 f"Expected public_key of peer={peer} to be the peer's, got that of "

@@ -89,7 +89,7 @@ def cohort_noise(
             key, round_index, jnp.arange(num_clients, dtype=jnp.int32), _keys.Purpose.NOISE
         )
         # One client at a time: side by side, a CPU would hold several arrays of the size of all
-        #   uploads.
+        # uploads.
         return jax.lax.map(
             lambda client: fljax_kernels.add_gaussian_noise(client[0], client[1], client[2]),
             (keys, shared, jnp.asarray(own)),

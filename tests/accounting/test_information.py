@@ -384,7 +384,7 @@ def test_private_sgd_in_nats():  # H1, H2
 
 def test_an_equal_share_of_the_batch_needs_records_of_one_law():
     # Independent, not identically distributed: one gradient is +-1, seven are 0. It has all of the
-    #   nats, not an eighth.
+    # nats, not an eighth.
     z, y = 2.0, np.linspace(-16, 16, 4001)
     given = np.exp(-((y - np.array([[-1.0], [1.0]])) ** 2) / (2 * z**2)) / math.sqrt(
         2 * math.pi * z**2
@@ -451,7 +451,7 @@ def test_epsilon_alone_does_not_fix_the_nats():  # H3
         pytest.approx(4.260370e-4, rel=1e-6),
     )
     # (2) as printed, even with its spare factor 2, is below the truth of a mechanism with this very
-    #   claim
+    # claim
     assert from_noise > printed
     for epsilon, delta in ((1.0, 1e-5), (10.0, 1e-5), (0.5, 0.0), (0.5, 1.0), (math.nan, 0.1)):
         with pytest.raises(PrivacyPreconditionError, match="classical"):
@@ -518,7 +518,7 @@ def test_an_upload_tells_about_records_of_their_own_dimension():
 def test_noise_that_is_kept_certifies_no_uploads():
     upload = information.clipped_upload(**UPLOAD, space="gradient")
     # Two uploads with one draw: (x + n, 2 x + n) gives x away. Its joint law is singular, the nats
-    #   are infinite.
+    # are infinite.
     seen = np.array([[1.0, 2.0], [2.0, 4.0]]) + upload.noise_var
     given_x = np.full((2, 2), upload.noise_var)
     assert np.linalg.det(seen) > 0 and np.linalg.det(given_x) == 0

@@ -222,7 +222,7 @@ def test_the_best_estimator_meets_the_gaussian_answer_and_none_breaks_a_bound(ki
         mse, spread = measured(estimate, x)
         assert mse >= exact.mse - spread and mse >= max(bounds)
     # The control: who gets sixteen draws of noise breaks the bound for one, and not the bound for
-    #   sixteen.
+    # sixteen.
     x, more = draws(POWER_LAW, noise, uses=16)
     mse, spread = measured(more * POWER_LAW / (POWER_LAW + noise / 16), x)
     assert mse < exact.mse - spread

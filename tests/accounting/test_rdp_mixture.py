@@ -61,7 +61,7 @@ def test_one_amount_is_the_sampled_gaussian(noise, prob):
     expected = np.asarray(rdp.poisson_gaussian(noise, prob, orders))
     found = rdp.gaussian_mixture(noise, [1.0], [prob], orders)
     # The allowances of both for their quadrature: a few 1e-20 of E[R^a], E[1] and a E[R], over
-    #   order - 1.
+    # order - 1.
     a = np.array(orders)
     assert np.all(np.abs(found - expected) <= 1e-9 * expected + 1e-19 * (2 + a) / (a - 1))
 

@@ -298,7 +298,7 @@ def test_regular_graphs_count_on_honest_neighbours():
     bound = view.certificate(graph, num_colluders=2)
     np.testing.assert_allclose(bound, found.mu, rtol=1e-12)
     # Expected variance of the average, by the law of each pair: a neighbour straggles with chance S
-    #   / (N - 1).
+    # / (N - 1).
     average = sum(
         0.2 * (found.own_variance + 8 * s / 39 * found.pair_variance) / (40 - s) for s in range(5)
     )

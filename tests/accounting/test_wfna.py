@@ -410,7 +410,7 @@ def test_the_six_cells_and_fedavg():
     with pytest.raises(NoGuaranteeError, match="fedavg"):
         weighted_rounds.curve("gaussian", "water_filling", PAPER, protocol="fedavg")
     # What is supported instead: a clipped update of a client, sensitivity 2 C, one client's noise
-    #   without a secure sum.
+    # without a secure sum.
     assert float(
         weighted_curves.clipped_update([3.0], floor=4.0, l2_clip_norm=2.0)[0]
     ) == pytest.approx(float(rdp.gaussian(2.0 / 4.0, [3.0])[0]))

@@ -305,7 +305,7 @@ def test_lift_of_any_spectrum():
     assert np.all(lift.lifted >= 0.25) and np.all(lift.fill <= 2.0 + 1e-15)
     np.testing.assert_allclose(lift.draw[:2, :2], 0.0, atol=1e-15)
     # What the factors do to an eigenvalue: (s - fill l)^2 + l and (s + draw l)^2 are the lifted
-    #   one.
+    # one.
     np.testing.assert_allclose((0.5 - lift.fill * values) ** 2 + values, lift.lifted, rtol=1e-13)
     np.testing.assert_allclose(
         (0.5 + lift.draw * values) ** 2, np.maximum(lift.lifted, 0.25), rtol=1e-13

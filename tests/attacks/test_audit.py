@@ -54,7 +54,7 @@ def test_worlds_that_are_the_same_give_nothing_and_order_does_not_matter():
     found = audit.two_worlds(present, absent, delta=1e-5)
     assert (found.mu > 0).sum() <= stats.binom.ppf(1 - 1e-6, REPEATS, 0.05)
     # Scores may say little about presence and all about absence: the opposite test is tried as
-    #   well.
+    # well.
     mu = 1.0
     present, absent = gaussian_runs(mu, seed=4, repeats=20)
     there, back = (
@@ -157,7 +157,7 @@ def test_no_audit_of_one_run_whatever_it_looks_at_could_reach_80_percent(mu):
     assert SLOPE * mu < less and epsilons[seen][-1] > exact
     chance = np.min(allowed[seen] / sticks[seen])
     # Neyman and Pearson: the least of leaky runs is in the half of honest ones with the largest
-    #   ratio honest / leaky.
+    # ratio honest / leaky.
     ratio = np.concatenate(
         [special.log_expit(c * mu * z) - special.log_expit(c * bent(z)) for c in (-1, 1)]
     )

@@ -116,7 +116,7 @@ def test_the_best_attack_on_the_uploads_of_a_linear_model_stays_above_the_certif
     bound, noise = certified(name, config, USES)
     copies = noisy_records(uploads(name, config, functional, key, USES))
     # The uploads do hold the noisy records, whole: their noise has the variance that the channel
-    #   was solved for.
+    # was solved for.
     own = np.exp(float(noise.log_noise_var)) * (
         np.broadcast_to(noise.weights, D)
         + (0 if noise.factor is None else np.square(noise.factor).sum(axis=1))

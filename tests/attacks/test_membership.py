@@ -73,7 +73,7 @@ def test_lira_beats_the_loss_threshold_on_an_overfitted_model(overfitted):
     assert found > 2 * 0.05
     assert area(membership.lira(own[0], own[1:], included[1:], online=False), included[0]) > 0.65
     # Against coins that the target never saw, nothing is left: five standard errors of 100 against
-    #   100.
+    # 100.
     coins = np.random.default_rng(3).permutation(included[0])
     assert abs(area(scores, coins) - 0.5) < 5 * 0.5 / np.sqrt(NUM / 2)
 

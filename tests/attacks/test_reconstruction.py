@@ -47,7 +47,7 @@ def test_nobody_picks_the_record_behind_a_round_more_often_than_certified(name, 
 
 def test_a_channels_error_is_above_its_certified_bound_for_gaussian_records(key):
     # Records that are Gaussian with a known covariance, and say so: the bound is certified, the
-    #   attack linear, exact.
+    # attack linear, exact.
     rng = np.random.default_rng(0)
     scale = np.sqrt(1 / np.arange(1, 17.0))
     draws = (rng.normal(size=(4000, 16)) * scale).astype(np.float32)
@@ -87,7 +87,7 @@ def test_a_channels_error_is_above_its_certified_bound_for_gaussian_records(key)
     margin = stats.norm.ppf(1 - 1e-4) * errors.std() / errors.size**0.5
     assert spent.mse_certified and errors.mean() + margin >= bound
     # The attack is not a weak one: its error is that of the best estimate, which is near the bound
-    #   here.
+    # here.
     assert errors.mean() <= 1.35 * bound
     # Control: without noise, nothing is left of the error.
     silent = reconstruction.config("natural_channel", nats=float("inf"))

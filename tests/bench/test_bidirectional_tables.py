@@ -85,7 +85,7 @@ def test_a_disguise_is_that_of_its_accuracy(label):
     assert tuple(secrets.get("scale_range", ())) == config.scale_range
     assert secrets.get("form", "transitional") == config.form
     # Without Psi and Phi there is nothing to recover r with: the mode draws none, whatever the
-    #   configuration says.
+    # configuration says.
     assert secrets["additive_norm"] == (
         0.0 if method.noise == "r0_gaussian" else config.additive_norm
     )

@@ -45,7 +45,7 @@ def test_the_noise_has_the_stated_covariance(kind, key):
     count = 100_000
     draws = np.asarray(channel.draw(noise, keys(key, count), SHAPE), np.float64).reshape(count, D)
     # Var of an entry of the empirical covariance: (S_ii S_jj + S_ij^2) / n; five standard errors
-    #   over 300 entries.
+    # over 300 entries.
     spread = np.sqrt((np.outer(np.diag(expected), np.diag(expected)) + expected**2) / count)
     assert np.all(np.abs(draws.T @ draws / count - expected) <= 5 * spread)
     assert np.all(np.abs(draws.mean(0)) <= 5 * np.sqrt(np.diag(expected) / count))

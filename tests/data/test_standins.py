@@ -54,7 +54,7 @@ def test_a_quarter_turn_is_a_quarter_turn():
 
 def test_a_writer_is_recognisable(writers):
     # Subjects differ: the between-subject variance of the mean image exceeds what items drawn at
-    #   random would give.
+    # random would give.
     x, subject = writers.train["x"].reshape(len(writers.train["x"]), -1), writers.train["subject"]
 
     def spread(ids):

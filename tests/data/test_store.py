@@ -125,7 +125,7 @@ def test_a_client_with_numbers_that_are_not_finite_is_named(tmp_path, value):
         store.read(opened, np.array([0, 2]), 5)
     store.read(opened, np.array([0, 3]), 5)
     # Skipping is for damage, which does not depend on data: one bad record must not take its
-    #   client's others away.
+    # client's others away.
     _, indices, skipped = store.read(opened, np.array([0, 2, 3]), 5, skip_corrupt=True)
     assert skipped == [] and (indices[1] >= 0).all()
 

@@ -337,7 +337,7 @@ def test_the_solved_noise_has_the_capacity_asked_for():  # P1
     found = in64(jax.vmap(spectral.solve_log_noise_var), values, nats)
     reached = np.array([capacity64(v, s) for v, s in zip(values, found, strict=True)])
     # ln sigma is a float64 of size up to 1e4: half a spacing of it, times at most d / 2 nats per
-    #   unit, and 1e-13.
+    # unit, and 1e-13.
     np.testing.assert_allclose(reached, nats, rtol=1e-12, atol=0)
     exact = np.array([root64(v, k) for v, k in zip(values[:40], nats[:40], strict=True)])
     np.testing.assert_allclose(found[:40], exact, rtol=1e-12, atol=1e-11)
@@ -553,7 +553,7 @@ def test_the_solvers_derivative_is_that_of_its_differences():
 
     (by_values, by_nats), expected, more = in64(jax.vmap(all_of), np.array([1e-3, 1.0, 20.0]))
     # central differences: h^2 and rounding 1e-16 / h, relative to derivatives of order one over the
-    #   argument
+    # argument
     np.testing.assert_allclose(by_nats, expected[0], rtol=1e-6)
     np.testing.assert_allclose(by_values[:, :4], expected[1], rtol=1e-6)
     # at zero the derivative is one-sided: of a direction that starts to vary

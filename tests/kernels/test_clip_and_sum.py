@@ -39,7 +39,7 @@ def test_agrees_with_float64(case, implementation, key):
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(actual))
     assert jax.tree.map(lambda r: r.shape[1:], rows) == jax.tree.map(lambda r: r.shape, actual)
     # Twice the error of plain float32: a fixed tolerance would hide a lost row. A product adds the
-    #   rows in another
+    # rows in another
     # order: C roundings of the partial sum, of either sign.
     order = np.sqrt(case.num_clients) * np.abs(exact).max() * 2**-24
     assert (

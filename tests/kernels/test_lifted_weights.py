@@ -132,7 +132,7 @@ def test_an_eigenvector_orthogonal_to_the_start_is_not_forgotten():
 
 def test_pairs_that_the_iteration_cannot_see_are_refused(monkeypatch):
     # On a diagonal matrix unit vectors stay in their coordinates: the value at place 0 never enters
-    #   the block.
+    # the block.
     monkeypatch.setattr(
         dominant, "start", lambda size, dtype: jnp.eye(size, dominant.BLOCK, -40, dtype=dtype)
     )

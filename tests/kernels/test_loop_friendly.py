@@ -211,7 +211,7 @@ def test_convolution_and_both_gradients_agree_with_float64_and_hold_no_convoluti
     assert not has_convolution(rewritten, x, w)
     expected = jax.jit(jax.grad(loss, (0, 1)))(x, w)
     # The convolution is linear in each operand: <gradient, direction> is the loss at that
-    #   direction, in float64.
+    # direction, in float64.
     for index in range(2):
         direction = np.random.default_rng(2).standard_normal(expected[index].shape)
         at = (direction, rhs) if index == 0 else (lhs, direction)
@@ -248,7 +248,7 @@ def test_bfloat16_keeps_its_dtype_and_accumulates_in_float32(name):
     exact = conv_float64(np.asarray(x, np.float64), np.asarray(w, np.float64), *settings)
     assert actual.dtype == jnp.bfloat16
     # bfloat16 has 8 bits: one rounding of the result is 2^-8 relative, its accumulation in float32
-    #   is far below.
+    # is far below.
     np.testing.assert_allclose(np.asarray(actual, np.float64), exact, rtol=2**-8, atol=1e-5)
     wide = loop_friendly(lambda x, w: conv(x, w, settings, preferred_element_type=jnp.float32))(
         x, w

@@ -142,7 +142,7 @@ def test_averaging_before_clipping_matches_float64(name, key):
 
 def test_cancelling_gradients_do_not_escape_the_clip(key):
     # Items of norm 1e4 that nearly cancel: the float32 Gram matrix cannot see an average of norm 3,
-    #   the clip must.
+    # the clip must.
     rng = np.random.default_rng(0)
     for _ in range(20):
         big = rng.normal(size=50)
@@ -348,7 +348,7 @@ def test_replay_refutes_the_papers_sensitivity_of_a_batch_gradient(key):
 
 def test_replay_refutes_division_by_the_realised_number_of_subjects(key):
     # Erratum E4, oracle 39: the mean over subjects moves by 2/3 where a public divisor of 3 allows
-    #   1/3.
+    # 1/3.
     gradients, subjects = [(1, 0), (1, 0), (-1, 0)], [0, 1, 2]
     fun, data = replayed(
         "hierarchical_average",
@@ -370,7 +370,7 @@ def test_replay_refutes_division_by_the_realised_number_of_subjects(key):
 
 def test_replay_refutes_noise_scaled_by_the_group_size_of_the_batch(key):
     # Erratum E3: removing the largest subject changes the noise itself; at 1000 coordinates it
-    #   moves far.
+    # moves far.
     gradients, noise = (
         np.zeros((6, 1000), np.float32),
         jax.random.normal(jax.random.fold_in(key, 1), (1000,)),
@@ -387,7 +387,7 @@ def test_replay_refutes_noise_scaled_by_the_group_size_of_the_batch(key):
         fljax.check_sensitivity(fun, data, unit_ids=SUBJECTS, sensitivity=3.0)
     assert error.value.report.worst_unit == 2
     # Group size 3 instead of 2: noise moves by 4 * ||z||, ||z|| = sqrt(1000) up to 5 standard
-    #   deviations of 0.71.
+    # deviations of 0.71.
     np.testing.assert_allclose(error.value.report.measured, 4 * np.sqrt(1000), atol=4 * 5 * 0.71)
     fun, data = noised(lambda a: 12.0)
     fljax.check_sensitivity(fun, data, unit_ids=SUBJECTS, sensitivity=3.0)

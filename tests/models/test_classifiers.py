@@ -102,7 +102,7 @@ def test_both_implementations_of_the_cnn_are_one_function(shape, key):
 
     native, matmul = value_and_grad("native"), value_and_grad("matmul")
     # Values are of size 1 and the deepest sum has 288 terms: 4 * 288 * 2^-24 = 7e-5, and less after
-    #   cancellation.
+    # cancellation.
     for a, b in zip(jax.tree.leaves(native), jax.tree.leaves(matmul), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=7e-5 * max(1.0, float(jnp.abs(a).max())))
 

@@ -59,7 +59,7 @@ def test_gradients_of_the_two_implementations_agree(key):
         for implementation in layers.IMPLEMENTATIONS
     )
     # Sums of at most 6 * 7 * 9 products of size about 10: relative error below 378 * 2^-24 of the
-    #   largest.
+    # largest.
     for a, b in zip(native, matmul, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=float(jnp.abs(a).max()) * 378 * 2.0**-24)
 

@@ -161,7 +161,7 @@ def test_nats_are_the_capacity_of_the_noise_that_is_drawn(name):
         assert spent.certified and spent.covariance_source == "declared"
     assert scheme.spent(config, task, inputs, 0).nats.max() == 0
     # The same numbers without the declaration: a sample's covariance proves nothing about the
-    #   clients' law.
+    # clients' law.
     config = scheme.Config(nats=3.0, labels_public=True, covariance_source="public")
     spent = scheme.spent(config, task, scheme.inputs(config, task), 1)
     assert not spent.certified and not spent.mse_certified and "400" in spent.reason

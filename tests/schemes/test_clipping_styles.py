@@ -179,7 +179,7 @@ def distinguishing_mu(config, clients):
         worlds.append(np.asarray(many(keys, cohort(clients, jnp.asarray(ids))), np.float64))
     covariance = (np.cov(worlds[0].T) + np.cov(worlds[1].T)) / 2
     # The best direction is known without looking at the draws: that of the exact difference of the
-    #   means.
+    # means.
     clean = dp_fedavg.make(
         dataclasses.replace(config, noise_multiplier=0.0), loss, num_units=NUM_UNITS
     )
@@ -200,7 +200,7 @@ def test_an_audit_of_model_and_bound_together_finds_the_certified_separation_and
     clients, monkeypatch
 ):
     # Every unit joins: a round is exactly mu-GDP with mu = 1 / noise multiplier, bound and count
-    #   together.
+    # together.
     large = clients._replace(
         examples={**clients.examples, "y": clients.examples["y"].at[0].set(100.0)}
     )

@@ -15,7 +15,7 @@ from fljax.schemes import base
 PACKAGE = pathlib.Path(fljax.__file__).parent
 REFLECTION = {"getattr", "hasattr", "setattr", "vars", "signature", "getmembers"}
 # What may be asked all the same, by file: objects of other libraries, of the operating system, and
-#   one's own.
+# one's own.
 ALLOWED = {
     "_plugins.py": set(),
     "_rooms.py": {"importlib.import_module(inside[name])", "sys.modules[package]"},

@@ -163,7 +163,7 @@ def test_replay_of_a_round_confirms_the_sensitivity(key):
 
 def test_lightdps_event_is_the_exact_view_of_the_worst_case():
     # Specification, oracle O5a: own and pair variance of (3, 1e-5) at N = 50, C = S = 10 and
-    #   sensitivity 1.
+    # sensitivity 1.
     lightdp = schemes.lightdp
     c = lightdp.Config(
         num_parties=50,

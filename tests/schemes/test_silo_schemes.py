@@ -187,7 +187,7 @@ REPLAYS = [
 @pytest.mark.parametrize(("name", "formula", "most"), REPLAYS, ids=lambda value: str(value))
 def test_replay_of_a_step_confirms_sound_claims_and_refutes_the_papers(name, formula, most, key):
     # One silo, one step, noise included: 10 items of 5 subjects, of whom the last pulls the other
-    #   way and hard.
+    # way and hard.
     ids = np.array([0, 0, 0, 1, 1, 2, 2, 3, 4, 4], np.int32)
     x = np.full((10, 400), 1.0, np.float32) + np.random.default_rng(0).normal(
         size=(10, 400)
@@ -233,7 +233,7 @@ def test_replay_of_a_step_confirms_sound_claims_and_refutes_the_papers(name, for
 
 def test_a_subject_over_the_cap_counts_as_the_cap(key):
     # One subject of 40 items, all in silo 0, capped at 5: the item sum cannot exceed 5 clipped
-    #   gradients.
+    # gradients.
     clients = data.ClientData(
         {"x": jnp.full((40, 1), 7.0), "subject": jnp.zeros(40, jnp.int32)},
         jnp.arange(40, dtype=jnp.int32).reshape(1, 40),

@@ -107,7 +107,7 @@ def test_an_audit_of_higradavg_reaches_most_of_the_certified_epsilon(key):
 
 def test_an_audit_exceeds_what_the_paper_claims_for_a_group_in_a_batch(key):
     # Erratum E2: the batch holds at most 2 items of a subject, but the subject owns 16 chances to
-    #   be there.
+    # be there.
     noise, prob, num_items, cap, delta = 1.0, 0.1, 16, 2, 0.01
     query = subject.item_sum(
         loss,
@@ -124,7 +124,7 @@ def test_an_audit_exceeds_what_the_paper_claims_for_a_group_in_a_batch(key):
         neighboring_relation="ADD_OR_REMOVE_ONE",
     )
     # The paper: (epsilon / Z, delta / (Z e^((Z - 1) epsilon / Z))) for items. Renyi bounds from
-    #   above: a larger claim.
+    # above: a larger claim.
     claimed = 1.0
     for _ in range(4):
         claimed = cap * accounting.epsilon(

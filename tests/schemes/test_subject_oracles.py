@@ -338,7 +338,7 @@ def test_the_papers_noise_for_groups_claims_its_target_for_every_group_size():
         local_group_dp.Config(**numbers), num_rounds=100, epsilon=4.0, delta=DELTA
     )
     # Oracle 32 by distributions: 1.69660 for items, 4.96301 for groups of 3; Renyi accounting asks
-    #   for a little more.
+    # for a little more.
     assert (
         1.6966 < config.group_noise[0] < 1.1 * 1.6966
         and 4.96301 < config.group_noise[2] < 1.1 * 4.96301
@@ -350,7 +350,7 @@ def test_the_papers_noise_for_groups_claims_its_target_for_every_group_size():
 
 def test_the_realised_divisor_is_seen_in_one_step_and_the_public_one_is_not(key):
     # Property 14: 20 or 19 subjects, all gradients 0, d = 1e5, noise multiplier 5. What differs is
-    #   the divisor alone.
+    # the divisor alone.
     dim, trials = 100_000, 10
     examples = {"x": jnp.zeros((20, 1)), "subject": jnp.arange(20, dtype=jnp.int32)}
     everybody = jnp.arange(20, dtype=jnp.int32)

@@ -126,7 +126,7 @@ def test_oracle_b8_and_b10_the_aggregate_is_not_normal():
     blocks = (z.reshape(40, -1) ** 4).mean(1) / (z**2).mean() ** 2
     assert abs(kurtosis - 4.6) < 5 * blocks.std() / math.sqrt(40)
     # Entries of one row share r: squares correlate by (E r^4 - E[r^2]^2) / (9/5 E r^4 - E[r^2]^2) =
-    #   1/3 in layer 1.
+    # 1/3 in layer 1.
     four, two = star_moment(4, 1), star_moment(2, 1)
     assert (four - two**2) / (1.8 * four - two**2) == pytest.approx(1 / 3, rel=1e-12)
     half_four, half_two = star_moment(4, 2), star_moment(2, 2)

@@ -85,7 +85,7 @@ def test_without_a_key_each_privatizer_draws_its_own_from_the_operating_system(m
             noise, state = jax.jit(privatizer.update)(zeros, state)
             noises.append(noise)
     # Independent rows, of fresh keys: correlations beyond seven standard errors come once in 1e11
-    #   tests.
+    # tests.
     assert np.abs(np.corrcoef(np.stack(noises)) - np.eye(6)).max() <= 7 / math.sqrt(2000)
     monkeypatch.setattr("secrets.token_bytes", lambda size: bytes(range(size)))
     drawn = gaussian_privatizer(stddev=1.0).init(None).key

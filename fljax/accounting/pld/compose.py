@@ -104,7 +104,7 @@ def _one_bound(
     moments = vmap(lambda t: logsumexp(logs + t * loss, axis=1))(jnp.stack(tilts))  # [3, K]
     tilted = jnp.exp(logs + tilts.middle * loss - moments[0][:, None])
     # Relative error of one tilted mass: of exp, whose argument carries the rounding of its three
-    #   terms.
+    # terms.
     sizes = (
         jnp.where(masses > 0, jnp.abs(logs), 0.0)
         + jnp.abs(tilts.middle * loss)
@@ -135,7 +135,7 @@ def _one_bound(
     mass = jnp.roll(mass, -(turn % n))
 
     # Mass outside the window, by Chernoff: the tilted one (what wraps around), and the true one
-    #   above it.
+    # above it.
     log_unit = total - tilts.middle * center
     beyond = top + h
     totals = jnp.sum(times * moments, axis=1)

@@ -95,7 +95,7 @@ def _upper(
     excess += jnp.abs(line.a) * pairs(cells.u_error) + jnp.abs(line.b) * pairs(cells.q_error)
     to_top = jnp.clip(excess / -jnp.expm1(-h), 0.0, mass)
     # What is computed twice may come out with two roundings: the lower point keeps what that could
-    #   lose.
+    # lose.
     stays = (
         jnp.maximum(mass - to_top, 0.0)
         + jnp.minimum(rounding / -jnp.expm1(-h), mass)
@@ -176,7 +176,7 @@ def _merged(
 
     at_point = lifted * kept * p + from_above * _above(p) + from_below_used * _below(p)
     # Rounding may have moved a light atom far down: then it is dropped rather than moved by one
-    #   point.
+    # point.
     line = _line(sign, jnp.expm1(points - h), moved)
     down = ((1.0 - lifted) * kept + unused) * jnp.where(line(u, q) >= line.error(u, q), p, 0.0)
     return (at_point + _above(down)) * (1.0 - ROUNDING)

@@ -64,7 +64,7 @@ def _noise(
         low, high, at_low, at_high, last = state
         wide = high - low
         # Secants approach from one side only: step a little beyond, so that the other end moves up
-        #   as well.
+        # as well.
         middle = high - at_high * wide / (at_high - at_low) + 1e-8
         middle = jnp.clip(middle, low + 0.001 * wide, high - 0.001 * wide)
         found = excess(jnp.where(step == 0, low, jnp.where(step == 1, high, middle)))

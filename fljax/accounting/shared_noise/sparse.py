@@ -72,7 +72,7 @@ def mu_interval(
     edges = sparse.coo_array((weights[both], (low[both], high[both])), shape=(size, size)).tocsr()
     edges = edges + edges.T
     # Components without a way to ground have no inverse: they are left out of the system, with mu
-    #   infinite.
+    # infinite.
     _, component = sparse.csgraph.connected_components(edges, directed=False)
     reach = np.bincount(component, weights=np.where(active, ground, 0.0), minlength=size)
     solvable = active & (reach[component] > 0)

@@ -229,6 +229,6 @@ def _interior_point(
         gap = constraints / t
         if gap <= tolerance * float(cost @ x):
             # Newton has stopped near, not at, the centre: twice the gap of the centre covers
-            #   decrements below 1.
+            # decrements below 1.
             return x, 2 * gap
         t *= 8

@@ -182,7 +182,7 @@ def _speak(rng: np.random.Generator, num_subjects: int, length: int) -> np.ndarr
     zipf /= zipf.sum()
     num_contexts = NUM_SYMBOLS**2
     # Rows around the Zipf law: concentration 4 leaves a handful of likely successors for each pair
-    #   of symbols.
+    # of symbols.
     rows = np.maximum(rng.standard_gamma(4.0 * zipf, size=(num_contexts, NUM_SYMBOLS)), 1e-12)
     shared = np.cumsum(rows / rows.sum(axis=1, keepdims=True), axis=1)
 

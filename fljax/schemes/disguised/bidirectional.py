@@ -32,7 +32,7 @@ from fljax_kernels.pairwise import graphs
 
 check_network, fitted = disguised.check_network, disguised.fitted
 # Sound and trainable: noise on Psi and Phi hides the model's outputs from clients too, and drowns
-#   the gradient.
+# the gradient.
 START = disguised.START | {
     "scheme": disguised.START["scheme"]
     | {

@@ -27,7 +27,7 @@ from fljax.types import LossFn, Params
 
 Step = Callable[[float], events.Mechanism]
 # What `fljax simulate` starts from where a scheme has silos: examples that carry subjects, spread
-#   over 16 silos.
+# over 16 silos.
 START: dict[str, dict[str, Any]] = {
     "data": {"dataset": "writers", "num_clients": 16, "partition": "subject_uniform"},
     "model": {"model": "softmax"},

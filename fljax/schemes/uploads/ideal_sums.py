@@ -119,7 +119,7 @@ smpc_dp = _scheme(
     "smpc_dp", "ideal secure sum", lambda config, num_params: costs_lib.plain(num_params)
 )
 # Reference 14 there: 32-bit numbers become 4096-bit ciphertexts, and decryption takes another
-#   message round.
+# message round.
 he_dp = _scheme(
     "he_dp",
     "secure sum by homomorphic encryption (idealised)",

@@ -28,7 +28,7 @@ from fljax.server.rounds import Clients, Performance, Release, Round
 from fljax.types import Batch, LossFn, Params
 
 # What `fljax simulate` starts from: 50 equal clients and a linear model, as in the paper's Figure
-#   5.
+# 5.
 START: dict[str, dict[str, Any]] = {
     "data": {"num_clients": 50, "partition": "iid"},
     "model": {"model": "softmax"},

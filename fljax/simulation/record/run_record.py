@@ -135,7 +135,7 @@ class Written:
         """As `RunRecord.save`. Raises DiskFullError; earlier checkpoints are whole."""
         claim = budget.claim(self._plan, done)
         # Before the checkpoint: what privacy.json claims may be more than the newest checkpoint
-        #   spent, never less.
+        # spent, never less.
         scheme, scheme_config = self._config.implementation, self._plan.scheme_config
         paper = as_printed.claim(scheme, scheme_config, done, self._plan.delta)
         shown = claim | ({"as_printed": paper} if paper else {})

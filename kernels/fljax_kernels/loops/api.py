@@ -49,7 +49,7 @@ def loop_friendly(fun: Callable[..., Any], *, inside_loop: bool = False) -> Call
     @functools.wraps(fun)
     def call(*args: Any, **kwargs: Any) -> Any:
         # Asked when it is called: to ask starts JAX's backends, which a module that wraps must not
-        #   do.
+        # do.
         return (rewritten if jax.default_backend() == "cpu" else fun)(*args, **kwargs)
 
     return call

@@ -227,7 +227,7 @@ def _sum_of_shifted(z: jax.Array, positions: int, low: int, dilation: int, size:
     rows, width = z.shape[2], z.shape[-1] // positions
     total = jnp.zeros((*z.shape[:2], size, *z.shape[3:-1], width), z.dtype)
     # `split`, whose transpose is a concatenation: that of slices would be a sum of arrays as large
-    #   as z.
+    # as z.
     for index, part in enumerate(lax.split(z, [width] * positions, z.ndim - 1)):
         shift = low - index * dilation
         if -rows < shift < size:

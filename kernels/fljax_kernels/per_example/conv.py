@@ -44,7 +44,7 @@ def patches(x: jax.Array, kernel: tuple[int, ...], out: tuple[int, ...], params:
     x = jax.lax.pad(x, jnp.zeros((), x.dtype), widths)
     seen = jnp.moveaxis(x, 2, 1)
     # One axis after the other: slices of slices are fewer, and compile and run faster, than all
-    #   offsets at once.
+    # offsets at once.
     for axis in reversed(range(len(kernel))):
         seen = jnp.stack(
             _seen_along(seen, axis, seen.ndim - len(kernel), kernel, out, params), axis=1

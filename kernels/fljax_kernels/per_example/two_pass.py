@@ -34,7 +34,7 @@ class TwoPass(Taps):
         batch, wanted = self._batch, list(wanted)
         counts = weights != 0
         # A row of weight 0 may be NaN anywhere inside: it is computed from another row's data
-        #   instead.
+        # instead.
         instead = jnp.where(counts, jnp.arange(batch.size), jnp.argmax(counts))
         examples = jax.tree.map(lambda x: x[instead], fresh_keys(batch.examples))
 

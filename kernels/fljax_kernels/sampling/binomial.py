@@ -19,7 +19,7 @@ def pmf(num: int, prob: float) -> tuple[int, np.ndarray]:
         return (num if prob == 1.0 else 0), np.ones(1)
     mode = min(num, int((num + 1) * prob))
     # Within w of the mode: both tails are below exp(-w**2 / (2 (var + w / 3))) (Bernstein) < 1e-34
-    #   here.
+    # here.
     width = int(13 * np.sqrt(num * prob * (1 - prob))) + 60
     low, high = max(0, mode - width), min(num, mode + width)
     up = np.arange(mode, high, dtype=np.float64)

@@ -43,7 +43,7 @@ def by_redrawing(key: jax.Array, num: int, size: int) -> jax.Array:
             wanted, jnp.where(bits <= jnp.uint32(last_fair), fresh, -1 - position), values
         )
         # Equal values lie side by side, an entry kept earlier first: all but the first of a run are
-        #   drawn again.
+        # drawn again.
         ranked, _, owner = jax.lax.sort((values, wanted.astype(jnp.int32), position), num_keys=2)
         again = jnp.concatenate([jnp.zeros(min(size, 1), bool), ranked[1:] == ranked[:-1]]) | (
             ranked < 0

@@ -17,7 +17,7 @@ import numpy as np
 from fljax_kernels.spectral import dominant, eigh
 
 # Rounding may leave a lifted eigenvalue short of the floor: by a share of the floor, and by one of
-#   the largest value.
+# the largest value.
 FLOOR_MARGIN = 1e-5
 SPECTRUM_MARGIN = 8.0
 # Below this many rows the whole eigensystem costs no more than looking for a part of it.

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 # Columns that are iterated: so many less one pairs can be found. Products with the matrix in a
-#   round, and rounds.
+# round, and rounds.
 BLOCK, DEGREE, ROUNDS = 16, 4, 5
 # Residual of a pair, in units of rounding of the largest value, up to which it is kept: `eigh`'s
 # own reach 4 of them.
@@ -71,7 +71,7 @@ def above(matrix: jax.Array, floor: jax.Array, unit: float) -> Pairs:
         vectors, products = _matmul(basis, turn), _matmul(products, turn)
         residuals = jnp.sqrt(jnp.sum(jnp.square(products - vectors * values[None, :]), axis=0))
         # An eigenvalue lies within the residual of each Ritz value: either it is found, or it is
-        #   below the threshold.
+        # below the threshold.
         settled = jnp.all(
             (residuals <= small * values[-1]) | (values + residuals <= threshold(values))
         )
@@ -82,7 +82,7 @@ def above(matrix: jax.Array, floor: jax.Array, unit: float) -> Pairs:
         return ~last.settled & ~too_many & (last.rounds < ROUNDS)
 
     # Until there are Ritz values: a few large ones leave the others about the mean, which is at
-    #   most 1 / B.
+    # most 1 / B.
     low = jnp.minimum(edge, jnp.asarray(2 / matrix.shape[0], matrix.dtype))
     # `0 * edge` and `edge < 0`: a loop's start must vary over devices, within `shard_map`, if its
     # body does.
