@@ -29,6 +29,17 @@ class NeighboringRelation(enum.StrEnum):
 class Mechanism:
     """Base of all mechanism records; holds no data."""
 
+    def __init_subclass__(cls) -> None:
+        """Raises TypeError for a class that extends a record of this module: accountants go by the
+        kind of a record, and would take it for that one, whatever else it does.
+        """
+        for base in cls.__mro__[1:]:
+            if base.__module__ == __name__ and base is not Mechanism:
+                raise TypeError(
+                    f"Expected {cls.__qualname__} to extend events.Mechanism alone, got a kind of "
+                    f"{base.__name__}, which accountants would take it for."
+                )
+
     def __post_init__(self) -> None:
         """Checks the fields; each record extends it."""
 
@@ -282,6 +293,8 @@ class SelfComposed(Mechanism):
         _is_mechanism("event", self.event)
         _validate.non_negative_int(count=self.count)
         object.__setattr__(self, "count", int(self.count))
+        if self.count > 1e300:
+            raise ValueError("Expected count <= 1e300, got one that no float holds.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

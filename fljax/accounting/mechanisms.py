@@ -51,6 +51,7 @@ class Rules(NamedTuple):
 
 
 _RULES: dict[type[Mechanism], Rules] = {}
+_REMEMBERED: list[Callable[[], None]] = []
 _Record = TypeVar("_Record", bound=type[Mechanism])
 
 
@@ -114,7 +115,16 @@ def register(
         raise ValueError("Expected rdp or pld to be a function, got rdp=None and pld=None.")
     events.RECORDS[record.__name__] = record
     _RULES[record] = Rules(describe, rdp, pld)
+    for forget in _REMEMBERED:
+        forget()
     return record
+
+
+def remembered(forget: Callable[[], None]) -> None:
+    """Has `forget` called whenever a record is registered: what was found by its rules before must
+    not outlive them.
+    """
+    _REMEMBERED.append(forget)
 
 
 def listed() -> Iterator[_plugins.Listed]:

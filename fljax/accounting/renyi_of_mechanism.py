@@ -26,6 +26,9 @@ def curve(
     return out
 
 
+mechanisms.remembered(curve.cache_clear)
+
+
 def _curve(
     mechanism: Mechanism, relation: NeighboringRelation, orders: tuple[float, ...]
 ) -> np.ndarray:

@@ -440,3 +440,22 @@ def test_auto_says_why_where_nobody_has_a_bound():
     )
     with pytest.raises(UnsupportedEventError):
         accounting.epsilon(event, delta=1e-5, method="auto")
+
+
+@pytest.mark.parametrize("method", ["rdp", "pld", "auto"])
+def test_a_great_many_mechanisms_that_cost_next_to_nothing_cost_something(method):
+    """Of k randomised responses of epsilon k ** -0.5 the composition is 1-GDP in the limit."""
+    count, delta = 10**18, 1e-6
+    event = claim(events.SelfComposed(events.EpsilonDelta(1e-9), count))
+    truth = float(accounting.gaussian.mu_to_epsilon(1.0, delta))
+    assert accounting.epsilon(event, delta=delta, method=method) > truth * (1 - 1e-6)
+
+
+def test_counts_beyond_what_distributions_hold_are_left_to_renyi_divergences():
+    many = events.SelfComposed(events.PoissonSampled(1e-9, events.Gaussian(10.0)), 2**40)
+    event = claim(events.SelfComposed(many, 2**40))
+    with pytest.raises(UnsupportedEventError, match="at most 4611686018427387904 times"):
+        accounting.epsilon(event, delta=1e-6, method="pld")
+    assert accounting.spent(event, delta=1e-6, method="auto").method == "rdp"
+    with pytest.raises(ValueError, match="count <= 1e300"):
+        events.SelfComposed(events.Gaussian(1.0), 10**400)

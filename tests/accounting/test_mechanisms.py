@@ -258,6 +258,26 @@ def test_registering_checks_the_record():
     accounting.register(Coin, describe=str, pld=coin_pair)  # anew: the module was imported again
 
 
+def test_a_record_that_is_registered_anew_costs_what_its_new_rules_say():
+    def costs(move):
+        accounting.register(
+            Stranger, describe=str, rdp=lambda stranger, relation, orders: orders * move**2 / 2
+        )
+        return accounting.epsilon(event(Stranger()), delta=1e-5)
+
+    for move in (0.1, 1.0):
+        gaussian = accounting.epsilon(event(events.Gaussian(1 / move)), delta=1e-5)
+        assert costs(move) == pytest.approx(gaussian, rel=1e-12)
+
+
+def test_no_record_passes_for_one_of_another_kind():
+    with pytest.raises(TypeError, match=r"Twice to extend events\.Mechanism alone, got a kind"):
+
+        @dataclasses.dataclass(frozen=True)
+        class Twice(events.Gaussian):  # would be accounted as Gaussian, whatever was registered
+            factor: float = 2.0
+
+
 def test_the_documented_example_prints_what_its_two_parts_cost(capsys, monkeypatch):
     monkeypatch.delitem(events.RECORDS, "Coin")  # which the page defines for itself
     text = (pathlib.Path(__file__).parents[2] / "docs" / "accounting.md").read_text()

@@ -185,6 +185,16 @@ def test_pure_dp_is_randomised_response():
         assert float(rdp.laplace(1 / epsilon, (a,))[0]) <= float(rdp.pure(epsilon, (a,))[0])
 
 
+@pytest.mark.parametrize("epsilon", [1e-300, 1e-20, 1e-9, 0.1, 5.0, 1e3])
+@pytest.mark.parametrize("a", [1 + 1e-9, 1.005, 2.0, 63.0, 1e6])
+def test_pure_dp_keeps_its_digits(epsilon, a):
+    with mpmath.workdps(700):
+        e, order = mpmath.mpf(epsilon), mpmath.mpf(a)
+        moment = mpmath.cosh((order - 0.5) * e) / mpmath.cosh(e / 2)
+        exact = float(mpmath.log(moment) / (order - 1))
+    assert float(rdp.pure(epsilon, (a,))[0]) == pytest.approx(exact, rel=1e-12, abs=0)
+
+
 def test_central_moments_bound_the_exact_ones_tightly():
     powers = np.asarray([2, 4, 16, 64, 128])
     for noise in (0.5, 1.0, 5.0, 50.0):

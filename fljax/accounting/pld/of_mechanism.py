@@ -11,6 +11,7 @@ from fljax.accounting.pld.solve import Batch
 
 _ADD_REMOVE_LIKE = (NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_SPECIAL)
 LARGEST_STDDEV = 50.0
+_MOST_TIMES = 2**62
 MOST_SENSITIVITIES = 256
 
 
@@ -132,6 +133,9 @@ def leaves(mechanism: Mechanism, relation: NeighboringRelation, count: int = 1) 
     for event, times in parts.items():
         for leaf, number in leaves(event, relation, count * times).items():
             found[leaf] = found.get(leaf, 0) + number
+    if max(found.values(), default=0) > _MOST_TIMES:
+        why = f"a mechanism is composed at most {_MOST_TIMES} times"
+        raise mechanisms.refuse(mechanism, relation, "pld", why)
     return found
 
 

@@ -112,12 +112,17 @@ def pure(epsilon: Any, orders: Any) -> jax.Array:
     Source: Bun, Steinke (2016), arXiv:1605.02065, Proposition 3.3 and its proof.
     """
     epsilon, a = _x64.non_negative(epsilon)[..., None], _x64.renyi_orders(orders)
-    # (p^a r^(1-a) + r^a p^(1-a)) with p = 1 - r = 1 / (1 + e^-epsilon), divided by its value 1 at
-    # order 1.
-    log_moment = (
-        (a - 1) * epsilon + jnp.log1p(jnp.exp((1 - 2 * a) * epsilon)) - jnp.log1p(jnp.exp(-epsilon))
-    )
-    return jnp.maximum(log_moment / (a - 1), 0.0)
+    # p^a r^(1-a) + r^a p^(1-a) with p = 1 - r = 1 / (1 + e^-epsilon) is cosh((a - 1/2) epsilon) /
+    # cosh(epsilon / 2). A difference of logs would leave nothing of a small epsilon, and a great
+    # many compositions of nothing would cost nothing: one is added to a product that keeps its
+    # digits.
+    small = a * epsilon <= 600
+    x = jnp.where(small, epsilon, 1.0) / 2
+    excess = 2 * jnp.sinh(jnp.where(small, a, 2.0) * x)
+    excess *= jnp.sinh(jnp.where(small, a - 1, 1.0) * x) / jnp.cosh(x)
+    far = (a - 1) * epsilon + jnp.log1p(jnp.exp((1 - 2 * a) * epsilon))
+    far -= jnp.log1p(jnp.exp(-epsilon))
+    return jnp.where(small, jnp.log1p(excess), far) / (a - 1)
 
 
 def gaussian_mixture(
