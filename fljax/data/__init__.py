@@ -22,6 +22,7 @@ _MOVED = {
     "idx": "sources.idx",
     "leaf": "sources.leaf",
     "standins": "sources.standins",
+    "tables": "sources.tables",
 }
 
 if TYPE_CHECKING:
@@ -42,5 +43,6 @@ if TYPE_CHECKING:
     from fljax.data.sources import idx as idx
     from fljax.data.sources import leaf as leaf
     from fljax.data.sources import standins as standins
+    from fljax.data.sources import tables as tables
 else:
     __getattr__, __dir__ = _rooms.doors(__name__, _MOVED)

@@ -8,10 +8,11 @@ from fljax import _plugins
 from fljax.data.dataset import Dataset as Dataset
 from fljax.data.dataset import fixed_rng
 from fljax.data.dataset import stratified_split as stratified_split
-from fljax.data.sources import bundled, cifar, fields, idx, standins
+from fljax.data.sources import bundled, cifar, fields, idx, standins, tables
 
 FOLDER = "idx:"  # before the folder of MNIST's four files
 CIFAR = "cifar:"  # before the folder of CIFAR-10's six binary files
+NPZ, CSV = "npz:", "csv:"  # before a file of arrays, or of a table
 DISK = "disk:"  # before a folder with clients on disk in `train`, and held-out examples in `test`
 
 
@@ -40,7 +41,7 @@ _registry: _plugins.Registry[Callable[[], Dataset]] = _plugins.Registry(
     "dataset",
     _OWN,
     _plugins.a_function("datasets"),
-    also=(f"{FOLDER}FOLDER", f"{CIFAR}FOLDER", f"{DISK}FOLDER"),
+    also=(f"{FOLDER}FOLDER", f"{CIFAR}FOLDER", f"{NPZ}FILE", f"{CSV}FILE", f"{DISK}FOLDER"),
 )
 
 
@@ -73,11 +74,20 @@ def listed() -> Iterator[_plugins.Listed]:
 def check_name(**given: str) -> None:
     """Raises ValueError, with the argument's name, unless `load` knows what is meant."""
     _registry.check_name(
-        **{a: name for a, name in given.items() if not name.startswith((FOLDER, CIFAR, DISK))}
+        **{
+            a: name
+            for a, name in given.items()
+            if not name.startswith((FOLDER, CIFAR, NPZ, CSV, DISK))
+        }
     )
 
 
-def load(name: str) -> Dataset:
+def has_columns(name: str) -> bool:
+    """Whether the name is of a file whose fields `tables.Columns` can name."""
+    return name.startswith((NPZ, CSV))
+
+
+def load(name: str, columns: tables.Columns = tables.NO_COLUMNS) -> Dataset:
     """Loads a dataset with its fixed split into train and test.
 
     Args:
@@ -89,7 +99,9 @@ def load(name: str) -> Dataset:
         about 30 training items each, which carry their subject. "roles": generated text of 132
         subjects, about 100 windows of 20 characters each, 80 classes. See `fljax.data.standins`.
         "idx:FOLDER": MNIST, or data in its form, from files; see `fljax.data.idx.load`.
-        "cifar:FOLDER": CIFAR-10 from files; see `fljax.data.cifar.load`.
+        "cifar:FOLDER": CIFAR-10 from files; see `fljax.data.cifar.load`. "npz:FILE", "csv:FILE":
+        your own arrays or table; see `fljax.data.tables`.
+      columns: which fields of such a file are labels, clients and subjects.
 
     Returns:
       A `Dataset`. Of "digits" and "breast_cancer" a fifth of every class is held out by a fixed
@@ -103,6 +115,10 @@ def load(name: str) -> Dataset:
         return idx.load(name.removeprefix(FOLDER))
     if name.startswith(CIFAR):
         return cifar.load(name.removeprefix(CIFAR))
+    if name.startswith(NPZ):
+        return tables.load_npz(name.removeprefix(NPZ), columns)
+    if name.startswith(CSV):
+        return tables.load_csv(name.removeprefix(CSV), columns)
     check_name(name=name)
     found = _registry.get(name)()
     if not isinstance(found, Dataset):

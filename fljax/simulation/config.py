@@ -55,8 +55,8 @@ class DataConfig:
 
     dataset: str = "digits"
     """digits; fields, whose law is known; writers or roles, which carry subjects; idx:FOLDER, for a
-    folder of MNIST's four files; cifar:FOLDER, of CIFAR-10's six binary ones; or disk:FOLDER, of
-    clients on disk.
+    folder of MNIST's four files; cifar:FOLDER, of CIFAR-10's six binary ones; npz:FILE, of your
+    own arrays x and y; csv:FILE, of your own table; or disk:FOLDER, of clients on disk.
     """
     num_clients: int | None = None
     """Clients in the population. A public constant. none: as many as there are on disk; of data
@@ -86,6 +86,16 @@ class DataConfig:
     the clients. none: examples are dealt as partition says.
     """
 
+    label_column: str | None = None
+    """Column of csv:FILE, or array of npz:FILE, that holds the classes, as text or as numbers from
+    0 on. none: label in a table, y in a file of arrays.
+    """
+
+    subject_column: str | None = None
+    """Column or array of such a file that says which person an example is about, by text or by
+    numbers from 0 on. none: examples carry no subjects.
+    """
+
     @property
     def are_dealt(self) -> bool:
         """Whether examples are dealt to clients; else they come with them."""
@@ -95,6 +105,13 @@ class DataConfig:
     def __post_init__(self) -> None:
         if not self.dataset.startswith(OWN):
             builtin.check_name(dataset=self.dataset)
+        for name in ("label_column", "subject_column"):
+            value = self.label_column if name == "label_column" else self.subject_column
+            if value is not None and not builtin.has_columns(self.dataset):
+                raise ValueError(
+                    f"Expected {name}=none, since only npz:FILE and csv:FILE have such columns, "
+                    f"got {name}={value!r} with dataset={self.dataset!r}."
+                )
         _validate.one_of(("stop", "skip"), corrupt_clients=self.corrupt_clients)
         if self.num_clients is not None:
             _validate.positive_int(num_clients=self.num_clients)

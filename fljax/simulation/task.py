@@ -91,7 +91,10 @@ class _Split(NamedTuple):
 def _from_memory(config: Config, seed: seeds.Seed, brought: own.Own) -> _Split:
     dataset, names = brought.dataset, None
     if dataset is None:
-        dataset = data.load(config.data.dataset)
+        columns = data.tables.Columns(
+            config.data.label_column, config.data.client_column, config.data.subject_column
+        )
+        dataset = data.load(config.data.dataset, columns)
         for name, examples in (("train", dataset.train), ("test", dataset.test)):
             data.check_examples(examples, num_classes=dataset.num_classes, name=name)
     column = config.data.client_column

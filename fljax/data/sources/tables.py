@@ -1,0 +1,225 @@
+"""Own data from one file, without Python: arrays in an .npz, or a table in a .csv.
+
+Held-out examples are the file's own where it has some; else `TEST_FRACTION` of every class, by the
+fixed rule of the bundled data. Features are taken as they are: scale them beforehand, by numbers
+that do not come from private records.
+"""
+
+import csv
+import math
+import pathlib
+import zipfile
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from fljax.data import arrays, client_ids
+from fljax.data.dataset import TEST_FRACTION, Dataset, fixed_rng, stratified_split
+from fljax.data.subjects import SUBJECT
+
+_MOST = 2**20  # classes or subjects: an id is no count, and a model has a row for each class
+_HELD_OUT = "_test"  # behind the name of an array of held-out examples in an .npz
+
+
+class Columns(NamedTuple):
+    """Which fields are not features. None: there is no such field.
+
+    label: of classes. client: whose an example is. subject: which person an example is about.
+    """
+
+    label: str | None = None
+    client: str | None = None
+    subject: str | None = None
+
+
+NO_COLUMNS = Columns()
+
+
+def _path(name: str) -> pathlib.Path:
+    path = pathlib.Path(name).expanduser()
+    if not path.is_file():
+        raise ValueError(f"Expected {path} to be a file, got none there.")
+    return path
+
+
+def load_npz(name: str, columns: Columns = NO_COLUMNS) -> Dataset:
+    """Arrays x and y, other fields that examples carry, and perhaps x_test, y_test and the like.
+
+    Args:
+      name: path of a file that `numpy.savez` wrote: x `[M, ...]` of numbers, y `[M]`, integers in
+        `[0, num_classes)` or any strings. Nothing in it is executed.
+      columns: the names of y, of the array of clients, and of that of subjects, where they differ.
+
+    Returns:
+      A `Dataset`: x float32 (integers as they are, bytes divided by 255), y int32.
+
+    Raises:
+      ValueError: not such a file, or not such arrays; names the file, the array and the row.
+    """
+    path = _path(name)
+    try:
+        # Opened here: NumPy leaves a file open that turns out to be no archive.
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            found = {field: file[field] for field in file.files}
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile, AttributeError) as reason:
+        raise ValueError(
+            f"Expected {path} to be a whole .npz file of plain arrays, got {reason}."
+        ) from reason
+    _has(path, found, ("x", columns.label or "y"))
+    parts: list[dict[str, np.ndarray]] = [{}, {}]
+    for field, values in found.items():
+        held_out = field.endswith(_HELD_OUT) and field.removesuffix(_HELD_OUT) in found
+        parts[held_out][field.removesuffix(_HELD_OUT) if held_out else field] = values
+    for part in parts:
+        if "x" in part and part["x"].dtype == np.uint8:
+            part["x"] = part["x"].astype(np.float32) / np.float32(255)
+    return _dataset(path, parts[0], parts[1] or None, columns)
+
+
+def load_csv(name: str, columns: Columns = NO_COLUMNS) -> Dataset:
+    """A table with a header: one column of labels, perhaps one of clients and one of subjects; all
+    others are features.
+
+    Args:
+      name: path of a file in UTF-8, its values apart by commas, the first row their names.
+      columns: label: of classes, numbers or text; None: "label". client, subject: ids, integers or
+        text.
+
+    Returns:
+      A `Dataset`: x float32 `[M, features]`, y int32 `[M]`.
+
+    Raises:
+      ValueError: no such columns, or a row that is too short, too long or holds no number where one
+        belongs; names the file, the line, the column and the value.
+    """
+    path, label = _path(name), columns.label or "label"
+    ids = [column for column in (label, columns.client, columns.subject) if column is not None]
+    values: dict[str, list[str]] = {}
+    rows: list[list[float]] = []
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, strict=True)
+            header = next(reader, [])
+            _has(path, header, ids)
+            if len(set(header)) != len(header):
+                twice = next(column for column in header if header.count(column) > 1)
+                raise ValueError(f"Expected {path} to name each column once, got {twice!r} twice.")
+            features = [column for column in header if column not in ids]
+            if not features:
+                raise ValueError(f"Expected {path} to have a column of features, got {header}.")
+            values = {column: [] for column in ids}
+            for row in reader:
+                if not row:
+                    continue
+                if len(row) != len(header):
+                    raise ValueError(
+                        f"Expected {path} to hold {len(header)} values a line, got {len(row)} in "
+                        f"line {reader.line_num}."
+                    )
+                cells = dict(zip(header, row, strict=True))
+                for column, held in values.items():
+                    held.append(cells[column])
+                numbers = [_number(path, reader.line_num, key, cells[key]) for key in features]
+                rows.append(numbers)
+    except (UnicodeDecodeError, csv.Error) as reason:
+        raise ValueError(
+            f"Expected {path} to be a table in UTF-8, its values apart by commas, got {reason}."
+        ) from reason
+    if not rows:
+        raise ValueError(f"Expected {path} to hold at least one line below its header, got none.")
+    part = {column: _ids(held) for column, held in values.items()}
+    part["x"] = np.asarray(rows, np.float32)
+    return _dataset(path, part, None, columns._replace(label=label))
+
+
+def _has(path: pathlib.Path, found: Iterable[str], wanted: Iterable[str]) -> None:
+    for column in wanted:
+        if column not in found:
+            raise ValueError(f"Expected {path} to have {column!r}, got {sorted(found)}.")
+
+
+def _number(path: pathlib.Path, line: int, column: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not abs(value) < 3.4e38:  # what float32 holds; NaN is not
+        raise ValueError(
+            f"Expected {path} to hold a finite number in line {line}, column {column!r}, got "
+            f"{text!r}."
+        )
+    return value
+
+
+def _ids(texts: list[str]) -> np.ndarray:
+    """Integers where all texts are such, else the texts."""
+    try:
+        return np.asarray([int(text) for text in texts], np.int64)
+    except (ValueError, OverflowError):
+        return np.asarray(texts)
+
+
+def _dataset(
+    path: pathlib.Path,
+    train: dict[str, np.ndarray],
+    test: dict[str, np.ndarray] | None,
+    columns: Columns,
+) -> Dataset:
+    """The data set, text numbered in the order of the alphabet."""
+    parts = [train] if test is None else [train, test]
+    num_classes = _number_names(path, parts, columns.label or "y", "y")
+    if columns.subject is not None:
+        _number_names(path, parts, columns.subject, SUBJECT)
+    if columns.client is not None:
+        _has(path, train, [columns.client])
+    for part in parts:
+        for name, values in part.items():
+            if np.shape(values)[:1] != part["y"].shape:
+                raise ValueError(
+                    f"Expected {name!r} of {path} to have {part['y'].size} rows, as the labels "
+                    f"have, got shape {list(np.shape(values))}."
+                )
+    if test is None:
+        kept, held_out = stratified_split(train["y"], TEST_FRACTION, fixed_rng())
+        if not held_out.size:
+            raise ValueError(
+                f"Expected {path} to hold 3 examples of some class, to hold one out, got "
+                f"{train['y'].size} of {num_classes} classes."
+            )
+        train, test = (
+            {name: values[rows] for name, values in train.items()} for rows in (kept, held_out)
+        )
+    try:
+        found, _ = arrays.dataset(train, test, num_classes=num_classes, column=columns.client)
+    except ValueError as reason:
+        raise ValueError(f"Expected {path} to hold examples that go together: {reason}") from reason
+    return found._replace(name=path.name)
+
+
+def _number_names(
+    path: pathlib.Path, parts: list[dict[str, np.ndarray]], column: str, name: str
+) -> int:
+    """Puts `column` of each part under `name`, as integers; returns the greatest of them plus 1.
+
+    Integers stay, so that what they mean elsewhere holds; text is numbered.
+    """
+    for part in parts:
+        _has(path, part, [column])
+    held = [client_ids.plain_ids(part.pop(column), name=f"{column!r} of {path}") for part in parts]
+    together = np.concatenate(held)
+    names = np.unique(together)
+    if together.dtype.kind in "iu":
+        least, most = (int(names[0]), int(names[-1])) if names.size else (0, 0)
+        if not 0 <= least <= most < _MOST:
+            raise ValueError(
+                f"Expected {column!r} of {path} to be integers in [0, {_MOST}) or text, got "
+                f"{least if least < 0 else most}."
+            )
+        numbered = held
+    else:
+        most = names.size - 1
+        numbered = [np.searchsorted(names, values) for values in held]
+    for part, values in zip(parts, numbered, strict=True):
+        part[name] = values.astype(np.int32)
+    return most + 1
