@@ -32,10 +32,10 @@ from bench.rounds import round as one_round
 # Page, then name between its markers: what makes the table, and whose JSON it is made from.
 PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
     "README.md": {
-        "demo": (demo.table, "demo"),
         "headline": (headline.table, "round per_example accounting"),
     },
     "docs/measured.md": {
+        "demo": (demo.table, "demo"),
         "round": (one_round.table, "round"),
         "per_example": (per_example.table, "per_example"),
         "accounting": (renyi.table, "accounting"),
