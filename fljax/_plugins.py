@@ -63,8 +63,8 @@ class Registry(Generic[T]):
         where: its module.
 
         Raises:
-          ValueError: no name for a command line and a folder, or one that fljax uses itself; or a
-            bad thing.
+          ValueError: no name for a command line and a folder, or one that fljax or another module
+            uses; or a bad thing.
         """
         if not (
             isinstance(name, str) and name and name.replace("_", "").replace(".", "").isalnum()
@@ -74,8 +74,13 @@ class Registry(Generic[T]):
             )
         if name in self._own:
             raise ValueError(f"Expected a name that fljax does not use itself, got name={name!r}.")
-        found = self._check(name, thing)
-        self._registered[name] = found, f"registered by {where or thing.__module__}"
+        found, origin = self._check(name, thing), f"registered by {where or thing.__module__}"
+        if self._registered.get(name, (found, origin))[1] != origin:
+            raise ValueError(
+                f"Expected a name that no other module uses, got name={name!r}, "
+                f"{self._registered[name][1]} already."
+            )
+        self._registered[name] = found, origin
 
     def forget(self, name: str) -> None:
         """Undoes `register`, for tests."""
@@ -137,10 +142,12 @@ class Registry(Generic[T]):
 
     def origin(self, name: str) -> str:
         """Where a name comes from, in words; "fljax" for one of its own."""
+        if name in self._own:
+            return "fljax"
         if name in self._registered:
             return self._registered[name][1]
-        entries = [] if name in self._own else _entries(self.group, name)
-        return f"{entries[0].value} of {_package(entries[0])}" if entries else "fljax"
+        entries = _entries(self.group, name)
+        return f"{entries[0].value} of {_package(entries[0])}" if entries else f"the path {name}"
 
     def listed(self) -> Iterator[Listed]:
         """All names with where they come from; one that cannot be loaded stops no other."""

@@ -242,6 +242,33 @@ def test_dotted_paths_and_registered_names_give_the_same_run(site, tmp_path, cap
     )
 
 
+@pytest.mark.parametrize("site", [False], indirect=True)
+@pytest.mark.filterwarnings("ignore::fljax.accounting.OrderWarning")
+def test_a_run_does_not_go_on_with_other_code_behind_its_names(site, tmp_path, monkeypatch, capsys):
+    """Rounds that are taken again would draw the same noise for another sum."""
+    bits, parts = (importlib.import_module(f"own_package.{name}") for name in ("bits", "parts"))
+    simulated([*BY_PATH, *SHORT, "--num-rounds", "1"], tmp_path / "run")
+    again = ["simulate", "--resume", str(tmp_path / "run")]
+    assert cli.main(again) == 0
+
+    class Steeper:
+        take_examples = staticmethod(bits.sgd.take_examples)
+
+        @staticmethod
+        def masked_mean_loss(loss, plain=bits.sgd.masked_mean_loss):
+            return lambda params, batch, mask: 2 * plain(loss)(params, batch, mask)
+
+    changes = [
+        (bits, "sgd", Steeper, "another scheme:"),
+        (parts.Quadratic, "__call__", lambda self, x: self.logits(x.reshape(-1)), "another model"),
+    ]
+    for where, name, other, told in changes:
+        with monkeypatch.context() as patched:
+            patched.setattr(where, name, other)
+            capsys.readouterr()
+            assert cli.main(again) != 0 and told in capsys.readouterr().err
+
+
 @pytest.mark.filterwarnings("ignore::fljax.accounting.OrderWarning")
 def test_an_audit_plays_against_it(site, tmp_path, capsys):
     assert (
@@ -344,6 +371,17 @@ def test_a_path_that_is_no_dotted_name_is_an_unknown_name(name):
 def test_what_cannot_be_taken_is_refused_by_name(call, told, site):
     with pytest.raises((ValueError, TypeError), match=told):
         call()
+
+
+@pytest.mark.parametrize("site", [False], indirect=True)
+def test_one_name_is_of_one_module(site):
+    parts = importlib.import_module("own_package.parts")
+    for registry, thing in ((data, parts.rings), (models, parts.Quadratic)):
+        for _ in range(2):  # as importing the module anew does
+            registry.register("rings", thing)
+        with pytest.raises(ValueError, match=r"'rings', registered by own_package\.parts already"):
+            registry.register("rings", lambda: None)
+    classifiers._registry.forget("rings")
 
 
 def event_file(path, **changes):

@@ -15,6 +15,8 @@ from fljax.accounting.accountant import Method
 from fljax.accounting.mechanisms import effective_noise
 from fljax.accounting.words import shown_epsilon as shown_epsilon
 from fljax.data.facts import Facts
+from fljax.data.subjects import SUBJECT
+from fljax.errors import PrivacyPreconditionError
 from fljax.schemes.base import Scheme
 from fljax.simulation.config import RANDOM, Config, delta_of
 from fljax.simulation.record.folder import SEED
@@ -81,6 +83,11 @@ def plan(config: Config, scheme: Scheme, facts: Facts) -> Plan:
     settings, budget, scheme_config = config.run, config.privacy, config.scheme_config
     like = _event(scheme, scheme_config, 1.0)
     num_units = facts.num_units(like.privacy_unit)
+    if not num_units:
+        raise PrivacyPreconditionError(
+            f"Expected examples that carry the key {SUBJECT!r} for a claim about subjects, got "
+            "none: subjects unknown."
+        )
     if budget.target_epsilon is not None:
         _check_budget(config.scheme, scheme_config.noise_multiplier, like, budget.target_epsilon)
     delta = delta_of(config, num_units)

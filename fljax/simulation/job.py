@@ -5,13 +5,15 @@ compiled.
 import dataclasses
 import functools
 import hashlib
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 import fljax_kernels
-from fljax import data
+from fljax import data, models, schemes
+from fljax.accounting import events
 from fljax.data import facts, store
 from fljax.data.facts import Facts
 from fljax.errors import PrivacyPreconditionError
@@ -110,10 +112,13 @@ def _prepared(config: Config, seed: seeds.Seed, brought: own.Own) -> Job:
     make = functools.partial(_algorithms, config, scheme, plan, built, inputs)
     performance = Performance(groups=config.run.groups, microbatch_size=config.run.microbatch_size)
     job = Job(config, seed, observed, plan, built, make(performance), inputs, {})
-    programs = own.programs(brought, built.model, built.dataset)
-    if config.scheme_object is not None:
+    _check_sampling(plan.event, job.algorithms[0])
+    outside = config.model.model not in models.NAMES
+    programs = own.programs(brought, built.model, built.dataset, outside=outside)
+    if config.scheme_object is not None or config.scheme not in schemes.NAMES:
         text = _lowered(job._replace(algorithms=job.algorithms[:1])).as_text()
-        programs["scheme"] = hashlib.sha256(text.encode()).hexdigest()
+        begun = own.program(job.algorithms[0].init, built.model.params)
+        programs["scheme"] = hashlib.sha256(f"{begun} {text}".encode()).hexdigest()
     began_with = fingerprint.of(built, extend.identity(config, plan), seed, programs)
     different = fingerprint.changed(processes.words_from_first(began_with), began_with)
     if processes.either(bool(different)):
@@ -132,6 +137,30 @@ def _prepared(config: Config, seed: seeds.Seed, brought: own.Own) -> Job:
         lambda size: _lowered(job._replace(algorithms=make(in_chunks(chunk_size=size)))),
     )
     return job._replace(algorithms=make(in_chunks(chunk_size=processes.words_from_first(size))))
+
+
+def _sampling_probs(mechanism: events.Mechanism) -> Iterator[float]:
+    """Chances with which the mechanism says that a unit joins."""
+    if isinstance(mechanism, events.PoissonSampled):
+        yield mechanism.sampling_prob
+    elif isinstance(mechanism, events.SelfComposed):
+        yield from _sampling_probs(mechanism.event)
+    elif isinstance(mechanism, events.Composed):
+        for part in mechanism.events:
+            yield from _sampling_probs(part)
+
+
+def _check_sampling(event: events.PrivacyEvent, algorithm: FederatedAlgorithm) -> None:
+    """Raises PrivacyPreconditionError where clients, if they are what is protected, join more often
+    than the event says: the loop draws the cohorts, and knows.
+    """
+    claimed = min(_sampling_probs(event.mechanism), default=1.0)
+    if event.privacy_unit == "client" and algorithm.client_sampling_prob > claimed:
+        raise PrivacyPreconditionError(
+            f"Expected client_sampling_prob <= {claimed!r}, the chance with which the event says "
+            "that a client joins a round, got an algorithm with "
+            f"client_sampling_prob={algorithm.client_sampling_prob!r}."
+        )
 
 
 def _check_network(config: Config, scheme: Scheme, plan: budget.Plan, built: task.Task) -> None:

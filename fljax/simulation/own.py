@@ -187,13 +187,17 @@ def program(fun: Callable[..., Any], *shapes: Any) -> str:
     return hashlib.sha256(jax.jit(fun).lower(*shapes).as_text().encode()).hexdigest()
 
 
-def programs(brought: Own, model: Functional, found: data.Dataset) -> dict[str, str]:
-    """Digests of the caller's loss, model and metrics, by what an error calls them."""
+def programs(
+    brought: Own, model: Functional, found: data.Dataset, *, outside: bool = False
+) -> dict[str, str]:
+    """Digests of the caller's loss, model and metrics, by what an error calls them. outside: the
+    model is of another package, by its name.
+    """
     example = _shapes(found.train, 1)
     digests = {}
     if brought.loss is not None:
         digests["loss"] = program(keyed.settled(brought.loss), model.params, example)
-    if brought.model is not None:
+    if brought.model is not None or outside:
         sha = hashlib.sha256()
         for path, leaf in jax.tree_util.tree_leaves_with_path(model.params):
             sha.update(f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}".encode())

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import fljax_kernels
 from fljax.simulation.record.checkpoint import KEPT, CheckpointError, Checkpoints, Saved
 
 
@@ -55,6 +56,12 @@ def test_the_newest_comes_back_bit_for_bit(written):
 def test_only_the_newest_are_kept(written):
     with contextlib.closing(Checkpoints(written, "config-a")) as checkpoints:
         assert checkpoints.steps() == [2, 3, 4]
+
+
+def test_another_version_of_the_library_does_not_go_on_with_it(written, monkeypatch):
+    monkeypatch.setattr(fljax_kernels, "__version__", "99.0.0")
+    with pytest.raises(CheckpointError, match=r"of fljax 99\.0\.0 with jax .*, got one of fljax 0"):
+        restore(written)
 
 
 def test_an_empty_folder_has_none(tmp_path):

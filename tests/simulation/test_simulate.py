@@ -1,5 +1,6 @@
 """`fljax.simulate`: anyone's arrays, module, loss, metrics and algorithm get the host loop."""
 
+import dataclasses
 import json
 import pathlib
 import signal
@@ -15,6 +16,8 @@ from flax import nnx
 
 import fljax
 from fljax import accounting, models, schemes
+from fljax.accounting import events
+from fljax.errors import PrivacyPreconditionError
 from fljax.schemes.central import dp_fedavg
 from fljax.simulation import run
 from tests.simulation import _own_task as task
@@ -247,6 +250,20 @@ def test_a_bare_algorithm_stops_where_its_event_has_spent_the_budget(tmp_path):
             target_epsilon=None,
             baseline=False,
         )
+
+
+def test_an_event_that_the_cohorts_or_the_data_contradict_is_refused(tmp_path):
+    made, event = algorithm()  # of clients that join with chance 0.5
+    rare = events.PoissonSampled(0.01, events.Gaussian(2.0))
+    composed = events.Composed((events.Gaussian(9.0), events.SelfComposed(rare, 2)))
+    for mechanism in (rare, composed):
+        with pytest.raises(
+            PrivacyPreconditionError, match=r"<= 0\.01, .*client_sampling_prob=0\.5"
+        ):
+            bare(tmp_path / "run", made, dataclasses.replace(event, mechanism=mechanism))
+    with pytest.raises(PrivacyPreconditionError, match="subjects unknown"):
+        bare(tmp_path / "run", made, dataclasses.replace(event, privacy_unit="subject"))
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_scheme_object_and_its_name_give_the_same_model(tmp_path):

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+import fljax_kernels
 from fljax.simulation.record import folder
 from fljax.types import PyTree
 
@@ -75,7 +76,8 @@ def _checksums(where: pathlib.Path) -> dict[str, str]:
 
 def _environment() -> str:
     """What decides, beside the config, which bits a round computes."""
-    return f"jax {jax.__version__} on {jax.default_backend()}"
+    ours = f"fljax {fljax_kernels.__version__}"
+    return f"{ours} with jax {jax.__version__} on {jax.default_backend()}"
 
 
 class Checkpoints:
