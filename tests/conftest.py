@@ -1,15 +1,13 @@
-"""Makes JAX strict, gives 8 virtual devices, and one fixed key."""
+"""Makes JAX strict, gives 8 virtual devices and one fixed key; compiles cheaply, and once a run."""
 
+import gc
 import os
 import pathlib
+import shutil
 
-os.environ.setdefault(
-    "JAX_PLATFORMS", "cpu" if not os.environ.get("FLJAX_TEST_GPU") else "cuda,cpu"
-)
-# Tests compile thousands of small programs: splitting each among threads costs more than it saves.
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_cpu_parallel_codegen_split_count=1"
-)
+from tests import _environment
+
+os.environ.setdefault("JAX_PLATFORMS", "cuda,cpu" if _environment.GPU else "cpu")
 
 import jax
 import pytest
@@ -20,6 +18,18 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", True)
 
 
+def pytest_unconfigure():
+    if _environment.MADE:
+        shutil.rmtree(_environment.MADE, ignore_errors=True)
+
+
+def pytest_collection_finish():
+    """What was imported stays: the garbage collector need not walk it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 20)
+
+
 # Beginnings of node ids; see the marker "slow".
 SLOW = tuple((pathlib.Path(__file__).parent / "slow.txt").read_text().splitlines())
 
@@ -28,10 +38,11 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.nodeid.startswith(SLOW):
             item.add_marker(pytest.mark.slow)
-    if jax.default_backend() == "gpu":
-        return
-    for item in items:
-        if item.get_closest_marker("gpu"):
+        mark = item.get_closest_marker("optimized")
+        if mark and mark.kwargs.get("only") and not _environment.OPTIMIZED:
+            why = f"FLJAX_TEST_OPTIMIZED is unset: {mark.args[0]}"
+            item.add_marker(pytest.mark.skip(reason=why))
+        if item.get_closest_marker("gpu") and jax.default_backend() != "gpu":
             item.add_marker(pytest.mark.skip(reason=f"needs a GPU, have {jax.default_backend()}"))
 
 
@@ -49,29 +60,13 @@ def key():
     return jax.random.key(20261121)
 
 
-@pytest.fixture(scope="session")
-def xla_folder(tmp_path_factory):
-    """Where `compiled_once` keeps compiled programs."""
-    return str(tmp_path_factory.mktemp("xla"))
-
-
 @pytest.fixture(scope="module")
-def compiled_once(xla_folder):
-    """Equal programs are compiled once for all modules that ask for this; yields the folder they
-    are kept in.
-    """
+def compiled_once():
+    """The folder in which equal programs are compiled once a run, for processes of a test's own."""
     from jax.experimental.compilation_cache import compilation_cache
 
-    options = {
-        "jax_compilation_cache_dir": xla_folder,
-        "jax_persistent_cache_min_compile_time_secs": 0.1,
-        "jax_persistent_cache_min_entry_size_bytes": 0,
-    }
-    before = {name: getattr(jax.config, name) for name in options}
-    for name, value in options.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    yield options["jax_compilation_cache_dir"]
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
+    folder = os.environ["JAX_COMPILATION_CACHE_DIR"]
+    if jax.config.jax_compilation_cache_dir != folder:  # a command of an earlier module has moved
+        jax.config.update("jax_compilation_cache_dir", folder)
+        compilation_cache.reset_cache()
+    return folder

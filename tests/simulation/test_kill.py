@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from fljax.simulation.record import folder
+from tests._environment import COMPILING
 
 ROOT = pathlib.Path(__file__).parents[2]
 # A checkpoint every round, so that most moments are moments of writing one.
@@ -39,20 +40,12 @@ FLAGS += [
 ]
 
 
-def process(xla, *args):
-    """`fljax simulate` in a process of its own; compiled code is shared between them, since they
-    die young.
-    """
-    code = (
-        "import sys, jax\n"
-        f"jax.config.update('jax_compilation_cache_dir', {str(xla)!r})\n"
-        "jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.1)\n"
-        "from fljax.cli import main\n"
-        "sys.exit(main(sys.argv[1:]))\n"
-    )
+def process(*args):
+    """`fljax simulate` in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-c", code, "simulate", *args],
-        env={
+        [sys.executable, "-m", "fljax", "simulate", *args],
+        env=COMPILING
+        | {
             "PYTHONPATH": f"{ROOT}:{ROOT / 'kernels'}",
             "JAX_PLATFORMS": "cpu",
             "PATH": "/usr/bin:/bin",
@@ -109,8 +102,8 @@ def final_bits(run_dir):
 
 @pytest.mark.filterwarnings("ignore:.*sharding.*:UserWarning")  # restored without saying where to
 def test_a_run_killed_again_and_again_ends_as_if_it_had_not_been(tmp_path):
-    xla, reference, run_dir = tmp_path / "xla", tmp_path / "reference", tmp_path / "run"
-    finish(process(xla, *FLAGS, "--run-dir", str(reference)))
+    reference, run_dir = tmp_path / "reference", tmp_path / "run"
+    finish(process(*FLAGS, "--run-dir", str(reference)))
     # Before the first checkpoint, then while one is written, then wherever a random line has been
     # reached.
     some = random.Random(7).randrange(10, 20)
@@ -121,12 +114,12 @@ def test_a_run_killed_again_and_again_ends_as_if_it_had_not_been(tmp_path):
     ]
     args, torn, progress = [*FLAGS, "--run-dir", str(run_dir)], 0, []
     for moment in moments:
-        assert kill_when(process(xla, *args), moment), "the run ended before it could be killed"
+        assert kill_when(process(*args), moment), "the run ended before it could be killed"
         torn += bool(half_written(run_dir))
         progress.append(lines(run_dir))
         args = ["--resume", str(run_dir)]
     assert progress[0] == 0 and progress[-1] >= some
-    out = finish(process(xla, *args))
+    out = finish(process(*args))
     assert torn, "no kill came while a checkpoint was being written"
     assert final_bits(run_dir) == final_bits(reference)
     assert "held-out accuracy" in out and (run_dir / folder.REPORT).is_file()

@@ -23,6 +23,7 @@ from fljax.simulation.record import folder
 
 ROOT = pathlib.Path(__file__).parents[2]
 DRIVER = pathlib.Path(__file__).with_name("_one_of_several.py")
+TWO_DEVICES = "--xla_force_host_platform_device_count=2"
 LIMIT_S = 60.0  # what the documentation promises of a failure
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -90,7 +91,6 @@ def launch(tmp_path, compiled_once):
         logs = [tmp_path / f"read-{len(started)}-{i}.json" for i in range(count)]
         env = os.environ | {
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "kernels")]),
-            "XLA_FLAGS": "--xla_cpu_parallel_codegen_split_count=1",
             "JAX_PLATFORMS": "cpu",
             "JAX_COMPILATION_CACHE_DIR": "",
             **more,
@@ -247,7 +247,7 @@ def test_the_command_finds_its_processes_in_slurms_variables(tmp_path):
                     "--run-dir",
                     str(tmp_path / "run"),
                 ],
-                env=env | slurm | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+                env=env | slurm | {"XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {TWO_DEVICES}"},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,

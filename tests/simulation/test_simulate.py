@@ -20,22 +20,22 @@ from fljax.accounting import events
 from fljax.errors import PrivacyPreconditionError
 from fljax.schemes.central import dp_fedavg
 from fljax.simulation import run
+from tests._environment import COMPILING
 from tests.simulation import _own_task as task
 
 ROOT = pathlib.Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
 
-def program(xla, scheme, run_dir):
+def program(scheme, run_dir):
     """The task in a process of its own."""
     return subprocess.Popen(
         [sys.executable, str(ROOT / "tests" / "simulation" / "_own_task.py"), scheme, str(run_dir)],
-        env={
+        env=COMPILING
+        | {
             "PYTHONPATH": f"{ROOT}:{ROOT / 'kernels'}",
             "JAX_PLATFORMS": "cpu",
             "PATH": "/usr/bin:/bin",
-            "JAX_COMPILATION_CACHE_DIR": str(xla),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -51,14 +51,14 @@ def lines(run_dir):
 @pytest.mark.parametrize("scheme", ["dp_fedavg", "higradavg", "lightdp"])
 def test_a_killed_run_goes_on_to_the_same_bits_by_the_same_call(scheme, tmp_path):
     def finished(run_dir):
-        child = program(tmp_path / "xla", scheme, run_dir)
+        child = program(scheme, run_dir)
         out, err = child.communicate(timeout=300)
         assert child.returncode == 0, err
         return out.strip()
 
     reference = finished(tmp_path / "reference")
     child, run_dir, end = (
-        program(tmp_path / "xla", scheme, tmp_path / "run"),
+        program(scheme, tmp_path / "run"),
         tmp_path / "run",
         time.monotonic() + 300,
     )

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fljax.upload import key_agreement
+from tests._environment import COMPILING
 
 CLIENT = """
 import socket, sys
@@ -35,7 +36,7 @@ def test_two_processes_draw_noise_that_cancels_and_the_server_relays_public_keys
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(60)
         port = str(listener.getsockname()[1])
-        environment = {
+        environment = COMPILING | {
             "PYTHONPATH": ":".join(path for path in sys.path if path),
             "JAX_PLATFORMS": "cpu",
             "PATH": "",

@@ -1,0 +1,39 @@
+"""How the programs of a test run are compiled, and where they are kept: read before JAX is.
+
+Compiling is most of the suite's time, and most tests ask for values only, which the cheapest
+machine code gives too. What depends on XLA's own optimisations carries the mark "optimized", and
+runs with FLJAX_TEST_OPTIMIZED set. Programs are kept in one folder for all workers, modules and
+processes of a run.
+"""
+
+import os
+import tempfile
+
+GPU = bool(os.environ.get("FLJAX_TEST_GPU"))
+OPTIMIZED = GPU or bool(os.environ.get("FLJAX_TEST_OPTIMIZED"))
+
+# Small programs: splitting each among threads costs more than it saves.
+_FLAGS = ["--xla_cpu_parallel_codegen_split_count=1"]
+if not OPTIMIZED:
+    _FLAGS += [
+        "--xla_backend_optimization_level=0",
+        "--xla_llvm_disable_expensive_passes=true",
+        "--xla_cpu_use_fusion_emitters=false",
+    ]
+_given = os.environ.get("XLA_FLAGS", "").split()  # a worker of pytest-xdist inherits all of them
+os.environ["XLA_FLAGS"] = " ".join(_given + [flag for flag in _FLAGS if flag not in _given])
+
+# The folder that this process made and must remove; "" where one was given.
+MADE = "" if os.environ.get("JAX_COMPILATION_CACHE_DIR") else tempfile.mkdtemp(prefix="fljax-xla-")
+if MADE:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = MADE
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.02"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
+
+# What a process that a test starts is given even where it must not see the rest of the
+# environment: its bits are those of this process, and it compiles nothing twice.
+COMPILING = {
+    name: value
+    for name, value in os.environ.items()
+    if name == "XLA_FLAGS" or name.startswith(("JAX_COMPILATION_CACHE", "JAX_PERSISTENT_CACHE"))
+}
