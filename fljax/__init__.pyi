@@ -11,6 +11,7 @@ from fljax import papers as papers
 from fljax import schemes as schemes
 from fljax import server as server
 from fljax import simulation as simulation
+from fljax import testing as testing
 from fljax import types as types
 from fljax import upload as upload
 from fljax._sensitivity import check_sensitivity as check_sensitivity

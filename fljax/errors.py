@@ -32,3 +32,14 @@ class CorruptDataError(ValueError):
 
     The message names the file or client.
     """
+
+
+class SchemeError(AssertionError):
+    """A scheme breaks a contract that every scheme keeps.
+
+    report: the `fljax.testing.SchemeReport`, with all checks.
+    """
+
+    def __init__(self, message: str, report: Any = None):
+        super().__init__(message)
+        self.report = report

@@ -22,6 +22,7 @@ MODULES = (
     "fljax.errors",
     "fljax.models",
     "fljax.schemes",
+    "fljax.testing",
 )
 
 

@@ -29,10 +29,11 @@ TINY = {
     "subject_level": {"NUM_ROUNDS": 10},
     "information": {"USES": (1, 13), "NUM_RECORDS": 100},
     "own_data_and_model": {"NUM_USERS": 20, "NUM_READINGS": 200, "NUM_ROUNDS": 2},
+    "own_scheme": {"CHECKS": ("event",), "NUM_ROUNDS": 2},
     "pair_noise": {"NUM_CLIENTS": 12, "NUM_ROUNDS": 1, "SCHEMES": ("lightdp",)},
     "water_filling": {"NUM_ROUNDS": 2},
 }
-LEARN_NOTHING = {"accounting", "attacks", "information"}
+LEARN_NOTHING = {"accounting", "attacks", "information", "own_scheme"}
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

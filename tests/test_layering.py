@@ -18,6 +18,7 @@ ALLOWED = {
     "schemes": {"base", "data", "models"} | STATIONS,
     "attacks": {"base", "data", "models", "schemes"} | STATIONS,
     "simulation": {"base", "data", "models", "schemes"} | STATIONS,
+    "testing": {"base", "data", "models", "schemes", "attacks", "simulation"} | STATIONS,
     "papers": {"base", "data", "models", "schemes", "attacks", "simulation"} | STATIONS,
     "cli": {"base", "data", "models", "schemes", "attacks", "simulation", "papers"} | STATIONS,
 }

@@ -1,7 +1,6 @@
 """Each client sends one bit a round, which may lie: does its loss rise along a public direction?"""
 
 import dataclasses
-import functools
 import math
 
 import jax
@@ -33,8 +32,10 @@ accounting.register(Bit, describe=lambda bit: f"a bit flipped with chance {bit.f
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-    noise_multiplier: float | None = None  # a bit lies with chance 1 / (1 + exp(1 / this))
-    step: float = 0.4  # how far the model goes where all clients agree
+    noise_multiplier: float | None = None
+    """A bit lies with chance 1 / (1 + exp(1 / noise_multiplier))."""
+    step: float = 0.4
+    """How far the model goes where all clients agree."""
 
 
 def flip(config):
@@ -50,8 +51,8 @@ def make(config, loss, *, num_units, performance=rounds.Performance()):
 
     def client(here, one):
         batch, mask = sgd.take_examples(here.examples, one.rows), one.rows >= 0
-        mean = functools.partial(mean_loss, batch=batch, mask=mask)
-        value, slope = jax.jvp(mean, (here.state.params,), (direction(here),))
+        of_params = lambda params: mean_loss(params, batch, mask)  # noqa: E731
+        value, slope = jax.jvp(of_params, (here.state.params,), (direction(here),))
         lies = jax.random.bernoulli(here.client_keys(one.ids, rounds.Purpose.NOISE), flip(config))
         return jnp.where((slope > 0) ^ lies, 1.0, -1.0), jnp.stack([value, jnp.zeros_like(value)])
 
