@@ -160,3 +160,10 @@ def test_a_scheme_that_hides_uploads_shows_who_saw_what(outcome):
 def test_epsilon_is_never_printed_smaller_than_it_is():
     assert budget.shown_epsilon(3.0001) == "3.001" and budget.shown_epsilon(3.0) == "3.000"
     assert budget.shown_epsilon(float("inf")) == "inf"
+
+
+def test_no_column_is_wider_than_a_phone():
+    """A grid whose columns have a least width above 390 px would move the page sideways."""
+    widths = [int(width) for width in re.findall(r"minmax\((\d+)px", run_page.CSS)]
+    assert widths and max(widths) < 390 - 2 * 24
+    assert "section { overflow-x: auto; }" in run_page.CSS  # charts and tables move on their own

@@ -27,7 +27,7 @@ h1 { font-size: 28px; margin: 0; } h2 { font-size: 18px; margin: 0 0 8px; }
 .sub { color: #5b6573; margin: 4px 0 24px; }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 16px;
   margin-bottom: 16px; }
-.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(440px, 1fr)); gap: 16px; }
+.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(440px, 100%), 1fr)); gap: 16px; }
 .card, section { background: #fff; border: 1px solid #e3e6eb; border-radius: 10px;
   padding: 16px 20px; }
 section { margin-bottom: 16px; } .grid section { margin: 0; } .grid { margin-bottom: 16px; }
@@ -42,9 +42,16 @@ td { padding: 3px 16px 3px 0; vertical-align: top; } th { text-align: left; }
 .columns td:last-child { font-family: ui-monospace, monospace; }
 .numbers th { padding: 3px 16px 3px 0; color: #5b6573; font-weight: 600; }
 .numbers td { font-variant-numeric: tabular-nums; border-top: 1px solid #eceff3; }
-.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(300px, 1fr)); gap: 24px; }
+.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(300px, 100%), 1fr)); gap: 24px; }
 h3 { font-size: 14px; margin: 8px 0 4px; color: #5b6573; }
-@media (max-width: 520px) { .grid { grid-template-columns: 1fr; } }
+td, blockquote, li { overflow-wrap: anywhere; }
+/* A phone: charts keep their size, so that their text can be read, and are moved sideways. */
+@media (max-width: 520px) {
+  main { padding: 16px 12px 32px; } section { overflow-x: auto; }
+  .cards { grid-template-columns: 1fr 1fr; } svg { min-width: 440px; }
+  .numbers td, .numbers th { padding-right: 8px; overflow-wrap: normal; }
+}
+@media print { body { background: none; } section { break-inside: avoid; } }
 """
 _EXAMPLES, _MISTAKES = 24, 12
 _NO_EPSILON = {True: "epsilon: the claim is in nats", False: "no guarantee: epsilon is infinite"}
