@@ -27,7 +27,8 @@ h1 { font-size: 28px; margin: 0; } h2 { font-size: 18px; margin: 0 0 8px; }
 .sub { color: #5b6573; margin: 4px 0 24px; }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 16px;
   margin-bottom: 16px; }
-.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(440px, 100%), 1fr)); gap: 16px; }
+.grid { display: grid; gap: 16px;
+  grid-template-columns: repeat(auto-fit, minmax(min(440px, 100%), 1fr)); }
 .card, section { background: #fff; border: 1px solid #e3e6eb; border-radius: 10px;
   padding: 16px 20px; }
 section { margin-bottom: 16px; } .grid section { margin: 0; } .grid { margin-bottom: 16px; }
@@ -42,7 +43,8 @@ td { padding: 3px 16px 3px 0; vertical-align: top; } th { text-align: left; }
 .columns td:last-child { font-family: ui-monospace, monospace; }
 .numbers th { padding: 3px 16px 3px 0; color: #5b6573; font-weight: 600; }
 .numbers td { font-variant-numeric: tabular-nums; border-top: 1px solid #eceff3; }
-.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(300px, 100%), 1fr)); gap: 24px; }
+.columns { display: grid; gap: 24px;
+  grid-template-columns: repeat(auto-fit, minmax(min(300px, 100%), 1fr)); }
 h3 { font-size: 14px; margin: 8px 0 4px; color: #5b6573; }
 td, blockquote, li { overflow-wrap: anywhere; }
 /* A phone: charts keep their size, so that their text can be read, and are moved sideways. */
