@@ -4,7 +4,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all lint dev bench clean
+# A file at a time, in the order of their names: small files come last, so both workers end together.
+PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+
+.PHONY: demo test test-rest test-all lint dev bench clean
 
 demo: $(VENV)/.sim
 	$(BIN)/fljax simulate --seed 0
@@ -13,10 +16,17 @@ test: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2 --dist loadfile -q
+	$(PYTEST)
 
-test-all: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile -q -m "slow or not slow"
+# What `make test` leaves out: slow tests, a longer search for counterexamples, and, with XLA's own
+# optimisations, what depends on them.
+test-rest: $(VENV)/.dev
+	FLJAX_TEST_HYPOTHESIS=ci $(PYTEST) -m "(slow or hypothesis) and not optimized"
+	FLJAX_TEST_OPTIMIZED=1 $(PYTEST) -m optimized
+
+test-all:
+	$(MAKE) test
+	$(MAKE) test-rest
 
 dev: $(VENV)/.dev
 

@@ -2,13 +2,13 @@
 
 import gc
 import os
-import pathlib
 import shutil
 
-from tests import _environment
+from tests import _environment, _marks
 
 os.environ.setdefault("JAX_PLATFORMS", "cuda,cpu" if _environment.GPU else "cpu")
 
+import hypothesis
 import jax
 import pytest
 
@@ -16,6 +16,12 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", True)
+
+
+# `make test` looks for counterexamples for a short while, `make test-rest` for longer.
+hypothesis.settings.register_profile("fast", max_examples=20, deadline=None)
+hypothesis.settings.register_profile("ci", max_examples=200, deadline=None)
+hypothesis.settings.load_profile(os.environ.get("FLJAX_TEST_HYPOTHESIS", "fast"))
 
 
 def pytest_unconfigure():
@@ -30,18 +36,13 @@ def pytest_collection_finish():
     gc.set_threshold(100_000, 20, 20)
 
 
-# Beginnings of node ids; see the marker "slow".
-SLOW = tuple((pathlib.Path(__file__).parent / "slow.txt").read_text().splitlines())
-
-
 def pytest_collection_modifyitems(items):
     for item in items:
-        if item.nodeid.startswith(SLOW):
-            item.add_marker(pytest.mark.slow)
-        mark = item.get_closest_marker("optimized")
-        if mark and mark.kwargs.get("only") and not _environment.OPTIMIZED:
-            why = f"FLJAX_TEST_OPTIMIZED is unset: {mark.args[0]}"
-            item.add_marker(pytest.mark.skip(reason=why))
+        if item.get_closest_marker("slow") and not _marks.reason(item, "slow"):
+            item.own_markers = [mark for mark in item.own_markers if mark.name != "slow"]
+        why, mark = _marks.reason(item, "optimized"), item.get_closest_marker("optimized")
+        if why and mark.kwargs.get("only") and not _environment.OPTIMIZED:
+            item.add_marker(pytest.mark.skip(reason=f"FLJAX_TEST_OPTIMIZED is unset: {why}"))
         if item.get_closest_marker("gpu") and jax.default_backend() != "gpu":
             item.add_marker(pytest.mark.skip(reason=f"needs a GPU, have {jax.default_backend()}"))
 

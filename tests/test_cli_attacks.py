@@ -16,6 +16,7 @@ def files(run_dir):
     return tomllib.loads((run_dir / "config.toml").read_text()), report
 
 
+@pytest.mark.slow(reason="attacks by the command, from training to report")
 def test_attack_writes_reconstructions_beside_the_truth_and_the_bound(tmp_path, capsys):
     run_dir = tmp_path / "run"
     flags = ["--scheme", "dp_fedsgd", "--targets", "4", "--repeats", "1", "--iterations", "150"]
@@ -37,6 +38,7 @@ def test_attack_writes_reconstructions_beside_the_truth_and_the_bound(tmp_path, 
     assert "share of digits told right" in capsys.readouterr().out
 
 
+@pytest.mark.slow(reason="attacks by the command, from training to report")
 def test_attack_on_a_channel_compares_the_squared_error(tmp_path):
     run_dir = tmp_path / "run"
     flags = [
@@ -58,6 +60,7 @@ def test_attack_on_a_channel_compares_the_squared_error(tmp_path):
     )
 
 
+@pytest.mark.slow(reason="attacks by the command, from training to report", ids=["natural_channel"])
 @pytest.mark.parametrize("scheme", ["natural_channel", "dp_fedsgd"])
 def test_inversions_that_diverge_count_as_the_mean_image_and_break_no_bound(
     scheme, tmp_path, monkeypatch, capsys
@@ -101,6 +104,7 @@ def test_inversions_that_diverge_count_as_the_mean_image_and_break_no_bound(
     assert "Diverged" in files(tmp_path / "run")[1]
 
 
+@pytest.mark.slow(reason="attacks by the command, from training to report")
 def test_lira_finds_members_without_noise_and_stays_within_the_certified_area(tmp_path):
     run_dir = tmp_path / "run"
     flags = [
@@ -153,6 +157,7 @@ def test_repeats_of_one_target_are_no_evidence_of_their_own():
     )  # the same four targets, as uncertain as before
 
 
+@pytest.mark.slow(reason="attacks by the command, from training to report")
 def test_lira_gives_full_batch_schemes_room_for_the_pool(tmp_path):
     flags = [
         "--attack",
@@ -213,6 +218,7 @@ def test_an_attack_that_gets_past_a_bound_exits_with_1(
     assert (tmp_path / "run" / "report.html").is_file()
 
 
+@pytest.mark.slow(reason="attacks by the command, from training to report")
 def test_lira_that_gets_past_a_bound_exits_with_1(tmp_path, monkeypatch, capsys):
     from fljax.cli import _attack_lira
 
@@ -255,6 +261,7 @@ def test_help_lists_the_schemes_that_are_taken_and_no_others(command, capsys):
     assert len(parts) == (2 if command == "attack" else 1)
 
 
+@pytest.mark.slow(reason="attacks by the command, from training to report")
 def test_audit_prints_what_is_certified_and_what_was_measured(tmp_path, capsys):
     run_dir = tmp_path / "run"
     flags = ["--scheme", "lightdp", "--trials", "2000", "--epsilon", "3"]
@@ -272,6 +279,7 @@ def test_audit_prints_what_is_certified_and_what_was_measured(tmp_path, capsys):
     )
 
 
+@pytest.mark.slow(reason="attacks by the command, from training to report")
 def test_audit_of_few_trials_cannot_tell(tmp_path, capsys):
     assert (
         cli.main(
@@ -288,6 +296,7 @@ def test_audit_of_few_trials_cannot_tell(tmp_path, capsys):
     assert "cannot tell: so many trials prove at most epsilon" in capsys.readouterr().out
 
 
+@pytest.mark.slow(reason="attacks by the command, from training to report")
 def test_audit_all_puts_the_papers_in_one_table(tmp_path):
     from fljax import schemes
     from fljax.attacks import table

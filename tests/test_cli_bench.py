@@ -31,6 +31,7 @@ def numbers(tree, path=""):
         yield path, tree
 
 
+@pytest.mark.slow(reason="runs the quick bench")
 def test_quick_prints_a_table_and_writes_numbers(tmp_path, capsys):
     path = tmp_path / "bench.json"
     assert cli.main(["bench", "--quick", "--json", str(path)]) == 0

@@ -36,6 +36,9 @@ TINY = {
 LEARN_NOTHING = {"accounting", "attacks", "information", "own_scheme"}
 
 
+@pytest.mark.slow(
+    reason="runs a whole example", ids=["attacks", "clipping_styles", "pair_noise", "subject_level"]
+)
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_example_runs_and_prints_what_it_spent_and_learned(path, monkeypatch, capsys):
     spec = importlib.util.spec_from_file_location(f"examples.{path.stem}", path)

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 import scipy.special
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax import accounting
@@ -94,7 +94,6 @@ def test_erfc_of_numpy_is_as_exact_as_the_error_bounds_of_lattices_take_it_to_be
     assert np.all(np.abs(found - exact) <= 3 * (1 + z**2) * 2.0**-52 * exact + 1e-305)
 
 
-@settings(deadline=None, max_examples=50)
 @given(values=st.lists(st.floats(-700, 700), min_size=1, max_size=20))
 def test_sums_of_exponentials_agree_with_scipy(values):
     x = np.array([values, values[::-1]])

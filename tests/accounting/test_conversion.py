@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax.accounting import gaussian
@@ -31,7 +31,6 @@ def test_agrees_with_dp_accounting_on_its_own_curves():
             )
 
 
-@settings(max_examples=60, deadline=None)
 @given(noise=st.floats(0.3, 300.0), log_delta=st.floats(-60.0, -1.0))
 def test_the_renyi_bound_is_never_below_the_exact_epsilon(noise, log_delta):
     bound = float(

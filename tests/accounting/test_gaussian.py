@@ -6,7 +6,7 @@ import jax
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax import accounting
@@ -103,7 +103,6 @@ def test_derivatives_are_those_of_finite_differences():
             assert float(jax.grad(fun)(at)) == pytest.approx(slope, rel=1e-7)
 
 
-@settings(max_examples=80, deadline=None)
 @given(mu=st.floats(1e-3, 50.0), epsilon=st.floats(0.0, 100.0), more=st.floats(1.0, 2.0))
 def test_delta_falls_with_epsilon_and_grows_with_mu(mu, epsilon, more):
     base = float(gaussian.log_delta(mu, epsilon))

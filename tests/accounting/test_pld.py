@@ -46,6 +46,10 @@ def one_by_one(noise, prob, steps, delta, **kwargs):
     return np.array(found, np.float64).T
 
 
+@pytest.mark.slow(
+    reason="compiles distributions of privacy losses, one program a shape",
+    ids=["6.18771", "2.3816", "5.77427", "0.73363", "2.00411", "4.135254", "8.279291"],
+)
 @pytest.mark.parametrize("row", GOLDEN, ids=lambda row: str(row[4]))
 def test_epsilon_meets_the_golden_value_to_four_decimals(row):
     q, noise, steps, delta, expected, (least, most) = row
@@ -55,6 +59,7 @@ def test_epsilon_meets_the_golden_value_to_four_decimals(row):
     assert lower <= expected + 5e-5 and abs((lower + upper) / 2 - expected) <= 1e-4
 
 
+@pytest.mark.slow(reason="compiles distributions of privacy losses, one program a shape")
 def test_the_default_width_is_a_thousandth_also_for_many_at_once():
     q, noise, steps, delta, expected, _ = (np.array(x) for x in zip(*GOLDEN[:3], strict=True))
     lower, upper = pld.poisson_gaussian_interval(noise, q, steps, delta=delta)
@@ -62,6 +67,7 @@ def test_the_default_width_is_a_thousandth_also_for_many_at_once():
     assert np.all((lower <= expected + 5e-5) & (expected - 1.5e-4 <= upper))
 
 
+@pytest.mark.slow(reason="compiles distributions of privacy losses, one program a shape")
 def test_a_width_of_one_in_a_hundred_thousand_can_be_asked_for():
     lower, upper = pld.poisson_gaussian_interval(2.0, 0.1, 1000, delta=1e-5, accuracy=1e-5)
     assert upper - lower <= 1e-5 * upper
@@ -77,6 +83,7 @@ NUM_CORNERS = 9
 SOUND_DELTA = 1e-10
 
 
+@pytest.mark.slow(reason="compiles distributions of privacy losses, one program a shape")
 def test_agrees_with_dp_accounting_on_a_random_grid():
     rows = ORACLES[NUM_CORNERS:]
     rows = rows[
@@ -93,6 +100,7 @@ def test_agrees_with_dp_accounting_on_a_random_grid():
     assert np.all(lower <= theirs * 1.01) and np.all(upper <= theirs * 1.01 + 1e-9)
 
 
+@pytest.mark.slow(reason="compiles distributions of privacy losses, one program a shape")
 def test_agrees_with_dp_accounting_on_all_200_also_with_little_noise():
     """Those with noise below 2 too: some need large lattices, each with its compilation."""
     rows = ORACLES[NUM_CORNERS:]
@@ -104,6 +112,7 @@ def test_agrees_with_dp_accounting_on_all_200_also_with_little_noise():
     assert np.all(upper[sound] <= theirs[sound] * (1 + 1.2e-2) + 1e-9)
 
 
+@pytest.mark.slow(reason="compiles distributions of privacy losses, one program a shape")
 def test_agrees_with_dp_accounting_in_the_corners():
     """Noise 0.3, rates of 1e-6, a million steps, delta of 1e-12, rate 1."""
     *arguments, theirs = ORACLES[:NUM_CORNERS].T
@@ -115,6 +124,7 @@ def test_agrees_with_dp_accounting_in_the_corners():
     assert np.all(upper <= theirs * 1.01)
 
 
+@pytest.mark.slow(reason="compiles distributions of privacy losses, one program a shape")
 def test_one_step_holds_its_closed_form_at_extremes():
     cases = [
         (0.1, 0.5, 1e-13),
@@ -218,6 +228,10 @@ def composed_delta(q, noise, epsilon, steps, remove):
     )[0]
 
 
+@pytest.mark.slow(
+    reason="compiles distributions of privacy losses, one program a shape",
+    ids=["0.2-1.0-0.7-1", "0.01-0.5-1.5-1", "0.3-1.0-1.0-3"],
+)
 @pytest.mark.parametrize(
     ("q", "noise", "epsilon", "steps"),
     [
@@ -376,6 +390,7 @@ def test_global_flags_stay():
     assert jax.config.jax_enable_x64 == before
 
 
+@pytest.mark.slow(reason="compiles distributions of privacy losses, one program a shape")
 def test_a_mixture_of_more_terms_compiles_only_what_sees_its_terms():
     def bounds(num_items):
         event = events.PrivacyEvent(

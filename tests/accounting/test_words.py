@@ -3,7 +3,7 @@
 import math
 import re
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fljax import accounting
@@ -58,7 +58,6 @@ def test_the_epsilon_of_a_run_is_never_shown_smaller_nor_much_larger(epsilon):
     assert float(in_line) == shown
 
 
-@settings(deadline=None, max_examples=30)
 @given(noise=st.floats(0.3, 30), delta=st.floats(1e-12, 0.5))
 @example(noise=1.0, delta=1.23456789e-6)
 def test_a_statement_claims_no_more_than_was_computed(noise, delta):

@@ -56,6 +56,7 @@ def found(rows, direction, mode, noise=None):
     return row
 
 
+@pytest.mark.slow(reason="trains and attacks several networks")
 def test_property_14_a_client_corrects_the_network_in_every_mode_that_hides_it(rows):
     for mode in ("paper", "upload_gaussian"):
         row = found(rows, "the model", mode)
@@ -117,6 +118,7 @@ def test_the_threshold_is_fitted_on_one_half_and_counted_on_the_other():
         disguised_membership.attack(task, jax.random.key(0), additive_norm=1.0, known=11)
 
 
+@pytest.mark.slow(reason="trains and attacks several networks")
 def test_members_of_five_models_in_full():
     """Found elsewhere, from weights that start elsewhere: 0.966 on the true model, 0.495 as sent,
     0.968 corrected.

@@ -125,6 +125,7 @@ def far(found, truth):
     return (difference / length) ** 0.5
 
 
+@pytest.mark.slow(reason="trains and attacks several networks")
 def test_psi_and_phi_of_a_table_give_the_whole_gradient_away():
     model, plan, _, x, y, clean, _, _ = task("breast_cancer", "mlp", 4, hidden=(16,))
     secrets, _, _, triples = triples_of(plan, model.params, x, y, additive_norm=0.3)
@@ -187,6 +188,7 @@ def test_quality_of_the_truth_and_of_nothing():
     assert score(jnp.full(x.shape, jnp.nan)) == score(jnp.zeros(x.shape))
 
 
+@pytest.mark.slow(reason="trains and attacks several networks")
 def test_members_of_the_table_hide_behind_the_disguise_until_it_is_corrected():
     found = disguised_membership.overfitted(0, size=40, num_steps=6000, dataset="breast_cancer")
     told = disguised_membership.attack(found, jax.random.key(0), additive_norm=1.0, num_draws=4)
@@ -216,6 +218,7 @@ def test_momentum_is_that_of_the_heavy_ball():
     )
 
 
+@pytest.mark.slow(reason="trains and attacks several networks")
 def test_a_resnet20_is_attacked_in_both_directions():
     model, plan, train, x, y, clean, score, blind = task("digits", "resnet20", 4, num_steps=40)
     # From random starts it ends in local minima below the blind guess; the best of three near the

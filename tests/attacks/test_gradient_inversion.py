@@ -67,6 +67,7 @@ def test_inverting_gradients_recovers_real_digits_from_a_lenet(ten_gradients, le
     assert (hidden.loss > 0.1).all() and (found.loss[good] < 1e-3).all()
 
 
+@pytest.mark.slow(reason="inverts gradients by hundreds of optimiser steps")
 def test_dlg_finds_image_and_label_together(ten_gradients, lenet, key):
     observe, x, y, uploads = ten_gradients
     settings = inversion.Settings(
@@ -98,6 +99,7 @@ def tanh_mlp():
     return params, lambda p, x: jnp.tanh(x.reshape(-1) @ p["a"]) @ p["b"]
 
 
+@pytest.mark.slow(reason="inverts gradients by hundreds of optimiser steps")
 def test_local_steps_and_sums_of_users_are_inverted_too(digits, tanh_mlp, key):
     params, apply = tanh_mlp
     loss = inversion.soft_cross_entropy(apply)
@@ -134,6 +136,7 @@ def test_local_update_of_one_step_is_the_gradient_and_bad_batches_raise(digits, 
         inversion.local_update(loss, learning_rate=0.0, batch_size=2)
 
 
+@pytest.mark.slow(reason="inverts gradients by hundreds of optimiser steps")
 def test_mean_restoration_finds_the_batch_mean_better_than_an_image(digits, tanh_mlp, key):
     # App. D of arXiv:2403.01268: one image is sought that explains the gradient of a whole batch.
     params, apply = tanh_mlp
@@ -149,6 +152,7 @@ def test_mean_restoration_finds_the_batch_mean_better_than_an_image(digits, tanh
     assert to_mean < min(to_images) and to_mean <= np.mean(to_images)
 
 
+@pytest.mark.slow(reason="inverts gradients by hundreds of optimiser steps")
 def test_tag_finds_the_tokens_of_a_text(key):
     vocabulary, length, width, classes = 40, 6, 16, 8
     a, b, c, d = jax.random.split(jax.random.key(5), 4)

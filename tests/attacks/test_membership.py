@@ -130,6 +130,7 @@ def test_rmia_counts_pairs():
         )
 
 
+@pytest.mark.slow(reason="trains many shadow models")
 def test_models_in_chunks_are_the_same_models(overfitted):
     (x, y), included, _, _, _ = overfitted
     found = [

@@ -102,6 +102,7 @@ def test_where_nothing_could_be_seen_nothing_is_said():
     )
 
 
+@pytest.mark.slow(reason="attacks thousands of released records", ids=["public", "personalized"])
 @pytest.mark.parametrize(
     ("name", "changes"),
     [

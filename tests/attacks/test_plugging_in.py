@@ -102,6 +102,7 @@ def register():
     schemes._registry.forget("thrown_away")
 
 
+@pytest.mark.slow(reason="audits a scheme by thousands of trials", ids=["1.0"])
 @pytest.mark.parametrize("scale", [1.0, 0.5])
 def test_a_new_schemes_epsilon_is_audited_from_its_module_alone(scale, register, key):
     register(scale)

@@ -106,6 +106,7 @@ def test_a_channels_error_is_above_its_certified_bound_for_gaussian_records(key)
     )
 
 
+@pytest.mark.slow(reason="reconstructs digits from a whole training run")
 def test_the_uninformed_attacker_reads_digits_through_a_scheme_without_noise(key):
     count = 4
     examples = {name: jnp.asarray(v[:count]) for name, v in DIGITS.test.items()}

@@ -47,6 +47,7 @@ def config(name, **changes):
     return rounds.config(name, noise_multiplier=1.0, **changes)
 
 
+@pytest.mark.slow(reason="audits rounds by thousands of trials and compiles each scheme for them")
 @pytest.mark.parametrize("name", SCHEMES)
 def test_no_attack_beats_what_a_scheme_certifies(name, key):
     game = rounds.game(name, config(name))
@@ -77,6 +78,7 @@ def test_few_trials_cannot_tell_and_more_can(key):
     assert nothing.holds is None
 
 
+@pytest.mark.slow(reason="audits rounds by thousands of trials and compiles each scheme for them")
 @pytest.mark.parametrize("scale", [1.0, 0.5])
 def test_a_round_that_draws_half_of_its_noise_is_caught_although_uploads_say_nothing_of_it(
     scale, key, monkeypatch
@@ -122,6 +124,10 @@ def record_event(noise):
     )
 
 
+@pytest.mark.slow(
+    reason="audits rounds by thousands of trials and compiles each scheme for them",
+    ids=["higradavg"],
+)
 @pytest.mark.parametrize("name", ["lightdp", "higradavg"])
 def test_half_the_noise_is_caught(name, key):
     claimed = rounds.certified_epsilon(schemes.get(name).event(config(name)), DELTA)
@@ -138,6 +144,7 @@ def test_a_sensitivity_of_2c_taken_for_c_is_caught(key):
     assert rounds.verdict(game, jax.random.fold_in(key, 1), delta=DELTA).holds
 
 
+@pytest.mark.slow(reason="audits rounds by thousands of trials and compiles each scheme for them")
 @pytest.mark.parametrize("realised", [True, False])
 def test_the_realised_batch_size_as_divisor_is_caught_by_the_length_of_the_release(realised, key):
     noise, others, dim = 1.0, 4, 512
@@ -155,6 +162,7 @@ def test_the_realised_batch_size_as_divisor_is_caught_by_the_length_of_the_relea
     assert found.holds is not realised
 
 
+@pytest.mark.slow(reason="audits rounds by thousands of trials and compiles each scheme for them")
 def test_several_rounds_are_told_apart_as_well_as_their_composition_says(key):
     game = rounds.game("gd_dp", config("gd_dp", num_parties=1), num_rounds=3)
     found = rounds.verdict(game, key, delta=DELTA)
@@ -192,6 +200,7 @@ def test_canaries_have_the_gradient_they_were_designed_with(kind, key):
     )
 
 
+@pytest.mark.slow(reason="audits rounds by thousands of trials and compiles each scheme for them")
 def test_one_run_of_a_scheme_with_canaries_stays_below_its_certificate_and_catches_half_the_noise(
     key,
 ):
@@ -223,6 +232,7 @@ def test_one_run_of_a_scheme_with_canaries_stays_below_its_certificate_and_catch
     assert one_run.audit(release(0.3 * noise), included, delta=1e-5).gdp_epsilon > certified
 
 
+@pytest.mark.slow(reason="audits rounds by thousands of trials and compiles each scheme for them")
 def test_nobody_picks_the_right_record_more_often_than_the_reconstruction_bound(key):
     # K equally likely records with orthogonal gradients of the clipping norm; the best guess is the
     # closest.
@@ -265,6 +275,7 @@ def test_bad_arguments_raise_in_one_line(key):
             call()
 
 
+@pytest.mark.slow(reason="audits rounds by thousands of trials and compiles each scheme for them")
 def test_a_model_with_canaries_still_trains_on_ordinary_examples():
     loss = models.softmax_cross_entropy(lambda p, x: x @ p["w"])
     both = canaries.with_canaries(loss, canaries.axes(2, {"w": jnp.zeros((4, 3))}, l2_norm=1.0))

@@ -20,6 +20,7 @@ def rows():
     return {row["method"]: row for row in tables.run(name, small, num_steps=500)}
 
 
+@pytest.mark.slow(reason="makes a small table of the bench")
 def test_every_method_has_its_columns(rows):
     assert list(rows) == [*tables.METHODS, tables.BLIND]
     for label, method in tables.METHODS.items():
@@ -37,6 +38,7 @@ def test_every_method_has_its_columns(rows):
         assert ("features off Psi" in row) == (method.sends == "triple")
 
 
+@pytest.mark.slow(reason="makes a small table of the bench")
 def test_who_hides_what(rows):
     blind = rows[tables.BLIND]["search psnr"]
     for label in ("FedAvg", "central"):

@@ -14,6 +14,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from fljax_kernels import spectral
 
+pytestmark = pytest.mark.optimized(reason="reads the memory of the compiled program")
+
 LAM = np.array([4.0, 1.0, 0.25])
 S3 = np.array([[4.0, 1.0, 0.5], [1.0, 2.0, 0.3], [0.5, 0.3, 1.0]])
 BETA = np.array([1.0, 2.0, 5.0])

@@ -10,6 +10,8 @@ from jax import lax
 
 import fljax_kernels
 
+pytestmark = pytest.mark.optimized(reason="compares bits or rounding errors of compiled programs")
+
 # As inside a loop: what most tests below look at has no loop of its own.
 loop_friendly = functools.partial(fljax_kernels.loop_friendly, inside_loop=True)
 NHWC = ("NHWC", "HWIO", "NHWC")
@@ -486,6 +488,7 @@ LEFT = [
 ]
 
 
+@pytest.mark.slow(reason="compiles sums over many axes", ids=["shape1-axes1", "shape3-axes3"])
 @pytest.mark.parametrize(("shape", "axes"), APART)
 def test_sums_over_axes_that_lie_apart_are_added_up_in_stages(shape, axes):
     x = draw(shape)

@@ -13,6 +13,8 @@ from fljax_kernels import client_pair_noise, joint_pair_noise, pair_keys, pair_n
 from fljax_kernels.pairwise import graphs, reference, streamed
 from fljax_kernels.pairwise.cases import CASES
 
+pytestmark = pytest.mark.optimized(reason="compares bits or rounding errors of compiled programs")
+
 
 def flat(tree, num_clients):
     """`[N, D]` NumPy."""
@@ -46,6 +48,10 @@ def test_a_keys_stream_is_that_of_jax_random_normal(key):
     np.testing.assert_array_equal(np.asarray(found) * np.float32(np.sqrt(2)), expected)
 
 
+@pytest.mark.slow(
+    reason="compiles the noise of all pairs of a cohort",
+    ids=["two_clients", "regular", "out", "wide"],
+)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_rows_are_the_reference_and_each_client_computes_its_own_bit_for_bit(case, key):
     edges, stddev, like = case.edges(), case.stddev(), case.like()
@@ -67,6 +73,7 @@ def test_rows_are_the_reference_and_each_client_computes_its_own_bit_for_bit(cas
         assert_same_bits(own, jax.tree.map(lambda leaf, c=client: leaf[c], noise))
 
 
+@pytest.mark.slow(reason="compiles the noise of all pairs of a cohort")
 def test_jit_vmap_and_devices_give_the_same_bits(key):
     edges, like, stddev = graphs.circulant(8, 4), jnp.zeros(4096), 2.0
     eager = pair_noise(key, edges, 8, like, stddev)
@@ -81,6 +88,7 @@ def test_jit_vmap_and_devices_give_the_same_bits(key):
     assert_same_bits(jax.jit(one, out_shardings=spread)(key), eager)
 
 
+@pytest.mark.slow(reason="compiles the noise of all pairs of a cohort")
 def test_clients_of_a_cohort_may_be_vmapped(key):
     # On a regular graph every client has as many peers: one program for all, each edge drawn twice.
     edges = graphs.k_regular(10, 3, np.random.default_rng(0))
@@ -93,7 +101,7 @@ def test_clients_of_a_cohort_may_be_vmapped(key):
     assert_same_bits(rows, pair_noise(keys, edges, 10, jnp.zeros(300), 2.0))
 
 
-@pytest.mark.optimized("bounds the difference of two programs by one rounding", only=True)
+@pytest.mark.optimized(reason="bounds the difference of two programs by one rounding", only=True)
 @pytest.mark.parametrize("num_clients", [2, 50, 2000])
 def test_masks_cancel_with_and_without_stragglers(num_clients, key):
     rng = np.random.default_rng(num_clients)
@@ -192,6 +200,7 @@ def test_an_edges_key_does_not_depend_on_the_graph_and_differs_from_all_others(k
     np.testing.assert_array_equal(few, data[777:779])
 
 
+@pytest.mark.slow(reason="compiles the noise of all pairs of a cohort")
 def test_noise_is_linear_in_its_stddev(key):
     edges, stddev = graphs.circulant(5, 2), jnp.arange(1.0, 6.0)
     noise, slope = jax.jvp(

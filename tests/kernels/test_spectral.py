@@ -14,6 +14,8 @@ from fljax_kernels import spectral
 from fljax_kernels.spectral import eigh, reference
 from fljax_kernels.spectral.cases import CASES
 
+pytestmark = pytest.mark.optimized(reason="reads the compiled program")
+
 DRAWS = {"filling": spectral.filling_draw, "lifted": spectral.lifted_draw}
 # Batch size 2, floor 0.25; the expected numbers were computed apart, in NumPy float64.
 ROWS = np.array([[3.0, 0, 0, 0], [0, 1, 0, 0], [1, 1, 1, 0]])

@@ -151,6 +151,7 @@ def test_a_function_on_explicit_axes_gives_what_it_gives_on_one_device(name, pla
     check(name, "explicit", place)
 
 
+@pytest.mark.slow(reason="128 programs for meshes of devices: every function, mesh and place")
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("kind", KINDS)

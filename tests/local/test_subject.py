@@ -298,6 +298,7 @@ def test_group_sizes_and_ranks_agree_with_a_loop():
         assert ranked.rank[i] == (order[same] < order[i]).sum()
 
 
+@pytest.mark.slow(reason="compiles the training of all silos in one program and one by one")
 @pytest.mark.parametrize("name", ["average_then_clip"])
 def test_all_silos_in_one_vmap_agree_with_one_at_a_time(name, key):
     examples = {"x": jnp.asarray(GRADIENTS), "subject": jnp.asarray(SUBJECTS)}

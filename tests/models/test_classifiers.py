@@ -19,6 +19,10 @@ def dense_float64(params, x):
 SMALL = tuple(name for name in models.NAMES if name not in ("alexnet", "vgg16"))
 
 
+@pytest.mark.slow(
+    reason="compiles each bundled model under jit, vmap and grad",
+    ids=["softmax", "mlp", "cnn", "leaf_cnn", "lenet", "resnet10", "resnet20"],
+)
 @pytest.mark.parametrize("name", SMALL)
 def test_logits_are_float32_and_finite_for_one_example_and_under_transformations(name, key):
     shape = {"lstm": (7,), "lenet": (16, 17, 1)}.get(name, (8, 8, 1))
@@ -107,6 +111,9 @@ def test_both_implementations_of_the_cnn_are_one_function(shape, key):
         np.testing.assert_allclose(a, b, rtol=0, atol=7e-5 * max(1.0, float(jnp.abs(a).max())))
 
 
+@pytest.mark.slow(
+    reason="compiles each bundled model under jit, vmap and grad", ids=["resnet10", "resnet20"]
+)
 @pytest.mark.parametrize("name", SMALL)
 def test_the_key_decides_the_initial_weights(name, key):
     first, again, other = (

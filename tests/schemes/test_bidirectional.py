@@ -88,6 +88,14 @@ def test_a_round_in_which_a_client_is_missing_is_lost_and_says_so(module, key):
 WIDE = {"l2_clip_norm": 1e6, "unit": "client_replace"}
 
 
+@pytest.mark.slow(
+    reason="compiles rounds of the protocol for several networks and modes",
+    ids=[
+        "{'noise': 'paper'}",
+        "{'noise': 'upload_gaussian', 'unit': 'record_replace'}",
+        "{'noise': 'r0_gaussian', 'unit': 'record_replace'}",
+    ],
+)
 @pytest.mark.parametrize(
     "numbers",
     [
@@ -107,6 +115,7 @@ def test_without_noise_every_mode_takes_the_step_of_fedsgd(numbers, key):
     assert int(info.cohort_size) == NUM and float(info.clipped_fraction) == 0
 
 
+@pytest.mark.slow(reason="compiles rounds of the protocol for several networks and modes")
 def test_a_round_says_by_how_much_its_recovery_cancels(key):
     """With the same secrets but ||r||, the ratio grows with v = ||r||^2."""
     protocol = {**WIDE, "noise": "paper", "execution": "protocol"}
@@ -153,6 +162,7 @@ def test_a_round_is_the_mean_gradient_of_the_batches(key):
     assert float(info.loss) == pytest.approx(float(value), rel=1e-4)
 
 
+@pytest.mark.slow(reason="compiles rounds of the protocol for several networks and modes")
 @pytest.mark.parametrize(
     ("noise", "ratio", "mask_all"),
     [("upload_gaussian", 4.0, False), ("paper", 4.0, True), ("r0_gaussian", 0.0, False)],
@@ -308,6 +318,7 @@ def test_an_event_covers_the_clients_that_get_the_models(max_colluders, key):
         )
 
 
+@pytest.mark.slow(reason="compiles rounds of the protocol for several networks and modes")
 @pytest.mark.parametrize("unit", ["record_replace", "client_replace"])
 @pytest.mark.parametrize("module", [bidirectional, mp_cdp])
 def test_a_record_that_is_not_a_number_counts_for_nothing(module, unit, key):
@@ -339,6 +350,7 @@ def test_a_record_that_is_not_a_number_counts_for_nothing(module, unit, key):
         )
 
 
+@pytest.mark.slow(reason="compiles rounds of the protocol for several networks and modes")
 def test_one_record_or_client_moves_an_upload_by_no_more_than_is_declared(key):
     """The mean over K uploads, without noise and without scales, moves by at most S / K."""
     clients, model = task()
@@ -425,6 +437,7 @@ def test_a_whole_triple_moves_by_no_more_than_is_declared(unit, key):
     assert max(gaps) > 0.4 * declared  # the control: to send nothing moves half as far
 
 
+@pytest.mark.slow(reason="compiles rounds of the protocol for several networks and modes")
 def test_a_missing_client_does_not_count_and_chosen_cohorts_follow_the_key(key):
     clients, model = task()
     _, init, round_fun = algorithm(bidirectional, noise="r0_gaussian")
@@ -480,6 +493,7 @@ def test_bad_losses_and_numbers_are_named():
             bidirectional.Config(**bad)
 
 
+@pytest.mark.slow(reason="compiles rounds of the protocol for several networks and modes")
 def test_oracle_g2_cross_entropy_recovers_where_the_vector_is_constant(key):
     clients, model = task()
     steps = []
@@ -507,6 +521,9 @@ def test_oracle_g2_cross_entropy_recovers_where_the_vector_is_constant(key):
     assert max(gap(step, jax.tree.map(np.asarray, true)) for step in steps) < 1e-4
 
 
+@pytest.mark.slow(
+    reason="compiles rounds of the protocol for several networks and modes", ids=["cnn", "resnet20"]
+)
 @pytest.mark.parametrize(
     ("name", "numbers"),
     [("mlp", {}), ("cnn", {}), ("resnet20", {"form": "base", "allow_plain": True})],

@@ -105,6 +105,7 @@ def released_sum(scheme, config, data, ids, key, **kwargs):
     return step / config.server_learning_rate * config.sampling_prob * 10, info
 
 
+@pytest.mark.slow(reason="compiles rounds of one more scheme or shape", ids=["dp_fedavg"])
 @pytest.mark.parametrize(("scheme", "config"), ALL, ids=IDS)
 def test_a_round_is_the_clipped_sum_over_a_public_constant(scheme, config, clients, key):
     ids = [4, 0, 2, -1, 3]
@@ -117,6 +118,7 @@ def test_a_round_is_the_clipped_sum_over_a_public_constant(scheme, config, clien
     assert 0 < float(info.clipped_fraction) <= 1
 
 
+@pytest.mark.slow(reason="compiles rounds of one more scheme or shape", ids=["1", "4"])
 @pytest.mark.parametrize("chunk_size", [1, 4, 50])
 def test_the_chunk_size_changes_only_float_order(chunk_size, clients, key):
     config = dataclasses.replace(FEDAVG, local_batch_size=2)
@@ -130,6 +132,7 @@ def test_the_chunk_size_changes_only_float_order(chunk_size, clients, key):
     np.testing.assert_allclose(one, other, atol=2e-5)
 
 
+@pytest.mark.slow(reason="compiles rounds of one more scheme or shape", ids=["dp_fedsgd-client"])
 @pytest.mark.parametrize(("scheme", "config"), ALL, ids=IDS)
 def test_removing_one_unit_moves_the_released_sum_by_at_most_the_clip_norm(
     scheme, config, clients, key
@@ -198,6 +201,7 @@ def test_an_audit_finds_the_certified_separation_and_no_more(clients):
     assert distinguishing_mu(config, clients, 1.0) > mu + 5 * 0.0224
 
 
+@pytest.mark.slow(reason="compiles rounds of one more scheme or shape", ids=["dp_fedsgd-client"])
 @pytest.mark.parametrize(("scheme", "config"), ALL, ids=IDS)
 def test_the_noise_has_the_stddev_of_the_event(scheme, config, clients, key):
     noisy = dataclasses.replace(config, noise_multiplier=3.0)
@@ -220,6 +224,7 @@ def test_the_noise_has_the_stddev_of_the_event(scheme, config, clients, key):
     assert abs(noise.mean()) <= 5 * declared / np.sqrt(2000)
 
 
+@pytest.mark.slow(reason="compiles rounds of one more scheme or shape", ids=["3"])
 @pytest.mark.parametrize("chunk_size", [1, 3])
 def test_a_client_that_overflows_moves_the_sum_by_no_more_than_the_clip_norm(
     chunk_size, clients, key
@@ -241,6 +246,7 @@ def test_a_client_that_overflows_moves_the_sum_by_no_more_than_the_clip_norm(
         assert np.linalg.norm(with_all - without) <= config.l2_clip_norm + 5e-5
 
 
+@pytest.mark.slow(reason="compiles rounds of one more scheme or shape", ids=["bfloat16"])
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_parameters_of_16_bits_take_a_step_of_the_float32_mean(dtype, clients, key):
     params = jax.tree.map(lambda leaf: leaf.astype(dtype), PARAMS)
@@ -301,6 +307,7 @@ def test_a_client_that_is_not_finite_adds_zero(clients, key):
     assert np.isfinite(float(info.loss))
 
 
+@pytest.mark.slow(reason="compiles rounds of one more scheme or shape", ids=["dp_fedavg"])
 @pytest.mark.parametrize(("scheme", "config"), ALL, ids=IDS)
 def test_one_compilation_serves_cohorts_of_every_size(scheme, config, clients, key):
     traces = []
@@ -328,6 +335,7 @@ def test_one_compilation_serves_cohorts_of_every_size(scheme, config, clients, k
     assert np.isfinite(np.asarray(state.params["w"])).all()
 
 
+@pytest.mark.slow(reason="compiles rounds of one more scheme or shape")
 def test_any_optax_optimizer_serves_as_the_servers(clients, key):
     algorithm = dp_fedavg.make(FEDAVG, loss, num_units=10, server_optimizer=optax.adam(0.1))
     with jax.numpy_dtype_promotion("standard"):  # optax's Adam mixes float32 and int32
@@ -347,6 +355,7 @@ def test_an_event_names_unit_relation_sampling_and_noise(name):
     assert event.privacy_unit in {"client", "example"}
 
 
+@pytest.mark.slow(reason="compiles rounds of one more scheme or shape", ids=["dp_fedavg"])
 @pytest.mark.parametrize(("scheme", "config"), ALL, ids=IDS)
 def test_bad_input_is_named(scheme, config, clients, key):
     for name, value in [

@@ -59,6 +59,9 @@ def one_round(name, task, key, *, rounds=1, **settings):
     return state.params["w"], info, config, inputs
 
 
+@pytest.mark.slow(
+    reason="compiles rounds of each channel", ids=["white_channel", "personalized_channel"]
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_round_is_federated_averaging_on_the_noisy_records(name, key):
     """Replayed by hand: the same noise, added before anything else; then plain SGD in the order the
@@ -229,6 +232,7 @@ def test_range_certified_nats_hold_for_the_worst_data_in_the_range():
     )
 
 
+@pytest.mark.slow(reason="compiles rounds of each channel", ids=["natural_channel"])
 @pytest.mark.parametrize("name", ["natural_channel", "white_channel"])
 def test_a_covariance_of_the_clients_own_certifies_nothing(name, key):
     task = a_task()
@@ -259,6 +263,9 @@ def test_kept_noise_spends_its_nats_once_however_long_the_run():
     np.testing.assert_allclose(scheme.spent(config, task, inputs, 1000).nats, 4.0, rtol=1e-5)
 
 
+@pytest.mark.slow(
+    reason="compiles rounds of each channel", ids=["white_channel", "personalized_channel"]
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_no_linear_reconstruction_from_the_noisy_records_beats_the_certified_error(name, key):
     """Gaussian records: the best estimator of a record from m noisy copies is linear. Its measured

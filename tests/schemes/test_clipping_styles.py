@@ -109,6 +109,7 @@ def released(scheme, config, data, ids, key):
 EVERYONE = list(range(6))
 
 
+@pytest.mark.slow(reason="compiles rounds in every clipping style")
 @pytest.mark.parametrize("style", ["flat", "per_layer", "auto_s", "psac"])
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_round_is_the_sum_in_the_configured_style_and_one_unit_moves_it_by_at_most_the_bound(
@@ -136,6 +137,7 @@ def test_a_round_is_the_sum_in_the_configured_style_and_one_unit_moves_it_by_at_
     assert max(control) > 10 * CLIP  # the check can fail
 
 
+@pytest.mark.slow(reason="compiles rounds in every clipping style")
 @pytest.mark.parametrize("level", LEVELS)
 def test_one_unit_moves_sum_and_count_of_an_adaptive_round_by_at_most_the_bound_and_a_half(
     level, clients, key
@@ -196,6 +198,7 @@ def distinguishing_mu(config, clients):
     return gap / math.sqrt(direction @ covariance @ direction)
 
 
+@pytest.mark.slow(reason="compiles rounds in every clipping style")
 def test_an_audit_of_model_and_bound_together_finds_the_certified_separation_and_no_more(
     clients, monkeypatch
 ):
@@ -218,6 +221,7 @@ def test_an_audit_of_model_and_bound_together_finds_the_certified_separation_and
     assert distinguishing_mu(config, large) > 0.5 + 5 * 0.0224
 
 
+@pytest.mark.slow(reason="compiles rounds in every clipping style")
 def test_a_bound_that_adapts_travels_through_checkpoints_bit_for_bit(clients, key, tmp_path):
     config = dataclasses.replace(
         EXAMPLE, noise_multiplier=0.5, target_quantile=0.4, server_momentum=0.9
@@ -244,6 +248,7 @@ def test_a_bound_that_adapts_travels_through_checkpoints_bit_for_bit(clients, ke
     assert np.abs(lost.params["w"] - straight.params["w"]).max() > 1e-4
 
 
+@pytest.mark.slow(reason="compiles rounds in every clipping style")
 @pytest.mark.parametrize("level", LEVELS)
 def test_bad_clipping_is_named_and_the_event_is_one_gaussian(level):
     scheme, config = LEVELS[level]

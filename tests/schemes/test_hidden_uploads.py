@@ -92,6 +92,9 @@ NOISY = {
 }
 
 
+@pytest.mark.slow(
+    reason="repeats compiled rounds thousands of times for the moments of their noise"
+)
 @pytest.mark.parametrize("absent", [None, 3])
 def test_lightdps_average_has_the_noise_of_equation_9(absent, key):
     ids = [-1 if client == absent else client for client in range(NUM)]
@@ -113,12 +116,18 @@ def test_lightdps_average_has_the_noise_of_equation_9(absent, key):
     ) <= 5 * np.sqrt(2 / DIM)
 
 
+@pytest.mark.slow(
+    reason="repeats compiled rounds thousands of times for the moments of their noise"
+)
 def test_local_dps_average_has_the_noise_of_the_table(key):
     # s_L = 2: s_L^2 / (N - S).
     noise, _, _ = run_round("local_dp", key, scale=0.0, noise_multiplier=4.0)
     assert abs(np.mean(noise**2) / (4 / 4) - 1) <= 5 * np.sqrt(2 / DIM)
 
 
+@pytest.mark.slow(
+    reason="repeats compiled rounds thousands of times for the moments of their noise"
+)
 def test_a_secure_sum_has_the_noise_of_the_table_and_aborts_when_too_few_can_be_used(key):
     links = {"straggler_law": "bernoulli", "link_failure_prob": 0.5, "noise_multiplier": 4.0}
     found = {}
@@ -139,6 +148,9 @@ def test_a_secure_sum_has_the_noise_of_the_table_and_aborts_when_too_few_can_be_
     assert found["secagg_dp"] <= 1 / 64 + 5 * np.sqrt(1 / 64 / 120)
 
 
+@pytest.mark.slow(
+    reason="repeats compiled rounds thousands of times for the moments of their noise"
+)
 def test_replay_of_a_round_confirms_the_sensitivity(key):
     # Of the mean, over N - S = 4 responders: 2 clip norms / 4. The noise repeats and drops out.
     init, round_fun = jitted("lightdp", tuple(sorted(NOISY.items())))

@@ -129,6 +129,7 @@ def test_settings_have_the_mu_of_the_specification(audited):
     np.testing.assert_allclose(audited["a ring, its two neighbours collude"][0], 2.0, rtol=1e-12)
 
 
+@pytest.mark.slow(reason="attacks thousands of rounds")
 def test_the_attack_exceeds_the_papers_claim_at_epsilon_12():
     # One honest upload is seen, where the paper's V_i is mu^2 and its condition (14) is met with
     # equality. Oracle O6.

@@ -123,6 +123,9 @@ def covariance_of_one_client(name, config, rows):
     return reference.lifted_covariance(rows, 1 / (batch * size), stddev)
 
 
+@pytest.mark.slow(
+    reason="repeats compiled rounds thousands of times for the moments of their noise"
+)
 @pytest.mark.parametrize("name", SCHEMES)
 def test_a_round_has_the_mean_and_the_covariance_that_the_algorithm_states(name, key):
     x, config, n = records(), SCHEMES[name], 40_000
@@ -149,6 +152,9 @@ def test_water_filling_adds_less_than_isotropic_noise_but_reaches_the_floor_ever
         )
 
 
+@pytest.mark.slow(
+    reason="repeats compiled rounds thousands of times for the moments of their noise"
+)
 @pytest.mark.parametrize("name", ["gd", "sgd"])
 @pytest.mark.parametrize("size", [0.1, 1.0, 1e6])
 def test_a_replaced_record_moves_the_sum_by_no_more_than_the_noise_is_scaled_to(name, size, key):
@@ -167,6 +173,9 @@ def test_a_replaced_record_moves_the_sum_by_no_more_than_the_noise_is_scaled_to(
     assert furthest >= bound * min(1, size) * (1 - 1e-5)  # tight, once the record is drawn
 
 
+@pytest.mark.slow(
+    reason="repeats compiled rounds thousands of times for the moments of their noise"
+)
 @pytest.mark.parametrize("name", ["gd", "gsgd"])
 def test_a_record_without_a_finite_gradient_counts_as_zero(name, key):
     x = records()
@@ -177,6 +186,9 @@ def test_a_record_without_a_finite_gradient_counts_as_zero(name, key):
     np.testing.assert_allclose(got, steps(name, x, keys), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow(
+    reason="repeats compiled rounds thousands of times for the moments of their noise"
+)
 def test_without_records_there_is_only_noise(key):
     config = SCHEMES["gsgd"]
     data = ClientData({"x": jnp.ones((1, DIM))}, jnp.full((NUM_CLIENTS, RECORDS), -1, jnp.int32))
@@ -213,6 +225,9 @@ def test_many_records_get_the_same_noise_alone_and_side_by_side(key):
     assert values[0] > floor  # so the noise of the first client is lifted in all four directions
 
 
+@pytest.mark.slow(
+    reason="repeats compiled rounds thousands of times for the moments of their noise"
+)
 def test_an_event_costs_what_was_computed_apart():
     # 50 clients of 1,200 records, B = 32, C = 10, variance 0.001 per client, 100 rounds, delta
     # 1e-4; the orders that give these values are continuous, ours a grid.

@@ -131,6 +131,7 @@ CROWD = (
 )  # variance along e1 above the floor, and it moves
 
 
+@pytest.mark.slow(reason="attacks thousands of rounds")
 def test_what_the_attack_learns_of_a_lone_record_is_all_that_the_noise_allows(key):
     found, mu = audit(CONFIG, ALONE, key)
     # Opposite records bring the same covariance, so the two worlds are Gaussian DP with the mu of
@@ -141,6 +142,7 @@ def test_what_the_attack_learns_of_a_lone_record_is_all_that_the_noise_allows(ke
     assert 0.6 * certified <= found <= exact <= certified <= 1.3 * exact
 
 
+@pytest.mark.slow(reason="attacks thousands of rounds")
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_record_that_changes_the_covariance_stays_within_the_bound(order, key):
     config, worlds = dataclasses.replace(CONFIG, batch_size=6.0), CROWD[::order]
@@ -159,6 +161,7 @@ def test_a_record_that_changes_the_covariance_stays_within_the_bound(order, key)
     )
 
 
+@pytest.mark.slow(reason="attacks thousands of rounds")
 @pytest.mark.parametrize("broken", [0.45, 0.0], ids=["half the noise", "no lift"])
 def test_the_attack_catches_a_scheme_that_adds_too_little(broken, key):
     found, mu = audit(dataclasses.replace(CONFIG, noise_multiplier=broken), ALONE, key)

@@ -81,6 +81,9 @@ def jitted(name, chunk_size, changes):
     return algorithm.init, jax.jit(algorithm.round)
 
 
+@pytest.mark.slow(
+    reason="compiles rounds of one more scheme or shape", ids=["higradavg", "local_item_dp"]
+)
 @pytest.mark.parametrize("name", SCHEMES)
 def test_a_round_of_all_silos_is_the_mean_of_rounds_of_one_silo(name, key):
     together, info = run_round(name, key)
@@ -89,6 +92,7 @@ def test_a_round_of_all_silos_is_the_mean_of_rounds_of_one_silo(name, key):
     assert int(info.cohort_size) == 4 and int(together.round) == 1
 
 
+@pytest.mark.slow(reason="compiles rounds of one more scheme or shape")
 @pytest.mark.parametrize("name", ["higradavg"])
 def test_chunks_and_absent_silos_change_nothing(name, key):
     base, _ = run_round(name, key, client_ids=(0, 2, -1, -1))
@@ -112,6 +116,7 @@ def test_higradavg_with_full_batches_follows_float64(key):
     np.testing.assert_allclose(got.params["w"], expected, rtol=1e-5)
 
 
+@pytest.mark.slow(reason="compiles rounds of one more scheme or shape", ids=["higradavg"])
 @pytest.mark.parametrize("name", ["higradavg", "user_ldp"])
 def test_noise_has_the_stated_size_also_on_empty_silos(name, key):
     # Each of 2 steps of each of 4 silos adds rate * stddev / divisor of noise; the server averages
@@ -138,6 +143,7 @@ def test_fedavg_is_the_mean_of_plain_steps_and_takes_no_noise(key):
         fedavg.make(config("fedavg", noise_multiplier=1.5), linear_loss, num_units=6)
 
 
+@pytest.mark.slow(reason="compiles rounds of one more scheme or shape")
 def test_each_silo_has_its_own_noise_in_one_program(key):
     clients = data.ClientData(
         {"x": jnp.zeros((1, 5000)), "subject": jnp.zeros(1, jnp.int32)},
@@ -231,6 +237,7 @@ def test_replay_of_a_step_confirms_sound_claims_and_refutes_the_papers(name, for
         assert error.value.report.measured > 1.5 * declared
 
 
+@pytest.mark.slow(reason="compiles rounds of one more scheme or shape")
 def test_a_subject_over_the_cap_counts_as_the_cap(key):
     # One subject of 40 items, all in silo 0, capped at 5: the item sum cannot exceed 5 clipped
     # gradients.

@@ -122,6 +122,7 @@ CALIBRATED = [
 ]
 
 
+@pytest.mark.slow(reason="calibrates nine budgets to the end")
 @pytest.mark.parametrize(
     ("noise", "step", "steps", "epsilon", "delta"), CALIBRATED, ids=lambda v: f"{v}"[:8]
 )
@@ -394,6 +395,7 @@ def test_the_realised_divisor_is_seen_in_one_step_and_the_public_one_is_not(key)
     assert abs(absent.mean() / present.mean() - 1) < 5 * np.sqrt(2 / trials) / np.sqrt(2 * dim)
 
 
+@pytest.mark.slow(reason="calibrates nine budgets to the end")
 def test_the_capped_sum_needs_less_noise_than_group_privacy_of_the_same_training():
     numbers = {
         "noise_multiplier": 12.2774,

@@ -35,6 +35,7 @@ def test_late_uploads_come_from_stragglers_and_rounds_differ(key):
     assert counts.min() >= NUM - 3 and len(set(counts)) > 1
 
 
+@pytest.mark.slow(reason="solves the exact view of every client", ids=["k_regular"])
 @pytest.mark.parametrize("graph", ["complete", "k_regular"])
 def test_lightdps_table_bounds_the_exact_view_of_what_arrived(graph, key):
     config, event, found = run("lightdp", key, graph=graph, degree=3, pair_variance_ratio=2.0)

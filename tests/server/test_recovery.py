@@ -159,6 +159,10 @@ def checked(plan, apply, params, batch, key, form="transitional"):
     return errors(params, batch, jax.random.clone(key))
 
 
+@pytest.mark.slow(
+    reason="compiles a network and its recovery in float64",
+    ids=["residual-transitional", "residual-base", "concatenation-transitional"],
+)
 @pytest.mark.parametrize(
     ("name", "form"),
     [
@@ -220,6 +224,7 @@ def test_oracle_a8_three_clients_with_ragged_batches_in_any_order():
     assert max(norms(empty)) == 0
 
 
+@pytest.mark.slow(reason="compiles a network and its recovery in float64")
 def test_a_factor_on_the_triple_is_a_factor_on_the_gradient():
     params, plan, secrets, sent, transition = setup("transitional")
     batch = _oracle.samples(1, 4)
@@ -238,6 +243,7 @@ def test_a_factor_on_the_triple_is_a_factor_on_the_gradient():
         assert max(norms(perturbed.clip(broken, 0.5)[0])) == 0
 
 
+@pytest.mark.slow(reason="compiles a network and its recovery in float64")
 def test_clipped_records_are_the_mean_of_each_examples_clipped_triple():
     _, plan, _, sent, transition = setup("transitional")
     batch = _oracle.samples(1, 5)
@@ -294,6 +300,7 @@ def test_padding_reaches_no_network_and_no_loss_of_the_clients(key):
         assert all(not np.any(leaf) for leaf in jax.tree.leaves(nothing))
 
 
+@pytest.mark.slow(reason="compiles a network and its recovery in float64")
 def test_noise_in_the_mean_comes_out_times_the_multipliers(key):
     _, plan, secrets, sent, transition = setup("transitional")
     batch = _oracle.samples(1, 4)
@@ -331,6 +338,7 @@ def test_without_perturbation_it_is_the_plain_model_bit_for_bit(key):
     assert error(recovery.recover(plan, secrets, found), gradient) < 1e-12
 
 
+@pytest.mark.slow(reason="compiles a network and its recovery in float64")
 def test_transitions_of_one_are_the_base_form():
     params, plan, _base, sent, transition = setup("base")
     same = perturbation.given(
@@ -354,6 +362,7 @@ def test_another_loss_scale_is_exact_if_it_is_passed_and_wrong_if_not():
     assert error(recovery.recover(plan, secrets, mixed), gradient) > 0.1
 
 
+@pytest.mark.slow(reason="compiles a network and its recovery in float64")
 def test_regression_targets_serve_as_well():
     params, plan, secrets, sent, transition = setup("base")
     x = _oracle.samples(1, 4)["x"]
@@ -583,6 +592,7 @@ class Normed(nnx.Module):
         return self.logits(x.mean((1, 2)))
 
 
+@pytest.mark.slow(reason="compiles a network and its recovery in float64")
 def test_a_normalisation_is_exact_where_its_affine_pair_takes_the_scale(key, lax_promotion):
     """Section 3.6's placement, oracle G9: the convolution before it goes out with scale 1."""
     model = models.functional(Normed(nnx.Rngs(0)))
@@ -603,6 +613,7 @@ def test_a_normalisation_is_exact_where_its_affine_pair_takes_the_scale(key, lax
     assert max(map(float, found.values())) < 1e-10, found
 
 
+@pytest.mark.slow(reason="compiles a network and its recovery in float64")
 def test_streams_that_meet_share_one_scale():
     params, apply, batch = _oracle.network("residual")
     plan = scaling.plan(apply, params, batch["x"][0])
@@ -618,6 +629,7 @@ def test_streams_that_meet_share_one_scale():
         perturbation.given(plan, out_scales=ones, in_scales=uneven, additive=np.zeros(3))
 
 
+@pytest.mark.slow(reason="compiles a network and its recovery in float64")
 def test_linen_networks_have_plans_too(key, lax_promotion):
     class Net(linen.Module):
         @linen.compact
@@ -645,6 +657,7 @@ def test_a_missing_end_of_an_edge_is_an_error():
     assert np.sqrt(left) == pytest.approx(1.0)  # C10
 
 
+@pytest.mark.slow(reason="compiles a network and its recovery in float64")
 def test_resnet20_comes_back_through_its_affine_pairs(key, lax_promotion):
     """Group normalisation with its convolutions plain: the whole published network, and a step that
     lowers its loss.

@@ -23,6 +23,7 @@ class Silent:
         pass
 
 
+@pytest.mark.slow(reason="whole runs of the protocol")
 @pytest.mark.parametrize("noise", ["r0_gaussian", "paper"])
 def test_a_run_reports_what_each_side_can_learn(noise, tmp_path):
     sections = {

@@ -23,6 +23,7 @@ def results(compiled_once):
         return compare.run(TINY, lambda line: None)
 
 
+@pytest.mark.slow(reason="trains every scheme that is compared, for several seeds")
 def test_everyone_with_a_guarantee_spends_the_same_on_a_subject():
     noise = {}
     for contestant in compare.contestants(TINY, data.load("writers").train):
@@ -59,6 +60,7 @@ def test_everyone_with_a_guarantee_spends_the_same_on_a_subject():
     np.testing.assert_allclose(noise["UserLDP"], 2 * noise["HiGradAvg"], rtol=5e-3)
 
 
+@pytest.mark.slow(reason="trains every scheme that is compared, for several seeds")
 def test_every_run_has_numbers_for_each_seed_and_round(results):
     for result in results:
         assert result.accuracy.shape == result.loss.shape == (2, 2) and len(result.skewed) == 1
@@ -70,6 +72,7 @@ def test_every_run_has_numbers_for_each_seed_and_round(results):
         assert not np.array_equal(result.loss[0], result.loss[1])
 
 
+@pytest.mark.slow(reason="trains every scheme that is compared, for several seeds")
 def test_the_page_shows_all_methods_and_claims(results):
     ids = data.load("writers").train["subject"]
     groups = {"even": compare.group_sizes(TINY, ids, None, draws=2)}
@@ -85,11 +88,13 @@ def test_the_page_shows_all_methods_and_claims(results):
     assert compare_report.render(TINY, results, groups).count("<svg") == 4
 
 
+@pytest.mark.slow(reason="trains every scheme that is compared, for several seeds")
 def test_rows_are_json_without_infinity(results):
     text = json.dumps([compare.row(result) for result in results], allow_nan=False)
     assert json.loads(text)[0]["true epsilon"] is None
 
 
+@pytest.mark.slow(reason="trains every scheme that is compared, for several seeds")
 def test_group_sizes_of_batches_follow_the_law(results):
     # 300 subjects of 9 items in one silo: the largest of a batch is at most 2 as often as the
     # binomial law says.
@@ -100,6 +105,7 @@ def test_group_sizes_of_batches_follow_the_law(results):
     assert abs((found <= 2).mean() - chance) <= 5 * np.sqrt(chance * (1 - chance) / 400)
 
 
+@pytest.mark.slow(reason="trains every scheme that is compared, for several seeds")
 def test_intervals_are_students():
     # t quantile 4.302653 at two degrees of freedom.
     np.testing.assert_allclose(
@@ -110,6 +116,7 @@ def test_intervals_are_students():
     )
 
 
+@pytest.mark.slow(reason="trains every scheme that is compared, for several seeds")
 def test_the_claims_name_every_erratum_that_has_a_number():
     # Rows 6, 24, 27, 28, 30, 31 of the specification's oracles; recomputed in the page, here only
     # their inputs.
@@ -124,6 +131,7 @@ def test_the_claims_name_every_erratum_that_has_a_number():
     assert {claim.errata for claim in found} == {"-", "none", "E1", "E2", "E1, E2", "E7"}
 
 
+@pytest.mark.slow(reason="trains every scheme that is compared, for several seeds")
 @pytest.mark.parametrize(
     ("args", "words"),
     [

@@ -12,6 +12,8 @@ from fljax import cli
 from fljax.cli import simulate
 from fljax.simulation.devices import mesh
 
+pytestmark = pytest.mark.optimized(reason="compares bits or rounding errors of compiled programs")
+
 COUNT = (
     "import jax; from fljax.simulation import mesh; {before}; mesh.as_devices(3); "
     "print(jax.device_count())"
@@ -69,6 +71,7 @@ def test_more_devices_than_cores_are_said(monkeypatch):
     assert simulate._devices(3).startswith("devices 3, on 2 cores:")
 
 
+@pytest.mark.slow(reason="whole runs in processes of their own")
 def test_a_run_on_two_cores_gives_the_bits_of_one_device(tmp_path):
     """With groups; without them sums are rounded in another order."""
     small = [
@@ -109,6 +112,7 @@ def test_a_run_that_asks_for_nothing_takes_a_device_a_core_and_others_can_go_on(
     ).read_text()
 
 
+@pytest.mark.slow(reason="whole runs in processes of their own", ids=["groups", "memory"])
 @pytest.mark.parametrize(
     ("flags", "devices"),
     [([], 4), (["--groups", "6"], 3), (["--devices", "1"], 1), (["--memory", "4GiB"], None)],

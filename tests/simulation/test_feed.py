@@ -75,6 +75,7 @@ def test_a_run_from_disk_has_the_bits_of_one_from_memory(in_memory, disk, tmp_pa
     assert f"{CLIENTS} clients on disk" in run_page.render(outcome)
 
 
+@pytest.mark.slow(reason="whole runs, from disk and from memory")
 @pytest.mark.parametrize("mode", ["fresh", "once"])
 def test_a_record_has_the_same_noise_on_disk_and_in_memory(disk, mode, tmp_path):
     """Clients stand in another place of the cohort each round: a record is named by its place in

@@ -48,6 +48,7 @@ def test_the_largest_chunk_that_fits_is_taken():
         memory.chunk_size("1KiB", 16, lowered)
 
 
+@pytest.mark.slow(reason="whole runs under several memory limits")
 def test_a_run_takes_smaller_chunks_and_says_what_it_needs(tmp_path, monkeypatch):
     sections = {
         "model": {"model": "softmax"},

@@ -18,6 +18,8 @@ from fljax.server.rounds import Performance
 from fljax.simulation.devices import mesh
 from fljax_kernels import spectral
 
+pytestmark = pytest.mark.optimized(reason="compares bits or rounding errors of compiled programs")
+
 C, N, D = 13, 6, 5
 
 
@@ -56,6 +58,10 @@ def two_rounds(name, capacity=C, **options):
     return jax.tree.map(np.asarray, (state, infos))
 
 
+@pytest.mark.slow(
+    reason="compiles rounds for 1, 2 and 8 devices",
+    ids=["dp_fedsgd", "higradavg", "lightdp", "sgd_dp"],
+)
 @pytest.mark.parametrize("name", ["dp_fedavg", "dp_fedsgd", "higradavg", "lightdp", "sgd_dp"])
 def test_eight_devices_give_the_round_of_one(name):
     """Sums of 13 updates of norm 0.5 at most, rounded in another order: within 13 * 2**-24 of the
@@ -77,6 +83,7 @@ def test_eight_devices_give_the_round_of_one(name):
         np.testing.assert_allclose(a.clipped_fraction, b.clipped_fraction, atol=1e-6)
 
 
+@pytest.mark.slow(reason="compiles rounds for 1, 2 and 8 devices")
 def test_places_without_a_client_change_nothing_and_are_dealt_evenly():
     """24 places for 13 clients over 8 devices: present ones stand first, so no device has more than
     two of them.
@@ -170,6 +177,9 @@ def test_the_number_of_devices_is_checked():
             mesh.client_mesh(bad)
 
 
+@pytest.mark.slow(
+    reason="compiles rounds for 1, 2 and 8 devices", ids=["dp_fedsgd", "higradavg", "lightdp"]
+)
 @pytest.mark.parametrize("name", ["dp_fedavg", "dp_fedsgd", "higradavg", "lightdp"])
 def test_groups_give_the_same_bits_on_any_number_of_devices(name):
     """The sums of 8 groups, added up in one order, whoever computed them; devices that do not fit

@@ -125,11 +125,13 @@ def test_each_kind_of_round_takes_a_model_on_two_devices(name, model):
     check_traced(name, model)
 
 
+@pytest.mark.slow(reason="traces or compiles every scheme with every model for two devices")
 @pytest.mark.parametrize(("name", "model"), PAIRS)
 def test_every_scheme_takes_every_model_on_two_devices(name, model):
     check_traced(name, model)
 
 
+@pytest.mark.slow(reason="traces or compiles every scheme with every model for two devices")
 @pytest.mark.parametrize("name", [name for name in schemes.NAMES if name not in NEED_LAYERS])
 def test_a_model_that_looks_up_its_parameters_trains_on_two_devices_as_on_one(name):
     """Noise, drawn once, is the same bits; sums of three clients are added up in another order."""
@@ -144,6 +146,7 @@ def test_a_model_that_looks_up_its_parameters_trains_on_two_devices_as_on_one(na
     assert np.abs(two["table"] - network("look_up").params["table"]).max() > 1e-3
 
 
+@pytest.mark.slow(reason="traces or compiles every scheme with every model for two devices")
 @pytest.mark.parametrize(
     ("name", "model"), [("dp_fedavg", "lstm"), ("lightdp", "lstm"), ("higradavg", "cnn")]
 )

@@ -26,7 +26,10 @@ DRIVER = pathlib.Path(__file__).with_name("_one_of_several.py")
 TWO_DEVICES = "--xla_force_host_platform_device_count=2"
 LIMIT_S = 60.0  # what the documentation promises of a failure
 
-pytestmark = pytest.mark.usefixtures("compiled_once")
+pytestmark = [
+    pytest.mark.usefixtures("compiled_once"),
+    pytest.mark.optimized(reason="compares bits or rounding errors of compiled programs"),
+]
 
 
 class Silent:
@@ -165,6 +168,7 @@ def at_round_3(launch, run_dir, given):
     return running
 
 
+@pytest.mark.slow(reason="starts several processes that run, die and go on")
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_killed_process_ends_the_run_and_one_process_goes_on_to_the_same_bits(
     killed, alone, disk, launch, tmp_path
@@ -182,6 +186,7 @@ def test_a_killed_process_ends_the_run_and_one_process_goes_on_to_the_same_bits(
     assert written(tmp_path / "run") == written(alone)
 
 
+@pytest.mark.slow(reason="starts several processes that run, die and go on")
 def test_two_interrupted_processes_stop_after_a_checkpoint_and_go_on(alone, disk, launch, tmp_path):
     running = at_round_3(launch, tmp_path / "run", sections(f"disk:{disk}"))
     for process in running:
@@ -204,6 +209,7 @@ class Crashing(Silent):
             raise Crash
 
 
+@pytest.mark.slow(reason="starts several processes that run, die and go on")
 def test_four_processes_go_on_where_one_was(alone, disk, launch, tmp_path):
     with pytest.raises(Crash):
         run.start(config_lib.from_sections(sections(f"disk:{disk}")), tmp_path / "run", Crashing())
@@ -212,6 +218,7 @@ def test_four_processes_go_on_where_one_was(alone, disk, launch, tmp_path):
     assert written(tmp_path / "run") == written(alone)
 
 
+@pytest.mark.slow(reason="starts several processes that run, die and go on")
 def test_a_damaged_client_is_named_and_stops_all_processes(disk, launch, tmp_path):
     damaged = tmp_path / "damaged"
     shutil.copytree(disk, damaged)
@@ -224,6 +231,7 @@ def test_a_damaged_client_is_named_and_stops_all_processes(disk, launch, tmp_pat
     assert any("Expected the bytes of client" in word for word in words), words
 
 
+@pytest.mark.slow(reason="starts several processes that run, die and go on")
 def test_the_command_finds_its_processes_in_slurms_variables(tmp_path):
     """JAX reads them; the first of two processes speaks and writes."""
     command = [sys.executable, "-m", "fljax", "simulate", "--no-baseline"]

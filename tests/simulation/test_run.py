@@ -117,6 +117,7 @@ def crash():
     raise Crash
 
 
+@pytest.mark.slow(reason="whole runs, some of them interrupted", ids=["1", "5", "11"])
 @pytest.mark.parametrize("at", [1, 5, 8, 11])
 def test_a_crash_leaves_no_trace_after_resuming(finished, tmp_path, at):
     with pytest.raises(Crash):
@@ -160,6 +161,7 @@ def test_resuming_a_finished_run_runs_nothing(finished):
     )
 
 
+@pytest.mark.slow(reason="whole runs, some of them interrupted")
 def test_one_compilation_serves_a_run_in_which_cohorts_vary(monkeypatch, tmp_path):
     traces = []
     original = run.round_fun
@@ -179,6 +181,7 @@ def test_one_compilation_serves_a_run_in_which_cohorts_vary(monkeypatch, tmp_pat
     assert len(traces) == 1 and len(sizes) > 2
 
 
+@pytest.mark.slow(reason="whole runs, some of them interrupted")
 def test_a_sample_that_overflows_is_drawn_again_never_cut(monkeypatch, tmp_path):
     """Also with an interruption, after which every round must meet the capacity that it had."""
     monkeypatch.setattr(fljax_kernels, "poisson_capacity", lambda *_: 10)
@@ -225,6 +228,7 @@ def test_without_noise_epsilon_is_infinite_and_says_so(tmp_path):
     assert "None" in claim["statement"]["guarantee"] and outcome.baseline_params is None
 
 
+@pytest.mark.slow(reason="whole runs, some of them interrupted")
 def test_records_are_the_unit_where_the_scheme_says_so(tmp_path):
     outcome = run.start(
         config("dp_fedsgd", privacy_unit="example", num_rounds=3, baseline=False),
@@ -280,6 +284,7 @@ def test_a_stop_right_after_a_lost_start_can_be_resumed(tmp_path):
     assert (tmp_path / folder.METRICS).read_bytes() == b"{}\n"
 
 
+@pytest.mark.slow(reason="whole runs, some of them interrupted")
 def test_a_run_goes_on_over_another_number_of_devices(finished, tmp_path):
     """Cohorts and the ledger are the same bits; parameters differ by the rounding of sums alone."""
     with pytest.raises(Crash):

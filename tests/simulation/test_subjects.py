@@ -61,6 +61,7 @@ def test_a_run_without_privacy_says_so_and_gives_no_number(tmp_path):
     )
 
 
+@pytest.mark.slow(reason="whole runs with subjects")
 @pytest.mark.parametrize(("scheme", "true"), [("local_group_dp", None), ("user_ldp", 2)])
 def test_a_run_of_the_papers_formula_shows_claim_and_truth_side_by_side(scheme, true, tmp_path):
     given = sections(scheme)
@@ -100,6 +101,7 @@ def test_a_run_of_the_papers_formula_shows_claim_and_truth_side_by_side(scheme, 
     )
 
 
+@pytest.mark.slow(reason="whole runs with subjects")
 def test_a_text_corpus_of_roles_goes_to_the_lstm_and_is_reported_without_pictures():
     given = {
         "scheme": {"scheme": "item_sum_cap"},

@@ -11,6 +11,8 @@ from fljax.upload import fixed_point
 from fljax_kernels import pair_noise
 from fljax_kernels.pairwise import graphs
 
+pytestmark = pytest.mark.optimized(reason="compares bits or rounding errors of compiled programs")
+
 BITS = {"fraction_bits": 16}
 
 

@@ -12,6 +12,8 @@ import pytest
 from bench.kernels import workloads
 from fljax_kernels import per_example_grads
 
+pytestmark = pytest.mark.optimized(reason="reads the memory and the arrays of the compiled program")
+
 
 def shapes_of(name):
     found = {}

@@ -42,6 +42,7 @@ def test_linen_cnn_with_group_norm():
     )
 
 
+@pytest.mark.slow(reason="compiles a deep network twice, in float32 and float64")
 def test_linen_recurrent_cells():
     class Net(nn.Module):
         dtype: jnp.dtype
@@ -101,6 +102,7 @@ def conv(w, x, stride=1):
     )[0]
 
 
+@pytest.mark.slow(reason="compiles a deep network twice, in float32 and float64")
 def test_resnet20_with_group_norm():
     rng = np.random.default_rng(0)
 

@@ -37,6 +37,10 @@ def test_forcing_the_fallback_gives_the_same_numbers(name):
     assert "convolution" not in said
 
 
+@pytest.mark.slow(
+    reason="compiles a loss for two devices, in float32 and float64",
+    ids=["stacked_lstm-False", "stacked_lstm-True"],
+)
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize(
     "name", ["attention", "conv_2d_grouped", "stacked_lstm", "tied_autoencoder"]
@@ -325,6 +329,10 @@ def wide_convolution_case():
 NESTED = ["mlp", "group_norm", "dynamic_slices", "tied_embedding"]
 
 
+@pytest.mark.slow(
+    reason="compiles a loss for two devices, in float32 and float64",
+    ids=["group_norm-taps", "dynamic_slices-taps"],
+)
 @pytest.mark.parametrize("method", ["taps", "two_pass"])
 @pytest.mark.parametrize(
     "name", ["wide_convolution", "scanned_layers", "branches_with_parameters", *NESTED]
