@@ -89,8 +89,8 @@ def expected_sum_float64(config, data, ids):
 
 
 @functools.cache  # one compilation a configuration
-def compiled(scheme, config, **kwargs):
-    algorithm = scheme.make(config, loss, num_units=10, **kwargs)
+def compiled(scheme, config, performance=Performance(microbatch_size=2)):  # several a round
+    algorithm = scheme.make(config, loss, num_units=10, performance=performance)
     return algorithm, jax.jit(algorithm.round)
 
 

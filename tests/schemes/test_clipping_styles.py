@@ -16,6 +16,7 @@ from fljax.data.cohorts import ClientData, cohort
 from fljax.errors import PrivacyPreconditionError
 from fljax.local import quantile
 from fljax.schemes.central import dp_fedavg, dp_fedsgd
+from fljax.server.rounds import Performance
 from fljax.simulation.record.checkpoint import Checkpoints, Saved
 
 NUM_UNITS, CLIP, RATE = 10, 0.7, 0.2
@@ -84,7 +85,8 @@ def clipped64(rows, style, bound):
 
 @functools.cache  # one compilation a configuration
 def compiled(scheme, config):
-    algorithm = scheme.make(config, loss, num_units=NUM_UNITS)
+    performance = Performance(microbatch_size=4)  # two a round of records
+    algorithm = scheme.make(config, loss, num_units=NUM_UNITS, performance=performance)
     return algorithm, jax.jit(algorithm.round)
 
 
