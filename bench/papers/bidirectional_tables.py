@@ -10,8 +10,8 @@ disguised, knows the label, and searches for the example whose gradient has its 
 the example off Phi (off the gradient without one), which a first dense layer with a bias gives
 away; the ResNet20 starts with a convolution, so there it reads the true gradient off Psi and Phi,
 and searches by that. Noise on that upload is that for epsilon 3 by equation (23) in one round, a
-client exchanged, as in `fljax.attacks.perturbation_leak`; "FedAvg" has none, and neither has what
-the trusted server of "central" sees.
+client exchanged, as in `fljax.papers.bidirectional.perturbation_leak`; "FedAvg" has none, and
+neither has what the trusted server of "central" sees.
 Membership: a loss threshold on a network that knows its members by heart, disguised as the method
 does it; it is trained without noise, so that these columns say what the disguise is worth, and
 `ceiling` what epsilon promises. Accuracy is not trained again: it is read from
