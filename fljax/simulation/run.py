@@ -211,7 +211,7 @@ def resume(
             longer = prepare(extend.to(job.config, job.plan, num_rounds), job.seed, brought)
             extend.check_budget(job.plan, longer.plan, num_rounds)
             job = longer
-            if processes.first():
+            if processes.first() and _is_as_it_began(run_dir, job):
                 folder.write_atomically(run_dir / folder.CONFIG, config_lib.to_toml(job.config))
         fingerprint.check_bytes(job.task, config)
         return _run(job, device_mesh or _usual_mesh(job), run_dir, observer)
@@ -230,6 +230,12 @@ def _check_same(
                     f"Expected the run in {run_dir} to go on as it began, with {key}={was!r} in "
                     f"[{section}], got {key}={value!r}: give it back, or another run_dir."
                 )
+
+
+def _is_as_it_began(run_dir: pathlib.Path, job: Job) -> bool:
+    """Whether the run may go on: of one that its record refuses, the config stays as it is."""
+    before = fingerprint.read(run_dir)
+    return before is None or not fingerprint.changed(before, job.began_with)
 
 
 @contextlib.contextmanager

@@ -108,9 +108,11 @@ def test_noise_that_was_calibrated_for_fewer_rounds_leaves_none(tmp_path):
 def test_a_config_edited_by_hand_is_still_refused(four, tmp_path):
     run_dir = copied(four, tmp_path)
     path = run_dir / "config.toml"
-    path.write_text(path.read_text().replace("noise_multiplier = 2.0", "noise_multiplier = 1.9"))
+    edited = path.read_text().replace("noise_multiplier = 2.0", "noise_multiplier = 1.9")
+    path.write_text(edited)
     with pytest.raises(ValueError, match="another config"):
         run.resume(run_dir, Silent(), num_rounds=8)
+    assert path.read_text() == edited  # a run that is refused is not given its rounds
 
 
 def test_where_epsilons_are_asked_for_at_some_counts_only_a_longer_run_still_agrees(tmp_path):
