@@ -15,6 +15,7 @@ import pytest
 
 from fljax import accounting, data, models
 from fljax.accounting import events
+from fljax.accounting.shared_noise import exact as view
 from fljax.accounting.shared_noise import printed as formulas
 from fljax.accounting.shared_noise import theta as theory
 from fljax.errors import PrivacyPreconditionError
@@ -190,7 +191,9 @@ def test_noise_of_the_protocol_has_the_simulations_variance(noise, ratio, mask_a
             "pair_variance_ratio": ratio,
             "mask_all": mask_all,
         }
-        _, init, round_fun = algorithm(bidirectional, **numbers, noise_multiplier=1e-4)
+        one, _, _ = algorithm(bidirectional, **numbers, noise_multiplier=1.0)
+        numbers["noise_multiplier"] = 100 / bidirectional.own_stddev(one)
+        _, init, round_fun = algorithm(bidirectional, **numbers)
         cohort = data.cohort(clients, jnp.arange(NUM))
 
         def kernel(round_index, init=init, round_fun=round_fun, cohort=cohort):
@@ -216,10 +219,11 @@ def test_events_are_those_of_the_exact_joint_view():
         ("record_replace", 2.0),
     ):
         config = Config(num_parties=8, noise_multiplier=3.0, pair_variance_ratio=ratio, unit=unit)
-        theta = float(formulas.complete_theta(8, 3.0, 6.0))
+        own = bidirectional.own_stddev(config) * (64 if unit == "record_replace" else 1)
+        theta = float(formulas.complete_theta(8, own, 2 * own))
         event = bidirectional.event(config)
         mu = sensitivity * math.sqrt(theta)
-        assert event.mechanism.noise_multiplier == pytest.approx(1 / mu, rel=1e-12)
+        assert event.mechanism == events.Gaussian(3.0) and mu == pytest.approx(1 / 3, rel=1e-12)
         assert event.privacy_unit == ("example" if unit == "record_replace" else "client")
     sparse = Config(
         num_parties=12, graph="n_out", out_degree=3, noise_multiplier=1.0, unit="client_addremove"
@@ -229,21 +233,17 @@ def test_events_are_those_of_the_exact_joint_view():
     theta = theory.theta(bidirectional.edges(sparse), 12, 1.0, 10.0)
     assert theta < 1 / 11
     theta = 1 / 11
-    assert bidirectional.event(sparse).mechanism.noise_multiplier == pytest.approx(
-        theta**-0.5, rel=1e-12
-    )
+    assert bidirectional.own_stddev(sparse) == pytest.approx(theta**0.5, rel=1e-12)
     worse = Config(
         num_parties=12, graph="n_out", out_degree=3, noise_multiplier=1.0, max_colluders=2
     )
-    assert bidirectional.event(worse).mechanism.noise_multiplier < theta**-0.5 / 2
+    assert bidirectional.own_stddev(worse) > 2 * theta**0.5 / 64
     sparser = Config(
         num_parties=12, graph="n_out", out_degree=1, noise_multiplier=1.0, unit="client_addremove"
     )
     theta = theory.theta(bidirectional.edges(sparser), 12, 1.0, 10.0)
     assert theta > 1 / 11
-    assert bidirectional.event(sparser).mechanism.noise_multiplier == pytest.approx(
-        theta**-0.5, rel=1e-12
-    )
+    assert bidirectional.own_stddev(sparser) == pytest.approx(theta**0.5, rel=1e-12)
     # Composition over rounds: mu grows with the root of their number.
     spent = accounting.epsilon(event.repeat(100), delta=1e-5, method="gdp")
     assert spent == pytest.approx(float(accounting.gaussian.mu_to_epsilon(10 * mu, 1e-5)), rel=1e-9)
@@ -253,7 +253,11 @@ def test_events_are_those_of_the_exact_joint_view():
             == events.NonPrivate()
         )
     assert mp_dp_naive.event(mp_dp_naive.Config()).mechanism == events.NonPrivate()
-    assert mp_cdp.event(mp_cdp.Config(noise_multiplier=3.0)).mechanism == events.Gaussian(1.5)
+    once = mp_cdp.Config(noise_multiplier=3.0)
+    assert mp_cdp.event(once).mechanism == events.Gaussian(3.0)
+    assert disguised.stddev(once) == 3.0 * 2 / 64
+    # As large as a clip norm of one record.
+    assert disguised.stddev(mp_dp_naive.Config()) == 1 / 64
 
 
 def test_the_words_of_exposure_follow_what_is_sent():
@@ -303,19 +307,23 @@ def test_the_papers_claim_stands_apart_from_the_event():
 @pytest.mark.parametrize("max_colluders", [0, 1, 2])
 def test_an_event_covers_the_clients_that_get_the_models(max_colluders, key):
     """The views of a run, full cohorts, against its event composed: at 5 clients one of them sees
-    mu 1/4.
+    the most, unless two work together.
     """
     config = bidirectional.Config(num_parties=5, noise_multiplier=4.0, max_colluders=max_colluders)
     promised = 1 / bidirectional.event(config).mechanism.noise_multiplier
     rows = bidirectional.views(config, key, 3).adversaries
     covered = {row.who: float(row.mu.max()) for row in rows if row.promised}
     assert max(covered.values()) == pytest.approx(math.sqrt(3) * promised, rel=1e-12)
-    if max_colluders < 2:
-        assert covered["a client of the round"] == pytest.approx(math.sqrt(3) * 0.25, rel=1e-12)
-    else:
-        assert covered["any 2 clients of the round, without the server"] == pytest.approx(
-            0.5, rel=1e-12
-        )
+    server = float(view.complete_mu(1.0, 100.0, num_seen=5 - max_colluders))
+    clients = 1 / math.sqrt(5 - max(1, max_colluders))
+    who = "a client of the round"
+    if max_colluders == 2:
+        who = "any 2 clients of the round, without the server"
+    # At 5 clients the one that knows its own noise sees more than the server alone does.
+    assert (clients > server) == (max_colluders == 0)
+    assert covered[who] == pytest.approx(
+        math.sqrt(3) * promised * min(1, clients / server), rel=1e-12
+    )
 
 
 @pytest.mark.slow(reason="compiles rounds of the protocol for several networks and modes")
@@ -407,7 +415,7 @@ def test_a_whole_triple_moves_by_no_more_than_is_declared(unit, key):
         noise_multiplier=1.0,
     )
     network = models.squared_error(model.apply)
-    uploads = disguised.Uploads("upload_gaussian")
+    uploads = disguised.Uploads("upload_gaussian", 0.0)
     assert disguised._sends_triple(config, uploads, network)
     plan = scaling.plan(network.apply, model.params, clients.examples["x"][0])
     secrets = perturbation.draw(plan, key, additive_norm=config.additive_norm)
@@ -417,9 +425,7 @@ def test_a_whole_triple_moves_by_no_more_than_is_declared(unit, key):
     batch = {name: clients.examples[name][:BATCH] for name in ("x", "y")}
     rows = slice(0, 1) if unit == "record_replace" else slice(0, BATCH)
     declared = 2 * bound / (BATCH if unit == "record_replace" else 1)
-    assert declared == pytest.approx(
-        disguised.sensitivity(config) * disguised.stddev(config), rel=1e-12
-    )
+    assert declared == pytest.approx(disguised.sensitivity(config), rel=1e-12)
     first = send(batch)
     assert first.psi and first.phi and first.psi_head.shape and first.psi_bias.shape == ()
     gaps = []

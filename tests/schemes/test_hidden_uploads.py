@@ -81,10 +81,26 @@ def test_without_noise_the_round_is_the_mean_of_the_responders_clipped_updates(k
     np.testing.assert_allclose(few, order, rtol=1e-5, atol=1e-7)
 
 
+# Of the graph below, own variance 1 and pair variance 2, one colluder: what its worst client shows.
+WORST = float(
+    np.max(
+        view.certificate(
+            view.pair_graph(
+                schemes.lightdp.edges(
+                    config("lightdp", graph="k_regular", degree=3),
+                ),
+                num_clients=NUM,
+                own_variance=1.0,
+                pair_variance=2.0,
+            ),
+            num_colluders=1,
+        )
+    )
+)
 NOISY = {
     "graph": "k_regular",
     "degree": 3,
-    "noise_multiplier": 4.0,
+    "noise_multiplier": 2 / WORST,  # own noise of standard deviation 2
     "pair_variance_ratio": 2.0,
     "straggler_law": "custom",
     "straggler_probs": (0.0, 0.0, 1.0),
@@ -100,7 +116,7 @@ def test_lightdps_average_has_the_noise_of_equation_9(absent, key):
     ids = [-1 if client == absent else client for client in range(NUM)]
     noise, info, state = run_round("lightdp", key, client_ids=ids, scale=0.0, **NOISY)
     edges = schemes.lightdp.edges(config("lightdp", **NOISY))
-    # own variance (4 / 2)**2, pair variance twice that; an absent client is one more straggler.
+    # own variance 2**2, pair variance twice that; an absent client is one more straggler.
     graph = view.pair_graph(edges, num_clients=NUM, own_variance=4.0, pair_variance=8.0)
     straggle_key = _keys.server_key(key, state.round - 1, _keys.Purpose.STRAGGLE)
     responds = np.array(stragglers.draw(straggle_key, stragglers.fixed(2), NUM).responds)
@@ -121,7 +137,7 @@ def test_lightdps_average_has_the_noise_of_equation_9(absent, key):
 )
 def test_local_dps_average_has_the_noise_of_the_table(key):
     # s_L = 2: s_L^2 / (N - S).
-    noise, _, _ = run_round("local_dp", key, scale=0.0, noise_multiplier=4.0)
+    noise, _, _ = run_round("local_dp", key, scale=0.0, noise_multiplier=2.0)
     assert abs(np.mean(noise**2) / (4 / 4) - 1) <= 5 * np.sqrt(2 / DIM)
 
 
@@ -129,7 +145,7 @@ def test_local_dps_average_has_the_noise_of_the_table(key):
     reason="repeats compiled rounds thousands of times for the moments of their noise"
 )
 def test_a_secure_sum_has_the_noise_of_the_table_and_aborts_when_too_few_can_be_used(key):
-    links = {"straggler_law": "bernoulli", "link_failure_prob": 0.5, "noise_multiplier": 4.0}
+    links = {"straggler_law": "bernoulli", "link_failure_prob": 0.5, "noise_multiplier": 2.0}
     found = {}
     for name in ("smpc_dp", "secagg_dp"):
         runs = [run_round(name, jax.random.fold_in(key, t), scale=0.0, **links) for t in range(20)]
@@ -173,45 +189,41 @@ def test_replay_of_a_round_confirms_the_sensitivity(key):
     assert 0.9 * 0.5 / 4 <= max(moves) <= 0.5 / 4 * (1 + 1e-4)
 
 
-def test_lightdps_event_is_the_exact_view_of_the_worst_case():
+def test_lightdps_own_noise_is_what_the_exact_view_of_the_worst_case_asks_for():
+    lightdp = schemes.lightdp
+
+    def own(config):
+        return lightdp.upload_noise(config).own_stddev
+
     # Specification, oracle O5a: own and pair variance of (3, 1e-5) at N = 50, C = S = 10 and
     # sensitivity 1.
-    lightdp = schemes.lightdp
+    needed = 1 / float(gaussian.epsilon_to_mu(3.0, 1e-5))
     c = lightdp.Config(
         num_parties=50,
         max_colluders=10,
         max_stragglers=10,
         l2_clip_norm=0.5,
-        noise_multiplier=0.406626427 / 0.5,
+        noise_multiplier=needed,
     )
+    assert lightdp.event(c).mechanism == accounting.events.Gaussian(needed)
     np.testing.assert_allclose(lightdp.variance_ratio(c), 0.377860152, rtol=1e-8)
-    np.testing.assert_allclose(
-        accounting.epsilon(lightdp.event(c), delta=1e-5, method="gdp"), 3.0, rtol=1e-7
-    )
-    # Against a client without data, its update moves half as far.
+    np.testing.assert_allclose(own(c), 0.406626427, rtol=1e-7)
+    # Against a client without data, its update moves half as far, and half of the noise is enough.
     zeroed = dataclasses.replace(c, neighboring_relation="REPLACE_SPECIAL")
-    assert (
-        lightdp.event(zeroed).mechanism.noise_multiplier
-        == 2 * lightdp.event(c).mechanism.noise_multiplier
-    )
+    assert own(c) == 2 * own(zeroed) and lightdp.event(zeroed).mechanism.noise_multiplier == needed
     # O4a: the paper's own sigmas.
     printed = dataclasses.replace(
-        c, noise_multiplier=0.947735351 / 0.5, pair_variance_ratio=0.079655555
+        c, noise_multiplier=1 / 0.535851428, pair_variance_ratio=0.079655555
     )
-    np.testing.assert_allclose(
-        1 / lightdp.event(printed).mechanism.noise_multiplier, 0.535851428, rtol=1e-7
-    )
+    np.testing.assert_allclose(own(printed), 0.947735351, rtol=1e-7)
     # A sparse graph: the certificate of the view, for the worst client.
     sparse = dataclasses.replace(c, graph="k_regular", degree=20)
-    ratio = lightdp.variance_ratio(sparse)
-    own = (0.5 * sparse.noise_multiplier) ** 2
+    ratio, variance = lightdp.variance_ratio(sparse), own(sparse) ** 2
     graph = view.pair_graph(
-        lightdp.edges(sparse), num_clients=50, own_variance=own, pair_variance=ratio * own
+        lightdp.edges(sparse), num_clients=50, own_variance=variance, pair_variance=ratio * variance
     )
     expected = np.max(view.certificate(graph, num_colluders=10))
-    np.testing.assert_allclose(
-        1 / lightdp.event(sparse).mechanism.noise_multiplier, expected, rtol=1e-9
-    )
+    np.testing.assert_allclose(1 / needed, expected, rtol=1e-9)
     law = np.full(11, 1 / 11)
     own_law = dataclasses.replace(
         sparse, straggler_law="custom", straggler_probs=tuple(law.tolist())
@@ -225,20 +237,22 @@ def test_lightdps_event_is_the_exact_view_of_the_worst_case():
 
 
 @pytest.mark.parametrize("name", ["local_dp", *SECURE])
-def test_baselines_events_are_gaussian_with_twice_the_clip_norm_or_once(name):
-    for relation, noise_multiplier in (("REPLACE_ONE", 1.5), ("REPLACE_SPECIAL", 3.0)):
-        event = schemes.get(name).event(
-            config(name, noise_multiplier=3.0, neighboring_relation=relation)
-        )
-        assert (event.mechanism.noise_multiplier, event.privacy_unit) == (
-            noise_multiplier,
-            "client",
-        )
+def test_baselines_noise_is_its_multiplier_times_twice_the_clip_norm_or_once(name, key):
+    for relation, sensitivity in (("REPLACE_ONE", 1.0), ("REPLACE_SPECIAL", 0.5)):
+        c = config(name, noise_multiplier=1.5, neighboring_relation=relation)
+        event = schemes.get(name).event(c)
+        assert (event.mechanism, event.privacy_unit) == (accounting.events.Gaussian(1.5), "client")
         assert event.neighboring_relation == relation
-        expected = float(gaussian.mu_to_epsilon(1 / noise_multiplier, 1e-5))
+        expected = float(gaussian.mu_to_epsilon(1 / 1.5, 1e-5))
         np.testing.assert_allclose(
             accounting.epsilon(event, delta=1e-5, method="gdp"), expected, rtol=1e-9
         )
+        # What is drawn: the mean of 4 responders; a sum of 3 honest ones hides as much.
+        still = {"noise_multiplier": 1.5, "neighboring_relation": relation, "max_stragglers": 2}
+        noise, info, _ = run_round(name, key, scale=0.0, **still)
+        share = 1.0 if name == "local_dp" else 1 / 3
+        drawn = share * (1.5 * sensitivity) ** 2 / int(info.cohort_size)
+        assert abs(np.mean(noise**2) / drawn - 1) <= 5 * np.sqrt(2 / DIM)
 
 
 @pytest.mark.parametrize("name", ALL)

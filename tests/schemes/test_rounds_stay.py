@@ -8,6 +8,7 @@ groups now add up too) it differs by 4.5e-8. Models differ by the order of float
 dozen updates of norm 1 at most, two rounds, so TOLERANCE is 2 * 2 * 24 * 2**-24, rounded up.
 """
 
+import dataclasses
 import json
 import math
 import pathlib
@@ -81,14 +82,39 @@ def config_of(scheme, changes):
     values |= (
         {}
         if scheme.promise == "nats" or scheme is schemes.get("fedavg")
-        else {"noise_multiplier": 0.7}
+        else {"noise_multiplier": NOISE}
     )
     return scheme.Config(**{name: v for name, v in (values | changes).items() if name in fields})
 
 
+# Noise in the reference: a standard deviation of 0.7 clip norms, of a client's own noise or of the
+# one that hides it in a sum.
+NOISE = 0.7
+
+
+def of_that_noise(name, config):
+    """`config` with the noise of the reference, where the scheme measures it otherwise today."""
+    if name.startswith(("lightdp", "bidirectional")):
+        found = schemes.get(name).upload_noise(dataclasses.replace(config, noise_multiplier=1.0))
+        share = 2 * config.l2_clip_norm / found.move  # REPLACE_ONE moves it by two clip norms
+        own = NOISE * config.l2_clip_norm / share
+        return dataclasses.replace(config, noise_multiplier=own / found.own_stddev)
+    if name in (
+        "local_dp",
+        "he_dp",
+        "smpc_dp",
+        "secagg_dp",
+        "swiftagg_dp",
+        "mp_cdp",
+        "mp_dp_naive",
+    ):
+        return dataclasses.replace(config, noise_multiplier=NOISE / 2)
+    return config
+
+
 def two_rounds(name, changes, performance):
     scheme = schemes.get(name)
-    config, options = config_of(scheme, changes), {}
+    config, options = of_that_noise(name, config_of(scheme, changes)), {}
     if scheme.promise == "nats" and not math.isinf(config.nats):
         noise = record_noise.RecordNoise(
             jnp.log(jnp.float32(0.3)), jnp.ones((), jnp.float32), value_range=None

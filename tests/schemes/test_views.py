@@ -40,7 +40,8 @@ def test_late_uploads_come_from_stragglers_and_rounds_differ(key):
 def test_lightdps_table_bounds_the_exact_view_of_what_arrived(graph, key):
     config, event, found = run("lightdp", key, graph=graph, degree=3, pair_variance_ratio=2.0)
     edges = schemes.lightdp.edges(config)
-    noise = view.pair_graph(edges, num_clients=NUM, own_variance=4.0, pair_variance=8.0)
+    own = schemes.get("lightdp").upload_noise(config).own_stddev
+    noise = view.pair_graph(edges, num_clients=NUM, own_variance=own**2, pair_variance=2 * own**2)
     rows = {row.who: row.mu for row in found.adversaries}
     assert list(rows) == [
         "the server and any 1 clients",
@@ -72,7 +73,7 @@ def test_lightdps_table_bounds_the_exact_view_of_what_arrived(graph, key):
     )
     promised = np.sqrt(ROUNDS) / event.mechanism.noise_multiplier
     assert 0.7 * promised < rows["the server and any 1 clients"].min() < promised
-    everything = np.sqrt(arrived.sum(axis=0)) / 2.0  # own stddev 4.0 * 0.5
+    everything = np.sqrt(arrived.sum(axis=0)) / own
     np.testing.assert_allclose(rows["the server and all other clients"], everything, rtol=1e-12)
     assert [row.promised for row in found.adversaries] == [True, True, True, False]
 
@@ -97,7 +98,7 @@ def test_a_secure_sums_table_counts_the_noise_in_each_sum(key):
     assert (
         set(counts) <= {0, 4, 5, 6} and 0 in counts and len(set(counts)) > 2
     )  # some rounds were aborted
-    share = 4.0 * 0.5 / np.sqrt(NUM - 1 - 2)
+    share = 4.0 / np.sqrt(NUM - 1 - 2)
     for row, colluders in zip(found.adversaries, (1, 0, NUM - 1), strict=True):
         square = np.zeros(NUM)
         for there, count in zip(answered, counts, strict=True):

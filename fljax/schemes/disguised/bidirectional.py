@@ -63,8 +63,8 @@ ERRATA = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(disguised.Config):
-    """As `disguised.round.Config`; noise_multiplier is that of a client's own noise, pair noise
-    follows from the ratio.
+    """As `disguised.round.Config`; a client's own noise and its pairs' follow from
+    noise_multiplier, the ratio, the graph and the colluders: see `own_stddev`.
 
     Raises:
       ValueError: as there; or a graph that does not exist.
@@ -167,6 +167,18 @@ def _event_mu(config: Config) -> float:
     return max(_unit_mu(config, config.max_colluders), 1 / math.sqrt(hiding))
 
 
+def own_stddev(config: Config) -> float:
+    """Standard deviation of a client's own noise, in the unit of what it sends.
+
+    With the noise of its pairs it is, to the worst view that is allowed for, Gaussian noise of
+    noise_multiplier times the sensitivity. Modes without a guarantee have no such view: there it is
+    noise_multiplier times what one unit adds at most, which the paper takes for the sensitivity.
+    """
+    if config.formula == "paper":
+        return base.noise_multiplier(config) * disguised.bound(config)
+    return disguised.stddev(config) * _event_mu(_bare(config))
+
+
 def hiding(config: Config) -> disguised.Uploads:
     """Own and pair noise, in the configured mode.
 
@@ -174,10 +186,12 @@ def hiding(config: Config) -> disguised.Uploads:
     its secrets and pools at most `max_colluders` clients; and towards that many clients, but always
     one, that get the models and know their own noise. Nobody drops out.
     """
+    own = own_stddev(config)
     return disguised.Uploads(
         config.noise,
+        own,
         edges(config),
-        disguised.stddev(config) * math.sqrt(config.pair_variance_ratio),
+        own * math.sqrt(config.pair_variance_ratio),
         config.execution == "protocol",
         config.mask_all,
     )
@@ -195,14 +209,13 @@ def event(config: Config) -> events.PrivacyEvent:
     noise_multiplier = base.noise_multiplier(config)
     mechanism: events.Mechanism = events.NonPrivate()
     if config.formula == "sound":
-        mechanism = events.Gaussian(
-            noise_multiplier / (disguised.sensitivity(config) * _event_mu(_bare(config)))
-        )
+        mechanism = events.Gaussian(noise_multiplier)
     return disguised.claim(config, mechanism)
 
 
 def _bare(config: Config) -> Config:
-    return dataclasses.replace(config, noise_multiplier=None)
+    """What `_unit_mu` depends on, and no more of it: it is remembered."""
+    return dataclasses.replace(config, noise_multiplier=None, l2_clip_norm=1.0)
 
 
 def non_private(config: Config) -> Config:
@@ -216,14 +229,13 @@ def non_private(config: Config) -> Config:
 
 def upload_noise(config: Config) -> adversaries.UploadNoise:
     """What hides one upload. Raises ValueError if noise_multiplier is None."""
-    share = config.local_batch_size if config.unit == "record_replace" else 1
     return adversaries.UploadNoise(
         edges=edges(config),
         num_clients=config.joining,
         num_colluders=config.max_colluders,
-        own_stddev=disguised.stddev(config),
+        own_stddev=own_stddev(config),
         variance_ratio=config.pair_variance_ratio,
-        move=disguised.sensitivity(config) * config.l2_clip_norm / share,
+        move=disguised.sensitivity(config),
     )
 
 
@@ -288,7 +300,7 @@ def joined(config: Config, key: jax.Array, num_rounds: int) -> np.ndarray:
 def views(config: Config, key: jax.Array, num_rounds: int) -> adversaries.Views:
     """Who saw what in a run with this key; `config` in a mode with a guarantee, with noise."""
     reached = np.where(joined(config, key, num_rounds), adversaries.IN_TIME, adversaries.NEVER)
-    own = disguised.sensitivity(config) / base.noise_multiplier(config)
+    own = disguised.sensitivity(config) / own_stddev(config)
     seen = functools.partial(adversaries.of_uploads, reached)
     sees = "every upload, and the secrets of every round"
     clients = max(1, config.max_colluders)

@@ -17,8 +17,7 @@ Config = disguised.Config
 
 def hiding(config: Config) -> disguised.Uploads:
     """Noise once, on the mean of true gradients; the server, which sees them, is trusted."""
-    del config
-    return disguised.Uploads("central")
+    return disguised.Uploads("central", disguised.stddev(config))
 
 
 make = disguised.maker(hiding)
@@ -26,8 +25,7 @@ make = disguised.maker(hiding)
 
 def event(config: Config) -> events.PrivacyEvent:
     """What one round does to one unit. Raises ValueError if noise_multiplier is None."""
-    noise = base.noise_multiplier(config) / disguised.sensitivity(config)
-    return disguised.claim(config, events.Gaussian(noise))
+    return disguised.claim(config, events.Gaussian(base.noise_multiplier(config)))
 
 
 def non_private(config: Config) -> Config:

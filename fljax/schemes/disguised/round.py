@@ -62,8 +62,8 @@ class Config:
     l2_clip_norm: float = 1.0
     """Bound on what a client sends, or on what each record adds to it."""
     noise_multiplier: float | None = None
-    """Standard deviation of a client's own noise / (how far one client, or record, moves what it
-    sends; half of that where it is exchanged). none: calibrated for the target epsilon.
+    """Standard deviation of what hides one unit / how far its data move what is seen, towards those
+    whom the guarantee covers. none: calibrated for the target epsilon.
     """
     additive_norm: float = 0.3
     """Length of the secret vector on the last layer; noise grows with it, and digits are lost."""
@@ -158,17 +158,20 @@ def check_network(config: Config, apply: scaling.Apply, params: Params, example:
     scaling.plan(apply, params, example, allow_plain=config.allow_plain)
 
 
-def stddev(config: Config) -> float:
-    """Standard deviation of a client's own noise."""
+def bound(config: Config) -> float:
+    """L2 norm of what one unit adds to what its client sends, at most."""
     share = config.local_batch_size if config.unit == "record_replace" else 1
-    return base.noise_multiplier(config) * config.l2_clip_norm / share
+    return config.l2_clip_norm / share
 
 
 def sensitivity(config: Config) -> float:
-    """How far neighbouring data move what a client sends, in the unit in which noise_multiplier is
-    measured.
-    """
-    return 1.0 if config.unit == "client_addremove" else 2.0
+    """L2 norm by which neighbouring data move what a client sends, before noise."""
+    return (1.0 if config.unit == "client_addremove" else 2.0) * bound(config)
+
+
+def stddev(config: Config) -> float:
+    """Standard deviation of what hides one unit, in the unit of what a client sends."""
+    return base.noise_multiplier(config) * sensitivity(config)
 
 
 def claim(config: Config, mechanism: events.Mechanism) -> events.PrivacyEvent:
@@ -241,13 +244,14 @@ def exposure(config: Config, noise: Noise) -> list[tuple[str, str, str]]:
 class Uploads(NamedTuple):
     """How clients hide what they send.
 
-    noise: the mode. edges: `[E, 2]`, who shares noise with whom. pair_stddev: of that noise.
-    protocol: draw every client's upload; else what cancels is left out, and one backward pass
-    serves where no triple is clipped. mask_all: shared noise on Psi and Phi too, where the mode has
-    none there.
+    noise: the mode. own_stddev: of a client's own noise; of the sum's, where a server adds it.
+    edges: `[E, 2]`, who shares noise with whom. pair_stddev: of that noise. protocol: draw every
+    client's upload; else what cancels is left out, and one backward pass serves where no triple is
+    clipped. mask_all: shared noise on Psi and Phi too, where the mode has none there.
     """
 
     noise: Noise
+    own_stddev: float
     edges: np.ndarray | None = None
     pair_stddev: float = 0.0
     protocol: bool = False
@@ -317,7 +321,7 @@ def maker(hiding: Callable[[Any], Uploads]) -> base.Make:
         base.no_local_steps(local_optimizer)
         uploads = hiding(config)
         network = network_loss(loss, uploads.noise, config)
-        own, count = stddev(config), config.joining
+        own, count = uploads.own_stddev, config.joining
         with_triple = _sends_triple(config, uploads, network)
         truth = uploads.noise in (
             "oracle_clip",

@@ -15,7 +15,6 @@ from typing import Literal
 import jax
 
 from fljax import _keys
-from fljax.accounting import events
 from fljax.schemes import base
 from fljax.schemes.uploads import adversaries
 from fljax.schemes.uploads import round as uploads
@@ -37,8 +36,8 @@ LINKS: dict[str, Links] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(uploads.Config):
-    """As `uploads.round.Config`; noise_multiplier is that of the sum, towards colluders who know
-    their own part of it.
+    """As `uploads.round.Config`; what hides a client is the noise on the sum, but for the part that
+    colluders know.
 
     A round in which more than max_stragglers clients cannot be used is aborted and leaves the model
     as it was.
@@ -67,7 +66,7 @@ def hide(config: Config) -> uploads.Hide:
 
     It is enough towards the server and at most `max_colluders` clients.
     """
-    stddev = _share(config, base.noise_multiplier(config) * config.l2_clip_norm)
+    stddev = _share(config, uploads.stddev(config))
 
     def hidden(here: Round, sent: uploads.Uploads) -> tuple[Params, jax.Array]:
         return secure_sum.secure_sum(
@@ -81,14 +80,6 @@ def hide(config: Config) -> uploads.Hide:
     return hidden
 
 
-def event(config: Config) -> events.PrivacyEvent:
-    """What one round does to one client's data.
-
-    Raises ValueError if noise_multiplier is None.
-    """
-    return uploads.event(config, base.noise_multiplier(config))
-
-
 def _scheme(name: str, protocol: str, costs: Callable[[Config, int], Costs]) -> base.Scheme:
     links = LINKS[name]
 
@@ -96,14 +87,14 @@ def _scheme(name: str, protocol: str, costs: Callable[[Config, int], Costs]) -> 
         """Who saw what in a run with this key; `config` with its noise multiplier, above 0."""
         reached = adversaries.reached(config, key, num_rounds, links=links)
         share = _share(config, base.noise_multiplier(config))
-        return adversaries.sum_views(config, reached, share_mu=uploads.sensitivity(config) / share)
+        return adversaries.sum_views(config, reached, share_mu=1 / share)
 
     return base.Scheme(
         summary=f"{protocol}, distributed noise; unit: client",
         promise="epsilon",
         Config=Config,
         make=uploads.maker(hide, links=links),
-        event=event,
+        event=uploads.event,
         fitted=uploads.fitted,
         non_private=uploads.non_private,
         noise_at="client",

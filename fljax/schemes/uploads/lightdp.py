@@ -19,7 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import _validate
-from fljax.accounting import events
 from fljax.accounting.shared_noise import exact as view
 from fljax.accounting.shared_noise import least_noise
 from fljax.schemes import base
@@ -31,13 +30,13 @@ from fljax.types import Params
 from fljax.upload import pair_noise
 from fljax_kernels.pairwise import graphs
 
-fitted, non_private = uploads.fitted, uploads.non_private
+event, fitted, non_private = uploads.event, uploads.fitted, uploads.non_private
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(uploads.Config):
-    """As `uploads.round.Config`; noise_multiplier is that of the own noise, pair noise follows from
-    the ratio.
+    """As `uploads.round.Config`; a client's own noise and its pairs' follow from noise_multiplier,
+    the ratio, the graph and the colluders: see `stddev`.
 
     Raises:
       ValueError: as there; or a graph that does not exist, or in which all neighbours of a client
@@ -129,13 +128,27 @@ def _unit_mu(config: Config) -> float:
     return float(np.max(view.certificate(graph, num_colluders=config.max_colluders)))
 
 
+def _bare(config: Config) -> Config:
+    """What `_unit_mu` depends on, and no more of it: it is remembered."""
+    return dataclasses.replace(config, noise_multiplier=None, l2_clip_norm=1.0)
+
+
+def stddev(config: Config) -> float:
+    """Standard deviation of a client's own noise, in the unit of its upload.
+
+    With the noise of its pairs it is, to the worst view that is allowed for, Gaussian noise of
+    noise_multiplier times the sensitivity.
+    """
+    return uploads.stddev(config) * _unit_mu(_bare(config))
+
+
 def hide(config: Config) -> uploads.Hide:
     """Own noise and pair noise on every upload, towards a server that sees all of them, late ones
     included.
 
     The server pools at most `max_colluders` clients.
     """
-    own_stddev = base.noise_multiplier(config) * config.l2_clip_norm
+    own_stddev = stddev(config)
     noise = pair_noise.cohort_noise(
         edges(config),
         num_clients=config.parties,
@@ -161,25 +174,15 @@ def hide(config: Config) -> uploads.Hide:
 make = uploads.maker(hide)
 
 
-def event(config: Config) -> events.PrivacyEvent:
-    """What one round does to one client's data, as the worst view that is allowed for shows it.
-
-    Raises ValueError if noise_multiplier is None.
-    """
-    noise_multiplier = base.noise_multiplier(config)
-    unit_mu = _unit_mu(dataclasses.replace(config, noise_multiplier=None))
-    return uploads.event(config, noise_multiplier / unit_mu)
-
-
 def upload_noise(config: Config) -> adversaries.UploadNoise:
     """What hides one upload. Raises ValueError if noise_multiplier is None."""
     return adversaries.UploadNoise(
         edges=edges(config),
         num_clients=config.parties,
         num_colluders=config.max_colluders,
-        own_stddev=base.noise_multiplier(config) * config.l2_clip_norm,
+        own_stddev=stddev(config),
         variance_ratio=variance_ratio(config),
-        move=uploads.sensitivity(config) * config.l2_clip_norm,
+        move=uploads.sensitivity(config),
     )
 
 
@@ -191,10 +194,8 @@ def costs(config: Config, num_params: int) -> costs_lib.Costs:
 
 def views(config: Config, key: jax.Array, num_rounds: int) -> adversaries.Views:
     """Who saw what in a run with this key; `config` with its noise multiplier, above 0."""
-    own_mu = uploads.sensitivity(config) / base.noise_multiplier(config)
-    bare = dataclasses.replace(
-        config, noise_multiplier=None, pair_variance_ratio=variance_ratio(config)
-    )
+    own_mu = uploads.sensitivity(config) / stddev(config)
+    bare = dataclasses.replace(_bare(config), pair_variance_ratio=variance_ratio(config))
     return adversaries.uploads_views(
         config,
         adversaries.reached(config, key, num_rounds),

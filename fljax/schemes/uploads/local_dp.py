@@ -9,7 +9,6 @@ import jax.numpy as jnp
 
 import fljax_kernels
 from fljax import _keys
-from fljax.accounting import events
 from fljax.schemes import base
 from fljax.schemes.uploads import adversaries
 from fljax.schemes.uploads import round as uploads
@@ -25,7 +24,7 @@ START = uploads.START | {
     "privacy": {"target_epsilon": 8.0, "target_delta": 2e-4, "accountant": "gdp"},
 }
 Config = uploads.Config
-fitted, non_private = uploads.fitted, uploads.non_private
+event, fitted, non_private = uploads.event, uploads.fitted, uploads.non_private
 
 
 def hide(config: Config) -> uploads.Hide:
@@ -34,7 +33,7 @@ def hide(config: Config) -> uploads.Hide:
 
     Of the sum, which alone the simulation needs, it is drawn at once.
     """
-    stddev = base.noise_multiplier(config) * config.l2_clip_norm
+    stddev = uploads.stddev(config)
 
     def hidden(here: Round, sent: uploads.Uploads) -> tuple[Params, jax.Array]:
         together = jnp.float32(stddev) * jnp.sqrt(sent.num_responders.astype(jnp.float32))
@@ -47,14 +46,6 @@ def hide(config: Config) -> uploads.Hide:
 make = uploads.maker(hide)
 
 
-def event(config: Config) -> events.PrivacyEvent:
-    """What one round does to one client's data.
-
-    Raises ValueError if noise_multiplier is None.
-    """
-    return uploads.event(config, base.noise_multiplier(config))
-
-
 def costs(config: Config, num_params: int) -> costs_lib.Costs:
     """One client's round."""
     return costs_lib.plain(num_params)
@@ -62,7 +53,7 @@ def costs(config: Config, num_params: int) -> costs_lib.Costs:
 
 def views(config: Config, key: jax.Array, num_rounds: int) -> adversaries.Views:
     """Who saw what in a run with this key; `config` with its noise multiplier, above 0."""
-    mu = uploads.sensitivity(config) / base.noise_multiplier(config)
+    mu = 1 / base.noise_multiplier(config)
     reached = adversaries.reached(config, key, num_rounds)
     return adversaries.uploads_views(config, reached, own_mu=mu, colluding_mu=mu, alone_mu=mu)
 

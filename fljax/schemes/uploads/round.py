@@ -68,8 +68,8 @@ class Config:
     norms, or one.
     """
     noise_multiplier: float | None = None
-    """Standard deviation of what hides one client, / l2_clip_norm. None: calibrated for the target
-    epsilon.
+    """Standard deviation of what hides one client / how far its data move what is seen, towards
+    those whom the guarantee covers. None: calibrated for the target epsilon.
     """
     local_learning_rate: float = 0.5
     """Step size of a client's SGD."""
@@ -199,14 +199,22 @@ Hide = Callable[[Round, Uploads], tuple[Params, jax.Array]]
 
 
 def sensitivity(config: Config) -> float:
-    """Clip norms by which neighbouring data move a client's upload, before noise."""
-    return 2.0 if config.neighboring_relation == "REPLACE_ONE" else 1.0
+    """L2 norm by which neighbouring data move a client's upload, before noise, in its unit."""
+    return (2.0 if config.neighboring_relation == "REPLACE_ONE" else 1.0) * config.l2_clip_norm
 
 
-def event(config: Config, stddev: float) -> events.PrivacyEvent:
-    """A Gaussian view of one client's upload; `stddev` of what hides it, in clip norms."""
+def stddev(config: Config) -> float:
+    """Standard deviation of what hides one client, in the unit of its upload."""
+    return base.noise_multiplier(config) * sensitivity(config)
+
+
+def event(config: Config) -> events.PrivacyEvent:
+    """What one round does to one client's data, as the worst view that is allowed for shows it.
+
+    Raises ValueError if noise_multiplier is None.
+    """
     return events.PrivacyEvent(
-        mechanism=events.Gaussian(stddev / sensitivity(config)),
+        mechanism=events.Gaussian(base.noise_multiplier(config)),
         privacy_unit="client",
         neighboring_relation=events.NeighboringRelation(config.neighboring_relation),
     )
