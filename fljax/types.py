@@ -10,5 +10,4 @@ Params = Any  # a pytree of floating arrays, D numbers in all
 Example = Any  # a pytree, one example, no batch axis
 Batch = Any  # a pytree of arrays with a leading axis B
 ClientUpdate = Params  # server_params - client_params: points like a gradient
-Key = jax.Array  # typed PRNG key, `[]`
 LossFn = Callable[..., jax.Array]  # loss(params, example) or loss(params, example, key) -> scalar

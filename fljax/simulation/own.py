@@ -20,15 +20,6 @@ from fljax.simulation import evaluation
 from fljax.simulation.evaluation import Metric
 from fljax.types import LossFn, Params
 
-Model = (
-    str
-    | nnx.Module
-    | linen.Module
-    | type[nnx.Module]
-    | type[linen.Module]
-    | Functional
-    | tuple[Params, Apply]
-)
 MakeModel = Callable[[jax.Array, Mapping[str, np.ndarray], int], Functional]
 
 

@@ -420,9 +420,6 @@ class Lookup:
         return Lookup(self.idx, self.y * factor.astype(self.y.dtype), self.size)
 
 
-Term = Rows | Product | Lookup
-
-
 def join(terms: list[Any]) -> list[Any]:
     """Fewer terms with the same sum: products of one form side by side, lookups side by side, held
     rows added.
