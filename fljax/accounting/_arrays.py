@@ -72,6 +72,7 @@ def compiled(**static: Any) -> Callable[[F], F]:
         def call(*args: Any, **kwargs: Any) -> Any:
             return (fun if on_host() else program())(*args, **kwargs)
 
+        call.program = program  # type: ignore[attr-defined]  # what its compilations are counted by
         return call  # type: ignore[return-value]
 
     return decorate

@@ -64,10 +64,6 @@ def mixture_delta(weights, epsilon, noise, remove):
     return integrate.quad(parts, -12, 20, limit=800, epsabs=1e-14, points=list(range(9)))[0]
 
 
-@pytest.mark.slow(
-    reason="compiles distributions of privacy losses, one program a shape",
-    ids=["0.05-0.04719827394"],
-)
 @pytest.mark.parametrize(
     ("epsilon", "expected"),
     [(0.05, 0.04719827394), (0.5, 0.009503102616), (1.0, 0.00258145997), (2.0, 0.0003318717321)],
@@ -82,7 +78,6 @@ def test_delta_of_one_item_sum(
     assert mixture_delta(weights, epsilon, 1.0, True) == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.slow(reason="compiles distributions of privacy losses, one program a shape")
 def test_delta_of_one_two_point_release():  # oracle 20
     lower, upper = cost(mixture.two_point(1.0, P), epsilon=1.0)
     assert lower <= 0.0008770755571 * (1 + 1e-9) and 0.0008770755571 * (1 - 1e-9) <= upper
@@ -103,18 +98,6 @@ COMPOSED = [
 ]
 
 
-@pytest.mark.slow(
-    reason="compiles distributions of privacy losses, one program a shape",
-    ids=[
-        "1.6973-8-5000-57.88729",
-        "4.964-8-5000-11.98661",
-        "12.28-3-5000-3.999048",
-        "4.964-3-20000-29.63487",
-        "11.45-1-5000-3.999261",
-        "11.45-1-20000-9.072036",
-        "11.45-1-4800-3.906583",
-    ],
-)
 @pytest.mark.parametrize(("noise", "cap", "steps", "expected"), COMPOSED)
 def test_epsilon_of_composed_releases(noise, cap, steps, expected):
     lower, upper = cost(mixture.item_sum(noise, ITEMS, Q, cap=cap), steps, delta=DELTA)
@@ -161,7 +144,6 @@ def test_capped_costs_no_more_than_uncapped_than_all_items_at_once():
     assert all(a[0] <= b[1] for a, b in itertools.pairwise(order))
 
 
-@pytest.mark.slow(reason="compiles distributions of privacy losses, one program a shape")
 def test_spreading_a_subject_over_silos_does_not_raise_the_item_sum():  # section 3.7
     expected = [(1, 8, 11.98661), (2, 4, 7.8142), (8, 1, 3.4610)]
     for silos, items, value in expected:

@@ -58,13 +58,11 @@ def test_many_rare_steps_have_bounds_and_a_warning_that_names_the_cause():
     assert 2.7e-15 < lower < upper <= 1000 * one * (1 + 1e-8)
 
 
-@pytest.mark.slow(reason="compiles distributions of privacy losses, one program a shape")
 def test_renyi_divergences_close_an_interval_without_an_upper_end():
     lower, upper = pld.poisson_gaussian_interval(1.0, 0.01, 100, delta=1e-300)
     assert 70 < lower < upper < 1.02 * lower
 
 
-@pytest.mark.slow(reason="compiles distributions of privacy losses, one program a shape")
 def test_samples_without_replacement_at_a_tiny_delta():
     found = without_replacement.epsilon(1.0, 1e-30, 1, 1e-300)
     assert 2.70111568e-15 < found < 2.70111569e-15

@@ -63,9 +63,6 @@ def test_epsilon_falls_with_noise_and_delta_and_rises_with_rate_and_steps(run):
         assert here[1] <= other[0] + slack(other[1])
 
 
-@pytest.mark.slow(
-    reason="Hypothesis over privacy-loss distributions: a program for each number of steps"
-)
 @examples(15)
 @given(runs(), st.sampled_from([1, 8]), st.floats(0.1, 0.9))
 def test_a_composition_costs_no_more_than_its_parts(run, more_steps, share):
@@ -78,9 +75,6 @@ def test_a_composition_costs_no_more_than_its_parts(run, more_steps, share):
     assert whole[0] <= parts
 
 
-@pytest.mark.slow(
-    reason="Hypothesis over privacy-loss distributions: a program for each number of steps"
-)
 @examples(20)
 @given(runs())
 def test_epsilon_is_at_most_what_renyi_bounds_say(run):
@@ -94,9 +88,6 @@ def test_epsilon_is_at_most_what_renyi_bounds_say(run):
     assert lower <= renyi and upper <= renyi * (1 + ACCURACY) + 1e-9
 
 
-@pytest.mark.slow(
-    reason="Hypothesis over privacy-loss distributions: a program for each number of steps"
-)
 @examples(20)
 @given(runs())
 def test_delta_at_the_epsilon_found_is_the_delta_asked_for(run):

@@ -106,7 +106,6 @@ def test_corners_of_the_sampled_gaussian():
         rdp.poisson_gaussian(1.0, 0.1, (1.0,))
 
 
-@pytest.mark.slow(reason="compiles Renyi divergences with their derivatives for many orders")
 def test_gradients_are_those_of_finite_differences_and_finite_in_corners():
     orders = (1.5, 2.0, 33.0)
     with accounting.x64():
@@ -195,7 +194,6 @@ def test_pure_dp_keeps_its_digits(epsilon, a):
     assert float(rdp.pure(epsilon, (a,))[0]) == pytest.approx(exact, rel=1e-12, abs=0)
 
 
-@pytest.mark.slow(reason="compiles Renyi divergences with their derivatives for many orders")
 def test_central_moments_bound_the_exact_ones_tightly():
     powers = np.asarray([2, 4, 16, 64, 128])
     for noise in (0.5, 1.0, 5.0, 50.0):
@@ -225,7 +223,6 @@ def test_sampling_without_replacement_agrees_with_dp_accounting_where_that_is_so
         )
 
 
-@pytest.mark.slow(reason="compiles Renyi divergences with their derivatives for many orders")
 def test_sampling_without_replacement_at_its_ends():
     orders = (1.5, 2.0, 10.0)
     np.testing.assert_allclose(
@@ -350,9 +347,6 @@ def test_a_great_many_orders_are_one_argument(kind):
     assert found == pytest.approx(conversion.zcdp_to_epsilon(1 / 8, 1e-5), rel=1e-6)
 
 
-@pytest.mark.slow(
-    reason="compiles Renyi divergences with their derivatives for many orders", ids=["shape1"]
-)
 @pytest.mark.parametrize("shape", [(), (1,)])
 def test_of_a_great_many_orders_those_between_come_from_chords_above(shape):
     noise, q = np.full(shape, 1.3), 0.02

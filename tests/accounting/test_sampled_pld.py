@@ -62,14 +62,12 @@ def convolved(num_rounds, step=1e-3, up=True):
     return optimize.brentq(excess, 1e-3, 30.0)
 
 
-@pytest.mark.slow(reason="compiles distributions of privacy losses, one program a shape")
 def test_one_round_is_the_exact_curve():
     exact = exact_one_round()
     found = without_replacement.epsilon(NOISE, RATE, 1, DELTA)
     assert exact <= found <= exact * (1 + 1e-3)
 
 
-@pytest.mark.slow(reason="compiles distributions of privacy losses, one program a shape")
 def test_twenty_rounds_lie_between_two_plain_convolutions():
     low, high = convolved(20, up=False), convolved(20)
     assert 0 < high - low < 0.05 * high
@@ -80,13 +78,11 @@ def test_twenty_rounds_lie_between_two_plain_convolutions():
     assert found < 0.7 * float(conversion.rdp_to_epsilon(curve, orders, DELTA))
 
 
-@pytest.mark.slow(reason="compiles distributions of privacy losses, one program a shape")
 def test_everybody_is_no_sample():
     full = without_replacement.epsilon(NOISE, 1.0, 4, DELTA)
     assert full == pytest.approx(float(gaussian.mu_to_epsilon(2.0, DELTA)), rel=1e-14)
 
 
-@pytest.mark.slow(reason="compiles distributions of privacy losses, one program a shape")
 def test_rounds_of_the_three_samplings():
     setup = weighted_rounds.Setup(
         num_clients=25, num_records=100, batch_size=10, l2_clip_norm=1.0, noise_stddev=0.04
@@ -116,7 +112,6 @@ def rounds(noise, count=20, relation="REPLACE_ONE"):
     )
 
 
-@pytest.mark.slow(reason="compiles distributions of privacy losses, one program a shape")
 def test_delta_is_the_curve_of_epsilon():
     for epsilon in (0.0, 1.0, 4.0):
         inner = math.log1p(math.expm1(epsilon) / RATE)
@@ -142,7 +137,6 @@ def test_delta_is_the_curve_of_epsilon():
     ) == pytest.approx(0.4)
 
 
-@pytest.mark.slow(reason="compiles distributions of privacy losses, one program a shape")
 def test_events_of_samples_without_replacement_are_answered_by_privacy_losses():
     found = accounting.spent(rounds(NOISE), delta=DELTA, method="pld")
     assert (

@@ -64,9 +64,6 @@ def test_oracle_o2_worst_colluder_and_certificate():
     )
 
 
-@pytest.mark.slow(
-    reason="solves dense covariances in float64 for many graphs", ids=["40-0-0.329411765"]
-)
 @pytest.mark.parametrize(
     ("seen", "unseen", "square"),
     [
@@ -91,10 +88,6 @@ def test_oracle_o3_closed_form_and_dense_solve_agree(seen, unseen, square):
     np.testing.assert_allclose(mu[:seen], closed, rtol=1e-13)
 
 
-@pytest.mark.slow(
-    reason="solves dense covariances in float64 for many graphs",
-    ids=["12-hops1-0.799260799-1.090909091", "40-hops2-0.402901238-0.631578947"],
-)
 @pytest.mark.parametrize(
     ("size", "hops", "square", "star"),
     [
@@ -215,7 +208,6 @@ def test_more_seen_more_colluders_or_less_noise_never_lower_mu():
     assert moved > 40
 
 
-@pytest.mark.slow(reason="solves dense covariances in float64 for many graphs")
 def test_certificate_bounds_every_view_and_meets_complete_common_graphs():
     rng = np.random.default_rng(3)
     for _ in range(6):
@@ -304,7 +296,6 @@ def test_large_sparse_graph_lies_between_certificate_and_own_upload():
     assert np.all(view.certificate(graph, num_colluders=0)[clients] >= upper)
 
 
-@pytest.mark.slow(reason="solves dense covariances in float64 for many graphs")
 def test_sparse_without_own_noise_somewhere_is_proved_too():
     graph = circulant(60, (1, 5), np.where(np.arange(60) % 7 == 0, 0.4, 0.0), 0.5)
     lower, upper = sparse_views.mu_interval(graph)

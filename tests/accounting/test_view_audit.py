@@ -51,9 +51,6 @@ SETTINGS = {
 }
 
 
-@pytest.mark.slow(
-    reason="draws a hundred thousand views for each graph", ids=["ring", "strong_pairs"]
-)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_likelihood_ratio_attack_is_as_good_as_mu_says(name):
     graph, seen, colluders, target, shift = SETTINGS[name]

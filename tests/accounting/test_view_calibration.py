@@ -350,7 +350,6 @@ def test_equal_clients_need_no_more_than_common_variances():
         assert found.lower_bound <= closed * (1 + 1e-12)
 
 
-@pytest.mark.slow(reason="calibrates by solving many covariances")
 def test_clients_that_differ_need_less_than_common_variances():
     moves = np.asarray([1.0, 0.7, 0.5, 0.3, 0.2, 0.2])
     found = unequal_clients.heterogeneous(

@@ -37,7 +37,6 @@ def test_oracle_o2_disturbance_and_what_the_print_counts_twice():
     )
 
 
-@pytest.mark.slow(reason="solves dense covariances in float64 for many graphs")
 def test_oracle_o3_loss_variance_with_unseen_clients():
     cases = {
         (4, 0): 3.176331361,
@@ -59,7 +58,6 @@ def test_oracle_o3_loss_variance_with_unseen_clients():
             assert closed == pytest.approx(value, rel=2e-9)
 
 
-@pytest.mark.slow(reason="solves dense covariances in float64 for many graphs")
 def test_the_dropped_covariances_err_on_the_safe_side():
     rng = np.random.default_rng(5)
     ratios = []
@@ -153,7 +151,6 @@ def test_erratum_e13_the_printed_worst_case_is_not_the_smallest_honest_set():
     assert np.all(np.diff(grows) > 0)
 
 
-@pytest.mark.slow(reason="solves dense covariances in float64 for many graphs")
 def test_condition_14_must_hold_for_every_number_of_colluders():
     # With strong pair noise, nobody colluding is the worst.
     graph = view.pair_graph(complete_edges(5), num_clients=5, own_variance=0.5, pair_variance=1.0)

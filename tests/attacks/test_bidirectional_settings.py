@@ -188,7 +188,6 @@ def test_quality_of_the_truth_and_of_nothing():
     assert score(jnp.full(x.shape, jnp.nan)) == score(jnp.zeros(x.shape))
 
 
-@pytest.mark.slow(reason="trains and attacks several networks")
 def test_members_of_the_table_hide_behind_the_disguise_until_it_is_corrected():
     found = disguised_membership.overfitted(0, size=40, num_steps=6000, dataset="breast_cancer")
     told = disguised_membership.attack(found, jax.random.key(0), additive_norm=1.0, num_draws=4)

@@ -231,7 +231,7 @@ def epsilon_of(curve: Curve, log_delta: jax.Array, h: jax.Array, upper: bool) ->
     falls = (before > after) & jnp.isfinite(before)
     share = jnp.clip((before - target) / jnp.where(falls, before - after, 1.0), 0.0, 1.0)
     share = jnp.where(falls, share, 1.0 if upper else 0.0)
-    epsilon = curve.start + at.astype(h.dtype) * h + jnp.log1p(jnp.expm1(h) * share)
+    epsilon = curve.start + at.astype(curve.delta.dtype) * h + jnp.log1p(jnp.expm1(h) * share)
     margin = 1e-13 * jnp.abs(epsilon)
     if upper:
         epsilon = jnp.where(
@@ -251,7 +251,7 @@ def log_delta_of(curve: Curve, epsilon: jax.Array, h: jax.Array, upper: bool) ->
     position = (epsilon - curve.start) / h
     left = jnp.clip(jnp.floor(position), 0, n - 2).astype(jnp.int64)
     share = jnp.clip(
-        jnp.expm1(epsilon - curve.start - left.astype(h.dtype) * h) / jnp.expm1(h), 0.0, 1.0
+        jnp.expm1(epsilon - curve.start - left.astype(position.dtype) * h) / jnp.expm1(h), 0.0, 1.0
     )
     chord = (1.0 - share) * curve.delta[left] + share * curve.delta[left + 1]
     value = jnp.log(jnp.maximum(chord + curve.outside[left], 0.0)) + curve.log_unit
