@@ -221,7 +221,7 @@ def _sampled(
         return (
             math.inf
             if rounds.noise_multiplier == 0
-            else without_replacement.epsilon(*rounds, delta)
+            else without_replacement.sampled_epsilon(*rounds, delta)
         )
     assert epsilon is not None
     return 1.0 if rounds.noise_multiplier == 0 else without_replacement.delta(*rounds, epsilon)

@@ -194,7 +194,7 @@ def _summary(outcome: Any, report: pathlib.Path) -> str:
         lines.append(f"{'':<18} non-private  {shown.format(float(last[f'baseline_test_{what}']))}")
     lines += [f"note               {sentence}" for sentence in remarks.remarks(outcome)]
     scheme = outcome.config.implementation
-    paper = as_printed.claim(scheme, plan.scheme_config, outcome.rounds, plan.delta)
+    paper = as_printed.printed_claim(scheme, plan.scheme_config, outcome.rounds, plan.delta)
     if paper:
         claimed, errata = float(paper["claimed_epsilon"]), ", ".join(paper["errata"])
         lines.append(

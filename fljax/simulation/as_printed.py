@@ -46,7 +46,7 @@ def prepared(config: Config, scheme: Scheme, facts: Facts) -> Config:
     return dataclasses.replace(config, scheme_config=scheme_config, privacy=privacy)
 
 
-def claim(scheme: Scheme, scheme_config: Any, rounds: int, delta: float) -> dict[str, Any]:
+def printed_claim(scheme: Scheme, scheme_config: Any, rounds: int, delta: float) -> dict[str, Any]:
     """What the paper would say of `rounds` rounds, and why it is not certified; empty for sound
     formulas.
     """

@@ -231,7 +231,7 @@ def _spent(plan: Plan, rounds: int) -> accounting.Spent:
         return accounting.spent(plan.event.repeat(rounds), delta=plan.delta, method=plan.accountant)
 
 
-def claim(plan: Plan, rounds: int) -> dict[str, Any]:
+def certified_claim(plan: Plan, rounds: int) -> dict[str, Any]:
     """What `rounds` rounds have spent, as plain data: the content of privacy.json."""
     event = plan.event
     ledger = accounting.Ledger(
@@ -266,13 +266,13 @@ def agree(plan: Plan, ledger: dict[str, Any], rounds: int) -> bool:
     were
     planned: a run with more of them is told by its events alone.
     """
-    ours = claim(plan, rounds)
+    claimed = certified_claim(plan, rounds)
     if plan.num_rounds > (MOST_COMPOSITIONS if plan.accountant == "pld" else MOST_CONVERSIONS):
         between = ("epsilon", "statement")
-        ours, ledger = (
-            {k: v for k, v in one.items() if k not in between} for one in (ours, ledger)
+        claimed, ledger = (
+            {k: v for k, v in one.items() if k not in between} for one in (claimed, ledger)
         )
-    return ledger == ours
+    return ledger == claimed
 
 
 def delta_warning(plan: Plan) -> str | None:

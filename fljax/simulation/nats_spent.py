@@ -29,7 +29,7 @@ def history(
     return [(count, after) for count, after in found if after is not None]
 
 
-def claim(found: Spent, plan: budget.Plan) -> dict[str, Any]:
+def nats_claim(found: Spent, plan: budget.Plan) -> dict[str, Any]:
     """Plain data for privacy.json. Every list has one entry a client, which holds for each of its
     records.
     """

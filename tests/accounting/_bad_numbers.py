@@ -489,7 +489,9 @@ HOST = [
         BAD_SAMPLED | {"epsilon": FINITE},
     ),
     Case(
-        without_replacement.epsilon, ROUNDS | {"delta": 1e-5}, BAD_ROUNDS | {"delta": (0.0, *DELTA)}
+        without_replacement.sampled_epsilon,
+        ROUNDS | {"delta": 1e-5},
+        BAD_ROUNDS | {"delta": (0.0, *DELTA)},
     ),
     Case(without_replacement.delta, ROUNDS | {"epsilon": 1.0}, BAD_ROUNDS | {"epsilon": FINITE}),
     Case(
@@ -1023,12 +1025,12 @@ NOT_OF_NUMBERS = (
     # Inner parts of what is listed above: their callers have looked at the numbers.
     | {f"search.{name}" for name in ("bisect", "last_whole", "within")}
     | {f"rounding.{name}" for name in ("at_least", "at_most", "rounded_up", "shown_epsilon")}
-    | {f"renyi.mixture_moments.{name}" for name in ("curve", "log_ratio")}
+    | {f"renyi.mixture_moments.{name}" for name in ("mixture_curve", "log_ratio")}
     | {
         f"renyi.poisson_moments.{name}"
         for name in ("log_moments", "num_nodes", "real", "with_chords")
     }
-    | {"renyi.without_replacement.curves"}
+    | {"renyi.without_replacement.sampled_curves"}
     | {f"shared_noise.star_mesh.{name}" for name in ("factor", "inverse", "inverse_diagonal")}
     | {f"shared_noise.graph.{name}" for name in ("from_matrix", "pair_graph")}  # tests of their own
 )

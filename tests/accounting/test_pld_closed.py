@@ -64,9 +64,9 @@ def test_renyi_divergences_close_an_interval_without_an_upper_end():
 
 
 def test_samples_without_replacement_at_a_tiny_delta():
-    found = without_replacement.epsilon(1.0, 1e-30, 1, 1e-300)
+    found = without_replacement.sampled_epsilon(1.0, 1e-30, 1, 1e-300)
     assert 2.70111568e-15 < found < 2.70111569e-15
     with pytest.warns(pld.WideIntervalWarning):
-        assert without_replacement.epsilon(0.01, 0.5, 4, 1e-5) >= without_replacement.epsilon(
-            0.01, 0.5, 1, 1e-5
-        )
+        assert without_replacement.sampled_epsilon(
+            0.01, 0.5, 4, 1e-5
+        ) >= without_replacement.sampled_epsilon(0.01, 0.5, 1, 1e-5)

@@ -64,14 +64,14 @@ def convolved(num_rounds, step=1e-3, up=True):
 
 def test_one_round_is_the_exact_curve():
     exact = exact_one_round()
-    found = without_replacement.epsilon(NOISE, RATE, 1, DELTA)
+    found = without_replacement.sampled_epsilon(NOISE, RATE, 1, DELTA)
     assert exact <= found <= exact * (1 + 1e-3)
 
 
 def test_twenty_rounds_lie_between_two_plain_convolutions():
     low, high = convolved(20, up=False), convolved(20)
     assert 0 < high - low < 0.05 * high
-    found = without_replacement.epsilon(NOISE, RATE, 20, DELTA)
+    found = without_replacement.sampled_epsilon(NOISE, RATE, 20, DELTA)
     assert low <= found <= high
     orders = tuple(float(a) for a in range(2, 64))
     curve = 20 * np.asarray(rdp.sampled_without_replacement(NOISE, RATE, orders))
@@ -79,7 +79,7 @@ def test_twenty_rounds_lie_between_two_plain_convolutions():
 
 
 def test_everybody_is_no_sample():
-    full = without_replacement.epsilon(NOISE, 1.0, 4, DELTA)
+    full = without_replacement.sampled_epsilon(NOISE, 1.0, 4, DELTA)
     assert full == pytest.approx(float(gaussian.mu_to_epsilon(2.0, DELTA)), rel=1e-14)
 
 
@@ -90,7 +90,9 @@ def test_rounds_of_the_three_samplings():
     run = {"num_rounds": 20, "delta": DELTA, "composition": "pld"}
     # Noise 5 * 0.04 in the sum over a move of 2 / 10: multiplier 1.
     sampled = weighted_rounds.epsilon("subset", "isotropic", setup, **run)
-    assert sampled == pytest.approx(without_replacement.epsilon(NOISE, RATE, 20, DELTA), rel=1e-9)
+    assert sampled == pytest.approx(
+        without_replacement.sampled_epsilon(NOISE, RATE, 20, DELTA), rel=1e-9
+    )
     everybody = weighted_rounds.epsilon("none", "isotropic", setup, **run)
     assert everybody == pytest.approx(
         float(gaussian.mu_to_epsilon(math.sqrt(20) * 0.02 / 0.2, DELTA)), rel=1e-12
@@ -121,7 +123,7 @@ def test_delta_is_the_curve_of_epsilon():
             <= without_replacement.delta(NOISE, RATE, 1, epsilon)
             <= exact * (1 + 2e-3)
         )
-    epsilon = without_replacement.epsilon(NOISE, RATE, 20, DELTA)
+    epsilon = without_replacement.sampled_epsilon(NOISE, RATE, 20, DELTA)
     # The curve falls by about 10 % of delta for 1 % of epsilon here: a thousandth of either is
     # about as much.
     assert (
@@ -140,7 +142,7 @@ def test_delta_is_the_curve_of_epsilon():
 def test_events_of_samples_without_replacement_are_answered_by_privacy_losses():
     found = accounting.spent(rounds(NOISE), delta=DELTA, method="pld")
     assert (
-        found.epsilon_upper == without_replacement.epsilon(NOISE, RATE, 20, DELTA)
+        found.epsilon_upper == without_replacement.sampled_epsilon(NOISE, RATE, 20, DELTA)
         and found.epsilon_lower == 0
     )
     assert found.certified and "arXiv:2106.08567" in found.reason
@@ -167,4 +169,4 @@ def test_events_of_samples_without_replacement_are_answered_by_privacy_losses():
 )
 def test_bad_arguments_are_refused_by_name(arguments, name):
     with pytest.raises(ValueError, match=name):
-        without_replacement.epsilon(*arguments)
+        without_replacement.sampled_epsilon(*arguments)

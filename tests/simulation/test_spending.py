@@ -112,7 +112,7 @@ def test_a_grid_of_orders_that_ends_too_early_is_one_note_and_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         plan = budget.plan(config, schemes.get("dp_fedavg"), Facts(10, 100, 20))
-        budget.claim(plan, 3)
+        budget.certified_claim(plan, 3)
     (note,) = plan.notes
     assert note.startswith("The best Renyi order") and note.endswith(".") and "\n" not in note
 

@@ -57,7 +57,7 @@ def rounds_of(event: events.PrivacyEvent) -> Rounds | None:
     return Rounds(noise, mechanism.sample_size / mechanism.population, count)
 
 
-def epsilon(
+def sampled_epsilon(
     noise_multiplier: float,
     sampling_rate: float,
     num_rounds: int,

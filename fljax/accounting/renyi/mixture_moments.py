@@ -129,7 +129,7 @@ def _backward(orders: np.ndarray, weights: np.ndarray, shifts: np.ndarray) -> np
     return np.array([_log_moment(1.0 - a, log_r, x, nodes[1], error) for a in orders])
 
 
-def curve(weights: np.ndarray, shifts: np.ndarray, orders: tuple[float, ...]) -> np.ndarray:
+def mixture_curve(weights: np.ndarray, shifts: np.ndarray, orders: tuple[float, ...]) -> np.ndarray:
     """`[K]` upper bounds on the larger of the two divergences; +inf at an order that needs too many
     nodes.
 

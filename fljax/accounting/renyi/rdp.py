@@ -154,7 +154,7 @@ def gaussian_mixture(
     if not weights.size:
         return np.zeros(len(as_orders(orders)))
     return poisson_moments.with_chords(
-        lambda grid: mixture_moments.curve(weights, shifts, grid), as_orders(orders)
+        lambda grid: mixture_moments.mixture_curve(weights, shifts, grid), as_orders(orders)
     )
 
 
@@ -239,7 +239,7 @@ def sampled_without_replacement(noise_multiplier: Any, sampling_rate: Any, order
 
     Source: Wang, Balle, Kasiviswanathan (2019), arXiv:1808.00087, Theorem 27 and Corollary 10.
     """
-    return without_replacement.curves(
+    return without_replacement.sampled_curves(
         noise_multiplier, sampling_rate, _x64.Static(as_orders(orders))
     )
 

@@ -71,7 +71,7 @@ def _log_moments_at_integers(shift: jax.Array, rate: jax.Array, top: int) -> jax
 
 
 @_x64.float64(host=3000, static_argnums=2)
-def curves(noise_multiplier: Any, rate: Any, orders: tuple[float, ...]) -> jax.Array:
+def sampled_curves(noise_multiplier: Any, rate: Any, orders: tuple[float, ...]) -> jax.Array:
     """`[..., K]`; see `rdp.sampled_without_replacement`."""
     sigma, q = jnp.broadcast_arrays(_x64.as64(noise_multiplier), _x64.as64(rate))
     grid = np.asarray(orders)

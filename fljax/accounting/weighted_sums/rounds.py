@@ -184,7 +184,7 @@ def epsilon(
 def _by_losses(sampling: Sampling, setup: Setup, num_rounds: int, delta: float) -> float:
     if sampling == "subset":
         noise = _step(setup).noise_multiplier
-        return without_replacement.epsilon(
+        return without_replacement.sampled_epsilon(
             noise, setup.batch_size / setup.num_records, num_rounds, delta
         )
     if sampling == "none":

@@ -38,7 +38,7 @@ class Config(central.ClippingConfig):
     """
 
     privacy_unit: Literal["client", "example"] = "example"
-    """Whose gradient is clipped: "client" (of its mean loss) or "example" (one record)."""
+    """Whose gradient is clipped: "client" (of its mean loss) or "example" (each one by itself)."""
     sampling_prob: float = 0.2
     """Chance that one unit joins one round, in (0, 1]; every client samples its own examples."""
     l2_clip_norm: float = 0.5

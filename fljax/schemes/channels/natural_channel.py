@@ -80,7 +80,7 @@ make, event, non_private, spent = (
 )
 
 SCHEME = base.Scheme(
-    summary="clients train on records with noise of one variance; nats per record, no epsilon",
+    summary="clients train on examples with noise of one variance; nats per example, no epsilon",
     promise="nats",
     Config=Config,
     make=make,

@@ -86,7 +86,7 @@ make, event, non_private, spent = (
 )
 
 SCHEME = base.Scheme(
-    summary="clients train on records with more noise behind a mask; nats per record, no epsilon",
+    summary="clients train on examples with more noise behind a mask; nats per example, no epsilon",
     promise="nats",
     Config=Config,
     make=make,

@@ -89,7 +89,7 @@ make, event, non_private, spent = (
 )
 
 SCHEME = base.Scheme(
-    summary="clients train on records with noise shaped like the data; nats per record, no epsilon",
+    summary="clients train on examples with noise shaped like them; nats per example, no epsilon",
     promise="nats",
     Config=Config,
     make=make,

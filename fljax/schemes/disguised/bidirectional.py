@@ -340,7 +340,7 @@ def exposure(config: Config) -> list[tuple[str, str, str]]:
 
 SCHEME = base.Scheme(
     summary=(
-        "one gradient on a disguised model, uploads with own and pair noise; unit: record or client"
+        "one gradient on a disguised model, own and pair noise on uploads; unit: example or client"
     ),
     promise="epsilon",
     Config=Config,

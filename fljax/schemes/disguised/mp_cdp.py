@@ -34,7 +34,7 @@ def non_private(config: Config) -> Config:
 
 
 SCHEME = base.Scheme(
-    summary="true clipped gradients, noise once at a trusted server; unit: record or client",
+    summary="true clipped gradients, noise once at a trusted server; unit: example or client",
     promise="epsilon",
     Config=Config,
     make=make,

@@ -54,13 +54,13 @@ class Config:
     all.
     """
     unit: Literal["client_addremove", "client_replace", "record_replace"] = "record_replace"
-    """Whom noise hides: a client against none, or against any other; or one record against
-    another.
+    """Whom noise hides: a client against none, or against any other; or one example
+    against another.
     """
     local_batch_size: int = 64
     """Examples in a client's batch of a round, drawn without replacement."""
     l2_clip_norm: float = 1.0
-    """Bound on what a client sends, or on what each record adds to it."""
+    """Bound on what a client sends, or on what each example adds to it."""
     noise_multiplier: float | None = None
     """Standard deviation of what hides one unit / how far its data move what is seen, towards those
     whom the guarantee covers. none: calibrated for the target epsilon.

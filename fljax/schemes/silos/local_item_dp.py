@@ -81,7 +81,7 @@ def subject_event(
 
 
 SCHEME = base.Scheme(
-    summary="silos sum clipped gradients of items, local Gaussian noise; unit: example",
+    summary="silos sum clipped gradients of examples, local Gaussian noise; unit: example",
     promise="epsilon",
     Config=Config,
     make=make,

@@ -1,5 +1,5 @@
 """GD-DP: every client sends its mean clipped gradient with Gaussian noise through a secure sum;
-unit: one record.
+unit: one example.
 
 Source: Zhang et al. (2024), "Differentially Private Federated Learning without Noise Addition: When
 is it Possible?", arXiv:2405.04551, Table 1, "GD" with isotropic noise. Accounted exactly, as
@@ -56,7 +56,7 @@ def event(config: Config) -> events.PrivacyEvent:
 
 SCHEME = base.Scheme(
     summary=(
-        "mean clipped gradients of all records, Gaussian noise per client, secure sum; unit: "
+        "mean clipped gradients of all examples, Gaussian noise per client, secure sum; unit: "
         "example"
     ),
     promise="epsilon",

@@ -1,5 +1,5 @@
 """GSGD-DP: clients weigh their records by Gaussian numbers and add what that noise lacks (WF-NA);
-unit: one record.
+unit: one example.
 
 Source: Zhang et al. (2024), "Differentially Private Federated Learning without Noise Addition: When
 is it Possible?", arXiv:2405.04551, section 5 and Table 1. The covariance of what is sent depends on

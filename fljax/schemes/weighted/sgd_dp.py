@@ -1,5 +1,5 @@
 """SGD-DP: every client sends the mean clipped gradient of a random subset with Gaussian noise;
-unit: one record.
+unit: one example.
 
 Source: Zhang et al. (2024), "Differentially Private Federated Learning without Noise Addition: When
 is it Possible?", arXiv:2405.04551, Table 1, "IID" with isotropic noise. Accounted as sampling

@@ -133,14 +133,16 @@ class Written:
 
     def save(self, states: PyTree, done: int) -> None:
         """As `RunRecord.save`. Raises DiskFullError; earlier checkpoints are whole."""
-        claim = budget.claim(self._plan, done)
+        claim = budget.certified_claim(self._plan, done)
         # Before the checkpoint: what privacy.json claims may be more than the newest checkpoint
         # spent, never less.
         scheme, scheme_config = self._config.implementation, self._plan.scheme_config
-        paper = as_printed.claim(scheme, scheme_config, done, self._plan.delta)
+        paper = as_printed.printed_claim(scheme, scheme_config, done, self._plan.delta)
         shown = claim | ({"as_printed": paper} if paper else {})
         told = nats_spent.spent(scheme, scheme_config, self._task, self._inputs, done)
-        shown |= {"information": nats_spent.claim(told, self._plan)} if told is not None else {}
+        shown |= (
+            {"information": nats_spent.nats_claim(told, self._plan)} if told is not None else {}
+        )
         text = json.dumps(shown, sort_keys=True, allow_nan=False, indent=2)
         folder.write_atomically(self._run_dir / folder.PRIVACY, text + "\n")
         self._checkpoints.save(

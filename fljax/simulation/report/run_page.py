@@ -87,7 +87,7 @@ def _cards(outcome: Outcome) -> str:
             )
         )
     budget = "" if plan.target_epsilon is None else f" of {words.at_most(plan.target_epsilon)}"
-    paper = as_printed.claim(
+    paper = as_printed.printed_claim(
         outcome.config.implementation, plan.scheme_config, outcome.rounds, plan.delta
     )
     if paper:
@@ -366,7 +366,7 @@ def _statement(outcome: Outcome) -> str:
 
 def _paper(outcome: Outcome) -> str:
     plan = outcome.plan
-    claim = as_printed.claim(
+    claim = as_printed.printed_claim(
         outcome.config.implementation, plan.scheme_config, outcome.rounds, plan.delta
     )
     if not claim:
