@@ -3,11 +3,12 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+AOT ?= .aot
 
 # A file at a time, in the order of their names: small files come last, so both workers end together.
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-rest test-all lint dev bench clean
+.PHONY: demo test test-rest test-all lint dev bench aot clean
 
 demo: $(VENV)/.sim
 	$(BIN)/fljax simulate --seed 0
@@ -33,6 +34,10 @@ dev: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python -m bench
 
+# Compilers of a TPU and of CUDA, each in an environment of its own; about 7 GB on disk.
+aot: $(VENV)/.dev $(AOT)/.tpu $(AOT)/.cuda
+	$(BIN)/python -m bench.aot
+
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "fljax needs Python >= 3.11, got " + sys.version.split()[0])'
 	$(PYTHON) -m venv $(VENV)
@@ -41,9 +46,15 @@ $(VENV)/.sim: pyproject.toml $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[sim]"
 	@touch $@
 
+$(AOT)/.%: pyproject.toml $(VENV)/.dev
+	$(BIN)/python -m venv $(AOT)/$*
+	$(AOT)/$*/bin/python -m pip install --quiet --disable-pip-version-check -e ".[sim]" \
+	  $(if $(filter tpu,$*),libtpu "jax","jax[cuda12]")==$$($(BIN)/python -c 'import jax; print(jax.__version__)')
+	@touch $@
+
 $(VENV)/.dev: pyproject.toml $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(AOT) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -19,7 +19,14 @@ PATIENCE_S = 900.0
 class Child:
     """`python -m module arguments`; the module prints with `speaker()`."""
 
-    def __init__(self, module: str, arguments: Sequence[str], **environment: str) -> None:
+    def __init__(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        *,
+        python: str = sys.executable,
+        **environment: str,
+    ) -> None:
         paths = [
             str(_harness.ROOT),
             str(_harness.ROOT / "kernels"),
@@ -27,7 +34,7 @@ class Child:
         ]
         self.errors = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115  closed by `close`
         self.process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", module, *arguments],
+            [python, "-W", "ignore", "-m", module, *arguments],
             cwd=_harness.ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -10,6 +10,7 @@ Source: Yang et al., "Efficiently Achieving Secure Model Training and Secure Agg
 Bidirectional Privacy-Preservation in Federated Learning", Theorems 1, 4 and 13, for c = 1/2.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from fljax import _validate
 from fljax.models import scaling
 from fljax.models.scaling import Plan, Triple
 from fljax.types import Batch, Params
+from fljax_kernels import _platforms
 
 _CACHED = (
     2**20
@@ -109,9 +111,11 @@ def _pull_all(plan: Plan, f: _Forward, cotangents: jax.Array) -> list[jax.Array]
     so.
     """
     outputs = [v.aval.size for k in plan.body_equations for v in plan.jaxpr.eqns[k].outvars]
-    if jax.default_backend() == "cpu" and sum(outputs) * f.hidden.shape[0] > _CACHED:
-        return list(jax.lax.map(f.pull, cotangents)[0])
-    return list(jax.vmap(f.pull)(cotangents)[0])
+    side_by_side = jax.vmap(f.pull)
+    if sum(outputs) * f.hidden.shape[0] <= _CACHED:
+        return list(side_by_side(cotangents)[0])
+    in_turn = functools.partial(jax.lax.map, f.pull)
+    return list(_platforms.choose(cotangents, cpu=in_turn, default=side_by_side)[0])
 
 
 def _head_gradient(plan: Plan, f: _Forward, cotangent: jax.Array) -> list[jax.Array]:

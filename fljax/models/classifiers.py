@@ -83,7 +83,7 @@ class CNN(nnx.Module):
                 f"{shrink} for "
                 f"{len(channels)} pools, got example_shape={tuple(example_shape)}."
             )
-        self.implementation = layers.choose(implementation)
+        self.implementation = layers.check(implementation)
         widths = [example_shape[2], *channels]
         self.convs = nnx.List(
             [

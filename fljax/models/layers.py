@@ -1,8 +1,8 @@
 """Convolution and pooling in two forms of the same function.
 
 XLA's CPU backend runs a convolution or a `reduce_window` 20 to 30 times slower inside a loop
-(`scan`, `while`) than outside, and a federated client is a loop. There the layers here become
-slices + one matrix product, and reshape + max.
+(`scan`, `while`) than outside, and a federated client is a loop. Lowered for CPUs the layers here
+become slices + one matrix product, and reshape + max; for any other platform they stay native.
 """
 
 import jax
@@ -11,17 +11,20 @@ from flax import nnx
 from jax import lax
 
 from fljax import _validate
+from fljax_kernels import _platforms
 
 IMPLEMENTATIONS = ("native", "matmul")
 
 
-def choose(implementation: str | None) -> str:
-    """`implementation` itself, or where it is None the one that is fast inside loops on the default
-    backend.
+def check(implementation: str | None) -> str | None:
+    """`implementation` itself. None: the form that is fast inside loops on the platform that is
+    lowered for.
+
+    Raises:
+      ValueError: it is neither None nor one of IMPLEMENTATIONS.
     """
-    if implementation is None:
-        return "matmul" if jax.default_backend() == "cpu" else "native"
-    _validate.one_of(IMPLEMENTATIONS, implementation=implementation)
+    if implementation is not None:
+        _validate.one_of(IMPLEMENTATIONS, implementation=implementation)
     return implementation
 
 
@@ -37,32 +40,48 @@ def patches(x: jax.Array, kernel_size: int) -> jax.Array:
     return jnp.concatenate([x[i : i + height, j : j + width] for i, j in offsets], axis=-1)
 
 
-def conv(x: jax.Array, kernel: jax.Array, implementation: str) -> jax.Array:
+def conv(x: jax.Array, kernel: jax.Array, implementation: str | None) -> jax.Array:
     """SAME convolution with stride 1 of one image: `[H, W, I]`, `[k, k, I, O]` -> `[H, W, O]`."""
-    if implementation == "native":
-        dimensions = ("NHWC", "HWIO", "NHWC")
-        return lax.conv_general_dilated(
-            x[None], kernel, (1, 1), "SAME", dimension_numbers=dimensions
-        )[0]
+    if implementation is None:
+        return _platforms.choose(x, kernel, cpu=_matmul_conv, default=_native_conv)
+    return {"native": _native_conv, "matmul": _matmul_conv}[implementation](x, kernel)
+
+
+def _native_conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    dimensions = ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(x[None], kernel, (1, 1), "SAME", dimension_numbers=dimensions)[
+        0
+    ]
+
+
+def _matmul_conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
     height, width, _ = x.shape
     rows = patches(x, kernel.shape[0]).reshape(height * width, -1)
     return (rows @ kernel.reshape(-1, kernel.shape[-1])).reshape(height, width, -1)
 
 
-def max_pool(x: jax.Array, implementation: str) -> jax.Array:
+def max_pool(x: jax.Array, implementation: str | None) -> jax.Array:
     """Largest of each 2 x 2 window of one image, `[H, W, C]` -> `[H // 2, W // 2, C]`; an odd last
     row is dropped.
 
     Where two entries of a window are equal the two implementations may take different subgradients.
     """
-    if implementation == "native":
-        return nnx.max_pool(x, (2, 2), (2, 2))
+    if implementation is None:
+        return _platforms.choose(x, cpu=_matmul_pool, default=_native_pool)
+    return {"native": _native_pool, "matmul": _matmul_pool}[implementation](x)
+
+
+def _native_pool(x: jax.Array) -> jax.Array:
+    return nnx.max_pool(x, (2, 2), (2, 2))
+
+
+def _matmul_pool(x: jax.Array) -> jax.Array:
     height, width, channels = x.shape[0] // 2, x.shape[1] // 2, x.shape[2]
     return x[: 2 * height, : 2 * width].reshape(height, 2, width, 2, channels).max(axis=(1, 3))
 
 
 class Conv(nnx.Module):
-    """`conv` with a bias: one image `[H, W, I]` -> `[H, W, O]`; `implementation` as in `choose`."""
+    """`conv` with a bias: one image `[H, W, I]` -> `[H, W, O]`; `implementation` as in `check`."""
 
     def __init__(
         self,
@@ -76,7 +95,7 @@ class Conv(nnx.Module):
         shape = (kernel_size, kernel_size, in_channels, out_channels)
         self.kernel = nnx.Param(nnx.initializers.lecun_normal()(rngs.params(), shape))
         self.bias = nnx.Param(jnp.zeros(out_channels))
-        self.implementation = choose(implementation)
+        self.implementation = check(implementation)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return conv(x, self.kernel[...], self.implementation) + self.bias[...].reshape(1, 1, -1)

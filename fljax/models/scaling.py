@@ -27,6 +27,7 @@ import numpy as np
 from fljax.models import _scale_labels, _scale_of_jaxpr
 from fljax.models.functions import Apply
 from fljax.types import Params
+from fljax_kernels import _platforms
 from fljax_kernels.per_example import jaxprs
 
 _TAIL = ("reshape", "squeeze", "convert_element_type", "broadcast_in_dim", "copy", "copy_p")
@@ -149,7 +150,8 @@ def plan(apply: Apply, params: Params, x: Any, *, allow_plain: bool = False) -> 
     ]
     shapes = [jax.ShapeDtypeStruct(jnp.shape(leaf), leaf.dtype) for leaf in leaves]
     inputs = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), leaf.dtype), x)
-    with jaxprs.on_no_mesh():
+    # Native layers, which are for accelerators: whoever runs the plan rewrites them for CPUs.
+    with jaxprs.on_no_mesh(), _platforms.only("cuda", "tpu"):
         jaxpr, consts, out = jaxprs.trace(
             lambda p, x: apply(jax.tree.unflatten(structure, p), x), shapes, inputs
         )

@@ -12,6 +12,7 @@ import optax
 
 from fljax import _validate
 from fljax.types import Params, PyTree
+from fljax_kernels import _platforms
 
 CLIENTS = "clients"  # the mesh axis that clients are dealt over
 MODEL = "model"  # the mesh axis that XLA may spread each client's model over
@@ -234,14 +235,14 @@ def check_sizes(chunk_size: int | None, groups: int | None) -> None:
             _validate.positive_int(**{name: size})
 
 
-def default_chunk_size(num_params: int, backend: str | None = None) -> int:
+def default_chunk_size(num_params: int, platform: str | None = None) -> int:
     """How many clients a chunk vmaps: on a CPU as many small models as fit its cache, elsewhere up
-    to 64.
+    to 64. platform: "cpu", "cuda" or "tpu"; None is that of JAX's default backend.
 
     Measured in `bench/rounds/round.py`: a CPU is fastest with one client at a time as soon as a
     model outgrows the cache.
     """
     _validate.positive_int(num_params=num_params)
-    if (backend or jax.default_backend()) == "cpu":
+    if _platforms.named(platform) == "cpu":
         return int(min(32, max(1, 2**14 // num_params)))
     return 64

@@ -19,6 +19,7 @@ from fljax.data.cohorts import Cohort, map_clients
 from fljax.server import aggregate
 from fljax.server.aggregate import ServerState
 from fljax.types import Batch, Params, PyTree
+from fljax_kernels import _platforms
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,16 +31,21 @@ class Performance:
     """
 
     chunk_size: int | None = None
-    """Clients that a device computes side by side. None: by backend and model."""
+    """Clients that a device computes side by side. None: by platform and model."""
     microbatch_size: int = 64
     """Examples whose gradients a client takes together, where a step is over more of them."""
     groups: int | None = None
     """Client sums are added up in so many groups, in the same order on any number of devices that
     divides it: `aggregate.sum_in_chunks`. None: one sum for each device."""
+    platform: str | None = None
+    """Whose memory chunks are chosen for, "cpu", "cuda" or "tpu". None: JAX's default backend, when
+    the algorithm is made. All other forms follow the platform that a round is lowered for."""
 
     def __post_init__(self) -> None:
         aggregate.check_sizes(self.chunk_size, self.groups)
         _validate.positive_int(microbatch_size=self.microbatch_size)
+        if self.platform is not None:
+            _validate.one_of(_platforms.PLATFORMS, platform=self.platform)
 
 
 class RoundInfo(NamedTuple):
@@ -189,7 +195,7 @@ def federated(
     client_sampling_prob: float = 1.0,
     choose: Choose = everybody,
     clipping: Callable[[], Any] = tuple,
-    chunk_size: Callable[[Round, Clients], int] | None = None,
+    chunk_size: Callable[[Round, Clients, str], int] | None = None,
 ) -> FederatedAlgorithm:
     """The algorithm whose rounds are made of a scheme's functions.
 
@@ -205,9 +211,10 @@ def federated(
       client_sampling_prob: of the `FederatedAlgorithm`.
       choose: `(round, cohort) -> (round, clients)`: who works, and with what.
       clipping: the first state of what adapts a bound.
-      chunk_size: `(round, clients) -> K`, how many clients a chunk takes where performance does not
-        say. None: `aggregate.default_chunk_size` of the model.
+      chunk_size: `(round, clients, platform) -> K`, how many clients a chunk takes where
+        performance does not say. None: `aggregate.default_chunk_size` of the model.
     """
+    platform = _platforms.named(performance.platform)
 
     def round_fun(state: ServerState, cohort: Cohort, key: jax.Array) -> tuple[Any, RoundInfo]:
         check_round(cohort, key)
@@ -218,8 +225,8 @@ def federated(
 
         size = performance.chunk_size
         if size is None:
-            fastest = aggregate.default_chunk_size(here.num_params)
-            size = fastest if chunk_size is None else chunk_size(here, clients)
+            fastest = aggregate.default_chunk_size(here.num_params, platform)
+            size = fastest if chunk_size is None else chunk_size(here, clients, platform)
         total, stats = aggregate.sum_in_chunks(
             chunk,
             clients,

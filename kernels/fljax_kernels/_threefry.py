@@ -4,7 +4,7 @@ Number d of a key's stream, in JAX's default (partitionable) layout, is a functi
 alone. On a CPU, JAX rolls the cipher's 20 rounds into a loop that passes over memory five times.
 Written out, XLA makes one loop of cipher, uniform and inverse error function: three times faster
 for long vectors, of which blocks can be drawn apart, and tens of microseconds less for a short one,
-which a training loop notices.
+which a training loop notices. For accelerators JAX writes the cipher out as well.
 """
 
 import functools
@@ -71,15 +71,15 @@ def _threefry_dtype() -> Any:
     return jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32")).dtype
 
 
-def is_faster(key: jax.Array) -> bool:
-    """Whether `key` is threefry, on a CPU, with JAX's default layout of bits."""
+def covers(key: jax.Array) -> bool:
+    """Whether `key` is threefry with JAX's default layout of bits."""
     partitionable = bool(getattr(jax.config, "jax_threefry_partitionable"))  # noqa: B009 (untyped)
-    return key.dtype == _threefry_dtype() and partitionable and jax.default_backend() == "cpu"
+    return key.dtype == _threefry_dtype() and partitionable
 
 
 def fold_in(key: jax.Array, data: jax.Array | int) -> jax.Array:
     """As `jax.random.fold_in`, for any kind of typed key."""
-    if jnp.ndim(key) or jnp.ndim(data) or not is_faster(key):  # JAX refuses more than one
+    if jnp.ndim(key) or jnp.ndim(data) or not covers(key):  # JAX refuses more than one
         return jax.random.fold_in(key, data)
     words = jax.random.key_data(key)
     folded = jnp.stack(_block(words[0], words[1], jnp.uint32(data)))
@@ -90,6 +90,6 @@ def uniform(key: jax.Array, size: int) -> jax.Array:
     """As `jax.random.uniform(key, (size,))`, float32 in [0, 1), for any kind of typed key. Draw
     once from a key.
     """
-    if jnp.ndim(key) or not is_faster(key):
+    if jnp.ndim(key) or not covers(key):
         return jax.random.uniform(key, (size,), jnp.float32)
     return _unit(bits(jax.random.key_data(key), lax.iota(jnp.uint32, size)))

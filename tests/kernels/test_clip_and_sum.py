@@ -1,5 +1,7 @@
 """clip_and_sum against float64, and what it must not do with bad rows."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -232,3 +234,21 @@ def test_segment_ids_that_are_no_integers_are_refused():
         api.clip_and_sum(jnp.ones((1, 2)), 1.0, segment_ids=jnp.zeros(1), num_segments=2)
     with pytest.raises(ValueError, match="num_segments=0"):
         api.clip_and_sum(jnp.ones((1, 2)), 1.0, segment_ids=jnp.zeros(1, jnp.int32), num_segments=0)
+
+
+@pytest.mark.parametrize(("platform", "branches"), [("cpu", True), ("cuda", False), ("tpu", False)])
+def test_accelerators_read_rows_twice_and_need_no_branch(platform, branches):
+    rows = jnp.ones((16, 64))
+    traced = jax.jit(lambda rows: api.clip_and_sum(rows, 0.5)).trace(rows)
+    text = traced.lower(lowering_platforms=(platform,)).as_text()
+    # The choice of a platform is a branch by a constant; the matmul form has one by its data.
+    assert (len(re.findall(r"stablehlo.case", text)) > 2) == branches
+
+
+def test_norms_of_two_reads_are_right_over_the_whole_range_of_float32(key):
+    scale = 2.0 ** jnp.arange(-126, 121, 13, dtype=jnp.float32)
+    rows = scale[:, None] * jax.random.uniform(key, (scale.size, 257), minval=0.5)
+    mixed = jnp.concatenate([rows, rows[::-1] * 2.0**-20], axis=1)
+    _, norms = api.clip_and_sum(mixed, 1.0, implementation="two_reads")
+    exact = np.linalg.norm(np.asarray(mixed, np.float64), axis=1)
+    np.testing.assert_allclose(norms, exact, rtol=1e-6)

@@ -11,6 +11,7 @@ from fljax.data.cohorts import ClientData, cohort
 from fljax.local import sgd
 from fljax.schemes.central import dp_fedsgd
 from fljax.server.rounds import Performance
+from fljax_kernels import _platforms
 
 LOOPS = ("scan", "while")
 
@@ -87,12 +88,12 @@ def microbatches(params, examples, indices, key):
 @pytest.mark.parametrize(
     "program", [local_sgd, local_gradient, records, microbatches], ids=lambda f: f.__name__
 )
-def test_no_loop_of_local_work_holds_a_convolution_on_a_cpu(program, problem, monkeypatch):
+def test_no_loop_of_local_work_holds_a_convolution_on_a_cpu(program, problem):
     *arrays, key = problem
-    assert convolutions(jax.make_jaxpr(program)(*arrays, key).jaxpr)[1] == 0
-    actual = jax.jit(program)(*arrays, jax.random.clone(key))
-    with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(jax, "default_backend", lambda: "gpu")
+    with _platforms.only("cpu"):
+        assert convolutions(jax.make_jaxpr(program)(*arrays, key).jaxpr)[1] == 0
+    actual = jax.jit(program)(*arrays, jax.random.clone(key))  # staged for all platforms
+    with _platforms.only("cuda", "tpu"):
 
         def native(*args):  # another function: JAX keeps the traces of the first
             return program(*args)

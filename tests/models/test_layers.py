@@ -64,8 +64,17 @@ def test_gradients_of_the_two_implementations_agree(key):
         np.testing.assert_allclose(a, b, rtol=0, atol=float(jnp.abs(a).max()) * 378 * 2.0**-24)
 
 
-def test_the_default_on_a_cpu_is_the_form_that_is_fast_inside_loops():
-    assert layers.choose(None) == ("matmul" if jax.default_backend() == "cpu" else "native")
+@pytest.mark.parametrize(("platform", "native"), [("cpu", 0), ("cuda", 1), ("tpu", 1)])
+def test_by_default_the_layers_are_native_where_a_program_is_lowered_for_accelerators(
+    platform, native
+):
+    def layer(x, kernel):
+        return layers.max_pool(layers.conv(x, kernel, None), None)
+
+    traced = jax.jit(layer).trace(jnp.ones((4, 4, 1)), jnp.ones((3, 3, 1, 2)))
+    text = traced.lower(lowering_platforms=(platform,)).as_text()
+    assert text.count("stablehlo.convolution") == native
+    assert text.count('"stablehlo.reduce_window"') == native
 
 
 @pytest.mark.parametrize(
@@ -85,4 +94,4 @@ def test_an_unknown_implementation_is_refused():
     with pytest.raises(
         ValueError, match=r"implementation to be one of \['native', 'matmul'\], got .*'im2col'"
     ):
-        layers.choose("im2col")
+        layers.check("im2col")

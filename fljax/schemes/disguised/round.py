@@ -402,9 +402,9 @@ def maker(hiding: Callable[[Any], Uploads]) -> base.Make:
             )
             return Release(gradient, counts=jnp.all(clients.present), info=digits)
 
-        def at_once(here: Round, _: Clients) -> int:
+        def at_once(here: Round, _: Clients, platform: str) -> int:
             parts = here.shared[0].of.num_outputs + 2 if with_triple else 1
-            return aggregate.default_chunk_size(here.num_params * parts)
+            return aggregate.default_chunk_size(here.num_params * parts, platform)
 
         return rounds.federated(
             rounds.each(of_client),

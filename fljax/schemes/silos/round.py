@@ -297,14 +297,12 @@ def _mean(here: Round, silos: Clients, sums: Sums) -> Release:
     )
 
 
-def _silos_at_once(here: Round, silos: Clients) -> int:
+def _silos_at_once(here: Round, silos: Clients, platform: str) -> int:
     """Equal chunks. On a CPU a silo's step is many small operations (samples, groups, noise), whose
     fixed cost side by side silos share: eight times as many of them as of clients with plain steps
     (bench/rounds/subject_steps.py).
     """
-    most = aggregate.default_chunk_size(here.num_params) * (
-        8 if jax.default_backend() == "cpu" else 1
-    )
+    most = aggregate.default_chunk_size(here.num_params, platform) * (8 if platform == "cpu" else 1)
     (num_silos,) = silos.ids.shape
     return -(-num_silos // -(-num_silos // most))
 

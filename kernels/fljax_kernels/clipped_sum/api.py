@@ -1,16 +1,29 @@
 """clip_and_sum: what it promises, its checks, and which implementation runs."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax_kernels import _meshes
-from fljax_kernels.clipped_sum import matmul, reference
+from fljax_kernels import _meshes, _platforms
+from fljax_kernels.clipped_sum import matmul, reference, two_reads
 
-IMPLEMENTATIONS = {"matmul": matmul.clip_and_sum, "reference": reference.clip_and_sum}
+
+def _by_platform(*arguments: Any, num_segments: int | None = None) -> tuple[Any, jax.Array]:
+    forms = (matmul.clip_and_sum, two_reads.clip_and_sum)
+    for_cpus, for_others = (functools.partial(form, num_segments=num_segments) for form in forms)
+    return _platforms.choose(*arguments, cpu=for_cpus, default=for_others)
+
+
+IMPLEMENTATIONS: dict[str, Callable[..., tuple[Any, jax.Array]]] = {
+    "auto": _by_platform,
+    "matmul": matmul.clip_and_sum,
+    "two_reads": two_reads.clip_and_sum,
+    "reference": reference.clip_and_sum,
+}
 
 
 def clip_and_sum(
@@ -20,7 +33,7 @@ def clip_and_sum(
     mask: jax.Array | None = None,
     segment_ids: jax.Array | None = None,
     num_segments: int | None = None,
-    implementation: str = "matmul",
+    implementation: str = "auto",
 ) -> tuple[Any, jax.Array]:
     """Scales each row down to L2 norm `l2_clip_norm` at most, then sums the rows.
 
@@ -43,8 +56,10 @@ def clip_and_sum(
       segment_ids: int `[C]`: sum the clipped rows per segment. A row whose id is outside [0,
         num_segments) is left out.
       num_segments: number of segments S, static. Needed with `segment_ids`.
-      implementation: "matmul" (one matrix product) or "reference" (defines the result). Under
-        `vmap`, "matmul" also pays for "reference": its choice between the two becomes a select.
+      implementation: "auto" takes "matmul" (one matrix product) on CPUs and "two_reads" (each row
+        is read twice, whatever it holds) on any other platform that is lowered for; "reference"
+        defines the result. Under `vmap`, "matmul" also pays for "reference": its choice between the
+        two becomes a select.
 
     Returns:
       (clipped_sum, norms): like `rows` without its leading axis, or with `[S]` in its place; and

@@ -63,15 +63,14 @@ def scales(
     return down, factors, mask & jnp.isfinite(squares), jnp.where(mask, up * root, 0)
 
 
-@functools.partial(jax.jit, static_argnames="num_segments")
-def clip_and_sum(
+def added(
     rows: Any,
-    l2_clip_norm: float | jax.Array,
-    mask: jax.Array,
-    segment_ids: jax.Array | None = None,
-    num_segments: int | None = None,
+    scaled: tuple[jax.Array, jax.Array, jax.Array, jax.Array],
+    segment_ids: jax.Array | None,
+    num_segments: int | None,
 ) -> tuple[Any, jax.Array]:
-    down, factors, counts, norms = scales(rows, l2_clip_norm, mask)
+    """(clipped_sum, norms) of rows and their `scales`."""
+    down, factors, counts, norms = scaled
 
     def add(leaf: jax.Array) -> jax.Array:
         x = wide(leaf)
@@ -88,3 +87,14 @@ def clip_and_sum(
         return jax.ops.segment_sum(clipped, jnp.where(inside, segment_ids, 0), num_segments)
 
     return jax.tree.map(add, rows), norms
+
+
+@functools.partial(jax.jit, static_argnames="num_segments")
+def clip_and_sum(
+    rows: Any,
+    l2_clip_norm: float | jax.Array,
+    mask: jax.Array,
+    segment_ids: jax.Array | None = None,
+    num_segments: int | None = None,
+) -> tuple[Any, jax.Array]:
+    return added(rows, scales(rows, l2_clip_norm, mask), segment_ids, num_segments)

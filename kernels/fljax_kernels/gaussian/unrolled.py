@@ -2,6 +2,7 @@
 leaves.
 """
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax_kernels import _threefry
+from fljax_kernels import _platforms, _threefry
 from fljax_kernels.gaussian import reference
 
 LEAST = 1024  # numbers in a leaf that is drawn on its own
@@ -26,7 +27,7 @@ def half_variance_normals(key: jax.Array, tree: Any) -> Any:
     """
     leaves, treedef = jax.tree.flatten(tree)
     sizes = [math.prod(jnp.shape(leaf)) for leaf in leaves]
-    if not _threefry.is_faster(key) or any(
+    if not _threefry.covers(key) or any(
         reference.drawn_in(leaf) != np.float32 or size >= _MOST
         for leaf, size in zip(leaves, sizes, strict=True)
     ):
@@ -37,10 +38,28 @@ def half_variance_normals(key: jax.Array, tree: Any) -> Any:
     draws = dict(_together(words, {i: size for i, size in enumerate(sizes) if size < LEAST}))
     for i, size in enumerate(sizes):
         if size >= LEAST:
-            flat = _threefry.half_variance_normals(words[i], jax.lax.iota(jnp.uint32, size))
-            draws[i] = flat if jnp.ndim(leaves[i]) == 1 else _in_memory(flat)
+            draws[i] = _large(words[i], jnp.shape(leaves[i]))
     shaped = [draws[i].reshape(jnp.shape(leaf)) for i, leaf in enumerate(leaves)]
     return jax.tree.unflatten(treedef, shaped)
+
+
+def _large(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    if len(shape) == 1:
+        return _in_order(words, shape)
+    in_memory, in_place = (functools.partial(form, shape=shape) for form in (_in_memory, _in_order))
+    return _platforms.choose(words, cpu=in_memory, default=in_place)
+
+
+def _in_order(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Positions as the leaf has them: what is added to a leaf is then drawn while the sum is
+    written.
+    """
+    steps = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    parts = [
+        jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * np.uint32(step)
+        for axis, step in enumerate(steps)
+    ]
+    return _threefry.half_variance_normals(words, functools.reduce(jnp.add, parts))
 
 
 def _together(words: jax.Array, sizes: dict[int, int]) -> Iterator[tuple[int, jax.Array]]:
@@ -56,14 +75,16 @@ def _together(words: jax.Array, sizes: dict[int, int]) -> Iterator[tuple[int, ja
         start += size
 
 
-def _in_memory(normals: jax.Array) -> jax.Array:
+def _in_memory(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """The same numbers, as the carry of a loop that never turns, which XLA does not fuse across.
 
     Fused with a reshape, the cipher would run over the innermost axis: one of 3 colours leaves a
     vector unit idle, at five times the time. An optimization barrier does not help: on a CPU XLA
     drops it before it fuses.
     """
+    normals = _in_order(words, (math.prod(shape),))
     never = normals[0] > 100  # no draw is beyond 3.9; XLA does not know that
-    return jax.lax.while_loop(
+    kept = jax.lax.while_loop(
         lambda c: c[1], lambda c: (-c[0], jnp.zeros_like(c[1])), (normals, never)
     )[0]
+    return kept.reshape(shape)

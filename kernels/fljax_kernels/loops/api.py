@@ -4,8 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import jax
-
+from fljax_kernels import _platforms
 from fljax_kernels.loops import rewrite
 
 
@@ -24,9 +23,10 @@ def loop_friendly(fun: Callable[..., Any], *, inside_loop: bool = False) -> Call
 
         train = loop_friendly(lambda params, batches: jax.lax.scan(sgd_step, params, batches))
 
-    On a backend other than the CPU, whose native operations are the faster ones everywhere, nothing
-    is changed. A function without any of these costs a copy of its outermost equations while it is
-    traced. Patches cost memory: a k x k layer holds k * k times its input.
+    For a platform other than the CPU, whose native operations are the faster ones everywhere,
+    nothing is changed: that is decided where the program is lowered. A function without any of
+    these costs a copy of its outermost equations while it is traced. Patches cost memory: a k x k
+    layer holds k * k times its input.
 
     Args:
       fun: any JAX function. Array arguments are traced; Python scalars, strings and other leaves
@@ -48,8 +48,6 @@ def loop_friendly(fun: Callable[..., Any], *, inside_loop: bool = False) -> Call
 
     @functools.wraps(fun)
     def call(*args: Any, **kwargs: Any) -> Any:
-        # Asked when it is called: to ask starts JAX's backends, which a module that wraps must not
-        # do.
-        return (rewritten if jax.default_backend() == "cpu" else fun)(*args, **kwargs)
+        return (rewritten if "cpu" in _platforms.candidates() else fun)(*args, **kwargs)
 
     return call

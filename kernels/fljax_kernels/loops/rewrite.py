@@ -17,6 +17,7 @@ import numpy as np
 from jax.extend import core
 from jax.extend.core import primitives
 
+from fljax_kernels import _platforms
 from fljax_kernels.loops import convolution, pooling, sums
 
 # Parameters that hold jaxprs to rewrite, by the name of the primitive.
@@ -50,7 +51,15 @@ def rewritten(fun: Callable[..., Any], active: bool) -> Callable[..., Any]:
             return fun(*new_args, **new_kwargs)
 
         closed, out_shape = jax.make_jaxpr(of_arrays, return_shape=True)(*arrays)
-        outputs = _evaluate(closed.jaxpr, closed.consts, arrays, active)
+
+        def for_cpus(*arrays: Any) -> list[Any]:
+            return _evaluate(closed.jaxpr, closed.consts, arrays, active)
+
+        def as_it_is(*arrays: Any) -> list[Any]:
+            return core.jaxpr_as_fun(closed)(*arrays)
+
+        default = as_it_is if _holds_target(closed, active) else for_cpus
+        outputs = _platforms.choose(*arrays, cpu=for_cpus, default=default)
         return jax.tree.unflatten(jax.tree.structure(out_shape), outputs)
 
     return call
@@ -86,6 +95,11 @@ def _apply(equation: Any, args: list[Any], active: bool) -> list[Any]:
     name, params = equation.primitive.name, equation.params
     if _is_target(equation, active):
         return [_rewrite(equation, args, active)]
+    if _platforms.is_choice(equation):
+        branch = _platforms.branch_of(equation)
+        if branch is None:
+            return _bind(equation, args, params)
+        return _evaluate(branch.jaxpr, branch.consts, args[1:], active)
     if name in _CUSTOM and _holds_target(params["call_jaxpr"], active):
         return (_custom_jvp if name == "custom_jvp_call" else _custom_vjp)(equation, args, active)
     held = _LOOPS.get(name) or _CONTAINERS.get(name) or ()
@@ -134,9 +148,9 @@ def _open(jaxpr: Any) -> Any:
 def _holds_target(jaxpr: Any, active: bool) -> bool:
     for equation in _open(jaxpr).eqns:
         inside = active or equation.primitive.name in _LOOPS
-        if _is_target(equation, active) or any(
-            _holds_target(inner, inside) for inner in core.jaxprs_in_params(equation.params)
-        ):
+        branch = _platforms.branch_of(equation, "cpu")
+        held = core.jaxprs_in_params(equation.params) if branch is None else [branch]
+        if _is_target(equation, active) or any(_holds_target(inner, inside) for inner in held):
             return True
     return False
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fljax_kernels import _meshes
+from fljax_kernels import _meshes, _platforms
 from fljax_kernels.loops import convolution
 from fljax_kernels.loops.api import loop_friendly
 from fljax_kernels.per_example import one_example
@@ -25,6 +25,7 @@ from fljax_kernels.per_example.batches import (
     normal_loss,
     varying_axes,
 )
+from fljax_kernels.per_example.by_platform import ByPlatform
 from fljax_kernels.per_example.reference import MaterializedRows, wide
 from fljax_kernels.per_example.streamed import StreamedRows, TapsInChunks
 from fljax_kernels.per_example.taps import Taps
@@ -52,10 +53,15 @@ class PerExampleGrads:
     """
 
     def __init__(
-        self, engine: Any, tree: Any, leaves: list[jax.Array], size: int, mask: jax.Array | None
+        self,
+        engines: ByPlatform,
+        tree: Any,
+        leaves: list[jax.Array],
+        size: int,
+        mask: jax.Array | None,
     ):
-        self._engine, self._tree, self._leaves, self._size, self._mask = (
-            engine,
+        self._engines, self._tree, self._leaves, self._size, self._mask = (
+            engines,
             tree,
             leaves,
             size,
@@ -69,13 +75,13 @@ class PerExampleGrads:
 
     def values(self) -> jax.Array:
         """Losses `[B]`; 0 where masked."""
-        return self._zero_masked(self._engine.values())
+        return self._zero_masked(self._engines.values())
 
     def aux(self) -> Any:
         """The second result of a loss with `has_aux=True`, with a leading axis B; masked examples
         included.
         """
-        return self._engine.aux()
+        return self._engines.aux()
 
     def row_norms(self, *, per_leaf: bool = False) -> Any:
         """||g_i|| `[B]`, or a params-like tree of `[B]`, one norm per parameter array."""
@@ -83,7 +89,7 @@ class PerExampleGrads:
 
     def gram(self, *, per_leaf: bool = False) -> Any:
         """G G^T `[B, B]`, or a params-like tree of `[B, B]` which adds up to it."""
-        grams = self._engine.grams()
+        grams = self._engines.take(lambda engine: engine.grams())
         if self._mask is not None:
             keep = self._mask[:, None] & self._mask[None, :]
             grams = [jnp.where(keep, g, jnp.zeros((), g.dtype)) for g in grams]
@@ -96,7 +102,8 @@ class PerExampleGrads:
           coefficients: `[B]`, or a params-like tree of `[B]` (one set of coefficients for each
             parameter array).
         """
-        return self._unflatten(self._engine.weighted_sums(self._weights(coefficients, self._mask)))
+        weights = self._weights(coefficients, self._mask)
+        return self._unflatten(self._engines.take(lambda engine: engine.weighted_sums(weights)))
 
     def weighted_sum(
         self, coefficient_fn: Callable[..., Coefficients], *per_example: Any, per_leaf: bool = False
@@ -121,13 +128,14 @@ class PerExampleGrads:
             squares = [_zero(s, mask) for s in squares]
             return self._weights(coefficient_fn(self._norms(squares, per_leaf), *arguments), mask)
 
-        if hasattr(self._engine, "fused_sums") and self._engine.fuses(weigh, extra):
-            sums, squares = self._engine.fused_sums(weigh, extra)
-            squares = [_zero(s, self._mask) for s in squares]
-        else:
-            squares = self._squares
-            sums = self._engine.weighted_sums(weigh(squares, extra))
-        return self._unflatten(sums), self._norms(squares, per_leaf)
+        def norms_and_sums(engine: Any) -> Any:
+            if hasattr(engine, "fused_sums") and engine.fuses(weigh, extra):
+                return engine.fused_sums(weigh, extra)
+            squares = engine.squared_norms()
+            return engine.weighted_sums(weigh(squares, extra)), squares
+
+        sums, squares = self._engines.take_with_values(norms_and_sums)
+        return self._unflatten(sums), self._norms([_zero(s, self._mask) for s in squares], per_leaf)
 
     def matvec(self, vector: Any) -> jax.Array:
         """<g_i, v> `[B]` for a params-like tree v."""
@@ -138,13 +146,14 @@ class PerExampleGrads:
                 f"Expected vector with the tree and shapes of params, got {tree} with shapes "
                 f"{shapes}."
             )
+        arrays = [jnp.asarray(v) for v in vectors]
         return self._zero_masked(
-            _total(self._engine.directional([jnp.asarray(v) for v in vectors]))
+            _total(self._engines.take(lambda engine: engine.directional(arrays)))
         )
 
     def materialize(self) -> Any:
         """G itself: a params-like tree of `[B, ...]`. B * D numbers."""
-        rows = self._engine.rows()
+        rows = self._engines.take(lambda engine: engine.rows())
         if self._mask is not None:
             rows = [
                 jnp.where(
@@ -154,15 +163,21 @@ class PerExampleGrads:
             ]
         return self._unflatten(rows)
 
-    def explain(self) -> str:
+    def explain(self, platform: str | None = None) -> str:
         """How G is computed and why, one line per site; bytes and multiply-adds are for the whole
         batch.
+
+        Args:
+          platform: "cpu", "cuda" or "tpu": forms are chosen for what is lowered for. None: JAX's
+            default backend.
         """
-        return self._engine.explain()
+        return self._engines.explain(platform)
 
     @functools.cached_property
     def _squares(self) -> list[jax.Array]:
-        return [_zero(s, self._mask) for s in self._engine.squared_norms()]
+        return [
+            _zero(s, self._mask) for s in self._engines.take(lambda engine: engine.squared_norms())
+        ]
 
     def _norms(self, squares: list[jax.Array], per_leaf: bool) -> Any:
         # maximum: a Gram form may round a zero norm to a small negative square.
@@ -260,9 +275,9 @@ class _PlacedGrads(PerExampleGrads):
 
         return jax.tree.map(placed, self._take(lambda: self._inner.materialize()), self._params)
 
-    def explain(self) -> str:
+    def explain(self, platform: str | None = None) -> str:
         with self._where():
-            return self._inner.explain()
+            return self._inner.explain(platform)
 
     def _take(self, product: Callable[..., Any], *arguments: Any) -> Any:
         inside = self._where == self._at.inside
@@ -387,12 +402,13 @@ def per_example_grads(
             one_example.check(loss, jax.tree.unflatten(tree, leaves), batch, has_aux)
         engine_of = functools.partial(_ENGINES[method], one)
         whole = Batch(leaves, batch, size, names)
-        engine = (
-            engine_of(whole)
-            if microbatch_size is None
-            else StreamedRows(engine_of, whole, microbatch_size)
-        )
-        return PerExampleGrads(engine, tree, leaves, size, mask)
+        if microbatch_size is None:
+            make = functools.partial(engine_of, whole)
+        else:
+            make = functools.partial(StreamedRows, engine_of, whole, microbatch_size)
+        at_once = whole if microbatch_size is None else whole._replace(size=microbatch_size)
+        alike = method == "vmap" or (method in ("auto", "microbatch") and _is_small(at_once))
+        return PerExampleGrads(ByPlatform(make, alike), tree, leaves, size, mask)
 
     return grads
 
@@ -402,7 +418,7 @@ def _choose(loss: Callable[..., Any], batch: Batch) -> Any:
     was.
     """
     num_params = sum(leaf.size for leaf in batch.leaves)
-    if batch.size * num_params <= SMALL:
+    if _is_small(batch):
         return MaterializedRows(loss, batch, f"at most {SMALL} numbers")
     taps = Taps(loss, batch)
     share = taps.plan.body.held_anyway() / num_params
@@ -416,9 +432,13 @@ def _choose(loss: Callable[..., Any], batch: Batch) -> Any:
         convolution.supports(eqn.invars[0].aval.shape, eqn.invars[1].aval.shape, eqn.params)
         for eqn in convolutions
     )
-    if num_chunks > 1 and as_patches and jax.default_backend() == "cpu":
+    if num_chunks > 1 and as_patches and _platforms.cpu_alone():
         return TapsInChunks(loss, batch, taps.plan, -(-batch.size // num_chunks))
     return taps
+
+
+def _is_small(batch: Batch) -> bool:
+    return batch.size * sum(leaf.size for leaf in batch.leaves) <= SMALL
 
 
 _ENGINES = {

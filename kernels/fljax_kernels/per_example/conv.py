@@ -23,9 +23,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax_kernels import _platforms
 from fljax_kernels.per_example.batches import make_varying, varying_axes
 from fljax_kernels.per_example.reference import drop_rows, wide
-from fljax_kernels.per_example.terms import Product, weigh_rows
+from fljax_kernels.per_example.terms import HIGHEST, Product, weigh_rows
 
 # Floats that a block of examples may take on a CPU: of patches, which then stay in the cache, and
 # of copies of the input and the cotangent, where smaller blocks do not make a ResNet20's layers
@@ -164,7 +165,7 @@ class ConvProduct(Product):
         """Whether the first kernel axis goes to the cotangent: fewer numbers to move, hardly more
         to multiply.
         """
-        if not self._window or jax.default_backend() != "cpu":
+        if not self._window or not _platforms.cpu_alone():
             return False
         size, features, channels = self._window[0], self.sizes[3], self.sizes[4]
         patch = math.prod(self._window[1:]) * channels
@@ -223,7 +224,7 @@ class ConvProduct(Product):
         at_once = max(1, min(size, (CACHED_COPIES if self._by_rows else CACHED_PATCHES) // each))
         while size % at_once:
             at_once -= 1
-        if jax.default_backend() != "cpu" or at_once == size:
+        if not _platforms.cpu_alone() or at_once == size:
             return fun(self._block(*self._plain))
         pairs = [z.reshape(size // at_once, at_once, *z.shape[1:]) for z in self._plain]
         out = jax.lax.map(lambda pair: fun(self._block(*pair)), tuple(pairs))
@@ -240,7 +241,8 @@ class ConvProduct(Product):
             else self._in_blocks(lambda part: part.squared_norms())
         )
 
-    def _convolve(self, inputs: jax.Array, kernel: jax.Array) -> jax.Array:
+    def _convolve(self, inputs: jax.Array, kernel: jax.Array, precision: Any = None) -> jax.Array:
+        """With the program's own precision, or another."""
         params, dims = dict(self._params), self._params["dimension_numbers"]
         specs = [_moved(dims.lhs_spec), dims.rhs_spec, _moved(dims.out_spec)]
         options = (
@@ -249,13 +251,13 @@ class ConvProduct(Product):
             "lhs_dilation",
             "rhs_dilation",
             "feature_group_count",
-            "precision",
         )
         return jax.lax.conv_general_dilated(
             inputs.reshape(-1, *inputs.shape[2:]),
             kernel,
             dimension_numbers=jax.lax.ConvDimensionNumbers(*specs),
             preferred_element_type=params["preferred_element_type"],
+            precision=params["precision"] if precision is None else precision,
             **{name: params[name] for name in options},
         )
 
@@ -268,7 +270,8 @@ class ConvProduct(Product):
         # Inside shard_map the gradient with respect to what is the same on all devices would be a
         # sum over them.
         zero = make_varying(jnp.zeros(self._kernel_shape, dtype), varying_axes(inputs, weighted))
-        convolve = functools.partial(self._convolve, inputs.astype(dtype))
+        # HIGHEST: rounded to fewer bits, a clipped row could pass its bound.
+        convolve = functools.partial(self._convolve, inputs.astype(dtype), precision=HIGHEST)
         return jax.vjp(convolve, zero)[1](weighted.reshape(-1, *weighted.shape[2:]))[0]
 
     def directional(self, vector: jax.Array) -> jax.Array:

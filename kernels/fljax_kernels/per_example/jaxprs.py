@@ -10,6 +10,8 @@ import jax
 import jax.extend
 from jax.extend import core
 
+from fljax_kernels import _platforms
+
 # Calls whose body may be written in place of the call.
 INLINED = ("jit", "pjit", "closed_call", "core_call")
 REMAT = ("remat2", "checkpoint", "remat")
@@ -60,6 +62,8 @@ def _run(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
         values = [read(v) for v in eqn.invars]
         if eqn.primitive.name in INLINED:
             results = _run(*inner(eqn), values)
+        elif (branch := _platforms.branch_of(eqn)) is not None:
+            results = _run(branch.jaxpr, branch.consts, values[1:])
         else:
             results = bind(eqn, values)
         env.update(zip(eqn.outvars, results, strict=True))
@@ -67,8 +71,8 @@ def _run(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
 
 
 def flatten(jaxpr: Any, consts: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """The same program without calls, and its constants."""
-    if not any(eqn.primitive.name in INLINED for eqn in jaxpr.eqns):
+    """The same program without calls and choices of one platform's form, and its constants."""
+    if not any(eqn.primitive.name in INLINED or _platforms.is_choice(eqn) for eqn in jaxpr.eqns):
         return jaxpr, list(consts)
     avals = [v.aval for v in jaxpr.invars]
     closed = jax.make_jaxpr(lambda *args: _run(jaxpr, consts, args))(*avals)

@@ -13,9 +13,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fljax_kernels import _platforms
 from fljax_kernels.per_example import jaxprs
 from fljax_kernels.per_example.batches import fresh_keys
 from fljax_kernels.per_example.conv import ConvProduct
+from fljax_kernels.per_example.conv_native import NativeConv
 from fljax_kernels.per_example.plan import Body, Site
 from fljax_kernels.per_example.terms import Lookup, Product, Rows
 
@@ -98,8 +100,12 @@ def site_term(site: Site, body: Body, cotangent: jax.Array, records: Sequence[ja
     if site.rule == "conv":
         if varying:
             return _stacked_conv(site, body, cotangent, records[0])
-        return ConvProduct(records[0], cotangent, shape, site.eqn.params, loops)
+        return _convolution(records[0], cotangent, shape, site.eqn.params, loops)
     return _lookup(site, body, cotangent, records[0])
+
+
+def _convolution(*arguments: Any) -> ConvProduct:
+    return (ConvProduct if _platforms.cpu_alone() else NativeConv)(*arguments)
 
 
 def _product_labels(site: Site, loops: int) -> tuple[list[int], list[int], list[int]]:
@@ -155,7 +161,8 @@ def _stacked_conv(site: Site, body: Body, cotangent: jax.Array, inputs: jax.Arra
     lengths = [cotangent.shape[1 + k] for k in order]
 
     def one(pair: tuple[jax.Array, jax.Array]) -> jax.Array:
-        return ConvProduct(pair[0], pair[1], site.var.aval.shape, site.eqn.params, len(rest)).rows()
+        shape = site.var.aval.shape
+        return _convolution(pair[0], pair[1], shape, site.eqn.params, len(rest)).rows()
 
     rows = jax.vmap(lambda x, y: one((x, y)))(front(inputs), front(cotangent))
     rows = jnp.moveaxis(rows, 1, 0)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax_kernels import _platforms
 from fljax_kernels.loops.api import loop_friendly
 from fljax_kernels.per_example.batches import Batch
 
@@ -33,6 +34,17 @@ def flat(rows: jax.Array) -> jax.Array:
 def drop_rows(rows: jax.Array, weights: jax.Array) -> jax.Array:
     """Rows with weight 0 become 0. where, not multiply: NaN * 0 is NaN."""
     return jnp.where(column(weights != 0, rows), rows, jnp.zeros((), rows.dtype))
+
+
+def _weighted(rows: jax.Array, weights: jax.Array) -> jax.Array:
+    if "cpu" not in _platforms.candidates():
+        # A matrix product would take a copy of the rows, where a sum reads them once.
+        c = column(weights, rows).astype(rows.dtype)
+        return jnp.sum(jnp.where(c != 0, c * rows, jnp.zeros((), rows.dtype)), axis=0)
+    exact = jax.lax.Precision.HIGHEST
+    return jnp.tensordot(
+        weights.astype(rows.dtype), drop_rows(rows, weights), axes=1, precision=exact
+    )
 
 
 class MaterializedRows:
@@ -67,13 +79,7 @@ class MaterializedRows:
 
     def weighted_sums(self, weights: list[jax.Array]) -> list[jax.Array]:
         return [
-            jnp.tensordot(
-                c.astype(wide(g.dtype)),
-                drop_rows(g, c).astype(wide(g.dtype)),
-                axes=1,
-                precision=jax.lax.Precision.HIGHEST,
-            )
-            for c, g in zip(weights, self.rows(), strict=True)
+            _weighted(g.astype(wide(g.dtype)), c) for c, g in zip(weights, self.rows(), strict=True)
         ]
 
     def directional(self, vectors: list[jax.Array]) -> list[jax.Array]:

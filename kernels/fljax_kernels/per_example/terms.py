@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fljax_kernels import _platforms
 from fljax_kernels.per_example.reference import column, drop_rows, flat, wide
 
 # A sum of up to 2**32 squares below float32's range, all of which are lost, is less than this.
@@ -24,6 +25,10 @@ ROUNDING = 2.0**-24
 FEW = 2**20  # numbers: what rows may take though records take less
 PIECE = 2**17  # floats: what a copy may take that only looks for bad rows
 HIGHEST = jax.lax.Precision.HIGHEST
+# On accelerators forms are chosen by the numbers that they move. Held rows are written, squared and
+# added up; inner products of positions are written and read, two arrays of them. A sum made anew
+# reads x and y once more; where a product takes no fused operand both are copied first, too.
+READS, PAIRS, AGAIN = 3, 4, 2
 
 
 Moves = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
@@ -62,6 +67,8 @@ class Rows:
         # The weighted cotangent is what a product beside this bias needs too. A matrix product with
         # ones: XLA's sum over the leading axis of a wide array is many times slower on a CPU.
         data = weigh_rows(self.data.astype(wide(self.data.dtype)), weights)
+        if not _platforms.cpu_alone():
+            return jnp.sum(data, axis=0)
         return jnp.tensordot(jnp.ones(data.shape[:1], data.dtype), data, axes=1, precision=HIGHEST)
 
     def directional(self, vector: jax.Array) -> jax.Array:
@@ -139,9 +146,11 @@ class Product:
     @property
     def held(self) -> bool:
         """Rows take less than the Gram matrix of the summed axis: few of them up to twice, for they
-        save a product.
+        save a product. On accelerators: they move fewer numbers.
         """
         s, n, p, q = self.extents
+        if not _platforms.cpu_alone():
+            return n > 1 and READS * p * q <= PAIRS * n * n + AGAIN * n * (p + q)
         allowed = 2 if self.y.shape[0] * s * p * q <= FEW else 1
         return n > 1 and p * q <= allowed * n * (p + q)
 
@@ -161,7 +170,8 @@ class Product:
     def compute_rows(self) -> tuple[jax.Array, jax.Array]:
         """Rows in `row_order` and the sums of their squares."""
         order = (0, *self.row_order)
-        rows = _einsum(self.x, self.x_labels, self.y, self.y_labels, order, precision=HIGHEST)
+        # However rounded: norm and sum are both of these rows.
+        rows = _einsum(self.x, self.x_labels, self.y, self.y_labels, order)
         return rows, jnp.sum(jnp.square(flat(rows)), axis=1)
 
     @functools.cached_property
@@ -206,9 +216,7 @@ class Product:
         if self.extents[1] == 1:
             return jnp.sum(_never_less(_squares(x), _squares(y)), axis=(1, 2))
         dots = _dots(x, y, x, y)
-        # Where steps cancel, rounding must not make a norm smaller than that of the sum which is
-        # clipped by it.
-        return jnp.sum(_never_less(*dots) + ROUNDING * jnp.abs(dots[0] * dots[1]), axis=(1, 2, 3))
+        return jnp.sum(gram_squares(*dots), axis=(1, 2, 3))
 
     def gram(self) -> jax.Array:
         s, n = self.extents[:2]
@@ -230,12 +238,12 @@ class Product:
     def weighted_sum(self, weights: jax.Array) -> jax.Array:
         if self.held:
             rows, squares = self._held_rows
-            if jax.default_backend() == "cpu":
+            if _platforms.cpu_alone():
                 # Care costs two passes over all rows. Under vmap both branches run.
                 usual = jnp.isfinite(jnp.sum(squares))
                 total = jax.lax.cond(usual, _sum_rows, _sum_finite_rows, rows, weights)
             else:
-                total = _sum_finite_rows(rows, weights)
+                total = jnp.sum(weigh_rows(rows, weights), axis=0)
             return self._in_out_order(total, 0)
         y = weigh_rows(self.y.astype(wide(self.y.dtype)), weights)
 
@@ -261,7 +269,7 @@ class Product:
         copied at a time.
         """
         last = self.x_labels[-1]
-        if self.extents[:2] != (1, 1) or last != self.out[0] or jax.default_backend() != "cpu":
+        if self.extents[:2] != (1, 1) or last != self.out[0] or not _platforms.cpu_alone():
             return 1
         divisors = (k for k in range(1, self.x.shape[-1] + 1) if self.x.shape[-1] % k == 0)
         return next((k for k in divisors if self.x.size <= k * PIECE), 1)
@@ -541,6 +549,15 @@ def _arrange(z: jax.Array, labels: tuple[int, ...], order: list[int]) -> jax.Arr
 
 def _squares(z: jax.Array) -> jax.Array:
     return jnp.sum(jnp.square(z.astype(wide(z.dtype))), axis=-1)
+
+
+def gram_squares(of_x: jax.Array, of_y: jax.Array) -> jax.Array:
+    """What adds up to a squared norm, from inner products of positions.
+
+    Where steps cancel, rounding must not make a norm smaller than that of the sum which is clipped
+    by it.
+    """
+    return _never_less(of_x, of_y) + ROUNDING * jnp.abs(of_x * of_y)
 
 
 def _never_less(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax_kernels import loop_friendly, per_example_grads
-from fljax_kernels.per_example import conv, terms
+from fljax_kernels import _platforms, loop_friendly, per_example_grads
+from fljax_kernels.per_example import conv, conv_native, terms
 from fljax_kernels.per_example.cases import B
 from tests.kernels.per_example._exact import check
 
@@ -73,7 +73,7 @@ def case(name):
     return loss, *(jnp.asarray(draw.normal(size=s), jnp.float32) for s in (kernel, (B, *shape)))
 
 
-def terms_of(monkeypatch, name):
+def terms_of(monkeypatch, name, platform):
     found = []
     before = conv.ConvProduct.__init__
 
@@ -83,15 +83,17 @@ def terms_of(monkeypatch, name):
 
     monkeypatch.setattr(conv.ConvProduct, "__init__", init)
     loss, params, batch = case(name)
-    jax.eval_shape(
-        lambda p, b: per_example_grads(loss, method="taps")(p, b).row_norms(), params, batch
-    )
+    with _platforms.only(platform):
+        jax.eval_shape(
+            lambda p, b: per_example_grads(loss, method="taps")(p, b).row_norms(), params, batch
+        )
     return found
 
 
+@pytest.mark.parametrize("platform", _platforms.PLATFORMS)
 @pytest.mark.parametrize("name", ALL)
-def test_the_form_is_what_moves_fewer_numbers(monkeypatch, name):
-    assert terms_of(monkeypatch, name) == [name in BY_ROWS and jax.default_backend() == "cpu"]
+def test_the_form_is_what_moves_fewer_numbers(monkeypatch, name, platform):
+    assert terms_of(monkeypatch, name, platform) == [name in BY_ROWS and platform == "cpu"]
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -157,3 +159,55 @@ def test_clients_side_by_side_of_whom_one_has_a_row_that_is_not_finite(name):
     for k in range(2):
         expected = client(several[k], batch)
         np.testing.assert_allclose(sums[k], expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("form", ["held", "rows", "gram"])
+@pytest.mark.parametrize("name", ["same", "strided", "dilated_kernel", "dilated_input", "grouped"])
+def test_all_forms_for_accelerators_are_exact(monkeypatch, name, form):
+    if form == "gram" and name == "grouped":
+        pytest.skip("inner products of positions are for one group")
+    monkeypatch.setattr(conv_native.NativeConv, "form", form)
+    loss, params, batch = case(name)
+    weights = jnp.arange(1.0, 1 + B).at[1].set(0)
+    spoilt = batch.at[1].set(jnp.nan)
+    with _platforms.only("cuda", "tpu"):
+        norms = per_example_grads(loss, method="taps")(params, batch).row_norms()
+        total = per_example_grads(loss, method="taps")(params, spoilt).rmatvec(weights)
+    with jax.enable_x64(True):
+        wide = [jnp.asarray(np.asarray(z, np.float64)) for z in (params, batch)]
+        rows = np.asarray(jax.vmap(jax.grad(loss), (None, 0))(*wide)).reshape(B, -1)
+    # A Gram form's terms cancel: 2^-24 of their sum, which here is below 30 squared norms.
+    np.testing.assert_allclose(norms, np.linalg.norm(rows, axis=1), rtol=2e-5)
+    np.testing.assert_allclose(
+        np.ravel(total), np.asarray(weights) @ rows, atol=1e-5 * np.abs(rows).max()
+    )
+
+
+def test_accelerators_take_the_form_that_moves_fewest_numbers():
+    """Early layers have many positions and small kernels, late ones the reverse."""
+    numbers = jax.lax.ConvDimensionNumbers((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
+
+    def form(side, fan_in, fan_out):
+        params = {
+            "dimension_numbers": numbers,
+            "feature_group_count": 1,
+            "batch_group_count": 1,
+            "window_strides": (1, 1),
+            "padding": ((1, 1), (1, 1)),
+            "lhs_dilation": (1, 1),
+            "rhs_dilation": (1, 1),
+            "precision": None,
+            "preferred_element_type": None,
+        }
+        inputs = jnp.zeros((2, 1, side, side, fan_in))
+        cotangent = jnp.zeros((2, 1, side, side, fan_out))
+        term = conv_native.NativeConv(inputs, cotangent, (3, 3, fan_in, fan_out), params, 0)
+        moved = term.moved
+        # 3 of a row; 2 of a row and 2 of input and output; by hand.
+        row, both = 9 * fan_in * fan_out, side * side * (fan_in + fan_out)
+        assert moved["held"] == 3 * row and moved["rows"] == 2 * row + 2 * both
+        assert moved["gram"] == (side + 2) ** 4 + 11 * side**4 + 2 * both
+        return term.form
+
+    assert form(32, 32, 32) == "held"
+    assert form(8, 128, 128) == "gram"

@@ -1,0 +1,172 @@
+"""What do our programs move, hold, send and multiply on a TPU v5e and an H200?
+
+    python -m bench.aot [--targets tpu,cuda] [--programs NAME,...] [--forms reference,ours]
+
+`make aot` makes the environments first: the compilers are those of libtpu and of JAX's CUDA wheels,
+and no device is needed. A target without its environment is skipped. Bytes are XLA's own count of
+what a compiled program accesses; of a loop the body counts once, so forms with loops are compared
+with forms with loops. No figure here is a time.
+
+| form | what it is |
+|---|---|
+| reference | the mean gradient, the round without privacy, the sum without clipping |
+| plain | the plain JAX form: `vmap(grad)`, norms, one product |
+| two_pass | norms by `vmap(grad)`, the sum as the gradient of the weighted loss |
+| ours | what the library does |
+
+Rows that a run does not compile again are kept, if they are of the same commit.
+"""
+
+import argparse
+import datetime
+import functools
+import json
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from bench import _child, _harness, _tables
+from bench.aot import programs
+
+ENVIRONMENTS = _harness.ROOT / ".aot"
+TARGETS = ("tpu", "cuda")
+
+
+def python_of(target: str) -> pathlib.Path:
+    """The interpreter of a target's environment."""
+    return ENVIRONMENTS / target / "bin" / "python"
+
+
+def measure(
+    target: str, names: list[str], forms: list[str] | None, keep: Callable[[Any], Any]
+) -> list[dict[str, Any]]:
+    """One row for each program, form and number of devices; `keep` is told after each program."""
+    child = _child.Child(
+        "bench.aot.child",
+        [target],
+        python=str(python_of(target)),
+        JAX_SKIP_CUDA_CONSTRAINTS_CHECK="1",
+        TPU_SKIP_MDS_QUERY="1",
+    )
+    rows: list[dict[str, Any]] = []
+    try:
+        where = child.answer()
+        for name in names:
+            for count in programs.devices(target, name):
+                for form in programs.PROGRAMS[name](count):
+                    if forms is not None and form not in forms:
+                        continue
+                    row = {"program": name, "form": form, "devices": count, **where}
+                    row |= child.ask(f"{name} {form} {count}")
+                    rows.append(row | _ratios(row, rows))
+                    print(target, json.dumps(rows[-1]), flush=True)
+            keep(rows)
+    finally:
+        child.close()
+    return rows
+
+
+def _ratios(row: dict[str, Any], before: list[dict[str, Any]]) -> dict[str, Any]:
+    same = [r for r in before if (r["program"], r["devices"]) == (row["program"], row["devices"])]
+    reference = next((r for r in same if r["form"] == programs.REFERENCE), None)
+    if reference is None or "failed" in row or "failed" in reference:
+        return {}
+    return {"ratio": round(row["bytes_accessed"] / reference["bytes_accessed"], 3)}
+
+
+def environment() -> dict[str, Any]:
+    """What a run is of; the device is the target's, not this machine's."""
+    here = _harness.environment()
+    return {key: here[key] for key in ("commit", "dirty", "python")}
+
+
+def write(target: str, where: dict[str, Any], rows: list[dict[str, Any]]) -> pathlib.Path:
+    """`results/aot-<target>.json`, with the rows of this commit that were not compiled again."""
+    path = _harness.RESULTS / f"aot-{target}.json"
+    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    where = where | {"date": date}
+    new = {(row["program"], row["form"], row["devices"]) for row in rows}
+    kept = []
+    if path.exists():
+        old = json.loads(path.read_text())
+        if old["environment"]["commit"] == where["commit"]:
+            kept = [
+                row
+                for row in old["rows"]
+                if (row["program"], row["form"], row["devices"]) not in new
+            ]
+    order = list(programs.PROGRAMS)
+    found = sorted(kept + rows, key=lambda row: order.index(row["program"]))
+    path.write_text(json.dumps({"note": "", "environment": where, "rows": found}, indent=1) + "\n")
+    return path
+
+
+def table(rows: _tables.Rows) -> str:
+    """Bytes and memory of each program beside its reference and the plain form."""
+    body = []
+    for device in dict.fromkeys(row["device"] for row in rows):
+        mine = [row for row in rows if row["device"] == device and "failed" not in row]
+        for name, count in dict.fromkeys((row["program"], row["devices"]) for row in mine):
+            forms = {
+                row["form"]: row
+                for row in mine
+                if (row["program"], row["devices"]) == (name, count)
+            }
+            if programs.OURS not in forms:
+                continue
+            ours, reference = forms[programs.OURS], forms.get(programs.REFERENCE)
+            body.append(
+                [
+                    f"{device}, {count}" if count > 1 else device,
+                    name,
+                    _gb(reference),
+                    _gb(forms.get(programs.PLAIN)),
+                    _gb(forms.get("two_pass")),
+                    f"{_gb(ours)} ({ours['ratio']:.2f}x)" if "ratio" in ours else _gb(ours),
+                    f"{_mb(reference)} / {_mb(ours)}",
+                    f"{ours['collectives']} ({ours['collective_bytes'] / 1e6:.1f} MB)",
+                    _passes(ours, reference),
+                ]
+            )
+    head = ["device", "program", "reference, GB", "plain", "two-pass", "ours"]
+    head += ["temporaries, MB", "collectives", "matrix passes"]
+    return _tables.markdown(head, body)
+
+
+def _gb(row: Any) -> str:
+    return "" if row is None else f"{row['bytes_accessed'] / 1e9:.3f}"
+
+
+def _mb(row: Any) -> str:
+    return "-" if row is None else f"{row['temp_bytes'] / 1e6:.0f}"
+
+
+def _passes(ours: Any, reference: Any) -> str:
+    if reference is None or not reference["multiply_adds_passes"]:
+        return ""
+    return f"{ours['multiply_adds_passes'] / reference['multiply_adds_passes']:.2f}x"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Compiles, prints, writes the JSON. Returns how many targets had an environment but failed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--targets", default=",".join(TARGETS), help="comma-separated")
+    parser.add_argument("--programs", default=",".join(programs.PROGRAMS), help="comma-separated")
+    parser.add_argument("--forms", default=None, help="comma-separated; all of them if left out")
+    options = parser.parse_args(arguments)
+    forms = None if options.forms is None else options.forms.split(",")
+    failed = 0
+    for target in options.targets.split(","):
+        if not python_of(target).exists():
+            print(f"{target}: skipped, no environment in {ENVIRONMENTS.name}/: run `make aot`")
+            continue
+        keep = functools.partial(write, target, environment())
+        rows = measure(target, options.programs.split(","), forms, keep)
+        failed += not rows
+        print(f"wrote {keep(rows).relative_to(_harness.ROOT)}")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

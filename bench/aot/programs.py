@@ -1,0 +1,264 @@
+"""The programs that are compiled: ours, what they are to be compared with, and their arguments.
+
+Arguments are shapes where they are large: nothing is computed.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import fljax_kernels
+from bench.kernels import per_example, workloads
+from fljax_kernels import spectral
+from fljax_kernels.pairwise import graphs
+
+ROWS = (1024, 1_000_000)  # of clip_and_sum
+SCHEMES = (
+    "dp_fedavg",
+    "dp_fedsgd",
+    "higradavg",
+    "lightdp",
+    "gsgd_dp",
+    "white_channel",
+    "bidirectional",
+)
+CLIENTS_A_DEVICE, EXAMPLES = 100, 40  # of the round that grows with its devices
+
+
+class Program(NamedTuple):
+    """A function and its arguments: arrays or shapes."""
+
+    fun: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+
+Forms = dict[str, Callable[[], Program]]
+REFERENCE, PLAIN, OURS = "reference", "plain", "ours"
+
+
+def shape(*sizes: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+    """An argument that is not there."""
+    return jax.ShapeDtypeStruct(sizes, dtype)
+
+
+def _key() -> jax.ShapeDtypeStruct:
+    return jax.eval_shape(lambda: jax.random.key(0))
+
+
+def _gradients(letter: str) -> Forms:
+    """reference: the mean gradient. two_pass: by hand, norms by `vmap(grad)`."""
+
+    def of(make: Callable[[Any], Any]) -> Callable[[], Program]:
+        def program() -> Program:
+            shapes = jax.eval_shape(lambda: workloads.make(letter)[3:])
+            return Program(make(_loss(letter)), tuple(shapes))
+
+        return program
+
+    named = {REFERENCE: "non_private", PLAIN: "vmap_grad", OURS: "ours_auto"}
+    forms = {
+        form: of(functools.partial(per_example.gradient, peer)) for form, peer in named.items()
+    }
+    return forms | {"two_pass": of(_two_pass)}
+
+
+def _loss(letter: str) -> Callable[[Any, Any], jax.Array]:
+    found: list[Any] = []
+
+    def make() -> Any:
+        workload = workloads.make(letter)
+        found.append(workload.loss)
+        return workload[3:]
+
+    jax.eval_shape(make)
+    loss: Callable[[Any, Any], jax.Array] = found[0]
+    return loss
+
+
+def _two_pass(loss: Callable[[Any, Any], jax.Array]) -> Callable[[Any, Any], Any]:
+    def clipped(params: Any, batch: Any) -> Any:
+        rows = jax.vmap(jax.grad(loss), (None, 0))(params, batch)
+        squares = [jnp.square(leaf.reshape(leaf.shape[0], -1)) for leaf in jax.tree.leaves(rows)]
+        factors = per_example.clip_factors(jnp.sqrt(sum(s.sum(axis=1) for s in squares)))
+
+        def weighted(params: Any) -> jax.Array:
+            return jnp.sum(factors * jax.vmap(loss, (None, 0))(params, batch))
+
+        return jax.grad(weighted)(params)
+
+    return clipped
+
+
+def _clip_and_sum() -> Forms:
+    """reference: the sum without clipping."""
+    rows = (shape(*ROWS),)
+
+    def plain(rows: jax.Array) -> jax.Array:
+        factors = per_example.clip_factors(jnp.linalg.norm(rows, axis=1))
+        return jnp.tensordot(factors, rows, 1)
+
+    return {
+        REFERENCE: lambda: Program(lambda rows: jnp.sum(rows, axis=0), rows),
+        PLAIN: lambda: Program(plain, rows),
+        OURS: lambda: Program(lambda rows: fljax_kernels.clip_and_sum(rows, 1.0)[0], rows),
+    }
+
+
+def _noise() -> Forms:
+    """On the FEMNIST CNN's sum. reference: adding a tree."""
+    tree = jax.eval_shape(lambda: workloads.make("b").params)
+
+    def plain(key: jax.Array, tree: Any) -> Any:
+        leaves, structure = jax.tree.flatten(tree)
+        keys = jax.random.split(key, len(leaves))
+        noisy = [
+            x + jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, leaves, strict=True)
+        ]
+        return jax.tree.unflatten(structure, noisy)
+
+    def ours(key: jax.Array, tree: Any) -> Any:
+        return fljax_kernels.add_gaussian_noise(key, tree, 1.0)
+
+    return {
+        REFERENCE: lambda: Program(functools.partial(jax.tree.map, jnp.add), (tree, tree)),
+        PLAIN: lambda: Program(plain, (_key(), tree)),
+        OURS: lambda: Program(ours, (_key(), tree)),
+    }
+
+
+def _pair_noise(complete: bool, num_clients: int = 100, size: int = 100_000) -> Forms:
+    """reference: as many plain rows. plain: every pair's noise, then a sum for each client."""
+    if complete:
+        edges = graphs.complete(num_clients)
+    else:
+        edges = graphs.k_regular(num_clients, 20, np.random.default_rng(0))
+    edges = np.asarray(edges)
+
+    def reference(key: jax.Array) -> jax.Array:
+        return jax.random.normal(key, (num_clients, size))
+
+    def plain(key: jax.Array) -> jax.Array:
+        drawn = jax.random.normal(key, (len(edges), size))
+        total = jnp.zeros((num_clients, size)).at[edges[:, 0]].add(drawn)
+        return total.at[edges[:, 1]].add(-drawn)
+
+    def ours(key: jax.Array) -> Any:
+        like = shape(size)
+        return fljax_kernels.pair_noise(key, edges, num_clients, like, 1.0)
+
+    return {
+        REFERENCE: lambda: Program(reference, (_key(),)),
+        PLAIN: lambda: Program(plain, (_key(),)),
+        OURS: lambda: Program(ours, (_key(),)),
+    }
+
+
+def _water_filling(size: int = 256) -> Forms:
+    """reference: the factorisation alone."""
+    gram, projections = shape(size, size), shape(size)
+
+    def ours(gram: jax.Array, projections: jax.Array) -> Any:
+        return spectral.lifted_draw(spectral.spectrum(gram, 1.0), projections, 1.0)
+
+    return {
+        REFERENCE: lambda: Program(jnp.linalg.eigh, (gram,)),
+        OURS: lambda: Program(ours, (gram, projections)),
+    }
+
+
+def _subject_averages() -> Forms:
+    """Per-example gradients of an MLP, averaged by subject. reference: the mean gradient."""
+    params, batch = jax.eval_shape(lambda: workloads.make("a")[3:])
+    size = batch["y"].shape[0]
+    loss = _loss("a")
+
+    def ours(params: Any, batch: Any, ids: jax.Array, key: jax.Array) -> Any:
+        from fljax.data.subjects import SUBJECT
+        from fljax.local import subject
+
+        query = subject.hierarchical_average(
+            loss, item_sampling_prob=1.0, l2_clip_norm=1.0, batch_size=size
+        )
+        return query(params, {**batch, SUBJECT: ids}, jnp.arange(size), key).grad_sum
+
+    def reference(params: Any, batch: Any) -> Any:
+        return per_example.gradient("non_private", loss)(params, batch)
+
+    return {
+        REFERENCE: lambda: Program(reference, (params, batch)),
+        OURS: lambda: Program(ours, (params, batch, shape(size, dtype=jnp.int32), _key())),
+    }
+
+
+def _round(scheme: str) -> Forms:
+    """One round at the demo's size. reference: the scheme's own training without privacy."""
+
+    def program(private: bool) -> Program:
+        from fljax.simulation import config, feed, job
+
+        settings = config.Config(**config.from_sections({"scheme": {"scheme": scheme}}))
+        prepared = job.prepare(settings)
+        which = slice(0, 1) if private else slice(1, 2)
+        prepared = prepared._replace(algorithms=prepared.algorithms[which])
+        if not prepared.algorithms:
+            raise NotImplementedError(f"{scheme} has no training without privacy")
+        together = feed.round_fun(prepared.algorithms, prepared.facts.num_clients)
+        capacity = prepared.usual_capacity()
+        data = jax.eval_shape(lambda tree: tree, prepared.task.client_data)
+        states = prepared.state_shapes()
+        return Program(functools.partial(together, capacity=capacity), (states, data, _key()))
+
+    return {REFERENCE: lambda: program(False), OURS: lambda: program(True)}
+
+
+def _dealt(num_devices: int) -> Forms:
+    """DP-FedAvg of the MLP with 100 clients a device. Everything grows but a device's share."""
+
+    def program() -> Program:
+        from fljax import data, models
+        from fljax.schemes.central import dp_fedavg
+
+        num_clients = CLIENTS_A_DEVICE * num_devices
+        settings = dp_fedavg.Config(sampling_prob=1.0, noise_multiplier=1.0, num_local_epochs=1)
+        model = models.create(
+            "mlp",
+            example_shape=(784,),
+            num_classes=10,
+            key=jax.random.key(1),
+            hidden=(256, 128),
+        )
+        algorithm = dp_fedavg.make(
+            settings, models.softmax_cross_entropy(model.apply), num_units=num_clients
+        )
+        total = num_clients * EXAMPLES
+        examples = {"x": shape(total, 784), "y": shape(total, dtype=jnp.int32)}
+        table = shape(num_clients, EXAMPLES, dtype=jnp.int32)
+        cohort = data.Cohort(examples, table, shape(num_clients, dtype=jnp.int32))
+        state = jax.eval_shape(algorithm.init, model.params)
+        return Program(algorithm.round, (state, cohort, _key()))
+
+    return {OURS: program}
+
+
+# Name -> (devices -> forms). Everything runs on one device; rounds that deal clients on more.
+PROGRAMS: dict[str, Callable[[int], Forms]] = {
+    **{f"gradient_{k}": functools.partial(lambda k, _: _gradients(k), k) for k in workloads.MAKERS},
+    "clip_and_sum": lambda _: _clip_and_sum(),
+    "noise": lambda _: _noise(),
+    "pair_noise_complete": lambda _: _pair_noise(True),
+    "pair_noise_20_out": lambda _: _pair_noise(False),
+    "water_filling": lambda _: _water_filling(),
+    "subject_averages": lambda _: _subject_averages(),
+    **{f"round_{name}": functools.partial(lambda s, _: _round(s), name) for name in SCHEMES},
+    "round_dealt": _dealt,
+}
+DEVICES = {"tpu": (1, 4, 256), "cuda": (1, 8)}
+
+
+def devices(target: str, name: str) -> tuple[int, ...]:
+    """How many a program is compiled for."""
+    return DEVICES[target] if name == "round_dealt" else (1,)

@@ -1,0 +1,166 @@
+"""Machines that are compiled for without being there, and what is read from a compiled program.
+
+Everything here runs in an environment of the target's own, which `make aot` makes.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import topologies
+
+from fljax.server.aggregate import CLIENTS, MODEL
+
+# What XLA asks of a device that is not there: a text proto of the H200's properties.
+_H200 = """
+gpu_device_info {
+  threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152
+  shared_memory_per_core: 233472 threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  memory_bandwidth: 4800000000000 l2_cache_size: 52428800 clock_rate_ghz: 1.98
+  device_memory_size: 150000000000 shared_memory_per_block_optin: 232448
+  cuda_compute_capability { major: 9 minor: 0 }
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 8 }
+device_description_str: "H200"
+"""
+_TPU_TOPOLOGIES = {1: "v5e:2x2", 4: "v5e:2x2", 256: "v5e:16x16"}
+DEVICE = {"tpu": "TPU v5e", "cuda": "H200"}
+
+_BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "f32": 4, "s32": 4, "u32": 4}
+_BYTES |= {"s64": 8, "u64": 8, "f64": 8}
+_COLLECTIVE = re.compile(
+    r"= (\(.*?\)|\S+) (all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute)"
+    r"(?:-start)?\("
+)
+# Passes over a matrix unit of bfloat16 that a float32 product takes, by what it asks for.
+_PASSES = {"default": 1, "high": 3, "highest": 6}
+
+
+def devices(target: str, count: int) -> list[Any]:
+    """The first `count` devices of the target's smallest topology that has them."""
+    if target == "tpu":
+        found = topologies.get_topology_desc(platform="tpu", topology_name=_TPU_TOPOLOGIES[count])
+    else:
+        found = topologies.get_topology_desc(
+            platform="cuda", topology=f"1x1x{count}", target_config=_H200
+        )
+    return list(found.devices)[:count]
+
+
+def compiled(target: str, count: int, fun: Callable[..., Any], arguments: Any) -> tuple[Any, Any]:
+    """(traced, compiled) of `fun(*arguments)`, arguments being the same on all devices.
+
+    arguments: pytrees of arrays or of `jax.ShapeDtypeStruct`.
+    """
+    found = devices(target, count)
+    auto = jax.sharding.AxisType.Auto
+    mesh = jax.sharding.Mesh(
+        np.array(found).reshape(count, 1, 1), (CLIENTS, "copies", MODEL), axis_types=(auto,) * 3
+    )
+    whole: Any = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    if count == 1:
+        whole = jax.sharding.SingleDeviceSharding(found[0])
+
+    def placed(x: Any) -> Any:
+        at = getattr(x, "sharding", None)
+        spec = at.spec if isinstance(at, jax.sharding.NamedSharding) else None
+        here = whole if spec is None or count == 1 else jax.sharding.NamedSharding(mesh, spec)
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here)
+
+    there = jax.tree.map(placed, arguments)
+    if count == 1:
+        traced = jax.jit(fun).trace(*there)
+        return traced, traced.lower().compile()
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        traced = jax.jit(fun, out_shardings=whole).trace(*there)
+        return traced, traced.lower().compile()
+
+
+def cost(target: str, traced: Any, program: Any) -> dict[str, Any]:
+    """What one device moves, holds, sends and multiplies; a loop's body counts once."""
+    memory, text = program.memory_analysis(), program.as_text()
+    moved = _analysis(target, program)["bytes accessed"]
+    collectives = [_size(found[1]) for found in _COLLECTIVE.finditer(text)]
+    return {
+        "bytes_accessed": float(moved),
+        "temp_bytes": int(memory.temp_size_in_bytes),
+        "argument_bytes": int(memory.argument_size_in_bytes),
+        "output_bytes": int(memory.output_size_in_bytes),
+        "collectives": len(collectives),
+        "collective_bytes": sum(collectives),
+        **products(traced.jaxpr, target),
+    }
+
+
+def _analysis(target: str, program: Any) -> dict[str, float]:
+    if target == "tpu":
+        found = program.cost_analysis()
+        return found[0] if isinstance(found, list) else found
+    # The CUDA plugin says nothing; the same analysis of the fused module does.
+    from jax._src.lib import xla_client
+
+    module = program.runtime_executable().hlo_modules()[0]
+    client = jax.devices("cpu")[0].client
+    counted: dict[str, float] = xla_client._xla.hlo_module_cost_analysis(client, module)
+    return counted
+
+
+def _size(shapes: str) -> int:
+    found = re.findall(r"\b([a-z]+[0-9]*)\[([0-9,]*)\]", shapes)
+    return sum(
+        _BYTES[dtype] * math.prod(int(n) for n in shape.split(",") if n)
+        for dtype, shape in found
+        if dtype in _BYTES
+    )
+
+
+def products(closed: Any, target: str) -> dict[str, float]:
+    """Multiply-adds of matrix products and convolutions, in all and by the passes they take."""
+    counted = {name: 0.0 for name in _PASSES}
+    _count(closed.jaxpr, target, counted)
+    passes = sum(_PASSES[name] * work for name, work in counted.items())
+    return {f"multiply_adds_{name}": work for name, work in counted.items()} | {
+        "multiply_adds_passes": passes
+    }
+
+
+def _count(jaxpr: Any, target: str, counted: dict[str, float]) -> None:
+    for eqn in jaxpr.eqns:
+        if (of_branches := eqn.params.get("branches_platforms")) is not None:
+            taken = next(k for k, names in enumerate(of_branches) if not names or target in names)
+            _count(eqn.params["branches"][taken].jaxpr, target, counted)
+            continue
+        for inner in jax.core.jaxprs_in_params(eqn.params):
+            _count(inner, target, counted)
+        work = _multiply_adds(eqn)
+        if work:
+            counted[_precision(eqn)] += work
+
+
+def _multiply_adds(eqn: Any) -> float:
+    shapes = [atom.aval.shape for atom in eqn.invars]
+    if eqn.primitive.name == "dot_general":
+        (contracted, _), _ = eqn.params["dimension_numbers"]
+        summed = math.prod(shapes[0][axis] for axis in contracted)
+        return float(math.prod(eqn.outvars[0].aval.shape) * summed)
+    if eqn.primitive.name == "conv_general_dilated":
+        kernel, numbers = shapes[1], eqn.params["dimension_numbers"]
+        each = math.prod(kernel) / kernel[numbers.rhs_spec[0]]
+        return float(math.prod(eqn.outvars[0].aval.shape) * each)
+    return 0.0
+
+
+def _precision(eqn: Any) -> str:
+    if any(atom.aval.dtype.itemsize < 4 for atom in eqn.invars[:2]):
+        return "default"
+    asked = eqn.params["precision"]
+    asked = asked if isinstance(asked, tuple) else (asked,)
+    order = list(_PASSES)
+    names = [str(one).lower().removeprefix("precision.") for one in asked if one is not None]
+    return max((name for name in names if name in order), key=order.index, default="default")

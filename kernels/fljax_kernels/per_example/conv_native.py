@@ -1,0 +1,144 @@
+"""The convolution's term for accelerators, where what it costs is the numbers that it moves.
+
+Patches repeat the input once for each kernel entry, so they are not made. A row, example i's
+gradient of the kernel, is had by the convolution's own gradient for each example. Its squared norm
+is also a sum over pairs of output positions,
+
+    |row|^2 = sum_{n,m} (sum_d x[n + d] . x[m + d]) (y[n] . y[m]),
+
+d running over the kernel's entries: the inner products of patches are sums along the diagonals of
+the inner products of inputs, `[P, P]` for P input positions. Late layers of a network have few
+positions and large kernels: there that is the smaller array.
+"""
+
+import functools
+import itertools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fljax_kernels.per_example.batches import make_varying, varying_axes
+from fljax_kernels.per_example.conv import ConvProduct
+from fljax_kernels.per_example.reference import column, flat, wide
+from fljax_kernels.per_example.terms import AGAIN, HIGHEST, READS, gram_squares
+
+
+class NativeConv(ConvProduct):
+    """As `ConvProduct`; `form` is "held", "rows" or "gram", whichever moves fewest numbers."""
+
+    @functools.cached_property
+    def moved(self) -> dict[str, float]:
+        """Numbers that each form moves for one example, beyond what the mean gradient does."""
+        x, y = (math.prod(z.shape[1:]) for z in self._plain)
+        row = math.prod(self._kernel_shape)
+        again = AGAIN * (x + y)  # the sum, by one convolution more
+        padded, out = self._positions()
+        pairs = padded**2 + (math.prod(self._window) + 2) * out**2
+        one = self._params["feature_group_count"] == 1 and self._plain[0].shape[1] == 1
+        return {
+            "held": READS * row,
+            "rows": (READS - 1) * row + again,
+            "gram": pairs + again if one and self._window else math.inf,
+        }
+
+    @functools.cached_property
+    def form(self) -> str:
+        """Of least cost."""
+        return min(self.moved, key=self.moved.__getitem__)
+
+    @property
+    def held(self) -> bool:
+        return self.form == "held"
+
+    def _padded(self) -> jax.Array:
+        """The input `[B, *spatial, C]` with its padding and holes."""
+        x = jnp.moveaxis(self._inputs[:, 0], 1, -1)
+        holes = zip(self._params["padding"], self._params["lhs_dilation"], strict=True)
+        widths = [(0, 0, 0), *((*both, dilation - 1) for both, dilation in holes), (0, 0, 0)]
+        return jax.lax.pad(x, jnp.zeros((), x.dtype), widths)
+
+    def _positions(self) -> tuple[int, int]:
+        """Of the padded input and of the output."""
+        spatial = jax.eval_shape(self._padded).shape[1:-1]
+        return math.prod(spatial), math.prod(self.y.shape[self.y.ndim - len(self._window) :])
+
+    def compute_rows(self) -> tuple[jax.Array, jax.Array]:
+        """Rows `[B, *kernel]`, in the kernel's own order, and the sums of their squares."""
+        inputs, cotangent = self._plain
+        dtype = wide(inputs.dtype, cotangent.dtype)
+        axes = varying_axes(inputs, cotangent)
+        zero = make_varying(jnp.zeros(self._kernel_shape, dtype), axes)
+
+        # Held rows are what is added up, however rounded. Where the sum is made anew it must be as
+        # exact as the norm.
+        precision = None if self.held else HIGHEST
+
+        def one(x: jax.Array, y: jax.Array) -> jax.Array:
+            convolve = functools.partial(self._convolve, x[None], precision=precision)
+            return jax.vjp(convolve, zero)[1](y)[0]
+
+        # Example by example is one grouped convolution, which XLA may make of products with zeros
+        # in place of other groups: a NaN would go to all examples.
+        finite = [jnp.isfinite(z) for z in (inputs, cotangent)]
+        clean = [
+            jnp.where(ok, z, jnp.zeros((), z.dtype)).astype(dtype)
+            for ok, z in zip(finite, (inputs, cotangent), strict=True)
+        ]
+        all_finite = [jnp.all(ok, axis=tuple(range(1, ok.ndim))) for ok in finite]
+        good = all_finite[0] & all_finite[1]
+        rows = jax.vmap(one)(*clean)
+        rows = jnp.where(column(good, rows), rows, jnp.full((), jnp.nan, dtype))
+        return rows, jnp.sum(jnp.square(flat(rows)), axis=1)
+
+    def _in_out_order(self, z: jax.Array, lead: int) -> jax.Array:
+        return z
+
+    def rows(self) -> jax.Array:
+        return self._held_rows[0]
+
+    def squared_norms(self) -> jax.Array:
+        return self._gram_squares() if self.form == "gram" else self._held_rows[1]
+
+    def _gram_squares(self) -> jax.Array:
+        x, y = self._padded(), jnp.moveaxis(self.y[:, 0], 1, -1)
+        spatial, out = x.shape[1:-1], y.shape[1:-1]
+        x = x.reshape(x.shape[0], -1, x.shape[-1]).astype(wide(x.dtype))
+        y = y.reshape(y.shape[0], -1, y.shape[-1]).astype(wide(y.dtype))
+        of_x, of_y = (jnp.einsum("bnc,bmc->bnm", z, z, precision=HIGHEST) for z in (x, y))
+        of_x = of_x.reshape(-1, *spatial, *spatial)
+        steps, strides = self._params["rhs_dilation"], self._params["window_strides"]
+
+        def seen(offset: tuple[int, ...]) -> jax.Array:
+            starts = [k * step for k, step in zip(offset, steps, strict=True)]
+            spans = [(n - 1) * stride + 1 for n, stride in zip(out, strides, strict=True)]
+            ends = [start + span for start, span in zip(starts, spans, strict=True)]
+            cut = jax.lax.slice(
+                of_x,
+                (0, *starts, *starts),
+                (of_x.shape[0], *ends, *ends),
+                (1, *strides, *strides),
+            )
+            return cut.reshape(of_y.shape)
+
+        offsets = itertools.product(*(range(size) for size in self._window))
+        of_patches = functools.reduce(jnp.add, map(seen, offsets))
+        return jnp.sum(gram_squares(of_patches, of_y), axis=(1, 2))
+
+    def cost(self) -> tuple[str, float, float]:
+        """(form, multiply-adds for the norms, bytes held for rows)."""
+        size, row = self._plain[0].shape[0], math.prod(self._kernel_shape)
+        padded, out = self._positions()
+        channels, features = self.sizes[4], math.prod(self.y.shape[2:]) // max(out, 1)
+        moved = ", ".join(f"{name} {size * n / 2**18:.3g}" for name, n in self.moved.items())
+        work: Any = size * out * row
+        what = {
+            "held": "rows, kept for the sum",
+            "rows": "rows, and one more convolution",
+            "gram": "inner products of positions, and one more convolution",
+        }[self.form]
+        if self.form == "gram":
+            work = size * (padded**2 * channels + out**2 * features)
+        bytes_held = 4 * size * row if self.form == "held" else 0
+        return f"{self.note} {self._kernel_shape}: {what} (MiB moved: {moved})", work, bytes_held
