@@ -22,7 +22,7 @@ import pytest
 from scipy import optimize, stats
 
 import fljax
-from fljax import attacks, cli, data, models, schemes
+from fljax import attacks, cli, data, models, schemes, testing
 from fljax.accounting import events, mechanisms
 from fljax.attacks import rounds
 from fljax.data import builtin
@@ -653,3 +653,10 @@ def test_attack_and_audit_find_its_scheme_and_its_attack(command, ours, tmp_path
     (row,) = json.loads((tmp_path / "run" / f"{command}.json").read_text())["rows"]
     # The attack is the best there is: of a certified epsilon of 2 it proves most, and no more.
     assert row["holds"] and 1.5 <= row["measured"] <= 2.0
+
+
+@pytest.mark.parametrize("site", [False], indirect=True)
+def test_its_scheme_keeps_the_contracts_of_all_schemes(site):
+    report = testing.check_scheme(importlib.import_module("own_package.bits").SCHEME)
+    assert not report.failed
+    assert {check.name for check in report.checks if check.outcome == "passed"} >= {"event", "keys"}

@@ -5,11 +5,13 @@ JSON.
 import json
 import pathlib
 import re
+import sys
+import types
 
 import pytest
 
 from bench import readme
-from fljax import cli
+from fljax import cli, testing
 
 ROOT = pathlib.Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
@@ -46,6 +48,17 @@ def test_a_python_snippet_prints_what_is_shown(code, shown, capsys, tmp_path, mo
     # move.
     for ours, theirs in zip(re.findall(numbers, printed), re.findall(numbers, shown), strict=True):
         assert float(ours) == pytest.approx(float(theirs), rel=0.03)
+
+
+def test_the_readmes_own_scheme_keeps_the_contracts_of_all_schemes(monkeypatch):
+    code = next(block for block in blocks("python") if "Scheme(" in block)
+    module = types.ModuleType("readme_scheme")
+    monkeypatch.setitem(sys.modules, "readme_scheme", module)  # where dataclasses look for it
+    exec(compile(code.partition("result = ")[0], "README.md", "exec"), module.__dict__)
+    assert 25 <= sum(bool(line) for line in code.partition("class Config")[2].splitlines()) <= 40
+    report = testing.check_scheme(module.scheme)
+    passed = {check.name for check in report.checks if check.outcome == "passed"}
+    assert not report.failed and passed >= {"neighbours", "event", "order", "absent", "keys"}
 
 
 QUICK = ("fljax account", "fljax calibrate", "fljax schemes")
