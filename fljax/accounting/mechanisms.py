@@ -98,6 +98,12 @@ def register(
             f"Expected record to be a frozen dataclass, got record={record!r}: accountants "
             "remember it."
         )
+    unseen = [field.name for field in dataclasses.fields(record) if not field.compare]
+    if unseen:
+        raise ValueError(
+            f"Expected fields that all count in a comparison, got record={record!r} with "
+            f"{unseen[0]!r}: records that are equal are accounted as one."
+        )
     known = events.RECORDS.get(record.__name__)
     # A module that is imported anew defines its record anew.
     if known is not None and (known.__module__, known.__qualname__) != (

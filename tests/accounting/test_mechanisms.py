@@ -242,9 +242,14 @@ def test_registering_checks_the_record():
     class Loose(events.Mechanism):
         x: float = 1.0
 
+    @dataclasses.dataclass(frozen=True)
+    class Hidden(events.Mechanism):
+        x: float = dataclasses.field(default=1.0, compare=False)
+
     for record, told in (
         (Plain, "dataclass"),
         (Loose, "frozen"),
+        (Hidden, "all count in a comparison, .*'x'"),
         (events.Gaussian, "of your own"),
         (
             dataclasses.make_dataclass("Laplace", [], bases=(events.Mechanism,), frozen=True),
@@ -256,6 +261,14 @@ def test_registering_checks_the_record():
     with pytest.raises(ValueError, match="rdp or pld"):
         accounting.register(Stranger, describe=str)
     accounting.register(Coin, describe=str, pld=coin_pair)  # anew: the module was imported again
+
+
+@pytest.mark.filterwarnings("ignore::fljax.accounting.OrderWarning")
+@pytest.mark.parametrize("epsilon", [700.0, 800.0, 1e300])
+def test_a_claim_of_any_size_is_answered(epsilon):
+    claim = event(events.EpsilonDelta(epsilon))
+    assert accounting.epsilon(claim, delta=1e-5, method="pld") >= epsilon - 1e-4
+    assert accounting.epsilon(claim, delta=1e-5, method="auto") <= epsilon * (1 + 1e-9)
 
 
 def test_a_record_that_is_registered_anew_costs_what_its_new_rules_say():

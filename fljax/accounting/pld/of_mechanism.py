@@ -42,7 +42,8 @@ def _pure_and_failure(epsilon: float, delta: float) -> tuple[np.ndarray, np.ndar
     """The pair of all that is (epsilon, delta)-DP: Kairouz, Oh, Viswanath (2015), arXiv:1311.0776,
     section 3.
     """
-    high, low = 1 / (1 + math.exp(-epsilon)), 1 / (1 + math.exp(epsilon))
+    high = 1 / (1 + math.exp(-epsilon))
+    low = math.exp(-epsilon) * high  # not 1 / (1 + exp(epsilon)), which overflows
     p = np.array([delta, (1 - delta) * high, (1 - delta) * low, 0.0])
     return p, p[::-1].copy()
 
