@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tomllib
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -195,7 +196,7 @@ def test_from_python_it_is_the_same_run_and_goes_on_likewise_after_kill_9(site, 
     assert len(folder.read_metrics(cut)) == 5
     again = namespace["call"](cut)
     assert folder.read_metrics(cut) == folder.read_metrics(tmp_path / "whole")
-    jax.tree.map(np.testing.assert_array_equal, whole.params, again.params)
+    chex.assert_trees_all_equal(whole.params, again.params)
     private = ("round", "epsilon", "train_loss", "test_loss", "test_accuracy", "cohort_size")
     same = [
         [{name: row[name] for name in private if name in row} for row in rows]

@@ -217,7 +217,8 @@ def test_momentum_is_that_of_the_heavy_ball():
     )
 
 
-@pytest.mark.slow(reason="trains and attacks several networks")
+@pytest.mark.slow(reason="trains and attacks a ResNet20")
+@pytest.mark.optimized(reason="computes for minutes without XLA's optimisations", only=True)
 def test_a_resnet20_is_attacked_in_both_directions():
     model, plan, train, x, y, clean, score, blind = task("digits", "resnet20", 4, num_steps=40)
     # From random starts it ends in local minima below the blind guess; the best of three near the

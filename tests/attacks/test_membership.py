@@ -2,6 +2,7 @@
 nobody trained.
 """
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -139,7 +140,7 @@ def test_models_in_chunks_are_the_same_models(overfitted):
         )
         for size in (None, 1)
     ]
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-3, atol=1e-5), *found)
+    chex.assert_trees_all_close(*found, rtol=2e-3, atol=1e-5)
 
 
 def test_a_model_learns_nothing_from_examples_that_are_no_members(overfitted):
@@ -150,7 +151,7 @@ def test_a_model_learns_nothing_from_examples_that_are_no_members(overfitted):
         train({"x": v, "y": y}, included[:1], jax.random.split(jax.random.key(8), 1))
         for v in (x, poisoned)
     )
-    jax.tree.map(np.testing.assert_array_equal, one, two)
+    chex.assert_trees_all_equal(one, two)
 
 
 def test_halves_are_halves_and_every_example_is_in_half_of_the_models():

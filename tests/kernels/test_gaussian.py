@@ -2,6 +2,7 @@
 
 import math
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,7 +26,7 @@ def split(key, num):
 
 
 def assert_equal_trees(a, b):
-    jax.tree.map(np.testing.assert_array_equal, a, b)
+    chex.assert_trees_all_equal(a, b)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

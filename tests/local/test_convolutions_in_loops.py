@@ -1,5 +1,6 @@
 """On a CPU no loop of local training holds a convolution, and what it computes is the same."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -101,4 +102,4 @@ def test_no_loop_of_local_work_holds_a_convolution_on_a_cpu(program, problem):
         assert convolutions(jax.make_jaxpr(native)(*arrays, jax.random.clone(key)).jaxpr)[1] > 0
         expected = jax.jit(native)(*arrays, jax.random.clone(key))
     # Sums of fewer than 100 float32 products of order 1, 12 steps of them.
-    jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, atol=5e-6), actual, expected)
+    chex.assert_trees_all_close(actual, expected, rtol=1e-7, atol=5e-6)

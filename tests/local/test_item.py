@@ -6,6 +6,7 @@ import enum
 import math
 import re
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -117,7 +118,7 @@ def test_padding_adds_nothing_even_when_nan(transform, microbatch_size, problem)
         params, x.at[1].set(jnp.nan), y.at[4].set(jnp.inf), is_padding_example=padding
     )
     alone, alone_extra = jax.jit(g)(params, x[~padding], y[~padding])
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), padded, alone)
+    chex.assert_trees_all_close(padded, alone, rtol=1e-7, atol=1e-6)
     for got, want in [
         (extra.values, alone_extra.values),
         (extra.grad_norms, alone_extra.grad_norms),
@@ -595,7 +596,7 @@ def test_the_ported_example_agrees_with_jax_privacy(key):
     pytest.importorskip("jax_privacy", reason="jax_privacy is not installed")
     theirs, theirs_aux = run_example("jax_privacy", key, 0.0)
     ours, ours_aux = run_example("fljax", key, 0.0)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), theirs, ours)
+    chex.assert_trees_all_close(theirs, ours, rtol=1e-7, atol=1e-5)
     real = np.arange(16) < 19 % 5 + 11
     np.testing.assert_allclose(theirs_aux.values[real], ours_aux.values[real], atol=1e-5)
 

@@ -1,5 +1,6 @@
 import itertools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -96,7 +97,7 @@ def test_both_implementations_of_the_cnn_are_one_function(shape, key):
         )
     }
     params = build["native"].params
-    jax.tree.map(np.testing.assert_array_equal, params, build["matmul"].params)
+    chex.assert_trees_all_equal(params, build["matmul"].params)
     x = jax.random.normal(jax.random.key(1), shape)
 
     def value_and_grad(implementation):
@@ -125,7 +126,7 @@ def test_the_key_decides_the_initial_weights(name, key):
         ).params
         for k in (key, jax.random.clone(key), jax.random.key(5))
     )
-    jax.tree.map(np.testing.assert_array_equal, first, again)
+    chex.assert_trees_all_equal(first, again)
     assert all(
         not np.array_equal(a, b)
         for (path, a), b in zip(

@@ -2,6 +2,7 @@
 that is refused.
 """
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -293,7 +294,7 @@ def test_padding_reaches_no_network_and_no_loss_of_the_clients(key):
     ):
         compiled, mask = jax.jit(fun), jnp.asarray([False, True, True])
         found, expected = (compiled(params, None, batch, mask) for batch in (padded, repeated))
-        jax.tree.map(np.testing.assert_array_equal, found, expected)
+        chex.assert_trees_all_equal(found, expected)
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
         assert sum(float(np.sum(np.square(leaf))) for leaf in jax.tree.leaves(found)) > 1e-4
         nothing = compiled(params, None, padded, jnp.zeros(3, bool))

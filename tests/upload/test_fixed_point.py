@@ -2,6 +2,7 @@
 wrap.
 """
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -48,7 +49,7 @@ def test_pair_noise_of_the_ring_form_cancels_exactly(num_clients, key):
     plain, hidden = (
         jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0, dtype=jnp.uint32), t) for t in (words, sent)
     )
-    jax.tree.map(np.testing.assert_array_equal, plain, hidden)
+    chex.assert_trees_all_equal(plain, hidden)
     total = fixed_point.decode(hidden, **BITS)
     for name, leaf in tree.items():  # each number is off by half a unit at most
         np.testing.assert_allclose(
