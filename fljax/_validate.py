@@ -141,3 +141,10 @@ def threefry_key(**keys: Any) -> None:
             raise ValueError(
                 f"Expected {name} to be a threefry key, got {name} of dtype {key.dtype}."
             )
+
+
+class Checked:
+    """Root of configs that are made of parts: each part checks its fields, then asks the next."""
+
+    def __post_init__(self) -> None:
+        """Checks the fields."""

@@ -22,6 +22,7 @@ TINY = {
         "ORDERS": (2.0, 3.0, 4.0, 8.0, 16.0, 64.0),
     },
     "channel": {"NUM_CLIENTS": 4, "NUM_ROUNDS": 2, "NUM_TARGETS": 20},
+    "client_state": {"NUM_CLIENTS": 12, "NUM_ROUNDS": 2},
     "clipped_statistics": {"NUM_CLIENTS": 50},
     "clipping_styles": {"NUM_STEPS": 2, "HIDDEN": (4,)},
     "dropout_and_adam": {"NUM_CLIENTS": 40, "NUM_ROUNDS": 2, "HIDDEN": 4},

@@ -35,12 +35,14 @@ from fljax.upload import pair_noise
 # the field.
 SMALL: dict[str, Any] = {
     "batch_size": 4,
+    "buffer_size": 2,
     "expected_items": 2.0,
     "expected_subjects": 2.0,
     "item_sampling_prob": 0.5,
     "max_colluders": 1,
     "max_items_per_subject": 2,
     "max_stragglers": 0,
+    "min_separation": 2,
     "num_local_epochs": 1,
     "num_local_steps": 1,
     "num_parties": 4,
@@ -148,7 +150,7 @@ def one_unit(scheme: Scheme, config: Any, *, num_rounds: int = 1) -> Game:
     examples, rows = _tables(population, event, num_clients)
     num_units = examples["x"].shape[1] if event.privacy_unit == "example" else num_clients
     algorithm = scheme.make(config, _loss, num_units=num_units)
-    prob = algorithm.client_sampling_prob
+    prob, kept = algorithm.client_sampling_prob, algorithm.client_state
     removed = (
         event.privacy_unit == "client"
         and event.neighboring_relation == NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -159,19 +161,29 @@ def one_unit(scheme: Scheme, config: Any, *, num_rounds: int = 1) -> Game:
         clients = ClientData(jax.tree.map(pick, examples), pick(rows))
         coin_key, round_key = jax.random.split(key)
 
-        def one_round(state: Any, index: jax.Array) -> tuple[Any, None]:
+        start = algorithm.init({"w": jnp.zeros(_DIM)})
+        # Clients keep what they keep; the score is of what is released.
+        first = () if kept is None else kept.init(start.params)
+        everybody = jax.tree.map(
+            lambda leaf: jnp.tile(leaf, (num_clients, *[1] * leaf.ndim)), first
+        )
+
+        def one_round(carry: Any, index: jax.Array) -> tuple[Any, None]:
+            state, clients_keep = carry
             joins = _keys.coins(jax.random.fold_in(coin_key, index), (num_clients,), prob)
             if removed:
                 joins &= present | (jnp.arange(num_clients) > 0)
             here = cohort(clients, jnp.where(joins, jnp.arange(num_clients), -1))
-            return algorithm.round(state, here, round_key)[0], None
+            state, info = algorithm.round(state, here._replace(kept=clients_keep), round_key)
+            return (state, info.kept), None
 
-        start = algorithm.init({"w": jnp.zeros(_DIM)})
-        end, _ = jax.lax.scan(one_round, start, jnp.arange(num_rounds))
+        (end, _), _ = jax.lax.scan(one_round, (start, everybody), jnp.arange(num_rounds))
         return -end.params["w"][0]
 
     return Game(
-        score, event.repeat(num_rounds), "the model before and after, and who could have joined"
+        score,
+        scheme.run_event(config, num_rounds),
+        "the model before and after, and who could have joined",
     )
 
 
@@ -211,7 +223,7 @@ def uploads(scheme: Scheme, config: Any, *, num_rounds: int = 1) -> Game:
         f"every upload; {num_colluders} of {num} clients tell it their pair noise "
         "(the noise law of uploads, not the scheme's rounds)"
     )
-    return Game(score, scheme.event(config).repeat(num_rounds), sees)
+    return Game(score, scheme.run_event(config, num_rounds), sees)
 
 
 def kinds(scheme: Scheme) -> tuple[Attack, ...]:

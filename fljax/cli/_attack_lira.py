@@ -74,9 +74,7 @@ def run(options: Any, say: Callable[[str], None]) -> Found:
     lines = []
     for place, budget in enumerate(options.budgets):
         event = lambda noise: (  # noqa: E731
-            scheme.event(dataclasses.replace(start, noise_multiplier=noise)).repeat(
-                options.num_rounds
-            )
+            scheme.run_event(dataclasses.replace(start, noise_multiplier=noise), options.num_rounds)
         )
         method = rounds.quick_method(event(1.0))
         noise = float(

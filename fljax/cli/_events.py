@@ -70,9 +70,8 @@ def of_options(options: Any, changed: str = "") -> Callable[[float], events.Priv
 
         def of_scheme(value: float) -> events.PrivacyEvent:
             changes = {changed: value} if changed else {}
-            return scheme.event(dataclasses.replace(options.scheme_config, **changes)).repeat(
-                options.rounds
-            )
+            config = dataclasses.replace(options.scheme_config, **changes)
+            return scheme.run_event(config, options.rounds)
 
         fields = [field.name for field in dataclasses.fields(options.scheme_config)]
         if changed and changed not in fields:

@@ -130,9 +130,9 @@ def _noise(name: str, options: Options) -> float:
         return options.noise_multiplier
     config = rounds.config(name, noise_multiplier=1.0)
     event: Any = lambda noise: (  # noqa: E731
-        schemes.get(name)
-        .event(dataclasses.replace(config, noise_multiplier=noise))
-        .repeat(options.num_rounds)
+        schemes.get(name).run_event(
+            dataclasses.replace(config, noise_multiplier=noise), options.num_rounds
+        )
     )
     method = rounds.quick_method(event(1.0))
     return float(

@@ -28,11 +28,14 @@ class Cohort(NamedTuple):
     indices: int32 `[C, N]`, rows of `examples`; -1 is padding, and a row of an absent client is all
       -1.
     client_ids: int32 `[C]`; -1 where there is no client.
+    kept: tree of `[C, ...]`, what each client kept of its last round, where the algorithm has a
+      `ClientState`; (): nobody has been in a round.
     """
 
     examples: Batch
     indices: jax.Array
     client_ids: jax.Array
+    kept: Any = ()
 
 
 def cohort(client_data: ClientData, client_ids: jax.Array) -> Cohort:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fljax.local import sgd as sgd
     from fljax.local import silo as silo
     from fljax.local import silo_query as silo_query
+    from fljax.local import steps as steps
     from fljax.local import subject as subject
     from fljax.local import transformed as transformed
     from fljax.local import user as user

@@ -84,6 +84,8 @@ def local_sgd(
     num_epochs: int,
     proximal: float = 0.0,
     view: View | None = None,
+    start: Callable[[Params, Any], Params] | None = None,
+    correct: Callable[[Params, Any], Params] | None = None,
     optimizer: optax.GradientTransformation | None = None,
 ) -> Callable[..., LocalResult]:
     """SGD on each client's examples, reshuffled every epoch, with as many steps as the client's
@@ -102,6 +104,8 @@ def local_sgd(
         the examples themselves; `places` are theirs in the client's row of `indices`, the same in
         every round and wherever the pool lies, `own` is what the client was given for it. None: the
         examples.
+      start: `(params, own) -> params`, the model that a client starts from. None: `params`.
+      correct: `(gradient, own) -> gradient`, of each step. None: as it is.
       optimizer: any optax transformation in place of plain steps of `learning_rate`. Its state
         starts anew in every call, and counts the client's own steps.
 
@@ -109,8 +113,8 @@ def local_sgd(
       `fun(params, examples, indices, keys, own=None) -> LocalResult` with a leading axis K, one row
       a client of the
       chunk: `examples` is a pool `[M, ...]` that clients share, `indices` `[K, N]` each client's
-      rows of it, -1 as padding, `keys` `[K]` typed, `own` a tree of `[K, ...]` for `view`. A client
-      without examples returns a zero update.
+      rows of it, -1 as padding, `keys` `[K]` typed, `own` a tree of `[K, ...]` for the three
+      functions above. A client without examples returns a zero update.
 
     Raises:
       ValueError: an argument is out of range.
@@ -157,6 +161,7 @@ def local_sgd(
         alone: bool,
     ) -> LocalResult:
         """One client; `num_steps` is the chunk's, `alone` says that the chunk is this client."""
+        params = params if start is None else start(params, own)
         # A last batch of few examples is computed at half size, which saves some per cent of a
         # round. Not where
         # it is the last batch of other clients too: a client's bits must not depend on how many
@@ -179,9 +184,11 @@ def local_sgd(
                     loss, batch, key, e, places
                 )  # an example is in one step of an epoch
                 value, grads = value_and_grad(client_params, batch, mask)
+                if correct is not None:
+                    grads = correct(grads, own)
                 if proximal:
                     grads = jax.tree.map(
-                        lambda g, p, start: g + jnp.asarray(proximal, p.dtype) * (p - start),
+                        lambda g, p, server: g + jnp.asarray(proximal, p.dtype) * (p - server),
                         grads,
                         client_params,
                         params,
@@ -196,10 +203,10 @@ def local_sgd(
                 seen = value.astype(jnp.float32) * jnp.sum(mask).astype(jnp.float32)
                 return client_params, memory, jnp.where(working, loss_sum + seen, loss_sum)
 
-            start = (*carry[:2], jnp.zeros((), jnp.float32))
+            begun = (*carry[:2], jnp.zeros((), jnp.float32))
             if not half:
-                return jax.lax.fori_loop(0, num_steps, functools.partial(step, batch_size), start)
-            then = jax.lax.fori_loop(0, num_whole, functools.partial(step, batch_size), start)
+                return jax.lax.fori_loop(0, num_steps, functools.partial(step, batch_size), begun)
+            then = jax.lax.fori_loop(0, num_whole, functools.partial(step, batch_size), begun)
             return jax.lax.fori_loop(num_whole, num_steps, functools.partial(step, half), then)
 
         memory = () if optimizer is None else optimizer.init(params)

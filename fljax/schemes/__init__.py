@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 _WHERE = {
     "bidirectional": "disguised.bidirectional",
     "dp_fedavg": "central.dp_fedavg",
+    "dp_fedbuff": "central.dp_fedbuff",
+    "dp_fedper": "central.dp_fedper",
     "dp_fedsgd": "central.dp_fedsgd",
     "dp_psac": "silos.dp_psac",
+    "dp_scaffold": "central.dp_scaffold",
     "dp_sgd": "silos.dp_sgd",
     "fedavg": "silos.fedavg",
     "gd_dp": "weighted.gd_dp",
@@ -125,7 +128,10 @@ if TYPE_CHECKING:
     from fljax.schemes import uploads as uploads
     from fljax.schemes import weighted as weighted
     from fljax.schemes.central import dp_fedavg as dp_fedavg
+    from fljax.schemes.central import dp_fedbuff as dp_fedbuff
+    from fljax.schemes.central import dp_fedper as dp_fedper
     from fljax.schemes.central import dp_fedsgd as dp_fedsgd
+    from fljax.schemes.central import dp_scaffold as dp_scaffold
     from fljax.schemes.channels import natural_channel as natural_channel
     from fljax.schemes.channels import personalized_channel as personalized_channel
     from fljax.schemes.channels import white_channel as white_channel

@@ -182,6 +182,12 @@ class Scheme:
     costs: "Callable[[Any, int], Costs] | None" = None
     needs_network: bool = False
     as_printed: AsPrinted | None = None
+    uses: Callable[[Any, int], int] | None = None
+
+    def run_event(self, config: Any, num_rounds: int) -> PrivacyEvent:
+        """What `num_rounds` rounds do to one unit's data: the event, as often as `uses` says."""
+        count = num_rounds if self.uses is None else self.uses(config, num_rounds)
+        return self.event(config).repeat(count)
 
     def __post_init__(self) -> None:
         _validate.one_of(typing.get_args(Promise), promise=self.promise)

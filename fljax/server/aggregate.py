@@ -75,6 +75,7 @@ def sum_in_chunks(
     chunk_size: int,
     groups: int | None = None,
     shared: tuple[Any, ...] = (),
+    kept: PyTree = None,
 ) -> PyTree:
     """Adds up `chunk_fun(chunk, present, *shared)` over chunks of clients, in cohort order, one
     chunk at a time.
@@ -101,9 +102,11 @@ def sum_in_chunks(
       shared: trees of arrays that all chunks see whole: the model, the pool of examples.
         `chunk_fun` should not close over traced arrays instead. On a mesh those keep the mesh from
         outside, which JAX refuses in some operations.
+      kept: tree of `[C, ...]`, a row for each client. Where it is given, `chunk_fun` returns
+        `(sums, rows [K, ...])`, and the rows of its clients take the place of these.
 
     Returns:
-      a tree like `chunk_fun`'s result.
+      a tree like `chunk_fun`'s sums; with `kept`, `(sums, tree like kept)`.
 
     Raises:
       ValueError: `chunk_size` or `groups` is not an integer >= 1, the devices do not divide
@@ -115,6 +118,36 @@ def sum_in_chunks(
         raise ValueError(
             "Expected a cohort with at least one client slot, got present of shape (0,)."
         )
+    if kept is None:
+
+        def both(*args: Any) -> tuple[PyTree, PyTree]:
+            return chunk_fun(*args), ()
+    else:
+        both = chunk_fun
+    sums, rows = _dealt_sum(
+        both,
+        clients,
+        present,
+        shared,
+        () if kept is None else kept,
+        chunk_size=chunk_size,
+        groups=groups,
+    )
+    return sums if kept is None else (sums, rows)
+
+
+def _dealt_sum(
+    chunk_fun: Callable[..., tuple[PyTree, PyTree]],
+    clients: PyTree,
+    present: jax.Array,
+    shared: tuple[Any, ...],
+    kept: PyTree,
+    *,
+    chunk_size: int,
+    groups: int | None,
+) -> tuple[PyTree, PyTree]:
+    """The sums, and the rows that clients keep, of all devices."""
+    (capacity,) = present.shape
     devices, mapped = client_devices(), _on_a_mesh()
     if groups is not None and groups % devices:
         raise ValueError(
@@ -122,7 +155,7 @@ def sum_in_chunks(
             f"groups={groups}."
         )
     if devices == 1 and groups is None:  # maybe spread over an axis "model", by XLA
-        return _sum_here(chunk_fun, clients, present, shared, chunk_size=chunk_size)
+        return _sum_here(chunk_fun, clients, present, shared, kept, chunk_size=chunk_size)
     columns = devices if groups is None else groups
     pad = -capacity % columns
 
@@ -133,41 +166,61 @@ def sum_in_chunks(
         rows = jnp.concatenate([leaf, *[leaf[:1]] * pad]) if pad else leaf
         return rows.reshape(-1, columns, *leaf.shape[1:])
 
-    def on_one(mine: PyTree, here: jax.Array, shared: tuple[Any, ...]) -> PyTree:
-        if groups is None:
-            mine, here = jax.tree.map(lambda leaf: jnp.squeeze(leaf, axis=1), (mine, here))
-            return jax.lax.psum(
-                _sum_here(chunk_fun, mine, here, shared, chunk_size=chunk_size), CLIENTS
-            )
-        by_group = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), (mine, here))
-        of_group = functools.partial(_sum_here, chunk_fun, shared=shared, chunk_size=chunk_size)
-        if mapped:
-            sums = jax.lax.map(lambda group: of_group(*group), by_group)
-            return jax.tree.map(_in_order, jax.lax.all_gather(sums, CLIENTS, tiled=True))
-        like = jax.eval_shape(lambda: of_group(*jax.tree.map(lambda leaf: leaf[0], by_group)))
-        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
-        add = functools.partial(jax.tree.map, jnp.add)
-        return jax.lax.scan(
-            lambda total, group: (add(total, of_group(*group)), None), zero, by_group
-        )[0]
+    def back(leaf: jax.Array) -> jax.Array:
+        """The inverse of `dealt`."""
+        return leaf.reshape(-1, *leaf.shape[2:])[:capacity]
 
-    dealt_clients, dealt_present = (
-        jax.tree.map(dealt, clients),
-        jnp.pad(present, (0, pad)).reshape(-1, columns),
-    )
+    of_group = functools.partial(_sum_here, chunk_fun, chunk_size=chunk_size)
+
+    def on_one(
+        mine: PyTree, here: jax.Array, shared: tuple[Any, ...], old: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        if groups is None:
+            mine, here, old = jax.tree.map(
+                lambda leaf: jnp.squeeze(leaf, axis=1), (mine, here, old)
+            )
+            sums, rows = of_group(mine, here, shared, old)
+            return jax.lax.psum(sums, CLIENTS), jax.tree.map(lambda leaf: leaf[:, None], rows)
+        by_group = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), (mine, here, old))
+
+        def one_group(group: Any) -> tuple[PyTree, PyTree]:
+            mine, here, old = group
+            return of_group(mine, here, shared, old)
+
+        if mapped:
+            sums, rows = jax.lax.map(one_group, by_group)
+            gathered = jax.lax.all_gather(sums, CLIENTS, tiled=True)
+            total = jax.tree.map(_in_order, gathered)
+        else:
+            like, _ = jax.eval_shape(
+                lambda: one_group(jax.tree.map(lambda leaf: leaf[0], by_group))
+            )
+            zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
+
+            def add(total: PyTree, group: Any) -> tuple[PyTree, PyTree]:
+                sums, rows = one_group(group)
+                return jax.tree.map(jnp.add, total, sums), rows
+
+            total, rows = jax.lax.scan(add, zero, by_group)
+        return total, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), rows)
+
+    dealt_clients, dealt_kept = jax.tree.map(dealt, (clients, kept))
+    dealt_present = jnp.pad(present, (0, pad)).reshape(-1, columns)
     if not mapped:
-        return on_one(dealt_clients, dealt_present, shared)
+        total, rows = on_one(dealt_clients, dealt_present, shared, dealt_kept)
+        return total, jax.tree.map(back, rows)
     spec = jax.sharding.PartitionSpec(None, CLIENTS)
     everywhere = jax.sharding.PartitionSpec()
     by_hand = set(jax.sharding.get_abstract_mesh().axis_names) - {MODEL}
     over_devices = jax.shard_map(
         on_one,
-        in_specs=(spec, spec, everywhere),
-        out_specs=everywhere,
+        in_specs=(spec, spec, everywhere, spec),
+        out_specs=(everywhere, spec),
         check_vma=False,
         axis_names=by_hand,
     )
-    return over_devices(dealt_clients, dealt_present, shared)
+    total, rows = over_devices(dealt_clients, dealt_present, shared, dealt_kept)
+    return total, jax.tree.map(back, rows)
 
 
 def _in_order(parts: jax.Array) -> jax.Array:
@@ -196,13 +249,14 @@ def _on_a_mesh() -> bool:
 
 
 def _sum_here(
-    chunk_fun: Callable[..., PyTree],
+    chunk_fun: Callable[..., tuple[PyTree, PyTree]],
     clients: PyTree,
     present: jax.Array,
     shared: tuple[Any, ...],
+    kept: PyTree,
     *,
     chunk_size: int,
-) -> PyTree:
+) -> tuple[PyTree, PyTree]:
     (capacity,) = present.shape
     chunk_size = min(chunk_size, capacity)
     pad = -capacity % chunk_size
@@ -213,19 +267,23 @@ def _sum_here(
         rows = jnp.concatenate([leaf, leaf[:pad]]) if pad else leaf
         return rows.reshape(-1, chunk_size, *leaf.shape[1:])
 
-    chunks = jax.tree.map(chunked, clients)
+    chunks, old = jax.tree.map(chunked, (clients, kept))
     present_chunks = jnp.pad(present, (0, pad)).reshape(-1, chunk_size)
     last = jnp.max(jnp.where(present, jnp.arange(1, capacity + 1), 0))
 
     def take(i: jax.Array | int) -> tuple[PyTree, jax.Array]:
         return jax.tree.map(lambda leaf: leaf[i], chunks), present_chunks[i]
 
-    def body(i: jax.Array, total: PyTree) -> PyTree:
-        return jax.tree.map(jnp.add, total, chunk_fun(*take(i), *shared))
+    def body(i: jax.Array, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+        total, rows = carry
+        sums, new = chunk_fun(*take(i), *shared)
+        rows = jax.tree.map(lambda all_, some: all_.at[i].set(some), rows, new)
+        return jax.tree.map(jnp.add, total, sums), rows
 
-    like = jax.eval_shape(lambda: chunk_fun(*take(0), *shared))
+    like, _ = jax.eval_shape(lambda: chunk_fun(*take(0), *shared))
     zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
-    return jax.lax.fori_loop(0, (last + chunk_size - 1) // chunk_size, body, zero)
+    total, rows = jax.lax.fori_loop(0, (last + chunk_size - 1) // chunk_size, body, (zero, old))
+    return total, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:capacity], rows)
 
 
 def check_sizes(chunk_size: int | None, groups: int | None) -> None:

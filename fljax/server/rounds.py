@@ -54,7 +54,9 @@ class RoundInfo(NamedTuple):
     loss: mean training loss. cohort_size: clients that took part. clipped_fraction: share of units
     that were clipped. lost_digits: by how much numbers cancel in the server's recovery of the
     gradient, for `fljax.server.recovery.warn_of_lost_digits`; 0 where nothing is recovered. lost:
-    whether too few clients could be used, so that the round left the model as it was.
+    whether too few clients could be used, so that the round left the model as it was. kept: the one
+    thing here that is not `[]`: what each client of the cohort now keeps, a tree of `[C, ...]`
+    where the algorithm has a `ClientState`; whoever called the round gives it back to the clients.
     """
 
     loss: jax.Array
@@ -62,6 +64,7 @@ class RoundInfo(NamedTuple):
     clipped_fraction: jax.Array
     lost_digits: jax.Array | float = 0.0
     lost: jax.Array | bool = False
+    kept: Any = ()
 
 
 class State(Protocol):
@@ -76,18 +79,34 @@ class State(Protocol):
         """int32 `[]`, rounds done."""
 
 
+class ClientState(NamedTuple):
+    """What a client keeps from one of its rounds to the next: its own, and no part of what is
+    released.
+
+    init: `params -> tree`, what a client has before its first round. It may depend on what all
+    models of a run share with the first one; a cohort whose `kept` is () is of such clients.
+    model: `(params, tree) -> params`, the model that a client uses, from the released one and from
+    what it keeps. None: the released one.
+    """
+
+    init: Callable[[Params], PyTree]
+    model: Callable[[Params, PyTree], Params] | None = None
+
+
 class FederatedAlgorithm(NamedTuple):
     """A federated algorithm as pure functions.
 
     init: `params -> state`. round: `(state, cohort, key) -> (state, info)`, to be jitted by the
     caller; `key` is the run's key and the same in every round, since the round folds `state.round`
     into it. client_sampling_prob: with which chance each client must be put into each cohort,
-    independently, for the scheme's event to be true.
+    independently, for the scheme's event to be true. client_state: what clients keep between
+    rounds: the round finds it in `cohort.kept` and returns it in `info.kept`. None: nothing.
     """
 
     init: Callable[[Params], Any]
     round: Callable[[Any, Cohort, jax.Array], tuple[Any, RoundInfo]]
     client_sampling_prob: float
+    client_state: ClientState | None = None
 
 
 class Round(NamedTuple):
@@ -121,13 +140,15 @@ class Clients(NamedTuple):
     """The clients of a round, or of a chunk of it; a leading axis K, or none where one is meant.
 
     ids: int32 `[K]`. rows: int32 `[K, N]` of the pool, -1 is padding. present: bool `[K]`, whose
-    work counts. given: tree of `[K, ...]`, what else each of them gets.
+    work counts. given: tree of `[K, ...]`, what else each of them gets. kept: tree of `[K, ...]`,
+    what each of them kept of its last round.
     """
 
     ids: jax.Array
     rows: jax.Array
     present: jax.Array
     given: Any = ()
+    kept: Any = ()
 
 
 class Sums(NamedTuple):
@@ -159,13 +180,14 @@ class Release(NamedTuple):
 
 Choose = Callable[[Round, Cohort], tuple[Round, Clients]]
 Local = Callable[[Round, Clients], tuple[PyTree, jax.Array]]
+LocalKeeping = Callable[[Round, Clients], tuple[PyTree, jax.Array, PyTree]]
 
 
 def everybody(here: Round, cohort: Cohort) -> tuple[Round, Clients]:
     """The clients of the cohort; absent ones have no rows."""
     present = cohort.client_ids >= 0
     rows = jnp.where(present[:, None], cohort.indices, -1)
-    return here, Clients(cohort.client_ids, rows, present)
+    return here, Clients(cohort.client_ids, rows, present, kept=cohort.kept)
 
 
 def each(one: Local) -> Local:
@@ -187,7 +209,7 @@ def each(one: Local) -> Local:
 
 
 def federated(
-    local: Local,
+    local: Local | LocalKeeping,
     release: Callable[[Round, Clients, Sums], Release],
     *,
     server_optimizer: optax.GradientTransformation,
@@ -196,15 +218,18 @@ def federated(
     choose: Choose = everybody,
     clipping: Callable[[], Any] = tuple,
     chunk_size: Callable[[Round, Clients, str], int] | None = None,
+    client_state: ClientState | None = None,
 ) -> FederatedAlgorithm:
     """The algorithm whose rounds are made of a scheme's functions.
 
     Guarantee: what leaves a client reaches the server's step through `release` alone. A client that
-    is not present adds nothing, whatever it computes.
+    is not present adds nothing, whatever it computes, and keeps what it kept before; so does one
+    whose new state is not finite.
 
     Args:
       local: `(round, chunk of clients) -> (tree, stats [S])`, summed over the chunk's present
-        clients: see `Sums`. `each` makes it from a function of one client.
+        clients: see `Sums`. `each` makes it from a function of one client. With client_state it
+        returns a third tree, `[K, ...]`: what each of its clients keeps.
       release: `(round, clients, sums) -> Release`: noise, recovery, the divisor.
       server_optimizer: takes the step.
       performance: chunk_size and groups of it; only the order of additions depends on them.
@@ -213,46 +238,74 @@ def federated(
       clipping: the first state of what adapts a bound.
       chunk_size: `(round, clients, platform) -> K`, how many clients a chunk takes where
         performance does not say. None: `aggregate.default_chunk_size` of the model.
+      client_state: what clients keep, of the `FederatedAlgorithm`.
     """
     platform = _platforms.named(performance.platform)
 
     def round_fun(state: ServerState, cohort: Cohort, key: jax.Array) -> tuple[Any, RoundInfo]:
         check_round(cohort, key)
+        if client_state is not None and not jax.tree.leaves(cohort.kept):
+            first = client_state.init(state.params)
+            cohort = cohort._replace(kept=_of_each(first, len(cohort.client_ids)))
         here, clients = choose(Round(state, cohort.examples, key), cohort)
 
-        def chunk(some: Clients, present: jax.Array, here: Round) -> tuple[PyTree, jax.Array]:
-            return local(here, some._replace(present=present))
+        def chunk(some: Clients, present: jax.Array, here: Round) -> Any:
+            found = local(here, some._replace(present=present))
+            if client_state is None:
+                return found
+            total, stats, new = found  # type: ignore[misc]
+            return (total, stats), _kept(new, some.kept, present)
 
         size = performance.chunk_size
         if size is None:
             fastest = aggregate.default_chunk_size(here.num_params, platform)
             size = fastest if chunk_size is None else chunk_size(here, clients, platform)
-        total, stats = aggregate.sum_in_chunks(
+        sums = aggregate.sum_in_chunks(
             chunk,
             clients,
             clients.present,
             chunk_size=size,
             groups=performance.groups,
             shared=(here,),
+            kept=None if client_state is None else clients.kept,
         )
+        (total, stats), kept = (sums, ()) if client_state is None else sums
         count = jnp.sum(clients.present)
         released = release(here, clients, Sums(total, stats, count))
         stepped = aggregate.step(
             state, released.total, divisor=released.divisor, server_optimizer=server_optimizer
         )._replace(clipping=released.clipping)
         loss, clipped_fraction = averages(stats[:2], count)
-        info = RoundInfo(loss, count, clipped_fraction)._replace(**released.info)
+        info = RoundInfo(loss, count, clipped_fraction, kept=kept)._replace(**released.info)
         if released.counts is True:
             return stepped, info
-        kept = jax.tree.map(lambda new, old: jnp.where(released.counts, new, old), stepped, state)
-        return kept._replace(round=stepped.round), info._replace(
+        after = jax.tree.map(lambda new, old: jnp.where(released.counts, new, old), stepped, state)
+        return after._replace(round=stepped.round), info._replace(
             lost=jnp.logical_not(released.counts)
         )
 
     def init(params: Params) -> ServerState:
         return aggregate.init(params, server_optimizer, clipping())
 
-    return FederatedAlgorithm(init, round_fun, client_sampling_prob)
+    return FederatedAlgorithm(init, round_fun, client_sampling_prob, client_state)
+
+
+def _of_each(tree: PyTree, count: int) -> PyTree:
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), tree)
+
+
+def _kept(new: PyTree, old: PyTree, present: jax.Array) -> PyTree:
+    """What clients keep, `[K, ...]`: the new where they were present and all of it is finite."""
+
+    def wide(mask: jax.Array, leaf: jax.Array) -> jax.Array:
+        return mask.reshape((-1,) + (1,) * (leaf.ndim - 1))
+
+    good = present
+    for leaf in jax.tree.leaves(new):
+        good &= jnp.isfinite(leaf).reshape(len(present), -1).all(axis=1)
+    return jax.tree.map(
+        lambda now, before: jnp.where(wide(good, now), now.astype(before.dtype), before), new, old
+    )
 
 
 def check_round(cohort: Cohort, key: jax.Array) -> None:

@@ -6,8 +6,9 @@ straggler's upload may still arrive late; no law of stragglers earns privacy, be
 is late has been seen all the same.
 """
 
+import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -146,6 +147,76 @@ def chosen(key: jax.Array, num_clients: int, count: int | jax.Array) -> jax.Arra
     adversary.
     """
     return jax.random.permutation(key, num_clients) < count
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StragglerConfig(_validate.Checked):
+    """Public numbers of who does not answer in time.
+
+    Raises:
+      ValueError: a number is out of its range.
+    """
+
+    straggler_law: Literal["fixed", "uniform", "bernoulli", "custom"] = "uniform"
+    """Clients that do not answer in time: always max_stragglers; any number up to it; every link
+    fails by itself; or straggler_probs."""
+    max_stragglers: int = 5
+    """Most stragglers under the first two laws, and what the noise of a secure sum allows for."""
+    link_failure_prob: float = 0.05
+    """Chance of each link to fail in a round, under the law bernoulli."""
+    straggler_probs: tuple[float, ...] = ()
+    """Chances of 0, 1, ... stragglers, under the law custom."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.non_negative_int(max_stragglers=self.max_stragglers)
+        laws = ("fixed", "uniform", "bernoulli", "custom")
+        _validate.one_of(laws, straggler_law=self.straggler_law)
+        if self.straggler_law != "custom" and self.straggler_probs:
+            raise ValueError(
+                f"Expected no straggler_probs under the law {self.straggler_law}, got some."
+            )
+        _validate.non_negative(link_failure_prob=self.link_failure_prob)
+        if not self.link_failure_prob < 1:
+            raise ValueError(
+                f"Expected link_failure_prob < 1, got link_failure_prob={self.link_failure_prob!r}."
+            )
+
+    def check_stragglers(self, num_parties: int) -> None:
+        """Raises ValueError where nobody is left to respond."""
+        if not self.max_stragglers < num_parties:
+            raise ValueError(
+                f"Expected max_stragglers < num_parties={num_parties}, else nobody is left to "
+                f"respond, got max_stragglers={self.max_stragglers}."
+            )
+        if self.straggler_law == "custom":
+            law = arbitrary(self.straggler_probs, num_parties)
+            if not law[:num_parties].sum() > 0:
+                raise ValueError(
+                    "Expected straggler_probs under which somebody responds, got all N clients "
+                    "straggling."
+                )
+
+    def straggler_pmf(
+        self, num_parties: int, *, links: Literal["server", "peers"] = "server"
+    ) -> np.ndarray:
+        """The law `[s]` of clients that cannot be used in a round.
+
+        Args:
+          num_parties: clients.
+          links: a law of links applies to each client's link to the server, or "peers": to its
+            links to all the others as well, every one of which it needs.
+        """
+        if self.straggler_law == "fixed":
+            return fixed(self.max_stragglers)
+        if self.straggler_law == "uniform":
+            return uniform(self.max_stragglers)
+        if self.straggler_law == "custom":
+            return arbitrary(self.straggler_probs, num_parties)
+        prob = self.link_failure_prob
+        if links == "peers":
+            prob = peers_and_server(num_parties, prob)
+        return bernoulli(num_parties, prob)
 
 
 def _below(num_clients: int, **values: int) -> None:

@@ -51,6 +51,7 @@ class Plan(NamedTuple):
     in_nats: what is claimed is information about records, in nats, and no epsilon. notes: sentences
     about how epsilon was found.
     fixed_seed: the run's randomness comes from a number in its config.
+    uses: `[num_rounds + 1]`, how often the event counts after so many rounds: see `Scheme.uses`.
     """
 
     scheme_config: Any
@@ -66,6 +67,11 @@ class Plan(NamedTuple):
     in_nats: bool = False
     notes: tuple[str, ...] = ()
     fixed_seed: bool = False
+    uses: tuple[int, ...] = ()
+
+    def spent_by(self, rounds: int) -> events.PrivacyEvent:
+        """What so many rounds do to one unit's data."""
+        return self.event.repeat(self.uses[rounds])
 
 
 def plan(config: Config, scheme: Scheme, facts: Facts) -> Plan:
@@ -117,6 +123,7 @@ def plan(config: Config, scheme: Scheme, facts: Facts) -> Plan:
         scheme.promise == "nats" and math.isfinite(scheme_config.nats),
         tuple(notes.values()),
         fixed_seed=settings.seed != RANDOM,
+        uses=tuple(_uses(scheme, scheme_config, rounds) for rounds in range(len(epsilons))),
     )
 
 
@@ -127,9 +134,10 @@ def _within_budget(
     number of rounds.
     """
     settings, budget, scheme_config = config.run, config.privacy, config.scheme_config
+    uses = _uses(scheme, scheme_config, settings.num_rounds)
     if budget.target_epsilon is not None and _noise_is_open(scheme, scheme_config):
         noise_multiplier = accounting.calibrate(
-            lambda value: _event(scheme, scheme_config, value).repeat(settings.num_rounds),
+            lambda value: _event(scheme, scheme_config, value).repeat(uses),
             epsilon=budget.target_epsilon,
             delta=delta,
             method=budget.accountant,
@@ -138,13 +146,15 @@ def _within_budget(
     event = scheme.event(scheme_config)
     method = budget.accountant
     if method == "auto":  # one accountant for the whole run: the best of all rounds
-        all_rounds = accounting.spent(event.repeat(settings.num_rounds), delta=delta, method="auto")
+        all_rounds = accounting.spent(event.repeat(uses), delta=delta, method="auto")
         method = cast(Method, all_rounds.method)
-    spent = [0.0]
-    for epsilon in _epsilons(event, settings.num_rounds, delta, method):
+    by_use = [0.0]
+    for epsilon in _epsilons(event, uses, delta, method):
         if budget.target_epsilon is not None and not epsilon <= budget.target_epsilon:
             break
-        spent.append(epsilon)
+        by_use.append(epsilon)
+    used = (_uses(scheme, scheme_config, rounds) for rounds in range(settings.num_rounds + 1))
+    spent = [by_use[count] for count in used if count < len(by_use)]
     if len(spent) == 1:
         noise = scheme_config.noise_multiplier
         at = "" if noise is None else f" at noise_multiplier={noise:.6g}"
@@ -154,6 +164,10 @@ def _within_budget(
             f"got target_epsilon={budget.target_epsilon!r}."
         )
     return scheme_config, event, method, tuple(spent)
+
+
+def _uses(scheme: Scheme, scheme_config: Any, rounds: int) -> int:
+    return rounds if scheme.uses is None else scheme.uses(scheme_config, rounds)
 
 
 def _noise_is_open(scheme: Scheme, scheme_config: Any) -> bool:
@@ -228,7 +242,7 @@ def _spent(plan: Plan, rounds: int) -> accounting.Spent:
     with warnings.catch_warnings():
         for category in _NOTED:  # the plan has noted it
             warnings.simplefilter("ignore", category)
-        return accounting.spent(plan.event.repeat(rounds), delta=plan.delta, method=plan.accountant)
+        return accounting.spent(plan.spent_by(rounds), delta=plan.delta, method=plan.accountant)
 
 
 def certified_claim(plan: Plan, rounds: int) -> dict[str, Any]:
@@ -238,7 +252,7 @@ def certified_claim(plan: Plan, rounds: int) -> dict[str, Any]:
         privacy_unit=event.privacy_unit, neighboring_relation=event.neighboring_relation
     )
     if rounds:
-        ledger.append(event, rounds)
+        ledger.append(event, plan.uses[rounds])
     spent = _spent(plan, rounds)
     return {
         "accountant": plan.accountant,
@@ -299,7 +313,7 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
         return {"guarantee": f"None: {why}, so its epsilon is infinite.", "not_covered": []}
     found = dataclasses.replace(_spent(plan, rounds), epsilon_upper=epsilon)
     guarantee = words.claim(
-        plan.event.repeat(rounds), found, released=f"the model after each of {rounds} rounds, "
+        plan.spent_by(rounds), found, released=f"the model after each of {rounds} rounds, "
     ) + (
         f" The number of {unit}s ({plan.num_units}) and every number in the configuration "
         "except a seed are public."

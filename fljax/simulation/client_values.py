@@ -18,6 +18,7 @@ MOST_ON_DISK, MOST_WHOLE = 1000, 200  # clients that are asked, spread over all
 _AT_A_TIME, _READ = 1024, 50  # examples; clients from disk in memory at a time
 
 OfBatch = Callable[[Params, Batch], jax.Array]
+OwnModels = Callable[[int], Params]  # of clients that do not use the released model as it is
 
 
 class ClientValues(NamedTuple):
@@ -46,22 +47,34 @@ def of_rows(
     return values
 
 
-def means(fun: OfBatch, params: Params, client_data: ClientData | store.Store) -> ClientValues:
+def means(
+    fun: OfBatch,
+    params: Params,
+    client_data: ClientData | store.Store,
+    own: OwnModels | None = None,
+) -> ClientValues:
     """The mean of `fun` over each client's examples: all in memory, or 1000 of those on disk."""
     if isinstance(client_data, store.Store):
-        chosen = _spread(client_data.num_clients, MOST_ON_DISK)
+        chosen = spread(client_data.num_clients, MOST_ON_DISK)
+    elif own is not None:
+        chosen = spread(len(client_data.indices), MOST_ON_DISK)
     else:
         chosen = np.arange(len(client_data.indices))
-    return _joined([_means(fun, params, *part) for part in _parts(client_data, chosen)])
+    return _joined([_means(fun, params, own, *part) for part in _parts(client_data, chosen)])
 
 
-def wholes(fun: OfBatch, params: Params, client_data: ClientData | store.Store) -> ClientValues:
+def wholes(
+    fun: OfBatch,
+    params: Params,
+    client_data: ClientData | store.Store,
+    own: OwnModels | None = None,
+) -> ClientValues:
     """`fun(params, all examples of a client) -> []` of up to 200 clients, spread over all.
 
     No more, since each size that a client can have is compiled apart.
     """
-    chosen = _spread(store.num_examples(client_data).size, MOST_WHOLE)
-    return _joined([_wholes(fun, params, *part) for part in _parts(client_data, chosen)])
+    chosen = spread(store.num_examples(client_data).size, MOST_WHOLE)
+    return _joined([_wholes(fun, params, own, *part) for part in _parts(client_data, chosen)])
 
 
 def percentiles(values: np.ndarray) -> np.ndarray:
@@ -69,7 +82,8 @@ def percentiles(values: np.ndarray) -> np.ndarray:
     return np.percentile(values, PERCENTILES) if values.size else np.full(len(PERCENTILES), np.nan)
 
 
-def _spread(count: int, most: int) -> np.ndarray:
+def spread(count: int, most: int) -> np.ndarray:
+    """Up to `most` of `count` clients, spread over all."""
     return np.unique(np.linspace(0, count - 1, most).astype(np.int64))
 
 
@@ -91,6 +105,7 @@ def _parts(client_data: ClientData | store.Store, chosen: np.ndarray) -> Iterato
 def _means(
     fun: OfBatch,
     params: Params,
+    own: OwnModels | None,
     examples: Batch,
     table: np.ndarray,
     ids: np.ndarray,
@@ -99,6 +114,15 @@ def _means(
     here = table >= 0
     used, counts = np.unique(table[here]), here.sum(axis=1)
     some = counts > 0
+    if own is not None:
+        means = [
+            # Rows over and over up to one size, so that it is compiled once.
+            of_rows(fun, own(int(client)), examples, np.resize(row[row >= 0], row.size))[
+                :count
+            ].mean()
+            for client, row, count in zip(ids[some], table[some], counts[some], strict=True)
+        ]
+        return ClientValues(ids[some], np.asarray(means, np.float64), counts[some], bad)
     values = np.zeros(int(used[-1]) + 1 if used.size else 1)
     values[used] = of_rows(fun, params, examples, used)
     sums = np.where(here, values[np.where(here, table, 0)], 0).sum(axis=1)
@@ -108,6 +132,7 @@ def _means(
 def _wholes(
     fun: OfBatch,
     params: Params,
+    own: OwnModels | None,
     examples: Batch,
     table: np.ndarray,
     ids: np.ndarray,
@@ -116,8 +141,13 @@ def _wholes(
     counts = (table >= 0).sum(axis=1)
     some = counts > 0
     values = [
-        float(fun(params, {name: field[row[row >= 0]] for name, field in examples.items()}))
-        for row in table[some]
+        float(
+            fun(
+                params if own is None else own(int(client)),
+                {name: field[row[row >= 0]] for name, field in examples.items()},
+            )
+        )
+        for client, row in zip(ids[some], table[some], strict=True)
     ]
     return ClientValues(ids[some], np.asarray(values, np.float64), counts[some], bad)
 

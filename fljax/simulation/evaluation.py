@@ -13,7 +13,7 @@ from fljax import models
 from fljax.data import ClientData, store
 from fljax.models.functions import Apply
 from fljax.simulation import client_values
-from fljax.simulation.client_values import ClientValues, OfBatch
+from fljax.simulation.client_values import ClientValues, OfBatch, OwnModels
 from fljax.types import Batch, LossFn, Params
 
 Metric = Callable[[Params, Apply, Batch], jax.Array]
@@ -100,10 +100,28 @@ class Measures(NamedTuple):
     per_example: frozenset[str] = frozenset()
 
 
-def held_out(measures: Measures, params: Params, test: Batch) -> dict[str, float]:
+def held_out(
+    measures: Measures,
+    params: Params,
+    test: Batch,
+    own: OwnModels | None = None,
+    num_clients: int = 0,
+) -> dict[str, float]:
     """The "loss", the "accuracy" where there are classes, and each metric, on `test`, arrays `[M,
     ...]`.
+
+    Where clients have models of their `own`, the means over up to 20 of them, spread over all.
     """
+    if own is None:
+        return _held_out(measures, params, test)
+    found = [
+        _held_out(measures, own(int(client)), test)
+        for client in client_values.spread(num_clients, 20)
+    ]
+    return {name: float(np.mean([one[name] for one in found])) for name in found[0]}
+
+
+def _held_out(measures: Measures, params: Params, test: Batch) -> dict[str, float]:
     apply, loss = measures.apply, measures.loss
     found: dict[str, float] = {}
     rows = np.arange(jax.tree.leaves(test)[0].shape[0])
@@ -126,11 +144,16 @@ def held_out(measures: Measures, params: Params, test: Batch) -> dict[str, float
 
 
 def of_clients(
-    measures: Measures, params: Params, client_data: ClientData | store.Store
+    measures: Measures,
+    params: Params,
+    client_data: ClientData | store.Store,
+    own: OwnModels | None = None,
 ) -> dict[str, ClientValues]:
-    """Each metric on clients' own examples; exact, hence not private."""
+    """Each metric on clients' own examples, by their own models if any; exact, hence not
+    private.
+    """
     found = {}
     for name, metric in measures.metrics.items():
         of = client_values.means if name in measures.per_example else client_values.wholes
-        found[name] = of(_metric(metric, measures.apply), params, client_data)
+        found[name] = of(_metric(metric, measures.apply), params, client_data, own)
     return found

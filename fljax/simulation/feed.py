@@ -4,7 +4,7 @@ import concurrent.futures
 import functools
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,10 @@ def rounds(
     cohort: Cohort,
 ) -> tuple[tuple[PyTree, ...], tuple[Any, ...]]:
     """One round of all `algorithms` on the same cohort: `(states, infos)`."""
-    results = [a.round(s, cohort, key) for a, s in zip(algorithms, states, strict=True)]
+    results = [
+        a.round(s, cohort if a.client_state is not None else cohort._replace(kept=()), key)
+        for a, s in zip(algorithms, states, strict=True)
+    ]
     return tuple(state for state, _ in results), tuple(info for _, info in results)
 
 
@@ -70,6 +73,55 @@ def round_fun(
     return fun
 
 
+def host_sampler(
+    sampling_prob: float, num_clients: int, key: jax.Array, capacity: int
+) -> Callable[[int], np.ndarray]:
+    """`round -> client ids [C]`, as `round_fun` samples them, for the host; -1 is padding."""
+
+    # The key is an argument of the program: as a constant it would stand in it, and in caches on
+    #   the disk.
+    @functools.partial(jax.jit, static_argnames="capacity")
+    def sampled(key: jax.Array, round_index: jax.Array, capacity: int) -> Any:
+        key = _keys.server_key(key, round_index, _keys.Purpose.SAMPLE_CLIENTS)
+        return fljax_kernels.poisson_sample(key, num_clients, sampling_prob, capacity)
+
+    def sample(round_index: int) -> np.ndarray:
+        room = capacity
+        while True:
+            found = sampled(key, jnp.int32(round_index), capacity=room)
+            if not found.overflow:
+                return np.asarray(found.indices).astype(np.int32)
+            # As in `round_fun`'s caller: the same key draws the same number again, now with room
+            # for all.
+            room = min(2 * room, num_clients)
+
+    return sample
+
+
+def kept_round(
+    algorithms: tuple[FederatedAlgorithm, ...],
+    states: tuple[PyTree, ...],
+    client_data: ClientData,
+    key: jax.Array,
+    client_ids: jax.Array,
+    kept: PyTree,
+) -> tuple[tuple[PyTree, ...], tuple[Any, ...]]:
+    """`rounds` of the clients `[C]` in memory, with what they kept, a tree of `[C, ...]`."""
+    return rounds(algorithms, key, states, data.cohort(client_data, client_ids)._replace(kept=kept))
+
+
+class KeptStates(Protocol):
+    """Where rounds find what clients keep, and leave it: a tree of `[C, ...]` of the clients
+    `[C]`.
+    """
+
+    def read(self, client_ids: np.ndarray) -> PyTree:
+        """What they kept."""
+
+    def write(self, done: int, client_ids: np.ndarray, kept: PyTree) -> None:
+        """What they keep after `done` rounds."""
+
+
 class FromDisk:
     """Rounds of `algorithms` on cohorts of the clients in `clients`, the same cohorts as of clients
     in memory.
@@ -97,12 +149,11 @@ class FromDisk:
             skip_corrupt,
         )
         self._num_rounds, self._mesh = num_rounds, device_mesh
-        self._capacity, self._places = capacity, max(1, clients.most_examples)
+        self._places = max(1, clients.most_examples)
         self._thread = concurrent.futures.ThreadPoolExecutor(1)
         self._ahead: tuple[int, concurrent.futures.Future[HostCohort]] | None = None
-        # The key is an argument of both programs: as a constant it would stand in them, and in
-        # caches on the disk.
-        self._sample: Callable[..., Any] = jax.jit(self._sampled, static_argnames="capacity")
+        prob = algorithms[0].client_sampling_prob
+        self._sample = host_sampler(prob, clients.num_clients, key, capacity)
         self._round = mesh.jit(device_mesh, functools.partial(rounds, algorithms), states, others=1)
 
     def __enter__(self) -> Self:
@@ -116,11 +167,6 @@ class FromDisk:
     ) -> None:
         self._thread.shutdown(cancel_futures=True)
 
-    def _sampled(self, key: jax.Array, round_index: jax.Array, capacity: int) -> Any:
-        key = _keys.server_key(key, round_index, _keys.Purpose.SAMPLE_CLIENTS)
-        prob = self._algorithms[0].client_sampling_prob
-        return fljax_kernels.poisson_sample(key, self._clients.num_clients, prob, capacity)
-
     def read(self, round_index: int) -> HostCohort:
         """The cohort of one round, into memory: of its clients those whose devices are of this
         process.
@@ -128,15 +174,7 @@ class FromDisk:
         In a thread of its own, outside any mesh: what it samples with runs on one device of this
         process.
         """
-        capacity = self._capacity
-        while True:
-            sample = self._sample(self._key, jnp.int32(round_index), capacity=capacity)
-            if not sample.overflow:
-                break
-            # As for clients in memory: the same key draws the same number again, now with room for
-            # all.
-            capacity = min(2 * capacity, self._clients.num_clients)
-        ids = np.asarray(sample.indices).astype(np.int32)
+        ids = self._sample(round_index)
         devices, places = self._mesh.size, self._places
         # Room for as many clients on each device; places of the cohort stay as they are on one
         # device.
@@ -175,10 +213,12 @@ class FromDisk:
         return Cohort(examples, *mesh.everywhere(self._mesh, (indices, cohort.client_ids)))
 
     def __call__(
-        self, states: tuple[PyTree, ...], done: int
+        self, states: tuple[PyTree, ...], done: int, clients: KeptStates | None = None
     ) -> tuple[tuple[PyTree, ...], tuple[Any, ...], list[int]]:
         """Round number `done` (from 0): `(states, infos, ids of sampled clients that were left
         out)`.
+
+        clients: what they keep between rounds, where they do.
 
         Raises:
           CorruptDataError: the bytes of a sampled client are damaged, and they are not to be
@@ -191,6 +231,11 @@ class FromDisk:
             self._ahead = done + 1, self._thread.submit(self.read, done + 1)
         # Only where damage is not an error have processes anything to tell each other.
         damaged = processes.either(cohort.damaged) if self._skip else cohort.damaged
+        here = self._on_devices(cohort, damaged)
+        if clients is not None:
+            here = here._replace(kept=mesh.everywhere(self._mesh, clients.read(cohort.client_ids)))
         with mesh.over(self._mesh):
-            states, infos = self._round(self._key, states, self._on_devices(cohort, damaged))
+            states, infos = self._round(self._key, states, here)
+        if clients is not None:
+            clients.write(done + 1, cohort.client_ids, jax.device_get(infos[0].kept))
         return states, infos, [int(client) for client in cohort.client_ids[damaged]]

@@ -5,7 +5,7 @@ compiled.
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -24,6 +24,7 @@ from fljax.simulation import (
     as_printed,
     baseline,
     budget,
+    evaluation,
     extend,
     feed,
     fingerprint,
@@ -63,6 +64,23 @@ class Job(NamedTuple):
     def state_shapes(self) -> tuple[PyTree, ...]:
         """Of each algorithm's state."""
         return tuple(jax.eval_shape(each.init, self.task.model.params) for each in self.algorithms)
+
+    def client_start(self) -> PyTree:
+        """What a client keeps before its first round; None where clients keep nothing."""
+        kept = self.algorithms[0].client_state
+        return None if kept is None else kept.init(self.task.model.params)
+
+    def own_models(
+        self, params: PyTree, kept: Callable[[int], PyTree]
+    ) -> evaluation.OwnModels | None:
+        """`client -> the model that it uses`, from the released one; None where that is the
+        same.
+        """
+        clients = self.algorithms[0].client_state
+        if clients is None or clients.model is None:
+            return None
+        model = clients.model
+        return lambda client: model(params, kept(client))
 
     def usual_capacity(self) -> int:
         """Places in a cohort that a sample exceeds once in a thousand million rounds."""
@@ -119,6 +137,11 @@ def _prepared(config: Config, seed: seeds.Seed, brought: own.Own) -> Job:
         text = _lowered(job._replace(algorithms=job.algorithms[:1])).as_text()
         begun = own.program(job.algorithms[0].init, built.model.params)
         programs["scheme"] = hashlib.sha256(f"{begun} {text}".encode()).hexdigest()
+    if job.algorithms[0].client_state is not None and not processes.alone():
+        raise ValueError(
+            f"Expected one process for scheme={config.scheme!r}, whose clients keep something "
+            "between rounds in one file, got several."
+        )
     began_with = fingerprint.of(built, extend.identity(config, plan), seed, programs)
     different = fingerprint.changed(processes.words_from_first(began_with), began_with)
     if processes.either(bool(different)):
@@ -209,10 +232,17 @@ def _algorithms(
 def _lowered(job: Job) -> jax.stages.Lowered:
     """The program of a round of usual size on one device, data included; nothing is computed."""
     client_data, algorithms = job.task.client_data, job.algorithms
-    states, capacity = job.state_shapes(), job.usual_capacity()
+    states, capacity, first = job.state_shapes(), job.usual_capacity(), job.client_start()
+    kept = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((capacity, *leaf.shape), leaf.dtype), first or ()
+    )
     if not isinstance(client_data, store.Store):
         together = feed.round_fun(algorithms, job.facts.num_clients)
         shapes = jax.eval_shape(lambda tree: tree, client_data)
+        if first is not None:
+            ids = jax.ShapeDtypeStruct((capacity,), np.int32)
+            one_round = functools.partial(feed.kept_round, algorithms)
+            return jax.jit(one_round).lower(states, shapes, job.task.round_key, ids, kept)
         return jax.jit(together, static_argnames="capacity").lower(
             states, shapes, job.task.round_key, capacity=capacity
         )
@@ -225,4 +255,6 @@ def _lowered(job: Job) -> jax.stages.Lowered:
         jax.ShapeDtypeStruct(shape, np.int32) for shape in ((capacity, places), (capacity,))
     ]
     on_cohort = functools.partial(feed.rounds, algorithms)
-    return jax.jit(on_cohort).lower(job.task.round_key, states, data.Cohort(examples, *tables))
+    return jax.jit(on_cohort).lower(
+        job.task.round_key, states, data.Cohort(examples, tables[0], tables[1], kept)
+    )

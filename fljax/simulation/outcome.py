@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from fljax.simulation import budget, task
 from fljax.simulation.config import Config
+from fljax.simulation.evaluation import OwnModels
 from fljax.types import PyTree
 
 
@@ -12,7 +13,8 @@ class Outcome(NamedTuple):
     """How a run ended, with all that its report is made of.
 
     records: all of metrics.jsonl. params: the final private model; baseline_params: the non-private
-    one, or None. inputs: what the scheme's `make` was given beside the loss.
+    one, or None. inputs: what the scheme's `make` was given beside the loss. own_models: of clients
+    that keep a part of theirs; None where all use the released one.
     """
 
     run_dir: pathlib.Path
@@ -24,3 +26,4 @@ class Outcome(NamedTuple):
     params: PyTree
     baseline_params: PyTree | None
     inputs: dict[str, Any]
+    own_models: OwnModels | None = None

@@ -4,7 +4,7 @@ string.
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fljax.simulation import budget, remarks
@@ -55,6 +55,8 @@ class Result:
       statement: the claim in a sentence; `not_covered`: what it does not cover; `notes`: what a
         reader must not miss.
       loss, accuracy, metrics: on held-out examples; accuracy is None where there are no classes.
+      client_params: `client -> params`, the model of one client, where clients keep a part of it:
+        the client's own, under no guarantee. None where all use `params`.
       client_metrics: name -> client -> own metric on the client's examples; not private.
     """
 
@@ -76,6 +78,7 @@ class Result:
     accuracy: float | None
     metrics: Mapping[str, float]
     client_metrics: Mapping[str, Mapping[str, float]]
+    client_params: Callable[[int], object] | None = None
 
 
 def of(outcome: Outcome, report: pathlib.Path) -> Result:
@@ -108,6 +111,7 @@ def of(outcome: Outcome, report: pathlib.Path) -> Result:
             for name, values in by_client
             if name.startswith(_CLIENTS)
         },
+        client_params=outcome.own_models,
     )
 
 

@@ -1,6 +1,7 @@
 """The host loop: feeds cohorts to one compiled round, writes the run folder, resumes."""
 
 import contextlib
+import functools
 import pathlib
 import signal
 from collections.abc import Callable, Iterator
@@ -9,17 +10,17 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from fljax.data import store
+from fljax.data import ClientData, store
 from fljax.server import recovery
 from fljax.simulation import budget, evaluation, extend, fingerprint, own, seeds
 from fljax.simulation import config as config_lib
 from fljax.simulation.client_values import ClientValues
 from fljax.simulation.config import Config
 from fljax.simulation.devices import mesh, processes
-from fljax.simulation.feed import FromDisk, round_fun
+from fljax.simulation.feed import FromDisk, KeptStates, host_sampler, kept_round, round_fun
 from fljax.simulation.job import Job, prepare
 from fljax.simulation.outcome import Outcome
-from fljax.simulation.record import folder, run_record
+from fljax.simulation.record import client_states, folder, run_record
 from fljax.types import PyTree
 
 
@@ -270,9 +271,10 @@ def _run(
             run_record.opened(run_dir, config, plan, job.task, job.inputs, job.began_with)
         )
         states = mesh.spread(device_mesh, processes.from_first(record.states(initial)))
+        clients = record.clients(job.client_start(), int(states[0].round))
         observer.start(plan, int(states[0].round))
         stack.callback(observer.stop)
-        states = _rounds(job, run_round, device_mesh, states, record, observer, stop)
+        states = _rounds(job, run_round, device_mesh, states, record, clients, observer, stop)
         rounds = int(states[0].round)
     processes.wait_for_all()  # until the first one's last checkpoint is on the disk
     if rounds < plan.num_rounds:
@@ -280,19 +282,25 @@ def _run(
     states = mesh.here(device_mesh, states)
     plain = states[1].params if config.run.baseline else None
     records = folder.read_metrics(run_dir) if processes.first() else []
-    return Outcome(
-        run_dir, config, plan, job.task, rounds, records, states[0].params, plain, job.inputs
+    params = states[0].params
+    own = job.own_models(
+        params, functools.partial(client_states.of_client, run_dir, job.client_start())
     )
+    return Outcome(run_dir, config, plan, job.task, rounds, records, params, plain, job.inputs, own)
 
 
-RoundRunner = Callable[
-    [tuple[PyTree, ...], int], tuple[tuple[PyTree, ...], tuple[Any, ...], list[int]]
-]
+class RoundRunner(Protocol):
+    """A round of all algorithms."""
+
+    def __call__(
+        self, states: tuple[PyTree, ...], done: int, clients: KeptStates | None = None
+    ) -> tuple[tuple[PyTree, ...], tuple[Any, ...], list[int]]:
+        """`(states, rounds done, what clients keep) -> (states, infos, clients left out)`."""
 
 
 @contextlib.contextmanager
 def round_runner(job: Job, device_mesh: jax.sharding.Mesh) -> Iterator[RoundRunner]:
-    """`(states, rounds done) -> (states, infos, clients left out)`: a round of all algorithms."""
+    """The rounds of the run's algorithms on its clients."""
     num_clients, usual_capacity = job.facts.num_clients, job.usual_capacity()
     client_data, key = job.task.client_data, job.task.round_key
     if isinstance(client_data, store.Store):
@@ -309,11 +317,14 @@ def round_runner(job: Job, device_mesh: jax.sharding.Mesh) -> Iterator[RoundRunn
             yield from_disk
         return
     client_data = mesh.everywhere(device_mesh, client_data)
+    if job.algorithms[0].client_state is not None:
+        yield _with_kept_states(job, device_mesh, client_data)
+        return
     fun = round_fun(job.algorithms, num_clients)
     one_round = mesh.jit(device_mesh, fun, job.state_shapes(), others=2, static_argnames="capacity")
 
     def run_round(
-        states: tuple[PyTree, ...], done: int
+        states: tuple[PyTree, ...], done: int, clients: KeptStates | None = None
     ) -> tuple[tuple[PyTree, ...], tuple[Any, ...], list[int]]:
         # From the usual capacity in every round, so that a resumed run gives each round the same.
         capacity = usual_capacity
@@ -326,6 +337,31 @@ def round_runner(job: Job, device_mesh: jax.sharding.Mesh) -> Iterator[RoundRunn
             capacity = min(2 * capacity, num_clients)
 
     yield run_round
+
+
+def _with_kept_states(
+    job: Job, device_mesh: jax.sharding.Mesh, client_data: ClientData
+) -> RoundRunner:
+    """Rounds of clients in memory that keep something: who is sampled is known to the host
+    first.
+    """
+    key, prob = job.task.round_key, job.algorithms[0].client_sampling_prob
+    sample = host_sampler(prob, job.facts.num_clients, key, job.usual_capacity())
+    fun = functools.partial(kept_round, job.algorithms)
+    one_round = mesh.jit(device_mesh, fun, job.state_shapes(), others=1)
+
+    def run_round(
+        states: tuple[PyTree, ...], done: int, clients: KeptStates | None = None
+    ) -> tuple[tuple[PyTree, ...], tuple[Any, ...], list[int]]:
+        assert clients is not None
+        ids = sample(done)
+        given = mesh.everywhere(device_mesh, (ids, clients.read(ids)))
+        with mesh.over(device_mesh):
+            states, infos = one_round(states, client_data, key, *given)
+        clients.write(done + 1, ids, jax.device_get(infos[0].kept))
+        return states, infos, []
+
+    return run_round
 
 
 def _named(job: Job, found: ClientValues) -> dict[str, float | str]:
@@ -346,6 +382,7 @@ def _rounds(
     device_mesh: jax.sharding.Mesh,
     states: tuple[PyTree, ...],
     record: run_record.RunRecord,
+    clients: client_states.ClientStates | None,
     observer: Observer,
     stop: _Stop,
 ) -> tuple[PyTree, ...]:
@@ -356,7 +393,7 @@ def _rounds(
     test = jax.tree.map(jnp.asarray, job.task.dataset.test)
     done = int(states[0].round)
     while done < job.plan.num_rounds and not processes.either(stop.requested):
-        states, infos, skipped = run_round(states, done)
+        states, infos, skipped = run_round(states, done, clients)
         done += 1
         line: dict[str, Any] = {"round": done, "epsilon": budget.number(job.plan.epsilons[done])}
         line |= {"skipped_clients": skipped} if skipped else {}
@@ -368,12 +405,17 @@ def _rounds(
             line[prefix + "train_loss"] = budget.number(info.loss)
             if done == 1 or done % settings.eval_every == 0 or done == job.plan.num_rounds:
                 params = mesh.here(device_mesh, state.params)
-                measured = evaluation.held_out(job.task.measures, params, test)
+                own = None if prefix or clients is None else job.own_models(params, clients.one)
+                measured = evaluation.held_out(
+                    job.task.measures, params, test, own, job.facts.num_clients
+                )
                 line |= {
                     f"{prefix}test_{name}": budget.number(value) for name, value in measured.items()
                 }
             if done == job.plan.num_rounds and job.task.measures.metrics:
-                by_client = evaluation.of_clients(job.task.measures, params, job.task.client_data)
+                by_client = evaluation.of_clients(
+                    job.task.measures, params, job.task.client_data, own
+                )
                 line |= {
                     f"{prefix}clients_{name}": _named(job, found)
                     for name, found in by_client.items()

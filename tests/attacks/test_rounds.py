@@ -19,8 +19,11 @@ from fljax.attacks import audit, canaries, one_run, rounds, table
 SCHEMES = (
     "bidirectional",
     "dp_fedavg",
+    "dp_fedbuff",
+    "dp_fedper",
     "dp_fedsgd",
     "dp_psac",
+    "dp_scaffold",
     "dp_sgd",
     "gd_dp",
     "gsgd_dp",

@@ -145,8 +145,13 @@ def noise(config: Any, expected_count: float) -> Noise:
 
 
 def check_config(config: Any) -> None:
-    """Range checks of the fields that the schemes with central noise share."""
+    """Range checks of the fields that the schemes with central noise and sampled clients share."""
     _validate.probability(sampling_prob=config.sampling_prob)
+    check_server(config)
+
+
+def check_server(config: Any) -> None:
+    """Range checks of the clip, of the noise and of the server's steps."""
     _validate.positive(
         l2_clip_norm=config.l2_clip_norm, server_learning_rate=config.server_learning_rate
     )
@@ -178,8 +183,10 @@ def clipped_updates(
     bound: Callable[[Any], Any],
     style: clipping.UnitStyle = "flat",
     within: Callable[[Any, jax.Array, jax.Array], jax.Array] | None = None,
-    own: Callable[[Round, jax.Array], Any] | None = None,
-) -> rounds.Local:
+    own: Callable[[Round, Clients], Any] | None = None,
+    keep: Callable[[Params, Any], tuple[Params, Any]] | None = None,
+    start: Callable[[Round], Any] = lambda here: here.state.params,
+) -> rounds.Local | rounds.LocalKeeping:
     """Clients train, and each one's update is clipped to the round's bound before it is added up.
 
     Guarantee: adding or removing one client moves the sum by at most the bound; an update that is
@@ -188,22 +195,26 @@ def clipped_updates(
     Args:
       train: of `fljax.local.sgd`. bound, within: of a `Noise`.
       style: of clipping.
-      own: `(round, ids [K])` is a tree `[K, ...]` of what each client is given beside its data.
+      own: `(round, clients)` is a tree `[K, ...]` of what each client is given beside its data.
+      keep: `(updates [K, ...], what clients kept)` is what they send of it, and what they keep.
+      start: of a round, what `train` takes for the model that clients start from.
     """
 
-    def local(here: Round, clients: Clients) -> tuple[Params, jax.Array]:
+    def local(here: Round, clients: Clients) -> Any:
         most, present = bound(here.state.clipping), clients.present
         keys = here.client_keys(clients.ids, _keys.Purpose.SHUFFLE)
-        given = () if own is None else (own(here, clients.ids),)
-        found = train(here.state.params, here.examples, clients.rows, keys, *given)
-        update = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), found.update)
+        given = () if own is None else (own(here, clients),)
+        found = train(start(here), here.examples, clients.rows, keys, *given)
+        update, kept = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), found.update), None
+        if keep is not None:
+            update, kept = keep(update, clients.kept)
         total, norms = clipping.sum_updates(update, most, style, present)
         # `~(<=)` counts a client that is not finite as clipped.
         was_clipped = ~(norms <= most) & present
         losses = jnp.where(present & jnp.isfinite(found.loss), found.loss, 0.0)
         stats = [jnp.sum(losses), jnp.sum(was_clipped).astype(jnp.float32)]
         stats += [] if within is None else [within(here.state.clipping, norms, present)]
-        return total, jnp.stack(stats)
+        return (total, jnp.stack(stats)) if keep is None else (total, jnp.stack(stats), kept)
 
     return local
 
@@ -215,26 +226,40 @@ def client_level(
     num_clients: int,
     server_optimizer: optax.GradientTransformation | None,
     performance: Performance,
-    own: Callable[[Round, jax.Array], Any] | None = None,
+    own: Callable[[Round, Clients], Any] | None = None,
+    keep: Callable[[Params, Any], tuple[Params, Any]] | None = None,
+    released: Callable[[Params], Params] = lambda total: total,
+    client_state: rounds.ClientState | None = None,
 ) -> rounds.FederatedAlgorithm:
     """Clients' updates, each clipped to the round's bound, summed, with central Gaussian noise on
     the sum.
 
     Guarantee: adding or removing one client moves the sum by at most that bound, so the round is
     one Poisson-sampled Gaussian mechanism if each client is in it with chance `sampling_prob`. The
-    divisor is `sampling_prob * num_clients`, a public constant. `train` and `own` are those of
-    `clipped_updates`.
+    divisor is `sampling_prob * num_clients`, a public constant. `train`, `own` and `keep` are those
+    of `clipped_updates`; `released` is what is done to the noisy sum.
     """
     check_config(config)
     _validate.positive_int(num_units=num_clients)
     central = noise(config, config.sampling_prob * num_clients)
+
+    def release(here: Round, clients: Clients, sums: Sums) -> Release:
+        found = central.release(here, sums)
+        return found._replace(total=released(found.total))
+
     return rounds.federated(
         clipped_updates(
-            train, bound=central.bound, style=config.clipping_style, within=central.within, own=own
+            train,
+            bound=central.bound,
+            style=config.clipping_style,
+            within=central.within,
+            own=own,
+            keep=keep,
         ),
-        lambda here, _, sums: central.release(here, sums),
+        release,
         server_optimizer=server_optimizer or base.server_optimizer(config),
         performance=performance,
         client_sampling_prob=config.sampling_prob,
         clipping=central.init,
+        client_state=client_state,
     )

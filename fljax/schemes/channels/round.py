@@ -26,7 +26,7 @@ from fljax.data import store
 from fljax.local import sgd
 from fljax.schemes import base
 from fljax.schemes.central import round as central
-from fljax.server.rounds import Performance, Round
+from fljax.server.rounds import Clients, Performance, Round
 from fljax.types import Batch, LossFn
 
 START: dict[str, dict[str, Any]] = {
@@ -151,10 +151,10 @@ def make(
         )
     fresh = config.noise_mode == "fresh"
 
-    def own(here: Round, client_ids: jax.Array) -> Any:
+    def own(here: Round, clients: Clients) -> Any:
         first_use = here.state.round.astype(jnp.int32) * config.num_local_epochs
-        keys = record_noise.client_keys(here.key, client_ids)
-        return keys, client_ids, jnp.broadcast_to(first_use, client_ids.shape)
+        keys = record_noise.client_keys(here.key, clients.ids)
+        return keys, clients.ids, jnp.broadcast_to(first_use, clients.ids.shape)
 
     def view(batch: Batch, places: jax.Array, own: Any, epoch: jax.Array) -> Batch:
         assert channel is not None

@@ -6,6 +6,7 @@ from fljax import _rooms
 
 if TYPE_CHECKING:
     from fljax.simulation.record import checkpoint as checkpoint
+    from fljax.simulation.record import client_states as client_states
     from fljax.simulation.record import folder as folder
     from fljax.simulation.record import run_record as run_record
 else:

@@ -12,6 +12,7 @@ from fljax.simulation import as_printed, budget, fingerprint, nats_spent
 from fljax.simulation.config import Config
 from fljax.simulation.devices import processes
 from fljax.simulation.record import checkpoint, folder
+from fljax.simulation.record.client_states import ClientStates
 from fljax.simulation.task import Task
 from fljax.types import PyTree
 
@@ -22,6 +23,11 @@ class RunRecord(Protocol):
     def states(self, initial: PyTree) -> PyTree:
         """The states of the newest checkpoint, or `initial` where there is none; once, before
         anything else.
+        """
+
+    def clients(self, first: PyTree, done: int) -> ClientStates | None:
+        """What clients keep after `done` rounds, from now on a part of each `save`; `first` is what
+        a client begins with. None where that is None.
         """
 
     def append(self, record: dict[str, Any]) -> None:
@@ -53,6 +59,7 @@ class Written:
             inputs,
         )
         self._began_with = began_with
+        self._clients: ClientStates | None = None
         self._checkpoints = checkpoint.Checkpoints(
             run_dir, began_with["config"], fingerprint.digest(began_with)
         )
@@ -101,6 +108,12 @@ class Written:
             raise ValueError(f"{reason}{self._first_wrong_line(saved.metrics_length)}") from reason
         return saved.state
 
+    def clients(self, first: PyTree, done: int) -> ClientStates | None:
+        """As `RunRecord.clients`. Raises ValueError where those rounds cannot be gone back to."""
+        if first is not None:
+            self._clients = ClientStates(self._run_dir, first, done)
+        return self._clients
+
     def _refuse(self, changed: list[str]) -> None:
         raise ValueError(
             f"Expected the run in {self._run_dir} to go on as it began, got another "
@@ -145,6 +158,10 @@ class Written:
         )
         text = json.dumps(shown, sort_keys=True, allow_nan=False, indent=2)
         folder.write_atomically(self._run_dir / folder.PRIVACY, text + "\n")
+        if self._clients is not None:
+            # a checkpoint that might still be lost keeps what leads back
+            self._checkpoints.finish()
+            self._clients.checkpoint(done, min(self._checkpoints.steps(), default=0))
         self._checkpoints.save(
             done, checkpoint.Saved(states, claim, self._metrics.length, self._metrics.digest)
         )
@@ -155,6 +172,8 @@ class Written:
         """
         with contextlib.ExitStack() as stack:
             stack.callback(self._checkpoints.close)
+            if self._clients is not None:
+                stack.callback(self._clients.close)
             if hasattr(self, "_metrics"):
                 stack.callback(self._metrics.close)
 
@@ -165,6 +184,9 @@ class NoRecord:
     def states(self, initial: PyTree) -> PyTree:
         """`initial`: the first process has read others, maybe."""
         return initial
+
+    def clients(self, first: PyTree, done: int) -> ClientStates | None:
+        """Nothing: several processes run no algorithm whose clients keep something."""
 
     def append(self, record: dict[str, Any]) -> None:
         """Nothing."""

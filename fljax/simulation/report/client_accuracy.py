@@ -8,6 +8,7 @@ from fljax.data import ClientData, store
 from fljax.models.losses import Apply
 from fljax.simulation import client_values, evaluation
 from fljax.simulation.client_values import PERCENTILES as PERCENTILES
+from fljax.simulation.client_values import OwnModels
 from fljax.types import Params
 
 
@@ -23,14 +24,19 @@ class Accuracies(NamedTuple):
     damaged: list[int]
 
 
-def accuracies(apply: Apply, params: Params, client_data: ClientData | store.Store) -> Accuracies:
+def accuracies(
+    apply: Apply,
+    params: Params,
+    client_data: ClientData | store.Store,
+    own: OwnModels | None = None,
+) -> Accuracies:
     """Accuracy on the examples that each client holds: all clients in memory, a thousand spread
     over those on disk.
 
     Not private: it is computed on the clients' own data without noise. Where these were trained on,
     it flatters.
     """
-    return Accuracies(*client_values.means(evaluation.right(apply), params, client_data))
+    return Accuracies(*client_values.means(evaluation.right(apply), params, client_data, own))
 
 
 def percentiles(found: Accuracies) -> np.ndarray:

@@ -289,8 +289,9 @@ def _served(outcome: Outcome) -> str:
     head = "".join(f"<th>{q}th percentile</th>" for q in client_accuracy.PERCENTILES)
     rows, count, damaged = "", 0, 0
     for name, params in models.items():
+        own = outcome.own_models if params is outcome.params else None
         found = client_accuracy.accuracies(
-            outcome.task.model.apply, params, outcome.task.client_data
+            outcome.task.model.apply, params, outcome.task.client_data, own
         )
         count, damaged = found.accuracy.size, len(found.damaged)
         cells = "".join(f"<td>{value:.1%}</td>" for value in client_accuracy.percentiles(found))
