@@ -8,7 +8,7 @@ AOT ?= .aot
 # A file at a time, in the order of their names: small files come last, so both workers end together.
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-rest test-all lint dev bench aot clean
+.PHONY: demo test test-rest test-all lint matrix mutants release-check dev bench aot clean
 
 demo: $(VENV)/.sim
 	$(BIN)/fljax simulate --seed 0
@@ -24,6 +24,25 @@ test: $(VENV)/.dev
 test-rest: $(VENV)/.dev
 	FLJAX_TEST_HYPOTHESIS=ci $(PYTEST) -m "(slow or hypothesis) and not optimized"
 	FLJAX_TEST_OPTIMIZED=1 $(PYTEST) -m optimized
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Every Python with the oldest and newest dependencies, no extra, each extra: tests/matrix.json.
+# `make matrix SELECTION=default` runs what `make test` runs, in each.
+matrix: $(VENV)/.release
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/nox $(if $(SELECTION),-- $(SELECTION))
+	$(BIN)/python -m tests.matrix
+
+# Both packages twice, to the same bytes; then each in an empty environment.
+release-check: $(VENV)/.release
+	$(BIN)/python -m tests.release
+
+# A sample of small faults in what privacy rests on; which test sees each: tests/mutation.json.
+mutants: $(VENV)/.dev
+	$(BIN)/python -m tests.mutation
 
 test-all:
 	$(MAKE) test
@@ -56,5 +75,9 @@ $(VENV)/.dev: pyproject.toml $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
 	@touch $@
 
+$(VENV)/.release: pyproject.toml $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[release]"
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(AOT) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(AOT) .nox build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

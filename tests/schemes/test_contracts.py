@@ -28,9 +28,8 @@ SKIPPED = {
     "personalized_channel": {"neighbours", "event"},
     "white_channel": {"neighbours", "event"},
 }
-NAMES = [
-    pytest.param(name, marks=() if name in FIRST else pytest.mark.slow) for name in schemes.NAMES
-]
+SLOW = pytest.mark.slow(reason="compiles five programs of a scheme whose round FIRST stands for")
+NAMES = [pytest.param(name, marks=() if name in FIRST else SLOW) for name in schemes.NAMES]
 
 
 @pytest.mark.parametrize("name", NAMES)
