@@ -17,6 +17,7 @@ from bench.papers import (
     bidirectional_tables,
     channel,
     channel_figures,
+    colluders,
     noise_in_average,
     overhead,
     pairwise_time,
@@ -58,7 +59,10 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
     },
     "docs/wfna_accounting.md": {"wfna_noise": (wfna_noise.table, "wfna_noise")},
     "docs/water_filling.md": {"wfna_training": (wfna_training.table, "wfna_training")},
-    "docs/view.md": {"noise_in_average": (noise_in_average.table, "noise_in_average")},
+    "docs/view.md": {
+        "colluders": (colluders.table, "colluders"),
+        "noise_in_average": (noise_in_average.table, "noise_in_average"),
+    },
     "docs/pair_noise.md": {
         "overhead": (overhead.table, "overhead"),
         "pairwise_time": (pairwise_time.table, "pairwise_time"),

@@ -22,8 +22,8 @@ from fljax.accounting.information import (
 )
 from fljax.accounting.pld import without_replacement
 from fljax.accounting.renyi import conversion, gaussian_pair, kov, noise_grid, rdp
+from fljax.accounting.shared_noise import colluders, least_noise, printed, theta, unequal_clients
 from fljax.accounting.shared_noise import exact as view
-from fljax.accounting.shared_noise import least_noise, printed, theta, unequal_clients
 from fljax.accounting.shared_noise import sparse as sparse_views
 from fljax.accounting.weighted_sums import curves as weighted_curves
 from fljax.accounting.weighted_sums import replaced_record, span, spectrum
@@ -640,6 +640,17 @@ HOST = [
         BAD_NOISE | {"num_colluders": (NAN, -1, 3, 0.5), "sensitivity": FINITE},
     ),
     Case(
+        _graph(colluders.worst_case),
+        NOISE | {"num_colluders": 1, "sensitivity": 1.0, "failure_prob": 0.1},
+        BAD_NOISE
+        | {"num_colluders": (NAN, -1, 3, 0.5), "sensitivity": FINITE, "failure_prob": DELTA},
+    ),
+    Case(
+        least_noise.best_ratio,
+        {"num_honest": 4.0, "straggling": 0.5, "ways": 2.0},
+        {"num_honest": COUNT, "straggling": FINITE, "ways": COUNT},
+    ),
+    Case(
         _graph(view.assess),
         NOISE | {"num_colluders": 1, "sensitivity": 1.0},
         BAD_NOISE | {"num_colluders": (NAN, -1, 3, 0.5), "sensitivity": FINITE},
@@ -1007,6 +1018,7 @@ INFORMATION = [
 NOT_OF_NUMBERS = (
     {
         "shared_noise.theta.check_mode",
+        "shared_noise.colluders.or_fails",
         "shared_noise.exact.checks_graph",
         "shared_noise.exact.check_mask",
         "weighted_sums.setups.check_cell",

@@ -238,6 +238,17 @@ def test_events_are_those_of_the_exact_joint_view():
         num_parties=12, graph="n_out", out_degree=3, noise_multiplier=1.0, max_colluders=2
     )
     assert bidirectional.own_stddev(worse) > 2 * theta**0.5 / 64
+    # Every pair of colluders, tried one by one.
+    graph = view.pair_graph(
+        bidirectional.edges(worse), num_clients=12, own_variance=1.0, pair_variance=100.0
+    )
+    exact = 2 / 64 * np.max(view.worst_mu(graph, num_colluders=2))
+    assert bidirectional.own_stddev(worse) == pytest.approx(exact, rel=1e-8)
+    mostly = dataclasses.replace(worse, failure_prob=1e-8)
+    assert bidirectional.event(mostly).mechanism == events.Composed(
+        (events.Gaussian(1.0), events.EpsilonDelta(0.0, 1e-8))
+    )
+    assert bidirectional.own_stddev(mostly) <= exact * (1 + 1e-9)
     sparser = Config(
         num_parties=12, graph="n_out", out_degree=1, noise_multiplier=1.0, unit="client_addremove"
     )

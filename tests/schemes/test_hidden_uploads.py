@@ -10,8 +10,8 @@ import pytest
 
 from fljax import _keys, accounting, data, schemes
 from fljax.accounting import gaussian
+from fljax.accounting.shared_noise import colluders, least_noise
 from fljax.accounting.shared_noise import exact as view
-from fljax.accounting.shared_noise import least_noise
 from fljax.schemes import base
 from fljax.schemes.uploads import adversaries
 from fljax.schemes.uploads import round as uploads
@@ -216,13 +216,14 @@ def test_lightdps_own_noise_is_what_the_exact_view_of_the_worst_case_asks_for():
         c, noise_multiplier=1 / 0.535851428, pair_variance_ratio=0.079655555
     )
     np.testing.assert_allclose(own(printed), 0.947735351, rtol=1e-7)
-    # A sparse graph: the certificate of the view, for the worst client.
+    # A sparse graph: the worst case over colluders, for the worst client.
     sparse = dataclasses.replace(c, graph="k_regular", degree=20)
     ratio, variance = lightdp.variance_ratio(sparse), own(sparse) ** 2
     graph = view.pair_graph(
         lightdp.edges(sparse), num_clients=50, own_variance=variance, pair_variance=ratio * variance
     )
-    expected = np.max(view.certificate(graph, num_colluders=10))
+    expected = np.max(colluders.worst_case(graph, num_colluders=10).mu)
+    assert expected < 0.87 * np.max(view.certificate(graph, num_colluders=10))
     np.testing.assert_allclose(1 / needed, expected, rtol=1e-9)
     law = np.full(11, 1 / 11)
     own_law = dataclasses.replace(
@@ -232,8 +233,41 @@ def test_lightdps_own_noise_is_what_the_exact_view_of_the_worst_case_asks_for():
     # Where all may straggle at once: given that somebody responds.
     lost = dataclasses.replace(own_law, straggler_probs=(*(law / 2).tolist(), *[0.0] * 39, 0.5))
     np.testing.assert_allclose(lightdp.variance_ratio(lost), ratio, rtol=1e-12)
-    best = least_noise.pair_calibration(50, 10, law, epsilon=3.0, delta=1e-5, num_neighbors=20)
-    np.testing.assert_allclose(ratio, best.ratio, rtol=1e-9)
+    # Least noise in the average where 10 of 20 neighbours and 40 of 50 clients are honest.
+    straggling = least_noise.straggler_moments(50, law).straggling * 20 / 49
+
+    def cost(gamma):
+        return (1 + straggling * gamma) * (1 / 40 + (1 - 1 / 40) / (1 + 10 * gamma))
+
+    assert cost(ratio) <= min(cost(0.99 * ratio), cost(1.01 * ratio), cost(0.0))
+    left = []
+    for times in (0.25, 1, 4):
+        noise = dataclasses.replace(sparse, pair_variance_ratio=times * ratio)
+        left.append((1 + straggling * times * ratio) * own(noise) ** 2)
+    assert left[1] < min(left[0], left[2])
+
+
+def test_a_share_of_colluders_above_the_degree_is_served_at_a_price_in_delta():
+    lightdp = schemes.lightdp
+    c = lightdp.Config(
+        num_parties=200,
+        graph="k_regular",
+        degree=40,
+        max_colluders=0,
+        max_stragglers=5,
+        noise_multiplier=2.0,
+    )
+    with pytest.raises(ValueError, match="unless failure_prob > 0"):
+        dataclasses.replace(c, max_colluders=40)
+    some = dataclasses.replace(c, max_colluders=40, failure_prob=1e-9)
+    assert lightdp.event(some).mechanism == accounting.events.Composed(
+        (accounting.events.Gaussian(2.0), accounting.events.EpsilonDelta(0.0, 1e-9))
+    )
+    local = 2.0 * 2 * c.l2_clip_norm  # what own noise alone would have to be
+    assert lightdp.stddev(c) < lightdp.stddev(some) < local / 4
+    spent = accounting.epsilon(lightdp.event(some).repeat(10), delta=1e-5, method="auto")
+    least = float(gaussian.mu_to_epsilon(10**0.5 / 2, 1e-5 - 1e-8))
+    assert least * (1 - 1e-6) <= spent <= 1.001 * least
 
 
 @pytest.mark.parametrize("name", ["local_dp", *SECURE])

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from fljax import _rooms
 
 if TYPE_CHECKING:
+    from fljax.accounting.shared_noise import colluders as colluders
     from fljax.accounting.shared_noise import exact as exact
     from fljax.accounting.shared_noise import graph as graph
     from fljax.accounting.shared_noise import least_noise as least_noise

@@ -9,6 +9,7 @@ Source: Hong, Lin, Duan, "Lightweight Federated Learning with Differential Priva
 Resilience", Proposition 3 and Example 1, with the exact view in place of its condition (14).
 """
 
+import fractions
 import math
 from typing import Any, Literal, NamedTuple
 
@@ -82,25 +83,30 @@ def straggler_moments(num_clients: int, straggler_pmf: Any) -> StragglerMoments:
     return StragglerMoments(inverse, float((pmf * count / (num_clients - count)).sum()) / inverse)
 
 
-def best_ratio(num_honest: Any, straggling: Any, *, largest: float = _MOST_RATIO) -> np.ndarray:
-    """gamma* = pair_variance / own_variance `[...]` that minimises (1 + m gamma)(1 + gamma) / (1 +
-    n gamma).
+def best_ratio(
+    num_honest: Any, straggling: Any, *, ways: Any = None, largest: float = _MOST_RATIO
+) -> np.ndarray:
+    """gamma* = pair_variance / own_variance `[...]` that minimises (1 + m gamma) (1 / n + (1 - 1 /
+    n) / (1 + w gamma)).
 
     Args:
       num_honest: n = N less colluders.
       straggling: m of `straggler_moments`.
+      ways: w, honest neighbours of a client; None: n, the complete graph.
       largest: cap. Without stragglers (m = 0) the infimum lies at infinity; at the cap the excess
         is below n / largest.
 
     Returns:
-      0 where m >= n - 1: then local noise alone is best.
+      0 where m >= w (1 - 1 / n): then local noise alone is best.
     """
     _validate.positive(largest=largest)
     _validate.each(_validate.positive, num_honest=num_honest)
     _validate.each(_validate.non_negative, straggling=straggling)
+    _validate.each(_validate.positive, ways=num_honest if ways is None else ways)
     n, m = np.asarray(num_honest, np.float64), np.asarray(straggling, np.float64)
-    gain = np.maximum(n - 1 - m, 0.0)
-    bottom = m + np.sqrt(m**2 + m * n * gain)
+    w = n if ways is None else np.asarray(ways, np.float64)
+    gain = np.maximum(w - w / n - m, 0.0)
+    bottom = m * (w / n) + np.sqrt((m * (w / n)) ** 2 + m * (w**2 / n) * gain)
     ratio = np.divide(gain, bottom, out=np.where(gain > 0, np.inf, 0.0), where=bottom > 0)
     return np.minimum(ratio, largest)
 
@@ -133,7 +139,7 @@ def honest_neighbors(
     for h in range(least, min(num_neighbors, honest)):
         # Exact integers: small tails do not cancel.
         below += math.comb(honest, h) * math.comb(num_colluders, num_neighbors - h)
-        if num_clients * below > failure_prob * total:
+        if num_clients * below > fractions.Fraction(failure_prob) * total:
             return h
     return min(num_neighbors, honest)
 

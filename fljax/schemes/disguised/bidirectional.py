@@ -23,8 +23,8 @@ import numpy as np
 
 from fljax import _keys, _validate
 from fljax.accounting import events, search
+from fljax.accounting.shared_noise import colluders, printed, theta
 from fljax.accounting.shared_noise import exact as view
-from fljax.accounting.shared_noise import printed, theta
 from fljax.schemes import base
 from fljax.schemes.disguised import round as disguised
 from fljax.schemes.uploads import adversaries
@@ -89,6 +89,10 @@ class Config(disguised.Config):
     """Clients that may pool what they know with the server, at most; the guarantee is for the
     others.
     """
+    failure_prob: float = 0.0
+    """Chance per round that the graph n_out fails, part of delta: it lets more clients collude, if
+    who does is settled before the graph is drawn. 0: whoever colludes.
+    """
     mask_all: bool = False
     """In the mode paper: pair noise on Psi and Phi too, which hides each client's but not their
     sum.
@@ -110,6 +114,7 @@ class Config(disguised.Config):
             )
         _validate.non_negative_int(graph_seed=self.graph_seed, max_colluders=self.max_colluders)
         _validate.non_negative(pair_variance_ratio=self.pair_variance_ratio)
+        _validate.below_one(failure_prob=self.failure_prob)
         _validate.positive_int(out_degree=self.out_degree)
         if self.num_parties is None and self.cohort_size is None:
             return  # the rest is checked when the data have told how many there are
@@ -143,17 +148,20 @@ def edges(config: Config) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=64)
-def _unit_mu(config: Config, colluders: int) -> float:
+def _unit_mu(config: Config, num_colluders: int) -> float:
     """The mu of a round for sensitivity 1 and own noise of stddev 1; `config` without its noise
     multiplier.
     """
     count, ratio = config.joining, config.pair_variance_ratio
     if config.graph == "complete" or ratio == 0:
-        return float(view.complete_mu(1.0, ratio, num_seen=max(1, count - colluders)))
-    if colluders == 0:
+        return float(view.complete_mu(1.0, ratio, num_seen=max(1, count - num_colluders)))
+    if num_colluders == 0:
         return math.sqrt(theta.theta(edges(config), count, 1.0, math.sqrt(ratio)))
     graph = view.pair_graph(edges(config), num_clients=count, own_variance=1.0, pair_variance=ratio)
-    return float(np.max(view.certificate(graph, num_colluders=colluders)))
+    worst = colluders.worst_case(
+        graph, num_colluders=num_colluders, failure_prob=config.failure_prob
+    )
+    return float(np.max(worst.mu))
 
 
 def _event_mu(config: Config) -> float:
@@ -210,6 +218,8 @@ def event(config: Config) -> events.PrivacyEvent:
     mechanism: events.Mechanism = events.NonPrivate()
     if config.formula == "sound":
         mechanism = events.Gaussian(noise_multiplier)
+        if config.graph == "n_out" and config.failure_prob > 0:
+            mechanism = colluders.or_fails(mechanism, config.failure_prob)
     return disguised.claim(config, mechanism)
 
 

@@ -19,8 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import _validate
+from fljax.accounting import events
+from fljax.accounting.shared_noise import colluders, least_noise
 from fljax.accounting.shared_noise import exact as view
-from fljax.accounting.shared_noise import least_noise
 from fljax.schemes import base
 from fljax.schemes.uploads import adversaries
 from fljax.schemes.uploads import round as uploads
@@ -30,7 +31,7 @@ from fljax.types import Params
 from fljax.upload import pair_noise
 from fljax_kernels.pairwise import graphs
 
-event, fitted, non_private = uploads.event, uploads.fitted, uploads.non_private
+fitted, non_private = uploads.fitted, uploads.non_private
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,10 @@ class Config(uploads.Config):
     """Neighbours of each client, for the graph k_regular."""
     graph_seed: int = 0
     """Public seed of the graph k_regular."""
+    failure_prob: float = 0.0
+    """Chance per round that the graph k_regular fails, part of delta: it lets more clients collude,
+    if who does is settled before the graph is drawn. 0: whoever colludes.
+    """
     pair_variance_ratio: float | None = None
     """Variance of a pair's noise / variance of own noise. None: least noise in the average under
     the straggler law.
@@ -62,6 +67,7 @@ class Config(uploads.Config):
         _validate.one_of(("complete", "k_regular"), graph=self.graph)
         _validate.one_of(("pairs", "joint_law"), draw=self.draw)
         _validate.non_negative_int(graph_seed=self.graph_seed)
+        _validate.below_one(failure_prob=self.failure_prob)
         if self.pair_variance_ratio is not None:
             _validate.non_negative(pair_variance_ratio=self.pair_variance_ratio)
         _validate.positive_int(degree=self.degree)
@@ -75,12 +81,13 @@ class Config(uploads.Config):
         super()._check_parties(num_parties)
         if self.graph == "complete":
             return
-        if not self.max_colluders < self.degree < num_parties or self.degree % 2 * num_parties % 2:
+        most = 0 if self.failure_prob else self.max_colluders
+        if not most < self.degree < num_parties or self.degree % 2 * num_parties % 2:
             raise ValueError(
                 f"Expected degree above max_colluders={self.max_colluders} (else all neighbours of "
                 "a client may "
-                f"collude), below num_parties={num_parties}, and even if that is odd, got "
-                f"degree={self.degree}."
+                f"collude, unless failure_prob > 0), below num_parties={num_parties}, and even if "
+                f"that is odd, got degree={self.degree}."
             )
 
 
@@ -107,10 +114,13 @@ def variance_ratio(config: Config) -> float:
     pmf = uploads.straggler_pmf(config)[:num_clients]
     straggling = least_noise.straggler_moments(num_clients, pmf / pmf.sum()).straggling
     honest = num_clients - config.max_colluders
-    if config.graph == "k_regular":
-        honest = config.degree - config.max_colluders + 1
-        straggling *= config.degree / (num_clients - 1)
-    return float(least_noise.best_ratio(honest, straggling))
+    if config.graph == "complete":
+        return float(least_noise.best_ratio(honest, straggling))
+    ways = least_noise.honest_neighbors(
+        num_clients, config.degree, config.max_colluders, config.failure_prob
+    )
+    straggling *= config.degree / (num_clients - 1)
+    return float(least_noise.best_ratio(honest, straggling, ways=max(ways, 1)))
 
 
 @functools.lru_cache(maxsize=64)
@@ -125,7 +135,10 @@ def _unit_mu(config: Config) -> float:
     graph = view.pair_graph(
         edges(config), num_clients=config.parties, own_variance=1.0, pair_variance=ratio
     )
-    return float(np.max(view.certificate(graph, num_colluders=config.max_colluders)))
+    worst = colluders.worst_case(
+        graph, num_colluders=config.max_colluders, failure_prob=config.failure_prob
+    )
+    return float(np.max(worst.mu))
 
 
 def _bare(config: Config) -> Config:
@@ -172,6 +185,19 @@ def hide(config: Config) -> uploads.Hide:
 
 
 make = uploads.maker(hide)
+
+
+def event(config: Config) -> events.PrivacyEvent:
+    """What one round does to one client's data, as the worst view that is allowed for shows it.
+
+    Raises ValueError if noise_multiplier is None.
+    """
+    found = uploads.event(config)
+    if config.graph == "complete" or config.failure_prob == 0:
+        return found
+    return dataclasses.replace(
+        found, mechanism=colluders.or_fails(found.mechanism, config.failure_prob)
+    )
 
 
 def upload_noise(config: Config) -> adversaries.UploadNoise:
