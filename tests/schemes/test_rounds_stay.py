@@ -37,7 +37,13 @@ CHANGES = {
     "dp_fedsgd/client": {"privacy_unit": "client"},
     "dp_fedsgd/adaptive": {"target_quantile": 0.5, "count_stddev": 2.0},
     "gsgd_dp/isotropic": {"noise": "isotropic"},
-    "lightdp/k_regular": {"graph": "k_regular", "degree": 6, "max_colluders": 2},
+    # The ratio of the reference, which took the star of a client's neighbours for its worst view.
+    "lightdp/k_regular": {
+        "graph": "k_regular",
+        "degree": 6,
+        "max_colluders": 2,
+        "pair_variance_ratio": 0.7133369410633239,
+    },
     "bidirectional/protocol": {"execution": "protocol"},
     "bidirectional/cohort": {"cohort_size": 9, "unit": "client_replace"},
     "higradavg/noise": {"silo_noise": tuple(1.0 + 0.1 * i for i in range(C))},
