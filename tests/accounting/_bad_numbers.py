@@ -13,10 +13,10 @@ from fljax.accounting import gaussian, groups, information, mixture, pld
 from fljax.accounting.information import (
     budget,
     channels,
-    claims,
     clipped,
     compression,
     reconstruction,
+    results,
     sums,
     uploads,
 )
@@ -858,7 +858,7 @@ INFORMATION = [
     Case(channels.spectrum, {"values": SPECTRUM}, {"values": BAD_SPECTRUM}),
     Case(channels.checked_covariance, {"covariance": COVARIANCE}, {"covariance": BAD_SPECTRUM}),
     Case(
-        claims.psnr_of_mse,
+        results.psnr_of_mse,
         {"mse": 0.1, "data_range": 1.0},
         {"mse": SIGNED, "data_range": (0.0, *FINITE)},
     ),
@@ -1026,13 +1026,13 @@ NOT_OF_NUMBERS = (
     | {
         f"information.{name}"
         for name in (
-            "claims.check_source",
-            "claims.proof",
-            "claims.inherit",
-            "claims.plain",
-            "claims.positive_array",
+            "results.check_source",
+            "results.proof",
+            "results.inherit",
+            "results.plain",
+            "results.positive_array",
         )
-        + ("uploads.uploads_total", "words.statement")
+        + ("uploads.uploads_total", "statements.statement")
     }
     # Inner parts of what is listed above: their callers have looked at the numbers.
     | {f"search.{name}" for name in ("bisect", "last_whole", "within")}

@@ -33,14 +33,6 @@ from fljax.accounting.information.channels import (
     white,
     without_noise,
 )
-from fljax.accounting.information.claims import (
-    Claim,
-    CovarianceSource,
-    DataModel,
-    ErrorBound,
-    Leakage,
-    psnr_of_mse,
-)
 from fljax.accounting.information.clipped import private_sgd_nats, private_sgd_nats_from_epsilon
 from fljax.accounting.information.compression import (
     Compressed,
@@ -57,6 +49,15 @@ from fljax.accounting.information.reconstruction import (
     projected,
     theorem1,
 )
+from fljax.accounting.information.results import (
+    Claim,
+    CovarianceSource,
+    DataModel,
+    ErrorBound,
+    Leakage,
+    psnr_of_mse,
+)
+from fljax.accounting.information.statements import NOT_PROMISED, statement
 from fljax.accounting.information.sums import secure_sum_leakage
 from fljax.accounting.information.uploads import (
     Uploads,
@@ -64,7 +65,6 @@ from fljax.accounting.information.uploads import (
     estimated_upload,
     uploads_total,
 )
-from fljax.accounting.information.words import NOT_PROMISED, statement
 
 __all__ = [
     "NOT_PROMISED",

@@ -25,7 +25,7 @@ import numpy as np
 from fljax import _validate
 from fljax.accounting.information import _kernels
 from fljax.accounting.information.channels import Channel, checked_covariance, spectrum
-from fljax.accounting.information.claims import CovarianceSource, Leakage, inherit, plain, proof
+from fljax.accounting.information.results import CovarianceSource, Leakage, inherit, plain, proof
 from fljax.errors import PrivacyPreconditionError
 
 CountMode = Literal["joint", "linear", "once"]

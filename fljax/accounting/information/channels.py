@@ -18,7 +18,7 @@ import numpy as np
 
 from fljax import _validate
 from fljax.accounting.information import _kernels
-from fljax.accounting.information.claims import (
+from fljax.accounting.information.results import (
     Claim,
     CovarianceSource,
     Leakage,

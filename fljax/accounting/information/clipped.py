@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from fljax import _validate
 from fljax.accounting.information import _kernels
-from fljax.accounting.information.claims import Formula, Leakage, proof
+from fljax.accounting.information.results import Formula, Leakage, proof
 from fljax.errors import PrivacyPreconditionError
 
 Target = Literal["record", "batch", "batch_mean"]

@@ -13,7 +13,7 @@ import numpy as np
 from fljax import _validate
 from fljax.accounting.information import _kernels
 from fljax.accounting.information.channels import checked_covariance, spectrum
-from fljax.accounting.information.claims import CovarianceSource, Leakage, plain, proof
+from fljax.accounting.information.results import CovarianceSource, Leakage, plain, proof
 
 
 class Compressed(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fljax.accounting.information.channels import checked_covariance
-from fljax.accounting.information.claims import positive_array
+from fljax.accounting.information.results import positive_array
 
 
 def printed_eq20(covariance: Any, weights: Any, noise_var: Any) -> np.ndarray:

@@ -19,7 +19,7 @@ from fljax import _validate
 from fljax.accounting.information import _kernels
 from fljax.accounting.information.budget import after_uses
 from fljax.accounting.information.channels import Channel, checked_covariance, spectrum
-from fljax.accounting.information.claims import (
+from fljax.accounting.information.results import (
     CovarianceSource,
     DataModel,
     ErrorBound,

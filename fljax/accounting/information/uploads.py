@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from fljax import _validate
-from fljax.accounting.information.claims import Leakage
+from fljax.accounting.information.results import Leakage
 from fljax.errors import NoGuaranteeError
 
 

@@ -1,6 +1,6 @@
 """What a number of nats says and what it does not, in words for a report."""
 
-from fljax.accounting.information.claims import ErrorBound, Leakage
+from fljax.accounting.information.results import ErrorBound, Leakage
 from fljax.accounting.rounding import at_least, at_most
 
 NOT_PROMISED = (
