@@ -9,11 +9,8 @@ from fljax.accounting import events
 from fljax.attacks import rounds
 
 Z = 1.7
-# In silos a multiplier counts in clip norms, what one item moves; a unit moves a sum by several.
-CLIP_NORMS = {
-    "user_ldp": 2,
-    "local_group_dp": rounds.config("local_group_dp").max_items_per_subject,
-}
+# Counted in clip norms, what one item moves: a group of items moves a sum by several.
+CLIP_NORMS = {"local_group_dp": rounds.config("local_group_dp").max_items_per_subject}
 
 
 def leaves(mechanism):

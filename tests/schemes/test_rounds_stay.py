@@ -113,6 +113,7 @@ def of_that_noise(name, config):
         "swiftagg_dp",
         "mp_cdp",
         "mp_dp_naive",
+        "user_ldp",
     ):
         return dataclasses.replace(config, noise_multiplier=NOISE / 2)
     return config

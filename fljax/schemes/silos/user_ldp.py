@@ -21,6 +21,7 @@ from fljax.types import LossFn
 
 START = silos.START | {"run": {"num_rounds": 100}}
 ERRATA = ("E1", "E7", "E8")
+_SENSITIVITY = 2  # clip norms: two batch gradients may point in opposite directions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,10 @@ class Config(silos.SubjectConfig):
     max_items_per_subject: int = 1
     num_local_steps: int = 10
     l2_clip_norm: float = 0.2
+    noise_multiplier: float | None = None
+    """Standard deviation of the noise on a batch gradient / twice l2_clip_norm, by which the data
+    of a unit move it. none: calibrated for the target epsilon.
+    """
     local_learning_rate: float = 0.1
 
     def __post_init__(self) -> None:
@@ -49,7 +54,7 @@ def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
     """The gradient of the mean loss of a Poisson sample, clipped as a whole."""
     query = user.clipped_batch_gradient(loss, **silos.items(config, performance))
     cap = config.max_items_per_subject if config.privacy_unit == "subject" else None
-    return silos.Silo(query, 1.0, silos.stddev(config), cap)
+    return silos.Silo(query, 1.0, _SENSITIVITY * silos.stddev(config), cap)
 
 
 make, non_private = silos.maker(silo), silos.non_private
@@ -69,14 +74,14 @@ def fitted(config: Config, facts: Facts) -> Config:
 
 def step(config: Config) -> silos.Step:
     """What one local step of a silo does to its largest subject, for a noise multiplier."""
-    return silos.present_step(config, move=2)
+    return silos.present_step(config, move=1)
 
 
 def event(config: Config) -> events.PrivacyEvent:
     """What one round does to one unit's data. Raises ValueError if noise_multiplier is None."""
     if config.privacy_unit == "subject":
         return silos.subject_event(config, step(config))
-    whole = events.Gaussian(silos.least_noise(config) / 2)  # the sensitivity is twice the clip norm
+    whole = events.Gaussian(silos.least_noise(config))
     return events.PrivacyEvent(
         mechanism=events.SelfComposed(whole, config.num_local_steps),
         privacy_unit="client",
@@ -88,7 +93,7 @@ def claimed_epsilon(config: Config, *, num_rounds: int, delta: float) -> float:
     """What the paper would claim of a run: no sampling, sensitivity C; NOT certified, see
     `ERRATA`.
     """
-    claimed = events.Gaussian(silos.least_noise(config))
+    claimed = events.Gaussian(_SENSITIVITY * silos.least_noise(config))
     num_silos = config.holders if config.privacy_unit == "subject" else 1
     return accounting.epsilon(
         printed.run(claimed, config, num_rounds, num_silos), delta=delta, method="gdp"
@@ -103,7 +108,7 @@ def as_printed(config: Config, *, num_rounds: int, epsilon: float, delta: float)
         config, claimed_epsilon, num_rounds=num_rounds, epsilon=epsilon, delta=delta
     )
     assert found.noise_multiplier is not None
-    least = printed.least_noise(epsilon, delta)
+    least = printed.least_noise(epsilon, delta) / _SENSITIVITY
     return dataclasses.replace(found, noise_multiplier=max(found.noise_multiplier, least))
 
 
