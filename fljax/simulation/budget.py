@@ -134,7 +134,13 @@ def _within_budget(
     number of rounds.
     """
     settings, budget, scheme_config = config.run, config.privacy, config.scheme_config
-    uses = _uses(scheme, scheme_config, settings.num_rounds)
+    used = [_uses(scheme, scheme_config, rounds) for rounds in range(settings.num_rounds + 1)]
+    if used[0] != 0 or used[1] < 1 or used != sorted(used):
+        raise ValueError(
+            f"Expected uses of scheme={config.scheme!r} to be 0 before the first round, 1 or more "
+            f"after it, and never to fall, got {used[:10]}."
+        )
+    uses = used[-1]
     if budget.target_epsilon is not None and _noise_is_open(scheme, scheme_config):
         noise_multiplier = accounting.calibrate(
             lambda value: _event(scheme, scheme_config, value).repeat(uses),
@@ -153,7 +159,6 @@ def _within_budget(
         if budget.target_epsilon is not None and not epsilon <= budget.target_epsilon:
             break
         by_use.append(epsilon)
-    used = (_uses(scheme, scheme_config, rounds) for rounds in range(settings.num_rounds + 1))
     spent = [by_use[count] for count in used if count < len(by_use)]
     if len(spent) == 1:
         noise = scheme_config.noise_multiplier

@@ -102,6 +102,22 @@ def test_counts_set_in_python_are_refused_too():
         config_lib.Config(scheme_config=huge)
 
 
+@pytest.mark.parametrize(
+    "uses",
+    [
+        lambda config, rounds: rounds // 2,
+        lambda config, rounds: 1,
+        lambda config, rounds: 3 - rounds,
+    ],
+    ids=["none after a round", "some before", "falling"],
+)
+def test_uses_that_would_claim_too_little_are_refused(uses):
+    scheme = dataclasses.replace(schemes.get("dp_fedavg"), uses=uses)
+    config = config_lib.Config(scheme_config=scheme.Config(noise_multiplier=1.0))
+    with pytest.raises(ValueError, match="Expected uses of scheme='dp_fedavg'"):
+        budget.plan(config, scheme, Facts(10, 100, 20))
+
+
 def test_a_grid_of_orders_that_ends_too_early_is_one_note_and_no_warning():
     # So little noise that the first order is the best one.
     config = config_lib.Config(
