@@ -12,8 +12,6 @@ import pytest
 from fljax_kernels import spectral
 from fljax_kernels.spectral import api, dominant, reference
 
-pytestmark = pytest.mark.optimized(reason="compares bits or rounding errors of compiled programs")
-
 B, K = 128, 140  # the smallest system of which only a part is taken, in a space with room beside it
 
 

@@ -24,10 +24,6 @@ from fljax.schemes import Performance
 from fljax.schemes.channels import round as channels
 from fljax.simulation.devices import mesh
 
-pytestmark = pytest.mark.optimized(
-    reason="compares models with those that another version computed"
-)
-
 REFERENCE = json.loads(pathlib.Path(__file__).with_name("rounds_reference.json").read_text())
 TOLERANCE = 6e-6
 C, N, D, H = 13, 6, 5, 4

@@ -101,6 +101,13 @@ def two_rounds(name, loss, key, **options):
     return np.asarray(state.params["w"])
 
 
+# One scheme of each kind of round in `make test`; the others take the same loop.
+KINDS = ("dp_fedavg", "dp_fedsgd", "gsgd_dp", "higradavg", "lightdp", "white_channel")
+
+
+@pytest.mark.slow(
+    reason="compiles two rounds of one more scheme", ids=[n for n in DRAWING if n not in KINDS]
+)
 @pytest.mark.parametrize("name", DRAWING)
 def test_a_loss_that_ignores_its_key_trains_as_one_without(name, key):
     with jax.debug_key_reuse(False):  # the run's key is the same in every round
@@ -109,6 +116,10 @@ def test_a_loss_that_ignores_its_key_trains_as_one_without(name, key):
     assert np.abs(bits).max() > 1e-3
 
 
+@pytest.mark.slow(
+    reason="compiles four rounds of one more scheme",
+    ids=[n for n in SEVERAL if n not in ("dp_fedavg", "higradavg")],
+)
 @pytest.mark.parametrize("name", SEVERAL)
 def test_what_a_loss_draws_is_the_same_on_any_devices_and_in_any_chunks(name, key):
     """Against sums in one order; without dropout the model would be another one."""
@@ -257,6 +268,9 @@ def test_a_client_that_is_done_stands_still_whatever_its_optimizer_would_do(key)
     np.testing.assert_array_equal(together[0], alone[0])
 
 
+@pytest.mark.slow(
+    reason="compiles three rounds of one more scheme", ids=[n for n in STEPPING if n not in KINDS]
+)
 @pytest.mark.parametrize("name", STEPPING)
 def test_every_scheme_with_local_steps_takes_an_optimizer_and_claims_the_same(name, key):
     with jax.debug_key_reuse(False), jax.numpy_dtype_promotion("standard"):
