@@ -25,41 +25,35 @@ def half_variance_normals(key: jax.Array, tree: Any) -> Any:
     Small leaves are drawn together, under one cipher: many short ones cost time, and as much to
     compile each.
     """
-    leaves, treedef = jax.tree.flatten(tree)
+    leaves, _treedef = jax.tree.flatten(tree)
     sizes = [math.prod(jnp.shape(leaf)) for leaf in leaves]
     if not _threefry.covers(key) or any(
         reference.drawn_in(leaf) != np.float32 or size >= _MOST
         for leaf, size in zip(leaves, sizes, strict=True)
     ):
         return reference.half_variance_normals(key, tree)
+    like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.float32), tree)
+    # For accelerators JAX writes the cipher out itself, and XLA draws while it adds.
+    for_cpus, for_others = (
+        functools.partial(form, tree=like)
+        for form in (_written_out, reference.half_variance_normals)
+    )
+    return _platforms.choose(key, cpu=for_cpus, default=for_others)
+
+
+def _written_out(key: jax.Array, tree: Any) -> Any:
+    leaves, treedef = jax.tree.flatten(tree)
+    sizes = [math.prod(leaf.shape) for leaf in leaves]
     words = jax.random.key_data(
         jax.vmap(lambda i: _threefry.fold_in(key, i))(np.arange(len(leaves), dtype=np.uint32))
     )
     draws = dict(_together(words, {i: size for i, size in enumerate(sizes) if size < LEAST}))
     for i, size in enumerate(sizes):
         if size >= LEAST:
-            draws[i] = _large(words[i], jnp.shape(leaves[i]))
-    shaped = [draws[i].reshape(jnp.shape(leaf)) for i, leaf in enumerate(leaves)]
+            flat = _threefry.half_variance_normals(words[i], jax.lax.iota(jnp.uint32, size))
+            draws[i] = flat if leaves[i].ndim == 1 else _in_memory(flat)
+    shaped = [draws[i].reshape(leaf.shape) for i, leaf in enumerate(leaves)]
     return jax.tree.unflatten(treedef, shaped)
-
-
-def _large(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    if len(shape) == 1:
-        return _in_order(words, shape)
-    in_memory, in_place = (functools.partial(form, shape=shape) for form in (_in_memory, _in_order))
-    return _platforms.choose(words, cpu=in_memory, default=in_place)
-
-
-def _in_order(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Positions as the leaf has them: what is added to a leaf is then drawn while the sum is
-    written.
-    """
-    steps = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    parts = [
-        jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * np.uint32(step)
-        for axis, step in enumerate(steps)
-    ]
-    return _threefry.half_variance_normals(words, functools.reduce(jnp.add, parts))
 
 
 def _together(words: jax.Array, sizes: dict[int, int]) -> Iterator[tuple[int, jax.Array]]:
@@ -75,16 +69,14 @@ def _together(words: jax.Array, sizes: dict[int, int]) -> Iterator[tuple[int, ja
         start += size
 
 
-def _in_memory(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def _in_memory(normals: jax.Array) -> jax.Array:
     """The same numbers, as the carry of a loop that never turns, which XLA does not fuse across.
 
     Fused with a reshape, the cipher would run over the innermost axis: one of 3 colours leaves a
     vector unit idle, at five times the time. An optimization barrier does not help: on a CPU XLA
     drops it before it fuses.
     """
-    normals = _in_order(words, (math.prod(shape),))
     never = normals[0] > 100  # no draw is beyond 3.9; XLA does not know that
-    kept = jax.lax.while_loop(
+    return jax.lax.while_loop(
         lambda c: c[1], lambda c: (-c[0], jnp.zeros_like(c[1])), (normals, never)
     )[0]
-    return kept.reshape(shape)

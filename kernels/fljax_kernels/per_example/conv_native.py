@@ -81,13 +81,9 @@ class NativeConv(ConvProduct):
 
         # Example by example is one grouped convolution, which XLA may make of products with zeros
         # in place of other groups: a NaN would go to all examples.
-        finite = [jnp.isfinite(z) for z in (inputs, cotangent)]
-        clean = [
-            jnp.where(ok, z, jnp.zeros((), z.dtype)).astype(dtype)
-            for ok, z in zip(finite, (inputs, cotangent), strict=True)
-        ]
-        all_finite = [jnp.all(ok, axis=tuple(range(1, ok.ndim))) for ok in finite]
-        good = all_finite[0] & all_finite[1]
+        pair = [z.astype(dtype) for z in (inputs, cotangent)]
+        good = jnp.all(jnp.stack([_finite(z) for z in pair]), axis=0)
+        clean = [jnp.where(jnp.isfinite(z), z, jnp.zeros((), dtype)) for z in pair]
         rows = jax.vmap(one)(*clean)
         rows = jnp.where(column(good, rows), rows, jnp.full((), jnp.nan, dtype))
         return rows, jnp.sum(jnp.square(flat(rows)), axis=1)
@@ -142,3 +138,13 @@ class NativeConv(ConvProduct):
             work = size * (padded**2 * channels + out**2 * features)
         bytes_held = 4 * size * row if self.form == "held" else 0
         return f"{self.note} {self._kernel_shape}: {what} (MiB moved: {moved})", work, bytes_held
+
+
+def _finite(z: jax.Array) -> jax.Array:
+    """`[B]`, by sums over positions, which a bias beside the kernel needs too.
+
+    A sum past float32's range counts as not finite; so does the squared norm of such a row.
+    """
+    last = z.ndim - 1
+    sums = jnp.sum(z, axis=tuple(range(2, last))) if last > 2 else z
+    return jnp.all(jnp.isfinite(sums), axis=tuple(range(1, sums.ndim)))

@@ -27,8 +27,8 @@ PIECE = 2**17  # floats: what a copy may take that only looks for bad rows
 HIGHEST = jax.lax.Precision.HIGHEST
 # On accelerators forms are chosen by the numbers that they move. Held rows are written, squared and
 # added up; inner products of positions are written and read, two arrays of them. A sum made anew
-# reads x and y once more; where a product takes no fused operand both are copied first, too.
-READS, PAIRS, AGAIN = 3, 4, 2
+# reads x and y once more, after both are copied: without the rows of weight 0, and weighted.
+READS, PAIRS, AGAIN = 3, 4, 3
 
 
 Moves = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
