@@ -48,6 +48,9 @@ def lines(run_dir):
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
+@pytest.mark.slow(
+    reason="three more processes that import, compile and train", ids=["higradavg", "lightdp"]
+)
 @pytest.mark.parametrize("scheme", ["dp_fedavg", "higradavg", "lightdp"])
 def test_a_killed_run_goes_on_to_the_same_bits_by_the_same_call(scheme, tmp_path):
     def finished(run_dir):
