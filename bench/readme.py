@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 
 from bench import _harness, _tables, headline
-from bench.accountants import pld, renyi
+from bench.accountants import cold, pld, renyi
 from bench.kernels import pair_noise, per_example, water_filling
 from bench.papers import (
     attacks,
@@ -33,14 +33,15 @@ from bench.rounds import round as one_round
 # Page, then name between its markers: what makes the table, and whose JSON it is made from.
 PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
     "README.md": {
-        "headline": (headline.table, "round per_example accounting"),
+        "headline": (headline.table, "round per_example accounting accounting_cold"),
     },
     "docs/measured.md": {
         "demo": (demo.table, "demo"),
         "round": (one_round.table, "round"),
         "per_example": (per_example.table, "per_example"),
-        "accounting": (renyi.table, "accounting"),
-        "accounting_pld": (pld.table, "accounting_pld"),
+        "accounting": (renyi.table, "accounting accounting_cold"),
+        "accounting_pld": (pld.table, "accounting_pld accounting_cold"),
+        "accounting_cold": (cold.table, "accounting_cold"),
         "subject_steps": (subject_steps.table, "subject_steps"),
         "pair_noise": (pair_noise.table, "pair_noise"),
         "wfna": (water_filling.table, "wfna"),

@@ -24,6 +24,7 @@ import jax
 import numpy as np
 
 from bench import _harness, _tables
+from bench.accountants import cold
 from fljax import accounting
 from fljax.accounting import events
 from fljax.accounting.renyi import conversion, noise_grid, rdp
@@ -79,8 +80,14 @@ def table(rows: _tables.Rows) -> str:
         "calibrate_grid_1000": "noise for 1,000 targets in one program",
         "ledger_round": "epsilon after one more round",
     }
-    body = [[names[row["case"]], f"{row['speedup']:.0f}x"] for row in rows if row.get("speedup")]
-    return _tables.markdown(["Renyi accounting", "against dp-accounting 0.6.0"], body)
+    first = cold.column(rows, "renyi")
+    body = [
+        [names[row["case"]], f"{row['speedup']:.0f}x", first.get(row["case"], "-")]
+        for row in rows
+        if row.get("speedup")
+    ]
+    head = ["Renyi accounting", "against dp-accounting 0.6.0", "cold, whole process"]
+    return _tables.markdown(head, body)
 
 
 def main() -> None:
