@@ -741,7 +741,7 @@ HOST = [
         theta.sensitivity,
         {"l2_clip_norm": 1.0, "batch_size": 5},
         {"l2_clip_norm": (0.0, *FINITE), "batch_size": WHOLE},
-        unit="record_replace",
+        unit="example_replace",
     ),
     Case(
         theta.theta,

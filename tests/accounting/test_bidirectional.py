@@ -157,7 +157,7 @@ def test_properties_8_and_9_the_printed_epsilon_is_sound_and_inverts():
 def test_units_and_modes():
     found = [
         bidirectional.sensitivity(u, 0.5, 64)
-        for u in ("client_addremove", "client_replace", "record_replace")
+        for u in ("client_addremove", "client_replace", "example_replace")
     ]
     assert found == [0.5, 1.0, 1 / 64]
     for mode in ("upload_gaussian", "r0_gaussian"):

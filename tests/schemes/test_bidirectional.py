@@ -93,8 +93,8 @@ WIDE = {"l2_clip_norm": 1e6, "unit": "client_replace"}
     reason="compiles rounds of the protocol for several networks and modes",
     ids=[
         "{'noise': 'paper'}",
-        "{'noise': 'upload_gaussian', 'unit': 'record_replace'}",
-        "{'noise': 'r0_gaussian', 'unit': 'record_replace'}",
+        "{'noise': 'upload_gaussian', 'unit': 'example_replace'}",
+        "{'noise': 'r0_gaussian', 'unit': 'example_replace'}",
     ],
 )
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ WIDE = {"l2_clip_norm": 1e6, "unit": "client_replace"}
         {"noise": "paper", "execution": "protocol"},
         {"noise": "upload_gaussian", "form": "base"},
         {"noise": "r0_gaussian"},
-        {"noise": "upload_gaussian", "unit": "record_replace"},
-        {"noise": "r0_gaussian", "unit": "record_replace"},
+        {"noise": "upload_gaussian", "unit": "example_replace"},
+        {"noise": "r0_gaussian", "unit": "example_replace"},
     ],
     ids=str,
 )
@@ -216,15 +216,15 @@ def test_events_are_those_of_the_exact_joint_view():
     for unit, sensitivity in (
         ("client_addremove", 1.0),
         ("client_replace", 2.0),
-        ("record_replace", 2.0),
+        ("example_replace", 2.0),
     ):
         config = Config(num_parties=8, noise_multiplier=3.0, pair_variance_ratio=ratio, unit=unit)
-        own = bidirectional.own_stddev(config) * (64 if unit == "record_replace" else 1)
+        own = bidirectional.own_stddev(config) * (64 if unit == "example_replace" else 1)
         theta = float(formulas.complete_theta(8, own, 2 * own))
         event = bidirectional.event(config)
         mu = sensitivity * math.sqrt(theta)
         assert event.mechanism == events.Gaussian(3.0) and mu == pytest.approx(1 / 3, rel=1e-12)
-        assert event.privacy_unit == ("example" if unit == "record_replace" else "client")
+        assert event.privacy_unit == ("example" if unit == "example_replace" else "client")
     sparse = Config(
         num_parties=12, graph="n_out", out_degree=3, noise_multiplier=1.0, unit="client_addremove"
     )
@@ -338,7 +338,7 @@ def test_an_event_covers_the_clients_that_get_the_models(max_colluders, key):
 
 
 @pytest.mark.slow(reason="compiles rounds of the protocol for several networks and modes")
-@pytest.mark.parametrize("unit", ["record_replace", "client_replace"])
+@pytest.mark.parametrize("unit", ["example_replace", "client_replace"])
 @pytest.mark.parametrize("module", [bidirectional, mp_cdp])
 def test_a_record_that_is_not_a_number_counts_for_nothing(module, unit, key):
     """Record 0 also stands where other clients' batches are padded."""
@@ -363,7 +363,7 @@ def test_a_record_that_is_not_a_number_counts_for_nothing(module, unit, key):
             np.asarray(a - b, np.float64)
             for a, b in zip(*map(jax.tree.leaves, (found, without)), strict=True)
         ]
-        share = 1 / ROWS if unit == "record_replace" else 1.0
+        share = 1 / ROWS if unit == "example_replace" else 1.0
         assert math.sqrt(sum(float(np.sum(leaf**2)) for leaf in far)) <= 0.3 * share / NUM * (
             1 + 1e-4
         )
@@ -374,7 +374,7 @@ def test_one_record_or_client_moves_an_upload_by_no_more_than_is_declared(key):
     """The mean over K uploads, without noise and without scales, moves by at most S / K."""
     clients, model = task()
     for unit, noise, bound in (
-        ("record_replace", "upload_gaussian", 2 * 0.3 / BATCH),
+        ("example_replace", "upload_gaussian", 2 * 0.3 / BATCH),
         ("client_replace", "r0_gaussian", 0.6),
     ):
         numbers = {
@@ -410,7 +410,7 @@ def test_one_record_or_client_moves_an_upload_by_no_more_than_is_declared(key):
         assert max(gaps) > 0.2 * bound / NUM  # the control: something did move
 
 
-@pytest.mark.parametrize("unit", ["record_replace", "client_replace"])
+@pytest.mark.parametrize("unit", ["example_replace", "client_replace"])
 def test_a_whole_triple_moves_by_no_more_than_is_declared(unit, key):
     """Everything that one client sends, gradient, Psi and Phi on a perturbed model, between
     neighbouring batches.
@@ -434,8 +434,8 @@ def test_a_whole_triple_moves_by_no_more_than_is_declared(unit, key):
     client = disguised._client(plan, config, uploads, network, secrets, model.params, True)
     send = jax.jit(lambda batch: client(sent, transition, batch, jnp.ones(BATCH, bool))[0])
     batch = {name: clients.examples[name][:BATCH] for name in ("x", "y")}
-    rows = slice(0, 1) if unit == "record_replace" else slice(0, BATCH)
-    declared = 2 * bound / (BATCH if unit == "record_replace" else 1)
+    rows = slice(0, 1) if unit == "example_replace" else slice(0, BATCH)
+    declared = 2 * bound / (BATCH if unit == "example_replace" else 1)
     assert declared == pytest.approx(disguised.sensitivity(config), rel=1e-12)
     first = send(batch)
     assert first.psi and first.phi and first.psi_head.shape and first.psi_bias.shape == ()

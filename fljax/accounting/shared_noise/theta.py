@@ -23,7 +23,7 @@ from fljax.accounting.shared_noise.graph import PairGraph
 from fljax.errors import NoGuaranteeError
 from fljax_kernels.pairwise import graphs
 
-Unit = Literal["client_addremove", "client_replace", "record_replace"]
+Unit = Literal["client_addremove", "client_replace", "example_replace"]
 NOISE_MODES = ("paper", "upload_gaussian", "r0_gaussian", "oracle_clip")
 WITHOUT_GUARANTEE = {
     "paper": "the server knows its multipliers; given them the noise is uniform, hence bounded, "
@@ -44,15 +44,15 @@ def sensitivity(unit: Unit, l2_clip_norm: float, batch_size: int = 1) -> float:
       unit: a client's data against none, or against any others; or one record against another, in a
         mean over the constant `batch_size` of records clipped one by one.
       l2_clip_norm: of an upload, or of a record's part of it.
-      batch_size: records in a batch, for "record_replace".
+      batch_size: records in a batch, for "example_replace".
     """
-    _validate.one_of(("client_addremove", "client_replace", "record_replace"), unit=unit)
+    _validate.one_of(("client_addremove", "client_replace", "example_replace"), unit=unit)
     _validate.positive(l2_clip_norm=l2_clip_norm)
     _validate.positive_int(batch_size=batch_size)
     return {
         "client_addremove": l2_clip_norm,
         "client_replace": 2 * l2_clip_norm,
-        "record_replace": 2 * l2_clip_norm / batch_size,
+        "example_replace": 2 * l2_clip_norm / batch_size,
     }[unit]
 
 

@@ -53,7 +53,7 @@ class Config:
     """Clients that a round chooses from them at random; no amplification is claimed for it. none:
     all.
     """
-    unit: Literal["client_addremove", "client_replace", "record_replace"] = "record_replace"
+    unit: Literal["client_addremove", "client_replace", "example_replace"] = "example_replace"
     """Whom noise hides: a client against none, or against any other; or one example
     against another.
     """
@@ -102,7 +102,7 @@ class Config:
         _validate.positive(
             l2_clip_norm=self.l2_clip_norm, server_learning_rate=self.server_learning_rate
         )
-        _validate.one_of(("client_addremove", "client_replace", "record_replace"), unit=self.unit)
+        _validate.one_of(("client_addremove", "client_replace", "example_replace"), unit=self.unit)
         _validate.one_of(("any", "constant"), additive=self.additive)
         _validate.one_of(("transitional", "base"), form=self.form)
         _validate.one_of(("dn", "log_uniform"), scale_law=self.scale_law)
@@ -160,7 +160,7 @@ def check_network(config: Config, apply: scaling.Apply, params: Params, example:
 
 def bound(config: Config) -> float:
     """L2 norm of what one unit adds to what its client sends, at most."""
-    share = config.local_batch_size if config.unit == "record_replace" else 1
+    share = config.local_batch_size if config.unit == "example_replace" else 1
     return config.l2_clip_norm / share
 
 
@@ -179,7 +179,7 @@ def claim(config: Config, mechanism: events.Mechanism) -> events.PrivacyEvent:
     relation = "REPLACE_SPECIAL" if config.unit == "client_addremove" else "REPLACE_ONE"
     return events.PrivacyEvent(
         mechanism=mechanism,
-        privacy_unit="example" if config.unit == "record_replace" else "client",
+        privacy_unit="example" if config.unit == "example_replace" else "client",
         neighboring_relation=events.NeighboringRelation(relation),
     )
 
@@ -460,9 +460,11 @@ def _client(
     with_triple: bool,
 ) -> Client:
     """`(sent, transition, batch, mask) -> (upload, [loss, clipped])`."""
-    bound, records = config.l2_clip_norm, config.unit == "record_replace"
+    bound, by_example = config.l2_clip_norm, config.unit == "example_replace"
     if uploads.noise in ("oracle_clip", "naive", "central"):
-        return _clipped_truth(network, params, bound, config.local_batch_size if records else None)
+        return _clipped_truth(
+            network, params, bound, config.local_batch_size if by_example else None
+        )
     if uploads.noise == "paper":
         whole = (
             perturbed.triples(plan) if with_triple else perturbed.combined(plan, secrets.additive)
@@ -477,11 +479,11 @@ def _client(
             return found, jnp.stack([loss, jnp.zeros_like(loss)])
 
         return unclipped
-    if records and with_triple:
+    if by_example and with_triple:
         each = perturbed.clipped_records(
             perturbed.triples(plan, divisor=1.0), bound, batch_size=config.local_batch_size
         )
-    elif records:
+    elif by_example:
         each = perturbed.clipped_gradients(
             plan, network.of_output, bound, batch_size=config.local_batch_size
         )
