@@ -20,7 +20,8 @@ from fljax.schemes.base import FederatedAlgorithm, Performance, Scheme
 from fljax.types import LossFn, Params
 
 GROUPS = 8  # the same order of additions on 1 and on 8 devices
-_DIM, _HIDDEN, _CLASSES = 3, 4, 3
+_DIM = 3  # of the model against one unit
+_IMAGE, _HIDDEN, _CLASSES = (2, 2, 1), 4, 3  # some schemes take images only
 _CLIENTS, _PLACES = 4, 4
 _LONG = 1e3  # times whatever a contribution is clipped to
 
@@ -80,7 +81,7 @@ def ordinary(scheme: Scheme, config: Any) -> World:
     rng = np.random.default_rng(0)
     num_rows = num_clients * places + 2
     examples = {
-        "x": rng.uniform(0.1, 1.0, (num_rows, _DIM)).astype(np.float32),
+        "x": rng.uniform(0.1, 1.0, (num_rows, *_IMAGE)).astype(np.float32),
         "y": rng.integers(0, _CLASSES, num_rows).astype(np.int32),
         SUBJECT: (np.arange(num_rows) // 2).astype(np.int32),
     }
@@ -107,19 +108,26 @@ def ordinary(scheme: Scheme, config: Any) -> World:
 
 
 def _linear(rng: np.random.Generator) -> tuple[Params, Any]:
-    params = {"w": jnp.asarray(rng.normal(size=(_DIM, _CLASSES)).astype(np.float32) * 0.3)}
-    return params, lambda params, x: x @ params["w"]
+    size = (math.prod(_IMAGE), _CLASSES)
+    params = {"w": jnp.asarray(rng.normal(size=size).astype(np.float32) * 0.3)}
+    return params, lambda params, x: x.reshape(-1) @ params["w"]
 
 
 def _network(rng: np.random.Generator) -> tuple[Params, Any]:
-    shapes = {"a": (_DIM, _HIDDEN), "b": (_HIDDEN,), "w": (_HIDDEN, _CLASSES), "c": (_CLASSES,)}
+    shapes = {
+        "a": (math.prod(_IMAGE), _HIDDEN),
+        "b": (_HIDDEN,),
+        "w": (_HIDDEN, _CLASSES),
+        "c": (_CLASSES,),
+    }
     params = {
         name: jnp.asarray(rng.normal(size=shape).astype(np.float32) * 0.3)
         for name, shape in shapes.items()
     }
 
     def apply(params: Params, x: jax.Array) -> jax.Array:
-        return jax.nn.relu(x @ params["a"] + params["b"]) @ params["w"] + params["c"]
+        hidden = jax.nn.relu(x.reshape(-1) @ params["a"] + params["b"])
+        return hidden @ params["w"] + params["c"]
 
     return params, apply
 
