@@ -8,7 +8,7 @@ AOT ?= .aot
 # A file at a time, in the order of their names: small files come last, so both workers end together.
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-rest test-all lint matrix mutants release-check dev bench aot clean
+.PHONY: demo test test-rest test-all lint matrix release-check dev bench aot clean
 
 demo: $(VENV)/.sim
 	$(BIN)/fljax simulate --seed 0
@@ -39,10 +39,6 @@ matrix: $(VENV)/.release
 # Both packages twice, to the same bytes; then each in an empty environment.
 release-check: $(VENV)/.release
 	$(BIN)/python -m tests.release
-
-# A sample of small faults in what privacy rests on; which test sees each: tests/mutation.json.
-mutants: $(VENV)/.dev
-	$(BIN)/python -m tests.mutation
 
 test-all:
 	$(MAKE) test

@@ -19,10 +19,11 @@ PAGE = ROOT / "docs" / "matrix.md"
 PACKAGES = ("jax", "flax", "optax", "numpy")
 HEAD = """# Where it was tested
 
-`make matrix` makes these environments with [uv](https://docs.astral.sh/uv/) and runs tests in each.
+`make matrix` makes these environments with uv and runs tests in each.
 "oldest" is the lowest release of every direct dependency that `pyproject.toml` allows and that has
 a wheel for the Python; "newest" the highest. The selection "default" is that of `make test`;
-"quick" are the files that `noxfile.py` lists. This page is made by `python -m tests.matrix`.
+"quick" are the tests that `noxfile.py` lists. An environment without a row has not been run yet.
+This page is made by `python -m tests.matrix`.
 
 """
 
