@@ -200,7 +200,7 @@ def _round(scheme: str) -> Forms:
     def program(private: bool) -> Program:
         from fljax.simulation import config, feed, job
 
-        settings = config.Config(**config.from_sections({"scheme": {"scheme": scheme}}))
+        settings = config.from_sections({"scheme": {"scheme": scheme}})
         prepared = job.prepare(settings)
         which = slice(0, 1) if private else slice(1, 2)
         prepared = prepared._replace(algorithms=prepared.algorithms[which])

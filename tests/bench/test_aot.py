@@ -1,0 +1,79 @@
+"""The programs that `bench.aot` compiles lower for GPUs and TPUs, without a value too large."""
+
+import json
+import math
+import re
+
+import jax
+import pytest
+
+from bench import _harness
+from bench.aot import __main__ as aot
+from bench.aot import programs
+
+SHAPE = re.compile(r"tensor<([0-9x]+)x(?:f32|bf16|f16|i32|ui32|i1)>")
+
+
+def lowered(name):
+    """(module for CUDA and TPUs, arguments) of what the library does."""
+    program = programs.PROGRAMS[name](1)[programs.OURS]()
+    exported = jax.export.export(jax.jit(program.fun), platforms=("cuda", "tpu"))
+    return exported(*program.arguments).mlir_module(), program.arguments
+
+
+def largest(module):
+    """Numbers in the largest array that a module names."""
+    return max(math.prod(map(int, shape.split("x"))) for shape in SHAPE.findall(module))
+
+
+@pytest.mark.parametrize("name", [n for n in programs.PROGRAMS if n.startswith("gradient_")])
+def test_no_private_gradient_has_a_third_of_the_numbers_of_the_matrix(name):
+    module, (params, batch) = lowered(name)
+    matrix = batch["y"].shape[0] * sum(leaf.size for leaf in jax.tree.leaves(params))
+    assert largest(module) < matrix / 3
+
+
+def test_clipping_rows_makes_nothing_larger_than_the_rows():
+    module, (rows,) = lowered("clip_and_sum")
+    assert largest(module) == rows.size
+
+
+def test_noise_makes_nothing_larger_than_a_leaf():
+    module, (_, tree) = lowered("noise")
+    # JAX counts a stream in two words of 32 bits, side by side until they are one draw.
+    assert largest(module) <= 2 * max(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+@pytest.mark.parametrize("name", ["pair_noise_complete", "pair_noise_20_out"])
+def test_pair_noise_makes_nothing_larger_than_its_rows(name):
+    module, _ = lowered(name)
+    assert largest(module) == 100 * 100_000
+
+
+@pytest.mark.parametrize("name", ["water_filling", "subject_averages"])
+def test_other_kernels_lower(name):
+    lowered(name)
+
+
+def test_a_round_that_deals_clients_lowers():
+    lowered("round_dealt")
+
+
+@pytest.mark.slow(reason="prepares a run of each scheme")
+@pytest.mark.parametrize("scheme", programs.SCHEMES)
+def test_rounds_of_schemes_lower(scheme):
+    lowered(f"round_{scheme}")
+
+
+def test_a_target_without_its_environment_is_skipped_with_a_line(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(aot, "ENVIRONMENTS", tmp_path)
+    assert aot.main(["--programs", "noise"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split(",")[0] for line in said] == ["tpu: skipped", "cuda: skipped"]
+
+
+def test_committed_rows_are_of_programs_and_forms_that_exist():
+    for path in _harness.RESULTS.glob("aot-*.json"):
+        for row in json.loads(path.read_text())["rows"]:
+            forms = programs.PROGRAMS[row["program"]](row["devices"])
+            assert row["form"] in forms or row["form"] == programs.REFERENCE
