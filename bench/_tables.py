@@ -12,10 +12,11 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def rows(name: str) -> Rows:
-    """Rows of `results/<name>-cpu.json`: each with its environment, unless it tells its own
-    date.
+    """Rows of `results/<name>-cpu.json`, or of `<name>.json` where the name has a platform: each
+    with its environment, unless it tells its own date.
     """
-    found = json.loads((_harness.RESULTS / f"{name}-cpu.json").read_text())
+    file = name if name.endswith(("-tpu", "-cuda")) else f"{name}-cpu"
+    found = json.loads((_harness.RESULTS / f"{file}.json").read_text())
     return [row if "date" in row else found["environment"] | row for row in found["rows"]]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from bench import _harness, _tables, headline
 from bench.accountants import cold, pld, renyi
+from bench.aot import __main__ as aot
 from bench.kernels import pair_noise, per_example, water_filling
 from bench.papers import (
     attacks,
@@ -39,6 +40,7 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
         "demo": (demo.table, "demo"),
         "round": (one_round.table, "round"),
         "per_example": (per_example.table, "per_example"),
+        "aot": (aot.table, "aot-tpu aot-cuda"),
         "accounting": (renyi.table, "accounting accounting_cold"),
         "accounting_pld": (pld.table, "accounting_pld accounting_cold"),
         "accounting_cold": (cold.table, "accounting_cold"),
