@@ -88,13 +88,17 @@ class _Split(NamedTuple):
     client_names: np.ndarray | None = None
 
 
+def _load(config: DataConfig) -> data.Dataset:
+    if not data.builtin.has_columns(config.dataset):
+        return data.load(config.dataset)
+    columns = data.tables.Columns(config.label_column, config.client_column, config.subject_column)
+    return data.load(config.dataset, columns)
+
+
 def _from_memory(config: Config, seed: seeds.Seed, brought: own.Own) -> _Split:
     dataset, names = brought.dataset, None
     if dataset is None:
-        columns = data.tables.Columns(
-            config.data.label_column, config.data.client_column, config.data.subject_column
-        )
-        dataset = data.load(config.data.dataset, columns)
+        dataset = _load(config.data)
         for name, examples in (("train", dataset.train), ("test", dataset.test)):
             data.check_examples(examples, num_classes=dataset.num_classes, name=name)
     column = config.data.client_column

@@ -49,6 +49,7 @@ class Algorithm(NamedTuple):
     init: Any
     round: Any
     client_sampling_prob: float
+    client_state: Any = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

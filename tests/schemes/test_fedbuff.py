@@ -234,7 +234,7 @@ def test_a_run_is_charged_for_the_releases_that_a_client_can_be_in():
     np.testing.assert_allclose(
         plan.epsilons[1:], np.asarray(exact)[[0, 0, 0, 1, 1, 1, 2, 2]], rtol=1e-9
     )
-    claim = budget.claim(plan, 7)
+    claim = budget.certified_claim(plan, 7)
     assert claim["ledger"]["entries"][0]["count"] == 3
     calibrated = dataclasses.replace(
         config,
