@@ -175,7 +175,7 @@ def one_unit(scheme: Scheme, config: Any, *, num_rounds: int = 1) -> Game:
                 joins &= present | (jnp.arange(num_clients) > 0)
             here = cohort(clients, jnp.where(joins, jnp.arange(num_clients), -1))
             state, info = algorithm.round(state, here._replace(kept=clients_keep), round_key)
-            return (state, info.kept), None
+            return (state, clients_keep if kept is None else info.kept), None
 
         (end, _), _ = jax.lax.scan(one_round, (start, everybody), jnp.arange(num_rounds))
         return -end.params["w"][0]

@@ -51,7 +51,8 @@ class Plan(NamedTuple):
     in_nats: what is claimed is information about records, in nats, and no epsilon. notes: sentences
     about how epsilon was found.
     fixed_seed: the run's randomness comes from a number in its config.
-    uses: `[num_rounds + 1]`, how often the event counts after so many rounds: see `Scheme.uses`.
+    uses: `[num_rounds + 1]`, how often the event counts after so many rounds, see `Scheme.uses`;
+      (): once a round.
     """
 
     scheme_config: Any
@@ -69,9 +70,13 @@ class Plan(NamedTuple):
     fixed_seed: bool = False
     uses: tuple[int, ...] = ()
 
+    def times(self, rounds: int) -> int:
+        """How often the event counts after so many rounds."""
+        return self.uses[rounds] if self.uses else rounds
+
     def spent_by(self, rounds: int) -> events.PrivacyEvent:
         """What so many rounds do to one unit's data."""
-        return self.event.repeat(self.uses[rounds])
+        return self.event.repeat(self.times(rounds))
 
 
 def plan(config: Config, scheme: Scheme, facts: Facts) -> Plan:
@@ -257,7 +262,7 @@ def certified_claim(plan: Plan, rounds: int) -> dict[str, Any]:
         privacy_unit=event.privacy_unit, neighboring_relation=event.neighboring_relation
     )
     if rounds:
-        ledger.append(event, plan.uses[rounds])
+        ledger.append(event, plan.times(rounds))
     spent = _spent(plan, rounds)
     return {
         "accountant": plan.accountant,

@@ -8,9 +8,17 @@ import jax
 
 from fljax_kernels import _platforms
 from fljax_kernels.per_example import jaxprs
+from fljax_kernels.per_example.batches import fresh_keys
 
 Engine = Any
 Product = Callable[[Engine], Any]
+
+
+def _drawing_anew(engine: Engine) -> Engine:
+    """The engine, whose examples' keys may be used once more: all products draw the same."""
+    batch = engine._batch
+    engine._batch = batch._replace(examples=fresh_keys(batch.examples))
+    return engine
 
 
 class ByPlatform:
@@ -42,16 +50,17 @@ class ByPlatform:
             if key not in self._used:
                 self._used[key] = self._engine()
             return product(self._used[key])
+        engines = []
         for group in groups:
             # Here, not in a branch: a plan's constants are then values that every branch may read.
             with _platforms.only(*group):
-                self._engine()
+                engines.append(_drawing_anew(self._engine()))
 
         def for_cpus() -> Any:
-            return product(self._engine())
+            return product(copy.copy(engines[0]))
 
         def for_others() -> Any:
-            return product(self._engine())
+            return product(copy.copy(engines[1]))
 
         return _platforms.choose(cpu=for_cpus, default=for_others)
 
