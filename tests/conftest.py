@@ -19,7 +19,7 @@ jax.config.update("jax_debug_key_reuse", True)
 
 
 # `make test` looks for counterexamples for a short while, `make test-rest` for longer.
-hypothesis.settings.register_profile("fast", max_examples=20, deadline=None)
+hypothesis.settings.register_profile("fast", max_examples=20, deadline=None, derandomize=True)
 hypothesis.settings.register_profile("ci", max_examples=200, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("FLJAX_TEST_HYPOTHESIS", "fast"))
 
