@@ -12,7 +12,7 @@ from fljax.simulation import run
 from fljax.simulation.record import folder
 
 ROUNDS = 3
-OTHERWISE_ROUNDED = {"gsgd_dp"}
+OTHERWISE_ROUNDED = {"gsgd_dp", "dp_scaffold"}
 
 
 class Nobody:
