@@ -88,16 +88,14 @@ def test_a_round_that_draws_half_of_its_noise_is_caught_although_uploads_say_not
 ):
     from fljax.schemes.uploads import lightdp
 
-    make = lightdp.make
-
     def other(config, loss, **given):
-        return make(
+        return lightdp.make(
             dataclasses.replace(config, noise_multiplier=scale * config.noise_multiplier),
             loss,
             **given,
         )
 
-    monkeypatch.setattr(lightdp, "make", other)
+    monkeypatch.setattr(lightdp, "SCHEME", dataclasses.replace(lightdp.SCHEME, make=other))
     found = table.row("lightdp", key, table.Settings(trials=TRIALS))
     assert found.holds is (scale == 1.0) and found.standing == "certified"
     # Uploads alone are played by the law that the config names, whatever the rounds do.

@@ -81,10 +81,11 @@ def test_without_noise_the_round_is_the_mean_of_the_responders_clipped_updates(k
     np.testing.assert_allclose(few, order, rtol=1e-5, atol=1e-7)
 
 
-# Of the graph below, own variance 1 and pair variance 2, one colluder: what its worst client shows.
+# Of the graph below, own variance 1 and pair variance 2: what its worst client shows to whichever
+# one colluder, by trying all of them.
 WORST = float(
     np.max(
-        view.certificate(
+        view.worst_mu(
             view.pair_graph(
                 schemes.lightdp.edges(
                     config("lightdp", graph="k_regular", degree=3),
