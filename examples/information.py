@@ -86,8 +86,7 @@ def main() -> None:
             on_digits = reconstruct(rotated, mean, values, noise, uses)
             print(
                 f"{name:8} {uses:5d} {linear.nats:7.1f} {spent.nats:7.2f} | {bound.mse:11.5f} "
-                f"{best.mse:12.5f} "
-                f"{on_gaussians:13.5f} {on_digits:10.5f} | {bound.psnr(1.0):12.2f}"
+                f"{best.mse:12.5f} {on_gaussians:13.5f} {on_digits:10.5f} | {bound.psnr(1.0):12.2f}"
             )
     spent = information.after_uses(channels["natural"], USES[0], label_nats=labels)
     print(

@@ -121,8 +121,7 @@ def check_sensitivity(
     if not holds:
         raise errors.SensitivityError(
             f"Expected one unit to move the output by at most sensitivity={sensitivity:.6g} under "
-            f"{relation}, "
-            f"but unit {report.worst_unit} moved it by {measured:.6g}.",
+            f"{relation}, but unit {report.worst_unit} moved it by {measured:.6g}.",
             report,
         )
     return report

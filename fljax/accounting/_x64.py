@@ -92,8 +92,7 @@ def _float64(fun: F, program: Callable[..., Any], most: int) -> F:
             if not is_enabled():
                 raise RuntimeError(
                     f"Expected float64 while tracing {fun.__name__}: enter `with "
-                    "fljax.accounting.x64():` "
-                    "around the transformed call."
+                    "fljax.accounting.x64():` around the transformed call."
                 )
             with jax.numpy_rank_promotion("allow"):
                 return program(*args, **kwargs)

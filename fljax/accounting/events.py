@@ -47,9 +47,8 @@ class Mechanism:
         """Only a `PrivacyEvent` repeats. Raises ValueError, which says so."""
         raise ValueError(
             f"Expected repeat({count!r}) of a PrivacyEvent, got that of a mechanism: write "
-            "PrivacyEvent(mechanism=..., "
-            f"privacy_unit=..., neighboring_relation=...).repeat({count!r}), or "
-            f"SelfComposed({self!r}, {count!r})."
+            "PrivacyEvent(mechanism=..., privacy_unit=..., "
+            f"neighboring_relation=...).repeat({count!r}), or SelfComposed({self!r}, {count!r})."
         )
 
 
@@ -317,9 +316,8 @@ class PrivacyEvent:
     def __new__(cls, *args: Any, **kwargs: Any) -> "PrivacyEvent":
         if args:
             raise TypeError(
-                "Expected PrivacyEvent(mechanism=..., privacy_unit=..., neighboring_relation=...), "
-                "each by its name, "
-                f"got {len(args)} without a name."
+                "Expected PrivacyEvent(mechanism=..., privacy_unit=..., "
+                f"neighboring_relation=...), each by its name, got {len(args)} without a name."
             )
         return super().__new__(cls)
 

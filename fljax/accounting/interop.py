@@ -93,10 +93,8 @@ def from_dp_event(
     if relation == replaced and stated is None and _adds_noise(event):
         raise ValueError(
             "Expected noise_relative_to to say under which relation noise multipliers are noise / "
-            "sensitivity, where "
-            "neighboring_relation is REPLACE_ONE: 'REPLACE_ONE', or 'ADD_OR_REMOVE_ONE' for half "
-            "of that sensitivity; "
-            "got noise_relative_to=None."
+            "sensitivity, where neighboring_relation is REPLACE_ONE: 'REPLACE_ONE', or "
+            "'ADD_OR_REMOVE_ONE' for half of that sensitivity; got noise_relative_to=None."
         )
     if relation != replaced and stated == replaced:
         raise ValueError(

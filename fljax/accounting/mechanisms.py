@@ -176,8 +176,7 @@ def divergence(
     if values.shape != grid.shape or not np.all(values >= 0):
         raise PrivacyPreconditionError(
             f"Expected rdp of {type(mechanism).__name__} to give numbers >= 0 of shape "
-            f"{grid.shape}, "
-            f"got {values.tolist()} of shape {values.shape} for {mechanism!r}."
+            f"{grid.shape}, got {values.tolist()} of shape {values.shape} for {mechanism!r}."
         )
     return values
 
@@ -206,9 +205,8 @@ def pair(mechanism: Mechanism, relation: NeighboringRelation) -> tuple[np.ndarra
     if not good:
         raise PrivacyPreconditionError(
             f"Expected pld of {type(mechanism).__name__} to give two lists of at most "
-            f"{MOST_OUTCOMES} chances that sum "
-            f"to 1, got shapes {p.shape} and {q.shape} with sums {p.sum()!r} and {q.sum()!r} for "
-            f"{mechanism!r}."
+            f"{MOST_OUTCOMES} chances that sum to 1, got shapes {p.shape} and {q.shape} with sums "
+            f"{p.sum()!r} and {q.sum()!r} for {mechanism!r}."
         )
     return p, q
 

@@ -131,9 +131,8 @@ def claim(event: PrivacyEvent, found: Spent, *, released: str = "") -> str:
     order = f", best order {found.order:g}" if found.order is not None else ""
     return (
         f"({at_most(found.epsilon_upper)}, {at_most(found.delta_upper)})-differential privacy for "
-        f"{differ}. {what} "
-        f"Epsilon is a proved upper bound by the {found.method.upper()} accountant "
-        f"({found.reason}{order})."
+        f"{differ}. {what} Epsilon is a proved upper bound by the {found.method.upper()} "
+        f"accountant ({found.reason}{order})."
     )
 
 
@@ -166,10 +165,8 @@ def large_delta(delta: float, unit: str, count: int) -> str | None:
     small = 10.0 ** math.floor(math.log10(_LARGE_DELTA / count))
     return (
         f"delta {rounded_up(delta, 3)} is large for {count} {unit}s: publishing the data of each "
-        f"{unit} whole "
-        "with that chance would keep to the guarantee, and publish those of at least one with a "
-        f"chance of {chance}. "
-        f"A target_delta of {small:g} leaves a chance of at most "
+        f"{unit} whole with that chance would keep to the guarantee, and publish those of at least "
+        f"one with a chance of {chance}. A target_delta of {small:g} leaves a chance of at most "
         f"{math.ceil(1000 * count * small) / 10:g} %."
     )
 

@@ -271,8 +271,7 @@ def sections(options: Any, found: Found) -> list[str]:
     }
     knows = (
         f"It is one of {options.targets} equally likely ones: the attacker who picks knows them "
-        "beforehand, "
-        "who inverts learns the candidates only afterwards, to name the nearest."
+        "beforehand, who inverts learns the candidates only afterwards, to name the nearest."
         if share
         else (
             "The attacker has no candidates: it inverts the gradient, and knows mean and "
@@ -315,7 +314,6 @@ def sections(options: Any, found: Found) -> list[str]:
         run_page.section(
             "Threat model",
             f"<p>The attacker sees {found.sees}. The digit is the only record of its client and "
-            "nobody else has "
-            f"any: a worst case. {knows}</p>",
+            f"nobody else has any: a worst case. {knows}</p>",
         ),
     ]

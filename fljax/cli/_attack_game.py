@@ -117,15 +117,13 @@ def sections(options: Any, found: Found) -> list[str]:
     )
     note = (
         f"{options.trials} runs of {options.num_rounds} rounds in each of two worlds that differ "
-        "in one unit. Measured "
-        f"epsilons are lower bounds that are wrong with chance {1 - _CONFIDENCE:.2g} each. Cannot "
-        "tell: no scores of "
-        "so many runs could have got past the bound."
+        "in one unit. Measured epsilons are lower bounds that are wrong with chance "
+        f"{1 - _CONFIDENCE:.2g} each. Cannot tell: no scores of so many runs could have got past "
+        "the bound."
     )
     threat = (
-        "<p>The attacker chose all data, knows every setting, and misses one bit: whether the unit "
-        "was there. It sees "
-        f"{found.sees}.</p>"
+        "<p>The attacker chose all data, knows every setting, and misses one bit: whether the "
+        f"unit was there. It sees {found.sees}.</p>"
     )
     return [
         run_page.section("Measured against certified", picture, note),

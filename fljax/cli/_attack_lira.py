@@ -181,20 +181,17 @@ def sections(options: Any, found: Found) -> list[str]:
     )
     note = (
         f"{options.pool} digits, a fifth with labels of chance, so that models have to memorise; "
-        f"{options.shadows} "
-        f"shadow models trained as the target is, {options.num_rounds} rounds. At 50 % the "
-        "attacker guesses."
+        f"{options.shadows} shadow models trained as the target is, {options.num_rounds} rounds. "
+        "At 50 % the attacker guesses."
     )
     numbers = (
         "Held: the area is at most the largest certified one, up to three standard errors. Cannot "
-        "tell: no area would "
-        "have been above it by so much. All examples share one target model, so that the standard "
-        "error is a guide."
+        "tell: no area would have been above it by so much. All examples share one target model, "
+        "so that the standard error is a guide."
     )
     threat = (
         "<p>The attacker has the last model, the pool with its labels, and trains models of its "
-        "own in the same way. "
-        "The certificate also covers attackers who see every round.</p>"
+        "own in the same way. The certificate also covers attackers who see every round.</p>"
     )
     return [
         run_page.section("Membership against budget", picture, note),

@@ -18,8 +18,7 @@ _SCHEME = (
 )
 _EVENT = (
     "The event in this JSON file, as fljax.accounting.events.to_json writes it; its mechanism may "
-    "be of an "
-    "installed package."
+    "be of an installed package."
 )
 _ROUNDS = "How often the scheme's round, or the event, happens."
 

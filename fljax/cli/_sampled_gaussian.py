@@ -70,12 +70,10 @@ def assumptions(sampling_prob: float, steps: int, relation: str, delta: float) -
     )
     return (
         f"Assumed: {steps} step{'s'[: steps > 1]}; {joins}; one unit moves the sum of a step by at "
-        "most the clip norm; "
-        "the noise on that sum is Gaussian, real-valued, of standard deviation noise multiplier * "
-        "clip norm; "
-        "the output of every step is published; neighbours differ by "
-        f"{neighbors(relation, 'unit')} ({relation}); "
-        f"delta = {at_most(delta)}."
+        "most the clip norm; the noise on that sum is Gaussian, real-valued, of standard "
+        "deviation noise multiplier * clip norm; the output of every step is published; "
+        f"neighbours differ by {neighbors(relation, 'unit')} ({relation}); delta = "
+        f"{at_most(delta)}."
     )
 
 

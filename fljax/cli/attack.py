@@ -52,8 +52,7 @@ def _against(attack: str) -> list[str]:
 
 _ATTACK = (
     "inversion reconstructs digits from one round; lira tells who was trained on, by shadow "
-    "models; "
-    f"{', '.join(attacks.names())} and PACKAGE.ATTACK are games about one unit."
+    f"models; {', '.join(attacks.names())} and PACKAGE.ATTACK are games about one unit."
 )
 _SCHEME = (
     f"One of {', '.join(_against('inversion'))}; with --attack lira one of "
@@ -106,8 +105,7 @@ class Options:
         if self.attack == "lira" and not _fits(self.scheme, "lira"):
             raise ValueError(
                 "Expected a scheme with an epsilon for examples or subjects with attack='lira', "
-                "one of "
-                f"{_against('lira')}, got scheme={self.scheme!r}."
+                f"one of {_against('lira')}, got scheme={self.scheme!r}."
             )
         _validate.open_unit(delta=self.delta)
         _validate.positive_int(

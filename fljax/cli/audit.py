@@ -214,22 +214,18 @@ def _sections(options: Options, rows: list[Any], picture: str) -> list[str]:
     ]
     note = (
         "Measured epsilons are lower bounds that are wrong with chance "
-        f"{1 - options.confidence:.2g} each; an attack "
-        "that stays far below its bound may be a weak attack. Held: no attack got past the "
-        "certified number. "
-        "Cannot tell: no data of so many trials could have got past it, or the attack on a channel "
-        "would have missed "
-        "noise four times too little."
+        f"{1 - options.confidence:.2g} each; an attack that stays far below its bound may be a "
+        "weak attack. Held: no attack got past the certified number. Cannot tell: no data of so "
+        "many trials could have got past it, or the attack on a channel would have missed noise "
+        "four times too little."
     )
     world = (
         "Rows with an epsilon: the attacker chose all data, knows every setting, and misses one "
-        "bit: whether the unit "
-        "was there."
+        "bit: whether the unit was there."
     )
     images = (
         "Rows with a squared error or nats: the attacker reconstructs images it does not know; it "
-        "knows label, model, "
-        "mechanism, other images and the covariance of training data."
+        "knows label, model, mechanism, other images and the covariance of training data."
     )
     kinds = [
         text

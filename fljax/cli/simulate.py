@@ -40,10 +40,8 @@ _RESUME = (
 )
 _DEVICES = (
     "Devices that share a round's clients. None: all accelerators or, of several processes, all "
-    "devices; a CPU becomes "
-    "a device a core, up to 16, with --groups twice as many, unless --memory is given. It changes "
-    "speed and, without "
-    "--groups, sums' rounding."
+    "devices; a CPU becomes a device a core, up to 16, with --groups twice as many, unless "
+    "--memory is given. It changes speed and, without --groups, sums' rounding."
 )
 _MODEL_DEVICES = (
     "Of --devices, those that share each model and its state, for models that one device "
@@ -176,8 +174,7 @@ def _resumed_on(args: Sequence[str], resume: str) -> Resumed:
         )
         raise ValueError(
             "Expected no other flag with --resume than --num-rounds and those about this machine "
-            f"({flags}): "
-            f"a run goes on as it was configured. {reason}"
+            f"({flags}): a run goes on as it was configured. {reason}"
         ) from reason
     return machine
 

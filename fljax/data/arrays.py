@@ -57,8 +57,7 @@ def dataset(
         if ours.shape[1:] != theirs.shape[1:] or ours.dtype.kind != theirs.dtype.kind:
             raise ValueError(
                 f"Expected {name} of data and of test_data to be alike, got "
-                f"{ours.dtype}{list(ours.shape[1:])} and "
-                f"{theirs.dtype}{list(theirs.shape[1:])}."
+                f"{ours.dtype}{list(ours.shape[1:])} and {theirs.dtype}{list(theirs.shape[1:])}."
             )
     for name, arrays in (("data", train), ("test_data", held_out)):
         check_examples(arrays, num_classes=num_classes, name=name)

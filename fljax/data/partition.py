@@ -23,8 +23,7 @@ def _check(labels: np.ndarray, num_clients: int, per_client: int = 1) -> np.ndar
     if labels.size < num_clients * per_client:
         raise ValueError(
             f"Expected num_clients <= {labels.size // per_client} ({labels.size} examples, at "
-            f"least {per_client} "
-            f"for each client), got num_clients={num_clients}."
+            f"least {per_client} for each client), got num_clients={num_clients}."
         )
     return labels
 

@@ -260,8 +260,7 @@ def read(
         if not skip_corrupt:
             raise CorruptDataError(
                 f"Expected the bytes of client {client} in {store.path} to match their digest, "
-                "they do not: "
-                "the disk or a copy has damaged them, or somebody has changed them."
+                "they do not: the disk or a copy has damaged them, or somebody has changed them."
             )
         for field in examples.values():
             field[first : first + stop - start] = 0

@@ -193,9 +193,8 @@ def check_cap(ids: np.ndarray, indices: np.ndarray, *, max_items: int) -> None:
     if table[subject, silo] > max_items:
         raise PrivacyPreconditionError(
             f"Expected every subject to own at most max_items={max_items} items in a silo, got "
-            f"{table[subject, silo]} "
-            f"of subject {subject} in silo {silo}: raise the public cap, or drop items with "
-            "cap_items."
+            f"{table[subject, silo]} of subject {subject} in silo {silo}: raise the public cap, or "
+            "drop items with cap_items."
         )
 
 

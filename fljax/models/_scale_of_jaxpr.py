@@ -165,8 +165,7 @@ class Walk:
                 return self._diagonal(eqn, weights, self._streamed(index, 1 - k, other))
         raise ValueError(
             "Expected parameters to enter a network by products, convolutions, sums and entrywise "
-            "scaling, "
-            f"got {name} of {self.names[weights.leaf]}."
+            f"scaling, got {name} of {self.names[weights.leaf]}."
         )
 
     def _streamed(self, index: int, operand: int, labels: Labels) -> Labels:
@@ -395,9 +394,8 @@ class Walk:
 def _plain(what: str) -> str:
     return (
         f"Expected {what} to join streams that all carry a scale, got one of the example itself or "
-        "of a constant, "
-        "whose scale is 1: the layers on the other side could not be hidden (allow_plain=True "
-        "leaves them plain)."
+        "of a constant, whose scale is 1: the layers on the other side could not be hidden "
+        "(allow_plain=True leaves them plain)."
     )
 
 

@@ -80,8 +80,7 @@ class CNN(nnx.Module):
         if len(example_shape) != 3 or min(example_shape[:2]) < shrink:
             raise ValueError(
                 "Expected example_shape to be [height, width, channels] with height and width >= "
-                f"{shrink} for "
-                f"{len(channels)} pools, got example_shape={tuple(example_shape)}."
+                f"{shrink} for {len(channels)} pools, got example_shape={tuple(example_shape)}."
             )
         self.implementation = layers.check(implementation)
         widths = [example_shape[2], *channels]

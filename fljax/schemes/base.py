@@ -226,8 +226,7 @@ def noise_multiplier(config: Any) -> float:
     if config.noise_multiplier is None:
         raise ValueError(
             "Expected noise_multiplier to be a number, got noise_multiplier=None: calibrate it "
-            "first "
-            "(fljax.accounting.calibrate)."
+            "first (fljax.accounting.calibrate)."
         )
     return float(config.noise_multiplier)
 
@@ -257,8 +256,7 @@ def fitted_clients(config: Any, facts: Facts, **count: int | None) -> Any:
     if given != facts.num_clients:
         raise PrivacyPreconditionError(
             f"Expected {name} to be num_clients={facts.num_clients}, since all clients of the data "
-            "join every round, "
-            f"got {name}={given}."
+            f"join every round, got {name}={given}."
         )
     return config
 
@@ -293,8 +291,7 @@ def no_local_steps(local_optimizer: optax.GradientTransformation | None) -> None
     if local_optimizer is not None:
         raise ValueError(
             "Expected local_optimizer=None, since clients of this scheme send one gradient and "
-            "take no steps, got one: "
-            "server_optimizer takes the step."
+            "take no steps, got one: server_optimizer takes the step."
         )
 
 

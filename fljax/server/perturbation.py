@@ -212,8 +212,7 @@ def given(
     if not len(outs) == len(going) == len(plan.layers) or additive.shape != (plan.num_outputs,):
         raise ValueError(
             f"Expected scales for {len(plan.layers)} layers and additive [{plan.num_outputs}], got "
-            f"{len(outs)}, "
-            f"{len(going)} and additive of shape {additive.shape}."
+            f"{len(outs)}, {len(going)} and additive of shape {additive.shape}."
         )
     if not np.all(np.isfinite(additive)):
         raise ValueError("Expected additive to be finite, got a number that is not.")
@@ -234,8 +233,7 @@ def given(
         if np.any(~np.isnan(known) & ~np.isclose(known, 1 / s, rtol=1e-12)):
             raise ValueError(
                 "Expected one scale on all streams that meet in a sum, got another one for "
-                f"{layer.name}: a skip "
-                "connection cannot change the scale."
+                f"{layer.name}: a skip connection cannot change the scale."
             )
         scales[layer.streams] = np.where(np.isnan(known), 1 / s, known)
     return Secrets(jnp.asarray(scales), jnp.asarray(additive))

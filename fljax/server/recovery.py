@@ -87,8 +87,7 @@ def warn_of_lost_digits(ratio: Any) -> None:
     if not float(ratio) <= LOST_DIGITS:
         warnings.warn(
             f"Recovery cancels numbers {float(ratio):.2g} times as large as the gradient; float32 "
-            "has seven digits: "
-            "use a smaller additive_norm, or float64.",
+            "has seven digits: use a smaller additive_norm, or float64.",
             stacklevel=2,
         )
 

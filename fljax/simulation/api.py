@@ -194,8 +194,7 @@ def _scheme(scheme: Any, event: Any) -> tuple[str, Scheme | None]:
         if not isinstance(event, PrivacyEvent):
             raise ValueError(
                 "Expected event, a fljax.PrivacyEvent of one round, with an algorithm that is "
-                "built "
-                f"already, got event={event!r}."
+                f"built already, got event={event!r}."
             )
         return config_lib.ALGORITHM, of_algorithm(scheme, event)
     if event is not None:

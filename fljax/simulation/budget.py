@@ -170,8 +170,7 @@ def _within_budget(
         at = "" if noise is None else f" at noise_multiplier={noise:.6g}"
         raise ValueError(
             f"Expected target_epsilon >= {words.at_most(epsilon)}, which one round spends{at}, or "
-            "none, for no budget, "
-            f"got target_epsilon={budget.target_epsilon!r}."
+            f"none, for no budget, got target_epsilon={budget.target_epsilon!r}."
         )
     return scheme_config, event, method, tuple(spent)
 
@@ -198,15 +197,13 @@ def _check_budget(
     if event.mechanism == events.NonPrivate():
         raise ValueError(
             f"Expected target_epsilon=none for scheme={scheme!r} as configured, which guarantees "
-            "no epsilon, "
-            f"got target_epsilon={epsilon!r}."
+            f"no epsilon, got target_epsilon={epsilon!r}."
         )
     if noise_multiplier == 0:
         raise ValueError(
             f"Expected noise_multiplier > 0 where there is a budget (target_epsilon={epsilon!r} "
-            "unless told otherwise; "
-            f"none: no budget), got noise_multiplier={noise_multiplier!r}: without noise there is "
-            "no guarantee."
+            f"unless told otherwise; none: no budget), got noise_multiplier={noise_multiplier!r}: "
+            "without noise there is no guarantee."
         )
 
 
@@ -330,10 +327,8 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
     )
     not_covered = [
         "The diagnostics in metrics.jsonl and in this report (training loss, cohort size, clipped "
-        "fraction, clients "
-        "left out, label distribution, accuracy and metrics of clients) are exact. They are for "
-        "the experimenter, not "
-        "for release.",
+        "fraction, clients left out, label distribution, accuracy and metrics of clients) are "
+        "exact. They are for the experimenter, not for release.",
         "Held-out accuracy and loss are computed on examples that are taken to be public.",
         "Trying several configurations on the same data spends budget of its own, which is not "
         "counted here.",
@@ -354,9 +349,8 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
         not_covered.insert(
             0,
             "Subjects are told apart by the ids that examples carry; a bound on the silos of one "
-            "subject, where the "
-            "configuration sets one, was held against these data here, which no silo could do by "
-            "itself.",
+            "subject, where the configuration sets one, was held against these data here, which "
+            "no silo could do by itself.",
         )
     if unit == "example":
         not_covered.insert(
@@ -378,15 +372,11 @@ def of_seed(plan: Plan) -> str:
     if plan.fixed_seed:
         return (
             f"This run is an experiment: its randomness comes from {generator} and a fixed seed, "
-            "which stands in "
-            "config.toml and, below 2**32, is found by trying them all. Whoever knows it can "
-            "remove the noise: release "
-            "no model of this run."
+            "which stands in config.toml and, below 2**32, is found by trying them all. Whoever "
+            "knows it can remove the noise: release no model of this run."
         )
     return (
         f"Randomness comes from {generator} under a key of 64 bits, made of 128 bits of the "
-        "operating system "
-        f"({SEED}, which is no part of what is published). Whoever has that file can remove the "
-        "noise, and so can a "
-        "search over all 2**64 keys."
+        f"operating system ({SEED}, which is no part of what is published). Whoever has that file "
+        "can remove the noise, and so can a search over all 2**64 keys."
     )

@@ -105,8 +105,8 @@ class DataConfig:
     def __post_init__(self) -> None:
         if not self.dataset.startswith(OWN):
             builtin.check_name(dataset=self.dataset)
-        for name in ("label_column", "subject_column"):
-            value = self.label_column if name == "label_column" else self.subject_column
+        columns = {"label_column": self.label_column, "subject_column": self.subject_column}
+        for name, value in columns.items():
             if value is not None and not builtin.has_columns(self.dataset):
                 raise ValueError(
                     f"Expected {name}=none, since only npz:FILE and csv:FILE have such columns, "
@@ -376,8 +376,7 @@ def parts(sections: Mapping[str, Any], scheme_object: "Scheme | None" = None) ->
     if scheme_object is None and str(scheme).startswith(OWN):
         raise ValueError(
             f"Expected scheme to be a name that can be looked up, got {scheme!r} of a run that "
-            "began with "
-            "fljax.simulate: call that again, with the same arguments and run_dir."
+            "began with fljax.simulate: call that again, with the same arguments and run_dir."
         )
     itself = schemes.get(scheme) if scheme_object is None else scheme_object
     start = {name: dict(values) for name, values in itself.start.items()}
@@ -442,8 +441,7 @@ def delta_of(config: Config, num_units: int) -> float:
     if own is not None:
         raise ValueError(
             f"Expected target_delta to be a number for scheme={config.scheme!r}, which is meant "
-            "for few units (its own "
-            f"is {own:g}), got target_delta=none: {num_units} ** -1.1 = "
+            f"for few units (its own is {own:g}), got target_delta=none: {num_units} ** -1.1 = "
             f"{default_delta(num_units):.3g} is too large."
         )
     return default_delta(num_units)

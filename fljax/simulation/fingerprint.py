@@ -101,9 +101,8 @@ def check_bytes(task: Task, config: Config) -> None:
         if damaged:
             raise CorruptDataError(
                 f"Expected the bytes of client {damaged[0]} in {data.path} to match their digest, "
-                "they do not: "
-                f"{len(damaged)} of {data.num_clients} clients have changed since they were "
-                "written."
+                f"they do not: {len(damaged)} of {data.num_clients} clients have changed since "
+                "they were written."
             )
 
 

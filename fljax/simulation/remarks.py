@@ -34,8 +34,7 @@ def remarks(outcome: Outcome) -> list[str]:
     if lost:
         found.append(
             f"{lost} of {outcome.rounds} rounds were lost: too few clients could be used, and the "
-            "model stayed as it "
-            "was. Epsilon counts these rounds like the others."
+            "model stayed as it was. Epsilon counts these rounds like the others."
         )
     if "test_accuracy" in last:
         level = chance(np.asarray(outcome.task.dataset.test["y"]))
@@ -50,7 +49,6 @@ def remarks(outcome: Outcome) -> list[str]:
                 why = f" The non-private model reaches {plain:.1%}."
             found.append(
                 f"Held-out accuracy {last['test_accuracy']:.1%} is near chance: the most frequent "
-                "label alone gives "
-                f"{level:.1%}. The model has learned next to nothing.{why}"
+                f"label alone gives {level:.1%}. The model has learned next to nothing.{why}"
             )
     return [*found, *outcome.plan.notes]

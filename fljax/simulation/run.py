@@ -198,8 +198,7 @@ def resume(
         if folder.of_another_command(sections):
             raise ValueError(
                 f"Expected run folder {run_dir} to hold a run of `fljax simulate`, got an attack "
-                "or "
-                "an audit: neither goes on, start it again."
+                "or an audit: neither goes on, start it again."
             )
         if config is None:
             config = config_lib.from_sections(sections)

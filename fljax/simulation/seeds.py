@@ -70,15 +70,13 @@ def _read(path: pathlib.Path) -> bytes:
     if not path.is_file():
         raise ValueError(
             f"Expected {path} to hold the secret seed of this run, got no such file: without it "
-            "nobody can go on with "
-            "the run."
+            "nobody can go on with the run."
         )
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         raise ValueError(
             f"Expected {path} to be readable by its owner alone (mode 0600), got mode {mode:04o}: "
-            "whoever has read it "
-            f"can remove the run's noise. If nobody has: chmod 600 {path}"
+            f"whoever has read it can remove the run's noise. If nobody has: chmod 600 {path}"
         )
     found = re.fullmatch(_LINE.format(f"([0-9a-f]{{{2 * _BYTES}}})"), folder.read_text(path))
     if found is None:

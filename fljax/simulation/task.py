@@ -164,9 +164,8 @@ def _from_disk(config: DataConfig) -> _Split:
         ours, theirs = clients.fields[name], test[name]
         if (ours.shape[1:], ours.dtype) != (theirs.shape[1:], theirs.dtype):
             raise ValueError(
-                f"Expected {name} of {folder / 'train'} and {folder / 'test'} to be alike, "
-                f"got {ours.dtype}{list(ours.shape[1:])} and "
-                f"{theirs.dtype}{list(theirs.shape[1:])}."
+                f"Expected {name} of {folder / 'train'} and {folder / 'test'} to be alike, got "
+                f"{ours.dtype}{list(ours.shape[1:])} and {theirs.dtype}{list(theirs.shape[1:])}."
             )
     # Labels are small: one pass over them, so that none is above what the model has room for.
     num_classes = int(max(test["y"].max(), clients.fields["y"].max(initial=0))) + 1
@@ -231,6 +230,5 @@ def _check_brought(config: Config, brought: own.Own) -> None:
         if name.startswith(config_lib.OWN) and part is None:
             raise ValueError(
                 f"Expected {what} by a name that can be looked up, got {name!r} of a run that "
-                "began "
-                "with fljax.simulate: call that again, with the same arguments and run_dir."
+                "began with fljax.simulate: call that again, with the same arguments and run_dir."
             )

@@ -43,8 +43,7 @@ def encode(tree: PyTree, *, fraction_bits: int, bound: float, num_clients: int) 
     if not most < 2**31:
         raise ValueError(
             "Expected num_clients * bound * 2**fraction_bits < 2**31, else sums wrap, got "
-            f"{num_clients} * {bound!r} * "
-            f"2**{fraction_bits}."
+            f"{num_clients} * {bound!r} * 2**{fraction_bits}."
         )
 
     def words(leaf: jax.Array) -> jax.Array:

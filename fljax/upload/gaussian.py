@@ -28,8 +28,7 @@ def _drawn() -> jax.Array:
     if jax.process_count() > 1:
         raise ValueError(
             f"Expected prng_key to be a typed PRNG key, the same in all {jax.process_count()} "
-            "processes, "
-            "got prng_key=None."
+            "processes, got prng_key=None."
         )
     return key
 

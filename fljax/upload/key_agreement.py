@@ -41,8 +41,7 @@ class _Rounds:
         if round_index < self._next[purpose]:
             raise ValueError(
                 f"Expected round_index >= {self._next[purpose]}, got round_index={round_index}: "
-                "keys of a round are "
-                "given out once, since a second use would repeat its noise."
+                "keys of a round are given out once, since a second use would repeat its noise."
             )
         self._next[purpose] = int(round_index) + 1
         self._write()
@@ -110,15 +109,13 @@ class KeyAgreement(_Rounds):
         if secret == self._private.exchange(self._private.public_key()):
             raise ValueError(
                 f"Expected public_key of peer={peer} to be the peer's, got that of "
-                f"client={self.client} itself: "
-                "their noise would be known to whoever sent it back."
+                f"client={self.client} itself: their noise would be known to whoever sent it back."
             )
         for other, known in self._secrets.items():
             if secret == known:
                 raise ValueError(
                     f"Expected a public_key of its own for each peer, got that of peer={other} for "
-                    f"peer={peer} too: "
-                    "whoever has it holds both pairs."
+                    f"peer={peer} too: whoever has it holds both pairs."
                 )
         self._secrets[int(peer)], self._public[int(peer)] = secret, public_key
         self._write()

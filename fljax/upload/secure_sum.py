@@ -45,8 +45,7 @@ def share_stddev(
     if not left >= 1:
         raise ValueError(
             f"Expected max_colluders + max_stragglers < {num_clients} clients for a secure sum, "
-            "got "
-            f"max_colluders={max_colluders} and max_stragglers={max_stragglers}: nobody honest "
+            f"got max_colluders={max_colluders} and max_stragglers={max_stragglers}: nobody honest "
             "adds noise."
         )
     return stddev / math.sqrt(left)

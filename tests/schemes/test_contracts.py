@@ -65,7 +65,10 @@ def plain_round(config, loss, state, cohort, key, *, share=1.0):
         batch = jax.tree.map(take, cohort.examples)
         share = jnp.where(rows >= 0, 1.0, 0.0)
         share /= jnp.maximum(1.0, share.sum())
-        mean = lambda params: jnp.vdot(share, jax.vmap(loss, (None, 0))(params, batch))  # noqa: E731
+
+        def mean(params):
+            return jnp.vdot(share, jax.vmap(loss, (None, 0))(params, batch))
+
         gradient = jax.grad(mean)(state.params)
         norm = jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(gradient)))
         counts = present & jnp.isfinite(norm)

@@ -254,7 +254,10 @@ def test_the_call_from_python_gives_each_client_its_model(tmp_path):
     y = (x @ np.array([1.0, 2.0]) + whose).astype(np.float32)  # an offset of each client's own
     apply = lambda params, x: jnp.vdot(params["w"], x) + params["offset"]  # noqa: E731
     loss = lambda params, e: jnp.square(apply(params, e["x"]) - e["y"])  # noqa: E731
-    mse = lambda params, apply, e: jnp.square(jax.vmap(apply, (None, 0))(params, e["x"]) - e["y"])  # noqa: E731
+
+    def mse(params, apply, e):
+        return jnp.square(jax.vmap(apply, (None, 0))(params, e["x"]) - e["y"])
+
     result = fljax.simulate(
         "dp_fedper", data={"x": x, "y": y}, clients=[np.flatnonzero(whose == i) for i in range(10)],
         test_data={"x": x, "y": y}, loss=loss, metrics={"mse": mse}, run_dir=tmp_path / "run",

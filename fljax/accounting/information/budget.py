@@ -409,9 +409,8 @@ def _least_certain(spent: Channel | None, channel: Channel) -> Channel:
     if not same:
         raise PrivacyPreconditionError(
             "Expected a channel of the noise shape that records went through, got a "
-            f"{channel.kind!r} of "
-            f"{channel.dimension} coordinates for a {spent.kind!r} of {spent.dimension}, or other "
-            "values."
+            f"{channel.kind!r} of {channel.dimension} coordinates for a {spent.kind!r} of "
+            f"{spent.dimension}, or other values."
         )
     return channel if spent.certified else spent
 

@@ -73,8 +73,7 @@ class Channel(Claim):
         if np.any(np.asarray(self.log_noise_var) < LOG_TINY):
             raise PrivacyPreconditionError(
                 "Expected a noise variance that float32 can hold, log_noise_var >= "
-                f"{LOG_TINY:.1f}, "
-                f"got log_noise_var={self.log_noise_var!r}."
+                f"{LOG_TINY:.1f}, got log_noise_var={self.log_noise_var!r}."
             )
         return plain(np.exp(self.log_noise_var))
 

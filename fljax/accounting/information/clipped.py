@@ -130,8 +130,7 @@ def private_sgd_nats_from_epsilon(
     if not (0 < epsilon < 1 and 0 < delta < 1):
         raise PrivacyPreconditionError(
             "Expected 0 < epsilon < 1 and 0 < delta < 1 for the classical calibration, got "
-            f"epsilon={epsilon!r}, "
-            f"delta={delta!r}: compute from the noise."
+            f"epsilon={epsilon!r}, delta={delta!r}: compute from the noise."
         )
     return private_sgd_nats(
         noise_multiplier=math.sqrt(2 * math.log(1.25 / delta)) / epsilon, **options

@@ -62,8 +62,7 @@ def count_upload(
     if draw in uploads.used:
         raise NoGuaranteeError(
             f"Expected fresh noise, got a key that was used in round_index={round_index} before: "
-            "two uploads with one "
-            "noise differ by the data alone."
+            "two uploads with one noise differ by the data alone."
         )
     return Uploads((*uploads.leakages, leakage), uploads.used | {draw})
 

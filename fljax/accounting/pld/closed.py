@@ -121,10 +121,9 @@ def warn_of_wide(bounds: np.ndarray, *, for_delta: bool) -> None:
         low, high = np.exp(bounds[wide][0]) if for_delta else bounds[wide][0]
         warnings.warn(
             f"The true {'delta' if for_delta else 'epsilon'} lies in [{at_least(low)}, "
-            f"{at_most(high)}], "
-            "and no closer bounds are known: lattices in float64 resolve neither deltas below "
-            "about 1e-160 nor losses "
-            "near 1e-16. Ask for a larger delta, or count on the upper bound.",
+            f"{at_most(high)}], and no closer bounds are known: lattices in float64 resolve "
+            "neither deltas below about 1e-160 nor losses near 1e-16. Ask for a larger delta, or "
+            "count on the upper bound.",
             WideIntervalWarning,
             stacklevel=3,
         )

@@ -128,8 +128,7 @@ def _as_low_rank(cov: Any, size: int) -> LowRank:
     if np.ndim(cov.factor) != 2 or np.shape(cov.factor)[0] != size or np.ndim(cov.scale) != 0:
         raise ValueError(
             f"Expected LowRank(factor [D, r], scale []) with D={size}, got factor "
-            f"{np.shape(cov.factor)} "
-            f"and scale {np.shape(cov.scale)}."
+            f"{np.shape(cov.factor)} and scale {np.shape(cov.scale)}."
         )
     return LowRank(_x64.as64(cov.factor), _x64.as64(cov.scale))
 

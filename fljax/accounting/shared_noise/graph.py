@@ -63,8 +63,7 @@ def from_matrix(own_variance: Any, pair_variance: Any) -> PairGraph:
         i, j = uneven[0]
         raise ValueError(
             f"Expected equal variances at both ends of an edge, got pair_variance[{i}, "
-            f"{j}]={matrix[i, j]} "
-            f"and pair_variance[{j}, {i}]={matrix[j, i]}."
+            f"{j}]={matrix[i, j]} and pair_variance[{j}, {i}]={matrix[j, i]}."
         )
     if np.any(np.diagonal(matrix) != 0):
         raise ValueError(

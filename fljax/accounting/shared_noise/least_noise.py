@@ -74,8 +74,7 @@ def straggler_moments(num_clients: int, straggler_pmf: Any) -> StragglerMoments:
     if np.any(pmf[num_clients:] > 0):
         raise ValueError(
             f"Expected at most {num_clients - 1} of {num_clients} clients to straggle, got "
-            "straggler_pmf with mass at "
-            f"{num_clients + int(np.flatnonzero(pmf[num_clients:])[0])}."
+            f"straggler_pmf with mass at {num_clients + int(np.flatnonzero(pmf[num_clients:])[0])}."
         )
     pmf = pmf[:num_clients]
     count = np.arange(pmf.size)
@@ -323,8 +322,7 @@ def _survivors(num_clients: int, num_colluders: int, num_stragglers: int) -> int
     if not left >= 1:
         raise ValueError(
             f"Expected num_colluders + num_stragglers < {num_clients} clients for a secure sum, "
-            "got "
-            f"num_colluders={num_colluders} and num_stragglers={num_stragglers}: nobody honest "
+            f"got num_colluders={num_colluders} and num_stragglers={num_stragglers}: nobody honest "
             "adds noise."
         )
     return left

@@ -275,9 +275,8 @@ def theorem_11(
     if num_clients < 81 or not out_degree >= least or (out_degree - 1) // 3 < 2:
         raise PrivacyPreconditionError(
             f"Expected num_clients >= 81 and out_degree >= {math.ceil(max(least, 7))} for Theorem "
-            "11, "
-            f"got num_clients={num_clients} and out_degree={out_degree}: use the exact theta of "
-            "the graph."
+            f"11, got num_clients={num_clients} and out_degree={out_degree}: use the exact theta "
+            "of the graph."
         )
     edges_part = 1 / ((out_degree - 1) // 3 - 1) + (12 + 6 * math.log(num_clients)) / num_clients
     return 1 / (num_clients * own_stddev**2) + edges_part / pair_stddev**2, 3 * delta

@@ -84,8 +84,7 @@ def best_epsilon(
     if curve.scope == "instance":
         raise NoGuaranteeError(
             'Expected a curve of scope="uniform", got scope="instance": what holds for one data '
-            "set is no differential "
-            "privacy, does not compose, and may not be published."
+            "set is no differential privacy, does not compose, and may not be published."
         )
 
     def convert(log_excess: np.ndarray) -> np.ndarray:
@@ -113,8 +112,7 @@ def _step(setup: Setup) -> events.Gaussian:
     if size != setup.batch_size or not 1 <= size <= setup.num_records:
         raise ValueError(
             f"Expected batch_size to be a whole number up to num_records={setup.num_records} for "
-            "subsets, "
-            f"got batch_size={setup.batch_size!r}."
+            f"subsets, got batch_size={setup.batch_size!r}."
         )
     return events.Gaussian(math.sqrt(setup.floor) * size / (2 * setup.l2_clip_norm))
 

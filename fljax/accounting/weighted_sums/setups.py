@@ -155,8 +155,7 @@ def check_cell(sampling: str, noise: str, formula: str, protocol: str) -> None:
     if noise == "water_filling" and sampling != "gaussian":
         raise NoGuaranteeError(
             'Expected sampling="gaussian" with noise="water_filling": in directions above the '
-            "floor nothing is added, "
-            f"got sampling={sampling!r}."
+            f"floor nothing is added, got sampling={sampling!r}."
         )
 
 
@@ -199,14 +198,12 @@ def noiseless(
         if not subspace_is_public:
             raise NoGuaranteeError(
                 "Expected subspace_is_public=True for Theorem 3: a subspace found from private "
-                "gradients tells of "
-                "them, got subspace_is_public=False."
+                "gradients tells of them, got subspace_is_public=False."
             )
         if subspace_dimension > num_records:
             raise PrivacyPreconditionError(
                 f"Expected subspace_dimension <= num_records={num_records}, else no client's "
-                "gradients span it, "
-                f"got subspace_dimension={subspace_dimension}."
+                f"gradients span it, got subspace_dimension={subspace_dimension}."
             )
     if not np.all(values > 0):
         raise PrivacyPreconditionError(

@@ -37,8 +37,7 @@ def read(path: str | pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
         bad = int(np.argmax(labels >= NUM_CLASSES))
         raise ValueError(
             f"Expected {path} to hold CIFAR-10 records, whose first byte is a label below "
-            f"{NUM_CLASSES}, "
-            f"got {labels[bad]} in record {bad}."
+            f"{NUM_CLASSES}, got {labels[bad]} in record {bad}."
         )
     return rows[:, 1:].reshape(-1, _CHANNELS, _SIDE, _SIDE).transpose(0, 2, 3, 1), labels
 

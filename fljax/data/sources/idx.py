@@ -48,8 +48,7 @@ def read(path: str | pathlib.Path) -> np.ndarray:
     if kind != _UNSIGNED_BYTE or num_axes < 1:
         raise ValueError(
             f"Expected {path} to hold unsigned bytes (type 0x08) on one axis or more, got type "
-            f"{kind:#04x}, "
-            f"{num_axes} axes."
+            f"{kind:#04x}, {num_axes} axes."
         )
     start = 4 + 4 * num_axes
     if len(raw) < start:

@@ -53,8 +53,7 @@ def _lambdas(problem: Problem) -> tuple[float, float, float]:
     if not bend < 0:
         raise ValueError(
             f"Expected rho B + rho B^2 / 2 < 1 for a contraction, got {bend + 1:.6g} with "
-            f"smoothness={rho!r} and "
-            f"dissimilarity={b!r}."
+            f"smoothness={rho!r} and dissimilarity={b!r}."
         )
     return rho / 2, 1 + rho * b, 1 + 2 * l * bend
 

@@ -61,10 +61,8 @@ def _claims(claims: Sequence[Claim]) -> str:
     )
     note = (
         f"Epsilon at delta {words.at_most(DELTA)}, certified from both sides by privacy-loss "
-        "distributions, "
-        "recomputed just now. 100 rounds of 50 steps, items sampled with chance 0.02, 8 items of a "
-        "subject in a silo, "
-        "16 silos where said."
+        "distributions, recomputed just now. 100 rounds of 50 steps, items sampled with chance "
+        "0.02, 8 items of a subject in a silo, 16 silos where said."
     )
     return run_page.section("What the paper claims and what is true", _rows(head, rows), note)
 
@@ -113,11 +111,9 @@ def render(
     who = "each by its tightest accountant" if settings.accountant == "auto" else who
     note = (
         "Everyone but FedAvg spends the same budget on all items of one subject in all silos, one "
-        "subject more or "
-        f"less, towards a server that sees every silo's update ({who}). Learning "
+        f"subject more or less, towards a server that sees every silo's update ({who}). Learning "
         "rates were given, not tuned on these seeds. LocalItemDP is accounted for subjects here; "
-        "its own claim is "
-        "about items."
+        "its own claim is about items."
     )
     parts = [
         f'<div class="cards">{"".join(cards)}</div>',

@@ -95,8 +95,7 @@ def make(
     if local_optimizer is not None:
         raise ValueError(
             "Expected local_optimizer=None, since a control variate is read off plain steps of "
-            "SGD, "
-            "got one."
+            "SGD, got one."
         )
     _validate.positive_int(num_units=num_units)
     scale = config.control_scale

@@ -58,8 +58,7 @@ class ClippingConfig:
             if self.clipping_style != "flat":
                 raise ValueError(
                     "Expected clipping_style='flat' with a target_quantile: other styles need no "
-                    "bound that adapts, "
-                    f"got clipping_style={self.clipping_style!r}."
+                    f"bound that adapts, got clipping_style={self.clipping_style!r}."
                 )
 
 

@@ -387,8 +387,7 @@ def law(task: Any, source: str) -> Law:
         if not spectrum.max() > 0:
             raise ValueError(
                 "Expected clients of at least two records that differ for "
-                "covariance_source='private', got client "
-                f"{client} with {len(own)}."
+                f"covariance_source='private', got client {client} with {len(own)}."
             )
         spectra.append(spectrum)
         factors.append(record_noise.data_factor(own))

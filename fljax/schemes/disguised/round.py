@@ -229,12 +229,10 @@ def exposure(config: Config, noise: Noise) -> list[tuple[str, str, str]]:
     elif noise == "paper":
         told = (
             "where the loss is squared, so that Psi and Phi are sent, without noise: of a batch of "
-            "one its input's "
-            "direction before a dense layer, and its whole true gradient where the last layer has "
-            "a bias, to a server "
-            "that knows or guesses the label, without error; of b, the span of the b inputs "
-            "(attack "
-            "perturbation_leak). Else the gradient but for noise that is uniform, hence bounded"
+            "one its input's direction before a dense layer, and its whole true gradient where the "
+            "last layer has a bias, to a server that knows or guesses the label, without error; of "
+            "b, the span of the b inputs (attack perturbation_leak). Else the gradient but for "
+            "noise that is uniform, hence bounded"
         )
     else:
         told = "the true gradient, which only a simulator clips"
@@ -263,8 +261,7 @@ def network_loss(loss: LossFn, noise: Noise, config: Config) -> losses.NetworkLo
     if not isinstance(loss, losses.NetworkLoss):
         raise ValueError(
             "Expected loss to be models.squared_error(apply), since the network must be known to "
-            "be perturbed, "
-            f"got {type(loss).__name__}."
+            f"be perturbed, got {type(loss).__name__}."
         )
     plain = (
         noise in ("r0_gaussian", "central")
@@ -274,9 +271,8 @@ def network_loss(loss: LossFn, noise: Noise, config: Config) -> losses.NetworkLo
     if loss.kind != "squared" and not plain:
         raise ValueError(
             f"Expected loss to be models.squared_error(apply), got {loss.kind}: it is no "
-            "polynomial of the residual, "
-            "so the gradient does not come back. additive='constant', additive_norm=0 or "
-            "noise='r0_gaussian' take it."
+            "polynomial of the residual, so the gradient does not come back. additive='constant', "
+            "additive_norm=0 or noise='r0_gaussian' take it."
         )
     return loss
 

@@ -56,9 +56,8 @@ class Config(silos.SubjectConfig):
         ):
             raise ValueError(
                 "Expected group_noise with formula='paper' only, one number for each of "
-                "max_items_per_subject="
-                f"{self.max_items_per_subject}, got formula={self.formula!r} and "
-                f"{len(self.group_noise)} numbers."
+                f"max_items_per_subject={self.max_items_per_subject}, got formula={self.formula!r} "
+                f"and {len(self.group_noise)} numbers."
             )
 
 

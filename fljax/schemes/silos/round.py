@@ -112,8 +112,7 @@ class SiloConfig(TrainingConfig):
         ):
             raise ValueError(
                 "Expected silo_noise to be empty or to hold one factor for each of "
-                f"num_silos={self.num_silos}, "
-                f"got {len(self.silo_noise)} factors."
+                f"num_silos={self.num_silos}, got {len(self.silo_noise)} factors."
             )
         for factor in self.silo_noise:
             _validate.positive(silo_noise=factor)
@@ -199,8 +198,7 @@ def fitted_subjects(config: Any, facts: Facts) -> Any:
     if facts.most_clients_of_subject > config.holders:
         raise PrivacyPreconditionError(
             f"Expected silos_per_subject >= {facts.most_clients_of_subject}, the most silos in "
-            "which the data put one "
-            f"subject, got silos_per_subject={config.silos_per_subject}."
+            f"which the data put one subject, got silos_per_subject={config.silos_per_subject}."
         )
     return config
 

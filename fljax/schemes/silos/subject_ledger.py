@@ -54,8 +54,7 @@ def epsilons(
     ):
         raise ValueError(
             "Expected counts to be integers >= 0 of shape [num_subjects, "
-            f"num_silos={config.silos}], "
-            f"got {counts.dtype} of shape {list(counts.shape)}."
+            f"num_silos={config.silos}], got {counts.dtype} of shape {list(counts.shape)}."
         )
     if scheme.event(config).mechanism == events.NonPrivate():
         return np.where(counts.sum(axis=1) > 0, np.inf, 0.0)
@@ -63,8 +62,7 @@ def epsilons(
     if met.size and met.max() > config.holders:
         raise PrivacyPreconditionError(
             f"Expected every subject to lie in at most silos_per_subject={config.holders} silos, "
-            f"got {met.max()} of "
-            f"subject {int(met.argmax())}: the run's claim does not cover it."
+            f"got {met.max()} of subject {int(met.argmax())}: the run's claim does not cover it."
         )
     counts = np.minimum(counts, config.max_items_per_subject)
     noise, orders = base.noise_multiplier(config), rdp.DEFAULT_ORDERS

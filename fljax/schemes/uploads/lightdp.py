@@ -85,9 +85,8 @@ class Config(uploads.Config):
         if not most < self.degree < num_parties or self.degree % 2 * num_parties % 2:
             raise ValueError(
                 f"Expected degree above max_colluders={self.max_colluders} (else all neighbours of "
-                "a client may "
-                f"collude, unless failure_prob > 0), below num_parties={num_parties}, and even if "
-                f"that is odd, got degree={self.degree}."
+                f"a client may collude, unless failure_prob > 0), below num_parties={num_parties}, "
+                f"and even if that is odd, got degree={self.degree}."
             )
 
 

@@ -258,8 +258,7 @@ def maker(
         if num_units != config.parties:
             raise ValueError(
                 f"Expected num_parties to be the number of clients, {num_units}, since all of them "
-                "join every round, "
-                f"got num_parties={config.parties}."
+                f"join every round, got num_parties={config.parties}."
             )
         pmf, hidden = straggler_pmf(config, links=links), hide(config)
         train = sgd.local_sgd(

@@ -120,8 +120,7 @@ def fitted(config: Any, facts: Facts) -> Any:
     if config.records_per_client < facts.most_examples:
         raise PrivacyPreconditionError(
             f"Expected records_per_client >= {facts.most_examples}, the most records that a client "
-            "has, "
-            f"got records_per_client={config.records_per_client}."
+            f"has, got records_per_client={config.records_per_client}."
         )
     return config
 
@@ -215,8 +214,7 @@ def _places(config: Config, here: Round, cohort: Cohort) -> tuple[Round, Clients
     if cohort.client_ids.shape[0] != config.parties:
         raise ValueError(
             f"Expected num_parties={config.parties} clients in the round, got "
-            f"{cohort.client_ids.shape[0]}: "
-            "the noise in the sum is sized for that many."
+            f"{cohort.client_ids.shape[0]}: the noise in the sum is sized for that many."
         )
     width = cohort.indices.shape[1]
     if width > config.records:

@@ -35,8 +35,7 @@ class Config(weighted.Config):
         if self.batch_size != int(self.batch_size) or not self.batch_size <= most:
             raise ValueError(
                 "Expected batch_size to be a whole number up to "
-                f"records_per_client={self.records_per_client}, "
-                f"got batch_size={self.batch_size!r}."
+                f"records_per_client={self.records_per_client}, got batch_size={self.batch_size!r}."
             )
 
 

@@ -72,7 +72,6 @@ def chunk_size(
         if size == 1:
             raise ValueError(
                 f"Expected memory >= {-(-needed // 2**20)}MiB, which a round needs in its smallest "
-                "chunks, "
-                f"got memory={memory!r}."
+                f"chunks, got memory={memory!r}."
             )
         size //= 2

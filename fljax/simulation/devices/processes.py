@@ -69,14 +69,12 @@ def join(coordinator: str | None, num_processes: int | None, process_id: int | N
     except ValueError as reason:
         raise ValueError(
             "Expected coordinator, num_processes and process_id, or a cluster that JAX knows "
-            "(SLURM, Open MPI, "
-            f"Kubernetes), got neither: {str(reason).splitlines()[0]}"
+            f"(SLURM, Open MPI, Kubernetes), got neither: {str(reason).splitlines()[0]}"
         ) from reason
     except RuntimeError as reason:
         raise PeerLostError(
             f"Expected {num_processes or 'all'} processes at {coordinator or 'the coordinator'} "
-            f"within {START_S} s, "
-            f"got: {str(reason).splitlines()[0][:200]}"
+            f"within {START_S} s, got: {str(reason).splitlines()[0][:200]}"
         ) from reason
 
 

@@ -117,9 +117,8 @@ class Written:
     def _refuse(self, changed: list[str]) -> None:
         raise ValueError(
             f"Expected the run in {self._run_dir} to go on as it began, got another "
-            f"{', '.join(changed)}: rounds that "
-            "are taken again would meet it with the noise that they have drawn already. Put it "
-            "back, or begin anew."
+            f"{', '.join(changed)}: rounds that are taken again would meet it with the noise that "
+            "they have drawn already. Put it back, or begin anew."
         )
 
     def _first_wrong_line(self, length: int) -> str:

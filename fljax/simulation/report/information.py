@@ -51,8 +51,7 @@ def section(
     bound = "certified" if found.mse_certified else "NOT certified"
     head = (
         "<tr><th>client</th><th>records</th><th>uses of each</th><th>nats per record</th><th>added "
-        "up use by use</th>"
-        "<th>squared error at least</th><th>PSNR at most</th></tr>"
+        "up use by use</th><th>squared error at least</th><th>PSNR at most</th></tr>"
     )
     order = np.argsort(-found.nats, kind="stable")
     rows = "".join(
@@ -68,12 +67,11 @@ def section(
     )
     words = (
         f"Nats ({standing}: {html.escape(found.reason)}; covariance: {found.covariance_source}) "
-        "hold for each record "
-        "of a client whose records vary no more than the covariance they were computed for; "
-        f"{at_most(found.label_nats, 4)} nats of its label are among them. The error ({bound}: "
-        f"{html.escape(found.mse_reason)}) is the expected squared error per number of a record "
-        "that any "
-        "reconstruction makes at least, PSNR the same in decibels over the range of public values."
+        "hold for each record of a client whose records vary no more than the covariance they "
+        f"were computed for; {at_most(found.label_nats, 4)} nats of its label are among them. The "
+        f"error ({bound}: {html.escape(found.mse_reason)}) is the expected squared error per "
+        "number of a record that any reconstruction makes at least, PSNR the same in decibels "
+        "over the range of public values."
     )
     missing = "".join(f"<li>{html.escape(line)}</li>" for line in information.NOT_PROMISED)
     rounds = [count for count, _ in history]

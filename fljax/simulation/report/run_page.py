@@ -153,10 +153,8 @@ def _curves(outcome: Outcome) -> str:
         tuned = "not tuned, since model or loss are your own" if own_task else "tuned for the task"
         beside = (
             f"Non-private: FedAvg on the same cohorts, {tuned}: step size {plain.learning_rate:g}, "
-            "batches "
-            f"of {plain.batch_size}, {plain.num_epochs} passes of a client in a round, server "
-            "momentum "
-            f"{plain.server_momentum:g}."
+            f"batches of {plain.batch_size}, {plain.num_epochs} passes of a client in a round, "
+            f"server momentum {plain.server_momentum:g}."
         )
     own_loss = (
         "Training loss is the clients' own, where their scheme reports it: for local training, "
@@ -204,11 +202,9 @@ def _views(outcome: Outcome) -> str:
     )
     note = (
         f"The first {shown} of {found.reached.shape[1]} clients; bars are of the first adversary "
-        "in the table. Epsilon "
-        f"is of these {outcome.rounds} rounds at delta {words.rounded_up(plan.delta, 3)}, by the "
-        "exact composition of "
-        "Gaussian views, for what really arrived. What is claimed holds whoever straggles, by the "
-        "accountant that the "
+        f"in the table. Epsilon is of these {outcome.rounds} rounds at delta "
+        f"{words.rounded_up(plan.delta, 3)}, by the exact composition of Gaussian views, for what "
+        "really arrived. What is claimed holds whoever straggles, by the accountant that the "
         "privacy statement names."
     )
     return section("Who saw what", f'{picture}<table class="numbers">{head}{rows}</table>', note)
@@ -299,8 +295,7 @@ def _served(outcome: Outcome) -> str:
         rows += f"<tr><td>{name}</td>{cells}<td>{mean:.1%}</td></tr>"
     note = (
         f"Accuracy on each client's own examples, over {count} clients that hold some. They were "
-        "trained on, and these "
-        "numbers carry no noise: diagnostics, not private."
+        "trained on, and these numbers carry no noise: diagnostics, not private."
     )
     note += f" {damaged} more are damaged on disk and left out." if damaged else ""
     table = f'<table class="numbers"><tr><th>model</th>{head}<th>mean</th></tr>{rows}</table>'
@@ -330,8 +325,7 @@ def _metrics(outcome: Outcome) -> str:
     )
     table = (
         '<table class="numbers"><tr><th>metric</th><th>model</th><th>held '
-        f"out</th>{head}<th>clients</th></tr>"
-        f"{rows}</table>"
+        f"out</th>{head}<th>clients</th></tr>{rows}</table>"
     )
     return section("Your own metrics", table, note)
 

@@ -378,8 +378,7 @@ def per_example_grads(
         if more:
             raise TypeError(
                 f"Expected (params, batch), got {2 + len(more)} arguments: put inputs and labels "
-                "into one batch, a "
-                "tuple or a dict, as the loss takes them in one example."
+                "into one batch, a tuple or a dict, as the loss takes them in one example."
             )
         at = _meshes.home(params, batch, batch_mask)
         return (

@@ -29,8 +29,7 @@ def flatten_params(params: Any) -> tuple[list[jax.Array], Any, tuple[str, ...]]:
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise ValueError(
                 f"Expected params of real floating point, got params{jax.tree_util.keystr(path)} "
-                "of dtype "
-                f"{array.dtype}: close over what is not trained, or pass it in the batch."
+                f"of dtype {array.dtype}: close over what is not trained, or pass it in the batch."
             )
         leaves.append(array)
     return leaves, tree, tuple(jax.tree_util.keystr(path) for path, _ in paths_and_leaves)
@@ -77,8 +76,7 @@ def normal_loss(loss: Callable[..., Any], tree: Any, has_aux: bool) -> Callable[
         if value.shape != ():
             raise ValueError(
                 "Expected loss(params, example) to be a scalar for ONE example, got shape "
-                f"{value.shape}: "
-                "the batch axis is added by per_example_grads."
+                f"{value.shape}: the batch axis is added by per_example_grads."
             )
         if not jnp.issubdtype(value.dtype, jnp.floating):
             raise ValueError(

@@ -88,18 +88,15 @@ def check(loss: Callable[..., Any], params: Any, batch: Any, has_aux: bool = Fal
     if getattr(value, "shape", ()) != ():
         raise ValueError(
             "Expected loss(params, example) to be a scalar for ONE example, got shape "
-            f"{value.shape}: "
-            "the batch axis is added around it."
+            f"{value.shape}: the batch axis is added around it."
         )
     where = _normalised_over_rows(closed.jaxpr, [False] * len(jax.tree.leaves(params)))
     if where is not None:
         raise ValueError(
             "Expected loss(params, example) without batch statistics, got one that normalises "
-            "over a batch axis of "
-            f"length 1{where}, as batch normalisation does in training mode: it would mix "
-            "examples, and sees one here, "
-            "whose gradient vanishes. Use GroupNorm or LayerNorm, or running averages (evaluation "
-            "mode)."
+            f"over a batch axis of length 1{where}, as batch normalisation does in training mode: "
+            "it would mix examples, and sees one here, whose gradient vanishes. Use GroupNorm or "
+            "LayerNorm, or running averages (evaluation mode)."
         )
 
 
