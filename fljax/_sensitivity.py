@@ -100,7 +100,7 @@ def check_sensitivity(
 
     @jax.jit
     def neighbour(moved: jax.Array) -> Any:
-        swap = lambda x, y: jnp.where(moved.reshape((-1,) + (1,) * (x.ndim - 1)), y, x)  # noqa: E731
+        swap = lambda x, y: jnp.where(moved.reshape((-1,) + (1,) * (x.ndim - 1)), y, x)
         return fun(
             jax.tree.map(swap, data, other),
             present if relation == "REPLACE_ONE" else present & ~moved,

@@ -125,7 +125,7 @@ def test_switches_and_nothing_are_understood_however_they_are_written(command):
 
 
 def test_switches_of_a_run_and_of_a_scheme():
-    of = lambda *args: simulate.parse(["--scheme", "dp_fedsgd", *args])[0]  # noqa: E731
+    of = lambda *args: simulate.parse(["--scheme", "dp_fedsgd", *args])[0]
     for args in (
         ["--no-baseline"],
         ["--baseline", "False"],

@@ -163,7 +163,7 @@ def train_channels(task: Task, settings: list[Setting]) -> Any:
 
         def step(params: Any, rows: jax.Array, epoch: jax.Array) -> Any:
             seen = channel.noisy(noise, x[rows], channel.record_keys(client_key, rows, epoch))
-            mean = lambda p: jnp.mean(jax.vmap(loss, (None, 0))(p, {"x": seen, "y": y[rows]}))  # noqa: E731
+            mean = lambda p: jnp.mean(jax.vmap(loss, (None, 0))(p, {"x": seen, "y": y[rows]}))
             return jax.tree.map(lambda p, g: p - RATE * g, params, jax.grad(mean)(params))
 
         return epochs_of(step, params, key)
@@ -224,7 +224,7 @@ def judged(task: Task, params: Any) -> dict[str, np.ndarray]:
         def hits(p):
             return jnp.mean(jnp.argmax(jax.vmap(apply, (None, 0))(p, test["x"]), -1) == test["y"])
 
-        invert = lambda p: model_inversion.invert(apply, p, start, classes, box=task.box)  # noqa: E731
+        invert = lambda p: model_inversion.invert(apply, p, start, classes, box=task.box)
         return jax.vmap(hits)(params), jax.vmap(invert)(params)
 
     accuracy, inverted = look(params)

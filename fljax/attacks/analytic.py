@@ -103,5 +103,5 @@ def nearest_tokens(embeddings: jax.Array, table: jax.Array) -> jax.Array:
 
     What turns reconstructed embeddings `[..., embedding]` into text.
     """
-    unit = lambda v: v / jnp.maximum(jnp.linalg.norm(v, axis=-1, keepdims=True), 1e-12)  # noqa: E731
+    unit = lambda v: v / jnp.maximum(jnp.linalg.norm(v, axis=-1, keepdims=True), 1e-12)
     return jnp.argmax(unit(embeddings) @ unit(table).T, -1)

@@ -97,7 +97,7 @@ def gradient(loss: LossFn) -> Observe:
     loss = fljax_kernels.loop_friendly(loss, inside_loop=True)
 
     def observe(params: Params, x: jax.Array, y: jax.Array) -> PyTree:
-        mean = lambda p: jnp.mean(jax.vmap(loss, (None, 0))(p, {"x": x, "y": y}))  # noqa: E731
+        mean = lambda p: jnp.mean(jax.vmap(loss, (None, 0))(p, {"x": x, "y": y}))
         return jax.grad(mean)(params)
 
     return observe
@@ -237,7 +237,7 @@ def invert(
         if settings.fit_labels:
             variables["y"] = jax.random.normal(y_key, y.shape)
 
-        both = lambda variables, _: jax.value_and_grad(objective)(variables)  # noqa: E731
+        both = lambda variables, _: jax.value_and_grad(objective)(variables)
         _, best, loss = _descent.adam(
             both, project(variables), rates, signed=settings.signed, project=project
         )

@@ -46,7 +46,7 @@ def invert(
         raise ValueError(f"Expected box to be (low, high) with low < high, got box={box!r}.")
 
     def one(label: jax.Array) -> jax.Array:
-        loss = lambda x, _: -jax.nn.log_softmax(apply(params, x))[label]  # noqa: E731
+        loss = lambda x, _: -jax.nn.log_softmax(apply(params, x))[label]
         project = (lambda x: x) if box is None else (lambda x: jnp.clip(x, *box))
         rates = np.full(num_iterations, learning_rate)
         return _descent.adam(jax.value_and_grad(loss), start, rates, project=project)[0]

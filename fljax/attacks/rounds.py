@@ -157,7 +157,7 @@ def one_unit(scheme: Scheme, config: Any, *, num_rounds: int = 1) -> Game:
     )
 
     def score(key: jax.Array, present: jax.Array) -> jax.Array:
-        pick = lambda pair: jnp.where(present, pair[1], pair[0])  # noqa: E731
+        pick = lambda pair: jnp.where(present, pair[1], pair[0])
         clients = ClientData(jax.tree.map(pick, examples), pick(rows))
         coin_key, round_key = jax.random.split(key)
 
@@ -332,7 +332,7 @@ def play(
 
     @jax.jit
     def run(keys: jax.Array) -> jax.Array:
-        one = lambda pair: game.score(*pair)  # noqa: E731
+        one = lambda pair: game.score(*pair)
         return jax.lax.map(
             one,
             (keys, jnp.arange(2 * num_trials) < num_trials),

@@ -32,7 +32,7 @@ def smooth_lenet(
     _validate.positive_int(num_classes=num_classes)
     height, width, channels = example_shape
     keys = jax.random.split(key, 2 * len(_STRIDES) + 1)
-    draw = lambda key, shape: jax.random.uniform(key, shape, minval=-0.5, maxval=0.5)  # noqa: E731
+    draw = lambda key, shape: jax.random.uniform(key, shape, minval=-0.5, maxval=0.5)
     params = {}
     for layer, stride in enumerate(_STRIDES):
         kernel = (_KERNEL, _KERNEL, channels, _WIDTH)

@@ -60,7 +60,7 @@ def features(
         }
         if last_layer is not None:
             rest = {name: value for name, value in params.items() if name != last_layer}
-            loss = lambda layer: -jax.nn.log_softmax(apply(rest | {last_layer: layer}, x))[y]  # noqa: E731
+            loss = lambda layer: -jax.nn.log_softmax(apply(rest | {last_layer: layer}, x))[y]
             leaves = jax.tree.leaves(jax.grad(loss)(params[last_layer]))
             found["gradient"] = jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
         return found

@@ -81,7 +81,7 @@ def _epsilon(options: Any) -> Promise:
 
     def configure(epsilon: float) -> tuple[Any, float]:
         config = reconstruction.config(options.scheme, noise_multiplier=1.0)
-        event = lambda noise: scheme.event(dataclasses.replace(config, noise_multiplier=noise))  # noqa: E731
+        event = lambda noise: scheme.event(dataclasses.replace(config, noise_multiplier=noise))
         noise = float(
             accounting.calibrate(
                 event, epsilon=epsilon, delta=options.delta, method=rounds.quick_method(event(1.0))

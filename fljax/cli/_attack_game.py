@@ -61,8 +61,8 @@ def _run(options: Any, say: Callable[[str], None]) -> Found:
     root = jax.random.key(options.seed, impl="threefry2x32")
     lines, sees = [], ""
     for place, budget in enumerate(options.budgets):
-        event = lambda noise: (  # noqa: E731
-            scheme.run_event(dataclasses.replace(start, noise_multiplier=noise), options.num_rounds)
+        event = lambda noise: scheme.run_event(
+            dataclasses.replace(start, noise_multiplier=noise), options.num_rounds
         )
         method = rounds.quick_method(event(1.0))
         noise = float(

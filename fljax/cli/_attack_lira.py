@@ -73,8 +73,8 @@ def run(options: Any, say: Callable[[str], None]) -> Found:
     included = shadow.halves(jax.random.fold_in(root, 1), options.shadows + 2, options.pool)[1:]
     lines = []
     for place, budget in enumerate(options.budgets):
-        event = lambda noise: (  # noqa: E731
-            scheme.run_event(dataclasses.replace(start, noise_multiplier=noise), options.num_rounds)
+        event = lambda noise: scheme.run_event(
+            dataclasses.replace(start, noise_multiplier=noise), options.num_rounds
         )
         method = rounds.quick_method(event(1.0))
         noise = float(

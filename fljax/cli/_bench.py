@@ -255,7 +255,7 @@ def products_only(task: Task) -> Program:
     weights = [
         _normals(rng, *axes, *pair) / pair[0] ** 0.5 for pair in itertools.pairwise(task.widths)
     ]
-    turned = lambda leaf: jnp.swapaxes(leaf, -1, -2)  # noqa: E731
+    turned = lambda leaf: jnp.swapaxes(leaf, -1, -2)
 
     def run(x: jax.Array, weights: list[jax.Array]) -> Any:
         def step(_: jax.Array, carry: Any) -> Any:

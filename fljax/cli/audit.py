@@ -129,10 +129,8 @@ def _noise(name: str, options: Options) -> float:
     if options.epsilon is None:
         return options.noise_multiplier
     config = rounds.config(name, noise_multiplier=1.0)
-    event: Any = lambda noise: (  # noqa: E731
-        schemes.get(name).run_event(
-            dataclasses.replace(config, noise_multiplier=noise), options.num_rounds
-        )
+    event: Any = lambda noise: schemes.get(name).run_event(
+        dataclasses.replace(config, noise_multiplier=noise), options.num_rounds
     )
     method = rounds.quick_method(event(1.0))
     return float(

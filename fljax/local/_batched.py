@@ -76,7 +76,7 @@ def rows(
             f"Expected one leading axis B in all batch arguments, got sizes {sizes} (-1: no axis)."
         )
     if prng_argnum is not None:
-        split = lambda key: jax.random.split(key, sizes[0])  # noqa: E731
+        split = lambda key: jax.random.split(key, sizes[0])
         batch["keys"] = jax.tree.map(split, args[prng_argnum])
     return batch, sizes[0]
 

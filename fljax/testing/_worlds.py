@@ -192,7 +192,7 @@ class Neighbours:
         present: bool, whether the unit is there. shift: the number of the client that has it, or of
         the first that does. against: bool, whether other records point against the unit's.
         """
-        choose = lambda pair: jnp.where(present, pair[1], pair[0])  # noqa: E731
+        choose = lambda pair: jnp.where(present, pair[1], pair[0])
         examples = jax.tree.map(choose, self._examples)
         silent = jnp.all(examples["x"] == 0, axis=1, keepdims=True)
         others = jnp.asarray([[1.0, 0, 0]]) * jnp.where(against, 1.0, 0.0)
@@ -212,7 +212,7 @@ class Neighbours:
         self, keys: jax.Array, present: np.ndarray, shift: np.ndarray, against: np.ndarray
     ) -> np.ndarray:
         """`step` of each: float64 `[T, 3]`, in one program."""
-        one = lambda each: self.step(*each)  # noqa: E731
+        one = lambda each: self.step(*each)
         run = jax.jit(lambda *each: jax.lax.map(one, each))
         given = [jnp.asarray(each) for each in (present, shift, against)]
         return np.asarray(run(keys, *given), np.float64)

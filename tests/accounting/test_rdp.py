@@ -165,7 +165,9 @@ def test_laplace_meets_its_integral():
     with mpmath.workdps(30):
         for b, a in ((2.0, 1.5), (0.5, 4.0), (20.0, 30.0)):
             inner = mpmath.quad(
-                lambda x: mpmath.e ** (-a * abs(x) / b - (1 - a) * abs(x - 1) / b) / (2 * b),  # noqa: B023
+                lambda x, a=a, b=b: (
+                    mpmath.e ** (-(a * abs(x) + (1 - a) * abs(x - 1)) / b) / (2 * b)
+                ),
                 [-mpmath.inf, 0, 1, mpmath.inf],
             )
             assert float(rdp.laplace(b, (a,))[0]) == pytest.approx(

@@ -10,7 +10,7 @@ from fljax.attacks import _descent
 
 def test_adam_agrees_with_optax_and_keeps_the_best():
     target = jnp.asarray([1.0, -2.0, 0.5])
-    value = lambda x, scale: jnp.sum(scale * jnp.square(x - target))  # noqa: E731
+    value = lambda x, scale: jnp.sum(scale * jnp.square(x - target))
     rates = np.asarray([0.5] * 30 + [0.05] * 30)
     scales = jnp.linspace(0.5, 1.5, 60)
     start = jnp.zeros(3)
@@ -33,7 +33,7 @@ def test_adam_agrees_with_optax_and_keeps_the_best():
 
 
 def test_signs_and_projections_are_respected():
-    value = lambda x, _: jnp.sum(jnp.asarray([1.0, 1e-6]) * x)  # noqa: E731
+    value = lambda x, _: jnp.sum(jnp.asarray([1.0, 1e-6]) * x)
     last, _, _ = _descent.adam(
         jax.value_and_grad(value),
         jnp.zeros(2),

@@ -161,7 +161,7 @@ def test_tag_finds_the_tokens_of_a_text(key):
         "a": jax.random.normal(b, (length * width, 64)) / 10,
         "b": jax.random.normal(c, (64, classes)) / 8,
     }
-    apply = lambda p, e: jnp.tanh(e.reshape(-1) @ p["a"]) @ p["b"]  # noqa: E731
+    apply = lambda p, e: jnp.tanh(e.reshape(-1) @ p["a"]) @ p["b"]
     tokens = jax.random.randint(d, (5, length), 0, vocabulary)
     y = jax.nn.one_hot(jnp.arange(5) % classes, classes)[:, None]
     observe = inversion.gradient(inversion.soft_cross_entropy(apply))
@@ -186,7 +186,7 @@ def test_the_gradient_of_an_embedding_names_its_tokens():
 def test_a_first_dense_layer_gives_its_input_away(digits):
     x = digits[0][0].reshape(-1)
     params = {"kernel": jax.random.normal(jax.random.key(0), (64, 32)) / 8, "bias": jnp.zeros(32)}
-    loss = lambda p: jnp.sum(jax.nn.relu(x @ p["kernel"] + p["bias"])[:3] ** 2)  # noqa: E731
+    loss = lambda p: jnp.sum(jax.nn.relu(x @ p["kernel"] + p["bias"])[:3] ** 2)
     grads = jax.grad(loss)(params)
     np.testing.assert_allclose(analytic.first_dense(grads["kernel"], grads["bias"]), x, atol=1e-5)
 

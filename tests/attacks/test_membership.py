@@ -89,7 +89,7 @@ def test_rmia_beats_guessing_and_offline_comes_close(overfitted):
 
 def test_the_attack_network_learns_from_partial_knowledge_and_from_a_surrogate(overfitted):
     (x, y), included, params, _, _ = overfitted
-    model = lambda at: jax.tree.map(lambda v: v[at], params)  # noqa: E731
+    model = lambda at: jax.tree.map(lambda v: v[at], params)
     seen = jax.jit(lambda p: white_box.features(apply, p, x, y, last_layer="logits"))
     target, surrogate = seen(model(0)), seen(model(1))
     assert {name: v.shape[1] for name, v in target.items()} == {
@@ -99,7 +99,7 @@ def test_the_attack_network_learns_from_partial_knowledge_and_from_a_surrogate(o
         "gradient": HIDDEN * 10 + 10,
     }
     known = np.arange(NUM) < NUM // 2
-    part = lambda features, rows: {name: v[rows] for name, v in features.items()}  # noqa: E731
+    part = lambda features, rows: {name: v[rows] for name, v in features.items()}
     score = white_box.fit(part(target, known), included[0][known], jax.random.key(3), num_steps=100)
     assert area(np.asarray(score(part(target, ~known))), included[0][~known]) > 0.6
     carried = white_box.fit(surrogate, included[1], jax.random.key(4), num_steps=100)

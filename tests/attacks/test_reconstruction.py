@@ -148,7 +148,7 @@ def test_configs_take_what_fits_and_refuse_what_does_not():
 
 def test_a_search_that_never_saw_a_finite_loss_found_nothing(key):
     params = {"w": jnp.eye(4, 3)}
-    apply = lambda p, x: x.reshape(-1) @ p["w"]  # noqa: E731
+    apply = lambda p, x: x.reshape(-1) @ p["w"]
     moved = {"w": jnp.ones((3, 4, 3)).at[1].set(jnp.nan).at[2, 0, 0].set(jnp.inf)}
     found = reconstruction.invert(
         apply,

@@ -174,7 +174,7 @@ def test_vmap_over_batches_equals_a_loop(implementation, key):
 @both
 def test_gradient_of_the_clipped_sum_is_that_of_the_projection(implementation):
     # d(clip * r/|r|)/dr along r is 0, across r it is clip/|r|; a short row passes its tangent.
-    fun = lambda r: api.clip_and_sum(r, 1.0, implementation=implementation)[0]  # noqa: E731
+    fun = lambda r: api.clip_and_sum(r, 1.0, implementation=implementation)[0]
     jacobian = jax.jit(jax.jacrev(fun))(jnp.array([[3.0, 4.0], [0.1, 0.2]]))
     across = np.array([4.0, -3.0]) / 5
     np.testing.assert_allclose(jacobian[:, 0], np.outer(across, across) / 5, atol=1e-6)

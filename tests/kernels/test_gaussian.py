@@ -46,7 +46,7 @@ def test_a_clients_bits_depend_on_its_own_key_only(case, key):
 
 def test_vmap_over_rounds_gives_the_bits_of_a_loop(key):
     like = {"w": jnp.zeros((3, 5)), "b": jnp.zeros(4, jnp.bfloat16)}
-    fresh = lambda: split(key, (3, 2))  # noqa: E731
+    fresh = lambda: split(key, (3, 2))
     mapped = jax.vmap(lambda keys: gaussian_noise(keys, like, 0.5))(fresh())
     for i in range(3):
         looped = gaussian_noise(fresh()[i], like, 0.5)
@@ -121,10 +121,10 @@ def test_fused_add_is_the_tree_plus_the_same_noise_in_float32(jit, key):
         "w": jnp.linspace(-3, 3, 50).reshape(5, 10),
         "b": jnp.linspace(0, 300, 20).astype(jnp.bfloat16),
     }
-    fresh = lambda: split(key, 1)  # noqa: E731
+    fresh = lambda: split(key, 1)
     wide = jax.tree.map(lambda x: jnp.zeros(x.shape), tree)
     noise = gaussian_noise(fresh(), wide, 0.25)
-    add = lambda k, t: add_gaussian_noise(k, t, 0.25)  # noqa: E731
+    add = lambda k, t: add_gaussian_noise(k, t, 0.25)
     noisy = (jax.jit(add) if jit else add)(fresh()[0], tree)
     for name, x in tree.items():
         assert noisy[name].dtype == x.dtype

@@ -152,7 +152,7 @@ def test_vmap_gives_the_bits_of_a_loop(key):
 def test_a_sample_per_device_under_shard_map_gives_the_same_bits(key):
     mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
     keys = jax.random.split(key, 8)
-    draw = lambda k: fixed_size_sample(k[0], 400, 20)[None]  # noqa: E731
+    draw = lambda k: fixed_size_sample(k[0], 400, 20)[None]
     spec = PartitionSpec("d")
     mapped = jax.jit(
         jax.shard_map(draw, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)

@@ -76,7 +76,7 @@ def test_returns_the_sum_of_clipped_gradients(clip, microbatch_size, keep_batch_
 
 
 def test_values_norms_and_aux_come_per_row(problem):
-    fun = lambda p, x, y: (squared_error(p, x, y), {"x": x, "sum": x.sum()})  # noqa: E731
+    fun = lambda p, x, y: (squared_error(p, x, y), {"x": x, "sum": x.sum()})
     g = clipped_grad(
         fun,
         has_aux=True,
@@ -238,7 +238,7 @@ def test_a_gradient_that_is_not_finite_adds_zero_unless_told_otherwise(bad, tran
 
 def test_rescaling_divides_by_the_bound_and_small_bounds_keep_the_direction(problem):
     rows, _ = rows64(*problem)
-    make = lambda clip: clipped_grad(  # noqa: E731
+    make = lambda clip: clipped_grad(
         squared_error, l2_clip_norm=clip, rescale_to_unit_norm=True, batch_argnums=(1, 2)
     )
     np.testing.assert_allclose(
@@ -271,7 +271,7 @@ def test_a_tree_of_bounds_clips_each_part_to_its_own(transform, microbatch_size,
 
 def test_one_bound_for_a_subtree_is_the_bound_of_its_joint_norm(problem):
     params, x, y = problem
-    fun = lambda both, x, y: squared_error(both["layer"], x, y) + both["other"] ** 2  # noqa: E731
+    fun = lambda both, x, y: squared_error(both["layer"], x, y) + both["other"] ** 2
     both = {"layer": params, "other": jnp.float32(5)}
     g = clipped_grad(
         fun,
@@ -309,7 +309,7 @@ def test_subjects_count_once_however_many_rows_they_have(problem):
 def test_16_bit_parameters_give_a_float32_sum_unless_dtype_says_otherwise(problem):
     params = jax.tree.map(lambda p: p.astype(jnp.bfloat16), problem[0])
     x, y = (a.astype(jnp.bfloat16) for a in problem[1:])
-    half = lambda p, x, y: one_row(p, x, y)  # noqa: E731
+    half = lambda p, x, y: one_row(p, x, y)
     options = {"l2_clip_norm": 1e-3, "batch_argnums": (1, 2), "keep_batch_dim": False}
     total = clipped_grad(half, **options)(params, x, y)
     assert total["w"].dtype == jnp.float32 and np.linalg.norm(flat(total)) > 0
@@ -324,7 +324,7 @@ def test_16_bit_parameters_give_a_float32_sum_unless_dtype_says_otherwise(proble
 
 def test_several_argnums_give_a_tuple(problem):
     params, x, y = problem
-    fun = lambda w, x, b, y: squared_error({"w": w, "b": b}, x, y)  # noqa: E731
+    fun = lambda w, x, b, y: squared_error({"w": w, "b": b}, x, y)
     w, b = clipped_grad(fun, (0, 2), l2_clip_norm=1.5, batch_argnums=(1, 3))(
         params["w"], x, params["b"], y
     )
@@ -334,7 +334,7 @@ def test_several_argnums_give_a_tuple(problem):
 
 def test_each_row_gets_its_own_key_and_keyword_arguments_are_per_row(problem, key):
     params, x, _ = problem
-    fun = lambda p, x, key, *, weight: (p["b"] * weight, jax.random.uniform(key))  # noqa: E731
+    fun = lambda p, x, key, *, weight: (p["b"] * weight, jax.random.uniform(key))
     g = clipped_grad(fun, has_aux=True, l2_clip_norm=math.inf, prng_argnum=2)
     total, extra = g(params, x, jax.random.clone(key), weight=jnp.arange(7.0))
     assert float(total["b"]) == 21.0
@@ -457,7 +457,7 @@ def test_sensitivity_names_the_relation_and_includes_the_divisor():
 def test_replay_confirms_the_declared_sensitivity(options, problem):
     params, x, y = problem
     g = clipped_grad(squared_error, **{"l2_clip_norm": 1.5, "batch_argnums": (1, 2), **options})
-    fun = lambda data, mask: g(params, *data, is_padding_example=~mask)  # noqa: E731
+    fun = lambda data, mask: g(params, *data, is_padding_example=~mask)
     data = (x.at[3].mul(1e6), y)
     report = check_sensitivity(fun, data, sensitivity=g.sensitivity("ADD_OR_REMOVE_ONE"))
     assert report.measured >= 0.5 * report.declared  # the data do reach the bound, or nearly
@@ -476,7 +476,7 @@ def test_replay_confirms_the_subject_bound_and_refutes_it_without_the_averages(p
     options = {"l2_clip_norm": 1.5, "batch_argnums": (1, 2)}
     averaged = clipped_grad(squared_error, subject_ids=lambda x, y: subjects, **options)
     same = (jnp.abs(x[:1]) * jnp.arange(1.0, 8.0)[:, None], y - 100)  # rows that all point one way
-    run = lambda g: lambda data, mask: g(params, *data, is_padding_example=~mask)  # noqa: E731
+    run = lambda g: lambda data, mask: g(params, *data, is_padding_example=~mask)
     report = check_sensitivity(run(averaged), same, sensitivity=1.5, unit_ids=subjects)
     assert report.measured > 1.4
     with pytest.raises(AssertionError, match="unit 5 moved it by"):

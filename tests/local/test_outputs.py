@@ -65,7 +65,7 @@ def test_leaves_of_16_bits_stay_within_the_bound(dtype, key):
     rows = jax.random.normal(key, (200, 6), dtype)
     clipped, _ = jax.vmap(lambda row: clip_pytree(row, 0.7))(rows)
     assert clipped.dtype == dtype
-    longest = lambda x: max(length(row) for row in x)  # noqa: E731
+    longest = lambda x: max(length(row) for row in x)
     assert longest(clipped) <= 0.7 * (1 + 1e-5)
     # Rounding to nearest would leave it.
     exact = np.asarray(rows, np.float32)
@@ -250,7 +250,7 @@ def test_each_row_gets_its_own_key(key):
 
 def test_clipping_gradients_one_by_one_is_clipped_grad(problem):
     w, x = problem
-    loss = lambda w, x: jnp.sum(jnp.tanh(x @ w))  # noqa: E731
+    loss = lambda w, x: jnp.sum(jnp.tanh(x @ w))
     total = clipped_fun(jax.grad(loss), batch_argnums=1, l2_clip_norm=0.4)(w, x)
     np.testing.assert_allclose(total, clipped_grad(loss, l2_clip_norm=0.4)(w, x), atol=1e-6)
 

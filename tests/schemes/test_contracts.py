@@ -103,7 +103,7 @@ def start(params):
 def scheme(round_fun=plain_round, *, init=start, event=event, config=Config):
     def make(config, loss, *, num_units, performance=None):
         del num_units, performance
-        step = lambda state, cohort, key: round_fun(config, loss, state, cohort, key)  # noqa: E731
+        step = lambda state, cohort, key: round_fun(config, loss, state, cohort, key)
         return fljax.FederatedAlgorithm(init, step, 1.0)
 
     return fljax.Scheme(

@@ -191,7 +191,7 @@ def test_the_noise_of_a_release_has_the_stddev_of_its_event(key):
         straggler_law="fixed",
         max_stragglers=1,
     )
-    flat = lambda params, example: jnp.sum(params["w"]) * example["y"]  # noqa: E731
+    flat = lambda params, example: jnp.sum(params["w"]) * example["y"]
     ends = []
     for config in (noisy, dataclasses.replace(noisy, noise_multiplier=0.0)):
         made = dp_fedbuff.make(config, flat, num_units=N)

@@ -87,7 +87,7 @@ def compiled(name, noiseless):
     def many(x, keys):
         params = HALVES if name == "gsgd_per_leaf" else PARAMS
         state, everyone = algorithm.init(params), cohort(clients(x), jnp.arange(NUM_CLIENTS))
-        one = lambda key: jax.tree.leaves(algorithm.round(state, everyone, key)[0].params)  # noqa: E731
+        one = lambda key: jax.tree.leaves(algorithm.round(state, everyone, key)[0].params)
         return -jnp.concatenate(jax.lax.map(one, keys, batch_size=256), axis=1)
 
     return many

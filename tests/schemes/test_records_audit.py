@@ -56,7 +56,7 @@ def sums(config, x, key):
 
     @jax.jit
     def many(everyone, keys):
-        one = lambda key: -algorithm.round(state, everyone, key)[0].params["w"]  # noqa: E731
+        one = lambda key: -algorithm.round(state, everyone, key)[0].params["w"]
         return jax.lax.map(one, keys, batch_size=1024)
 
     return np.asarray(many(everyone, jax.random.split(key, TRIALS)), np.float64)

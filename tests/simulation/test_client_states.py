@@ -252,8 +252,8 @@ def test_the_call_from_python_gives_each_client_its_model(tmp_path):
     x = rng.normal(size=(60, 2)).astype(np.float32)
     whose = np.arange(60) // 6
     y = (x @ np.array([1.0, 2.0]) + whose).astype(np.float32)  # an offset of each client's own
-    apply = lambda params, x: jnp.vdot(params["w"], x) + params["offset"]  # noqa: E731
-    loss = lambda params, e: jnp.square(apply(params, e["x"]) - e["y"])  # noqa: E731
+    apply = lambda params, x: jnp.vdot(params["w"], x) + params["offset"]
+    loss = lambda params, e: jnp.square(apply(params, e["x"]) - e["y"])
 
     def mse(params, apply, e):
         return jnp.square(jax.vmap(apply, (None, 0))(params, e["x"]) - e["y"])

@@ -49,7 +49,7 @@ def alone(tmp_path_factory, compiled_once):
 
 
 def test_tensorboard_holds_the_numbers_of_the_run_and_changes_none(alone, tmp_path):
-    from tensorboardX.event_file_writer import EventFileWriter  # noqa: F401  (the real package, not a stand-in)
+    from tensorboardX.event_file_writer import EventFileWriter  # noqa: F401
     from tensorboardX.proto import event_pb2
 
     seen = [Keep(), Keep()]

@@ -92,7 +92,8 @@ def mu_interval(
             lower[batch], upper[batch] = np.sqrt(bounds)
     scale = np.broadcast_to(np.asarray(sensitivity, np.float64), (size,))[clients]
     with np.errstate(invalid="ignore"):
-        return tuple(np.where(colludes[clients], np.nan, scale * side) for side in (lower, upper))  # type: ignore[return-value]
+        unseen = colludes[clients]
+        return np.where(unseen, np.nan, scale * lower), np.where(unseen, np.nan, scale * upper)
 
 
 def _inverse_norm(matrix: Any, ground: np.ndarray) -> float:

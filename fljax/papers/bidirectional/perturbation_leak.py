@@ -324,7 +324,7 @@ def quality(
     """
     inside = jnp.clip(jnp.nan_to_num(found), *box).reshape(truth.shape)
     body, _ = scaling.split(plan, params)
-    features = lambda x: scaling.hidden(plan, body, None, x)  # noqa: E731
+    features = lambda x: scaling.hidden(plan, body, None, x)
     return Quality(
         _psnr(inside, truth, box),
         metrics.mse(inside, truth),

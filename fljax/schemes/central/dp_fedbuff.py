@@ -212,8 +212,9 @@ def make(
 
     def init(params: Params) -> rounds.ServerState:
         models = jax.tree.map(lambda leaf: jnp.stack([leaf] * places), params)
-        zeros = jnp.zeros(num, jnp.int32)
-        begun = Buffer(models, jnp.zeros((), jnp.int32), zeros, zeros)
+        # Two arrays: one buffer for both could not be given away.
+        taken, ready = (jnp.zeros(num, jnp.int32) for _ in range(2))
+        begun = Buffer(models, jnp.zeros((), jnp.int32), taken, ready)
         return algorithm.init(params)._replace(clipping=begun)
 
     return algorithm._replace(init=init)

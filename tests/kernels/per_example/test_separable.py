@@ -45,13 +45,13 @@ TOGETHER = {
 @pytest.mark.parametrize("name", [*ENTRIES_APART, *TOGETHER])
 def test_only_functions_of_each_entry_alone_pass(name):
     fun = (ENTRIES_APART | TOGETHER)[name]
-    shapes = lambda size: (jax.ShapeDtypeStruct((size,), jnp.float32),)  # noqa: E731
+    shapes = lambda size: (jax.ShapeDtypeStruct((size,), jnp.float32),)
     assert one_by_one(fun, shapes, 8, 32) == (name in ENTRIES_APART)
 
 
 def test_numbers_from_an_outer_trace_are_no_entries():
     def outer(bound, weights):
-        shapes = lambda size: (jax.ShapeDtypeStruct((size,), jnp.float32),)  # noqa: E731
+        shapes = lambda size: (jax.ShapeDtypeStruct((size,), jnp.float32),)
         assert one_by_one(lambda n: jnp.minimum(1.0, bound / n), shapes, 8, 32)
         assert not one_by_one(lambda n: weights * n, shapes, 8, 32)
         return bound

@@ -51,7 +51,7 @@ def make(config, loss, *, num_units, performance=rounds.Performance()):
 
     def client(here, one):
         batch, mask = sgd.take_examples(here.examples, one.rows), one.rows >= 0
-        of_params = lambda params: mean_loss(params, batch, mask)  # noqa: E731
+        of_params = lambda params: mean_loss(params, batch, mask)
         value, slope = jax.jvp(of_params, (here.state.params,), (direction(here),))
         lies = jax.random.bernoulli(here.client_keys(one.ids, rounds.Purpose.NOISE), flip(config))
         return jnp.where((slope > 0) ^ lies, 1.0, -1.0), jnp.stack([value, jnp.zeros_like(value)])
