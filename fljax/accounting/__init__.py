@@ -38,6 +38,7 @@ __all__ = [
     "Pair",
     "PrivacyEvent",
     "Spent",
+    "bidirectional",
     "calibrate",
     "calibration",
     "compose",
@@ -57,17 +58,23 @@ __all__ = [
     "table",
     "to_dp_event",
     "view",
+    "view_calibration",
+    "wfna_rounds",
     "x64",
 ]
 
 # Short names of modules that lie a floor deeper.
 _MOVED = {
+    "bidirectional": "shared_noise.theta",
     "calibration": "renyi.noise_grid",
     "conversion": "renyi.conversion",
     "gaussian_pair": "renyi.gaussian_pair",
     "kov": "renyi.kov",
     "rdp": "renyi.rdp",
+    "span": "weighted_sums.span",
     "view": "shared_noise.exact",
+    "view_calibration": "shared_noise.least_noise",
+    "wfna_rounds": "weighted_sums.rounds",
 }
 
 if TYPE_CHECKING:
@@ -94,5 +101,9 @@ if TYPE_CHECKING:
     from fljax.accounting.renyi import noise_grid as calibration
     from fljax.accounting.renyi import rdp as rdp
     from fljax.accounting.shared_noise import exact as view
+    from fljax.accounting.shared_noise import least_noise as view_calibration
+    from fljax.accounting.shared_noise import theta as bidirectional
+    from fljax.accounting.weighted_sums import rounds as wfna_rounds
+    from fljax.accounting.weighted_sums import span as span
 else:
     __getattr__, __dir__ = _rooms.doors(__name__, _MOVED)
