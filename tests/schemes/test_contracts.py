@@ -14,6 +14,7 @@ import pytest
 
 import fljax
 from fljax import accounting, errors, schemes, testing
+from fljax.accounting import events, mechanisms
 from fljax.server import aggregate
 from fljax.testing import _worlds, contracts
 
@@ -243,6 +244,8 @@ def test_all_that_is_broken_is_told_at_once():
 
 def test_a_scheme_of_another_package_runs_through_the_same_checks(monkeypatch):
     """Its bits may agree for two keys: that is no reason to say that the key is not used."""
+    monkeypatch.setattr(events, "RECORDS", dict(events.RECORDS))  # it registers a record
+    monkeypatch.setattr(mechanisms, "_RULES", {})
     monkeypatch.syspath_prepend(pathlib.Path(__file__).parents[1] / "plugin")
     scheme = schemes.get("own_package.bits")
     try:
