@@ -2,7 +2,7 @@
 
 Each Python that pyproject.toml names, with the oldest and the newest release of every dependency
 that it allows; the kernels alone; no extra; each extra alone. Every session leaves a row in
-tests/matrix.json, from which `python -m tests.matrix` writes docs/matrix.md.
+tests/matrix.json, from which `python -m tests.matrix` writes docs/reference/matrix.md.
 """
 
 import pathlib

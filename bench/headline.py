@@ -17,18 +17,18 @@ def table(rows: _tables.Rows) -> str:
         [
             "a round of 1,000 clients, MLP 784-256-128-10",
             f"{fastest[0] / rounds['fljax']['median_ms']:.2f}x as fast as FedJAX ({fastest[1]})",
-            "[rounds](docs/measured.md#rounds)",
+            "[rounds](docs/reference/measured.md#rounds)",
         ],
         [
             f"a private over a mean gradient, {len(gradients)} models, freed memory kept",
             f"{min(row['ratio'] for row in gradients):.2f}x to "
             f"{max(row['ratio'] for row in gradients):.2f}x the time",
-            "[per-example gradients](docs/measured.md#per-example-gradients)",
+            "[per-example gradients](docs/reference/measured.md#per-example-gradients)",
         ],
         [
             "one epsilon by Renyi accounting",
             f"{epsilon['speedup']:.0f}x as fast as dp-accounting; {first} as a fresh process",
-            "[accountants](docs/measured.md#accountants)",
+            "[accountants](docs/reference/measured.md#accountants)",
         ],
     ]
     return _tables.markdown(["on two CPU cores", "measured", "all of it"], body)

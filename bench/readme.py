@@ -36,7 +36,7 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
     "README.md": {
         "headline": (headline.table, "round per_example accounting accounting_cold"),
     },
-    "docs/measured.md": {
+    "docs/reference/measured.md": {
         "demo": (demo.table, "demo"),
         "round": (one_round.table, "round"),
         "per_example": (per_example.table, "per_example"),
@@ -48,34 +48,34 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
         "pair_noise": (pair_noise.table, "pair_noise"),
         "wfna": (water_filling.table, "wfna"),
     },
-    "docs/per_example.md": {"per_example_large": (per_example.large_table, "per_example")},
-    "docs/information.md": {
+    "docs/explain/per_example.md": {"per_example_large": (per_example.large_table, "per_example")},
+    "docs/explain/information.md": {
         "channel": (channel.table, "channel"),
         "channel_figures": (channel_figures.table, "channel_figures"),
     },
-    "docs/attacks.md": {"attacks": (attacks.table, "attacks")},
-    "docs/rounds.md": {
+    "docs/explain/attacks.md": {"attacks": (attacks.table, "attacks")},
+    "docs/explain/rounds.md": {
         "peers": (peers.table, "peers"),
         "scale": (scale.table, "scale_large scale"),
         "scale_disk": (scale.disk_table, "scale"),
         "scale_index": (scale.index_table, "scale"),
     },
-    "docs/wfna_accounting.md": {"wfna_noise": (wfna_noise.table, "wfna_noise")},
-    "docs/water_filling.md": {"wfna_training": (wfna_training.table, "wfna_training")},
-    "docs/view.md": {
+    "docs/explain/wfna_accounting.md": {"wfna_noise": (wfna_noise.table, "wfna_noise")},
+    "docs/explain/water_filling.md": {"wfna_training": (wfna_training.table, "wfna_training")},
+    "docs/explain/view.md": {
         "colluders": (colluders.table, "colluders"),
         "noise_in_average": (noise_in_average.table, "noise_in_average"),
     },
-    "docs/pair_noise.md": {
+    "docs/explain/pair_noise.md": {
         "overhead": (overhead.table, "overhead"),
         "pairwise_time": (pairwise_time.table, "pairwise_time"),
         "pairwise_training": (pairwise_training.table, "pairwise_training"),
     },
-    "docs/subject_level.md": {
+    "docs/explain/subject_level.md": {
         "subject_claims": (subject_levels.claims_table, "subject_levels"),
         "subject_levels": (subject_levels.table, "subject_levels"),
     },
-    "docs/bidirectional.md": {
+    "docs/explain/bidirectional.md": {
         "bidirectional": (bidirectional.table, "bidirectional"),
         "bidirectional_time": (bidirectional.time_table, "bidirectional"),
         "bidirectional_accuracy": (bidirectional_accuracy.table, "bidirectional_accuracy"),

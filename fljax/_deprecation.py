@@ -11,7 +11,7 @@ def moved(module: str, names: Mapping[str, str], *, since: str) -> Callable[[str
 
     names: old name -> the dotted name that replaces it. Using the old one gives the same object
     and a DeprecationWarning, which Python shows where the caller is `__main__`, and pytest always.
-    docs/stability.md says for how long.
+    docs/reference/stability.md says for how long.
     """
 
     def attribute(name: str) -> Any:

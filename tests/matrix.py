@@ -1,4 +1,4 @@
-"""What was tested where: rows of tests/matrix.json, and docs/matrix.md made of them.
+"""What was tested where: rows of tests/matrix.json, and docs/reference/matrix.md made of them.
 
 Sessions of noxfile.py call `python -m tests.matrix WHAT RESOLUTION SELECTION REPORT` in their own
 environment, which leaves a row; `python -m tests.matrix` writes the page.
@@ -15,7 +15,7 @@ import xml.etree.ElementTree as ElementTree
 
 ROOT = pathlib.Path(__file__).parents[1]
 ROWS = ROOT / "tests" / "matrix.json"
-PAGE = ROOT / "docs" / "matrix.md"
+PAGE = ROOT / "docs" / "reference" / "matrix.md"
 PACKAGES = ("jax", "flax", "optax", "numpy")
 HEAD = """# Where it was tested
 
@@ -111,7 +111,7 @@ def badge(rows):
     failed = "" if len(clean) == len(rows) else f", not in {len(rows) - len(clean)}"
     return (
         f"Python {', '.join(pythons)} and JAX {jaxes[0]} to {jaxes[-1]} pass {chosen} tests in "
-        f"[{len(clean)} environments](docs/matrix.md){failed}."
+        f"[{len(clean)} environments](docs/reference/matrix.md){failed}."
     )
 
 

@@ -1,4 +1,4 @@
-"""The public API as text: one line for each name that docs/stability.md calls stable.
+"""The public API as text: one line for each name that docs/reference/stability.md calls stable.
 
 `python -m tests.public_api` writes it to tests/public_api.txt, with which a test compares it.
 Types are left out, since Python's releases print them differently: a type checker sees those.

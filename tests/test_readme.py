@@ -12,21 +12,21 @@ import pytest
 
 from bench import readme
 from fljax import cli, testing
+from tests import _pages
 
 ROOT = pathlib.Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
-COMMANDS = (ROOT / "docs/command_line.md").read_text()
+COMMANDS = (ROOT / "docs/reference/command_line.md").read_text()
 
 
 def blocks(language, text=TEXT):
     return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Python whose output is shown below it.
 SNIPPETS = [
-    (f"{page.name}: {code.splitlines()[0]}", code, shown)
-    for page in PAGES
+    (f"{_pages.name(page)}: {code.splitlines()[0]}", code, shown)
+    for page in _pages.PAGES
     for code, shown in re.findall(
         r"```python\n((?:(?!```).)*)```\n\n```text\n(.*?)```", page.read_text(), flags=re.DOTALL
     )

@@ -60,7 +60,7 @@ def test_the_citation_is_of_this_version_and_licence():
 def test_what_a_privacy_bug_is_stands_where_hosts_look_for_it():
     text = (ROOT / "SECURITY.md").read_text()
     assert "## What counts as a privacy bug" in text and "erratum" in text
-    for path, anchor in re.findall(r"\]\((docs/\w+\.md)#([\w-]+)\)", text):
+    for path, anchor in re.findall(r"\]\((docs/[\w/]+\.md)#([\w-]+)\)", text):
         heads = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(), flags=re.MULTILINE)
         assert anchor in [re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in heads]
 

@@ -12,6 +12,8 @@ import sys
 
 import pytest
 
+from tests import _pages
+
 ROOT = pathlib.Path(__file__).parents[1]
 ROOMS = sorted(path.parent.name for path in (ROOT / "fljax").glob("*/__init__.py"))
 
@@ -92,9 +94,7 @@ def test_python_finds_what_the_stub_of_the_front_door_names():
     )
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
-)
+@pytest.mark.parametrize("page", [_pages.name(path) for path in _pages.PAGES])
 def test_every_dotted_name_of_a_page_is_an_attribute_after_one_import(page):
     import fljax
     import fljax_kernels

@@ -4,10 +4,13 @@ import pathlib
 
 import pytest
 
+from tests import _pages
+
 ROOT = pathlib.Path(__file__).parents[1]
-DOCUMENTS = sorted(
-    path for folder in (".", "docs", "bench", "kernels") for path in (ROOT / folder).glob("*.md")
-)
+DOCUMENTS = [
+    *_pages.SITE,
+    *sorted(path for folder in (".", "bench", "kernels") for path in (ROOT / folder).glob("*.md")),
+]
 
 
 def too_long(text):
@@ -15,7 +18,7 @@ def too_long(text):
     return [line for line in text.splitlines() if len(line) > 100 and not line.startswith("|")]
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=_pages.name)
 def test_lines_of_documents_have_at_most_100_columns(path):
     assert too_long(path.read_text()) == []
 

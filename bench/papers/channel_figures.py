@@ -6,7 +6,7 @@ data at hand.
     # the paper's data, if you have its files
     python -m bench.papers.channel_figures --data cifar:FOLDER
     # a figure from the JSON of the first
-    python -m bench.papers.channel_figures --plot docs/channel.svg
+    python -m bench.papers.channel_figures --plot docs/images/channel.svg
 
 One victim with 1,408 records trains an MLP (64 hidden units) by SGD with batches of 32 for 13
 epochs, so that a record is used 13 times, as often as in the paper's 10,000 steps. Budgets keep the

@@ -1,6 +1,6 @@
 """What pair noise on sparse graphs is charged for the worst colluders, and what is true.
 
-    python -m bench.papers.colluders     # minutes; the table of docs/view.md
+    python -m bench.papers.colluders     # minutes; the table of docs/explain/view.md
 
 One round, own noise of variance 1, sensitivity 1. `star` counts ways to ground through one
 neighbour each; `spectral` is the second eigenvalue less the strongest pair for each colluder;

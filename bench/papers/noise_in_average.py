@@ -1,7 +1,7 @@
 """How much noise is left in the average at equal exact privacy: pairwise noise, local noise, ideal
 secure sum?
 
-    python -m bench.papers.noise_in_average     # seconds; prints the tables of docs/view.md
+    python -m bench.papers.noise_in_average     # seconds; prints the tables of docs/explain/view.md
 
 50 clients, one round, (3, 1e-5)-DP for a client whose upload moves by at most 1, by the same exact
 accountant for all. Variances are per coordinate of the average, expected over who straggles.

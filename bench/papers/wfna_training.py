@@ -10,9 +10,9 @@ arXiv:2405.04551), and Figure 4.
     # MNIST: the folder with its four IDX files
     python -m bench.papers.wfna_training --data FOLDER
     # Figure 5, from its JSON
-    python -m bench.papers.wfna_training --plot-accuracy docs/water_filling.svg
+    python -m bench.papers.wfna_training --plot-accuracy docs/images/water_filling.svg
     # Figure 4, one client's update
-    python -m bench.papers.wfna_training --plot-spectra docs/water_filling_spectra.svg
+    python -m bench.papers.wfna_training --plot-spectra docs/images/water_filling_spectra.svg
 
 Every run has 100 passes over the data: 100 rounds of GD-DP and GSGD-DP, 100 ceil(D / B) of SGD-DP.
 Each scheme gets the noise that spends epsilon by the sharpest sound accountant there is for it:

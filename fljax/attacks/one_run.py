@@ -5,7 +5,7 @@ Canaries share one run, so that their fates may be correlated by the mechanism; 
 for the worst of it, and are therefore below the truth. No audit of one run is sharp: from 10,000
 canaries of a Gaussian mechanism of mu 0.5, 1 or 2 none that is right 95 times of 100 reports, in
 half its runs, over 79 % of the epsilon at delta 1e-5 (how this is
-shown: docs/attacks.md).
+shown: docs/explain/attacks.md).
 `audit.two_worlds` is sharp, and needs a run for each score.
 """
 

@@ -7,7 +7,7 @@ file of a scheme here ends with its own, SCHEME; the functions behind it stay:
 A scheme of one's own is the same. `register` makes it known by a name in this process; an installed
 package names it under the entry-point group `fljax.schemes`; and the dotted path of a Scheme, or of
 a module with a SCHEME, is a name. Code outside this package asks a scheme for what it needs, and
-never goes by its name. See docs/extending.md.
+never goes by its name. See docs/howto/extending.md.
 """
 
 from collections.abc import Iterator

@@ -292,13 +292,13 @@ def test_no_record_passes_for_one_of_another_kind():
 
 def test_the_documented_example_prints_what_its_two_parts_cost(capsys, monkeypatch):
     monkeypatch.delitem(events.RECORDS, "Coin")  # which the page defines for itself
-    text = (pathlib.Path(__file__).parents[2] / "docs" / "accounting.md").read_text()
+    text = (pathlib.Path(__file__).parents[2] / "docs" / "explain" / "accounting.md").read_text()
     (code,) = [
         block
         for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL)
         if "register(" in block
     ]
-    exec(compile(code, "docs/accounting.md", "exec"), {"__name__": "example"})
+    exec(compile(code, "docs/explain/accounting.md", "exec"), {"__name__": "example"})
     printed = float(capsys.readouterr().out)
     # Never less than the Gaussian alone, never more than it at half of delta with the worst of the
     # coin beside.

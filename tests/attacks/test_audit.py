@@ -182,7 +182,7 @@ def test_no_audit_of_one_run_whatever_it_looks_at_could_reach_80_percent(mu):
 
     (plain_stddev, plain), (leaky_stddev, leaking) = law(mu * z), law(bent(z))
     median = optimize.brentq(lambda x: plain(x) - 0.5, -2, 2)
-    # As docs/attacks.md says.
+    # As docs/explain/attacks.md says.
     assert 0.15 < chance < 0.3 and 0.25 < plain_stddev < leaky_stddev < 0.75
     assert chance * leaking(median) > 0.053
 

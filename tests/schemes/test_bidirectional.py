@@ -134,7 +134,7 @@ def test_a_round_says_by_how_much_its_recovery_cancels(key):
 
 
 def test_the_servers_guards_are_called_as_the_page_says():
-    page = pathlib.Path(__file__).parents[2] / "docs" / "bidirectional.md"
+    page = pathlib.Path(__file__).parents[2] / "docs" / "explain" / "bidirectional.md"
     (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
     ran = {}
     exec(compile(code, page.name, "exec"), ran)

@@ -481,7 +481,7 @@ def test_a_column_names_the_clients_on_the_command_line(tmp_path, capsys):
 
 
 def test_the_docs_program_runs(tmp_path, monkeypatch, capsys):
-    text = (ROOT / "docs" / "rounds.md").read_text()
+    text = (ROOT / "docs" / "explain" / "rounds.md").read_text()
     code = (
         text[text.index("```python\nimport jax\nimport numpy") :]
         .split("```")[1]

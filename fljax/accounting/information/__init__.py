@@ -3,7 +3,8 @@ that leaves.
 
 channel (noise for a budget) -> exposure (uses of each record) -> `Leakage` in nats -> `ErrorBound`
 -> PSNR. Every answer carries `certified`, `reason` and `covariance_source`. Averages, never a
-privacy guarantee for one record, and never an epsilon: see `NOT_PROMISED` and docs/information.md.
+privacy guarantee for one record, and never an epsilon: see `NOT_PROMISED` and
+docs/explain/information.md.
 """
 
 from fljax.accounting.information import printed

@@ -86,10 +86,11 @@ def make(
     every client is put into the cohort independently with chance `sampling_prob`. Released are the
     shared layers after each round. What a client keeps is a function of its own data, of what was
     released, and of its own coins of earlier rounds; nobody is told any of it, and it moves nothing
-    but the client's own clipped updates: docs/client_state.md has the proof that rounds compose as
-    if clients kept nothing. A model that a client makes of released and personal layers is its own:
-    whoever publishes that, or predictions of it, publishes what no noise covers. Personal layers in
-    the released model stay as they began, a public constant. Idealisation: as `dp_fedavg.make`.
+    but the client's own clipped updates: docs/explain/client_state.md has the proof that rounds
+    compose as if clients kept nothing. A model that a client makes of released and personal layers
+    is its own: whoever publishes that, or predictions of it, publishes what no noise covers.
+    Personal layers in the released model stay as they began, a public constant. Idealisation: as
+    `dp_fedavg.make`.
 
     Args, Raises: as `base.Make`.
     """

@@ -83,9 +83,9 @@ def make(
     mechanism releases the sum of these vectors. Released are the model and the server's control
     variate after each round. What a client keeps is a function of its own data, of what was
     released, and of its own coins; nobody is told any of it, and it moves nothing but the client's
-    own clipped vector: docs/client_state.md has the proof that rounds compose as if clients kept
-    nothing. The server that adds up is trusted: it sees every clipped vector, and with all of a
-    client's the client's control variate. Divisors are public. Idealisation: noise is drawn in
+    own clipped vector: docs/explain/client_state.md has the proof that rounds compose as if clients
+    kept nothing. The server that adds up is trusted: it sees every clipped vector, and with all of
+    a client's the client's control variate. Divisors are public. Idealisation: noise is drawn in
     float32 with JAX's threefry generator, which is no cryptographic source. RoundInfo is not
     private.
 
