@@ -19,8 +19,8 @@ import time
 from bench import _harness, _tables
 
 
-def one_run(seed: int) -> dict[str, object]:
-    """The row of one seed."""
+def one_run(seed: int, *flags: str) -> dict[str, object]:
+    """The row of one seed, with further flags of `fljax simulate`."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = pathlib.Path(folder) / "run"
         start = time.perf_counter()
@@ -33,6 +33,7 @@ def one_run(seed: int) -> dict[str, object]:
             str(run_dir),
             "--seed",
             str(seed),
+            *flags,
         ]
         subprocess.run(command, cwd=_harness.ROOT, check=True, capture_output=True)
         wall = time.perf_counter() - start
