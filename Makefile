@@ -8,7 +8,7 @@ AOT ?= .aot
 # A file at a time, in the order of their names: small files come last, so both workers end together.
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-rest test-all lint matrix release-check dev bench aot clean
+.PHONY: demo test test-rest test-all lint docs matrix release-check dev bench aot clean
 
 demo: $(VENV)/.sim
 	$(BIN)/fljax simulate --seed 0
@@ -29,6 +29,11 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The site, in docs/_build/html. Tutorials are run; nothing is fetched; a warning is an error.
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
 
 # Every Python with the oldest and newest dependencies, no extra, each extra: tests/matrix.json.
 # `make matrix SELECTION=default` runs what `make test` runs, in each.
@@ -71,9 +76,13 @@ $(VENV)/.dev: pyproject.toml $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
 	@touch $@
 
+$(VENV)/.docs: pyproject.toml $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
+	@touch $@
+
 $(VENV)/.release: pyproject.toml $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[release]"
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(AOT) .nox build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(AOT) .nox docs/_build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

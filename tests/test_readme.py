@@ -32,11 +32,18 @@ SNIPPETS = [
     )
 ]
 
+SLOW = [
+    name
+    for name, code, _ in SNIPPETS
+    if re.match("docs/(howto|start)", name) and re.search(r"simulat|jit|optimizer", code)
+]
+
 
 def test_every_python_snippet_of_the_readme_shows_what_it_prints():
     assert [code for name, code, _ in SNIPPETS if name.startswith("README")] == blocks("python")
 
 
+@pytest.mark.slow(reason="trains for some seconds", ids=SLOW)
 @pytest.mark.parametrize(("code", "shown"), [s[1:] for s in SNIPPETS], ids=[s[0] for s in SNIPPETS])
 def test_a_python_snippet_prints_what_is_shown(code, shown, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # a run writes its folder

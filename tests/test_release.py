@@ -44,7 +44,7 @@ def test_hosted_runs_call_targets_of_the_makefile_on_every_python_that_is_named(
     targets = [
         name for found in re.findall(r"target: \[(.*)\]", text) for name in found.split(", ")
     ]
-    assert set(targets) == {"lint", "test", "test-all", "matrix", "release-check"}
+    assert set(targets) == {"lint", "test", "docs", "test-all", "matrix", "release-check"}
     assert all(re.search(rf"^{target}:", MAKEFILE, flags=re.MULTILINE) for target in targets)
     named = [name.rpartition(" ")[2] for name in PROJECT["classifiers"] if " 3." in f" {name}"]
     named = [name for name in named if name.startswith("3.")]

@@ -86,8 +86,9 @@ def svg(rows: _tables.Rows) -> str:
             lines.append(f'<circle class="seed" cx="{x:.1f}" cy="{up(value):.1f}" r="3"/>')
         y = up(means[epsilon])
         lines.append(f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="5"/>')
+        below = max(up(value) for value in values) + 24
         lines.append(
-            f'<text x="{x:.1f}" y="{y + 24:.1f}" text-anchor="middle">{means[epsilon]:.1%}</text>'
+            f'<text x="{x:.1f}" y="{below:.1f}" text-anchor="middle">{means[epsilon]:.1%}</text>'
         )
     return "\n".join([*lines, "</svg>", ""])
 
