@@ -35,6 +35,7 @@ EXTRAS = {
     "sim": (["sim"], ["tests/simulation/test_config.py", "tests/test_names_of_others.py"]),
     "crypto": (["crypto"], ["tests/upload/test_key_agreement.py"]),
     "interop": (["interop"], ["tests/accounting/test_events.py"]),
+    "export": (["sim", "export"], ["tests/simulation/test_trained.py"]),
     "trackers": (["sim", "trackers"], ["tests/simulation/test_watchers.py"]),
 }
 

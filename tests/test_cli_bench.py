@@ -34,7 +34,7 @@ def numbers(tree, path=""):
 @pytest.mark.slow(reason="runs the quick bench")
 def test_quick_prints_a_table_and_writes_numbers(tmp_path, capsys):
     path = tmp_path / "bench.json"
-    assert cli.main(["bench", "--quick", "--json", str(path)]) == 0
+    assert cli.main(["bench", "--quick", "--output", str(path)]) == 0
     out = capsys.readouterr().out
     for word in (
         "GFLOP/s",
@@ -96,7 +96,7 @@ def test_the_table_shows_what_was_measured(tmp_path, capsys, monkeypatch):
     }
     monkeypatch.setattr(_bench, "measure", lambda *, quick, say: found)
     path = tmp_path / "bench.json"
-    assert cli.main(["bench", "--json", str(path)]) == 0
+    assert cli.main(["bench", "--output", str(path)]) == 0
     assert json.loads(path.read_text()) == found
     out = capsys.readouterr().out
     for words in (
@@ -131,9 +131,9 @@ def test_the_plain_scan_does_the_work_of_the_round():
     ("flags", "named"),
     [
         (["--fast"], "--fast"),
-        (["--json"], "--json"),
-        (["--json", "/no/such/folder/bench.json"], "json"),
-        (["--json", "/"], "json"),
+        (["--output"], "--output"),
+        (["--output", "/no/such/folder/bench.json"], "output"),
+        (["--output", "/"], "output"),
         (["quickly"], "quickly"),
     ],
     ids=["unknown", "no value", "no folder", "a folder", "positional"],

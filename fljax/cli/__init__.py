@@ -11,6 +11,8 @@ from typing import Any
 
 COMMANDS = {
     "simulate": "train a federated model under differential privacy, or resume such a run",
+    "predict": "what the model of a run says of examples",
+    "export": "write the model of a run for other programs, with its claim",
     "compare": "train six subject-level methods at the same true privacy, and rank them",
     "schemes": "list schemes, data sets, models, mechanisms and attacks by name",
     "attack": "reconstruct real digits through a scheme, or tell members, next to what it "
@@ -38,6 +40,10 @@ def _help() -> str:
             "commands:",
             *lines,
             "",
+            "with any command:",
+            "  --json   print one JSON document, and nothing else, on standard output",
+            "  --quiet  print what was asked for: no progress, no notes",
+            "",
             "`fljax help COMMAND` or `fljax COMMAND --help` explains each; `fljax --version` "
             "prints the version.",
         ]
@@ -52,7 +58,10 @@ def _note(message: Warning | str, *_: Any, **__: Any) -> None:
     """Python's warnings as one plain line: nobody at a terminal looks for the file and the line of
     code.
     """
-    print(f"fljax: note: {' '.join(str(message).split())}", file=sys.stderr)
+    from fljax.cli import _output
+
+    if not _output.quiet():
+        print(f"fljax: note: {' '.join(str(message).split())}", file=sys.stderr)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -119,36 +128,66 @@ def _answer(args: list[str]) -> int:
 
         print(f"fljax {version('fljax')}")
         return 0
+    as_json, quiet = (flag in args for flag in ("--json", "--quiet"))
+    name, *rest = [arg for arg in args if arg not in ("--json", "--quiet")] or [""]
+    asked_for_help = bool(_ASKING & set(rest))
+    if not as_json or asked_for_help:
+        if not quiet:
+            return _run(name, rest)[0]
+        from fljax.cli import _output
+
+        with _output.spoken(as_json=False, quiet=True):
+            return _run(name, rest)[0]
+    from fljax.cli import _output
+
+    with _output.spoken(as_json=True, quiet=True) as said:
+        code, error = _run(name, rest)
+    print(_output.document(name, code, said.result, error))
+    return code
+
+
+def _run(name: str, args: list[str]) -> tuple[int, str | None]:
+    """(the exit code of a command, what went wrong, which has been said on standard error)"""
     try:
-        if args[0] not in COMMANDS:
+        if name not in COMMANDS:
             from fljax import _near
 
-            hint = _near.did_you_mean(args[0], COMMANDS)
-            raise ValueError(f"Expected a command among {list(COMMANDS)}, got {args[0]!r}.{hint}")
+            hint = _near.did_you_mean(name, COMMANDS)
+            raise ValueError(f"Expected a command among {list(COMMANDS)}, got {name!r}.{hint}")
         with warnings.catch_warnings():
             warnings.showwarning = _note
-            return int(importlib.import_module(f"fljax.cli.{args[0]}").main(args[1:]))
+            return int(importlib.import_module(f"fljax.cli.{name}").main(args)), None
     except BrokenPipeError as error:
         if _unread():
             raise
-        print(f"fljax: error: {_one_line(error)}", file=sys.stderr)
-        return 2
+        code, said = 2, f"error: {_one_line(error)}"
     except KeyboardInterrupt as stopped:
-        print(f"fljax: {_one_line(stopped)}", file=sys.stderr)
-        return 130
+        code, said = 130, _one_line(stopped)
     except ModuleNotFoundError as missing:
-        print(
-            f"fljax: error: Expected the package {missing.name} to be installed, found none: pip "
-            "install 'fljax[sim]'.",
-            file=sys.stderr,
-        )
-        return 2
+        code, said = 2, f"error: {_missing(missing.name)}"
     except (ValueError, ArithmeticError, OSError, ImportError) as error:
-        print(f"fljax: error: {_one_line(error)}", file=sys.stderr)
-        return 2
+        code, said = 2, f"error: {_one_line(error)}"
     except (
         RuntimeError,
         MemoryError,
     ) as error:  # say, of the device; checkpoints already written are whole
-        print(f"fljax: error: {type(error).__name__}: {_one_line(error)[:500]}", file=sys.stderr)
-        return 2
+        code, said = 2, f"error: {type(error).__name__}: {_one_line(error)[:500]}"
+    print(f"fljax: {said}", file=sys.stderr)
+    return code, said.removeprefix("error: ")
+
+
+# Which extra brings a package; what is not here comes with `sim`.
+_EXTRAS = {
+    "safetensors": "export",
+    "cryptography": "crypto",
+    "tensorboardX": "trackers",
+    "wandb": "trackers",
+}
+
+
+def _missing(package: str | None) -> str:
+    top = (package or "").partition(".")[0]
+    return (
+        f"Expected the package {package} to be installed, found none: pip install "
+        f"'fljax[{_EXTRAS.get(top, 'sim')}]'."
+    )

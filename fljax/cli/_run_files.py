@@ -6,15 +6,15 @@ import contextlib
 import dataclasses
 import html
 import json
-import math
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import tomli_w
+import tyro
 from rich.table import Table
 
-from fljax.cli import _sampled_gaussian
+from fljax.cli import _output
 from fljax.simulation.record import folder
 
 
@@ -32,7 +32,7 @@ def opened(run_dir: pathlib.Path | None, stem: str, options: Any) -> Iterator[pa
         if name != "run_dir"
     }
     folder.begin(path, tomli_w.dumps(values))
-    print(f"run folder {path}", flush=True)
+    _output.aside(f"run folder {path}")
     try:
         yield path
     except (
@@ -54,15 +54,8 @@ def verdict(broken: Sequence[str]) -> int:
 
 def write_json(path: pathlib.Path, results: Any) -> None:
     """Numbers as JSON; what is not finite becomes a string, which JSON has no numbers for."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: plain(v) for key, v in value.items()}
-        if isinstance(value, list | tuple):
-            return [plain(v) for v in value]
-        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-    folder.write_atomically(path, json.dumps(plain(results), allow_nan=False, indent=1) + "\n")
+    text = json.dumps(_output.plain(results), allow_nan=False, indent=1)
+    folder.write_atomically(path, text + "\n")
 
 
 def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -79,13 +72,39 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     table = Table(*head)
     for row in rows:
         table.add_row(*row)
-    _sampled_gaussian.console().print(table)
+    _output.console().print(table)
 
 
-def write_report(run_dir: pathlib.Path, title: str, sections: Sequence[str]) -> None:
+def write_report(run_dir: pathlib.Path, title: str, sections: Sequence[str]) -> pathlib.Path:
     """report.html from its sections, and where it is. Raises DiskFullError if there is no room."""
     from fljax.simulation.report import run_page  # late: `--help` needs no plots
 
     path = run_dir / "report.html"
     folder.write_atomically(path, run_page.page(title, "Written by fljax.", "".join(sections)))
     print(f"report {path}")
+    return path
+
+
+Run = Annotated[pathlib.Path, tyro.conf.arg(help="Folder of a run of `fljax simulate`.")]
+
+
+def named_run(args: Sequence[str], *more: str) -> list[str]:
+    """The arguments with `--run` before the first one, where that is no flag, and so with `more`.
+
+    Raises:
+      ValueError: too few or too many of them.
+    """
+    given = list(args)
+    if {"-h", "--help"} & set(given):
+        return given
+    found = []
+    for name in ("run", *more):
+        if any(arg == f"--{name}" or arg.startswith(f"--{name}=") for arg in given):
+            continue
+        if not given or given[0].startswith("-"):
+            words = " ".join(name.upper() for name in ("run", *more))
+            raise ValueError(f"Expected {words} before all flags, got no {name.upper()}.")
+        found += [f"--{name}", given.pop(0)]
+    if given and not given[0].startswith("-"):
+        raise ValueError(f"Expected flags after {' '.join(found[1::2])}, got {given[0]!r}.")
+    return [*found, *given]

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Literal, cast
 
 import jax
-from rich.console import Console
 
 from fljax import _validate, accounting
 from fljax.accounting import events
@@ -75,14 +74,6 @@ def assumptions(sampling_prob: float, steps: int, relation: str, delta: float) -
         f"neighbours differ by {neighbors(relation, 'unit')} ({relation}); delta = "
         f"{at_most(delta)}."
     )
-
-
-def console() -> Console:
-    """The terminal, or wide plain text where the output is piped, so that a table keeps one line a
-    row.
-    """
-    terminal = Console()
-    return terminal if terminal.is_terminal else Console(width=200)
 
 
 def use_cache(where: pathlib.Path | None) -> None:

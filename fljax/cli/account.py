@@ -12,7 +12,7 @@ from rich.table import Table
 from fljax import _validate, accounting
 from fljax.accounting.accountant import Method
 from fljax.accounting.words import at_least, rounded_up
-from fljax.cli import _args, _events, _sampled_gaussian, _sweep
+from fljax.cli import _args, _events, _output, _sampled_gaussian, _sweep
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,10 +95,21 @@ def _print(
     options: Asked, methods: Sequence[Method], event: accounting.PrivacyEvent, assumed: str
 ) -> int:
     _sampled_gaussian.use_cache(options.cache_dir)
+    rows: list[dict[str, Any]] = []
     table = Table("accountant", "epsilon at least", "epsilon at most", "certified", "how")
     without = []
     for row in accounting.table(event, delta=options.delta, methods=methods):
-        if not row["certified"]:
+        certified = bool(row["certified"])
+        rows.append(
+            {
+                "accountant": row["method"],
+                "epsilon_lower": row["epsilon_lower"] if certified else None,
+                "epsilon_upper": row["epsilon_upper"] if certified else None,
+                "certified": certified,
+                "note": row["note"],
+            }
+        )
+        if not certified:
             without.append(str(row["note"]).removeprefix("no bound: "))
             table.add_row(str(row["method"]), "", "", "", f"no bound: {without[-1]}")
         else:
@@ -107,8 +118,10 @@ def _print(
                 rounded_up(float(str(row["epsilon_upper"]))),
             )
             table.add_row(str(row["method"]), *bounds, "yes", str(row["note"]))
-    _sampled_gaussian.console().print(table)
+    _output.console().print(table)
     _sampled_gaussian.some_bound(options.accountant, methods, without)
+    found = {"delta": options.delta, "rows": rows, "assumed": assumed}
+    _output.give(found)
     print(assumed)
     if options.tradeoff is not None:
         from fljax.simulation.report import figures
@@ -116,6 +129,7 @@ def _print(
         picture = figures.trade_off(*_sweep.trade_off(event))
         options.tradeoff.parent.mkdir(parents=True, exist_ok=True)
         options.tradeoff.write_text(picture)
+        _output.give({**found, "tradeoff": options.tradeoff})
         print(f"Trade-off curve by certified upper bounds on delta: {options.tradeoff}")
     return 0
 
@@ -154,7 +168,16 @@ def _write_sweep(options: Options, methods: Sequence[str]) -> int:
         f"{name} {values.min():g} to {values.max():g}" for name, values in chosen.axes.items()
     )
     print(f"Swept: {swept}. The rest:")
-    print(
-        _sampled_gaussian.assumptions(options.sampling_prob, options.steps, relation, options.delta)
+    assumed = _sampled_gaussian.assumptions(
+        options.sampling_prob, options.steps, relation, options.delta
+    )
+    print(assumed)
+    _output.give(
+        {
+            "configurations": len(chosen.points),
+            "table": options.output,
+            "picture": picture,
+            "assumed": f"Swept: {swept}. The rest: {assumed}",
+        }
     )
     return 0

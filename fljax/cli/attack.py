@@ -9,7 +9,7 @@ import tyro
 
 from fljax import _validate, attacks, schemes
 from fljax.attacks import rounds
-from fljax.cli import _args, _run_files
+from fljax.cli import _args, _output, _run_files
 
 _DESCRIPTION = """Attacks a scheme on real digits, at several budgets, next to what the scheme
 certifies.
@@ -151,18 +151,19 @@ def main(args: Sequence[str]) -> int:
     if options.num_rounds is None:
         options = dataclasses.replace(options, num_rounds=1 if game else _LIRA_ROUNDS)
     with _run_files.opened(options.run_dir, f"attack-{options.scheme}", options) as run_dir:
-        found = kind.run(options, lambda line: print(line, flush=True))
+        found = kind.run(options, _output.aside)
     _run_files.print_table(kind.HEAD, [kind.cells(line) for line in found.lines])
     print(f"bound: {found.bound}; {found.standing}")
     rows = [
         {name: value for name, value in line._asdict().items() if name != "images"}
         for line in found.lines
     ]
-    results = {"bound": found.bound, "standing": found.standing, "rows": rows}
+    results: dict[str, Any] = {"bound": found.bound, "standing": found.standing, "rows": rows}
     _run_files.write_json(run_dir / "attack.json", results)
-    _run_files.write_report(
+    report = _run_files.write_report(
         run_dir, f"{kind.TITLE} through {options.scheme}", kind.sections(options, found)
     )
+    _output.give({"run_dir": run_dir, "report": report, **results})
     return _run_files.verdict(
         [f"budget {line.budget:g}" for line in found.lines if line.holds is False]
     )

@@ -11,7 +11,7 @@ import tyro
 from fljax import _validate, attacks, schemes
 from fljax.accounting.words import at_least, rounded_up
 from fljax.attacks import rounds
-from fljax.cli import _args, _run_files
+from fljax.cli import _args, _output, _run_files
 
 _DESCRIPTION = """Measures what an attacker learns from rounds of a scheme, next to what the scheme
 certifies.
@@ -109,17 +109,20 @@ def main(args: Sequence[str]) -> int:
                 attack=options.attack,
             )
             rows.append((table.row(name, key, settings), noise))
-            print(f"{name} done", flush=True)
+            _output.aside(f"{name} done")
     _print([row for row, _ in rows])
     found = [
         {k: v for k, v in row._asdict().items() if k not in {"event", "scores"}}
         | {"noise_multiplier": noise, "paper": table.PAPERS.get(row.scheme)}
         for row, noise in rows
     ]
-    _run_files.write_json(run_dir / "audit.json", {"confidence": options.confidence, "rows": found})
+    results = {"confidence": options.confidence, "rows": found}
+    _run_files.write_json(run_dir / "audit.json", results)
     picture = "" if options.all or rows[0][0].scores is None else _curve(rows[0][0])
     title = "Certified against measured" if options.all else f"Audit of {options.scheme}"
-    _run_files.write_report(run_dir, title, _sections(options, [row for row, _ in rows], picture))
+    sections = _sections(options, [row for row, _ in rows], picture)
+    report = _run_files.write_report(run_dir, title, sections)
+    _output.give({"run_dir": run_dir, "report": report, **results})
     return _run_files.verdict([row.scheme for row, _ in rows if row.holds is False])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from fljax.cli import _args, _run_files, _sampled_gaussian
+from fljax.cli import _args, _output, _run_files
 
 _DESCRIPTION = """Measures this machine: matrix products, noise, private gradients, a federated
 round, chunk sizes.
@@ -24,15 +24,16 @@ class Options:
     """A smaller model, 100 clients in place of 1,000, one chunk size, no run: seconds in place of a
     minute.
     """
-    json: pathlib.Path | None = None
+    output: pathlib.Path | None = None
     """File for all numbers, with the spread of each; overwritten."""
 
     def __post_init__(self) -> None:
-        if self.json is not None and (
-            self.json.is_dir() or not self.json.absolute().parent.is_dir()
+        if self.output is not None and (
+            self.output.is_dir() or not self.output.absolute().parent.is_dir()
         ):
             raise ValueError(
-                f"Expected json to be a file in a folder that exists, got json={str(self.json)!r}."
+                "Expected output to be a file in a folder that exists, got "
+                f"output={str(self.output)!r}."
             )
 
 
@@ -44,18 +45,17 @@ def main(args: Sequence[str]) -> int:
         return 0
     from fljax.cli import _bench
 
-    found = _bench.measure(
-        quick=options.quick, say=lambda what: print(f"measuring {what}", flush=True)
-    )
+    found = _bench.measure(quick=options.quick, say=lambda what: _output.aside(f"measuring {what}"))
+    _output.give(found)
     where = found["machine"]
     print(f"{where['device']}, {where['cores']} cores, {where['platform']}, jax {where['jax']}")
     table = Table("what", "measured", "beside")
     for row in rows(found):
         table.add_row(*row)
-    _sampled_gaussian.console().print(table)
-    if options.json is not None:
-        _run_files.write_json(options.json, found)
-        print(f"numbers {options.json}")
+    _output.console().print(table)
+    if options.output is not None:
+        _run_files.write_json(options.output, found)
+        print(f"numbers {options.output}")
     return 0
 
 

@@ -14,7 +14,7 @@ from fljax.accounting import words
 from fljax.accounting.accountant import Spent
 from fljax.accounting.events import PrivacyEvent
 from fljax.accounting.words import at_least, rounded_up
-from fljax.cli import _args, _events, _sampled_gaussian
+from fljax.cli import _args, _events, _output, _sampled_gaussian
 from fljax.errors import UnsupportedEventError
 
 
@@ -97,6 +97,7 @@ def _print(
     def spent(method: Any, value: float) -> Spent:
         return accounting.spent(event(value), delta=options.delta, method=method)
 
+    rows: list[dict[str, Any]] = []
     methods, without, last = _sampled_gaussian.methods(options.accountant), [], 1.0
     for method in methods:
         try:
@@ -111,13 +112,32 @@ def _print(
             last = float(shown)
         except UnsupportedEventError as reason:
             without.append(str(reason))
+            nothing = {"value": None, "epsilon": None}
+            rows.append({"accountant": method, **nothing, "note": f"no bound: {reason}"})
             table.add_row(method, "", f"no bound: {reason}")
             continue
         name = words.answered_by(method, reached)
         table.add_row(name, shown, rounded_up(reached.epsilon_upper))
-    _sampled_gaussian.console().print(table)
+        rows.append(
+            {
+                "accountant": reached.method,
+                "value": float(shown),
+                "epsilon": reached.epsilon_upper,
+                "note": reached.reason,
+            }
+        )
+    _output.console().print(table)
     _sampled_gaussian.some_bound(options.accountant, methods, without)
     print(assumed(last))
+    _output.give(
+        {
+            "parameter": options.parameter,
+            "target_epsilon": options.epsilon,
+            "delta": options.delta,
+            "rows": rows,
+            "assumed": assumed(last),
+        }
+    )
     return 0
 
 

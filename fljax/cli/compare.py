@@ -5,7 +5,7 @@ import json
 import pathlib
 from collections.abc import Sequence
 
-from fljax.cli import _args
+from fljax.cli import _args, _output
 from fljax.papers.subject_dp.compare import Settings
 from fljax.simulation.record import folder
 
@@ -48,7 +48,7 @@ def main(args: Sequence[str]) -> int:
     from fljax.papers.subject_dp import claims as subject_claims
     from fljax.papers.subject_dp import compare, compare_report
 
-    results = compare.run(settings, lambda line: print(line, flush=True))
+    results = compare.run(settings, _output.aside)
     ids = data.load(settings.dataset).train[data.subjects.SUBJECT]
     splits: dict[str, float | None] = {"even": None} | {
         f"alpha {alpha:g}": alpha for alpha in settings.alphas
@@ -67,4 +67,5 @@ def main(args: Sequence[str]) -> int:
         run_dir / "compare.json", json.dumps(found, allow_nan=False, indent=1) + "\n"
     )
     print(f"report {run_dir / 'compare.html'}")
+    _output.give({"run_dir": run_dir, "report": run_dir / "compare.html", **found})
     return 0

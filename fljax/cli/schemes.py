@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from fljax.cli import _output
+
 _HELP = """usage: fljax schemes
 
 Lists the schemes that `fljax simulate --scheme NAME` knows, with their flags: each as `simulate`
@@ -39,27 +41,41 @@ def main(args: Sequence[str]) -> int:
     from fljax.data import builtin
     from fljax.simulation import config as config_lib
 
+    told: list[dict[str, Any]] = []
     for found in schemes.listed():
         if found.thing is None:
             print(f"{found.name}: cannot be loaded. {found.why}")
+            told.append(_named(found))
             continue
         print(f"{found.name}: {found.thing.summary}{_brought(found.origin)}")
         start = config_lib.to_sections(config_lib.from_sections({"scheme": {"scheme": found.name}}))
-        for section in ("data", "model", "privacy", "run"):
-            for key in found.thing.start.get(section, {}):
-                print(_flag(key, start[section][key]))
-        for key, value in start["scheme"].items():
-            if key != "scheme":
-                print(_flag(key, value))
+        settings = {
+            key: start[section][key]
+            for section in ("data", "model", "privacy", "run")
+            for key in found.thing.start.get(section, {})
+        }
+        settings |= {key: value for key, value in start["scheme"].items() if key != "scheme"}
+        for key, value in settings.items():
+            print(_flag(key, value))
+        told.append({**_named(found), "summary": found.thing.summary, "settings": settings})
     others = {
-        "data sets (--dataset)": builtin.listed(),
-        "models (--model)": models.listed(),
-        "mechanisms (of events in JSON)": mechanisms.listed(),
-        "attacks (--attack of audit and attack)": attacks.listed(),
+        "datasets": ("data sets (--dataset)", builtin.listed()),
+        "models": ("models (--model)", models.listed()),
+        "mechanisms": ("mechanisms (of events in JSON)", mechanisms.listed()),
+        "attacks": ("attacks (--attack of audit and attack)", attacks.listed()),
     }
-    for kind, rows in others.items():
+    result: dict[str, Any] = {"schemes": told}
+    for name, (kind, rows) in others.items():
         print(f"\n{kind}")
+        result[name] = []
         for found in rows:
             why = f": cannot be loaded. {found.why}" if found.thing is None else ""
             print(f"  {found.name}{_brought(found.origin)}{why}")
+            result[name].append(_named(found))
+    _output.give(result)
     return 0
+
+
+def _named(found: Any) -> dict[str, Any]:
+    why = {} if found.thing is not None else {"why": found.why}
+    return {"name": found.name, "origin": found.origin or "fljax", **why}

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fljax import schemes
 from fljax.accounting.words import rounded_up
-from fljax.cli import _args
+from fljax.cli import _args, _output
 from fljax.simulation import config as config_lib
 from fljax.simulation.config import Config
 from fljax.simulation.observers import progress
@@ -179,7 +179,29 @@ def _resumed_on(args: Sequence[str], resume: str) -> Resumed:
     return machine
 
 
-def _summary(outcome: Any, report: pathlib.Path) -> str:
+def _found(outcome: Any, report: pathlib.Path, left: int | None) -> dict[str, Any]:
+    """How a run ended, for programs."""
+    from fljax.simulation import result
+
+    ended = result.of(outcome, report)
+    last = outcome.records[-1]
+    plain = {f"baseline_{name}": last.get(f"baseline_test_{name}") for name in ("loss", "accuracy")}
+    kept = ("rounds", "epsilon", "delta", "privacy_unit", "num_units", "noise_multiplier")
+    return {
+        "run_dir": outcome.run_dir,
+        "report": report,
+        **{name: getattr(ended, name) for name in (*kept, "loss", "accuracy")},
+        **plain,
+        "accountant": outcome.plan.accountant,
+        "seed": "fixed" if outcome.plan.fixed_seed else config_lib.RANDOM,
+        "statement": ended.statement,
+        "not_covered": ended.not_covered,
+        "notes": ended.notes,
+        "rounds_left": left,
+    }
+
+
+def _summary(outcome: Any, report: pathlib.Path, left: int | None) -> str:
     from fljax.simulation import as_printed, budget, nats_spent, remarks
 
     last, plan = outcome.records[-1], outcome.plan
@@ -217,7 +239,14 @@ def _summary(outcome: Any, report: pathlib.Path) -> str:
         claim = "no epsilon is claimed" + (
             ", but the information above" if told is not None else ": no guarantee"
         )
-    lines += [f"privacy            {claim}", f"report             {report}"]
+    lines.append(f"privacy            {claim}")
+    if left:
+        total = outcome.rounds + left
+        lines.append(
+            f"budget             {left} more rounds fit: fljax simulate --resume "
+            f"{outcome.run_dir} --num-rounds {total}"
+        )
+    lines.append(f"report             {report}")
     return "\n".join(lines)
 
 
@@ -292,7 +321,7 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
     # Everything heavy comes after the flags have been found good.
     import jax
 
-    from fljax.simulation import run
+    from fljax.simulation import budget, run
     from fljax.simulation.devices import mesh
     from fljax.simulation.observers import trackers
     from fljax.simulation.report import run_page
@@ -309,10 +338,11 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
         go_on = str(run_dir)
         if not first:
             return trackers.Several([])
-        observer = _watchers(machine, run_dir, progress.observer(Console()))
-        print(f"run folder {run_dir}", flush=True)
+        shown = trackers.Several([]) if _output.quiet() else progress.observer(Console())
+        observer = _watchers(machine, run_dir, shown)
+        _output.aside(f"run folder {run_dir}")
         if machine.devices is not None and machine.devices <= jax.device_count():
-            print(_devices(machine.devices), flush=True)
+            _output.aside(_devices(machine.devices))
         return observer
 
     where: dict[str, Any] = {"devices": machine.devices, "model_devices": machine.model_devices}
@@ -326,7 +356,10 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
     except (run.Interrupted, processes.PeerLostError) as stopped:
         raise type(stopped)(f"{stopped}; to go on: fljax simulate --resume {go_on}") from None
     if first:
-        print(_summary(outcome, run_page.write(outcome)))
+        report = run_page.write(outcome)
+        left = budget.rounds_left(outcome.plan, outcome.config.implementation, outcome.rounds)
+        print(_summary(outcome, report, left))
+        _output.give(_found(outcome, report, left))
     if machine.distributed:
         processes.wait_for_all()  # until the report is written
     return 0

@@ -27,6 +27,8 @@ class Dataset(NamedTuple):
     num_classes: labels are in `[0, num_classes)`.
     name: what `load` was asked for.
     covariance: `[d, d]`, of an x, where its law is known; else None.
+    class_names: `num_classes` words, the label i's at place i; () where labels are only numbers.
+    feature_names: the columns of a table that x holds, in its order; () where x has no names.
     """
 
     train: dict[str, np.ndarray]
@@ -34,6 +36,8 @@ class Dataset(NamedTuple):
     num_classes: int
     name: str
     covariance: np.ndarray | None = None
+    class_names: tuple[str, ...] = ()
+    feature_names: tuple[str, ...] = ()
 
 
 def stratified_split(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fljax.simulation import budget as budget
     from fljax.simulation import client_values as client_values
     from fljax.simulation import config as config
+    from fljax.simulation import description as description
     from fljax.simulation import devices as devices
     from fljax.simulation import evaluation as evaluation
     from fljax.simulation import extend as extend
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from fljax.simulation import observers as observers
     from fljax.simulation import outcome as outcome
     from fljax.simulation import own as own
+    from fljax.simulation import predictions as predictions
     from fljax.simulation import record as record
     from fljax.simulation import remarks as remarks
     from fljax.simulation import report as report
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from fljax.simulation import run as run
     from fljax.simulation import seeds as seeds
     from fljax.simulation import task as task
+    from fljax.simulation import trained as trained
+    from fljax.simulation import warm_start as warm_start
     from fljax.simulation.devices import allocator as allocator
     from fljax.simulation.devices import mesh as mesh
 else:

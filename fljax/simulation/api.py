@@ -6,6 +6,8 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from flax import nnx
+
 from fljax import _near, _validate, schemes
 from fljax.accounting.events import PrivacyEvent
 from fljax.data import Dataset, arrays
@@ -42,6 +44,7 @@ def simulate(
     observers: Sequence[run.Observer] = (),
     devices: int | None = None,
     model_devices: int = 1,
+    more_rounds: int | None = None,
     **settings: Setting,
 ) -> Result:
     """Trains a federated model under differential privacy, and a non-private one beside it.
@@ -75,6 +78,8 @@ def simulate(
       run_dir: folder of the run. None: the next free runs/DATA-SCHEME-NNN.
       observers: who watches.
       devices, model_devices: as for `fljax simulate`. None: one on a CPU, else all.
+      more_rounds: beyond those that the run in `run_dir` has, added at each such call: at its
+        noise, within its budget. None: none.
       **settings: any key of config.toml, such as num_rounds, target_epsilon, seed, sampling_prob.
 
     Returns:
@@ -101,7 +106,15 @@ def simulate(
     watcher = trackers.Several(observers if processes.first() else ())
     where: dict[str, Any] = {"devices": devices, "model_devices": model_devices}
     chosen = None if run_dir is None else pathlib.Path(run_dir)
+    if more_rounds is not None:
+        _validate.positive_int(more_rounds=more_rounds)
+        if chosen is None or not (chosen / folder.CONFIG).is_file():
+            raise ValueError(
+                f"Expected run_dir to hold a run with more_rounds={more_rounds}, got "
+                f"run_dir={run_dir!r}."
+            )
     if chosen is not None and (chosen / folder.CONFIG).is_file():
+        where["more_rounds"] = more_rounds
         outcome = run.resume(chosen, watcher, config=config, brought=brought, **where)
     else:
         if chosen is not None and processes.first():
@@ -179,7 +192,8 @@ def _of_call(
     elif model is not None:
         model_name, maker = own.model(model)
         sections["model"]["model"] = f"{config_lib.OWN}{model_name}"
-        brought = brought._replace(model=maker)
+        given = isinstance(model, tuple | nnx.Module) or None
+        brought = brought._replace(model=maker, given_params=given)
     if isinstance(loss, str):
         sections["model"]["loss"] = loss
     elif loss is not None:

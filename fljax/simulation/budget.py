@@ -18,7 +18,8 @@ from fljax.data.facts import Facts
 from fljax.data.subjects import SUBJECT
 from fljax.errors import PrivacyPreconditionError
 from fljax.schemes.base import Scheme
-from fljax.simulation.config import RANDOM, Config, delta_of
+from fljax.simulation import warm_start
+from fljax.simulation.config import MOST_STEPS, RANDOM, Config, delta_of
 from fljax.simulation.record.folder import SEED
 
 _TRUST = {
@@ -53,6 +54,7 @@ class Plan(NamedTuple):
     fixed_seed: the run's randomness comes from a number in its config.
     uses: `[num_rounds + 1]`, how often the event counts after so many rounds, see `Scheme.uses`;
       (): once a round.
+    origin: of the initial model, as `warm_start.model` tells it, or a sentence; None: drawn.
     """
 
     scheme_config: Any
@@ -69,6 +71,7 @@ class Plan(NamedTuple):
     notes: tuple[str, ...] = ()
     fixed_seed: bool = False
     uses: tuple[int, ...] = ()
+    origin: dict[str, Any] | str | None = None
 
     def times(self, rounds: int) -> int:
         """How often the event counts after so many rounds."""
@@ -277,6 +280,7 @@ def certified_claim(plan: Plan, rounds: int) -> dict[str, Any]:
         "seed": "fixed" if plan.fixed_seed else RANDOM,
         "statement": statement(plan, rounds),
         "target_epsilon": plan.target_epsilon,
+        "initial_model": plan.origin,
     }
 
 
@@ -325,6 +329,8 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
         f" The number of {unit}s ({plan.num_units}) and every number in the configuration "
         "except a seed are public."
     )
+    if plan.origin is not None:
+        guarantee += f" {_of_origin(plan, epsilon)}"
     not_covered = [
         "The diagnostics in metrics.jsonl and in this report (training loss, cohort size, clipped "
         "fraction, clients left out, label distribution, accuracy and metrics of clients) are "
@@ -357,6 +363,41 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
             0, "Several examples of one person are protected one by one, not together."
         )
     return {"guarantee": guarantee, "not_covered": not_covered}
+
+
+def _of_origin(plan: Plan, epsilon: float) -> str:
+    if not isinstance(plan.origin, dict):
+        return str(plan.origin)
+    claim = {
+        "epsilon": epsilon,
+        "delta": plan.delta,
+        "privacy_unit": plan.event.privacy_unit,
+        "neighboring_relation": str(plan.event.neighboring_relation),
+    }
+    return warm_start.sentence(plan.origin, claim)
+
+
+def rounds_left(plan: Plan, scheme: Scheme, rounds: int) -> int | None:
+    """How many rounds more the budget allows at the run's noise; None where there is no budget."""
+    target = plan.target_epsilon
+    if target is None:
+        return None
+
+    def fits(more: int) -> bool:
+        uses = _uses(scheme, plan.scheme_config, rounds + more)
+        event = plan.event.repeat(uses)
+        return accounting.epsilon(event, delta=plan.delta, method=plan.accountant) <= target
+
+    with warnings.catch_warnings():
+        for category in _NOTED:
+            warnings.simplefilter("ignore", category)
+        low, high = 0, 1
+        while rounds + high <= MOST_STEPS and fits(high):
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def model_name(plan: Plan, rounds: int) -> str:

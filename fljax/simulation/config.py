@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import pathlib
 import tomllib
 import typing
 from collections.abc import Mapping
@@ -132,8 +133,15 @@ class ModelConfig:
     """
     loss: str = "cross_entropy"
     """cross_entropy, or squared: half the squared distance of the outputs to one-hot labels."""
+    init: str | None = None
+    """Folder of another run whose model this one begins with; the claim says so. none: a model
+    drawn from the seed.
+    """
 
     def __post_init__(self) -> None:
+        if self.init is not None:  # a run may go on from another working folder
+            where = pathlib.Path(self.init).expanduser().absolute()
+            object.__setattr__(self, "init", str(where))
         from fljax import models  # flax is slow to import, and `fljax account` does not need it
 
         if not self.model.startswith(OWN):

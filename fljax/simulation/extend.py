@@ -1,6 +1,8 @@
 """More rounds for a run: at the noise that it has drawn so far, and only within its budget."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from fljax.accounting import words
 from fljax.simulation import budget
@@ -20,6 +22,21 @@ def identity(config: Config, plan: budget.Plan) -> Config:
     return dataclasses.replace(
         pinned(config, plan), run=dataclasses.replace(config.run, num_rounds=1)
     )
+
+
+def as_it_stands(config: Config, sections: Mapping[str, Any]) -> Config:
+    """The config of a call that asks for more rounds, with what earlier ones have pinned.
+
+    Args:
+      config: of the call, which may still say how many rounds the run began with.
+      sections: of the run's folder.
+    """
+    kept = {"accountant": sections["privacy"]["accountant"]}
+    privacy = dataclasses.replace(
+        config.privacy, **(kept if config.privacy.accountant == "auto" else {})
+    )
+    run = dataclasses.replace(config.run, num_rounds=sections["run"]["num_rounds"])
+    return dataclasses.replace(config, privacy=privacy, run=run)
 
 
 def to(config: Config, plan: budget.Plan, num_rounds: int) -> Config:

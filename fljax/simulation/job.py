@@ -5,6 +5,7 @@ compiled.
 import dataclasses
 import functools
 import hashlib
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from fljax.simulation import (
     own,
     seeds,
     task,
+    warm_start,
 )
 from fljax.simulation import config as config_lib
 from fljax.simulation.config import Config
@@ -125,6 +127,8 @@ def _prepared(config: Config, seed: seeds.Seed, brought: own.Own) -> Job:
     dealt = dataclasses.replace(config.data, num_clients=observed.num_clients)
     config = dataclasses.replace(config, data=dealt, scheme_config=scheme_config)
     plan = budget.plan(as_printed.prepared(config, scheme, observed), scheme, observed)
+    plan = plan._replace(origin=built.origin)
+    _check_origin(config, plan)
     _check_network(config, scheme, plan, built)
     inputs = {} if scheme.inputs is None else scheme.inputs(plan.scheme_config, built)
     make = functools.partial(_algorithms, config, scheme, plan, built, inputs)
@@ -133,6 +137,8 @@ def _prepared(config: Config, seed: seeds.Seed, brought: own.Own) -> Job:
     _check_sampling(plan.event, job.algorithms[0])
     outside = config.model.model not in models.NAMES
     programs = own.programs(brought, built.model, built.dataset, outside=outside)
+    if config.model.init is not None:
+        programs["initial model"] = own.digest_of(built.model.params)
     if config.scheme_object is not None or config.scheme not in schemes.NAMES:
         text = _lowered(job._replace(algorithms=job.algorithms[:1])).as_text()
         begun = own.program(job.algorithms[0].init, built.model.params)
@@ -183,6 +189,19 @@ def _check_sampling(event: events.PrivacyEvent, algorithm: FederatedAlgorithm) -
             f"Expected client_sampling_prob <= {claimed!r}, the chance with which the event says "
             "that a client joins a round, got an algorithm with "
             f"client_sampling_prob={algorithm.client_sampling_prob!r}."
+        )
+
+
+def _check_origin(config: Config, plan: budget.Plan) -> None:
+    """Raises PrivacyPreconditionError where the initial model saw the same data unprotected."""
+    origin = plan.origin
+    if not isinstance(origin, dict) or not math.isfinite(plan.epsilons[-1]):
+        return
+    if origin["dataset"] == config.data.dataset and not warm_start.is_private(origin):
+        raise PrivacyPreconditionError(
+            f"Expected init to be a run with a guarantee where both have dataset="
+            f"{config.data.dataset!r}, got init={origin['run']!r}, whose model nothing protects: "
+            "an epsilon of further rounds would say nothing."
         )
 
 

@@ -29,7 +29,7 @@ class Own(NamedTuple):
     dataset: examples on the host, checked. table: int32 `[num_clients, N]`, their rows by client;
     None: they are dealt as the config says, or go by its client_column. model: `(key, examples,
     num_classes)` -> the module's functional view. loss: `(params, example) -> []`. metrics: name ->
-    `(params, apply, examples)`.
+    `(params, apply, examples)`. given_params: whether the initial model is the caller's, too.
     """
 
     dataset: data.Dataset | None = None
@@ -37,6 +37,7 @@ class Own(NamedTuple):
     model: MakeModel | None = None
     loss: LossFn | None = None
     metrics: Mapping[str, Metric] = {}
+    given_params: bool | None = None
 
     def any(self) -> bool:
         """Whether anything at all is the caller's own."""
@@ -178,6 +179,15 @@ def program(fun: Callable[..., Any], *shapes: Any) -> str:
     return hashlib.sha256(jax.jit(fun).lower(*shapes).as_text().encode()).hexdigest()
 
 
+def digest_of(params: Params) -> str:
+    """SHA-256 of a model's arrays and their names."""
+    sha = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        sha.update(f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}".encode())
+        sha.update(np.asarray(leaf).tobytes())
+    return sha.hexdigest()
+
+
 def programs(
     brought: Own, model: Functional, found: data.Dataset, *, outside: bool = False
 ) -> dict[str, str]:
@@ -189,10 +199,7 @@ def programs(
     if brought.loss is not None:
         digests["loss"] = program(keyed.settled(brought.loss), model.params, example)
     if brought.model is not None or outside:
-        sha = hashlib.sha256()
-        for path, leaf in jax.tree_util.tree_leaves_with_path(model.params):
-            sha.update(f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}".encode())
-            sha.update(np.asarray(leaf).tobytes())
+        sha = hashlib.sha256(digest_of(model.params).encode())
         if "x" in example:
             sha.update(program(model.apply, model.params, example["x"]).encode())
         digests["model"] = sha.hexdigest()

@@ -161,6 +161,7 @@ def resume(
     config: Config | None = None,
     brought: own.Own = own.NOTHING,
     num_rounds: int | None = None,
+    more_rounds: int | None = None,
 ) -> Outcome:
     """Goes on with the run in `run_dir` from its newest checkpoint, or else from its beginning.
 
@@ -176,6 +177,7 @@ def resume(
       brought: what its caller has of their own, the same as before.
       num_rounds: rounds in all, if the run is to have more than it was started with: at the noise
         that it has, within the budget that it has. None: as many as before.
+      more_rounds: the same, as rounds beyond those that it has.
 
     Raises:
       ValueError: no run folder, or its config, seed or checkpoint is damaged or foreign, or its
@@ -203,10 +205,14 @@ def resume(
         if config is None:
             config = config_lib.from_sections(sections)
         else:
+            if more_rounds is not None:
+                config = extend.as_it_stands(config, sections)
             _check_same(run_dir, sections, config, found=False)
         device_mesh = _named_mesh(config, devices, model_devices)
         job = prepare(config, seeds.of_run(config, run_dir), brought)
         _check_same(run_dir, sections, job.config, found=True)
+        if more_rounds is not None:
+            num_rounds = job.plan.num_rounds + more_rounds
         if num_rounds is not None:
             longer = prepare(extend.to(job.config, job.plan, num_rounds), job.seed, brought)
             extend.check_budget(job.plan, longer.plan, num_rounds)

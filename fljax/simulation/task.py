@@ -4,7 +4,7 @@ All of it is a function of the config, the seed, and of what the caller brings i
 """
 
 import pathlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from fljax import data, models
 from fljax.data import client_ids, store
 from fljax.local import keyed
 from fljax.simulation import config as config_lib
-from fljax.simulation import evaluation, own, seeds
+from fljax.simulation import evaluation, own, seeds, warm_start
 from fljax.simulation.config import Config, DataConfig
 from fljax.types import LossFn
 
@@ -27,7 +27,8 @@ class Task(NamedTuple):
     dataset: host arrays; its num_classes is 0 where there are none. client_data: device arrays, or
     clients on disk, whose train arrays are then maps of files. model: initial params and apply.
     round_key: `[]`, for all rounds. measures: what evaluations ask. client_names: ids
-    `[num_clients]` where a column of the data names the clients.
+    `[num_clients]` where a column of the data names the clients. origin: of the initial
+    model, as `warm_start` tells it, or a sentence; None: drawn from the seed.
     """
 
     dataset: data.Dataset
@@ -37,6 +38,7 @@ class Task(NamedTuple):
     round_key: jax.Array
     measures: evaluation.Measures
     client_names: np.ndarray | None = None
+    origin: dict[str, Any] | str | None = None
 
 
 def client_table(config: DataConfig, train: dict[str, np.ndarray], seed: int) -> np.ndarray:
@@ -211,13 +213,18 @@ def build(config: Config, seed: seeds.Seed | None = None, brought: own.Own = own
             num_classes=dataset.num_classes,
             key=init_key,
         )
+    origin: dict[str, Any] | str | None = warm_start.CALLER if brought.given_params else None
+    if config.model.init is not None:
+        params, origin = warm_start.model(config.model.init, model.params)
+        model = model._replace(params=params)
     loss = brought.loss or models.LOSSES[config.model.loss](model.apply)
     measures = evaluation.Measures(
         model.apply, keyed.settled(loss), dataset.num_classes, brought.metrics
     )
     if brought.any():
         measures = own.check_fits(measures, model.params, dataset)
-    return Task(dataset, split.client_data, model, loss, round_key, measures, split.client_names)
+    names = split.client_names
+    return Task(dataset, split.client_data, model, loss, round_key, measures, names, origin)
 
 
 def _check_brought(config: Config, brought: own.Own) -> None:

@@ -9,7 +9,7 @@ import csv
 import math
 import pathlib
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -43,6 +43,25 @@ def _path(name: str) -> pathlib.Path:
     return path
 
 
+def _arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
+    """All arrays of an .npz. Raises ValueError where it is none, or wants to be executed."""
+    try:
+        # Opened here: NumPy leaves a file open that turns out to be no archive.
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            return {field: file[field] for field in file.files}
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile, AttributeError) as reason:
+        raise ValueError(
+            f"Expected {path} to be a whole .npz file of plain arrays, got {reason}."
+        ) from reason
+
+
+def _as_floats(x: np.ndarray) -> np.ndarray:
+    """Bytes as numbers in [0, 1], float64 as float32; anything else as it is."""
+    if x.dtype == np.uint8:
+        return x.astype(np.float32) / np.float32(255)
+    return x.astype(np.float32) if x.dtype == np.float64 else x
+
+
 def load_npz(name: str, columns: Columns = NO_COLUMNS) -> Dataset:
     """Arrays x and y, other fields that examples carry, and perhaps x_test, y_test and the like.
 
@@ -58,22 +77,15 @@ def load_npz(name: str, columns: Columns = NO_COLUMNS) -> Dataset:
       ValueError: not such a file, or not such arrays; names the file, the array and the row.
     """
     path = _path(name)
-    try:
-        # Opened here: NumPy leaves a file open that turns out to be no archive.
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            found = {field: file[field] for field in file.files}
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile, AttributeError) as reason:
-        raise ValueError(
-            f"Expected {path} to be a whole .npz file of plain arrays, got {reason}."
-        ) from reason
+    found = _arrays(path)
     _has(path, found, ("x", columns.label or "y"))
     parts: list[dict[str, np.ndarray]] = [{}, {}]
     for field, values in found.items():
         held_out = field.endswith(_HELD_OUT) and field.removesuffix(_HELD_OUT) in found
         parts[held_out][field.removesuffix(_HELD_OUT) if held_out else field] = values
     for part in parts:
-        if "x" in part and part["x"].dtype == np.uint8:
-            part["x"] = part["x"].astype(np.float32) / np.float32(255)
+        if "x" in part:
+            part["x"] = _as_floats(part["x"])
     return _dataset(path, parts[0], parts[1] or None, columns)
 
 
@@ -130,7 +142,79 @@ def load_csv(name: str, columns: Columns = NO_COLUMNS) -> Dataset:
         raise ValueError(f"Expected {path} to hold at least one line below its header, got none.")
     part = {column: _ids(held) for column, held in values.items()}
     part["x"] = np.asarray(rows, np.float32)
-    return _dataset(path, part, None, columns._replace(label=label))
+    found = _dataset(path, part, None, columns._replace(label=label))
+    return found._replace(feature_names=tuple(features))
+
+
+def read_features(
+    name: str, features: Sequence[str], label: str, class_names: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """These columns of a table, by name, and its labels where it has some.
+
+    Args:
+      name: path of a file as for `load_csv`; further columns are passed over.
+      features: columns of numbers.
+      label: the column of classes.
+      class_names: what class i is called.
+
+    Returns:
+      (x float32 `[M, features]`, labels int32 `[M]` or None).
+
+    Raises:
+      ValueError: a column is missing, or a value is no number or no class; names file, line,
+        column and value.
+    """
+    path = _path(name)
+    rows, texts = [], []
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file, strict=True)
+            header = list(reader.fieldnames or [])
+            _has(path, header, features)
+            for row in reader:
+                cells = [row[column] or "" for column in features]
+                line = reader.line_num
+                rows.append(
+                    [_number(path, line, *pair) for pair in zip(features, cells, strict=True)]
+                )
+                texts.append(row.get(label) or "")
+    except (UnicodeDecodeError, csv.Error) as reason:
+        raise ValueError(
+            f"Expected {path} to be a table in UTF-8, its values apart by commas, got {reason}."
+        ) from reason
+    if not rows:
+        raise ValueError(f"Expected {path} to hold at least one line below its header, got none.")
+    x = np.asarray(rows, np.float32)
+    return x, _as_classes(path, texts, class_names) if label in header else None
+
+
+def read_x(
+    name: str, label: str, class_names: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """The array x of a file as for `load_npz`, and its labels where it has some.
+
+    Raises:
+      ValueError: no such file, no x in it, or a label that is no class.
+    """
+    path = _path(name)
+    found = _arrays(path)
+    _has(path, found, ["x"])
+    x = _as_floats(found["x"])
+    if label not in found:
+        return x, None
+    texts = [str(text) for text in found[label].tolist()]
+    return x, _as_classes(path, texts, class_names)
+
+
+def _as_classes(path: pathlib.Path, texts: list[str], class_names: Sequence[str]) -> np.ndarray:
+    places = {name: place for place, name in enumerate(class_names)}
+    for row, text in enumerate(texts):
+        if text not in places:
+            raise ValueError(
+                f"Expected labels of {path} to be among {list(class_names)[:20]}, as in training, "
+                f"got {text!r} in row {row}."
+            )
+    return np.asarray([places[text] for text in texts], np.int32)
 
 
 def _has(path: pathlib.Path, found: Iterable[str], wanted: Iterable[str]) -> None:
@@ -168,7 +252,8 @@ def _dataset(
 ) -> Dataset:
     """The data set, text numbered in the order of the alphabet."""
     parts = [train] if test is None else [train, test]
-    num_classes = _number_names(path, parts, columns.label or "y", "y")
+    class_names = _number_names(path, parts, columns.label or "y", "y")
+    num_classes = len(class_names)
     if columns.subject is not None:
         _number_names(path, parts, columns.subject, SUBJECT)
     if columns.client is not None:
@@ -194,13 +279,13 @@ def _dataset(
         found, _ = arrays.dataset(train, test, num_classes=num_classes, column=columns.client)
     except ValueError as reason:
         raise ValueError(f"Expected {path} to hold examples that go together: {reason}") from reason
-    return found._replace(name=path.name)
+    return found._replace(name=path.name, class_names=class_names)
 
 
 def _number_names(
     path: pathlib.Path, parts: list[dict[str, np.ndarray]], column: str, name: str
-) -> int:
-    """Puts `column` of each part under `name`, as integers; returns the greatest of them plus 1.
+) -> tuple[str, ...]:
+    """Puts `column` of each part under `name`, as integers; returns what each of them is called.
 
     Integers stay, so that what they mean elsewhere holds; text is numbered.
     """
@@ -216,10 +301,10 @@ def _number_names(
                 f"Expected {column!r} of {path} to be integers in [0, {_MOST}) or text, got "
                 f"{least if least < 0 else most}."
             )
-        numbered = held
+        numbered, called = held, tuple(str(number) for number in range(most + 1))
     else:
-        most = names.size - 1
+        called = tuple(str(name) for name in names)
         numbered = [np.searchsorted(names, values) for values in held]
     for part, values in zip(parts, numbered, strict=True):
         part[name] = values.astype(np.int32)
-    return most + 1
+    return called

@@ -47,8 +47,8 @@ def _data(leaf: jax.Array) -> np.ndarray:
     return np.asarray(jax.random.key_data(leaf) if is_key else leaf)
 
 
-def _structure(state: PyTree) -> list[str]:
-    """Path, dtype and shape of each leaf."""
+def structure(state: PyTree) -> list[str]:
+    """Path, dtype and shape of each leaf, by which models that are alike are told."""
     leaves = jax.tree_util.tree_leaves_with_path(state)
     return [
         f"{jax.tree_util.keystr(path)} {leaf.dtype} {list(leaf.shape)}" for path, leaf in leaves
@@ -142,7 +142,7 @@ class Checkpoints:
             "format": _FORMAT,
             "config": self._config_digest,
             "fingerprint": self._fingerprint,
-            "structure": _structure(saved.state),
+            "structure": structure(saved.state),
             "environment": _environment(),
             "metrics_length": saved.metrics_length,
             "metrics_digest": saved.metrics_digest,
@@ -225,7 +225,7 @@ class Checkpoints:
                     f"Expected checkpoint {where} to be one of fljax, format {_FORMAT}, got format "
                     f"{got}.{older}"
                 )
-            if meta["config"] != self._config_digest or meta["structure"] != _structure(like):
+            if meta["config"] != self._config_digest or meta["structure"] != structure(like):
                 raise CheckpointError(
                     f"Expected checkpoint {where} to be of the config of its run, got one of "
                     "another config."
@@ -255,6 +255,42 @@ class Checkpoints:
             self.finish()
         finally:
             self._manager.close()
+
+
+def read_model(run_dir: pathlib.Path) -> tuple[PyTree, int, dict[str, Any]]:
+    """(the private model, the rounds that trained it, its ledger) of a run's newest checkpoint.
+
+    Nothing but the folder is asked: no data, no code of the model. Nothing in it is changed, so
+    that whoever is writing it is not disturbed.
+
+    Raises:
+      CheckpointError: there is none, or it is damaged.
+    """
+    path = (run_dir / folder.CHECKPOINTS).absolute()
+    steps = [int(entry.name) for entry in path.glob("*") if entry.name.isdecimal()]
+    if not steps:
+        raise CheckpointError(f"Expected a checkpoint in {path}, got none: nothing is trained yet.")
+    step = max(steps)
+    where = path / str(step)
+    with _in_one_line(where):
+        # Without checksums its writer is still at it, or was killed; orbax checks what it can.
+        if (where / _CHECKSUMS).exists() and json.loads(
+            (where / _CHECKSUMS).read_text()
+        ) != _checksums(where):
+            raise CheckpointError(
+                f"Expected checkpoint {where} to be whole, got files with other checksums.{_MEND}"
+            )
+        meta = json.loads((where / "meta" / "metadata").read_text())
+        with ocp.StandardCheckpointer() as reader:
+            state = reader.restore(where / "state")
+        params = jax.tree.map(np.asarray, state[0]["params"])
+        return params, step, meta["ledger"]
+
+
+def write_tree(path: pathlib.Path, tree: PyTree) -> None:
+    """A pytree of arrays as a checkpoint of orbax's own, in the folder `path`."""
+    with ocp.StandardCheckpointer() as writer:
+        writer.save(path.absolute(), tree)
 
 
 @contextlib.contextmanager

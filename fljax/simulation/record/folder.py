@@ -21,6 +21,7 @@ CONFIG, METRICS, PRIVACY, REPORT, CHECKPOINTS = (
     "report.html",
     "checkpoints",
 )
+MODEL = "model.json"
 SEED, FINGERPRINT = (
     "seed.secret",
     "fingerprint.json",

@@ -1,0 +1,251 @@
+"""What `--json` prints of each command, field by field: stable, and checked by a test.
+
+A field that is marked as `NotRequired` is there where its command has something to say of it.
+"""
+
+import textwrap
+import typing
+from typing import Any, NotRequired, TypedDict
+
+Number = float | str  # infinity and NaN are words
+
+
+class Document(TypedDict):
+    """Of every command: its own result, or None and what went wrong."""
+
+    format: int
+    command: str
+    exit_code: int
+    result: dict[str, Any] | None
+    error: str | None
+
+
+class Bound(TypedDict):
+    """What one accountant proves."""
+
+    accountant: str
+    epsilon_lower: Number | None
+    epsilon_upper: Number | None
+    certified: bool
+    note: str
+
+
+class Account(TypedDict):
+    """Of `account`."""
+
+    delta: NotRequired[float]
+    rows: NotRequired[list[Bound]]
+    assumed: str
+    tradeoff: NotRequired[str]
+    configurations: NotRequired[int]
+    table: NotRequired[str]
+    picture: NotRequired[str]
+
+
+class Found(TypedDict):
+    """What one accountant finds; value and epsilon are None where it has no bound."""
+
+    accountant: str
+    value: float | None
+    epsilon: Number | None
+    note: str
+
+
+class Calibrate(TypedDict):
+    """Of `calibrate`."""
+
+    parameter: str
+    target_epsilon: float
+    delta: float
+    rows: list[Found]
+    assumed: str
+
+
+class Simulate(TypedDict):
+    """Of `simulate`; accuracy is None where there are no classes, `baseline` without that model."""
+
+    run_dir: str
+    report: str
+    rounds: int
+    epsilon: Number
+    delta: float
+    privacy_unit: str
+    num_units: int
+    accountant: str
+    noise_multiplier: float | None
+    seed: str
+    loss: Number | None
+    accuracy: float | None
+    baseline_loss: Number | None
+    baseline_accuracy: float | None
+    statement: str
+    not_covered: list[str]
+    notes: list[str]
+    rounds_left: int | None
+
+
+class Predict(TypedDict):
+    """Of `predict`: a line an example, with "row", and "class" and "probability" or outputs."""
+
+    rounds: int
+    examples: int
+    accuracy: NotRequired[float]
+    predictions: list[dict[str, Any]]
+
+
+class Export(TypedDict):
+    """Of `export`."""
+
+    model: str
+    claim_file: str
+    rounds: int
+    statement: str
+    not_covered: list[str]
+    arrays: dict[str, Any]
+
+
+class Compare(TypedDict):
+    """Of `compare`: what compare.json holds, and where it is."""
+
+    run_dir: str
+    report: str
+    settings: dict[str, Any]
+    results: list[dict[str, Any]]
+    claims: list[dict[str, Any]]
+
+
+class Named(TypedDict):
+    """Something by name; why: it cannot be loaded."""
+
+    name: str
+    origin: str
+    why: NotRequired[str]
+    summary: NotRequired[str]
+    settings: NotRequired[dict[str, Any]]
+
+
+class Schemes(TypedDict):
+    """Of `schemes`; "settings" of a scheme are its own flags at the values they start from."""
+
+    schemes: list[Named]
+    datasets: list[Named]
+    models: list[Named]
+    mechanisms: list[Named]
+    attacks: list[Named]
+
+
+class Attack(TypedDict):
+    """Of `attack`: what attack.json holds, and where it is."""
+
+    run_dir: str
+    report: str
+    bound: str
+    standing: str
+    rows: list[dict[str, Any]]
+
+
+class Audit(TypedDict):
+    """Of `audit`: what audit.json holds, and where it is."""
+
+    run_dir: str
+    report: str
+    confidence: float
+    rows: list[dict[str, Any]]
+
+
+class Bench(TypedDict):
+    """Of `bench`: each measurement with its spread."""
+
+    machine: dict[str, Any]
+    model: str
+    matmul: dict[str, Any]
+    gaussian_noise: dict[str, Any]
+    private_gradient: dict[str, Any]
+    round: dict[str, Any]
+    chunk_size: dict[str, Any]
+    simulate: dict[str, Any]
+
+
+RESULTS: dict[str, Any] = {
+    "simulate": Simulate,
+    "predict": Predict,
+    "export": Export,
+    "compare": Compare,
+    "schemes": Schemes,
+    "attack": Attack,
+    "audit": Audit,
+    "account": Account,
+    "calibrate": Calibrate,
+    "bench": Bench,
+}
+
+
+def _words(hint: Any) -> str:
+    """A type as JSON knows it."""
+    arms = typing.get_args(hint)
+    if typing.get_origin(hint) is NotRequired:
+        return f"{_words(arms[0])} (perhaps)"
+    if typing.get_origin(hint) is list:
+        return f"list of {_words(arms[0])}"
+    if typing.get_origin(hint) is dict:
+        return "object"
+    if typing.is_typeddict(hint):
+        return "{" + ", ".join(f"{n}: {_words(h)}" for n, h in _hints(hint).items()) + "}"
+    if arms:
+        return " or ".join(dict.fromkeys(_words(arm) for arm in arms))
+    plain = {float: "number", int: "integer", str: "string", bool: "true or false"}
+    return plain.get(hint, "null" if hint is type(None) else "anything")
+
+
+def _hints(schema: Any) -> dict[str, Any]:
+    return typing.get_type_hints(schema, include_extras=True)
+
+
+def page() -> str:
+    """The schemas as a list in Markdown, for docs/reference/command_line.md."""
+    paragraphs = []
+    for command, schema in RESULTS.items():
+        fields = ", ".join(f"`{name}`: {_words(hint)}" for name, hint in _hints(schema).items())
+        wrapped = textwrap.fill(f"- `{command}`: {fields}", 100, subsequent_indent="  ")
+        paragraphs.append(wrapped)
+    return "\n".join(paragraphs)
+
+
+def misfits(value: Any, hint: Any, where: str = "result") -> list[str]:
+    """Places at which plain data are not what a schema says; empty where all is."""
+    arms, origin = typing.get_args(hint), typing.get_origin(hint)
+    if typing.is_typeddict(hint):
+        if not isinstance(value, dict):
+            return [where]
+        hints = _hints(hint)
+        needed = [
+            name for name, part in hints.items() if typing.get_origin(part) is not NotRequired
+        ]
+        wrong = [f"{where}.{name} is missing" for name in needed if name not in value]
+        for name, part in value.items():
+            if name not in hints:
+                wrong.append(f"{where}.{name} is not in the schema")
+            else:
+                wrong += misfits(part, hints[name], f"{where}.{name}")
+        return wrong
+    if origin is NotRequired:
+        return misfits(value, arms[0], where)
+    if origin is list:
+        if not isinstance(value, list):
+            return [where]
+        return [
+            bad for at, part in enumerate(value) for bad in misfits(part, arms[0], f"{where}[{at}]")
+        ]
+    if origin is dict:
+        return [] if isinstance(value, dict) else [where]
+    if arms:
+        return [where] if all(misfits(value, arm, where) for arm in arms) else []
+    if hint is Any:
+        return []
+    if hint is float:
+        fits = isinstance(value, int | float) and not isinstance(value, bool)
+    elif hint is int:
+        fits = isinstance(value, int) and not isinstance(value, bool)
+    else:
+        fits = isinstance(value, hint)
+    return [] if fits else [f"{where} = {value!r}"]
