@@ -57,7 +57,10 @@ def signature(value):
     except (TypeError, ValueError):
         return ""
     parts, star = [], False
-    for p in found.parameters.values():
+    # Keywords have no order: sorting moves them behind the rest, which comes first anyway.
+    for p in sorted(
+        found.parameters.values(), key=lambda p: (p.kind, p.name * (p.kind is p.KEYWORD_ONLY))
+    ):
         if p.name == "self":
             continue
         if p.kind is p.KEYWORD_ONLY and not star:
@@ -80,7 +83,10 @@ def members(name, value):
         if dataclasses.is_dataclass(value)
         else set()
     )
-    for attribute, member in sorted(vars(value).items()):
+    inherited = {
+        k: v for base in reversed(value.__mro__) if ours(base) for k, v in vars(base).items()
+    }
+    for attribute, member in sorted(inherited.items()):
         member = getattr(member, "__func__", member)
         if not attribute.startswith("_") and attribute not in fields | set(
             getattr(value, "_fields", ())
