@@ -35,7 +35,7 @@ def main() -> None:
 
     def configured(noise_multiplier: float) -> higradavg.Config:
         return higradavg.Config(
-            num_silos=NUM_SILOS,
+            num_parties=NUM_SILOS,
             num_local_steps=2,
             item_sampling_prob=0.1,
             max_items_per_subject=MAX_ITEMS,

@@ -11,7 +11,6 @@ training, 5 ns for a normal (`bench.kernels.pair_noise`).
 from bench import _harness, _tables
 from fljax import schemes
 from fljax.schemes.uploads import ideal_sums
-from fljax.schemes.uploads import round as uploads
 from fljax.server import costs, stragglers
 
 NUM_CLIENTS, NUM_PARAMS, MOST, FAILURE = 50, 11_173_962, 10, 0.05
@@ -35,7 +34,7 @@ def row(name: str) -> dict[str, object]:
         link_failure_prob=FAILURE,
     )
     moved = scheme.costs(config, NUM_PARAMS)
-    law = uploads.straggler_pmf(config, links=ideal_sums.LINKS.get(name, "server"))
+    law = config.straggler_pmf(config.parties, links=ideal_sums.LINKS.get(name, "server"))
     completed = stragglers.at_most(law, MOST) if name in ideal_sums.LINKS else 1.0
     return {
         "scheme": name,

@@ -92,7 +92,7 @@ def silos_in_one_program(model_name: str) -> list[dict[str, Any]]:
     )
     loss = models.softmax_cross_entropy(model.apply)
     config = higradavg.Config(
-        num_silos=NUM_SILOS,
+        num_parties=NUM_SILOS,
         num_local_steps=STEPS,
         item_sampling_prob=SAMPLING_PROB,
         noise_multiplier=5.0,

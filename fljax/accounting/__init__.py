@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from fljax.accounting import rounding as rounding
     from fljax.accounting import search as search
     from fljax.accounting import shared_noise as shared_noise
+    from fljax.accounting import subjects as subjects
     from fljax.accounting import weighted_sums as weighted_sums
     from fljax.accounting import words as words
     from fljax.accounting.renyi import conversion as conversion

@@ -16,12 +16,12 @@ import numpy as np
 
 from fljax import _validate, schemes
 from fljax.accounting.events import PrivacyEvent
+from fljax.accounting.information.spent import Spent
 from fljax.accounting.renyi import conversion
 from fljax.attacks import gradient_inversion, rounds
 from fljax.data import Dataset
 from fljax.data.cohorts import ClientData, cohort
 from fljax.data.subjects import SUBJECT
-from fljax.schemes.channels.round import Spent
 from fljax.types import LossFn, Params, PyTree
 
 # One record of one client in each round: what a scheme's Config is given where it has the field.
@@ -37,7 +37,6 @@ ALONE: dict[str, Any] = {
     "num_local_epochs": 1,
     "num_local_steps": 1,
     "num_parties": 2,
-    "num_silos": 1,
     "records_per_client": 1,
     "sampling_prob": 1.0,
     "server_momentum": 0.0,
@@ -61,7 +60,9 @@ def config(name: str, **changes: Any) -> Any:
       ValueError: no such scheme, or a value out of range. TypeError: the Config has no field of
         that name.
     """
-    return rounds.small(schemes.get(name).Config, ALONE | changes, required=changes)
+    scheme = schemes.get(name)
+    alone = ALONE | ({"num_parties": 1} if scheme.noise_at == "silo" else {})
+    return rounds.small(scheme.Config, alone | changes, required=changes)
 
 
 def updates(

@@ -46,11 +46,11 @@ SMALL: dict[str, Any] = {
     "num_local_epochs": 1,
     "num_local_steps": 1,
     "num_parties": 4,
-    "num_silos": 2,
     "records_per_client": 4,
     "sampling_prob": 0.7,
     "straggler_law": "fixed",
 }
+SILOS = {"num_parties": 2}  # in place of it, where clients are silos
 _EPSILONS = np.concatenate([np.linspace(0, 4, 17), np.geomspace(5, 20_000, 30)])
 _DIM = 3
 _LONG = 1e3  # times whatever is clipped to: a canary that counts fully
@@ -83,7 +83,13 @@ def config(name: str, **changes: Any) -> Any:
       ValueError: no such scheme, or a value out of range. TypeError: the Config has no field of
         that name.
     """
-    return small(schemes.get(name).Config, SMALL | changes, required=changes)
+    scheme = schemes.get(name)
+    return small(scheme.Config, sizes(scheme) | changes, required=changes)
+
+
+def sizes(scheme: Scheme) -> dict[str, Any]:
+    """Numbers of a small world for the scheme."""
+    return SMALL | (SILOS if scheme.noise_at == "silo" else {})
 
 
 def small(wanted: Any, values: dict[str, Any], *, required: dict[str, Any]) -> Any:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from fljax import schemes
+from fljax import _deprecation, schemes
 from fljax.accounting.words import rounded_up
 from fljax.cli import _args, _output
 from fljax.simulation import config as config_lib
@@ -92,6 +92,21 @@ def _watchers(machine: Machine, run_dir: pathlib.Path, first: Any) -> Any:
     return trackers.Several(chosen)
 
 
+def _renamed(args: list[str], scheme_config: Any) -> list[str]:
+    """The arguments with the present names of fields of a scheme's config, in place of old ones."""
+    known = [field.name for field in dataclasses.fields(scheme_config)]
+
+    def one(arg: str) -> str:
+        name, equals, value = arg.removeprefix("--").partition("=")
+        given = {name.replace("-", "_"): value} if arg.startswith("--") else {}
+        found = _deprecation.renamed(given, known)
+        if found == given:
+            return arg
+        return "--" + next(iter(found)).replace("_", "-") + equals + value
+
+    return [one(arg) for arg in args]
+
+
 def parse(args: Sequence[str]) -> tuple[Config, pathlib.Path | None, Machine]:
     """The config; the run folder if one was named; what concerns this machine alone.
 
@@ -114,6 +129,7 @@ def parse(args: Sequence[str]) -> tuple[Config, pathlib.Path | None, Machine]:
             before = {}  # settings of another scheme do not carry over
         sections = {**sections, "scheme": {**before, "scheme": name}}
     start = config_lib.parts(sections)
+    args = _renamed(args, start["scheme_config"])
     fields_of_machine = dataclasses.fields(Machine)
     fields: list[tuple[str, Any, Any]] = [
         ("run_dir", Annotated[pathlib.Path | None, tyro.conf.arg(help=_RUN_DIR)], None),

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from fljax.data import cohorts as cohorts
     from fljax.data import dataset as dataset
     from fljax.data import facts as facts
+    from fljax.data import law as law
+    from fljax.data import parties as parties
     from fljax.data import partition as partition
     from fljax.data import sources as sources
     from fljax.data import store as store

@@ -7,10 +7,12 @@ from fljax import _rooms
 if TYPE_CHECKING:
     from fljax.local import bounded as bounded
     from fljax.local import clipping as clipping
+    from fljax.local import disguised as disguised
     from fljax.local import gaussian_sampling as gaussian_sampling
     from fljax.local import item as item
     from fljax.local import keyed as keyed
     from fljax.local import outputs as outputs
+    from fljax.local import personal as personal
     from fljax.local import perturbed as perturbed
     from fljax.local import quantile as quantile
     from fljax.local import sgd as sgd

@@ -2,6 +2,7 @@
 themselves.
 """
 
+import dataclasses
 import functools
 import math
 from typing import Any, Literal
@@ -259,3 +260,43 @@ def sum_updates(
 
     # Once more, for the bound itself: the norms above are not exact where squares underflow.
     return fljax_kernels.clip_and_sum(jax.tree.map(scale, rows), l2_clip_norm, mask=mask)[0], seen
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClippingConfig(_validate.Checked):
+    """How the contributions of units are clipped; public numbers, all of them.
+
+    Raises:
+      ValueError: a number is out of its range, or a bound that adapts is asked for in another style
+        than "flat".
+    """
+
+    clipping_style: UnitStyle = "flat"
+    """"flat" scales contributions longer than l2_clip_norm down to it, "per_layer" each of L
+    parameter arrays to l2_clip_norm / sqrt(L); "auto_s" and "psac" bring all of them to nearly
+    l2_clip_norm.
+    """
+    target_quantile: float | None = None
+    """The bound follows this quantile of the norms from round to round, starting at l2_clip_norm.
+    None: a constant.
+    """
+    quantile_learning_rate: float = 0.2
+    """Step size of the logarithm of a bound that adapts."""
+    count_stddev: float | None = None
+    """Noise on the count of norms within a bound that adapts, in units. None: a 20th of the units
+    expected a round.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.one_of(UNIT_STYLES, clipping_style=self.clipping_style)
+        _validate.positive(quantile_learning_rate=self.quantile_learning_rate)
+        if self.count_stddev is not None:
+            _validate.positive(count_stddev=self.count_stddev)
+        if self.target_quantile is not None:
+            _validate.open_unit(target_quantile=self.target_quantile)
+            if self.clipping_style != "flat":
+                raise ValueError(
+                    "Expected clipping_style='flat' with a target_quantile: other styles need no "
+                    f"bound that adapts, got clipping_style={self.clipping_style!r}."
+                )

@@ -1,8 +1,12 @@
 """The numbers of a client's own steps, a part of many configs."""
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 from fljax import _validate
+from fljax.local import sgd
+from fljax.types import LossFn
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,3 +30,14 @@ class LocalSteps(_validate.Checked):
         _validate.positive_int(
             local_batch_size=self.local_batch_size, num_local_epochs=self.num_local_epochs
         )
+
+
+def train(config: LocalSteps, loss: LossFn, **more: Any) -> Callable[..., sgd.LocalResult]:
+    """`sgd.local_sgd` with these numbers, and with whatever else it takes."""
+    return sgd.local_sgd(
+        loss,
+        learning_rate=config.local_learning_rate,
+        batch_size=config.local_batch_size,
+        num_epochs=config.num_local_epochs,
+        **more,
+    )

@@ -14,7 +14,8 @@ from fljax import _validate
 from fljax.accounting import events
 from fljax.accounting.events import PrivacyEvent
 from fljax.data.facts import Facts
-from fljax.errors import PrivacyPreconditionError
+from fljax.data.parties import Parties
+from fljax.server import optimizers
 from fljax.server.rounds import FederatedAlgorithm as FederatedAlgorithm
 from fljax.server.rounds import Performance as Performance
 from fljax.server.rounds import RoundInfo as RoundInfo
@@ -22,14 +23,13 @@ from fljax.server.rounds import State as State
 from fljax.types import LossFn, Params
 
 if TYPE_CHECKING:
-    from fljax.schemes.channels.round import Spent
-    from fljax.schemes.uploads.adversaries import UploadNoise, Views
+    from fljax.accounting.information.spent import Spent
+    from fljax.accounting.shared_noise.adversaries import UploadNoise, Views
     from fljax.server.costs import Costs
 
 Promise = Literal["epsilon", "nats", "none"]
 NoiseAt = Literal["server", "silo", "client"]
 Apply = Callable[[Params, Any], jax.Array]
-SERVER_OPTIMIZERS = ("sgd", "adam", "yogi")
 NEVER_CLIPS = (
     1e30  # above the norm of any update that training survives, and far from float32's overflow
 )
@@ -64,6 +64,50 @@ class Make(Protocol):
         server_optimizer: optax.GradientTransformation | None = None,
         local_optimizer: optax.GradientTransformation | None = None,
     ) -> FederatedAlgorithm: ...
+
+
+class Given(NamedTuple):
+    """What `Make` is given beside config and loss. server_optimizer: the configured one where none
+    was given.
+    """
+
+    num_units: int
+    performance: Performance
+    server_optimizer: optax.GradientTransformation
+    local_optimizer: optax.GradientTransformation | None
+
+
+def given(
+    config: Any,
+    num_units: int,
+    performance: Performance,
+    server_optimizer: optax.GradientTransformation | None,
+    local_optimizer: optax.GradientTransformation | None,
+) -> Given:
+    """What `Make` was given. Raises ValueError where num_units < 1."""
+    _validate.positive_int(num_units=num_units)
+    steps = server_optimizer or optimizers.server_optimizer(config)
+    return Given(num_units, performance, steps, local_optimizer)
+
+
+def maker(build: Callable[[Any, LossFn, Given], FederatedAlgorithm]) -> Make:
+    """`make` from a function that finds its arguments checked; its docstring is that function's."""
+
+    def make(
+        config: Any,
+        loss: LossFn,
+        *,
+        num_units: int,
+        performance: Performance = Performance(),
+        server_optimizer: optax.GradientTransformation | None = None,
+        local_optimizer: optax.GradientTransformation | None = None,
+    ) -> FederatedAlgorithm:
+        options = given(config, num_units, performance, server_optimizer, local_optimizer)
+        return build(config, loss, options)
+
+    make.__module__, make.__qualname__ = build.__module__, build.__qualname__
+    make.__doc__ = build.__doc__
+    return make
 
 
 class Population(NamedTuple):
@@ -111,13 +155,35 @@ class AsPrinted:
     errata: the gaps that its claim rests on, name -> sentence. claimed_epsilon: what the paper
       would say of a run.
     with_noise: the config with the noise that the paper would choose. asked: whether a config asks
-      for the formulas.
+      for the formulas, by its `formula` where nothing else is said.
     """
 
     errata: Mapping[str, str]
     claimed_epsilon: Claimed
     with_noise: Printed
-    asked: Callable[[Any], bool]
+    asked: Callable[[Any], bool] = lambda config: bool(config.formula == "paper")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NoiseConfig(_validate.Checked):
+    """Public numbers of clipping and noise, a part of configs; each may be published.
+
+    Raises:
+      ValueError: a number is out of its range.
+    """
+
+    l2_clip_norm: float = 0.5
+    """Bound on a client's update, in the unit of the parameters."""
+    noise_multiplier: float | None = None
+    """Noise standard deviation / bound, of the whole round. None: calibrated for the target
+    epsilon.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.positive(l2_clip_norm=self.l2_clip_norm)
+        if self.noise_multiplier is not None:
+            _validate.non_negative(noise_multiplier=self.noise_multiplier)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -196,13 +262,8 @@ class Scheme:
             raise ValueError(
                 f"Expected summary to be a line of text, got summary={self.summary!r}."
             )
-        needed = {
-            "make": self.make,
-            "event": self.event,
-            "fitted": self.fitted,
-            "non_private": self.non_private,
-        }
-        for name, member in needed.items():
+        needed = (self.make, self.event, self.fitted, self.non_private)
+        for name, member in zip(("make", "event", "fitted", "non_private"), needed, strict=True):
             if not callable(member):
                 raise ValueError(f"Expected {name} to be a function, got {name}={member!r}.")
         if not (isinstance(self.Config, type) and dataclasses.is_dataclass(self.Config)):
@@ -231,36 +292,6 @@ def noise_multiplier(config: Any) -> float:
     return float(config.noise_multiplier)
 
 
-def known(**count: int | None) -> int:
-    """The value of one count of a config, given by its name. Raises ValueError where the data still
-    decide it.
-    """
-    ((name, value),) = count.items()
-    if value is None:
-        raise ValueError(
-            f"Expected {name} to be a number, got {name}=None: the scheme's `fitted` takes it from "
-            "the data."
-        )
-    return value
-
-
-def fitted_clients(config: Any, facts: Facts, **count: int | None) -> Any:
-    """`config` with as many clients as there are; its own number of them is given by its name.
-
-    Raises:
-      PrivacyPreconditionError: it has another number.
-    """
-    ((name, given),) = count.items()
-    if given is None:
-        return dataclasses.replace(config, **{name: facts.num_clients})
-    if given != facts.num_clients:
-        raise PrivacyPreconditionError(
-            f"Expected {name} to be num_clients={facts.num_clients}, since all clients of the data "
-            f"join every round, got {name}={given}."
-        )
-    return config
-
-
 def fitted(config: Any, facts: Facts) -> Any:
     """`config` as it is: clients or their examples are sampled, and any data of theirs are within
     the claim.
@@ -269,21 +300,14 @@ def fitted(config: Any, facts: Facts) -> Any:
     return config
 
 
-def server_optimizer(config: Any, kind: str = "sgd") -> optax.GradientTransformation:
-    """The configured one: "sgd" (with momentum: FedAvgM), "adam" or "yogi", on the mean update.
-    Post-processing only.
+def non_private(config: Any) -> Any:
+    """The same training with a clip that never binds and no noise."""
+    return dataclasses.replace(config, l2_clip_norm=NEVER_CLIPS, noise_multiplier=0.0)
 
-    The adaptive ones take server_momentum for the first moment, 0.99 for the second, and 1e-3 for
-    the degree of
-    adaptivity: updates are smaller than gradients, and noise alone would be blown up with less.
 
-    Source: Reddi et al. (2020), "Adaptive Federated Optimization", arXiv:2003.00295, Algorithm 2;
-    momentum: Hsu et al. (2019), arXiv:1909.06335.
-    """
-    if kind == "sgd":
-        return optax.sgd(config.server_learning_rate, momentum=config.server_momentum or None)
-    maker = {"adam": optax.adam, "yogi": optax.yogi}[kind]
-    return maker(config.server_learning_rate, b1=config.server_momentum, b2=0.99, eps=1e-3)
+def all_join(config: Parties) -> Population:
+    """The population of a scheme whose clients all join every round."""
+    return Population(num_clients=config.num_parties)
 
 
 def no_local_steps(local_optimizer: optax.GradientTransformation | None) -> None:

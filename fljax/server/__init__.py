@@ -7,6 +7,7 @@ from fljax import _rooms
 if TYPE_CHECKING:
     from fljax.server import aggregate as aggregate
     from fljax.server import costs as costs
+    from fljax.server import optimizers as optimizers
     from fljax.server import perturbation as perturbation
     from fljax.server import recovery as recovery
     from fljax.server import rounds as rounds

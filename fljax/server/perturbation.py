@@ -248,6 +248,12 @@ def multipliers(plan: Plan, secrets: Secrets) -> list[jax.Array]:
     ]
 
 
+def multiplied(plan: Plan, secrets: Secrets, tree: Params) -> Params:
+    """Each array of a params-like tree times its multiplier."""
+    leaves = zip(jax.tree.leaves(tree), multipliers(plan, secrets), strict=True)
+    return jax.tree.unflatten(plan.structure, [leaf * factor for leaf, factor in leaves])
+
+
 def transition(plan: Plan, secrets: Secrets) -> jax.Array:
     """Diagonals of the transitional layers, `[num_branches]`: stream / branch, 1 / (r s). Part of
     what clients get.

@@ -8,7 +8,7 @@ from typing import Any
 
 from flax import nnx
 
-from fljax import _near, _validate, schemes
+from fljax import _deprecation, _near, _validate, schemes
 from fljax.accounting.events import PrivacyEvent
 from fljax.data import Dataset, arrays
 from fljax.data.arrays import Examples
@@ -232,7 +232,7 @@ def _put(
     where = {field.name: name for name, kind in kinds.items() for field in dataclasses.fields(kind)}
     for key in ("dataset", "client_column", "model", "loss"):
         where.pop(key)  # arguments of their own
-    for key, value in settings.items():
+    for key, value in _deprecation.renamed(settings, where).items():
         if key not in where:
             raise ValueError(
                 f"Expected settings to be keys of config.toml, got unknown {key}={value!r}."

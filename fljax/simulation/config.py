@@ -15,7 +15,7 @@ import typing
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from fljax import _near, _validate, accounting, schemes
+from fljax import _deprecation, _near, _validate, accounting, schemes
 from fljax.accounting.accountant import Method
 from fljax.data import builtin, partition
 from fljax.simulation.devices import memory
@@ -28,7 +28,7 @@ MOST_STEPS = 1_000_000  # rounds of a run, steps or epochs of a client in one ro
 # count in int32.
 _MOST = {
     **dict.fromkeys(
-        ("num_rounds", "num_local_steps", "num_local_epochs", "num_parties", "num_silos"),
+        ("num_rounds", "num_local_steps", "num_local_epochs", "num_parties"),
         MOST_STEPS,
     ),
     "groups": 2**16,
@@ -61,7 +61,7 @@ class DataConfig:
     """
     num_clients: int | None = None
     """Clients in the population. A public constant. none: as many as there are on disk; of data
-    that are dealt, as many as num_parties or num_silos says, else 500, or fewer where the scheme is
+    that are dealt, as many as num_parties says, else 500, or fewer where the scheme is
     meant for few.
     """
     partition: str = "dirichlet"
@@ -341,6 +341,7 @@ def _typed(section: str, key: str, value: Any, hint: Any) -> Any:
 def _section(section: str, cls: type, values: Mapping[str, Any]) -> Any:
     hints = typing.get_type_hints(cls)
     names = [field.name for field in dataclasses.fields(cls)]
+    values = _deprecation.renamed(values, names)
     for key in values:
         if key not in names:
             hint = _near.did_you_mean(key, names)

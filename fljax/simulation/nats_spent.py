@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from fljax.accounting import information
+from fljax.accounting.information.spent import Spent
 from fljax.accounting.words import at_least, at_most
 from fljax.schemes.base import Scheme
-from fljax.schemes.channels.round import Spent
 from fljax.simulation import budget
 
 

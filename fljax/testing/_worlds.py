@@ -42,7 +42,7 @@ class World(NamedTuple):
 
 def small_config(scheme: Scheme, **sizes: Any) -> Any:
     """The Config of a scheme for few clients, with noise; `sizes` count where it has the fields."""
-    config = rounds.small(scheme.Config, rounds.SMALL | sizes, required={})
+    config = rounds.small(scheme.Config, rounds.sizes(scheme) | sizes, required={})
     return with_noise(config)
 
 
@@ -58,7 +58,7 @@ def least_config(scheme: Scheme) -> Any:
     sizes: dict[str, Any] = {"max_colluders": 0}
     for count in range(1, _CLIENTS + 1):
         try:
-            config = small_config(scheme, num_parties=count, num_silos=count, **sizes)
+            config = small_config(scheme, num_parties=count, **sizes)
             worlds = Neighbours(scheme, config)
             jax.eval_shape(worlds.step, jax.random.key(0), True, 0, False)
         except ValueError:

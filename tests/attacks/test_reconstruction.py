@@ -139,7 +139,7 @@ def test_identification_bound_of_a_release_without_guarantee_is_one():
 
 def test_configs_take_what_fits_and_refuse_what_does_not():
     assert reconstruction.config("gsgd_dp", noise_multiplier=1.0).batch_size == 1.0
-    assert rounds.config("higradavg", noise_multiplier=1.0, num_silos=3).num_silos == 3
+    assert rounds.config("higradavg", noise_multiplier=1.0, num_parties=3).num_parties == 3
     with pytest.raises(TypeError, match="sampling_prob"):
         rounds.config("lightdp", sampling_prob=0.5)
     with pytest.raises(ValueError, match="num_candidates"):

@@ -401,7 +401,7 @@ def test_dp_sgd_counts_half_an_inverse_square_of_its_noise_for_each_expected_use
     for name in ("dp_sgd", "dp_psac"):
         scheme = schemes.get(name)
         config = scheme.Config(
-            noise_multiplier=2.0, item_sampling_prob=0.25, num_local_steps=4, num_silos=C
+            noise_multiplier=2.0, item_sampling_prob=0.25, num_local_steps=4, num_parties=C
         )
         spent = scheme.spent(config, task, {}, 10)
         np.testing.assert_allclose(spent.nats, 10 * 4 * 0.25 / (2 * 2.0**2), rtol=1e-12)

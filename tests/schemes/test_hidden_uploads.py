@@ -10,11 +10,9 @@ import pytest
 
 from fljax import _keys, accounting, data, schemes
 from fljax.accounting import gaussian
-from fljax.accounting.shared_noise import colluders, least_noise
+from fljax.accounting.shared_noise import adversaries, colluders, least_noise
 from fljax.accounting.shared_noise import exact as view
 from fljax.schemes import base
-from fljax.schemes.uploads import adversaries
-from fljax.schemes.uploads import round as uploads
 from fljax.server import stragglers
 
 SECURE = ("smpc_dp", "he_dp", "secagg_dp", "swiftagg_dp")
@@ -360,4 +358,4 @@ def test_the_non_private_twin_keeps_its_stragglers(key):
         twin = schemes.get(name).non_private(config(name, noise_multiplier=1.0))
         assert (twin.noise_multiplier, twin.l2_clip_norm) == (0.0, base.NEVER_CLIPS)
         assert twin.max_stragglers == 2
-    assert uploads.straggler_pmf(config("lightdp")).tolist() == [0, 0, 1]
+    assert config("lightdp").straggler_pmf(4).tolist() == [0, 0, 1]

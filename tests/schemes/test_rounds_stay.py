@@ -78,7 +78,7 @@ def a_cohort():
 
 def config_of(scheme, changes):
     fields = scheme.Config.__dataclass_fields__
-    values = {"num_silos": C, "num_parties": C, "local_batch_size": 4, "item_sampling_prob": 0.5}
+    values = {"num_parties": C, "local_batch_size": 4, "item_sampling_prob": 0.5}
     values |= {"sampling_prob": 0.5, "max_colluders": 2, "max_stragglers": 3}
     values |= {"records_per_client": N, "batch_size": 3.0} if "records_per_client" in fields else {}
     values |= (

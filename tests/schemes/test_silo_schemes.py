@@ -31,7 +31,7 @@ SCHEMES = {
 }
 PRIVATE = [name for name in SCHEMES if name != "fedavg"]
 SMALL = {
-    "num_silos": 4,
+    "num_parties": 4,
     "item_sampling_prob": 0.5,
     "num_local_steps": 2,
     "noise_multiplier": 0.0,
@@ -201,7 +201,7 @@ def test_replay_of_a_step_confirms_sound_claims_and_refutes_the_papers(name, for
     ).astype(np.float32)
     x[8:] = -100.0
     changes = {
-        "num_silos": 1,
+        "num_parties": 1,
         "num_local_steps": 1,
         "item_sampling_prob": 1.0,
         "noise_multiplier": 4.0,
@@ -325,11 +325,11 @@ def test_without_a_noise_multiplier_there_is_neither_event_nor_algorithm(name):
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("higradavg", {"num_silos": 0}, "num_silos=0"),
+        ("higradavg", {"num_parties": 0}, "num_parties=0"),
         (
             "higradavg",
             {"silos_per_subject": 5},
-            "silos_per_subject <= num_silos=4, got silos_per_subject=5",
+            "silos_per_subject <= num_parties=4, got silos_per_subject=5",
         ),
         ("higradavg", {"max_items_per_subject": 0}, "max_items_per_subject=0"),
         ("higradavg", {"expected_subjects": 0.0}, "expected_subjects=0.0"),
@@ -339,7 +339,7 @@ def test_without_a_noise_multiplier_there_is_neither_event_nor_algorithm(name):
         ("local_item_dp", {"server_momentum": 1.0}, "server_momentum < 1"),
         ("user_ldp", {"privacy_unit": "example"}, "privacy_unit='example'"),
         ("user_ldp", {"noise_multiplier": float("nan")}, "noise_multiplier=nan"),
-        ("higradavg", {"silo_noise": (1.0, 2.0)}, "num_silos=4, got 2 factors"),
+        ("higradavg", {"silo_noise": (1.0, 2.0)}, "num_parties=4, got 2 factors"),
         ("higradavg", {"silo_noise": (1.0, 2.0, 0.0, 1.0)}, "silo_noise=0.0"),
         ("higradavg", {"formula": "approximate"}, "formula='approximate'"),
         ("local_group_dp", {"group_noise": (1.0,)}, "group_noise with formula='paper' only"),
@@ -356,8 +356,8 @@ def test_bad_config_names_argument_value_and_rule(name, changes, message):
 
 
 def test_a_round_refuses_more_silos_than_declared_and_items_without_subject(key):
-    with pytest.raises(ValueError, match="at most num_silos=2 silos in a round, got 4"):
-        run_round("higradavg", key, num_silos=2)
+    with pytest.raises(ValueError, match="at most num_parties=2 silos in a round, got 4"):
+        run_round("higradavg", key, num_parties=2)
     clients = population()
     nameless = data.ClientData({"x": clients.examples["x"]}, clients.indices)
     with pytest.raises(ValueError, match="'subject'"):

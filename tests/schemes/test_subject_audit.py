@@ -81,7 +81,7 @@ def exact_epsilon(step, delta):
 
 
 def certified(scheme, delta, **changes):
-    config = scheme.Config(num_silos=1, num_local_steps=1, **changes)
+    config = scheme.Config(num_parties=1, num_local_steps=1, **changes)
     return exact_epsilon(scheme.event(config).mechanism.event, delta)
 
 

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from fljax import accounting, data
 from fljax.accounting import events, gaussian, groups, mixture
 from fljax.accounting.renyi import rdp
+from fljax.accounting.subjects import printed as paper
 from fljax.data import subjects
 from fljax.errors import PrivacyPreconditionError
 from fljax.papers.subject_dp import utility
 from fljax.schemes.silos import higradavg, item_sum_cap, local_group_dp, subject_ledger, user_ldp
-from fljax.schemes.silos import printed as paper
-from fljax.schemes.silos import round as _silos
 
 Q, ITEMS, DELTA = 0.02, 8, 1e-5
 P = 0.1492369774
@@ -238,7 +237,7 @@ def test_the_papers_rounds_overspend_for_every_square_number_of_silos(root, roun
     )
     # Its inverse, what the paper counts for a run, is the least number of rounds that leaves so
     # many.
-    counted = _silos.square_root_rounds(rounds, silos)
+    counted = paper.square_root_rounds(rounds, silos)
     assert counted == rounds * root
 
 
@@ -250,7 +249,12 @@ def test_spreading_a_subject_can_raise_the_cost_of_an_average():
     np.testing.assert_allclose([whole, half], [0.248274, 0.445698], atol=5e-7)
 
 
-CONFIG = {"num_silos": 4, "num_local_steps": 3, "noise_multiplier": 6.0, "max_items_per_subject": 5}
+CONFIG = {
+    "num_parties": 4,
+    "num_local_steps": 3,
+    "noise_multiplier": 6.0,
+    "max_items_per_subject": 5,
+}
 COUNTS = np.array([[5, 5, 5, 5], [1, 0, 0, 0], [0, 0, 0, 0], [2, 0, 1, 0], [9, 9, 9, 9]])
 
 
@@ -292,7 +296,7 @@ def test_the_ledger_refuses_what_the_claim_does_not_cover():
         PrivacyPreconditionError, match="silos_per_subject=2 silos, got 4 of subject 0"
     ):
         subject_ledger.epsilons(higradavg, config, COUNTS, num_rounds=1, delta=DELTA)
-    with pytest.raises(ValueError, match=r"num_silos=4\].* shape \[5, 3\]"):
+    with pytest.raises(ValueError, match=r"num_parties=4\].* shape \[5, 3\]"):
         subject_ledger.epsilons(
             higradavg, higradavg.Config(**CONFIG), COUNTS[:, :3], num_rounds=1, delta=DELTA
         )
@@ -305,7 +309,7 @@ def test_what_the_paper_claims_is_recomputed_and_less_than_what_holds():
     # 25 rounds of 50 steps in 16 silos: 100 rounds of one silo in the paper's count, 5000 steps
     # (erratum E1).
     numbers = {
-        "num_silos": 16,
+        "num_parties": 16,
         "num_local_steps": 50,
         "item_sampling_prob": Q,
         "max_items_per_subject": ITEMS,
@@ -330,7 +334,7 @@ def test_what_the_paper_claims_is_recomputed_and_less_than_what_holds():
 
 def test_the_papers_noise_for_groups_claims_its_target_for_every_group_size():
     numbers = {
-        "num_silos": 1,
+        "num_parties": 1,
         "num_local_steps": 50,
         "item_sampling_prob": Q,
         "max_items_per_subject": 3,
@@ -359,7 +363,7 @@ def test_the_realised_divisor_is_seen_in_one_step_and_the_public_one_is_not(key)
 
     def lengths(formula):
         config = higradavg.Config(
-            num_silos=1,
+            num_parties=1,
             num_local_steps=1,
             item_sampling_prob=1.0,
             noise_multiplier=5.0,
@@ -401,7 +405,7 @@ def test_the_capped_sum_needs_less_noise_than_group_privacy_of_the_same_training
         "noise_multiplier": 12.2774,
         "item_sampling_prob": Q,
         "max_items_per_subject": ITEMS,
-        "num_silos": 1,
+        "num_parties": 1,
     }
     exact = item_sum_cap.Config(**numbers, items_per_subject=3)
     group = local_group_dp.Config(

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from fljax import schemes
+from fljax.accounting.shared_noise import adversaries
 from fljax.accounting.shared_noise import exact as view
-from fljax.schemes.uploads import adversaries
+from fljax.schemes.uploads import round as uploads
 
 NUM, ROUNDS = 6, 12
 LATE = {"straggler_law": "uniform", "max_stragglers": 3, "late_prob": 0.5, "l2_clip_norm": 0.5}
@@ -26,8 +27,7 @@ def run(name, key, **changes):
 def test_late_uploads_come_from_stragglers_and_rounds_differ(key):
     config = schemes.get("lightdp").Config(num_parties=NUM, max_colluders=1, **LATE)
     found, again = (
-        adversaries.reached(dataclasses.replace(config, late_prob=p), key, ROUNDS)
-        for p in (0.5, 1.0)
+        uploads.reached(dataclasses.replace(config, late_prob=p), key, ROUNDS) for p in (0.5, 1.0)
     )
     assert set(found.ravel()) == {adversaries.NEVER, adversaries.LATE, adversaries.IN_TIME}
     np.testing.assert_array_equal(np.maximum(found, adversaries.LATE), again)

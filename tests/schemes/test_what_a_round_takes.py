@@ -67,7 +67,6 @@ def a_cohort():
 def algorithm(name, loss, groups=None, chunk_size=None, local_optimizer=None, **changes):
     scheme, fields = schemes.get(name), schemes.get(name).Config.__dataclass_fields__
     sizes = {
-        "num_silos": C,
         "num_parties": C,
         "max_colluders": 1,
         "max_stragglers": 1,

@@ -18,7 +18,7 @@ from fljax.simulation import run
 
 C = 6
 FACTS = Facts(C, 60, 12, num_subjects=20, most_clients_of_subject=4, most_items_of_subject=3)
-COUNTS = ("num_parties", "num_silos", "records_per_client")
+COUNTS = ("num_parties", "records_per_client")
 OF_SUBJECTS = ("higradavg", "item_sum_cap", "local_group_dp", "user_ldp")
 
 
@@ -35,7 +35,7 @@ def few(scheme, **changes):
 
 
 def joins(scheme):
-    return next((name for name in ("num_parties", "num_silos") if name in fields(scheme)), None)
+    return next((name for name in ("num_parties",) if name in fields(scheme)), None)
 
 
 @pytest.mark.parametrize("name", schemes.NAMES)
@@ -90,7 +90,7 @@ def test_no_subject_lies_in_more_silos_than_are_counted(name):
         ):
             scheme.fitted(few(scheme, silos_per_subject=holders), FACTS)
     with pytest.raises(
-        ValueError, match="silos_per_subject <= num_silos=6, got silos_per_subject=7"
+        ValueError, match="silos_per_subject <= num_parties=6, got silos_per_subject=7"
     ):
         scheme.fitted(few(scheme, silos_per_subject=7), FACTS)
     with pytest.raises(PrivacyPreconditionError, match="subjects unknown"):
@@ -100,7 +100,7 @@ def test_no_subject_lies_in_more_silos_than_are_counted(name):
 def test_a_claim_about_whole_silos_needs_no_subjects():
     scheme = schemes.get("user_ldp")
     config = few(scheme, privacy_unit="client", silos_per_subject=1)
-    assert scheme.fitted(config, Facts(C, 60, 12)).num_silos == C
+    assert scheme.fitted(config, Facts(C, 60, 12)).num_parties == C
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_claim_about_whole_silos_needs_no_subjects():
         ("lightdp", {"graph": "k_regular", "degree": 6}, "below num_parties=6"),
         ("bidirectional", {"cohort_size": 7}, "cohort_size <= 6, got cohort_size=7"),
         ("bidirectional", {"max_colluders": 6}, "max_colluders < 6, got max_colluders=6"),
-        ("higradavg", {"silo_noise": (1.0, 2.0)}, "num_silos=6, got 2 factors"),
+        ("higradavg", {"silo_noise": (1.0, 2.0)}, "num_parties=6, got 2 factors"),
     ],
     ids=str,
 )
@@ -124,7 +124,9 @@ def test_what_does_not_go_with_that_many_clients_is_refused_by_name(name, change
 
 def test_a_count_that_is_still_none_is_no_number():
     scheme = schemes.get("higradavg")
-    with pytest.raises(ValueError, match="Expected num_silos to be a number, got num_silos=None"):
+    with pytest.raises(
+        ValueError, match="Expected num_parties to be a number, got num_parties=None"
+    ):
         scheme.event(few(scheme, noise_multiplier=1.0))
 
 
@@ -140,7 +142,7 @@ def test_parties_and_clients_are_one_number_under_two_flags():
         ["--num-parties", "20", "--num-clients", "20"],
     ):
         assert settled("--scheme", "lightdp", *args).data.num_clients == 20
-    assert settled("--scheme", "higradavg", "--num-silos", "9").data.num_clients == 9
+    assert settled("--scheme", "higradavg", "--num-parties", "9").data.num_clients == 9
     assert (
         settled("--scheme", "lightdp").data.num_clients == 50 and settled().data.num_clients == 500
     )
@@ -158,8 +160,8 @@ FLAGS = ["--num-rounds", "2", "--no-baseline", "--model", "softmax", "--devices"
             ["silos_per_subject >= 16", "silos_per_subject=1 "],
         ),
         (
-            ["--scheme", "item_sum_cap", "--num-clients", "8", "--num-silos", "16"],
-            ["num_clients=8", "num_silos=16"],
+            ["--scheme", "item_sum_cap", "--num-clients", "8", "--num-parties", "16"],
+            ["num_clients=8", "num_parties=16"],
         ),
         (
             ["--scheme", "lightdp", "--num-parties", "20", "--num-clients", "30"],
@@ -223,7 +225,7 @@ def test_counts_that_follow_from_the_data_are_written_down_and_booked(tmp_path):
         "run": {"num_rounds": 2, "baseline": False},
     }
     job = run.prepare(config_lib.from_sections(sections))
-    assert job.config.scheme_config.num_silos == job.config.data.num_clients == 8
+    assert job.config.scheme_config.num_parties == job.config.data.num_clients == 8
     assert job.plan.event.mechanism.count == 2 * 8  # steps in each of the silos that hold a subject
     again = run.prepare(
         config_lib.from_sections(config_lib.from_toml(config_lib.to_toml(job.config)))

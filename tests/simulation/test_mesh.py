@@ -42,7 +42,7 @@ def algorithm(name, **options):
     """
     scheme = schemes.get(name)
     fields = scheme.Config.__dataclass_fields__
-    sizes = {field: C for field in ("num_silos", "num_parties") if field in fields}
+    sizes = {field: C for field in ("num_parties",) if field in fields}
     sizes |= {"local_batch_size": 4} if "chunk_size" in options else {}
     config = scheme.Config(**{"noise_multiplier": 1.0, **sizes})
     return scheme.make(config, loss, num_units=C, performance=Performance(**options))

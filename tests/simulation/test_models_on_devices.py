@@ -71,7 +71,6 @@ def network(model):
 def algorithm(name, model, **options):
     scheme, fields = schemes.get(name), schemes.get(name).Config.__dataclass_fields__
     sizes = {
-        "num_silos": C,
         "num_parties": C,
         "max_colluders": 1,
         "max_stragglers": 1,

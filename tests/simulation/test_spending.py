@@ -77,7 +77,7 @@ HUGE = 99999999999999999999999
         ("dp_fedavg", "scheme", "num_local_epochs", config_lib.MOST_STEPS),
         ("higradavg", "run", "microbatch_size", 2**20),
         ("higradavg", "scheme", "num_local_steps", config_lib.MOST_STEPS),
-        ("higradavg", "scheme", "num_silos", config_lib.MOST_STEPS),
+        ("higradavg", "scheme", "num_parties", config_lib.MOST_STEPS),
         ("lightdp", "scheme", "num_parties", config_lib.MOST_STEPS),
         ("bidirectional", "scheme", "cohort_size", 2**31 - 1),
         ("gsgd_dp", "scheme", "records_per_client", 2**31 - 1),

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING
 from fljax import _rooms
 
 if TYPE_CHECKING:
+    from fljax.accounting.shared_noise import adversaries as adversaries
     from fljax.accounting.shared_noise import colluders as colluders
     from fljax.accounting.shared_noise import exact as exact
+    from fljax.accounting.shared_noise import exposure as exposure
     from fljax.accounting.shared_noise import graph as graph
     from fljax.accounting.shared_noise import least_noise as least_noise
     from fljax.accounting.shared_noise import printed as printed

@@ -116,6 +116,32 @@ def worst_case(
     return WorstCase(mu, False, f"colluders spread by chance, but for {failure_prob:.3g}")
 
 
+def unit_mu(
+    edges: np.ndarray | None,
+    *,
+    num_clients: int,
+    variance_ratio: float,
+    num_colluders: int,
+    failure_prob: float = 0.0,
+) -> float:
+    """The worst mu of a round, for sensitivity 1 and own noise of stddev 1.
+
+    Args:
+      edges: `[E, 2]`, who shares noise with whom. None: all pairs.
+      num_clients: N.
+      variance_ratio: variance of a pair's noise / of own noise.
+      num_colluders, failure_prob: as in `worst_case`.
+    """
+    if edges is None or variance_ratio == 0:
+        seen = max(1, num_clients - num_colluders)
+        return float(view.complete_mu(1.0, variance_ratio, num_seen=seen))
+    graph = view.pair_graph(
+        edges, num_clients=num_clients, own_variance=1.0, pair_variance=variance_ratio
+    )
+    worst = worst_case(graph, num_colluders=num_colluders, failure_prob=failure_prob)
+    return float(np.max(worst.mu))
+
+
 def or_fails(mechanism: events.Mechanism, failure_prob: float) -> events.Mechanism:
     """`mechanism`, but for a chance that it gives everything away: that much of delta.
 

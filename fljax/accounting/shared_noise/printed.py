@@ -28,6 +28,24 @@ from fljax.accounting.shared_noise import star_mesh
 from fljax.accounting.shared_noise.exact import PairGraph
 from fljax.errors import PrivacyPreconditionError
 
+# What the printed claims of bidirectional privacy rest on, beside what holds.
+ERRATA = {
+    "E2": "draws the secret scales with either sign, which breaks ReLU",
+    "E3": "takes noise whose entries share factors for independent normal noise",
+    "E5": (
+        "counts noise as normal that is uniform to the server, which knows the factor in "
+        "front of it"
+    ),
+    "E6": "forgets squares in the theta of its Theorem 10",
+    "E7": "calls a guarantee local that ends when the other clients collude",
+    "E8": "sends Psi and Phi without any noise",
+    "E9": "counts one round, however many there are",
+    "E12": (
+        "clips a gradient that clients cannot know, and lets one client move it by the clip "
+        "norm, not twice that"
+    ),
+}
+
 
 class Verdict(NamedTuple):
     """What condition (14) says of one client and what it proves.
@@ -280,6 +298,34 @@ def theorem_11(
         )
     edges_part = 1 / ((out_degree - 1) // 3 - 1) + (12 + 6 * math.log(num_clients)) / num_clients
     return 1 / (num_clients * own_stddev**2) + edges_part / pair_stddev**2, 3 * delta
+
+
+def claimed_theta(
+    num_clients: int,
+    out_degree: int | None,
+    *,
+    noise_multiplier: float,
+    variance_ratio: float,
+    delta: float,
+) -> float:
+    """The paper's theta of a round, S and clip norm taken for one: Theorem 10 as printed, or
+    Theorem 11.
+
+    Args:
+      num_clients: of the round.
+      out_degree: peers that each client picks, Theorem 11. None: all pairs, Theorem 10.
+      noise_multiplier, variance_ratio: without own or pair noise theta is infinite.
+      delta: of the whole claim; Theorem 11, which spends it three times, gets a third.
+
+    Raises:
+      PrivacyPreconditionError: the graph does not meet the conditions of Theorem 11.
+    """
+    own, pair = noise_multiplier, noise_multiplier * math.sqrt(variance_ratio)
+    if not (own and pair):
+        return math.inf
+    if out_degree is None:
+        return (1 / own + 1 / pair) / num_clients
+    return theorem_11(num_clients, out_degree, own, pair, delta / 3)[0]
 
 
 def expected_degree(num_clients: int, out_degree: int) -> float:

@@ -118,7 +118,7 @@ def contestants(settings: Settings, train: dict[str, np.ndarray]) -> list[Contes
         held * np.log1p(-min(settings.item_sampling_prob, 1 - 1e-9))
     )
     silos: dict[str, Any] = {
-        "num_silos": settings.num_silos,
+        "num_parties": settings.num_silos,
         "num_local_steps": settings.num_local_steps,
         "item_sampling_prob": settings.item_sampling_prob,
     }

@@ -10,28 +10,32 @@ arXiv:2106.06639, Algorithm 1, without weights for staleness.
 """
 
 import dataclasses
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 import fljax_kernels
 from fljax import _keys, _validate
-from fljax.accounting import events
+from fljax.data import parties
 from fljax.data.cohorts import Cohort
-from fljax.data.facts import Facts
-from fljax.local import sgd, steps
+from fljax.local import steps
 from fljax.schemes import base
 from fljax.schemes.central import round as central
-from fljax.server import rounds, stragglers
-from fljax.server.rounds import Clients, Performance, Release, Round, Sums
+from fljax.server import optimizers, rounds, stragglers
+from fljax.server.rounds import Clients, Release, Round, Sums
 from fljax.types import LossFn, Params
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(steps.LocalSteps, stragglers.StragglerConfig):
+class Config(
+    optimizers.ServerSteps,
+    steps.LocalSteps,
+    stragglers.StragglerConfig,
+    central.ReplacedConfig,
+    parties.Parties,
+):
     """Public numbers of DP-FedBuff; every one may be published without loss of privacy.
 
     Raises:
@@ -52,17 +56,11 @@ class Config(steps.LocalSteps, stragglers.StragglerConfig):
     follow each other."""
     l2_clip_norm: float = 1.0
     """Bound on a client's update, in the unit of the parameters."""
-    neighboring_relation: Literal["REPLACE_ONE", "REPLACE_SPECIAL"] = "REPLACE_SPECIAL"
-    """A client's data exchanged for any others, or for none and so an update of zero: two clip
-    norms, or one."""
+    neighboring_relation: central.Relation = "REPLACE_SPECIAL"
     noise_multiplier: float | None = None
     """Standard deviation of the noise on a release's sum / how far one client moves it. None:
     calibrated for the target epsilon.
     """
-    server_learning_rate: float = 1.0
-    """Step size of the server along the mean update."""
-    server_momentum: float = 0.0
-    """Momentum of the server, in [0, 1)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,12 +68,7 @@ class Config(steps.LocalSteps, stragglers.StragglerConfig):
         if self.buffer_size is not None:
             _validate.positive_int(buffer_size=self.buffer_size)
         _validate.non_negative_int(max_staleness=self.max_staleness)
-        _validate.one_of(
-            ("REPLACE_ONE", "REPLACE_SPECIAL"), neighboring_relation=self.neighboring_relation
-        )
-        central.check_server(self)
         if self.num_parties is not None:
-            _validate.positive_int(num_parties=self.num_parties)
             self.check_stragglers(self.num_parties)
             spare = self.num_parties - self.min_separation * self.size
             law = self.straggler_pmf(self.num_parties)
@@ -93,11 +86,6 @@ class Config(steps.LocalSteps, stragglers.StragglerConfig):
             return self.buffer_size
         return max(1, self.parties // (2 * self.min_separation))
 
-    @property
-    def parties(self) -> int:
-        """`num_parties`. Raises ValueError where it is none."""
-        return base.known(num_parties=self.num_parties)
-
 
 class Buffer(NamedTuple):
     """What the server knows of who works on what; no data have any influence on it but on models.
@@ -113,15 +101,8 @@ class Buffer(NamedTuple):
     ready: jax.Array
 
 
-def make(
-    config: Config,
-    loss: LossFn,
-    *,
-    num_units: int,
-    performance: Performance = Performance(),
-    server_optimizer: optax.GradientTransformation | None = None,
-    local_optimizer: optax.GradientTransformation | None = None,
-) -> base.FederatedAlgorithm:
+@base.maker
+def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgorithm:
     """Builds the algorithm; `num_units` are clients, and must be `num_parties`.
 
     A round is the time of one release. Where too few clients that may hand in did so, nothing is
@@ -139,21 +120,15 @@ def make(
 
     Args, Raises: as `base.Make`.
     """
-    if num_units != config.parties:
-        raise ValueError(
-            f"Expected num_parties to be the number of clients, {num_units}, since all of them "
-            f"work all the time, got num_parties={config.parties}."
-        )
+    parties.check_number(config, given.num_units)
     num, size, places = config.parties, config.size, config.max_staleness + 1
     pmf = config.straggler_pmf(num)
-    stddev = base.noise_multiplier(config) * sensitivity(config)
-    train = sgd.local_sgd(
+    stddev = central.stddev(config)
+    train = steps.train(
+        config,
         loss,
-        learning_rate=config.local_learning_rate,
-        batch_size=config.local_batch_size,
-        num_epochs=config.num_local_epochs,
         start=lambda models, place: jax.tree.map(lambda leaf: leaf[place], models),
-        optimizer=local_optimizer,
+        optimizer=given.local_optimizer,
     )
 
     def buffered(here: Round, cohort: Cohort) -> tuple[Round, Clients]:
@@ -206,8 +181,8 @@ def make(
         ),
         release,
         choose=buffered,
-        server_optimizer=server_optimizer or base.server_optimizer(config),
-        performance=performance,
+        server_optimizer=given.server_optimizer,
+        performance=given.performance,
     )
 
     def init(params: Params) -> rounds.ServerState:
@@ -220,60 +195,22 @@ def make(
     return algorithm._replace(init=init)
 
 
-def sensitivity(config: Config) -> float:
-    """How far one client's data move a release's sum."""
-    return config.l2_clip_norm * (2.0 if config.neighboring_relation == "REPLACE_ONE" else 1.0)
-
-
-def event(config: Config) -> events.PrivacyEvent:
-    """What one release does to one client's data.
-
-    Raises:
-      ValueError: noise_multiplier is None.
-    """
-    return events.PrivacyEvent(
-        mechanism=events.Gaussian(base.noise_multiplier(config)),
-        privacy_unit="client",
-        neighboring_relation=events.NeighboringRelation(config.neighboring_relation),
-    )
-
-
 def uses(config: Config, num_rounds: int) -> int:
     """Most of `num_rounds` releases that one client is in: one of any `min_separation`."""
     return -(-num_rounds // config.min_separation)
 
 
-def population(config: Config) -> base.Population:
-    """All clients work all the time."""
-    return base.Population(num_clients=config.num_parties)
+event = central.replaced_event
 
-
-def fitted(config: Config, facts: Facts) -> Config:
-    """`config` with num_parties from the data.
-
-    Raises:
-      PrivacyPreconditionError: num_parties is not the number of clients.
-      ValueError: there are too few clients for the buffer.
-    """
-    found: Config = base.fitted_clients(config, facts, num_parties=config.num_parties)
-    return found
-
-
-def non_private(config: Config) -> Config:
-    """The same training with a clip that never binds and no noise."""
-    return dataclasses.replace(config, l2_clip_norm=base.NEVER_CLIPS, noise_multiplier=0.0)
-
-
-SCHEME = base.Scheme(
+SCHEME = central.scheme(
     summary="buffered asynchronous rounds, clipped updates, central Gaussian noise; unit: client",
-    promise="epsilon",
     Config=Config,
     make=make,
     event=event,
     uses=uses,
-    fitted=fitted,
-    non_private=non_private,
-    population=population,
+    fitted=parties.fitted,
+    non_private=base.non_private,
+    population=base.all_join,
     start={
         "data": {"dataset": "writers", "num_clients": 400, "partition": "iid"},
         "model": {"model": "softmax"},
@@ -282,3 +219,4 @@ SCHEME = base.Scheme(
         "run": {"num_rounds": 24},
     },
 )
+fitted, non_private = SCHEME.fitted, SCHEME.non_private

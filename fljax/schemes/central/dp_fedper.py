@@ -13,17 +13,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
-from fljax.accounting import events
-from fljax.local import sgd
+from fljax.local import personal, steps
 from fljax.schemes import base
 from fljax.schemes.central import dp_fedavg
 from fljax.schemes.central import round as central
-from fljax.server.rounds import ClientState, Performance
+from fljax.server.rounds import ClientState
 from fljax.types import LossFn, Params
-
-fitted = base.fitted
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,34 +48,8 @@ class Config(dp_fedavg.Config):
         return tuple(name.strip() for name in self.personal_layers.split(",") if name.strip())
 
 
-def _by_path(tree: Params) -> dict[str, Any]:
-    """The arrays of a tree by their paths, whose names have slashes between."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
-
-
-def personal(params: Params, names: tuple[str, ...]) -> dict[str, jax.Array]:
-    """The arrays of the named layers, by their paths."""
-    return {
-        path: leaf for path, leaf in _by_path(params).items() if set(names) & set(path.split("/"))
-    }
-
-
-def merged(params: Params, own: dict[str, Any]) -> Params:
-    """The parameters, with a client's own in place of those that have their paths."""
-    leaves = [own.get(path, leaf) for path, leaf in _by_path(params).items()]
-    return jax.tree.unflatten(jax.tree.structure(params), leaves)
-
-
-def make(
-    config: Config,
-    loss: LossFn,
-    *,
-    num_units: int,
-    performance: Performance = Performance(),
-    server_optimizer: optax.GradientTransformation | None = None,
-    local_optimizer: optax.GradientTransformation | None = None,
-) -> base.FederatedAlgorithm:
+@base.maker
+def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgorithm:
     """Builds the algorithm; `num_units` are clients, by whose expected number the sum is divided.
 
     Guarantee: one round is one `event(config)` for the unit "client" under add-or-remove-one, if
@@ -94,56 +64,41 @@ def make(
 
     Args, Raises: as `base.Make`.
     """
-    train = sgd.local_sgd(
+    train = steps.train(
+        config,
         loss,
-        learning_rate=config.local_learning_rate,
-        batch_size=config.local_batch_size,
-        num_epochs=config.num_local_epochs,
         proximal=config.proximal,
-        start=merged,
-        optimizer=local_optimizer,
+        start=personal.merged,
+        optimizer=given.local_optimizer,
     )
 
     def keep(update: Params, kept: dict[str, jax.Array]) -> tuple[Params, dict[str, jax.Array]]:
-        moved = _by_path(update)
+        moved = personal.by_path(update)
         new = {path: before.astype(jnp.float32) - moved[path] for path, before in kept.items()}
-        return merged(update, {path: jnp.zeros_like(moved[path]) for path in kept}), new
+        return personal.merged(update, {path: jnp.zeros_like(moved[path]) for path in kept}), new
 
     def shared(total: Params) -> Params:
-        return merged(total, jax.tree.map(jnp.zeros_like, personal(total, config.names)))
+        return personal.merged(
+            total, jax.tree.map(jnp.zeros_like, personal.layers(total, config.names))
+        )
 
     return central.client_level(
         train,
         config,
-        num_clients=num_units,
-        server_optimizer=server_optimizer or base.server_optimizer(config, config.server_optimizer),
-        performance=performance,
+        given,
         own=lambda here, clients: clients.kept,
         keep=keep,
         released=shared,
-        client_state=ClientState(lambda params: personal(params, config.names), merged),
+        client_state=ClientState(
+            lambda params: personal.layers(params, config.names), personal.merged
+        ),
     )
-
-
-def event(config: Config) -> events.PrivacyEvent:
-    """What one round does to one client's data.
-
-    Raises:
-      ValueError: noise_multiplier is None.
-    """
-    return central.sampled_gaussian_event(config, privacy_unit="client")
-
-
-def non_private(config: Config) -> Config:
-    """The same training with a clip that never binds and no noise."""
-    found: Config = central.without_clipping(config)
-    return found
 
 
 def check_network(config: Config, apply: base.Apply, params: Params, example: Any) -> None:
     """Raises ValueError where no layer of the network is personal, or all are."""
     del apply, example
-    paths, everything = personal(params, config.names), list(_by_path(params))
+    paths, everything = personal.layers(params, config.names), list(personal.by_path(params))
     if not paths or len(paths) == len(everything):
         which = "all" if paths else "none"
         raise ValueError(
@@ -152,13 +107,14 @@ def check_network(config: Config, apply: base.Apply, params: Params, example: An
         )
 
 
-SCHEME = base.Scheme(
+event = central.sampled_event
+
+SCHEME = central.scheme(
     summary="as dp_fedavg, but some layers stay with each client; unit: client",
-    promise="epsilon",
     Config=Config,
     make=make,
     event=event,
-    fitted=fitted,
-    non_private=non_private,
+    non_private=central.non_private,
     check_network=check_network,
 )
+fitted, non_private = SCHEME.fitted, SCHEME.non_private

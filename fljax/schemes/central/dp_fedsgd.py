@@ -11,7 +11,6 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import optax
 
 import fljax_kernels
 from fljax import _keys, _validate
@@ -20,15 +19,13 @@ from fljax.data.cohorts import Cohort
 from fljax.local import clipping, keyed, sgd
 from fljax.schemes import base
 from fljax.schemes.central import round as central
-from fljax.server import rounds
-from fljax.server.rounds import Clients, Performance, Release, Round, Sums
+from fljax.server import optimizers, rounds
+from fljax.server.rounds import Clients, Release, Round, Sums
 from fljax.types import LossFn, Params
-
-fitted = base.fitted
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(central.ClippingConfig):
+class Config(optimizers.ServerSteps, clipping.ClippingConfig, central.SampledConfig):
     """Public numbers of DP-FedSGD; every one may be published without loss of privacy.
 
     The defaults suit `fljax simulate`: real digits, 1,438 examples.
@@ -43,30 +40,17 @@ class Config(central.ClippingConfig):
     """Chance that one unit joins one round, in (0, 1]; every client samples its own examples."""
     l2_clip_norm: float = 0.5
     """Bound on one unit's gradient; where it adapts, the first round's."""
-    noise_multiplier: float | None = None
-    """Noise standard deviation / bound, of the whole round. None: calibrated for the target
-    epsilon.
-    """
     server_learning_rate: float = 1.0
     """Step size of the server along the mean gradient."""
     server_momentum: float = 0.9
-    """Momentum of the server, in [0, 1)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _validate.one_of(("client", "example"), privacy_unit=self.privacy_unit)
-        central.check_config(self)
 
 
-def make(
-    config: Config,
-    loss: LossFn,
-    *,
-    num_units: int,
-    performance: Performance = Performance(),
-    server_optimizer: optax.GradientTransformation | None = None,
-    local_optimizer: optax.GradientTransformation | None = None,
-) -> base.FederatedAlgorithm:
+@base.maker
+def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgorithm:
     """Builds the algorithm; `num_units` are clients, or the records of all clients.
 
     Guarantee: one round is one `event(config)` for the configured unit under add-or-remove-one. For
@@ -79,18 +63,11 @@ def make(
     Args, Raises: as `base.Make`. Records are batched by performance.microbatch_size, whoever's they
       are.
     """
-    base.no_local_steps(local_optimizer)
+    base.no_local_steps(given.local_optimizer)
+    size = given.performance.microbatch_size
     if config.privacy_unit == "client":
-        train = sgd.local_gradient(loss, batch_size=performance.microbatch_size)
-        return central.client_level(
-            train,
-            config,
-            num_clients=num_units,
-            server_optimizer=server_optimizer,
-            performance=performance,
-        )
-    _validate.positive_int(num_units=num_units)
-    noise = central.noise(config, config.sampling_prob * num_units)
+        return central.client_level(sgd.local_gradient(loss, batch_size=size), config, given)
+    noise = central.noise(config, config.sampling_prob * given.num_units)
 
     # The server adds up the clients' sums, and addition does not care whose record is whose: the
     # simulation takes all sampled records as one list of batches, so that no client's half-empty
@@ -105,7 +82,6 @@ def make(
         chosen = drawn & (cohort.indices >= 0) & (cohort.client_ids >= 0)[:, None]
         rows = jnp.where(chosen, cohort.indices, -1).reshape(-1)
         order = jnp.argsort(rows < 0, stable=True)
-        size = performance.microbatch_size
         padded = jnp.pad(rows[order], (0, -rows.size % size), constant_values=-1).reshape(-1, size)
         batches = Clients(jnp.arange(len(padded)), padded, padded[:, 0] >= 0)
         if keyed.draws(loss):
@@ -124,12 +100,10 @@ def make(
             examples = keyed.Drawing(examples, batch.given[0])
         matrix = gradients(here.state.params, examples, batch_mask=mask)
         total, norms = clipping.sum_gradients(matrix, bound, config.clipping_style)
-        was_clipped = ~(norms <= bound) & mask
+        count = () if noise.within is None else (noise.within(here.state.clipping, norms, mask),)
         losses = matrix.values().astype(jnp.float32)
-        losses = jnp.where(mask & jnp.isfinite(losses), losses, 0.0)
-        stats = [jnp.sum(losses), jnp.sum(was_clipped).astype(jnp.float32)]
-        stats += [] if noise.within is None else [noise.within(here.state.clipping, norms, mask)]
-        return jax.tree.map(lambda g: g.astype(jnp.float32), total), jnp.stack(stats)
+        stats = central.unit_stats(losses, norms, bound, mask, *count)
+        return jax.tree.map(lambda g: g.astype(jnp.float32), total), stats
 
     def release(here: Round, batches: Clients, sums: Sums) -> Release:
         loss, clipped_fraction = rounds.averages(sums.stats[:2], jnp.sum(batches.rows >= 0))
@@ -144,8 +118,8 @@ def make(
         clipped_sum,
         release,
         choose=sampled,
-        server_optimizer=server_optimizer or base.server_optimizer(config),
-        performance=dataclasses.replace(performance, chunk_size=1),
+        server_optimizer=given.server_optimizer,
+        performance=dataclasses.replace(given.performance, chunk_size=1),
         clipping=noise.init,
     )
     # All sampled records are one loop over batches.
@@ -153,27 +127,17 @@ def make(
 
 
 def event(config: Config) -> events.PrivacyEvent:
-    """What one round does to one unit's data, whether its bound adapts or not.
-
-    Raises:
-      ValueError: noise_multiplier is None.
-    """
-    return central.sampled_gaussian_event(config, privacy_unit=config.privacy_unit)
+    """As `central.round.sampled_event`, for the configured unit."""
+    return central.sampled_event(config, privacy_unit=config.privacy_unit)
 
 
-def non_private(config: Config) -> Config:
-    """The same training with a clip that never binds and no noise."""
-    return central.without_clipping(config)
-
-
-SCHEME = base.Scheme(
+SCHEME = central.scheme(
     summary=(
         "clipped gradients at the server's model, central Gaussian noise; unit: client or example"
     ),
-    promise="epsilon",
     Config=Config,
     make=make,
     event=event,
-    fitted=fitted,
-    non_private=non_private,
+    non_private=central.non_private,
 )
+fitted, non_private = SCHEME.fitted, SCHEME.non_private

@@ -13,48 +13,35 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 import fljax_kernels
 from fljax import _keys, _validate
-from fljax.accounting import events
-from fljax.local import clipping, sgd, steps
+from fljax.local import clipping, steps
 from fljax.schemes import base
 from fljax.schemes.central import round as central
-from fljax.server import rounds
-from fljax.server.rounds import Clients, ClientState, Performance, Release, Round, Sums
+from fljax.server import optimizers, rounds
+from fljax.server.rounds import Clients, ClientState, Release, Round, Sums
 from fljax.types import LossFn, Params
-
-fitted = base.fitted
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(steps.LocalSteps):
+class Config(optimizers.ServerSteps, steps.LocalSteps, central.SampledConfig):
     """Public numbers of DP-SCAFFOLD; every one may be published without loss of privacy.
 
     Raises:
       ValueError: a number is out of its range.
     """
 
-    sampling_prob: float = 0.5
-    """Chance that one client joins one round, in (0, 1]."""
     l2_clip_norm: float = 0.5
     """Bound on a client's update and scaled change of its control variate, taken together."""
     control_scale: float = 0.5
     """What the change of a control variate, a gradient, is multiplied by before it is clipped with
     the update. A client's step size times its usual number of steps makes the two of one size."""
-    noise_multiplier: float | None = None
-    """Noise standard deviation / bound, of the whole round. None: calibrated for the target
-    epsilon.
-    """
     server_learning_rate: float = 0.3
-    """Step size of the server along the mean update."""
     server_momentum: float = 0.9
-    """Momentum of the server, in [0, 1)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        central.check_config(self)
         _validate.positive(control_scale=self.control_scale)
 
 
@@ -62,15 +49,8 @@ def _zeros(params: Params) -> Params:
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), params)
 
 
-def make(
-    config: Config,
-    loss: LossFn,
-    *,
-    num_units: int,
-    performance: Performance = Performance(),
-    server_optimizer: optax.GradientTransformation | None = None,
-    local_optimizer: optax.GradientTransformation | None = None,
-) -> base.FederatedAlgorithm:
+@base.maker
+def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgorithm:
     """Builds the algorithm; `num_units` are clients.
 
     A client keeps its control variate, which grows by the change that it sent after clipping, so
@@ -92,19 +72,16 @@ def make(
     Args, Raises: as `base.Make`; a local_optimizer is refused, since a control variate is the mean
     gradient of plain steps.
     """
-    if local_optimizer is not None:
+    if given.local_optimizer is not None:
         raise ValueError(
             "Expected local_optimizer=None, since a control variate is read off plain steps of "
             "SGD, got one."
         )
-    _validate.positive_int(num_units=num_units)
     scale = config.control_scale
     stddev = base.noise_multiplier(config) * config.l2_clip_norm
-    train = sgd.local_sgd(
+    train = steps.train(
+        config,
         loss,
-        learning_rate=config.local_learning_rate,
-        batch_size=config.local_batch_size,
-        num_epochs=config.num_local_epochs,
         correct=lambda grads, drift: jax.tree.map(lambda g, d: g + d.astype(g.dtype), grads, drift),
     )
 
@@ -131,26 +108,24 @@ def make(
         total, norms = clipping.sum_updates(sent, config.l2_clip_norm, "flat", present)
         shrunk = clipping.flat(norms, config.l2_clip_norm)
         new = jax.tree.map(lambda mine, leaf: mine + per_client(shrunk, leaf) * leaf, own, change)
-        losses = jnp.where(present & jnp.isfinite(found.loss), found.loss, 0.0)
-        was_clipped = ~(norms <= config.l2_clip_norm) & present
-        stats = jnp.stack([jnp.sum(losses), jnp.sum(was_clipped).astype(jnp.float32)])
+        stats = central.unit_stats(found.loss, norms, config.l2_clip_norm, present)
         return total, stats, new
 
     def release(here: Round, clients: Clients, sums: Sums) -> Release:
         key = here.server_key(_keys.Purpose.NOISE)
         noisy = fljax_kernels.add_gaussian_noise(key, sums.total, stddev)
         control = jax.tree.map(
-            lambda c, change: c + change / jnp.float32(scale * num_units),
+            lambda c, change: c + change / jnp.float32(scale * given.num_units),
             here.state.clipping,
             noisy["control"],
         )
-        return Release(noisy["update"], config.sampling_prob * num_units, clipping=control)
+        return Release(noisy["update"], config.sampling_prob * given.num_units, clipping=control)
 
     algorithm = rounds.federated(
         local,
         release,
-        server_optimizer=server_optimizer or base.server_optimizer(config),
-        performance=performance,
+        server_optimizer=given.server_optimizer,
+        performance=given.performance,
         client_sampling_prob=config.sampling_prob,
         client_state=ClientState(_zeros),
     )
@@ -161,26 +136,13 @@ def make(
     return algorithm._replace(init=init)
 
 
-def event(config: Config) -> events.PrivacyEvent:
-    """What one round does to one client's data, its update and its control variate together.
+event = central.sampled_event
 
-    Raises:
-      ValueError: noise_multiplier is None.
-    """
-    return central.sampled_gaussian_event(config, privacy_unit="client")
-
-
-def non_private(config: Config) -> Config:
-    """The same training with a clip that never binds and no noise."""
-    return dataclasses.replace(config, l2_clip_norm=base.NEVER_CLIPS, noise_multiplier=0.0)
-
-
-SCHEME = base.Scheme(
+SCHEME = central.scheme(
     summary="SCAFFOLD's control variates, clipped with the updates, central noise; unit: client",
-    promise="epsilon",
     Config=Config,
     make=make,
     event=event,
-    fitted=fitted,
-    non_private=non_private,
+    non_private=base.non_private,
 )
+fitted, non_private = SCHEME.fitted, SCHEME.non_private

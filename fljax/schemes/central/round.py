@@ -1,16 +1,17 @@
 """The round that client-level schemes share: local work, clip, add up, noise, server step.
 
-And what schemes with central noise share: styles of clipping, and a bound that follows a quantile
-of the norms.
+And what schemes with central noise share: who is sampled, a bound that follows a quantile of the
+norms, and claims.
 """
 
 import dataclasses
+import functools
+import typing
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 import fljax_kernels
 from fljax import _keys, _validate
@@ -19,58 +20,52 @@ from fljax.local import clipping, quantile
 from fljax.local.sgd import LocalResult
 from fljax.schemes import base
 from fljax.server import rounds
-from fljax.server.rounds import Clients, Performance, Release, Round, Sums
+from fljax.server.rounds import Clients, Release, Round, Sums
 from fljax.types import Params
+
+Relation = Literal["REPLACE_ONE", "REPLACE_SPECIAL"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClippingConfig:
-    """How the contributions of units are clipped; public numbers, all of them.
+class SampledConfig(base.NoiseConfig):
+    """As `base.NoiseConfig`, of clients that are sampled."""
 
-    Raises:
-      ValueError: a number is out of its range, or a bound that adapts is asked for in another style
-        than "flat".
-    """
+    sampling_prob: float = 0.5
+    """Chance that one client joins one round, in (0, 1]."""
 
-    clipping_style: clipping.UnitStyle = "flat"
-    """"flat" scales contributions longer than l2_clip_norm down to it, "per_layer" each of L
-    parameter arrays to l2_clip_norm / sqrt(L); "auto_s" and "psac" bring all of them to nearly
-    l2_clip_norm.
-    """
-    target_quantile: float | None = None
-    """The bound follows this quantile of the norms from round to round, starting at l2_clip_norm.
-    None: a constant.
-    """
-    quantile_learning_rate: float = 0.2
-    """Step size of the logarithm of a bound that adapts."""
-    count_stddev: float | None = None
-    """Noise on the count of norms within a bound that adapts, in units. None: a 20th of the units
-    expected a round.
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.probability(sampling_prob=self.sampling_prob)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReplacedConfig(base.NoiseConfig):
+    """As `base.NoiseConfig`, of clients that all join, whose data are exchanged for others."""
+
+    neighboring_relation: Relation = "REPLACE_ONE"
+    """A client's data exchanged for any others, or for none and so an update of zero: two clip
+    norms, or one.
     """
 
     def __post_init__(self) -> None:
-        _validate.one_of(clipping.UNIT_STYLES, clipping_style=self.clipping_style)
-        _validate.positive(quantile_learning_rate=self.quantile_learning_rate)
-        if self.count_stddev is not None:
-            _validate.positive(count_stddev=self.count_stddev)
-        if self.target_quantile is not None:
-            _validate.open_unit(target_quantile=self.target_quantile)
-            if self.clipping_style != "flat":
-                raise ValueError(
-                    "Expected clipping_style='flat' with a target_quantile: other styles need no "
-                    f"bound that adapts, got clipping_style={self.clipping_style!r}."
-                )
+        super().__post_init__()
+        _validate.one_of(typing.get_args(Relation), neighboring_relation=self.neighboring_relation)
 
 
-def without_clipping(config: Any) -> Any:
-    """The same config with a clip that never binds and no noise."""
-    return dataclasses.replace(
-        config,
-        clipping_style="flat",
-        target_quantile=None,
-        l2_clip_norm=base.NEVER_CLIPS,
-        noise_multiplier=0.0,
-    )
+def sensitivity(config: ReplacedConfig) -> float:
+    """L2 norm by which neighbouring data move a client's clipped update, before noise."""
+    return (2.0 if config.neighboring_relation == "REPLACE_ONE" else 1.0) * config.l2_clip_norm
+
+
+def stddev(config: ReplacedConfig) -> float:
+    """Standard deviation of what hides one client, in the unit of its update."""
+    return base.noise_multiplier(config) * sensitivity(config)
+
+
+def non_private(config: Any) -> Any:
+    """The same training with a clip that never binds and no noise."""
+    plain = dataclasses.replace(config, clipping_style="flat", target_quantile=None)
+    return base.non_private(plain)
 
 
 class Noise(NamedTuple):
@@ -143,30 +138,14 @@ def noise(config: Any, expected_count: float) -> Noise:
     )
 
 
-def check_config(config: Any) -> None:
-    """Range checks of the fields that the schemes with central noise and sampled clients share."""
-    _validate.probability(sampling_prob=config.sampling_prob)
-    check_server(config)
-
-
-def check_server(config: Any) -> None:
-    """Range checks of the clip, of the noise and of the server's steps."""
-    _validate.positive(
-        l2_clip_norm=config.l2_clip_norm, server_learning_rate=config.server_learning_rate
-    )
-    if config.noise_multiplier is not None:
-        _validate.non_negative(noise_multiplier=config.noise_multiplier)
-    _validate.non_negative(server_momentum=config.server_momentum)
-    if not config.server_momentum < 1:
-        raise ValueError(
-            f"Expected server_momentum < 1, got server_momentum={config.server_momentum!r}."
-        )
-
-
-def sampled_gaussian_event(
-    config: Any, *, privacy_unit: Literal["client", "example"]
+def sampled_event(
+    config: Any, *, privacy_unit: Literal["client", "example"] = "client"
 ) -> events.PrivacyEvent:
-    """One Poisson-sampled Gaussian mechanism on the configured numbers, under add-or-remove-one."""
+    """What one round does to one unit's data, whether its bound adapts or not.
+
+    Raises:
+      ValueError: noise_multiplier is None.
+    """
     return events.PrivacyEvent(
         mechanism=events.PoissonSampled(
             config.sampling_prob, events.Gaussian(base.noise_multiplier(config))
@@ -174,6 +153,29 @@ def sampled_gaussian_event(
         privacy_unit=privacy_unit,
         neighboring_relation=events.NeighboringRelation.ADD_OR_REMOVE_ONE,
     )
+
+
+def replaced_event(config: ReplacedConfig) -> events.PrivacyEvent:
+    """What one round does to one client's data, as the worst view that is allowed for shows it.
+
+    Raises:
+      ValueError: noise_multiplier is None.
+    """
+    return events.PrivacyEvent(
+        mechanism=events.Gaussian(base.noise_multiplier(config)),
+        privacy_unit="client",
+        neighboring_relation=events.NeighboringRelation(config.neighboring_relation),
+    )
+
+
+def unit_stats(
+    losses: jax.Array, norms: jax.Array, bound: Any, counted: jax.Array, *more: jax.Array
+) -> jax.Array:
+    """`[S]` of the units `[B]` that are counted: summed losses, clipped ones, and `more`."""
+    # `~(<=)` counts a unit that is not finite as clipped.
+    was_clipped = ~(norms <= bound) & counted
+    losses = jnp.where(counted & jnp.isfinite(losses), losses, 0.0)
+    return jnp.stack([jnp.sum(losses), jnp.sum(was_clipped).astype(jnp.float32), *more])
 
 
 def clipped_updates(
@@ -208,12 +210,9 @@ def clipped_updates(
         if keep is not None:
             update, kept = keep(update, clients.kept)
         total, norms = clipping.sum_updates(update, most, style, present)
-        # `~(<=)` counts a client that is not finite as clipped.
-        was_clipped = ~(norms <= most) & present
-        losses = jnp.where(present & jnp.isfinite(found.loss), found.loss, 0.0)
-        stats = [jnp.sum(losses), jnp.sum(was_clipped).astype(jnp.float32)]
-        stats += [] if within is None else [within(here.state.clipping, norms, present)]
-        return (total, jnp.stack(stats)) if keep is None else (total, jnp.stack(stats), kept)
+        count = () if within is None else (within(here.state.clipping, norms, present),)
+        stats = unit_stats(found.loss, norms, most, present, *count)
+        return (total, stats) if keep is None else (total, stats, kept)
 
     return local
 
@@ -221,10 +220,8 @@ def clipped_updates(
 def client_level(
     train: Callable[..., LocalResult],
     config: Any,
+    given: base.Given,
     *,
-    num_clients: int,
-    server_optimizer: optax.GradientTransformation | None,
-    performance: Performance,
     own: Callable[[Round, Clients], Any] | None = None,
     keep: Callable[[Params, Any], tuple[Params, Any]] | None = None,
     released: Callable[[Params], Params] = lambda total: total,
@@ -235,12 +232,10 @@ def client_level(
 
     Guarantee: adding or removing one client moves the sum by at most that bound, so the round is
     one Poisson-sampled Gaussian mechanism if each client is in it with chance `sampling_prob`. The
-    divisor is `sampling_prob * num_clients`, a public constant. `train`, `own` and `keep` are those
+    divisor is `sampling_prob * num_units`, a public constant. `train`, `own` and `keep` are those
     of `clipped_updates`; `released` is what is done to the noisy sum.
     """
-    check_config(config)
-    _validate.positive_int(num_units=num_clients)
-    central = noise(config, config.sampling_prob * num_clients)
+    central = noise(config, config.sampling_prob * given.num_units)
 
     def release(here: Round, clients: Clients, sums: Sums) -> Release:
         found = central.release(here, sums)
@@ -256,9 +251,12 @@ def client_level(
             keep=keep,
         ),
         release,
-        server_optimizer=server_optimizer or base.server_optimizer(config),
-        performance=performance,
+        server_optimizer=given.server_optimizer,
+        performance=given.performance,
         client_sampling_prob=config.sampling_prob,
         clipping=central.init,
         client_state=client_state,
     )
+
+
+scheme = functools.partial(base.Scheme, promise="epsilon", fitted=base.fitted)

@@ -7,18 +7,16 @@ ours.
 """
 
 import dataclasses
-import math
-from typing import Any, Literal
+from typing import Literal
 
 import jax.numpy as jnp
 
 from fljax import _validate
 from fljax.accounting import information
 from fljax.data import channel
-from fljax.schemes import base
+from fljax.data.dataset import Dataset
+from fljax.data.law import Law
 from fljax.schemes.channels import round as channels
-
-fitted = channels.fitted
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,16 +38,12 @@ class Config(channels.ChannelConfig):
         )
 
 
-def inputs(config: Config, task: Any) -> dict[str, Any]:
-    """The channel for a run's data.
-
-    Raises:
-      ValueError: records are not floating numbers, or all alike.
-    """
-    if math.isinf(config.nats):
-        return {"channel": None}
-    source, value_range = config.covariance_source, channels.value_range(task)
-    law = channels.law(task, source)
+def solve(
+    config: Config, dataset: Dataset, law: Law, value_range: tuple[float, float]
+) -> channels.Solved:
+    """Noise of one variance, for a range of values or for the spectrum of the records."""
+    del dataset
+    source = config.covariance_source
     if source == "range":
         solved = information.range_certified(
             *value_range, dimension=law.values.size, nats=config.nats
@@ -66,29 +60,15 @@ def inputs(config: Config, task: Any) -> dict[str, Any]:
         jnp.ones((), jnp.float32),
         value_range=value_range if source == "range" else None,
     )
-    solution = channels.Calibrated(
-        noise, solved, law.values, task.dataset.num_classes, value_range, law.estimated_from
-    )
-    return {"channel": solution}
+    return noise, solved
 
 
-make, event, non_private, spent = (
-    channels.make,
-    channels.event,
-    channels.non_private,
-    channels.spent,
-)
+inputs = channels.inputs_of(solve)
 
-SCHEME = base.Scheme(
+SCHEME = channels.scheme(
     summary="clients train on examples with noise of one variance; nats per example, no epsilon",
-    promise="nats",
     Config=Config,
-    make=make,
-    event=event,
-    fitted=fitted,
-    non_private=non_private,
-    noise_at="client",
-    start=channels.START,
     inputs=inputs,
-    spent=spent,
 )
+make, event, spent = channels.make, channels.event, channels.spent
+fitted, non_private = SCHEME.fitted, SCHEME.non_private

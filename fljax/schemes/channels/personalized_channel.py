@@ -7,8 +7,7 @@ which its printed quotient is not.
 """
 
 import dataclasses
-import math
-from typing import Any, Literal
+from typing import Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,10 +15,9 @@ import numpy as np
 from fljax import _validate
 from fljax.accounting import information
 from fljax.data import channel
-from fljax.schemes import base
+from fljax.data.dataset import Dataset
+from fljax.data.law import Law
 from fljax.schemes.channels import round as channels
-
-fitted = channels.fitted
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,16 +48,12 @@ class Config(channels.ChannelConfig):
         _validate.one_of(("public", "declared"), covariance_source=self.covariance_source)
 
 
-def inputs(config: Config, task: Any) -> dict[str, Any]:
-    """The channel for a run's data, which must be images `[height, width, channels]`.
-
-    Raises:
-      ValueError: records are not images of floating numbers, or all alike.
-    """
-    if math.isinf(config.nats):
-        return {"channel": None}
-    value_range, law = channels.value_range(task), channels.law(task, config.covariance_source)
-    weights = channel.eye_mask(np.shape(task.dataset.test["x"])[1:], config.mask_weight)
+def solve(
+    config: Config, dataset: Dataset, law: Law, value_range: tuple[float, float]
+) -> channels.Solved:
+    """Noise whose variance follows the mask; records are images `[height, width, channels]`."""
+    del value_range
+    weights = channel.eye_mask(np.shape(dataset.test["x"])[1:], config.mask_weight)
     factor = law.factor.astype(np.float64)
     solved = information.personalized(
         factor @ factor.T + config.floor * np.eye(factor.shape[0]),
@@ -72,29 +66,15 @@ def inputs(config: Config, task: Any) -> dict[str, Any]:
     noise = channel.RecordNoise(
         jnp.log(jnp.asarray(solved.noise_var, jnp.float32)), jnp.asarray(weights, jnp.float32)
     )
-    solution = channels.Calibrated(
-        noise, solved, law.values, task.dataset.num_classes, value_range, law.estimated_from
-    )
-    return {"channel": solution}
+    return noise, solved
 
 
-make, event, non_private, spent = (
-    channels.make,
-    channels.event,
-    channels.non_private,
-    channels.spent,
-)
+inputs = channels.inputs_of(solve)
 
-SCHEME = base.Scheme(
+SCHEME = channels.scheme(
     summary="clients train on examples with more noise behind a mask; nats per example, no epsilon",
-    promise="nats",
     Config=Config,
-    make=make,
-    event=event,
-    fitted=fitted,
-    non_private=non_private,
-    noise_at="client",
-    start=channels.START,
     inputs=inputs,
-    spent=spent,
 )
+make, event, spent = channels.make, channels.event, channels.spent
+fitted, non_private = SCHEME.fitted, SCHEME.non_private

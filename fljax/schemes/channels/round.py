@@ -10,7 +10,9 @@ Information Theory Approach", arXiv:2403.01268, section 5.
 """
 
 import dataclasses
+import functools
 import math
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -20,12 +22,16 @@ import optax
 
 from fljax import _validate
 from fljax.accounting import events, information
-from fljax.accounting.information import CovarianceSource, DataModel
+from fljax.accounting.information import DataModel
+from fljax.accounting.information import spent as spent_lib
+from fljax.accounting.information.spent import Spent
 from fljax.data import channel as record_noise
-from fljax.data import store
-from fljax.local import sgd
+from fljax.data import law, store
+from fljax.data.dataset import Dataset
+from fljax.local import steps
 from fljax.schemes import base
 from fljax.schemes.central import round as central
+from fljax.server import optimizers
 from fljax.server.rounds import Clients, Performance, Round
 from fljax.types import Batch, LossFn
 
@@ -37,7 +43,7 @@ START: dict[str, dict[str, Any]] = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ChannelConfig:
+class ChannelConfig(optimizers.ServerSteps, steps.LocalSteps):
     """Public numbers of a channel scheme; every one may be published.
 
     Raises:
@@ -63,21 +69,17 @@ class ChannelConfig:
     """Labels go out as they are. False: ln(classes) nats are added to each record for its label."""
     sampling_prob: float = 1.0
     """Chance that one client joins one round, in (0, 1]."""
-    local_learning_rate: float = 0.5
-    """Step size of a client's SGD."""
     local_batch_size: int = 10
     """Records in a step of a client's SGD."""
     num_local_epochs: int = 1
     """Passes of a client over its records in one round: uses of each record."""
-    server_learning_rate: float = 1.0
-    """Step size of the server along the mean update; 1 (with server_momentum 0) is FedAvg."""
     server_momentum: float = 0.9
-    """Momentum of the server, in [0, 1)."""
     noise_multiplier: float = 0.0
     """Must be 0: the noise is in the records, not in the updates."""
 
     def __post_init__(self) -> None:
-        central.check_config(_central(self))
+        super().__post_init__()
+        _validate.probability(sampling_prob=self.sampling_prob)
         if self.entropy_nats is not None and not math.isfinite(self.entropy_nats):
             raise ValueError(
                 "Expected entropy_nats to be finite or none, got "
@@ -89,10 +91,6 @@ class ChannelConfig:
             )
         _validate.one_of(("fresh", "once"), noise_mode=self.noise_mode)
         _validate.one_of(("gaussian", "unknown"), data_model=self.data_model)
-        _validate.positive(local_learning_rate=self.local_learning_rate)
-        _validate.positive_int(
-            local_batch_size=self.local_batch_size, num_local_epochs=self.num_local_epochs
-        )
 
 
 class Calibrated(NamedTuple):
@@ -111,6 +109,32 @@ class Calibrated(NamedTuple):
     num_classes: int
     value_range: tuple[float, float]
     estimated_from: int | None = None
+
+
+Solved = tuple[record_noise.RecordNoise, information.Channel]  # what clients add; its worth
+Inputs = Callable[[Any, Any], dict[str, Any]]
+
+
+def inputs_of(solve: Callable[[Any, Dataset, law.Law, tuple[float, float]], Solved]) -> Inputs:
+    """`inputs` of a scheme from `solve(config, data set, law of records, their range)`."""
+
+    def inputs(config: Any, task: Any) -> dict[str, Any]:
+        """The channel for a run's data.
+
+        Raises:
+          ValueError: records are not floating numbers (for a mask: images of them), or all alike.
+        """
+        if math.isinf(config.nats):
+            return {"channel": None}
+        data, value_range = task.dataset, law.value_range(task.dataset)
+        known = law.of_records(data, task.client_data, config.covariance_source)
+        noise, worth = solve(config, data, known, value_range)
+        solution = Calibrated(
+            noise, worth, known.values, data.num_classes, value_range, known.estimated_from
+        )
+        return {"channel": solution}
+
+    return inputs
 
 
 def make(
@@ -144,6 +168,7 @@ def make(
             "Expected noise_multiplier=0, the noise being in the records, "
             f"got noise_multiplier={config.noise_multiplier!r}."
         )
+    given = base.given(config, num_units, performance, server_optimizer, local_optimizer)
     silent = math.isinf(config.nats)
     if not silent and channel is None:
         raise ValueError(
@@ -166,21 +191,11 @@ def make(
             "x": record_noise.noisy(noise, batch["x"], record_noise.record_keys(key, places, use)),
         }
 
-    train = sgd.local_sgd(
-        loss,
-        learning_rate=config.local_learning_rate,
-        batch_size=config.local_batch_size,
-        num_epochs=config.num_local_epochs,
-        view=None if silent else view,
-        optimizer=local_optimizer,
+    train = steps.train(
+        config, loss, view=None if silent else view, optimizer=given.local_optimizer
     )
     return central.client_level(
-        train,
-        _central(config),
-        num_clients=num_units,
-        server_optimizer=server_optimizer,
-        performance=performance,
-        own=None if silent else own,
+        train, _Central(config.sampling_prob), given, own=None if silent else own
     )
 
 
@@ -188,19 +203,10 @@ class _Central(NamedTuple):
     """What `central.round.client_level` reads: no clipping, no noise."""
 
     sampling_prob: float
-    server_learning_rate: float
-    server_momentum: float
     clipping_style: str = "flat"
     target_quantile: float | None = None
     l2_clip_norm: float = base.NEVER_CLIPS
     noise_multiplier: float = 0.0
-
-
-def _central(config: ChannelConfig) -> _Central:
-    return _Central(config.sampling_prob, config.server_learning_rate, config.server_momentum)
-
-
-fitted = base.fitted
 
 
 def event(config: ChannelConfig) -> events.PrivacyEvent:
@@ -212,32 +218,6 @@ def event(config: ChannelConfig) -> events.PrivacyEvent:
 def non_private(config: Any) -> Any:
     """The same training on the records themselves."""
     return dataclasses.replace(config, nats=math.inf)
-
-
-class Spent(NamedTuple):
-    """What a run told about each record, client by client: `[C]` numbers, alike for all records of
-    a client.
-
-    num_records; uses: of each record. nats, linear_nats: joint, and added up use by use; labels
-    included.
-    label_nats: of them. mse: lower bound on the expected squared error per coordinate of any
-      reconstruction.
-    psnr: the same in dB, an upper bound. certified, reason: of the nats. mse_certified, mse_reason:
-      of the bound.
-    """
-
-    num_records: np.ndarray
-    uses: np.ndarray
-    nats: np.ndarray
-    linear_nats: np.ndarray
-    label_nats: float
-    mse: np.ndarray
-    psnr: np.ndarray
-    certified: bool
-    reason: str
-    covariance_source: CovarianceSource
-    mse_certified: bool
-    mse_reason: str
 
 
 def spent(
@@ -265,7 +245,7 @@ def spent(
     linear = information.after_uses(
         channel.capacity, uses, label_nats=label_nats, mode="once" if once else "linear"
     )
-    return as_spent(
+    return spent_lib.of_run(
         leakage,
         linear.nats,
         label_nats,
@@ -279,118 +259,14 @@ def spent(
     )
 
 
-def as_spent(
-    leakage: information.Leakage,
-    linear_nats: Any,
-    label_nats: float,
-    count: np.ndarray,
-    uses: np.ndarray,
-    values: np.ndarray,
-    value_range: tuple[float, float],
-    data_model: DataModel = "unknown",
-    entropy_nats: float | None = None,
-    estimated_from: int | None = None,
-) -> Spent:
-    """The record of a run, with the bound on reconstruction that its nats imply for these
-    eigenvalues, or entropy.
-    """
-    if entropy_nats is None:
-        bound = information.distortion_rate(leakage, values, data_model=data_model)
-        if bound.certified and estimated_from is not None:
-            why = (
-                f"the spectrum of {estimated_from} held-out records stands in for the law of "
-                "records"
-            )
-            bound = dataclasses.replace(bound, certified=False, reason=why)
-    else:
-        bound = information.theorem1(leakage, entropy=entropy_nats)
-    low, high = value_range
-
-    def each(x: Any) -> np.ndarray:
-        return np.broadcast_to(np.asarray(x, np.float64), count.shape)
-
-    return Spent(
-        count,
-        uses,
-        each(leakage.nats),
-        each(linear_nats),
-        label_nats,
-        each(bound.mse),
-        each(bound.psnr(high - low)),
-        leakage.certified,
-        leakage.reason,
-        leakage.covariance_source,
-        bound.certified,
-        bound.reason,
-    )
-
-
-class Law(NamedTuple):
-    """What a channel is solved from: one covariance for all clients, or one for each.
-
-    values: `[d]` or `[C, d]`, eigenvalues, descending. factor: any `[d, k]` or `[C, d, k]` with
-    factor factor^T the covariance. estimated_from: records that it was estimated from; None where
-    it is known or declared.
-    """
-
-    values: np.ndarray
-    factor: np.ndarray
-    estimated_from: int | None
-
-
-def value_range(task: Any) -> tuple[float, float]:
-    """Least and greatest value in the held-out records, which are public.
-
-    Raises:
-      ValueError: records are not floating numbers, or all values are alike.
-    """
-    test = np.asarray(task.dataset.test["x"])
-    if not np.issubdtype(test.dtype, np.floating):
-        raise ValueError(
-            f"Expected records of floating numbers for a channel, got dtype {test.dtype}."
-        )
-    low, high = float(test.min()), float(test.max())
-    if not low < high:
-        raise ValueError(
-            "Expected held-out records that are not all zero or all alike, got only the value "
-            f"{low!r}."
-        )
-    return low, high
-
-
-def law(task: Any, source: str) -> Law:
-    """Of the data set, where it is known; else of the held-out records; or, "private", of each
-    client's own.
-
-    Raises:
-      ValueError: a client has fewer than two records, or alike ones, or is on disk, where its own
-        are asked for.
-    """
-    known, test = task.dataset.covariance, np.asarray(task.dataset.test["x"])
-    if source != "private":
-        if known is not None:
-            values, vectors = np.linalg.eigh(known)
-            roots = np.sqrt(np.maximum(values, 0))
-            return Law(np.maximum(values, 0)[::-1], (vectors * roots).astype(np.float32), None)
-        estimated = None if source == "declared" else len(test)
-        return Law(record_noise.spectrum(test), record_noise.data_factor(test), estimated)
-    if isinstance(task.client_data, store.Store):
-        raise ValueError(
-            "Expected covariance_source other than 'private' for clients on disk, got 'private'."
-        )
-    train = np.asarray(task.dataset.train["x"])
-    spectra: list[np.ndarray] = []
-    factors: list[np.ndarray] = []
-    for client, row in enumerate(np.asarray(task.client_data.indices)):
-        own = train[row[row >= 0]]
-        spectrum = record_noise.spectrum(own) if len(own) > 1 else np.zeros(1)
-        if not spectrum.max() > 0:
-            raise ValueError(
-                "Expected clients of at least two records that differ for "
-                f"covariance_source='private', got client {client} with {len(own)}."
-            )
-        spectra.append(spectrum)
-        factors.append(record_noise.data_factor(own))
-    width = max(factor.shape[1] for factor in factors)
-    padded = [np.pad(factor, ((0, 0), (0, width - factor.shape[1]))) for factor in factors]
-    return Law(np.stack(spectra), np.stack(padded), None)
+scheme = functools.partial(
+    base.Scheme,
+    promise="nats",
+    make=make,
+    event=event,
+    fitted=base.fitted,
+    non_private=non_private,
+    noise_at="client",
+    start=START,
+    spent=spent,
+)

@@ -7,8 +7,7 @@ directions without variance.
 """
 
 import dataclasses
-import math
-from typing import Any, Literal
+from typing import Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,10 +15,9 @@ import numpy as np
 from fljax import _validate
 from fljax.accounting import information
 from fljax.data import channel
-from fljax.schemes import base
+from fljax.data.dataset import Dataset
+from fljax.data.law import Law
 from fljax.schemes.channels import round as channels
-
-fitted = channels.fitted
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,20 +47,15 @@ class Config(channels.ChannelConfig):
             _validate.positive(floor=self.floor)
 
 
-def inputs(config: Config, task: Any) -> dict[str, Any]:
-    """The channel for a run's data.
-
-    Raises:
-      ValueError: records are not floating numbers, or all alike.
-    """
-    if math.isinf(config.nats):
-        return {"channel": None}
-    value_range, law = channels.value_range(task), channels.law(task, config.covariance_source)
+def solve(
+    config: Config, dataset: Dataset, law: Law, value_range: tuple[float, float]
+) -> channels.Solved:
+    """Noise of the records' own shape, lifted by the floor."""
+    del dataset, value_range
     floor = config.floor
     if floor is None and law.values.ndim == 2:
-        floor = 1e-4 * float(
-            law.values.mean()
-        )  # one for all clients, which no client's data decides alone
+        # one for all clients, which no client's data decides alone
+        floor = 1e-4 * float(law.values.mean())
     solved = information.white(
         law.values,
         nats=config.nats,
@@ -75,29 +68,15 @@ def inputs(config: Config, task: Any) -> dict[str, Any]:
         jnp.asarray(np.max(solved.floor), jnp.float32),
         jnp.asarray(law.factor),
     )
-    solution = channels.Calibrated(
-        noise, solved, law.values, task.dataset.num_classes, value_range, law.estimated_from
-    )
-    return {"channel": solution}
+    return noise, solved
 
 
-make, event, non_private, spent = (
-    channels.make,
-    channels.event,
-    channels.non_private,
-    channels.spent,
-)
+inputs = channels.inputs_of(solve)
 
-SCHEME = base.Scheme(
+SCHEME = channels.scheme(
     summary="clients train on examples with noise shaped like them; nats per example, no epsilon",
-    promise="nats",
     Config=Config,
-    make=make,
-    event=event,
-    fitted=fitted,
-    non_private=non_private,
-    noise_at="client",
-    start=channels.START,
     inputs=inputs,
-    spent=spent,
 )
+make, event, spent = channels.make, channels.event, channels.spent
+fitted, non_private = SCHEME.fitted, SCHEME.non_private

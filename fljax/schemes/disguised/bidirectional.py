@@ -23,14 +23,11 @@ import numpy as np
 
 from fljax import _keys, _validate
 from fljax.accounting import events, search
-from fljax.accounting.shared_noise import colluders, printed, theta
-from fljax.accounting.shared_noise import exact as view
+from fljax.accounting.shared_noise import adversaries, colluders, printed, theta
 from fljax.schemes import base
 from fljax.schemes.disguised import round as disguised
-from fljax.schemes.uploads import adversaries
 from fljax_kernels.pairwise import graphs
 
-check_network, fitted = disguised.check_network, disguised.fitted
 # Sound and trainable: noise on Psi and Phi hides the model's outputs from clients too, and drowns
 # the gradient.
 START = disguised.START | {
@@ -42,22 +39,6 @@ START = disguised.START | {
         "local_batch_size": 128,
     },
     "run": {"num_rounds": 100},
-}
-ERRATA = {
-    "E2": "draws the secret scales with either sign, which breaks ReLU",
-    "E3": "takes noise whose entries share factors for independent normal noise",
-    "E5": (
-        "counts noise as normal that is uniform to the server, which knows the factor in "
-        "front of it"
-    ),
-    "E6": "forgets squares in the theta of its Theorem 10",
-    "E7": "calls a guarantee local that ends when the other clients collude",
-    "E8": "sends Psi and Phi without any noise",
-    "E9": "counts one round, however many there are",
-    "E12": (
-        "clips a gradient that clients cannot know, and lets one client move it by the clip "
-        "norm, not twice that"
-    ),
 }
 
 
@@ -153,15 +134,16 @@ def _unit_mu(config: Config, num_colluders: int) -> float:
     multiplier.
     """
     count, ratio = config.joining, config.pair_variance_ratio
-    if config.graph == "complete" or ratio == 0:
-        return float(view.complete_mu(1.0, ratio, num_seen=max(1, count - num_colluders)))
-    if num_colluders == 0:
+    complete = config.graph == "complete"
+    if num_colluders == 0 and ratio and not complete:
         return math.sqrt(theta.theta(edges(config), count, 1.0, math.sqrt(ratio)))
-    graph = view.pair_graph(edges(config), num_clients=count, own_variance=1.0, pair_variance=ratio)
-    worst = colluders.worst_case(
-        graph, num_colluders=num_colluders, failure_prob=config.failure_prob
+    return colluders.unit_mu(
+        None if complete else edges(config),
+        num_clients=count,
+        variance_ratio=ratio,
+        num_colluders=num_colluders,
+        failure_prob=config.failure_prob,
     )
-    return float(np.max(worst.mu))
 
 
 def _event_mu(config: Config) -> float:
@@ -203,9 +185,6 @@ def hiding(config: Config) -> disguised.Uploads:
         config.execution == "protocol",
         config.mask_all,
     )
-
-
-make = disguised.maker(hiding)
 
 
 def event(config: Config) -> events.PrivacyEvent:
@@ -250,23 +229,14 @@ def upload_noise(config: Config) -> adversaries.UploadNoise:
 
 
 def claimed_theta(config: Config, delta: float) -> float:
-    """The paper's theta of a round, S and clip norm taken for one: Theorem 10 as printed, or
-    Theorem 11.
-
-    Args:
-      config: of the round; without own or pair noise theta is infinite.
-      delta: of the whole claim; Theorem 11, which spends it three times, gets a third.
-
-    Raises:
-      PrivacyPreconditionError: the graph is n_out and does not meet the conditions of Theorem 11.
-    """
-    own = base.noise_multiplier(config)
-    pair = own * math.sqrt(config.pair_variance_ratio)
-    if not (own and pair):
-        return math.inf
-    if config.graph == "complete":
-        return (1 / own + 1 / pair) / config.joining
-    return printed.theorem_11(config.joining, config.out_degree, own, pair, delta / 3)[0]
+    """The paper's theta of a round: of `printed.claimed_theta`, as configured."""
+    return printed.claimed_theta(
+        config.joining,
+        None if config.graph == "complete" else config.out_degree,
+        noise_multiplier=base.noise_multiplier(config),
+        variance_ratio=config.pair_variance_ratio,
+        delta=delta,
+    )
 
 
 def claimed_epsilon(config: Config, *, num_rounds: int, delta: float) -> float:
@@ -296,51 +266,23 @@ def joined(config: Config, key: jax.Array, num_rounds: int) -> np.ndarray:
     """Bool `[T, N]`: which clients the rounds of a run with this key chose, drawn again."""
 
     def one(round_index: jax.Array) -> jax.Array:
-        slots = jnp.arange(config.parties)
-        if config.joining == config.parties:
-            return jnp.ones(config.parties, bool)
-        chosen = jax.random.permutation(
-            _keys.server_key(key, round_index, _keys.Purpose.CHOOSE_CLIENTS), slots
-        )
-        return jnp.zeros(config.parties, bool).at[chosen[: config.joining]].set(True)
+        choose_key = _keys.server_key(key, round_index, _keys.Purpose.CHOOSE_CLIENTS)
+        chosen = disguised.chosen(config, choose_key)
+        return jnp.zeros(config.parties, bool).at[chosen].set(True)
 
     return np.asarray(jax.jit(jax.vmap(one))(jnp.arange(num_rounds)))
 
 
 def views(config: Config, key: jax.Array, num_rounds: int) -> adversaries.Views:
     """Who saw what in a run with this key; `config` in a mode with a guarantee, with noise."""
-    reached = np.where(joined(config, key, num_rounds), adversaries.IN_TIME, adversaries.NEVER)
-    own = disguised.sensitivity(config) / own_stddev(config)
-    seen = functools.partial(adversaries.of_uploads, reached)
-    sees = "every upload, and the secrets of every round"
-    clients = max(1, config.max_colluders)
-    models = adversaries.of_sums(reached, own, clients)
-    who = (
-        "a client of the round"
-        if clients == 1
-        else f"any {clients} clients of the round, without the server"
+    own, bare = disguised.sensitivity(config) / own_stddev(config), _bare(config)
+    return adversaries.chosen_views(
+        np.where(joined(config, key, num_rounds), adversaries.IN_TIME, adversaries.NEVER),
+        max_colluders=config.max_colluders,
+        own_mu=own,
+        colluding_mu=own * _unit_mu(bare, config.max_colluders),
+        alone_mu=own * _unit_mu(bare, 0),
     )
-    rows = [
-        adversaries.Adversary(
-            "the server alone", sees, True, seen(own * _unit_mu(_bare(config), 0))
-        ),
-        adversaries.Adversary(
-            who,
-            "the true models; its own noise"
-            if clients == 1
-            else "the true models; their own noise",
-            True,
-            models,
-        ),
-        adversaries.Adversary(
-            "the server and all other clients", f"{sees}; all shared noise", False, seen(own)
-        ),
-    ]
-    if config.max_colluders:
-        mu = own * _unit_mu(_bare(config), config.max_colluders)
-        some = f"the server and any {config.max_colluders} clients"
-        rows.insert(0, adversaries.Adversary(some, f"{sees}; these clients' noise", True, seen(mu)))
-    return adversaries.Views(reached, ("not in the round", "", "in the average"), tuple(rows))
 
 
 def exposure(config: Config) -> list[tuple[str, str, str]]:
@@ -348,28 +290,24 @@ def exposure(config: Config) -> list[tuple[str, str, str]]:
     return disguised.exposure(config, config.noise)
 
 
-SCHEME = base.Scheme(
+SCHEME = disguised.scheme(
     summary=(
         "one gradient on a disguised model, own and pair noise on uploads; unit: example or client"
     ),
     promise="epsilon",
     Config=Config,
-    make=make,
+    make=disguised.maker(hiding),
     event=event,
-    fitted=fitted,
     non_private=non_private,
     noise_at="client",
     start=START,
-    population=disguised.population,
-    check_network=check_network,
     views=views,
     exposure=exposure,
     upload_noise=upload_noise,
-    needs_network=True,
     as_printed=base.AsPrinted(
-        errata=ERRATA,
+        errata=printed.ERRATA,
         claimed_epsilon=claimed_epsilon,
         with_noise=as_printed,
-        asked=lambda config: config.formula == "paper",
     ),
 )
+make, fitted = SCHEME.make, SCHEME.fitted

@@ -15,7 +15,6 @@ from fljax.accounting import events
 from fljax.schemes import base
 from fljax.schemes.disguised import round as disguised
 
-check_network, fitted = disguised.check_network, disguised.fitted
 START = disguised.START | {"privacy": {"target_epsilon": None}}
 
 
@@ -33,18 +32,10 @@ def hiding(config: Config) -> disguised.Uploads:
     return disguised.Uploads("naive", disguised.stddev(config))
 
 
-make = disguised.maker(hiding)
-
-
 def event(config: Config) -> events.PrivacyEvent:
     """No guarantee, whatever the noise. Raises ValueError if noise_multiplier is None."""
     base.noise_multiplier(config)
     return disguised.claim(config, events.NonPrivate())
-
-
-def non_private(config: Config) -> Config:
-    """The same training without noise or clipping."""
-    return dataclasses.replace(config, l2_clip_norm=base.NEVER_CLIPS, noise_multiplier=0.0)
 
 
 def exposure(config: Config) -> list[tuple[str, str, str]]:
@@ -52,18 +43,14 @@ def exposure(config: Config) -> list[tuple[str, str, str]]:
     return disguised.exposure(config, "naive")
 
 
-SCHEME = base.Scheme(
+SCHEME = disguised.scheme(
     summary="full local noise on gradients of a disguised model, for comparison; no guarantee",
     promise="none",
     Config=Config,
-    make=make,
+    make=disguised.maker(hiding),
     event=event,
-    fitted=fitted,
-    non_private=non_private,
     noise_at="client",
     start=START,
-    population=disguised.population,
-    check_network=check_network,
     exposure=exposure,
-    needs_network=True,
 )
+make, fitted, non_private = SCHEME.make, SCHEME.fitted, SCHEME.non_private

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from fljax.schemes.silos import item_sum_cap as item_sum_cap
     from fljax.schemes.silos import local_group_dp as local_group_dp
     from fljax.schemes.silos import local_item_dp as local_item_dp
-    from fljax.schemes.silos import printed as printed
     from fljax.schemes.silos import round as round
     from fljax.schemes.silos import subject_ledger as subject_ledger
     from fljax.schemes.silos import user_ldp as user_ldp

@@ -41,23 +41,18 @@ def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
 
 def non_private(config: Config) -> Config:
     """The same training with a clip that never binds and no noise."""
-    plain: Config = silos.non_private(config)
+    plain: Config = base.non_private(config)
     return dataclasses.replace(plain, clipping_style="flat")
 
 
-make = silos.maker(silo)
-event, fitted, spent = dp_sgd.event, dp_sgd.fitted, dp_sgd.spent
-
-SCHEME = base.Scheme(
+SCHEME = silos.scheme(
     summary="DP-SGD in silos with adaptive scaling of each gradient; unit: example",
     promise="epsilon",
     Config=Config,
-    make=make,
-    event=event,
-    fitted=fitted,
+    make=silos.maker(silo),
+    event=dp_sgd.event,
     non_private=non_private,
-    noise_at="silo",
     start=dp_sgd.START,
-    population=silos.population,
-    spent=spent,
+    spent=dp_sgd.spent,
 )
+make, event, fitted, spent = SCHEME.make, SCHEME.event, SCHEME.fitted, SCHEME.spent

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from fljax.accounting import information
+from fljax.accounting.information import spent as spent_lib
+from fljax.accounting.information.spent import Spent
 from fljax.data import channel, store
 from fljax.schemes import base
-from fljax.schemes.channels import round as channels
-from fljax.schemes.channels.round import Spent
 from fljax.schemes.silos import local_item_dp
 from fljax.schemes.silos import round as silos
 
@@ -23,8 +23,7 @@ START = silos.START | {
 }
 
 Config = local_item_dp.Config
-make, event, fitted = local_item_dp.make, local_item_dp.event, local_item_dp.fitted
-non_private = local_item_dp.non_private
+make, event = local_item_dp.make, local_item_dp.event
 
 
 def spent(config: Config, task: Any, inputs: dict[str, Any], num_rounds: int) -> Spent | None:
@@ -50,19 +49,16 @@ def spent(config: Config, task: Any, inputs: dict[str, Any], num_rounds: int) ->
     uses = np.where(count > 0, num_rounds * config.num_local_steps * config.item_sampling_prob, 0.0)
     leakage = dataclasses.replace(one, nats=one.nats * uses, mode="linear")
     value_range = (float(test.min()), float(test.max()))
-    return channels.as_spent(leakage, leakage.nats, 0.0, count, uses, values, value_range)
+    return spent_lib.of_run(leakage, leakage.nats, 0.0, count, uses, values, value_range)
 
 
-SCHEME = base.Scheme(
+SCHEME = silos.scheme(
     summary="DP-SGD in silos, also counted in nats; unit: example",
     promise="epsilon",
     Config=Config,
     make=make,
     event=event,
-    fitted=fitted,
-    non_private=non_private,
-    noise_at="silo",
     start=START,
-    population=silos.population,
     spent=spent,
 )
+fitted, non_private = SCHEME.fitted, SCHEME.non_private

@@ -44,29 +44,19 @@ def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
     return silos.Silo(query, divisor=1.0, stddev=0.0)
 
 
-make, fitted = silos.maker(silo), silos.fitted
-
-
 def event(config: Config) -> events.PrivacyEvent:
     """A release without any guarantee, for whatever unit."""
     del config
     return base.no_guarantee("example")
 
 
-def non_private(config: Config) -> Config:
-    """The same: there is nothing to switch off."""
-    return config
-
-
-SCHEME = base.Scheme(
+SCHEME = silos.scheme(
     summary="silos train by plain SGD; no clipping, no noise, no guarantee",
     promise="none",
     Config=Config,
-    make=make,
+    make=silos.maker(silo),
     event=event,
-    fitted=fitted,
-    non_private=non_private,
-    noise_at="silo",
+    non_private=lambda config: config,  # there is nothing to switch off
     start=START,
-    population=silos.population,
 )
+make, fitted, non_private = SCHEME.make, SCHEME.fitted, SCHEME.non_private

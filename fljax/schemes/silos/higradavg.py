@@ -13,9 +13,9 @@ import jax.numpy as jnp
 
 from fljax import _validate, accounting
 from fljax.accounting import events
+from fljax.accounting.subjects import printed
 from fljax.local import subject
 from fljax.schemes import base
-from fljax.schemes.silos import printed
 from fljax.schemes.silos import round as silos
 from fljax.server.rounds import Performance
 from fljax.types import LossFn
@@ -47,12 +47,7 @@ def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
     return silos.Silo(query, config.expected_subjects, stddev, cap)
 
 
-make, fitted, non_private = silos.maker(silo), silos.fitted_subjects, silos.non_private
-
-
-def step(config: Config) -> silos.Step:
-    """What one local step of a silo does to its largest subject, for a noise multiplier."""
-    return silos.present_step(config, move=1)
+step = silos.present_step
 
 
 def event(config: Config) -> events.PrivacyEvent:
@@ -76,7 +71,8 @@ def claimed_epsilon(config: Config, *, num_rounds: int, delta: float) -> float:
         config.max_items_per_subject * config.item_sampling_prob,
         events.Gaussian(silos.least_noise(config)),
     )
-    return accounting.epsilon(printed.run(claimed, config, num_rounds, config.holders), delta=delta)
+    run = printed.run(claimed, config.num_local_steps, num_rounds, config.holders)
+    return accounting.epsilon(run, delta=delta)
 
 
 def as_printed(config: Config, *, num_rounds: int, epsilon: float, delta: float) -> Config:
@@ -88,23 +84,17 @@ def as_printed(config: Config, *, num_rounds: int, epsilon: float, delta: float)
     )
 
 
-SCHEME = base.Scheme(
+SCHEME = silos.subject_scheme(
     summary=(
         "silos average clipped gradients inside each subject, local Gaussian noise; unit: subject"
     ),
-    promise="epsilon",
     Config=Config,
-    make=make,
+    make=silos.maker(silo),
     event=event,
-    fitted=fitted,
-    non_private=non_private,
-    noise_at="silo",
-    start=silos.START,
-    population=silos.subject_population,
     as_printed=base.AsPrinted(
-        errata={name: printed.ERRATA[name] for name in ERRATA},
+        errata=printed.errata(*ERRATA),
         claimed_epsilon=claimed_epsilon,
         with_noise=as_printed,
-        asked=lambda config: config.formula == "paper",
     ),
 )
+make, fitted, non_private = SCHEME.make, SCHEME.fitted, SCHEME.non_private

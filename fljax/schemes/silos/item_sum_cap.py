@@ -11,8 +11,8 @@ import dataclasses
 
 from fljax import _validate
 from fljax.accounting import events
+from fljax.accounting.subjects import rounds as subjects
 from fljax.local import subject
-from fljax.schemes import base
 from fljax.schemes.silos import round as silos
 from fljax.server.rounds import Performance
 from fljax.types import LossFn
@@ -45,12 +45,11 @@ def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
     )
 
 
-make, fitted, non_private = silos.maker(silo), silos.fitted_subjects, silos.non_private
-
-
-def step(config: Config) -> silos.Step:
+def step(config: Config) -> subjects.Step:
     """What one local step of a silo does to its largest subject, for a noise multiplier."""
-    return silos.counted_step(config, config.items_per_subject)
+    return subjects.counted(
+        config.max_items_per_subject, config.item_sampling_prob, cap=config.items_per_subject
+    )
 
 
 def event(config: Config) -> events.PrivacyEvent:
@@ -58,18 +57,13 @@ def event(config: Config) -> events.PrivacyEvent:
     return silos.subject_event(config, step(config))
 
 
-SCHEME = base.Scheme(
+SCHEME = silos.subject_scheme(
     summary=(
         "silos sum clipped gradients, at most Z of each subject, local Gaussian noise; unit: "
         "subject"
     ),
-    promise="epsilon",
     Config=Config,
-    make=make,
+    make=silos.maker(silo),
     event=event,
-    fitted=fitted,
-    non_private=non_private,
-    noise_at="silo",
-    start=silos.START,
-    population=silos.subject_population,
 )
+make, fitted, non_private = SCHEME.make, SCHEME.fitted, SCHEME.non_private

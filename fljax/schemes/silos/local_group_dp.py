@@ -16,9 +16,11 @@ import jax.numpy as jnp
 
 from fljax import _validate, accounting
 from fljax.accounting import events, groups
+from fljax.accounting.subjects import printed
+from fljax.accounting.subjects import rounds as subjects
 from fljax.local import subject
+from fljax.local.silo import Number
 from fljax.schemes import base
-from fljax.schemes.silos import printed
 from fljax.schemes.silos import round as silos
 from fljax.server.rounds import Performance
 from fljax.types import LossFn
@@ -65,31 +67,23 @@ def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
     """The sum of clipped gradients, at most Z of a subject; as printed: all of them, and noise by
     the largest group.
     """
-    if config.formula == "paper":
-        scales = jnp.asarray(_group_noise(config), jnp.float32) * jnp.float32(config.l2_clip_norm)
-        query = subject.item_sum(loss, **silos.items(config, performance))
-        return silos.Silo(
-            query,
-            config.expected_items,
-            lambda answer: scales[jnp.maximum(answer.largest_group, 1) - 1],
-            config.max_items_per_subject,
-        )
+    paper = config.formula == "paper"
     query = subject.item_sum(
-        loss, items_per_subject=config.items_per_subject, **silos.items(config, performance)
+        loss,
+        items_per_subject=None if paper else config.items_per_subject,
+        **silos.items(config, performance),
     )
-    return silos.Silo(
-        query, config.expected_items, silos.stddev(config), config.max_items_per_subject
-    )
+    stddev: Number = silos.stddev(config)
+    if paper:
+        scales = jnp.asarray(_group_noise(config), jnp.float32) * jnp.float32(config.l2_clip_norm)
+        stddev = lambda answer: scales[jnp.maximum(answer.largest_group, 1) - 1]
+    return silos.Silo(query, config.expected_items, stddev, config.max_items_per_subject)
 
 
-make, fitted = silos.maker(silo), silos.fitted_subjects
-
-
-def step(config: Config) -> silos.Step:
+def step(config: Config) -> subjects.Step:
     """What one local step of a silo does to its largest subject, for a noise multiplier."""
-    return silos.present_step(
-        config, move=min(config.items_per_subject, config.max_items_per_subject)
-    )
+    move = min(config.items_per_subject, config.max_items_per_subject)
+    return silos.present_step(config, move=move)
 
 
 def event(config: Config) -> events.PrivacyEvent:
@@ -101,7 +95,9 @@ def event(config: Config) -> events.PrivacyEvent:
 
 def non_private(config: Config) -> Config:
     """The same training with a clip that never binds and no noise."""
-    return silos.non_private(dataclasses.replace(config, formula="sound", group_noise=()))
+    sound = dataclasses.replace(config, formula="sound", group_noise=())
+    found: Config = base.non_private(sound)
+    return found
 
 
 def claimed_epsilon(config: Config, *, num_rounds: int, delta: float) -> float:
@@ -138,7 +134,7 @@ def _items(config: Config, noise: float, num_rounds: int) -> events.PrivacyEvent
     """What the run is for one item, in the paper's count of rounds."""
     noise *= min(config.silo_noise, default=1.0)
     claimed = events.PoissonSampled(config.item_sampling_prob, events.Gaussian(noise))
-    return printed.run(claimed, config, num_rounds, config.holders)
+    return printed.run(claimed, config.num_local_steps, num_rounds, config.holders)
 
 
 def _group_noise(config: Config) -> tuple[float, ...]:
@@ -150,23 +146,18 @@ def _group_noise(config: Config) -> tuple[float, ...]:
     return config.group_noise
 
 
-SCHEME = base.Scheme(
+SCHEME = silos.subject_scheme(
     summary=(
         "silos sum clipped gradients with noise for groups of Z items of a subject; unit: subject"
     ),
-    promise="epsilon",
     Config=Config,
-    make=make,
+    make=silos.maker(silo),
     event=event,
-    fitted=fitted,
     non_private=non_private,
-    noise_at="silo",
-    start=silos.START,
-    population=silos.subject_population,
     as_printed=base.AsPrinted(
-        errata={name: printed.ERRATA[name] for name in ERRATA},
+        errata=printed.errata(*ERRATA),
         claimed_epsilon=claimed_epsilon,
         with_noise=as_printed,
-        asked=lambda config: config.formula == "paper",
     ),
 )
+make, fitted = SCHEME.make, SCHEME.fitted

@@ -8,7 +8,8 @@ arXiv:2206.03617, section 3.1, the baseline; Abadi et al. (2016), arXiv:1607.001
 import dataclasses
 
 from fljax import _validate
-from fljax.accounting import events, mixture
+from fljax.accounting import events
+from fljax.accounting.subjects import rounds as subjects
 from fljax.local import subject
 from fljax.schemes import base
 from fljax.schemes.silos import round as silos
@@ -40,9 +41,6 @@ def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
     return silos.Silo(query, divisor=config.expected_items, stddev=silos.stddev(config))
 
 
-make, fitted, non_private = silos.maker(silo), silos.fitted, silos.non_private
-
-
 def event(config: Config) -> events.PrivacyEvent:
     """What one round does to one item's data, which lies in one silo. Raises ValueError without a
     noise_multiplier.
@@ -67,28 +65,21 @@ def subject_event(
       ValueError: a cap is not an integer >= 1, or noise_multiplier is None.
     """
     _validate.positive_int(silos_per_subject=silos_per_subject)
-    caps = silos.SubjectConfig(
-        num_silos=config.num_silos,
-        num_local_steps=config.num_local_steps,
+    return subjects.event(
+        subjects.counted(max_items_per_subject, config.item_sampling_prob),
         noise_multiplier=base.noise_multiplier(config),
         silo_noise=config.silo_noise,
-        silos_per_subject=silos_per_subject,
-    )
-    return silos.subject_event(
-        caps,
-        lambda noise: mixture.item_sum(noise, max_items_per_subject, config.item_sampling_prob),
+        holders=silos_per_subject,
+        num_steps=config.num_local_steps,
     )
 
 
-SCHEME = base.Scheme(
+SCHEME = silos.scheme(
     summary="silos sum clipped gradients of examples, local Gaussian noise; unit: example",
     promise="epsilon",
     Config=Config,
-    make=make,
+    make=silos.maker(silo),
     event=event,
-    fitted=fitted,
-    non_private=non_private,
-    noise_at="silo",
     start=START,
-    population=silos.population,
 )
+make, fitted, non_private = SCHEME.make, SCHEME.fitted, SCHEME.non_private

@@ -4,16 +4,16 @@ the plain mean.
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
-from fljax import _keys, _validate
-from fljax.accounting import events, mixture
+from fljax import _deprecation, _keys, _validate
+from fljax.accounting import events
+from fljax.accounting.subjects import rounds as subjects
+from fljax.data import parties
 from fljax.data.cohorts import Cohort
 from fljax.data.facts import Facts
 from fljax.data.subjects import SUBJECT
@@ -21,31 +21,30 @@ from fljax.errors import PrivacyPreconditionError
 from fljax.local.silo import Number, noisy_steps
 from fljax.local.silo_query import Query, within_cap
 from fljax.schemes import base
-from fljax.server import aggregate, rounds
+from fljax.server import aggregate, optimizers, rounds
 from fljax.server.rounds import Clients, Performance, Release, Round, Sums
 from fljax.types import LossFn, Params
 
-Step = Callable[[float], events.Mechanism]
 # What `fljax simulate` starts from where a scheme has silos: examples that carry subjects, spread
 # over 16 silos.
 START: dict[str, dict[str, Any]] = {
     "data": {"dataset": "writers", "num_clients": 16, "partition": "subject_uniform"},
     "model": {"model": "softmax"},
-    "scheme": {"num_silos": None},
+    "scheme": {"num_parties": None},
     "privacy": {"target_delta": 2e-4},
     "run": {"num_rounds": 30},
 }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainingConfig:
-    """Public numbers of training in silos.
+class TrainingConfig(optimizers.ServerSteps, parties.Parties, metaclass=_deprecation.OldFields):
+    """Public numbers of training in silos, which are the parties.
 
     Raises:
       ValueError: a number is out of its range.
     """
 
-    num_silos: int | None = 16
+    num_parties: int | None = 16
     """Silos, all of which join every round. none: as many as the data have."""
     item_sampling_prob: float = 0.1
     """Chance of each item to be in the batch of one local step, in (0, 1]."""
@@ -53,41 +52,24 @@ class TrainingConfig:
     """Steps that a silo takes in one round."""
     local_learning_rate: float = 2.0
     """Step size of a silo, > 0."""
-    server_learning_rate: float = 1.0
-    """Step size of the server along the mean update; 1 without momentum is the mean of the
-    models.
-    """
-    server_momentum: float = 0.0
-    """Momentum of the server, in [0, 1)."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _validate.positive_int(num_local_steps=self.num_local_steps)
-        if self.num_silos is not None:
-            _validate.positive_int(num_silos=self.num_silos)
         _validate.probability(item_sampling_prob=self.item_sampling_prob)
-        _validate.positive(
-            local_learning_rate=self.local_learning_rate,
-            server_learning_rate=self.server_learning_rate,
-        )
-        _validate.non_negative(server_momentum=self.server_momentum)
-        if not self.server_momentum < 1:
-            raise ValueError(
-                f"Expected server_momentum < 1, got server_momentum={self.server_momentum!r}."
-            )
+        _validate.positive(local_learning_rate=self.local_learning_rate)
 
-    @property
-    def silos(self) -> int:
-        """`num_silos`. Raises ValueError where it is None."""
-        return base.known(num_silos=self.num_silos)
+    num_silos = _deprecation.alias("num_silos", "num_parties")
+    silos = _deprecation.alias("silos", "parties")
 
     @property
     def noise_factors(self) -> tuple[float, ...]:
         """For each silo a factor on the noise, if there is any."""
-        return (1.0,) * self.silos
+        return (1.0,) * self.parties
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SiloConfig(TrainingConfig):
+class SiloConfig(TrainingConfig, base.NoiseConfig):
     """As `TrainingConfig`, and what makes a silo's steps private. Each number may be published."""
 
     l2_clip_norm: float = 0.5
@@ -101,18 +83,12 @@ class SiloConfig(TrainingConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _validate.positive(l2_clip_norm=self.l2_clip_norm)
-        if self.noise_multiplier is not None:
-            _validate.non_negative(noise_multiplier=self.noise_multiplier)
         object.__setattr__(self, "silo_noise", tuple(self.silo_noise))
-        if (
-            self.silo_noise
-            and self.num_silos is not None
-            and len(self.silo_noise) != self.num_silos
-        ):
+        num, given = self.num_parties, len(self.silo_noise)
+        if given and num is not None and given != num:
             raise ValueError(
                 "Expected silo_noise to be empty or to hold one factor for each of "
-                f"num_silos={self.num_silos}, got {len(self.silo_noise)} factors."
+                f"num_parties={num}, got {given} factors."
             )
         for factor in self.silo_noise:
             _validate.positive(silo_noise=factor)
@@ -139,47 +115,31 @@ class SubjectConfig(SiloConfig):
         _validate.positive_int(max_items_per_subject=self.max_items_per_subject)
         if self.silos_per_subject is not None:
             _validate.positive_int(silos_per_subject=self.silos_per_subject)
-            if self.num_silos is not None and self.silos_per_subject > self.num_silos:
+            if self.num_parties is not None and self.silos_per_subject > self.num_parties:
                 raise ValueError(
-                    f"Expected silos_per_subject <= num_silos={self.num_silos}, "
+                    f"Expected silos_per_subject <= num_parties={self.num_parties}, "
                     f"got silos_per_subject={self.silos_per_subject}."
                 )
 
     @property
     def holders(self) -> int:
         """Most silos that one subject meets. Raises ValueError where it is all of them, and
-        num_silos is None.
+        num_parties is None.
         """
-        return self.silos if self.silos_per_subject is None else self.silos_per_subject
-
-
-def population(config: TrainingConfig) -> base.Population:
-    """All silos join every round."""
-    return base.Population(num_clients=config.num_silos)
+        return self.parties if self.silos_per_subject is None else self.silos_per_subject
 
 
 def subject_population(config: SubjectConfig) -> base.Population:
-    """As `population`, with the two caps on a subject."""
+    """All silos join every round; with the two caps on a subject."""
     return base.Population(
-        num_clients=config.num_silos,
+        num_clients=config.num_parties,
         subject_clients=config.silos_per_subject,
         subject_examples=config.max_items_per_subject,
     )
 
 
-def fitted(config: Any, facts: Facts) -> Any:
-    """`config` with num_silos from the data; its claim is about items, each of which lies in one
-    silo, or about none.
-
-    Raises:
-      PrivacyPreconditionError: num_silos is not the number of clients.
-      ValueError: silo_noise has another length.
-    """
-    return base.fitted_clients(config, facts, num_silos=config.num_silos)
-
-
 def fitted_subjects(config: Any, facts: Facts) -> Any:
-    """As `fitted`, for a claim about subjects.
+    """As `parties.fitted`, for a claim about subjects.
 
     A bound of None on a subject's silos stays: it means all of them. It is not taken from the data,
     since how many hold a subject is private. The cap on a subject's items is enforced in every
@@ -189,7 +149,7 @@ def fitted_subjects(config: Any, facts: Facts) -> Any:
       PrivacyPreconditionError: as there; or examples carry no subjects, or a subject lies in more
         silos than assumed.
     """
-    config = fitted(config, facts)
+    config = parties.fitted(config, facts)
     if facts.most_clients_of_subject is None:
         raise PrivacyPreconditionError(
             f"Expected examples to carry the key {SUBJECT!r} for a claim about subjects, got none: "
@@ -219,15 +179,8 @@ class Silo(NamedTuple):
 def maker(silo: Callable[[Any, LossFn, Performance], Silo]) -> base.Make:
     """`make` of a scheme whose silos do what `silo(config, loss, performance)` says."""
 
-    def make(
-        config: Any,
-        loss: LossFn,
-        *,
-        num_units: int,
-        performance: Performance = Performance(),
-        server_optimizer: optax.GradientTransformation | None = None,
-        local_optimizer: optax.GradientTransformation | None = None,
-    ) -> base.FederatedAlgorithm:
+    @base.maker
+    def make(config: Any, loss: LossFn, given: base.Given) -> base.FederatedAlgorithm:
         """Builds the algorithm: all silos train from the server's model, the server steps along
         their mean update.
 
@@ -241,15 +194,14 @@ def maker(silo: Callable[[Any, LossFn, Performance], Silo]) -> base.Make:
 
         Args, Raises: as `base.Make`; examples carry their subject where the unit is a subject.
         """
-        _validate.positive_int(num_units=num_units)
-        does = silo(config, loss, performance)
+        does = silo(config, loss, given.performance)
         train = noisy_steps(
             does.query,
             num_steps=config.num_local_steps,
             learning_rate=config.local_learning_rate,
             stddev=does.stddev,
             divisor=does.divisor,
-            optimizer=local_optimizer,
+            optimizer=given.local_optimizer,
         )
 
         def of_silo(here: Round, client: Clients) -> tuple[Params, jax.Array]:
@@ -264,8 +216,8 @@ def maker(silo: Callable[[Any, LossFn, Performance], Silo]) -> base.Make:
             rounds.each(of_silo),
             _mean,
             choose=functools.partial(_choose, config, does.max_items_per_subject),
-            server_optimizer=server_optimizer or base.server_optimizer(config),
-            performance=performance,
+            server_optimizer=given.server_optimizer,
+            performance=given.performance,
             chunk_size=_silos_at_once,
         )
 
@@ -276,9 +228,9 @@ def _choose(
     config: TrainingConfig, max_items_per_subject: int | None, here: Round, cohort: Cohort
 ) -> tuple[Round, Clients]:
     """The silos of the cohort with the rows that count and the factor on their noise."""
-    if cohort.client_ids.shape[0] > config.silos:
+    if cohort.client_ids.shape[0] > config.parties:
         raise ValueError(
-            f"Expected at most num_silos={config.silos} silos in a round, got "
+            f"Expected at most num_parties={config.parties} silos in a round, got "
             f"{cohort.client_ids.shape[0]}."
         )
     here, silos = rounds.everybody(here, cohort)
@@ -328,28 +280,14 @@ def stddev(config: SiloConfig) -> float:
     return base.noise_multiplier(config) * config.l2_clip_norm
 
 
-def non_private(config: Any) -> Any:
-    """The same training with a clip that never binds and no noise."""
-    return dataclasses.replace(config, l2_clip_norm=base.NEVER_CLIPS, noise_multiplier=0.0)
-
-
-def subject_event(config: SubjectConfig, step: Step) -> events.PrivacyEvent:
-    """One round at subject level; `step(noise_multiplier)`: what one local step of a silo does to
-    its largest subject.
-
-    The server sees every silo's update, so that a subject in h silos meets h mechanisms in each
-    local step: at worst those with the least noise.
-    """
-    noise = base.noise_multiplier(config)
-    factors = sorted(config.silo_noise)[: config.holders] or [1.0] * config.holders
-    parts = [
-        events.SelfComposed(step(noise * factor), config.num_local_steps * factors.count(factor))
-        for factor in dict.fromkeys(factors)
-    ]
-    return events.PrivacyEvent(
-        mechanism=parts[0] if len(parts) == 1 else events.Composed(tuple(parts)),
-        privacy_unit="subject",
-        neighboring_relation=events.NeighboringRelation.ADD_OR_REMOVE_ONE,
+def subject_event(config: SubjectConfig, step: subjects.Step) -> events.PrivacyEvent:
+    """One round at subject level: of `accounting.subjects.rounds.event`."""
+    return subjects.event(
+        step,
+        noise_multiplier=base.noise_multiplier(config),
+        silo_noise=config.silo_noise,
+        holders=config.holders,
+        num_steps=config.num_local_steps,
     )
 
 
@@ -360,25 +298,22 @@ def least_noise(config: SiloConfig) -> float:
     return base.noise_multiplier(config) * min(config.silo_noise, default=1.0)
 
 
-def counted_step(config: SubjectConfig, cap: int | None) -> Step:
-    """A step in which a subject moves the sum by min(J, cap) clip norms, J ~ Binomial(m, q) its
-    items in the batch.
+def present_step(config: SubjectConfig, *, move: float = 1) -> subjects.Step:
+    """What one local step does to a silo's largest subject, for a noise multiplier, where one is in
+    the batch, and then moves the sum by `move` clip norms, or is not.
     """
-    return lambda noise: mixture.item_sum(
-        noise, config.max_items_per_subject, config.item_sampling_prob, cap=cap
-    )
+    return subjects.present(config.max_items_per_subject, config.item_sampling_prob, move=move)
 
 
-def present_step(config: SubjectConfig, *, move: float) -> Step:
-    """A step in which a subject moves the sum by `move` clip norms if any of its m items is in the
-    batch.
-    """
-    present = mixture.subject_sampling_prob(config.max_items_per_subject, config.item_sampling_prob)
-    return lambda noise: events.PoissonSampled(present, events.Gaussian(noise / move))
-
-
-def square_root_rounds(num_rounds: int, num_silos: int) -> int:
-    """What the paper counts for `num_rounds` rounds of `num_silos` silos: times sqrt(silos),
-    rounded up.
-    """
-    return math.isqrt(num_rounds**2 * num_silos - 1) + 1
+# A scheme whose claim is about items, or about none; one about subjects.
+scheme = functools.partial(
+    base.Scheme,
+    fitted=parties.fitted,
+    non_private=base.non_private,
+    noise_at="silo",
+    start=START,
+    population=base.all_join,
+)
+subject_scheme = functools.partial(
+    scheme, promise="epsilon", fitted=fitted_subjects, population=subject_population
+)

@@ -30,7 +30,7 @@ def epsilons(
     Args:
       scheme: a module of `fljax.schemes` whose unit is a subject and which has `step`.
       config: its config, with a noise_multiplier and a sound formula.
-      counts: items of each subject in each silo, integers `[num_subjects, num_silos]`:
+      counts: items of each subject in each silo, integers `[num_subjects, num_parties]`:
         `data.subjects.counts`. Items above `max_items_per_subject` were left out in the rounds and
         count for nothing.
       num_rounds: >= 1.
@@ -40,7 +40,7 @@ def epsilons(
       float64 `[num_subjects]`; 0 for a subject without items.
 
     Raises:
-      ValueError: an argument is out of range, or counts do not fit num_silos.
+      ValueError: an argument is out of range, or counts do not fit num_parties.
       PrivacyPreconditionError: a subject lies in more silos than `silos_per_subject` claims.
     """
     _validate.positive_int(num_rounds=num_rounds)
@@ -48,13 +48,13 @@ def epsilons(
     counts = np.asarray(counts)
     if (
         counts.ndim != 2
-        or counts.shape[1] != config.silos
+        or counts.shape[1] != config.parties
         or counts.dtype.kind not in "iu"
         or (counts < 0).any()
     ):
         raise ValueError(
             "Expected counts to be integers >= 0 of shape [num_subjects, "
-            f"num_silos={config.silos}], got {counts.dtype} of shape {list(counts.shape)}."
+            f"num_parties={config.parties}], got {counts.dtype} of shape {list(counts.shape)}."
         )
     if scheme.event(config).mechanism == events.NonPrivate():
         return np.where(counts.sum(axis=1) > 0, np.inf, 0.0)
@@ -72,7 +72,7 @@ def epsilons(
         silos = (
             np.asarray(config.silo_noise) == factor
             if config.silo_noise
-            else np.ones(config.silos, bool)
+            else np.ones(config.parties, bool)
         )
         here = counts[:, silos]
         for size in np.unique(here[here > 0]):

@@ -11,10 +11,11 @@ from typing import Literal
 
 from fljax import _validate, accounting
 from fljax.accounting import events
+from fljax.accounting.subjects import printed
+from fljax.data import parties
 from fljax.data.facts import Facts
 from fljax.local import user
 from fljax.schemes import base
-from fljax.schemes.silos import printed
 from fljax.schemes.silos import round as silos
 from fljax.server.rounds import Performance
 from fljax.types import LossFn
@@ -57,24 +58,19 @@ def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
     return silos.Silo(query, 1.0, _SENSITIVITY * silos.stddev(config), cap)
 
 
-make, non_private = silos.maker(silo), silos.non_private
-
-
 def fitted(config: Config, facts: Facts) -> Config:
-    """`config` with num_silos from the data. A claim about whole silos is true of any data in them.
+    """`config` with num_parties from the data. A claim about whole silos is true of any data there.
 
     Raises:
-      PrivacyPreconditionError: num_silos is not the number of clients; or, of a claim about
+      PrivacyPreconditionError: num_parties is not the number of clients; or, of a claim about
         subjects, examples carry none, or a subject lies in more silos than assumed.
     """
-    of_unit = silos.fitted_subjects if config.privacy_unit == "subject" else silos.fitted
+    of_unit = silos.fitted_subjects if config.privacy_unit == "subject" else parties.fitted
     found: Config = of_unit(config, facts)
     return found
 
 
-def step(config: Config) -> silos.Step:
-    """What one local step of a silo does to its largest subject, for a noise multiplier."""
-    return silos.present_step(config, move=1)
+step = silos.present_step
 
 
 def event(config: Config) -> events.PrivacyEvent:
@@ -95,9 +91,8 @@ def claimed_epsilon(config: Config, *, num_rounds: int, delta: float) -> float:
     """
     claimed = events.Gaussian(_SENSITIVITY * silos.least_noise(config))
     num_silos = config.holders if config.privacy_unit == "subject" else 1
-    return accounting.epsilon(
-        printed.run(claimed, config, num_rounds, num_silos), delta=delta, method="gdp"
-    )
+    run = printed.run(claimed, config.num_local_steps, num_rounds, num_silos)
+    return accounting.epsilon(run, delta=delta, method="gdp")
 
 
 def as_printed(config: Config, *, num_rounds: int, epsilon: float, delta: float) -> Config:
@@ -112,24 +107,20 @@ def as_printed(config: Config, *, num_rounds: int, epsilon: float, delta: float)
     return dataclasses.replace(found, noise_multiplier=max(found.noise_multiplier, least))
 
 
-SCHEME = base.Scheme(
+SCHEME = silos.subject_scheme(
     summary=(
         "silos clip each batch gradient as a whole, local Gaussian noise; unit: client (silo) "
         "or subject"
     ),
-    promise="epsilon",
     Config=Config,
-    make=make,
+    make=silos.maker(silo),
     event=event,
     fitted=fitted,
-    non_private=non_private,
-    noise_at="silo",
     start=START,
-    population=silos.subject_population,
     as_printed=base.AsPrinted(
-        errata={name: printed.ERRATA[name] for name in ERRATA},
+        errata=printed.errata(*ERRATA),
         claimed_epsilon=claimed_epsilon,
         with_noise=as_printed,
-        asked=lambda config: config.formula == "paper",
     ),
 )
+make, non_private = SCHEME.make, SCHEME.non_private

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from fljax import _rooms
 
 if TYPE_CHECKING:
-    from fljax.schemes.uploads import adversaries as adversaries
     from fljax.schemes.uploads import ideal_sums as ideal_sums
     from fljax.schemes.uploads import lightdp as lightdp
     from fljax.schemes.uploads import local_dp as local_dp

@@ -15,8 +15,9 @@ from typing import Literal
 import jax
 
 from fljax import _keys
+from fljax.accounting.shared_noise import adversaries
 from fljax.schemes import base
-from fljax.schemes.uploads import adversaries
+from fljax.schemes.central import round as central
 from fljax.schemes.uploads import round as uploads
 from fljax.server import costs as costs_lib
 from fljax.server.costs import Costs
@@ -66,7 +67,7 @@ def hide(config: Config) -> uploads.Hide:
 
     It is enough towards the server and at most `max_colluders` clients.
     """
-    stddev = _share(config, uploads.stddev(config))
+    stddev = _share(config, central.stddev(config))
 
     def hidden(here: Round, sent: uploads.Uploads) -> tuple[Params, jax.Array]:
         return secure_sum.secure_sum(
@@ -85,21 +86,17 @@ def _scheme(name: str, protocol: str, costs: Callable[[Config, int], Costs]) -> 
 
     def views(config: Config, key: jax.Array, num_rounds: int) -> adversaries.Views:
         """Who saw what in a run with this key; `config` with its noise multiplier, above 0."""
-        reached = adversaries.reached(config, key, num_rounds, links=links)
-        share = _share(config, base.noise_multiplier(config))
-        return adversaries.sum_views(config, reached, share_mu=1 / share)
+        return adversaries.sum_views(
+            uploads.reached(config, key, num_rounds, links=links),
+            max_colluders=config.max_colluders,
+            least=config.parties - config.max_stragglers,
+            share_mu=1 / _share(config, base.noise_multiplier(config)),
+        )
 
-    return base.Scheme(
+    return uploads.scheme(
         summary=f"{protocol}, distributed noise; unit: client",
-        promise="epsilon",
         Config=Config,
         make=uploads.maker(hide, links=links),
-        event=uploads.event,
-        fitted=uploads.fitted,
-        non_private=uploads.non_private,
-        noise_at="client",
-        start=uploads.START,
-        population=uploads.population,
         views=views,
         costs=costs,
     )

@@ -20,18 +20,14 @@ import numpy as np
 
 from fljax import _validate
 from fljax.accounting import events
-from fljax.accounting.shared_noise import colluders, least_noise
-from fljax.accounting.shared_noise import exact as view
-from fljax.schemes import base
-from fljax.schemes.uploads import adversaries
+from fljax.accounting.shared_noise import adversaries, colluders, least_noise
+from fljax.schemes.central import round as central
 from fljax.schemes.uploads import round as uploads
 from fljax.server import costs as costs_lib
 from fljax.server.rounds import Round
 from fljax.types import Params
 from fljax.upload import pair_noise
 from fljax_kernels.pairwise import graphs
-
-fitted, non_private = uploads.fitted, uploads.non_private
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,7 +106,7 @@ def variance_ratio(config: Config) -> float:
     if config.pair_variance_ratio is not None:
         return config.pair_variance_ratio
     num_clients = config.parties
-    pmf = uploads.straggler_pmf(config)[:num_clients]
+    pmf = config.straggler_pmf(num_clients)[:num_clients]
     straggling = least_noise.straggler_moments(num_clients, pmf / pmf.sum()).straggling
     honest = num_clients - config.max_colluders
     if config.graph == "complete":
@@ -127,17 +123,13 @@ def _unit_mu(config: Config) -> float:
     """The mu of a round for sensitivity 1 and own noise of stddev 1; `config` without its noise
     multiplier.
     """
-    ratio = variance_ratio(config)
-    if config.graph == "complete" or ratio == 0:
-        honest = config.parties - config.max_colluders
-        return float(view.complete_mu(1.0, ratio, num_seen=honest))
-    graph = view.pair_graph(
-        edges(config), num_clients=config.parties, own_variance=1.0, pair_variance=ratio
+    return colluders.unit_mu(
+        None if config.graph == "complete" else edges(config),
+        num_clients=config.parties,
+        variance_ratio=variance_ratio(config),
+        num_colluders=config.max_colluders,
+        failure_prob=config.failure_prob,
     )
-    worst = colluders.worst_case(
-        graph, num_colluders=config.max_colluders, failure_prob=config.failure_prob
-    )
-    return float(np.max(worst.mu))
 
 
 def _bare(config: Config) -> Config:
@@ -151,7 +143,7 @@ def stddev(config: Config) -> float:
     With the noise of its pairs it is, to the worst view that is allowed for, Gaussian noise of
     noise_multiplier times the sensitivity.
     """
-    return uploads.stddev(config) * _unit_mu(_bare(config))
+    return central.stddev(config) * _unit_mu(_bare(config))
 
 
 def hide(config: Config) -> uploads.Hide:
@@ -183,15 +175,12 @@ def hide(config: Config) -> uploads.Hide:
     return hidden
 
 
-make = uploads.maker(hide)
-
-
 def event(config: Config) -> events.PrivacyEvent:
     """What one round does to one client's data, as the worst view that is allowed for shows it.
 
     Raises ValueError if noise_multiplier is None.
     """
-    found = uploads.event(config)
+    found = central.replaced_event(config)
     if config.graph == "complete" or config.failure_prob == 0:
         return found
     return dataclasses.replace(
@@ -207,7 +196,7 @@ def upload_noise(config: Config) -> adversaries.UploadNoise:
         num_colluders=config.max_colluders,
         own_stddev=stddev(config),
         variance_ratio=variance_ratio(config),
-        move=uploads.sensitivity(config),
+        move=central.sensitivity(config),
     )
 
 
@@ -219,29 +208,24 @@ def costs(config: Config, num_params: int) -> costs_lib.Costs:
 
 def views(config: Config, key: jax.Array, num_rounds: int) -> adversaries.Views:
     """Who saw what in a run with this key; `config` with its noise multiplier, above 0."""
-    own_mu = uploads.sensitivity(config) / stddev(config)
+    own_mu = central.sensitivity(config) / stddev(config)
     bare = dataclasses.replace(_bare(config), pair_variance_ratio=variance_ratio(config))
     return adversaries.uploads_views(
-        config,
-        adversaries.reached(config, key, num_rounds),
+        uploads.reached(config, key, num_rounds),
+        max_colluders=config.max_colluders,
         own_mu=own_mu,
         colluding_mu=own_mu * _unit_mu(bare),
         alone_mu=own_mu * _unit_mu(dataclasses.replace(bare, max_colluders=0)),
     )
 
 
-SCHEME = base.Scheme(
+SCHEME = uploads.scheme(
     summary="clipped client updates with own noise and pair noise that cancels; unit: client",
-    promise="epsilon",
     Config=Config,
-    make=make,
+    make=uploads.maker(hide),
     event=event,
-    fitted=fitted,
-    non_private=non_private,
-    noise_at="client",
-    start=uploads.START,
-    population=uploads.population,
     views=views,
     upload_noise=upload_noise,
     costs=costs,
 )
+make, fitted, non_private = SCHEME.make, SCHEME.fitted, SCHEME.non_private

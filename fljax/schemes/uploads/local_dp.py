@@ -9,8 +9,9 @@ import jax.numpy as jnp
 
 import fljax_kernels
 from fljax import _keys
+from fljax.accounting.shared_noise import adversaries
 from fljax.schemes import base
-from fljax.schemes.uploads import adversaries
+from fljax.schemes.central import round as central
 from fljax.schemes.uploads import round as uploads
 from fljax.server import costs as costs_lib
 from fljax.server.rounds import Round
@@ -23,8 +24,9 @@ START = uploads.START | {
     "data": {"dataset": "writers", "num_clients": 400, "partition": "iid"},
     "privacy": {"target_epsilon": 8.0, "target_delta": 2e-4, "accountant": "gdp"},
 }
+
+
 Config = uploads.Config
-event, fitted, non_private = uploads.event, uploads.fitted, uploads.non_private
 
 
 def hide(config: Config) -> uploads.Hide:
@@ -33,7 +35,7 @@ def hide(config: Config) -> uploads.Hide:
 
     Of the sum, which alone the simulation needs, it is drawn at once.
     """
-    stddev = uploads.stddev(config)
+    stddev = central.stddev(config)
 
     def hidden(here: Round, sent: uploads.Uploads) -> tuple[Params, jax.Array]:
         together = jnp.float32(stddev) * jnp.sqrt(sent.num_responders.astype(jnp.float32))
@@ -41,9 +43,6 @@ def hide(config: Config) -> uploads.Hide:
         return fljax_kernels.add_gaussian_noise(noise_key, sent.total, together), jnp.ones((), bool)
 
     return hidden
-
-
-make = uploads.maker(hide)
 
 
 def costs(config: Config, num_params: int) -> costs_lib.Costs:
@@ -54,21 +53,20 @@ def costs(config: Config, num_params: int) -> costs_lib.Costs:
 def views(config: Config, key: jax.Array, num_rounds: int) -> adversaries.Views:
     """Who saw what in a run with this key; `config` with its noise multiplier, above 0."""
     mu = 1 / base.noise_multiplier(config)
-    reached = adversaries.reached(config, key, num_rounds)
-    return adversaries.uploads_views(config, reached, own_mu=mu, colluding_mu=mu, alone_mu=mu)
+    return adversaries.uploads_views(
+        uploads.reached(config, key, num_rounds),
+        max_colluders=config.max_colluders,
+        own_mu=mu,
+        colluding_mu=mu,
+        alone_mu=mu,
+    )
 
 
-SCHEME = base.Scheme(
+SCHEME = uploads.scheme(
     summary="clipped client updates, each with local Gaussian noise; unit: client",
-    promise="epsilon",
-    Config=Config,
-    make=make,
-    event=event,
-    fitted=fitted,
-    non_private=non_private,
-    noise_at="client",
+    make=uploads.maker(hide),
     start=START,
-    population=uploads.population,
     views=views,
     costs=costs,
 )
+make, event, fitted, non_private = SCHEME.make, SCHEME.event, SCHEME.fitted, SCHEME.non_private

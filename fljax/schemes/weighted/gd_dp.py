@@ -8,7 +8,6 @@ Gaussian DP.
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 
 from fljax.accounting import events
@@ -17,7 +16,7 @@ from fljax.local.gaussian_sampling import WeightedSum
 from fljax.schemes import base
 from fljax.schemes.weighted import round as weighted
 from fljax.server.rounds import Performance
-from fljax.types import Batch, LossFn, Params
+from fljax.types import LossFn
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,16 +36,12 @@ def client(config: Config, loss: LossFn, performance: Performance) -> weighted.C
     )
     stddev = weighted.client_stddev(config, num_records)
 
-    def step(
-        params: Params, examples: Batch, rows: jax.Array, key: jax.Array, noise_key: jax.Array
-    ) -> WeightedSum:
-        mean = clipped_sum(params, examples, rows, jnp.full((num_records,), 1 / num_records), key)
-        return weighted.add_isotropic(mean, noise_key, stddev)
+    def step(at: weighted.Turn) -> WeightedSum:
+        weights = jnp.full((num_records,), 1 / num_records)
+        mean = clipped_sum(at.params, at.examples, at.rows, weights, at.sample_key)
+        return weighted.add_isotropic(mean, at.noise_key, stddev)
 
     return step
-
-
-make, fitted, non_private = weighted.maker(client), weighted.fitted, weighted.non_private
 
 
 def event(config: Config) -> events.PrivacyEvent:
@@ -54,18 +49,13 @@ def event(config: Config) -> events.PrivacyEvent:
     return weighted.event(events.Gaussian(base.noise_multiplier(config)))
 
 
-SCHEME = base.Scheme(
+SCHEME = weighted.scheme(
     summary=(
         "mean clipped gradients of all examples, Gaussian noise per client, secure sum; unit: "
         "example"
     ),
-    promise="epsilon",
     Config=Config,
-    make=make,
+    make=weighted.maker(client),
     event=event,
-    fitted=fitted,
-    non_private=non_private,
-    noise_at="client",
-    start=weighted.START,
-    population=weighted.population,
 )
+make, fitted, non_private = SCHEME.make, SCHEME.fitted, SCHEME.non_private

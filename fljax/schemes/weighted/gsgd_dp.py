@@ -18,7 +18,7 @@ from fljax.local.gaussian_sampling import WeightedSum
 from fljax.schemes import base
 from fljax.schemes.weighted import round as weighted
 from fljax.server.rounds import Performance
-from fljax.types import Batch, LossFn, Params
+from fljax.types import LossFn
 from fljax.upload import water_filling
 
 
@@ -44,37 +44,22 @@ def client(config: Config, loss: LossFn, performance: Performance) -> weighted.C
     )
     clipped_gradients = gaussian_sampling.clipped_gradients(loss, l2_clip_norm=config.l2_clip_norm)
 
-    def isotropic(
-        params: Params,
-        examples: Batch,
-        rows: jax.Array,
-        sample_key: jax.Array,
-        noise_key: jax.Array,
-    ) -> WeightedSum:
-        weights = gaussian_sampling.gaussian_weights(sample_key, num_records, batch_size)
-        return weighted.add_isotropic(
-            clipped_sum(params, examples, rows, weights, sample_key), noise_key, stddev
-        )
+    def isotropic(at: weighted.Turn) -> WeightedSum:
+        weights = gaussian_sampling.gaussian_weights(at.sample_key, num_records, batch_size)
+        mean = clipped_sum(at.params, at.examples, at.rows, weights, at.sample_key)
+        return weighted.add_isotropic(mean, at.noise_key, stddev)
 
+    scale = 1 / (batch_size * num_records)
     lift = water_filling.lifted_per_leaf if config.per_leaf else water_filling.lifted
 
-    def filled(
-        params: Params,
-        examples: Batch,
-        rows: jax.Array,
-        sample_key: jax.Array,
-        noise_key: jax.Array,
-    ) -> WeightedSum:
-        matrix = clipped_gradients(params, examples, rows, sample_key)
+    def filled(at: weighted.Turn) -> WeightedSum:
+        matrix = clipped_gradients(at.params, at.examples, at.rows, at.sample_key)
         # One draw with the law of the sampling noise and of what fills it up, instead of two.
-        noise = lift(matrix, noise_key, params, scale=1 / (batch_size * num_records), stddev=stddev)
+        noise = lift(matrix, at.noise_key, at.params, scale=scale, stddev=stddev)
         step = matrix.weighted_sum(jax.tree.map(lambda w: 1 / num_records + w, noise.weights))
         return step._replace(sum=jax.tree.map(jnp.add, step.sum, noise.direct))
 
     return filled if config.noise == "water_filling" and stddev > 0 else isotropic
-
-
-make, fitted, non_private = weighted.maker(client), weighted.fitted, weighted.non_private
 
 
 def event(config: Config) -> events.PrivacyEvent:
@@ -90,18 +75,13 @@ def event(config: Config) -> events.PrivacyEvent:
     return weighted.event(events.GaussianWeighted(base.noise_multiplier(config), rate, lifted))
 
 
-SCHEME = base.Scheme(
+SCHEME = weighted.scheme(
     summary=(
         "Gaussian-weighted clipped gradients lifted by water-filling noise, secure sum; unit: "
         "example"
     ),
-    promise="epsilon",
     Config=Config,
-    make=make,
+    make=weighted.maker(client),
     event=event,
-    fitted=fitted,
-    non_private=non_private,
-    noise_at="client",
-    start=weighted.START,
-    population=weighted.population,
 )
+make, fitted, non_private = SCHEME.make, SCHEME.fitted, SCHEME.non_private

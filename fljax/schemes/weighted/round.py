@@ -9,21 +9,21 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 import fljax_kernels
 from fljax import _keys, _validate, errors
 from fljax.accounting import events
+from fljax.data import parties
 from fljax.data.cohorts import Cohort
 from fljax.data.facts import Facts
 from fljax.errors import PrivacyPreconditionError
 from fljax.local.gaussian_sampling import WeightedSum
 from fljax.schemes import base
-from fljax.server import rounds
+from fljax.server import optimizers, rounds
 from fljax.server.rounds import Clients, Performance, Release, Round
 from fljax.types import Batch, LossFn, Params
 
@@ -39,7 +39,7 @@ START: dict[str, dict[str, Any]] = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(optimizers.ServerSteps, base.NoiseConfig, parties.Parties):
     """Public numbers; every one may be published without loss of privacy.
 
     Raises:
@@ -47,8 +47,6 @@ class Config:
       NoGuaranteeError: water-filling noise on a sampling that is not Gaussian.
     """
 
-    num_parties: int | None = 50
-    """N, all of which join every round. none: as many as the data have."""
     records_per_client: int | None = 29
     """D, places for records of each client; the mean divides by it. none: the most records that a
     client has.
@@ -68,37 +66,18 @@ class Config:
     """What a client adds: the same in all directions, or what its own sampling noise lacks."""
     server_learning_rate: float = 1.0
     """Step size of the server along the mean gradient."""
-    server_momentum: float = 0.0
-    """Momentum of the server, in [0, 1)."""
 
     def __post_init__(self) -> None:
-        if self.num_parties is not None:
-            _validate.positive_int(num_parties=self.num_parties)
+        super().__post_init__()
         if self.records_per_client is not None:
             _validate.positive_int(records_per_client=self.records_per_client)
-        _validate.positive(
-            batch_size=self.batch_size,
-            l2_clip_norm=self.l2_clip_norm,
-            server_learning_rate=self.server_learning_rate,
-        )
-        if self.noise_multiplier is not None:
-            _validate.non_negative(noise_multiplier=self.noise_multiplier)
+        _validate.positive(batch_size=self.batch_size)
         _validate.one_of(("isotropic", "water_filling"), noise=self.noise)
-        _validate.non_negative(server_momentum=self.server_momentum)
-        if not self.server_momentum < 1:
-            raise ValueError(
-                f"Expected server_momentum < 1, got server_momentum={self.server_momentum!r}."
-            )
-
-    @property
-    def parties(self) -> int:
-        """`num_parties`. Raises ValueError where it is none."""
-        return base.known(num_parties=self.num_parties)
 
     @property
     def records(self) -> int:
         """`records_per_client`. Raises ValueError where it is none."""
-        return base.known(records_per_client=self.records_per_client)
+        return parties.known(records_per_client=self.records_per_client)
 
 
 def population(config: Config) -> base.Population:
@@ -114,7 +93,7 @@ def fitted(config: Any, facts: Facts) -> Any:
         records than places.
       ValueError: batches are larger than clients.
     """
-    config = base.fitted_clients(config, facts, num_parties=config.num_parties)
+    config = parties.fitted(config, facts)
     if config.records_per_client is None:
         return dataclasses.replace(config, records_per_client=max(1, facts.most_examples))
     if config.records_per_client < facts.most_examples:
@@ -139,25 +118,28 @@ def client_stddev(config: Config, divisor: float) -> float:
     """Noise standard deviation of one client, for sums that a replaced record moves by 2
     l2_clip_norm / divisor.
     """
-    return (
-        base.noise_multiplier(config)
-        * 2
-        * config.l2_clip_norm
-        / divisor
-        / math.sqrt(config.parties)
-    )
+    noise = base.noise_multiplier(config) * 2 * config.l2_clip_norm
+    return noise / divisor / math.sqrt(config.parties)
 
 
-Client = Callable[[Params, Batch, jax.Array, jax.Array, jax.Array], WeightedSum]
+class Turn(NamedTuple):
+    """What a client works with in one round; rows `[D]`, -1 where it has no record."""
+
+    params: Params
+    examples: Batch
+    rows: jax.Array
+    sample_key: jax.Array
+    noise_key: jax.Array
+
+
+Client = Callable[[Turn], WeightedSum]
 
 
 def add_isotropic(step: WeightedSum, key: jax.Array, stddev: float) -> WeightedSum:
     """The step with Gaussian noise of `stddev` in every direction."""
-    return (
-        step
-        if stddev == 0
-        else step._replace(sum=fljax_kernels.add_gaussian_noise(key, step.sum, stddev))
-    )
+    if stddev == 0:
+        return step
+    return step._replace(sum=fljax_kernels.add_gaussian_noise(key, step.sum, stddev))
 
 
 def maker(client: Callable[[Any, LossFn, Performance], Client]) -> base.Make:
@@ -165,15 +147,8 @@ def maker(client: Callable[[Any, LossFn, Performance], Client]) -> base.Make:
     computes.
     """
 
-    def make(
-        config: Any,
-        loss: LossFn,
-        *,
-        num_units: int,
-        performance: Performance = Performance(),
-        server_optimizer: optax.GradientTransformation | None = None,
-        local_optimizer: optax.GradientTransformation | None = None,
-    ) -> base.FederatedAlgorithm:
+    @base.maker
+    def make(config: Any, loss: LossFn, given: base.Given) -> base.FederatedAlgorithm:
         """Builds the algorithm: clients send noised mean gradients, the server steps along the mean
         of their sum.
 
@@ -186,22 +161,22 @@ def maker(client: Callable[[Any, LossFn, Performance], Client]) -> base.Make:
 
         Args, Raises: as `base.Make`.
         """
-        _validate.positive_int(num_units=num_units)
-        base.no_local_steps(local_optimizer)
-        send = client(config, loss, performance)
+        base.no_local_steps(given.local_optimizer)
+        send = client(config, loss, given.performance)
 
         def of_client(here: Round, client: Clients) -> tuple[Params, jax.Array]:
             sample_key = here.client_keys(client.ids, _keys.Purpose.SAMPLE_EXAMPLES)
             noise_key = here.client_keys(client.ids, _keys.Purpose.NOISE)
-            step = send(here.state.params, here.examples, client.rows, sample_key, noise_key)
+            turn = Turn(here.state.params, here.examples, client.rows, sample_key, noise_key)
+            step = send(turn)
             return step.sum, jnp.stack([step.loss, step.clipped_fraction])
 
         algorithm = rounds.federated(
             rounds.each(of_client),
             lambda here, _, sums: Release(sums.total, float(config.parties)),
             choose=functools.partial(_places, config),
-            server_optimizer=server_optimizer or base.server_optimizer(config),
-            performance=performance,
+            server_optimizer=given.server_optimizer,
+            performance=given.performance,
         )
         # Chunks of clients are a loop.
         return algorithm._replace(round=fljax_kernels.loop_friendly(algorithm.round))
@@ -238,6 +213,12 @@ def event(mechanism: events.Mechanism) -> events.PrivacyEvent:
     )
 
 
-def non_private(config: Any) -> Any:
-    """The same training with a clip that never binds and no noise."""
-    return dataclasses.replace(config, l2_clip_norm=base.NEVER_CLIPS, noise_multiplier=0.0)
+scheme = functools.partial(
+    base.Scheme,
+    promise="epsilon",
+    fitted=fitted,
+    non_private=base.non_private,
+    noise_at="client",
+    start=START,
+    population=population,
+)

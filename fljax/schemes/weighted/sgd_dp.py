@@ -9,7 +9,6 @@ without replacement under replace-one.
 import dataclasses
 import math
 
-import jax
 import jax.numpy as jnp
 
 from fljax.accounting import events
@@ -18,7 +17,7 @@ from fljax.local.gaussian_sampling import WeightedSum
 from fljax.schemes import base
 from fljax.schemes.weighted import round as weighted
 from fljax.server.rounds import Performance
-from fljax.types import Batch, LossFn, Params
+from fljax.types import LossFn
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,22 +46,13 @@ def client(config: Config, loss: LossFn, performance: Performance) -> weighted.C
     )
     stddev = weighted.client_stddev(config, batch_size)
 
-    def step(
-        params: Params,
-        examples: Batch,
-        rows: jax.Array,
-        sample_key: jax.Array,
-        noise_key: jax.Array,
-    ) -> WeightedSum:
-        places = gaussian_sampling.subset_places(sample_key, rows.size, batch_size)
+    def step(at: weighted.Turn) -> WeightedSum:
+        places = gaussian_sampling.subset_places(at.sample_key, at.rows.size, batch_size)
         weights = jnp.full((batch_size,), 1 / batch_size)
-        mean = clipped_sum(params, examples, rows[places], weights, sample_key, places)
-        return weighted.add_isotropic(mean, noise_key, stddev)
+        mean = clipped_sum(at.params, at.examples, at.rows[places], weights, at.sample_key, places)
+        return weighted.add_isotropic(mean, at.noise_key, stddev)
 
     return step
-
-
-make, fitted, non_private = weighted.maker(client), weighted.fitted, weighted.non_private
 
 
 def event(config: Config) -> events.PrivacyEvent:
@@ -73,18 +63,13 @@ def event(config: Config) -> events.PrivacyEvent:
     )
 
 
-SCHEME = base.Scheme(
+SCHEME = weighted.scheme(
     summary=(
         "mean clipped gradients of random subsets, Gaussian noise per client, secure sum; "
         "unit: example"
     ),
-    promise="epsilon",
     Config=Config,
-    make=make,
+    make=weighted.maker(client),
     event=event,
-    fitted=fitted,
-    non_private=non_private,
-    noise_at="client",
-    start=weighted.START,
-    population=weighted.population,
 )
+make, fitted, non_private = SCHEME.make, SCHEME.fitted, SCHEME.non_private

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax.accounting import information
+from fljax.accounting.information.spent import Spent
 from fljax.accounting.words import at_least, at_most
 from fljax.data import channel, store
-from fljax.schemes.channels.round import Spent
 from fljax.simulation.report import figures
 
 _MOST_ROWS = 20

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from fljax.accounting import gaussian, words
+from fljax.accounting.information.spent import Spent
 from fljax.data import store
-from fljax.schemes.channels.round import Spent
 from fljax.simulation import as_printed, baseline, client_values, nats_spent, remarks
 from fljax.simulation import budget as spending
 from fljax.simulation import config as config_lib

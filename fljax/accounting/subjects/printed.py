@@ -17,11 +17,10 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from fljax import _validate, accounting
-from fljax.accounting import events, groups, search
-from fljax.schemes.silos import round as silos
+from fljax import _validate
+from fljax.accounting import accountant, events, groups, search
 
-Config = TypeVar("Config", bound=silos.SubjectConfig)
+Config = TypeVar("Config")
 
 ERRATA = {
     "E1": "counts the rounds of s silos as sqrt(s) times as many, where they spend s times as much",
@@ -34,14 +33,26 @@ ERRATA = {
 }
 
 
+def errata(*names: str) -> dict[str, str]:
+    """The gaps of these names, with their sentences."""
+    return {name: ERRATA[name] for name in names}
+
+
+def square_root_rounds(num_rounds: int, num_silos: int) -> int:
+    """What the paper counts for `num_rounds` rounds of `num_silos` silos: times sqrt(silos),
+    rounded up: erratum E1.
+    """
+    return math.isqrt(num_rounds**2 * num_silos - 1) + 1
+
+
 def run(
-    step: events.Mechanism, config: silos.SubjectConfig, num_rounds: int, num_silos: int
+    step: events.Mechanism, num_steps: int, num_rounds: int, num_silos: int
 ) -> events.PrivacyEvent:
-    """What the paper takes `num_rounds` rounds to be for a subject in `num_silos` silos: erratum
-    E1.
+    """What the paper takes `num_rounds` rounds of `num_steps` steps to be for a subject in
+    `num_silos` silos.
     """
     _validate.positive_int(num_rounds=num_rounds)
-    steps = config.num_local_steps * silos.square_root_rounds(num_rounds, num_silos)
+    steps = num_steps * square_root_rounds(num_rounds, num_silos)
     return events.PrivacyEvent(
         mechanism=events.SelfComposed(step, steps),
         privacy_unit="subject",
@@ -56,9 +67,9 @@ def group_epsilon(event: events.PrivacyEvent, delta: float, size: int) -> float:
 
     def share(total: float) -> float:
         one, one_delta = groups.split_budget(total, delta, size, form="paper")
-        return accounting.epsilon(event, delta=one_delta) / one
+        return accountant.epsilon(event, delta=one_delta) / one
 
-    if not math.isfinite(accounting.epsilon(event, delta=delta)):
+    if not math.isfinite(accountant.epsilon(event, delta=delta)):
         return math.inf
     return search.within(share, 1.0, of="epsilon of an item / its budget")
 
@@ -85,9 +96,11 @@ def with_noise(
 
     def claimed(noise: float) -> float:
         return claim(
-            dataclasses.replace(config, noise_multiplier=noise), num_rounds=num_rounds, delta=delta
+            dataclasses.replace(config, noise_multiplier=noise),  # type: ignore[type-var]
+            num_rounds=num_rounds,
+            delta=delta,
         )
 
     noise = search.within(claimed, epsilon, of="claimed epsilon")
     changes: dict[str, Any] = {"noise_multiplier": noise, "formula": "paper"}
-    return dataclasses.replace(config, **changes)
+    return dataclasses.replace(config, **changes)  # type: ignore[type-var]

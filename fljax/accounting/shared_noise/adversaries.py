@@ -1,16 +1,10 @@
-"""Who saw what in a run of a scheme that hides uploads, for its report: which uploads arrived, and
-what each adversary can tell from those that did.
+"""Who saw what in a run of a scheme that hides uploads, for its report: what each adversary can
+tell from the uploads that arrived.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-
-from fljax import _keys
-from fljax.schemes.uploads import round as uploads
-from fljax.server import stragglers
 
 NEVER, LATE, IN_TIME = 0, 1, 2
 
@@ -58,26 +52,6 @@ class UploadNoise(NamedTuple):
     move: float
 
 
-def reached(
-    config: uploads.Config,
-    key: jax.Array,
-    num_rounds: int,
-    *,
-    links: Literal["server", "peers"] = "server",
-) -> np.ndarray:
-    """Int `[T, N]`: what became of every client's upload in the rounds of a run with this key,
-    drawn again.
-    """
-    pmf = uploads.straggler_pmf(config, links=links)
-
-    def one(round_index: jax.Array) -> jax.Array:
-        straggle_key = _keys.server_key(key, round_index, _keys.Purpose.STRAGGLE)
-        found = stragglers.draw(straggle_key, pmf, config.parties, late_prob=config.late_prob)
-        return jnp.where(found.responds, IN_TIME, jnp.where(found.late, LATE, NEVER))
-
-    return np.asarray(jax.jit(jax.vmap(one))(jnp.arange(num_rounds)))
-
-
 def of_uploads(reached: np.ndarray, round_mu: float) -> np.ndarray:
     """Mu `[N]` towards who sees every upload that left its client, each with `round_mu`."""
     return round_mu * np.sqrt((reached > NEVER).sum(axis=0))
@@ -96,9 +70,9 @@ def of_sums(reached: np.ndarray, own_mu: float, num_colluders: int) -> np.ndarra
 
 
 def uploads_views(
-    config: uploads.Config,
     reached: np.ndarray,
     *,
+    max_colluders: int,
     own_mu: float,
     colluding_mu: float,
     alone_mu: float,
@@ -106,10 +80,12 @@ def uploads_views(
     """Of a scheme whose server sees the uploads.
 
     Args:
+      reached: `[T, N]`: NEVER, LATE, IN_TIME.
+      max_colluders: clients that may pool what they know, at most.
       own_mu, colluding_mu, alone_mu: of one seen upload towards the server and everybody else, the
         server and `max_colluders` clients, the server alone.
     """
-    some = config.max_colluders
+    some = max_colluders
     every = "every upload that left its client, late or not"
     averages = of_sums(reached, own_mu, some)
     outsiders = (
@@ -144,15 +120,16 @@ def uploads_views(
     )
 
 
-def sum_views(config: uploads.Config, reached: np.ndarray, *, share_mu: float) -> Views:
+def sum_views(reached: np.ndarray, *, max_colluders: int, least: int, share_mu: float) -> Views:
     """Of a scheme whose server sees sums: `share_mu` is of an upload hidden by its client's share
     of noise alone.
 
-    Rounds with too few uploads are aborted and open nothing, and a late share opens nothing either.
+    Rounds with fewer than `least` uploads are aborted and open nothing, and a late share opens
+    nothing either.
     """
-    counts = (reached == IN_TIME).sum(axis=1) >= config.parties - config.max_stragglers
+    counts = (reached == IN_TIME).sum(axis=1) >= least
     reached = np.where(counts[:, None] & (reached == IN_TIME), IN_TIME, NEVER)
-    some, sums = config.max_colluders, "the sum of each round that was not aborted"
+    some, sums = max_colluders, "the sum of each round that was not aborted"
     rows = [
         Adversary(
             f"the server and any {some} clients",
@@ -165,7 +142,39 @@ def sum_views(config: uploads.Config, reached: np.ndarray, *, share_mu: float) -
             "the server and all other clients",
             f"{sums}; all noise but the client's own",
             False,
-            of_sums(reached, share_mu, config.parties),
+            of_sums(reached, share_mu, reached.shape[1]),
         ),
     ]
     return Views(reached, ("in no sum", "", "in a sum"), tuple(rows[0 if some else 1 :]))
+
+
+def chosen_views(
+    reached: np.ndarray,
+    *,
+    max_colluders: int,
+    own_mu: float,
+    colluding_mu: float,
+    alone_mu: float,
+) -> Views:
+    """Of a scheme whose server disguises the model and sees the uploads of the clients it chose;
+    arguments as of `uploads_views`. One client that gets the models is always there.
+    """
+    sees, clients = "every upload, and the secrets of every round", max(1, max_colluders)
+    who, knows = "a client of the round", "the true models; its own noise"
+    if clients > 1:
+        who = f"any {clients} clients of the round, without the server"
+        knows = "the true models; their own noise"
+    rows = [
+        Adversary("the server alone", sees, True, of_uploads(reached, alone_mu)),
+        Adversary(who, knows, True, of_sums(reached, own_mu, clients)),
+        Adversary(
+            "the server and all other clients",
+            f"{sees}; all shared noise",
+            False,
+            of_uploads(reached, own_mu),
+        ),
+    ]
+    if max_colluders:
+        some, mu = f"the server and any {max_colluders} clients", of_uploads(reached, colluding_mu)
+        rows.insert(0, Adversary(some, f"{sees}; these clients' noise", True, mu))
+    return Views(reached, ("not in the round", "", "in the average"), tuple(rows))
