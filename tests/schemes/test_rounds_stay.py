@@ -112,6 +112,9 @@ def of_that_noise(name, config):
         "user_ldp",
     ):
         return dataclasses.replace(config, noise_multiplier=NOISE / 2)
+    if name == "local_group_dp":
+        most = min(config.items_per_subject, config.max_items_per_subject)
+        return dataclasses.replace(config, noise_multiplier=NOISE / most)
     return config
 
 

@@ -238,6 +238,42 @@ def test_replay_of_a_step_confirms_sound_claims_and_refutes_the_papers(name, for
         assert error.value.report.measured > 1.5 * declared
 
 
+# Clip norms by which all items of a subject move the sum: caps of 3 in a silo, and of Z in a batch.
+@pytest.mark.parametrize(
+    ("name", "changes", "most"),
+    [
+        ("local_group_dp", {"items_per_subject": 2}, 2),
+        ("local_group_dp", {"items_per_subject": 5}, 3),
+        ("higradavg", {}, 1),
+    ],
+)
+def test_noise_of_a_replayed_step_is_the_multiplier_times_what_neighbours_move(
+    name, changes, most, key
+):
+    # One silo, one step, every item in it; the last subject has 4 items, all pulling one way.
+    dim, noise = 3000, 0.75
+    ids = jnp.asarray([0, 1, 2, 2, 2, 2], jnp.int32)
+    x = jnp.ones((6, dim)).at[2:].set(-100.0)
+
+    def params(multiplier, present):
+        numbers = {"num_parties": 1, "num_local_steps": 1, "item_sampling_prob": 1.0}
+        numbers |= {"max_items_per_subject": 3, "noise_multiplier": multiplier, **changes}
+        algorithm = SCHEMES[name].make(config(name, **numbers), linear_loss, num_units=3)
+        rows = jnp.where(ids < 2 + present, jnp.arange(6, dtype=jnp.int32), -1)
+        cohort = data.Cohort({"x": x, "subject": ids}, rows[None], jnp.zeros(1, jnp.int32))
+        state = algorithm.init({"w": jnp.zeros(dim)})
+        found = algorithm.round(state, cohort, jax.random.clone(key))[0].params["w"]
+        return np.asarray(found, np.float64)
+
+    without = params(0.0, True)
+    moved = np.linalg.norm(without - params(0.0, False))
+    # The learning rate is 0.3, the divisor 4, the clip norm 1.
+    np.testing.assert_allclose(moved, most * 0.3 / 4, rtol=1e-4)
+    added = params(noise, True) - without
+    # Five standard errors of a standard deviation of `dim` normal numbers.
+    np.testing.assert_allclose(added.std() / moved, noise, rtol=5 / np.sqrt(2 * dim))
+
+
 @pytest.mark.slow(reason="compiles rounds of one more scheme or shape")
 def test_a_subject_over_the_cap_counts_as_the_cap(key):
     # One subject of 40 items, all in silo 0, capped at 5: the item sum cannot exceed 5 clipped
@@ -281,11 +317,11 @@ def test_the_events_hold_the_law_of_a_subjects_items_in_a_batch():
     assert higradavg.event(config("higradavg", silos_per_subject=1, **numbers)).mechanism.count == 3
     whole = user_ldp.event(config("user_ldp", privacy_unit="subject", **numbers)).mechanism.event
     assert whole == events.PoissonSampled(hierarchical.event.sampling_prob, events.Gaussian(4.0))
-    # A group of 4 items moves the sum by 4 or not at all.
+    # A group of 4 items moves the sum by 4 clip norms, to which noise is measured, or not at all.
     group = local_group_dp.event(
         config("local_group_dp", items_per_subject=4, **numbers)
     ).mechanism.event
-    assert group == events.PoissonSampled(hierarchical.event.sampling_prob, events.Gaussian(1.0))
+    assert group == events.PoissonSampled(hierarchical.event.sampling_prob, events.Gaussian(4.0))
 
 
 def test_a_cap_of_one_item_is_the_hierarchical_average_in_law():

@@ -409,11 +409,15 @@ def test_the_capped_sum_needs_less_noise_than_group_privacy_of_the_same_training
     }
     exact = item_sum_cap.Config(**numbers, items_per_subject=3)
     group = local_group_dp.Config(
-        **{**numbers, "noise_multiplier": 2.8 * 12.2774}, items_per_subject=3
+        **{**numbers, "noise_multiplier": 2.8 / 3 * 12.2774}, items_per_subject=3
     )
-    # The specification: the crude pair {0, Z} needs about 2.8 times the noise.
+    # The specification: the crude pair {0, Z} needs about 2.8 times the noise. Its multiplier
+    # counts what three items move, not one.
     costs = [
         spent(step, 5000, method="pld").epsilon_upper
-        for step in (item_sum_cap.step(exact)(12.2774), local_group_dp.step(group)(2.8 * 12.2774))
+        for step in (
+            item_sum_cap.step(exact)(12.2774),
+            local_group_dp.step(group)(group.noise_multiplier),
+        )
     ]
     np.testing.assert_allclose(costs, 4.0, rtol=0.02)

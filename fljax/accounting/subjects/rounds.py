@@ -46,8 +46,8 @@ def counted(num_items: int, item_sampling_prob: float, *, cap: int | None = None
 
 
 def present(num_items: int, item_sampling_prob: float, *, move: float = 1) -> Step:
-    """A step in which a subject moves the sum by `move` clip norms if any of its items is in the
-    batch.
+    """A step in which a subject moves the sum by `move` times the sensitivity if any of its items
+    is in the batch.
     """
     prob = mixture.subject_sampling_prob(num_items, item_sampling_prob)
     return lambda noise: events.PoissonSampled(prob, events.Gaussian(noise / move))

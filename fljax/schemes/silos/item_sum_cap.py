@@ -45,11 +45,12 @@ def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
     )
 
 
-def step(config: Config) -> subjects.Step:
-    """What one local step of a silo does to its largest subject, for a noise multiplier."""
-    return subjects.counted(
-        config.max_items_per_subject, config.item_sampling_prob, cap=config.items_per_subject
-    )
+def step(config: Config, num_items: int | None = None) -> subjects.Step:
+    """What one local step does to a subject of `num_items` items in a silo, None: the most, for a
+    noise multiplier.
+    """
+    most = num_items or config.max_items_per_subject
+    return subjects.counted(most, config.item_sampling_prob, cap=config.items_per_subject)
 
 
 def event(config: Config) -> events.PrivacyEvent:

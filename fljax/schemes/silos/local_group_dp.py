@@ -36,13 +36,18 @@ class Config(silos.SubjectConfig):
     """Most items of one subject in one batch, >= 1; surplus ones are dropped."""
     expected_items: float = 75.0
     """Public guess of the items in one batch; the sum is divided by it."""
+    noise_multiplier: float | None = None
+    """Standard deviation of the noise on a silo's sum / what a group of items_per_subject items (of
+    max_items_per_subject, where that is less) moves it by, as many times l2_clip_norm. none:
+    calibrated for the target epsilon.
+    """
     formula: Literal["sound", "paper"] = "sound"
     """"paper": the noise of a step follows the largest group of its batch; there is no
     guarantee.
     """
     group_noise: tuple[float, ...] = ()
-    """For formula "paper": noise multipliers for groups of 1, 2, ... max_items_per_subject
-    items.
+    """For formula "paper": standard deviations / l2_clip_norm for groups of 1, 2, ...
+    max_items_per_subject items.
     """
 
     def __post_init__(self) -> None:
@@ -73,17 +78,25 @@ def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
         items_per_subject=None if paper else config.items_per_subject,
         **silos.items(config, performance),
     )
-    stddev: Number = silos.stddev(config)
+    stddev: Number = sensitivity(config) * silos.stddev(config)
     if paper:
         scales = jnp.asarray(_group_noise(config), jnp.float32) * jnp.float32(config.l2_clip_norm)
         stddev = lambda answer: scales[jnp.maximum(answer.largest_group, 1) - 1]
     return silos.Silo(query, config.expected_items, stddev, config.max_items_per_subject)
 
 
-def step(config: Config) -> subjects.Step:
-    """What one local step of a silo does to its largest subject, for a noise multiplier."""
-    move = min(config.items_per_subject, config.max_items_per_subject)
-    return silos.present_step(config, move=move)
+def sensitivity(config: Config) -> int:
+    """Clip norms by which a subject moves a silo's sum, at most."""
+    return min(config.items_per_subject, config.max_items_per_subject)
+
+
+def step(config: Config, num_items: int | None = None) -> subjects.Step:
+    """What one local step does to a subject of `num_items` items in a silo, None: the most, for a
+    noise multiplier.
+    """
+    most = num_items or config.max_items_per_subject
+    move = min(config.items_per_subject, most) / sensitivity(config)
+    return subjects.present(most, config.item_sampling_prob, move=move)
 
 
 def event(config: Config) -> events.PrivacyEvent:

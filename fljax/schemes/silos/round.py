@@ -298,11 +298,11 @@ def least_noise(config: SiloConfig) -> float:
     return base.noise_multiplier(config) * min(config.silo_noise, default=1.0)
 
 
-def present_step(config: SubjectConfig, *, move: float = 1) -> subjects.Step:
-    """What one local step does to a silo's largest subject, for a noise multiplier, where one is in
-    the batch, and then moves the sum by `move` clip norms, or is not.
+def present_step(config: SubjectConfig, num_items: int | None = None) -> subjects.Step:
+    """What one local step does to a subject of `num_items` items in a silo, None: the most, for a
+    noise multiplier. It moves the sum by the sensitivity if any of them is in the batch.
     """
-    return subjects.present(config.max_items_per_subject, config.item_sampling_prob, move=move)
+    return subjects.present(num_items or config.max_items_per_subject, config.item_sampling_prob)
 
 
 # A scheme whose claim is about items, or about none; one about subjects.

@@ -2,11 +2,10 @@
 unlike the claim.
 
 A run's claim is about the worst subject that the public caps allow. A subject with few items, or in
-few silos, lost
-less: the sum over silos i that hold it of steps * RDP(its items there, noise of silo i).
+few silos, lost less: the sum over silos i that hold it of steps * RDP(its items there, noise of
+silo i).
 """
 
-import dataclasses
 from types import ModuleType
 from typing import Any
 
@@ -68,17 +67,11 @@ def epsilons(
     noise, orders = base.noise_multiplier(config), rdp.DEFAULT_ORDERS
     relation = events.NeighboringRelation.ADD_OR_REMOVE_ONE
     total = np.zeros((counts.shape[0], len(orders)))
-    for factor in sorted(set(config.silo_noise)) or [1.0]:
-        silos = (
-            np.asarray(config.silo_noise) == factor
-            if config.silo_noise
-            else np.ones(config.parties, bool)
-        )
-        here = counts[:, silos]
+    factors = np.asarray(config.noise_factors)
+    for factor in np.unique(factors):
+        here = counts[:, factors == factor]
         for size in np.unique(here[here > 0]):
-            step = scheme.step(dataclasses.replace(config, max_items_per_subject=int(size)))(
-                noise * factor
-            )
+            step = scheme.step(config, int(size))(noise * float(factor))
             times = config.num_local_steps * num_rounds * (here == size).sum(axis=1)
             curve = renyi_of_mechanism.curve(step, relation, orders)
             total += np.where(times[:, None] > 0, times[:, None] * curve, 0.0)
