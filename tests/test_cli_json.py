@@ -1,5 +1,6 @@
 """`--json` on every verb: one document, of the schema that the docs print, and nothing beside."""
 
+import http.server
 import json
 import pathlib
 import re
@@ -41,6 +42,7 @@ def commands(run_dir, tmp_path, monkeypatch):
     nothing["model"] = "mlp"
     monkeypatch.setattr(_bench, "measure", lambda *, quick, say: nothing)
     monkeypatch.setattr(bench, "rows", lambda _: [])
+    monkeypatch.setattr(http.server.ThreadingHTTPServer, "serve_forever", lambda _: None)
     monkeypatch.setattr(compare, "run", lambda settings, say: [])
     monkeypatch.setattr(compare, "group_sizes", lambda *_: [])
     monkeypatch.setattr(compare_report, "render", lambda *_: "")
@@ -49,6 +51,8 @@ def commands(run_dir, tmp_path, monkeypatch):
         "simulate": f"simulate {RUN} {where}/again",
         "predict": f"predict {run_dir} digits",
         "export": f"export {run_dir} --to npz --output {tmp_path}/model.npz",
+        "report": f"report {run_dir} --output {tmp_path}/runs.html",
+        "watch": f"watch {run_dir}",
         "compare": f"compare --no-claims {where}/compare",
         "schemes": "schemes",
         "attack": f"attack --scheme dp_fedavg --attack one_unit --budgets 1 --trials 8 {where}/a",

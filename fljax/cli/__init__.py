@@ -13,6 +13,8 @@ COMMANDS = {
     "simulate": "train a federated model under differential privacy, or resume such a run",
     "predict": "what the model of a run says of examples",
     "export": "write the model of a run for other programs, with its claim",
+    "report": "compare runs on one page",
+    "watch": "show a run as it goes, in a browser of this machine",
     "compare": "train six subject-level methods at the same true privacy, and rank them",
     "schemes": "list schemes, data sets, models, mechanisms and attacks by name",
     "attack": "reconstruct real digits through a scheme, or tell members, next to what it "

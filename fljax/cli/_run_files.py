@@ -60,7 +60,7 @@ def write_json(path: pathlib.Path, results: Any) -> None:
 
 def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table of text cells."""
-    cells = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
+    cells = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in head)
     body = "".join(
         "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
     )
@@ -86,6 +86,20 @@ def write_report(run_dir: pathlib.Path, title: str, sections: Sequence[str]) -> 
 
 
 Run = Annotated[pathlib.Path, tyro.conf.arg(help="Folder of a run of `fljax simulate`.")]
+
+
+def named_runs(args: Sequence[str]) -> list[str]:
+    """The arguments with `--runs` before those that come before the first flag.
+
+    Raises:
+      ValueError: there is none.
+    """
+    given = list(args)
+    if {"-h", "--help", "--runs"} & set(given):
+        return given
+    if not given or given[0].startswith("-"):
+        raise ValueError("Expected RUN ... before all flags, got none.")
+    return ["--runs", *given]
 
 
 def named_run(args: Sequence[str], *more: str) -> list[str]:

@@ -104,6 +104,20 @@ class Export(TypedDict):
     arrays: dict[str, Any]
 
 
+class Report(TypedDict):
+    """Of `report`: a row a run, with what it reached and spent."""
+
+    page: str
+    runs: list[dict[str, Any]]
+
+
+class Watch(TypedDict):
+    """Of `watch`, once it has ended."""
+
+    run: str
+    url: str
+
+
 class Compare(TypedDict):
     """Of `compare`: what compare.json holds, and where it is."""
 
@@ -170,6 +184,8 @@ RESULTS: dict[str, Any] = {
     "simulate": Simulate,
     "predict": Predict,
     "export": Export,
+    "report": Report,
+    "watch": Watch,
     "compare": Compare,
     "schemes": Schemes,
     "attack": Attack,

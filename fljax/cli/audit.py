@@ -118,7 +118,9 @@ def main(args: Sequence[str]) -> int:
     ]
     results = {"confidence": options.confidence, "rows": found}
     _run_files.write_json(run_dir / "audit.json", results)
-    picture = "" if options.all or rows[0][0].scores is None else _curve(rows[0][0])
+    picture = (
+        "" if options.all or rows[0][0].scores is None else _curve(rows[0][0], options.confidence)
+    )
     title = "Certified against measured" if options.all else f"Audit of {options.scheme}"
     sections = _sections(options, [row for row, _ in rows], picture)
     report = _run_files.write_report(run_dir, title, sections)
@@ -186,7 +188,7 @@ def _cannot_tell(row: Any) -> str:
     return f"cannot tell: so many trials prove at most {row.quantity.split()[0]} {row.ceiling:.3g}"
 
 
-def _curve(row: Any) -> str:
+def _curve(row: Any, confidence: float) -> str:
     """The measured error rates beside the certified ones."""
     import numpy as np
 
@@ -197,12 +199,24 @@ def _curve(row: Any) -> str:
     fpr = np.array([np.mean(absent > t) for t in thresholds])
     fnr = np.array([np.mean(present <= t) for t in thresholds])
     at = np.linspace(0, 1, 401)
-    picture = attack_figures.rates(fpr, fnr, at, rounds.certified_curve(row.event, at))
+    # Dvoretzky-Kiefer-Wolfowitz, half of the chance to each world: holds at all thresholds at once.
+    slack = tuple(
+        float(np.sqrt(np.log(4 / (1 - confidence)) / (2 * scores.size)))
+        for scores in (absent, present)
+    )
+    bound = rounds.certified_curve(row.event, at)
+    picture = attack_figures.rates(fpr, fnr, at, bound, (slack[0], slack[1]))
     note = (
-        f"{present.size} runs in each world. Counted rates scatter about their truth; the "
-        "table allows for it."
+        f"{present.size} runs in each world. Counted rates scatter about their truth, which lies "
+        f"in the band with confidence {confidence:.4g} (at all thresholds together)."
     )
     return run_page.section("Error rates", picture, note)
+
+
+def _of_certified(row: Any) -> str:
+    """What a measured number is worth beside the certified one, in words."""
+    shown = rounded_up(row.certified, 4) if row.bound == "at most" else at_least(row.certified, 4)
+    return f"{row.quantity} measured, of {shown} certified ({row.bound}): {row.scheme}"
 
 
 def _sections(options: Options, rows: list[Any], picture: str) -> list[str]:
@@ -233,10 +247,7 @@ def _sections(options: Options, rows: list[Any], picture: str) -> list[str]:
         for text, kind in ((world, "at most"), (images, "at least"))
         if any(r.bound == kind for r in rows)
     ]
-    cards = "".join(
-        run_page.card(f"{row.measured:.3g}", f"{row.scheme}: measured, {row.quantity}")
-        for row in rows
-    )
+    cards = "".join(run_page.card(f"{row.measured:.3g}", _of_certified(row)) for row in rows)
     return [
         f'<div class="cards">{cards}</div>',
         run_page.section(

@@ -20,7 +20,7 @@ from fljax.simulation.devices import mesh, processes
 from fljax.simulation.feed import FromDisk, KeptStates, host_sampler, kept_round, round_fun
 from fljax.simulation.job import Job, prepare
 from fljax.simulation.outcome import Outcome
-from fljax.simulation.record import client_states, folder, run_record
+from fljax.simulation.record import client_states, folder, provenance, run_record
 from fljax.types import PyTree
 
 
@@ -277,10 +277,13 @@ def _run(
         )
         states = mesh.spread(device_mesh, processes.from_first(record.states(initial)))
         clients = record.clients(job.client_start(), int(states[0].round))
+        session = provenance.Session(int(states[0].round))
         observer.start(plan, int(states[0].round))
         stack.callback(observer.stop)
         states = _rounds(job, run_round, device_mesh, states, record, clients, observer, stop)
         rounds = int(states[0].round)
+        if processes.first():
+            session.write(run_dir, rounds)
     processes.wait_for_all()  # until the first one's last checkpoint is on the disk
     if rounds < plan.num_rounds:
         raise Interrupted(f"stopped after {rounds} of {plan.num_rounds} rounds")

@@ -14,11 +14,10 @@ from fljax.simulation.report import figures, run_page
 
 
 def _rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    cells = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
     body = "".join(
         "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
     )
-    return f'<table class="numbers"><tr>{cells}</tr>{body}</table>'
+    return f'<table class="numbers">{run_page.head(*head)}{body}</table>'
 
 
 def results_table(results: Sequence[Result]) -> list[list[str]]:

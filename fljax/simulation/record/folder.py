@@ -22,6 +22,7 @@ CONFIG, METRICS, PRIVACY, REPORT, CHECKPOINTS = (
     "checkpoints",
 )
 MODEL = "model.json"
+SESSIONS = "sessions.jsonl"
 SEED, FINGERPRINT = (
     "seed.secret",
     "fingerprint.json",

@@ -7,21 +7,39 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import AutoLocator, PercentFormatter
 
-from fljax.simulation.report.figures import _METHODS, _STYLE, BASELINE, BUDGET, PRIVATE, _axes, _svg
+from fljax.simulation.report import picture
+from fljax.simulation.report.figures import _METHODS, _STYLE, BASELINE, BUDGET, PRIVATE, _axes
 
 
 @matplotlib.rc_context(_STYLE)
-def rates(fpr: np.ndarray, fnr: np.ndarray, bound_fpr: np.ndarray, bound_fnr: np.ndarray) -> str:
-    """Error rates that an attack reached, and those below which the certificate allows none."""
-    figure, axes = _axes(5.4, 4.2)
+def rates(
+    fpr: np.ndarray,
+    fnr: np.ndarray,
+    bound_fpr: np.ndarray,
+    bound_fnr: np.ndarray,
+    slack: tuple[float, float] = (0.0, 0.0),
+) -> str:
+    """Error rates that an attack reached, and those below which the certificate allows none.
+
+    slack: by how much each of the two counted rates may be off, at all thresholds together; a band
+      of that width is drawn about the curve.
+    """
+    figure, axes = _axes(4.2, 3.6)
     axes.plot([0, 1], [1, 0], color=BASELINE, linestyle="--", linewidth=1.5, label="guessing")
     axes.fill_between(bound_fpr, 0, bound_fnr, color=BUDGET, alpha=0.12, linewidth=0)
     axes.plot(bound_fpr, bound_fnr, color=BUDGET, label="certified: no attack is below")
+    if any(slack):
+        # The true rates lie in a box about each point; the band is what these boxes cover.
+        corners = [
+            np.clip([fpr + sign * slack[0], fnr + sign * slack[1]], 0, 1) for sign in (-1, 1)
+        ]
+        across = np.concatenate([corners[0], corners[1][:, ::-1]], axis=1)
+        axes.fill(*across, color=PRIVATE, alpha=0.18, linewidth=0, label="where its truth lies")
     axes.plot(fpr, fnr, color=PRIVATE, label="this attack")
     axes.set(xlabel="false-positive rate", ylabel="false-negative rate", xlim=(0, 1), ylim=(0, 1))
     axes.xaxis.set_major_locator(AutoLocator())
     axes.legend()
-    return _svg(figure)
+    return picture.with_numbers(figure)
 
 
 @matplotlib.rc_context(_STYLE)
@@ -41,7 +59,7 @@ def success(
       measured: label -> value at each budget. bound: the same.
       unit, quantity: of the two axes. share: values are shares of one.
     """
-    figure, axes = _axes(5.4, 3.4)
+    figure, axes = _axes(4.2, 3.0)
     at = np.arange(len(budgets))
     axes.plot(at, bound, color=BUDGET, linestyle="--", marker="_", label="certified bound")
     for (label, values), color in zip(measured.items(), (PRIVATE, *_METHODS[3:]), strict=False):
@@ -52,7 +70,7 @@ def success(
     if share:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.legend()
-    return _svg(figure)
+    return picture.with_numbers(figure)
 
 
 @matplotlib.rc_context(_STYLE)
@@ -70,12 +88,12 @@ def images(rows: Mapping[str, np.ndarray], notes: Mapping[str, Sequence[str]]) -
             axes.set_xticks([])
             axes.set_yticks([])
             axes.spines[:].set_visible(False)
-        for place, (axes, picture) in enumerate(zip(line, pictures, strict=False)):
-            picture = np.clip(picture, 0, 1)
-            if picture.shape[-1] == 1:
-                axes.imshow(1 - picture[..., 0], cmap="gray", vmin=0, vmax=1)
+        for place, (axes, one) in enumerate(zip(line, pictures, strict=False)):
+            one = np.clip(one, 0, 1)
+            if one.shape[-1] == 1:
+                axes.imshow(1 - one[..., 0], cmap="gray", vmin=0, vmax=1)
             else:
-                axes.imshow(picture)
-            axes.set_xlabel(notes.get(label, [""] * columns)[place], fontsize=8)
-        line[0].set_ylabel(label, fontsize=9)
-    return _svg(figure)
+                axes.imshow(one)
+            axes.set_xlabel(notes.get(label, [""] * columns)[place], fontsize=10)
+        line[0].set_ylabel(label, fontsize=10)
+    return picture.svg(figure)

@@ -1,6 +1,5 @@
 """The pictures of a report, each a string of SVG; the same run gives the same string."""
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,8 +9,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import AutoLocator, MaxNLocator, PercentFormatter
 
+from fljax.simulation.report import picture
+
 PRIVATE, BASELINE, BUDGET = "#1f5fbf", "#8a8f98", "#c2410c"
 _METHODS = ("#8a8f98", "#1f5fbf", "#c2410c", "#7c3aed", "#15803d", "#0e7490")
+_DASHES = ("-", "--", "-.", ":", (0, (6, 2, 1, 2, 1, 2)), (0, (1, 1)))  # tell lines without colour
 _STYLE = {
     "axes.axisbelow": True,
     "axes.edgecolor": "#c9ced6",
@@ -33,14 +35,7 @@ _LOSSES = {"cross_entropy": "cross-entropy, nats", "squared": "half the squared 
 Record = dict[str, Any]
 
 
-def _svg(figure: Figure) -> str:
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    text = buffer.getvalue()
-    return text[text.index("<svg") :]
-
-
-def _axes(width: float = 5.4, height: float = 3.0) -> tuple[Figure, Any]:
+def _axes(width: float = 4.2, height: float = 2.7) -> tuple[Figure, Any]:
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots()
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -72,7 +67,7 @@ def accuracy(records: Sequence[Record], name: str = "private") -> str:
     axes.set(xlabel="round", ylabel="held-out accuracy", ylim=(0, 1.02))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.legend(loc="best")
-    return _svg(figure)
+    return picture.with_numbers(figure)
 
 
 @matplotlib.rc_context(_STYLE)
@@ -83,7 +78,7 @@ def metric(records: Sequence[Record], metric: str, name: str = "private") -> str
     _draw(axes, records, f"test_{metric}", color=PRIVATE, label=name)
     axes.set(xlabel="round", ylabel=f"held-out {metric}")
     axes.legend(loc="best")
-    return _svg(figure)
+    return picture.with_numbers(figure)
 
 
 @matplotlib.rc_context(_STYLE)
@@ -99,8 +94,8 @@ def loss(records: Sequence[Record], name: str = "private", kind: str = "cross_en
     axes.set(xlabel="round", ylabel=_LOSSES.get(kind, "loss"))
     if kind in _LOSSES:  # others may be below zero
         axes.set_ylim(bottom=0)
-    axes.legend()
-    return _svg(figure)
+    figure.legend(loc="outside lower center", ncols=2)
+    return picture.with_numbers(figure)
 
 
 @matplotlib.rc_context(_STYLE)
@@ -115,7 +110,7 @@ def epsilon(records: Sequence[Record], target: float | None) -> str:
     axes.set(xlabel="round", ylabel="epsilon")
     axes.set_ylim(bottom=0)
     axes.legend(loc="lower right")
-    return _svg(figure)
+    return picture.with_numbers(figure)
 
 
 @matplotlib.rc_context(_STYLE)
@@ -146,7 +141,7 @@ def utility(records: Sequence[Record]) -> str:
         axes.set_ylim(0, 1.02)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.legend(loc="best")
-    return _svg(figure)
+    return picture.with_numbers(figure)
 
 
 @matplotlib.rc_context(_STYLE)
@@ -169,7 +164,7 @@ def nats(
     for axes in (left, right):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     left.set_ylim(bottom=0)
-    return _svg(figure)
+    return picture.with_numbers(figure)
 
 
 @matplotlib.rc_context(_STYLE)
@@ -185,7 +180,7 @@ def seen_records(clean: np.ndarray, noisy: np.ndarray) -> str:
             place.set(xticks=[], yticks=[])
             place.grid(False)
         row[0].set_ylabel(label)
-    return _svg(figure)
+    return picture.svg(figure)
 
 
 @matplotlib.rc_context(_STYLE)
@@ -197,7 +192,9 @@ def labels(table: np.ndarray, y: np.ndarray, num_classes: int, shown: int = 60) 
         [np.bincount(y[row[row >= 0]], minlength=num_classes) for row in table[:shown]]
     )
     figure, axes = _axes(11.2, 3.0)
-    colors: Any = matplotlib.colormaps["tab10" if num_classes <= 10 else "tab20"]
+    # From dark to light, so that neighbours differ for who tells no red from green.
+    shades = matplotlib.colormaps["viridis"](np.linspace(0.2, 0.95, min(num_classes, 20)))
+    colors = matplotlib.colors.ListedColormap(shades)
     below = np.zeros(len(counts))
     for label in range(num_classes):
         color = colors(label % colors.N)
@@ -220,7 +217,7 @@ def labels(table: np.ndarray, y: np.ndarray, num_classes: int, shown: int = 60) 
             loc="center left",
             bbox_to_anchor=(1, 0.5),
         )
-    return _svg(figure)
+    return picture.svg(figure)
 
 
 @matplotlib.rc_context(_STYLE)
@@ -266,7 +263,7 @@ def uploads(
     bottom.xaxis.set_major_locator(MaxNLocator(integer=True))
     bottom.grid(axis="x", visible=False)
     bottom.legend(loc="center left", bbox_to_anchor=(1, 0.5))
-    return _svg(figure)
+    return picture.svg(figure)
 
 
 @matplotlib.rc_context(_STYLE)
@@ -286,9 +283,9 @@ def predictions(images: np.ndarray, y: np.ndarray, predicted: np.ndarray, column
         axes.set_title(
             f"{said}" if right else f"{said}, is {truth}",
             color="#15803d" if right else "#b91c1c",
-            fontsize=9,
+            fontsize=10,
         )
-    return _svg(figure)
+    return picture.svg(figure)
 
 
 @matplotlib.rc_context(_STYLE)
@@ -297,19 +294,47 @@ def curves(series: dict[str, np.ndarray], ylabel: str, *, percent: bool = False)
     run.
     """
     figure, axes = _axes()
-    for (label, runs), color in zip(series.items(), _METHODS, strict=False):
+    for (label, runs), color, dash in zip(series.items(), _METHODS, _DASHES, strict=False):
         rounds = np.arange(1, runs.shape[1] + 1)
         axes.fill_between(
             rounds, runs.min(axis=0), runs.max(axis=0), color=color, alpha=0.15, linewidth=0
         )
-        axes.plot(rounds, runs.mean(axis=0), color=color, label=label, linewidth=1.5)
+        means = runs.mean(axis=0)
+        axes.plot(rounds, means, color=color, linestyle=dash, label=label, linewidth=1.5)
     axes.set(xlabel="round", ylabel=ylabel)
     axes.set_ylim(bottom=0)
     if percent:
         axes.set_ylim(0, 1.02)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    figure.legend(loc="outside lower center", ncols=3, fontsize=9)
-    return _svg(figure)
+    figure.legend(loc="outside lower center", ncols=2)
+    return picture.with_numbers(figure)
+
+
+@matplotlib.rc_context(_STYLE)
+def lines(
+    series: Mapping[str, Sequence[tuple[float, float]]],
+    xlabel: str,
+    ylabel: str,
+    percent: bool = False,
+) -> str:
+    """Points of each label, joined; percent: values are shares of one."""
+    figure, axes = _axes()
+    for place, (label, points) in enumerate(series.items()):
+        # The first is of the run's own colour, as elsewhere; what comes round differs by its dash.
+        color = _METHODS[(place + 1) % len(_METHODS)]
+        dash = _DASHES[place % len(_DASHES)]
+        mark = {"marker": "."} if len(points) < 30 else {}
+        axes.plot(*zip(*points, strict=True), color=color, linestyle=dash, label=label, **mark)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.set_ylim(bottom=0)
+    if xlabel != "round":
+        axes.xaxis.set_major_locator(AutoLocator())
+    if percent:
+        axes.set_ylim(0, 1.02)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    if len(series) > 1:
+        figure.legend(loc="outside lower center", ncols=2)
+    return picture.with_numbers(figure)
 
 
 @matplotlib.rc_context(_STYLE)
@@ -326,7 +351,7 @@ def group_sizes(samples: dict[str, np.ndarray]) -> str:
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.grid(axis="x", visible=False)
     axes.legend()
-    return _svg(figure)
+    return picture.svg(figure)
 
 
 @matplotlib.rc_context(_STYLE)
@@ -335,12 +360,12 @@ def skew(alphas: Sequence[float], series: Mapping[str, Sequence[float]]) -> str:
     over silos.
     """
     figure, axes = _axes()
-    for (label, values), color in zip(series.items(), _METHODS, strict=False):
-        axes.plot(alphas, values, color=color, marker="o", label=label)
+    for (label, values), color, dash in zip(series.items(), _METHODS, _DASHES, strict=False):
+        axes.plot(alphas, values, color=color, linestyle=dash, marker="o", label=label)
     axes.set(xlabel="alpha (1: even)", ylabel="held-out accuracy", ylim=(0, 1.02))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    figure.legend(loc="outside lower center", ncols=3, fontsize=9)
-    return _svg(figure)
+    figure.legend(loc="outside lower center", ncols=2)
+    return picture.with_numbers(figure)
 
 
 @matplotlib.rc_context(_STYLE)
@@ -357,17 +382,17 @@ def sweep(name: str, lines: Sequence[tuple[str, np.ndarray, np.ndarray]]) -> str
         axes.set_xscale("log")
     if any(label for label, _, _ in lines):
         axes.legend()
-    return _svg(figure)
+    return picture.svg(figure)
 
 
 @matplotlib.rc_context(_STYLE)
 def trade_off(fpr: np.ndarray, fnr: np.ndarray) -> str:
     """The least false-negative rate of any membership test against its false-positive rate."""
-    figure, axes = _axes(4.6, 4.2)
+    figure, axes = _axes(4.2, 3.8)
     axes.plot([0, 1], [1, 0], color=BASELINE, linestyle="--", linewidth=1.5, label="guessing")
     axes.fill_between(fpr, 0, fnr, color=PRIVATE, alpha=0.12, linewidth=0)
     axes.plot(fpr, fnr, color=PRIVATE, label="no test is below")
     axes.set(xlabel="false-positive rate", ylabel="false-negative rate", xlim=(0, 1), ylim=(0, 1))
     axes.xaxis.set_major_locator(AutoLocator())
     axes.legend()
-    return _svg(figure)
+    return picture.svg(figure)

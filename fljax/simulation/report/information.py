@@ -49,10 +49,16 @@ def section(
     """
     standing = "certified" if found.certified else "NOT certified"
     bound = "certified" if found.mse_certified else "NOT certified"
-    head = (
-        "<tr><th>client</th><th>records</th><th>uses of each</th><th>nats per record</th><th>added "
-        "up use by use</th><th>squared error at least</th><th>PSNR at most</th></tr>"
+    titles = (
+        "client",
+        "records",
+        "uses of each",
+        "nats per record",
+        "added up use by use",
+        "squared error at least",
+        "PSNR at most",
     )
+    head = "".join(f'<th scope="col">{title}</th>' for title in titles)
     order = np.argsort(-found.nats, kind="stable")
     rows = "".join(
         f"<tr><td>{int(c)}</td><td>{int(found.num_records[c])}</td><td>{found.uses[c]:g}</td>"
@@ -79,7 +85,7 @@ def section(
     pictures = figures.nats(rounds, *series)
     if seen is not None:
         pictures += figures.seen_records(*seen)
-    table = f'<table class="numbers">{head}{rows}</table>{more}'
+    table = f'<table class="numbers"><tr>{head}</tr>{rows}</table>{more}'
     return (
         f"<section><h2>Information about each record</h2>{pictures}<p>{words}</p>{table}"
         f"<h3>What nats do not promise</h3><ul>{missing}</ul></section>"

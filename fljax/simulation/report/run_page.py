@@ -15,47 +15,59 @@ from fljax.simulation import as_printed, baseline, client_values, nats_spent, re
 from fljax.simulation import budget as spending
 from fljax.simulation import config as config_lib
 from fljax.simulation.outcome import Outcome
-from fljax.simulation.record import folder
-from fljax.simulation.report import client_accuracy, figures, information
+from fljax.simulation.record import folder, provenance
+from fljax.simulation.report import client_accuracy, figures, information, picture
 
 CSS = """
-:root { color-scheme: light; }
-body { margin: 0; background: #f5f6f8; color: #1f2933;
+:root { color-scheme: light dark; --page: #f5f6f8; --paper: #fff; --ink: #1f2933; --soft: #55606e;
+  --line: #dfe3e8; --accent: #1f5fbf; }
+@media screen and (prefers-color-scheme: dark) { :root { --page: #12161b; --paper: #1b2129;
+  --ink: #e6eaf0; --soft: #a9b4c2; --line: #333d4a; --accent: #7db0ff; } }
+body { margin: 0; background: var(--page); color: var(--ink);
   font: 16px/1.5 system-ui, "Segoe UI", Roboto, sans-serif; }
 main { max-width: 1180px; margin: 0 auto; padding: 32px 24px 64px; }
-h1 { font-size: 28px; margin: 0; } h2 { font-size: 18px; margin: 0 0 8px; }
-.sub { color: #5b6573; margin: 4px 0 24px; }
+h1 { font-size: 28px; margin: 0; overflow-wrap: anywhere; } h2 { font-size: 18px; margin: 0 0 8px; }
+a { color: var(--accent); }
+.sub { color: var(--soft); margin: 4px 0 24px; }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 16px;
   margin-bottom: 16px; }
 .grid { display: grid; gap: 16px;
-  grid-template-columns: repeat(auto-fit, minmax(min(440px, 100%), 1fr)); }
-.card, section { background: #fff; border: 1px solid #e3e6eb; border-radius: 10px;
+  grid-template-columns: repeat(auto-fit, minmax(min(350px, 100%), 1fr)); }
+.card, section { background: var(--paper); border: 1px solid var(--line); border-radius: 10px;
   padding: 16px 20px; }
-section { margin-bottom: 16px; } .grid section { margin: 0; } .grid { margin-bottom: 16px; }
+/* Charts never get smaller than can be read: where there is no room they are moved sideways. */
+section { margin-bottom: 16px; min-width: 0; } section { overflow-x: auto; }
+.grid section { margin: 0; } .grid { margin-bottom: 16px; }
 .card b { display: block; font-size: 26px; line-height: 1.25; font-variant-numeric: tabular-nums; }
-.card span { color: #5b6573; font-size: 14px; }
-.main b { color: #1f5fbf; }
-svg { width: 100%; height: auto; display: block; }
-.note { color: #5b6573; font-size: 14px; margin: 8px 0 0; }
-blockquote { margin: 8px 0; padding: 4px 16px; border-left: 4px solid #1f5fbf; }
+.card span { color: var(--soft); font-size: 14px; }
+.main b { color: var(--accent); }
+svg { width: 100%; height: auto; display: block; } svg text { fill: var(--ink); }
+.note { color: var(--soft); font-size: 14px; margin: 8px 0 0; }
+blockquote { margin: 8px 0; padding: 4px 16px; border-left: 4px solid var(--accent); }
 table { border-collapse: collapse; font-size: 14px; width: 100%; }
-td { padding: 3px 16px 3px 0; vertical-align: top; } th { text-align: left; }
-.columns td:last-child { font-family: ui-monospace, monospace; }
-.numbers th { padding: 3px 16px 3px 0; color: #5b6573; font-weight: 600; }
-.numbers td { font-variant-numeric: tabular-nums; border-top: 1px solid #eceff3; }
+td, th { padding: 3px 16px 3px 0; vertical-align: top; text-align: left; }
+th[scope="row"] { font-weight: 500; }
+.columns td:last-child, code { font-family: ui-monospace, monospace; }
+caption { text-align: left; color: var(--soft); padding: 8px 0 4px; }
+summary { color: var(--soft); font-size: 14px; cursor: pointer; }
+.numbers th { padding: 3px 16px 3px 0; color: var(--soft); font-weight: 600; }
+.numbers td { font-variant-numeric: tabular-nums; border-top: 1px solid var(--line); }
+.numbers th[scope="row"] { border-top: 1px solid var(--line); }
 .columns { display: grid; gap: 24px;
   grid-template-columns: repeat(auto-fit, minmax(min(300px, 100%), 1fr)); }
-h3 { font-size: 14px; margin: 8px 0 4px; color: #5b6573; }
-td, blockquote, li { overflow-wrap: anywhere; }
-/* A phone: charts keep their size, so that their text can be read, and are moved sideways. */
+h3 { font-size: 14px; margin: 8px 0 4px; color: var(--soft); }
+td, blockquote, li, code { overflow-wrap: anywhere; }
 @media (max-width: 520px) {
-  main { padding: 16px 12px 32px; } section { overflow-x: auto; }
-  .cards { grid-template-columns: 1fr 1fr; } svg { min-width: 440px; }
+  main { padding: 16px 12px 32px; } section { padding: 12px 10px; }
+  .cards { grid-template-columns: 1fr 1fr; }
   .numbers td, .numbers th { padding-right: 8px; overflow-wrap: normal; }
 }
-@media print { body { background: none; } section { break-inside: avoid; } }
-"""
+@media print { body { background: none; font-size: 11pt; } main { max-width: none; padding: 0; }
+  section { break-inside: avoid; overflow: visible; } svg { min-width: 0 !important; }
+  details { display: none; } }
+""" + picture.css()
 _EXAMPLES, _MISTAKES = 24, 12
+_LEAST_EXAMPLES = 7  # of a client, for a share of them to say something
 _NO_EPSILON = {True: "epsilon: the claim is in nats", False: "no guarantee: epsilon is infinite"}
 
 
@@ -65,6 +77,12 @@ def card(value: str, label: str, css: str = "") -> str:
         '<div class="card '
         f'{css}"><b>{html.escape(value)}</b><span>{html.escape(label)}</span></div>'
     )
+
+
+def head(*names: str) -> str:
+    """The first row of a table."""
+    cells = (f'<th scope="col">{html.escape(name)}</th>' for name in names)
+    return f"<tr>{''.join(cells)}</tr>"
 
 
 def section(title: str, body: str, note: str = "") -> str:
@@ -192,7 +210,7 @@ def _views(outcome: Outcome) -> str:
     epsilons = [np.asarray(gaussian.mu_to_epsilon(who.mu, plan.delta)) for who in found.adversaries]
     shown = min(60, found.reached.shape[1])
     picture = figures.uploads(found.reached, found.meaning, epsilons[0], claimed, shown)
-    head = "<tr><th>adversary</th><th>sees</th><th>epsilon at most, client by client</th></tr>"
+    titles = head("adversary", "sees", "epsilon at most, client by client")
     rows = "".join(
         f"<tr><td>{html.escape(who.who)}{'' if who.promised else ' (outside the claim)'}</td>"
         f"<td>{html.escape(who.sees)}</td>"
@@ -207,21 +225,21 @@ def _views(outcome: Outcome) -> str:
         "really arrived. What is claimed holds whoever straggles, by the accountant that the "
         "privacy statement names."
     )
-    return section("Who saw what", f'{picture}<table class="numbers">{head}{rows}</table>', note)
+    return section("Who saw what", f'{picture}<table class="numbers">{titles}{rows}</table>', note)
 
 
 def _exposure(outcome: Outcome) -> str:
     scheme = outcome.config.implementation
     if scheme.exposure is None:
         return ""
-    head = "<tr><th>who</th><th>about</th><th>can learn</th></tr>"
+    titles = head("who", "about", "can learn")
     cells = (
         "".join(f"<td>{html.escape(cell)}</td>" for cell in row)
         for row in scheme.exposure(outcome.plan.scheme_config)
     )
     rows = "".join(f"<tr>{row}</tr>" for row in cells)
     note = "In words; the attacks named here measure it."
-    return section("What each side can learn", f"<table>{head}{rows}</table>", note)
+    return section("What each side can learn", f"<table>{titles}{rows}</table>", note)
 
 
 def _told(outcome: Outcome) -> Spent | None:
@@ -282,23 +300,34 @@ def _served(outcome: Outcome) -> str:
     models = {spending.model_name(outcome.plan, outcome.rounds): outcome.params}
     if outcome.baseline_params is not None:
         models["non-private"] = outcome.baseline_params
-    head = "".join(f"<th>{q}th percentile</th>" for q in client_accuracy.PERCENTILES)
-    rows, count, damaged = "", 0, 0
+    titles = head("model", *(f"{q}th percentile" for q in client_accuracy.PERCENTILES), "mean")
+    rows, count, damaged, few = "", 0, 0, 0
     for name, params in models.items():
         own = outcome.own_models if params is outcome.params else None
         found = client_accuracy.accuracies(
             outcome.task.model.apply, params, outcome.task.client_data, own
         )
-        count, damaged = found.accuracy.size, len(found.damaged)
+        enough = found.examples >= _LEAST_EXAMPLES
+        few, damaged = int((~enough).sum()), len(found.damaged)
+        found = found._replace(
+            accuracy=found.accuracy[enough],
+            client_ids=found.client_ids[enough],
+            examples=found.examples[enough],
+        )
+        count = found.accuracy.size
         cells = "".join(f"<td>{value:.1%}</td>" for value in client_accuracy.percentiles(found))
         mean = found.accuracy.mean() if count else math.nan
-        rows += f"<tr><td>{name}</td>{cells}<td>{mean:.1%}</td></tr>"
+        rows += f'<tr><th scope="row">{name}</th>{cells}<td>{mean:.1%}</td></tr>'
     note = (
-        f"Accuracy on each client's own examples, over {count} clients that hold some. They were "
+        f"Accuracy on each client's own examples, over {count} clients that hold "
+        f"{_LEAST_EXAMPLES} or more; {few} that hold fewer are left out, since a share of so few "
+        "says nothing of a client. They were "
         "trained on, and these numbers carry no noise: diagnostics, not private."
     )
     note += f" {damaged} more are damaged on disk and left out." if damaged else ""
-    table = f'<table class="numbers"><tr><th>model</th>{head}<th>mean</th></tr>{rows}</table>'
+    if not count:
+        return section("How the model serves each client", "", note)
+    table = f'<table class="numbers">{titles}{rows}</table>'
     return section("How the model serves each client", table, note)
 
 
@@ -318,15 +347,13 @@ def _metrics(outcome: Outcome) -> str:
             rows += f"<tr>{named}{cells}<td>{values.size}</td></tr>"
     if not rows:
         return ""
-    head = "".join(f"<th>{q}th percentile</th>" for q in client_values.PERCENTILES)
+    percentiles = (f"{q}th percentile" for q in client_values.PERCENTILES)
+    titles = head("metric", "model", "held out", *percentiles, "clients")
     note = (
         "Percentiles are over clients, on their own examples, without noise: diagnostics, not "
         "private."
     )
-    table = (
-        '<table class="numbers"><tr><th>metric</th><th>model</th><th>held '
-        f"out</th>{head}<th>clients</th></tr>{rows}</table>"
-    )
+    table = f'<table class="numbers">{titles}{rows}</table>'
     return section("Your own metrics", table, note)
 
 
@@ -367,7 +394,7 @@ def _paper(outcome: Outcome) -> str:
     if not claim:
         return ""
     rows = "".join(
-        f"<tr><td>{html.escape(k)}</td><td>The paper {html.escape(v)}.</td></tr>"
+        f'<tr><th scope="row">{html.escape(k)}</th><td>The paper {html.escape(v)}.</td></tr>'
         for k, v in claim["errata"].items()
     )
     claimed = spending.shown_epsilon(float(claim["claimed_epsilon"]))
@@ -380,7 +407,7 @@ def _paper(outcome: Outcome) -> str:
 
 def _table(title: str, values: dict[str, Any]) -> str:
     rows = "".join(
-        f"<tr><td>{html.escape(k)}</td><td>{html.escape(str(v))}</td></tr>"
+        f'<tr><th scope="row">{html.escape(k)}</th><td>{html.escape(str(v))}</td></tr>'
         for k, v in values.items()
     )
     return f"<div><h3>{html.escape(title)}</h3><table>{rows}</table></div>"
@@ -398,6 +425,31 @@ def _configuration(outcome: Outcome) -> str:
         sections["scheme"]["noise_multiplier"] = f"{calibrated:.5g} (calibrated)"
     tables = "".join(_table(name, values) for name, values in sections.items())
     return section("Configuration", f'<div class="columns">{tables}</div>')
+
+
+def _made(outcome: Outcome) -> str:
+    """By which program, when, and the files beside the page."""
+    rows = "".join(
+        f'<tr><th scope="row">{html.escape(name)}</th>'
+        f"<td><code>{html.escape(value)}</code></td></tr>"
+        for name, value in provenance.lines(outcome.run_dir)
+    )
+    links = ", ".join(
+        f'<a href="{name}">{name}</a>: {what}'
+        for name, what in _FILES.items()
+        if (outcome.run_dir / name).is_file()
+    )
+    body = f"<table>{rows}</table><p>{links}.</p>"
+    note = "The links work while this page lies in the run's folder."
+    return section("How this was made", body, note)
+
+
+_FILES = {
+    folder.METRICS: "every round",
+    folder.PRIVACY: "the claim and its ledger",
+    folder.CONFIG: "all settings",
+    folder.MODEL: "what the model takes and gives",
+}
 
 
 def render(outcome: Outcome) -> str:
@@ -431,6 +483,7 @@ def render(outcome: Outcome) -> str:
         _metrics,
         _predictions,
         _configuration,
+        _made,
     )
     body = "".join(part(outcome) for part in parts)
     return page(title, sub, body)
