@@ -47,18 +47,27 @@ class Nodes:
 
     def resolve(self, labels: Labels) -> Labels:
         """Representatives of labels; WILD stays."""
-        unique, inverse = np.unique(labels, return_inverse=True)
-        found = np.array([node if node < 0 else self.find(int(node)) for node in unique], np.int64)
-        return found[inverse].reshape(labels.shape)
+        return self._each(labels, self.find)
 
     def is_branch(self, labels: Labels) -> bool:
-        return any(int(node) in self.stream_of for node in np.unique(labels))
+        return any(node in self.stream_of for node in self._nodes_of(labels))
 
     def streams(self, labels: Labels) -> Labels:
         """The same numbers after the transition."""
-        unique, inverse = np.unique(labels, return_inverse=True)
-        found = np.array([self.stream_of.get(int(node), int(node)) for node in unique], np.int64)
-        return found[inverse].reshape(labels.shape)
+        return self._each(labels, lambda node: self.stream_of.get(node, node))
+
+    def _nodes_of(self, labels: Labels) -> list[int]:
+        """The nodes among labels. Nothing is sorted: labels are as many as weights."""
+        seen = np.zeros(len(self.parent) + 1, bool)  # WILD is the last place
+        seen[labels] = True
+        nodes: list[int] = np.flatnonzero(seen[:-1]).tolist()
+        return nodes
+
+    def _each(self, labels: Labels, of: Callable[[int], int]) -> Labels:
+        table = np.full(len(self.parent) + 1, WILD, np.int64)
+        for node in self._nodes_of(labels):
+            table[node] = of(node)
+        return table[labels]
 
     def unite(self, first: Labels, second: Labels, reason: str) -> None:
         """Makes labels equal, entry by entry. Raises ValueError(reason) where that would tie one to

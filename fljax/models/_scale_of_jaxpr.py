@@ -199,12 +199,13 @@ class Walk:
         self, weights: Weights, entries: np.ndarray, numerator: Any, denominator: Any
     ) -> None:
         leaf, flat = weights.leaf, entries.ravel()
-        if self.assigned[leaf][flat].any() or np.unique(flat).size != flat.size:
+        before = np.count_nonzero(self.assigned[leaf])
+        self.assigned[leaf][flat] = True
+        if np.count_nonzero(self.assigned[leaf]) - before != flat.size:
             raise ValueError(
                 f"Expected every parameter to serve one layer, got {self.names[leaf]} in several "
                 "places."
             )
-        self.assigned[leaf][flat] = True
         self.numerator[leaf][flat] = np.broadcast_to(numerator, entries.shape).ravel()
         denominator = np.broadcast_to(denominator, entries.shape).ravel()
         self.denominator[leaf][flat] = np.where(denominator == WILD, ONE, denominator)
