@@ -13,6 +13,7 @@ import numpy as np
 
 import fljax_kernels
 from bench.kernels import per_example, workloads
+from fljax.server.aggregate import CLIENTS
 from fljax_kernels import spectral
 from fljax_kernels.pairwise import graphs
 
@@ -234,10 +235,17 @@ def _dealt(num_devices: int) -> Forms:
         algorithm = dp_fedavg.make(
             settings, models.softmax_cross_entropy(model.apply), num_units=num_clients
         )
-        total = num_clients * EXAMPLES
-        examples = {"x": shape(total, 784), "y": shape(total, dtype=jnp.int32)}
-        table = shape(num_clients, EXAMPLES, dtype=jnp.int32)
-        cohort = data.Cohort(examples, table, shape(num_clients, dtype=jnp.int32))
+        sizes = (CLIENTS_A_DEVICE, num_devices, EXAMPLES)
+        dealt = jax.sharding.NamedSharding(
+            jax.sharding.AbstractMesh((num_devices,), (CLIENTS,)),
+            jax.sharding.PartitionSpec(None, CLIENTS),
+        )
+        examples = {
+            "x": jax.ShapeDtypeStruct((*sizes, 784), jnp.float32, sharding=dealt),
+            "y": jax.ShapeDtypeStruct(sizes, jnp.int32, sharding=dealt),
+        }
+        each = shape(num_clients, dtype=jnp.int32)
+        cohort = data.DealtCohort(examples, each, each)
         state = jax.eval_shape(algorithm.init, model.params)
         return Program(algorithm.round, (state, cohort, _key()))
 

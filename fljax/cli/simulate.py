@@ -292,7 +292,11 @@ def main(args: Sequence[str]) -> int:
 
     processes.join(*who)
     with processes.leaving_on_failure():
-        if config is not None and config.run.groups is None:
+        import jax
+
+        # Of more devices all but so many would compute what others do.
+        fits = jax.device_count() <= _GROUPS
+        if config is not None and config.run.groups is None and fits:
             config = dataclasses.replace(
                 config, run=dataclasses.replace(config.run, groups=_GROUPS)
             )

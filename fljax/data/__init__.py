@@ -11,7 +11,10 @@ from fljax.data.check import check_examples as check_examples
 from fljax.data.check import check_partition as check_partition
 from fljax.data.cohorts import ClientData as ClientData
 from fljax.data.cohorts import Cohort as Cohort
+from fljax.data.cohorts import DealtCohort as DealtCohort
 from fljax.data.cohorts import cohort as cohort
+from fljax.data.cohorts import dealt as dealt
+from fljax.data.cohorts import pooled as pooled
 from fljax.data.dataset import Dataset as Dataset
 from fljax.data.sources import fields
 

@@ -38,6 +38,56 @@ class Cohort(NamedTuple):
     kept: Any = ()
 
 
+class DealtCohort(NamedTuple):
+    """The clients of one round with their own examples, laid out as clients are dealt over devices.
+
+    Place i of the cohort has its examples at `[i // G, i modulo G]`, where G is the number of
+    devices, or of groups where client sums are added up in groups. With the axis G spread over the
+    devices each holds the examples of the clients that it computes, and no others.
+
+    examples: a pytree of arrays `[R, G, N, ...]`, R * G >= C.
+    num_examples: int32 `[C]`: of the client's N places so many are filled, the first ones; 0 where
+      there is no client.
+    client_ids, kept: as in `Cohort`.
+    """
+
+    examples: Batch
+    num_examples: jax.Array
+    client_ids: jax.Array
+    kept: Any = ()
+
+
+def dealt(cohort: Cohort, num_groups: int) -> DealtCohort:
+    """The same cohort with every client's examples at its own place.
+
+    Args:
+      cohort: its rows of padding stand at their ends.
+      num_groups: G, of devices or groups: see `DealtCohort`.
+    """
+    pad = -len(cohort.client_ids) % num_groups
+    rows = jnp.pad(cohort.indices, ((0, pad), (0, 0)), constant_values=-1)
+
+    def own(leaf: jax.Array) -> jax.Array:
+        found = jnp.take(leaf, jnp.maximum(rows, 0), axis=0)
+        return found.reshape(-1, num_groups, *found.shape[1:])
+
+    count = jnp.sum(cohort.indices >= 0, axis=1, dtype=jnp.int32)
+    return DealtCohort(jax.tree.map(own, cohort.examples), count, cohort.client_ids, cohort.kept)
+
+
+def pooled(dealt: DealtCohort) -> Cohort:
+    """The same cohort with one pool of examples, client after client."""
+    places = jax.tree.leaves(dealt.examples)[0].shape[2]
+    inside = jnp.arange(places, dtype=jnp.int32)[None]
+    first = places * jnp.arange(len(dealt.client_ids), dtype=jnp.int32)[:, None]
+    return Cohort(
+        jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[3:]), dealt.examples),
+        jnp.where(inside < dealt.num_examples[:, None], first + inside, -1),
+        dealt.client_ids,
+        dealt.kept,
+    )
+
+
 def cohort(client_data: ClientData, client_ids: jax.Array) -> Cohort:
     """The clients named by `client_ids`, in that order. Works under jit; shapes depend on shapes
     only.

@@ -76,6 +76,7 @@ def sum_in_chunks(
     groups: int | None = None,
     shared: tuple[Any, ...] = (),
     kept: PyTree = None,
+    brought: PyTree = None,
 ) -> PyTree:
     """Adds up `chunk_fun(chunk, present, *shared)` over chunks of clients, in cohort order, one
     chunk at a time.
@@ -104,6 +105,10 @@ def sum_in_chunks(
         outside, which JAX refuses in some operations.
       kept: tree of `[C, ...]`, a row for each client. Where it is given, `chunk_fun` returns
         `(sums, rows [K, ...])`, and the rows of its clients take the place of these.
+      brought: tree of `[R, G, N, ...]`, examples of each client as in `data.DealtCohort`: they stay
+        on the devices that compute their clients. Where it is given, a chunk is a pair, of the
+        clients and of the row `[K]` with which the examples of each begin; and the pool of these
+        rows, `[M, ...]`, which is the device's own, is the last argument of `chunk_fun`.
 
     Returns:
       a tree like `chunk_fun`'s sums; with `kept`, `(sums, tree like kept)`.
@@ -130,6 +135,7 @@ def sum_in_chunks(
         present,
         shared,
         () if kept is None else kept,
+        () if brought is None else brought,
         chunk_size=chunk_size,
         groups=groups,
     )
@@ -142,6 +148,7 @@ def _dealt_sum(
     present: jax.Array,
     shared: tuple[Any, ...],
     kept: PyTree,
+    brought: PyTree,
     *,
     chunk_size: int,
     groups: int | None,
@@ -155,7 +162,10 @@ def _dealt_sum(
             f"groups={groups}."
         )
     if devices == 1 and groups is None:  # maybe spread over an axis "model", by XLA
-        return _sum_here(chunk_fun, clients, present, shared, kept, chunk_size=chunk_size)
+        begin, pool = _own_pool(brought, capacity)
+        mine = clients if pool is None else (clients, begin)
+        seen = shared if pool is None else (*shared, pool)
+        return _sum_here(chunk_fun, mine, present, seen, kept, chunk_size=chunk_size)
     columns = devices if groups is None else groups
     pad = -capacity % columns
 
@@ -170,11 +180,18 @@ def _dealt_sum(
         """The inverse of `dealt`."""
         return leaf.reshape(-1, *leaf.shape[2:])[:capacity]
 
+    def at_home(leaf: jax.Array) -> jax.Array:
+        """What is laid out for another number of columns is dealt anew."""
+        return leaf if leaf.shape[1] == columns else dealt(back(leaf))
+
     of_group = functools.partial(_sum_here, chunk_fun, chunk_size=chunk_size)
 
     def on_one(
-        mine: PyTree, here: jax.Array, shared: tuple[Any, ...], old: PyTree
+        mine: PyTree, here: jax.Array, shared: tuple[Any, ...], old: PyTree, brought: PyTree
     ) -> tuple[PyTree, PyTree]:
+        begin, pool = _own_pool(brought, here.size)
+        if pool is not None:
+            mine, shared = (mine, begin.reshape(here.shape)), (*shared, pool)
         if groups is None:
             mine, here, old = jax.tree.map(
                 lambda leaf: jnp.squeeze(leaf, axis=1), (mine, here, old)
@@ -206,21 +223,33 @@ def _dealt_sum(
 
     dealt_clients, dealt_kept = jax.tree.map(dealt, (clients, kept))
     dealt_present = jnp.pad(present, (0, pad)).reshape(-1, columns)
+    at_place = jax.tree.map(at_home, brought)
     if not mapped:
-        total, rows = on_one(dealt_clients, dealt_present, shared, dealt_kept)
+        total, rows = on_one(dealt_clients, dealt_present, shared, dealt_kept, at_place)
         return total, jax.tree.map(back, rows)
     spec = jax.sharding.PartitionSpec(None, CLIENTS)
     everywhere = jax.sharding.PartitionSpec()
     by_hand = set(jax.sharding.get_abstract_mesh().axis_names) - {MODEL}
     over_devices = jax.shard_map(
         on_one,
-        in_specs=(spec, spec, everywhere, spec),
+        in_specs=(spec, spec, everywhere, spec, spec),
         out_specs=(everywhere, spec),
         check_vma=False,
         axis_names=by_hand,
     )
-    total, rows = over_devices(dealt_clients, dealt_present, shared, dealt_kept)
+    total, rows = over_devices(dealt_clients, dealt_present, shared, dealt_kept, at_place)
     return total, jax.tree.map(back, rows)
+
+
+def _own_pool(brought: PyTree, count: int) -> tuple[Any, PyTree]:
+    """(first rows `[count]`, pool `[M, ...]`) of examples `[R, G, N, ...]`; None for the pool where
+    there are none.
+    """
+    leaves = jax.tree.leaves(brought)
+    if not leaves:
+        return (), None
+    pool = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[3:]), brought)
+    return leaves[0].shape[2] * jnp.arange(count, dtype=jnp.int32), pool
 
 
 def _in_order(parts: jax.Array) -> jax.Array:

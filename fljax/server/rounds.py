@@ -15,7 +15,7 @@ import optax
 
 from fljax import _keys, _validate
 from fljax._keys import Purpose as Purpose
-from fljax.data.cohorts import Cohort, map_clients
+from fljax.data.cohorts import Cohort, DealtCohort, map_clients, pooled
 from fljax.server import aggregate
 from fljax.server.aggregate import ServerState
 from fljax.types import Batch, Params, PyTree
@@ -101,12 +101,14 @@ class FederatedAlgorithm(NamedTuple):
     into it. client_sampling_prob: with which chance each client must be put into each cohort,
     independently, for the scheme's event to be true. client_state: what clients keep between
     rounds: the round finds it in `cohort.kept` and returns it in `info.kept`. None: nothing.
+    takes_dealt: whether `round` takes a `data.DealtCohort`, too.
     """
 
     init: Callable[[Params], Any]
-    round: Callable[[Any, Cohort, jax.Array], tuple[Any, RoundInfo]]
+    round: Callable[[Any, Any, jax.Array], tuple[Any, RoundInfo]]
     client_sampling_prob: float
     client_state: ClientState | None = None
+    takes_dealt: bool = False
 
 
 class Round(NamedTuple):
@@ -219,6 +221,7 @@ def federated(
     clipping: Callable[[], Any] = tuple,
     chunk_size: Callable[[Round, Clients, str], int] | None = None,
     client_state: ClientState | None = None,
+    in_place: bool = False,
 ) -> FederatedAlgorithm:
     """The algorithm whose rounds are made of a scheme's functions.
 
@@ -239,17 +242,34 @@ def federated(
       chunk_size: `(round, clients, platform) -> K`, how many clients a chunk takes where
         performance does not say. None: `aggregate.default_chunk_size` of the model.
       client_state: what clients keep, of the `FederatedAlgorithm`.
+      in_place: `choose` leaves each client at its place of the cohort, with rows of its own alone,
+        as `everybody` does. Then the examples of a `data.DealtCohort` stay on the devices that
+        compute their clients; else they go to all of them.
     """
     platform = _platforms.named(performance.platform)
+    in_place = in_place or choose is everybody
 
-    def round_fun(state: ServerState, cohort: Cohort, key: jax.Array) -> tuple[Any, RoundInfo]:
+    def round_fun(
+        state: ServerState, cohort: Cohort | DealtCohort, key: jax.Array
+    ) -> tuple[Any, RoundInfo]:
+        brought = None
+        if isinstance(cohort, DealtCohort):
+            _check_dealt(cohort)
+            brought, cohort = cohort.examples if in_place else None, pooled(cohort)
         check_round(cohort, key)
         if client_state is not None and not jax.tree.leaves(cohort.kept):
             first = client_state.init(state.params)
             cohort = cohort._replace(kept=_of_each(first, len(cohort.client_ids)))
         here, clients = choose(Round(state, cohort.examples, key), cohort)
+        if brought is not None:  # rows from the client's own first on; no pool of everybody's
+            first = cohort.indices.shape[1] * jnp.arange(len(cohort.client_ids), dtype=jnp.int32)
+            clients = clients._replace(rows=_moved(clients.rows, -first))
 
-        def chunk(some: Clients, present: jax.Array, here: Round) -> Any:
+        def chunk(some: Any, present: jax.Array, here: Round, pool: Batch | None = None) -> Any:
+            if pool is not None:
+                some, begin = some
+                some = some._replace(rows=_moved(some.rows, begin))
+                here = here._replace(examples=pool)
             found = local(here, some._replace(present=present))
             if client_state is None:
                 return found
@@ -266,8 +286,9 @@ def federated(
             clients.present,
             chunk_size=size,
             groups=performance.groups,
-            shared=(here,),
+            shared=(here if brought is None else here._replace(examples=()),),
             kept=None if client_state is None else clients.kept,
+            brought=brought,
         )
         (total, stats), kept = (sums, ()) if client_state is None else sums
         count = jnp.sum(clients.present)
@@ -287,7 +308,12 @@ def federated(
     def init(params: Params) -> ServerState:
         return aggregate.init(params, server_optimizer, clipping())
 
-    return FederatedAlgorithm(init, round_fun, client_sampling_prob, client_state)
+    return FederatedAlgorithm(init, round_fun, client_sampling_prob, client_state, takes_dealt=True)
+
+
+def _moved(rows: jax.Array, by: jax.Array) -> jax.Array:
+    """Rows `[K, N]`, those of client k moved by `by[k]`; padding stays."""
+    return jnp.where(rows >= 0, rows + by[:, None], rows)
 
 
 def _of_each(tree: PyTree, count: int) -> PyTree:
@@ -317,6 +343,23 @@ def check_round(cohort: Cohort, key: jax.Array) -> None:
     if len(rows) != 2 or rows[0] != ids[0]:
         raise ValueError(
             f"Expected cohort.indices of shape [C, N] with C = {ids[0]}, got shape {rows}."
+        )
+
+
+def _check_dealt(cohort: DealtCohort) -> None:
+    """Shapes of a cohort whose clients bring their examples."""
+    (capacity,) = cohort.client_ids.shape
+    found = {leaf.shape[:3] for leaf in jax.tree.leaves(cohort.examples)}
+    shape: tuple[int, ...] = next(iter(found), ())
+    if len(found) != 1 or len(shape) != 3 or shape[0] * shape[1] < capacity:
+        raise ValueError(
+            f"Expected examples of shapes [R, G, N, ...] with R * G >= C = {capacity}, got "
+            f"{sorted(found)}."
+        )
+    if cohort.num_examples.shape != (capacity,):
+        raise ValueError(
+            f"Expected num_examples of shape [C] = ({capacity},), got shape "
+            f"{cohort.num_examples.shape}."
         )
 
 

@@ -197,8 +197,8 @@ class RunConfig:
     groups: int | None = None
     """Add up a round's clients in so many groups: the same order on any number of devices that
     divides it. none: in an order that depends on the devices; but `fljax simulate` chooses 16 for
-    several processes, and for a CPU alone twice as many as it makes devices, where neither devices
-    nor memory are given.
+    several processes of up to 16 devices, and for a CPU alone twice as many as it makes devices,
+    where neither devices nor memory are given.
     """
     microbatch_size: int = 64
     """Examples whose gradients a client takes together where a step is over more; speed and

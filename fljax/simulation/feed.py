@@ -12,22 +12,21 @@ import numpy as np
 
 import fljax_kernels
 from fljax import _keys, data
-from fljax.data import ClientData, Cohort, store
+from fljax.data import ClientData, Cohort, DealtCohort, store
 from fljax.schemes.base import FederatedAlgorithm
 from fljax.simulation.devices import mesh, processes
 from fljax.types import PyTree
 
 
 class HostCohort(NamedTuple):
-    """A cohort in host memory.
+    """A `data.DealtCohort` in host memory.
 
-    examples: rows as in `Cohort`, filled where the client's device is of this process. indices,
-    client_ids: as there, of all processes. damaged: bool `[C]`, clients that this process found
-    damaged and left out.
+    examples: filled where the client's device is of this process. num_examples, client_ids: of all
+    processes. damaged: bool `[C]`, clients that this process found damaged and left out.
     """
 
     examples: dict[str, np.ndarray]
-    indices: np.ndarray
+    num_examples: np.ndarray
     client_ids: np.ndarray
     damaged: np.ndarray
 
@@ -36,13 +35,17 @@ def rounds(
     algorithms: tuple[FederatedAlgorithm, ...],
     key: jax.Array,
     states: tuple[PyTree, ...],
-    cohort: Cohort,
+    cohort: Cohort | DealtCohort,
 ) -> tuple[tuple[PyTree, ...], tuple[Any, ...]]:
     """One round of all `algorithms` on the same cohort: `(states, infos)`."""
-    results = [
-        a.round(s, cohort if a.client_state is not None else cohort._replace(kept=()), key)
-        for a, s in zip(algorithms, states, strict=True)
-    ]
+
+    def seen_by(algorithm: FederatedAlgorithm) -> Cohort | DealtCohort:
+        seen = cohort
+        if isinstance(cohort, DealtCohort) and not algorithm.takes_dealt:
+            seen = data.pooled(cohort)
+        return seen if algorithm.client_state is not None else seen._replace(kept=())
+
+    results = [a.round(s, seen_by(a), key) for a, s in zip(algorithms, states, strict=True)]
     return tuple(state for state, _ in results), tuple(info for _, info in results)
 
 
@@ -141,6 +144,7 @@ class FromDisk:
         num_rounds: int,
         skip_corrupt: bool,
         device_mesh: jax.sharding.Mesh,
+        groups: int | None = None,
     ) -> None:
         self._algorithms, self._clients, self._key, self._skip = (
             algorithms,
@@ -149,6 +153,9 @@ class FromDisk:
             skip_corrupt,
         )
         self._num_rounds, self._mesh = num_rounds, device_mesh
+        for_clients = device_mesh.shape[mesh.CLIENTS]
+        # As many as a round deals its clients to; on one device they lie in their order.
+        self._columns = 1 if device_mesh.size == 1 else groups or for_clients
         self._places = max(1, clients.most_examples)
         self._thread = concurrent.futures.ThreadPoolExecutor(1)
         self._ahead: tuple[int, concurrent.futures.Future[HostCohort]] | None = None
@@ -175,42 +182,40 @@ class FromDisk:
         process.
         """
         ids = self._sample(round_index)
-        devices, places = self._mesh.size, self._places
-        # Room for as many clients on each device; places of the cohort stay as they are on one
-        # device.
-        everybody = np.concatenate([ids, np.full(-ids.size % devices, -1, np.int32)])
-        # Present clients stand first: dealt like cards, so that all devices get their share of
-        # them.
-        dealt = np.arange(everybody.size).reshape(-1, devices).T.reshape(-1)
-        mine = np.zeros(everybody.size, bool)
-        for block in self._blocks().addressable_devices_indices_map(everybody.shape).values():
-            mine[block] = True
-        in_order = np.where(mine, everybody[dealt], -1)
-        examples, _, skipped = store.read(self._clients, in_order, places, skip_corrupt=self._skip)
+        places, columns = self._places, self._columns
+        # Room for as many clients in each column; present ones stand first, so that all devices get
+        # their share of them.
+        everybody = np.concatenate([ids, np.full(-ids.size % columns, -1, np.int32)])
+        everybody = everybody.reshape(-1, columns)
+        mine = np.full_like(everybody, -1)
+        for block in self._by_column().addressable_devices_indices_map(everybody.shape).values():
+            mine[block] = everybody[block]
+        rows, _, skipped = store.read(
+            self._clients, mine.reshape(-1), places, skip_corrupt=self._skip
+        )
+        examples = {
+            name: field.reshape(*everybody.shape, places, *field.shape[1:])
+            for name, field in rows.items()
+        }
         known, offsets = np.maximum(ids, 0), self._clients.offsets
-        sizes = np.where(ids < 0, 0, offsets[known + 1] - offsets[known])
-        first = np.argsort(dealt)[: ids.size, None] * places
-        inside = np.arange(places)[None]
-        indices = np.where(inside < sizes[:, None], first + inside, -1).astype(np.int32)
-        return HostCohort(examples, indices, ids, np.isin(ids, skipped) & (ids >= 0))
+        sizes = np.where(ids < 0, 0, offsets[known + 1] - offsets[known]).astype(np.int32)
+        return HostCohort(examples, sizes, ids, np.isin(ids, skipped) & (ids >= 0))
 
-    def _blocks(self) -> jax.sharding.NamedSharding:
-        """Rows in blocks, one a device: each process reads the clients of its own devices."""
+    def _by_column(self) -> jax.sharding.NamedSharding:
+        """Each process reads the clients that its own devices compute, and no others."""
         return jax.sharding.NamedSharding(
-            self._mesh, jax.sharding.PartitionSpec(self._mesh.axis_names)
+            self._mesh, jax.sharding.PartitionSpec(None, mesh.CLIENTS)
         )
 
-    def _on_devices(self, cohort: HostCohort, damaged: np.ndarray) -> Cohort:
-        indices = np.where(damaged[:, None], -1, cohort.indices)
-        if self._mesh.size == 1:
-            arrays = jax.tree.map(jnp.asarray, (cohort.examples, indices, cohort.client_ids))
-            return Cohort(*arrays)
-        blocks = self._blocks()
-        examples = {
-            name: jax.make_array_from_callback(rows.shape, blocks, rows.__getitem__)
-            for name, rows in cohort.examples.items()
-        }
-        return Cohort(examples, *mesh.everywhere(self._mesh, (indices, cohort.client_ids)))
+    def _on_devices(self, cohort: HostCohort, damaged: np.ndarray) -> Cohort | DealtCohort:
+        sizes = np.where(damaged, 0, cohort.num_examples)
+        if self._mesh.size == 1:  # as `data.pooled`, on the host
+            first, inside = np.arange(sizes.size)[:, None] * self._places, np.arange(self._places)
+            indices = np.where(inside < sizes[:, None], first + inside, -1).astype(np.int32)
+            pool = {k: v.reshape(-1, *v.shape[3:]) for k, v in cohort.examples.items()}
+            return Cohort(*jax.tree.map(jnp.asarray, (pool, indices, cohort.client_ids)))
+        on_host: Any = (cohort.examples, sizes, cohort.client_ids)
+        return mesh.dealt(self._mesh, DealtCohort(*on_host))
 
     def __call__(
         self, states: tuple[PyTree, ...], done: int, clients: KeptStates | None = None

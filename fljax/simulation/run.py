@@ -321,6 +321,7 @@ def round_runner(job: Job, device_mesh: jax.sharding.Mesh) -> Iterator[RoundRunn
             num_rounds=job.plan.num_rounds,
             skip_corrupt=job.config.data.corrupt_clients == "skip",
             device_mesh=device_mesh,
+            groups=job.config.run.groups,
         ) as from_disk:
             yield from_disk
         return

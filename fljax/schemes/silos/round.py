@@ -219,6 +219,7 @@ def maker(silo: Callable[[Any, LossFn, Performance], Silo]) -> base.Make:
             server_optimizer=given.server_optimizer,
             performance=given.performance,
             chunk_size=_silos_at_once,
+            in_place=True,
         )
 
     return make

@@ -165,6 +165,7 @@ def maker(
             choose=answering,
             server_optimizer=given.server_optimizer,
             performance=given.performance,
+            in_place=True,
         )
 
     return make

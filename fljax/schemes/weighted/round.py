@@ -177,6 +177,7 @@ def maker(client: Callable[[Any, LossFn, Performance], Client]) -> base.Make:
             choose=functools.partial(_places, config),
             server_optimizer=given.server_optimizer,
             performance=given.performance,
+            in_place=True,
         )
         # Chunks of clients are a loop.
         return algorithm._replace(round=fljax_kernels.loop_friendly(algorithm.round))

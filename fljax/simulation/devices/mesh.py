@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import _validate
+from fljax.data.cohorts import DealtCohort
 from fljax.server.aggregate import CLIENTS, MODEL
 from fljax.types import PyTree
 
@@ -186,6 +187,17 @@ def everywhere(mesh: jax.sharding.Mesh, tree: PyTree) -> PyTree:
     one device.
     """
     return tree if mesh.size == 1 else jax.tree.map(lambda leaf: _put(leaf, _whole(mesh)), tree)
+
+
+def dealt(mesh: jax.sharding.Mesh, cohort: DealtCohort) -> DealtCohort:
+    """A cohort of host arrays, each device with the examples of its own clients; unchanged for one
+    device.
+    """
+    if mesh.size == 1:
+        return cohort
+    by_column = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, CLIENTS))
+    examples = jax.tree.map(lambda leaf: _put(leaf, by_column), cohort.examples)
+    return DealtCohort(examples, *everywhere(mesh, tuple(cohort)[1:]))
 
 
 def spread(mesh: jax.sharding.Mesh, states: PyTree) -> PyTree:
