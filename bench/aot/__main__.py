@@ -4,8 +4,8 @@
 
 `make aot` makes the environments first: the compilers are those of libtpu and of JAX's CUDA wheels,
 and no device is needed. A target without its environment is skipped. Bytes are XLA's own count of
-what a compiled program accesses; of a loop the body counts once, so forms with loops are compared
-with forms with loops. No figure here is a time.
+what a compiled program accesses. Of a loop that count has one trip: `bytes_of_run` has as many as
+there are, and ratios are of these. No figure here is a time.
 
 | form | what it is |
 |---|---|
@@ -14,7 +14,7 @@ with forms with loops. No figure here is a time.
 | two_pass | norms by `vmap(grad)`, the sum as the gradient of the weighted loss |
 | ours | what the library does |
 
-Rows that a run does not compile again are kept, if they are of the same commit.
+Rows that a run does not compile again are kept; each says of which commit it is.
 """
 
 import argparse
@@ -29,6 +29,7 @@ from typing import Any
 from bench import _child, _harness, _tables
 from bench.aot import programs
 
+MOVED = "bytes_accessed"
 ENVIRONMENTS = _harness.ROOT / ".aot"
 TARGETS = ("tpu", "cuda")
 
@@ -72,7 +73,7 @@ def _ratios(row: dict[str, Any], before: list[dict[str, Any]]) -> dict[str, Any]
     reference = next((r for r in same if r["form"] == programs.REFERENCE), None)
     if reference is None or "failed" in row or "failed" in reference:
         return {}
-    return {"ratio": round(row["bytes_accessed"] / reference["bytes_accessed"], 3)}
+    return {"ratio": round(row[MOVED] / reference[MOVED], 3)}
 
 
 def environment() -> dict[str, Any]:
@@ -82,23 +83,17 @@ def environment() -> dict[str, Any]:
 
 
 def write(target: str, where: dict[str, Any], rows: list[dict[str, Any]]) -> pathlib.Path:
-    """`results/aot-<target>.json`, with the rows of this commit that were not compiled again."""
+    """`results/aot-<target>.json`, with the rows that were not compiled again."""
     path = _harness.RESULTS / f"aot-{target}.json"
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    where = where | {"date": date}
-    new = {(row["program"], row["form"], row["devices"]) for row in rows}
-    kept = []
-    if path.exists():
-        old = json.loads(path.read_text())
-        if old["environment"]["commit"] == where["commit"]:
-            kept = [
-                row
-                for row in old["rows"]
-                if (row["program"], row["form"], row["devices"]) not in new
-            ]
+    new = {(row["program"], row["form"], row["devices"]): row | where for row in rows}
+    old = json.loads(path.read_text()) if path.exists() else {"environment": {}, "rows": []}
+    for row in old["rows"]:
+        new.setdefault((row["program"], row["form"], row["devices"]), old["environment"] | row)
     order = list(programs.PROGRAMS)
-    found = sorted(kept + rows, key=lambda row: order.index(row["program"]))
-    path.write_text(json.dumps({"note": "", "environment": where, "rows": found}, indent=1) + "\n")
+    found = sorted(new.values(), key=lambda row: (order.index(row["program"]), row["devices"]))
+    content = {"note": "", "environment": where | {"date": date}, "rows": found}
+    path.write_text(json.dumps(content, indent=1) + "\n")
     return path
 
 
@@ -135,7 +130,7 @@ def table(rows: _tables.Rows) -> str:
 
 
 def _gb(row: Any) -> str:
-    return "" if row is None else f"{row['bytes_accessed'] / 1e9:.3f}"
+    return "" if row is None else f"{row[MOVED] / 1e9:.3f}"
 
 
 def _mb(row: Any) -> str:

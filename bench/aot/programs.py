@@ -27,7 +27,8 @@ SCHEMES = (
     "white_channel",
     "bidirectional",
 )
-CLIENTS_A_DEVICE, EXAMPLES = 100, 40  # of the round that grows with its devices
+# Of rounds that grow with their devices: places for a client's examples, by workload.
+CLIENTS_A_DEVICE, EXAMPLES = 100, {"a": 40, "b": 240}
 
 
 class Program(NamedTuple):
@@ -216,37 +217,35 @@ def _round(scheme: str) -> Forms:
     return {REFERENCE: lambda: program(False), OURS: lambda: program(True)}
 
 
-def _dealt(num_devices: int) -> Forms:
-    """DP-FedAvg of the MLP with 100 clients a device. Everything grows but a device's share."""
+def _dealt(letter: str, num_devices: int) -> Forms:
+    """DP-FedAvg with 100 clients a device. Everything grows but a device's share."""
 
     def program() -> Program:
-        from fljax import data, models
+        from fljax import data
         from fljax.schemes.central import dp_fedavg
+        from fljax.server.rounds import Performance
 
         num_clients = CLIENTS_A_DEVICE * num_devices
         settings = dp_fedavg.Config(sampling_prob=1.0, noise_multiplier=1.0, num_local_epochs=1)
-        model = models.create(
-            "mlp",
-            example_shape=(784,),
-            num_classes=10,
-            key=jax.random.key(1),
-            hidden=(256, 128),
-        )
+        params, batch = jax.eval_shape(lambda: workloads.make(letter)[3:])
         algorithm = dp_fedavg.make(
-            settings, models.softmax_cross_entropy(model.apply), num_units=num_clients
+            settings,
+            _loss(letter),
+            num_units=num_clients,
+            performance=Performance(chunk_size=1),
         )
-        sizes = (CLIENTS_A_DEVICE, num_devices, EXAMPLES)
         dealt = jax.sharding.NamedSharding(
             jax.sharding.AbstractMesh((num_devices,), (CLIENTS,)),
             jax.sharding.PartitionSpec(None, CLIENTS),
         )
-        examples = {
-            "x": jax.ShapeDtypeStruct((*sizes, 784), jnp.float32, sharding=dealt),
-            "y": jax.ShapeDtypeStruct(sizes, jnp.int32, sharding=dealt),
-        }
+        at = CLIENTS_A_DEVICE, num_devices, EXAMPLES[letter]
+
+        def own(leaf: Any) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((*at, *leaf.shape[1:]), leaf.dtype, sharding=dealt)
+
         each = shape(num_clients, dtype=jnp.int32)
-        cohort = data.DealtCohort(examples, each, each)
-        state = jax.eval_shape(algorithm.init, model.params)
+        cohort = data.DealtCohort(jax.tree.map(own, batch), each, each)
+        state = jax.eval_shape(algorithm.init, params)
         return Program(algorithm.round, (state, cohort, _key()))
 
     return {OURS: program}
@@ -262,11 +261,12 @@ PROGRAMS: dict[str, Callable[[int], Forms]] = {
     "water_filling": lambda _: _water_filling(),
     "subject_averages": lambda _: _subject_averages(),
     **{f"round_{name}": functools.partial(lambda s, _: _round(s), name) for name in SCHEMES},
-    "round_dealt": _dealt,
+    "round_dealt": functools.partial(_dealt, "a"),
+    "round_dealt_femnist": functools.partial(_dealt, "b"),
 }
 DEVICES = {"tpu": (1, 4, 256), "cuda": (1, 8)}
 
 
 def devices(target: str, name: str) -> tuple[int, ...]:
     """How many a program is compiled for."""
-    return DEVICES[target] if name == "round_dealt" else (1,)
+    return DEVICES[target] if name.startswith("round_dealt") else (1,)

@@ -38,6 +38,12 @@ _COLLECTIVE = re.compile(
     r"= (\(.*?\)|\S+) (all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute)"
     r"(?:-start)?\("
 )
+_CALLS = re.compile(
+    r"(?:calls|to_apply|body|condition|select|scatter|true_computation|false_computation|"
+    r"branch_computations|called_computations|async_wrapped)=(\{[^}]*\}|%?[\w.\-]+)"
+)
+_LOOP = re.compile(r" while\(.*body=%?([\w.\-]+)")
+_TRIPS = re.compile(r'known_trip_count"?:\{"n":"(\d+)"')
 # Passes over a matrix unit of bfloat16 that a float32 product takes, by what it asks for.
 _PASSES = {"default": 1, "high": 3, "highest": 6}
 
@@ -83,12 +89,15 @@ def compiled(target: str, count: int, fun: Callable[..., Any], arguments: Any) -
 
 
 def cost(target: str, traced: Any, program: Any) -> dict[str, Any]:
-    """What one device moves, holds, sends and multiplies; a loop's body counts once."""
+    """What one device moves, holds, sends and multiplies; a loop's body counts once, but for the
+    bytes of a whole run.
+    """
     memory, text = program.memory_analysis(), program.as_text()
     moved = _analysis(target, program)["bytes accessed"]
     collectives = [_size(found[1]) for found in _COLLECTIVE.finditer(text)]
     return {
         "bytes_accessed": float(moved),
+        "bytes_of_run": float(moved) + of_further_trips(text),
         "temp_bytes": int(memory.temp_size_in_bytes),
         "argument_bytes": int(memory.argument_size_in_bytes),
         "output_bytes": int(memory.output_size_in_bytes),
@@ -103,12 +112,67 @@ def _analysis(target: str, program: Any) -> dict[str, float]:
         found = program.cost_analysis()
         return found[0] if isinstance(found, list) else found
     # The CUDA plugin says nothing; the same analysis of the fused module does.
+    return _counted(program.runtime_executable().hlo_modules()[0])
+
+
+def _counted(module: Any) -> dict[str, float]:
     from jax._src.lib import xla_client
 
-    module = program.runtime_executable().hlo_modules()[0]
     client = jax.devices("cpu")[0].client
     counted: dict[str, float] = xla_client._xla.hlo_module_cost_analysis(client, module)
     return counted
+
+
+def of_further_trips(text: str) -> float:
+    """Bytes that a compiled program's loops move after their first trips; `text` is its HLO.
+
+    A loop that does not say how often it runs counts once.
+    """
+    parts, entry = _computations(text)
+
+    def further(name: str) -> float:
+        total = 0.0
+        for line in "\n".join(parts[n] for n in _called(name, parts, loops=False)).splitlines():
+            if loop := _LOOP.search(line):
+                told, once = _TRIPS.search(line), _moved(loop[1], parts)
+                total += (int(told[1]) if told else 1) * (once + further(loop[1])) - once
+        return total
+
+    return further(entry)
+
+
+def _computations(text: str) -> tuple[dict[str, str], str]:
+    """Name -> text of each computation, callees first; and the name of the one that runs."""
+    parts, entry = {}, ""
+    for block in re.split(r"\n\n+", text.strip())[1:]:
+        if head := re.match(r"(ENTRY )?%?([\w.\-]+) ", block):
+            parts[head[2]] = block.removeprefix("ENTRY ")
+            entry = head[2] if head[1] else entry
+    return parts, entry
+
+
+def _called(name: str, parts: dict[str, str], *, loops: bool) -> set[str]:
+    """What a computation calls, itself included; `loops`: their bodies too."""
+    seen: set[str] = set()
+    todo = [name]
+    while todo:
+        here = todo.pop()
+        if here in seen or here not in parts:
+            continue
+        seen.add(here)
+        lines = [line for line in parts[here].splitlines() if loops or " while(" not in line]
+        todo += re.findall(r"[\w.\-]+", " ".join(_CALLS.findall("\n".join(lines))))
+    return seen
+
+
+def _moved(name: str, parts: dict[str, str]) -> float:
+    """Bytes that one run of a computation accesses, by XLA's analysis."""
+    from jaxlib import _hlo
+
+    needed = _called(name, parts, loops=True)
+    texts = [("ENTRY " if n == name else "") + text for n, text in parts.items() if n in needed]
+    module = _hlo.hlo_module_from_text("\n\n".join(["HloModule part", *texts]))
+    return _counted(module)["bytes accessed"]
 
 
 def _size(shapes: str) -> int:

@@ -5,11 +5,12 @@ import math
 import re
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from bench import _harness
 from bench.aot import __main__ as aot
-from bench.aot import programs
+from bench.aot import programs, targets
 
 SHAPE = re.compile(r"tensor<([0-9x]+)x(?:f32|bf16|f16|i32|ui32|i1)>")
 
@@ -55,8 +56,27 @@ def test_other_kernels_lower(name):
     lowered(name)
 
 
-def test_a_round_that_deals_clients_lowers():
-    lowered("round_dealt")
+@pytest.mark.parametrize("name", ["round_dealt", "round_dealt_femnist"])
+def test_a_round_of_dealt_clients_makes_nothing_larger_than_their_examples(name):
+    module, (_, cohort, _) = lowered(name)
+    assert largest(module) == max(leaf.size for leaf in jax.tree.leaves(cohort.examples))
+
+
+def test_bytes_of_a_run_have_those_of_each_trip_of_a_loop():
+    """Two loops, one in the other: 10 times 7 trips, each reads and writes 1,000 numbers."""
+
+    def inner(x):
+        return jax.lax.fori_loop(0, 7, lambda i, x: jnp.sin(x), x)
+
+    def outer(x):
+        return jax.lax.fori_loop(0, 10, lambda i, x: inner(x) + 1.0, x)
+
+    text = jax.jit(outer).lower(jnp.zeros(1000)).compile().as_text()
+    found = targets.of_further_trips(text)
+    once = 2 * 4000
+    expected = (70 - 1) * once + (10 - 1) * once
+    assert expected <= found <= 1.1 * expected  # counters, too
+    assert targets.of_further_trips(jax.jit(jnp.sin).lower(1.0).compile().as_text()) == 0
 
 
 @pytest.mark.slow(reason="prepares a run of each scheme")

@@ -53,27 +53,22 @@ def after_two_rounds(algorithm, cohort, params):
     return jax.tree.map(np.asarray, (state, info))
 
 
+CASES = [
+    *[("dp_fedavg", *on) for on in ((1, None), (2, None), (8, None), (2, 8), (8, 8))],
+    *[(name, 2, 8) for name in ("dp_fedbuff", "dp_scaffold", "higradavg", "lightdp", "sgd_dp")],
+]
+
+
 @pytest.mark.slow(
     reason="compiles rounds for 1, 2 and 8 devices",
-    ids=[
-        f"{name}-{case}"
-        for name in ("dp_fedavg", "higradavg", "dp_fedbuff", "dp_scaffold", "lightdp", "wfna")
-        for case in ("1-None", "2-None", "8-None", "1-8", "2-8", "8-8")
-        if (name, case) not in (("dp_fedavg", "2-None"), ("dp_fedavg", "2-8"))
-    ],
+    ids=[f"{name}-{devices}-{groups}" for name, devices, groups in CASES[:1] + CASES[2:]],
 )
-@pytest.mark.parametrize(
-    ("devices", "groups"), [(1, None), (2, None), (8, None), (1, 8), (2, 8), (8, 8)]
-)
-@pytest.mark.parametrize(
-    "name", ["dp_fedavg", "higradavg", "dp_fedbuff", "dp_scaffold", "lightdp", "wfna"]
-)
+@pytest.mark.parametrize(("name", "devices", "groups"), CASES)
 def test_dealt_clients_make_the_bits_of_pooled_ones(name, devices, groups):
     """Also where a scheme moves clients from place to place, and they go to all devices."""
     scheme = schemes.get(name)
     fields = scheme.Config.__dataclass_fields__
     sizes = {field: C for field in ("num_silos", "num_parties") if field in fields}
-    sizes |= {"records_per_client": N} if "records_per_client" in fields else {}
     config = scheme.Config(**{"noise_multiplier": 1.0, **sizes})
     algorithm = scheme.make(config, loss, num_units=C, performance=Performance(groups=groups))
     assert algorithm.takes_dealt
