@@ -96,8 +96,8 @@ FAMILIES = {
     "schemes": {
         "central": set(),
         "channels": {"central"},
-        "disguised": {"uploads"},
-        "silos": {"channels"},
+        "disguised": set(),
+        "silos": set(),
         "uploads": {"central"},
         "weighted": set(),
     },
