@@ -10,6 +10,7 @@ import numpy as np
 from fljax.data import client_ids
 from fljax.data.check import check_examples, check_partition
 from fljax.data.dataset import Dataset
+from fljax.data.subjects import SUBJECT
 
 Examples = Mapping[str, Any]  # name -> array [M, ...]
 
@@ -27,7 +28,8 @@ def dataset(
       examples: name -> `[M, ...]`, or a list of such, one a client.
       test: held-out examples, of the same fields.
       num_classes: labels "y" must be below it. None: not said, and 0 in the data set.
-      column: the field that holds clients' ids, which held-out examples need not have.
+      column: the field that holds clients' ids, which held-out examples need not have, as little
+        as subjects.
 
     Raises:
       ValueError: arrays do not go together, or hold NaN or infinity; a client holds nothing; labels
@@ -46,7 +48,7 @@ def dataset(
             "Expected test_data, held-out {name: array [M, ...]}, with data of your own, got None."
         )
     held_out = _arrays(test, "test_data", column)
-    needed = set(train) - ({column} - set(held_out))
+    needed = set(train) - ({column, SUBJECT} - set(held_out))
     if needed != set(held_out):
         raise ValueError(
             f"Expected test_data to have the fields {sorted(needed)}, as data, got "
