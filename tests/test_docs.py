@@ -3,13 +3,14 @@ is what the code says. `make docs` builds it, and takes a warning for an error.
 """
 
 import importlib.util
+import inspect
 import re
 import tomllib
 
 import pytest
 
 from fljax import cli, schemes
-from tests import _pages
+from tests import _pages, public_api
 
 DOCS = _pages.ROOT / "docs"
 _spec = importlib.util.spec_from_file_location("generated", DOCS / "_ext/generated.py")
@@ -87,3 +88,29 @@ def test_every_scheme_and_its_settings_are_on_the_page_of_schemes():
         for field in schemes.get(name).Config.__dataclass_fields__:
             flag = field.replace("_", "-")
             assert f"`--{flag}`" in section or f"`--no-{flag}`" in section, f"{name}: {field}"
+
+
+def guarantees():
+    """(public names, test) of each row of the table of guarantees."""
+    text = (DOCS / "guarantees.md").read_text().partition("## Function by function")[2]
+    for row in re.findall(r"^\| (`fljax.*) \|$", text, flags=re.MULTILINE):
+        names, *_, test = row.split(" | ")
+        yield re.findall(r"`([\w.]+)`", names), test.strip("`")
+
+
+def test_every_public_function_that_promises_something_is_in_the_table_of_guarantees():
+    public = public_api.public()
+    listed = [name for names, _ in guarantees() for name in names]
+    promising = {
+        name
+        for name, value in public.items()
+        if callable(value) and re.search(r"\bGuarantee\b[ (:]", inspect.getdoc(value) or "")
+    }
+    assert promising <= set(listed) <= set(public)
+    assert len(listed) == len(set(listed)) > 50
+
+
+@pytest.mark.parametrize("test", [test for _, test in guarantees()])
+def test_the_test_of_a_guarantee_exists(test):
+    path, _, name = test.partition("::")
+    assert re.search(rf"^def {name}\(", (_pages.ROOT / path).read_text(), flags=re.MULTILINE)

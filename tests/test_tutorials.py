@@ -11,9 +11,9 @@ import pytest
 
 from tests import _pages
 
-TUTORIALS = sorted(set((_pages.ROOT / "docs/tutorials").glob("*.md")) - {
-    _pages.ROOT / "docs/tutorials/index.md"
-})
+TUTORIALS = sorted(
+    set((_pages.ROOT / "docs/tutorials").glob("*.md")) - {_pages.ROOT / "docs/tutorials/index.md"}
+)
 
 
 def cells(path):

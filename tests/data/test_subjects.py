@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fljax.data import subjects
+from fljax.data import arrays, subjects
 from fljax.errors import PrivacyPreconditionError
 
 IDS = np.random.default_rng(0).permutation(np.repeat(np.arange(40), np.arange(20, 60)))
@@ -154,3 +154,10 @@ def test_bad_input_names_argument_value_and_rule(call, error, message):
     with pytest.raises(error, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_held_out_arrays_need_not_say_whose_they_are():
+    train = {"x": np.zeros((4, 2), np.float32), "y": np.arange(4) % 2, "subject": np.arange(4)}
+    test = {"x": np.zeros((2, 2), np.float32), "y": np.arange(2)}
+    dataset, _ = arrays.dataset(train, test, num_classes=2)
+    assert set(dataset.test) == {"x", "y"} and set(dataset.train) == {"x", "y", "subject"}
