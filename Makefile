@@ -20,10 +20,11 @@ test: $(VENV)/.dev
 	$(PYTEST)
 
 # What `make test` leaves out: slow tests, a longer search for counterexamples, and, with XLA's own
-# optimisations, what depends on them.
+# optimisations, what depends on them; and the site, whose tutorials are run.
 test-rest: $(VENV)/.dev
 	FLJAX_TEST_HYPOTHESIS=ci $(PYTEST) -m "(slow or hypothesis) and not optimized"
 	FLJAX_TEST_OPTIMIZED=1 $(PYTEST) -m optimized
+	$(MAKE) docs
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

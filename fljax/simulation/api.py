@@ -232,11 +232,12 @@ def _put(
     where = {field.name: name for name, kind in kinds.items() for field in dataclasses.fields(kind)}
     for key in ("dataset", "client_column", "model", "loss"):
         where.pop(key)  # arguments of their own
+    arguments = {"dataset": "data", "client_column": "clients"}  # and how they are called here
     for key, value in _deprecation.renamed(settings, where).items():
         if key not in where:
             raise ValueError(
                 f"Expected settings to be keys of config.toml, got unknown {key}={value!r}."
-                f"{_near.did_you_mean(key, list(where))}"
+                f"{_near.did_you_mean(arguments.get(key, key), [*where, *arguments.values()])}"
             )
         sections[where[key]][key] = config_lib.NONE if value is None else value
 

@@ -371,6 +371,7 @@ WRONG = {
         "all strings or all integers, got 1 in row 1",
     ),
     "float ids": (moved(user=np.zeros(300)), "to be integers or strings, got dtype float64"),
+    "a flag's name": ({"client_column": "user"}, r"client_column='user'. Did you mean 'clients'"),
     "setting": ({"num_round": 3}, r"got unknown num_round=3. Did you mean 'num_rounds'"),
     "range": ({"num_rounds": 0}, "num_rounds to be an integer >= 1"),
     "type": ({"num_rounds": "ten"}, r"num_rounds in \[run\] to be of type int"),
