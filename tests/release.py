@@ -26,6 +26,10 @@ assert abs(float(jnp.linalg.norm(total)) - 1.5) < 1e-6, total
 # Arguments with which each command does its work in seconds.
 COMMANDS = {
     "simulate": "--num-rounds 1 --num-clients 20 --seed 0 --model softmax --no-baseline",
+    "predict": "runs/digits-dp_fedavg-001 digits",
+    "export": "runs/digits-dp_fedavg-001 --to npz",
+    "report": "runs/digits-dp_fedavg-001",
+    "watch": "--help",  # goes on until it is stopped
     "compare": "--help",  # trains six methods
     "schemes": "",
     "attack": "--scheme dp_fedavg --attack one_unit --trials 200",
