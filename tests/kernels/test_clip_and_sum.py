@@ -11,9 +11,14 @@ from jax.sharding import NamedSharding, PartitionSpec
 from fljax_kernels.clipped_sum import api, reference
 from fljax_kernels.clipped_sum.cases import CASES
 
-pytestmark = pytest.mark.optimized(reason="compares bits or rounding errors of compiled programs")
+optimized = pytest.mark.optimized(reason="compares bits or rounding errors of compiled programs")
 
-both = pytest.mark.parametrize("implementation", api.IMPLEMENTATIONS)
+# On a CPU "auto" is "matmul".
+SLOW = pytest.mark.slow(reason="the same numbers by the name of the platform's choice")
+both = pytest.mark.parametrize(
+    "implementation",
+    [pytest.param(name, marks=SLOW if name == "auto" else ()) for name in api.IMPLEMENTATIONS],
+)
 
 
 def flat64(tree):
@@ -33,6 +38,7 @@ def clip_and_sum_float64(rows, clip):
     return (rows * np.minimum(1, clip / np.maximum(norms, 1e-300))[:, None]).sum(axis=0), norms
 
 
+@optimized
 @pytest.mark.parametrize("case", CASES, ids=str)
 @both
 def test_agrees_with_float64(case, implementation, key):
@@ -56,6 +62,7 @@ def test_agrees_with_float64(case, implementation, key):
     np.testing.assert_allclose(norms, exact_norms, rtol=1e-5)
 
 
+@optimized
 @both
 def test_one_client_moves_the_sum_by_at_most_l2_clip_norm(implementation, key):
     updates, mask = 100.0 * jax.random.normal(key, (8, 33)), jnp.ones(8, bool)
@@ -67,6 +74,7 @@ def test_one_client_moves_the_sum_by_at_most_l2_clip_norm(implementation, key):
         assert np.linalg.norm(with_all - without) <= 0.5 * (1 + 1e-5)
 
 
+@optimized
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @both
 def test_overshoot_after_rounding_stays_below_1e_5(implementation, dtype, key):
@@ -77,6 +85,7 @@ def test_overshoot_after_rounding_stays_below_1e_5(implementation, dtype, key):
         assert np.linalg.norm(np.asarray(clipped, np.float64)) <= 1 + 1e-5
 
 
+@optimized
 @both
 def test_a_row_within_the_bound_passes_unchanged(implementation, key):
     row = jax.random.normal(key, (1, 50))
@@ -84,6 +93,7 @@ def test_a_row_within_the_bound_passes_unchanged(implementation, key):
     np.testing.assert_array_equal(total, row[0])
 
 
+@optimized
 @both
 def test_a_row_that_is_not_finite_adds_zero(implementation, key):
     rows = jax.random.normal(key, (5, 9))
@@ -96,6 +106,7 @@ def test_a_row_that_is_not_finite_adds_zero(implementation, key):
     np.testing.assert_array_equal(np.isfinite(norms), [False, True, False, True, False])
 
 
+@optimized
 @both
 def test_a_masked_row_adds_zero_even_when_nan(implementation, key):
     rows = jax.random.normal(key, (5, 9)).at[1].set(jnp.nan).at[4].set(jnp.inf)
@@ -103,6 +114,16 @@ def test_a_masked_row_adds_zero_even_when_nan(implementation, key):
     total, norms = api.clip_and_sum(rows, 0.5, mask=mask, implementation=implementation)
     alone, _ = api.clip_and_sum(rows[jnp.array([0, 2, 3])], 0.5, implementation=implementation)
     np.testing.assert_allclose(total, alone, atol=2e-7)
+    np.testing.assert_array_equal(np.asarray(norms)[[1, 4]], 0)
+
+
+@optimized
+@both
+def test_a_masked_row_of_ordinary_numbers_adds_zero(implementation, key):
+    rows, mask = jax.random.normal(key, (5, 9)), jnp.array([True, False, True, True, False])
+    total, norms = api.clip_and_sum(rows, 0.5, mask=mask, implementation=implementation)
+    exact, _ = clip_and_sum_float64(flat64(rows)[np.asarray(mask)], 0.5)
+    np.testing.assert_allclose(total, exact, atol=2e-7)
     np.testing.assert_array_equal(np.asarray(norms)[[1, 4]], 0)
 
 
@@ -116,6 +137,7 @@ def test_an_all_padding_batch_gives_zeros(implementation):
         np.testing.assert_array_equal(leaf, np.zeros(leaf.shape))
 
 
+@optimized
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @both
 def test_a_finite_row_whose_square_overflows_is_clipped_not_dropped(implementation, dtype):
@@ -128,6 +150,7 @@ def test_a_finite_row_whose_square_overflows_is_clipped_not_dropped(implementati
     np.testing.assert_allclose(norms[1:], [1e-30, 5.0], rtol=1e-2)
 
 
+@optimized
 @both
 def test_tiny_rows_and_tiny_bounds_are_clipped(implementation):
     rows = jnp.array([[3e-25, 4e-25], [3e-25, -4e-25]])
@@ -135,6 +158,7 @@ def test_tiny_rows_and_tiny_bounds_are_clipped(implementation):
     np.testing.assert_allclose(total, [1.2e-25, 0], rtol=1e-5, atol=1e-31)
 
 
+@optimized
 @both
 def test_segments_sum_their_own_rows_and_leave_out_foreign_ids(implementation, key):
     rows = {"w": jax.random.normal(key, (6, 2, 3)), "b": jnp.arange(6.0)}
@@ -151,6 +175,7 @@ def test_segments_sum_their_own_rows_and_leave_out_foreign_ids(implementation, k
     np.testing.assert_allclose(norms, np.linalg.norm(flat64(rows), axis=1), rtol=1e-6)
 
 
+@optimized
 @both
 def test_jit_with_a_traced_bound_equals_the_plain_call(implementation, key):
     rows = jax.random.normal(key, (4, 10))
@@ -161,6 +186,7 @@ def test_jit_with_a_traced_bound_equals_the_plain_call(implementation, key):
     np.testing.assert_allclose(traced, plain, atol=2e-7)
 
 
+@optimized
 @both
 def test_vmap_over_batches_equals_a_loop(implementation, key):
     rows = jax.random.normal(key, (3, 4, 10)).at[1, 2, 0].set(jnp.nan)
@@ -181,6 +207,7 @@ def test_gradient_of_the_clipped_sum_is_that_of_the_projection(implementation):
     np.testing.assert_allclose(jacobian[:, 1], np.eye(2), atol=1e-6)
 
 
+@optimized
 @both
 def test_rows_sharded_over_devices_give_the_same_sum(implementation, key):
     rows = jax.random.normal(key, (16, 40)).at[3].set(jnp.nan)
@@ -236,6 +263,7 @@ def test_segment_ids_that_are_no_integers_are_refused():
         api.clip_and_sum(jnp.ones((1, 2)), 1.0, segment_ids=jnp.zeros(1, jnp.int32), num_segments=0)
 
 
+@optimized
 @pytest.mark.parametrize(("platform", "branches"), [("cpu", True), ("cuda", False), ("tpu", False)])
 def test_accelerators_read_rows_twice_and_need_no_branch(platform, branches):
     rows = jnp.ones((16, 64))
@@ -245,6 +273,7 @@ def test_accelerators_read_rows_twice_and_need_no_branch(platform, branches):
     assert (len(re.findall(r"stablehlo.case", text)) > 2) == branches
 
 
+@optimized
 def test_norms_of_two_reads_are_right_over_the_whole_range_of_float32(key):
     scale = 2.0 ** jnp.arange(-126, 121, 13, dtype=jnp.float32)
     rows = scale[:, None] * jax.random.uniform(key, (scale.size, 257), minval=0.5)

@@ -18,7 +18,7 @@ def chunk_sum(clients, present):
 @pytest.mark.parametrize("chunk_size", [1, 3, 7, 100])
 def test_the_sum_does_not_depend_on_the_chunk_size(chunk_size, key):
     rows = jax.random.normal(key, (7, 5))
-    present = jnp.array([True, False, True, True, False, True, False])
+    present = jnp.array([True, False, True, True, False, False, True])  # the last chunk is padded
     total = jax.jit(
         lambda r, p: aggregate.sum_in_chunks(chunk_sum, {"w": r}, p, chunk_size=chunk_size)
     )(rows, present)
