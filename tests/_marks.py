@@ -1,4 +1,6 @@
-"""The marks "slow" and "optimized" of tests: each says why, and may name parameters."""
+"""The marks "slow" and "optimized" of tests: each says why, and may name the parameters that it is
+for, or those that it is not for.
+"""
 
 import pytest
 
@@ -14,5 +16,8 @@ def reason(item, name):
         return None
     if not mark.kwargs.get("reason"):
         raise pytest.UsageError(f"{item.nodeid}: the mark {name!r} gives no reason=...")
-    ids = mark.kwargs.get("ids")
-    return mark.kwargs["reason"] if ids is None or item.callspec.id in ids else None
+    ids, but = mark.kwargs.get("ids"), mark.kwargs.get("but", ())
+    if ids is None and not but:
+        return mark.kwargs["reason"]
+    mine = item.callspec.id
+    return mark.kwargs["reason"] if mine not in but and (ids is None or mine in ids) else None

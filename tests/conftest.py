@@ -38,8 +38,9 @@ def pytest_collection_finish():
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        if item.get_closest_marker("slow") and not _marks.reason(item, "slow"):
-            item.own_markers = [mark for mark in item.own_markers if mark.name != "slow"]
+        for name in ("slow", "optimized"):
+            if item.get_closest_marker(name) and not _marks.reason(item, name):
+                item.own_markers = [mark for mark in item.own_markers if mark.name != name]
         why, mark = _marks.reason(item, "optimized"), item.get_closest_marker("optimized")
         if why and mark.kwargs.get("only") and not _environment.OPTIMIZED:
             item.add_marker(pytest.mark.skip(reason=f"FLJAX_TEST_OPTIMIZED is unset: {why}"))

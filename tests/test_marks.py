@@ -28,3 +28,9 @@ def test_a_mark_may_be_for_some_parameters_only():
     assert _marks.reason(item(mark), "slow") == "trains"
     assert _marks.reason(item(mark, "a-11"), "slow") is None
     assert _marks.reason(item(None), "slow") is None
+
+
+def test_a_mark_may_be_for_all_parameters_but_some():
+    mark = pytest.mark.slow(reason="trains", but=["a-1", "b"])
+    assert _marks.reason(item(mark), "slow") is None
+    assert _marks.reason(item(mark, "a-11"), "slow") == "trains"

@@ -12,6 +12,7 @@ import pytest
 from fljax.simulation import result
 from tests import public_api
 
+pytestmark = pytest.mark.slow(reason="reads JAX and all of fljax with mypy")
 ROOT = pathlib.Path(__file__).parents[1]
 USER = """
 import jax

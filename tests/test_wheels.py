@@ -11,6 +11,7 @@ import zipfile
 
 import pytest
 
+pytestmark = pytest.mark.slow(reason="builds and installs both wheels")
 ROOT = pathlib.Path(__file__).parents[1]
 USE_KERNELS = """
 import jax, jax.numpy as jnp, fljax_kernels

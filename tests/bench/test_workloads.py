@@ -11,7 +11,7 @@ import pytest
 from bench import _harness
 from bench.kernels import per_example, workloads
 
-pytestmark = pytest.mark.optimized(reason="reads the memory of the compiled program")
+optimized = pytest.mark.optimized(reason="reads the memory of the compiled program")
 
 # Parameters as published for these models, or counted by hand (f); limits of XLA's scratch memory
 # over non-private.
@@ -51,6 +51,7 @@ def test_models_have_the_published_sizes(name):
     assert (value.shape, value.dtype) == ((), jnp.float32)
 
 
+@optimized
 @pytest.mark.slow(reason="compiles a workload of the bench", ids=["c", "e", "f"])
 @pytest.mark.parametrize("name", COMPILED)
 def test_private_gradient_holds_no_array_of_batch_times_parameters(name):

@@ -13,7 +13,7 @@ from fljax_kernels import _threefry
 from fljax_kernels.gaussian import add_gaussian_noise, gaussian_noise, reference, unrolled
 from fljax_kernels.gaussian.cases import CASES
 
-pytestmark = pytest.mark.optimized(reason="compares bits or rounding errors of compiled programs")
+optimized = pytest.mark.optimized(reason="compares bits or rounding errors of compiled programs")
 
 
 def normal_cdf(x):
@@ -29,6 +29,7 @@ def assert_equal_trees(a, b):
     chex.assert_trees_all_equal(a, b)
 
 
+@optimized
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_clients_bits_depend_on_its_own_key_only(case, key):
     like = case.like()
@@ -44,6 +45,7 @@ def test_a_clients_bits_depend_on_its_own_key_only(case, key):
         )
 
 
+@optimized
 def test_vmap_over_rounds_gives_the_bits_of_a_loop(key):
     like = {"w": jnp.zeros((3, 5)), "b": jnp.zeros(4, jnp.bfloat16)}
     fresh = lambda: split(key, (3, 2))
@@ -53,6 +55,7 @@ def test_vmap_over_rounds_gives_the_bits_of_a_loop(key):
         assert_equal_trees(jax.tree.map(lambda x, i=i: x[i], mapped), looped)
 
 
+@optimized
 def test_keys_sharded_over_devices_give_the_same_bits(key):
     like = jnp.zeros(33)
     mesh = jax.make_mesh((8,), ("clients",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -81,6 +84,7 @@ def test_law_is_normal_with_the_stated_stddev(dtype, key):
     assert abs(np.mean(draws**2) - 1) <= 5 * math.sqrt(2 / n) + slack
 
 
+@optimized
 def test_low_precision_noise_is_drawn_in_float32(key):
     # bfloat16's own normals stop at 2.9 and take 128 values.
     draws = np.asarray(gaussian_noise(key[None], jnp.zeros(200_000, jnp.bfloat16), 1.0), np.float32)
@@ -115,6 +119,7 @@ def test_the_sum_over_clients_has_the_law_of_one_draw(key):
     )
 
 
+@optimized
 @pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
 def test_fused_add_is_the_tree_plus_the_same_noise_in_float32(jit, key):
     tree = {
@@ -137,6 +142,7 @@ def test_fused_add_is_the_tree_plus_the_same_noise_in_float32(jit, key):
         )
 
 
+@optimized
 def test_zero_stddev_adds_nothing(key):
     tree = {"w": jnp.arange(4.0), "b": jnp.ones((), jnp.bfloat16)}
     assert_equal_trees(add_gaussian_noise(key, tree, 0.0), tree)
@@ -181,6 +187,7 @@ def test_bad_arguments_are_named(call, message, key):
         call(key)
 
 
+@optimized
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_leaves_of_any_length_have_the_bits_of_jax_random(dtype, key):
     like = {
@@ -197,6 +204,7 @@ def test_leaves_of_any_length_have_the_bits_of_jax_random(dtype, key):
     )
 
 
+@optimized
 @pytest.mark.parametrize("kind", ["threefry2x32", "rbg"])
 def test_keys_and_uniforms_have_the_bits_of_jax_random(kind):
     keys = jax.random.split(jax.random.key(5, impl=kind), 3)

@@ -94,6 +94,10 @@ def complete(rows, dtype):
     )
 
 
+@pytest.mark.slow(
+    reason="draws 140 columns of one more spectrum",
+    but=["none", "around_the_floor", "repeated", "sixteen", "decay", "zero", "rank_deficient"],
+)
 @pytest.mark.parametrize("name", SPECTRA)
 def test_the_draw_has_the_covariance_of_the_dense_definition(name):
     values, few = SPECTRA[name]
@@ -105,6 +109,10 @@ def test_the_draw_has_the_covariance_of_the_dense_definition(name):
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12 * max(values[0], 1))
 
 
+@pytest.mark.slow(
+    reason="draws 140 columns of one more spectrum, in two ways",
+    but=["none_nearly", "nine_far_above", "repeated_below", "fifteen", "tiny_gap", "steep", "all"],
+)
 @pytest.mark.parametrize("name", SPECTRA)
 def test_in_float32_the_floor_holds_and_the_law_is_as_near_as_by_the_whole_system(name):
     values, few = SPECTRA[name]
@@ -146,6 +154,10 @@ def test_pairs_that_the_iteration_cannot_see_are_refused(monkeypatch):
             assert bool(unseeing(values / values.sum(), 1 / values.sum())) == expected
 
 
+@pytest.mark.slow(
+    reason="takes two whole systems of 128 rows",
+    but=["place0-nan", "place1-inf", "place2--inf", "place3-nan"],
+)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [(0, 0), (100, 3), (3, 100), slice(None)])
 def test_a_gram_that_is_not_finite_gives_nan_and_not_isotropic_noise(bad, place):
@@ -164,6 +176,10 @@ def test_a_trace_that_overflows_is_no_zero_gram():
     assert np.abs(draw.weights).min() > 0
 
 
+@pytest.mark.slow(
+    reason="compiles two systems of one more size",
+    but=["0.0-5", "1e-30-128", "1.0-1", "1.0-5", "1e+30-128"],
+)
 @pytest.mark.parametrize("size", [1, 5, B])
 @pytest.mark.parametrize("gram_scale", [0.0, 1e-30, 1.0, 1e30])
 def test_any_size_and_unit_gives_what_the_whole_system_gives(size, gram_scale):

@@ -11,7 +11,7 @@ from jax import lax
 import fljax_kernels
 from fljax_kernels import _platforms
 
-pytestmark = pytest.mark.optimized(reason="compares bits or rounding errors of compiled programs")
+optimized = pytest.mark.optimized(reason="compares bits or rounding errors of compiled programs")
 
 # As inside a loop: what most tests below look at has no loop of its own.
 loop_friendly = functools.partial(fljax_kernels.loop_friendly, inside_loop=True)
@@ -198,6 +198,25 @@ def conv(lhs, rhs, settings, **options):
     )
 
 
+@pytest.mark.slow(
+    reason="compiles one more convolution and its gradients, five times",
+    but=[
+        "0d",
+        "1d",
+        "2d_dilated",
+        "2d_transposed",
+        "2d_negative_padding",
+        "2d_kernel_larger_than_output",
+        "2d_depthwise",
+        "1d_shifted",
+        "2d_shifted_dilated_uneven",
+        "2d_shifted_transposed",
+        "2d_shifted_out_of_sight",
+        "2d_shifted_grouped",
+        "3d",
+    ],
+)
+@optimized
 @pytest.mark.parametrize("name", CASES)
 def test_convolution_and_both_gradients_agree_with_float64_and_hold_no_convolution(name):
     lhs, rhs, settings = operands(name)
@@ -343,6 +362,7 @@ CONTAINERS = {
 }
 
 
+@optimized
 @pytest.mark.parametrize("name", CONTAINERS)
 def test_containers_are_looked_through_and_custom_rules_kept(name):
     fun = CONTAINERS[name]
@@ -390,6 +410,11 @@ def pool(x, window=(1, 2, 2, 1)):
     return lax.reduce_window(x, -jnp.inf, lax.max, window, window, "VALID")
 
 
+@pytest.mark.slow(
+    reason="compiles one more window",
+    but=["window0-False", "window1-True", "window2-False", "window3-True"],
+)
+@optimized
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("window", [(1, 2, 2, 1), (1, 3, 2, 1), (1, 1, 4, 1), (1, 1, 1, 1)])
 def test_max_pool_and_its_gradient_are_the_native_ones_bit_by_bit(window, ties):
@@ -493,6 +518,7 @@ LEFT = [
 ]
 
 
+@optimized
 @pytest.mark.slow(reason="compiles sums over many axes", ids=["shape1-axes1", "shape3-axes3"])
 @pytest.mark.parametrize(("shape", "axes"), APART)
 def test_sums_over_axes_that_lie_apart_are_added_up_in_stages(shape, axes):

@@ -13,7 +13,7 @@ from fljax_kernels import client_pair_noise, joint_pair_noise, pair_keys, pair_n
 from fljax_kernels.pairwise import graphs, reference, streamed
 from fljax_kernels.pairwise.cases import CASES
 
-pytestmark = pytest.mark.optimized(reason="compares bits or rounding errors of compiled programs")
+optimized = pytest.mark.optimized(reason="compares bits or rounding errors of compiled programs")
 
 
 def flat(tree, num_clients):
@@ -40,6 +40,7 @@ def laplacian(edges, variance, num_clients):
     return matrix
 
 
+@optimized
 def test_a_keys_stream_is_that_of_jax_random_normal(key):
     found = jax.jit(threefry.half_variance_normals)(
         jax.random.key_data(key), jnp.arange(100_003, dtype=jnp.uint32)
@@ -48,6 +49,7 @@ def test_a_keys_stream_is_that_of_jax_random_normal(key):
     np.testing.assert_array_equal(np.asarray(found) * np.float32(np.sqrt(2)), expected)
 
 
+@optimized
 @pytest.mark.slow(
     reason="compiles the noise of all pairs of a cohort",
     ids=["two_clients", "regular", "out", "wide"],
@@ -73,6 +75,7 @@ def test_rows_are_the_reference_and_each_client_computes_its_own_bit_for_bit(cas
         assert_same_bits(own, jax.tree.map(lambda leaf, c=client: leaf[c], noise))
 
 
+@optimized
 @pytest.mark.slow(reason="compiles the noise of all pairs of a cohort")
 def test_jit_vmap_and_devices_give_the_same_bits(key):
     edges, like, stddev = graphs.circulant(8, 4), jnp.zeros(4096), 2.0
@@ -88,6 +91,7 @@ def test_jit_vmap_and_devices_give_the_same_bits(key):
     assert_same_bits(jax.jit(one, out_shardings=spread)(key), eager)
 
 
+@optimized
 @pytest.mark.slow(reason="compiles the noise of all pairs of a cohort")
 def test_clients_of_a_cohort_may_be_vmapped(key):
     # On a regular graph every client has as many peers: one program for all, each edge drawn twice.
@@ -148,6 +152,7 @@ def each_edge(keys, stddev):
     return np.asarray(jax.vmap(one)(keys, jnp.asarray(stddev))).view(np.int32).astype(np.int64)
 
 
+@optimized
 def test_the_ring_form_is_the_rounded_float_form(key):
     edges, like = graphs.complete(2), jnp.zeros(5000)
     real, whole = (pair_noise(key, edges, 2, like, 100.0, form=form) for form in ("float", "ring"))
@@ -214,6 +219,7 @@ def test_no_edge_and_zero_stddev_give_zero(key):
     assert not np.any(pair_noise(key, graphs.complete(4), 4, jnp.zeros(3), 0.0))
 
 
+@optimized
 def test_the_program_holds_the_result_and_a_few_blocks():
     num_clients, size = 100, 10**6
     edges = jnp.asarray(graphs.complete(num_clients))

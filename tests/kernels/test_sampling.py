@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 from fljax_kernels.sampling import fixed_size_sample, poisson_capacity, poisson_sample
 from fljax_kernels.sampling.cases import CASES
 
-pytestmark = pytest.mark.optimized(reason="compares bits or rounding errors of compiled programs")
+optimized = pytest.mark.optimized(reason="compares bits or rounding errors of compiled programs")
 
 # A z-score of 6 has a two-sided chance of 2e-9; the largest table below holds 1000 of them.
 Z = 6.0
@@ -139,6 +139,7 @@ def test_fixed_size_samples_are_distinct_at_the_edges(num, size, key):
     assert len(set(chosen.tolist())) == size and ((chosen >= 0) & (chosen < num)).all()
 
 
+@optimized
 def test_vmap_gives_the_bits_of_a_loop(key):
     keys = jax.random.split(key, 6)
     draw = jax.jit(lambda k: poisson_sample(k, 500, 0.05, 40))
@@ -148,6 +149,7 @@ def test_vmap_gives_the_bits_of_a_loop(key):
         jax.tree.map(lambda m, a, i=i: np.testing.assert_array_equal(m[i], a), mapped, alone)
 
 
+@optimized
 @pytest.mark.slow(reason="compiles a sample for 8 devices")
 def test_a_sample_per_device_under_shard_map_gives_the_same_bits(key):
     mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))

@@ -14,7 +14,7 @@ from fljax_kernels import spectral
 from fljax_kernels.spectral import eigh, reference
 from fljax_kernels.spectral.cases import CASES
 
-pytestmark = pytest.mark.optimized(reason="reads the compiled program")
+optimized = pytest.mark.optimized(reason="reads the compiled program")
 
 DRAWS = {"filling": spectral.filling_draw, "lifted": spectral.lifted_draw}
 # Batch size 2, floor 0.25; the expected numbers were computed apart, in NumPy float64.
@@ -39,6 +39,22 @@ def linear_map(draw, rows, scale, stddev, dtype):
     )
 
 
+@pytest.mark.slow(
+    reason="compiles the draw of one more spectrum",
+    but=[
+        "filling-random",
+        "filling-rank_deficient",
+        "filling-zero",
+        "filling-one_row",
+        "filling-low_floor",
+        "lifted-random",
+        "lifted-repeated_at_the_floor",
+        "lifted-steep",
+        "lifted-more_rows_than_columns",
+        "lifted-high_floor",
+    ],
+)
+@optimized
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("draw", DRAWS)
 def test_the_draw_has_the_covariance_of_the_dense_definition(draw, case):
@@ -54,6 +70,22 @@ def test_the_draw_has_the_covariance_of_the_dense_definition(draw, case):
     )
 
 
+@pytest.mark.slow(
+    reason="compiles the draw of one more spectrum",
+    but=[
+        "filling-repeated",
+        "filling-repeated_at_the_floor",
+        "filling-steep",
+        "filling-more_rows_than_columns",
+        "filling-high_floor",
+        "lifted-rank_deficient",
+        "lifted-repeated",
+        "lifted-zero",
+        "lifted-one_row",
+        "lifted-low_floor",
+    ],
+)
+@optimized
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("draw", DRAWS)
 def test_in_float32_no_direction_stays_below_the_floor(draw, case):
@@ -146,6 +178,7 @@ def test_zero_rows_get_isotropic_noise():
     np.testing.assert_allclose(push, 0.7 * np.eye(6), rtol=1e-5)
 
 
+@optimized
 def test_the_order_of_the_rows_does_not_matter():
     rows = CASES[0].rows()
     with jax.enable_x64(True):
@@ -153,6 +186,7 @@ def test_the_order_of_the_rows_does_not_matter():
     np.testing.assert_allclose(a, b, atol=1e-12)
 
 
+@optimized
 def test_clients_side_by_side_and_on_eight_devices_get_what_each_gets_alone():
     rows = jnp.asarray(np.random.default_rng(0).normal(size=(8, 5, 12)), jnp.float32)
     z = jnp.asarray(np.random.default_rng(1).normal(size=(8, 12)), jnp.float32)
@@ -199,6 +233,7 @@ def test_bad_arguments_are_named(call, message):
         call(spectral.spectrum(jnp.eye(2), 1.0))
 
 
+@optimized
 def test_many_spectra_on_a_cpu_are_found_one_at_a_time():
     """One LAPACK call for many matrices waits for XLA's other threads, on one of them: on several
     devices, for ever.

@@ -54,6 +54,10 @@ def clipped64(rows, clip):
     return rows * np.minimum(1, clip / np.linalg.norm(rows, axis=1))[:, None]
 
 
+@pytest.mark.slow(
+    reason="compiles one more setting",
+    but=["0.0-None-False", "1.5-None-True", "1.5-3-False", "inf-3-True"],
+)
 @pytest.mark.parametrize("keep_batch_dim", [True, False])
 @pytest.mark.parametrize("microbatch_size", [None, 3])
 @pytest.mark.parametrize("clip", [0.0, 1.5, math.inf])
@@ -432,6 +436,16 @@ def test_sensitivity_names_the_relation_and_includes_the_divisor():
         g.sensitivity("ADD_ONE")
 
 
+@pytest.mark.slow(
+    reason="compiles one more setting",
+    but=[
+        "flat",
+        "l2_clip_norm0",
+        "microbatch_size",
+        "clipping_style",
+        "clipping_style,pre_clipping_transform",
+    ],
+)
 @pytest.mark.parametrize(
     "options",
     [

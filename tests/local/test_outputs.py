@@ -147,6 +147,10 @@ def problem(key):
     return w, x.at[1].multiply(30).at[2].set(1e-3)
 
 
+@pytest.mark.slow(
+    reason="compiles one more setting",
+    but=["0.0-None-False", "1.5-None-True", "1.5-3-False", "inf-3-True"],
+)
 @pytest.mark.parametrize("keep_batch_dim", [True, False])
 @pytest.mark.parametrize("microbatch_size", [None, 3])
 @pytest.mark.parametrize("bound", [0.0, 1.5, math.inf])

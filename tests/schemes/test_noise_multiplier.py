@@ -28,6 +28,22 @@ def gaussians(name, **changes):
 PROMISING = [name for name in schemes.NAMES if schemes.get(name).promise == "epsilon"]
 
 
+@pytest.mark.slow(
+    reason="compiles the round of one more scheme",
+    but=[
+        "dp_fedavg",
+        "dp_fedbuff",
+        "dp_fedsgd",
+        "gsgd_dp",
+        "higradavg",
+        "lightdp",
+        "local_dp",
+        "local_group_dp",
+        "mp_cdp",
+        "secagg_dp",
+        "user_ldp",
+    ],
+)
 @pytest.mark.parametrize("name", PROMISING)
 def test_a_round_with_noise_multiplier_z_is_a_gaussian_mechanism_of_z(name):
     found = gaussians(name)
@@ -37,6 +53,10 @@ def test_a_round_with_noise_multiplier_z_is_a_gaussian_mechanism_of_z(name):
         assert found == {events.Gaussian(Z)}
 
 
+@pytest.mark.slow(
+    reason="compiles the round of one more setting",
+    but=["lightdp-changes1", "local_dp-changes3", "bidirectional-changes6"],
+)
 @pytest.mark.parametrize(
     ("name", "changes"),
     [

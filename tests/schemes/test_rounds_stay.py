@@ -136,6 +136,27 @@ def two_rounds(name, changes, performance):
     return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(state.params)])
 
 
+@pytest.mark.slow(
+    reason="compiles the round of one more scheme of a family, or of one more setting",
+    but=[
+        "bidirectional",
+        "dp_fedavg",
+        "dp_fedsgd",
+        "dp_psac",
+        "fedavg",
+        "gsgd_dp",
+        "higradavg",
+        "item_sum_cap",
+        "lightdp",
+        "local_group_dp",
+        "mp_dp_naive",
+        "personalized_channel",
+        "secagg_dp",
+        "user_ldp",
+        "dp_fedavg/adaptive",
+        "bidirectional/protocol",
+    ],
+)
 @pytest.mark.parametrize("case", REFERENCE)
 def test_two_rounds_give_the_committed_model(case):
     name, _, _ = case.partition("/")
@@ -147,6 +168,10 @@ def test_two_rounds_give_the_committed_model(case):
     )
 
 
+@pytest.mark.slow(
+    reason="compiles rounds for one device more",
+    but=["8-dp_fedavg/in_groups", "8-dp_fedsgd/in_groups", "8-higradavg/in_chunks"],
+)
 @pytest.mark.parametrize("case", OPTIONS)
 @pytest.mark.parametrize("devices", [1, 8])
 def test_groups_chunks_and_devices_change_the_order_of_additions_only(case, devices):

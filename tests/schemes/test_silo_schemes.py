@@ -191,6 +191,10 @@ REPLAYS = [
 ]
 
 
+@pytest.mark.slow(
+    reason="compiles the step of one more scheme",
+    but=["higradavg-sound-1", "item_sum_cap-sound-2", "local_group_dp-paper-3", "user_ldp-paper-1"],
+)
 @pytest.mark.parametrize(("name", "formula", "most"), REPLAYS, ids=lambda value: str(value))
 def test_replay_of_a_step_confirms_sound_claims_and_refutes_the_papers(name, formula, most, key):
     # One silo, one step, noise included: 10 items of 5 subjects, of whom the last pulls the other

@@ -12,12 +12,29 @@ from fljax import cli
 from fljax.cli import simulate
 from fljax.simulation.devices import mesh
 
-pytestmark = pytest.mark.optimized(reason="compares bits or rounding errors of compiled programs")
+optimized = pytest.mark.optimized(reason="compares bits or rounding errors of compiled programs")
 
-COUNT = (
-    "import jax; from fljax.simulation import mesh; {before}; mesh.as_devices(3); "
-    "print(jax.device_count())"
-)
+# Each in a fork of one process that has imported all of it: in a process JAX starts only once.
+STATES = {
+    "in time": ("pass", {}, 3),
+    "too late": ("jax.device_count()", {}, 1),
+    "configured": ("jax.config.update('jax_num_cpu_devices', 2)", {}, 2),
+    "by a flag": ("pass", {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}, 4),
+}
+COUNT = f"""
+import os
+import jax
+from fljax.simulation import mesh
+for before, environment, _ in {list(STATES.values())!r}:
+    child = os.fork()
+    if not child:
+        os.environ.update(environment)
+        exec(before)
+        mesh.as_devices(3)
+        print(jax.device_count(), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
 
 
 def in_a_process(command, **extra):
@@ -27,21 +44,9 @@ def in_a_process(command, **extra):
     )
 
 
-@pytest.mark.parametrize(
-    ("before", "flags", "count"),
-    [
-        ("pass", "", 3),
-        ("jax.device_count()", "", 1),
-        ("jax.config.update('jax_num_cpu_devices', 2)", "", 2),
-        ("pass", "--xla_force_host_platform_device_count=4", 4),
-    ],
-)
-def test_cores_become_devices_unless_it_is_too_late_or_decided(before, flags, count):
-    done = in_a_process(
-        [sys.executable, "-c", COUNT.format(before=before)],
-        **({"XLA_FLAGS": flags} if flags else {}),
-    )
-    assert done.stdout.split() == [str(count)], done.stderr
+def test_cores_become_devices_unless_it_is_too_late_or_decided():
+    done = in_a_process([sys.executable, "-c", COUNT])
+    assert done.stdout.split() == [str(count) for _, _, count in STATES.values()], done.stderr
 
 
 def test_no_device_is_one_line_and_leaves_no_folder(tmp_path, capsys):
@@ -71,6 +76,7 @@ def test_more_devices_than_cores_are_said(monkeypatch):
     assert simulate._devices(3).startswith("devices 3, on 2 cores:")
 
 
+@optimized
 @pytest.mark.slow(reason="whole runs in processes of their own")
 def test_a_run_on_two_cores_gives_the_bits_of_one_device(tmp_path):
     """With groups; without them sums are rounded in another order."""
@@ -94,6 +100,7 @@ def test_a_run_on_two_cores_gives_the_bits_of_one_device(tmp_path):
     ).read_text()
 
 
+@optimized
 def test_a_run_that_asks_for_nothing_takes_a_device_a_core_and_others_can_go_on(tmp_path):
     small = ["--num-rounds", "2", "--seed", "0", "--num-clients", "20", "--no-baseline"]
     done = in_a_process(
@@ -187,6 +194,7 @@ def test_a_cpu_is_worth_a_power_of_two_of_devices(free, count, monkeypatch):
     assert mesh.cores() == count
 
 
+@optimized
 def test_devices_of_a_cpu_share_the_data():
     for first in (0, 1):  # whatever the alignment of NumPy's memory
         data = np.ones(1000, np.float32)[first:]

@@ -18,7 +18,7 @@ from fljax.server.rounds import Performance
 from fljax.simulation.devices import mesh
 from fljax_kernels import spectral
 
-pytestmark = pytest.mark.optimized(reason="compares bits or rounding errors of compiled programs")
+optimized = pytest.mark.optimized(reason="compares bits or rounding errors of compiled programs")
 
 C, N, D = 13, 6, 5
 
@@ -58,6 +58,7 @@ def two_rounds(name, capacity=C, **options):
     return jax.tree.map(np.asarray, (state, infos))
 
 
+@optimized
 @pytest.mark.slow(
     reason="compiles rounds for 1, 2 and 8 devices",
     ids=["dp_fedsgd", "higradavg", "lightdp", "sgd_dp"],
@@ -83,6 +84,7 @@ def test_eight_devices_give_the_round_of_one(name):
         np.testing.assert_allclose(a.clipped_fraction, b.clipped_fraction, atol=1e-6)
 
 
+@optimized
 @pytest.mark.slow(reason="compiles rounds for 1, 2 and 8 devices")
 def test_places_without_a_client_change_nothing_and_are_dealt_evenly():
     """24 places for 13 clients over 8 devices: present ones stand first, so no device has more than
@@ -111,6 +113,7 @@ def a_round():
     return algorithm("dp_fedavg")
 
 
+@optimized
 def test_a_round_runs_under_pmap_over_runs():
     step, cohort = a_round(), a_cohort()
     keys = jax.random.split(jax.random.key(3), 8)
@@ -177,6 +180,7 @@ def test_the_number_of_devices_is_checked():
             mesh.client_mesh(bad)
 
 
+@optimized
 @pytest.mark.slow(
     reason="compiles rounds for 1, 2 and 8 devices", ids=["dp_fedsgd", "higradavg", "lightdp"]
 )
@@ -207,6 +211,7 @@ def test_groups_must_fit_the_devices_of_the_mesh():
         two_rounds("dp_fedavg", groups=4)
 
 
+@optimized
 def test_the_order_of_sums_is_an_argument_and_nothing_around_a_call_changes_it():
     """Three numbers whose float32 sum depends on the order: (1e8 + 1) - 1e8 is 0, (1e8 - 1e8) + 1
     is 1.
@@ -250,6 +255,7 @@ def test_every_scheme_takes_what_only_speed_depends_on_as_one_argument(name):
             )
 
 
+@optimized
 def test_a_model_spread_over_devices_trains_as_one_that_is_not():
     """Each parameter is on two devices by halves, and the round is the same up to the order of
     sums.

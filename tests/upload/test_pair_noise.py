@@ -9,7 +9,7 @@ from fljax.accounting.shared_noise import exact as view
 from fljax.upload import key_agreement, pair_noise, secure_sum
 from fljax_kernels.pairwise import graphs
 
-pytestmark = pytest.mark.optimized(reason="compares bits or rounding errors of compiled programs")
+optimized = pytest.mark.optimized(reason="compares bits or rounding errors of compiled programs")
 
 PARAMS = {"w": jnp.zeros((3, 4)), "b": jnp.zeros(5, jnp.bfloat16)}
 EDGES = [[3, 1], [0, 1], [2, 0], [3, 2], [0, 3]]  # in no order
@@ -33,6 +33,7 @@ def spec(**changes):
     )
 
 
+@optimized
 @pytest.mark.slow(reason="compiles the noise of all pairs of a cohort")
 def test_a_client_with_its_own_keys_computes_its_row(key):
     rows = default()(key, 7, PARAMS)
@@ -81,6 +82,7 @@ def test_the_covariance_of_the_uploads_is_the_accountants(draw, key):
         assert abs(found / exact - 1) <= 5 * np.sqrt(2 / n)
 
 
+@optimized
 @pytest.mark.slow(reason="compiles the noise of all pairs of a cohort")
 def test_a_round_repeats_and_another_round_does_not(key):
     noise = default()
@@ -89,6 +91,7 @@ def test_a_round_repeats_and_another_round_does_not(key):
     assert not np.any(first == other)
 
 
+@optimized
 @pytest.mark.slow(reason="compiles the noise of all pairs of a cohort")
 def test_edges_without_noise_are_not_drawn(key):
     with_zero = spec(pair_stddev=[0.3, 0.2, 0.5, 0.4, 0.0])(key, 0, PARAMS)

@@ -43,6 +43,7 @@ def ravel(tree):
     return np.concatenate([np.asarray(x).ravel() for x in jax.tree.leaves(tree)])
 
 
+@pytest.mark.slow(reason="compiles one more method's products", ids=["taps2", "microbatch64"])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_products_are_those_of_the_matrix(case, options):
     params, batch, matrix = case
@@ -73,6 +74,7 @@ def test_products_are_those_of_the_matrix(case, options):
     np.testing.assert_allclose(sum(jax.tree.leaves(grams)), matrix @ matrix.T, **close)
 
 
+@pytest.mark.slow(reason="compiles one more method's products", ids=["taps2", "microbatch64"])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_masked_rows_are_zero_even_when_nan(case, options):
     params, batch, matrix = case
@@ -105,6 +107,9 @@ def test_masked_rows_are_zero_even_when_nan(case, options):
     assert all(np.all(np.asarray(g)[1] == 0) for g in jax.tree.leaves(rows))
 
 
+@pytest.mark.slow(
+    reason="compiles one more method's products", but=["taps", "two_pass", "microbatch2"]
+)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_padding_by_zeros_is_harmless_to_a_loss_without_a_gradient_there(case, options):
     params, batch, _ = case
@@ -128,6 +133,9 @@ def test_padding_by_zeros_is_harmless_to_a_loss_without_a_gradient_there(case, o
     assert np.isfinite(g.values()).all()
 
 
+@pytest.mark.slow(
+    reason="compiles one more method's products", but=["taps", "two_pass", "microbatch2"]
+)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_a_zero_coefficient_silences_a_nan_row(case, options):
     params, batch, matrix = case
@@ -137,6 +145,9 @@ def test_a_zero_coefficient_silences_a_nan_row(case, options):
     np.testing.assert_allclose(ravel(total), np.asarray(c) @ matrix, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow(
+    reason="compiles one more method's products", but=["taps", "two_pass", "microbatch2"]
+)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_per_leaf_clipping_and_extra_weights_in_one_pass(case, options):
     params, batch, _ = case
@@ -158,6 +169,9 @@ def test_per_leaf_clipping_and_extra_weights_in_one_pass(case, options):
     assert g.explain()
 
 
+@pytest.mark.slow(
+    reason="compiles one more method's products", but=["taps", "two_pass", "microbatch2"]
+)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_aux_and_per_example_keys(case, options):
     params, batch, _ = case
@@ -270,6 +284,9 @@ def test_values_beside_a_sum_cost_no_second_pass(case):
     assert str(jax.make_jaxpr(both)(params, batch)).count("scan[") == 1
 
 
+@pytest.mark.slow(
+    reason="compiles one more method's products", but=["taps", "two_pass", "microbatch2"]
+)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_shard_map_over_the_batch_gives_local_rows(case, options):
     params, batch, matrix = case
@@ -293,6 +310,9 @@ def test_shard_map_over_the_batch_gives_local_rows(case, options):
     )
 
 
+@pytest.mark.slow(
+    reason="compiles one more method's products", but=["taps", "two_pass", "microbatch2"]
+)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_vmap_over_clients_inside_a_training_scan(case, options):
     params, batch, _ = case

@@ -96,6 +96,26 @@ def test_the_form_is_what_moves_fewer_numbers(monkeypatch, name, platform):
     assert terms_of(monkeypatch, name, platform) == [name in BY_ROWS and platform == "cpu"]
 
 
+@pytest.mark.slow(
+    reason="compiles a loss in float32 and float64",
+    but=[
+        "True-same",
+        "True-one_dimension",
+        "True-samples",
+        "True-dilated_input",
+        "True-kernel_past_the_image",
+        "True-strided",
+        "True-grouped",
+        "True-no_spatial_axes",
+        "False-channels_first",
+        "False-three_dimensions",
+        "False-dilated_kernel",
+        "False-strided_along_the_row",
+        "False-rows_of_padding",
+        "False-cropped",
+        "False-few_channels",
+    ],
+)
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("held", [True, False])
 def test_all_products_are_exact_with_rows_held_or_not(monkeypatch, name, held):
@@ -105,6 +125,9 @@ def test_all_products_are_exact_with_rows_held_or_not(monkeypatch, name, held):
     check(*case(name), method="taps", leave_out=() if held else ("gram",))
 
 
+@pytest.mark.slow(
+    reason="compiles a loss in float32 and float64", but=["same", "strided", "grouped"]
+)
 @pytest.mark.parametrize(
     "name", ["same", "channels_first", "dilated_input", "strided", "grouped", "valid"]
 )
@@ -116,6 +139,7 @@ def test_products_of_a_loss_whose_convolutions_are_patches_already(name):
     )  # its patches serve the gradient; no row is rearranged
 
 
+@pytest.mark.slow(reason="compiles a loss in float32 and float64", but=["same", "strided"])
 @pytest.mark.parametrize("name", ["same", "samples", "dilated_input", "strided"])
 def test_blocks_of_examples_give_the_same_numbers(monkeypatch, name):
     monkeypatch.setattr(conv, "CACHED_PATCHES", 1)
@@ -161,6 +185,10 @@ def test_clients_side_by_side_of_whom_one_has_a_row_that_is_not_finite(name):
         np.testing.assert_allclose(sums[k], expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.slow(
+    reason="compiles a loss in float32 and float64",
+    but=["same-held", "strided-rows", "grouped-gram", "dilated_input-gram", "dilated_kernel-held"],
+)
 @pytest.mark.parametrize("form", ["held", "rows", "gram"])
 @pytest.mark.parametrize("name", ["same", "strided", "dilated_kernel", "dilated_input", "grouped"])
 def test_all_forms_for_accelerators_are_exact(monkeypatch, name, form):

@@ -87,6 +87,16 @@ def norms_of_clipped_rows(name, bits):
     return np.array(found)
 
 
+@pytest.mark.slow(
+    reason="compiles a loss in float32 and float64",
+    but=[
+        "one_position-bfloat16",
+        "held_rows-tf32",
+        "pairs_of_positions-bfloat16",
+        "convolution_held-float32",
+        "convolution_pairs-tf32",
+    ],
+)
 @pytest.mark.parametrize("kind", MANTISSA)
 @pytest.mark.parametrize("name", CASES)
 def test_a_clipped_row_is_within_its_bound_however_products_round(name, kind):

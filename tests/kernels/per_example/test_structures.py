@@ -28,6 +28,9 @@ def changed(owner, name, value):
         setattr(owner, name, before)
 
 
+@pytest.mark.slow(
+    reason="compiles a loss in float32 and float64", but=["mlp", "conv_2d", "scanned_layers"]
+)
 @pytest.mark.parametrize(
     "name", ["mlp", "conv_2d", "stacked_lstm", "scanned_layers", "tied_embedding"]
 )
@@ -126,6 +129,7 @@ def two_ways(loss, params, batch, c):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow(reason="compiles one more loss", but=["attention", "conv_2d", "mlp"])
 @pytest.mark.parametrize(
     "name", ["attention", "conv_2d", "stacked_lstm", "embedding_with_repeated_tokens", "mlp"]
 )
@@ -331,8 +335,13 @@ NESTED = ["mlp", "group_norm", "dynamic_slices", "tied_embedding"]
 
 
 @pytest.mark.slow(
-    reason="compiles a loss for two devices, in float32 and float64",
-    ids=["group_norm-taps", "dynamic_slices-taps"],
+    reason="compiles one more loss for two devices",
+    but=[
+        "scanned_layers-two_pass",
+        "branches_with_parameters-taps",
+        "mlp-two_pass",
+        "tied_embedding-taps",
+    ],
 )
 @pytest.mark.parametrize("method", ["taps", "two_pass"])
 @pytest.mark.parametrize(
@@ -363,6 +372,10 @@ def test_shard_map_sums_over_devices_only_what_it_is_told_to(name, method):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow(
+    reason="compiles one more loss for two devices",
+    but=["vmap-mask", "taps-coefficients", "two_pass-closure", "microbatch-mask"],
+)
 @pytest.mark.parametrize("what", ["coefficients", "mask", "closure"])
 @pytest.mark.parametrize("method", ["vmap", "taps", "two_pass", "microbatch"])
 def test_shard_map_with_params_and_batch_that_are_the_same_on_all_devices(method, what):
