@@ -51,6 +51,7 @@ def commands(run_dir, tmp_path, monkeypatch):
         "simulate": f"simulate {RUN} {where}/again",
         "predict": f"predict {run_dir} digits",
         "export": f"export {run_dir} --to npz --output {tmp_path}/model.npz",
+        "data": "data describe digits",
         "report": f"report {run_dir} --output {tmp_path}/runs.html",
         "watch": f"watch {run_dir}",
         "compare": f"compare --no-claims {where}/compare",

@@ -14,6 +14,7 @@ EXTRAS = PROJECT["optional-dependencies"]
 # A package's name at the registry is not always the one that it is imported by.
 IMPORTED_AS = {
     "orbax-checkpoint": "orbax",
+    "pillow": "PIL",
     "scikit-learn": "sklearn",
     "scikit-image": "skimage",
 }
@@ -68,7 +69,9 @@ def test_what_a_module_imports_is_declared():
         extras = ["sim"] if place.parts[1] in NEED_SIM else [TOP_LEVEL.get(place.as_posix(), "")]
         assert at_once <= packages("", *extras), path
         # Late imports say which extra to install where it is not there.
-        assert when_called <= packages("", "sim", "crypto", "interop", "trackers", "export"), path
+        assert when_called <= packages(
+            "", "sim", "crypto", "interop", "trackers", "export", "parquet", "hdf5"
+        ), path
 
 
 @pytest.mark.parametrize(
@@ -87,7 +90,7 @@ def test_what_the_rest_imports_is_declared(folder, extras):
 
 def test_all_that_is_declared_is_imported():
     used = set().union(*(part for path in files("fljax") for part in imports(path)))
-    assert packages("", "sim", "crypto", "trackers", "interop", "export") <= used
+    assert packages("", "sim", "crypto", "trackers", "interop", "export", "parquet", "hdf5") <= used
 
 
 def test_every_dependency_has_a_lowest_version():

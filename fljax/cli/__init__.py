@@ -11,6 +11,7 @@ from typing import Any
 
 COMMANDS = {
     "simulate": "train a federated model under differential privacy, or resume such a run",
+    "data": "describe a data set, or write it in another form",
     "predict": "what the model of a run says of examples",
     "export": "write the model of a run for other programs, with its claim",
     "report": "compare runs on one page",
@@ -181,6 +182,8 @@ def _run(name: str, args: list[str]) -> tuple[int, str | None]:
 # Which extra brings a package; what is not here comes with `sim`.
 _EXTRAS = {
     "safetensors": "export",
+    "pyarrow": "parquet",
+    "h5py": "hdf5",
     "cryptography": "crypto",
     "tensorboardX": "trackers",
     "wandb": "trackers",

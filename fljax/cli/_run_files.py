@@ -102,8 +102,8 @@ def named_runs(args: Sequence[str]) -> list[str]:
     return ["--runs", *given]
 
 
-def named_run(args: Sequence[str], *more: str) -> list[str]:
-    """The arguments with `--run` before the first one, where that is no flag, and so with `more`.
+def named(args: Sequence[str], *names: str) -> list[str]:
+    """The arguments with `--NAME` before each of the first ones, which are no flags.
 
     Raises:
       ValueError: too few or too many of them.
@@ -112,11 +112,11 @@ def named_run(args: Sequence[str], *more: str) -> list[str]:
     if {"-h", "--help"} & set(given):
         return given
     found = []
-    for name in ("run", *more):
+    for name in names:
         if any(arg == f"--{name}" or arg.startswith(f"--{name}=") for arg in given):
             continue
         if not given or given[0].startswith("-"):
-            words = " ".join(name.upper() for name in ("run", *more))
+            words = " ".join(name.upper() for name in names)
             raise ValueError(f"Expected {words} before all flags, got no {name.upper()}.")
         found += [f"--{name}", given.pop(0)]
     if given and not given[0].startswith("-"):

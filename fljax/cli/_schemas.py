@@ -84,6 +84,21 @@ class Simulate(TypedDict):
     rounds_left: int | None
 
 
+class Data(TypedDict):
+    """Of `data describe`, whose counts are exact, and of `data convert`: "dataset" alone."""
+
+    dataset: NotRequired[str]
+    name: NotRequired[str]
+    training: NotRequired[int]
+    held_out: NotRequired[int]
+    fields: NotRequired[dict[str, Any]]
+    num_classes: NotRequired[int]
+    classes: NotRequired[dict[str, Any] | None]
+    clients: NotRequired[dict[str, Any] | None]
+    subjects: NotRequired[dict[str, Any] | None]
+    picture: NotRequired[str]
+
+
 class Predict(TypedDict):
     """Of `predict`: a line an example, with "row", and "class" and "probability" or outputs."""
 
@@ -182,6 +197,7 @@ class Bench(TypedDict):
 
 RESULTS: dict[str, Any] = {
     "simulate": Simulate,
+    "data": Data,
     "predict": Predict,
     "export": Export,
     "report": Report,

@@ -34,7 +34,7 @@ class Options:
 def main(args: Sequence[str]) -> int:
     """Writes the model, and says what is certified of it."""
     try:
-        args = _run_files.named_run(args)
+        args = _run_files.named(args, "run")
         options: Any = _args.parse(Options, args, prog="fljax export", description=_DESCRIPTION)
     except _args.Done:
         return 0

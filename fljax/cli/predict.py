@@ -36,7 +36,7 @@ class Options:
 def main(args: Sequence[str]) -> int:
     """Prints or writes one line an example."""
     try:
-        args = _run_files.named_run(args, "data")
+        args = _run_files.named(args, "run", "data")
         options: Any = _args.parse(Options, args, prog="fljax predict", description=_DESCRIPTION)
     except _args.Done:
         return 0

@@ -217,7 +217,7 @@ def _found(outcome: Any, report: pathlib.Path, left: int | None) -> dict[str, An
     }
 
 
-def _summary(outcome: Any, report: pathlib.Path, left: int | None) -> str:
+def _summary(outcome: Any, report: pathlib.Path, left: int | None = None) -> str:
     from fljax.simulation import as_printed, budget, nats_spent, remarks
 
     last, plan = outcome.records[-1], outcome.plan

@@ -75,7 +75,7 @@ def server(run_dir: pathlib.Path, port: int, refresh_s: int) -> http.server.Thre
 def main(args: Sequence[str]) -> int:
     """Serves until Ctrl-C."""
     try:
-        args = _run_files.named_run(args)
+        args = _run_files.named(args, "run")
         options: Any = _args.parse(Options, args, prog="fljax watch", description=_DESCRIPTION)
     except _args.Done:
         return 0

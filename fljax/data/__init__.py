@@ -22,8 +22,11 @@ from fljax.data.sources import fields
 _MOVED = {
     "cifar": "sources.cifar",
     "fields": "sources.fields",
+    "hdf5": "sources.hdf5",
     "idx": "sources.idx",
+    "images": "sources.images",
     "leaf": "sources.leaf",
+    "parquet": "sources.parquet",
     "standins": "sources.standins",
     "tables": "sources.tables",
 }
@@ -45,8 +48,11 @@ if TYPE_CHECKING:
     from fljax.data import subjects as subjects
     from fljax.data.sources import cifar as cifar
     from fljax.data.sources import fields as fields
+    from fljax.data.sources import hdf5 as hdf5
     from fljax.data.sources import idx as idx
+    from fljax.data.sources import images as images
     from fljax.data.sources import leaf as leaf
+    from fljax.data.sources import parquet as parquet
     from fljax.data.sources import standins as standins
     from fljax.data.sources import tables as tables
 else:

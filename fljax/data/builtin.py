@@ -8,11 +8,25 @@ from fljax import _plugins
 from fljax.data.dataset import Dataset as Dataset
 from fljax.data.dataset import fixed_rng
 from fljax.data.dataset import stratified_split as stratified_split
-from fljax.data.sources import bundled, cifar, fields, idx, standins, tables
+from fljax.data.sources import (
+    bundled,
+    cifar,
+    fields,
+    hdf5,
+    idx,
+    images,
+    leaf,
+    parquet,
+    standins,
+    tables,
+)
 
 FOLDER = "idx:"  # before the folder of MNIST's four files
 CIFAR = "cifar:"  # before the folder of CIFAR-10's six binary files
 NPZ, CSV = "npz:", "csv:"  # before a file of arrays, or of a table
+IMAGES = "folder:"  # before a folder with a folder of images for each class
+HF = "hf:"  # before a folder of `datasets`, or of Parquet files
+LEAF, TFF = "leaf:", "tff:"  # before a folder of LEAF's JSON, or an HDF5 file of TFF's
 DISK = "disk:"  # before a folder with clients on disk in `train`, and held-out examples in `test`
 
 
@@ -41,8 +55,30 @@ _registry: _plugins.Registry[Callable[[], Dataset]] = _plugins.Registry(
     "dataset",
     _OWN,
     _plugins.a_function("datasets"),
-    also=(f"{FOLDER}FOLDER", f"{CIFAR}FOLDER", f"{NPZ}FILE", f"{CSV}FILE", f"{DISK}FOLDER"),
+    also=(
+        f"{FOLDER}FOLDER",
+        f"{CIFAR}FOLDER",
+        f"{NPZ}FILE",
+        f"{CSV}FILE",
+        f"{IMAGES}FOLDER",
+        f"{HF}FOLDER",
+        f"{LEAF}FOLDER",
+        f"{TFF}FILE",
+        f"{DISK}FOLDER",
+    ),
 )
+
+
+_FILES: dict[str, Callable[..., Dataset]] = {
+    FOLDER: idx.load,
+    CIFAR: cifar.load,
+    NPZ: tables.load_npz,
+    CSV: tables.load_csv,
+    IMAGES: images.load,
+    HF: parquet.load,
+    LEAF: leaf.load,
+    TFF: hdf5.load,
+}
 
 
 def register(name: str, load: Callable[[], Dataset]) -> None:
@@ -74,17 +110,18 @@ def listed() -> Iterator[_plugins.Listed]:
 def check_name(**given: str) -> None:
     """Raises ValueError, with the argument's name, unless `load` knows what is meant."""
     _registry.check_name(
-        **{
-            a: name
-            for a, name in given.items()
-            if not name.startswith((FOLDER, CIFAR, NPZ, CSV, DISK))
-        }
+        **{a: name for a, name in given.items() if not name.startswith((*_FILES, DISK))}
     )
 
 
 def has_columns(name: str) -> bool:
     """Whether the name is of a file whose fields `tables.Columns` can name."""
-    return name.startswith((NPZ, CSV))
+    return name.startswith((NPZ, CSV, HF))
+
+
+def has_clients(name: str) -> bool:
+    """Whether the name is of files that are divided into clients, who are then subjects."""
+    return name.startswith((LEAF, TFF))
 
 
 def load(name: str, columns: tables.Columns = tables.NO_COLUMNS) -> Dataset:
@@ -100,7 +137,9 @@ def load(name: str, columns: tables.Columns = tables.NO_COLUMNS) -> Dataset:
         subjects, about 100 windows of 20 characters each, 80 classes. See `fljax.data.standins`.
         "idx:FOLDER": MNIST, or data in its form, from files; see `fljax.data.idx.load`.
         "cifar:FOLDER": CIFAR-10 from files; see `fljax.data.cifar.load`. "npz:FILE", "csv:FILE":
-        your own arrays or table; see `fljax.data.tables`.
+        your own arrays or table; see `fljax.data.tables`. "folder:FOLDER": images by class.
+        "hf:FOLDER": what `datasets` saved, or Parquet. "leaf:FOLDER": LEAF's JSON. "tff:FILE": HDF5
+        of TensorFlow Federated. See `fljax.data.sources`.
       columns: which fields of such a file are labels, clients and subjects.
 
     Returns:
@@ -111,14 +150,10 @@ def load(name: str, columns: tables.Columns = tables.NO_COLUMNS) -> Dataset:
       ValueError: unknown name, or bad files.
       ImportError: scikit-learn is not installed (extra `sim`).
     """
-    if name.startswith(FOLDER):
-        return idx.load(name.removeprefix(FOLDER))
-    if name.startswith(CIFAR):
-        return cifar.load(name.removeprefix(CIFAR))
-    if name.startswith(NPZ):
-        return tables.load_npz(name.removeprefix(NPZ), columns)
-    if name.startswith(CSV):
-        return tables.load_csv(name.removeprefix(CSV), columns)
+    for prefix, read in _FILES.items():
+        if name.startswith(prefix):
+            where = name.removeprefix(prefix)
+            return read(where, columns) if has_columns(name) else read(where)
     check_name(name=name)
     found = _registry.get(name)()
     if not isinstance(found, Dataset):

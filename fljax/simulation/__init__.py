@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fljax.simulation import budget as budget
     from fljax.simulation import client_values as client_values
     from fljax.simulation import config as config
+    from fljax.simulation import described as described
     from fljax.simulation import description as description
     from fljax.simulation import devices as devices
     from fljax.simulation import evaluation as evaluation

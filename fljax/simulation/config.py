@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fljax import _deprecation, _near, _validate, accounting, schemes
 from fljax.accounting.accountant import Method
 from fljax.data import builtin, partition
+from fljax.data.subjects import SUBJECT
 from fljax.simulation.devices import memory
 
 if TYPE_CHECKING:
@@ -57,7 +58,9 @@ class DataConfig:
     dataset: str = "digits"
     """digits; fields, whose law is known; writers or roles, which carry subjects; idx:FOLDER, for a
     folder of MNIST's four files; cifar:FOLDER, of CIFAR-10's six binary ones; npz:FILE, of your
-    own arrays x and y; csv:FILE, of your own table; or disk:FOLDER, of clients on disk.
+    own arrays x and y; csv:FILE, of your own table; folder:FOLDER, of images by class; hf:FOLDER,
+    of `datasets` or Parquet; leaf:FOLDER or tff:FILE, which bring their clients; or disk:FOLDER, of
+    clients on disk.
     """
     num_clients: int | None = None
     """Clients in the population. A public constant. none: as many as there are on disk; of data
@@ -84,7 +87,8 @@ class DataConfig:
 
     client_column: str | None = None
     """Field of the data that says whose an example is, an integer or a string: its values become
-    the clients. none: examples are dealt as partition says.
+    the clients. none: examples are dealt as partition says; but leaf:FOLDER and tff:FILE bring
+    their clients, who are taken where partition is not given (field subject).
     """
 
     label_column: str | None = None
@@ -110,9 +114,12 @@ class DataConfig:
         for name, value in columns.items():
             if value is not None and not builtin.has_columns(self.dataset):
                 raise ValueError(
-                    f"Expected {name}=none, since only npz:FILE and csv:FILE have such columns, "
-                    f"got {name}={value!r} with dataset={self.dataset!r}."
+                    f"Expected {name}=none, since only npz:FILE, csv:FILE and hf:FOLDER have such "
+                    f"columns, got {name}={value!r} with dataset={self.dataset!r}."
                 )
+        brings = builtin.has_clients(self.dataset) and self.partition == "dirichlet"
+        if brings and self.client_column is None:
+            object.__setattr__(self, "client_column", SUBJECT)
         _validate.one_of(("stop", "skip"), corrupt_clients=self.corrupt_clients)
         if self.num_clients is not None:
             _validate.positive_int(num_clients=self.num_clients)

@@ -97,6 +97,18 @@ def _load(config: DataConfig) -> data.Dataset:
     return data.load(config.dataset, columns)
 
 
+def pool(config: DataConfig) -> tuple[data.Dataset, np.ndarray | None]:
+    """(the data of a config, int32 `[num_clients, N]` of the rows of clients that have names, or
+    None), checked. Raises ValueError for data that break a rule.
+    """
+    dataset = _load(config)
+    for name, examples in (("train", dataset.train), ("test", dataset.test)):
+        data.check_examples(examples, num_classes=dataset.num_classes, name=name)
+    if config.client_column is None:
+        return dataset, None
+    return dataset, _by_column(dataset, config.client_column)[0]
+
+
 def _from_memory(config: Config, seed: seeds.Seed, brought: own.Own) -> _Split:
     dataset, names = brought.dataset, None
     if dataset is None:

@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+from fljax.data import load
 from fljax.data.sources import leaf
 from fljax.data.subjects import subject_ids
 
@@ -146,3 +147,22 @@ def test_bad_arguments_name_rule_and_value(tmp_path):
         leaf.read([], task="femnist")
     with pytest.raises(ValueError, match="window=0"):
         leaf.read(["x.json"], task="shakespeare", window=0)
+
+
+def test_a_folder_of_leaf_is_a_data_set_by_name(tmp_path):
+    def user(*labels):
+        return {"x": [[label / 10] * 784 for label in labels], "y": list(labels)}
+
+    parts = {"train": {"b": user(1, 2), "a": user(3)}, "test": {"c": user(4), "b": user(5)}}
+    for part, users in parts.items():
+        (tmp_path / part).mkdir()
+        sizes = [len(each["y"]) for each in users.values()]
+        content = {"users": list(users), "num_samples": sizes, "user_data": users}
+        (tmp_path / part / "all.json").write_text(json.dumps(content))
+    found = load(f"leaf:{tmp_path}")
+    # Users are numbered by the alphabet over both parts: a, b, c.
+    whose = {int(y): int(s) for y, s in zip(found.train["y"], found.train["subject"], strict=True)}
+    assert whose == {1: 1, 2: 1, 3: 0}
+    held = {int(y): int(s) for y, s in zip(found.test["y"], found.test["subject"], strict=True)}
+    assert held == {4: 2, 5: 1}
+    assert found.train["x"].shape == (3, 28, 28, 1) and found.num_classes == 62

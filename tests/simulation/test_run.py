@@ -82,6 +82,8 @@ def test_the_run_folder_holds_what_happened(finished):
         "privacy.json",
         "checkpoints",
         "fingerprint.json",
+        "model.json",
+        "sessions.jsonl",
     }
     assert records[-1]["test_loss"] < records[0]["test_loss"]
     assert len({r["cohort_size"] for r in records}) > 3

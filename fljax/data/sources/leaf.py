@@ -8,6 +8,7 @@ A LEAF file is an object with "users" (names), "num_samples" (a count for each) 
 Source: Caldas et al. (2018), "LEAF: A Benchmark for Federated Settings", arXiv:1812.01097.
 """
 
+import functools
 import json
 import pathlib
 from collections.abc import Callable, Iterable
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fljax import _validate
+from fljax.data.dataset import TEST_FRACTION, Dataset, fixed_rng, stratified_split
 from fljax.data.subjects import SUBJECT
 
 TASKS = ("femnist", "shakespeare")
@@ -98,6 +100,45 @@ def read(
         SUBJECT: np.repeat([i for i, _ in found], [len(y) for _, (_, y) in found]).astype(np.int32),
     }
     return LeafData(examples, names, FEMNIST_CLASSES if task == "femnist" else len(ALPHABET))
+
+
+def load(name: str, task: str | None = None) -> Dataset:
+    """LEAF files in `FOLDER/train` and `FOLDER/test`, or in FOLDER, of which a fifth is held out.
+
+    Args:
+      name: of the folder.
+      task: "femnist" or "shakespeare". None: text where the first example is text.
+
+    Raises:
+      ValueError: no such folder or files; or as for `read`.
+    """
+    folder = pathlib.Path(name).expanduser()
+    apart = all((folder / part).is_dir() for part in ("train", "test"))
+    parts = [folder / "train", folder / "test"] if apart else [folder]
+    files = [sorted(part.glob("*.json")) for part in parts]
+    if not all(files):
+        raise ValueError(
+            f"Expected JSON files of LEAF in {' and '.join(map(str, parts))}, got none."
+        )
+    window = 80
+    first = next((x for path in files[0] for _, x, _ in _users(path) if x), None)
+    if first is not None and isinstance(first[0], str):
+        task, window = task or "shakespeare", len(first[0])
+    read_all = functools.partial(read, task=task or "femnist", window=window)
+    found = [read_all(paths) for paths in files]
+    names = tuple(sorted({name for part in found for name in part.subjects}))
+    train, *rest = (_renumbered(part, names) for part in found)
+    if rest:
+        return Dataset(train, rest[0], found[0].num_classes, folder.name)
+    kept, held_out = stratified_split(train["y"], TEST_FRACTION, fixed_rng())
+    both = [{key: leaf[rows] for key, leaf in train.items()} for rows in (kept, held_out)]
+    return Dataset(both[0], both[1], found[0].num_classes, folder.name)
+
+
+def _renumbered(part: LeafData, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """The examples with subjects as places in `names`."""
+    places = np.asarray([names.index(name) for name in part.subjects], np.int32)
+    return {**part.examples, SUBJECT: places[part.examples[SUBJECT]]}
 
 
 def _users(path: pathlib.Path) -> Iterable[tuple[str, Any, Any]]:

@@ -86,7 +86,7 @@ def load_npz(name: str, columns: Columns = NO_COLUMNS) -> Dataset:
     for part in parts:
         if "x" in part:
             part["x"] = _as_floats(part["x"])
-    return _dataset(path, parts[0], parts[1] or None, columns)
+    return dataset(path, parts[0], parts[1] or None, columns)
 
 
 def load_csv(name: str, columns: Columns = NO_COLUMNS) -> Dataset:
@@ -142,7 +142,7 @@ def load_csv(name: str, columns: Columns = NO_COLUMNS) -> Dataset:
         raise ValueError(f"Expected {path} to hold at least one line below its header, got none.")
     part = {column: _ids(held) for column, held in values.items()}
     part["x"] = np.asarray(rows, np.float32)
-    found = _dataset(path, part, None, columns._replace(label=label))
+    found = dataset(path, part, None, columns._replace(label=label))
     return found._replace(feature_names=tuple(features))
 
 
@@ -244,13 +244,22 @@ def _ids(texts: list[str]) -> np.ndarray:
         return np.asarray(texts)
 
 
-def _dataset(
+def dataset(
     path: pathlib.Path,
     train: dict[str, np.ndarray],
     test: dict[str, np.ndarray] | None,
     columns: Columns,
 ) -> Dataset:
-    """The data set, text numbered in the order of the alphabet."""
+    """The data set of columns, text numbered in the order of the alphabet.
+
+    Args:
+      path: what it is called in errors.
+      train, test: "x" and the columns, by name. None: a fifth of each class is held out.
+      columns: label: "y" where it is None.
+
+    Raises:
+      ValueError: they do not go together.
+    """
     parts = [train] if test is None else [train, test]
     class_names = _number_names(path, parts, columns.label or "y", "y")
     num_classes = len(class_names)

@@ -338,6 +338,21 @@ def lines(
 
 
 @matplotlib.rc_context(_STYLE)
+def classes(names: Sequence[str], train: np.ndarray, test: np.ndarray) -> str:
+    """Examples of each class, trained on and held out."""
+    figure, axes = _axes(max(4.2, min(11.2, 0.4 * len(names))), 3.0)
+    at = np.arange(len(names))
+    axes.bar(at - 0.2, train, width=0.4, color=PRIVATE, label="training")
+    axes.bar(at + 0.2, test, width=0.4, color=BASELINE, label="held out")
+    shown = at if len(names) <= 40 else at[:: -(-len(names) // 40)]
+    axes.set_xticks(shown, [names[place][:20] for place in shown], rotation=90)
+    axes.set(ylabel="examples")
+    axes.grid(axis="x", visible=False)
+    axes.legend()
+    return picture.svg(figure)
+
+
+@matplotlib.rc_context(_STYLE)
 def group_sizes(samples: dict[str, np.ndarray]) -> str:
     """Share of batches whose largest group has each size, side by side for several splits."""
     figure, axes = _axes()

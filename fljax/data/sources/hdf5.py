@@ -1,0 +1,117 @@
+"""Federated data in HDF5, as TensorFlow Federated keeps it: a group of arrays for each client."""
+
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from fljax.data.dataset import TEST_FRACTION, Dataset, fixed_rng, stratified_split
+from fljax.data.sources.leaf import ALPHABET
+from fljax.data.subjects import SUBJECT
+
+_FIELDS = {"pixels": "x", "image": "x", "x": "x", "label": "y", "y": "y"}
+_WINDOW = 80  # characters, after which the next one is to be told
+
+
+def load(name: str) -> Dataset:
+    """Images with labels (EMNIST, CIFAR-100), or text (Shakespeare): every client is a subject.
+
+    Held out is the file whose name has "test" where this one has "train"; without it a fifth of
+    each class.
+
+    Args:
+      name: of a file with a group "examples" of one group for each client, which holds "pixels" or
+        "image" and "label", or "snippets" of text.
+
+    Returns:
+      A `Dataset` that carries "subject". Of images x is float32, bytes divided by 255; text is cut
+      into windows of 80 characters and the one that follows.
+
+    Raises:
+      ValueError: no such file, or other fields; names the client. ImportError: h5py is not
+        installed (extra `hdf5`).
+    """
+    path = pathlib.Path(name).expanduser()
+    if not path.is_file():
+        raise ValueError(f"Expected {path} to be a file, got none there.")
+    train, names = _read(path, ())
+    beside = path.with_name(path.name.replace("train", "test"))
+    if beside != path and beside.is_file():
+        test, _ = _read(beside, names)
+    else:
+        kept, held_out = stratified_split(train["y"], TEST_FRACTION, fixed_rng())
+        train, test = (
+            {key: leaf[rows] for key, leaf in train.items()} for rows in (kept, held_out)
+        )
+    text = train["x"].dtype.kind == "i"
+    count = len(ALPHABET) if text else int(max(train["y"].max(), test["y"].max())) + 1
+    return Dataset(train, test, count, path.name)
+
+
+def _read(path: pathlib.Path, known: tuple[str, ...]) -> tuple[dict[str, np.ndarray], Any]:
+    """(examples, names of clients by their ids); ids of `known` clients are theirs."""
+    import h5py
+
+    try:
+        with h5py.File(path, "r") as file:
+            if "examples" not in file:
+                raise ValueError(
+                    f"Expected {path} to have a group 'examples', got {sorted(file)[:10]}."
+                )
+            clients = file["examples"]
+            names = (*known, *sorted(set(clients) - set(known)))
+            found = [
+                (number, _client(path, name, clients[name]))
+                for number, name in enumerate(names)
+                if name in clients
+            ]
+    except OSError as reason:
+        first = str(reason).splitlines()[0]
+        raise ValueError(f"Expected {path} to be a whole HDF5 file, got: {first}.") from reason
+    found = [(number, part) for number, part in found if len(part["y"])]
+    if not found:
+        raise ValueError(f"Expected {path} to hold examples, got none.")
+    shapes = {part["x"].shape[1:] for _, part in found}
+    if len(shapes) > 1:
+        raise ValueError(f"Expected all clients of {path} to hold one shape, got {sorted(shapes)}.")
+    pool = {name: np.concatenate([part[name] for _, part in found]) for name in ("x", "y")}
+    sizes = [len(part["y"]) for _, part in found]
+    pool[SUBJECT] = np.repeat([number for number, _ in found], sizes).astype(np.int32)
+    return pool, names
+
+
+def _client(path: pathlib.Path, name: str, group: Any) -> dict[str, np.ndarray]:
+    if "snippets" in group:
+        return _windows(path, name, [_text(line) for line in group["snippets"][()]])
+    found = {_FIELDS[field]: group[field][()] for field in group if field in _FIELDS}
+    if set(found) != {"x", "y"}:
+        raise ValueError(
+            f"Expected client {name!r} of {path} to have pixels (or image) and label, or snippets, "
+            f"got {sorted(group)}."
+        )
+    x = found["x"]
+    x = x.astype(np.float32) / np.float32(255 if x.dtype == np.uint8 else 1)
+    x = x[..., None] if x.ndim == 3 else x  # one channel
+    return {"x": x, "y": found["y"].astype(np.int32).reshape(len(x))}
+
+
+def _text(line: Any) -> str:
+    return line.decode("utf-8") if isinstance(line, bytes) else str(line)
+
+
+def _windows(path: pathlib.Path, name: str, lines: list[str]) -> dict[str, np.ndarray]:
+    places = {symbol: place for place, symbol in enumerate(ALPHABET)}
+    x, y = [], []
+    for line in lines:
+        unknown = sorted(set(line) - set(ALPHABET))
+        if unknown:
+            raise ValueError(
+                f"Expected text of the {len(ALPHABET)} symbols of LEAF's alphabet, got "
+                f"{unknown[0]!r} of client {name!r} in {path}."
+            )
+        codes = [places[symbol] for symbol in line]
+        for start in range(0, len(codes) - _WINDOW, _WINDOW):
+            x.append(codes[start : start + _WINDOW])
+            y.append(codes[start + _WINDOW])
+    shape = (len(x), _WINDOW)
+    return {"x": np.asarray(x, np.int32).reshape(shape), "y": np.asarray(y, np.int32)}

@@ -1,0 +1,135 @@
+"""What a data set holds, in counts, and the same data in another form."""
+
+import pathlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fljax import data
+from fljax.data import store
+from fljax.simulation import task
+from fljax.simulation.config import DataConfig
+
+_MOST_CLASSES = 100
+
+
+class Loaded(NamedTuple):
+    """A data set, and where its clients have names, int32 `[num_clients, N]` of their rows."""
+
+    dataset: data.Dataset
+    table: np.ndarray | None
+
+
+def load(
+    name: str, label: str | None = None, client: str | None = None, subject: str | None = None
+) -> Loaded:
+    """A data set by name, checked as a run checks it.
+
+    Args:
+      name: as for `--dataset`, in memory.
+      label, client, subject: columns, as for a run.
+
+    Raises:
+      ValueError: no such data, or they break a rule; names the file, the row and the rule.
+    """
+    if name.startswith(data.builtin.DISK):
+        raise ValueError(
+            f"Expected data that fit into memory, got {name!r}, which is converted already."
+        )
+    config = DataConfig(
+        dataset=name, label_column=label, client_column=client, subject_column=subject
+    )
+    return Loaded(*task.pool(config))
+
+
+def _spread(counts: np.ndarray) -> dict[str, Any]:
+    """How many there are, and what each of them holds."""
+    return {
+        "count": int(counts.size),
+        "least": int(counts.min()),
+        "median": float(np.median(counts)),
+        "most": int(counts.max()),
+    }
+
+
+def counts(found: Loaded) -> dict[str, Any]:
+    """What the data hold: plain data. Exact, hence not private."""
+    dataset, table = found
+    train, test = dataset.train, dataset.test
+    fields = {
+        name: f"{values.dtype} {list(values.shape[1:])} in [{values.min():g}, {values.max():g}]"
+        for name, values in train.items()
+        if values.dtype.kind in "iufb" and values.size
+    }
+    classes = None
+    if dataset.num_classes:
+        of_class = np.bincount(train["y"], minlength=dataset.num_classes)
+        names = dataset.class_names or tuple(map(str, range(dataset.num_classes)))
+        pairs = list(zip(names, of_class.tolist(), strict=True))
+        classes = dict(pairs[:_MOST_CLASSES])
+    clients = None if table is None else _spread((table >= 0).sum(axis=1))
+    subjects = None
+    if data.subjects.SUBJECT in train:
+        subjects = _spread(np.unique(train[data.subjects.SUBJECT], return_counts=True)[1])
+    return {
+        "name": dataset.name,
+        "training": len(next(iter(train.values()))),
+        "held_out": len(next(iter(test.values()))),
+        "fields": fields,
+        "num_classes": dataset.num_classes,
+        "classes": classes,
+        "clients": clients,
+        "subjects": subjects,
+    }
+
+
+def bars(found: Loaded) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """(names of classes, training examples of each, held-out ones). Raises ValueError without
+    classes.
+    """
+    dataset = found.dataset
+    if not dataset.num_classes:
+        raise ValueError("Expected data with classes to draw, got none.")
+    names = dataset.class_names or tuple(map(str, range(dataset.num_classes)))
+    of = [
+        np.bincount(part["y"], minlength=dataset.num_classes)
+        for part in (dataset.train, dataset.test)
+    ]
+    return list(names), of[0], of[1]
+
+
+def convert(found: Loaded, path: pathlib.Path) -> str:
+    """Writes the data as one .npz, or as a folder of clients on disk.
+
+    Args:
+      found: for a folder, of clients that have names.
+      path: that is not there yet; a folder unless it ends in .npz.
+
+    Returns:
+      What `--dataset` is given to read it.
+
+    Raises:
+      ValueError: the path is taken, or clients have no names.
+    """
+    if path.exists():
+        raise ValueError(f"Expected {path} not to be there yet, it is: choose another name.")
+    dataset, table = found
+    if path.suffix == ".npz":
+        names = np.asarray(dataset.class_names)
+        arrays = {}
+        for ending, part in (("", dataset.train), ("_test", dataset.test)):
+            for name, values in part.items():
+                named = name == "y" and names.size
+                arrays[f"{name}{ending}"] = names[values] if named else values
+        with path.open("xb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+        return f"{data.builtin.NPZ}{path}"
+    if table is None:
+        raise ValueError(
+            "Expected client_column to name the clients of a folder, got none: write an .npz."
+        )
+    kept = [name for name, values in dataset.train.items() if values.dtype.kind in "iufb"]
+    clients = ({name: dataset.train[name][rows[rows >= 0]] for name in kept} for rows in table)
+    store.write(path / "train", clients)
+    store.write(path / "test", [{name: dataset.test[name] for name in kept}])
+    return f"{data.builtin.DISK}{path}"
