@@ -59,6 +59,7 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
         "scale": (scale.table, "scale_large scale"),
         "scale_disk": (scale.disk_table, "scale"),
         "scale_index": (scale.index_table, "scale"),
+        "aot_dealt": (aot.dealt_table, "aot-tpu aot-cuda"),
     },
     "docs/explain/wfna_accounting.md": {"wfna_noise": (wfna_noise.table, "wfna_noise")},
     "docs/explain/water_filling.md": {"wfna_training": (wfna_training.table, "wfna_training")},

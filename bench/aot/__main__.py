@@ -129,6 +129,24 @@ def table(rows: _tables.Rows) -> str:
     return _tables.markdown(head, body)
 
 
+def dealt_table(rows: _tables.Rows) -> str:
+    """What a device holds, accesses and sends in rounds of 100 clients a device."""
+    titles = {"round_dealt": "MLP, 40 examples", "round_dealt_femnist": "FEMNIST CNN, 240 examples"}
+    head = ["100 clients a device", "devices", "arguments, MB", "temporaries", "accessed"]
+    body = [
+        [
+            f"{titles[row['program']]}, {row['device']}",
+            str(row["devices"]),
+            *(f"{row[f'{what}_bytes'] / 1e6:.2f}" for what in ("argument", "temp")),
+            f"{row['bytes_accessed'] / 1e6:.2f}",
+            f"{row['collectives']} ({row['collective_bytes'] / 1e6:.2f} MB)",
+        ]
+        for row in rows
+        if row["program"] in titles and "failed" not in row
+    ]
+    return _tables.markdown([*head, "collectives"], body)
+
+
 def _gb(row: Any) -> str:
     return "" if row is None else f"{row[MOVED] / 1e9:.3f}"
 

@@ -42,7 +42,8 @@ _CALLS = re.compile(
     r"(?:calls|to_apply|body|condition|select|scatter|true_computation|false_computation|"
     r"branch_computations|called_computations|async_wrapped)=(\{[^}]*\}|%?[\w.\-]+)"
 )
-_LOOP = re.compile(r" while\(.*body=%?([\w.\-]+)")
+_LOOP = re.compile(r" while\(.*condition=%?([\w.\-]+), body=%?([\w.\-]+)")
+_LIMIT = re.compile(r" = s32\[\]\S* constant\((\d+)\)")
 _TRIPS = re.compile(r'known_trip_count"?:\{"n":"(\d+)"')
 # Passes over a matrix unit of bfloat16 that a float32 product takes, by what it asks for.
 _PASSES = {"default": 1, "high": 3, "highest": 6}
@@ -126,7 +127,8 @@ def _counted(module: Any) -> dict[str, float]:
 def of_further_trips(text: str) -> float:
     """Bytes that a compiled program's loops move after their first trips; `text` is its HLO.
 
-    A loop that does not say how often it runs counts once.
+    A loop that does not say how often it runs counts once. Those of a TPU say it by the number that
+    their counter, which JAX starts at 0, is compared with.
     """
     parts, entry = _computations(text)
 
@@ -134,8 +136,10 @@ def of_further_trips(text: str) -> float:
         total = 0.0
         for line in "\n".join(parts[n] for n in _called(name, parts, loops=False)).splitlines():
             if loop := _LOOP.search(line):
-                told, once = _TRIPS.search(line), _moved(loop[1], parts)
-                total += (int(told[1]) if told else 1) * (once + further(loop[1])) - once
+                told, once = _TRIPS.search(line), _moved(loop[2], parts)
+                limits = _LIMIT.findall(parts[loop[1]]) if "direction=LT" in parts[loop[1]] else []
+                trips = int(told[1]) if told else int(limits[0]) if len(limits) == 1 else 1
+                total += trips * (once + further(loop[2])) - once
         return total
 
     return further(entry)
