@@ -26,12 +26,14 @@ assert abs(float(jnp.linalg.norm(total)) - 1.5) < 1e-6, total
 # Arguments with which each command does its work in seconds.
 COMMANDS = {
     "simulate": "--num-rounds 1 --num-clients 20 --seed 0 --model softmax --no-baseline",
+    "data": "describe digits",
     "predict": "runs/digits-dp_fedavg-001 digits",
     "export": "runs/digits-dp_fedavg-001 --to npz",
     "report": "runs/digits-dp_fedavg-001",
     "watch": "--help",  # goes on until it is stopped
     "compare": "--help",  # trains six methods
     "schemes": "",
+    "completion": "bash",
     "attack": "--scheme dp_fedavg --attack one_unit --trials 200",
     "audit": "--scheme local_dp --trials 200",
     "account": "--noise-multiplier 1.1 --sampling-prob 0.01 --steps 100 --delta 1e-5",

@@ -56,6 +56,7 @@ def commands(run_dir, tmp_path, monkeypatch):
         "watch": f"watch {run_dir}",
         "compare": f"compare --no-claims {where}/compare",
         "schemes": "schemes",
+        "completion": "completion bash",
         "attack": f"attack --scheme dp_fedavg --attack one_unit --budgets 1 --trials 8 {where}/a",
         "audit": f"audit --scheme lightdp --trials 16 {where}/audit",
         "account": "account --noise-multiplier 2 --accountant rdp",

@@ -147,7 +147,7 @@ def test_switches_of_a_run_and_of_a_scheme():
     ("line", "meant"),
     [
         ("simulate --nu-rounds 3", "--num-rounds"),
-        ("simulate --rounds 3", "--num-rounds"),
+        ("simulate --round 3", "--num-rounds"),
         ("simulate --noise=3", "--noise-multiplier"),
         ("simulate --no-basline", "--no-baseline"),
         ("simulate --learning_rate 1", "--local-learning-rate"),
@@ -165,7 +165,7 @@ def test_switches_of_a_run_and_of_a_scheme():
         ("attack --attack lyra", "lira"),
         ("attack --scheme higradav", "higradavg"),
         ("account --noise-multiplier 1 --accountant pdl", "pld"),
-        ("calibrate --target-epsilon 3", "--epsilon"),
+        ("calibrate --epsilo 3", "--epsilon"),
         ("compare --dataset writer", "writers"),
         ("bench --quik", "--quick"),
         ("simulat", "simulate"),

@@ -18,6 +18,7 @@ COMMANDS = {
     "watch": "show a run as it goes, in a browser of this machine",
     "compare": "train six subject-level methods at the same true privacy, and rank them",
     "schemes": "list schemes, data sets, models, mechanisms and attacks by name",
+    "completion": "print what makes a shell complete commands and flags",
     "attack": "reconstruct real digits through a scheme, or tell members, next to what it "
     "certifies",
     "audit": "measure what rounds of a scheme give away, next to the epsilon they certify",

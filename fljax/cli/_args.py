@@ -16,6 +16,15 @@ from fljax import _near
 
 T = TypeVar("T")
 
+# What one command calls so, another calls otherwise; each understands both.
+_PAIRS = (
+    ("--epsilon", "--target-epsilon"),
+    ("--delta", "--target-delta"),
+    ("--rounds", "--num-rounds"),
+    ("--steps", "--rounds"),
+)
+_ALIASES = [*_PAIRS, *((other, one) for one, other in _PAIRS)]
+
 _BORDER = re.compile(r"[╭╮╰╯│─]+|^ *[+|]|[+|] *$")
 
 
@@ -91,6 +100,10 @@ def _plain(known: dict[str, Any], args: Sequence[str]) -> list[str]:
         name, given, value = arg.partition("=") if arg.startswith("--") else ("", "", arg)
         if name:
             flag = name.replace("_", "-")
+            alias = next((other for one, other in _ALIASES if one == flag and other in known), "")
+            if alias and flag not in known:
+                flag = name = alias
+                arg = alias if not given else arg
             if flag not in known and flag not in switches:
                 names = [*known, *(switches if flag.startswith("--no-") else ())]
                 raise ValueError(f"Unrecognized options: {name}.{_near.did_you_mean(flag, names)}")

@@ -10,6 +10,7 @@ import tyro
 
 from fljax import _near, _validate, schemes
 from fljax.accounting import events, words
+from fljax.accounting.ledger import Ledger
 from fljax.cli import _args
 
 _SCHEME = (
@@ -18,7 +19,7 @@ _SCHEME = (
 )
 _EVENT = (
     "The event in this JSON file, as fljax.accounting.events.to_json writes it; its mechanism may "
-    "be of an installed package."
+    "be of an installed package. Or a run's folder, or its privacy.json: all that its rounds did."
 )
 _ROUNDS = "How often the scheme's round, or the event, happens."
 
@@ -98,6 +99,8 @@ def of_options(options: Any, changed: str = "") -> Callable[[float], events.Priv
 
 
 def _read(path: pathlib.Path) -> Mapping[str, Any]:
+    path = path.expanduser()
+    path = path / "privacy.json" if path.is_dir() else path
     if not path.is_file():
         raise ValueError(f"Expected event to be a file, got {str(path)!r}.")
     try:
@@ -106,6 +109,8 @@ def _read(path: pathlib.Path) -> Mapping[str, Any]:
         raise ValueError(f"Expected {path} to be JSON: {reason}.") from reason
     if not isinstance(tree, dict):
         raise ValueError(f"Expected {path} to hold an event, got {type(tree).__name__}.")
+    if "ledger" in tree:  # of a run, which says what all its rounds have done
+        return events.to_json(Ledger.from_json(tree["ledger"]).event)
     return tree
 
 

@@ -163,6 +163,13 @@ class Schemes(TypedDict):
     attacks: list[Named]
 
 
+class Completion(TypedDict):
+    """Of `completion`."""
+
+    shell: str
+    script: str
+
+
 class Attack(TypedDict):
     """Of `attack`: what attack.json holds, and where it is."""
 
@@ -204,6 +211,7 @@ RESULTS: dict[str, Any] = {
     "watch": Watch,
     "compare": Compare,
     "schemes": Schemes,
+    "completion": Completion,
     "attack": Attack,
     "audit": Audit,
     "account": Account,

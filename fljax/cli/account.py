@@ -41,6 +41,12 @@ class Options(Asked):
     """Chance that one unit joins one step, in (0, 1]."""
     steps: int = 1
     """How many steps are published."""
+    dataset_size: int | None = None
+    """Units in all. With batch_size and epochs it says sampling_prob and steps."""
+    batch_size: int | None = None
+    """Units expected in a step, by Poisson sampling."""
+    epochs: float | None = None
+    """Passes over the data: so many times dataset_size / batch_size steps, rounded up."""
     neighboring_relation: Literal["ADD_OR_REMOVE_ONE", "REPLACE_ONE", "REPLACE_SPECIAL"] = (
         "ADD_OR_REMOVE_ONE"
     )
@@ -73,6 +79,7 @@ def main(args: Sequence[str]) -> int:
     if other:
         event = _events.of_options(options)(0.0)
         return _print(options, methods, event, _events.assumptions(event, options.delta))
+    options = _sampled_gaussian.with_epochs(options)
     if options.rounds != 1:
         raise ValueError(
             "Expected --rounds with --scheme or --event alone, else --steps, got "
