@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 Promise = Literal["epsilon", "nats", "none"]
 NoiseAt = Literal["server", "silo", "client"]
 Apply = Callable[[Params, Any], jax.Array]
-NEVER_CLIPS = (
-    1e30  # above the norm of any update that training survives, and far from float32's overflow
-)
+# Above the norm of any update that training survives, and far from float32's overflow.
+NEVER_CLIPS = 1e30
 
 
 class Make(Protocol):

@@ -55,7 +55,6 @@ class Config(
     """Releases after which a client may be in one again: it is in at most one of so many that
     follow each other."""
     l2_clip_norm: float = 1.0
-    """Bound on a client's update, in the unit of the parameters."""
     neighboring_relation: central.Relation = "REPLACE_SPECIAL"
     noise_multiplier: float | None = None
     """Standard deviation of the noise on a release's sum / how far one client moves it. None:

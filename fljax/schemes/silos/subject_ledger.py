@@ -45,12 +45,8 @@ def epsilons(
     _validate.positive_int(num_rounds=num_rounds)
     _validate.open_unit(delta=delta)
     counts = np.asarray(counts)
-    if (
-        counts.ndim != 2
-        or counts.shape[1] != config.parties
-        or counts.dtype.kind not in "iu"
-        or (counts < 0).any()
-    ):
+    shaped = counts.ndim == 2 and counts.shape[1] == config.parties
+    if not shaped or counts.dtype.kind not in "iu" or (counts < 0).any():
         raise ValueError(
             "Expected counts to be integers >= 0 of shape [num_subjects, "
             f"num_parties={config.parties}], got {counts.dtype} of shape {list(counts.shape)}."
