@@ -54,13 +54,13 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
         "channel_figures": (channel_figures.table, "channel_figures"),
     },
     "docs/explain/attacks.md": {"attacks": (attacks.table, "attacks")},
-    "docs/explain/rounds.md": {
+    "docs/appendix/rounds_measured.md": {
         "peers": (peers.table, "peers"),
         "scale": (scale.table, "scale_large scale"),
         "scale_disk": (scale.disk_table, "scale"),
         "scale_index": (scale.index_table, "scale"),
-        "aot_dealt": (aot.dealt_table, "aot-tpu aot-cuda"),
     },
+    "docs/explain/devices.md": {"aot_dealt": (aot.dealt_table, "aot-tpu aot-cuda")},
     "docs/explain/wfna_accounting.md": {"wfna_noise": (wfna_noise.table, "wfna_noise")},
     "docs/explain/water_filling.md": {"wfna_training": (wfna_training.table, "wfna_training")},
     "docs/explain/view.md": {
@@ -77,15 +77,17 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
         "subject_levels": (subject_levels.table, "subject_levels"),
     },
     "docs/explain/bidirectional.md": {
-        "bidirectional": (bidirectional.table, "bidirectional"),
-        "bidirectional_time": (bidirectional.time_table, "bidirectional"),
-        "bidirectional_accuracy": (bidirectional_accuracy.table, "bidirectional_accuracy"),
-        "bidirectional_parts": (bidirectional.parts_table, "bidirectional_parts"),
         "bidirectional_attacks": (bidirectional_attacks.table, "bidirectional_attacks"),
         "bidirectional_reconstruction": (
             bidirectional_attacks.reconstruction_table,
             "bidirectional_attacks",
         ),
+    },
+    "docs/appendix/bidirectional_measured.md": {
+        "bidirectional": (bidirectional.table, "bidirectional"),
+        "bidirectional_time": (bidirectional.time_table, "bidirectional"),
+        "bidirectional_accuracy": (bidirectional_accuracy.table, "bidirectional_accuracy"),
+        "bidirectional_parts": (bidirectional.parts_table, "bidirectional_parts"),
         "bidirectional_tables": (bidirectional_tables.table, "bidirectional_tables"),
     },
 }

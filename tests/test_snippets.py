@@ -61,7 +61,7 @@ FRAGMENTS = {
         LOSS + "private_step = lambda params, batch: (params - 0.1, None)",
         "train(params, {'x': jnp.ones((2, 8, 3)), 'y': jnp.ones((2, 8))})",
     ),
-    ("explain/rounds.md", "from fljax.data import store"): (
+    ("explain/devices.md", "from fljax.data import store"): (
         "import numpy as np\neverybody = [(np.ones((2, 4)), np.zeros(2, np.int32))] * 3\n"
         "held_out_images, held_out_labels = everybody[0]",
         "assert store.open_store('mine/train').num_clients == 3",
@@ -71,7 +71,7 @@ FRAGMENTS = {
 ELSEWHERE = {
     ("explain/accounting.md", "import dataclasses, math"),  # tests/accounting/test_mechanisms.py
     ("explain/bidirectional.md", "import jax"),  # tests/schemes/test_bidirectional.py
-    ("explain/rounds.md", "import jax"),  # tests/simulation/test_simulate.py
+    ("explain/runs.md", "import jax"),  # tests/simulation/test_simulate.py
 }
 SILENT = [
     (_pages.name(page).removeprefix("docs/"), code)

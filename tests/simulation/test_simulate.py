@@ -482,14 +482,14 @@ def test_a_column_names_the_clients_on_the_command_line(tmp_path, capsys):
 
 
 def test_the_docs_program_runs(tmp_path, monkeypatch, capsys):
-    text = (ROOT / "docs" / "explain" / "rounds.md").read_text()
+    text = (ROOT / "docs" / "explain" / "runs.md").read_text()
     code = (
         text[text.index("```python\nimport jax\nimport numpy") :]
         .split("```")[1]
         .removeprefix("python\n")
     )
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, "rounds.md", "exec"), {})
+    exec(compile(code, "runs.md", "exec"), {})
     epsilon, delta, mae, report = capsys.readouterr().out.split()
     assert 7.9 < float(epsilon) <= 8.0 and delta == "0.01" and report == "runs/mine/report.html"
     assert float(mae) < 2.0, "the model has learned nothing"

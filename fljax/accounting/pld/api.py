@@ -68,7 +68,7 @@ def poisson_gaussian_interval(
     Raises:
       ValueError: an argument out of range, or so little noise that losses of one step exceed 600.
 
-    Source: arXiv:2207.04380 for the upper bound; see docs/explain/accounting.md for the rest.
+    Source: arXiv:2207.04380 for the upper bound; docs/appendix/accounting_bounds.md for the rest.
     """
     _validate.positive(accuracy=accuracy)
     if (delta is None) == (epsilon is None):
