@@ -3,6 +3,7 @@
 import http.client
 import json
 import re
+import subprocess
 import threading
 
 import pytest
@@ -108,6 +109,21 @@ def test_a_seed_on_the_command_line_is_left_out(monkeypatch):
         said = provenance.command()
         assert "77" not in said and said.startswith("fljax simulate --seed")
         assert said.endswith("--model 'a b'")
+
+
+def test_the_commit_of_another_project_is_not_taken_for_that_of_the_code(tmp_path, monkeypatch):
+    """An environment that lies in a checkout of something else."""
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    (tmp_path / "own.txt").write_text("")
+    for words in (["init", "-q"], ["add", "own.txt"], ["commit", "-q", "-m", "a"]):
+        subprocess.run([*git, *words], check=True)
+    installed = tmp_path / ".venv" / "provenance.py"
+    installed.parent.mkdir()
+    installed.write_text("")
+    monkeypatch.setattr(provenance, "__file__", str(installed))
+    assert provenance.commit() is None
+    subprocess.run([*git, "add", "-f", str(installed)], check=True)
+    assert re.fullmatch("[0-9a-f]{12}-dirty", provenance.commit())
 
 
 def test_rows_are_plain_data(run_dir):

@@ -25,11 +25,16 @@ def _now() -> str:
 
 
 def commit() -> str | None:
-    """The commit that the running code was taken from; None outside a checkout."""
-    here = pathlib.Path(__file__).resolve().parent
-    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
+    """The commit that the running code was taken from; None outside a checkout of it, such as an
+    environment that lies in another project's.
+    """
+    here = pathlib.Path(__file__).resolve()
+    git = ["git", "-C", str(here.parent)]
+    known = [*git, "ls-files", "--error-unmatch", here.name]
+    described = [*git, "describe", "--always", "--dirty", "--abbrev=12"]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        said = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+        for command in (known, described):
+            said = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
         return said.stdout.strip() or None
     return None
 
