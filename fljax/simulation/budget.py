@@ -316,7 +316,10 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
             "the noise is in the records, and what is claimed is how much is told about each "
             "of them, in nats"
         )
-        return {"guarantee": f"No epsilon: {what}.", "not_covered": [of_seed(plan)]}
+        counted = f"No epsilon: {what}."
+        if plan.origin is not None:
+            counted += f" {of_origin(plan, rounds)}"
+        return {"guarantee": counted, "not_covered": [of_seed(plan)]}
     if not math.isfinite(epsilon):
         why = (
             "it added no noise to what was sent, or noise and divisors that depend on private data"
@@ -330,7 +333,7 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
         "except a seed are public."
     )
     if plan.origin is not None:
-        guarantee += f" {_of_origin(plan, epsilon)}"
+        guarantee += f" {of_origin(plan, rounds)}"
     not_covered = [
         "The diagnostics in metrics.jsonl and in this report (training loss, cohort size, clipped "
         "fraction, clients left out, label distribution, accuracy and metrics of clients) are "
@@ -365,11 +368,14 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
     return {"guarantee": guarantee, "not_covered": not_covered}
 
 
-def _of_origin(plan: Plan, epsilon: float) -> str:
+def of_origin(plan: Plan, rounds: int) -> str:
+    """What the claim owes to the initial model of a run whose plan has an `origin`."""
     if not isinstance(plan.origin, dict):
         return str(plan.origin)
+    if not math.isfinite(plan.epsilons[rounds]):
+        return warm_start.uncounted(plan.origin)
     claim = {
-        "epsilon": epsilon,
+        "epsilon": plan.epsilons[rounds],
         "delta": plan.delta,
         "privacy_unit": plan.event.privacy_unit,
         "neighboring_relation": str(plan.event.neighboring_relation),

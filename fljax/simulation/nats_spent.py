@@ -8,7 +8,7 @@ from fljax.accounting import information
 from fljax.accounting.information.spent import Spent
 from fljax.accounting.words import at_least, at_most
 from fljax.schemes.base import Scheme
-from fljax.simulation import budget
+from fljax.simulation import budget, warm_start
 
 
 def spent(
@@ -37,6 +37,8 @@ def nats_claim(found: Spent, plan: budget.Plan) -> dict[str, Any]:
     def numbers(values: np.ndarray) -> list[float | str]:
         return [budget.number(value) for value in values]
 
+    began = [warm_start.uncounted(plan.origin)] if isinstance(plan.origin, dict) else []
+
     return {
         "certified": found.certified,
         "certified_by": found.reason,
@@ -47,7 +49,7 @@ def nats_claim(found: Spent, plan: budget.Plan) -> dict[str, Any]:
         "mse_lower_bound": numbers(found.mse),
         "nats_added_up": numbers(found.linear_nats),
         "nats_per_record": numbers(found.nats),
-        "not_promised": [*information.NOT_PROMISED, budget.of_seed(plan)],
+        "not_promised": [*information.NOT_PROMISED, *began, budget.of_seed(plan)],
         "num_records": [int(count) for count in found.num_records],
         "psnr_upper_bound": numbers(found.psnr),
         "uses_per_record": numbers(found.uses),

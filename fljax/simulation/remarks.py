@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from fljax.simulation import budget
 from fljax.simulation.outcome import Outcome
 
 _LEAST_GAIN = 0.2  # of the way from chance to 1; what stays below has learned next to nothing
@@ -26,10 +27,12 @@ def num_lost(records: Sequence[dict[str, Any]]) -> int:
 
 
 def remarks(outcome: Outcome) -> list[str]:
-    """Lost rounds, accuracy near chance, and notes on how epsilon was found; empty where there is
-    nothing to say.
+    """What a model of another run owes to that one, lost rounds, accuracy near chance, and notes on
+    how epsilon was found; empty where there is nothing to say.
     """
     found, last = [], outcome.records[-1]
+    if isinstance(outcome.plan.origin, dict):  # else the model was drawn, or is public
+        found.append(budget.of_origin(outcome.plan, outcome.rounds))
     lost = num_lost(outcome.records)
     if lost:
         found.append(

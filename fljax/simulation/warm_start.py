@@ -59,29 +59,45 @@ def is_private(origin: dict[str, Any]) -> bool:
     return all(math.isfinite(float(part["epsilon"])) for part in _chain(origin))
 
 
+def saw(origin: dict[str, Any], dataset: str) -> bool:
+    """Whether the model, or one of those that it goes back to, was trained on the data set of this
+    name.
+    """
+    return any(part["dataset"] == dataset for part in _chain(origin))
+
+
+def _began(origin: dict[str, Any]) -> str:
+    seeds = {part["seed"] for part in _chain(origin)}
+    return (
+        f"The run did not begin with a drawn model, but with that of another run ({origin['run']}, "
+        f"{origin['rounds']} rounds on {origin['dataset']}"
+        f"{', from a fixed seed, with which its noise is removed' if 'fixed' in seeds else ''})"
+    )
+
+
+def uncounted(origin: dict[str, Any]) -> str:
+    """What a claim that is no epsilon owes to the model that the run began with."""
+    return f"{_began(origin)}: what that run told about the same data is not counted here."
+
+
 def sentence(origin: dict[str, Any], claim: dict[str, Any]) -> str:
-    """What a claim owes to the model that the run began with.
+    """What an epsilon owes to the model that the run began with.
 
     Args:
       origin: as `model` gives it.
       claim: "epsilon", "delta", "privacy_unit" and "neighboring_relation" of the run's own rounds.
     """
-    unit = origin["privacy_unit"]
-    began = (
-        f"The run did not begin with a drawn model, but with that of another run ({origin['run']}, "
-        f"{origin['rounds']} rounds on {origin['dataset']}"
-        f"{', from a fixed seed' if origin['seed'] == 'fixed' else ''})"
-    )
+    unit, start = origin["privacy_unit"], _began(origin)
     if not is_private(origin):
         return (
-            f"{began}, of which nothing is guaranteed: this claim holds only for data that had no "
+            f"{start}, of which nothing is guaranteed: this claim holds only for data that had no "
             "part in it."
         )
     total = [float(part["epsilon"]) for part in _chain(origin)]
     deltas = [float(part["delta"]) for part in _chain(origin)]
     shown = words.shown_epsilon(total[0])
     alone = (
-        f"{began}, which has epsilon {shown} at delta {words.rounded_up(deltas[0], 3)} for one "
+        f"{start}, which has epsilon {shown} at delta {words.rounded_up(deltas[0], 3)} for one "
         f"{unit}. This claim counts the rounds of this run alone."
     )
     same = all(

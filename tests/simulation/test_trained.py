@@ -3,6 +3,7 @@ with it.
 """
 
 import json
+import types
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from scipy import stats
 import fljax
 from fljax import cli, data, schemes
 from fljax.errors import PrivacyPreconditionError
-from fljax.simulation import budget, predictions, run, trained
+from fljax.simulation import budget, job, predictions, run, trained, warm_start
 from fljax.simulation.config import Config, DataConfig, PrivacyConfig, RunConfig
 
 QUICK = {
@@ -159,6 +160,7 @@ def test_a_run_that_begins_with_another_ones_model_adds_both_up(finished, tmp_pa
     # Basic composition, by hand: both epsilons and both deltas.
     assert f"epsilon {np.ceil(1e3 * (2 * finished.epsilon)) / 1e3:.3f}" in second.statement
     assert "at delta 0.00200 (the sums)" in second.statement
+    assert any("the model after" not in note and "(the sums)" in note for note in second.notes)
     third = fljax.simulate(
         "dp_fedavg", run_dir=tmp_path / "third", init=str(second.run_dir), **QUICK
     )
@@ -173,6 +175,41 @@ def test_no_epsilon_is_claimed_after_a_model_that_saw_the_same_data_unprotected(
     with pytest.raises(PrivacyPreconditionError, match="whose model nothing protects"):
         fljax.simulate("dp_fedavg", **after, **QUICK)
     assert not (tmp_path / "after").exists()
+
+
+def test_a_model_that_goes_back_to_an_unprotected_one_is_refused_too():
+    """The run before it had other data: their own claims were good."""
+    first = {"epsilon": "inf", "dataset": "writers", "seed": "random", "before": None}
+    second = {**first, "epsilon": 1.0, "dataset": "digits", "before": first, "run": "runs/second"}
+    plan = types.SimpleNamespace(origin=second, epsilons=(0.0, 1.0))
+    for name in ("writers", "digits"):
+        config = Config(data=DataConfig(dataset=name))
+        with pytest.raises(PrivacyPreconditionError, match="or one that it goes back to"):
+            job._check_origin(config, plan)
+    job._check_origin(Config(data=DataConfig(dataset="roles")), plan)
+
+
+def test_nats_after_another_runs_model_do_not_count_what_that_one_told(finished, tmp_path):
+    found = fljax.simulate(
+        "natural_channel",
+        run_dir=tmp_path / "run",
+        init=str(finished.run_dir),
+        **QUICK | {"noise_multiplier": 0.0, "target_epsilon": None, "num_rounds": 1},
+    )
+    claim = json.loads((found.run_dir / "privacy.json").read_text())
+    for said in (found.statement, " ".join(claim["information"]["not_promised"])):
+        assert f"that of another run ({finished.run_dir}" in said
+        assert "is not counted here" in said
+
+
+def test_a_fixed_seed_of_an_earlier_run_is_told(tmp_path):
+    first = {"run": "a", "rounds": 1, "dataset": "digits", "epsilon": 1.0, "delta": 1e-3}
+    first |= {"privacy_unit": "client", "neighboring_relation": "ADD_OR_REMOVE_ONE"}
+    first |= {"seed": "fixed", "before": None}
+    second = {**first, "run": "b", "seed": "random", "before": first}
+    said = warm_start.sentence(second, {**second, "epsilon": 1.0})
+    assert "from a fixed seed, with which its noise is removed" in said
+    assert "seed" not in warm_start.sentence({**second, "before": None}, second)
 
 
 def test_a_model_of_another_shape_is_no_beginning(finished, tmp_path):
