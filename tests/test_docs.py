@@ -9,6 +9,8 @@ import tomllib
 
 import pytest
 
+from bench import _tables
+from bench.rounds import demo_epsilons
 from fljax import cli, schemes
 from tests import _pages, public_api
 
@@ -62,6 +64,13 @@ def test_the_site_is_built_without_a_network():
     text = (DOCS / "conf.py").read_text()
     assert "intersphinx" not in text and "http" not in text
     assert "http" not in (DOCS / "_static/site.css").read_text()
+
+
+def test_the_demos_plot_is_drawn_from_committed_runs_that_met_their_budgets():
+    rows = _tables.rows("demo_epsilons")
+    assert (DOCS / "images/demo.svg").read_text() == demo_epsilons.svg(rows)
+    assert len(rows) == 3 * len(demo_epsilons.EPSILONS)
+    assert all(row["epsilon"] <= row["target_epsilon"] for row in rows)
 
 
 def test_what_builds_the_site_is_declared():
