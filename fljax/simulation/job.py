@@ -200,8 +200,8 @@ def _check_origin(config: Config, plan: budget.Plan) -> None:
     if warm_start.saw(origin, config.data.dataset) and not warm_start.is_private(origin):
         raise PrivacyPreconditionError(
             f"Expected init to be a run with a guarantee where both have dataset="
-            f"{config.data.dataset!r}, got init={origin['run']!r}, whose model, or one that it "
-            "goes back to, nothing protects: an epsilon of further rounds would say nothing."
+            f"{config.data.dataset!r}, got init={origin['run']!r}, whose model nothing protects, "
+            "or one that it goes back to: an epsilon of further rounds would say nothing."
         )
 
 
