@@ -202,6 +202,7 @@ def test_more_steps_than_can_be_counted_are_refused_by_name(capsys):
         assert "Expected steps <= 9007199254740992, got steps=99999999999999999999999" in line
 
 
+@pytest.mark.slow(reason="a whole run, for its warning")
 def test_a_warning_is_one_plain_line_of_the_terminal_and_of_the_report(tmp_path):
     """In processes of their own: in this one warnings are errors."""
     little = ["--noise-multiplier", "0.001", "--cache-dir", str(tmp_path / "cache")]
@@ -337,11 +338,26 @@ def test_help_comes_without_importing_jax():
     )
 
 
+@pytest.mark.slow(reason="whole runs")
 def test_resuming_a_finished_run_says_the_same(capsys, finished):
     code, out, _ = call(capsys, "simulate", "--resume", finished)
     assert code == 0 and "held-out accuracy" in out and "round 4/4" not in out
 
 
+@pytest.mark.slow(
+    reason="parses the flags of one more scheme",
+    but=[
+        "bidirectional",
+        "dp_fedavg",
+        "dp_fedbuff",
+        "fedavg",
+        "gsgd_dp",
+        "higradavg",
+        "lightdp",
+        "user_ldp",
+        "white_channel",
+    ],
+)
 @pytest.mark.parametrize("name", schemes.NAMES)
 def test_what_schemes_prints_is_what_simulate_starts_from(capsys, name):
     _, out, _ = call(capsys, "schemes")
@@ -464,7 +480,7 @@ def _of_another_config(run_dir):
     path.write_text(path.read_text().replace("seed = 0", "seed = 1"))
 
 
-@pytest.mark.slow(reason="a whole run and its damaged checkpoint", ids=["_foreign"])
+@pytest.mark.slow(reason="whole runs", but=["_of_another_config"])
 @pytest.mark.parametrize("damage", [_foreign, _truncated, _of_another_config])
 def test_a_bad_checkpoint_is_one_line_and_the_one_before_stays_usable(
     capsys, finished, tmp_path, damage

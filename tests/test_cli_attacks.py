@@ -60,7 +60,7 @@ def test_attack_on_a_channel_compares_the_squared_error(tmp_path):
     )
 
 
-@pytest.mark.slow(reason="attacks by the command, from training to report", ids=["natural_channel"])
+@pytest.mark.slow(reason="inverts gradients")
 @pytest.mark.parametrize("scheme", ["natural_channel", "dp_fedsgd"])
 def test_inversions_that_diverge_count_as_the_mean_image_and_break_no_bound(
     scheme, tmp_path, monkeypatch, capsys
@@ -176,6 +176,7 @@ def test_lira_gives_full_batch_schemes_room_for_the_pool(tmp_path):
     assert 0.5 < row["bound"] < 1 and 0 <= row["auc"] <= 1
 
 
+@pytest.mark.slow(reason="attacks one more channel", but=["natural_channel-0.0-1"])
 @pytest.mark.parametrize(
     ("scheme", "share", "code"), [("natural_channel", 0.0, 1), ("natural_channel", 9.0, 0)]
 )

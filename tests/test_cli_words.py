@@ -52,6 +52,18 @@ def printed():
     return found
 
 
+@pytest.mark.slow(
+    reason="parses the flags of one more scheme",
+    but=[
+        "bidirectional",
+        "dp_fedavg",
+        "dp_fedbuff",
+        "higradavg",
+        "lightdp",
+        "natural_channel",
+        "user_ldp",
+    ],
+)
 @pytest.mark.parametrize("name", schemes.NAMES)
 def test_the_settings_of_a_scheme_are_read_as_python_and_as_the_shell_write_them(name):
     start = simulate.parse(["--scheme", name])[0]
@@ -227,6 +239,7 @@ def test_help_of_a_scheme_by_the_word(capsys):
     assert cli.main(["help"]) == cli.main(["help", "--help"]) == 0
 
 
+@pytest.mark.slow(reason="one more command in a process of its own", but=["schemes-False"])
 @pytest.mark.parametrize(
     ("line", "buffered"),
     [("help", True), ("schemes", False), ("account --noise-multiplier 1 --accountant gdp", True)],

@@ -1,6 +1,7 @@
 """What the code imports is what pyproject.toml declares, for the core and for each extra."""
 
 import ast
+import functools
 import pathlib
 import re
 import sys
@@ -37,6 +38,7 @@ def packages(*extras):
     return found
 
 
+@functools.cache
 def imports(path):
     """({package imported while the module is}, {package imported by a function, when called})"""
     tree = ast.parse(path.read_text())
@@ -45,6 +47,7 @@ def imports(path):
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         for inner in ast.walk(node)
+        if isinstance(inner, ast.Import | ast.ImportFrom)
     }
     found = (set(), set())
     for node in ast.walk(tree):

@@ -1,6 +1,7 @@
 """Imports point along DESIGN's road and never back."""
 
 import ast
+import functools
 import pathlib
 import sys
 
@@ -145,7 +146,11 @@ def used(path, known):
                 )
 
 
+@functools.cache
 def graph():
+    """Module -> the modules that it imports, of both packages. Read once: whoever changes it takes
+    a copy.
+    """
     known = modules()
     return {name: set(used(path, known)) - {name} for name, path in known.items()}
 
@@ -182,7 +187,7 @@ def test_no_files_import_each_other_in_a_circle():
 
 def test_a_circle_is_found():
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["b", "c"]
-    found = graph()
+    found = {name: set(others) for name, others in graph().items()}
     # Sources that asked for the data set by its name were a circle with the list of names.
     found["fljax.data.sources.standins"].add("fljax.data.builtin")
     assert circle(found) == ["fljax.data.builtin", "fljax.data.sources.standins"]

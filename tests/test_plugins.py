@@ -169,6 +169,7 @@ def killed(code, args, site):
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
+@pytest.mark.slow(reason="whole runs in processes of their own")
 def test_a_run_of_an_installed_package_that_kill_9_ends_goes_on_to_the_same_bits(
     site, tmp_path, capsys
 ):
@@ -186,6 +187,7 @@ def test_a_run_of_an_installed_package_that_kill_9_ends_goes_on_to_the_same_bits
     assert json.loads((cut / folder.PRIVACY).read_text()) == said
 
 
+@pytest.mark.slow(reason="whole runs in processes of their own")
 def test_from_python_it_is_the_same_run_and_goes_on_likewise_after_kill_9(site, tmp_path):
     by_command = simulated([*BY_NAME, *SHORT], tmp_path / "command")
     namespace = {}
@@ -206,6 +208,7 @@ def test_from_python_it_is_the_same_run_and_goes_on_likewise_after_kill_9(site, 
     assert "a bit flipped with chance" in whole.statement
 
 
+@pytest.mark.slow(reason="whole runs")
 @pytest.mark.parametrize("site", [False], indirect=True)
 def test_a_scheme_that_has_no_name_runs_on_arrays(site, tmp_path):
     bits, parts = (importlib.import_module(f"own_package.{name}") for name in ("bits", "parts"))
@@ -223,6 +226,7 @@ def test_a_scheme_that_has_no_name_runs_on_arrays(site, tmp_path):
     assert result.rounds == 2 and 0 < result.epsilon <= 4.0
 
 
+@pytest.mark.slow(reason="two whole runs")
 @pytest.mark.parametrize("site", [False], indirect=True)
 def test_dotted_paths_and_registered_names_give_the_same_run(site, tmp_path, capsys):
     by_path = simulated([*BY_PATH, *SHORT], tmp_path / "by_path")
@@ -243,6 +247,7 @@ def test_dotted_paths_and_registered_names_give_the_same_run(site, tmp_path, cap
     )
 
 
+@pytest.mark.slow(reason="whole runs, begun and refused")
 @pytest.mark.parametrize("site", [False], indirect=True)
 @pytest.mark.filterwarnings("ignore::fljax.accounting.OrderWarning")
 def test_a_run_does_not_go_on_with_other_code_behind_its_names(site, tmp_path, monkeypatch, capsys):
@@ -595,6 +600,7 @@ def ours(request, site_factory):
     return names
 
 
+@pytest.mark.slow(reason="two whole runs", but=["entry points"])
 def test_simulate_of_the_command_line_and_of_python_find_all_of_it(ours, tmp_path):
     parts = ["--scheme", ours["scheme"], "--dataset", ours["dataset"], "--model", ours["model"]]
     few = ["--seed", "3", "--num-rounds", "2", "--no-baseline"]
@@ -656,6 +662,7 @@ def test_attack_and_audit_find_its_scheme_and_its_attack(command, ours, tmp_path
     assert row["holds"] and 1.5 <= row["measured"] <= 2.0
 
 
+@pytest.mark.slow(reason="compiles five programs of a scheme")
 @pytest.mark.parametrize("site", [False], indirect=True)
 def test_its_scheme_keeps_the_contracts_of_all_schemes(site):
     report = testing.check_scheme(importlib.import_module("own_package.bits").SCHEME)

@@ -37,13 +37,15 @@ SLOW = [
     for name, code, _ in SNIPPETS
     if re.match("docs/(howto|start)", name) and re.search(r"simulat|jit|optimizer", code)
 ]
+# `make release-check` runs them too, and `tests/simulation/test_simulate.py` smaller ones.
+LONG = [name for name, code, _ in SNIPPETS if name.startswith("README") and "simulate" in code]
 
 
 def test_every_python_snippet_of_the_readme_shows_what_it_prints():
     assert [code for name, code, _ in SNIPPETS if name.startswith("README")] == blocks("python")
 
 
-@pytest.mark.slow(reason="trains for some seconds", ids=SLOW)
+@pytest.mark.slow(reason="trains for some seconds", ids=SLOW + LONG)
 @pytest.mark.parametrize(("code", "shown"), [s[1:] for s in SNIPPETS], ids=[s[0] for s in SNIPPETS])
 def test_a_python_snippet_prints_what_is_shown(code, shown, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # a run writes its folder
@@ -79,7 +81,16 @@ SHOWN = [
 ]
 
 
-@pytest.mark.parametrize("command", sorted({line for line in SHOWN if line.startswith(QUICK)}))
+SWEEPS = pytest.mark.slow(reason="fifty whole accounts; tests/test_cli.py sweeps over few")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(line, marks=SWEEPS if "--sweep" in line else ())
+        for line in sorted({line for line in SHOWN if line.startswith(QUICK)})
+    ],
+)
 def test_a_quick_command_of_the_readme_works(command, tmp_path, capsys):
     argv = command.split("#")[0].split()[1:]
     if argv[0] != "schemes":

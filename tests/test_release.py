@@ -69,6 +69,7 @@ def test_every_command_has_a_smoke_test():
     assert set(release.COMMANDS) == set(cli.COMMANDS)
 
 
+@pytest.mark.slow(reason="builds both packages twice")
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="archives are made from a commit")
 def test_a_commit_gives_the_same_bytes_twice(tmp_path):
     epoch = release.commit_time()

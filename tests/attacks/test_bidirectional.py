@@ -64,6 +64,7 @@ def test_property_14_a_client_corrects_the_network_in_every_mode_that_hides_it(r
     assert found(rows, "the model", "r0_gaussian")["before"] == 1.0  # outputs are in plain sight
 
 
+@pytest.mark.slow(reason="trains models to attack")
 def test_a_client_tells_members_on_the_model_that_it_corrects(rows):
     for mode in ("paper", "upload_gaussian"):
         row = found(rows, "the members", mode)

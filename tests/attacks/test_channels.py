@@ -135,6 +135,7 @@ def test_the_best_attack_on_the_uploads_of_a_linear_model_stays_above_the_certif
     assert not holds(posterior_mean(truth() + 0.1 * (copies - truth()), quiet), bound)
 
 
+@pytest.mark.slow(reason="inverts gradients, twice")
 def test_gradient_inversion_stays_above_the_certified_error_and_too_little_noise_is_caught(
     key,
 ):

@@ -40,6 +40,7 @@ def psnrs(found, truth):
     return np.asarray(jax.vmap(metrics.psnr)(found, truth))
 
 
+@pytest.mark.slow(reason="inverts gradients of a LeNet")
 def test_inverting_gradients_recovers_real_digits_from_a_lenet(ten_gradients, lenet, key):
     observe, x, y, uploads = ten_gradients
     labels = analytic.label(uploads["dense"]["bias"])

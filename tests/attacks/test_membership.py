@@ -87,6 +87,7 @@ def test_rmia_beats_guessing_and_offline_comes_close(overfitted):
     assert area(offline, included[0]) > 0.65
 
 
+@pytest.mark.slow(reason="trains networks to attack with")
 def test_the_attack_network_learns_from_partial_knowledge_and_from_a_surrogate(overfitted):
     (x, y), included, params, _, _ = overfitted
     model = lambda at: jax.tree.map(lambda v: v[at], params)

@@ -102,7 +102,7 @@ def test_where_nothing_could_be_seen_nothing_is_said():
     )
 
 
-@pytest.mark.slow(reason="attacks thousands of released records", ids=["public", "personalized"])
+@pytest.mark.slow(reason="one more channel", but=["white"])
 @pytest.mark.parametrize(
     ("name", "changes"),
     [

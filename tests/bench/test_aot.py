@@ -27,6 +27,7 @@ def largest(module):
     return max(math.prod(map(int, shape.split("x"))) for shape in SHAPE.findall(module))
 
 
+@pytest.mark.slow(reason="lowers a large model", but=["gradient_a", "gradient_d"])
 @pytest.mark.parametrize("name", [n for n in programs.PROGRAMS if n.startswith("gradient_")])
 def test_no_private_gradient_has_a_third_of_the_numbers_of_the_matrix(name):
     module, (params, batch) = lowered(name)

@@ -53,6 +53,7 @@ def test_the_noise_has_the_stated_covariance(kind, key):
     assert not np.all(np.abs(1.05 * draws.T @ draws / count - expected) <= 5 * spread)
 
 
+@pytest.mark.slow(reason="compiles one more law of noise", but=["factor"])
 @pytest.mark.parametrize("kind", ["natural", "personalized", "factor"])
 def test_a_records_noise_depends_on_client_record_and_use_alone(kind, key):
     noise, _ = shape_of(kind)

@@ -153,6 +153,7 @@ def test_columns_are_for_files_that_have_some():
         fljax.simulate("dp_fedavg", data="digits", label_column="z", num_rounds=1)
 
 
+@pytest.mark.slow(reason="a whole run")
 def test_a_table_trains_from_the_command_line(table, tmp_path, capsys):
     run_dir = tmp_path / "run"
     flags = ["--dataset", f"csv:{table}", "--label-column", "ill", "--client-column", "site"]

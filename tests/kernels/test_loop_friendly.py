@@ -362,6 +362,10 @@ CONTAINERS = {
 }
 
 
+@pytest.mark.slow(
+    reason="compiles one more container",
+    but=["scan", "switch", "checkpoint_policy", "custom_jvp", "scan_of_custom_vjp"],
+)
 @optimized
 @pytest.mark.parametrize("name", CONTAINERS)
 def test_containers_are_looked_through_and_custom_rules_kept(name):

@@ -119,7 +119,7 @@ def test_a_round_is_the_clipped_sum_over_a_public_constant(scheme, config, clien
     assert 0 < float(info.clipped_fraction) <= 1
 
 
-@pytest.mark.slow(reason="compiles rounds of one more scheme or shape", ids=["1", "4"])
+@pytest.mark.slow(reason="compiles rounds of one more shape")
 @pytest.mark.parametrize("chunk_size", [1, 4, 50])
 def test_the_chunk_size_changes_only_float_order(chunk_size, clients, key):
     config = dataclasses.replace(FEDAVG, local_batch_size=2)

@@ -126,6 +126,7 @@ def test_a_release_is_the_mean_of_clipped_updates_of_old_models(key):
     assert clipped > 3
 
 
+@pytest.mark.slow(reason="replays rounds for one more relation", but=["REPLACE_SPECIAL"])
 @pytest.mark.parametrize("relation", ["REPLACE_SPECIAL", "REPLACE_ONE"])
 def test_replayed_one_clients_data_move_a_release_by_the_clip_norm_and_no_other_at_all(
     relation, key
@@ -164,6 +165,7 @@ def test_replayed_one_clients_data_move_a_release_by_the_clip_norm_and_no_other_
     assert max(seen) > 0.9 * config.l2_clip_norm
 
 
+@pytest.mark.slow(reason="plays thousands of rounds", but=["4"])
 @pytest.mark.parametrize("num_rounds", [2, 4])
 def test_no_attack_beats_the_releases_that_a_client_can_be_in_and_one_on_less_noise_does(
     num_rounds, key
@@ -207,6 +209,7 @@ def test_the_noise_of_a_release_has_the_stddev_of_its_event(key):
     assert abs(noise.std() / declared - 1) <= 5 * 0.0158
 
 
+@pytest.mark.slow(reason="compiles rounds for 8 devices")
 def test_the_order_of_a_cohort_and_eight_devices_change_no_bit(key):
     noisy, found = dataclasses.replace(CONFIG, noise_multiplier=1.0), []
     for devices in (1, 8):

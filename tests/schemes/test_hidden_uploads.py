@@ -188,6 +188,7 @@ def test_replay_of_a_round_confirms_the_sensitivity(key):
     assert 0.9 * 0.5 / 4 <= max(moves) <= 0.5 / 4 * (1 + 1e-4)
 
 
+@pytest.mark.slow(reason="looks through all worst cases")
 def test_lightdps_own_noise_is_what_the_exact_view_of_the_worst_case_asks_for():
     lightdp = schemes.lightdp
 

@@ -44,6 +44,7 @@ def in_a_process(keep, **environment):
     return said, int(mebibytes)
 
 
+@pytest.mark.slow(reason="a process of its own")
 @pytest.mark.skipif(not GLIBC, reason="malloc is not glibc's")
 def test_scratch_memory_is_cleared_once_and_not_at_each_call():
     said, without = in_a_process(keep=False)

@@ -31,6 +31,7 @@ def finished(folder, scheme, **sections):
     return run.start(dataclasses.replace(config, run=short), folder, Nobody())
 
 
+@pytest.mark.slow(reason="a whole run and its baseline")
 def test_it_learns_beside_a_scheme_that_takes_tiny_steps(tmp_path):
     scheme = {
         "scheme": "user_ldp",

@@ -184,6 +184,7 @@ def ended(outcome):
     return rows, params, metrics
 
 
+@pytest.mark.slow(reason="a whole run, killed and resumed", but=["5-dp_fedper"])
 @SCHEMES
 @pytest.mark.parametrize("after", [1, 5])
 def test_a_run_that_was_killed_ends_in_the_same_bits(scheme, after, whole, tmp_path):
@@ -197,6 +198,7 @@ def test_a_run_that_was_killed_ends_in_the_same_bits(scheme, after, whole, tmp_p
     assert ended(run.resume(tmp_path / "run", Watch())) == ended(whole[scheme])
 
 
+@pytest.mark.slow(reason="a whole run, killed and resumed", but=["dp_fedper"])
 @SCHEMES
 def test_a_kill_between_the_rows_and_their_checkpoint_ends_in_the_same_bits(
     scheme, whole, tmp_path, monkeypatch
@@ -216,6 +218,7 @@ def test_a_kill_between_the_rows_and_their_checkpoint_ends_in_the_same_bits(
     assert ended(run.resume(tmp_path / "run", Watch())) == ended(whole[scheme])
 
 
+@pytest.mark.slow(reason="two whole runs", but=["dp_fedper"])
 @SCHEMES
 def test_clients_on_disk_keep_the_same_bits_as_clients_in_memory(scheme, whole, tmp_path):
     digits = whole[scheme].task

@@ -55,6 +55,7 @@ def test_no_device_is_one_line_and_leaves_no_folder(tmp_path, capsys):
     assert "devices=0" in said and said.count("\n") == 1 and not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow(reason="a process of its own")
 def test_devices_that_are_not_there_are_refused_and_leave_no_folder(tmp_path):
     """In a process of its own, where JAX has not started: a CPU would become 99 devices that wait
     for one another.
@@ -100,6 +101,7 @@ def test_a_run_on_two_cores_gives_the_bits_of_one_device(tmp_path):
     ).read_text()
 
 
+@pytest.mark.slow(reason="whole runs in processes of their own")
 @optimized
 def test_a_run_that_asks_for_nothing_takes_a_device_a_core_and_others_can_go_on(tmp_path):
     small = ["--num-rounds", "2", "--seed", "0", "--num-clients", "20", "--no-baseline"]
@@ -119,7 +121,7 @@ def test_a_run_that_asks_for_nothing_takes_a_device_a_core_and_others_can_go_on(
     ).read_text()
 
 
-@pytest.mark.slow(reason="whole runs in processes of their own", ids=["groups", "memory"])
+@pytest.mark.slow(reason="whole runs", but=["devices"])
 @pytest.mark.parametrize(
     ("flags", "devices"),
     [([], 4), (["--groups", "6"], 3), (["--devices", "1"], 1), (["--memory", "4GiB"], None)],

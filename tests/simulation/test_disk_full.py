@@ -74,6 +74,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.slow(reason="whole runs on a disk of their own")
 def test_a_full_disk_is_one_line_and_the_run_goes_on_once_there_is_room(
     capsys, finished, small_disk
 ):

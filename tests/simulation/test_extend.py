@@ -98,6 +98,7 @@ def test_the_budget_says_how_many_rounds_are_left(four, tmp_path, capsys):
     assert json.loads((run_dir / "privacy.json").read_text())["rounds"] == 5
 
 
+@pytest.mark.slow(reason="whole runs")
 def test_noise_that_was_calibrated_for_fewer_rounds_leaves_none(tmp_path):
     outcome = run.start(config(3, noise_multiplier=None), tmp_path / "run", Silent())
     with pytest.raises(ValueError, match=r"num_rounds <= 3, .*\(0 more\), got 6"):
@@ -115,6 +116,7 @@ def test_a_config_edited_by_hand_is_still_refused(four, tmp_path):
     assert path.read_text() == edited  # a run that is refused is not given its rounds
 
 
+@pytest.mark.slow(reason="whole runs")
 def test_where_epsilons_are_asked_for_at_some_counts_only_a_longer_run_still_agrees(tmp_path):
     short = run.start(config(3, target_epsilon=None, accountant="pld"), tmp_path / "run", Silent())
     extended = run.resume(short.run_dir, Silent(), num_rounds=30)

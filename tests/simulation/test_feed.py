@@ -97,6 +97,7 @@ def test_a_record_has_the_same_noise_on_disk_and_in_memory(disk, mode, tmp_path)
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow(reason="whole runs")
 def test_a_run_from_disk_resumes_to_the_same_bits(in_memory, disk, tmp_path):
     class Stop(Watch):
         def round(self, record):
@@ -123,6 +124,7 @@ def damaged(disk, tmp_path):
     return path
 
 
+@pytest.mark.slow(reason="whole runs")
 def test_a_damaged_client_stops_the_run_when_it_is_sampled_and_the_run_goes_on_once_mended(
     in_memory, disk, damaged, tmp_path
 ):
@@ -200,6 +202,7 @@ def flip(path, client):
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
+@pytest.mark.slow(reason="whole runs", but=["skip"])
 @pytest.mark.parametrize("mode", ["stop", "skip"])
 def test_a_run_does_not_go_on_with_clients_whose_bytes_have_changed(disk, mode, tmp_path):
     """Also where damaged ones are skipped: rounds after the checkpoint would be taken again without
@@ -217,6 +220,7 @@ def test_a_run_does_not_go_on_with_clients_whose_bytes_have_changed(disk, mode, 
     assert run.resume(tmp_path / "run", Watch()).rounds == 8
 
 
+@pytest.mark.slow(reason="whole runs")
 def test_a_run_does_not_go_on_with_clients_that_were_written_anew(in_memory, disk, tmp_path):
     mine = shutil.copytree(disk, tmp_path / "mine")
     killed_in(tmp_path / "run", mine)

@@ -58,11 +58,8 @@ def two_rounds(name, capacity=C, **options):
     return jax.tree.map(np.asarray, (state, infos))
 
 
+@pytest.mark.slow(reason="compiles rounds for 1 and 8 devices")
 @optimized
-@pytest.mark.slow(
-    reason="compiles rounds for 1, 2 and 8 devices",
-    ids=["dp_fedsgd", "higradavg", "lightdp", "sgd_dp"],
-)
 @pytest.mark.parametrize("name", ["dp_fedavg", "dp_fedsgd", "higradavg", "lightdp", "sgd_dp"])
 def test_eight_devices_give_the_round_of_one(name):
     """Sums of 13 updates of norm 0.5 at most, rounded in another order: within 13 * 2**-24 of the
@@ -157,6 +154,7 @@ def programs():
     }
 
 
+@pytest.mark.slow(reason="exports a whole round", ids=["round"])
 @pytest.mark.parametrize("name", sorted(programs()))
 def test_programs_are_exported_for_accelerators_from_a_machine_without_one(name):
     fun, arguments = programs()[name]
@@ -180,10 +178,8 @@ def test_the_number_of_devices_is_checked():
             mesh.client_mesh(bad)
 
 
+@pytest.mark.slow(reason="compiles rounds for 1, 3 and 8 devices")
 @optimized
-@pytest.mark.slow(
-    reason="compiles rounds for 1, 2 and 8 devices", ids=["dp_fedsgd", "higradavg", "lightdp"]
-)
 @pytest.mark.parametrize("name", ["dp_fedavg", "dp_fedsgd", "higradavg", "lightdp"])
 def test_groups_give_the_same_bits_on_any_number_of_devices(name):
     """The sums of 8 groups, added up in one order, whoever computed them; devices that do not fit

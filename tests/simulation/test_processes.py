@@ -144,6 +144,7 @@ def written(run_dir):
     ]
 
 
+@pytest.mark.slow(reason="runs in processes of their own")
 def test_two_processes_write_what_one_writes_and_read_their_own_clients(
     alone, disk, launch, tmp_path
 ):

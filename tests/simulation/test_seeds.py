@@ -261,6 +261,13 @@ def _held_out(dataset):
     dataset.test["x"][3, 0, 0, 0] = 1 - dataset.test["x"][3, 0, 0, 0]
 
 
+@pytest.mark.slow(
+    reason="a whole run, begun and refused",
+    but=[
+        "_image-training x \\\\(rows 0 to 5\\\\)-random-1",
+        "_held_out-held-out x \\\\(rows 2 to 3\\\\)-random-3",
+    ],
+)
 @pytest.mark.parametrize(
     ("change", "words", "seed", "at"),
     [
@@ -286,6 +293,7 @@ def test_a_run_does_not_go_on_with_other_data(change, words, seed, at, tmp_path,
     assert (run_dir / folder.METRICS).read_bytes() == before
 
 
+@pytest.mark.slow(reason="whole runs")
 def test_a_run_does_not_go_on_with_another_partition_or_config(tmp_path, monkeypatch):
     run_dir, original = killed(tmp_path / "run", 1), task.client_table
     monkeypatch.setattr(task, "client_table", lambda *args: np.roll(original(*args), 1, axis=0))
@@ -302,6 +310,7 @@ def test_a_run_does_not_go_on_with_another_partition_or_config(tmp_path, monkeyp
         run.resume(run_dir, Watch())
 
 
+@pytest.mark.slow(reason="whole runs")
 def test_a_run_of_which_nothing_tells_the_data_is_not_resumed(finished, tmp_path):
     run_dir = shutil.copytree(finished.run_dir, tmp_path / "run")
     (run_dir / folder.FINGERPRINT).unlink()

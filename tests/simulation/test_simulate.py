@@ -91,6 +91,7 @@ def by_hand(params, x):
     return (hidden @ p["out"]["kernel"] + p["out"]["bias"])[:, 0]
 
 
+@pytest.mark.slow(reason="a whole run")
 def test_loss_and_metrics_are_those_of_the_final_model(ended):
     train, test = task.arrays()
     error = np.abs(by_hand(ended.params, test["x"]) - test["y"])
@@ -282,6 +283,7 @@ def test_a_scheme_object_and_its_name_give_the_same_model(tmp_path):
     assert by_name.epsilon == itself.epsilon
 
 
+@pytest.mark.slow(reason="four whole runs")
 def test_clients_are_the_same_by_column_by_table_by_rows_and_one_by_one(tmp_path):
     train, _ = task.arrays()
     names, owner = np.unique(train["user"], return_inverse=True)
@@ -317,6 +319,7 @@ def labelled(classes=3):
     return {"x": (rng.normal(size=(60, 4)) + y[:, None]).astype(np.float32), "y": y}
 
 
+@pytest.mark.slow(reason="a whole run")
 def test_labels_and_a_named_loss_give_an_accuracy(tmp_path):
     data = labelled()
     shape = {
@@ -445,6 +448,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["notes.txt"]
 
 
+@pytest.mark.slow(reason="whole runs")
 def test_a_column_names_the_clients_on_the_command_line(tmp_path, capsys):
     from fljax import cli
 

@@ -42,6 +42,7 @@ def test_a_run_of_higradavg_protects_subjects(tmp_path):
     assert np.isfinite(outcome.records[-1]["test_accuracy"])
 
 
+@pytest.mark.slow(reason="a whole run")
 def test_a_run_without_privacy_says_so_and_gives_no_number(tmp_path):
     # On data without subjects: plain averaging needs none.
     sections = {

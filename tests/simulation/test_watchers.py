@@ -83,7 +83,7 @@ def test_tensorboard_holds_the_numbers_of_the_run_and_changes_none(alone, tmp_pa
             np.testing.assert_allclose(found[name, record["round"]], record[name], rtol=1e-6)
 
 
-@pytest.mark.slow(reason="profiles a whole run", ids=["2 rounds"])
+@pytest.mark.slow(reason="a profiled run", but=["1 rounds"])
 @pytest.mark.parametrize("num_rounds", [1, 2, 5], ids="{} rounds".format)
 def test_a_profile_is_written_and_ended_however_short_the_run(tmp_path, num_rounds):
     outcome = run.start(config(num_rounds), tmp_path / "run", trackers.Profiler(tmp_path / "run"))
@@ -137,6 +137,7 @@ def test_infinities_are_left_out_of_what_is_plotted():
     }
 
 
+@pytest.mark.slow(reason="a run for one more tracker", but=["--tensorboard-tensorboardX"])
 @pytest.mark.parametrize(
     ("flag", "package"), [("--tensorboard", "tensorboardX"), ("--wandb=x", "wandb")]
 )

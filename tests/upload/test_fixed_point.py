@@ -30,6 +30,7 @@ def test_words_and_sums_of_the_oracles():
     assert float(fixed_point.decode(low + high, **BITS)) == -0.75
 
 
+@pytest.mark.slow(reason="compiles one more graph", but=["7"])
 @pytest.mark.parametrize("num_clients", [2, 7])
 def test_pair_noise_of_the_ring_form_cancels_exactly(num_clients, key):
     tree = {

@@ -32,6 +32,7 @@ with socket.create_connection(("127.0.0.1", port), timeout=60) as server:
 """
 
 
+@pytest.mark.slow(reason="two processes of their own")
 def test_two_processes_draw_noise_that_cancels_and_the_server_relays_public_keys_only():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(60)
