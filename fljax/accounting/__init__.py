@@ -79,7 +79,9 @@ _MOVED = {
 
 if TYPE_CHECKING:
     from fljax.accounting import accountant as accountant
+    from fljax.accounting import dp_accountants as dp_accountants
     from fljax.accounting import events as events
+    from fljax.accounting import finite_pairs as finite_pairs
     from fljax.accounting import gaussian as gaussian
     from fljax.accounting import groups as groups
     from fljax.accounting import information as information
@@ -88,6 +90,7 @@ if TYPE_CHECKING:
     from fljax.accounting import mechanisms as mechanisms
     from fljax.accounting import mixture as mixture
     from fljax.accounting import pld as pld
+    from fljax.accounting import pure as pure
     from fljax.accounting import renyi as renyi
     from fljax.accounting import renyi_of_mechanism as renyi_of_mechanism
     from fljax.accounting import rounding as rounding

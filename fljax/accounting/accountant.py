@@ -9,15 +9,13 @@ from typing import Literal
 import numpy as np
 
 from fljax import _validate
-from fljax.accounting import gaussian, mechanisms, pld, renyi_of_mechanism, search
+from fljax.accounting import gaussian, mechanisms, pld, pure, renyi_of_mechanism, search
 from fljax.accounting.events import PrivacyEvent, check_event
 from fljax.accounting.pld import without_replacement
 from fljax.accounting.renyi import conversion, rdp
 from fljax.accounting.renyi.conversion import OrderWarning
 
 Method = Literal["auto", "rdp", "pld", "gdp"]
-# Tried when the best of the default orders is the last one.
-_FAR_ORDERS = tuple(float(round(1024 * 2 ** (x / 4))) for x in range(1, 17))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,31 +46,37 @@ def _best(
     event: PrivacyEvent,
     orders: Sequence[float] | Literal["adaptive"] | None,
     convert: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    of_pure: Callable[[float], float],
 ) -> tuple[float, float]:
     """Smallest value of `convert(curve, orders) -> [K]` and its order; looks further when the
-    grid's end is best.
+    grid's end is best. `of_pure`: the same of a largest loss, which is the curve at infinity.
     """
     ours = orders is None or isinstance(orders, str)
     if isinstance(orders, str):
         _validate.one_of(["adaptive"], orders=orders)
-    grid = (
-        rdp.DEFAULT_ORDERS if orders is None or isinstance(orders, str) else rdp.as_orders(orders)
-    )
+    grid = rdp.DEFAULT_ORDERS if orders is None or isinstance(orders, str) else _orders(orders)
 
     def search(grid: tuple[float, ...]) -> tuple[float, float]:
         curve = renyi_of_mechanism.curve(event.mechanism, event.neighboring_relation, grid)
-        found = np.asarray(convert(curve, np.asarray(grid)))
-        place = int(np.argmin(found))
-        return float(found[place]), grid[place]
+        # order 1 proves by its divergence, which is no more than that of the next one
+        usual = np.maximum([a for a in grid if a < math.inf], renyi_of_mechanism.NEAR_ONE)
+        found = np.asarray(convert(curve[np.isfinite(grid)], usual)).tolist()
+        known = [
+            found.pop(0) if a < math.inf else of_pure(float(c))
+            for a, c in zip(grid, curve, strict=True)
+        ]
+        place = int(np.argmin(known))
+        return known[place], grid[place]
 
     value, order = search(grid)
     if ours and order == max(grid):
-        value, order = min((value, order), search(_FAR_ORDERS))
-        grid = grid + _FAR_ORDERS
+        far = (*renyi_of_mechanism.FAR_ORDERS, math.inf)
+        value, order = min((value, order), search(far))
+        grid = grid + far
     if (
         math.isfinite(value)
         and len(grid) > 1
-        and order in (min(grid), max(grid))
+        and order in (min(grid), max(a for a in grid if a < math.inf))
         and not _settled(value)
     ):
         warnings.warn(
@@ -81,7 +85,8 @@ def _best(
             OrderWarning,
             stacklevel=4,
         )
-    if isinstance(orders, str):
+    if isinstance(orders, str) and order < math.inf:
+        grid = tuple(a for a in grid if a < math.inf)
         grid = tuple(sorted(set(grid)))
         for _ in range(
             3
@@ -95,6 +100,15 @@ def _best(
             grid = tuple(sorted({a for side in near for a in side}))
             value, order = min((value, order), search(grid))
     return value, order
+
+
+def _orders(orders: Sequence[float]) -> tuple[float, ...]:
+    """Orders of the caller, 1 and infinity among them or not."""
+    if isinstance(orders, bytes):
+        return rdp.as_orders(orders)  # which refuses them
+    ends = [a for a in orders if _validate.is_number(a) and a in (1, math.inf)]
+    rest = [a for a in orders if not (_validate.is_number(a) and a in (1, math.inf))]
+    return (*map(float, ends), *(rdp.as_orders(rest) if rest or not ends else ()))
 
 
 def _settled(value: float) -> bool:
@@ -114,15 +128,16 @@ def spent(
 
     Args:
       event: mechanism, unit and relation.
-      delta: in (0, 1); or
+      delta: in [0, 1); at 0 epsilon is the largest privacy loss, +inf where there is none; or
       epsilon: >= 0. Just one of both.
       method: "auto": the tightest certified upper bound: "gdp" where that is exact, else the
         smaller of "pld", where there is one, and "rdp"; the answer names it. "rdp": upper bound by
         Renyi divergences. "pld": both bounds by privacy-loss distributions; for samples without
         replacement the upper one. "gdp": exact, for unsampled Gaussian mechanisms and their
         compositions.
-      orders: Renyi orders for "rdp". The default grid grows where its end is best; "adaptive" also
-        looks between its best order and the neighbours of that, for the last 1e-4 of epsilon.
+      orders: Renyi orders >= 1 for "rdp", infinity included. The default grid grows where its end
+        is best; "adaptive" also looks between its best order and the neighbours of that, for the
+        last 1e-4 of epsilon.
 
     Raises:
       ValueError: an argument out of range, or `event` is no `PrivacyEvent`.
@@ -135,10 +150,10 @@ def spent(
             f"Expected one of delta and epsilon, got delta={delta!r} and epsilon={epsilon!r}."
         )
     if delta is not None:
-        _validate.open_unit(delta=delta)
+        _validate.below_one(delta=delta)
     if epsilon is not None:
         _validate.non_negative(epsilon=epsilon)
-    found = _ANSWERS[method](event, delta, epsilon, orders)
+    found = _pure(event, method) if delta == 0 else _ANSWERS[method](event, delta, epsilon, orders)
     # `not <` rather than the opposite comparison: NaN is no claim either.
     if epsilon is None and not found.epsilon_upper < math.inf:
         return dataclasses.replace(
@@ -151,6 +166,15 @@ def spent(
     return found
 
 
+def _pure(event: PrivacyEvent, method: str) -> Spent:
+    """Epsilon at delta 0."""
+    if method == "gdp":
+        return _gdp(event, 0.0, None, None)
+    value = pure.largest_loss(event.mechanism, event.neighboring_relation)
+    known_as = "rdp" if method == "auto" else method
+    return Spent(0.0, value, 0.0, 0.0, known_as, True, "the largest privacy loss")
+
+
 def _rdp(
     event: PrivacyEvent,
     delta: float | None,
@@ -158,16 +182,30 @@ def _rdp(
     orders: Sequence[float] | Literal["adaptive"] | None,
 ) -> Spent:
     why = "Renyi composition; conversion of arXiv:2004.00010, Proposition 12"
+    mechanism, failure = mechanisms.without_failures(event.mechanism)
+    if failure > 0:
+        event = dataclasses.replace(event, mechanism=mechanism)
+        why += f", at what the failures, {failure:.6g} in all, leave of delta"
     if delta is not None:
+        if not delta > failure:
+            return Spent(0.0, math.inf, delta, delta, "rdp", True, why)
+        left = delta - failure
         value, order = _best(
-            event, orders, lambda curve, grid: conversion.rdp_to_epsilons(curve, grid, delta)
+            event,
+            orders,
+            lambda curve, grid: conversion.rdp_to_epsilons(curve, grid, left),
+            of_pure=lambda loss: loss,
         )
         return Spent(0.0, value, delta, delta, "rdp", True, why, order)
     assert epsilon is not None
     value, order = _best(
-        event, orders, lambda curve, grid: conversion.rdp_to_log_deltas(curve, grid, epsilon)
+        event,
+        orders,
+        lambda curve, grid: conversion.rdp_to_log_deltas(curve, grid, epsilon),
+        of_pure=lambda loss: -math.inf if loss <= epsilon else 0.0,
     )
-    return Spent(epsilon, epsilon, 0.0, math.exp(value), "rdp", True, why, order)
+    upper = min(math.exp(value) + failure, 1.0)
+    return Spent(epsilon, epsilon, 0.0, upper, "rdp", True, why, order)
 
 
 def _gdp(
@@ -183,7 +221,7 @@ def _gdp(
     mu = 1 / noise if noise > 0 else math.inf
     why = f"exact: {mu:.6g}-GDP"
     if delta is not None:
-        value = float(gaussian.mu_to_epsilon(mu, delta))
+        value = float(gaussian.mu_to_epsilon(mu, delta)) if delta > 0 else (math.inf if mu else 0.0)
         return Spent(value, value, delta, delta, "gdp", True, why)
     assert epsilon is not None
     value = float(gaussian.mu_to_delta(mu, epsilon))
@@ -343,7 +381,7 @@ def calibrate(
       event_fn: parameter -> event of the whole run. Epsilon must fall (noise) or rise (steps,
         sampling) with it.
       epsilon: target, > 0.
-      delta: in (0, 1).
+      delta: in [0, 1).
       method, orders: as in `spent`.
       bracket: (low, high) positive values to search between. The default starts at 1 and doubles or
         halves, which suits noise and steps; a probability needs (low, 1.0).
@@ -358,7 +396,7 @@ def calibrate(
       PrivacyPreconditionError: no value in reach meets the target.
     """
     _validate.positive(epsilon=epsilon, tolerance=tolerance)
-    _validate.open_unit(delta=delta)
+    _validate.below_one(delta=delta)
     if not callable(event_fn):
         raise ValueError(
             f"Expected event_fn to be a function, parameter -> event, got event_fn={event_fn!r}."
@@ -370,6 +408,8 @@ def calibrate(
             return spent(event_fn(value), delta=delta, method=method, orders=orders).epsilon_upper
 
     def estimate(value: float) -> float:
+        if delta == 0:  # a largest loss costs nothing to find
+            return math.inf
         try:
             return _estimate(event_fn(value), delta)
         except ValueError:  # no privacy-loss distribution here: no guide either

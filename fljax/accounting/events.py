@@ -55,7 +55,7 @@ class Mechanism:
 _FROM_DP_EVENT = "accounting.from_dp_event(event, privacy_unit=..., neighboring_relation=...)"
 
 
-def _is_foreign(value: Any) -> bool:
+def is_foreign(value: Any) -> bool:
     """Whether it is an event of dp_accounting, which need not be installed."""
     return any(base.__module__.partition(".")[0] == "dp_accounting" for base in type(value).__mro__)
 
@@ -66,7 +66,7 @@ def _is_mechanism(name: str, value: Any) -> None:
     advice = "."
     if isinstance(value, PrivacyEvent):
         advice = ": write its .mechanism."
-    elif _is_foreign(value):
+    elif is_foreign(value):
         advice = f": write {_FROM_DP_EVENT}.mechanism."
     raise ValueError(
         f"Expected {name} to be a mechanism record of fljax.accounting.events, got "
@@ -81,7 +81,7 @@ def check_event(name: str, value: Any) -> None:
     advice = "."
     if isinstance(value, Mechanism):
         advice = ": write PrivacyEvent(mechanism=..., privacy_unit=..., neighboring_relation=...)."
-    elif _is_foreign(value):
+    elif is_foreign(value):
         advice = f": write {_FROM_DP_EVENT}."
     elif isinstance(value, list | tuple):
         advice = ": write accounting.compose(events)."
@@ -135,6 +135,153 @@ class DiscreteGaussian(Mechanism):
     def __post_init__(self) -> None:
         _validate.positive(stddev=self.stddev)
         _validate.positive_int(sensitivity=self.sensitivity)
+
+
+@dataclasses.dataclass(frozen=True)
+class DiscreteLaplace(Mechanism):
+    """Adds integer noise with mass proportional to exp(-noise_parameter |x|) to integer queries.
+
+    `noise_parameter`: >= 0; 0 is no noise. `sensitivity`: a positive integer: how far one unit
+      moves all queries together (L1).
+    """
+
+    noise_parameter: float
+    sensitivity: int = 1
+
+    def __post_init__(self) -> None:
+        _validate.non_negative(noise_parameter=self.noise_parameter)
+        _validate.positive_int(sensitivity=self.sensitivity)
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomizedResponse(Mechanism):
+    """Each unit publishes its bucket; with chance `noise_parameter`, one drawn from all instead.
+
+    `noise_parameter`: in [0, 1]; 0 is no noise. `num_buckets`: >= 1. A unit that is replaced by the
+      null unit (REPLACE_SPECIAL) publishes a bucket drawn from all.
+    """
+
+    noise_parameter: float
+    num_buckets: int = 2
+
+    def __post_init__(self) -> None:
+        _validate.closed_unit(noise_parameter=self.noise_parameter)
+        _validate.positive_int(num_buckets=self.num_buckets)
+
+
+@dataclasses.dataclass(frozen=True)
+class Staircase(Mechanism):
+    """Adds the staircase noise of least expected size to one real query.
+
+    Its density falls by e^-epsilon at `gamma`, 1 + `gamma`, 2 + `gamma`, ... sensitivities from 0.
+    `epsilon`: > 0. `gamma`: in (0, 1); None: 1 / (1 + e^(epsilon / 2)), the best for the expected
+      size.
+
+    Source: Geng, Viswanath (2012), arXiv:1212.1186.
+    """
+
+    epsilon: float
+    gamma: float | None = None
+
+    def __post_init__(self) -> None:
+        _validate.positive(epsilon=self.epsilon)
+        if self.gamma is not None:
+            _validate.open_unit(gamma=self.gamma)
+
+
+@dataclasses.dataclass(frozen=True)
+class NoisyMax(Mechanism):
+    """Adds noise to each of some scores and publishes which is the largest.
+
+    `noise_multiplier`: scale of the noise / how far one unit moves a score; >= 0, 0 is no noise.
+    `noise`: "gumbel", which is the exponential mechanism; "exponential", which is permute and flip;
+      or "laplace".
+    `monotonic`: one unit moves all scores up, or all down, as it does counts.
+    """
+
+    noise_multiplier: float
+    noise: Literal["gumbel", "exponential", "laplace"] = "gumbel"
+    monotonic: bool = False
+
+    def __post_init__(self) -> None:
+        _validate.non_negative(noise_multiplier=self.noise_multiplier)
+        _validate.one_of(("gumbel", "exponential", "laplace"), noise=self.noise)
+        _validate.one_of((False, True), monotonic=self.monotonic)
+
+
+@dataclasses.dataclass(frozen=True)
+class SparseVector(Mechanism):
+    """Says of one query after another whether it is above a threshold, until it was `most_above`
+    times.
+
+    Laplace noise is added to the threshold, once, and afresh to every query.
+    `threshold_noise_multiplier`, `query_noise_multiplier`: scale of the noise / how far one unit
+      moves a query; >= 0, 0 is no noise.
+    `most_above`: >= 1. `monotonic`: one unit moves all queries up, or all down.
+
+    Source: Lyu, Su, Li (2017), arXiv:1603.01699, Algorithm 7.
+    """
+
+    threshold_noise_multiplier: float
+    query_noise_multiplier: float
+    most_above: int = 1
+    monotonic: bool = False
+
+    def __post_init__(self) -> None:
+        _validate.non_negative(
+            threshold_noise_multiplier=self.threshold_noise_multiplier,
+            query_noise_multiplier=self.query_noise_multiplier,
+        )
+        _validate.positive_int(most_above=self.most_above)
+        _validate.one_of((False, True), monotonic=self.monotonic)
+
+
+@dataclasses.dataclass(frozen=True)
+class TreeAggregation(Mechanism):
+    """Publishes sums of consecutive steps with Gaussian noise in the nodes of binary trees.
+
+    A unit takes part in at most one step of all trees. `noise_multiplier`: noise stddev of a node /
+      L2 sensitivity; >= 0. `step_counts`: steps of each tree, integers >= 1.
+
+    Source: Kairouz et al. (2021), arXiv:2103.00039, appendix D.
+    """
+
+    noise_multiplier: float
+    step_counts: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        _validate.non_negative(noise_multiplier=self.noise_multiplier)
+        if not isinstance(self.step_counts, tuple) or not self.step_counts:
+            raise ValueError(
+                "Expected step_counts to be a tuple of at least one integer, got "
+                f"step_counts={self.step_counts!r}."
+            )
+        for count in self.step_counts:
+            _validate.positive_int(step_counts=count)
+
+
+@dataclasses.dataclass(frozen=True)
+class RepeatAndSelect(Mechanism):
+    """Runs `event` a random number of times and publishes the best output alone.
+
+    What is best may depend on the outputs, not on the data. The number of runs has the mean `mean`
+    >= 1 and is logarithmic (`shape` 0), geometric (1), truncated negative binomial (other numbers
+    > 0) or, where it may be 0, Poisson ("poisson").
+
+    Source: Papernot, Steinke (2022), arXiv:2110.03620, Definition 1.
+    """
+
+    event: Mechanism
+    mean: float
+    shape: float | Literal["poisson"] = "poisson"
+
+    def __post_init__(self) -> None:
+        _is_mechanism("event", self.event)
+        _validate.positive(mean=self.mean)
+        if not (isinstance(self.shape, str) and self.shape == "poisson"):
+            _validate.non_negative(shape=self.shape)
+        if not self.mean >= 1:
+            raise ValueError(f"Expected mean >= 1, got mean={self.mean!r}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,6 +354,43 @@ class SampledWithoutReplacement(Mechanism):
                 f"sample_size={self.sample_size}."
             )
         _is_mechanism("event", self.event)
+
+
+@dataclasses.dataclass(frozen=True)
+class SampledWithReplacement(Mechanism):
+    """Runs `event` on `sample_size` draws from `population` units, each of all of them. No
+    accountant has a bound for it.
+    """
+
+    population: int
+    sample_size: int
+    event: Mechanism
+
+    def __post_init__(self) -> None:
+        _validate.positive_int(population=self.population, sample_size=self.sample_size)
+        _is_mechanism("event", self.event)
+
+
+@dataclasses.dataclass(frozen=True)
+class TruncatedPoissonGaussian(Mechanism):
+    """Adds Gaussian noise to the sum of a Poisson sample of `population` units; of a sample larger
+    than `most`, `most` units drawn from it are left.
+
+    `sampling_prob`: of each unit, in [0, 1]. `noise_multiplier`: noise stddev / how far one unit
+      moves the sum by being there; >= 0, 0 is no noise.
+
+    Source: arXiv:2508.15089.
+    """
+
+    population: int
+    sampling_prob: float
+    most: int
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        _validate.non_negative_int(population=self.population, most=self.most)
+        _validate.closed_unit(sampling_prob=self.sampling_prob)
+        _validate.non_negative(noise_multiplier=self.noise_multiplier)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -343,7 +527,7 @@ def compose(events: Iterable[PrivacyEvent]) -> PrivacyEvent:
       ValueError: there is no event.
       NoGuaranteeError: units or relations differ; their epsilons do not add up to anything.
     """
-    if isinstance(events, PrivacyEvent | Mechanism) or _is_foreign(events):
+    if isinstance(events, PrivacyEvent | Mechanism) or is_foreign(events):
         raise ValueError(
             f"Expected events to be a list of events, got events={events!r}: write "
             "compose([event])."
@@ -369,9 +553,18 @@ RECORDS: dict[str, type[Mechanism]] = {
         Gaussian,
         Laplace,
         DiscreteGaussian,
+        DiscreteLaplace,
+        RandomizedResponse,
+        Staircase,
+        NoisyMax,
+        SparseVector,
+        TreeAggregation,
+        RepeatAndSelect,
         MixtureOfGaussians,
         PoissonSampled,
         SampledWithoutReplacement,
+        SampledWithReplacement,
+        TruncatedPoissonGaussian,
         GaussianWeighted,
         ZCdp,
         EpsilonDelta,

@@ -40,6 +40,19 @@ def to_dp_event(event: PrivacyEvent | Mechanism) -> Any:
             return them.GaussianDpEvent(noise)
         case events.Laplace(noise):
             return them.LaplaceDpEvent(noise)
+        case events.DiscreteLaplace(noise, sensitivity):
+            return them.DiscreteLaplaceDpEvent(noise, sensitivity)
+        case events.RandomizedResponse(noise, buckets):
+            return them.RandomizedResponseDpEvent(noise, buckets)
+        case events.TreeAggregation(noise, counts):
+            return them.SingleEpochTreeAggregationDpEvent(noise, list(counts))
+        case events.RepeatAndSelect(inner, mean, shape):
+            number = float("inf") if shape == "poisson" else shape
+            return them.RepeatAndSelectDpEvent(to_dp_event(inner), mean, number)
+        case events.SampledWithReplacement(population, size, inner):
+            return them.SampledWithReplacementDpEvent(population, size, to_dp_event(inner))
+        case events.TruncatedPoissonGaussian(population, prob, most, noise):
+            return them.TruncatedSubsampledGaussianDpEvent(population, prob, most, noise)
         case events.MixtureOfGaussians(stddev, sensitivities, probs):
             return them.MixtureOfGaussiansDpEvent(stddev, list(sensitivities), list(probs))
         case events.PoissonSampled(prob, inner):
@@ -76,7 +89,8 @@ def from_dp_event(
         sensitivity. Needed under REPLACE_ONE where the event adds noise, since dp_accounting's
         accountants differ there. "REPLACE_ONE", as its Renyi accountant reads them: they stay.
         "ADD_OR_REMOVE_ONE" or "REPLACE_SPECIAL", as its PLD accountant does: exchanging a unit
-        moves twice as far as removing it, and they are halved.
+        moves twice as far as removing it, and they are halved; of discrete Laplace noise the
+        sensitivity is doubled. Truncated samples count a unit's own share in all relations.
 
     Raises:
       ValueError: `noise_relative_to` is missing where it is needed, or does not go with the
@@ -112,7 +126,12 @@ def from_dp_event(
 def _adds_noise(event: Any) -> bool:
     them = _dp_event()
     match event:
-        case them.GaussianDpEvent() | them.LaplaceDpEvent() | them.MixtureOfGaussiansDpEvent():
+        case (
+            them.GaussianDpEvent()
+            | them.LaplaceDpEvent()
+            | them.DiscreteLaplaceDpEvent()
+            | them.MixtureOfGaussiansDpEvent()
+        ):
             return True
         case them.ComposedDpEvent():
             return any(_adds_noise(part) for part in event.events)
@@ -131,6 +150,30 @@ def _mechanism(event: Any, *, halved: bool) -> Mechanism:
             return events.Gaussian(scale * float(event.noise_multiplier))
         case them.LaplaceDpEvent():
             return events.Laplace(scale * float(event.noise_multiplier))
+        case them.DiscreteLaplaceDpEvent():
+            return events.DiscreteLaplace(
+                float(event.noise_parameter), event.sensitivity * (2 if halved else 1)
+            )
+        case them.RandomizedResponseDpEvent():
+            return events.RandomizedResponse(float(event.noise_parameter), event.num_buckets)
+        case them.SingleEpochTreeAggregationDpEvent():
+            counts = event.step_counts
+            return events.TreeAggregation(
+                float(event.noise_multiplier),
+                tuple(counts) if isinstance(counts, list | tuple) else (counts,),
+            )
+        case them.RepeatAndSelectDpEvent():
+            inner = _mechanism(event.event, halved=halved)
+            return events.RepeatAndSelect(
+                inner, event.mean, "poisson" if event.shape == float("inf") else event.shape
+            )
+        case them.TruncatedSubsampledGaussianDpEvent():
+            return events.TruncatedPoissonGaussian(
+                event.dataset_size,
+                float(event.sampling_probability),
+                event.truncated_batch_size,
+                float(event.noise_multiplier),
+            )
         case them.MixtureOfGaussiansDpEvent():
             if halved:
                 raise UnsupportedEventError(
@@ -146,10 +189,13 @@ def _mechanism(event: Any, *, halved: bool) -> Mechanism:
             return events.PoissonSampled(
                 float(event.sampling_probability), _mechanism(event.event, halved=halved)
             )
-        case them.SampledWithoutReplacementDpEvent():
-            return events.SampledWithoutReplacement(
-                event.source_dataset_size, event.sample_size, _mechanism(event.event, halved=halved)
-            )
+        case them.SampledWithoutReplacementDpEvent() | them.SampledWithReplacementDpEvent():
+            inner = _mechanism(event.event, halved=halved)
+            if event.sample_size == 0:  # which looks at no unit
+                return events.Composed(())
+            again = isinstance(event, them.SampledWithReplacementDpEvent)
+            kind = events.SampledWithReplacement if again else events.SampledWithoutReplacement
+            return kind(event.source_dataset_size, event.sample_size, inner)
         case them.ZCDpEvent():
             return events.ZCdp(event.rho, event.xi)
         case them.ComposedDpEvent():

@@ -171,7 +171,7 @@ def divergence(
     grid = np.asarray(orders, np.float64)
     if found.rdp is None:
         p, q = pair(mechanism, relation)
-        return np.maximum(_pair_divergence(p, q, grid), _pair_divergence(q, p, grid))
+        return np.maximum(pair_divergence(p, q, grid), pair_divergence(q, p, grid))
     values = np.asarray(found.rdp(mechanism, relation, grid), np.float64)
     if values.shape != grid.shape or not np.all(values >= 0):
         raise PrivacyPreconditionError(
@@ -179,6 +179,12 @@ def divergence(
             f"{grid.shape}, got {values.tolist()} of shape {values.shape} for {mechanism!r}."
         )
     return values
+
+
+def has_pair(mechanism: Mechanism) -> bool:
+    """Whether a dominating pair was registered for this record."""
+    found = rules(mechanism)
+    return found is not None and found.pld is not None
 
 
 def pair(mechanism: Mechanism, relation: NeighboringRelation) -> tuple[np.ndarray, np.ndarray]:
@@ -244,6 +250,46 @@ def effective_noise(mechanism: Mechanism) -> float | None:
     return 1 / mu if mu > 0 else math.inf
 
 
+def without_failures(mechanism: Mechanism) -> tuple[Mechanism, float]:
+    """A tree of compositions with the deltas of its (epsilon, delta) claims set to 0, and their
+    sum, rounded up.
+
+    With chance at most delta the worst mechanism of a claim tells all, and else it is pure:
+    arXiv:1311.0776, section 3. So the tree spends at delta what the other one does at the rest.
+    """
+    if isinstance(mechanism, events.EpsilonDelta):
+        return dataclasses.replace(mechanism, delta=0.0), mechanism.delta
+    if isinstance(mechanism, events.SelfComposed):
+        inner, failure = without_failures(mechanism.event)
+        if failure == 0:
+            return mechanism, 0.0
+        total = mechanism.count * failure * (1 + 2.0**-51)
+        return dataclasses.replace(mechanism, event=inner), total
+    if isinstance(mechanism, events.Composed):
+        parts = [without_failures(event) for event in mechanism.events]
+        total = math.fsum(failure for _, failure in parts) * (1 + 2.0**-51)
+        return (
+            (events.Composed(tuple(part for part, _ in parts)), total)
+            if total
+            else (mechanism, 0.0)
+        )
+    return mechanism, 0.0
+
+
+def tree_noise(mechanism: events.TreeAggregation, relation: NeighboringRelation) -> float:
+    """Noise multiplier of the one Gaussian mechanism that equals the trees.
+
+    A unit is in at most one step, and so in one node of each floor of one tree.
+
+    Raises:
+      UnsupportedEventError: under another relation than REPLACE_SPECIAL.
+    """
+    if relation != NeighboringRelation.REPLACE_SPECIAL:
+        why = "trees are analysed for REPLACE_SPECIAL, which leaves all other units where they are"
+        raise refuse(mechanism, relation, "rdp' or 'pld", why)
+    return mechanism.noise_multiplier / math.sqrt(max(mechanism.step_counts).bit_length())
+
+
 def refuse(
     mechanism: Mechanism, relation: NeighboringRelation, method: str, why: str
 ) -> UnsupportedEventError:
@@ -268,8 +314,8 @@ def describe(mechanism: Mechanism) -> str | None:
     return None if found is None else found.describe(mechanism)
 
 
-def _pair_divergence(p: np.ndarray, q: np.ndarray, orders: np.ndarray) -> np.ndarray:
-    """Of p from q, rounded up: log(sum p^a q^(1 - a)) / (a - 1)."""
+def pair_divergence(p: np.ndarray, q: np.ndarray, orders: np.ndarray) -> np.ndarray:
+    """Renyi divergence `[K]` of p from q `[J]`, rounded up: log(sum p^a q^(1 - a)) / (a - 1)."""
     missed = sum(abs(math.fsum(masses) - 1) for masses in (p, q))
     there = p > 0
     p, q = p[there], q[there]

@@ -5,13 +5,15 @@ import math
 
 import numpy as np
 
-from fljax.accounting import events, mechanisms
+from fljax.accounting import events, finite_pairs, mechanisms, pure
 from fljax.accounting.events import Mechanism, NeighboringRelation
-from fljax.accounting.renyi import rdp
+from fljax.accounting.renyi import poisson_of_curve, rdp, repeat_select
 from fljax.accounting.weighted_sums import curves as weighted_curves
 
 _MOST_WITHOUT_REPLACEMENT = 256
 _ADD_REMOVE_LIKE = (NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_SPECIAL)
+NEAR_ONE = 1 + 2.0**-20  # stands for order 1, whose divergence is smaller
+FAR_ORDERS = tuple(float(round(1024 * 2 ** (x / 4))) for x in range(1, 17))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -20,8 +22,17 @@ def curve(
 ) -> np.ndarray:
     """Renyi divergences `[K]` of `mechanism`; read-only. Cached: a ledger asks for the same round
     again and again.
+
+    Orders are >= 1. At 1 stands a bound on the Kullback-Leibler divergence, at infinity one on the
+    largest loss.
     """
-    out = np.array(_curve(mechanism, relation, orders), np.float64)
+    out = np.empty(len(orders))
+    grid = np.maximum(orders, NEAR_ONE)
+    usual = np.isfinite(grid)
+    if usual.any():
+        out[usual] = _curve(mechanism, relation, tuple(grid[usual].tolist()))
+    if not usual.all():
+        out[~usual] = pure.largest_loss(mechanism, relation)
     out.setflags(write=False)
     return out
 
@@ -51,6 +62,20 @@ def _curve(
                 mechanism, relation, "rdp", "a delta > 0 leaves Renyi divergences unbounded"
             )
         return np.asarray(rdp.pure(mechanism.epsilon, orders))
+    if isinstance(mechanism, events.TreeAggregation):
+        return np.asarray(rdp.gaussian(mechanisms.tree_noise(mechanism, relation), orders))
+    if isinstance(mechanism, events.RepeatAndSelect):
+        return _repeated(mechanism, relation, orders)
+    if isinstance(mechanism, events.NoisyMax) and mechanism.noise == "gumbel":
+        return np.asarray(rdp.bounded_range(pure.largest_loss(mechanism, relation), orders))
+    if isinstance(mechanism, events.NoisyMax | events.SparseVector):
+        return np.asarray(rdp.pure(pure.largest_loss(mechanism, relation), orders))
+    if (found := finite_pairs.pair(mechanism, relation)) is not None:
+        grid = np.asarray(orders)
+        return np.maximum(
+            mechanisms.pair_divergence(found.p, found.q, grid),
+            mechanisms.pair_divergence(found.q, found.p, grid),
+        )
     if isinstance(mechanism, events.SelfComposed):
         return (
             mechanism.count * curve(mechanism.event, relation, orders)
@@ -73,9 +98,7 @@ def _curve(
             return _mixture(mechanism.event, mechanism.sampling_prob, orders)
         noise = mechanisms.effective_noise(mechanism.event)
         if noise is None:
-            raise mechanisms.refuse(
-                mechanism, relation, "rdp", "only Gaussian mechanisms and mixtures can be sampled"
-            )
+            return _sampled(mechanism, relation, orders)
         if noise == math.inf or mechanism.sampling_prob == 0:
             return nothing
         return np.asarray(rdp.poisson_gaussian(noise, mechanism.sampling_prob, orders))
@@ -121,7 +144,63 @@ def _curve(
         return np.asarray(
             weighted_curves.gaussian_weights(noise, rate, orders, lifted=mechanism.lifted)
         )
+    if isinstance(mechanism, events.SampledWithReplacement | events.TruncatedPoissonGaussian):
+        raise mechanisms.refuse(
+            mechanism, relation, "rdp", f"{type(mechanism).__name__} has no Renyi bound"
+        )
     return mechanisms.divergence(mechanism, relation, orders)
+
+
+def _is_symmetric(mechanism: Mechanism) -> bool:
+    """Whether some map of the outcomes exchanges the two of the worst pair."""
+    if isinstance(mechanism, events.Composed):
+        return all(map(_is_symmetric, mechanism.events))
+    if isinstance(mechanism, events.SelfComposed):
+        return _is_symmetric(mechanism.event)
+    if isinstance(mechanism, events.EpsilonDelta):
+        return mechanism.delta == 0
+    return isinstance(
+        mechanism,
+        events.Gaussian
+        | events.Laplace
+        | events.DiscreteGaussian
+        | events.DiscreteLaplace
+        | events.Staircase
+        | events.SparseVector,
+    ) or (isinstance(mechanism, events.NoisyMax) and mechanism.noise != "gumbel")
+
+
+def _sampled(
+    mechanism: events.PoissonSampled, relation: NeighboringRelation, orders: tuple[float, ...]
+) -> np.ndarray:
+    """A Poisson sample of what is no Gaussian mechanism."""
+    if mechanism.sampling_prob == 0:
+        return np.zeros(len(orders))
+    if mechanism.sampling_prob == 1:
+        return curve(mechanism.event, relation, orders)
+    if not _is_symmetric(mechanism.event):
+        why = "no mechanism of this kind can be sampled"
+        raise mechanisms.refuse(mechanism, relation, "rdp", why)
+
+    def unsampled(grid: tuple[float, ...]) -> np.ndarray:
+        return curve(mechanism.event, relation, grid)
+
+    return poisson_of_curve.divergence(unsampled, mechanism.sampling_prob, np.asarray(orders))
+
+
+def _repeated(
+    mechanism: events.RepeatAndSelect, relation: NeighboringRelation, orders: tuple[float, ...]
+) -> np.ndarray:
+    """The bound at one order takes the best of other orders."""
+    grid = tuple(sorted({1.0, *rdp.DEFAULT_ORDERS, *FAR_ORDERS, *orders, math.inf}))
+    inner, wide = curve(mechanism.event, relation, grid), np.asarray(grid)
+    if mechanism.shape == "poisson":
+        found = repeat_select.poisson(inner, wide, mechanism.mean)
+    else:
+        found = repeat_select.truncated_negative_binomial(
+            inner, wide, mechanism.mean, float(mechanism.shape)
+        )
+    return found[np.searchsorted(wide, orders)]
 
 
 def _mixture(

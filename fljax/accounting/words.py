@@ -67,6 +67,47 @@ def describe(mechanism: events.Mechanism) -> str:
                 f"discrete Gaussian noise of parameter {at_least(stddev)} at sensitivity "
                 f"{sensitivity}"
             )
+        case events.DiscreteLaplace(noise, sensitivity):
+            return (
+                f"discrete Laplace noise of parameter {at_most(noise)} at sensitivity {sensitivity}"
+            )
+        case events.RandomizedResponse(noise, buckets):
+            return (
+                f"a bucket of {buckets} for each unit, with chance {at_least(noise)} one drawn "
+                "from all"
+            )
+        case events.Staircase(epsilon, _):
+            return f"staircase noise of epsilon {at_most(epsilon)}"
+        case events.NoisyMax(noise, law, _):
+            return (
+                f"which of some scores is the largest, with {law} noise of {at_least(noise)} "
+                "times what one unit moves a score"
+            )
+        case events.SparseVector(threshold, query, most, _):
+            return (
+                f"which queries are above a threshold, until {most} were, with Laplace noise of "
+                f"{at_least(threshold)} (threshold) and {at_least(query)} (query) times what one "
+                "unit moves a query"
+            )
+        case events.TreeAggregation(noise, counts):
+            return (
+                f"sums of steps by {len(counts)} binary trees of {max(counts)} steps at most with "
+                f"Gaussian noise of {at_least(noise)} times the L2 sensitivity in each node"
+            )
+        case events.RepeatAndSelect(event, mean, shape):
+            number = "Poisson" if shape == "poisson" else f"negative binomial, shape {shape:g}"
+            return (
+                f"the best of a random number of runs ({number}, {at_most(mean)} in the mean) of "
+                f"{describe(event)}"
+            )
+        case events.SampledWithReplacement(population, size, event):
+            return f"{describe(event)} on {size} draws from {population} units"
+        case events.TruncatedPoissonGaussian(population, prob, most, noise):
+            return (
+                f"Gaussian noise of {at_least(noise)} times what one unit adds, on a Poisson "
+                f"sample of {population} units (each joins with chance {at_most(prob)}), cut to "
+                f"{most}"
+            )
         case events.MixtureOfGaussians(stddev, sensitivities, _):
             amounts = len(sensitivities)
             return (

@@ -379,6 +379,11 @@ NOISE = {"own_variance": 0.5, "pair_variance": 2.0}
 BAD_NOISE = {"own_variance": FINITE, "pair_variance": FINITE}
 
 HOST = [
+    Case(
+        rdp.bounded_range,
+        {"epsilon": 0.5, "orders": ORDERS},
+        {"epsilon": SIGNED, "orders": (*ORDER, INF)},
+    ),
     Case(conversion.group_privacy, TARGET | {"size": 3}, BAD_TARGET | {"size": WHOLE}),
     Case(conversion.compose_optimal, TARGET | {"count": 3}, BAD_TARGET | {"count": WHOLE}),
     Case(
@@ -1042,8 +1047,23 @@ NOT_OF_NUMBERS = (
         f"renyi.poisson_moments.{name}"
         for name in ("log_moments", "num_nodes", "real", "with_chords")
     }
-    | {"renyi.without_replacement.sampled_curves"}
+    | {"renyi.without_replacement.sampled_curves", "renyi.poisson_of_curve.divergence"}
+    | {
+        f"renyi.repeat_select.{name}"
+        for name in ("log_mean", "log_stop_of", "poisson", "truncated_negative_binomial")
+    }
     | {f"shared_noise.star_mesh.{name}" for name in ("factor", "inverse", "inverse_diagonal")}
     | {f"shared_noise.graph.{name}" for name in ("from_matrix", "pair_graph")}  # tests of their own
 )
-OF_EVENTS = ("accountant", "events", "interop", "ledger", "mechanisms", "words", "pld")
+OF_EVENTS = (
+    "accountant",
+    "events",
+    "interop",
+    "ledger",
+    "mechanisms",
+    "words",
+    "pld",
+    "dp_accountants",
+    "finite_pairs",
+    "pure",
+)

@@ -153,13 +153,13 @@ def test_the_exact_epsilon_lies_below_the_renyi_bound():
 
 UNSUPPORTED = [
     ("rdp", events.PoissonSampled(0.1, events.Gaussian(1.0)), "REPLACE_ONE"),
-    ("rdp", events.PoissonSampled(0.1, events.Laplace(1.0)), "ADD_OR_REMOVE_ONE"),
+    ("rdp", events.PoissonSampled(0.1, events.ZCdp(0.1)), "ADD_OR_REMOVE_ONE"),
     ("rdp", events.SampledWithoutReplacement(10, 2, events.Gaussian(1.0)), "ADD_OR_REMOVE_ONE"),
     ("rdp", events.GaussianWeighted(1.0, 0.1, True), "ADD_OR_REMOVE_ONE"),
     ("pld", events.GaussianWeighted(1.0, 0.1, True), "REPLACE_ONE"),
-    ("rdp", events.EpsilonDelta(1.0, 1e-6), "ADD_OR_REMOVE_ONE"),
+    ("rdp", events.PoissonSampled(0.1, events.EpsilonDelta(1.0, 1e-6)), "ADD_OR_REMOVE_ONE"),
     ("rdp", events.MixtureOfGaussians(1.0, (0.0, 1.0), (0.5, 0.5)), "REPLACE_ONE"),
-    ("rdp", events.PoissonSampled(0.1, events.Laplace(1.0)), "ADD_OR_REMOVE_ONE"),
+    ("rdp", events.PoissonSampled(0.1, events.Laplace(1.0)), "REPLACE_ONE"),
     ("gdp", events.PoissonSampled(0.1, events.Gaussian(1.0)), "ADD_OR_REMOVE_ONE"),
     ("gdp", events.Laplace(1.0), "ADD_OR_REMOVE_ONE"),
 ]
@@ -178,7 +178,7 @@ def test_a_combination_without_a_bound_raises_even_inside_a_composition(
 
 def test_bad_arguments_are_named():
     event = run(0.1, 1.0, 1)
-    for delta in (0.0, 1.0, -1.0, math.nan):
+    for delta in (1.0, -1.0, math.nan):
         with pytest.raises(ValueError, match="delta"):
             accounting.epsilon(event, delta=delta)
     with pytest.raises(ValueError, match="method"):
@@ -186,7 +186,7 @@ def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match="PrivacyEvent"):
         accounting.epsilon(events.Gaussian(1.0), delta=1e-5)
     with pytest.raises(ValueError, match="orders"):
-        accounting.epsilon(event, delta=1e-5, orders=[1.0, 2.0])
+        accounting.epsilon(event, delta=1e-5, orders=[0.5, 2.0])
     with pytest.raises(ValueError, match="one of delta and epsilon"):
         accounting.spent(event)
 

@@ -18,9 +18,18 @@ EVERY_RECORD = [
     GAUSSIAN,
     events.Laplace(2.0),
     events.DiscreteGaussian(3.0, 2),
+    events.DiscreteLaplace(0.3, 4),
+    events.RandomizedResponse(0.3, 5),
+    events.Staircase(0.7),
+    events.NoisyMax(4.0, "exponential", True),
+    events.SparseVector(2.0, 3.0, 5),
+    events.TreeAggregation(4.0, (100, 30)),
+    events.RepeatAndSelect(GAUSSIAN, 10.0),
     events.MixtureOfGaussians(1.5, (0.0, 1.0), (0.9, 0.1)),
     events.PoissonSampled(0.1, GAUSSIAN),
     events.SampledWithoutReplacement(100, 7, GAUSSIAN),
+    events.SampledWithReplacement(100, 7, GAUSSIAN),
+    events.TruncatedPoissonGaussian(100, 0.1, 12, 2.0),
     events.GaussianWeighted(10.0, 0.1, True),
     events.ZCdp(0.1, 0.2),
     events.EpsilonDelta(1.0, 1e-5),
@@ -87,6 +96,16 @@ def test_json_with_anything_unknown_or_out_of_range_is_refused(change):
         lambda: events.PoissonSampled(0.5, "gaussian"),
         lambda: events.SampledWithoutReplacement(5, 6, GAUSSIAN),
         lambda: events.EpsilonDelta(1.0, 1.0),
+        lambda: events.DiscreteLaplace(1.0, 1.5),
+        lambda: events.RandomizedResponse(1.5, 3),
+        lambda: events.Staircase(0.0),
+        lambda: events.NoisyMax(1.0, "normal"),
+        lambda: events.SparseVector(1.0, 1.0, 0),
+        lambda: events.TreeAggregation(1.0, (3, 0)),
+        lambda: events.TreeAggregation(1.0, ()),
+        lambda: events.RepeatAndSelect(GAUSSIAN, 0.5, 1.0),
+        lambda: events.RepeatAndSelect(GAUSSIAN, 2.0, -0.5),
+        lambda: events.TruncatedPoissonGaussian(10, 1.5, 3, 1.0),
         lambda: events.SelfComposed(GAUSSIAN, -1),
         lambda: events.SelfComposed(GAUSSIAN, 1.5),
         lambda: events.Composed((1.0,)),
@@ -114,7 +133,13 @@ def test_events_of_different_claims_do_not_compose():
         m
         for m in EVERY_RECORD
         if not isinstance(
-            m, events.DiscreteGaussian | events.EpsilonDelta | events.GaussianWeighted
+            m,
+            events.DiscreteGaussian
+            | events.EpsilonDelta
+            | events.GaussianWeighted
+            | events.Staircase
+            | events.NoisyMax
+            | events.SparseVector,
         )
     ],
     ids=lambda m: type(m).__name__,
@@ -136,7 +161,7 @@ def test_events_that_the_other_side_lacks_are_refused():
         accounting.to_dp_event(events.GaussianWeighted(1.0, 0.1, True))
     with pytest.raises(UnsupportedEventError):
         accounting.from_dp_event(
-            dp_event.RepeatAndSelectDpEvent(dp_event.GaussianDpEvent(1.0), 2.0, 1.0),
+            dp_event.ComposedDpEvent([dp_event.UnsupportedDpEvent()]),
             privacy_unit="client",
             neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
         )

@@ -349,9 +349,9 @@ def test_no_noise_and_no_participation():
 @pytest.mark.parametrize(
     ("mechanism", "relation"),
     [
-        (events.PoissonSampled(0.1, events.Gaussian(1.0)), "REPLACE_ONE"),
+        (events.PoissonSampled(0.1, events.Laplace(1.0)), "REPLACE_ONE"),
         (events.MixtureOfGaussians(1.0, (0.0, 1.0), (0.5, 0.5)), "REPLACE_ONE"),
-        (events.PoissonSampled(0.1, events.Laplace(1.0)), "ADD_OR_REMOVE_ONE"),
+        (events.PoissonSampled(0.1, events.ZCdp(0.1)), "ADD_OR_REMOVE_ONE"),
         (events.SampledWithoutReplacement(10, 2, events.Gaussian(1.0)), "REPLACE_ONE"),
         (events.ZCdp(0.1), "ADD_OR_REMOVE_ONE"),
         (events.Composed((events.Gaussian(1.0), events.ZCdp(1.0))), "ADD_OR_REMOVE_ONE"),

@@ -196,7 +196,7 @@ def interval(
         accuracy=accuracy,
     )
     bounds = _tightened(bounds, event, found, target, for_delta=epsilon is not None)
-    of_pairs = any(leaf.kind == "pair" for leaf in found)
+    of_pairs = not all(leaf.exact for leaf in found)
     if not of_pairs or bounds[0, 1] == math.inf:
         closed.warn_of_wide(bounds, for_delta=epsilon is not None)
     lower, upper = (float(x) for x in (bounds if epsilon is None else np.exp(bounds))[0])

@@ -5,8 +5,11 @@ rates are one vmap:
  - "mixture": P = w0 N(0, 1) + sum_j weights_j N(shifts_j, 1) against N(0, 1); `weights`, `shifts`
    `[K, J]`, shift = sensitivity / stddev > 0, weight 0 = padding. The Gaussian mechanism is one
    weight 1, Poisson sampling one weight q.
- - "laplace": `scale` `[K]` = b / sensitivity.
+ - "laplace": `scale` `[K]` = b / sensitivity, `prob` `[K]`, the chance of being sampled.
  - "discrete_gaussian": `stddev`, `sensitivity` `[K]`.
+ - "sampled_discrete_gaussian": the same and `prob` `[K]`; see `sampled_atoms`.
+ - "replaced": `prob`, `shift` `[K]`; see `two_sided`.
+ - "truncated": `cut`, and `prob` and `shift` of either case, `[K]` each; see `two_sided`.
  - "pair": P and Q on J outcomes; `p`, `q` `[K, J]`, both 0 = padding. Mass of P where Q has none is
    an infinite loss.
 """
@@ -17,11 +20,11 @@ from collections.abc import Callable
 from typing import Any
 
 from fljax.accounting._arrays import add_at, jax, jnp, logsumexp, put, vmap
-from fljax.accounting.pld import discretise, pair_masses
+from fljax.accounting.pld import discretise, pair_masses, sampled_atoms, two_sided
 from fljax.accounting.pld.window import LOG_NEGLIGIBLE, Nodes
 
 NODES = 512
-ATOMS = 4096
+ATOMS = sampled_atoms.ATOMS
 SNAP = 1e-9  # in steps of the lattice
 # how far the two sums of a pair may be from 1 together, hence its losses from the true ones
 PAIR_SUM = 2e-13
@@ -59,13 +62,16 @@ def _mixture_nodes(
 def _laplace_nodes(
     params: Params, sign: jax.Array, log_budget: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    (scale,) = params
+    scale, prob = params
     x = (pair_masses.steps(NODES - 2) + 0.5) / (NODES - 2)
-    between = jnp.exp(-(1.0 - x) / scale) / (2.0 * scale) / (NODES - 2)
-    masses = jnp.concatenate([0.5 * jnp.exp(-1.0 / scale)[None], between, jnp.full((1,), 0.5)])
-    return jnp.log(masses), jnp.concatenate(
-        [-1.0 / scale[None], (2.0 * x - 1.0) / scale, 1.0 / scale[None]]
-    )
+    width = -jnp.log(2.0 * scale * (NODES - 2))
+    half = jnp.full((1,), jnp.log(0.5))
+    far = half - 1.0 / scale
+    moved = jnp.concatenate([far, width - (1.0 - x) / scale, half])
+    alone = jnp.concatenate([half, width - x / scale, far])
+    unsampled = jnp.concatenate([-1.0 / scale[None], (2.0 * x - 1.0) / scale, 1.0 / scale[None]])
+    both = jnp.logaddexp(jnp.log1p(-prob) + alone, jnp.log(prob) + moved)
+    return jnp.where(sign > 0, both, alone), sign * sampled_atoms.losses(unsampled, prob)
 
 
 def _discrete_range(params: Params, sign: jax.Array, log_budget: jax.Array) -> jax.Array:
@@ -81,6 +87,46 @@ def _discrete_nodes(
     # True atoms where they fit, the continuous Gaussian where stddev is large enough to be one.
     x = (pair_masses.steps(NODES) - middle) * jnp.maximum(reach / middle, 1.0)
     return -0.5 * (x / stddev) ** 2, sensitivity * (2.0 * x + sensitivity) / (2.0 * stddev**2)
+
+
+def _sampled_discrete_ends(params: Params, log_budget: jax.Array) -> jax.Array:
+    """`[2]`: outcomes between which nearly all lies."""
+    stddev, sensitivity, _ = params
+    reach = _discrete_range((stddev, sensitivity), stddev, log_budget)
+    return jnp.stack([-reach, reach + sensitivity])
+
+
+def _sampled_discrete_nodes(
+    params: Params, sign: jax.Array, log_budget: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    stddev, sensitivity, prob = params
+    low, high = _sampled_discrete_ends(params, log_budget)
+    y = low + pair_masses.steps(NODES) * jnp.maximum((high - low) / (NODES - 1), 1.0)
+    alone, there, unsampled = sampled_atoms.logs(y, stddev, sensitivity)
+    both = jnp.logaddexp(jnp.log1p(-prob) + alone, jnp.log(prob) + there)
+    return jnp.where(sign > 0, both, alone), sign * sampled_atoms.losses(unsampled, prob)
+
+
+def _replaced_nodes(
+    params: Params, sign: jax.Array, log_budget: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    prob, shift = params
+    return two_sided.replaced_nodes(prob, shift, sign, _reach(log_budget), NODES)
+
+
+def _truncated_nodes(
+    params: Params, sign: jax.Array, log_budget: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    cut, prob, shift, full_prob, full_shift = params
+    z = (pair_masses.steps(NODES // 2) + 0.5) / (NODES // 2)
+    low, high = _mixture_range((prob[None], shift[None]), sign, log_budget)
+    ratio = pair_masses.mixture_log_ratio(low + (high - low) * z, prob[None], shift[None])
+    plain = -0.5 * (low + (high - low) * z) ** 2 + jnp.where(sign > 0, ratio, 0.0)
+    reach = _reach(log_budget)
+    full, loss = two_sided.replaced_nodes(full_prob, full_shift, sign, reach, NODES // 2)
+    spacing = jnp.log(high - low), jnp.log(full_shift + 2 * reach)
+    parts = plain + jnp.log1p(-cut) + spacing[0], full + jnp.log(cut) + spacing[1]
+    return jnp.concatenate(parts), jnp.concatenate([sign * ratio, loss])
 
 
 def _pair_losses(params: Params, sign: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -111,6 +157,9 @@ def nodes(kind: str, params: Params, sign: jax.Array, log_budget: jax.Array) -> 
         "mixture": _mixture_nodes,
         "laplace": _laplace_nodes,
         "discrete_gaussian": _discrete_nodes,
+        "sampled_discrete_gaussian": _sampled_discrete_nodes,
+        "replaced": _replaced_nodes,
+        "truncated": _truncated_nodes,
         "pair": _pair_nodes,
     }[kind]
     return Nodes(*vmap(lambda *p: make(p, sign, log_budget))(*params))
@@ -131,8 +180,29 @@ def loss_range(
         ratio = pair_masses.mixture_log_ratio(ends, weights, shifts)
         return jnp.where(sign > 0, ratio[0], -ratio[1]), jnp.where(sign > 0, ratio[1], -ratio[0])
 
-    def laplace(scale: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return -1.0 / scale, 1.0 / scale
+    def laplace(scale: jax.Array, prob: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return between(jnp.stack([-1.0 / scale, 1.0 / scale]), prob)
+
+    def between(unsampled: jax.Array, prob: jax.Array) -> tuple[jax.Array, jax.Array]:
+        ends = sampled_atoms.losses(unsampled, prob)
+        return jnp.where(sign > 0, ends[0], -ends[1]), jnp.where(sign > 0, ends[1], -ends[0])
+
+    def sampled_discrete(*params: jax.Array) -> tuple[jax.Array, jax.Array]:
+        ends = _sampled_discrete_ends(params, budget)
+        return between(sampled_atoms.logs(ends, *params[:2])[2], params[2])
+
+    def replaced(prob: jax.Array, shift: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return two_sided.replaced_range(prob, shift, sign, _reach(budget))
+
+    def truncated(
+        cut: jax.Array,
+        prob: jax.Array,
+        shift: jax.Array,
+        full_prob: jax.Array,
+        full_shift: jax.Array,
+    ) -> tuple[jax.Array, jax.Array]:
+        plain, full = mixture(prob[None], shift[None]), replaced(full_prob, full_shift)
+        return jnp.minimum(plain[0], full[0]), jnp.maximum(plain[1], full[1])
 
     def discrete(stddev: jax.Array, sensitivity: jax.Array) -> tuple[jax.Array, jax.Array]:
         reach = _discrete_range((stddev, sensitivity), sign, budget)
@@ -146,7 +216,15 @@ def loss_range(
         return jnp.where(some, jnp.min(low), 0.0), jnp.where(some, jnp.max(high), 0.0)
 
     kinds: dict[str, Callable[..., tuple[jax.Array, jax.Array]]]
-    kinds = {"mixture": mixture, "laplace": laplace, "discrete_gaussian": discrete, "pair": pair}
+    kinds = {
+        "mixture": mixture,
+        "laplace": laplace,
+        "discrete_gaussian": discrete,
+        "sampled_discrete_gaussian": sampled_discrete,
+        "replaced": replaced,
+        "truncated": truncated,
+        "pair": pair,
+    }
     return vmap(kinds[kind])(*params)
 
 
@@ -284,7 +362,13 @@ def cut(
         if kind == "pair":
             return _pair_lattice(params[0], params[1], sign, h, first, offset, n)
         kinds: dict[str, Callable[..., pair_masses.Cells]]
-        kinds = {"mixture": pair_masses.mixture_cells, "laplace": pair_masses.laplace_cells}
+        kinds = {
+            "mixture": pair_masses.mixture_cells,
+            "laplace": pair_masses.laplace_cells,
+            "sampled_discrete_gaussian": sampled_atoms.cells,
+            "replaced": two_sided.replaced_cells,
+            "truncated": two_sided.truncated_cells,
+        }
         return kinds[kind](*params, sign, h, first, offset, n)
 
     found: pair_masses.Cells | discretise.Lattice = vmap(one)(first, offset, *params)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fljax.accounting import events, mechanisms
+from fljax.accounting import events, finite_pairs, mechanisms
 from fljax.accounting.events import Mechanism, NeighboringRelation
 from fljax.accounting.pld.solve import Batch
 
@@ -13,6 +13,7 @@ _ADD_REMOVE_LIKE = (NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.R
 LARGEST_STDDEV = 50.0
 _MOST_TIMES = 2**62
 MOST_SENSITIVITIES = 256
+_SAMPLED_REACH = 2040.0
 
 
 class Leaf(NamedTuple):
@@ -22,30 +23,35 @@ class Leaf(NamedTuple):
 
     kind: str
     numbers: tuple[tuple[float, ...], ...]
+    exact: bool = True  # some two neighbours have just this pair
 
 
 NO_NOISE = Leaf("no_noise", ())
 
 
-def _pair(p: np.ndarray, q: np.ndarray, sampling_prob: float = 1.0) -> Leaf | None:
+def _pair(found: finite_pairs.Dominating, sampling_prob: float = 1.0) -> Leaf | None:
     """The pair leaf of a unit that takes part with chance `sampling_prob`; None if the two are
     one.
+
+    Where they only round to the same numbers the leaf stays: its losses are known up to a slack.
     """
-    p = (1 - sampling_prob) * q + sampling_prob * p
-    there = (p > 0) | (q > 0)
-    if np.array_equal(p, q):
+    if found.p.size == 1 or sampling_prob == 0:
         return None
-    return Leaf("pair", (tuple(p[there].tolist()), tuple(q[there].tolist())))
+    if sampling_prob == 1 and not np.any(found.p * found.q):
+        return NO_NOISE
+    p, q = (1 - sampling_prob) * found.q + sampling_prob * found.p, found.q
+    there = (p > 0) | (q > 0)
+    return Leaf("pair", (tuple(p[there].tolist()), tuple(q[there].tolist())), found.exact)
 
 
-def _pure_and_failure(epsilon: float, delta: float) -> tuple[np.ndarray, np.ndarray]:
-    """The pair of all that is (epsilon, delta)-DP: Kairouz, Oh, Viswanath (2015), arXiv:1311.0776,
-    section 3.
-    """
-    high = 1 / (1 + math.exp(-epsilon))
-    low = math.exp(-epsilon) * high  # not 1 / (1 + exp(epsilon)), which overflows
-    p = np.array([delta, (1 - delta) * high, (1 - delta) * low, 0.0])
-    return p, p[::-1].copy()
+def _known(mechanism: Mechanism, relation: NeighboringRelation) -> finite_pairs.Dominating | None:
+    """The pair of few outcomes, of this package or registered; None where there is none."""
+    if mechanisms.rules(mechanism) is None:
+        return finite_pairs.pair(mechanism, relation)
+    p, q = mechanisms.pair(mechanism, relation)
+    if np.array_equal(p, q):
+        p = q = np.ones(1)
+    return finite_pairs.Dominating(p, q, False)
 
 
 def mixture(weights: tuple[float, ...], shifts: tuple[float, ...]) -> Leaf | None:
@@ -66,53 +72,119 @@ def _leaf(mechanism: Mechanism, relation: NeighboringRelation) -> Leaf | None:
     noise = mechanisms.effective_noise(mechanism)
     if noise is not None:
         return mixture((1.0,), (_shift(1.0, noise),))
-    if isinstance(mechanism, events.NonPrivate):
-        return NO_NOISE
+    match mechanism:
+        case events.NonPrivate():
+            return NO_NOISE
+        case events.TreeAggregation():
+            return mixture((1.0,), (_shift(1.0, mechanisms.tree_noise(mechanism, relation)),))
+        case events.TruncatedPoissonGaussian():
+            return _truncated(mechanism, relation)
+        case events.PoissonSampled(prob, event):
+            return _sampled(mechanism, prob, event, relation)
+        case events.MixtureOfGaussians():
+            return _sampled(mechanism, 1.0, mechanism, relation)
+        case events.Laplace() | events.DiscreteGaussian():
+            return _noise(mechanism, 1.0, mechanism, relation)
+    if (found := _known(mechanism, relation)) is not None:
+        return _pair(found)
+    if isinstance(mechanism, tuple(events.RECORDS.values())):
+        raise mechanisms.refuse(mechanism, relation, "pld", f"{type(mechanism).__name__} has none")
+    raise mechanisms.unknown(mechanism)
+
+
+def _noise(
+    whole: Mechanism,
+    prob: float,
+    mechanism: events.Laplace | events.DiscreteGaussian,
+    relation: NeighboringRelation,
+) -> Leaf | None:
+    """Laplace or discrete Gaussian noise, on a Poisson sample if `prob` < 1."""
+    if prob == 0:
+        return None
     if isinstance(mechanism, events.Laplace):
-        return (
-            Leaf("laplace", ((mechanism.noise_multiplier,),))
-            if mechanism.noise_multiplier > 0
-            else NO_NOISE
-        )
-    if isinstance(mechanism, events.DiscreteGaussian):
-        if mechanism.stddev > LARGEST_STDDEV:
-            why = f"discrete Gaussians are tabulated up to stddev {LARGEST_STDDEV:g}"
-            raise mechanisms.refuse(mechanism, relation, "pld", why)
-        return Leaf("discrete_gaussian", ((mechanism.stddev,), (float(mechanism.sensitivity),)))
-    if isinstance(mechanism, events.EpsilonDelta):
-        return _pair(*_pure_and_failure(mechanism.epsilon, mechanism.delta))
-    if mechanisms.rules(mechanism) is not None:
-        return _pair(*mechanisms.pair(mechanism, relation))
-    prob, inner = 1.0, mechanism
-    if isinstance(mechanism, events.PoissonSampled):
-        prob, inner = mechanism.sampling_prob, mechanism.event
+        scale = mechanism.noise_multiplier
+        return Leaf("laplace", ((scale,), (prob,))) if scale > 0 else NO_NOISE
+    stddev, sensitivity = mechanism.stddev, float(mechanism.sensitivity)
+    if stddev > LARGEST_STDDEV:
+        why = f"discrete Gaussians are tabulated up to stddev {LARGEST_STDDEV:g}"
+        raise mechanisms.refuse(whole, relation, "pld", why)
+    if prob == 1:
+        return Leaf("discrete_gaussian", ((stddev,), (sensitivity,)))
+    if 38 * stddev + sensitivity > _SAMPLED_REACH:
+        why = f"sampled discrete Gaussians are tabulated up to {_SAMPLED_REACH:g}"
+        raise mechanisms.refuse(whole, relation, "pld", why)
+    return Leaf("sampled_discrete_gaussian", ((stddev,), (sensitivity,), (prob,)))
+
+
+def _sampled(
+    whole: Mechanism, prob: float, inner: Mechanism, relation: NeighboringRelation
+) -> Leaf | None:
+    """`inner` on a Poisson sample."""
+    noise = mechanisms.effective_noise(inner)
     if relation not in _ADD_REMOVE_LIKE:
-        why = "sampling is analysed for ADD_OR_REMOVE_ONE or REPLACE_SPECIAL"
-        raise mechanisms.refuse(mechanism, relation, "pld", why)
+        if noise is not None:  # relative to the distance of an exchange, twice that of a removal
+            return _replaced(prob, _shift(0.5, noise))
+        why = (
+            "of samples, those of Gaussian mechanisms are analysed for REPLACE_ONE, others for "
+            "ADD_OR_REMOVE_ONE or REPLACE_SPECIAL"
+        )
+        raise mechanisms.refuse(whole, relation, "pld", why)
     if isinstance(inner, events.MixtureOfGaussians):
         if len(inner.sensitivities) > MOST_SENSITIVITIES:
             raise mechanisms.refuse(
-                mechanism, relation, "pld", f"mixtures may have {MOST_SENSITIVITIES} sensitivities"
+                whole, relation, "pld", f"mixtures may have {MOST_SENSITIVITIES} sensitivities"
             )
         total = sum(inner.sampling_probs)
         weights = tuple(prob * w / total for w in inner.sampling_probs)
         return mixture(weights, tuple(_shift(s, inner.stddev) for s in inner.sensitivities))
-    if isinstance(mechanism, events.PoissonSampled):
-        if isinstance(inner, events.EpsilonDelta):
-            return _pair(*_pure_and_failure(inner.epsilon, inner.delta), prob)
-        if mechanisms.rules(inner) is not None:
-            return _pair(*mechanisms.pair(inner, relation), prob)
-        noise = mechanisms.effective_noise(inner)
-        if noise is None:
-            why = (
-                "only Gaussian mechanisms, mixtures, (epsilon, delta) and registered pairs can "
-                "be sampled"
-            )
-            raise mechanisms.refuse(mechanism, relation, "pld", why)
+    if noise is not None:
         return mixture((prob,), (_shift(1.0, noise),))
-    if isinstance(mechanism, tuple(events.RECORDS.values())):
-        raise mechanisms.refuse(mechanism, relation, "pld", f"{type(mechanism).__name__} has none")
-    raise mechanisms.unknown(mechanism)
+    if isinstance(inner, events.Laplace | events.DiscreteGaussian):
+        return _noise(whole, prob, inner, relation)
+    if (found := _known(inner, relation)) is not None:
+        return _pair(found, prob)
+    why = "only single mechanisms with a pair of distributions can be sampled, and Gaussian ones"
+    raise mechanisms.refuse(whole, relation, "pld", why)
+
+
+def _replaced(prob: float, shift: float) -> Leaf | None:
+    if prob == 0 or shift == 0:
+        return None
+    return NO_NOISE if shift == math.inf else Leaf("replaced", ((prob,), (shift,)))
+
+
+def _truncated(
+    mechanism: events.TruncatedPoissonGaussian, relation: NeighboringRelation
+) -> Leaf | None:
+    """Two cases, seen apart: others fill the sample, or they do not."""
+    population, prob, most = mechanism.population, mechanism.sampling_prob, mechanism.most
+    if prob == 0 or most == 0 or population == 0:
+        return None
+    if mechanism.noise_multiplier == 0:
+        return NO_NOISE
+    shift = 1 / mechanism.noise_multiplier
+    cut = _more_than(most - 1, population - 1, prob)
+    plain = _replaced(prob, shift) if relation not in _ADD_REMOVE_LIKE else None
+    if cut == 0:
+        return plain or mixture((prob,), (shift,))
+    if plain is not None:
+        why = "truncated samples are analysed for ADD_OR_REMOVE_ONE or REPLACE_SPECIAL"
+        raise mechanisms.refuse(mechanism, relation, "pld", why)
+    # of the unit being sampled where others fill the sample
+    share = min(_more_than(most, population, prob) * most / (cut * population), 1.0)
+    numbers = (cut, prob, shift, share, 2 * shift)
+    return Leaf("truncated", tuple((number,) for number in numbers), exact=False)
+
+
+def _more_than(most: int, trials: int, prob: float) -> float:
+    """The chance that more than `most` of `trials` units are sampled."""
+    if most >= trials:
+        return 0.0
+    if prob == 1:
+        return 1.0
+    from scipy.special import bdtrc
+
+    return float(bdtrc(most, trials, prob))
 
 
 def leaves(mechanism: Mechanism, relation: NeighboringRelation, count: int = 1) -> dict[Leaf, int]:
@@ -189,6 +261,10 @@ def symmetric(found: dict[Leaf, int]) -> bool:
     def same(leaf: Leaf) -> bool:
         if leaf.kind == "mixture":
             return leaf.numbers[0] == (1.0,)
-        return leaf.kind != "pair" or leaf.numbers[0] == leaf.numbers[1][::-1]
+        if leaf.kind == "laplace":
+            return leaf.numbers[1] == (1.0,)
+        if leaf.kind == "pair":
+            return leaf.numbers[0] == leaf.numbers[1][::-1]
+        return leaf.kind in ("discrete_gaussian", "replaced")
 
     return all(same(leaf) for leaf in found)

@@ -52,7 +52,7 @@ def _tail(z: jax.Array, argument_error: jax.Array | float) -> tuple[jax.Array, j
     return tail, tail * relative + TINY
 
 
-def _between(z: jax.Array, argument_error: jax.Array | float) -> tuple[jax.Array, jax.Array]:
+def between(z: jax.Array, argument_error: jax.Array | float) -> tuple[jax.Array, jax.Array]:
     """Normal masses between neighbouring cuts (ascending or descending), with error bounds."""
     tail, error = _tail(z, argument_error)
     first, second = tail[:-1], tail[1:]
@@ -61,7 +61,8 @@ def _between(z: jax.Array, argument_error: jax.Array | float) -> tuple[jax.Array
     return mass, error[:-1] + error[1:] + jnp.where(straddles, 2 * UNIT, 0.0)
 
 
-def _cuts(h: jax.Array, first: jax.Array, offset: jax.Array, n: int) -> jax.Array:
+def cuts(h: jax.Array, first: jax.Array, offset: jax.Array, n: int) -> jax.Array:
+    """The losses `[2 n + 1]` between the cells."""
     return (first + 0.5 * steps(2 * n + 1) - 0.5) * h + offset
 
 
@@ -154,15 +155,15 @@ def mixture_cells(
     """
     moved = jnp.minimum(jnp.sum(weights), 1.0)
     end = sign * jnp.full((1,), jnp.inf)
-    z, slack = _mixture_inverse(sign * _cuts(h, first, offset, n), weights, shifts, moved)
+    z, slack = _mixture_inverse(sign * cuts(h, first, offset, n), weights, shifts, moved)
     z = jnp.concatenate([-end, z, end])
-    q, q_error = _between(z, 0.0)
+    q, q_error = between(z, 0.0)
 
     def part(
         carry: tuple[jax.Array, jax.Array], column: tuple[jax.Array, jax.Array]
     ) -> tuple[jax.Array, jax.Array]:
         weight, shift = column
-        mass, error = _between(z - shift, UNIT * (jnp.minimum(jnp.abs(z), 1e3) + shift))
+        mass, error = between(z - shift, UNIT * (jnp.minimum(jnp.abs(z), 1e3) + shift))
         return (carry[0] + weight * mass, carry[1] + weight * (error + 2 * UNIT * mass))
 
     u, u_error = folded(part, (jnp.zeros_like(q), jnp.zeros_like(q)), (weights, shifts))
@@ -170,14 +171,21 @@ def mixture_cells(
 
 
 def laplace_cells(
-    scale: jax.Array, sign: jax.Array, h: jax.Array, first: jax.Array, offset: jax.Array, n: int
+    scale: jax.Array,
+    prob: jax.Array,
+    sign: jax.Array,
+    h: jax.Array,
+    first: jax.Array,
+    offset: jax.Array,
+    n: int,
 ) -> Cells:
-    """Cells of P = Laplace(1, scale) against Q = Laplace(0, scale), scale = b / sensitivity: the
-    pair has w0 = 0.
+    """Cells of P = (1 - prob) Q + prob Laplace(1, scale) against Q = Laplace(0, scale), scale = b /
+    sensitivity.
 
-    The two ends of the range of the loss, -1/scale and 1/scale, are atoms.
+    The two ends of the range of the loss, those of x <= 0 and of x >= 1, are atoms.
     """
-    loss = sign * _cuts(h, first, offset, n)
+    stay = jnp.log1p(-prob)
+    loss = _log_moved_ratio(sign * cuts(h, first, offset, n), stay) - jnp.log(prob)
     end = sign * jnp.full((1,), jnp.inf)
     # A cut within rounding of an atom must not split it: the atom then counts as lying on the cut.
     x = jnp.where(
@@ -200,7 +208,16 @@ def laplace_cells(
 
     q, q_error = mass(x)
     u, u_error = mass(x - 1.0)
-    one = jnp.ones((), q.dtype)
+    # An error in log dU/dQ is one in the loss times U / P, at most the share at the upper end.
+    odds = jnp.exp(jnp.minimum(jnp.log(prob) + 1 / scale - stay, 700.0))
+    share = jnp.where(prob < 1, odds / (1.0 + odds), 1.0)
+    known = jnp.where(prob < 1, jnp.abs(jnp.where(prob < 1, stay, 0.0)), 0.0)
+    slack = known + share * (1.0 + 1 / scale + jnp.abs(jnp.log(prob)))
     return Cells(
-        q=q, u=u, q_error=q_error, u_error=u_error, slack=16 * UNIT * (one + 1 / scale), moved=one
+        q=q,
+        u=prob * u,
+        q_error=q_error,
+        u_error=prob * u_error + jnp.where(prob < 1, 2 * UNIT * prob * u, 0.0),
+        slack=16 * UNIT * slack,
+        moved=prob,
     )

@@ -37,6 +37,9 @@ MOST_AT_ONCE = 16  # runs in one call; fewer than a quarter of that go one by on
 CHUNK_ELEMENTS = 2**19  # per vmapped call: a few hundred MB of temporaries
 # the direction that is expected to be the smaller one starts with this multiple of the accuracy
 COARSE = 30.0
+# Their atoms lie between lattice points, and lower bounds close in with h, not with h^2: steps
+# shrink until the upper bound stays.
+ATOMIC = ("pair", "sampled_discrete_gaussian")
 LOG_DELTA_UNKNOWN = -400.0
 
 Structure = tuple[str, ...]
@@ -258,10 +261,17 @@ def _largest_loss(batch: Batch, sign: float) -> tuple[np.ndarray, np.ndarray]:
         counts = batch.counts[:, at : at + params[0].shape[1]]
         at += params[0].shape[1]
         if kind == "laplace":
-            parts.append(1.0 / params[0])
+            scale, prob = params
+            odds = np.log(prob) + 1.0 / scale
+            upper = np.where(
+                prob < 1, np.logaddexp(np.log1p(-np.minimum(prob, 1 - 1e-16)), odds), 1.0 / scale
+            )
+            parts.append(upper if sign > 0 else -np.log1p(prob * np.expm1(-1.0 / scale)))
         elif kind == "mixture" and sign < 0:
             with np.errstate(divide="ignore"):
                 parts.append(-np.log1p(-np.minimum(params[0].sum(axis=2), 1.0)))
+        elif kind == "sampled_discrete_gaussian" and sign < 0:
+            parts.append(-np.log1p(-params[2]))
         elif kind == "pair":
             p, q = params if sign > 0 else params[::-1]
             finite = (p > 0) & (q > 0)
@@ -456,9 +466,13 @@ def solve(
             wanted = accuracy * np.maximum(run.plan.epsilon, 1e-3 * spread)
         wanted = wanted * np.where(run.sign < 0, COARSE, 1.0)
         h = np.minimum(np.sqrt(2.0 * wanted / run.plan.curvature), spread / 4.0)
-        active = np.arange(len(run.rows))
+        # Beyond the largest loss nothing is left to look for.
+        active = np.flatnonzero(~(run.bounds[:, 1] <= run.bounds[:, 0]))
+        atomic = any(kind in ATOMIC for kind in batch.structure)
+        before = np.full(size, np.inf)
         for _ in range(ROUNDS):
-            h[active] = np.where(run.improve(active, h[active]), run.h[active], np.nan)
+            if len(active):
+                h[active] = np.where(run.improve(active, h[active]), run.h[active], np.nan)
             both = run.bounds.reshape(-1, size, 2)
             lower, upper = both[..., 0].max(0), both[..., 1].max(0)
             aim = accuracy if for_delta else accuracy * np.maximum(upper, 0.0)
@@ -466,6 +480,8 @@ def solve(
                 # A direction matters as long as its upper bound is above what is already known to
                 # be spent.
                 excess = run.bounds[:, 1] - lower[run.rows]
+                if atomic:
+                    excess = np.minimum(excess, (before - upper)[run.rows])
                 open_ = (
                     ~(excess <= np.broadcast_to(aim, (size,))[run.rows])
                     & np.isfinite(h)
@@ -474,6 +490,7 @@ def solve(
             active = np.flatnonzero(open_)
             if not len(active):
                 break
+            before = upper
             own = run.bounds[active, 1] - run.bounds[active, 0]
             with np.errstate(invalid="ignore", divide="ignore"):
                 ratio = np.sqrt(0.7 * np.broadcast_to(aim, (size,))[run.rows[active]] / own)

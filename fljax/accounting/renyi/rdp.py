@@ -44,6 +44,7 @@ DEFAULT_ORDERS: tuple[float, ...] = (
 )
 
 _TRACED_NODES = 2048
+_LARGEST_RANGE = 600.0  # beyond, exp(epsilon) leaves float64
 _ON_HOST = 4096  # numbers that NumPy computes; more repay a compilation
 _LEAST_NOISE = 0.5  # nodes are chosen for this noise multiplier where the true ones are traced
 _CHUNK = 64  # configurations per step of a sweep: bounds memory, keeps the work in cache
@@ -123,6 +124,37 @@ def pure(epsilon: Any, orders: Any) -> jax.Array:
     far = (a - 1) * epsilon + jnp.log1p(jnp.exp((1 - 2 * a) * epsilon))
     far -= jnp.log1p(jnp.exp(-epsilon))
     return jnp.where(small, jnp.log1p(excess), far) / (a - 1)
+
+
+def bounded_range(epsilon: Any, orders: Any) -> np.ndarray:
+    """Largest Renyi divergence `[K]` of any mechanism whose losses on two neighbours lie within
+    some interval of length `epsilon`, as those of the exponential mechanism do; in NumPy.
+
+    Two outcomes are the worst, of losses t and t - epsilon; the best t is in closed form.
+
+    Args:
+      epsilon: >= 0, infinity included.
+      orders: `[K]`, each > 1, concrete.
+
+    Source: Dong, Durfee, Rogers (2020), arXiv:1909.13830, for the pairs.
+    """
+    if not epsilon >= 0:
+        raise ValueError(f"Expected epsilon >= 0, got epsilon={epsilon!r}.")
+    a = np.asarray(as_orders(orders))
+    if epsilon == 0 or epsilon == math.inf:
+        return np.full(a.shape, float(epsilon))
+    if epsilon > _LARGEST_RANGE:
+        return np.asarray(pure(epsilon, a))
+    # E[ratio^(a - 1)] is v^(a - 1) (A - B v) with v = e^t in [1, e^epsilon].
+    shrunk = np.exp(-(a - 1) * epsilon)
+    share = -np.expm1(-(a - 1) * epsilon) / -math.expm1(-epsilon)
+    first, second = shrunk + share, share * math.exp(-epsilon)
+    t = np.clip(np.log(first * (a - 1) / (a * second)), 0.0, epsilon)
+    # A - B v at v = e^t is 1 - B (v - 1), as A - B = 1: what exceeds one keeps its digits.
+    moment = (a - 1) * t + np.log1p(-second * np.expm1(t))
+    # t is rounded; the moment is flat there. Nothing exceeds epsilon^2 a / 8 (arXiv:2004.07223).
+    rounding = 2.0**-50 * ((a - 1) * t + 2)
+    return np.minimum((moment + rounding) / (a - 1), a * epsilon**2 / 8)
 
 
 def gaussian_mixture(
