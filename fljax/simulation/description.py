@@ -13,8 +13,9 @@ from fljax.simulation.task import Task
 _FORMAT = 1
 
 
-def of(config: Config, task: Task) -> dict[str, Any]:
-    """Plain data for JSON: the model's and the loss's names, the shape of one example, the outputs.
+def of(config: Config, task: Task, has_own_models: bool) -> dict[str, Any]:
+    """Plain data for JSON: the model's and the loss's names, the shape of one example, the outputs,
+    and whether clients use models of their own, of which the released one is a part.
 
     Names of classes and features are public, as their number is: they are the configuration's.
     """
@@ -30,6 +31,7 @@ def of(config: Config, task: Task) -> dict[str, Any]:
         "class_names": list(dataset.class_names),
         "feature_names": list(dataset.feature_names),
         "label_column": config.data.label_column,
+        "clients_have_own_models": has_own_models,
     }
 
 

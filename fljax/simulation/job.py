@@ -72,6 +72,11 @@ class Job(NamedTuple):
         kept = self.algorithms[0].client_state
         return None if kept is None else kept.init(self.task.model.params)
 
+    def has_own_models(self) -> bool:
+        """Whether clients use models of their own, of which the released one is a part."""
+        kept = self.algorithms[0].client_state
+        return kept is not None and kept.model is not None
+
     def own_models(
         self, params: PyTree, kept: Callable[[int], PyTree]
     ) -> evaluation.OwnModels | None:

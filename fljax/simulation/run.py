@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from fljax.data import ClientData, store
 from fljax.server import recovery
-from fljax.simulation import budget, evaluation, extend, fingerprint, own, seeds
+from fljax.simulation import budget, description, evaluation, extend, fingerprint, own, seeds
 from fljax.simulation import config as config_lib
 from fljax.simulation.client_values import ClientValues
 from fljax.simulation.config import Config
@@ -276,6 +276,8 @@ def _run(
             run_record.opened(run_dir, config, plan, job.task, job.inputs, job.began_with)
         )
         states = mesh.spread(device_mesh, processes.from_first(record.states(initial)))
+        if processes.first():
+            description.write(run_dir, description.of(config, job.task, job.has_own_models()))
         clients = record.clients(job.client_start(), int(states[0].round))
         session = provenance.Session(int(states[0].round))
         observer.start(plan, int(states[0].round))

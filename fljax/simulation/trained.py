@@ -55,9 +55,15 @@ def apply_of(trained: Trained) -> Apply:
     """`apply(params, x)` of one example, of a model that goes by a name.
 
     Raises:
-      ValueError: the model was a Python object of the run's caller, or its code has changed since.
+      ValueError: the model was a Python object of the run's caller, or its code has changed since;
+        or clients have layers of their own, which in the released model are as they began.
     """
     about = trained.about
+    if about.get("clients_have_own_models"):
+        raise ValueError(
+            "Expected a model that all clients use, got one without the layers that each client "
+            "keeps: take fljax.Result.client_params of the call that trained it."
+        )
     name = about["model"]
     if name.startswith(config_lib.OWN) or about["example"] is None:
         raise ValueError(

@@ -150,6 +150,14 @@ def test_a_run_that_is_none_and_a_model_without_a_name_are_refused(tmp_path):
         trained.outputs(found, np.zeros((1, 8, 8, 1), np.float32))
 
 
+def test_a_model_without_the_layers_that_clients_keep_predicts_nothing(tmp_path, capsys):
+    personal = {"model": "mlp", "num_rounds": 1}
+    run_dir = fljax.simulate("dp_fedper", run_dir=tmp_path / "run", **QUICK | personal).run_dir
+    assert cli.main(["predict", str(run_dir), "digits"]) == 2
+    assert "without the layers that each client keeps" in capsys.readouterr().err
+    trained.export(trained.load(run_dir), "npz", tmp_path / "shared.npz")
+
+
 def test_a_run_that_begins_with_another_ones_model_adds_both_up(finished, tmp_path):
     second = fljax.simulate(
         "dp_fedavg", run_dir=tmp_path / "second", init=str(finished.run_dir), **QUICK

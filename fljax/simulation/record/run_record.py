@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from fljax.simulation import as_printed, budget, description, fingerprint, nats_spent
+from fljax.simulation import as_printed, budget, fingerprint, nats_spent
 from fljax.simulation.config import Config
 from fljax.simulation.devices import processes
 from fljax.simulation.record import checkpoint, folder
@@ -89,7 +89,6 @@ class Written:
                     "such file: its noise might meet other data. Begin the run anew."
                 )
             fingerprint.write(self._run_dir, self._began_with)
-        description.write(self._run_dir, description.of(self._config, self._task))
         if saved is not None and not budget.agree(
             self._plan, saved.ledger, int(saved.state[0].round)
         ):
