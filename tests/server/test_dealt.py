@@ -68,7 +68,7 @@ def test_dealt_clients_make_the_bits_of_pooled_ones(name, devices, groups):
     """Also where a scheme moves clients from place to place, and they go to all devices."""
     scheme = schemes.get(name)
     fields = scheme.Config.__dataclass_fields__
-    sizes = {field: C for field in ("num_silos", "num_parties") if field in fields}
+    sizes = {field: C for field in ("num_parties",) if field in fields}
     config = scheme.Config(**{"noise_multiplier": 1.0, **sizes})
     algorithm = scheme.make(config, loss, num_units=C, performance=Performance(groups=groups))
     assert algorithm.takes_dealt
