@@ -395,6 +395,13 @@ def test_bad_config_names_argument_value_and_rule(name, changes, message):
         config(name, **changes)
 
 
+def test_items_read_for_a_subject_lie_in_no_more_silos_than_there_are():
+    items = config("local_item_dp", noise_multiplier=1.0)
+    for holders in (0, 5):
+        with pytest.raises(ValueError, match=f"got silos_per_subject={holders}"):
+            local_item_dp.subject_event(items, max_items_per_subject=1, silos_per_subject=holders)
+
+
 def test_a_round_refuses_more_silos_than_declared_and_items_without_subject(key):
     with pytest.raises(ValueError, match="at most num_parties=2 silos in a round, got 4"):
         run_round("higradavg", key, num_parties=2)

@@ -62,9 +62,9 @@ def subject_event(
     (`fljax.data.subjects.cap_items`).
 
     Raises:
-      ValueError: a cap is not an integer >= 1, or noise_multiplier is None.
+      ValueError: a cap is not an integer >= 1, there are fewer silos, or noise_multiplier is None.
     """
-    _validate.positive_int(silos_per_subject=silos_per_subject)
+    silos.check_holders(config, silos_per_subject)
     return subjects.event(
         subjects.counted(max_items_per_subject, config.item_sampling_prob),
         noise_multiplier=base.noise_multiplier(config),

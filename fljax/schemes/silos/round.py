@@ -114,12 +114,7 @@ class SubjectConfig(SiloConfig):
         super().__post_init__()
         _validate.positive_int(max_items_per_subject=self.max_items_per_subject)
         if self.silos_per_subject is not None:
-            _validate.positive_int(silos_per_subject=self.silos_per_subject)
-            if self.num_parties is not None and self.silos_per_subject > self.num_parties:
-                raise ValueError(
-                    f"Expected silos_per_subject <= num_parties={self.num_parties}, "
-                    f"got silos_per_subject={self.silos_per_subject}."
-                )
+            check_holders(self, self.silos_per_subject)
 
     @property
     def holders(self) -> int:
@@ -127,6 +122,16 @@ class SubjectConfig(SiloConfig):
         num_parties is None.
         """
         return self.parties if self.silos_per_subject is None else self.silos_per_subject
+
+
+def check_holders(config: parties.Parties, silos_per_subject: int) -> None:
+    """Raises ValueError where a subject would lie in no silo, or in more than there are."""
+    _validate.positive_int(silos_per_subject=silos_per_subject)
+    if config.num_parties is not None and silos_per_subject > config.num_parties:
+        raise ValueError(
+            f"Expected silos_per_subject <= num_parties={config.num_parties}, "
+            f"got silos_per_subject={silos_per_subject}."
+        )
 
 
 def subject_population(config: SubjectConfig) -> base.Population:
