@@ -15,10 +15,11 @@ from bench.aot import programs, targets
 SHAPE = re.compile(r"tensor<([0-9x]+)x(?:f32|bf16|f16|i32|ui32|i1)>")
 
 
-def lowered(name):
-    """(module for CUDA and TPUs, arguments) of what the library does."""
+def lowered(name, *platforms):
+    """(module for CUDA and TPUs, or the platforms, arguments) of what the library does."""
     program = programs.PROGRAMS[name](1)[programs.OURS]()
-    exported = jax.export.export(jax.jit(program.fun), platforms=("cuda", "tpu"))
+    platforms = platforms or ("cuda", "tpu")
+    exported = jax.export.export(jax.jit(program.fun), platforms=platforms)
     return exported(*program.arguments).mlir_module(), program.arguments
 
 
@@ -52,9 +53,21 @@ def test_pair_noise_makes_nothing_larger_than_its_rows(name):
     assert largest(module) == 100 * 100_000
 
 
-@pytest.mark.parametrize("name", ["water_filling", "subject_averages"])
-def test_other_kernels_lower(name):
-    lowered(name)
+def test_water_filling_makes_nothing_larger_than_its_gram_matrix():
+    module, (gram, _) = lowered("water_filling")
+    assert largest(module) == gram.size
+
+
+def test_subject_averages_have_no_third_of_the_numbers_of_the_matrix():
+    module, (params, batch, *_) = lowered("subject_averages")
+    matrix = batch["y"].shape[0] * sum(leaf.size for leaf in jax.tree.leaves(params))
+    assert largest(module) < matrix / 3
+
+
+@pytest.mark.slow(reason="the same kernels run on a CPU in all other tests")
+@pytest.mark.parametrize("name", [n for n in programs.PROGRAMS if not n.startswith("round_")])
+def test_programs_lower_for_a_cpu_too(name):
+    lowered(name, "cpu")
 
 
 @pytest.mark.parametrize("name", ["round_dealt", "round_dealt_femnist"])
