@@ -275,6 +275,7 @@ def test_a_run_does_not_go_on_with_other_code_behind_its_names(site, tmp_path, m
             assert cli.main(again) != 0 and told in capsys.readouterr().err
 
 
+@pytest.mark.slow(reason="plays thousands of rounds")
 @pytest.mark.filterwarnings("ignore::fljax.accounting.OrderWarning")
 def test_an_audit_plays_against_it(site, tmp_path, capsys):
     assert (

@@ -59,6 +59,7 @@ def test_a_python_snippet_prints_what_is_shown(code, shown, capsys, tmp_path, mo
         assert float(ours) == pytest.approx(float(theirs), rel=0.03)
 
 
+@pytest.mark.slow(reason="compiles five programs of a scheme")
 def test_the_readmes_own_scheme_keeps_the_contracts_of_all_schemes(monkeypatch):
     code = next(block for block in blocks("python") if "Scheme(" in block)
     module = types.ModuleType("readme_scheme")

@@ -73,6 +73,9 @@ def gap(first, second):
     )
 
 
+@pytest.mark.slow(
+    reason="compiles the round of one more scheme", but=["fljax.schemes.disguised.bidirectional"]
+)
 @pytest.mark.parametrize("module", [bidirectional, mp_cdp, mp_dp_naive])
 def test_a_round_in_which_a_client_is_missing_is_lost_and_says_so(module, key):
     clients, model = task()

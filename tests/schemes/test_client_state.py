@@ -291,7 +291,7 @@ def test_an_audit_of_two_rounds_finds_what_is_certified_and_no_more():
         assert separation(1.0) > np.sqrt(2) / 2 + 5 * 0.0224  # half of the noise is found out
 
 
-@pytest.mark.slow(reason="plays thousands of rounds", but=["fedper"])
+@pytest.mark.slow(reason="plays thousands of rounds")
 @BOTH
 def test_no_attack_on_two_rounds_beats_the_claim_and_one_on_less_noise_does(scheme, config, key):
     small = games.config(scheme.__name__.rpartition(".")[2], noise_multiplier=1.0)

@@ -26,7 +26,7 @@ class Nobody:
         pass
 
 
-@pytest.mark.slow(reason="runs every scheme on one device and on two", but=["he_dp"])
+@pytest.mark.slow(reason="runs every scheme on one device and on two")
 @pytest.mark.parametrize("name", schemes.NAMES)
 def test_every_scheme_runs_on_two_devices_as_on_one(name, tmp_path):
     """To the same bits, added up in groups, which is how `fljax simulate` runs on a CPU unless told

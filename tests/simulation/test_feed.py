@@ -202,7 +202,7 @@ def flip(path, client):
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-@pytest.mark.slow(reason="whole runs", but=["skip"])
+@pytest.mark.slow(reason="whole runs")
 @pytest.mark.parametrize("mode", ["stop", "skip"])
 def test_a_run_does_not_go_on_with_clients_whose_bytes_have_changed(disk, mode, tmp_path):
     """Also where damaged ones are skipped: rounds after the checkpoint would be taken again without

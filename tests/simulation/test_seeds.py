@@ -86,6 +86,7 @@ def test_the_seed_is_in_a_file_of_its_owner_alone_and_nowhere_else(finished):
     assert "An experiment with a fixed seed" not in text and "search over all 2**64 keys" in text
 
 
+@pytest.mark.slow(reason="one more whole run", but=["random"])
 @pytest.mark.parametrize("seed", ["random", 7])
 def test_what_is_claimed_says_what_the_seed_is(seed, tmp_path, finished):
     outcome = finished if seed == "random" else run.start(config(seed), tmp_path / "run", Watch())
