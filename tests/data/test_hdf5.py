@@ -66,3 +66,24 @@ def test_what_does_not_fit_is_named(tmp_path, what):
         words = "got '\u20ac' of client 'KING'"
     with pytest.raises(ValueError, match=words):
         data.load(f"tff:{path}")
+
+
+@pytest.mark.parametrize("how", ["link", "raw bytes", "virtual"])
+def test_bytes_of_another_file_are_not_read(tmp_path, how):
+    """An HDF5 file may name any file of the machine that reads it."""
+    put(tmp_path / "other.h5", {"a": emnist(0.5)})
+    path = tmp_path / "data.h5"
+    with h5py.File(path, "w") as file:
+        file["examples/a/label"] = np.zeros(1, np.int32)
+        if how == "link":
+            there = h5py.ExternalLink(str(tmp_path / "other.h5"), "examples/a/pixels")
+            file["examples/a/pixels"] = there
+        elif how == "raw bytes":
+            raw = [(str(tmp_path / "other.h5"), 0, 28 * 28 * 4)]
+            file.create_dataset("examples/a/pixels", (1, 28, 28), np.float32, external=raw)
+        else:
+            layout = h5py.VirtualLayout((1, 28, 28), np.float32)
+            layout[:] = h5py.VirtualSource(tmp_path / "other.h5", "examples/a/pixels", (1, 28, 28))
+            file.create_virtual_dataset("examples/a/pixels", layout)
+    with pytest.raises(ValueError, match=r"'a' of .* to hold its arrays in that file"):
+        data.load(f"tff:{path}")

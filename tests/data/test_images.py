@@ -52,7 +52,7 @@ def test_a_home_folder_is_found(folder, monkeypatch):
     assert data.load("folder:~/my pets").num_classes == 2
 
 
-@pytest.mark.parametrize("what", ["size", "damaged", "empty", "none"])
+@pytest.mark.parametrize("what", ["size", "damaged", "empty", "program", "none"])
 def test_what_cannot_be_read_is_named(folder, tmp_path, what):
     bad = folder / "cat" / "7.png"
     words = f"Expected {bad} to be"
@@ -61,6 +61,9 @@ def test_what_cannot_be_read_is_named(folder, tmp_path, what):
         words = f"Expected {bad} to be 3 x 4 pixels, as .* is, got 5 x 5"
     elif what == "damaged":
         bad.write_bytes((folder / "cat" / "0.png").read_bytes()[:30])
+    elif what == "program":  # PostScript by another name
+        bad.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 3 4\n%%EndComments\n")
+        words = f"{words} an image, got: cannot identify image file"
     elif what == "empty":
         bad.write_bytes(b"")
     else:

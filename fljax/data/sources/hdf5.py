@@ -28,8 +28,8 @@ def load(name: str) -> Dataset:
       into windows of 80 characters and the one that follows.
 
     Raises:
-      ValueError: no such file, or other fields; names the client. ImportError: h5py is not
-        installed (extra `hdf5`).
+      ValueError: no such file, other fields, or a link to another file; names the client.
+      ImportError: h5py is not installed (extra `hdf5`).
     """
     path = pathlib.Path(name).expanduser()
     if not path.is_file():
@@ -82,8 +82,11 @@ def _read(path: pathlib.Path, known: tuple[str, ...]) -> tuple[dict[str, np.ndar
 
 def _client(path: pathlib.Path, name: str, group: Any) -> dict[str, np.ndarray]:
     if "snippets" in group:
-        return _windows(path, name, [_text(line) for line in group["snippets"][()]])
-    found = {_FIELDS[field]: group[field][()] for field in group if field in _FIELDS}
+        lines = _values(path, name, group["snippets"])
+        return _windows(path, name, [_text(line) for line in lines])
+    found = {
+        _FIELDS[field]: _values(path, name, group[field]) for field in group if field in _FIELDS
+    }
     if set(found) != {"x", "y"}:
         raise ValueError(
             f"Expected client {name!r} of {path} to have pixels (or image) and label, or snippets, "
@@ -93,6 +96,16 @@ def _client(path: pathlib.Path, name: str, group: Any) -> dict[str, np.ndarray]:
     x = x.astype(np.float32) / np.float32(255 if x.dtype == np.uint8 else 1)
     x = x[..., None] if x.ndim == 3 else x  # one channel
     return {"x": x, "y": found["y"].astype(np.int32).reshape(len(x))}
+
+
+def _values(path: pathlib.Path, name: str, field: Any) -> Any:
+    """An array of the file itself: HDF5 can take the bytes of any other file of this machine."""
+    if field.file.filename != str(path) or field.external or field.is_virtual:
+        raise ValueError(
+            f"Expected client {name!r} of {path} to hold its arrays in that file, got a link to "
+            "another one."
+        )
+    return field[()]
 
 
 def _text(line: Any) -> str:

@@ -9,6 +9,8 @@ from fljax.data.dataset import TEST_FRACTION, Dataset, fixed_rng, stratified_spl
 
 _ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 _GREY = {"1", "L", "LA"}
+# What Pillow may take a file for, whatever it is called: other formats start programs.
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
 def load(name: str) -> Dataset:
@@ -87,7 +89,7 @@ def read(files: Iterable[object], names: Iterable[str] | None = None) -> np.ndar
     opened = list(files)
     for file, name in zip(opened, names or map(str, opened), strict=True):
         try:
-            with Image.open(file) as image:  # type: ignore[arg-type]
+            with Image.open(file, formats=_FORMATS) as image:  # type: ignore[arg-type]
                 picture = image if image.mode in _GREY | {"RGB"} else image.convert("RGB")
                 picture.load()
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as reason:
