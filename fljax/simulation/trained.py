@@ -48,7 +48,16 @@ def load(run_dir: str | pathlib.Path) -> Trained:
     where = pathlib.Path(run_dir).expanduser()
     about = description.read(where)
     params, rounds, claim = checkpoint.read_model(where)
-    return Trained(params, rounds, claim, about)
+    return Trained(params, rounds, claim | _beside_epsilon(where), about)
+
+
+def _beside_epsilon(run_dir: pathlib.Path) -> dict[str, Any]:
+    """What privacy.json says that no checkpoint holds: nats, and what a paper claims. It is written
+    before the checkpoint, so that it may be of more rounds, never of fewer.
+    """
+    path = run_dir / folder.PRIVACY
+    told = json.loads(folder.read_text(path)) if path.is_file() else {}
+    return {name: told[name] for name in ("information", "as_printed") if name in told}
 
 
 def apply_of(trained: Trained) -> Apply:

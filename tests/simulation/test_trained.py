@@ -208,6 +208,10 @@ def test_nats_after_another_runs_model_do_not_count_what_that_one_told(finished,
     for said in (found.statement, " ".join(claim["information"]["not_promised"])):
         assert f"that of another run ({finished.run_dir}" in said
         assert "is not counted here" in said
+    # The nats go out with the model.
+    assert trained.load(found.run_dir).claim == claim
+    beside = trained.export(trained.load(found.run_dir), "npz", tmp_path / "model.npz")
+    assert json.loads(beside.read_text())["claim"]["information"]["nats_per_record"]
 
 
 def test_a_fixed_seed_of_an_earlier_run_is_told(tmp_path):
