@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from fljax.accounting import pure as pure
     from fljax.accounting import renyi as renyi
     from fljax.accounting import renyi_of_mechanism as renyi_of_mechanism
+    from fljax.accounting import risk as risk
     from fljax.accounting import rounding as rounding
     from fljax.accounting import search as search
     from fljax.accounting import shared_noise as shared_noise

@@ -1066,4 +1066,5 @@ OF_EVENTS = (
     "dp_accountants",
     "finite_pairs",
     "pure",
+    "risk",
 )
