@@ -115,7 +115,8 @@ class Registry(Generic[T]):
             except ValueError as reason:
                 whose = f"{entries[0].value} of {_package(entries[0])}"
                 raise ValueError(f"Expected {self._argument} {whose} to load: {reason}") from reason
-        found = at_path(name, self._member) if "." in name else None
+        path = name.replace(":", ".")
+        found = at_path(path, self._member) if "." in path else None
         return None if found is None else self._check(name, found)
 
     def get(self, name: str) -> T:

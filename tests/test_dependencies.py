@@ -16,6 +16,7 @@ EXTRAS = PROJECT["optional-dependencies"]
 IMPORTED_AS = {
     "orbax-checkpoint": "orbax",
     "pillow": "PIL",
+    "dm-haiku": "haiku",
     "scikit-learn": "sklearn",
     "scikit-image": "skimage",
 }

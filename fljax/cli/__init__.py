@@ -158,6 +158,8 @@ def _run(name: str, args: list[str]) -> tuple[int, str | None]:
 
             hint = _near.did_you_mean(name, COMMANDS)
             raise ValueError(f"Expected a command among {list(COMMANDS)}, got {name!r}.{hint}")
+        if os.getcwd() not in sys.path:  # for schemes and models by path, as with `python -m`
+            sys.path.append(os.getcwd())
         with warnings.catch_warnings():
             warnings.showwarning = _note
             return int(importlib.import_module(f"fljax.cli.{name}").main(args)), None

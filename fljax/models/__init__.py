@@ -20,6 +20,7 @@ from fljax.models.losses import NetworkLoss as NetworkLoss
 from fljax.models.losses import evaluate as evaluate
 from fljax.models.losses import softmax_cross_entropy as softmax_cross_entropy
 from fljax.models.losses import squared_error as squared_error
+from fljax.models.others import replace_batch_norm as replace_batch_norm
 
 if TYPE_CHECKING:
     from fljax.models import classifiers as classifiers
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from fljax.models import image_nets as image_nets
     from fljax.models import layers as layers
     from fljax.models import losses as losses
+    from fljax.models import others as others
     from fljax.models import scaling as scaling
 else:
     __getattr__, __dir__ = _rooms.doors(__name__)

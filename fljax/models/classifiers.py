@@ -5,7 +5,7 @@
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from fljax import _plugins, _validate
-from fljax.models import image_nets, layers
+from fljax.models import image_nets, layers, others
 from fljax.models.functions import Functional, functional
 
 
@@ -165,11 +165,11 @@ _OPTIONS: dict[str, set[str]] = {
 }
 NAMES = tuple(_CLASSES)
 _registry: _plugins.Registry[Callable[..., Any]] = _plugins.Registry(
-    "models", "model", _CLASSES, _plugins.a_function("models")
+    "models", "model", _CLASSES, others.check
 )
 
 
-def register(name: str, make: Callable[..., nnx.Module | Functional]) -> None:
+def register(name: str, make: Callable[..., Any]) -> None:
     """Lets `create`, and so `fljax simulate --model NAME`, build a model of one's own.
 
     A package may instead name `make` under the entry-point group `fljax.models`; a dotted path to
@@ -177,9 +177,10 @@ def register(name: str, make: Callable[..., nnx.Module | Functional]) -> None:
 
     Args:
       name: letters, digits, "_" and "."; none of NAMES.
-      make: `make(example_shape, num_classes, *, rngs) -> nnx.Module` that takes ONE example and
-        returns its logits `[num_classes]`, with initial weights drawn from `rngs`; or a
-        `Functional` of it, as for linen modules.
+      make: `make(example_shape, num_classes, *, rngs) -> nnx.Module` that gives the logits
+        `[num_classes]` of one example, or those of a batch, with initial weights drawn from `rngs`.
+        It is given what its signature names: `key` for a class of equinox. Also a linen class or
+        module, what `haiku.transform` returns, or a function that returns a `Functional`.
 
     Raises:
       ValueError: a name that is taken or cannot be one.
@@ -203,20 +204,27 @@ def check_name(**given: str) -> None:
 
 
 def create(
-    name: str, *, example_shape: Sequence[int], num_classes: int, key: jax.Array, **options: Any
+    name: str,
+    *,
+    example_shape: Sequence[int],
+    num_classes: int,
+    key: jax.Array,
+    dtype: Any = jnp.float32,
+    **options: Any,
 ) -> Functional:
     """Builds a model and returns its functional view.
 
     Args:
       name: "softmax", "mlp", "cnn", "leaf_cnn" (the CNN of LEAF's FEMNIST task, dense layer of
         2048), "lstm", or one of the networks for images: "lenet", "resnet10", "resnet20" (group
-        normalisation), "alexnet", "vgg16"; or one that was registered, or the dotted path of what
-        `register` takes.
+        normalisation), "alexnet", "vgg16"; or one that was registered, or "PACKAGE.MODULE:NAME" of
+        what `register` takes.
       example_shape: shape of one `x`, without a batch axis; those for images want `[height, width,
         channels]`, of which alexnet and vgg16 `[32, 32, channels]`; the lstm `[characters]` with
         integers in `[0, num_classes)`.
       num_classes: number of logits. >= 1.
       key: typed key for the initial weights (LeCun normal; biases start at 0).
+      dtype: of an example, for models of one's own.
       **options: `hidden`: widths of the dense layers (mlp, cnn, lstm). `channels`: widths of the
         convolutions, `kernel_size` (cnn); `implementation`: "native" or "matmul", by default what
         the backend wants (cnns). `embedding`, `cells`: widths of the embedding and of the LSTM
@@ -234,12 +242,20 @@ def create(
     for size in example_shape:
         _validate.positive_int(example_shape=size)
     _validate.typed_key(key=key)
-    unknown = sorted(set(options) - _OPTIONS.get(name, set()))
-    if unknown:
-        allowed = sorted(_OPTIONS.get(name, set()))
+    check_options(name, options)
+    maker = _registry.get(name)
+    if name not in NAMES:
+        return others.made(maker, example_shape, num_classes, key, options, dtype)
+    module = maker(tuple(example_shape), num_classes, rngs=nnx.Rngs(key), **options)
+    return functional(module, batched=False)
+
+
+def check_options(name: str, options: Mapping[str, Any]) -> None:
+    """Raises ValueError for a size that a model of fljax's own does not have."""
+    allowed = sorted(_OPTIONS.get(name, set()))
+    unknown = sorted(set(options) - set(allowed))
+    if unknown and name in NAMES:
         raise ValueError(
             f"Expected options of {name} to be among {allowed}, got "
             f"{unknown[0]}={options[unknown[0]]!r}."
         )
-    module = _registry.get(name)(tuple(example_shape), num_classes, rngs=nnx.Rngs(key), **options)
-    return module if isinstance(module, Functional) else functional(module, batched=False)

@@ -15,7 +15,8 @@ Apply = Callable[[Params, Any], jax.Array]
 _BATCH_STATISTICS = (
     "Expected module without batch statistics, got {found} in {kind}: they mix the examples of a "
     "batch, so clipping "
-    "one example or client no longer bounds its influence. Use GroupNorm or LayerNorm."
+    "one example or client no longer bounds its influence. Use GroupNorm or LayerNorm: "
+    "fljax.models.replace_batch_norm puts it into an nnx module."
 )
 
 

@@ -136,14 +136,31 @@ class ModelConfig:
 
     model: str = "mlp"
     """softmax, mlp, cnn, leaf_cnn, lstm, lenet, resnet10, resnet20, alexnet, vgg16, or
-    PACKAGE.MAKER of one's own.
+    PACKAGE.MODULE:NAME of one's own: of flax nnx, linen, equinox or haiku.
     """
     loss: str = "cross_entropy"
     """cross_entropy, or squared: half the squared distance of the outputs to one-hot labels."""
+    hidden: tuple[int, ...] = ()
+    """Widths of the dense layers of mlp, cnn and lstm. (): the model's own."""
+    channels: tuple[int, ...] = ()
+    """Widths of the convolutions of cnn. (): the model's own."""
+    kernel_size: int | None = None
+    """Of the convolutions of cnn. none: 3."""
+    embedding: int | None = None
+    """Width of the embedding of lstm. none: 8."""
+    cells: tuple[int, ...] = ()
+    """Widths of the LSTM layers of lstm. (): the model's own."""
     init: str | None = None
     """Folder of another run whose model this one begins with; the claim says so. none: a model
     drawn from the seed.
     """
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The sizes that are said, by name."""
+        named = ("hidden", "channels", "kernel_size", "embedding", "cells")
+        said = {name: getattr(self, name) for name in named}
+        return {name: value for name, value in said.items() if value not in ((), None)}
 
     def __post_init__(self) -> None:
         if self.init is not None:  # a run may go on from another working folder
@@ -153,6 +170,11 @@ class ModelConfig:
 
         if not self.model.startswith(OWN):
             models.check_name(model=self.model)
+            models.classifiers.check_options(self.model, self.options)
+        elif self.options:
+            raise ValueError(
+                f"Expected no sizes with a model of one's own, got {next(iter(self.options))}."
+            )
         if not self.loss.startswith(OWN):
             _validate.one_of(models.LOSSES, loss=self.loss)
 
@@ -321,7 +343,7 @@ def _arms(hint: Any) -> tuple[Any, ...]:
 
 def _type_name(hint: Any) -> str:
     if typing.get_origin(hint) is tuple:
-        return "list of float"
+        return f"list of {typing.get_args(hint)[0].__name__}"
     arms = _arms(hint)
     return " or ".join(f'"{NONE}"' if arm is type(None) else arm.__name__ for arm in arms)
 
@@ -331,7 +353,7 @@ def _typed(section: str, key: str, value: Any, hint: Any) -> Any:
     an integer.
     """
     if typing.get_origin(hint) is tuple and isinstance(value, list | tuple):
-        return tuple(_typed(section, key, entry, float) for entry in value)
+        return tuple(_typed(section, key, entry, typing.get_args(hint)[0]) for entry in value)
     arms = () if typing.get_origin(hint) is tuple else _arms(hint)
     if value == NONE and type(None) in arms:
         return None

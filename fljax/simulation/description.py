@@ -24,6 +24,7 @@ def of(config: Config, task: Task, has_own_models: bool) -> dict[str, Any]:
     return {
         "format": _FORMAT,
         "model": config.model.model,
+        "options": config.model.options,
         "loss": config.model.loss,
         "dataset": config.data.dataset,
         "example": None if x is None else {"shape": list(x.shape[1:]), "dtype": str(x.dtype)},

@@ -224,6 +224,8 @@ def build(config: Config, seed: seeds.Seed | None = None, brought: own.Own = own
             example_shape=dataset.train["x"].shape[1:],
             num_classes=dataset.num_classes,
             key=init_key,
+            dtype=dataset.train["x"].dtype,
+            **config.model.options,
         )
     origin: dict[str, Any] | str | None = warm_start.CALLER if brought.given_params else None
     if config.model.init is not None:

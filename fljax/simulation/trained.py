@@ -85,6 +85,11 @@ def apply_of(trained: Trained) -> Apply:
         example_shape=tuple(about["example"]["shape"]),
         num_classes=about["num_classes"],
         key=jax.random.key(0),
+        dtype=np.dtype(about["example"]["dtype"]),
+        **{
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in about["options"].items()
+        },
     )
     if checkpoint.structure(made.params) != checkpoint.structure(trained.params):
         raise ValueError(
