@@ -167,12 +167,8 @@ def network_loss(loss: LossFn, noise: Noise, config: Config) -> losses.NetworkLo
             "Expected loss to be models.squared_error(apply), since the network must be known to "
             f"be perturbed, got {type(loss).__name__}."
         )
-    plain = (
-        noise in ("r0_gaussian", "central")
-        or config.additive_norm == 0
-        or config.additive == "constant"
-    )
-    if loss.kind != "squared" and not plain:
+    unseen = config.additive_norm == 0 or config.additive == "constant"
+    if loss.kind != "squared" and noise not in ("r0_gaussian", "central") and not unseen:
         raise ValueError(
             f"Expected loss to be models.squared_error(apply), got {loss.kind}: it is no "
             "polynomial of the residual, so the gradient does not come back. additive='constant', "

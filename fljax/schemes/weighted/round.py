@@ -109,8 +109,8 @@ def refuse_water_filling(config: Config, sampling: str) -> None:
     if config.noise == "water_filling":
         raise errors.NoGuaranteeError(
             f'Expected noise="isotropic" with {sampling}, got noise="water_filling": in directions '
-            "above the floor "
-            "nothing is added, and the sum there is not random enough for any guarantee."
+            "above the floor nothing is added, and the sum there is not random enough for any "
+            "guarantee."
         )
 
 
