@@ -107,7 +107,8 @@ def mu_to_epsilon(mu: Any, delta: Any = None, *, log_delta: Any = None) -> jax.A
     value, slope = _log_delta(safe_mu, found)
     polished = jnp.maximum(found - (value - safe) / stop_gradient(slope), 0.0)
     free = _log_delta(safe_mu, jnp.zeros_like(safe_mu))[0] <= safe
-    epsilon = jnp.where(free, 0.0, polished)
+    # Beyond the largest float, as mu^2 / 2 is where it overflows.
+    epsilon = jnp.where(free, 0.0, jnp.where(jnp.isfinite(high), polished, jnp.inf))
     edge = jnp.where(mu == 0, 0.0, jnp.where(mu == jnp.inf, jnp.inf, jnp.nan))
     return jnp.where(proper, epsilon, jnp.where(target <= 0, edge, jnp.nan))
 

@@ -177,8 +177,7 @@ def _whole(xp: Any, sigma: Any, q: Any, plan: Plan) -> Any:
     exponent = (i * i - i) / (2 * sigma**2)
     log_p = xp.log1p(-q)
     shared = i * (xp.log(q) - log_p) + exponent
-    # Beyond the first block 1 - exp(-exponent) does not cancel.
-    factor = xp.concatenate([-xp.expm1(-exponent[:_BLOCK]), 1 - xp.exp(-exponent[_BLOCK:])])
+    factor = -xp.expm1(-exponent)
     terms = plan.log_binomial + shared.reshape(-1, _BLOCK)[plan.position]
     by_block = _log_sum_exp(xp, terms, factor.reshape(-1, _BLOCK)[plan.position])
     by_order = _log_sum_exp(xp, by_block[plan.members], 1.0)

@@ -98,7 +98,24 @@ def laplace(noise_multiplier: Any, orders: Any) -> jax.Array:
     b, a = _x64.as64(noise_multiplier)[..., None], _x64.renyi_orders(orders)
     epsilon = 1 / jnp.where(b > 0, b, 1.0)
     inner = (a - 1) * jnp.expm1((1 - 2 * a) * epsilon) / (2 * a - 1)
-    return jnp.where(b > 0, jnp.maximum(epsilon + jnp.log1p(inner) / (a - 1), 0.0), jnp.inf)
+    far = epsilon + jnp.log1p(inner) / (a - 1)
+    # The moment is (a e^((a - 1) epsilon) + (a - 1) e^(-a epsilon)) / (2 a - 1), whose terms of
+    # first order cancel: without them what exceeds one keeps its digits, however small.
+    small = a * epsilon <= 30
+    x = jnp.where(small, epsilon, 0.0)
+    excess = (a * _beyond_line((a - 1) * x) + (a - 1) * _beyond_line(-a * x)) / (2 * a - 1)
+    near = jnp.log1p(excess) / (a - 1)
+    return jnp.where(b > 0, jnp.maximum(jnp.where(small, near, far), 0.0), jnp.inf)
+
+
+def _beyond_line(x: Any) -> Any:
+    """e^x - 1 - x, to a few units of itself."""
+    near = jnp.abs(x) < 0.5
+    y = jnp.where(near, x, 0.0)
+    series = jnp.ones_like(y)
+    for k in range(16, 2, -1):
+        series = 1.0 + y * series / k
+    return jnp.where(near, 0.5 * y * y * series, jnp.expm1(x) - x)
 
 
 @_x64.float64(host=_ON_HOST)
