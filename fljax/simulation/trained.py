@@ -63,6 +63,8 @@ def _beside_epsilon(run_dir: pathlib.Path) -> dict[str, Any]:
 def apply_of(trained: Trained) -> Apply:
     """`apply(params, x)` of one example, of a model that goes by a name.
 
+    A name that is a path is code: it is imported and called, whoever wrote the folder.
+
     Raises:
       ValueError: the model was a Python object of the run's caller, or its code has changed since;
         or clients have layers of their own, which in the released model are as they began.
