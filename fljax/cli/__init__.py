@@ -168,7 +168,8 @@ def _run(name: str, args: list[str]) -> tuple[int, str | None]:
             raise
         code, said = 2, f"error: {_one_line(error)}"
     except KeyboardInterrupt as stopped:
-        code, said = 130, _one_line(stopped)
+        again = f"stopped; `fljax {name}` does not go on where it was: start it again"
+        code, said = 130, _one_line(stopped) if str(stopped) else again
     except ModuleNotFoundError as missing:
         code, said = 2, f"error: {_missing(missing.name)}"
     except (ValueError, ArithmeticError, OSError, ImportError) as error:

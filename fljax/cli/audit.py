@@ -109,7 +109,7 @@ def main(args: Sequence[str]) -> int:
                 attack=options.attack,
             )
             rows.append((table.row(name, key, settings), noise))
-            _output.aside(f"{name} done")
+            _output.aside(f"{name} done, {place + 1} of {len(names)}")
     _print([row for row, _ in rows])
     found = [
         {k: v for k, v in row._asdict().items() if k not in {"event", "scores"}}

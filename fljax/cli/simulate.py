@@ -375,6 +375,12 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
             outcome = run.resume(named, observed(named), num_rounds=more, **where)
     except (run.Interrupted, processes.PeerLostError) as stopped:
         raise type(stopped)(f"{stopped}; to go on: fljax simulate --resume {go_on}") from None
+    except KeyboardInterrupt:
+        if not go_on:  # nothing is written yet
+            raise
+        raise KeyboardInterrupt(
+            f"stopped at once; to go on from its last checkpoint: fljax simulate --resume {go_on}"
+        ) from None
     if first:
         report = run_page.write(outcome)
         left = budget.rounds_left(outcome.plan, outcome.config.implementation, outcome.rounds)

@@ -54,7 +54,8 @@ def test_split_indices_partition_the_rows():
 def test_an_unknown_name_is_refused():
     names = (
         "'breast_cancer', 'digits', 'fields', 'writers', 'roles', 'idx:FOLDER', "
-        "'cifar:FOLDER', 'npz:FILE', 'csv:FILE', 'disk:FOLDER'"
+        "'cifar:FOLDER', 'npz:FILE', 'csv:FILE', 'folder:FOLDER', 'hf:FOLDER', 'leaf:FOLDER', "
+        "'tff:FILE', 'disk:FOLDER'"
     )
     with pytest.raises(
         ValueError, match=rf"Expected name to be one of \[{names}\], got name='mnist'"

@@ -27,8 +27,15 @@ def _number(value: Any, digits: int) -> str:
     return value if isinstance(value, str) else f"{value:.{digits}f}"
 
 
-def describe(record: dict[str, Any], between: str = "  (non-private {})") -> str:
-    """The numbers of one line of metrics.jsonl that a person looks at.
+def _left(seconds: float) -> str:
+    """A time to wait, in words."""
+    if seconds < 90:
+        return f"{seconds:.0f} s left"
+    return f"{seconds / 60:.0f} min left" if seconds < 5400 else f"{seconds / 3600:.1f} h left"
+
+
+def describe(record: dict[str, Any], between: str = "  (non-private {})", budget: str = "") -> str:
+    """The numbers of one line of metrics.jsonl that a person looks at; `budget` follows epsilon.
 
     Loss and accuracy are held out: the clients' own loss, in their last local epoch, says how well
     they fit themselves.
@@ -45,7 +52,7 @@ def describe(record: dict[str, Any], between: str = "  (non-private {})") -> str
             accuracy += between.format(f"{record['baseline_test_accuracy']:.1%}")
         parts.append(accuracy)
     if not isinstance(record["epsilon"], str):  # else it is infinite, which nobody claims
-        parts.append(f"epsilon {shown_epsilon(record['epsilon'])}")
+        parts.append(f"epsilon {shown_epsilon(record['epsilon'])}{budget}")
     return "  ".join(parts)
 
 
@@ -74,9 +81,12 @@ class Terminal:
         )
         self._evaluated: dict[str, Any] = {}
         self._lost = 0
+        self._budget = ""
 
     def start(self, plan: Plan, rounds_done: int) -> None:
         """Shows the bar, under a warning where the delta is large."""
+        target = plan.target_epsilon
+        self._budget = "" if target is None else f"/{at_most(target)}"
         if (warning := delta_warning(plan)) is not None:
             self._progress.console.print(f"warning: {warning}", markup=False, highlight=False)
         self._task = self._progress.add_task(
@@ -87,7 +97,7 @@ class Terminal:
     def round(self, record: dict[str, Any]) -> None:
         """Moves the bar. Between evaluations it keeps showing the last one's numbers."""
         self._evaluated |= {name: record[name] for name in record if "test_" in name}
-        numbers = describe(self._evaluated | record, between="/{}")
+        numbers = describe(self._evaluated | record, "/{}", self._budget)
         self._lost += record.get("lost", False)
         if self._lost:
             numbers += f"  lost {self._lost}"
@@ -110,6 +120,7 @@ class Lines:
             if plan.target_epsilon is None
             else f"budget epsilon {at_most(plan.target_epsilon)}"
         )
+        self._budget = "" if plan.target_epsilon is None else f" of {at_most(plan.target_epsilon)}"
         claimed = f"{budget}, delta {rounded_up(plan.delta, 3)}"
         if not math.isfinite(plan.epsilons[-1]):
             claimed = "nats are claimed, no epsilon" if plan.in_nats else "no epsilon is claimed"
@@ -130,8 +141,12 @@ class Lines:
         now = time.monotonic()
         rate = (record["round"] - self._last) / max(now - self._since, 1e-9)
         self._last, self._since = record["round"], now
-        numbers = describe(record) + (f"  {self._lost} rounds lost" if self._lost else "")
-        print(f"round {record['round']}/{self._total}  {numbers}  {rate:.1f} rounds/s", flush=True)
+        numbers = describe(record, budget=self._budget)
+        numbers += f"  {self._lost} rounds lost" if self._lost else ""
+        togo = self._total - record["round"]
+        wait = f"  {_left(togo / rate)}" if togo and rate > 0 else ""
+        line = f"round {record['round']}/{self._total}  {numbers}  {rate:.1f} rounds/s{wait}"
+        print(line, flush=True)
 
     def stop(self) -> None:
         """Nothing is buffered."""

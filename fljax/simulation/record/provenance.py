@@ -52,7 +52,9 @@ class Session:
         self._began, self._since, self._from = _now(), time.monotonic(), rounds_done
 
     def write(self, run_dir: pathlib.Path, rounds_done: int) -> None:
-        """Adds a line to the run's folder. Raises DiskFullError."""
+        """Adds a line to the run's folder, if a round was computed. Raises DiskFullError."""
+        if rounds_done == self._from:
+            return
         line = {
             "began": self._began,
             "ended": _now(),
@@ -83,7 +85,7 @@ def lines(run_dir: pathlib.Path) -> list[tuple[str, str]]:
         code = f"fljax {one['fljax']}" + (f" ({one['commit']})" if one["commit"] else "")
         found += [
             (
-                f"rounds {first + 1} to {last}" if last > first else f"after round {last}",
+                f"rounds {first + 1} to {last}",
                 f"{one['began']} to {one['ended']}, {one['wall_s']:g} s",
             ),
             ("command", one["command"]),
