@@ -30,6 +30,21 @@ FRAGMENTS = {
         "noises = np.array([1.0, 2.0])",
         "assert curves.shape == (2, len(rdp.DEFAULT_ORDERS))",
     ),
+    ("explain/accounting.md", "from fljax.accounting import risk"): (
+        "import fljax\nfrom fljax.accounting import events\n"
+        "event_of_noise = lambda noise: fljax.PrivacyEvent(\n"
+        "    mechanism=events.Gaussian(noise),\n"
+        "    privacy_unit='client', neighboring_relation='ADD_OR_REMOVE_ONE').repeat(10)\n"
+        "run = event_of_noise(10.0)",
+        "assert 0 < risk.advantage(run) < 1\n"
+        "assert risk.tpr_at_fpr(event_of_noise(noise), 0.01) <= 0.1",
+    ),
+    ("explain/accounting.md", "from fljax.accounting.dp_accountants"): (
+        "import dp_accounting\n"
+        "step = dp_accounting.GaussianDpEvent(1.0)\n"
+        "event = dp_accounting.PoissonSampledDpEvent(0.01, step)",
+        "assert 1 < epsilon < 5",
+    ),
     ("explain/client_state.md", "cohort = data.cohort("): (
         "import jax, jax.numpy as jnp\nfrom fljax import data, models\n"
         "from fljax.schemes import dp_scaffold\n"
