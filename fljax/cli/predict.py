@@ -29,6 +29,10 @@ class Options:
 
     run: _run_files.Run
     data: Annotated[str, tyro.conf.arg(help=_DATA)]
+    model: str | None = None
+    """PACKAGE.MODULE:NAME of the run's model, where it went by such a path: that is code, which is
+    not run because a folder says so.
+    """
     output: pathlib.Path | None = None
     """File for the table, as CSV. None: it is printed."""
 
@@ -44,7 +48,7 @@ def main(args: Sequence[str]) -> int:
 
     found = trained.load(options.run)
     x, labels = predictions.examples(options.data, found.about)
-    said = predictions.of(found, x)
+    said = predictions.of(found, x, options.model)
     score = predictions.met(said, labels)
     rows = [{"row": row, **line} for row, line in enumerate(said.lines())]
     _output.give({"rounds": found.rounds, "examples": len(x), **score, "predictions": rows})

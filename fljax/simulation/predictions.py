@@ -70,9 +70,9 @@ def examples(name: str, about: dict[str, Any]) -> tuple[np.ndarray, np.ndarray |
     return test["x"], test.get("y")
 
 
-def of(found: Trained, x: np.ndarray) -> Predictions:
-    """What the model says of `x` `[M, ...]`. Raises ValueError as `trained.outputs`."""
-    outputs = trained.outputs(found, x)
+def of(found: Trained, x: np.ndarray, model: str | None = None) -> Predictions:
+    """What the model says of `x` `[M, ...]`. Arguments and errors as of `trained.outputs`."""
+    outputs = trained.outputs(found, x, model)
     about = found.about
     if not about["num_classes"] or outputs.shape[1:] != (about["num_classes"],):
         return Predictions(outputs)

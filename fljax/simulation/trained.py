@@ -60,14 +60,18 @@ def _beside_epsilon(run_dir: pathlib.Path) -> dict[str, Any]:
     return {name: told[name] for name in ("information", "as_printed") if name in told}
 
 
-def apply_of(trained: Trained) -> Apply:
+def apply_of(trained: Trained, model: str | None = None) -> Apply:
     """`apply(params, x)` of one example, of a model that goes by a name.
 
-    A name that is a path is code: it is imported and called, whoever wrote the folder.
+    Args:
+      trained: whose `about` may be anybody's.
+      model: the name once more, where it is a path: such code is imported and called for a caller
+        who names it. None: a model of fljax's own, of an installed package, or registered.
 
     Raises:
-      ValueError: the model was a Python object of the run's caller, or its code has changed since;
-        or clients have layers of their own, which in the released model are as they began.
+      ValueError: the model is by a path that was not given; it was a Python object of the run's
+        caller, or its code has changed since; or clients have layers of their own, which in the
+        released model are as they began.
     """
     about = trained.about
     if about.get("clients_have_own_models"):
@@ -82,6 +86,11 @@ def apply_of(trained: Trained) -> Apply:
             "with fljax.simulate: use its own function with the params of "
             "fljax.simulation.trained.load."
         )
+    if name not in models.classifiers.names() and name != model:
+        raise ValueError(
+            f"Expected model={name!r} to be given, since that is code by a path, which the run's "
+            f"folder names and which would be imported and called, got model={model!r}."
+        )
     made = models.create(
         name,
         example_shape=tuple(about["example"]["shape"]),
@@ -89,8 +98,8 @@ def apply_of(trained: Trained) -> Apply:
         key=jax.random.key(0),
         dtype=np.dtype(about["example"]["dtype"]),
         **{
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in about["options"].items()
+            size: tuple(value) if isinstance(value, list) else value
+            for size, value in about.get("options", {}).items()
         },
     )
     if checkpoint.structure(made.params) != checkpoint.structure(trained.params):
@@ -122,18 +131,19 @@ def named(params: Params) -> dict[str, np.ndarray]:
     return found
 
 
-def outputs(trained: Trained, x: np.ndarray) -> np.ndarray:
+def outputs(trained: Trained, x: np.ndarray, model: str | None = None) -> np.ndarray:
     """What the model gives for each example: `[M, outputs]`.
 
     Args:
       trained: of a model that goes by a name.
       x: `[M, ...]`, examples like those it was trained on.
+      model: as of `apply_of`.
 
     Raises:
       ValueError: examples of another shape or kind; or as `apply_of`.
     """
     example = trained.about["example"]
-    apply = apply_of(trained)
+    apply = apply_of(trained, model)
     wanted = np.dtype(example["dtype"])
     if list(x.shape[1:]) != example["shape"] or x.dtype.kind != wanted.kind:
         raise ValueError(

@@ -171,6 +171,7 @@ def test_the_command_finds_a_model_in_the_working_folder_and_sizes_by_flags(
     capsys.readouterr()
     assert cli.main(["export", "run", "--to", "npz"]) == 0
     assert np.load("run/model.npz")["a.kernel"].shape == (64, 5)
-    assert cli.main(["predict", "run", "digits"]) == 0  # made again, of the same sizes
+    again = ["--model", "my_nets_for_a_test:Net"]
+    assert cli.main(["predict", "run", "digits", *again]) == 0  # made again, of the same sizes
     assert cli.main(["simulate", "--model", "softmax", "--hidden", "5"]) == 2
     assert "options of softmax" in capsys.readouterr().err

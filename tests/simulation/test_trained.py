@@ -3,6 +3,8 @@ with it.
 """
 
 import json
+import os
+import shutil
 import types
 
 import jax
@@ -148,6 +150,20 @@ def test_a_run_that_is_none_and_a_model_without_a_name_are_refused(tmp_path):
     assert set(trained.named(found.params)) == {"w"}
     with pytest.raises(ValueError, match="a model by a name"):
         trained.outputs(found, np.zeros((1, 8, 8, 1), np.float32))
+
+
+def test_no_code_runs_because_a_folder_names_it(finished, tmp_path, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(os, "system", lambda command: asked.append(command))
+    shutil.copytree(finished.run_dir, tmp_path / "run")
+    about = json.loads((tmp_path / "run" / "model.json").read_text())
+    crafted = about | {"model": "os:system", "options": {"command": "true"}}
+    (tmp_path / "run" / "model.json").write_text(json.dumps(crafted))
+    assert cli.main(["predict", str(tmp_path / "run"), "digits"]) == 2
+    assert "Expected model='os:system' to be given" in capsys.readouterr().err and not asked
+    del about["options"]  # of a run that began before there were some
+    (tmp_path / "run" / "model.json").write_text(json.dumps(about))
+    assert cli.main(["predict", str(tmp_path / "run"), "digits"]) == 0
 
 
 def test_a_model_without_the_layers_that_clients_keep_predicts_nothing(tmp_path, capsys):
