@@ -248,6 +248,18 @@ def test_noise_that_hides_nothing_is_never_certified(capsys):
     assert code == 2 and "yes" not in out and "epsilon is infinite" in err
 
 
+def test_calibrate_finds_the_noise_for_a_risk(capsys):
+    # Of four Gaussian releases in closed form: mu is the difference of two normal quantiles.
+    for flags in (
+        ["--tpr", 0.1, "--fpr", 0.01],
+        ["--reconstruction", 0.1, "--prior", 0.01],
+    ):
+        code, out, _ = call(capsys, "calibrate", *flags, "--steps", 4, "--accountant", "gdp")
+        assert code == 0 and "1.91426" in out and f"at {flags[2][2:]} 0.01" in out
+    code, out, _ = call(capsys, "calibrate", "--advantage", 0.2, "--accountant", "gdp")
+    assert code == 0 and "1.9735" in out and "advantage with it" in out
+
+
 def test_calibrate_and_account_are_inverse(capsys, compiled_once):
     flags = [
         "--sampling-prob",
@@ -420,6 +432,10 @@ BAD_FLAGS = [
     (["account", "--sweep", "noise=1,2", "--neighboring-relation", "REPLACE_ONE"], ["REPLACE_ONE"]),
     (["account", "--sweep", "noise=1,2", "--accountant", "gdp"], ["accountant='gdp'"]),
     (["calibrate", "--epsilon", "0"], ["epsilon=0", "> 0"]),
+    (["calibrate"], ["--epsilon, or a risk"]),
+    (["calibrate", "--tpr", "0.1"], ["tpr with fpr"]),
+    (["calibrate", "--advantage", "2"], ["advantage=2", "(0, 1)"]),
+    (["calibrate", "--epsilon", "1", "--advantage", "0.1"], ["--epsilon or a risk"]),
     (["calibrate", "--epsilon", "1", "--delta", "1"], ["delta=1", "(0, 1)"]),
     (["schemes", "all"], ["'all'"]),
 ]

@@ -48,6 +48,7 @@ class Found(TypedDict):
     accountant: str
     value: float | None
     epsilon: Number | None
+    risk: NotRequired[float]
     note: str
 
 
@@ -55,8 +56,10 @@ class Calibrate(TypedDict):
     """Of `calibrate`."""
 
     parameter: str
-    target_epsilon: float
-    delta: float
+    target_epsilon: NotRequired[float]
+    delta: NotRequired[float]
+    risk: NotRequired[str]
+    target_risk: NotRequired[float]
     rows: list[Found]
     assumed: str
 

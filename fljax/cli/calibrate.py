@@ -2,16 +2,15 @@
 
 import contextlib
 import dataclasses
-import functools
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from rich.table import Table
 
 from fljax import _validate, accounting
-from fljax.accounting import words
-from fljax.accounting.accountant import Spent
+from fljax.accounting import risk, words
+from fljax.accounting.accountant import Method
 from fljax.accounting.events import PrivacyEvent
 from fljax.accounting.words import at_least, rounded_up
 from fljax.cli import _args, _events, _output, _sampled_gaussian
@@ -22,10 +21,23 @@ from fljax.errors import UnsupportedEventError
 class Asked(_events.Source):
     """What all rounds, or steps, together may spend."""
 
-    epsilon: float
-    """What may be spent."""
+    epsilon: float | None = None
+    """What may be spent. None: a risk is bounded instead: one of the three that follow."""
+    advantage: float | None = None
+    """Most that true-positive and false-positive rate of any membership test may differ, in (0, 1).
+    """
+    tpr: float | None = None
+    """Most that a membership test may find at false-positive rate --fpr."""
+    fpr: float | None = None
+    """That false-positive rate, below --tpr."""
+    reconstruction: float | None = None
+    """Greatest chance with which an attack may reconstruct a unit that is guessed with chance
+    --prior.
+    """
+    prior: float | None = None
+    """Chance of the best guess without the release, below --reconstruction."""
     delta: float = 1e-5
-    """delta that goes with it."""
+    """delta that goes with epsilon."""
     parameter: str = "noise_multiplier"
     """The number that is looked for, of the scheme's flags or of the event: epsilon falls or rises
     with it.
@@ -60,7 +72,8 @@ class Options(Asked):
     """Which data sets are neighbours."""
 
 
-_DESCRIPTION = """The number with which an epsilon is met, by every accountant that has a bound.
+_DESCRIPTION = """The number with which an epsilon is met, or a risk, by every accountant that has a
+bound.
 
 Of a (Poisson-sampled) Gaussian mechanism its smallest noise multiplier; with --scheme that of a
 scheme's rounds, whose flags are then those of `fljax simulate`; with --event --parameter NAME that
@@ -76,7 +89,20 @@ def main(args: Sequence[str]) -> int:
         options: Any = _args.parse(flags, args, prog="fljax calibrate", description=_DESCRIPTION)
     except _args.Done:
         return 0
-    _validate.positive(epsilon=options.epsilon)
+    if options.epsilon is None:
+        if all(value is None for value in _targets(options).values()):
+            raise ValueError(
+                "Expected --epsilon, or a risk: --advantage, --tpr with --fpr, or --reconstruction "
+                "with --prior; got none of them."
+            )
+        _risk(options)  # for its checks
+    else:
+        if any(value is not None for value in _targets(options).values()):
+            raise ValueError(
+                f"Expected --epsilon or a risk, got epsilon={options.epsilon!r} beside "
+                f"{_targets(options)}."
+            )
+        _validate.positive(epsilon=options.epsilon)
     _validate.open_unit(delta=options.delta)
     if other:
         event = _events.of_options(options, options.parameter)
@@ -95,27 +121,67 @@ def main(args: Sequence[str]) -> int:
     return _print(options, lambda value: _sampled_gaussian.event(value, *rest), lambda _: assumed)
 
 
+class _Reached(NamedTuple):
+    """What the number costs: epsilon or the risk, who answered, and how it is known."""
+
+    cost: float
+    name: str
+    method: str
+    reason: str
+
+
+def _targets(options: Asked) -> dict[str, float | None]:
+    names = ("advantage", "tpr", "fpr", "reconstruction", "prior")
+    return {name: getattr(options, name) for name in names}
+
+
+def _risk(options: Asked) -> tuple[Callable[[PrivacyEvent, Method], float], float, str]:
+    return risk.of_target(**_targets(options))
+
+
+def _search(
+    options: Asked, event: Callable[[float], PrivacyEvent], method: Method
+) -> tuple[float, Callable[[float], _Reached]]:
+    """The number, and what any such number costs."""
+    bracket = options.bracket
+    if options.epsilon is None:
+        bound, _, name = _risk(options)
+        found = risk.calibrate(
+            event,
+            advantage=options.advantage,
+            tpr=options.tpr,
+            fpr=options.fpr,
+            reconstruction=options.reconstruction,
+            prior=options.prior,
+            method=method,
+            bracket=bracket,
+        )
+        why = f"{name}, by the best of all bounds on delta"
+        return found, lambda value: _Reached(bound(event(value), method), method, method, why)
+    delta = options.delta
+    found = accounting.calibrate(
+        event, epsilon=options.epsilon, delta=delta, method=method, bracket=bracket
+    )
+
+    def cost(value: float) -> _Reached:
+        spent = accounting.spent(event(value), delta=delta, method=method)
+        name = words.answered_by(method, spent)
+        return _Reached(spent.epsilon_upper, name, spent.method, spent.reason)
+
+    return found, cost
+
+
 def _print(
     options: Asked, event: Callable[[float], PrivacyEvent], assumed: Callable[[float], str]
 ) -> int:
     _sampled_gaussian.use_cache(options.cache_dir)
-    table = Table("accountant", options.parameter.replace("_", " "), "epsilon with it")
-
-    def spent(method: Any, value: float) -> Spent:
-        return accounting.spent(event(value), delta=options.delta, method=method)
-
+    of = "epsilon" if options.epsilon is not None else _risk(options)[2]
+    table = Table("accountant", options.parameter.replace("_", " "), f"{of} with it")
     rows: list[dict[str, Any]] = []
     methods, without, last = _sampled_gaussian.methods(options.accountant), [], 1.0
     for method in methods:
         try:
-            found = accounting.calibrate(
-                event,
-                epsilon=options.epsilon,
-                delta=options.delta,
-                method=method,
-                bracket=options.bracket,
-            )
-            shown, reached = _shown(found, functools.partial(spent, method))
+            shown, reached = _shown(*_search(options, event, method))
             last = float(shown)
         except UnsupportedEventError as reason:
             without.append(str(reason))
@@ -123,15 +189,15 @@ def _print(
             rows.append({"accountant": method, **nothing, "note": f"no bound: {reason}"})
             table.add_row(method, "", f"no bound: {reason}")
             continue
-        name = words.answered_by(method, reached)
-        table.add_row(name, shown, rounded_up(reached.epsilon_upper))
+        table.add_row(reached.name, shown, rounded_up(reached.cost))
         rows.append(
             {
                 "accountant": reached.method,
                 "value": float(shown),
-                "epsilon": reached.epsilon_upper,
+                "epsilon": reached.cost if options.epsilon is not None else None,
                 "note": reached.reason,
             }
+            | ({} if options.epsilon is not None else {"risk": reached.cost})
         )
     _output.console().print(table)
     _sampled_gaussian.some_bound(options.accountant, methods, without)
@@ -139,8 +205,7 @@ def _print(
     _output.give(
         {
             "parameter": options.parameter,
-            "target_epsilon": options.epsilon,
-            "delta": options.delta,
+            **_asked(options),
             "rows": rows,
             "assumed": assumed(last),
         }
@@ -148,12 +213,19 @@ def _print(
     return 0
 
 
-def _shown(value: float, spent: Callable[[float], Spent]) -> tuple[str, Spent]:
-    """The number as it is printed, and what it costs: rounded up, or down where epsilon rises with
+def _asked(options: Asked) -> dict[str, Any]:
+    if options.epsilon is not None:
+        return {"target_epsilon": options.epsilon, "delta": options.delta}
+    _, target, name = _risk(options)
+    return {"risk": name, "target_risk": target}
+
+
+def _shown(value: float, cost: Callable[[float], _Reached]) -> tuple[str, _Reached]:
+    """The number as it is printed, and what it costs: rounded up, or down where the cost rises with
     it.
     """
     up, down = rounded_up(value), at_least(value)
     with contextlib.suppress(ValueError):  # past the end of its range
-        if not (reached := spent(float(up))).epsilon_upper > spent(float(down)).epsilon_upper:
+        if not (reached := cost(float(up))).cost > cost(float(down)).cost:
             return up, reached
-    return down, spent(float(down))
+    return down, cost(float(down))
