@@ -8,6 +8,7 @@ EXAMPLES = sorted((pathlib.Path(__file__).parents[1] / "examples").glob("*.py"))
 # The constants at the top of an example that make it tiny; an example without an entry here fails.
 TINY = {
     "bidirectional": {"NUM_ROUNDS": 2},
+    "after_training": {"NUM_CLIENTS": 40, "NUM_ROUNDS": 2, "MORE_ROUNDS": 1},
     "attacks": {
         "TARGETS": 2,
         "ITERATIONS": 20,
