@@ -185,7 +185,8 @@ def test_account_says_who_has_no_bound(capsys, compiled_once):
 
 def test_no_bound_by_anybody_is_an_error(capsys, compiled_once):
     sampled = ["--sampling-prob", 0.01, "--cache-dir", compiled_once]
-    one, replaced = ["--accountant", "gdp"], ["--neighboring-relation", "REPLACE_ONE"]
+    one = ["--accountant", "gdp"]
+    replaced = ["--neighboring-relation", "REPLACE_ONE", "--accountant", "rdp"]
     for command in (["account", "--noise-multiplier", 2.0], ["calibrate", "--epsilon", 1.0]):
         for flags in (one, replaced):
             code, out, err = call(capsys, *command, *sampled, *flags)
