@@ -194,6 +194,22 @@ def test_no_bound_by_anybody_is_an_error(capsys, compiled_once):
             assert "Expected an accountant with a bound for this mechanism, got accountant=" in err
 
 
+def test_a_sampled_unit_that_is_exchanged_counts_with_its_own_norm_and_the_others(
+    capsys, compiled_once
+):
+    """dp-accounting's PLD accountant, whose noise is relative to one unit's norm, says 0.344366 at
+    2 clip norms and 0.160220 at 4.
+    """
+    flags = ["--neighboring-relation", "REPLACE_ONE", "--sampling-prob", 0.01, "--steps", 100]
+    flags += ["--delta", 1e-5, "--cache-dir", compiled_once, "--json"]
+    for noise, theirs in ((1.0, 0.344366), (2.0, 0.160220)):
+        code, out, _ = call(capsys, "account", "--noise-multiplier", noise, *flags)
+        told = json.loads(out)["result"]
+        assert code == 0 and "exchanging it by at most twice that" in told["assumed"]
+        assert told["rows"][0]["epsilon_lower"] < theirs < told["rows"][0]["epsilon_upper"]
+        assert told["rows"][0]["epsilon_upper"] < theirs + 1e-4
+
+
 def test_more_steps_than_can_be_counted_are_refused_by_name(capsys):
     for command in (["account", "--noise-multiplier", 1.0], ["calibrate", "--epsilon", 1.0]):
         line = refused(

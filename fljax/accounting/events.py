@@ -326,7 +326,13 @@ class MixtureOfGaussians(Mechanism):
 
 @dataclasses.dataclass(frozen=True)
 class PoissonSampled(Mechanism):
-    """Runs `event` on a sample that each unit joins by its own coin. `sampling_prob` in [0, 1]."""
+    """Runs `event` on a sample that each unit joins by its own coin. `sampling_prob` in [0, 1].
+
+    Of a Gaussian `event` under REPLACE_ONE, each unit must move the sum by at most half of what the
+    noise multiplier is relative to: one clipped to C, where an exchange moves the sum by 2 C.
+    Privacy-loss distributions count on it, since a unit that joins while its neighbour stays out
+    is told apart by its own norm.
+    """
 
     sampling_prob: float
     event: Mechanism

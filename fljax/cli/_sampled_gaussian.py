@@ -105,10 +105,14 @@ def assumptions(sampling_prob: float, steps: int, relation: str, delta: float) -
             "(Poisson, not shuffling)"
         )
     )
+    # A sampled unit that is exchanged was there with a norm of its own, and so is the other.
+    moves, whole = "one unit moves the sum of a step by at most the clip norm", ""
+    if relation == "REPLACE_ONE":
+        moves, whole = f"{moves}, exchanging it by at most twice that", "2 * "
     return (
-        f"Assumed: {steps} step{'s'[: steps > 1]}; {joins}; one unit moves the sum of a step by at "
-        "most the clip norm; the noise on that sum is Gaussian, real-valued, of standard "
-        "deviation noise multiplier * clip norm; the output of every step is published; "
+        f"Assumed: {steps} step{'s'[: steps > 1]}; {joins}; {moves}; the noise on that sum is "
+        f"Gaussian, real-valued, of standard deviation {whole}noise multiplier * clip norm; the "
+        "output of every step is published; "
         f"neighbours differ by {neighbors(relation, 'unit')} ({relation}); delta = "
         f"{at_most(delta)}."
     )

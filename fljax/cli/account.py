@@ -36,7 +36,8 @@ class Options(Asked):
     """A sampled Gaussian mechanism, and what is asked of it."""
 
     noise_multiplier: float | None = None
-    """Noise standard deviation / clip norm. Needed unless it is swept."""
+    """Noise standard deviation / clip norm (for REPLACE_ONE: / twice the clip norm). Needed unless
+    it is swept."""
     sampling_prob: float = 1.0
     """Chance that one unit joins one step, in (0, 1]."""
     steps: int = 1
