@@ -22,9 +22,17 @@ from fljax.accounting.information import (
 )
 from fljax.accounting.pld import without_replacement
 from fljax.accounting.renyi import conversion, gaussian_pair, kov, noise_grid, rdp
-from fljax.accounting.shared_noise import colluders, least_noise, printed, theta, unequal_clients
+from fljax.accounting.shared_noise import (
+    adversaries,
+    colluders,
+    least_noise,
+    printed,
+    theta,
+    unequal_clients,
+)
 from fljax.accounting.shared_noise import exact as view
 from fljax.accounting.shared_noise import sparse as sparse_views
+from fljax.accounting.subjects import printed as subjects
 from fljax.accounting.weighted_sums import curves as weighted_curves
 from fljax.accounting.weighted_sums import replaced_record, span, spectrum
 from fljax.accounting.weighted_sums import rounds as weighted_rounds
@@ -330,6 +338,11 @@ ROUNDS = {"noise_multiplier": 1.0, "sampling_rate": 0.1, "num_rounds": 5}
 BAD_ROUNDS = {"noise_multiplier": FINITE, "sampling_rate": PROBABILITY, "num_rounds": WHOLE}
 SAMPLED = {"noise_multiplier": 1.0, "sampling_prob": 0.1, "steps": 5}
 BAD_SAMPLED = {"noise_multiplier": FINITE, "sampling_prob": PROBABILITY, "steps": WHOLE}
+ONE_SUBJECT = fljax.accounting.PrivacyEvent(
+    mechanism=fljax.accounting.events.Gaussian(2.0),
+    privacy_unit="subject",
+    neighboring_relation="ADD_OR_REMOVE_ONE",
+)
 PAIRS = {"num_clients": 4, "num_colluders": 1}
 BAD_PAIRS = {"num_clients": WHOLE, "num_colluders": (NAN, -1, 4, 0.5, INF)}
 
@@ -782,6 +795,48 @@ HOST = [
         | {"pair_stddev": (0.0, *FINITE), "delta": (0.0, *DELTA)},
     ),
     Case(
+        printed.claimed_theta,
+        {"num_clients": 9, "noise_multiplier": 1.0, "variance_ratio": 2.0, "delta": 1e-5},
+        {"num_clients": WHOLE, "noise_multiplier": FINITE, "variance_ratio": FINITE}
+        | {"delta": (0.0, *DELTA)},
+        out_degree=None,
+    ),
+    Case(
+        colluders.unit_mu,
+        {"num_clients": 4, "variance_ratio": 2.0, "num_colluders": 1, "failure_prob": 0.0},
+        {"num_clients": WHOLE, "variance_ratio": FINITE, "num_colluders": (NAN, -1, 0.5, INF)}
+        | {"failure_prob": (1.0, *DELTA)},
+        edges=None,
+    ),
+    Case(
+        adversaries.of_uploads,
+        {"round_mu": 0.5},
+        {"round_mu": SIGNED},
+        reached=np.full((2, 3), adversaries.IN_TIME),
+    ),
+    Case(
+        adversaries.of_sums,
+        {"own_mu": 0.5, "num_colluders": 1},
+        {"own_mu": SIGNED, "num_colluders": (NAN, -1, 0.5, INF)},
+        reached=np.full((2, 3), adversaries.IN_TIME),
+    ),
+    Case(
+        subjects.square_root_rounds,
+        {"num_rounds": 3, "num_silos": 4},
+        {"num_rounds": WHOLE, "num_silos": WHOLE},
+    ),
+    Case(
+        subjects.least_noise,
+        TARGET,
+        BAD_TARGET | {"epsilon": (0.0, *FINITE)} | {"delta": (0.0, *DELTA)},
+    ),
+    Case(
+        subjects.group_epsilon,
+        {"delta": 1e-5, "size": 2},
+        {"delta": DELTA, "size": WHOLE},
+        event=ONE_SUBJECT,
+    ),
+    Case(
         printed.expected_degree,
         {"num_clients": 9, "out_degree": 2},
         {"num_clients": WHOLE, "out_degree": (9, *WHOLE)},
@@ -1054,6 +1109,11 @@ NOT_OF_NUMBERS = (
     }
     | {f"shared_noise.star_mesh.{name}" for name in ("factor", "inverse", "inverse_diagonal")}
     | {f"shared_noise.graph.{name}" for name in ("from_matrix", "pair_graph")}  # tests of their own
+    # Words; and what a config or an event is made into, which has looked at its numbers.
+    | {"shared_noise.exposure.exposure", "information.spent.of_run"}
+    | {f"shared_noise.adversaries.{name}_views" for name in ("chosen", "sum", "uploads")}
+    | {f"subjects.printed.{name}" for name in ("errata", "run", "with_noise")}
+    | {f"subjects.rounds.{name}" for name in ("counted", "event", "present")}
 )
 OF_EVENTS = (
     "accountant",

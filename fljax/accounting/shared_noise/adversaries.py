@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fljax import _validate
+
 NEVER, LATE, IN_TIME = 0, 1, 2
 
 
@@ -52,8 +54,19 @@ class UploadNoise(NamedTuple):
     move: float
 
 
+def _check(**mus: float) -> None:
+    for name, mu in mus.items():
+        if not mu >= 0:
+            raise ValueError(f"Expected {name} >= 0, got {name}={mu!r}.")
+
+
 def of_uploads(reached: np.ndarray, round_mu: float) -> np.ndarray:
-    """Mu `[N]` towards who sees every upload that left its client, each with `round_mu`."""
+    """Mu `[N]` towards who sees every upload that left its client, each with `round_mu`.
+
+    Raises:
+      ValueError: `round_mu` is negative or NaN; it is infinite where nothing hides an upload.
+    """
+    _check(round_mu=round_mu)
     return round_mu * np.sqrt((reached > NEVER).sum(axis=0))
 
 
@@ -63,7 +76,12 @@ def of_sums(reached: np.ndarray, own_mu: float, num_colluders: int) -> np.ndarra
     Args:
       own_mu: of an upload hidden by its own noise alone. All honest responders' noise, at least, is
         in the sum.
+
+    Raises:
+      ValueError: `own_mu` is negative or NaN, or `num_colluders` no number of clients.
     """
+    _check(own_mu=own_mu)
+    _validate.non_negative_int(num_colluders=num_colluders)
     answered = reached == IN_TIME
     hiding = np.maximum(answered.sum(axis=1) - num_colluders, 1)
     return own_mu * np.sqrt((answered / hiding[:, None]).sum(axis=0))

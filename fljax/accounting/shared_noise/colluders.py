@@ -131,7 +131,14 @@ def unit_mu(
       num_clients: N.
       variance_ratio: variance of a pair's noise / of own noise.
       num_colluders, failure_prob: as in `worst_case`.
+
+    Raises:
+      ValueError: a number is out of range.
     """
+    _validate.positive_int(num_clients=num_clients)
+    _validate.non_negative_int(num_colluders=num_colluders)
+    _validate.non_negative(variance_ratio=variance_ratio)
+    _validate.below_one(failure_prob=failure_prob)
     if edges is None or variance_ratio == 0:
         seen = max(1, num_clients - num_colluders)
         return float(view.complete_mu(1.0, variance_ratio, num_seen=seen))

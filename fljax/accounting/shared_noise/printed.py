@@ -319,7 +319,11 @@ def claimed_theta(
 
     Raises:
       PrivacyPreconditionError: the graph does not meet the conditions of Theorem 11.
+      ValueError: a number is out of range.
     """
+    _validate.positive_int(num_clients=num_clients)
+    _validate.non_negative(noise_multiplier=noise_multiplier, variance_ratio=variance_ratio)
+    _validate.open_unit(delta=delta)
     own, pair = noise_multiplier, noise_multiplier * math.sqrt(variance_ratio)
     if not (own and pair):
         return math.inf

@@ -41,7 +41,11 @@ def errata(*names: str) -> dict[str, str]:
 def square_root_rounds(num_rounds: int, num_silos: int) -> int:
     """What the paper counts for `num_rounds` rounds of `num_silos` silos: times sqrt(silos),
     rounded up: erratum E1.
+
+    Raises:
+      ValueError: a number is no integer >= 1.
     """
+    _validate.positive_int(num_rounds=num_rounds, num_silos=num_silos)
     return math.isqrt(num_rounds**2 * num_silos - 1) + 1
 
 
