@@ -409,6 +409,19 @@ def _devices(subject: _Subject) -> str:
     return _same(subject.plain, found, f"rounds on 1 and on {count} devices")
 
 
+def _steps(subject: _Subject, cohort: Cohort) -> list[Any]:
+    """How far rounds in a row, with the run's key, move the model."""
+    models, state = [subject.start().params], subject.start()
+    for _ in range(_DRAWS):
+        state = subject.round(state, cohort, _key())
+        models.append(jax.tree.map(np.array, state.params))
+    return [jax.tree.map(np.subtract, *pair) for pair in itertools.pairwise(models)]
+
+
+def _none(step: Any) -> Any:
+    return jax.tree.map(np.zeros_like, step)
+
+
 def _keys(subject: _Subject) -> str:
     world = subject.world
     again = subject.model(world.cohort, _key())
@@ -420,13 +433,13 @@ def _keys(subject: _Subject) -> str:
         raise _Broken("all keys give the same model: the key is not used")
     x = jnp.zeros_like(world.cohort.examples["x"])
     silent = world.cohort._replace(examples=world.cohort.examples | {"x": x})
-    models, state = [subject.start().params], subject.start()
-    for _ in range(_DRAWS):
-        state = subject.round(state, silent, _key())
-        models.append(jax.tree.map(np.array, state.params))
-    steps = [jax.tree.map(np.subtract, *pair) for pair in itertools.pairwise(models)]
-    if all(_distance(steps[0], step) <= _ROUNDING for step in steps):
-        raise _Broken("all rounds with the run's key take the same step: noise is drawn again")
+    # Without clients the server's noise alone moves the model, if the server adds any.
+    nobody = world.cohort._replace(client_ids=jnp.full_like(world.cohort.client_ids, -1))
+    for cohort in (silent, nobody):
+        steps = _steps(subject, cohort)
+        moves = cohort is silent or any(_distance(step, _none(step)) > _ROUNDING for step in steps)
+        if moves and all(_distance(steps[0], step) <= _ROUNDING for step in steps):
+            raise _Broken("all rounds with the run's key take the same step: noise is drawn again")
     return "one key gives the same bits; another key or round gives other noise"
 
 

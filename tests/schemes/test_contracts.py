@@ -166,6 +166,17 @@ def by_device(config, loss, state, cohort, key):
     return after._replace(params=jax.tree.map(lambda leaf: leaf * devices, after.params)), info
 
 
+def server_noise_again(config, loss, state, cohort, key):
+    """What clients add differs from round to round, what the server adds does not."""
+    first = state._replace(round=jnp.zeros((), jnp.int32))
+    after, info = plain_round(config, loss, first, cohort, key)
+    present = cohort.client_ids >= 0
+    drawn = jax.random.normal(jax.random.fold_in(key, 1 + state.round), present.shape)
+    added = jnp.sum(jnp.where(present, drawn, 0))
+    moved = jax.tree.map(lambda leaf: leaf + added, after.params)
+    return after._replace(params=moved, round=state.round + 1), info
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Silent(Config):
     untold: int = 1
@@ -175,8 +186,8 @@ class Silent(Config):
 class NoToml(Config):
     """Public numbers."""
 
-    mode: tuple[str, ...] = ("a",)
-    """Words, which a config file cannot hold."""
+    weight: complex = 1j
+    """A number that a config file cannot hold."""
 
 
 # What is broken -> (the scheme, the check that says so).
@@ -212,6 +223,7 @@ BROKEN = {
         scheme(on_other(state=lambda s: s._replace(round=jnp.zeros((), jnp.int32)))),
         "keys",
     ),
+    "the server's noise again": (scheme(server_noise_again), "keys"),
     "a field without a sentence": (scheme(config=Silent), "fields"),
     "a field that is no TOML": (scheme(config=NoToml), "toml"),
 }
