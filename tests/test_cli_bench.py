@@ -94,6 +94,7 @@ def test_the_table_shows_what_was_measured(tmp_path, capsys, monkeypatch):
         "chunk_size": {"fastest": 8, "chosen": 1, "clients_per_s": {"1": 600.0, "8": 700.0}},
         "simulate": {"how": "scaled", "rounds": 60, "round_ms": 50.0, "estimated_s": 14.4},
     }
+    monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr(_bench, "measure", lambda *, quick, say: found)
     path = tmp_path / "bench.json"
     assert cli.main(["bench", "--output", str(path)]) == 0

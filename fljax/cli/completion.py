@@ -9,6 +9,7 @@ from fljax import cli
 from fljax.cli import _args, _output
 
 SHELLS = ("bash", "zsh", "fish")
+_WITHOUT_OPTIONS = ("simulate", "schemes", "completion")  # the flags of simulate depend on a scheme
 _HELP = """usage: fljax completion bash|zsh|fish
 
 Prints a script by which the shell completes commands, flags and names of schemes, data sets and
@@ -50,8 +51,9 @@ def flags() -> dict[str, list[str]]:
 
     found = {}
     for command in cli.COMMANDS:
-        module = importlib.import_module(f"fljax.cli.{command}")
-        own = _spelled(module.Options) if hasattr(module, "Options") else []
+        own = []
+        if command not in _WITHOUT_OPTIONS:
+            own = _spelled(importlib.import_module(f"fljax.cli.{command}").Options)
         if command in ("simulate", "account", "calibrate"):
             kinds: list[Any] = [entry.thing.Config for entry in schemes.listed() if entry.thing]
             if command == "simulate":
