@@ -34,6 +34,19 @@ def test_a_line_has_epsilon_of_its_budget_and_the_time_left(monkeypatch, capsys)
     assert second.endswith("  5 min left") and last.endswith("rounds/s")
 
 
+def test_a_first_round_that_was_compiled_promises_no_time(monkeypatch, capsys):
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    lines = progress.Lines()
+    lines.start(PLAN, 20)
+    for number, seconds in ((21, 30.0), (31, 5.0)):
+        now[0] += seconds
+        lines.round({"round": number, "epsilon": 1.5, "test_loss": 1.0, "test_accuracy": 0.5})
+    first, second = capsys.readouterr().out.splitlines()[-2:]
+    assert first.endswith("  30 s with compiling")
+    assert second.endswith("  2.0 rounds/s  14 s left")
+
+
 def test_without_a_budget_none_is_named(capsys):
     lines = progress.Lines()
     lines.start(types.SimpleNamespace(**{**vars(PLAN), "target_epsilon": None}), 0)

@@ -114,6 +114,7 @@ class Lines:
     def start(self, plan: Plan, rounds_done: int) -> None:
         """Says what is about to run."""
         self._total, self._last, self._since = plan.num_rounds, rounds_done, time.monotonic()
+        self._first = rounds_done + 1
         self._lost = 0
         budget = (
             "no budget"
@@ -139,14 +140,18 @@ class Lines:
         if "test_loss" not in record:
             return
         now = time.monotonic()
-        rate = (record["round"] - self._last) / max(now - self._since, 1e-9)
+        took = max(now - self._since, 1e-9)
+        rate = (record["round"] - self._last) / took
         self._last, self._since = record["round"], now
         numbers = describe(record, budget=self._budget)
         numbers += f"  {self._lost} rounds lost" if self._lost else ""
         togo = self._total - record["round"]
-        wait = f"  {_left(togo / rate)}" if togo and rate > 0 else ""
-        line = f"round {record['round']}/{self._total}  {numbers}  {rate:.1f} rounds/s{wait}"
-        print(line, flush=True)
+        pace = f"{rate:.1f} rounds/s"
+        if togo and rate > 0:
+            pace += f"  {_left(togo / rate)}"
+        if record["round"] == self._first and togo:  # it was compiled: others do not take as long
+            pace = f"{took:.0f} s with compiling"
+        print(f"round {record['round']}/{self._total}  {numbers}  {pace}", flush=True)
 
     def stop(self) -> None:
         """Nothing is buffered."""
