@@ -32,7 +32,7 @@ a { color: var(--accent); }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 16px;
   margin-bottom: 16px; }
 .grid { display: grid; gap: 16px;
-  grid-template-columns: repeat(auto-fit, minmax(min(350px, 100%), 1fr)); }
+  grid-template-columns: repeat(auto-fit, minmax(min(400px, 100%), 1fr)); }
 .card, section { background: var(--paper); border: 1px solid var(--line); border-radius: 10px;
   padding: 16px 20px; }
 /* Charts never get smaller than can be read: where there is no room they are moved sideways. */
@@ -324,6 +324,11 @@ def _served(outcome: Outcome) -> str:
         "says nothing of a client. They were "
         "trained on, and these numbers carry no noise: diagnostics, not private."
     )
+    if not count:
+        note = (
+            f"No client holds {_LEAST_EXAMPLES} examples or more, and a share of fewer says "
+            "nothing of a client."
+        )
     note += f" {damaged} more are damaged on disk and left out." if damaged else ""
     if not count:
         return section("How the model serves each client", "", note)
