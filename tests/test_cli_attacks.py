@@ -77,6 +77,7 @@ def test_inversions_that_diverge_count_as_the_mean_image_and_break_no_bound(
 
     monkeypatch.setattr(victims, "smooth_lenet", lambda **given: models.create("softmax", **given))
     monkeypatch.setattr(reconstruction, "updates", updates)
+    monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(
         reconstruction,
         "invert",
