@@ -8,6 +8,7 @@ RdpAccountant`: the arguments are the same, events are dp_accounting's or fljax'
 it does not prove is refused.
 """
 
+import abc
 import math
 import sys
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ _ALMOST_ONE = math.nextafter(1.0, 0.0)
 _FAR_EPSILON = 1e4  # delta at a larger epsilon is no larger than here
 
 
-class _Accountant:
+class _Accountant(abc.ABC):
     """What was composed so far, under one unit and one relation."""
 
     _noise_relative_to = NeighboringRelation.REPLACE_ONE
@@ -125,14 +126,17 @@ class _Accountant:
             neighboring_relation=self._event.neighboring_relation,
         )
 
+    @abc.abstractmethod
     def _check(self, event: PrivacyEvent) -> None:
-        raise NotImplementedError
+        """Raises UnsupportedEventError where there is no bound."""
 
+    @abc.abstractmethod
     def _epsilon(self, delta: float) -> float:
-        raise NotImplementedError
+        """A proved upper bound at `delta`."""
 
+    @abc.abstractmethod
     def _delta(self, epsilon: float) -> float:
-        raise NotImplementedError
+        """A proved upper bound at `epsilon`."""
 
 
 class RdpAccountant(_Accountant):
