@@ -15,6 +15,16 @@ def test_the_page_of_environments_is_made_of_the_committed_rows():
     assert matrix.badge(ROWS) in " ".join((ROOT / "README.md").read_text().split())
 
 
+def test_every_python_was_tried_with_the_oldest_and_the_newest_dependencies():
+    tried = {
+        (row["python"], row["dependencies"])
+        for row in ROWS
+        if row["what"] == "all extras of the tests"
+    }
+    pythons, resolutions = {"3.11", "3.12", "3.13"}, {"oldest", "newest"}
+    assert tried == {(python, which) for python in pythons for which in resolutions}
+
+
 def test_no_environment_that_was_tried_failed():
     assert {"fljax-kernels alone", "no extra"} <= {row["what"] for row in ROWS}
     extras = {extra for row in ROWS for extra in re.findall(r"extra (\w+)", row["what"])}

@@ -153,4 +153,5 @@ def test_a_round_of_a_bundled_model_runs_on_two_devices(name, model):
     over, run, arguments = placed(algorithm(name, model), model)
     with mesh.over(over):
         _, info = run(*arguments)
-    assert np.isfinite(info.loss) and info.cohort_size == C
+    late = 1 if name == "lightdp" else 0  # its straggler is not in the average
+    assert np.isfinite(info.loss) and C - late <= info.cohort_size <= C
