@@ -1,6 +1,6 @@
 """Array kernels for private federated learning: pure, jit/vmap-safe, jax and numpy only."""
 
-from fljax_kernels import spectral
+from fljax_kernels import discrete, spectral
 from fljax_kernels._version import __version__ as __version__
 from fljax_kernels.clipped_sum.api import clip_and_sum
 from fljax_kernels.gaussian.api import add_gaussian_noise, gaussian_noise
@@ -15,6 +15,7 @@ __all__ = [
     "add_gaussian_noise",
     "client_pair_noise",
     "clip_and_sum",
+    "discrete",
     "fixed_size_sample",
     "gaussian_noise",
     "joint_pair_noise",

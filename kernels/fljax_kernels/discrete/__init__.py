@@ -1,0 +1,21 @@
+"""Integer noise of exact laws, and what brings vectors to the integers that it is added to."""
+
+from fljax_kernels.discrete.api import (
+    discrete_gaussian_noise,
+    from_ring,
+    grid_round,
+    rotate,
+    rotate_back,
+    skellam_noise,
+    to_ring,
+)
+
+__all__ = [
+    "discrete_gaussian_noise",
+    "from_ring",
+    "grid_round",
+    "rotate",
+    "rotate_back",
+    "skellam_noise",
+    "to_ring",
+]

@@ -1,0 +1,49 @@
+"""Vectors of integers whose norm is bounded, drawn about vectors of floats."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from fljax_kernels.discrete import alias
+
+TRIES = 64
+MOST = 2**32 - 2  # of squared norms: the largest uint32 stands for all above
+
+
+def squared_norms(z: jax.Array) -> jax.Array:
+    """Uint32 `[...]` of int32 `[..., P]` of absolute values below 2**16; the largest for all above
+    it.
+    """
+    squares = jnp.square(jnp.abs(z).astype(jnp.uint32))
+
+    def saturating(a: jax.Array, b: jax.Array) -> jax.Array:
+        total = a + b
+        return jnp.where(total < a, np.uint32(2**32 - 1), total)
+
+    return lax.reduce(squares, np.uint32(0), saturating, (z.ndim - 1,))
+
+
+def conditional(key: jax.Array, x: jax.Array, most: int) -> jax.Array:
+    """Int32 `[P]` of float32 `[P]` with squared norm at most `most`: see `api.grid_round`."""
+    # where: NaN is no integer. 65535: no norm above it is allowed, and its square is a uint32.
+    x = jnp.clip(jnp.where(jnp.isfinite(x), x, 0.0), -65535.0, 65535.0)
+    low = jnp.floor(x)
+    share = x - low
+
+    def another(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        turn, _, _ = state
+        drawn = (alias.bits(key, turn, x.shape) >> np.uint32(8)).astype(jnp.float32)
+        z = (low + (drawn < share * np.float32(2**24)).astype(jnp.float32)).astype(jnp.int32)
+        return turn + 1, z, squared_norms(z) <= np.uint32(most)
+
+    start: tuple[jax.Array, ...] = (
+        jnp.int32(0),
+        jnp.zeros(x.shape, jnp.int32),
+        jnp.zeros((), bool),
+    )
+    wanted = lambda state: ~state[2] & (state[0] < TRIES)
+    _, z, good = lax.while_loop(wanted, another, start)
+    short = jnp.trunc(x).astype(jnp.int32)
+    short = jnp.where(squared_norms(short) <= np.uint32(most), short, 0)
+    return jnp.where(good, z, short)
