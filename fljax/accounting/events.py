@@ -137,6 +137,61 @@ class DiscreteGaussian(Mechanism):
         _validate.positive_int(sensitivity=self.sensitivity)
 
 
+def _check_lengths(record: Any) -> None:
+    _validate.positive(l2_sensitivity=record.l2_sensitivity)
+    if record.l1_sensitivity is not None:
+        _validate.positive(l1_sensitivity=record.l1_sensitivity)
+    if record.dimension is not None:
+        _validate.positive_int(dimension=record.dimension)
+
+
+@dataclasses.dataclass(frozen=True)
+class DiscreteGaussianSum(Mechanism):
+    """Adds `count` independent discrete Gaussians, as of so many clients, to each coordinate of a
+    vector of integers.
+
+    `stddev`: the parameter of one of them, as in `DiscreteGaussian`, > 0. `count`: an integer >= 1,
+      of those that nobody knows.
+    `l2_sensitivity`, `l1_sensitivity`: > 0, how far one unit moves the vector, in whole steps after
+      rounding; None: integers have no more than the square of their L2 norm.
+    `dimension`: coordinates, >= 1; None: any number.
+
+    Source: Kairouz, Liu, Steinke (2021), arXiv:2102.06387.
+    """
+
+    stddev: float
+    count: int
+    l2_sensitivity: float
+    l1_sensitivity: float | None = None
+    dimension: int | None = None
+
+    def __post_init__(self) -> None:
+        _validate.positive(stddev=self.stddev)
+        _validate.positive_int(count=self.count)
+        _check_lengths(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class Skellam(Mechanism):
+    """Adds the difference of two Poisson counts of mean `variance` / 2 to each coordinate of a
+    vector of integers.
+
+    `variance`: > 0, of all clients' noise together that nobody knows: such noise adds up to such
+      noise. The others: as in `DiscreteGaussianSum`.
+
+    Source: Agarwal, Kairouz, Liu (2021), arXiv:2110.04995.
+    """
+
+    variance: float
+    l2_sensitivity: float
+    l1_sensitivity: float | None = None
+    dimension: int | None = None
+
+    def __post_init__(self) -> None:
+        _validate.positive(variance=self.variance)
+        _check_lengths(self)
+
+
 @dataclasses.dataclass(frozen=True)
 class DiscreteLaplace(Mechanism):
     """Adds integer noise with mass proportional to exp(-noise_parameter |x|) to integer queries.
@@ -559,6 +614,8 @@ RECORDS: dict[str, type[Mechanism]] = {
         Gaussian,
         Laplace,
         DiscreteGaussian,
+        DiscreteGaussianSum,
+        Skellam,
         DiscreteLaplace,
         RandomizedResponse,
         Staircase,

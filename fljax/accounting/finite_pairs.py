@@ -15,6 +15,7 @@ import numpy as np
 
 from fljax.accounting import events, mechanisms
 from fljax.accounting.events import Mechanism, NeighboringRelation
+from fljax.accounting.renyi import integer_noise
 
 CELLS = 510  # of a curve that is joined by chords
 _LARGEST_RANGE = 600.0  # beyond, no distribution of losses is built
@@ -47,6 +48,8 @@ def pair(mechanism: Mechanism, relation: NeighboringRelation) -> Dominating | No
             return _randomized_response(mechanism, noise, buckets, relation)
         case events.DiscreteLaplace(noise, sensitivity):
             return _discrete_laplace(noise, sensitivity)
+        case events.DiscreteGaussianSum() | events.Skellam() if mechanism.dimension == 1:
+            return _integer_noise(mechanism)
         case events.Staircase(epsilon, gamma):
             return _staircase(epsilon, gamma)
         case events.NoisyMax(noise, kind, _) if kind == "gumbel" and noise > 0:
@@ -126,6 +129,49 @@ def _discrete_laplace(noise: float, sensitivity: int) -> Dominating:
     far = math.exp(-noise * sensitivity) * tail
     p = np.concatenate([[tail], middle, [far]])
     return Dominating(p, p[::-1].copy(), True)
+
+
+def _integer_noise(mechanism: events.DiscreteGaussianSum | events.Skellam) -> Dominating | None:
+    """Noise of one integer, alone and moved as far as it may be: laws here are log-concave, so that
+    no smaller move is told apart better. None: 512 outcomes do not hold it.
+
+    What lies beyond the outcomes is told apart for certain.
+    """
+    l2, l1, _ = integer_noise.lengths(
+        mechanism.l2_sensitivity, mechanism.l1_sensitivity, mechanism.dimension
+    )
+    move = math.floor(min(l2, l1) * (1 + 1e-12))
+    if move == 0:
+        return _NOTHING
+    if isinstance(mechanism, events.Skellam):
+        variance, count = mechanism.variance, 1
+    else:
+        variance, count = mechanism.count * mechanism.stddev**2, mechanism.count
+    reach = (CELLS - move - 1) // 2
+    if reach < 8.5 * math.sqrt(variance) + 12:  # beyond lies less than 2e-16
+        return None
+    if isinstance(mechanism, events.Skellam):
+        one_side = np.exp(integer_noise.log_masses(variance, reach)[: reach + 1])
+        law = np.concatenate([one_side[:0:-1], one_side])
+    else:
+        x = np.arange(-reach, reach + 1)
+        one = np.exp(-0.5 * (x / mechanism.stddev) ** 2)
+        law = _power(one / one.sum(), count)
+    beyond = max(1.0 - float(law.sum()), 0.0)
+    none = np.zeros(move)
+    p = np.concatenate([law, none, [beyond, 0.0]])
+    return Dominating(p, np.concatenate([none, law, [0.0, beyond]]), False)
+
+
+def _power(law: np.ndarray, count: int) -> np.ndarray:
+    """The law of a sum of `count` draws, as far out as `law` goes; all terms are positive."""
+    found, reach = None, len(law) // 2
+    while count:
+        if count % 2:
+            found = law if found is None else np.convolve(found, law)[reach:-reach]
+        law, count = np.convolve(law, law)[reach:-reach], count // 2
+    assert found is not None
+    return found
 
 
 def _staircase(epsilon: float, gamma: float | None) -> Dominating:

@@ -2,12 +2,13 @@
 
 import functools
 import math
+from typing import Any
 
 import numpy as np
 
 from fljax.accounting import events, finite_pairs, mechanisms, pure
 from fljax.accounting.events import Mechanism, NeighboringRelation
-from fljax.accounting.renyi import poisson_of_curve, rdp, repeat_select
+from fljax.accounting.renyi import integer_noise, poisson_of_curve, rdp, repeat_select
 from fljax.accounting.weighted_sums import curves as weighted_curves
 
 _MOST_WITHOUT_REPLACEMENT = 256
@@ -56,6 +57,8 @@ def _curve(
         # Never above its continuous twin: Canonne, Kamath, Steinke (2020), arXiv:2004.00010,
         # Proposition 5.
         return np.asarray(rdp.gaussian(mechanism.stddev / mechanism.sensitivity, orders))
+    if isinstance(mechanism, events.DiscreteGaussianSum | events.Skellam):
+        return _integer_noise(mechanism, orders)
     if isinstance(mechanism, events.EpsilonDelta):
         if mechanism.delta > 0:
             raise mechanisms.refuse(
@@ -151,6 +154,19 @@ def _curve(
     return mechanisms.divergence(mechanism, relation, orders)
 
 
+def _integer_noise(
+    mechanism: events.DiscreteGaussianSum | events.Skellam, orders: tuple[float, ...]
+) -> np.ndarray:
+    moves: dict[str, Any] = {
+        "l2_sensitivity": mechanism.l2_sensitivity,
+        "l1_sensitivity": mechanism.l1_sensitivity,
+        "dimension": mechanism.dimension,
+    }
+    if isinstance(mechanism, events.Skellam):
+        return integer_noise.skellam(mechanism.variance, orders, **moves)
+    return integer_noise.discrete_gaussian_sum(mechanism.stddev, mechanism.count, orders, **moves)
+
+
 def _is_symmetric(mechanism: Mechanism) -> bool:
     """Whether some map of the outcomes exchanges the two of the worst pair."""
     if isinstance(mechanism, events.Composed):
@@ -164,6 +180,8 @@ def _is_symmetric(mechanism: Mechanism) -> bool:
         events.Gaussian
         | events.Laplace
         | events.DiscreteGaussian
+        | events.DiscreteGaussianSum
+        | events.Skellam
         | events.DiscreteLaplace
         | events.Staircase
         | events.SparseVector,

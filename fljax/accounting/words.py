@@ -67,6 +67,16 @@ def describe(mechanism: events.Mechanism) -> str:
                 f"discrete Gaussian noise of parameter {at_least(stddev)} at sensitivity "
                 f"{sensitivity}"
             )
+        case events.DiscreteGaussianSum(stddev, count, l2_sensitivity):
+            return (
+                f"the sum of {count} discrete Gaussians of parameter {at_least(stddev)} in each "
+                f"coordinate of a vector of integers of L2 sensitivity {at_most(l2_sensitivity)}"
+            )
+        case events.Skellam(variance, l2_sensitivity):
+            return (
+                f"Skellam noise of variance {at_least(variance)} in each coordinate of a vector "
+                f"of integers of L2 sensitivity {at_most(l2_sensitivity)}"
+            )
         case events.DiscreteLaplace(noise, sensitivity):
             return (
                 f"discrete Laplace noise of parameter {at_most(noise)} at sensitivity {sensitivity}"

@@ -21,7 +21,7 @@ from fljax.accounting.information import (
     uploads,
 )
 from fljax.accounting.pld import without_replacement
-from fljax.accounting.renyi import conversion, gaussian_pair, kov, noise_grid, rdp
+from fljax.accounting.renyi import conversion, gaussian_pair, integer_noise, kov, noise_grid, rdp
 from fljax.accounting.shared_noise import (
     adversaries,
     colluders,
@@ -391,7 +391,33 @@ def _graph(like, **fixed):
 NOISE = {"own_variance": 0.5, "pair_variance": 2.0}
 BAD_NOISE = {"own_variance": FINITE, "pair_variance": FINITE}
 
+MOVES = {"l2_sensitivity": 3.0, "l1_sensitivity": 5.0, "dimension": 4}
+BAD_MOVES = {
+    "l2_sensitivity": (0.0, *FINITE),
+    "l1_sensitivity": (0.0, *FINITE),
+    "dimension": WHOLE,
+}
+SUM = {"stddev": 2.0, "count": 5}
+BAD_SUM = {"stddev": (0.0, *FINITE), "count": WHOLE}
+
 HOST = [
+    Case(integer_noise.lengths, MOVES, BAD_MOVES),
+    Case(integer_noise.log_distance, SUM, BAD_SUM),
+    Case(
+        integer_noise.discrete_gaussian_sum,
+        SUM | MOVES | {"orders": 2.0},
+        BAD_SUM | BAD_MOVES | {"orders": (*ORDER, INF)},
+    ),
+    Case(
+        integer_noise.skellam,
+        {"variance": 4.0, "orders": 2.0} | MOVES,
+        {"variance": (0.0, *FINITE), "orders": (*ORDER, INF)} | BAD_MOVES,
+    ),
+    Case(
+        integer_noise.log_masses,
+        {"variance": 4.0, "reach": 20},
+        {"variance": (0.0, *FINITE), "reach": WHOLE},
+    ),
     Case(
         rdp.bounded_range,
         {"epsilon": 0.5, "orders": ORDERS},

@@ -18,6 +18,8 @@ EVERY_RECORD = [
     GAUSSIAN,
     events.Laplace(2.0),
     events.DiscreteGaussian(3.0, 2),
+    events.DiscreteGaussianSum(3.0, 10, 40.5, 90.0, 64),
+    events.Skellam(9.0, 4.5),
     events.DiscreteLaplace(0.3, 4),
     events.RandomizedResponse(0.3, 5),
     events.Staircase(0.7),
@@ -86,6 +88,13 @@ def test_json_with_anything_unknown_or_out_of_range_is_refused(change):
         lambda: events.Laplace(math.inf),
         lambda: events.DiscreteGaussian(0.0),
         lambda: events.DiscreteGaussian(1.0, 0),
+        lambda: events.DiscreteGaussianSum(0.0, 3, 2.0),
+        lambda: events.DiscreteGaussianSum(1.0, 0, 2.0),
+        lambda: events.DiscreteGaussianSum(1.0, 2, math.nan),
+        lambda: events.DiscreteGaussianSum(1.0, 2, 2.0, 0.0),
+        lambda: events.Skellam(-1.0, 2.0),
+        lambda: events.Skellam(1.0, 0.0),
+        lambda: events.Skellam(1.0, 2.0, None, 0),
         lambda: events.MixtureOfGaussians(1.0, (0.0, 1.0), (0.5, 0.4)),
         lambda: events.GaussianWeighted(1.0, 0.0, True),
         lambda: events.GaussianWeighted(-1.0, 0.1, True),
@@ -135,6 +144,8 @@ def test_events_of_different_claims_do_not_compose():
         if not isinstance(
             m,
             events.DiscreteGaussian
+            | events.DiscreteGaussianSum
+            | events.Skellam
             | events.EpsilonDelta
             | events.GaussianWeighted
             | events.Staircase
@@ -247,6 +258,8 @@ def test_what_is_no_number_is_refused_where_an_event_wants_one(value):
         events.Gaussian,
         events.Laplace,
         events.DiscreteGaussian,
+        lambda v: events.DiscreteGaussianSum(v, 3, 2.0),
+        lambda v: events.Skellam(4.0, v),
         events.ZCdp,
         events.EpsilonDelta,
         lambda v: events.EpsilonDelta(1.0, v),

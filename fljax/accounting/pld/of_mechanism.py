@@ -87,6 +87,12 @@ def _leaf(mechanism: Mechanism, relation: NeighboringRelation) -> Leaf | None:
             return _noise(mechanism, 1.0, mechanism, relation)
     if (found := _known(mechanism, relation)) is not None:
         return _pair(found)
+    if isinstance(mechanism, events.DiscreteGaussianSum | events.Skellam):
+        why = (
+            "integer noise has one for a dimension of 1 and up to 512 outcomes; which of the moves "
+            "of a longer vector is the worst is not known"
+        )
+        raise mechanisms.refuse(mechanism, relation, "pld", why)
     if isinstance(mechanism, tuple(events.RECORDS.values())):
         raise mechanisms.refuse(mechanism, relation, "pld", f"{type(mechanism).__name__} has none")
     raise mechanisms.unknown(mechanism)

@@ -7,6 +7,7 @@ from fljax import _rooms
 if TYPE_CHECKING:
     from fljax.accounting.renyi import conversion as conversion
     from fljax.accounting.renyi import gaussian_pair as gaussian_pair
+    from fljax.accounting.renyi import integer_noise as integer_noise
     from fljax.accounting.renyi import kov as kov
     from fljax.accounting.renyi import mixture_moments as mixture_moments
     from fljax.accounting.renyi import noise_grid as noise_grid
