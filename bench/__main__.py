@@ -13,6 +13,7 @@ QUICK = {
     "rounds.round": ["--quick"],
     "accountants.renyi": ["--quick"],
     "kernels.pair_noise": ["--quick"],
+    "kernels.generators": ["--quick"],
     "rounds.subject_steps": ["--quick"],
     "kernels.water_filling": [],
     "rounds.scale": ["--quick"],

@@ -126,20 +126,22 @@ def typed_key(**keys: Any) -> None:
             )
 
 
-def threefry_key(**keys: Any) -> None:
-    """Raises ValueError unless every value is one typed threefry key (`jax.random.key(seed,
-    impl="threefry2x32")`).
+def stream_key(**keys: Any) -> None:
+    """Raises ValueError unless every value is one typed key of threefry (`jax.random.key(seed,
+    impl="threefry2x32")`) or of ChaCha20 (`fljax_kernels.chacha20.key(secret)`).
 
     With other generators a draw under `vmap` may depend on its neighbours, so a client's draws
     would depend on others.
     """
-    import jax
+    from fljax_kernels import _threefry
+    from fljax_kernels.chacha20 import api as chacha20
 
     typed_key(**keys)
     for name, key in keys.items():
-        if key.dtype != jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32")).dtype:
+        if not (_threefry.is_kind(key) or chacha20.is_kind(key)):
             raise ValueError(
-                f"Expected {name} to be a threefry key, got {name} of dtype {key.dtype}."
+                f"Expected {name} to be a threefry or ChaCha20 key, got {name} of dtype "
+                f"{key.dtype}."
             )
 
 

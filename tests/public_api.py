@@ -15,6 +15,7 @@ PATH = pathlib.Path(__file__).with_suffix(".txt")
 MODULES = (
     "fljax",
     "fljax_kernels",
+    "fljax_kernels.chacha20",
     "fljax_kernels.discrete",
     "fljax_kernels.spectral",
     "fljax.accounting",

@@ -333,7 +333,7 @@ def play(
     Raises:
       ValueError: the key is no typed key, or num_trials < 1.
     """
-    _validate.threefry_key(key=key)
+    _validate.stream_key(key=key)
     _validate.positive_int(num_trials=num_trials, at_once=at_once)
 
     @jax.jit

@@ -336,7 +336,7 @@ def _kept(new: PyTree, old: PyTree, present: jax.Array) -> PyTree:
 
 def check_round(cohort: Cohort, key: jax.Array) -> None:
     """Shapes and dtypes of a round's arguments; they are static: this costs nothing under jit."""
-    _validate.threefry_key(key=key)
+    _validate.stream_key(key=key)
     ids, rows = cohort.client_ids.shape, cohort.indices.shape
     if len(ids) != 1 or ids[0] < 1:
         raise ValueError(f"Expected cohort.client_ids of shape [C], C >= 1, got shape {ids}.")

@@ -290,7 +290,7 @@ class SimulatedKeyAgreement(_Rounds):
 
     def __init__(self, client: int, key: jax.Array):
         super().__init__(client)
-        _validate.threefry_key(key=key)
+        _validate.stream_key(key=key)
         self._key = key
 
     def round_keys(self, round_index: int, peers: Sequence[int]) -> jax.Array:

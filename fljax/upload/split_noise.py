@@ -54,20 +54,20 @@ def sum_of_uniform(key: jax.Array, like: Params, stddev: float, count: int) -> P
     one pass each.
 
     Args:
-      key: `[]` typed threefry key of the round. like: tree of arrays. stddev: >= 0. count: K >= 1.
+      key: `[]` typed threefry or ChaCha20 key of the round. like: tree of arrays. stddev: >= 0.
+      count: K >= 1.
     """
-    _validate.threefry_key(key=key)
+    _validate.stream_key(key=key)
     _validate.positive_int(count=count)
     leaves, structure = jax.tree.flatten(like)
     sizes = [int(np.prod(leaf.shape)) for leaf in leaves]
-    position = jnp.arange(sum(sizes), dtype=jnp.uint32)
 
     def add(client: jax.Array, total: jax.Array) -> jax.Array:
-        bits = _threefry.bits(jax.random.key_data(jax.random.fold_in(key, client)), position)
+        bits = _threefry.uint32s(jax.random.fold_in(key, client), sum(sizes))
         # 24 bits, at the middles of their cells: no sign is favoured.
         return total + ((bits >> np.uint32(8)).astype(jnp.float32) - np.float32(2**23 - 0.5))
 
-    total = jax.lax.fori_loop(0, count, add, jnp.zeros(position.shape, jnp.float32)) * np.float32(
+    total = jax.lax.fori_loop(0, count, add, jnp.zeros(sum(sizes), jnp.float32)) * np.float32(
         stddev * math.sqrt(2) / 2**23
     )
     parts = jnp.split(total, np.cumsum(sizes)[:-1])

@@ -59,7 +59,12 @@ def half_variance_normals(key_data: jax.Array, position: jax.Array) -> jax.Array
     """N(0, 1/2) float32 `[...]`: normals short of their factor sqrt(2), which belongs to the
     caller's stddev.
     """
-    unit = _unit(bits(key_data, position))
+    return half_variance_of(bits(key_data, position))
+
+
+def half_variance_of(drawn: jax.Array) -> jax.Array:
+    """N(0, 1/2) float32 `[...]` of uint32 `[...]`, as `jax.random.normal` makes them."""
+    unit = _unit(drawn)
     uniform = jnp.maximum(
         _ABOVE_MINUS_ONE, unit * (np.float32(1) - _ABOVE_MINUS_ONE) + _ABOVE_MINUS_ONE
     )
@@ -75,6 +80,11 @@ def covers(key: jax.Array) -> bool:
     """Whether `key` is threefry with JAX's default layout of bits."""
     partitionable = bool(getattr(jax.config, "jax_threefry_partitionable"))  # noqa: B009 (untyped)
     return key.dtype == _threefry_dtype() and partitionable
+
+
+def is_kind(key: Any) -> bool:
+    """Whether `key` is typed threefry, of any layout of bits."""
+    return bool(key.dtype == _threefry_dtype())
 
 
 def fold_in(key: jax.Array, data: jax.Array | int) -> jax.Array:
@@ -93,3 +103,10 @@ def uniform(key: jax.Array, size: int) -> jax.Array:
     if jnp.ndim(key) or not covers(key):
         return jax.random.uniform(key, (size,), jnp.float32)
     return _unit(bits(jax.random.key_data(key), lax.iota(jnp.uint32, size)))
+
+
+def uint32s(key: jax.Array, size: int) -> jax.Array:
+    """As `jax.random.bits(key, (size,))`, for any kind of typed key `[]`."""
+    if not covers(key):
+        return jax.random.bits(key, (size,), jnp.uint32)
+    return bits(jax.random.key_data(key), lax.iota(jnp.uint32, size))

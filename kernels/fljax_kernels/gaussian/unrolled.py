@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax_kernels import _platforms, _threefry
+from fljax_kernels.chacha20 import api as chacha20
+from fljax_kernels.chacha20 import cipher
 from fljax_kernels.gaussian import reference
 
 LEAST = 1024  # numbers in a leaf that is drawn on its own
@@ -27,10 +29,14 @@ def half_variance_normals(key: jax.Array, tree: Any) -> Any:
     """
     leaves, _treedef = jax.tree.flatten(tree)
     sizes = [math.prod(jnp.shape(leaf)) for leaf in leaves]
-    if not _threefry.covers(key) or any(
+    if any(
         reference.drawn_in(leaf) != np.float32 or size >= _MOST
         for leaf, size in zip(leaves, sizes, strict=True)
     ):
+        return reference.half_variance_normals(key, tree)
+    if chacha20.is_kind(key):
+        return _under_one_cipher(key, tree)
+    if not _threefry.covers(key):
         return reference.half_variance_normals(key, tree)
     like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.float32), tree)
     # For accelerators JAX writes the cipher out itself, and XLA draws while it adds.
@@ -53,6 +59,28 @@ def _written_out(key: jax.Array, tree: Any) -> Any:
             flat = _threefry.half_variance_normals(words[i], jax.lax.iota(jnp.uint32, size))
             draws[i] = flat if leaves[i].ndim == 1 else _in_memory(flat)
     shaped = [draws[i].reshape(leaf.shape) for i, leaf in enumerate(leaves)]
+    return jax.tree.unflatten(treedef, shaped)
+
+
+def _under_one_cipher(key: jax.Array, tree: Any) -> Any:
+    """With ChaCha20 keys: the blocks of all leaves in one loop, which is compiled once."""
+    leaves, treedef = jax.tree.flatten(tree)
+    sizes = [math.prod(jnp.shape(leaf)) for leaf in leaves]
+    counts = [-(-size // cipher.WORDS) for size in sizes]
+    if not sum(counts):
+        return jax.tree.map(lambda leaf: jnp.zeros(jnp.shape(leaf), jnp.float32), tree)
+    keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(np.arange(len(leaves), dtype=np.uint32))
+    of_block = [
+        jnp.broadcast_to(data[:, None], (data.size, count))
+        for data, count in zip(jax.random.key_data(keys), counts, strict=True)
+    ]
+    number = [jax.lax.iota(jnp.uint32, count) for count in counts]
+    drawn = chacha20.words(jnp.concatenate(of_block, axis=1), jnp.concatenate(number))
+    ends = np.cumsum(counts)
+    shaped = []
+    for leaf, size, end, count in zip(leaves, sizes, ends, counts, strict=True):
+        flat = jnp.concatenate([word[end - count : end] for word in drawn])[:size]
+        shaped.append(_threefry.half_variance_of(flat).reshape(jnp.shape(leaf)))
     return jax.tree.unflatten(treedef, shaped)
 
 

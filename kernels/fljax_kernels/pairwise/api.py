@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax_kernels import _threefry
+from fljax_kernels.chacha20 import api as chacha20
 from fljax_kernels.pairwise import graphs, joint, streamed
 
 Form = Literal["float", "ring"]
@@ -72,15 +74,15 @@ def pair_noise(
     to rounding in the float form (each end adds the same float). The sum over some clients is the
     noise on the edges that leave them. What client i gets has the same bits as `client_pair_noise`
     computes alone. Idealisation: as `gaussian_noise` (float32 normals within 5.42 standard
-    deviations; threefry with 64-bit keys is no cryptographic generator). It adds no individual
-    noise: without that the exact sum of all uploads is in plain sight.
+    deviations; threefry with 64-bit keys is no cryptographic generator, ChaCha20 is one). It adds
+    no individual noise: without that the exact sum of all uploads is in plain sight.
 
     Memory: the result and 128 KiB; each edge's noise is drawn once. Bits do not depend on blocking,
       jit or vmap.
 
     Args:
-      key: `[]` typed threefry key of the round, for `pair_keys(key, edges)`; or `[E]` keys, one an
-        edge.
+      key: `[]` typed threefry or ChaCha20 key of the round, for `pair_keys(key, edges)`; or `[E]`
+        keys, one an edge.
       edges: `[E, 2]` integers, smaller client first, sorted: see `graphs`. May be traced: then it
         is not checked.
       num_clients: N.
@@ -116,7 +118,7 @@ def pair_noise(
         )
     scale = _checked_stddev(stddev, low.size, form)
     rows = streamed.stream(
-        jax.random.key_data(key),
+        key,
         scale,
         low,
         high,
@@ -140,7 +142,8 @@ def client_pair_noise(
     bit for bit.
 
     Args:
-      keys: `[K]` typed threefry keys, one per neighbour, the same at both ends; each used once.
+      keys: `[K]` typed threefry or ChaCha20 keys, one per neighbour, the same at both ends; each
+        used once.
       client: this client's number; may be traced.
       peers: `[K]` neighbours' numbers, ascending, without this client's: the order of the float
         sum. Unchecked if traced.
@@ -172,9 +175,7 @@ def client_pair_noise(
     scale = _checked_stddev(stddev, np.shape(keys)[0], form)
     above = jnp.asarray(peers, jnp.int32) > jnp.asarray(client, jnp.int32)
     plus, minus = jnp.where(above, 0, -1), jnp.where(above, -1, 0)
-    rows = streamed.stream(
-        jax.random.key_data(keys), scale, plus, minus, num_rows=1, size=size, ring=form == "ring"
-    )
+    rows = streamed.stream(keys, scale, plus, minus, num_rows=1, size=size, ring=form == "ring")
     return jax.tree.map(lambda leaf: leaf[0], _split(rows, like))
 
 
@@ -189,7 +190,7 @@ def joint_pair_noise(key: jax.Array, num_clients: int, like: Any, stddev: float 
       clients can compute it.
 
     Args:
-      key: `[]` typed threefry key of the round.
+      key: `[]` typed threefry or ChaCha20 key of the round.
       num_clients: N >= 1.
       like: as in `pair_noise`.
       stddev: of one pair's noise, scalar. >= 0.
@@ -208,9 +209,7 @@ def joint_pair_noise(key: jax.Array, num_clients: int, like: Any, stddev: float 
     keys = jax.vmap(lambda i: jax.random.fold_in(domain, i))(
         jnp.arange(num_clients, dtype=jnp.uint32)
     )
-    return _split(
-        joint.draw(jax.random.key_data(keys), scale, num_clients=num_clients, size=size), like
-    )
+    return _split(joint.draw(keys, scale, num_clients=num_clients, size=size), like)
 
 
 def _split(rows: jax.Array, like: Any) -> Any:
@@ -270,9 +269,9 @@ def _checked_stddev(stddev: Any, count: int, form: str) -> jax.Array:
 
 
 def _check_key(name: str, key: Any, ndim: int) -> None:
-    """Threefry only: with other generators a draw could depend on what is drawn beside it."""
-    threefry = jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32")).dtype
-    if not (hasattr(key, "dtype") and key.dtype == threefry) or np.ndim(key) != ndim:
+    """With generators of the platform a draw could depend on what is drawn beside it."""
+    taken = hasattr(key, "dtype") and (_threefry.is_kind(key) or chacha20.is_kind(key))
+    if not taken or np.ndim(key) != ndim:
         kind = "one typed threefry key" if ndim == 0 else "[K] typed threefry keys"
         shown = f"{getattr(key, 'dtype', type(key).__name__)} of shape {np.shape(key)}"
-        raise ValueError(f"Expected {name} to be {kind}, got {shown}.")
+        raise ValueError(f"Expected {name} to be {kind}, got {shown}; ChaCha20's do, too.")

@@ -16,12 +16,12 @@ from fljax_kernels import _threefry as threefry
 
 
 @functools.partial(jax.jit, static_argnames=("num_clients", "size"))
-def draw(key_data: jax.Array, stddev: jax.Array, *, num_clients: int, size: int) -> jax.Array:
-    """`[num_clients, size]` float32; key_data uint32 `[num_clients, 2]`, stddev `[]`."""
+def draw(keys: jax.Array, stddev: jax.Array, *, num_clients: int, size: int) -> jax.Array:
+    """`[num_clients, size]` float32; typed keys `[num_clients]`, stddev `[]`."""
     if 0 in (num_clients, size):
         return jnp.zeros((num_clients, size), jnp.float32)
-    position = lax.iota(jnp.uint32, size)
     scale = stddev * np.float32(np.sqrt(2 * num_clients))
     # A loop, whose result is in memory: else XLA draws everything again for the mean.
-    rows = lax.map(lambda key: threefry.half_variance_normals(key, position) * scale, key_data)
+    half_variance_normals = lambda key, size: threefry.half_variance_of(threefry.uint32s(key, size))
+    rows = lax.map(lambda key: half_variance_normals(key, size) * scale, keys)
     return rows - jnp.mean(rows, axis=0, keepdims=True)

@@ -31,6 +31,11 @@ def _blocks(size: int) -> tuple[int, int]:
     return count, -(-size // count)
 
 
+def _folded(like: jax.Array, data: jax.Array, number: jax.Array) -> jax.Array:
+    key = jax.random.wrap_key_data(data, impl=jax.random.key_impl(like))
+    return jax.random.fold_in(key, number)
+
+
 class _Block(NamedTuple):
     """noise `[P, length]` of P edges, their ends `[P, 2]` (-1: nobody), and the column where it
     starts.
@@ -58,7 +63,7 @@ def _add(rows: jax.Array, block: _Block) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames=("num_rows", "size", "ring"))
 def stream(
-    key_data: jax.Array,
+    keys: jax.Array,
     stddev: jax.Array,
     plus: jax.Array,
     minus: jax.Array,
@@ -71,7 +76,7 @@ def stream(
     nobody's.
 
     Args:
-      key_data: uint32 `[E, 2]`. stddev: float32 `[E]`. plus, minus: int32 `[E]`.
+      keys: typed `[E]`, threefry or ChaCha20. stddev: float32 `[E]`. plus, minus: int32 `[E]`.
       num_rows, size: of the result. ring: whole numbers modulo 2**32.
 
     Returns:
@@ -79,13 +84,14 @@ def stream(
     """
     dtype = jnp.uint32 if ring else jnp.float32
     rows = jnp.zeros((num_rows, size), dtype)
-    num_edges = key_data.shape[0]
+    num_edges = keys.shape[0]
     if 0 in (num_rows, size, num_edges):
         return rows
     count, length = _blocks(size)
     group = min(num_edges, max(1, BLOCK // size))
     pad = -num_edges % group
-    keys = jnp.pad(key_data, ((0, pad), (0, 0))).reshape(-1, group, 2)
+    data = jax.random.key_data(keys)
+    of_steps = jnp.pad(data, ((0, pad), (0, 0))).reshape(-1, group, data.shape[1])
     scales = (jnp.pad(stddev, (0, pad)) * np.float32(np.sqrt(2))).reshape(-1, group, 1)
     ends = jnp.pad(jnp.stack([plus, minus], 1), ((0, pad), (0, 0)), constant_values=-1).reshape(
         -1, group, 2
@@ -95,9 +101,12 @@ def stream(
         edges, first = step // count, step % count * length
         start = jnp.minimum(first, size - length)
         position = start + lax.iota(jnp.int32, length)
-        normals = jax.vmap(threefry.half_variance_normals, (0, None))(
-            keys[edges], position.astype(jnp.uint32)
-        )
+        if threefry.is_kind(keys):
+            bits = jax.vmap(threefry.bits, (0, None))(of_steps[edges], position.astype(jnp.uint32))
+        else:  # whose blocks of the cipher want numbers side by side: a key a block
+            of_block = jax.vmap(lambda data: _folded(keys, data, step % count))(of_steps[edges])
+            bits = jax.vmap(lambda key: jax.random.bits(key, (length,), jnp.uint32))(of_block)
+        normals = threefry.half_variance_of(bits)
         noise = normals * scales[edges]
         if ring:
             noise = jnp.round(noise).astype(jnp.int32).astype(dtype)
@@ -110,4 +119,4 @@ def stream(
         return _add(rows, block), draw(step)
 
     nothing = _Block(jnp.zeros((group, length), dtype), jnp.full((group, 2), -1), jnp.int32(0))
-    return _add(*lax.fori_loop(0, keys.shape[0] * count, body, (rows, nothing)))
+    return _add(*lax.fori_loop(0, of_steps.shape[0] * count, body, (rows, nothing)))
