@@ -43,6 +43,7 @@ __all__ = [
     "calibration",
     "compose",
     "conversion",
+    "correlated",
     "delta",
     "epsilon",
     "events",
@@ -79,6 +80,7 @@ _MOVED = {
 
 if TYPE_CHECKING:
     from fljax.accounting import accountant as accountant
+    from fljax.accounting import correlated as correlated
     from fljax.accounting import dp_accountants as dp_accountants
     from fljax.accounting import events as events
     from fljax.accounting import finite_pairs as finite_pairs

@@ -5,7 +5,7 @@ called.
 from typing import Any
 
 from fljax import _validate
-from fljax.accounting import events
+from fljax.accounting import events, mechanisms
 from fljax.accounting.events import Mechanism, NeighboringRelation, PrivacyEvent
 from fljax.errors import UnsupportedEventError
 
@@ -38,6 +38,8 @@ def to_dp_event(event: PrivacyEvent | Mechanism) -> Any:
     match mechanism:
         case events.Gaussian(noise):
             return them.GaussianDpEvent(noise)
+        case events.CorrelatedGaussian():  # the one Gaussian mechanism that it is
+            return them.GaussianDpEvent(mechanisms.effective_noise(mechanism))
         case events.Laplace(noise):
             return them.LaplaceDpEvent(noise)
         case events.DiscreteLaplace(noise, sensitivity):

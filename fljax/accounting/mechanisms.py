@@ -226,6 +226,8 @@ def effective_noise(mechanism: Mechanism) -> float | None:
     """
     if isinstance(mechanism, events.Gaussian):
         return mechanism.noise_multiplier
+    if isinstance(mechanism, events.CorrelatedGaussian):
+        return _correlated_noise(mechanism)
     if isinstance(mechanism, events.PoissonSampled) and mechanism.sampling_prob == 1:
         return effective_noise(mechanism.event)
     if (
@@ -248,6 +250,18 @@ def effective_noise(mechanism: Mechanism) -> float | None:
         if count:
             mu = math.hypot(mu, math.sqrt(count) / noise if noise > 0 else math.inf)
     return 1 / mu if mu > 0 else math.inf
+
+
+def _correlated_noise(mechanism: events.CorrelatedGaussian) -> float:
+    """Noise multiplier of the one Gaussian mechanism that equals a matrix mechanism."""
+    from fljax.accounting import correlated  # which imports jax
+    from fljax_kernels.correlated import Strategy
+
+    strategy = Strategy(mechanism.kind, mechanism.coefs, mechanism.num_rounds)
+    moved = correlated.sensitivity(
+        strategy, min_separation=mechanism.min_separation, cyclic=mechanism.cyclic
+    )
+    return mechanism.noise_multiplier / moved
 
 
 def without_failures(mechanism: Mechanism) -> tuple[Mechanism, float]:

@@ -67,6 +67,8 @@ def _curve(
         return np.asarray(rdp.pure(mechanism.epsilon, orders))
     if isinstance(mechanism, events.TreeAggregation):
         return np.asarray(rdp.gaussian(mechanisms.tree_noise(mechanism, relation), orders))
+    if isinstance(mechanism, events.CorrelatedGaussian):
+        return np.asarray(rdp.gaussian(mechanisms.effective_noise(mechanism), orders))
     if isinstance(mechanism, events.RepeatAndSelect):
         return _repeated(mechanism, relation, orders)
     if isinstance(mechanism, events.NoisyMax) and mechanism.noise == "gumbel":
@@ -178,6 +180,7 @@ def _is_symmetric(mechanism: Mechanism) -> bool:
     return isinstance(
         mechanism,
         events.Gaussian
+        | events.CorrelatedGaussian
         | events.Laplace
         | events.DiscreteGaussian
         | events.DiscreteGaussianSum

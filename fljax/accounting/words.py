@@ -104,6 +104,14 @@ def describe(mechanism: events.Mechanism) -> str:
                 f"sums of steps by {len(counts)} binary trees of {max(counts)} steps at most with "
                 f"Gaussian noise of {at_least(noise)} times the L2 sensitivity in each node"
             )
+        case events.CorrelatedGaussian(noise, kind, coefs, num_rounds, separation, cyclic):
+            apart = "just" if cyclic else "at least"
+            size = f" of {len(coefs)} numbers" if coefs else ""
+            return (
+                f"sums of {num_rounds} rounds with Gaussian noise of {at_least(noise)} times what "
+                f"one unit moves a round, correlated over rounds ({kind.replace('_', ' ')}{size}); "
+                f"a unit's rounds are {apart} {separation} apart"
+            )
         case events.RepeatAndSelect(event, mean, shape):
             number = "Poisson" if shape == "poisson" else f"negative binomial, shape {shape:g}"
             return (

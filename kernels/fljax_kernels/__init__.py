@@ -1,6 +1,6 @@
 """Array kernels for private federated learning: pure, jit/vmap-safe, jax and numpy only."""
 
-from fljax_kernels import chacha20, discrete, spectral
+from fljax_kernels import chacha20, correlated, discrete, spectral
 from fljax_kernels._version import __version__ as __version__
 from fljax_kernels.clipped_sum.api import clip_and_sum
 from fljax_kernels.gaussian.api import add_gaussian_noise, gaussian_noise
@@ -16,6 +16,7 @@ __all__ = [
     "chacha20",
     "client_pair_noise",
     "clip_and_sum",
+    "correlated",
     "discrete",
     "fixed_size_sample",
     "gaussian_noise",

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 import fljax.accounting
-from fljax.accounting import gaussian, groups, information, mixture, pld
+from fljax.accounting import correlated, gaussian, groups, information, mixture, pld
 from fljax.accounting.information import (
     budget,
     channels,
@@ -400,7 +400,33 @@ BAD_MOVES = {
 SUM = {"stddev": 2.0, "count": 5}
 BAD_SUM = {"stddev": (0.0, *FINITE), "count": WHOLE}
 
+BANDS = {"num_rounds": 12, "bands": 3}
+
 HOST = [
+    Case(correlated.tree, {"num_rounds": 12}, {"num_rounds": WHOLE}),
+    Case(correlated.square_root, BANDS, dict.fromkeys(BANDS, WHOLE)),
+    Case(correlated.banded, BANDS, dict.fromkeys(BANDS, WHOLE), error="max"),
+    Case(
+        correlated.banded_inverse,
+        BANDS | {"min_separation": 4},
+        dict.fromkeys((*BANDS, "min_separation"), WHOLE),
+    ),
+    Case(
+        correlated.buffered,
+        {"num_rounds": 12, "num_buffers": 2, "min_separation": 4},
+        dict.fromkeys(("num_rounds", "num_buffers", "min_separation"), WHOLE),
+    ),
+    Case(
+        correlated.most_participations,
+        {"num_rounds": 12, "min_separation": 4, "participations": 2},
+        dict.fromkeys(("num_rounds", "min_separation", "participations"), WHOLE),
+    ),
+    Case(
+        correlated.sensitivity,
+        {"min_separation": 4, "participations": 2},
+        dict.fromkeys(("min_separation", "participations"), WHOLE),
+        strategy=correlated.tree(12),
+    ),
     Case(integer_noise.lengths, MOVES, BAD_MOVES),
     Case(integer_noise.log_distance, SUM, BAD_SUM),
     Case(
@@ -1103,6 +1129,9 @@ INFORMATION = [
 # `pld.api` checks.
 NOT_OF_NUMBERS = (
     {
+        # Of strategies, which hold checked numbers.
+        *(f"correlated.matrices.{name}" for name in ("squared_errors", "toeplitz")),
+        "correlated.matrices.inverse_series",
         "shared_noise.theta.check_mode",
         "shared_noise.colluders.or_fails",
         "shared_noise.exact.checks_graph",

@@ -1,0 +1,48 @@
+"""One round's noise from this round's draw and what is kept. It defines the result.
+
+Buffers are places of one array: where one is written, the others stay where they are.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax_kernels.correlated.strategies import Strategy
+
+
+def plan(strategy: Strategy, step: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """How much of each buffer is subtracted, float32 `[K]`, and which one is written (K: none)."""
+    count, kind = strategy.num_buffers, strategy.kind
+    places = np.arange(count)
+    if kind == "tree":
+        # Before round t stand the nodes of the set bits of t. The trailing ones end in this node,
+        # which takes their place.
+        rest = step + 1
+        level = jax.lax.population_count((rest & -rest) - 1)
+        return jnp.where(places < level, 1.0, 0.0), level
+    if kind == "buffered":
+        return jnp.asarray(strategy.coefs[count:], jnp.float32), jnp.int32(count)
+    # Place j was written i rounds ago, 1 <= i <= K.
+    coefs = jnp.asarray(strategy.coefs[1 : count + 1], jnp.float32)
+    coefs = -coefs if kind == "banded_inverse" else coefs
+    return coefs[(step - 1 - places) % count], step % count
+
+
+def correlated(
+    strategy: Strategy, step: jax.Array, fresh: jax.Array, buffers: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The noise of round `step`, like `fresh`, and the next buffers `[K, ...]`."""
+    count = strategy.num_buffers
+    if count == 0:
+        return fresh, buffers
+    buffers = jnp.where(step == 0, 0, buffers)
+    weights, place = plan(strategy, step)
+    noise = fresh
+    for j in range(count):  # in one order: the sum has the same bits on any device
+        noise = noise - weights[j].astype(fresh.dtype) * buffers[j]
+    if strategy.kind == "buffered":
+        decay = jnp.asarray(strategy.coefs[:count], fresh.dtype)
+        kept = decay.reshape(-1, *[1] * fresh.ndim) * buffers
+        return noise, kept + jnp.expand_dims(noise, 0)
+    new = noise if strategy.kind == "banded" else fresh
+    return noise, buffers.at[place].set(new, mode="drop")

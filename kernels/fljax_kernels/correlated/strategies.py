@@ -1,0 +1,67 @@
+"""Which noise is correlated with which: a lower-triangular matrix C over rounds, in few numbers."""
+
+import dataclasses
+import math
+
+KINDS = ("banded", "banded_inverse", "buffered", "tree")
+
+
+@dataclasses.dataclass(frozen=True)
+class Strategy:
+    """A matrix C `[T, T]` with ones on its diagonal, which begins anew after T = `num_rounds`.
+
+    kind: which numbers `coefs` holds.
+      "banded": C is Toeplitz, `coefs` = (1, c_1, ..) its first column, zero behind them.
+      "banded_inverse": C^-1 is that.
+      "buffered": C is Toeplitz, its first column 1 and then sum_j scale_j decay_j^(i - 1) in row i
+        >= 1; `coefs` = (decay_1, .., scale_1, ..), decays in [0, 1).
+      "tree": round t releases the node of the binary tree that ends there; `coefs` = ().
+    num_rounds: T >= 1.
+
+    Raises:
+      ValueError: another kind, or numbers that are none of its.
+
+    Sources: "tree": arXiv:2103.00039; "banded": arXiv:2306.08153; "buffered": arXiv:2404.16706;
+    "banded_inverse": arXiv:2505.12128.
+    """
+
+    kind: str
+    coefs: tuple[float, ...]
+    num_rounds: int
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"Expected kind to be one of {KINDS}, got kind={self.kind!r}.")
+        rounds = self.num_rounds
+        if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+            raise ValueError(f"Expected num_rounds to be an integer >= 1, got {rounds!r}.")
+        if not isinstance(self.coefs, tuple):
+            raise ValueError(f"Expected coefs to be a tuple of numbers, got {self.coefs!r}.")
+        numbers = all(
+            isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            for value in self.coefs
+        )
+        half = len(self.coefs) // 2
+        fits = {
+            "banded": bool(self.coefs) and numbers and self.coefs[0] == 1,
+            "banded_inverse": bool(self.coefs) and numbers and self.coefs[0] == 1,
+            "buffered": numbers
+            and len(self.coefs) == 2 * half > 0
+            and all(0 <= decay < 1 for decay in self.coefs[:half]),
+            "tree": not self.coefs,
+        }
+        if not fits[self.kind]:
+            raise ValueError(
+                "Expected coefs of finite numbers, the first 1 (banded), decays in [0, 1) and as "
+                f"many scales (buffered) or none (tree), got coefs={self.coefs!r} of kind "
+                f"{self.kind!r}."
+            )
+
+    @property
+    def num_buffers(self) -> int:
+        """Arrays of the size of the noise that are kept between rounds."""
+        if self.kind == "tree":
+            return self.num_rounds.bit_length() - 1
+        if self.kind == "buffered":
+            return len(self.coefs) // 2
+        return min(len(self.coefs), self.num_rounds) - 1

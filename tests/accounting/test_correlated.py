@@ -1,0 +1,231 @@
+"""Strategies of correlated noise: errors and sensitivities by definition, and jax_privacy's."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy import linalg
+
+from fljax import accounting
+from fljax.accounting import correlated, events
+from fljax_kernels.correlated import Strategy
+from fljax_kernels.correlated.cases import CASES
+
+# jax_privacy, optimize_banded_toeplitz: (rounds, bands, what is least) -> mean and largest squared
+# error times the squared sensitivity, one participation.
+TOEPLITZ = {
+    (128, 8, "max"): (11.931871659966388, 20.62705459618581),
+    (256, 16, "mean"): (13.23194332709246, 22.82173531394305),
+    (256, 16, "max"): (13.443755616975276, 22.512554800455664),
+}
+
+
+def ones(count):
+    return np.tri(count)
+
+
+def brute_force(matrix, separation, most):
+    """By all sets of rounds: of non-negative products the unit's vectors are best all alike."""
+    count, best = len(matrix), 0.0
+    gram = np.abs(matrix.T @ matrix)
+    for size in range(1, most + 1):
+        for rounds in itertools.combinations(range(count), size):
+            if all(b - a >= separation for a, b in itertools.pairwise(rounds)):
+                best = max(best, gram[np.ix_(rounds, rounds)].sum())
+    return np.sqrt(best)
+
+
+@pytest.mark.parametrize(("case", "wanted"), TOEPLITZ.items(), ids=str)
+def test_errors_of_the_best_bands_are_those_of_jax_privacy(case, wanted):
+    rounds, bands, error = case
+    strategy = correlated.banded(rounds, bands, error=error)
+    errors = correlated.squared_errors(strategy)
+    moved = correlated.sensitivity(strategy, min_separation=rounds) ** 2
+    found = np.array([errors.mean(), errors.max()]) * moved
+    best = 0 if error == "mean" else 1
+    np.testing.assert_allclose(found[best], wanted[best], rtol=1e-6)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def test_buffers_and_inverse_bands_leave_what_those_of_jax_privacy_do():
+    # buffered_toeplitz.optimize(n=64, two buffers), optimize_banded_inverse_toeplitz(64, 4, 8).
+    two = correlated.buffered(64, 2)
+    moved = correlated.sensitivity(two, min_separation=64) ** 2
+    error = correlated.squared_errors(two).max() * moved
+    np.testing.assert_allclose(error, 2.401557023928433 * 2.381162989168197, rtol=1e-6)
+    inverse = correlated.banded_inverse(64, 4, min_separation=8)
+    np.testing.assert_allclose(
+        inverse.coefs, [1.0, -0.6038266752, -0.181258128, 0.0411439469], atol=1e-6
+    )
+    peer = Strategy("banded_inverse", (1.0, -0.6038266752, -0.181258128, 0.0411439469), 64)
+    column = correlated.encoder(peer)[:, 0]
+    moved = np.linalg.norm(sum(np.roll(column, 8 * i) * (np.arange(64) >= 8 * i) for i in range(8)))
+    np.testing.assert_allclose(moved**2, 20.293598304299618, rtol=1e-6)
+    np.testing.assert_allclose(correlated.squared_errors(peer).mean(), 3.136524886788118, rtol=1e-6)
+
+
+def test_the_square_root_has_the_error_and_sensitivities_of_jax_privacy():
+    root = correlated.square_root(64)
+    np.testing.assert_allclose(correlated.squared_errors(root).max(), 2.388848108295434, rtol=1e-6)
+    for options, squared in (
+        ({"min_separation": 64}, 2.388848108295435),
+        ({"min_separation": 8}, 50.15585143397344),
+        ({"min_separation": 8, "participations": 3}, 12.936953309984117),
+    ):
+        found = correlated.sensitivity(root, **options) ** 2
+        np.testing.assert_allclose(found, squared, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_errors_are_the_rows_of_a_c_inverse(name):
+    strategy = CASES[name]
+    matrix = correlated.encoder(strategy)
+    rows = ones(len(matrix)) @ np.linalg.inv(matrix)
+    np.testing.assert_allclose(
+        correlated.squared_errors(strategy), np.sum(rows**2, axis=1), rtol=1e-12
+    )
+
+
+def test_matrices_are_those_that_the_papers_draw():
+    tree = [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [0, 0, 1, 0, 0], [1, 1, 1, 1, 0], [0, 0, 0, 0, 1]]
+    np.testing.assert_array_equal(correlated.encoder(correlated.tree(5)), tree)
+    two = correlated.encoder(Strategy("banded", (1.0, 0.5), 3))
+    np.testing.assert_array_equal(two, [[1, 0, 0], [0.5, 1, 0], [0, 0.5, 1]])
+    inverse = correlated.encoder(Strategy("banded_inverse", (1.0, -0.5), 3))
+    np.testing.assert_allclose(inverse, [[1, 0, 0], [0.5, 1, 0], [0.25, 0.5, 1]])
+    buffers = correlated.encoder(Strategy("buffered", (0.5, 0.25, 0.5, 0.25), 4))
+    column = [1, 0.75, 0.5 * 0.5 + 0.25 * 0.25, 0.5 * 0.25 + 0.25 * 0.0625]
+    np.testing.assert_allclose(buffers, np.tril(linalg.toeplitz(column)))
+
+
+def test_a_tree_costs_its_floors_as_its_event_says():
+    for rounds, floors in ((1, 1), (7, 3), (8, 4), (100, 7)):
+        moved = correlated.sensitivity(correlated.tree(rounds), min_separation=rounds)
+        assert moved == pytest.approx(floors**0.5, rel=1e-12)
+
+
+MATRICES = {
+    **CASES,
+    "square_root": correlated.square_root(11),
+    "rising": Strategy("banded", (1.0, 0.2, 0.9), 11),
+    "signs": Strategy("banded", (1.0, -0.5, 0.4, -0.1), 11),
+}
+
+
+@pytest.mark.parametrize("name", MATRICES)
+@pytest.mark.parametrize(("separation", "most"), [(1, 2), (3, 2), (3, None), (4, None), (11, None)])
+def test_no_set_of_rounds_moves_more_than_the_sensitivity(name, separation, most):
+    strategy = MATRICES[name]
+    matrix = correlated.encoder(strategy)
+    count = correlated.most_participations(len(matrix), separation, most)
+    if separation == 1 and most is None:
+        pytest.skip("too many sets")
+    truth = brute_force(matrix, separation, count)
+    found = correlated.sensitivity(strategy, min_separation=separation, participations=most)
+    assert found >= truth * (1 - 1e-12)
+    column = matrix[:, 0]
+    toeplitz = strategy.kind != "tree" and (column >= 0).all() and (np.diff(column) <= 0).all()
+    narrow = strategy.kind == "banded" and len(strategy.coefs) <= separation
+    if toeplitz or narrow:  # then it is exact
+        assert found <= truth * (1 + 1e-9)
+    # Vectors of random directions move no more than parallel ones.
+    rng = np.random.default_rng(0)
+    rounds = np.arange(0, len(matrix), separation)[:count]
+    units = rng.normal(size=(len(rounds), 3))
+    units /= np.linalg.norm(units, axis=1, keepdims=True)
+    assert np.linalg.norm(matrix[:, rounds] @ units) <= found * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_clients_that_take_turns_move_no_more_than_their_own_sensitivity(name):
+    strategy = MATRICES[name]
+    matrix = correlated.encoder(strategy)
+    found = correlated.sensitivity(strategy, min_separation=3, cyclic=True)
+    for first in range(3):
+        rounds = np.arange(first, len(matrix), 3)
+        gram = np.abs(matrix.T @ matrix)[np.ix_(rounds, rounds)]
+        assert np.sqrt(gram.sum()) <= found * (1 + 1e-12)
+    assert found <= correlated.sensitivity(strategy, min_separation=3) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("error", ["max", "mean"])
+def test_what_is_chosen_is_better_than_what_is_near(error):
+    def loss(strategy, separation):
+        errors = correlated.squared_errors(strategy)
+        left = errors.max() if error == "max" else errors.mean()
+        return left * correlated.sensitivity(strategy, min_separation=separation) ** 2
+
+    chosen = {
+        12: correlated.banded(40, 4, error=error),
+        8: correlated.banded_inverse(40, 4, min_separation=8, error=error),
+        10: correlated.buffered(40, 2, min_separation=10, error=error),
+    }
+    for separation, strategy in chosen.items():
+        least = loss(strategy, separation)
+        for i in range(strategy.kind != "buffered", len(strategy.coefs)):
+            for step in (-5e-4, 5e-4):
+                coefs = list(strategy.coefs)
+                coefs[i] += step
+                if strategy.kind == "buffered" and i < len(coefs) // 2 and coefs[i] >= 1:
+                    continue  # the end of the range
+                near = Strategy(strategy.kind, tuple(coefs), 40)
+                assert loss(near, separation) >= least * (1 - 1e-8), (strategy.kind, i)
+
+
+def test_correlated_noise_leaves_less_than_independent_noise_and_trees():
+    rounds = 64
+    one = lambda s: (
+        correlated.squared_errors(s).max() * correlated.sensitivity(s, min_separation=rounds) ** 2
+    )
+    found = [
+        one(s)
+        for s in (
+            correlated.square_root(rounds),
+            correlated.buffered(rounds, 3),
+            correlated.banded(rounds, 16, error="max"),
+            correlated.tree(rounds),
+            correlated.banded(rounds, 1),
+        )
+    ]
+    assert found == sorted(found)
+    assert found[1] < 1.01 * found[0]
+    assert found[-1] == pytest.approx(rounds, rel=1e-9)
+
+
+def claim(mechanism, relation="ADD_OR_REMOVE_ONE"):
+    return accounting.PrivacyEvent(
+        mechanism=mechanism, privacy_unit="client", neighboring_relation=relation
+    )
+
+
+@pytest.mark.parametrize("method", ["gdp", "pld", "rdp", "auto"])
+def test_a_matrix_mechanism_costs_what_its_one_gaussian_mechanism_costs(method):
+    # Four participations, whose columns of norm sqrt(1.25) are orthogonal: C moves by sqrt(5).
+    banded = events.CorrelatedGaussian(4.0, "banded", (1.0, 0.5), 20, 5)
+    one = events.Gaussian(4.0 / (3 * 1.25 + 1.25) ** 0.5)
+    for relation in accounting.NeighboringRelation:
+        found, wanted = (
+            accounting.epsilon(claim(m, relation), delta=1e-5, method=method) for m in (banded, one)
+        )
+        assert found == pytest.approx(wanted, rel=1e-9) and found >= wanted * (1 - 1e-12)
+        twice = claim(banded, relation).repeat(2)
+        assert accounting.epsilon(twice, delta=1e-5, method=method) > found
+
+
+def test_a_tree_costs_what_its_own_event_says():
+    # dp_accounting's event: 8 floors of 200 rounds.
+    tree = events.CorrelatedGaussian(4.0, "tree", (), 200, 200)
+    other = events.TreeAggregation(4.0, (200,))
+    found, wanted = (
+        accounting.epsilon(claim(m, "REPLACE_SPECIAL"), delta=1e-6, method="pld")
+        for m in (tree, other)
+    )
+    assert found == pytest.approx(wanted, rel=1e-4)
+
+
+def test_it_goes_to_dp_accounting_as_a_gaussian_mechanism_and_has_words():
+    event = claim(events.CorrelatedGaussian(4.0, "tree", (), 8, 8))
+    there = accounting.to_dp_event(event)
+    assert there.noise_multiplier == pytest.approx(4.0 / 4**0.5, rel=1e-12)
+    said = accounting.statement(event, delta=1e-5, method="gdp")
+    assert "correlated over rounds (tree)" in said and "at least 8 apart" in said

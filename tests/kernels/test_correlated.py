@@ -1,0 +1,148 @@
+"""Noise that is correlated over rounds: its law, its bits, what it keeps."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from fljax_kernels import add_gaussian_noise, correlated
+from fljax_kernels.correlated import Strategy
+from fljax_kernels.correlated.cases import CASES
+
+LIKE = {"a": jnp.zeros((3, 16)), "b": jnp.zeros(5)}
+
+
+def matrix(strategy, count):
+    """C of `count` rounds as the papers write it, entry by entry."""
+    c = np.zeros((count, count))
+    for t in range(count):
+        for i in range(t + 1):
+            if strategy.kind == "buffered":
+                decay, scale = np.split(np.array(strategy.coefs), 2)
+                c[t, i] = 1.0 if t == i else np.sum(scale * decay ** (t - i - 1))
+            elif strategy.kind == "tree":
+                node = 1
+                while (t + 1) % (2 * node) == 0:
+                    node *= 2
+                c[t, i] = t - i < node
+            elif t - i < len(strategy.coefs):
+                c[t, i] = strategy.coefs[t - i]
+    return np.linalg.inv(c) if strategy.kind == "banded_inverse" else c
+
+
+def run(strategy, key, count, like=LIKE, *, stddev=1.5, state=None, begin=0):
+    state = correlated.init(strategy, like) if state is None else state
+
+    def one(state, index):
+        zero = jax.tree.map(jnp.zeros_like, like)
+        round_key = jax.random.fold_in(key, index)
+        noise, state = correlated.add_noise(strategy, round_key, zero, stddev, state)
+        return state, noise
+
+    state, noise = jax.lax.scan(one, state, begin + jnp.arange(count))
+    return noise, state
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_c_times_the_noise_is_independent_noise_also_after_it_begins_anew(name, key):
+    strategy = CASES[name]
+    rounds = strategy.num_rounds
+    noise, state = run(strategy, key, 2 * rounds)
+    assert int(state.step) == 0
+    c = matrix(strategy, rounds)
+    for half in range(2):
+        for leaf in LIKE:
+            got = np.asarray(noise[leaf], np.float64)[half * rounds : (half + 1) * rounds]
+            z = [
+                add_gaussian_noise(
+                    jax.random.fold_in(jax.random.clone(key), half * rounds + t), LIKE, 1.5
+                )[leaf]
+                for t in range(rounds)
+            ]
+            mixed = np.einsum("ti,i...->t...", c, got)
+            np.testing.assert_allclose(mixed, np.stack(z), atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["banded", "buffered", "tree", "banded_inverse"])
+@pytest.mark.optimized(reason="compares bits")
+def test_a_run_that_goes_on_from_its_state_has_the_same_bits(name, key):
+    with jax.debug_key_reuse(False):
+        whole, _ = run(CASES[name], key, 12)
+        first, state = run(CASES[name], key, 5)
+        rest, _ = run(CASES[name], key, 7, state=jax.device_get(state), begin=5)
+    for leaf in whole:
+        np.testing.assert_array_equal(whole[leaf], np.concatenate([first[leaf], rest[leaf]]))
+
+
+@pytest.mark.parametrize("name", ["banded", "buffered", "tree"])
+def test_eight_devices_give_the_same_bits(name, key):
+    strategy = CASES[name]
+    tree = {"a": jnp.ones((3, 16)), "b": jnp.ones(8)}
+    for kind in (AxisType.Auto, AxisType.Explicit):
+        mesh = jax.make_mesh((8,), ("model",), axis_types=(kind,))
+        spread = {"a": PartitionSpec(None, "model"), "b": PartitionSpec("model")}
+        sharded = {k: jax.device_put(v, NamedSharding(mesh, spread[k])) for k, v in tree.items()}
+
+        @jax.jit
+        def two(tree, key, state):
+            for i in range(2):
+                tree, state = correlated.add_noise(
+                    strategy, jax.random.fold_in(key, i), tree, 2.0, state
+                )
+            return tree, state
+
+        with jax.debug_key_reuse(False):
+            plain, kept = two(tree, key, correlated.init(strategy, tree))
+            with jax.set_mesh(mesh):
+                found, keeps = two(sharded, key, correlated.init(strategy, sharded))
+        for one, other in zip(
+            jax.tree.leaves((plain, kept)), jax.tree.leaves((found, keeps)), strict=True
+        ):
+            np.testing.assert_array_equal(one, other)
+        if kind is AxisType.Explicit:
+            assert found["a"].sharding.spec == spread["a"]
+
+
+def test_it_is_drawn_and_kept_in_float32_and_vmapped_alike(key):
+    strategy = CASES["banded"]
+    tree = {"a": jnp.ones(7, jnp.bfloat16), "b": jnp.ones((), jnp.float32)}
+    state = correlated.init(strategy, tree)
+    assert jax.tree.map(lambda leaf: leaf.dtype, state.buffers) == {"a": "float32", "b": "float32"}
+    keys = jax.random.split(key, 3)
+    add = lambda k: correlated.add_noise(strategy, k, tree, 1.0, state)
+    with jax.debug_key_reuse(False):
+        many, kept = jax.vmap(add)(keys)
+        assert many["a"].dtype == jnp.bfloat16 and many["b"].dtype == jnp.float32
+        for i in range(3):
+            one, keeps = add(keys[i])
+            np.testing.assert_array_equal(many["a"][i], one["a"])
+            np.testing.assert_array_equal(kept.buffers["a"][i], keeps.buffers["a"])
+
+
+def test_what_is_kept_is_as_many_trees_as_the_strategy_says():
+    for name, wanted in {"banded": 3, "buffered": 2, "tree": 3, "tree_full": 3}.items():
+        state = correlated.init(CASES[name], LIKE)
+        assert state.buffers["a"].shape == (wanted, 3, 16)
+
+
+@pytest.mark.parametrize(
+    ("kind", "coefs", "num_rounds"),
+    [
+        ("bands", (1.0,), 3),
+        ("banded", (), 3),
+        ("banded", (0.5,), 3),
+        ("banded", (1.0, float("nan")), 3),
+        ("banded", [1.0], 3),
+        ("banded_inverse", (1.0, float("inf")), 3),
+        ("banded", (1.0,), 0),
+        ("banded", (1.0,), True),
+        ("banded", (1.0,), 2.0),
+        ("buffered", (0.5,), 3),
+        ("buffered", (1.0, 0.5), 3),
+        ("tree", (1.0,), 3),
+    ],
+)
+def test_numbers_that_are_no_strategy_are_refused(kind, coefs, num_rounds):
+    with pytest.raises(ValueError, match="Expected"):
+        Strategy(kind, coefs, num_rounds)
