@@ -4,6 +4,7 @@ with it.
     python examples/after_training.py
 """
 
+import functools
 import pathlib
 import tempfile
 
@@ -13,16 +14,6 @@ import fljax
 from fljax.simulation import trained
 
 NUM_CLIENTS, NUM_ROUNDS, MORE_ROUNDS = 200, 10, 5
-SETTINGS = {
-    "num_clients": NUM_CLIENTS,
-    "num_rounds": NUM_ROUNDS,
-    "model": "softmax",
-    "noise_multiplier": 2.0,  # leaves a part of the budget for later
-    "target_epsilon": 4.0,
-    "target_delta": 1e-3,
-    "baseline": False,
-    "seed": 0,
-}
 
 
 def main() -> None:
@@ -30,11 +21,20 @@ def main() -> None:
     test = fljax.data.load("digits").test
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        settings = SETTINGS | {"num_clients": NUM_CLIENTS, "num_rounds": NUM_ROUNDS}
-        first = fljax.simulate("dp_fedavg", run_dir=folder / "first", **settings)
-        more = fljax.simulate(
-            "dp_fedavg", run_dir=folder / "first", more_rounds=MORE_ROUNDS, **settings
+        simulate = functools.partial(
+            fljax.simulate,
+            "dp_fedavg",
+            num_clients=NUM_CLIENTS,
+            num_rounds=NUM_ROUNDS,
+            model="softmax",
+            noise_multiplier=2.0,  # leaves a part of the budget for later
+            target_epsilon=4.0,
+            target_delta=1e-3,
+            baseline=False,
+            seed=0,
         )
+        first = simulate(run_dir=folder / "first")
+        more = simulate(run_dir=folder / "first", more_rounds=MORE_ROUNDS)
         for run in (first, more):
             print(
                 f"{run.rounds} rounds: epsilon {run.epsilon:.3f} at delta {run.delta:g}, "
@@ -45,9 +45,7 @@ def main() -> None:
         print(f"loaded: accuracy {np.mean(said == test['y']):.1%}")
         claim = trained.export(found, "npz", folder / "model.npz")
         print(f"written: {sorted(np.load(folder / 'model.npz'))}, with {claim.name}")
-        second = fljax.simulate(
-            "dp_fedavg", run_dir=folder / "second", init=str(folder / "first"), **settings
-        )
+        second = simulate(run_dir=folder / "second", init=str(folder / "first"))
         print(f"begun with it: {second.statement[second.statement.index('Whose data') :]}")
 
 

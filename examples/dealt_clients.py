@@ -43,7 +43,7 @@ def main() -> None:
         # Who is in a round is known to everybody; the examples go to one device each.
         draw_key = jax.random.fold_in(sample_key, step)
         who = fljax_kernels.poisson_sample(draw_key, NUM_CLIENTS, 0.5, NUM_CLIENTS).indices
-        cohort = data.dealt(data.cohort(clients, who), devices.shape[mesh.CLIENTS])
+        cohort = data.dealt(data.cohort(clients, who), NUM_DEVICES)
         with mesh.over(devices):
             state, _ = run(state, mesh.dealt(devices, cohort), key)
     params = mesh.here(devices, state.params)
