@@ -30,6 +30,8 @@ class Purpose(enum.IntEnum):
     CHANNEL = 5
     PERTURB = 6
     CHOOSE_CLIENTS = 7
+    ROTATE = 8
+    ROUND = 9
 
 
 def server_key(key: jax.Array, round_index: jax.Array | int, purpose: Purpose) -> jax.Array:

@@ -34,6 +34,7 @@ TINY = {
     "information": {"USES": (1, 13), "NUM_RECORDS": 100},
     "own_data_and_model": {"NUM_USERS": 20, "NUM_READINGS": 200, "NUM_ROUNDS": 2},
     "own_scheme": {"CHECKS": ("event",), "NUM_ROUNDS": 2},
+    "integer_noise": {"NUM_CLIENTS": 12, "NUM_ROUNDS": 1, "SCHEMES": ("skellam",)},
     "pair_noise": {"NUM_CLIENTS": 12, "NUM_ROUNDS": 1, "SCHEMES": ("lightdp",)},
     "water_filling": {"NUM_ROUNDS": 2},
 }

@@ -19,6 +19,7 @@ __all__ = [
     "at_most",
     "claim",
     "describe",
+    "in_integers",
     "large_delta",
     "neighbors",
     "rounded_up",
@@ -45,12 +46,15 @@ _RELATIONS = {
         "one {} exchanged for one that contributes nothing",
     ),
 }
+_FLOATS = (
+    "attacks on floating-point noise: the proof is about real-valued noise, which is drawn in "
+    "float32"
+)
 NOT_COVERED = (
     "losses, norms, cohort sizes and other diagnostics of the run, which carry no noise if you "
     "publish them",
     "choices made by looking at the data, such as hyper-parameters",
-    "attacks on floating-point noise: the proof is about real-valued noise, which is drawn in "
-    "float32",
+    _FLOATS,
     "whoever sees individual uploads, where the noise is added after their sum",
 )
 
@@ -161,6 +165,18 @@ def describe(mechanism: events.Mechanism) -> str:
     return found
 
 
+def in_integers(mechanism: events.Mechanism) -> bool:
+    """Whether all noise is of integers, on integers: then the proof is about what is drawn."""
+    match mechanism:
+        case events.DiscreteGaussianSum() | events.Skellam():
+            return True
+        case events.SelfComposed(event, _) | events.PoissonSampled(_, event):
+            return in_integers(event)
+        case events.Composed(parts):
+            return bool(parts) and all(map(in_integers, parts))
+    return False
+
+
 def neighbors(relation: NeighboringRelation | str, unit: str) -> str:
     """How two neighbouring data sets differ."""
     return _RELATIONS[NeighboringRelation(relation)][1].format(unit)
@@ -209,7 +225,8 @@ def statement(event: PrivacyEvent, *, delta: float, method: Method = "rdp") -> s
     found = accountant.spent(event, delta=delta, method=method)
     lines = [claim(event, found)]
     if found.epsilon_upper < math.inf:
-        lines.append("Not covered: " + "; ".join(NOT_COVERED) + ".")
+        rest = [x for x in NOT_COVERED if x != _FLOATS or not in_integers(event.mechanism)]
+        lines.append("Not covered: " + "; ".join(rest) + ".")
     return "\n".join(lines)
 
 

@@ -27,6 +27,7 @@ _WHERE = {
     "dp_psac": "silos.dp_psac",
     "dp_scaffold": "central.dp_scaffold",
     "dp_sgd": "silos.dp_sgd",
+    "distributed_dgauss": "uploads.distributed_dgauss",
     "fedavg": "silos.fedavg",
     "gd_dp": "weighted.gd_dp",
     "gsgd_dp": "weighted.gsgd_dp",
@@ -43,6 +44,7 @@ _WHERE = {
     "personalized_channel": "channels.personalized_channel",
     "secagg_dp": "uploads.ideal_sums.secagg_dp",
     "sgd_dp": "weighted.sgd_dp",
+    "skellam": "uploads.skellam",
     "smpc_dp": "uploads.ideal_sums.smpc_dp",
     "swiftagg_dp": "uploads.ideal_sums.swiftagg_dp",
     "user_ldp": "silos.user_ldp",
@@ -147,8 +149,10 @@ if TYPE_CHECKING:
     from fljax.schemes.silos import local_item_dp as local_item_dp
     from fljax.schemes.silos import subject_ledger as subject_ledger
     from fljax.schemes.silos import user_ldp as user_ldp
+    from fljax.schemes.uploads import distributed_dgauss as distributed_dgauss
     from fljax.schemes.uploads import lightdp as lightdp
     from fljax.schemes.uploads import local_dp as local_dp
+    from fljax.schemes.uploads import skellam as skellam
     from fljax.schemes.uploads.ideal_sums import he_dp as he_dp
     from fljax.schemes.uploads.ideal_sums import secagg_dp as secagg_dp
     from fljax.schemes.uploads.ideal_sums import smpc_dp as smpc_dp

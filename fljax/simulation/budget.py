@@ -307,6 +307,12 @@ def delta_warning(plan: Plan) -> str | None:
     return words.large_delta(plan.delta, plan.event.privacy_unit, plan.num_units)
 
 
+_FLOATS = "The analysis is of real-valued Gaussian noise; the noise is drawn and added in float32."
+_INTEGERS = (
+    "Noise is drawn and added in whole numbers, from random bits that are taken to be uniform."
+)
+
+
 def statement(plan: Plan, rounds: int) -> dict[str, Any]:
     """The claim in words: `guarantee` is a sentence, `not_covered` a list of them."""
     unit = plan.event.privacy_unit
@@ -342,7 +348,7 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
         "Trying several configurations on the same data spends budget of its own, which is not "
         "counted here.",
         _TRUST[plan.noise_at],
-        "The analysis is of real-valued Gaussian noise; the noise is drawn and added in float32.",
+        _INTEGERS if words.in_integers(plan.event.mechanism) else _FLOATS,
         of_seed(plan),
     ]
     if plan.baseline:

@@ -263,8 +263,14 @@ def _tables(
 
 
 def mu_of(mechanism: Any) -> float | None:
-    """Sensitivity / noise that a Gaussian mechanism declares, without sampling; None for others."""
+    """Sensitivity / noise that a Gaussian mechanism declares, or one of integers, without sampling;
+    None for others.
+    """
     match mechanism:
+        case events.DiscreteGaussianSum(stddev=stddev, count=count, l2_sensitivity=move):
+            return move / (stddev * math.sqrt(count))
+        case events.Skellam(variance=variance, l2_sensitivity=move):
+            return move / math.sqrt(variance)
         case events.Gaussian(noise_multiplier=noise):
             return 1 / noise if noise else math.inf
         case events.MixtureOfGaussians(stddev=stddev, sensitivities=moves):

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from fljax.upload import disguised as disguised
     from fljax.upload import fixed_point as fixed_point
     from fljax.upload import gaussian as gaussian
+    from fljax.upload import integer_grid as integer_grid
     from fljax.upload import key_agreement as key_agreement
     from fljax.upload import pair_noise as pair_noise
     from fljax.upload import secure_sum as secure_sum

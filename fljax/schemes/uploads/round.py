@@ -116,6 +116,20 @@ class Uploads(NamedTuple):
 Hide = Callable[[Round, Uploads], tuple[Params, jax.Array]]
 
 
+def answering(config: Config, links: Literal["server", "peers"] = "server") -> rounds.Choose:
+    """The clients of a cohort whose uploads arrive in time, drawn anew each round."""
+    pmf = config.straggler_pmf(config.parties, links=links)
+
+    def choose(here: Round, cohort: Cohort) -> tuple[Round, Clients]:
+        straggle_key = here.server_key(_keys.Purpose.STRAGGLE)
+        drawn = stragglers.draw(straggle_key, pmf, config.parties).responds
+        answers = (cohort.client_ids >= 0) & drawn[jnp.maximum(cohort.client_ids, 0)]
+        rows = jnp.where(answers[:, None], cohort.indices, -1)
+        return here, Clients(cohort.client_ids, rows, answers)
+
+    return choose
+
+
 def maker(
     hide: Callable[[Any], Hide], *, links: Literal["server", "peers"] = "server"
 ) -> base.Make:
@@ -139,16 +153,8 @@ def maker(
         Args, Raises: as `base.Make`; `num_units` are clients, and must be `num_parties`.
         """
         parties.check_number(config, given.num_units)
-        pmf, hidden = config.straggler_pmf(config.parties, links=links), hide(config)
+        hidden = hide(config)
         train = steps.train(config, loss, optimizer=given.local_optimizer)
-
-        def answering(here: Round, cohort: Cohort) -> tuple[Round, Clients]:
-            drawn = stragglers.draw(
-                here.server_key(_keys.Purpose.STRAGGLE), pmf, config.parties
-            ).responds
-            answers = (cohort.client_ids >= 0) & drawn[jnp.maximum(cohort.client_ids, 0)]
-            rows = jnp.where(answers[:, None], cohort.indices, -1)
-            return here, Clients(cohort.client_ids, rows, answers)
 
         def release(here: Round, clients: Clients, sums: Sums) -> Release:
             ids = jnp.maximum(clients.ids, 0)
@@ -162,7 +168,7 @@ def maker(
         return rounds.federated(
             central.clipped_updates(train, bound=lambda _: config.l2_clip_norm),
             release,
-            choose=answering,
+            choose=answering(config, links),
             server_optimizer=given.server_optimizer,
             performance=given.performance,
             in_place=True,

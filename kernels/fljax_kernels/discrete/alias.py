@@ -37,7 +37,7 @@ class Table(NamedTuple):
 @functools.lru_cache(maxsize=32)
 def table(law: str, parameter: float) -> Table:
     """The columns of a law of `laws`, by its name."""
-    reach, numerators = getattr(laws, law)(parameter)
+    reach, numerators = laws.LAWS[law](parameter)
     column_bits = max(1, (len(numerators) - 1).bit_length())
     columns = 1 << column_bits
     capacity = 1 << (laws.BITS - column_bits)

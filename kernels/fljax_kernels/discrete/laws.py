@@ -86,3 +86,6 @@ def _symmetric(weights: list[int]) -> Law:
     one_side = [(weight << BITS) // total for weight in weights[1:]]
     middle = (1 << BITS) - 2 * sum(one_side)
     return Law(len(one_side), [*reversed(one_side), middle, *one_side])
+
+
+LAWS = {"discrete_gaussian": discrete_gaussian, "skellam": skellam}

@@ -1,0 +1,218 @@
+"""What the schemes share whose clients add integer noise of their own, before a secure sum modulo
+2**bits.
+
+The secure sum is an ideal one, as in `ideal_sums`: it reveals the sum of the words and nothing
+else. Wrapping around is a function of the sum, so that it costs no privacy; by default it cannot
+happen.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from fljax import _keys, _validate
+from fljax.accounting import events
+from fljax.data import parties
+from fljax.local import clipping, steps
+from fljax.schemes import base
+from fljax.schemes.central import round as central
+from fljax.schemes.uploads import ideal_sums
+from fljax.schemes.uploads import round as uploads
+from fljax.server import rounds
+from fljax.server.rounds import Clients, Release, Round, Sums
+from fljax.types import LossFn
+from fljax.upload import integer_grid, secure_sum
+from fljax_kernels.discrete import laws
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(ideal_sums.Config):
+    """As `ideal_sums.Config`, with the grid that updates are rounded to.
+
+    Raises:
+      ValueError: as there, or a number of the grid is out of its range.
+    """
+
+    grid_norm: int = 1024
+    """Longest vector of integers that a client sends, in steps of the grid: more steps round less
+    and send more bits. At least half the root of the number of parameters.
+    """
+    bits: int | None = None
+    """Of each number in the secure sum, at most 32. Fewer than None takes send less, and sums that
+    wrap around spoil a round's model, but no guarantee. None: the fewest with which none can.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.positive_int(grid_norm=self.grid_norm)
+        if self.bits is not None:
+            _validate.positive_int(bits=self.bits)
+            _validate.one_of(range(1, 33), bits=self.bits)
+
+
+class Noise(NamedTuple):
+    """Of one client, by its local standard deviation in steps, above 0.
+
+    law: of `fljax_kernels.discrete.laws`. parameter: of that law. draw: (key, shape, parameter) ->
+    int32. mechanism: (local stddev, honest clients, L2 and L1 sensitivity) -> record.
+    """
+
+    law: str
+    parameter: Callable[[float], float]
+    draw: Callable[[jax.Array, tuple[int, ...], float], jax.Array]
+    mechanism: Callable[[float, int, float, float], events.Mechanism]
+
+
+def _moves(config: Config) -> tuple[float, float]:
+    """(L2, L1) in steps that exchanging one client's data moves the sum of integers."""
+    factor = 2.0 if config.neighboring_relation == "REPLACE_ONE" else 1.0
+    # A vector of integers has no more L1 than squared L2 norm.
+    return factor * config.grid_norm, factor * float(config.grid_norm) ** 2
+
+
+def _honest(config: Config) -> int:
+    return config.parties - config.max_colluders - config.max_stragglers
+
+
+def local_stddev(config: Config) -> float:
+    """Of one client's noise in steps of the grid: honest clients' together hide one client."""
+    return secure_sum.share_stddev(
+        base.noise_multiplier(config) * _moves(config)[0],
+        num_clients=config.parties,
+        max_colluders=config.max_colluders,
+        max_stragglers=config.max_stragglers,
+    )
+
+
+def event(config: Config, noise: Noise) -> events.PrivacyEvent:
+    """What one round does to one client's data, towards the server and those who collude with it.
+
+    Raises:
+      ValueError: noise_multiplier or num_parties is None.
+    """
+    stddev = local_stddev(config)
+    mechanism: events.Mechanism = events.NonPrivate()
+    if stddev > 0:
+        mechanism = noise.mechanism(stddev, _honest(config), *_moves(config))
+    return events.PrivacyEvent(
+        mechanism=mechanism,
+        privacy_unit="client",
+        neighboring_relation=events.NeighboringRelation(config.neighboring_relation),
+    )
+
+
+def _make(noise: Noise) -> base.Make:
+    @base.maker
+    def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgorithm:
+        """Builds the algorithm: local SGD, updates clipped, rotated, rounded to the grid and noised
+        by their clients, their sum modulo 2**bits, and its mean.
+
+        Guarantee: a client's integers have a norm of at most `grid_norm`, in whole numbers, so that
+        exchanging its data moves the sum by 2 grid_norm at most (grid_norm if it is zero for one of
+        them), and one round is one `event(config)` for the unit "client", for every client that
+        does not collude. Noise is drawn in whole numbers: `discrete_gaussian_noise` says how near
+        its law is to that of the event. Who responds is drawn apart from the data and is public, as
+        are the rotation and the divisor. A round with too few responders leaves the model as it
+        was. Parties are semi-honest, and the secure sum is ideal. Idealisation: random bits are
+        those of JAX's threefry generator, which is no cryptographic source. RoundInfo is not
+        private.
+
+        Args, Raises: as `base.Make`; `num_units` are clients, and must be `num_parties`. A round
+        raises ValueError where the grid is too coarse for the number of parameters.
+        """
+        parties.check_number(config, given.num_units)
+        stddev = local_stddev(config)
+        if stddev > laws.LARGEST_STDDEV:
+            raise ValueError(
+                f"Expected noise of at most {laws.LARGEST_STDDEV:g} steps a client, got "
+                f"{stddev:.6g}: a grid_norm of {int(config.grid_norm * 4096 / stddev)} or less "
+                "makes it smaller."
+            )
+        parameter = noise.parameter(stddev) if stddev else 0.0
+        most_noise = integer_grid.most_noise(noise.law, parameter) if stddev else 0
+        train = steps.train(config, loss, optimizer=given.local_optimizer)
+
+        def grid_of(here: Round) -> integer_grid.Grid:
+            return integer_grid.plan(
+                here.num_params,
+                l2_clip_norm=config.l2_clip_norm,
+                most_norm=config.grid_norm,
+                num_clients=config.parties,
+                most_noise=most_noise,
+                bits=config.bits,
+            )
+
+        def local(here: Round, clients: Clients) -> tuple[jax.Array, jax.Array]:
+            grid, rotation_key = grid_of(here), here.server_key(_keys.Purpose.ROTATE)
+            of_purpose = lambda purpose: here.client_keys(clients.ids, purpose)
+            keys = of_purpose(_keys.Purpose.SHUFFLE)
+            found = train(here.state.params, here.examples, clients.rows, keys)
+            norms = clipping.joint_norm(clipping.leaf_norms(found.update))
+            factors = clipping.flat(norms, config.l2_clip_norm)
+
+            def send(update: Any, factor: jax.Array, key: jax.Array, noise_key: Any) -> jax.Array:
+                flat = ravel_pytree(update)[0].astype(jnp.float32)
+                # where: NaN * 0 is NaN, and a rotation would spread it
+                flat = jnp.where(factor > 0, flat * factor, 0.0)
+                integers = integer_grid.rounded(grid, flat, rotation_key=rotation_key, key=key)
+                if stddev:
+                    integers += noise.draw(noise_key, (grid.size,), parameter)
+                return integer_grid.words(grid, integers)
+
+            round_keys = of_purpose(_keys.Purpose.ROUND)
+            noise_keys = of_purpose(_keys.Purpose.NOISE)
+            sent = jax.vmap(send)(found.update, factors, round_keys, noise_keys)
+            total = jnp.sum(jnp.where(clients.present[:, None], sent, 0), axis=0, dtype=jnp.uint32)
+            stats = central.unit_stats(found.loss, norms, config.l2_clip_norm, clients.present)
+            return total, stats
+
+        def release(here: Round, clients: Clients, sums: Sums) -> Release:
+            total = integer_grid.decoded(
+                grid_of(here), sums.total, rotation_key=here.server_key(_keys.Purpose.ROTATE)
+            )
+            count = sums.num_present
+            mean = total / jnp.maximum(1, count).astype(jnp.float32)
+            completed = count >= config.parties - config.max_stragglers
+            like = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), here.state.params)
+            return Release(ravel_pytree(like)[1](mean), counts=completed)
+
+        return rounds.federated(
+            local,
+            release,
+            choose=uploads.answering(config),
+            server_optimizer=given.server_optimizer,
+            performance=given.performance,
+            in_place=True,
+        )
+
+    return make
+
+
+def scheme(summary: str, noise: Noise) -> base.Scheme:
+    """The scheme of a noise."""
+    return base.Scheme(
+        summary=summary,
+        promise="epsilon",
+        Config=Config,
+        make=_make(noise),
+        event=lambda config: event(config, noise),
+        fitted=parties.fitted,
+        non_private=_non_private,
+        noise_at="client",
+        start=uploads.START,
+        population=base.all_join,
+    )
+
+
+def _non_private(config: Config) -> Config:
+    """The same training without noise, on the finest grid: rounding needs a bound to round to."""
+    return dataclasses.replace(
+        config, l2_clip_norm=_WIDE * config.l2_clip_norm, noise_multiplier=0.0, grid_norm=65535
+    )
+
+
+_WIDE = 64.0  # clips nothing that trains, on a grid whose steps are as wide as the default's

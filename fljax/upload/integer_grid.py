@@ -1,0 +1,102 @@
+"""Updates as integers modulo 2**bits, rotated and rounded to a grid, with integer noise; and back.
+
+Source: Kairouz, Liu, Steinke (2021), arXiv:2102.06387, Algorithms 1 and 2.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fljax import _validate
+from fljax_kernels import discrete
+from fljax_kernels.discrete import laws, rotation
+
+_LOG_REFUSED = 0.5  # -log of how often rounding is drawn anew at most: that paper's choice
+
+
+class Grid(NamedTuple):
+    """num_params: of an update; size: of its rotation, a power of two. scale: steps of the grid /
+    unit of the update. most_norm: longest vector of integers. bits: of a sum's word.
+    """
+
+    num_params: int
+    size: int
+    scale: float
+    most_norm: int
+    bits: int
+
+
+def plan(
+    num_params: int,
+    *,
+    l2_clip_norm: float,
+    most_norm: int,
+    num_clients: int,
+    most_noise: int,
+    bits: int | None = None,
+) -> Grid:
+    """The finest grid on which a clipped update, rounded, is no longer than `most_norm` steps with
+    a chance of 39 % at least, by the paper's bound; nearly always in fact.
+
+    Args:
+      num_params: >= 1. l2_clip_norm: > 0. most_norm: steps, in [1, 65535].
+      num_clients: whose sum is taken, >= 1. most_noise: of a client in one coordinate, steps.
+      bits: of the ring, in [1, 32]; None: the fewest with which no sum can wrap around.
+
+    Raises:
+      ValueError: an argument is out of range, rounding alone is longer than `most_norm`, or sums
+        can wrap around at any number of bits up to 32.
+    """
+    _validate.positive_int(num_params=num_params, most_norm=most_norm, num_clients=num_clients)
+    _validate.positive(l2_clip_norm=l2_clip_norm)
+    _validate.non_negative_int(most_noise=most_noise)
+    size = rotation.size(num_params)
+    root = math.sqrt(size)
+    # Length c before rounding: c + root after it for certain, and with a chance of
+    # 1 - exp(-_LOG_REFUSED) no more than the root of
+    # c**2 + size / 4 + sqrt(2 _LOG_REFUSED) (c + root / 2).
+    slope = math.sqrt(2 * _LOG_REFUSED)
+    rest = most_norm**2 - size / 4 - slope * root / 2
+    likely = -slope / 2 + math.sqrt(slope**2 / 4 + rest) if rest > 0 else 0.0
+    length = max(likely, most_norm - root)
+    if not (length >= 1 and most_norm <= 65535):
+        raise ValueError(
+            f"Expected grid_norm in [{math.ceil(root / 2) + 2}, 65535] for {num_params} parameters "
+            f"(rounding alone has the length of {root / 2:.0f} steps), got grid_norm={most_norm!r}."
+        )
+    needed = (num_clients * (most_norm + most_noise)).bit_length() + 1
+    if bits is None:
+        bits = needed
+        if bits > 32:
+            raise ValueError(
+                f"Expected sums of {num_clients} clients within 32 bits, got {bits}: a smaller "
+                "grid_norm needs fewer."
+            )
+    return Grid(num_params, size, length / l2_clip_norm, most_norm, bits)
+
+
+def most_noise(law: str, parameter: float) -> int:
+    """Largest noise of a law of `fljax_kernels.discrete.laws` in one coordinate."""
+    return laws.LAWS[law](parameter).reach
+
+
+def rounded(grid: Grid, x: jax.Array, *, rotation_key: jax.Array, key: jax.Array) -> jax.Array:
+    """Int32 `[size]` of a clipped update, float32 `[num_params]`: its rotation on the grid.
+
+    Guarantee: its squared norm is at most most_norm**2, in whole numbers, whatever x is.
+    """
+    padded = jnp.pad(x.astype(jnp.float32) * jnp.float32(grid.scale), (0, grid.size - x.size))
+    return discrete.grid_round(key, discrete.rotate(rotation_key, padded), grid.most_norm**2)
+
+
+def words(grid: Grid, integers: jax.Array) -> jax.Array:
+    """Uint32 `[size]` modulo 2**bits of int32 `[size]`: what a client sends."""
+    return discrete.to_ring(integers, grid.bits)
+
+
+def decoded(grid: Grid, total: jax.Array, *, rotation_key: jax.Array) -> jax.Array:
+    """Float32 `[num_params]` of a sum of words, uint32 `[size]`."""
+    steps = discrete.from_ring(total, grid.bits).astype(jnp.float32)
+    return discrete.rotate_back(rotation_key, steps)[: grid.num_params] / jnp.float32(grid.scale)
