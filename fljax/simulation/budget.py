@@ -18,7 +18,7 @@ from fljax.data.facts import Facts
 from fljax.data.subjects import SUBJECT
 from fljax.errors import PrivacyPreconditionError
 from fljax.schemes.base import Scheme
-from fljax.simulation import warm_start
+from fljax.simulation import seeds, warm_start
 from fljax.simulation.config import MOST_STEPS, RANDOM, Config, delta_of
 from fljax.simulation.record.folder import SEED
 
@@ -51,7 +51,8 @@ class Plan(NamedTuple):
     noise_at: "server", "silo" or "client". baseline: a non-private model is trained beside.
     in_nats: what is claimed is information about records, in nats, and no epsilon. notes: sentences
     about how epsilon was found.
-    fixed_seed: the run's randomness comes from a number in its config.
+    fixed_seed: the run's randomness comes from a number in its config. by_chacha20: its rounds draw
+    from a cipher under a key of 256 bits.
     uses: `[num_rounds + 1]`, how often the event counts after so many rounds, see `Scheme.uses`;
       (): once a round.
     origin: of the initial model, as `warm_start.model` tells it, or a sentence; None: drawn.
@@ -70,6 +71,7 @@ class Plan(NamedTuple):
     in_nats: bool = False
     notes: tuple[str, ...] = ()
     fixed_seed: bool = False
+    by_chacha20: bool = False
     uses: tuple[int, ...] = ()
     origin: dict[str, Any] | str | None = None
 
@@ -131,6 +133,7 @@ def plan(config: Config, scheme: Scheme, facts: Facts) -> Plan:
         scheme.promise == "nats" and math.isfinite(scheme_config.nats),
         tuple(notes.values()),
         fixed_seed=settings.seed != RANDOM,
+        by_chacha20=seeds.generator(config) == "chacha20",
         uses=tuple(_uses(scheme, scheme_config, rounds) for rounds in range(len(epsilons))),
     )
 
@@ -421,15 +424,23 @@ def model_name(plan: Plan, rounds: int) -> str:
 
 def of_seed(plan: Plan) -> str:
     """What the claim owes to the run's seed."""
-    generator = "JAX's threefry generator, which is not a cryptographic source,"
+    threefry = "JAX's threefry generator, which is not a cryptographic source,"
     if plan.fixed_seed:
+        generator = "ChaCha20" if plan.by_chacha20 else threefry
         return (
             f"This run is an experiment: its randomness comes from {generator} and a fixed seed, "
             "which stands in config.toml and, below 2**32, is found by trying them all. Whoever "
             "knows it can remove the noise: release no model of this run."
         )
+    secret = (
+        f"made of 256 bits of the operating system ({SEED}, which is no part of what is published)."
+    )
+    if plan.by_chacha20:
+        return (
+            f"Randomness comes from ChaCha20 under a key of 256 bits, {secret} Whoever has that "
+            "file can remove the noise; a search over keys cannot."
+        )
     return (
-        f"Randomness comes from {generator} under a key of 64 bits, made of 128 bits of the "
-        f"operating system ({SEED}, which is no part of what is published). Whoever has that file "
+        f"Randomness comes from {threefry} under a key of 64 bits, {secret} Whoever has that file "
         "can remove the noise, and so can a search over all 2**64 keys."
     )

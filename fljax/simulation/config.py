@@ -38,6 +38,7 @@ _MOST = {
 }
 SUBJECT_PARTITIONS = ("subject_uniform", "subject_power_law")
 RANDOM: Literal["random"] = "random"
+Generator = Literal["auto", "chacha20", "threefry"]
 OWN = "own:"  # before the name of what a caller of `fljax.simulate` brought; nobody can look it up
 ALGORITHM = f"{OWN}algorithm"  # the scheme of a run of a bare `FederatedAlgorithm`
 NONE = "none"  # TOML has no null; leaving the key out means the default, which may be a number
@@ -211,9 +212,13 @@ class RunConfig:
     num_rounds: int = 60
     """Server rounds."""
     seed: int | Literal["random"] = RANDOM
-    """Of everything random: partition, initial model, sampling, noise. random: 128 bits of the
+    """Of everything random: partition, initial model, sampling, noise. random: 256 bits of the
     operating system, kept in a file of their own. A number below 2**32 repeats an experiment; no
     model of such a run is to be released.
+    """
+    generator: Generator = "auto"
+    """What rounds draw from. chacha20: a cipher under a key of 256 bits. threefry: JAX's generator,
+    under one of 64. auto: chacha20 of a random seed, threefry of a fixed one.
     """
     eval_every: int = 5
     """Rounds between evaluations on held-out data."""
@@ -247,6 +252,7 @@ class RunConfig:
             eval_every=self.eval_every,
             checkpoint_every=self.checkpoint_every,
         )
+        _validate.one_of(typing.get_args(Generator), generator=self.generator)
         _validate.positive_int(microbatch_size=self.microbatch_size)
         if self.groups is not None:
             _validate.positive_int(groups=self.groups)

@@ -1,9 +1,8 @@
-"""Where a run's randomness begins: 128 secret bits of the operating system, in a file of their own,
+"""Where a run's randomness begins: 256 secret bits of the operating system, in a file of their own,
 or a fixed seed.
 
 What is drawn from the secret bits comes by way of SHA-256 and a purpose: whoever finds one of the
-keys, by a search over its 2**64 values, or the state of the generator that dealt the examples, has
-neither the bits nor another key.
+keys, or the state of the generator that dealt the examples, has neither the bits nor another key.
 """
 
 import hashlib
@@ -17,18 +16,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax.simulation import config as config_lib
-from fljax.simulation.config import Config
+from fljax.simulation.config import Config, Generator
 from fljax.simulation.devices import processes
 from fljax.simulation.record import folder
+from fljax_kernels.chacha20 import api as chacha20
 
-Seed = int | bytes  # fixed, below 2**32; or 16 secret bytes
+Seed = int | bytes  # fixed, below 2**32; or 32 secret bytes
 
-_BYTES = 16
-_LINE = "fljax-seed-1 {}\n"
+_BYTES = 32
+_LINE = "fljax-seed-2 {}\n"
 
 
 def drawn() -> bytes:
-    """16 bytes of the operating system."""
+    """32 bytes of the operating system."""
     return secrets.token_bytes(_BYTES)
 
 
@@ -81,7 +81,7 @@ def _read(path: pathlib.Path) -> bytes:
     found = re.fullmatch(_LINE.format(f"([0-9a-f]{{{2 * _BYTES}}})"), folder.read_text(path))
     if found is None:
         raise ValueError(
-            f"Expected {path} to hold 128 bits as fljax writes them, got another text: it is "
+            f"Expected {path} to hold 256 bits as fljax writes them, got another text: it is "
             "damaged, or no seed."
         )
     return bytes.fromhex(found[1])
@@ -98,23 +98,32 @@ def number(seed: Seed, purpose: str) -> int:
     return seed if isinstance(seed, int) else int.from_bytes(_derived(seed, purpose, 16), "big")
 
 
-def keys(seed: Seed) -> tuple[jax.Array, jax.Array]:
-    """Two threefry keys `[]`, of 64 bits each: of the initial model, and of all rounds."""
+def generator(config: Config) -> Generator:
+    """What the rounds of a run draw from."""
+    if config.run.generator != "auto":
+        return config.run.generator
+    return "threefry" if isinstance(config.run.seed, int) else "chacha20"
+
+
+def keys(seed: Seed, kind: Generator) -> tuple[jax.Array, jax.Array]:
+    """Two typed keys `[]`: of the initial model, which is public and drawn by threefry, and of all
+    rounds.
+    """
     if isinstance(seed, int):
         model, rounds = jax.random.split(jax.random.key(seed, impl="threefry2x32"))
-        return model, rounds
-    both = [
-        np.frombuffer(_derived(seed, purpose, 8), "<u4").astype(np.uint32)
-        for purpose in ("model", "rounds")
-    ]
-    model, rounds = (
-        jax.random.wrap_key_data(jnp.asarray(data), impl="threefry2x32") for data in both
-    )
-    return model, rounds
+        return model, jax.random.key(seed, impl=chacha20.IMPL) if kind == "chacha20" else rounds
+    if kind == "chacha20":
+        return _threefry_key(seed, "model"), chacha20.key(_derived(seed, "rounds", chacha20.BYTES))
+    return _threefry_key(seed, "model"), _threefry_key(seed, "rounds")
+
+
+def _threefry_key(secret: bytes, purpose: str) -> jax.Array:
+    data = np.frombuffer(_derived(secret, purpose, 8), "<u4").astype(np.uint32)
+    return jax.random.wrap_key_data(jnp.asarray(data), impl="threefry2x32")
 
 
 def name(seed: Seed) -> str:
-    """A word that tells seeds apart; of a secret one it says nothing to who has less than 2**128
+    """A word that tells seeds apart; of a secret one it says nothing to who has less than 2**256
     tries.
     """
     return "fixed" if isinstance(seed, int) else _derived(seed, "name", 32).hex()

@@ -210,7 +210,7 @@ def build(config: Config, seed: seeds.Seed | None = None, brought: own.Own = own
     if brought.dataset is not None:
         num_classes = own.classes(dataset, None if brought.loss is not None else config.model.loss)
         dataset = dataset._replace(num_classes=num_classes)
-    init_key, round_key = seeds.keys(seed)
+    init_key, round_key = seeds.keys(seed, seeds.generator(config))
     if brought.model is not None:
         model = brought.model(init_key, dataset.train, dataset.num_classes)
     elif not dataset.num_classes or "x" not in dataset.train:

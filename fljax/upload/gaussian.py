@@ -4,12 +4,12 @@ import secrets
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
 import fljax_kernels
 from fljax import _validate
+from fljax_kernels.chacha20 import api as chacha20
 
 
 class NoiseState(NamedTuple):
@@ -19,8 +19,7 @@ class NoiseState(NamedTuple):
 
 
 def _drawn() -> jax.Array:
-    data = np.frombuffer(secrets.token_bytes(8), np.uint32)
-    key: jax.Array = jax.random.wrap_key_data(jnp.asarray(data), impl="threefry2x32")
+    key = chacha20.key(secrets.token_bytes(chacha20.BYTES))
     if isinstance(key, jax.core.Tracer):
         raise ValueError(
             "Expected prng_key to be a typed PRNG key inside jax.jit, got prng_key=None."
@@ -48,8 +47,8 @@ def gaussian_privatizer(
     Args:
       stddev: noise_multiplier * s. Absolute, in the unit of the updates. >= 0.
       prng_key: typed key. The noise of an update is a function of this key and the number of
-        updates so far: a replay from an older state draws the same noise again. None: a threefry
-        key of 64 bits of the operating system, drawn once, by this call; two states from `init`
+        updates so far: a replay from an older state draws the same noise again. None: a ChaCha20
+        key of 256 bits of the operating system, drawn once, by this call; two states from `init`
         share it.
 
     Returns:

@@ -19,6 +19,7 @@ import numpy as np
 
 import fljax_kernels
 from fljax import _keys, _validate
+from fljax_kernels.chacha20 import api as chacha20
 
 _LABEL = b"fljax pair noise 1"
 
@@ -55,10 +56,9 @@ class KeyAgreement(_Rounds):
 
     Guarantee: keys of a pair are equal at both ends; towards semi-honest parties that run the
     protocol they are pseudo-random (X25519, HKDF-SHA256 over the shared secret, both public keys,
-    both numbers and the round). The noise generator, threefry, takes 64 of their bits: whoever can
-    try 2**64 keys, or break threefry, removes the noise. Public keys are not authenticated here: a
-    server that replaces them reads everything; sign them outside. That two peers with two keys are
-    two parties is not known here either.
+    both numbers and the round). They are keys of ChaCha20, of 256 bits. Public keys are not
+    authenticated here: a server that replaces them reads everything; sign them outside. That two
+    peers with two keys are two parties is not known here either.
 
     `save` and `load` let a client go on after a restart, with the same keys and without a second
     use of a round.
@@ -285,7 +285,7 @@ class SimulatedKeyAgreement(_Rounds):
 
     Args:
       client: this client's number.
-      key: `[]` typed threefry key of the run; whoever has it knows all noise.
+      key: `[]` typed threefry or ChaCha20 key of the run; whoever has it knows all noise.
     """
 
     def __init__(self, client: int, key: jax.Array):
@@ -334,9 +334,11 @@ def _derive(secret: bytes, info: bytes) -> bytes:
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-    return HKDF(algorithm=hashes.SHA256(), length=8, salt=None, info=info).derive(secret)
+    return HKDF(algorithm=hashes.SHA256(), length=chacha20.BYTES, salt=None, info=info).derive(
+        secret
+    )
 
 
 def _as_keys(data: list[bytes]) -> jax.Array:
-    words = np.frombuffer(b"".join(data), ">u4").astype(np.uint32).reshape(-1, 2)
-    return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
+    words = np.frombuffer(b"".join(data), "<u4").astype(np.uint32).reshape(-1, chacha20.BYTES // 4)
+    return jax.random.wrap_key_data(jnp.asarray(words), impl=chacha20.IMPL)

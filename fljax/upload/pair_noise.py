@@ -116,7 +116,7 @@ def client_noise(
     up to one rounding of the sum.
 
     Args:
-      pair_keys: `[K]` typed threefry keys of this round. own_key: `[]`, private, of this round.
+      pair_keys: `[K]` typed keys of this round. own_key: `[]`, private, of this round.
       client: this client's number. peers: `[K]` numbers, ascending.
       like: params-like.
       own_stddev: >= 0. pair_stddev: scalar or `[K]`; both ends of a pair must use the same.

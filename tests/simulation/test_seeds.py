@@ -12,11 +12,13 @@ import jax
 import numpy as np
 import pytest
 
-from fljax import cli, data, schemes
+from fljax import _keys, cli, data, schemes
+from fljax.simulation import config as config_lib
 from fljax.simulation import fingerprint, run, seeds, task
 from fljax.simulation.config import Config, DataConfig, ModelConfig, RunConfig
 from fljax.simulation.record import folder
 from fljax.simulation.report import run_page
+from fljax_kernels import chacha20
 
 ROOT = pathlib.Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -83,7 +85,7 @@ def test_the_seed_is_in_a_file_of_its_owner_alone_and_nowhere_else(finished):
     for path in files:
         assert not any(word in path.read_bytes() for word in shown), path
     text = (run_dir / folder.REPORT).read_text()
-    assert "An experiment with a fixed seed" not in text and "search over all 2**64 keys" in text
+    assert "An experiment with a fixed seed" not in text and "a search over keys cannot" in text
 
 
 @pytest.mark.slow(reason="one more whole run", but=["random"])
@@ -91,10 +93,10 @@ def test_the_seed_is_in_a_file_of_its_owner_alone_and_nowhere_else(finished):
 def test_what_is_claimed_says_what_the_seed_is(seed, tmp_path, finished):
     outcome = finished if seed == "random" else run.start(config(seed), tmp_path / "run", Watch())
     claim = json.loads((outcome.run_dir / folder.PRIVACY).read_text())
-    (sentence,) = (line for line in claim["statement"]["not_covered"] if "threefry" in line)
+    (sentence,) = (line for line in claim["statement"]["not_covered"] if "andomness" in line)
     text = run_page.render(outcome)
     if seed == "random":
-        assert claim["seed"] == "random" and "64 bits" in sentence and "experiment" not in sentence
+        assert claim["seed"] == "random" and "ChaCha20" in sentence and "experiment" not in sentence
         assert (outcome.run_dir / folder.SEED).exists() and "An experiment" not in text
     else:
         assert (
@@ -126,27 +128,62 @@ def test_two_runs_share_nothing_and_one_that_was_killed_goes_on_to_its_own_bits(
     assert first[0] != first[1]
 
 
+def test_a_run_folder_without_the_secret_recomputes_no_noise(finished, tmp_path):
+    """Who has everything else gets other noise from any key that the files could give; who has the
+    secret gets the very noise.
+    """
+    copy = shutil.copytree(finished.run_dir, tmp_path / "published")
+    text = (copy / folder.CONFIG).read_text()
+    config_there = config_lib.from_sections(config_lib.from_toml(text))
+    with_secret = seeds.keys(seeds.of_run(config_there, copy), "chacha20")[1]
+    (copy / folder.SEED).unlink()
+    with pytest.raises(ValueError, match="secret seed of this run"):
+        seeds.of_run(config_there, copy)
+
+    def draw(key):
+        key = _keys.server_key(jax.random.clone(key), 0, _keys.Purpose.NOISE)
+        return np.asarray(jax.random.normal(key, (64,)))
+
+    noise = draw(with_secret)
+    np.testing.assert_array_equal(noise, draw(finished.task.round_key))
+    digests = {
+        word
+        for path in copy.rglob("*")
+        if path.is_file()
+        for word in re.findall(rb"[0-9a-f]{64}", path.read_bytes())
+    }
+    assert digests  # names and fingerprints are all that the secret left behind
+    guesses = [seeds.keys(bytes.fromhex(word.decode()), "chacha20")[1] for word in digests]
+    guesses += [chacha20.key(bytes.fromhex(word.decode())) for word in digests]
+    assert not any(np.allclose(draw(guess), noise) for guess in guesses)
+
+
 def test_keys_of_a_secret_have_nothing_to_do_with_one_another():
-    bits = bytes(range(16))
-    both = [np.asarray(jax.random.key_data(key)) for key in seeds.keys(bits)]
-    assert all(data.shape == (2,) and data.dtype == np.uint32 for data in both)
+    bits = bytes(range(32))
+    kinds = ("threefry", "chacha20")
+    keys = [key for kind in kinds for key in seeds.keys(bits, kind)]
+    both = [np.asarray(jax.random.key_data(key)) for key in keys]
+    assert [data.shape for data in both] == [(2,), (2,), (2,), (8,)]
+    np.testing.assert_array_equal(both[0], both[2])  # the initial model's
+    both = [both[i] for i in (0, 1, 3)]
     numbers = {int.from_bytes(data.tobytes(), "little") for data in both} | {
         seeds.number(bits, "partition")
     }
     numbers |= {int(seeds.name(bits), 16), int.from_bytes(seeds.digest_key(bits), "big")}
-    assert len(numbers) == 5 and 0 not in numbers
+    assert len(numbers) == 6 and 0 not in numbers
     # Every bit of the secret counts.
-    for place in range(128):
-        flipped = (int.from_bytes(bits, "big") ^ 1 << place).to_bytes(16, "big")
+    for place in range(256):
+        flipped = (int.from_bytes(bits, "big") ^ 1 << place).to_bytes(32, "big")
+        model, rounds = seeds.keys(flipped, "chacha20")
         assert not any(
             np.array_equal(jax.random.key_data(a), b)
-            for a, b in zip(seeds.keys(flipped), both, strict=True)
+            for a, b in zip((model, rounds), (both[0], both[2]), strict=True)
         )
 
 
 def test_a_fixed_seed_draws_what_it_always_has():
     model, rounds = jax.random.split(jax.random.key(7, impl="threefry2x32"))
-    for key, wanted in zip(seeds.keys(7), (model, rounds), strict=True):
+    for key, wanted in zip(seeds.keys(7, "threefry"), (model, rounds), strict=True):
         np.testing.assert_array_equal(jax.random.key_data(key), jax.random.key_data(wanted))
     assert seeds.number(7, "partition") == 7
 
@@ -168,7 +205,7 @@ def _readable(path):
 
 
 def _of_another_run(path):
-    path.write_text(f"fljax-seed-1 {bytes(16).hex()}\n")
+    path.write_text(f"fljax-seed-2 {bytes(32).hex()}\n")
 
 
 @pytest.mark.parametrize(

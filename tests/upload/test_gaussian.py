@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 
+import fljax_kernels
 from fljax import gaussian_privatizer
 from fljax.upload.gaussian import NoiseState
 
@@ -89,7 +90,7 @@ def test_without_a_key_each_privatizer_draws_its_own_from_the_operating_system(m
     assert np.abs(np.corrcoef(np.stack(noises)) - np.eye(6)).max() <= 7 / math.sqrt(2000)
     monkeypatch.setattr("secrets.token_bytes", lambda size: bytes(range(size)))
     drawn = gaussian_privatizer(stddev=1.0).init(None).key
-    wanted = jax.random.wrap_key_data(jnp.uint32([0x03020100, 0x07060504]), impl="threefry2x32")
+    wanted = fljax_kernels.chacha20.key(bytes(range(32)))
     np.testing.assert_array_equal(
         jax.random.key_data(drawn), jax.random.key_data(jax.random.fold_in(wanted, 0))
     )
