@@ -36,6 +36,13 @@ TINY = {
     "own_scheme": {"CHECKS": ("event",), "NUM_ROUNDS": 2},
     "integer_noise": {"NUM_CLIENTS": 12, "NUM_ROUNDS": 1, "SCHEMES": ("skellam",)},
     "pair_noise": {"NUM_CLIENTS": 12, "NUM_ROUNDS": 1, "SCHEMES": ("lightdp",)},
+    "tasks": {
+        "NUM_CLIENTS": 20,
+        "NUM_ROWS": 100,
+        "NUM_ROUNDS": 2,
+        "TOKEN_ROUNDS": 1,
+        "CELLS": (4,),
+    },
     "water_filling": {"NUM_ROUNDS": 2},
 }
 LEARN_NOTHING = {"accounting", "attacks", "information", "own_scheme"}

@@ -65,7 +65,9 @@ class Calibrate(TypedDict):
 
 
 class Simulate(TypedDict):
-    """Of `simulate`; accuracy is None where there are no classes, `baseline` without that model."""
+    """Of `simulate`; accuracy is None where there are no labels, `baseline` without that model;
+    metrics are the other numbers of the task, by name.
+    """
 
     run_dir: str
     report: str
@@ -79,6 +81,7 @@ class Simulate(TypedDict):
     seed: str
     loss: Number | None
     accuracy: float | None
+    metrics: dict[str, Number]
     baseline_loss: Number | None
     baseline_accuracy: float | None
     statement: str
@@ -95,6 +98,7 @@ class Data(TypedDict):
     training: NotRequired[int]
     held_out: NotRequired[int]
     fields: NotRequired[dict[str, Any]]
+    task: NotRequired[str]
     num_classes: NotRequired[int]
     classes: NotRequired[dict[str, Any] | None]
     clients: NotRequired[dict[str, Any] | None]
@@ -108,6 +112,8 @@ class Predict(TypedDict):
     rounds: int
     examples: int
     accuracy: NotRequired[float]
+    absolute_error: NotRequired[float]
+    perplexity: NotRequired[Number]
     predictions: list[dict[str, Any]]
 
 

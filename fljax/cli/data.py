@@ -32,6 +32,12 @@ class Options:
     """As for `fljax simulate`."""
     subject_column: str | None = None
     """As for `fljax simulate`."""
+    task: str = "classes"
+    """As for `fljax simulate`."""
+    sequence_length: int = 80
+    """As for `fljax simulate`."""
+    vocabulary: str | None = None
+    """As for `fljax simulate`."""
     plot: pathlib.Path | None = None
     """File for a picture (.svg) of the classes, or of each client's where they have names."""
     output: pathlib.Path | None = None
@@ -52,14 +58,20 @@ def main(args: Sequence[str]) -> int:
     from fljax.simulation import described
 
     columns = (options.label_column, options.client_column, options.subject_column)
-    found = described.load(options.data, *columns)
+    found = described.load(
+        options.data,
+        *columns,
+        task=options.task,
+        sequence_length=options.sequence_length,
+        vocabulary=options.vocabulary,
+    )
     if options.what == "convert":
         where = described.convert(found, options.output)
         print(f"for --dataset: {where}")
         _output.give({"dataset": where})
         return 0
-    told = described.counts(found)
-    for name, value in told.items():
+    held = described.counts(found)
+    for name, value in held.items():
         for line in _lines(name.replace("_", " "), value):
             print(line)
     if options.plot is not None:
@@ -67,7 +79,7 @@ def main(args: Sequence[str]) -> int:
 
         folder.write_atomically(options.plot, figures.classes(*described.bars(found)))
         print(f"picture {options.plot}")
-    _output.give({**told, **({"picture": options.plot} if options.plot else {})})
+    _output.give({**held, **({"picture": options.plot} if options.plot else {})})
     return 0
 
 

@@ -48,8 +48,8 @@ def main(args: Sequence[str]) -> int:
 
     found = trained.load(options.run)
     x, labels = predictions.examples(options.data, found.about)
-    said = predictions.of(found, x, options.model)
-    score = predictions.met(said, labels)
+    said = predictions.of(found, x, options.model, labels)
+    score = predictions.met(said, labels, found.about)
     rows = [{"row": row, **line} for row, line in enumerate(said.lines())]
     _output.give({"rounds": found.rounds, "examples": len(x), **score, "predictions": rows})
     text = io.StringIO()

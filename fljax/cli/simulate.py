@@ -128,6 +128,11 @@ def parse(args: Sequence[str]) -> tuple[Config, pathlib.Path | None, Machine]:
         if name != before.get("scheme", config_lib.DEFAULT_SCHEME):
             before = {}  # settings of another scheme do not carry over
         sections = {**sections, "scheme": {**before, "scheme": name}}
+    # Of these depends what a run starts from.
+    told = {key: _args.value(args, f"--{key}") for key in ("task", "dataset")}
+    told = {key: value for key, value in told.items() if value is not None}
+    if told and isinstance(sections.get("data", {}), dict):
+        sections = {**sections, "data": {**sections.get("data", {}), **told}}
     start = config_lib.parts(sections)
     args = _renamed(args, start["scheme_config"])
     fields_of_machine = dataclasses.fields(Machine)
@@ -206,7 +211,7 @@ def _found(outcome: Any, report: pathlib.Path, left: int | None) -> dict[str, An
     return {
         "run_dir": outcome.run_dir,
         "report": report,
-        **{name: getattr(ended, name) for name in (*kept, "loss", "accuracy")},
+        **{name: getattr(ended, name) for name in (*kept, "loss", "accuracy", "metrics")},
         **plain,
         "accountant": outcome.plan.accountant,
         "seed": "fixed" if outcome.plan.fixed_seed else config_lib.RANDOM,

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from fljax.data import sources as sources
     from fljax.data import store as store
     from fljax.data import subjects as subjects
+    from fljax.data import targets as targets
+    from fljax.data import text as text
     from fljax.data.sources import cifar as cifar
     from fljax.data.sources import fields as fields
     from fljax.data.sources import hdf5 as hdf5

@@ -5,6 +5,7 @@ has.
 from collections.abc import Callable, Iterator
 
 from fljax import _plugins
+from fljax.data import targets
 from fljax.data.dataset import Dataset as Dataset
 from fljax.data.dataset import fixed_rng
 from fljax.data.dataset import stratified_split as stratified_split
@@ -140,7 +141,8 @@ def load(name: str, columns: tables.Columns = tables.NO_COLUMNS) -> Dataset:
         your own arrays or table; see `fljax.data.tables`. "folder:FOLDER": images by class.
         "hf:FOLDER": what `datasets` saved, or Parquet. "leaf:FOLDER": LEAF's JSON. "tff:FILE": HDF5
         of TensorFlow Federated. See `fljax.data.sources`.
-      columns: which fields of such a file are labels, clients and subjects.
+      columns: which fields of such a file are labels, clients and subjects; and the task, of any
+        data.
 
     Returns:
       A `Dataset`. Of "digits" and "breast_cancer" a fifth of every class is held out by a fixed
@@ -153,7 +155,8 @@ def load(name: str, columns: tables.Columns = tables.NO_COLUMNS) -> Dataset:
     for prefix, read in _FILES.items():
         if name.startswith(prefix):
             where = name.removeprefix(prefix)
-            return read(where, columns) if has_columns(name) else read(where)
+            told = has_columns(name) or prefix == TFF
+            return targets.settled(read(where, columns) if told else read(where), columns.task)
     check_name(name=name)
     found = _registry.get(name)()
     if not isinstance(found, Dataset):
@@ -161,4 +164,4 @@ def load(name: str, columns: tables.Columns = tables.NO_COLUMNS) -> Dataset:
             f"Expected the data set {name!r} to be a fljax.data.Dataset, got "
             f"{type(found).__name__}."
         )
-    return found._replace(name=name)
+    return targets.settled(found._replace(name=name), columns.task)

@@ -1,4 +1,4 @@
-"""A classification task on the host, and the fixed rule by which a part of the examples is held
+"""A task on the host, and the fixed rule by which a part of the examples is held
 out.
 """
 
@@ -20,15 +20,18 @@ def fixed_rng() -> np.random.Generator:
 
 
 class Dataset(NamedTuple):
-    """A classification task, on the host.
+    """Examples to learn from and held-out ones, on the host.
 
     train, test: `{"x": float32 [n, height, width, channels] in [0, 1], "y": int32 [n]}`; "fields"
-      go below 0.
-    num_classes: labels are in `[0, num_classes)`.
+      go below 0. What y is, `data.targets` says for each task.
+    num_classes: labels are in `[0, num_classes)`, symbols of "tokens" too; 2 where y is bits; 0
+      where there are no labels.
     name: what `load` was asked for.
     covariance: `[d, d]`, of an x, where its law is known; else None.
-    class_names: `num_classes` words, the label i's at place i; () where labels are only numbers.
+    class_names: `num_classes` words, the label i's at place i, or of "multi_label" a word for each
+      column of y; () where labels are only numbers.
     feature_names: the columns of a table that x holds, in its order; () where x has no names.
+    task: a name of `data.targets`.
     """
 
     train: dict[str, np.ndarray]
@@ -38,6 +41,7 @@ class Dataset(NamedTuple):
     covariance: np.ndarray | None = None
     class_names: tuple[str, ...] = ()
     feature_names: tuple[str, ...] = ()
+    task: str = "classes"
 
 
 def stratified_split(

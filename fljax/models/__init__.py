@@ -17,7 +17,9 @@ from fljax.models.functions import Functional as Functional
 from fljax.models.functions import functional as functional
 from fljax.models.losses import LOSSES as LOSSES
 from fljax.models.losses import NetworkLoss as NetworkLoss
+from fljax.models.losses import binary_cross_entropy as binary_cross_entropy
 from fljax.models.losses import evaluate as evaluate
+from fljax.models.losses import next_token as next_token
 from fljax.models.losses import softmax_cross_entropy as softmax_cross_entropy
 from fljax.models.losses import squared_error as squared_error
 from fljax.models.others import replace_batch_norm as replace_batch_norm
@@ -30,5 +32,6 @@ if TYPE_CHECKING:
     from fljax.models import losses as losses
     from fljax.models import others as others
     from fljax.models import scaling as scaling
+    from fljax.models import tasks as tasks
 else:
     __getattr__, __dir__ = _rooms.doors(__name__)

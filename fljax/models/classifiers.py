@@ -134,7 +134,8 @@ class StackedLSTM(nnx.Module):
         )
         self.head = MLP((cells[-1],), num_classes, rngs=rngs, hidden=hidden)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def states(self, x: jax.Array) -> jax.Array:
+        """What the last LSTM layer holds after each symbol: `[T, cells]`."""
         if not jnp.issubdtype(x.dtype, jnp.integer):
             raise ValueError(
                 f"Expected x to hold symbols, integers in [0, num_classes), got dtype {x.dtype}."
@@ -142,7 +143,19 @@ class StackedLSTM(nnx.Module):
         sequence = self.embedding[...][x]
         for layer in self.lstm:
             sequence = layer(sequence)
-        return self.head(sequence[-1])
+        return sequence
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.head(self.states(x)[-1])
+
+
+class TokenLSTM(StackedLSTM):
+    """Text to each next symbol: a `StackedLSTM` whose dense layers are asked after every symbol of
+    `[T]`, which gives logits `[T, num_classes]`.
+    """
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jax.vmap(self.head)(self.states(x))
 
 
 _CLASSES: dict[str, Callable[..., nnx.Module]] = {
@@ -151,6 +164,7 @@ _CLASSES: dict[str, Callable[..., nnx.Module]] = {
     "cnn": CNN,
     "leaf_cnn": functools.partial(CNN, channels=(32, 64), kernel_size=5, hidden=(2048,)),
     "lstm": StackedLSTM,
+    "token_lstm": TokenLSTM,
     "lenet": image_nets.LeNet,
     "resnet10": functools.partial(image_nets.ResNet, blocks=1, widths=(64, 128, 256, 512)),
     "resnet20": functools.partial(image_nets.ResNet, blocks=3, widths=(16, 32, 64)),
@@ -162,6 +176,7 @@ _OPTIONS: dict[str, set[str]] = {
     "cnn": {"channels", "kernel_size", "hidden", "implementation"},
     "leaf_cnn": {"implementation"},
     "lstm": {"embedding", "cells", "hidden"},
+    "token_lstm": {"embedding", "cells", "hidden"},
 }
 NAMES = tuple(_CLASSES)
 _registry: _plugins.Registry[Callable[..., Any]] = _plugins.Registry(
@@ -216,11 +231,11 @@ def create(
 
     Args:
       name: "softmax", "mlp", "cnn", "leaf_cnn" (the CNN of LEAF's FEMNIST task, dense layer of
-        2048), "lstm", or one of the networks for images: "lenet", "resnet10", "resnet20" (group
-        normalisation), "alexnet", "vgg16"; or one that was registered, or "PACKAGE.MODULE:NAME" of
-        what `register` takes.
+        2048), "lstm", "token_lstm" (logits `[T, num_classes]` of a sequence), or one of the
+        networks for images: "lenet", "resnet10", "resnet20" (group normalisation), "alexnet",
+        "vgg16"; or one that was registered, or "PACKAGE.MODULE:NAME" of what `register` takes.
       example_shape: shape of one `x`, without a batch axis; those for images want `[height, width,
-        channels]`, of which alexnet and vgg16 `[32, 32, channels]`; the lstm `[characters]` with
+        channels]`, of which alexnet and vgg16 `[32, 32, channels]`; the lstms `[characters]` with
         integers in `[0, num_classes)`.
       num_classes: number of logits. >= 1.
       key: typed key for the initial weights (LeCun normal; biases start at 0).

@@ -31,13 +31,31 @@ def _half_squared_error(outputs: jax.Array, label: jax.Array) -> jax.Array:
     return jnp.sum(jnp.square(outputs - targets.reshape(outputs.shape).astype(outputs.dtype))) / 2
 
 
+def _binary_cross_entropy(outputs: jax.Array, label: jax.Array) -> jax.Array:
+    # softplus(o) - o y is -log sigmoid(o) where y is 1, and -log(1 - sigmoid(o)) where it is 0.
+    logits = outputs.reshape(label.shape).astype(jnp.float32)
+    return jnp.mean(jax.nn.softplus(logits) - logits * label.astype(jnp.float32))
+
+
+def _next_token(logits: jax.Array, label: jax.Array) -> jax.Array:
+    if logits.ndim != 2 or logits.shape[:1] != label.shape:
+        raise ValueError(
+            f"Expected outputs [T, symbols] for y of shape {list(label.shape)}, got shape "
+            f"{list(logits.shape)}."
+        )
+    log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
+    # As in _cross_entropy; a place of padding, -1, is no symbol and adds nothing.
+    meant = jnp.arange(logits.shape[-1])[None] == label.astype(jnp.int32)[:, None]
+    count = jnp.maximum((label >= 0).sum(), 1).astype(jnp.float32)
+    return -jnp.where(meant, log_probs, 0).sum() / count
+
+
 @dataclasses.dataclass(frozen=True)
 class NetworkLoss:
     """The loss `of_output(apply(params, x), y)` of one example; schemes that need the network
     itself find it here.
 
-    apply: `(params, x) -> outputs`. of_output: `(outputs, y) -> []`. kind: "cross_entropy" or
-      "squared".
+    apply: `(params, x) -> outputs`. of_output: `(outputs, y) -> []`. kind: its name in LOSSES.
 
     Raises:
       ValueError: kind is "squared" and of_output is not what `squared_error` sets, for which alone
@@ -76,8 +94,37 @@ def squared_error(apply: Apply) -> NetworkLoss:
     return NetworkLoss(apply, _half_squared_error, "squared")
 
 
-LOSSES = {"cross_entropy": softmax_cross_entropy, "squared": squared_error}
-_OF_OUTPUT = {"cross_entropy": _cross_entropy, "squared": _half_squared_error}
+def binary_cross_entropy(apply: Apply) -> NetworkLoss:
+    """The mean of -log of the probability that `sigmoid(apply(params, x))` gives to each label of
+    one example `{"x": [...], "y": [] or [labels]}`, 0 or 1: a float32 scalar.
+    """
+    return NetworkLoss(apply, _binary_cross_entropy, "binary_cross_entropy")
+
+
+def next_token(apply: Apply) -> NetworkLoss:
+    """The mean cross-entropy of the symbols y `[T]` that `apply(params, x)`, `[T, symbols]`, is to
+    tell, over those that are no padding (-1): nats, a float32 scalar.
+    """
+    return NetworkLoss(apply, _next_token, "next_token")
+
+
+LOSSES = {
+    "cross_entropy": softmax_cross_entropy,
+    "squared": squared_error,
+    "binary_cross_entropy": binary_cross_entropy,
+    "next_token": next_token,
+}
+_OF_OUTPUT = {
+    "cross_entropy": _cross_entropy,
+    "squared": _half_squared_error,
+    "binary_cross_entropy": _binary_cross_entropy,
+    "next_token": _next_token,
+}
+
+
+def of_output(kind: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """`(outputs, y) -> []` of the loss of this name, for one example."""
+    return _OF_OUTPUT[kind]
 
 
 @partial(jax.jit, static_argnums=(0, 4, 5))
@@ -114,7 +161,7 @@ def evaluate(
       params: of the model.
       examples: `{"x": [M, ...], "y": integers [M]}`, M >= 1.
       microbatch_size: how many examples are computed at a time. >= 1.
-      kind: of the loss: one of LOSSES.
+      kind: of the loss: one of LOSSES whose y is a class; `models.tasks.measure` has the others.
 
     Returns:
       `(mean loss, accuracy)`, float32 `[]`. Not private where the examples are not public.

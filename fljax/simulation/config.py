@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fljax import _deprecation, _near, _validate, accounting, schemes
 from fljax.accounting.accountant import Method
-from fljax.data import builtin, partition
+from fljax.data import builtin, partition, targets
 from fljax.data.subjects import SUBJECT
 from fljax.simulation.devices import memory
 
@@ -56,6 +56,10 @@ def _not_too_many(values: Mapping[str, Any]) -> None:
 class DataConfig:
     """Which examples, and how they are divided among clients."""
 
+    task: str = "classes"
+    """What is learned of an example. classes: one of several; binary: yes or no; multi_label: yes
+    or no for each of several; regression: numbers; tokens: each next symbol of a sequence or text.
+    """
     dataset: str = "digits"
     """digits; fields, whose law is known; writers or roles, which carry subjects; idx:FOLDER, for a
     folder of MNIST's four files; cifar:FOLDER, of CIFAR-10's six binary ones; npz:FILE, of your
@@ -94,12 +98,21 @@ class DataConfig:
 
     label_column: str | None = None
     """Column of csv:FILE, or array of npz:FILE, that holds the classes, as text or as numbers from
-    0 on. none: label in a table, y in a file of arrays.
+    0 on; or, for other tasks, numbers, 0 and 1, or text. Columns of a table apart by commas where a
+    task has several. none: label in a table (of tokens text), y in a file of arrays.
     """
 
     subject_column: str | None = None
     """Column or array of such a file that says which person an example is about, by text or by
     numbers from 0 on. none: examples carry no subjects.
+    """
+
+    sequence_length: int = 80
+    """Symbols of a text that count, its first, for task tokens: a text is one example."""
+
+    vocabulary: str | None = None
+    """File of words, one a line, that texts of task tokens are made of; others are one unknown
+    word. Take no private text's words. none: a text is the bytes of its UTF-8.
     """
 
     @property
@@ -109,6 +122,13 @@ class DataConfig:
         return not apart and self.client_column is None
 
     def __post_init__(self) -> None:
+        _validate.one_of(targets.NAMES, task=self.task)
+        _validate.positive_int(sequence_length=self.sequence_length)
+        if self.vocabulary is not None and self.task != "tokens":
+            raise ValueError(
+                f"Expected vocabulary=none for task={self.task!r}, which has no words, got "
+                f"vocabulary={self.vocabulary!r}."
+            )
         if not self.dataset.startswith(OWN):
             builtin.check_name(dataset=self.dataset)
         columns = {"label_column": self.label_column, "subject_column": self.subject_column}
@@ -136,21 +156,23 @@ class ModelConfig:
     """What is trained."""
 
     model: str = "mlp"
-    """softmax, mlp, cnn, leaf_cnn, lstm, lenet, resnet10, resnet20, alexnet, vgg16, or
-    PACKAGE.MODULE:NAME of one's own: of flax nnx, linen, equinox or haiku.
+    """softmax, mlp, cnn, leaf_cnn, lstm, lenet, resnet10, resnet20, alexnet, vgg16, token_lstm for
+    tokens, or PACKAGE.MODULE:NAME of one's own: of flax nnx, linen, equinox or haiku.
     """
     loss: str = "cross_entropy"
-    """cross_entropy, or squared: half the squared distance of the outputs to one-hot labels."""
+    """cross_entropy, or squared: half the squared distance of the outputs to one-hot labels, or to
+    numbers; binary_cross_entropy; next_token. A task begins with its own.
+    """
     hidden: tuple[int, ...] = ()
-    """Widths of the dense layers of mlp, cnn and lstm. (): the model's own."""
+    """Widths of the dense layers of mlp, cnn and lstms. (): the model's own."""
     channels: tuple[int, ...] = ()
     """Widths of the convolutions of cnn. (): the model's own."""
     kernel_size: int | None = None
     """Of the convolutions of cnn. none: 3."""
     embedding: int | None = None
-    """Width of the embedding of lstm. none: 8."""
+    """Width of the embedding of lstms. none: 8."""
     cells: tuple[int, ...] = ()
-    """Widths of the LSTM layers of lstm. (): the model's own."""
+    """Widths of the LSTM layers of lstms. (): the model's own."""
     init: str | None = None
     """Folder of another run whose model this one begins with; the claim says so. none: a model
     drawn from the seed.
@@ -304,6 +326,12 @@ class Config:
             _not_too_many(dataclasses.asdict(section))
         if self.scheme_config is not None:
             _not_too_many(dataclasses.asdict(self.scheme_config))
+        fitting = targets.TARGETS[self.data.task].losses
+        if self.model.loss not in fitting and not self.model.loss.startswith(OWN):
+            raise ValueError(
+                f"Expected loss to be among {list(fitting)} for task={self.data.task!r}, got "
+                f"loss={self.model.loss!r}."
+            )
         scheme = self.implementation
         wanted = scheme.Config
         if self.scheme_config is None:
@@ -427,12 +455,34 @@ def parts(sections: Mapping[str, Any], scheme_object: "Scheme | None" = None) ->
     start.get("data", {}).pop(
         "num_clients", None
     )  # for `Config` to take where nothing else says it
+    task = _start_of_task(sections.get("data", {}))
     found = {
-        name: _section(name, cls, {**start.get(name, {}), **sections.get(name, {})})
+        # A scheme knows how its clients hold examples, and a task what learns from them.
+        name: _section(
+            name,
+            cls,
+            {
+                **(task.get(name, {}) if name == "data" else {}),
+                **start.get(name, {}),
+                **(task.get(name, {}) if name != "data" else {}),
+                **sections.get(name, {}),
+            },
+        )
         for name, cls in SECTIONS.items()
     }
     scheme_config = _section("scheme", itself.Config, {**start.get("scheme", {}), **scheme_values})
     return {"scheme": scheme, "scheme_config": scheme_config, **found}
+
+
+def _start_of_task(given: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """What a run of the task starts from, unless told otherwise; data that bring their clients are
+    not dealt.
+    """
+    task = given.get("task")
+    start = dict(targets.TARGETS[task].start) if task in targets.NAMES else {}
+    if builtin.has_clients(str(given.get("dataset", ""))):
+        start.pop("data", None)
+    return start
 
 
 def to_sections(config: Config) -> dict[str, dict[str, Any]]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fljax import data
-from fljax.data import store
+from fljax.data import store, targets
 from fljax.simulation import task
 from fljax.simulation.config import DataConfig
 
@@ -21,13 +21,18 @@ class Loaded(NamedTuple):
 
 
 def load(
-    name: str, label: str | None = None, client: str | None = None, subject: str | None = None
+    name: str,
+    label: str | None = None,
+    client: str | None = None,
+    subject: str | None = None,
+    **told: Any,
 ) -> Loaded:
     """A data set by name, checked as a run checks it.
 
     Args:
       name: as for `--dataset`, in memory.
       label, client, subject: columns, as for a run.
+      **told: task, sequence_length, vocabulary, as for a run.
 
     Raises:
       ValueError: no such data, or they break a rule; names the file, the row and the rule.
@@ -37,7 +42,7 @@ def load(
             f"Expected data that fit into memory, got {name!r}, which is converted already."
         )
     config = DataConfig(
-        dataset=name, label_column=label, client_column=client, subject_column=subject
+        dataset=name, label_column=label, client_column=client, subject_column=subject, **told
     )
     return Loaded(*task.pool(config))
 
@@ -61,12 +66,8 @@ def counts(found: Loaded) -> dict[str, Any]:
         for name, values in train.items()
         if values.dtype.kind in "iufb" and values.size
     }
-    classes = None
-    if dataset.num_classes:
-        of_class = np.bincount(train["y"], minlength=dataset.num_classes)
-        names = dataset.class_names or tuple(map(str, range(dataset.num_classes)))
-        pairs = list(zip(names, of_class.tolist(), strict=True))
-        classes = dict(pairs[:_MOST_CLASSES])
+    held = targets.counts(dataset)
+    classes = {name: int(both[0]) for name, both in list(held.items())[:_MOST_CLASSES]} or None
     clients = None if table is None else _spread((table >= 0).sum(axis=1))
     subjects = None
     if data.subjects.SUBJECT in train:
@@ -76,6 +77,7 @@ def counts(found: Loaded) -> dict[str, Any]:
         "training": len(next(iter(train.values()))),
         "held_out": len(next(iter(test.values()))),
         "fields": fields,
+        "task": dataset.task,
         "num_classes": dataset.num_classes,
         "classes": classes,
         "clients": clients,
@@ -84,18 +86,14 @@ def counts(found: Loaded) -> dict[str, Any]:
 
 
 def bars(found: Loaded) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """(names of classes, training examples of each, held-out ones). Raises ValueError without
-    classes.
+    """(names of classes, training examples of each, held-out ones), as `targets.counts` counts
+    them. Raises ValueError without classes.
     """
-    dataset = found.dataset
-    if not dataset.num_classes:
+    held = targets.counts(found.dataset)
+    if not held:
         raise ValueError("Expected data with classes to draw, got none.")
-    names = dataset.class_names or tuple(map(str, range(dataset.num_classes)))
-    of = [
-        np.bincount(part["y"], minlength=dataset.num_classes)
-        for part in (dataset.train, dataset.test)
-    ]
-    return list(names), of[0], of[1]
+    both = np.stack(list(held.values()))
+    return list(held), both[:, 0], both[:, 1]
 
 
 def convert(found: Loaded, path: pathlib.Path) -> str:
@@ -119,7 +117,7 @@ def convert(found: Loaded, path: pathlib.Path) -> str:
         arrays = {}
         for ending, part in (("", dataset.train), ("_test", dataset.test)):
             for name, values in part.items():
-                named = name == "y" and names.size
+                named = name == "y" and names.size and dataset.task in ("classes", "binary")
                 arrays[f"{name}{ending}"] = names[values] if named else values
         with path.open("xb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from typing import Any
 
 from fljax.simulation.config import Config
 from fljax.simulation.record import folder
-from fljax.simulation.task import Task
+from fljax.simulation.task import Task, outputs_of
 
 _FORMAT = 1
 
@@ -28,10 +28,14 @@ def of(config: Config, task: Task, has_own_models: bool) -> dict[str, Any]:
         "loss": config.model.loss,
         "dataset": config.data.dataset,
         "example": None if x is None else {"shape": list(x.shape[1:]), "dtype": str(x.dtype)},
+        "task": dataset.task,
         "num_classes": dataset.num_classes,
+        "num_outputs": outputs_of(dataset),
         "class_names": list(dataset.class_names),
         "feature_names": list(dataset.feature_names),
         "label_column": config.data.label_column,
+        "sequence_length": config.data.sequence_length,
+        "vocabulary": config.data.vocabulary,
         "clients_have_own_models": has_own_models,
     }
 

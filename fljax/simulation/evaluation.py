@@ -11,6 +11,7 @@ import numpy as np
 
 from fljax import models
 from fljax.data import ClientData, store
+from fljax.models import tasks
 from fljax.models.functions import Apply
 from fljax.simulation import client_values
 from fljax.simulation.client_values import ClientValues, OfBatch, OwnModels
@@ -21,13 +22,14 @@ RESERVED = ("loss", "accuracy")  # what every run has, or has where there are cl
 
 
 @functools.lru_cache(maxsize=64)
-def right(apply: Apply) -> OfBatch:
-    """Whether the model gives each example its label: `(params, {"x", "y"} [n, ...]) -> bool
-    [n]`.
+def right(apply: Apply, task: str = "classes") -> OfBatch:
+    """How well the model meets each example by itself, in the first number of its task: `(params,
+    {"x", "y"} [n, ...]) -> [n]`; of classes, whether it gives the label.
     """
+    of_one = tasks.TASKS[task].of_one
     return jax.jit(
-        lambda params, batch: (
-            jax.vmap(apply, (None, 0))(params, batch["x"]).argmax(-1) == batch["y"]
+        lambda params, batch: jax.vmap(of_one)(
+            jax.vmap(apply, (None, 0))(params, batch["x"]), batch["y"]
         )
     )
 
@@ -43,7 +45,11 @@ def _metric(metric: Metric, apply: Apply) -> OfBatch:
 
 
 def check_metrics(
-    metrics: Mapping[str, Metric], params: Params, apply: Apply, examples: Batch
+    metrics: Mapping[str, Metric],
+    params: Params,
+    apply: Apply,
+    examples: Batch,
+    taken: tuple[str, ...] = RESERVED,
 ) -> frozenset[str]:
     """Names of the metrics that give a number for each example; the others give one for all.
 
@@ -51,6 +57,7 @@ def check_metrics(
       metrics: name -> `metric(params, apply, examples)`.
       params, apply: of the model.
       examples: name -> shapes `[M, ...]`.
+      taken: names that a run has already.
 
     Raises:
       ValueError: a name is none or taken, or a metric fails on these shapes or gives neither `[]`
@@ -59,9 +66,9 @@ def check_metrics(
     each = set()
     (count,) = {leaf.shape[0] for leaf in jax.tree.leaves(examples)}
     for name, metric in metrics.items():
-        if not (isinstance(name, str) and name.isidentifier()) or name in RESERVED:
+        if not (isinstance(name, str) and name.isidentifier()) or name in taken:
             raise ValueError(
-                f"Expected names of metrics to be identifiers other than {RESERVED}, got {name!r}."
+                f"Expected names of metrics to be identifiers other than {taken}, got {name!r}."
             )
         try:
             out = jax.eval_shape(_metric(metric, apply), params, examples)
@@ -89,15 +96,20 @@ def first_line(reason: BaseException) -> str:
 class Measures(NamedTuple):
     """What is asked of the models of a run.
 
-    num_classes: labels "y" are below it; 0 where there are none, hence no accuracy. per_example:
-    the metrics that give a number for each example.
+    task: whose numbers are measured, a name of `models.tasks`; None: of no task, only the loss.
+    per_example: the metrics that give a number for each example.
     """
 
     apply: Apply
     loss: LossFn
-    num_classes: int
+    task: str | None
     metrics: Mapping[str, Metric] = {}
     per_example: frozenset[str] = frozenset()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the numbers that the task has, beside the loss."""
+        return () if self.task is None else tasks.TASKS[self.task].names
 
 
 def held_out(
@@ -107,8 +119,8 @@ def held_out(
     own: OwnModels | None = None,
     num_clients: int = 0,
 ) -> dict[str, float]:
-    """The "loss", the "accuracy" where there are classes, and each metric, on `test`, arrays `[M,
-    ...]`.
+    """The "loss", the numbers of the task, such as the "accuracy", and each metric, on `test`,
+    arrays `[M, ...]`.
 
     Where clients have models of their `own`, the means over up to 20 of them, spread over all.
     """
@@ -126,14 +138,15 @@ def _held_out(measures: Measures, params: Params, test: Batch) -> dict[str, floa
     found: dict[str, float] = {}
     rows = np.arange(jax.tree.leaves(test)[0].shape[0])
     named = isinstance(loss, models.NetworkLoss) and loss == models.LOSSES[loss.kind](loss.apply)
-    if isinstance(loss, models.NetworkLoss) and named and measures.num_classes:
+    if isinstance(loss, models.NetworkLoss) and named and measures.task == "classes":
         both = models.evaluate(apply, params, test, kind=loss.kind)
         found["loss"], found["accuracy"] = (float(value) for value in both)
+    elif isinstance(loss, models.NetworkLoss) and named and measures.task is not None:
+        found |= tasks.measure(apply, params, test, task=measures.task, kind=loss.kind)
     else:
         found["loss"] = float(client_values.of_rows(_losses(loss), params, test, rows).mean())
-        if measures.num_classes:
-            hits = client_values.of_rows(right(apply), params, test, rows)
-            found["accuracy"] = float(hits.mean())
+        if measures.task is not None:
+            found |= tasks.measure(apply, params, test, task=measures.task)
     for name, metric in measures.metrics.items():
         fun = _metric(metric, apply)
         if name in measures.per_example:

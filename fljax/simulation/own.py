@@ -165,13 +165,32 @@ def check_fits(
     scalar = isinstance(value, jax.ShapeDtypeStruct) and value.shape == ()
     if not scalar or not jnp.issubdtype(value.dtype, jnp.floating):
         raise ValueError(f"Expected loss(params, example) to be one float, got {value}.")
-    if measures.num_classes and isinstance(measures.loss, models.NetworkLoss):
+    if measures.task == "classes" and isinstance(measures.loss, models.NetworkLoss):
         for name, arrays in (("data", found.train), ("test_data", found.test)):
             check.check_examples({"y": arrays["y"]}, num_classes=outputs.shape[-1], name=name)
+    if measures.task is not None:
+        _check_scores(measures, params, example)
     each = evaluation.check_metrics(
-        measures.metrics, params, measures.apply, _shapes(found.test, 0)
+        measures.metrics,
+        params,
+        measures.apply,
+        _shapes(found.test, 0),
+        tuple(dict.fromkeys((*evaluation.RESERVED, *measures.names))),
     )
     return measures._replace(per_example=each)
+
+
+def _check_scores(measures: evaluation.Measures, params: Params, example: Any) -> None:
+    """Raises ValueError where outputs are not what the task is measured by."""
+    assert measures.task is not None
+    outputs = jax.eval_shape(measures.apply, params, example["x"])
+    try:
+        jax.eval_shape(models.tasks.TASKS[measures.task].scores, outputs, example["y"])
+    except Exception as reason:  # shapes that do not go together, by whatever operation
+        raise ValueError(
+            f"Expected a model whose outputs fit y {list(example['y'].shape)} of "
+            f"task={measures.task!r}, got {outputs}."
+        ) from reason
 
 
 def program(fun: Callable[..., Any], *shapes: Any) -> str:

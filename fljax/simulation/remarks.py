@@ -5,20 +5,38 @@ from typing import Any
 
 import numpy as np
 
+from fljax.data import targets
 from fljax.simulation import budget
 from fljax.simulation.outcome import Outcome
 
 _LEAST_GAIN = 0.2  # of the way from chance to 1; what stays below has learned next to nothing
 
 
-def chance(labels: np.ndarray) -> float:
-    """Accuracy of always answering the most frequent of the held-out `labels`."""
-    return float(np.unique(labels, return_counts=True)[1].max() / labels.size)
+def chance(labels: np.ndarray, task: str = "classes") -> float:
+    """Accuracy of always answering the most frequent of the held-out `labels`, for each label by
+    itself where there are several.
+    """
+    if task == "multi_label":
+        often = labels.mean(axis=0)
+        return float(np.maximum(often, 1 - often).mean())
+    counted = labels[labels != targets.PADDING]
+    return float(np.unique(counted, return_counts=True)[1].max() / counted.size)
 
 
 def near_chance(accuracy: float, level: float) -> bool:
     """Whether a model has gone less than a fifth of the way from `level` to 1."""
     return not accuracy >= level + _LEAST_GAIN * (1 - level)
+
+
+def _near_the_mean(loss: float, y: np.ndarray) -> list[str]:
+    """A sentence where a loss is hardly below that of always answering the mean of `y`."""
+    level = float(np.square(y - y.mean(axis=0)).reshape(len(y), -1).sum(axis=1).mean() / 2)
+    if loss < (1 - _LEAST_GAIN) * level:
+        return []
+    return [
+        f"Held-out loss {loss:.4g} is hardly below {level:.4g}, which the mean of the targets "
+        "alone gives. The model has learned next to nothing."
+    ]
 
 
 def num_lost(records: Sequence[dict[str, Any]]) -> int:
@@ -39,8 +57,12 @@ def remarks(outcome: Outcome) -> list[str]:
             f"{lost} of {outcome.rounds} rounds were lost: too few clients could be used, and the "
             "model stayed as it was. Epsilon counts these rounds like the others."
         )
-    if "test_accuracy" in last:
-        level = chance(np.asarray(outcome.task.dataset.test["y"]))
+    test = outcome.task.dataset
+    if test.task == "regression" and outcome.config.model.loss == "squared":
+        found += _near_the_mean(last["test_loss"], np.asarray(test.test["y"]))
+    # The symbol that comes next is seldom told, also by a model that has learned much.
+    if "test_accuracy" in last and test.task != "tokens":
+        level = chance(np.asarray(test.test["y"]), test.task)
         if near_chance(last["test_accuracy"], level):
             plain = last.get("baseline_test_accuracy")
             why = ""

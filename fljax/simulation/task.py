@@ -4,6 +4,7 @@ All of it is a function of the config, the seed, and of what the caller brings i
 """
 
 import pathlib
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import data, models
-from fljax.data import client_ids, store
+from fljax.data import client_ids, store, targets
 from fljax.local import keyed
 from fljax.simulation import config as config_lib
 from fljax.simulation import evaluation, own, seeds, warm_start
@@ -91,10 +92,25 @@ class _Split(NamedTuple):
 
 
 def _load(config: DataConfig) -> data.Dataset:
-    if not data.builtin.has_columns(config.dataset):
-        return data.load(config.dataset)
-    columns = data.tables.Columns(config.label_column, config.client_column, config.subject_column)
-    return data.load(config.dataset, columns)
+    columns = data.tables.Columns(
+        config.label_column,
+        config.client_column,
+        config.subject_column,
+        config.task,
+        config.sequence_length,
+        config.vocabulary,
+    )
+    plain = columns == data.tables.NO_COLUMNS
+    return data.load(config.dataset) if plain else data.load(config.dataset, columns)
+
+
+def _check(dataset: data.Dataset) -> None:
+    """Raises ValueError for examples that break a rule of data, or of their task."""
+    classes = dataset.num_classes if dataset.task == "classes" else None
+    for name, examples in (("train", dataset.train), ("test", dataset.test)):
+        data.check_examples(examples, num_classes=classes, name=name)
+        if dataset.task != "classes":
+            targets.check(examples["y"], dataset.task, dataset.num_classes, name)
 
 
 def pool(config: DataConfig) -> tuple[data.Dataset, np.ndarray | None]:
@@ -102,8 +118,7 @@ def pool(config: DataConfig) -> tuple[data.Dataset, np.ndarray | None]:
     None), checked. Raises ValueError for data that break a rule.
     """
     dataset = _load(config)
-    for name, examples in (("train", dataset.train), ("test", dataset.test)):
-        data.check_examples(examples, num_classes=dataset.num_classes, name=name)
+    _check(dataset)
     if config.client_column is None:
         return dataset, None
     return dataset, _by_column(dataset, config.client_column)[0]
@@ -113,8 +128,9 @@ def _from_memory(config: Config, seed: seeds.Seed, brought: own.Own) -> _Split:
     dataset, names = brought.dataset, None
     if dataset is None:
         dataset = _load(config.data)
-        for name, examples in (("train", dataset.train), ("test", dataset.test)):
-            data.check_examples(examples, num_classes=dataset.num_classes, name=name)
+        _check(dataset)
+    elif config.data.task != "classes":
+        dataset = targets.settled(dataset, config.data.task)
     column = config.data.client_column
     if brought.table is not None:
         table = brought.table
@@ -181,11 +197,25 @@ def _from_disk(config: DataConfig) -> _Split:
                 f"Expected {name} of {folder / 'train'} and {folder / 'test'} to be alike, got "
                 f"{ours.dtype}{list(ours.shape[1:])} and {theirs.dtype}{list(theirs.shape[1:])}."
             )
+    if config.task != "classes":
+        return _Split(_settled_on_disk(clients.fields, test, config), clients)
     # Labels are small: one pass over them, so that none is above what the model has room for.
     num_classes = int(max(test["y"].max(), clients.fields["y"].max(initial=0))) + 1
     for name, examples in (("test", test), ("train", {"y": clients.fields["y"]})):
         data.check_examples(examples, num_classes=num_classes, name=name)
     return _Split(data.Dataset(clients.fields, test, num_classes, config.dataset), clients)
+
+
+def _settled_on_disk(
+    train: Mapping[str, np.ndarray], test: Mapping[str, np.ndarray], config: DataConfig
+) -> data.Dataset:
+    """What clients on disk hold, which must be the targets of the task already."""
+    bits = config.task in ("binary", "multi_label")
+    most = int(max(test["y"].max(), train["y"].max(initial=0)))
+    num_classes = 2 if bits else most + 1 if config.task == "tokens" else 0
+    for name, y in (("train", train["y"]), ("test", test["y"])):
+        targets.check(np.asarray(y), config.task, num_classes, f"{config.dataset}/{name}")
+    return data.Dataset(dict(train), dict(test), num_classes, config.dataset, task=config.task)
 
 
 def build(config: Config, seed: seeds.Seed | None = None, brought: own.Own = own.NOTHING) -> Task:
@@ -207,13 +237,14 @@ def build(config: Config, seed: seeds.Seed | None = None, brought: own.Own = own
     on_disk = config.data.dataset.startswith(data.builtin.DISK)
     split = _from_disk(config.data) if on_disk else _from_memory(config, seed, brought)
     dataset = split.dataset
-    if brought.dataset is not None:
+    if brought.dataset is not None and dataset.task == "classes":
         num_classes = own.classes(dataset, None if brought.loss is not None else config.model.loss)
         dataset = dataset._replace(num_classes=num_classes)
     init_key, round_key = seeds.keys(seed, seeds.generator(config))
+    num_outputs = outputs_of(dataset)
     if brought.model is not None:
-        model = brought.model(init_key, dataset.train, dataset.num_classes)
-    elif not dataset.num_classes or "x" not in dataset.train:
+        model = brought.model(init_key, dataset.train, num_outputs)
+    elif not num_outputs or "x" not in dataset.train:
         raise ValueError(
             "Expected num_classes, or a model of your own, for data without classes, got "
             f"model={config.model.model!r}."
@@ -222,7 +253,7 @@ def build(config: Config, seed: seeds.Seed | None = None, brought: own.Own = own
         model = models.create(
             config.model.model,
             example_shape=dataset.train["x"].shape[1:],
-            num_classes=dataset.num_classes,
+            num_classes=num_outputs,
             key=init_key,
             dtype=dataset.train["x"].dtype,
             **config.model.options,
@@ -233,12 +264,22 @@ def build(config: Config, seed: seeds.Seed | None = None, brought: own.Own = own
         model = model._replace(params=params)
     loss = brought.loss or models.LOSSES[config.model.loss](model.apply)
     measures = evaluation.Measures(
-        model.apply, keyed.settled(loss), dataset.num_classes, brought.metrics
+        model.apply,
+        keyed.settled(loss),
+        dataset.task if num_outputs else None,
+        brought.metrics,
     )
-    if brought.any():
+    if brought.any() or dataset.task != "classes":
         measures = own.check_fits(measures, model.params, dataset)
     names = split.client_names
     return Task(dataset, split.client_data, model, loss, round_key, measures, names, origin)
+
+
+def outputs_of(dataset: data.Dataset) -> int:
+    """How many outputs a model of the data has; 0 where nobody has said what is learned."""
+    if dataset.task == "classes":
+        return dataset.num_classes
+    return models.tasks.TASKS[dataset.task].num_outputs(dataset.train["y"], dataset.num_classes)
 
 
 def _check_brought(config: Config, brought: own.Own) -> None:

@@ -94,7 +94,7 @@ def apply_of(trained: Trained, model: str | None = None) -> Apply:
     made = models.create(
         name,
         example_shape=tuple(about["example"]["shape"]),
-        num_classes=about["num_classes"],
+        num_classes=about.get("num_outputs", about["num_classes"]),
         key=jax.random.key(0),
         dtype=np.dtype(about["example"]["dtype"]),
         **{

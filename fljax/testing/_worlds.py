@@ -148,7 +148,7 @@ def _task(
         models.Functional(params, apply),
         loss,
         jax.random.key(0),
-        evaluation.Measures(apply, loss, _CLASSES),
+        evaluation.Measures(apply, loss, "classes"),
     )
 
 

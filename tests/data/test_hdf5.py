@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fljax import data
+from fljax.data.sources.tables import Columns
 from fljax.simulation.config import DataConfig
 
 h5py = pytest.importorskip("h5py", reason="extra hdf5")
@@ -87,3 +88,31 @@ def test_bytes_of_another_file_are_not_read(tmp_path, how):
             file.create_virtual_dataset("examples/a/pixels", layout)
     with pytest.raises(ValueError, match=r"'a' of .* to hold its arrays in that file"):
         data.load(f"tff:{path}")
+
+
+def sentences(path, clients):
+    """A file like TFF's StackOverflow: titles and scores beside the words of each sentence."""
+    with h5py.File(path, "w") as file:
+        for name, lines in clients.items():
+            group = file.create_group(f"examples/{name}")
+            group["tokens"] = np.array(lines, dtype="S")
+            group["score"] = np.zeros(len(lines), np.int64)
+
+
+def test_sentences_of_stackoverflow_become_the_words_of_a_public_list(tmp_path):
+    (tmp_path / "words.txt").write_text("the\ncode\n")
+    sentences(tmp_path / "posts_train.h5", {"7": ["the code runs", "code"], "3": ["the"]})
+    sentences(tmp_path / "posts_test.h5", {"3": ["the the code"]})
+    words = Columns(task="tokens", length=2, vocabulary=str(tmp_path / "words.txt"))
+    found = data.load(f"tff:{tmp_path}/posts_train.h5", words)
+    assert found.task == "tokens" and found.num_classes == 4
+    # Clients by name, each sentence's first two words; 2 is any other word and 3 begins one.
+    assert found.train["y"].tolist() == [[0, -1], [0, 1], [1, -1]]
+    assert found.train["x"].tolist() == [[3, 0], [3, 0], [3, 0]]
+    assert found.train["subject"].tolist() == [0, 1, 1]
+    assert found.test["y"].tolist() == [[0, 0]] and found.test["subject"].tolist() == [0]
+    with pytest.raises(ValueError, match="task='tokens'"):
+        data.load(f"tff:{tmp_path}/posts_train.h5")
+    sentences(tmp_path / "posts_train.h5", {"7": ["the", " "]})
+    with pytest.raises(ValueError, match=r"sentence 1 of client '7' in .*posts_train"):
+        data.load(f"tff:{tmp_path}/posts_train.h5", words)

@@ -92,3 +92,28 @@ def test_a_damaged_file_is_named(tmp_path):
     (tmp_path / "x.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(ValueError, match=r"x\.parquet to be a whole file"):
         data.load(f"hf:{tmp_path}")
+
+
+def test_texts_numbers_of_symbols_and_several_targets_are_tasks(tmp_path):
+    from fljax.data.sources import tables
+
+    texts = [*["abc"] * 6, "ab"]
+    parquet(tmp_path / "t" / "train.parquet", {"text": texts, "who": list("uvuvuvu")})
+    found = data.load(f"hf:{tmp_path / 't'}", Columns(client="who", task="tokens", length=3))
+    assert found.num_classes == 257 and set(found.train) == {"x", "y", "who"}
+    pool = np.concatenate([found.train["y"], found.test["y"]])
+    assert sorted(map(bytes, pool.clip(0).astype(np.uint8))) == [b"ab\0", *[b"abc"] * 6]
+    ids = [[1, 2, 3, 4], [5, 6], [1, 2, 3, 4]]
+    parquet(tmp_path / "i" / "train.parquet", {"text": ids})
+    found = data.load(f"hf:{tmp_path / 'i'}", Columns(task="tokens", length=2))
+    pool = np.concatenate([found.train["y"], found.test["y"]]).tolist()
+    assert sorted(pool) == [[2, 3], [2, 3], [6, -1]] and found.num_classes == 7
+    columns = {"h": [1.0, 2, 3], "p": [0, 1, 0], "q": [1, 1, 0]}
+    parquet(tmp_path / "m" / "train.parquet", columns)
+    found = data.load(f"hf:{tmp_path / 'm'}", tables.Columns("p,q", task="multi_label"))
+    assert found.class_names == ("p", "q") and found.train["x"].shape[1] == 1
+    found = data.load(f"hf:{tmp_path / 'm'}", tables.Columns("h", task="regression"))
+    assert found.train["y"].dtype == np.float32 and found.feature_names == ("p", "q")
+    parquet(tmp_path / "bad" / "train.parquet", {"text": ["abc", ""]})
+    with pytest.raises(ValueError, match="row 1 of column 'text'"):
+        data.load(f"hf:{tmp_path / 'bad'}", Columns(task="tokens"))

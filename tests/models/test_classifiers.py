@@ -26,10 +26,11 @@ SMALL = tuple(name for name in models.NAMES if name not in ("alexnet", "vgg16"))
 )
 @pytest.mark.parametrize("name", SMALL)
 def test_logits_are_float32_and_finite_for_one_example_and_under_transformations(name, key):
-    shape = {"lstm": (7,), "lenet": (16, 17, 1)}.get(name, (8, 8, 1))
-    params, apply = models.create(name, example_shape=shape, num_classes=10, key=key)
+    shape = {"lstm": (7,), "token_lstm": (7,), "lenet": (16, 17, 1)}.get(name, (8, 8, 1))
+    params, whole = models.create(name, example_shape=shape, num_classes=10, key=key)
+    apply = whole if name != "token_lstm" else lambda params, x: whole(params, x)[-1]
     x = jax.random.uniform(jax.random.key(1), (3, *shape))
-    x = jnp.int32(10 * x) if name == "lstm" else x
+    x = jnp.int32(10 * x) if name.endswith("lstm") else x
     logits = jax.jit(jax.vmap(apply, (None, 0)))(params, x)
     assert logits.shape == (3, 10) and logits.dtype == jnp.float32
     np.testing.assert_allclose(logits[1], apply(params, x[1]), rtol=0, atol=1e-5)
@@ -120,7 +121,9 @@ def test_the_key_decides_the_initial_weights(name, key):
     first, again, other = (
         models.create(
             name,
-            example_shape={"lstm": (4,), "lenet": (16, 16, 1)}.get(name, (4, 4, 1)),
+            example_shape={"lstm": (4,), "token_lstm": (4,), "lenet": (16, 16, 1)}.get(
+                name, (4, 4, 1)
+            ),
             num_classes=3,
             key=k,
         ).params

@@ -1,11 +1,14 @@
 """Federated data in HDF5, as TensorFlow Federated keeps it: a group of arrays for each client."""
 
+import functools
 import pathlib
 from typing import Any
 
 import numpy as np
 
+from fljax.data import targets, text
 from fljax.data.dataset import TEST_FRACTION, Dataset, fixed_rng, stratified_split
+from fljax.data.sources import tables
 from fljax.data.sources.leaf import ALPHABET
 from fljax.data.subjects import SUBJECT
 
@@ -13,19 +16,21 @@ _FIELDS = {"pixels": "x", "image": "x", "x": "x", "label": "y", "y": "y"}
 _WINDOW = 80  # characters, after which the next one is to be told
 
 
-def load(name: str) -> Dataset:
-    """Images with labels (EMNIST, CIFAR-100), or text (Shakespeare): every client is a subject.
+def load(name: str, columns: tables.Columns = tables.NO_COLUMNS) -> Dataset:
+    """Images with labels (EMNIST, CIFAR-100), or text (Shakespeare, StackOverflow): every client is
+    a subject.
 
     Held out is the file whose name has "test" where this one has "train"; without it a fifth of
     each class.
 
     Args:
       name: of a file with a group "examples" of one group for each client, which holds "pixels" or
-        "image" and "label", or "snippets" of text.
+        "image" and "label", or "snippets" of text, or "tokens", words apart by spaces.
+      columns: task, and for "tokens" what a sentence becomes: see `fljax.data.text`.
 
     Returns:
-      A `Dataset` that carries "subject". Of images x is float32, bytes divided by 255; text is cut
-      into windows of 80 characters and the one that follows.
+      A `Dataset` that carries "subject". Of images x is float32, bytes divided by 255; snippets are
+      cut into windows of 80 characters and the one that follows; a sentence is one example.
 
     Raises:
       ValueError: no such file, other fields, or a link to another file; names the client.
@@ -34,21 +39,29 @@ def load(name: str) -> Dataset:
     path = pathlib.Path(name).expanduser()
     if not path.is_file():
         raise ValueError(f"Expected {path} to be a file, got none there.")
-    train, names = _read(path, ())
+    symbols = text.symbols(columns.vocabulary) if columns.task == "tokens" else ()
+    read = functools.partial(_read, symbols=symbols, length=columns.length)
+    train, names = read(path, ())
     beside = path.with_name(path.name.replace("train", "test"))
     if beside != path and beside.is_file():
-        test, _ = _read(beside, names)
+        test, _ = read(beside, names)
     else:
-        kept, held_out = stratified_split(train["y"], TEST_FRACTION, fixed_rng())
+        by = train["y"] if train["y"].ndim == 1 else np.zeros(len(train["y"]), np.int32)
+        kept, held_out = stratified_split(by, TEST_FRACTION, fixed_rng())
         train, test = (
             {key: leaf[rows] for key, leaf in train.items()} for rows in (kept, held_out)
         )
-    text = train["x"].dtype.kind == "i"
-    count = len(ALPHABET) if text else int(max(train["y"].max(), test["y"].max())) + 1
+    if train["y"].ndim == 2:
+        found = Dataset(train, test, len(symbols), path.name, class_names=symbols)
+        return targets.settled(found, "tokens")
+    letters = train["x"].dtype.kind == "i"
+    count = len(ALPHABET) if letters else int(max(train["y"].max(), test["y"].max())) + 1
     return Dataset(train, test, count, path.name)
 
 
-def _read(path: pathlib.Path, known: tuple[str, ...]) -> tuple[dict[str, np.ndarray], Any]:
+def _read(
+    path: pathlib.Path, known: tuple[str, ...], symbols: tuple[str, ...], length: int
+) -> tuple[dict[str, np.ndarray], Any]:
     """(examples, names of clients by their ids); ids of `known` clients are theirs."""
     import h5py
 
@@ -61,7 +74,7 @@ def _read(path: pathlib.Path, known: tuple[str, ...]) -> tuple[dict[str, np.ndar
             clients = file["examples"]
             names = (*known, *sorted(set(clients) - set(known)))
             found = [
-                (number, _client(path, name, clients[name]))
+                (number, _client(path, name, clients[name], symbols, length))
                 for number, name in enumerate(names)
                 if name in clients
             ]
@@ -80,7 +93,19 @@ def _read(path: pathlib.Path, known: tuple[str, ...]) -> tuple[dict[str, np.ndar
     return pool, names
 
 
-def _client(path: pathlib.Path, name: str, group: Any) -> dict[str, np.ndarray]:
+def _client(
+    path: pathlib.Path, name: str, group: Any, symbols: tuple[str, ...], length: int
+) -> dict[str, np.ndarray]:
+    if "tokens" in group:
+        if not symbols:
+            raise ValueError(
+                f"Expected client {name!r} of {path} to have pixels (or image) and label, or "
+                f"snippets, or else task='tokens' for its sentences, got {sorted(group)}."
+            )
+        sentences = [_text(line) for line in _values(path, name, group["tokens"])]
+        where = [f"sentence {row} of client {name!r} in {path}" for row in range(len(sentences))]
+        x, y = text.encode(sentences, symbols, length, where)
+        return {"x": x, "y": y}
     if "snippets" in group:
         lines = _values(path, name, group["snippets"])
         return _windows(path, name, [_text(line) for line in lines])
@@ -89,8 +114,8 @@ def _client(path: pathlib.Path, name: str, group: Any) -> dict[str, np.ndarray]:
     }
     if set(found) != {"x", "y"}:
         raise ValueError(
-            f"Expected client {name!r} of {path} to have pixels (or image) and label, or snippets, "
-            f"got {sorted(group)}."
+            f"Expected client {name!r} of {path} to have pixels (or image) and label, snippets, "
+            f"or tokens, got {sorted(group)}."
         )
     x = found["x"]
     x = x.astype(np.float32) / np.float32(255 if x.dtype == np.uint8 else 1)

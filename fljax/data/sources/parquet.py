@@ -3,10 +3,12 @@
 import io
 import json
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from fljax.data import text
 from fljax.data.dataset import Dataset
 from fljax.data.sources import images, tables
 from fljax.data.sources.tables import Columns
@@ -20,7 +22,8 @@ def load(name: str, columns: Columns = tables.NO_COLUMNS) -> Dataset:
     Files whose name, or whose folder's, begins with "test" or "validation" are held out, the former
     where there are both; all others are trained on. The column of labels is `columns.label`, or
     "label", or "labels"; the others are one column of images or of equal lists of numbers, or
-    numbers, one a feature.
+    numbers, one a feature. Of tokens it is a column of text, or of lists of numbers of symbols, and
+    others are passed over.
 
     Raises:
       ValueError: no such files, or columns that are neither; names the file, the column and, where
@@ -42,6 +45,8 @@ def load(name: str, columns: Columns = tables.NO_COLUMNS) -> Dataset:
     if not parts["train"]:
         raise ValueError(f"Expected {folder} to hold files to train on, got held-out ones alone.")
     found = [_table(paths) for paths in (parts["train"], held_out) if paths]
+    if columns.task == "tokens":
+        return _tokens(folder, found, columns)
     label = columns.label or next(
         (name for name in ("label", "labels") if name in found[0].column_names), "label"
     )
@@ -50,10 +55,32 @@ def load(name: str, columns: Columns = tables.NO_COLUMNS) -> Dataset:
     features, *_ = [part.pop("feature_names") for part in examples]
     test = examples[1] if len(examples) > 1 else None
     dataset = tables.dataset(folder, examples[0], test, named)._replace(feature_names=features)
+    if columns.task == "multi_label" and len(columns.labels) > 1:
+        return dataset._replace(class_names=columns.labels)
     names = _class_names(found[0], label)
-    if len(names) < dataset.num_classes:
+    if columns.task != "classes" or len(names) < dataset.num_classes:
         return dataset
     return dataset._replace(num_classes=len(names), class_names=names)
+
+
+def _tokens(folder: pathlib.Path, found: list[Any], columns: Columns) -> Dataset:
+    (label,) = columns.labels
+    parts: list[tuple[dict[str, Any], list[Any]]] = []
+    for table in found:
+        _check_columns(folder, table, (label, *columns.ids))
+        ids = {name: _ids(table[name]) for name in columns.ids}
+        parts.append((ids, table[label].to_pylist()))
+    ids, held = parts[0]
+    where = [f"row {row} of column {label!r} of {folder}" for row in range(len(held))]
+    if held and isinstance(held[0], str):
+        test = parts[1] if len(parts) > 1 else None
+        return tables.of_texts(folder, ids, held, where, test, columns)
+    padded = [
+        {**names, "x": text.padded(lists, columns.length, where or [str(folder)] * len(lists))}
+        for (names, lists), where in zip(parts, (where, None), strict=False)
+    ]
+    test_part = padded[1] if len(padded) > 1 else None
+    return tables.dataset(folder, padded[0], test_part, columns._replace(label=None))
 
 
 _KINDS = ("train", *_HELD_OUT)
@@ -96,20 +123,13 @@ def _table(paths: list[pathlib.Path]) -> Any:
 
 def _examples(folder: pathlib.Path, table: Any, columns: Columns) -> dict[str, Any]:
     """Fields of a table: ids as they are, the rest as x."""
-    ids = [name for name in columns if name is not None]
-    for name in ids:
-        if name not in table.column_names:
-            raise ValueError(
-                f"Expected {folder} to have the column {name!r}, got {table.column_names}."
-            )
-    for name in table.column_names:
-        missing = table[name].is_null().to_numpy(zero_copy_only=False)
-        if missing.any():
-            raise ValueError(
-                f"Expected {folder} to hold a value in each row, got none in column {name!r}, row "
-                f"{int(missing.argmax())}."
-            )
-    found: dict[str, Any] = {name: _ids(table[name]) for name in ids}
+    ids = list(dict.fromkeys((*columns.labels, *columns.ids)))
+    _check_columns(folder, table, ids)
+    found: dict[str, Any] = {name: _ids(table[name]) for name in columns.ids}
+    if columns.task == "multi_label" or len(columns.labels) > 1:
+        found[columns.label or ""] = _stacked(folder, table, columns.labels)
+    else:
+        found[columns.label or ""] = _ids(table[columns.labels[0]])
     rest = [name for name in table.column_names if name not in ids]
     numbers = [name for name in rest if _is_number(table[name].type)]
     if rest == numbers and rest:
@@ -123,6 +143,34 @@ def _examples(folder: pathlib.Path, table: Any, columns: Columns) -> dict[str, A
             f"of images or lists, got {others} beside {numbers}."
         )
     return {**found, "x": _whole(folder, rest[0], table[rest[0]]), "feature_names": ()}
+
+
+def _check_columns(folder: pathlib.Path, table: Any, wanted: Sequence[str]) -> None:
+    """Raises ValueError where a column is missing, or a value of one."""
+    for name in wanted:
+        if name not in table.column_names:
+            raise ValueError(
+                f"Expected {folder} to have the column {name!r}, got {table.column_names}."
+            )
+    for name in table.column_names:
+        missing = table[name].is_null().to_numpy(zero_copy_only=False)
+        if missing.any():
+            raise ValueError(
+                f"Expected {folder} to hold a value in each row, got none in column {name!r}, row "
+                f"{int(missing.argmax())}."
+            )
+
+
+def _stacked(folder: pathlib.Path, table: Any, names: Sequence[str]) -> np.ndarray:
+    """Numbers `[M, targets]` of a column each, or of one column of lists."""
+    if len(names) == 1:
+        try:
+            return np.asarray(table[names[0]].to_pylist())
+        except ValueError as reason:  # ragged
+            raise ValueError(
+                f"Expected column {names[0]!r} of {folder} to hold lists of one length: {reason}."
+            ) from reason
+    return np.stack([np.asarray(table[name].to_pylist()) for name in names], 1)
 
 
 def _is_number(kind: Any) -> bool:

@@ -1,8 +1,8 @@
 """Own data from one file, without Python: arrays in an .npz, or a table in a .csv.
 
-Held-out examples are the file's own where it has some; else `TEST_FRACTION` of every class, by the
-fixed rule of the bundled data. Features are taken as they are: scale them beforehand, by numbers
-that do not come from private records.
+Held-out examples are the file's own where it has some; else `TEST_FRACTION` of every class, or of
+all where there are none, by the fixed rule of the bundled data. Features are taken as they are:
+scale them beforehand, by numbers that do not come from private records.
 """
 
 import csv
@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fljax.data import arrays, client_ids
+from fljax.data import arrays, client_ids, targets
+from fljax.data import text as text_lib
 from fljax.data.dataset import TEST_FRACTION, Dataset, fixed_rng, stratified_split
 from fljax.data.subjects import SUBJECT
 
@@ -23,14 +24,31 @@ _HELD_OUT = "_test"  # behind the name of an array of held-out examples in an .n
 
 
 class Columns(NamedTuple):
-    """Which fields are not features. None: there is no such field.
+    """Which fields are not features, None: there is no such field; and what is learned.
 
-    label: of classes. client: whose an example is. subject: which person an example is about.
+    label: of the target; of a table also several, apart by commas, where a task has several.
+    client: whose an example is. subject: which person an example is about. task: a name of
+    `data.targets`. length: symbols of a text that count. vocabulary: file of words; None: bytes.
     """
 
     label: str | None = None
     client: str | None = None
     subject: str | None = None
+    task: str = "classes"
+    length: int = 80
+    vocabulary: str | None = None
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Names of the columns of clients and subjects."""
+        return tuple(name for name in (self.client, self.subject) if name is not None)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the columns of the target."""
+        usual = "text" if self.task == "tokens" else "label"
+        several = self.task in ("multi_label", "regression")
+        return tuple((self.label or usual).split(",")) if several else (self.label or usual,)
 
 
 NO_COLUMNS = Columns()
@@ -66,19 +84,19 @@ def load_npz(name: str, columns: Columns = NO_COLUMNS) -> Dataset:
     """Arrays x and y, other fields that examples carry, and perhaps x_test, y_test and the like.
 
     Args:
-      name: path of a file that `numpy.savez` wrote: x `[M, ...]` of numbers, y `[M]`, integers in
-        `[0, num_classes)` or any strings. Nothing in it is executed.
+      name: path of a file that `numpy.savez` wrote: x `[M, ...]` of numbers, y as the task wants
+        it: integers in `[0, num_classes)` or any strings for classes. Nothing in it is executed.
       columns: the names of y, of the array of clients, and of that of subjects, where they differ.
 
     Returns:
-      A `Dataset`: x float32 (integers as they are, bytes divided by 255), y int32.
+      A `Dataset`: x float32 (integers as they are, bytes divided by 255), y as `data.targets` says.
 
     Raises:
       ValueError: not such a file, or not such arrays; names the file, the array and the row.
     """
     path = _path(name)
     found = _arrays(path)
-    _has(path, found, ("x", columns.label or "y"))
+    _has(path, found, ("x",) if columns.task == "tokens" else ("x", columns.label or "y"))
     parts: list[dict[str, np.ndarray]] = [{}, {}]
     for field, values in found.items():
         held_out = field.endswith(_HELD_OUT) and field.removesuffix(_HELD_OUT) in found
@@ -90,25 +108,26 @@ def load_npz(name: str, columns: Columns = NO_COLUMNS) -> Dataset:
 
 
 def load_csv(name: str, columns: Columns = NO_COLUMNS) -> Dataset:
-    """A table with a header: one column of labels, perhaps one of clients and one of subjects; all
-    others are features.
+    """A table with a header: columns of the target, perhaps one of clients and one of subjects; all
+    others are features. Of tokens the target is a column of text, and others are passed over.
 
     Args:
       name: path of a file in UTF-8, its values apart by commas, the first row their names.
-      columns: label: of classes, numbers or text; None: "label". client, subject: ids, integers or
-        text.
+      columns: label: of classes, numbers or text, of numbers, or of 0 and 1; None: "label", of
+        tokens "text". client, subject: ids, integers or text.
 
     Returns:
-      A `Dataset`: x float32 `[M, features]`, y int32 `[M]`.
+      A `Dataset`: x float32 `[M, features]`, or int32 `[M, length]` of tokens.
 
     Raises:
       ValueError: no such columns, or a row that is too short, too long or holds no number where one
         belongs; names the file, the line, the column and the value.
     """
-    path, label = _path(name), columns.label or "label"
-    ids = [column for column in (label, columns.client, columns.subject) if column is not None]
+    path, texts = _path(name), columns.task == "tokens"
+    ids = list(dict.fromkeys((*columns.labels, *columns.ids)))
     values: dict[str, list[str]] = {}
     rows: list[list[float]] = []
+    lines: list[int] = []
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file, strict=True)
@@ -118,7 +137,7 @@ def load_csv(name: str, columns: Columns = NO_COLUMNS) -> Dataset:
                 twice = next(column for column in header if header.count(column) > 1)
                 raise ValueError(f"Expected {path} to name each column once, got {twice!r} twice.")
             features = [column for column in header if column not in ids]
-            if not features:
+            if not features and not texts:
                 raise ValueError(f"Expected {path} to have a column of features, got {header}.")
             values = {column: [] for column in ids}
             for row in reader:
@@ -132,33 +151,92 @@ def load_csv(name: str, columns: Columns = NO_COLUMNS) -> Dataset:
                 cells = dict(zip(header, row, strict=True))
                 for column, held in values.items():
                     held.append(cells[column])
-                numbers = [_number(path, reader.line_num, key, cells[key]) for key in features]
-                rows.append(numbers)
+                lines.append(reader.line_num)
+                if not texts:
+                    numbers = [_number(path, reader.line_num, key, cells[key]) for key in features]
+                    rows.append(numbers)
     except (UnicodeDecodeError, csv.Error) as reason:
         raise ValueError(
             f"Expected {path} to be a table in UTF-8, its values apart by commas, got {reason}."
         ) from reason
-    if not rows:
+    if not lines:
         raise ValueError(f"Expected {path} to hold at least one line below its header, got none.")
-    part = {column: _ids(held) for column, held in values.items()}
+    where = [f"line {line} of {path}" for line in lines]
+    part = {column: _ids(values[column]) for column in columns.ids}
+    if texts:
+        return of_texts(path, part, values[columns.labels[0]], where, None, columns)
     part["x"] = np.asarray(rows, np.float32)
-    found = dataset(path, part, None, columns._replace(label=label))
+    if columns.task in ("classes", "binary"):
+        (label,) = columns.labels
+        found = dataset(
+            path, {label: _ids(values[label]), **part}, None, columns._replace(label=label)
+        )
+    else:
+        part["y"] = _targets(path, columns, values, lines)
+        found = dataset(path, part, None, columns._replace(label="y"))
+        if columns.task == "multi_label":
+            found = found._replace(class_names=columns.labels)
     return found._replace(feature_names=tuple(features))
 
 
+def _targets(
+    path: pathlib.Path, columns: Columns, values: dict[str, list[str]], lines: list[int]
+) -> np.ndarray:
+    """Numbers `[M, targets]`, or `[M]` of one column, checked line by line."""
+    found = np.empty((len(lines), len(columns.labels)), np.float32)
+    for place, column in enumerate(columns.labels):
+        for row, (line, cell) in enumerate(zip(lines, values[column], strict=True)):
+            found[row, place] = _number(path, line, column, cell)
+            if columns.task == "multi_label" and found[row, place] not in (0, 1):
+                raise ValueError(
+                    f"Expected {path} to hold 0 or 1 in line {line}, column {column!r}, for "
+                    f"task='multi_label', got {cell!r}."
+                )
+    if columns.task == "regression":
+        return found[:, 0] if len(columns.labels) == 1 else found
+    return found.astype(np.int32)
+
+
+def of_texts(
+    path: pathlib.Path,
+    train: dict[str, np.ndarray],
+    texts: Sequence[str],
+    where: Sequence[str],
+    test: tuple[dict[str, np.ndarray], Sequence[str]] | None,
+    columns: Columns,
+) -> Dataset:
+    """Texts as a data set of tokens: beside ids, their symbols and what comes next.
+
+    Args:
+      path: of the data. train: ids `[M]` of `texts`. where: of each text, for errors.
+      test: the same of held-out texts. None: a fifth of all.
+      columns: what a text becomes.
+    """
+    names = text_lib.symbols(columns.vocabulary)
+    x, y = text_lib.encode(texts, names, columns.length, where)
+    held_out = None
+    if test is not None:
+        ids, others = test
+        rows = [f"held-out row {row} of {path}" for row in range(len(others))]
+        moved, told = text_lib.encode(others, names, columns.length, rows)
+        held_out = {**ids, "x": moved, "y": told}
+    return dataset(path, {**train, "x": x, "y": y}, held_out, columns._replace(label=None), names)
+
+
 def read_features(
-    name: str, features: Sequence[str], label: str, class_names: Sequence[str]
+    name: str, features: Sequence[str], label: str, class_names: Sequence[str] | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """These columns of a table, by name, and its labels where it has some.
 
     Args:
       name: path of a file as for `load_csv`; further columns are passed over.
       features: columns of numbers.
-      label: the column of classes.
-      class_names: what class i is called.
+      label: the column of classes; or columns of numbers, apart by commas.
+      class_names: what class i is called. None: labels are numbers.
 
     Returns:
-      (x float32 `[M, features]`, labels int32 `[M]` or None).
+      (x float32 `[M, features]`, labels or None: int32 `[M]` of classes, else float32, `[M]` of one
+      column and `[M, columns]` of several).
 
     Raises:
       ValueError: a column is missing, or a value is no number or no class; names file, line,
@@ -166,6 +244,8 @@ def read_features(
     """
     path = _path(name)
     rows, texts = [], []
+    numbered: list[list[float]] = []
+    columns = label.split(",") if class_names is None else [label]
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file, strict=True)
@@ -177,7 +257,11 @@ def read_features(
                 rows.append(
                     [_number(path, line, *pair) for pair in zip(features, cells, strict=True)]
                 )
-                texts.append(row.get(label) or "")
+                if class_names is not None:
+                    texts.append(row.get(label) or "")
+                elif set(columns) <= set(header):
+                    told = [(column, row[column] or "") for column in columns]
+                    numbered.append([_number(path, line, *pair) for pair in told])
     except (UnicodeDecodeError, csv.Error) as reason:
         raise ValueError(
             f"Expected {path} to be a table in UTF-8, its values apart by commas, got {reason}."
@@ -185,13 +269,37 @@ def read_features(
     if not rows:
         raise ValueError(f"Expected {path} to hold at least one line below its header, got none.")
     x = np.asarray(rows, np.float32)
-    return x, _as_classes(path, texts, class_names) if label in header else None
+    if not set(columns) <= set(header):
+        return x, None
+    if class_names is not None:
+        return x, _as_classes(path, texts, class_names)
+    y = np.asarray(numbered, np.float32)
+    return x, y[:, 0] if len(columns) == 1 else y
+
+
+def read_texts(name: str, column: str) -> list[str]:
+    """A column of a table.
+
+    Raises:
+      ValueError: no such file or column, or it is no table.
+    """
+    path = _path(name)
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file, strict=True)
+            _has(path, list(reader.fieldnames or []), [column])
+            return [row[column] or "" for row in reader]
+    except (UnicodeDecodeError, csv.Error) as reason:
+        raise ValueError(
+            f"Expected {path} to be a table in UTF-8, its values apart by commas, got {reason}."
+        ) from reason
 
 
 def read_x(
-    name: str, label: str, class_names: Sequence[str]
+    name: str, label: str, class_names: Sequence[str] | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """The array x of a file as for `load_npz`, and its labels where it has some.
+    """The array x of a file as for `load_npz`, and its labels where it has some: class_names says
+    what class i is called, None that they are numbers.
 
     Raises:
       ValueError: no such file, no x in it, or a label that is no class.
@@ -202,6 +310,8 @@ def read_x(
     x = _as_floats(found["x"])
     if label not in found:
         return x, None
+    if class_names is None:
+        return x, found[label]
     texts = [str(text) for text in found[label].tolist()]
     return x, _as_classes(path, texts, class_names)
 
@@ -249,19 +359,32 @@ def dataset(
     train: dict[str, np.ndarray],
     test: dict[str, np.ndarray] | None,
     columns: Columns,
+    symbols: tuple[str, ...] = (),
 ) -> Dataset:
-    """The data set of columns, text numbered in the order of the alphabet.
+    """The data set of columns, text of classes numbered in the order of the alphabet.
 
     Args:
       path: what it is called in errors.
       train, test: "x" and the columns, by name. None: a fifth of each class is held out.
       columns: label: "y" where it is None.
+      symbols: what those of tokens are called; (): they are numbers.
 
     Raises:
       ValueError: they do not go together.
     """
     parts = [train] if test is None else [train, test]
-    class_names = _number_names(path, parts, columns.label or "y", "y")
+    task, class_names = columns.task, symbols
+    if task in ("classes", "binary"):
+        class_names = _number_names(path, parts, columns.label or "y", "y")
+        if task == "binary" and len(class_names) != 2:
+            raise ValueError(
+                f"Expected labels of {path} to have two values for task='binary', got "
+                f"{list(class_names)[:10]}."
+            )
+    elif task != "tokens" or columns.label is not None:
+        for part in parts:
+            _has(path, part, [columns.label or "y"])
+            part["y"] = part.pop(columns.label or "y")
     num_classes = len(class_names)
     if columns.subject is not None:
         _number_names(path, parts, columns.subject, SUBJECT)
@@ -269,26 +392,36 @@ def dataset(
         _has(path, train, [columns.client])
     for part in parts:
         for name, values in part.items():
-            if np.shape(values)[:1] != part["y"].shape:
+            if np.shape(values)[:1] != np.shape(part.get("y", part["x"]))[:1]:
                 raise ValueError(
-                    f"Expected {name!r} of {path} to have {part['y'].size} rows, as the labels "
-                    f"have, got shape {list(np.shape(values))}."
+                    f"Expected {name!r} of {path} to have {len(part.get('y', part['x']))} rows, as "
+                    f"the labels have, got shape {list(np.shape(values))}."
                 )
+    if task not in ("classes", "binary"):  # before they are split, so that rows are the file's
+        for part, which in zip(parts, ("", "held-out examples of "), strict=False):
+            targets.settled(Dataset(part, part, num_classes, f"{which}{path}"), task)
     if test is None:
-        kept, held_out = stratified_split(train["y"], TEST_FRACTION, fixed_rng())
+        by = train["y"] if task in ("classes", "binary") else np.zeros(len(train["x"]), np.int32)
+        kept, held_out = stratified_split(by, TEST_FRACTION, fixed_rng())
         if not held_out.size:
             raise ValueError(
                 f"Expected {path} to hold 3 examples of some class, to hold one out, got "
-                f"{train['y'].size} of {num_classes} classes."
+                f"{by.size} of {max(1, num_classes)} classes."
             )
         train, test = (
             {name: values[rows] for name, values in train.items()} for rows in (kept, held_out)
         )
     try:
-        found, _ = arrays.dataset(train, test, num_classes=num_classes, column=columns.client)
+        found, _ = arrays.dataset(
+            train,
+            test,
+            num_classes=num_classes if task in ("classes", "binary") else None,
+            column=columns.client,
+        )
     except ValueError as reason:
         raise ValueError(f"Expected {path} to hold examples that go together: {reason}") from reason
-    return found._replace(name=path.name, class_names=class_names)
+    found = found._replace(name=path.name, class_names=class_names)
+    return targets.settled(found._replace(num_classes=num_classes), task)
 
 
 def _number_names(

@@ -126,6 +126,11 @@ def inputs_of(solve: Callable[[Any, Dataset, law.Law, tuple[float, float]], Solv
         """
         if math.isinf(config.nats):
             return {"channel": None}
+        if task.dataset.task not in ("classes", "binary") and not config.labels_public:
+            raise ValueError(
+                f"Expected labels_public with task={task.dataset.task!r}, since nobody knows how "
+                "much targets tell that are no classes, got labels_public=False."
+            )
         data, value_range = task.dataset, law.value_range(task.dataset)
         known = law.of_records(data, task.client_data, config.covariance_source)
         noise, worth = solve(config, data, known, value_range)

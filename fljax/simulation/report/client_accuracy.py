@@ -29,14 +29,16 @@ def accuracies(
     params: Params,
     client_data: ClientData | store.Store,
     own: OwnModels | None = None,
+    task: str = "classes",
 ) -> Accuracies:
-    """Accuracy on the examples that each client holds: all clients in memory, a thousand spread
-    over those on disk.
+    """Accuracy on the examples that each client holds, or the first number of another `task`: all
+    clients in memory, a thousand spread over those on disk.
 
     Not private: it is computed on the clients' own data without noise. Where these were trained on,
     it flatters.
     """
-    return Accuracies(*client_values.means(evaluation.right(apply), params, client_data, own))
+    right = evaluation.right(apply, task)
+    return Accuracies(*client_values.means(right, params, client_data, own))
 
 
 def percentiles(found: Accuracies) -> np.ndarray:

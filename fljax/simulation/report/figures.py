@@ -76,7 +76,7 @@ def metric(records: Sequence[Record], metric: str, name: str = "private") -> str
     figure, axes = _axes()
     _draw(axes, records, f"baseline_test_{metric}", color=BASELINE, label="non-private")
     _draw(axes, records, f"test_{metric}", color=PRIVATE, label=name)
-    axes.set(xlabel="round", ylabel=f"held-out {metric}")
+    axes.set(xlabel="round", ylabel=f"held-out {metric.replace('_', ' ')}")
     axes.legend(loc="best")
     return picture.with_numbers(figure)
 

@@ -189,8 +189,13 @@ def _curves(outcome: Outcome) -> str:
             f"{own_loss} {beside}".strip(),
         )
     )
-    for metric in outcome.task.measures.metrics:
-        parts.append(section(f"{metric} over rounds", figures.metric(records, metric, name)))
+    measured = (name for name in outcome.task.measures.names if name != "accuracy")
+    for metric in (*measured, *outcome.task.measures.metrics):
+        parts.append(
+            section(
+                f"{metric.replace('_', ' ')} over rounds", figures.metric(records, metric, name)
+            )
+        )
     if guaranteed:
         parts += [
             section(
@@ -284,7 +289,7 @@ def _clients(outcome: Outcome) -> str:
             f" Clients go by {outcome.config.data.client_column}: {names[0]} to {names[-1]}, "
             f"{names.size} of them."
         )
-    if not dataset.num_classes:
+    if not dataset.num_classes or dataset.train["y"].ndim != 1:
         return section("What the clients hold", f"<p>{html.escape(counts)}</p>")
     note = f"The first {shown} of {len(table)} clients. {counts}"
     return section(
@@ -295,8 +300,11 @@ def _clients(outcome: Outcome) -> str:
 
 
 def _served(outcome: Outcome) -> str:
-    if not outcome.task.dataset.num_classes:
+    measures = outcome.task.measures
+    if measures.task is None:
         return ""
+    what = measures.names[0].replace("_", " ")
+    shown = "{:.1%}" if what == "accuracy" else "{:.4g}"
     models = {spending.model_name(outcome.plan, outcome.rounds): outcome.params}
     if outcome.baseline_params is not None:
         models["non-private"] = outcome.baseline_params
@@ -305,7 +313,7 @@ def _served(outcome: Outcome) -> str:
     for name, params in models.items():
         own = outcome.own_models if params is outcome.params else None
         found = client_accuracy.accuracies(
-            outcome.task.model.apply, params, outcome.task.client_data, own
+            outcome.task.model.apply, params, outcome.task.client_data, own, measures.task
         )
         enough = found.examples >= _LEAST_EXAMPLES
         few, damaged = int((~enough).sum()), len(found.damaged)
@@ -315,11 +323,12 @@ def _served(outcome: Outcome) -> str:
             examples=found.examples[enough],
         )
         count = found.accuracy.size
-        cells = "".join(f"<td>{value:.1%}</td>" for value in client_accuracy.percentiles(found))
+        percentiles = client_accuracy.percentiles(found)
+        cells = "".join(f"<td>{shown.format(value)}</td>" for value in percentiles)
         mean = found.accuracy.mean() if count else math.nan
-        rows += f'<tr><th scope="row">{name}</th>{cells}<td>{mean:.1%}</td></tr>'
+        rows += f'<tr><th scope="row">{name}</th>{cells}<td>{shown.format(mean)}</td></tr>'
     note = (
-        f"Accuracy on each client's own examples, over {count} clients that hold "
+        f"{what.capitalize()} on each client's own examples, over {count} clients that hold "
         f"{_LEAST_EXAMPLES} or more; {few} that hold fewer are left out, since a share of so few "
         "says nothing of a client. They were "
         "trained on, and these numbers carry no noise: diagnostics, not private."
@@ -364,7 +373,9 @@ def _metrics(outcome: Outcome) -> str:
 
 def _predictions(outcome: Outcome) -> str:
     test = outcome.task.dataset.test
-    if not outcome.task.dataset.num_classes or test["x"].ndim != 4:
+    if outcome.task.dataset.task != "classes" or not outcome.task.dataset.num_classes:
+        return ""
+    if test["x"].ndim != 4:
         return ""  # not pictures of classes
     logits = jax.jit(jax.vmap(outcome.task.model.apply, (None, 0)))(outcome.params, test["x"])
     predicted = np.asarray(logits.argmax(-1))
