@@ -484,6 +484,30 @@ class TruncatedPoissonGaussian(Mechanism):
 
 
 @dataclasses.dataclass(frozen=True)
+class RandomAllocation(Mechanism):
+    """Adds Gaussian noise in each of `num_rounds` rounds, of which each unit is in exactly `times`,
+    drawn at random for it: a whole run, not a round.
+
+    `noise_multiplier`: noise stddev / how far one unit moves a round's sum by being there; >= 0, 0
+      is no noise. `num_rounds`: >= 1. `times`: in [1, num_rounds].
+
+    Source: Feldman, Shenfeld (2025), arXiv:2502.08202.
+    """
+
+    num_rounds: int
+    times: int
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        _validate.positive_int(num_rounds=self.num_rounds, times=self.times)
+        if self.times > self.num_rounds:
+            raise ValueError(
+                f"Expected times <= num_rounds={self.num_rounds}, got times={self.times}."
+            )
+        _validate.non_negative(noise_multiplier=self.noise_multiplier)
+
+
+@dataclasses.dataclass(frozen=True)
 class GaussianWeighted(Mechanism):
     """A sum of clipped rows with Gaussian weights, and Gaussian noise beside: its covariance
     depends on the data.
@@ -658,6 +682,7 @@ RECORDS: dict[str, type[Mechanism]] = {
         SampledWithoutReplacement,
         SampledWithReplacement,
         TruncatedPoissonGaussian,
+        RandomAllocation,
         GaussianWeighted,
         ZCdp,
         EpsilonDelta,

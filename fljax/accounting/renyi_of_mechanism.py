@@ -8,7 +8,7 @@ import numpy as np
 
 from fljax.accounting import events, finite_pairs, mechanisms, pure
 from fljax.accounting.events import Mechanism, NeighboringRelation
-from fljax.accounting.renyi import integer_noise, poisson_of_curve, rdp, repeat_select
+from fljax.accounting.renyi import allocation, integer_noise, poisson_of_curve, rdp, repeat_select
 from fljax.accounting.weighted_sums import curves as weighted_curves
 
 _MOST_WITHOUT_REPLACEMENT = 256
@@ -59,6 +59,15 @@ def _curve(
         return np.asarray(rdp.gaussian(mechanism.stddev / mechanism.sensitivity, orders))
     if isinstance(mechanism, events.DiscreteGaussianSum | events.Skellam):
         return _integer_noise(mechanism, orders)
+    if isinstance(mechanism, events.RandomAllocation):
+        if relation not in _ADD_REMOVE_LIKE:
+            why = "random allocation is analysed for ADD_OR_REMOVE_ONE or REPLACE_SPECIAL"
+            raise mechanisms.refuse(mechanism, relation, "rdp", why)
+        if mechanism.noise_multiplier == 0:
+            return nothing + np.inf
+        return allocation.gaussian(
+            mechanism.noise_multiplier, mechanism.num_rounds, mechanism.times, orders
+        )
     if isinstance(mechanism, events.EpsilonDelta):
         if mechanism.delta > 0:
             raise mechanisms.refuse(

@@ -130,6 +130,11 @@ def describe(mechanism: events.Mechanism) -> str:
                 f"sample of {population} units (each joins with chance {at_most(prob)}), cut to "
                 f"{most}"
             )
+        case events.RandomAllocation(rounds, times, noise):
+            return (
+                f"Gaussian noise of {at_least(noise)} times what one unit adds in each of {rounds} "
+                f"rounds, of which each unit is in {times}, drawn at random"
+            )
         case events.MixtureOfGaussians(stddev, sensitivities, _):
             amounts = len(sensitivities)
             return (

@@ -21,7 +21,15 @@ from fljax.accounting.information import (
     uploads,
 )
 from fljax.accounting.pld import without_replacement
-from fljax.accounting.renyi import conversion, gaussian_pair, integer_noise, kov, noise_grid, rdp
+from fljax.accounting.renyi import (
+    allocation,
+    conversion,
+    gaussian_pair,
+    integer_noise,
+    kov,
+    noise_grid,
+    rdp,
+)
 from fljax.accounting.shared_noise import (
     adversaries,
     colluders,
@@ -403,6 +411,16 @@ BAD_SUM = {"stddev": (0.0, *FINITE), "count": WHOLE}
 BANDS = {"num_rounds": 12, "bands": 3}
 
 HOST = [
+    Case(
+        allocation.gaussian,
+        {"noise_multiplier": 2.0, "num_rounds": 20, "times": 3, "orders": 2.0},
+        {
+            "noise_multiplier": (0.0, *FINITE),
+            "num_rounds": WHOLE,
+            "times": (21, *WHOLE),
+            "orders": (*ORDER, INF),
+        },
+    ),
     Case(correlated.tree, {"num_rounds": 12}, {"num_rounds": WHOLE}),
     Case(correlated.square_root, BANDS, dict.fromkeys(BANDS, WHOLE)),
     Case(correlated.banded, BANDS, dict.fromkeys(BANDS, WHOLE), error="max"),

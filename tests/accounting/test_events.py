@@ -33,6 +33,7 @@ EVERY_RECORD = [
     events.SampledWithoutReplacement(100, 7, GAUSSIAN),
     events.SampledWithReplacement(100, 7, GAUSSIAN),
     events.TruncatedPoissonGaussian(100, 0.1, 12, 2.0),
+    events.RandomAllocation(20, 3, 2.0),
     events.GaussianWeighted(10.0, 0.1, True),
     events.ZCdp(0.1, 0.2),
     events.EpsilonDelta(1.0, 1e-5),
@@ -93,6 +94,8 @@ def test_json_with_anything_unknown_or_out_of_range_is_refused(change):
         lambda: events.DiscreteGaussianSum(1.0, 0, 2.0),
         lambda: events.DiscreteGaussianSum(1.0, 2, math.nan),
         lambda: events.DiscreteGaussianSum(1.0, 2, 2.0, 0.0),
+        lambda: events.RandomAllocation(3, 4, 1.0),
+        lambda: events.RandomAllocation(3, 1, -1.0),
         lambda: events.Skellam(-1.0, 2.0),
         lambda: events.Skellam(1.0, 0.0),
         lambda: events.Skellam(1.0, 2.0, None, 0),
@@ -157,6 +160,7 @@ def test_events_of_different_claims_do_not_compose():
             | events.CorrelatedGaussian  # goes there as the Gaussian mechanism that it is
             | events.EpsilonDelta
             | events.GaussianWeighted
+            | events.RandomAllocation
             | events.Staircase
             | events.NoisyMax
             | events.SparseVector,

@@ -11,7 +11,12 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from fljax_kernels.sampling import fixed_size_sample, poisson_capacity, poisson_sample
+from fljax_kernels.sampling import (
+    allocated_sample,
+    fixed_size_sample,
+    poisson_capacity,
+    poisson_sample,
+)
 from fljax_kernels.sampling.cases import CASES
 
 optimized = pytest.mark.optimized(reason="compares bits or rounding errors of compiled programs")
@@ -235,3 +240,40 @@ def test_capacity_at_the_edges():
 def test_bad_arguments_are_named(call, message, key):
     with pytest.raises(ValueError, match=message):
         call(key)
+
+
+@pytest.mark.parametrize(("num_rounds", "times"), [(5, 2), (24, 3), (4, 0), (3, 3)])
+def test_every_unit_is_in_exactly_its_number_of_rounds_and_nobody_knows_which(
+    num_rounds, times, key
+):
+    num = 600
+
+    def one(index):
+        return allocated_sample(key, index, num, num_rounds, times, num)
+
+    with jax.debug_key_reuse(False):
+        sample = jax.jit(jax.vmap(one))(jnp.arange(num_rounds))
+    joined = np.zeros((num_rounds, num), int)
+    for index, row in enumerate(np.asarray(sample.indices)):
+        real = row[row >= 0]
+        assert (np.diff(real) > 0).all() and len(real) == int(sample.count[index])
+        joined[index, real] = 1
+    assert (joined.sum(axis=0) == times).all()
+    assert_frequencies(joined.sum(axis=1), [times / num_rounds] * num_rounds, num)
+    if (num_rounds, times) == (5, 2):  # all ten choices, each as likely
+        seen = Counter(tuple(np.flatnonzero(column)) for column in joined.T)
+        choices = list(itertools.combinations(range(5), 2))
+        assert_frequencies([seen[c] for c in choices], [0.1] * 10, num)
+
+
+def test_an_allocated_round_that_is_too_large_says_so(key):
+    sample = allocated_sample(key, 0, 50, 2, 2, 10)
+    assert bool(sample.overflow) and int(sample.count) == 50
+    assert np.asarray(sample.indices).tolist() == list(range(10))
+
+
+@pytest.mark.parametrize("wrong", [{"times": 6}, {"num": -1}, {"capacity": 9}, {"num_rounds": -1}])
+def test_an_allocation_out_of_range_is_refused(wrong, key):
+    given = {"num": 8, "num_rounds": 5, "times": 2, "capacity": 8} | wrong
+    with pytest.raises(ValueError, match="Expected"):
+        allocated_sample(key, 0, **given)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from fljax import _rooms
 
 if TYPE_CHECKING:
+    from fljax.accounting.renyi import allocation as allocation
     from fljax.accounting.renyi import conversion as conversion
     from fljax.accounting.renyi import gaussian_pair as gaussian_pair
     from fljax.accounting.renyi import integer_noise as integer_noise

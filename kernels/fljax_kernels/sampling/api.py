@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax_kernels.sampling import binomial, subset
+from fljax_kernels.sampling import allocation, binomial, subset
 
 
 class Sample(NamedTuple):
@@ -87,6 +87,46 @@ def fixed_size_sample(key: jax.Array, num: int, size: int) -> jax.Array:
     _check_int("num", num, 2**31 - 1)
     _check_int("size", size, num)
     return subset.sample(key, num, size)
+
+
+def allocated_sample(
+    key: jax.Array,
+    round_index: jax.Array | int,
+    num: int,
+    num_rounds: int,
+    times: int,
+    capacity: int,
+) -> Sample:
+    """The units of one round where each is in exactly `times` of `num_rounds` rounds.
+
+    Guarantee: given uniform random bits, each unit's rounds are a uniform set of that size, apart
+    from the others', as near as `fixed_size_sample` is. Account for a run by
+    `accounting.events.RandomAllocation`. Indices are in the order of units, and where `overflow` is
+    True the last ones are missing, which no accountant covers: take the capacity that
+    `poisson_capacity(num, times / num_rounds)` says. Costs O(num times) a round, and a sort of
+    num_rounds for each unit where times > num_rounds / 8.
+
+    Args:
+      key: typed PRNG key, the same for all rounds of a run, of which nothing else is drawn.
+      round_index: integer in [0, num_rounds); may be traced.
+      num: number of units. In [0, 2**31).
+      num_rounds: in [1, 2**31).
+      times: in [0, num_rounds].
+      capacity: length of the result. In [0, num].
+
+    Raises:
+      ValueError: an argument is out of range.
+
+    Source: Feldman, Shenfeld (2025), arXiv:2502.08202, for what needs this law.
+    """
+    _check_key(key)
+    _check_int("num", num, 2**31 - 1)
+    _check_int("num_rounds", num_rounds, 2**31 - 1)
+    _check_int("times", times, num_rounds)
+    _check_int("capacity", capacity, num)
+    joined = allocation.joins(key, round_index, num, num_rounds, times)
+    indices, count = allocation.placed(joined, capacity)
+    return Sample(indices=indices, count=count, overflow=count > capacity)
 
 
 def poisson_capacity(num: int, prob: float, tail_prob: float = 1e-12) -> int:
