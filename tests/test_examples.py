@@ -26,6 +26,7 @@ TINY = {
     "client_state": {"NUM_CLIENTS": 12, "NUM_ROUNDS": 2},
     "clipped_statistics": {"NUM_CLIENTS": 50},
     "clipping_styles": {"NUM_STEPS": 2, "HIDDEN": (4,)},
+    "correlated_noise": {"NUM_CLIENTS": 40, "NUM_ROUNDS": 2},
     "dealt_clients": {"NUM_CLIENTS": 40, "NUM_ROUNDS": 2},
     "dropout_and_adam": {"NUM_CLIENTS": 40, "NUM_ROUNDS": 2, "HIDDEN": 4},
     "fedavg_custom_model": {"NUM_CLIENTS": 40, "NUM_ROUNDS": 2, "HIDDEN": 4},

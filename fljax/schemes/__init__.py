@@ -24,6 +24,7 @@ _WHERE = {
     "dp_fedbuff": "central.dp_fedbuff",
     "dp_fedper": "central.dp_fedper",
     "dp_fedsgd": "central.dp_fedsgd",
+    "dp_ftrl": "central.dp_ftrl",
     "dp_psac": "silos.dp_psac",
     "dp_scaffold": "central.dp_scaffold",
     "dp_sgd": "silos.dp_sgd",
@@ -133,6 +134,7 @@ if TYPE_CHECKING:
     from fljax.schemes.central import dp_fedbuff as dp_fedbuff
     from fljax.schemes.central import dp_fedper as dp_fedper
     from fljax.schemes.central import dp_fedsgd as dp_fedsgd
+    from fljax.schemes.central import dp_ftrl as dp_ftrl
     from fljax.schemes.central import dp_scaffold as dp_scaffold
     from fljax.schemes.channels import natural_channel as natural_channel
     from fljax.schemes.channels import personalized_channel as personalized_channel

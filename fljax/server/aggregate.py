@@ -20,9 +20,9 @@ MODEL = "model"  # the mesh axis that XLA may spread each client's model over
 
 class ServerState(NamedTuple):
     """params; opt_state of the server's optimizer; round: int32 `[]`, rounds done; clipping: what
-    adapts a bound.
+    adapts a bound, or correlates noise.
 
-    All of it goes into a checkpoint. `clipping` is () where bounds are constants.
+    All of it goes into a checkpoint. `clipping` is () where there is nothing of the kind.
     """
 
     params: Params

@@ -218,7 +218,7 @@ def federated(
     performance: Performance,
     client_sampling_prob: float = 1.0,
     choose: Choose = everybody,
-    clipping: Callable[[], Any] = tuple,
+    clipping: Callable[[Params], Any] = lambda params: (),
     chunk_size: Callable[[Round, Clients, str], int] | None = None,
     client_state: ClientState | None = None,
     in_place: bool = False,
@@ -238,7 +238,7 @@ def federated(
       performance: chunk_size and groups of it; only the order of additions depends on them.
       client_sampling_prob: of the `FederatedAlgorithm`.
       choose: `(round, cohort) -> (round, clients)`: who works, and with what.
-      clipping: the first state of what adapts a bound.
+      clipping: params -> the first state of what adapts a bound, or of correlated noise.
       chunk_size: `(round, clients, platform) -> K`, how many clients a chunk takes where
         performance does not say. None: `aggregate.default_chunk_size` of the model.
       client_state: what clients keep, of the `FederatedAlgorithm`.
@@ -306,7 +306,7 @@ def federated(
         )
 
     def init(params: Params) -> ServerState:
-        return aggregate.init(params, server_optimizer, clipping())
+        return aggregate.init(params, server_optimizer, clipping(params))
 
     return FederatedAlgorithm(init, round_fun, client_sampling_prob, client_state, takes_dealt=True)
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import models
-from fljax.accounting import events
+from fljax.accounting import events, mechanisms
 from fljax.accounting.events import NeighboringRelation
 from fljax.attacks import rounds
 from fljax.data import facts
@@ -273,6 +273,9 @@ def mu_of(mechanism: Any) -> float | None:
             return move / math.sqrt(variance)
         case events.Gaussian(noise_multiplier=noise):
             return 1 / noise if noise else math.inf
+        case events.CorrelatedGaussian():
+            one = mechanisms.effective_noise(mechanism)
+            return 1 / one if one else math.inf
         case events.MixtureOfGaussians(stddev=stddev, sensitivities=moves):
             return max(moves) / stddev if stddev else math.inf
         case events.PoissonSampled(event=inner) | events.SampledWithoutReplacement(event=inner):

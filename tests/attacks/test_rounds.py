@@ -22,6 +22,7 @@ SCHEMES = (
     "dp_fedbuff",
     "dp_fedper",
     "dp_fedsgd",
+    "dp_ftrl",
     "dp_psac",
     "dp_scaffold",
     "distributed_dgauss",

@@ -125,3 +125,24 @@ def test_a_run_killed_again_and_again_ends_as_if_it_had_not_been(tmp_path):
     assert final_bits(run_dir) == final_bits(reference)
     assert "held-out accuracy" in out and (run_dir / folder.REPORT).is_file()
     assert json.loads((run_dir / folder.PRIVACY).read_text())["rounds"] == 24
+
+
+@pytest.mark.slow(reason="whole runs in processes of their own")
+@pytest.mark.filterwarnings("ignore:.*sharding.*:UserWarning")  # restored without saying where to
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--scheme", "dp_ftrl", "--num-parties", "30", "--rounds-per-start", "24"],
+        ["--correlation", "banded", "--bands", "3", "--sampling-prob", "0.3"],
+    ],
+    ids=["dp_ftrl", "banded"],
+)
+def test_correlated_noise_of_a_run_that_was_killed_goes_on_with_the_same_bits(flags, tmp_path):
+    """What later rounds take back of earlier noise is in the checkpoint."""
+    reference, run_dir = tmp_path / "reference", tmp_path / "run"
+    some = [flag for flag in FLAGS if flag not in ("--sampling-prob", "0.3")]
+    finish(process(*some, *flags, "--run-dir", str(reference)))
+    child = process(*some, *flags, "--run-dir", str(run_dir))
+    assert kill_when(child, lambda: lines(run_dir) >= 9), "the run ended before it could be killed"
+    finish(process("--resume", str(run_dir)))
+    assert final_bits(run_dir) == final_bits(reference)

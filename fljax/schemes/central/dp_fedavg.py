@@ -11,13 +11,18 @@ from fljax import _validate
 from fljax.local import clipping, steps
 from fljax.schemes import base
 from fljax.schemes.central import round as central
+from fljax.schemes.central import turns
 from fljax.server import optimizers
 from fljax.types import LossFn
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(
-    optimizers.ChosenSteps, steps.LocalSteps, clipping.ClippingConfig, central.SampledConfig
+    optimizers.ChosenSteps,
+    steps.LocalSteps,
+    turns.BandedConfig,
+    clipping.ClippingConfig,
+    central.SampledConfig,
 ):
     """Public numbers of DP-FedAvg; every one may be published without loss of privacy.
 
@@ -47,23 +52,34 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
     divided.
 
     Guarantee: one round is (one `event(config)`) for the unit "client" under add-or-remove-one, if
-    every client is put into the cohort independently with chance `sampling_prob`. Idealisation:
-    noise is drawn in float32 with JAX's threefry generator, which is no cryptographic source.
-    RoundInfo is not private.
+    every client is put into the cohort independently with chance `sampling_prob`. With banded noise
+    a run is `uses(config, num_rounds)` of them: a client may join one of any `bands` rounds, and is
+    put into each cohort with chance `sampling_prob * bands`; the round lets in whose turn it is.
+    Idealisation: noise is drawn in float32 with JAX's threefry generator, which is no cryptographic
+    source. RoundInfo is not private.
 
     Args, Raises: as `base.Make`.
     """
     train = steps.train(config, loss, proximal=config.proximal, optimizer=given.local_optimizer)
-    return central.client_level(train, config, given)
+    return central.client_level(
+        train,
+        config,
+        given,
+        noise=turns.noise,
+        choose=turns.choose(turns.cycle(config)),
+        join_prob=turns.join_prob(config),
+    )
 
 
-event = central.sampled_event
+event = turns.event
+uses = turns.uses
 
 SCHEME = central.scheme(
     summary="local SGD, clipped client updates, central Gaussian noise; unit: client",
     Config=Config,
     make=make,
     event=event,
+    uses=uses,
     non_private=central.non_private,
 )
 fitted, non_private = SCHEME.fitted, SCHEME.non_private

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fljax import _validate
 from fljax.local import personal, steps
 from fljax.schemes import base
 from fljax.schemes.central import dp_fedavg
@@ -36,6 +37,9 @@ class Config(dp_fedavg.Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _validate.one_of(
+            ("none",), correlation=self.correlation
+        )  # clients with a state take no turns
         if not self.names:
             raise ValueError(
                 "Expected personal_layers to name a layer, got "

@@ -19,13 +19,16 @@ from fljax.data.cohorts import Cohort
 from fljax.local import clipping, keyed, sgd
 from fljax.schemes import base
 from fljax.schemes.central import round as central
+from fljax.schemes.central import turns
 from fljax.server import optimizers, rounds
 from fljax.server.rounds import Clients, Release, Round, Sums
 from fljax.types import LossFn, Params
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(optimizers.ServerSteps, clipping.ClippingConfig, central.SampledConfig):
+class Config(
+    optimizers.ServerSteps, turns.BandedConfig, clipping.ClippingConfig, central.SampledConfig
+):
     """Public numbers of DP-FedSGD; every one may be published without loss of privacy.
 
     The defaults suit `fljax simulate`: real digits, 1,438 examples.
@@ -57,8 +60,10 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
     clients, if each is put into the cohort independently with chance `sampling_prob`; for examples,
     if all clients are in every cohort (the round samples the records itself) and each row of the
     pool stands in at most one place of `indices`, which `fljax.data.check_partition` checks on the
-    host. Idealisation: noise is drawn in float32 with JAX's threefry generator, which is no
-    cryptographic source. RoundInfo is not private.
+    host. With banded noise a run is `uses(config, num_rounds)` events: a unit may join one of any
+    `bands` rounds, by its client's number or its place in its client's table. Idealisation: noise
+    is drawn in float32 with JAX's threefry generator, which is no cryptographic source. RoundInfo
+    is not private.
 
     Args, Raises: as `base.Make`. Records are batched by performance.microbatch_size, whoever's they
       are.
@@ -66,8 +71,15 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
     base.no_local_steps(given.local_optimizer)
     size = given.performance.microbatch_size
     if config.privacy_unit == "client":
-        return central.client_level(sgd.local_gradient(loss, batch_size=size), config, given)
-    noise = central.noise(config, config.sampling_prob * given.num_units)
+        return central.client_level(
+            sgd.local_gradient(loss, batch_size=size),
+            config,
+            given,
+            noise=turns.noise,
+            choose=turns.choose(turns.cycle(config)),
+            join_prob=turns.join_prob(config),
+        )
+    noise = turns.noise(config, config.sampling_prob * given.num_units)
 
     # The server adds up the clients' sums, and addition does not care whose record is whose: the
     # simulation takes all sampled records as one list of batches, so that no client's half-empty
@@ -78,7 +90,9 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
         """
         keys = here.client_keys(cohort.client_ids, _keys.Purpose.SAMPLE_EXAMPLES)
         capacity = cohort.indices.shape[1]
-        drawn = jax.vmap(lambda k: _keys.coins(k, (capacity,), config.sampling_prob))(keys)
+        drawn = jax.vmap(lambda k: _keys.coins(k, (capacity,), turns.join_prob(config)))(keys)
+        # A client's places take turns; the place of an example that is removed stays empty.
+        drawn &= turns.has_turn(jnp.arange(capacity), here, turns.cycle(config))[None, :]
         chosen = drawn & (cohort.indices >= 0) & (cohort.client_ids >= 0)[:, None]
         rows = jnp.where(chosen, cohort.indices, -1).reshape(-1)
         order = jnp.argsort(rows < 0, stable=True)
@@ -127,8 +141,8 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
 
 
 def event(config: Config) -> events.PrivacyEvent:
-    """As `central.round.sampled_event`, for the configured unit."""
-    return central.sampled_event(config, privacy_unit=config.privacy_unit)
+    """As `turns.event`, for the configured unit."""
+    return turns.event(config, privacy_unit=config.privacy_unit)
 
 
 SCHEME = central.scheme(
@@ -138,6 +152,7 @@ SCHEME = central.scheme(
     Config=Config,
     make=make,
     event=event,
+    uses=turns.uses,
     non_private=central.non_private,
 )
 fitted, non_private = SCHEME.fitted, SCHEME.non_private

@@ -71,12 +71,12 @@ def non_private(config: Any) -> Any:
 class Noise(NamedTuple):
     """The bound of a round, and what the server makes of the round's sums.
 
-    init: () -> state of the bound. bound: state -> l2_clip_norm. within: (state, norms `[B]`, mask
-    `[B]`) -> `[]`, the count that a round adds up beside the sum, as its third statistic; None:
-    there is none. release: (round, sums) -> noisy sum, divisor and next state of the bound.
+    init: params -> state of the bound, or of the noise. bound: state -> l2_clip_norm. within:
+    (state, norms `[B]`, mask `[B]`) -> `[]`, the count that a round adds up beside the sum, as its
+    third statistic; None: there is none. release: (round, sums) -> noisy sum, divisor, next state.
     """
 
-    init: Callable[[], Any]
+    init: Callable[[Params], Any]
     bound: Callable[[Any], Any]
     within: Callable[[Any, jax.Array, jax.Array], jax.Array] | None
     release: Callable[[Round, Sums], Release]
@@ -106,7 +106,7 @@ def noise(config: Any, expected_count: float) -> Noise:
                 fljax_kernels.add_gaussian_noise(key, sums.total, stddev), expected_count
             )
 
-        return Noise(tuple, lambda _: config.l2_clip_norm, None, constant)
+        return Noise(lambda _: (), lambda _: config.l2_clip_norm, None, constant)
     count_stddev = expected_count / 20 if config.count_stddev is None else config.count_stddev
     if multiplier:
         multiplier = quantile.sum_noise_multiplier(multiplier, count_stddev)
@@ -131,7 +131,7 @@ def noise(config: Any, expected_count: float) -> Noise:
         return Release(noisy, expected_count, clipping=adapted)
 
     return Noise(
-        lambda: quantile.init(config.l2_clip_norm),
+        lambda _: quantile.init(config.l2_clip_norm),
         lambda state: state.l2_clip_norm,
         quantile.centred_count,
         adapting,
@@ -222,6 +222,9 @@ def client_level(
     config: Any,
     given: base.Given,
     *,
+    noise: Callable[[Any, float], Noise] = noise,
+    choose: rounds.Choose = rounds.everybody,
+    join_prob: float | None = None,
     own: Callable[[Round, Clients], Any] | None = None,
     keep: Callable[[Params, Any], tuple[Params, Any]] | None = None,
     released: Callable[[Params], Params] = lambda total: total,
@@ -233,7 +236,8 @@ def client_level(
     Guarantee: adding or removing one client moves the sum by at most that bound, so the round is
     one Poisson-sampled Gaussian mechanism if each client is in it with chance `sampling_prob`. The
     divisor is `sampling_prob * num_units`, a public constant. `train`, `own` and `keep` are those
-    of `clipped_updates`; `released` is what is done to the noisy sum.
+    of `clipped_updates`; `released` is what is done to the noisy sum. Where clients take turns,
+    `noise`, `choose` and `join_prob` are those of `turns`.
     """
     central = noise(config, config.sampling_prob * given.num_units)
 
@@ -253,7 +257,8 @@ def client_level(
         release,
         server_optimizer=given.server_optimizer,
         performance=given.performance,
-        client_sampling_prob=config.sampling_prob,
+        client_sampling_prob=config.sampling_prob if join_prob is None else join_prob,
+        choose=choose,
         clipping=central.init,
         client_state=client_state,
     )

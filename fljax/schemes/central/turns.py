@@ -1,0 +1,146 @@
+"""Noise that is correlated over rounds, and clients or examples that take turns: what schemes with
+central noise share of it.
+
+Who takes part in a round is of its turn: number modulo the length of a cycle. So a unit's rounds
+are a whole cycle apart, and what it moves of C x is known before the run.
+"""
+
+import dataclasses
+import typing
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from fljax import _keys, _validate
+from fljax.accounting import correlated, events
+from fljax.data.cohorts import Cohort
+from fljax.schemes import base
+from fljax.schemes.central import round as central
+from fljax.server.rounds import Clients, Release, Round, Sums, everybody
+from fljax_kernels import correlated as kernel
+from fljax_kernels.correlated import Strategy
+
+Correlation = Literal["none", "banded"]
+_NO_END = 2**30  # bands need no end: C of any number of rounds has the same columns
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BandedConfig(_validate.Checked):
+    """Whether noise is correlated, a part of configs of schemes that sample; public numbers.
+
+    Raises:
+      ValueError: a number is out of its range, a unit would have to join its turn with a chance
+        above 1, or the bound adapts.
+    """
+
+    correlation: Correlation = "none"
+    """Of noise over rounds: "none", or "banded": later rounds take back part of it. Then units take
+    turns, and each joins one of any `bands` rounds at most, with chance sampling_prob * bands.
+    """
+    bands: int = 4
+    """Rounds whose noise is correlated, and length of a cycle of turns, where it is "banded"."""
+    banded_for: int = 64
+    """Rounds of which banded noise leaves the least error in the mean. Any number may be run."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.one_of(typing.get_args(Correlation), correlation=self.correlation)
+        _validate.positive_int(bands=self.bands, banded_for=self.banded_for)
+        if self.correlation == "none":
+            return
+        config: Any = self  # a part of a `SampledConfig` with a `ClippingConfig`
+        if not self.bands * config.sampling_prob <= 1:
+            raise ValueError(
+                "Expected sampling_prob * bands <= 1 with correlation='banded', got "
+                f"sampling_prob={config.sampling_prob!r} and bands={self.bands!r}."
+            )
+        if config.target_quantile is not None:
+            raise ValueError(
+                "Expected target_quantile=None with correlation='banded', whose later rounds take "
+                f"back noise of one bound, got target_quantile={config.target_quantile!r}."
+            )
+
+
+def cycle(config: BandedConfig) -> int:
+    """Rounds of which a unit may join one."""
+    return config.bands if config.correlation == "banded" else 1
+
+
+def join_prob(config: Any) -> float:
+    """Chance that a unit joins a round of its turn."""
+    return float(cycle(config) * config.sampling_prob)
+
+
+def uses(config: BandedConfig, num_rounds: int) -> int:
+    """Most of `num_rounds` rounds that are of one unit's turn."""
+    return -(-num_rounds // cycle(config))
+
+
+def event(
+    config: Any, *, privacy_unit: Literal["client", "example"] = "client"
+) -> events.PrivacyEvent:
+    """What a round of its turn does to one unit's data: a run is `uses` of them.
+
+    C has as many bands as a cycle has rounds. So rounds of one unit meet disjoint rows of it, and
+    tell of the unit what so many Poisson-sampled Gaussian mechanisms do.
+
+    Source: arXiv:2306.08153, Theorem 4.
+    """
+    return events.PrivacyEvent(
+        mechanism=events.PoissonSampled(
+            join_prob(config), events.Gaussian(base.noise_multiplier(config))
+        ),
+        privacy_unit=privacy_unit,
+        neighboring_relation=events.NeighboringRelation.ADD_OR_REMOVE_ONE,
+    )
+
+
+def noise(config: Any, expected_count: float) -> central.Noise:
+    """As `central.noise`, or banded: `noise_multiplier` is that of a round of a unit's turn."""
+    if config.correlation == "none":
+        return central.noise(config, expected_count)
+    strategy = dataclasses.replace(
+        correlated.banded(max(config.banded_for, config.bands), config.bands), num_rounds=_NO_END
+    )
+    column = dataclasses.replace(strategy, num_rounds=config.bands)
+    moved = correlated.sensitivity(column, min_separation=config.bands)
+    stddev = base.noise_multiplier(config) * config.l2_clip_norm * moved
+    return central.Noise(
+        lambda params: kernel.init(strategy, params),
+        lambda _: config.l2_clip_norm,
+        None,
+        release(strategy, stddev, expected_count),
+    )
+
+
+def release(strategy: Strategy, stddev: float, divisor: float) -> Callable[[Round, Sums], Release]:
+    """Of a round's sums: with this round's row of stddev * C^-1 z on them; `state.clipping` is the
+    noise's state.
+    """
+
+    def released(here: Round, sums: Sums) -> Release:
+        key = here.server_key(_keys.Purpose.NOISE)
+        noisy, after = kernel.add_noise(strategy, key, sums.total, stddev, here.state.clipping)
+        return Release(noisy, divisor, clipping=after)
+
+    return released
+
+
+def has_turn(numbers: jax.Array, here: Round, length: int) -> jax.Array:
+    """Whose turn of a cycle of so many rounds it is: bool, like `numbers`."""
+    return numbers % length == here.state.round % length
+
+
+def choose(length: int, most: int | None = None) -> Callable[[Round, Cohort], Any]:
+    """Clients of the cohort whose turn it is, first; room for `most` of them (None: for all)."""
+
+    def chosen(here: Round, cohort: Cohort) -> tuple[Round, Clients]:
+        there = (cohort.client_ids >= 0) & has_turn(cohort.client_ids, here, length)
+        places = jnp.argsort(~there, stable=True)[:most]
+        present = there[places]
+        rows = jnp.where(present[:, None], cohort.indices[places], -1)
+        return here, Clients(cohort.client_ids[places], rows, present)
+
+    return everybody if length == 1 else chosen
