@@ -28,7 +28,7 @@ from bench.papers import (
     wfna_training,
 )
 from bench.peers import __main__ as peers
-from bench.rounds import demo, scale, subject_steps
+from bench.rounds import defaults, demo, scale, subject_steps
 from bench.rounds import round as one_round
 
 # Page, then name between its markers: what makes the table, and whose JSON it is made from.
@@ -38,6 +38,7 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
     },
     "docs/reference/measured.md": {
         "demo": (demo.table, "demo"),
+        "defaults": (defaults.table, "defaults"),
         "round": (one_round.table, "round"),
         "per_example": (per_example.table, "per_example"),
         "aot": (aot.table, "aot-tpu aot-cuda"),

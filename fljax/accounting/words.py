@@ -265,7 +265,7 @@ def table(
     A method without a bound for this event gives a row of None with the reason as its note.
     """
     check_event("event", event)
-    _validate.open_unit(delta=delta)
+    _validate.below_one(delta=delta)
     rows: list[dict[str, object]] = []
     for method in methods or accountant.METHODS:
         found: Spent | None = None

@@ -81,12 +81,10 @@ def _run(options: Any, say: Callable[[str], None]) -> Found:
         )
         sees = game.sees
         lines.append(Line(float(budget), noise, found.measured, found.certified, found.holds))
-        say(f"epsilon {words.at_most(budget)}: {options.trials} runs in each world done")
+        told = f"epsilon {words.at_most(budget)}: {options.trials} runs in each world done"
         if found.holds is None:
-            say(
-                f"epsilon {words.at_most(budget)}: cannot tell: so many runs prove at most "
-                f"{found.ceiling:.3g}"
-            )
+            told += f"; cannot tell: so many runs prove at most {found.ceiling:.3g}"
+        say(told)
     return Found(
         lines, f"epsilon at delta {words.at_most(options.delta)}, at most", "certified", sees
     )

@@ -113,10 +113,11 @@ def run(options: Any, say: Callable[[str], None]) -> Found:
                 ),
             )
         )
-        say(f"epsilon {words.at_most(budget)}: {len(included)} models trained and attacked")
+        told = f"epsilon {words.at_most(budget)}: {len(included)} models trained and attacked"
         if lines[-1].holds is None:
             cannot = f"{options.pool} examples prove no area above {lines[-1].bound:.3g}"
-            say(f"epsilon {words.at_most(budget)}: cannot tell: {cannot}")
+            told += f"; cannot tell: {cannot}"
+        say(told)
     return Found(lines)
 
 

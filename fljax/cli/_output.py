@@ -12,7 +12,8 @@ import math
 import os
 import pathlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -41,6 +42,23 @@ def aside(text: str) -> None:
     """Prints a line that nobody asked for: where files go, how far things are."""
     if not _said.quiet:
         print(text, flush=True)
+
+
+def steps(count: int) -> Callable[[str], None]:
+    """`aside`, for what has `count` steps that take about as long: each line but the last ends in
+    the time that is left. The first of them is often the longest, since it compiles.
+    """
+    from fljax.simulation.observers import progress  # rich's bars
+
+    began, done = time.monotonic(), 0
+
+    def say(text: str) -> None:
+        nonlocal done
+        done += 1
+        togo = (count - done) * (time.monotonic() - began) / done
+        aside(f"{text}  {progress.time_left(togo)}" if done < count else text)
+
+    return say
 
 
 def quiet() -> bool:

@@ -20,7 +20,7 @@ class Asked(_events.Source):
     """What is asked of the mechanism."""
 
     delta: float = 1e-5
-    """delta at which epsilon is asked for."""
+    """delta at which epsilon is asked for. 0: the largest privacy loss, where there is one."""
     accountant: _sampled_gaussian.Accountant = "auto"
     """Who is asked. auto: whoever certifies the least; all: each in turn; or rdp, pld or gdp."""
     tradeoff: pathlib.Path | None = None
@@ -75,7 +75,8 @@ def main(args: Sequence[str]) -> int:
         options: Any = _args.parse(flags, args, prog="fljax account", description=_DESCRIPTION)
     except _args.Done:
         return 0
-    _validate.open_unit(delta=options.delta)
+    # Nothing but an event can be pure: a Gaussian's privacy loss has no bound.
+    (_validate.below_one if other else _validate.open_unit)(delta=options.delta)
     methods = _sampled_gaussian.methods(options.accountant)
     if other:
         event = _events.of_options(options)(0.0)

@@ -151,7 +151,9 @@ def main(args: Sequence[str]) -> int:
     if options.num_rounds is None:
         options = dataclasses.replace(options, num_rounds=1 if game else _LIRA_ROUNDS)
     with _run_files.opened(options.run_dir, f"attack-{options.scheme}", options) as run_dir:
-        found = kind.run(options, _output.aside)
+        # One step for each budget, and of an inversion one for all inversions together.
+        count = len(options.budgets or ()) + (kind is _attack)
+        found = kind.run(options, _output.steps(count))
     _run_files.print_table(kind.HEAD, [kind.cells(line) for line in found.lines])
     print(f"bound: {found.bound}; {found.standing}")
     rows = [

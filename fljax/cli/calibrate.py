@@ -37,7 +37,7 @@ class Asked(_events.Source):
     prior: float | None = None
     """Chance of the best guess without the release, below --reconstruction."""
     delta: float = 1e-5
-    """delta that goes with epsilon."""
+    """delta that goes with epsilon. 0: of mechanisms whose privacy loss is bounded."""
     parameter: str = "noise_multiplier"
     """The number that is looked for, of the scheme's flags or of the event: epsilon falls or rises
     with it.
@@ -103,7 +103,8 @@ def main(args: Sequence[str]) -> int:
                 f"{_targets(options)}."
             )
         _validate.positive(epsilon=options.epsilon)
-    _validate.open_unit(delta=options.delta)
+    # Nothing but an event can be pure: a Gaussian's privacy loss has no bound.
+    (_validate.below_one if other else _validate.open_unit)(delta=options.delta)
     if other:
         event = _events.of_options(options, options.parameter)
         return _print(

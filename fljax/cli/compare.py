@@ -48,7 +48,7 @@ def main(args: Sequence[str]) -> int:
     from fljax.papers.subject_dp import claims as subject_claims
     from fljax.papers.subject_dp import compare, compare_report
 
-    results = compare.run(settings, _output.aside)
+    results = compare.run(settings, _output.steps(compare.NUM_METHODS))
     ids = data.load(settings.dataset).train[data.subjects.SUBJECT]
     splits: dict[str, float | None] = {"even": None} | {
         f"alpha {alpha:g}": alpha for alpha in settings.alphas

@@ -334,6 +334,16 @@ def _in_groups(config: Config) -> Config:
     return dataclasses.replace(config, run=dataclasses.replace(config.run, groups=2 * devices))
 
 
+def _say_filled_in(asked: Any, found: Any) -> None:
+    """Prints numbers of a scheme that follow from the data; its noise, which is calibrated, is not
+    one of them.
+    """
+    for field in dataclasses.fields(found):
+        before, now = (dataclasses.asdict(one)[field.name] for one in (asked, found))
+        if before is None and now is not None and field.name != "noise_multiplier":
+            _output.aside(f"of the data        {field.name} {now}")
+
+
 def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machine) -> int:
     """One process of a run: of a new one with `config` in the folder `named` or the next free one,
     or on with it.
@@ -373,7 +383,10 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
     where: dict[str, Any] = {"devices": machine.devices, "model_devices": machine.model_devices}
     try:
         if config is not None:  # what cannot run is refused before there is a folder
-            outcome = run.launch(run.prepare(config), named, observed, **where)
+            job = run.prepare(config)
+            if first:
+                _say_filled_in(config.scheme_config, job.plan.scheme_config)
+            outcome = run.launch(job, named, observed, **where)
         else:
             assert named is not None
             more = machine.num_rounds if isinstance(machine, Resumed) else None

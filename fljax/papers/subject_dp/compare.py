@@ -109,6 +109,9 @@ class Result(NamedTuple):
     skewed: tuple[float, ...]
 
 
+NUM_METHODS = 6  # of `contestants`
+
+
 def contestants(settings: Settings, train: dict[str, np.ndarray]) -> list[Contestant]:
     """The six methods, in the paper's order; divisors are public guesses, rounded to two digits."""
     ids = train[data.subjects.SUBJECT]

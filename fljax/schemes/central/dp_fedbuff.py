@@ -213,7 +213,7 @@ SCHEME = central.scheme(
     start={
         "data": {"dataset": "writers", "num_clients": 400, "partition": "iid"},
         "model": {"model": "softmax"},
-        "scheme": {"num_parties": None, "min_separation": 4},
+        "scheme": {"num_parties": None, "min_separation": 4, "local_learning_rate": 1.0},
         "privacy": {"target_epsilon": 8.0, "target_delta": 2e-4},
         "run": {"num_rounds": 24},
     },

@@ -120,5 +120,7 @@ SCHEME = central.scheme(
     event=event,
     non_private=central.non_private,
     check_network=check_network,
+    # A client that keeps layers of its own needs examples enough to train them.
+    start={"data": {"dataset": "writers", "num_clients": 400, "partition": "subject_uniform"}},
 )
 fitted, non_private = SCHEME.fitted, SCHEME.non_private

@@ -144,5 +144,8 @@ SCHEME = central.scheme(
     make=make,
     event=event,
     non_private=base.non_private,
+    # Controls are clipped by a multiple of the updates' bound: where that is small they are all
+    # noise, and training drifts away with them.
+    start={"scheme": {"server_learning_rate": 0.1, "control_scale": 2.0}},
 )
 fitted, non_private = SCHEME.fitted, SCHEME.non_private

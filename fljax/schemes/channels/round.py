@@ -36,7 +36,7 @@ from fljax.server.rounds import Clients, Performance, Round
 from fljax.types import Batch, LossFn
 
 START: dict[str, dict[str, Any]] = {
-    "data": {"num_clients": 50},
+    "data": {"num_clients": 500},
     "privacy": {"target_epsilon": None},
     "run": {"num_rounds": 40},
 }

@@ -15,7 +15,10 @@ from fljax.accounting import events
 from fljax.schemes import base
 from fljax.schemes.disguised import round as disguised
 
-START = disguised.START | {"privacy": {"target_epsilon": None}}
+START = disguised.START | {
+    "scheme": disguised.START["scheme"] | {"server_learning_rate": 1.0},
+    "privacy": {"target_epsilon": None},
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

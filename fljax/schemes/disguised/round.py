@@ -32,7 +32,7 @@ from fljax_kernels.per_example import jaxprs
 START: dict[str, dict[str, Any]] = {
     "data": {"num_clients": 10, "partition": "iid"},
     "model": {"model": "mlp", "loss": "squared"},
-    "scheme": {"num_parties": None},
+    "scheme": {"num_parties": None, "server_momentum": 0.5},
     "privacy": {"target_epsilon": 8.0, "target_delta": 5e-5},
     "run": {"num_rounds": 60},
 }

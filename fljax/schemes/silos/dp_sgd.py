@@ -19,6 +19,7 @@ from fljax.schemes.silos import round as silos
 
 START = silos.START | {
     "data": {"dataset": "digits", "num_clients": 16, "partition": "iid"},
+    "scheme": local_item_dp.START["scheme"],
     "privacy": {"target_delta": 5e-5},
 }
 

@@ -15,6 +15,7 @@ from fljax.server.rounds import Performance
 from fljax.types import LossFn
 
 START = silos.START | {
+    "scheme": silos.START["scheme"] | {"local_learning_rate": 2.0},  # without noise, longer steps
     "privacy": {"target_epsilon": None},
     "run": {"num_rounds": 30, "baseline": False},
 }

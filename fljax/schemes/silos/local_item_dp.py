@@ -16,7 +16,11 @@ from fljax.schemes.silos import round as silos
 from fljax.server.rounds import Performance
 from fljax.types import LossFn
 
-START = silos.START | {"privacy": {"target_delta": 5e-6}}  # there are more items than subjects
+START = silos.START | {
+    # The noise of a step hides one item, and is small beside a silo's batch: longer steps.
+    "scheme": silos.START["scheme"] | {"local_learning_rate": 4.0},
+    "privacy": {"target_delta": 5e-6},  # there are more items than subjects
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from fljax.schemes.silos import round as silos
 from fljax.server.rounds import Performance
 from fljax.types import LossFn
 
-START = silos.START | {"run": {"num_rounds": 100}}
+START = silos.START | {"scheme": {"num_parties": None}, "run": {"num_rounds": 100}}
 ERRATA = ("E1", "E7", "E8")
 _SENSITIVITY = 2  # clip norms: two batch gradients may point in opposite directions
 

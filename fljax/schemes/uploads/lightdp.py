@@ -227,5 +227,6 @@ SCHEME = uploads.scheme(
     views=views,
     upload_noise=upload_noise,
     costs=costs,
+    start=uploads.START | {"scheme": {"num_parties": None, "local_learning_rate": 1.0}},
 )
 make, fitted, non_private = SCHEME.make, SCHEME.fitted, SCHEME.non_private

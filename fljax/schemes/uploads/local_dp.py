@@ -20,7 +20,14 @@ from fljax.types import Params
 # The mean's noise falls with the root of the clients, so there are many; views are unsampled
 # Gaussians, which "gdp" counts exactly.
 START = uploads.START | {
-    "scheme": {"num_parties": None, "l2_clip_norm": 1.0, "server_learning_rate": 0.5},
+    "scheme": {
+        "num_parties": None,
+        "l2_clip_norm": 1.0,
+        "local_learning_rate": 1.0,
+        "num_local_epochs": 5,
+        "server_learning_rate": 0.5,
+        "server_momentum": 0.5,
+    },
     "data": {"dataset": "writers", "num_clients": 400, "partition": "iid"},
     "privacy": {"target_epsilon": 8.0, "target_delta": 2e-4, "accountant": "gdp"},
 }

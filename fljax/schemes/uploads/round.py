@@ -27,7 +27,7 @@ from fljax.types import LossFn, Params
 START: dict[str, dict[str, Any]] = {
     "data": {"num_clients": 50, "partition": "iid"},
     "model": {"model": "softmax"},
-    "scheme": {"num_parties": None},
+    "scheme": {"num_parties": None, "server_momentum": 0.5},
     "privacy": {"target_epsilon": 8.0, "target_delta": 1e-3},
     "run": {"num_rounds": 20},
 }

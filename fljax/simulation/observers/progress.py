@@ -27,7 +27,7 @@ def _number(value: Any, digits: int) -> str:
     return value if isinstance(value, str) else f"{value:.{digits}f}"
 
 
-def _left(seconds: float) -> str:
+def time_left(seconds: float) -> str:
     """A time to wait, in words."""
     if seconds < 90:
         return f"{seconds:.0f} s left"
@@ -148,7 +148,7 @@ class Lines:
         togo = self._total - record["round"]
         pace = f"{rate:.1f} rounds/s"
         if togo and rate > 0:
-            pace += f"  {_left(togo / rate)}"
+            pace += f"  {time_left(togo / rate)}"
         if record["round"] == self._first and togo:  # it was compiled: others do not take as long
             pace = f"{took:.0f} s with compiling"
         print(f"round {record['round']}/{self._total}  {numbers}  {pace}", flush=True)

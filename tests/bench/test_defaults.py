@@ -1,0 +1,29 @@
+"""The committed table of defaults: all schemes are in it, and learn what they learn tuned."""
+
+from bench import _tables
+from bench.rounds import defaults
+from fljax import schemes
+from fljax.simulation.config import from_sections
+
+ROWS = _tables.rows("defaults")
+
+
+def test_every_scheme_ends_within_two_points_of_its_tuned_self():
+    assert sorted(row["scheme"] for row in ROWS) == sorted(schemes.NAMES)
+    far = [row["scheme"] for row in ROWS if row["tuned"] - row["by default"] > 0.02]
+    assert not far
+
+
+def test_tuning_costs_no_privacy():
+    for name in schemes.NAMES:
+        config = defaults.config_of(name, 0, {}, baseline=False)
+        for change in defaults.changes(config.scheme_config):
+            tuned = defaults.config_of(name, 0, change, baseline=False)
+            assert tuned.privacy == config.privacy and tuned.run == config.run
+            assert tuned.data == config.data
+
+
+def test_what_is_tuned_is_what_a_run_by_name_starts_from():
+    for name in schemes.NAMES:
+        by_name = from_sections({"scheme": {"scheme": name}}).scheme_config
+        assert defaults.config_of(name, 0, {}, baseline=False).scheme_config == by_name
