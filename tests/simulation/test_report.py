@@ -171,3 +171,19 @@ def test_no_column_is_wider_than_a_phone():
     widths = [int(width) for width in re.findall(r"minmax\((\d+)px", run_page.CSS)]
     assert widths and max(widths) < 390 - 2 * 24
     assert "section { overflow-x: auto; }" in run_page.CSS  # charts and tables move on their own
+
+
+def test_what_a_round_promises_and_idealises_is_in_the_page_itself():
+    def make():
+        """Builds it.
+
+        Guarantee: one round is `private`.
+        Idealisation: reals.
+
+        Args: none.
+        """
+
+    assert run_page._promise(make) == "one round is private. Idealisation: reals."
+    assert run_page._promise(lambda: None) == ""
+    for name in schemes.NAMES:
+        assert run_page._promise(schemes.get(name).make)

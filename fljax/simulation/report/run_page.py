@@ -1,13 +1,16 @@
 """report.html: one file with everything in it, that opens offline and needs no script."""
 
 import html
+import inspect
 import math
 import pathlib
+import re
 from typing import Any
 
 import jax
 import numpy as np
 
+from fljax import schemes
 from fljax.accounting import gaussian, words
 from fljax.accounting.information.spent import Spent
 from fljax.data import store
@@ -399,7 +402,24 @@ def _statement(outcome: Outcome) -> str:
     body = f"<blockquote>{html.escape(words['guarantee'])}</blockquote>"
     if items:
         body += f"<h3>What this does not cover</h3><ul>{items}</ul>"
+    name, promise = outcome.config.scheme, _promise(outcome.config.implementation.make)
+    if promise:
+        which = (
+            f"The page Guarantees of fljax's documentation names the test that checks "
+            f"fljax.schemes.{name}.make."
+        )
+        told = f"<p>{html.escape(promise)}</p>"
+        told += f'<p class="note">{html.escape(which)}</p>' if name in schemes.NAMES else ""
+        body += f"<details><summary>What one round promises, and what is idealised</summary>{told}"
+        body += "</details>"
     return section("Privacy statement", body)
+
+
+def _promise(make: Any) -> str:
+    """The paragraph of a scheme's `make` that says what it guarantees; "" without one."""
+    written = inspect.getdoc(make) or ""
+    found = re.search(r"^Guarantee: (.*?)(?:\n\n|\Z)", written, re.DOTALL | re.MULTILINE)
+    return "" if found is None else " ".join(found[1].split()).replace("`", "")
 
 
 def _paper(outcome: Outcome) -> str:
