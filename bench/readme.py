@@ -19,6 +19,7 @@ from bench.papers import (
     channel,
     channel_figures,
     colluders,
+    correlated_training,
     noise_in_average,
     overhead,
     pairwise_time,
@@ -64,6 +65,9 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
     },
     "docs/explain/devices.md": {"aot_dealt": (aot.dealt_table, "aot-tpu aot-cuda")},
     "docs/explain/wfna_accounting.md": {"wfna_noise": (wfna_noise.table, "wfna_noise")},
+    "docs/explain/correlated_noise.md": {
+        "correlated_training": (correlated_training.table, "correlated_training"),
+    },
     "docs/explain/water_filling.md": {"wfna_training": (wfna_training.table, "wfna_training")},
     "docs/explain/view.md": {
         "colluders": (colluders.table, "colluders"),
