@@ -47,6 +47,7 @@ SMALL: dict[str, Any] = {
     "num_local_steps": 1,
     "num_parties": 4,
     "records_per_client": 4,
+    "rounds_per_start": 1,
     "sampling_prob": 0.7,
     "straggler_law": "fixed",
 }

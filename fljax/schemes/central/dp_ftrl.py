@@ -155,6 +155,7 @@ SCHEME = central.scheme(
     start={
         "data": {"num_clients": 400, "partition": "iid"},
         "scheme": {"num_parties": None},
+        "privacy": {"target_delta": 2e-4},
         "run": {"num_rounds": 32},
     },
 )
