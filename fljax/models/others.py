@@ -47,7 +47,7 @@ def made(
 
     Raises:
       ValueError: it is none of these, mixes the examples of a batch, or gives no logits
-        `[num_classes]`.
+        `[num_classes]`, or `[T, num_classes]` of symbols `[T]`.
     """
     given = {"example_shape": tuple(example_shape), "num_classes": num_classes, **options}
     module = maker
@@ -58,8 +58,18 @@ def made(
         module = _called(maker, {**given, "rngs": nnx.Rngs(key), "key": key})
     if isinstance(module, Functional):
         return module
+    if type(module).__module__.partition(".")[0] == "keras":
+        raise ValueError(
+            "Expected a model of flax, equinox or haiku, or a fljax.models.Functional, got "
+            f"{type(module).__name__} of keras: return Functional(params, apply) with the arrays "
+            "of its trainable variables and an apply of its stateless_call, under "
+            "KERAS_BACKEND=jax."
+        )
     one = jax.ShapeDtypeStruct(tuple(example_shape), dtype)
     views = _views(module, one, key)
+    wanted = [(num_classes,)]
+    if len(one.shape) == 1 and jnp.issubdtype(dtype, jnp.integer):  # symbols: logits after each
+        wanted.append((*one.shape, num_classes))
     found = []
     for view in views:
         try:
@@ -67,7 +77,7 @@ def made(
         except Exception as reason:  # whatever somebody else's module raises
             found.append(f"{type(reason).__name__}: {str(reason).splitlines()[0][:200]}")
             continue
-        if getattr(shape, "shape", None) == (num_classes,):
+        if getattr(shape, "shape", None) in wanted:
             return view
         found.append(f"outputs of {shape}")
     raise ValueError(

@@ -175,3 +175,28 @@ def test_the_command_finds_a_model_in_the_working_folder_and_sizes_by_flags(
     assert cli.main(["predict", "run", "digits", *again]) == 0  # made again, of the same sizes
     assert cli.main(["simulate", "--model", "softmax", "--hidden", "5"]) == 2
     assert "options of softmax" in capsys.readouterr().err
+
+
+def test_a_model_of_symbols_may_give_logits_after_each():
+    def tokens(example_shape, num_classes, *, key):
+        table = jax.random.normal(key, (num_classes, num_classes))
+        return models.Functional(table, lambda params, x: params[x])
+
+    class Tokens(nnx.Module):
+        def __init__(self, example_shape, num_classes, *, rngs):
+            self.table = nnx.Embed(num_classes, num_classes, rngs=rngs)
+
+        def __call__(self, x):
+            return self.table(x)
+
+    for maker in (tokens, Tokens):
+        made = models.others.made(maker, (4,), 7, jax.random.key(0), {}, jnp.int32)
+        assert made.apply(made.params, jnp.arange(4)).shape == (4, 7)
+
+
+def test_a_model_of_keras_is_told_what_to_do():
+    kind = type("Sequential", (), {"__module__": "keras.src.models.sequential"})
+    with pytest.raises(ValueError, match=r"of keras: return Functional"):
+        models.others.made(
+            lambda example_shape, num_classes: kind(), (4,), 7, jax.random.key(0), {}
+        )
