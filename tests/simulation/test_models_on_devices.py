@@ -24,18 +24,19 @@ SHAPES = {
     "softmax": (4,),
     "mlp": (4,),
     "lstm": (3,),
+    "token_lstm": (3,),
     "look_up": (3,),
     "resnet10": (32, 32, 3),
     "resnet20": (32, 32, 3),
 }
 SHAPES |= {"alexnet": (32, 32, 3), "vgg16": (32, 32, 3)}
-LOOKS_UP = ("lstm", "look_up")
+LOOKS_UP = ("lstm", "token_lstm", "look_up")
 NEED_LAYERS = ("bidirectional", "mp_cdp", "mp_dp_naive")  # and parameters that enter by products
 PAIRS = [
     (name, model)
     for model in models.NAMES
     for name in schemes.NAMES
-    if not (name in NEED_LAYERS and model in ("softmax", "lstm"))
+    if not (name in NEED_LAYERS and model in ("softmax", "lstm", "token_lstm"))
 ]
 QUICK = [
     ("dp_fedavg", "lstm"),
@@ -84,9 +85,8 @@ def algorithm(name, model, **options):
         "nats": math.inf,
     }
     sizes["noise_multiplier"] = 0.0 if name == "fedavg" or "nats" in fields else 1.0
-    loss = models.LOSSES["squared" if name in NEED_LAYERS else "cross_entropy"](
-        network(model).apply
-    )
+    kind = "next_token" if model == "token_lstm" else "cross_entropy"
+    loss = models.LOSSES["squared" if name in NEED_LAYERS else kind](network(model).apply)
     inputs = {"channel": None} if "channel" in inspect.signature(scheme.make).parameters else {}
     config = scheme.Config(**{field: size for field, size in sizes.items() if field in fields})
     return scheme.make(config, loss, num_units=C, performance=Performance(**options), **inputs)
@@ -101,7 +101,8 @@ def placed(step, model):
         .astype(np.int32 if model in LOOKS_UP else np.float32)
     )
     rows = np.arange(C * N, dtype=np.int32)
-    clients = data.ClientData({"x": x, "y": rows % 3, "subject": rows}, rows.reshape(C, N))
+    y = x if model == "token_lstm" else rows % 3
+    clients = data.ClientData({"x": x, "y": y, "subject": rows}, rows.reshape(C, N))
     state = step.init(network(model).params)
 
     def one_round(state, clients, key):
