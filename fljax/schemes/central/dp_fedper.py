@@ -121,6 +121,9 @@ SCHEME = central.scheme(
     non_private=central.non_private,
     check_network=check_network,
     # A client that keeps layers of its own needs examples enough to train them.
-    start={"data": {"dataset": "writers", "num_clients": 400, "partition": "subject_uniform"}},
+    start={
+        "data": {"dataset": "writers", "num_clients": 400, "partition": "subject_uniform"},
+        "privacy": {"target_delta": 2e-4},
+    },
 )
 fitted, non_private = SCHEME.fitted, SCHEME.non_private
