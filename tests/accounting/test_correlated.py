@@ -148,6 +148,13 @@ def test_clients_that_take_turns_move_no_more_than_their_own_sensitivity(name):
     assert found <= correlated.sensitivity(strategy, min_separation=3) * (1 + 1e-12)
 
 
+def test_a_client_that_skips_a_turn_is_within_its_sensitivity():
+    """Rounds 0 and 2 of C's columns (1, 0, 1, 0), .. move 2 at round 2, and 1 at rounds 0 and 4."""
+    strategy = Strategy("banded", (1.0, 0.0, 1.0), 4)
+    found = correlated.sensitivity(strategy, min_separation=1, participations=2, cyclic=True)
+    assert found >= np.sqrt(5)
+
+
 @pytest.mark.parametrize("error", ["max", "mean"])
 def test_what_is_chosen_is_better_than_what_is_near(error):
     def loss(strategy, separation):

@@ -146,3 +146,15 @@ def test_what_is_kept_is_as_many_trees_as_the_strategy_says():
 def test_numbers_that_are_no_strategy_are_refused(kind, coefs, num_rounds):
     with pytest.raises(ValueError, match="Expected"):
         Strategy(kind, coefs, num_rounds)
+
+
+def test_the_state_of_another_strategy_or_tree_is_refused(key):
+    tree = {"a": jnp.zeros(3)}
+    strategy = Strategy("tree", (), 16)
+    for state in (
+        correlated.init(Strategy("tree", (), 4), tree),
+        correlated.init(strategy, {"b": jnp.zeros(3)}),
+        correlated.init(strategy, {"a": jnp.zeros(2)}),
+    ):
+        with pytest.raises(ValueError, match="Expected state to be of this strategy and tree"):
+            correlated.add_noise(strategy, key, tree, 1.0, state)

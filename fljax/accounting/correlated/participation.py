@@ -34,13 +34,15 @@ def sensitivity(
     Guarantee: never below the truth, whatever vectors of norm <= 1 the unit adds in its rounds;
     rounded up. It is attained where the columns of C that a unit meets are orthogonal (as many
     bands as `min_separation` or fewer), or C is Toeplitz with entries that are >= 0 and never rise,
-    or the unit's rounds are `cyclic` and columns have no negative products.
+    or the unit's rounds are `cyclic`, without `participations`, and columns have no negative
+    products.
 
     Args:
       strategy: C.
       min_separation: rounds from one participation to the next at least, >= 1.
       participations: most of them. None: as many as fit.
-      cyclic: participations are just `min_separation` apart, as where clients take turns.
+      cyclic: participations are multiples of `min_separation` apart, as where clients take turns,
+        of which they may skip some.
 
     Raises:
       ValueError: a number is out of range.
@@ -71,12 +73,11 @@ def sensitivity(
 
 
 def _turns(gram: np.ndarray, separation: int, most: int) -> float:
-    """Largest sum over the pairs of rounds s, s + b, s + 2 b, ..; any `most` that follow."""
-    best = 0.0
-    for start in range(len(gram)):
-        rounds = np.arange(start, len(gram), separation)[:most]
-        best = max(best, float(gram[np.ix_(rounds, rounds)].sum()))
-    return best
+    """Largest sum over the pairs of `most` of the rounds s, s + b, s + 2 b, .., or above it where
+    turns may be skipped.
+    """
+    turns = [np.arange(start, len(gram), separation) for start in range(separation)]
+    return max(_any(gram[np.ix_(turn, turn)], 1, most) for turn in turns if len(turn))
 
 
 def _any(gram: np.ndarray, separation: int, most: int) -> float:

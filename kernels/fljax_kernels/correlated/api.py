@@ -55,10 +55,18 @@ def add_noise(
       `(tree with noise, next state)`; shapes and dtypes stay.
 
     Raises:
-      ValueError: an argument is out of range or not of the stated kind.
+      ValueError: an argument is out of range or not of the stated kind, or `state` is of another
+        strategy or tree.
 
     Source: Denisov et al. (2022), arXiv:2202.08312, Theorem 2.1: adaptive rounds.
     """
+    wanted = jax.tree.map(lambda leaf: (strategy.num_buffers, *jnp.shape(leaf)), tree)
+    given = jax.tree.map(jnp.shape, state.buffers)
+    if wanted != given:
+        raise ValueError(
+            f"Expected state to be of this strategy and tree, buffers of shapes {wanted}, "
+            f"got {given}."
+        )
     like = jax.tree.map(lambda leaf: jnp.zeros(jnp.shape(leaf), drawn_in(leaf)), tree)
     fresh = gaussian.add_gaussian_noise(key, like, stddev)
 

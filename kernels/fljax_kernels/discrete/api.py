@@ -134,8 +134,10 @@ def grid_round(key: jax.Array, x: jax.Array, most_squared_norm: int) -> jax.Arra
 
 
 def to_ring(x: jax.Array, bits: int) -> jax.Array:
-    """Integers modulo 2**bits, uint32 of int32: what a client sends. Sums of them, taken modulo
-    2**32, are sums modulo 2**bits.
+    """Integers modulo 2**bits, uint32 of int32: what a client sends.
+
+    A secure sum must take sums modulo 2**bits before anybody sees them: modulo 2**32 they also tell
+    how many clients sent a negative number.
 
     Raises:
       ValueError: bits is not in [1, 32], or x is not int32.
