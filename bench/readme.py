@@ -19,7 +19,6 @@ from bench.papers import (
     channel,
     channel_figures,
     colluders,
-    correlated_training,
     noise_in_average,
     overhead,
     pairwise_time,
@@ -29,7 +28,7 @@ from bench.papers import (
     wfna_training,
 )
 from bench.peers import __main__ as peers
-from bench.rounds import defaults, demo, scale, subject_steps
+from bench.rounds import correlated_training, defaults, demo, scale, subject_steps
 from bench.rounds import round as one_round
 
 # Page, then name between its markers: what makes the table, and whose JSON it is made from.

@@ -320,10 +320,12 @@ class CorrelatedGaussian(Mechanism):
     """Publishes the sums of `num_rounds` rounds, each with Gaussian noise that is correlated with
     that of earlier rounds: stddev * C^-1 z, the matrix mechanism.
 
-    A unit takes part in rounds at least `min_separation` apart; with `cyclic` just so far apart.
+    A unit takes part in rounds at least `min_separation` apart; with `cyclic` in some of those that
+    are multiples of it apart. Within `PoissonSampled` one draw decides for all rounds: of draws a
+    round nothing is claimed here, and banded noise with turns is `PoissonSampled` `Gaussian`s.
     `noise_multiplier`: stddev of z / how far one unit moves one round's sum under the relation of
       the claim; >= 0. `kind`, `coefs`, `num_rounds`: C, as in `fljax_kernels.correlated.Strategy`.
-    One record is all rounds of C; a run of two thirds of them costs no more.
+    One record is all rounds of C; a run of fewer costs no more.
 
     Source: Denisov et al. (2022), arXiv:2202.08312: a later sum may depend on earlier releases.
     """

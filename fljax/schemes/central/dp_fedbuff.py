@@ -114,7 +114,7 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
     of so many. The adversary sees all models and who was in which release, with what staleness;
     that is drawn apart from the data, and nothing is gained by anybody's absence: there is no
     amplification by sampling. The server that adds up is trusted. Idealisation: noise is drawn in
-    float32 with JAX's threefry generator, which is no cryptographic source. RoundInfo is not
+    float32 with the key's generator; threefry is no cryptographic source. RoundInfo is not
     private.
 
     Args, Raises: as `base.Make`.

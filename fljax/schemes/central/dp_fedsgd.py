@@ -62,7 +62,7 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
     pool stands in at most one place of `indices`, which `fljax.data.check_partition` checks on the
     host. With banded noise a run is `uses(config, num_rounds)` events: a unit may join one of any
     `bands` rounds, by its client's number or its place in its client's table. Idealisation: noise
-    is drawn in float32 with JAX's threefry generator, which is no cryptographic source. RoundInfo
+    is drawn in float32 with the key's generator; threefry is no cryptographic source. RoundInfo
     is not private.
 
     Args, Raises: as `base.Make`. Records are batched by performance.microbatch_size, whoever's they

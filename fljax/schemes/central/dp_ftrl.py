@@ -91,7 +91,7 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
     update by at most 2 l2_clip_norm (1 if it is zero for one of them), in rounds that are known
     before the run. The adversary sees all models and knows who was in which round: there is no
     amplification by sampling. The server that adds up is trusted. Idealisation: noise is drawn in
-    float32 with JAX's threefry generator, which is no cryptographic source. RoundInfo is not
+    float32 with the key's generator; threefry is no cryptographic source. RoundInfo is not
     private.
 
     Args, Raises: as `base.Make`.

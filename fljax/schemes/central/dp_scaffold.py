@@ -66,7 +66,7 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
     own clipped vector: docs/explain/client_state.md has the proof that rounds compose as if clients
     kept nothing. The server that adds up is trusted: it sees every clipped vector, and with all of
     a client's the client's control variate. Divisors are public. Idealisation: noise is drawn in
-    float32 with JAX's threefry generator, which is no cryptographic source. RoundInfo is not
+    float32 with the key's generator; threefry is no cryptographic source. RoundInfo is not
     private.
 
     Args, Raises: as `base.Make`; a local_optimizer is refused, since a control variate is the mean

@@ -160,8 +160,8 @@ def make(
     sends: unit "example". It holds if the records' covariance is at most the one that `channel` was
     solved for, records are independent, and nothing but noisy records steers training: no statistic
     of clean batches, no loss on clean data. It is no differential privacy: it promises nothing
-    about single records, membership, or labels. Idealisation: noise is drawn in float32 with JAX's
-    threefry generator, which is no cryptographic source. RoundInfo is not private.
+    about single records, membership, or labels. Idealisation: noise is drawn in float32 with the
+    key's generator; threefry is no cryptographic source. RoundInfo is not private.
 
     Args, Raises: as `base.Make`; examples are {"x", ..}, and noise is added to "x" alone;
     ValueError also where nats and channel do not go together, or noise_multiplier is not 0.

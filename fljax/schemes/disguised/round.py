@@ -199,7 +199,7 @@ def maker(hiding: Callable[[Any], Uploads]) -> base.Make:
         secrets do not depend on data. A round in which a chosen client is missing is not counted.
         The caller must never use a (key, round) again with other data: equal noise cancels in the
         difference. Of the model's secrecy nothing is promised: see `fljax.server.perturbation`.
-        Idealisation: noise is drawn in float32 with JAX's threefry generator, which is no
+        Idealisation: noise is drawn in float32 with the key's generator; threefry is no
         cryptographic source. RoundInfo is not private.
 
         Args, Raises: as `base.Make`; the loss is of `models.squared_error(apply)`, or of

@@ -194,7 +194,7 @@ def maker(silo: Callable[[Any, LossFn, Performance], Silo]) -> base.Make:
         silos hold items of one subject. The cap on a subject's items in a silo is enforced here,
         whatever the data: surplus items are left out, by an order that depends on the subject's own
         items alone. Averaging is post-processing; the number of silos is public.
-        Idealisation: noise and samples are drawn in float32 with JAX's threefry generator, which is
+        Idealisation: noise and samples are drawn in float32 with the key's generator; threefry is
         no cryptographic source. RoundInfo is not private.
 
         Args, Raises: as `base.Make`; examples carry their subject where the unit is a subject.

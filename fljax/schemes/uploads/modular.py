@@ -118,7 +118,7 @@ def _make(noise: Noise) -> base.Make:
         its law is to that of the event. Who responds is drawn apart from the data and is public, as
         are the rotation and the divisor. A round with too few responders leaves the model as it
         was. Parties are semi-honest, and the secure sum is ideal. Idealisation: random bits are
-        those of JAX's threefry generator, which is no cryptographic source. RoundInfo is not
+        those of the key's generator; threefry is no cryptographic source. RoundInfo is not
         private.
 
         Args, Raises: as `base.Make`; `num_units` are clients, and must be `num_parties`. A round

@@ -147,8 +147,8 @@ def maker(
         `event(config)` for the unit "client", for every client that does not collude; towards whom,
         the scheme's module says. Who responds is drawn apart from the data and is public, as is the
         divisor. A round that does not count, or to which nobody responded, leaves the model as it
-        was. Parties are semi-honest. Idealisation: noise is drawn in float32 with JAX's threefry
-        generator, which is no cryptographic source. RoundInfo is not private.
+        was. Parties are semi-honest. Idealisation: noise is drawn in float32 with the key's
+        generator; threefry is no cryptographic source. RoundInfo is not private.
 
         Args, Raises: as `base.Make`; `num_units` are clients, and must be `num_parties`.
         """

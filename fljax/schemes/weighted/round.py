@@ -156,7 +156,7 @@ def maker(client: Callable[[Any, LossFn, Performance], Client]) -> base.Make:
         another, towards a server that sees the sum over clients and nothing else (an ideal secure
         sum over the reals), if all `num_parties` clients take part, none of which the server has
         corrupted: the noise of one that is missing is missing in the sum. Idealisation: noise and
-        samples are drawn in float32 with JAX's threefry generator, which is no cryptographic
+        samples are drawn in float32 with the key's generator; threefry is no cryptographic
         source. RoundInfo is not private.
 
         Args, Raises: as `base.Make`.

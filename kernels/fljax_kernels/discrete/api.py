@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax_kernels import _check
 from fljax_kernels.discrete import alias, laws, rotation, rounding
 
 
@@ -77,10 +78,11 @@ def rotate(key: jax.Array, x: jax.Array) -> jax.Array:
       float32 `[..., P]`.
 
     Raises:
-      ValueError: P is no power of two.
+      ValueError: P is no power of two, or key is not one typed key.
 
     Source: Kairouz, Liu, Steinke (2021), arXiv:2102.06387, section 4.2.
     """
+    _check.one_key(key)
     _check_power_of_two(x)
     return rotation.transform(x * _row(rotation.signs(key, x.shape[-1]), x))
 
@@ -89,8 +91,9 @@ def rotate_back(key: jax.Array, x: jax.Array) -> jax.Array:
     """The inverse of `rotate` with the same key, float32 `[..., P]`.
 
     Raises:
-      ValueError: P is no power of two.
+      ValueError: P is no power of two, or key is not one typed key.
     """
+    _check.one_key(key)
     _check_power_of_two(x)
     return rotation.transform(x) * _row(rotation.signs(key, x.shape[-1]), x)
 
@@ -117,7 +120,7 @@ def grid_round(key: jax.Array, x: jax.Array, most_squared_norm: int) -> jax.Arra
 
     Source: Kairouz, Liu, Steinke (2021), arXiv:2102.06387, section 4.1, conditional rounding.
     """
-    _check_key(key)
+    _check.one_key(key)
     if jnp.ndim(x) != 1 or jnp.result_type(x) != jnp.float32:
         raise ValueError(
             f"Expected x to be float32 [P], got {jnp.result_type(x)} of shape {np.shape(x)}."
@@ -162,24 +165,12 @@ def from_ring(words: jax.Array, bits: int) -> jax.Array:
 
 
 def _drawn(key: jax.Array, shape: Sequence[int], law: str, parameter: float) -> jax.Array:
-    _check_key(key)
+    _check.one_key(key)
     return alias.draw(key, tuple(shape), alias.table(law, float(parameter)))
 
 
 def _row(signs: jax.Array, x: jax.Array) -> jax.Array:
     return signs.reshape((1,) * (x.ndim - 1) + signs.shape)
-
-
-def _check_key(key: Any) -> None:
-    if not (
-        hasattr(key, "dtype")
-        and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
-        and np.ndim(key) == 0
-    ):
-        raise ValueError(
-            "Expected key to be one typed PRNG key, got "
-            f"{getattr(key, 'dtype', type(key).__name__)}."
-        )
 
 
 def _check_number(name: str, value: Any, most: float) -> None:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax_kernels import _check
 from fljax_kernels.sampling import allocation, binomial, subset
 
 
@@ -53,7 +54,7 @@ def poisson_sample(key: jax.Array, num: int, prob: float, capacity: int) -> Samp
     Source: Zhu and Wang (2019), "Poisson Subsampled Renyi Differential Privacy", for what needs
       this law.
     """
-    _check_key(key)
+    _check.one_key(key)
     _check_int("num", num, 2**31 - 1)
     _check_int("capacity", capacity, num)
     _check_prob(prob)
@@ -83,7 +84,7 @@ def fixed_size_sample(key: jax.Array, num: int, size: int) -> jax.Array:
     Raises:
       ValueError: an argument is out of range.
     """
-    _check_key(key)
+    _check.one_key(key)
     _check_int("num", num, 2**31 - 1)
     _check_int("size", size, num)
     return subset.sample(key, num, size)
@@ -119,7 +120,7 @@ def allocated_sample(
 
     Source: Feldman, Shenfeld (2025), arXiv:2502.08202, for what needs this law.
     """
-    _check_key(key)
+    _check.one_key(key)
     _check_int("num", num, 2**31 - 1)
     _check_int("num_rounds", num_rounds, 2**31 - 1)
     _check_int("times", times, num_rounds)
@@ -149,18 +150,6 @@ def poisson_capacity(num: int, prob: float, tail_prob: float = 1e-12) -> int:
     if not 0 < tail_prob < 1:
         raise ValueError(f"Expected tail_prob in (0, 1), got tail_prob={tail_prob!r}.")
     return binomial.capacity(num, float(prob), tail_prob)
-
-
-def _check_key(key: jax.Array) -> None:
-    if not (
-        hasattr(key, "dtype")
-        and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
-        and np.ndim(key) == 0
-    ):
-        raise ValueError(
-            "Expected key to be one typed PRNG key, got "
-            f"{getattr(key, 'dtype', type(key).__name__)}."
-        )
 
 
 def _check_int(name: str, value: int, most: int) -> None:

@@ -1,7 +1,7 @@
 """Accuracy without sampling at equal epsilon: correlated noise beside independent noise.
 
-    python -m bench.papers.correlated_training [--seeds 5] [--rounds 48]
-    python -m bench.papers.correlated_training --plot docs/images/correlated.svg  # from the results
+    python -m bench.rounds.correlated_training [--seeds 5] [--rounds 48]
+    python -m bench.rounds.correlated_training --plot docs/images/correlated.svg  # from the results
 
 400 clients take turns, one round in four each; epsilon is exact (Gaussian), for a client's data or
 none in their place. The data are real digits dealt to clients, and the stand-in of FEMNIST, one
