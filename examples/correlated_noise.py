@@ -4,6 +4,7 @@ The same epsilon with independent noise in each round is told beside it.
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from fljax.schemes import dp_ftrl
 NUM_CLIENTS = 400
 NUM_ROUNDS = 48
 EPSILON, DELTA = 4.0, 1e-3
-KINDS = {
+KINDS: dict[str, dict[str, Any]] = {
     "independent": {"correlation": "banded", "bands": 1},
     "tree": {"correlation": "tree"},
     "banded": {"correlation": "banded", "bands": 4},
@@ -37,10 +38,10 @@ def trained(config: dp_ftrl.Config, seed: int) -> float:
     run, state, key = jax.jit(algorithm.round), algorithm.init(model.params), jax.random.key(seed)
     for _ in range(NUM_ROUNDS):
         state, _ = run(state, everybody, key)
-    return models.evaluate(model.apply, state.params, jax.device_put(digits.test))[1]
+    return float(models.evaluate(model.apply, state.params, jax.device_put(digits.test))[1])
 
 
-def calibrated(**changes: object) -> dp_ftrl.Config:
+def calibrated(**changes: Any) -> dp_ftrl.Config:
     """With these changes, and the noise that spends EPSILON."""
     plain = dp_ftrl.Config(
         num_parties=NUM_CLIENTS,
@@ -53,7 +54,7 @@ def calibrated(**changes: object) -> dp_ftrl.Config:
         server_learning_rate=1.0,
         server_momentum=0.0,
     )
-    config = dataclasses.replace(plain, **changes)  # type: ignore[arg-type]
+    config = dataclasses.replace(plain, **changes)
 
     def run_event(noise_multiplier: float) -> PrivacyEvent:
         noisy = dataclasses.replace(config, noise_multiplier=noise_multiplier)

@@ -6,6 +6,7 @@ Each is read from a table that a user could have written, by one setting, `task`
 """
 
 import csv
+import functools
 import pathlib
 import tempfile
 
@@ -56,48 +57,44 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         path = write(folder)
-        shared = {
-            "sampling_prob": 0.5,
-            "target_epsilon": TARGET_EPSILON,
-            "target_delta": TARGET_DELTA,
-            "baseline": False,
-        }
-        ended = fljax.simulate(
-            data=kept(path, "minutes", "age", "pulse", "nurse"),
+        simulate = functools.partial(
+            fljax.simulate,
             clients="nurse",
+            sampling_prob=0.5,
+            target_epsilon=TARGET_EPSILON,
+            target_delta=TARGET_DELTA,
+            baseline=False,
+        )
+        ended = simulate(
+            data=kept(path, "minutes", "age", "pulse", "nurse"),
             task="regression",
             label_column="minutes",
             model="softmax",
             num_rounds=NUM_ROUNDS,
             run_dir=folder / "minutes",
-            **shared,
         )
         print(
             f"minutes: off by {ended.metrics['absolute_error']:.2f} at epsilon {ended.epsilon:.2f}"
         )
-        ended = fljax.simulate(
+        ended = simulate(
             data=kept(path, "fever", "pain", "age", "pulse", "nurse"),
-            clients="nurse",
             task="multi_label",
             label_column="fever,pain",
             num_rounds=NUM_ROUNDS,
             run_dir=folder / "findings",
-            **shared,
         )
         print(
             f"findings: accuracy {ended.accuracy:.1%}, F1 {ended.metrics['f1']:.3f} at epsilon "
             f"{ended.epsilon:.2f}"
         )
-        ended = fljax.simulate(
+        ended = simulate(
             data=kept(path, "note", "nurse"),
-            clients="nurse",
             task="tokens",
             label_column="note",
             sequence_length=24,
             cells=CELLS,
             num_rounds=TOKEN_ROUNDS,
             run_dir=folder / "notes",
-            **shared,
         )
         print(
             f"notes: perplexity {ended.metrics['perplexity']:.1f} of 257 symbols at epsilon "

@@ -85,6 +85,8 @@ def algorithm(name, model, **options):
         "nats": math.inf,
     }
     sizes["noise_multiplier"] = 0.0 if name == "fedavg" or "nats" in fields else 1.0
+    if "grid_norm" in fields:  # of the largest model, with noise that can be drawn
+        sizes |= {"grid_norm": 16384, "noise_multiplier": 0.1}
     kind = "next_token" if model == "token_lstm" else "cross_entropy"
     loss = models.LOSSES["squared" if name in NEED_LAYERS else kind](network(model).apply)
     inputs = {"channel": None} if "channel" in inspect.signature(scheme.make).parameters else {}
