@@ -19,6 +19,7 @@ from bench.papers import (
     channel,
     channel_figures,
     colluders,
+    colluders_training,
     noise_in_average,
     overhead,
     pairwise_time,
@@ -70,6 +71,7 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
     "docs/explain/water_filling.md": {"wfna_training": (wfna_training.table, "wfna_training")},
     "docs/explain/view.md": {
         "colluders": (colluders.table, "colluders"),
+        "colluders_training": (colluders_training.table, "colluders_training"),
         "noise_in_average": (noise_in_average.table, "noise_in_average"),
     },
     "docs/explain/pair_noise.md": {

@@ -53,6 +53,23 @@ def non_negative(**values: Any) -> None:
     _check(">= 0 and finite", lambda v: is_number(v) and v >= 0 and math.isfinite(v), values)
 
 
+def squarable(**values: Any) -> None:
+    """Raises ValueError unless every value is in [1e-100, 1e100]: its square is a number, too."""
+    _check("in [1e-100, 1e100]", lambda v: is_number(v) and 1e-100 <= v <= 1e100, values)
+
+
+def grid_steps(**values: Any) -> None:
+    """Raises ValueError unless every value is a length of a vector of integers, at least one step.
+
+    A smaller one is a length in another unit: integers that move by less than a step do not move.
+    """
+    _check(
+        "in [1, 1e100], in whole steps of the grid",
+        lambda v: is_number(v) and 1 <= v <= 1e100,
+        values,
+    )
+
+
 def probability(**values: Any) -> None:
     """Raises ValueError unless every value is in (0, 1]."""
     _check("in (0, 1]", lambda v: is_number(v) and 0 < v <= 1, values)

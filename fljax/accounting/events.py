@@ -138,9 +138,9 @@ class DiscreteGaussian(Mechanism):
 
 
 def _check_lengths(record: Any) -> None:
-    _validate.positive(l2_sensitivity=record.l2_sensitivity)
+    _validate.grid_steps(l2_sensitivity=record.l2_sensitivity)
     if record.l1_sensitivity is not None:
-        _validate.positive(l1_sensitivity=record.l1_sensitivity)
+        _validate.grid_steps(l1_sensitivity=record.l1_sensitivity)
     if record.dimension is not None:
         _validate.positive_int(dimension=record.dimension)
 
@@ -150,10 +150,11 @@ class DiscreteGaussianSum(Mechanism):
     """Adds `count` independent discrete Gaussians, as of so many clients, to each coordinate of a
     vector of integers.
 
-    `stddev`: the parameter of one of them, as in `DiscreteGaussian`, > 0. `count`: an integer >= 1,
-      of those that nobody knows.
-    `l2_sensitivity`, `l1_sensitivity`: > 0, how far one unit moves the vector, in whole steps after
-      rounding; None: integers have no more than the square of their L2 norm.
+    `stddev`: the parameter of one of them, as in `DiscreteGaussian`, in [1e-100, 1e100]. `count`:
+      an integer >= 1, of those that nobody knows.
+    `l2_sensitivity`, `l1_sensitivity`: >= 1, how far one unit moves the vector, in whole steps
+      after rounding, not in the unit of an update: integers move by a step at least, or not at all.
+      None: integers have no more than the square of their L2 norm.
     `dimension`: coordinates, >= 1; None: any number.
 
     Source: Kairouz, Liu, Steinke (2021), arXiv:2102.06387.
@@ -166,8 +167,9 @@ class DiscreteGaussianSum(Mechanism):
     dimension: int | None = None
 
     def __post_init__(self) -> None:
-        _validate.positive(stddev=self.stddev)
+        _validate.squarable(stddev=self.stddev)
         _validate.positive_int(count=self.count)
+        _validate.squarable(count=self.count)
         _check_lengths(self)
 
 
@@ -176,8 +178,8 @@ class Skellam(Mechanism):
     """Adds the difference of two Poisson counts of mean `variance` / 2 to each coordinate of a
     vector of integers.
 
-    `variance`: > 0, of all clients' noise together that nobody knows: such noise adds up to such
-      noise. The others: as in `DiscreteGaussianSum`.
+    `variance`: in [1e-100, 1e100], of all clients' noise together that nobody knows: such noise
+      adds up to such noise. The others: as in `DiscreteGaussianSum`.
 
     Source: Agarwal, Kairouz, Liu (2021), arXiv:2110.04995.
     """
@@ -188,7 +190,7 @@ class Skellam(Mechanism):
     dimension: int | None = None
 
     def __post_init__(self) -> None:
-        _validate.positive(variance=self.variance)
+        _validate.squarable(variance=self.variance)
         _check_lengths(self)
 
 
@@ -414,6 +416,8 @@ class MixtureOfGaussians(Mechanism):
 class PoissonSampled(Mechanism):
     """Runs `event` on a sample that each unit joins by its own coin. `sampling_prob` in [0, 1].
 
+    The coin is thrown once, for all of `event`: within it a `CorrelatedGaussian`, or a composition,
+    is many rounds of one sample. A sample for each round is `SelfComposed` of `PoissonSampled`.
     Of a Gaussian `event` under REPLACE_ONE, each unit must move the sum by at most half of what the
     noise multiplier is relative to: one clipped to C, where an exchange moves the sum by 2 C.
     Privacy-loss distributions count on it, since a unit that joins while its neighbour stays out

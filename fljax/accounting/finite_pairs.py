@@ -141,8 +141,6 @@ def _integer_noise(mechanism: events.DiscreteGaussianSum | events.Skellam) -> Do
         mechanism.l2_sensitivity, mechanism.l1_sensitivity, mechanism.dimension
     )
     move = math.floor(min(l2, l1) * (1 + 1e-12))
-    if move == 0:
-        return _NOTHING
     if isinstance(mechanism, events.Skellam):
         variance, count = mechanism.variance, 1
     else:

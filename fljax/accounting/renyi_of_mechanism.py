@@ -6,9 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from fljax.accounting import events, finite_pairs, mechanisms, pure
+from fljax.accounting import cut_samples, events, finite_pairs, mechanisms, pure
 from fljax.accounting.events import Mechanism, NeighboringRelation
-from fljax.accounting.renyi import allocation, integer_noise, poisson_of_curve, rdp, repeat_select
+from fljax.accounting.renyi import (
+    allocation,
+    integer_noise,
+    poisson_of_curve,
+    rdp,
+    repeat_select,
+    replaced_unit,
+)
 from fljax.accounting.weighted_sums import curves as weighted_curves
 
 _MOST_WITHOUT_REPLACEMENT = 256
@@ -102,12 +109,15 @@ def _curve(
         return np.asarray(rdp.gaussian(mechanisms.effective_noise(mechanism), orders))
     if isinstance(mechanism, events.PoissonSampled):
         if relation not in _ADD_REMOVE_LIKE:
-            raise mechanisms.refuse(
-                mechanism,
-                relation,
-                "rdp",
-                "Poisson sampling is analysed for ADD_OR_REMOVE_ONE or REPLACE_SPECIAL",
-            )
+            noise = mechanisms.effective_noise(mechanism.event)
+            if noise is None:
+                why = (
+                    "of Poisson samples, those of Gaussian mechanisms are analysed for "
+                    "REPLACE_ONE, others for ADD_OR_REMOVE_ONE or REPLACE_SPECIAL"
+                )
+                raise mechanisms.refuse(mechanism, relation, "rdp", why)
+            # relative to the distance of an exchange, twice that of a removal
+            return _replaced(mechanism.sampling_prob, 2 * noise, orders)
         if isinstance(mechanism.event, events.MixtureOfGaussians):
             return _mixture(mechanism.event, mechanism.sampling_prob, orders)
         noise = mechanisms.effective_noise(mechanism.event)
@@ -158,11 +168,59 @@ def _curve(
         return np.asarray(
             weighted_curves.gaussian_weights(noise, rate, orders, lifted=mechanism.lifted)
         )
-    if isinstance(mechanism, events.SampledWithReplacement | events.TruncatedPoissonGaussian):
+    if isinstance(mechanism, events.TruncatedPoissonGaussian):
+        return _truncated(mechanism, relation, orders)
+    if isinstance(mechanism, events.SampledWithReplacement):
         raise mechanisms.refuse(
             mechanism, relation, "rdp", f"{type(mechanism).__name__} has no Renyi bound"
         )
     return mechanisms.divergence(mechanism, relation, orders)
+
+
+def _replaced(prob: float, noise: float, orders: tuple[float, ...]) -> np.ndarray:
+    """One unit of a Poisson sample replaced; `noise`: stddev / how far one moves the sum by being
+    there.
+    """
+    if prob == 0 or noise == math.inf:
+        return np.zeros(len(orders))
+    if noise == 0:
+        return np.full(len(orders), np.inf)
+    return replaced_unit.curve(np.asarray(orders), prob, 1 / noise)
+
+
+def _truncated(
+    mechanism: events.TruncatedPoissonGaussian,
+    relation: NeighboringRelation,
+    orders: tuple[float, ...],
+) -> np.ndarray:
+    """Two cases, seen apart, whose chances the unit does not change: others fill the sample, or
+    they do not.
+
+    Where they do, the unit is in another's place: a replaced unit's pair of twice the shift.
+    """
+    noise, prob = mechanism.noise_multiplier, mechanism.sampling_prob
+    if prob == 0 or mechanism.most == 0 or mechanism.population == 0:
+        return np.zeros(len(orders))
+    if noise == 0:
+        return np.full(len(orders), np.inf)
+    if relation in _ADD_REMOVE_LIKE:
+        plain = curve(events.PoissonSampled(prob, events.Gaussian(noise)), relation, orders)
+    else:
+        plain = _replaced(prob, noise, orders)
+    full, share = cut_samples.chances(mechanism)
+    if full == 0:
+        return plain
+    error = cut_samples.TAIL_ERROR
+    beyond = _replaced(min(share * (1 + 3 * error), 1.0), noise / 2, orders)
+    grid = np.asarray(orders) - 1
+    parts, most = (grid * plain, grid * beyond), grid * np.maximum(plain, beyond)
+    weights = 1 - full * (1 - error), min(full * (1 + error), 1.0)
+    with np.errstate(over="ignore", invalid="ignore"):  # in the branches not taken
+        # a small mean of the moments less 1 keeps its digits
+        small = sum(w * np.expm1(part) for w, part in zip(weights, parts, strict=True))
+        large = sum(w * np.exp(part - most) for w, part in zip(weights, parts, strict=True))
+        found = np.where(most < 1, np.log1p(small), most + np.log(large))
+    return np.where(most < np.inf, np.minimum(found * (1 + 1e-14), most), np.inf) / grid
 
 
 def _integer_noise(

@@ -142,8 +142,9 @@ def describe(mechanism: events.Mechanism) -> str:
                 f"{amounts} amounts"
             )
         case events.PoissonSampled(prob, event):
+            once = " that is drawn once for all rounds" if _of_rounds(event) else ""
             return (
-                f"{describe(event)} on a Poisson sample (each unit joins with chance "
+                f"{describe(event)} on a Poisson sample{once} (each unit joins with chance "
                 f"{at_most(prob)})"
             )
         case events.SampledWithoutReplacement(population, size, event):
@@ -168,6 +169,18 @@ def describe(mechanism: events.Mechanism) -> str:
     if found is None:
         raise mechanisms.unknown(mechanism)
     return found
+
+
+def _of_rounds(mechanism: events.Mechanism) -> bool:
+    """Whether the mechanism is several rounds, of which a sample around it draws no other."""
+    match mechanism:
+        case events.SelfComposed(event, count):
+            return count > 1 or _of_rounds(event)
+        case events.Composed(parts):
+            return len(parts) > 1 or any(map(_of_rounds, parts))
+    return isinstance(
+        mechanism, events.CorrelatedGaussian | events.TreeAggregation | events.RandomAllocation
+    )
 
 
 def in_integers(mechanism: events.Mechanism) -> bool:

@@ -99,6 +99,21 @@ def check(y: np.ndarray, task: str, num_classes: int, name: str) -> None:
         )
 
 
+def check_symbols(x: np.ndarray, num_classes: int, name: str) -> None:
+    """Refuses x `[M, T]` of "tokens" with a symbol that no table of `num_classes` rows has.
+
+    Raises:
+      ValueError: names the data, the first bad row, its symbol and the rule.
+    """
+    bad = _not_below(x, num_classes)
+    if bad.any():
+        row = int(np.flatnonzero(bad.reshape(len(x), -1).any(axis=1))[0])
+        raise ValueError(
+            f"Expected x of {name} to hold symbols in [0, {num_classes}) for task='tokens', got "
+            f"{x[row][bad[row]].flat[0]} in row {row}."
+        )
+
+
 def settled(found: Dataset, task: str) -> Dataset:
     """The data set with the targets of this task.
 
@@ -130,6 +145,8 @@ def settled(found: Dataset, task: str) -> Dataset:
             part["x"] = np.maximum(part["x"], 0)  # padding reads as some symbol and does not count
     for part in parts:
         check(part["y"], task, num_classes, found.name)
+        if task == "tokens":
+            check_symbols(part["x"], num_classes, found.name)
     return found._replace(train=parts[0], test=parts[1], num_classes=num_classes, task=task)
 
 

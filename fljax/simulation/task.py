@@ -111,6 +111,8 @@ def _check(dataset: data.Dataset) -> None:
         data.check_examples(examples, num_classes=classes, name=name)
         if dataset.task != "classes":
             targets.check(examples["y"], dataset.task, dataset.num_classes, name)
+        if dataset.task == "tokens":
+            targets.check_symbols(examples["x"], dataset.num_classes, name)
 
 
 def pool(config: DataConfig) -> tuple[data.Dataset, np.ndarray | None]:
@@ -211,10 +213,15 @@ def _settled_on_disk(
 ) -> data.Dataset:
     """What clients on disk hold, which must be the targets of the task already."""
     bits = config.task in ("binary", "multi_label")
-    most = int(max(test["y"].max(), train["y"].max(initial=0)))
+    # A symbol may stand at the beginning of a sequence alone, which y does not have.
+    fields = ("x", "y") if config.task == "tokens" else ("y",)
+    most = int(max(part[name].max(initial=0) for part in (test, train) for name in fields))
     num_classes = 2 if bits else most + 1 if config.task == "tokens" else 0
-    for name, y in (("train", train["y"]), ("test", test["y"])):
-        targets.check(np.asarray(y), config.task, num_classes, f"{config.dataset}/{name}")
+    for name, part in (("train", train), ("test", test)):
+        whose = f"{config.dataset}/{name}"
+        targets.check(np.asarray(part["y"]), config.task, num_classes, whose)
+        if config.task == "tokens":
+            targets.check_symbols(np.asarray(part["x"]), num_classes, whose)
     return data.Dataset(dict(train), dict(test), num_classes, config.dataset, task=config.task)
 
 

@@ -41,9 +41,11 @@ def plan(
     a chance of 39 % at least, by the paper's bound; nearly always in fact.
 
     Args:
-      num_params: >= 1. l2_clip_norm: > 0. most_norm: steps, in [1, 65535].
+      num_params: >= 1. most_norm: steps, in [1, 65535].
+      l2_clip_norm: in [1e-30, 1e30], which float32 holds on any grid.
       num_clients: whose sum is taken, >= 1. most_noise: of a client in one coordinate, steps.
-      bits: of the ring, in [1, 32]; None: the fewest with which no sum can wrap around.
+      bits: of the ring, in [1, 32]; fewer than needed: sums wrap around, at no cost of privacy.
+        None: the fewest with which none can.
 
     Raises:
       ValueError: an argument is out of range, rounding alone is longer than `most_norm`, or sums
@@ -51,7 +53,14 @@ def plan(
     """
     _validate.positive_int(num_params=num_params, most_norm=most_norm, num_clients=num_clients)
     _validate.positive(l2_clip_norm=l2_clip_norm)
+    # Beyond, products in float32 are 0 or infinite, and nothing but noise would be sent.
+    if not 1e-30 <= l2_clip_norm <= 1e30:
+        raise ValueError(
+            f"Expected l2_clip_norm in [1e-30, 1e30], got l2_clip_norm={l2_clip_norm!r}."
+        )
     _validate.non_negative_int(most_noise=most_noise)
+    if bits is not None:
+        _validate.one_of(range(1, 33), bits=bits)
     size = rotation.size(num_params)
     root = math.sqrt(size)
     # Length c before rounding: c + root after it for certain, and with a chance of

@@ -401,12 +401,12 @@ BAD_NOISE = {"own_variance": FINITE, "pair_variance": FINITE}
 
 MOVES = {"l2_sensitivity": 3.0, "l1_sensitivity": 5.0, "dimension": 4}
 BAD_MOVES = {
-    "l2_sensitivity": (0.0, *FINITE),
-    "l1_sensitivity": (0.0, *FINITE),
+    "l2_sensitivity": (0.0, 0.9, 1e200, *FINITE),
+    "l1_sensitivity": (0.0, 0.9, 1e200, *FINITE),
     "dimension": WHOLE,
 }
 SUM = {"stddev": 2.0, "count": 5}
-BAD_SUM = {"stddev": (0.0, *FINITE), "count": WHOLE}
+BAD_SUM = {"stddev": (0.0, 1e-200, 1e200, *FINITE), "count": (*WHOLE, 10**101)}
 
 BANDS = {"num_rounds": 12, "bands": 3}
 

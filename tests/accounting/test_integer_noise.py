@@ -110,9 +110,42 @@ def test_one_discrete_gaussian_costs_what_a_gaussian_does():
     np.testing.assert_allclose(found, [1.5 * 4 / 2, 8 * 4 / 2], rtol=1e-12)
 
 
-def test_a_vector_that_cannot_move_by_one_costs_nothing():
-    for mechanism in (events.DiscreteGaussianSum(1.0, 3, 0.9), events.Skellam(1.0, 0.9)):
-        assert accounting.epsilon(claim(mechanism), delta=1e-6) == 0
+@pytest.mark.parametrize(
+    ("field", "make"),
+    [
+        # lengths in the unit of an update, which integers cannot have
+        ("l2_sensitivity", lambda: events.DiscreteGaussianSum(1.0, 3, 0.9)),
+        ("l2_sensitivity", lambda: events.Skellam(1.0, 0.9)),
+        ("l1_sensitivity", lambda: events.Skellam(1.0, 2.0, 0.5)),
+        # squares beyond floats
+        ("l2_sensitivity", lambda: events.Skellam(1.0, 1e200)),
+        ("l1_sensitivity", lambda: events.DiscreteGaussianSum(1.0, 3, 2.0, 1e200)),
+        ("variance", lambda: events.Skellam(1e200, 2.0)),
+        ("variance", lambda: events.Skellam(1e-200, 2.0)),
+        ("stddev", lambda: events.DiscreteGaussianSum(1e200, 3, 2.0)),
+        ("stddev", lambda: events.DiscreteGaussianSum(1e-200, 3, 2.0)),
+        ("count", lambda: events.DiscreteGaussianSum(1.0, 10**400, 2.0)),
+        ("l2_sensitivity", lambda: integer_noise.skellam(1.0, [2.0], l2_sensitivity=0.9)),
+        ("stddev", lambda: integer_noise.log_distance(1e-200, 3)),
+    ],
+)
+def test_lengths_below_a_step_and_numbers_without_a_square_are_refused(field, make):
+    with pytest.raises(ValueError, match=rf"Expected {field} in \["):
+        make()
+
+
+@pytest.mark.filterwarnings("ignore::fljax.accounting.OrderWarning")
+def test_integer_noise_at_the_ends_of_its_range_has_a_bound():
+    for mechanism in (
+        events.Skellam(1e100, 1.0),
+        events.Skellam(1e-100, 1.0),
+        events.Skellam(1.0, 1e100),
+        events.DiscreteGaussianSum(1e100, 3, 1.0),
+        events.DiscreteGaussianSum(1e-100, 3, 1.0),
+        events.DiscreteGaussianSum(1.0, 10**100, 1e100),
+    ):
+        epsilon = accounting.epsilon(claim(mechanism), delta=1e-6)
+        assert epsilon >= 0  # and no NaN
 
 
 # google-research's formulas, written from arXiv:2102.06387 (Theorem 1, Proposition 14) and

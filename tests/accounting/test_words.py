@@ -141,3 +141,12 @@ def test_a_mechanism_is_described_with_no_more_noise_and_no_less_sampling_than_i
     text = words.describe(events.PoissonSampled(prob, events.Gaussian(noise)))
     shown, shown_prob = map(float, re.search(r"of (\S+) times .* chance (\S+)\)", text).groups())
     assert noise * (1 - 1.1e-5) <= shown <= noise and prob <= shown_prob <= prob * (1 + 1.1e-5)
+
+
+def test_a_sample_of_many_rounds_is_said_to_be_drawn_once():
+    correlated = events.CorrelatedGaussian(1.0, "tree", (), 8, 8)
+    once = "on a Poisson sample that is drawn once for all rounds"
+    for inner in (correlated, events.SelfComposed(events.Gaussian(1.0), 3)):
+        assert once in words.describe(events.PoissonSampled(0.1, inner))
+    each = events.SelfComposed(events.PoissonSampled(0.1, events.Gaussian(1.0)), 3)
+    assert "on a Poisson sample (each unit joins" in words.describe(each)

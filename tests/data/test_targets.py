@@ -65,3 +65,10 @@ def test_labels_and_symbols_are_counted_and_padding_is_not():
     tokens = targets.settled(given(None, np.array([[0, 3, 3], [3, 1, -1]])), "tokens")
     assert {n: int(c[0]) for n, c in targets.counts(tokens).items()} == {"1": 1, "3": 2}
     assert targets.counts(targets.settled(given([1, 2]), "regression")) == {}
+
+
+def test_a_symbol_beyond_the_table_is_named_by_row():
+    # The first symbol of a sequence is in no y, and an embedding would read another row for it.
+    x = np.array([[1, 2, 0], [9, 1, 1]])
+    with pytest.raises(ValueError, match=r"x of mine to hold symbols in \[0, 3\).*got 9 in row 1"):
+        targets.settled(given(None, x, num_classes=3), "tokens")

@@ -158,3 +158,9 @@ def test_the_state_of_another_strategy_or_tree_is_refused(key):
     ):
         with pytest.raises(ValueError, match="Expected state to be of this strategy and tree"):
             correlated.add_noise(strategy, key, tree, 1.0, state)
+
+
+def test_noise_is_not_rounded_into_integers(key):
+    strategy, tree = Strategy("tree", (), 4), {"a": jnp.zeros(3, jnp.int32)}
+    with pytest.raises(ValueError, match="Expected tree with floating leaves, got int32"):
+        correlated.add_noise(strategy, key, tree, 1.0, correlated.init(strategy, tree))

@@ -66,6 +66,15 @@ def grid(**changes):
     return integer_grid.plan(DIM, **given | changes)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("bits", 0), ("bits", 33), ("bits", 2.5), ("l2_clip_norm", 1e-40), ("l2_clip_norm", 1e40)],
+)
+def test_a_grid_that_would_send_nothing_is_refused(field, value):
+    with pytest.raises(ValueError, match=f"Expected {field} .*got {field}="):
+        grid(**{field: value})
+
+
 def mean_of_clipped(ids=range(NUM)):
     x = np.asarray(clients().examples["x"], np.float64).reshape(NUM, 2, DIM).mean(axis=1) * 0.1
     clipped = x * np.minimum(1, 0.5 / np.linalg.norm(x, axis=1, keepdims=True))

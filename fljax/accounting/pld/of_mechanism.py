@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fljax.accounting import events, finite_pairs, mechanisms
+from fljax.accounting import cut_samples, events, finite_pairs, mechanisms
 from fljax.accounting.events import Mechanism, NeighboringRelation
 from fljax.accounting.pld.solve import Batch
 
@@ -169,28 +169,15 @@ def _truncated(
     if mechanism.noise_multiplier == 0:
         return NO_NOISE
     shift = 1 / mechanism.noise_multiplier
-    cut = _more_than(most - 1, population - 1, prob)
+    cut, share = cut_samples.chances(mechanism)
     plain = _replaced(prob, shift) if relation not in _ADD_REMOVE_LIKE else None
     if cut == 0:
         return plain or mixture((prob,), (shift,))
     if plain is not None:
         why = "truncated samples are analysed for ADD_OR_REMOVE_ONE or REPLACE_SPECIAL"
         raise mechanisms.refuse(mechanism, relation, "pld", why)
-    # of the unit being sampled where others fill the sample
-    share = min(_more_than(most, population, prob) * most / (cut * population), 1.0)
     numbers = (cut, prob, shift, share, 2 * shift)
     return Leaf("truncated", tuple((number,) for number in numbers), exact=False)
-
-
-def _more_than(most: int, trials: int, prob: float) -> float:
-    """The chance that more than `most` of `trials` units are sampled."""
-    if most >= trials:
-        return 0.0
-    if prob == 1:
-        return 1.0
-    from scipy.special import bdtrc
-
-    return float(bdtrc(most, trials, prob))
 
 
 def leaves(mechanism: Mechanism, relation: NeighboringRelation, count: int = 1) -> dict[Leaf, int]:

@@ -15,11 +15,9 @@ Source: arXiv:2405.20769, section 5, for the first; arXiv:2508.15089 for the sec
 from __future__ import annotations
 
 from fljax.accounting._arrays import jax, jnp
+from fljax.accounting.cut_samples import TAIL_ERROR
 from fljax.accounting.pld import pair_masses
 from fljax.accounting.pld.pair_masses import UNIT, Cells
-
-# How far a chance may be from a binomial tail as scipy computes it, relative.
-TAIL_ERROR = 1e-11
 
 
 def log_ratio(z: jax.Array, prob: jax.Array, shift: jax.Array) -> jax.Array:

@@ -28,16 +28,17 @@ def lengths(
     move than that; L1 <= sqrt(coordinates) L2 by Cauchy and Schwarz.
 
     Args:
-      l2_sensitivity, l1_sensitivity: > 0; None: no bound beside that of L2.
+      l2_sensitivity, l1_sensitivity: in [1, 1e100], in whole steps of the grid: a vector of
+        integers moves by one at least. None: no bound beside that of L2.
       dimension: of the vector, >= 1; None: any.
 
     Raises:
       ValueError: an argument is out of range.
     """
-    _validate.positive(l2_sensitivity=l2_sensitivity)
+    _validate.grid_steps(l2_sensitivity=l2_sensitivity)
     l1 = l2_sensitivity**2
     if l1_sensitivity is not None:
-        _validate.positive(l1_sensitivity=l1_sensitivity)
+        _validate.grid_steps(l1_sensitivity=l1_sensitivity)
         l1 = min(l1, l1_sensitivity)
     # Norms are floats: one that is a whole number but for rounding counts as that number.
     moved = math.floor(l1 * (1 + 1e-12))
@@ -58,15 +59,16 @@ def log_distance(stddev: float, count: int) -> float:
     keeps a ratio within its bounds, so that these add up over the clients.
 
     Args:
-      stddev: of one of them, > 0. count: >= 1.
+      stddev: of one of them, in [1e-100, 1e100]. count: >= 1.
 
     Raises:
       ValueError: an argument is out of range.
 
     Source: ours; Kairouz, Liu, Steinke (2021), arXiv:2102.06387, Theorem 1 has 10 q in its place.
     """
-    _validate.positive(stddev=stddev)
+    _validate.squarable(stddev=stddev)
     _validate.positive_int(count=count)
+    _validate.squarable(count=count)
     # u = stddev**2 k / (k + 1) grows with k: all after the first thousand count as the last one.
     k = np.arange(1.0, min(count, 1000))
     if not k.size:
@@ -97,7 +99,8 @@ def discrete_gaussian_sum(
     laws whose log ratio varies by t are t**2 / 8-zCDP, once on either side.
 
     Args:
-      stddev: parameter of one of them, > 0. count: whom nobody knows the noise of, >= 1.
+      stddev: parameter of one of them, in [1e-100, 1e100].
+      count: whom nobody knows the noise of, >= 1.
       orders: `[K]`, each > 1.
       l2_sensitivity, l1_sensitivity, dimension: as in `lengths`, in whole steps of the grid.
 
@@ -111,11 +114,7 @@ def discrete_gaussian_sum(
     a = np.asarray(as_orders(orders))
     l2, l1, moved = lengths(l2_sensitivity, l1_sensitivity, dimension)
     t = log_distance(stddev, count)
-    if moved == 0:
-        return np.zeros(a.shape)
     s = stddev * math.sqrt(count)
-    if not s > 0:
-        return np.full(a.shape, np.inf)
     more = 0.0 if t == 0 else np.minimum(t * moved, a * (l1 / s * t + t**2 * moved / 2))
     return (a / 2 * (l2 / s) ** 2 + more) * (1 + 1e-14)
 
@@ -137,7 +136,7 @@ def skellam(
     beyond is the closed form's, which falls.
 
     Args:
-      variance: > 0. orders: `[K]`, each > 1.
+      variance: in [1e-100, 1e100]. orders: `[K]`, each > 1.
       l2_sensitivity, l1_sensitivity, dimension: as in `lengths`, in whole steps of the grid.
 
     Raises:
@@ -146,10 +145,8 @@ def skellam(
     Source: Agarwal, Kairouz, Liu (2021), arXiv:2110.04995, Theorem 3.5; the second bound is ours.
     """
     a = np.asarray(as_orders(orders))
-    _validate.positive(variance=variance)
-    l2, l1, moved = lengths(l2_sensitivity, l1_sensitivity, dimension)
-    if moved == 0:
-        return np.zeros(a.shape)
+    _validate.squarable(variance=variance)
+    l2, l1, _ = lengths(l2_sensitivity, l1_sensitivity, dimension)
     found = _closed(variance, a, l2, l1)
     if variance <= _EXACT_VARIANCE:
         most = min(math.floor(l2 * (1 + 1e-12)), _EXACT_SHIFTS)
@@ -204,12 +201,12 @@ def log_masses(variance: float, reach: int) -> np.ndarray:
     functions, from far outside inwards: sums of positive terms, which cancel nothing.
 
     Args:
-      variance: > 0. reach: >= 1, beyond some standard deviations.
+      variance: in [1e-100, 1e100]. reach: >= 1, beyond some standard deviations.
 
     Raises:
       ValueError: an argument is out of range.
     """
-    _validate.positive(variance=variance)
+    _validate.squarable(variance=variance)
     _validate.positive_int(reach=reach)
     ratio, ratios = 0.0, np.zeros(2 * reach + 1)
     for n in range(4 * reach + 64, 0, -1):

@@ -73,7 +73,7 @@ def _log_moment(
     return math.log1p(excess + error * (2.0 + 2.0 * abs(power) + math.exp(min(log_sum, 40.0))))
 
 
-def _nodes(low: float, high: float, step: float) -> tuple[np.ndarray, np.ndarray] | None:
+def nodes(low: float, high: float, step: float) -> tuple[np.ndarray, np.ndarray] | None:
     """Nodes and the logs of their normal weights; None if there would be too many."""
     span = (high - low) / step if step > 0 else math.inf
     if not span < MOST_NODES:  # NaN of an order beyond all measure, too
@@ -83,7 +83,10 @@ def _nodes(low: float, high: float, step: float) -> tuple[np.ndarray, np.ndarray
     return z, -0.5 * z**2 + math.log(step / math.sqrt(2 * math.pi))
 
 
-def _rule_error(reach: float, step: float, log_factor: float) -> float:
+def rule_error(reach: float, step: float, log_factor: float) -> float:
+    """Share of a moment that the rule errs by at most, of a function that grows by e^log_factor
+    times a normal density's growth as far as `reach` off the real line.
+    """
     return 2.0 * math.exp(
         0.5 * reach**2 + log_factor - 2 * math.pi * reach / step
     ) + 2.0 * math.exp(-NEGLIGIBLE)
@@ -96,12 +99,12 @@ def _forward(orders: np.ndarray, weights: np.ndarray, shifts: np.ndarray) -> np.
     step = min(2 * math.pi * reach / (NEGLIGIBLE + 0.5 * min(reach, 9.0) ** 2), 0.65)
     reach = min(reach, 2 * math.pi / step)
     tail = math.sqrt(2 * NEGLIGIBLE)
-    nodes = _nodes(-tail, float(orders.max()) * largest + tail, step)
-    if nodes is None:
+    rule = nodes(-tail, float(orders.max()) * largest + tail, step)
+    if rule is None:
         return np.full(len(orders), np.inf)
-    error = _rule_error(reach, step, 0.0)
-    log_r, x = log_ratio(nodes[0], weights, shifts)
-    return np.array([_log_moment(a, log_r, x, nodes[1], error) for a in orders])
+    error = rule_error(reach, step, 0.0)
+    log_r, x = log_ratio(rule[0], weights, shifts)
+    return np.array([_log_moment(a, log_r, x, rule[1], error) for a in orders])
 
 
 def _backward(orders: np.ndarray, weights: np.ndarray, shifts: np.ndarray) -> np.ndarray:
@@ -119,14 +122,14 @@ def _backward(orders: np.ndarray, weights: np.ndarray, shifts: np.ndarray) -> np
         most * s + math.sqrt(2 * (NEGLIGIBLE - most * math.log(w)) + most * (most + 1) * s**2)
         for w, s in terms
     )
-    nodes = _nodes(
+    rule = nodes(
         -low, largest + math.sqrt(2 * NEGLIGIBLE), step
     )  # E[R] = 1 needs the bumps of P, too
-    if nodes is None:
+    if rule is None:
         return np.full(len(orders), np.inf)
-    error = _rule_error(reach, step, log_factor)
-    log_r, x = log_ratio(nodes[0], weights, shifts)
-    return np.array([_log_moment(1.0 - a, log_r, x, nodes[1], error) for a in orders])
+    error = rule_error(reach, step, log_factor)
+    log_r, x = log_ratio(rule[0], weights, shifts)
+    return np.array([_log_moment(1.0 - a, log_r, x, rule[1], error) for a in orders])
 
 
 def mixture_curve(weights: np.ndarray, shifts: np.ndarray, orders: tuple[float, ...]) -> np.ndarray:

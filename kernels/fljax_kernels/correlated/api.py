@@ -60,6 +60,7 @@ def add_noise(
 
     Source: Denisov et al. (2022), arXiv:2202.08312, Theorem 2.1: adaptive rounds.
     """
+    gaussian.check_floating("tree", tree)
     wanted = jax.tree.map(lambda leaf: (strategy.num_buffers, *jnp.shape(leaf)), tree)
     given = jax.tree.map(jnp.shape, state.buffers)
     if wanted != given:

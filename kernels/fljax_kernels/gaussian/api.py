@@ -36,7 +36,7 @@ def gaussian_noise(keys: jax.Array, like: Any, stddev: float | jax.Array) -> Any
     Raises:
       ValueError: an argument is out of range or not of the stated kind.
     """
-    _check_tree("like", like)
+    check_floating("like", like)
     _check_stddev(stddev)
     if not _is_key(keys) or np.ndim(keys) != 1:
         raise ValueError(f"Expected keys to be [C] typed PRNG keys, got {_describe(keys)}.")
@@ -78,7 +78,7 @@ def add_gaussian_noise(key: jax.Array, tree: Any, stddev: float | jax.Array) -> 
     Raises:
       ValueError: an argument is out of range or not of the stated kind.
     """
-    _check_tree("tree", tree)
+    check_floating("tree", tree)
     _check_stddev(stddev)
     if not _is_key(key) or np.ndim(key) != 0:
         raise ValueError(f"Expected key to be one typed PRNG key, got {_describe(key)}.")
@@ -103,7 +103,8 @@ def _describe(key: Any) -> str:
     return f"{getattr(key, 'dtype', type(key).__name__)} of shape {np.shape(key)}"
 
 
-def _check_tree(name: str, tree: Any) -> None:
+def check_floating(name: str, tree: Any) -> None:
+    """Raises ValueError for a leaf that is not floating, into which noise would be rounded."""
     for leaf in jax.tree.leaves(tree):
         dtype = leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
         if not jnp.issubdtype(dtype, jnp.floating):
