@@ -1170,12 +1170,16 @@ NOT_OF_NUMBERS = (
     # Inner parts of what is listed above: their callers have looked at the numbers.
     | {f"search.{name}" for name in ("bisect", "last_whole", "within")}
     | {f"rounding.{name}" for name in ("at_least", "at_most", "rounded_up", "shown_epsilon")}
-    | {f"renyi.mixture_moments.{name}" for name in ("mixture_curve", "log_ratio")}
+    | {
+        f"renyi.mixture_moments.{name}"
+        for name in ("mixture_curve", "log_ratio", "nodes", "rule_error")
+    }
     | {
         f"renyi.poisson_moments.{name}"
         for name in ("log_moments", "num_nodes", "real", "with_chords")
     }
     | {"renyi.without_replacement.sampled_curves", "renyi.poisson_of_curve.divergence"}
+    | {"renyi.replaced_unit.curve"}
     | {
         f"renyi.repeat_select.{name}"
         for name in ("log_mean", "log_stop_of", "poisson", "truncated_negative_binomial")
@@ -1190,6 +1194,7 @@ NOT_OF_NUMBERS = (
 )
 OF_EVENTS = (
     "accountant",
+    "cut_samples",
     "events",
     "interop",
     "ledger",

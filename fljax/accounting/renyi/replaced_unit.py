@@ -49,7 +49,7 @@ def _reach(most: float, prob: float, shift: float) -> tuple[float, float]:
     return -shift - tail, max(min(ends), shift + tail)
 
 
-def _log_moments(orders: np.ndarray, prob: float, shift: float) -> np.ndarray:
+def _integrated(orders: np.ndarray, prob: float, shift: float) -> np.ndarray:
     """Upper bounds on the log moments of orders of similar size; +inf where there are too many
     nodes.
     """
@@ -99,26 +99,21 @@ def _log_moments(orders: np.ndarray, prob: float, shift: float) -> np.ndarray:
     return np.array(found)
 
 
-def log_moments(orders: np.ndarray, prob: float, shift: float) -> np.ndarray:
-    """Upper bounds `[K]` on log E_Q[(P / Q)^a]; both directions are the same, by reflection.
+def curve(orders: np.ndarray, prob: float, shift: float) -> np.ndarray:
+    """Upper bounds `[K]` on the divergence of P from Q, or Q from P: the same, by reflection.
 
     Args:
-      orders: `[K]`, > 1. prob: q in (0, 1]. shift: s > 0.
+      orders: `[K]`, > 1. prob: q in [0, 1]. shift: s >= 0, finite.
     """
+    if prob == 0 or shift == 0:
+        return np.zeros(orders.shape)
     # What is not sampled is equal in both: no more than N(s, 1) from N(-s, 1).
-    found = orders * (orders - 1) * (2 * shift**2)
+    found = orders * (2 * shift**2)
     if prob == 1:
         return found
     sizes = np.ceil(np.maximum(np.log2(orders), 2.0))
     for size in np.unique(sizes):
         members = sizes == size
-        some = _log_moments(orders[members], prob, shift)
+        some = _integrated(orders[members], prob, shift) / (orders[members] - 1)
         found[members] = np.minimum(found[members], some)
     return found
-
-
-def curve(orders: np.ndarray, prob: float, shift: float) -> np.ndarray:
-    """Divergences `[K]`; arguments as in `log_moments`, and prob or shift may be 0."""
-    if prob == 0 or shift == 0:
-        return np.zeros(orders.shape)
-    return log_moments(orders, prob, shift) / (orders - 1)
