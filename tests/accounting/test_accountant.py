@@ -152,7 +152,6 @@ def test_the_exact_epsilon_lies_below_the_renyi_bound():
 
 
 UNSUPPORTED = [
-    ("rdp", events.PoissonSampled(0.1, events.Gaussian(1.0)), "REPLACE_ONE"),
     ("rdp", events.PoissonSampled(0.1, events.ZCdp(0.1)), "ADD_OR_REMOVE_ONE"),
     ("rdp", events.SampledWithoutReplacement(10, 2, events.Gaussian(1.0)), "ADD_OR_REMOVE_ONE"),
     ("rdp", events.GaussianWeighted(1.0, 0.1, True), "ADD_OR_REMOVE_ONE"),
