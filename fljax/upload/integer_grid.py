@@ -1,4 +1,7 @@
-"""Updates as integers modulo 2**bits, rotated and rounded to a grid, with integer noise; and back.
+"""Updates as integers modulo 2**bits, rounded to a grid, with integer noise; and back.
+
+Where sums may wrap around, updates are rotated first, which spreads their length over all entries
+and so makes it rare. Where they cannot, a rotation would only cost time.
 
 Source: Kairouz, Liu, Steinke (2021), arXiv:2102.06387, Algorithms 1 and 2.
 """
@@ -17,12 +20,14 @@ _LOG_REFUSED = 0.5  # -log of how often rounding is drawn anew at most: that pap
 
 
 class Grid(NamedTuple):
-    """num_params: of an update; size: of its rotation, a power of two. scale: steps of the grid /
-    unit of the update. most_norm: longest vector of integers. bits: of a sum's word.
+    """num_params: of an update; size: of what is sent of it, a power of two where it is rotated.
+    rotated: whether it is. scale: steps of the grid / unit of the update. most_norm: longest vector
+    of integers. bits: of a sum's word.
     """
 
     num_params: int
     size: int
+    rotated: bool
     scale: float
     most_norm: int
     bits: int
@@ -61,7 +66,9 @@ def plan(
     _validate.non_negative_int(most_noise=most_noise)
     if bits is not None:
         _validate.one_of(range(1, 33), bits=bits)
-    size = rotation.size(num_params)
+    needed = (num_clients * (most_norm + most_noise)).bit_length() + 1
+    rotated = bits is not None and bits < needed
+    size = rotation.size(num_params) if rotated else num_params
     root = math.sqrt(size)
     # Length c before rounding: c + root after it for certain, and with a chance of
     # 1 - exp(-_LOG_REFUSED) no more than the root of
@@ -75,7 +82,6 @@ def plan(
             f"Expected grid_norm in [{math.ceil(root / 2) + 2}, 65535] for {num_params} parameters "
             f"(rounding alone has the length of {root / 2:.0f} steps), got grid_norm={most_norm!r}."
         )
-    needed = (num_clients * (most_norm + most_noise)).bit_length() + 1
     if bits is None:
         bits = needed
         if bits > 32:
@@ -83,7 +89,7 @@ def plan(
                 f"Expected sums of {num_clients} clients within 32 bits, got {bits}: a smaller "
                 "grid_norm needs fewer."
             )
-    return Grid(num_params, size, length / l2_clip_norm, most_norm, bits)
+    return Grid(num_params, size, rotated, length / l2_clip_norm, most_norm, bits)
 
 
 def most_noise(law: str, parameter: float) -> int:
@@ -92,12 +98,14 @@ def most_noise(law: str, parameter: float) -> int:
 
 
 def rounded(grid: Grid, x: jax.Array, *, rotation_key: jax.Array, key: jax.Array) -> jax.Array:
-    """Int32 `[size]` of a clipped update, float32 `[num_params]`: its rotation on the grid.
+    """Int32 `[size]` of a clipped update, float32 `[num_params]`, on the grid.
 
     Guarantee: its squared norm is at most most_norm**2, in whole numbers, whatever x is.
     """
-    padded = jnp.pad(x.astype(jnp.float32) * jnp.float32(grid.scale), (0, grid.size - x.size))
-    return discrete.grid_round(key, discrete.rotate(rotation_key, padded), grid.most_norm**2)
+    steps = x.astype(jnp.float32) * jnp.float32(grid.scale)
+    if grid.rotated:
+        steps = discrete.rotate(rotation_key, jnp.pad(steps, (0, grid.size - x.size)))
+    return discrete.grid_round(key, steps, grid.most_norm**2)
 
 
 def words(grid: Grid, integers: jax.Array) -> jax.Array:
@@ -108,4 +116,6 @@ def words(grid: Grid, integers: jax.Array) -> jax.Array:
 def decoded(grid: Grid, total: jax.Array, *, rotation_key: jax.Array) -> jax.Array:
     """Float32 `[num_params]` of a sum of words, uint32 `[size]`."""
     steps = discrete.from_ring(total, grid.bits).astype(jnp.float32)
-    return discrete.rotate_back(rotation_key, steps)[: grid.num_params] / jnp.float32(grid.scale)
+    if grid.rotated:
+        steps = discrete.rotate_back(rotation_key, steps)[: grid.num_params]
+    return steps / jnp.float32(grid.scale)

@@ -81,21 +81,18 @@ def test_ties_of_the_first_bits_are_decided_by_those_beyond(key, monkeypatch):
     first = np.zeros(2, np.uint32)
     rest = np.array([[0, 0], [2**31, 2**30], [0, 0], [0, 0], [0, 0]], np.uint32)
     columns = alias.Table(1, np.array([10, 11, 20, 21], np.int32), first, rest)
-    plain = alias.bits
+    once, beyond, draws = alias.once, alias.beyond, 20_000
 
-    def scarce(key, word, shape):
-        """Of the first word only the column, no bit of the second, and then as always."""
-        word = jnp.asarray(word)
-        mask = jnp.where(
-            word == 0, jnp.uint32(2**31), jnp.where(word == 1, jnp.uint32(0), jnp.uint32(2**32 - 1))
-        )
-        return plain(key, word, shape) & mask
+    def column_alone(fun, key, word, *given):
+        return once(lambda drawn, *rest: fun(drawn & np.uint32(2**31), *rest), key, word, *given)
 
-    monkeypatch.setattr(alias, "bits", scarce)
-    drawn = np.asarray(alias.draw(key, (40_000,), columns))
+    # Of the first word only the column, no bit of the second, and then as always.
+    monkeypatch.setattr(alias, "once", column_alone)
+    monkeypatch.setattr(alias, "beyond", lambda key, place: beyond(key, place).at[0].set(0))
+    drawn = np.asarray(alias.draw(key, (draws,), columns))
     for value, chance in ((10, 1 / 4), (11, 1 / 4), (20, 1 / 8), (21, 3 / 8)):
         seen = np.mean(drawn == value)
-        assert abs(seen - chance) <= 6 * math.sqrt(chance * (1 - chance) / 40_000)
+        assert abs(seen - chance) <= 6 * math.sqrt(chance * (1 - chance) / draws)
 
 
 @pytest.mark.parametrize(("law", "parameter"), LAWS)
@@ -131,6 +128,16 @@ def test_the_same_bits_under_jit_vmap_and_on_eight_devices(key):
     one = jax.jit(draw, out_shardings=entries)(jax.random.split(jax.random.clone(key), 8)[3])
     assert len(one.sharding.device_set) == 8
     np.testing.assert_array_equal(one, looped[3])
+
+
+@pytest.mark.parametrize("size", [2**12 - 1, 2**12, 2**12 + 1])
+def test_long_draws_have_the_bits_that_short_ones_have(size, key):
+    half = np.float32(0.5)
+    up = alias.once(
+        lambda drawn, x: (drawn >> 31).astype(x.dtype) + x, key, 3, jnp.full(size, half)
+    )
+    expected = jax.random.bits(jax.random.fold_in(jax.random.clone(key), 3), (size,), np.uint32)
+    np.testing.assert_array_equal(up, (expected >> 31).astype(np.float32) + half)
 
 
 def test_another_generator_draws_the_law_too():

@@ -81,10 +81,15 @@ def mean_of_clipped(ids=range(NUM)):
     return -clipped[list(ids)].mean(axis=0)
 
 
-def test_without_noise_a_round_is_the_mean_of_clipped_updates_but_for_rounding(key):
-    got, info = run_round("distributed_dgauss", key)
-    # Each client's rounding is off by less than one step in each of 32 rotated places.
-    most = math.sqrt(32) / grid().scale
+@pytest.mark.parametrize("narrow", [False, True])
+def test_without_noise_a_round_is_the_mean_of_clipped_updates_but_for_rounding(narrow, key):
+    # One bit less than what no sum can pass: updates are rotated, and these sums still fit.
+    bits = grid().bits - 1 if narrow else None
+    plan = grid(bits=bits)
+    assert (plan.rotated, plan.size) == ((True, 32) if narrow else (False, DIM))
+    got, info = run_round("distributed_dgauss", key, bits=bits)
+    # Each client's rounding is off by less than one step in each place.
+    most = math.sqrt(plan.size) / plan.scale
     assert np.linalg.norm(got - mean_of_clipped()) <= most
     assert np.linalg.norm(mean_of_clipped()) > 5 * most
     assert int(info.cohort_size) == NUM and not bool(info.lost)
@@ -183,8 +188,9 @@ def test_fewer_bits_spoil_the_model_and_no_guarantee(key):
     assert np.linalg.norm(got - mean_of_clipped()) > 5 * math.sqrt(32) / grid().scale
 
 
-def test_a_rounded_update_is_within_the_bound_at_nearly_the_first_draw(key):
-    plan = grid(most_norm=40)
+@pytest.mark.parametrize("bits", [None, 4])
+def test_a_rounded_update_is_within_the_bound_at_nearly_the_first_draw(bits, key):
+    plan = grid(most_norm=40, bits=bits)
     x = jax.random.normal(key, (200, DIM))
     x = 0.5 * x / jnp.linalg.norm(x, axis=1, keepdims=True)
     keys = jax.random.split(jax.random.fold_in(key, 1), 201)

@@ -43,7 +43,8 @@ class Config(ideal_sums.Config):
     """
     bits: int | None = None
     """Of each number in the secure sum, at most 32. Fewer than None takes send less, and sums that
-    wrap around spoil a round's model, but no guarantee. None: the fewest with which none can.
+    wrap around spoil a round's model, but no guarantee: updates are rotated then, which makes that
+    rare. None: the fewest with which none can.
     """
 
     def __post_init__(self) -> None:
@@ -108,8 +109,9 @@ def event(config: Config, noise: Noise) -> events.PrivacyEvent:
 def _make(noise: Noise) -> base.Make:
     @base.maker
     def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgorithm:
-        """Builds the algorithm: local SGD, updates clipped, rotated, rounded to the grid and noised
-        by their clients, their sum modulo 2**bits, and its mean.
+        """Builds the algorithm: local SGD, updates clipped, rounded to the grid (rotated before,
+        where `bits` lets sums wrap around) and noised by their clients, their sum modulo 2**bits,
+        and its mean.
 
         Guarantee: a client's integers have a norm of at most `grid_norm`, in whole numbers, so that
         exchanging its data moves the sum by 2 grid_norm at most (grid_norm if it is zero for one of

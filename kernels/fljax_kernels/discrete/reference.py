@@ -12,12 +12,14 @@ from fljax_kernels.discrete import alias, laws
 def draw(key: jax.Array, shape: tuple[int, ...], law: str, parameter: float) -> np.ndarray:
     """Int32 `shape`."""
     columns = alias.table(law, parameter)
-    words = [
-        np.asarray(jax.random.bits(jax.random.fold_in(key, word), shape, np.uint32)).ravel()
-        for word in range(alias.WORDS)
-    ]
+    size = int(np.prod(shape))
+    first = jax.random.bits(jax.random.fold_in(key, 0), (size,), np.uint32)
+    late = jax.random.fold_in(key, 1)
+    of_place = lambda i: jax.random.bits(jax.random.fold_in(late, i), (alias.WORDS - 1,), np.uint32)
+    beyond = jax.vmap(of_place)(np.arange(size))
+    words = np.concatenate([np.asarray(first)[:, None], np.asarray(beyond)], axis=1)
     out = []
-    for drawn in zip(*(each.tolist() for each in words), strict=True):
+    for drawn in words.tolist():
         whole = 0
         for word in drawn:
             whole = (whole << 32) | word

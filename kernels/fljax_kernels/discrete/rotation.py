@@ -19,8 +19,12 @@ def size(num: int) -> int:
 
 def signs(key: jax.Array, num: int) -> jax.Array:
     """Float32 `[num]` of +-1."""
-    drawn = alias.bits(key, 0, (num,))
-    return 1.0 - 2.0 * (drawn >> np.uint32(31)).astype(jnp.float32)
+    return alias.once(
+        lambda drawn, _: 1.0 - 2.0 * (drawn >> np.uint32(31)).astype(jnp.float32),
+        key,
+        0,
+        lax.iota(jnp.int32, num),
+    )
 
 
 def transform(x: jax.Array) -> jax.Array:

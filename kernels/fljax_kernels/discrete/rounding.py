@@ -28,13 +28,18 @@ def conditional(key: jax.Array, x: jax.Array, most: int) -> jax.Array:
     """Int32 `[P]` of float32 `[P]` with squared norm at most `most`: see `api.grid_round`."""
     # where: NaN is no integer. 65535: no norm above it is allowed, and its square is a uint32.
     x = jnp.clip(jnp.where(jnp.isfinite(x), x, 0.0), -65535.0, 65535.0)
-    low = jnp.floor(x)
-    share = x - low
 
     def another(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        turn, _, _ = state
-        drawn = (alias.bits(key, turn, x.shape) >> np.uint32(8)).astype(jnp.float32)
-        z = (low + (drawn < share * np.float32(2**24)).astype(jnp.float32)).astype(jnp.int32)
+        turn = state[0]
+
+        def rounded(drawn: jax.Array, x: jax.Array) -> jax.Array:
+            low = jnp.floor(x)
+            up = (drawn >> np.uint32(8)).astype(jnp.float32) < (x - low) * np.float32(2**24)
+            # In one loop, and not behind it: nearly always nobody reads them.
+            last = jnp.where(turn == TRIES, jnp.trunc(x), 0.0)
+            return jnp.where(turn < TRIES, low + up.astype(jnp.float32), last).astype(jnp.int32)
+
+        z = alias.once(rounded, key, turn, x)
         return turn + 1, z, squared_norms(z) <= np.uint32(most)
 
     start: tuple[jax.Array, ...] = (
@@ -42,8 +47,4 @@ def conditional(key: jax.Array, x: jax.Array, most: int) -> jax.Array:
         jnp.zeros(x.shape, jnp.int32),
         jnp.zeros((), bool),
     )
-    wanted = lambda state: ~state[2] & (state[0] < TRIES)
-    _, z, good = lax.while_loop(wanted, another, start)
-    short = jnp.trunc(x).astype(jnp.int32)
-    short = jnp.where(squared_norms(short) <= np.uint32(most), short, 0)
-    return jnp.where(good, z, short)
+    return lax.while_loop(lambda state: ~state[2], another, start)[1]
