@@ -6,7 +6,7 @@ A round of 50 clients of 100 examples, MLP 784-256-128-10, one epoch in batches 
 
 - smpc_dp: float32 noise, drawn once for the sum
 - float_by_clients: the same, and each client draws its own float32 noise, as real clients would
-- distributed_dgauss, skellam: each client rotates, rounds and noises integers
+- distributed_dgauss, skellam: each client rounds and noises integers
 
 Wanted: at most 1.3 times float_by_clients. `results/` has what it is.
 """
