@@ -81,11 +81,13 @@ if TYPE_CHECKING:
     from fljax.attacks import noisy_records as noisy_records
     from fljax.attacks import one_run as one_run
     from fljax.attacks import reconstruction as reconstruction
+    from fljax.attacks import replay as replay
     from fljax.attacks import rounds as rounds
     from fljax.attacks import shadow as shadow
     from fljax.attacks import table as table
     from fljax.attacks import trained as trained
     from fljax.attacks import victims as victims
     from fljax.attacks import white_box as white_box
+    from fljax.attacks import worlds as worlds
 else:
     __getattr__, __dir__ = _rooms.doors(__name__)

@@ -1,16 +1,21 @@
 """One privacy unit against a whole scheme: rounds of the scheme itself, thousands of times, with
 the unit and without.
 
-The attacker chose all data (a worst case that the guarantee covers), sees the models before and
-after, and does not know one thing: whether the unit was there, or which of two contents it had. Its
-score is how far the model moved along the unit's gradient. That is the likelihood-ratio test, or a
-monotone function of it, where all that the server sees is the new model; a server that sees more is
-a game of its own (`uploads`), for which nothing but the noise law of the uploads is played: that
-the scheme's rounds add this noise and clip is what `one_unit` sees, where it can play them. Which
-games a scheme is in for is said by its module, see `kinds`.
+The attacker chose all data (a worst case that the guarantee covers), sees what the one sees whom
+the promise is made to, and does not know one thing: whether the unit was there, or which of two
+contents it had. `one_unit` scores how far the model, or where each upload is seen the upload, moved
+along the unit's gradient. That is the likelihood-ratio test, or a monotone function of it. A server
+from which uploads hide in noise that clients share is a game of its own (`uploads`), for which
+nothing but the noise law of the uploads is played: that the scheme's rounds add this noise and clip
+is what `one_unit` sees. Which games a scheme is in for is said by its module, see `kinds`.
+
+An attack that finds nothing says nothing, unless it would have found something: `games` come with a
+control, the same mechanism with half the noise, and a bound "holds" only where the same attack
+catches the control.
 """
 
 import dataclasses
+import functools
 import math
 import warnings
 from collections.abc import Callable
@@ -20,29 +25,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax import _keys, _validate, accounting, attacks, schemes
-from fljax.accounting.events import NeighboringRelation, PrivacyEvent
+from fljax import _validate, accounting, attacks, schemes
+from fljax.accounting.events import PrivacyEvent
 from fljax.accounting.renyi import conversion
 from fljax.accounting.shared_noise import exact as view
-from fljax.attacks import audit
-from fljax.data.cohorts import ClientData, cohort
-from fljax.data.subjects import SUBJECT
+from fljax.attacks import audit, worlds
 from fljax.errors import UnsupportedEventError
-from fljax.schemes.base import Population, Scheme
+from fljax.schemes.base import Scheme
 from fljax.upload import pair_noise
 
-# A small world with others, colluders and two silos: what a scheme's Config is given where it has
-# the field.
+# A small world with others, two silos, and colluders where their view is played: what a scheme's
+# Config is given where it has the field.
 SMALL: dict[str, Any] = {
-    "batch_size": 4,
-    "buffer_size": 2,
+    "batch_size": 16,  # so many that the noise of Gaussian weights is small beside what is added
+    "buffer_size": 4,  # of as many clients: the unit is in the release
     "expected_items": 2.0,
     "expected_subjects": 2.0,
     "item_sampling_prob": 0.5,
+    "items_per_subject": 1,  # moves a sum by no less than group privacy charges for
     "max_colluders": 1,
     "max_items_per_subject": 2,
     "max_stragglers": 0,
-    "min_separation": 2,
+    "min_separation": 1,
     "num_local_epochs": 1,
     "num_local_steps": 1,
     "num_parties": 4,
@@ -52,21 +56,27 @@ SMALL: dict[str, Any] = {
     "straggler_law": "fixed",
 }
 SILOS = {"num_parties": 2}  # in place of it, where clients are silos
+SUBSETS = {"batch_size": 4}  # where a batch is a part of a client's records
 _EPSILONS = np.concatenate([np.linspace(0, 4, 17), np.geomspace(5, 20_000, 30)])
-_DIM = 3
-_LONG = 1e3  # times whatever is clipped to: a canary that counts fully
+
+
+Score = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 class Game(NamedTuple):
-    """score: `(key, present []) -> []`, pure: one run of the mechanism, scored. event: what is
+    """score: `(key, present []) -> []`, pure: one run of the mechanism, scored. Or `[A, F]`: A
+    views, each of two neighbours of its own, of which the best counts at a confidence that is split
+    between them; each of F numbers that say most together (`play` weighs them). event: what is
     certified of it.
 
-    sees: what the attacker sees, in words.
+    sees: what the attacker sees, in words. control: as score, for the same mechanism with half the
+    noise; None: none is played, and nothing says that the attack would have found too little noise.
     """
 
-    score: Callable[[jax.Array, jax.Array], jax.Array]
+    score: Score
     event: PrivacyEvent
     sees: str
+    control: Score | None = None
 
 
 class Attack(Protocol):
@@ -90,7 +100,15 @@ def config(name: str, **changes: Any) -> Any:
 
 def sizes(scheme: Scheme) -> dict[str, Any]:
     """Numbers of a small world for the scheme."""
-    return SMALL | (SILOS if scheme.noise_at == "silo" else {})
+    found = SMALL | (SILOS if scheme.noise_at == "silo" else {})
+    if scheme.upload_noise is None:
+        # What colluders know of the noise in a sum, `one_unit` does not take away.
+        found |= {"max_colluders": 0}
+    try:
+        small(scheme.Config, found, required={})
+    except ValueError:
+        return found | SUBSETS
+    return found
 
 
 def small(wanted: Any, values: dict[str, Any], *, required: dict[str, Any]) -> Any:
@@ -105,93 +123,28 @@ def small(wanted: Any, values: dict[str, Any], *, required: dict[str, Any]) -> A
     return wanted(**kept)
 
 
-def _loss(params: Any, example: Any) -> jax.Array:
-    """Its gradient is the example."""
-    return jnp.vdot(params["w"], example["x"])
-
-
-def _tables(
-    population: Population, event: PrivacyEvent, num_clients: int
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Examples `[2, M, ...]` and rows of clients `[2, N, K]`: the world without the unit, and with
-    it.
-
-    Everybody else's gradient is zero, which any attacker may know and subtract.
-    """
-    relation, unit = event.neighboring_relation, event.privacy_unit
-    mine, holders = 1, 1
-    if unit == "subject":
-        mine, holders = population.subject_examples, population.subject_clients or num_clients
-    # Where there are places for records they are full; elsewhere one other example keeps a client
-    # from being empty.
-    others = (population.places or 2) - 1 if unit == "example" else 1
-    per_client = others + mine
-    x = np.zeros((2, num_clients, per_client, _DIM), np.float32)
-    x[1, :holders, others:, 0] = _LONG
-    if relation == NeighboringRelation.REPLACE_ONE:
-        x[0, :holders, others:, 0] = -_LONG
-    rows = np.tile(
-        np.arange(num_clients * per_client, dtype=np.int32).reshape(num_clients, per_client),
-        (2, 1, 1),
-    )
-    rows[:, holders:, others:] = -1  # nobody else has anything of the unit
-    if unit == "client":
-        rows[:, :holders, :others] = -1  # it has nothing else
-    if relation != NeighboringRelation.REPLACE_ONE:
-        rows[0, :holders, others:] = -1
-    # Padding stands at the end.
-    rows = np.take_along_axis(rows, np.argsort(rows < 0, axis=-1, kind="stable"), -1)
-    subject = np.broadcast_to(np.arange(per_client) >= others, (2, num_clients, per_client)).astype(
-        np.int32
-    )
-    subject = np.where(subject == 1, 0, 1 + np.arange(num_clients, dtype=np.int32)[:, None])
-    flat = {"x": x.reshape(2, -1, _DIM), SUBJECT: subject.reshape(2, -1).astype(np.int32)}
-    return flat, rows
-
-
 def one_unit(scheme: Scheme, config: Any, *, num_rounds: int = 1) -> Game:
-    """A game against rounds of any scheme, from what its event says about units and neighbours."""
-    event = scheme.event(config)
-    population = scheme.population(config)
-    num_clients = population.num_clients or 2
-    examples, rows = _tables(population, event, num_clients)
-    num_units = examples["x"].shape[1] if event.privacy_unit == "example" else num_clients
-    algorithm = scheme.make(config, _loss, num_units=num_units)
-    prob, kept = algorithm.client_sampling_prob, algorithm.client_state
-    removed = (
-        event.privacy_unit == "client"
-        and event.neighboring_relation == NeighboringRelation.ADD_OR_REMOVE_ONE
-    )
+    """A game against rounds of any scheme, from what its event says about units and neighbours.
 
-    def score(key: jax.Array, present: jax.Array) -> jax.Array:
-        pick = lambda pair: jnp.where(present, pair[1], pair[0])
-        clients = ClientData(jax.tree.map(pick, examples), pick(rows))
-        coin_key, round_key = jax.random.split(key)
+    The attacker sees what the promise's adversary does: the model, and what else is released; where
+    each upload is seen, those of the clients that have the unit, for each client that may be the
+    first of them.
+    """
+    pair = worlds.Neighbours(scheme, config)
+    firsts = np.arange(pair.num_clients if pair.holders < pair.num_clients else 1)
+    seen = (firsts[:, None] + np.arange(pair.holders)) % pair.num_clients  # [A, F]
 
-        start = algorithm.init({"w": jnp.zeros(_DIM)})
-        # Clients keep what they keep; the score is of what is released.
-        first = () if kept is None else kept.init(start.params)
-        everybody = jax.tree.map(
-            lambda leaf: jnp.tile(leaf, (num_clients, *[1] * leaf.ndim)), first
-        )
+    def of_model(key: jax.Array, present: jax.Array) -> jax.Array:
+        moved = pair.model(key, present, num_rounds=num_rounds)
+        return -moved[0] if scheme.released is None else moved[None]
 
-        def one_round(carry: Any, index: jax.Array) -> tuple[Any, None]:
-            state, clients_keep = carry
-            joins = _keys.coins(jax.random.fold_in(coin_key, index), (num_clients,), prob)
-            if removed:
-                joins &= present | (jnp.arange(num_clients) > 0)
-            here = cohort(clients, jnp.where(joins, jnp.arange(num_clients), -1))
-            state, info = algorithm.round(state, here._replace(kept=clients_keep), round_key)
-            return (state, clients_keep if kept is None else info.kept), None
+    def of_uploads(key: jax.Array, present: jax.Array) -> jax.Array:
+        one = lambda against: pair.uploads(key, present, against, num_rounds=num_rounds)
+        each = jax.vmap(one)(jnp.asarray([False, True]))[..., 0]
+        return -each[:, seen].reshape(-1, pair.holders)
 
-        (end, _), _ = jax.lax.scan(one_round, (start, everybody), jnp.arange(num_rounds))
-        return -end.params["w"][0]
-
-    return Game(
-        score,
-        scheme.run_event(config, num_rounds),
-        "the model before and after, and who could have joined",
-    )
+    score = of_uploads if scheme.uploads_seen else of_model
+    return Game(score, scheme.run_event(config, num_rounds), worlds.seen_by(scheme))
 
 
 def uploads(scheme: Scheme, config: Any, *, num_rounds: int = 1) -> Game:
@@ -237,14 +190,7 @@ def kinds(scheme: Scheme) -> tuple[Attack, ...]:
     """The games here that can be played against a scheme, the sharpest first: what its module says
     of itself.
     """
-    hidden = () if scheme.upload_noise is None else (uploads,)
-    # `one_unit` has no network to offer.
-    return hidden if scheme.needs_network else (*hidden, one_unit)
-
-
-def _compared(scheme: Scheme) -> bool:
-    # With a trusted server and rounds that take networks only, no game here fits an epsilon.
-    return scheme.promise == "nats" or (scheme.promise == "epsilon" and bool(kinds(scheme)))
+    return (one_unit,) if scheme.upload_noise is None else (uploads, one_unit)
 
 
 def promising() -> list[str]:
@@ -254,7 +200,7 @@ def promising() -> list[str]:
 
     def fits(name: str) -> bool:
         try:
-            return _compared(schemes.get(name))
+            return schemes.get(name).promise != "none"
         except ValueError as reason:
             if name in schemes.NAMES:
                 raise
@@ -280,7 +226,7 @@ def check_name(*, attack: str | None = None, **given: str) -> None:
                     f"Expected {argument} that promises an epsilon with attack={attack!r}, got "
                     f"{name!r}."
                 )
-        elif not _compared(scheme):
+        elif scheme.promise == "none":
             _validate.one_of(promising(), **{argument: name})
 
 
@@ -309,24 +255,37 @@ def games(
     if attack is None:
         return _made(name, config, num_rounds)
     _validate.positive_int(num_rounds=num_rounds)
-    return (attacks.get(attack)(schemes.get(name), config, num_rounds=num_rounds),)
+    return (_with_control(attacks.get(attack), schemes.get(name), config, num_rounds),)
 
 
 def _made(name: str, config: Any, num_rounds: int, most: int | None = None) -> tuple[Game, ...]:
     _validate.positive_int(num_rounds=num_rounds)
     scheme = schemes.get(name)
-    fitting = kinds(scheme)[:most]
-    if not fitting:
-        raise ValueError(
-            f"Expected a scheme whose uploads or rounds can be played here, got scheme={name!r}."
-        )
-    return tuple(kind(scheme, config, num_rounds=num_rounds) for kind in fitting)
+    return tuple(_with_control(kind, scheme, config, num_rounds) for kind in kinds(scheme)[:most])
+
+
+def _with_control(attack: Attack, scheme: Scheme, config: Any, num_rounds: int) -> Game:
+    """The game, with its control where there is noise to halve."""
+    found = attack(scheme, config, num_rounds=num_rounds)
+    if not config.noise_multiplier:
+        return found
+    half = with_half_the_noise(config)
+    return found._replace(control=attack(scheme, half, num_rounds=num_rounds).score)
+
+
+def with_half_the_noise(config: Any) -> Any:
+    """The config of the control: what is certified of `config` is not true of it."""
+    return dataclasses.replace(config, noise_multiplier=config.noise_multiplier / 2)
 
 
 def play(
     game: Game, key: jax.Array, num_trials: int, *, at_once: int = 1024
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores `[num_trials]` with the unit and without it, all trials in one program.
+    """Scores `[num_trials]` with the unit and without it, all trials in one program; `[A,
+    num_trials]` of a game with A views.
+
+    A view of several numbers is scored by Fisher's linear discriminant, learnt from the runs that
+    choose a threshold in `audit.two_worlds` and do not count there.
 
     Args:
       at_once: trials side by side; only speed and memory depend on it.
@@ -347,7 +306,10 @@ def play(
         )
 
     found = np.asarray(run(jax.random.split(key, 2 * num_trials)), np.float64)
-    return found[:num_trials], found[num_trials:]
+    if found.ndim == 1:
+        return found[:num_trials], found[num_trials:]
+    pairs = [audit.combined(view[:num_trials], view[num_trials:]) for view in found.swapaxes(0, 1)]
+    return np.stack([pair[0] for pair in pairs]), np.stack([pair[1] for pair in pairs])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -356,9 +318,9 @@ class Verdict:
 
     certified, measured: epsilon, the first an upper and the second a lower bound with the stated
     confidence; measured is by counting, whatever the shape of the trade-off curve. gaussian: the
-    lower bound of an attacker who knows that the curve is Gaussian. ceiling: the most that so many
-    trials can prove, of any scores. holds: measured <= certified; None where ceiling <= certified,
-    so that no scores could have said no.
+    lower bound of an attacker who knows that the curve is Gaussian. control: measured of the
+    control; None where none was played. ceiling: the most that so many trials can prove, of any
+    scores. best: which of several views proved most.
     """
 
     certified: float
@@ -368,7 +330,18 @@ class Verdict:
     confidence: float
     trials: int
     ceiling: float
-    holds: bool | None
+    control: float | None = None
+    best: int = 0
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether measured <= certified. None, "cannot tell": no scores could have said no, since
+        ceiling <= certified, or the control, which breaks the bound, was not caught.
+        """
+        if self.measured > self.certified:
+            return False
+        caught = self.control is None or self.control > self.certified
+        return True if caught and self.ceiling > self.certified else None
 
 
 def verdict(
@@ -380,11 +353,36 @@ def verdict(
     confidence: float = 0.99,
     certified: float | None = None,
 ) -> Verdict:
-    """Plays, and compares what was measured with what the game's event certifies: `judge` of fresh
-    scores.
+    """Plays, the control too, and compares what was measured with what the game's event certifies:
+    `judge` of fresh scores.
+    """
+    how: dict[str, Any] = {"num_trials": num_trials, "delta": delta, "confidence": confidence}
+    return audited(game, key, certified=certified, **how)[0]
+
+
+def audited(
+    game: Game,
+    key: jax.Array,
+    *,
+    num_trials: int,
+    delta: float,
+    confidence: float,
+    certified: float | None = None,
+) -> tuple[Verdict, tuple[np.ndarray, np.ndarray]]:
+    """`verdict`, and the scores `[num_trials]` of the view that proved most, with the unit and
+    without it.
+
+    The control is played where the bound would hold without it.
     """
     scores = play(game, key, num_trials)
-    return judge(game.event, scores, delta=delta, confidence=confidence, certified=certified)
+    judged = functools.partial(judge, game.event, delta=delta, confidence=confidence)
+    found = judged(scores, certified=certified)
+    present, absent = (np.atleast_2d(world)[found.best] for world in scores)
+    if game.control is not None and found.holds:
+        other = play(game._replace(score=game.control), jax.random.fold_in(key, 1), num_trials)
+        control = judged(other, certified=found.certified).measured
+        found = dataclasses.replace(found, control=control)
+    return found, (present, absent)
 
 
 def judge(
@@ -408,18 +406,19 @@ def judge(
     """
     if certified is None:
         certified = certified_epsilon(event, delta)
-    found = audit.two_worlds(*scores, delta=delta, confidence=confidence)
-    measured = float(found.epsilon)
-    ceiling = audit.ceiling(scores[0].size, delta=delta, confidence=confidence)
+    present, absent = (np.atleast_2d(world) for world in scores)
+    each = 1 - (1 - confidence) / len(present)
+    found = audit.two_worlds(present, absent, delta=delta, confidence=each)
+    best = int(np.argmax(found.epsilon))
     return Verdict(
         certified=certified,
-        measured=measured,
-        gaussian=float(found.gdp_epsilon),
+        measured=float(found.epsilon[best]),
+        gaussian=float(found.gdp_epsilon[best]),
         delta=delta,
         confidence=confidence,
-        trials=scores[0].size,
-        ceiling=ceiling,
-        holds=measured <= certified if certified < ceiling else None,
+        trials=present.shape[1],
+        ceiling=audit.ceiling(present.shape[1], delta=delta, confidence=each),
+        best=best,
     )
 
 
@@ -431,12 +430,15 @@ def certified_epsilon(event: PrivacyEvent, delta: float) -> float:
     return min((float(str(value)) for value in found), default=math.inf)
 
 
-def certified_delta(event: PrivacyEvent, epsilon: float) -> float:
+def certified_delta(event: PrivacyEvent, epsilon: float, *, tight: bool = False) -> float:
     """The smallest delta that `quick_method` proves for the event at `epsilon`; 1 if it proves
     none.
+
+    tight: by the accountant "auto" instead, which takes longer.
     """
+    method: Literal["gdp", "rdp", "auto"] = "auto" if tight else quick_method(event)
     try:
-        spent = accounting.spent(event, epsilon=epsilon, method=quick_method(event))
+        spent = accounting.spent(event, epsilon=epsilon, method=method)
     except UnsupportedEventError:
         return 1.0
     return min(1.0, spent.delta_upper) if spent.certified else 1.0
@@ -453,16 +455,28 @@ def quick_method(event: PrivacyEvent) -> Literal["gdp", "rdp"]:
     return "gdp"
 
 
-def certified_curve(event: PrivacyEvent, fpr: np.ndarray) -> np.ndarray:
+def certified_curve(event: PrivacyEvent, fpr: np.ndarray, *, tight: bool = False) -> np.ndarray:
     """Least false-negative rate of any test at `fpr` `[...]`, from proved (epsilon, delta) pairs on
-    a grid.
+    a grid: of `certified_delta`.
     """
     best = np.zeros(np.shape(fpr))
     for epsilon in _EPSILONS:
-        best = np.maximum(
-            best,
-            conversion.epsilon_delta_trade_off(
-                float(epsilon), certified_delta(event, float(epsilon)), fpr
-            ),
-        )
+        delta = certified_delta(event, float(epsilon), tight=tight)
+        best = np.maximum(best, conversion.epsilon_delta_trade_off(float(epsilon), delta, fpr))
+        if delta == 0:
+            break
     return best
+
+
+def reachable(event: PrivacyEvent, num_trials: int, *, delta: float, confidence: float) -> float:
+    """The epsilon that so many trials prove of a mechanism that hides exactly as little as `event`
+    certifies, to the best attack: what `measured` is to be compared with.
+
+    Rates are taken as they are expected, so that an audit may be above it by chance.
+    """
+    fpr = np.unique(np.concatenate([np.geomspace(1e-4, 0.5, 60), np.linspace(0.5, 1, 40)[:-1]]))
+    tpr = 1 - certified_curve(event, fpr, tight=True)
+    counted, error = audit.counted(num_trials), (1 - confidence) / 2
+    low, _ = audit.clopper_pearson(tpr * counted, counted, error)
+    _, high = audit.clopper_pearson(fpr * counted, counted, error)
+    return float(audit.epsilon_of_rates(low, high, delta).max())

@@ -26,7 +26,7 @@ HEAD = (
     "inverted, then picked",
     "picked",
     "certified",
-    "holds",
+    "verdict",
 )
 _TV = 1e-3
 _ERROR = 1e-3  # chance of each verdict's bound to be wrong
@@ -244,7 +244,7 @@ def cells(line: Line) -> list[str]:
     """A line as text, in the order of HEAD."""
     numbers = [line.mse, line.psnr, line.ssim, line.inverted, line.picked, line.bound]
     start = [words.at_most(line.budget), f"{line.noise:.4g}", str(line.diverged)]
-    return [*start, *(f"{value:.4g}" for value in numbers), table.HELD[line.holds]]
+    return [*start, *(f"{value:.4g}" for value in numbers), table.VERDICTS[line.holds]]
 
 
 def sections(options: Any, found: Found) -> list[str]:

@@ -16,7 +16,7 @@ from fljax.cli import _run_files
 from fljax.simulation.report import attack_figures, run_page
 
 TITLE = "Membership of one unit"
-HEAD = ("epsilon", "noise", "measured, at least", "certified, at most", "holds")
+HEAD = ("epsilon", "noise", "measured, at least", "certified, at most", "verdict")
 _CONFIDENCE = 0.999
 
 
@@ -83,7 +83,7 @@ def _run(options: Any, say: Callable[[str], None]) -> Found:
         lines.append(Line(float(budget), noise, found.measured, found.certified, found.holds))
         told = f"epsilon {words.at_most(budget)}: {options.trials} runs in each world done"
         if found.holds is None:
-            told += f"; cannot tell: so many runs prove at most {found.ceiling:.3g}"
+            told += f"; cannot tell: {table.cannot_tell(found.ceiling, found.control)}"
         say(told)
     return Found(
         lines, f"epsilon at delta {words.at_most(options.delta)}, at most", "certified", sees
@@ -98,7 +98,7 @@ def cells(line: Line) -> list[str]:
         f"{line.noise:.4g}",
         measured,
         bound,
-        table.HELD[line.holds],
+        table.VERDICTS[line.holds],
     ]
 
 
@@ -117,7 +117,7 @@ def sections(options: Any, found: Found) -> list[str]:
         f"{options.trials} runs of {options.num_rounds} rounds in each of two worlds that differ "
         "in one unit. Measured epsilons are lower bounds that are wrong with chance "
         f"{1 - _CONFIDENCE:.2g} each. Cannot tell: no scores of so many runs could have got past "
-        "the bound."
+        "the bound, or the attack did not get past it where the scheme drew half its noise."
     )
     threat = (
         "<p>The attacker chose all data, knows every setting, and misses one bit: whether the "

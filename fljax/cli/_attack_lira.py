@@ -26,7 +26,7 @@ HEAD = (
     "TPR at 5 % FPR",
     "accuracy on members",
     "on others",
-    "holds",
+    "verdict",
 )
 _WRONG_LABELS, _HIDDEN = 0.2, (32,)
 
@@ -166,7 +166,7 @@ def cells(line: Line) -> list[str]:
         line.member_accuracy,
         line.other_accuracy,
     )
-    return [*(f"{value:.3g}" for value in shown), table.HELD[line.holds]]
+    return [*(f"{value:.3g}" for value in shown), table.VERDICTS[line.holds]]
 
 
 def sections(options: Any, found: Found) -> list[str]:

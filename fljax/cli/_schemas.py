@@ -190,11 +190,13 @@ class Attack(TypedDict):
 
 
 class Audit(TypedDict):
-    """Of `audit`: what audit.json holds, and where it is."""
+    """Of `audit`: what audit.json holds, and where it is. Each row has a `verdict`, "holds",
+    "violated" or "cannot tell", and `holds`: true, false or None. A replay has no confidence.
+    """
 
     run_dir: str
     report: str
-    confidence: float
+    confidence: NotRequired[float]
     rows: list[dict[str, Any]]
 
 

@@ -16,11 +16,16 @@ from fljax.cli import _args, _output, _run_files
 _DESCRIPTION = """Measures what an attacker learns from rounds of a scheme, next to what the scheme
 certifies.
 
-One privacy unit against the whole scheme in a small world, thousands of rounds in one program.
-Where the server sees uploads hidden by shared noise, its law is audited too; it alone where the
-rounds take networks only. Channels promise no epsilon: Gaussian images are read through their noise
-instead, and the error is compared with its bound, the nats that they tell with those declared.
-Noise too little by a factor of 4 (of its variance) is seen, or the verdict is "cannot tell".
+One privacy unit against the whole scheme in a small world, thousands of rounds in one program. The
+attacker sees what the promise's adversary sees: each upload where noise is local, else the model.
+Where the server sees uploads hidden by shared noise, its law is audited too. A bound "holds" only
+where the same attack, in the same call, catches the scheme with half its noise; else the verdict is
+"cannot tell". Channels promise no epsilon: Gaussian images are read through their noise instead,
+and the error is compared with its bound, the nats that they tell with those declared. Noise too
+little by a factor of 4 (of its variance) is seen, or the verdict is "cannot tell".
+
+With --replay one round is run again with the same keys and one unit changed, for each unit: exact
+where trials count, and so is its control, the same with half the noise, which must fail.
 
 Writes config.toml, audit.json and report.html into one folder. Exits with 1 where a bound did not
 hold.
@@ -28,6 +33,10 @@ hold.
 _ATTACK = (
     f"Play this attack alone: {', '.join(attacks.names())}, or PACKAGE.ATTACK. None: all that "
     "fit the scheme."
+)
+_REPLAY = (
+    "Replay this scheme instead: how far one unit moves what is seen, by the same keys, beside "
+    "what the noise allows for. None: play against scheme."
 )
 
 
@@ -40,6 +49,7 @@ class Options:
     )
     all: bool = False
     """One table of all five papers' schemes, certified against measured."""
+    replay: Annotated[str | None, tyro.conf.arg(metavar="SCHEME", help=_REPLAY)] = None
     attack: Annotated[str | None, tyro.conf.arg(help=_ATTACK)] = None
     noise_multiplier: float = 1.0
     """Noise of schemes with an epsilon."""
@@ -62,6 +72,8 @@ class Options:
 
     def __post_init__(self) -> None:
         rounds.check_name(scheme=self.scheme, attack=self.attack)
+        if self.replay is not None:
+            self._check_replay(self.replay)
         if self.all and self.attack is not None:
             raise ValueError(
                 "Expected no attack with all, which plays all that fit, got "
@@ -76,6 +88,16 @@ class Options:
         if self.trials < 8:
             raise ValueError(f"Expected trials >= 8, got trials={self.trials}.")
 
+    def _check_replay(self, name: str) -> None:
+        rounds.check_name(replay=name)
+        if schemes.get(name).promise != "epsilon":
+            raise ValueError(f"Expected replay of a scheme that promises an epsilon, got {name!r}.")
+        if self.all or self.attack is not None or self.epsilon is not None:
+            raise ValueError(
+                "Expected no all, attack or epsilon with replay, which counts no trials, got "
+                f"all={self.all}, attack={self.attack!r}, epsilon={self.epsilon!r}."
+            )
+
 
 def main(args: Sequence[str]) -> int:
     """Plays, prints the table, writes the folder."""
@@ -83,6 +105,8 @@ def main(args: Sequence[str]) -> int:
         options = _args.parse(Options, args, prog="fljax audit", description=_DESCRIPTION)
     except _args.Done:
         return 0
+    if options.replay is not None:
+        return _replay(options)
     import jax
 
     from fljax.attacks import table
@@ -113,7 +137,7 @@ def main(args: Sequence[str]) -> int:
     _print([row for row, _ in rows])
     found = [
         {k: v for k, v in row._asdict().items() if k not in {"event", "scores"}}
-        | {"noise_multiplier": noise, "paper": table.PAPERS.get(row.scheme)}
+        | {"verdict": row.verdict, "noise_multiplier": noise, "paper": table.PAPERS.get(row.scheme)}
         for row, noise in rows
     ]
     results = {"confidence": options.confidence, "rows": found}
@@ -126,6 +150,22 @@ def main(args: Sequence[str]) -> int:
     report = _run_files.write_report(run_dir, title, sections)
     _output.give({"run_dir": run_dir, "report": report, **results})
     return _run_files.verdict([row.scheme for row, _ in rows if row.holds is False])
+
+
+def _replay(options: Options) -> int:
+    from fljax.cli import _audit_replay
+
+    with _run_files.opened(options.run_dir, "audit", options) as run_dir:
+        row = _audit_replay.run(options)
+    _run_files.print_table(_audit_replay.HEAD, [_audit_replay.cells(row)])
+    if row["holds"] is None:
+        print(f"{row['scheme']}: cannot tell: half the noise was not caught.")
+    results = {"rows": [row]}
+    _run_files.write_json(run_dir / "audit.json", results)
+    title = f"Replay of {row['scheme']}"
+    report = _run_files.write_report(run_dir, title, _audit_replay.sections(row))
+    _output.give({"run_dir": run_dir, "report": report, **results})
+    return _run_files.verdict([row["scheme"]] if row["holds"] is False else [])
 
 
 def _noise(name: str, options: Options) -> float:
@@ -154,11 +194,11 @@ def _cells(row: Any) -> list[str]:
         row.quantity,
         f"{row.bound} {shown}",
         at_least(row.measured, 4) if row.bound == "at most" else f"{row.measured:.4g}",
-        table.HELD[row.holds],
+        table.VERDICTS[row.holds],
     ]
 
 
-_HEAD = ("scheme", "unit", "neighbours or budget", "quantity", "certified", "measured", "holds")
+_HEAD = ("scheme", "unit", "neighbours or budget", "quantity", "certified", "measured", "verdict")
 
 
 def _print(rows: list[Any]) -> None:
@@ -178,6 +218,8 @@ def _print(rows: list[Any]) -> None:
 
 
 def _cannot_tell(row: Any) -> str:
+    from fljax.attacks import table
+
     if row.seen_from is not None:
         least = (
             f"only noise {row.seen_from:.2g} times too little (its variance)"
@@ -185,7 +227,7 @@ def _cannot_tell(row: Any) -> str:
             else "no lack of noise"
         )
         return f"cannot tell: {least} would have been seen"
-    return f"cannot tell: so many trials prove at most {row.quantity.split()[0]} {row.ceiling:.3g}"
+    return f"cannot tell: {table.cannot_tell(row.ceiling, row.control)}"
 
 
 def _curve(row: Any, confidence: float) -> str:
@@ -230,9 +272,10 @@ def _sections(options: Options, rows: list[Any], picture: str) -> list[str]:
     note = (
         "Measured epsilons are lower bounds that are wrong with chance "
         f"{1 - options.confidence:.2g} each; an attack that stays far below its bound may be a "
-        "weak attack. Held: no attack got past the certified number. Cannot tell: no data of so "
-        "many trials could have got past it, or the attack on a channel would have missed noise "
-        "four times too little."
+        "weak attack. Holds: no attack got past the certified number, and the same attack did "
+        "where the scheme drew half its noise. Cannot tell: no data of so many trials could have "
+        "got past it, or that control was not caught, or the attack on a channel would have missed "
+        "noise four times too little."
     )
     world = (
         "Rows with an epsilon: the attacker chose all data, knows every setting, and misses one "

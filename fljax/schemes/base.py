@@ -219,6 +219,9 @@ class Scheme:
       exposure: who can learn what about whom, in words: rows of three.
       spent: `(config, task, inputs, num_rounds)`, what a run told about records in nats; None:
         nothing to tell.
+      released: `state -> tree`, what is released of a state beside its params; None: nothing.
+      uploads_seen: the promise holds towards whoever sees each client's upload of its own, not the
+        model alone; the noise of each is drawn by its client alone. Audits then look at uploads.
       upload_noise: what hides one upload from a server that sees them all; audits play against it.
       costs: `(config, num_params)`, one client's round in bytes and operations.
       needs_network: `make` takes losses of networks only, so that no audit runs its rounds.
@@ -243,6 +246,8 @@ class Scheme:
     views: "Callable[[Any, jax.Array, int], Views] | None" = None
     exposure: Callable[[Any], list[tuple[str, str, str]]] | None = None
     spent: "Callable[[Any, Any, dict[str, Any], int], Spent | None] | None" = None
+    released: Callable[[Any], Any] | None = None
+    uploads_seen: bool = False
     upload_noise: "Callable[[Any], UploadNoise] | None" = None
     costs: "Callable[[Any, int], Costs] | None" = None
     needs_network: bool = False
@@ -276,6 +281,11 @@ class Scheme:
         if wanted - fields:
             raise ValueError(
                 f"Expected Config to have the fields {sorted(wanted)}, got {sorted(fields)}."
+            )
+        if self.uploads_seen and self.noise_at == "server":
+            raise ValueError(
+                "Expected uploads_seen=False with noise_at='server', whose noise is not in the "
+                "uploads, got True."
             )
         if self.promise == "nats" and (self.inputs is None or self.spent is None):
             raise ValueError("Expected inputs and spent with promise='nats', got None.")

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import _validate, accounting, errors
-from fljax.attacks import rounds
+from fljax.attacks import replay, rounds, worlds
 from fljax.data.cohorts import Cohort
 from fljax.schemes.base import Scheme
 from fljax.testing import _worlds
@@ -111,25 +111,27 @@ class _Subject:
     @functools.cached_property
     def config(self) -> Any:
         """Of the world with one unit that is there or not."""
-        return self.world.config if self._given is not None else _worlds.least_config(self.scheme)
+        return self.world.config if self._given is not None else replay.least_config(self.scheme)
 
     @functools.cached_property
     def played(self) -> "_Played":
         """Rounds with and without the unit; one program for all: compiling it takes longest."""
-        worlds = _worlds.Neighbours(self.scheme, self.config)
+        pair = worlds.Neighbours(self.scheme, self.config)
         event = self.scheme.event(self.config)
         population = self.scheme.population(self.config)
         anybody = event.privacy_unit != "subject" or population.subject_clients == 1
-        clients = np.arange(worlds.num_clients) if anybody else np.zeros(1, int)
+        clients = np.arange(pair.num_clients) if anybody else np.zeros(1, int)
         shift = np.repeat(clients, _REPLAYS)
         keys = jax.random.split(_key(2), shift.size + 2 * _TRIALS)
         replayed, count = shift.size, 2 * shift.size + 2 * _TRIALS
-        steps = worlds.steps(
+        given = (
             jnp.concatenate([keys[:replayed], keys]),
             np.repeat([False, True, False, True], [replayed, replayed, _TRIALS, _TRIALS]),
             np.concatenate([shift, shift, np.zeros(2 * _TRIALS, int)]),
             np.arange(count) < 2 * replayed,
         )
+        run = jax.jit(lambda *each: jax.lax.map(lambda one: pair.model(*one)[: worlds.DIM], each))
+        steps = np.asarray(run(*map(jnp.asarray, given)), np.float64)
         parts = np.split(steps, [replayed, 2 * replayed, 2 * replayed + _TRIALS])
         return _Played(shift, *parts)
 
@@ -279,7 +281,7 @@ def _toml(subject: _Subject) -> str:
 
 def _neighbours(subject: _Subject) -> str:
     _promises_an_epsilon(subject)
-    declared = _worlds.mu_of(subject.scheme.event(subject.config).mechanism)
+    declared = replay.mu_of(subject.scheme.event(subject.config).mechanism)
     if declared is None or not np.isfinite(declared):
         raise _NothingToAsk("the event is no Gaussian mechanism, or has no noise")
     played = subject.played

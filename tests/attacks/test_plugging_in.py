@@ -12,7 +12,7 @@ import pytest
 from fljax import attacks, cli, schemes
 from fljax.accounting import events
 from fljax.attacks import rounds, table
-from fljax.schemes.base import Scheme
+from fljax.schemes.base import Population, Scheme
 
 
 @pytest.mark.parametrize("name", schemes.NAMES)
@@ -139,26 +139,72 @@ def test_an_audit_of_half_the_noise_says_so_with_its_exit_code(register, tmp_pat
     flags = ["--scheme", "thrown_away", "--trials", "4000", "--run-dir", str(tmp_path / "run")]
     assert cli.main(["audit", *flags]) == 1
     out = capsys.readouterr().out
-    assert "NO" in out and "An attack got past what is certified: thrown_away. Exit code 1." in out
+    assert (
+        "violated" in out
+        and "An attack got past what is certified: thrown_away. Exit code 1." in out
+    )
     assert (tmp_path / "run" / "report.html").is_file()
 
 
-def test_what_is_played_against_a_new_scheme_is_what_its_module_offers(register):
-    for changes, kinds, promising in (
+@pytest.mark.parametrize(
+    ("changes", "kinds", "promising"),
+    [
         ({}, (rounds.one_unit,), True),
         ({"upload_noise": lambda config: None}, (rounds.uploads, rounds.one_unit), True),
-        ({"upload_noise": lambda config: None, "needs_network": True}, (rounds.uploads,), True),
-        ({"needs_network": True}, (), False),
+        ({"needs_network": True}, (rounds.one_unit,), True),
         ({"promise": "none"}, (rounds.one_unit,), False),
         (
             {"promise": "nats", "Config": Nats, "inputs": dict, "spent": dict},
             (rounds.one_unit,),
             True,
         ),
-    ):
-        register(**changes)
-        assert rounds.kinds(schemes.get("thrown_away")) == kinds
-        assert ("thrown_away" in rounds.promising()) is promising
-        if not kinds:
-            with pytest.raises(ValueError, match="can be played here, got scheme='thrown_away'"):
-                rounds.game("thrown_away", Config(noise_multiplier=1.0))
+    ],
+)
+def test_what_is_played_against_a_new_scheme_is_what_its_module_offers(
+    changes, kinds, promising, register
+):
+    register(**changes)
+    assert rounds.kinds(schemes.get("thrown_away")) == kinds
+    assert ("thrown_away" in rounds.promising()) is promising
+
+
+def test_an_attack_that_misses_half_the_noise_cannot_tell(register, key):
+    register()
+
+    def blind(scheme, config, *, num_rounds=1):
+        score = lambda key, present: jax.random.normal(key)
+        return rounds.Game(score, scheme.run_event(config, num_rounds), "nothing")
+
+    attacks.register("blind", blind)
+    try:
+        found = table.row("thrown_away", key, table.Settings(trials=1000, attack="blind"))
+    finally:
+        attacks._registry.forget("blind")
+    assert found.verdict == "cannot tell" and found.holds is None
+    assert found.control <= found.certified < found.ceiling
+
+
+def test_uploads_that_are_seen_are_looked_at_one_by_one(register, key):
+    """Half the noise in one client's upload, which the sum of all four hides."""
+
+    def make(config, loss, *, num_units):
+        def play(state, cohort, run_key):
+            def upload(rows, client):
+                examples = jax.tree.map(lambda leaf: leaf[rows], cohort.examples)
+                grads = jax.vmap(jax.grad(loss), (None, 0))(state.params, examples)["w"]
+                norms = jnp.linalg.norm(grads, axis=1, keepdims=True)
+                kept = jnp.where(rows[:, None] >= 0, grads / jnp.maximum(norms, 1.0), 0.0)
+                noise = jax.random.normal(jax.random.fold_in(run_key, client), kept.shape[1:])
+                wide = config.noise_multiplier * jnp.where(client == 1, 0.5, 1.0)
+                return jnp.where(client >= 0, jnp.sum(kept, axis=0) + wide * noise, 0.0)
+
+            total = jnp.sum(jax.vmap(upload)(cohort.indices, cohort.client_ids), axis=0)
+            return State({"w": state.params["w"] - total}, state.round + 1), None
+
+        return Algorithm(lambda params: State(params, jnp.zeros((), jnp.int32)), play, 1.0)
+
+    where = {"noise_at": "client", "population": lambda config: Population(num_clients=4)}
+    register(make=make, uploads_seen=True, **where)
+    assert table.row("thrown_away", key, table.Settings(trials=2000)).verdict == "violated"
+    register(make=make, **where)
+    assert table.row("thrown_away", key, table.Settings(trials=2000)).verdict != "violated"

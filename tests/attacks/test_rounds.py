@@ -36,6 +36,7 @@ SCHEMES = (
     "local_dp",
     "local_group_dp",
     "local_item_dp",
+    "mp_cdp",
     "secagg_dp",
     "sgd_dp",
     "skellam",
@@ -43,10 +44,8 @@ SCHEMES = (
     "swiftagg_dp",
     "user_ldp",
 )
-# Share of the certified epsilon that the attack measures, at least: where it sees all that the
-# certificate assumes.
-SHARP = {"gd_dp": 0.7, "higradavg": 0.7, "lightdp": 0.65, "bidirectional": 0.65}
 TRIALS, DELTA = 10_000, 0.05
+SHARE = 0.6  # of what so many trials prove of the worst that the event allows; counting scatters
 
 
 def config(name, **changes):
@@ -68,7 +67,8 @@ def test_no_attack_beats_what_a_scheme_certifies(name, key):
         told.append(delta)
         assert found.holds and found.measured <= found.certified < found.ceiling
         if delta == DELTA:
-            assert found.measured >= SHARP.get(name, 0.1) * found.certified
+            known = rounds.reachable(game.event, TRIALS, delta=delta, confidence=1 - 1e-4)
+            assert found.measured >= SHARE * known
     assert {DELTA, 0.2} <= set(told)
 
 
@@ -107,8 +107,8 @@ def test_a_round_that_draws_half_of_its_noise_is_caught_although_uploads_say_not
 
 
 def test_a_game_that_does_not_run_the_scheme_says_so():
-    (only,) = rounds.games("bidirectional", config("bidirectional"))
-    assert "not the scheme's rounds" in only.sees
+    law, own = rounds.games("bidirectional", config("bidirectional"))
+    assert "not the scheme's rounds" in law.sees and "the model" in own.sees
 
 
 def test_a_channel_is_used_once(key):
@@ -128,16 +128,46 @@ def record_event(noise):
     )
 
 
+def audited(scheme, key):
+    """[(game, noise multiplier, verdict)] at 1 and 2, each with the scheme of half the noise as its
+    control: three programs a game.
+    """
+    settings = {"delta": DELTA, "confidence": 0.99}
+    found = []
+    for kind in rounds.kinds(scheme):
+        values = rounds.sizes(scheme)
+        of_noise = lambda z, values=values: rounds.small(
+            scheme.Config, values | {"noise_multiplier": z}, required={"noise_multiplier": z}
+        )
+        games = {z: kind(scheme, of_noise(z)) for z in (0.5, 1.0, 2.0)}
+        scores = {
+            z: rounds.play(games[z], jax.random.fold_in(key, int(2 * z)), 5000) for z in games
+        }
+        for z in (1.0, 2.0):
+            event = games[z].event
+            honest = rounds.judge(event, scores[z], **settings)
+            control = rounds.judge(event, scores[z / 2], **settings, certified=honest.certified)
+            verdict = dataclasses.replace(honest, control=control.measured)
+            found.append((kind.__name__, z, verdict))
+    return found
+
+
 @pytest.mark.slow(
     reason="audits rounds by thousands of trials and compiles each scheme for them",
-    ids=["higradavg"],
+    but=["gd_dp"],
 )
-@pytest.mark.parametrize("name", ["lightdp", "higradavg"])
-def test_half_the_noise_is_caught(name, key):
-    claimed = rounds.certified_epsilon(schemes.get(name).event(config(name)), DELTA)
-    game = rounds.game(name, dataclasses.replace(config(name), noise_multiplier=0.5))
-    found = rounds.verdict(game, key, delta=DELTA, certified=claimed)
-    assert not found.holds and found.measured > claimed
+@pytest.mark.parametrize("name", SCHEMES)
+def test_half_the_noise_is_caught_and_all_of_it_is_not(name, key):
+    found = audited(schemes.get(name), key)
+    for noise in (1.0, 2.0):
+        verdicts = [verdict.holds for _, z, verdict in found if z == noise]
+        assert True in verdicts and False not in verdicts, found
+
+
+def test_every_scheme_with_an_epsilon_is_in_the_grid_of_half_the_noise():
+    # Those of others too: their registration is all that an audit needs, see test_plugging_in.py.
+    promising = {name for name in schemes.names() if schemes.get(name).promise == "epsilon"}
+    assert promising == set(SCHEMES)
 
 
 def test_a_sensitivity_of_2c_taken_for_c_is_caught(key):

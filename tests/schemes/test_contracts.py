@@ -15,8 +15,9 @@ import pytest
 import fljax
 from fljax import accounting, errors, schemes, testing
 from fljax.accounting import events, mechanisms
+from fljax.attacks import replay
 from fljax.server import aggregate
-from fljax.testing import _worlds, contracts
+from fljax.testing import contracts
 
 # The default selection has one with a trusted server and one without; each compiles five programs.
 FIRST = {"dp_fedavg", "higradavg"}
@@ -320,7 +321,7 @@ def test_what_cannot_be_asked_is_refused_in_words():
 )
 def test_the_declared_ratio_is_that_of_one_gaussian(mechanism, mu):
     """Independent Gaussian views of one unit are one with the root of the summed squares."""
-    found = _worlds.mu_of(mechanism)
+    found = replay.mu_of(mechanism)
     assert found == mu if mu is None else found == pytest.approx(mu)
 
 

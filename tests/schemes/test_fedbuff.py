@@ -170,8 +170,8 @@ def test_replayed_one_clients_data_move_a_release_by_the_clip_norm_and_no_other_
 def test_no_attack_beats_the_releases_that_a_client_can_be_in_and_one_on_less_noise_does(
     num_rounds, key
 ):
-    small = games.config("dp_fedbuff", noise_multiplier=1.0)
-    assert small.min_separation == 2
+    apart = {"min_separation": 2, "buffer_size": 2}
+    small = games.config("dp_fedbuff", noise_multiplier=1.0, **apart)
     game = games.one_unit(dp_fedbuff.SCHEME, small, num_rounds=num_rounds)
     assert game.event == dp_fedbuff.event(small).repeat(num_rounds // 2)
     found = games.judge(game.event, games.play(game, key, 10_000), delta=0.05, confidence=1 - 1e-4)

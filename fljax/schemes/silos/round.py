@@ -317,6 +317,7 @@ scheme = functools.partial(
     fitted=parties.fitted,
     non_private=base.non_private,
     noise_at="silo",
+    uploads_seen=True,
     start=START,
     population=base.all_join,
 )

@@ -75,5 +75,6 @@ SCHEME = uploads.scheme(
     start=START,
     views=views,
     costs=costs,
+    uploads_seen=True,
 )
 make, event, fitted, non_private = SCHEME.make, SCHEME.event, SCHEME.fitted, SCHEME.non_private

@@ -1,0 +1,170 @@
+"""Grey-box replay of a scheme: one round again, with the same keys and one unit changed.
+
+Noise and samples cancel, so that what is left is how far the unit moves what is seen. It must be no
+more than the noise allows for, by the scheme's event. A replay is exact where an audit counts, and
+it finds what it looks at only: a unit that moves too much, or noise that is too small; not noise of
+another shape, nor a sampling that is not what the event says.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax import _sensitivity, _validate, errors
+from fljax._sensitivity import SensitivityReport
+from fljax.accounting import events, mechanisms
+from fljax.attacks import rounds, worlds
+from fljax.schemes.base import Scheme
+
+_KEYS = 8  # that each unit is replayed with
+_DRAWS = 4000  # of the noise, per number that is seen
+_AT_ONCE = 256
+_STANDARD_ERRORS = 5.0
+_MOST_CLIENTS = 4
+
+
+class Replay(NamedTuple):
+    """declared: how far one unit may move what is seen, in standard deviations of its noise, by the
+    event. report, control: `check_sensitivity` of the scheme, and of it with half its noise under
+    the same declaration, in that unit.
+
+    sees: what the adversary sees, in words.
+    """
+
+    declared: float
+    report: SensitivityReport
+    control: SensitivityReport
+    sees: str
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether no unit moves more than declared; None, "cannot tell", where the control, which
+        breaks its declaration, was not caught.
+        """
+        if not self.report.holds:
+            return False
+        return None if self.control.holds else True
+
+
+def replay(scheme: Scheme, config: Any, key: jax.Array) -> Replay:
+    """Replays a round of the scheme for each unit of a small world, and once more with half the
+    noise: the control that must fail.
+
+    Guarantee: none. A replay can refute what the event says of the unit, and proves nothing. The
+    noise is measured, so that a sound scheme fails one time in a million at most.
+
+    Args:
+      config: with its noise multiplier, above 0.
+      key: typed; of noise, samples and cohorts.
+
+    Raises:
+      ValueError: the scheme promises no epsilon, the event is no Gaussian mechanism or one of
+        integers, there is no noise, or the scheme refuses its config.
+
+    Source: the idea of replaying with recorded randomness, Re:cord-play, arXiv:2602.17454.
+    """
+    _validate.stream_key(key=key)
+    if scheme.promise != "epsilon":
+        raise ValueError("Expected a scheme that promises an epsilon, got one that does not.")
+    declared = mu_of(scheme.event(config).mechanism)
+    if declared is None or not math.isfinite(declared):
+        raise ValueError(
+            "Expected an event that is a Gaussian mechanism with noise, which alone has a "
+            f"sensitivity in units of it, got {scheme.event(config).mechanism}."
+        )
+    half = rounds.with_half_the_noise(config)
+    with jax.debug_key_reuse(False):  # a replay uses its keys again on purpose
+        report, control = (_checked(scheme, each, declared, key) for each in (config, half))
+    return Replay(declared, report, control, worlds.seen_by(scheme))
+
+
+def _checked(scheme: Scheme, config: Any, declared: float, key: jax.Array) -> SensitivityReport:
+    """`check_sensitivity` of a round, in standard deviations of its own noise."""
+    pair = worlds.Neighbours(scheme, config)
+    units = max(1, pair.num_clients // pair.holders)
+    draw_key, replay_key = jax.random.split(key)
+
+    def view(key: jax.Array, present: jax.Array) -> jax.Array:
+        holds = jnp.repeat(present, pair.holders, total_repeat_length=pair.num_clients)
+        return pair.everybody(key, holds)
+
+    # Data lie along the first parameter; along the others a round shows its noise alone.
+    nobody = lambda key: view(key, jnp.zeros(units, bool))
+    draw = jax.jit(lambda keys: jax.lax.map(nobody, keys, batch_size=_AT_ONCE))
+    noise = np.asarray(draw(jax.random.split(draw_key, _DRAWS)), np.float64)[..., 1:]
+    stddev = np.sqrt(np.mean(np.square(noise), axis=(0, 2)))
+    # A sample variance of n Gaussian numbers has the relative standard error sqrt(2 / n).
+    slack = _STANDARD_ERRORS / math.sqrt(2 * noise[:, 0].size)
+    scale = jnp.asarray(1 / np.maximum(stddev, 1e-30), jnp.float32)[None, :, None]
+    keys = jax.random.split(replay_key, _KEYS)
+
+    def seen(present: jax.Array, mask: jax.Array) -> jax.Array:
+        """A row is one unit under one key: it moves what is seen under that key alone."""
+        del mask
+        return jax.vmap(view)(keys, present.reshape(_KEYS, units)) * scale
+
+    nothing = jnp.zeros(_KEYS * units, bool)
+    try:
+        return _sensitivity.check_sensitivity(
+            seen,
+            nothing,
+            sensitivity=declared * (1 + slack),
+            neighboring_relation="REPLACE_ONE",
+            replacements=~nothing,
+        )
+    except errors.SensitivityError as reason:
+        found: SensitivityReport = reason.report
+        return found
+
+
+def least_config(scheme: Scheme, *, noise_multiplier: float = 1.0) -> Any:
+    """A Config of the scheme for as few clients as it admits, of which none colludes: others add no
+    noise, and hide no mistake.
+
+    Raises:
+      ValueError: the scheme refuses every small world.
+    """
+    sizes = rounds.sizes(scheme) | {"max_colluders": 0}
+    for count in range(1, _MOST_CLIENTS + 1):
+        try:
+            noise = {"noise_multiplier": noise_multiplier}
+            some = sizes | {"num_parties": count, "buffer_size": count} | noise
+            config = rounds.small(scheme.Config, some, required=noise)
+            pair = worlds.Neighbours(scheme, config)
+            jax.eval_shape(pair.model, jax.random.key(0), True)
+        except ValueError:
+            if count == _MOST_CLIENTS:
+                raise
+            continue
+        break
+    return config
+
+
+def mu_of(mechanism: Any) -> float | None:
+    """Sensitivity / noise that a Gaussian mechanism declares, or one of integers, without sampling;
+    None for others.
+    """
+    match mechanism:
+        case events.DiscreteGaussianSum(stddev=stddev, count=count, l2_sensitivity=move):
+            return move / (stddev * math.sqrt(count))
+        case events.Skellam(variance=variance, l2_sensitivity=move):
+            return move / math.sqrt(variance)
+        case events.Gaussian(noise_multiplier=noise):
+            return 1 / noise if noise else math.inf
+        case events.CorrelatedGaussian():
+            one = mechanisms.effective_noise(mechanism)
+            return 1 / one if one else math.inf
+        case events.MixtureOfGaussians(stddev=stddev, sensitivities=moves):
+            return max(moves) / stddev if stddev else math.inf
+        case events.PoissonSampled(event=inner) | events.SampledWithoutReplacement(event=inner):
+            return mu_of(inner)
+        case events.SelfComposed(event=inner, count=count):
+            found = mu_of(inner)
+            return None if found is None else found * math.sqrt(count)
+        case events.Composed(events=parts):
+            each = [mu_of(part) for part in parts]
+            return None if None in each else math.hypot(*[mu for mu in each if mu is not None])
+    return None

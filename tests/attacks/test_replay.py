@@ -1,0 +1,76 @@
+"""Grey-box replay: what a unit moves beside what the noise allows for, and a control that fails."""
+
+import dataclasses
+import json
+
+import jax
+import pytest
+
+from fljax import cli, schemes
+from fljax.attacks import replay, rounds
+
+# What a round of these shows is Gaussian, and as wide as their events say, in the smallest world.
+EXACT = ("dp_fedavg", "gd_dp", "he_dp", "higradavg", "local_dp", "user_ldp")
+
+
+@pytest.mark.slow(reason="replays rounds, and compiles each scheme for that")
+@pytest.mark.parametrize("name", EXACT)
+def test_a_unit_moves_what_is_seen_as_far_as_declared_and_half_the_noise_is_caught(name, key):
+    scheme = schemes.get(name)
+    found = replay.replay(scheme, replay.least_config(scheme), key)
+    assert found.holds is True
+    assert 0.9 * found.declared < found.report.measured < found.report.declared
+    assert found.control.measured == pytest.approx(2 * found.report.measured, rel=0.05)
+
+
+def test_a_scheme_that_moves_too_far_is_refuted(key):
+    scheme = schemes.get("gd_dp")
+    told = replay.least_config(scheme)
+
+    def clips_late(config, loss, **given):
+        wide = dataclasses.replace(
+            config,
+            l2_clip_norm=1.2 * config.l2_clip_norm,
+            noise_multiplier=config.noise_multiplier / 1.2,
+        )
+        return scheme.make(wide, loss, **given)
+
+    found = replay.replay(dataclasses.replace(scheme, make=clips_late), told, key)
+    assert found.holds is False and found.report.measured > 1.1 * found.declared
+
+
+def test_what_has_no_gaussian_event_is_not_replayed(key):
+    for name, given, text in (
+        ("gsgd_dp", key, "Gaussian mechanism"),
+        ("fedavg", key, "promises an epsilon"),
+        ("gd_dp", jax.numpy.zeros(2), "typed"),
+    ):
+        scheme = schemes.get(name)
+        config = rounds.config(name, noise_multiplier=1.0)
+        with pytest.raises(ValueError, match=text):
+            replay.replay(scheme, config, given)
+
+
+def test_the_command_writes_a_verdict(tmp_path, capsys):
+    run_dir = tmp_path / "run"
+    assert cli.main(["audit", "--replay", "gd_dp", "--run-dir", str(run_dir)]) == 0
+    (row,) = json.loads((run_dir / "audit.json").read_text())["rows"]
+    assert row["verdict"] == "holds" and row["holds"] is True and row["unit"] == "example"
+    assert row["measured"] <= row["allowed"] < row["control"]
+    assert "holds" in capsys.readouterr().out and (run_dir / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (["--replay", "nobody"], "to be one of"),
+        (["--replay", "white_channel"], "promises an epsilon"),
+        (["--replay", "gd_dp", "--all"], "counts no trials"),
+        (["--replay", "gsgd_dp"], "Gaussian mechanism"),
+    ],
+)
+def test_a_replay_that_cannot_be_says_so_in_one_line(args, text, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["audit", *args]) == 2
+    err = capsys.readouterr().err
+    assert text in err and err.count("\n") <= 2 and not list(tmp_path.glob("runs/*"))
