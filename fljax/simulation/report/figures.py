@@ -6,6 +6,7 @@ from typing import Any
 import matplotlib
 import matplotlib.colors
 import numpy as np
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import AutoLocator, MaxNLocator, PercentFormatter
 
@@ -195,19 +196,19 @@ def labels(table: np.ndarray, y: np.ndarray, num_classes: int, shown: int = 60) 
     # From dark to light, so that neighbours differ for who tells no red from green.
     shades = matplotlib.colormaps["viridis"](np.linspace(0.2, 0.95, min(num_classes, 20)))
     colors = matplotlib.colors.ListedColormap(shades)
-    below = np.zeros(len(counts))
+    left, right = np.arange(len(counts)) - 0.425, np.arange(len(counts)) + 0.425
+    tops = counts.cumsum(axis=1)
     for label in range(num_classes):
-        color = colors(label % colors.N)
-        axes.bar(
-            np.arange(len(counts)),
-            counts[:, label],
-            bottom=below,
-            width=0.85,
-            color=color,
+        top, bottom = tops[:, label], tops[:, label] - counts[:, label]
+        corners = [(left, bottom), (left, top), (right, top), (right, bottom)]
+        bars = PolyCollection(  # a patch for each bar would take a third of a report's time
+            list(np.stack([np.stack(corner, -1) for corner in corners], 1)),
+            facecolors=[colors(label % colors.N)],
             label=str(label),
         )
-        below += counts[:, label]
+        axes.add_collection(bars, autolim=False)
     axes.set(xlabel="client", ylabel="examples", xlim=(-0.6, len(counts) - 0.4))
+    axes.set_ylim(0, 1.05 * max(1, tops[:, -1].max()))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(axis="x", visible=False)
     if num_classes <= 20:
@@ -272,19 +273,31 @@ def predictions(images: np.ndarray, y: np.ndarray, predicted: np.ndarray, column
     wrong.
     """
     rows = -(-len(images) // columns)
+    height, width = images.shape[1:3]
     figure = Figure(figsize=(11.2, 1.15 * rows), layout="constrained")
-    for axes in (grid := figure.subplots(rows, columns, squeeze=False)).flat:
-        axes.axis("off")
-    for axes, image, truth, said in zip(grid.flat, images, y, predicted, strict=False):
+    axes = figure.subplots()  # one for all: axes for each image would take a third of a report
+    axes.axis("off")
+    # An image fills 0.7 of its cell's height and stands at its foot, its words above.
+    wide = min(0.9, 0.7 * 1.15 * width / height * columns / 11.2)
+    for place, (image, truth, said) in enumerate(zip(images, y, predicted, strict=True)):
+        row, column = divmod(place, columns)
         axes.imshow(
-            image if image.shape[-1] == 3 else image[..., 0], cmap="gray_r", interpolation="nearest"
+            image if image.shape[-1] == 3 else image[..., 0],
+            cmap="gray_r",
+            interpolation="nearest",
+            extent=(column - wide / 2, column + wide / 2, -row, 0.7 - row),
+            aspect="auto",
         )
         right = truth == said
-        axes.set_title(
+        axes.text(
+            column,
+            0.74 - row,
             f"{said}" if right else f"{said}, is {truth}",
             color="#15803d" if right else "#b91c1c",
             fontsize=10,
+            ha="center",
         )
+    axes.set(xlim=(-0.5, columns - 0.5), ylim=(1 - rows, 1))
     return picture.svg(figure)
 
 
