@@ -172,6 +172,26 @@ def test_the_exported_program_gives_what_the_jitted_one_does_here():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), exported, jitted)
 
 
+def test_where_platforms_differ_in_sums_alone_the_loss_and_its_pass_are_traced_once_for_all():
+    traced = []
+
+    def loss(params, example):
+        traced.append(_platforms.candidates())
+        return jnp.square(jnp.tanh(example["x"] @ params["w"]) - example["y"]).sum()
+
+    arguments = {"w": jnp.ones((400, 8))}, {"x": jnp.ones((40, 400)), "y": jnp.ones((40, 8))}
+
+    def clipped(params, batch):
+        grads = per_example_grads(loss)(params, batch)
+        return grads.weighted_sum(lambda norms: jnp.minimum(1.0, 1.0 / norms))
+
+    text = _exported(clipped, arguments).mlir_module()
+    # Once to see whether it is a loss of one example, and once for its plan.
+    assert traced == [PLATFORMS, PLATFORMS]
+    # A CPU's sum takes the input piece by piece. The forward pass is there once, not in each form.
+    assert "stablehlo.case" in text and text.count("stablehlo.tanh") == 1
+
+
 def test_explain_says_what_each_platform_would_do():
     matrix = per_example_grads(_conv_loss)(*_conv_arguments())
     texts = {platform: matrix.explain(platform) for platform in PLATFORMS}

@@ -28,7 +28,7 @@ from fljax_kernels.per_example.batches import (
 from fljax_kernels.per_example.by_platform import ByPlatform
 from fljax_kernels.per_example.reference import MaterializedRows, wide
 from fljax_kernels.per_example.streamed import StreamedRows, TapsInChunks
-from fljax_kernels.per_example.taps import Taps
+from fljax_kernels.per_example.taps import Plan, Taps, Traced
 from fljax_kernels.per_example.two_pass import TwoPass
 
 METHODS = ("auto", "taps", "two_pass", "vmap", "microbatch")
@@ -399,27 +399,33 @@ def per_example_grads(
         leaves = [make_varying(leaf, axes) for leaf in leaves]
         if size:
             one_example.check(loss, jax.tree.unflatten(tree, leaves), batch, has_aux)
-        engine_of = functools.partial(_ENGINES[method], one)
+
+        def engine_of(batch: Batch, plan: Plan | None = None) -> Any:
+            return _ENGINES[method](one, batch, plan)
+
         whole = Batch(leaves, batch, size, names)
-        if microbatch_size is None:
-            make = functools.partial(engine_of, whole)
-        else:
-            make = functools.partial(StreamedRows, engine_of, whole, microbatch_size)
         at_once = whole if microbatch_size is None else whole._replace(size=microbatch_size)
         alike = method == "vmap" or (method in ("auto", "microbatch") and _is_small(at_once))
-        return PerExampleGrads(ByPlatform(make, alike), tree, leaves, size, mask)
+        if microbatch_size is None:
+            make = functools.partial(engine_of, whole)
+            engines = ByPlatform(make, alike, functools.partial(Traced, one, whole))
+        else:
+            engines = ByPlatform(
+                lambda _: StreamedRows(engine_of, whole, microbatch_size), alike, lambda: None
+            )
+        return PerExampleGrads(engines, tree, leaves, size, mask)
 
     return grads
 
 
-def _choose(loss: Callable[..., Any], batch: Batch) -> Any:
+def _choose(loss: Callable[..., Any], batch: Batch, plan: Plan | None) -> Any:
     """From static shapes alone, so that a compiled program does not depend on how busy a machine
     was.
     """
     num_params = sum(leaf.size for leaf in batch.leaves)
     if _is_small(batch):
         return MaterializedRows(loss, batch, f"at most {SMALL} numbers")
-    taps = Taps(loss, batch)
+    taps = Taps(loss, batch, plan)
     share = taps.plan.body.held_anyway() / num_params
     if share >= HELD_ANYWAY:
         return MaterializedRows(
@@ -445,7 +451,7 @@ _ENGINES = {
     "microbatch": _choose,
     "taps": Taps,
     "two_pass": TwoPass,
-    "vmap": MaterializedRows,
+    "vmap": lambda loss, batch, _: MaterializedRows(loss, batch),
 }
 
 

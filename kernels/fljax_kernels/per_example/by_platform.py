@@ -9,14 +9,15 @@ import jax
 from fljax_kernels import _platforms
 from fljax_kernels.per_example import jaxprs
 from fljax_kernels.per_example.batches import fresh_keys
+from fljax_kernels.per_example.taps import Plan, Traced
 
 Engine = Any
 Product = Callable[[Engine], Any]
 
 
 def _drawing_anew(engine: Engine) -> Engine:
-    """The engine, whose examples' keys may be used once more: all products draw the same."""
-    batch = engine._batch
+    """A copy of it, whose examples' keys may be used once more: all products draw the same."""
+    engine, batch = copy.copy(engine), engine._batch
     engine._batch = batch._replace(examples=fresh_keys(batch.examples))
     return engine
 
@@ -24,23 +25,23 @@ def _drawing_anew(engine: Engine) -> Engine:
 class ByPlatform:
     """Engines made by `make`, of the form that the platforms which are traced for take.
 
+    make: takes a plan, or None for one of its own. trace: what plans are made of, None for engines
+    that take none.
     alike: whether one engine serves all platforms. Then, and inside a form of one platform, it is
     kept, so that products share its passes. Where forms differ each product is staged for each of
-    them, with an engine of its own: what one product's trace has made no other may read.
+    them. The pass before it, the most of the work, is traced once where platforms have the same.
     """
 
-    def __init__(self, make: Callable[[], Engine], alike: bool):
-        self._make, self._alike = make, alike
-        self._unused: dict[Any, Engine] = {}
+    def __init__(
+        self,
+        make: Callable[[Plan | None], Engine],
+        alike: bool,
+        trace: Callable[[], Traced | None],
+    ):
+        self._make, self._alike, self._trace = make, alike, trace
         self._used: dict[Any, Engine] = {}
+        self._pairs: tuple[Any, list[Engine]] | None = None  # by whom
         self._seen: tuple[Any, jax.Array, Any] | None = None  # by whom; values and auxiliaries
-
-    def _engine(self) -> Engine:
-        """One that has computed nothing yet: its plan is made once."""
-        key = _platforms.candidates()
-        if key not in self._unused:
-            self._unused[key] = self._make()
-        return copy.copy(self._unused[key])
 
     def take(self, product: Product) -> Any:
         """`product(engine)`."""
@@ -48,21 +49,34 @@ class ByPlatform:
         if self._alike or len(groups) == 1:
             key = _platforms.candidates()
             if key not in self._used:
-                self._used[key] = self._engine()
+                self._used[key] = self._make(None)
             return product(self._used[key])
-        engines = []
-        for group in groups:
-            # Here, not in a branch: a plan's constants are then values that every branch may read.
-            with _platforms.only(*group):
-                engines.append(_drawing_anew(self._engine()))
+        cpus, others = map(_drawing_anew, self._one_for_each(groups))
 
         def for_cpus() -> Any:
-            return product(copy.copy(engines[0]))
+            return product(cpus)
 
         def for_others() -> Any:
-            return product(copy.copy(engines[1]))
+            return product(others)
 
         return _platforms.choose(cpu=for_cpus, default=for_others)
+
+    def _one_for_each(self, groups: list[tuple[str, ...]]) -> list[Engine]:
+        """Engines that have computed nothing but the pass that they share, if they do.
+
+        Made here, not in a branch: a plan's constants and a shared pass are values that every
+        branch may read.
+        """
+        state = jaxprs.trace_state(), _platforms.candidates()
+        if self._pairs is None or self._pairs[0] != state:
+            traced, engines = self._trace(), []
+            for group in groups:
+                with _platforms.only(*group):
+                    engines.append(self._make(None if traced is None else traced.plan()))
+            if engines[0].has_pass_of(engines[1]):
+                engines[0]._pass = engines[1]._pass = _drawing_anew(engines[0])._pass
+            self._pairs = state, engines
+        return self._pairs[1]
 
     def take_with_values(self, product: Product) -> Any:
         """The same, and its pass's values and auxiliaries are kept for `values` and `aux`."""
@@ -93,5 +107,5 @@ class ByPlatform:
     def explain(self, platform: str | None) -> str:
         """Of the engine for a platform; None: JAX's default backend."""
         with _platforms.only(_platforms.named(platform)):
-            text: str = self._make().explain()
+            text: str = self._make(None).explain()
         return text

@@ -25,8 +25,8 @@ import numpy as np
 
 from fljax_kernels import _platforms
 from fljax_kernels.per_example.batches import make_varying, varying_axes
-from fljax_kernels.per_example.reference import drop_rows, wide
-from fljax_kernels.per_example.terms import HIGHEST, Product, weigh_rows
+from fljax_kernels.per_example.reference import drop_rows, weigh_rows, wide
+from fljax_kernels.per_example.terms import HIGHEST, Product
 
 # Floats that a block of examples may take on a CPU: of patches, which then stay in the cache, and
 # of copies of the input and the cotangent, where smaller blocks do not make a ResNet20's layers

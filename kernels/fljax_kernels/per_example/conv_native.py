@@ -21,7 +21,7 @@ import jax.numpy as jnp
 
 from fljax_kernels.per_example.batches import make_varying, varying_axes
 from fljax_kernels.per_example.conv import ConvProduct
-from fljax_kernels.per_example.reference import column, flat, wide
+from fljax_kernels.per_example.reference import column, flat, sum_of_squares, wide
 from fljax_kernels.per_example.terms import AGAIN, HIGHEST, READS, gram_squares
 
 
@@ -86,7 +86,7 @@ class NativeConv(ConvProduct):
         clean = [jnp.where(jnp.isfinite(z), z, jnp.zeros((), dtype)) for z in pair]
         rows = jax.vmap(one)(*clean)
         rows = jnp.where(column(good, rows), rows, jnp.full((), jnp.nan, dtype))
-        return rows, jnp.sum(jnp.square(flat(rows)), axis=1)
+        return rows, sum_of_squares(flat(rows), 1)
 
     def _in_out_order(self, z: jax.Array, lead: int) -> jax.Array:
         return z
@@ -119,7 +119,7 @@ class NativeConv(ConvProduct):
             return cut.reshape(of_y.shape)
 
         offsets = itertools.product(*(range(size) for size in self._window))
-        of_patches = functools.reduce(jnp.add, map(seen, offsets))
+        of_patches = functools.reduce(jax.lax.add, map(seen, offsets))
         return jnp.sum(gram_squares(of_patches, of_y), axis=(1, 2))
 
     def cost(self) -> tuple[str, float, float]:

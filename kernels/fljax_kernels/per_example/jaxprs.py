@@ -79,6 +79,14 @@ def flatten(jaxpr: Any, consts: Sequence[Any]) -> tuple[Any, list[Any]]:
     return closed.jaxpr, list(closed.consts)
 
 
+def holds_choice(jaxpr: Any) -> bool:
+    """Whether some platform has a form of its own, in the program or in one that it holds."""
+    return any(
+        _platforms.is_choice(eqn) or any(map(holds_choice, core.jaxprs_in_params(eqn.params)))
+        for eqn in jaxpr.eqns
+    )
+
+
 def trace_state() -> Any:
     """Equal while the same trace runs: what one has made no other may read."""
     return core.get_opaque_trace_state(convention="flax")

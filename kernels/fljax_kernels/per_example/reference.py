@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from fljax_kernels import _platforms
 from fljax_kernels.loops.api import loop_friendly
@@ -31,9 +32,27 @@ def flat(rows: jax.Array) -> jax.Array:
     return rows.reshape(rows.shape[0], math.prod(rows.shape[1:])).astype(wide(rows.dtype))
 
 
+def keep_rows(rows: jax.Array, kept: jax.Array) -> jax.Array:
+    """Rows become 0 where `kept` `[B]` is False. A selection, not a product: NaN * 0 is NaN."""
+    # Straight from lax, as all that stands for each parameter: of jax.numpy a function is traced,
+    # and lowered, for each shape.
+    return lax.select(lax.broadcast_in_dim(kept, rows.shape, (0,)), rows, lax.full_like(rows, 0))
+
+
 def drop_rows(rows: jax.Array, weights: jax.Array) -> jax.Array:
-    """Rows with weight 0 become 0. where, not multiply: NaN * 0 is NaN."""
-    return jnp.where(column(weights != 0, rows), rows, jnp.zeros((), rows.dtype))
+    """Rows with weight 0 become 0."""
+    return keep_rows(rows, weights != 0)
+
+
+def weigh_rows(rows: jax.Array, weights: jax.Array) -> jax.Array:
+    """c_i times row i, and 0 where c_i is 0."""
+    c = weights.astype(rows.dtype)
+    return keep_rows(lax.mul(lax.broadcast_in_dim(c, rows.shape, (0,)), rows), c != 0)
+
+
+def sum_of_squares(rows: jax.Array, *axes: int) -> jax.Array:
+    """Over the axes, in at least float32."""
+    return lax.reduce_sum(lax.square(rows.astype(wide(rows.dtype))), axes)
 
 
 def _weighted(rows: jax.Array, weights: jax.Array) -> jax.Array:
@@ -61,6 +80,10 @@ class MaterializedRows:
             return jax.value_and_grad(self._loss, has_aux=True)(batch.leaves, example)
 
         return loop_friendly(jax.vmap(one, axis_size=batch.size))(batch.examples)
+
+    def has_pass_of(self, other: Any) -> bool:
+        """Whether the engine of another platform computes the same pass."""
+        return type(self) is type(other)
 
     def values(self) -> jax.Array:
         return self._pass[0][0]

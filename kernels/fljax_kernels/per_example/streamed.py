@@ -76,6 +76,10 @@ class StreamedRows:
         total = self._num_chunks * self._chunk
         return jax.tree.map(lambda x: x.reshape(total, *x.shape[2:])[: self._batch.size], tree)
 
+    def has_pass_of(self, other: Any) -> bool:
+        """Never: it has one for each chunk."""
+        return False
+
     def values(self) -> jax.Array:
         seen = self.seen()
         return self._map(lambda engine: engine.values()) if seen is None else seen[0]

@@ -21,14 +21,31 @@ from fljax_kernels.per_example.tapped import run, zero_taps
 from fljax_kernels.per_example.terms import HIGHEST, Rows, inner_products, join
 
 
-class Plan:
-    """The traced loss with its sites; depends on shapes only."""
+class Traced:
+    """The loss of one example, traced once for all platforms that may be lowered for."""
 
     def __init__(self, loss: Callable[..., Any], batch: Batch):
         example = jax.tree.map(lambda x: x[0], fresh_keys(batch.examples))
-        jaxpr, self.consts, (_, aux) = jaxprs.trace(loss, batch.leaves, example)
-        self.aux_tree = jax.tree.structure(aux)
-        self.num_leaves = len(batch.leaves)
+        trace = jax.make_jaxpr(loss, return_shape=True)
+        self._closed, (_, aux) = trace(batch.leaves, example)
+        self._num_leaves, self._aux_tree = len(batch.leaves), jax.tree.structure(aux)
+        alike = not jaxprs.holds_choice(self._closed.jaxpr)
+        self._of_all = self._planned() if alike else None
+
+    def plan(self) -> "Plan":
+        """For the platforms of here; the same object for all where the loss is the same for all."""
+        return self._planned() if self._of_all is None else self._of_all
+
+    def _planned(self) -> "Plan":
+        flat = jaxprs.flatten(self._closed.jaxpr, self._closed.consts)
+        return Plan(*flat, self._num_leaves, self._aux_tree)
+
+
+class Plan:
+    """The traced loss with its sites; depends on shapes only."""
+
+    def __init__(self, jaxpr: Any, consts: list[Any], num_leaves: int, aux_tree: Any):
+        self.consts, self.num_leaves, self.aux_tree = consts, num_leaves, aux_tree
         arguments = [Info(False, frozenset({k})) for k in range(self.num_leaves)]
         arguments += [EXAMPLE] * (len(jaxpr.invars) - self.num_leaves)
         self.planner = Planner()
@@ -134,7 +151,11 @@ class Taps:
 
     def __init__(self, loss: Callable[..., Any], batch: Batch, plan: Plan | None = None):
         self._batch = batch
-        self.plan = Plan(loss, batch) if plan is None else plan
+        self.plan = Traced(loss, batch).plan() if plan is None else plan
+
+    def has_pass_of(self, other: Any) -> bool:
+        """Whether the engine of another platform computes the same pass."""
+        return type(self) is type(other) and self.plan is other.plan
 
     @functools.cached_property
     def _pass(self) -> tuple[Any, Any, Any]:

@@ -10,34 +10,62 @@ adds y_n to row idx_n.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from fljax_kernels import _platforms
-from fljax_kernels.per_example.reference import column, drop_rows, flat, wide
+from fljax_kernels.per_example.reference import (
+    drop_rows,
+    flat,
+    keep_rows,
+    sum_of_squares,
+    weigh_rows,
+    wide,
+)
 
 # A sum of up to 2**32 squares below float32's range, all of which are lost, is less than this.
 LOST = 2.0**-94
 ROUNDING = 2.0**-24
 FEW = 2**20  # numbers: what rows may take though records take less
 PIECE = 2**17  # floats: what a copy may take that only looks for bad rows
-HIGHEST = jax.lax.Precision.HIGHEST
+HIGHEST = lax.Precision.HIGHEST
 # On accelerators forms are chosen by the numbers that they move. Held rows are written, squared and
 # added up; inner products of positions are written and read, two arrays of them. A sum made anew
 # reads x and y once more, after both are copied: without the rows of weight 0, and weighted.
 READS, PAIRS, AGAIN = 3, 4, 3
 
 
+Labels = Sequence[int]
 Moves = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 
 
-def _einsum(*operands: Any, precision: Any = None) -> jax.Array:
-    dtype = wide(*(x.dtype for x in operands[:-1:2]))
-    operands = tuple(x.astype(dtype) if hasattr(x, "dtype") else list(x) for x in operands)
-    return jnp.einsum(*operands, precision=precision)
+def _einsum(
+    x: jax.Array,
+    x_labels: Labels,
+    y: jax.Array,
+    y_labels: Labels,
+    out: Labels,
+    precision: Any = None,
+) -> jax.Array:
+    """`jnp.einsum` of two operands, in at least float32; what only one of them has is kept."""
+    dtype = wide(x.dtype, y.dtype)
+    batch = [label for label in out if label in x_labels and label in y_labels]
+    summed = [label for label in x_labels if label in y_labels and label not in out]
+    pair = [(x.astype(dtype), x_labels), (y.astype(dtype), y_labels)]
+    free = [[label for label in labels if label not in (*batch, *summed)] for _, labels in pair]
+    if (*batch, *free[0], *free[1]) != tuple(out):
+        pair, free = pair[::-1], free[::-1]
+    (a, of_a), (b, of_b) = pair
+    axes = [
+        ([of_a.index(k) for k in some], [of_b.index(k) for k in some]) for some in (summed, batch)
+    ]
+    z = lax.dot_general(a, b, (axes[0], axes[1]), precision=precision)
+    labels = [*batch, *free[0], *free[1]]
+    return jnp.transpose(z, [labels.index(label) for label in out])
 
 
 @dataclasses.dataclass
@@ -58,7 +86,7 @@ class Rows:
         return Rows(jax.vmap(fun)(self.data), self.note)
 
     def squared_norms(self) -> jax.Array:
-        return jnp.sum(jnp.square(flat(self.data)), axis=1)
+        return sum_of_squares(flat(self.data), 1)
 
     def gram(self) -> jax.Array:
         return jnp.matmul(flat(self.data), flat(self.data).T, precision=HIGHEST)
@@ -172,7 +200,7 @@ class Product:
         order = (0, *self.row_order)
         # However rounded: norm and sum are both of these rows.
         rows = _einsum(self.x, self.x_labels, self.y, self.y_labels, order)
-        return rows, jnp.sum(jnp.square(flat(rows)), axis=1)
+        return rows, sum_of_squares(flat(rows), 1)
 
     @functools.cached_property
     def _held_rows(self) -> tuple[jax.Array, jax.Array]:
@@ -214,7 +242,7 @@ class Product:
             return self._held_rows[1]
         x, y = self.canonical
         if self.extents[1] == 1:
-            return jnp.sum(_never_less(_squares(x), _squares(y)), axis=(1, 2))
+            return jnp.sum(_never_less(sum_of_squares(x, 3), sum_of_squares(y, 3)), axis=(1, 2))
         dots = _dots(x, y, x, y)
         return jnp.sum(gram_squares(*dots), axis=(1, 2, 3))
 
@@ -233,7 +261,7 @@ class Product:
             dots = _dots(mine[0], mine[1], x, y)
             return jnp.sum(dots[0] * dots[1], axis=(1, 2, 3))
 
-        return jax.lax.map(row, (x, y))
+        return lax.map(row, (x, y))
 
     def weighted_sum(self, weights: jax.Array) -> jax.Array:
         if self.held:
@@ -241,7 +269,7 @@ class Product:
             if _platforms.cpu_alone():
                 # Care costs two passes over all rows. Under vmap both branches run.
                 usual = jnp.isfinite(jnp.sum(squares))
-                total = jax.lax.cond(usual, _sum_rows, _sum_finite_rows, rows, weights)
+                total = lax.cond(usual, _sum_rows, _sum_finite_rows, rows, weights)
             else:
                 total = jnp.sum(weigh_rows(rows, weights), axis=0)
             return self._in_out_order(total, 0)
@@ -257,8 +285,8 @@ class Product:
         if parts == 1:
             return self._moved(part(self.x), 0)
         width = self.x.shape[-1] // parts
-        cut = functools.partial(jax.lax.dynamic_slice_in_dim, self.x, slice_size=width, axis=-1)
-        total = jax.lax.map(lambda k: part(cut(k * width)), jnp.arange(parts))
+        cut = functools.partial(lax.dynamic_slice_in_dim, self.x, slice_size=width, axis=-1)
+        total = lax.map(lambda k: part(cut(k * width)), jnp.arange(parts))
         return self._moved(total.reshape(self.labelled_shape), 0)
 
     def _num_parts(self) -> int:
@@ -322,12 +350,12 @@ class Product:
             return None
         label = self.out[axis]
         x = (
-            jax.lax.slice_in_dim(self.x, start, stop, axis=self.x_labels.index(label))
+            lax.slice_in_dim(self.x, start, stop, axis=self.x_labels.index(label))
             if label in self.x_labels
             else self.x
         )
         y = (
-            jax.lax.slice_in_dim(self.y, start, stop, axis=self.y_labels.index(label))
+            lax.slice_in_dim(self.y, start, stop, axis=self.y_labels.index(label))
             if label in self.y_labels
             else self.y
         )
@@ -392,7 +420,7 @@ class Lookup:
 
     def squared_norms(self) -> jax.Array:
         y = self._flat_y()
-        dots = jnp.einsum("bnd,bmd->bnm", y, y, precision=HIGHEST)
+        dots = _einsum(y, (0, 1, 3), y, (0, 2, 3), (0, 1, 2), precision=HIGHEST)
         same = self.idx[:, :, None] == self.idx[:, None, :]
         return jnp.sum(jnp.where(same, dots, jnp.zeros((), dots.dtype)), axis=(1, 2))
 
@@ -405,7 +433,7 @@ class Lookup:
                 jnp.where(one[0][None, :, None] == self.idx[:, None, :], dots, 0.0), axis=(1, 2)
             )
 
-        return jax.lax.map(row, (self.idx, y))
+        return lax.map(row, (self.idx, y))
 
     def weighted_sum(self, weights: jax.Array) -> jax.Array:
         y = weigh_rows(self.y.astype(wide(self.y.dtype)), weights)
@@ -527,16 +555,7 @@ def _sum_finite_rows(rows: jax.Array, weights: jax.Array) -> jax.Array:
     """NaN where a row that counts is not finite."""
     finite = _finite(rows)
     damage = jnp.where(~finite & (weights != 0), jnp.nan, 0.0).sum().astype(rows.dtype)
-    return (
-        _sum_rows(jnp.where(column(finite, rows), rows, jnp.zeros((), rows.dtype)), weights)
-        + damage
-    )
-
-
-def weigh_rows(rows: jax.Array, weights: jax.Array) -> jax.Array:
-    """c_i times row i, and 0 where c_i is 0. where, not multiply: NaN * 0 is NaN."""
-    c = column(weights, rows).astype(rows.dtype)
-    return jnp.where(c != 0, c * rows, jnp.zeros((), rows.dtype))
+    return _sum_rows(keep_rows(rows, finite), weights) + damage
 
 
 def _inverse(order: tuple[int, ...]) -> list[int]:
@@ -547,17 +566,13 @@ def _arrange(z: jax.Array, labels: tuple[int, ...], order: list[int]) -> jax.Arr
     return jnp.transpose(z, [labels.index(label) for label in order])
 
 
-def _squares(z: jax.Array) -> jax.Array:
-    return jnp.sum(jnp.square(z.astype(wide(z.dtype))), axis=-1)
-
-
 def gram_squares(of_x: jax.Array, of_y: jax.Array) -> jax.Array:
     """What adds up to a squared norm, from inner products of positions.
 
     Where steps cancel, rounding must not make a norm smaller than that of the sum which is clipped
     by it.
     """
-    return _never_less(of_x, of_y) + ROUNDING * jnp.abs(of_x * of_y)
+    return lax.add(_never_less(of_x, of_y), ROUNDING * lax.abs(lax.mul(of_x, of_y)))
 
 
 def _never_less(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -567,7 +582,7 @@ def _never_less(a: jax.Array, b: jax.Array) -> jax.Array:
     An example may be tiny where its cotangent is huge; a norm of 0 would let its gradient pass any
     bound.
     """
-    return a * b + LOST * (jnp.abs(a) + jnp.abs(b))
+    return lax.mul(a, b) + LOST * lax.add(lax.abs(a), lax.abs(b))
 
 
 def _dots(
@@ -576,9 +591,6 @@ def _dots(
     """Inner products of all pairs of summed positions, `[B, S, N, N]`: of the x, of the y."""
     pairs = ((x, other_x), (y, other_y))
     of_x, of_y = (
-        jnp.einsum(
-            "bsnp,bsmp->bsnm", a.astype(wide(a.dtype)), b.astype(wide(b.dtype)), precision=HIGHEST
-        )
-        for a, b in pairs
+        _einsum(a, (0, 1, 2, 4), b, (0, 1, 3, 4), (0, 1, 2, 3), precision=HIGHEST) for a, b in pairs
     )
     return of_x, of_y

@@ -9,14 +9,14 @@ import jax.numpy as jnp
 from fljax_kernels.loops.api import loop_friendly
 from fljax_kernels.per_example.batches import Batch, fresh_keys, make_varying, varying_axes
 from fljax_kernels.per_example.reference import wide
-from fljax_kernels.per_example.taps import Taps
+from fljax_kernels.per_example.taps import Plan, Taps
 
 
 class TwoPass(Taps):
     """One more pass than `Taps`, forward and backward; it keeps nothing per example."""
 
-    def __init__(self, loss: Callable[..., Any], batch: Batch):
-        super().__init__(loss, batch)
+    def __init__(self, loss: Callable[..., Any], batch: Batch, plan: Plan | None = None):
+        super().__init__(loss, batch, plan)
         self._loss = loss
 
     def weighted_sums(self, weights: list[jax.Array]) -> list[jax.Array]:
