@@ -14,7 +14,7 @@ import numpy as np
 import fljax_kernels
 from bench.kernels import per_example, workloads
 from fljax.server.aggregate import CLIENTS
-from fljax_kernels import spectral
+from fljax_kernels import chacha20, correlated, discrete, sampling, spectral
 from fljax_kernels.pairwise import graphs
 
 ROWS = (1024, 1_000_000)  # of clip_and_sum
@@ -26,7 +26,13 @@ SCHEMES = (
     "gsgd_dp",
     "white_channel",
     "bidirectional",
+    "dp_ftrl",
+    "distributed_dgauss",
 )
+BANDS = (1.0, 0.5, 0.375, 0.3125)  # of noise correlated over rounds
+STDDEV = 100.0  # of integers
+# Of a round in which each unit is for a number of times: units, rounds, times.
+ALLOCATED = (1_000_000, 1000, 10)
 # Of rounds that grow with their devices: places for a client's examples, by workload.
 CLIENTS_A_DEVICE, EXAMPLES = 100, {"a": 40, "b": 240}
 
@@ -47,8 +53,8 @@ def shape(*sizes: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(sizes, dtype)
 
 
-def _key() -> jax.ShapeDtypeStruct:
-    return jax.eval_shape(lambda: jax.random.key(0))
+def _key(impl: str | None = None) -> jax.ShapeDtypeStruct:
+    return jax.eval_shape(lambda: jax.random.key(0, impl=impl))
 
 
 def _gradients(letter: str) -> Forms:
@@ -110,7 +116,7 @@ def _clip_and_sum() -> Forms:
     }
 
 
-def _noise() -> Forms:
+def _noise(impl: str | None = None) -> Forms:
     """On the FEMNIST CNN's sum. reference: adding a tree."""
     tree = jax.eval_shape(lambda: workloads.make("b").params)
 
@@ -127,8 +133,89 @@ def _noise() -> Forms:
 
     return {
         REFERENCE: lambda: Program(functools.partial(jax.tree.map, jnp.add), (tree, tree)),
-        PLAIN: lambda: Program(plain, (_key(), tree)),
-        OURS: lambda: Program(ours, (_key(), tree)),
+        PLAIN: lambda: Program(plain, (_key(impl), tree)),
+        OURS: lambda: Program(ours, (_key(impl), tree)),
+    }
+
+
+def _correlated_noise() -> Forms:
+    """In four bands, on the FEMNIST CNN's sum. reference: adding a tree. plain: the same matrix,
+    with the last rounds' noise in order.
+    """
+    tree = jax.eval_shape(lambda: workloads.make("b").params)
+    strategy = correlated.Strategy("banded", BANDS, 100)
+    state = jax.eval_shape(functools.partial(correlated.init, strategy), tree)
+
+    def plain(key: jax.Array, tree: Any, kept: Any) -> Any:
+        leaves, structure = jax.tree.flatten(tree)
+        keys = jax.tree.unflatten(structure, list(jax.random.split(key, len(leaves))))
+
+        def one(key: jax.Array, leaf: jax.Array, past: jax.Array) -> tuple[jax.Array, jax.Array]:
+            noise = jax.random.normal(key, leaf.shape) - jnp.tensordot(
+                jnp.array(BANDS[1:]), past, 1
+            )
+            return leaf + noise, jnp.concatenate([noise[None], past[:-1]])
+
+        return jax.tree.map(one, keys, tree, kept)
+
+    def ours(key: jax.Array, tree: Any, state: Any) -> Any:
+        return correlated.add_noise(strategy, key, tree, 1.0, state)
+
+    return {
+        REFERENCE: lambda: Program(functools.partial(jax.tree.map, jnp.add), (tree, tree)),
+        PLAIN: lambda: Program(plain, (_key(), tree, state.buffers)),
+        OURS: lambda: Program(ours, (_key(), tree, state)),
+    }
+
+
+def _integers(law: str, size: int = 1_690_046) -> Forms:
+    """As many as the FEMNIST CNN has parameters. reference: as many words of random bits. plain:
+    normals, rounded, or a difference of two of JAX's Poisson draws.
+    """
+
+    def plain(key: jax.Array) -> jax.Array:
+        if law == "discrete_gaussian":
+            return jnp.round(STDDEV * jax.random.normal(key, (size,))).astype(jnp.int32)
+        mean = jnp.full(size, STDDEV**2 / 2)
+        first, second = (jax.random.poisson(k, mean) for k in jax.random.split(key))
+        return first - second
+
+    def ours(key: jax.Array) -> jax.Array:
+        if law == "discrete_gaussian":
+            return discrete.discrete_gaussian_noise(key, (size,), STDDEV)
+        return discrete.skellam_noise(key, (size,), STDDEV**2)
+
+    return {
+        REFERENCE: lambda: Program(lambda key: jax.random.bits(key, (size,)), (_key(),)),
+        PLAIN: lambda: Program(plain, (_key(),)),
+        OURS: lambda: Program(ours, (_key(),)),
+    }
+
+
+def _allocation() -> Forms:
+    """Who of a million is in this round, of ten in a thousand. reference: a coin for each. plain: a
+    permutation of the rounds for each, a million times a thousand numbers.
+    """
+    units, rounds, times = ALLOCATED
+    capacity = fljax_kernels.poisson_capacity(units, times / rounds)
+
+    def reference(key: jax.Array) -> jax.Array:
+        return jnp.nonzero(jax.random.bernoulli(key, times / rounds, (units,)), size=capacity)[0]
+
+    def plain(key: jax.Array, index: jax.Array) -> jax.Array:
+        def one(key: jax.Array) -> jax.Array:
+            return jnp.any(jax.random.permutation(key, rounds)[:times] == index)
+
+        return jnp.nonzero(jax.vmap(one)(jax.random.split(key, units)), size=capacity)[0]
+
+    def ours(key: jax.Array, index: jax.Array) -> Any:
+        return sampling.allocated_sample(key, index, units, rounds, times, capacity)
+
+    index = shape(dtype=jnp.int32)
+    return {
+        REFERENCE: lambda: Program(reference, (_key(),)),
+        PLAIN: lambda: Program(plain, (_key(), index)),
+        OURS: lambda: Program(ours, (_key(), index)),
     }
 
 
@@ -256,6 +343,11 @@ PROGRAMS: dict[str, Callable[[int], Forms]] = {
     **{f"gradient_{k}": functools.partial(lambda k, _: _gradients(k), k) for k in workloads.MAKERS},
     "clip_and_sum": lambda _: _clip_and_sum(),
     "noise": lambda _: _noise(),
+    "noise_chacha20": lambda _: _noise(chacha20.IMPL),
+    "correlated_noise": lambda _: _correlated_noise(),
+    "discrete_gaussian": lambda _: _integers("discrete_gaussian"),
+    "skellam": lambda _: _integers("skellam"),
+    "allocated_sample": lambda _: _allocation(),
     "pair_noise_complete": lambda _: _pair_noise(True),
     "pair_noise_20_out": lambda _: _pair_noise(False),
     "water_filling": lambda _: _water_filling(),

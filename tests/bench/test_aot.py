@@ -47,6 +47,27 @@ def test_noise_makes_nothing_larger_than_a_leaf():
     assert largest(module) <= 2 * max(leaf.size for leaf in jax.tree.leaves(tree))
 
 
+@pytest.mark.parametrize("name", ["noise_chacha20", "correlated_noise"])
+def test_other_noise_makes_nothing_larger_than_a_leaf_and_its_buffers(name):
+    module, (_, tree, *state) = lowered(name)
+    held = [leaf.size for leaf in jax.tree.leaves((tree, state))]
+    assert largest(module) <= max(2 * max(leaf.size for leaf in jax.tree.leaves(tree)), *held)
+
+
+@pytest.mark.parametrize("name", ["discrete_gaussian", "skellam"])
+def test_integers_make_nothing_larger_than_their_words_of_random_bits(name):
+    program = programs.PROGRAMS[name](1)[programs.OURS]()
+    (size,) = jax.eval_shape(program.fun, *program.arguments).shape
+    module, _ = lowered(name)
+    assert largest(module) <= size
+
+
+def test_an_allocated_sample_holds_its_units_rounds_and_no_unit_by_all_rounds():
+    module, _ = lowered("allocated_sample")
+    units, _, times = programs.ALLOCATED
+    assert largest(module) <= units * times
+
+
 @pytest.mark.parametrize("name", ["pair_noise_complete", "pair_noise_20_out"])
 def test_pair_noise_makes_nothing_larger_than_its_rows(name):
     module, _ = lowered(name)
