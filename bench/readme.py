@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 
 from bench import _harness, _tables, headline
-from bench.accountants import cold, pld, renyi
+from bench.accountants import cold, pld, renyi, tight
 from bench.aot import __main__ as aot
 from bench.kernels import generators, pair_noise, per_example, water_filling
 from bench.papers import (
@@ -46,6 +46,8 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
         "accounting": (renyi.table, "accounting accounting_cold"),
         "accounting_pld": (pld.table, "accounting_pld accounting_cold"),
         "accounting_cold": (cold.table, "accounting_cold"),
+        "accounting_tight": (tight.table, "accounting_tight"),
+        "accounting_risk": (tight.risk_table, "accounting_tight"),
         "subject_steps": (subject_steps.table, "subject_steps"),
         "pair_noise": (pair_noise.table, "pair_noise"),
         "wfna": (water_filling.table, "wfna"),

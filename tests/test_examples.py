@@ -31,6 +31,7 @@ TINY = {
     "dropout_and_adam": {"NUM_CLIENTS": 40, "NUM_ROUNDS": 2, "HIDDEN": 4},
     "fedavg_custom_model": {"NUM_CLIENTS": 40, "NUM_ROUNDS": 2, "HIDDEN": 4},
     "search": {"NUM_ROUNDS": 3},
+    "tune": {"NUM_CLIENTS": 40, "NUM_ROUNDS": 2},
     "subject_level": {"NUM_ROUNDS": 10},
     "information": {"USES": (1, 13), "NUM_RECORDS": 100},
     "own_data_and_model": {"NUM_USERS": 20, "NUM_READINGS": 200, "NUM_ROUNDS": 2},

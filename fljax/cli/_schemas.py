@@ -66,7 +66,8 @@ class Calibrate(TypedDict):
 
 class Simulate(TypedDict):
     """Of `simulate`; accuracy is None where there are no labels, `baseline` without that model;
-    metrics are the other numbers of the task, by name.
+    metrics are the other numbers of the task, by name. epsilon_of_one_try: of a search, whose
+    epsilon pays for all.
     """
 
     run_dir: str
@@ -77,6 +78,7 @@ class Simulate(TypedDict):
     privacy_unit: str
     num_units: int
     accountant: str
+    epsilon_of_one_try: float | None
     noise_multiplier: float | None
     seed: str
     loss: Number | None

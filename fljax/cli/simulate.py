@@ -38,6 +38,10 @@ _RESUME = (
     "Folder of the run to go on with; only flags about this machine go with it (devices, "
     "processes, --profile, trackers), and --num-rounds for more rounds."
 )
+_TUNE = (
+    "Grid of hyper-parameters to search, a TOML file: the run is the best of a random number of "
+    "tries, and the budget pays for the whole search. None: no search."
+)
 _DEVICES = (
     "Devices that share a round's clients. None: all accelerators or, of several processes, all "
     "devices; a CPU becomes a device a core, up to 16, with --groups twice as many, unless "
@@ -120,6 +124,10 @@ def parse(args: Sequence[str]) -> tuple[Config, pathlib.Path | None, Machine]:
         if not path.is_file():
             raise ValueError(f"Expected CONFIG.toml to be a file, got {str(path)!r}.")
         sections = config_lib.from_toml(folder.read_text(path), source=str(path))
+        if "search" in sections:
+            raise ValueError(
+                f"Expected no [search] in {path}, got one: name the grid by --tune GRID.toml."
+            )
     name = _args.value(args, "--scheme")
     if name is not None:
         before = sections.get("scheme", {})
@@ -139,6 +147,7 @@ def parse(args: Sequence[str]) -> tuple[Config, pathlib.Path | None, Machine]:
     fields: list[tuple[str, Any, Any]] = [
         ("run_dir", Annotated[pathlib.Path | None, tyro.conf.arg(help=_RUN_DIR)], None),
         ("resume", Annotated[pathlib.Path | None, tyro.conf.arg(help=_RESUME)], None),
+        ("tune", Annotated[pathlib.Path | None, tyro.conf.arg(help=_TUNE)], None),
         *(
             (f.name, typing.get_type_hints(Machine, include_extras=True)[f.name], f.default)
             for f in fields_of_machine
@@ -157,12 +166,35 @@ def parse(args: Sequence[str]) -> tuple[Config, pathlib.Path | None, Machine]:
     options: Any = _args.parse(
         options_type, args, prog=_PROG, description=_DESCRIPTION, default=options_type()
     )
-    found = Config(scheme=start["scheme"], **{name: getattr(options, name) for name in parts})
+    found = Config(
+        scheme=start["scheme"],
+        search=None if options.tune is None else _grid(options.tune),
+        **{name: getattr(options, name) for name in parts},
+    )
     return (
         found,
         options.run_dir,
         Machine(**{f.name: getattr(options, f.name) for f in fields_of_machine}),
     )
+
+
+def _grid(path: pathlib.Path) -> config_lib.SearchConfig:
+    """The search of a file: [search] with mean, and perhaps shape and score, and lists of values by
+    key in [scheme] and [model].
+
+    Raises:
+      ValueError: no such file, no TOML, or as `SearchConfig`; one line that names the file.
+    """
+    if not path.is_file():
+        raise ValueError(f"Expected --tune to name a file, got {str(path)!r}.")
+    found = config_lib.from_toml(folder.read_text(path), source=str(path))
+    law = found.pop("search", {})
+    try:
+        if not isinstance(law, dict) or "grid" in law:
+            raise ValueError(f"Expected [search] with mean, shape and score, got {law!r}.")
+        return config_lib.of_search({**law, "grid": found})
+    except ValueError as reason:
+        raise ValueError(f"{path}: {reason}") from reason
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,6 +246,7 @@ def _found(outcome: Any, report: pathlib.Path, left: int | None) -> dict[str, An
         **{name: getattr(ended, name) for name in (*kept, "loss", "accuracy", "metrics")},
         **plain,
         "accountant": outcome.plan.accountant,
+        "epsilon_of_one_try": outcome.plan.one_run,
         "seed": "fixed" if outcome.plan.fixed_seed else config_lib.RANDOM,
         "statement": ended.statement,
         "not_covered": ended.not_covered,
@@ -344,6 +377,21 @@ def _say_filled_in(asked: Any, found: Any) -> None:
             _output.aside(f"of the data        {field.name} {now}")
 
 
+def _check_alone(machine: Machine) -> None:
+    """Raises ValueError for what would show tries that lose, or more rounds of the best."""
+    shown = {"tensorboard": machine.tensorboard, "wandb": machine.wandb, "profile": machine.profile}
+    for name, asked in {**shown, "distributed": machine.distributed}.items():
+        if asked:
+            raise ValueError(
+                f"Expected no --{name} with a search: its tries are secret, but the best, and run "
+                "in one process."
+            )
+    if isinstance(machine, Resumed) and machine.num_rounds is not None:
+        raise ValueError(
+            "Expected no --num-rounds for a search that goes on: all of its tries have as many."
+        )
+
+
 def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machine) -> int:
     """One process of a run: of a new one with `config` in the folder `named` or the next free one,
     or on with it.
@@ -356,11 +404,18 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
     # Everything heavy comes after the flags have been found good.
     import jax
 
-    from fljax.simulation import budget, run
+    from fljax.simulation import budget, run, search
     from fljax.simulation.devices import mesh
     from fljax.simulation.observers import trackers
     from fljax.simulation.report import run_page
 
+    if config is not None:
+        searching = config.search is not None
+    else:
+        assert named is not None
+        searching = search.goes_on(named)
+    if searching:
+        _check_alone(machine)
     unasked = not machine.distributed and machine.devices is None
     if config is not None and unasked and config.run.groups is None and config.run.memory is None:
         config = _in_groups(config)
@@ -382,7 +437,14 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
 
     where: dict[str, Any] = {"devices": machine.devices, "model_devices": machine.model_devices}
     try:
-        if config is not None:  # what cannot run is refused before there is a folder
+        if searching and config is not None:
+            job = search.prepare(config)
+            _say_filled_in(config.scheme_config, job.plan.scheme_config)
+            outcome = search.launch(job, config, named, observed, _output.aside, **where)
+        elif searching:
+            assert named is not None
+            outcome = search.resume(named, observed, _output.aside, **where)
+        elif config is not None:  # what cannot run is refused before there is a folder
             job = run.prepare(config)
             if first:
                 _say_filled_in(config.scheme_config, job.plan.scheme_config)
@@ -399,7 +461,9 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
         raise KeyboardInterrupt(
             f"stopped at once; to go on from its last checkpoint: fljax simulate --resume {go_on}"
         ) from None
-    if first:
+    if outcome is None:
+        print(f"The law of the search drew no try: nothing is released. See {go_on}/privacy.json")
+    elif first:
         report = run_page.write(outcome)
         left = budget.rounds_left(outcome.plan, outcome.config.implementation, outcome.rounds)
         print(_summary(outcome, report, left))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import json
 import math
 import warnings
 from collections.abc import Iterable, Iterator
@@ -19,7 +20,7 @@ from fljax.data.subjects import SUBJECT
 from fljax.errors import PrivacyPreconditionError
 from fljax.schemes.base import Scheme
 from fljax.simulation import seeds, warm_start
-from fljax.simulation.config import MOST_STEPS, RANDOM, Config, delta_of
+from fljax.simulation.config import MOST_STEPS, RANDOM, Config, SearchConfig, delta_of
 from fljax.simulation.record.folder import SEED
 
 _TRUST = {
@@ -56,6 +57,8 @@ class Plan(NamedTuple):
     uses: `[num_rounds + 1]`, how often the event counts after so many rounds, see `Scheme.uses`;
       (): once a round.
     origin: of the initial model, as `warm_start.model` tells it, or a sentence; None: drawn.
+    search: of whose tries the run is the best: epsilons are then those of the search. one_run:
+      epsilon of all rounds of one try alone, by the tightest accountant.
     """
 
     scheme_config: Any
@@ -74,14 +77,27 @@ class Plan(NamedTuple):
     by_chacha20: bool = False
     uses: tuple[int, ...] = ()
     origin: dict[str, Any] | str | None = None
+    search: SearchConfig | None = None
+    one_run: float | None = None
 
     def times(self, rounds: int) -> int:
         """How often the event counts after so many rounds."""
         return self.uses[rounds] if self.uses else rounds
 
     def spent_by(self, rounds: int) -> events.PrivacyEvent:
-        """What so many rounds do to one unit's data."""
-        return self.event.repeat(self.times(rounds))
+        """What so many rounds do to one unit's data, with the search that chose them."""
+        return _all_of(self.search, self.event, self.times(rounds))
+
+
+def _all_of(
+    search: SearchConfig | None, event: events.PrivacyEvent, uses: int
+) -> events.PrivacyEvent:
+    """`event` so many times, in each of a search's tries if there is one."""
+    event = event.repeat(uses)
+    if search is None or uses == 0:
+        return event
+    best = events.RepeatAndSelect(event.mechanism, search.mean, search.shape)
+    return dataclasses.replace(event, mechanism=best)
 
 
 def plan(config: Config, scheme: Scheme, facts: Facts) -> Plan:
@@ -134,7 +150,9 @@ def plan(config: Config, scheme: Scheme, facts: Facts) -> Plan:
         tuple(notes.values()),
         fixed_seed=settings.seed != RANDOM,
         by_chacha20=seeds.generator(config) == "chacha20",
-        uses=tuple(_uses(scheme, scheme_config, rounds) for rounds in range(len(epsilons))),
+        uses=tuple(uses_of(scheme, scheme_config, rounds) for rounds in range(len(epsilons))),
+        search=config.search,
+        one_run=_one_run(config, scheme, scheme_config, event, len(epsilons) - 1, delta),
     )
 
 
@@ -145,7 +163,8 @@ def _within_budget(
     number of rounds.
     """
     settings, budget, scheme_config = config.run, config.privacy, config.scheme_config
-    used = [_uses(scheme, scheme_config, rounds) for rounds in range(settings.num_rounds + 1)]
+    search = config.search
+    used = [uses_of(scheme, scheme_config, rounds) for rounds in range(settings.num_rounds + 1)]
     if used[0] != 0 or used[1] < 1 or used != sorted(used):
         raise ValueError(
             f"Expected uses of scheme={config.scheme!r} to be 0 before the first round, 1 or more "
@@ -154,7 +173,7 @@ def _within_budget(
     uses = used[-1]
     if budget.target_epsilon is not None and _noise_is_open(scheme, scheme_config):
         noise_multiplier = accounting.calibrate(
-            lambda value: _event(scheme, scheme_config, value).repeat(uses),
+            lambda value: _all_of(search, _event(scheme, scheme_config, value), uses),
             epsilon=budget.target_epsilon,
             delta=delta,
             method=budget.accountant,
@@ -163,10 +182,11 @@ def _within_budget(
     event = scheme.event(scheme_config)
     method = budget.accountant
     if method == "auto":  # one accountant for the whole run: the best of all rounds
-        all_rounds = accounting.spent(event.repeat(uses), delta=delta, method="auto")
+        whole = _all_of(search, event, uses)
+        all_rounds = accounting.spent(whole, delta=delta, method="auto")
         method = cast(Method, all_rounds.method)
     by_use = [0.0]
-    for epsilon in _epsilons(event, uses, delta, method):
+    for epsilon in _epsilons(search, event, uses, delta, method):
         if budget.target_epsilon is not None and not epsilon <= budget.target_epsilon:
             break
         by_use.append(epsilon)
@@ -181,7 +201,23 @@ def _within_budget(
     return scheme_config, event, method, tuple(spent)
 
 
-def _uses(scheme: Scheme, scheme_config: Any, rounds: int) -> int:
+def _one_run(
+    config: Config,
+    scheme: Scheme,
+    scheme_config: Any,
+    event: events.PrivacyEvent,
+    rounds: int,
+    delta: float,
+) -> float | None:
+    """Epsilon of one try of a search alone, if there is a search."""
+    if config.search is None:
+        return None
+    whole = event.repeat(uses_of(scheme, scheme_config, rounds))
+    return accounting.epsilon(whole, delta=delta, method="auto")
+
+
+def uses_of(scheme: Scheme, scheme_config: Any, rounds: int) -> int:
+    """How often the event counts after so many rounds."""
     return rounds if scheme.uses is None else scheme.uses(scheme_config, rounds)
 
 
@@ -214,7 +250,11 @@ def _check_budget(
 
 
 def _epsilons(
-    event: events.PrivacyEvent, num_rounds: int, delta: float, method: Method
+    search: SearchConfig | None,
+    event: events.PrivacyEvent,
+    num_rounds: int,
+    delta: float,
+    method: Method,
 ) -> Iterator[float]:
     """Bounds on epsilon after 1, 2, .., `num_rounds` rounds.
 
@@ -223,7 +263,8 @@ def _epsilons(
     MOST_COMPOSITIONS or MOST_CONVERSIONS counts are asked for, and the rounds between two of them
     report the epsilon of the later one.
     """
-    most = min(num_rounds, MOST_COMPOSITIONS if method == "pld" else MOST_CONVERSIONS)
+    dear = method == "pld" or search is not None
+    most = min(num_rounds, MOST_COMPOSITIONS if dear else MOST_CONVERSIONS)
     counts = [-(-num_rounds * i // most) for i in range(1, most + 1)]
     noise = effective_noise(event.mechanism) if method == "gdp" else None
     found: Iterable[float]
@@ -231,7 +272,8 @@ def _epsilons(
         found = accounting.gaussian.mu_to_epsilon(np.sqrt(counts) / noise, delta).tolist()
     else:
         found = (
-            accounting.epsilon(event.repeat(count), delta=delta, method=method) for count in counts
+            accounting.epsilon(_all_of(search, event, count), delta=delta, method=method)
+            for count in counts
         )
     before = 0
     for count, epsilon in zip(counts, found, strict=True):
@@ -264,10 +306,13 @@ def certified_claim(plan: Plan, rounds: int) -> dict[str, Any]:
     ledger = accounting.Ledger(
         privacy_unit=event.privacy_unit, neighboring_relation=event.neighboring_relation
     )
-    if rounds:
+    if rounds and plan.search is None:
         ledger.append(event, plan.times(rounds))
+    elif rounds:
+        ledger.append(plan.spent_by(rounds))
     spent = _spent(plan, rounds)
-    return {
+    searched = {} if plan.search is None else {"search": _search_claim(plan)}
+    return searched | {
         "accountant": plan.accountant,
         "certified": spent.certified,
         "certified_by": spent.reason,
@@ -287,6 +332,19 @@ def certified_claim(plan: Plan, rounds: int) -> dict[str, Any]:
     }
 
 
+def _search_claim(plan: Plan) -> dict[str, Any]:
+    """What a search was, and what one of its tries spends alone."""
+    search = plan.search
+    assert search is not None and plan.one_run is not None
+    return {
+        "mean_tries": search.mean,
+        "shape": search.shape,
+        "score": f"held-out {search.score}",
+        "epsilon_of_one_try": number(plan.one_run),
+        "grid": json.loads(json.dumps(search.grid)),  # lists, as a checkpoint reads them back
+    }
+
+
 def agree(plan: Plan, ledger: dict[str, Any], rounds: int) -> bool:
     """Whether a checkpoint's `ledger` is what the plan claims after so many rounds.
 
@@ -295,7 +353,8 @@ def agree(plan: Plan, ledger: dict[str, Any], rounds: int) -> bool:
     planned: a run with more of them is told by its events alone.
     """
     claimed = certified_claim(plan, rounds)
-    if plan.num_rounds > (MOST_COMPOSITIONS if plan.accountant == "pld" else MOST_CONVERSIONS):
+    dear = plan.accountant == "pld" or plan.search is not None
+    if plan.num_rounds > (MOST_COMPOSITIONS if dear else MOST_CONVERSIONS):
         between = ("epsilon", "statement")
         claimed, ledger = (
             {k: v for k, v in one.items() if k not in between} for one in (claimed, ledger)
@@ -314,6 +373,23 @@ _FLOATS = "The analysis is of real-valued Gaussian noise; the noise is drawn and
 _INTEGERS = (
     "Noise is drawn and added in whole numbers, from random bits that are taken to be uniform."
 )
+
+
+_OF_THE_SEARCH = (
+    "The held-out {} chose the model among tries: the examples held out are taken to be public, "
+    "nobody in them is protected, and the number is a little too good. How many tries there were, "
+    "what the others reached, and how long all of them took is secret; whoever learns it may learn "
+    "more than epsilon says."
+)
+
+
+def of_search(plan: Plan) -> str:
+    """What the claim owes to a search, where the plan has one."""
+    assert plan.search is not None and plan.one_run is not None
+    return (
+        "Epsilon is that of the whole search for hyper-parameters, however many tries it had; one "
+        f"of them alone spends epsilon {shown_epsilon(plan.one_run)}."
+    )
 
 
 def statement(plan: Plan, rounds: int) -> dict[str, Any]:
@@ -343,13 +419,15 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
     )
     if plan.origin is not None:
         guarantee += f" {of_origin(plan, rounds)}"
+    if plan.search is not None:
+        guarantee += f" {of_search(plan)}"
+    others = "Trying several configurations" if plan.search is None else "Another search or run"
     not_covered = [
         "The diagnostics in metrics.jsonl and in this report (training loss, cohort size, clipped "
         "fraction, clients left out, label distribution, accuracy and metrics of clients) are "
         "exact. They are for the experimenter, not for release.",
         "Held-out accuracy and loss are computed on examples that are taken to be public.",
-        "Trying several configurations on the same data spends budget of its own, which is not "
-        "counted here.",
+        f"{others} on the same data spends budget of its own, which is not counted here.",
         _TRUST[plan.noise_at],
         _INTEGERS if words.in_integers(plan.event.mechanism) else _FLOATS,
         of_seed(plan),
@@ -360,6 +438,8 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
             "noise: it protects "
         )
         not_covered.insert(2, beside + "nobody.")
+    if plan.search is not None:
+        not_covered.insert(0, _OF_THE_SEARCH.format(plan.search.score))
     warning = delta_warning(plan)
     if warning is not None:
         not_covered.insert(0, warning[0].upper() + warning[1:])
@@ -395,11 +475,11 @@ def of_origin(plan: Plan, rounds: int) -> str:
 def rounds_left(plan: Plan, scheme: Scheme, rounds: int) -> int | None:
     """How many rounds more the budget allows at the run's noise; None where there is no budget."""
     target = plan.target_epsilon
-    if target is None:
+    if target is None or plan.search is not None:  # what a search chose does not go on
         return None
 
     def fits(more: int) -> bool:
-        uses = _uses(scheme, plan.scheme_config, rounds + more)
+        uses = uses_of(scheme, plan.scheme_config, rounds + more)
         event = plan.event.repeat(uses)
         return accounting.epsilon(event, delta=plan.delta, method=plan.accountant) <= target
 

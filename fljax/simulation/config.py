@@ -290,6 +290,61 @@ class RunConfig:
             raise ValueError(f"Expected seed < 2**32, got seed={self.seed}.")
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SearchConfig:
+    """A search for hyper-parameters, of whose tries a run is the best: see `simulation.search`.
+
+    mean: of the number of tries, in [1, 1000]. shape: of its law: "poisson", or a number >= 0 for a
+      truncated negative binomial one (0 is logarithmic, 1 geometric).
+    score: "accuracy" or "loss" on held-out examples, by which the best is chosen.
+    grid: section -> key -> values, of which each try draws one.
+
+    Raises:
+      ValueError: a number is out of its range, or the grid is empty or has another section.
+    """
+
+    mean: float
+    shape: float | Literal["poisson"] = 1.0
+    score: str = "accuracy"
+    grid: Mapping[str, Mapping[str, tuple[Any, ...]]]
+
+    def __post_init__(self) -> None:
+        _validate.positive(mean=self.mean)
+        if not 1 <= self.mean <= 1000:
+            raise ValueError(f"Expected mean in [1, 1000], got mean={self.mean!r}.")
+        if self.shape != "poisson":
+            _validate.non_negative(shape=self.shape)
+        _validate.one_of(("accuracy", "loss"), score=self.score)
+        if not isinstance(self.grid, Mapping) or not any(self.grid.values()):
+            raise ValueError(
+                "Expected a grid with values to choose from in [scheme] or [model], got none."
+            )
+        for section, keys in self.grid.items():
+            _validate.one_of(SEARCHED, **{"section of the grid": section})
+            if not isinstance(keys, Mapping):
+                raise ValueError(
+                    f"Expected {section!r} in the grid to be a section [{section}], got {keys!r}."
+                )
+            for key, values in keys.items():
+                if not isinstance(values, list | tuple) or not values:
+                    raise ValueError(
+                        f"Expected {key} in [{section}] of the grid to be a list of values to "
+                        f"choose from, got {key}={values!r}."
+                    )
+                if (section, key) in _NOT_SEARCHED:
+                    raise ValueError(
+                        f"Expected a grid without {key}: {_NOT_SEARCHED[section, key]}."
+                    )
+
+
+SEARCHED = ("scheme", "model")  # sections that a grid may have
+_NOT_SEARCHED = {
+    ("scheme", "scheme"): "all tries are runs of one scheme",
+    ("scheme", "noise_multiplier"): "all tries have one noise, for which the search is paid",
+    ("model", "init"): "what another run's model owes to its data is claimed once, for all tries",
+}
+
+
 SECTIONS: dict[str, type] = {
     "data": DataConfig,
     "model": ModelConfig,
@@ -304,8 +359,8 @@ class Config:
     """A whole run. `scheme_config` is the `Config` of what `scheme` names; None: its defaults.
 
     Counts that data decide may still be None: `run.prepare` fills them in. The clients to which
-    data are dealt are decided here. scheme_object: the scheme itself, where a caller of
-    `fljax.simulate` brought it.
+    data are dealt are decided here. search: of whose tries the run is the best, if of any.
+    scheme_object: the scheme itself, where a caller of `fljax.simulate` brought it.
     """
 
     scheme: str = DEFAULT_SCHEME
@@ -314,6 +369,7 @@ class Config:
     model: ModelConfig = dataclasses.field(default_factory=lambda: ModelConfig())
     privacy: PrivacyConfig = PrivacyConfig()
     run: RunConfig = RunConfig()
+    search: SearchConfig | None = None
     scheme_object: "Scheme | None" = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
@@ -431,7 +487,7 @@ def parts(sections: Mapping[str, Any], scheme_object: "Scheme | None" = None) ->
     """The arguments of `Config` that `from_sections` gives it; num_clients is None where the
     sections do not say it.
     """
-    allowed = ["scheme", *SECTIONS]
+    allowed = ["scheme", *SECTIONS, "search"]
     for name, values in sections.items():
         if name not in allowed:
             hint = _near.did_you_mean(name, allowed)
@@ -471,7 +527,33 @@ def parts(sections: Mapping[str, Any], scheme_object: "Scheme | None" = None) ->
         for name, cls in SECTIONS.items()
     }
     scheme_config = _section("scheme", itself.Config, {**start.get("scheme", {}), **scheme_values})
+    found["search"] = of_search(sections["search"]) if "search" in sections else None
     return {"scheme": scheme, "scheme_config": scheme_config, **found}
+
+
+def of_search(values: Mapping[str, Any]) -> SearchConfig:
+    """The section [search] with its grid. Raises ValueError as `SearchConfig`, and for an unknown
+    or missing key.
+    """
+    names = [field.name for field in dataclasses.fields(SearchConfig)]
+    for key in values:
+        if key not in names:
+            hint = _near.did_you_mean(key, names)
+            raise ValueError(
+                f"Expected keys of [search] to be among {names}, got unknown key {key!r}.{hint}"
+            )
+    for key in ("mean", "grid"):
+        if key not in values:
+            raise ValueError(f"Expected {key} in [search], got {sorted(values)}.")
+    grid = values["grid"]
+    if isinstance(grid, Mapping):
+        grid = {
+            section: {key: tuple(v) if isinstance(v, list) else v for key, v in keys.items()}
+            if isinstance(keys, Mapping)
+            else keys
+            for section, keys in grid.items()
+        }
+    return SearchConfig(**{**values, "grid": grid})
 
 
 def _start_of_task(given: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -489,10 +571,11 @@ def to_sections(config: Config) -> dict[str, dict[str, Any]]:
     """The inverse of `from_sections`, with every key present."""
     sections = {"scheme": {"scheme": config.scheme, **dataclasses.asdict(config.scheme_config)}}
     sections |= {name: dataclasses.asdict(section) for name, section in config.sections().items()}
-    return {
+    found = {
         name: {key: NONE if value is None else value for key, value in values.items()}
         for name, values in sections.items()
     }
+    return found if config.search is None else found | {"search": vars(config.search)}
 
 
 def from_toml(text: str, *, source: str = "config") -> dict[str, Any]:

@@ -95,7 +95,12 @@ class Job(NamedTuple):
         return max(1, fljax_kernels.poisson_capacity(num_clients, prob, _OVERFLOW_CHANCE))
 
 
-def prepare(config: Config, seed: seeds.Seed | None = None, brought: own.Own = own.NOTHING) -> Job:
+def prepare(
+    config: Config,
+    seed: seeds.Seed | None = None,
+    brought: own.Own = own.NOTHING,
+    attempt: int | None = None,
+) -> Job:
     """Everything before the first round that writes and compiles no round: data, noise, algorithms.
 
     What the scheme's claim assumes of the data is held against them here.
@@ -105,6 +110,7 @@ def prepare(config: Config, seed: seeds.Seed | None = None, brought: own.Own = o
       seed: of a run that goes on. None: of a new one, from the operating system unless the config
         fixes it.
       brought: what the caller has of their own.
+      attempt: which try of a search it is.
 
     Raises:
       ValueError: the config does not fit the data, the network or the budget; or other processes
@@ -117,12 +123,12 @@ def prepare(config: Config, seed: seeds.Seed | None = None, brought: own.Own = o
             raise ValueError(
                 "Expected the same config in all processes, got another one than in the first."
             )
-        return _prepared(config, seeds.new(config) if seed is None else seed, brought)
+        return _prepared(config, seeds.new(config) if seed is None else seed, brought, attempt)
 
 
-def _prepared(config: Config, seed: seeds.Seed, brought: own.Own) -> Job:
+def _prepared(config: Config, seed: seeds.Seed, brought: own.Own, attempt: int | None) -> Job:
     scheme = config.implementation
-    built = task.build(config, seed, brought)
+    built = task.build(config, seed, brought, attempt)
     observed = facts.of(built.client_data)._replace(client_column=config.data.client_column)
     try:
         scheme_config = scheme.fitted(config.scheme_config, observed)

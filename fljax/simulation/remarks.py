@@ -51,6 +51,11 @@ def remarks(outcome: Outcome) -> list[str]:
     found, last = [], outcome.records[-1]
     if isinstance(outcome.plan.origin, dict):  # else the model was drawn, or is public
         found.append(budget.of_origin(outcome.plan, outcome.rounds))
+    if outcome.plan.search is not None:
+        found.append(
+            f"This is the best try of a search, by its held-out {outcome.plan.search.score}, which "
+            f"is a little too good therefore. {budget.of_search(outcome.plan)}"
+        )
     lost = num_lost(outcome.records)
     if lost:
         found.append(

@@ -202,6 +202,11 @@ def resume(
                 f"Expected run folder {run_dir} to hold a run of `fljax simulate`, got an attack "
                 "or an audit: neither goes on, start it again."
             )
+        if "search" in sections:
+            raise ValueError(
+                f"Expected run folder {run_dir} to hold a run that goes on, got the best try of a "
+                "search, which has ended: the seed of its noise is deleted."
+            )
         if config is None:
             config = config_lib.from_sections(sections)
         else:

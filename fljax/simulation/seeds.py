@@ -105,16 +105,28 @@ def generator(config: Config) -> Generator:
     return "threefry" if isinstance(config.run.seed, int) else "chacha20"
 
 
-def keys(seed: Seed, kind: Generator) -> tuple[jax.Array, jax.Array]:
+def uniform(seed: Seed, purpose: str) -> float:
+    """A number of [0, 1), of 53 bits of its own for each purpose."""
+    secret = seed if isinstance(seed, bytes) else str(seed).encode()
+    return (int.from_bytes(_derived(secret, purpose, 8), "big") >> 11) / 2**53
+
+
+def keys(seed: Seed, kind: Generator, attempt: int | None = None) -> tuple[jax.Array, jax.Array]:
     """Two typed keys `[]`: of the initial model, which is public and drawn by threefry, and of all
     rounds.
+
+    attempt: which try of a search the rounds are of: each has a key of its own, and all the same
+      initial model.
     """
     if isinstance(seed, int):
         model, rounds = jax.random.split(jax.random.key(seed, impl="threefry2x32"))
-        return model, jax.random.key(seed, impl=chacha20.IMPL) if kind == "chacha20" else rounds
+        if kind == "chacha20":
+            rounds = jax.random.key(seed, impl=chacha20.IMPL)
+        return model, rounds if attempt is None else jax.random.fold_in(rounds, attempt)
+    purpose = "rounds" if attempt is None else f"rounds of try {attempt}"
     if kind == "chacha20":
-        return _threefry_key(seed, "model"), chacha20.key(_derived(seed, "rounds", chacha20.BYTES))
-    return _threefry_key(seed, "model"), _threefry_key(seed, "rounds")
+        return _threefry_key(seed, "model"), chacha20.key(_derived(seed, purpose, chacha20.BYTES))
+    return _threefry_key(seed, "model"), _threefry_key(seed, purpose)
 
 
 def _threefry_key(secret: bytes, purpose: str) -> jax.Array:

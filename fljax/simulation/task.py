@@ -225,7 +225,12 @@ def _settled_on_disk(
     return data.Dataset(dict(train), dict(test), num_classes, config.dataset, task=config.task)
 
 
-def build(config: Config, seed: seeds.Seed | None = None, brought: own.Own = own.NOTHING) -> Task:
+def build(
+    config: Config,
+    seed: seeds.Seed | None = None,
+    brought: own.Own = own.NOTHING,
+    attempt: int | None = None,
+) -> Task:
     """Loads, checks and splits the data, and draws the initial model.
 
     Args:
@@ -233,6 +238,7 @@ def build(config: Config, seed: seeds.Seed | None = None, brought: own.Own = own
       seed: of the run. None: the config's; where that is random, bits that are drawn here and kept
         nowhere.
       brought: what the caller has of their own.
+      attempt: of a search, as for `seeds.keys`; data and initial model are those of all tries.
 
     Raises:
       ValueError: data that is not finite, labels out of range, or more clients, or more in a batch,
@@ -247,7 +253,7 @@ def build(config: Config, seed: seeds.Seed | None = None, brought: own.Own = own
     if brought.dataset is not None and dataset.task == "classes":
         num_classes = own.classes(dataset, None if brought.loss is not None else config.model.loss)
         dataset = dataset._replace(num_classes=num_classes)
-    init_key, round_key = seeds.keys(seed, seeds.generator(config))
+    init_key, round_key = seeds.keys(seed, seeds.generator(config), attempt)
     num_outputs = outputs_of(dataset)
     if brought.model is not None:
         model = brought.model(init_key, dataset.train, num_outputs)

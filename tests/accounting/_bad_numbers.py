@@ -1182,7 +1182,13 @@ NOT_OF_NUMBERS = (
     | {"renyi.replaced_unit.curve"}
     | {
         f"renyi.repeat_select.{name}"
-        for name in ("log_mean", "log_stop_of", "poisson", "truncated_negative_binomial")
+        for name in (
+            "log_mean",
+            "log_stop_of",
+            "num_runs",
+            "poisson",
+            "truncated_negative_binomial",
+        )
     }
     | {f"shared_noise.star_mesh.{name}" for name in ("factor", "inverse", "inverse_diagonal")}
     | {f"shared_noise.graph.{name}" for name in ("from_matrix", "pair_graph")}  # tests of their own

@@ -10,6 +10,7 @@ import pytest
 
 from fljax import accounting
 from fljax.accounting import events
+from fljax.accounting.renyi import repeat_select
 from fljax.errors import UnsupportedEventError
 
 ADD, REPLACE, SPECIAL = "ADD_OR_REMOVE_ONE", "REPLACE_ONE", "REPLACE_SPECIAL"
@@ -341,6 +342,17 @@ def runs_law(mean, shape, most=4000):
             law = np.where(k > 0, law / (gamma**-shape - 1), 0)
         low, high = (gamma, high) if np.sum(law * k) > mean else (low, gamma)
     return law
+
+
+@pytest.mark.parametrize("shape", [0, 0.5, 1, 2.0, "poisson"])
+@pytest.mark.parametrize("mean", [1.5, 6.0])
+def test_runs_are_drawn_from_the_law_that_is_paid_for(mean, shape):
+    grid = (np.arange(4000) + 0.5) / 4000
+    found = np.bincount([repeat_select.num_runs(mean, shape, u) for u in grid], minlength=4000)
+    law = runs_law(mean, shape)[: found.size]
+    # a quantile at equally spaced points counts each number to one
+    assert np.abs(np.cumsum(found) / 4000 - np.cumsum(law)).max() <= 1 / 4000
+    assert repeat_select.num_runs(1.0, shape, 0.999) == 1 or shape == "poisson"
 
 
 def best_of(single, law):

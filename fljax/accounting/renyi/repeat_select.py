@@ -36,6 +36,35 @@ def log_stop_of(mean: float, shape: float) -> float:
     return float(found[0]) * (1 + 1e-12)
 
 
+def num_runs(mean: float, shape: float | str, uniform: float) -> int:
+    """The number of runs that a number drawn from [0, 1) stands for: the law's quantile.
+
+    Args:
+      mean: >= 1. shape: "poisson", or eta >= 0. uniform: in [0, 1).
+
+    Source: Definition 1.
+    """
+    if shape == "poisson":
+        count, chance = 0, math.exp(-mean)
+    elif mean == 1:
+        return 1
+    else:
+        eta = float(shape)
+        # Fewer runs than are paid for, by 4e-12 of log(1 / gamma).
+        u = log_stop_of(mean, eta) * (1 - 4e-12)
+        goes_on = -math.expm1(-u)  # 1 - gamma
+        count, chance = 1, goes_on * (eta / math.expm1(eta * u) if eta > 0 else 1 / u)
+    below = chance
+    while below <= uniform and chance > 0:
+        count += 1
+        if shape == "poisson":
+            chance *= mean / count
+        else:
+            chance *= goes_on * (count - 1 + eta) / count
+        below += chance
+    return count
+
+
 def truncated_negative_binomial(
     rdp: np.ndarray, orders: np.ndarray, mean: float, shape: float
 ) -> np.ndarray:

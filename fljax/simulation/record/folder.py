@@ -27,7 +27,7 @@ SEED, FINGERPRINT = (
     "seed.secret",
     "fingerprint.json",
 )  # for their owner alone; no part of what is published
-_LOCK = ".lock"
+LOCK = ".lock"
 _DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # What tensorstore and orbax say instead of an errno.
 _DISK_IS_FULL_TEXTS = ("No space left on device", "Disk quota exceeded", "File too large")
@@ -122,7 +122,7 @@ def locked(run_dir: pathlib.Path) -> Iterator[None]:
     Raises:
       ValueError: another process holds it.
     """
-    with (run_dir / _LOCK).open("a") as file:
+    with (run_dir / LOCK).open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as reason:
@@ -148,7 +148,7 @@ def check_free(run_dir: pathlib.Path) -> None:
     if run_dir.exists() and not run_dir.is_dir():
         raise ValueError(f"Expected run_dir to be a folder, got run_dir={run_dir}, a file.")
     # What a process that was killed before its first round may leave.
-    ours = {_LOCK, SEED, *(_temporary(run_dir / name).name for name in (SEED, CONFIG))}
+    ours = {LOCK, SEED, *(_temporary(run_dir / name).name for name in (SEED, CONFIG))}
     if run_dir.exists() and any(entry.name not in ours for entry in run_dir.iterdir()):
         raise ValueError(
             f"Expected run_dir to be empty or new, got run_dir={run_dir} with files in "
@@ -207,7 +207,7 @@ def discard(run_dir: pathlib.Path) -> None:
     """Removes the folder of a run that did not get to its first round: nothing in it is worth
     resuming.
     """
-    for name in (CONFIG, SEED, _LOCK):
+    for name in (CONFIG, SEED, LOCK):
         (run_dir / name).unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # it may be a mount point
         run_dir.rmdir()
