@@ -566,3 +566,23 @@ def test_the_terminal_is_as_wide_as_before():
 def test_help_beside_resume_is_help(capsys):
     code, out, err = call(capsys, "simulate", "--resume", "nowhere", "--help")
     assert code == 0 and "--devices" in out and not err
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "said"),
+    [
+        (None, [], "Expected --tune to name a file"),
+        ("[search\n", [], "to be TOML"),
+        ("[scheme]\nl2_clip_norm = [1.0]\n", [], "Expected mean in [search]"),
+        ("[search]\nmeen = 2\n[scheme]\nl2_clip_norm = [1.0]\n", [], "unknown key 'meen'"),
+        ("[search]\nmean = 2\n", [], "Expected a grid with values"),
+        ("[search]\nmean = 2\n[scheme]\nl2_clip_norm = 1.0\n", [], "to be a list of values"),
+        ("[search]\nmean = 2\n[scheme]\nl2_clip_norm = [1.0]\n", ["--tensorboard"], "tensorboard"),
+    ],
+)
+def test_a_grid_that_is_none_is_refused_in_one_line(capsys, tmp_path, text, flags, said):
+    path = tmp_path / "grid.toml"
+    if text is not None:
+        path.write_text(text)
+    code, _, err = call(capsys, "simulate", "--tune", path, *flags)
+    assert code == 2 and said in err and err.count("\n") == 1

@@ -205,7 +205,9 @@ def test_a_search_that_is_none_is_refused_by_field(changes, said):
 
 def test_a_scheme_without_an_epsilon_and_an_accountant_without_a_bound_are_refused():
     plain = searched(
-        scheme="fedavg", scheme_config=None, privacy=PrivacyConfig(target_epsilon=None)
+        scheme="fedavg",
+        scheme_config=schemes.get("fedavg").Config(num_parties=40),
+        privacy=PrivacyConfig(target_epsilon=None),
     )
     with pytest.raises(ValueError, match="Expected a scheme with an epsilon to search"):
         search.prepare(plain)
