@@ -18,6 +18,7 @@ import numpy as np
 
 from bench import _harness, _tables
 from fljax.accounting import dp_accountants, renyi_of_mechanism
+from fljax.accounting.renyi import rdp
 
 _MODULES = {
     "dp_accounting.rdp.rdp_privacy_accountant": "RdpAccountant",
@@ -47,6 +48,9 @@ class RdpAccountant(dp_accountants.RdpAccountant):
     """Ours, with what their tests read."""
 
     _maybe_compose = _dry_run
+
+    def __init__(self, orders: Any = None, *args: Any, **kwargs: Any) -> None:
+        super().__init__(rdp.DEFAULT_ORDERS if orders is None else orders, *args, **kwargs)
 
     @property
     def _rdp(self) -> np.ndarray:
@@ -90,17 +94,16 @@ def rows() -> list[dict[str, Any]]:
             unittest.defaultTestLoader.loadTestsFromModule(tests).run(result)
         finally:
             setattr(module, accountant, theirs)
-        failed = collections.OrderedDict()  # several parts of one test count once
+        failed: dict[str, str] = {}  # several parts of one test count once
         for test, error in [*result.failures, *result.errors]:
-            failed.setdefault(test.id(), error)
+            case = getattr(test, "test_case", test)
+            failed.setdefault(case._testMethodName, error)
         total = {"kind": "file", "file": name.rpartition(".")[2], "tests": result.testsRun}
         found.append(total | {"passed": result.testsRun - len(failed)})
         for test, error in failed.items():
             reason, last = _reason(error)
             short = re.sub(r"\s+", " ", last)[:200]
-            found.append(
-                {"kind": "test", "test": test.rpartition(".")[2], "reason": reason, "said": short}
-            )
+            found.append({"kind": "test", "test": test, "reason": reason, "said": short})
     return found
 
 
