@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 
 from bench import _harness, _tables, headline
-from bench.accountants import cold, pld, renyi, tight
+from bench.accountants import cold, pld, renyi, their_tests, tight
 from bench.aot import __main__ as aot
 from bench.kernels import generators, pair_noise, per_example, water_filling
 from bench.papers import (
@@ -58,6 +58,7 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
         "channel": (channel.table, "channel"),
         "channel_figures": (channel_figures.table, "channel_figures"),
     },
+    "docs/explain/accounting.md": {"their_tests": (their_tests.table, "their_tests")},
     "docs/explain/attacks.md": {"attacks": (attacks.table, "attacks")},
     "docs/appendix/rounds_measured.md": {
         "peers": (peers.table, "peers"),
