@@ -575,7 +575,7 @@ def to_sections(config: Config) -> dict[str, dict[str, Any]]:
         name: {key: NONE if value is None else value for key, value in values.items()}
         for name, values in sections.items()
     }
-    return found if config.search is None else found | {"search": vars(config.search)}
+    return found if config.search is None else found | {"search": dataclasses.asdict(config.search)}
 
 
 def from_toml(text: str, *, source: str = "config") -> dict[str, Any]:
