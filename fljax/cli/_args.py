@@ -22,6 +22,7 @@ _PAIRS = (
     ("--delta", "--target-delta"),
     ("--rounds", "--num-rounds"),
     ("--steps", "--rounds"),
+    ("--num-clients", "--num-parties"),
 )
 _ALIASES = [*_PAIRS, *((other, one) for one, other in _PAIRS)]
 

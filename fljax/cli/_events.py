@@ -11,7 +11,8 @@ import tyro
 from fljax import _near, _validate, schemes
 from fljax.accounting import events, words
 from fljax.accounting.ledger import Ledger
-from fljax.cli import _args
+from fljax.cli import _args, _passes
+from fljax.errors import UnsupportedEventError
 
 _SCHEME = (
     f"Rounds of this scheme, with its own flags: one of {', '.join(schemes.names())}, or "
@@ -54,7 +55,8 @@ def flags(args: Sequence[str], cls: type) -> type:
 
     start = config_lib.parts({"scheme": {"scheme": name}})["scheme_config"]
     field = ("scheme_config", type(start), dataclasses.field(default=start))
-    return dataclasses.make_dataclass("Options", [field], bases=(cls,), frozen=True, kw_only=True)
+    bases = (cls, _passes.flags(type(start)))
+    return dataclasses.make_dataclass("Options", [field], bases=bases, frozen=True, kw_only=True)
 
 
 def of_options(options: Any, changed: str = "") -> Callable[[float], events.PrivacyEvent]:
@@ -66,20 +68,7 @@ def of_options(options: Any, changed: str = "") -> Callable[[float], events.Priv
     """
     _validate.positive_int(rounds=options.rounds)
     if options.event is None:
-        scheme = schemes.get(options.scheme)
-
-        def of_scheme(value: float) -> events.PrivacyEvent:
-            changes = {changed: value} if changed else {}
-            config = dataclasses.replace(options.scheme_config, **changes)
-            return scheme.run_event(config, options.rounds)
-
-        fields = [field.name for field in dataclasses.fields(options.scheme_config)]
-        if changed and changed not in fields:
-            hint = _near.did_you_mean(changed, fields)
-            raise ValueError(
-                f"Expected parameter to be one of {fields}, got parameter={changed!r}.{hint}"
-            )
-        return of_scheme
+        return _of_scheme(options, changed)
     if options.scheme is not None:
         raise ValueError("Expected --scheme or --event, got both.")
     tree = _read(options.event)
@@ -96,6 +85,33 @@ def of_options(options: Any, changed: str = "") -> Callable[[float], events.Priv
         return events.from_json(there).repeat(options.rounds)
 
     return of_file
+
+
+def _of_scheme(options: Any, changed: str) -> Callable[[float], events.PrivacyEvent]:
+    name, scheme = options.scheme, schemes.get(options.scheme)
+    fields = [field.name for field in dataclasses.fields(options.scheme_config)]
+    if changed and changed not in fields:
+        hint = _near.did_you_mean(changed, fields)
+        raise ValueError(
+            f"Expected parameter to be one of {fields}, got parameter={changed!r}.{hint}"
+        )
+    if scheme.promise != "epsilon":
+        counts = "counts nats" if scheme.promise == "nats" else "guarantees nothing"
+        raise UnsupportedEventError(
+            f"Expected a scheme with an epsilon, got scheme={name!r}, which {counts}."
+        )
+    config, rounds = _passes.filled_in(name, scheme, options)
+    if changed != "noise_multiplier" and config.noise_multiplier is None:
+        raise ValueError(
+            f"Expected --noise-multiplier with --scheme {name} (fljax calibrate --scheme {name} "
+            "--epsilon EPSILON finds one), got none."
+        )
+
+    def of_scheme(value: float) -> events.PrivacyEvent:
+        changes = {changed: value} if changed else {}
+        return scheme.run_event(dataclasses.replace(config, **changes), rounds)
+
+    return of_scheme
 
 
 def _read(path: pathlib.Path) -> Mapping[str, Any]:

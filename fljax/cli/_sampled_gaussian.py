@@ -2,13 +2,10 @@
 compiled code.
 """
 
-import dataclasses
-import fractions
-import math
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import jax
 
@@ -57,41 +54,6 @@ def event(
         mechanism=events.SelfComposed(one, steps),
         privacy_unit="example",  # no number depends on it: the caller's unit may be anything
         neighboring_relation=events.NeighboringRelation(relation),
-    )
-
-
-def with_epochs(options: Any) -> Any:
-    """The options, sampling_prob and steps as --dataset-size, --batch-size and --epochs say.
-
-    Raises:
-      ValueError: some of the three are missing, or the numbers are given twice.
-    """
-    size, batch, epochs = options.dataset_size, options.batch_size, options.epochs
-    if size is batch is epochs is None:
-        return options
-    if size is None or batch is None or epochs is None:
-        raise ValueError(
-            "Expected --dataset-size, --batch-size and --epochs together, got "
-            f"dataset_size={size}, batch_size={batch}, epochs={epochs}."
-        )
-    if (options.sampling_prob, options.steps) != (1.0, 1):
-        raise ValueError(
-            "Expected --sampling-prob and --steps, or --dataset-size, --batch-size and --epochs, "
-            "got both."
-        )
-    _validate.positive_int(dataset_size=size, batch_size=batch)
-    _validate.positive(epochs=epochs)
-    if batch > size:
-        raise ValueError(f"Expected batch_size <= dataset_size={size}, got batch_size={batch}.")
-    # By fractions: 3 * (60000 / 600) in floats is not always 300.
-    steps = math.ceil(fractions.Fraction(str(epochs)) * size / batch)
-    return dataclasses.replace(
-        options,
-        sampling_prob=batch / size,
-        steps=steps,
-        dataset_size=None,
-        batch_size=None,
-        epochs=None,
     )
 
 

@@ -34,6 +34,7 @@ class Account(TypedDict):
     """Of `account`."""
 
     delta: NotRequired[float]
+    nats: NotRequired[Number]
     rows: NotRequired[list[Bound]]
     assumed: str
     tradeoff: NotRequired[str]

@@ -9,10 +9,11 @@ import numpy as np
 import tyro
 from rich.table import Table
 
-from fljax import _validate, accounting
+from fljax import _validate, accounting, schemes
 from fljax.accounting.accountant import Method
-from fljax.accounting.words import at_least, rounded_up
-from fljax.cli import _args, _events, _output, _sampled_gaussian, _sweep
+from fljax.accounting.words import at_least, at_most, rounded_up
+from fljax.cli import _args, _events, _output, _passes, _sampled_gaussian, _sweep
+from fljax.errors import UnsupportedEventError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,7 @@ class Asked(_events.Source):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(Asked):
+class Options(Asked, _passes.Passes):
     """A sampled Gaussian mechanism, and what is asked of it."""
 
     noise_multiplier: float | None = None
@@ -42,12 +43,6 @@ class Options(Asked):
     """Chance that one unit joins one step, in (0, 1]."""
     steps: int = 1
     """How many steps are published."""
-    dataset_size: int | None = None
-    """Units in all. With batch_size and epochs it says sampling_prob and steps."""
-    batch_size: int | None = None
-    """Units expected in a step, by Poisson sampling."""
-    epochs: float | None = None
-    """Passes over the data: so many times dataset_size / batch_size steps, rounded up."""
     neighboring_relation: Literal["ADD_OR_REMOVE_ONE", "REPLACE_ONE", "REPLACE_SPECIAL"] = (
         "ADD_OR_REMOVE_ONE"
     )
@@ -78,15 +73,12 @@ def main(args: Sequence[str]) -> int:
     # Nothing but an event can be pure: a Gaussian's privacy loss has no bound.
     (_validate.below_one if other else _validate.open_unit)(delta=options.delta)
     methods = _sampled_gaussian.methods(options.accountant)
+    if other and options.scheme is not None and schemes.get(options.scheme).promise == "nats":
+        return _print_nats(options)
     if other:
         event = _events.of_options(options)(0.0)
         return _print(options, methods, event, _events.assumptions(event, options.delta))
-    options = _sampled_gaussian.with_epochs(options)
-    if options.rounds != 1:
-        raise ValueError(
-            "Expected --rounds with --scheme or --event alone, else --steps, got "
-            f"rounds={options.rounds}."
-        )
+    options = _passes.of_gaussian(options)
     if options.sweep:
         _sampled_gaussian.use_cache(options.cache_dir)
         return _write_sweep(options, methods)
@@ -140,6 +132,30 @@ def _print(
         options.tradeoff.write_text(picture)
         _output.give({**found, "tradeoff": options.tradeoff})
         print(f"Trade-off curve by certified upper bounds on delta: {options.tradeoff}")
+    return 0
+
+
+def _print_nats(options: Any) -> int:
+    """What rounds tell of a record at most, added up; the joint bound depends on the data."""
+    from fljax.schemes.channels import round as channels
+
+    _validate.positive_int(rounds=options.rounds)
+    config, rounds = options.scheme_config, options.rounds
+    if not isinstance(config, channels.ChannelConfig):
+        raise UnsupportedEventError(
+            f"Expected a scheme with an epsilon, or a channel, got scheme={options.scheme!r}."
+        )
+    draws = channels.draws(config, rounds)
+    nats = draws * config.nats
+    label = "" if config.labels_public else ", and ln(classes) nats more of its label"
+    assumed = (
+        f"No epsilon. If records vary no more than the noise is made for, {rounds} "
+        f"round{'s'[: rounds > 1]} with {draws} draw{'s'[: draws > 1]} of noise for a record tell "
+        f"at most {at_most(nats)} nats of it{label}; the unit is one example. A run's privacy.json "
+        "holds the smaller joint bound of its data, and says whether it is certified."
+    )
+    print(assumed)
+    _output.give({"nats": nats, "rows": [], "assumed": assumed})
     return 0
 
 

@@ -13,7 +13,7 @@ from fljax.accounting import risk, words
 from fljax.accounting.accountant import Method
 from fljax.accounting.events import PrivacyEvent
 from fljax.accounting.words import at_least, rounded_up
-from fljax.cli import _args, _events, _output, _sampled_gaussian
+from fljax.cli import _args, _events, _output, _passes, _sampled_gaussian
 from fljax.errors import UnsupportedEventError
 
 
@@ -53,19 +53,13 @@ class Asked(_events.Source):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(Asked):
+class Options(Asked, _passes.Passes):
     """A sampled Gaussian mechanism, and what it may spend."""
 
     sampling_prob: float = 1.0
     """Chance that one unit joins one step, in (0, 1]."""
     steps: int = 1
     """How many steps are published."""
-    dataset_size: int | None = None
-    """Units in all. With batch_size and epochs it says sampling_prob and steps."""
-    batch_size: int | None = None
-    """Units expected in a step, by Poisson sampling."""
-    epochs: float | None = None
-    """Passes over the data: so many times dataset_size / batch_size steps, rounded up."""
     neighboring_relation: Literal["ADD_OR_REMOVE_ONE", "REPLACE_ONE", "REPLACE_SPECIAL"] = (
         "ADD_OR_REMOVE_ONE"
     )
@@ -110,11 +104,11 @@ def main(args: Sequence[str]) -> int:
         return _print(
             options, event, lambda value: _events.assumptions(event(value), options.delta)
         )
-    options = _sampled_gaussian.with_epochs(options)
-    if options.rounds != 1 or options.parameter != "noise_multiplier":
+    options = _passes.of_gaussian(options)
+    if options.parameter != "noise_multiplier":
         raise ValueError(
-            "Expected --rounds and --parameter with --scheme or --event alone, "
-            f"got rounds={options.rounds}, parameter={options.parameter!r}."
+            "Expected --parameter with --scheme or --event alone, got "
+            f"parameter={options.parameter!r}."
         )
     rest = options.sampling_prob, options.steps, options.neighboring_relation
     _sampled_gaussian.event(1.0, *rest)  # for its checks

@@ -46,8 +46,8 @@ def known(**count: int | None) -> int:
     ((name, value),) = count.items()
     if value is None:
         raise ValueError(
-            f"Expected {name} to be a number, got {name}=None: the scheme's `fitted` takes it from "
-            "the data."
+            f"Expected {name} to be a number, got {name}=None, which stands for what the data "
+            "have: without data, say it; with data, the scheme's `fitted` does."
         )
     return value
 

@@ -214,6 +214,11 @@ class _Central(NamedTuple):
     noise_multiplier: float = 0.0
 
 
+def draws(config: ChannelConfig, num_rounds: int) -> int:
+    """How often so many rounds draw noise for a record of a client that is in each of them."""
+    return 1 if config.noise_mode == "once" else num_rounds * config.num_local_epochs
+
+
 def event(config: ChannelConfig) -> events.PrivacyEvent:
     """A release without differential privacy: a channel's promise is in nats."""
     del config
