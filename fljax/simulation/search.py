@@ -25,7 +25,7 @@ from typing import Any
 
 from fljax.accounting.renyi import repeat_select
 from fljax.errors import PrivacyPreconditionError
-from fljax.simulation import budget, run, seeds
+from fljax.simulation import budget, fingerprint, run, seeds
 from fljax.simulation import config as config_lib
 from fljax.simulation.config import Config, SearchConfig
 from fljax.simulation.job import Job
@@ -198,6 +198,7 @@ def _search(
     assert search is not None
     tries.mkdir(mode=0o700, exist_ok=True)
     with folder.locked(tries):
+        _check_data(job, tries)
         todo = drawn(search, job.seed)
         scores: list[float] = []
         if (tries / _SCORES).is_file():
@@ -222,6 +223,23 @@ def _search(
         outcome = _run(_at_try(job, config, todo[best], best), run_dir, _Nobody(), where)
     _forget(run_dir)
     return outcome
+
+
+def _check_data(job: Job, tries: pathlib.Path) -> None:
+    """Raises ValueError where a search goes on with other data than it began with: the best of
+    tries on different data is not what is paid for.
+    """
+    before = fingerprint.read(tries)
+    if before is None:
+        fingerprint.write(tries, job.began_with)
+        return
+    now = job.began_with  # whose config may be that of the best try, if the end was cut off
+    changed = fingerprint.changed({**now, "data": before["data"]}, now)
+    if changed:
+        raise ValueError(
+            f"Expected the search in {tries.parent} to go on with the data that it began with, got "
+            f"another {', '.join(changed)}. Put it back, or begin anew."
+        )
 
 
 class _Nobody:

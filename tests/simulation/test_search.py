@@ -156,6 +156,22 @@ def test_an_end_that_was_cut_off_is_done_again(tmp_path, monkeypatch):
         run.resume(tmp_path / "run", Told())
 
 
+def test_a_search_goes_on_with_the_data_that_it_began_with_or_not_at_all(tmp_path):
+    x = np.linspace(0, 1, 80, dtype=np.float32).reshape(40, 2)
+    y = np.arange(40) % 2
+    np.savez(tmp_path / "mine.npz", x=x, y=y)
+    config = searched(
+        {"scheme": {"local_learning_rate": (0.5,)}},
+        mean=1.0,
+        data=DataConfig(dataset=f"npz:{tmp_path / 'mine.npz'}", num_clients=10, partition="iid"),
+    )
+    with pytest.raises(RuntimeError, match="killed"):
+        start(config, tmp_path / "run", Told(1))
+    np.savez(tmp_path / "mine.npz", x=x + 1, y=y)
+    with pytest.raises(ValueError, match="with the data that it began with, got another"):
+        search.resume(tmp_path / "run", lambda _: Told())
+
+
 def test_a_law_that_draws_no_try_releases_nothing_and_spends_all_the_same(tmp_path):
     config = searched(mean=1.0, shape="poisson")
     config = searched(mean=1.0, shape="poisson", seed=seed_of(0, config))
