@@ -43,3 +43,39 @@ class SchemeError(AssertionError):
     def __init__(self, message: str, report: Any = None):
         super().__init__(message)
         self.report = report
+
+
+class SecureSumError(RuntimeError):
+    """A secure sum was aborted: nothing of it is released. Its kinds say why."""
+
+
+class DropoutError(SecureSumError):
+    """More clients dropped out than the terms allow."""
+
+
+class SignatureError(SecureSumError):
+    """A message was not signed by the client that it names."""
+
+
+class ReplayError(SecureSumError):
+    """A message, a step or a round came a second time."""
+
+
+class SwappedKeyError(SecureSumError):
+    """A public key stands in another client's place."""
+
+
+class SybilError(SecureSumError):
+    """Two clients have one key: one party would count as several."""
+
+
+class MalformedMessageError(SecureSumError):
+    """A message has no form that the protocol knows, or was not encrypted by whom it names."""
+
+
+class MalformedShareError(MalformedMessageError):
+    """Shares do not belong to one secret, or not to the one that was promised."""
+
+
+class InconsistentSurvivorsError(SecureSumError):
+    """Clients were told different lists of those who are summed."""

@@ -74,7 +74,7 @@ def test_what_a_module_imports_is_declared():
         assert at_once <= packages("", *extras), path
         # Late imports say which extra to install where it is not there.
         assert when_called <= packages(
-            "", "sim", "crypto", "interop", "trackers", "export", "parquet", "hdf5"
+            "", "sim", "secure", "interop", "trackers", "export", "parquet", "hdf5"
         ), path
 
 

@@ -84,6 +84,24 @@ class KeyAgreement(_Rounds):
         """32 bytes to be published."""
         return self._private.public_key().public_bytes_raw()
 
+    @property
+    def private_key(self) -> bytes:
+        """32 bytes that nobody else may have, for a protocol that shares them out as a secret."""
+        found: bytes = self._private.private_bytes_raw()
+        return found
+
+    @classmethod
+    def from_private_key(cls, client: int, private_key: bytes) -> "KeyAgreement":
+        """The client with that X25519 key, 32 secret bytes. No peer and no round is known to it.
+
+        Raises:
+          ValueError: these are not 32 bytes.
+          ImportError: as for a new client.
+        """
+        agreement = cls(client)
+        agreement._private = agreement._x25519.X25519PrivateKey.from_private_bytes(private_key)
+        return agreement
+
     def agree(self, peer: int, public_key: bytes) -> None:
         """Takes a peer's public key.
 
@@ -127,6 +145,12 @@ class KeyAgreement(_Rounds):
           ValueError: `round_index` is not above that of the last call, or a peer has not agreed or
             is given twice.
         """
+        return _as_keys(self.round_secrets(round_index, peers))
+
+    def round_secrets(self, round_index: int, peers: Sequence[int]) -> list[bytes]:
+        """The keys of `round_keys` as 32 bytes each, for ciphers outside JAX; the same round is
+        never asked of both. Raises ValueError as `round_keys`.
+        """
         missing = sorted(set(peers) - set(self._secrets))
         if missing:
             raise ValueError(
@@ -140,10 +164,8 @@ class KeyAgreement(_Rounds):
             numbers = b"".join(
                 int(number).to_bytes(8, "big") for number in (low[0], high[0], round_index)
             )
-            data.append(
-                _derive(self._secrets[peer], _LABEL + b" pair" + low[1] + high[1] + numbers)
-            )
-        return _as_keys(data)
+            data.append(derive(self._secrets[peer], _LABEL + b" pair" + low[1] + high[1] + numbers))
+        return data
 
     def own_key(self, round_index: int) -> jax.Array:
         """Typed key `[]` for this client's own noise; nobody else can compute it. Raises ValueError
@@ -253,7 +275,7 @@ class KeyAgreement(_Rounds):
         return agreement
 
     def _of_own_secret(self, purpose: bytes) -> bytes:
-        return _derive(self._private.private_bytes_raw(), _LABEL + purpose)
+        return derive(self._private.private_bytes_raw(), _LABEL + purpose)
 
     def _check(self, state: bytes) -> bytes:
         return self._of_own_secret(b" file" + state).hex().encode()
@@ -330,13 +352,13 @@ def _as_bytes(passphrase: str | bytes | None) -> bytes | None:
     return passphrase.encode() if isinstance(passphrase, str) else passphrase
 
 
-def _derive(secret: bytes, info: bytes) -> bytes:
+def derive(secret: bytes, info: bytes) -> bytes:
+    """32 bytes of a secret for one purpose: HKDF-SHA256."""
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-    return HKDF(algorithm=hashes.SHA256(), length=chacha20.BYTES, salt=None, info=info).derive(
-        secret
-    )
+    made = HKDF(algorithm=hashes.SHA256(), length=chacha20.BYTES, salt=None, info=info)
+    return made.derive(secret)
 
 
 def _as_keys(data: list[bytes]) -> jax.Array:

@@ -1,0 +1,468 @@
+"""Secure sums by protocols: what they release, when they abort, what is seen on the way."""
+
+import dataclasses
+import hashlib
+import itertools
+import math
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from fljax import errors
+from fljax.upload import key_agreement, secure_sum
+from fljax.upload.secure_sum import field, protocol, secagg, secagg_plus, signing, stream
+from fljax_kernels.chacha20 import reference
+
+NUM, SIZE = 6, 40
+
+
+def terms(**changes):
+    given = {"num_clients": NUM, "size": SIZE, "bits": 20, "max_dropouts": 2, "max_colluders": 1}
+    return protocol.Terms(**given | changes)
+
+
+def words_of(made, seed=0):
+    """Words of all clients, none so large that a sum wraps around."""
+    rng = np.random.default_rng(seed)
+    integers = rng.integers(-made.most, made.most + 1, (made.num_clients, made.size))
+    return protocol.as_words(made, integers)
+
+
+def entropy(seed=0):
+    """Bytes that look random and are the same in every run."""
+    count = itertools.count()
+
+    def draw(length):
+        numbered = f"{seed} {next(count)}".encode()
+        return hashlib.shake_256(numbered).digest(length)
+
+    return draw
+
+
+def expected(made, words, absent=()):
+    here = [i for i in range(made.num_clients) if i not in absent]
+    return words[here].sum(axis=0, dtype=np.uint32) & np.uint32(2**made.bits - 1)
+
+
+class Tampered:
+    """A protocol whose messages somebody in the middle changes: `change(step, messages)` what
+    clients send, `answer(step, answers)` what they get.
+    """
+
+    def __init__(self, inner, change=None, answer=None):
+        self.inner, self.terms, self.steps = inner, inner.terms, inner.steps
+        self.change, self.answer = change, answer
+        self.client = inner.client
+
+    def server(self, round_index):
+        server = self.inner.server(round_index)
+        self.made = server
+
+        class Between:
+            def collect(_, step, messages):
+                messages = dict(messages)
+                if self.change:
+                    self.change(step, messages)
+                answers = dict(server.collect(step, messages))
+                if self.answer:
+                    self.answer(step, answers)
+                return answers
+
+            total = server.total
+
+        return Between()
+
+
+def aborts(error, made, **how):
+    """Runs a round that must abort by that very error, after which there is no sum."""
+    tampered = Tampered(made, **how)
+    with pytest.raises(error) as raised:
+        protocol.run(tampered, words_of(made.terms))
+    assert raised.type is error
+    with pytest.raises(errors.SecureSumError):
+        tampered.made.total()
+
+
+@pytest.mark.parametrize("name", secure_sum.NAMES)
+@hypothesis.given(data=st.data())
+def test_any_permitted_dropouts_leave_the_exact_sum_of_who_is_left(name, data):
+    num = data.draw(st.integers(3, 6))
+    most = data.draw(st.integers(0, (num - 1) // 2))
+    made = terms(
+        num_clients=num,
+        max_dropouts=most,
+        max_colluders=0,
+        size=data.draw(st.sampled_from([1, 7, 33])),
+        bits=data.draw(st.sampled_from([8, 17, 31 if name in ("secagg", "secagg_plus") else 24])),
+    )
+    run = secure_sum.simulated(name, made, entropy=entropy())
+    gone = data.draw(st.permutations(range(num)))[: data.draw(st.integers(0, most))]
+    dropouts = {i: data.draw(st.sampled_from(run.steps)) for i in gone}
+    words = words_of(made, seed=num)
+    summed = run.steps.index("masked")
+    absent = [i for i, step in dropouts.items() if run.steps.index(step) <= summed]
+    found = protocol.run(run, words, dropouts=dropouts)
+    np.testing.assert_array_equal(found.total, expected(made, words, absent))
+    assert [cost.step for cost in found.costs] == list(run.steps)
+
+
+@pytest.mark.parametrize("name", secure_sum.NAMES)
+def test_one_dropout_too_many_aborts_in_every_step(name):
+    made = terms()
+    for step in secure_sum.simulated(name, made).steps:
+        run = secure_sum.simulated(name, made, entropy=entropy())
+        with pytest.raises(errors.DropoutError, match="at least 4"):
+            protocol.run(run, words_of(made), dropouts=dict.fromkeys(range(3), step))
+
+
+@pytest.mark.parametrize("name", ["secagg", "secagg_plus"])
+def test_sums_are_modulo_the_ring_even_where_they_wrap(name):
+    made = terms(bits=5)
+    words = np.random.default_rng(0).integers(0, 32, (NUM, SIZE)).astype(np.uint32)
+    found = protocol.run(secure_sum.simulated(name, made, entropy=entropy()), words)
+    np.testing.assert_array_equal(found.total, expected(made, words))
+
+
+def with_keys(number, change):
+    """Keys as the server passes them on to one client, changed."""
+
+    def answer(step, answers):
+        if step == "keys":
+            seed, everybody, *keys = protocol.unpack(answers[number])
+            change(keys)
+            answers[number] = protocol.pack(seed, everybody, *keys)
+
+    return answer
+
+
+def simulated(**changes):
+    return secagg.simulated(terms(**changes), entropy=entropy())
+
+
+def flipped(data, at):
+    changed = bytearray(data)
+    changed[at] ^= 1
+    return bytes(changed)
+
+
+def test_a_key_that_its_client_did_not_sign_aborts():
+    def replace(keys):
+        parts = protocol.unpack(keys[3])
+        parts[3] = signing.session("a key of the server's")
+        keys[3] = protocol.pack(*parts)
+
+    aborts(errors.SignatureError, simulated(), answer=with_keys(0, replace))
+
+    def forge(step, messages):
+        if step == "keys":
+            messages[2] = flipped(messages[2], -1)
+
+    aborts(errors.SignatureError, simulated(), change=forge)
+
+
+def test_keys_in_another_clients_place_abort():
+    def exchange(keys):
+        keys[2], keys[3] = keys[3], keys[2]
+
+    def own(keys):
+        keys[0] = keys[1]
+
+    for change in (exchange, own):
+        aborts(errors.SwappedKeyError, simulated(), answer=with_keys(0, change))
+
+
+def test_keys_of_an_earlier_round_and_a_round_a_second_time_abort():
+    made = simulated()
+    old = {}
+
+    def keep(step, messages):
+        if step == "keys":
+            old.update(messages)
+
+    protocol.run(Tampered(made, change=keep), words_of(made.terms), round_index=4)
+
+    def replay(step, messages):
+        if step == "keys":
+            messages[1] = old[1]
+
+    with pytest.raises(errors.ReplayError, match="of client 1 for round 5"):
+        protocol.run(Tampered(made, change=replay), words_of(made.terms), round_index=5)
+    with pytest.raises(errors.ReplayError, match="takes part in a round once"):
+        protocol.run(made, words_of(made.terms), round_index=5)
+    client = made.client(0, words_of(made.terms)[0], 6)
+    client.send("keys", b"")
+    with pytest.raises(errors.ReplayError, match="no step is taken twice"):
+        client.send("keys", b"")
+
+
+def test_a_client_with_two_numbers_aborts():
+    one = signing.Identity(0, entropy=entropy())
+    roster = dict.fromkeys(range(NUM), one.public_key)
+    with pytest.raises(errors.SybilError, match="one key for two"):
+        secagg.SecAgg(terms=terms(), roster=roster, identities={0: one})
+
+    made = simulated()
+
+    def copy(step, messages):
+        if step == "keys":  # client 2 signs the mask key of client 1 as its own
+            *body, _ = protocol.unpack(messages[2])
+            body[3] = protocol.unpack(messages[1])[3]
+            signed = protocol.pack(*body)
+            signature = made.identities[2].sign(b"fljax secagg 1 keys" + signed)
+            messages[2] = signed + protocol.pack(signature)
+
+    # client 2 itself hears its own keys back, so the first to see it is another
+    aborts(errors.SybilError, made, change=copy)
+
+
+def test_a_share_that_was_changed_on_the_way_aborts():
+    def flip(step, messages):
+        if step == "shares":
+            first, *rest = protocol.unpack(messages[1])
+            messages[1] = protocol.pack(flipped(first, 20), *rest)
+
+    aborts(errors.MalformedShareError, simulated(), change=flip)
+
+
+@pytest.mark.parametrize("dropped", [True, False], ids=["key", "seed"])
+def test_a_share_that_is_none_aborts_the_sum(dropped):
+    made = simulated()
+
+    def change(step, messages):
+        if step == "masked" and dropped:
+            del messages[5]
+        if step == "unmask":  # a holder tells another share of client 5, or of client 1
+            number = protocol.number_bytes(5 if dropped else 1)
+            bad = number + field.packed(np.arange(16))
+            parts = protocol.unpack(messages[0])
+            messages[0] = protocol.pack(*(bad if p[:8] == number else p for p in parts))
+
+    aborts(errors.MalformedShareError, made, change=change)
+
+
+def test_lists_of_survivors_that_differ_abort_before_a_share_is_told():
+    shown = []
+
+    def split(step, answers):
+        if step == "masked":
+            answers[0] = secagg._listed([0, 1, 2, 3, 4])
+        if step == "survivors":
+            shown.append(sorted(answers))
+
+    aborts(errors.InconsistentSurvivorsError, simulated(), answer=split)
+    assert shown == [list(range(NUM))]
+
+    def left_out(step, answers):
+        if step == "masked":
+            answers[0] = secagg._listed([1, 2, 3, 4, 5])
+
+    aborts(errors.InconsistentSurvivorsError, simulated(), answer=left_out)
+
+    def few(step, answers):
+        if step == "masked":
+            answers[0] = secagg._listed([0, 1, 2])
+
+    aborts(errors.DropoutError, simulated(), answer=few)
+
+
+@pytest.mark.parametrize("step", secagg.STEPS)
+def test_messages_of_any_other_form_abort(step):
+    for change in (lambda m: m[:-1], lambda m: m + b"\0", lambda m: b"\xff" * 9):
+
+        def forge(now, messages, change=change):
+            if now == step:
+                messages[1] = change(messages[1])
+
+        with pytest.raises(errors.SecureSumError):
+            protocol.run(Tampered(simulated(), change=forge), words_of(terms()))
+
+
+def test_terms_beyond_what_the_protocol_stands_are_refused():
+    with pytest.raises(errors.PrivacyPreconditionError, match="nobody honest"):
+        terms(max_colluders=4)
+    with pytest.raises(errors.PrivacyPreconditionError, match="a server that deviates"):
+        secagg.simulated(terms(max_colluders=2))
+    secagg.simulated(terms(max_colluders=2), server_kind="semi_honest")
+    with pytest.raises(errors.PrivacyPreconditionError, match="a graph that the server draws"):
+        secagg.simulated(terms(), graph_of=lambda seed: None)
+    with pytest.raises(ValueError, match="uint32 of shape"):
+        simulated().client(0, np.zeros(3, np.uint32), 0)
+    with pytest.raises(ValueError, match="below 2"):
+        simulated().client(0, np.full(SIZE, 2**21, np.uint32), 0)
+
+
+# What a server and a client that colludes see of two honest clients, beside the sum.
+VIEW = 4096
+
+
+def residual(inputs, seed, *, knows_a_key=False):
+    """Client 0's words as far as the adversary can strip them of masks: it knows all messages, the
+    seeds that were told, and all of client 2; with `knows_a_key` client 0's private key, too.
+    """
+    made = terms(num_clients=3, size=VIEW, bits=3, max_dropouts=0)
+    run = secagg.simulated(made, entropy=entropy(seed))
+    clients, seen = {}, {}
+    run_client = run.client
+
+    class Watched(Tampered):
+        def __init__(self):
+            super().__init__(run, change=lambda step, m: seen.update({step: dict(m)}))
+            self.client = self.watched
+
+        def watched(self, number, words, round_index):
+            clients[number] = run_client(number, words, round_index)
+            return clients[number]
+
+    found = protocol.run(Watched(), inputs).total
+    stripped = protocol.unpacked_words(made, seen["masked"][0]).copy()
+    stream.add(stripped, secagg._self_mask_key(clients[0]._seed), -1)  # told to the server
+
+    def pair(me, other):
+        again = key_agreement.KeyAgreement.from_private_key(me, clients[me]._masks.private_key)
+        again.agree(other, clients[other]._masks.public_key)
+        return again.round_secrets(0, [other])[0]
+
+    stream.add(stripped, pair(2, 0), -1)
+    if knows_a_key:
+        stream.add(stripped, pair(0, 1), -1)
+    return stripped & np.uint32(7), found
+
+
+def distance(a, b):
+    """Largest difference of the counts of 8 values, in standard errors."""
+    counts = [np.bincount(x, minlength=8) for x in (a, b)]
+    return np.abs(counts[0] - counts[1]).max() / math.sqrt(2 * VIEW * (1 / 8) * (7 / 8))
+
+
+def test_a_server_without_one_honest_key_cannot_tell_two_inputs_apart():
+    rng = np.random.default_rng(0)
+    third = rng.integers(0, 8, VIEW).astype(np.uint32)
+    total = np.full(VIEW, 5, np.uint32)
+    zeros, fives = np.zeros(VIEW, np.uint32), total
+    worlds = [np.stack([zeros, fives, third]), np.stack([fives, zeros, third])]
+    views, sums = zip(*(residual(w, seed) for seed, w in enumerate(worlds)), strict=True)
+    np.testing.assert_array_equal(*sums)  # the worlds have the same sum
+    assert distance(*views) <= 5
+    # and the view is what a simulator draws that knows the sum alone: uniform
+    for view in views:
+        assert distance(view, rng.integers(0, 8, VIEW)) <= 5
+    # Control: with that key it tells them apart in every word.
+    leaks = [residual(w, seed, knows_a_key=True)[0] for seed, w in enumerate(worlds)]
+    for leak, world in zip(leaks, worlds, strict=True):
+        np.testing.assert_array_equal(leak, world[0])
+    assert distance(*leaks) > 50
+
+
+def test_degrees_are_safe_by_counting_and_graphs_are_regular():
+    scipy_stats = pytest.importorskip("scipy.stats")
+    for num, colluders, dropouts in [(100, 10, 10), (200, 20, 20), (50, 5, 5)]:
+        k, threshold = secagg_plus.degree(num, colluders, dropouts)
+        assert k % 2 == 0 and k < num - 1
+        bad = scipy_stats.hypergeom.sf(threshold - 1, num - 1, colluders, k)
+        lost = scipy_stats.hypergeom.sf(k - threshold, num - 1, dropouts, k)
+        assert num * bad <= 2.0**-41 and num * lost <= 2.0**-30
+        graph = secagg_plus.ring(num, k, threshold, bytes(32))
+        for i, neighbours in enumerate(graph.neighbours):
+            assert len(set(neighbours)) == k and i not in neighbours
+            assert all(i in graph.neighbours[j] for j in neighbours)
+        other = secagg_plus.ring(num, k, threshold, bytes([1]) * 32)
+        assert other.neighbours != graph.neighbours
+    assert secagg_plus.degree(6, 1, 2) == (5, 4)  # too few for anything but all pairs
+    with pytest.raises(ValueError, match="an even degree"):
+        secagg_plus.ring(10, 3, 2, bytes(32))
+
+
+def test_the_bound_on_graphs_that_fall_apart_is_above_how_often_they_do():
+    num, k, gone, trials = 12, 2, 4, 400
+    rng = np.random.default_rng(0)
+    apart = 0
+    for _ in range(trials):
+        graph = secagg_plus.ring(num, k, 2, rng.bytes(32))
+        left, seen, waiting = set(range(gone, num)), set(), [gone]
+        while waiting:
+            seen.add(node := waiting.pop())
+            waiting += [j for j in graph.neighbours[node] if j in left - seen]
+        apart += seen != left
+    # it holds for every k: at k = 2 one client in a row is enough, and the bound is above 1
+    assert apart / trials <= min(1, secagg_plus._split(gone, num, k))
+    assert secagg_plus._split(2, 12, 6) == 0  # three in a row of two
+
+
+def test_a_sparse_graph_sums_and_survives_its_dropouts():
+    made = terms(num_clients=40, size=9, max_dropouts=2, max_colluders=1)
+    k, _ = secagg_plus.degree(40, 1, 2)
+    assert k < 20
+    words = words_of(made)
+    run = secure_sum.simulated("secagg_plus", made, entropy=entropy())
+    found = protocol.run(run, words, dropouts={3: "masked", 17: "unmask"})
+    np.testing.assert_array_equal(found.total, expected(made, words, [3]))
+    complete = secure_sum.simulated("secagg", made, entropy=entropy())
+    most = protocol.run(complete, words).costs[1].bytes_up
+    assert found.costs[1].bytes_up < 0.6 * most
+
+
+def test_field_products_and_shares_are_those_of_whole_numbers():
+    rng = np.random.default_rng(0)
+    a = rng.integers(0, field.PRIME, (3, 50))
+    b = rng.integers(0, field.PRIME, (50, 4))
+    a[0], b[:, 0] = field.PRIME - 1, field.PRIME - 1
+    exact = (a.astype(object) @ b.astype(object)) % field.PRIME
+    np.testing.assert_array_equal(field.matmul(a, b), exact.astype(np.int64))
+    secret = rng.integers(0, field.PRIME, 5)
+    random = rng.integers(0, field.PRIME, (2, 5))
+    holders = [0, 3, 5, 9]
+    made = field.shares(secret, random, holders)
+    for some in itertools.combinations(range(4), 3):
+        got = field.combine(made[list(some)], [holders[i] for i in some])
+        np.testing.assert_array_equal(got, secret)
+    # Two shares fit any other secret: a third one with them gives it.
+    other = rng.integers(0, field.PRIME, 5)
+    third = field.matmul(field.lagrange([10], [0, 1, 4]), np.stack([other, made[0], made[1]]))
+    forged = np.stack([made[0], made[1], third[0]])
+    np.testing.assert_array_equal(field.combine(forged, [0, 3, 9]), other)
+    assert np.all(field.inverse(b[:, 1]) * b[:, 1] % field.PRIME == 1)
+    with pytest.raises(ValueError, match="points that differ"):
+        field.lagrange([0], [1, 1])
+    with pytest.raises(errors.MalformedShareError):
+        field.unpacked(field.packed(np.array([field.PRIME])), 1)
+    with pytest.raises(errors.MalformedShareError):
+        field.to_bytes(np.array([2**16]))
+
+
+def test_streams_are_those_of_the_cipher():
+    key = bytes(range(32))
+    words = np.frombuffer(key, "<u4").tolist()
+    exact = reference.block(words, 0, [0, 0, 0]) + reference.block(words, 1, [0, 0, 0])
+    assert stream.words(key, 20).tolist() == exact[:20]
+    long = stream.words(key, 2**16 + 5)
+    taken = long.copy()
+    stream.add(taken, key, -1)
+    assert not taken.any() and len(np.unique(long[-16:])) == 16
+    drawn = stream.field_elements(key, 1000)
+    assert drawn.max() < field.PRIME and drawn.size == 1000
+
+
+def test_words_travel_in_whole_bytes():
+    for bits in (1, 8, 17, 24, 32):
+        made = terms(bits=bits, num_clients=3, max_dropouts=1)
+        words = np.random.default_rng(0).integers(0, 2**bits, SIZE).astype(np.uint32)
+        sent = protocol.packed_words(made, words)
+        assert len(sent) == SIZE * -(-bits // 8)
+        np.testing.assert_array_equal(protocol.unpacked_words(made, sent), words)
+    with pytest.raises(errors.MalformedMessageError, match="larger"):
+        protocol.unpacked_words(terms(bits=17), b"\xff" * 3 * SIZE)
+    made = terms(bits=8)
+    near = np.array([made.most, -made.most] * (SIZE // 2))
+    np.testing.assert_array_equal(protocol.signed(made, protocol.as_words(made, near)), near)
+    with pytest.raises(ValueError, match="so that no sum"):
+        protocol.signed(made, protocol.as_words(made, near + 1))
+
+
+def test_an_unknown_protocol_or_step_is_refused():
+    with pytest.raises(ValueError, match="secagg"):
+        secure_sum.simulated("sekagg", terms())
+    with pytest.raises(ValueError, match="step"):
+        protocol.run(simulated(), words_of(terms()), dropouts={0: "mask"})
+    assert dataclasses.replace(terms(), bits=3).most == 0
