@@ -94,7 +94,7 @@ def test_what_the_rest_imports_is_declared(folder, extras):
 
 def test_all_that_is_declared_is_imported():
     used = set().union(*(part for path in files("fljax") for part in imports(path)))
-    assert packages("", "sim", "crypto", "trackers", "interop", "export", "parquet", "hdf5") <= used
+    assert packages("", "sim", "secure", "trackers", "interop", "export", "parquet", "hdf5") <= used
 
 
 def test_every_dependency_has_a_lowest_version():

@@ -32,6 +32,7 @@ TINY = {
     "fedavg_custom_model": {"NUM_CLIENTS": 40, "NUM_ROUNDS": 2, "HIDDEN": 4},
     "search": {"NUM_ROUNDS": 3},
     "tune": {"NUM_CLIENTS": 40, "NUM_ROUNDS": 2},
+    "secure_sum": {"NUM_CLIENTS": 8, "SIZE": 100, "GRID_NORM": 20, "MAX_DROPOUTS": 1},
     "subject_level": {"NUM_ROUNDS": 10},
     "information": {"USES": (1, 13), "NUM_RECORDS": 100},
     "own_data_and_model": {"NUM_USERS": 20, "NUM_READINGS": 200, "NUM_ROUNDS": 2},
@@ -47,7 +48,7 @@ TINY = {
     },
     "water_filling": {"NUM_ROUNDS": 2},
 }
-LEARN_NOTHING = {"accounting", "attacks", "information", "own_scheme"}
+LEARN_NOTHING = {"accounting", "attacks", "information", "own_scheme", "secure_sum"}
 
 
 @pytest.mark.slow(

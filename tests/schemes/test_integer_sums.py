@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import fljax
-from fljax import accounting, data, errors, schemes
+from fljax import accounting, data, errors, models, schemes
 from fljax.accounting import events
 from fljax.attacks import rounds
-from fljax.upload import integer_grid
+from fljax.upload import integer_grid, secure_sum
 
 NAMES = ("distributed_dgauss", "skellam")
 NUM, DIM, NORM = 6, 20, 512
@@ -234,3 +234,87 @@ def test_an_attacker_tells_no_more_apart_than_is_certified_and_a_quarter_of_the_
         found.append(rounds.judge(scheme.event(told), scores, delta=0.05, confidence=0.99))
     assert found[0].holds and not found[1].holds
     assert found[0].measured > 0.1 * found[0].certified
+
+
+@pytest.mark.slow(reason="compiles a round for each protocol", but=("secagg",))
+@pytest.mark.parametrize("protocol", secure_sum.NAMES)
+def test_a_protocol_releases_the_very_bits_of_the_ideal_sum(protocol, key):
+    changes = {"noise_multiplier": 0.5, "straggler_law": "fixed", "max_stragglers": 1}
+    changes |= {"max_colluders": 0 if protocol == "ckks" else 1}
+    ideal, _ = run_round("distributed_dgauss", key, **changes)
+    changes |= {"execution": "protocol", "protocol": protocol}
+    found, info = run_round("distributed_dgauss", key, **changes)
+    np.testing.assert_array_equal(found, ideal)
+    assert int(info.cohort_size) == NUM - 1 and not bool(info.lost) and np.any(found)
+
+
+@pytest.mark.slow(reason="compiles two rounds")
+def test_too_many_stragglers_lose_a_round_of_a_protocol_as_of_the_ideal_sum(key):
+    ids = [*range(NUM - 2), -1, -1]
+    for changes in ({}, {"execution": "protocol"}):
+        found, info = run_round("skellam", key, ids=ids, **changes)
+        assert bool(info.lost) and not np.any(found)
+
+
+@pytest.mark.slow(reason="compiles two rounds")
+def test_words_that_wrap_do_so_in_a_protocol_too(key):
+    changes = {"noise_multiplier": 1.0, "bits": 9, "max_colluders": 1}
+    ideal, _ = run_round("skellam", key, **changes)
+    found, _ = run_round("skellam", key, **changes, execution="protocol", protocol="servers")
+    np.testing.assert_array_equal(found, ideal)
+
+
+def test_a_protocol_that_does_not_stand_the_colluders_is_refused():
+    make = schemes.get("distributed_dgauss").make
+    ckks = config("distributed_dgauss", execution="protocol", protocol="ckks")
+    with pytest.raises(errors.PrivacyPreconditionError, match="max_colluders=0"):
+        make(ckks, linear_loss, num_units=NUM)
+    many = config("distributed_dgauss", execution="protocol", max_colluders=2, max_stragglers=2)
+    with pytest.raises(errors.PrivacyPreconditionError, match="a server that deviates"):
+        make(many, linear_loss, num_units=NUM)
+    with pytest.raises(ValueError, match="must not wrap"):
+        config("skellam", execution="protocol", protocol="light_secagg", bits=12)
+    with pytest.raises(ValueError, match="execution"):
+        config("skellam", execution="real")
+
+
+@pytest.mark.slow(reason="compiles a round for each protocol")
+@pytest.mark.parametrize("protocol", secure_sum.NAMES)
+def test_digits_train_under_a_protocol_as_under_the_ideal_sum_at_the_epsilon_of_the_event(protocol):
+    num, dim = 8, 650
+    digits = data.load("digits")
+    table = data.partition.iid(digits.train["y"], num, np.random.default_rng(0))[:, :20]
+    federated = data.ClientData(jax.tree.map(jnp.asarray, digits.train), jnp.asarray(table))
+    cohort = data.cohort(federated, jnp.arange(num))
+    model = models.create("softmax", example_shape=(8, 8, 1), num_classes=10, key=jax.random.key(0))
+    loss = models.softmax_cross_entropy(model.apply)
+    scheme = schemes.get("distributed_dgauss")
+    small = {**SMALL, "num_parties": num, "noise_multiplier": 1.0, "max_stragglers": 1}
+    small |= {"max_colluders": 0 if protocol == "ckks" else 1}
+    found = {}
+    for execution in ("ideal", "protocol"):
+        made = scheme.Config(**small, execution=execution, protocol=protocol)
+        algorithm = scheme.make(made, loss, num_units=num)
+        state, one_round = algorithm.init(model.params), jax.jit(algorithm.round)
+        for _ in range(2):
+            state, info = one_round(state, cohort, jax.random.key(1))
+            assert not bool(info.lost)
+        found[execution] = jax.tree.leaves(state.params)
+        # What is released is what is accounted: all shares but those of colluders and stragglers.
+        honest = num - made.max_colluders - made.max_stragglers
+        stddev = 1.0 * 2 * NORM / math.sqrt(honest)
+        assert scheme.event(made).mechanism == events.DiscreteGaussianSum(
+            stddev, honest, 2.0 * NORM, 2.0 * NORM**2
+        )
+        # and no sum can wrap around
+        plan = integer_grid.plan(
+            dim,
+            l2_clip_norm=0.5,
+            most_norm=NORM,
+            num_clients=num,
+            most_noise=integer_grid.most_noise("discrete_gaussian", stddev),
+        )
+        most = num * (NORM + integer_grid.most_noise("discrete_gaussian", stddev))
+        assert most < 2 ** (plan.bits - 1)
+    for ideal, ours in zip(found["ideal"], found["protocol"], strict=True):
+        np.testing.assert_array_equal(ideal, ours)

@@ -3,18 +3,21 @@
 
 The secure sum is an ideal one, as in `ideal_sums`: it reveals the sum of the words and nothing
 else. Wrapping around is a function of the sum, so that it costs no privacy; by default it cannot
-happen.
+happen. With `execution="protocol"` a protocol of `fljax.upload.secure_sum` takes the sum, and
+releases the same words.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from fljax import _keys, _validate
+from fljax import _keys, _validate, errors
 from fljax.accounting import events
 from fljax.data import parties
 from fljax.local import clipping, steps
@@ -26,6 +29,7 @@ from fljax.server import rounds
 from fljax.server.rounds import Clients, Release, Round, Sums
 from fljax.types import LossFn
 from fljax.upload import integer_grid, secure_sum
+from fljax.upload.secure_sum import protocol
 from fljax_kernels.discrete import laws
 
 
@@ -46,6 +50,12 @@ class Config(ideal_sums.Config):
     wrap around spoil a round's model, but no guarantee: updates are rotated then, which makes that
     rare. None: the fewest with which none can.
     """
+    execution: Literal["ideal", "protocol"] = "ideal"
+    """"ideal": sums are added up, fast, as a secure sum would have them. "protocol": all parties of
+    `protocol` run on the host, with keys drawn anew in each round, and the result is the same.
+    """
+    protocol: str = "secagg"
+    """Of `fljax.upload.secure_sum.NAMES`, for `execution="protocol"`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,6 +63,14 @@ class Config(ideal_sums.Config):
         if self.bits is not None:
             _validate.positive_int(bits=self.bits)
             _validate.one_of(range(1, 33), bits=self.bits)
+        _validate.one_of(("ideal", "protocol"), execution=self.execution)
+        _validate.one_of(secure_sum.NAMES, protocol=self.protocol)
+        in_the_ring = self.protocol in secure_sum.IN_THE_RING
+        if self.execution == "protocol" and self.bits is not None and not in_the_ring:
+            raise ValueError(
+                f"Expected bits=None with protocol={self.protocol!r}, whose sums must not wrap "
+                f"around, got bits={self.bits}."
+            )
 
 
 class Noise(NamedTuple):
@@ -106,6 +124,31 @@ def event(config: Config, noise: Noise) -> events.PrivacyEvent:
     )
 
 
+def _terms(config: Config, size: int, bits: int) -> protocol.Terms:
+    return protocol.Terms(
+        num_clients=config.parties,
+        size=size,
+        bits=bits,
+        max_dropouts=config.max_stragglers,
+        max_colluders=config.max_colluders,
+    )
+
+
+def _run(config: Config, bits: int, words: Any, responds: Any, round_index: Any) -> np.ndarray:
+    """The sum by a protocol, on the host: uint32 `[size]` of uint32 `[N, size]` and bool `[N]`.
+
+    Clients that straggle drop out as they should send their words. Zeros where the protocol aborts,
+    since too few are left.
+    """
+    words, responds = np.asarray(words), np.asarray(responds)
+    made = secure_sum.simulated(config.protocol, _terms(config, words.shape[1], bits))
+    gone = dict.fromkeys(np.flatnonzero(~responds).tolist(), made.upload_step)
+    try:
+        return protocol.run(made, words, round_index=int(round_index), dropouts=gone).total
+    except errors.DropoutError:
+        return np.zeros(words.shape[1], np.uint32)
+
+
 def _make(noise: Noise) -> base.Make:
     @base.maker
     def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgorithm:
@@ -119,12 +162,14 @@ def _make(noise: Noise) -> base.Make:
         does not collude. Noise is drawn in whole numbers: `discrete_gaussian_noise` says how near
         its law is to that of the event. Who responds is drawn apart from the data and is public, as
         are the rotation and the divisor. A round with too few responders leaves the model as it
-        was. Parties are semi-honest, and the secure sum is ideal. Idealisation: random bits are
-        those of the key's generator; threefry is no cryptographic source. RoundInfo is not
-        private.
+        was. Parties are semi-honest, and the secure sum is ideal, or a protocol within its own
+        threat model. Idealisation: random bits are those of the key's generator; threefry is no
+        cryptographic source. RoundInfo is not private.
 
         Args, Raises: as `base.Make`; `num_units` are clients, and must be `num_parties`. A round
         raises ValueError where the grid is too coarse for the number of parameters.
+        PrivacyPreconditionError where the protocol does not stand so many colluders or stragglers;
+        ImportError where it needs a package that is missing.
         """
         parties.check_number(config, given.num_units)
         stddev = local_stddev(config)
@@ -134,6 +179,8 @@ def _make(noise: Noise) -> base.Make:
                 f"{stddev:.6g}: a grid_norm of {int(config.grid_norm * 4096 / stddev)} or less "
                 "makes it smaller."
             )
+        if config.execution == "protocol":  # refused before the first round
+            secure_sum.simulated(config.protocol, _terms(config, 1, config.bits or 16))
         parameter = noise.parameter(stddev) if stddev else 0.0
         most_noise = integer_grid.most_noise(noise.law, parameter) if stddev else 0
         train = steps.train(config, loss, optimizer=given.local_optimizer)
@@ -168,13 +215,30 @@ def _make(noise: Noise) -> base.Make:
             round_keys = of_purpose(_keys.Purpose.ROUND)
             noise_keys = of_purpose(_keys.Purpose.NOISE)
             sent = jax.vmap(send)(found.update, factors, round_keys, noise_keys)
-            total = jnp.sum(jnp.where(clients.present[:, None], sent, 0), axis=0, dtype=jnp.uint32)
+            sent = jnp.where(clients.present[:, None], sent, 0)
+            if config.execution == "protocol":  # each client's words at its place
+                everybody = jnp.zeros((config.parties, sent.shape[1]), jnp.uint32)
+                total = everybody.at[jnp.maximum(clients.ids, 0)].add(sent)
+            else:
+                total = jnp.sum(sent, axis=0, dtype=jnp.uint32)
             stats = central.unit_stats(found.loss, norms, config.l2_clip_norm, clients.present)
             return total, stats
 
         def release(here: Round, clients: Clients, sums: Sums) -> Release:
+            grid, words = grid_of(here), sums.total
+            if config.execution == "protocol":
+                ids = jnp.maximum(clients.ids, 0)
+                responds = jnp.zeros(config.parties, bool).at[ids].max(clients.present)
+                words = jax.pure_callback(
+                    functools.partial(_run, config, grid.bits),
+                    jax.ShapeDtypeStruct((grid.size,), jnp.uint32),
+                    words,
+                    responds,
+                    here.state.round,
+                    vmap_method="sequential",
+                )
             total = integer_grid.decoded(
-                grid_of(here), sums.total, rotation_key=here.server_key(_keys.Purpose.ROTATE)
+                grid, words, rotation_key=here.server_key(_keys.Purpose.ROTATE)
             )
             count = sums.num_present
             mean = total / jnp.maximum(1, count).astype(jnp.float32)

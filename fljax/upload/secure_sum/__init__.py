@@ -13,10 +13,15 @@ from fljax import _rooms, _validate
 
 # Name -> module; each has a `simulated(terms) -> SecureSumProtocol`.
 _WHERE = {
+    "ckks": "ckks",
+    "light_secagg": "light_secagg",
     "secagg": "secagg",
     "secagg_plus": "secagg_plus",
+    "servers": "servers",
 }
 NAMES = tuple(_WHERE)
+# Those that sum modulo 2**bits; the others need sums that do not wrap around.
+IN_THE_RING = ("secagg", "secagg_plus", "servers")
 
 
 def simulated(name: str, terms: Any, **options: Any) -> Any:
@@ -36,11 +41,15 @@ def simulated(name: str, terms: Any, **options: Any) -> Any:
 
 
 if TYPE_CHECKING:
+    from fljax.upload.secure_sum import channels as channels
+    from fljax.upload.secure_sum import ckks as ckks
     from fljax.upload.secure_sum import field as field
     from fljax.upload.secure_sum import ideal as ideal
+    from fljax.upload.secure_sum import light_secagg as light_secagg
     from fljax.upload.secure_sum import protocol as protocol
     from fljax.upload.secure_sum import secagg as secagg
     from fljax.upload.secure_sum import secagg_plus as secagg_plus
+    from fljax.upload.secure_sum import servers as servers
     from fljax.upload.secure_sum import signing as signing
     from fljax.upload.secure_sum import stream as stream
     from fljax.upload.secure_sum.ideal import SecureSum as SecureSum

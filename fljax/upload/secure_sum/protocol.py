@@ -94,6 +94,10 @@ class SecureSumProtocol(Protocol):
     def steps(self) -> tuple[str, ...]:
         """In order."""
 
+    @property
+    def upload_step(self) -> str:
+        """The step that sends the words: who is gone by then is not in the sum."""
+
     def client(self, number: int, words: np.ndarray, round_index: int) -> Client:
         """A client of a round, with its vector."""
 
@@ -268,6 +272,13 @@ def in_order(step: str, steps: Sequence[str], next_step: int) -> None:
         raise errors.ReplayError(
             f"Expected step {expected!r} next, got {step!r}: no step is taken twice."
         )
+
+
+def done(total: np.ndarray | None) -> np.ndarray:
+    """The total of a round that is done. Raises SecureSumError for None."""
+    if total is None:
+        raise errors.SecureSumError("Expected a round that is done, got one that is not.")
+    return total
 
 
 def enough(terms: Terms, step: str, have: Any) -> None:

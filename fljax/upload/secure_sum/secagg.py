@@ -34,7 +34,7 @@ import numpy as np
 
 from fljax import _validate, errors
 from fljax.upload import key_agreement
-from fljax.upload.secure_sum import field, protocol, signing, stream
+from fljax.upload.secure_sum import channels, field, protocol, signing, stream
 
 STEPS = ("keys", "shares", "masked", "survivors", "unmask")
 _LABEL = b"fljax secagg 1 "
@@ -77,6 +77,8 @@ class SecAgg:
     """Graph of a round from the server's seed of 32 bytes; None: all pairs of clients."""
     entropy: signing.Entropy = os.urandom
     """Where secret bytes come from."""
+    steps = STEPS
+    upload_step = "masked"
 
     def __post_init__(self) -> None:
         terms = self.terms
@@ -96,11 +98,6 @@ class SecAgg:
                     f"{terms.num_clients} against a server that deviates, got "
                     f"max_colluders={terms.max_colluders} and max_dropouts={terms.max_dropouts}."
                 )
-
-    @property
-    def steps(self) -> tuple[str, ...]:
-        """In order."""
-        return STEPS
 
     def client(self, number: int, words: np.ndarray, round_index: int) -> "Client":
         """A client of a round, with its vector. Raises ReplayError where it was in the round."""
@@ -138,10 +135,10 @@ def simulated(
     entropy: signing.Entropy = os.urandom,
 ) -> SecAgg:
     """The protocol with all its clients in this process. Raises as `SecAgg`."""
-    identities = {i: signing.Identity(i, entropy=entropy) for i in range(terms.num_clients)}
+    roster, identities = signing.enrolled(terms.num_clients, entropy)
     return SecAgg(
         terms=terms,
-        roster={i: identity.public_key for i, identity in identities.items()},
+        roster=roster,
         identities=identities,
         server_kind=server_kind,
         graph_of=graph_of,
@@ -167,39 +164,15 @@ def _self_mask_key(seed: bytes) -> bytes:
 
 def _read_keys(setting: SecAgg, number: int, round_index: int, message: bytes) -> _Keys:
     """What a client published, once its signature is checked."""
-    session, at, whose, *keys, signature = protocol.unpack(message, 7)
-    if any(len(key) != 32 for key in keys):
-        raise errors.MalformedMessageError(f"Expected keys of 32 bytes of client {number}.")
-    if whose != protocol.number_bytes(number):
-        raise errors.SwappedKeyError(
-            f"Expected keys of client {number}, got those of client {int.from_bytes(whose)}."
-        )
-    body = protocol.pack(session, at, whose, *keys)
-    signing.check(setting.roster, number, _LABEL + b"keys" + body, signature)
-    if session != setting.session or at != protocol.number_bytes(round_index):
-        raise errors.ReplayError(
-            f"Expected keys of client {number} for round {round_index}, got those of another "
-            "round or of other terms."
-        )
+    keys = channels.heard(
+        _LABEL, setting.session, round_index, number, setting.roster, message, len(_Keys._fields)
+    )
     return _Keys(*keys)
 
 
 def _survivors_message(setting: SecAgg, round_index: int, survivors: bytes) -> bytes:
     at = protocol.number_bytes(round_index)
     return _LABEL + b"survivors" + protocol.pack(setting.session, at, survivors)
-
-
-def _listed(numbers: Sequence[int]) -> bytes:
-    return np.array(sorted(numbers), "<u4").tobytes()
-
-
-def _numbers(data: bytes, terms: protocol.Terms) -> list[int]:
-    if len(data) % 4:
-        raise errors.MalformedMessageError("Expected a list of clients, got one cut short.")
-    found: list[int] = np.frombuffer(data, "<u4").tolist()
-    if found != sorted(set(found)) or (found and found[-1] >= terms.num_clients):
-        raise errors.MalformedMessageError("Expected clients of the roster in order, each once.")
-    return found
 
 
 class Client:
@@ -234,16 +207,16 @@ class Client:
 
     def _keys(self, received: bytes) -> bytes:
         del received
-        own = (self._masks.public_key, self._channel.public_key)
-        body = protocol.pack(
-            self._setting.session,
-            protocol.number_bytes(self._round),
-            protocol.number_bytes(self._number),
-            *own,
+        setting = self._setting
+        keys = [
+            self._masks.public_key,
+            self._channel.public_key,
             _commitment(self._number, self._seed),
+        ]
+        self._keys_sent = channels.announced(
+            _LABEL, setting.session, self._round, self._identity, keys
         )
-        self._own_keys = body + protocol.pack(self._identity.sign(_LABEL + b"keys" + body))
-        return self._own_keys
+        return self._keys_sent
 
     def _holders(self) -> list[int]:
         """Clients that hold shares of this one, itself included, as far as they are there."""
@@ -252,7 +225,7 @@ class Client:
     def _shares(self, received: bytes) -> bytes:
         seed, everybody, *entries = protocol.unpack(received)
         self._graph = self._setting.graph(seed)
-        there = set(_numbers(everybody, self._setting.terms))
+        there = set(channels.numbers(everybody, self._setting.terms))
         mine = [i for i in self._graph.holders(self._number) if i in there]
         if self._number not in mine or len(entries) != len(mine):
             raise errors.MalformedMessageError(
@@ -261,7 +234,7 @@ class Client:
             )
         for number, entry in zip(mine, entries, strict=True):
             if number == self._number:
-                if entry != self._own_keys:
+                if entry != self._keys_sent:
                     raise errors.SwappedKeyError(
                         f"Expected client {number}'s own keys back, got others."
                     )
@@ -291,22 +264,20 @@ class Client:
         peers = list(self._peers)
         secrets = self._channel.round_secrets(self._round, peers)
         self._channels = dict(zip(peers, secrets, strict=True))
-        sent = [
-            protocol.number_bytes(peer)
-            + _sealed(self._channels[peer], self._number, peer, field.packed(self._held.pop(peer)))
-            for peer in peers
-        ]
-        return protocol.pack(*sent)
+        return channels.addressed(
+            {
+                i: channels.sealed(key, self._number, i, field.packed(self._held.pop(i)))
+                for i, key in self._channels.items()
+            }
+        )
 
     def _masked(self, received: bytes) -> bytes:
-        for part in protocol.unpack(received):
-            sender, sealed = int.from_bytes(part[:8]), part[8:]
-            if sender not in self._channels or sender in self._held:
+        for sender, part in channels.parts(received).items():
+            if sender not in self._channels:
                 raise errors.MalformedMessageError(
-                    f"Expected one share of each peer of client {self._number}, got one of "
-                    f"{sender}."
+                    f"Expected shares of peers of client {self._number}, got one of {sender}."
                 )
-            share = _opened(self._channels[sender], sender, self._number, sealed)
+            share = channels.opened(self._channels[sender], sender, self._number, part)
             self._held[sender] = field.unpacked(share, _SECRETS)
         self._enough(self._held, "shares")
         peers = sorted(set(self._held) - {self._number})
@@ -326,7 +297,7 @@ class Client:
             )
 
     def _survivors(self, received: bytes) -> bytes:
-        survivors = _numbers(received, self._setting.terms)
+        survivors = channels.numbers(received, self._setting.terms)
         protocol.enough(self._setting.terms, "masked", survivors)
         if self._number not in survivors:
             raise errors.InconsistentSurvivorsError(
@@ -338,12 +309,11 @@ class Client:
     def _unmask(self, received: bytes) -> bytes:
         message = _survivors_message(self._setting, self._round, self._told)
         signers = {self._number}
-        for part in protocol.unpack(received):
-            signer = int.from_bytes(part[:8])
+        for signer, signature in channels.parts(received).items():
             if signer not in self._held:
                 continue
             try:
-                signing.check(self._setting.roster, signer, message, part[8:])
+                signing.check(self._setting.roster, signer, message, signature)
             except errors.SignatureError as reason:
                 raise errors.InconsistentSurvivorsError(
                     f"Expected client {signer} to sign the survivors that client {self._number} "
@@ -351,38 +321,13 @@ class Client:
                 ) from None
             signers.add(signer)
         self._enough(sorted(signers), "survivors")
-        survivors = set(_numbers(self._told, self._setting.terms))
-        sent = []
-        for number, share in self._held.items():
-            half = share[_HALF:] if number in survivors else share[:_HALF]
-            sent.append(protocol.number_bytes(number) + field.packed(half))
+        survivors = set(channels.numbers(self._told, self._setting.terms))
+        told = {
+            i: field.packed(share[_HALF:] if i in survivors else share[:_HALF])
+            for i, share in self._held.items()
+        }
         self._held = {}  # never a second answer
-        return protocol.pack(*sent)
-
-
-def _sealed(key: bytes, sender: int, receiver: int, data: bytes) -> bytes:
-    """Encrypted and authenticated; a key of a pair and a round seals one message each way."""
-    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-
-    found: bytes = ChaCha20Poly1305(key).encrypt(
-        sender.to_bytes(12, "big"), data, protocol.number_bytes(receiver)
-    )
-    return found
-
-
-def _opened(key: bytes, sender: int, receiver: int, data: bytes) -> bytes:
-    from cryptography.exceptions import InvalidTag
-    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-
-    try:
-        found: bytes = ChaCha20Poly1305(key).decrypt(
-            sender.to_bytes(12, "big"), data, protocol.number_bytes(receiver)
-        )
-    except (InvalidTag, ValueError):
-        raise errors.MalformedShareError(
-            f"Expected a share that client {sender} encrypted for client {receiver}, got another."
-        ) from None
-    return found
+        return channels.addressed(told)
 
 
 def _reduced(terms: protocol.Terms, words: np.ndarray) -> np.ndarray:
@@ -420,9 +365,7 @@ class Server:
 
     def total(self) -> np.ndarray:
         """Uint32 `[size]`. Raises SecureSumError before the last step is done."""
-        if self._total is None:
-            raise errors.SecureSumError("Expected a round that is done, got one that is not.")
-        return self._total
+        return protocol.done(self._total)
 
     def _holders(self, number: int, among: Mapping[int, object] | set[int]) -> list[int]:
         return [i for i in self._graph.holders(number) if i in among]
@@ -430,7 +373,7 @@ class Server:
     def _keys(self, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
         for number, message in messages.items():
             self._keys_of[number] = _read_keys(self._setting, number, self._round, message)
-        everybody = _listed(list(messages))
+        everybody = channels.listed(list(messages))
         return {
             number: protocol.pack(
                 self._graph_seed,
@@ -442,37 +385,29 @@ class Server:
 
     def _shares(self, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
         self._sharing = set(messages)
-        boxes: dict[int, list[bytes]] = {number: [] for number in messages}
-        for sender, message in messages.items():
-            for part in protocol.unpack(message):
-                receiver = int.from_bytes(part[:8])
-                if receiver in boxes:
-                    boxes[receiver].append(protocol.number_bytes(sender) + part[8:])
-        return {number: protocol.pack(*box) for number, box in boxes.items()}
+        return channels.passed_on(messages)
 
     def _masked(self, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
         for message in messages.values():
             self._sum += protocol.unpacked_words(self._terms, message)
         self._summed = sorted(messages)
-        return dict.fromkeys(messages, _listed(self._summed))
+        return dict.fromkeys(messages, channels.listed(self._summed))
 
     def _survivors(self, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        signed = {number: protocol.number_bytes(number) + m for number, m in messages.items()}
         return {
-            number: protocol.pack(*(signed[i] for i in self._holders(number, signed)))
+            number: channels.addressed({i: messages[i] for i in self._holders(number, messages)})
             for number in messages
         }
 
     def _unmask(self, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
         shares: dict[int, dict[int, np.ndarray]] = {number: {} for number in self._sharing}
         for holder, message in messages.items():
-            for part in protocol.unpack(message):
-                number = int.from_bytes(part[:8])
+            for number, part in channels.parts(message).items():
                 if number not in shares or holder not in self._graph.holders(number):
                     raise errors.MalformedShareError(
                         f"Expected shares that client {holder} holds, got one of {number}."
                     )
-                shares[number][holder] = field.unpacked(part[8:], _HALF)
+                shares[number][holder] = field.unpacked(part, _HALF)
         total = self._sum
         for number, given in sorted(shares.items()):
             secret = self._combined(number, given)

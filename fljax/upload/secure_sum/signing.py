@@ -57,6 +57,12 @@ class Identity:
         self._next = int(round_index) + 1
 
 
+def enrolled(num_clients: int, entropy: Entropy) -> tuple[dict[int, bytes], dict[int, Identity]]:
+    """A roster of new clients and their identities, for parties that are all in one process."""
+    identities = {i: Identity(i, entropy=entropy) for i in range(num_clients)}
+    return {i: identity.public_key for i, identity in identities.items()}, identities
+
+
 def check(roster: Mapping[int, bytes], client: int, message: bytes, signature: bytes) -> None:
     """Raises SignatureError unless the client of that number signed the message."""
     from cryptography.exceptions import InvalidSignature
