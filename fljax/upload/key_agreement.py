@@ -208,7 +208,7 @@ class KeyAgreement(_Rounds):
                 f"Expected path of a new file, got path={str(path)!r}, which exists: it may hold "
                 "keys."
             )
-        secret = _as_bytes(passphrase)
+        secret = passphrase_bytes(passphrase)
         hidden = (
             formats.NoEncryption() if secret is None else formats.BestAvailableEncryption(secret)
         )
@@ -236,7 +236,7 @@ class KeyAgreement(_Rounds):
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives import serialization as formats
 
-        secret, shown = _as_bytes(passphrase), f"path={str(path)!r}"
+        secret, shown = passphrase_bytes(passphrase), f"path={str(path)!r}"
         content = pathlib.Path(path).read_bytes()
         rule = "Expected path of a whole file that KeyAgreement.save wrote"
         if content.startswith(b"-----BEGIN ENCRYPTED") != (secret is not None):
@@ -288,17 +288,7 @@ class KeyAgreement(_Rounds):
             return
         peers = {str(peer): key.hex() for peer, key in self._public.items()}
         state = json.dumps({"client": self.client, "next": self._next, "peers": peers}).encode()
-        new = self._path.with_name(self._path.name + ".new")
-        new.unlink(missing_ok=True)  # of a process that was killed
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(self._pem + state + b"\n" + self._check(state) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, self._path)
-        # Without this a power cut could bring the old file back, and with it rounds that were used.
-        directory = os.open(self._path.parent, os.O_RDONLY)
-        os.fsync(directory)
-        os.close(directory)
+        replace_file(self._path, self._pem + state + b"\n" + self._check(state) + b"\n")
 
 
 class SimulatedKeyAgreement(_Rounds):
@@ -331,6 +321,23 @@ class SimulatedKeyAgreement(_Rounds):
         )[0]
 
 
+def replace_file(path: pathlib.Path, content: bytes) -> None:
+    """Writes a file of mode 0600 as a whole: a process or a machine that stops at any time leaves
+    the old one or the new one.
+    """
+    new = path.with_name(path.name + ".new")
+    new.unlink(missing_ok=True)  # of a process that was killed
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, path)
+    # Without this a power cut could bring the old file back, and with it rounds that were used.
+    directory = os.open(path.parent, os.O_RDONLY)
+    os.fsync(directory)
+    os.close(directory)
+
+
 def _x25519() -> Any:
     try:
         from cryptography.hazmat.primitives.asymmetric import x25519
@@ -341,7 +348,8 @@ def _x25519() -> Any:
     return x25519
 
 
-def _as_bytes(passphrase: str | bytes | None) -> bytes | None:
+def passphrase_bytes(passphrase: str | bytes | None) -> bytes | None:
+    """A passphrase as bytes. Raises ValueError where it is empty or no text."""
     if passphrase is None:
         return None
     if not isinstance(passphrase, str | bytes) or not passphrase:

@@ -237,7 +237,7 @@ def test_an_attacker_tells_no_more_apart_than_is_certified_and_a_quarter_of_the_
 
 
 @pytest.mark.slow(reason="compiles a round for each protocol", but=("secagg",))
-@pytest.mark.parametrize("protocol", secure_sum.NAMES)
+@pytest.mark.parametrize("protocol", secure_sum.FAST)
 def test_a_protocol_releases_the_very_bits_of_the_ideal_sum(protocol, key):
     changes = {"noise_multiplier": 0.5, "straggler_law": "fixed", "max_stragglers": 1}
     changes |= {"max_colluders": 0 if protocol == "ckks" else 1}
@@ -279,7 +279,7 @@ def test_a_protocol_that_does_not_stand_the_colluders_is_refused():
 
 
 @pytest.mark.slow(reason="compiles a round for each protocol")
-@pytest.mark.parametrize("protocol", secure_sum.NAMES)
+@pytest.mark.parametrize("protocol", secure_sum.FAST)
 def test_digits_train_under_a_protocol_as_under_the_ideal_sum_at_the_epsilon_of_the_event(protocol):
     num, dim = 8, 650
     digits = data.load("digits")

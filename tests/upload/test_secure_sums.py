@@ -5,6 +5,7 @@ import functools
 import hashlib
 import itertools
 import math
+import sys
 
 import hypothesis
 import hypothesis.strategies as st
@@ -17,7 +18,9 @@ from fljax.upload.secure_sum import (
     channels,
     ckks,
     field,
+    inner_product,
     light_secagg,
+    paillier,
     protocol,
     secagg,
     secagg_plus,
@@ -63,10 +66,25 @@ def a_ckks_key():
     return ckks.new_key(31)
 
 
+# p and (p - 1) / 2 are primes, as a test says.
+SAFE_PRIME = 340282366920938463463374607431768223907
+
+
+@functools.cache
+def a_paillier_key(num_clients, threshold):
+    return paillier.new_key(num_clients, threshold, bits=128, entropy=entropy())
+
+
 def simulated_of(name, made):
     """A protocol of any name, with bytes that are the same in every run where it takes them."""
     if name == "ckks":
         return ckks.Ckks(terms=made, secret=a_ckks_key())
+    if name == "paillier":
+        key = a_paillier_key(made.num_clients, made.least)
+        return paillier.Paillier(terms=made, key=key, for_tests=True, entropy=entropy())
+    if name == "inner_product":
+        small = {"modulus": SAFE_PRIME, "for_tests": True}
+        return inner_product.simulated(made, **small, entropy=entropy())
     return secure_sum.simulated(name, made, entropy=entropy())
 
 
@@ -119,7 +137,7 @@ def test_any_permitted_dropouts_leave_the_exact_sum_of_who_is_left(name, data):
         max_dropouts=most,
         max_colluders=0,
         size=data.draw(st.sampled_from([1, 7, 33])),
-        bits=data.draw(st.sampled_from([8, 17, 31])),
+        bits=data.draw(st.sampled_from([8, 13, 16 if name == "inner_product" else 31])),
     )
     run = simulated_of(name, made)
     gone = data.draw(st.permutations(range(num)))[: data.draw(st.integers(0, most))]
@@ -134,7 +152,7 @@ def test_any_permitted_dropouts_leave_the_exact_sum_of_who_is_left(name, data):
 
 @pytest.mark.parametrize("name", secure_sum.NAMES)
 def test_one_dropout_too_many_aborts_in_every_step(name):
-    made = terms(max_colluders=0)
+    made = terms(max_colluders=0, bits=14, size=5)
     for step in simulated_of(name, made).steps:
         run = simulated_of(name, made)
         with pytest.raises(errors.DropoutError, match=r"at least 4|decrypts the sum, got none"):
@@ -613,6 +631,187 @@ def test_an_encrypted_sum_needs_whole_numbers_and_one_answer():
 def test_integers_that_might_wrap_are_refused_outside_the_ring():
     made = terms(bits=8, max_colluders=0)
     large = np.full(SIZE, made.most + 1, np.uint32)
-    for name in ("light_secagg", "ckks"):
+    for name in ("light_secagg", "ckks", "inner_product", "paillier"):
         with pytest.raises(ValueError, match="does not sum modulo 2"):
             simulated_of(name, made).client(0, large, 0)
+
+
+def test_a_round_has_one_key_of_one_sum():
+    made = simulated_of("inner_product", terms())
+    words = words_of(made.terms)
+    protocol.run(made, words, round_index=3)
+    with pytest.raises(errors.ReplayError, match="takes part in a round once"):
+        protocol.run(made, words, round_index=3)
+    with pytest.raises(errors.ReplayError, match="the difference of two sums"):
+        made.authority.key(3, [0, 1, 2, 3])
+    with pytest.raises(errors.DropoutError):
+        made.authority.key(4, [0, 1, 2])
+    with pytest.raises(errors.PrivacyPreconditionError, match="3072 bits"):
+        inner_product.simulated(terms(), modulus=SAFE_PRIME)
+
+
+def test_ciphertexts_of_another_kind_abort():
+    def random(step, messages):
+        messages[1] = flipped(messages[1], -1)
+
+    def cut(step, messages):
+        messages[1] = messages[1][:-1]
+
+    def zero(step, messages):
+        messages[1] = bytes(len(messages[1]))
+
+    for change in (random, cut, zero):
+        made = simulated_of("inner_product", terms(bits=8, size=3))
+        aborts(errors.MalformedMessageError, made, change=change)
+    for change in (cut, zero):
+        made = simulated_of("paillier", terms(bits=8, size=3))
+        aborts(errors.MalformedMessageError, made, change=change)
+
+
+def test_ciphertexts_of_two_inputs_are_alike_to_who_has_no_key():
+    made = terms(num_clients=2, size=VIEW // 4, bits=6, max_dropouts=0, max_colluders=0)
+    seen, opened = [], []
+    for word in (0, 5):
+        run = inner_product.simulated(
+            made, modulus=SAFE_PRIME, for_tests=True, entropy=entropy(word)
+        )
+        vector = np.full(made.size, word, np.uint32)
+        sent = run.client(0, vector, 0).send("encrypted", b"")
+        values = [int.from_bytes(sent[i : i + run.width]) for i in range(0, len(sent), run.width)]
+        seen.append(np.array([8 * value // SAFE_PRIME for value in values]))
+        exponent = inner_product._exponent(run, run.secrets[0], 0)
+        back = run.order - exponent
+        blinds = [pow(int(base), back, SAFE_PRIME) for base in run.bases(0)]
+        plain = [a * b % SAFE_PRIME for a, b in zip(values, blinds, strict=True)]
+        opened.append(inner_product._logarithms(plain, 2 * made.most, SAFE_PRIME))
+    counts = [np.bincount(view, minlength=8) for view in seen]
+    error = math.sqrt(2 * made.size * (1 / 8) * (7 / 8))
+    assert np.abs(counts[0] - counts[1]).max() <= 5 * error
+    # Control: with the client's key each word is read.
+    assert [set(words) for words in opened] == [{made.most}, {made.most + 5}]
+
+
+def test_partial_decryptions_that_do_not_fit_and_keys_of_other_terms_abort():
+    made = terms(size=3)
+
+    def other(step, messages):
+        if step == "decrypt":
+            messages[0] = messages[1]
+
+    aborts(errors.MalformedShareError, simulated_of("paillier", made), change=other)
+    key = a_paillier_key(NUM, 4)
+    with pytest.raises(errors.PrivacyPreconditionError, match="3072 bits"):
+        paillier.Paillier(terms=made, key=key)
+    few = dataclasses.replace(made, max_dropouts=1)
+    with pytest.raises(errors.PrivacyPreconditionError, match="that 5 clients decrypt"):
+        paillier.Paillier(terms=few, key=key, for_tests=True)
+    with pytest.raises(ValueError, match="threshold"):
+        paillier.new_key(3, 4)
+    with pytest.raises(ValueError, match="bits"):
+        paillier.new_key(3, 2, bits=32)
+
+
+def test_one_share_less_than_the_threshold_decrypts_nothing():
+    made = terms(size=3)
+    run = simulated_of("paillier", made)
+    words = words_of(made)
+    seen = {}
+    keep = Tampered(run, change=lambda step, messages: seen.update({step: dict(messages)}))
+    np.testing.assert_array_equal(protocol.run(keep, words).total, expected(made, words))
+    parts = {i: run.ciphertexts(message) for i, message in seen["decrypt"].items()}
+    server = run.server(0)
+    server._summed = NUM
+
+    def combined(used):
+        rows = []
+        for i in used:
+            weight = 2 * paillier._weight(run.factorial, i, used)
+            rows.append([pow(int(part), weight, int(run.square)) for part in parts[i]])
+        return server._sums(paillier._product(rows, run.square))
+
+    np.testing.assert_array_equal(combined([1, 3, 4, 5]), expected(made, words))
+    with pytest.raises(errors.MalformedShareError):
+        combined([1, 3, 4])
+
+
+def test_large_primes_are_safe():
+    gmpy2 = inner_product.library()
+    prime = inner_product.group_15()
+    assert hex(prime).startswith("0xffffffffffffffffc90fdaa22168c234c4c6628b80dc1cd1")
+    for p in (prime, SAFE_PRIME):
+        assert gmpy2.is_prime(p, 1) and gmpy2.is_prime((p - 1) // 2, 1)
+    n = a_paillier_key(NUM, 4).modulus
+    assert n.bit_length() == 128 and not gmpy2.is_prime(n)
+
+
+def test_the_group_of_3072_bits_sums():
+    made = terms(num_clients=3, size=2, bits=8, max_dropouts=1, max_colluders=0)
+    words = words_of(made)
+    run = inner_product.simulated(made, entropy=entropy())
+    found = protocol.run(run, words, dropouts={1: "encrypted"})
+    np.testing.assert_array_equal(found.total, expected(made, words, [1]))
+    assert found.costs[0].bytes_up == 2 * 2 * 384
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("ckks", "tenseal"),
+        ("inner_product", "gmpy2"),
+        ("paillier", "gmpy2"),
+        ("secagg", "cryptography.hazmat.primitives.asymmetric"),
+        ("servers", "cryptography.hazmat.primitives"),
+    ],
+)
+def test_a_package_that_is_missing_is_named_with_its_extra(name, package, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=r"pip install 'fljax\[secure\]'"):
+        secure_sum.simulated(name, terms(max_colluders=0))
+
+
+def test_an_identity_is_saved_encrypted_and_goes_on_above_its_rounds(tmp_path):
+    path = tmp_path / "client"
+    mine = signing.Identity(2, entropy=entropy())
+    mine.save(path, passphrase="a long one")
+    mine.begin(4)
+    assert path.stat().st_mode & 0o777 == 0o600 and b"ENCRYPTED" in path.read_bytes()
+    again = signing.Identity.load(path, passphrase="a long one")
+    assert (again.client, again.public_key) == (2, mine.public_key)
+    signing.check({2: mine.public_key}, 2, b"message", again.sign(b"message"))
+    with pytest.raises(errors.ReplayError):
+        again.begin(4)
+    again.begin(5)
+    with pytest.raises(errors.ReplayError):
+        signing.Identity.load(path, passphrase="a long one").begin(5)
+    for wrong in ("another one", None):
+        with pytest.raises(ValueError, match=r"Identity\.save wrote"):
+            signing.Identity.load(path, passphrase=wrong)
+    with pytest.raises(ValueError, match="a new file"):
+        signing.Identity(1).save(path, passphrase=None)
+    edited = path.read_bytes().replace(b'"next": 6', b'"next": 0')
+    (tmp_path / "edited").write_bytes(edited)
+    with pytest.raises(ValueError, match="edited or missing"):
+        signing.Identity.load(tmp_path / "edited", passphrase="a long one")
+    key_agreement.KeyAgreement(0).save(tmp_path / "other")
+    with pytest.raises(ValueError, match="another kind of key"):
+        signing.Identity.load(tmp_path / "other", passphrase=None)
+
+
+def test_a_key_is_rotated_by_the_old_one_alone():
+    roster, identities = signing.enrolled(3, entropy())
+    identities[1].begin(7)
+    new, certificate = identities[1].rotated(entropy=entropy(1))
+    changed = signing.renewed(roster, 1, new.public_key, certificate)
+    signing.check(changed, 1, b"message", new.sign(b"message"))
+    with pytest.raises(errors.SignatureError):
+        signing.check(changed, 1, b"message", identities[1].sign(b"message"))
+    with pytest.raises(errors.ReplayError):
+        new.begin(7)
+    with pytest.raises(errors.SignatureError):
+        signing.renewed(roster, 2, new.public_key, certificate)
+    forged = identities[0].sign(signing._renewal(1, roster[0]))
+    with pytest.raises(errors.SignatureError):
+        signing.renewed(roster, 1, roster[0], forged)
+    own = identities[1].sign(signing._renewal(1, roster[0]))
+    with pytest.raises(errors.SybilError):
+        signing.renewed(roster, 1, roster[0], own)

@@ -55,7 +55,7 @@ class Config(ideal_sums.Config):
     `protocol` run on the host, with keys drawn anew in each round, and the result is the same.
     """
     protocol: str = "secagg"
-    """Of `fljax.upload.secure_sum.NAMES`, for `execution="protocol"`."""
+    """Of `fljax.upload.secure_sum.FAST`, for `execution="protocol"`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,7 +64,7 @@ class Config(ideal_sums.Config):
             _validate.positive_int(bits=self.bits)
             _validate.one_of(range(1, 33), bits=self.bits)
         _validate.one_of(("ideal", "protocol"), execution=self.execution)
-        _validate.one_of(secure_sum.NAMES, protocol=self.protocol)
+        _validate.one_of(secure_sum.FAST, protocol=self.protocol)
         in_the_ring = self.protocol in secure_sum.IN_THE_RING
         if self.execution == "protocol" and self.bits is not None and not in_the_ring:
             raise ValueError(

@@ -14,12 +14,16 @@ from fljax import _rooms, _validate
 # Name -> module; each has a `simulated(terms) -> SecureSumProtocol`.
 _WHERE = {
     "ckks": "ckks",
+    "inner_product": "inner_product",
     "light_secagg": "light_secagg",
+    "paillier": "paillier",
     "secagg": "secagg",
     "secagg_plus": "secagg_plus",
     "servers": "servers",
 }
 NAMES = tuple(_WHERE)
+# Those that need no numbers of thousands of bits, a power of one for each word or some.
+FAST = ("ckks", "light_secagg", "secagg", "secagg_plus", "servers")
 # Those that sum modulo 2**bits; the others need sums that do not wrap around.
 IN_THE_RING = ("secagg", "secagg_plus", "servers")
 
@@ -45,7 +49,9 @@ if TYPE_CHECKING:
     from fljax.upload.secure_sum import ckks as ckks
     from fljax.upload.secure_sum import field as field
     from fljax.upload.secure_sum import ideal as ideal
+    from fljax.upload.secure_sum import inner_product as inner_product
     from fljax.upload.secure_sum import light_secagg as light_secagg
+    from fljax.upload.secure_sum import paillier as paillier
     from fljax.upload.secure_sum import protocol as protocol
     from fljax.upload.secure_sum import secagg as secagg
     from fljax.upload.secure_sum import secagg_plus as secagg_plus

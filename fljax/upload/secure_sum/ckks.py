@@ -99,7 +99,12 @@ def new_key(bits: int) -> Any:
       ImportError: the package `tenseal` is missing (extra `secure`).
     """
     ts = _tenseal()
-    context = ts.context(ts.SCHEME_TYPE.CKKS, DIMENSION, coeff_mod_bit_sizes=list(_MODULUS_BITS))
+    context = ts.context(
+        ts.SCHEME_TYPE.CKKS,
+        DIMENSION,
+        coeff_mod_bit_sizes=list(_MODULUS_BITS),
+        encryption_type=ts.ENCRYPTION_TYPE.SYMMETRIC,  # all who encrypt have the key
+    )
     context.global_scale = 2.0 ** (_TOP_BITS - bits)
     return context
 
