@@ -54,8 +54,8 @@ class Config(ideal_sums.Config):
     """"ideal": sums are added up, fast, as a secure sum would have them. "protocol": all parties of
     `protocol` run on the host, with keys drawn anew in each round, and the result is the same.
     """
-    protocol: str = "secagg"
-    """Of `fljax.upload.secure_sum.FAST`, for `execution="protocol"`."""
+    protocol: secure_sum.Fast = "secagg"
+    """What takes the sum with `execution="protocol"`, as "Secure sums" in the docs says of each."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

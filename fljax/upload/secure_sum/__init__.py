@@ -7,7 +7,7 @@ common, and `simulated` makes one for all its parties in this process.
 
 import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from fljax import _rooms, _validate
 
@@ -23,7 +23,8 @@ _WHERE = {
 }
 NAMES = tuple(_WHERE)
 # Those that need no numbers of thousands of bits, a power of one for each word or some.
-FAST = ("ckks", "light_secagg", "secagg", "secagg_plus", "servers")
+Fast = Literal["ckks", "light_secagg", "secagg", "secagg_plus", "servers"]
+FAST: tuple[Fast, ...] = get_args(Fast)
 # Those that sum modulo 2**bits; the others need sums that do not wrap around.
 IN_THE_RING = ("secagg", "secagg_plus", "servers")
 
