@@ -24,6 +24,7 @@ from bench.papers import (
     overhead,
     pairwise_time,
     pairwise_training,
+    secure_sums,
     subject_levels,
     wfna_noise,
     wfna_training,
@@ -77,6 +78,7 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
         "colluders_training": (colluders_training.table, "colluders_training"),
         "noise_in_average": (noise_in_average.table, "noise_in_average"),
     },
+    "docs/explain/secure_sums.md": {"secure_sums": (secure_sums.table, "secure_sums")},
     "docs/explain/pair_noise.md": {
         "overhead": (overhead.table, "overhead"),
         "pairwise_time": (pairwise_time.table, "pairwise_time"),
