@@ -30,7 +30,7 @@ from bench.papers import (
     wfna_training,
 )
 from bench.peers import __main__ as peers
-from bench.rounds import correlated_training, defaults, demo, scale, subject_steps
+from bench.rounds import correlated_training, defaults, demo, record, scale, subject_steps
 from bench.rounds import round as one_round
 
 # Page, then name between its markers: what makes the table, and whose JSON it is made from.
@@ -53,6 +53,7 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
         "pair_noise": (pair_noise.table, "pair_noise"),
         "wfna": (water_filling.table, "wfna"),
         "generators": (generators.table, "generators"),
+        "record": (record.table, "record"),
     },
     "docs/explain/per_example.md": {"per_example_large": (per_example.large_table, "per_example")},
     "docs/explain/information.md": {

@@ -30,6 +30,7 @@ COMMANDS = {
     "predict": "runs/digits-dp_fedavg-001 digits",
     "export": "runs/digits-dp_fedavg-001 --to npz",
     "report": "runs/digits-dp_fedavg-001",
+    "verify": "runs/digits-dp_fedavg-001",
     "watch": "--help",  # goes on until it is stopped
     "compare": "--help",  # trains six methods
     "schemes": "",

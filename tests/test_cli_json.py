@@ -53,6 +53,7 @@ def commands(run_dir, tmp_path, monkeypatch):
         "export": f"export {run_dir} --to npz --output {tmp_path}/model.npz",
         "data": "data describe digits",
         "report": f"report {run_dir} --output {tmp_path}/runs.html",
+        "verify": f"verify {run_dir}",
         "watch": f"watch {run_dir}",
         "compare": f"compare --no-claims {where}/compare",
         "schemes": "schemes",

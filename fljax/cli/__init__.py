@@ -15,6 +15,7 @@ COMMANDS = {
     "predict": "what the model of a run says of examples",
     "export": "write the model of a run for other programs, with its claim",
     "report": "compare runs on one page",
+    "verify": "hold a run's files against its hash chain, and recompute its epsilon",
     "watch": "show a run as it goes, in a browser of this machine",
     "compare": "train six subject-level methods at the same true privacy, and rank them",
     "schemes": "list schemes, data sets, models, mechanisms and attacks by name",

@@ -138,6 +138,26 @@ class Report(TypedDict):
     runs: list[dict[str, Any]]
 
 
+class Checked(TypedDict):
+    """One thing that was looked at."""
+
+    what: str
+    found: str
+    fits: bool
+
+
+class Verify(TypedDict):
+    """Of `verify`; head is "" where the chain is damaged."""
+
+    run_dir: str
+    fits: bool
+    head: str
+    rounds: int
+    closed: bool
+    checks: list[Checked]
+    not_shown: list[str]
+
+
 class Watch(TypedDict):
     """Of `watch`, once it has ended."""
 
@@ -222,6 +242,7 @@ RESULTS: dict[str, Any] = {
     "predict": Predict,
     "export": Export,
     "report": Report,
+    "verify": Verify,
     "watch": Watch,
     "compare": Compare,
     "schemes": Schemes,

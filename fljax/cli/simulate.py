@@ -407,6 +407,7 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
     from fljax.simulation import budget, run, search
     from fljax.simulation.devices import mesh
     from fljax.simulation.observers import trackers
+    from fljax.simulation.record import chain
     from fljax.simulation.report import run_page
 
     if config is not None:
@@ -467,6 +468,8 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
         report = run_page.write(outcome)
         left = budget.rounds_left(outcome.plan, outcome.config.implementation, outcome.rounds)
         print(_summary(outcome, report, left))
+        head = chain.read(outcome.run_dir)[-1].head
+        _output.aside(f"record             {head} (to be published; fljax verify asks for it)")
         _output.give(_found(outcome, report, left))
     if machine.distributed:
         processes.wait_for_all()  # until the report is written

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from fljax.simulation import seeds as seeds
     from fljax.simulation import task as task
     from fljax.simulation import trained as trained
+    from fljax.simulation import verify as verify
     from fljax.simulation import warm_start as warm_start
     from fljax.simulation.devices import allocator as allocator
     from fljax.simulation.devices import mesh as mesh

@@ -62,11 +62,16 @@ def of_run(config: Config, run_dir: pathlib.Path) -> Seed:
     """
     if isinstance(config.run.seed, int):
         return config.run.seed
-    text = _read(run_dir / folder.SEED).hex() if processes.first() else ""
+    text = read(run_dir / folder.SEED).hex() if processes.first() else ""
     return bytes.fromhex(processes.words_from_first(text))
 
 
-def _read(path: pathlib.Path) -> bytes:
+def read(path: pathlib.Path) -> bytes:
+    """The secret bits in a file.
+
+    Raises:
+      ValueError: it is missing, damaged, or readable by others than its owner.
+    """
     if not path.is_file():
         raise ValueError(
             f"Expected {path} to hold the secret seed of this run, got no such file: without it "

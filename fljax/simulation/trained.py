@@ -131,6 +131,35 @@ def named(params: Params) -> dict[str, np.ndarray]:
     return found
 
 
+def holds(path: pathlib.Path, params: Params) -> bool:
+    """Whether a file or folder that `export` wrote has these arrays, bit for bit.
+
+    Raises:
+      ImportError: safetensors is not installed.
+    """
+    wanted = named(params)
+    if path.suffix == ".safetensors":
+        import safetensors.numpy
+
+        found = safetensors.numpy.load_file(path)
+    elif path.suffix == ".npz":
+        wanted = {name: _for_numpy(leaf) for name, leaf in wanted.items()}
+        with np.load(path) as arrays:
+            found = dict(arrays)
+    else:
+        found = named(checkpoint.read_tree(path))
+    return wanted.keys() == found.keys() and all(
+        (leaf.dtype, leaf.shape, leaf.tobytes())
+        == (found[name].dtype, found[name].shape, found[name].tobytes())
+        for name, leaf in wanted.items()
+    )
+
+
+def _for_numpy(leaf: np.ndarray) -> np.ndarray:
+    """bfloat16, which files of NumPy do not know, as float32."""
+    return leaf if leaf.dtype.kind != "V" else leaf.astype(np.float32)
+
+
 def outputs(trained: Trained, x: np.ndarray, model: str | None = None) -> np.ndarray:
     """What the model gives for each example: `[M, outputs]`.
 
@@ -198,10 +227,7 @@ def export(trained: Trained, form: str, path: str | pathlib.Path) -> pathlib.Pat
             }
             safetensors.numpy.save_file(arrays, path, metadata={"fljax": json.dumps(about)})
         elif form == "npz":
-            plain = {
-                name: leaf if leaf.dtype.kind != "V" else leaf.astype(np.float32)
-                for name, leaf in named(trained.params).items()
-            }
+            plain = {name: _for_numpy(leaf) for name, leaf in named(trained.params).items()}
             with path.open("wb") as file:  # a name without .npz stays as it is
                 np.savez(file, **plain)  # type: ignore[arg-type]
         else:

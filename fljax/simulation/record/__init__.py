@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from fljax import _rooms
 
 if TYPE_CHECKING:
+    from fljax.simulation.record import chain as chain
     from fljax.simulation.record import checkpoint as checkpoint
     from fljax.simulation.record import client_states as client_states
     from fljax.simulation.record import folder as folder

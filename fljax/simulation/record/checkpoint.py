@@ -20,10 +20,13 @@ from fljax.simulation.record import folder
 from fljax.types import PyTree
 
 KEPT = 3
-_FORMAT = 2
+_FORMAT = 3
+_OLDER = {
+    1: " Format 1 kept nothing to tell its data by: begin that run anew.",
+    2: " Format 2 kept no hash chain: begin that run anew.",
+}
 _MEND = " Remove that folder to go back to the checkpoint before it."
 _SLACK = 2**18  # bytes that orbax's own two dozen small files take at most, in blocks of 4 KiB
-_CHECKSUMS = "checksums.json"  # in a checkpoint's folder, and written last
 
 
 class CheckpointError(ValueError):
@@ -32,19 +35,43 @@ class CheckpointError(ValueError):
 
 class Saved(NamedTuple):
     """state: pytree of arrays and typed keys. ledger: plain data for JSON. metrics_length,
-    metrics_digest: bytes of metrics.jsonl, and their SHA-256.
+    metrics_digest: bytes of metrics.jsonl, and their SHA-256. chain_length, chain_head: bytes of
+    chain.jsonl, and its last link. digest: of all that, of one that was read back.
     """
 
     state: PyTree
     ledger: dict[str, Any]
     metrics_length: int
     metrics_digest: str = ""
+    chain_length: int = 0
+    chain_head: str = ""
+    digest: str = ""
+
+
+def _is_key(leaf: Any) -> bool:
+    return bool(jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key))
 
 
 def _data(leaf: jax.Array) -> np.ndarray:
     """The bytes of a leaf: a typed key is its data."""
-    is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+
+
+def _without_keys(state: PyTree) -> PyTree:
+    """Typed keys as their data: orbax reads back those of JAX's own generators only."""
+    return jax.tree.map(lambda leaf: jax.random.key_data(leaf) if _is_key(leaf) else leaf, state)
+
+
+def _with_keys(state: PyTree, like: PyTree) -> PyTree:
+    return jax.tree.map(
+        lambda leaf, typed: (
+            jax.random.wrap_key_data(leaf, impl=jax.random.key_impl(typed))
+            if _is_key(typed)
+            else leaf
+        ),
+        state,
+        like,
+    )
 
 
 def structure(state: PyTree) -> list[str]:
@@ -56,9 +83,18 @@ def structure(state: PyTree) -> list[str]:
 
 
 def _digest(state: PyTree, meta: dict[str, Any]) -> str:
-    """SHA-256 over all arrays and the plain data beside them."""
-    sha = hashlib.sha256(json.dumps(meta, sort_keys=True, allow_nan=False).encode())
-    for leaf in jax.tree.leaves(state):
+    """SHA-256 over all arrays, in the order of their places' names, and the plain data beside them,
+    but for the digest itself.
+    """
+    plain = {name: value for name, value in meta.items() if name != "digest"}
+    sha = hashlib.sha256(json.dumps(plain, sort_keys=True, allow_nan=False).encode())
+    # By names, since a state that is read back without its types has them, and another order.
+    named = [
+        (jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(state)
+    ]
+    for name, leaf in sorted(named, key=lambda pair: pair[0]):
+        sha.update(f"{name}\n".encode())
         sha.update(_data(leaf).tobytes())
     return sha.hexdigest()
 
@@ -66,7 +102,7 @@ def _digest(state: PyTree, meta: dict[str, Any]) -> str:
 def _checksums(where: pathlib.Path) -> dict[str, str]:
     """SHA-256 of every file below `where`."""
     files = sorted(
-        path for path in where.rglob("*") if path.is_file() and path != where / _CHECKSUMS
+        path for path in where.rglob("*") if path.is_file() and path != where / folder.CHECKSUMS
     )
     return {
         str(path.relative_to(where)): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -125,11 +161,11 @@ class Checkpoints:
         """Committed checkpoints, oldest first."""
         return sorted(self._manager.all_steps())
 
-    def save(self, step: int, saved: Saved) -> None:
+    def save(self, step: int, saved: Saved) -> str:
         """Copies the state and lets a thread write the checkpoint, after the one before; `finish`
-        waits for it.
+        waits for it. Gives the checkpoint's digest.
 
-        Saving the newest step again does nothing.
+        Saving the newest step again does nothing, and gives "".
 
         Raises:
           DiskFullError: no room, for this one or the one before; earlier checkpoints are as they
@@ -137,7 +173,7 @@ class Checkpoints:
         """
         self.finish()
         if step in self._manager.all_steps():
-            return
+            return ""
         meta = {
             "format": _FORMAT,
             "config": self._config_digest,
@@ -146,9 +182,12 @@ class Checkpoints:
             "environment": _environment(),
             "metrics_length": saved.metrics_length,
             "metrics_digest": saved.metrics_digest,
+            "chain_length": saved.chain_length,
+            "chain_head": saved.chain_head,
             "ledger": saved.ledger,
         }
-        meta["digest"] = _digest(saved.state, meta)
+        digest = _digest(saved.state, meta)
+        meta["digest"] = digest
         try:
             with folder.disk_full_in_one_line(self.path):
                 # Asked first, because a write that fails half-way leaves tensorstore's threads
@@ -158,13 +197,15 @@ class Checkpoints:
                     sum(_data(leaf).nbytes for leaf in jax.tree.leaves(saved.state)) + _SLACK,
                 )
                 items = ocp.args.Composite(
-                    state=ocp.args.StandardSave(saved.state), meta=ocp.args.JsonSave(meta)
+                    state=ocp.args.StandardSave(_without_keys(saved.state)),
+                    meta=ocp.args.JsonSave(meta),
                 )
                 self._manager.save(step, args=items)
                 self._pending = step
         except folder.DiskFullError:
             self._remove_torn()
             raise
+        return digest
 
     def finish(self) -> None:
         """Waits until the checkpoint that is being written is committed.
@@ -179,7 +220,7 @@ class Checkpoints:
             with folder.disk_full_in_one_line(self.path):
                 self._manager.wait_until_finished()
                 where = self.path / str(step)
-                folder.write_atomically(where / _CHECKSUMS, json.dumps(_checksums(where)))
+                folder.write_atomically(where / folder.CHECKSUMS, json.dumps(_checksums(where)))
         except folder.DiskFullError:
             self._remove_torn()
             raise
@@ -201,30 +242,11 @@ class Checkpoints:
         step = steps[-1]
         where = self.path / str(step)
         with _in_one_line(where):
-            # Before orbax reads anything: what it says about damaged files fills pages. A kill
-            # between its commit and the writing of the checksums leaves none; the digest below then
-            # has to do.
-            if (where / _CHECKSUMS).exists() and json.loads(
-                (where / _CHECKSUMS).read_text()
-            ) != _checksums(where):
-                raise CheckpointError(
-                    f"Expected checkpoint {where} to be whole, got files with other "
-                    f"checksums.{_MEND}"
-                )
+            _check_files(where)
             meta = self._manager.restore(
                 step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())
             )["meta"]
-            if not isinstance(meta, dict) or meta.get("format") != _FORMAT:
-                got = meta.get("format", "none") if isinstance(meta, dict) else "none"
-                older = (
-                    " Format 1 kept nothing to tell its data by: begin that run anew."
-                    if got == 1
-                    else ""
-                )
-                raise CheckpointError(
-                    f"Expected checkpoint {where} to be one of fljax, format {_FORMAT}, got format "
-                    f"{got}.{older}"
-                )
+            _check_format(meta, where)
             if meta["config"] != self._config_digest or meta["structure"] != structure(like):
                 raise CheckpointError(
                     f"Expected checkpoint {where} to be of the config of its run, got one of "
@@ -241,13 +263,18 @@ class Checkpoints:
                     f"{meta['environment']}: with "
                     "another version or backend the run would not go on to the same bits."
                 )
-            items = ocp.args.Composite(state=ocp.args.StandardRestore(like))
-            state = self._manager.restore(step, args=items)["state"]
-            if _digest(state, {k: v for k, v in meta.items() if k != "digest"}) != meta["digest"]:
-                raise CheckpointError(
-                    f"Expected checkpoint {where} to be whole, got one with another digest.{_MEND}"
-                )
-            return Saved(state, meta["ledger"], int(meta["metrics_length"]), meta["metrics_digest"])
+            items = ocp.args.Composite(state=ocp.args.StandardRestore(_without_keys(like)))
+            state = _with_keys(self._manager.restore(step, args=items)["state"], like)
+            _check_digest(state, meta, where)
+            return Saved(
+                state,
+                meta["ledger"],
+                int(meta["metrics_length"]),
+                meta["metrics_digest"],
+                int(meta["chain_length"]),
+                meta["chain_head"],
+                meta["digest"],
+            )
 
     def close(self) -> None:
         """Finishes, and releases orbax's threads. Raises DiskFullError as `finish` does."""
@@ -257,40 +284,84 @@ class Checkpoints:
             self._manager.close()
 
 
-def read_model(run_dir: pathlib.Path) -> tuple[PyTree, int, dict[str, Any]]:
-    """(the private model, the rounds that trained it, its ledger) of a run's newest checkpoint.
+def _check_files(where: pathlib.Path) -> None:
+    """Before orbax reads anything: what it says about damaged files fills pages. A kill between its
+    commit and the writing of the checksums leaves none; the digest then has to do.
+    """
+    path = where / folder.CHECKSUMS
+    if path.exists() and json.loads(path.read_text()) != _checksums(where):
+        raise CheckpointError(
+            f"Expected checkpoint {where} to be whole, got files with other checksums.{_MEND}"
+        )
+
+
+def _check_format(meta: Any, where: pathlib.Path) -> None:
+    got: Any = meta.get("format", "none") if isinstance(meta, dict) else "none"
+    if got != _FORMAT:
+        raise CheckpointError(
+            f"Expected checkpoint {where} to be one of fljax, format {_FORMAT}, got format "
+            f"{got}.{_OLDER.get(got, '')}"
+        )
+
+
+def _check_digest(state: PyTree, meta: dict[str, Any], where: pathlib.Path) -> None:
+    if _digest(state, meta) != meta["digest"]:
+        raise CheckpointError(
+            f"Expected checkpoint {where} to be whole, got one with another digest.{_MEND}"
+        )
+
+
+def committed(run_dir: pathlib.Path) -> list[int]:
+    """The checkpoints of a run folder, oldest first; the folder is only read."""
+    path = run_dir / folder.CHECKPOINTS
+    return sorted(int(entry.name) for entry in path.glob("*") if entry.name.isdecimal())
+
+
+def read(run_dir: pathlib.Path, step: int) -> tuple[PyTree, dict[str, Any]]:
+    """(the state as plain containers, the plain data beside it) of a checkpoint, every byte checked
+    against its digests.
 
     Nothing but the folder is asked: no data, no code of the model. Nothing in it is changed, so
     that whoever is writing it is not disturbed.
 
     Raises:
+      CheckpointError: it is damaged.
+    """
+    where = (run_dir / folder.CHECKPOINTS / str(step)).absolute()
+    with _in_one_line(where):
+        _check_files(where)
+        meta = json.loads((where / "meta" / "metadata").read_text())
+        _check_format(meta, where)
+        state = read_tree(where / "state")
+        _check_digest(state, meta, where)
+        return state, meta
+
+
+def read_model(run_dir: pathlib.Path) -> tuple[PyTree, int, dict[str, Any]]:
+    """(the private model, the rounds that trained it, its ledger) of a run's newest checkpoint, as
+    `read` does.
+
+    Raises:
       CheckpointError: there is none, or it is damaged.
     """
-    path = (run_dir / folder.CHECKPOINTS).absolute()
-    steps = [int(entry.name) for entry in path.glob("*") if entry.name.isdecimal()]
+    steps = committed(run_dir)
     if not steps:
+        path = (run_dir / folder.CHECKPOINTS).absolute()
         raise CheckpointError(f"Expected a checkpoint in {path}, got none: nothing is trained yet.")
-    step = max(steps)
-    where = path / str(step)
-    with _in_one_line(where):
-        # Without checksums its writer is still at it, or was killed; orbax checks what it can.
-        if (where / _CHECKSUMS).exists() and json.loads(
-            (where / _CHECKSUMS).read_text()
-        ) != _checksums(where):
-            raise CheckpointError(
-                f"Expected checkpoint {where} to be whole, got files with other checksums.{_MEND}"
-            )
-        meta = json.loads((where / "meta" / "metadata").read_text())
-        with ocp.StandardCheckpointer() as reader:
-            state = reader.restore(where / "state")
-        params = jax.tree.map(np.asarray, state[0]["params"])
-        return params, step, meta["ledger"]
+    state, meta = read(run_dir, steps[-1])
+    return jax.tree.map(np.asarray, state[0]["params"]), steps[-1], meta["ledger"]
 
 
 def write_tree(path: pathlib.Path, tree: PyTree) -> None:
     """A pytree of arrays as a checkpoint of orbax's own, in the folder `path`."""
     with ocp.StandardCheckpointer() as writer:
         writer.save(path.absolute(), tree)
+
+
+def read_tree(path: pathlib.Path) -> PyTree:
+    """What `write_tree` wrote."""
+    with ocp.StandardCheckpointer() as reader:
+        return reader.restore(path.absolute())
 
 
 @contextlib.contextmanager

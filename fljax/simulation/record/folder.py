@@ -23,6 +23,8 @@ CONFIG, METRICS, PRIVACY, REPORT, CHECKPOINTS = (
 )
 MODEL = "model.json"
 SESSIONS = "sessions.jsonl"
+CHAIN = "chain.jsonl"
+CHECKSUMS = "checksums.json"  # in a checkpoint's folder, and written last
 SEED, FINGERPRINT = (
     "seed.secret",
     "fingerprint.json",

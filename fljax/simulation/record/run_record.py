@@ -8,10 +8,11 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from fljax.accounting import events
 from fljax.simulation import as_printed, budget, fingerprint, nats_spent
 from fljax.simulation.config import Config
 from fljax.simulation.devices import processes
-from fljax.simulation.record import checkpoint, folder
+from fljax.simulation.record import chain, checkpoint, folder
 from fljax.simulation.record.client_states import ClientStates
 from fljax.simulation.task import Task
 from fljax.types import PyTree
@@ -70,6 +71,7 @@ class Written:
         Raises:
           CheckpointError: the newest checkpoint is damaged, foreign, or has another ledger than its
             config implies.
+          ChainError: the hash chain is damaged, or is not of this run.
           ValueError: the run began with another seed or other data, or lines of its metrics.jsonl
             were changed.
         """
@@ -98,6 +100,7 @@ class Written:
                 "implies, got another one: it was written by another version of fljax."
             )
         if saved is None:
+            self._chain = chain.Chain(self._run_dir, self._begun())
             self._metrics = folder.Metrics(self._run_dir, 0)
             return initial
         try:
@@ -106,7 +109,25 @@ class Written:
             )
         except ValueError as reason:
             raise ValueError(f"{reason}{self._first_wrong_line(saved.metrics_length)}") from reason
+        length, head = saved.chain_length, saved.chain_head
+        self._chain = chain.Chain(self._run_dir, self._begun(), length, head)
+        self._chain.checkpoint(
+            int(saved.state[0].round), saved.digest
+        )  # a kill may have cut it off
         return saved.state
+
+    def _begun(self) -> dict[str, Any]:
+        return chain.begun(
+            self._began_with["config"],
+            fingerprint.digest(self._began_with),
+            (self._run_dir / folder.CONFIG).read_bytes(),
+            {
+                "event": events.to_json(self._plan.event),
+                "delta": self._plan.delta,
+                "accountant": self._plan.accountant,
+                "num_units": self._plan.num_units,
+            },
+        )
 
     def clients(self, first: PyTree, done: int) -> ClientStates | None:
         """As `RunRecord.clients`. Raises ValueError where those rounds cannot be gone back to."""
@@ -141,7 +162,10 @@ class Written:
 
     def append(self, record: dict[str, Any]) -> None:
         """As `RunRecord.append`. Raises DiskFullError."""
-        self._metrics.append(json.dumps(record, allow_nan=False))
+        line = json.dumps(record, allow_nan=False)
+        self._metrics.append(line)
+        number = record["round"]
+        self._chain.round(number, self._plan.times(number), record["epsilon"], line)
 
     def save(self, states: PyTree, done: int) -> None:
         """As `RunRecord.save`. Raises DiskFullError; earlier checkpoints are whole."""
@@ -161,9 +185,10 @@ class Written:
             # a checkpoint that might still be lost keeps what leads back
             self._checkpoints.finish()
             self._clients.checkpoint(done, min(self._checkpoints.steps(), default=0))
-        self._checkpoints.save(
-            done, checkpoint.Saved(states, claim, self._metrics.length, self._metrics.digest)
-        )
+        known = (self._metrics.length, self._metrics.digest, self._chain.length, self._chain.head)
+        digest = self._checkpoints.save(done, checkpoint.Saved(states, claim, *known))
+        if digest:
+            self._chain.checkpoint(done, digest)
 
     def close(self) -> None:
         """Ends what is open. Raises DiskFullError if a checkpoint that was on its way found no
@@ -173,8 +198,9 @@ class Written:
             stack.callback(self._checkpoints.close)
             if self._clients is not None:
                 stack.callback(self._clients.close)
-            if hasattr(self, "_metrics"):
-                stack.callback(self._metrics.close)
+            for opened in ("_metrics", "_chain"):
+                if hasattr(self, opened):
+                    stack.callback(getattr(self, opened).close)
 
 
 class NoRecord:

@@ -18,7 +18,7 @@ from fljax.simulation import as_printed, baseline, client_values, nats_spent, re
 from fljax.simulation import budget as spending
 from fljax.simulation import config as config_lib
 from fljax.simulation.outcome import Outcome
-from fljax.simulation.record import folder, provenance
+from fljax.simulation.record import chain, folder, provenance
 from fljax.simulation.report import client_accuracy, figures, information, picture
 
 CSS = """
@@ -537,9 +537,12 @@ def page(title: str, sub: str, body: str) -> str:
 
 
 def write(outcome: Outcome) -> pathlib.Path:
-    """Writes `report.html` into the run folder and returns its path. Raises DiskFullError if there
-    is no room.
+    """Writes `report.html` into the run folder, closes the run's hash chain, and returns the path.
+
+    Raises:
+      ChainError: the chain is damaged. DiskFullError: no room.
     """
     path = outcome.run_dir / folder.REPORT
     folder.write_atomically(path, render(outcome))
+    chain.close(outcome.run_dir, outcome.rounds)
     return path
