@@ -7,7 +7,7 @@
 - round: a round of the demo's size (300 clients, softmax and MLP), as a run takes it, without
   evaluation or checkpoint
 
-Wanted: a link under 1 % of a round. `results/` has what it is.
+Times are CPU time. Wanted: a link under 1 % of a round. `results/` has what it is.
 """
 
 import argparse
@@ -29,7 +29,7 @@ _LINKS = 1000
 
 
 class _Clock:
-    """Milliseconds between the ends of rounds."""
+    """CPU milliseconds between the ends of rounds."""
 
     def __init__(self) -> None:
         self.at: list[float] = []
@@ -39,7 +39,7 @@ class _Clock:
 
     def round(self, record: dict[str, Any]) -> None:
         """Notes the time."""
-        self.at.append(time.perf_counter())
+        self.at.append(time.process_time())
 
     def stop(self) -> None:
         """Nothing."""
@@ -70,10 +70,10 @@ def one_run(model: str, rounds: int, run_dir: pathlib.Path) -> list[float]:
 
 
 def timed(fun: Callable[[], Any]) -> float:
-    """Milliseconds of one call."""
-    began = time.perf_counter()
+    """CPU milliseconds of one call."""
+    began = time.process_time()
     fun()
-    return 1e3 * (time.perf_counter() - began)
+    return 1e3 * (time.process_time() - began)
 
 
 def table(rows: _tables.Rows) -> str:
@@ -93,7 +93,7 @@ def table(rows: _tables.Rows) -> str:
         for row in rows
         if row["part"] == "round"
     ]
-    return _tables.markdown(["records of a run", "time", "a link's share"], cells)
+    return _tables.markdown(["records of a run", "CPU time", "a link's share"], cells)
 
 
 def main() -> None:
