@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from fljax.accounting import dp_accountants as dp_accountants
     from fljax.accounting import events as events
     from fljax.accounting import finite_pairs as finite_pairs
+    from fljax.accounting import float32_tail as float32_tail
     from fljax.accounting import gaussian as gaussian
     from fljax.accounting import groups as groups
     from fljax.accounting import information as information

@@ -294,6 +294,12 @@ def _summary(outcome: Any, report: pathlib.Path, left: int | None = None) -> str
             ", but the information above" if told is not None else ": no guarantee"
         )
     lines.append(f"privacy            {claim}")
+    tail = budget.tail_delta(plan, outcome.rounds)
+    if tail is not None:
+        lines.append(
+            f"float32            noise that ends adds {rounded_up(tail, 3)} to delta, not counted "
+            "above"
+        )
     if left:
         total = outcome.rounds + left
         lines.append(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from fljax import accounting
-from fljax.accounting import events, words
+from fljax.accounting import events, float32_tail, words
 from fljax.accounting.accountant import Method
 from fljax.accounting.mechanisms import effective_noise
 from fljax.accounting.words import shown_epsilon as shown_epsilon
@@ -59,6 +59,7 @@ class Plan(NamedTuple):
     origin: of the initial model, as `warm_start.model` tells it, or a sentence; None: drawn.
     search: of whose tries the run is the best: epsilons are then those of the search. one_run:
       epsilon of all rounds of one try alone, by the tightest accountant.
+    num_params: numbers in the model; None: not told.
     """
 
     scheme_config: Any
@@ -79,6 +80,7 @@ class Plan(NamedTuple):
     origin: dict[str, Any] | str | None = None
     search: SearchConfig | None = None
     one_run: float | None = None
+    num_params: int | None = None
 
     def times(self, rounds: int) -> int:
         """How often the event counts after so many rounds."""
@@ -318,6 +320,7 @@ def certified_claim(plan: Plan, rounds: int) -> dict[str, Any]:
         "certified_by": spent.reason,
         "delta": plan.delta,
         "epsilon": number(plan.epsilons[rounds]),
+        "float32_tail_delta": tail_delta(plan, rounds),
         "format": 1,
         "ledger": ledger.to_json(),
         "neighboring_relation": str(event.neighboring_relation),
@@ -369,7 +372,10 @@ def delta_warning(plan: Plan) -> str | None:
     return words.large_delta(plan.delta, plan.event.privacy_unit, plan.num_units)
 
 
-_FLOATS = "The analysis is of real-valued Gaussian noise; the noise is drawn and added in float32."
+_FLOATS = (
+    "The analysis is of real-valued Gaussian noise; the noise is drawn and added in float32, whose "
+    "lowest bits tell more than is counted."
+)
 _INTEGERS = (
     "Noise is drawn and added in whole numbers, from random bits that are taken to be uniform."
 )
@@ -430,6 +436,7 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
         f"{others} on the same data spends budget of its own, which is not counted here.",
         _TRUST[plan.noise_at],
         _INTEGERS if words.in_integers(plan.event.mechanism) else _FLOATS,
+        *of_tail(plan, rounds),
         of_seed(plan),
     ]
     if plan.baseline:
@@ -493,6 +500,32 @@ def rounds_left(plan: Plan, scheme: Scheme, rounds: int) -> int | None:
             middle = (low + high) // 2
             low, high = (middle, high) if fits(middle) else (low, middle)
     return low
+
+
+def tail_delta(plan: Plan, rounds: int) -> float | None:
+    """What is to be added to delta because float32 normals end; None where a server does not draw
+    Gaussian noise of float32, nothing is claimed, or no number is known.
+    """
+    if plan.noise_at != "server" or plan.num_params is None or not rounds:
+        return None
+    if plan.search is not None:  # whose delta is not that of the rounds of one try
+        return None
+    if not math.isfinite(plan.epsilons[rounds]) or words.in_integers(plan.event.mechanism):
+        return None
+    # One number more: a scheme may release a count beside its sum.
+    return float32_tail.of_event(plan.spent_by(rounds), plan.num_params + 1, plan.delta)
+
+
+def of_tail(plan: Plan, rounds: int) -> list[str]:
+    """The same as a sentence."""
+    found = tail_delta(plan, rounds)
+    if found is None:
+        return []
+    return [
+        f"float32 normals end at {float32_tail.END} standard deviations. Counted by itself, that "
+        f"adds {words.rounded_up(found, 3)} to delta at most, for {rounds} rounds of "
+        f"{plan.num_params} parameters; the delta that is claimed leaves it out."
+    ]
 
 
 def model_name(plan: Plan, rounds: int) -> str:

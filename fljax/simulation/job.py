@@ -61,7 +61,8 @@ class Job(NamedTuple):
 
     def num_params(self) -> int:
         """Numbers in the model."""
-        return sum(leaf.size for leaf in jax.tree.leaves(self.task.model.params))
+        assert self.plan.num_params is not None  # `_prepared` has counted them
+        return self.plan.num_params
 
     def state_shapes(self) -> tuple[PyTree, ...]:
         """Of each algorithm's state."""
@@ -138,7 +139,8 @@ def _prepared(config: Config, seed: seeds.Seed, brought: own.Own, attempt: int |
     dealt = dataclasses.replace(config.data, num_clients=observed.num_clients)
     config = dataclasses.replace(config, data=dealt, scheme_config=scheme_config)
     plan = budget.plan(as_printed.prepared(config, scheme, observed), scheme, observed)
-    plan = plan._replace(origin=built.origin)
+    num_params = sum(leaf.size for leaf in jax.tree.leaves(built.model.params))
+    plan = plan._replace(origin=built.origin, num_params=num_params)
     _check_origin(config, plan)
     _check_network(config, scheme, plan, built)
     inputs = {} if scheme.inputs is None else scheme.inputs(plan.scheme_config, built)
