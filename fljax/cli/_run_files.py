@@ -4,9 +4,12 @@ a table.
 
 import contextlib
 import dataclasses
+import getpass
 import html
 import json
+import os
 import pathlib
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
@@ -15,6 +18,7 @@ import tyro
 from rich.table import Table
 
 from fljax.cli import _output
+from fljax.simulation import secret_file
 from fljax.simulation.record import folder
 
 
@@ -40,6 +44,25 @@ def opened(run_dir: pathlib.Path | None, stem: str, options: Any) -> Iterator[pa
     ):  # a setting that the scheme has no use for, say: nothing in the folder is worth keeping
         folder.discard(path)
         raise
+
+
+def kept(secret: pathlib.Path | None, passphrase: bool) -> secret_file.Kept:
+    """Where a run's secret is, with the passphrase from FLJAX_PASSPHRASE, or one that is typed.
+
+    Raises:
+      ValueError: there is none.
+    """
+    if not passphrase:
+        return secret_file.Kept(secret)
+    found = os.environ.get("FLJAX_PASSPHRASE")
+    if found is None and sys.stdin is not None and sys.stdin.isatty():
+        found = getpass.getpass("passphrase of the run's secret: ")
+    if not found:
+        raise ValueError(
+            "Expected a passphrase in the variable FLJAX_PASSPHRASE, or a terminal to ask for it "
+            "at, got none."
+        )
+    return secret_file.Kept(secret, found)
 
 
 def verdict(broken: Sequence[str]) -> int:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fljax import _deprecation, schemes
 from fljax.accounting.words import rounded_up
-from fljax.cli import _args, _output
+from fljax.cli import _args, _output, _run_files
 from fljax.simulation import config as config_lib
 from fljax.simulation.config import Config
 from fljax.simulation.observers import progress
@@ -60,9 +60,21 @@ _DISTRIBUTED = (
 _GROUPS = 16
 
 
+_SECRET = (
+    "File for the run's 256 secret bits, outside of its folder; --resume needs it again. None: "
+    "seed.secret in the folder."
+)
+_PASSPHRASE = (
+    "Encrypt these bits (extra `crypto`) under the passphrase in the variable FLJAX_PASSPHRASE, "
+    "or else one that is asked for."
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """What may differ between two runs of one config: where they run, and who watches."""
+    """What may differ between two runs of one config: where they run, who watches, and where their
+    secret is.
+    """
 
     devices: Annotated[int | None, tyro.conf.arg(help=_DEVICES)] = None
     model_devices: Annotated[int, tyro.conf.arg(help=_MODEL_DEVICES)] = 1
@@ -74,6 +86,8 @@ class Machine:
     process_id: Annotated[
         int | None, tyro.conf.arg(help="Which of them this is; 0 writes the run folder.")
     ] = None
+    secret: Annotated[pathlib.Path | None, tyro.conf.arg(help=_SECRET)] = None
+    passphrase: Annotated[bool, tyro.conf.arg(help=_PASSPHRASE)] = False
     profile: Annotated[
         bool, tyro.conf.arg(help="Take a trace of three rounds, into the folder `trace`.")
     ] = False
@@ -443,6 +457,9 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
         return observer
 
     where: dict[str, Any] = {"devices": machine.devices, "model_devices": machine.model_devices}
+    where["secret"] = _run_files.kept(machine.secret, machine.passphrase and first)
+    if config is not None and isinstance(config.run.seed, int) and any(where["secret"]):
+        raise ValueError("Expected a random seed with --secret or --passphrase, got a fixed one.")
     try:
         if searching and config is not None:
             job = search.prepare(config)

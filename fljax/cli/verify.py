@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +28,10 @@ class Options:
     """Load the data again, as `fljax simulate` would with this config, and hold them, the model
     and the scheme against the run's fingerprint. Imports what the config names by path.
     """
+    secret: pathlib.Path | None = None
+    """File of the run's secret bits, which --data needs. None: seed.secret in the folder."""
+    passphrase: bool = False
+    """They are encrypted, under the passphrase in FLJAX_PASSPHRASE or one that is asked for."""
 
 
 def main(args: Sequence[str]) -> int:
@@ -39,12 +44,17 @@ def main(args: Sequence[str]) -> int:
         return 0
     from fljax.simulation import verify
 
-    found = verify.run(options.run, head=options.head, data=options.data)
+    found = verify.run(
+        options.run,
+        head=options.head,
+        data=options.data,
+        secret=_run_files.kept(options.secret, options.passphrase),
+    )
     _output.give(
         {
             "run_dir": options.run,
             "fits": found.fits,
-            **{name: getattr(found, name) for name in ("head", "rounds", "closed", "not_shown")},
+            **found._asdict(),
             "checks": [check._asdict() for check in found.checks],
         }
     )

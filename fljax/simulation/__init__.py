@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fljax.simulation import result as result
     from fljax.simulation import run as run
     from fljax.simulation import search as search
+    from fljax.simulation import secret_file as secret_file
     from fljax.simulation import seeds as seeds
     from fljax.simulation import task as task
     from fljax.simulation import trained as trained

@@ -546,7 +546,8 @@ def of_seed(plan: Plan) -> str:
             "knows it can remove the noise: release no model of this run."
         )
     secret = (
-        f"made of 256 bits of the operating system ({SEED}, which is no part of what is published)."
+        f"made of 256 bits of the operating system ({SEED}, or the file of --secret, which is no "
+        "part of what is published)."
     )
     if plan.by_chacha20:
         return (

@@ -21,6 +21,7 @@ from fljax.simulation.feed import FromDisk, KeptStates, host_sampler, kept_round
 from fljax.simulation.job import Job, prepare
 from fljax.simulation.outcome import Outcome
 from fljax.simulation.record import client_states, folder, provenance, run_record
+from fljax.simulation.secret_file import IN_FOLDER, Kept
 from fljax.types import PyTree
 
 
@@ -73,6 +74,7 @@ def start(
     *,
     devices: int | None = None,
     model_devices: int = 1,
+    secret: Kept = IN_FOLDER,
 ) -> Outcome:
     """Runs `config` in the new folder `run_dir`, clients dealt over `devices`.
 
@@ -82,6 +84,7 @@ def start(
       observer: told of the start, each round and the end.
       devices: None: see `mesh.side_by_side`.
       model_devices: of these, those that share each model.
+      secret: where the run's secret bits are to be kept.
 
     Raises:
       ValueError: the folder is not empty, there are fewer devices, or the config does not fit the
@@ -93,7 +96,12 @@ def start(
     if processes.first():
         folder.check_free(run_dir)
     return launch(
-        prepare(config), run_dir, lambda _: observer, devices=devices, model_devices=model_devices
+        prepare(config),
+        run_dir,
+        lambda _: observer,
+        devices=devices,
+        model_devices=model_devices,
+        secret=secret,
     )
 
 
@@ -104,6 +112,7 @@ def launch(
     *,
     devices: int | None = None,
     model_devices: int = 1,
+    secret: Kept = IN_FOLDER,
 ) -> Outcome:
     """The rest of `start`.
 
@@ -111,7 +120,7 @@ def launch(
       job: prepared.
       run_dir: free. None: the next free `runs/DATASET-SCHEME-NNN`.
       observed: who watches a run in the folder that it is given.
-      devices, model_devices: as for `start`.
+      devices, model_devices, secret: as for `start`.
 
     Raises:
       As `start`.
@@ -121,15 +130,17 @@ def launch(
             run_dir = folder.next_free(
                 pathlib.Path("runs"), f"{job.config.data.dataset}-{job.config.scheme}"
             )
-        seeds.begin(run_dir, job.config, job.seed)
+        seeds.begin(run_dir, job.config, job.seed, secret)
     run_dir = pathlib.Path(processes.words_from_first(str(run_dir)))
     try:
         observer = observed(run_dir)
     except (ImportError, ValueError):
         if processes.first():
-            folder.discard(run_dir)
+            seeds.discard(run_dir, secret)
         raise
-    return continue_new(job, run_dir, observer, devices=devices, model_devices=model_devices)
+    return continue_new(
+        job, run_dir, observer, devices=devices, model_devices=model_devices, secret=secret
+    )
 
 
 def continue_new(
@@ -139,6 +150,7 @@ def continue_new(
     *,
     devices: int | None = None,
     model_devices: int = 1,
+    secret: Kept = IN_FOLDER,
 ) -> Outcome:
     """The rest of `start`, for a folder that `seeds.begin` has just made."""
     with _owned(run_dir):
@@ -147,7 +159,7 @@ def continue_new(
         except Exception as reason:
             lost = not processes.alone() and isinstance(reason, jax.errors.JaxRuntimeError)
             if processes.first() and not lost:
-                folder.discard(run_dir)
+                seeds.discard(run_dir, secret)
             raise
         return _run(job, device_mesh, run_dir, observer)
 
@@ -162,6 +174,7 @@ def resume(
     brought: own.Own = own.NOTHING,
     num_rounds: int | None = None,
     more_rounds: int | None = None,
+    secret: Kept = IN_FOLDER,
 ) -> Outcome:
     """Goes on with the run in `run_dir` from its newest checkpoint, or else from its beginning.
 
@@ -178,6 +191,7 @@ def resume(
       num_rounds: rounds in all, if the run is to have more than it was started with: at the noise
         that it has, within the budget that it has. None: as many as before.
       more_rounds: the same, as rounds beyond those that it has.
+      secret: where the run's secret bits are.
 
     Raises:
       ValueError: no run folder, or its config, seed or checkpoint is damaged or foreign, or its
@@ -214,7 +228,7 @@ def resume(
                 config = extend.as_it_stands(config, sections)
             _check_same(run_dir, sections, config, found=False)
         device_mesh = _named_mesh(config, devices, model_devices)
-        job = prepare(config, seeds.of_run(config, run_dir), brought)
+        job = prepare(config, seeds.of_run(config, run_dir, secret), brought)
         _check_same(run_dir, sections, job.config, found=True)
         if more_rounds is not None:
             num_rounds = job.plan.num_rounds + more_rounds

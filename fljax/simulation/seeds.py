@@ -7,15 +7,14 @@ keys, or the state of the generator that dealt the examples, has neither the bit
 
 import hashlib
 import pathlib
-import re
 import secrets
-import stat
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fljax.simulation import config as config_lib
+from fljax.simulation import secret_file
 from fljax.simulation.config import Config, Generator
 from fljax.simulation.devices import processes
 from fljax.simulation.record import folder
@@ -23,13 +22,10 @@ from fljax_kernels.chacha20 import api as chacha20
 
 Seed = int | bytes  # fixed, below 2**32; or 32 secret bytes
 
-_BYTES = 32
-_LINE = "fljax-seed-2 {}\n"
-
 
 def drawn() -> bytes:
     """32 bytes of the operating system."""
-    return secrets.token_bytes(_BYTES)
+    return secrets.token_bytes(secret_file.BYTES)
 
 
 def new(config: Config) -> Seed:
@@ -41,55 +37,57 @@ def new(config: Config) -> Seed:
     return bytes.fromhex(processes.words_from_first(drawn().hex() if processes.first() else ""))
 
 
-def begin(run_dir: pathlib.Path, config: Config, seed: Seed) -> None:
+def begin(
+    run_dir: pathlib.Path,
+    config: Config,
+    seed: Seed,
+    kept: secret_file.Kept = secret_file.IN_FOLDER,
+) -> None:
     """As `folder.begin`, with the secret bits of a run that has some: they are there before the
     config is.
 
     Raises:
-      ValueError, DiskFullError: as `folder.begin`.
+      ValueError, DiskFullError: as `folder.begin`; or a secret cannot be kept so, or a fixed seed
+        is to be.
     """
-    secret = None if isinstance(seed, int) else _LINE.format(seed.hex())
-    folder.begin(run_dir, config_lib.to_toml(config), secret)
+    if isinstance(seed, int):
+        if kept != secret_file.IN_FOLDER:
+            raise ValueError("Expected a random seed with secret or passphrase, got a fixed one.")
+        folder.begin(run_dir, config_lib.to_toml(config))
+        return
+    secret_file.check(kept, run_dir)
+    text = secret_file.text(seed, kept)
+    if kept.file is None:
+        folder.begin(run_dir, config_lib.to_toml(config), text)
+        return
+    folder.check_free(run_dir)
+    folder.write_secret(kept.path(run_dir), text)
+    try:
+        folder.begin(run_dir, config_lib.to_toml(config))
+    except Exception:
+        kept.path(run_dir).unlink(missing_ok=True)
+        raise
 
 
-def of_run(config: Config, run_dir: pathlib.Path) -> Seed:
+def discard(run_dir: pathlib.Path, kept: secret_file.Kept = secret_file.IN_FOLDER) -> None:
+    """As `folder.discard`, with the run's secret, wherever it is."""
+    kept.path(run_dir).unlink(missing_ok=True)
+    folder.discard(run_dir)
+
+
+def of_run(
+    config: Config, run_dir: pathlib.Path, kept: secret_file.Kept = secret_file.IN_FOLDER
+) -> Seed:
     """The seed of the run in `run_dir`; of several processes the first one reads it, and it goes to
     the others.
 
     Raises:
-      ValueError: the run's secret bits are missing, damaged, or readable by others than their
-        owner.
+      ValueError: as `secret_file.read`.
     """
     if isinstance(config.run.seed, int):
         return config.run.seed
-    text = read(run_dir / folder.SEED).hex() if processes.first() else ""
+    text = secret_file.read(kept, run_dir).hex() if processes.first() else ""
     return bytes.fromhex(processes.words_from_first(text))
-
-
-def read(path: pathlib.Path) -> bytes:
-    """The secret bits in a file.
-
-    Raises:
-      ValueError: it is missing, damaged, or readable by others than its owner.
-    """
-    if not path.is_file():
-        raise ValueError(
-            f"Expected {path} to hold the secret seed of this run, got no such file: without it "
-            "nobody can go on with the run."
-        )
-    mode = stat.S_IMODE(path.stat().st_mode)
-    if mode & 0o077:
-        raise ValueError(
-            f"Expected {path} to be readable by its owner alone (mode 0600), got mode {mode:04o}: "
-            f"whoever has read it can remove the run's noise. If nobody has: chmod 600 {path}"
-        )
-    found = re.fullmatch(_LINE.format(f"([0-9a-f]{{{2 * _BYTES}}})"), folder.read_text(path))
-    if found is None:
-        raise ValueError(
-            f"Expected {path} to hold 256 bits as fljax writes them, got another text: it is "
-            "damaged, or no seed."
-        )
-    return bytes.fromhex(found[1])
 
 
 def _derived(secret: bytes, purpose: str, size: int) -> bytes:

@@ -16,7 +16,7 @@ from fljax.accounting import Ledger, events
 from fljax.accounting.events import PrivacyEvent
 from fljax.errors import UnsupportedEventError
 from fljax.simulation import config as config_lib
-from fljax.simulation import fingerprint, job, seeds, trained
+from fljax.simulation import fingerprint, job, secret_file, seeds, trained
 from fljax.simulation.record import chain, checkpoint, client_states, folder
 
 _EXPORTS = ("model.safetensors", "model.npz", "model.orbax")
@@ -67,7 +67,13 @@ class Verified(NamedTuple):
         return all(check.fits for check in self.checks)
 
 
-def run(run_dir: str | pathlib.Path, *, head: str | None = None, data: bool = False) -> Verified:
+def run(
+    run_dir: str | pathlib.Path,
+    *,
+    head: str | None = None,
+    data: bool = False,
+    secret: secret_file.Kept = secret_file.IN_FOLDER,
+) -> Verified:
     """Holds every file of a run's folder against the others.
 
     Guarantee: where all checks fit, every file that is named is what a run wrote whose chain has
@@ -80,6 +86,7 @@ def run(run_dir: str | pathlib.Path, *, head: str | None = None, data: bool = Fa
       head: a link that was published: the chain must have it.
       data: also load what the config names, as `fljax simulate` would, and hold data, partition,
         model and scheme against the fingerprint. This imports code that the config names by path.
+      secret: where the run's secret is, which `data` needs.
 
     Raises:
       ValueError: no folder of a run; or with `data`, one of what a caller of `fljax.simulate`
@@ -92,7 +99,7 @@ def run(run_dir: str | pathlib.Path, *, head: str | None = None, data: bool = Fa
             f"{folder.CONFIG} and a {folder.FINGERPRINT}, got none there."
         )
     if data:
-        _check_loadable(where)
+        _check_loadable(where, secret)
     try:
         links = chain.read(where)
     except chain.ChainError as reason:
@@ -110,7 +117,9 @@ def run(run_dir: str | pathlib.Path, *, head: str | None = None, data: bool = Fa
         folder.CHECKPOINTS: _checkpoints,
         "files": _closed,
     }
-    for what, part in (parts | ({"data": _data} if data else {})).items():
+    for what, part in (
+        parts | ({"data": functools.partial(_data, secret)} if data else {})
+    ).items():
         checks += _named(what, part, where, links)
     checks += [*_strangers(where), *_exports(where)]
     rounds = sum(link.kind == "round" for link in links)
@@ -118,7 +127,7 @@ def run(run_dir: str | pathlib.Path, *, head: str | None = None, data: bool = Fa
     return Verified(links[-1].head, rounds, closed, checks, _not_shown(where, links, data))
 
 
-def _check_loadable(where: pathlib.Path) -> None:
+def _check_loadable(where: pathlib.Path, secret: secret_file.Kept) -> None:
     sections = config_lib.from_toml(folder.read_text(where / folder.CONFIG), source=folder.CONFIG)
     own = [
         value
@@ -132,7 +141,7 @@ def _check_loadable(where: pathlib.Path) -> None:
             "the same call of fljax.simulate with this run_dir holds its own against the run."
         )
     if sections["run"]["seed"] == config_lib.RANDOM:
-        seeds.read(where / folder.SEED)  # with which the digests of the data are keyed
+        secret_file.read(secret, where)  # with which the digests of the data are keyed
 
 
 def _named(what: str, part: _Part, where: pathlib.Path, links: list[chain.Link]) -> list[Check]:
@@ -176,8 +185,8 @@ def _begun(where: pathlib.Path, links: list[chain.Link]) -> Iterator[Check]:
     elif found["config"] != first["config"]:
         wrong = "is of another config"
     yield _held(folder.FINGERPRINT, wrong, "digests of the data as the run began with them")
-    if (where / folder.SEED).exists():
-        same = seeds.name(seeds.read(where / folder.SEED)) == found["seed"]
+    if (where / folder.SEED).exists() and not secret_file.is_sealed(where / folder.SEED):
+        same = seeds.name(secret_file.read(secret_file.IN_FOLDER, where)) == found["seed"]
         yield _held(folder.SEED, "" if same else "is of another run", "of this run")
 
 
@@ -375,14 +384,16 @@ def _export(name: str, where: pathlib.Path, links: list[chain.Link]) -> Iterator
     yield _held(name, wrong, f"the model of {about['rounds']} rounds")
 
 
-def _data(where: pathlib.Path, links: list[chain.Link]) -> Iterator[Check]:
+def _data(
+    secret: secret_file.Kept, where: pathlib.Path, links: list[chain.Link]
+) -> Iterator[Check]:
     """Data, partition, model and scheme as the config names them, loaded again."""
     config = config_lib.from_sections(
         config_lib.from_toml(folder.read_text(where / folder.CONFIG), source=folder.CONFIG)
     )
     before = fingerprint.read(where)
     assert before is not None
-    again = job.prepare(config, seeds.of_run(config, where))
+    again = job.prepare(config, seeds.of_run(config, where, secret))
     changed = fingerprint.changed(before, again.began_with)
     if events.to_json(again.plan.event) != links[0].body["round_does"]["event"]:
         changed.append("ledger of a round")

@@ -1,5 +1,6 @@
 """The end of float32 normals: where it is, and that its delta is no less than the truth."""
 
+import itertools
 import math
 
 import jax
@@ -50,7 +51,7 @@ def test_one_number_never_tells_more_than_delta_and_what_is_added(shift, epsilon
             epsrel=1e-10,
             limit=200,
         )[0]
-        for pair in zip(points[:-1], points[1:], strict=True)
+        for pair in itertools.pairwise(points)
     )
     # Balle and Wang (2018), Theorem 5, of real-valued noise.
     real = stats.norm.sf(epsilon / shift - shift / 2) - math.exp(epsilon) * stats.norm.sf(
@@ -62,7 +63,7 @@ def test_one_number_never_tells_more_than_delta_and_what_is_added(shift, epsilon
 
 
 def out_of_reach(shifts):
-    """Chance that a vector, cut off and moved by `shifts`, is out of reach unmoved: of one minus the
+    """Chance that a vector, cut off and moved by `shifts`, is out of reach unmoved: one less the
     product of what each coordinate keeps.
     """
     top = float32_tail.END

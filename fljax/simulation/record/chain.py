@@ -14,6 +14,7 @@ published before.
 
 import functools
 import hashlib
+import importlib.metadata
 import importlib.util
 import itertools
 import json
@@ -22,7 +23,6 @@ import platform
 from typing import Any, NamedTuple
 
 import jax
-import jaxlib
 import numpy as np
 
 import fljax_kernels
@@ -85,7 +85,7 @@ def environment() -> dict[str, str]:
     return {
         "fljax": fljax_kernels.__version__,
         "jax": jax.__version__,
-        "jaxlib": jaxlib.__version__,
+        "jaxlib": importlib.metadata.version("jaxlib"),
         "numpy": np.__version__,
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",

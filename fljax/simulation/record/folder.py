@@ -190,19 +190,27 @@ def begin(run_dir: pathlib.Path, config: str, seed: str | None = None) -> None:
     if seed is None:
         (run_dir / SEED).unlink(missing_ok=True)
     else:
-        write_atomically(run_dir / SEED, seed, mode=0o600)
-        if stat.S_IMODE((run_dir / SEED).stat().st_mode) & 0o077:
-            (run_dir / SEED).unlink()
-            raise ValueError(
-                f"Expected the file system of {run_dir} to keep a file for its owner alone (mode "
-                "0600), it does not: "
-                "choose a run folder elsewhere, or a fixed seed for an experiment."
-            )
+        write_secret(run_dir / SEED, seed)
     try:
         write_atomically(run_dir / CONFIG, config)
     except Exception:
         (run_dir / SEED).unlink(missing_ok=True)  # of no use, and a secret
         raise
+
+
+def write_secret(path: pathlib.Path, text: str) -> None:
+    """Writes a file for its owner alone.
+
+    Raises:
+      ValueError: the file system does not keep such files. DiskFullError: no room.
+    """
+    write_atomically(path, text, mode=0o600)
+    if stat.S_IMODE(path.stat().st_mode) & 0o077:
+        path.unlink()
+        raise ValueError(
+            f"Expected the file system of {path.parent} to keep a file for its owner alone (mode "
+            "0600), it does not: choose a folder elsewhere, or a fixed seed for an experiment."
+        )
 
 
 def discard(run_dir: pathlib.Path) -> None:

@@ -16,7 +16,7 @@ def gaussian_noise(keys: jax.Array, like: Any, stddev: float | jax.Array) -> Any
     Guarantee: entries are independent N(0, stddev**2), over entries, leaves and clients whose keys
     differ. Client c's noise depends on `keys[c]` only: with threefry keys (JAX's default) it has
     the same bits whatever C is, in a loop, under `vmap` and under `jit`. Idealisation:
-    `jax.random.normal` draws float32 from 2**23 values from -5.42 to 5.22 standard deviations; it is
+    `jax.random.normal` draws float32 from 2**23 values in [-5.42, 5.22] standard deviations; it is
     neither exactly Gaussian nor safe against attacks on floating-point bits (Mironov 2012;
     arXiv:2207.13793). It is never drawn in less than float32: 16-bit normals take 128 or 1024
     values.

@@ -1,0 +1,166 @@
+"""A run's secret elsewhere, or under a passphrase: without it nobody goes on, and no noise can be
+made again from the folder.
+"""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from fljax import _keys, cli
+from fljax.simulation import run, secret_file, seeds, verify
+from fljax.simulation.record import folder
+from fljax.simulation.report import run_page
+from fljax.simulation.secret_file import Kept
+from fljax_kernels import chacha20
+from tests.simulation.test_seeds import Watch
+from tests.simulation.test_verify import config
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+WORDS = "correct horse battery staple"
+
+
+@pytest.fixture
+def cheap(monkeypatch):
+    """Scrypt with a sixteenth of a MiB, as no user has it."""
+    monkeypatch.setattr(secret_file, "_COST", 2**6)
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory, compiled_once):
+    """A run that was killed in its third round, and where its encrypted secret is."""
+    where = tmp_path_factory.mktemp("apart")
+    kept = Kept(where / "run.key", WORDS)
+    with pytest.raises(RuntimeError, match="killed"):
+        run.start(config(), where / "run", Watch(3), secret=kept)
+    return where / "run", kept
+
+
+def noise(key):
+    key = _keys.server_key(key, 0, _keys.Purpose.NOISE)
+    return np.asarray(jax.random.normal(key, (64,)))
+
+
+def test_from_the_folder_alone_no_noise_can_be_made_again(elsewhere):
+    """Every run of 32 bytes, and every word of 64 hexadecimal digits, of every file is tried."""
+    run_dir, kept = elsewhere
+    bits = secret_file.read(kept, run_dir)
+    truth = noise(seeds.keys(bits, "chacha20")[1])
+    files = [path for path in run_dir.rglob("*") if path.is_file()]
+    assert len(files) > 10 and not (run_dir / folder.SEED).exists()
+    guesses = {bytes(32)}
+    for path in files:
+        content = path.read_bytes()
+        words = re.findall(rb"[0-9a-f]{64}", content)
+        guesses |= {bytes.fromhex(word.decode()) for word in words}
+        round_key = np.asarray(jax.random.key_data(seeds.keys(bits, "chacha20")[1])).tobytes()
+        for word in (bits, bits.hex().encode(), round_key, round_key.hex().encode()):
+            assert word not in content, path
+    assert len(guesses) > 5
+    for guess in guesses:
+        for key in (seeds.keys(guess, "chacha20")[1], chacha20.key(guess)):
+            assert not np.allclose(noise(key), truth)
+
+
+def test_a_run_goes_on_with_its_secret_and_not_without(elsewhere):
+    run_dir, kept = elsewhere
+    before = (run_dir / folder.METRICS).read_bytes()
+    wrong = {
+        Kept(): "secret seed of this run.* began with --secret FILE",
+        Kept(kept.file): "passphrase under which .* got none: give --passphrase",
+        Kept(kept.file, "another"): "passphrase under which .* got another one",
+        Kept(run_dir / "none", WORDS): "got no such file",
+    }
+    for one, words in wrong.items():
+        with pytest.raises(ValueError, match=words):
+            run.resume(run_dir, Watch(), secret=one)
+    assert (run_dir / folder.METRICS).read_bytes() == before
+    run_page.write(run.resume(run_dir, Watch(), secret=kept))
+    found = verify.run(run_dir, data=True, secret=kept)
+    assert found.fits and found.closed
+    with pytest.raises(ValueError, match="secret seed of this run"):
+        verify.run(run_dir, data=True)
+
+
+def test_sealed_bits_come_back_and_no_edit_does(tmp_path, cheap):
+    bits, kept = bytes(range(32)), Kept(tmp_path / "key", WORDS)
+    text = secret_file.text(bits, kept)
+    folder.write_secret(kept.file, text)
+    assert secret_file.read(kept, tmp_path) == bits and secret_file.is_sealed(kept.file)
+    assert bits.hex() not in text and secret_file.text(bits, kept) != text  # salt and nonce are new
+    words = text.split()
+    for place in (1, 2, 3):
+        flipped = f"{int(words[place][0], 16) ^ 1:x}{words[place][1:]}"
+        edited = " ".join([*words[:place], flipped, *words[place + 1 :]])
+        folder.write_secret(kept.file, f"{edited}\n")
+        with pytest.raises(ValueError, match="got another one; or the file is damaged"):
+            secret_file.read(kept, tmp_path)
+    folder.write_secret(kept.file, text[:-3])
+    with pytest.raises(ValueError, match="it is damaged, or no seed"):
+        secret_file.read(kept, tmp_path)
+
+
+def test_a_sealed_file_is_what_rfc_8439_and_7914_say(tmp_path, cheap):
+    """Opened by the standard library's scrypt and the package's AEAD, apart from our reader."""
+    import hashlib
+
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+    bits = bytes(range(32))
+    _, salt, nonce, sealed = secret_file.text(bits, Kept(None, WORDS)).split()
+    key = hashlib.scrypt(WORDS.encode(), salt=bytes.fromhex(salt), n=2**6, r=8, p=1, dklen=32)
+    label = secret_file._SEALED.encode()
+    opened = ChaCha20Poly1305(key).decrypt(bytes.fromhex(nonce), bytes.fromhex(sealed), label)
+    assert opened == bits
+
+
+def test_a_passphrase_alone_seals_the_file_in_the_folder(tmp_path, cheap):
+    kept = Kept(None, WORDS)
+    seed = seeds.new(config())
+    seeds.begin(tmp_path / "run", config(), seed, kept)
+    path = tmp_path / "run" / folder.SEED
+    assert path.stat().st_mode & 0o777 == 0o600 and seed.hex() not in path.read_text()
+    assert seeds.of_run(config(), tmp_path / "run", kept) == seed
+
+
+def test_a_secret_is_not_put_where_it_must_not_be(tmp_path):
+    taken = tmp_path / "taken"
+    taken.write_text("")
+    wrong = {
+        Kept(taken): "exists: another run may need it",
+        Kept(tmp_path / "run" / "key"): "outside of the run's folder",
+        Kept(tmp_path / "no" / "key"): "in a folder that exists",
+        Kept(None, ""): "not empty",
+    }
+    for kept, words in wrong.items():
+        with pytest.raises(ValueError, match=words):
+            seeds.begin(tmp_path / "run", config(), seeds.new(config()), kept)
+    with pytest.raises(ValueError, match="Expected a random seed"):
+        seeds.begin(tmp_path / "run", config(seed=3), 3, Kept(tmp_path / "key"))
+    assert not (tmp_path / "run").exists() and not (tmp_path / "key").exists()
+
+
+def test_a_run_that_cannot_begin_leaves_no_secret(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise folder.DiskFullError("no room")
+
+    monkeypatch.setattr(folder, "begin", full)
+    with pytest.raises(folder.DiskFullError):
+        seeds.begin(tmp_path / "run", config(), seeds.new(config()), Kept(tmp_path / "key"))
+    assert not (tmp_path / "key").exists()
+
+
+def test_the_command_asks_for_a_passphrase_by_a_variable(tmp_path, monkeypatch, capsys, cheap):
+    flags = "--num-clients 20 --num-rounds 1 --model softmax --no-baseline --noise-multiplier 2"
+    where = f"--run-dir {tmp_path}/run --secret {tmp_path}/key --passphrase --quiet"
+    monkeypatch.delenv("FLJAX_PASSPHRASE", raising=False)
+    assert cli.main(["simulate", *flags.split(), *where.split()]) == 2
+    assert "FLJAX_PASSPHRASE" in capsys.readouterr().err and not (tmp_path / "run").exists()
+    monkeypatch.setenv("FLJAX_PASSPHRASE", WORDS)
+    assert cli.main(["simulate", "--seed", "0", *flags.split(), *where.split()]) == 2
+    assert "random seed" in capsys.readouterr().err and not (tmp_path / "run").exists()
+    assert cli.main(["simulate", *flags.split(), *where.split()]) == 0
+    again = ["simulate", "--resume", f"{tmp_path}/run", "--secret", f"{tmp_path}/key"]
+    assert cli.main([*again, "--passphrase"]) == 0 and cli.main(again) == 2
+    assert "give --passphrase" in capsys.readouterr().err
