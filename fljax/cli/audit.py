@@ -27,6 +27,9 @@ little by a factor of 4 (of its variance) is seen, or the verdict is "cannot tel
 With --replay one round is run again with the same keys and one unit changed, for each unit: exact
 where trials count, and so is its control, the same with half the noise, which must fail.
 
+With --floating-point the noise itself is attacked: by its lowest bits, its precision and the order
+of a sum, in float32, where these succeed, and in whole numbers, where they must not.
+
 Writes config.toml, audit.json and report.html into one folder. Exits with 1 where a bound did not
 hold.
 """
@@ -50,6 +53,10 @@ class Options:
     all: bool = False
     """One table of all five papers' schemes, certified against measured."""
     replay: Annotated[str | None, tyro.conf.arg(metavar="SCHEME", help=_REPLAY)] = None
+    floating_point: bool = False
+    """Attack the arithmetic of noise instead, in float32 and in whole numbers. Takes
+    noise_multiplier, in [1, 64], trials and seed.
+    """
     attack: Annotated[str | None, tyro.conf.arg(help=_ATTACK)] = None
     noise_multiplier: float = 1.0
     """Noise of schemes with an epsilon."""
@@ -74,6 +81,11 @@ class Options:
         rounds.check_name(scheme=self.scheme, attack=self.attack)
         if self.replay is not None:
             self._check_replay(self.replay)
+        if self.floating_point and (self.all or self.attack is not None or self.replay is not None):
+            raise ValueError(
+                "Expected no all, attack or replay with floating_point, which plays against no "
+                f"scheme, got all={self.all}, attack={self.attack!r}, replay={self.replay!r}."
+            )
         if self.all and self.attack is not None:
             raise ValueError(
                 "Expected no attack with all, which plays all that fit, got "
@@ -105,6 +117,8 @@ def main(args: Sequence[str]) -> int:
         options = _args.parse(Options, args, prog="fljax audit", description=_DESCRIPTION)
     except _args.Done:
         return 0
+    if options.floating_point:
+        return _floating_point(options)
     if options.replay is not None:
         return _replay(options)
     import jax
@@ -166,6 +180,20 @@ def _replay(options: Options) -> int:
     report = _run_files.write_report(run_dir, title, _audit_replay.sections(row))
     _output.give({"run_dir": run_dir, "report": report, **results})
     return _run_files.verdict([row["scheme"]] if row["holds"] is False else [])
+
+
+def _floating_point(options: Options) -> int:
+    from fljax.cli import _audit_floating_point
+
+    with _run_files.opened(options.run_dir, "audit", options) as run_dir:
+        rows = _audit_floating_point.run(options)
+    _run_files.print_table(_audit_floating_point.HEAD, list(map(_audit_floating_point.cells, rows)))
+    results = {"rows": rows}
+    _run_files.write_json(run_dir / "audit.json", results)
+    sections = _audit_floating_point.sections(rows)
+    report = _run_files.write_report(run_dir, "Attacks on floating point", sections)
+    _output.give({"run_dir": run_dir, "report": report, **results})
+    return _run_files.verdict([row["attack"] for row in rows if row["holds"] is False])
 
 
 def _noise(name: str, options: Options) -> float:

@@ -1,0 +1,131 @@
+"""Attacks on the arithmetic of noise: outputs that one of two sums could not have given.
+
+A guarantee for real-valued noise says nothing of them, however large the noise is. Each attack
+knows both sums and looks at one noisy sum. It is right whenever it says which sum was meant, and
+counts how often it can say so; with integers and noise of an exact law it never can, but for
+numbers beyond 18 standard deviations.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import fljax_kernels
+from fljax import _validate
+from fljax_kernels import discrete
+
+_ROWS = 1000  # of the sum whose order is changed
+_LARGE = 2**24  # float32 loses a 1 that is added to it
+_BITS = 2**23  # uniform values of which `jax.random.normal` makes its draws
+
+
+class Told(NamedTuple):
+    """attack, noise: names. told: share of noisy sums that give away which sum was meant. trials:
+    of each sum.
+    """
+
+    attack: str
+    noise: str
+    told: float
+    trials: int
+
+
+def normals() -> np.ndarray:
+    """All values that `jax.random.normal` draws in float32, sorted."""
+    low = np.nextafter(np.float32(-1), np.float32(0))
+    steps = jnp.arange(_BITS, dtype=jnp.uint32).astype(jnp.float32) / _BITS
+    uniform = jnp.maximum(low, steps * (np.float32(1) - low) + low)
+    return np.asarray(jnp.sort(np.float32(np.sqrt(2)) * jax.lax.erf_inv(uniform)))
+
+
+def _cannot_be(
+    noisy: np.ndarray, other: float, stddev: float, all_normals: np.ndarray
+) -> np.ndarray:
+    """Mironov (2012): which of the float32 numbers no draw makes of the other sum."""
+    reach = np.float32(other) + np.float32(stddev) * all_normals
+    place = np.minimum(np.searchsorted(reach, noisy), len(reach) - 1)
+    return np.asarray(reach[place] != noisy)
+
+
+def _too_fine(noisy: np.ndarray, other: float) -> np.ndarray:
+    """Haney et al. (2022), arXiv:2207.13793: which are no multiple of the steps in which the other
+    sum, not zero, and a draw near it add up.
+
+    For |y| <= |other| / 4 the draw is at least 3 / 4 |other| long, hence a multiple of 2**-23 of
+    the power of two below that; so is the other sum, and what they add up to.
+    """
+    if other == 0:
+        return np.zeros(noisy.shape, bool)
+    step = 2.0 ** (np.floor(np.log2(0.75 * abs(other))) - 23)
+    exact = noisy.astype(np.float64)
+    return (np.abs(exact) <= abs(other) / 4) & (np.remainder(exact, step) != 0)
+
+
+def _float32(key: jax.Array, total: float, stddev: float, trials: int) -> np.ndarray:
+    noise = fljax_kernels.gaussian_noise(key, np.zeros(trials, np.float32), stddev)
+    return np.float32(total) + np.asarray(noise)
+
+
+def _whole(key: jax.Array, total: float, stddev: float, trials: int) -> np.ndarray:
+    noise = np.asarray(discrete.discrete_gaussian_noise(key, (trials,), stddev))
+    return noise.astype(np.int64) + int(total)
+
+
+def play(key: jax.Array, *, stddev: float, trials: int = 20_000) -> list[Told]:
+    """Three attacks, on float32 noise and on a discrete Gaussian, as `distributed_dgauss` draws it.
+
+    - low bits: is the noisy sum among those that the other sum and any draw make?
+    - precision: is it finer than the other sum allows?
+    - order of summation: the same 1001 rows added up in two orders, which float32 tells apart.
+
+    Args:
+      key: `[]` typed key.
+      stddev: of the noise, in units of the difference of the two sums. In [1, 64].
+      trials: noisy sums of each.
+
+    Returns:
+      Six results, of each attack the one of float32 first.
+
+    Raises:
+      ValueError: an argument is out of range.
+
+    Source: Mironov (2012), CCS '12; arXiv:2207.13793; arXiv:2207.10635.
+    """
+    _validate.positive_int(trials=trials)
+    if not 1 <= stddev <= 64:
+        raise ValueError(f"Expected stddev in [1, 64], got stddev={stddev!r}.")
+    # Below 2**24 every sum of whole numbers is exact, above it each single 1 is lost.
+    rows = np.array([_LARGE, *[1] * _ROWS])
+    single = rows.astype(np.float32)
+    in_order = [float(np.add.accumulate(each)[-1]) for each in (single, single[::-1])]
+    exact = [int(rows.sum()), int(rows[::-1].sum())]
+    all_normals = normals()
+
+    def whole_cannot_be(noisy: np.ndarray, other: float) -> np.ndarray:
+        return np.abs(noisy - int(other)) > 18 * stddev + 1
+
+    def low_bits(noisy: np.ndarray, other: float) -> np.ndarray:
+        return _cannot_be(noisy, other, stddev, all_normals)
+
+    kinds: list[tuple[str, str, _Draw, list[float], _Rule]] = [
+        ("low bits", "float32", _float32, [0, 1], low_bits),
+        ("low bits", "whole numbers", _whole, [0, 1], whole_cannot_be),
+        ("precision", "float32", _float32, [0, 1], _too_fine),
+        ("precision", "whole numbers", _whole, [0, 1], _too_fine),
+        ("order of summation", "float32", _float32, in_order, low_bits),
+        ("order of summation", "whole numbers", _whole, [*exact], whole_cannot_be),
+    ]
+    found = []
+    for place, (attack, noise, draw, totals, rule) in enumerate(kinds):
+        keys = jax.random.split(jax.random.fold_in(key, place), 2)
+        pairs = zip(keys, totals, reversed(totals), strict=True)
+        told = [rule(draw(one, mine, stddev, trials), other) for one, mine, other in pairs]
+        found.append(Told(attack, noise, float(np.mean(told)), trials))
+    return found
+
+
+_Draw = Callable[[jax.Array, float, float, int], np.ndarray]
+_Rule = Callable[[np.ndarray, float], np.ndarray]

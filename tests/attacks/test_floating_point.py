@@ -1,0 +1,67 @@
+"""Attacks on arithmetic get past float32 noise, and not past whole numbers."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import fljax_kernels
+from fljax import cli
+from fljax.attacks import floating_point
+
+TRIALS = 4000
+
+
+@pytest.fixture(scope="module")
+def told():
+    found = floating_point.play(jax.random.key(0), stddev=1.0, trials=TRIALS)
+    return {(one.attack, one.noise): one.told for one in found}
+
+
+@pytest.mark.parametrize(
+    ("attack", "least"),
+    # A normal of stddev 1 is within 1/4 of zero, with a unit moved by one, in 6 to 17 % of draws.
+    [("low bits", 0.3), ("precision", 0.05), ("order of summation", 0.99)],
+)
+def test_float32_gives_sums_away_and_whole_numbers_do_not(told, attack, least):
+    assert told[attack, "float32"] > least
+    assert told[attack, "whole numbers"] == 0
+
+
+def test_large_noise_does_not_help_float32():
+    found = floating_point.play(jax.random.key(1), stddev=30.0, trials=TRIALS)
+    low_bits = {one.noise: one.told for one in found if one.attack == "low bits"}
+    assert low_bits["float32"] > 0.3 and low_bits["whole numbers"] == 0
+
+
+@pytest.mark.parametrize("total", [0.0, 1.0])
+def test_an_attack_never_blames_the_sum_that_was_meant(total):
+    key, stddev = jax.random.key(2), 3.0
+    noisy = floating_point._float32(key, total, stddev, TRIALS)
+    assert not floating_point._cannot_be(noisy, total, stddev, floating_point.normals()).any()
+    assert not floating_point._too_fine(noisy, total).any()
+
+
+def test_every_draw_is_among_the_normals_that_there_are():
+    draws = np.asarray(
+        fljax_kernels.gaussian_noise(jax.random.key(3), np.zeros(2**16, np.float32), 1.0)
+    )
+    assert np.isin(draws, floating_point.normals()).all()
+
+
+@pytest.mark.parametrize("wrong", [{"stddev": 0.5}, {"stddev": 65.0}, {"trials": 0}])
+def test_arguments_out_of_range_are_named(wrong):
+    with pytest.raises(ValueError, match=f"Expected {next(iter(wrong))}"):
+        floating_point.play(jax.random.key(0), **{"stddev": 1.0, "trials": 8} | wrong)
+
+
+def test_the_command_shows_both_and_holds(tmp_path, capsys):
+    args = ["audit", "--floating-point", "--trials", "2000", "--run-dir", str(tmp_path / "a")]
+    assert cli.main(args) == 0
+    out = capsys.readouterr().out
+    assert "order of summation" in out and "holds" in out and "BROKEN" not in out
+    rows = json.loads((tmp_path / "a" / "audit.json").read_text())["rows"]
+    assert len(rows) == 3 and all(row["float32"] > 0 == row["whole_numbers"] for row in rows)
+    assert cli.main([*args[:2], "--all"]) == 2
+    assert "floating_point" in capsys.readouterr().err
