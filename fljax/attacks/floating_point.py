@@ -65,8 +65,9 @@ def _too_fine(noisy: np.ndarray, other: float) -> np.ndarray:
 
 
 def _float32(key: jax.Array, total: float, stddev: float, trials: int) -> np.ndarray:
-    noise = fljax_kernels.gaussian_noise(key, np.zeros(trials, np.float32), stddev)
-    return np.float32(total) + np.asarray(noise)
+    unit = fljax_kernels.add_gaussian_noise(key, jnp.zeros(trials, jnp.float32), 1.0)
+    # On the host: a compiler may join the product and the sum, and round once.
+    return np.float32(total) + np.float32(stddev) * np.asarray(unit)
 
 
 def _whole(key: jax.Array, total: float, stddev: float, trials: int) -> np.ndarray:

@@ -45,7 +45,7 @@ def test_an_attack_never_blames_the_sum_that_was_meant(total):
 
 def test_every_draw_is_among_the_normals_that_there_are():
     draws = np.asarray(
-        fljax_kernels.gaussian_noise(jax.random.key(3), np.zeros(2**16, np.float32), 1.0)
+        fljax_kernels.add_gaussian_noise(jax.random.key(3), np.zeros(2**16, np.float32), 1.0)
     )
     assert np.isin(draws, floating_point.normals()).all()
 
