@@ -400,6 +400,11 @@ def _say_filled_in(asked: Any, found: Any) -> None:
 def _check_alone(machine: Machine) -> None:
     """Raises ValueError for what would show tries that lose, or more rounds of the best."""
     shown = {"tensorboard": machine.tensorboard, "wandb": machine.wandb, "profile": machine.profile}
+    if machine.secret is not None or machine.passphrase:
+        raise ValueError(
+            "Expected no --secret or --passphrase with a search, which deletes its secret as it "
+            "ends."
+        )
     for name, asked in {**shown, "distributed": machine.distributed}.items():
         if asked:
             raise ValueError(

@@ -3,6 +3,7 @@ epsilon recomputed by two accountants. Nothing is written, and no code is import
 folder names.
 """
 
+import dataclasses
 import functools
 import json
 import math
@@ -229,7 +230,7 @@ def _ledger(where: pathlib.Path, links: list[chain.Link]) -> Iterator[Check]:
     if not math.isfinite(float(told)):
         yield Check("epsilon", "none is claimed that could be recomputed", True)
         return
-    yield from _epsilons(event, delta, does["accountant"], rounds)
+    yield from _epsilons(does, delta, rounds)
 
 
 def _misclaimed(
@@ -251,8 +252,10 @@ def _misclaimed(
     ledger = Ledger(
         privacy_unit=event.privacy_unit, neighboring_relation=event.neighboring_relation
     )
-    if done:
+    if done and does["search"] is None:
         ledger.append(event, uses[done])
+    elif done:
+        ledger.append(_all_of(does, uses[done]))
     wanted = {
         "epsilon": told[done - 1]["epsilon"] if done else 0.0,
         "ledger": ledger.to_json(),
@@ -272,29 +275,37 @@ def _misclaimed(
     return ""
 
 
+def _all_of(does: dict[str, Any], uses: int) -> PrivacyEvent:
+    """What so many uses of a round's event are, in each try of a search if there was one."""
+    event = events.from_json(does["event"]).repeat(uses)
+    if does["search"] is None:
+        return event
+    best = events.RepeatAndSelect(event.mechanism, **does["search"])
+    return dataclasses.replace(event, mechanism=best)
+
+
 def _spent(event: PrivacyEvent, delta: float, method: Any) -> accounting.Spent:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return accounting.spent(event, delta=delta, method=method)
 
 
-def _epsilons(
-    event: PrivacyEvent, delta: float, method: str, rounds: list[dict[str, Any]]
-) -> Iterator[Check]:
+def _epsilons(does: dict[str, Any], delta: float, rounds: list[dict[str, Any]]) -> Iterator[Check]:
     """Epsilon again by the run's accountant, after up to 25 of the rounds, and by another one."""
+    method = does["accountant"]
     step = -(-len(rounds) // _MOST_REPLAYED)
     some = sorted({*range(step, len(rounds) + 1, step), len(rounds)})
     wrong, before = "", 0.0
     for number in some:
         told, uses = float(rounds[number - 1]["epsilon"]), rounds[number - 1]["uses"]
-        again = _spent(event.repeat(uses), delta, method).epsilon_upper
+        again = _spent(_all_of(does, uses), delta, method).epsilon_upper
         if not told >= again * (1 - _ROUNDING):
             wrong = wrong or f"{told!r} after round {number} is less than {again!r}"
         if told < before:
             wrong = wrong or f"falls at round {number}"
         before = told
     yield _held("epsilon", wrong, f"{told:.6g} after {len(rounds)} rounds, again by {method}")
-    whole, found = event.repeat(rounds[-1]["uses"]), []
+    whole, found = _all_of(does, rounds[-1]["uses"]), []
     for other in accounting.METHODS:
         if other == method:
             continue

@@ -11,7 +11,7 @@ from fljax import accounting, schemes
 from fljax.accounting import events
 from fljax.errors import UnsupportedEventError
 from fljax.simulation import config as config_lib
-from fljax.simulation import run, search, seeds
+from fljax.simulation import run, search, seeds, verify
 from fljax.simulation.config import Config, DataConfig, ModelConfig, PrivacyConfig, RunConfig
 
 EPSILON, DELTA = 3.0, 0.01
@@ -88,6 +88,11 @@ def test_the_search_spends_what_the_best_of_random_runs_does_and_says_so(three):
     assert "the best of a random number of runs" in guarantee and "whole search" in guarantee
     assert any("nobody in them is protected" in said for said in claim["statement"]["not_covered"])
     assert accounting.Ledger.from_json(claim["ledger"]).event == event
+
+
+def test_the_records_of_the_run_that_is_left_fit(three):
+    found = verify.run(three[1].run_dir)
+    assert [check for check in found.checks if not check.fits] == []
 
 
 def test_the_best_try_alone_is_left_and_nothing_tells_of_the_others(three):

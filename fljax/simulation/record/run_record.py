@@ -123,6 +123,9 @@ class Written:
             (self._run_dir / folder.CONFIG).read_bytes(),
             {
                 "event": events.to_json(self._plan.event),
+                "search": None
+                if self._plan.search is None
+                else {"mean": self._plan.search.mean, "shape": self._plan.search.shape},
                 "delta": self._plan.delta,
                 "accountant": self._plan.accountant,
                 "num_units": self._plan.num_units,
