@@ -9,7 +9,15 @@ import jax
 import numpy as np
 
 import fljax.accounting
-from fljax.accounting import correlated, gaussian, groups, information, mixture, pld
+from fljax.accounting import (
+    correlated,
+    float32_tail,
+    gaussian,
+    groups,
+    information,
+    mixture,
+    pld,
+)
 from fljax.accounting.information import (
     budget,
     channels,
@@ -411,6 +419,12 @@ BAD_SUM = {"stddev": (0.0, 1e-200, 1e200, *FINITE), "count": (*WHOLE, 10**101)}
 BANDS = {"num_rounds": 12, "bands": 3}
 
 HOST = [
+    Case(
+        float32_tail.delta,
+        {"num_coordinates": 3, "delta": 1e-5},
+        {"num_coordinates": WHOLE, "delta": DELTA},
+        releases=((2.0, 1),),
+    ),
     Case(
         allocation.gaussian,
         {"noise_multiplier": 2.0, "num_rounds": 20, "times": 3, "orders": 2.0},
@@ -1150,6 +1164,7 @@ NOT_OF_NUMBERS = (
         # Of strategies, which hold checked numbers.
         *(f"correlated.matrices.{name}" for name in ("squared_errors", "toeplitz")),
         "correlated.matrices.inverse_series",
+        *(f"float32_tail.{name}" for name in ("of_event", "releases")),
         "shared_noise.theta.check_mode",
         "shared_noise.colluders.or_fails",
         "shared_noise.exact.checks_graph",

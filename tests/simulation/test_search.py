@@ -101,7 +101,7 @@ def test_the_best_try_alone_is_left_and_nothing_tells_of_the_others(three):
     assert len(scores) == 3 and outcome.records[-1]["test_accuracy"] == max(scores)
     names = {path.name for path in outcome.run_dir.iterdir()}
     ours = {"config.toml", "metrics.jsonl", "privacy.json", "model.json", "sessions.jsonl"}
-    assert names <= ours | {"checkpoints", "fingerprint.json", ".lock"}
+    assert names <= ours | {"checkpoints", "fingerprint.json", "chain.jsonl", ".lock"}
     assert len(outcome.records) == 2
     found = config_lib.from_toml((outcome.run_dir / "config.toml").read_text())["scheme"]
     assert found["l2_clip_norm"] in GRID["scheme"]["l2_clip_norm"]
