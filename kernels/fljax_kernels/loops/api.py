@@ -44,10 +44,23 @@ def loop_friendly(fun: Callable[..., Any], *, inside_loop: bool = False) -> Call
     of a max pool hold ties. Where one holds NaN the result is NaN as in `fun`, but its gradient may
     go to another element of it.
     """
-    rewritten = rewrite.rewritten(fun, inside_loop)
+    if isinstance(fun, LoopFriendly):  # once is enough
+        return LoopFriendly(fun.fun, inside_loop or fun.inside_loop)
+    return LoopFriendly(fun, inside_loop)
 
-    @functools.wraps(fun)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return (rewritten if "cpu" in _platforms.candidates() else fun)(*args, **kwargs)
 
-    return call
+class LoopFriendly:
+    """`loop_friendly(fun)`, which knows what it was made of."""
+
+    def __init__(self, fun: Callable[..., Any], inside_loop: bool):
+        functools.update_wrapper(self, fun)
+        self.fun, self.inside_loop = fun, inside_loop
+        self._rewritten = rewrite.rewritten(fun, inside_loop)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        here = self._rewritten if "cpu" in _platforms.candidates() else self.fun
+        return here(*args, **kwargs)
+
+    def changes(self, jaxpr: Any) -> bool:
+        """Whether a program, such as the function traced, has another form on CPUs."""
+        return rewrite.holds_target(jaxpr, self.inside_loop)

@@ -58,7 +58,7 @@ def rewritten(fun: Callable[..., Any], active: bool) -> Callable[..., Any]:
         def as_it_is(*arrays: Any) -> list[Any]:
             return core.jaxpr_as_fun(closed)(*arrays)
 
-        default = as_it_is if _holds_target(closed, active) else for_cpus
+        default = as_it_is if holds_target(closed, active) else for_cpus
         outputs = _platforms.choose(*arrays, cpu=for_cpus, default=default)
         return jax.tree.unflatten(jax.tree.structure(out_shape), outputs)
 
@@ -100,7 +100,7 @@ def _apply(equation: Any, args: list[Any], active: bool) -> list[Any]:
         if branch is None:
             return _bind(equation, args, params)
         return _evaluate(branch.jaxpr, branch.consts, args[1:], active)
-    if name in _CUSTOM and _holds_target(params["call_jaxpr"], active):
+    if name in _CUSTOM and holds_target(params["call_jaxpr"], active):
         return (_custom_jvp if name == "custom_jvp_call" else _custom_vjp)(equation, args, active)
     held = _LOOPS.get(name) or _CONTAINERS.get(name) or ()
     changed = {param: _rewrite_param(params[param], active or name in _LOOPS) for param in held}
@@ -145,12 +145,13 @@ def _open(jaxpr: Any) -> Any:
     return jaxpr.jaxpr if hasattr(jaxpr, "jaxpr") else jaxpr
 
 
-def _holds_target(jaxpr: Any, active: bool) -> bool:
+def holds_target(jaxpr: Any, active: bool) -> bool:
+    """Whether something in it is rewritten. active: it is the body of a loop."""
     for equation in _open(jaxpr).eqns:
         inside = active or equation.primitive.name in _LOOPS
         branch = _platforms.branch_of(equation, "cpu")
         held = core.jaxprs_in_params(equation.params) if branch is None else [branch]
-        if _is_target(equation, active) or any(_holds_target(inner, inside) for inner in held):
+        if _is_target(equation, active) or any(holds_target(inner, inside) for inner in held):
             return True
     return False
 
@@ -159,7 +160,7 @@ def _rewrite_param(param: Any, active: bool) -> Any:
     """A jaxpr, closed or open, or a tuple of them, of the same types as before."""
     if isinstance(param, (tuple, list)):
         return tuple(_rewrite_param(one, active) for one in param)
-    if not _holds_target(param, active):
+    if not holds_target(param, active):
         return param
     consts = getattr(param, "consts", ())
     avals = [variable.aval for variable in _open(param).invars]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from fljax_kernels import _meshes, _platforms
 from fljax_kernels.loops import convolution
-from fljax_kernels.loops.api import loop_friendly
+from fljax_kernels.loops.api import LoopFriendly
 from fljax_kernels.per_example import one_example
 from fljax_kernels.per_example.batches import (
     Batch,
@@ -391,7 +391,7 @@ def per_example_grads(
         leaves, tree, names = flatten_params(params)
         size = batch_size(batch)
         mask = check_mask(batch_mask, size)
-        one = loop_friendly(
+        one = LoopFriendly(
             normal_loss(loss, tree, has_aux), inside_loop=microbatch_size is not None
         )
         leaves = [moved_here(leaf) for leaf in leaves]
@@ -418,7 +418,7 @@ def per_example_grads(
     return grads
 
 
-def _choose(loss: Callable[..., Any], batch: Batch, plan: Plan | None) -> Any:
+def _choose(loss: LoopFriendly, batch: Batch, plan: Plan | None) -> Any:
     """From static shapes alone, so that a compiled program does not depend on how busy a machine
     was.
     """
@@ -446,7 +446,7 @@ def _is_small(batch: Batch) -> bool:
     return batch.size * sum(leaf.size for leaf in batch.leaves) <= SMALL
 
 
-_ENGINES = {
+_ENGINES: dict[str, Callable[[LoopFriendly, Batch, Plan | None], Any]] = {
     "auto": _choose,
     "microbatch": _choose,
     "taps": Taps,

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fljax_kernels.loops.api import loop_friendly
+from fljax_kernels.loops.api import LoopFriendly, loop_friendly
 from fljax_kernels.per_example import jaxprs
 from fljax_kernels.per_example.batches import Batch, fresh_keys, make_varying, varying_axes
 from fljax_kernels.per_example.reference import flat, wide
@@ -164,11 +164,11 @@ class TapsInChunks(Taps):
     in a CPU's cache.
     """
 
-    def __init__(self, loss: Callable[..., Any], batch: Batch, plan: Plan, microbatch_size: int):
+    def __init__(self, loss: LoopFriendly, batch: Batch, plan: Plan, microbatch_size: int):
         super().__init__(loss, batch, plan)
         self._size = microbatch_size
         self._chunks = StreamedRows(
-            functools.partial(Taps, loop_friendly(loss, inside_loop=True)), batch, self._size
+            functools.partial(Taps, LoopFriendly(loss.fun, inside_loop=True)), batch, self._size
         )
 
     def fuses(self, weigh: Weigh, extra: Any) -> bool:

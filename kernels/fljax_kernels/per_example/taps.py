@@ -10,8 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend import core
 
-from fljax_kernels.loops.api import loop_friendly
+from fljax_kernels import _platforms
+from fljax_kernels.loops.api import LoopFriendly, loop_friendly
 from fljax_kernels.per_example import jaxprs
 from fljax_kernels.per_example.batches import Batch, fresh_keys, make_varying, varying_axes
 from fljax_kernels.per_example.plan import EXAMPLE, Info, Planner
@@ -24,20 +26,26 @@ from fljax_kernels.per_example.terms import HIGHEST, Rows, inner_products, join
 class Traced:
     """The loss of one example, traced once for all platforms that may be lowered for."""
 
-    def __init__(self, loss: Callable[..., Any], batch: Batch):
+    def __init__(self, loss: LoopFriendly, batch: Batch):
         example = jax.tree.map(lambda x: x[0], fresh_keys(batch.examples))
-        trace = jax.make_jaxpr(loss, return_shape=True)
+        # As it was before it was made friendly to loops: that is for CPUs alone.
+        self._loss, trace = loss, jax.make_jaxpr(loss.fun, return_shape=True)
         self._closed, (_, aux) = trace(batch.leaves, example)
         self._num_leaves, self._aux_tree = len(batch.leaves), jax.tree.structure(aux)
-        alike = not jaxprs.holds_choice(self._closed.jaxpr)
-        self._of_all = self._planned() if alike else None
+        alike = not (jaxprs.holds_choice(self._closed.jaxpr) or loss.changes(self._closed.jaxpr))
+        self._of_all = self._planned(self._closed) if alike else None
 
     def plan(self) -> "Plan":
         """For the platforms of here; the same object for all where the loss is the same for all."""
-        return self._planned() if self._of_all is None else self._of_all
+        if self._of_all is not None:
+            return self._of_all
+        if "cpu" not in _platforms.candidates():
+            return self._planned(self._closed)
+        for_cpus = LoopFriendly(core.jaxpr_as_fun(self._closed), self._loss.inside_loop)
+        return self._planned(jax.make_jaxpr(for_cpus)(*self._closed.in_avals))
 
-    def _planned(self) -> "Plan":
-        flat = jaxprs.flatten(self._closed.jaxpr, self._closed.consts)
+    def _planned(self, closed: Any) -> "Plan":
+        flat = jaxprs.flatten(closed.jaxpr, closed.consts)
         return Plan(*flat, self._num_leaves, self._aux_tree)
 
 
@@ -149,7 +157,7 @@ class SideBySide:
 class Taps:
     """Products of G from the terms of each parameter."""
 
-    def __init__(self, loss: Callable[..., Any], batch: Batch, plan: Plan | None = None):
+    def __init__(self, loss: LoopFriendly, batch: Batch, plan: Plan | None = None):
         self._batch = batch
         self.plan = Traced(loss, batch).plan() if plan is None else plan
 

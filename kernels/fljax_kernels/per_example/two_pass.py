@@ -1,12 +1,11 @@
 """Norms by taps, sums as the gradient of sum_i c_i loss_i."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from fljax_kernels.loops.api import loop_friendly
+from fljax_kernels.loops.api import LoopFriendly, loop_friendly
 from fljax_kernels.per_example.batches import Batch, fresh_keys, make_varying, varying_axes
 from fljax_kernels.per_example.reference import wide
 from fljax_kernels.per_example.taps import Plan, Taps
@@ -15,7 +14,7 @@ from fljax_kernels.per_example.taps import Plan, Taps
 class TwoPass(Taps):
     """One more pass than `Taps`, forward and backward; it keeps nothing per example."""
 
-    def __init__(self, loss: Callable[..., Any], batch: Batch, plan: Plan | None = None):
+    def __init__(self, loss: LoopFriendly, batch: Batch, plan: Plan | None = None):
         super().__init__(loss, batch, plan)
         self._loss = loss
 
