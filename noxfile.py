@@ -39,6 +39,7 @@ EXTRAS = {
     "parquet": (["sim", "parquet"], ["tests/data/test_parquet.py"]),
     "hdf5": (["sim", "hdf5"], ["tests/data/test_hdf5.py"]),
     "export": (["sim", "export"], ["tests/simulation/test_trained.py"]),
+    "keras": (["sim", "keras"], ["tests/models/test_others.py"]),
     "trackers": (["sim", "trackers"], ["tests/simulation/test_watchers.py"]),
 }
 

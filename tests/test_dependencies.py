@@ -74,7 +74,7 @@ def test_what_a_module_imports_is_declared():
         assert at_once <= packages("", *extras), path
         # Late imports say which extra to install where it is not there.
         assert when_called <= packages(
-            "", "sim", "secure", "interop", "trackers", "export", "parquet", "hdf5"
+            "", "sim", "secure", "interop", "trackers", "export", "parquet", "hdf5", "keras"
         ), path
 
 
@@ -94,7 +94,8 @@ def test_what_the_rest_imports_is_declared(folder, extras):
 
 def test_all_that_is_declared_is_imported():
     used = set().union(*(part for path in files("fljax") for part in imports(path)))
-    assert packages("", "sim", "secure", "trackers", "interop", "export", "parquet", "hdf5") <= used
+    extras = ["sim", "secure", "trackers", "interop", "export", "parquet", "hdf5", "keras"]
+    assert packages("", *extras) <= used
 
 
 def test_every_dependency_has_a_lowest_version():

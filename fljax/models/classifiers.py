@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from fljax import _plugins, _validate
-from fljax.models import image_nets, layers, others
+from fljax.models import _keras, image_nets, layers, others
 from fljax.models.functions import Functional, functional
 
 
@@ -195,7 +195,8 @@ def register(name: str, make: Callable[..., Any]) -> None:
       make: `make(example_shape, num_classes, *, rngs) -> nnx.Module` that gives the logits
         `[num_classes]` of one example, or those of a batch, with initial weights drawn from `rngs`.
         It is given what its signature names: `key` for a class of equinox. Also a linen class or
-        module, what `haiku.transform` returns, or a function that returns a `Functional`.
+        module, a class, function or model of keras, what `haiku.transform` returns, or a function
+        that returns a `Functional`.
 
     Raises:
       ValueError: a name that is taken or cannot be one.
@@ -215,6 +216,7 @@ def listed() -> Iterator[_plugins.Listed]:
 
 def check_name(**given: str) -> None:
     """Raises ValueError, with the argument's name, unless `create` knows the model."""
+    _keras.choose_jax()  # before somebody's module imports it
     _registry.check_name(**given)
 
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen, nnx
 
+from fljax.models import _keras
 from fljax.models.functions import Apply, Functional, functional
 from fljax.types import Params
 
@@ -35,9 +36,10 @@ def made(
     """The functional view of what `maker` makes.
 
     Args:
-      maker: a function or class of flax nnx or equinox, which is given those of `example_shape`,
-        `num_classes`, `rngs` (nnx), `key` and the options that its signature names; a linen class
-        or module; what `haiku.transform` returns; or anything that returns one of these.
+      maker: a function or class of flax nnx, equinox or keras, which is given those of
+        `example_shape`, `num_classes`, `rngs` (nnx), `key` and the options that its signature
+        names; a linen class or module; a keras model; what `haiku.transform` returns; or anything
+        that returns one of these.
       example_shape, num_classes, key: as for `create`.
       options: sizes.
       dtype: of an example.
@@ -54,19 +56,14 @@ def made(
     if isinstance(maker, type) and issubclass(maker, linen.Module):
         named = {name for name in given if name in vars(maker)["__dataclass_fields__"]}
         module = maker(**{name: given[name] for name in named})
-    elif not _is_haiku(maker) and not isinstance(maker, linen.Module | nnx.Module):
-        module = _called(maker, {**given, "rngs": nnx.Rngs(key), "key": key})
+    elif not _is_instance(maker):
+        with _keras.seeded(key):
+            module = _called(maker, {**given, "rngs": nnx.Rngs(key), "key": key})
     if isinstance(module, Functional):
         return module
-    if type(module).__module__.partition(".")[0] == "keras":
-        raise ValueError(
-            "Expected a model of flax, equinox or haiku, or a fljax.models.Functional, got "
-            f"{type(module).__name__} of keras: return Functional(params, apply) with the arrays "
-            "of its trainable variables and an apply of its stateless_call, under "
-            "KERAS_BACKEND=jax."
-        )
     one = jax.ShapeDtypeStruct(tuple(example_shape), dtype)
-    views = _views(module, one, key)
+    with _keras.seeded(key):
+        views = _views(module, one, key)
     wanted = [(num_classes,)]
     if len(one.shape) == 1 and jnp.issubdtype(dtype, jnp.integer):  # symbols: logits after each
         wanted.append((*one.shape, num_classes))
@@ -117,6 +114,13 @@ def _called(maker: Callable[..., Any], given: dict[str, Any]) -> Any:
 _ALWAYS = ("example_shape", "num_classes", "rngs", "key")
 
 
+def _is_instance(thing: Any) -> bool:
+    """Whether it is a model already, and nothing that makes one."""
+    if isinstance(thing, linen.Module | nnx.Module):
+        return True
+    return _is_haiku(thing) or _keras.is_model(thing)
+
+
 def _is_haiku(thing: Any) -> bool:
     return type(thing).__module__.startswith("haiku") and hasattr(thing, "init")
 
@@ -141,12 +145,14 @@ def _views(module: Any, one: jax.ShapeDtypeStruct, key: jax.Array) -> list[Funct
         return found
     if _is_haiku(module):
         return [_of_haiku(module, one, key)]
+    if _keras.is_model(module):
+        return [_keras.functional(module, one)]
     if _is_equinox(module):
         params, apply = _of_equinox(module)
         return [Functional(params, apply), Functional(params, _batched(apply))]
     raise ValueError(
-        "Expected a module of flax nnx, linen or equinox, what haiku.transform returns, or a "
-        f"Functional, got {type(module).__name__}."
+        "Expected a module of flax nnx, linen, equinox or keras, what haiku.transform returns, or "
+        f"a Functional, got {type(module).__name__}."
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 from flax import linen, nnx
 
 from fljax import cli, models
+from fljax.models import _keras
 
 SHAPE, CLASSES = (8, 8, 1), 10
 
@@ -194,9 +195,79 @@ def test_a_model_of_symbols_may_give_logits_after_each():
         assert made.apply(made.params, jnp.arange(4)).shape == (4, 7)
 
 
-def test_a_model_of_keras_is_told_what_to_do():
-    kind = type("Sequential", (), {"__module__": "keras.src.models.sequential"})
-    with pytest.raises(ValueError, match=r"of keras: return Functional"):
-        models.others.made(
-            lambda example_shape, num_classes: kind(), (4,), 7, jax.random.key(0), {}
+@pytest.fixture
+def keras():
+    """Keras on JAX; its own code promotes dtypes and ranks as numpy does."""
+    _keras.choose_jax()
+    found = pytest.importorskip("keras", reason="needs keras")
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield found
+
+
+def of_keras(maker, shape=SHAPE, num_classes=CLASSES, key=0, dtype=jnp.float32):
+    return models.others.made(maker, shape, num_classes, jax.random.key(key), {}, dtype)
+
+
+def test_a_model_of_keras_gives_what_keras_computes(keras):
+    def net(example_shape, num_classes):
+        layers = [keras.layers.Conv2D(4, 3, activation="relu"), keras.layers.Flatten()]
+        return keras.Sequential([keras.Input(example_shape), *layers, keras.layers.Dense(CLASSES)])
+
+    model, x = of_keras(net), jax.random.normal(jax.random.key(1), (3, *SHAPE))
+    assert list(model.params) == ["0.kernel", "1.bias", "2.kernel", "3.bias"]
+    again, other = of_keras(net), of_keras(net, key=1)  # drawn by the key alone
+    np.testing.assert_array_equal(model.params["2.kernel"], again.params["2.kernel"])
+    assert np.any(model.params["2.kernel"] != other.params["2.kernel"])
+
+    whole = net(SHAPE, CLASSES)
+    whole.set_weights(list(model.params.values()))
+    each = jax.vmap(model.apply, (None, 0))(model.params, x)
+    np.testing.assert_allclose(each, whole(x), atol=1e-5)
+    given = of_keras(whole)  # a model that is built already
+    np.testing.assert_array_equal(given.params["0.kernel"], model.params["0.kernel"])
+
+    def loss(params, one):
+        return jnp.sum(model.apply(params, one) ** 2)
+
+    rows = jax.vmap(jax.grad(loss), (None, 0))(model.params, x)
+    assert rows["0.kernel"].shape == (3, 3, 3, 1, 4)
+
+
+def test_a_class_of_keras_that_builds_itself_when_called(keras):
+    class Net(keras.Model):
+        def __init__(self, num_classes):
+            super().__init__()
+            self.norm = keras.layers.GroupNormalization(1)
+            self.out = keras.layers.Dense(num_classes)
+
+        def call(self, x):
+            return self.out(keras.ops.reshape(self.norm(x), (-1, 64)))
+
+    model = of_keras(Net)
+    assert model.apply(model.params, jnp.ones(SHAPE)).shape == (CLASSES,)
+
+
+def test_what_mixes_examples_in_keras_is_refused_by_its_name(keras):
+    def net(*layers, trainable=True):
+        found = keras.Sequential(
+            [keras.Input((4,)), *layers, keras.layers.Dense(CLASSES, name="last")]
         )
+        for layer in layers:
+            layer.trainable = trainable
+        return found
+
+    norm = keras.layers.BatchNormalization
+    with pytest.raises(ValueError, match=r"moving_mean.*GroupNormalization"):
+        of_keras(net(norm()), (4,))
+    with pytest.raises(ValueError, match=r"seed_generator.*leave Dropout out"):
+        of_keras(net(keras.layers.Dropout(0.5)), (4,))
+    with pytest.raises(ValueError, match="with a regularizer"):
+        of_keras(net(keras.layers.Dense(3, kernel_regularizer="l2")), (4,))
+    frozen = of_keras(net(norm(), trainable=False), (4,))
+    assert list(frozen.params) == ["0.kernel", "1.bias"]
+
+
+def test_a_keras_on_another_backend_is_refused(keras, monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
+    with pytest.raises(ValueError, match="set KERAS_BACKEND=jax before"):
+        of_keras(keras.Sequential([keras.Input((4,)), keras.layers.Dense(CLASSES)]), (4,))

@@ -91,6 +91,7 @@ SCHEME = silos.subject_scheme(
     Config=Config,
     make=silos.maker(silo),
     event=event,
+    start=silos.subject_start("expected_subjects"),
     as_printed=base.AsPrinted(
         errata=printed.errata(*ERRATA),
         claimed_epsilon=claimed_epsilon,

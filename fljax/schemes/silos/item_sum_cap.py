@@ -66,5 +66,6 @@ SCHEME = silos.subject_scheme(
     Config=Config,
     make=silos.maker(silo),
     event=event,
+    start=silos.subject_start("expected_items"),
 )
 make, fitted, non_private = SCHEME.make, SCHEME.fitted, SCHEME.non_private

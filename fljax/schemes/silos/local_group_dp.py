@@ -166,6 +166,7 @@ SCHEME = silos.subject_scheme(
     Config=Config,
     make=silos.maker(silo),
     event=event,
+    start=silos.subject_start("expected_items"),
     non_private=non_private,
     as_printed=base.AsPrinted(
         errata=printed.errata(*ERRATA),
