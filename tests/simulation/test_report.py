@@ -8,10 +8,11 @@ import pytest
 
 from fljax import schemes
 from fljax.accounting import gaussian
+from fljax.accounting.words import describe
 from fljax.simulation import budget, run
 from fljax.simulation.config import Config, DataConfig, ModelConfig, RunConfig
 from fljax.simulation.observers import progress
-from fljax.simulation.report import run_page
+from fljax.simulation.report import figures, run_page
 
 FILES = {"metrics.jsonl", "privacy.json", "config.toml", "model.json"}
 
@@ -45,6 +46,20 @@ def outcome(tmp_path_factory, compiled_once):
         run=RunConfig(num_rounds=4, seed=0, eval_every=2),
     )
     return run.start(config, tmp_path_factory.mktemp("report"), progress.Lines())
+
+
+def test_every_curve_has_its_numbers_and_a_rule_is_no_curve():
+    ends = [{"round": 1, "test_accuracy": 0.125}, {"round": 5, "test_accuracy": 0.5}]
+    found = figures.accuracy(ends)
+    assert "<summary>Numbers</summary>" in found and "<td>0.125</td>" in found
+    spent = [{"round": 1, "epsilon": 1.5}, {"round": 2, "epsilon": 1.75}]
+    found = figures.epsilon(spent, 4.0)
+    assert "<td>1.75</td>" in found and "budget" not in re.sub(r"(?s)<svg.*?</svg>", "", found)
+
+
+def test_a_report_says_what_the_event_of_a_round_is(outcome):
+    said = describe(outcome.plan.event.mechanism)
+    assert f"Here event(config) is {said}." in run_page.render(outcome)
 
 
 def test_nothing_in_it_comes_from_outside(outcome):

@@ -51,7 +51,7 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
     """Builds the algorithm; `num_units` are clients, by whose expected number in a round the sum is
     divided.
 
-    Guarantee: one round is (one `event(config)`) for the unit "client" under add-or-remove-one, if
+    Guarantee: one round is one `event(config)` for the unit "client" under add-or-remove-one, if
     every client is put into the cohort independently with chance `sampling_prob`. With banded noise
     a run is `uses(config, num_rounds)` of them: a client may join one of any `bands` rounds, and is
     put into each cohort with chance `sampling_prob * bands`; the round lets in whose turn it is.

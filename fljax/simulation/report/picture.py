@@ -42,11 +42,11 @@ def _names(axes: Any) -> str:
 
 
 def _lines(axes: Any) -> list[tuple[str, np.ndarray, np.ndarray]]:
-    """(label, x, y) of each line that the legend names."""
+    """(label, x, y) of each line of data that the legend names; a rule has other coordinates."""
     return [
         (str(line.get_label()), np.asarray(line.get_xdata()), np.asarray(line.get_ydata()))
         for line in axes.get_lines()
-        if not str(line.get_label()).startswith("_")
+        if not str(line.get_label()).startswith("_") and line.get_transform() == axes.transData
     ]
 
 
@@ -100,7 +100,7 @@ def with_numbers(figure: Figure) -> str:
 
 
 def _table(axes: Any) -> str:
-    lines = [line for line in _lines(axes) if len(line[1]) > 2]  # two points are a rule, no data
+    lines = _lines(axes)
     if not lines:
         return ""
     at = np.unique(np.concatenate([x for _, x, _ in lines]))

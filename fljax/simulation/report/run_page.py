@@ -397,9 +397,9 @@ def _predictions(outcome: Outcome) -> str:
 
 
 def _statement(outcome: Outcome) -> str:
-    words = spending.statement(outcome.plan, outcome.rounds)
-    items = "".join(f"<li>{html.escape(line)}</li>" for line in words["not_covered"])
-    body = f"<blockquote>{html.escape(words['guarantee'])}</blockquote>"
+    claim = spending.statement(outcome.plan, outcome.rounds)
+    items = "".join(f"<li>{html.escape(line)}</li>" for line in claim["not_covered"])
+    body = f"<blockquote>{html.escape(claim['guarantee'])}</blockquote>"
     if items:
         body += f"<h3>What this does not cover</h3><ul>{items}</ul>"
     name, promise = outcome.config.scheme, _promise(outcome.config.implementation.make)
@@ -408,7 +408,8 @@ def _statement(outcome: Outcome) -> str:
             f"The page Guarantees of fljax's documentation names the test that checks "
             f"fljax.schemes.{name}.make."
         )
-        told = f"<p>{html.escape(promise)}</p>"
+        once = words.describe(outcome.plan.event.mechanism)
+        told = f"<p>{html.escape(promise)}</p><p>Here event(config) is {html.escape(once)}.</p>"
         told += f'<p class="note">{html.escape(which)}</p>' if name in schemes.NAMES else ""
         body += f"<details><summary>What one round promises, and what is idealised</summary>{told}"
         body += "</details>"
