@@ -137,6 +137,9 @@ class Registry(Generic[T]):
     def _unknown(self, argument: str, name: Any) -> ValueError:
         choices = [*self.names(), *self._also]
         hint = _near.did_you_mean(name, choices)
+        if not hint and ":" in str(name):
+            module = str(name).partition(":")[0]
+            hint = f" No module {module!r} is installed, or lies in the working folder."
         return ValueError(
             f"Expected {argument} to be one of {choices}, got {argument}={name!r}.{hint}"
         )

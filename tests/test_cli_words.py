@@ -183,12 +183,18 @@ def test_switches_of_a_run_and_of_a_scheme():
         ("simulat", "simulate"),
         ("scheme", "schemes"),
         ("help acount", "account"),
+        ("completion bsh", "bash"),
     ],
 )
 def test_a_near_miss_is_told_what_it_may_have_meant(line, meant, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert f"Did you mean '{meant}'?" in refused(capsys, *shlex.split(line))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_module_that_is_not_there_is_named(capsys):
+    found = refused(capsys, "simulate", "--model", "no_such_nets:Net")
+    assert "No module 'no_such_nets' is installed, or lies in the working folder." in found
 
 
 def test_a_near_miss_in_a_file_is_told_too(capsys, tmp_path):

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fljax import cli
+from fljax import _near, cli
 from fljax.cli import _args, _output
 
 SHELLS = ("bash", "zsh", "fish")
@@ -90,7 +90,8 @@ def _arms(words: Mapping[str, Sequence[str]]) -> str:
 def script(shell: str) -> str:
     """What the shell is to read. Raises ValueError for a shell that is none of SHELLS."""
     if shell not in SHELLS:
-        raise ValueError(f"Expected a shell among {list(SHELLS)}, got {shell!r}.")
+        hint = _near.did_you_mean(shell, SHELLS)
+        raise ValueError(f"Expected a shell among {list(SHELLS)}, got {shell!r}.{hint}")
     if shell != "fish":
         commands = shlex.quote(" ".join(cli.COMMANDS))
         text = _BASH.format(commands=commands, values=_arms(values()), flags=_arms(flags()))
