@@ -19,7 +19,7 @@ from fljax import schemes
 from fljax.attacks import rounds
 from fljax.schemes.base import Scheme
 
-RUNS, FEW = 40_000, 5_000
+RUNS, FEW = 20_000, 5_000
 DELTA, CONFIDENCE = 0.05, 0.99
 _HOW: dict[str, Any] = {"delta": DELTA, "confidence": CONFIDENCE}
 

@@ -19,7 +19,7 @@ from fljax.accounting import events, mechanisms
 from fljax.attacks import rounds, worlds
 from fljax.schemes.base import Scheme
 
-_KEYS = 8  # that each unit is replayed with
+_KEYS = 16  # that each unit is replayed with
 _DRAWS = 4000  # of the noise, per number that is seen
 _AT_ONCE = 256
 _STANDARD_ERRORS = 5.0
@@ -87,9 +87,9 @@ def _checked(scheme: Scheme, config: Any, declared: float, key: jax.Array) -> Se
     units = max(1, pair.num_clients // pair.holders)
     draw_key, replay_key = jax.random.split(key)
 
-    def view(key: jax.Array, present: jax.Array) -> jax.Array:
+    def view(key: jax.Array, present: jax.Array, against: Any = False) -> jax.Array:
         holds = jnp.repeat(present, pair.holders, total_repeat_length=pair.num_clients)
-        return pair.everybody(key, holds)
+        return pair.everybody(key, holds, against)
 
     # Data lie along the first parameter; along the others a round shows its noise alone.
     nobody = lambda key: view(key, jnp.zeros(units, bool))
@@ -99,12 +99,12 @@ def _checked(scheme: Scheme, config: Any, declared: float, key: jax.Array) -> Se
     # A sample variance of n Gaussian numbers has the relative standard error sqrt(2 / n).
     slack = _STANDARD_ERRORS / math.sqrt(2 * noise[:, 0].size)
     scale = jnp.asarray(1 / np.maximum(stddev, 1e-30), jnp.float32)[None, :, None]
-    keys = jax.random.split(replay_key, _KEYS)
+    keys, against = jax.random.split(replay_key, _KEYS), jnp.arange(_KEYS) % 2 == 0
 
     def seen(present: jax.Array, mask: jax.Array) -> jax.Array:
         """A row is one unit under one key: it moves what is seen under that key alone."""
         del mask
-        return jax.vmap(view)(keys, present.reshape(_KEYS, units)) * scale
+        return jax.vmap(view)(keys, present.reshape(_KEYS, units), against) * scale
 
     nothing = jnp.zeros(_KEYS * units, bool)
     try:
