@@ -23,7 +23,6 @@ _KEYS = 16  # that each unit is replayed with
 _DRAWS = 4000  # of the noise, per number that is seen
 _AT_ONCE = 256
 _STANDARD_ERRORS = 5.0
-_MOST_CLIENTS = 4
 
 
 class Replay(NamedTuple):
@@ -121,26 +120,15 @@ def _checked(scheme: Scheme, config: Any, declared: float, key: jax.Array) -> Se
 
 
 def least_config(scheme: Scheme, *, noise_multiplier: float = 1.0) -> Any:
-    """A Config of the scheme for as few clients as it admits, of which none colludes: others add no
-    noise, and hide no mistake.
+    """A Config of the scheme for `rounds.fewest` clients, others of its numbers as in a small
+    world.
 
     Raises:
-      ValueError: the scheme refuses every small world.
+      As `rounds.fewest`.
     """
-    sizes = rounds.sizes(scheme) | {"max_colluders": 0}
-    for count in range(1, _MOST_CLIENTS + 1):
-        try:
-            noise = {"noise_multiplier": noise_multiplier}
-            some = sizes | {"num_parties": count, "buffer_size": count} | noise
-            config = rounds.small(scheme.Config, some, required=noise)
-            pair = worlds.Neighbours(scheme, config)
-            jax.eval_shape(pair.model, jax.random.key(0), True)
-        except ValueError:
-            if count == _MOST_CLIENTS:
-                raise
-            continue
-        break
-    return config
+    noise = {"noise_multiplier": noise_multiplier}
+    small = rounds.small(scheme.Config, rounds.sizes(scheme) | noise, required=noise)
+    return rounds.fewest(scheme, small)
 
 
 def mu_of(mechanism: Any) -> float | None:

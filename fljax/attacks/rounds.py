@@ -57,6 +57,19 @@ SMALL: dict[str, Any] = {
 }
 SILOS = {"num_parties": 2}  # in place of it, where clients are silos
 SUBSETS = {"batch_size": 4}  # where a batch is a part of a client's records
+# What of a config says how many clients there are, and what has to fit that.
+_POPULATION = (
+    "buffer_size",
+    "max_colluders",
+    "max_stragglers",
+    "min_separation",
+    "num_parties",
+    "records_per_client",
+    "silo_noise",
+    "silos_per_subject",
+    "straggler_law",
+)
+_MOST_CLIENTS = 4
 _EPSILONS = np.concatenate([np.linspace(0, 4, 17), np.geomspace(5, 20_000, 30)])
 
 
@@ -111,6 +124,44 @@ def sizes(scheme: Scheme) -> dict[str, Any]:
     return found
 
 
+def shrunk(scheme: Scheme, config: Any) -> Any:
+    """`config` for a small world: as many clients as there, all else as it is.
+
+    Raises:
+      ValueError: what is left does not go together with so few clients.
+    """
+    few = sizes(scheme)
+    changes = {
+        field.name: few.get(field.name, field.default)
+        for field in dataclasses.fields(config)
+        if field.name in _POPULATION
+    }
+    return dataclasses.replace(config, **changes)
+
+
+def fewest(scheme: Scheme, config: Any) -> Any:
+    """`config` with as few clients as the scheme admits, of which none colludes: others add no
+    noise, and hide no mistake.
+
+    Raises:
+      ValueError: the scheme refuses every small world.
+    """
+    fields = {field.name for field in dataclasses.fields(config)}
+    for count in range(1, _MOST_CLIENTS + 1):
+        sizes = {"max_colluders": 0, "num_parties": count, "buffer_size": count}
+        try:
+            found = dataclasses.replace(
+                config, **{name: size for name, size in sizes.items() if name in fields}
+            )
+            jax.eval_shape(worlds.Neighbours(scheme, found).model, jax.random.key(0), True)
+        except ValueError:
+            if count == _MOST_CLIENTS:
+                raise
+            continue
+        break
+    return found
+
+
 def small(wanted: Any, values: dict[str, Any], *, required: dict[str, Any]) -> Any:
     """A Config from those of `values` that it has fields for, and all that are `required`; integers
     serve as floats.
@@ -128,8 +179,11 @@ def one_unit(scheme: Scheme, config: Any, *, num_rounds: int = 1) -> Game:
 
     The attacker sees what the promise's adversary does: the model, and what else is released; where
     each upload is seen, those of the clients that have the unit, for each client that may be the
-    first of them.
+    first of them. Where clients share noise, which is not what hides a model, there are as few of
+    them as the scheme admits: see `fewest`.
     """
+    if scheme.upload_noise is not None:
+        config = fewest(scheme, config)
     pair = worlds.Neighbours(scheme, config)
     firsts = np.arange(pair.num_clients if pair.holders < pair.num_clients else 1)
     seen = (firsts[:, None] + np.arange(pair.holders)) % pair.num_clients  # [A, F]

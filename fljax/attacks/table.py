@@ -2,6 +2,7 @@
 against gets.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -89,14 +90,16 @@ def cannot_tell(ceiling: float | None, control: float | None) -> str:
     return f"so many trials prove at most epsilon {ceiling:.3g}"
 
 
-def epsilon_row(name: str, key: jax.Array, settings: Settings) -> Row:
+def epsilon_row(name: str, key: jax.Array, settings: Settings, config: Any = None) -> Row:
     """A scheme with an epsilon: the likelihood-ratio test of one unit, thousands of rounds.
 
     Of several games the one that proves most counts, all of them at a confidence that is split
-    between them. The bound holds only where the attack that proves most of the control, the scheme
-    with half its noise, gets past it.
+    between them. The bound holds only where one of them gets past it on its control, the scheme
+    with half its noise.
     """
-    config = rounds.config(name, noise_multiplier=settings.noise_multiplier)
+    if config is None:
+        config = rounds.config(name, noise_multiplier=1.0)
+    config = dataclasses.replace(config, noise_multiplier=settings.noise_multiplier)
     games = rounds.games(name, config, num_rounds=settings.num_rounds, attack=settings.attack)
     confidence = 1 - (1 - settings.confidence) / len(games)
     played = [
@@ -136,7 +139,7 @@ def epsilon_row(name: str, key: jax.Array, settings: Settings) -> Row:
     )
 
 
-def mse_row(name: str, key: jax.Array, settings: Settings) -> Row:
+def mse_row(name: str, key: jax.Array, settings: Settings, config: None = None) -> Row:
     """A channel: the noisy records that a linear model's update holds, and the best estimates from
     them.
 
@@ -209,17 +212,26 @@ def linear_estimate(found: np.ndarray, known: Any) -> np.ndarray:
 
 
 # By what a scheme promises.
-ROWS: dict[str, Callable[[str, jax.Array, Settings], Row]] = {
+ROWS: dict[str, Callable[[str, jax.Array, Settings, Any], Row]] = {
     "epsilon": epsilon_row,
     "nats": mse_row,
 }
 
 
-def row(name: str, key: jax.Array, settings: Settings = Settings()) -> Row:  # noqa: B008
+def row(
+    name: str,
+    key: jax.Array,
+    settings: Settings = Settings(),  # noqa: B008
+    config: Any = None,
+) -> Row:
     """The row of one registered scheme.
+
+    Args:
+      config: of a scheme with an epsilon, for a small world; its noise multiplier is that of
+        `settings`. None: `rounds.config`.
 
     Raises:
       ValueError: no such scheme, or it promises nothing.
     """
     rounds.check_name(scheme=name, attack=settings.attack)
-    return ROWS[schemes.get(name).promise](name, key, settings)
+    return ROWS[schemes.get(name).promise](name, key, settings, config)

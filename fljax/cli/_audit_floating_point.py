@@ -17,14 +17,15 @@ _VERDICTS = {True: "holds", False: "BROKEN", None: "cannot tell"}
 def run(options: Any) -> list[dict[str, Any]]:
     """A row an attack."""
     key = jax.random.key(options.seed, impl="threefry2x32")
-    found = floating_point.play(key, stddev=options.noise_multiplier, trials=options.trials)
+    noise = options.noise_multiplier or 1.0
+    found = floating_point.play(key, stddev=noise, trials=options.trials)
     rows = []
     for control, told in zip(found[::2], found[1::2], strict=True):
         holds = None if control.told == 0 else told.told == 0
         rows.append(
             {
                 "attack": told.attack,
-                "noise_multiplier": options.noise_multiplier,
+                "noise_multiplier": noise,
                 "trials": told.trials,
                 "float32": control.told,
                 "whole_numbers": told.told,

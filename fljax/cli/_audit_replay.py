@@ -22,7 +22,8 @@ def run(options: Any) -> dict[str, Any]:
       ValueError: its event is no Gaussian mechanism.
     """
     scheme = schemes.get(options.replay)
-    config = replay.least_config(scheme, noise_multiplier=options.noise_multiplier)
+    noise = options.noise_multiplier or 1.0
+    config = replay.least_config(scheme, noise_multiplier=noise)
     key = jax.random.key(options.seed, impl="threefry2x32")
     found = replay.replay(scheme, config, key)
     event = scheme.event(config)
@@ -31,7 +32,7 @@ def run(options: Any) -> dict[str, Any]:
         "unit": event.privacy_unit,
         "relation": str(event.neighboring_relation),
         "sees": found.sees,
-        "noise_multiplier": options.noise_multiplier,
+        "noise_multiplier": noise,
         "declared": found.declared,
         "allowed": found.report.declared,
         "measured": found.report.measured,

@@ -31,7 +31,7 @@ def opened(run_dir: pathlib.Path | None, stem: str, options: Any) -> Iterator[pa
     """
     path = folder.next_free(pathlib.Path("runs"), stem) if run_dir is None else run_dir
     values = {
-        name: "none" if value is None else list(value) if isinstance(value, tuple) else value
+        name: _written(value)
         for name, value in dataclasses.asdict(options).items()
         if name != "run_dir"
     }
@@ -63,6 +63,15 @@ def kept(secret: pathlib.Path | None, passphrase: bool) -> secret_file.Kept:
             "at, got none."
         )
     return secret_file.Kept(secret, found)
+
+
+def _written(value: Any) -> Any:
+    """An option as TOML has it."""
+    if value is None:
+        return "none"
+    if isinstance(value, pathlib.Path):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value
 
 
 def verdict(broken: Sequence[str]) -> int:

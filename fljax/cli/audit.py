@@ -4,7 +4,7 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import tyro
 
@@ -24,8 +24,10 @@ where the same attack, in the same call, catches the scheme with half its noise;
 and the error is compared with its bound, the nats that they tell with those declared. Noise too
 little by a factor of 4 (of its variance) is seen, or the verdict is "cannot tell".
 
-With --replay one round is run again with the same keys and one unit changed, for each unit: exact
-where trials count, and so is its control, the same with half the noise, which must fail.
+With --settings it is the scheme of a run's folder, or of a TOML, with its own numbers but for how
+many clients there are. With --replay one round is run again with the same keys and one unit
+changed, for each unit: exact where trials count, and so is its control, the same with half the
+noise, which must fail.
 
 With --floating-point the noise itself is attacked: by its lowest bits, its precision and the order
 of a sum, in float32, where these succeed, and in whole numbers, where they must not.
@@ -36,6 +38,10 @@ hold.
 _ATTACK = (
     f"Play this attack alone: {', '.join(attacks.names())}, or PACKAGE.ATTACK. None: all that "
     "fit the scheme."
+)
+_SETTINGS = (
+    "A run's folder, or a TOML of fljax simulate: audit its scheme with its own numbers, but for "
+    "few clients. None: scheme, with numbers of a small world."
 )
 _REPLAY = (
     "Replay this scheme instead: how far one unit moves what is seen, by the same keys, beside "
@@ -57,9 +63,10 @@ class Options:
     """Attack the arithmetic of noise instead, in float32 and in whole numbers. Takes
     noise_multiplier, in [1, 64], trials and seed.
     """
+    settings: Annotated[pathlib.Path | None, tyro.conf.arg(help=_SETTINGS)] = None
     attack: Annotated[str | None, tyro.conf.arg(help=_ATTACK)] = None
-    noise_multiplier: float = 1.0
-    """Noise of schemes with an epsilon."""
+    noise_multiplier: float | None = None
+    """Noise of schemes with an epsilon. none: that of settings, or 1."""
     epsilon: float | None = None
     """Calibrate that noise for this epsilon at delta instead. none: take noise_multiplier."""
     nats: float = 8.0
@@ -91,9 +98,16 @@ class Options:
                 "Expected no attack with all, which plays all that fit, got "
                 f"attack={self.attack!r}."
             )
-        _validate.positive(noise_multiplier=self.noise_multiplier, nats=self.nats)
+        _validate.positive(nats=self.nats)
+        if self.noise_multiplier is not None:
+            _validate.positive(noise_multiplier=self.noise_multiplier)
         if self.epsilon is not None:
             _validate.positive(epsilon=self.epsilon)
+        if self.settings is not None and (self.all or self.replay is not None):
+            raise ValueError(
+                f"Expected settings with neither all nor replay, got all={self.all} and "
+                f"replay={self.replay!r}."
+            )
         _validate.open_unit(delta=self.delta, confidence=self.confidence)
         _validate.positive_int(trials=self.trials, num_rounds=self.num_rounds)
         _validate.non_negative_int(seed=self.seed)
@@ -125,17 +139,17 @@ def main(args: Sequence[str]) -> int:
 
     from fljax.attacks import table
 
-    names = (
-        [name for name in table.PAPERS if name in schemes.NAMES]
+    asked = (
+        [Asked(name) for name in table.PAPERS if name in schemes.NAMES]
         if options.all
-        else [options.scheme]
+        else [_asked(options)]
     )
     rows = []
     with _run_files.opened(options.run_dir, "audit", options) as run_dir:
-        for place, name in enumerate(names):
+        for place, (name, config) in enumerate(asked):
             key = jax.random.fold_in(jax.random.key(options.seed, impl="threefry2x32"), place)
             channel = schemes.get(name).promise == "nats"
-            noise = options.noise_multiplier if channel else _noise(name, options)
+            noise = 1.0 if channel else _noise(name, config, options)
             settings = table.Settings(
                 noise_multiplier=noise,
                 nats=options.nats,
@@ -146,8 +160,8 @@ def main(args: Sequence[str]) -> int:
                 num_rounds=1 if options.all and channel else options.num_rounds,
                 attack=options.attack,
             )
-            rows.append((table.row(name, key, settings), noise))
-            _output.aside(f"{name} done, {place + 1} of {len(names)}")
+            rows.append((table.row(name, key, settings, config), noise))
+            _output.aside(f"{name} done, {place + 1} of {len(asked)}")
     _print([row for row, _ in rows])
     found = [
         {k: v for k, v in row._asdict().items() if k not in {"event", "scores"}}
@@ -159,11 +173,26 @@ def main(args: Sequence[str]) -> int:
     picture = (
         "" if options.all or rows[0][0].scores is None else _curve(rows[0][0], options.confidence)
     )
-    title = "Certified against measured" if options.all else f"Audit of {options.scheme}"
+    title = "Certified against measured" if options.all else f"Audit of {asked[0].scheme}"
     sections = _sections(options, [row for row, _ in rows], picture)
     report = _run_files.write_report(run_dir, title, sections)
     _output.give({"run_dir": run_dir, "report": report, **results})
     return _run_files.verdict([row.scheme for row, _ in rows if row.holds is False])
+
+
+class Asked(NamedTuple):
+    """scheme: its name. config: for a small world; None: the one that `rounds.config` makes."""
+
+    scheme: str
+    config: Any = None
+
+
+def _asked(options: Options) -> Asked:
+    if options.settings is None:
+        return Asked(options.scheme)
+    from fljax.cli import _audit_own
+
+    return Asked(*_audit_own.read(options.settings))
 
 
 def _replay(options: Options) -> int:
@@ -196,14 +225,21 @@ def _floating_point(options: Options) -> int:
     return _run_files.verdict([row["attack"] for row in rows if row["holds"] is False])
 
 
-def _noise(name: str, options: Options) -> float:
+def _noise(name: str, config: Any, options: Options) -> float:
+    """The noise multiplier that is asked for: by epsilon, by itself, by the settings."""
     from fljax import accounting
 
     if options.epsilon is None:
-        return options.noise_multiplier
-    config = rounds.config(name, noise_multiplier=1.0)
+        told = None if config is None else config.noise_multiplier
+        if options.noise_multiplier is None and told is None and config is not None:
+            raise ValueError(
+                "Expected noise_multiplier or epsilon with settings that leave the noise to be "
+                "calibrated, got neither."
+            )
+        return float(options.noise_multiplier or told or 1.0)
+    start = rounds.config(name, noise_multiplier=1.0) if config is None else config
     event: Any = lambda noise: schemes.get(name).run_event(
-        dataclasses.replace(config, noise_multiplier=noise), options.num_rounds
+        dataclasses.replace(start, noise_multiplier=noise), options.num_rounds
     )
     method = rounds.quick_method(event(1.0))
     return float(

@@ -23,6 +23,20 @@ def test_a_unit_moves_what_is_seen_as_far_as_declared_and_half_the_noise_is_caug
     assert found.control.measured == pytest.approx(2 * found.report.measured, rel=0.05)
 
 
+@pytest.mark.slow(reason="replays rounds, and compiles each scheme for that")
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_a_replay_sees_half_the_noise_where_the_model_tells_an_audit_too_little(scale, key):
+    scheme = schemes.get("bidirectional")
+
+    def other(config, loss, **given):
+        less = dataclasses.replace(config, noise_multiplier=scale * config.noise_multiplier)
+        return scheme.make(less, loss, **given)
+
+    told = replay.least_config(scheme)
+    found = replay.replay(dataclasses.replace(scheme, make=other), told, key)
+    assert found.holds is (scale == 1.0)
+
+
 def test_a_scheme_that_moves_too_far_is_refuted(key):
     scheme = schemes.get("gd_dp")
     told = replay.least_config(scheme)

@@ -1,0 +1,49 @@
+"""What `fljax audit --settings PATH` plays against: the scheme of a run, or of a TOML, with its own
+numbers.
+"""
+
+import dataclasses
+import json
+import pathlib
+from typing import Any, NamedTuple
+
+from fljax import schemes
+from fljax.attacks import rounds
+from fljax.simulation import config as config_lib
+from fljax.simulation.record import folder
+
+
+class Own(NamedTuple):
+    """scheme: its name. config: of the small world, its noise multiplier None where nothing says
+    it.
+    """
+
+    scheme: str
+    config: Any
+
+
+def read(path: pathlib.Path) -> Own:
+    """The scheme that a run's folder, or a TOML of `fljax simulate`, names, with its numbers; but
+    for few clients, since an audit plays thousands of rounds.
+
+    Of a run that calibrated its noise, the noise is the calibrated one.
+
+    Raises:
+      ValueError: no such file, it is no config, its scheme promises no epsilon, or its numbers do
+        not go together with few clients.
+    """
+    path = path.expanduser()
+    file = path / folder.CONFIG if path.is_dir() else path
+    if not file.is_file():
+        raise ValueError(f"Expected settings to be a run's folder or a TOML, got {str(path)!r}.")
+    sections = config_lib.from_toml(folder.read_text(file), source=str(file))
+    parts = config_lib.parts(sections)
+    name, config = parts["scheme"], parts["scheme_config"]
+    scheme = schemes.get(name)
+    if scheme.promise != "epsilon":
+        raise ValueError(f"Expected settings of a scheme that promises an epsilon, got {name!r}.")
+    told = path / folder.PRIVACY
+    if config.noise_multiplier is None and path.is_dir() and told.is_file():
+        calibrated = json.loads(folder.read_text(told)).get("noise_multiplier")
+        config = dataclasses.replace(config, noise_multiplier=calibrated)
+    return Own(name, rounds.shrunk(scheme, config))

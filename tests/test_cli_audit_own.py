@@ -1,0 +1,67 @@
+"""`fljax audit --settings`: the scheme of a run or of a TOML, with its own numbers, few clients."""
+
+import json
+
+import pytest
+
+from fljax import cli
+from fljax.attacks import rounds
+from fljax.cli import _audit_own
+
+TOML = '[scheme]\nscheme = "gd_dp"\nl2_clip_norm = 2.0\nnum_parties = 300\n{}\n'
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A folder as a run leaves it that calibrated its noise."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.toml").write_text(TOML.format(""))
+    (tmp_path / "run" / "privacy.json").write_text(json.dumps({"noise_multiplier": 1.25}))
+    return tmp_path / "run"
+
+
+def test_a_run_is_audited_with_its_own_numbers_and_few_clients(run):
+    found = _audit_own.read(run)
+    few = rounds.config("gd_dp", noise_multiplier=1.0)
+    assert found.scheme == "gd_dp" and found.config.noise_multiplier == 1.25
+    assert found.config.l2_clip_norm == 2.0
+    assert found.config.num_parties == few.num_parties == 4
+
+
+def test_what_hangs_on_the_number_of_clients_goes_with_it(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        '[scheme]\nscheme = "higradavg"\nsilo_noise = [1.0, 1.0, 2.0]\nnum_parties = 3\n'
+        "silos_per_subject = 3\nitem_sampling_prob = 0.25\nnoise_multiplier = 2.0\n"
+    )
+    config = _audit_own.read(path).config
+    assert (config.num_parties, config.silo_noise, config.holders) == (2, (), 2)
+    assert (config.item_sampling_prob, config.noise_multiplier) == (0.25, 2.0)
+
+
+def test_the_command_takes_the_noise_of_the_run(run, tmp_path):
+    flags = ["--settings", str(run), "--trials", "16", "--run-dir", str(tmp_path / "audit")]
+    assert cli.main(["audit", *flags]) == 0
+    (row,) = json.loads((tmp_path / "audit" / "audit.json").read_text())["rows"]
+    assert row["scheme"] == "gd_dp" and row["noise_multiplier"] == 1.25
+    assert row["verdict"] == "cannot tell" and row["holds"] is None
+    assert f'settings = "{run}"' in (tmp_path / "audit" / "config.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "told"),
+    [
+        (TOML.format(""), [], "noise_multiplier or epsilon with settings"),
+        (TOML.format("noise_multiplier = 1.0"), ["--all"], "neither all nor replay"),
+        ('[scheme]\nscheme = "white_channel"\n', [], "promises an epsilon"),
+        ("[scheme]\nscheem = 1\n", [], "scheem"),
+        (None, [], "a run's folder or a TOML"),
+    ],
+)
+def test_settings_that_cannot_be_audited_say_so(text, flags, told, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mine.toml"
+    if text is not None:
+        path.write_text(text)
+    assert cli.main(["audit", "--settings", str(path), *flags]) == 2
+    assert told in capsys.readouterr().err and not list(tmp_path.glob("runs/*"))
