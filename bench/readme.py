@@ -12,6 +12,7 @@ from bench.aot import __main__ as aot
 from bench.kernels import generators, pair_noise, per_example, water_filling
 from bench.papers import (
     attacks,
+    audits,
     bidirectional,
     bidirectional_accuracy,
     bidirectional_attacks,
@@ -61,7 +62,10 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
         "channel_figures": (channel_figures.table, "channel_figures"),
     },
     "docs/explain/accounting.md": {"their_tests": (their_tests.table, "their_tests")},
-    "docs/explain/attacks.md": {"attacks": (attacks.table, "attacks")},
+    "docs/explain/attacks.md": {
+        "attacks": (attacks.table, "attacks"),
+        "audits": (audits.table, "audits"),
+    },
     "docs/appendix/rounds_measured.md": {
         "peers": (peers.table, "peers"),
         "scale": (scale.table, "scale_large scale"),
