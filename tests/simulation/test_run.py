@@ -84,6 +84,7 @@ def test_the_run_folder_holds_what_happened(finished):
         "fingerprint.json",
         "model.json",
         "sessions.jsonl",
+        "chain.jsonl",
     }
     assert records[-1]["test_loss"] < records[0]["test_loss"]
     assert len({r["cohort_size"] for r in records}) > 3

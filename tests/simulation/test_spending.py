@@ -29,7 +29,7 @@ def test_pld_is_asked_a_few_times_and_never_reports_less_than_was_spent(monkeypa
         return math.sqrt(event.mechanism.count)
 
     monkeypatch.setattr(accounting, "epsilon", epsilon)
-    found = list(budget._epsilons(ROUND, 1000, 1e-5, "pld"))
+    found = list(budget._epsilons(None, ROUND, 1000, 1e-5, "pld"))
     assert len(asked) == len(set(asked)) == budget.MOST_COMPOSITIONS
     assert len(found) == 1000 and found[-1] == math.sqrt(1000)
     assert all(e >= math.sqrt(t) for t, e in enumerate(found, start=1))
@@ -38,7 +38,7 @@ def test_pld_is_asked_a_few_times_and_never_reports_less_than_was_spent(monkeypa
 
 def test_other_accountants_and_short_runs_report_every_round():
     for method, rounds in (("rdp", 40), ("pld", 20)):
-        found = list(budget._epsilons(ROUND, rounds, 1e-5, method))
+        found = list(budget._epsilons(None, ROUND, rounds, 1e-5, method))
         expected = [
             accounting.epsilon(ROUND.repeat(t), delta=1e-5, method=method)
             for t in range(1, rounds + 1)
@@ -56,7 +56,7 @@ def test_a_million_rounds_are_counted_in_time_that_grows_with_what_is_asked(monk
     monkeypatch.setattr(accounting, "epsilon", epsilon)
     for method, most in (("rdp", budget.MOST_CONVERSIONS), ("pld", budget.MOST_COMPOSITIONS)):
         asked.clear()
-        found = np.asarray(list(budget._epsilons(ROUND, config_lib.MOST_STEPS, 1e-5, method)))
+        found = np.asarray(list(budget._epsilons(None, ROUND, config_lib.MOST_STEPS, 1e-5, method)))
         assert len(asked) == most and found.shape == (config_lib.MOST_STEPS,)
         true = np.sqrt(np.arange(1, config_lib.MOST_STEPS + 1))
         assert np.all(found >= true) and np.all(np.diff(found) >= 0) and found[-1] == true[-1]
