@@ -200,7 +200,11 @@ class Chain:
         self._file.seek(0, 2)
         begins = [link.body for link in kept if link.kind == "begin"]
         if not begins or begins[-1] != body:
-            self._append("begin", body)
+            try:
+                self._append("begin", body)
+            except BaseException:
+                self._file.close()
+                raise
 
     def _append(self, kind: str, body: dict[str, Any]) -> None:
         self.head, line = _next(self.head, kind, body)
