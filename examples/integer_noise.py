@@ -1,9 +1,10 @@
-"""Clients that noise whole numbers, beside clients with float32 noise, at the same epsilon.
+"""Noise in whole numbers beside noise in float32, at the same epsilon: of clients, of a server.
 
 python examples/integer_noise.py
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +18,14 @@ NUM_ROUNDS = 20
 TARGET_EPSILON = 8.0
 DELTA = 1e-3
 SCHEMES = ("smpc_dp", "distributed_dgauss", "skellam")
+NOISES = ("float32", "exact")
 
 
-def train(name: str, clients: data.ClientData, digits: data.Dataset) -> None:
+def train(name: str, clients: data.ClientData, digits: data.Dataset, **fields: Any) -> None:
     """Calibrates, trains and prints one line."""
     scheme = schemes.get(name)
     model = models.create("softmax", example_shape=(8, 8, 1), num_classes=10, key=jax.random.key(0))
-    config = scheme.Config(num_parties=NUM_CLIENTS, max_colluders=5)
+    config = scheme.Config(**fields)
 
     def run(noise_multiplier: float) -> accounting.PrivacyEvent:
         noisy = dataclasses.replace(config, noise_multiplier=noise_multiplier)
@@ -42,7 +44,8 @@ def train(name: str, clients: data.ClientData, digits: data.Dataset) -> None:
         state, _ = one_round(state, cohort, key)
     _, accuracy = models.evaluate(model.apply, state.params, jax.tree.map(jnp.asarray, digits.test))
     spent = accounting.epsilon(run(noise_multiplier), delta=DELTA)
-    print(f"  {name:18} epsilon {spent:.3f} at delta {DELTA:g}   accuracy {float(accuracy):.1%}")
+    label = fields.get("noise", name)
+    print(f"  {label:18} epsilon {spent:.3f} at delta {DELTA:g}   accuracy {float(accuracy):.1%}")
 
 
 def bits() -> None:
@@ -67,8 +70,12 @@ def main() -> None:
     digits = data.load("digits")
     table = data.partition.iid(digits.train["y"], NUM_CLIENTS, np.random.default_rng(0))
     clients = data.ClientData(jax.tree.map(jnp.asarray, digits.train), jnp.asarray(table))
+    print("Clients that noise their own updates:")
     for name in SCHEMES:
-        train(name, clients, digits)
+        train(name, clients, digits, num_parties=NUM_CLIENTS, max_colluders=5)
+    print("A trusted server, dp_fedavg with all clients in each round:")
+    for noise in NOISES:
+        train("dp_fedavg", clients, digits, noise=noise, sampling_prob=1.0)
     print("At noise multiplier 1, with which no sum wraps around:")
     bits()
 

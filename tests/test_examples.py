@@ -37,7 +37,12 @@ TINY = {
     "information": {"USES": (1, 13), "NUM_RECORDS": 100},
     "own_data_and_model": {"NUM_USERS": 20, "NUM_READINGS": 200, "NUM_ROUNDS": 2},
     "own_scheme": {"CHECKS": ("event",), "NUM_ROUNDS": 2},
-    "integer_noise": {"NUM_CLIENTS": 12, "NUM_ROUNDS": 1, "SCHEMES": ("skellam",)},
+    "integer_noise": {
+        "NUM_CLIENTS": 12,
+        "NUM_ROUNDS": 1,
+        "SCHEMES": ("skellam",),
+        "NOISES": ("exact",),
+    },
     "pair_noise": {"NUM_CLIENTS": 12, "NUM_ROUNDS": 1, "SCHEMES": ("lightdp",)},
     "tasks": {
         "NUM_CLIENTS": 20,

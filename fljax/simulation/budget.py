@@ -435,8 +435,8 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
         "Held-out accuracy and loss are computed on examples that are taken to be public.",
         f"{others} on the same data spends budget of its own, which is not counted here.",
         _TRUST[plan.noise_at],
-        _INTEGERS if words.in_integers(plan.event.mechanism) else _FLOATS,
-        *of_tail(plan, rounds),
+        _INTEGERS if _in_integers(plan) else _FLOATS,
+        *([] if _in_integers(plan) else of_tail(plan, rounds)),
         of_seed(plan),
     ]
     if plan.baseline:
@@ -462,6 +462,11 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
             0, "Several examples of one person are protected one by one, not together."
         )
     return {"guarantee": guarantee, "not_covered": not_covered}
+
+
+def _in_integers(plan: Plan) -> bool:
+    exact = getattr(plan.scheme_config, "noise", None) == "exact"
+    return exact or words.in_integers(plan.event.mechanism)
 
 
 def of_origin(plan: Plan, rounds: int) -> str:

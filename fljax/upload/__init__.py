@@ -7,6 +7,7 @@ from fljax import _rooms
 if TYPE_CHECKING:
     from fljax.upload import controlled_channel as controlled_channel
     from fljax.upload import disguised as disguised
+    from fljax.upload import exact_noise as exact_noise
     from fljax.upload import fixed_point as fixed_point
     from fljax.upload import gaussian as gaussian
     from fljax.upload import integer_grid as integer_grid

@@ -70,13 +70,7 @@ def plan(
     rotated = bits is not None and bits < needed
     size = rotation.size(num_params) if rotated else num_params
     root = math.sqrt(size)
-    # Length c before rounding: c + root after it for certain, and with a chance of
-    # 1 - exp(-_LOG_REFUSED) no more than the root of
-    # c**2 + size / 4 + sqrt(2 _LOG_REFUSED) (c + root / 2).
-    slope = math.sqrt(2 * _LOG_REFUSED)
-    rest = most_norm**2 - size / 4 - slope * root / 2
-    likely = -slope / 2 + math.sqrt(slope**2 / 4 + rest) if rest > 0 else 0.0
-    length = max(likely, most_norm - root)
+    length = length_before(most_norm, size)
     if not (length >= 1 and most_norm <= 65535):
         raise ValueError(
             f"Expected grid_norm in [{math.ceil(root / 2) + 2}, 65535] for {num_params} parameters "
@@ -90,6 +84,20 @@ def plan(
                 "grid_norm needs fewer."
             )
     return Grid(num_params, size, rotated, length / l2_clip_norm, most_norm, bits)
+
+
+def length_before(most_norm: float, size: int) -> float:
+    """Longest vector `[size]` that, rounded at random, is no longer than `most_norm` with a chance
+    of 39 % at least; below 1 where rounding alone is longer.
+
+    Length c before rounding: c + root after it for certain, root**2 = size; and with a chance of
+    1 - exp(-_LOG_REFUSED) no more than the root of
+    c**2 + size / 4 + sqrt(2 _LOG_REFUSED) (c + root / 2).
+    """
+    root, slope = math.sqrt(size), math.sqrt(2 * _LOG_REFUSED)
+    rest = most_norm**2 - size / 4 - slope * root / 2
+    likely = -slope / 2 + math.sqrt(slope**2 / 4 + rest) if rest > 0 else 0.0
+    return max(likely, most_norm - root)
 
 
 def most_noise(law: str, parameter: float) -> int:

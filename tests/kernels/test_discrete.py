@@ -15,6 +15,7 @@ from fljax_kernels.discrete import alias, laws, reference, rounding
 from fljax_kernels.discrete.cases import CASES
 
 LAWS = [("discrete_gaussian", p) for p in (0.4, 2.5, 40.0)]
+LAWS += [("rounded_gaussian", p) for p in (1.0, 2.5, 40.0)]
 LAWS += [("skellam", p) for p in (0.3, 6.0, 9000.0)]
 
 
@@ -24,6 +25,9 @@ def true_mass(law, parameter, x):
         p = mpmath.mpf(parameter)
         if law == "skellam":
             return mpmath.exp(-p) * mpmath.besseli(x, p)
+        if law == "rounded_gaussian":
+            tail = lambda x: mpmath.erfc((x - mpmath.mpf(1) / 2) / (p * mpmath.sqrt(2))) / 2
+            return tail(mpmath.mpf(x)) - tail(mpmath.mpf(x + 1))
         reach = math.ceil(25 * parameter)
         weight = lambda x: mpmath.exp(-(mpmath.mpf(x) ** 2) / (2 * p * p))
         return weight(x) / mpmath.fsum(map(weight, range(-reach, reach + 1)))
@@ -48,7 +52,7 @@ def test_what_lies_beyond_the_reach_is_less_than_was_promised(law, parameter):
         # Ratios of neighbouring masses fall outwards: the tail is below a geometric series.
         first, second = (true_mass(law, parameter, reach + i) for i in (1, 2))
         assert 2 * first / (1 - second / first) < mpmath.mpf(2) ** -185
-    assert reach < 18 * (parameter if law == "discrete_gaussian" else parameter**0.5) + 100
+    assert reach < 18 * (parameter**0.5 if law == "skellam" else parameter) + 100
 
 
 @pytest.mark.parametrize(("law", "parameter"), LAWS)
@@ -109,6 +113,8 @@ def test_draws_have_the_frequencies_of_the_law(law, parameter, key):
     variance = float(fractions.Fraction(variance, 2**192))
     if law == "skellam":
         assert math.isclose(variance, parameter, rel_tol=1e-12)
+    if law == "rounded_gaussian":
+        assert math.isclose(variance, parameter**2 + 1 / 12, rel_tol=0, abs_tol=1e-6)
     # The fourth moment is at most 3 variance**2 + variance
     error = 6 * math.sqrt((2 * variance**2 + variance) / draws)
     assert abs(np.mean(drawn.astype(float) ** 2) - variance) <= error
@@ -229,6 +235,7 @@ def test_a_ring_sums_modulo_its_size_and_comes_back(bits):
         lambda key: discrete.discrete_gaussian_noise(key, (3,), 1e6),
         lambda key: discrete.discrete_gaussian_noise(key, (3,), True),
         lambda key: discrete.discrete_gaussian_noise(7, (3,), 1.0),
+        lambda key: discrete.rounded_gaussian_noise(key, (3,), 0.99),
         lambda key: jax.jit(discrete.skellam_noise, static_argnums=1)(key, (3,), 1.0),
         lambda key: discrete.skellam_noise(key, (3,), -1.0),
         lambda key: discrete.rotate(key, jnp.zeros(3)),

@@ -75,6 +75,14 @@ def test_nothing_in_it_comes_from_outside(outcome):
     assert not re.search(r"url\((?!#)", styles) and "@import" not in run_page.render(outcome)
 
 
+def test_a_claim_says_float32_of_noise_that_is_not_exact(outcome):
+    for noise, wanted in (("float32", "float32"), ("exact", "whole numbers")):
+        made = dataclasses.replace(outcome.plan.scheme_config, noise=noise)
+        said = budget.statement(outcome.plan._replace(scheme_config=made), 4)["not_covered"]
+        (line,) = (line for line in said if "drawn and added in" in line)
+        assert wanted in line
+
+
 def test_it_shows_the_runs_own_numbers_and_the_whole_claim(outcome):
     text = run_page.render(outcome)
     last = outcome.records[-1]

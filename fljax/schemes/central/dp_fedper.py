@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from fljax import _validate
 from fljax.local import personal, steps
 from fljax.schemes import base
-from fljax.schemes.central import dp_fedavg
+from fljax.schemes.central import dp_fedavg, turns
 from fljax.schemes.central import round as central
 from fljax.server.rounds import ClientState
 from fljax.types import LossFn, Params
@@ -90,6 +90,7 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
         train,
         config,
         given,
+        noise=turns.noise,
         own=lambda here, clients: clients.kept,
         keep=keep,
         released=shared,

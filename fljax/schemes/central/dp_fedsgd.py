@@ -62,8 +62,8 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
     pool stands in at most one place of `indices`, which `fljax.data.check_partition` checks on the
     host. With banded noise a run is `uses(config, num_rounds)` events: a unit may join one of any
     `bands` rounds, by its client's number or its place in its client's table. Idealisation: noise
-    is drawn in float32 with the key's generator; threefry is no cryptographic source. RoundInfo
-    is not private.
+    is drawn in float32 (in whole numbers where it is "exact") with the key's generator; threefry is
+    no cryptographic source. RoundInfo is not private.
 
     Args, Raises: as `base.Make`. Records are batched by performance.microbatch_size, whoever's they
       are.
@@ -113,11 +113,16 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
         if keyed.draws(loss):
             examples = keyed.Drawing(examples, batch.given[0])
         matrix = gradients(here.state.params, examples, batch_mask=mask)
-        total, norms = clipping.sum_gradients(matrix, bound, config.clipping_style)
+        if noise.add_up is None:
+            total, norms = clipping.sum_gradients(matrix, bound, config.clipping_style)
+            total = jax.tree.map(lambda g: g.astype(jnp.float32), total)
+        else:
+            row_keys = here.client_keys(rows, _keys.Purpose.ROUND)
+            total, norms = noise.add_up(matrix.materialize(), row_keys, mask)
         count = () if noise.within is None else (noise.within(here.state.clipping, norms, mask),)
         losses = matrix.values().astype(jnp.float32)
         stats = central.unit_stats(losses, norms, bound, mask, *count)
-        return jax.tree.map(lambda g: g.astype(jnp.float32), total), stats
+        return total, stats
 
     def release(here: Round, batches: Clients, sums: Sums) -> Release:
         loss, clipped_fraction = rounds.averages(sums.stats[:2], jnp.sum(batches.rows >= 0))

@@ -65,6 +65,8 @@ def stddev(config: ReplacedConfig) -> float:
 def non_private(config: Any) -> Any:
     """The same training with a clip that never binds and no noise."""
     plain = dataclasses.replace(config, clipping_style="flat", target_quantile=None)
+    if getattr(config, "noise", "float32") == "exact":  # whose grid would be as wide as the clip
+        plain = dataclasses.replace(plain, noise="float32")
     return base.non_private(plain)
 
 
@@ -74,12 +76,15 @@ class Noise(NamedTuple):
     init: params -> state of the bound, or of the noise. bound: state -> l2_clip_norm. within:
     (state, norms `[B]`, mask `[B]`) -> `[]`, the count that a round adds up beside the sum, as its
     third statistic; None: there is none. release: (round, sums) -> noisy sum, divisor, next state.
+    add_up: (rows `[B]`, keys `[B]`, mask `[B]`) -> (sum of clipped rows, norms `[B]`); None: in
+    floating point.
     """
 
     init: Callable[[Params], Any]
     bound: Callable[[Any], Any]
     within: Callable[[Any, jax.Array, jax.Array], jax.Array] | None
     release: Callable[[Round, Sums], Release]
+    add_up: Callable[[Any, jax.Array, jax.Array], tuple[Any, jax.Array]] | None = None
 
 
 def noise(config: Any, expected_count: float) -> Noise:
@@ -187,6 +192,7 @@ def clipped_updates(
     own: Callable[[Round, Clients], Any] | None = None,
     keep: Callable[[Params, Any], tuple[Params, Any]] | None = None,
     start: Callable[[Round], Any] = lambda here: here.state.params,
+    add_up: Callable[[Any, jax.Array, jax.Array], tuple[Any, jax.Array]] | None = None,
 ) -> rounds.Local | rounds.LocalKeeping:
     """Clients train, and each one's update is clipped to the round's bound before it is added up.
 
@@ -194,7 +200,7 @@ def clipped_updates(
       not finite adds zero.
 
     Args:
-      train: of `fljax.local.sgd`. bound, within: of a `Noise`.
+      train: of `fljax.local.sgd`. bound, within, add_up: of a `Noise`.
       style: of clipping.
       own: `(round, clients)` is a tree `[K, ...]` of what each client is given beside its data.
       keep: `(updates [K, ...], what clients kept)` is what they send of it, and what they keep.
@@ -209,7 +215,11 @@ def clipped_updates(
         update, kept = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), found.update), None
         if keep is not None:
             update, kept = keep(update, clients.kept)
-        total, norms = clipping.sum_updates(update, most, style, present)
+        if add_up is None:
+            total, norms = clipping.sum_updates(update, most, style, present)
+        else:
+            round_keys = here.client_keys(clients.ids, _keys.Purpose.ROUND)
+            total, norms = add_up(update, round_keys, present)
         count = () if within is None else (within(here.state.clipping, norms, present),)
         stats = unit_stats(found.loss, norms, most, present, *count)
         return (total, stats) if keep is None else (total, stats, kept)
@@ -253,6 +263,7 @@ def client_level(
             within=central.within,
             own=own,
             keep=keep,
+            add_up=central.add_up,
         ),
         release,
         server_optimizer=given.server_optimizer,

@@ -17,6 +17,7 @@ from fljax import _keys, _validate
 from fljax.accounting import correlated, events
 from fljax.data.cohorts import Cohort
 from fljax.schemes import base
+from fljax.schemes.central import exact
 from fljax.schemes.central import round as central
 from fljax.server.rounds import Clients, Release, Round, Sums, everybody
 from fljax_kernels import correlated as kernel
@@ -27,8 +28,9 @@ _NO_END = 2**30  # bands need no end: C of any number of rounds has the same col
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BandedConfig(_validate.Checked):
-    """Whether noise is correlated, a part of configs of schemes that sample; public numbers.
+class BandedConfig(exact.ExactConfig):
+    """Whether noise is exact or correlated, a part of configs of schemes that sample; public
+    numbers.
 
     Raises:
       ValueError: a number is out of its range, a unit would have to join its turn with a chance
@@ -98,7 +100,11 @@ def event(
 
 
 def noise(config: Any, expected_count: float) -> central.Noise:
-    """As `central.noise`, or banded: `noise_multiplier` is that of a round of a unit's turn."""
+    """As `central.noise`, exact, or banded: then `noise_multiplier` is that of a round of a unit's
+    turn.
+    """
+    if config.noise == "exact":
+        return exact.noise(config, expected_count)
     if config.correlation == "none":
         return central.noise(config, expected_count)
     strategy = dataclasses.replace(

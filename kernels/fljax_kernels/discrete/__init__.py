@@ -6,6 +6,7 @@ from fljax_kernels.discrete.api import (
     grid_round,
     rotate,
     rotate_back,
+    rounded_gaussian_noise,
     skellam_noise,
     to_ring,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "grid_round",
     "rotate",
     "rotate_back",
+    "rounded_gaussian_noise",
     "skellam_noise",
     "to_ring",
 ]

@@ -8,6 +8,7 @@ than 2**-180, and what lies beyond the reach has less than 2**-190.
 import decimal
 import functools
 import math
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -28,18 +29,9 @@ class Law(NamedTuple):
 def discrete_gaussian(stddev: float) -> Law:
     """Mass proportional to exp(-x**2 / (2 stddev**2)), stddev > 0 as the fraction that it is.
 
-    The weight of x + 1 is that of x times r**(2 x + 1), r = exp(-1 / (2 stddev**2)): x steps lose
-    x**2 units of 2**-448, less than 2**-408.
-
     Source: Canonne, Kamath, Steinke (2020), arXiv:2004.00010, for the law.
     """
-    ratio = _exp(-1 / (2 * Fraction(stddev) ** 2))
-    square, factor, weight, weights = (ratio * ratio) >> _POINT, ratio, 1 << _POINT, []
-    while weight >> (_POINT - _TAIL):
-        weights.append(weight)
-        weight = (weight * factor) >> _POINT
-        factor = (factor * square) >> _POINT
-    return _symmetric(weights)
+    return _symmetric(list(_gaussian_weights(Fraction(stddev) ** 2)))
 
 
 @functools.lru_cache(maxsize=32)
@@ -71,6 +63,43 @@ def skellam(variance: float) -> Law:
     return _symmetric([weight for weight in weights if weight])
 
 
+@functools.lru_cache(maxsize=32)
+def rounded_gaussian(stddev: float) -> Law:
+    """The whole number next to a draw from N(0, stddev**2), stddev >= 1 as the fraction that it is.
+
+    Its mass at x is the integral of exp(-(x + t)**2 / (2 stddev**2)) over t from -1/2 to 1/2, but
+    for a factor: that of a discrete Gaussian times the sum over even k of He_k(x / stddev)
+    / ((2 stddev)**k (k + 1)!), by the generating function of Hermite polynomials. Its terms are no
+    larger than exp(9): errors of some units of 2**-448 stay below 2**-400.
+    """
+    variance, one = Fraction(stddev) ** 2, 1 << _POINT
+    slope, square_term = ((one * part) // 1 for part in (1 / (2 * variance), 1 / (4 * variance)))
+    weights = []
+    for x, weight in enumerate(_gaussian_weights(variance)):
+        before, here, total, k, last = 0, one, one, 0, 0
+        while last < 2:  # two small terms in turn, since one of them may be zero by chance
+            step = x * slope * here - square_term * before
+            before, here, k = here, (step >> _POINT) // (k + 1), k + 1
+            total += 0 if k % 2 else here // (k + 1)
+            last = last + 1 if abs(here) >> (_POINT - 256) == 0 else 0
+        weights.append((weight * total) >> _POINT)
+    return _symmetric(weights)
+
+
+def _gaussian_weights(variance: Fraction) -> Iterator[int]:
+    """exp(-x**2 / (2 variance)) of x = 0, 1, .. in units of 2**-448, down to 2**-_TAIL.
+
+    The weight of x + 1 is that of x times r**(2 x + 1), r = exp(-1 / (2 variance)): x steps lose
+    x**2 units, less than 2**-408.
+    """
+    ratio = _exp(-1 / (2 * variance))
+    square, factor, weight = (ratio * ratio) >> _POINT, ratio, 1 << _POINT
+    while weight >> (_POINT - _TAIL):
+        yield weight
+        weight = (weight * factor) >> _POINT
+        factor = (factor * square) >> _POINT
+
+
 def _exp(power: Fraction) -> int:
     """2**_POINT e**power, power < 0, rounded: decimal's exp is right to its last digit."""
     with decimal.localcontext() as context:
@@ -88,4 +117,8 @@ def _symmetric(weights: list[int]) -> Law:
     return Law(len(one_side), [*reversed(one_side), middle, *one_side])
 
 
-LAWS = {"discrete_gaussian": discrete_gaussian, "skellam": skellam}
+LAWS = {
+    "discrete_gaussian": discrete_gaussian,
+    "rounded_gaussian": rounded_gaussian,
+    "skellam": skellam,
+}
