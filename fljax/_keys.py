@@ -32,6 +32,7 @@ class Purpose(enum.IntEnum):
     CHOOSE_CLIENTS = 7
     ROTATE = 8
     ROUND = 9
+    ALLOCATE = 10
 
 
 def server_key(key: jax.Array, round_index: jax.Array | int, purpose: Purpose) -> jax.Array:

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from fljax import _validate
-from fljax.local import clipping
 from fljax.types import Params, PyTree
 from fljax.upload import integer_grid
 from fljax_kernels import discrete
@@ -92,24 +91,20 @@ def steps_of_norm(of: Grid, num_params: int) -> float:
     return length
 
 
-def total(
-    of: Grid, rows: PyTree, keys: jax.Array, mask: jax.Array, style: clipping.Style = "flat"
-) -> tuple[PyTree, jax.Array]:
-    """(sum of clipped, rounded rows, norms before that `[C]`) of a tree of `[C, ...]`.
+def total(of: Grid, rows: PyTree, factors: jax.Array, keys: jax.Array, mask: jax.Array) -> PyTree:
+    """Int32 tree: the sum of rounded rows of a tree of `[C, ...]`, each times its factor.
 
     Guarantee: each row that counts adds whole numbers whose squared norm is at most
-    `most_squared_norm`, whatever it holds; one that is not finite adds zero. The sum, int32, does
-    not depend on the order of rows, nor on which of them are added up together.
+    `most_squared_norm`, whatever it holds; one that is not finite, or whose factor is 0, adds zero.
+    The sum does not depend on the order of rows, nor on which of them are added up together.
 
     Args:
-      rows: tree of `[C, ...]`. keys: `[C]`, one for each row, used for nothing else.
-      mask: bool `[C]`, True where a row counts. style: of clipping.
+      rows: tree of `[C, ...]`. factors: `[C]` >= 0, that clip them.
+      keys: `[C]`, one for each row, used for nothing else. mask: bool `[C]`, True where it counts.
     """
     rows = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), rows)
     like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], jnp.int32), rows)
     size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(like))
-    norms = clipping.joint_norm(clipping.leaf_norms(rows))
-    factors = clipping.to_bound(norms, of.l2_clip_norm, style=style)
     scale = jnp.float32(steps_of_norm(of, size) / of.l2_clip_norm)
 
     def whole(row: Params, factor: jax.Array, key: jax.Array) -> jax.Array:
@@ -119,8 +114,7 @@ def total(
         return discrete.grid_round(key, steps, of.most_squared_norm)
 
     found = jax.vmap(whole)(rows, factors, keys)
-    added = jnp.sum(jnp.where(mask[:, None], found, 0), axis=0, dtype=jnp.int32)
-    return _like(added, like), norms
+    return _like(jnp.sum(jnp.where(mask[:, None], found, 0), axis=0, dtype=jnp.int32), like)
 
 
 def noised(of: Grid, key: jax.Array, sums: PyTree) -> Params:

@@ -55,6 +55,8 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
     every client is put into the cohort independently with chance `sampling_prob`. With banded noise
     a run is `uses(config, num_rounds)` of them: a client may join one of any `bands` rounds, and is
     put into each cohort with chance `sampling_prob * bands`; the round lets in whose turn it is.
+    Sampling by allocation, one event is `allocation_rounds` rounds, all clients are in each cohort,
+    and the round lets in whose round it is, which nobody else may learn.
     Idealisation: noise is drawn in float32 (in whole numbers where it is "exact") with the key's
     generator; threefry is no cryptographic source. RoundInfo is not private.
 
@@ -66,7 +68,7 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
         config,
         given,
         noise=turns.noise,
-        choose=turns.choose(turns.cycle(config)),
+        choose=turns.of_round(config),
         join_prob=turns.join_prob(config),
     )
 
@@ -80,6 +82,6 @@ SCHEME = central.scheme(
     make=make,
     event=event,
     uses=uses,
-    non_private=central.non_private,
+    non_private=turns.non_private,
 )
 fitted, non_private = SCHEME.fitted, SCHEME.non_private

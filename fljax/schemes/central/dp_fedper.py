@@ -37,9 +37,9 @@ class Config(dp_fedavg.Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _validate.one_of(
-            ("none",), correlation=self.correlation
-        )  # clients with a state take no turns
+        # Clients with a state take no turns.
+        _validate.one_of(("none",), correlation=self.correlation)
+        _validate.one_of(("poisson",), sampling=self.sampling)
         if not self.names:
             raise ValueError(
                 "Expected personal_layers to name a layer, got "
@@ -119,7 +119,7 @@ SCHEME = central.scheme(
     Config=Config,
     make=make,
     event=event,
-    non_private=central.non_private,
+    non_private=turns.non_private,
     check_network=check_network,
     # A client that keeps layers of its own needs examples enough to train them.
     start={

@@ -61,9 +61,10 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
     if all clients are in every cohort (the round samples the records itself) and each row of the
     pool stands in at most one place of `indices`, which `fljax.data.check_partition` checks on the
     host. With banded noise a run is `uses(config, num_rounds)` events: a unit may join one of any
-    `bands` rounds, by its client's number or its place in its client's table. Idealisation: noise
-    is drawn in float32 (in whole numbers where it is "exact") with the key's generator; threefry is
-    no cryptographic source. RoundInfo is not private.
+    `bands` rounds, by its client's number or its place in its client's table. Sampling by
+    allocation, one event is `allocation_rounds` rounds, as in `dp_fedavg`. Idealisation: noise is
+    drawn in float32 (in whole numbers where it is "exact") with the key's generator; threefry is no
+    cryptographic source. RoundInfo is not private.
 
     Args, Raises: as `base.Make`. Records are batched by performance.microbatch_size, whoever's they
       are.
@@ -76,7 +77,7 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
             config,
             given,
             noise=turns.noise,
-            choose=turns.choose(turns.cycle(config)),
+            choose=turns.of_round(config),
             join_prob=turns.join_prob(config),
         )
     noise = turns.noise(config, config.sampling_prob * given.num_units)
@@ -90,9 +91,13 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
         """
         keys = here.client_keys(cohort.client_ids, _keys.Purpose.SAMPLE_EXAMPLES)
         capacity = cohort.indices.shape[1]
-        drawn = jax.vmap(lambda k: _keys.coins(k, (capacity,), turns.join_prob(config)))(keys)
-        # A client's places take turns; the place of an example that is removed stays empty.
-        drawn &= turns.has_turn(jnp.arange(capacity), here, turns.cycle(config))[None, :]
+        places = jnp.arange(capacity)
+        if config.sampling == "allocation":
+            drawn = turns.allocated(config, here, cohort.client_ids, places)
+        else:
+            drawn = jax.vmap(lambda k: _keys.coins(k, (capacity,), turns.join_prob(config)))(keys)
+            # A client's places take turns; the place of an example that is removed stays empty.
+            drawn &= turns.has_turn(places, here, turns.cycle(config))[None, :]
         chosen = drawn & (cohort.indices >= 0) & (cohort.client_ids >= 0)[:, None]
         rows = jnp.where(chosen, cohort.indices, -1).reshape(-1)
         order = jnp.argsort(rows < 0, stable=True)
@@ -158,6 +163,6 @@ SCHEME = central.scheme(
     make=make,
     event=event,
     uses=turns.uses,
-    non_private=central.non_private,
+    non_private=turns.non_private,
 )
 fitted, non_private = SCHEME.fitted, SCHEME.non_private

@@ -5,6 +5,7 @@ import typing
 from typing import Any, Literal
 
 from fljax import _keys, _validate
+from fljax.local import clipping
 from fljax.schemes import base
 from fljax.schemes.central import round as central
 from fljax.server.rounds import Release, Round, Sums
@@ -31,15 +32,17 @@ class ExactConfig(_validate.Checked):
         _validate.one_of(typing.get_args(Form), noise=self.noise)
         if self.noise == "float32":
             return
-        config: Any = self
-        for name, wanted in (("target_quantile", None), ("correlation", "none")):
-            got = getattr(config, name, wanted)
+        config: Any = self  # a part of a `turns.BandedConfig` with a `ClippingConfig`
+        for name, wanted, got in (
+            ("target_quantile", None, config.target_quantile),
+            ("correlation", "none", config.correlation),
+        ):
             if got != wanted:
                 raise ValueError(
                     f"Expected {name}={wanted!r} with noise='exact', whose grid and noise are the "
                     f"same in all rounds, got {name}={got!r}."
                 )
-        if getattr(config, "clipping_style", "flat") == "per_layer":
+        if config.clipping_style == "per_layer":
             raise ValueError(
                 "Expected clipping_style other than 'per_layer' with noise='exact', which has one "
                 "grid for all arrays, got clipping_style='per_layer'."
@@ -60,7 +63,9 @@ def noise(config: Any, expected_count: float) -> central.Noise:
     )
 
     def add_up(rows: Any, keys: Any, mask: Any) -> Any:
-        return exact_noise.total(grid, rows, keys, mask, config.clipping_style)
+        norms = clipping.joint_norm(clipping.leaf_norms(rows))
+        factors = clipping.to_bound(norms, config.l2_clip_norm, style=config.clipping_style)
+        return exact_noise.total(grid, rows, factors, keys, mask), norms
 
     def release(here: Round, sums: Sums) -> Release:
         key = here.server_key(_keys.Purpose.NOISE)

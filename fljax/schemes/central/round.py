@@ -65,8 +65,6 @@ def stddev(config: ReplacedConfig) -> float:
 def non_private(config: Any) -> Any:
     """The same training with a clip that never binds and no noise."""
     plain = dataclasses.replace(config, clipping_style="flat", target_quantile=None)
-    if getattr(config, "noise", "float32") == "exact":  # whose grid would be as wide as the clip
-        plain = dataclasses.replace(plain, noise="float32")
     return base.non_private(plain)
 
 

@@ -2,7 +2,8 @@
 central noise share of it.
 
 Who takes part in a round is of its turn: number modulo the length of a cycle. So a unit's rounds
-are a whole cycle apart, and what it moves of C x is known before the run.
+are a whole cycle apart, and what it moves of C x is known before the run. Or each unit is in some
+rounds of a cycle that are drawn for it, and nobody knows which.
 """
 
 import dataclasses
@@ -22,20 +23,30 @@ from fljax.schemes.central import round as central
 from fljax.server.rounds import Clients, Release, Round, Sums, everybody
 from fljax_kernels import correlated as kernel
 from fljax_kernels.correlated import Strategy
+from fljax_kernels.sampling import allocation
 
 Correlation = Literal["none", "banded"]
+Sampling = Literal["poisson", "allocation"]
 _NO_END = 2**30  # bands need no end: C of any number of rounds has the same columns
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BandedConfig(exact.ExactConfig):
-    """Whether noise is exact or correlated, a part of configs of schemes that sample; public
-    numbers.
+    """How units are sampled, and whether noise is exact or correlated: a part of configs of schemes
+    that sample; public numbers.
 
     Raises:
       ValueError: a number is out of its range, a unit would have to join its turn with a chance
-        above 1, or the bound adapts.
+        above 1, the bound adapts, or sampling_prob is no whole number of allocation_rounds.
     """
+
+    sampling: Sampling = "poisson"
+    """Who is in a round: "poisson": each unit by its own coin. "allocation": each unit is in
+    sampling_prob of any `allocation_rounds` rounds, exactly, drawn at random for it. In one of
+    them: balls in bins.
+    """
+    allocation_rounds: int = 20
+    """Rounds of a cycle where sampling is "allocation": the claim counts once for each."""
 
     correlation: Correlation = "none"
     """Of noise over rounds: "none", or "banded": later rounds take back part of it. Then units take
@@ -49,10 +60,24 @@ class BandedConfig(exact.ExactConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         _validate.one_of(typing.get_args(Correlation), correlation=self.correlation)
-        _validate.positive_int(bands=self.bands, banded_for=self.banded_for)
+        _validate.one_of(typing.get_args(Sampling), sampling=self.sampling)
+        _validate.positive_int(
+            bands=self.bands,
+            banded_for=self.banded_for,
+            allocation_rounds=self.allocation_rounds,
+        )
+        config: Any = self  # a part of a `SampledConfig` with a `ClippingConfig`
+        if self.sampling == "allocation":
+            times = config.sampling_prob * self.allocation_rounds
+            if not (times >= 0.5 and abs(times - round(times)) <= 1e-6):
+                raise ValueError(
+                    "Expected sampling_prob * allocation_rounds to be a whole number >= 1 with "
+                    f"sampling='allocation', got sampling_prob={config.sampling_prob!r} and "
+                    f"allocation_rounds={self.allocation_rounds!r}."
+                )
+            _validate.one_of(("none",), correlation=self.correlation)
         if self.correlation == "none":
             return
-        config: Any = self  # a part of a `SampledConfig` with a `ClippingConfig`
         if not self.bands * config.sampling_prob <= 1:
             raise ValueError(
                 "Expected sampling_prob * bands <= 1 with correlation='banded', got "
@@ -66,37 +91,57 @@ class BandedConfig(exact.ExactConfig):
 
 
 def cycle(config: BandedConfig) -> int:
-    """Rounds of which a unit may join one."""
+    """Rounds of which a unit may join one where noise is banded; else 1."""
     return config.bands if config.correlation == "banded" else 1
 
 
 def join_prob(config: Any) -> float:
-    """Chance that a unit joins a round of its turn."""
+    """Chance that a unit's coin lets it join a round of its turn; 1 where none is tossed."""
+    if config.sampling == "allocation":
+        return 1.0
     return float(cycle(config) * config.sampling_prob)
 
 
 def uses(config: BandedConfig, num_rounds: int) -> int:
-    """Most of `num_rounds` rounds that are of one unit's turn."""
-    return -(-num_rounds // cycle(config))
+    """Most of `num_rounds` rounds that are of one unit's turn, or cycles that they begin."""
+    length = config.allocation_rounds if config.sampling == "allocation" else cycle(config)
+    return -(-num_rounds // length)
 
 
 def event(
     config: Any, *, privacy_unit: Literal["client", "example"] = "client"
 ) -> events.PrivacyEvent:
-    """What a round of its turn does to one unit's data: a run is `uses` of them.
+    """What a round of its turn, or a cycle of allocated rounds, does to one unit's data: a run is
+    `uses` of them.
 
     C has as many bands as a cycle has rounds. So rounds of one unit meet disjoint rows of it, and
     tell of the unit what so many Poisson-sampled Gaussian mechanisms do.
 
-    Source: arXiv:2306.08153, Theorem 4.
+    Source: arXiv:2306.08153, Theorem 4; arXiv:2502.08202 for allocated rounds.
     """
+    noise_multiplier = base.noise_multiplier(config)
+    mechanism: events.Mechanism = events.PoissonSampled(
+        join_prob(config), events.Gaussian(noise_multiplier)
+    )
+    if config.sampling == "allocation":
+        mechanism = events.RandomAllocation(
+            config.allocation_rounds, times(config), noise_multiplier
+        )
     return events.PrivacyEvent(
-        mechanism=events.PoissonSampled(
-            join_prob(config), events.Gaussian(base.noise_multiplier(config))
-        ),
+        mechanism=mechanism,
         privacy_unit=privacy_unit,
         neighboring_relation=events.NeighboringRelation.ADD_OR_REMOVE_ONE,
     )
+
+
+def times(config: Any) -> int:
+    """Rounds of a cycle that a unit is in, where sampling is "allocation"."""
+    return round(config.sampling_prob * config.allocation_rounds)
+
+
+def non_private(config: Any) -> Any:
+    """As `central.non_private`, in floating point: a grid would be as wide as the clip."""
+    return central.non_private(dataclasses.replace(config, noise="float32"))
 
 
 def noise(config: Any, expected_count: float) -> central.Noise:
@@ -139,14 +184,43 @@ def has_turn(numbers: jax.Array, here: Round, length: int) -> jax.Array:
     return numbers % length == here.state.round % length
 
 
+def allocated(config: Any, here: Round, ids: jax.Array, places: jax.Array) -> jax.Array:
+    """Whether units of `places` `[P]` of clients `ids` `[C]` are in this round: bool `[C, P]`.
+
+    Drawn by each client's own key of the cycle: who is removed changes nobody else's rounds.
+    """
+    count = config.allocation_rounds
+    keys = _keys.client_keys(here.key, here.state.round // count, ids, _keys.Purpose.ALLOCATE)
+    of_client = lambda key: allocation.joins(
+        key, here.state.round % count, places.astype(jnp.uint32), count, times(config)
+    )
+    found: jax.Array = jax.vmap(of_client)(keys)
+    return found
+
+
+def of_round(config: Any) -> Callable[[Round, Cohort], tuple[Round, Clients]]:
+    """Which clients of a cohort work, as the config samples them."""
+    if config.sampling == "allocation":
+        one = jnp.zeros(1, jnp.int32)
+        return _first(lambda here, ids: allocated(config, here, ids, one)[:, 0])
+    return choose(cycle(config))
+
+
 def choose(length: int, most: int | None = None) -> Callable[[Round, Cohort], Any]:
     """Clients of the cohort whose turn it is, first; room for `most` of them (None: for all)."""
+    if length == 1:
+        return everybody
+    return _first(lambda here, ids: has_turn(ids, here, length), most)
 
+
+def _first(
+    joins: Callable[[Round, jax.Array], jax.Array], most: int | None = None
+) -> Callable[[Round, Cohort], tuple[Round, Clients]]:
     def chosen(here: Round, cohort: Cohort) -> tuple[Round, Clients]:
-        there = (cohort.client_ids >= 0) & has_turn(cohort.client_ids, here, length)
+        there = (cohort.client_ids >= 0) & joins(here, cohort.client_ids)
         places = jnp.argsort(~there, stable=True)[:most]
         present = there[places]
         rows = jnp.where(present[:, None], cohort.indices[places], -1)
         return here, Clients(cohort.client_ids[places], rows, present)
 
-    return everybody if length == 1 else chosen
+    return chosen

@@ -7,15 +7,17 @@ from fljax_kernels.sampling import subset
 
 
 def joins(
-    key: jax.Array, round_index: jax.Array | int, num: int, num_rounds: int, times: int
+    key: jax.Array, round_index: jax.Array | int, units: jax.Array, num_rounds: int, times: int
 ) -> jax.Array:
-    """Bool `[num]`: which units are in this round. The same key in all rounds."""
+    """Bool `[...]`: which of `units`, uint32 `[...]`, are in this round. The same key in all of
+    them.
+    """
 
     def one(unit: jax.Array) -> jax.Array:
         mine = subset.sample(jax.random.fold_in(key, unit), num_rounds, times)
         return jnp.any(mine == jnp.int32(round_index))
 
-    return jax.vmap(one)(jnp.arange(num, dtype=jnp.uint32))
+    return jax.vmap(one)(units.ravel()).reshape(units.shape)
 
 
 def placed(joined: jax.Array, capacity: int) -> tuple[jax.Array, jax.Array]:

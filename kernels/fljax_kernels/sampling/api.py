@@ -125,7 +125,8 @@ def allocated_sample(
     _check_int("num_rounds", num_rounds, 2**31 - 1)
     _check_int("times", times, num_rounds)
     _check_int("capacity", capacity, num)
-    joined = allocation.joins(key, round_index, num, num_rounds, times)
+    units = jnp.arange(num, dtype=jnp.uint32)
+    joined = allocation.joins(key, round_index, units, num_rounds, times)
     indices, count = allocation.placed(joined, capacity)
     return Sample(indices=indices, count=count, overflow=count > capacity)
 
