@@ -16,6 +16,7 @@ from fljax.data.cohorts import cohort as cohort
 from fljax.data.cohorts import dealt as dealt
 from fljax.data.cohorts import pooled as pooled
 from fljax.data.dataset import Dataset as Dataset
+from fljax.data.owners import bound_owned as bound_owned
 from fljax.data.sources import fields
 
 # Short names of modules that lie a floor deeper.
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from fljax.data import dataset as dataset
     from fljax.data import facts as facts
     from fljax.data import law as law
+    from fljax.data import owners as owners
     from fljax.data import parties as parties
     from fljax.data import partition as partition
     from fljax.data import sources as sources
