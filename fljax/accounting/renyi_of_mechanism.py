@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fljax.accounting import cut_samples, events, finite_pairs, mechanisms, pure
+from fljax.accounting import _cut_samples, events, finite_pairs, mechanisms, pure
 from fljax.accounting.events import Mechanism, NeighboringRelation
 from fljax.accounting.renyi import (
     allocation,
@@ -207,10 +207,10 @@ def _truncated(
         plain = curve(events.PoissonSampled(prob, events.Gaussian(noise)), relation, orders)
     else:
         plain = _replaced(prob, noise, orders)
-    full, share = cut_samples.chances(mechanism)
+    full, share = _cut_samples.chances(mechanism)
     if full == 0:
         return plain
-    error = cut_samples.TAIL_ERROR
+    error = _cut_samples.TAIL_ERROR
     beyond = _replaced(min(share * (1 + 3 * error), 1.0), noise / 2, orders)
     grid = np.asarray(orders) - 1
     parts, most = (grid * plain, grid * beyond), grid * np.maximum(plain, beyond)

@@ -1215,7 +1215,6 @@ NOT_OF_NUMBERS = (
 )
 OF_EVENTS = (
     "accountant",
-    "cut_samples",
     "events",
     "interop",
     "ledger",

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fljax.accounting import cut_samples, events, finite_pairs, mechanisms
+from fljax.accounting import _cut_samples, events, finite_pairs, mechanisms
 from fljax.accounting.events import Mechanism, NeighboringRelation
 from fljax.accounting.pld.solve import Batch
 
@@ -169,7 +169,7 @@ def _truncated(
     if mechanism.noise_multiplier == 0:
         return NO_NOISE
     shift = 1 / mechanism.noise_multiplier
-    cut, share = cut_samples.chances(mechanism)
+    cut, share = _cut_samples.chances(mechanism)
     plain = _replaced(prob, shift) if relation not in _ADD_REMOVE_LIKE else None
     if cut == 0:
         return plain or mixture((prob,), (shift,))

@@ -15,7 +15,7 @@ Source: arXiv:2405.20769, section 5, for the first; arXiv:2508.15089 for the sec
 from __future__ import annotations
 
 from fljax.accounting._arrays import jax, jnp
-from fljax.accounting.cut_samples import TAIL_ERROR
+from fljax.accounting._cut_samples import TAIL_ERROR
 from fljax.accounting.pld import pair_masses
 from fljax.accounting.pld.pair_masses import UNIT, Cells
 
