@@ -269,7 +269,7 @@ def _epsilons(
     dear = method == "pld" or search is not None
     most = min(num_rounds, MOST_COMPOSITIONS if dear else MOST_CONVERSIONS)
     counts = [-(-num_rounds * i // most) for i in range(1, most + 1)]
-    noise = effective_noise(event.mechanism) if method == "gdp" else None
+    noise = effective_noise(event.mechanism) if method == "gdp" and search is None else None
     found: Iterable[float]
     if noise:
         found = accounting.gaussian.mu_to_epsilon(np.sqrt(counts) / noise, delta).tolist()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fljax import _deprecation, _near, _validate, accounting, schemes
 from fljax.accounting.accountant import Method
+from fljax.accounting.renyi import repeat_select
 from fljax.data import builtin, partition, targets
 from fljax.data.subjects import SUBJECT
 from fljax.simulation.devices import memory
@@ -294,8 +295,8 @@ class RunConfig:
 class SearchConfig:
     """A search for hyper-parameters, of whose tries a run is the best: see `simulation.search`.
 
-    mean: of the number of tries, in [1, 1000]. shape: of its law: "poisson", or a number >= 0 for a
-      truncated negative binomial one (0 is logarithmic, 1 geometric).
+    mean: of the number of tries, in [1, 1000]. shape: of its law: "poisson" (mean <= 500), or a
+      number in [0, 100] for a truncated negative binomial one (0 is logarithmic, 1 geometric).
     score: "accuracy" or "loss" on held-out examples, by which the best is chosen.
     grid: section -> key -> values, of which each try draws one.
 
@@ -314,6 +315,7 @@ class SearchConfig:
             raise ValueError(f"Expected mean in [1, 1000], got mean={self.mean!r}.")
         if self.shape != "poisson":
             _validate.non_negative(shape=self.shape)
+        repeat_select.num_runs(self.mean, self.shape, 0.0)
         _validate.one_of(("accuracy", "loss"), score=self.score)
         if not isinstance(self.grid, Mapping) or not any(self.grid.values()):
             raise ValueError(

@@ -83,14 +83,23 @@ def prepare(config: Config, seed: seeds.Seed | None = None) -> Job:
     Raises:
       ValueError: as `run.prepare`; no guarantee; or a point that cannot run, or whose rounds are
         not the same mechanism as all others': it names the key.
+      PrivacyPreconditionError: the server is not trusted, so that it may see every try.
     """
     search = config.search
     assert search is not None
+    config = dataclasses.replace(config, run=dataclasses.replace(config.run, baseline=False))
     job = run.prepare(config, seed)
     if not math.isfinite(job.plan.epsilons[-1]):
         raise ValueError(
             f"Expected a scheme with an epsilon to search, got scheme={config.scheme!r} without "
             "one."
+        )
+    if config.implementation.noise_at != "server":
+        # Whoever receives the uploads of all tries sees all of them, not the best one alone.
+        raise PrivacyPreconditionError(
+            "Expected a scheme whose server is trusted (noise_at='server') to search, since only "
+            f"the best try may be seen, got scheme={config.scheme!r} with "
+            f"noise_at={config.implementation.noise_at!r}."
         )
     if search.score == "accuracy" and "accuracy" not in job.task.measures.names:
         raise ValueError(
@@ -170,7 +179,9 @@ def resume(
 
 
 def _sections(run_dir: pathlib.Path) -> dict[str, Any]:
-    path = run_dir / folder.CONFIG
+    """What a search began with, while it goes on; its config in the folder may be another since."""
+    path = run_dir / TRIES / folder.CONFIG
+    path = path if path.is_file() else run_dir / folder.CONFIG
     return config_lib.from_toml(folder.read_text(path), source=str(path)) if path.is_file() else {}
 
 
@@ -198,6 +209,8 @@ def _search(
     assert search is not None
     tries.mkdir(mode=0o700, exist_ok=True)
     with folder.locked(tries):
+        if not (tries / folder.CONFIG).is_file():
+            folder.write_atomically(tries / folder.CONFIG, config_lib.to_toml(config), mode=0o600)
         _check_data(job, tries)
         todo = drawn(search, job.seed)
         scores: list[float] = []
@@ -234,7 +247,9 @@ def _check_data(job: Job, tries: pathlib.Path) -> None:
         fingerprint.write(tries, job.began_with)
         return
     now = job.began_with  # whose config may be that of the best try, if the end was cut off
-    changed = fingerprint.changed({**now, "data": before["data"]}, now)
+    changed = fingerprint.changed(
+        {**now, "data": before["data"], "damaged": before["damaged"]}, now
+    )
     if changed:
         raise ValueError(
             f"Expected the search in {tries.parent} to go on with the data that it began with, got "
@@ -325,4 +340,5 @@ def _forget(run_dir: pathlib.Path) -> None:
     if (run_dir / TRIES).is_dir():
         (run_dir / TRIES).replace(run_dir / _GONE)
     (run_dir / folder.SEED).unlink(missing_ok=True)
-    shutil.rmtree(run_dir / _GONE, ignore_errors=True)
+    if (run_dir / _GONE).is_dir():
+        shutil.rmtree(run_dir / _GONE)

@@ -9,7 +9,8 @@ import pytest
 
 from fljax import accounting, schemes
 from fljax.accounting import events
-from fljax.errors import UnsupportedEventError
+from fljax.accounting.renyi import repeat_select
+from fljax.errors import PrivacyPreconditionError, UnsupportedEventError
 from fljax.simulation import config as config_lib
 from fljax.simulation import run, search, seeds, verify
 from fljax.simulation.config import Config, DataConfig, ModelConfig, PrivacyConfig, RunConfig
@@ -177,6 +178,26 @@ def test_a_search_goes_on_with_the_data_that_it_began_with_or_not_at_all(tmp_pat
         search.resume(tmp_path / "run", lambda _: Told())
 
 
+def test_a_search_goes_on_with_the_law_and_the_budget_that_it_began_with(tmp_path):
+    config = searched({"scheme": {"local_learning_rate": (0.5,)}}, mean=1.0)
+    with pytest.raises(RuntimeError, match="killed"):
+        start(config, tmp_path / "run", Told(1))
+    path = tmp_path / "run" / "config.toml"
+    path.write_text(path.read_text().replace("mean = 1.0", "mean = 40.0"))
+    assert "mean = 40.0" in path.read_text()
+    told = Told()
+    search.resume(tmp_path / "run", lambda _: told)
+    assert len(told.last) == 1  # of forty in the mean it would be more, for all but one seed in 40
+    assert json.loads((tmp_path / "run" / "privacy.json").read_text())["epsilon"] <= EPSILON
+
+
+def test_the_most_likely_number_of_runs_is_drawn_as_the_law_says():
+    for mean in (1.0, 20.0, 500.0):
+        middle = repeat_select.num_runs(mean, "poisson", 0.5)
+        assert abs(middle - mean) <= 1
+        assert repeat_select.num_runs(mean, "poisson", 1 - 1e-6) < mean + 6 * mean**0.5 + 6
+
+
 def test_a_law_that_draws_no_try_releases_nothing_and_spends_all_the_same(tmp_path):
     config = searched(mean=1.0, shape="poisson")
     config = searched(mean=1.0, shape="poisson", seed=seed_of(0, config))
@@ -217,6 +238,8 @@ def test_a_grid_that_cannot_be_paid_for_is_refused_by_field(grid, said):
         ({"shape": -1.0}, "shape >= 0"),
         ({"shape": "geometric"}, "shape >= 0"),
         ({"score": "recall"}, "score to be one of"),
+        ({"mean": 501.0, "shape": "poisson"}, "mean <= 500 with shape='poisson'"),
+        ({"shape": 101.0}, "shape <= 100"),
     ],
 )
 def test_a_search_that_is_none_is_refused_by_field(changes, said):
@@ -232,6 +255,20 @@ def test_a_scheme_without_an_epsilon_and_an_accountant_without_a_bound_are_refus
     )
     with pytest.raises(ValueError, match="Expected a scheme with an epsilon to search"):
         search.prepare(plain)
+    whole = schemes.get("dp_fedavg").Config(sampling_prob=1.0)
+    gaussian = PrivacyConfig(target_epsilon=EPSILON, target_delta=DELTA, accountant="gdp")
+    with pytest.raises(UnsupportedEventError, match="RepeatAndSelect"):
+        search.prepare(searched(scheme_config=whole, privacy=gaussian))
     losses = PrivacyConfig(target_epsilon=EPSILON, target_delta=DELTA, accountant="pld")
     with pytest.raises(UnsupportedEventError, match="RepeatAndSelect has none"):
         search.prepare(searched(privacy=losses))
+
+
+def test_a_scheme_whose_server_sees_the_uploads_of_every_try_is_refused():
+    local = searched(
+        {"scheme": {"local_learning_rate": (0.1, 0.5)}},
+        scheme="local_dp",
+        scheme_config=schemes.get("local_dp").Config(num_parties=40),
+    )
+    with pytest.raises(PrivacyPreconditionError, match=r"only the best try may be seen.*local_dp"):
+        search.prepare(local)

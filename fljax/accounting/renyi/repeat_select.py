@@ -11,6 +11,9 @@ import numpy as np
 from fljax.accounting import search
 from fljax.accounting.renyi import conversion
 
+# Of laws that are drawn from: the chance of the fewest runs is then a number, 1e-250 or more.
+MOST_POISSON_RUNS, LARGEST_SHAPE = 500, 100
+
 
 def log_mean(log_stop: np.ndarray, shape: float) -> np.ndarray:
     """Log of the mean number of runs `[...]` of the truncated negative binomial law.
@@ -40,10 +43,20 @@ def num_runs(mean: float, shape: float | str, uniform: float) -> int:
     """The number of runs that a number drawn from [0, 1) stands for: the law's quantile.
 
     Args:
-      mean: >= 1. shape: "poisson", or eta >= 0. uniform: in [0, 1).
+      mean: >= 1, at most MOST_POISSON_RUNS of a Poisson law. shape: "poisson", or eta in
+        [0, LARGEST_SHAPE]. uniform: in [0, 1).
+
+    Raises:
+      ValueError: mean or shape is so large that chances below the range of floats add up.
 
     Source: Definition 1.
     """
+    if shape == "poisson" and not mean <= MOST_POISSON_RUNS:
+        raise ValueError(
+            f"Expected mean <= {MOST_POISSON_RUNS} with shape='poisson', got mean={mean!r}."
+        )
+    if shape != "poisson" and not float(shape) <= LARGEST_SHAPE:
+        raise ValueError(f"Expected shape <= {LARGEST_SHAPE}, got shape={shape!r}.")
     if shape == "poisson":
         count, chance = 0, math.exp(-mean)
     elif mean == 1:
