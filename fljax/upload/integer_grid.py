@@ -66,7 +66,7 @@ def plan(
     _validate.non_negative_int(most_noise=most_noise)
     if bits is not None:
         _validate.one_of(range(1, 33), bits=bits)
-    needed = (num_clients * (most_norm + most_noise)).bit_length() + 1
+    needed = bits_needed(most_norm=most_norm, num_clients=num_clients, most_noise=most_noise)
     rotated = bits is not None and bits < needed
     size = rotation.size(num_params) if rotated else num_params
     root = math.sqrt(size)
@@ -98,6 +98,13 @@ def length_before(most_norm: float, size: int) -> float:
     rest = most_norm**2 - size / 4 - slope * root / 2
     likely = -slope / 2 + math.sqrt(slope**2 / 4 + rest) if rest > 0 else 0.0
     return max(likely, most_norm - root)
+
+
+def bits_needed(*, most_norm: int, num_clients: int, most_noise: int) -> int:
+    """The fewest bits with which no sum can wrap around, whatever the number of parameters; it may
+    be more than 32. Arguments are those of `plan`.
+    """
+    return (num_clients * (most_norm + most_noise)).bit_length() + 1
 
 
 def most_noise(law: str, parameter: float) -> int:

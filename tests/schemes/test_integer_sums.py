@@ -14,6 +14,7 @@ from fljax import accounting, data, errors, models, schemes
 from fljax.accounting import events
 from fljax.attacks import rounds
 from fljax.upload import integer_grid, secure_sum
+from fljax.upload.secure_sum import signing
 
 NAMES = ("distributed_dgauss", "skellam")
 NUM, DIM, NORM = 6, 20, 512
@@ -276,6 +277,18 @@ def test_a_protocol_that_does_not_stand_the_colluders_is_refused():
         config("skellam", execution="protocol", protocol="light_secagg", bits=12)
     with pytest.raises(ValueError, match="execution"):
         config("skellam", execution="real")
+
+
+def test_a_grid_of_more_bits_than_a_protocol_takes_is_refused_before_the_first_round(monkeypatch):
+    make, num = schemes.get("distributed_dgauss").make, 2**14
+    sizes = {"num_parties": num, "grid_norm": 65535, "max_colluders": 0, "max_stragglers": 0}
+    wide = config("distributed_dgauss", execution="protocol", protocol="light_secagg", **sizes)
+    monkeypatch.setattr(signing, "enrolled", lambda *_: (dict.fromkeys(range(num), b""), {}))
+    monkeypatch.setattr(signing, "check_roster", lambda *_: None)  # thousands of keys take seconds
+    make(wide, linear_loss, num_units=num)  # 2**14 * 65535 is below 2**30: 31 bits
+    wider = dataclasses.replace(wide, num_parties=num + 1)
+    with pytest.raises(ValueError, match=r"Expected bits <= 31.*got bits=32"):
+        make(wider, linear_loss, num_units=num + 1)
 
 
 @pytest.mark.slow(reason="compiles a round for each protocol")

@@ -167,9 +167,10 @@ def _make(noise: Noise) -> base.Make:
         cryptographic source. RoundInfo is not private.
 
         Args, Raises: as `base.Make`; `num_units` are clients, and must be `num_parties`. A round
-        raises ValueError where the grid is too coarse for the number of parameters.
-        PrivacyPreconditionError where the protocol does not stand so many colluders or stragglers;
-        ImportError where it needs a package that is missing.
+        raises ValueError where the grid is too coarse for the number of parameters. ValueError
+        where the grid's sums need more bits than the protocol takes; PrivacyPreconditionError where
+        the protocol does not stand so many colluders or stragglers; ImportError where it needs a
+        package that is missing.
         """
         parties.check_number(config, given.num_units)
         stddev = local_stddev(config)
@@ -179,10 +180,14 @@ def _make(noise: Noise) -> base.Make:
                 f"{stddev:.6g}: a grid_norm of {int(config.grid_norm * 4096 / stddev)} or less "
                 "makes it smaller."
             )
-        if config.execution == "protocol":  # refused before the first round
-            secure_sum.simulated(config.protocol, _terms(config, 1, config.bits or 16))
         parameter = noise.parameter(stddev) if stddev else 0.0
         most_noise = integer_grid.most_noise(noise.law, parameter) if stddev else 0
+        if config.execution == "protocol":  # refused before the first round
+            bits = config.bits or integer_grid.bits_needed(
+                most_norm=config.grid_norm, num_clients=config.parties, most_noise=most_noise
+            )
+            # beyond 32, the plan of the grid says what to change
+            secure_sum.simulated(config.protocol, _terms(config, 1, min(bits, 32)))
         train = steps.train(config, loss, optimizer=given.local_optimizer)
 
         def grid_of(here: Round) -> integer_grid.Grid:
