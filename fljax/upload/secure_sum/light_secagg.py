@@ -8,8 +8,9 @@ the masks. SwiftAgg+ codes masks in the same way and differs in who sends to who
 pass partial sums on between groups.
 
 Threat model: the server keeps to the protocol and only looks on, with at most C = `max_colluders`
-clients. Keys of channels are signed under the roster, so that nobody else reads a share. A client
-that sends a wrong sum of shares is caught where more than U answer, and named where it is not.
+clients. Keys of channels are signed under the roster, so that nobody else reads a share. A wrong
+sum of shares is noticed where more than U answer, but not whose it is; where just U answer, the sum
+that is released is wrong and nothing says so.
 
 Security level: C shares of a mask are independent of it, whatever the computing power (T = C);
 channels have 128 bits (X25519, ChaCha20-Poly1305). The mask is the stream of a 256-bit key.
