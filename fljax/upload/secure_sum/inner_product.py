@@ -9,14 +9,18 @@ Threat model: the authority is trusted: it colludes with nobody, and tells one k
 least N - S clients. The server keeps to the protocol, and any clients may pool what they know with
 it: secrets of different clients have nothing in common. Clients and authority speak before the
 first round, over a channel that nobody else reads, and clients' ciphertexts reach the server
-authenticated (TLS): neither is a part of this module.
+authenticated (TLS): neither is a part of this module. Which rounds were is known to the process
+alone. Started again with the same secrets, clients encrypt a second vector for a round that was,
+whose ciphertexts tell its difference from the first, and the authority tells that round's key
+again. So a restart takes new secrets, or goes on above every round that was.
 
 Security level: 128 bits: decisional Diffie-Hellman among the squares modulo the safe prime of 3072
 bits of RFC 3526 (group 15), H a random oracle (SHAKE-256), secrets of 256 bits (HKDF-SHA256,
 ChaCha20).
 
-Bounds: max_dropouts, else the round aborts; a second key of a round is refused. Sums are those of
-integers within 2**bits: `protocol.signed` checks each client's, so that no sum wraps around.
+Bounds: max_dropouts, else the round aborts; a process refuses a second key of a round. Sums are
+those of integers within 2**bits: `protocol.signed` checks each client's, so that no sum wraps
+around.
 
 Numbers of 3072 bits are one power each, in C (`gmpy2`); no vector arithmetic helps there. It costs
 milliseconds and 384 bytes a coordinate, as in the papers that use it.
@@ -103,7 +107,9 @@ class InnerProduct:
     terms: protocol.Terms
     """What all parties agree on."""
     secrets: Mapping[int, bytes]
-    """Of the clients that this process runs, 32 bytes each, from the authority."""
+    """Of the clients that this process runs, 32 bytes each, from the authority; after a restart new
+    ones, or with rounds above every one that was.
+    """
     modulus: int
     """A safe prime."""
     for_tests: bool = False
