@@ -79,8 +79,8 @@ def run(
 
     Guarantee: where all checks fit, every file that is named is what a run wrote whose chain has
     this head, and epsilon is no less than its ledger spends. It is not shown that the rounds were
-    computed as the files say, and whoever writes all of the folder anew is found only by a head
-    that was published before.
+    computed as the files say, and whoever writes all of the folder anew, or cuts it back to an
+    earlier checkpoint, is found only by a head that was published before.
 
     Args:
       run_dir: folder of a run of `fljax simulate` or `fljax.simulate` that nobody writes now.
@@ -415,8 +415,8 @@ def _data(
 def _not_shown(where: pathlib.Path, links: list[chain.Link], data: bool) -> list[str]:
     """What no check says."""
     found = [
-        "Whoever writes every file anew, chain and all, is found by the head alone: publish it, "
-        "and verify with --head.",
+        "Whoever writes every file anew, chain and all, or cuts a run's end off, which makes its "
+        "epsilon smaller, is found by the head alone: publish it, and verify with --head.",
         "That the rounds were computed as the files say: only who has the data and the secret seed "
         "can run them again.",
     ]
