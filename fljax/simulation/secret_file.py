@@ -84,7 +84,8 @@ def read(kept: Kept, run_dir: pathlib.Path) -> bytes:
 
     Raises:
       ValueError: the file is missing, damaged, readable by others than its owner, or encrypted
-        under another passphrase, or under one that is not given.
+        under another passphrase, or under one that is not given; or a passphrase is given, and it
+        is not encrypted.
       ImportError: it is encrypted, and the package cryptography is not installed.
     """
     path = kept.path(run_dir)
@@ -103,6 +104,11 @@ def read(kept: Kept, run_dir: pathlib.Path) -> bytes:
     found = folder.read_text(path)
     plain = re.fullmatch(_LINE.format(_hex(BYTES)), found)
     if plain is not None:
+        if kept.passphrase is not None:
+            raise ValueError(
+                f"Expected {path} to be encrypted, as a passphrase is given, got a plain one: "
+                "whoever reads it can remove the run's noise. Without --passphrase it is read."
+            )
         return bytes.fromhex(plain[1])
     sealed = re.fullmatch(_SEALED.format(_hex(_SALT), _hex(_NONCE), _hex(BYTES + _TAG)), found)
     if sealed is None:

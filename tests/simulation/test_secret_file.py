@@ -124,6 +124,15 @@ def test_a_passphrase_alone_seals_the_file_in_the_folder(tmp_path, cheap):
     assert seeds.of_run(config(), tmp_path / "run", kept) == seed
 
 
+def test_a_plain_file_is_refused_to_who_believes_it_encrypted(tmp_path):
+    bits, kept = bytes(range(32)), Kept(tmp_path / "key")
+    folder.write_secret(kept.file, secret_file.text(bits, kept))
+    assert secret_file.read(kept, tmp_path) == bits
+    for passphrase in (WORDS, ""):
+        with pytest.raises(ValueError, match=r"key to be encrypted.*got a plain one"):
+            secret_file.read(Kept(kept.file, passphrase), tmp_path)
+
+
 def test_a_secret_is_not_put_where_it_must_not_be(tmp_path):
     taken = tmp_path / "taken"
     taken.write_text("")
