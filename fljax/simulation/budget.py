@@ -60,7 +60,8 @@ class Plan(NamedTuple):
     origin: of the initial model, as `warm_start.model` tells it, or a sentence; None: drawn.
     search: of whose tries the run is the best: epsilons are then those of the search. one_run:
       epsilon of all rounds of one try alone, by the tightest accountant.
-    num_params: numbers in the model; None: not told.
+    num_params: numbers in the model; None: not told. releases_more: the noise is in more numbers
+    than the model's, see `Scheme.released`.
     """
 
     scheme_config: Any
@@ -82,6 +83,7 @@ class Plan(NamedTuple):
     search: SearchConfig | None = None
     one_run: float | None = None
     num_params: int | None = None
+    releases_more: bool = False
 
     def times(self, rounds: int) -> int:
         """How often the event counts after so many rounds."""
@@ -156,6 +158,7 @@ def plan(config: Config, scheme: Scheme, facts: Facts) -> Plan:
         uses=tuple(uses_of(scheme, scheme_config, rounds) for rounds in range(len(epsilons))),
         search=config.search,
         one_run=_one_run(config, scheme, scheme_config, event, len(epsilons) - 1, delta),
+        releases_more=scheme.released is not None,
     )
 
 
@@ -520,19 +523,26 @@ def tail_delta(plan: Plan, rounds: int) -> float | None:
         return None
     if not math.isfinite(plan.epsilons[rounds]) or words.in_integers(plan.event.mechanism):
         return None
+    if plan.releases_more:
+        return None
     # One number more: a scheme may release a count beside its sum.
     return float32_tail.of_event(plan.spent_by(rounds), plan.num_params + 1, plan.delta)
 
 
 def of_tail(plan: Plan, rounds: int) -> list[str]:
     """The same as a sentence."""
-    found = tail_delta(plan, rounds)
+    found = tail_delta(plan._replace(releases_more=False), rounds)
     if found is None:
         return []
+    end = f"float32 normals end at {float32_tail.END} standard deviations."
+    if plan.releases_more:
+        return [
+            f"{end} What that adds to delta is not counted: the noise is in more numbers than the "
+            "model has."
+        ]
     return [
-        f"float32 normals end at {float32_tail.END} standard deviations. Counted by itself, that "
-        f"adds {words.rounded_up(found, 3)} to delta at most, for {rounds} rounds of "
-        f"{plan.num_params} parameters; the delta that is claimed leaves it out."
+        f"{end} Counted by itself, that adds {words.rounded_up(found, 3)} to delta at most, for "
+        f"{rounds} rounds of {plan.num_params} parameters; the delta that is claimed leaves it out."
     ]
 
 
