@@ -61,7 +61,8 @@ def replay(scheme: Scheme, config: Any, key: jax.Array) -> Replay:
 
     Raises:
       ValueError: the scheme promises no epsilon, the event is no Gaussian mechanism or one of
-        integers, there is no noise, or the scheme refuses its config.
+        integers, there is no noise, what is released beside the model has not the model's shape, or
+        the scheme refuses its config.
 
     Source: the idea of replaying with recorded randomness, Re:cord-play, arXiv:2602.17454.
     """
@@ -93,11 +94,19 @@ def _checked(scheme: Scheme, config: Any, declared: float, key: jax.Array) -> Se
     # Data lie along the first parameter; along the others a round shows its noise alone.
     nobody = lambda key: view(key, jnp.zeros(units, bool))
     draw = jax.jit(lambda keys: jax.lax.map(nobody, keys, batch_size=_AT_ONCE))
-    noise = np.asarray(draw(jax.random.split(draw_key, _DRAWS)), np.float64)[..., 1:]
-    stddev = np.sqrt(np.mean(np.square(noise), axis=(0, 2)))
+    drawn = np.asarray(draw(jax.random.split(draw_key, _DRAWS)), np.float64)
+    if drawn.shape[-1] % worlds.DIM:
+        raise ValueError(
+            "Expected what is released beside the model to have its shape, which has "
+            f"{worlds.DIM} numbers here, got {drawn.shape[-1] - worlds.DIM} numbers."
+        )
+    # What is released beside the model has noise of its own: `[T, V, P, 2]`.
+    noise = drawn.reshape(*drawn.shape[:-1], -1, worlds.DIM)[..., 1:]
+    stddev = np.sqrt(np.mean(np.square(noise), axis=(0, 3)))
     # A sample variance of n Gaussian numbers has the relative standard error sqrt(2 / n).
-    slack = _STANDARD_ERRORS / math.sqrt(2 * noise[:, 0].size)
-    scale = jnp.asarray(1 / np.maximum(stddev, 1e-30), jnp.float32)[None, :, None]
+    slack = _STANDARD_ERRORS / math.sqrt(2 * noise[:, 0, 0].size)
+    each = np.repeat(1 / np.maximum(stddev, 1e-30), worlds.DIM, axis=-1)
+    scale = jnp.asarray(each, jnp.float32)[None]
     keys, against = jax.random.split(replay_key, _KEYS), jnp.arange(_KEYS) % 2 == 0
 
     def seen(present: jax.Array, mask: jax.Array) -> jax.Array:

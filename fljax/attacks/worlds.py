@@ -94,7 +94,8 @@ class Neighbours:
     def everybody(
         self, key: jax.Array, present: jax.Array, against: Any = False, *, num_rounds: int = 1
     ) -> jax.Array:
-        """What is seen where each client has a unit of its own, or not, bool `[C]`: `[V, 3]`.
+        """What is seen where each client has a unit of its own, or not, bool `[C]`: `[V, 3]`,
+        and with `released` of the scheme what else there is.
 
         V is 1, for the model, or C where uploads are seen. against: as there.
         """
@@ -110,7 +111,7 @@ class Neighbours:
             jnp.where(present[:, None], rows[1], rows[0]),
         )
         if not self._alone:
-            return self._moved(key, clients, present, num_rounds)[None, :DIM]
+            return self._moved(key, clients, present, num_rounds)[None]
 
         def alone(client: jax.Array) -> jax.Array:
             own = jax.random.fold_in(key, client)

@@ -8,9 +8,10 @@ import pytest
 
 from fljax import cli, schemes
 from fljax.attacks import replay, rounds
+from fljax.schemes.central import dp_scaffold
 
 # What a round of these shows is Gaussian, and as wide as their events say, in the smallest world.
-EXACT = ("dp_fedavg", "gd_dp", "he_dp", "higradavg", "local_dp", "user_ldp")
+EXACT = ("dp_fedavg", "dp_scaffold", "gd_dp", "he_dp", "higradavg", "local_dp", "user_ldp")
 
 
 @pytest.mark.slow(reason="replays rounds, and compiles each scheme for that")
@@ -51,6 +52,25 @@ def test_a_scheme_that_moves_too_far_is_refuted(key):
 
     found = replay.replay(dataclasses.replace(scheme, make=clips_late), told, key)
     assert found.holds is False and found.report.measured > 1.1 * found.declared
+
+
+def test_what_is_released_beside_the_model_is_looked_at(key, monkeypatch):
+    scheme, sound = schemes.get("dp_scaffold"), dp_scaffold.clipping.sum_updates
+
+    def control_moves_further(sent, *given):
+        total, norms = sound(sent, *given)
+        return total | {"control": jax.tree.map(lambda leaf: 2 * leaf, total["control"])}, norms
+
+    monkeypatch.setattr(dp_scaffold.clipping, "sum_updates", control_moves_further)
+    found = replay.replay(scheme, replay.least_config(scheme), key)
+    assert found.holds is False and found.report.measured > 1.4 * found.declared
+
+
+def test_what_is_released_in_another_shape_is_not_replayed(key):
+    scheme = schemes.get("dp_scaffold")
+    other = dataclasses.replace(scheme, released=lambda state: state.clipping["w"][:1])
+    with pytest.raises(ValueError, match="to have its shape"):
+        replay.replay(other, replay.least_config(scheme), key)
 
 
 def test_what_has_no_gaussian_event_is_not_replayed(key):
