@@ -1,10 +1,11 @@
 """`fljax audit --settings`: the scheme of a run or of a TOML, with its own numbers, few clients."""
 
+import dataclasses
 import json
 
 import pytest
 
-from fljax import cli
+from fljax import cli, schemes
 from fljax.attacks import rounds
 from fljax.cli import _audit_own
 
@@ -37,6 +38,23 @@ def test_what_hangs_on_the_number_of_clients_goes_with_it(tmp_path):
     config = _audit_own.read(path).config
     assert (config.num_parties, config.silo_noise, config.holders) == (2, (), 2)
     assert (config.item_sampling_prob, config.noise_multiplier) == (0.25, 2.0)
+
+
+@pytest.mark.parametrize("records", [1000, None])
+def test_a_batch_is_the_part_of_a_clients_records_that_it_is_in_the_run(records, tmp_path):
+    told = dataclasses.replace(
+        rounds.config("sgd_dp", noise_multiplier=1.0), records_per_client=1000, num_parties=300
+    )
+    lines = [f'scheme = "sgd_dp"\nbatch_size = {told.batch_size}\nnoise_multiplier = 1.0']
+    lines.append('records_per_client = "none"' if records is None else "records_per_client = 1000")
+    path = tmp_path / "mine.toml"
+    path.write_text("\n".join(["[scheme]", *lines, "num_parties = 300\n"]))
+    if records is None:
+        with pytest.raises(ValueError, match="Expected records_per_client"):
+            _audit_own.read(path)
+        return
+    found, event = _audit_own.read(path).config, schemes.get("sgd_dp").event
+    assert found.num_parties == 4 and event(found) == event(told)
 
 
 def test_the_command_takes_the_noise_of_the_run(run, tmp_path):

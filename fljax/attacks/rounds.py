@@ -64,7 +64,6 @@ _POPULATION = (
     "max_stragglers",
     "min_separation",
     "num_parties",
-    "records_per_client",
     "silo_noise",
     "silos_per_subject",
     "straggler_law",
@@ -84,12 +83,15 @@ class Game(NamedTuple):
 
     sees: what the attacker sees, in words. control: as score, for the same mechanism with half the
     noise; None: none is played, and nothing says that the attack would have found too little noise.
+
+    law_alone: only a law of noise is played, so that nothing is said of the scheme's rounds.
     """
 
     score: Score
     event: PrivacyEvent
     sees: str
     control: Score | None = None
+    law_alone: bool = False
 
 
 class Attack(Protocol):
@@ -125,12 +127,27 @@ def sizes(scheme: Scheme) -> dict[str, Any]:
 
 
 def shrunk(scheme: Scheme, config: Any) -> Any:
-    """`config` for a small world: as many clients as there, all else as it is.
+    """`config` for a small world: as many clients as there, and what has to fit their number
+    (`_POPULATION`); all else as it is. A client has as many records as it had, of which a batch is
+    a part.
 
     Raises:
-      ValueError: what is left does not go together with so few clients.
+      ValueError: what is left does not go together with so few clients, or how many records a
+        client has is left to data and is in the event.
     """
     few = sizes(scheme)
+    names = {field.name for field in dataclasses.fields(config)}
+    if "records_per_client" in names and config.records_per_client is None:
+        one, other = (
+            dataclasses.replace(config, records_per_client=many, noise_multiplier=1.0)
+            for many in (2**20, 2**21)
+        )
+        if scheme.event(one) != scheme.event(other):
+            raise ValueError(
+                "Expected records_per_client to be a number, of which a batch is a part, as a "
+                "run's folder has it, got None."
+            )
+        config = dataclasses.replace(config, records_per_client=few["records_per_client"])
     changes = {
         field.name: few.get(field.name, field.default)
         for field in dataclasses.fields(config)
@@ -237,7 +254,7 @@ def uploads(scheme: Scheme, config: Any, *, num_rounds: int = 1) -> Game:
         f"every upload; {num_colluders} of {num} clients tell it their pair noise "
         "(the noise law of uploads, not the scheme's rounds)"
     )
-    return Game(score, scheme.run_event(config, num_rounds), sees)
+    return Game(score, scheme.run_event(config, num_rounds), sees, law_alone=True)
 
 
 def kinds(scheme: Scheme) -> tuple[Attack, ...]:

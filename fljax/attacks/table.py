@@ -51,7 +51,8 @@ class Row(NamedTuple):
 
     holds: whether they did, beyond what chance explains at the stated confidence; None where no
     data could have said no, since so many trials prove at most `ceiling`, or where noise far too
-    little was not seen, or would not have been. standing: of the certified number. event, scores:
+    little was not seen, or would not have been, or where a law of noise alone was seen to hold
+    (`law_alone`), and not the scheme's rounds. standing: of the certified number. event, scores:
     of the game that proved most, with the unit and without it; None where there was none. diverged:
     reconstructions that ended nowhere, and count as the best guess of who has seen nothing.
     seen_from: by which factor a channel's noise (its variance) could have been too little and the
@@ -76,6 +77,7 @@ class Row(NamedTuple):
     diverged: int = 0
     seen_from: float | None = None
     control: float | None = None
+    law_alone: bool = False
 
     @property
     def verdict(self) -> str:
@@ -83,8 +85,13 @@ class Row(NamedTuple):
         return VERDICTS[self.holds]
 
 
-def cannot_tell(ceiling: float | None, control: float | None) -> str:
+def cannot_tell(ceiling: float | None, control: float | None, law_alone: bool = False) -> str:
     """Why an audit of an epsilon cannot tell, in words."""
+    if law_alone:
+        return (
+            "the law of uploads holds, but nothing here has seen the scheme's rounds draw such "
+            "noise, see --replay"
+        )
     if control is not None:
         return f"with half the noise the attack proves epsilon {words.at_least(control, 3)} only"
     return f"so many trials prove at most epsilon {ceiling:.3g}"
@@ -94,8 +101,8 @@ def epsilon_row(name: str, key: jax.Array, settings: Settings, config: Any = Non
     """A scheme with an epsilon: the likelihood-ratio test of one unit, thousands of rounds.
 
     Of several games the one that proves most counts, all of them at a confidence that is split
-    between them. The bound holds only where one of them gets past it on its control, the scheme
-    with half its noise.
+    between them. The bound holds only where one of them that runs the scheme's rounds gets past it
+    on its control, the scheme with half its noise.
     """
     if config is None:
         config = rounds.config(name, noise_multiplier=1.0)
@@ -116,7 +123,8 @@ def epsilon_row(name: str, key: jax.Array, settings: Settings, config: Any = Non
         for place, game in enumerate(games)
     ]
     game, found, scores = max(played, key=lambda one: one[1].measured)
-    verdicts = {one.holds for _, one, _ in played}
+    broken = any(one.holds is False for _, one, _ in played)
+    held = {each.law_alone for each, one, _ in played if one.holds}
     controls = [one.control for _, one, _ in played if one.control is not None]
     return Row(
         scheme=name,
@@ -128,7 +136,7 @@ def epsilon_row(name: str, key: jax.Array, settings: Settings, config: Any = Non
         bound="at most",
         certified=found.certified,
         measured=found.measured,
-        holds=False if False in verdicts else True if True in verdicts else None,
+        holds=False if broken else True if False in held else None,
         standing="certified"
         if found.certified < np.inf
         else "not certified: no accountant proves an epsilon",
@@ -136,6 +144,7 @@ def epsilon_row(name: str, key: jax.Array, settings: Settings, config: Any = Non
         event=game.event,
         scores=scores,
         control=max(controls, default=None),
+        law_alone=held == {True},
     )
 
 

@@ -80,10 +80,12 @@ def _run(options: Any, say: Callable[[str], None]) -> Found:
             confidence=_CONFIDENCE,
         )
         sees = game.sees
-        lines.append(Line(float(budget), noise, found.measured, found.certified, found.holds))
+        holds = None if found.holds and game.law_alone else found.holds
+        lines.append(Line(float(budget), noise, found.measured, found.certified, holds))
         told = f"epsilon {words.at_most(budget)}: {options.trials} runs in each world done"
-        if found.holds is None:
-            told += f"; cannot tell: {table.cannot_tell(found.ceiling, found.control)}"
+        if holds is None:
+            why = table.cannot_tell(found.ceiling, found.control, bool(found.holds))
+            told += f"; cannot tell: {why}"
         say(told)
     return Found(
         lines, f"epsilon at delta {words.at_most(options.delta)}, at most", "certified", sees

@@ -24,10 +24,11 @@ where the same attack, in the same call, catches the scheme with half its noise;
 and the error is compared with its bound, the nats that they tell with those declared. Noise too
 little by a factor of 4 (of its variance) is seen, or the verdict is "cannot tell".
 
-With --settings it is the scheme of a run's folder, or of a TOML, with its own numbers but for how
-many clients there are. With --replay one round is run again with the same keys and one unit
-changed, for each unit: exact where trials count, and so is its control, the same with half the
-noise, which must fail.
+With --settings it is the scheme of a run's folder, or of a TOML, with its own numbers but for few
+clients, and what has to fit their number: buffer_size, max_colluders, max_stragglers,
+min_separation, silo_noise, silos_per_subject, straggler_law. With --replay one round is run again
+with the same keys and one unit changed, for each unit: exact where trials count, and so is its
+control, the same with half the noise, which must fail.
 
 With --floating-point the noise itself is attacked: by its lowest bits, its precision and the order
 of a sum, in float32, where these succeed, and in whole numbers, where they must not.
@@ -41,7 +42,7 @@ _ATTACK = (
 )
 _SETTINGS = (
     "A run's folder, or a TOML of fljax simulate: audit its scheme with its own numbers, but for "
-    "few clients. None: scheme, with numbers of a small world."
+    "few clients and what has to fit that. None: scheme, with numbers of a small world."
 )
 _REPLAY = (
     "Replay this scheme instead: how far one unit moves what is seen, by the same keys, beside "
@@ -291,7 +292,7 @@ def _cannot_tell(row: Any) -> str:
             else "no lack of noise"
         )
         return f"cannot tell: {least} would have been seen"
-    return f"cannot tell: {table.cannot_tell(row.ceiling, row.control)}"
+    return f"cannot tell: {table.cannot_tell(row.ceiling, row.control, row.law_alone)}"
 
 
 def _curve(row: Any, confidence: float) -> str:
@@ -338,8 +339,8 @@ def _sections(options: Options, rows: list[Any], picture: str) -> list[str]:
         f"{1 - options.confidence:.2g} each; an attack that stays far below its bound may be a "
         "weak attack. Holds: no attack got past the certified number, and the same attack did "
         "where the scheme drew half its noise. Cannot tell: no data of so many trials could have "
-        "got past it, or that control was not caught, or the attack on a channel would have missed "
-        "noise four times too little."
+        "got past it, or that control was not caught, or only the law of uploads was seen to hold, "
+        "or the attack on a channel would have missed noise four times too little."
     )
     world = (
         "Rows with an epsilon: the attacker chose all data, knows every setting, and misses one "

@@ -184,6 +184,26 @@ def test_an_attack_that_misses_half_the_noise_cannot_tell(register, key):
     assert found.control <= found.certified < found.ceiling
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_law_that_holds_says_nothing_of_rounds_that_were_not_run(alone, register, key):
+    register(0.5)  # which no law sees
+
+    def law(scheme, config, *, num_rounds=1):
+        def score(key, present):
+            return jnp.where(present, 1.0, 0.0) + config.noise_multiplier * jax.random.normal(key)
+
+        event = scheme.run_event(config, num_rounds)
+        return rounds.Game(score, event, "the law", law_alone=alone)
+
+    attacks.register("law", law)
+    try:
+        found = table.row("thrown_away", key, table.Settings(trials=4000, attack="law"))
+    finally:
+        attacks._registry.forget("law")
+    assert found.control > found.certified and found.law_alone is alone
+    assert found.verdict == ("cannot tell" if alone else "holds")
+
+
 def test_uploads_that_are_seen_are_looked_at_one_by_one(register, key):
     """Half the noise in one client's upload, which the sum of all four hides."""
 
