@@ -160,7 +160,7 @@ def test_switches_of_a_run_and_of_a_scheme():
     [
         ("simulate --nu-rounds 3", "--num-rounds"),
         ("simulate --round 3", "--num-rounds"),
-        ("simulate --noise=3", "--noise-multiplier"),
+        ("simulate --noise-mult=3", "--noise-multiplier"),
         ("simulate --no-basline", "--no-baseline"),
         ("simulate --learning_rate 1", "--local-learning-rate"),
         ("simulate --resume x --device 2", "--devices"),

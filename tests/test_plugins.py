@@ -459,10 +459,9 @@ def test_account_and_calibrate_say_of_a_mechanism_from_outside_what_the_binomial
     ("args", "told"),
     [
         (["account", "--scheme", "bitz"], "Did you mean 'bits'?"),
-        (["account", "--scheme", "bits"], "calibrate it first"),
+        (["account", "--scheme", "bits"], "fljax calibrate --scheme bits"),
         (["account", "--scheme", "bits", "--stepp", "1"], "Did you mean '--step'?"),
         (["account", "--scheme", "bits", "--event", "x.json"], "--scheme or --event, got both"),
-        (["account", "--noise-multiplier", "1", "--rounds", "2"], "else --steps, got rounds=2"),
         (["account", "--event", "nowhere.json"], "to be a file, got 'nowhere.json'"),
         (["account", "--scheme", "own_package.parts.Quadratic"], "to be a fljax.Scheme, got"),
         (

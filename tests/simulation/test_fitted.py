@@ -226,7 +226,8 @@ def test_counts_that_follow_from_the_data_are_written_down_and_booked(tmp_path):
     }
     job = run.prepare(config_lib.from_sections(sections))
     assert job.config.scheme_config.num_parties == job.config.data.num_clients == 8
-    assert job.plan.event.mechanism.count == 2 * 8  # steps in each of the silos that hold a subject
+    steps = job.config.scheme_config.num_local_steps
+    assert job.plan.event.mechanism.count == steps * 8  # in each of the silos that hold a subject
     again = run.prepare(
         config_lib.from_sections(config_lib.from_toml(config_lib.to_toml(job.config)))
     )
