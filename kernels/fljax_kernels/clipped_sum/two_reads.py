@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from fljax_kernels.clipped_sum import reference
 
@@ -49,17 +50,18 @@ def scales(
 
 def _ranges(leaf: jax.Array, dtype: Any) -> list[jax.Array]:
     """Sums of squares of small entries times _UP, of usual ones, of large ones times _DOWN."""
+    # In lax: `jnp.where` and comparisons take five times as long to trace, for each leaf.
     x = reference.flat(leaf).astype(dtype)
-    size = jnp.abs(x)
-    zero = jnp.zeros((), dtype)
+    size, zero = lax.abs(x), lax.full_like(x, 0)
+    small = lax.lt(size, lax.full_like(x, _SMALL))
     # A NaN is neither small nor usual: it goes with the large ones.
-    small, usual = size < _SMALL, (size >= _SMALL) & (size <= _LARGE)
+    ordinary = lax.le(size, lax.full_like(x, _LARGE))
     parts = (
-        jnp.where(small, x * _UP, zero),
-        jnp.where(usual, x, zero),
-        jnp.where(small | usual, zero, x * _DOWN),
+        lax.select(small, lax.mul(x, lax.full_like(x, _UP)), zero),
+        lax.select(small, zero, lax.select(ordinary, x, zero)),
+        lax.select(ordinary, zero, lax.mul(x, lax.full_like(x, _DOWN))),
     )
-    return [jnp.sum(jnp.square(part), axis=1) for part in parts]
+    return [lax.reduce_sum(lax.square(part), (1,)) for part in parts]
 
 
 @functools.partial(jax.jit, static_argnames="num_segments")

@@ -39,9 +39,10 @@ def half_variance_normals(key: jax.Array, tree: Any) -> Any:
     if not _threefry.covers(key):
         return reference.half_variance_normals(key, tree)
     like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.float32), tree)
-    # For accelerators JAX writes the cipher out itself, and XLA draws while it adds.
+    # For accelerators JAX writes the cipher out itself, and XLA draws while it adds. Each form is a
+    # single equation of its choice: JAX goes over all equations of a choice once more.
     for_cpus, for_others = (
-        functools.partial(form, tree=like)
+        jax.jit(functools.partial(form, tree=like))
         for form in (_written_out, reference.half_variance_normals)
     )
     return _platforms.choose(key, cpu=for_cpus, default=for_others)
