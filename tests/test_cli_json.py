@@ -75,6 +75,14 @@ def test_a_verb_answers_in_one_document_of_its_schema(verb, commands, capsys):
     assert "error" not in err
 
 
+@pytest.mark.slow(reason="plays a game, or a round again")
+@pytest.mark.parametrize("flags", ["--floating-point --trials 64", "--replay local_dp"])
+def test_other_audits_answer_by_the_schema_too(flags, tmp_path, capsys):
+    found, _ = asked(capsys, f"audit {flags} --run-dir {tmp_path / 'audit'}")
+    assert found["exit_code"] == 0 and found["result"]["rows"]
+    assert _schemas.misfits(found["result"], _schemas.Audit) == []
+
+
 @pytest.mark.parametrize("verb", cli.COMMANDS)
 def test_what_a_verb_refuses_is_in_the_document_too(verb, capsys):
     found, err = asked(capsys, f"{verb} --no-such-flag 1")

@@ -11,6 +11,7 @@ import pathlib
 import shlex
 import subprocess
 import sys
+import tomllib
 import typing
 
 import pytest
@@ -228,6 +229,16 @@ def test_the_message_is_found_in_any_box(lines):
         f"{side}\n{side} For help {side}\n"
     )
     assert _args._message(box) == "Expected --steps to be an integer, got '2.5'."
+
+
+def test_a_missing_package_is_named_with_the_extra_that_brings_it():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {name: " ".join(lines) for name, lines in project["optional-dependencies"].items()}
+    called = {"PIL": "pillow", "sklearn": "scikit-learn", "tomli_w": "tomli-w", "orbax": "orbax-"}
+    for package, extra in cli._EXTRAS.items():
+        assert called.get(package, package) in extras[extra] and extra in cli._missing(package)
+    assert len(cli._EXTRAS) == sum(extras[extra].count(">=") for extra in set(cli._EXTRAS.values()))
+    assert cli._missing("haiku.nets").endswith("haiku.nets to be installed, found none.")
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)

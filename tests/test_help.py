@@ -4,12 +4,14 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import itertools
 import textwrap
 import typing
 
 import pytest
 
-from fljax import schemes
+from fljax import cli, schemes
+from fljax.cli import _flags
 from fljax.simulation import config
 
 VERBS = ("account", "attack", "audit", "bench", "calibrate", "compare")
@@ -76,3 +78,37 @@ def test_a_field_without_a_sentence_is_seen():
         silent: int = 2
 
     assert fields_without_a_sentence(Config) == ["silent"]
+
+
+@pytest.mark.parametrize("columns", [60, 100])
+@pytest.mark.parametrize("verb", ["simulate", "predict", "audit"])
+def test_help_is_as_wide_as_the_terminal_and_breaks_lines_there_alone(
+    verb, columns, monkeypatch, capsys
+):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert cli.main([verb, "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    for line, below in itertools.pairwise(lines):
+        same = len(line) - len(line.lstrip()) == len(below) - len(below.lstrip()) > 2
+        if same:  # a sentence goes on where its next word would not have had room
+            assert len(line) + 1 + len(below.split()[0]) > columns
+
+
+def test_help_shows_what_must_be_given_choices_and_defaults():
+    @dataclasses.dataclass(frozen=True)
+    class Options:
+        run: str
+        """Whose model."""
+        to: typing.Literal["a", "b"] = "b"
+        """Where to."""
+        limit: int | None = None
+        """How many. none: all."""
+        keep: bool = True
+        """Whether they stay."""
+
+    page = _flags.text(Options, prog="fljax try", description="Tries.")
+    assert page.startswith("usage: fljax try RUN [FLAGS]\n\nTries.\n\nflags:\n  -h, --help\n")
+    assert "  --to a|b\n      Where to. (default: b)\n" in page
+    assert "  --limit INTEGER\n      How many. Left out: all.\n" in page
+    assert "  --no-keep\n      Whether they stay." in page

@@ -31,7 +31,7 @@ MOMENTA = (0.0, 0.5, 0.9)
 ONE_ROUND = {"secagg_dp": "he_dp", "smpc_dp": "he_dp", "swiftagg_dp": "he_dp"}
 
 
-class _Nobody:
+class Nobody:
     """Who watches and says nothing."""
 
     def start(self, plan: Any, rounds_done: int) -> None:
@@ -58,7 +58,7 @@ def reached(
     """The last line of metrics.jsonl."""
     with tempfile.TemporaryDirectory() as folder:
         config = config_of(name, seed, change, baseline=baseline)
-        return run.start(config, pathlib.Path(folder) / "run", _Nobody()).records[-1]
+        return run.start(config, pathlib.Path(folder) / "run", Nobody()).records[-1]
 
 
 def changes(config: Any) -> list[dict[str, float]]:

@@ -4,7 +4,6 @@ commands: every verb and flag, from what the command line's parser is given. sch
 and its settings. api MODULE: autodoc of what `tests/public_api.txt` lists of a module.
 """
 
-import ast
 import contextlib
 import dataclasses
 import enum
@@ -13,12 +12,11 @@ import inspect
 import io
 import re
 import textwrap
-import types
 import typing
 from typing import Any
 
 from fljax import cli, schemes
-from fljax.cli import _args
+from fljax.cli import _args, _flags
 
 
 class _Asked(Exception):
@@ -40,78 +38,19 @@ def _caught() -> typing.Iterator[None]:
         _args.parse = parse
 
 
-def sentences(cls: type) -> dict[str, str]:
-    """Field -> what is said of it: the string below it, or the help that its type carries."""
-    found = {}
-    for base in reversed(cls.__mro__):
-        with contextlib.suppress(OSError, TypeError):  # made at run time: no source
-            if dataclasses.is_dataclass(base):
-                (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-                for field, below in zip(tree.body, tree.body[1:], strict=False):
-                    told = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-                    if told and isinstance(field, ast.AnnAssign):
-                        found[field.target.id] = below.value.value
-    for name, hint in typing.get_type_hints(cls, include_extras=True).items():
-        for extra in getattr(hint, "__metadata__", ()):
-            if getattr(extra, "help", None):
-                found[name] = extra.help
-    return {name: " ".join(text.split()) for name, text in found.items()}
+def _kind(flag: _flags.Flag) -> str:
+    """What a flag takes, in words."""
+    kind, several, _ = flag.kind.partition(" ...")
+    parts = [part.lower() if part in _flags.KINDS else f"`{part}`" for part in kind.split("|")]
+    return (" or ".join(parts) if kind else "switch") + (", several" if several else "")
 
 
-def _shown(value: Any) -> str:
-    """A default as it is typed."""
-    if value is dataclasses.MISSING or value == "":
-        return ""
-    if isinstance(value, enum.Enum):
-        value = value.value
-    if isinstance(value, tuple):
-        return f"`{' '.join(map(str, value))}`" if value else ""
-    return f"`{'none' if value is None else value}`"
-
-
-def _kind(hint: Any) -> str:
-    """A type as a reader of a command line calls it."""
-    if typing.get_origin(hint) is typing.Annotated:
-        return _kind(typing.get_args(hint)[0])
-    if typing.get_origin(hint) is typing.Literal:
-        return " or ".join(f"`{choice}`" for choice in typing.get_args(hint))
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return " or ".join(_kind(arm) for arm in typing.get_args(hint) if arm is not type(None))
-    if typing.get_origin(hint) in (tuple, list):
-        return f"{_kind(typing.get_args(hint)[0])}, several"
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return " or ".join(f"`{member.value}`" for member in hint)
-    named = {bool: "switch", int: "integer", float: "number", str: "text"}
-    return named.get(hint, "path" if getattr(hint, "__name__", "").endswith("Path") else "text")
-
-
-def flags(cls: type, default: Any = None) -> list[list[str]]:
-    """Rows of a dataclass of options and of those in it: flag, kind, default, meaning."""
-    said, hints = sentences(cls), typing.get_type_hints(cls, include_extras=True)
-    rows = []
-    for field in dataclasses.fields(cls):
-        start = field.default
-        if start is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
-            start = field.default_factory()
-        if default is not None:
-            start = getattr(default, field.name)
-        inner = type(start) if dataclasses.is_dataclass(start) else hints[field.name]
-        if dataclasses.is_dataclass(inner):
-            rows += flags(inner, start if dataclasses.is_dataclass(start) else None)
-            continue
-        flag = "--" + field.name.replace("_", "-")
-        flag = f"--no-{flag[2:]}" if start is True else flag
-        kind = _kind(hints[field.name])
-        rows.append([f"`{flag}`", kind, _shown(start), said.get(field.name, "")])
-    return rows
-
-
-def listed(rows: list[list[str]]) -> str:
+def listed(rows: list[_flags.Flag]) -> str:
     """A definition list, which a narrow page can show: flag, kind and default, then the meaning."""
     items = []
-    for flag, kind, start, meaning in rows:
-        said = f"{kind}, {start} by default" if start else kind
-        items.append(f"{flag} ({said})\n: {_paragraphs(meaning) or '..'}")
+    for flag in rows:
+        said = f", `{flag.default}` by default" if flag.default else ""
+        items.append(f"`{flag.name}` ({_kind(flag)}{said})\n: {_paragraphs(flag.meaning) or '..'}")
     return "\n\n".join(items)
 
 
@@ -130,7 +69,7 @@ def commands() -> str:
                 importlib.import_module(f"fljax.cli.{verb}").main(["--help"])
         except _Asked as asked:
             cls, description, default = asked.args
-            parts += [_paragraphs(description), listed(flags(cls, default))]
+            parts += [_paragraphs(description), listed(_flags.flags(cls, default))]
         else:
             parts.append(f"```text\n{printed.getvalue().rstrip()}\n```")
     return "\n\n".join(parts)
@@ -146,7 +85,7 @@ def settings() -> str:
         start = config.parts({"scheme": {"scheme": name}})["scheme_config"]
         path = f"`fljax.schemes.{name}`"
         parts.append(f"## {name}\n\n{path}: {scheme.summary}. It promises: {scheme.promise}.")
-        parts.append(listed(flags(type(start), start)))
+        parts.append(listed(_flags.flags(type(start), start)))
     return "\n\n".join(parts)
 
 

@@ -184,12 +184,16 @@ def _run(name: str, args: list[str]) -> tuple[int, str | None]:
     return code, said.removeprefix("error: ")
 
 
-# Which extra brings a package; what is not here comes with `sim`.
+# Which extra brings a package; others are somebody else's, such as those of a user's own model.
 _EXTRAS = {
+    **dict.fromkeys(("matplotlib", "orbax", "PIL", "rich", "sklearn", "tomli_w", "tyro"), "sim"),
     "safetensors": "export",
     "pyarrow": "parquet",
     "h5py": "hdf5",
     "cryptography": "crypto",
+    "gmpy2": "secure",
+    "tenseal": "secure",
+    "keras": "keras",
     "tensorboardX": "trackers",
     "wandb": "trackers",
 }
@@ -197,7 +201,5 @@ _EXTRAS = {
 
 def _missing(package: str | None) -> str:
     top = (package or "").partition(".")[0]
-    return (
-        f"Expected the package {package} to be installed, found none: pip install "
-        f"'fljax[{_EXTRAS.get(top, 'sim')}]'."
-    )
+    bring = f": pip install 'fljax[{_EXTRAS[top]}]'" if top in _EXTRAS else ""
+    return f"Expected the package {package} to be installed, found none{bring}."

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import tyro
 
 from fljax import _near
+from fljax.cli import _flags
 
 T = TypeVar("T")
 
@@ -168,13 +169,11 @@ def parse(
         it, and what was meant if that can be guessed.
       Done: help was asked for, and has been printed.
     """
-    options: dict[str, Any] = {} if default is None else {"default": default}
-    options |= {"prog": prog, "description": description, "config": (tyro.conf.OmitArgPrefixes,)}
     if {"-h", "--help"} & set(args):
-        try:
-            tyro.cli(cls, args=["--help"], **options)
-        except SystemExit as reason:
-            raise Done from reason
+        print(_flags.text(cls, prog=prog, description=description, default=default))
+        raise Done
+    options: dict[str, Any] = {} if default is None else {"default": default}
+    options |= {"prog": prog, "config": (tyro.conf.OmitArgPrefixes,)}
     try:
         args = _plain(flags(cls), args)
     except ValueError as reason:

@@ -131,11 +131,27 @@ class Export(TypedDict):
     arrays: dict[str, Any]
 
 
+class ReportRow(TypedDict):
+    """A run, with what it reached and spent; None where it has not said so yet, or has none."""
+
+    run: str
+    scheme: str
+    dataset: str
+    rounds: int
+    accuracy: float | None
+    loss: Number | None
+    baseline_accuracy: float | None
+    epsilon: Number | None
+    delta: float | None
+    privacy_unit: str | None
+    neighboring_relation: str | None
+
+
 class Report(TypedDict):
-    """Of `report`: a row a run, with what it reached and spent."""
+    """Of `report`."""
 
     page: str
-    runs: list[dict[str, Any]]
+    runs: list[ReportRow]
 
 
 class Checked(TypedDict):
@@ -202,6 +218,26 @@ class Completion(TypedDict):
     script: str
 
 
+class AttackRow(TypedDict):
+    """One budget, and what the attack measured at it; holds: None where it cannot tell."""
+
+    budget: Number
+    noise: Number
+    bound: Number
+    holds: bool | None
+    measured: NotRequired[Number]
+    auc: NotRequired[float]
+    tpr: NotRequired[float]
+    member_accuracy: NotRequired[float]
+    other_accuracy: NotRequired[float]
+    mse: NotRequired[Number]
+    psnr: NotRequired[Number]
+    ssim: NotRequired[Number]
+    inverted: NotRequired[float]
+    picked: NotRequired[float]
+    diverged: NotRequired[int]
+
+
 class Attack(TypedDict):
     """Of `attack`: what attack.json holds, and where it is."""
 
@@ -209,18 +245,72 @@ class Attack(TypedDict):
     report: str
     bound: str
     standing: str
-    rows: list[dict[str, Any]]
+    rows: list[AttackRow]
+
+
+class AuditRow(TypedDict):
+    """A scheme under attack: certified is a bound of the kind that `bound` says."""
+
+    scheme: str
+    unit: str
+    relation: str
+    attack: str
+    sees: str
+    quantity: str
+    bound: str
+    certified: Number
+    measured: Number
+    holds: bool | None
+    verdict: str
+    standing: str
+    ceiling: Number | None
+    diverged: int
+    seen_from: Number | None
+    control: Number | None
+    law_alone: bool
+    noise_multiplier: float
+    paper: str | None
+
+
+class ReplayRow(TypedDict):
+    """Of `audit --replay`: lengths in standard deviations of the noise."""
+
+    scheme: str
+    unit: str
+    relation: str
+    sees: str
+    noise_multiplier: float
+    declared: Number
+    allowed: Number
+    measured: Number
+    control: Number
+    holds: bool | None
+    verdict: str
+
+
+class FloatingPointRow(TypedDict):
+    """Of `audit --floating-point`: shares of sums that an attack gives away; None where it does not
+    apply.
+    """
+
+    attack: str
+    noise_multiplier: float
+    trials: int
+    float32: float
+    whole_numbers: float | None
+    holds: bool | None
+    verdict: str
 
 
 class Audit(TypedDict):
     """Of `audit`: what audit.json holds, and where it is. Each row has a `verdict`, "holds",
-    "violated" or "cannot tell", and `holds`: true, false or None. A replay has no confidence.
+    "violated" or "cannot tell", and `holds`: true, false or None. Only games have a confidence.
     """
 
     run_dir: str
     report: str
     confidence: NotRequired[float]
-    rows: list[dict[str, Any]]
+    rows: list[AuditRow | ReplayRow | FloatingPointRow]
 
 
 class Bench(TypedDict):
