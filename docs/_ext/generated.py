@@ -8,10 +8,10 @@ import contextlib
 import dataclasses
 import enum
 import importlib
-import inspect
 import io
 import re
 import textwrap
+import types
 import typing
 from typing import Any
 
