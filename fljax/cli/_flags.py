@@ -40,9 +40,9 @@ def sentences(cls: type) -> dict[str, str]:
                 (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
                 assert isinstance(tree, ast.ClassDef)
                 for field, below in zip(tree.body, tree.body[1:], strict=False):
-                    told = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-                    if told and isinstance(field, ast.AnnAssign):
-                        found[field.target.id] = below.value.value  # type: ignore[union-attr]
+                    match field, below:
+                        case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                            found[name] = text
     for name, hint in typing.get_type_hints(cls, include_extras=True).items():
         for extra in getattr(hint, "__metadata__", ()):
             if getattr(extra, "help", None):
@@ -97,8 +97,9 @@ def sections(cls: type, default: Any = None, title: str = "") -> dict[str, list[
     found: dict[str, list[Flag]] = {title: []}
     for field in dataclasses.fields(cls):
         start: Any = field.default
-        if start is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
-            start = field.default_factory()
+        factory: Any = field.default_factory
+        if start is dataclasses.MISSING and factory is not dataclasses.MISSING:
+            start = factory()
         if default is not None:
             start = getattr(default, field.name)
         inner = type(start) if dataclasses.is_dataclass(start) else hints[field.name]
