@@ -8,12 +8,15 @@ import contextlib
 import dataclasses
 import enum
 import inspect
+import pathlib
 import re
 import shutil
 import textwrap
 import types
 import typing
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import tyro
 
 _MOST_COLUMNS, _LEAST_COLUMNS = 100, 40
 _INDENT = 6
@@ -44,9 +47,9 @@ def sentences(cls: type) -> dict[str, str]:
                         case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(text))):
                             found[name] = text
     for name, hint in typing.get_type_hints(cls, include_extras=True).items():
-        for extra in getattr(hint, "__metadata__", ()):
-            if getattr(extra, "help", None):
-                found[name] = extra.help
+        for extra in typing.get_args(hint)[1:] if typing.get_origin(hint) is Annotated else ():
+            if isinstance(extra, type(tyro.conf.arg())) and extra.help:
+                found[name] = str(extra.help)
     return {name: " ".join(text.split()) for name, text in found.items()}
 
 
@@ -63,7 +66,7 @@ def _typed(value: Any) -> str:
 
 def _kind(hint: Any) -> str:
     """A type as a reader of a command line calls it."""
-    if typing.get_origin(hint) is typing.Annotated:
+    if typing.get_origin(hint) is Annotated:
         return _kind(typing.get_args(hint)[0])
     if typing.get_origin(hint) is typing.Literal:
         return "|".join(map(str, typing.get_args(hint)))
@@ -74,8 +77,9 @@ def _kind(hint: Any) -> str:
         return f"{_kind(typing.get_args(hint)[0])} ..."
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return "|".join(str(member.value) for member in hint)
-    named = {bool: "", int: "INTEGER", float: "NUMBER", str: "TEXT"}
-    return named.get(hint, "PATH" if getattr(hint, "__name__", "").endswith("Path") else "TEXT")
+    if isinstance(hint, type) and issubclass(hint, pathlib.PurePath):
+        return "PATH"
+    return {bool: "", int: "INTEGER", float: "NUMBER"}.get(hint, "TEXT")
 
 
 def _usage(cls: type, prog: str) -> str:

@@ -33,6 +33,7 @@ ALLOWED = {
     "accounting/events.py": {"self", "value"},
     "accounting/interop.py": {"event", "neighboring_relation", "noise_relative_to"},
     "cli/_bench.py": {"os"},
+    "cli/_flags.py": {"default"},
     "cli/_output.py": {"value"},
     "cli/account.py": {"options"},
     "cli/calibrate.py": {"options"},
