@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import _validate, accounting, attacks, schemes
+from fljax.accounting import correlated
 from fljax.accounting.events import PrivacyEvent
 from fljax.accounting.renyi import conversion
 from fljax.accounting.shared_noise import exact as view
@@ -33,6 +34,8 @@ from fljax.attacks import audit, worlds
 from fljax.errors import UnsupportedEventError
 from fljax.schemes.base import Scheme
 from fljax.upload import pair_noise
+from fljax_kernels import correlated as kernel
+from fljax_kernels.correlated import Strategy
 
 # A small world with others, two silos, and colluders where their view is played: what a scheme's
 # Config is given where it has the field.
@@ -230,7 +233,9 @@ def uploads(scheme: Scheme, config: Any, *, num_rounds: int = 1) -> Game:
     """
     if scheme.upload_noise is None:
         raise ValueError("Expected a scheme with upload_noise, got one without.")
-    edges, num, num_colluders, own, ratio, move = scheme.upload_noise(config)
+    told_of = scheme.upload_noise(config)
+    edges, num, num_colluders, own, ratio, move = told_of[:6]
+    strategy = told_of.strategy or Strategy("banded", (1.0,), 1)
     pair = np.full(len(edges), own * ratio**0.5)
     colluders = np.arange(num) >= num - num_colluders
     known = np.where(colluders[edges].any(1), pair, 0.0)
@@ -242,13 +247,23 @@ def uploads(scheme: Scheme, config: Any, *, num_rounds: int = 1) -> Game:
     noise = pair_noise.cohort_noise(edges, num_clients=num, own_stddev=own, pair_stddev=pair)
     told = pair_noise.cohort_noise(edges, num_clients=num, own_stddev=0.0, pair_stddev=known)
 
-    def score(key: jax.Array, present: jax.Array) -> jax.Array:
-        def one_round(total: jax.Array, index: jax.Array) -> tuple[jax.Array, None]:
-            seen = noise(key, index, jnp.zeros(())) - told(key, index, jnp.zeros(()))
-            seen = seen.at[0].add(jnp.where(present, move, 0.0))
-            return total + jnp.vdot(jnp.asarray(direction, jnp.float32), seen[honest] / own), None
+    # C times the uploads has independent noise, in which client 0 stands as C times its rounds.
+    start, place = np.divmod(np.arange(num_rounds), strategy.num_rounds)
+    short = dataclasses.replace(strategy, num_rounds=int(place.max()) + 1)
+    matrix = correlated.encoder(short)[np.ix_(place, place)] * (start[:, None] == start)
+    data = (np.arange(num_rounds) % told_of.min_separation == 0).astype(np.float32)
+    weights = matrix.T @ (matrix @ data)
 
-        return jax.lax.scan(one_round, jnp.zeros(()), jnp.arange(num_rounds))[0]
+    def score(key: jax.Array, present: jax.Array) -> jax.Array:
+        def one_round(state: Any, index: jax.Array) -> tuple[Any, jax.Array]:
+            drawn = noise(key, index, jnp.zeros(())) - told(key, index, jnp.zeros(()))
+            seen, state = kernel.correlate(strategy, drawn, state)
+            seen = seen.at[0].add(jnp.where(present, move, 0.0) * jnp.asarray(data)[index])
+            return state, jnp.vdot(jnp.asarray(direction, jnp.float32), seen[honest] / own)
+
+        begin = kernel.init(strategy, jnp.zeros(num))
+        _, found = jax.lax.scan(one_round, begin, jnp.arange(num_rounds))
+        return jnp.vdot(jnp.asarray(weights, jnp.float32), found)
 
     sees = (
         f"every upload; {num_colluders} of {num} clients tell it their pair noise "

@@ -170,7 +170,8 @@ class Release(NamedTuple):
 
     total: params-like; total / divisor is the gradient that the server's optimizer steps along.
     divisor: a public constant. counts: whether the round counts; one that does not leaves the
-    model. clipping: of the next state. info: fields of the RoundInfo that the loop would not know.
+    model, and moves on the number of rounds and `clipping` alone. clipping: of the next state.
+    info: fields of the RoundInfo that the loop would not know.
     """
 
     total: Params
@@ -301,9 +302,9 @@ def federated(
         if released.counts is True:
             return stepped, info
         after = jax.tree.map(lambda new, old: jnp.where(released.counts, new, old), stepped, state)
-        return after._replace(round=stepped.round), info._replace(
-            lost=jnp.logical_not(released.counts)
-        )
+        # What was seen of noise was seen: its state moves on.
+        after = after._replace(round=stepped.round, clipping=stepped.clipping)
+        return after, info._replace(lost=jnp.logical_not(released.counts))
 
     def init(params: Params) -> ServerState:
         return aggregate.init(params, server_optimizer, clipping(params))

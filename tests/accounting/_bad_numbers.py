@@ -1164,6 +1164,7 @@ NOT_OF_NUMBERS = (
         # Of strategies, which hold checked numbers.
         *(f"correlated.matrices.{name}" for name in ("squared_errors", "toeplitz")),
         "correlated.matrices.inverse_series",
+        "correlated.participation.moved",
         *(f"float32_tail.{name}" for name in ("of_event", "releases")),
         "shared_noise.theta.check_mode",
         "shared_noise.colluders.or_fails",

@@ -10,6 +10,7 @@ from fljax.accounting.correlated.choose import banded, banded_inverse, buffered,
 from fljax.accounting.correlated.matrices import encoder, squared_errors
 from fljax.accounting.correlated.participation import (
     most_participations,
+    moved,
     sensitivity,
 )
 
@@ -19,6 +20,7 @@ __all__ = [
     "buffered",
     "encoder",
     "most_participations",
+    "moved",
     "sensitivity",
     "square_root",
     "squared_errors",

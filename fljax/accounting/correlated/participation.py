@@ -72,6 +72,31 @@ def sensitivity(
     return float(np.sqrt(squared) * (1 + 2.0**-50 * count))
 
 
+def moved(strategy: Strategy, taken: np.ndarray) -> np.ndarray:
+    """Upper bounds `[N]` on the L2 norm by which units of norm 1 in these rounds move C x, where C
+    begins anew after its rounds.
+
+    Args:
+      strategy: C.
+      taken: bool `[T, N]`, whether unit n takes part in round t.
+
+    Raises:
+      ValueError: `taken` has not this shape, or C more rounds than a dense matrix may have.
+    """
+    taken = np.asarray(taken)
+    if taken.ndim != 2:
+        raise ValueError(f"Expected taken of shape [T, N], got shape {taken.shape}.")
+    length = min(strategy.num_rounds, max(len(taken), 1))
+    # The first columns and rows alone: what a run does not reach moves nothing that is seen.
+    matrix = matrices.encoder(strategy)[:length, :length]
+    squared = np.zeros(taken.shape[1])
+    for start in range(0, len(taken), strategy.num_rounds):
+        there = taken[start : start + length].astype(np.float64)
+        used = matrix[: len(there), : len(there)]
+        squared += np.sum(there * (np.abs(used.T @ used) @ there), axis=0)
+    return np.asarray(np.sqrt(squared) * (1 + 2.0**-50 * length))
+
+
 def _turns(gram: np.ndarray, separation: int, most: int) -> float:
     """Largest sum over the pairs of `most` of the rounds s, s + b, s + 2 b, .., or above it where
     turns may be skipped.

@@ -2,11 +2,13 @@
 tell from the uploads that arrived.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
 from fljax import _validate
+from fljax_kernels.correlated import Strategy
 
 NEVER, LATE, IN_TIME = 0, 1, 2
 
@@ -43,7 +45,8 @@ class UploadNoise(NamedTuple):
     edges: `[E, 2]`, who shares noise with whom, between clients 0..num_clients - 1 of the round.
     num_colluders: clients that may tell the server their part of it, at most. own_stddev: of a
     client's own noise. variance_ratio: of a pair's noise / of own noise. move: L2 norm, in the unit
-    of own_stddev.
+    of own_stddev. strategy: how noise is correlated over rounds; None: it is not. min_separation:
+    a client's data are in one of so many rounds.
     """
 
     edges: np.ndarray
@@ -52,6 +55,8 @@ class UploadNoise(NamedTuple):
     own_stddev: float
     variance_ratio: float
     move: float
+    strategy: Strategy | None = None
+    min_separation: int = 1
 
 
 def _check(**mus: float) -> None:
@@ -94,18 +99,32 @@ def uploads_views(
     own_mu: float,
     colluding_mu: float,
     alone_mu: float,
+    moved: np.ndarray | None = None,
 ) -> Views:
     """Of a scheme whose server sees the uploads.
 
     Args:
       reached: `[T, N]`: NEVER, LATE, IN_TIME.
+      moved: `[N]`, how far a client's data move C times its uploads that were seen, in units of a
+        round, where noise is correlated over rounds. None: it is not.
       max_colluders: clients that may pool what they know, at most.
       own_mu, colluding_mu, alone_mu: of one seen upload towards the server and everybody else, the
         server and `max_colluders` clients, the server alone.
     """
     some = max_colluders
     every = "every upload that left its client, late or not"
-    averages = of_sums(reached, own_mu, some)
+
+    def seen(round_mu: float) -> np.ndarray:
+        return of_uploads(reached, round_mu) if moved is None else round_mu * moved
+
+    if moved is None:
+        averages = of_sums(reached, own_mu, some)
+    else:
+        # Who answers in every round hides all others in their sum, whose noise is correlated alike;
+        # whoever sees sums sees no more than who sees what is added up.
+        hiding = int((reached == IN_TIME).all(axis=0).sum()) - some
+        together = own_mu / math.sqrt(hiding) if hiding > 0 else math.inf
+        averages = min(together, colluding_mu) * moved
     outsiders = (
         f"any {some} clients without the server"
         if some
@@ -116,15 +135,15 @@ def uploads_views(
             f"the server and any {some} clients",
             f"{every}; these clients' noise",
             True,
-            of_uploads(reached, colluding_mu),
+            seen(colluding_mu),
         ),
-        Adversary("the server alone", every, True, of_uploads(reached, alone_mu)),
+        Adversary("the server alone", every, True, seen(alone_mu)),
         Adversary(outsiders, "the averages", True, averages),
         Adversary(
             "the server and all other clients",
             f"{every}; all noise but the client's own",
             False,
-            of_uploads(reached, own_mu),
+            seen(own_mu),
         ),
     ]
     if own_mu == alone_mu:  # nothing is shared, so nobody helps

@@ -169,7 +169,9 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
                 served, buffer.releases + jnp.int32(config.min_separation), buffer.ready
             ),
         )
-        return Release(noisy, size, counts=sums.num_present >= size, clipping=after)
+        full = sums.num_present >= size
+        after = jax.tree.map(lambda new, old: jnp.where(full, new, old), after, here.state.clipping)
+        return Release(noisy, size, counts=full, clipping=after)
 
     algorithm = rounds.federated(
         central.clipped_updates(

@@ -13,23 +13,27 @@ import typing
 from typing import Literal
 
 from fljax import _validate
-from fljax.accounting import correlated, events
 from fljax.data import parties
 from fljax.local import steps
 from fljax.schemes import base
 from fljax.schemes.central import round as central
-from fljax.schemes.central import turns
+from fljax.schemes.central import turns, unsampled
 from fljax.server import optimizers, rounds
 from fljax.server.rounds import Clients, Release, Round, Sums
 from fljax.types import LossFn, Params
 from fljax_kernels import correlated as kernel
-from fljax_kernels.correlated import Strategy
 
 Correlation = Literal["banded", "buffered", "tree"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(optimizers.ChosenSteps, steps.LocalSteps, central.ReplacedConfig, parties.Parties):
+class Config(
+    optimizers.ChosenSteps,
+    steps.LocalSteps,
+    central.ReplacedConfig,
+    unsampled.TurnsConfig,
+    parties.Parties,
+):
     """Public numbers of DP-FTRL; every one may be published without loss of privacy.
 
     Raises:
@@ -43,12 +47,6 @@ class Config(optimizers.ChosenSteps, steps.LocalSteps, central.ReplacedConfig, p
     correlation: Correlation = "banded"
     """How noise is correlated: "banded" (no more bands than min_separation are best), "buffered" or
     "tree"."""
-    bands: int = 4
-    """Bands, or buffers, of the correlation; a tree needs no number."""
-    rounds_per_start: int = 32
-    """Rounds after which correlation begins anew, and the claim counts once more. Best: those of
-    the run.
-    """
     l2_clip_norm: float = 0.5
     server_learning_rate: float = 0.3
     server_momentum: float = 0.9
@@ -60,23 +58,7 @@ class Config(optimizers.ChosenSteps, steps.LocalSteps, central.ReplacedConfig, p
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _validate.positive_int(
-            min_separation=self.min_separation,
-            bands=self.bands,
-            rounds_per_start=self.rounds_per_start,
-        )
         _validate.one_of(typing.get_args(Correlation), correlation=self.correlation)
-
-
-def strategy(config: Config) -> Strategy:
-    """The matrix C of the configured correlation."""
-    count = config.rounds_per_start
-    if config.correlation == "tree":
-        return correlated.tree(count)
-    if config.correlation == "buffered":
-        separation = min(config.min_separation, count)
-        return correlated.buffered(count, config.bands, min_separation=separation, error="mean")
-    return correlated.banded(count, config.bands)
 
 
 @base.maker
@@ -98,7 +80,7 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
     """
     parties.check_number(config, given.num_units)
     train = steps.train(config, loss, optimizer=given.local_optimizer)
-    chosen, most = strategy(config), -(-config.parties // config.min_separation)
+    chosen, most = unsampled.strategy(config), -(-config.parties // config.min_separation)
     noisy = turns.release(chosen, central.stddev(config), config.parties / config.min_separation)
 
     def release(here: Round, clients: Clients, sums: Sums) -> Release:
@@ -117,38 +99,12 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
     )
 
 
-def event(config: Config) -> events.PrivacyEvent:
-    """What `rounds_per_start` rounds do to one client's data.
-
-    Raises:
-      ValueError: noise_multiplier is None.
-    """
-    chosen = strategy(config)
-    return events.PrivacyEvent(
-        mechanism=events.CorrelatedGaussian(
-            base.noise_multiplier(config),
-            chosen.kind,
-            chosen.coefs,
-            chosen.num_rounds,
-            config.min_separation,
-            cyclic=True,
-        ),
-        privacy_unit="client",
-        neighboring_relation=events.NeighboringRelation(config.neighboring_relation),
-    )
-
-
-def uses(config: Config, num_rounds: int) -> int:
-    """How often correlation begins in `num_rounds` rounds."""
-    return -(-num_rounds // config.rounds_per_start)
-
-
 SCHEME = central.scheme(
     summary="clients take turns unsampled, noise correlated over rounds, central; unit: client",
     Config=Config,
     make=make,
-    event=event,
-    uses=uses,
+    event=unsampled.event,
+    uses=unsampled.uses,
     fitted=parties.fitted,
     non_private=base.non_private,
     population=base.all_join,
@@ -160,3 +116,4 @@ SCHEME = central.scheme(
     },
 )
 fitted, non_private = SCHEME.fitted, SCHEME.non_private
+strategy, event, uses = unsampled.strategy, unsampled.event, unsampled.uses

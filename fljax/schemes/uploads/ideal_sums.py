@@ -22,7 +22,6 @@ from fljax.schemes.uploads import round as uploads
 from fljax.server import costs as costs_lib
 from fljax.server.costs import Costs
 from fljax.server.rounds import Round
-from fljax.types import Params
 from fljax.upload import secure_sum
 
 Links = Literal["server", "peers"]
@@ -69,14 +68,15 @@ def hide(config: Config) -> uploads.Hide:
     """
     stddev = _share(config, central.stddev(config))
 
-    def hidden(here: Round, sent: uploads.Uploads) -> tuple[Params, jax.Array]:
-        return secure_sum.secure_sum(
+    def hidden(here: Round, sent: uploads.Uploads) -> uploads.Hidden:
+        noisy, completed = secure_sum.secure_sum(
             here.server_key(_keys.Purpose.NOISE),
             sent.total,
             sent.num_responders,
             stddev=stddev,
             least_responders=config.parties - config.max_stragglers,
         )
+        return uploads.Hidden(noisy, completed)
 
     return hidden
 

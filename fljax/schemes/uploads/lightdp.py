@@ -6,38 +6,45 @@ unmasked. Privacy is that of the exact joint view (`fljax.accounting.shared_nois
 paper's condition is kept beside it for comparison only.
 
 Source: Hong, Lin, Duan, "Lightweight Federated Learning with Differential Privacy and Straggler
-Resilience", equations (4) and (7), with clipped updates, which the paper lacks, and sparse graphs.
+Resilience", equations (4) and (7), with clipped updates, which the paper lacks, sparse graphs, and
+noise that may be correlated over rounds.
 """
 
 import dataclasses
 import functools
 import math
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fljax import _validate
-from fljax.accounting import events
+from fljax.accounting import correlated, events
 from fljax.accounting.shared_noise import adversaries, colluders, least_noise
 from fljax.schemes.central import round as central
+from fljax.schemes.central import unsampled
 from fljax.schemes.uploads import round as uploads
 from fljax.server import costs as costs_lib
 from fljax.server.rounds import Round
 from fljax.types import Params
 from fljax.upload import pair_noise
+from fljax_kernels import correlated as kernel
 from fljax_kernels.pairwise import graphs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(uploads.Config):
+class Config(uploads.Config, unsampled.TurnsConfig):
     """As `uploads.round.Config`; a client's own noise and its pairs' follow from noise_multiplier,
     the ratio, the graph and the colluders: see `stddev`.
 
+    With `correlation` each upload carries its share of what takes back earlier rounds' noise, own
+    and of pairs. Clients that have no turn upload noise alone.
+
     Raises:
       ValueError: as there; or a graph that does not exist, or in which all neighbours of a client
-        may collude.
+        may collude; or clients take turns whose noise is not correlated.
     """
 
     graph: Literal["complete", "k_regular"] = "complete"
@@ -72,6 +79,11 @@ class Config(uploads.Config):
                 f"Expected draw='pairs' for the graph k_regular, got draw={self.draw!r}."
             )
         super().__post_init__()
+        if self.correlation == "none" and self.min_separation != 1:
+            raise ValueError(
+                "Expected min_separation=1 with correlation='none', where all clients' data are in "
+                f"every round, got min_separation={self.min_separation}."
+            )
 
     def _check_parties(self, num_parties: int) -> None:
         super()._check_parties(num_parties)
@@ -134,7 +146,9 @@ def _unit_mu(config: Config) -> float:
 
 def _bare(config: Config) -> Config:
     """What `_unit_mu` depends on, and no more of it: it is remembered."""
-    return dataclasses.replace(config, noise_multiplier=None, l2_clip_norm=1.0)
+    return dataclasses.replace(
+        config, noise_multiplier=None, l2_clip_norm=1.0, correlation="none", min_separation=1
+    )
 
 
 def stddev(config: Config) -> float:
@@ -150,9 +164,12 @@ def hide(config: Config) -> uploads.Hide:
     """Own noise and pair noise on every upload, towards a server that sees all of them, late ones
     included.
 
-    The server pools at most `max_colluders` clients.
+    The server pools at most `max_colluders` clients. Where noise is correlated, row by row of C^-1,
+    pairs' noise cancels in each round's sum as it does before, and C times all uploads has the
+    noise of independent rounds.
     """
     own_stddev = stddev(config)
+    chosen = None if config.correlation == "none" else unsampled.strategy(config)
     noise = pair_noise.cohort_noise(
         edges(config),
         num_clients=config.parties,
@@ -161,26 +178,47 @@ def hide(config: Config) -> uploads.Hide:
         draw=config.draw,
     )
 
-    def hidden(here: Round, sent: uploads.Uploads) -> tuple[Params, jax.Array]:
+    def hidden(here: Round, sent: uploads.Uploads) -> uploads.Hidden:
         if own_stddev == 0:
-            return sent.total, jnp.ones((), bool)
+            return uploads.Hidden(sent.total, noise=here.state.clipping)
 
         def add(total: jax.Array, rows: jax.Array) -> jax.Array:
             mask = sent.responds.reshape((-1,) + (1,) * (rows.ndim - 1))
             return total + jnp.sum(jnp.where(mask, rows, 0), axis=0)
 
         rows = noise(here.key, here.state.round, sent.total)
-        return jax.tree.map(add, sent.total, rows), jnp.ones((), bool)
+        after: Any = ()
+        if chosen is not None:
+            rows, after = kernel.correlate(chosen, rows, here.state.clipping)
+        return uploads.Hidden(jax.tree.map(add, sent.total, rows), noise=after)
 
     return hidden
 
 
+def _kept(config: Config) -> Callable[[Params], Any]:
+    """The first state of the noise, as many models of each client as C has buffers."""
+
+    def first(params: Params) -> Any:
+        if config.correlation == "none":
+            return ()
+        of_client = lambda leaf: jnp.zeros((config.parties, *leaf.shape), jnp.float32)
+        return kernel.init(unsampled.strategy(config), jax.tree.map(of_client, params))
+
+    return first
+
+
 def event(config: Config) -> events.PrivacyEvent:
-    """What one round does to one client's data, as the worst view that is allowed for shows it.
+    """What one round, or one start of the correlation, does to one client's data, as the worst view
+    that is allowed for shows it.
+
+    The uploads of all rounds are X + C^-1 Z, clients' data in X. C times them is C X + Z, in each
+    round of which the view is that of independent rounds: so it is the matrix mechanism, with the
+    noise that hides one client in one round. A graph that fails does so in all rounds at once.
 
     Raises ValueError if noise_multiplier is None.
     """
-    found = central.replaced_event(config)
+    plain = config.correlation == "none"
+    found = central.replaced_event(config) if plain else unsampled.event(config)
     if config.graph == "complete" or config.failure_prob == 0:
         return found
     return dataclasses.replace(
@@ -188,9 +226,16 @@ def event(config: Config) -> events.PrivacyEvent:
     )
 
 
+def uses(config: Config, num_rounds: int) -> int:
+    """Rounds, or how often correlation begins in them."""
+    return num_rounds if config.correlation == "none" else unsampled.uses(config, num_rounds)
+
+
 def upload_noise(config: Config) -> adversaries.UploadNoise:
     """What hides one upload. Raises ValueError if noise_multiplier is None."""
     return adversaries.UploadNoise(
+        strategy=unsampled.strategy(config),
+        min_separation=config.min_separation,
         edges=edges(config),
         num_clients=config.parties,
         num_colluders=config.max_colluders,
@@ -210,8 +255,10 @@ def views(config: Config, key: jax.Array, num_rounds: int) -> adversaries.Views:
     """Who saw what in a run with this key; `config` with its noise multiplier, above 0."""
     own_mu = central.sensitivity(config) / stddev(config)
     bare = dataclasses.replace(_bare(config), pair_variance_ratio=variance_ratio(config))
+    seen = uploads.reached(config, key, num_rounds)
     return adversaries.uploads_views(
-        uploads.reached(config, key, num_rounds),
+        seen,
+        moved=None if config.correlation == "none" else _moved(config, seen),
         max_colluders=config.max_colluders,
         own_mu=own_mu,
         colluding_mu=own_mu * _unit_mu(bare),
@@ -219,14 +266,24 @@ def views(config: Config, key: jax.Array, num_rounds: int) -> adversaries.Views:
     )
 
 
+def _moved(config: Config, reached: np.ndarray) -> np.ndarray:
+    """How far each client's data move C times all that left it, `[N]`, in units of a round."""
+    rounds, clients = np.indices(reached.shape)
+    with_data = rounds % config.min_separation == clients % config.min_separation
+    there = with_data & (reached > adversaries.NEVER)
+    return correlated.moved(unsampled.strategy(config), there)
+
+
 SCHEME = uploads.scheme(
     summary="clipped client updates with own noise and pair noise that cancels; unit: client",
     Config=Config,
-    make=uploads.maker(hide),
+    make=uploads.maker(hide, cycle=lambda config: config.min_separation, noise=_kept),
     event=event,
+    uses=uses,
     views=views,
     upload_noise=upload_noise,
     costs=costs,
     start=uploads.START | {"scheme": {"num_parties": None, "local_learning_rate": 1.0}},
 )
 make, fitted, non_private = SCHEME.make, SCHEME.fitted, SCHEME.non_private
+strategy = unsampled.strategy

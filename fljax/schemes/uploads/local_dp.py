@@ -15,7 +15,6 @@ from fljax.schemes.central import round as central
 from fljax.schemes.uploads import round as uploads
 from fljax.server import costs as costs_lib
 from fljax.server.rounds import Round
-from fljax.types import Params
 
 # The mean's noise falls with the root of the clients, so there are many; views are unsampled
 # Gaussians, which "gdp" counts exactly.
@@ -44,10 +43,10 @@ def hide(config: Config) -> uploads.Hide:
     """
     stddev = central.stddev(config)
 
-    def hidden(here: Round, sent: uploads.Uploads) -> tuple[Params, jax.Array]:
+    def hidden(here: Round, sent: uploads.Uploads) -> uploads.Hidden:
         together = jnp.float32(stddev) * jnp.sqrt(sent.num_responders.astype(jnp.float32))
         noise_key = here.server_key(_keys.Purpose.NOISE)
-        return fljax_kernels.add_gaussian_noise(noise_key, sent.total, together), jnp.ones((), bool)
+        return uploads.Hidden(fljax_kernels.add_gaussian_noise(noise_key, sent.total, together))
 
     return hidden
 

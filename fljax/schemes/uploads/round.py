@@ -18,6 +18,7 @@ from fljax.data.cohorts import Cohort
 from fljax.local import steps
 from fljax.schemes import base
 from fljax.schemes.central import round as central
+from fljax.schemes.central import turns
 from fljax.server import optimizers, rounds, stragglers
 from fljax.server.rounds import Clients, Release, Round, Sums
 from fljax.types import LossFn, Params
@@ -103,8 +104,8 @@ class Uploads(NamedTuple):
     """What a round of uploads is made of: the responders' clipped updates added up, and who they
     are.
 
-    total: float32 tree. responds: bool `[num_parties]`, by client number. num_responders: integer
-      `[]`.
+    total: float32 tree. responds: bool `[num_parties]`, by client number, who sends an upload that
+      arrives in time, if only of noise. num_responders: integer `[]`.
     """
 
     total: Params
@@ -112,29 +113,58 @@ class Uploads(NamedTuple):
     num_responders: jax.Array
 
 
-# (round, uploads) -> (sum with noise, whether the round counts)
-Hide = Callable[[Round, Uploads], tuple[Params, jax.Array]]
+class Hidden(NamedTuple):
+    """The sum with noise; whether the round counts; the next state of noise that is correlated over
+    rounds.
+    """
+
+    total: Params
+    counts: jax.Array | bool = True
+    noise: Any = ()
 
 
-def answering(config: Config, links: Literal["server", "peers"] = "server") -> rounds.Choose:
-    """The clients of a cohort whose uploads arrive in time, drawn anew each round."""
+Hide = Callable[[Round, Uploads], Hidden]
+
+
+def answering(
+    config: Config, links: Literal["server", "peers"] = "server", cycle: int = 1
+) -> rounds.Choose:
+    """The clients of a cohort whose uploads arrive in time, drawn anew each round.
+
+    Where a cycle has several rounds, those whose turn it is; `shared` says who else answers.
+    """
     pmf = config.straggler_pmf(config.parties, links=links)
+    most = -(-config.parties // cycle)
 
     def choose(here: Round, cohort: Cohort) -> tuple[Round, Clients]:
         straggle_key = here.server_key(_keys.Purpose.STRAGGLE)
         drawn = stragglers.draw(straggle_key, pmf, config.parties).responds
         answers = (cohort.client_ids >= 0) & drawn[jnp.maximum(cohort.client_ids, 0)]
-        rows = jnp.where(answers[:, None], cohort.indices, -1)
-        return here, Clients(cohort.client_ids, rows, answers)
+        responds = jnp.zeros(config.parties, bool)
+        here = here._replace(shared=responds.at[jnp.maximum(cohort.client_ids, 0)].max(answers))
+        if cycle == 1:
+            rows = jnp.where(answers[:, None], cohort.indices, -1)
+            return here, Clients(cohort.client_ids, rows, answers)
+        works = answers & turns.has_turn(cohort.client_ids, here, cycle)
+        places = jnp.argsort(~works, stable=True)[:most]
+        rows = jnp.where(works[places][:, None], cohort.indices[places], -1)
+        return here, Clients(cohort.client_ids[places], rows, works[places])
 
     return choose
 
 
 def maker(
-    hide: Callable[[Any], Hide], *, links: Literal["server", "peers"] = "server"
+    hide: Callable[[Any], Hide],
+    *,
+    links: Literal["server", "peers"] = "server",
+    cycle: Callable[[Any], int] = lambda config: 1,
+    noise: Callable[[Any], Callable[[Params], Any]] = lambda config: lambda params: (),
 ) -> base.Make:
     """`make` of a scheme whose uploads `hide(config)` hides; every client needs `links` for its
     upload to count.
+
+    cycle: rounds of which each client's data are in one. noise: the first state of what `hide`
+    keeps of its noise.
     """
 
     @base.maker
@@ -143,8 +173,9 @@ def maker(
         their mean.
 
         Guarantee: exchanging one client's data moves its clipped update by at most 2 l2_clip_norm
-        (1 if it is zero for one of them), and nothing else before noise, so that one round is one
-        `event(config)` for the unit "client", for every client that does not collude; towards whom,
+        (1 if it is zero for one of them), and nothing else before noise, so that one round (or all
+        of a start, where noise is correlated over them) is one `event(config)` for the unit
+        "client", for every client that does not collude; towards whom,
         the scheme's module says. Who responds is drawn apart from the data and is public, as is the
         divisor. A round that does not count, or to which nobody responded, leaves the model as it
         was. Parties are semi-honest. Idealisation: noise is drawn in float32 with the key's
@@ -157,21 +188,20 @@ def maker(
         train = steps.train(config, loss, optimizer=given.local_optimizer)
 
         def release(here: Round, clients: Clients, sums: Sums) -> Release:
-            ids = jnp.maximum(clients.ids, 0)
-            responds = jnp.zeros(config.parties, bool).at[ids].max(clients.present)
-            count = jnp.sum(responds)
-            noisy, completed = hidden(here, Uploads(sums.total, responds, count))
+            count = sums.num_present
+            found = hidden(here, Uploads(sums.total, here.shared, jnp.sum(here.shared)))
             share = 1 / jnp.maximum(1, count).astype(jnp.float32)
-            mean = jax.tree.map(lambda leaf: leaf * share, noisy)
-            return Release(mean, counts=completed & (count > 0))
+            mean = jax.tree.map(lambda leaf: leaf * share, found.total)
+            return Release(mean, counts=found.counts & (count > 0), clipping=found.noise)
 
         return rounds.federated(
             central.clipped_updates(train, bound=lambda _: config.l2_clip_norm),
             release,
-            choose=answering(config, links),
+            choose=answering(config, links, cycle(config)),
             server_optimizer=given.server_optimizer,
             performance=given.performance,
-            in_place=True,
+            clipping=noise(config),
+            in_place=cycle(config) == 1,
         )
 
     return make

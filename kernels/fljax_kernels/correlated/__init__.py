@@ -5,7 +5,7 @@ independent Gaussian noise, which hides whoever moves C times the rounds' sums: 
 mechanism. Only what later rounds need of earlier noise is kept.
 """
 
-from fljax_kernels.correlated.api import State, add_noise, init
+from fljax_kernels.correlated.api import State, add_noise, correlate, init
 from fljax_kernels.correlated.strategies import KINDS, Strategy
 
-__all__ = ["KINDS", "State", "Strategy", "add_noise", "init"]
+__all__ = ["KINDS", "State", "Strategy", "add_noise", "correlate", "init"]

@@ -61,29 +61,17 @@ def add_noise(
     Source: Denisov et al. (2022), arXiv:2202.08312, Theorem 2.1: adaptive rounds.
     """
     gaussian.check_floating("tree", tree)
-    wanted = jax.tree.map(lambda leaf: (strategy.num_buffers, *jnp.shape(leaf)), tree)
-    given = jax.tree.map(jnp.shape, state.buffers)
-    if wanted != given:
-        raise ValueError(
-            f"Expected state to be of this strategy and tree, buffers of shapes {wanted}, "
-            f"got {given}."
-        )
+    _check_state(strategy, tree, state)
     like = jax.tree.map(lambda leaf: jnp.zeros(jnp.shape(leaf), drawn_in(leaf)), tree)
     fresh = gaussian.add_gaussian_noise(key, like, stddev)
 
     def add(tree: Any, fresh: Any, state: State) -> tuple[Any, State]:
-        leaves, treedef = jax.tree.flatten(tree)
-        found = [
-            reference.correlated(strategy, state.step, z, kept)
-            for z, kept in zip(jax.tree.leaves(fresh), jax.tree.leaves(state.buffers), strict=True)
-        ]
-        noisy = [
-            (jnp.asarray(x).astype(noise.dtype) + noise).astype(jnp.result_type(x))
-            for x, (noise, _) in zip(leaves, found, strict=True)
-        ]
-        step = (state.step + 1) % strategy.num_rounds
-        after = State(step, jax.tree.unflatten(treedef, [kept for _, kept in found]))
-        return jax.tree.unflatten(treedef, noisy), after
+        noise, after = _row(strategy, fresh, state)
+
+        def added(x: Any, noise: jax.Array) -> jax.Array:
+            return (jnp.asarray(x).astype(noise.dtype) + noise).astype(jnp.result_type(x))
+
+        return jax.tree.map(added, tree, noise), after
 
     at = _meshes.home(tree)
     if at is None:
@@ -94,3 +82,46 @@ def add_noise(
     )
     noisy = jax.tree.map(lambda x, leaf: at.leave(x, _meshes.spec(leaf)), noisy, tree)
     return noisy, State(at.leave(after.step, ()), kept)
+
+
+def correlate(strategy: Strategy, fresh: Any, state: State) -> tuple[Any, State]:
+    """Correlates what was drawn: the round's row of C^-1 z from z of the round.
+
+    Each entry is taken alone, so that what cancels in a sum of z does in the same sum of noise, up
+    to rounding: noise that pairs of clients share stays shared.
+
+    Args:
+      strategy: C. Static under `jit`.
+      fresh: z of this round, a tree of float32 arrays, or float64.
+      state: from `init(strategy, fresh)` or the round before.
+
+    Returns:
+      `(noise, next state)`, noise like `fresh`.
+
+    Raises:
+      ValueError: as `add_noise`.
+    """
+    gaussian.check_floating("fresh", fresh)
+    _check_state(strategy, fresh, state)
+    return _row(strategy, fresh, state)
+
+
+def _check_state(strategy: Strategy, tree: Any, state: State) -> None:
+    wanted = jax.tree.map(lambda leaf: (strategy.num_buffers, *jnp.shape(leaf)), tree)
+    given = jax.tree.map(jnp.shape, state.buffers)
+    if wanted != given:
+        raise ValueError(
+            f"Expected state to be of this strategy and tree, buffers of shapes {wanted}, "
+            f"got {given}."
+        )
+
+
+def _row(strategy: Strategy, fresh: Any, state: State) -> tuple[Any, State]:
+    leaves, treedef = jax.tree.flatten(fresh)
+    found = [
+        reference.correlated(strategy, state.step, z, kept)
+        for z, kept in zip(leaves, jax.tree.leaves(state.buffers), strict=True)
+    ]
+    step = (state.step + 1) % strategy.num_rounds
+    after = State(step, jax.tree.unflatten(treedef, [kept for _, kept in found]))
+    return jax.tree.unflatten(treedef, [noise for noise, _ in found]), after
