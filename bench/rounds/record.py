@@ -4,6 +4,7 @@
 
 - link: one round's link of the hash chain, written and flushed
 - begin, close: once a process and once a run: digests of fljax's code, of a run's files
+- data: once each time that a run begins or goes on: digests of each client's examples
 - round: a round of the demo's size (300 clients, softmax and MLP), as a run takes it, without
   evaluation or checkpoint
 
@@ -21,7 +22,7 @@ from typing import Any
 
 from bench import _harness, _tables
 from fljax import schemes
-from fljax.simulation import budget, run
+from fljax.simulation import budget, fingerprint, job, run
 from fljax.simulation.config import Config, DataConfig, ModelConfig, RunConfig
 from fljax.simulation.record import chain, folder
 
@@ -53,7 +54,33 @@ class _Clock:
 def one_run(model: str, rounds: int, run_dir: pathlib.Path) -> list[float]:
     """Milliseconds of each round of a run."""
     clock = _Clock()
-    config = Config(
+    run.start(configured(model, rounds), run_dir, clock, devices=1)
+    return clock.rounds()
+
+
+def of_data(repeats: int, round_ms: float) -> dict[str, Any]:
+    """What the digests of the demo's data cost beside its rounds, of so many milliseconds each."""
+    prepared = job.prepare(configured("softmax", None))
+    seed, rounds = bytes(32), prepared.plan.num_rounds
+    times = [
+        timed(lambda: fingerprint.of(prepared.task, prepared.config, seed)) for _ in range(repeats)
+    ]
+    ms = statistics.median(times)
+    arrays = [*prepared.task.dataset.train.values(), *prepared.task.dataset.test.values()]
+    return {
+        "part": "data",
+        "ms": round(ms, 3),
+        "clients": prepared.facts.num_clients,
+        "mebibytes": round(sum(array.nbytes for array in arrays) / 2**20, 2),
+        "rounds": rounds,
+        "percent_of_run": round(100 * ms / (rounds * round_ms), 4),
+    }
+
+
+def configured(model: str, rounds: int | None) -> Config:
+    """A run of the demo's clients. None: of as many rounds as usual."""
+    rounds = RunConfig().num_rounds if rounds is None else rounds
+    return Config(
         scheme_config=schemes.get("dp_fedavg").Config(sampling_prob=0.1),
         data=DataConfig(num_clients=300),
         model=ModelConfig(model=model),
@@ -65,8 +92,6 @@ def one_run(model: str, rounds: int, run_dir: pathlib.Path) -> list[float]:
             generator="threefry",  # the faster one, of which a link is a larger share
         ),
     )
-    run.start(config, run_dir, clock, devices=1)
-    return clock.rounds()
 
 
 def timed(fun: Callable[[], Any]) -> float:
@@ -83,6 +108,12 @@ def table(rows: _tables.Rows) -> str:
         ["a link of the hash chain", f"{1e3 * by_part['link']['ms']:.0f} us", ""],
         ["digests of fljax's code, once a process", f"{by_part['begin']['ms']:.0f} ms", ""],
         ["digests of a run's files, once", f"{by_part['close']['ms']:.1f} ms", ""],
+        [
+            f"digests of {by_part['data']['mebibytes']:.1f} MiB of {by_part['data']['clients']} "
+            "clients, as a run begins",
+            f"{by_part['data']['ms']:.1f} ms",
+            f"{by_part['data']['percent_of_run']:.2g} % of its {by_part['data']['rounds']} rounds",
+        ],
     ]
     cells += [
         [
@@ -129,6 +160,7 @@ def main() -> None:
         close = [timed(lambda: chain.files(where)) for _ in range(repeats)]
         rows.append({"part": "begin", "ms": round(statistics.median(begin), 3)})
         rows.append({"part": "close", "ms": round(statistics.median(close), 3)})
+        rows.append(of_data(repeats, statistics.median(runs["softmax"])))
         for model, found in runs.items():
             usual = statistics.median(found)
             row = {"part": "round", "model": model, "ms": round(usual, 3)}

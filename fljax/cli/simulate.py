@@ -429,7 +429,7 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
     # Everything heavy comes after the flags have been found good.
     import jax
 
-    from fljax.simulation import budget, run, search
+    from fljax.simulation import budget, run, search, seeds
     from fljax.simulation.devices import mesh
     from fljax.simulation.observers import trackers
     from fljax.simulation.record import chain
@@ -463,8 +463,8 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
 
     where: dict[str, Any] = {"devices": machine.devices, "model_devices": machine.model_devices}
     where["secret"] = _run_files.kept(machine.secret, machine.passphrase and first)
-    if config is not None and isinstance(config.run.seed, int) and any(where["secret"]):
-        raise ValueError("Expected a random seed with --secret or --passphrase, got a fixed one.")
+    if config is not None:
+        seeds.check_kept(config, where["secret"])
     try:
         if searching and config is not None:
             job = search.prepare(config)

@@ -29,7 +29,9 @@ class Options:
     and the scheme against the run's fingerprint. Imports what the config names by path.
     """
     secret: pathlib.Path | None = None
-    """File of the run's secret bits, which --data needs. None: seed.secret in the folder."""
+    """File of the run's secret bits, which --data needs; that they are the run's is checked, too.
+    None: seed.secret in the folder.
+    """
     passphrase: bool = False
     """They are encrypted, under the passphrase in FLJAX_PASSPHRASE or one that is asked for."""
 

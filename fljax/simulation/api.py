@@ -15,7 +15,7 @@ from fljax.data.arrays import Examples
 from fljax.schemes import base
 from fljax.schemes.base import FederatedAlgorithm, Scheme
 from fljax.simulation import config as config_lib
-from fljax.simulation import own, result, run
+from fljax.simulation import own, result, run, secret_file, seeds
 from fljax.simulation.config import Config
 from fljax.simulation.devices import mesh, processes
 from fljax.simulation.evaluation import Metric
@@ -45,6 +45,8 @@ def simulate(
     devices: int | None = None,
     model_devices: int = 1,
     more_rounds: int | None = None,
+    secret: str | os.PathLike[str] | None = None,
+    passphrase: str | None = None,
     **settings: Setting,
 ) -> Result:
     """Trains a federated model under differential privacy, and a non-private one beside it.
@@ -80,6 +82,9 @@ def simulate(
       devices, model_devices: as for `fljax simulate`. None: one on a CPU, else all.
       more_rounds: beyond those that the run in `run_dir` has, added at each such call: at its
         noise, within its budget. None: none.
+      secret: file for the run's 256 secret bits, outside of its folder; the same call needs it
+        again. None: seed.secret in the folder.
+      passphrase: under which these bits are encrypted (extra `crypto`). None: they are not.
       **settings: any key of config.toml, such as num_rounds, target_epsilon, seed, sampling_prob.
 
     Returns:
@@ -87,7 +92,8 @@ def simulate(
 
     Raises:
       ValueError: an unknown setting, or a number out of range; parts that do not fit each other;
-        `run_dir` holds another run. One line; nothing is compiled or written before.
+        `run_dir` holds another run; a fixed seed with secret or passphrase, or a secret that is not
+        the run's. One line; nothing is compiled or written before.
       PrivacyPreconditionError: the data are not what the scheme's claim assumes.
       Interrupted: stopped by a signal, after a checkpoint.
       DiskFullError, CorruptDataError: as their names say.
@@ -104,7 +110,13 @@ def simulate(
     if devices is not None:
         mesh.as_devices(devices)
     watcher = trackers.Several(observers if processes.first() else ())
-    where: dict[str, Any] = {"devices": devices, "model_devices": model_devices}
+    kept = secret_file.Kept(None if secret is None else pathlib.Path(secret), passphrase)
+    seeds.check_kept(config, kept)
+    where: dict[str, Any] = {
+        "devices": devices,
+        "model_devices": model_devices,
+        "secret": kept,
+    }
     chosen = None if run_dir is None else pathlib.Path(run_dir)
     if more_rounds is not None:
         _validate.positive_int(more_rounds=more_rounds)

@@ -1,7 +1,8 @@
 """What a run began with, in digests: the noise of a round that is taken again must not meet other
 data.
 
-Examples in memory are digested in blocks of rows, the partition in blocks of clients. Of clients on
+Examples in memory are digested client by client, and the rows that no client holds beside them; of
+many clients, and of all other arrays, blocks of neighbours have a digest together. Of clients on
 disk it is the digests that their store keeps of each client's bytes, in blocks of clients: whoever
 changes a client has to change its digest, too, or the client is refused when it is read. A
 fingerprint is of private data: under a secret seed it is keyed, and says nothing to who has not got
@@ -23,24 +24,34 @@ from fljax.simulation.config import Config
 from fljax.simulation.record import folder
 from fljax.simulation.task import Task
 
-_FORMAT = 2
+_FORMAT = 3
 _BLOCKS = 256  # of an array, at most: what changed is named so finely, and the file stays small
 READ_WHOLE = 2**30  # bytes; clients on disk that take more are not all read when a run goes on
 
 
+def _hashed(array: np.ndarray, key: bytes) -> str:
+    return hashlib.blake2b(np.asarray(array).tobytes(), digest_size=16, key=key).hexdigest()
+
+
 def _blocks(array: np.ndarray, key: bytes) -> dict[str, Any]:
     each = max(1, -(-len(array) // _BLOCKS))
-    digests = [
-        hashlib.blake2b(
-            np.asarray(array[at : at + each]).tobytes(), digest_size=16, key=key
-        ).hexdigest()
-        for at in range(0, len(array), each)
-    ]
     return {
         "kind": f"{array.dtype} {list(array.shape)}",
         "rows": len(array),
         "each": each,
-        "digests": digests,
+        "digests": [_hashed(array[at : at + each], key) for at in range(0, len(array), each)],
+    }
+
+
+def _of_clients(array: np.ndarray, table: np.ndarray, key: bytes) -> dict[str, Any]:
+    """As `_blocks`, of the rows of `array` that each client holds, in the order of `table`."""
+    found, each = np.asarray(array), max(1, -(-len(table) // _BLOCKS))
+    held = [table[at : at + each] for at in range(0, len(table), each)]
+    return {
+        "kind": f"{array.dtype} {list(array.shape)}",
+        "rows": len(table),
+        "each": each,
+        "digests": [_hashed(found[rows[rows >= 0]], key) for rows in held],
     }
 
 
@@ -69,11 +80,13 @@ def of(
         if config.data.corrupt_clients == "skip":
             damaged = store.damaged(data)
     else:
-        found |= {
-            f"training {name}": _blocks(array, key)
-            for name, array in sorted(task.dataset.train.items())
-        }
-        found["partition over clients"] = _blocks(np.asarray(data.indices), key)
+        table = np.asarray(data.indices)
+        found["partition over clients"] = _blocks(table, key)
+        for name, array in sorted(task.dataset.train.items()):
+            found[f"training {name} of clients"] = _of_clients(array, table, key)
+            nobodys = np.setdiff1d(np.arange(len(array)), table)
+            if nobodys.size:
+                found[f"training {name} of nobody"] = _blocks(np.asarray(array)[nobodys], key)
     return {
         "format": _FORMAT,
         "config": config_lib.digest(config),

@@ -8,9 +8,12 @@ import os
 import pathlib
 import re
 import stat
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fljax.simulation.record import folder
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 BYTES = 32
 _LINE = "fljax-seed-2 {}\n"
@@ -66,7 +69,7 @@ def text(bits: bytes, kept: Kept) -> str:
     return _SEALED.format(salt.hex(), nonce.hex(), sealed.hex())
 
 
-def _cipher(passphrase: str, salt: bytes) -> "ChaCha20Poly1305":  # type: ignore[name-defined]  # noqa: F821
+def _cipher(passphrase: str, salt: bytes) -> "ChaCha20Poly1305":
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
     from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 

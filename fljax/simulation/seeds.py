@@ -37,6 +37,12 @@ def new(config: Config) -> Seed:
     return bytes.fromhex(processes.words_from_first(drawn().hex() if processes.first() else ""))
 
 
+def check_kept(config: Config, kept: secret_file.Kept) -> None:
+    """Raises ValueError where a fixed seed, which stands in config.toml, is to be kept secret."""
+    if isinstance(config.run.seed, int) and kept != secret_file.IN_FOLDER:
+        raise ValueError("Expected a random seed with secret or passphrase, got a fixed one.")
+
+
 def begin(
     run_dir: pathlib.Path,
     config: Config,
@@ -50,9 +56,8 @@ def begin(
       ValueError, DiskFullError: as `folder.begin`; or a secret cannot be kept so, or a fixed seed
         is to be.
     """
+    check_kept(config, kept)
     if isinstance(seed, int):
-        if kept != secret_file.IN_FOLDER:
-            raise ValueError("Expected a random seed with secret or passphrase, got a fixed one.")
         folder.begin(run_dir, config_lib.to_toml(config))
         return
     secret_file.check(kept, run_dir)
@@ -82,8 +87,9 @@ def of_run(
     the others.
 
     Raises:
-      ValueError: as `secret_file.read`.
+      ValueError: as `secret_file.read`; or the seed is fixed, and is taken to be kept secret.
     """
+    check_kept(config, kept)
     if isinstance(config.run.seed, int):
         return config.run.seed
     text = secret_file.read(kept, run_dir).hex() if processes.first() else ""

@@ -87,11 +87,13 @@ def run(
       head: a link that was published: the chain must have it.
       data: also load what the config names, as `fljax simulate` would, and hold data, partition,
         model and scheme against the fingerprint. This imports code that the config names by path.
-      secret: where the run's secret is, which `data` needs.
+      secret: where the run's secret is, which `data` needs. Of one that is not in the folder, or is
+        encrypted, it is checked that it is the run's.
 
     Raises:
       ValueError: no folder of a run; or with `data`, one of what a caller of `fljax.simulate`
-        brought, which no name leads to, or without its secret seed.
+        brought, which no name leads to, or without its secret seed; or a secret is given, and the
+        seed is fixed.
     """
     where = pathlib.Path(run_dir).expanduser()
     if not (where / folder.CONFIG).is_file() or not (where / folder.FINGERPRINT).is_file():
@@ -99,8 +101,8 @@ def run(
             f"Expected {where} to be the folder of a run of `fljax simulate`, with a "
             f"{folder.CONFIG} and a {folder.FINGERPRINT}, got none there."
         )
-    if data:
-        _check_loadable(where, secret)
+    if data or secret != secret_file.IN_FOLDER:
+        _check_loadable(where, secret, data)
     try:
         links = chain.read(where)
     except chain.ChainError as reason:
@@ -112,7 +114,7 @@ def run(
         said = "is a link of the chain" if known else "is no link of the chain: it was made anew"
         checks.append(Check("published head", f"{head} {said}", known))
     parts: dict[str, _Part] = {
-        "beginning": _begun,
+        "beginning": functools.partial(_begun, secret),
         folder.METRICS: _metrics,
         "ledger": _ledger,
         folder.CHECKPOINTS: _checkpoints,
@@ -128,8 +130,13 @@ def run(
     return Verified(links[-1].head, rounds, closed, checks, _not_shown(where, links, data))
 
 
-def _check_loadable(where: pathlib.Path, secret: secret_file.Kept) -> None:
+def _check_loadable(where: pathlib.Path, secret: secret_file.Kept, data: bool) -> None:
     sections = config_lib.from_toml(folder.read_text(where / folder.CONFIG), source=folder.CONFIG)
+    random = sections["run"]["seed"] == config_lib.RANDOM
+    if not random and secret != secret_file.IN_FOLDER:
+        raise ValueError("Expected a random seed with secret or passphrase, got a fixed one.")
+    if not data:
+        return
     own = [
         value
         for section in sections.values()
@@ -141,7 +148,7 @@ def _check_loadable(where: pathlib.Path, secret: secret_file.Kept) -> None:
             f"Expected data, model and scheme that go by names to load them again, got {own[0]!r}: "
             "the same call of fljax.simulate with this run_dir holds its own against the run."
         )
-    if sections["run"]["seed"] == config_lib.RANDOM:
+    if random:
         secret_file.read(secret, where)  # with which the digests of the data are keyed
 
 
@@ -168,7 +175,9 @@ def _of(links: list[chain.Link], kind: str) -> list[dict[str, Any]]:
     return [link.body for link in links if link.kind == kind]
 
 
-def _begun(where: pathlib.Path, links: list[chain.Link]) -> Iterator[Check]:
+def _begun(
+    secret: secret_file.Kept, where: pathlib.Path, links: list[chain.Link]
+) -> Iterator[Check]:
     """What the run began with."""
     begins = _of(links, "begin")
     first, last = begins[0], begins[-1]
@@ -186,9 +195,10 @@ def _begun(where: pathlib.Path, links: list[chain.Link]) -> Iterator[Check]:
     elif found["config"] != first["config"]:
         wrong = "is of another config"
     yield _held(folder.FINGERPRINT, wrong, "digests of the data as the run began with them")
-    if (where / folder.SEED).exists() and not secret_file.is_sealed(where / folder.SEED):
-        same = seeds.name(secret_file.read(secret_file.IN_FOLDER, where)) == found["seed"]
-        yield _held(folder.SEED, "" if same else "is of another run", "of this run")
+    path = secret.path(where)
+    if secret != secret_file.IN_FOLDER or (path.exists() and not secret_file.is_sealed(path)):
+        same = seeds.name(secret_file.read(secret, where)) == found["seed"]
+        yield _held(path.name, "" if same else "is of another run", "of this run")
 
 
 def _metrics(where: pathlib.Path, links: list[chain.Link]) -> Iterator[Check]:

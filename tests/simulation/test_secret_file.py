@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+import fljax
 from fljax import _keys, cli
 from fljax.simulation import run, secret_file, seeds, verify
 from fljax.simulation.record import folder
@@ -173,3 +174,63 @@ def test_the_command_asks_for_a_passphrase_by_a_variable(tmp_path, monkeypatch, 
     again = ["simulate", "--resume", f"{tmp_path}/run", "--secret", f"{tmp_path}/key"]
     assert cli.main([*again, "--passphrase"]) == 0 and cli.main(again) == 2
     assert "give --passphrase" in capsys.readouterr().err
+
+
+def called(run_dir, **how):
+    """`config()` by a call."""
+    return fljax.simulate(
+        "dp_fedavg",
+        data="digits",
+        model="softmax",
+        run_dir=run_dir,
+        num_clients=20,
+        partition="iid",
+        sampling_prob=1.0,
+        noise_multiplier=4.0,
+        target_epsilon=None,
+        target_delta=1e-3,
+        num_rounds=2,
+        eval_every=4,
+        baseline=False,
+        **how,
+    )
+
+
+def test_a_call_keeps_its_secret_as_the_command_does(tmp_path, cheap):
+    run_dir, kept = tmp_path / "run", {"secret": tmp_path / "run.key", "passphrase": WORDS}
+    called(run_dir, **kept)
+    bits = secret_file.read(Kept(tmp_path / "run.key", WORDS), run_dir)
+    assert not (run_dir / folder.SEED).exists() and len(bits) == secret_file.BYTES
+    before = (run_dir / folder.METRICS).read_bytes()
+    for how, words in (
+        ({}, "secret seed of this run"),
+        ({"secret": kept["secret"]}, "got none: give --passphrase"),
+        ({**kept, "passphrase": "another"}, "got another one"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            called(run_dir, **how)
+    called(run_dir, **kept)
+    assert (run_dir / folder.METRICS).read_bytes() == before
+    found = verify.run(run_dir, secret=Kept(kept["secret"], WORDS))
+    assert found.fits and "run.key" in {check.what for check in found.checks}
+
+
+def test_another_runs_secret_is_found_without_the_data(elsewhere, tmp_path):
+    run_dir, _ = elsewhere
+    folder.write_secret(tmp_path / "key", secret_file.text(bytes(32), Kept()))
+    found = verify.run(run_dir, secret=Kept(tmp_path / "key"))
+    assert [check.found for check in found.checks if not check.fits] == ["is of another run"]
+
+
+def test_a_fixed_seed_is_no_secret_at_any_time(tmp_path, capsys):
+    with pytest.raises(ValueError, match="Expected a random seed with secret"):
+        called(tmp_path / "run", seed=3, passphrase=WORDS)
+    assert not (tmp_path / "run").exists()
+    called(tmp_path / "run", seed=3)
+    with pytest.raises(ValueError, match="Expected a random seed with secret"):
+        called(tmp_path / "run", seed=3, secret=tmp_path / "key")
+    with pytest.raises(ValueError, match="Expected a random seed with secret"):
+        verify.run(tmp_path / "run", secret=Kept(None, WORDS))
+    where = ["simulate", "--resume", str(tmp_path / "run"), "--secret", str(tmp_path / "key")]
+    assert cli.main(where) == 2
+    assert "Expected a random seed with secret" in capsys.readouterr().err

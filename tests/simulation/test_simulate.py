@@ -168,7 +168,7 @@ def moved(**fields):
         ({"seed": "random"}, r"seed=5 in \[run\], got seed='random'"),
         ({"loss": changed_loss}, "another loss"),
         ({"metrics": {"mae": lambda p, a, e: 2 * task.mae(p, a, e)}}, "another metric mae"),
-        (moved(x=np.roll(task.arrays()[0]["x"], 1, axis=0)), r"another training x \(rows"),
+        (moved(x=np.roll(task.arrays()[0]["x"], 1, axis=0)), r"training x of clients \(client"),
         (moved(user=np.roll(task.arrays()[0]["user"], 1)), "another partition over clients"),
     ],
     ids=["setting", "rounds", "seed", "loss", "metric", "data", "clients"],

@@ -398,8 +398,8 @@ def _label(dataset):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (_image, r"data: another training x \(rows 0 to 5\)"),
-        (_label, r"data: another training y \(rows 6 to 11\)"),
+        (_image, r"data: another training x of clients \(client \d+\)"),
+        (_label, r"data: another training y of clients \(client \d+\)"),
     ],
 )
 def test_other_data_are_refused_by_name(change, words, finished, monkeypatch):
