@@ -41,12 +41,15 @@ def packages(*extras):
 
 @functools.cache
 def imports(path):
-    """({package imported while the module is}, {package imported by a function, when called})"""
+    """({package imported while the module is}, {package imported by a function, when called, or for
+    types alone})
+    """
     tree = ast.parse(path.read_text())
     late = {
         id(inner)
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
         for inner in ast.walk(node)
         if isinstance(inner, ast.Import | ast.ImportFrom)
     }

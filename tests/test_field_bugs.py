@@ -309,7 +309,17 @@ def test_7_a_claim_says_what_the_end_of_its_noise_adds():
     config = scheme.Config(sampling_prob=1.0, noise_multiplier=4.0)
     event = scheme.event(config)
     plan = budget.Plan(
-        config, event, 100, 1e-5, "gdp", None, 2, (0.0, 1.0, 1.5), "server", num_params=650
+        config,
+        event,
+        100,
+        1e-5,
+        "gdp",
+        None,
+        2,
+        (0.0, 1.0, 1.5),
+        "server",
+        num_params=650,
+        normals=651,
     )
     claim = budget.certified_claim(plan, 2)
     added = claim["float32_tail_delta"]
@@ -319,12 +329,16 @@ def test_7_a_claim_says_what_the_end_of_its_noise_adds():
     least = 2 * 651 * (stats.norm.sf(end - s) - stats.norm.sf(end))
     assert least < added < 3 * least
     assert any("end at 5.22" in sentence for sentence in claim["statement"]["not_covered"])
-    assert budget.tail_delta(plan._replace(noise_at="client"), 2) is None
     # A control variate beside the model is of the same release: 650 numbers are too few.
-    more = budget.certified_claim(plan._replace(releases_more=True), 2)
-    assert more["float32_tail_delta"] is None
-    assert any("is not counted" in sentence for sentence in more["statement"]["not_covered"])
-    assert budget.tail_delta(plan._replace(releases_more=True, noise_at="client"), 2) is None
+    scaffold = schemes.get("dp_scaffold")
+    assert scaffold.num_normals(scaffold.Config(), 650) == 1300
+    more = budget.certified_claim(plan._replace(normals=1300), 2)
+    assert more["float32_tail_delta"] > 1.2 * added
+    untold = budget.certified_claim(plan._replace(normals=None), 2)
+    assert untold["float32_tail_delta"] is None
+    assert any("is not counted" in sentence for sentence in untold["statement"]["not_covered"])
+    exact = plan._replace(scheme_config=scheme.Config(noise="exact", noise_multiplier=4.0))
+    assert budget.tail_delta(exact, 2) is None
 
 
 def test_10_no_two_draws_have_one_key():

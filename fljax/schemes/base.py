@@ -220,6 +220,9 @@ class Scheme:
       spent: `(config, task, inputs, num_rounds)`, what a run told about records in nats; None:
         nothing to tell.
       released: `state -> tree`, what is released of a state beside its params; None: nothing.
+      normals: `(config, num_params)`, of how many normals one Gaussian mechanism of `event` is
+        made, towards those from whom it hides; None, of it or for it: not told. Their end adds to
+        delta: see `fljax.accounting.float32_tail`.
       uploads_seen: the promise holds towards whoever sees each client's upload of its own, not the
         model alone; the noise of each is drawn by its client alone. Audits then look at uploads.
       upload_noise: what hides one upload from a server that sees them all; audits play against it.
@@ -252,12 +255,22 @@ class Scheme:
     costs: "Callable[[Any, int], Costs] | None" = None
     needs_network: bool = False
     as_printed: AsPrinted | None = None
+    normals: Callable[[Any, int], int | None] | None = None
     uses: Callable[[Any, int], int] | None = None
 
     def run_event(self, config: Any, num_rounds: int) -> PrivacyEvent:
         """What `num_rounds` rounds do to one unit's data: the event, as often as `uses` says."""
         count = num_rounds if self.uses is None else self.uses(config, num_rounds)
         return self.event(config).repeat(count)
+
+    def num_normals(self, config: Any, num_params: int) -> int | None:
+        """`normals`. Where a server or silo draws them, usually one for each parameter, and one
+        more for a count beside the sum.
+        """
+        if self.normals is not None:
+            return self.normals(config, num_params)
+        usual = self.noise_at != "client" and self.released is None
+        return num_params + 1 if usual else None
 
     def __post_init__(self) -> None:
         _validate.one_of(typing.get_args(Promise), promise=self.promise)

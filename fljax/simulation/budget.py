@@ -60,8 +60,8 @@ class Plan(NamedTuple):
     origin: of the initial model, as `warm_start.model` tells it, or a sentence; None: drawn.
     search: of whose tries the run is the best: epsilons are then those of the search. one_run:
       epsilon of all rounds of one try alone, by the tightest accountant.
-    num_params: numbers in the model; None: not told. releases_more: the noise is in more numbers
-    than the model's, see `Scheme.released`.
+    num_params: numbers in the model. normals: of a round's noise, see `Scheme.normals`; None of
+      either: not told.
     """
 
     scheme_config: Any
@@ -83,7 +83,7 @@ class Plan(NamedTuple):
     search: SearchConfig | None = None
     one_run: float | None = None
     num_params: int | None = None
-    releases_more: bool = False
+    normals: int | None = None
 
     def times(self, rounds: int) -> int:
         """How often the event counts after so many rounds."""
@@ -158,7 +158,6 @@ def plan(config: Config, scheme: Scheme, facts: Facts) -> Plan:
         uses=tuple(uses_of(scheme, scheme_config, rounds) for rounds in range(len(epsilons))),
         search=config.search,
         one_run=_one_run(config, scheme, scheme_config, event, len(epsilons) - 1, delta),
-        releases_more=scheme.released is not None,
     )
 
 
@@ -514,32 +513,26 @@ def rounds_left(plan: Plan, scheme: Scheme, rounds: int) -> int | None:
 
 
 def tail_delta(plan: Plan, rounds: int) -> float | None:
-    """What is to be added to delta because float32 normals end; None where a server does not draw
-    Gaussian noise of float32, nothing is claimed, or no number is known.
+    """What is to be added to delta because float32 normals end; None where there are none, nothing
+    is claimed, or no bound is known.
     """
-    if plan.noise_at != "server" or plan.num_params is None or not rounds:
+    if plan.normals is None or not rounds or _in_integers(plan):
         return None
     if plan.search is not None:  # whose delta is not that of the rounds of one try
         return None
-    if not math.isfinite(plan.epsilons[rounds]) or words.in_integers(plan.event.mechanism):
+    if not math.isfinite(plan.epsilons[rounds]):
         return None
-    if plan.releases_more:
-        return None
-    # One number more: a scheme may release a count beside its sum.
-    return float32_tail.of_event(plan.spent_by(rounds), plan.num_params + 1, plan.delta)
+    return float32_tail.of_event(plan.spent_by(rounds), plan.normals, plan.delta)
 
 
 def of_tail(plan: Plan, rounds: int) -> list[str]:
     """The same as a sentence."""
-    found = tail_delta(plan._replace(releases_more=False), rounds)
-    if found is None:
+    if not rounds:
         return []
+    found = tail_delta(plan, rounds)
     end = f"float32 normals end at {float32_tail.END} standard deviations."
-    if plan.releases_more:
-        return [
-            f"{end} What that adds to delta is not counted: the noise is in more numbers than the "
-            "model has."
-        ]
+    if found is None:
+        return [f"{end} What that adds to delta is not counted: no bound is known of such noise."]
     return [
         f"{end} Counted by itself, that adds {words.rounded_up(found, 3)} to delta at most, for "
         f"{rounds} rounds of {plan.num_params} parameters; the delta that is claimed leaves it out."

@@ -1,5 +1,6 @@
 """The end of float32 normals: where it is, and that its delta is no less than the truth."""
 
+import dataclasses
 import itertools
 import math
 
@@ -9,6 +10,7 @@ import pytest
 from scipy import integrate, stats
 
 import fljax_kernels
+from fljax import schemes
 from fljax.accounting import events, float32_tail
 
 
@@ -35,30 +37,97 @@ def cut(x, mean):
     return np.where(inside, stats.norm.pdf(x, mean), 0) / (1 - 2 * stats.norm.sf(float32_tail.END))
 
 
+def divergence(p, q, epsilon, points):
+    """Hockey-stick divergence of two densities, by quadrature between neighbouring `points`."""
+    return sum(
+        integrate.quad(
+            lambda x: max(float(p(x) - math.exp(epsilon) * q(x)), 0.0),
+            *pair,
+            epsabs=1e-16,
+            epsrel=1e-10,
+            limit=200,
+        )[0]
+        for pair in itertools.pairwise(sorted(set(points)))
+    )
+
+
 @pytest.mark.parametrize("shift", [0.01, 0.1, 0.5, 1.0, 2.0])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
 def test_one_number_never_tells_more_than_delta_and_what_is_added(shift, epsilon):
     """Against the hockey-stick divergence of two normals that are cut off, by quadrature."""
     reach = float32_tail.END
     ends = [-reach, shift - reach, reach, shift + reach]
-    crossing = epsilon / shift + shift / 2
-    points = sorted({*ends, min(crossing, shift + reach)})
-    truth = sum(
-        integrate.quad(
-            lambda x: max(float(cut(x, shift) - math.exp(epsilon) * cut(x, 0.0)), 0.0),
-            *pair,
-            epsabs=1e-16,
-            epsrel=1e-10,
-            limit=200,
-        )[0]
-        for pair in itertools.pairwise(points)
-    )
+    crossing = min(epsilon / shift + shift / 2, shift + reach)
+    truth = divergence(lambda x: cut(x, shift), lambda x: cut(x, 0.0), epsilon, [*ends, crossing])
     # Balle and Wang (2018), Theorem 5, of real-valued noise.
     real = stats.norm.sf(epsilon / shift - shift / 2) - math.exp(epsilon) * stats.norm.sf(
         epsilon / shift + shift / 2
     )
     added = float32_tail.delta([(1 / shift, 1)], num_coordinates=1, delta=float(real))
     assert real + added >= truth * (1 - 1e-9)
+
+
+MIXTURES = {  # moves, in standard deviations, with their chances; the release of what else is there
+    "sampled": (((0.0, 0.8), (1.0, 0.2)), events.PoissonSampled(0.2, events.Gaussian(1.0))),
+    "counted": (
+        ((0.0, 0.7), (0.5, 0.2), (1.0, 0.1)),
+        events.MixtureOfGaussians(2.0, (0.0, 1.0, 2.0), (0.7, 0.2, 0.1)),
+    ),
+    "counted, nobody left out": (
+        ((0.5, 0.9), (1.5, 0.1)),
+        events.MixtureOfGaussians(2.0, (1.0, 3.0), (0.9, 0.1)),
+    ),
+    "replaced": (((0.0, 0.5), (0.5, 0.5)), events.PoissonSampled(0.5, events.Gaussian(1.0))),
+}
+
+
+@pytest.mark.parametrize("direction", ["remove", "add"])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])
+@pytest.mark.parametrize("name", MIXTURES)
+def test_one_sampled_number_never_tells_more_than_delta_and_what_is_added(name, epsilon, direction):
+    """Both directions; "replaced" are two units on either side of what else is there."""
+    moves, mechanism = MIXTURES[name]
+    other = tuple((-move, chance) for move, chance in moves) if name == "replaced" else ((0.0, 1),)
+    relation = "REPLACE_ONE" if name == "replaced" else "ADD_OR_REMOVE_ONE"
+
+    def density(of, at):
+        return lambda x: sum(chance * at(x, move) for move, chance in of)
+
+    pair = (moves, other) if direction == "remove" else (other, moves)
+    ends = [move + side * float32_tail.END for move, _ in (*moves, *other) for side in (-1, 1)]
+    grid = np.linspace(-7, 7, 60)
+    truth, real = (
+        divergence(density(pair[0], at), density(pair[1], at), epsilon, [*points, *grid])
+        for at, points in ((cut, ends), (stats.norm.pdf, (-12, 12)))
+    )
+    event = events.PrivacyEvent(
+        mechanism=mechanism,
+        privacy_unit="client",
+        neighboring_relation=events.NeighboringRelation(relation),
+    )
+    added = float32_tail.of_event(event, 1, real)
+    assert 0 < added < 1e-3 and real + added >= truth * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("num_shares", [2, 3])
+@pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0])
+def test_a_sum_of_shares_never_tells_more_than_delta_and_what_is_added(num_shares, epsilon):
+    """The density of a sum of normals that are cut off, by convolution on a grid."""
+    step, shift = 2.0**-9, 0.5  # of one share's standard deviation
+    one = cut(np.arange(-7, 7, step), 0.0)
+    mass = one / one.sum()
+    for _ in range(num_shares - 1):
+        mass = np.convolve(mass, one / one.sum())
+    moved = round(shift / step)
+    p = np.concatenate([np.zeros(moved), mass])
+    q = np.concatenate([mass, np.zeros(moved)])
+    truth = np.maximum(p - math.exp(epsilon) * q, 0).sum()
+    mu = shift / math.sqrt(num_shares)
+    real = stats.norm.sf(epsilon / mu - mu / 2) - math.exp(epsilon) * stats.norm.sf(
+        epsilon / mu + mu / 2
+    )
+    added = float32_tail.delta([(1 / mu, 1)], num_coordinates=num_shares, delta=float(real))
+    assert real + added >= truth - 2e-6  # of the grid
 
 
 def out_of_reach(shifts):
@@ -100,9 +169,19 @@ def test_releases_add_up_and_other_noise_has_no_number():
     )
     assert float32_tail.of_event(event.repeat(30), 100, 0.0) == pytest.approx(30 * one)
     two = events.Composed((gaussian, events.Gaussian(4.0)))
-    assert float32_tail.releases(two) == [(2.0, 1), (4.0, 1)]
-    assert float32_tail.releases(events.Laplace(1.0)) is None
-    assert float32_tail.releases(events.Composed((gaussian, events.Laplace(1.0)))) is None
+    of = lambda mechanism: float32_tail.releases(dataclasses.replace(event, mechanism=mechanism))
+    assert of(two) == [(2.0, 1, 1, 1), (4.0, 1, 1, 1)]
+    assert of(events.Laplace(1.0)) is None
+    assert of(events.Composed((gaussian, events.Laplace(1.0)))) is None
+    assert of(events.Composed((gaussian, events.EpsilonDelta(0.0, 1e-6)))) == [(2.0, 1, 1, 1)]
+    assert of(events.Composed((gaussian, events.EpsilonDelta(0.1, 1e-6)))) is None
+    assert of(events.RandomAllocation(5, 2, 3.0)) == [(3.0, 5, 1, 1)]
+    # All rounds are one release, of as many times the numbers.
+    rounds = events.CorrelatedGaussian(2.0, "banded", (1.0, 0.5), 7, 7)
+    ((noise, count, times, reaches),) = of(rounds)
+    assert (count, times, reaches) == (1, 7, 1) and 1.0 < noise <= 2.0
+    mixture = events.MixtureOfGaussians(3.0, (0.0, 1.0, 2.0), (0.5, 0.3, 0.2))
+    assert of(events.SelfComposed(mixture, 4)) == [(1.5, 4, 1, 2)]
     whole = float32_tail.delta([(0.1, 1)], num_coordinates=3, delta=0.25)
     assert whole == 0.75  # never a delta above 1
 
@@ -115,3 +194,21 @@ def test_arguments_out_of_range_are_named(wrong):
     given = {"releases": [(1.0, 1)], "num_coordinates": 3, "delta": 1e-5} | wrong
     with pytest.raises(ValueError, match="Expected"):
         float32_tail.delta(given.pop("releases"), **given)
+
+
+def test_as_many_normals_as_a_scheme_draws():
+    """Numbers of one release: of silos as at a server; of clients, of all that is hidden from."""
+    of = lambda name, **settings: schemes.get(name).num_normals(
+        schemes.get(name).Config(**settings), 100
+    )
+    assert of("dp_fedavg") == of("higradavg") == of("user_ldp") == of("item_sum_cap") == 101
+    assert of("dp_fedavg", correlation="banded", bands=4, sampling_prob=0.1) == 404
+    assert of("dp_scaffold") == 200
+    assert of("local_dp", num_parties=30) == 100
+    assert of("secagg_dp", num_parties=30) == 3000
+    assert of("lightdp", num_parties=30) == (30 + 435) * 100
+    regular = {"graph": "k_regular", "degree": 10, "num_parties": 30}
+    assert of("lightdp", **regular) == (30 + 150) * 100
+    assert of("bidirectional", num_parties=10, noise="r0_gaussian") == (10 + 45) * 100
+    assert of("bidirectional", num_parties=10, noise="upload_gaussian") is None
+    assert of("gsgd_dp") is None

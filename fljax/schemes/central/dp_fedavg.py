@@ -82,6 +82,7 @@ SCHEME = central.scheme(
     make=make,
     event=event,
     uses=uses,
+    normals=turns.normals,
     non_private=turns.non_private,
 )
 fitted, non_private = SCHEME.fitted, SCHEME.non_private

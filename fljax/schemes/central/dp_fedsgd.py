@@ -163,6 +163,7 @@ SCHEME = central.scheme(
     make=make,
     event=event,
     uses=turns.uses,
+    normals=turns.normals,
     non_private=turns.non_private,
 )
 fitted, non_private = SCHEME.fitted, SCHEME.non_private

@@ -145,6 +145,7 @@ SCHEME = central.scheme(
     event=event,
     non_private=base.non_private,
     released=lambda state: state.clipping,  # the server's control variate
+    normals=lambda config, num_params: 2 * num_params,  # of the update and the control variate
     # Controls are clipped by a multiple of the updates' bound: where that is small they are all
     # noise, and training drifts away with them.
     start={"scheme": {"server_learning_rate": 0.1, "control_scale": 2.0}},

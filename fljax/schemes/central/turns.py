@@ -108,6 +108,11 @@ def uses(config: BandedConfig, num_rounds: int) -> int:
     return -(-num_rounds // length)
 
 
+def normals(config: BandedConfig, num_params: int) -> int:
+    """As usual; of banded noise a unit meets that of all rounds of a cycle."""
+    return cycle(config) * (num_params + 1)
+
+
 def event(
     config: Any, *, privacy_unit: Literal["client", "example"] = "client"
 ) -> events.PrivacyEvent:

@@ -228,6 +228,15 @@ def upload_noise(config: Config) -> adversaries.UploadNoise:
     )
 
 
+def normals(config: Config, num_params: int) -> int | None:
+    """Own noise of the clients of a round, and that of all pairs, on the gradient; how large what
+    is sent beside it in the mode upload_gaussian is, the network tells.
+    """
+    if config.noise != "r0_gaussian":
+        return None
+    return (config.joining + len(edges(config))) * num_params
+
+
 def claimed_theta(config: Config, delta: float) -> float:
     """The paper's theta of a round: of `printed.claimed_theta`, as configured."""
     return printed.claimed_theta(
@@ -304,6 +313,7 @@ SCHEME = disguised.scheme(
     views=views,
     exposure=exposure,
     upload_noise=upload_noise,
+    normals=normals,
     as_printed=base.AsPrinted(
         errata=printed.ERRATA,
         claimed_epsilon=claimed_epsilon,

@@ -99,6 +99,7 @@ def _scheme(name: str, protocol: str, costs: Callable[[Config, int], Costs]) -> 
         make=uploads.maker(hide, links=links),
         views=views,
         costs=costs,
+        normals=lambda config, num_params: config.parties * num_params,  # each one's share
     )
 
 

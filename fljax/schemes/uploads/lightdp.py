@@ -251,6 +251,15 @@ def costs(config: Config, num_params: int) -> costs_lib.Costs:
     return costs_lib.pair_noise(num_params, config.parties, degree)
 
 
+def normals(config: Config, num_params: int) -> int:
+    """Own noise of every client, and that of all pairs; the joint law of all takes no more than two
+    for each client.
+    """
+    num, complete = config.parties, config.graph == "complete"
+    pairs = num * (num - 1) // 2 if complete else len(edges(config))
+    return (num + max(num, pairs)) * num_params
+
+
 def views(config: Config, key: jax.Array, num_rounds: int) -> adversaries.Views:
     """Who saw what in a run with this key; `config` with its noise multiplier, above 0."""
     own_mu = central.sensitivity(config) / stddev(config)
@@ -283,6 +292,7 @@ SCHEME = uploads.scheme(
     views=views,
     upload_noise=upload_noise,
     costs=costs,
+    normals=normals,
     start=uploads.START | {"scheme": {"num_parties": None, "local_learning_rate": 1.0}},
 )
 make, fitted, non_private = SCHEME.make, SCHEME.fitted, SCHEME.non_private

@@ -74,6 +74,7 @@ SCHEME = uploads.scheme(
     start=START,
     views=views,
     costs=costs,
+    normals=lambda config, num_params: num_params,  # of one upload; of the sum no fewer
     uploads_seen=True,
 )
 make, event, fitted, non_private = SCHEME.make, SCHEME.event, SCHEME.fitted, SCHEME.non_private
