@@ -18,9 +18,11 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", True)
 
 
-# `make test` looks for counterexamples for a short while, `make test-rest` for longer.
+# `make test` looks for counterexamples for a short while, `make test-rest` for longer, both among
+# the same examples on every machine; "search" goes on with others each time.
 hypothesis.settings.register_profile("fast", max_examples=20, deadline=None, derandomize=True)
-hypothesis.settings.register_profile("ci", max_examples=200, deadline=None)
+hypothesis.settings.register_profile("ci", max_examples=200, deadline=None, derandomize=True)
+hypothesis.settings.register_profile("search", max_examples=200, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("FLJAX_TEST_HYPOTHESIS", "fast"))
 
 

@@ -189,6 +189,7 @@ def test_the_best_attack_on_the_worst_set_reaches_what_is_certified_and_half_the
             assert reached > 0.97 * found.mu.max()
 
 
+@pytest.mark.slow(reason="draws sets at one more share", but=["0.2"])
 @pytest.mark.parametrize("failure", [0.02, 0.2, 0.5])
 def test_sets_drawn_by_chance_exceed_the_bound_no_more_often_than_stated(failure):
     graph, most = regular(16, 6), 4
@@ -200,6 +201,7 @@ def test_sets_drawn_by_chance_exceed_the_bound_no_more_often_than_stated(failure
     assert np.all(found <= sure) and np.all(sure >= values.max(0) * (1 - 1e-12))
 
 
+@pytest.mark.slow(reason="eigenvalues of a large graph")
 def test_a_tenth_of_a_large_sparse_cohort_may_collude():
     graph = regular(1000, 60, pair=13.0)
     assert np.max(view.certificate(graph, num_colluders=100)) == 1.0  # all neighbours may collude

@@ -90,6 +90,7 @@ def test_trade_off_is_the_dual_of_delta():
     np.testing.assert_allclose(gaussian.tpr_at_fpr(0.0, fpr), fpr, rtol=1e-12)
 
 
+@pytest.mark.slow(reason="compiles derivatives in float64")
 def test_derivatives_are_those_of_finite_differences():
     with accounting.x64():
         for fun, at in (

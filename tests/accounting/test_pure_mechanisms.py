@@ -344,6 +344,10 @@ def runs_law(mean, shape, most=4000):
     return law
 
 
+@pytest.mark.slow(
+    reason="draws thousands of runs of one more mean",
+    but=["1.5-0", "1.5-0.5", "1.5-1", "1.5-2.0", "1.5-poisson"],
+)
 @pytest.mark.parametrize("shape", [0, 0.5, 1, 2.0, "poisson"])
 @pytest.mark.parametrize("mean", [1.5, 6.0])
 def test_runs_are_drawn_from_the_law_that_is_paid_for(mean, shape):
@@ -365,6 +369,9 @@ def best_of(single, law):
     return np.concatenate([[law[0]], np.diff(none_better)])
 
 
+@pytest.mark.slow(
+    reason="sums one more law", but=["1.5-0", "1.5-0.5", "1.5-1", "1.5-2.0", "1.5-poisson"]
+)
 @pytest.mark.parametrize("shape", [0, 0.5, 1, 2.0, "poisson"])
 @pytest.mark.parametrize("mean", [1.5, 6.0])
 def test_the_best_of_random_runs_is_within_its_bound_and_not_far_below(mean, shape):

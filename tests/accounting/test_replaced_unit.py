@@ -103,6 +103,7 @@ def samples(values, prob, most, noise):
     return [(weight, mean) for mean, weight in law.items()]
 
 
+@pytest.mark.slow(reason="goes over all samples, at a fine grid", but=["0.6-1-2.0"])
 @pytest.mark.parametrize(("prob", "most", "noise"), [(0.3, 2, 1.0), (0.6, 1, 2.0), (0.2, 3, 0.7)])
 def test_cut_samples_cost_no_neighbours_more_than_the_bound(prob, most, noise):
     order, population = 2.5, 3

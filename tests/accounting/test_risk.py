@@ -40,6 +40,7 @@ RISKCAL = [
 FPRS = (0.001, 0.01, 0.1, 0.5)
 
 
+@pytest.mark.slow(reason="composes a thousand rounds", but=["(2.0, 0.1, 100)"])
 @pytest.mark.parametrize("row", RISKCAL, ids=lambda row: str(row[:3]))
 def test_advantage_and_error_rates_are_those_of_riskcal_and_never_more_private(row):
     noise, rate, rounds, advantage, fnrs = row

@@ -56,7 +56,7 @@ def found(rows, direction, mode, noise=None):
     return row
 
 
-@pytest.mark.slow(reason="trains and attacks several networks")
+@pytest.mark.slow(reason="makes a table of attacks on three modes, at four noises")
 def test_property_14_a_client_corrects_the_network_in_every_mode_that_hides_it(rows):
     for mode in ("paper", "upload_gaussian"):
         row = found(rows, "the model", mode)
@@ -64,7 +64,7 @@ def test_property_14_a_client_corrects_the_network_in_every_mode_that_hides_it(r
     assert found(rows, "the model", "r0_gaussian")["before"] == 1.0  # outputs are in plain sight
 
 
-@pytest.mark.slow(reason="trains models to attack")
+@pytest.mark.slow(reason="makes a table of attacks on three modes, at four noises")
 def test_a_client_tells_members_on_the_model_that_it_corrects(rows):
     for mode in ("paper", "upload_gaussian"):
         row = found(rows, "the members", mode)
@@ -78,6 +78,7 @@ def test_a_client_tells_members_on_the_model_that_it_corrects(rows):
     )  # but for the rounding of the scales
 
 
+@pytest.mark.slow(reason="makes a table of attacks on three modes, at four noises")
 def test_property_13_a_batch_of_one_leaks_in_the_printed_mode_only(rows):
     leaked, hidden, bare = (found(rows, "the data", mode, 1.0) for mode in perturbation_leak.MODES)
     assert leaked["input |cos|"] > 0.999 and leaked["read"] > 60
@@ -88,6 +89,7 @@ def test_property_13_a_batch_of_one_leaks_in_the_printed_mode_only(rows):
     assert max(hidden["read"], bare["read"]) < hidden["blind"] + 1
 
 
+@pytest.mark.slow(reason="makes a table of attacks on three modes, at four noises")
 def test_a_search_on_the_gradient_alone_finds_less_the_more_noise_there_is(rows):
     for mode in perturbation_leak.MODES:
         clean, some, all_of_it = (
@@ -98,6 +100,7 @@ def test_a_search_on_the_gradient_alone_finds_less_the_more_noise_there_is(rows)
         assert all_of_it["search"] < all_of_it["blind"] + 1
 
 
+@pytest.mark.slow(reason="makes a table of attacks on three modes, at four noises")
 def test_the_table_shows_both_directions(rows):
     text = perturbation_leak.text(rows)
     for direction in (
@@ -135,6 +138,7 @@ def test_members_of_five_models_in_full():
     )  # five standard errors of 1000 answers; the 8 disguises of a model are not counted
 
 
+@pytest.mark.slow(reason="compiles networks and their derivatives in float64")
 def test_rows_of_phi_lie_in_the_span_of_the_batch():
     from fljax.local import perturbed
 

@@ -107,10 +107,7 @@ def holds(found, bound):
     return errors.mean() + 5 * errors.std(ddof=1) / math.sqrt(T) >= bound
 
 
-@pytest.mark.slow(
-    reason="attacks the uploads of many repeated rounds",
-    ids=["white_channel", "personalized_channel"],
-)
+@pytest.mark.slow(reason="attacks the uploads of many repeated rounds")
 @pytest.mark.parametrize("name", ["natural_channel", "white_channel", "personalized_channel"])
 def test_the_best_attack_on_the_uploads_of_a_linear_model_stays_above_the_certified_error(
     name, key

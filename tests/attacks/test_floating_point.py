@@ -19,6 +19,7 @@ def told():
     return {(one.attack, one.noise): one.told for one in found}
 
 
+@pytest.mark.slow(reason="tries thousands of sums")
 @pytest.mark.parametrize(
     ("attack", "least"),
     # A normal of stddev 1 is within 1/4 of zero, with a unit moved by one, in 6 to 17 % of draws.
@@ -39,12 +40,14 @@ def test_whole_numbers_that_not_all_sums_make_give_them_away():
     assert not floating_point._not_among(noisy // 2, 1, single).any()
 
 
+@pytest.mark.slow(reason="tries thousands of sums")
 def test_large_noise_does_not_help_float32():
     found = floating_point.play(jax.random.key(1), stddev=30.0, trials=TRIALS)
     low_bits = {one.noise: one.told for one in found if one.attack == "low bits"}
     assert low_bits["float32"] > 0.3 and low_bits["whole numbers"] == 0
 
 
+@pytest.mark.slow(reason="tries thousands of sums", but=["1.0"])
 @pytest.mark.parametrize("total", [0.0, 1.0])
 def test_an_attack_never_blames_the_sum_that_was_meant(total):
     key, stddev = jax.random.key(2), 3.0
@@ -53,6 +56,7 @@ def test_an_attack_never_blames_the_sum_that_was_meant(total):
     assert not floating_point._too_fine(noisy, total).any()
 
 
+@pytest.mark.slow(reason="lists all normals that there are")
 def test_every_draw_is_among_the_normals_that_there_are():
     draws = np.asarray(
         fljax_kernels.add_gaussian_noise(jax.random.key(3), np.zeros(2**16, np.float32), 1.0)

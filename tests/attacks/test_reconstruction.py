@@ -23,6 +23,7 @@ def loss(params, example):
     return jnp.vdot(params["w"], example["x"]) + 0 * example["y"].astype(jnp.float32)
 
 
+@pytest.mark.slow(reason="compiles one more scheme", but=["dp_fedsgd"])
 @pytest.mark.parametrize("name", ["higradavg", "dp_fedsgd"])
 def test_nobody_picks_the_record_behind_a_round_more_often_than_certified(name, key):
     params = {"w": jnp.zeros(CANDIDATES)}

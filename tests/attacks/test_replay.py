@@ -38,6 +38,7 @@ def test_a_replay_sees_half_the_noise_where_the_model_tells_an_audit_too_little(
     assert found.holds is (scale == 1.0)
 
 
+@pytest.mark.slow(reason="compiles the rounds of one more scheme")
 def test_a_scheme_that_moves_too_far_is_refuted(key):
     scheme = schemes.get("gd_dp")
     told = replay.least_config(scheme)
@@ -54,6 +55,7 @@ def test_a_scheme_that_moves_too_far_is_refuted(key):
     assert found.holds is False and found.report.measured > 1.1 * found.declared
 
 
+@pytest.mark.slow(reason="compiles the rounds of one more scheme")
 def test_what_is_released_beside_the_model_is_looked_at(key, monkeypatch):
     scheme, sound = schemes.get("dp_scaffold"), dp_scaffold.clipping.sum_updates
 
@@ -66,6 +68,7 @@ def test_what_is_released_beside_the_model_is_looked_at(key, monkeypatch):
     assert found.holds is False and found.report.measured > 1.4 * found.declared
 
 
+@pytest.mark.slow(reason="compiles the rounds of one more scheme")
 def test_what_is_released_in_another_shape_is_not_replayed(key):
     scheme = schemes.get("dp_scaffold")
     other = dataclasses.replace(scheme, released=lambda state: state.clipping["w"][:1])

@@ -153,10 +153,7 @@ def audited(scheme, key):
     return found
 
 
-@pytest.mark.slow(
-    reason="audits rounds by thousands of trials and compiles each scheme for them",
-    but=["gd_dp"],
-)
+@pytest.mark.slow(reason="audits rounds by thousands of trials and compiles each scheme for them")
 @pytest.mark.parametrize("name", SCHEMES)
 def test_half_the_noise_is_caught_and_all_of_it_is_not(name, key):
     found = audited(schemes.get(name), key)

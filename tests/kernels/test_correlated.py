@@ -75,6 +75,7 @@ def test_a_run_that_goes_on_from_its_state_has_the_same_bits(name, key):
         np.testing.assert_array_equal(whole[leaf], np.concatenate([first[leaf], rest[leaf]]))
 
 
+@pytest.mark.slow(reason="compiles one more matrix for eight devices", but=["banded"])
 @pytest.mark.parametrize("name", ["banded", "buffered", "tree"])
 def test_eight_devices_give_the_same_bits(name, key):
     strategy = CASES[name]

@@ -96,7 +96,7 @@ def complete(rows, dtype):
 
 @pytest.mark.slow(
     reason="draws 140 columns of one more spectrum",
-    but=["none", "around_the_floor", "repeated", "sixteen", "decay", "zero", "rank_deficient"],
+    but=["around_the_floor", "repeated", "sixteen", "zero"],
 )
 @pytest.mark.parametrize("name", SPECTRA)
 def test_the_draw_has_the_covariance_of_the_dense_definition(name):
@@ -111,7 +111,7 @@ def test_the_draw_has_the_covariance_of_the_dense_definition(name):
 
 @pytest.mark.slow(
     reason="draws 140 columns of one more spectrum, in two ways",
-    but=["none_nearly", "nine_far_above", "repeated_below", "fifteen", "tiny_gap", "steep", "all"],
+    but=["none_nearly", "repeated_below", "tiny_gap"],
 )
 @pytest.mark.parametrize("name", SPECTRA)
 def test_in_float32_the_floor_holds_and_the_law_is_as_near_as_by_the_whole_system(name):
@@ -154,10 +154,7 @@ def test_pairs_that_the_iteration_cannot_see_are_refused(monkeypatch):
             assert bool(unseeing(values / values.sum(), 1 / values.sum())) == expected
 
 
-@pytest.mark.slow(
-    reason="takes two whole systems of 128 rows",
-    but=["place0-nan", "place1-inf", "place2--inf", "place3-nan"],
-)
+@pytest.mark.slow(reason="takes two whole systems of 128 rows", but=["place1-inf", "place3-nan"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [(0, 0), (100, 3), (3, 100), slice(None)])
 def test_a_gram_that_is_not_finite_gives_nan_and_not_isotropic_noise(bad, place):

@@ -73,9 +73,7 @@ def gap(first, second):
     )
 
 
-@pytest.mark.slow(
-    reason="compiles the round of one more scheme", but=["fljax.schemes.disguised.bidirectional"]
-)
+@pytest.mark.slow(reason="compiles the round of one more scheme")
 @pytest.mark.parametrize("module", [bidirectional, mp_cdp, mp_dp_naive])
 def test_a_round_in_which_a_client_is_missing_is_lost_and_says_so(module, key):
     clients, model = task()
@@ -129,6 +127,7 @@ def test_a_round_says_by_how_much_its_recovery_cancels(key):
     assert float(info.lost_digits) == 0
 
 
+@pytest.mark.slow(reason="compiles a round under the strict checker")
 def test_the_servers_guards_are_called_as_the_page_says():
     page = pathlib.Path(__file__).parents[2] / "docs" / "explain" / "bidirectional.md"
     (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)

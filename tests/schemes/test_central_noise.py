@@ -189,6 +189,7 @@ def distinguishing_mu(config, clients, true_multiplier):
     return (scores[0].mean() - scores[1].mean()) / pooled
 
 
+@pytest.mark.slow(reason="plays thousands of rounds")
 def test_an_audit_finds_the_certified_separation_and_no_more(clients):
     # Full participation: one round is exactly mu-GDP with mu = 1 / noise_multiplier.
     config = dataclasses.replace(

@@ -283,6 +283,7 @@ def separation(multiplier):
     return (scores[0].mean() - scores[1].mean()) / pooled
 
 
+@pytest.mark.slow(reason="plays thousands of runs")
 def test_an_audit_of_two_rounds_finds_what_is_certified_and_no_more():
     with jax.debug_key_reuse(False):
         # Everybody in both rounds: two Gaussian mechanisms, mu = sqrt(2) / noise_multiplier.

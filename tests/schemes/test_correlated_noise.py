@@ -177,6 +177,7 @@ def best_attack(scheme, config, key):
     return abs(scores[1].mean() - scores[0].mean()) / noise.std()
 
 
+@pytest.mark.slow(reason="plays thousands of runs of one more matrix", but=["ftrl_banded"])
 @pytest.mark.parametrize("name", ["ftrl_banded", "ftrl_tree", "fedavg"])
 def test_the_best_attack_on_all_models_is_as_good_as_the_event_says_and_no_better(name, key):
     scheme, config = CONFIGS[name]

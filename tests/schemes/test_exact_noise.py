@@ -142,6 +142,7 @@ def test_the_noise_of_a_round_is_the_configured_multiple_of_what_a_unit_moves(ke
     assert np.abs(steps - np.round(steps)).max() <= 1e-2
 
 
+@pytest.mark.slow(reason="compiles rounds for 1, 2 and 8 devices")
 @pytest.mark.parametrize("noise", ["exact", "float32"])
 def test_bits_of_a_sum_depend_on_devices_and_chunks_in_floating_point_alone(noise, key):
     x = np.random.default_rng(1).normal(size=(N, DIM)).astype(np.float32)

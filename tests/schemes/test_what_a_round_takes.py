@@ -115,7 +115,7 @@ def test_a_loss_that_ignores_its_key_trains_as_one_without(name, key):
     assert np.abs(bits).max() > 1e-3
 
 
-@pytest.mark.slow(reason="compiles four rounds of one more scheme", but=["dp_fedavg"])
+@pytest.mark.slow(reason="compiles four rounds of a scheme")
 @pytest.mark.parametrize("name", SEVERAL)
 def test_what_a_loss_draws_is_the_same_on_any_devices_and_in_any_chunks(name, key):
     """Against sums in one order; without dropout the model would be another one."""

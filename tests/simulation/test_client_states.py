@@ -198,7 +198,7 @@ def test_a_run_that_was_killed_ends_in_the_same_bits(scheme, after, whole, tmp_p
     assert ended(run.resume(tmp_path / "run", Watch())) == ended(whole[scheme])
 
 
-@pytest.mark.slow(reason="a whole run, killed and resumed", but=["dp_fedper"])
+@pytest.mark.slow(reason="kills runs in processes of their own")
 @SCHEMES
 def test_a_kill_between_the_rows_and_their_checkpoint_ends_in_the_same_bits(
     scheme, whole, tmp_path, monkeypatch

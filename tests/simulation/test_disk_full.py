@@ -92,6 +92,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_once_there_is_room(
     assert written(run_dir) == written(finished)
 
 
+@pytest.mark.slow(reason="whole runs under a limit of file size, in processes of their own")
 def test_a_file_size_limit_is_one_line_and_the_run_goes_on_without_it(capsys, finished, tmp_path):
     run_dir = tmp_path / "run"
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -59,7 +59,7 @@ WRITES = {
 CASES = [(name, after) for name, (_, _, times) in WRITES.items() for after in times]
 
 
-@pytest.mark.slow(reason="a run that stops and goes on", but=["a link of the chain-4", "a file-2"])
+@pytest.mark.slow(reason="a run that stops and goes on", but=["a file-2"])
 @pytest.mark.parametrize(("name", "after"), CASES)
 def test_a_disk_that_is_full_anywhere_loses_nothing(name, after, reference, tmp_path, monkeypatch):
     run_dir = of_the_same_secret(reference, tmp_path / "run")
@@ -88,6 +88,7 @@ def test_a_folder_that_was_renamed_goes_on_to_the_same_bits(at, reference, tmp_p
     goes_on_to_the_same_bits(run_dir.rename(tmp_path / "another name"), reference)
 
 
+@pytest.mark.slow(reason="a whole run")
 def test_a_clock_that_goes_back_changes_no_bit(reference, tmp_path, monkeypatch):
     run_dir, years = of_the_same_secret(reference, tmp_path / "run"), iter(range(2030, 1990, -1))
     monkeypatch.setattr(provenance, "_now", lambda: f"{next(years)}-01-01T00:00:00+00:00")

@@ -110,6 +110,7 @@ def a_round():
     return algorithm("dp_fedavg")
 
 
+@pytest.mark.slow(reason="compiles a round under pmap")
 @optimized
 def test_a_round_runs_under_pmap_over_runs():
     step, cohort = a_round(), a_cohort()

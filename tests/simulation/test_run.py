@@ -104,6 +104,7 @@ def test_epsilon_in_every_line_is_the_accountants(finished):
     assert claim["delta"] < 1 / 40 and claim["privacy_unit"] == "client" and claim["certified"]
 
 
+@pytest.mark.slow(reason="whole runs")
 def test_the_same_seed_gives_the_same_bits_and_another_does_not(finished, tmp_path):
     again = run.start(config(), tmp_path / "again", Watch())
     assert written(again.run_dir) == written(finished.run_dir) and same(

@@ -161,6 +161,7 @@ def test_a_run_that_cannot_begin_leaves_no_secret(tmp_path, monkeypatch):
     assert not (tmp_path / "key").exists()
 
 
+@pytest.mark.slow(reason="runs of the command")
 def test_the_command_asks_for_a_passphrase_by_a_variable(tmp_path, monkeypatch, capsys, cheap):
     flags = "--num-clients 20 --num-rounds 1 --model softmax --no-baseline --noise-multiplier 2"
     where = f"--run-dir {tmp_path}/run --secret {tmp_path}/key --passphrase --quiet"
