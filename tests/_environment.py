@@ -29,7 +29,7 @@ os.environ["XLA_FLAGS"] = " ".join(_given + [flag for flag in _FLAGS if flag not
 MADE = "" if os.environ.get("JAX_COMPILATION_CACHE_DIR") else tempfile.mkdtemp(prefix="fljax-xla-")
 if MADE:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = MADE
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.02"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
 
 # What a process that a test starts is given even where it must not see the rest of the

@@ -313,6 +313,7 @@ def test_a_run_that_cannot_start_leaves_nothing(capsys, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow(reason="a whole run")
 def test_data_in_a_folder_need_no_run_dir(capsys, tmp_path, monkeypatch):
     """The run folder's name is made of the data's, which here is a path."""
     monkeypatch.chdir(tmp_path)
@@ -484,6 +485,7 @@ def test_nan_data_is_one_line_that_names_the_row(capsys, tmp_path, monkeypatch):
     assert "train['x']" in line and "finite" in line and "row 17" in line
 
 
+@pytest.mark.slow(reason="a whole run")
 def test_a_folder_in_use_is_one_line_that_says_how_to_resume(capsys, finished):
     before = sorted(p.name for p in finished.iterdir())
     assert f"--resume {finished}" in refused(capsys, "simulate", *QUICK, "--run-dir", finished)

@@ -39,29 +39,30 @@ def packages(*extras):
     return found
 
 
+def statements(body, late=False):
+    """(statement, whether it runs later or never) of a body and all bodies in it."""
+    for node in body:
+        yield node, late
+        of_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        inside = late or of_types or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            yield from statements(getattr(node, part, ()), inside)
+
+
 @functools.cache
 def imports(path):
     """({package imported while the module is}, {package imported by a function, when called, or for
     types alone})
     """
-    tree = ast.parse(path.read_text())
-    late = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
-        for inner in ast.walk(node)
-        if isinstance(inner, ast.Import | ast.ImportFrom)
-    }
     found = (set(), set())
-    for node in ast.walk(tree):
+    for node, late in statements(ast.parse(path.read_text()).body):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and not node.level:
             names = [node.module]
         tops = {name.split(".")[0] for name in names} - OURS
-        found[id(node) in late].update(tops - set(sys.stdlib_module_names))
+        found[late].update(tops - set(sys.stdlib_module_names))
     return found
 
 

@@ -58,7 +58,7 @@ LEARN_NOTHING = {"accounting", "attacks", "information", "own_scheme", "secure_s
 
 @pytest.mark.slow(
     reason="runs a whole example",
-    but=["accounting", "clipped_statistics", "information", "own_scheme"],
+    but=["clipped_statistics", "information", "own_scheme"],
 )
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_example_runs_and_prints_what_it_spent_and_learned(path, monkeypatch, capsys):

@@ -170,6 +170,7 @@ def test_a_clipped_sum_is_sharded_like_the_parameters_and_norms_like_the_batch()
     assert specs(rows.values) == specs(rows.grad_norms) == P("data")
 
 
+@pytest.mark.slow(reason="compiles for two meshes")
 def test_a_mesh_that_only_the_arrays_name_serves_too():
     """Without `jax.set_mesh`, inside jit and outside."""
     _, arguments = placed("explicit", "batch")

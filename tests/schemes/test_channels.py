@@ -97,6 +97,7 @@ def test_a_round_is_federated_averaging_on_the_noisy_records(name, key):
     np.testing.assert_allclose(got, state.params["w"], rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow(reason="plays rounds of one more kind of noise", but=["fresh"])
 @pytest.mark.parametrize("mode", ["fresh", "once"])
 def test_noise_is_new_in_each_round_only_where_it_is_fresh(mode, key):
     """One client, one record, one class more likely: with kept noise both rounds see the same noisy

@@ -193,6 +193,7 @@ def sent(scheme, config, before, after):
     return np.concatenate(parts)
 
 
+@pytest.mark.slow(reason="compiles the rounds of one more scheme", but=["scaffold"])
 @BOTH
 def test_replayed_over_two_rounds_one_client_moves_each_release_by_the_clip_norm(
     scheme, config, key
@@ -339,6 +340,7 @@ def test_the_bits_are_the_same_on_eight_devices(scheme, config, key):
         np.testing.assert_allclose(one, two, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow(reason="compiles one more round", but=["2-scaffold"])
 @BOTH
 @pytest.mark.parametrize("chunk_size", [2, 4])
 def test_chunks_change_the_order_of_additions_only(scheme, config, chunk_size, key):
@@ -349,6 +351,7 @@ def test_chunks_change_the_order_of_additions_only(scheme, config, chunk_size, k
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow(reason="compiles the rounds of one more scheme", but=["scaffold"])
 @BOTH
 def test_clients_of_whom_nothing_is_said_are_new(scheme, config, key):
     made, run = compiled(scheme, config)

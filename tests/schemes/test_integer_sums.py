@@ -82,6 +82,7 @@ def mean_of_clipped(ids=range(NUM)):
     return -clipped[list(ids)].mean(axis=0)
 
 
+@pytest.mark.slow(reason="compiles one more round", but=["False"])
 @pytest.mark.parametrize("narrow", [False, True])
 def test_without_noise_a_round_is_the_mean_of_clipped_updates_but_for_rounding(narrow, key):
     # One bit less than what no sum can pass: updates are rotated, and these sums still fit.
@@ -96,6 +97,7 @@ def test_without_noise_a_round_is_the_mean_of_clipped_updates_but_for_rounding(n
     assert int(info.cohort_size) == NUM and not bool(info.lost)
 
 
+@pytest.mark.slow(reason="compiles the round of one more scheme", but=["distributed_dgauss"])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_noise_of_a_round_is_that_of_all_clients(name, key):
     multiplier = 2.0
@@ -129,6 +131,7 @@ def test_an_event_counts_the_noise_of_honest_clients_alone():
         assert found == pytest.approx(accounting.epsilon(gaussian.repeat(10), delta=1e-5), rel=0.01)
 
 
+@pytest.mark.slow(reason="compiles the round of one more relation", but=["REPLACE_SPECIAL"])
 @pytest.mark.parametrize("relation", ["REPLACE_ONE", "REPLACE_SPECIAL"])
 def test_a_replay_moves_the_integers_by_no_more_than_the_event_says(relation, key):
     made = config("distributed_dgauss", neighboring_relation=relation)

@@ -139,21 +139,14 @@ def two_rounds(name, changes, performance):
 @pytest.mark.slow(
     reason="compiles the round of one more scheme of a family, or of one more setting",
     but=[
-        "bidirectional",
         "dp_fedavg",
         "dp_fedsgd",
-        "dp_psac",
         "fedavg",
         "gsgd_dp",
         "higradavg",
-        "item_sum_cap",
         "lightdp",
         "local_group_dp",
-        "mp_dp_naive",
         "personalized_channel",
-        "secagg_dp",
-        "user_ldp",
-        "dp_fedavg/adaptive",
         "bidirectional/protocol",
     ],
 )

@@ -243,6 +243,10 @@ def test_replay_of_a_step_confirms_sound_claims_and_refutes_the_papers(name, for
 
 
 # Clip norms by which all items of a subject move the sum: caps of 3 in a silo, and of Z in a batch.
+@pytest.mark.slow(
+    reason="compiles the round of one more scheme",
+    but=["higradavg-changes2-1", "local_group_dp-changes0-2"],
+)
 @pytest.mark.parametrize(
     ("name", "changes", "most"),
     [

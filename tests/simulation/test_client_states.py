@@ -250,6 +250,7 @@ def test_evaluations_use_the_models_of_the_clients(whole):
     assert whole["dp_scaffold"].own_models is None
 
 
+@pytest.mark.slow(reason="whole runs")
 def test_the_call_from_python_gives_each_client_its_model(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(60, 2)).astype(np.float32)

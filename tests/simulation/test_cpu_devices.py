@@ -121,7 +121,7 @@ def test_a_run_that_asks_for_nothing_takes_a_device_a_core_and_others_can_go_on(
     ).read_text()
 
 
-@pytest.mark.slow(reason="whole runs", but=["devices"])
+@pytest.mark.slow(reason="whole runs")
 @pytest.mark.parametrize(
     ("flags", "devices"),
     [([], 4), (["--groups", "6"], 3), (["--devices", "1"], 1), (["--memory", "4GiB"], None)],

@@ -80,6 +80,7 @@ def test_a_disk_that_is_full_anywhere_loses_nothing(name, after, reference, tmp_
     goes_on_to_the_same_bits(run_dir, reference)
 
 
+@pytest.mark.slow(reason="a whole run")
 @pytest.mark.parametrize("at", [1, pytest.param(3, marks=pytest.mark.slow(reason="one more run"))])
 def test_a_folder_that_was_renamed_goes_on_to_the_same_bits(at, reference, tmp_path):
     run_dir = of_the_same_secret(reference, tmp_path / "run")

@@ -252,6 +252,7 @@ def test_every_scheme_takes_what_only_speed_depends_on_as_one_argument(name):
             )
 
 
+@pytest.mark.slow(reason="compiles rounds for two meshes")
 @optimized
 def test_a_model_spread_over_devices_trains_as_one_that_is_not():
     """Each parameter is on two devices by halves, and the round is the same up to the order of

@@ -57,6 +57,7 @@ def test_every_curve_has_its_numbers_and_a_rule_is_no_curve():
     assert "<td>1.75</td>" in found and "budget" not in re.sub(r"(?s)<svg.*?</svg>", "", found)
 
 
+@pytest.mark.slow(reason="whole runs")
 def test_a_report_says_what_the_event_of_a_round_is(outcome):
     said = describe(outcome.plan.event.mechanism)
     assert f"Here event(config) is {said}." in run_page.render(outcome)

@@ -138,6 +138,7 @@ def test_a_crash_leaves_no_trace_after_resuming(finished, tmp_path, at):
     )
 
 
+@pytest.mark.slow(reason="whole runs, in processes of their own")
 def test_an_interrupt_stops_after_a_checkpoint_and_a_second_one_at_once(finished, tmp_path):
     handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(run.Interrupted, match="stopped after 7 of 12"):

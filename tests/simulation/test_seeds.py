@@ -109,6 +109,7 @@ def test_what_is_claimed_says_what_the_seed_is(seed, tmp_path, finished):
         assert "fixed: an experiment" in text
 
 
+@pytest.mark.slow(reason="whole runs")
 def test_two_runs_share_nothing_and_one_that_was_killed_goes_on_to_its_own_bits(tmp_path):
     """The same secret in another folder, run through, gives the bits that the interrupted run ends
     with.

@@ -33,6 +33,7 @@ def unfinished(run_dir, path):
     return path
 
 
+@pytest.mark.slow(reason="whole runs")
 def test_a_page_of_runs_has_each_ones_numbers_and_a_link_to_its_report(run_dir, tmp_path, capsys):
     going_on = unfinished(run_dir, tmp_path / "going on & on")
     page = tmp_path / "pages" / "runs.html"

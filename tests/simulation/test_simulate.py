@@ -48,9 +48,7 @@ def lines(run_dir):
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-@pytest.mark.slow(
-    reason="three more processes that import, compile and train", ids=["higradavg", "lightdp"]
-)
+@pytest.mark.slow(reason="whole runs, in processes of their own")
 @pytest.mark.parametrize("scheme", ["dp_fedavg", "higradavg", "lightdp"])
 def test_a_killed_run_goes_on_to_the_same_bits_by_the_same_call(scheme, tmp_path):
     def finished(run_dir):
@@ -112,6 +110,7 @@ def test_loss_and_metrics_are_those_of_the_final_model(ended):
     }
 
 
+@pytest.mark.slow(reason="whole runs")
 def test_the_epsilon_is_that_of_the_rounds_at_the_calibrated_noise(ended):
     config = dp_fedavg.Config(sampling_prob=0.5, noise_multiplier=ended.noise_multiplier)
     event = dp_fedavg.event(config).repeat(12)
@@ -485,6 +484,7 @@ def test_a_column_names_the_clients_on_the_command_line(tmp_path, capsys):
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.slow(reason="a whole run")
 def test_the_docs_program_runs(tmp_path, monkeypatch, capsys):
     text = (ROOT / "docs" / "explain" / "runs.md").read_text()
     code = (

@@ -111,6 +111,7 @@ def test_predictions_of_many_examples_are_those_of_each(finished):
     np.testing.assert_allclose(trained.outputs(found, x), np.concatenate(parts), atol=1e-5)
 
 
+@pytest.mark.slow(reason="a whole run")
 def test_a_table_may_have_its_columns_in_another_order_and_no_labels(of_a_table, tmp_path, capsys):
     run_dir, rows = of_a_table
     shuffled = [("who", "width", "height"), *(("x", w, h) for h, w, _ in rows)]
@@ -166,6 +167,7 @@ def test_no_code_runs_because_a_folder_names_it(finished, tmp_path, monkeypatch,
     assert cli.main(["predict", str(tmp_path / "run"), "digits"]) == 0
 
 
+@pytest.mark.slow(reason="a whole run")
 def test_a_model_without_the_layers_that_clients_keep_predicts_nothing(tmp_path, capsys):
     personal = {"model": "mlp", "num_rounds": 1}
     run_dir = fljax.simulate("dp_fedper", run_dir=tmp_path / "run", **QUICK | personal).run_dir
@@ -213,6 +215,7 @@ def test_a_model_that_goes_back_to_an_unprotected_one_is_refused_too():
     job._check_origin(Config(data=DataConfig(dataset="roles")), plan)
 
 
+@pytest.mark.slow(reason="whole runs")
 def test_nats_after_another_runs_model_do_not_count_what_that_one_told(finished, tmp_path):
     found = fljax.simulate(
         "natural_channel",
@@ -247,6 +250,7 @@ def test_a_model_of_another_shape_is_no_beginning(finished, tmp_path):
         )
 
 
+@pytest.mark.slow(reason="whole runs")
 def test_more_rounds_from_python_are_those_of_a_longer_run(tmp_path):
     settings = {**QUICK, "accountant": "auto"}
     first = fljax.simulate(run_dir=tmp_path / "run", **settings)

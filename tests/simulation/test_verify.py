@@ -443,6 +443,7 @@ def test_who_redoes_all_of_it_is_found_by_the_published_head_alone(copied):
     assert "published head: " + head + " is no link" in refused(copied, head=head)
 
 
+@pytest.mark.slow(reason="whole runs")
 def test_a_run_that_was_killed_fits_and_goes_on_in_one_chain(tmp_path):
     run_dir = begun(tmp_path / "run", 4)
     found = verify.run(run_dir)
@@ -458,6 +459,7 @@ def test_a_run_that_was_killed_fits_and_goes_on_in_one_chain(tmp_path):
     assert kinds == usual
 
 
+@pytest.mark.slow(reason="whole runs")
 def test_a_head_that_was_published_is_in_the_chain_of_a_longer_run(copied):
     head = verify.run(copied).head
     run_page.write(run.resume(copied, Watch(), num_rounds=6))

@@ -48,6 +48,7 @@ def alone(tmp_path_factory, compiled_once):
     return run.start(config(), tmp_path_factory.mktemp("alone"), Keep())
 
 
+@pytest.mark.slow(reason="whole runs")
 def test_tensorboard_holds_the_numbers_of_the_run_and_changes_none(alone, tmp_path):
     from tensorboardX.event_file_writer import EventFileWriter  # noqa: F401
     from tensorboardX.proto import event_pb2
