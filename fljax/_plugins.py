@@ -138,8 +138,11 @@ class Registry(Generic[T]):
         choices = [*self.names(), *self._also]
         hint = _near.did_you_mean(name, choices)
         if not hint and ":" in str(name):
-            module = str(name).partition(":")[0]
+            module, _, member = str(name).partition(":")
             hint = f" No module {module!r} is installed, or lies in the working folder."
+            if module.endswith(".py"):
+                dotted = module.removesuffix(".py").removeprefix("./").replace("/", ".")
+                hint = f" Did you mean '{dotted}:{member}', as Python imports it?"
         return ValueError(
             f"Expected {argument} to be one of {choices}, got {argument}={name!r}.{hint}"
         )
@@ -220,7 +223,10 @@ def at_path(path: str, member: str = "") -> Any | None:
         try:
             return operator.attrgetter(attribute)(found)
         except AttributeError as reason:
-            raise ValueError(f"Expected {module} to have {attribute!r}, got {path!r}.") from reason
+            hint = _near.did_you_mean(attribute, dir(found))
+            raise ValueError(
+                f"Expected {module} to have {attribute!r}, got {path!r}.{hint}"
+            ) from reason
     return None
 
 

@@ -32,6 +32,15 @@ def test_counts_are_those_of_the_table(table, capsys, tmp_path):
     assert "classes    blue 16, red 16" in out and "clients    count 4" in out
 
 
+def test_clients_who_are_held_out_alone_are_counted(table, capsys):
+    rows = "".join(f"{row},0,red,lonely {row}\n" for row in range(40, 60))
+    table.write_text(table.read_text() + rows)
+    # The same by the short names of the columns.
+    assert cli.main(["data", "describe", f"csv:{table}", "--client", "site", "--json"]) == 0
+    clients = json.loads(capsys.readouterr().out)["result"]["clients"]
+    assert clients["count"] + clients["held out alone"] == 24 and clients["held out alone"] > 0
+
+
 def test_an_npz_holds_what_the_table_holds(table, tmp_path, capsys):
     out = tmp_path / "same.npz"
     call = ["data", "convert", f"csv:{table}", "--output", str(out), "--client-column", "site"]

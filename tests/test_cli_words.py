@@ -196,6 +196,10 @@ def test_a_near_miss_is_told_what_it_may_have_meant(line, meant, capsys, tmp_pat
 def test_a_module_that_is_not_there_is_named(capsys):
     found = refused(capsys, "simulate", "--model", "no_such_nets:Net")
     assert "No module 'no_such_nets' is installed, or lies in the working folder." in found
+    found = refused(capsys, "simulate", "--model", "./my/nets.py:Net")
+    assert "Did you mean 'my.nets:Net', as Python imports it?" in found
+    found = refused(capsys, "simulate", "--model", "flax.nnx:Linea")
+    assert "Expected flax.nnx to have 'Linea'" in found and "Did you mean 'Linear'?" in found
 
 
 def test_a_near_miss_in_a_file_is_told_too(capsys, tmp_path):

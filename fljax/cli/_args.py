@@ -25,7 +25,13 @@ _PAIRS = (
     ("--steps", "--rounds"),
     ("--num-clients", "--num-parties"),
 )
-_ALIASES = [*_PAIRS, *((other, one) for one, other in _PAIRS)]
+_SHORT = (
+    ("--label", "--label-column"),
+    ("--client", "--client-column"),
+    ("--subject", "--subject-column"),
+    ("--features", "--feature-columns"),
+)
+_ALIASES = [*_PAIRS, *((other, one) for one, other in _PAIRS), *_SHORT]
 
 _BORDER = re.compile(r"[╭╮╰╯│─]+|^ *[+|]|[+|] *$")
 

@@ -32,6 +32,10 @@ class Options:
     """As for `fljax simulate`."""
     subject_column: str | None = None
     """As for `fljax simulate`."""
+    feature_columns: str | None = None
+    """As for `fljax simulate`."""
+    missing_value: float | None = None
+    """As for `fljax simulate`."""
     task: str = "classes"
     """As for `fljax simulate`."""
     sequence_length: int = 80
@@ -61,6 +65,8 @@ def main(args: Sequence[str]) -> int:
     found = described.load(
         options.data,
         *columns,
+        feature_columns=options.feature_columns,
+        missing_value=options.missing_value,
         task=options.task,
         sequence_length=options.sequence_length,
         vocabulary=options.vocabulary,

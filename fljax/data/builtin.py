@@ -2,6 +2,7 @@
 has.
 """
 
+import pathlib
 from collections.abc import Callable, Iterator
 
 from fljax import _plugins
@@ -110,9 +111,15 @@ def listed() -> Iterator[_plugins.Listed]:
 
 def check_name(**given: str) -> None:
     """Raises ValueError, with the argument's name, unless `load` knows what is meant."""
-    _registry.check_name(
-        **{a: name for a, name in given.items() if not name.startswith((*_FILES, DISK))}
-    )
+    named = {a: name for a, name in given.items() if not name.startswith((*_FILES, DISK))}
+    try:
+        _registry.check_name(**named)
+    except ValueError as reason:
+        for name in named.values():
+            for prefix in (NPZ, CSV):
+                if pathlib.Path(name).expanduser().suffix == f".{prefix[:-1]}":
+                    raise ValueError(f"{reason} Did you mean '{prefix}{name}'?") from None
+        raise
 
 
 def has_columns(name: str) -> bool:

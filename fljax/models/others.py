@@ -62,25 +62,31 @@ def made(
     if isinstance(module, Functional):
         return module
     one = jax.ShapeDtypeStruct(tuple(example_shape), dtype)
+    found: list[str] = []
     with _keras.seeded(key):
-        views = _views(module, one, key)
+        views = _views(module, one, key, found)
     wanted = [(num_classes,)]
     if len(one.shape) == 1 and jnp.issubdtype(dtype, jnp.integer):  # symbols: logits after each
         wanted.append((*one.shape, num_classes))
-    found = []
     for view in views:
         try:
             shape = jax.eval_shape(view.apply, view.params, one)
         except Exception as reason:  # whatever somebody else's module raises
-            found.append(f"{type(reason).__name__}: {str(reason).splitlines()[0][:200]}")
+            found.append(_in_a_line(reason))
             continue
         if getattr(shape, "shape", None) in wanted:
             return view
         found.append(f"outputs of {shape}")
     raise ValueError(
         f"Expected a model that gives [{num_classes}] logits of one example {list(example_shape)}, "
-        f"or of a batch of them, got {type(module).__name__}: {'; '.join(found)}."
+        f"or of a batch of them, got {type(module).__name__}: {'; '.join(dict.fromkeys(found))}."
     )
+
+
+def _in_a_line(reason: Exception) -> str:
+    """What somebody else's code raised, without its full stop."""
+    said = " ".join(str(reason).split())[:200].rstrip(".")
+    return f"{type(reason).__name__}: {said}"
 
 
 def _called(maker: Callable[..., Any], given: dict[str, Any]) -> Any:
@@ -108,7 +114,24 @@ def _called(maker: Callable[..., Any], given: dict[str, Any]) -> Any:
         for name, value in given.items()
         if name in parameters or (takes_all and name not in ("example_shape", "num_classes", "key"))
     }
-    return maker(*first, **named)
+    # Layers of vectors are made of a number of features: those who count so are given that.
+    sizes = [[math.prod(given["example_shape"]), given["num_classes"]]] if first else []
+    if len(given["example_shape"]) != 1:
+        sizes = []
+    refused: list[str] = []
+    for positional in (first, *sizes):
+        try:
+            return maker(*positional, **named)
+        except (ImportError, NotImplementedError):
+            raise
+        except Exception as reason:  # whatever somebody else's module raises
+            refused.append(_in_a_line(reason))
+    wanted = [name for name, p in parameters.items() if p.default is p.empty]
+    raise ValueError(
+        f"Expected {maker.__name__} to be made with {', '.join(named) or 'no arguments'}"
+        f"{' after example_shape and num_classes' if first else ''}, and its parameters "
+        f"{wanted} to have defaults or these names, got {refused[0]}."
+    )
 
 
 _ALWAYS = ("example_shape", "num_classes", "rngs", "key")
@@ -129,8 +152,12 @@ def _is_equinox(thing: Any) -> bool:
     return any(kind.__module__.startswith("equinox") for kind in type(thing).__mro__)
 
 
-def _views(module: Any, one: jax.ShapeDtypeStruct, key: jax.Array) -> list[Functional]:
-    """The views that a module may have: of one example, and of a batch of one."""
+def _views(
+    module: Any, one: jax.ShapeDtypeStruct, key: jax.Array, refused: list[str]
+) -> list[Functional]:
+    """The views that a module may have: of one example, and of a batch of one. `refused` gets what
+    those raise that cannot be.
+    """
     if isinstance(module, nnx.Module):
         return [functional(module, batched=False), functional(module)]
     if isinstance(module, linen.Module):
@@ -139,7 +166,8 @@ def _views(module: Any, one: jax.ShapeDtypeStruct, key: jax.Array) -> list[Funct
             x = jnp.zeros((1, *one.shape) if batched else one.shape, one.dtype)
             try:
                 variables = module.init(key, x)
-            except Exception:  # it wants the other form
+            except Exception as reason:  # it wants the other form
+                refused.append(_in_a_line(reason))
                 continue
             found.append(functional(module, variables=variables, batched=batched))
         return found

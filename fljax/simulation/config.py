@@ -108,6 +108,17 @@ class DataConfig:
     numbers from 0 on. none: examples carry no subjects.
     """
 
+    feature_columns: str | None = None
+    """Columns of csv:FILE that are features, apart by commas: COLUMN as it is, COLUMN=LOW..HIGH
+    between public bounds, which become 0 and 1, or COLUMN=VALUE|VALUE for text, 1 or 0 for each
+    value. none: all that are nothing else, as they are.
+    """
+
+    missing_value: float | None = None
+    """Number that stands for an empty cell among the features of csv:FILE, or NA, null and the
+    like; of text no value is met. none: an empty cell is refused.
+    """
+
     sequence_length: int = 80
     """Symbols of a text that count, its first, for task tokens: a text is one example."""
 
@@ -139,6 +150,17 @@ class DataConfig:
                     f"Expected {name}=none, since only npz:FILE, csv:FILE and hf:FOLDER have such "
                     f"columns, got {name}={value!r} with dataset={self.dataset!r}."
                 )
+        told = {"feature_columns": self.feature_columns, "missing_value": self.missing_value}
+        for name, of_table in told.items():
+            if of_table is not None and not self.dataset.startswith(builtin.CSV):
+                raise ValueError(
+                    f"Expected {name}=none, since only csv:FILE has such cells, got "
+                    f"{name}={of_table!r} with dataset={self.dataset!r}."
+                )
+        if self.missing_value is not None and not math.isfinite(self.missing_value):
+            raise ValueError(
+                f"Expected missing_value to be finite, got missing_value={self.missing_value}."
+            )
         brings = builtin.has_clients(self.dataset) and self.partition == "dirichlet"
         if brings and self.client_column is None:
             object.__setattr__(self, "client_column", SUBJECT)

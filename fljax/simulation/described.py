@@ -14,10 +14,14 @@ _MOST_CLASSES = 100
 
 
 class Loaded(NamedTuple):
-    """A data set, and where its clients have names, int32 `[num_clients, N]` of their rows."""
+    """A data set, and where its clients have names, int32 `[num_clients, N]` of their rows.
+
+    held_out_alone: clients all of whose examples are held out; they are none of a run's.
+    """
 
     dataset: data.Dataset
     table: np.ndarray | None
+    held_out_alone: int = 0
 
 
 def load(
@@ -32,7 +36,7 @@ def load(
     Args:
       name: as for `--dataset`, in memory.
       label, client, subject: columns, as for a run.
-      **told: task, sequence_length, vocabulary, as for a run.
+      **told: feature_columns, missing_value, task, sequence_length, vocabulary, as for a run.
 
     Raises:
       ValueError: no such data, or they break a rule; names the file, the row and the rule.
@@ -44,7 +48,9 @@ def load(
     config = DataConfig(
         dataset=name, label_column=label, client_column=client, subject_column=subject, **told
     )
-    return Loaded(*task.pool(config))
+    dataset, table = task.pool(config)
+    kept, held_out = (part.get(client or "", ()) for part in (dataset.train, dataset.test))
+    return Loaded(dataset, table, np.setdiff1d(held_out, kept).size)
 
 
 def _spread(counts: np.ndarray) -> dict[str, Any]:
@@ -59,7 +65,7 @@ def _spread(counts: np.ndarray) -> dict[str, Any]:
 
 def counts(found: Loaded) -> dict[str, Any]:
     """What the data hold: plain data. Exact, hence not private."""
-    dataset, table = found
+    dataset, table, _ = found
     train, test = dataset.train, dataset.test
     fields = {
         name: f"{values.dtype} {list(values.shape[1:])} in [{values.min():g}, {values.max():g}]"
@@ -69,6 +75,8 @@ def counts(found: Loaded) -> dict[str, Any]:
     held = targets.counts(dataset)
     classes = {name: int(both[0]) for name, both in list(held.items())[:_MOST_CLASSES]} or None
     clients = None if table is None else _spread((table >= 0).sum(axis=1))
+    if clients is not None and found.held_out_alone:
+        clients["held out alone"] = found.held_out_alone
     subjects = None
     if data.subjects.SUBJECT in train:
         subjects = _spread(np.unique(train[data.subjects.SUBJECT], return_counts=True)[1])
@@ -111,7 +119,7 @@ def convert(found: Loaded, path: pathlib.Path) -> str:
     """
     if path.exists():
         raise ValueError(f"Expected {path} not to be there yet, it is: choose another name.")
-    dataset, table = found
+    dataset, table, _ = found
     if path.suffix == ".npz":
         names = np.asarray(dataset.class_names)
         arrays = {}

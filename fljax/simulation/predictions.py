@@ -71,7 +71,8 @@ def examples(name: str, about: dict[str, Any]) -> tuple[np.ndarray, np.ndarray |
                 "table: its columns have no names that the model knows."
             )
         path = name.removeprefix(builtin.CSV)
-        return tables.read_features(path, features, label or "label", names)
+        missing = about.get("missing_value")
+        return tables.read_features(path, features, label or "label", names, missing)
     if name.startswith(builtin.NPZ):
         return tables.read_x(name.removeprefix(builtin.NPZ), label or "y", names)
     test = data.load(name, tables.Columns(label, task=task)).test

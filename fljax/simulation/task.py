@@ -99,6 +99,8 @@ def _load(config: DataConfig) -> data.Dataset:
         config.task,
         config.sequence_length,
         config.vocabulary,
+        config.feature_columns,
+        config.missing_value,
     )
     plain = columns == data.tables.NO_COLUMNS
     return data.load(config.dataset) if plain else data.load(config.dataset, columns)
@@ -271,6 +273,8 @@ def build(
             dtype=dataset.train["x"].dtype,
             **config.model.options,
         )
+    if config.model.model not in models.NAMES and brought.loss is None:
+        _check_logits(config.model.loss, model, dataset.train)
     origin: dict[str, Any] | str | None = warm_start.CALLER if brought.given_params else None
     if config.model.init is not None:
         params, origin = warm_start.model(config.model.init, model.params)
@@ -286,6 +290,20 @@ def build(
         measures = own.check_fits(measures, model.params, dataset)
     names = split.client_names
     return Task(dataset, split.client_data, model, loss, round_key, measures, names, origin)
+
+
+def _check_logits(loss: str, model: models.Functional, examples: dict[str, np.ndarray]) -> None:
+    """Refuses a model that ends in a softmax under a loss that begins with one: it would learn next
+    to nothing.
+    """
+    if loss != "cross_entropy" or "x" not in examples:
+        return
+    outputs = np.stack([model.apply(model.params, jnp.asarray(x)) for x in examples["x"][:2]])
+    if outputs.shape[-1] > 1 and np.all(outputs >= 0) and np.allclose(outputs.sum(-1), 1, 1e-3):
+        raise ValueError(
+            "Expected logits, got outputs that are probabilities: leave the softmax at the end of "
+            f"the model out, since loss={loss!r} applies it."
+        )
 
 
 def outputs_of(dataset: data.Dataset) -> int:

@@ -9,7 +9,8 @@ import pytest
 import fljax
 from fljax import data
 from fljax.cli import main
-from fljax.data.sources.tables import Columns
+from fljax.data.sources.tables import Columns, read_features
+from fljax.simulation.config import DataConfig
 
 WHO = ("ann", "bob", "cem", "dee")
 
@@ -86,14 +87,25 @@ def lines(*texts):
     ("raw", "message"),
     [
         (lines("a,label", "1,x", "2"), r"own\.csv to hold 2 values a line, got 1 in line 3"),
-        (lines("a,label", "1,x", "two,x"), r"number in line 3, column 'a', got 'two'"),
-        (lines("a,label", "nan,x"), r"finite number in line 2, column 'a', got 'nan'"),
-        (lines("a,label", "1e39,x"), r"finite number in line 2, column 'a', got '1e39'"),
-        (lines("a,b", "1,2"), r"own\.csv to have 'label', got \['a', 'b'\]"),
+        (
+            lines("a,label", "1,x", "two,x"),
+            r"number in line 3 of .*, column 'a', got 'two'\. feature_columns",
+        ),
+        (
+            lines("a,label", "nan,x"),
+            r"finite number in line 2 of .*, column 'a', got 'nan'\. missing_value",
+        ),
+        (lines("a,label", "1e39,x"), r"finite number in line 2 of .*, column 'a', got '1e39'\.$"),
+        (
+            lines("a,b", "1,2"),
+            r"own\.csv to have 'label', or label_column to name another column, got \['a', 'b'\]",
+        ),
         (lines("a,a,label", "1,2,x"), r"name each column once, got 'a' twice"),
         (lines("label", "x"), r"to have a column of features, got \['label'\]"),
         (lines("a,label"), r"at least one line below its header, got none"),
-        (b"", r"to have 'label', got \[\]"),
+        (lines("a,label", "1,x", "2, "), r"value in line 3 of .*, column 'label', got none"),
+        (b"", r"to have 'label', or .*, got \[\]"),
+        (lines(",a,label", "0,1,x"), r"got none for column 1 \(an index of pandas\?\)"),
         (
             lines("a,label", "1,-1", "2,0"),
             r"'label' of .* integers in \[0, 1048576\) or text, got -1",
@@ -108,6 +120,81 @@ def test_a_bad_table_is_named(tmp_path, raw, message):
     (tmp_path / "own.csv").write_bytes(raw)
     with pytest.raises(ValueError, match=message):
         data.load(f"csv:{tmp_path / 'own.csv'}")
+
+
+def shop(tmp_path, *rows):
+    """Ages, who smokes, a note and a class, as a spreadsheet writes them."""
+    path = tmp_path / "shop.csv"
+    path.write_text("\n".join([";age;smoker;note;Risk", *rows]))
+    return path
+
+
+PEOPLE = [
+    f"{row};{age};{smoker};-;{risk}"
+    for row, (age, smoker, risk) in enumerate(
+        [("20", "no", "low"), ("", "yes", "high"), ("130", "no", "low"), ("65", "NA", "high")] * 3
+    )
+]
+FEATURES = "age=20..100,smoker=no|yes"
+
+
+def test_columns_become_numbers_by_public_bounds_and_values_alone(tmp_path):
+    path = shop(tmp_path, *PEOPLE)
+    found = data.load(f"csv:{path}", Columns("Risk", features=FEATURES, missing=0.5))
+    assert found.feature_names == ("age=20..100", "smoker=no", "smoker=yes")
+    assert found.class_names == ("high", "low")
+    rows = {tuple(row) for part in (found.train, found.test) for row in part["x"].tolist()}
+    # 20 and 130 are moved to the bounds, 65 lies between, and an empty cell is 0.5 or no value.
+    assert rows == {(0.0, 1.0, 0.0), (0.5, 0.0, 1.0), (1.0, 1.0, 0.0), (0.5625, 0.0, 0.0)}
+
+
+@pytest.mark.parametrize(
+    ("features", "missing", "message"),
+    [
+        ("age", None, r"number in line 3 of .*, column 'age', got ''\. missing_value"),
+        ("age,smoker", 0.0, r"line 2 of .*'smoker', got 'no'\. feature_columns.*'smoker=no\|\.\.'"),
+        ("smoker=no", 0.0, r"one of \['no'\] in line 3 of .*, column 'smoker', got 'yes'"),
+        ("smoker=no|yes", None, r"one of \['no', 'yes'\] in line 5 of .*, got 'NA'"),
+        ("Age", 0.0, r"to have 'Age', got .*\. Did you mean 'age'\?"),
+        ("age=9..1", 0.0, r"COLUMN=LOW\.\.HIGH with LOW < HIGH, got 'age=9\.\.1'"),
+        ("age=1..x", 0.0, r"COLUMN=LOW\.\.HIGH"),
+        ("age,age", 0.0, r"each feature once, got 'age' twice"),
+        ("age,Risk=low|high", 0.0, r"features other than \['Risk'\], got 'Risk'"),
+        (None, 0.0, r"an index of pandas"),
+    ],
+)
+def test_a_feature_that_cannot_be_read_is_named_with_what_to_do(
+    tmp_path, features, missing, message
+):
+    path = shop(tmp_path, *PEOPLE)
+    with pytest.raises(ValueError, match=message):
+        data.load(f"csv:{path}", Columns("Risk", features=features, missing=missing))
+
+
+def test_a_model_reads_new_tables_as_it_read_the_old_one(tmp_path):
+    names = data.load(
+        f"csv:{shop(tmp_path, *PEOPLE)}", Columns("Risk", features=FEATURES, missing=0.5)
+    ).feature_names
+    new = tmp_path / "new.csv"
+    new.write_text("smoker,age\nyes,40\n,n/a\n")
+    x, labels = read_features(str(new), names, "Risk", ("high", "low"), 0.5)
+    assert x.tolist() == [[0.25, 0.0, 1.0], [0.5, 0.0, 0.0]] and labels is None
+    with pytest.raises(ValueError, match=r"line 3 of .*new\.csv, column 'age', got 'n/a'"):
+        read_features(str(new), names[:1], "Risk", ("high", "low"))
+
+
+def test_cells_are_told_of_tables_alone():
+    for told in ({"feature_columns": "a"}, {"missing_value": 0.0}):
+        with pytest.raises(ValueError, match=r"=none, since only csv:FILE has such cells"):
+            DataConfig(dataset="npz:a.npz", **told)
+    with pytest.raises(ValueError, match=r"missing_value to be finite"):
+        DataConfig(dataset="csv:a.csv", missing_value=float("nan"))
+
+
+def test_a_file_without_its_prefix_is_understood():
+    for name, meant in (("~/my/a.csv", "csv:~/my/a.csv"), ("a.npz", "npz:a.npz")):
+        with pytest.raises(ValueError, match=f"Did you mean '{meant}'"):
+            DataConfig(dataset=name)
 
 
 X, Y = np.arange(12.0)[:, None], np.arange(12) % 2

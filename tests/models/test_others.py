@@ -1,5 +1,6 @@
 """Models by path, of any package: each gives what its own package computes, or is refused."""
 
+import functools
 import importlib.util
 import sys
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from flax import linen, nnx
 
+import fljax
 from fljax import cli, models
 from fljax.models import _keras
 
@@ -107,6 +109,58 @@ def test_a_model_of_another_number_of_outputs_is_refused():
 
 
 Linen10 = Linen(10)
+
+
+class Sizes(nnx.Module):
+    """Made of two numbers, as layers are."""
+
+    def __init__(self, din, dout, *, rngs):
+        self.out = nnx.Linear(din, dout, rngs=rngs)
+
+    def __call__(self, x):
+        return self.out(x)
+
+
+class Trained(linen.Module):
+    """Wants to be told whether it trains."""
+
+    @linen.compact
+    def __call__(self, x, train):
+        return linen.Dense(3)(x)
+
+
+def test_a_class_of_two_numbers_gets_the_features_and_the_classes():
+    made = functools.partial(models.create, num_classes=3, key=jax.random.key(0))
+    assert made(f"{__name__}:Sizes", example_shape=(6,)).params["out"]["kernel"].shape == (6, 3)
+    with pytest.raises(ValueError, match=r"Sizes to be made with rngs after .*got TypeError"):
+        made(f"{__name__}:Sizes", example_shape=SHAPE)
+
+
+def test_what_a_module_raises_is_said_once():
+    with pytest.raises(ValueError, match=r"got Trained: TypeError: .*'train'") as refused:
+        models.create(
+            f"{__name__}:Trained", example_shape=(6,), num_classes=3, key=jax.random.key(0)
+        )
+    assert str(refused.value).count("TypeError") == 1
+
+
+def test_a_softmax_before_a_loss_that_has_one_is_refused():
+    def odds(params, x):
+        return jax.nn.softmax(x @ params["w"])
+
+    rows = {"x": np.ones((12, 2), np.float32), "y": np.arange(12) % 3}
+    with pytest.raises(ValueError, match=r"logits, got outputs that are probabilities"):
+        fljax.simulate(
+            "dp_fedavg",
+            data=rows,
+            test_data=rows,
+            num_classes=3,
+            model=({"w": jnp.zeros((2, 3))}, odds),
+            loss="cross_entropy",
+            num_clients=4,
+            partition="iid",
+        )
+
 
 EQUINOX = importlib.util.find_spec("equinox") is not None
 HAIKU = importlib.util.find_spec("haiku") is not None

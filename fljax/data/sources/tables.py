@@ -6,17 +6,18 @@ scale them beforehand, by numbers that do not come from private records.
 """
 
 import csv
-import math
 import pathlib
 import zipfile
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 import numpy as np
 
+from fljax import _near
 from fljax.data import arrays, client_ids, targets
 from fljax.data import text as text_lib
 from fljax.data.dataset import TEST_FRACTION, Dataset, fixed_rng, stratified_split
+from fljax.data.sources import features as features_lib
 from fljax.data.subjects import SUBJECT
 
 _MOST = 2**20  # classes or subjects: an id is no count, and a model has a row for each class
@@ -29,6 +30,8 @@ class Columns(NamedTuple):
     label: of the target; of a table also several, apart by commas, where a task has several.
     client: whose an example is. subject: which person an example is about. task: a name of
     `data.targets`. length: symbols of a text that count. vocabulary: file of words; None: bytes.
+    features: of a table, apart by commas, each as `sources.features.of` reads it; None: all others,
+    as they are. missing: number that stands for an empty cell among features; None: none is empty.
     """
 
     label: str | None = None
@@ -37,6 +40,8 @@ class Columns(NamedTuple):
     task: str = "classes"
     length: int = 80
     vocabulary: str | None = None
+    features: str | None = None
+    missing: float | None = None
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -112,7 +117,8 @@ def load_csv(name: str, columns: Columns = NO_COLUMNS) -> Dataset:
     others are features. Of tokens the target is a column of text, and others are passed over.
 
     Args:
-      name: path of a file in UTF-8, its values apart by commas, the first row their names.
+      name: path of a file in UTF-8, its values apart by commas (or by semicolons, or tabs), the
+        first row their names.
       columns: label: of classes, numbers or text, of numbers, or of 0 and 1; None: "label", of
         tokens "text". client, subject: ids, integers or text.
 
@@ -130,15 +136,10 @@ def load_csv(name: str, columns: Columns = NO_COLUMNS) -> Dataset:
     lines: list[int] = []
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, strict=True)
+            reader = csv.reader(file, _dialect(file), strict=True)
             header = next(reader, [])
-            _has(path, header, ids)
-            if len(set(header)) != len(header):
-                twice = next(column for column in header if header.count(column) > 1)
-                raise ValueError(f"Expected {path} to name each column once, got {twice!r} twice.")
-            features = [column for column in header if column not in ids]
-            if not features and not texts:
-                raise ValueError(f"Expected {path} to have a column of features, got {header}.")
+            _named(path, header, columns)
+            features = () if texts else _features(path, header, ids, columns)
             values = {column: [] for column in ids}
             for row in reader:
                 if not row:
@@ -150,11 +151,16 @@ def load_csv(name: str, columns: Columns = NO_COLUMNS) -> Dataset:
                     )
                 cells = dict(zip(header, row, strict=True))
                 for column, held in values.items():
+                    if not texts and not cells[column].strip():
+                        raise ValueError(
+                            f"Expected a value in line {reader.line_num} of {path}, column "
+                            f"{column!r}, got none: leave such lines out."
+                        )
                     held.append(cells[column])
                 lines.append(reader.line_num)
                 if not texts:
-                    numbers = [_number(path, reader.line_num, key, cells[key]) for key in features]
-                    rows.append(numbers)
+                    place = f"line {reader.line_num} of {path}"
+                    rows.append(features_lib.numbers(features, cells, columns.missing, place))
     except (UnicodeDecodeError, csv.Error) as reason:
         raise ValueError(
             f"Expected {path} to be a table in UTF-8, its values apart by commas, got {reason}."
@@ -176,7 +182,58 @@ def load_csv(name: str, columns: Columns = NO_COLUMNS) -> Dataset:
         found = dataset(path, part, None, columns._replace(label="y"))
         if columns.task == "multi_label":
             found = found._replace(class_names=columns.labels)
-    return found._replace(feature_names=tuple(features))
+    return found._replace(feature_names=tuple(feature.name for feature in features))
+
+
+def _dialect(file: TextIO) -> type[csv.Dialect]:
+    """What parts the values of a table: a comma, or the semicolon or tab that its header has."""
+    header = file.readline()
+    file.seek(0)
+
+    class Apart(csv.excel):
+        delimiter = max(",;\t", key=header.count)  # of equally many the comma, which is first
+
+    return Apart
+
+
+def _named(path: pathlib.Path, header: Sequence[str], columns: Columns) -> None:
+    """Raises ValueError unless each column has a name of its own, and those that are named are
+    there.
+    """
+    for column in columns.labels if columns.label is None else ():
+        if column not in header:
+            raise ValueError(
+                f"Expected {path} to have {column!r}, or label_column to name another column, got "
+                f"{sorted(header)}."
+            )
+    for column in (*columns.labels, *columns.ids):
+        features_lib.has_column(header, column, str(path))
+    if len(set(header)) != len(header):
+        twice = next(column for column in header if header.count(column) > 1)
+        raise ValueError(f"Expected {path} to name each column once, got {twice!r} twice.")
+
+
+def _features(
+    path: pathlib.Path, header: Sequence[str], ids: Sequence[str], columns: Columns
+) -> tuple[features_lib.Feature, ...]:
+    """Those that are named, or else all columns that are nothing else."""
+    if columns.features is not None:
+        found = features_lib.of(columns.features.split(","), header, str(path))
+        for feature in found:
+            if feature.column in ids:
+                raise ValueError(
+                    f"Expected features other than {sorted(ids)}, got {feature.column!r}."
+                )
+        return found
+    names = [column for column in header if column not in ids]
+    if not names:
+        raise ValueError(f"Expected {path} to have a column of features, got {list(header)}.")
+    if "" in names:  # the index of a data frame, which is no feature
+        raise ValueError(
+            f"Expected {path} to name its columns, or feature_columns to name those that are "
+            f"features, got none for column {names.index('') + 1} (an index of pandas?)."
+        )
+    return tuple(features_lib.Feature(name, name) for name in names)
 
 
 def _targets(
@@ -186,7 +243,7 @@ def _targets(
     found = np.empty((len(lines), len(columns.labels)), np.float32)
     for place, column in enumerate(columns.labels):
         for row, (line, cell) in enumerate(zip(lines, values[column], strict=True)):
-            found[row, place] = _number(path, line, column, cell)
+            found[row, place] = features_lib.number(cell, column, f"line {line} of {path}")
             if columns.task == "multi_label" and found[row, place] not in (0, 1):
                 raise ValueError(
                     f"Expected {path} to hold 0 or 1 in line {line}, column {column!r}, for "
@@ -224,15 +281,20 @@ def of_texts(
 
 
 def read_features(
-    name: str, features: Sequence[str], label: str, class_names: Sequence[str] | None
+    name: str,
+    features: Sequence[str],
+    label: str,
+    class_names: Sequence[str] | None,
+    missing: float | None = None,
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """These columns of a table, by name, and its labels where it has some.
 
     Args:
       name: path of a file as for `load_csv`; further columns are passed over.
-      features: columns of numbers.
+      features: as `Dataset.feature_names` has them.
       label: the column of classes; or columns of numbers, apart by commas.
       class_names: what class i is called. None: labels are numbers.
+      missing: as of `Columns`.
 
     Returns:
       (x float32 `[M, features]`, labels or None: int32 `[M]` of classes, else float32, `[M]` of one
@@ -248,20 +310,18 @@ def read_features(
     columns = label.split(",") if class_names is None else [label]
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, strict=True)
+            reader = csv.DictReader(file, dialect=_dialect(file), strict=True)
             header = list(reader.fieldnames or [])
-            _has(path, header, features)
+            wanted = features_lib.of(features, header, str(path))
             for row in reader:
-                cells = [row[column] or "" for column in features]
-                line = reader.line_num
-                rows.append(
-                    [_number(path, line, *pair) for pair in zip(features, cells, strict=True)]
-                )
+                cells = {column: row[column] or "" for column in header}
+                where = f"line {reader.line_num} of {path}"
+                rows.append(features_lib.numbers(wanted, cells, missing, where))
                 if class_names is not None:
-                    texts.append(row.get(label) or "")
+                    texts.append(cells.get(label, ""))
                 elif set(columns) <= set(header):
-                    told = [(column, row[column] or "") for column in columns]
-                    numbered.append([_number(path, line, *pair) for pair in told])
+                    told = [features_lib.number(cells[column], column, where) for column in columns]
+                    numbered.append(told)
     except (UnicodeDecodeError, csv.Error) as reason:
         raise ValueError(
             f"Expected {path} to be a table in UTF-8, its values apart by commas, got {reason}."
@@ -286,8 +346,8 @@ def read_texts(name: str, column: str) -> list[str]:
     path = _path(name)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, strict=True)
-            _has(path, list(reader.fieldnames or []), [column])
+            reader = csv.DictReader(file, dialect=_dialect(file), strict=True)
+            features_lib.has_column(list(reader.fieldnames or []), column, str(path))
             return [row[column] or "" for row in reader]
     except (UnicodeDecodeError, csv.Error) as reason:
         raise ValueError(
@@ -330,20 +390,8 @@ def _as_classes(path: pathlib.Path, texts: list[str], class_names: Sequence[str]
 def _has(path: pathlib.Path, found: Iterable[str], wanted: Iterable[str]) -> None:
     for column in wanted:
         if column not in found:
-            raise ValueError(f"Expected {path} to have {column!r}, got {sorted(found)}.")
-
-
-def _number(path: pathlib.Path, line: int, column: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not abs(value) < 3.4e38:  # what float32 holds; NaN is not
-        raise ValueError(
-            f"Expected {path} to hold a finite number in line {line}, column {column!r}, got "
-            f"{text!r}."
-        )
-    return value
+            hint = _near.did_you_mean(column, found)
+            raise ValueError(f"Expected {path} to have {column!r}, got {sorted(found)}.{hint}")
 
 
 def _ids(texts: list[str]) -> np.ndarray:
