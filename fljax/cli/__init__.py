@@ -202,4 +202,5 @@ _EXTRAS = {
 def _missing(package: str | None) -> str:
     top = (package or "").partition(".")[0]
     bring = f": pip install 'fljax[{_EXTRAS[top]}]'" if top in _EXTRAS else ""
+    bring += ", or choose --to npz" if top == "safetensors" else ""
     return f"Expected the package {package} to be installed, found none{bring}."

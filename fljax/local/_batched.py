@@ -1,6 +1,7 @@
 """A function of a batch as a function of one row: what is a row, and what one call sees of it."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -79,6 +80,20 @@ def rows(
         split = lambda key: jax.random.split(key, sizes[0])
         batch["keys"] = jax.tree.map(split, args[prng_argnum])
     return batch, sizes[0]
+
+
+@contextlib.contextmanager
+def of_one_row(keep_batch_dim: bool) -> Iterator[None]:
+    """Within it, what a caller's function raises says in which form it got its row."""
+    try:
+        yield
+    except Exception as reason:
+        if keep_batch_dim:
+            reason.add_note(
+                "The function got a batch of one row. One of a row without a batch axis wants "
+                "keep_batch_dim=False."
+            )
+        raise
 
 
 def arguments(args: Args, row: dict[str, Any], keep_batch_dim: bool, prng_argnum: Any) -> list[Any]:

@@ -159,7 +159,8 @@ def clipped_grad(
             slots = _batched.arguments(args, example, keep_batch_dim, prng_argnum)
             for i, p in zip(wrt, params if several else (params,), strict=True):
                 slots[i] = p
-            result = fun(*slots, **example["kwargs"])
+            with _batched.of_one_row(keep_batch_dim):
+                result = fun(*slots, **example["kwargs"])
             value = result[0] if has_aux and isinstance(result, tuple) else result
             if jnp.shape(value) != ():
                 what = "a batch of one row" if keep_batch_dim else "one row"

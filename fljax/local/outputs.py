@@ -156,7 +156,8 @@ def clipped_fun(
 
         def row(example: Any) -> tuple[Any, Any]:
             slots = _batched.arguments(args, example, keep_batch_dim, prng_argnum)
-            result = fun(*slots, **example["kwargs"])
+            with _batched.of_one_row(keep_batch_dim):
+                result = fun(*slots, **example["kwargs"])
             value, aux = result if has_aux else (result, None)
             return _floating("fun to return", value), aux
 

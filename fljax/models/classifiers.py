@@ -183,6 +183,9 @@ _registry: _plugins.Registry[Callable[..., Any]] = _plugins.Registry(
     "models", "model", _CLASSES, others.check
 )
 
+# Those for images take grey ones without an axis of channels.
+_NO_IMAGES = ("softmax", "mlp", "lstm", "token_lstm")
+
 
 def register(name: str, make: Callable[..., Any]) -> None:
     """Lets `create`, and so `fljax simulate --model NAME`, build a model of one's own.
@@ -236,9 +239,9 @@ def create(
         2048), "lstm", "token_lstm" (logits `[T, num_classes]` of a sequence), or one of the
         networks for images: "lenet", "resnet10", "resnet20" (group normalisation), "alexnet",
         "vgg16"; or one that was registered, or "PACKAGE.MODULE:NAME" of what `register` takes.
-      example_shape: shape of one `x`, without a batch axis; those for images want `[height, width,
-        channels]`, of which alexnet and vgg16 `[32, 32, channels]`; the lstms `[characters]` with
-        integers in `[0, num_classes)`.
+      example_shape: shape of one `x`, without a batch axis; those for images want `[height, width]`
+        or `[height, width, channels]`, of which alexnet and vgg16 `[32, 32, channels]`; the lstms
+        `[characters]` with integers in `[0, num_classes)`.
       num_classes: number of logits. >= 1.
       key: typed key for the initial weights (LeCun normal; biases start at 0).
       dtype: of an example, for models of one's own.
@@ -263,8 +266,13 @@ def create(
     maker = _registry.get(name)
     if name not in NAMES:
         return others.made(maker, example_shape, num_classes, key, options, dtype)
-    module = maker(tuple(example_shape), num_classes, rngs=nnx.Rngs(key), **options)
-    return functional(module, batched=False)
+    shape = tuple(example_shape)
+    grey = len(shape) == 2 and name not in _NO_IMAGES
+    module = maker((*shape, 1) if grey else shape, num_classes, rngs=nnx.Rngs(key), **options)
+    found = functional(module, batched=False)
+    if not grey:
+        return found
+    return Functional(found.params, lambda params, x: found.apply(params, x[..., None]))
 
 
 def check_options(name: str, options: Mapping[str, Any]) -> None:

@@ -111,7 +111,8 @@ class DataConfig:
     feature_columns: str | None = None
     """Columns of csv:FILE that are features, apart by commas: COLUMN as it is, COLUMN=LOW..HIGH
     between public bounds, which become 0 and 1, or COLUMN=VALUE|VALUE for text, 1 or 0 for each
-    value. none: all that are nothing else, as they are.
+    value; or the array of npz:FILE that holds them. none: all columns that are nothing else, as
+    they are; the array x.
     """
 
     missing_value: float | None = None
@@ -150,12 +151,16 @@ class DataConfig:
                     f"Expected {name}=none, since only npz:FILE, csv:FILE and hf:FOLDER have such "
                     f"columns, got {name}={value!r} with dataset={self.dataset!r}."
                 )
-        told = {"feature_columns": self.feature_columns, "missing_value": self.missing_value}
-        for name, of_table in told.items():
-            if of_table is not None and not self.dataset.startswith(builtin.CSV):
+        told: dict[str, tuple[Any, tuple[str, ...]]] = {
+            "feature_columns": (self.feature_columns, (builtin.CSV, builtin.NPZ)),
+            "missing_value": (self.missing_value, (builtin.CSV,)),
+        }
+        for name, (given, prefixes) in told.items():
+            if given is not None and not self.dataset.startswith(prefixes):
+                files = " or ".join(f"{prefix}FILE" for prefix in prefixes)
                 raise ValueError(
-                    f"Expected {name}=none, since only csv:FILE has such cells, got "
-                    f"{name}={of_table!r} with dataset={self.dataset!r}."
+                    f"Expected {name}=none, since it is of {files} alone, got {name}={given!r} "
+                    f"with dataset={self.dataset!r}."
                 )
         if self.missing_value is not None and not math.isfinite(self.missing_value):
             raise ValueError(

@@ -33,6 +33,7 @@ def of(config: Config, task: Task, has_own_models: bool) -> dict[str, Any]:
         "num_outputs": outputs_of(dataset),
         "class_names": list(dataset.class_names),
         "feature_names": list(dataset.feature_names),
+        "feature_columns": config.data.feature_columns,
         "missing_value": config.data.missing_value,
         "label_column": config.data.label_column,
         "sequence_length": config.data.sequence_length,

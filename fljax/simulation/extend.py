@@ -62,5 +62,6 @@ def check_budget(before: budget.Plan, after: budget.Plan, num_rounds: int) -> No
         raise ValueError(
             f"Expected num_rounds <= {after.num_rounds}, as "
             f"target_epsilon={words.at_most(after.target_epsilon)} "
-            f"allows at this noise ({left} more), got {num_rounds}."
+            f"allows at this noise ({left} more), got {num_rounds}. Another run may begin with the "
+            "model of this one, by init=RUN; its claim is then of both."
         )

@@ -74,7 +74,8 @@ def examples(name: str, about: dict[str, Any]) -> tuple[np.ndarray, np.ndarray |
         missing = about.get("missing_value")
         return tables.read_features(path, features, label or "label", names, missing)
     if name.startswith(builtin.NPZ):
-        return tables.read_x(name.removeprefix(builtin.NPZ), label or "y", names)
+        array = about.get("feature_columns") if about["dataset"].startswith(builtin.NPZ) else None
+        return tables.read_x(name.removeprefix(builtin.NPZ), label or "y", names, array)
     test = data.load(name, tables.Columns(label, task=task)).test
     if "x" not in test:
         raise ValueError(f"Expected data with the field x, got {sorted(test)} of {name!r}.")

@@ -9,7 +9,7 @@ import pytest
 import fljax
 from fljax import data
 from fljax.cli import main
-from fljax.data.sources.tables import Columns, read_features
+from fljax.data.sources.tables import Columns, read_features, read_x
 from fljax.simulation.config import DataConfig
 
 WHO = ("ann", "bob", "cem", "dee")
@@ -184,9 +184,10 @@ def test_a_model_reads_new_tables_as_it_read_the_old_one(tmp_path):
 
 
 def test_cells_are_told_of_tables_alone():
-    for told in ({"feature_columns": "a"}, {"missing_value": 0.0}):
-        with pytest.raises(ValueError, match=r"=none, since only csv:FILE has such cells"):
-            DataConfig(dataset="npz:a.npz", **told)
+    with pytest.raises(ValueError, match=r"=none, since it is of csv:FILE or npz:FILE alone"):
+        DataConfig(dataset="digits", feature_columns="a")
+    with pytest.raises(ValueError, match=r"=none, since it is of csv:FILE alone"):
+        DataConfig(dataset="npz:a.npz", missing_value=0.0)
     with pytest.raises(ValueError, match=r"missing_value to be finite"):
         DataConfig(dataset="csv:a.csv", missing_value=float("nan"))
 
@@ -204,6 +205,7 @@ X, Y = np.arange(12.0)[:, None], np.arange(12) % 2
     ("arrays", "message"),
     [
         ({"x": X}, r"own\.npz to have 'y', got \['x'\]"),
+        ({"images": X, "y": Y}, r"to have 'x', or feature_columns .*, got \['images', 'y'\]"),
         ({"x": X, "y": Y, "x_test": X}, r"to have 'y', got \['x'\]"),
         (
             {"x": X, "y": Y[:5]},
@@ -219,6 +221,15 @@ def test_bad_arrays_are_named(tmp_path, arrays, message):
     np.savez(tmp_path / "own.npz", **arrays)
     with pytest.raises(ValueError, match=message):
         data.load(f"npz:{tmp_path / 'own.npz'}")
+
+
+def test_an_array_of_another_name_is_x(tmp_path):
+    path = tmp_path / "own.npz"
+    np.savez(path, images=X, y=Y, images_test=X[:2], y_test=Y[:2])
+    found = data.load(f"npz:{path}", Columns(features="images"))
+    assert np.array_equal(found.train["x"], X) and np.array_equal(found.test["x"], X[:2])
+    x, labels = read_x(str(path), "y", ("0", "1"), "images")
+    assert np.array_equal(x, X) and np.array_equal(labels, Y)
 
 
 def test_a_truncated_a_foreign_and_an_absent_file_are_named(tmp_path):

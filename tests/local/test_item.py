@@ -14,7 +14,7 @@ import optax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from fljax import check_sensitivity, clipped_grad
+from fljax import check_sensitivity, clipped_fun, clipped_grad
 from fljax.local import quantile
 from fljax.local.item import AuxiliaryOutput
 
@@ -196,6 +196,20 @@ def test_a_function_of_another_shape_is_named(keep_batch_dim):
     g = clipped_grad(lambda w, x: x @ w, l2_clip_norm=1.0, keep_batch_dim=keep_batch_dim)
     with pytest.raises(ValueError, match=f"Expected fun to return a scalar for {re.escape(what)}"):
         g(jnp.ones((3, 2)), jnp.ones((4, 3)))
+
+
+@pytest.mark.parametrize("keep_batch_dim", [True, False])
+def test_what_a_function_of_one_row_raises_says_that_it_got_a_batch(keep_batch_dim):
+    def loss(params, row):
+        raise TypeError("rows have one axis here")
+
+    for transform in (clipped_grad, clipped_fun):
+        with pytest.raises(TypeError, match="one axis here") as raised:
+            transform(loss, l2_clip_norm=1.0, keep_batch_dim=keep_batch_dim)(
+                jnp.ones(3), jnp.ones((4, 3))
+            )
+        notes = getattr(raised.value, "__notes__", [])
+        assert (sum("wants keep_batch_dim=False" in note for note in notes) == 1) == keep_batch_dim
 
 
 @pytest.mark.parametrize("microbatch_size", [None, 2])

@@ -274,8 +274,22 @@ def test_lenet_agrees_with_float64_written_apart(key):
     np.testing.assert_allclose(apply(params, jnp.float32(x)), expected, rtol=0, atol=1e-4)
 
 
+def test_grey_images_need_no_axis_of_channels(key):
+    grey, plain = (
+        models.create(
+            "cnn", example_shape=shape, num_classes=3, key=key, channels=(2,), hidden=(3,)
+        )
+        for shape in ((8, 6), (8, 6, 1))
+    )
+    chex.assert_trees_all_equal(grey.params, plain.params)
+    x = jax.random.normal(key, (8, 6))
+    np.testing.assert_array_equal(
+        grey.apply(grey.params, x), plain.apply(plain.params, x[..., None])
+    )
+
+
 @pytest.mark.parametrize(
-    ("name", "shape"), [("lenet", (15, 32, 3)), ("alexnet", (28, 28, 1)), ("resnet20", (8, 8))]
+    ("name", "shape"), [("lenet", (15, 32, 3)), ("alexnet", (28, 28, 1)), ("resnet20", (8,))]
 )
 def test_networks_for_images_name_the_shape_they_want(name, shape, key):
     with pytest.raises(ValueError, match=r"Expected example_shape to be .* got"):

@@ -31,7 +31,8 @@ class Columns(NamedTuple):
     client: whose an example is. subject: which person an example is about. task: a name of
     `data.targets`. length: symbols of a text that count. vocabulary: file of words; None: bytes.
     features: of a table, apart by commas, each as `sources.features.of` reads it; None: all others,
-    as they are. missing: number that stands for an empty cell among features; None: none is empty.
+    as they are. Of an .npz: the array x. missing: number that stands for an empty cell among
+    features; None: none is empty.
     """
 
     label: str | None = None
@@ -85,6 +86,20 @@ def _as_floats(x: np.ndarray) -> np.ndarray:
     return x.astype(np.float32) if x.dtype == np.float64 else x
 
 
+def _with_x(
+    path: pathlib.Path, found: dict[str, np.ndarray], features: str | None
+) -> dict[str, np.ndarray]:
+    """The arrays, that of features as "x", and the held-out one as "x_test"."""
+    named = features or "x"
+    if named not in found:
+        raise ValueError(
+            f"Expected {path} to have {named!r}, or feature_columns to name another array, got "
+            f"{sorted(found)}.{_near.did_you_mean(named, found)}"
+        )
+    renamed = {named: "x", f"{named}{_HELD_OUT}": f"x{_HELD_OUT}"}
+    return {renamed.get(field, field): values for field, values in found.items()}
+
+
 def load_npz(name: str, columns: Columns = NO_COLUMNS) -> Dataset:
     """Arrays x and y, other fields that examples carry, and perhaps x_test, y_test and the like.
 
@@ -100,8 +115,8 @@ def load_npz(name: str, columns: Columns = NO_COLUMNS) -> Dataset:
       ValueError: not such a file, or not such arrays; names the file, the array and the row.
     """
     path = _path(name)
-    found = _arrays(path)
-    _has(path, found, ("x",) if columns.task == "tokens" else ("x", columns.label or "y"))
+    found = _with_x(path, _arrays(path), columns.features)
+    _has(path, found, () if columns.task == "tokens" else (columns.label or "y",))
     parts: list[dict[str, np.ndarray]] = [{}, {}]
     for field, values in found.items():
         held_out = field.endswith(_HELD_OUT) and field.removesuffix(_HELD_OUT) in found
@@ -356,17 +371,16 @@ def read_texts(name: str, column: str) -> list[str]:
 
 
 def read_x(
-    name: str, label: str, class_names: Sequence[str] | None
+    name: str, label: str, class_names: Sequence[str] | None, features: str | None = None
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """The array x of a file as for `load_npz`, and its labels where it has some: class_names says
-    what class i is called, None that they are numbers.
+    what class i is called, None that they are numbers. features: the name of x.
 
     Raises:
       ValueError: no such file, no x in it, or a label that is no class.
     """
     path = _path(name)
-    found = _arrays(path)
-    _has(path, found, ["x"])
+    found = _with_x(path, _arrays(path), features)
     x = _as_floats(found["x"])
     if label not in found:
         return x, None

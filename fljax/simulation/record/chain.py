@@ -190,7 +190,8 @@ class Chain:
             if wrong:
                 raise ChainError(
                     f"Expected the run in {run_dir} to go on as it began, got another "
-                    f"{', '.join(wrong)} than in {CHAIN}."
+                    f"{', '.join(wrong)} than in {CHAIN}: put that back, or begin another run with "
+                    f"the model of this one, by init={str(run_dir)!r}."
                 )
         self.head = kept[-1].head if kept else _FIRST
         states = [link.body for link in kept if link.kind == "checkpoint"]
