@@ -40,6 +40,8 @@ EXTRAS = {
     "hdf5": (["sim", "hdf5"], ["tests/data/test_hdf5.py"]),
     "export": (["sim", "export"], ["tests/simulation/test_trained.py"]),
     "keras": (["sim", "keras"], ["tests/models/test_others.py"]),
+    "equinox": (["sim", "equinox"], ["tests/models/test_others.py"]),
+    "haiku": (["sim", "haiku"], ["tests/models/test_others.py"]),
     "trackers": (["sim", "trackers"], ["tests/simulation/test_watchers.py"]),
 }
 

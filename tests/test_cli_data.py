@@ -38,7 +38,12 @@ def test_clients_who_are_held_out_alone_are_counted(table, capsys):
     # The same by the short names of the columns.
     assert cli.main(["data", "describe", f"csv:{table}", "--client", "site", "--json"]) == 0
     clients = json.loads(capsys.readouterr().out)["result"]["clients"]
-    assert clients["count"] + clients["held out alone"] == 24 and clients["held out alone"] > 0
+    alone = clients["held out alone"]
+    assert clients["count"] + alone == 24 and alone > 0
+    run = ["simulate", "--dataset", f"csv:{table}", "--client", "site", "--num-clients", "24"]
+    assert cli.main(run) == 2
+    named = f"num_clients={24 - alone}, as 'site' names ({alone} more have held-out examples alone)"
+    assert named in capsys.readouterr().err
 
 
 def test_an_npz_holds_what_the_table_holds(table, tmp_path, capsys):

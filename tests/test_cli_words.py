@@ -242,7 +242,7 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it():
     for package, extra in cli._EXTRAS.items():
         assert called.get(package, package) in extras[extra] and extra in cli._missing(package)
     assert len(cli._EXTRAS) == sum(extras[extra].count(">=") for extra in set(cli._EXTRAS.values()))
-    assert cli._missing("haiku.nets").endswith("haiku.nets to be installed, found none.")
+    assert cli._missing("my.nets").endswith("my.nets to be installed, found none.")
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)

@@ -194,6 +194,8 @@ _EXTRAS = {
     "gmpy2": "secure",
     "tenseal": "secure",
     "keras": "keras",
+    "equinox": "equinox",
+    "haiku": "haiku",
     "tensorboardX": "trackers",
     "wandb": "trackers",
 }

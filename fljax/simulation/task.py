@@ -139,10 +139,12 @@ def _from_memory(config: Config, seed: seeds.Seed, brought: own.Own) -> _Split:
     if brought.table is not None:
         table = brought.table
     elif column is not None:
+        alone = np.setdiff1d(dataset.test.get(column, ()), dataset.train.get(column, ())).size
         table, names, dataset = _by_column(dataset, column)
         if config.data.num_clients not in (None, names.size):
+            others = f" ({alone} more have held-out examples alone)" if alone else ""
             raise ValueError(
-                f"Expected num_clients={names.size}, as {column!r} names, got "
+                f"Expected num_clients={names.size}, as {column!r} names{others}, got "
                 f"{config.data.num_clients}."
             )
     else:
