@@ -92,6 +92,7 @@ if TYPE_CHECKING:
     from fljax.accounting import ledger as ledger
     from fljax.accounting import mechanisms as mechanisms
     from fljax.accounting import mixture as mixture
+    from fljax.accounting import monte_carlo as monte_carlo
     from fljax.accounting import pld as pld
     from fljax.accounting import pure as pure
     from fljax.accounting import renyi as renyi

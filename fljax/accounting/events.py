@@ -349,6 +349,46 @@ class CorrelatedGaussian(Mechanism):
 
 
 @dataclasses.dataclass(frozen=True)
+class SampledCorrelatedGaussian(Mechanism):
+    """As `CorrelatedGaussian`, where chance decides in which of its rounds each unit is.
+
+    `sampling`: "balls_in_bins": each unit is dealt once to one of `cycle` bins, as likely as any
+      other, and is in all rounds that are its bin's number modulo `cycle`. "cyclic_poisson": each
+      unit has a known turn, and joins each round that is its turn's number modulo `cycle` by a coin
+      of its own.
+    `sampling_prob`: of that coin, in [0, 1]; 1 for bins.
+    Chances are counted by `fljax.accounting.monte_carlo` alone, under ADD_OR_REMOVE_ONE and
+    REPLACE_SPECIAL. Other accountants take the unit's bin for known and its coins for won: an upper
+    bound. Under REPLACE_ONE each unit must move a round by half of what noise is relative to, as in
+    `PoissonSampled`.
+
+    Source: Choquette-Choo et al. (2024), arXiv:2410.06266.
+    """
+
+    noise_multiplier: float
+    kind: str
+    coefs: tuple[float, ...]
+    num_rounds: int
+    cycle: int
+    sampling: Literal["balls_in_bins", "cyclic_poisson"]
+    sampling_prob: float = 1.0
+
+    def __post_init__(self) -> None:
+        from fljax_kernels.correlated import Strategy  # which imports jax
+
+        _validate.non_negative(noise_multiplier=self.noise_multiplier)
+        _validate.positive_int(num_rounds=self.num_rounds, cycle=self.cycle)
+        _validate.one_of(("balls_in_bins", "cyclic_poisson"), sampling=self.sampling)
+        _validate.closed_unit(sampling_prob=self.sampling_prob)
+        if self.sampling == "balls_in_bins" and self.sampling_prob != 1:
+            raise ValueError(
+                "Expected sampling_prob=1 with sampling='balls_in_bins', got "
+                f"sampling_prob={self.sampling_prob!r}."
+            )
+        Strategy(self.kind, self.coefs, self.num_rounds)
+
+
+@dataclasses.dataclass(frozen=True)
 class RepeatAndSelect(Mechanism):
     """Runs `event` a random number of times and publishes the best output alone.
 
@@ -682,6 +722,7 @@ RECORDS: dict[str, type[Mechanism]] = {
         SparseVector,
         TreeAggregation,
         CorrelatedGaussian,
+        SampledCorrelatedGaussian,
         RepeatAndSelect,
         MixtureOfGaussians,
         PoissonSampled,

@@ -38,7 +38,9 @@ def to_dp_event(event: PrivacyEvent | Mechanism) -> Any:
     match mechanism:
         case events.Gaussian(noise):
             return them.GaussianDpEvent(noise)
-        case events.CorrelatedGaussian():  # the one Gaussian mechanism that it is
+        case (
+            events.CorrelatedGaussian() | events.SampledCorrelatedGaussian()
+        ):  # the one Gaussian mechanism that it is
             return them.GaussianDpEvent(mechanisms.effective_noise(mechanism))
         case events.Laplace(noise):
             return them.LaplaceDpEvent(noise)

@@ -228,6 +228,8 @@ def effective_noise(mechanism: Mechanism) -> float | None:
         return mechanism.noise_multiplier
     if isinstance(mechanism, events.CorrelatedGaussian):
         return _correlated_noise(mechanism)
+    if isinstance(mechanism, events.SampledCorrelatedGaussian):
+        return _correlated_noise(told_when(mechanism))
     if isinstance(mechanism, events.PoissonSampled) and mechanism.sampling_prob == 1:
         return effective_noise(mechanism.event)
     if (
@@ -250,6 +252,18 @@ def effective_noise(mechanism: Mechanism) -> float | None:
         if count:
             mu = math.hypot(mu, math.sqrt(count) / noise if noise > 0 else math.inf)
     return 1 / mu if mu > 0 else math.inf
+
+
+def told_when(mechanism: events.SampledCorrelatedGaussian) -> events.CorrelatedGaussian:
+    """What is left of the mechanism where it is known in which rounds each unit is."""
+    return events.CorrelatedGaussian(
+        mechanism.noise_multiplier,
+        mechanism.kind,
+        mechanism.coefs,
+        mechanism.num_rounds,
+        mechanism.cycle,
+        cyclic=True,
+    )
 
 
 def _correlated_noise(mechanism: events.CorrelatedGaussian) -> float:

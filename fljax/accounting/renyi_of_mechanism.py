@@ -83,7 +83,7 @@ def _curve(
         return np.asarray(rdp.pure(mechanism.epsilon, orders))
     if isinstance(mechanism, events.TreeAggregation):
         return np.asarray(rdp.gaussian(mechanisms.tree_noise(mechanism, relation), orders))
-    if isinstance(mechanism, events.CorrelatedGaussian):
+    if isinstance(mechanism, events.CorrelatedGaussian | events.SampledCorrelatedGaussian):
         return np.asarray(rdp.gaussian(mechanisms.effective_noise(mechanism), orders))
     if isinstance(mechanism, events.RepeatAndSelect):
         return _repeated(mechanism, relation, orders)
@@ -248,6 +248,7 @@ def _is_symmetric(mechanism: Mechanism) -> bool:
         mechanism,
         events.Gaussian
         | events.CorrelatedGaussian
+        | events.SampledCorrelatedGaussian
         | events.Laplace
         | events.DiscreteGaussian
         | events.DiscreteGaussianSum

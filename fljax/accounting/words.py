@@ -116,6 +116,12 @@ def describe(mechanism: events.Mechanism) -> str:
                 f"one unit moves a round, correlated over rounds ({kind.replace('_', ' ')}{size}); "
                 f"a unit's rounds are {apart} {separation} apart"
             )
+        case events.SampledCorrelatedGaussian(cycle=cycle, sampling=sampling):
+            told = describe(mechanisms.told_when(mechanism))
+            if sampling == "balls_in_bins":
+                return f"{told}, from a round drawn for it of the first {cycle} on"
+            chance = at_most(mechanism.sampling_prob)
+            return f"{told}, each of which it joins with chance {chance}"
         case events.RepeatAndSelect(event, mean, shape):
             number = "Poisson" if shape == "poisson" else f"negative binomial, shape {shape:g}"
             return (
@@ -179,7 +185,11 @@ def _of_rounds(mechanism: events.Mechanism) -> bool:
         case events.Composed(parts):
             return len(parts) > 1 or any(map(_of_rounds, parts))
     return isinstance(
-        mechanism, events.CorrelatedGaussian | events.TreeAggregation | events.RandomAllocation
+        mechanism,
+        events.CorrelatedGaussian
+        | events.SampledCorrelatedGaussian
+        | events.TreeAggregation
+        | events.RandomAllocation,
     )
 
 

@@ -1,4 +1,5 @@
-"""Grey-box replay of a scheme: one round again, with the same keys and one unit changed.
+"""Grey-box replay of a scheme: one round again, with the same keys and one unit changed. Where an
+event is of several rounds, all of them: noise may be correlated over them.
 
 Noise and samples cancel, so that what is left is how far the unit moves what is seen. It must be no
 more than the noise allows for, by the scheme's event. A replay is exact where an audit counts, and
@@ -20,6 +21,7 @@ from fljax.attacks import rounds, worlds
 from fljax.schemes.base import Scheme
 
 _KEYS = 16  # that each unit is replayed with
+_MOST_ROUNDS = 16  # of one event that are replayed
 _DRAWS = 4000  # of the noise, per number that is seen
 _AT_ONCE = 256
 _STANDARD_ERRORS = 5.0
@@ -49,8 +51,8 @@ class Replay(NamedTuple):
 
 
 def replay(scheme: Scheme, config: Any, key: jax.Array) -> Replay:
-    """Replays a round of the scheme for each unit of a small world, and once more with half the
-    noise: the control that must fail.
+    """Replays a round of the scheme for each unit of a small world, or the rounds of one event (16
+    of them at most), and once more with half the noise: the control that must fail.
 
     Guarantee: none. A replay can refute what the event says of the unit, and proves nothing. The
     noise is measured, so that a sound scheme fails one time in a million at most.
@@ -86,33 +88,42 @@ def _checked(scheme: Scheme, config: Any, declared: float, key: jax.Array) -> Se
     pair = worlds.Neighbours(scheme, config)
     units = max(1, pair.num_clients // pair.holders)
     draw_key, replay_key = jax.random.split(key)
+    count = _rounds(scheme, config)
 
     def view(key: jax.Array, present: jax.Array, against: Any = False) -> jax.Array:
         holds = jnp.repeat(present, pair.holders, total_repeat_length=pair.num_clients)
-        return pair.everybody(key, holds, against)
+        seen = pair.everybody(key, holds, against, num_rounds=count, each=True)
+        steps = jnp.diff(seen, axis=1, prepend=jnp.zeros_like(seen[:, :1]))
+        return jnp.moveaxis(steps, 1, 2)  # [V, 3, T]
 
     # Data lie along the first parameter; along the others a round shows its noise alone.
     nobody = lambda key: view(key, jnp.zeros(units, bool))
     draw = jax.jit(lambda keys: jax.lax.map(nobody, keys, batch_size=_AT_ONCE))
     drawn = np.asarray(draw(jax.random.split(draw_key, _DRAWS)), np.float64)
-    if drawn.shape[-1] % worlds.DIM:
+    size = drawn.shape[-2]
+    if size % worlds.DIM:
         raise ValueError(
             "Expected what is released beside the model to have its shape, which has "
-            f"{worlds.DIM} numbers here, got {drawn.shape[-1] - worlds.DIM} numbers."
+            f"{worlds.DIM} numbers here, got {size - worlds.DIM} numbers."
         )
-    # What is released beside the model has noise of its own: `[T, V, P, 2]`.
-    noise = drawn.reshape(*drawn.shape[:-1], -1, worlds.DIM)[..., 1:]
-    stddev = np.sqrt(np.mean(np.square(noise), axis=(0, 3)))
-    # A sample variance of n Gaussian numbers has the relative standard error sqrt(2 / n).
-    slack = _STANDARD_ERRORS / math.sqrt(2 * noise[:, 0, 0].size)
-    each = np.repeat(1 / np.maximum(stddev, 1e-30), worlds.DIM, axis=-1)
-    scale = jnp.asarray(each, jnp.float32)[None]
+    # What is released beside the model has noise of its own: `[N, V, P, 2, T]`.
+    parts = (size // worlds.DIM, worlds.DIM, count)
+    noise = drawn.reshape(*drawn.shape[:2], *parts)[..., 1:, :]
+    covariance = np.einsum("nvpdt,nvpds->vpts", noise, noise) / (len(noise) * (worlds.DIM - 1))
+    covariance += 1e-60 * np.eye(count)  # where there is no noise at all
+    # Rounds are told apart from each other's noise. Of a sample covariance of n draws of T numbers
+    # the length that it gives any vector is a root of n / chi^2 of n - T + 1 too long.
+    free = len(noise) * (worlds.DIM - 1) - count + 1
+    slack = _STANDARD_ERRORS / math.sqrt(2 * free) + (count - 1) / (2 * free)
+    whiten = jnp.asarray(np.linalg.inv(np.linalg.cholesky(covariance)), jnp.float32)
     keys, against = jax.random.split(replay_key, _KEYS), jnp.arange(_KEYS) % 2 == 0
 
     def seen(present: jax.Array, mask: jax.Array) -> jax.Array:
         """A row is one unit under one key: it moves what is seen under that key alone."""
         del mask
-        return jax.vmap(view)(keys, present.reshape(_KEYS, units), against) * scale
+        moved = jax.vmap(view)(keys, present.reshape(_KEYS, units), against)
+        apart = moved.reshape(*moved.shape[:2], *parts)
+        return jnp.einsum("vpts,kvpds->kvpdt", whiten, apart, precision="highest")
 
     nothing = jnp.zeros(_KEYS * units, bool)
     try:
@@ -126,6 +137,17 @@ def _checked(scheme: Scheme, config: Any, declared: float, key: jax.Array) -> Se
     except errors.SensitivityError as reason:
         found: SensitivityReport = reason.report
         return found
+
+
+def _rounds(scheme: Scheme, config: Any) -> int:
+    """Rounds, one after the other, that are one event."""
+    if scheme.uses is None:
+        return 1
+    uses = scheme.uses
+    return next(
+        (rounds - 1 for rounds in range(2, _MOST_ROUNDS + 1) if uses(config, rounds) > 1),
+        _MOST_ROUNDS,
+    )
 
 
 def least_config(scheme: Scheme, *, noise_multiplier: float = 1.0) -> Any:
@@ -151,7 +173,7 @@ def mu_of(mechanism: Any) -> float | None:
             return move / math.sqrt(variance)
         case events.Gaussian(noise_multiplier=noise):
             return 1 / noise if noise else math.inf
-        case events.CorrelatedGaussian():
+        case events.CorrelatedGaussian() | events.SampledCorrelatedGaussian():
             one = mechanisms.effective_noise(mechanism)
             return 1 / one if one else math.inf
         case events.MixtureOfGaussians(stddev=stddev, sensitivities=moves):

@@ -92,12 +92,19 @@ class Neighbours:
         )
 
     def everybody(
-        self, key: jax.Array, present: jax.Array, against: Any = False, *, num_rounds: int = 1
+        self,
+        key: jax.Array,
+        present: jax.Array,
+        against: Any = False,
+        *,
+        num_rounds: int = 1,
+        each: bool = False,
     ) -> jax.Array:
         """What is seen where each client has a unit of its own, or not, bool `[C]`: `[V, 3]`,
         and with `released` of the scheme what else there is.
 
-        V is 1, for the model, or C where uploads are seen. against: as there.
+        V is 1, for the model, or C where uploads are seen. against: as there. each: after each of
+        the rounds, `[V, T, 3]`.
         """
         owner = np.arange(len(self._owned[0][SUBJECT][0])) // self._owned[1].shape[2]
         ids, (examples, rows) = jnp.arange(self.num_clients), self._owned
@@ -111,11 +118,11 @@ class Neighbours:
             jnp.where(present[:, None], rows[1], rows[0]),
         )
         if not self._alone:
-            return self._moved(key, clients, present, num_rounds)[None]
+            return self._moved(key, clients, present, num_rounds, each=each)[None]
 
         def alone(client: jax.Array) -> jax.Array:
             own = jax.random.fold_in(key, client)
-            return self._moved(own, clients, present, num_rounds, ids == client)
+            return self._moved(own, clients, present, num_rounds, ids == client, each=each)
 
         return jax.vmap(alone)(ids)
 
@@ -126,6 +133,8 @@ class Neighbours:
         present: jax.Array,
         num_rounds: int,
         there: jax.Array | bool = True,
+        *,
+        each: bool = False,
     ) -> jax.Array:
         """present: bool `[C]`, whose unit is there, where it is a client. there: who may join."""
         algorithm, ids = self._algorithm, jnp.arange(self.num_clients)
@@ -136,7 +145,14 @@ class Neighbours:
         first = () if kept is None else kept.init(start.params)
         wide = lambda leaf: jnp.tile(leaf, (self.num_clients, *[1] * leaf.ndim))
 
-        def one_round(carry: Any, index: jax.Array) -> tuple[Any, None]:
+        def seen(state: Any) -> jax.Array:
+            moved = jnp.ravel(state.params["w"])
+            if self._released is None:
+                return moved
+            beside = map(jnp.ravel, jax.tree.leaves(self._released(state)))
+            return jnp.concatenate([moved, *beside])
+
+        def one_round(carry: Any, index: jax.Array) -> tuple[Any, jax.Array]:
             state, clients_keep = carry
             joins = _keys.coins(jax.random.fold_in(coin_key, index), (self.num_clients,), prob)
             joins &= there
@@ -144,17 +160,14 @@ class Neighbours:
                 joins &= present
             here: Cohort = cohort(clients, jnp.where(joins, ids, -1))
             state, info = algorithm.round(state, here._replace(kept=clients_keep), round_key)
-            return (state, clients_keep if kept is None else info.kept), None
+            return (state, clients_keep if kept is None else info.kept), seen(state)
 
         begin = (start, jax.tree.map(wide, first))
         if num_rounds == 1:  # a loop of one round costs a compilation of its own
-            (end, _), _ = one_round(begin, jnp.zeros((), jnp.int32))
-        else:
-            (end, _), _ = jax.lax.scan(one_round, begin, jnp.arange(num_rounds))
-        moved = jnp.ravel(end.params["w"])
-        if self._released is None:
-            return moved
-        return jnp.concatenate([moved, *map(jnp.ravel, jax.tree.leaves(self._released(end)))])
+            _, last = one_round(begin, jnp.zeros((), jnp.int32))
+            return last[None] if each else last
+        _, found = jax.lax.scan(one_round, begin, jnp.arange(num_rounds))
+        return found if each else found[-1]
 
     def _clients(self, present: Any, shift: Any, against: Any) -> ClientData:
         choose = lambda pair: jnp.where(present, pair[1], pair[0])

@@ -193,20 +193,21 @@ def everybody(here: Round, cohort: Cohort) -> tuple[Round, Clients]:
     return here, Clients(cohort.client_ids, rows, present, kept=cohort.kept)
 
 
-def each(one: Local) -> Local:
-    """`local` from `one(round, client) -> (upload, stats [S])`, what one client computes.
+def each(one: Callable[[Round, Clients], Any]) -> Local | LocalKeeping:
+    """`local` from `one(round, client) -> (upload, stats [S])`, what one client computes; or with a
+    third tree, what it keeps.
 
     Uploads of present clients are added up as they are: clip them before.
     """
 
-    def local(here: Round, clients: Clients) -> tuple[PyTree, jax.Array]:
-        uploads, stats = map_clients(one, (None, 0))(here, clients)
+    def local(here: Round, clients: Clients) -> Any:
+        uploads, stats, *kept = map_clients(one, (None, 0))(here, clients)
 
         def add(leaf: jax.Array) -> jax.Array:
             mask = clients.present.reshape((-1,) + (1,) * (leaf.ndim - 1))
             return jnp.sum(jnp.where(mask, leaf, 0), axis=0)
 
-        return jax.tree.map(add, uploads), add(jnp.where(jnp.isfinite(stats), stats, 0))
+        return (jax.tree.map(add, uploads), add(jnp.where(jnp.isfinite(stats), stats, 0)), *kept)
 
     return local
 

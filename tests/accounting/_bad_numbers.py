@@ -438,6 +438,8 @@ HOST = [
     Case(correlated.tree, {"num_rounds": 12}, {"num_rounds": WHOLE}),
     Case(correlated.square_root, BANDS, dict.fromkeys(BANDS, WHOLE)),
     Case(correlated.banded, BANDS, dict.fromkeys(BANDS, WHOLE), error="max"),
+    Case(correlated.endless_bands, BANDS, dict.fromkeys(BANDS, WHOLE)),
+    Case(correlated.dense_banded, BANDS, dict.fromkeys(BANDS, WHOLE)),
     Case(
         correlated.banded_inverse,
         BANDS | {"min_separation": 4},
@@ -1220,6 +1222,7 @@ OF_EVENTS = (
     "interop",
     "ledger",
     "mechanisms",
+    "monte_carlo",
     "words",
     "pld",
     "dp_accountants",

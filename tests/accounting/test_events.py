@@ -27,6 +27,7 @@ EVERY_RECORD = [
     events.SparseVector(2.0, 3.0, 5),
     events.TreeAggregation(4.0, (100, 30)),
     events.CorrelatedGaussian(4.0, "banded", (1.0, 0.5), 30, 5, True),
+    events.SampledCorrelatedGaussian(4.0, "banded", (1.0, 0.5), 30, 5, "cyclic_poisson", 0.5),
     events.RepeatAndSelect(GAUSSIAN, 10.0),
     events.MixtureOfGaussians(1.5, (0.0, 1.0), (0.9, 0.1)),
     events.PoissonSampled(0.1, GAUSSIAN),
@@ -123,6 +124,10 @@ def test_json_with_anything_unknown_or_out_of_range_is_refused(change):
         lambda: events.CorrelatedGaussian(1.0, "banded", (1.0, math.nan), 8, 8),
         lambda: events.CorrelatedGaussian(1.0, "sparse", (1.0,), 8, 8),
         lambda: events.CorrelatedGaussian(1.0, "tree", (), 8, 8, "yes"),
+        lambda: events.SampledCorrelatedGaussian(1.0, "tree", (), 8, 8, "poisson"),
+        lambda: events.SampledCorrelatedGaussian(1.0, "tree", (), 8, 0, "balls_in_bins"),
+        lambda: events.SampledCorrelatedGaussian(1.0, "tree", (), 8, 8, "balls_in_bins", 0.5),
+        lambda: events.SampledCorrelatedGaussian(1.0, "tree", (), 8, 8, "cyclic_poisson", 1.5),
         lambda: events.RepeatAndSelect(GAUSSIAN, 0.5, 1.0),
         lambda: events.RepeatAndSelect(GAUSSIAN, 2.0, -0.5),
         lambda: events.TruncatedPoissonGaussian(10, 1.5, 3, 1.0),
@@ -158,6 +163,7 @@ def test_events_of_different_claims_do_not_compose():
             | events.DiscreteGaussianSum
             | events.Skellam
             | events.CorrelatedGaussian  # goes there as the Gaussian mechanism that it is
+            | events.SampledCorrelatedGaussian
             | events.EpsilonDelta
             | events.GaussianWeighted
             | events.RandomAllocation

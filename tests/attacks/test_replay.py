@@ -38,6 +38,48 @@ def test_a_replay_sees_half_the_noise_where_the_model_tells_an_audit_too_little(
     assert found.holds is (scale == 1.0)
 
 
+TURNS = {
+    "dp_ftrl": {
+        "min_separation": 2,
+        "bands": 3,
+        "rounds_per_start": 5,
+        "server_learning_rate": 1.0,
+        "server_momentum": 0.5,
+    },
+    "higradavg": {
+        "correlation": "banded",
+        "bands": 2,
+        "item_sampling_prob": 0.5,
+        "max_items_per_subject": 1,
+        "server_momentum": 0.5,
+    },
+}
+
+
+@pytest.mark.slow(reason="replays rounds, and compiles each scheme for that", ids=["dp_ftrl"])
+@pytest.mark.parametrize("name", TURNS)
+def test_all_rounds_of_noise_that_is_correlated_over_them_are_replayed(name, key):
+    """C^-1 z is told apart from the rounds' moves, whatever the server makes of both."""
+    scheme = schemes.get(name)
+    config = dataclasses.replace(replay.least_config(scheme), **TURNS[name])
+    found = replay.replay(scheme, config, key)
+    assert found.holds is True
+    assert 0.85 * found.declared < found.report.measured < found.report.declared
+    assert found.control.measured == pytest.approx(2 * found.report.measured, rel=0.05)
+
+
+@pytest.mark.slow(reason="replays rounds, and compiles each scheme for that")
+def test_data_in_rounds_of_anothers_turn_are_seen_by_a_replay_of_all_rounds(key):
+    scheme = schemes.get("dp_ftrl")
+    told = dataclasses.replace(replay.least_config(scheme), **TURNS["dp_ftrl"])
+
+    def in_every_round(config, loss, **given):
+        return scheme.make(dataclasses.replace(config, min_separation=1), loss, **given)
+
+    found = replay.replay(dataclasses.replace(scheme, make=in_every_round), told, key)
+    assert found.holds is False and found.report.measured > 1.2 * found.declared
+
+
 @pytest.mark.slow(reason="compiles the rounds of one more scheme")
 def test_a_scheme_that_moves_too_far_is_refuted(key):
     scheme = schemes.get("gd_dp")

@@ -26,6 +26,9 @@ def matrix(strategy, count):
                 while (t + 1) % (2 * node) == 0:
                     node *= 2
                 c[t, i] = t - i < node
+            elif strategy.kind == "dense_banded":
+                bands = len(strategy.coefs) // strategy.num_rounds
+                c[t, i] = strategy.coefs[t * bands + t - i] if t - i < bands else 0.0
             elif t - i < len(strategy.coefs):
                 c[t, i] = strategy.coefs[t - i]
     return np.linalg.inv(c) if strategy.kind == "banded_inverse" else c
@@ -64,7 +67,7 @@ def test_c_times_the_noise_is_independent_noise_also_after_it_begins_anew(name, 
             np.testing.assert_allclose(mixed, np.stack(z), atol=2e-5)
 
 
-@pytest.mark.parametrize("name", ["banded", "buffered", "tree", "banded_inverse"])
+@pytest.mark.parametrize("name", ["banded", "buffered", "tree", "banded_inverse", "dense_banded"])
 @pytest.mark.optimized(reason="compares bits")
 def test_a_run_that_goes_on_from_its_state_has_the_same_bits(name, key):
     with jax.debug_key_reuse(False):
@@ -122,7 +125,8 @@ def test_it_is_drawn_and_kept_in_float32_and_vmapped_alike(key):
 
 
 def test_what_is_kept_is_as_many_trees_as_the_strategy_says():
-    for name, wanted in {"banded": 3, "buffered": 2, "tree": 3, "tree_full": 3}.items():
+    kept = {"banded": 3, "buffered": 2, "tree": 3, "tree_full": 3, "dense_banded": 2}
+    for name, wanted in kept.items():
         state = correlated.init(CASES[name], LIKE)
         assert state.buffers["a"].shape == (wanted, 3, 16)
 
@@ -142,6 +146,11 @@ def test_what_is_kept_is_as_many_trees_as_the_strategy_says():
         ("buffered", (0.5,), 3),
         ("buffered", (1.0, 0.5), 3),
         ("tree", (1.0,), 3),
+        ("dense_banded", (), 3),
+        ("dense_banded", (1.0, 1.0), 3),
+        ("dense_banded", (1.0, 0.0, 1.0), 3),
+        ("dense_banded", (1.0, 0.5, 1.0, 0.5), 2),
+        ("dense_banded", (1.0,) * 6, 2),
     ],
 )
 def test_numbers_that_are_no_strategy_are_refused(kind, coefs, num_rounds):

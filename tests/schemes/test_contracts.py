@@ -41,6 +41,20 @@ def test_every_scheme_keeps_every_contract(name):
     assert set(report.skipped) == SKIPPED.get(name, set())
 
 
+CORRELATED = {
+    "lightdp": {"correlation": "banded", "bands": 2, "rounds_per_start": 3},
+    "higradavg": {"correlation": "banded", "bands": 2, "item_sampling_prob": 0.5},
+}
+
+
+@pytest.mark.slow(reason="compiles five programs of a scheme whose round FIRST stands for")
+@pytest.mark.parametrize("name", CORRELATED)
+def test_schemes_whose_noise_is_correlated_over_rounds_keep_every_contract(name):
+    scheme = schemes.get(name)
+    config = dataclasses.replace(replay.least_config(scheme), **CORRELATED[name])
+    assert not testing.check_scheme(scheme, config).skipped
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
     """Public numbers."""

@@ -134,8 +134,10 @@ def test_a_run_killed_again_and_again_ends_as_if_it_had_not_been(tmp_path):
     [
         ["--scheme", "dp_ftrl", "--num-parties", "30", "--rounds-per-start", "24"],
         ["--correlation", "banded", "--bands", "3", "--sampling-prob", "0.3"],
+        ["--scheme", "lightdp", "--correlation", "buffered", "--min-separation", "2"],
+        ["--scheme", "higradavg", "--correlation", "banded", "--bands", "3"],
     ],
-    ids=["dp_ftrl", "banded"],
+    ids=["dp_ftrl", "banded", "lightdp", "higradavg"],
 )
 def test_correlated_noise_of_a_run_that_was_killed_goes_on_with_the_same_bits(flags, tmp_path):
     """What later rounds take back of earlier noise is in the checkpoint."""

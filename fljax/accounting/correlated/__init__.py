@@ -6,7 +6,15 @@ are the running sums, where the model is after each round: their error is that o
 lower triangle of ones.
 """
 
-from fljax.accounting.correlated.choose import banded, banded_inverse, buffered, square_root, tree
+from fljax.accounting.correlated.choose import (
+    banded,
+    banded_inverse,
+    buffered,
+    endless_bands,
+    square_root,
+    tree,
+)
+from fljax.accounting.correlated.dense import dense_banded
 from fljax.accounting.correlated.matrices import encoder, squared_errors
 from fljax.accounting.correlated.participation import (
     most_participations,
@@ -18,7 +26,9 @@ __all__ = [
     "banded",
     "banded_inverse",
     "buffered",
+    "dense_banded",
     "encoder",
+    "endless_bands",
     "most_participations",
     "moved",
     "sensitivity",

@@ -1,5 +1,6 @@
 """Which strategy leaves least error on running sums, at one sensitivity."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Literal
@@ -8,10 +9,11 @@ import numpy as np
 from scipy import optimize, signal
 
 from fljax import _validate
-from fljax.accounting.correlated import matrices
+from fljax.accounting.correlated import matrices, participation
 from fljax_kernels.correlated import Strategy
 
 Error = Literal["max", "mean"]
+_NO_END = 2**30  # bands need no end: C of any number of rounds has the same columns
 _DIGITS = 9  # of coefficients: beyond them machines may differ, and a run must find its own again
 
 
@@ -64,6 +66,21 @@ def banded(num_rounds: int, bands: int, *, error: Error = "mean") -> Strategy:
         return left * squared, (slope * squared + 2 * left * coefs)[1:]
 
     return Strategy("banded", _best(loss, _square_root(bands)[1:]), num_rounds)
+
+
+def endless_bands(num_rounds: int, bands: int) -> tuple[Strategy, float]:
+    """C without an end, the best of so many bands for the mean error of `num_rounds` rounds; and
+    the norm of its columns: how far one round moves C x, of units that take part in one of any
+    `bands` rounds.
+
+    Raises:
+      ValueError: a number is out of range.
+    """
+    _check(num_rounds, "mean", bands=bands)
+    found = banded(max(num_rounds, bands), bands)
+    column = dataclasses.replace(found, num_rounds=bands)
+    moved = participation.sensitivity(column, min_separation=bands)
+    return dataclasses.replace(found, num_rounds=_NO_END), moved
 
 
 @functools.lru_cache(maxsize=64)

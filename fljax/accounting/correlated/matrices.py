@@ -20,7 +20,7 @@ def inverse_series(coefs: np.ndarray, count: int) -> np.ndarray:
 def toeplitz(strategy: Strategy) -> np.ndarray | None:
     """The first column `[T]` of C; None for a C that is no Toeplitz matrix."""
     count, numbers = strategy.num_rounds, np.asarray(strategy.coefs, np.float64)
-    if strategy.kind == "tree":
+    if strategy.kind in ("dense_banded", "tree"):
         return None
     if strategy.kind == "banded_inverse":
         return inverse_series(numbers, count)
@@ -44,6 +44,11 @@ def encoder(strategy: Strategy) -> np.ndarray:
     column = toeplitz(strategy)
     if column is not None:
         matrix = np.tril(linalg.toeplitz(column))
+    elif strategy.kind == "dense_banded":
+        rows = np.asarray(strategy.coefs, np.float64).reshape(count, -1)
+        matrix = np.zeros((count, count))
+        for i in range(rows.shape[1]):
+            matrix += np.diag(rows[i:, i], -i)
     else:
         rounds = np.arange(count)
         sizes = (rounds + 1) & -(rounds + 1)  # of the node that ends in a round

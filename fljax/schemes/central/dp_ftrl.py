@@ -23,7 +23,7 @@ from fljax.server.rounds import Clients, Release, Round, Sums
 from fljax.types import LossFn, Params
 from fljax_kernels import correlated as kernel
 
-Correlation = Literal["banded", "buffered", "tree"]
+Correlation = Literal["banded", "buffered", "dense_banded", "tree"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,8 +45,8 @@ class Config(
     min_separation: int = 4
     """Rounds of a cycle: each client is in one of so many that follow each other."""
     correlation: Correlation = "banded"
-    """How noise is correlated: "banded" (no more bands than min_separation are best), "buffered" or
-    "tree"."""
+    """How noise is correlated: "banded" (no more bands than min_separation are best),
+    "dense_banded" (bands of each round's own), "buffered" or "tree"."""
     l2_clip_norm: float = 0.5
     server_learning_rate: float = 0.3
     server_momentum: float = 0.9

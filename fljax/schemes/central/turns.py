@@ -27,7 +27,6 @@ from fljax_kernels.sampling import allocation
 
 Correlation = Literal["none", "banded"]
 Sampling = Literal["poisson", "allocation"]
-_NO_END = 2**30  # bands need no end: C of any number of rounds has the same columns
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -157,11 +156,7 @@ def noise(config: Any, expected_count: float) -> central.Noise:
         return exact.noise(config, expected_count)
     if config.correlation == "none":
         return central.noise(config, expected_count)
-    strategy = dataclasses.replace(
-        correlated.banded(max(config.banded_for, config.bands), config.bands), num_rounds=_NO_END
-    )
-    column = dataclasses.replace(strategy, num_rounds=config.bands)
-    moved = correlated.sensitivity(column, min_separation=config.bands)
+    strategy, moved = correlated.endless_bands(config.banded_for, config.bands)
     stddev = base.noise_multiplier(config) * config.l2_clip_norm * moved
     return central.Noise(
         lambda params: kernel.init(strategy, params),

@@ -15,7 +15,7 @@ from fljax.accounting import correlated, events
 from fljax.schemes import base
 from fljax_kernels.correlated import Strategy
 
-Correlation = Literal["none", "banded", "buffered", "tree"]
+Correlation = Literal["none", "banded", "buffered", "dense_banded", "tree"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class TurnsConfig(_validate.Checked):
     """Rounds of a cycle: each client is in one of so many that follow each other."""
     correlation: Correlation = "none"
     """How noise is correlated over rounds: "none", "banded" (no more bands than min_separation are
-    best), "buffered" or "tree"."""
+    best), "dense_banded" (bands of each round's own), "buffered" or "tree"."""
     bands: int = 4
     """Bands, or buffers, of the correlation; a tree needs no number."""
     rounds_per_start: int = 32
@@ -56,6 +56,8 @@ def strategy(config: Any) -> Strategy:
     if config.correlation == "buffered":
         separation = min(config.min_separation, count)
         return correlated.buffered(count, config.bands, min_separation=separation, error="mean")
+    if config.correlation == "dense_banded":
+        return correlated.dense_banded(count, config.bands)
     return correlated.banded(count, 1 if config.correlation == "none" else config.bands)
 
 

@@ -24,8 +24,8 @@ ERRATA = ("E1", "E4", "E6")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(silos.SubjectConfig):
-    """As `SubjectConfig`, and the divisor of a step's sum."""
+class Config(silos.BandedConfig):
+    """As `BandedConfig`, and the divisor of a step's sum."""
 
     expected_subjects: float = 70.0
     """Public guess of the subjects in one batch; the sum is divided by it."""
@@ -36,6 +36,8 @@ class Config(silos.SubjectConfig):
         super().__post_init__()
         _validate.positive(expected_subjects=self.expected_subjects)
         _validate.one_of(("sound", "paper"), formula=self.formula)
+        if self.formula == "paper":
+            _validate.one_of(("none",), correlation=self.correlation)
 
 
 def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
@@ -44,14 +46,16 @@ def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
     stddev, cap = silos.stddev(config), config.max_items_per_subject
     if config.formula == "paper":
         return silos.Silo(query, lambda answer: jnp.maximum(1, answer.num_subjects), stddev, cap)
-    return silos.Silo(query, config.expected_subjects, stddev, cap)
+    return silos.Silo(query, config.expected_subjects, stddev, cap, silos.strategy(config))
 
 
 step = silos.present_step
 
 
 def event(config: Config) -> events.PrivacyEvent:
-    """What one round does to one subject's data. Raises ValueError if noise_multiplier is None."""
+    """What one round does to one subject's data; where noise is correlated, one step of its turn in
+    each silo. Raises ValueError if noise_multiplier is None.
+    """
     if config.formula == "paper":
         return base.no_guarantee("subject")
     return silos.subject_event(config, step(config))
@@ -91,6 +95,8 @@ SCHEME = silos.subject_scheme(
     Config=Config,
     make=silos.maker(silo),
     event=event,
+    uses=silos.uses,
+    normals=silos.normals,
     start=silos.subject_start("expected_subjects"),
     as_printed=base.AsPrinted(
         errata=printed.errata(*ERRATA),

@@ -5,13 +5,13 @@ the plain mean.
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fljax import _deprecation, _keys, _validate
-from fljax.accounting import events
+from fljax.accounting import correlated, events
 from fljax.accounting.subjects import rounds as subjects
 from fljax.data import parties
 from fljax.data.cohorts import Cohort
@@ -24,6 +24,8 @@ from fljax.schemes import base
 from fljax.server import aggregate, optimizers, rounds
 from fljax.server.rounds import Clients, Performance, Release, Round, Sums
 from fljax.types import LossFn, Params
+from fljax_kernels import correlated as kernel
+from fljax_kernels.correlated import Strategy
 
 # What `fljax simulate` starts from where a scheme has silos: examples that carry subjects, spread
 # over 16 silos. Steps are as bench/rounds/defaults.py found them to learn most.
@@ -66,6 +68,11 @@ class TrainingConfig(optimizers.ServerSteps, parties.Parties, metaclass=_depreca
     def noise_factors(self) -> tuple[float, ...]:
         """For each silo a factor on the noise, if there is any."""
         return (1.0,) * self.parties
+
+    @property
+    def cycle(self) -> int:
+        """Steps of a silo of which each subject may be in one."""
+        return 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,6 +131,36 @@ class SubjectConfig(SiloConfig):
         return self.parties if self.silos_per_subject is None else self.silos_per_subject
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BandedConfig(SubjectConfig):
+    """As `SubjectConfig`, with noise that may be correlated over all steps of a silo."""
+
+    correlation: Literal["none", "banded"] = "none"
+    """Of a silo's noise over its steps: "none", or "banded": later steps, in later rounds too, take
+    back part of it. Then subjects take turns: a subject may be in one of any `bands` steps, each of
+    its items with chance item_sampling_prob * bands.
+    """
+    bands: int = 4
+    """Steps whose noise is correlated, and length of a cycle of turns, where it is "banded"."""
+    banded_for: int = 64
+    """Steps of which banded noise leaves the least error in the mean. Any number may be run."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.one_of(("none", "banded"), correlation=self.correlation)
+        _validate.positive_int(bands=self.bands, banded_for=self.banded_for)
+        if not self.cycle * self.item_sampling_prob <= 1:
+            raise ValueError(
+                "Expected item_sampling_prob * bands <= 1 with correlation='banded', got "
+                f"item_sampling_prob={self.item_sampling_prob!r} and bands={self.bands!r}."
+            )
+
+    @property
+    def cycle(self) -> int:
+        """As there: `bands` where noise is banded."""
+        return self.bands if self.correlation == "banded" else 1
+
+
 def check_holders(config: parties.Parties, silos_per_subject: int) -> None:
     """Raises ValueError where a subject would lie in no silo, or in more than there are."""
     _validate.positive_int(silos_per_subject=silos_per_subject)
@@ -171,14 +208,16 @@ def fitted_subjects(config: Any, facts: Facts) -> Any:
 class Silo(NamedTuple):
     """What a scheme makes a silo do in one local step.
 
-    query: the sum before noise. divisor: of the noised sum. stddev: of the noise.
-    max_items_per_subject: rows of a subject beyond so many are left out; None: nobody's are.
+    query: the sum before noise. divisor: of the noised sum. stddev: of the noise, before it is
+    correlated. max_items_per_subject: rows of a subject beyond so many are left out; None: nobody's
+    are. strategy: how noise is correlated over all steps; subjects take turns as it has bands.
     """
 
     query: Query
     divisor: Number
     stddev: Number
     max_items_per_subject: int | None = None
+    strategy: Strategy | None = None
 
 
 def maker(silo: Callable[[Any, LossFn, Performance], Silo]) -> base.Make:
@@ -193,7 +232,9 @@ def maker(silo: Callable[[Any, LossFn, Performance], Silo]) -> base.Make:
         relation, towards a server that sees every silo's update, if at most `silos_per_subject`
         silos hold items of one subject. The cap on a subject's items in a silo is enforced here,
         whatever the data: surplus items are left out, by an order that depends on the subject's own
-        items alone. Averaging is post-processing; the number of silos is public.
+        items alone. Where noise is correlated, a run is `uses` such events: a subject is in the
+        steps of its turn alone, by its number, and a silo keeps its noise between rounds.
+        Averaging is post-processing; the number of silos is public.
         Idealisation: noise and samples are drawn in float32 with the key's generator; threefry is
         no cryptographic source. RoundInfo is not private.
 
@@ -207,15 +248,17 @@ def maker(silo: Callable[[Any, LossFn, Performance], Silo]) -> base.Make:
             stddev=does.stddev,
             divisor=does.divisor,
             optimizer=given.local_optimizer,
+            strategy=does.strategy,
         )
 
-        def of_silo(here: Round, client: Clients) -> tuple[Params, jax.Array]:
+        def of_silo(here: Round, client: Clients) -> Any:
             sample_key = here.client_keys(client.ids, _keys.Purpose.SAMPLE_EXAMPLES)
             noise_key = here.client_keys(client.ids, _keys.Purpose.NOISE)
-            found = train(
-                here.state.params, here.examples, client.rows, sample_key, noise_key, client.given
-            )
-            return found.update, jnp.stack([found.loss, found.clipped_fraction])
+            keys = (sample_key, noise_key)
+            kept = () if does.strategy is None else (client.kept,)
+            found = train(here.state.params, here.examples, client.rows, *keys, client.given, *kept)
+            stats = jnp.stack([found.loss, found.clipped_fraction])
+            return (found.update, stats, found.noise) if kept else (found.update, stats)
 
         return rounds.federated(
             rounds.each(of_silo),
@@ -224,10 +267,21 @@ def maker(silo: Callable[[Any, LossFn, Performance], Silo]) -> base.Make:
             server_optimizer=given.server_optimizer,
             performance=given.performance,
             chunk_size=_silos_at_once,
+            client_state=None if does.strategy is None else _kept(does.strategy),
             in_place=True,
         )
 
     return make
+
+
+def _kept(strategy: Strategy) -> rounds.ClientState:
+    """A silo keeps its noise to itself: who knew it would take it out of the next update."""
+
+    def first(params: Params) -> kernel.State:
+        wide = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), params)
+        return kernel.init(strategy, wide)
+
+    return rounds.ClientState(first)
 
 
 def _choose(
@@ -275,25 +329,50 @@ def _capped(examples: Any, rows: jax.Array, max_items: int) -> jax.Array:
 def items(config: SiloConfig, performance: Performance) -> dict[str, Any]:
     """The arguments that all queries over sampled items share."""
     return {
-        "item_sampling_prob": config.item_sampling_prob,
+        "item_sampling_prob": config.item_sampling_prob * config.cycle,
         "l2_clip_norm": config.l2_clip_norm,
         "batch_size": performance.microbatch_size,
     }
 
 
 def stddev(config: SiloConfig) -> float:
-    """Standard deviation of the noise on a silo's sum, before its factor."""
-    return base.noise_multiplier(config) * config.l2_clip_norm
+    """Standard deviation of the noise on a silo's sum, before its factor and its correlation."""
+    plain = base.noise_multiplier(config) * config.l2_clip_norm
+    return plain if config.cycle == 1 else plain * _bands(config)[1]
+
+
+def strategy(config: SiloConfig) -> Strategy | None:
+    """How noise is correlated over all steps of a silo; None: it is not."""
+    return None if config.cycle == 1 else _bands(config)[0]
+
+
+def _bands(config: Any) -> tuple[Strategy, float]:
+    """C, and how far a step of a subject's turn moves C x, in units of the step."""
+    return correlated.endless_bands(config.banded_for, config.bands)
+
+
+def uses(config: TrainingConfig, num_rounds: int) -> int:
+    """Rounds, or where subjects take turns the most steps of one subject's turn in a silo."""
+    if config.cycle == 1:
+        return num_rounds
+    return -(-num_rounds * config.num_local_steps // config.cycle)
+
+
+def normals(config: TrainingConfig, num_params: int) -> int:
+    """As usual; of banded noise a step of a subject's turn meets that of all steps of a cycle."""
+    return config.cycle * (num_params + 1)
 
 
 def subject_event(config: SubjectConfig, step: subjects.Step) -> events.PrivacyEvent:
-    """One round at subject level: of `accounting.subjects.rounds.event`."""
+    """One round at subject level, or one step of its turn in each silo: of
+    `accounting.subjects.rounds.event`.
+    """
     return subjects.event(
         step,
         noise_multiplier=base.noise_multiplier(config),
         silo_noise=config.silo_noise,
         holders=config.holders,
-        num_steps=config.num_local_steps,
+        num_steps=config.num_local_steps if config.cycle == 1 else 1,
     )
 
 
@@ -308,7 +387,8 @@ def present_step(config: SubjectConfig, num_items: int | None = None) -> subject
     """What one local step does to a subject of `num_items` items in a silo, None: the most, for a
     noise multiplier. It moves the sum by the sensitivity if any of them is in the batch.
     """
-    return subjects.present(num_items or config.max_items_per_subject, config.item_sampling_prob)
+    most = num_items or config.max_items_per_subject
+    return subjects.present(most, config.item_sampling_prob * config.cycle)
 
 
 # A scheme whose claim is about items, or about none; one about subjects.

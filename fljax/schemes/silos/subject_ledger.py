@@ -68,7 +68,8 @@ def epsilons(
         here = counts[:, factors == factor]
         for size in np.unique(here[here > 0]):
             step = scheme.step(config, int(size))(noise * float(factor))
-            times = config.num_local_steps * num_rounds * (here == size).sum(axis=1)
+            steps = -(-config.num_local_steps * num_rounds // config.cycle)
+            times = steps * (here == size).sum(axis=1)
             curve = renyi_of_mechanism.curve(step, relation, orders)
             total += np.where(times[:, None] > 0, times[:, None] * curve, 0.0)
     found = np.asarray(conversion.rdp_to_epsilons(total, np.asarray(orders), delta)).min(axis=1)

@@ -23,7 +23,11 @@ def plan(strategy: Strategy, step: jax.Array) -> tuple[jax.Array, jax.Array]:
     if kind == "buffered":
         return jnp.asarray(strategy.coefs[count:], jnp.float32), jnp.int32(count)
     # Place j was written i rounds ago, 1 <= i <= K.
-    coefs = jnp.asarray(strategy.coefs[1 : count + 1], jnp.float32)
+    if kind == "dense_banded":
+        table = np.asarray(strategy.coefs, np.float32).reshape(strategy.num_rounds, -1)
+        coefs = jnp.asarray(table)[step, 1:]
+    else:
+        coefs = jnp.asarray(strategy.coefs[1 : count + 1], jnp.float32)
     coefs = -coefs if kind == "banded_inverse" else coefs
     return coefs[(step - 1 - places) % count], step % count
 
@@ -33,16 +37,23 @@ def correlated(
 ) -> tuple[jax.Array, jax.Array]:
     """The noise of round `step`, like `fresh`, and the next buffers `[K, ...]`."""
     count = strategy.num_buffers
-    if count == 0:
+    if count == 0 and strategy.kind != "dense_banded":
         return fresh, buffers
+    noise = fresh
+    if strategy.kind == "dense_banded":
+        own = np.asarray(strategy.coefs, np.float64)[:: count + 1]
+        scale = jnp.asarray(1 / own, fresh.dtype)[step]
+        if count == 0:
+            return scale * fresh, buffers
     buffers = jnp.where(step == 0, 0, buffers)
     weights, place = plan(strategy, step)
-    noise = fresh
     for j in range(count):  # in one order: the sum has the same bits on any device
         noise = noise - weights[j].astype(fresh.dtype) * buffers[j]
     if strategy.kind == "buffered":
         decay = jnp.asarray(strategy.coefs[:count], fresh.dtype)
         kept = decay.reshape(-1, *[1] * fresh.ndim) * buffers
         return noise, kept + jnp.expand_dims(noise, 0)
-    new = noise if strategy.kind == "banded" else fresh
+    if strategy.kind == "dense_banded":
+        noise = scale * noise
+    new = fresh if strategy.kind in ("banded_inverse", "tree") else noise
     return noise, buffers.at[place].set(new, mode="drop")

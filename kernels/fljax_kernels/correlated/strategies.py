@@ -3,26 +3,29 @@
 import dataclasses
 import math
 
-KINDS = ("banded", "banded_inverse", "buffered", "tree")
+KINDS = ("banded", "banded_inverse", "buffered", "dense_banded", "tree")
 
 
 @dataclasses.dataclass(frozen=True)
 class Strategy:
-    """A matrix C `[T, T]` with ones on its diagonal, which begins anew after T = `num_rounds`.
+    """A matrix C `[T, T]` with numbers above 0 on its diagonal (ones but for "dense_banded"), which
+    begins anew after T = `num_rounds`.
 
     kind: which numbers `coefs` holds.
       "banded": C is Toeplitz, `coefs` = (1, c_1, ..) its first column, zero behind them.
       "banded_inverse": C^-1 is that.
       "buffered": C is Toeplitz, its first column 1 and then sum_j scale_j decay_j^(i - 1) in row i
         >= 1; `coefs` = (decay_1, .., scale_1, ..), decays in [0, 1).
+      "dense_banded": C has bands, each row its own: `coefs` are its rows one after the other, each
+        from the diagonal to the left, zero where there is no column.
       "tree": round t releases the node of the binary tree that ends there; `coefs` = ().
     num_rounds: T >= 1.
 
     Raises:
       ValueError: another kind, or numbers that are none of its.
 
-    Sources: "tree": arXiv:2103.00039; "banded": arXiv:2306.08153; "buffered": arXiv:2404.16706;
-    "banded_inverse": arXiv:2505.12128.
+    Sources: "tree": arXiv:2103.00039; "banded", "dense_banded": arXiv:2306.08153; "buffered":
+    arXiv:2404.16706; "banded_inverse": arXiv:2505.12128.
     """
 
     kind: str
@@ -48,14 +51,22 @@ class Strategy:
             "buffered": numbers
             and len(self.coefs) == 2 * half > 0
             and all(0 <= decay < 1 for decay in self.coefs[:half]),
+            "dense_banded": numbers and self._has_rows(),
             "tree": not self.coefs,
         }
         if not fits[self.kind]:
             raise ValueError(
                 "Expected coefs of finite numbers, the first 1 (banded), decays in [0, 1) and as "
-                f"many scales (buffered) or none (tree), got coefs={self.coefs!r} of kind "
-                f"{self.kind!r}."
+                "many scales (buffered), rows of one length with a number above 0 first "
+                f"(dense_banded) or none (tree), got coefs={self.coefs!r} of kind {self.kind!r}."
             )
+
+    def _has_rows(self) -> bool:
+        bands, rest = divmod(len(self.coefs), self.num_rounds)
+        if rest or not 1 <= bands <= self.num_rounds:
+            return False
+        rows = [self.coefs[t * bands : (t + 1) * bands] for t in range(self.num_rounds)]
+        return all(row[0] > 0 and not any(row[t + 1 :]) for t, row in enumerate(rows))
 
     @property
     def num_buffers(self) -> int:
@@ -64,4 +75,6 @@ class Strategy:
             return self.num_rounds.bit_length() - 1
         if self.kind == "buffered":
             return len(self.coefs) // 2
+        if self.kind == "dense_banded":
+            return len(self.coefs) // self.num_rounds - 1
         return min(len(self.coefs), self.num_rounds) - 1
