@@ -51,6 +51,7 @@ TINY = {
         "TOKEN_ROUNDS": 1,
         "CELLS": (4,),
     },
+    "verify": {"NUM_CLIENTS": 40, "NUM_ROUNDS": 2},
     "water_filling": {"NUM_ROUNDS": 2},
 }
 LEARN_NOTHING = {"accounting", "attacks", "information", "own_scheme", "secure_sum"}
