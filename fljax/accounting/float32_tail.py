@@ -31,7 +31,6 @@ import numpy as np
 
 from fljax import _validate
 from fljax.accounting import events, mechanisms
-from fljax.accounting._arrays import log_ndtr
 
 END = 5.22  # standard deviations that every float32 normal may reach; it ends beyond
 _SMALL = np.geomspace(1e-6, 0.19, 200)  # see `_out_of_reach`
@@ -39,7 +38,9 @@ _SMALL = np.geomspace(1e-6, 0.19, 200)  # see `_out_of_reach`
 
 def _above(at: float | np.ndarray) -> np.ndarray:
     """Chance of a normal above `at`."""
-    return np.exp(np.asarray(log_ndtr(-np.asarray(at, np.float64)), np.float64))
+    from scipy import special  # here: `import fljax.accounting` does without
+
+    return np.asarray(special.ndtr(-np.asarray(at, np.float64)), np.float64)
 
 
 def _density(at: float | np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ import itertools
 import math
 
 import jax
+import mpmath
 import numpy as np
 import pytest
 from scipy import integrate, stats
@@ -212,3 +213,10 @@ def test_as_many_normals_as_a_scheme_draws():
     assert of("bidirectional", num_parties=10, noise="r0_gaussian") == (10 + 45) * 100
     assert of("bidirectional", num_parties=10, noise="upload_gaussian") is None
     assert of("gsgd_dp") is None
+
+
+def test_chances_are_of_double_precision_whatever_jax_computes_in():
+    assert not jax.config.jax_enable_x64
+    for at in (0.3, 4.1, float32_tail.END):
+        exact = float(mpmath.ncdf(-mpmath.mpf(at)))
+        assert float(float32_tail._above(at)) == pytest.approx(exact, rel=1e-12)
