@@ -28,6 +28,7 @@ TINY = {
     "clipping_styles": {"NUM_STEPS": 2, "HIDDEN": (4,)},
     "correlated_noise": {"NUM_CLIENTS": 40, "NUM_ROUNDS": 2},
     "dealt_clients": {"NUM_CLIENTS": 40, "NUM_ROUNDS": 2},
+    "deployment": {},
     "dropout_and_adam": {"NUM_CLIENTS": 40, "NUM_ROUNDS": 2, "HIDDEN": 4},
     "fedavg_custom_model": {"NUM_CLIENTS": 40, "NUM_ROUNDS": 2, "HIDDEN": 4},
     "search": {"NUM_ROUNDS": 3},
@@ -54,7 +55,7 @@ TINY = {
     "verify": {"NUM_CLIENTS": 40, "NUM_ROUNDS": 2},
     "water_filling": {"NUM_ROUNDS": 2},
 }
-LEARN_NOTHING = {"accounting", "attacks", "information", "own_scheme", "secure_sum"}
+LEARN_NOTHING = {"accounting", "attacks", "deployment", "information", "own_scheme", "secure_sum"}
 
 
 @pytest.mark.slow(
