@@ -9,7 +9,7 @@ from collections.abc import Callable
 from bench import _harness, _tables, headline
 from bench.accountants import cold, pld, renyi, their_tests, tight
 from bench.aot import __main__ as aot
-from bench.kernels import generators, pair_noise, per_example, water_filling
+from bench.kernels import generators, pair_noise, per_example, randomness, water_filling
 from bench.papers import (
     attacks,
     audits,
@@ -54,6 +54,7 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
         "pair_noise": (pair_noise.table, "pair_noise"),
         "wfna": (water_filling.table, "wfna"),
         "generators": (generators.table, "generators"),
+        "randomness": (randomness.table, "randomness"),
         "record": (record.table, "record"),
     },
     "docs/explain/per_example.md": {"per_example_large": (per_example.large_table, "per_example")},

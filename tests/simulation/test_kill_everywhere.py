@@ -90,12 +90,3 @@ def test_a_run_that_is_killed_anywhere_ends_as_if_it_had_not_been(name, do, tmp_
     if name in ALSO_BY_SIGNAL:
         assert _killed.bits(killed) == _killed.bits(reference)
     shutil.rmtree(tmp_path)
-
-
-@pytest.mark.slow(reason="a run that is killed again and again")
-def test_a_kill_that_left_other_bits_would_be_found(do, tmp_path):
-    """A folder whose newest checkpoint goes on from another model is one of those."""
-    answer = do(do="silos", run_dir=str(tmp_path / "a"), points=1, seed=0)
-    other = do(do="silos", run_dir=str(tmp_path / "b" / "b"), points=1, seed=0)
-    assert answer["wrong"] == other["wrong"] == []
-    assert _killed.bits(tmp_path / "a") != _killed.bits(tmp_path / "b" / "b")
