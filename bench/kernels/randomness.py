@@ -23,6 +23,7 @@ from fljax_kernels import chacha20
 from fljax_kernels.chacha20 import cipher, reference
 
 BITS = 2**20
+_WALKS = ("random_excursions", "random_excursions_variant")
 TESTS: dict[str, tuple[int, ...]] = {
     "frequency": (),
     "block_frequency": (128,),
@@ -62,7 +63,7 @@ def two_rounds(number: int) -> np.ndarray:
     blocks = BITS // 32 // 16
     given = [jnp.full(blocks, word, jnp.uint32) for word in np.array(words, np.uint32)]
     given += [jnp.arange(blocks, dtype=jnp.uint32), *[jnp.zeros(blocks, jnp.uint32)] * 3]
-    return np.asarray(jnp.concatenate(cipher._double_round(0, tuple(given))))
+    return np.asarray(jnp.concatenate(cipher.double_round(0, tuple(given))))
 
 
 def p_values(suite: Any, bits: np.ndarray) -> dict[str, float]:
@@ -78,8 +79,12 @@ def p_values(suite: Any, bits: np.ndarray) -> dict[str, float]:
 
 
 def summary(name: str, found: list[dict[str, float]]) -> dict[str, Any]:
-    """One row: how many p-values, the least, and whether they are spread as they should be."""
+    """One row: how many p-values, the least, and whether they are spread as they should be.
+
+    Of walks the package gives the least of several p-values, which is not spread so.
+    """
     values = [p for each in found for p in each.values()]
+    single = [p for each in found for test, p in each.items() if test not in _WALKS]
     least = min(((p, test) for each in found for test, p in each.items()))
     return {
         "stream": name,
@@ -88,7 +93,7 @@ def summary(name: str, found: list[dict[str, float]]) -> dict[str, Any]:
         "below_1_percent": sum(p < 0.01 for p in values),
         "least": least[0],
         "least_of": least[1],
-        "spread_p": float(scipy.stats.kstest(values, "uniform").pvalue),
+        "spread_p": float(scipy.stats.kstest(single, "uniform").pvalue),
     }
 
 
@@ -100,10 +105,13 @@ def table(rows: _tables.Rows) -> str:
             f"{row['p_values']}",
             f"{row['below_1_percent']}",
             f"{row['least']:.1e} ({row['least_of'].replace('_', ' ')})",
+            f"{row['spread_p']:.2g}",
         ]
         for row in rows
     ]
-    return _tables.markdown(["stream", "p-values", "below 0.01", "the least"], cells)
+    return _tables.markdown(
+        ["stream", "p-values", "below 0.01", "the least", "of their spread"], cells
+    )
 
 
 def main() -> None:

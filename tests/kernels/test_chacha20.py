@@ -11,7 +11,7 @@ import scipy.stats
 
 import fljax_kernels
 from fljax_kernels import chacha20, client_pair_noise, gaussian_noise, pair_noise
-from fljax_kernels.chacha20 import cases, cipher, reference
+from fljax_kernels.chacha20 import api, cases, cipher, pallas, reference
 from fljax_kernels.gaussian import reference as gaussian_reference
 from fljax_kernels.pairwise import graphs, streamed
 
@@ -179,7 +179,7 @@ def test_the_tests_of_randomness_find_a_cipher_of_too_few_rounds(rounds):
     state = [*reference.CONSTANTS, *data_of(1)]
     given = [jnp.full(2**13, word, jnp.uint32) for word in np.uint32(state)]
     given += [jnp.arange(2**13, dtype=jnp.uint32), *[jnp.zeros(2**13, jnp.uint32)] * 3]
-    words = functools.reduce(lambda at, _: cipher._double_round(0, at), range(rounds), tuple(given))
+    words = functools.reduce(lambda at, _: cipher.double_round(0, at), range(rounds), tuple(given))
     assert min(p_values_of(np.asarray(jnp.concatenate(words))).values()) < 1e-12
 
 
@@ -192,3 +192,46 @@ def test_a_key_takes_32_bytes(secret):
 def test_the_block_function_wants_eight_words_and_three():
     with pytest.raises(ValueError, match=r"shape \(8,\) and 3 words"):
         chacha20.block(jnp.zeros(4, jnp.uint32), 0)
+
+
+@pytest.mark.parametrize("platform", pallas.ROWS)
+def test_the_kernels_words_are_those_of_the_cipher(platform):
+    """By Pallas's interpreter: more than one step of the grid, and not a whole number of them."""
+    count = pallas.ROWS[platform] * pallas.LANES + 77
+    key, nonce = np.uint32(data_of(2**255 + 5)), (1, 32, 0)
+    drawn = pallas.words(key, count, nonce, platform, interpret=True)
+    for at in (0, 1, pallas.LANES, count - 78, count - 1):
+        np.testing.assert_array_equal(drawn[:, at], reference.block(key.tolist(), at, nonce))
+    every = cipher.blocks(key, jnp.arange(count, dtype=jnp.uint32), [np.uint32(w) for w in nonce])
+    np.testing.assert_array_equal(drawn, jnp.stack(every))
+
+
+@pytest.mark.parametrize("platform", pallas.ROWS)
+def test_a_large_draw_of_a_key_that_asks_is_one_kernel_on_an_accelerator(platform, monkeypatch):
+    """Lowered for it; many keys together, small draws and CPUs keep the loop."""
+    kernel = {"tpu": "tpu_custom_call", "cuda": "triton"}[platform]
+
+    def lowered(fun, *keys, on=platform):
+        return jax.jit(fun).trace(*keys).lower(lowering_platforms=(on,)).as_text()
+
+    data = jax.ShapeDtypeStruct((8,), jnp.uint32)
+    draw = lambda data, n=16 * api._FEWEST: jax.random.bits(
+        jax.random.wrap_key_data(data, impl=chacha20.PALLAS_IMPL), (n,)
+    )
+    assert kernel in lowered(draw, data)
+    assert kernel not in lowered(draw, data, on="cpu")
+    assert kernel not in lowered(lambda data: draw(data, 1000), data)
+    assert kernel not in lowered(jax.vmap(draw), jax.ShapeDtypeStruct((3, 8), jnp.uint32))
+
+
+def test_a_key_that_asks_for_the_kernel_has_the_same_bits(monkeypatch):
+    monkeypatch.setattr(api, "_FEWEST", 4)
+    data = jax.random.key_data(made(5))
+    asks = lambda: jax.random.wrap_key_data(data, impl=chacha20.PALLAS_IMPL)
+    for draw in (
+        lambda key: jax.random.normal(key, (100,)),
+        lambda key: jax.random.key_data(jax.random.split(key, 3)),
+        lambda key: jax.vmap(lambda k: jax.random.bits(k, (100,)))(jax.random.split(key, 3)),
+        lambda key: gaussian_noise(jax.random.split(key, 2), LIKE, 1.5)["a"],
+    ):
+        np.testing.assert_array_equal(draw(asks()), draw(made(5)))

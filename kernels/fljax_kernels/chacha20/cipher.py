@@ -23,7 +23,8 @@ def _rotated(word: jax.Array, by: int) -> jax.Array:
     return (word << np.uint32(by)) | (word >> np.uint32(32 - by))
 
 
-def _double_round(_: Any, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+def double_round(_: Any, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    """Columns, then diagonals, of the 16 words of each block; a body of `fori_loop`."""
     words = list(state)
     for a, b, c, d in reference.COLUMNS + reference.DIAGONALS:
         for one, two, three, by in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
@@ -45,5 +46,5 @@ def blocks(
     given = [*np.array(reference.CONSTANTS, np.uint32), *key, counter, *nonce]
     shape = jnp.broadcast_shapes(*(jnp.shape(word) for word in given))
     first = tuple(jnp.broadcast_to(jnp.asarray(word, jnp.uint32), shape) for word in given)
-    last = lax.fori_loop(0, 10, _double_round, first)
+    last = lax.fori_loop(0, 10, double_round, first)
     return tuple(now + was for now, was in zip(last, first, strict=True))
