@@ -138,6 +138,25 @@ def _noise(impl: str | None = None) -> Forms:
     }
 
 
+def _chacha20_words() -> Forms:
+    """Random bits of one key, about as many as the FEMNIST CNN has numbers. reference: writing as
+    many. plain: XLA's loop. ours: the Pallas kernel, which a key asks for.
+    """
+    params = jax.eval_shape(lambda: workloads.make("b").params)
+    size = sum(leaf.size for leaf in jax.tree.leaves(params))
+    size -= size % (16 * 32 * 128)  # whole steps of the kernel's grid
+
+    def draw(impl: Any) -> Callable[[jax.Array], jax.Array]:
+        return lambda data: jax.random.bits(jax.random.wrap_key_data(data, impl=impl), (size,))
+
+    data = jax.ShapeDtypeStruct((8,), jnp.uint32)
+    return {
+        REFERENCE: lambda: Program(lambda data: jnp.zeros(size, jnp.uint32) + data[0], (data,)),
+        PLAIN: lambda: Program(draw(chacha20.IMPL), (data,)),
+        OURS: lambda: Program(draw(chacha20.PALLAS_IMPL), (data,)),
+    }
+
+
 def _correlated_noise() -> Forms:
     """In four bands, on the FEMNIST CNN's sum. reference: adding a tree. plain: the same matrix,
     with the last rounds' noise in order.
@@ -343,6 +362,7 @@ PROGRAMS: dict[str, Callable[[int], Forms]] = {
     "clip_and_sum": lambda _: _clip_and_sum(),
     "noise": lambda _: _noise(),
     "noise_chacha20": lambda _: _noise(chacha20.IMPL),
+    "chacha20_words": lambda _: _chacha20_words(),
     "correlated_noise": lambda _: _correlated_noise(),
     "discrete_gaussian": lambda _: _integers("discrete_gaussian"),
     "skellam": lambda _: _integers("skellam"),
