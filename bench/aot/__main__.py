@@ -140,11 +140,14 @@ def dealt_table(rows: _tables.Rows) -> str:
 
 
 def _times(ours: Any, reference: Any) -> str:
-    return "" if reference is None else f" ({ours[MOVED] / reference[MOVED]:.2f}x)"
+    if reference is None or ours[MOVED] < 0:
+        return ""
+    return f" ({ours[MOVED] / reference[MOVED]:.2f}x)"
 
 
 def _gb(row: Any) -> str:
-    return "" if row is None else f"{row[MOVED] / 1e9:.3f}"
+    """Nothing of a kernel whose bytes the compiler does not tell."""
+    return "" if row is None or row[MOVED] < 0 else f"{row[MOVED] / 1e9:.3f}"
 
 
 def _mb(row: Any) -> str:
