@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 
 from bench import _harness, _tables, headline
-from bench.accountants import cold, pld, renyi, their_tests, tight
+from bench.accountants import cold, correlated_errors, pld, renyi, their_tests, tight
 from bench.aot import __main__ as aot
 from bench.kernels import generators, pair_noise, per_example, randomness, water_filling
 from bench.papers import (
@@ -31,7 +31,15 @@ from bench.papers import (
     wfna_training,
 )
 from bench.peers import __main__ as peers
-from bench.rounds import correlated_training, defaults, demo, record, scale, subject_steps
+from bench.rounds import (
+    correlated_elsewhere,
+    correlated_training,
+    defaults,
+    demo,
+    record,
+    scale,
+    subject_steps,
+)
 from bench.rounds import round as one_round
 
 # Page, then name between its markers: what makes the table, and whose JSON it is made from.
@@ -77,6 +85,11 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
     "docs/explain/wfna_accounting.md": {"wfna_noise": (wfna_noise.table, "wfna_noise")},
     "docs/explain/correlated_noise.md": {
         "correlated_training": (correlated_training.table, "correlated_training"),
+        "correlated_elsewhere": (
+            correlated_elsewhere.table,
+            "correlated_elsewhere correlated_costs",
+        ),
+        "correlated_errors": (correlated_errors.table, "correlated_errors"),
     },
     "docs/explain/water_filling.md": {"wfna_training": (wfna_training.table, "wfna_training")},
     "docs/explain/view.md": {

@@ -80,6 +80,7 @@ def table(rows: _tables.Rows) -> str:
             "" if row["ratio"] is None else f"{row['ratio']:.6f}",
         ]
         for row in rows
+        if row["rounds"] == 64 or row["ratio"] is not None
     ]
     return _tables.markdown(head, body)
 

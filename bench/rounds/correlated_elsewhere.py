@@ -1,13 +1,14 @@
 """Accuracy at equal epsilon where noise is correlated in text, in silos and between pairs.
 
     python -m bench.rounds.correlated_elsewhere [--seeds 5]
+    python -m bench.rounds.correlated_elsewhere --costs  # a round's time, over independent noise
 
 - sentences, `dp_ftrl`: next words of a stand-in of Stack Overflow's shape: 1,000 users in turns of
   four, six short sentences each, words of a Zipf law of which each follows another, topics that
   differ by user; a small LSTM.
 - digits, `lightdp`: 50 clients, 5 of which may collude with a server that sees every upload; in
   turns of four, and, beside, all of them in every round.
-- writers, `higradavg`: 16 silos, noise of each its own, a subject in all of them.
+- writers, `higradavg`: 16 silos, noise of each its own, each subject in one of them.
 
 Rows of a setting are paired by seed: data of clients, noise and batches. Epsilon is that of the
 scheme's accountant, for the whole run.
@@ -38,7 +39,7 @@ SETTINGS: tuple[dict[str, Any], ...] = (
         "dataset": "sentences",
         "scheme": "dp_ftrl",
         "rounds": 48,
-        "epsilon": 4.0,
+        "epsilon": 1.0,
         "config": {
             "num_parties": USERS,
             **TURNS,
@@ -78,12 +79,13 @@ SETTINGS: tuple[dict[str, Any], ...] = (
         "dataset": "writers",
         "scheme": "higradavg",
         "rounds": 30,
-        "epsilon": 4.0,
+        "epsilon": 8.0,
         "config": {
             "num_parties": 16,
+            "silos_per_subject": 1,
             "max_items_per_subject": 1,
             "item_sampling_prob": 0.25,
-            "expected_subjects": 80.0,
+            "expected_subjects": 5.0,
             "num_local_steps": 4,
             "l2_clip_norm": 0.33,
             "local_learning_rate": 5.0,
@@ -133,8 +135,18 @@ def sentences(seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     return spoken(USERS), spoken(200)
 
 
+def _whole_subjects(subjects: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Rows of 16 silos, -1 is padding; each subject lies in one of them."""
+    silo_of = rng.permutation(int(subjects.max()) + 1) % 16
+    rows = [np.flatnonzero(silo_of[subjects] == silo) for silo in range(16)]
+    table = np.full((16, max(map(len, rows))), -1, np.int32)
+    for silo, mine in enumerate(rows):
+        table[silo, : len(mine)] = mine
+    return table
+
+
 @functools.cache
-def parts(name: str, seed: int) -> tuple[Any, Any, Any, Any]:
+def parts(name: str, seed: int, kind: str = "softmax") -> tuple[Any, Any, Any, Any]:
     """Model, loss, cohort of everybody, held-out examples."""
     rng = np.random.default_rng(seed)
     if name == "sentences":
@@ -150,9 +162,10 @@ def parts(name: str, seed: int) -> tuple[Any, Any, Any, Any]:
         if name == "digits":
             table = data.partition.iid(train["y"], 50, rng)
         else:
-            table = data.subjects.uniform(np.asarray(train[data.subjects.SUBJECT]), 16, rng)
+            table = _whole_subjects(np.asarray(train[data.subjects.SUBJECT]), rng)
         shape = {"example_shape": train["x"].shape[1:], "num_classes": found.num_classes}
-        model = models.create("softmax", key=jax.random.key(0), **shape)
+        wide = {"hidden": (200,)} if kind == "mlp" else {}
+        model = models.create(kind, key=jax.random.key(0), **shape, **wide)
         loss = models.softmax_cross_entropy(model.apply)
     clients = data.ClientData(jax.tree.map(jnp.asarray, train), jnp.asarray(table))
     everybody = data.cohort(clients, jnp.arange(len(table)))
@@ -175,6 +188,31 @@ def accuracies(setting: dict[str, Any], config: Any, seeds: int) -> list[float]:
     return found
 
 
+def timed() -> list[dict[str, Any]]:
+    """One round of each kind of noise, run in turn, of an mlp with 200 hidden units."""
+    found = []
+    for setting in SETTINGS[1:]:
+        model, loss, everybody, _ = parts(setting["dataset"], 0, "mlp")
+        scheme, cases = schemes.get(setting["scheme"]), {}
+        for kind in ("independent", "banded"):
+            config = configured(setting, kind)
+            algorithm = scheme.make(config, loss, num_units=len(everybody.client_ids))
+            state, kept = algorithm.init(model.params), ()
+            step = jax.jit(algorithm.round)
+            if algorithm.client_state is not None:
+                kept = step(state, everybody, jax.random.key(0))[1].kept
+            here = everybody._replace(kept=kept)
+            cases[kind] = lambda step=step, state=state, here=here: step(
+                state, here, jax.random.key(0)
+            )
+        times = _harness.interleaved(cases, repeats=9)
+        row = {"costs": setting["scheme"], "milliseconds": times["banded"].row()["min_ms"]}
+        ratio = _harness.paired_ratio(times["banded"], times["independent"])
+        found.append(row | {"ratio": ratio})
+        print(found[-1], flush=True)
+    return found
+
+
 def table(rows: _tables.Rows) -> str:
     """Accuracy and gain at equal epsilon."""
     head = ["data", "scheme", "epsilon", "noise", "accuracy", "gain on independent noise (95 %)"]
@@ -190,8 +228,11 @@ def table(rows: _tables.Rows) -> str:
             else f"{100 * row['gain']:+.1f} ({100 * row['low']:+.1f} to {100 * row['high']:+.1f})",
         ]
         for row in rows
+        if "dataset" in row
     ]
-    return _tables.markdown(head, body)
+    costs = [[f"`{row['costs']}`", f"{row['ratio']:.2f}"] for row in rows if "costs" in row]
+    cost = _tables.markdown(["scheme", "a round's time, banded / independent"], costs)
+    return _tables.markdown(head, body) + "\n\n" + cost
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -199,7 +240,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", help="data of one setting; writes nothing")
+    parser.add_argument("--costs", action="store_true", help="time rounds instead")
     options = parser.parse_args(arguments)
+    if options.costs:
+        path = _harness.write("correlated_costs", timed(), note="rounds of an mlp, run in turn")
+        print(f"wrote {path.relative_to(_harness.ROOT)}")
+        return
     rows: list[dict[str, Any]] = []
     for setting in SETTINGS:
         if options.only not in (None, setting["dataset"]):

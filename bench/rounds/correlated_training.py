@@ -155,20 +155,21 @@ def svg(rows: _tables.Rows) -> str:
     rows = [row for row in rows if "dataset" in row and row["kind"] != "independent"]
     low = min(0.0, *(100 * row["low"] for row in rows))
     high = max(1.0, *(100 * row["high"] for row in rows))
-    at = lambda gain: 220 + 340 * (100 * gain - low) / (high - low)
+    at = lambda gain: 270 + 290 * (100 * gain - low) / (high - low)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 600 {40 + 22 * len(rows)}" '
         'role="img" font-family="sans-serif" font-size="12" fill="#555">',
         "<title>Gain in accuracy over independent noise, in points, at equal epsilon</title>",
-        '<text x="8" y="16">points of accuracy gained over independent noise, 95 %</text>',
+        '<text x="8" y="16">data, scheme, epsilon, noise: points of accuracy gained over '
+        "independent noise, 95 %</text>",
         f'<line x1="{at(0):.1f}" x2="{at(0):.1f}" y1="24" y2="{30 + 22 * len(rows)}" '
         'stroke="#999" stroke-dasharray="3 3"/>',
     ]
     for i, row in enumerate(rows):
         y = 42 + 22 * i
         lines += [
-            f'<text x="8" y="{y}">{row["dataset"]}, epsilon {row["epsilon"]:g}, '
-            f"{row['kind']}</text>",
+            f'<text x="8" y="{y}">{row["dataset"]}, {row.get("scheme", "dp_ftrl")}, '
+            f"{row['epsilon']:g}, {row['kind']}</text>",
             f'<line x1="{at(row["low"]):.1f}" x2="{at(row["high"]):.1f}" y1="{y - 4}" '
             f'y2="{y - 4}" stroke="#4269d0" stroke-width="2"/>',
             f'<circle cx="{at(row["gain"]):.1f}" cy="{y - 4}" r="4" fill="#4269d0"/>',
@@ -185,10 +186,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--plot", metavar="FILE.svg", help="draw from the results and stop")
     options = parser.parse_args(arguments)
     if options.plot:
-        saved = json.loads((_harness.RESULTS / "correlated_training-cpu.json").read_text())
-        pathlib.Path(options.plot).write_text(svg(saved["rows"]))
+        names = ("correlated_training", "correlated_elsewhere")
+        files = [_harness.RESULTS / f"{name}-cpu.json" for name in names]
+        rows = [row for file in files for row in json.loads(file.read_text())["rows"]]
+        pathlib.Path(options.plot).write_text(svg(rows))
         return
-    rows: list[dict[str, Any]] = []
+    rows = []
     for name, epsilon in SETTINGS:
         plain: list[float] = []
         for kind in KINDS:

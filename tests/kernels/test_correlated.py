@@ -79,6 +79,33 @@ def test_a_run_that_goes_on_from_its_state_has_the_same_bits(name, key):
 
 
 @pytest.mark.slow(reason="compiles one more matrix for eight devices", but=["banded"])
+@pytest.mark.parametrize("name", ["dense_banded", "buffered"])
+def test_what_somebody_else_drew_is_correlated_alike(name, key):
+    """Linear, entry by entry: what cancels in a sum of draws cancels in a sum of noise."""
+    strategy = CASES[name]
+    wanted, _ = run(strategy, key, 7)
+    both = jax.tree.map(lambda leaf: jnp.zeros((2, *leaf.shape)), LIKE)
+
+    def one(state, index):
+        drawn = add_gaussian_noise(jax.random.fold_in(key, index), LIKE, 1.5)
+        shared = jax.tree.map(lambda leaf: jnp.stack([leaf, -leaf]), drawn)
+        noise, state = correlated.correlate(strategy, shared, state)
+        return state, noise
+
+    with jax.debug_key_reuse(False):
+        _, found = jax.lax.scan(one, correlated.init(strategy, both), jnp.arange(7))
+    for leaf in LIKE:
+        np.testing.assert_allclose(found[leaf][:, 0], wanted[leaf], atol=1e-6)
+        np.testing.assert_array_equal(found[leaf][:, 0], -found[leaf][:, 1])
+
+
+def test_draws_of_integers_are_not_correlated(key):
+    strategy = CASES["banded"]
+    fresh = {"a": jnp.zeros(3, jnp.int32)}
+    with pytest.raises(ValueError, match="Expected fresh with floating leaves"):
+        correlated.correlate(strategy, fresh, correlated.init(strategy, fresh))
+
+
 @pytest.mark.parametrize("name", ["banded", "buffered", "tree"])
 def test_eight_devices_give_the_same_bits(name, key):
     strategy = CASES[name]

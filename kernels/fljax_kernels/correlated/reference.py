@@ -56,4 +56,27 @@ def correlated(
     if strategy.kind == "dense_banded":
         noise = scale * noise
     new = fresh if strategy.kind in ("banded_inverse", "tree") else noise
-    return noise, buffers.at[place].set(new, mode="drop")
+    if strategy.kind == "tree":  # some rounds write nothing
+        return noise, buffers.at[place].set(new, mode="drop")
+    return noise, _written(buffers, new, place)
+
+
+@jax.custom_batching.custom_vmap
+def _written(buffers: jax.Array, new: jax.Array, place: jax.Array) -> jax.Array:
+    """Buffers `[K, ...]` with `new` at `place`, which is one of theirs."""
+    return jax.lax.dynamic_update_index_in_dim(buffers, new, place, 0)
+
+
+@_written.def_vmap  # type: ignore[untyped-decorator]
+def _written_each(
+    size: int, batched: list[bool], buffers: jax.Array, new: jax.Array, place: jax.Array
+) -> tuple[jax.Array, bool]:
+    """Of many, each with a place of its own: a scatter would go number by number."""
+    given = (buffers, new, place)
+    wide = [
+        x if mapped else jnp.broadcast_to(x, (size, *x.shape))
+        for x, mapped in zip(given, batched, strict=True)
+    ]
+    here = jnp.arange(wide[0].shape[1])[None] == wide[2][:, None]
+    here = here.reshape(*here.shape, *[1] * (wide[1].ndim - 1))
+    return jnp.where(here, wide[1][:, None], wide[0]), True
