@@ -155,6 +155,21 @@ def holds(path: pathlib.Path, params: Params) -> bool:
     )
 
 
+def says(path: pathlib.Path, about: dict[str, Any]) -> bool:
+    """Whether a file that `export` wrote says this of itself; where it says nothing, it does.
+
+    Raises:
+      ImportError: safetensors is not installed.
+    """
+    if path.suffix != ".safetensors":
+        return True
+    import safetensors
+
+    with safetensors.safe_open(path, framework="np") as file:
+        found = file.metadata() or {}
+    return found.keys() == {"fljax"} and json.loads(found["fljax"]) == about
+
+
 def _for_numpy(leaf: np.ndarray) -> np.ndarray:
     """bfloat16, which files of NumPy do not know, as float32."""
     return leaf if leaf.dtype.kind != "V" else leaf.astype(np.float32)

@@ -338,7 +338,8 @@ def _checkpoints(where: pathlib.Path, links: list[chain.Link]) -> Iterator[Check
     told = {body["step"]: body["state"] for body in _of(links, "checkpoint")}
     steps = checkpoint.committed(where)
     path = where / folder.CHECKPOINTS
-    others = sorted(entry.name for entry in path.glob("*") if not entry.name.isdecimal())
+    # "02", or digits of another script, would be numbers, and no step's folder.
+    others = sorted(entry.name for entry in path.glob("*") if entry.name not in map(str, steps))
     if others:
         yield Check(f"{folder.CHECKPOINTS}/{others[0]}", "is no checkpoint of the run", False)
     for step in steps:
@@ -392,14 +393,21 @@ def _exports(where: pathlib.Path) -> Iterator[Check]:
 
 def _export(name: str, where: pathlib.Path, links: list[chain.Link]) -> Iterator[Check]:
     about = json.loads(folder.read_text(where / f"{name}.json"))
+    told = json.loads(folder.read_text(where / folder.PRIVACY))
+    beside = {part: told[part] for part in ("information", "as_printed") if part in told}
     wrong = ""
     if about["rounds"] not in checkpoint.committed(where):
         wrong = f"is of {about['rounds']} rounds, of which no checkpoint is left"
     else:
         state, meta = checkpoint.read(where, about["rounds"])
         kept = meta["ledger"]
-        if any(about["claim"].get(part) != kept[part] for part in kept):
-            wrong = "has another claim than the checkpoint"
+        if told.get("rounds") != about["rounds"]:  # an earlier claim told other numbers beside it
+            beside = {part: about["claim"].get(part) for part in beside}
+        described = json.loads(folder.read_text(where / folder.MODEL))
+        if about != {"claim": kept | beside, "model": described, "rounds": about["rounds"]}:
+            wrong = "has another claim than the checkpoint, or another description of the model"
+        elif not trained.says(where / name, about):
+            wrong = "says something else in itself than beside"
         elif not trained.holds(where / name, state[0]["params"]):
             wrong = "is another model than the checkpoint's"
     yield _held(name, wrong, f"the model of {about['rounds']} rounds")

@@ -348,6 +348,18 @@ EDITS = {
         changed("model.npz.json", r'"epsilon": [\d.e-]+', '"epsilon": 0.01'),
         "model.npz: has another claim",
     ),
+    "a word more in an export's claim": (
+        changed("model.npz.json", r'"claim": {', '"claim": {"audited": true,'),
+        "model.npz: has another claim",
+    ),
+    "other classes beside an export": (
+        changed("model.npz.json", r'"dataset": "digits"', '"dataset": "letters"'),
+        "model.npz: .* another description of the model",
+    ),
+    "a checkpoint by another number of the same value": (
+        lambda run_dir: shutil.copytree(run_dir / "checkpoints/2", run_dir / "checkpoints/02"),
+        "checkpoints/02: is no checkpoint of the run",
+    ),
     "no claim beside an export": (removed("model.npz.json"), "model.npz: cannot be read"),
     "a foreign file": (a_foreign_file, "notes.txt: is no file of a run"),
     "less epsilon everywhere, all hashes made anew": (
@@ -375,6 +387,18 @@ def test_an_edit_is_refused_by_name(name, copied):
     edit(copied)
     found = refused(copied)
     assert re.search(words, found), found
+
+
+def test_what_a_file_of_safetensors_says_in_itself_is_read(copied):
+    safetensors = pytest.importorskip("safetensors.numpy")
+    path = copied / "model.safetensors"
+    trained.export(trained.load(copied), "safetensors", path)
+    assert refused(copied) == ""
+    about = json.loads((copied / "model.safetensors.json").read_text())
+    about["claim"]["epsilon"] = 0.01
+    arrays = safetensors.load_file(path)
+    safetensors.save_file(arrays, path, metadata={"fljax": json.dumps(about)})
+    assert "model.safetensors: says something else in itself" in refused(copied)
 
 
 @pytest.mark.parametrize("name", [folder.CHAIN, folder.SEED])
