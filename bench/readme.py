@@ -35,6 +35,7 @@ from bench.rounds import (
     correlated_elsewhere,
     correlated_training,
     defaults,
+    defaults_search,
     demo,
     record,
     scale,
@@ -49,6 +50,7 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
     },
     "docs/reference/measured.md": {
         "demo": (demo.table, "demo"),
+        "defaults_search": (defaults_search.table, "defaults_search"),
         "defaults": (defaults.table, "defaults"),
         "round": (one_round.table, "round"),
         "per_example": (per_example.table, "per_example"),

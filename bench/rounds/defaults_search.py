@@ -23,7 +23,7 @@ from bench.rounds.defaults import CHOOSES, MOMENTA, Nobody
 from fljax.simulation import run
 from fljax.simulation.config import Config, from_sections
 
-SCHEMES = ("dp_fedper", "lightdp", "local_dp", "local_group_dp", "user_ldp")
+SCHEMES = ("dp_fedper", "lightdp", "local_dp")
 TRIES, FINALS, SEEDS = 36, 3, (1, 2, 3)
 # What a number is multiplied by: one of these, or anything between the two ends.
 FACTORS = {
