@@ -1,6 +1,6 @@
 """At which settings does FedAvg, the non-private model beside every run, learn each task?
 
-    python -m bench.rounds.baseline
+    python -m bench.rounds.baseline [--only TASK ...]
 
 The tasks are those that the schemes of `fljax simulate` start from, and other data and models. Each
 is trained with the settings of `fljax.simulation.baseline`, at a third of the rate, at three times
@@ -9,6 +9,7 @@ held-out accuracy after 5 rounds and at the end, mean over SEEDS.
 """
 
 import argparse
+import json
 import sys
 from typing import Any
 
@@ -73,7 +74,35 @@ TASKS: dict[str, dict[str, Any]] = {
         "model": {"model": "cnn"},
         "run": {"num_rounds": 10},
     },
+    "sequences, token_lstm, 50 alike": {
+        "data": {
+            "dataset": "sequences",
+            "task": "tokens",
+            "num_clients": 50,
+            "partition": "iid",
+            "sequence_length": 19,
+        },
+        "run": {"num_rounds": 12},
+    },
+    "roles, lstm, 50 alike": {
+        "data": {"dataset": "roles", "num_clients": 50, "partition": "iid"},
+        "model": {"model": "lstm"},
+        "run": {"num_rounds": 5},
+    },
 }
+
+
+def sequences() -> data.Dataset:
+    """Windows of the roles' texts, each symbol of which is to be told from those before it."""
+    roles = data.load("roles")
+    train, test = (
+        {"x": part["x"][:most, :-1], "y": part["x"][:most, 1:]}
+        for part, most in ((roles.train, 3000), (roles.test, 600))
+    )
+    return data.Dataset(train, test, roles.num_classes, "sequences", task="tokens")
+
+
+data.builtin.register("sequences", sequences)
 
 
 def accuracies(
@@ -105,7 +134,10 @@ def accuracies(
     for done in range(1, config.run.num_rounds + 1):
         state = step(state)
         if done in (EARLY, config.run.num_rounds):
-            found.append(float(models.evaluate(the_task.model.apply, state.params, test)[1]))
+            reached = models.tasks.measure(
+                the_task.model.apply, state.params, test, task=the_task.dataset.task
+            )
+            found.append(float(reached["accuracy"]))
     return found[0], found[-1]
 
 
@@ -138,9 +170,16 @@ def rows_of(name: str) -> list[dict[str, Any]]:
 
 def main() -> int:
     """Trains all tasks, prints the table, writes the JSON."""
-    argparse.ArgumentParser(description=__doc__).parse_args()
-    rows = [row for name in TASKS for row in rows_of(name)]
-    print(_harness.table(rows, list(rows[0])))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", default=list(TASKS))
+    only = parser.parse_args().only
+    path = _harness.RESULTS / "baseline-cpu.json"
+    before = json.loads(path.read_text()) if path.is_file() else {"rows": []}
+    new = [row for name in only for row in rows_of(name)]
+    # Rows that stay say themselves where and when they were measured.
+    told = {name: before.get("environment", {}).get(name) for name in ("commit", "date", "device")}
+    rows = [told | row for row in before["rows"] if row["task"] not in only] + new
+    print(_harness.table(rows, list(new[0])))
     print(
         _harness.write(
             "baseline", rows, note="FedAvg beside every run, at its settings and around them"

@@ -25,7 +25,7 @@ class Settings(NamedTuple):
 
 # Measured by bench/rounds/baseline.py on the tasks that schemes start from and on other data;
 # the numbers are in bench/results/baseline-cpu.json.
-_OF_MODEL = {"softmax": Settings(0.3), "mlp": Settings(0.3), "cnn": Settings(0.3)}
+_OF_MODEL = {name: Settings(learning_rate=0.3) for name in ("softmax", "mlp", "cnn", "token_lstm")}
 _OF_OTHERS = Settings(0.1)
 # Squared loss bends alike everywhere: larger steps diverge, and momentum overshoots.
 _SQUARED = Settings(0.1, server_momentum=0.0)
