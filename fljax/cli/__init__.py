@@ -23,8 +23,8 @@ COMMANDS = {
     "attack": "reconstruct real digits through a scheme, or tell members, next to what it "
     "certifies",
     "audit": "measure what rounds of a scheme give away, next to the epsilon they certify",
-    "account": "epsilon and delta of a sampled Gaussian mechanism",
-    "calibrate": "the noise that a sampled Gaussian mechanism needs for an epsilon",
+    "account": "epsilon and delta of a mechanism, of rounds of a scheme, or of a run",
+    "calibrate": "the noise that a mechanism or a scheme needs for an epsilon",
     "bench": "measure this machine: matrix products, noise, private gradients, a federated round",
 }
 
@@ -49,6 +49,7 @@ def _help() -> str:
             "  --json   print one JSON document, and nothing else, on standard output",
             "  --quiet  print what was asked for: no progress, no notes",
             "",
+            "`fljax simulate` alone trains on handwritten digits, in half a minute or so.",
             "`fljax help COMMAND` or `fljax COMMAND --help` explains each; `fljax --version` "
             "prints the version.",
         ]

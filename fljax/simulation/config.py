@@ -587,12 +587,14 @@ def of_search(values: Mapping[str, Any]) -> SearchConfig:
 
 def _start_of_task(given: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """What a run of the task starts from, unless told otherwise; data that bring their clients are
-    not dealt.
+    not dealt, and those of symbols are no images.
     """
     task = given.get("task")
     start = dict(targets.TARGETS[task].start) if task in targets.NAMES else {}
     if builtin.has_clients(str(given.get("dataset", ""))):
         start.pop("data", None)
+    if given.get("dataset") == "roles" and "model" not in start:  # symbols are no sizes
+        start["model"] = {"model": "lstm"}
     return start
 
 

@@ -129,3 +129,10 @@ def test_another_scheme_on_the_command_line_brings_its_own_settings(tmp_path):
 def test_delta_is_below_one_over_the_units():
     for num_units in (1, 2, 10, 400, 10**6):
         assert 0 < config_lib.default_delta(num_units) < 1 / num_units
+
+
+def test_symbols_are_read_by_a_model_of_symbols_unless_another_is_named():
+    data = {"dataset": "roles"}
+    assert config_lib.from_sections({"data": data}).model.model == "lstm"
+    assert config_lib.from_sections({"data": data, "model": {"model": "mlp"}}).model.model == "mlp"
+    assert config_lib.from_sections({"data": data | {"task": "tokens"}}).model.model == "token_lstm"
