@@ -103,3 +103,10 @@ def test_a_run_is_accounted_from_its_own_ledger(tmp_path, capsys):
     wanted = accounting.epsilon(one.repeat(5), delta=1e-4, method="rdp")
     for where in (tmp_path, tmp_path / "privacy.json"):
         assert epsilon(capsys, "--event", str(where), "--delta", "1e-4") == wanted
+    # At the run's own delta, where it says one and none is named.
+    told = {"ledger": ledger.to_json(), "delta": 1e-3}
+    (tmp_path / "privacy.json").write_text(json.dumps(told))
+    assert epsilon(capsys, "--event", str(tmp_path)) == accounting.epsilon(
+        one.repeat(5), delta=1e-3, method="rdp"
+    )
+    assert epsilon(capsys, "--event", str(tmp_path), "--delta", "1e-4") == wanted

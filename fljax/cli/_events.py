@@ -20,7 +20,8 @@ _SCHEME = (
 )
 _EVENT = (
     "The event in this JSON file, as fljax.accounting.events.to_json writes it; its mechanism may "
-    "be of an installed package. Or a run's folder, or its privacy.json: all that its rounds did."
+    "be of an installed package. Or a run's folder, or its privacy.json: all that its rounds did, "
+    "at the run's delta unless another is named."
 )
 _ROUNDS = "How often the scheme's round, or the event, happens."
 
@@ -114,7 +115,18 @@ def _of_scheme(options: Any, changed: str) -> Callable[[float], events.PrivacyEv
     return of_scheme
 
 
-def _read(path: pathlib.Path) -> Mapping[str, Any]:
+def with_delta(options: Any, args: Sequence[str]) -> Any:
+    """The options, with the delta of the run that they name where the arguments name none."""
+    told = any(_args.value(args, flag) is not None for flag in ("--delta", "--target-delta"))
+    if told or options.event is None:
+        return options
+    found = _json(options.event)
+    of_a_run = "ledger" in found and found.get("delta") is not None
+    return dataclasses.replace(options, delta=float(found["delta"])) if of_a_run else options
+
+
+def _json(path: pathlib.Path) -> Mapping[str, Any]:
+    """What a file, or the privacy.json of a folder, holds."""
     path = path.expanduser()
     path = path / "privacy.json" if path.is_dir() else path
     if not path.is_file():
@@ -125,6 +137,11 @@ def _read(path: pathlib.Path) -> Mapping[str, Any]:
         raise ValueError(f"Expected {path} to be JSON: {reason}.") from reason
     if not isinstance(tree, dict):
         raise ValueError(f"Expected {path} to hold an event, got {type(tree).__name__}.")
+    return tree
+
+
+def _read(path: pathlib.Path) -> Mapping[str, Any]:
+    tree = _json(path)
     if "ledger" in tree:  # of a run, which says what all its rounds have done
         return events.to_json(Ledger.from_json(tree["ledger"]).event)
     return tree

@@ -70,6 +70,7 @@ def main(args: Sequence[str]) -> int:
         options: Any = _args.parse(flags, args, prog="fljax account", description=_DESCRIPTION)
     except _args.Done:
         return 0
+    options = _events.with_delta(options, args) if other else options
     # Nothing but an event can be pure: a Gaussian's privacy loss has no bound.
     (_validate.below_one if other else _validate.open_unit)(delta=options.delta)
     methods = _sampled_gaussian.methods(options.accountant)

@@ -83,6 +83,7 @@ def main(args: Sequence[str]) -> int:
         options: Any = _args.parse(flags, args, prog="fljax calibrate", description=_DESCRIPTION)
     except _args.Done:
         return 0
+    options = _events.with_delta(options, args) if other else options
     if options.epsilon is None:
         if all(value is None for value in _targets(options).values()):
             raise ValueError(
