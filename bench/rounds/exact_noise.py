@@ -1,11 +1,15 @@
-"""What does exact noise of a trusted server cost, beside float32 noise?
+"""What does exact noise cost, of a trusted server, of clients and of silos, beside float32 noise?
 
-    python -m bench.rounds.exact_noise [--repeats 9] [--seeds 3]
+    python -m bench.rounds.exact_noise [--repeats 9] [--schemes dp_fedavg ...]
+    python -m bench.rounds.exact_noise --demo [--seeds 3] [--schemes higradavg ...]
 
-- time: a round of dp_fedavg with 50 clients of 100 examples, MLP 784-256-128-10, one epoch in
-  batches of 20, in turn with `noise = "float32"` and `"exact"`. Wanted: at most twice the time.
-- demo: `fljax simulate` with its defaults, with either, for each seed. Wanted: accuracy within half
-  a point.
+- time: a round with `noise = "float32"` and `"exact"`, in turn. dp_fedavg and local_dp: 50 clients
+  of 100 examples, MLP 784-256-128-10, one epoch in batches of 20. higradavg and user_ldp: 16 silos
+  of 100 examples of 50 subjects, of that size, half of them in each of two steps, softmax
+  regression. Wanted: at most twice the time. local_dp in float32 draws the noise of all clients at
+  once, which no client can: `float_by_clients` has each draw its own.
+- --demo: `fljax simulate` with the scheme's defaults, with either, for each seed. Wanted: accuracy
+  within half a point. With how far they differ on average, and the reach of a 95 % interval.
 """
 
 import argparse
@@ -13,59 +17,109 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from scipy import stats
 
 from bench import _harness
 from bench.rounds import demo
 from bench.rounds import round as rounds
 from bench.rounds.integer_noise import NUM_CLIENTS, NUM_EXAMPLES
-from fljax import data, models
-from fljax.schemes import dp_fedavg
+from fljax import data, models, schemes
+from fljax.data.subjects import SUBJECT
+from fljax_kernels import gaussian_noise
 
 NOISES = ("float32", "exact")
+SCHEMES = ("dp_fedavg", "local_dp", "higradavg", "user_ldp")
+_SILOS, _SUBJECTS = 16, 50
 
 
-def step(noise: Any) -> _harness.Step:
-    """A compiled round."""
+def step(name: str, form: str) -> _harness.Step:
+    """A compiled round of a scheme, with noise of a form."""
+    scheme = schemes.get(name)
+    silos = scheme.noise_at == "silo"
+    noise = "exact" if form == "exact" else "float32"
+    given: dict[str, Any] = {"noise_multiplier": 1.0, "noise": noise}
+    if silos:
+        count, kind = _SILOS, {"model": "softmax"}
+        given |= {"item_sampling_prob": 0.5, "max_items_per_subject": 2, "num_parties": count}
+    else:
+        count, kind = NUM_CLIENTS, {"model": "mlp", "hidden": rounds.HIDDEN}
+        given |= {"num_local_epochs": 1, "local_batch_size": rounds.BATCH_SIZE}
+        given |= {"num_parties": count} if name == "local_dp" else {}
     model = models.create(
-        "mlp", example_shape=(784,), num_classes=10, key=jax.random.key(1), hidden=rounds.HIDDEN
-    )
-    config = dp_fedavg.Config(
-        num_local_epochs=1, local_batch_size=rounds.BATCH_SIZE, noise_multiplier=1.0, noise=noise
+        kind.pop("model"), example_shape=(784,), num_classes=10, key=jax.random.key(1), **kind
     )
     loss = models.softmax_cross_entropy(model.apply)
-    algorithm = dp_fedavg.make(config, loss, num_units=NUM_CLIENTS)
-    clients = rounds.random_clients(NUM_CLIENTS, (784,), 10, NUM_EXAMPLES, NUM_EXAMPLES)
-    cohort = data.cohort(clients, jnp.arange(NUM_CLIENTS))
-    one_round = lambda state, cohort, key: algorithm.round(state, cohort, key)[0].params
+    algorithm = scheme.make(scheme.Config(**given), loss, num_units=count)
+    clients = rounds.random_clients(count, (784,), 10, NUM_EXAMPLES, NUM_EXAMPLES)
+    places = jnp.arange(count * NUM_EXAMPLES, dtype=jnp.int32)
+    clients = clients._replace(examples=clients.examples | {SUBJECT: places % _SUBJECTS})
+    cohort = data.cohort(clients, jnp.arange(count))
+
+    def one_round(state: Any, cohort: Any, key: jax.Array) -> Any:
+        after = algorithm.round(state, cohort, key)[0].params
+        if form != "float_by_clients":
+            return after
+
+        def own(total: Any, key: jax.Array) -> tuple[Any, None]:
+            drawn = gaussian_noise(key[None], total, 1.0)
+            return jax.tree.map(lambda t, n: t + n[0], total, drawn), None
+
+        return jax.lax.scan(own, after, jax.random.split(key, count))[0]
+
     return _harness.compile_step(one_round, algorithm.init(model.params), cohort, jax.random.key(0))
 
 
-def main() -> None:
-    """Times both, trains with both, writes the JSON."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--seeds", type=int, default=3)
-    arguments = parser.parse_args()
-    steps = {noise: step(noise) for noise in NOISES}
+def times(name: str, repeats: int) -> list[dict[str, Any]]:
+    """Rows of a scheme's rounds."""
+    forms = NOISES + (("float_by_clients",) if name == "local_dp" else ())
+    steps = {form: step(name, form) for form in forms}
     timings = _harness.interleaved(
-        {name: each.run for name, each in steps.items()}, repeats=arguments.repeats
+        {form: each.run for form, each in steps.items()}, repeats=repeats
     )
     base = timings["float32"]
-    rows: list[dict[str, Any]] = [
-        {"kind": "time", "noise": name, **steps[name].row(), **timing.row()}
+    return [
+        {"kind": "time", "scheme": name, "noise": form, **steps[form].row(), **timing.row()}
         | {
             "ratio": round(_harness.paired_ratio(timing, base), 3),
             "ratio_min": round(timing.min_ms / base.min_ms, 3),
             "ratio_cpu": round(timing.cpu_ms / base.cpu_ms, 3),
         }
-        for name, timing in timings.items()
+        for form, timing in timings.items()
     ]
-    for seed in range(arguments.seeds):
+
+
+def demos(name: str, seeds: int) -> list[dict[str, Any]]:
+    """Rows of runs with the defaults of a scheme, and of how far they differ by noise."""
+    rows: list[dict[str, Any]] = []
+    for seed in range(seeds):
         for noise in NOISES:
-            rows.append({"kind": "demo", "noise": noise, **demo.one_run(seed, "--noise", noise)})
-    for row in rows:
-        print(row)
-    _harness.write("exact_noise", rows, note=(__doc__ or "").splitlines()[0])
+            found = demo.one_run(seed, "--scheme", name, "--noise", noise)
+            rows.append({"kind": "demo", "scheme": name, "noise": noise, **found})
+    pairs = zip(rows[1::2], rows[::2], strict=True)
+    apart = np.array([exact["accuracy"] - plain["accuracy"] for exact, plain in pairs])
+    error = float(apart.std(ddof=1) / np.sqrt(seeds)) if seeds > 1 else None
+    reach = None if error is None else float(stats.t.ppf(0.975, seeds - 1)) * error
+    gain = {"mean": float(apart.mean()), "standard_error": error, "reach_95": reach}
+    return [*rows, {"kind": "difference", "scheme": name, "seeds": seeds, **gain}]
+
+
+def main() -> None:
+    """Times both, or trains with both, and writes a JSON."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--demo", action="store_true", help="train, in place of timing")
+    parser.add_argument("--schemes", nargs="+", default=SCHEMES, choices=SCHEMES)
+    arguments = parser.parse_args()
+    rows = []
+    for name in arguments.schemes:
+        found = demos(name, arguments.seeds) if arguments.demo else times(name, arguments.repeats)
+        for row in found:
+            print(row, flush=True)
+        rows += found
+    name = "exact_noise_demo" if arguments.demo else "exact_noise"
+    _harness.write(name, rows, note=(__doc__ or "").splitlines()[0])
 
 
 if __name__ == "__main__":

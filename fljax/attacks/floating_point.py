@@ -56,7 +56,7 @@ def _not_among(noisy: np.ndarray, other: float, all_noise: np.ndarray) -> np.nda
     return ~np.isin(noisy - int(other), all_noise)
 
 
-def _cannot_be(
+def cannot_be(
     noisy: np.ndarray, other: float, stddev: float, all_normals: np.ndarray
 ) -> np.ndarray:
     """Mironov (2012): which of the float32 numbers no draw makes of the other sum."""
@@ -65,7 +65,7 @@ def _cannot_be(
     return np.asarray(reach[place] != noisy)
 
 
-def _too_fine(noisy: np.ndarray, other: float) -> np.ndarray:
+def too_fine(noisy: np.ndarray, other: float) -> np.ndarray:
     """Haney et al. (2022), arXiv:2207.13793: which are no multiple of the steps in which the other
     sum, not zero, and a draw near it add up.
 
@@ -126,12 +126,12 @@ def play(key: jax.Array, *, stddev: float, trials: int = 20_000) -> list[Told]:
         return _not_among(noisy, other, all_whole)
 
     def low_bits(noisy: np.ndarray, other: float) -> np.ndarray:
-        return _cannot_be(noisy, other, stddev, all_normals)
+        return cannot_be(noisy, other, stddev, all_normals)
 
     kinds: list[tuple[str, str, _Draw, list[float], _Rule | None]] = [
         ("low bits", "float32", _float32, [0, 1], low_bits),
         ("low bits", "whole numbers", _whole, [0, 1], whole_cannot_be),
-        ("precision", "float32", _float32, [0, 1], _too_fine),
+        ("precision", "float32", _float32, [0, 1], too_fine),
         ("precision", "whole numbers", _whole, [0, 1], None),
         ("order of summation", "float32", _float32, in_order, low_bits),
         ("order of summation", "whole numbers", _whole, [*exact], whole_cannot_be),

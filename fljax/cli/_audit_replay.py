@@ -2,6 +2,7 @@
 must fail.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -24,6 +25,8 @@ def run(options: Any) -> dict[str, Any]:
     scheme = schemes.get(options.replay)
     noise = options.noise_multiplier or 1.0
     config = replay.least_config(scheme, noise_multiplier=noise)
+    if options.noise != "float32":
+        config = dataclasses.replace(config, noise=options.noise)
     key = jax.random.key(options.seed, impl="threefry2x32")
     found = replay.replay(scheme, config, key)
     event = scheme.event(config)
@@ -32,6 +35,7 @@ def run(options: Any) -> dict[str, Any]:
         "unit": event.privacy_unit,
         "relation": str(event.neighboring_relation),
         "sees": found.sees,
+        "noise": options.noise,
         "noise_multiplier": noise,
         "declared": found.declared,
         "allowed": found.report.declared,

@@ -12,6 +12,7 @@ from fljax import _validate, attacks, schemes
 from fljax.accounting.words import at_least, rounded_up
 from fljax.attacks import rounds
 from fljax.cli import _args, _output, _run_files
+from fljax.schemes import exact
 
 _DESCRIPTION = """Measures what an attacker learns from rounds of a scheme, next to what the scheme
 certifies.
@@ -30,8 +31,9 @@ min_separation, silo_noise, silos_per_subject, straggler_law. With --replay one 
 with the same keys and one unit changed, for each unit: exact where trials count, and so is its
 control, the same with half the noise, which must fail.
 
-With --floating-point the noise itself is attacked: by its lowest bits, its precision and the order
-of a sum, in float32, where these succeed, and in whole numbers, where they must not.
+With --floating-point the noise itself is attacked, and rounds of a scheme with it: by its lowest
+bits, its precision and the order of a sum, in float32, where these succeed, and in whole numbers,
+where they must not.
 
 Writes config.toml, audit.json and report.html into one folder. Exits with 1 where a bound did not
 hold.
@@ -60,9 +62,11 @@ class Options:
     all: bool = False
     """One table of all five papers' schemes, certified against measured."""
     replay: Annotated[str | None, tyro.conf.arg(metavar="SCHEME", help=_REPLAY)] = None
+    noise: exact.Form = "float32"
+    """How the scheme draws its noise, for replay: "float32", or "exact", in whole numbers."""
     floating_point: bool = False
-    """Attack the arithmetic of noise instead, in float32 and in whole numbers. Takes
-    noise_multiplier, in [1, 64], trials and seed.
+    """Attack the arithmetic of noise instead, and of rounds of scheme, in float32 and in whole
+    numbers. Takes scheme, noise_multiplier (in [1, 64], of the noise alone), trials and seed.
     """
     settings: Annotated[pathlib.Path | None, tyro.conf.arg(help=_SETTINGS)] = None
     attack: Annotated[str | None, tyro.conf.arg(help=_ATTACK)] = None
@@ -91,13 +95,20 @@ class Options:
             self._check_replay(self.replay)
         if self.floating_point and (self.all or self.attack is not None or self.replay is not None):
             raise ValueError(
-                "Expected no all, attack or replay with floating_point, which plays against no "
-                f"scheme, got all={self.all}, attack={self.attack!r}, replay={self.replay!r}."
+                "Expected no all, attack or replay with floating_point, which has attacks of its "
+                f"own, got all={self.all}, attack={self.attack!r}, replay={self.replay!r}."
             )
+        if self.floating_point:
+            exact.check_offered(schemes.get(self.scheme))
         if self.all and self.attack is not None:
             raise ValueError(
                 "Expected no attack with all, which plays all that fit, got "
                 f"attack={self.attack!r}."
+            )
+        if self.noise != "float32" and self.replay is None:
+            raise ValueError(
+                "Expected noise='float32' without replay, as settings have a noise of their own, "
+                f"got noise={self.noise!r}."
             )
         _validate.positive(nats=self.nats)
         if self.noise_multiplier is not None:
@@ -117,6 +128,8 @@ class Options:
 
     def _check_replay(self, name: str) -> None:
         rounds.check_name(replay=name)
+        if self.noise != "float32":
+            exact.check_offered(schemes.get(name))
         if schemes.get(name).promise != "epsilon":
             raise ValueError(f"Expected replay of a scheme that promises an epsilon, got {name!r}.")
         if self.all or self.attack is not None or self.epsilon is not None:

@@ -14,6 +14,7 @@ from rich.console import Console
 from fljax import _deprecation, schemes
 from fljax.accounting.words import rounded_up
 from fljax.cli import _args, _output, _run_files
+from fljax.schemes import exact
 from fljax.simulation import config as config_lib
 from fljax.simulation.config import Config
 from fljax.simulation.observers import progress
@@ -156,6 +157,9 @@ def parse(args: Sequence[str]) -> tuple[Config, pathlib.Path | None, Machine]:
     if told and isinstance(sections.get("data", {}), dict):
         sections = {**sections, "data": {**sections.get("data", {}), **told}}
     start = config_lib.parts(sections)
+    told_noise = _args.value(args, "--noise")
+    if told_noise is not None:
+        exact.check_known(schemes.get(start["scheme"]), {"noise": told_noise})
     args = _renamed(args, start["scheme_config"])
     fields_of_machine = dataclasses.fields(Machine)
     fields: list[tuple[str, Any, Any]] = [

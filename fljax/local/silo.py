@@ -39,6 +39,7 @@ def noisy_steps(
     divisor: Number,
     optimizer: optax.GradientTransformation | None = None,
     strategy: Strategy | None = None,
+    noised: Callable[[jax.Array, Any], Params] | None = None,
 ) -> Callable[..., SiloResult]:
     """`num_steps` times: params -= learning_rate * (query + Gaussian noise) / divisor.
 
@@ -62,6 +63,8 @@ def noisy_steps(
         call.
       strategy: banded, C over all steps of a silo; `stddev` is that of z, a number, and examples
         carry their subject. None: noise of steps is independent.
+      noised: `(key, grad_sum) -> noisy sum` of an `AddUp`, in place of float32 noise: the same for
+        all silos, whatever their noise_factor.
 
     Returns:
       `fun(params, examples, rows, sample_key, noise_key, noise_factor, noise) -> SiloResult` for
@@ -110,7 +113,9 @@ def noisy_steps(
             answer = query(here, examples, mine, jax.random.fold_in(sample_key, t))
             over = jnp.asarray(divisor(answer) if callable(divisor) else divisor, jnp.float32)
             noisy = answer.grad_sum
-            if callable(stddev) or stddev > 0:
+            if noised is not None:
+                noisy = noised(jax.random.fold_in(noise_key, t), noisy)
+            elif callable(stddev) or stddev > 0:
                 scale = (
                     jnp.asarray(stddev(answer) if callable(stddev) else stddev, jnp.float32)
                     * noise_factor

@@ -5,7 +5,7 @@ Source: Marathe et al. (2022), "Subject Granular Differential Privacy in Federat
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +20,10 @@ from fljax.types import Batch, Params
 class SiloSum(NamedTuple):
     """One query's answer. Everything but a noised grad_sum is private.
 
-    grad_sum: params-like, at least float32. loss: `[]`, mean over the sampled items. num_items,
-    num_subjects: int32 `[]`, in the sample. largest_group: int32 `[]`, most items of one subject in
-    it. clipped_fraction: `[]`, of what is clipped (items, subjects or the whole gradient). Where a
-    query does without subjects and examples carry none, each item is its own.
+    grad_sum: params-like, at least float32; int32 of an `AddUp`. loss: `[]`, mean over the sampled
+    items. num_items, num_subjects: int32 `[]`, in the sample. largest_group: int32 `[]`, most items
+    of one subject in it. clipped_fraction: `[]`, of what is clipped (items, subjects or the whole
+    gradient). Where a query does without subjects and examples carry none, each item is its own.
     """
 
     grad_sum: Params
@@ -35,6 +35,22 @@ class SiloSum(NamedTuple):
 
 
 Query = Callable[[Params, Batch, jax.Array, jax.Array], SiloSum]
+
+
+class AddUp(Protocol):
+    """What adds up clipped rows otherwise than in floating point, as `fljax.upload.exact_noise`
+    does: `total` of a grid, with one key for all rows. Then a query's grad_sum is in its steps.
+    """
+
+    def __call__(
+        self,
+        rows: Any,
+        factors: jax.Array,
+        keys: jax.Array,
+        mask: jax.Array,
+        *,
+        parts: jax.Array | None = None,
+    ) -> Any: ...
 
 
 class Groups(NamedTuple):
@@ -137,9 +153,9 @@ def num_batches(count: jax.Array, batch_size: int) -> jax.Array:
     return (count + batch_size - 1) // batch_size
 
 
-def zeros(params: Params) -> Params:
-    """float32 zeros in the shape of the parameters."""
-    return jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
+def zeros(params: Params, dtype: Any = jnp.float32) -> Params:
+    """Zeros in the shape of the parameters."""
+    return jax.tree.map(lambda p: jnp.zeros(p.shape, dtype), params)
 
 
 def check(item_sampling_prob: float, l2_clip_norm: float, batch_size: int) -> None:

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import fljax_kernels
 from fljax import _keys, _validate
 from fljax.local import clipping, keyed, silo_query
-from fljax.local.silo_query import Query, SiloSum
+from fljax.local.silo_query import AddUp, Query, SiloSum
 from fljax.types import Batch, LossFn, Params
 
 _NOBODY = jnp.iinfo(jnp.int32).max
@@ -41,6 +41,7 @@ def item_sum(
     items_per_subject: int | None = None,
     clipping_style: clipping.Style = "flat",
     method: str = "auto",
+    add_up: AddUp | None = None,
 ) -> Query:
     """Sum of clipped gradients of Poisson-sampled items, with at most `items_per_subject` items of
     a subject.
@@ -57,6 +58,7 @@ def item_sum(
         random. None: no cap.
       clipping_style: "flat", "auto_s" or "psac"; see `fljax.local.clipping`.
       method: how per-example gradients are computed; see `fljax_kernels.per_example_grads`.
+      add_up: adds up the clipped gradients, which are held in memory for it. None: float32.
 
     Raises:
       ValueError: an argument is out of range.
@@ -68,15 +70,15 @@ def item_sum(
         _validate.positive_int(items_per_subject=items_per_subject)
     _validate.one_of(clipping.STYLES, clipping_style=clipping_style)
 
-    def weights(ids: jax.Array, mask: jax.Array, key: jax.Array) -> jax.Array:
+    def parts(ids: jax.Array, mask: jax.Array, key: jax.Array) -> jax.Array:
         if items_per_subject is None:
-            return mask.astype(jnp.float32)
+            return mask.astype(jnp.int32)
         rank = silo_query.group(ids, mask, jax.random.uniform(key, ids.shape)).rank
-        return (mask & (rank < items_per_subject)).astype(jnp.float32)
+        return (mask & (rank < items_per_subject)).astype(jnp.int32)
 
     needs_subjects = items_per_subject is not None
     options = (item_sampling_prob, l2_clip_norm, batch_size, method)
-    return _weighted_sum(loss, weights, *options, needs_subjects, clipping_style)
+    return _sum_of_parts(loss, parts, *options, needs_subjects, clipping_style, add_up)
 
 
 def hierarchical_average(
@@ -86,6 +88,7 @@ def hierarchical_average(
     l2_clip_norm: float,
     batch_size: int,
     method: str = "auto",
+    add_up: AddUp | None = None,
 ) -> Query:
     """Sum over subjects of the mean of the subject's clipped gradients, over Poisson-sampled items:
     HiGradAvg.
@@ -102,13 +105,12 @@ def hierarchical_average(
       number of subjects.
     """
 
-    def weights(ids: jax.Array, mask: jax.Array, key: jax.Array) -> jax.Array:
+    def parts(ids: jax.Array, mask: jax.Array, key: jax.Array) -> jax.Array:
         del key
-        return jnp.where(
-            mask, 1 / jnp.maximum(1, silo_query.group(ids, mask).size).astype(jnp.float32), 0
-        )
+        return silo_query.group(ids, mask).size
 
-    return _weighted_sum(loss, weights, item_sampling_prob, l2_clip_norm, batch_size, method)
+    options = (item_sampling_prob, l2_clip_norm, batch_size, method)
+    return _sum_of_parts(loss, parts, *options, add_up=add_up)
 
 
 def sampled_subjects(
@@ -177,45 +179,56 @@ def average_then_clip(
     return _mean_then_clip(loss, sample, items_per_subject, l2_clip_norm, batch_size, method)
 
 
-def _weighted_sum(
+def _sum_of_parts(
     loss: LossFn,
-    weights_of: Callable[[jax.Array, jax.Array, jax.Array], jax.Array],
+    parts_of: Callable[[jax.Array, jax.Array, jax.Array], jax.Array],
     item_sampling_prob: float,
     l2_clip_norm: float,
     batch_size: int,
     method: str,
     needs_subjects: bool = True,
     style: clipping.Style = "flat",
+    add_up: AddUp | None = None,
 ) -> Query:
-    """sum_i w_i f_i g_i over the sample; `weights_of(ids, mask, key) -> [N]`, f the clip factor."""
+    """sum_i f_i g_i / n_i over those of the sample with n_i > 0; `parts_of(ids, mask, key) -> [N]`
+    integers n, f the clip factor.
+    """
     silo_query.check(item_sampling_prob, l2_clip_norm, batch_size)
     per_example = fljax_kernels.per_example_grads(keyed.of_one(loss), method=method)
 
     def fun(params: Params, examples: Batch, rows: jax.Array, key: jax.Array) -> SiloSum:
-        coin_key, weight_key = jax.random.split(key)
+        coin_key, parts_key = jax.random.split(key)
+        if add_up is not None:
+            parts_key, round_key = jax.random.split(parts_key)
         ids = silo_query.subject_ids(examples, rows, required=needs_subjects)
         sampled = (rows >= 0) & _keys.coins(coin_key, rows.shape, item_sampling_prob)
-        weights = weights_of(ids, sampled, weight_key)
-        used = weights > 0
+        parts = parts_of(ids, sampled, parts_key)
+        used = parts > 0
         batches = silo_query.batches(jnp.arange(rows.size, dtype=jnp.int32), used, -1, batch_size)
-        weights = silo_query.batches(weights, used, 0, batch_size)
+        parts = silo_query.batches(parts, used, 1, batch_size)
+        weights = 1 / parts.astype(jnp.float32)
 
         def add(i: jax.Array, total: tuple[Params, jax.Array]) -> tuple[Params, jax.Array]:
             here = batches[i] >= 0
             batch = silo_query.taken(loss, examples, rows, batches[i], key)
             G = per_example(params, batch, batch_mask=here)
-            grads, norms = G.weighted_sum(
-                lambda n, w: w * clipping.to_bound(n, l2_clip_norm, style=style), weights[i]
-            )
+            shrink = lambda n, w: w * clipping.to_bound(n, l2_clip_norm, style=style)
+            if add_up is None:
+                grads, norms = G.weighted_sum(shrink, weights[i])
+                grads = jax.tree.map(lambda g: g.astype(jnp.float32), grads)
+            else:
+                each = G.materialize()
+                norms = clipping.joint_norm(clipping.leaf_norms(each))
+                factors = shrink(norms, weights[i])
+                grads = add_up(each, factors, round_key, here, parts=parts[i])
             clipped = jnp.sum(~(norms <= l2_clip_norm) & here).astype(jnp.float32)
             losses = G.values().astype(jnp.float32)
             stats = jnp.stack([jnp.sum(jnp.where(jnp.isfinite(losses), losses, 0)), clipped])
-            return jax.tree.map(
-                jnp.add, total, (jax.tree.map(lambda g: g.astype(jnp.float32), grads), stats)
-            )
+            return jax.tree.map(jnp.add, total, (grads, stats))
 
         count = jnp.sum(used)
-        zero = (silo_query.zeros(params), jnp.zeros((2,), jnp.float32))
+        dtype = jnp.float32 if add_up is None else jnp.int32
+        zero = (silo_query.zeros(params, dtype), jnp.zeros((2,), jnp.float32))
         grad_sum, stats = jax.lax.fori_loop(0, silo_query.num_batches(count, batch_size), add, zero)
         return silo_query.answer(
             grad_sum, stats[0], ids, used, stats[1] / jnp.maximum(1, count).astype(jnp.float32)

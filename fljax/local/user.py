@@ -8,14 +8,19 @@ import jax.numpy as jnp
 
 import fljax_kernels
 from fljax import _keys
-from fljax.local import silo_query
+from fljax.local import clipping, silo_query
 from fljax.local.sgd import masked_mean_loss
-from fljax.local.silo_query import Query, SiloSum
+from fljax.local.silo_query import AddUp, Query, SiloSum
 from fljax.types import Batch, LossFn, Params
 
 
 def clipped_batch_gradient(
-    loss: LossFn, *, item_sampling_prob: float, l2_clip_norm: float, batch_size: int
+    loss: LossFn,
+    *,
+    item_sampling_prob: float,
+    l2_clip_norm: float,
+    batch_size: int,
+    add_up: AddUp | None = None,
 ) -> Query:
     """The clipped gradient of the mean loss over Poisson-sampled items: the silo is one unit. No
     per-example gradient.
@@ -33,6 +38,8 @@ def clipped_batch_gradient(
     value_and_grad = jax.value_and_grad(masked_mean_loss(loss))
 
     def fun(params: Params, examples: Batch, rows: jax.Array, key: jax.Array) -> SiloSum:
+        if add_up is not None:
+            key, round_key = jax.random.split(key)
         ids = silo_query.subject_ids(examples, rows, required=False)
         mask = (rows >= 0) & _keys.coins(key, rows.shape, item_sampling_prob)
         count = jnp.sum(mask)
@@ -55,8 +62,15 @@ def clipped_batch_gradient(
         divisor = jnp.maximum(1, count).astype(jnp.float32)
         mean = jax.tree.map(lambda g: g / divisor, grad_sum)
         row = jax.tree.map(lambda g: g[None], mean)
-        # "reference": under vmap over silos the other form pays for both.
-        clipped, (norm,) = fljax_kernels.clip_and_sum(row, l2_clip_norm, implementation="reference")
+        if add_up is None:
+            # "reference": under vmap over silos the other form pays for both.
+            clipped, (norm,) = fljax_kernels.clip_and_sum(
+                row, l2_clip_norm, implementation="reference"
+            )
+        else:
+            norms = clipping.joint_norm(clipping.leaf_norms(row))
+            factors, (norm,) = clipping.flat(norms, l2_clip_norm), norms
+            clipped = add_up(row, factors, round_key, jnp.ones(1, bool))
         return silo_query.answer(
             clipped, loss_sum, ids, mask, (~(norm <= l2_clip_norm)).astype(jnp.float32)
         )

@@ -127,6 +127,7 @@ if TYPE_CHECKING:
     from fljax.schemes import central as central
     from fljax.schemes import channels as channels
     from fljax.schemes import disguised as disguised
+    from fljax.schemes import exact as exact
     from fljax.schemes import silos as silos
     from fljax.schemes import uploads as uploads
     from fljax.schemes import weighted as weighted

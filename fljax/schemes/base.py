@@ -15,6 +15,7 @@ from fljax.accounting import events
 from fljax.accounting.events import PrivacyEvent
 from fljax.data.facts import Facts
 from fljax.data.parties import Parties
+from fljax.schemes import exact
 from fljax.server import optimizers
 from fljax.server.rounds import FederatedAlgorithm as FederatedAlgorithm
 from fljax.server.rounds import Performance as Performance
@@ -323,7 +324,11 @@ def fitted(config: Any, facts: Facts) -> Any:
 
 
 def non_private(config: Any) -> Any:
-    """The same training with a clip that never binds and no noise."""
+    """The same training with a clip that never binds and no noise, in floating point: a grid would
+    be as wide as the clip.
+    """
+    if exact.asked(config):
+        config = dataclasses.replace(config, noise="float32")
     return dataclasses.replace(config, l2_clip_norm=NEVER_CLIPS, noise_multiplier=0.0)
 
 

@@ -12,7 +12,7 @@ from fljax import _deprecation, _near, _validate, schemes
 from fljax.accounting.events import PrivacyEvent
 from fljax.data import Dataset, arrays
 from fljax.data.arrays import Examples
-from fljax.schemes import base
+from fljax.schemes import base, exact
 from fljax.schemes.base import FederatedAlgorithm, Scheme
 from fljax.simulation import config as config_lib
 from fljax.simulation import own, result, run, secret_file, seeds
@@ -240,6 +240,7 @@ def _put(
 ) -> None:
     """Each setting into the section that has its key."""
     scheme = schemes.get(sections["scheme"]["scheme"]) if itself is None else itself
+    exact.check_known(scheme, settings)
     kinds = {"scheme": scheme.Config, **config_lib.SECTIONS}
     where = {field.name: name for name, kind in kinds.items() for field in dataclasses.fields(kind)}
     for key in ("dataset", "client_column", "model", "loss"):

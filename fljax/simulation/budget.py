@@ -18,8 +18,8 @@ from fljax.accounting.words import shown_epsilon as shown_epsilon
 from fljax.data.facts import Facts
 from fljax.data.subjects import SUBJECT
 from fljax.errors import PrivacyPreconditionError
+from fljax.schemes import exact
 from fljax.schemes.base import Scheme
-from fljax.schemes.central.exact import ExactConfig
 from fljax.simulation import seeds, warm_start
 from fljax.simulation.config import MOST_STEPS, RANDOM, Config, SearchConfig, delta_of
 from fljax.simulation.record.folder import SEED
@@ -468,10 +468,7 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
 
 
 def _in_integers(plan: Plan) -> bool:
-    config = plan.scheme_config
-    return (isinstance(config, ExactConfig) and config.noise == "exact") or words.in_integers(
-        plan.event.mechanism
-    )
+    return exact.asked(plan.scheme_config) or words.in_integers(plan.event.mechanism)
 
 
 def of_origin(plan: Plan, rounds: int) -> str:

@@ -20,6 +20,7 @@ from fljax.accounting.accountant import Method
 from fljax.accounting.renyi import repeat_select
 from fljax.data import builtin, partition, targets
 from fljax.data.subjects import SUBJECT
+from fljax.schemes import exact
 from fljax.simulation.devices import memory
 
 if TYPE_CHECKING:
@@ -536,6 +537,7 @@ def parts(sections: Mapping[str, Any], scheme_object: "Scheme | None" = None) ->
             "began with fljax.simulate: call that again, with the same arguments and run_dir."
         )
     itself = schemes.get(scheme) if scheme_object is None else scheme_object
+    exact.check_known(itself, scheme_values)
     start = {name: dict(values) for name, values in itself.start.items()}
     start.get("data", {}).pop(
         "num_clients", None

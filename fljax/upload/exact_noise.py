@@ -21,20 +21,29 @@ from fljax_kernels import discrete
 
 STDDEV = 2048.0  # of noise, in steps, whatever its unit: one table serves all
 _LONGEST = 65535  # a row in steps, such that its squared norm is a uint32
+_LOG_REFUSED = 8.0  # -log of how often a rounded row is too long at most: 3 in 10,000
 
 
 class Grid(NamedTuple):
     """most_squared_norm: of a row in steps. noisy: whether noise is added. l2_clip_norm: of a row
-    in the unit of the updates; a step follows from these and the number of parameters.
+    in the unit of the updates; a step follows from these and the number of parameters. most_parts:
+    rows that may be parts of one, each as many times shorter.
     """
 
     most_squared_norm: int
     noisy: bool
     l2_clip_norm: float
+    most_parts: int = 1
 
 
 def grid(
-    noise_multiplier: float, *, l2_clip_norm: float, most_rows: int, norms_moved: float = 1.0
+    noise_multiplier: float,
+    *,
+    l2_clip_norm: float,
+    most_rows: int,
+    norms_moved: float = 1.0,
+    most_parts: int = 1,
+    noise_of_each: bool = False,
 ) -> Grid:
     """The grid on which noise of `STDDEV` steps is `noise_multiplier` times the sensitivity.
 
@@ -45,6 +54,8 @@ def grid(
     Args:
       noise_multiplier: >= 0; 0: no noise, on the finest grid.
       l2_clip_norm: > 0. most_rows: that a sum may have. norms_moved: > 0.
+      most_parts: rows that together are no longer than one, at most.
+      noise_of_each: whether each row has noise of its own, and not their sum.
 
     Raises:
       ValueError: an argument is out of range, noise is too little for any row of whole numbers, or
@@ -52,68 +63,98 @@ def grid(
     """
     _validate.non_negative(noise_multiplier=noise_multiplier)
     _validate.positive(l2_clip_norm=l2_clip_norm, norms_moved=norms_moved)
-    _validate.positive_int(most_rows=most_rows)
+    _validate.positive_int(most_rows=most_rows, most_parts=most_parts)
     if not 1e-30 <= l2_clip_norm <= 1e30:
         raise ValueError(
             f"Expected l2_clip_norm in [1e-30, 1e30], got l2_clip_norm={l2_clip_norm!r}."
         )
-    most, reach = _LONGEST**2, 0
+    most = _LONGEST**2
     if noise_multiplier:
         longest = Fraction(STDDEV) / (Fraction(noise_multiplier) * Fraction(norms_moved))
-        most, reach = math.floor(longest**2), integer_grid.most_noise("rounded_gaussian", STDDEV)
+        most = math.floor(longest**2)
         least = STDDEV / (_LONGEST * norms_moved)
         if most > _LONGEST**2:
             raise ValueError(
                 f"Expected noise_multiplier to be 0 or >= {least:.4g} with noise='exact', got "
                 f"noise_multiplier={noise_multiplier!r}."
             )
-    if most_rows * math.isqrt(most) + reach >= 2**31:
+    made = Grid(most, noise_multiplier > 0, float(l2_clip_norm), most_parts)
+    check_rows(made, most_rows, noise_of_each=noise_of_each)
+    return made
+
+
+def check_rows(of: Grid, most_rows: int, *, noise_of_each: bool = False) -> None:
+    """Raises ValueError where a sum of so many rows may wrap around."""
+    reach = integer_grid.most_noise("rounded_gaussian", STDDEV) if of.noisy else 0
+    each = math.isqrt(of.most_squared_norm) + (reach if noise_of_each else 0)
+    once = 0 if noise_of_each else reach
+    if most_rows * each + once >= 2**31:
         raise ValueError(
-            f"Expected at most {(2**31 - 1 - reach) // max(1, math.isqrt(most))} units with "
+            f"Expected at most {(2**31 - 1 - once) // max(1, each)} units with "
             f"noise='exact' and this noise_multiplier, else sums wrap around, got {most_rows}."
         )
-    return Grid(most, noise_multiplier > 0, float(l2_clip_norm))
 
 
 def steps_of_norm(of: Grid, num_params: int) -> float:
-    """Steps that are `l2_clip_norm`: what rounding leaves of the longest row.
+    """Steps that are `l2_clip_norm`: the length of the longest row.
 
     Raises:
-      ValueError: rounding alone makes a longer row of so many parameters.
+      ValueError: rounding alone may make a longer row of so many parameters.
     """
-    length = integer_grid.length_before(math.sqrt(of.most_squared_norm), num_params)
+    longest = math.sqrt(of.most_squared_norm) / of.most_parts
+    length = integer_grid.length_before(longest, num_params, _LOG_REFUSED)
     if not length >= 1:
         raise ValueError(
-            f"Expected fewer than {4 * of.most_squared_norm} parameters with noise='exact' and "
+            f"Expected fewer than {math.floor(4 * longest**2)} parameters with noise='exact' and "
             "this noise_multiplier, else rounding alone is as long as a row may be, got "
             f"{num_params}."
         )
-    return length
+    return math.sqrt(of.most_squared_norm)
 
 
-def total(of: Grid, rows: PyTree, factors: jax.Array, keys: jax.Array, mask: jax.Array) -> PyTree:
+def total(
+    of: Grid,
+    rows: PyTree,
+    factors: jax.Array,
+    keys: jax.Array,
+    mask: jax.Array,
+    *,
+    parts: jax.Array | None = None,
+    noise_keys: jax.Array | None = None,
+) -> PyTree:
     """Int32 tree: the sum of rounded rows of a tree of `[C, ...]`, each times its factor.
 
     Guarantee: each row that counts adds whole numbers whose squared norm is at most
     `most_squared_norm`, whatever it holds; one that is not finite, or whose factor is 0, adds zero.
-    The sum does not depend on the order of rows, nor on which of them are added up together.
+    Rows that are parts of one are together no longer than that. The sum does not depend on the
+    order of rows, nor on which of them are added up together. A row that rounding might make too
+    long is shortened first, as its own entries demand.
 
     Args:
-      rows: tree of `[C, ...]`. factors: `[C]` >= 0, that clip them.
-      keys: `[C]`, one for each row, used for nothing else. mask: bool `[C]`, True where it counts.
+      rows: tree of `[C, ...]`. factors: `[C]` >= 0, that clip them, to l2_clip_norm / parts.
+      keys: `[C]`, one for each row, used for nothing else; or `[]`, one for rows of all calls that
+        make one sum, which costs less. Then errors of rounding may add up: C steps at most.
+      mask: bool `[C]`, True where it counts.
+      parts: int32 `[C]` >= 1: so many rows are parts of one; only with one key. None: each is one.
+      noise_keys: `[C]`, for noise of each row's own, as `noised` adds it to a sum. None: none.
     """
     rows = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), rows)
     like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], jnp.int32), rows)
     size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(like))
     scale = jnp.float32(steps_of_norm(of, size) / of.l2_clip_norm)
 
-    def whole(row: Params, factor: jax.Array, key: jax.Array) -> jax.Array:
-        flat = ravel_pytree(row)[0]
+    def in_steps(row: Params, factor: jax.Array, most: jax.Array) -> jax.Array:
         # where: NaN * 0 is NaN. Two products: clipped before it is brought to the grid.
-        steps = jnp.where(factor > 0, flat * factor, 0.0) * scale
-        return discrete.grid_round(key, steps, of.most_squared_norm)
+        return _short(jnp.where(factor > 0, ravel_pytree(row)[0] * factor, 0.0) * scale, most)
 
-    found = jax.vmap(whole)(rows, factors, keys)
+    each = jax.vmap(in_steps)(rows, factors, _most(of, parts, mask))
+    if keys.ndim:
+        whole = lambda key, steps: discrete.grid_round(key, steps, of.most_squared_norm)
+        found = jax.vmap(whole)(keys, each)
+    else:
+        found = discrete.grid_round_rows(keys, each, _most(of, parts, mask))
+    if noise_keys is not None and of.noisy:
+        found += jax.vmap(lambda key: _noise(key, size))(noise_keys)
     return _like(jnp.sum(jnp.where(mask[:, None], found, 0), axis=0, dtype=jnp.int32), like)
 
 
@@ -125,10 +166,44 @@ def noised(of: Grid, key: jax.Array, sums: PyTree) -> Params:
     uniform: see `fljax_kernels.discrete.rounded_gaussian_noise`.
     """
     flat, back = ravel_pytree(sums)
-    if of.noisy:
-        flat += discrete.rounded_gaussian_noise(key, flat.shape, STDDEV)
-    unit = of.l2_clip_norm / steps_of_norm(of, flat.size)
-    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32) * jnp.float32(unit), back(flat))
+    return in_unit(of, back(flat + _noise(key, flat.size)) if of.noisy else sums)
+
+
+def in_unit(of: Grid, sums: PyTree) -> Params:
+    """Float32 tree of an int32 tree in steps, in the unit of the updates."""
+    size = sum(leaf.size for leaf in jax.tree.leaves(sums))
+    unit = jnp.float32(of.l2_clip_norm / steps_of_norm(of, size))
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32) * unit, sums)
+
+
+def _noise(key: jax.Array, size: int) -> jax.Array:
+    return discrete.rounded_gaussian_noise(key, (size,), STDDEV)
+
+
+def _short(x: jax.Array, most: jax.Array) -> jax.Array:
+    """A row in steps, so short that rounded it has a squared norm of at most `most`, but for a
+    chance of exp(-_LOG_REFUSED).
+
+    Rounding adds f (1 - f) to a square on average, of an entry whose fraction is f: no more than
+    1 / 4 or than the entry, which holds of shorter rows, too. What it may add beyond the average is
+    as in `integer_grid.length_before`.
+    """
+    longest, slope = jnp.sqrt(most.astype(jnp.float32)), math.sqrt(2 * _LOG_REFUSED)
+    added = jnp.sum(jnp.minimum(jnp.abs(x), 0.25))
+    added += slope * (longest + math.sqrt(x.size) / 2)
+    room = jnp.maximum(jnp.square(longest) - added, 0.0)
+    squared = jnp.sum(jnp.square(x))
+    return x * jnp.where(squared > room, jnp.sqrt(room / jnp.maximum(squared, 1e-30)), 1.0)
+
+
+def _most(of: Grid, parts: jax.Array | None, mask: jax.Array) -> jax.Array:
+    """Uint32 `[C]`: the largest squared norm of each row."""
+    most = jnp.full(mask.shape, of.most_squared_norm, jnp.uint32)
+    if parts is None:
+        return most
+    # In more parts than that a row has none left, and the square would wrap around.
+    shares = jnp.clip(parts, 1, _LONGEST).astype(jnp.uint32)
+    return jnp.where(parts <= _LONGEST, most // (shares * shares), 0)
 
 
 def _like(flat: jax.Array, like: PyTree) -> PyTree:

@@ -86,15 +86,14 @@ def plan(
     return Grid(num_params, size, rotated, length / l2_clip_norm, most_norm, bits)
 
 
-def length_before(most_norm: float, size: int) -> float:
+def length_before(most_norm: float, size: int, log_refused: float = _LOG_REFUSED) -> float:
     """Longest vector `[size]` that, rounded at random, is no longer than `most_norm` with a chance
-    of 39 % at least; below 1 where rounding alone is longer.
+    of 1 - exp(-log_refused) at least, 39 % by default; below 1 where rounding alone is longer.
 
-    Length c before rounding: c + root after it for certain, root**2 = size; and with a chance of
-    1 - exp(-_LOG_REFUSED) no more than the root of
-    c**2 + size / 4 + sqrt(2 _LOG_REFUSED) (c + root / 2).
+    Length c before rounding: c + root after it for certain, root**2 = size; and with that chance no
+    more than the root of c**2 + size / 4 + sqrt(2 log_refused) (c + root / 2).
     """
-    root, slope = math.sqrt(size), math.sqrt(2 * _LOG_REFUSED)
+    root, slope = math.sqrt(size), math.sqrt(2 * log_refused)
     rest = most_norm**2 - size / 4 - slope * root / 2
     likely = -slope / 2 + math.sqrt(slope**2 / 4 + rest) if rest > 0 else 0.0
     return max(likely, most_norm - root)

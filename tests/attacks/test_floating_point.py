@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 import fljax_kernels
-from fljax import cli
-from fljax.attacks import floating_point
+from fljax import cli, schemes
+from fljax.attacks import floating_point, released_bits
+from fljax.schemes.exact import ExactConfig
 
 TRIALS = 4000
+EXACT = [name for name in schemes.NAMES if issubclass(schemes.get(name).Config, ExactConfig)]
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +54,38 @@ def test_large_noise_does_not_help_float32():
 def test_an_attack_never_blames_the_sum_that_was_meant(total):
     key, stddev = jax.random.key(2), 3.0
     noisy = floating_point._float32(key, total, stddev, TRIALS)
-    assert not floating_point._cannot_be(noisy, total, stddev, floating_point.normals()).any()
-    assert not floating_point._too_fine(noisy, total).any()
+    assert not floating_point.cannot_be(noisy, total, stddev, floating_point.normals()).any()
+    assert not floating_point.too_fine(noisy, total).any()
+
+
+@pytest.mark.slow(reason="compiles rounds of each scheme; the command plays those of one")
+@pytest.mark.parametrize("name", EXACT)
+def test_rounds_in_float32_give_data_away_and_exact_ones_do_not(name):
+    found = released_bits.play(schemes.get(name), jax.random.key(5), trials=1000)
+    told = {(one.attack, one.noise): one.told for one in found}
+    assert told["low bits", "float32"] > 0.3 and told["low bits", "exact"] == 0
+    assert told["precision", "float32"] > 0.01 and told["precision", "exact"] is None
+    both = [told["order of summation", noise] for noise in ("float32", "exact")]
+    if name == "local_dp":
+        assert both == [None, None]  # nobody sees a sum
+    else:
+        assert both[0] > 0.2 and both[1] == 0
+
+
+def test_releases_that_are_no_whole_numbers_are_seen():
+    draw = lambda seed: np.asarray(jax.random.normal(jax.random.key(seed), (1000,)))
+    steps = [np.round(2048 * draw(seed)).astype(np.float32) * np.float32(0.0037) for seed in (0, 1)]
+    step = released_bits._step(steps[0])
+    assert step == pytest.approx(0.0037, rel=1e-6)
+    assert not released_bits._off(step, steps[1]).any()
+    assert released_bits._off(step, steps[1] + np.float32(0.3 * step)).all()
+    assert released_bits._off(step, 2048 * np.float32(0.0037) * draw(2)).mean() > 0.98
+
+
+def test_schemes_without_exact_noise_are_not_attacked(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["audit", "--floating-point", "--scheme", "lightdp"]) == 2
+    assert "Expected a scheme that offers" in capsys.readouterr().err
 
 
 @pytest.mark.slow(reason="lists all normals that there are")
@@ -76,8 +108,13 @@ def test_the_command_shows_both_and_holds(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "order of summation" in out and "holds" in out and "violated" not in out
     rows = json.loads((tmp_path / "a" / "audit.json").read_text())["rows"]
-    assert len(rows) == 3 and all(row["float32"] > 0 for row in rows)
-    assert [row["whole_numbers"] for row in rows] == [0, None, 0]
-    assert [row["verdict"] for row in rows] == ["holds", "does not apply", "holds"]
+    assert len(rows) == 6 and all(row["float32"] > 0 for row in rows)
+    assert [row["scheme"] for row in rows] == 3 * [None] + 3 * ["higradavg"]
+    for three in (rows[:3], rows[3:]):
+        told = {row["attack"]: row["whole_numbers"] for row in three}
+        assert told == {"low bits": 0, "precision": None, "order of summation": 0}
+        verdicts = {row["attack"]: row["verdict"] for row in three}
+        held = {"low bits": "holds", "order of summation": "holds"}
+        assert verdicts == {"precision": "does not apply", **held}
     assert cli.main([*args[:2], "--all"]) == 2
     assert "floating_point" in capsys.readouterr().err

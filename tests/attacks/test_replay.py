@@ -139,9 +139,18 @@ def test_the_command_writes_a_verdict(tmp_path, capsys):
     assert "holds" in capsys.readouterr().out and (run_dir / "report.html").is_file()
 
 
+def test_the_command_replays_exact_rounds(tmp_path):
+    args = ["audit", "--replay", "local_dp", "--noise", "exact", "--run-dir", str(tmp_path / "a")]
+    assert cli.main(args) == 0
+    (row,) = json.loads((tmp_path / "a" / "audit.json").read_text())["rows"]
+    assert row["noise"] == "exact" and row["holds"] is True and row["control"] > row["allowed"]
+
+
 @pytest.mark.parametrize(
     ("args", "text"),
     [
+        (["--noise", "exact"], "without replay"),
+        (["--replay", "gd_dp", "--noise", "exact"], "Expected a scheme that offers"),
         (["--replay", "nobody"], "to be one of"),
         (["--replay", "white_channel"], "promises an epsilon"),
         (["--replay", "gd_dp", "--all"], "counts no trials"),

@@ -136,11 +136,13 @@ def test_a_run_killed_again_and_again_ends_as_if_it_had_not_been(tmp_path):
         ["--correlation", "banded", "--bands", "3", "--sampling-prob", "0.3"],
         ["--scheme", "lightdp", "--correlation", "buffered", "--min-separation", "2"],
         ["--scheme", "higradavg", "--correlation", "banded", "--bands", "3"],
+        ["--noise", "exact", "--sampling-prob", "0.3"],
+        ["--scheme", "higradavg", "--noise", "exact"],
     ],
-    ids=["dp_ftrl", "banded", "lightdp", "higradavg"],
+    ids=["dp_ftrl", "banded", "lightdp", "higradavg", "exact", "exact_silos"],
 )
-def test_correlated_noise_of_a_run_that_was_killed_goes_on_with_the_same_bits(flags, tmp_path):
-    """What later rounds take back of earlier noise is in the checkpoint."""
+def test_noise_of_a_run_that_was_killed_goes_on_with_the_same_bits(flags, tmp_path):
+    """What later rounds take back of earlier noise is in the checkpoint; exact noise needs none."""
     reference, run_dir = tmp_path / "reference", tmp_path / "run"
     some = [flag for flag in FLAGS if flag not in ("--sampling-prob", "0.3")]
     finish(process(*some, *flags, "--run-dir", str(reference)))

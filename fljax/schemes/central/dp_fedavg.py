@@ -83,6 +83,6 @@ SCHEME = central.scheme(
     event=event,
     uses=uses,
     normals=turns.normals,
-    non_private=turns.non_private,
+    non_private=central.non_private,
 )
 fitted, non_private = SCHEME.fitted, SCHEME.non_private

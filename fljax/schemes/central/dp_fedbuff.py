@@ -21,11 +21,12 @@ from fljax import _keys, _validate
 from fljax.data import parties
 from fljax.data.cohorts import Cohort
 from fljax.local import steps
-from fljax.schemes import base
+from fljax.schemes import base, exact
 from fljax.schemes.central import round as central
 from fljax.server import optimizers, rounds, stragglers
 from fljax.server.rounds import Clients, Release, Round, Sums
 from fljax.types import LossFn, Params
+from fljax.upload import exact_noise
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,7 @@ class Config(
     optimizers.ServerSteps,
     steps.LocalSteps,
     stragglers.StragglerConfig,
+    exact.ExactConfig,
     central.ReplacedConfig,
     parties.Parties,
 ):
@@ -114,8 +116,8 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
     of so many. The adversary sees all models and who was in which release, with what staleness;
     that is drawn apart from the data, and nothing is gained by anybody's absence: there is no
     amplification by sampling. The server that adds up is trusted. Idealisation: noise is drawn in
-    float32 with the key's generator; threefry is no cryptographic source. RoundInfo is not
-    private.
+    float32 (in whole numbers where it is "exact") with the key's generator; threefry is no
+    cryptographic source. RoundInfo is not private.
 
     Args, Raises: as `base.Make`.
     """
@@ -123,6 +125,16 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
     num, size, places = config.parties, config.size, config.max_staleness + 1
     pmf = config.straggler_pmf(num)
     stddev = central.stddev(config)
+    grid = (
+        exact_noise.grid(
+            base.noise_multiplier(config),
+            l2_clip_norm=config.l2_clip_norm,
+            most_rows=size,
+            norms_moved=central.sensitivity(config) / config.l2_clip_norm,
+        )
+        if exact.asked(config)
+        else None
+    )
     train = steps.train(
         config,
         loss,
@@ -156,8 +168,11 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
 
     def release(here: Round, clients: Clients, sums: Sums) -> Release:
         buffer: Buffer = here.shared
-        key = here.server_key(_keys.Purpose.NOISE)
-        noisy = fljax_kernels.add_gaussian_noise(key, sums.total, stddev)
+        if grid is None:
+            key = here.server_key(_keys.Purpose.NOISE)
+            noisy = fljax_kernels.add_gaussian_noise(key, sums.total, stddev)
+        else:
+            noisy = exact.noised(grid, here, sums.total)
         releases = buffer.releases + 1
         ids = jnp.maximum(clients.ids, 0)
         served = jnp.zeros(num, bool).at[ids].max(clients.present)
@@ -179,6 +194,7 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
             bound=lambda _: config.l2_clip_norm,
             own=lambda here, clients: clients.given,
             start=lambda here: here.shared.models,
+            add_up=None if grid is None else exact.add_up(grid),
         ),
         release,
         choose=buffered,

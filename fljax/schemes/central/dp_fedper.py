@@ -119,7 +119,7 @@ SCHEME = central.scheme(
     Config=Config,
     make=make,
     event=event,
-    non_private=turns.non_private,
+    non_private=central.non_private,
     check_network=check_network,
     # A client that keeps layers of its own needs examples enough to train them.
     start={

@@ -122,8 +122,7 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
             total, norms = clipping.sum_gradients(matrix, bound, config.clipping_style)
             total = jax.tree.map(lambda g: g.astype(jnp.float32), total)
         else:
-            row_keys = here.client_keys(rows, _keys.Purpose.ROUND)
-            total, norms = noise.add_up(matrix.materialize(), row_keys, mask)
+            total, norms = noise.add_up(here, rows, matrix.materialize(), mask)
         count = () if noise.within is None else (noise.within(here.state.clipping, norms, mask),)
         losses = matrix.values().astype(jnp.float32)
         stats = central.unit_stats(losses, norms, bound, mask, *count)
@@ -164,6 +163,6 @@ SCHEME = central.scheme(
     event=event,
     uses=turns.uses,
     normals=turns.normals,
-    non_private=turns.non_private,
+    non_private=central.non_private,
 )
 fitted, non_private = SCHEME.fitted, SCHEME.non_private

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import fljax_kernels
 from fljax import _keys, _validate
 from fljax.local import clipping, steps
-from fljax.schemes import base
+from fljax.schemes import base, exact
 from fljax.schemes.central import round as central
 from fljax.server import optimizers, rounds
 from fljax.server.rounds import Clients, ClientState, Release, Round, Sums
@@ -25,7 +25,7 @@ from fljax.types import LossFn, Params
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(optimizers.ServerSteps, steps.LocalSteps, central.SampledConfig):
+class Config(optimizers.ServerSteps, steps.LocalSteps, exact.ExactConfig, central.SampledConfig):
     """Public numbers of DP-SCAFFOLD; every one may be published without loss of privacy.
 
     Raises:
@@ -66,8 +66,8 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
     own clipped vector: docs/explain/client_state.md has the proof that rounds compose as if clients
     kept nothing. The server that adds up is trusted: it sees every clipped vector, and with all of
     a client's the client's control variate. Divisors are public. Idealisation: noise is drawn in
-    float32 with the key's generator; threefry is no cryptographic source. RoundInfo is not
-    private.
+    float32 (in whole numbers where it is "exact") with the key's generator; threefry is no
+    cryptographic source. RoundInfo is not private.
 
     Args, Raises: as `base.Make`; a local_optimizer is refused, since a control variate is the mean
     gradient of plain steps.
@@ -78,7 +78,9 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
             "SGD, got one."
         )
     scale = config.control_scale
+    expected = config.sampling_prob * given.num_units
     stddev = base.noise_multiplier(config) * config.l2_clip_norm
+    in_integers = central.exact_sums(config, expected) if exact.asked(config) else None
     train = steps.train(
         config,
         loss,
@@ -105,21 +107,27 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
         update = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), found.update)
         change = jax.tree.map(changed, update, control)
         sent = {"update": update, "control": jax.tree.map(lambda leaf: scale * leaf, change)}
-        total, norms = clipping.sum_updates(sent, config.l2_clip_norm, "flat", present)
+        if in_integers is None or in_integers.add_up is None:
+            total, norms = clipping.sum_updates(sent, config.l2_clip_norm, "flat", present)
+        else:
+            total, norms = in_integers.add_up(here, clients.ids, sent, present)
         shrunk = clipping.flat(norms, config.l2_clip_norm)
         new = jax.tree.map(lambda mine, leaf: mine + per_client(shrunk, leaf) * leaf, own, change)
         stats = central.unit_stats(found.loss, norms, config.l2_clip_norm, present)
         return total, stats, new
 
     def release(here: Round, clients: Clients, sums: Sums) -> Release:
-        key = here.server_key(_keys.Purpose.NOISE)
-        noisy = fljax_kernels.add_gaussian_noise(key, sums.total, stddev)
+        if in_integers is None:
+            key = here.server_key(_keys.Purpose.NOISE)
+            noisy = fljax_kernels.add_gaussian_noise(key, sums.total, stddev)
+        else:
+            noisy = in_integers.release(here, sums).total
         control = jax.tree.map(
             lambda c, change: c + change / jnp.float32(scale * given.num_units),
             here.state.clipping,
             noisy["control"],
         )
-        return Release(noisy["update"], config.sampling_prob * given.num_units, clipping=control)
+        return Release(noisy["update"], expected, clipping=control)
 
     algorithm = rounds.federated(
         local,

@@ -18,10 +18,11 @@ from fljax import _keys, _validate
 from fljax.accounting import events
 from fljax.local import clipping, quantile
 from fljax.local.sgd import LocalResult
-from fljax.schemes import base
+from fljax.schemes import base, exact
 from fljax.server import rounds
 from fljax.server.rounds import Clients, Release, Round, Sums
 from fljax.types import Params
+from fljax.upload import exact_noise
 
 Relation = Literal["REPLACE_ONE", "REPLACE_SPECIAL"]
 
@@ -74,15 +75,14 @@ class Noise(NamedTuple):
     init: params -> state of the bound, or of the noise. bound: state -> l2_clip_norm. within:
     (state, norms `[B]`, mask `[B]`) -> `[]`, the count that a round adds up beside the sum, as its
     third statistic; None: there is none. release: (round, sums) -> noisy sum, divisor, next state.
-    add_up: (rows `[B]`, keys `[B]`, mask `[B]`) -> (sum of clipped rows, norms `[B]`); None: in
-    floating point.
+    add_up: as there; None: in floating point.
     """
 
     init: Callable[[Params], Any]
     bound: Callable[[Any], Any]
     within: Callable[[Any, jax.Array, jax.Array], jax.Array] | None
     release: Callable[[Round, Sums], Release]
-    add_up: Callable[[Any, jax.Array, jax.Array], tuple[Any, jax.Array]] | None = None
+    add_up: exact.AddUp | None = None
 
 
 def noise(config: Any, expected_count: float) -> Noise:
@@ -141,6 +141,26 @@ def noise(config: Any, expected_count: float) -> Noise:
     )
 
 
+def exact_sums(config: Any, expected_count: float, style: clipping.Style = "flat") -> Noise:
+    """As `noise`, in whole numbers.
+
+    Guarantee: if one unit adds one row or none, what a round releases is a function of one Gaussian
+    mechanism with the configured noise multiplier, on the sum of rounded rows: no idealisation of
+    noise but that random bits are uniform. The divisor is `expected_count`, a public constant.
+    """
+    grid = exact_noise.grid(
+        base.noise_multiplier(config),
+        l2_clip_norm=config.l2_clip_norm,
+        most_rows=max(1, round(expected_count / config.sampling_prob)),
+    )
+
+    def release(here: Round, sums: Sums) -> Release:
+        return Release(exact.noised(grid, here, sums.total), expected_count)
+
+    add_up = exact.add_up(grid, style=style)
+    return Noise(lambda _: (), lambda _: config.l2_clip_norm, None, release, add_up)
+
+
 def sampled_event(
     config: Any, *, privacy_unit: Literal["client", "example"] = "client"
 ) -> events.PrivacyEvent:
@@ -190,7 +210,7 @@ def clipped_updates(
     own: Callable[[Round, Clients], Any] | None = None,
     keep: Callable[[Params, Any], tuple[Params, Any]] | None = None,
     start: Callable[[Round], Any] = lambda here: here.state.params,
-    add_up: Callable[[Any, jax.Array, jax.Array], tuple[Any, jax.Array]] | None = None,
+    add_up: exact.AddUp | None = None,
 ) -> rounds.Local | rounds.LocalKeeping:
     """Clients train, and each one's update is clipped to the round's bound before it is added up.
 
@@ -216,8 +236,7 @@ def clipped_updates(
         if add_up is None:
             total, norms = clipping.sum_updates(update, most, style, present)
         else:
-            round_keys = here.client_keys(clients.ids, _keys.Purpose.ROUND)
-            total, norms = add_up(update, round_keys, present)
+            total, norms = add_up(here, clients.ids, update, present)
         count = () if within is None else (within(here.state.clipping, norms, present),)
         stats = unit_stats(found.loss, norms, most, present, *count)
         return (total, stats) if keep is None else (total, stats, kept)

@@ -17,8 +17,7 @@ import jax.numpy as jnp
 from fljax import _keys, _validate
 from fljax.accounting import correlated, events
 from fljax.data.cohorts import Cohort
-from fljax.schemes import base
-from fljax.schemes.central import exact
+from fljax.schemes import base, exact
 from fljax.schemes.central import round as central
 from fljax.server.rounds import Clients, Release, Round, Sums, everybody
 from fljax_kernels import correlated as kernel
@@ -143,17 +142,12 @@ def times(config: Any) -> int:
     return round(config.sampling_prob * config.allocation_rounds)
 
 
-def non_private(config: Any) -> Any:
-    """As `central.non_private`, in floating point: a grid would be as wide as the clip."""
-    return central.non_private(dataclasses.replace(config, noise="float32"))
-
-
 def noise(config: Any, expected_count: float) -> central.Noise:
     """As `central.noise`, exact, or banded: then `noise_multiplier` is that of a round of a unit's
     turn.
     """
     if config.noise == "exact":
-        return exact.noise(config, expected_count)
+        return central.exact_sums(config, expected_count, config.clipping_style)
     if config.correlation == "none":
         return central.noise(config, expected_count)
     strategy, moved = correlated.endless_bands(config.banded_for, config.bands)

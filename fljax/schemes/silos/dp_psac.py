@@ -33,10 +33,11 @@ class Config(local_item_dp.Config):
 
 def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
     """The sum of scaled gradients of Poisson-sampled items, each shorter than the bound."""
+    grid = silos.grid_of(config)
     query = subject.item_sum(
-        loss, **silos.items(config, performance), clipping_style=config.clipping_style
+        loss, **silos.items(config, performance, grid), clipping_style=config.clipping_style
     )
-    return silos.Silo(query, divisor=config.expected_items, stddev=silos.stddev(config))
+    return silos.Silo(query, config.expected_items, silos.stddev(config), grid=grid)
 
 
 def non_private(config: Config) -> Config:

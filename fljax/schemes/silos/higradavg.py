@@ -42,11 +42,12 @@ class Config(silos.BandedConfig):
 
 def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
     """The sum over subjects of the mean of their clipped gradients."""
-    query = subject.hierarchical_average(loss, **silos.items(config, performance))
     stddev, cap = silos.stddev(config), config.max_items_per_subject
+    grid = silos.grid_of(config, most_parts=cap)
+    query = subject.hierarchical_average(loss, **silos.items(config, performance, grid))
     if config.formula == "paper":
         return silos.Silo(query, lambda answer: jnp.maximum(1, answer.num_subjects), stddev, cap)
-    return silos.Silo(query, config.expected_subjects, stddev, cap, silos.strategy(config))
+    return silos.Silo(query, config.expected_subjects, stddev, cap, grid, silos.strategy(config))
 
 
 step = silos.present_step

@@ -37,11 +37,12 @@ def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
     """The sum of clipped gradients with at most Z items of a subject, the surplus dropped at
     random.
     """
+    grid = silos.grid_of(config)
     query = subject.item_sum(
-        loss, items_per_subject=config.items_per_subject, **silos.items(config, performance)
+        loss, items_per_subject=config.items_per_subject, **silos.items(config, performance, grid)
     )
     return silos.Silo(
-        query, config.expected_items, silos.stddev(config), config.max_items_per_subject
+        query, config.expected_items, silos.stddev(config), config.max_items_per_subject, grid
     )
 
 

@@ -73,16 +73,17 @@ def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
     the largest group.
     """
     paper = config.formula == "paper"
+    grid = silos.grid_of(config, norms_moved=sensitivity(config))
     query = subject.item_sum(
         loss,
         items_per_subject=None if paper else config.items_per_subject,
-        **silos.items(config, performance),
+        **silos.items(config, performance, grid),
     )
     stddev: Number = sensitivity(config) * silos.stddev(config)
     if paper:
         scales = jnp.asarray(_group_noise(config), jnp.float32) * jnp.float32(config.l2_clip_norm)
         stddev = lambda answer: scales[jnp.maximum(answer.largest_group, 1) - 1]
-    return silos.Silo(query, config.expected_items, stddev, config.max_items_per_subject)
+    return silos.Silo(query, config.expected_items, stddev, config.max_items_per_subject, grid)
 
 
 def sensitivity(config: Config) -> int:

@@ -41,8 +41,9 @@ def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
     No cap on a subject's items: it would let one item push out another, which a claim about items
     does not allow for.
     """
-    query = subject.item_sum(loss, **silos.items(config, performance))
-    return silos.Silo(query, divisor=config.expected_items, stddev=silos.stddev(config))
+    grid = silos.grid_of(config)
+    query = subject.item_sum(loss, **silos.items(config, performance, grid))
+    return silos.Silo(query, config.expected_items, silos.stddev(config), grid=grid)
 
 
 def event(config: Config) -> events.PrivacyEvent:

@@ -20,10 +20,11 @@ from fljax.data.subjects import SUBJECT
 from fljax.errors import PrivacyPreconditionError
 from fljax.local.silo import Number, noisy_steps
 from fljax.local.silo_query import Query, within_cap
-from fljax.schemes import base
+from fljax.schemes import base, exact
 from fljax.server import aggregate, optimizers, rounds
 from fljax.server.rounds import Clients, Performance, Release, Round, Sums
 from fljax.types import LossFn, Params
+from fljax.upload import exact_noise
 from fljax_kernels import correlated as kernel
 from fljax_kernels.correlated import Strategy
 
@@ -76,7 +77,7 @@ class TrainingConfig(optimizers.ServerSteps, parties.Parties, metaclass=_depreca
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SiloConfig(TrainingConfig, base.NoiseConfig):
+class SiloConfig(TrainingConfig, exact.ExactConfig, base.NoiseConfig):
     """As `TrainingConfig`, and what makes a silo's steps private. Each number may be published."""
 
     l2_clip_norm: float = 0.5
@@ -210,13 +211,15 @@ class Silo(NamedTuple):
 
     query: the sum before noise. divisor: of the noised sum. stddev: of the noise, before it is
     correlated. max_items_per_subject: rows of a subject beyond so many are left out; None: nobody's
-    are. strategy: how noise is correlated over all steps; subjects take turns as it has bands.
+    are. grid: that the query adds up on; None: in float32. strategy: how noise is correlated over
+    all steps; subjects take turns as it has bands.
     """
 
     query: Query
     divisor: Number
     stddev: Number
     max_items_per_subject: int | None = None
+    grid: exact_noise.Grid | None = None
     strategy: Strategy | None = None
 
 
@@ -235,8 +238,8 @@ def maker(silo: Callable[[Any, LossFn, Performance], Silo]) -> base.Make:
         items alone. Where noise is correlated, a run is `uses` such events: a subject is in the
         steps of its turn alone, by its number, and a silo keeps its noise between rounds.
         Averaging is post-processing; the number of silos is public.
-        Idealisation: noise and samples are drawn in float32 with the key's generator; threefry is
-        no cryptographic source. RoundInfo is not private.
+        Idealisation: noise is drawn in float32 (in whole numbers where it is "exact") with the
+        key's generator; threefry is no cryptographic source. RoundInfo is not private.
 
         Args, Raises: as `base.Make`; examples carry their subject where the unit is a subject.
         """
@@ -249,9 +252,12 @@ def maker(silo: Callable[[Any, LossFn, Performance], Silo]) -> base.Make:
             divisor=does.divisor,
             optimizer=given.local_optimizer,
             strategy=does.strategy,
+            noised=None if does.grid is None else functools.partial(exact_noise.noised, does.grid),
         )
 
         def of_silo(here: Round, client: Clients) -> Any:
+            if does.grid is not None:
+                exact_noise.check_rows(does.grid, client.rows.size)
             sample_key = here.client_keys(client.ids, _keys.Purpose.SAMPLE_EXAMPLES)
             noise_key = here.client_keys(client.ids, _keys.Purpose.NOISE)
             keys = (sample_key, noise_key)
@@ -326,13 +332,39 @@ def _capped(examples: Any, rows: jax.Array, max_items: int) -> jax.Array:
     return jax.vmap(lambda r, i: within_cap(r, i, max_items))(rows, ids)
 
 
-def items(config: SiloConfig, performance: Performance) -> dict[str, Any]:
-    """The arguments that all queries over sampled items share."""
+def items(
+    config: SiloConfig, performance: Performance, grid: exact_noise.Grid | None
+) -> dict[str, Any]:
+    """The arguments that all queries over sampled items share; grid: of `grid_of`."""
     return {
         "item_sampling_prob": config.item_sampling_prob * config.cycle,
         "l2_clip_norm": config.l2_clip_norm,
         "batch_size": performance.microbatch_size,
+        "add_up": None if grid is None else functools.partial(exact_noise.total, grid),
     }
+
+
+def grid_of(
+    config: SiloConfig, *, norms_moved: float = 1.0, most_parts: int = 1
+) -> exact_noise.Grid | None:
+    """What a silo rounds to where noise is exact; None where it is not.
+
+    Args:
+      norms_moved: the noise's standard deviation / (noise_multiplier * l2_clip_norm).
+      most_parts: items that share one l2_clip_norm, at most.
+
+    Raises:
+      ValueError: as `exact_noise.grid`, or noise_multiplier is None.
+    """
+    if not exact.asked(config):
+        return None
+    return exact_noise.grid(
+        base.noise_multiplier(config),
+        l2_clip_norm=config.l2_clip_norm,
+        most_rows=1,  # how many there are, a round sees: `exact_noise.check_rows`
+        norms_moved=norms_moved,
+        most_parts=most_parts,
+    )
 
 
 def stddev(config: SiloConfig) -> float:

@@ -53,9 +53,10 @@ class Config(silos.SubjectConfig):
 
 def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
     """The gradient of the mean loss of a Poisson sample, clipped as a whole."""
-    query = user.clipped_batch_gradient(loss, **silos.items(config, performance))
+    grid = silos.grid_of(config, norms_moved=_SENSITIVITY)
+    query = user.clipped_batch_gradient(loss, **silos.items(config, performance, grid))
     cap = config.max_items_per_subject if config.privacy_unit == "subject" else None
-    return silos.Silo(query, 1.0, _SENSITIVITY * silos.stddev(config), cap)
+    return silos.Silo(query, 1.0, _SENSITIVITY * silos.stddev(config), cap, grid)
 
 
 def fitted(config: Config, facts: Facts) -> Config:

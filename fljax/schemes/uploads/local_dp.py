@@ -4,17 +4,20 @@ Source: Hong, Lin, Duan, "Lightweight Federated Learning with Differential Priva
 Resilience", its references 4 and 5, the baseline.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
 import fljax_kernels
 from fljax import _keys
 from fljax.accounting.shared_noise import adversaries
-from fljax.schemes import base
+from fljax.schemes import base, exact
 from fljax.schemes.central import round as central
 from fljax.schemes.uploads import round as uploads
 from fljax.server import costs as costs_lib
 from fljax.server.rounds import Round
+from fljax.upload import exact_noise
 
 # The mean's noise falls with the root of the clients, so there are many; views are unsampled
 # Gaussians, which "gdp" counts exactly.
@@ -32,15 +35,43 @@ START = uploads.START | {
 }
 
 
-Config = uploads.Config
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(exact.ExactConfig, uploads.Config):
+    """As `uploads.round.Config`, and how noise is drawn."""
+
+
+def grid_of(config: Config) -> exact_noise.Grid:
+    """What every upload is rounded to where noise is exact."""
+    return exact_noise.grid(
+        base.noise_multiplier(config),
+        l2_clip_norm=config.l2_clip_norm,
+        most_rows=config.parties,
+        norms_moved=central.sensitivity(config) / config.l2_clip_norm,
+        noise_of_each=True,
+    )
+
+
+def add_up(config: Config) -> exact.AddUp | None:
+    """Uploads in whole numbers, each with noise of its client's own; None where they are float32.
+
+    Guarantee: exchanging one client's data moves its rounded update by so little that its upload is
+    a function of what a Gaussian mechanism with the configured noise multiplier releases.
+    """
+    if not exact.asked(config):
+        return None
+    return exact.add_up(grid_of(config), noise_of_each=True)
 
 
 def hide(config: Config) -> uploads.Hide:
     """Every upload's own noise: enough towards everybody who sees the uploads, however many
     collude.
 
-    Of the sum, which alone the simulation needs, it is drawn at once.
+    Of the sum, which alone the simulation needs, it is drawn at once in float32. Whole numbers have
+    theirs already.
     """
+    if exact.asked(config):
+        grid = grid_of(config)
+        return lambda here, sent: uploads.Hidden(exact_noise.in_unit(grid, sent.total))
     stddev = central.stddev(config)
 
     def hidden(here: Round, sent: uploads.Uploads) -> uploads.Hidden:
@@ -70,7 +101,8 @@ def views(config: Config, key: jax.Array, num_rounds: int) -> adversaries.Views:
 
 SCHEME = uploads.scheme(
     summary="clipped client updates, each with local Gaussian noise; unit: client",
-    make=uploads.maker(hide),
+    Config=Config,
+    make=uploads.maker(hide, add_up=add_up),
     start=START,
     views=views,
     costs=costs,

@@ -16,7 +16,7 @@ from fljax.accounting.shared_noise import adversaries
 from fljax.data import parties
 from fljax.data.cohorts import Cohort
 from fljax.local import steps
-from fljax.schemes import base
+from fljax.schemes import base, exact
 from fljax.schemes.central import round as central
 from fljax.schemes.central import turns
 from fljax.server import optimizers, rounds, stragglers
@@ -104,8 +104,8 @@ class Uploads(NamedTuple):
     """What a round of uploads is made of: the responders' clipped updates added up, and who they
     are.
 
-    total: float32 tree. responds: bool `[num_parties]`, by client number, who sends an upload that
-      arrives in time, if only of noise. num_responders: integer `[]`.
+    total: tree, float32, or int32 of an `add_up`. responds: bool `[num_parties]`, by client number,
+      who sends an upload that arrives in time, if only of noise. num_responders: integer `[]`.
     """
 
     total: Params
@@ -159,12 +159,13 @@ def maker(
     links: Literal["server", "peers"] = "server",
     cycle: Callable[[Any], int] = lambda config: 1,
     noise: Callable[[Any], Callable[[Params], Any]] = lambda config: lambda params: (),
+    add_up: Callable[[Any], exact.AddUp | None] = lambda config: None,
 ) -> base.Make:
     """`make` of a scheme whose uploads `hide(config)` hides; every client needs `links` for its
     upload to count.
 
     cycle: rounds of which each client's data are in one. noise: the first state of what `hide`
-    keeps of its noise.
+    keeps of its noise. add_up: of a config whose uploads are no float32 numbers; None: they are.
     """
 
     @base.maker
@@ -178,8 +179,9 @@ def maker(
         "client", for every client that does not collude; towards whom,
         the scheme's module says. Who responds is drawn apart from the data and is public, as is the
         divisor. A round that does not count, or to which nobody responded, leaves the model as it
-        was. Parties are semi-honest. Idealisation: noise is drawn in float32 with the key's
-        generator; threefry is no cryptographic source. RoundInfo is not private.
+        was. Parties are semi-honest. Idealisation: noise is drawn in float32 (in whole numbers
+        where it is "exact") with the key's generator; threefry is no cryptographic source.
+        RoundInfo is not private.
 
         Args, Raises: as `base.Make`; `num_units` are clients, and must be `num_parties`.
         """
@@ -195,7 +197,9 @@ def maker(
             return Release(mean, counts=found.counts & (count > 0), clipping=found.noise)
 
         return rounds.federated(
-            central.clipped_updates(train, bound=lambda _: config.l2_clip_norm),
+            central.clipped_updates(
+                train, bound=lambda _: config.l2_clip_norm, add_up=add_up(config)
+            ),
             release,
             choose=answering(config, links, cycle(config)),
             server_optimizer=given.server_optimizer,
