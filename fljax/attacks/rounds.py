@@ -28,6 +28,7 @@ import numpy as np
 from fljax import _validate, accounting, attacks, schemes
 from fljax.accounting import correlated
 from fljax.accounting.events import PrivacyEvent
+from fljax.accounting.pld import WideIntervalWarning
 from fljax.accounting.renyi import conversion
 from fljax.accounting.shared_noise import exact as view
 from fljax.attacks import audit, worlds
@@ -546,11 +547,14 @@ def certified_curve(event: PrivacyEvent, fpr: np.ndarray, *, tight: bool = False
     a grid: of `certified_delta`.
     """
     best = np.zeros(np.shape(fpr))
-    for epsilon in _EPSILONS:
-        delta = certified_delta(event, float(epsilon), tight=tight)
-        best = np.maximum(best, conversion.epsilon_delta_trade_off(float(epsilon), delta, fpr))
-        if delta == 0:
-            break
+    with warnings.catch_warnings():
+        # A delta of 1e-260 that is ten times too large moves no rate.
+        warnings.simplefilter("ignore", WideIntervalWarning)
+        for epsilon in _EPSILONS:
+            delta = certified_delta(event, float(epsilon), tight=tight)
+            best = np.maximum(best, conversion.epsilon_delta_trade_off(float(epsilon), delta, fpr))
+            if delta == 0:
+                break
     return best
 
 

@@ -73,6 +73,18 @@ def test_no_attack_beats_what_a_scheme_certifies(name, key):
     assert {DELTA, 0.2} <= set(told)
 
 
+def test_what_is_reachable_of_sampled_steps_is_below_what_is_certified():
+    # At the far end of the curve no lattice resolves the delta, which is no news to anybody.
+    step = events.PoissonSampled(0.75, events.Gaussian(1.0))
+    event = events.PrivacyEvent(
+        mechanism=events.SelfComposed(step, 2),
+        privacy_unit="subject",
+        neighboring_relation="ADD_OR_REMOVE_ONE",
+    )
+    known = rounds.reachable(event, TRIALS, delta=DELTA, confidence=1 - 1e-4)
+    assert 1.0 < known < accounting.epsilon(event, delta=DELTA)
+
+
 def test_few_trials_cannot_tell_and_more_can(key):
     event = schemes.get("lightdp").event(config("lightdp"))
     certified = rounds.certified_epsilon(event, DELTA)
