@@ -25,6 +25,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 
 from fljax import data, schemes
 from fljax.data import store
@@ -306,6 +307,7 @@ def injected(job, pipe):
     operations.run_dir = str(watched)
     run.resume(watched, told)
     operations.run_dir = NOWHERE
+    chosen.clear()  # messages of the runs that go on are none of its
     wrong = [] if bits(watched) == wanted else ["the run that was watched"]
     for point, copy in copies.items():
         try:
@@ -326,8 +328,8 @@ def done(job):
         said, code = {}, 1
         try:
             said, code = work(job, write), 0
-        except BaseException as reason:
-            said = {"words": f"{type(reason).__name__}: {reason}"}
+        except BaseException:
+            said = {"words": traceback.format_exc()}
         with os.fdopen(write, "w") as pipe:
             pipe.write(json.dumps(said))
             pipe.flush()
