@@ -29,7 +29,9 @@ def plan(strategy: Strategy, step: jax.Array) -> tuple[jax.Array, jax.Array]:
     else:
         coefs = jnp.asarray(strategy.coefs[1 : count + 1], jnp.float32)
     coefs = -coefs if kind == "banded_inverse" else coefs
-    return coefs[(step - 1 - places) % count], step % count
+    ago = (step - 1 - places) % count
+    # What was written before the correlation began anew stays until overwritten, uncounted.
+    return jnp.where(ago < step, coefs[ago], 0.0), step % count
 
 
 def correlated(
@@ -45,7 +47,8 @@ def correlated(
         scale = jnp.asarray(1 / own, fresh.dtype)[step]
         if count == 0:
             return scale * fresh, buffers
-    buffers = jnp.where(step == 0, 0, buffers)
+    if strategy.kind == "buffered":
+        buffers = jnp.where(step == 0, 0, buffers)
     weights, place = plan(strategy, step)
     for j in range(count):  # in one order: the sum has the same bits on any device
         noise = noise - weights[j].astype(fresh.dtype) * buffers[j]
