@@ -110,3 +110,6 @@ def test_a_run_is_accounted_from_its_own_ledger(tmp_path, capsys):
         one.repeat(5), delta=1e-3, method="rdp"
     )
     assert epsilon(capsys, "--event", str(tmp_path), "--delta", "1e-4") == wanted
+    (tmp_path / "privacy.json").write_text(json.dumps(told | {"delta": [1]}))
+    assert cli.main(["account", "--event", str(tmp_path)]) == 2
+    assert "delta as a number, got [1]" in capsys.readouterr().err

@@ -95,6 +95,23 @@ def test_the_docs_print_every_schema():
     assert all(f"`{name}`" in PAGE for name in _schemas.Document.__annotations__)
 
 
+def test_rows_of_replays_and_of_floating_point_fit():
+    replayed = {
+        "scheme": "gd_dp",
+        "unit": "example",
+        "relation": "REPLACE_ONE",
+        "sees": "the model",
+    }
+    replayed |= {"noise": "exact", "noise_multiplier": 1.0, "holds": True, "verdict": "holds"}
+    replayed |= dict.fromkeys(("declared", "allowed", "measured", "control"), 1.0)
+    of_law = {"attack": "low bits", "scheme": None, "noise_multiplier": 1.0, "trials": 9}
+    of_law |= {"float32": 0.5, "whole_numbers": 0.0, "holds": True, "verdict": "holds"}
+    of_round = of_law | {"scheme": "dp_fedavg", "float32": None, "whole_numbers": None}
+    found = {"run_dir": "a", "report": "b", "rows": [replayed, of_law, of_round]}
+    assert _schemas.misfits(found, _schemas.Audit) == []
+    assert _schemas.misfits(found | {"rows": [replayed | {"holds": 3}]}, _schemas.Audit) != []
+
+
 def test_misfits_are_seen():
     row = {"accountant": "rdp", "value": 1.0, "epsilon": "inf", "note": ""}
     good = {"parameter": "q", "target_epsilon": 1, "delta": 0.1, "rows": [row], "assumed": ""}

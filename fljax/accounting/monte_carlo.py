@@ -26,6 +26,7 @@ from scipy import optimize, special
 
 from fljax import _validate
 from fljax.accounting import correlated, events, mechanisms
+from fljax.accounting.correlated import matrices
 from fljax.accounting.events import Mechanism, NeighboringRelation, PrivacyEvent
 from fljax.errors import UnsupportedEventError
 from fljax_kernels.correlated import Strategy
@@ -196,7 +197,7 @@ def _sampled(mechanism: events.SampledCorrelatedGaussian) -> tuple[Mixture, ...]
         weights = np.full(mechanism.cycle, 1 / mechanism.cycle)
         return (_mixture(weights, means, mechanism.noise_multiplier),)
     # Of Toeplitz matrices the first turn's rounds show all that those of a later one do, and more.
-    turns = range(cycle) if mechanism.kind == "tree" else range(1)
+    turns = range(cycle) if matrices.toeplitz(strategy) is None else range(1)
     found = []
     for first in turns:
         mine = columns[:, first :: mechanism.cycle]

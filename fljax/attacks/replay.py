@@ -77,6 +77,8 @@ def replay(scheme: Scheme, config: Any, key: jax.Array) -> Replay:
             "Expected an event that is a Gaussian mechanism with noise, which alone has a "
             f"sensitivity in units of it, got {scheme.event(config).mechanism}."
         )
+    if scheme.uses is not None:  # a round may be more than one event
+        declared *= math.sqrt(scheme.uses(config, _rounds(scheme, config)))
     half = rounds.with_half_the_noise(config)
     with jax.debug_key_reuse(False):  # a replay uses its keys again on purpose
         report, control = (_checked(scheme, each, declared, key) for each in (config, half))

@@ -121,8 +121,12 @@ def with_delta(options: Any, args: Sequence[str]) -> Any:
     if told or options.event is None:
         return options
     found = _json(options.event)
-    of_a_run = "ledger" in found and found.get("delta") is not None
-    return dataclasses.replace(options, delta=float(found["delta"])) if of_a_run else options
+    delta = found.get("delta")
+    if "ledger" not in found or delta is None:
+        return options
+    if isinstance(delta, bool) or not isinstance(delta, int | float):
+        raise ValueError(f"Expected {options.event} to hold delta as a number, got {delta!r}.")
+    return dataclasses.replace(options, delta=float(delta))
 
 
 def _json(path: pathlib.Path) -> Mapping[str, Any]:

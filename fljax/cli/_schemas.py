@@ -279,6 +279,7 @@ class ReplayRow(TypedDict):
     unit: str
     relation: str
     sees: str
+    noise: str
     noise_multiplier: float
     declared: Number
     allowed: Number
@@ -290,13 +291,14 @@ class ReplayRow(TypedDict):
 
 class FloatingPointRow(TypedDict):
     """Of `audit --floating-point`: shares of sums that an attack gives away; None where it does not
-    apply.
+    apply. scheme: whose rounds are attacked; None: noise by itself.
     """
 
     attack: str
+    scheme: str | None
     noise_multiplier: float
     trials: int
-    float32: float
+    float32: float | None
     whole_numbers: float | None
     holds: bool | None
     verdict: str

@@ -110,6 +110,10 @@ def simulate(
     if devices is not None:
         mesh.as_devices(devices)
     watcher = trackers.Several(observers if processes.first() else ())
+    if not isinstance(secret, str | os.PathLike | None):
+        raise ValueError(f"Expected secret to be a path, got a {type(secret).__name__}.")
+    if not isinstance(passphrase, str | None):
+        raise ValueError(f"Expected passphrase to be text, got a {type(passphrase).__name__}.")
     kept = secret_file.Kept(None if secret is None else pathlib.Path(secret), passphrase)
     seeds.check_kept(config, kept)
     where: dict[str, Any] = {

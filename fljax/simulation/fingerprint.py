@@ -48,7 +48,7 @@ def _of_clients(array: np.ndarray, table: np.ndarray, key: bytes) -> dict[str, A
     found, each = np.asarray(array), max(1, -(-len(table) // _BLOCKS))
     held = [table[at : at + each] for at in range(0, len(table), each)]
     return {
-        "kind": f"{array.dtype} {list(array.shape)}",
+        "kind": f"{array.dtype} {list(array.shape)} of {len(table)} clients",
         "rows": len(table),
         "each": each,
         "digests": [_hashed(found[rows[rows >= 0]], key) for rows in held],

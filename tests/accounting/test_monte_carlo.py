@@ -123,6 +123,16 @@ def test_cyclic_poisson_with_no_more_bands_than_rounds_of_a_cycle_is_a_compositi
     assert drawn(more, wanted)[0] > 1e-2
 
 
+def test_of_a_matrix_without_structure_the_worst_turn_counts():
+    # Columns of .1 and 1 in turn: who has the second turn moves two rounds by 1 each.
+    coefs = (0.1, 0.0, 1.0, 0.0, 0.1, 0.0, 1.0, 0.0)
+    event = events.SampledCorrelatedGaussian(1.0, "dense_banded", coefs, 4, 2, "cyclic_poisson")
+    found = monte_carlo.epsilon(
+        claim(event), delta=1e-2, num_samples=100_000, rng=np.random.default_rng(0)
+    )
+    assert found.value >= float(gaussian.mu_to_epsilon(math.sqrt(2), 1e-2)) * (1 - 1e-6)
+
+
 def test_starts_are_counted_and_chances_make_them_cheaper():
     rng = np.random.default_rng(0)
     one = bins(BANDS, 6, 3, noise=2.0)

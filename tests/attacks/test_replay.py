@@ -162,3 +162,20 @@ def test_a_replay_that_cannot_be_says_so_in_one_line(args, text, tmp_path, capsy
     assert cli.main(["audit", *args]) == 2
     err = capsys.readouterr().err
     assert text in err and err.count("\n") <= 2 and not list(tmp_path.glob("runs/*"))
+
+
+@pytest.mark.slow(reason="compiles the rounds of one more scheme")
+def test_a_round_of_more_than_one_event_may_move_more(key):
+    scheme = schemes.get("higradavg")
+    config = rounds.config(
+        "higradavg",
+        noise_multiplier=1.0,
+        item_sampling_prob=0.5,
+        num_local_steps=4,
+        bands=2,
+        banded_for=8,
+        correlation="banded",
+    )
+    assert scheme.uses(config, 1) == 2
+    found = replay.replay(scheme, config, key)
+    assert found.holds is True and found.control.measured > found.report.declared

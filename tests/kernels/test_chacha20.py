@@ -10,6 +10,7 @@ import pytest
 import scipy.stats
 
 import fljax_kernels
+from fljax import _validate
 from fljax_kernels import chacha20, client_pair_noise, gaussian_noise, pair_noise
 from fljax_kernels.chacha20 import api, cases, cipher, pallas, reference
 from fljax_kernels.gaussian import reference as gaussian_reference
@@ -235,3 +236,8 @@ def test_a_key_that_asks_for_the_kernel_has_the_same_bits(monkeypatch):
         lambda key: gaussian_noise(jax.random.split(key, 2), LIKE, 1.5)["a"],
     ):
         np.testing.assert_array_equal(draw(asks()), draw(made(5)))
+
+
+def test_keys_of_the_kernel_are_keys_of_chacha20_wherever_one_is_asked_for():
+    _validate.stream_key(key=jax.random.key(0, impl=chacha20.PALLAS_IMPL))
+    assert not api.is_kind(jax.random.key(0, impl="threefry2x32"))

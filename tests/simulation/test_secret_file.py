@@ -235,3 +235,13 @@ def test_a_fixed_seed_is_no_secret_at_any_time(tmp_path, capsys):
     where = ["simulate", "--resume", str(tmp_path / "run"), "--secret", str(tmp_path / "key")]
     assert cli.main(where) == 2
     assert "Expected a random seed with secret" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [({"secret": b"k"}, "secret to be a path"), ({"passphrase": 5}, "passphrase to be text")],
+)
+def test_a_secret_of_another_kind_is_refused_before_anything_is_written(given, text, tmp_path):
+    with pytest.raises(ValueError, match=text):
+        fljax.simulate("dp_fedavg", run_dir=tmp_path / "run", **given)
+    assert not (tmp_path / "run").exists()

@@ -382,3 +382,19 @@ def test_make_demo_repeats_itself():
         ["make", "-n", "demo"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
     assert re.search(r"fljax simulate .*--seed 0", said)
+
+
+def test_data_of_another_number_of_clients_are_other_data():
+    rows = np.arange(12.0).reshape(12, 1)
+    before, now = (
+        {
+            "config": "",
+            "seed": "",
+            "own": {},
+            "damaged": None,
+            "data": {"x of clients": fingerprint._of_clients(rows, table, bytes(32))},
+        }
+        for table in (np.arange(12).reshape(12, 1), np.arange(12).reshape(6, 2))
+    )
+    (told,) = fingerprint.changed(before, now)
+    assert "of 12 clients before" in told and "of 6 clients now" in told

@@ -14,6 +14,7 @@ from fljax.accounting.correlated import choose
 from fljax_kernels.correlated import Strategy
 
 MOST_ROUNDS = 1024  # of whose dense matrix gradients are taken
+_DIGITS = 6  # of coefficients: machines differ by 1e-11, and a run must find its own again
 _POWERS = (16.0, 128.0, 1024.0)  # of errors in the mean, in place of the largest
 
 
@@ -28,7 +29,8 @@ def dense_banded(num_rounds: int, bands: int, *, error: choose.Error = "mean") -
     Args:
       num_rounds: rounds that the error is of, in [1, 1024]; C begins anew after them.
       bands: >= 1; 1 is independent noise.
-      error: squared, of all running sums "max" or "mean".
+      error: squared, of all running sums "max" or "mean". The C of "max" may differ from machine to
+        machine: keep its coefficients.
 
     Raises:
       ValueError: a number is out of range.
@@ -51,7 +53,7 @@ def dense_banded(num_rounds: int, bands: int, *, error: choose.Error = "mean") -
         better = np.mean if error == "mean" else np.max
         if better(after) < better(best):
             rows = found
-    return Strategy("dense_banded", tuple(np.round(rows, 9).ravel().tolist()), num_rounds)
+    return Strategy("dense_banded", tuple(np.round(rows, _DIGITS).ravel().tolist()), num_rounds)
 
 
 def _normalized(rows: np.ndarray, place: np.ndarray) -> np.ndarray:

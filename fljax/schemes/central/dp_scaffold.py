@@ -107,9 +107,10 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
         update = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), found.update)
         change = jax.tree.map(changed, update, control)
         sent = {"update": update, "control": jax.tree.map(lambda leaf: scale * leaf, change)}
-        if in_integers is None or in_integers.add_up is None:
+        if in_integers is None:
             total, norms = clipping.sum_updates(sent, config.l2_clip_norm, "flat", present)
         else:
+            assert in_integers.add_up is not None  # of `exact_sums`
             total, norms = in_integers.add_up(here, clients.ids, sent, present)
         shrunk = clipping.flat(norms, config.l2_clip_norm)
         new = jax.tree.map(lambda mine, leaf: mine + per_client(shrunk, leaf) * leaf, own, change)

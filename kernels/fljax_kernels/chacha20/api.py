@@ -176,13 +176,14 @@ compiled for both and run by Pallas's interpreter alone; where it first runs, ho
 
 
 def is_kind(key: Any) -> bool:
-    """Whether `key` is a typed key of `IMPL`."""
-    return bool(key.dtype == _dtype())
+    """Whether `key` is a typed key of `IMPL` or `PALLAS_IMPL`, whose bits are the same."""
+    return key.dtype in _dtypes()
 
 
 @functools.cache
-def _dtype() -> Any:
-    return jax.eval_shape(lambda: jax.random.key(0, impl=IMPL)).dtype
+def _dtypes() -> tuple[Any, ...]:
+    made = (functools.partial(jax.random.key, 0, impl=impl) for impl in (IMPL, PALLAS_IMPL))
+    return tuple(jax.eval_shape(make).dtype for make in made)
 
 
 def key(secret: bytes) -> jax.Array:
