@@ -64,7 +64,9 @@ def test_rounds_in_float32_give_data_away_and_exact_ones_do_not(name):
     found = released_bits.play(schemes.get(name), jax.random.key(5), trials=1000)
     told = {(one.attack, one.noise): one.told for one in found}
     assert told["low bits", "float32"] > 0.3 and told["low bits", "exact"] == 0
-    assert told["precision", "float32"] > 0.01 and told["precision", "exact"] is None
+    assert told["precision", "exact"] is None
+    # Where a unit moves two norms, noise is twice as wide, and its steps are no finer than a sum's.
+    assert (told["precision", "float32"] > 0.01) == (name not in {"local_dp", "user_ldp"})
     both = [told["order of summation", noise] for noise in ("float32", "exact")]
     if name == "local_dp":
         assert both == [None, None]  # nobody sees a sum
