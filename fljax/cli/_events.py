@@ -118,7 +118,7 @@ def _of_scheme(options: Any, changed: str) -> Callable[[float], events.PrivacyEv
 def with_delta(options: Any, args: Sequence[str]) -> Any:
     """The options, with the delta of the run that they name where the arguments name none."""
     told = any(_args.value(args, flag) is not None for flag in ("--delta", "--target-delta"))
-    if told or options.event is None:
+    if told or options.event is None or options.scheme is not None:
         return options
     found = _json(options.event)
     delta = found.get("delta")

@@ -23,7 +23,8 @@ def dense_banded(num_rounds: int, bands: int, *, error: choose.Error = "mean") -
     """The C of so many bands with the least error, for `bands` rounds or more between
     participations.
 
-    All its columns are of norm 1, so that a unit moves C x by the root of the number of its rounds.
+    All its columns are of norm 1, to six digits, so that a unit moves C x by the root of the number
+    of its rounds.
     Begins from the Toeplitz C, than whose its error is never larger.
 
     Args:
