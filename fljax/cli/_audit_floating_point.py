@@ -28,7 +28,7 @@ def run(options: Any) -> list[dict[str, Any]]:
         [*of_law[::2], *of_rounds[::2]], [*of_law[1::2], *of_rounds[1::2]], strict=True
     ):
         played = len(rows) >= len(of_law) // 2
-        holds = None if told.told is None or control.told == 0 else told.told == 0
+        holds = told.told == 0 if told.told is not None and control.told else None
         rows.append(
             {
                 "attack": told.attack,
