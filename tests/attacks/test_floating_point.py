@@ -71,7 +71,8 @@ def test_rounds_in_float32_give_data_away_and_exact_ones_do_not(name):
     if name == "local_dp":
         assert both == [None, None]  # nobody sees a sum
     else:
-        assert both[0] > 0.1 and both[1] == 0
+        least = 0.1 if name == "user_ldp" else 0.2  # its noise is twice as wide, as above
+        assert both[0] > least and both[1] == 0
 
 
 def test_releases_that_are_no_whole_numbers_are_seen():

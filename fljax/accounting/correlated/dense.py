@@ -23,8 +23,7 @@ def dense_banded(num_rounds: int, bands: int, *, error: choose.Error = "mean") -
     """The C of so many bands with the least error, for `bands` rounds or more between
     participations.
 
-    All its columns are of norm 1, to six digits, so that a unit moves C x by the root of the number
-    of its rounds.
+    All its columns are of norm 1, so that a unit moves C x by the root of the number of its rounds.
     Begins from the Toeplitz C, than whose its error is never larger.
 
     Args:
@@ -54,7 +53,8 @@ def dense_banded(num_rounds: int, bands: int, *, error: choose.Error = "mean") -
         better = np.mean if error == "mean" else np.max
         if better(after) < better(best):
             rows = found
-    return Strategy("dense_banded", tuple(np.round(rows, _DIGITS).ravel().tolist()), num_rounds)
+    rows = _normalized(np.round(rows, _DIGITS), place)  # the same bits wherever digits are the same
+    return Strategy("dense_banded", tuple(rows.ravel().tolist()), num_rounds)
 
 
 def _normalized(rows: np.ndarray, place: np.ndarray) -> np.ndarray:
