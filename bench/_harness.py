@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from scipy import stats
 
 ROOT = pathlib.Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
@@ -207,6 +208,14 @@ def paired_ratio(numerator: Timing, denominator: Timing) -> float:
         numerator.milliseconds, denominator.milliseconds, strict=False
     )  # a slow case has fewer rounds
     return statistics.median(a / b for a, b in pairs)
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Half of the 95 % interval of the mean of what pairs differ by, by Student's t; 0 for one."""
+    if len(values) < 2:
+        return 0.0
+    factor = stats.t.ppf(0.975, len(values) - 1) / math.sqrt(len(values))
+    return float(factor * statistics.stdev(values))
 
 
 def best_rate(

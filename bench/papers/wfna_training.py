@@ -38,7 +38,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
 
 from bench import _harness, _tables
 from fljax import accounting, data, models
@@ -191,13 +190,6 @@ def neighbours(rate: float) -> tuple[float, float]:
     return LADDER[place - 1], LADDER[place + 1]
 
 
-def student(values: list[float]) -> float:
-    """Half the 95 % Student interval of the mean."""
-    return float(
-        stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
-    )
-
-
 def train(
     dataset: data.Dataset, model: str, batch_size: int, options: argparse.Namespace
 ) -> list[Any]:
@@ -239,12 +231,12 @@ def train(
             }
             plain = plain or scores
             if len(scores) > 1:
-                row["ci95"] = round(student(scores), 4)
+                row["ci95"] = round(_harness.half_width(scores), 4)
                 if name != "GD-DP":
                     over = [score - other for score, other in zip(scores, plain, strict=True)]
                     row |= {
                         "over_gd": round(float(np.mean(over)), 4),
-                        "over_gd_ci95": round(student(over), 4),
+                        "over_gd_ci95": round(_harness.half_width(over), 4),
                     }
             if scheme is gsgd_dp:
                 row["saved"] = round(saved(trainer, config), 4)

@@ -17,14 +17,12 @@ scheme's accountant, for the whole run.
 import argparse
 import dataclasses
 import functools
-import math
 import statistics
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
 
 from bench import _harness, _tables
 from bench.rounds import correlated_training
@@ -256,11 +254,7 @@ def main(arguments: list[str] | None = None) -> None:
             found = accuracies(setting, config, options.seeds)
             plain = plain or found
             gains = [ours - theirs for ours, theirs in zip(found, plain, strict=True)]
-            half = 0.0
-            if len(gains) > 1:
-                width = stats.t.ppf(0.975, len(gains) - 1) / math.sqrt(len(gains))
-                half = float(width * statistics.stdev(gains))
-            gain = statistics.mean(gains)
+            gain, half = statistics.mean(gains), _harness.half_width(gains)
             row = {name: setting[name] for name in ("dataset", "scheme", "epsilon", "rounds")}
             row |= {"kind": kind, "seeds": options.seeds, "accuracy": statistics.mean(found)}
             row |= {"noise_multiplier": config.noise_multiplier, "gain": gain}

@@ -12,7 +12,6 @@ Time and what is kept are of one round of an mlp with 200 hidden units.
 import argparse
 import dataclasses
 import json
-import math
 import pathlib
 import statistics
 from typing import Any
@@ -20,7 +19,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
 
 from bench import _harness, _tables
 from fljax import accounting, data, models
@@ -198,11 +196,7 @@ def main(arguments: list[str] | None = None) -> None:
             found = accuracies(name, kind, epsilon, options.rounds, options.seeds)
             plain = plain or found
             gains = [ours - theirs for ours, theirs in zip(found, plain, strict=True)]
-            half = 0.0
-            if len(gains) > 1:
-                width = stats.t.ppf(0.975, len(gains) - 1) / math.sqrt(len(gains))
-                half = float(width * statistics.stdev(gains))
-            gain = statistics.mean(gains)
+            gain, half = statistics.mean(gains), _harness.half_width(gains)
             row = {"dataset": name, "epsilon": epsilon, "kind": kind, "seeds": options.seeds}
             row |= {"rounds": options.rounds, "accuracy": statistics.mean(found), "gain": gain}
             rows.append(row | {"low": gain - half, "high": gain + half})

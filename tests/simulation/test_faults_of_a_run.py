@@ -12,6 +12,7 @@ import pytest
 from fljax.simulation import run, verify
 from fljax.simulation.record import chain, checkpoint, folder, provenance
 from fljax.simulation.report import run_page
+from tests.simulation import _killed
 from tests.simulation.test_seeds import Watch
 from tests.simulation.test_verify import begun, config
 
@@ -21,14 +22,6 @@ pytestmark = pytest.mark.usefixtures("compiled_once")
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory, compiled_once):
     return begun(tmp_path_factory.mktemp("faults") / "run")
-
-
-def of_the_same_secret(reference, run_dir):
-    """A folder that a run of the same secret begins in."""
-    run_dir.mkdir()
-    for name in (folder.CONFIG, folder.SEED):
-        shutil.copy2(reference / name, run_dir / name)
-    return run_dir
 
 
 def bits(run_dir):
@@ -62,7 +55,7 @@ CASES = [(name, after) for name, (_, _, times) in WRITES.items() for after in ti
 @pytest.mark.slow(reason="a run that stops and goes on", but=["a file-2"])
 @pytest.mark.parametrize(("name", "after"), CASES)
 def test_a_disk_that_is_full_anywhere_loses_nothing(name, after, reference, tmp_path, monkeypatch):
-    run_dir = of_the_same_secret(reference, tmp_path / "run")
+    run_dir = _killed.of_one_secret(reference, tmp_path / "run")
     owner, method, _ = WRITES[name]
     usual, calls = getattr(owner, method), []
 
@@ -83,7 +76,7 @@ def test_a_disk_that_is_full_anywhere_loses_nothing(name, after, reference, tmp_
 @pytest.mark.slow(reason="a whole run")
 @pytest.mark.parametrize("at", [1, pytest.param(3, marks=pytest.mark.slow(reason="one more run"))])
 def test_a_folder_that_was_renamed_goes_on_to_the_same_bits(at, reference, tmp_path):
-    run_dir = of_the_same_secret(reference, tmp_path / "run")
+    run_dir = _killed.of_one_secret(reference, tmp_path / "run")
     with pytest.raises(RuntimeError, match="killed"):
         run.resume(run_dir, Watch(at))
     goes_on_to_the_same_bits(run_dir.rename(tmp_path / "another name"), reference)
@@ -91,7 +84,7 @@ def test_a_folder_that_was_renamed_goes_on_to_the_same_bits(at, reference, tmp_p
 
 @pytest.mark.slow(reason="a whole run")
 def test_a_clock_that_goes_back_changes_no_bit(reference, tmp_path, monkeypatch):
-    run_dir, years = of_the_same_secret(reference, tmp_path / "run"), iter(range(2030, 1990, -1))
+    run_dir, years = _killed.of_one_secret(reference, tmp_path / "run"), iter(range(2030, 1990, -1))
     monkeypatch.setattr(provenance, "_now", lambda: f"{next(years)}-01-01T00:00:00+00:00")
     with pytest.raises(RuntimeError, match="killed"):
         run.resume(run_dir, Watch(3))
@@ -123,7 +116,7 @@ def test_a_file_system_without_a_rename_leaves_the_old_file_whole(tmp_path, monk
 
 def test_a_round_that_is_taken_again_draws_the_noise_that_it_drew(reference, tmp_path):
     """A kill after each round: what each round says is what it said before."""
-    run_dir = of_the_same_secret(reference, tmp_path / "run")
+    run_dir = _killed.of_one_secret(reference, tmp_path / "run")
     told = {}
 
     class Notes(Watch):
