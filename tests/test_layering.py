@@ -93,7 +93,9 @@ def test_kernels_import_only_jax_and_numpy(path):
 # files.
 FAMILIES = {
     "data": {"sources": set()},
-    "papers": {"bidirectional": set(), "lightdp": set(), "subject_dp": set()},
+    "papers": {
+        name: set() for name in ("bidirectional", "channel", "lightdp", "subject_dp", "wfna")
+    },
     "schemes": {
         "central": set(),
         "channels": {"central"},

@@ -1,7 +1,8 @@
 """Parts of pages that are made of the code: `<!-- made: NAME -->` in a page becomes them.
 
 commands: every verb and flag, from what the command line's parser is given. schemes: every scheme
-and its settings. api MODULE: autodoc of what `tests/public_api.txt` lists of a module.
+and its settings. errata: what papers print and what holds, with counter-examples. api MODULE:
+autodoc of what `tests/public_api.txt` lists of a module.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ from typing import Any
 
 from fljax import cli, schemes
 from fljax.cli import _args, _flags
+from fljax.cli.errata import _number
 
 
 class _Asked(Exception):
@@ -89,6 +91,30 @@ def settings() -> str:
     return "\n\n".join(parts)
 
 
+def errata() -> str:
+    """A section for each paper, with the figures that its counter-examples give."""
+    from fljax.papers import errata as papers
+
+    parts = []
+    for paper, found in papers.find().items():
+        lines = [f"## {paper}", "", "| | where | printed | what holds |", "|---|---|---|---|"]
+        for one in found:
+            figures = [_figure(shown) for shown in (one.shows() if one.shows else [])]
+            holds = ". ".join([one.holds, *figures])
+            lines.append(f"| {one.name} | {one.where} | {_cell(one.printed)} | {_cell(holds)} |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _figure(shown: Any) -> str:
+    numbers = [_number(value) for value in (shown.printed, shown.holds)]
+    return f"{shown.what[0].upper()}{shown.what[1:]}: {numbers[0]}, is {numbers[1]}"
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"([*|])", r"\\\1", text)
+
+
 def _options(module: str, name: str, value: Any) -> list[str]:
     """What autodoc is told of a name: a thing of two modules is indexed in the first."""
     from tests import public_api
@@ -153,7 +179,7 @@ def _docstring(app: Any, what: str, name: str, thing: Any, options: Any, lines: 
     lines[:] = prose + [_escaped(line) for line in lines[cut:]]
 
 
-MAKERS = {"commands": commands, "schemes": settings, "api": api}
+MAKERS = {"commands": commands, "schemes": settings, "errata": errata, "api": api}
 
 
 def _read(app: Any, page: str, source: list[str]) -> None:

@@ -315,6 +315,33 @@ class Audit(TypedDict):
     rows: list[AuditRow | ReplayRow | FloatingPointRow]
 
 
+class ShownFigure(TypedDict):
+    """One figure of a counter-example."""
+
+    what: str
+    printed: Number
+    holds: Number
+
+
+class ErratumRow(TypedDict):
+    """One statement of a paper that does not hold; shown is empty without `--run`, and where there
+    is nothing to compute.
+    """
+
+    paper: str
+    name: str
+    where: str
+    printed: str
+    holds: str
+    shown: list[ShownFigure]
+
+
+class Errata(TypedDict):
+    """Of `errata`."""
+
+    rows: list[ErratumRow]
+
+
 class Bench(TypedDict):
     """Of `bench`: each measurement with its spread."""
 
@@ -343,6 +370,7 @@ RESULTS: dict[str, Any] = {
     "audit": Audit,
     "account": Account,
     "calibrate": Calibrate,
+    "errata": Errata,
     "bench": Bench,
 }
 

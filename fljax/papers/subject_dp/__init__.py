@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from fljax.papers.subject_dp import claims as claims
     from fljax.papers.subject_dp import compare as compare
     from fljax.papers.subject_dp import compare_report as compare_report
+    from fljax.papers.subject_dp import errata as errata
     from fljax.papers.subject_dp import utility as utility
 else:
     __getattr__, __dir__ = _rooms.doors(__name__)
