@@ -35,6 +35,7 @@ EXTRAS = {
     "sim": (["sim"], ["tests/simulation/test_config.py", "tests/test_names_of_others.py"]),
     "crypto": (["crypto"], ["tests/upload/test_key_agreement.py"]),
     "secure": (["secure"], ["tests/upload/test_secure_sums.py"]),
+    "flower": (["sim", "flower"], ["tests/interop/test_flower.py"]),
     "interop": (["interop"], ["tests/accounting/test_events.py"]),
     "parquet": (["sim", "parquet"], ["tests/data/test_parquet.py"]),
     "hdf5": (["sim", "hdf5"], ["tests/data/test_hdf5.py"]),

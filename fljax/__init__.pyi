@@ -5,6 +5,7 @@ from fljax import attacks as attacks
 from fljax import cli as cli
 from fljax import data as data
 from fljax import errors as errors
+from fljax import interop as interop
 from fljax import local as local
 from fljax import models as models
 from fljax import papers as papers

@@ -20,7 +20,9 @@ IMPORTED_AS = {
     "scikit-learn": "sklearn",
     "scikit-image": "skimage",
 }
-OURS = {"fljax", "fljax_kernels", "tests", "bench"}
+OURS = {"fljax", "fljax_kernels", "tests", "bench", "digits"}  # the last is an example
+OPTIONAL = ["sim", "secure", "trackers", "interop", "export", "parquet", "hdf5", "keras"]
+OPTIONAL += ["flower"]
 # Rooms that work without an extra, and what else a file of ours may import at its top.
 NEED_SIM = {"cli", "simulation"}
 TOP_LEVEL = {"fljax/upload/key_agreement.py": "crypto"}
@@ -77,16 +79,14 @@ def test_what_a_module_imports_is_declared():
         extras = ["sim"] if place.parts[1] in NEED_SIM else [TOP_LEVEL.get(place.as_posix(), "")]
         assert at_once <= packages("", *extras), path
         # Late imports say which extra to install where it is not there.
-        assert when_called <= packages(
-            "", "sim", "secure", "interop", "trackers", "export", "parquet", "hdf5", "keras"
-        ), path
+        assert when_called <= packages("", *OPTIONAL), path
 
 
 @pytest.mark.parametrize(
     ("folder", "extras"),
     [
         ("tests", ["", "test"]),
-        ("examples", ["", "sim"]),
+        ("examples", ["", "sim", "flower"]),
         ("bench", ["", "sim", "baselines", "peers"]),
     ],
 )
@@ -98,8 +98,7 @@ def test_what_the_rest_imports_is_declared(folder, extras):
 
 def test_all_that_is_declared_is_imported():
     used = set().union(*(part for path in files("fljax") for part in imports(path)))
-    extras = ["sim", "secure", "trackers", "interop", "export", "parquet", "hdf5", "keras"]
-    assert packages("", *extras) <= used
+    assert packages("", *OPTIONAL) <= used
 
 
 def test_every_dependency_has_a_lowest_version():

@@ -21,6 +21,7 @@ ALLOWED = {
     "simulation": {"base", "data", "models", "schemes"} | STATIONS,
     "testing": {"base", "data", "models", "schemes", "attacks", "simulation"} | STATIONS,
     "papers": {"base", "data", "models", "schemes", "attacks", "simulation"} | STATIONS,
+    "interop": {"base", "data", "models", "schemes", "simulation"} | STATIONS,
     "cli": {"base", "data", "models", "schemes", "attacks", "simulation", "papers"} | STATIONS,
 }
 BASE_FILES = {

@@ -6,9 +6,10 @@ Models", arXiv:1710.06963, Algorithm 1 with flat clipping and the fixed-denomina
 """
 
 import dataclasses
+from collections.abc import Callable
 
 from fljax import _validate
-from fljax.local import clipping, steps
+from fljax.local import clipping, sgd, steps
 from fljax.schemes import base
 from fljax.schemes.central import round as central
 from fljax.schemes.central import turns
@@ -63,6 +64,16 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
     Args, Raises: as `base.Make`.
     """
     train = steps.train(config, loss, proximal=config.proximal, optimizer=given.local_optimizer)
+    return algorithm(train, config, given)
+
+
+def algorithm(
+    train: Callable[..., sgd.LocalResult], config: Config, given: base.Given
+) -> base.FederatedAlgorithm:
+    """As `make`, of clients that do `train`, which is as `local_sgd` returns it, whatever that is.
+
+    Guarantee: as `make`.
+    """
     return central.client_level(
         train,
         config,

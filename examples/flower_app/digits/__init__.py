@@ -1,0 +1,1 @@
+"""A Flower app whose rounds are DP-FedAvg's: see docs/howto/deploy.md."""

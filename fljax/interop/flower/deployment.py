@@ -1,0 +1,74 @@
+"""What server and clients of a deployment agree on before its first round."""
+
+import dataclasses
+import hashlib
+from typing import Any
+
+from fljax import _validate, schemes
+from fljax.accounting.events import NonPrivate, PrivacyEvent
+from fljax.errors import PrivacyPreconditionError
+from fljax.schemes.base import Scheme
+
+SCHEMES = ("dp_fedavg",)
+# What a config may have that real clients and servers do not do, and the one value that they do.
+_ONLY: dict[str, Any] = {"correlation": "none", "sampling": "poisson"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """Public numbers of a deployment, the same at every party.
+
+    Raises:
+      ValueError: a number is out of its range, the scheme is none that is deployed, or its config
+        is another one's or asks for what only a simulation does.
+      PrivacyPreconditionError: the config promises nothing: its noise is none, or is still to be
+        calibrated.
+    """
+
+    scheme: str
+    """A name of SCHEMES."""
+    config: Any
+    """Of the scheme, with its noise_multiplier: see `fljax.accounting.calibrate`."""
+    num_clients: int
+    """Clients that are enrolled, numbered from 0 on; a published constant."""
+    num_rounds: int
+    """Most rounds, whatever the budget; a client is in no round beyond them."""
+
+    def __post_init__(self) -> None:
+        _validate.one_of(SCHEMES, scheme=self.scheme)
+        _validate.positive_int(num_clients=self.num_clients, num_rounds=self.num_rounds)
+        wanted = self.implementation.Config
+        if not isinstance(self.config, wanted):
+            raise ValueError(
+                f"Expected config to be {wanted.__module__}.Config for scheme={self.scheme!r}, got "
+                f"{type(self.config).__name__}."
+            )
+        if not self.config.noise_multiplier or self.event.mechanism == NonPrivate():
+            raise PrivacyPreconditionError(
+                "Expected a config that promises an epsilon, with noise_multiplier > 0, got "
+                f"noise_multiplier={self.config.noise_multiplier!r}."
+            )
+        numbers = dataclasses.asdict(self.config)
+        for name, value in _ONLY.items():
+            got = numbers.get(name, value)
+            if got != value:
+                raise ValueError(
+                    f"Expected {name}={value!r} of real clients, got {name}={got!r}: it is for "
+                    "simulations."
+                )
+
+    @property
+    def implementation(self) -> Scheme:
+        """The scheme itself."""
+        return schemes.get(self.scheme)
+
+    @property
+    def event(self) -> PrivacyEvent:
+        """What one round does to one unit's data, whoever answers."""
+        return self.implementation.event(self.config)
+
+    @property
+    def terms(self) -> str:
+        """A word that differs where any of these numbers does; every message has it."""
+        numbers = (self.scheme, dataclasses.asdict(self.config), self.num_clients, self.num_rounds)
+        return hashlib.sha256(repr(numbers).encode()).hexdigest()
