@@ -6,6 +6,8 @@ Run a mechanism many times in each world, give every run a score (best: the log-
 "epsilon at delta" is then wrong with chance at most 1 - confidence if it is below the bound.
 """
 
+import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +16,12 @@ from scipy import special
 from fljax import _validate
 from fljax.accounting import gaussian
 
-_GRID = 100  # thresholds that are tried on the part of the trials that chooses one
-_CHOOSING = 0.25
+_GRID = 200  # thresholds that are tried on the part of the trials that chooses one
+_CHOOSING = 0.1
+_LEAST = 2  # runs of a world that choose
+_KOLMOGOROV = (
+    1.36  # of an empirical law, times the root of its size: passed by chance in 5 % of all
+)
 
 
 class Audit(NamedTuple):
@@ -24,7 +30,7 @@ class Audit(NamedTuple):
     epsilon: the mechanism is not (less, delta)-DP. mu: it is not less-than-mu Gaussian DP.
     gdp_epsilon: that mu's epsilon at delta, a bound for mechanisms whose trade-off curve is
     Gaussian, and for those only. tpr, fpr: rates of the test that `epsilon` comes from, as counted.
-    trials: that counted, in each world.
+    trials: that counted, with the unit and without it.
     """
 
     epsilon: np.ndarray
@@ -32,7 +38,7 @@ class Audit(NamedTuple):
     gdp_epsilon: np.ndarray
     tpr: np.ndarray
     fpr: np.ndarray
-    trials: int
+    trials: tuple[int, int]
 
 
 def clopper_pearson(successes: Any, trials: Any, error: float) -> tuple[np.ndarray, np.ndarray]:
@@ -75,25 +81,36 @@ def mu_of_rates(tpr: Any, fpr: Any) -> np.ndarray:
     return np.maximum(np.nan_to_num(value, nan=0.0, neginf=0.0), 0.0)
 
 
-def two_worlds(present: Any, absent: Any, *, delta: float, confidence: float = 0.95) -> Audit:
+def two_worlds(
+    present: Any,
+    absent: Any,
+    *,
+    delta: float,
+    confidence: float = 0.95,
+    threshold: float | None = None,
+) -> Audit:
     """Lower bounds on privacy parameters from scores of independent runs with the unit and without
     it.
 
-    The first quarter of the trials chooses a threshold and a side, the rest is counted: scores that
-    chose a threshold must not count for it, or the bound is wrong more often than it says.
+    The first tenth of each world's trials chooses a threshold and a side, the rest is counted:
+    scores that chose a threshold must not count for it, or the bound is wrong more often than it
+    says.
 
     Guarantee: for scores that are independent between runs, each of `epsilon` and `mu` exceeds the
     truth with chance at most 1 - confidence; the two together twice that. Runs of one `jit` with
     keys split from one are independent as far as threefry is a random function.
 
     Args:
-      present, absent: scores `[..., n]`, the same n; high ones should mean that the unit was there.
-        Leading axes are audits of their own.
+      present, absent: scores `[..., n]` and `[..., m]`; high ones should mean that the unit was
+        there. Leading axes are audits of their own.
       delta: in [0, 1).
       confidence: in (0, 1).
+      threshold: named before the scores were seen: all trials count, and who scores above it is
+        taken to have been there. None: chosen as said.
 
     Raises:
-      ValueError: shapes differ, fewer than 8 runs, NaN among the scores, or a number out of range.
+      ValueError: leading axes differ, fewer than 8 runs of a world, NaN among the scores, or a
+        number out of range.
 
     Source: Jagielski et al. (2020), arXiv:2006.07709; Nasr et al. (2023), arXiv:2302.07956
       (Gaussian curves).
@@ -101,61 +118,164 @@ def two_worlds(present: Any, absent: Any, *, delta: float, confidence: float = 0
     _validate.open_unit(confidence=confidence)
     if not 0 <= delta < 1:
         raise ValueError(f"Expected delta in [0, 1), got delta={delta!r}.")
+    if threshold is not None and not math.isfinite(threshold):
+        raise ValueError(f"Expected threshold to be finite, got threshold={threshold!r}.")
     scores = [np.asarray(v, np.float64) for v in (present, absent)]
-    if scores[0].shape != scores[1].shape or scores[0].ndim == 0 or scores[0].shape[-1] < 8:
+    shapes = [v.shape for v in scores]
+    if not all(shapes) or shapes[0][:-1] != shapes[1][:-1] or min(s[-1] for s in shapes) < 8:
         raise ValueError(
-            "Expected present and absent of one shape [..., n] with n >= 8, "
-            f"got shapes {scores[0].shape} and {scores[1].shape}."
+            "Expected present [..., n] and absent [..., m] with n, m >= 8 and the same leading "
+            f"axes, got shapes {shapes[0]} and {shapes[1]}."
         )
     if any(np.isnan(v).any() for v in scores):
         raise ValueError(
             "Expected scores without NaN, got some: give runs that fail a score of their own."
         )
-    trials, error = counted(scores[0].shape[-1]), (1 - confidence) / 2
-    split = scores[0].shape[-1] - trials
-    first = np.sort(np.concatenate([v[..., :split] for v in scores], -1), -1)
-    places = np.unique(np.linspace(0, first.shape[-1] - 1, _GRID + 2).astype(int)[1:-1])
-    grid = first[..., places]
+    error = (1 - confidence) / 2
+    if threshold is None:
+        splits = [size[-1] - counted(size[-1]) for size in shapes]
+    else:
+        splits = [0, 0]
+    first = [v[..., :split] for v, split in zip(scores, splits, strict=True)]
+    rest = [v[..., split:] for v, split in zip(scores, splits, strict=True)]
+    num = (rest[0].shape[-1], rest[1].shape[-1])
 
-    def counts(part: slice, thresholds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Runs above each threshold, in both worlds: `[..., thresholds]`."""
-        found = []
-        for world in scores:
-            ordered = np.sort(world[..., part], -1).reshape(-1, world[..., part].shape[-1])
-            pairs = zip(ordered, thresholds.reshape(len(ordered), -1), strict=True)
-            below = np.stack([np.searchsorted(row, at, "right") for row, at in pairs])
-            found.append((ordered.shape[-1] - below).reshape(thresholds.shape))
-        return found[0], found[1]
-
-    def sides(hits: np.ndarray, alarms: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Bounds of the rates of the test itself and of the opposite test: `[..., thresholds, 2]`
-        each.
+    def sides(hits: np.ndarray, alarms: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Bounds (low TPR, high FPR) and rates (TPR, FPR), of the test and of the opposite one,
+        from counts `[..., thresholds]`: `[..., thresholds, 2]` each.
         """
-        hit, alarm = clopper_pearson(hits, n, error), clopper_pearson(alarms, n, error)
-        return np.stack([hit[0], 1 - alarm[1]], -1), np.stack([alarm[1], 1 - hit[0]], -1)
+        hit = clopper_pearson(hits, num[0], error)
+        alarm = clopper_pearson(alarms, num[1], error)
+        tpr, fpr = hits / num[0], alarms / num[1]
+        return (
+            np.stack([hit[0], 1 - alarm[1]], -1),
+            np.stack([alarm[1], 1 - hit[0]], -1),
+            np.stack([tpr, 1 - fpr], -1),
+            np.stack([fpr, 1 - tpr], -1),
+        )
 
-    # What the first part alone would prove: its caution keeps away from thresholds that few runs
-    # are above.
-    guess = sides(*counts(slice(split), grid), split)
+    if threshold is None:
+        grid, expected = _expected(*first)
+        guess = sides(*(rate * n for rate, n in zip(expected, num, strict=True)))[:2]
 
-    def at_best(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Bounds and counted rates at the threshold and side where `values` `[..., thresholds, 2]`
-        are largest.
+    def at_best(value: Callable[..., np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Bounds and counted rates at the threshold and side where `value` is expected to be
+        largest.
         """
+        if threshold is not None:
+            at = np.full((*shapes[0][:-1], 1), threshold)
+            return tuple(part[..., 0, 0] for part in sides(*_above(rest, at)))
+        values = value(*guess)
         best = values.reshape(*values.shape[:-2], -1).argmax(-1)
-        threshold = np.take_along_axis(grid, best[..., None] // 2, -1)
-        hits, alarms = counts(slice(split, None), threshold)
-        high, side = sides(hits, alarms, trials), best[..., None, None] % 2
-        low, up = (np.take_along_axis(v, side, -1)[..., 0, 0] for v in high)
-        rates = np.concatenate([hits, alarms], -1) / trials
-        flipped = best % 2 == 1
-        tpr = np.where(flipped, 1 - rates[..., 1], rates[..., 0])
-        return low, up, tpr, np.where(flipped, 1 - rates[..., 0], rates[..., 1])
+        at = np.take_along_axis(grid, best[..., None] // 2, -1)
+        side = best[..., None, None] % 2
+        found = sides(*_above(rest, at))
+        return tuple(np.take_along_axis(part, side, -1)[..., 0, 0] for part in found)
 
-    low, high, tpr, fpr = at_best(epsilon_of_rates(*guess, delta))
-    mu = mu_of_rates(*at_best(mu_of_rates(*guess))[:2])
+    low, high, tpr, fpr = at_best(lambda low, high: epsilon_of_rates(low, high, delta))
+    mu = mu_of_rates(*at_best(mu_of_rates)[:2])
     gdp = np.asarray(gaussian.mu_to_epsilon(mu, max(delta, 1e-300)))
-    return Audit(epsilon_of_rates(low, high, delta), mu, gdp, tpr, fpr, trials)
+    return Audit(epsilon_of_rates(low, high, delta), mu, gdp, tpr, fpr, num)
+
+
+def _above(worlds: list[np.ndarray], thresholds: np.ndarray) -> list[np.ndarray]:
+    """How many scores of each world `[..., n]` are above each threshold: `[..., thresholds]`."""
+    found = []
+    for world in worlds:
+        ordered = np.sort(world, -1).reshape(-1, world.shape[-1])
+        pairs = zip(ordered, thresholds.reshape(len(ordered), -1), strict=True)
+        below = np.stack([np.searchsorted(row, at, "right") for row, at in pairs])
+        found.append((world.shape[-1] - below).reshape(thresholds.shape))
+    return found
+
+
+def _expected(
+    present: np.ndarray, absent: np.ndarray
+) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
+    """Thresholds to choose among `[..., t]`, and the share of either world that is to be expected
+    above each, from the scores `[..., n]`, `[..., m]` that choose.
+
+    Where both look like normals of one variance, their rates are those of such normals: few scores
+    say nothing of tails by counting. Else they are counted.
+    """
+    worlds = [present, absent]
+    together = np.sort(np.concatenate(worlds, -1), -1)
+    places = np.linspace(0, together.shape[-1] - 1, _GRID + 2).astype(int)[1:-1]
+    counted_at = together[..., places]
+    rates = [
+        (above + 0.5) / (world.shape[-1] + 1)
+        for above, world in zip(_above(worlds, counted_at), worlds, strict=True)
+    ]
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        means = [world.mean(-1, keepdims=True) for world in worlds]
+        squares = [np.square(w - m).sum(-1) for w, m in zip(worlds, means, strict=True)]
+        spread = np.sqrt((squares[0] + squares[1]) / (together.shape[-1] - 2))[..., None]
+        alike = np.isfinite(spread[..., 0]) & (spread[..., 0] > 0)
+        for world, mean in zip(worlds, means, strict=True):
+            fitted = special.ndtr((np.sort(world, -1) - mean) / spread)
+            steps = np.arange(1, world.shape[-1] + 1) / world.shape[-1]
+            gap = np.maximum(np.abs(fitted - steps), np.abs(fitted - steps + steps[0])).max(-1)
+            alike &= gap <= _KOLMOGOROV / world.shape[-1] ** 0.5
+        reach = np.linspace(-4, 4, _GRID // 2)
+        smooth_at = np.sort(np.concatenate([mean + spread * reach for mean in means], -1), -1)
+        smooth = [special.ndtr((mean - smooth_at) / spread) for mean in means]
+
+    def pick(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.where(alike[..., None], a, b)
+
+    return pick(smooth_at, counted_at), (pick(smooth[0], rates[0]), pick(smooth[1], rates[1]))
+
+
+def bootstrap(
+    statistic: Callable[[np.ndarray, np.ndarray], float],
+    present: Any,
+    absent: Any,
+    rng: np.random.Generator,
+    *,
+    confidence: float = 0.95,
+    num_resamples: int = 1000,
+) -> tuple[float, float]:
+    """How far a number that an attack reports scatters: (low, high), from scores that are drawn
+    again with replacement, each world by itself, with the correction of its bias.
+
+    Not private, and no bound on epsilon: of an interval that holds by counting take `two_worlds`,
+    or `metrics.tpr_interval`. Such an interval is as wrong as the statistic is on few scores.
+
+    Args:
+      statistic: `(present [n], absent [m]) -> number`, such as `metrics.auc`.
+      present, absent: scores `[n]`, `[m]`.
+      rng: draws.
+      confidence: in (0, 1), of both sides together, as far as the normal approximation goes.
+      num_resamples: >= 100.
+
+    Raises:
+      ValueError: a number is out of range, or no scores of a world.
+
+    Source: Efron (1987), Better bootstrap confidence intervals, section 2 (bias correction).
+    """
+    _validate.open_unit(confidence=confidence)
+    _validate.positive_int(num_resamples=num_resamples)
+    if num_resamples < 100:
+        raise ValueError(f"Expected num_resamples >= 100, got num_resamples={num_resamples}.")
+    worlds = [np.asarray(v, np.float64) for v in (present, absent)]
+    if any(world.ndim != 1 or not world.size for world in worlds):
+        raise ValueError(
+            "Expected present [n] and absent [m], one score at least of each, got shapes "
+            f"{worlds[0].shape} and {worlds[1].shape}."
+        )
+    found = np.sort(
+        [
+            statistic(*(world[rng.integers(0, world.size, world.size)] for world in worlds))
+            for _ in range(num_resamples)
+        ]
+    )
+    here = statistic(*worlds)
+    # Resamples below what was found, ties half; never none or all.
+    below = float((found < here).sum() + (found == here).sum() / 2)
+    shift = special.ndtri(np.clip(below, 0.5, num_resamples - 0.5) / num_resamples)
+    ends = special.ndtri(np.asarray([(1 - confidence) / 2, (1 + confidence) / 2]))
+    low, high = np.quantile(found, special.ndtr(2 * shift + ends))
+    return float(low), float(high)
 
 
 def combined(present: Any, absent: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -180,7 +300,7 @@ def combined(present: Any, absent: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def counted(num_runs: int) -> int:
     """Of so many runs in a world, those that `two_worlds` counts; the others choose."""
-    return num_runs - int(_CHOOSING * num_runs)
+    return num_runs - max(_LEAST, int(_CHOOSING * num_runs))
 
 
 def ceiling(num_runs: int, *, delta: float, confidence: float = 0.95) -> float:

@@ -11,9 +11,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import optimize, stats
+from scipy import optimize, special, stats
 
 from fljax import _validate
+from fljax.attacks import audit
 
 _WINDOW, _STDDEV = 11, 1.5
 
@@ -150,6 +151,40 @@ def tpr_at_fpr(members: Any, others: Any, fpr: float) -> float:
     if allowed >= no.size:
         return 1.0
     return float(np.mean(yes > np.sort(no)[::-1][allowed]))
+
+
+def tpr_interval(
+    members: Any, others: Any, fpr: float, *, confidence: float = 0.95
+) -> tuple[float, float]:
+    """(low, high) of the best rate of true positives that thresholds have at a true rate of false
+    positives of `fpr`, by counting.
+
+    Guarantee: for independent scores each end is wrong with chance at most (1 - confidence) / 2.
+    Of n others, the rate above the k-th largest is a Beta(k, n + 1 - k) variable, or less where
+    scores tie; given that threshold, members above it are binomial. Few others leave a low end of
+    0: at 0.1 %, fewer than 4,380 do at a confidence of 95 %.
+
+    Args:
+      members, others: scores `[n]`, `[m]`, not NaN.
+      fpr, confidence: in (0, 1).
+
+    Raises:
+      ValueError: a number is out of range, or scores are missing or NaN.
+    """
+    yes, no = _scores(members=members, others=others)
+    _validate.open_unit(fpr=fpr, confidence=confidence)
+    error = (1 - confidence) / 4
+    ranks = np.arange(1, no.size + 1)
+    # Chance that the rate above the k-th largest is at most fpr.
+    within = special.betainc(ranks, no.size + 1 - ranks, fpr)
+    falling = np.sort(no)[::-1]
+    found = [0.0, 1.0]
+    for side, fits in enumerate((within >= 1 - error, within <= error)):
+        if fits.any():
+            place = np.flatnonzero(fits)[-1 if side == 0 else 0]
+            above = np.sum(yes > falling[place]) if side == 0 else np.sum(yes >= falling[place])
+            found[side] = float(audit.clopper_pearson(above, yes.size, error)[side])
+    return found[0], found[1]
 
 
 def asr(members: Any, others: Any, threshold: float = 0.0) -> float:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import signal
+from scipy import signal, stats
 
 from fljax.attacks import metrics
 
@@ -159,3 +159,25 @@ def test_bad_arguments_raise_in_one_line():
     ):
         with pytest.raises(ValueError, match=text):
             call()
+
+
+@pytest.mark.parametrize("fpr", [0.01, 0.1])
+def test_an_interval_of_true_positives_holds_the_rate_at_the_true_rate_of_false_ones(fpr):
+    mu, confidence, repeats = 1.5, 0.9, 200
+    truth = stats.norm.cdf(stats.norm.ppf(fpr) + mu)
+    rng = np.random.default_rng(12)
+    ends = np.array(
+        [
+            metrics.tpr_interval(
+                rng.normal(size=500) + mu, rng.normal(size=800), fpr, confidence=confidence
+            )
+            for _ in range(repeats)
+        ]
+    )
+    allowed = stats.binom.ppf(1 - 1e-4, repeats, (1 - confidence) / 2)
+    assert (ends[:, 0] > truth).sum() <= allowed and (ends[:, 1] < truth).sum() <= allowed
+    assert 0.3 * truth < np.median(ends[:, 0]) < truth < np.median(ends[:, 1]) < 2 * truth
+    # Of few others the highest may be above more than so many, whatever the scores.
+    assert metrics.tpr_interval(np.ones(500), np.zeros(20), fpr)[0] == 0.0
+    low, high = metrics.tpr_interval(np.ones(500), np.zeros(800), fpr)
+    assert low > 0.98 and high == 1.0
