@@ -15,7 +15,9 @@ import flwr.clientapp
 
 from fljax import accounting, data, errors
 from fljax.interop import flower
+from fljax.schemes import higradavg, lightdp
 from fljax.simulation import feed, seeds
+from fljax.upload import key_agreement
 from tests.interop import _example, _grid
 
 ROUNDS, SEED = 3, 7
@@ -26,7 +28,22 @@ STEPS = {
     "local_batch_size": _digits.EXAMPLES,
     "num_local_epochs": _digits.STEPS,
 }
-CONFIGS = {"dp_fedavg": dataclasses.replace(_digits.DEPLOYMENT.config, **STEPS)}
+SILOS = {"item_sampling_prob": 0.4, "expected_subjects": 6.0, "max_items_per_subject": 2}
+CONFIGS = {
+    "dp_fedavg": dataclasses.replace(_digits.DEPLOYMENT.config, **STEPS),
+    "higradavg": higradavg.Config(
+        num_parties=10, noise_multiplier=0.8, silo_noise=(1.0, 1.5) * 5, **SILOS
+    ),
+    "lightdp": lightdp.Config(
+        num_parties=10,
+        noise_multiplier=0.9,
+        max_colluders=2,
+        max_stragglers=0,
+        pair_variance_ratio=4.0,  # of huge ones, float32 keeps fewer digits of the sum
+        l2_clip_norm=0.4,
+        **STEPS,
+    ),
+}
 
 
 def key():
@@ -45,11 +62,17 @@ def loss(params, example):
     return jax.nn.logsumexp(logits) - logits[example["y"]]
 
 
+def pool():
+    """All examples; subject s has every fifteenth of them, in most of the clients."""
+    x, y = _digits.examples()
+    subject = np.arange(len(y), dtype=np.int32) % 15
+    return {"x": x, "y": y, "subject": subject}
+
+
 def simulated(deployed):
     """The models after each round of a simulation, as `fljax.simulate` runs it."""
-    x, y = _digits.examples()
-    rows = jnp.arange(len(y), dtype=jnp.int32).reshape(_digits.NUM_CLIENTS, -1)
-    clients = data.ClientData({"x": jnp.asarray(x), "y": jnp.asarray(y)}, rows)
+    rows = jnp.arange(len(pool()["y"]), dtype=jnp.int32).reshape(_digits.NUM_CLIENTS, -1)
+    clients = data.ClientData(jax.tree.map(jnp.asarray, pool()), rows)
     made = deployed.implementation.make(deployed.config, loss, num_units=_digits.NUM_CLIENTS)
     round_fun = jax.jit(feed.round_fun((made,), _digits.NUM_CLIENTS), static_argnames="capacity")
     states, found = (made.init(jax.tree.map(jnp.asarray, _digits.initial())),), []
@@ -59,13 +82,33 @@ def simulated(deployed):
     return found
 
 
-def app(deployed, trained=_digits.train):
-    made = flwr.clientapp.ClientApp()
+def number(context):
+    return context.node_config["partition-id"]
 
-    @made.train(mods=[flower.client_mod(deployed)])
+
+def party(context):
+    """As in a simulation, whose key all parties have."""
+    agreement = key_agreement.SimulatedKeyAgreement(number(context), key())
+    return flower.Party(number=number(context), key=key(), agreement=agreement)
+
+
+def app(deployed, trained=_digits.train, party=party):
+    made = flwr.clientapp.ClientApp()
+    if deployed.scheme == "higradavg":
+
+        def examples(context):
+            begin = number(context) * _digits.EXAMPLES
+            mine = slice(begin, begin + _digits.EXAMPLES)
+            return {name: field[mine] for name, field in pool().items()}
+
+        like = _digits.initial()
+        made.train()(flower.silo_train(deployed, loss, examples, like, party))
+        return made
+
+    @made.train(mods=[flower.client_mod(deployed, party)])
     def train(message, context):
         params = flower.from_record(message.content["arrays"], _digits.initial())
-        new = trained(params, context.node_config["partition-id"])
+        new = trained(params, number(context))
         metrics = flwr.app.MetricRecord({"train-loss": 0.123456789})
         content = flwr.app.RecordDict({"arrays": flower.to_record(new), "metrics": metrics})
         return flwr.app.Message(content, reply_to=message)
@@ -104,6 +147,61 @@ def test_models_of_dp_fedavg_are_those_of_the_simulation(changed):
     assert strategy.ledger.event == deployed.event.repeat(ROUNDS)
     moved = np.linalg.norm(models[-1]["w"])
     assert moved > 0.1  # it is not that nothing happened
+
+
+@pytest.mark.slow(reason="compiles rounds of silos, and noise of pairs")
+@pytest.mark.parametrize("scheme", ["higradavg", "lightdp"])
+def test_models_of_clients_that_add_noise_are_those_of_the_simulation(scheme):
+    deployed = deployment(scheme, num_rounds=2)
+    grid = _grid.Grid(app(deployed), _digits.NUM_CLIENTS)
+    strategy, models = run(deployed, grid, key=key())
+    assert_equal(models, simulated(deployed))
+    assert strategy.ledger.event == deployed.event.repeat(2)
+
+
+@pytest.mark.slow(reason="compiles noise of pairs")
+def test_noise_of_pairs_with_real_keys_hides_each_upload_and_cancels_in_the_sum(tmp_path):
+    deployed = deployment("lightdp", num_rounds=1, pair_variance_ratio=100.0)
+    clients = [key_agreement.KeyAgreement(i) for i in range(_digits.NUM_CLIENTS)]
+    for one in clients:
+        for other in clients:
+            if one is not other:
+                one.agree(other.client, other.public_key)
+        one.save(tmp_path / f"{one.client}.key", passphrase=None)
+
+    def of_file(context):
+        path = tmp_path / f"{number(context)}.key"
+        return flower.Party(agreement=key_agreement.KeyAgreement.load(path))
+
+    idle = lambda params, number: params  # nothing but noise is sent
+    grid = _grid.Grid(app(deployed, idle, of_file), _digits.NUM_CLIENTS)
+    own = lightdp.stddev(deployed.config)
+    uploads, asked = [], grid.asked
+
+    def seen(node, message):
+        reply = asked(node, message)
+        uploads.append(flower.from_record(reply.content["arrays"], _digits.initial())["w"])
+        return reply
+
+    grid.asked = seen
+    _, models = run(deployed, grid)
+    single, mean = np.std(uploads), np.std(models[0]["w"])
+    # 9 pairs of 100 times the variance; of 640 numbers a deviation is known to 3 %, five times.
+    assert abs(single / (own * np.sqrt(1 + 900)) - 1) < 0.15
+    assert abs(mean / (own / np.sqrt(_digits.NUM_CLIENTS)) - 1) < 0.15
+    # The same round for clients that remember nothing: the files of their keys do.
+    again = _grid.Grid(app(deployed, idle, of_file), _digits.NUM_CLIENTS)
+    _, models = run(deployed, again)
+    assert not np.any(models[0]["w"])
+
+
+def test_clients_whose_steps_are_private_and_others_are_told_apart():
+    with pytest.raises(ValueError, match=r"register silo_train\(..\) instead"):
+        flower.client_mod(deployment("higradavg"))
+    with pytest.raises(ValueError, match="Expected scheme='higradavg' of a silo"):
+        flower.silo_train(deployment("lightdp"), loss, pool, _digits.initial())
+    with pytest.raises(ValueError, match="Expected num_parties to be the number of clients"):
+        deployment("lightdp", num_parties=11)
 
 
 def test_a_client_that_is_gone_or_late_is_not_in_the_sum_and_not_refunded():

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING
 
 from fljax import _rooms
 
-__all__ = ["Deployment", "Strategy", "client_mod", "from_record", "to_record"]
+__all__ = ["Deployment", "Party", "Strategy", "client_mod", "silo_train"]
+__all__ += ["from_record", "to_record"]
 
 if TYPE_CHECKING:
     from fljax.interop.flower import client as client
     from fljax.interop.flower import deployment as deployment
     from fljax.interop.flower import records as records
     from fljax.interop.flower import server as server
+    from fljax.interop.flower.client import Party as Party
     from fljax.interop.flower.client import client_mod as client_mod
+    from fljax.interop.flower.client import silo_train as silo_train
     from fljax.interop.flower.deployment import Deployment as Deployment
     from fljax.interop.flower.records import from_record as from_record
     from fljax.interop.flower.records import to_record as to_record
@@ -25,9 +28,11 @@ if TYPE_CHECKING:
 else:
     _WHERE = {
         "Deployment": "deployment",
+        "Party": "client",
         "Strategy": "server",
         "client_mod": "client",
         "from_record": "records",
+        "silo_train": "client",
         "to_record": "records",
     }
     __getattr__, __dir__ = _rooms.doors(

@@ -6,12 +6,13 @@ from typing import Any
 
 from fljax import _validate, schemes
 from fljax.accounting.events import NonPrivate, PrivacyEvent
+from fljax.data import parties
 from fljax.errors import PrivacyPreconditionError
 from fljax.schemes.base import Scheme
 
-SCHEMES = ("dp_fedavg",)
+SCHEMES = ("dp_fedavg", "higradavg", "lightdp")
 # What a config may have that real clients and servers do not do, and the one value that they do.
-_ONLY: dict[str, Any] = {"correlation": "none", "sampling": "poisson"}
+_ONLY: dict[str, Any] = {"correlation": "none", "sampling": "poisson", "draw": "pairs"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,8 @@ class Deployment:
                 "Expected a config that promises an epsilon, with noise_multiplier > 0, got "
                 f"noise_multiplier={self.config.noise_multiplier!r}."
             )
+        if isinstance(self.config, parties.Parties):
+            parties.check_number(self.config, self.num_clients)
         numbers = dataclasses.asdict(self.config)
         for name, value in _ONLY.items():
             got = numbers.get(name, value)

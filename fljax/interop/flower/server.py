@@ -22,6 +22,8 @@ from fljax.interop.flower.deployment import Deployment
 from fljax.local.sgd import LocalResult
 from fljax.schemes import base
 from fljax.schemes.central import dp_fedavg
+from fljax.server import rounds
+from fljax.server.rounds import Clients, Release, Round, Sums
 from fljax.simulation.feed import host_sampler
 from fljax.upload import key_agreement
 from fljax_kernels.chacha20 import api as chacha20
@@ -52,6 +54,10 @@ class Strategy:
       and adds noise; the divisor is the expected number of clients, never that of answers. The
       server is trusted with updates, and with who is asked and answers. Who is away must not depend
       on who was sampled.
+      `lightdp`, `higradavg`: the noise is the clients' (`client_mod`, `silo_train`), and the claim
+      holds towards the server, too, which may be told every upload, late ones included. The model
+      moves along the mean of those that came in time; how many did is public. A round in which
+      none did leaves it as it was.
     Idealisation: as the scheme's `make`.
 
     Args:
@@ -168,7 +174,7 @@ class Strategy:
             told = {"round": done, "terms": deployment.terms}
             content = records.content(result.arrays, told, train_config)
             replies = self._ask(grid, dict.fromkeys(asked, content), done, timeout)
-            updates = _updates(replies, model)
+            updates = _updates(replies, model, finite=deployment.scheme != "dp_fedavg")
             _log.info("round %d: %d asked, %d answered", done, len(asked), len(updates))
             state, _ = step(state, _cohort(ids, updates, model), self._key)
 
@@ -248,13 +254,17 @@ class Strategy:
         return found
 
 
-def _updates(replies: "Mapping[int, Message]", model: Mapping[str, np.ndarray]) -> Updates:
-    """What clients sent, where it has the model's form."""
+def _updates(
+    replies: "Mapping[int, Message]", model: Mapping[str, np.ndarray], *, finite: bool
+) -> Updates:
+    """What clients sent, where it has the model's form, and, if asked, holds finite numbers."""
     found = {}
     for number, reply in replies.items():
         try:
             update = records.only_arrays("an answer", reply)
             records.check_alike("an answer", update, model)
+            if finite and not all(np.isfinite(leaf).all() for leaf in update.values()):
+                raise ValueError("Expected an answer of finite numbers, got another.")
         except ValueError as reason:
             _log.warning("an answer is left out: %s", reason)
             continue
@@ -291,4 +301,27 @@ def _algorithm(
     given = base.given(
         deployment.config, deployment.num_clients, base.Performance(), server_optimizer, None
     )
-    return dp_fedavg.algorithm(_sent, deployment.config, given)
+    if deployment.scheme == "dp_fedavg":
+        return dp_fedavg.algorithm(_sent, deployment.config, given)
+    return rounds.federated(
+        _added_up,
+        _mean,
+        server_optimizer=given.server_optimizer,
+        performance=given.performance,
+    )
+
+
+def _added_up(here: Round, clients: Clients) -> tuple[Any, jax.Array]:
+    """Uploads that carry their noise already, which nothing may clip or weigh."""
+    sent = _sent(here.state.params, here.examples, clients.rows, clients.ids).update
+
+    def add(leaf: jax.Array) -> jax.Array:
+        mask = clients.present.reshape((-1,) + (1,) * (leaf.ndim - 1))
+        return jnp.sum(jnp.where(mask, leaf, 0), axis=0)
+
+    return jax.tree.map(add, sent), jnp.zeros(2)
+
+
+def _mean(here: Round, clients: Clients, sums: Sums) -> Release:
+    share = 1 / jnp.maximum(1, sums.num_present).astype(jnp.float32)
+    return Release(jax.tree.map(lambda leaf: leaf * share, sums.total), counts=sums.num_present > 0)
