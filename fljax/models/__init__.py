@@ -26,9 +26,11 @@ from fljax.models.others import replace_batch_norm as replace_batch_norm
 
 if TYPE_CHECKING:
     from fljax.models import classifiers as classifiers
+    from fljax.models import decoder as decoder
     from fljax.models import functions as functions
     from fljax.models import image_nets as image_nets
     from fljax.models import layers as layers
+    from fljax.models import lora as lora
     from fljax.models import losses as losses
     from fljax.models import others as others
     from fljax.models import scaling as scaling

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from fljax import _plugins, _validate
-from fljax.models import _keras, image_nets, layers, others
+from fljax.models import _keras, decoder, image_nets, layers, others
 from fljax.models.functions import Functional, functional
 
 
@@ -170,6 +170,7 @@ _CLASSES: dict[str, Callable[..., nnx.Module]] = {
     "resnet20": functools.partial(image_nets.ResNet, blocks=3, widths=(16, 32, 64)),
     "alexnet": image_nets.AlexNet,
     "vgg16": image_nets.VGG16,
+    **{f"decoder:{name}": functools.partial(decoder.make, name) for name in decoder.SHAPES},
 }
 _OPTIONS: dict[str, set[str]] = {
     "mlp": {"hidden"},
@@ -184,7 +185,10 @@ _registry: _plugins.Registry[Callable[..., Any]] = _plugins.Registry(
 )
 
 # Those for images take grey ones without an axis of channels.
-_NO_IMAGES = ("softmax", "mlp", "lstm", "token_lstm")
+_NO_IMAGES = (
+    *("softmax", "mlp", "lstm", "token_lstm"),
+    *(f"decoder:{name}" for name in decoder.SHAPES),
+)
 
 
 def register(name: str, make: Callable[..., Any]) -> None:
@@ -236,12 +240,13 @@ def create(
 
     Args:
       name: "softmax", "mlp", "cnn", "leaf_cnn" (the CNN of LEAF's FEMNIST task, dense layer of
-        2048), "lstm", "token_lstm" (logits `[T, num_classes]` of a sequence), or one of the
-        networks for images: "lenet", "resnet10", "resnet20" (group normalisation), "alexnet",
-        "vgg16"; or one that was registered, or "PACKAGE.MODULE:NAME" of what `register` takes.
+        2048), "lstm", "token_lstm" (logits `[T, num_classes]` of a sequence), "decoder:NAME" of
+        `decoder.SHAPES` (logits `[T, num_classes]`, too), or one of the networks for images:
+        "lenet", "resnet10", "resnet20" (group normalisation), "alexnet", "vgg16"; or one that was
+        registered, or "PACKAGE.MODULE:NAME" of what `register` takes.
       example_shape: shape of one `x`, without a batch axis; those for images want `[height, width]`
-        or `[height, width, channels]`, of which alexnet and vgg16 `[32, 32, channels]`; the lstms
-        `[characters]` with integers in `[0, num_classes)`.
+        or `[height, width, channels]`, of which alexnet and vgg16 `[32, 32, channels]`; lstms and
+        decoders `[characters]` with integers in `[0, num_classes)`.
       num_classes: number of logits. >= 1.
       key: typed key for the initial weights (LeCun normal; biases start at 0).
       dtype: of an example, for models of one's own.

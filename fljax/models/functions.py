@@ -20,6 +20,20 @@ _BATCH_STATISTICS = (
 )
 
 
+class Frozen(nnx.Variable):
+    """What an nnx module holds and nothing trains: see `fljax.models.lora.freeze`."""
+
+
+class Parted(NamedTuple):
+    """params: trained; frozen: constants of training, both nested dicts of arrays. apply(params,
+    frozen, x) -> output for ONE example x, no batch axis.
+    """
+
+    params: Params
+    frozen: Params
+    apply: Callable[[Params, Params, Any], jax.Array]
+
+
 class Functional(NamedTuple):
     """params: nested dicts of arrays, keys are strings. apply(params, x) -> output for ONE example
     x, no batch axis.
@@ -58,7 +72,8 @@ def functional(
             raise ValueError(
                 "Expected variables=None for an nnx module, which carries its own, got variables."
             )
-        params, call = _from_nnx(module)
+        params, frozen, whole = _from_nnx(module)
+        call: Apply = lambda params, x: whole(params, frozen, x)
     elif isinstance(module, linen.Module):
         params, call = _from_linen(module, variables)
     else:
@@ -72,6 +87,30 @@ def functional(
         return call(params, jax.tree.map(lambda leaf: leaf[None], x))[0]
 
     return Functional(params, apply)
+
+
+def parted(module: nnx.Module, *, batched: bool = True) -> Parted:
+    """As `functional`, with the frozen arrays as an argument: for a program that takes them as
+    inputs, spread over devices, in place of constants.
+
+        model = parted(lora.add(decoder, 8, rngs=rngs), batched=False)
+
+        def loss(params, example):  # inside the program that `frozen` is an argument of
+            return next_token(lambda params, x: model.apply(params, frozen, x))(params, example)
+
+    Raises:
+      ValueError: as `functional`, or it is no nnx module.
+    """
+    if not isinstance(module, nnx.Module):
+        raise ValueError(f"Expected module to be a flax nnx module, got {type(module)}.")
+    params, frozen, call = _from_nnx(module)
+
+    def apply(params: Params, frozen: Params, x: Any) -> jax.Array:
+        if not batched:
+            return call(params, frozen, x)
+        return call(params, frozen, jax.tree.map(lambda leaf: leaf[None], x))[0]
+
+    return Parted(params, frozen, apply)
 
 
 def _from_linen(module: linen.Module, variables: Mapping[str, Any] | None) -> tuple[Params, Apply]:
@@ -110,48 +149,55 @@ def _names(path: tuple[Any, ...]) -> tuple[str, ...]:
     return tuple(str(step) for step, drop in zip(steps, is_value, strict=True) if not drop)
 
 
-def _from_nnx(module: nnx.Module) -> tuple[Params, Apply]:
-    graph, trained, rest = nnx.split(module, nnx.Param, ...)
-    for path, variable in nnx.to_flat_state(rest):
-        if isinstance(variable, nnx.BatchStat):
-            found = ".".join(map(str, path))
-            raise ValueError(_BATCH_STATISTICS.format(found=found, kind=type(module).__name__))
-    leaves, structure = jax.tree_util.tree_flatten_with_path(trained)
-    names = [_names(path) for path, _ in leaves]
-    constants, rest_structure = jax.tree.flatten(rest)
-    rest_names = [".".join(_names(path)) for path, _ in jax.tree_util.tree_leaves_with_path(rest)]
-
-    params: dict[str, Any] = {}
-    for (*parents, last), (_, leaf) in zip(names, leaves, strict=True):
-        node = params
+def _nested(names: list[tuple[str, ...]], leaves: list[Any]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for (*parents, last), leaf in zip(names, leaves, strict=True):
+        node = nested
         for name in parents:
             node = node.setdefault(name, {})
         node[last] = leaf
+    return nested
 
-    def lookup(params: Params, path: tuple[str, ...]) -> jax.Array:
-        for name in path:
-            params = params[name]
-        return params
 
-    def call(params: Params, x: Any) -> jax.Array:
+def _lookup(nested: Params, path: tuple[str, ...]) -> jax.Array:
+    for name in path:
+        nested = nested[name]
+    return nested
+
+
+def _from_nnx(module: nnx.Module) -> tuple[Params, Params, Callable[..., jax.Array]]:
+    """(trained, frozen, the module as a function of both and of its input)."""
+    graph, *states = nnx.split(module, nnx.Param, Frozen, ...)
+    for path, variable in nnx.to_flat_state(states[2]):
+        if isinstance(variable, nnx.BatchStat):
+            found = ".".join(map(str, path))
+            raise ValueError(_BATCH_STATISTICS.format(found=found, kind=type(module).__name__))
+    flat = [jax.tree_util.tree_flatten_with_path(state) for state in states]
+    structures = [structure for _, structure in flat]
+    names = [[_names(path) for path, _ in leaves] for leaves, _ in flat]
+    arrays = [[leaf for _, leaf in leaves] for leaves, _ in flat]
+    rest_names = [".".join(path) for path in names[2]]
+
+    def call(params: Params, frozen: Params, x: Any) -> jax.Array:
         # The variables are built anew in each call, so that the module's own never meet a tracer.
-        copy = nnx.merge(
-            graph,
-            jax.tree.unflatten(structure, [lookup(params, path) for path in names]),
-            jax.tree.unflatten(rest_structure, constants),
-        )
+        given = [
+            [_lookup(params, path) for path in names[0]],
+            [_lookup(frozen, path) for path in names[1]],
+            arrays[2],
+        ]
+        copy = nnx.merge(graph, *map(jax.tree.unflatten, structures, given))
         output = copy(x)
-        after = jax.tree.leaves(nnx.split(copy, nnx.Param, ...)[2])
+        after = jax.tree.leaves(nnx.split(copy, nnx.Param, Frozen, ...)[3])
         changed = [
             name
-            for name, old, new in zip(rest_names, constants, after, strict=False)
+            for name, old, new in zip(rest_names, arrays[2], after, strict=False)
             if old is not new
         ]
-        if changed or len(after) != len(constants):
+        if changed or len(after) != len(arrays[2]):
             raise ValueError(
                 f"Expected module to be a pure function, got {type(module).__name__} which changes "
                 f"{', '.join(changed) or 'its state'}; for dropout call module.eval() first."
             )
         return output
 
-    return params, call
+    return _nested(names[0], arrays[0]), _nested(names[1], arrays[1]), call

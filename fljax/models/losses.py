@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from fljax import _validate
 from fljax.models.functions import Apply
 from fljax.types import Batch, Example, Params
+from fljax_kernels.per_example.reference import wide
 
 
 def _cross_entropy(logits: jax.Array, label: jax.Array) -> jax.Array:
@@ -43,10 +44,11 @@ def _next_token(logits: jax.Array, label: jax.Array) -> jax.Array:
             f"Expected outputs [T, symbols] for y of shape {list(label.shape)}, got shape "
             f"{list(logits.shape)}."
         )
-    log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
+    log_probs = jax.nn.log_softmax(logits.astype(wide(logits.dtype)))
     # As in _cross_entropy; a place of padding, -1, is no symbol and adds nothing.
-    meant = jnp.arange(logits.shape[-1])[None] == label.astype(jnp.int32)[:, None]
-    count = jnp.maximum((label >= 0).sum(), 1).astype(jnp.float32)
+    symbols = jnp.arange(logits.shape[-1], dtype=jnp.int32)
+    meant = symbols[None] == label.astype(jnp.int32)[:, None]
+    count = jnp.maximum((label >= 0).sum(), 1).astype(log_probs.dtype)
     return -jnp.where(meant, log_probs, 0).sum() / count
 
 
@@ -103,7 +105,7 @@ def binary_cross_entropy(apply: Apply) -> NetworkLoss:
 
 def next_token(apply: Apply) -> NetworkLoss:
     """The mean cross-entropy of the symbols y `[T]` that `apply(params, x)`, `[T, symbols]`, is to
-    tell, over those that are no padding (-1): nats, a float32 scalar.
+    tell, over those that are no padding (-1): nats, a scalar of float32 at least.
     """
     return NetworkLoss(apply, _next_token, "next_token")
 

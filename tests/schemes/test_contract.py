@@ -44,6 +44,7 @@ ALLOWED = {
     "models/_keras.py": {"model.call"},
     "models/_scale_of_jaxpr.py": {"eqn.outvars[0].aval", "v.aval"},
     "models/functions.py": {"step"},
+    "models/lora.py": {"part", "part.parent"},
     "models/others.py": {
         *("maker", "model.apply", "module", "new", "norm", "part", "shape", "start", "thing"),
     },

@@ -25,18 +25,21 @@ SHAPES = {
     "mlp": (4,),
     "lstm": (3,),
     "token_lstm": (3,),
+    "decoder:tiny": (3,),
     "look_up": (3,),
     "resnet10": (32, 32, 3),
     "resnet20": (32, 32, 3),
 }
 SHAPES |= {"alexnet": (32, 32, 3), "vgg16": (32, 32, 3)}
-LOOKS_UP = ("lstm", "token_lstm", "look_up")
+OF_SEQUENCES = ("token_lstm", "decoder:tiny")
+LOOKS_UP = ("lstm", "look_up", *OF_SEQUENCES)
 NEED_LAYERS = ("bidirectional", "mp_cdp", "mp_dp_naive")  # and parameters that enter by products
 PAIRS = [
     (name, model)
     for model in models.NAMES
     for name in schemes.NAMES
-    if not (name in NEED_LAYERS and model in ("softmax", "lstm", "token_lstm"))
+    if not (name in NEED_LAYERS and model in ("softmax", "lstm", *OF_SEQUENCES))
+    if not model.startswith("decoder:") or model == "decoder:tiny"  # the others are too large
 ]
 QUICK = [
     ("dp_fedavg", "lstm"),
@@ -87,7 +90,7 @@ def algorithm(name, model, **options):
     sizes["noise_multiplier"] = 0.0 if name == "fedavg" or "nats" in fields else 1.0
     if "grid_norm" in fields:  # of the largest model, with noise that can be drawn
         sizes |= {"grid_norm": 16384, "noise_multiplier": 0.1}
-    kind = "next_token" if model == "token_lstm" else "cross_entropy"
+    kind = "next_token" if model in OF_SEQUENCES else "cross_entropy"
     loss = models.LOSSES["squared" if name in NEED_LAYERS else kind](network(model).apply)
     inputs = {"channel": None} if "channel" in inspect.signature(scheme.make).parameters else {}
     config = scheme.Config(**{field: size for field, size in sizes.items() if field in fields})
@@ -103,7 +106,7 @@ def placed(step, model):
         .astype(np.int32 if model in LOOKS_UP else np.float32)
     )
     rows = np.arange(C * N, dtype=np.int32)
-    y = x if model == "token_lstm" else rows % 3
+    y = x if model in OF_SEQUENCES else rows % 3
     clients = data.ClientData({"x": x, "y": y, "subject": rows}, rows.reshape(C, N))
     state = step.init(network(model).params)
 

@@ -1,0 +1,207 @@
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from fljax import models
+from fljax.models import decoder
+
+SMALL = {"vocabulary": 13, "width": 8, "hidden": 12, "layers": 3, "heads": 4, "kv_heads": 2}
+KINDS = {
+    "gemma": decoder.Shape(
+        **SMALL,
+        head_width=4,
+        rope_base=1e4,
+        window=2,
+        global_every=2,
+        local_rope_base=50.0,
+        activation="gelu_tanh",
+        norm_of_queries=True,
+        norm_after=True,
+        scale_from_one=True,
+        scaled_embedding=True,
+    ),
+    "llama": decoder.Shape(
+        **SMALL,
+        head_width=12,
+        rope_base=100.0,
+        rope_stretch=decoder.Stretch(factor=8.0, low=1.0, high=4.0, original=32),
+        norm_epsilon=1e-5,
+    ),
+    "qwen": decoder.Shape(**SMALL, head_width=4, rope_base=1e3, norm_of_queries=True),
+}
+TOKENS = np.array([3, 1, 4, 1, 5, 9, 2], np.int32)
+
+
+def made(shape, key=0, **options):
+    """With scales of norms that say something, in float64 under x64."""
+    module = decoder.Decoder(shape, rngs=nnx.Rngs(key), **options)
+    rng = np.random.default_rng(7)
+    for path, variable in nnx.to_flat_state(nnx.state(module)):
+        if path[-1] == "scale":
+            drawn = rng.normal(0.5, 0.3, variable.shape)
+            variable[...] = jnp.asarray(drawn, variable.dtype)
+    return module
+
+
+# The forward pass once more, in float64 NumPy, token by token and head by head.
+
+
+def norm64(x, scale, shape):
+    scaled = x / math.sqrt(np.mean(x * x) + shape.norm_epsilon)
+    return scaled * (1 + scale if shape.scale_from_one else scale)
+
+
+def turned64(x, position, shape, base, stretch):
+    half = len(x) // 2
+    out = np.empty(2 * half)
+    for i in range(half):
+        frequency = base ** (-2 * i / (2 * half))
+        if stretch is not None:
+            length = 2 * math.pi / frequency
+            if length > stretch.original / stretch.low:
+                frequency /= stretch.factor
+            elif length >= stretch.original / stretch.high:
+                part = (stretch.original / length - stretch.low) / (stretch.high - stretch.low)
+                frequency = (1 - part) * frequency / stretch.factor + part * frequency
+        cos, sin = math.cos(position * frequency), math.sin(position * frequency)
+        out[i] = x[i] * cos - x[half + i] * sin
+        out[half + i] = x[half + i] * cos + x[i] * sin
+    return out
+
+
+def activated64(x, shape):
+    if shape.activation == "silu":
+        return x / (1 + np.exp(-x))
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def attention64(p, xs, shape, local):
+    width = shape.head_width
+    base = shape.local_rope_base if local and shape.local_rope_base else shape.rope_base
+    heads = {}
+    for name, count in (("q", shape.heads), ("k", shape.kv_heads), ("v", shape.kv_heads)):
+        for t, x in enumerate(xs):
+            for h in range(count):
+                y = x @ p[name]["kernel"][:, h * width : (h + 1) * width]
+                if name != "v":
+                    if shape.norm_of_queries:
+                        y = norm64(y, p[f"{name}_norm"]["scale"], shape)
+                    y = turned64(y, t, shape, base, None if local else shape.rope_stretch)
+                heads[name, t, h] = y
+    outputs = []
+    for t in range(len(xs)):
+        joined = []
+        for h in range(shape.heads):
+            group = h // (shape.heads // shape.kv_heads)
+            first = max(0, t - shape.window + 1) if local else 0
+            places = range(first, t + 1)
+            scores = [heads["q", t, h] @ heads["k", s, group] / math.sqrt(width) for s in places]
+            weights = np.exp(np.array(scores) - max(scores))
+            weights /= weights.sum()
+            joined.append(
+                sum(w * heads["v", s, group] for w, s in zip(weights, places, strict=True))
+            )
+        outputs.append(np.concatenate(joined) @ p["o"]["kernel"])
+    return outputs
+
+
+def logits64(params, tokens, shape):
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    factor = math.sqrt(shape.width) if shape.scaled_embedding else 1.0
+    xs = [factor * params["embedding"][token] for token in tokens]
+    for number in range(shape.layers):
+        p = jax.tree.map(lambda leaf, number=number: leaf[number], params["layers"])
+        local = shape.window is not None and (number + 1) % shape.global_every != 0
+        normed = [norm64(x, p["before_attention"]["scale"], shape) for x in xs]
+        added = attention64(p["attention"], normed, shape, local)
+        if shape.norm_after:
+            added = [norm64(x, p["after_attention"]["scale"], shape) for x in added]
+        xs = [x + y for x, y in zip(xs, added, strict=True)]
+        for t, x in enumerate(xs):
+            y = norm64(x, p["before_mlp"]["scale"], shape)
+            mlp = {name: p["mlp"][name]["kernel"] for name in ("gate", "up", "down")}
+            y = (activated64(y @ mlp["gate"], shape) * (y @ mlp["up"])) @ mlp["down"]
+            xs[t] = x + (norm64(y, p["after_mlp"]["scale"], shape) if shape.norm_after else y)
+    return np.stack([params["embedding"] @ norm64(x, params["norm"]["scale"], shape) for x in xs])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_are_those_of_a_float64_reference_written_apart(kind):
+    with jax.enable_x64(True):
+        module = made(KINDS[kind], dtype=jnp.float64, param_dtype=jnp.float64)
+        params, apply = models.functional(module, batched=False)
+        actual = jax.jit(apply)(params, TOKENS)
+        np.testing.assert_allclose(actual, logits64(params, TOKENS, KINDS[kind]), atol=1e-12)
+
+
+def test_weights_of_float32_meet_data_in_bfloat16_and_logits_are_float32():
+    module = made(KINDS["gemma"], dtype=jnp.bfloat16, remat=True)
+    params, apply = models.functional(module, batched=False)
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}
+    actual = jax.jit(apply)(params, TOKENS)
+    assert actual.dtype == jnp.float32
+    exact = logits64(params, TOKENS, KINDS["gemma"])
+    # Three layers of about ten roundings of 2^-9 each, none of which is large beside the logits.
+    error = np.abs(actual - exact).max()
+    assert 1e-5 < error < 30 * 2.0**-9 * np.abs(exact).max()
+
+
+def test_published_decoders_have_their_published_number_of_parameters():
+    counts = {
+        "gemma3_1b": 999_885_952,
+        "llama3.2_1b": 1_235_814_400,
+        "qwen3_0.6b": 596_049_920,
+    }
+    for name, count in counts.items():
+        shape = decoder.SHAPES[name]
+        state = nnx.state(nnx.eval_shape(lambda s=shape: decoder.Decoder(s, rngs=nnx.Rngs(0))))
+        assert sum(leaf.size for leaf in jax.tree.leaves(state)) == count == shape.num_params
+
+
+def test_no_token_sees_later_ones_and_one_local_layer_no_further_than_its_window():
+    shape = dataclasses.replace(KINDS["gemma"], layers=1)
+    params, apply = models.functional(made(shape), batched=False)
+    one = jax.jit(apply)(params, TOKENS)
+    for place in range(len(TOKENS)):
+        other = np.array(TOKENS)
+        other[place] = 12
+        changed = np.any(jax.jit(apply)(params, other) != one, axis=1)
+        np.testing.assert_array_equal(np.flatnonzero(changed), [place, *[place + 1][: 6 - place]])
+
+
+def test_every_sixth_layer_of_gemma_sees_all_tokens():
+    seen = decoder.SHAPES["gemma3_1b"].sees_all()
+    np.testing.assert_array_equal(np.flatnonzero(seen), [5, 11, 17, 23])
+    assert decoder.SHAPES["llama3.2_1b"].sees_all().all()
+
+
+def test_a_decoder_by_name_has_the_symbols_of_its_data_and_says_what_it_takes(key):
+    params, apply = models.create("decoder:tiny", example_shape=(5,), num_classes=80, key=key)
+    assert params["embedding"].shape == (80, 128)
+    assert jax.eval_shape(apply, params, jnp.zeros(5, jnp.int32)).shape == (5, 80)
+    with pytest.raises(ValueError, match=r"example_shape to be \[tokens\]"):
+        models.create("decoder:tiny", example_shape=(5, 5), num_classes=80, key=key)
+    with pytest.raises(ValueError, match=r"tokens \[T\], integers"):
+        apply(params, jnp.zeros(5))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kv_heads": 3}, "multiple of kv_heads"),
+        ({"head_width": 5}, "head_width to be even"),
+        ({"layers": 0}, "layers"),
+        ({"rope_base": 0.0}, "rope_base"),
+        ({"window": 0}, "window"),
+        ({"activation": "relu"}, "activation"),
+    ],
+    ids=str,
+)
+def test_a_shape_that_cannot_be_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(KINDS["qwen"], **changes)
