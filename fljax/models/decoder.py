@@ -22,8 +22,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import PartitionSpec
 
 from fljax import _validate
+from fljax.types import Params
 from fljax_kernels.per_example.reference import wide
 
 
@@ -394,3 +396,33 @@ def make(
     small = name == "tiny"
     dtype = jnp.float32 if small else jnp.bfloat16
     return Decoder(shape, rngs=rngs, dtype=dtype, remat=not small)
+
+
+def specs(params: Params, *, fsdp: str | None = "fsdp", tensor: str | None = "tensor") -> Params:
+    """How a decoder's arrays are spread over a mesh: a tree of PartitionSpec like `params`.
+
+    A matrix is cut along `tensor` where heads or the MLP's hidden numbers lie, and along `fsdp` on
+    its other side; matrices of `lora` are cut where the layer's are, and not along their rank;
+    scales of norms are whole everywhere. Layers are not cut.
+
+    Args:
+      params: of `models.functional` or `models.functions.parted` of a `Decoder`, trained or frozen.
+      fsdp, tensor: names of axes of the mesh. None: not cut along that.
+
+    Source: Shoeybi et al. (2019), arXiv:1909.08053, Section 3; Rajbhandari et al. (2019),
+      arXiv:1910.02054, stage 3.
+    """
+
+    def spec(path: tuple[Any, ...], leaf: jax.Array) -> PartitionSpec:
+        names = [step.key for step in path]
+        if names[-1] == "embedding":
+            return PartitionSpec(tensor, fsdp)
+        into = {"q", "k", "v", "gate", "up"} & set(names)
+        back = {"o", "down"} & set(names)
+        if not into and not back:
+            return PartitionSpec()
+        first, last = (fsdp, tensor) if into else (tensor, fsdp)
+        cuts = {"kernel": (first, last), "a": (first, None), "b": (None, last)}
+        return PartitionSpec(None, *cuts[names[-1]])
+
+    return jax.tree_util.tree_map_with_path(spec, params)

@@ -1,0 +1,108 @@
+"""A decoder over eight virtual devices: examples over two axes, matrices over two."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import fljax
+from fljax import models
+from fljax.models import decoder, functions, lora
+
+SHAPE = decoder.Shape(
+    vocabulary=64,
+    width=32,
+    hidden=64,
+    layers=2,
+    heads=4,
+    kv_heads=2,
+    head_width=8,
+    rope_base=1e4,
+    norm_of_queries=True,
+)
+CLIP, EXAMPLES, LENGTH = 0.05, 8, 16
+OVER = PartitionSpec(("data", "fsdp"))
+
+
+def adapted(rank):
+    module = decoder.Decoder(SHAPE, rngs=nnx.Rngs(0), remat=True)
+    if rank:
+        lora.add(module, rank, rngs=nnx.Rngs(1))
+    model = functions.parted(module, batched=False)
+    leaves, tree = jax.tree.flatten(model.params)
+    keys = jax.random.split(jax.random.key(2), len(leaves))
+    pairs = zip(leaves, keys, strict=True)
+    moved = [leaf + 0.05 * jax.random.normal(key, leaf.shape) for leaf, key in pairs]
+    return model._replace(params=tree.unflatten(moved))
+
+
+def step_of(model):
+    """(params, frozen, batch, padding) -> (clipped sum, norms), in one program."""
+
+    def step(params, frozen, batch, padding):
+        loss = models.next_token(lambda params, x: model.apply(params, frozen, x))
+        query = fljax.clipped_grad(
+            loss, l2_clip_norm=CLIP, keep_batch_dim=False, return_grad_norms=True
+        )
+        total, aux = query(params, batch, is_padding_example=padding)
+        return total, aux.grad_norms
+
+    return step
+
+
+def test_matrices_are_cut_along_both_axes_and_those_of_lora_with_their_layer():
+    low, whole = {"a": 0, "b": 0}, {"kernel": 0}
+    params = {
+        "embedding": 0,
+        "layers": {
+            "attention": {"q": low, "q_norm": {"scale": 0}},
+            "mlp": {"down": low, "up": whole},
+        },
+    }
+    found = decoder.specs(params)["layers"]
+    assert found["attention"]["q"]["a"] == PartitionSpec(None, "fsdp", None)
+    assert found["attention"]["q"]["b"] == PartitionSpec(None, None, "tensor")
+    assert found["attention"]["q_norm"]["scale"] == PartitionSpec()
+    assert found["mlp"]["down"]["a"] == PartitionSpec(None, "tensor", None)
+    assert found["mlp"]["up"]["kernel"] == PartitionSpec(None, "fsdp", "tensor")
+    assert decoder.specs(params, tensor=None)["embedding"] == PartitionSpec(None, "fsdp")
+
+
+@pytest.mark.slow(reason="compiles a private step of a decoder for eight devices, and replays it")
+@pytest.mark.parametrize("rank", [0, 2], ids=["full", "lora"])
+def test_a_private_step_over_data_fsdp_and_tensor_axes_is_that_of_one_device(rank):
+    model = adapted(rank)
+    step = step_of(model)
+    x = jax.random.randint(jax.random.key(5), (EXAMPLES, LENGTH), 0, 64, jnp.int32)
+    batch, padding = {"x": x, "y": (3 * x + 1) % 64}, jnp.arange(EXAMPLES) == 3
+    alone = jax.jit(step)(model.params, model.frozen, batch, padding)
+
+    axes = ("data", "fsdp", "tensor")
+    mesh = jax.make_mesh((2, 2, 2), axes, axis_types=(AxisType.Auto,) * 3)
+
+    def placed(tree, specs):
+        return jax.tree.map(lambda z, s: jax.device_put(z, NamedSharding(mesh, s)), tree, specs)
+
+    specs = decoder.specs(model.params)
+    params = placed(model.params, specs)
+    frozen = placed(model.frozen, decoder.specs(model.frozen))
+    out = jax.tree.map(lambda s: NamedSharding(mesh, s), specs), NamedSharding(mesh, OVER)
+    run = jax.jit(step, out_shardings=out)
+    spread = placed((batch, padding), jax.tree.map(lambda _: OVER, (batch, padding)))
+    total, norms = run(params, frozen, *spread)
+    # Sums of 2^7 to 2^11 numbers in another order, after the backward pass of two layers.
+    np.testing.assert_allclose(norms, alone[1], rtol=2e-5)
+    for ours, theirs in zip(jax.tree.leaves(total), jax.tree.leaves(alone[0]), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-5 * CLIP)
+    held = total["layers"]["mlp"]["up"]
+    for part in held.values():  # no device holds the whole of a matrix
+        assert part.addressable_shards[0].data.size < part.size
+
+    def released(batch, mask):
+        given = jax.lax.with_sharding_constraint((batch, ~mask), NamedSharding(mesh, OVER))
+        return run(params, frozen, *given)[0]
+
+    report = fljax.check_sensitivity(released, batch, sensitivity=CLIP)
+    assert report.measured > 0.99 * CLIP
