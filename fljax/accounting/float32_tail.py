@@ -16,6 +16,11 @@ chance of its own to be outside, whatever came before.
   the unit would add, is told to the adversary: it is drawn alike on both data sets, and given that,
   the accountants' bound holds. A unit that adds one vector, or nothing, makes one other reach; one
   with several vectors, as a mixture has, or under REPLACE_ONE with sampling, makes as many.
+- A sample of fixed size, one of its units replaced: who else is in the sample of a data set where
+  the unit is in it, and who is there instead of it where it is not, is told to the adversary. Given
+  that, either data set is a mixture of two sums, any two of the three sums in all are one move
+  apart, and the accountants' bounds are of such mixtures. Let A be what all three reach: each of
+  the two sums may be out of reach of two others.
 - Noise that is any linear function L z of independent normals (sums of clients' shares, noise of
   pairs, noise that is correlated over rounds) is no other case. For the move v of the release there
   is a u with L u = v, whose norm is that of v in units of the noise: 1 / its noise multiplier. So
@@ -147,6 +152,9 @@ def _of(mechanism: events.Mechanism, sampled: int) -> list[Release] | None:
         case events.PoissonSampled(_, inner):
             found = _of(inner, sampled)
             return found and [one._replace(reaches=sampled * one.reaches) for one in found]
+        case events.SampledWithoutReplacement(_, _, inner):
+            found = _of(inner, sampled) if sampled > 1 else None  # no accountant has other ones
+            return found and [one._replace(reaches=2 * one.reaches) for one in found]
         case events.EpsilonDelta(0.0, _):  # a chance that all is given away: no noise of ours
             return []
         case events.SelfComposed(inner, count):

@@ -6,6 +6,7 @@ counts how often it can say so; with integers and noise of an exact law it never
 ends of the law's table.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from fljax_kernels.discrete import alias
 _ROWS = 1000  # of the sum whose order is changed
 _LARGE = 2**24  # float32 loses a 1 that is added to it
 _BITS = 2**23  # uniform values of which `jax.random.normal` makes its draws
+_ROOT = np.float32(np.sqrt(2))
 
 
 class Told(NamedTuple):
@@ -34,12 +36,17 @@ class Told(NamedTuple):
     trials: int
 
 
-def normals() -> np.ndarray:
-    """All values that `jax.random.normal` draws in float32, sorted."""
+def half_variance_normals() -> np.ndarray:
+    """All values of variance 1/2 that `jax.random.normal` multiplies by sqrt(2), sorted."""
     low = np.nextafter(np.float32(-1), np.float32(0))
     steps = jnp.arange(_BITS, dtype=jnp.uint32).astype(jnp.float32) / _BITS
     uniform = jnp.maximum(low, steps * (np.float32(1) - low) + low)
-    return np.asarray(jnp.sort(np.float32(np.sqrt(2)) * jax.lax.erf_inv(uniform)))
+    return np.sort(np.asarray(jax.lax.erf_inv(uniform)))
+
+
+def normals() -> np.ndarray:
+    """All values that `jax.random.normal` draws in float32, sorted."""
+    return _ROOT * half_variance_normals()
 
 
 def whole_numbers(stddev: float) -> np.ndarray:
@@ -56,27 +63,62 @@ def _not_among(noisy: np.ndarray, other: float, all_noise: np.ndarray) -> np.nda
     return ~np.isin(noisy - int(other), all_noise)
 
 
-def cannot_be(
-    noisy: np.ndarray, other: float, stddev: float, all_normals: np.ndarray
-) -> np.ndarray:
-    """Mironov (2012): which of the float32 numbers no draw makes of the other sum."""
-    reach = np.float32(other) + np.float32(stddev) * all_normals
+def reach(total: float, stddev: float, draws: np.ndarray, *, joined: bool = False) -> np.ndarray:
+    """All sums of a total and noise, float32, sorted; draws: `half_variance_normals`.
+
+    joined: as a compiler adds, which joins the product of a draw and its scale with the sum and
+    rounds them once. Else the product is rounded before.
+    """
+    whole = np.float32(total)
+    if not joined:
+        return np.asarray(whole + np.float32(stddev) * (_ROOT * draws))
+    # 24 bits times 24 bits: exact. The sum is rounded to odd, so that the last rounding is the only
+    # one: Boldo and Melquiond (2008), "Emulation of a FMA and correctly rounded sums".
+    product = draws.astype(np.float64) * np.float64(np.float32(stddev) * _ROOT)
+    near = product + np.float64(whole)
+    moved = near - product
+    lost = (product - (near - moved)) + (np.float64(whole) - moved)
+    even = near.view(np.int64) % 2 == 0
+    odd = np.nextafter(near, np.where(lost > 0, np.inf, -np.inf))
+    return np.asarray(np.where((lost != 0) & even, odd, near), np.float32)
+
+
+def cannot_be(noisy: np.ndarray, reach: np.ndarray) -> np.ndarray:
+    """Mironov (2012): which of the float32 numbers no draw makes of the other sum, whose `reach`
+    is given.
+    """
     place = np.minimum(np.searchsorted(reach, noisy), len(reach) - 1)
     return np.asarray(reach[place] != noisy)
 
 
-def too_fine(noisy: np.ndarray, other: float) -> np.ndarray:
+def too_fine(
+    noisy: np.ndarray, other: float, stddev: float = 1.0, *, joined: bool = False
+) -> np.ndarray:
     """Haney et al. (2022), arXiv:2207.13793: which are no multiple of the steps in which the other
     sum, not zero, and a draw near it add up.
 
     For |y| <= |other| / 4 the draw is at least 3 / 4 |other| long, hence a multiple of 2**-23 of
-    the power of two below that; so is the other sum, and what they add up to.
+    the power of two below that; so is the other sum, and what they add up to. Where product and sum
+    are `joined`, see `reach`, the draw is a multiple of its steps before it is scaled by stddev
+    sqrt(2), and y is off by half of its own last bit.
     """
     if other == 0:
         return np.zeros(noisy.shape, bool)
-    step = 2.0 ** (np.floor(np.log2(0.75 * abs(other))) - 23)
-    exact = noisy.astype(np.float64)
-    return (np.abs(exact) <= abs(other) / 4) & (np.remainder(exact, step) != 0)
+    exact, least = noisy.astype(np.float64), 0.75 * abs(float(other))
+    near = np.abs(exact) <= abs(other) / 4
+    if not joined:
+        return near & (np.remainder(exact, _last_bit(least)) != 0)
+    scale = float(np.float32(stddev) * _ROOT)
+    step = scale * _last_bit(least / scale)
+    draw = exact - float(other)
+    off = np.abs(draw - np.round(draw / step) * step)
+    # What float64 rounds here is below 2**-50 of the draw.
+    return np.asarray(near & (off > np.spacing(np.abs(noisy)) / 2 + 2.0**-50 * np.abs(draw)))
+
+
+def _last_bit(size: float) -> float:
+    """Of a float32 of that size."""
+    return 2.0 ** (math.floor(math.log2(size)) - 23)
 
 
 def _float32(key: jax.Array, total: float, stddev: float, trials: int) -> np.ndarray:
@@ -118,15 +160,14 @@ def play(key: jax.Array, *, stddev: float, trials: int = 20_000) -> list[Told]:
     single = rows.astype(np.float32)
     in_order = [float(np.add.accumulate(each)[-1]) for each in (single, single[::-1])]
     exact = [int(rows.sum()), int(rows[::-1].sum())]
-    all_normals = normals()
-
+    draws = half_variance_normals()
     all_whole = whole_numbers(stddev)
 
     def whole_cannot_be(noisy: np.ndarray, other: float) -> np.ndarray:
         return _not_among(noisy, other, all_whole)
 
     def low_bits(noisy: np.ndarray, other: float) -> np.ndarray:
-        return cannot_be(noisy, other, stddev, all_normals)
+        return cannot_be(noisy, reach(other, stddev, draws))
 
     kinds: list[tuple[str, str, _Draw, list[float], _Rule | None]] = [
         ("low bits", "float32", _float32, [0, 1], low_bits),

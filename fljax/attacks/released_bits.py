@@ -67,7 +67,7 @@ def play(scheme: Scheme, key: jax.Array, *, trials: int = _MOST_TRIALS) -> list[
     _validate.positive_int(trials=trials)
     exact.check_offered(scheme)
     trials = min(max(trials, _LEAST_TRIALS), _MOST_TRIALS)
-    all_normals = floating_point.normals()
+    draws = floating_point.half_variance_normals()
     found = []
     worlds_of = {"low bits": _neighbours, "order of summation": _orders}
     for place, (attack, make) in enumerate(worlds_of.items()):
@@ -89,21 +89,34 @@ def play(scheme: Scheme, key: jax.Array, *, trials: int = _MOST_TRIALS) -> list[
             stddev = 2.0 ** round(math.log2(float(np.std([each[:, 1] for each in seen]))))
             noisy = [-each[:, 0] for each in seen]
 
-            def cannot(noisy: np.ndarray, total: float, stddev: float = stddev) -> np.ndarray:
-                return floating_point.cannot_be(noisy, total, stddev, all_normals)
-
-            # A compiler may add up a round with noise in another order than one without.
-            taken = not any(cannot(mine, own).any() for mine, own in zip(noisy, sums, strict=True))
-            pairs = list(zip(noisy, reversed(sums), strict=True))
-            told = [cannot(*pair) for pair in pairs]
-            found.append(Told(attack, noise, float(np.mean(told)) if taken else None, trials))
+            joined, low_bits = _told(noisy, sums, stddev, draws)
+            found.append(Told(attack, noise, low_bits, trials))
             if make is _neighbours:
-                fine = [floating_point.too_fine(mine, float(other)) for mine, other in pairs]
-                told_by = float(np.mean(fine)) if taken else None
+                fine = [
+                    floating_point.too_fine(mine, float(other), stddev, joined=joined)
+                    for mine, other in zip(noisy, reversed(sums), strict=True)
+                ]
+                told_by = None if low_bits is None else float(np.mean(fine))
                 precision = Told("precision", noise, told_by, trials)
         if make is _neighbours:
             found += [precision, Told("precision", "exact", None, trials)]
     return found
+
+
+def _told(
+    noisy: list[np.ndarray], sums: list[np.floating], stddev: float, draws: np.ndarray
+) -> tuple[bool, float | None]:
+    """Whether the rounds join products and sums, see `floating_point.reach`, and the share of
+    releases that no draw makes of the other world's sum; None where some are none of their own.
+    """
+    for joined in (False, True):  # as the compiler likes
+        reach = [floating_point.reach(float(x), stddev, draws, joined=joined) for x in sums]
+        # A compiler may add up a round with noise in another order than one without.
+        if any(floating_point.cannot_be(*pair).any() for pair in zip(noisy, reach, strict=True)):
+            continue
+        others = zip(noisy, reversed(reach), strict=True)
+        return joined, float(np.mean([floating_point.cannot_be(*pair) for pair in others]))
+    return False, None
 
 
 def _both(seen: list[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:

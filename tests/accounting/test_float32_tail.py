@@ -79,6 +79,10 @@ MIXTURES = {  # moves, in standard deviations, with their chances; the release o
         events.MixtureOfGaussians(2.0, (1.0, 3.0), (0.9, 0.1)),
     ),
     "replaced": (((0.0, 0.5), (0.5, 0.5)), events.PoissonSampled(0.5, events.Gaussian(1.0))),
+    "of fixed size": (
+        ((0.0, 0.8), (0.5, 0.2)),
+        events.SampledWithoutReplacement(5, 1, events.Gaussian(1.0)),
+    ),
 }
 
 
@@ -86,10 +90,10 @@ MIXTURES = {  # moves, in standard deviations, with their chances; the release o
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])
 @pytest.mark.parametrize("name", MIXTURES)
 def test_one_sampled_number_never_tells_more_than_delta_and_what_is_added(name, epsilon, direction):
-    """Both directions; "replaced" are two units on either side of what else is there."""
-    moves, mechanism = MIXTURES[name]
-    other = tuple((-move, chance) for move, chance in moves) if name == "replaced" else ((0.0, 1),)
-    relation = "REPLACE_ONE" if name == "replaced" else "ADD_OR_REMOVE_ONE"
+    """Both directions; of replaced units the two are on either side of what else is there."""
+    (moves, mechanism), replaced = MIXTURES[name], name in ("replaced", "of fixed size")
+    other = tuple((-move, chance) for move, chance in moves) if replaced else ((0.0, 1),)
+    relation = "REPLACE_ONE" if replaced else "ADD_OR_REMOVE_ONE"
 
     def density(of, at):
         return lambda x: sum(chance * at(x, move) for move, chance in of)
@@ -191,6 +195,10 @@ def test_releases_add_up_and_other_noise_has_no_number():
     assert (count, times, reaches) == (1, 7, 1) and 1.0 < noise <= 2.0
     mixture = events.MixtureOfGaussians(3.0, (0.0, 1.0, 2.0), (0.5, 0.3, 0.2))
     assert of(events.SelfComposed(mixture, 4)) == [(1.5, 4, 1, 2)]
+    fixed = events.SampledWithoutReplacement(9, 3, gaussian)
+    assert of(fixed) is None  # of a unit that is there or not: no accountant has it
+    replaced = dataclasses.replace(event, mechanism=fixed, neighboring_relation="REPLACE_ONE")
+    assert float32_tail.releases(replaced) == [(2.0, 1, 1, 2)]
     whole = float32_tail.delta([(0.1, 1)], num_coordinates=3, delta=0.25)
     assert whole == 0.75  # never a delta above 1
 
@@ -220,6 +228,7 @@ def test_as_many_normals_as_a_scheme_draws():
     assert of("lightdp", **regular) == (30 + 150) * 100
     assert of("bidirectional", num_parties=10, noise="r0_gaussian") == (10 + 45) * 100
     assert of("bidirectional", num_parties=10, noise="upload_gaussian") is None
+    assert of("gd_dp", num_parties=30) == of("sgd_dp", num_parties=30) == 3000
     assert of("gsgd_dp") is None
 
 

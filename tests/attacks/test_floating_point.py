@@ -1,6 +1,7 @@
 """Attacks on arithmetic get past float32 noise, and not past whole numbers."""
 
 import json
+from fractions import Fraction
 
 import jax
 import numpy as np
@@ -19,6 +20,11 @@ EXACT = [name for name in schemes.NAMES if issubclass(schemes.get(name).Config, 
 def told():
     found = floating_point.play(jax.random.key(0), stddev=1.0, trials=TRIALS)
     return {(one.attack, one.noise): one.told for one in found}
+
+
+@pytest.fixture(scope="module")
+def draws():
+    return floating_point.half_variance_normals()
 
 
 @pytest.mark.slow(reason="tries thousands of sums")
@@ -49,16 +55,48 @@ def test_large_noise_does_not_help_float32():
     assert low_bits["float32"] > 0.3 and low_bits["whole numbers"] == 0
 
 
-@pytest.mark.slow(reason="tries thousands of sums", but=["1.0"])
+@pytest.mark.slow(reason="tries thousands of sums", but=["1.0-False", "1.0-True"])
+@pytest.mark.parametrize("joined", [False, True])
 @pytest.mark.parametrize("total", [0.0, 1.0])
-def test_an_attack_never_blames_the_sum_that_was_meant(total):
+def test_an_attack_never_blames_the_sum_that_was_meant(total, joined, draws):
     key, stddev = jax.random.key(2), 3.0
-    noisy = floating_point._float32(key, total, stddev, TRIALS)
-    assert not floating_point.cannot_be(noisy, total, stddev, floating_point.normals()).any()
-    assert not floating_point.too_fine(noisy, total).any()
+    if joined:
+        few = np.random.default_rng(2).choice(draws, TRIALS)
+        noisy = floating_point.reach(total, stddev, few, joined=True)
+    else:
+        noisy = floating_point._float32(key, total, stddev, TRIALS)
+    reach = floating_point.reach(total, stddev, draws, joined=joined)
+    assert not floating_point.cannot_be(noisy, reach).any()
+    assert not floating_point.too_fine(noisy, total, stddev, joined=joined).any()
+    # The control: the other way to add is not the one that was taken.
+    other_way = floating_point.reach(total, stddev, draws, joined=not joined)
+    assert floating_point.cannot_be(noisy, other_way).mean() > 0.1
+
+
+@pytest.mark.parametrize("total", [0.0, 1.0, -0.3, 2.0**-20, 1e6])
+def test_a_product_that_is_joined_to_a_sum_is_rounded_once(total):
+    """Against exact fractions, which NumPy's float32 rounds to nearest."""
+    draws = np.random.default_rng(3).standard_normal(300).astype(np.float32)
+    scale = Fraction(float(np.float32(3) * np.float32(np.sqrt(2))))
+    made = floating_point.reach(total, 3.0, draws, joined=True)
+    for draw, got in zip(draws, made, strict=True):
+        exact = scale * Fraction(float(draw)) + Fraction(float(np.float32(total)))
+        beside = [np.nextafter(got, np.float32(side)) for side in (-np.inf, np.inf)]
+        off = abs(Fraction(float(got)) - exact)
+        assert all(off <= abs(Fraction(float(each)) - exact) for each in beside)
+
+
+def test_next_to_the_middle_of_two_numbers_one_rounding_is_not_two(monkeypatch):
+    monkeypatch.setattr(floating_point, "_ROOT", np.float32(1))
+    least = 2.0**-23  # the exact sum is 2**-70 short of 1 + 3 / 2 least: float64 cannot tell
+    draw, odd = np.float32([2.0**-24 * (1 - least)]), 1 + least
+    assert float(draw[0]) * odd + odd == 1 + 1.5 * least
+    assert floating_point.reach(odd, odd, draw, joined=True) == np.float32(odd)
+    assert floating_point.reach(-odd, odd, -draw, joined=True) == np.float32(-odd)
 
 
 @pytest.mark.slow(reason="compiles rounds of each scheme; the command plays those of one")
+@pytest.mark.optimized(reason="products that a compiler joins to sums are rounded once")
 @pytest.mark.parametrize("name", EXACT)
 def test_rounds_in_float32_give_data_away_and_exact_ones_do_not(name):
     found = released_bits.play(schemes.get(name), jax.random.key(5), trials=1000)

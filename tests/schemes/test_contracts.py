@@ -16,6 +16,7 @@ import fljax
 from fljax import accounting, errors, schemes, testing
 from fljax.accounting import events, mechanisms
 from fljax.attacks import replay
+from fljax.schemes import exact
 from fljax.server import aggregate
 from fljax.testing import contracts
 
@@ -52,6 +53,19 @@ CORRELATED = {
 def test_schemes_whose_noise_is_correlated_over_rounds_keep_every_contract(name):
     scheme = schemes.get(name)
     config = dataclasses.replace(replay.least_config(scheme), **CORRELATED[name])
+    assert not testing.check_scheme(scheme, config).skipped
+
+
+IN_WHOLE_NUMBERS = [
+    name for name in schemes.NAMES if issubclass(schemes.get(name).Config, exact.ExactConfig)
+]
+
+
+@pytest.mark.slow(reason="compiles five programs of a scheme", but=["user_ldp"])
+@pytest.mark.parametrize("name", IN_WHOLE_NUMBERS)
+def test_schemes_whose_noise_is_exact_keep_every_contract(name):
+    scheme = schemes.get(name)
+    config = dataclasses.replace(replay.least_config(scheme), noise="exact")
     assert not testing.check_scheme(scheme, config).skipped
 
 

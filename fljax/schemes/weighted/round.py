@@ -203,6 +203,11 @@ def _places(config: Config, here: Round, cohort: Cohort) -> tuple[Round, Clients
     return here, clients._replace(rows=rows)
 
 
+def shares(config: Config, num_params: int) -> int:
+    """Normals in the sum's noise: each client adds its share."""
+    return config.parties * num_params
+
+
 def event(mechanism: events.Mechanism) -> events.PrivacyEvent:
     """One round, towards a server that sees the sum over clients: one record exchanged for
     another.

@@ -71,5 +71,6 @@ SCHEME = weighted.scheme(
     Config=Config,
     make=weighted.maker(client),
     event=event,
+    normals=weighted.shares,
 )
 make, fitted, non_private = SCHEME.make, SCHEME.fitted, SCHEME.non_private
