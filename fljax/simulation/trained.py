@@ -167,7 +167,7 @@ def says(path: pathlib.Path, about: dict[str, Any]) -> bool:
 
     with safetensors.safe_open(path, framework="np") as file:
         found = file.metadata() or {}
-    return found.keys() == {"fljax"} and json.loads(found["fljax"]) == about
+    return found.keys() == {"fljax"} and folder.from_json(found["fljax"]) == about
 
 
 def _for_numpy(leaf: np.ndarray) -> np.ndarray:

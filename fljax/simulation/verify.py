@@ -233,7 +233,7 @@ def _ledger(where: pathlib.Path, links: list[chain.Link]) -> Iterator[Check]:
         yield Check("ledger", "does not grow with every round", False)
     path = where / folder.PRIVACY
     if path.exists() or links[-1].kind == "closed":
-        claim = json.loads(folder.read_text(path))
+        claim = folder.read_json(path)
         wrong = _misclaimed(where, claim, links, event, uses)
         yield _held(folder.PRIVACY, wrong, f"the claim of {claim.get('rounds')} rounds")
     told = rounds[-1]["epsilon"] if rounds else math.inf
@@ -278,7 +278,7 @@ def _misclaimed(
         return f"has another {odd[0]} than {done} rounds of the chain"
     if steps and steps[-1] == done:
         meta = where / folder.CHECKPOINTS / str(done) / "meta" / "metadata"
-        kept = json.loads(folder.read_text(meta))["ledger"]
+        kept = folder.read_json(meta)["ledger"]
         odd = [name for name in kept if claim.get(name) != kept[name]]
         if odd:
             return f"has another {odd[0]} than the newest checkpoint"
@@ -392,8 +392,8 @@ def _exports(where: pathlib.Path) -> Iterator[Check]:
 
 
 def _export(name: str, where: pathlib.Path, links: list[chain.Link]) -> Iterator[Check]:
-    about = json.loads(folder.read_text(where / f"{name}.json"))
-    told = json.loads(folder.read_text(where / folder.PRIVACY))
+    about = folder.read_json(where / f"{name}.json")
+    told = folder.read_json(where / folder.PRIVACY)
     beside = {part: told[part] for part in ("information", "as_printed") if part in told}
     wrong = ""
     if about["rounds"] not in checkpoint.committed(where):
@@ -403,7 +403,7 @@ def _export(name: str, where: pathlib.Path, links: list[chain.Link]) -> Iterator
         kept = meta["ledger"]
         if told.get("rounds") != about["rounds"]:  # an earlier claim told other numbers beside it
             beside = {part: about["claim"].get(part) for part in beside}
-        described = json.loads(folder.read_text(where / folder.MODEL))
+        described = folder.read_json(where / folder.MODEL)
         if about != {"claim": kept | beside, "model": described, "rounds": about["rounds"]}:
             wrong = "has another claim than the checkpoint, or another description of the model"
         elif not trained.says(where / name, about):
@@ -443,7 +443,9 @@ def _not_shown(where: pathlib.Path, links: list[chain.Link], data: bool) -> list
     if links and links[-1].kind != "closed":
         found.append(
             "How the run ended: it has not, or was killed before its report was written. "
-            "fljax simulate --resume goes on with it."
+            "fljax simulate --resume goes on with it. Until then no link is of "
+            f"{folder.SESSIONS}, of {folder.MODEL}, of a last line of {folder.METRICS}, nor of "
+            f"what {folder.PRIVACY} tells in nats or as a paper prints it."
         )
     if links and links[0].body["code"] != chain.code():
         found.append("What the run's code did: it was another fljax than the one that checks here.")

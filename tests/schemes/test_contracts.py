@@ -61,7 +61,7 @@ IN_WHOLE_NUMBERS = [
 ]
 
 
-@pytest.mark.slow(reason="compiles five programs of a scheme", but=["user_ldp"])
+@pytest.mark.slow(reason="compiles five programs of a scheme whose round FIRST stands for")
 @pytest.mark.parametrize("name", IN_WHOLE_NUMBERS)
 def test_schemes_whose_noise_is_exact_keep_every_contract(name):
     scheme = schemes.get(name)

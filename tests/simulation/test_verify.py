@@ -352,6 +352,15 @@ EDITS = {
         changed("model.npz.json", r'"claim": {', '"claim": {"audited": true,'),
         "model.npz: has another claim",
     ),
+    "two epsilons in an export's claim": (
+        changed("model.npz.json", r'"epsilon":', '"epsilon": 0.01, "epsilon":'),
+        "model.npz: cannot be read: ValueError: Expected every name once .* got 'epsilon' twice",
+    ),
+    "two epsilons in a link": (
+        changed(folder.CHAIN, r'"epsilon":', '"epsilon": 0.01, "epsilon":'),
+        "chain: Expected line 2",
+    ),
+    "a blank in a link": (changed(folder.CHAIN, r'"epsilon":', '"epsilon": '), "Expected line 2"),
     "other classes beside an export": (
         changed("model.npz.json", r'"dataset": "digits"', '"dataset": "letters"'),
         "model.npz: .* another description of the model",
@@ -387,6 +396,17 @@ def test_an_edit_is_refused_by_name(name, copied):
     edit(copied)
     found = refused(copied)
     assert re.search(words, found), found
+
+
+def test_a_run_that_has_not_ended_tells_one_epsilon_and_says_what_no_link_is_of(copied):
+    of_lines(folder.CHAIN, lambda lines: lines[:-1])(copied)
+    (copied / folder.REPORT).unlink()
+    assert refused(copied) == ""
+    changed(folder.SESSIONS, r'"began": "20', '"began": "19')(copied)
+    said = " ".join(verify.run(copied).not_shown)
+    assert refused(copied) == "" and "no link is of sessions.jsonl, of model.json" in said
+    changed(folder.PRIVACY, r'"epsilon":', '"epsilon": 0.01, "epsilon":')(copied)
+    assert "got 'epsilon' twice" in refused(copied)
 
 
 def test_what_a_file_of_safetensors_says_in_itself_is_read(copied):

@@ -146,7 +146,9 @@ def read(run_dir: pathlib.Path) -> list[Link]:
             ((kind, body),) = found.items()
             good = kind in _KINDS
             good = good and (number > 1 or (kind == "begin" and body["format"] == _FORMAT))
-            head = _next(head, kind, body)[0] if good else ""
+            head, right = _next(head, kind, body) if good else ("", b"")
+            # Byte by byte: the same link in another text, a name in it twice, say, is not ours.
+            head = head if right == line else ""
         except (ValueError, KeyError, TypeError, AttributeError):
             head = ""
         if not head or head != claimed:

@@ -255,6 +255,30 @@ def read_text(path: pathlib.Path) -> str:
         raise ValueError(f"Expected {path} to be text in UTF-8, got other bytes.") from reason
 
 
+def read_json(path: pathlib.Path) -> Any:
+    """What a file of JSON holds. Raises ValueError as `from_json`, or if it is not UTF-8."""
+    return from_json(read_text(path))
+
+
+def from_json(text: str) -> Any:
+    """What a text of JSON holds.
+
+    Raises:
+      ValueError: it is no JSON, or a name stands twice in one object: programs differ in which of
+        two values they read, so that it could tell each something else.
+    """
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"Expected every name once in an object of JSON, got {twice!r} twice.")
+        return found
+
+    return json.loads(text, object_pairs_hook=once)
+
+
 def read_metrics(run_dir: pathlib.Path) -> list[dict[str, Any]]:
     """All records of `metrics.jsonl`. Raises ValueError if a line is not JSON."""
     path = run_dir / METRICS
