@@ -127,3 +127,35 @@ def test_a_role_speaks_its_own_way(roles):
 def test_bad_input_names_argument_value_and_rule(call, message):
     with pytest.raises(ValueError, match=message):
         call(np.random.default_rng(0))
+
+
+def successors(text):
+    """Counts of what follows each pair of symbols."""
+    counts = np.zeros((80, 80, 80), np.int32)
+    np.add.at(counts, (text[:, :-2].ravel(), text[:, 1:-1].ravel(), text[:, 2:].ravel()), 1)
+    return counts
+
+
+def test_common_speech_is_of_the_source_that_roles_of_the_same_generator_share(roles):
+    of_roles = successors(roles.train["x"])
+
+    def nats(seed):
+        """Of a symbol of the roles, by what was heard after the same two."""
+        rng = np.random.default_rng(seed)
+        options = {"num_texts": 400, "length": 50, "num_subjects": 12, "mean_items": 200.0}
+        heard = successors(standins.common_speech(rng, **options)) + 5 * frequencies
+        chances = heard / heard.sum(axis=-1, keepdims=True)
+        return -np.sum(of_roles * np.log(chances)) / of_roles.sum()
+
+    frequencies = (of_roles.sum(axis=(0, 1)) + 1) / (of_roles.sum() + 80)
+    alone = -np.sum(of_roles * np.log(frequencies)) / of_roles.sum()
+    # The same source tells more than frequencies do, another one less: it is wrong at each pair.
+    assert nats(0) < alone - 0.3 < alone + 0.3 < nats(1)
+
+
+def test_common_speech_of_no_length_is_refused():
+    rng = np.random.default_rng(0)
+    with pytest.raises(ValueError, match="length >= 2"):
+        standins.common_speech(rng, num_texts=1, length=1)
+    with pytest.raises(ValueError, match="num_texts"):
+        standins.common_speech(rng, num_texts=0, length=5)

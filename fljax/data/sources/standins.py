@@ -176,18 +176,66 @@ def _warp(
     return (1 - down) * upper + down * lower
 
 
-def _speak(rng: np.random.Generator, num_subjects: int, length: int) -> np.ndarray:
-    """Text int32 `[num_subjects, length]`, all roles advancing one symbol at a time."""
+def common_speech(
+    rng: np.random.Generator,
+    *,
+    num_texts: int,
+    length: int,
+    num_subjects: int = 132,
+    mean_items: float = 300.0,
+    size_sigma: float = 1.0,
+) -> np.ndarray:
+    """Text of the source that the roles of `roles` share, in which none of them has a part: what a
+    model may have read in public before it meets theirs.
+
+    Args:
+      rng: as `roles` is given it: the same one has the same source. Consumed.
+      num_texts, length: of the texts. >= 1, >= 2.
+      num_subjects, mean_items, size_sigma: as `roles` was given them.
+
+    Returns:
+      Symbols int32 `[num_texts, length]` in [0, 80).
+
+    Raises:
+      ValueError: an argument is out of range.
+    """
+    _validate.positive_int(num_texts=num_texts, num_subjects=num_subjects)
+    _validate.non_negative(size_sigma=size_sigma)
+    if length < 2:
+        raise ValueError(f"Expected length >= 2, got length={length}.")
+    _sizes(rng, num_subjects, mean_items, sigma=size_sigma)  # which `roles` draws first
+    zipf, shared = _source(rng)
+    text = np.empty((num_texts, length), np.int32)
+    text[:, :2] = rng.choice(NUM_SYMBOLS, size=(num_texts, 2), p=zipf)
+    for t in range(2, length):
+        context = text[:, t - 2] * NUM_SYMBOLS + text[:, t - 1]
+        text[:, t] = _drawn(shared, context, rng.random(num_texts))
+    return text
+
+
+def _source(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """(Zipf's law, cumulated chances of the next symbol after each pair)."""
     zipf = 1.0 / np.arange(1, NUM_SYMBOLS + 1)
     zipf /= zipf.sum()
     num_contexts = NUM_SYMBOLS**2
     # Rows around the Zipf law: concentration 4 leaves a handful of likely successors for each pair
     # of symbols.
     rows = np.maximum(rng.standard_gamma(4.0 * zipf, size=(num_contexts, NUM_SYMBOLS)), 1e-12)
-    shared = np.cumsum(rows / rows.sum(axis=1, keepdims=True), axis=1)
+    return zipf, np.cumsum(rows / rows.sum(axis=1, keepdims=True), axis=1)
+
+
+def _drawn(shared: np.ndarray, context: np.ndarray, u: np.ndarray) -> np.ndarray:
+    """The symbol after each pair, from a uniform number."""
+    return np.minimum((u[..., None] > shared[context]).sum(axis=-1), NUM_SYMBOLS - 1)
+
+
+def _speak(rng: np.random.Generator, num_subjects: int, length: int) -> np.ndarray:
+    """Text int32 `[num_subjects, length]`, all roles advancing one symbol at a time."""
+    zipf, shared = _source(rng)
+    num_contexts = NUM_SYMBOLS**2
 
     def draw(context: np.ndarray, u: np.ndarray) -> np.ndarray:
-        return np.minimum((u[..., None] > shared[context]).sum(axis=-1), NUM_SYMBOLS - 1)
+        return _drawn(shared, context, u)
 
     atoms = np.empty((num_subjects, num_contexts, _STICKS), np.int8)
     for subject in range(num_subjects):
