@@ -101,6 +101,19 @@ def test_clients_without_own_noise_are_served_too(seed):
         assert np.all(found >= finite * (1 - 1e-12))
 
 
+def test_the_weight_of_a_small_neighbourhood_is_its_largest_eigenvalue():
+    rng = np.random.default_rng(5)
+    factor = rng.normal(size=(9, 9))
+    spread, pairs = factor @ factor.T, np.triu(rng.uniform(0.5, 2, (9, 9)), 1)
+    pairs = np.where(np.arange(9) % 3 == 0, 0.0, pairs + pairs.T)
+    pairs = np.minimum(pairs, pairs.T)  # every third client shares no noise
+    found = colluders._weights(spread, 0.0, pairs)
+    for row, weight in zip(pairs, found, strict=True):
+        root = np.sqrt(row)
+        largest = np.linalg.eigvalsh(root[:, None] * spread * root).max()
+        assert weight >= largest and weight == pytest.approx(largest, rel=1e-9, abs=1e-12)
+
+
 @pytest.mark.parametrize("name", ["regular_20_6", "regular_40_8", "n_out_20_5", "n_out_60_5"])
 def test_expansion_alone_is_near_the_truth_and_never_below(name, monkeypatch):
     monkeypatch.setattr(colluders, "_SEARCH_WORK", 0.0)

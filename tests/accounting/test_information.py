@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fljax.accounting import gaussian, information
+from fljax.accounting.information import channels
 from fljax.errors import PrivacyPreconditionError
 
 LAM = np.array([4.0, 1.0, 0.25])
@@ -43,6 +44,12 @@ def test_channels_meet_the_oracles():
         one = information.after_uses(channel, 1, label_nats=0.0)
         assert one.nats == pytest.approx(channel.nats, rel=1e-11)
         assert one.certified and channel.one_use().nats == channel.nats
+
+
+def test_a_covariance_of_one_coordinate_is_one():
+    assert channels.checked_covariance([[2.0]]).tolist() == [[2.0]]
+    with pytest.raises(ValueError, match=r"got shape \(0, 0\)"):
+        channels.checked_covariance(np.zeros((0, 0)))
 
 
 def test_clients_are_leading_axes():

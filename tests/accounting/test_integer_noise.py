@@ -255,3 +255,11 @@ def test_a_loss_distribution_of_a_vector_is_refused():
         with pytest.raises(UnsupportedEventError, match="which of the moves"):
             accounting.epsilon(claim(mechanism), delta=1e-5, method="pld")
         assert accounting.spent(claim(mechanism), delta=1e-5, method="auto").method == "rdp"
+
+
+def test_the_closed_form_of_skellam_noise_is_the_papers():
+    # a L2**2 / (2 v) + min(((2 a - 1) L2**2 + 6 L1) / (4 v**2), 3 L1 / (2 v)), by hand.
+    first, second = integer_noise._closed(100.0, np.array([2.0, 3.0]), 3.0, 9.0)
+    assert first == pytest.approx(0.09 + 81 / 40_000)
+    assert second == pytest.approx(0.135 + 99 / 40_000)
+    assert integer_noise._closed(0.5, np.array([2.0]), 1.0, 1.0) == pytest.approx(2.0 + 3.0)

@@ -14,7 +14,7 @@ from scipy import integrate, interpolate, optimize, stats
 
 from fljax import accounting
 from fljax.accounting import events, mixture, pld
-from fljax.accounting.pld import pair_masses, solve
+from fljax.accounting.pld import discretise, pair_masses, solve
 from fljax.errors import UnsupportedEventError
 
 
@@ -406,3 +406,27 @@ def test_a_mixture_of_more_terms_compiles_only_what_sees_its_terms(monkeypatch):
     more = bounds(5)
     assert [fun.program()._cache_size() for fun in long] == compiled
     assert first[1] < more[0] < more[1] < 1.002 * more[0]
+
+
+def test_the_upper_masses_hold_what_errors_could_have_lost():
+    q = jnp.array([0.1, 0.2, 0.3, 0.2, 0.1, 0.1])
+    u, zero = q / 2, jnp.zeros(6)
+    moved, slack, sign = jnp.float32(0.3), jnp.float32(0.0), jnp.float32(1.0)
+    totals = []
+    for u_error, q_error in ((zero, zero), (zero + 0.01, zero), (zero, zero + 0.01)):
+        cells = pair_masses.Cells(q, u, q_error, u_error, slack, moved)
+        masses, infinite = discretise._upper(
+            cells, sign, jnp.array([0.0, 0.5]), jnp.float32(0.5), slack
+        )
+        totals.append(float(masses.sum() + infinite))
+    # An atom (u, q) has the mass u + (1 - moved) q.
+    assert totals == pytest.approx([0.5 + 0.7, 1.2 + 0.06, 1.2 + 0.7 * 0.06], rel=1e-5)
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_the_rounding_error_of_a_line_counts_the_parts_of_its_slope(sign):
+    rho, moved = jnp.array([-0.5, -0.1, 0.2, 3.0]), jnp.float32(0.3)
+    line = discretise._line(jnp.float32(sign), rho, moved)
+    parts = [np.abs(rho), 0.3] if sign > 0 else [0.3, 0.7 * np.abs(rho)]
+    np.testing.assert_allclose(line.size, parts[0] + parts[1], rtol=1e-6)
+    assert np.all(line.size >= jnp.abs(line.b))

@@ -39,6 +39,16 @@ def test_one_step_is_tight_where_no_lattice_resolves_it(q, noise, delta):
     assert truth - 1e-7 < low <= truth <= high < truth + 1e-7
 
 
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 4.0])
+def test_delta_of_some_steps_lies_between_that_of_one_and_their_sum(epsilon):
+    noise, count = 2.0, 4  # of everybody: four steps are one of half the noise
+    some = np.array([noise]), np.array([1.0]), np.array([count])
+    (low, high), *_ = closed.steps_interval(*some, np.array([epsilon]), for_delta=True)
+    truth = float(mpmath.log(exact_delta(1, noise / 2, epsilon)))
+    assert low == pytest.approx(float(mpmath.log(exact_delta(1, noise, epsilon))), abs=1e-7)
+    assert low < truth < high
+
+
 def test_the_interval_of_a_rare_step_is_tight_without_a_warning():
     lower, upper = pld.poisson_gaussian_interval(1.0, 1e-30, 1, delta=1e-300)
     assert 2.70111568e-15 < lower < upper < 2.70111569e-15

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fljax import accounting
-from fljax.accounting import events
+from fljax.accounting import events, finite_pairs
 from fljax.accounting.renyi import repeat_select
 from fljax.errors import UnsupportedEventError
 
@@ -21,6 +21,15 @@ def claim(mechanism, relation=ADD):
     return accounting.PrivacyEvent(
         mechanism=mechanism, privacy_unit="client", neighboring_relation=relation
     )
+
+
+@pytest.mark.parametrize("delta", [0.0, 0.2])
+def test_the_pair_of_all_that_is_epsilon_delta_has_that_delta_and_no_more(delta):
+    p, q, _ = finite_pairs._pure_and_failure(1.5, delta)
+    assert p.sum() == pytest.approx(1) and q.sum() == pytest.approx(1)
+    for one, other in ((p, q), (q, p)):
+        assert np.maximum(one - math.exp(1.5) * other, 0).sum() == pytest.approx(delta, abs=1e-15)
+    assert np.maximum(p - math.exp(1.4) * q, 0).sum() > delta + 0.01
 
 
 def curve(mechanism, relation=ADD, orders=ORDERS):

@@ -312,6 +312,10 @@ def test_random_graphs_have_honest_neighbours_but_for_the_stated_chance():
         h = least_noise.honest_neighbors(500, 30, 50, failure)
         chance = 500 * stats.hypergeom(499, 449, 30).cdf(np.asarray([h - 1, h]))
         assert chance[0] <= failure < chance[1]
+    # All five colluders among ten neighbours: C(44, 5) of C(49, 10) sets.
+    just = 50 * math.comb(44, 5) / math.comb(49, 10)
+    assert least_noise.honest_neighbors(50, 10, 5, just * (1 + 1e-9)) == 6
+    assert least_noise.honest_neighbors(50, 10, 5, just * (1 - 1e-9)) == 5
     assert least_noise.honest_neighbors(500, 30, 50, 0.0) == 0
     assert least_noise.honest_neighbors(500, 60, 50, 0.0) == 10
     assert least_noise.honest_neighbors(500, 30, 0, 0.0) == 30
@@ -430,7 +434,7 @@ def test_two_that_always_straggle_together_are_the_limit_of_two_that_nearly_do(c
 def test_a_client_that_always_straggles_hides_behind_noise_of_its_own_that_costs_nothing():
     silent = np.zeros((2, 5), bool)
     silent[:, 3], silent[1, 0] = True, True
-    for colluders in (0, 1):
+    for colluders in (0, 1, 4):  # of 4, one set leaves only that client
         found = unequal_clients.heterogeneous(
             complete_edges(5), silent, [0.6, 0.4], mu=1.0, sensitivity=1.0, num_colluders=colluders
         )

@@ -412,8 +412,8 @@ def test_the_six_cells_and_fedavg():
     # What is supported instead: a clipped update of a client, sensitivity 2 C, one client's noise
     # without a secure sum.
     assert float(
-        weighted_curves.clipped_update([3.0], floor=4.0, l2_clip_norm=2.0)[0]
-    ) == pytest.approx(float(rdp.gaussian(2.0 / 4.0, [3.0])[0]))
+        weighted_curves.clipped_update([3.0], floor=4.0, l2_clip_norm=3.0)[0]
+    ) == pytest.approx(float(rdp.gaussian(2.0 / 6.0, [3.0])[0]))
 
 
 def test_subsets_of_everybody_are_everybody_and_smaller_ones_cost_less():

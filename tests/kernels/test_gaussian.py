@@ -179,6 +179,7 @@ def test_bad_stddev_is_named(bad, key):
             lambda key: add_gaussian_noise(key, {"a": jnp.zeros(3, bool)}, 1.0),
             "tree with floating leaves, got bool",
         ),
+        (lambda key: add_gaussian_noise(key, {"a": 3}, 1.0), "floating leaves, got int32"),
         (lambda key: add_gaussian_noise(key, jnp.zeros(3), jnp.ones(3)), "stddev to be a scalar"),
     ],
 )

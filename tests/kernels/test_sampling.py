@@ -232,6 +232,7 @@ def test_capacity_at_the_edges():
             lambda key: fixed_size_sample(key, 10, 11),
             r"size to be an integer in \[0, 10\], got size=11",
         ),
+        (lambda key: fixed_size_sample(key, 2**31, 1), r"num to be an integer in"),
         (lambda key: fixed_size_sample(key[None], 10, 1), r"key to be one typed PRNG key"),
         (lambda key: poisson_capacity(10, 0.5, 0.0), r"tail_prob in \(0, 1\), got tail_prob=0.0"),
         (lambda key: poisson_capacity(10.5, 0.5), r"num to be an integer"),
@@ -270,9 +271,21 @@ def test_an_allocated_round_that_is_too_large_says_so(key):
     sample = allocated_sample(key, 0, 50, 2, 2, 10)
     assert bool(sample.overflow) and int(sample.count) == 50
     assert np.asarray(sample.indices).tolist() == list(range(10))
+    full = allocated_sample(jax.random.clone(key), 0, 50, 2, 2, 50)
+    assert not bool(full.overflow) and np.asarray(full.indices).tolist() == list(range(50))
 
 
-@pytest.mark.parametrize("wrong", [{"times": 6}, {"num": -1}, {"capacity": 9}, {"num_rounds": -1}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"times": 6},
+        {"num": -1},
+        {"num": 2**31},
+        {"capacity": 9},
+        {"num_rounds": -1},
+        {"num_rounds": 2**31},
+    ],
+)
 def test_an_allocation_out_of_range_is_refused(wrong, key):
     given = {"num": 8, "num_rounds": 5, "times": 2, "capacity": 8} | wrong
     with pytest.raises(ValueError, match="Expected"):

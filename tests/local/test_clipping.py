@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import fljax_kernels
 from fljax.errors import PrivacyPreconditionError
 from fljax.local import clipping, quantile
 
@@ -82,6 +83,19 @@ def test_a_finite_update_is_clipped_however_long(style, clip):
         )
     np.testing.assert_allclose(found["a"], a * factors[0][:, None], rtol=1e-5)
     np.testing.assert_allclose(found["b"], b[:, 0] * factors[1], rtol=1e-5)
+
+
+def test_per_layer_clips_each_array_of_a_gradient_to_its_share():
+    def loss(params, example):  # its gradient is the example
+        return jnp.vdot(params["a"], example["a"]) + jnp.vdot(params["b"], example["b"])
+
+    rows = {"a": jnp.array([[3.0, 4.0], [0.1, 0.2]]), "b": jnp.array([[0.5], [-8.0]])}
+    params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:]), rows)
+    matrix = fljax_kernels.per_example_grads(loss)(params, rows)
+    total, norms = clipping.sum_gradients(matrix, math.sqrt(2), "per_layer")
+    np.testing.assert_allclose(total["a"], [0.6 + 0.1, 0.8 + 0.2], rtol=1e-5)  # a bound of 1 each
+    np.testing.assert_allclose(total["b"], [0.5 - 1.0], rtol=1e-5)
+    np.testing.assert_allclose(norms, np.sqrt([25.25, 64.05]), rtol=1e-5)
 
 
 def test_the_joint_norm_of_parts_is_finite_where_it_is_in_range():

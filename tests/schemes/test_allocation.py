@@ -1,6 +1,7 @@
 """Units that are in k of t rounds: which, who knows, and what all rounds of a cycle tell of one."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,8 @@ from fljax.accounting import events
 from fljax.attacks import rounds
 from fljax.data.cohorts import ClientData, cohort
 from fljax.schemes import dp_fedavg, dp_fedper, dp_fedsgd
+from fljax.schemes.central import turns
+from fljax.server.rounds import Round
 
 N, DIM, COUNT = 6, 4, 4
 STEP = {"server_learning_rate": 1.0, "server_momentum": 0.0, "l2_clip_norm": 0.5}
@@ -27,6 +30,17 @@ CONFIGS = {
     "gradients": (dp_fedsgd, dp_fedsgd.Config(privacy_unit="client", **MADE)),
     "examples": (dp_fedsgd, dp_fedsgd.Config(privacy_unit="example", **MADE)),
 }
+
+
+def test_who_sits_out_has_no_rows():
+    members = cohort(
+        ClientData({"x": jnp.zeros(4)}, jnp.asarray([[0], [1], [2], [3]])),
+        jnp.asarray([0, 1, 3, -1]),
+    )
+    here = Round(SimpleNamespace(round=jnp.int32(1)), members.examples, None)
+    _, chosen = turns.choose(2)(here, members)
+    assert chosen.rows.tolist() == [[1], [3], [-1], [-1]]
+    assert chosen.present.tolist() == [True, True, False, False]
 
 
 def loss(params, example):

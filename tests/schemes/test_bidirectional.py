@@ -208,10 +208,10 @@ def test_noise_of_the_protocol_has_the_simulations_variance(noise, ratio, mask_a
 def test_events_are_those_of_the_exact_joint_view():
     Config = bidirectional.Config
     ratio = 4.0
-    for unit, sensitivity in (
-        ("client_addremove", 1.0),
-        ("client_replace", 2.0),
-        ("example_replace", 2.0),
+    for unit, sensitivity, relation in (
+        ("client_addremove", 1.0, "REPLACE_SPECIAL"),
+        ("client_replace", 2.0, "REPLACE_ONE"),
+        ("example_replace", 2.0, "REPLACE_ONE"),
     ):
         config = Config(num_parties=8, noise_multiplier=3.0, pair_variance_ratio=ratio, unit=unit)
         own = bidirectional.own_stddev(config) * (64 if unit == "example_replace" else 1)
@@ -220,6 +220,7 @@ def test_events_are_those_of_the_exact_joint_view():
         mu = sensitivity * math.sqrt(theta)
         assert event.mechanism == events.Gaussian(3.0) and mu == pytest.approx(1 / 3, rel=1e-12)
         assert event.privacy_unit == ("example" if unit == "example_replace" else "client")
+        assert event.neighboring_relation.value == relation
     sparse = Config(
         num_parties=12, graph="n_out", out_degree=3, noise_multiplier=1.0, unit="client_addremove"
     )

@@ -250,6 +250,20 @@ def test_two_clips_of_one_norm_each_would_break_the_joint_bound(key):
     assert max(alone) > 1.4 * SCAFFOLD.l2_clip_norm
 
 
+def test_update_and_control_are_noised_by_the_multiplier_times_the_clip(key):
+    size, config = 4000, dataclasses.replace(SCAFFOLD, noise_multiplier=1.5)
+    made = dp_scaffold.make(config, lambda p, e: jnp.vdot(p["w"], e["x"]), num_units=6)
+    data = ClientData({"x": jnp.zeros((1, size))}, jnp.zeros((2, 1), jnp.int32))
+    begin = made.init({"w": jnp.zeros(size)})
+    nobody = cohort(data, jnp.full(2, -1))._replace(kept={"w": jnp.zeros((2, size))})
+    end, _ = made.round(begin, nobody, key)
+    # The update is divided by the 3 clients expected, the control variate by all 6.
+    update = (begin.params["w"] - end.params["w"]) / config.server_learning_rate * 3
+    control = (end.clipping["w"] - begin.clipping["w"]) * config.control_scale * 6
+    for sent in (update, control):
+        assert float(sent.std()) == pytest.approx(1.5 * 0.6, rel=5 / np.sqrt(2 * size))
+
+
 def separation(multiplier):
     """How far apart 4,000 two-round runs of each world lie, in standard deviations, for one who
     sees both releases and knows all but client 0, whose examples are far out.

@@ -216,6 +216,10 @@ def test_lightdps_own_noise_is_what_the_exact_view_of_the_worst_case_asks_for():
         c, noise_multiplier=1 / 0.535851428, pair_variance_ratio=0.079655555
     )
     np.testing.assert_allclose(own(printed), 0.947735351, rtol=1e-7)
+    # A regular graph of all pairs is the complete one: its ratio is that of 39 honest neighbours.
+    whole = dataclasses.replace(c, graph="k_regular", degree=49)
+    straggling = least_noise.straggler_moments(50, np.full(11, 1 / 11)).straggling
+    assert lightdp.variance_ratio(whole) == least_noise.best_ratio(40, straggling, ways=39)
     # A sparse graph: the worst case over colluders, for the worst client.
     sparse = dataclasses.replace(c, graph="k_regular", degree=20)
     ratio, variance = lightdp.variance_ratio(sparse), own(sparse) ** 2

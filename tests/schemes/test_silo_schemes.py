@@ -352,6 +352,12 @@ def test_item_and_client_claims_are_about_one_silo():
     assert client.mechanism == events.SelfComposed(events.Gaussian(6.0), 2)
 
 
+def test_items_of_a_subject_are_capped_where_subjects_are_protected():
+    for unit, cap in (("subject", 16), ("client", None)):
+        silo = user_ldp.silo(config("user_ldp", privacy_unit=unit), linear_loss, Performance())
+        assert silo.max_items_per_subject == cap
+
+
 @pytest.mark.parametrize("name", PRIVATE)
 def test_without_a_noise_multiplier_there_is_neither_event_nor_algorithm(name):
     unset = config(name, noise_multiplier=None)

@@ -290,6 +290,17 @@ def test_the_ledger_adds_up_silos_with_their_own_noise():
     )
 
 
+def test_the_ledger_counts_a_single_step():
+    config = higradavg.Config(**{**CONFIG, "num_local_steps": 1})
+    (found,) = subject_ledger.epsilons(higradavg, config, COUNTS[[1]], num_rounds=1, delta=DELTA)
+    event = accounting.PrivacyEvent(
+        mechanism=presence(6.0, mixture.subject_sampling_prob(1, 0.1)),
+        privacy_unit="subject",
+        neighboring_relation="ADD_OR_REMOVE_ONE",
+    )
+    assert found == pytest.approx(accounting.epsilon(event, delta=DELTA), rel=1e-9)
+
+
 def test_the_ledger_refuses_what_the_claim_does_not_cover():
     config = higradavg.Config(**CONFIG, silos_per_subject=2)
     with pytest.raises(

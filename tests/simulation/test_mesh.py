@@ -278,3 +278,8 @@ def test_a_model_spread_over_devices_trains_as_one_that_is_not():
     assert np.abs(np.asarray(whole.params["w"])).max() > 1e-3
     with pytest.raises(ValueError, match="model_devices to divide devices=8"):
         mesh.client_mesh(8, model_devices=3)
+
+
+def test_on_a_mesh_without_an_axis_for_clients_nobody_is_dealt():
+    with jax.set_mesh(jax.sharding.Mesh(np.asarray(jax.devices()[:2]), ("data",))):
+        assert aggregate.client_devices() == 1
