@@ -3,13 +3,13 @@
 import pathlib
 import time
 
-import jax
 import numpy as np
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from digits import task
 from fljax.interop import flower
+from fljax.simulation import seeds
 
 app = ServerApp()
 
@@ -30,7 +30,7 @@ def main(grid: Grid, context: Context) -> None:
         target_epsilon=8.0,
         delta=task.DELTA,
         ledger_file=folder / "ledger.json" if folder else None,
-        key=None if seed < 0 else jax.random.key(seed),
+        key=None if seed < 0 else seeds.keys(seed, "threefry")[1],  # as of `fljax.simulate`
     )
 
     def keep(rounds: int, arrays: ArrayRecord) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fljax.interop.flower import client as client
     from fljax.interop.flower import deployment as deployment
     from fljax.interop.flower import records as records
+    from fljax.interop.flower import secure as secure
     from fljax.interop.flower import server as server
     from fljax.interop.flower.client import Party as Party
     from fljax.interop.flower.client import client_mod as client_mod

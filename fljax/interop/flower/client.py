@@ -3,7 +3,7 @@
 import logging
 import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -11,19 +11,21 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from fljax import errors
 from fljax.data.cohorts import Cohort
-from fljax.interop.flower import records
-from fljax.interop.flower.deployment import Deployment
+from fljax.interop.flower import records, secure
+from fljax.interop.flower.deployment import IN_THE_RING, Deployment
 from fljax.local import clipping
 from fljax.schemes.silos import higradavg
 from fljax.schemes.uploads import lightdp
 from fljax.types import Batch, LossFn, Params
 from fljax.upload import pair_noise
 from fljax.upload.key_agreement import KeyAgreement, SimulatedKeyAgreement
+from fljax.upload.secure_sum import signing
 from fljax_kernels.chacha20 import api as chacha20
 
 if TYPE_CHECKING:
-    from flwr.app import Context, Message
+    from flwr.app import ConfigRecord, Context, Message
 
     CallNext = Callable[[Message, Context], Message]
     Mod = Callable[[Message, Context, CallNext], Message]
@@ -39,12 +41,16 @@ class Party(NamedTuple):
 
     number: of the client, from 0 on. key: typed, of all that it draws; None: 256 bits of the
     operating system, anew for each round; anything else is for tests. agreement: for `lightdp`,
-    its keys with all its peers; of a real client `KeyAgreement.load`, whose file follows.
+    its keys with all its peers; of a real client `KeyAgreement.load`, whose file follows. identity:
+    for secure sums, its signing key, by `Identity.load`; it says the number. roster: of them, all
+    clients' public keys.
     """
 
     number: int = 0
     key: jax.Array | None = None
     agreement: KeyAgreement | SimulatedKeyAgreement | None = None
+    identity: signing.Identity | None = None
+    roster: Mapping[int, bytes] | None = None
 
     def round_key(self) -> jax.Array:
         """`key`, or a new one that nobody keeps."""
@@ -78,6 +84,12 @@ def client_mod(deployment: Deployment, party: PartyOf = _anybody) -> "Mod":
       a server that sees all of it and pools at most `max_colluders` clients. It rests on keys that
       `party` says, on parties that keep to the protocol, and on every client's noise being there:
       who sends none protects nobody. Noise is drawn in float32.
+      `distributed_dgauss`, `skellam`: the update is clipped, rounded to a grid, and carries the
+      client's own noise in whole numbers, under masks that only the sum of all who are not gone is
+      free of: that sum is one `deployment.event` for the unit "client", towards the server and at
+      most `max_colluders` clients, while no more than `max_stragglers` are gone, within the
+      protocol's threat model (`fljax.upload.secure_sum`). What a client must remember from step to
+      step, secrets among it, is in the context of its own node.
 
     Args:
       deployment: the same as the server's; a message that was made for another one is refused.
@@ -144,24 +156,29 @@ def silo_train(
             flwr.RecordDict({records.ARRAYS: records.to_record(after.params)}), reply_to=message
         )
 
-    unchanged = lambda deployment, party, round_index, update: update
+    unchanged = lambda deployment, party, round_index, update, context: update
     mod = _mod(deployment, party, unchanged)
     return lambda message, context: mod(message, context, train)
 
 
-Protect = Callable[[Deployment, Party, int, Arrays], Arrays]
+# (deployment, party, round_index, update, context) -> what is sent: arrays, or else bytes
+Protect = Callable[[Deployment, Party, int, Arrays, "Context"], Arrays | bytes]
 
 
 def _mod(deployment: Deployment, party: PartyOf, protect: Protect) -> "Mod":
     """As `client_mod`; protect: what is made of an update before it leaves."""
 
     def mod(message: "Message", context: "Context", call_next: "CallNext") -> "Message":
-        flwr = records.app()
         try:
-            round_index = _begin(deployment, message, context)
+            told = _checked(deployment, message)
+            if told.get("step", secure.STEPS[0]) != secure.STEPS[0]:
+                mine = party(context)
+                part = secure.go_on(deployment, told, mine.identity, mine.roster, context)
+                return _reply(deployment, message, part)
+            _begin(deployment, told, context)
             received = records.only_arrays("a message of training", message)
-        except ValueError as reason:
-            return _refused(message, str(reason))
+        except (ValueError, errors.SecureSumError) as reason:
+            return _refused(message, f"{type(reason).__name__}: {reason}")
         try:
             reply = call_next(message, context)
             if reply.has_error():
@@ -172,21 +189,35 @@ def _mod(deployment: Deployment, party: PartyOf, protect: Protect) -> "Mod":
                 name: received[name].astype(np.float32) - trained[name].astype(np.float32)
                 for name in received
             }
-            sent = protect(deployment, party(context), round_index, update)
+            sent = protect(deployment, party(context), int(told["round"]), update, context)
         except Exception as reason:  # whose text may tell of data
             _log.exception("training failed")
             return _refused(message, f"the client's training failed: {type(reason).__name__}")
-        own = {"round": round_index, "terms": deployment.terms}
-        return flwr.Message(records.content(records.of_arrays(sent), own), reply_to=message)
+        return _reply(deployment, message, sent)
 
     return mod
 
 
-def _hide(deployment: Deployment, party: Party, round_index: int, update: Arrays) -> Arrays:
+def _reply(deployment: Deployment, message: "Message", sent: Arrays | bytes) -> "Message":
+    own: dict[str, Any] = {"round": records.ours(message)["round"], "terms": deployment.terms}
+    model = None
+    if isinstance(sent, bytes):
+        own["sent"] = sent
+    else:
+        model = records.of_arrays(sent)
+    return records.app().Message(records.content(model, own), reply_to=message)
+
+
+def _hide(
+    deployment: Deployment, party: Party, round_index: int, update: Arrays, context: "Context"
+) -> Arrays | bytes:
     """What leaves a client in place of its update."""
     config: Any = deployment.config
     if deployment.scheme == "dp_fedavg":
         return update
+    if deployment.scheme in IN_THE_RING:
+        whose = (party.identity, party.roster, party.round_key())
+        return secure.begin(deployment, update, *whose, round_index, context)
     if party.agreement is None:
         raise ValueError("Expected party with an agreement for scheme='lightdp', got none.")
     rows = [jnp.asarray(leaf)[None] for leaf in update.values()]
@@ -207,12 +238,9 @@ def _hide(deployment: Deployment, party: Party, round_index: int, update: Arrays
     return dict(zip(update, map(np.asarray, hidden), strict=True))
 
 
-def _begin(deployment: Deployment, message: "Message", context: "Context") -> int:
-    """Enters the round of a message, and says which it is.
-
-    Raises:
-      ValueError: the message is none of training, or of other terms; or the round is not above the
-        last one, or beyond the last of all.
+def _checked(deployment: Deployment, message: "Message") -> "ConfigRecord":
+    """Our own record of a message. Raises ValueError where it is none of training, or of other
+    terms.
     """
     kind = message.metadata.message_type
     if kind.partition(".")[0] != "train":
@@ -226,6 +254,11 @@ def _begin(deployment: Deployment, message: "Message", context: "Context") -> in
             "Expected a message of this deployment, got one of other terms: the server's scheme, "
             "config, num_clients or num_rounds differ from the client's."
         )
+    return told
+
+
+def _begin(deployment: Deployment, told: "ConfigRecord", context: "Context") -> None:
+    """Enters a round. Raises ValueError where it is not above the last one, or beyond all."""
     flwr = records.app()
     if records.OURS not in context.state:
         context.state[records.OURS] = flwr.ConfigRecord()
@@ -237,7 +270,6 @@ def _begin(deployment: Deployment, message: "Message", context: "Context") -> in
             "client takes part in a round once."
         )
     kept[_NEXT] = round_index + 1
-    return round_index
 
 
 def _refused(message: "Message", reason: str) -> "Message":

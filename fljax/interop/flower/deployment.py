@@ -9,10 +9,15 @@ from fljax.accounting.events import NonPrivate, PrivacyEvent
 from fljax.data import parties
 from fljax.errors import PrivacyPreconditionError
 from fljax.schemes.base import Scheme
+from fljax.schemes.uploads import distributed_dgauss, skellam
 
-SCHEMES = ("dp_fedavg", "higradavg", "lightdp")
+# Those whose sums are secure, with the noise of their clients.
+IN_THE_RING = {"distributed_dgauss": distributed_dgauss.NOISE, "skellam": skellam.NOISE}
+SCHEMES = ("dp_fedavg", "higradavg", "lightdp", *IN_THE_RING)
+PROTOCOLS = ("secagg", "secagg_plus")
 # What a config may have that real clients and servers do not do, and the one value that they do.
 _ONLY: dict[str, Any] = {"correlation": "none", "sampling": "poisson", "draw": "pairs"}
+_ONLY["bits"] = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,9 +26,10 @@ class Deployment:
 
     Raises:
       ValueError: a number is out of its range, the scheme is none that is deployed, or its config
-        is another one's or asks for what only a simulation does.
+        is another one's or asks for what only a simulation does, such as a secure sum by another
+        protocol than SecAgg and SecAgg+.
       PrivacyPreconditionError: the config promises nothing: its noise is none, or is still to be
-        calibrated.
+        calibrated; or the protocol does not stand so many colluders or stragglers.
     """
 
     scheme: str
@@ -59,6 +65,13 @@ class Deployment:
                     f"Expected {name}={value!r} of real clients, got {name}={got!r}: it is for "
                     "simulations."
                 )
+
+        if self.scheme in IN_THE_RING:
+            _validate.one_of(PROTOCOLS, protocol=self.config.protocol)
+            # What the scheme refuses before its first round, it refuses here.
+            config = dataclasses.replace(self.config, execution="protocol")
+            loss = lambda params, example: params
+            self.implementation.make(config, loss, num_units=self.num_clients)
 
     @property
     def implementation(self) -> Scheme:

@@ -1,5 +1,6 @@
 """The server's side: whom a round asks, what it costs, and what becomes of the answers."""
 
+import functools
 import json
 import logging
 import os
@@ -14,11 +15,11 @@ import numpy as np
 import optax
 
 import fljax_kernels
-from fljax import _validate
+from fljax import _validate, errors
 from fljax.accounting import Ledger
 from fljax.data.cohorts import Cohort
-from fljax.interop.flower import records
-from fljax.interop.flower.deployment import Deployment
+from fljax.interop.flower import records, secure
+from fljax.interop.flower.deployment import IN_THE_RING, Deployment
 from fljax.local.sgd import LocalResult
 from fljax.schemes import base
 from fljax.schemes.central import dp_fedavg
@@ -58,6 +59,10 @@ class Strategy:
       holds towards the server, too, which may be told every upload, late ones included. The model
       moves along the mean of those that came in time; how many did is public. A round in which
       none did leaves it as it was.
+      `distributed_dgauss`, `skellam`: the server learns the sum of the words of those who stayed,
+      and the model moves along their mean. A round in which more than `max_stragglers` are gone, or
+      in which a message is not what the protocol says, is aborted: nothing is released, the model
+      stays as it was, and the round is paid for. A client that deviates can make rounds abort.
     Idealisation: as the scheme's `make`.
 
     Args:
@@ -72,6 +77,7 @@ class Strategy:
       key: of all that the server draws. None: 256 bits of the operating system; anything else is
         for tests.
       server_optimizer: any optax optimizer in place of the configured one.
+      roster: of secure sums, all clients' Ed25519 public keys by number, the same as they have.
 
     Attributes:
       ledger: `fljax.accounting.Ledger`. rounds_begun: how many rounds it has.
@@ -90,6 +96,7 @@ class Strategy:
         ledger_file: str | os.PathLike[str] | None = None,
         key: jax.Array | None = None,
         server_optimizer: optax.GradientTransformation | None = None,
+        roster: Mapping[int, bytes] | None = None,
     ):
         numbers = sorted(nodes.values())
         if numbers != sorted(set(numbers) & set(range(deployment.num_clients))):
@@ -105,7 +112,7 @@ class Strategy:
         self.deployment, self._nodes = deployment, dict(nodes)
         self._budget = target_epsilon, delta
         self._key = chacha20.key(secrets.token_bytes(chacha20.BYTES)) if key is None else key
-        self._optimizer = server_optimizer
+        self._optimizer, self._roster = server_optimizer, roster
         self._file = None if ledger_file is None else pathlib.Path(ledger_file).absolute()
         event = deployment.event
         self.ledger = Ledger(
@@ -146,7 +153,8 @@ class Strategy:
           Flower's `Result`, with the last model, and what `evaluate_fn` returned.
 
         Raises:
-          ValueError: an argument is out of range.
+          ValueError: an argument is out of range, or a secure sum lacks its roster, or has a grid
+            that is too coarse for the model.
           ImportError: the package flwr is missing.
         """
         _validate.positive(timeout=timeout)
@@ -156,6 +164,8 @@ class Strategy:
         deployment, result = self.deployment, Result()
         model = records.arrays(initial_arrays)
         records.check_alike("initial_arrays", model, model)
+        if deployment.scheme in IN_THE_RING:  # refused before the first round
+            secure.setting(deployment, _size(model), self._roster, {})
         algorithm = _algorithm(deployment, self._optimizer)
         state = algorithm.init([jnp.asarray(leaf) for leaf in model.values()])
         state = state._replace(round=jnp.int32(self.rounds_begun))
@@ -172,9 +182,15 @@ class Strategy:
             self._book()
             asked = [int(number) for number in ids if number in self._nodes.values()]
             told = {"round": done, "terms": deployment.terms}
-            content = records.content(result.arrays, told, train_config)
-            replies = self._ask(grid, dict.fromkeys(asked, content), done, timeout)
-            updates = _updates(replies, model, finite=deployment.scheme != "dp_fedavg")
+            if deployment.scheme in IN_THE_RING:
+                ask = functools.partial(
+                    self._step, grid, result.arrays, done, timeout, train_config
+                )
+                updates = self._secure_sum(model, done, ask)
+            else:
+                content = records.content(result.arrays, told, train_config)
+                replies = self._ask(grid, dict.fromkeys(asked, content), done, timeout)
+                updates = _updates(replies, model, finite=deployment.scheme != "dp_fedavg")
             _log.info("round %d: %d asked, %d answered", done, len(asked), len(updates))
             state, _ = step(state, _cohort(ids, updates, model), self._key)
 
@@ -219,6 +235,43 @@ class Strategy:
             )
         return found
 
+    def _secure_sum(
+        self, model: Mapping[str, np.ndarray], round_index: int, ask: secure.Ask
+    ) -> Updates:
+        """The mean of those in the sum, as if one client had sent it; none where it is aborted."""
+        try:
+            return {0: secure.total(self.deployment, model, self._roster, round_index, ask)}
+        except errors.SecureSumError as reason:
+            _log.warning("round %d aborted: %s: %s", round_index, type(reason).__name__, reason)
+            return {}
+
+    def _step(
+        self,
+        grid: "Grid",
+        model: "ArrayRecord",
+        round_index: int,
+        timeout: float,
+        train_config: "ConfigRecord | None",
+        step: str,
+        inbox: Mapping[int, bytes],
+    ) -> dict[int, bytes]:
+        """What clients send in a step of a secure sum; in its first they train."""
+        first = step == secure.STEPS[0]
+        told = {"round": round_index, "terms": self.deployment.terms, "step": step}
+        there = set(self._nodes.values())
+        contents = {
+            number: records.content(
+                model if first else None,
+                told | {"received": received},
+                train_config if first else None,
+            )
+            for number, received in inbox.items()
+            if number in there
+        }
+        replies = self._ask(grid, contents, round_index, timeout)
+        sent = {number: records.ours(reply).get("sent") for number, reply in replies.items()}
+        return {number: part for number, part in sent.items() if isinstance(part, bytes)}
+
     def _ask(
         self, grid: "Grid", contents: Mapping[int, Any], round_index: int, timeout: float
     ) -> dict[int, "Message"]:
@@ -252,6 +305,10 @@ class Strategy:
                 continue
             found[number] = reply
         return found
+
+
+def _size(model: Mapping[str, np.ndarray]) -> int:
+    return sum(leaf.size for leaf in model.values())
 
 
 def _updates(

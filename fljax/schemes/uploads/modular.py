@@ -124,7 +124,54 @@ def event(config: Config, noise: Noise) -> events.PrivacyEvent:
     )
 
 
-def _terms(config: Config, size: int, bits: int) -> protocol.Terms:
+def grid(config: Config, noise: Noise, num_params: int) -> integer_grid.Grid:
+    """Of a model's updates.
+
+    Raises:
+      ValueError: as `integer_grid.plan`.
+    """
+    stddev = local_stddev(config)
+    return integer_grid.plan(
+        num_params,
+        l2_clip_norm=config.l2_clip_norm,
+        most_norm=config.grid_norm,
+        num_clients=config.parties,
+        most_noise=_most_noise(noise, stddev),
+        bits=config.bits,
+    )
+
+
+def _most_noise(noise: Noise, stddev: float) -> int:
+    return integer_grid.most_noise(noise.law, noise.parameter(stddev)) if stddev else 0
+
+
+def words(
+    config: Config,
+    noise: Noise,
+    grid: integer_grid.Grid,
+    update: Any,
+    factor: jax.Array,
+    *,
+    rotation_key: jax.Array,
+    key: jax.Array,
+    noise_key: jax.Array,
+) -> jax.Array:
+    """What a client sends of its update, uint32 `[size]`.
+
+    factor: `[]`, of `clipping.flat`; 0 where the update is not finite. key: of rounding.
+    """
+    stddev = local_stddev(config)
+    flat = ravel_pytree(update)[0].astype(jnp.float32)
+    # where: NaN * 0 is NaN, and a rotation would spread it
+    flat = jnp.where(factor > 0, flat * factor, 0.0)
+    integers = integer_grid.rounded(grid, flat, rotation_key=rotation_key, key=key)
+    if stddev:
+        integers += noise.draw(noise_key, (grid.size,), noise.parameter(stddev))
+    return integer_grid.words(grid, integers)
+
+
+def terms(config: Config, size: int, bits: int) -> protocol.Terms:
+    """Of the secure sum of a round."""
     return protocol.Terms(
         num_clients=config.parties,
         size=size,
@@ -141,7 +188,7 @@ def _run(config: Config, bits: int, words: Any, responds: Any, round_index: Any)
     since too few are left.
     """
     words, responds = np.asarray(words), np.asarray(responds)
-    made = secure_sum.simulated(config.protocol, _terms(config, words.shape[1], bits))
+    made = secure_sum.simulated(config.protocol, terms(config, words.shape[1], bits))
     gone = dict.fromkeys(np.flatnonzero(~responds).tolist(), made.upload_step)
     try:
         return protocol.run(made, words, round_index=int(round_index), dropouts=gone).total
@@ -180,28 +227,19 @@ def _make(noise: Noise) -> base.Make:
                 f"{stddev:.6g}: a grid_norm of {int(config.grid_norm * 4096 / stddev)} or less "
                 "makes it smaller."
             )
-        parameter = noise.parameter(stddev) if stddev else 0.0
-        most_noise = integer_grid.most_noise(noise.law, parameter) if stddev else 0
         if config.execution == "protocol":  # refused before the first round
             bits = config.bits or integer_grid.bits_needed(
-                most_norm=config.grid_norm, num_clients=config.parties, most_noise=most_noise
-            )
-            # beyond 32, the plan of the grid says what to change
-            secure_sum.simulated(config.protocol, _terms(config, 1, min(bits, 32)))
-        train = steps.train(config, loss, optimizer=given.local_optimizer)
-
-        def grid_of(here: Round) -> integer_grid.Grid:
-            return integer_grid.plan(
-                here.num_params,
-                l2_clip_norm=config.l2_clip_norm,
                 most_norm=config.grid_norm,
                 num_clients=config.parties,
-                most_noise=most_noise,
-                bits=config.bits,
+                most_noise=_most_noise(noise, stddev),
             )
+            # beyond 32, the plan of the grid says what to change
+            secure_sum.simulated(config.protocol, terms(config, 1, min(bits, 32)))
+        train = steps.train(config, loss, optimizer=given.local_optimizer)
 
         def local(here: Round, clients: Clients) -> tuple[jax.Array, jax.Array]:
-            grid, rotation_key = grid_of(here), here.server_key(_keys.Purpose.ROTATE)
+            mine = grid(config, noise, here.num_params)
+            rotation_key = here.server_key(_keys.Purpose.ROTATE)
             of_purpose = lambda purpose: here.client_keys(clients.ids, purpose)
             keys = of_purpose(_keys.Purpose.SHUFFLE)
             found = train(here.state.params, here.examples, clients.rows, keys)
@@ -209,13 +247,16 @@ def _make(noise: Noise) -> base.Make:
             factors = clipping.flat(norms, config.l2_clip_norm)
 
             def send(update: Any, factor: jax.Array, key: jax.Array, noise_key: Any) -> jax.Array:
-                flat = ravel_pytree(update)[0].astype(jnp.float32)
-                # where: NaN * 0 is NaN, and a rotation would spread it
-                flat = jnp.where(factor > 0, flat * factor, 0.0)
-                integers = integer_grid.rounded(grid, flat, rotation_key=rotation_key, key=key)
-                if stddev:
-                    integers += noise.draw(noise_key, (grid.size,), parameter)
-                return integer_grid.words(grid, integers)
+                return words(
+                    config,
+                    noise,
+                    mine,
+                    update,
+                    factor,
+                    rotation_key=rotation_key,
+                    key=key,
+                    noise_key=noise_key,
+                )
 
             round_keys = of_purpose(_keys.Purpose.ROUND)
             noise_keys = of_purpose(_keys.Purpose.NOISE)
@@ -230,20 +271,20 @@ def _make(noise: Noise) -> base.Make:
             return total, stats
 
         def release(here: Round, clients: Clients, sums: Sums) -> Release:
-            grid, words = grid_of(here), sums.total
+            mine, ring_sum = grid(config, noise, here.num_params), sums.total
             if config.execution == "protocol":
                 ids = jnp.maximum(clients.ids, 0)
                 responds = jnp.zeros(config.parties, bool).at[ids].max(clients.present)
-                words = jax.pure_callback(
-                    functools.partial(_run, config, grid.bits),
-                    jax.ShapeDtypeStruct((grid.size,), jnp.uint32),
-                    words,
+                ring_sum = jax.pure_callback(
+                    functools.partial(_run, config, mine.bits),
+                    jax.ShapeDtypeStruct((mine.size,), jnp.uint32),
+                    ring_sum,
                     responds,
                     here.state.round,
                     vmap_method="sequential",
                 )
             total = integer_grid.decoded(
-                grid, words, rotation_key=here.server_key(_keys.Purpose.ROTATE)
+                mine, ring_sum, rotation_key=here.server_key(_keys.Purpose.ROTATE)
             )
             count = sums.num_present
             mean = total / jnp.maximum(1, count).astype(jnp.float32)

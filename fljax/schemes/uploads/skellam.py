@@ -15,13 +15,13 @@ def _mechanism(stddev: float, honest: int, l2: float, l1: float) -> events.Mecha
     return events.Skellam(honest * stddev**2, l2, l1)
 
 
+NOISE = modular.Noise(
+    law="skellam",
+    parameter=lambda stddev: stddev**2,
+    draw=discrete.skellam_noise,
+    mechanism=_mechanism,
+)
 SCHEME = modular.scheme(
-    "integers with clients' Skellam noise, summed in a ring; unit: client",
-    modular.Noise(
-        law="skellam",
-        parameter=lambda stddev: stddev**2,
-        draw=discrete.skellam_noise,
-        mechanism=_mechanism,
-    ),
+    "integers with clients' Skellam noise, summed in a ring; unit: client", NOISE
 )
 make, event, fitted, non_private = SCHEME.make, SCHEME.event, SCHEME.fitted, SCHEME.non_private

@@ -103,6 +103,14 @@ class SecAgg:
         """A client of a round, with its vector. Raises ReplayError where it was in the round."""
         return Client(self, number, words, round_index)
 
+    def resumed(self, state: bytes) -> "Client":
+        """The client of a round that wrote `Client.state`; its next step goes on from there.
+
+        Raises:
+          MalformedMessageError: the bytes were not written by it.
+        """
+        return Client._resumed(self, state)
+
     def server(self, round_index: int) -> "Server":
         """The server of a round."""
         return Server(self, round_index)
@@ -179,18 +187,74 @@ class Client:
     """One client in one round."""
 
     def __init__(self, setting: SecAgg, number: int, words: np.ndarray, round_index: int):
-        self._words = protocol.check_words(setting.terms, words)
-        self._identity = setting.identities[number]
-        self._identity.begin(round_index)
+        words = protocol.check_words(setting.terms, words)
+        setting.identities[number].begin(round_index)
+        secrets = [setting.entropy(32) for _ in range(3)]
+        self._begin(setting, number, words, round_index, *secrets)
+
+    def _begin(
+        self,
+        setting: SecAgg,
+        number: int,
+        words: np.ndarray,
+        round_index: int,
+        mask_key: bytes,
+        channel_key: bytes,
+        seed: bytes,
+    ) -> None:
         self._setting, self._number, self._round = setting, number, round_index
-        new = lambda: key_agreement.KeyAgreement.from_private_key(number, setting.entropy(32))
-        self._masks, self._channel, self._seed = new(), new(), setting.entropy(32)
-        self._next = 0
+        self._words, self._identity = words, setting.identities[number]
+        of_key = key_agreement.KeyAgreement.from_private_key
+        self._masks, self._channel = of_key(number, mask_key), of_key(number, channel_key)
+        self._seed, self._next = seed, 0
         self._peers: dict[int, _Keys] = {}
         self._channels: dict[int, bytes] = {}
         self._held: dict[int, np.ndarray] = {}
-        self._told = b""
-        self._graph: Graph | None = None
+        self._told = self._keys_sent = self._graph_seed = b""
+
+    def state(self) -> bytes:
+        """All that the client knows between two steps, for a process that ends and another that
+        goes on by `SecAgg.resumed`. Secret: nobody but the client may have it, and it must be used
+        once.
+        """
+        masked = self._next > STEPS.index("masked")  # the words are sent, and not needed again
+        shares = {i: field.packed(share) for i, share in self._held.items()}
+        return protocol.pack(
+            *map(protocol.number_bytes, (self._number, self._round, self._next)),
+            self._masks.private_key,
+            self._channel.private_key,
+            self._seed,
+            b"" if masked else self._words.astype("<u4").tobytes(),
+            self._told,
+            self._keys_sent,
+            self._graph_seed,
+            channels.addressed({i: protocol.pack(*keys) for i, keys in self._peers.items()}),
+            channels.addressed(self._channels),
+            channels.addressed(shares),
+        )
+
+    @classmethod
+    def _resumed(cls, setting: SecAgg, state: bytes) -> "Client":
+        *numbers, mask_key, channel_key, seed, words, told, sent, graph, peers, keys, shares = (
+            protocol.unpack(state, 13)
+        )
+        number, round_index, step = (int.from_bytes(part) for part in numbers)
+        client = cls.__new__(cls)
+        known = np.frombuffer(words, "<u4").astype(np.uint32)
+        client._begin(setting, number, known, round_index, mask_key, channel_key, seed)
+        client._next, client._told, client._keys_sent = step, told, sent
+        client._graph_seed, client._channels = graph, channels.parts(keys)
+        for peer, part in channels.parts(peers).items():
+            client._peers[peer] = _Keys(*protocol.unpack(part, len(_Keys._fields)))
+            client._masks.agree(peer, client._peers[peer].mask_key)
+        for holder, part in channels.parts(shares).items():
+            client._held[holder] = field.unpacked(part, _SECRETS)
+        return client
+
+    @functools.cached_property
+    def _graph(self) -> Graph:
+        """Of the seed that the server told, in the second step."""
+        return self._setting.graph(self._graph_seed)
 
     def send(self, step: str, received: bytes) -> bytes:
         """The message of a step."""
@@ -223,8 +287,7 @@ class Client:
         return sorted((*self._peers, self._number))
 
     def _shares(self, received: bytes) -> bytes:
-        seed, everybody, *entries = protocol.unpack(received)
-        self._graph = self._setting.graph(seed)
+        self._graph_seed, everybody, *entries = protocol.unpack(received)
         there = set(channels.numbers(everybody, self._setting.terms))
         mine = [i for i in self._graph.holders(self._number) if i in there]
         if self._number not in mine or len(entries) != len(mine):
@@ -251,7 +314,6 @@ class Client:
 
     def _shared_out(self) -> bytes:
         """Encrypted shares of this client's seed and key, one for each peer."""
-        assert self._graph is not None
         secret = np.concatenate(
             [field.of_bytes(self._masks.private_key), field.of_bytes(self._seed)]
         )
@@ -289,7 +351,6 @@ class Client:
 
     def _enough(self, have: Mapping[int, object] | Sequence[int], step: str) -> None:
         """Raises DropoutError where too few holders are there to give the secrets back."""
-        assert self._graph is not None
         if len(have) < self._graph.threshold:
             raise errors.DropoutError(
                 f"Expected at least {self._graph.threshold} holders of client {self._number}'s "
@@ -366,6 +427,11 @@ class Server:
     def total(self) -> np.ndarray:
         """Uint32 `[size]`. Raises SecureSumError before the last step is done."""
         return protocol.done(self._total)
+
+    @property
+    def summed(self) -> tuple[int, ...]:
+        """Whose words are in the sum."""
+        return tuple(self._summed)
 
     def _holders(self, number: int, among: Mapping[int, object] | set[int]) -> list[int]:
         return [i for i in self._graph.holders(number) if i in among]

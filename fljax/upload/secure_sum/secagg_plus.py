@@ -24,6 +24,7 @@ import functools
 import math
 import os
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -104,18 +105,20 @@ def ring(num_clients: int, degree: int, threshold: int, seed: bytes) -> secagg.G
     return secagg.Graph(tuple(found), threshold)
 
 
+def options(terms: protocol.Terms) -> dict[str, Any]:
+    """What makes SecAgg+ of `secagg.SecAgg` with these terms: its keyword arguments."""
+    k, threshold = degree(terms.num_clients, terms.max_colluders, terms.max_dropouts)
+    graph_of = functools.partial(ring, terms.num_clients, k, threshold)
+    return {
+        "server_kind": "semi_honest",
+        "graph_of": None if k == terms.num_clients - 1 else graph_of,
+    }
+
+
 def simulated(
     terms: protocol.Terms,
     *,
     entropy: signing.Entropy = os.urandom,
 ) -> secagg.SecAgg:
     """The protocol with all its clients in this process. Raises as `secagg.SecAgg`."""
-    k, threshold = degree(terms.num_clients, terms.max_colluders, terms.max_dropouts)
-    if k == terms.num_clients - 1:
-        return secagg.simulated(terms, server_kind="semi_honest", entropy=entropy)
-    return secagg.simulated(
-        terms,
-        server_kind="semi_honest",
-        graph_of=functools.partial(ring, terms.num_clients, k, threshold),
-        entropy=entropy,
-    )
+    return secagg.simulated(terms, **options(terms), entropy=entropy)
