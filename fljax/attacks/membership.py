@@ -5,14 +5,19 @@ and can train models of its own on it (`shadow`). All functions take numpy or JA
 float64 on the host.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy import special, stats
 
 from fljax import _validate
+from fljax.attacks import _descent, metrics
 
 _LEAST_STDDEV = 1e-3
+_WIDTH = 64
 
 
 def loss_threshold(confidences: Any) -> np.ndarray:
@@ -76,16 +81,20 @@ def rmia(
       population_shadows: `[S, Z]`, of the reference models.
       gamma: how many times as large the ratio has to be. > 0.
       online: reference models with and without the example are weighed equally. False: only those
-        without it count, and p is corrected to (1 + offline_slope) / 2 p + (1 - offline_slope) / 2.
+        without it count, and p is corrected to (1 + offline_slope) / 2 p + (1 - offline_slope) / 2,
+        of the population's examples, too, which nobody was trained on.
+      offline_slope: in [0, 1]; `rmia_slope` finds one.
 
     Raises:
-      ValueError: shapes differ, gamma is not > 0, or an example is in no (or out of no) reference
-        model that counts.
+      ValueError: shapes differ, a number is out of range, or an example is in no (or out of no)
+        reference model that counts.
 
     Source: Zarifzadeh, Liu, Shokri (2024), Low-cost high-power membership inference attacks,
-      arXiv:2312.03262, equations 2 to 4.
+      arXiv:2312.03262, equations 2 to 4; appendix B.2.2 (offline).
     """
     _validate.positive(gamma=gamma)
+    if not 0 <= offline_slope <= 1:
+        raise ValueError(f"Expected offline_slope in [0, 1], got offline_slope={offline_slope!r}.")
     values, own, inside = _shadows(target, shadows, included)
     others, references = (
         np.asarray(population, np.float64),
@@ -106,17 +115,192 @@ def rmia(
             )
         return np.where(where, probs, 0).sum(0) / where.sum(0)
 
-    outside = mean(~inside, "out of")
+    outside, unseen = mean(~inside, "out of"), special.expit(references).mean(0)
     if online:
         average = (outside + mean(inside, "in")) / 2
     else:
-        average = (1 + offline_slope) / 2 * outside + (1 - offline_slope) / 2
+        corrected = lambda p: (1 + offline_slope) / 2 * p + (1 - offline_slope) / 2
+        average, unseen = corrected(outside), corrected(unseen)
     ratio = special.expit(values) / np.maximum(average, 1e-300)
-    population_ratio = np.sort(
-        special.expit(others) / np.maximum(special.expit(references).mean(0), 1e-300)
-    )
+    population_ratio = np.sort(special.expit(others) / np.maximum(unseen, 1e-300))
     # How often ratio / population_ratio >= gamma.
     return np.searchsorted(population_ratio, ratio / gamma, "right") / others.size
+
+
+def rmia_slope(
+    shadows: Any, included: Any, population_shadows: Any, *, gamma: float = 1.0
+) -> float:
+    """The `offline_slope` of 0, 0.1, ..., 1 by which the first reference model is told best, by the
+    area under its curve, from the others.
+
+    Args:
+      shadows, included, population_shadows, gamma: as for `rmia`, two reference models or more.
+
+    Raises:
+      As `rmia`; or the first reference model was trained on all of the examples, or on none.
+    """
+    own, inside = np.asarray(shadows, np.float64), np.asarray(included, bool)
+    population = np.asarray(population_shadows, np.float64)
+    if own.ndim != 2 or len(own) < 2 or inside.shape != own.shape:
+        raise ValueError(
+            f"Expected shadows and included [S, N] with S >= 2, got shapes {own.shape}, "
+            f"{inside.shape}."
+        )
+    if inside[0].all() or not inside[0].any():
+        raise ValueError("Expected the first reference model to have some examples, not all.")
+    # Examples that all others have are nobody's to compare with.
+    kept = ~inside[1:].all(0)
+
+    def area(slope: float) -> float:
+        scores = rmia(
+            own[0, kept],
+            own[1:, kept],
+            inside[1:, kept],
+            population[0],
+            population[1:],
+            gamma=gamma,
+            online=False,
+            offline_slope=slope,
+        )
+        return metrics.auc(scores[inside[0, kept]], scores[~inside[0, kept]])
+
+    return float(max(np.arange(11) / 10, key=area))
+
+
+def label_only(
+    predict: Callable[[np.ndarray], Any],
+    x: Any,
+    y: Any,
+    rng: np.random.Generator,
+    *,
+    stddevs: Sequence[float] = (0.05, 0.1, 0.2, 0.4),
+    num_copies: int = 8,
+) -> np.ndarray:
+    """The attack that sees labels alone: how far noise has to move an example until its label is
+    lost, as the share `[N]` of noisy copies that keep it.
+
+    Args:
+      predict: `x [M, ...] -> labels [M]`, of the target.
+      x: `[N, ...]`, float. y: true labels, int `[N]`.
+      rng: draws the noise.
+      stddevs: of the noise, in the unit of x, each > 0. num_copies: of an example at each of them.
+
+    Raises:
+      ValueError: a number is out of range, or lengths differ.
+
+    Source: Choquette-Choo et al. (2021), Label-only membership inference attacks, arXiv:2007.14321,
+      section 4 (random noise in place of a walk to the boundary).
+    """
+    _validate.positive_int(num_copies=num_copies)
+    inputs, labels = np.asarray(x), np.asarray(y)
+    if not stddevs or labels.shape != inputs.shape[:1]:
+        raise ValueError(
+            f"Expected x [N, ...], y [N] and a stddev at least, got shapes {inputs.shape}, "
+            f"{labels.shape} and stddevs={stddevs!r}."
+        )
+    for stddev in stddevs:
+        _validate.positive(stddevs=stddev)
+    kept = (np.asarray(predict(inputs)) == labels).astype(np.float64)
+    for stddev in stddevs:
+        for _ in range(num_copies):
+            noise = rng.normal(scale=stddev, size=inputs.shape).astype(inputs.dtype)
+            kept += np.asarray(predict(inputs + noise)) == labels
+    return kept / (1 + num_copies * len(stddevs))
+
+
+def quantile_regression(
+    public: tuple[Any, Any, Any],
+    x: Any,
+    y: Any,
+    confidences: Any,
+    key: jax.Array,
+    *,
+    quantile: float = 0.9,
+    num_steps: int = 500,
+    learning_rate: float = 3e-3,
+) -> np.ndarray:
+    """The attack without shadow models that knows how hard an example is: how far its confidence is
+    above the quantile `[N]` that a network predicts for examples that nobody was trained on.
+
+    Args:
+      public: (x `[M, ...]`, int y `[M]`, confidences `[M]` of the target) of such examples.
+      x, y, confidences: the same of those that are judged, `[N]`.
+      key: of the network's first weights.
+      quantile: in (0, 1): about 1 - the rate of false positives that matters.
+      num_steps, learning_rate: of Adam on all public examples at once.
+
+    Raises:
+      ValueError: a number is out of range, or lengths differ.
+
+    Source: Bertran et al. (2023), Scalable membership inference attacks via quantile regression,
+      arXiv:2307.03694, Algorithm 1.
+    """
+    _validate.typed_key(key=key)
+    _validate.open_unit(quantile=quantile)
+    _validate.positive_int(num_steps=num_steps)
+    _validate.positive(learning_rate=learning_rate)
+    sides = [tuple(map(np.asarray, side)) for side in (public, (x, y, confidences))]
+    for inputs, labels, values in sides:
+        if not (labels.ndim == values.ndim == 1 and len(inputs) == labels.size == values.size):
+            raise ValueError(
+                "Expected x [n, ...], y [n] and confidences [n], got shapes "
+                f"{inputs.shape}, {labels.shape}, {values.shape}."
+            )
+    num_classes = 1 + max(int(labels.max()) for _, labels, _ in sides)
+    known = sides[0][0].reshape(len(sides[0][0]), -1).astype(np.float32)
+    centre, scale = known.mean(0), known.std(0) + 1e-3
+    level, spread = float(sides[0][2].mean()), float(sides[0][2].std()) + 1e-6
+
+    def seen(inputs: np.ndarray, labels: np.ndarray) -> jax.Array:
+        flat = (inputs.reshape(len(inputs), -1).astype(np.float32) - centre) / scale
+        return jnp.asarray(np.concatenate([flat, np.eye(num_classes, dtype=np.float32)[labels]], 1))
+
+    rows = seen(*sides[0][:2])
+    wanted = jnp.asarray((sides[0][2] - level) / spread, jnp.float32)
+    first, second = jax.random.split(key)
+    start = {
+        "in": jax.random.normal(first, (rows.shape[1], _WIDTH)) / rows.shape[1] ** 0.5,
+        "bias": jnp.zeros(_WIDTH),
+        "out": jax.random.normal(second, (_WIDTH,)) / _WIDTH**0.5,
+        "level": jnp.zeros(()),
+    }
+
+    def predicted(weights: Any, given: jax.Array) -> jax.Array:
+        hidden = jnp.tanh(given @ weights["in"] + weights["bias"][None])
+        return hidden @ weights["out"] + weights["level"]
+
+    def pinball(weights: Any, _: None) -> jax.Array:
+        gap = wanted - predicted(weights, rows)
+        return jnp.mean(jnp.maximum(quantile * gap, (quantile - 1) * gap))
+
+    rates = np.full(num_steps, learning_rate)
+    train = jax.jit(lambda w: _descent.adam(jax.value_and_grad(pinball), w, rates)[0])
+    found = np.asarray(predicted(train(start), seen(*sides[1][:2])), np.float64)
+    return (sides[1][2].astype(np.float64) - level) / spread - found
+
+
+def of_subjects(confidences: Any, subjects: Any) -> tuple[np.ndarray, np.ndarray]:
+    """(ids `[U]`, mean confidences `[..., U]`): examples of one person taken together, so that the
+    attacks here say whether the person was there, in whichever silo.
+
+    Args:
+      confidences: `[..., N]`, of models. subjects: int `[N]`, whose each example is.
+
+    Raises:
+      ValueError: shapes do not fit.
+
+    Source: Suri et al. (2022), Subject membership inference attacks in federated learning,
+      arXiv:2206.03317.
+    """
+    values, owners = np.asarray(confidences, np.float64), np.asarray(subjects)
+    if owners.ndim != 1 or values.shape[-1:] != owners.shape:
+        raise ValueError(
+            f"Expected confidences [..., N] and subjects [N], got shapes {values.shape} and "
+            f"{owners.shape}."
+        )
+    order = np.argsort(owners, kind="stable")
+    ids, first, counts = np.unique(owners[order], return_index=True, return_counts=True)
+    return ids, np.add.reduceat(values[..., order], first, axis=-1) / counts
 
 
 def _shadows(target: Any, shadows: Any, included: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

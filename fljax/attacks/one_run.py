@@ -1,7 +1,7 @@
 """Audits from one run of a mechanism: many canaries, each in or out by a coin, and guesses about
 some of them.
 
-Canaries share one run, so that their fates may be correlated by the mechanism; both bounds allow
+Canaries share one run, so that their fates may be correlated by the mechanism; the bounds allow
 for the worst of it, and are therefore below the truth. No audit of one run is sharp: from 10,000
 canaries of a Gaussian mechanism of mu 0.5, 1 or 2 none that is right 95 times of 100 reports, in
 half its runs, over 79 % of the epsilon at delta 1e-5 (how this is
@@ -10,7 +10,7 @@ shown: docs/explain/attacks.md).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,8 +27,8 @@ class OneRun(NamedTuple):
 
     epsilon: the mechanism is not (less, delta)-DP. mu: it is not less-than-mu Gaussian DP.
     gdp_epsilon: that mu's epsilon at delta, a bound for mechanisms whose trade-off curve is
-    Gaussian, and for those only. canaries, guesses,
-    correct: counts that these come from.
+    Gaussian, and for those only. canaries, guesses, correct: counts that `mu` comes from. refuted:
+    no mechanism with the trade-off curve that was given is guessed right so often; None: none was.
     """
 
     epsilon: float
@@ -37,6 +37,7 @@ class OneRun(NamedTuple):
     canaries: int
     guesses: int
     correct: int
+    refuted: bool | None = None
 
 
 def audit(
@@ -46,6 +47,7 @@ def audit(
     delta: float,
     confidence: float = 0.95,
     shares: Sequence[float] = (0.5, 0.2, 0.05),
+    curve: tuple[Any, Any] | None = None,
 ) -> OneRun:
     """Lower bounds from the scores of the canaries of one run.
 
@@ -61,6 +63,8 @@ def audit(
       shares: parts of the canaries to guess about, each in (0, 1], named before the scores are
         seen. One share costs the least confidence: 0.05 to 0.2 suit mu up to 2, larger ones large
         mu.
+      curve: (false-positive rates `[n]`, rising from 0 to 1; least false-negative rates `[n]` of
+        any test there), as certified: of `fljax.attacks.rounds.certified_curve`, say.
 
     Raises:
       ValueError: shapes differ, NaN among the scores, no share, or a number out of range.
@@ -82,15 +86,20 @@ def audit(
         {min(max(1, round(share * values.size / 2)), most) for share in shares}, reverse=True
     )
     error, found = (1 - confidence) / len(halves), []
+    least_fpr = None if curve is None else _inverse(*curve)
+    refutes = []
     for half in halves:
         correct = int(coins[order[-half:]].sum() + (~coins[order[:half]]).sum())
-        counts = {"canaries": values.size, "guesses": 2 * half, "correct": correct}
+        counts: dict[str, Any] = {"canaries": values.size, "guesses": 2 * half, "correct": correct}
         epsilon = epsilon_lower(**counts, delta=delta, confidence=1 - error)
         mu = mu_lower(**counts, confidence=1 - error)
+        if least_fpr is not None:
+            refutes.append(bool(_impossible(least_fpr, **counts, error=error)))
         found.append((epsilon, mu, 2 * half, correct))
     best = max(found, key=lambda row: row[1])
     gdp = float(gaussian.mu_to_epsilon(best[1], max(delta, 1e-300)))
-    return OneRun(max(row[0] for row in found), best[1], gdp, values.size, best[2], best[3])
+    most_epsilon, refuted = max(row[0] for row in found), any(refutes) if refutes else None
+    return OneRun(most_epsilon, best[1], gdp, values.size, best[2], best[3], refuted)
 
 
 def p_value(*, canaries: int, guesses: int, correct: int, epsilon: Any, delta: float) -> np.ndarray:
@@ -133,11 +142,7 @@ def mu_lower(*, canaries: int, guesses: int, correct: int, confidence: float) ->
     """Largest mu such that no mu-GDP mechanism lets anybody be right so often with chance 1 -
     confidence; 0 if none.
 
-    Let p_j be the chance of exactly j right guesses. Flipping one random canary's coin turns a
-    right guess about it into a wrong one and j into j - 1, so that f-DP bounds sum_{j >= i} j p_j
-    by sum_{j >= i - 1} (g - j) p_j through its curve. Starting from P(at least `correct`) = 1 -
-    confidence, the least chances below it are found one by one; where they add up to more than 1,
-    the mechanism is refuted.
+    Guarantee: by `_impossible`, of a Gaussian curve.
 
     Raises:
       ValueError: a number is out of range.
@@ -147,17 +152,55 @@ def mu_lower(*, canaries: int, guesses: int, correct: int, confidence: float) ->
     """
     _validate.open_unit(confidence=confidence)
     _check_counts(canaries, guesses, correct)
-    error = 1 - confidence
+    counts: dict[str, Any] = {"canaries": canaries, "guesses": guesses, "correct": correct}
 
     def refuted(mu: np.ndarray) -> np.ndarray:
-        right = np.full(mu.shape, error * correct / canaries)
-        wrong = np.full(mu.shape, error * (guesses - correct) / canaries)
-        for i in range(correct - 1, -1, -1):
-            least = np.maximum(wrong, special.ndtr(special.ndtri(np.minimum(right, 1.0)) - mu))
-            right, wrong = right + i / (guesses - i) * (least - wrong), least
-        return right + wrong > guesses / canaries
+        least_fpr = lambda tpr: special.ndtr(special.ndtri(tpr) - mu)
+        return _impossible(least_fpr, **counts, error=1 - confidence, shape=mu.shape)
 
     return _largest(refuted, high=2 * float(special.ndtri(1 - 1e-9)))
+
+
+def _impossible(
+    least_fpr: Callable[[np.ndarray], np.ndarray],
+    *,
+    canaries: int,
+    guesses: int,
+    correct: int,
+    error: float,
+    shape: tuple[int, ...] = (),
+) -> np.ndarray:
+    """Whether no mechanism lets anybody be right so often with chance `error`, bool `shape`, if any
+    test of one unit that finds it with chance t cries wolf with chance least_fpr(t) at least.
+
+    Let p_j be the chance of exactly j right guesses. Flipping one random canary's coin turns a
+    right guess about it into a wrong one and j into j - 1, so that f-DP bounds sum_{j >= i} j p_j
+    by sum_{j >= i - 1} (g - j) p_j through its curve. Starting from P(at least `correct`) = 1 -
+    confidence, the least chances below it are found one by one; where they add up to more than 1,
+    the mechanism is refuted.
+    """
+    right = np.full(shape, error * correct / canaries)
+    wrong = np.full(shape, error * (guesses - correct) / canaries)
+    for i in range(correct - 1, -1, -1):
+        least = np.maximum(wrong, least_fpr(np.minimum(right, 1.0)))
+        right, wrong = right + i / (guesses - i) * (least - wrong), least
+    return right + wrong > guesses / canaries
+
+
+def _inverse(fpr: Any, fnr: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """true-positive rate -> a false-positive rate that no test with it is below, from points of a
+    curve.
+
+    Raises:
+      ValueError: no such points.
+    """
+    rates, best = np.asarray(fpr, np.float64), 1 - np.asarray(fnr, np.float64)
+    fits = rates.ndim == 1 and rates.shape == best.shape and rates.size > 1
+    if not (fits and rates[0] == 0 and (np.diff(rates) > 0).all() and np.isfinite(best).all()):
+        raise ValueError("Expected curve to be (fpr [n], rising from 0; fnr [n]), got another.")
+    best = np.maximum.accumulate(best)
+    # One point less: the curve is convex, and between points it is below any chord.
+    return lambda tpr: rates[np.maximum(np.searchsorted(best, tpr, "left") - 1, 0)]
 
 
 def _largest(refuted: Any, *, high: float) -> float:

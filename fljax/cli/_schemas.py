@@ -65,6 +65,21 @@ class Calibrate(TypedDict):
     assumed: str
 
 
+class Canaries(TypedDict):
+    """Of a run with canaries: what its model proves of them. curve_refuted: None where nothing is
+    certified.
+    """
+
+    canaries: int
+    guesses: int
+    correct: int
+    epsilon_lower: Number
+    gdp_epsilon_lower: Number
+    curve_refuted: bool | None
+    confidence: float
+    verdict: str
+
+
 class Simulate(TypedDict):
     """Of `simulate`; accuracy is None where there are no labels, `baseline` without that model;
     metrics are the other numbers of the task, by name. epsilon_of_one_try: of a search, whose
@@ -91,6 +106,7 @@ class Simulate(TypedDict):
     not_covered: list[str]
     notes: list[str]
     rounds_left: int | None
+    canaries: NotRequired[Canaries]
 
 
 class Data(TypedDict):

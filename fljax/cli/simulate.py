@@ -273,7 +273,9 @@ def _found(outcome: Any, report: pathlib.Path, left: int | None) -> dict[str, An
     }
 
 
-def _summary(outcome: Any, report: pathlib.Path, left: int | None = None) -> str:
+def _summary(
+    outcome: Any, report: pathlib.Path, left: int | None = None, canaries: str = ""
+) -> str:
     from fljax.simulation import as_printed, budget, nats_spent, remarks
 
     last, plan = outcome.records[-1], outcome.plan
@@ -318,6 +320,7 @@ def _summary(outcome: Any, report: pathlib.Path, left: int | None = None) -> str
             f"float32            noise that ends adds {rounded_up(tail, 3)} to delta, not counted "
             "above"
         )
+    lines += [canaries] if canaries else []
     if left:
         total = outcome.rounds + left
         lines.append(
@@ -427,7 +430,7 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
     """
     from fljax.simulation.devices import processes
 
-    first = not machine.distributed or processes.first()
+    first, code = not machine.distributed or processes.first(), 0
     if config is not None and named is not None and first:
         folder.check_free(named)
     # Everything heavy comes after the flags have been found good.
@@ -497,12 +500,20 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
     if outcome is None:
         print(f"The law of the search drew no try: nothing is released. See {go_on}/privacy.json")
     elif first:
-        report = run_page.write(outcome)
+        told = None
+        if outcome.canaries is not None:
+            from fljax.cli import _canaries
+
+            told = _canaries.judged(outcome)
+        report = run_page.write(outcome, "" if told is None else _canaries.section(told))
         left = budget.rounds_left(outcome.plan, outcome.config.implementation, outcome.rounds)
-        print(_summary(outcome, report, left))
+        print(_summary(outcome, report, left, "" if told is None else _canaries.summary(told)))
         head = chain.read(outcome.run_dir)[-1].head
         _output.aside(f"record             {head} (to be published; fljax verify asks for it)")
-        _output.give(_found(outcome, report, left))
+        audited = {} if told is None else {"canaries": _canaries.plain(told)}
+        _output.give({**_found(outcome, report, left), **audited})
+        if told is not None and told.holds is False:
+            code = _run_files.verdict([f"run {outcome.run_dir}"])
     if machine.distributed:
         processes.wait_for_all()  # until the report is written
-    return 0
+    return code

@@ -35,6 +35,7 @@ _MOVED = {
 if TYPE_CHECKING:
     from fljax.data import arrays as arrays
     from fljax.data import builtin as builtin
+    from fljax.data import canaries as canaries
     from fljax.data import channel as channel
     from fljax.data import check as check
     from fljax.data import client_ids as client_ids

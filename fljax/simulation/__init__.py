@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fljax.simulation import observers as observers
     from fljax.simulation import outcome as outcome
     from fljax.simulation import own as own
+    from fljax.simulation import planted as planted
     from fljax.simulation import predictions as predictions
     from fljax.simulation import record as record
     from fljax.simulation import remarks as remarks

@@ -290,6 +290,10 @@ class RunConfig:
     """Examples whose gradients a client takes together where a step is over more; speed and
     memory.
     """
+    canaries: int = 0
+    """Units of crafted gradients to plant among the training data, each there by a coin: the run
+    then says what its model tells about them, an audit of one run. Its claim covers them.
+    """
     memory: str | None = None
     """Memory of a device that a round may take, 4GiB for example: clients train side by side as far
     as that goes. none: as many as are fastest.
@@ -306,6 +310,9 @@ class RunConfig:
         )
         _validate.one_of(typing.get_args(Generator), generator=self.generator)
         _validate.positive_int(microbatch_size=self.microbatch_size)
+        _validate.non_negative_int(canaries=self.canaries)
+        if self.canaries == 1:
+            raise ValueError("Expected canaries >= 2, or none, got canaries=1.")
         if self.groups is not None:
             _validate.positive_int(groups=self.groups)
         if isinstance(self.seed, str):

@@ -131,12 +131,12 @@ def _prepared(config: Config, seed: seeds.Seed, brought: own.Own, attempt: int |
     scheme = config.implementation
     built = task.build(config, seed, brought, attempt)
     observed = facts.of(built.client_data)._replace(client_column=config.data.client_column)
-    try:
-        scheme_config = scheme.fitted(config.scheme_config, observed)
-    except PrivacyPreconditionError as reason:
-        where = f"scheme={config.scheme!r}, dataset={config.data.dataset!r}"
-        raise PrivacyPreconditionError(f"{str(reason).removesuffix('.')} ({where}).") from reason
-    dealt = dataclasses.replace(config.data, num_clients=observed.num_clients)
+    ordinary_clients = observed.num_clients
+    if config.run.canaries:
+        built = task.with_canaries(built, config, seed, _unit(config, scheme, observed))
+        observed = facts.of(built.client_data)._replace(client_column=observed.client_column)
+    scheme_config = _fitted(config, scheme, observed)
+    dealt = dataclasses.replace(config.data, num_clients=ordinary_clients)
     config = dataclasses.replace(config, data=dealt, scheme_config=scheme_config)
     plan = budget.plan(as_printed.prepared(config, scheme, observed), scheme, observed)
     num_params = sum(leaf.size for leaf in jax.tree.leaves(built.model.params))
@@ -148,6 +148,11 @@ def _prepared(config: Config, seed: seeds.Seed, brought: own.Own, attempt: int |
     make = functools.partial(_algorithms, config, scheme, plan, built, inputs)
     performance = Performance(groups=config.run.groups, microbatch_size=config.run.microbatch_size)
     job = Job(config, seed, observed, plan, built, make(performance), inputs, {})
+    if built.canaries is not None and job.has_own_models():
+        raise ValueError(
+            f"Expected canaries=0 with scheme={config.scheme!r}, whose clients keep a part of the "
+            f"model, got canaries={config.run.canaries}."
+        )
     _check_sampling(plan.event, job.algorithms[0])
     outside = config.model.model not in models.NAMES
     programs = own.programs(brought, built.model, built.dataset, outside=outside)
@@ -180,6 +185,25 @@ def _prepared(config: Config, seed: seeds.Seed, brought: own.Own, attempt: int |
         lambda size: _lowered(job._replace(algorithms=make(in_chunks(chunk_size=size)))),
     )
     return job._replace(algorithms=make(in_chunks(chunk_size=processes.words_from_first(size))))
+
+
+def _fitted(config: Config, scheme: Scheme, observed: Facts) -> Any:
+    """The scheme's config, with counts of the data; its error says which run it is of."""
+    try:
+        return scheme.fitted(config.scheme_config, observed)
+    except PrivacyPreconditionError as reason:
+        where = f"scheme={config.scheme!r}, dataset={config.data.dataset!r}"
+        raise PrivacyPreconditionError(f"{str(reason).removesuffix('.')} ({where}).") from reason
+
+
+def _unit(config: Config, scheme: Scheme, observed: Facts) -> str:
+    """The unit of privacy, which no count changes; a config may leave counts to the data."""
+    try:
+        own = dataclasses.replace(config.scheme_config, noise_multiplier=1.0)
+        return scheme.event(own).privacy_unit
+    except ValueError:
+        own = dataclasses.replace(_fitted(config, scheme, observed), noise_multiplier=1.0)
+        return scheme.event(own).privacy_unit
 
 
 def _sampling_probs(mechanism: events.Mechanism) -> Iterator[float]:
@@ -254,7 +278,7 @@ def _algorithms(
     assert config.data.num_clients is not None  # `_prepared` has asked the data
     plain = baseline.algorithm(
         config.model,
-        built.loss,
+        built.loss if built.canaries is None else built.canaries.plain_loss,
         num_clients=config.data.num_clients,
         sampling_prob=private.client_sampling_prob,
         performance=performance,

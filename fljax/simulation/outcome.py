@@ -3,7 +3,7 @@
 import pathlib
 from typing import Any, NamedTuple
 
-from fljax.simulation import budget, task
+from fljax.simulation import budget, planted, task
 from fljax.simulation.config import Config
 from fljax.simulation.evaluation import OwnModels
 from fljax.types import PyTree
@@ -14,7 +14,8 @@ class Outcome(NamedTuple):
 
     records: all of metrics.jsonl. params: the final private model; baseline_params: the non-private
     one, or None. inputs: what the scheme's `make` was given beside the loss. own_models: of clients
-    that keep a part of theirs; None where all use the released one.
+    that keep a part of theirs; None where all use the released one. canaries: what the model tells
+    about those that were planted, if any.
     """
 
     run_dir: pathlib.Path
@@ -27,3 +28,4 @@ class Outcome(NamedTuple):
     baseline_params: PyTree | None
     inputs: dict[str, Any]
     own_models: OwnModels | None = None
+    canaries: planted.Scores | None = None

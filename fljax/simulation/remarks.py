@@ -56,6 +56,11 @@ def remarks(outcome: Outcome) -> list[str]:
             f"This is the best try of a search, by its held-out {outcome.plan.search.score}, which "
             f"is a little too good therefore. {budget.of_search(outcome.plan)}"
         )
+    if outcome.canaries is not None:
+        found.append(
+            f"{outcome.canaries.included.size} canaries were planted among the training "
+            "data, to audit this run. They hold the model back: it is not the one to release."
+        )
     lost = num_lost(outcome.records)
     if lost:
         found.append(

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fljax.simulation import budget, remarks
+from fljax.simulation import budget, planted, remarks
 from fljax.simulation.outcome import Outcome
 
 _BASELINE, _TEST, _CLIENTS = "baseline_", "test_", "clients_"
@@ -57,6 +57,8 @@ class Result:
       loss, accuracy, metrics: on held-out examples; accuracy is None where there are no classes.
       client_params: `client -> params`, the model of one client, where clients keep a part of it:
         the client's own, under no guarantee. None where all use `params`.
+      canaries: of `canaries` planted, how far the model moved along each, `scores [m]`, and who was
+        there, `included [m]`: what `fljax.attacks.one_run.audit` takes. None where there are none.
       client_metrics: name -> client -> own metric on the client's examples; not private.
     """
 
@@ -79,6 +81,7 @@ class Result:
     metrics: Mapping[str, float]
     client_metrics: Mapping[str, Mapping[str, float]]
     client_params: Callable[[int], object] | None = None
+    canaries: planted.Scores | None = None
 
 
 def of(outcome: Outcome, report: pathlib.Path) -> Result:
@@ -112,6 +115,7 @@ def of(outcome: Outcome, report: pathlib.Path) -> Result:
             if name.startswith(_CLIENTS)
         },
         client_params=outcome.own_models,
+        canaries=outcome.canaries,
     )
 
 

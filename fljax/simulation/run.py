@@ -12,7 +12,16 @@ import jax.numpy as jnp
 
 from fljax.data import ClientData, store
 from fljax.server import recovery
-from fljax.simulation import budget, description, evaluation, extend, fingerprint, own, seeds
+from fljax.simulation import (
+    budget,
+    description,
+    evaluation,
+    extend,
+    fingerprint,
+    own,
+    planted,
+    seeds,
+)
 from fljax.simulation import config as config_lib
 from fljax.simulation.client_values import ClientValues
 from fljax.simulation.config import Config
@@ -315,7 +324,14 @@ def _run(
     own = job.own_models(
         params, functools.partial(client_states.of_client, run_dir, job.client_start())
     )
-    return Outcome(run_dir, config, plan, job.task, rounds, records, params, plain, job.inputs, own)
+    found = None
+    if job.task.canaries is not None:
+        found = planted.scores(job.task.canaries, job.task.model.params, params)
+        if processes.first():
+            planted.write(run_dir, found, plan.event.privacy_unit)
+    return Outcome(
+        run_dir, config, plan, job.task, rounds, records, params, plain, job.inputs, own, found
+    )
 
 
 class RoundRunner(Protocol):
@@ -443,9 +459,7 @@ def _rounds(
                     f"{prefix}test_{name}": budget.number(value) for name, value in measured.items()
                 }
             if done == job.plan.num_rounds and job.task.measures.metrics:
-                by_client = evaluation.of_clients(
-                    job.task.measures, params, job.task.client_data, own
-                )
+                by_client = evaluation.of_clients(job.task.measures, params, job.task.ordinary, own)
                 line |= {
                     f"{prefix}clients_{name}": _named(job, found)
                     for name, found in by_client.items()

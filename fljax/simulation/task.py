@@ -15,7 +15,7 @@ from fljax import data, models
 from fljax.data import client_ids, store, targets
 from fljax.local import keyed
 from fljax.simulation import config as config_lib
-from fljax.simulation import evaluation, own, seeds, warm_start
+from fljax.simulation import evaluation, own, planted, seeds, warm_start
 from fljax.simulation.config import Config, DataConfig
 from fljax.types import LossFn
 
@@ -29,7 +29,8 @@ class Task(NamedTuple):
     clients on disk, whose train arrays are then maps of files. model: initial params and apply.
     round_key: `[]`, for all rounds. measures: what evaluations ask. client_names: ids
     `[num_clients]` where a column of the data names the clients. origin: of the initial
-    model, as `warm_start` tells it, or a sentence; None: drawn from the seed.
+    model, as `warm_start` tells it, or a sentence; None: drawn from the seed. canaries: among
+    the clients' examples, where there are any; dataset, client_data and loss then have them, too.
     """
 
     dataset: data.Dataset
@@ -40,6 +41,12 @@ class Task(NamedTuple):
     measures: evaluation.Measures
     client_names: np.ndarray | None = None
     origin: dict[str, Any] | str | None = None
+    canaries: planted.Planted | None = None
+
+    @property
+    def ordinary(self) -> data.ClientData | store.Store:
+        """The clients without canaries."""
+        return self.client_data if self.canaries is None else self.canaries.ordinary
 
 
 def client_table(config: DataConfig, train: dict[str, np.ndarray], seed: int) -> np.ndarray:
@@ -327,3 +334,19 @@ def _check_brought(config: Config, brought: own.Own) -> None:
                 f"Expected {what} by a name that can be looked up, got {name!r} of a run that "
                 "began with fljax.simulate: call that again, with the same arguments and run_dir."
             )
+
+
+def with_canaries(built: Task, config: Config, seed: seeds.Seed, unit: str) -> Task:
+    """The task with the canaries of `config` among its training data, as units of this kind."""
+    planted.check(config)
+    assert isinstance(built.client_data, data.ClientData)  # `check` refuses clients on disk
+    found, clients, train, loss = planted.plant(
+        built.client_data,
+        built.dataset.train,
+        built.loss,
+        built.model.params,
+        planted.coins(seed, config.run.canaries),
+        unit,
+    )
+    dataset = built.dataset._replace(train=train)
+    return built._replace(dataset=dataset, client_data=clients, loss=loss, canaries=found)

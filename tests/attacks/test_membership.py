@@ -132,6 +132,104 @@ def test_rmia_counts_pairs():
         )
 
 
+@pytest.mark.parametrize("slope", [0.0, 0.3, 1.0])
+def test_rmia_offline_corrects_both_probabilities_as_its_authors_do(slope):
+    """Their program, written apart: one correction for examples and for the population."""
+    rng = np.random.default_rng(16)
+    shadows, included = rng.normal(size=(12, 5)), np.arange(60).reshape(12, 5) % 2 == 0
+    target, others, references = rng.normal(size=5), rng.normal(size=9), rng.normal(size=(12, 9))
+    found = membership.rmia(
+        target, shadows, included, others, references, online=False, offline_slope=slope
+    )
+    p = lambda value: 1 / (1 + np.exp(-value))
+    for i in range(5):
+        mean_x = (1 + slope) / 2 * p(shadows[~included[:, i], i]).mean() + (1 - slope) / 2
+        above = 0
+        for k in range(9):
+            mean_z = (1 + slope) / 2 * p(references[:, k]).mean() + (1 - slope) / 2
+            above += (p(target[i]) / mean_x) / (p(others[k]) / mean_z) > 1
+        assert found[i] == above / 9
+
+
+def test_the_slope_of_offline_rmia_is_the_one_that_tells_a_reference_model_best(overfitted):
+    _, included, _, own, rest = overfitted
+    slope = membership.rmia_slope(own[1:], included[1:], rest[1:])
+    areas = {
+        s: area(
+            membership.rmia(
+                own[1],
+                own[2:],
+                included[2:],
+                rest[1],
+                rest[2:],
+                online=False,
+                offline_slope=s,
+            ),
+            included[1],
+        )
+        for s in (0.0, slope, 1.0)
+    }
+    assert areas[slope] == max(areas.values())
+    offline = membership.rmia(
+        own[0], own[1:], included[1:], rest[0], rest[1:], online=False, offline_slope=slope
+    )
+    assert area(offline, included[0]) > 0.6
+
+
+def test_labels_alone_tell_members_by_how_much_noise_they_stand(overfitted):
+    (x, y), included, params, _, _ = overfitted
+    target = jax.tree.map(lambda v: v[0], params)
+    predict = jax.jit(lambda x: jax.vmap(apply, (None, 0))(target, x).argmax(-1))
+    scores = membership.label_only(predict, x, y, np.random.default_rng(0))
+    assert area(scores, included[0]) > 0.56
+    coins = np.random.default_rng(3).permutation(included[0])
+    assert abs(area(scores, coins) - 0.5) < 5 * 0.5 / np.sqrt(NUM / 2)
+    # Of a line, an example at distance d keeps its label as often as a normal is below d.
+    at = np.array([[-1.0], [0.3], [2.0]])
+    found = membership.label_only(
+        lambda x: x[:, 0] > 0,
+        at,
+        [0, 1, 1],
+        np.random.default_rng(1),
+        stddevs=[0.5],
+        num_copies=4000,
+    )
+    np.testing.assert_allclose(found, stats.norm.cdf([2.0, 0.6, 4.0]), atol=0.05)
+
+
+def test_quantile_regression_knows_how_hard_an_example_is():
+    """Confidences lie about a level that the example says; members are one unit above theirs."""
+    rng = np.random.default_rng(17)
+    draw = lambda n: (rng.normal(size=(n, 2)).astype(np.float32), rng.integers(0, 2, n))
+    level = lambda x, y: 4 * np.tanh(x[:, 0]) + 2 * y
+    public, judged = draw(1500), draw(600)
+    members = rng.random(600) < 0.5
+    told = level(*judged) + members + 0.5 * rng.normal(size=600)
+    known = (*public, level(*public) + 0.5 * rng.normal(size=1500))
+    scores = membership.quantile_regression(known, *judged, told, jax.random.key(0))
+    best = stats.norm.cdf(1 / 0.5 / np.sqrt(2))
+    assert best - 0.1 < area(scores, members) < best + 0.03
+    assert area(membership.loss_threshold(told), members) < 0.65
+    # At most a tenth of examples that nobody was trained on are above it, and not far fewer.
+    assert 0.04 < np.mean(scores[~members] > 0) < 0.2
+
+
+def test_a_persons_examples_tell_more_together(overfitted):
+    _, _, _, own, _ = overfitted
+    rng, per, people, models = np.random.default_rng(18), 5, 60, 40
+    owners = np.repeat(np.arange(people) + 7, per)
+    inside = rng.random((models, people)) < 0.5
+    each = rng.normal(size=(models, people * per)) + np.repeat(inside, per, axis=1)
+    ids, together = membership.of_subjects(each, owners)
+    np.testing.assert_array_equal(ids, np.arange(people) + 7)
+    np.testing.assert_allclose(together, each.reshape(models, people, per).mean(-1))
+    alone = membership.lira(each[0], each[1:], np.repeat(inside[1:], per, axis=1))
+    person = membership.lira(together[0], together[1:], inside[1:])
+    assert area(person, inside[0]) > area(alone, np.repeat(inside[0], per)) + 0.1
+    with pytest.raises(ValueError, match="subjects"):
+        membership.of_subjects(own, owners)
+
+
 @pytest.mark.slow(reason="trains many shadow models")
 def test_models_in_chunks_are_the_same_models(overfitted):
     (x, y), included, _, _, _ = overfitted

@@ -14,7 +14,8 @@ import fljax_kernels
 from fljax import accounting, models, schemes
 from fljax.accounting import events, gaussian
 from fljax.accounting.renyi import conversion
-from fljax.attacks import audit, canaries, one_run, rounds, table
+from fljax.attacks import audit, one_run, rounds, table
+from fljax.data import canaries
 from fljax.schemes.uploads import lightdp
 
 SCHEMES = (

@@ -22,6 +22,7 @@ CONFIG, METRICS, PRIVACY, REPORT, CHECKPOINTS = (
     "checkpoints",
 )
 MODEL = "model.json"
+CANARIES = "canaries.json"
 SESSIONS = "sessions.jsonl"
 CHAIN = "chain.jsonl"
 CHECKSUMS = "checksums.json"  # in a checkpoint's folder, and written last

@@ -270,8 +270,8 @@ def _nats(outcome: Outcome) -> str:
 
 
 def _clients(outcome: Outcome) -> str:
-    sizes = store.num_examples(outcome.task.client_data)
-    if isinstance(outcome.task.client_data, store.Store):
+    sizes = store.num_examples(outcome.task.ordinary)
+    if isinstance(outcome.task.ordinary, store.Store):
         cuts = ", ".join(
             f"{int(np.quantile(sizes, q))}" for q in (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1)
         )
@@ -279,7 +279,7 @@ def _clients(outcome: Outcome) -> str:
         return section(
             "What the clients hold", f"<p>Examples a client, least to most: {cuts}.</p>", note
         )
-    table = np.asarray(outcome.task.client_data.indices)
+    table = np.asarray(outcome.task.ordinary.indices)
     dataset = outcome.task.dataset
     shown = min(60, len(table))
     counts = (
@@ -316,7 +316,7 @@ def _served(outcome: Outcome) -> str:
     for name, params in models.items():
         own = outcome.own_models if params is outcome.params else None
         found = client_accuracy.accuracies(
-            outcome.task.model.apply, params, outcome.task.client_data, own, measures.task
+            outcome.task.model.apply, params, outcome.task.ordinary, own, measures.task
         )
         enough = found.examples >= _LEAST_EXAMPLES
         few, damaged = int((~enough).sum()), len(found.damaged)
@@ -489,9 +489,9 @@ _FILES = {
 }
 
 
-def render(outcome: Outcome) -> str:
+def render(outcome: Outcome, beside: str = "") -> str:
     """The report of a run that has ended, as one HTML document without references to anything
-    outside it.
+    outside it. beside: sections that others made, as HTML.
     """
     config = outcome.config
     title = f"{config.data.dataset}, {config.scheme}"
@@ -512,6 +512,7 @@ def render(outcome: Outcome) -> str:
         _curves,
         _paper,
         _statement,
+        lambda _: beside,
         _nats,
         _views,
         _exposure,
@@ -537,13 +538,15 @@ def page(title: str, sub: str, body: str) -> str:
     )
 
 
-def write(outcome: Outcome) -> pathlib.Path:
+def write(outcome: Outcome, beside: str = "") -> pathlib.Path:
     """Writes `report.html` into the run folder, closes the run's hash chain, and returns the path.
+
+    beside: as of `render`.
 
     Raises:
       ChainError: the chain is damaged. DiskFullError: no room.
     """
     path = outcome.run_dir / folder.REPORT
-    folder.write_atomically(path, render(outcome))
+    folder.write_atomically(path, render(outcome, beside))
     chain.close(outcome.run_dir, outcome.rounds)
     return path

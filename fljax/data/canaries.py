@@ -11,26 +11,31 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import fljax_kernels
 from fljax import _validate
-from fljax.types import LossFn, Params
+from fljax.types import Batch, LossFn, Params
 
 CANARY = "canary"
 Direction = Callable[[Params, jax.Array], Params]
 
 
-def axes(num_canaries: int, params: Params, *, l2_norm: float) -> Direction:
+def axes(
+    num_canaries: int, params: Params, *, l2_norm: float, places: np.ndarray | None = None
+) -> Direction:
     """Canary i moves one parameter, a different one for each, by `l2_norm`: exactly orthogonal, and
     sparse.
 
     Args:
-      num_canaries: >= 1, at most as many as parameters, over which they are spread evenly.
+      num_canaries: >= 1, at most as many as parameters.
       params: for their shapes.
       l2_norm: of each gradient, > 0; above the clipping norm, so that a canary counts fully.
+      places: int `[num_canaries]`, which of all parameters, counted leaf after leaf, such as
+        `quiet` finds. None: spread evenly.
 
     Raises:
-      ValueError: a number is out of range.
+      ValueError: a number is out of range, or places are not so many different parameters.
     """
     _validate.positive_int(num_canaries=num_canaries)
     _validate.positive(l2_norm=l2_norm)
@@ -40,11 +45,18 @@ def axes(num_canaries: int, params: Params, *, l2_norm: float) -> Direction:
             f"Expected num_canaries <= {size}, the number of parameters, got "
             f"num_canaries={num_canaries}."
         )
-    stride = size // num_canaries
+    at = np.arange(num_canaries) * (size // num_canaries) if places is None else places
+    if np.shape(at) != (num_canaries,) or np.unique(at).size != num_canaries:
+        raise ValueError(
+            f"Expected places of {num_canaries} different parameters, got places={places!r}."
+        )
+    if not (np.min(at) >= 0 and np.max(at) < size):
+        raise ValueError(f"Expected places in [0, {size}), got places={places!r}.")
+    table = jnp.asarray(at, jnp.int32)
 
     def direction(params: Params, canary: jax.Array) -> Params:
         leaves, tree = jax.tree.flatten(params)
-        place, found = canary * stride, []
+        place, found = table[canary], []
         for leaf in leaves:
             found.append(
                 jnp.where(jnp.arange(leaf.size) == place, l2_norm, 0.0)
@@ -86,11 +98,40 @@ def sphere(key: jax.Array, *, l2_norm: float) -> Direction:
     return direction
 
 
+def quiet(loss: LossFn, params: Params, examples: Batch, num_canaries: int) -> np.ndarray:
+    """The parameters along which examples pull least, int `[num_canaries]`: there a canary is
+    hidden by noise and by little else.
+
+    Args:
+      loss: of one example. params: where it is looked at. examples: leaves `[M, ...]`.
+      num_canaries: at most as many as parameters.
+
+    Raises:
+      ValueError: more canaries than parameters.
+    """
+    _validate.positive_int(num_canaries=num_canaries)
+    size = sum(leaf.size for leaf in jax.tree.leaves(params))
+    if num_canaries > size:
+        raise ValueError(
+            f"Expected num_canaries <= {size}, the number of parameters, got "
+            f"num_canaries={num_canaries}."
+        )
+
+    def add(total: jax.Array, example: Any) -> tuple[jax.Array, None]:
+        leaves = jax.tree.leaves(jax.grad(loss)(params, example))
+        rows = [jnp.square(leaf.astype(jnp.float32)).ravel() for leaf in leaves]
+        return total + jnp.concatenate(rows), None
+
+    pulls = jax.jit(lambda examples: jax.lax.scan(add, jnp.zeros(size), examples)[0])(examples)
+    return np.argsort(np.asarray(pulls), kind="stable")[:num_canaries]
+
+
 def with_canaries(loss: LossFn, direction: Direction) -> LossFn:
     """`loss` for examples that carry CANARY, int `[]`: -1 for an ordinary one, else which canary it
     is.
 
-    A canary's other entries do not matter, as long as `loss` and its gradient are finite there.
+    A canary's loss is 0, and its gradient the direction. Its other entries do not matter, as long
+    as `loss` and its gradient are finite there.
     """
 
     def combined(params: Params, example: Any) -> jax.Array:
@@ -99,7 +140,18 @@ def with_canaries(loss: LossFn, direction: Direction) -> LossFn:
         pairs = zip(jax.tree.leaves(params), jax.tree.leaves(rows), strict=True)
         linear = sum((jnp.vdot(p, r).astype(jnp.float32) for p, r in pairs), jnp.zeros(()))
         ordinary = loss(params, {name: value for name, value in example.items() if name != CANARY})
+        linear = linear - jax.lax.stop_gradient(linear)
         return jnp.where(canary >= 0, linear, ordinary.astype(jnp.float32))
+
+    return combined
+
+
+def without_canaries(loss: LossFn) -> LossFn:
+    """`loss` for examples that carry CANARY, of which canaries count nothing."""
+
+    def combined(params: Params, example: Any) -> jax.Array:
+        ordinary = loss(params, {name: value for name, value in example.items() if name != CANARY})
+        return jnp.where(example[CANARY] >= 0, 0.0, ordinary.astype(jnp.float32))
 
     return combined
 
