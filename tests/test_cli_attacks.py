@@ -26,7 +26,9 @@ def test_attack_writes_reconstructions_beside_the_truth_and_the_bound(tmp_path, 
     config, report = files(run_dir)
     assert config["scheme"] == "dp_fedsgd" and config["budgets"] == [1.0, 1e7]
     found = json.loads((run_dir / "attack.json").read_text())
-    low, high = found["rows"]
+    plain, low, high = found["rows"]
+    assert plain["budget"] == "inf" and plain["noise"] == 0 and plain["holds"] is None
+    assert plain["inverted"] == plain["picked"] == 1.0 and plain["psnr"] > low["psnr"] + 8
     # Nearly no noise is the positive control: everything is found. At epsilon 1 the bound is near
     # guessing.
     assert high["inverted"] == high["picked"] == 1.0 and high["psnr"] > low["psnr"] + 8
@@ -53,7 +55,8 @@ def test_attack_on_a_channel_compares_the_squared_error(tmp_path):
     ]
     assert cli.main(["attack", *flags, "--budgets", "5", "500", "--run-dir", str(run_dir)]) == 0
     found = json.loads((run_dir / "attack.json").read_text())
-    low, high = found["rows"]
+    plain, low, high = found["rows"]
+    assert plain["mse"] < high["mse"] and plain["bound"] == 0
     assert "at least" in found["bound"] and found["standing"].startswith("not certified")
     assert (
         low["mse"] > high["mse"] and low["bound"] > high["bound"] and low["noise"] > high["noise"]
@@ -95,7 +98,7 @@ def test_inversions_that_diverge_count_as_the_mean_image_and_break_no_bound(
     ]
     assert cli.main(["attack", *flags]) == 0
     rows = json.loads((tmp_path / "run" / "attack.json").read_text())["rows"]
-    assert len(rows) == 4  # budgets that each kind of promise has noise for
+    assert len(rows) == 5  # without noise, and budgets that each kind of promise has noise for
     digits = data.load("digits")
     error = np.square(digits.test["x"][:4] - digits.train["x"].mean(0)).mean()
     for row in rows:
@@ -120,7 +123,10 @@ def test_lira_finds_members_without_noise_and_stays_within_the_certified_area(tm
         "40",
     ]
     assert cli.main(["attack", *flags, "--run-dir", str(run_dir)]) == 0
-    low, high = json.loads((run_dir / "attack.json").read_text())["rows"]
+    plain, low, high = json.loads((run_dir / "attack.json").read_text())["rows"]
+    assert plain["auc"] > 0.7 and plain["holds"] is None and plain["budget"] == "inf"
+    assert [rate["fpr"] for rate in plain["rates"]] == [0.001, 0.01, 0.05]
+    assert all(0 <= rate["low"] <= rate["tpr"] <= rate["high"] <= 1 for rate in plain["rates"])
     # Positive control: nearly no noise, and a model that memorises. Standard error 0.06 at most.
     assert high["auc"] > 0.7 > low["auc"] + 0.02 and high["bound"] == pytest.approx(1.0, abs=1e-3)
     # No area is above one near 1.
@@ -130,20 +136,21 @@ def test_lira_finds_members_without_noise_and_stays_within_the_certified_area(tm
 
 
 def test_an_area_is_judged_by_the_standard_error_at_its_bound():
-    from fljax.cli import _attack_lira
+    from fljax.cli import _attack_membership
 
     # 0.6 + 3 sqrt(0.6 * 0.4 / 100) = 0.747; with 0.9 and 80 examples not even 1 is above 0.9 +
     # 0.1006.
-    assert [_attack_lira.within(auc, 0.6, 100) for auc in (0.5, 0.746, 0.748, 1.0)] == [
+    assert [_attack_membership.within(auc, 0.6, 100) for auc in (0.5, 0.746, 0.748, 1.0)] == [
         True,
         True,
         False,
         False,
     ]
     assert (
-        _attack_lira.within(1.0, 0.9, 80) is None and _attack_lira.within(1.0, 1.0, 10**6) is None
+        _attack_membership.within(1.0, 0.9, 80) is None
+        and _attack_membership.within(1.0, 1.0, 10**6) is None
     )
-    assert _attack_lira.within(1.0, 0.9, 82) is False
+    assert _attack_membership.within(1.0, 0.9, 82) is False
 
 
 def test_repeats_of_one_target_are_no_evidence_of_their_own():
@@ -173,7 +180,7 @@ def test_lira_gives_full_batch_schemes_room_for_the_pool(tmp_path):
         "2",
     ]
     assert cli.main(["attack", *flags, "--pool", "41", "--run-dir", str(tmp_path / "run")]) == 0
-    (row,) = json.loads((tmp_path / "run" / "attack.json").read_text())["rows"]
+    _, row = json.loads((tmp_path / "run" / "attack.json").read_text())["rows"]
     assert 0.5 < row["bound"] < 1 and 0 <= row["auc"] <= 1
 
 
@@ -195,7 +202,8 @@ def test_an_attack_that_gets_past_a_bound_exits_with_1(
     def updates(name, config, loss, params, examples, keys, dataset):
         return jax.tree.map(lambda leaf: jnp.ones((len(keys), *leaf.shape)), params)
 
-    truth = np.tile(data.load("digits").test["x"][:4], (4, 1, 1, 1))
+    # Without noise, and at four budgets.
+    truth = np.tile(data.load("digits").test["x"][:4], (5, 1, 1, 1))
     monkeypatch.setattr(reconstruction, "updates", updates)
     monkeypatch.setattr(reconstruction, "invert", lambda *given, **_: jnp.asarray(truth + share))
     monkeypatch.setattr(table, "linear_estimate", lambda found, known: found)
@@ -222,14 +230,16 @@ def test_an_attack_that_gets_past_a_bound_exits_with_1(
 
 @pytest.mark.slow(reason="attacks by the command, from training to report")
 def test_lira_that_gets_past_a_bound_exits_with_1(tmp_path, monkeypatch, capsys):
-    from fljax.cli import _attack_lira
+    from fljax.cli import _attack_membership
 
-    line = _attack_lira.Line(2.0, 1.0, 0.9, 0.6, 0.5, 1.0, 0.5, None)
+    line = _attack_membership.Line(2.0, 1.0, 0.9, 0.6, (), 1.0, 0.5, None)
     for holds, code in ((False, 1), (True, 0), (None, 0)):
         monkeypatch.setattr(
-            _attack_lira,
+            _attack_membership,
             "run",
-            lambda *_, holds=holds: _attack_lira.Found([line._replace(holds=holds)]),
+            lambda *_, holds=holds: _attack_membership.Found(
+                [line._replace(budget=float("inf"), holds=None), line._replace(holds=holds)]
+            ),
         )
         flags = [
             "--attack",

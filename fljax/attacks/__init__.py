@@ -17,7 +17,19 @@ if TYPE_CHECKING:
 
 _OWN = {"one_unit": "fljax.attacks.rounds.one_unit", "uploads": "fljax.attacks.rounds.uploads"}
 NAMES = tuple(_OWN)
-PROGRAMS = ("inversion", "lira")  # of `fljax attack`, which play no game
+INVERSIONS = ("inversion", "inversion_lbfgs")  # of `fljax attack`: searches for a record
+# Of `fljax attack`, too: who was trained on, of models that the scheme trains.
+MEMBERSHIP = (
+    "lira",
+    "lira_offline",
+    "rmia",
+    "rmia_offline",
+    "loss_threshold",
+    "attack_network",
+    "label_only",
+    "quantile_regression",
+)
+PROGRAMS = (*INVERSIONS, *MEMBERSHIP)  # these play no game
 _registry: "_plugins.Registry[Attack]" = _plugins.Registry(
     "attacks", "attack", _OWN, _plugins.a_function("attacks"), also=PROGRAMS
 )

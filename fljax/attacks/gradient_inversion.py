@@ -42,8 +42,12 @@ class Settings:
     """Weight of the mean absolute difference of neighbouring pixels."""
     learning_rate: float = 0.1
     """Of Adam; times 0.1 at 3/8, 5/8 and 7/8 of the iterations."""
+    optimizer: Literal["adam", "lbfgs"] = "adam"
+    """lbfgs: DLG's, which takes a search along each direction in place of learning_rate and signed,
+    and clamps to the box at its end alone.
+    """
     num_iterations: int = 1000
-    """Steps of Adam."""
+    """Steps of Adam, or of L-BFGS."""
     signed: bool = True
     """Adam sees the sign of the gradient only."""
     num_restarts: int = 1
@@ -57,6 +61,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         _validate.one_of(("cosine", "l2", "tag"), distance=self.distance)
+        _validate.one_of(("adam", "lbfgs"), optimizer=self.optimizer)
         _validate.non_negative(l1_weight=self.l1_weight, tv_weight=self.tv_weight)
         _validate.positive(learning_rate=self.learning_rate)
         _validate.positive_int(num_iterations=self.num_iterations, num_restarts=self.num_restarts)
@@ -237,6 +242,10 @@ def invert(
         if settings.fit_labels:
             variables["y"] = jax.random.normal(y_key, y.shape)
 
+        if settings.optimizer == "lbfgs":
+            best, loss = _descent.lbfgs(objective, project(variables), settings.num_iterations)
+            best = project(best)
+            return best["x"], jax.nn.softmax(best["y"]) if settings.fit_labels else y, loss
         both = lambda variables, _: jax.value_and_grad(objective)(variables)
         _, best, loss = _descent.adam(
             both, project(variables), rates, signed=settings.signed, project=project

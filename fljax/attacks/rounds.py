@@ -472,6 +472,43 @@ def audited(
     return found, (present, absent)
 
 
+NEXT_TO_NO_NOISE = 1e-2  # a noise multiplier that hides nothing; at 0 there is no law of noise
+
+
+def undefended(
+    name: str,
+    config: Any,
+    key: jax.Array,
+    *,
+    num_trials: int,
+    delta: float,
+    confidence: float,
+    num_rounds: int = 1,
+    attack: str | None = None,
+) -> float | None:
+    """The epsilon that the attack proves where nothing is hidden: an attack that proves little here
+    says little elsewhere. None where the scheme refuses to draw next to no noise.
+
+    Args:
+      name, num_rounds, attack: as for `games`; of several games the sharpest.
+      config: whose noise is taken away.
+      key, num_trials, delta, confidence: as for `verdict`.
+
+    Raises:
+      As `games` for `config`.
+    """
+    games(name, config, num_rounds=num_rounds, attack=attack)
+    try:
+        bare = dataclasses.replace(config, noise_multiplier=NEXT_TO_NO_NOISE)
+        game = games(name, bare, num_rounds=num_rounds, attack=attack)[0]
+    except ValueError:
+        return None
+    scores = play(game, key, num_trials)
+    return judge(
+        game.event, scores, delta=delta, confidence=confidence, certified=math.inf
+    ).measured
+
+
 def judge(
     event: PrivacyEvent,
     scores: tuple[np.ndarray, np.ndarray],

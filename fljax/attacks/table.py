@@ -57,7 +57,8 @@ class Row(NamedTuple):
     reconstructions that ended nowhere, and count as the best guess of who has seen nothing.
     seen_from: by which factor a channel's noise (its variance) could have been too little and the
     attack would have seen it; None where that was not asked. control: what the same attack proves
-    of the scheme with half its noise; None where that was not asked.
+    of the scheme with half its noise; None where that was not asked. undefended: what it gets
+    without noise; None where the scheme cannot be without.
     """
 
     scheme: str
@@ -78,6 +79,7 @@ class Row(NamedTuple):
     seen_from: float | None = None
     control: float | None = None
     law_alone: bool = False
+    undefended: float | None = None
 
     @property
     def verdict(self) -> str:
@@ -145,6 +147,16 @@ def epsilon_row(name: str, key: jax.Array, settings: Settings, config: Any = Non
         scores=scores,
         control=max(controls, default=None),
         law_alone=held == {True},
+        undefended=rounds.undefended(
+            name,
+            config,
+            jax.random.fold_in(key, len(games)),
+            num_trials=settings.trials,
+            num_rounds=settings.num_rounds,
+            attack=settings.attack,
+            delta=settings.delta,
+            confidence=confidence,
+        ),
     )
 
 
@@ -198,7 +210,20 @@ def mse_row(name: str, key: jax.Array, settings: Settings, config: None = None) 
         standing="certified" if certified else f"not certified: {reason}",
         diverged=found.unread,
         seen_from=seen_from,
+        undefended=_bare(played, claims, settings.confidence, about_error),
     )
+
+
+def _bare(
+    played: tuple[noisy_records.World, ...],
+    claims: dict[str, float],
+    confidence: float,
+    about_error: bool,
+) -> float:
+    """What the attack on a channel gets where noise is next to none."""
+    worlds = tuple(noisy_records.with_less_noise(world, 1e6) for world in played)
+    found = noisy_records.judge(worlds, **claims, confidence=confidence)
+    return found.error if about_error else found.nats
 
 
 def linear_estimate(found: np.ndarray, known: Any) -> np.ndarray:

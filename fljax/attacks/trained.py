@@ -6,6 +6,7 @@ training goes; it trains models of its own in the same way on random halves of t
 must not beat is the trade-off curve that the scheme certifies for one example.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -14,23 +15,62 @@ import numpy as np
 
 from fljax import _keys, _validate, schemes
 from fljax.accounting.events import PrivacyEvent
-from fljax.attacks import membership, metrics, rounds, shadow
+from fljax.attacks import membership, metrics, rounds, shadow, white_box
 from fljax.data.cohorts import ClientData, cohort
 from fljax.data.subjects import SUBJECT
+from fljax.models.functions import Apply
 from fljax.types import Batch, LossFn, Params
+
+FPRS = (0.001, 0.01, 0.05)
+
+
+class Rate(NamedTuple):
+    """tpr: of members above a threshold that a share `fpr` of the others is above; low, high: of
+    `metrics.tpr_interval` at 95 %.
+    """
+
+    fpr: float
+    tpr: float
+    low: float
+    high: float
 
 
 class Membership(NamedTuple):
     """Scores `[N]` of a pool's examples, who was trained on `[N]`, and what they amount to.
 
-    largest_auc: of any attack, from the certified trade-off curve (1 where nothing is certified).
+    rates: at 0.1 %, 1 % and 5 % of false positives. largest_auc: of any attack, from the certified
+    trade-off curve (1 where nothing is certified).
     """
 
     scores: np.ndarray
     members: np.ndarray
     auc: float
-    tpr: float
+    rates: tuple[Rate, ...]
     largest_auc: float
+
+
+class Trained(NamedTuple):
+    """What an attacker here has: model 0 is the target, the others are its own.
+
+    apply: `(params, x) -> logits`. params: leaves `[1 + S, ...]`. pool: {"x", "y"}, leaves `[N,
+    ...]`. included: bool `[1 + S, N]`, of which row 0 is what is asked. population: {"x", "y"} that
+    no model was trained on.
+    """
+
+    apply: Apply
+    params: Params
+    pool: Batch
+    included: np.ndarray
+    population: Batch
+
+    def model(self, at: int) -> Params:
+        """One of the models."""
+        return jax.tree.map(lambda leaf: leaf[at], self.params)
+
+    def confidences(self, examples: Batch) -> np.ndarray:
+        """`[1 + S, M]`, of all models."""
+        of = jax.jit(lambda p, x, y: shadow.confidences(self.apply, p, x, y))
+        return np.asarray(of(self.params, examples["x"], examples["y"]))
 
 
 def models(
@@ -82,32 +122,99 @@ def models(
     return jax.jit(jax.vmap(one))(included, keys)
 
 
-def lira(
-    apply: Any,
-    trained: Params,
-    pool: Batch,
-    included: jax.Array,
-    event: PrivacyEvent,
-    *,
-    fpr: float = 0.05,
+def _shadowed(attack: Callable[..., np.ndarray], online: bool) -> "Attack":
+    """LiRA or RMIA, with the population where that takes one."""
+
+    def scores(given: Trained, key: jax.Array) -> np.ndarray:
+        own = given.confidences(given.pool)
+        found = [own[0], own[1:], given.included[1:]]
+        how: dict[str, Any] = {"online": online}
+        if attack is membership.rmia:
+            rest = given.confidences(given.population)
+            found += [rest[0], rest[1:]]
+            if not online:
+                how["offline_slope"] = membership.rmia_slope(own[1:], given.included[1:], rest[1:])
+        return attack(*found, **how)
+
+    return scores
+
+
+def _loss_threshold(given: Trained, key: jax.Array) -> np.ndarray:
+    return membership.loss_threshold(given.confidences(given.pool)[0])
+
+
+def _attack_network(given: Trained, key: jax.Array) -> np.ndarray:
+    """Learnt from the attacker's first own model, whose members it knows, from outputs alone."""
+    seen = jax.jit(
+        lambda p: white_box.features(
+            given.apply, p, given.pool["x"], given.pool["y"], last_layer=None
+        )
+    )
+    score = white_box.fit(seen(given.model(1)), given.included[1], key)
+    return np.asarray(score(seen(given.model(0))), np.float64)
+
+
+def _label_only(given: Trained, key: jax.Array) -> np.ndarray:
+    target = given.model(0)
+    predict = jax.jit(lambda x: jax.vmap(given.apply, (None, 0))(target, x).argmax(-1))
+    x = np.asarray(given.pool["x"])
+    spread = float(x.std()) or 1.0
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel().tolist())
+    return membership.label_only(
+        predict, x, given.pool["y"], rng, stddevs=tuple(spread * s for s in (0.1, 0.2, 0.4, 0.8))
+    )
+
+
+def _quantile_regression(given: Trained, key: jax.Array) -> np.ndarray:
+    pool, rest = given.pool, given.population
+    known = (rest["x"], rest["y"], given.confidences(rest)[0])
+    return membership.quantile_regression(
+        known, pool["x"], pool["y"], given.confidences(pool)[0], key
+    )
+
+
+Attack = Callable[[Trained, jax.Array], np.ndarray]
+# `(what the attacker has, key) -> scores [N]` of the pool's examples.
+ATTACKS: dict[str, Attack] = {
+    "lira": _shadowed(membership.lira, True),
+    "lira_offline": _shadowed(membership.lira, False),
+    "rmia": _shadowed(membership.rmia, True),
+    "rmia_offline": _shadowed(membership.rmia, False),
+    "loss_threshold": _loss_threshold,
+    "attack_network": _attack_network,
+    "label_only": _label_only,
+    "quantile_regression": _quantile_regression,
+}
+
+
+def attacked(
+    attack: str, given: Trained, key: jax.Array, event: PrivacyEvent | None = None
 ) -> Membership:
-    """LiRA on model 0 with the others as shadow models, and the largest area that `event` allows.
+    """An attack on model 0, and the largest area that `event` allows.
 
     Args:
-      trained: of `models`, leaves `[1 + shadows, ...]`. included: bool `[1 + shadows, N]`.
-      event: of all rounds. fpr: at which the rate of true positives is reported.
+      attack: a name of ATTACKS.
+      given: what the attacker has.
+      key: of what an attack draws.
+      event: of all rounds; None: nothing is certified.
+
+    Raises:
+      ValueError: no such attack.
     """
-    own = np.asarray(jax.jit(lambda p: shadow.confidences(apply, p, pool["x"], pool["y"]))(trained))
-    inside = np.asarray(included)
-    scores = membership.lira(own[0], own[1:], inside[1:])
-    members = inside[0]
+    _validate.one_of(ATTACKS, attack=attack)
+    scores = np.asarray(ATTACKS[attack](given, key), np.float64)
+    members = np.asarray(given.included[0], bool)
+    yes, no = scores[members], scores[~members]
     at = np.linspace(0, 1, 2001)
     return Membership(
         scores=scores,
         members=members,
-        auc=metrics.auc(scores[members], scores[~members]),
-        tpr=metrics.tpr_at_fpr(scores[members], scores[~members], fpr),
-        largest_auc=largest_auc(rounds.certified_curve(event, at), at),
+        auc=metrics.auc(yes, no),
+        rates=tuple(
+            Rate(fpr, metrics.tpr_at_fpr(yes, no, fpr), *metrics.tpr_interval(yes, no, fpr))
+            for fpr in FPRS
+        ),
+        largest_auc=1.0 if event is None else largest_auc(rounds.certified_curve(event, at), at),
     )
 
 

@@ -1,6 +1,7 @@
 """What `fljax attack` does once its flags are good: rounds, inversions, bounds, a report."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -33,10 +34,11 @@ _ERROR = 1e-3  # chance of each verdict's bound to be wrong
 
 
 class Line(NamedTuple):
-    """One budget. mse, psnr, ssim: means over inversions. inverted, picked: shares of digits told
-    right by either attacker. bound: certified. holds: neither got past it beyond chance; None where
-    nobody could have. images: the first inversion of each digit. diverged: inversions without a
-    finite result, which count as the mean image and as not told right.
+    """One budget; infinite: without noise. mse, psnr, ssim: means over inversions. inverted,
+    picked: shares of images told right by either attacker. bound: certified. holds: neither got
+    past it beyond chance; None where nobody could have. images: the first inversion of each image.
+    diverged: inversions without a finite result, which count as the mean image and as not told
+    right.
     """
 
     budget: float
@@ -53,8 +55,8 @@ class Line(NamedTuple):
 
 
 class Found(NamedTuple):
-    """lines: one a budget. truth: the digits. unit: of budgets. bound: what it bounds. standing: of
-    that. sees: what the attacker sees, in words.
+    """lines: without noise, then one a budget. truth: the images. unit: of budgets. bound: what it
+    bounds. standing: of that. sees: what the attacker sees, in words.
     """
 
     lines: list[Line]
@@ -76,7 +78,7 @@ class Promise(NamedTuple):
     bound: Callable[[Any], tuple[float, str]]
 
 
-def _epsilon(options: Any) -> Promise:
+def _epsilon(options: Any, dataset: data.Dataset) -> Promise:
     scheme = schemes.get(options.scheme)
 
     def configure(epsilon: float) -> tuple[Any, float]:
@@ -102,9 +104,9 @@ def _epsilon(options: Any) -> Promise:
     )
 
 
-def _nats(options: Any) -> Promise:
-    digits = data.load("digits")
-    seen = reconstruction.Seen(digits, data.ClientData(digits.train, jnp.zeros((1, 1), jnp.int32)))
+def _nats(options: Any, dataset: data.Dataset) -> Promise:
+    clients = data.ClientData(dataset.train, jnp.zeros((1, 1), jnp.int32))
+    seen = reconstruction.Seen(dataset, clients)
 
     def configure(nats: float) -> tuple[Any, float]:
         config = reconstruction.config(options.scheme, nats=nats)
@@ -121,14 +123,14 @@ def _nats(options: Any) -> Promise:
 
 
 def run(options: Any, say: Callable[[str], None]) -> Found:
-    """Attacks at every budget; all inversions of all budgets are one program.
+    """Attacks without noise and at every budget; all inversions of all budgets are one program.
 
     Raises:
       ValueError: a budget cannot be reached.
     """
     channel = schemes.get(options.scheme).promise == "nats"
-    promise = (_nats if channel else _epsilon)(options)
-    digits = data.load("digits")
+    digits = _images(options)
+    promise = (_nats if channel else _epsilon)(options, digits)
     chosen = slice(0, options.targets)
     truth, y = digits.test["x"][chosen], digits.test["y"][chosen]
     shape = (truth.shape[1], truth.shape[2], truth.shape[3])
@@ -142,25 +144,33 @@ def run(options: Any, say: Callable[[str], None]) -> Found:
     }
     root = jax.random.key(options.seed, impl="threefry2x32")
     configs, moved = [], []
-    for place, budget in enumerate(options.budgets):
-        config, noise = promise.configure(budget)
+    budgets = [math.inf, *options.budgets]
+    for place, budget in enumerate(budgets):
+        config, noise = promise.configure(options.budgets[0] if place == 0 else budget)
+        if place == 0:
+            config, noise = _without_noise(options.scheme, config), 0.0
         keys = jax.random.split(jax.random.fold_in(root, place), len(many["y"]))
         moved.append(
             reconstruction.updates(options.scheme, config, loss, victim.params, many, keys, digits)
         )
         configs.append((config, noise))
-        say(f"{words.at_most(budget)} {promise.unit}: rounds done")
+        what = "without noise" if place == 0 else f"{words.at_most(budget)} {promise.unit}"
+        say(f"{what}: rounds done")
     together = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *moved)
-    labels = jnp.tile(many["y"], len(options.budgets))
+    labels = jnp.tile(many["y"], len(budgets))
+    low, high = float(digits.train["x"].min()), float(digits.train["x"].max())
     search = gradient_inversion.Settings(
-        num_iterations=options.iterations, tv_weight=_TV, box=None if channel else (0.0, 1.0)
+        optimizer="lbfgs" if options.attack == "inversion_lbfgs" else "adam",
+        num_iterations=options.iterations,
+        tv_weight=_TV,
+        box=None if channel else (low, high),
     )
     images = reconstruction.invert(
         victim.apply,
         victim.params,
         together,
         labels,
-        jax.random.fold_in(root, len(options.budgets)),
+        jax.random.fold_in(root, len(budgets)),
         shape=shape,
         settings=search,
     )
@@ -170,14 +180,17 @@ def run(options: Any, say: Callable[[str], None]) -> Found:
     )
     lines = []
     standing = "certified"
-    for place, (budget, (config, noise)) in enumerate(zip(options.budgets, configs, strict=True)):
+    for place, (budget, (config, noise)) in enumerate(zip(budgets, configs, strict=True)):
         part = np.asarray(images[place * len(many["y"]) : (place + 1) * len(many["y"])])
         failed = reconstruction.diverged(part)
         if channel:
             part = table.linear_estimate(part, digits.train["x"]).astype(np.float32)
         else:
             part = np.where(failed[:, None, None, None], digits.train["x"].mean(0), part)
-        bound, standing = promise.bound(config)
+        if place == 0:
+            bound = 0.0 if channel else 1.0
+        else:
+            bound, standing = promise.bound(config)
         lines.append(
             _line(budget, noise, part, failed, many, truth, moved[place], plain, bound, channel)
         )
@@ -207,7 +220,9 @@ def _line(
         np.asarray(jax.vmap(metric)(found, many["x"])) for metric in (metrics.psnr, metrics.ssim)
     ]
     holds: bool | None
-    if channel:
+    if math.isinf(budget):
+        holds = None
+    elif channel:
         holds = within(errors.reshape(-1, len(truth)), bound)
     else:
         most, best = (
@@ -230,6 +245,37 @@ def _line(
     )
 
 
+def _images(options: Any) -> data.Dataset:
+    """The data of the images.
+
+    Raises:
+      ValueError: they are no images, or have too few held-out ones.
+    """
+    found = data.load(options.dataset)
+    x = found.test["x"]
+    if x.ndim != 4 or not found.num_classes or x.dtype.kind != "f":
+        raise ValueError(
+            "Expected a dataset of images [n, height, width, channels] with classes, got "
+            f"dataset={options.dataset!r} of shape {list(x.shape)}."
+        )
+    if len(x) < options.targets:
+        raise ValueError(
+            f"Expected targets <= {len(x)}, the held-out images of dataset={options.dataset!r}, "
+            f"got targets={options.targets}."
+        )
+    return found
+
+
+def _without_noise(name: str, config: Any) -> Any:
+    """The config of the same rounds without noise: of a scheme with an epsilon it clips as
+    before.
+    """
+    scheme = schemes.get(name)
+    if scheme.promise == "nats":
+        return scheme.non_private(config)
+    return dataclasses.replace(config, noise_multiplier=0.0)
+
+
 def within(errors: np.ndarray, bound: float) -> bool:
     """Whether a mean error is at least `bound`, from errors `[repeats, targets]`, up to chance.
 
@@ -243,27 +289,32 @@ def within(errors: np.ndarray, bound: float) -> bool:
 def cells(line: Line) -> list[str]:
     """A line as text, in the order of HEAD."""
     numbers = [line.mse, line.psnr, line.ssim, line.inverted, line.picked, line.bound]
-    start = [words.at_most(line.budget), f"{line.noise:.4g}", str(line.diverged)]
-    return [*start, *(f"{value:.4g}" for value in numbers), table.VERDICTS[line.holds]]
+    plain = math.isinf(line.budget)
+    budget = "no noise" if plain else words.at_most(line.budget)
+    start = [budget, f"{line.noise:.4g}", str(line.diverged)]
+    verdict = "undefended" if plain else table.VERDICTS[line.holds]
+    return [*start, *(f"{value:.4g}" for value in numbers), verdict]
 
 
 def sections(options: Any, found: Found) -> list[str]:
     """Of the report."""
-    budgets = [line.budget for line in found.lines]
-    bounds = [line.bound for line in found.lines]
+    lines = [line for line in found.lines if math.isfinite(line.budget)]
+    budgets = [line.budget for line in lines]
+    bounds = [line.bound for line in lines]
     share = "share" in found.bound
     series = (
         {
-            "gradient inverted, then picked": [line.inverted for line in found.lines],
-            "picked by gradient": [line.picked for line in found.lines],
+            "gradient inverted, then picked": [line.inverted for line in lines],
+            "picked by gradient": [line.picked for line in lines],
         }
         if share
-        else {"gradient inversion and linear estimate": [line.mse for line in found.lines]}
+        else {"gradient inversion and linear estimate": [line.mse for line in lines]}
     )
     rows = {"truth": found.truth[:12]}
-    rows |= {words.at_most(line.budget): line.images[:12] for line in found.lines}
+    name = lambda line: cells(line)[0]
+    rows |= {name(line): line.images[:12] for line in found.lines}
     notes = {
-        words.at_most(line.budget): [
+        name(line): [
             f"{float(metrics.psnr(a, b)):.0f} dB"
             for a, b in zip(line.images, found.truth, strict=True)
         ]
@@ -296,7 +347,7 @@ def sections(options: Any, found: Found) -> list[str]:
             "Signal-to-noise ratio against budget",
             attack_figures.success(
                 budgets,
-                {"gradient inversion": [line.psnr for line in found.lines]},
+                {"gradient inversion": [line.psnr for line in lines]},
                 [float("nan")] * len(budgets),
                 unit=found.unit,
                 quantity="PSNR, dB",
@@ -309,11 +360,11 @@ def sections(options: Any, found: Found) -> list[str]:
             table_html,
             f"Certified: {found.bound}; {found.standing}. Diverged: searches that ended nowhere; "
             "they count as the "
-            "mean of all digits, the best guess of who has seen nothing, and as not told right.",
+            "mean of all images, the best guess of who has seen nothing, and as not told right.",
         ),
         run_page.section(
             "Threat model",
-            f"<p>The attacker sees {found.sees}. The digit is the only record of its client and "
+            f"<p>The attacker sees {found.sees}. The image is the only record of its client and "
             f"nobody else has any: a worst case. {knows}</p>",
         ),
     ]

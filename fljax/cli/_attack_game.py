@@ -3,6 +3,7 @@ budgets, a report.
 """
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,8 +22,8 @@ _CONFIDENCE = 0.999
 
 
 class Line(NamedTuple):
-    """One budget. measured: the epsilon that the attack proves. bound: certified. holds: as in
-    `rounds.Verdict`.
+    """One budget; infinite: next to no noise. measured: the epsilon that the attack proves. bound:
+    certified. holds: as in `rounds.Verdict`.
     """
 
     budget: float
@@ -33,8 +34,8 @@ class Line(NamedTuple):
 
 
 class Found(NamedTuple):
-    """lines: one a budget. bound: what it bounds. standing: of that. sees: what the attacker sees,
-    in words.
+    """lines: next to no noise, then one a budget. bound: what it bounds. standing: of that. sees:
+    what the attacker sees, in words.
     """
 
     lines: list[Line]
@@ -59,7 +60,20 @@ def _run(options: Any, say: Callable[[str], None]) -> Found:
     scheme = schemes.get(options.scheme)
     start = rounds.config(options.scheme, noise_multiplier=1.0)
     root = jax.random.key(options.seed, impl="threefry2x32")
+    proved = rounds.undefended(
+        options.scheme,
+        start,
+        jax.random.fold_in(root, len(options.budgets)),
+        num_trials=options.trials,
+        num_rounds=options.num_rounds,
+        attack=options.attack,
+        delta=options.delta,
+        confidence=_CONFIDENCE,
+    )
     lines, sees = [], ""
+    if proved is not None:
+        lines.append(Line(math.inf, rounds.NEXT_TO_NO_NOISE, proved, math.inf, None))
+    say(f"without noise: {options.trials} runs in each world done")
     for place, budget in enumerate(options.budgets):
         event = lambda noise: scheme.run_event(
             dataclasses.replace(start, noise_multiplier=noise), options.num_rounds
@@ -95,18 +109,19 @@ def _run(options: Any, say: Callable[[str], None]) -> Found:
 def cells(line: Line) -> list[str]:
     """A line as text, in the order of HEAD."""
     measured, bound = words.at_least(line.measured, 4), words.at_most(line.bound, 4)
+    plain = math.isinf(line.budget)
     return [
-        words.at_most(line.budget),
+        "no noise" if plain else words.at_most(line.budget),
         f"{line.noise:.4g}",
         measured,
-        bound,
-        table.VERDICTS[line.holds],
+        "nothing" if plain else bound,
+        "undefended" if plain else table.VERDICTS[line.holds],
     ]
 
 
 def sections(options: Any, found: Found) -> list[str]:
     """Of the report."""
-    lines = found.lines
+    lines = [line for line in found.lines if math.isfinite(line.budget)]
     picture = attack_figures.success(
         [line.budget for line in lines],
         {options.attack: [line.measured for line in lines]},
@@ -127,6 +142,8 @@ def sections(options: Any, found: Found) -> list[str]:
     )
     return [
         run_page.section("Measured against certified", picture, note),
-        run_page.section("Numbers", _run_files.html_table(HEAD, [cells(line) for line in lines])),
+        run_page.section(
+            "Numbers", _run_files.html_table(HEAD, [cells(line) for line in found.lines])
+        ),
         run_page.section("Threat model", threat),
     ]

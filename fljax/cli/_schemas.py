@@ -234,8 +234,19 @@ class Completion(TypedDict):
     script: str
 
 
+class Rate(TypedDict):
+    """Of true positives at a rate of false ones, and between what it is at 95 %."""
+
+    fpr: float
+    tpr: float
+    low: float
+    high: float
+
+
 class AttackRow(TypedDict):
-    """One budget, and what the attack measured at it; holds: None where it cannot tell."""
+    """One budget (infinite: without noise), and what the attack measured at it; holds: None where
+    it cannot tell.
+    """
 
     budget: Number
     noise: Number
@@ -243,7 +254,7 @@ class AttackRow(TypedDict):
     holds: bool | None
     measured: NotRequired[Number]
     auc: NotRequired[float]
-    tpr: NotRequired[float]
+    rates: NotRequired[list[Rate]]
     member_accuracy: NotRequired[float]
     other_accuracy: NotRequired[float]
     mse: NotRequired[Number]
@@ -284,6 +295,7 @@ class AuditRow(TypedDict):
     seen_from: Number | None
     control: Number | None
     law_alone: bool
+    undefended: Number | None
     noise_multiplier: float
     paper: str | None
 

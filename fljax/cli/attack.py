@@ -10,6 +10,7 @@ import tyro
 from fljax import _validate, attacks, schemes
 from fljax.attacks import rounds
 from fljax.cli import _args, _output, _run_files
+from fljax.data import builtin
 
 _DESCRIPTION = """Attacks a scheme on real digits, at several budgets, next to what the scheme
 certifies.
@@ -17,9 +18,12 @@ certifies.
 With --attack inversion there are two attackers, both of whom know model, label and mechanism: one
 inverts the gradient and learns the candidates only afterwards, the other knows them and picks one.
 Schemes with an epsilon certify how often anybody can pick right; channels certify a squared error,
-of an attacker who knows the covariance of training data. With --attack lira models are trained by
-the scheme, and membership inferred. Any other attack is a game: thousands of runs with one unit and
-without it, and the epsilon that their scores prove.
+of an attacker who knows the covariance of training data. inversion_lbfgs searches by L-BFGS.
+
+With --attack lira, rmia or another attack on membership models are trained by the scheme, on
+--dataset by --model, and who was trained on is inferred. Any other attack is a game: thousands of
+runs with one unit and without it, and the epsilon that their scores prove. The first line of each
+table is the same attack without noise.
 
 Writes config.toml, attack.json and report.html into one folder. Exits with 1 where a bound did not
 hold.
@@ -39,7 +43,7 @@ def _fits(name: str, attack: str) -> bool:
     scheme = schemes.get(name)
     if scheme.promise == "none" or scheme.needs_network:
         return False
-    if attack == "inversion":
+    if attack in attacks.INVERSIONS:
         return True
     if scheme.promise != "epsilon":
         return False
@@ -51,8 +55,9 @@ def _against(attack: str) -> list[str]:
 
 
 _ATTACK = (
-    "inversion reconstructs digits from one round; lira tells who was trained on, by shadow "
-    f"models; {', '.join(attacks.names())} and PACKAGE.ATTACK are games about one unit."
+    f"{', '.join(attacks.INVERSIONS)} reconstruct images from one round; "
+    f"{', '.join(attacks.MEMBERSHIP)} tell who was trained on; {', '.join(attacks.names())} and "
+    "PACKAGE.ATTACK are games about one unit."
 )
 _SCHEME = (
     f"One of {', '.join(_against('inversion'))}; with --attack lira one of "
@@ -72,18 +77,22 @@ class Options:
     """
     delta: float = 1e-5
     """delta that goes with an epsilon."""
+    dataset: str = "digits"
+    """Whose images are reconstructed, or whose examples are told: a name as for fljax simulate."""
+    model: str = "mlp"
+    """What is trained and asked for members: a name as for fljax simulate."""
     targets: int = 10
-    """Digits, which are the candidates as well."""
+    """Images, which are the candidates as well."""
     repeats: int = 4
-    """Rounds of each digit, with noise of their own."""
+    """Rounds of each image, with noise of their own."""
     iterations: int = 400
     """Steps of the inversion."""
     shadows: int = 16
-    """Shadow models of lira."""
+    """Shadow models of attacks on membership."""
     pool: int = 160
-    """Digits of lira's pool, half of them trained on."""
+    """Examples of their pool, half of them trained on."""
     num_rounds: int | None = None
-    """Rounds of training before lira, or of a run of a game. none: 60 for lira, 1 for a game."""
+    """Rounds of training before them, or of a run of a game. none: 60, or 1 for a game."""
     trials: int = 4000
     """Runs of a game in each of its two worlds."""
     learning_rate: float = 2.0
@@ -102,11 +111,27 @@ class Options:
             rounds.check_name(scheme=self.scheme, attack=self.attack)
         elif not _fits(self.scheme, "inversion"):
             _validate.one_of(_against("inversion"), scheme=self.scheme)
-        if self.attack == "lira" and not _fits(self.scheme, "lira"):
+        if self.attack in attacks.MEMBERSHIP and not _fits(self.scheme, self.attack):
             raise ValueError(
-                "Expected a scheme with an epsilon for examples or subjects with attack='lira', "
-                f"one of {_against('lira')}, got scheme={self.scheme!r}."
+                "Expected a scheme with an epsilon for examples or subjects with "
+                f"attack={self.attack!r}, one of {_against('lira')}, got scheme={self.scheme!r}."
             )
+        builtin.check_name(dataset=self.dataset)
+        game = self.attack not in attacks.PROGRAMS
+        if game and self.dataset != "digits":
+            raise ValueError(
+                "Expected dataset='digits' with a game, whose data are the attacker's, got "
+                f"dataset={self.dataset!r}."
+            )
+        if self.attack not in attacks.MEMBERSHIP and self.model != "mlp":
+            raise ValueError(
+                "Expected model='mlp' unless membership is attacked, got "
+                f"model={self.model!r}: inversions have DLG's LeNet."
+            )
+        if self.attack in attacks.MEMBERSHIP:
+            from fljax import models  # flax is slow to import
+
+            models.check_name(model=self.model)
         _validate.open_unit(delta=self.delta)
         _validate.positive_int(
             targets=self.targets, repeats=self.repeats, iterations=self.iterations
@@ -141,23 +166,24 @@ def main(args: Sequence[str]) -> int:
         options = _args.parse(Options, args, prog="fljax attack", description=_DESCRIPTION)
     except _args.Done:
         return 0
-    from fljax.cli import _attack, _attack_game, _attack_lira
+    from fljax.cli import _attack, _attack_game, _attack_membership
 
     game = options.attack not in attacks.PROGRAMS
-    kind: Any = _attack_game if game else _attack_lira if options.attack == "lira" else _attack
+    member = options.attack in attacks.MEMBERSHIP
+    kind: Any = _attack_game if game else _attack_membership if member else _attack
     if options.budgets is None:
         budgets = _GAME_BUDGETS if game else _BUDGETS[schemes.get(options.scheme).promise]
         options = dataclasses.replace(options, budgets=budgets)
     if options.num_rounds is None:
         options = dataclasses.replace(options, num_rounds=1 if game else _LIRA_ROUNDS)
     with _run_files.opened(options.run_dir, f"attack-{options.scheme}", options) as run_dir:
-        # One step for each budget, and of an inversion one for all inversions together.
-        count = len(options.budgets or ()) + (kind is _attack)
+        # One step for each budget and one without noise, and of an inversion one for all together.
+        count = 1 + len(options.budgets or ()) + (kind is _attack)
         found = kind.run(options, _output.steps(count))
     _run_files.print_table(kind.HEAD, [kind.cells(line) for line in found.lines])
     print(f"bound: {found.bound}; {found.standing}")
     rows = [
-        {name: value for name, value in line._asdict().items() if name != "images"}
+        {name: _plain(value) for name, value in line._asdict().items() if name != "images"}
         for line in found.lines
     ]
     results: dict[str, Any] = {"bound": found.bound, "standing": found.standing, "rows": rows}
@@ -169,3 +195,8 @@ def main(args: Sequence[str]) -> int:
     return _run_files.verdict(
         [f"budget {line.budget:g}" for line in found.lines if line.holds is False]
     )
+
+
+def _plain(value: Any) -> Any:
+    """Rates by the names of their fields."""
+    return [each._asdict() for each in value] if isinstance(value, tuple) else value

@@ -272,11 +272,21 @@ def _cells(row: Any) -> list[str]:
         row.quantity,
         f"{row.bound} {shown}",
         at_least(row.measured, 4) if row.bound == "at most" else f"{row.measured:.4g}",
+        "" if row.undefended is None else f"{row.undefended:.4g}",
         table.VERDICTS[row.holds],
     ]
 
 
-_HEAD = ("scheme", "unit", "neighbours or budget", "quantity", "certified", "measured", "verdict")
+_HEAD = (
+    "scheme",
+    "unit",
+    "neighbours or budget",
+    "quantity",
+    "certified",
+    "measured",
+    "without noise",
+    "verdict",
+)
 
 
 def _print(rows: list[Any]) -> None:
@@ -351,7 +361,8 @@ def _sections(options: Options, rows: list[Any], picture: str) -> list[str]:
         "Measured epsilons are lower bounds that are wrong with chance "
         f"{1 - options.confidence:.2g} each; an attack that stays far below its bound may be a "
         "weak attack. Holds: no attack got past the certified number, and the same attack did "
-        "where the scheme drew half its noise. Cannot tell: no data of so many trials could have "
+        "where the scheme drew half its noise. Without noise: what the same attack gets "
+        "where nothing is hidden. Cannot tell: no data of so many trials could have "
         "got past it, or that control was not caught, or only the law of uploads was seen to hold, "
         "or the attack on a channel would have missed noise four times too little."
     )

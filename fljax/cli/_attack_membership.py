@@ -1,0 +1,232 @@
+"""What `fljax attack --attack lira` (or rmia, ...) does once its flags are good: models through a
+scheme, an attack on who was trained on, bounds, a report.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax import accounting, data, models, schemes
+from fljax.accounting import words
+from fljax.attacks import rounds, shadow, table, trained
+from fljax.cli import _run_files
+from fljax.simulation.report import attack_figures, run_page
+
+TITLE = "Membership"
+HEAD = (
+    "epsilon",
+    "noise",
+    "AUC",
+    "largest AUC",
+    *(f"TPR at {100 * fpr:g} % FPR" for fpr in trained.FPRS),
+    "accuracy on members",
+    "on others",
+    "verdict",
+)
+_WRONG_LABELS, _HIDDEN = 0.2, (32,)
+
+
+class Line(NamedTuple):
+    """One budget; infinite: without noise. auc, rates: of the attack on the target. bound: the
+    largest area that is certified. accuracies: of the target, on its members and on the rest of the
+    pool. holds: the area is within the bound, beyond chance; None where no area could have been
+    past it.
+    """
+
+    budget: float
+    noise: float
+    auc: float
+    bound: float
+    rates: tuple[trained.Rate, ...]
+    member_accuracy: float
+    other_accuracy: float
+    holds: bool | None
+
+
+class Found(NamedTuple):
+    """lines: without noise, then one a budget. bound: what it bounds. standing: of that."""
+
+    lines: list[Line]
+    bound: str = "area at most"
+    standing: str = "certified"
+
+
+def run(options: Any, say: Callable[[str], None]) -> Found:
+    """The attack without noise and at every budget; target and shadow models of a budget are one
+    program.
+
+    Raises:
+      ValueError: a budget cannot be reached, or the data have no classes or too few examples.
+    """
+    scheme = schemes.get(options.scheme)
+    start = _config(options, scheme)
+    pool, population, num_classes = _pool(options)
+    root = jax.random.key(options.seed, impl="threefry2x32")
+    sizes: dict[str, Any] = {"hidden": _HIDDEN} if options.model == "mlp" else {}
+    model = models.create(
+        options.model,
+        example_shape=pool["x"].shape[1:],
+        num_classes=num_classes,
+        key=jax.random.fold_in(root, 0),
+        **sizes,
+    )
+    loss = models.softmax_cross_entropy(model.apply)
+    # One pair more, less one: the target is nobody's complement.
+    included = shadow.halves(jax.random.fold_in(root, 1), options.shadows + 2, options.pool)[1:]
+
+    def line(place: int, budget: float, noise: float, event: Any) -> Line:
+        key = jax.random.fold_in(root, 2 + place)
+        config = dataclasses.replace(start, noise_multiplier=noise)
+        params = trained.models(
+            options.scheme,
+            config,
+            loss,
+            model.params,
+            pool,
+            included,
+            jax.random.split(key, len(included)),
+            num_rounds=options.num_rounds,
+        )
+        given = trained.Trained(model.apply, params, pool, np.asarray(included), population)
+        found = trained.attacked(options.attack, given, jax.random.fold_in(key, 1), event)
+        right = np.asarray(
+            jax.vmap(model.apply, (None, 0))(given.model(0), pool["x"]).argmax(-1) == pool["y"]
+        )
+        groups = int(min(found.members.sum(), (~found.members).sum()))
+        return Line(
+            budget=float(budget),
+            noise=noise,
+            auc=found.auc,
+            bound=found.largest_auc,
+            rates=found.rates,
+            member_accuracy=float(right[found.members].mean()),
+            other_accuracy=float(right[~found.members].mean()),
+            holds=within(found.auc, found.largest_auc, groups),
+        )
+
+    lines = [line(len(options.budgets), math.inf, 0.0, None)]
+    say(f"without noise: {len(included)} models trained and attacked")
+    for place, budget in enumerate(options.budgets):
+        event = lambda noise: scheme.run_event(
+            dataclasses.replace(start, noise_multiplier=noise), options.num_rounds
+        )
+        method = rounds.quick_method(event(1.0))
+        noise = float(
+            accounting.calibrate(event, epsilon=budget, delta=options.delta, method=method)
+        )
+        lines.append(line(place, budget, noise, event(noise)))
+        told = f"epsilon {words.at_most(budget)}: {len(included)} models trained and attacked"
+        if lines[-1].holds is None:
+            cannot = f"{options.pool} examples prove no area above {lines[-1].bound:.3g}"
+            told += f"; cannot tell: {cannot}"
+        say(told)
+    return Found(lines)
+
+
+def within(auc: float, bound: float, num: int) -> bool | None:
+    """Whether an area is at most `bound`, up to three standard errors; None where not even an area
+    of 1 would be above.
+
+    If the true area is `bound`, the variance of one that is counted on groups of `num` examples and
+    more is at most bound (1 - bound) / num, for examples that are independent. Those of one target
+    model are not quite.
+    """
+    slack = 3 * math.sqrt(bound * (1 - bound) / num)
+    return None if 1 - slack <= bound else auc - slack <= bound
+
+
+def _config(options: Any, scheme: Any) -> Any:
+    """One local step, no momentum, no cohorts, and clients that have room for the pool."""
+    names = {field.name for field in dataclasses.fields(scheme.Config)}
+    own = "local_learning_rate" if "local_learning_rate" in names else "server_learning_rate"
+    changes: dict[str, Any] = {own: options.learning_rate}
+    if "sampling_prob" in names:
+        changes["sampling_prob"] = 1.0
+    if "records_per_client" in names:
+        found = rounds.config(options.scheme, noise_multiplier=1.0)
+        num_clients = scheme.population(found).num_clients or 2
+        changes["records_per_client"] = -(-options.pool // num_clients)
+    return rounds.config(options.scheme, noise_multiplier=1.0, **changes)
+
+
+def _pool(options: Any) -> tuple[dict[str, jax.Array], dict[str, jax.Array], int]:
+    """(the pool, examples that nobody is trained on, classes). Of the digits a fifth have labels of
+    chance, so that models have to memorise; other data are as they are.
+    """
+    found, rng = data.load(options.dataset), np.random.default_rng([options.seed, 2])
+    x, y = found.train["x"], found.train["y"]
+    if found.task != "classes" or not found.num_classes or y.ndim != 1:
+        raise ValueError(
+            f"Expected a dataset of classes for {options.attack}, got dataset={options.dataset!r}."
+        )
+    if len(y) < options.pool + 2:
+        raise ValueError(
+            f"Expected more training examples than pool={options.pool}, got {len(y)} of dataset="
+            f"{options.dataset!r}."
+        )
+    x, y = x[: 2 * options.pool], y[: 2 * options.pool].copy()
+    if options.dataset == "digits":
+        wrong = rng.random(len(y)) < _WRONG_LABELS
+        y[wrong] = rng.integers(0, found.num_classes, wrong.sum())
+    sides = [
+        {"x": jnp.asarray(x[part]), "y": jnp.asarray(y[part])}
+        for part in (slice(options.pool), slice(options.pool, None))
+    ]
+    return sides[0], sides[1], found.num_classes
+
+
+def cells(line: Line) -> list[str]:
+    """A line as text, in the order of HEAD."""
+    start = (line.noise, line.auc, line.bound)
+    return [
+        "no noise" if math.isinf(line.budget) else f"{line.budget:.3g}",
+        *(f"{value:.3g}" for value in start),
+        *(f"{r.tpr:.2g} ({r.low:.2g} to {r.high:.2g})" for r in line.rates),
+        f"{line.member_accuracy:.3g}",
+        f"{line.other_accuracy:.3g}",
+        "undefended" if math.isinf(line.budget) else table.VERDICTS[line.holds],
+    ]
+
+
+def sections(options: Any, found: Found) -> list[str]:
+    """Of the report."""
+    lines = [line for line in found.lines if math.isfinite(line.budget)]
+    plain = found.lines[0]
+    picture = attack_figures.success(
+        [line.budget for line in lines],
+        {options.attack: [line.auc for line in lines]},
+        [line.bound for line in lines],
+        unit=f"epsilon at delta {words.at_most(options.delta)}",
+        quantity="area under the curve of rates",
+        share=True,
+    )
+    digits = ", a fifth with labels of chance, so that models have to memorise"
+    note = (
+        f"{options.pool} examples of {options.dataset}{digits * (options.dataset == 'digits')}; "
+        f"{options.shadows} shadow models trained as the target is, {options.num_rounds} rounds. "
+        f"At 50 % the attacker guesses. Without noise the area is {plain.auc:.3g}."
+    )
+    numbers = (
+        "Rates of true positives with what they are between at 95 %, by counting. Held: the area "
+        "is at most the largest certified one, up to three standard errors. Cannot tell: no area "
+        "would have been above it by so much. All examples share one target model, so that the "
+        "standard error is a guide."
+    )
+    threat = (
+        "<p>The attacker has the last model, the pool with its labels, and trains models of its "
+        "own in the same way. The certificate also covers attackers who see every round.</p>"
+    )
+    return [
+        run_page.section("Membership against budget", picture, note),
+        run_page.section(
+            "Numbers",
+            _run_files.html_table(HEAD, [cells(line) for line in found.lines]),
+            numbers,
+        ),
+        run_page.section("Threat model", threat),
+    ]
