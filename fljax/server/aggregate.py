@@ -299,17 +299,18 @@ def _sum_here(
     chunks, old = jax.tree.map(chunked, (clients, kept))
     present_chunks = jnp.pad(present, (0, pad)).reshape(-1, chunk_size)
     last = jnp.max(jnp.where(present, jnp.arange(1, capacity + 1), 0))
+    traced_once = jax.jit(chunk_fun, inline=True)  # for its shape, and for the loop
 
     def take(i: jax.Array | int) -> tuple[PyTree, jax.Array]:
         return jax.tree.map(lambda leaf: leaf[i], chunks), present_chunks[i]
 
     def body(i: jax.Array, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
         total, rows = carry
-        sums, new = chunk_fun(*take(i), *shared)
+        sums, new = traced_once(*take(i), *shared)
         rows = jax.tree.map(lambda all_, some: all_.at[i].set(some), rows, new)
         return jax.tree.map(jnp.add, total, sums), rows
 
-    like, _ = jax.eval_shape(lambda: chunk_fun(*take(0), *shared))
+    like, _ = jax.eval_shape(lambda: traced_once(*take(0), *shared))
     zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
     total, rows = jax.lax.fori_loop(0, (last + chunk_size - 1) // chunk_size, body, (zero, old))
     return total, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:capacity], rows)

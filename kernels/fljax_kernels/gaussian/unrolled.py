@@ -27,7 +27,7 @@ def half_variance_normals(key: jax.Array, tree: Any) -> Any:
     Small leaves are drawn together, under one cipher: many short ones cost time, and as much to
     compile each.
     """
-    leaves, _treedef = jax.tree.flatten(tree)
+    leaves, treedef = jax.tree.flatten(tree)
     sizes = [math.prod(jnp.shape(leaf)) for leaf in leaves]
     if any(
         reference.drawn_in(leaf) != np.float32 or size >= _MOST
@@ -38,29 +38,35 @@ def half_variance_normals(key: jax.Array, tree: Any) -> Any:
         return _under_one_cipher(key, tree)
     if not _threefry.covers(key):
         return reference.half_variance_normals(key, tree)
-    like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.float32), tree)
-    # For accelerators JAX writes the cipher out itself, and XLA draws while it adds. Each form is a
-    # single equation of its choice: JAX goes over all equations of a choice once more.
+    shapes = tuple(jnp.shape(leaf) for leaf in leaves)
+    # For accelerators JAX writes the cipher out itself, and XLA draws while it adds.
     for_cpus, for_others = (
-        jax.jit(functools.partial(form, tree=like))
-        for form in (_written_out, reference.half_variance_normals)
+        functools.partial(form, shapes=shapes) for form in (_written_out, _by_jax)
     )
-    return _platforms.choose(key, cpu=for_cpus, default=for_others)
+    return jax.tree.unflatten(treedef, _platforms.choose(key, cpu=for_cpus, default=for_others))
 
 
-def _written_out(key: jax.Array, tree: Any) -> Any:
-    leaves, treedef = jax.tree.flatten(tree)
-    sizes = [math.prod(leaf.shape) for leaf in leaves]
+# Each form is a single equation of its choice: JAX goes over all equations of a choice once more.
+# Outside jit a tree of the same shapes is traced once.
+@functools.partial(jax.jit, static_argnames="shapes")
+def _by_jax(key: jax.Array, shapes: tuple[tuple[int, ...], ...]) -> list[jax.Array]:
+    like = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    drawn: list[jax.Array] = reference.half_variance_normals(key, like)
+    return drawn
+
+
+@functools.partial(jax.jit, static_argnames="shapes")
+def _written_out(key: jax.Array, shapes: tuple[tuple[int, ...], ...]) -> list[jax.Array]:
+    sizes = [math.prod(shape) for shape in shapes]
     words = jax.random.key_data(
-        jax.vmap(lambda i: _threefry.fold_in(key, i))(np.arange(len(leaves), dtype=np.uint32))
+        jax.vmap(lambda i: _threefry.fold_in(key, i))(np.arange(len(shapes), dtype=np.uint32))
     )
     draws = dict(_together(words, {i: size for i, size in enumerate(sizes) if size < LEAST}))
     for i, size in enumerate(sizes):
         if size >= LEAST:
             flat = _threefry.half_variance_normals(words[i], jax.lax.iota(jnp.uint32, size))
-            draws[i] = flat if leaves[i].ndim == 1 else _in_memory(flat)
-    shaped = [draws[i].reshape(leaf.shape) for i, leaf in enumerate(leaves)]
-    return jax.tree.unflatten(treedef, shaped)
+            draws[i] = flat if len(shapes[i]) == 1 else _in_memory(flat)
+    return [draws[i].reshape(shape) for i, shape in enumerate(shapes)]
 
 
 def _under_one_cipher(key: jax.Array, tree: Any) -> Any:
