@@ -13,11 +13,13 @@ PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 demo: $(VENV)/.sim
 	$(BIN)/fljax simulate --seed 0
 
+# Types are checked beside the tests, and said after them.
 test: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(PYTEST)
+	@$(BIN)/mypy >$(VENV)/mypy.txt 2>&1 & types=$$!; \
+	$(PYTEST); failed=$$?; \
+	wait $$types || failed=1; cat $(VENV)/mypy.txt; exit $$failed
 
 # What `make test` leaves out: slow tests, a longer search for counterexamples, and, with XLA's own
 # optimisations, what depends on them; and the site, whose tutorials are run.

@@ -25,6 +25,9 @@ if not OPTIMIZED:
 _given = os.environ.get("XLA_FLAGS", "").split()  # a worker of pytest-xdist inherits all of them
 os.environ["XLA_FLAGS"] = " ".join(_given + [flag for flag in _FLAGS if flag not in _given])
 
+# Processes that tests start need not compile our sources anew each.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # The folder that this process made and must remove; "" where one was given.
 MADE = "" if os.environ.get("JAX_COMPILATION_CACHE_DIR") else tempfile.mkdtemp(prefix="fljax-xla-")
 if MADE:

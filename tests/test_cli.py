@@ -511,7 +511,7 @@ def _of_another_config(run_dir):
     path.write_text(path.read_text().replace("seed = 0", "seed = 1"))
 
 
-@pytest.mark.slow(reason="whole runs", but=["_of_another_config"])
+@pytest.mark.slow(reason="whole runs")
 @pytest.mark.parametrize("damage", [_foreign, _truncated, _of_another_config])
 def test_a_bad_checkpoint_is_one_line_and_the_one_before_stays_usable(
     capsys, finished, tmp_path, damage

@@ -127,6 +127,7 @@ def test_misfits_are_seen():
     ]
 
 
+@pytest.mark.slow(reason="a whole run")
 def test_quiet_leaves_the_answer_and_nothing_else(tmp_path, capsys):
     assert cli.main(["simulate", *RUN.split(), "--run-dir", str(tmp_path / "run"), "--quiet"]) == 0
     out, err = capsys.readouterr()

@@ -41,6 +41,7 @@ def test_a_bounded_loss_has_an_epsilon_at_delta_0(laplace, capsys):
     assert found["rows"][0]["value"] == pytest.approx(4.0, rel=1e-5)
 
 
+@pytest.mark.slow(reason="a whole run")
 def test_a_run_says_which_numbers_of_its_scheme_follow_from_the_data(tmp_path, capsys):
     flags = [
         "--scheme",

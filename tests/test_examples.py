@@ -68,7 +68,7 @@ LEARN_NOTHING = {"accounting", "attacks", "deployment", "information", "own_sche
 
 @pytest.mark.slow(
     reason="runs a whole example",
-    but=["clipped_statistics", "information", "own_scheme"],
+    but=["information", "own_scheme"],
 )
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_example_runs_and_prints_what_it_spent_and_learned(path, monkeypatch, capsys):

@@ -601,7 +601,7 @@ def ours(request, site_factory):
     return names
 
 
-@pytest.mark.slow(reason="two whole runs", but=["entry points"])
+@pytest.mark.slow(reason="two whole runs")
 def test_simulate_of_the_command_line_and_of_python_find_all_of_it(ours, tmp_path):
     parts = ["--scheme", ours["scheme"], "--dataset", ours["dataset"], "--model", ours["model"]]
     few = ["--seed", "3", "--num-rounds", "2", "--no-baseline"]
@@ -652,6 +652,10 @@ def test_calibrate_finds_its_scheme(ours, tmp_path, capsys):
     assert 3.98 <= randomized_response(1 / (1 + np.exp(1 / noise)), 20, 1e-3) <= 4.0
 
 
+@pytest.mark.slow(
+    reason="compiles rounds for one more way to a name",
+    but=["register-attack", "entry points-audit"],
+)
 @pytest.mark.filterwarnings("ignore::fljax.accounting.OrderWarning")
 @pytest.mark.parametrize("command", ["attack", "audit"])
 def test_attack_and_audit_find_its_scheme_and_its_attack(command, ours, tmp_path):

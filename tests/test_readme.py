@@ -23,19 +23,21 @@ def blocks(language, text=TEXT):
     return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 
-# Python whose output is shown below it.
+# Python whose output is shown below it, by its page and its place there.
 SNIPPETS = [
-    (f"{_pages.name(page)}: {code.splitlines()[0]}", code, shown)
+    (f"{_pages.name(page)} {place}: {code.splitlines()[0]}", code, shown)
     for page in _pages.PAGES
-    for code, shown in re.findall(
-        r"```python\n((?:(?!```).)*)```\n\n```text\n(.*?)```", page.read_text(), flags=re.DOTALL
+    for place, (code, shown) in enumerate(
+        re.findall(
+            r"```python\n((?:(?!```).)*)```\n\n```text\n(.*?)```", page.read_text(), flags=re.DOTALL
+        )
     )
 ]
 
 SLOW = [
     name
     for name, code, _ in SNIPPETS
-    if re.match("docs/(howto|start)", name) and re.search(r"simulat|jit|optimizer", code)
+    if name.startswith("docs/") and re.search(r"simulat|jit|optimizer", code)
 ]
 # `make release-check` runs them too, and `tests/simulation/test_simulate.py` smaller ones.
 LONG = [name for name, code, _ in SNIPPETS if name.startswith("README") and "simulate" in code]

@@ -86,6 +86,9 @@ MIXTURES = {  # moves, in standard deviations, with their chances; the release o
 }
 
 
+@pytest.mark.slow(
+    reason="a second of quadrature each", but=[f"{name}-1.0-remove" for name in MIXTURES]
+)
 @pytest.mark.parametrize("direction", ["remove", "add"])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])
 @pytest.mark.parametrize("name", MIXTURES)

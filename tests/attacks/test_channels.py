@@ -163,6 +163,7 @@ def test_gradient_inversion_stays_above_the_certified_error_and_too_little_noise
         assert holds(shrunk, bound) or nats != NATS
 
 
+@pytest.mark.slow(reason="compiles the rounds of two channels")
 def test_noise_that_is_kept_is_the_same_in_each_round_of_a_run(key):
     """Read off the uploads of two rounds: with noise_mode once the second tells nothing that the
     first did not.

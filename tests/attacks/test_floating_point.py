@@ -144,7 +144,7 @@ def test_arguments_out_of_range_are_named(wrong):
 
 
 def test_the_command_shows_both_and_holds(tmp_path, capsys):
-    args = ["audit", "--floating-point", "--trials", "2000", "--run-dir", str(tmp_path / "a")]
+    args = ["audit", "--floating-point", "--trials", "1000", "--run-dir", str(tmp_path / "a")]
     assert cli.main(args) == 0
     out = capsys.readouterr().out
     assert "summation" in out and "holds" in out and "violated" not in out

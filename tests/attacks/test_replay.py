@@ -56,7 +56,7 @@ TURNS = {
 }
 
 
-@pytest.mark.slow(reason="replays rounds, and compiles each scheme for that", ids=["dp_ftrl"])
+@pytest.mark.slow(reason="replays rounds, and compiles each scheme for that")
 @pytest.mark.parametrize("name", TURNS)
 def test_all_rounds_of_noise_that_is_correlated_over_them_are_replayed(name, key):
     """C^-1 z is told apart from the rounds' moves, whatever the server makes of both."""
@@ -139,6 +139,7 @@ def test_the_command_writes_a_verdict(tmp_path, capsys):
     assert "holds" in capsys.readouterr().out and (run_dir / "report.html").is_file()
 
 
+@pytest.mark.slow(reason="replays rounds; tests/schemes/test_exact_noise.py does, too")
 def test_the_command_replays_exact_rounds(tmp_path):
     args = ["audit", "--replay", "local_dp", "--noise", "exact", "--run-dir", str(tmp_path / "a")]
     assert cli.main(args) == 0

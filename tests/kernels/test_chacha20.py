@@ -109,6 +109,7 @@ def test_noise_of_a_tree_is_that_of_its_leaves_one_by_one():
     assert empty["d"].shape == (2, 0)
 
 
+@pytest.mark.slow(reason="compiles longer rows", but=["5"])
 @pytest.mark.parametrize("size", [5, streamed.BLOCK + 3])
 def test_clients_noise_is_their_row_of_the_cohorts_and_cancels(size):
     edges = graphs.complete(3)
@@ -195,6 +196,7 @@ def test_the_block_function_wants_eight_words_and_three():
         chacha20.block(jnp.zeros(4, jnp.uint32), 0)
 
 
+@pytest.mark.slow(reason="interprets the kernel of one more platform", but=["cuda"])
 @pytest.mark.parametrize("platform", pallas.ROWS)
 def test_the_kernels_words_are_those_of_the_cipher(platform):
     """By Pallas's interpreter: more than one step of the grid, and not a whole number of them."""

@@ -1,5 +1,7 @@
 """Noise that is correlated over rounds: its law, its bits, what it keeps."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,6 +49,13 @@ def run(strategy, key, count, like=LIKE, *, stddev=1.5, state=None, begin=0):
     return noise, state
 
 
+@functools.partial(jax.jit, static_argnums=1)
+def independent(key, count):
+    """Of each round, what it draws without a matrix."""
+    one = lambda t: add_gaussian_noise(jax.random.fold_in(key, t), LIKE, 1.5)
+    return jax.lax.map(one, jnp.arange(count))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_c_times_the_noise_is_independent_noise_also_after_it_begins_anew(name, key):
     strategy = CASES[name]
@@ -54,21 +63,16 @@ def test_c_times_the_noise_is_independent_noise_also_after_it_begins_anew(name, 
     noise, state = run(strategy, key, 2 * rounds)
     assert int(state.step) == 0
     c = matrix(strategy, rounds)
+    fresh = independent(jax.random.clone(key), 2 * rounds)
     for half in range(2):
+        these = slice(half * rounds, (half + 1) * rounds)
         for leaf in LIKE:
-            got = np.asarray(noise[leaf], np.float64)[half * rounds : (half + 1) * rounds]
-            z = [
-                add_gaussian_noise(
-                    jax.random.fold_in(jax.random.clone(key), half * rounds + t), LIKE, 1.5
-                )[leaf]
-                for t in range(rounds)
-            ]
-            mixed = np.einsum("ti,i...->t...", c, got)
-            np.testing.assert_allclose(mixed, np.stack(z), atol=2e-5)
+            mixed = np.einsum("ti,i...->t...", c, np.asarray(noise[leaf], np.float64)[these])
+            np.testing.assert_allclose(mixed, fresh[leaf][these], atol=2e-5)
 
 
 @pytest.mark.parametrize("name", ["banded", "buffered", "tree", "banded_inverse", "dense_banded"])
-@pytest.mark.optimized(reason="compares bits")
+@pytest.mark.optimized(reason="compares bits", only=True)
 def test_a_run_that_goes_on_from_its_state_has_the_same_bits(name, key):
     with jax.debug_key_reuse(False):
         whole, _ = run(CASES[name], key, 12)
@@ -106,6 +110,7 @@ def test_draws_of_integers_are_not_correlated(key):
         correlated.correlate(strategy, fresh, correlated.init(strategy, fresh))
 
 
+@pytest.mark.slow(reason="compiles one more matrix for eight devices", but=["banded"])
 @pytest.mark.parametrize("name", ["banded", "buffered", "tree"])
 def test_eight_devices_give_the_same_bits(name, key):
     strategy = CASES[name]

@@ -72,6 +72,7 @@ def test_the_alias_table_gives_every_integer_exactly_its_numerator(law, paramete
     assert [found[x] for x in range(-reach, reach + 1)] == numerators
 
 
+@pytest.mark.slow(reason="compiles one more table", ids=["gaussian", "narrow_gaussian", "skellam"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_draw_is_the_whole_number_that_its_bits_say(case, key):
     drawn = alias.draw(key, case.shape, alias.table(case.law, case.parameter))
@@ -153,6 +154,7 @@ def test_another_generator_draws_the_law_too():
     assert abs(float(jnp.var(drawn.astype(jnp.float32))) - 4) <= 6 * math.sqrt(36 / 20_000)
 
 
+@pytest.mark.slow(reason="compiles one more length", but=["2", "64"])
 @pytest.mark.parametrize("size", [1, 2, 64, 1024])
 def test_a_rotation_is_orthogonal_spreads_what_is_in_one_place_and_comes_back(size, key):
     x = jnp.stack([jnp.zeros(size).at[size // 2].set(3.0), jnp.arange(float(size))])

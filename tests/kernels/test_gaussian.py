@@ -227,3 +227,12 @@ def test_more_than_one_key_is_refused_as_jax_random_refuses_it(key):
             fold_in(split(key, 2), 1)
         with pytest.raises((TypeError, ValueError)):
             fold_in(jax.random.clone(key), jnp.arange(2))
+
+
+def test_outside_jit_a_program_serves_all_trees_of_its_shapes(key):
+    counts = []
+    for i, tree in enumerate(({"a": 1.0, "b": np.zeros((2, 19))}, [np.ones(()), np.ones((2, 19))])):
+        tree = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), tree)
+        add_gaussian_noise(jax.random.fold_in(jax.random.clone(key), i), tree, 1.0)
+        counts.append(unrolled._written_out._cache_size())
+    assert counts[0] == counts[1] > 0

@@ -214,6 +214,7 @@ def test_systems_side_by_side_each_take_their_own_way():
     assert texts[0].count("cond[") == texts[1].count("cond[") > 0
 
 
+@pytest.mark.slow(reason="compiles for eight devices")
 def test_systems_dealt_over_devices():
     """With `shard_map`'s own check of what varies over them."""
     rows = [rows_of(SPECTRA[name][0]) for name in ("nine_far_above", "sixteen")]

@@ -140,6 +140,7 @@ def part(tree, device):
     return jax.tree.map(lambda leaf: leaf[device], tree)
 
 
+@pytest.mark.slow(reason="compiles what the next test compiles, under an older name")
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_kernel_under_pmap_gives_each_device_its_own(name):
     kernel, both, alone = of_devices(name)

@@ -86,7 +86,7 @@ def microbatches(params, examples, indices, key):
     return streamed(params, examples).weighted_sum(lambda n: 1 / (1 + n))
 
 
-@pytest.mark.slow(reason="compiles one more loop", but=["local_sgd", "microbatches"])
+@pytest.mark.slow(reason="compiles one more loop", but=["local_sgd"])
 @pytest.mark.parametrize(
     "program", [local_sgd, local_gradient, records, microbatches], ids=lambda f: f.__name__
 )

@@ -24,7 +24,7 @@ OF_SEQUENCES = ("token_lstm", "decoder:tiny")
 
 @pytest.mark.slow(
     reason="compiles each bundled model under jit, vmap and grad",
-    ids=["softmax", "mlp", "cnn", "leaf_cnn", "lenet", "resnet10", "resnet20"],
+    but=["token_lstm"],
 )
 @pytest.mark.parametrize("name", SMALL)
 def test_logits_are_float32_and_finite_for_one_example_and_under_transformations(name, key):
@@ -117,7 +117,8 @@ def test_both_implementations_of_the_cnn_are_one_function(shape, key):
 
 
 @pytest.mark.slow(
-    reason="compiles each bundled model under jit, vmap and grad", ids=["resnet10", "resnet20"]
+    reason="compiles each bundled model under jit, vmap and grad",
+    ids=["resnet10", "resnet20", "lstm", "token_lstm"],
 )
 @pytest.mark.parametrize("name", SMALL)
 def test_the_key_decides_the_initial_weights(name, key):

@@ -206,6 +206,7 @@ def test_a_model_of_haiku_gives_what_haiku_computes(monkeypatch):
         made("net")
 
 
+@pytest.mark.slow(reason="a whole run of the command")
 def test_the_command_finds_a_model_in_the_working_folder_and_sizes_by_flags(
     tmp_path, monkeypatch, capsys, compiled_once
 ):

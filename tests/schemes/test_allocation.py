@@ -72,6 +72,7 @@ def alone(unit):
     return jnp.zeros((N, DIM)).at[unit, 0].set(100.0)
 
 
+@pytest.mark.slow(reason="compiles rounds of one more unit", but=["clients"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_each_unit_is_in_exactly_its_number_of_rounds_of_each_cycle_drawn_anew(name, key):
     made, released = program(*CONFIGS[name], 6 * COUNT)

@@ -144,6 +144,7 @@ def test_the_servers_guards_are_called_as_the_page_says():
         ran["keys"].take(2)
 
 
+@pytest.mark.slow(reason="compiles one more round")
 def test_a_round_is_the_mean_gradient_of_the_batches(key):
     """With whole clients as batches the step is the gradient of the mean of the clients' losses."""
     clients, model = task()
@@ -534,9 +535,7 @@ def test_oracle_g2_cross_entropy_recovers_where_the_vector_is_constant(key):
     assert max(gap(step, jax.tree.map(np.asarray, true)) for step in steps) < 1e-4
 
 
-@pytest.mark.slow(
-    reason="compiles rounds of the protocol for several networks and modes", ids=["cnn", "resnet20"]
-)
+@pytest.mark.slow(reason="compiles rounds of the protocol for several networks and modes")
 @pytest.mark.parametrize(
     ("name", "numbers"),
     [("mlp", {}), ("cnn", {}), ("resnet20", {"form": "base", "allow_plain": True})],

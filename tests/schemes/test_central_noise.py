@@ -248,7 +248,7 @@ def test_a_client_that_overflows_moves_the_sum_by_no_more_than_the_clip_norm(
         assert np.linalg.norm(with_all - without) <= config.l2_clip_norm + 5e-5
 
 
-@pytest.mark.slow(reason="compiles rounds of one more scheme or shape", ids=["bfloat16"])
+@pytest.mark.slow(reason="compiles rounds of one more scheme or shape")
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_parameters_of_16_bits_take_a_step_of_the_float32_mean(dtype, clients, key):
     params = jax.tree.map(lambda leaf: leaf.astype(dtype), PARAMS)
@@ -389,6 +389,7 @@ def test_an_unknown_scheme_is_named():
         schemes.get("dp_magic")
 
 
+@pytest.mark.slow(reason="compiles rounds of one more optimizer", ids=["yogi"])
 @pytest.mark.parametrize("kind", ["adam", "yogi"])
 def test_adaptive_servers_follow_their_formulas(kind, clients, key):
     """Two rounds without noise by Reddi et al.'s recursions in float64, with optax's corrections of

@@ -88,6 +88,7 @@ def one_client(number):
     return jnp.zeros((N, DIM)).at[number, 0].set(100.0)
 
 
+@pytest.mark.slow(reason="compiles the rounds of one more matrix", but=["ftrl_banded", "fedavg"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_replayed_over_all_rounds_one_client_moves_c_times_them_by_what_the_event_says(name, key):
     """With equal keys noise is equal: what is left is the client's own, in all of its rounds."""
@@ -177,7 +178,7 @@ def best_attack(scheme, config, key):
     return abs(scores[1].mean() - scores[0].mean()) / noise.std()
 
 
-@pytest.mark.slow(reason="plays thousands of runs of one more matrix", but=["ftrl_banded"])
+@pytest.mark.slow(reason="plays thousands of runs; replays of the same rounds are not")
 @pytest.mark.parametrize("name", ["ftrl_banded", "ftrl_tree", "fedavg"])
 def test_the_best_attack_on_all_models_is_as_good_as_the_event_says_and_no_better(name, key):
     scheme, config = CONFIGS[name]

@@ -169,6 +169,7 @@ def test_c_times_the_uploads_has_independent_rounds_of_the_pairs_covariance(name
     np.testing.assert_allclose(flat.T @ flat / len(drawn), wanted, atol=limit)
 
 
+@pytest.mark.slow(reason="compiles the rounds of one more matrix", but=["banded"])
 @pytest.mark.parametrize("name", ["banded", "tree", "everybody"])
 def test_replayed_over_all_rounds_a_client_moves_c_times_them_by_what_the_event_says(name, key):
     config = CONFIGS[name]
@@ -196,6 +197,7 @@ def test_replayed_over_all_rounds_a_client_moves_c_times_them_by_what_the_event_
         assert mechanisms.effective_noise(lightdp.event(twice).mechanism) < 0.5 / lengths.max()
 
 
+@pytest.mark.slow(reason="plays thousands of runs; a replay of the same rounds is not")
 def test_the_game_over_many_rounds_is_won_as_often_as_the_event_says_and_half_the_noise_is_seen(
     key,
 ):
@@ -247,7 +249,7 @@ def test_the_table_of_adversaries_bounds_what_they_see_of_rounds_in_which_upload
     )
 
 
-@pytest.mark.optimized(reason="compares bits")
+@pytest.mark.optimized(reason="compares bits", only=True)
 def test_a_run_that_goes_on_from_its_state_has_the_same_bits(key):
     made, _ = program(CONFIG)
     data = ClientData({"x": jnp.ones((N, DIM))}, jnp.arange(N, dtype=jnp.int32)[:, None])

@@ -65,8 +65,14 @@ def schedule(states):
     return found
 
 
-def test_releases_are_full_apart_and_of_models_not_too_old(key):
-    states, infos = run(CONFIG, key)
+@pytest.fixture(scope="module")
+def usual():
+    """Rounds that more than one test looks at."""
+    return run(CONFIG, jax.random.key(20261121))
+
+
+def test_releases_are_full_apart_and_of_models_not_too_old(usual, key):
+    states, infos = usual
     releases, seen = [], np.zeros(3, int)
     for found, info, before, after in zip(
         schedule(states), infos, states, states[1:], strict=False
@@ -87,7 +93,7 @@ def test_releases_are_full_apart_and_of_models_not_too_old(key):
         assert len(numbers) <= dp_fedbuff.uses(CONFIG, len(releases))
     # The control: without the separation somebody is in more releases than are claimed with it.
     often = dataclasses.replace(CONFIG, min_separation=1, buffer_size=8)
-    free, _ = run(often, jax.random.clone(key))
+    free, _ = run(often, key)
     members = np.concatenate([found[0] for found in schedule(free) if found is not None])
     assert np.bincount(members).max() > dp_fedbuff.uses(CONFIG, ROUNDS)
 
@@ -102,9 +108,9 @@ def test_rounds_without_enough_clients_are_lost_and_cost_nothing_but_time(key):
     )
 
 
-def test_a_release_is_the_mean_of_clipped_updates_of_old_models(key):
+def test_a_release_is_the_mean_of_clipped_updates_of_old_models(usual):
     """Against float64, with the schedule that was drawn."""
-    states, _ = run(CONFIG, key)
+    states, _ = usual
     data, models, w = the_clients(), [], np.ones(DIM)
     x, y = (np.asarray(data.examples[name], np.float64).reshape(N, 2, -1) for name in ("x", "y"))
     models.append(w)
@@ -134,6 +140,7 @@ def test_replayed_one_clients_data_move_a_release_by_the_clip_norm_and_no_other_
     config = dataclasses.replace(CONFIG, neighboring_relation=relation)
     data, seen = the_clients(scale=100.0), []
     states, _ = run(config, key, rounds=8, data=data)
+    step = jax.jit(dp_fedbuff.make(config, loss, num_units=N).round)
     for client in range(N):
         rows = np.asarray(data.indices)
         if relation == "REPLACE_SPECIAL":
@@ -146,8 +153,6 @@ def test_replayed_one_clients_data_move_a_release_by_the_clip_norm_and_no_other_
             w = np.asarray(data.examples["x"]).copy()
             w[rows[client]] *= 3
             other = data._replace(examples={"x": jnp.asarray(w), "y": jnp.asarray(y)})
-        made = dp_fedbuff.make(config, loss, num_units=N)
-        step = jax.jit(made.round)
         for before, after, found in zip(states, states[1:], schedule(states), strict=False):
             # The same releases before, as an adversary has seen them.
             with jax.debug_key_reuse(False):

@@ -274,7 +274,7 @@ def test_a_share_of_colluders_above_the_degree_is_served_at_a_price_in_delta():
     assert least * (1 - 1e-6) <= spent <= 1.001 * least
 
 
-@pytest.mark.slow(reason="compiles the round of one more scheme", but=["local_dp", "secagg_dp"])
+@pytest.mark.slow(reason="compiles the round of one more scheme", but=["local_dp"])
 @pytest.mark.parametrize("name", ["local_dp", *SECURE])
 def test_baselines_noise_is_its_multiplier_times_twice_the_clip_norm_or_once(name, key):
     for relation, sensitivity in (("REPLACE_ONE", 1.0), ("REPLACE_SPECIAL", 0.5)):

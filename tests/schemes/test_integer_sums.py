@@ -171,6 +171,7 @@ def test_an_update_that_is_not_finite_adds_noise_alone(key):
     assert np.linalg.norm(state.params["w"] - expected) <= math.sqrt(32) / grid().scale
 
 
+@pytest.mark.slow(reason="compiles one more round")
 def test_too_few_responders_leave_the_model(key):
     got, info = run_round("skellam", key, ids=[0, 1, 2, -1, -1, -1], noise_multiplier=1.0)
     assert bool(info.lost) and not got.any()
@@ -183,6 +184,7 @@ def test_by_default_no_sum_can_wrap_around_and_one_bit_less_could(key):
     assert 2 ** (plan.bits - 2) <= worst < 2 ** (plan.bits - 1)
 
 
+@pytest.mark.slow(reason="compiles one more round")
 def test_fewer_bits_spoil_the_model_and_no_guarantee(key):
     made = config("distributed_dgauss", noise_multiplier=1.0)
     small = dataclasses.replace(made, bits=6)

@@ -200,6 +200,7 @@ def test_without_records_there_is_only_noise(key):
     assert float(info.loss) == 0 and float(info.clipped_fraction) == 0
 
 
+@pytest.mark.slow(reason="compiles the noise of many records")
 def test_many_records_get_the_same_noise_alone_and_side_by_side(key):
     # From 128 records on, each client looks for the few eigenvalues above its floor: one client has
     # some, one none.

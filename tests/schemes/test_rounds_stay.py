@@ -161,7 +161,7 @@ def test_two_rounds_give_the_committed_model(case):
     )
 
 
-@pytest.mark.slow(reason="compiles rounds for more devices", but=["8-dp_fedavg/in_groups"])
+@pytest.mark.slow(reason="compiles rounds for more devices")
 @pytest.mark.parametrize("case", OPTIONS)
 @pytest.mark.parametrize("devices", [1, 8])
 def test_groups_chunks_and_devices_change_the_order_of_additions_only(case, devices):

@@ -81,9 +81,7 @@ def jitted(name, chunk_size, changes):
     return algorithm.init, jax.jit(algorithm.round)
 
 
-@pytest.mark.slow(
-    reason="compiles rounds of one more scheme or shape", ids=["higradavg", "local_item_dp"]
-)
+@pytest.mark.slow(reason="compiles rounds of one more scheme or shape", but=["fedavg", "user_ldp"])
 @pytest.mark.parametrize("name", SCHEMES)
 def test_a_round_of_all_silos_is_the_mean_of_rounds_of_one_silo(name, key):
     together, info = run_round(name, key)
@@ -193,7 +191,7 @@ REPLAYS = [
 
 @pytest.mark.slow(
     reason="compiles the step of one more scheme",
-    but=["higradavg-sound-1", "item_sum_cap-sound-2", "local_group_dp-paper-3", "user_ldp-paper-1"],
+    but=["higradavg-sound-1", "local_group_dp-paper-3"],
 )
 @pytest.mark.parametrize(("name", "formula", "most"), REPLAYS, ids=lambda value: str(value))
 def test_replay_of_a_step_confirms_sound_claims_and_refutes_the_papers(name, formula, most, key):
@@ -245,7 +243,7 @@ def test_replay_of_a_step_confirms_sound_claims_and_refutes_the_papers(name, for
 # Clip norms by which all items of a subject move the sum: caps of 3 in a silo, and of Z in a batch.
 @pytest.mark.slow(
     reason="compiles the round of one more scheme",
-    but=["higradavg-changes2-1", "local_group_dp-changes0-2"],
+    but=["higradavg-changes2-1"],
 )
 @pytest.mark.parametrize(
     ("name", "changes", "most"),

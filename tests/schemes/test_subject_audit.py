@@ -5,6 +5,7 @@ accounting says.
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from scipy import optimize, stats
 
 from fljax import accounting
@@ -105,6 +106,7 @@ def test_an_audit_of_higradavg_reaches_most_of_the_certified_epsilon(key):
     assert 0.8 * bound <= found <= bound
 
 
+@pytest.mark.slow(reason="plays thousands of rounds; a replay finds it, too")
 def test_an_audit_exceeds_what_the_paper_claims_for_a_group_in_a_batch(key):
     # Erratum E2: the batch holds at most 2 items of a subject, but the subject owns 16 chances to
     # be there.

@@ -39,6 +39,18 @@ def test_chunks_behind_the_last_present_client_are_not_run():
     assert len(seen) == 2
 
 
+def test_the_work_of_a_chunk_is_traced_once():
+    traced = []
+
+    def noting(clients, present):
+        traced.append(clients.shape)
+        return jnp.sum(jnp.where(present, clients, 0.0))
+
+    sums = lambda rows, p: aggregate.sum_in_chunks(noting, rows, p, chunk_size=2)
+    jax.jit(sums).trace(jnp.ones(10), jnp.ones(10, bool))
+    assert traced == [(2,)]
+
+
 def test_an_absent_cohort_sums_to_zero():
     total = aggregate.sum_in_chunks(
         chunk_sum, jnp.full((4, 2), jnp.nan), jnp.zeros(4, bool), chunk_size=2

@@ -163,7 +163,7 @@ def checked(plan, apply, params, batch, key, form="transitional"):
 @pytest.mark.optimized(reason="bounds a rounding error", ids=["cnn-transitional"], only=True)
 @pytest.mark.slow(
     reason="compiles a network and its recovery in float64",
-    ids=["residual-transitional", "residual-base", "concatenation-transitional"],
+    but=["cnn-transitional", "cnn-base"],
 )
 @pytest.mark.parametrize(
     ("name", "form"),
@@ -183,6 +183,7 @@ def test_recovery_is_exact_on_networks_of_every_kind(name, form, key):
     assert max(map(float, found.values())) < 1e-10, found
 
 
+@pytest.mark.slow(reason="compiles one more network")
 def test_oracle_a13_with_biases():
     params, plan, secrets, sent, transition = setup("transitional", bias=True)
     batch = _oracle.samples(1, 4)

@@ -53,7 +53,7 @@ def test_scratch_memory_is_cleared_once_and_not_at_each_call():
     assert said == "True" and kept < 8
 
 
-@pytest.mark.slow(reason="a process of its own", but=["said0"])
+@pytest.mark.slow(reason="a process of its own")
 @pytest.mark.parametrize(
     "said", [{"MALLOC_TRIM_THRESHOLD_": "1000000"}, {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}]
 )

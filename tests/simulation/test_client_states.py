@@ -184,7 +184,7 @@ def ended(outcome):
     return rows, params, metrics
 
 
-@pytest.mark.slow(reason="a whole run, stopped and resumed", but=["1-dp_fedper"])
+@pytest.mark.slow(reason="a whole run, stopped and resumed")
 @SCHEMES
 @pytest.mark.parametrize("after", [1, 5])
 def test_a_run_that_was_killed_ends_in_the_same_bits(scheme, after, whole, tmp_path):

@@ -63,6 +63,7 @@ def test_an_extended_run_has_the_bits_and_the_claim_of_a_longer_one(four, tmp_pa
     assert extended.plan.epsilons[8] == accounting.epsilon(event, delta=DELTA, method="rdp")
 
 
+@pytest.mark.slow(reason="a whole run, interrupted")
 def test_it_may_be_interrupted_and_goes_on(four, tmp_path):
     class Stop(Silent):
         def round(self, record):

@@ -114,6 +114,7 @@ def test_a_file_system_without_a_rename_leaves_the_old_file_whole(tmp_path, monk
     assert path.read_text() == "old" and [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
 
+@pytest.mark.slow(reason="a run that is killed four times")
 def test_a_round_that_is_taken_again_draws_the_noise_that_it_drew(reference, tmp_path):
     """A kill after each round: what each round says is what it said before."""
     run_dir = _killed.of_one_secret(reference, tmp_path / "run")

@@ -42,8 +42,7 @@ PAIRS = [
     if not model.startswith("decoder:") or model == "decoder:tiny"  # the others are too large
 ]
 QUICK = [
-    ("dp_fedavg", "lstm"),
-    ("fedavg", "lstm"),
+    ("dp_fedavg", "mlp"),
     ("lightdp", "lstm"),
     ("bidirectional", "mlp"),
     ("gd_dp", "mlp"),

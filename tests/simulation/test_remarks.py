@@ -61,6 +61,7 @@ def test_the_bar_counts_lost_rounds():
     assert "lost 2" in bar._progress.tasks[0].fields["numbers"]
 
 
+@pytest.mark.slow(reason="a whole run")
 def test_accuracy_near_chance_is_told_with_its_chance(tmp_path, capsys):
     outcome = run.start(
         config("local_dp", noise_multiplier=50.0), tmp_path / "run", progress.Lines()

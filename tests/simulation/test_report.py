@@ -48,6 +48,11 @@ def outcome(tmp_path_factory, compiled_once):
     return run.start(config, tmp_path_factory.mktemp("report"), progress.Lines())
 
 
+@pytest.fixture(scope="module")
+def page(outcome):
+    return run_page.render(outcome)
+
+
 def test_every_curve_has_its_numbers_and_a_rule_is_no_curve():
     ends = [{"round": 1, "test_accuracy": 0.125}, {"round": 5, "test_accuracy": 0.5}]
     found = figures.accuracy(ends)
@@ -63,8 +68,8 @@ def test_a_report_says_what_the_event_of_a_round_is(outcome):
     assert f"Here event(config) is {said}." in run_page.render(outcome)
 
 
-def test_nothing_in_it_comes_from_outside(outcome):
-    elements = Elements(run_page.render(outcome))
+def test_nothing_in_it_comes_from_outside(page):
+    elements = Elements(page)
     assert not elements.open
     for tag, attributes in elements.found:
         assert tag not in {"script", "link", "iframe", "object"}
@@ -73,7 +78,7 @@ def test_nothing_in_it_comes_from_outside(outcome):
             beside = tag == "a" and found in FILES  # of the run's own folder, where it is shown
             assert beside or found.startswith(("#", "data:"))
     styles = " ".join(a.get("style", "") for _, a in elements.found)
-    assert not re.search(r"url\((?!#)", styles) and "@import" not in run_page.render(outcome)
+    assert not re.search(r"url\((?!#)", styles) and "@import" not in page
 
 
 def test_a_claim_says_float32_of_noise_that_is_not_exact(outcome):
@@ -84,8 +89,8 @@ def test_a_claim_says_float32_of_noise_that_is_not_exact(outcome):
         assert wanted in line
 
 
-def test_it_shows_the_runs_own_numbers_and_the_whole_claim(outcome):
-    text = run_page.render(outcome)
+def test_it_shows_the_runs_own_numbers_and_the_whole_claim(outcome, page):
+    text = page
     last = outcome.records[-1]
     words = budget.statement(outcome.plan, 4)
     assert text.count("<svg") == 6
@@ -105,8 +110,8 @@ def test_it_shows_the_runs_own_numbers_and_the_whole_claim(outcome):
         assert word in text
 
 
-def test_the_same_run_gives_the_same_report(outcome):
-    assert run_page.render(outcome) == run_page.render(outcome)
+def test_the_same_run_gives_the_same_report(outcome, page):
+    assert run_page.render(outcome) == page
 
 
 def test_text_is_escaped(outcome):

@@ -101,6 +101,7 @@ def measured(tmp_path, width, *flags):
     return json.loads(title[1])
 
 
+@pytest.mark.slow(reason="draws one more page", ids=["dark-390", "light-1200"])
 @pytest.mark.parametrize("width", [390, 1200])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_a_page_fits_and_can_be_read(tmp_path, width, dark):

@@ -122,7 +122,7 @@ def crash():
     raise Crash
 
 
-@pytest.mark.slow(reason="whole runs, some of them interrupted", ids=["1", "5", "11"])
+@pytest.mark.slow(reason="whole runs, interrupted")
 @pytest.mark.parametrize("at", [1, 5, 8, 11])
 def test_a_crash_leaves_no_trace_after_resuming(finished, tmp_path, at):
     with pytest.raises(Crash):

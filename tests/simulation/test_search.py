@@ -162,6 +162,7 @@ def test_an_end_that_was_cut_off_is_done_again(tmp_path, monkeypatch):
         run.resume(tmp_path / "run", Told())
 
 
+@pytest.mark.slow(reason="searches once more")
 def test_a_search_goes_on_with_the_data_that_it_began_with_or_not_at_all(tmp_path):
     x = np.linspace(0, 1, 80, dtype=np.float32).reshape(40, 2)
     y = np.arange(40) % 2
@@ -178,6 +179,7 @@ def test_a_search_goes_on_with_the_data_that_it_began_with_or_not_at_all(tmp_pat
         search.resume(tmp_path / "run", lambda _: Told())
 
 
+@pytest.mark.slow(reason="searches once more")
 def test_a_search_goes_on_with_the_law_and_the_budget_that_it_began_with(tmp_path):
     config = searched({"scheme": {"local_learning_rate": (0.5,)}}, mean=1.0)
     with pytest.raises(RuntimeError, match="killed"):

@@ -197,6 +197,7 @@ def called(run_dir, **how):
     )
 
 
+@pytest.mark.slow(reason="a whole run; the command has one")
 def test_a_call_keeps_its_secret_as_the_command_does(tmp_path, cheap):
     run_dir, kept = tmp_path / "run", {"secret": tmp_path / "run.key", "passphrase": WORDS}
     called(run_dir, **kept)
@@ -223,6 +224,7 @@ def test_another_runs_secret_is_found_without_the_data(elsewhere, tmp_path):
     assert [check.found for check in found.checks if not check.fits] == ["is of another run"]
 
 
+@pytest.mark.slow(reason="a whole run of the command")
 def test_a_fixed_seed_is_no_secret_at_any_time(tmp_path, capsys):
     with pytest.raises(ValueError, match="Expected a random seed with secret"):
         called(tmp_path / "run", seed=3, passphrase=WORDS)

@@ -300,10 +300,7 @@ def _held_out(dataset):
     dataset.test["x"][3, 0, 0, 0] = 1 - dataset.test["x"][3, 0, 0, 0]
 
 
-@pytest.mark.slow(
-    reason="a whole run, begun and refused",
-    but=["an image", "held out"],
-)
+@pytest.mark.slow(reason="a whole run, begun and refused", but=["held out"])
 @pytest.mark.parametrize(
     ("change", "words", "seed", "at"),
     [

@@ -269,6 +269,7 @@ def test_an_event_that_the_cohorts_or_the_data_contradict_is_refused(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow(reason="two whole runs")
 def test_a_scheme_object_and_its_name_give_the_same_model(tmp_path):
     given = {"num_rounds": 2, "metrics": None}
     by_name = task.call("dp_fedavg", tmp_path / "name", **given)

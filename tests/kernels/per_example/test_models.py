@@ -141,6 +141,7 @@ def test_resnet20_with_group_norm():
     check(loss, params, weight(B, 8, 8, 3), leave_out=EXTRA, method="taps")
 
 
+@pytest.mark.slow(reason="compiles a large network; smaller ones have the same layers")
 def test_femnist_cnn():
     shapes = {
         "c1": (5, 5, 1, 2),

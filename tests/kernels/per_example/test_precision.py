@@ -90,11 +90,9 @@ def norms_of_clipped_rows(name, bits):
 @pytest.mark.slow(
     reason="compiles a loss in float32 and float64",
     but=[
-        "one_position-bfloat16",
         "held_rows-tf32",
         "pairs_of_positions-bfloat16",
         "convolution_held-float32",
-        "convolution_pairs-tf32",
     ],
 )
 @pytest.mark.parametrize("kind", MANTISSA)
