@@ -200,6 +200,14 @@ def test_clients_whose_steps_are_private_and_others_are_told_apart():
         flower.client_mod(deployment("higradavg"))
     with pytest.raises(ValueError, match="Expected scheme='higradavg' of a silo"):
         flower.silo_train(deployment("lightdp"), loss, pool, _digits.initial())
+    # Whose factor is the noise's? No silo takes another one's, and none takes the first.
+    for number in (None, 10):
+        grid = _grid.Grid(
+            app(deployment("higradavg"), party=lambda context, n=number: flower.Party(number=n)), 10
+        )
+        strategy, models = run(deployment("higradavg"), grid)
+        assert not np.any(models[-1]["w"]) and strategy.rounds_begun == ROUNDS
+        assert b"ValueError" in b"".join(grid.seen)
     with pytest.raises(ValueError, match="Expected num_parties to be the number of clients"):
         deployment("lightdp", num_parties=11)
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fljax import errors
+from fljax import _validate, errors
 from fljax.data.cohorts import Cohort
 from fljax.interop.flower import records, secure
 from fljax.interop.flower.deployment import IN_THE_RING, Deployment
@@ -39,14 +39,14 @@ Arrays = dict[str, np.ndarray]
 class Party(NamedTuple):
     """What a client is and has, and nobody else has.
 
-    number: of the client, from 0 on. key: typed, of all that it draws; None: 256 bits of the
-    operating system, anew for each round; anything else is for tests. agreement: for `lightdp`,
-    its keys with all its peers; of a real client `KeyAgreement.load`, whose file follows. identity:
-    for secure sums, its signing key, by `Identity.load`; it says the number. roster: of them, all
-    clients' public keys.
+    number: of a silo whose noise has a factor of its own, from 0 on. key: typed, of all that it
+    draws; None: 256 bits of the operating system, anew for each round; anything else is for tests.
+    agreement: for `lightdp`, its keys with all its peers; of a real client `KeyAgreement.load`,
+    whose file follows. identity: for secure sums, its signing key, by `Identity.load`; it says the
+    number. roster: of them, all clients' public keys.
     """
 
-    number: int = 0
+    number: int | None = None
     key: jax.Array | None = None
     agreement: KeyAgreement | SimulatedKeyAgreement | None = None
     identity: signing.Identity | None = None
@@ -145,9 +145,11 @@ def silo_train(
 
     def train(message: "Message", context: "Context") -> "Message":
         record, mine = next(iter(message.content.array_records.values())), party(context)
+        number = 0 if mine.number is None and not deployment.config.silo_noise else mine.number
+        _validate.one_of(range(deployment.num_clients), number=number)
         batch = jax.tree.map(jnp.asarray, examples(context))
         rows = jnp.arange(len(jax.tree.leaves(batch)[0]), dtype=jnp.int32)[None]
-        cohort = Cohort(batch, rows, jnp.asarray([mine.number], jnp.int32))
+        cohort = Cohort(batch, rows, jnp.asarray([number], jnp.int32))
         state = steps.init(jax.tree.map(jnp.asarray, records.from_record(record, like)))
         state = state._replace(round=jnp.int32(int(records.ours(message)["round"])))
         after, _ = step(state, cohort, mine.round_key())

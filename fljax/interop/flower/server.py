@@ -143,7 +143,8 @@ class Strategy:
 
         Args:
           grid: that a ServerApp's main function is given.
-          initial_arrays: the model that training starts from; it must not depend on clients' data.
+          initial_arrays: the model that training starts from; of clients' data it may tell what
+            the ledger's rounds released, and no more.
           timeout: seconds that clients have to answer, > 0. What comes later is never used.
           train_config: what clients are told besides, as the record "config".
           evaluate_fn: called with the number of rounds and each model that is released, the initial
@@ -191,7 +192,7 @@ class Strategy:
                 content = records.content(result.arrays, told, train_config)
                 replies = self._ask(grid, dict.fromkeys(asked, content), done, timeout)
                 updates = _updates(replies, model, finite=deployment.scheme != "dp_fedavg")
-            _log.info("round %d: %d asked, %d answered", done, len(asked), len(updates))
+                _log.info("round %d: %d asked, %d answered", done, len(asked), len(updates))
             state, _ = step(state, _cohort(ids, updates, model), self._key)
 
     def _sampler(self, algorithm: base.FederatedAlgorithm) -> Callable[[int], np.ndarray]:
