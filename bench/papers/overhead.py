@@ -10,7 +10,7 @@ training, 5 ns for a normal (`bench.kernels.pair_noise`).
 
 from bench import _harness, _tables
 from fljax import schemes
-from fljax.schemes.uploads import ideal_sums
+from fljax.schemes.uploads import secure_sums
 from fljax.server import costs, stragglers
 
 NUM_CLIENTS, NUM_PARAMS, MOST, FAILURE = 50, 11_173_962, 10, 0.05
@@ -34,8 +34,8 @@ def row(name: str) -> dict[str, object]:
         link_failure_prob=FAILURE,
     )
     moved = scheme.costs(config, NUM_PARAMS)
-    law = config.straggler_pmf(config.parties, links=ideal_sums.LINKS.get(name, "server"))
-    completed = stragglers.at_most(law, MOST) if name in ideal_sums.LINKS else 1.0
+    law = config.straggler_pmf(config.parties, links=secure_sums.LINKS.get(name, "server"))
+    completed = stragglers.at_most(law, MOST) if name in secure_sums.LINKS else 1.0
     return {
         "scheme": name,
         "upload_mb": moved.upload_bytes / 1e6,

@@ -46,6 +46,7 @@ SMALL: dict[str, Any] = {
     "expected_items": 2.0,
     "expected_subjects": 2.0,
     "item_sampling_prob": 0.5,
+    "key_bits": 128,  # protocols show no less with small numbers
     "items_per_subject": 1,  # moves a sum by no less than group privacy charges for
     "max_colluders": 1,
     "max_items_per_subject": 2,

@@ -215,10 +215,13 @@ class Named(TypedDict):
     why: NotRequired[str]
     summary: NotRequired[str]
     settings: NotRequired[dict[str, Any]]
+    choices: NotRequired[dict[str, list[str]]]
 
 
 class Schemes(TypedDict):
-    """Of `schemes`; "settings" of a scheme are its own flags at the values they start from."""
+    """Of `schemes`; "settings" of a scheme are its own flags at the values they start from,
+    "choices" the words that some of them take: "execution" says how its sums are taken.
+    """
 
     schemes: list[Named]
     datasets: list[Named]

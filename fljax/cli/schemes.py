@@ -1,14 +1,16 @@
 """`fljax schemes`."""
 
+import typing
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from fljax.cli import _output
 
 _HELP = """usage: fljax schemes
 
 Lists the schemes that `fljax simulate --scheme NAME` knows, with their flags: each as `simulate`
-reads it, at the value that it has where it is not given. Then data sets, models, mechanisms and
+reads it, at the value that it has where it is not given; below them, what a flag that takes a word
+may be. Then data sets, models, mechanisms and
 attacks by name. Behind each that is not
 fljax's own: where it comes from."""
 
@@ -23,6 +25,15 @@ def _flag(name: str, value: Any) -> str:
     return " ".join(
         [f"  {flag}", *(str(part) for part in (value if isinstance(value, tuple) else (value,)))]
     )
+
+
+def _choices(config: type[Any]) -> dict[str, list[str]]:
+    """Of each field that takes a word: the words."""
+    hints = typing.get_type_hints(config)
+    words = {
+        name: typing.get_args(h) for name, h in hints.items() if typing.get_origin(h) is Literal
+    }
+    return {name: list(map(str, found)) for name, found in words.items()}
 
 
 def _brought(origin: str) -> str:
@@ -57,7 +68,17 @@ def main(args: Sequence[str]) -> int:
         settings |= {key: value for key, value in start["scheme"].items() if key != "scheme"}
         for key, value in settings.items():
             print(_flag(key, value))
-        told.append({**_named(found), "summary": found.thing.summary, "settings": settings})
+        choices = _choices(found.thing.Config)
+        for key, words in choices.items():
+            print(f"    {key}: {' or '.join(words)}")
+        told.append(
+            {
+                **_named(found),
+                "summary": found.thing.summary,
+                "settings": settings,
+                "choices": choices,
+            }
+        )
     others = {
         "datasets": ("data sets (--dataset)", builtin.listed()),
         "models": ("models (--model)", models.listed()),

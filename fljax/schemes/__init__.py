@@ -32,8 +32,9 @@ _WHERE = {
     "fedavg": "silos.fedavg",
     "gd_dp": "weighted.gd_dp",
     "gsgd_dp": "weighted.gsgd_dp",
-    "he_dp": "uploads.ideal_sums.he_dp",
+    "he_dp": "uploads.secure_sums.he_dp",
     "higradavg": "silos.higradavg",
+    "hybrid_alpha": "uploads.secure_sums.hybrid_alpha",
     "item_sum_cap": "silos.item_sum_cap",
     "lightdp": "uploads.lightdp",
     "local_dp": "uploads.local_dp",
@@ -43,11 +44,13 @@ _WHERE = {
     "mp_dp_naive": "disguised.mp_dp_naive",
     "natural_channel": "channels.natural_channel",
     "personalized_channel": "channels.personalized_channel",
-    "secagg_dp": "uploads.ideal_sums.secagg_dp",
+    "pile": "uploads.secure_sums.pile",
+    "secagg_dp": "uploads.secure_sums.secagg_dp",
     "sgd_dp": "weighted.sgd_dp",
     "skellam": "uploads.skellam",
-    "smpc_dp": "uploads.ideal_sums.smpc_dp",
-    "swiftagg_dp": "uploads.ideal_sums.swiftagg_dp",
+    "smpc_dp": "uploads.secure_sums.smpc_dp",
+    "swiftagg_dp": "uploads.secure_sums.swiftagg_dp",
+    "tp_smc": "uploads.secure_sums.tp_smc",
     "user_ldp": "silos.user_ldp",
     "white_channel": "channels.white_channel",
 }
@@ -116,8 +119,9 @@ def listed() -> Iterator[_plugins.Listed]:
 
 # Short names of modules that lie a floor deeper, and of what modules define.
 _SUMS = {
-    name: "fljax.schemes.uploads.ideal_sums"
-    for name in ("he_dp", "secagg_dp", "smpc_dp", "swiftagg_dp")
+    name: "fljax.schemes.uploads.secure_sums"
+    for name, where in _WHERE.items()
+    if where.startswith("uploads.secure_sums.")
 }
 _MOVED = {name: where for name, where in _WHERE.items() if name not in _SUMS}
 _MOVED["subject_ledger"] = "silos.subject_ledger"
@@ -156,10 +160,13 @@ if TYPE_CHECKING:
     from fljax.schemes.uploads import lightdp as lightdp
     from fljax.schemes.uploads import local_dp as local_dp
     from fljax.schemes.uploads import skellam as skellam
-    from fljax.schemes.uploads.ideal_sums import he_dp as he_dp
-    from fljax.schemes.uploads.ideal_sums import secagg_dp as secagg_dp
-    from fljax.schemes.uploads.ideal_sums import smpc_dp as smpc_dp
-    from fljax.schemes.uploads.ideal_sums import swiftagg_dp as swiftagg_dp
+    from fljax.schemes.uploads.secure_sums import he_dp as he_dp
+    from fljax.schemes.uploads.secure_sums import hybrid_alpha as hybrid_alpha
+    from fljax.schemes.uploads.secure_sums import pile as pile
+    from fljax.schemes.uploads.secure_sums import secagg_dp as secagg_dp
+    from fljax.schemes.uploads.secure_sums import smpc_dp as smpc_dp
+    from fljax.schemes.uploads.secure_sums import swiftagg_dp as swiftagg_dp
+    from fljax.schemes.uploads.secure_sums import tp_smc as tp_smc
     from fljax.schemes.weighted import gd_dp as gd_dp
     from fljax.schemes.weighted import gsgd_dp as gsgd_dp
     from fljax.schemes.weighted import sgd_dp as sgd_dp

@@ -216,7 +216,7 @@ class Scheme:
         model.
       check_network: `(config, apply, params, example)` raises ValueError for networks without a
         round.
-      views: `(config, key, num_rounds)`, who saw what in a run.
+      views: `(config, key, num_rounds)`, who saw what in a run; None: it cannot be told.
       exposure: who can learn what about whom, in words: rows of three.
       spent: `(config, task, inputs, num_rounds)`, what a run told about records in nats; None:
         nothing to tell.
@@ -247,7 +247,7 @@ class Scheme:
     population: Callable[[Any], Population] = any_population
     inputs: Callable[[Any, Any], dict[str, Any]] | None = None
     check_network: Callable[[Any, Apply, Params, Any], None] | None = None
-    views: "Callable[[Any, jax.Array, int], Views] | None" = None
+    views: "Callable[[Any, jax.Array, int], Views | None] | None" = None
     exposure: Callable[[Any], list[tuple[str, str, str]]] | None = None
     spent: "Callable[[Any, Any, dict[str, Any], int], Spent | None] | None" = None
     released: Callable[[Any], Any] | None = None

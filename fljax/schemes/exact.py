@@ -75,6 +75,8 @@ def check_offered(scheme: Any, noise: Any = "exact") -> None:
     if issubclass(scheme.Config, ExactConfig):
         return
     why = _OF_SEVERAL if scheme.noise_at == "client" else "whose noise is drawn in float32 alone"
+    if "noise" in {field.name for field in dataclasses.fields(scheme.Config)}:
+        why = "whose exact noise is of several clients: fljax.testing.check_scheme replays it"
     raise ValueError(
         f"Expected a scheme that offers noise='exact', got noise={noise!r} with one {why}."
     )

@@ -171,6 +171,8 @@ def check_scheme(
       donation: a round may overwrite its state.
       devices: as many devices as there are, up to 8, give what one gives.
       keys: a key gives the same bits twice; another key, and another round, give other noise.
+      execution: an ideal sum and a protocol release the same bits under one key. Asked of a Config
+        with that field.
 
     Args:
       scheme: to be checked.
@@ -445,6 +447,22 @@ def _keys(subject: _Subject) -> str:
     return "one key gives the same bits; another key or round gives other noise"
 
 
+def _execution(subject: _Subject) -> str:
+    names = {field.name for field in dataclasses.fields(subject.scheme.Config)}
+    if "execution" not in names:
+        raise _NothingToAsk("the Config has no execution: sums are taken in one way")
+    more = {"noise": "exact"} if "noise" in names else {}  # protocols sum whole numbers
+    models = []
+    for execution in ("ideal", "protocol"):
+        config = dataclasses.replace(subject.world.config, execution=execution, **more)
+        world = _worlds.ordinary(subject.scheme, config)
+        state, _ = jax.jit(world.algorithm.round)(subject.start(), world.cohort, _key())
+        models.append(jax.tree.map(np.array, state.params))
+    if _distance(models[0], jax.tree.map(np.array, subject.start().params)) == 0:
+        raise _Broken("a round of an ideal sum does not move the model")
+    return _same(models[0], models[1], "models of an ideal sum and of a protocol", most=0.0)
+
+
 CHECKS: dict[str, Callable[[_Subject], str]] = {
     "fields": _fields,
     "toml": _toml,
@@ -457,4 +475,5 @@ CHECKS: dict[str, Callable[[_Subject], str]] = {
     "donation": _donation,
     "devices": _devices,
     "keys": _keys,
+    "execution": _execution,
 }

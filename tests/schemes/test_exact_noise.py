@@ -307,7 +307,7 @@ def test_wrapping_around_is_refused_where_a_silo_has_too_many_rows(key):
         jax.eval_shape(of.round, of.init({"w": jnp.zeros(DIM)}), many, key)
 
 
-@pytest.mark.parametrize("name", ["lightdp", "smpc_dp", "skellam", "dp_ftrl"])
+@pytest.mark.parametrize("name", ["lightdp", "skellam", "dp_ftrl"])
 def test_schemes_without_it_say_so_by_name_and_value(name):
     assert name not in ALL
     sections = {"scheme": {"scheme": name, "noise": "exact"}}

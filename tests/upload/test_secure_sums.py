@@ -19,6 +19,7 @@ from fljax.upload.secure_sum import (
     ckks,
     field,
     inner_product,
+    joint_paillier,
     light_secagg,
     paillier,
     protocol,
@@ -72,11 +73,19 @@ SAFE_PRIME = 340282366920938463463374607431768223907
 
 @functools.cache
 def a_paillier_key(num_clients, threshold):
-    return paillier.new_key(num_clients, threshold, bits=128, entropy=entropy())
+    return paillier.new_key(num_clients, threshold, bits=64, entropy=entropy())
+
+
+@functools.cache
+def a_joint_key(num_clients, max_colluders):
+    return joint_paillier.new_key(num_clients, max_colluders, bits=128, entropy=entropy())
 
 
 def simulated_of(name, made):
     """A protocol of any name, with bytes that are the same in every run where it takes them."""
+    if name == "joint_paillier":
+        key = a_joint_key(made.num_clients, made.max_colluders)
+        return paillier.Paillier(terms=made, key=key, for_tests=True, entropy=entropy())
     if name == "ckks":
         return ckks.Ckks(terms=made, secret=a_ckks_key())
     if name == "paillier":
@@ -397,20 +406,23 @@ def test_a_server_without_one_honest_key_cannot_tell_two_inputs_apart():
     assert distance(*leaks) > 50
 
 
-def test_degrees_are_safe_by_counting_and_graphs_are_regular():
+@pytest.mark.slow(reason="counts in fractions of thousands of digits", but=["50-5-5"])
+@pytest.mark.parametrize(
+    ("num", "colluders", "dropouts"), [(50, 5, 5), (100, 10, 10)], ids=["50-5-5", "100-10-10"]
+)
+def test_degrees_are_safe_by_counting_and_graphs_are_regular(num, colluders, dropouts):
     scipy_stats = pytest.importorskip("scipy.stats")
-    for num, colluders, dropouts in [(100, 10, 10), (50, 5, 5)]:
-        k, threshold = secagg_plus.degree(num, colluders, dropouts)
-        assert k % 2 == 0 and k < num - 1
-        bad = scipy_stats.hypergeom.sf(threshold - 1, num - 1, colluders, k)
-        lost = scipy_stats.hypergeom.sf(k - threshold, num - 1, dropouts, k)
-        assert num * bad <= 2.0**-41 and num * lost <= 2.0**-30
-        graph = secagg_plus.ring(num, k, threshold, bytes(32))
-        for i, neighbours in enumerate(graph.neighbours):
-            assert len(set(neighbours)) == k and i not in neighbours
-            assert all(i in graph.neighbours[j] for j in neighbours)
-        other = secagg_plus.ring(num, k, threshold, bytes([1]) * 32)
-        assert other.neighbours != graph.neighbours
+    k, threshold = secagg_plus.degree(num, colluders, dropouts)
+    assert k % 2 == 0 and k < num - 1
+    bad = scipy_stats.hypergeom.sf(threshold - 1, num - 1, colluders, k)
+    lost = scipy_stats.hypergeom.sf(k - threshold, num - 1, dropouts, k)
+    assert num * bad <= 2.0**-41 and num * lost <= 2.0**-30
+    graph = secagg_plus.ring(num, k, threshold, bytes(32))
+    for i, neighbours in enumerate(graph.neighbours):
+        assert len(set(neighbours)) == k and i not in neighbours
+        assert all(i in graph.neighbours[j] for j in neighbours)
+    other = secagg_plus.ring(num, k, threshold, bytes([1]) * 32)
+    assert other.neighbours != graph.neighbours
     assert secagg_plus.degree(6, 1, 2) == (5, 4)  # too few for anything but all pairs
     with pytest.raises(ValueError, match="an even degree"):
         secagg_plus.ring(10, 3, 2, bytes(32))
@@ -439,6 +451,7 @@ def test_the_bound_on_graphs_that_fall_apart_is_above_how_often_they_do():
     assert secagg_plus._split(2, 12, 6) == 0  # three in a row of two
 
 
+@pytest.mark.slow(reason="agrees on keys for every two of forty clients")
 def test_a_sparse_graph_sums_and_survives_its_dropouts():
     made = terms(num_clients=40, size=9, max_dropouts=2, max_colluders=1)
     k, _ = secagg_plus.degree(40, 1, 2)
@@ -638,7 +651,7 @@ def test_an_encrypted_sum_needs_whole_numbers_and_one_answer():
 def test_integers_that_might_wrap_are_refused_outside_the_ring():
     made = terms(bits=8, max_colluders=0)
     large = np.full(SIZE, made.most + 1, np.uint32)
-    for name in ("light_secagg", "ckks", "inner_product", "paillier"):
+    for name in ("light_secagg", "ckks", "inner_product", "joint_paillier", "paillier"):
         with pytest.raises(ValueError, match="does not sum modulo 2"):
             simulated_of(name, made).client(0, large, 0)
 
@@ -670,8 +683,8 @@ def test_ciphertexts_of_another_kind_abort():
     for change in (random, cut, zero):
         made = simulated_of("inner_product", terms(bits=8, size=3))
         aborts(errors.MalformedMessageError, made, change=change)
-    for change in (cut, zero):
-        made = simulated_of("paillier", terms(bits=8, size=3))
+    for name, change in itertools.product(("joint_paillier", "paillier"), (cut, zero)):
+        made = simulated_of(name, terms(bits=8, size=3))
         aborts(errors.MalformedMessageError, made, change=change)
 
 
@@ -709,9 +722,12 @@ def test_partial_decryptions_that_do_not_fit_and_keys_of_other_terms_abort():
     key = a_paillier_key(NUM, 4)
     with pytest.raises(errors.PrivacyPreconditionError, match="3072 bits"):
         paillier.Paillier(terms=made, key=key)
-    few = dataclasses.replace(made, max_dropouts=1)
-    with pytest.raises(errors.PrivacyPreconditionError, match="that 5 clients decrypt"):
-        paillier.Paillier(terms=few, key=key, for_tests=True)
+    more = dataclasses.replace(made, max_dropouts=3)
+    with pytest.raises(errors.PrivacyPreconditionError, match="that 3 clients decrypt"):
+        paillier.Paillier(terms=more, key=key, for_tests=True)
+    few = paillier.new_key(NUM, 1, bits=128, entropy=entropy())
+    with pytest.raises(errors.PrivacyPreconditionError, match="decrypt with and 1 do not"):
+        paillier.Paillier(terms=made, key=few, for_tests=True)
     with pytest.raises(ValueError, match="threshold"):
         paillier.new_key(3, 4)
     with pytest.raises(ValueError, match="bits"):
@@ -732,13 +748,86 @@ def test_one_share_less_than_the_threshold_decrypts_nothing():
     def combined(used):
         rows = []
         for i in used:
-            weight = 2 * paillier._weight(run.factorial, i, used)
+            weight = 2 * paillier.weight(run.factorial, i, used)
             rows.append([pow(int(part), weight, int(run.square)) for part in parts[i]])
         return server._sums(paillier._product(rows, run.square))
 
     np.testing.assert_array_equal(combined([1, 3, 4, 5]), expected(made, words))
     with pytest.raises(errors.MalformedShareError):
         combined([1, 3, 4])
+
+
+def test_a_key_without_a_dealer_is_of_two_primes_that_no_client_knows():
+    gmpy2 = inner_product.library()
+    making = joint_paillier.Making(5, 2, 128)
+    drawn = entropy()
+    parties = [joint_paillier.Party(making, i, drawn) for i in range(5)]
+    sent = [party.candidate() for party in parties]
+    p, q = (sum(getattr(party, name) for party in parties) for name in ("_p", "_q"))
+    assert p % 4 == q % 4 == 3 and p.bit_length() == q.bit_length() == 64
+    products = [party.multiply([s[i] for s in sent]) for i, party in enumerate(parties)]
+    assert joint_paillier._opened(making, products, making.field) == p * q
+    # What two of them see of p fits any other p: a third one's share makes the difference.
+    seen = [sum(s[i][0] for s in sent) % making.field for i in range(5)]
+    field_prime = int(making.field)
+
+    def at_zero(points, values):
+        total = 0
+        for i, value in zip(points, values, strict=True):
+            top = bottom = 1
+            for j in points:
+                if j != i:
+                    top, bottom = top * j, bottom * (j - i)
+            total += int(value) * top * pow(bottom, -1, field_prime)
+        return total % field_prime
+
+    assert at_zero([1, 2, 3], seen[:3]) == at_zero([2, 4, 5], [seen[1], *seen[3:]]) == p
+    others = {at_zero([1, 2, 3], [*seen[:2], third]) for third in range(50)}
+    assert len(others) == 50
+
+    key = a_joint_key(5, 2)
+    found = [x for x in (key.modulus,) if x.bit_length() == 128 and not gmpy2.is_prime(x)]
+    assert found and (key.threshold, key.colluders) == (5, 2)
+    # Their shares are of a multiple of phi(n), which makes every number's power 1 modulo n.
+    weights = [paillier.weight(120, i, list(range(5))) for i in range(5)]
+    secret = sum(weight * key.shares[i] for i, weight in enumerate(weights)) // 120
+    assert all(pow(base, secret, key.modulus) == 1 for base in (2, 3, 5, 7))
+    assert secret % 120**2 == 0 and secret % key.modulus == key.scale
+
+
+def test_numbers_of_other_than_two_primes_are_refuted():
+    gmpy2 = inner_product.library()
+    making = joint_paillier.Making(3, 1, 64)
+
+    def verdict(p, q):
+        parties = [joint_paillier.Party(making, i, entropy()) for i in range(3)]
+        rng = np.random.default_rng(0)
+        for name, whole in (("_p", p), ("_q", q)):
+            cut = [4 * int(x) for x in rng.integers(1, 2**20, 2)]
+            for party, part in zip(parties, [whole - sum(cut), *cut], strict=True):
+                setattr(party, name, part)
+        return joint_paillier._has_two_primes(parties, gmpy2.mpz(p * q))
+
+    primes = [x for x in range(2**25 + 3, 2**25 + 4000, 4) if gmpy2.is_prime(x)][:6]
+    others = [x for x in range(2**25 + 3, 2**25 + 4000, 4) if not gmpy2.is_prime(x)][:40]
+    assert all(verdict(p, q) for p, q in itertools.combinations(primes, 2))
+    assert not any(verdict(primes[0], x) for x in others)
+
+
+def test_clients_beyond_what_a_key_without_a_dealer_stands_are_refused():
+    with pytest.raises(errors.PrivacyPreconditionError, match="2 max_colluders < num_clients=4"):
+        joint_paillier.new_key(4, 2, bits=128)
+    with pytest.raises(ValueError, match="an even number of bits"):
+        joint_paillier.new_key(4, 1, bits=41)
+    with pytest.raises(errors.PrivacyPreconditionError, match="without a dealer"):
+        joint_paillier.simulated(terms(max_colluders=2), key_bits=128)
+    kept = joint_paillier.simulated(terms(), key_bits=128)
+    assert kept.for_tests and joint_paillier.simulated(terms(), key_bits=128).key is kept.key
+    small = paillier.simulated(terms(), key_bits=128)
+    assert small.key.modulus.bit_length() == 128
+    assert inner_product.simulated(terms(), key_bits=128).modulus.bit_length() == 128
+    with pytest.raises(errors.PrivacyPreconditionError, match="3072 bits"):
+        joint_paillier.simulated(terms(), key=kept.key)
 
 
 def test_large_primes_are_safe():
@@ -748,7 +837,7 @@ def test_large_primes_are_safe():
     for p in (prime, SAFE_PRIME):
         assert gmpy2.is_prime(p, 1) and gmpy2.is_prime((p - 1) // 2, 1)
     n = a_paillier_key(NUM, 4).modulus
-    assert n.bit_length() == 128 and not gmpy2.is_prime(n)
+    assert n.bit_length() == 64 and not gmpy2.is_prime(n)
 
 
 def test_the_group_of_3072_bits_sums():
@@ -765,6 +854,7 @@ def test_the_group_of_3072_bits_sums():
     [
         ("ckks", "tenseal"),
         ("inner_product", "gmpy2"),
+        ("joint_paillier", "gmpy2"),
         ("paillier", "gmpy2"),
         ("secagg", "cryptography.hazmat.primitives.asymmetric"),
         ("servers", "cryptography.hazmat.primitives"),

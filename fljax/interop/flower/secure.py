@@ -47,7 +47,7 @@ def setting(
             "none."
         )
     config = deployment.config
-    grid = modular.grid(config, IN_THE_RING[deployment.scheme], num_params)
+    grid = modular.grid(config, IN_THE_RING[deployment.scheme], num_params, bits=config.bits)
     terms = modular.terms(config, grid.size, grid.bits)
     options = secagg_plus.options(terms) if config.protocol == "secagg_plus" else {}
     return grid, secagg.SecAgg(terms=terms, roster=roster, identities=identities, **options)
@@ -62,7 +62,7 @@ def words(
     """
     config, noise = deployment.config, IN_THE_RING[deployment.scheme]
     leaves = [jnp.asarray(leaf) for leaf in update.values()]
-    grid = modular.grid(config, noise, sum(leaf.size for leaf in leaves))
+    grid = modular.grid(config, noise, sum(leaf.size for leaf in leaves), bits=config.bits)
     norm = clipping.joint_norm(clipping.leaf_norms([leaf[None] for leaf in leaves]))
     ids = jnp.asarray([number], jnp.int32)
     of_purpose = lambda purpose: _keys.client_keys(key, round_index, ids, purpose)[0]

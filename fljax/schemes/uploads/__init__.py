@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fljax.schemes.uploads import local_dp as local_dp
     from fljax.schemes.uploads import modular as modular
     from fljax.schemes.uploads import round as round
+    from fljax.schemes.uploads import secure_sums as secure_sums
     from fljax.schemes.uploads import skellam as skellam
 else:
     __getattr__, __dir__ = _rooms.doors(__name__)

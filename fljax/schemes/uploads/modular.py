@@ -4,11 +4,12 @@
 The secure sum is an ideal one, as in `ideal_sums`: it reveals the sum of the words and nothing
 else. Wrapping around is a function of the sum, so that it costs no privacy; by default it cannot
 happen. With `execution="protocol"` a protocol of `fljax.upload.secure_sum` takes the sum, and
-releases the same words.
+releases the same words. `secure_sums` has schemes that are named after one protocol.
 """
 
 import dataclasses
 import functools
+import typing
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -32,10 +33,12 @@ from fljax.upload import integer_grid, secure_sum
 from fljax.upload.secure_sum import protocol
 from fljax_kernels.discrete import laws
 
+Execution = Literal["ideal", "protocol"]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(ideal_sums.Config):
-    """As `ideal_sums.Config`, with the grid that updates are rounded to.
+class GridConfig(ideal_sums.Config):
+    """As `ideal_sums.Config`, with the grid that updates are rounded to, and how sums are taken.
 
     Raises:
       ValueError: as there, or a number of the grid is out of its range.
@@ -45,25 +48,38 @@ class Config(ideal_sums.Config):
     """Longest vector of integers that a client sends, in steps of the grid: more steps round less
     and send more bits. At least half the root of the number of parameters.
     """
+    execution: Execution = "ideal"
+    """"ideal": sums are added up, fast, as a secure sum would have them. "protocol": all parties of
+    the protocol run on the host, with keys drawn anew in each round, and the result is the same.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.positive_int(grid_norm=self.grid_norm)
+        _validate.one_of(typing.get_args(Execution), execution=self.execution)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(GridConfig):
+    """As `GridConfig`, in a ring of any size, by any of the fast protocols.
+
+    Raises:
+      ValueError: as there, or bits are out of range, or fewer than the protocol stands.
+    """
+
     bits: int | None = None
     """Of each number in the secure sum, at most 32. Fewer than None takes send less, and sums that
     wrap around spoil a round's model, but no guarantee: updates are rotated then, which makes that
     rare. None: the fewest with which none can.
-    """
-    execution: Literal["ideal", "protocol"] = "ideal"
-    """"ideal": sums are added up, fast, as a secure sum would have them. "protocol": all parties of
-    `protocol` run on the host, with keys drawn anew in each round, and the result is the same.
     """
     protocol: secure_sum.Fast = "secagg"
     """What takes the sum with `execution="protocol"`, as "Secure sums" in the docs says of each."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _validate.positive_int(grid_norm=self.grid_norm)
         if self.bits is not None:
             _validate.positive_int(bits=self.bits)
             _validate.one_of(range(1, 33), bits=self.bits)
-        _validate.one_of(("ideal", "protocol"), execution=self.execution)
         _validate.one_of(secure_sum.FAST, protocol=self.protocol)
         in_the_ring = self.protocol in secure_sum.IN_THE_RING
         if self.execution == "protocol" and self.bits is not None and not in_the_ring:
@@ -71,6 +87,17 @@ class Config(ideal_sums.Config):
                 f"Expected bits=None with protocol={self.protocol!r}, whose sums must not wrap "
                 f"around, got bits={self.bits}."
             )
+
+
+class SumBy(NamedTuple):
+    """How a scheme's sum is taken. protocol: (config, terms) -> the protocol with all its parties.
+
+    bits: of the ring, from the config; None: as many as no sum leaves. links: that a client needs.
+    """
+
+    protocol: Callable[[Any, protocol.Terms], protocol.SecureSumProtocol]
+    bits: Callable[[Any], int | None] = lambda config: None
+    links: ideal_sums.Links = "server"
 
 
 class Noise(NamedTuple):
@@ -86,18 +113,18 @@ class Noise(NamedTuple):
     mechanism: Callable[[float, int, float, float], events.Mechanism]
 
 
-def _moves(config: Config) -> tuple[float, float]:
+def _moves(config: GridConfig) -> tuple[float, float]:
     """(L2, L1) in steps that exchanging one client's data moves the sum of integers."""
     factor = 2.0 if config.neighboring_relation == "REPLACE_ONE" else 1.0
     # A vector of integers has no more L1 than squared L2 norm.
     return factor * config.grid_norm, factor * float(config.grid_norm) ** 2
 
 
-def _honest(config: Config) -> int:
+def _honest(config: GridConfig) -> int:
     return config.parties - config.max_colluders - config.max_stragglers
 
 
-def local_stddev(config: Config) -> float:
+def local_stddev(config: GridConfig) -> float:
     """Of one client's noise in steps of the grid: honest clients' together hide one client."""
     return secure_sum.share_stddev(
         base.noise_multiplier(config) * _moves(config)[0],
@@ -107,7 +134,7 @@ def local_stddev(config: Config) -> float:
     )
 
 
-def event(config: Config, noise: Noise) -> events.PrivacyEvent:
+def event(config: GridConfig, noise: Noise) -> events.PrivacyEvent:
     """What one round does to one client's data, towards the server and those who collude with it.
 
     Raises:
@@ -124,8 +151,10 @@ def event(config: Config, noise: Noise) -> events.PrivacyEvent:
     )
 
 
-def grid(config: Config, noise: Noise, num_params: int) -> integer_grid.Grid:
-    """Of a model's updates.
+def grid(
+    config: GridConfig, noise: Noise, num_params: int, *, bits: int | None
+) -> integer_grid.Grid:
+    """Of a model's updates. bits: of the ring; None: as many as no sum leaves.
 
     Raises:
       ValueError: as `integer_grid.plan`.
@@ -137,7 +166,7 @@ def grid(config: Config, noise: Noise, num_params: int) -> integer_grid.Grid:
         most_norm=config.grid_norm,
         num_clients=config.parties,
         most_noise=_most_noise(noise, stddev),
-        bits=config.bits,
+        bits=bits,
     )
 
 
@@ -146,7 +175,7 @@ def _most_noise(noise: Noise, stddev: float) -> int:
 
 
 def words(
-    config: Config,
+    config: GridConfig,
     noise: Noise,
     grid: integer_grid.Grid,
     update: Any,
@@ -170,7 +199,7 @@ def words(
     return integer_grid.words(grid, integers)
 
 
-def terms(config: Config, size: int, bits: int) -> protocol.Terms:
+def terms(config: GridConfig, size: int, bits: int) -> protocol.Terms:
     """Of the secure sum of a round."""
     return protocol.Terms(
         num_clients=config.parties,
@@ -181,14 +210,16 @@ def terms(config: Config, size: int, bits: int) -> protocol.Terms:
     )
 
 
-def _run(config: Config, bits: int, words: Any, responds: Any, round_index: Any) -> np.ndarray:
+def _run(
+    config: GridConfig, by: SumBy, bits: int, words: Any, responds: Any, round_index: Any
+) -> np.ndarray:
     """The sum by a protocol, on the host: uint32 `[size]` of uint32 `[N, size]` and bool `[N]`.
 
     Clients that straggle drop out as they should send their words. Zeros where the protocol aborts,
     since too few are left.
     """
     words, responds = np.asarray(words), np.asarray(responds)
-    made = secure_sum.simulated(config.protocol, terms(config, words.shape[1], bits))
+    made = by.protocol(config, terms(config, words.shape[1], bits))
     gone = dict.fromkeys(np.flatnonzero(~responds).tolist(), made.upload_step)
     try:
         return protocol.run(made, words, round_index=int(round_index), dropouts=gone).total
@@ -196,9 +227,11 @@ def _run(config: Config, bits: int, words: Any, responds: Any, round_index: Any)
         return np.zeros(words.shape[1], np.uint32)
 
 
-def _make(noise: Noise) -> base.Make:
+def maker(noise: Noise, by: SumBy) -> base.Make:
+    """`make` of a scheme with that noise and sum."""
+
     @base.maker
-    def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgorithm:
+    def make(config: Any, loss: LossFn, given: base.Given) -> base.FederatedAlgorithm:
         """Builds the algorithm: local SGD, updates clipped, rounded to the grid (rotated before,
         where `bits` lets sums wrap around) and noised by their clients, their sum modulo 2**bits,
         and its mean.
@@ -228,17 +261,17 @@ def _make(noise: Noise) -> base.Make:
                 "makes it smaller."
             )
         if config.execution == "protocol":  # refused before the first round
-            bits = config.bits or integer_grid.bits_needed(
+            bits = by.bits(config) or integer_grid.bits_needed(
                 most_norm=config.grid_norm,
                 num_clients=config.parties,
                 most_noise=_most_noise(noise, stddev),
             )
             # beyond 32, the plan of the grid says what to change
-            secure_sum.simulated(config.protocol, terms(config, 1, min(bits, 32)))
+            by.protocol(config, terms(config, 1, min(bits, 32)))
         train = steps.train(config, loss, optimizer=given.local_optimizer)
 
         def local(here: Round, clients: Clients) -> tuple[jax.Array, jax.Array]:
-            mine = grid(config, noise, here.num_params)
+            mine = grid(config, noise, here.num_params, bits=by.bits(config))
             rotation_key = here.server_key(_keys.Purpose.ROTATE)
             of_purpose = lambda purpose: here.client_keys(clients.ids, purpose)
             keys = of_purpose(_keys.Purpose.SHUFFLE)
@@ -271,12 +304,12 @@ def _make(noise: Noise) -> base.Make:
             return total, stats
 
         def release(here: Round, clients: Clients, sums: Sums) -> Release:
-            mine, ring_sum = grid(config, noise, here.num_params), sums.total
+            mine, ring_sum = grid(config, noise, here.num_params, bits=by.bits(config)), sums.total
             if config.execution == "protocol":
                 ids = jnp.maximum(clients.ids, 0)
                 responds = jnp.zeros(config.parties, bool).at[ids].max(clients.present)
                 ring_sum = jax.pure_callback(
-                    functools.partial(_run, config, mine.bits),
+                    functools.partial(_run, config, by, mine.bits),
                     jax.ShapeDtypeStruct((mine.size,), jnp.uint32),
                     ring_sum,
                     responds,
@@ -295,7 +328,7 @@ def _make(noise: Noise) -> base.Make:
         return rounds.federated(
             local,
             release,
-            choose=uploads.answering(config),
+            choose=uploads.answering(config, by.links),
             server_optimizer=given.server_optimizer,
             performance=given.performance,
             in_place=True,
@@ -304,23 +337,29 @@ def _make(noise: Noise) -> base.Make:
     return make
 
 
+_BY = SumBy(
+    protocol=lambda config, terms: secure_sum.simulated(config.protocol, terms),
+    bits=lambda config: config.bits,
+)
+
+
 def scheme(summary: str, noise: Noise) -> base.Scheme:
-    """The scheme of a noise."""
+    """The scheme of a noise, whose sum is taken by any of the fast protocols."""
     return base.Scheme(
         summary=summary,
         promise="epsilon",
         Config=Config,
-        make=_make(noise),
+        make=maker(noise, _BY),
         event=lambda config: event(config, noise),
         fitted=parties.fitted,
-        non_private=_non_private,
+        non_private=non_private,
         noise_at="client",
         start=uploads.START,
         population=base.all_join,
     )
 
 
-def _non_private(config: Config) -> Config:
+def non_private(config: Any) -> Any:
     """The same training without noise, on the finest grid: rounding needs a bound to round to."""
     return dataclasses.replace(
         config, l2_clip_norm=_WIDE * config.l2_clip_norm, noise_multiplier=0.0, grid_norm=65535

@@ -215,6 +215,8 @@ def _views(outcome: Outcome) -> str:
     if scheme.views is None or not math.isfinite(claimed):
         return ""
     found = scheme.views(plan.scheme_config, outcome.task.round_key, outcome.rounds)
+    if found is None:
+        return ""
     epsilons = [np.asarray(gaussian.mu_to_epsilon(who.mu, plan.delta)) for who in found.adversaries]
     shown = min(60, found.reached.shape[1])
     picture = figures.uploads(found.reached, found.meaning, epsilons[0], claimed, shown)

@@ -15,6 +15,7 @@ from fljax import _rooms, _validate
 _WHERE = {
     "ckks": "ckks",
     "inner_product": "inner_product",
+    "joint_paillier": "joint_paillier",
     "light_secagg": "light_secagg",
     "paillier": "paillier",
     "secagg": "secagg",
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from fljax.upload.secure_sum import field as field
     from fljax.upload.secure_sum import ideal as ideal
     from fljax.upload.secure_sum import inner_product as inner_product
+    from fljax.upload.secure_sum import joint_paillier as joint_paillier
     from fljax.upload.secure_sum import light_secagg as light_secagg
     from fljax.upload.secure_sum import paillier as paillier
     from fljax.upload.secure_sum import protocol as protocol

@@ -69,6 +69,38 @@ def group_15() -> int:
     return 2**3072 - 2**3008 - 1 + 2**64 * (digits + 1690314)
 
 
+def below(bound: int, entropy: signing.Entropy) -> int:
+    """Uniform below the bound but for 2**-128."""
+    return int.from_bytes(entropy(bound.bit_length() // 8 + 17)) % bound
+
+
+def safe_prime(bits: int, entropy: signing.Entropy) -> int:
+    """A prime p of so many bits, its two highest set, such that p and (p - 1) / 2 are primes."""
+    gmpy2 = library()
+    small = np.array([x for x in range(3, 2**14, 2) if gmpy2.is_prime(x)], np.int64)
+    while True:
+        start = int.from_bytes(entropy(-(-bits // 8))) % 2 ** (bits - 3)
+        start = (start | 3 * 2 ** (bits - 3)) | 1  # (p - 1) / 2, odd
+        # Of the next odd numbers those with no small factor, nor one of 2 q + 1.
+        at = 2 * np.arange(2**13, dtype=np.int64)
+        good = np.ones(at.size, bool)
+        for prime in small[small < start]:
+            rest = (int(start % int(prime)) + at) % prime
+            good &= (rest != 0) & ((2 * rest + 1) % prime != 0)
+        for step in at[good].tolist():
+            q = start + step
+            if gmpy2.powmod(2, q - 1, q) == 1 and gmpy2.powmod(4, q, 2 * q + 1) == 1:
+                found = 2 * q + 1
+                fits = found.bit_length() == bits
+                if fits and gmpy2.is_prime(q, 40) and gmpy2.is_prime(found, 40):
+                    return int(found)
+
+
+@functools.cache
+def _small_group(bits: int) -> int:
+    return safe_prime(bits, os.urandom)
+
+
 class Authority:
     """Who gives out keys: one secret to each client, and the key of one sum a round."""
 
@@ -173,10 +205,18 @@ def simulated(
     terms: protocol.Terms,
     *,
     modulus: int | None = None,
+    key_bits: int = MODULUS_BITS,
     for_tests: bool = False,
     entropy: signing.Entropy = os.urandom,
 ) -> InnerProduct:
-    """The protocol with all its parties in this process. Raises as `InnerProduct`."""
+    """The protocol with all its parties in this process. Raises as `InnerProduct`.
+
+    Args:
+      modulus: a safe prime; None: one of `key_bits`.
+      key_bits: 3072, for the group of RFC 3526; fewer protect nobody.
+    """
+    if modulus is None and key_bits < MODULUS_BITS:
+        modulus, for_tests = _small_group(key_bits), True
     return InnerProduct(
         terms=terms,
         secrets={i: entropy(32) for i in range(terms.num_clients)},

@@ -37,12 +37,15 @@ MODULUS_BITS = 3072
 
 class Key(NamedTuple):
     """modulus: n, public. shares: client -> its share, known to it alone. threshold: shares that
-    decrypt together.
+    decrypt together. colluders: whose shares tell nothing. scale: public, modulo n: by how much too
+    large a decryption comes out.
     """
 
     modulus: int
     shares: Mapping[int, int]
     threshold: int
+    colluders: int
+    scale: int = 1
 
 
 def new_key(
@@ -65,14 +68,14 @@ def new_key(
             f"threshold={threshold} and bits={bits}."
         )
     gmpy2 = inner_product.library()
-    p = _safe_prime(bits // 2, entropy)
+    p = inner_product.safe_prime(bits // 2, entropy)
     q = p
     while q == p:
-        q = _safe_prime(bits // 2, entropy)
+        q = inner_product.safe_prime(bits // 2, entropy)
     n, m = p * q, (p - 1) // 2 * ((q - 1) // 2)
     secret = m * int(gmpy2.invert(m, n))  # 0 modulo m, 1 modulo n
     order = n * m
-    random = [_below(order, entropy) for _ in range(threshold - 1)]
+    random = [inner_product.below(order, entropy) for _ in range(threshold - 1)]
 
     def share(x: int) -> int:
         value = 0
@@ -80,34 +83,7 @@ def new_key(
             value = (value * x + coefficient) % order
         return value
 
-    return Key(n, {i: share(i + 1) for i in range(num_clients)}, threshold)
-
-
-def _below(bound: int, entropy: signing.Entropy) -> int:
-    """Uniform below the bound but for 2**-128."""
-    return int.from_bytes(entropy(bound.bit_length() // 8 + 17)) % bound
-
-
-def _safe_prime(bits: int, entropy: signing.Entropy) -> int:
-    """A prime p of so many bits, its two highest set, such that p and (p - 1) / 2 are primes."""
-    gmpy2 = inner_product.library()
-    small = np.array([x for x in range(3, 2**14, 2) if gmpy2.is_prime(x)], np.int64)
-    while True:
-        start = int.from_bytes(entropy(-(-bits // 8))) % 2 ** (bits - 3)
-        start = (start | 3 * 2 ** (bits - 3)) | 1  # (p - 1) / 2, odd
-        # Of the next odd numbers those with no small factor, nor one of 2 q + 1.
-        at = 2 * np.arange(2**13, dtype=np.int64)
-        good = np.ones(at.size, bool)
-        for prime in small[small < start]:
-            rest = (int(start % int(prime)) + at) % prime
-            good &= (rest != 0) & ((2 * rest + 1) % prime != 0)
-        for step in at[good].tolist():
-            q = start + step
-            if gmpy2.powmod(2, q - 1, q) == 1 and gmpy2.powmod(4, q, 2 * q + 1) == 1:
-                found = 2 * q + 1
-                fits = found.bit_length() == bits
-                if fits and gmpy2.is_prime(q, 40) and gmpy2.is_prime(found, 40):
-                    return int(found)
+    return Key(n, {i: share(i + 1) for i in range(num_clients)}, threshold, threshold - 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -115,8 +91,8 @@ class Paillier:
     """A `protocol.SecureSumProtocol`.
 
     Raises:
-      PrivacyPreconditionError: a modulus of fewer than 3072 bits that is not for tests, or a key
-        that fewer clients than N - S can decrypt with.
+      PrivacyPreconditionError: a modulus of fewer than 3072 bits that is not for tests, a key for
+        which N - S clients are too few, or one that max_colluders can decrypt with.
     """
 
     terms: protocol.Terms
@@ -138,10 +114,12 @@ class Paillier:
                 f"Expected modulus of {MODULUS_BITS} bits for 128 bits of security, got one of "
                 f"{length}."
             )
-        if self.key.threshold != self.terms.least:
+        terms, key = self.terms, self.key
+        if not (key.threshold <= terms.least and terms.max_colluders <= key.colluders):
             raise errors.PrivacyPreconditionError(
-                f"Expected a key that {self.terms.least} clients decrypt with, got "
-                f"threshold={self.key.threshold}."
+                f"Expected a key that {terms.least} clients decrypt with and "
+                f"{terms.max_colluders} do not, got threshold={key.threshold}, "
+                f"colluders={key.colluders}."
             )
 
     @functools.cached_property
@@ -202,16 +180,27 @@ class Paillier:
         return b"".join(int(element).to_bytes(self.width) for element in elements)
 
 
+@functools.lru_cache(maxsize=4)
+def _kept_key(num_clients: int, threshold: int, bits: int) -> Key:
+    return new_key(num_clients, threshold, bits=bits)
+
+
 def simulated(
-    terms: protocol.Terms, *, key: Key | None = None, entropy: signing.Entropy = os.urandom
+    terms: protocol.Terms,
+    *,
+    key: Key | None = None,
+    key_bits: int = MODULUS_BITS,
+    entropy: signing.Entropy = os.urandom,
 ) -> Paillier:
     """The protocol with all its parties in this process. Raises as `Paillier`.
 
     Args:
-      key: from the dealer; None: a new one, which takes minutes.
+      key: from the dealer; None: one that this process makes, which takes minutes, and keeps.
+      key_bits: of that key; fewer than 3072 protect nobody.
     """
-    made = new_key(terms.num_clients, terms.least, entropy=entropy) if key is None else key
-    return Paillier(terms=terms, key=made, entropy=entropy)
+    made = _kept_key(terms.num_clients, terms.least, key_bits) if key is None else key
+    for_tests = made.modulus.bit_length() < MODULUS_BITS and key is None
+    return Paillier(terms=terms, key=made, for_tests=for_tests, entropy=entropy)
 
 
 class Client:
@@ -235,7 +224,7 @@ class Client:
         plain = (
             int.from_bytes(data[at : at + length], "little") for at in range(0, len(data), length)
         )
-        drawn = [_below(n, setting.entropy) for _ in range(setting.num_ciphertexts)]
+        drawn = [inner_product.below(n, setting.entropy) for _ in range(setting.num_ciphertexts)]
         blinds = inner_product.library().powmod_base_list(drawn, n, setting.square)
         return setting.as_bytes(
             [(1 + m * n) * blind % setting.square for m, blind in zip(plain, blinds, strict=True)]
@@ -271,15 +260,15 @@ class Server:
         used = dict(list(found.items())[: setting.key.threshold])
         powers = []
         for number, parts in used.items():
-            weight = 2 * _weight(setting.factorial, number, list(used))
-            powers.append(inner_product.library().powmod_base_list(parts, weight, setting.square))
+            exponent = 2 * weight(setting.factorial, number, list(used))
+            powers.append(inner_product.library().powmod_base_list(parts, exponent, setting.square))
         self._total = self._sums(_product(powers, setting.square))
         return {}
 
     def _sums(self, products: Sequence[Any]) -> np.ndarray:
-        """Words of (1 + n)**(4 N!**2 M), M the packed sums."""
+        """Words of (1 + n)**(4 N!**2 scale M), M the packed sums."""
         setting, n = self._setting, self._setting.key.modulus
-        back = inner_product.library().invert(4 * setting.factorial**2, n)
+        back = inner_product.library().invert(4 * setting.factorial**2 * setting.key.scale, n)
         length = setting.words * setting.word
         data = b""
         for element in products:
@@ -310,7 +299,7 @@ def _product(rows: Sequence[Sequence[Any]], square: Any) -> list[Any]:
     return total
 
 
-def _weight(factorial: int, number: int, used: Sequence[int]) -> int:
+def weight(factorial: int, number: int, used: Sequence[int]) -> int:
     """N! times the Lagrange coefficient at 0 of a client's share, a whole number."""
     top, bottom = factorial, 1
     for other in used:
