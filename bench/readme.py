@@ -99,7 +99,12 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
         "colluders_training": (colluders_training.table, "colluders_training"),
         "noise_in_average": (noise_in_average.table, "noise_in_average"),
     },
-    "docs/explain/secure_sums.md": {"secure_sums": (secure_sums.table, "secure_sums")},
+    "docs/explain/secure_sums.md": {
+        "secure_sums": (secure_sums.table, "secure_sums"),
+        "secure_sums_claim": (secure_sums.claim_table, "secure_sums"),
+        "secure_sums_dropouts": (secure_sums.dropout_table, "secure_sums"),
+        "secure_sums_large": (secure_sums.large_table, "secure_sums"),
+    },
     "docs/explain/pair_noise.md": {
         "overhead": (overhead.table, "overhead"),
         "pairwise_time": (pairwise_time.table, "pairwise_time"),
