@@ -23,6 +23,20 @@ def claim(mechanism, relation="REPLACE_SPECIAL"):
     )
 
 
+@pytest.mark.parametrize(
+    ("bounds", "moved"),
+    [
+        ((3.0,), (3.0, 9.0, 9)),
+        ((3.0, 5.0), (3.0, 5.0, 5)),
+        ((3.0, None, 4), (3.0, 6.0, 4)),  # sqrt(4) * 3, below 3**2
+        ((3.0, 5.0, 2), (3.0, math.sqrt(2) * 3.0, 2)),
+        ((3.0, 20.0, 100), (3.0, 9.0, 9)),
+    ],
+)
+def test_how_far_integers_move(bounds, moved):
+    assert integer_noise.lengths(*bounds) == pytest.approx(moved)
+
+
 @functools.cache
 def gaussian_sum_law(stddev, count, reach=40):
     """Masses at 0, 1, .., reach, by convolutions of 50 digits."""

@@ -12,7 +12,7 @@ from fljax import accounting
 from fljax.accounting import gaussian
 from fljax.accounting.renyi import conversion, kov, rdp
 from fljax.accounting.weighted_sums import curves as weighted_curves
-from fljax.accounting.weighted_sums import replaced_record, spectrum
+from fljax.accounting.weighted_sums import replaced_record, setups, spectrum
 from fljax.accounting.weighted_sums import rounds as weighted_rounds
 from fljax.errors import NoGuaranteeError, PrivacyPreconditionError
 
@@ -307,6 +307,15 @@ def test_oracle_o16_where_the_covariance_costs_only_the_smaller_denominator():
         assert np.all(found[dear] > 2 * moved[dear]) and np.all(np.isinf(found[low <= 0]))
         kinds += [np.sum(cheap), np.sum(dear), np.sum(low <= 0)]
     assert np.all(kinds > 10)
+
+
+@pytest.mark.parametrize("formula", ["sound", "paper"])
+@pytest.mark.parametrize("noise", ["isotropic", "water_filling"])
+def test_a_curve_is_finite_just_below_its_largest_order(noise, formula):
+    curve = setups.curve("gaussian", noise, PAPER, formula=formula)
+    top = curve.largest_order
+    below, at = np.asarray(curve.divergence([top * (1 - 1e-9), top * (1 + 1e-9)]))
+    assert np.isfinite(below) and np.isinf(at)
 
 
 def test_oracle_o15_no_noise_at_all_leaves_a_least_epsilon():

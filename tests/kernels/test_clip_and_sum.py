@@ -158,6 +158,13 @@ def test_tiny_rows_and_tiny_bounds_are_clipped(implementation):
     np.testing.assert_allclose(total, [1.2e-25, 0], rtol=1e-5, atol=1e-31)
 
 
+def test_one_segment_is_the_sum(key):
+    rows = jax.random.normal(key, (4, 3))
+    ids = jnp.zeros(4, jnp.int32)
+    total, _ = api.clip_and_sum(rows, 1.0, segment_ids=ids, num_segments=1)
+    np.testing.assert_allclose(total[0], api.clip_and_sum(rows, 1.0)[0], rtol=1e-6)
+
+
 @optimized
 @both
 def test_segments_sum_their_own_rows_and_leave_out_foreign_ids(implementation, key):

@@ -205,6 +205,15 @@ def test_leaves_of_any_length_have_the_bits_of_jax_random(dtype, key):
     )
 
 
+def test_leaves_beyond_32_bits_are_drawn_by_jax_random(key):
+    def traced(form, size):
+        like = {"w": jax.ShapeDtypeStruct((size,), jnp.float32)}
+        return str(jax.make_jaxpr(lambda key: form.half_variance_normals(key, like))(key))
+
+    for size, same in ((2**32 - 1, False), (2**32, True)):  # positions of the former have 32 bits
+        assert (traced(unrolled, size) == traced(reference, size)) == same
+
+
 @optimized
 @pytest.mark.parametrize("kind", ["threefry2x32", "rbg"])
 def test_keys_and_uniforms_have_the_bits_of_jax_random(kind):

@@ -288,5 +288,5 @@ def test_an_allocated_round_that_is_too_large_says_so(key):
 )
 def test_an_allocation_out_of_range_is_refused(wrong, key):
     given = {"num": 8, "num_rounds": 5, "times": 2, "capacity": 8} | wrong
-    with pytest.raises(ValueError, match="Expected"):
-        allocated_sample(key, 0, **given)
+    with pytest.raises(ValueError, match="Expected"):  # traced: 2**31 units would fill the memory
+        jax.eval_shape(lambda key: allocated_sample(key, 0, **given), key)

@@ -298,6 +298,13 @@ def test_what_is_out_of_range_is_refused(call):
         call()
 
 
+def test_a_scheme_without_exact_noise_refuses_only_what_says_how_noise_is_drawn():
+    scheme = schemes.get("lightdp")
+    exact.check_known(scheme, {"l2_clip_norm": 1.0})
+    with pytest.raises(ValueError, match="Expected a scheme that offers noise='exact'"):
+        exact.check_known(scheme, {"noise": "exact"})
+
+
 def test_wrapping_around_is_refused_where_a_silo_has_too_many_rows(key):
     made = config("local_item_dp", noise_multiplier=0.04, num_parties=1)
     of = schemes.get("local_item_dp").make(made, linear_loss, num_units=1)

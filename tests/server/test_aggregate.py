@@ -73,3 +73,19 @@ def test_a_step_divides_by_the_public_constant_and_counts_rounds():
     assert int(state.round) == 1
     with pytest.raises(ValueError, match="divisor=0"):
         aggregate.step(state, {"w": jnp.zeros(2)}, divisor=0.0, server_optimizer=optimizer)
+
+
+@pytest.mark.parametrize("groups", [None, 2, 4])
+def test_rows_that_clients_keep_come_back_in_their_places(groups):
+    rows = jnp.arange(14.0).reshape(7, 2)
+    present = jnp.array([True, True, False, True, True, True, True])
+
+    def twice(clients, present):
+        new = jnp.where(present[:, None], 2 * clients + 1, clients)
+        return jnp.sum(jnp.where(present[:, None], clients, 0.0), axis=0), new
+
+    total, kept = aggregate.sum_in_chunks(
+        twice, rows, present, chunk_size=2, groups=groups, kept=rows
+    )
+    np.testing.assert_allclose(total, rows[present].sum(axis=0))
+    np.testing.assert_array_equal(kept, jnp.where(present[:, None], 2 * rows + 1, rows))
