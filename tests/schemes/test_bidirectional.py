@@ -144,7 +144,6 @@ def test_the_servers_guards_are_called_as_the_page_says():
         ran["keys"].take(2)
 
 
-@pytest.mark.slow(reason="compiles one more round")
 def test_a_round_is_the_mean_gradient_of_the_batches(key):
     """With whole clients as batches the step is the gradient of the mean of the clients' losses."""
     clients, model = task()
