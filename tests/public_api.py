@@ -22,6 +22,7 @@ MODULES = (
     "fljax.accounting",
     "fljax.accounting.correlated",
     "fljax.accounting.events",
+    "fljax.accounting.monte_carlo",
     "fljax.data",
     "fljax.errors",
     "fljax.models",

@@ -103,7 +103,8 @@ def test_rows_of_replays_and_of_floating_point_fit():
         "relation": "REPLACE_ONE",
         "sees": "the model",
     }
-    replayed |= {"noise": "exact", "noise_multiplier": 1.0, "holds": True, "verdict": "holds"}
+    replayed |= {"noise": "exact", "correlation": None, "noise_multiplier": 1.0}
+    replayed |= {"holds": True, "verdict": "holds"}
     replayed |= dict.fromkeys(("declared", "allowed", "measured", "control"), 1.0)
     of_law = {"attack": "low bits", "scheme": None, "noise_multiplier": 1.0, "trials": 9}
     of_law |= {"float32": 0.5, "whole_numbers": 0.0, "holds": True, "verdict": "holds"}

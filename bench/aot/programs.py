@@ -29,6 +29,12 @@ SCHEMES = (
     "dp_ftrl",
     "distributed_dgauss",
 )
+# Rounds and the settings of their schemes; silos and clients may keep correlated noise to
+# themselves.
+ROUNDS: dict[str, dict[str, str]] = {f"round_{name}": {"scheme": name} for name in SCHEMES} | {
+    f"round_{name}_banded": {"scheme": name, "correlation": "banded"}
+    for name in ("higradavg", "lightdp")
+}
 BANDS = (1.0, 0.5, 0.375, 0.3125)  # of noise correlated over rounds
 STDDEV = 100.0  # of integers
 # Of a round in which each unit is for a number of times: units, rounds, times.
@@ -301,18 +307,18 @@ def _subject_averages() -> Forms:
     }
 
 
-def _round(scheme: str) -> Forms:
+def _round(scheme: dict[str, str]) -> Forms:
     """One round at the demo's size. reference: the scheme's own training without privacy."""
 
     def program(private: bool) -> Program:
         from fljax.simulation import config, feed, job
 
-        settings = config.from_sections({"scheme": {"scheme": scheme}})
+        settings = config.from_sections({"scheme": scheme})
         prepared = job.prepare(settings)
         which = slice(0, 1) if private else slice(1, 2)
         prepared = prepared._replace(algorithms=prepared.algorithms[which])
         if not prepared.algorithms:
-            raise NotImplementedError(f"{scheme} has no training without privacy")
+            raise NotImplementedError(f"{scheme['scheme']} has no training without privacy")
         together = feed.round_fun(prepared.algorithms, prepared.facts.num_clients)
         capacity = prepared.usual_capacity()
         data = jax.eval_shape(lambda tree: tree, prepared.task.client_data)
@@ -371,7 +377,7 @@ PROGRAMS: dict[str, Callable[[int], Forms]] = {
     "pair_noise_20_out": lambda _: _pair_noise(False),
     "water_filling": lambda _: _water_filling(),
     "subject_averages": lambda _: _subject_averages(),
-    **{f"round_{name}": functools.partial(lambda s, _: _round(s), name) for name in SCHEMES},
+    **{name: functools.partial(lambda s, _: _round(s), of) for name, of in ROUNDS.items()},
     "round_dealt": functools.partial(_dealt, "a"),
     "round_dealt_femnist": functools.partial(_dealt, "b"),
 }

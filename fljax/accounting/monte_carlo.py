@@ -31,6 +31,8 @@ from fljax.accounting.events import Mechanism, NeighboringRelation, PrivacyEvent
 from fljax.errors import UnsupportedEventError
 from fljax_kernels.correlated import Strategy
 
+__all__ = ["Bound", "delta", "epsilon"]
+
 MOST_PATTERNS = 4096  # sets of rounds that a unit may be in
 _AT_ONCE = 2**22  # numbers of a block of draws
 _ROUNDED = 1e-9  # of a loss, by float64: a hundred times what thousands of terms are off

@@ -7,6 +7,7 @@ it finds what it looks at only: a unit that moves too much, or noise that is too
 another shape, nor a sampling that is not what the event says.
 """
 
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -25,6 +26,17 @@ _MOST_ROUNDS = 16  # of one event that are replayed
 _DRAWS = 4000  # of the noise, per number that is seen
 _AT_ONCE = 256
 _STANDARD_ERRORS = 5.0
+# Of a small world whose noise is correlated over rounds: a unit comes back while its noise is still
+# taken back, and rounds begin anew after as many as are replayed.
+_CORRELATED: dict[str, Any] = {
+    "bands": 2,
+    "item_sampling_prob": 0.5,
+    "max_items_per_subject": 1,
+    "min_separation": 2,
+    "rounds_per_start": 5,
+    "sampling_prob": 0.5,
+    "server_learning_rate": 1.0,
+}
 
 
 class Replay(NamedTuple):
@@ -152,16 +164,36 @@ def _rounds(scheme: Scheme, config: Any) -> int:
     )
 
 
-def least_config(scheme: Scheme, *, noise_multiplier: float = 1.0) -> Any:
+def least_config(
+    scheme: Scheme, *, noise_multiplier: float = 1.0, correlation: str | None = None
+) -> Any:
     """A Config of the scheme for `rounds.fewest` clients, others of its numbers as in a small
     world.
 
+    Args:
+      correlation: how noise is correlated over the rounds of one event, of those that the Config
+        knows; None: as the small world has it, of one round.
+
     Raises:
-      As `rounds.fewest`.
+      As `rounds.fewest`; ValueError: the scheme's noise is not correlated so.
     """
-    noise = {"noise_multiplier": noise_multiplier}
-    small = rounds.small(scheme.Config, rounds.sizes(scheme) | noise, required=noise)
+    sizes = rounds.sizes(scheme)
+    asked: dict[str, Any] = {"noise_multiplier": noise_multiplier}
+    if correlation is not None:
+        check_correlated(scheme, correlation)
+        sizes |= _CORRELATED
+        asked |= {"correlation": correlation}
+    small = rounds.small(scheme.Config, sizes | asked, required=asked)
     return rounds.fewest(scheme, small)
+
+
+def check_correlated(scheme: Scheme, correlation: str) -> None:
+    """Raises ValueError where noise of a scheme's rounds cannot be correlated at all."""
+    if "correlation" not in {field.name for field in dataclasses.fields(scheme.Config)}:
+        raise ValueError(
+            "Expected a scheme whose noise may be correlated over rounds, got one whose is not, "
+            f"and correlation={correlation!r}."
+        )
 
 
 def mu_of(mechanism: Any) -> float | None:

@@ -24,7 +24,8 @@ def run(options: Any) -> dict[str, Any]:
     """
     scheme = schemes.get(options.replay)
     noise = options.noise_multiplier or 1.0
-    config = replay.least_config(scheme, noise_multiplier=noise)
+    correlation = options.correlation
+    config = replay.least_config(scheme, noise_multiplier=noise, correlation=correlation)
     if options.noise != "float32":
         config = dataclasses.replace(config, noise=options.noise)
     key = jax.random.key(options.seed, impl="threefry2x32")
@@ -36,6 +37,7 @@ def run(options: Any) -> dict[str, Any]:
         "relation": str(event.neighboring_relation),
         "sees": found.sees,
         "noise": options.noise,
+        "correlation": options.correlation,
         "noise_multiplier": noise,
         "declared": found.declared,
         "allowed": found.report.declared,

@@ -311,6 +311,7 @@ class ReplayRow(TypedDict):
     relation: str
     sees: str
     noise: str
+    correlation: str | None
     noise_multiplier: float
     declared: Number
     allowed: Number

@@ -10,9 +10,10 @@ import tyro
 
 from fljax import _validate, attacks, schemes
 from fljax.accounting.words import at_least, rounded_up
-from fljax.attacks import rounds
+from fljax.attacks import replay, rounds
 from fljax.cli import _args, _output, _run_files
 from fljax.schemes import exact
+from fljax.schemes.central import dp_ftrl
 
 _DESCRIPTION = """Measures what an attacker learns from rounds of a scheme, next to what the scheme
 certifies.
@@ -29,7 +30,8 @@ With --settings it is the scheme of a run's folder, or of a TOML, with its own n
 clients, and what has to fit their number: buffer_size, max_colluders, max_stragglers,
 min_separation, silo_noise, silos_per_subject, straggler_law. With --replay one round is run again
 with the same keys and one unit changed, for each unit: exact where trials count, and so is its
-control, the same with half the noise, which must fail.
+control, the same with half the noise, which must fail. With --correlation it is all rounds of one
+event, whose noise is correlated over them.
 
 With --floating-point the noise itself is attacked, and rounds of a scheme with it: by its lowest
 bits, its precision and the order of a sum, in float32, where these succeed, and in whole numbers,
@@ -64,6 +66,10 @@ class Options:
     replay: Annotated[str | None, tyro.conf.arg(metavar="SCHEME", help=_REPLAY)] = None
     noise: exact.Form = "float32"
     """How the scheme draws its noise, for replay: "float32", or "exact", in whole numbers."""
+    correlation: dp_ftrl.Correlation | None = None
+    """How the scheme correlates its noise, for replay of all rounds of one event. none: as it does
+    by default, in a world of one round.
+    """
     floating_point: bool = False
     """Attack the arithmetic of noise instead, and of rounds of scheme, in float32 and in whole
     numbers. Takes scheme, noise_multiplier (in [1, 64], of the noise alone), trials and seed.
@@ -115,6 +121,11 @@ class Options:
             _validate.positive(noise_multiplier=self.noise_multiplier)
         if self.epsilon is not None:
             _validate.positive(epsilon=self.epsilon)
+        if self.correlation is not None and self.replay is None:
+            raise ValueError(
+                "Expected correlation=None without replay, as settings have a noise of their own, "
+                f"got correlation={self.correlation!r}."
+            )
         if self.settings is not None and (self.all or self.replay is not None):
             raise ValueError(
                 f"Expected settings with neither all nor replay, got all={self.all} and "
@@ -130,6 +141,8 @@ class Options:
         rounds.check_name(replay=name)
         if self.noise != "float32":
             exact.check_offered(schemes.get(name))
+        if self.correlation is not None:
+            replay.check_correlated(schemes.get(name), self.correlation)
         if schemes.get(name).promise != "epsilon":
             raise ValueError(f"Expected replay of a scheme that promises an epsilon, got {name!r}.")
         if self.all or self.attack is not None or self.epsilon is not None:

@@ -106,11 +106,11 @@ def noisy_steps(
             t: jax.Array, carry: tuple[Params, Any, jax.Array, Any]
         ) -> tuple[Params, Any, jax.Array, Any]:
             here, memory, stats, noise = carry
-            mine = rows
+            turn: tuple[jax.Array, ...] = ()
             if strategy is not None:
                 cycle = len(strategy.coefs)
-                mine = jnp.where(ids % cycle == noise.step % cycle, rows, -1)
-            answer = query(here, examples, mine, jax.random.fold_in(sample_key, t))
+                turn = (ids % cycle == noise.step % cycle,)
+            answer = query(here, examples, rows, jax.random.fold_in(sample_key, t), *turn)
             over = jnp.asarray(divisor(answer) if callable(divisor) else divisor, jnp.float32)
             noisy = answer.grad_sum
             if noised is not None:

@@ -34,7 +34,19 @@ class SiloSum(NamedTuple):
     clipped_fraction: jax.Array
 
 
-Query = Callable[[Params, Batch, jax.Array, jax.Array], SiloSum]
+class Query(Protocol):
+    """A sum over a sample of a silo's `rows` int32 `[N]` of `examples`, -1: padding."""
+
+    def __call__(
+        self,
+        params: Params,
+        examples: Batch,
+        rows: jax.Array,
+        key: jax.Array,
+        turn: jax.Array | None = None,
+        /,
+    ) -> SiloSum:
+        """turn: bool `[N]`, the rows that may be in the sample; None: all of them."""
 
 
 class AddUp(Protocol):
@@ -146,6 +158,13 @@ def taken(
     """
     there = jnp.where(places >= 0, rows[jnp.maximum(places, 0)], -1)
     return keyed.drawing(loss, take_examples(examples, there), key, 0, places)
+
+
+def in_turn(rows: jax.Array, turn: jax.Array | None) -> jax.Array:
+    """Which of `rows` `[N]` may be sampled. Rows of another turn stay where they are, as padding
+    would not: so their subjects' order is the same in each step of a loop, and is found once.
+    """
+    return rows >= 0 if turn is None else (rows >= 0) & turn
 
 
 def num_batches(count: jax.Array, batch_size: int) -> jax.Array:

@@ -1,8 +1,9 @@
 """What one silo adds up in one step when a subject, not an item, is to be protected.
 
-Each maker returns a query `fun(params, examples, rows, key) -> SiloSum`: it samples the silo's
-rows, takes per-example gradients in batches, and returns a SUM before noise. `rows` int32 `[N]` are
-the silo's rows of the pool `examples`, -1 is padding; `examples["subject"]` says whose item it is.
+Each maker returns a query `fun(params, examples, rows, key, turn) -> SiloSum`: it samples the
+silo's rows, takes per-example gradients in batches, and returns a SUM before noise. `rows` int32
+`[N]` are the silo's rows of the pool `examples`, -1 is padding; `examples["subject"]` says whose
+item it is; `turn` bool `[N]`, which of them may be sampled, None: all.
 Weights are counted over the whole sample, so batches change speed and memory only. No buffer has a
 row of D numbers for each subject.
 
@@ -196,12 +197,19 @@ def _sum_of_parts(
     silo_query.check(item_sampling_prob, l2_clip_norm, batch_size)
     per_example = fljax_kernels.per_example_grads(keyed.of_one(loss), method=method)
 
-    def fun(params: Params, examples: Batch, rows: jax.Array, key: jax.Array) -> SiloSum:
+    def fun(
+        params: Params,
+        examples: Batch,
+        rows: jax.Array,
+        key: jax.Array,
+        turn: jax.Array | None = None,
+    ) -> SiloSum:
         coin_key, parts_key = jax.random.split(key)
         if add_up is not None:
             parts_key, round_key = jax.random.split(parts_key)
         ids = silo_query.subject_ids(examples, rows, required=needs_subjects)
-        sampled = (rows >= 0) & _keys.coins(coin_key, rows.shape, item_sampling_prob)
+        there = silo_query.in_turn(rows, turn)
+        sampled = there & _keys.coins(coin_key, rows.shape, item_sampling_prob)
         parts = parts_of(ids, sampled, parts_key)
         used = parts > 0
         batches = silo_query.batches(jnp.arange(rows.size, dtype=jnp.int32), used, -1, batch_size)
@@ -251,10 +259,16 @@ def _mean_then_clip(
     places = items_per_subject
     together = max(1, batch_size // places)
 
-    def fun(params: Params, examples: Batch, rows: jax.Array, key: jax.Array) -> SiloSum:
+    def fun(
+        params: Params,
+        examples: Batch,
+        rows: jax.Array,
+        key: jax.Array,
+        turn: jax.Array | None = None,
+    ) -> SiloSum:
         coin_key, rank_key = jax.random.split(key)
         ids = silo_query.subject_ids(examples, rows)
-        sampled = sample(ids, rows >= 0, coin_key)
+        sampled = sample(ids, silo_query.in_turn(rows, turn), coin_key)
         rank = silo_query.group(ids, sampled, jax.random.uniform(rank_key, ids.shape)).rank
         used = sampled & (rank < places)
         row_places = jnp.arange(rows.size, dtype=jnp.int32)

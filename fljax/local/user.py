@@ -37,11 +37,17 @@ def clipped_batch_gradient(
     silo_query.check(item_sampling_prob, l2_clip_norm, batch_size)
     value_and_grad = jax.value_and_grad(masked_mean_loss(loss))
 
-    def fun(params: Params, examples: Batch, rows: jax.Array, key: jax.Array) -> SiloSum:
+    def fun(
+        params: Params,
+        examples: Batch,
+        rows: jax.Array,
+        key: jax.Array,
+        turn: jax.Array | None = None,
+    ) -> SiloSum:
         if add_up is not None:
             key, round_key = jax.random.split(key)
         ids = silo_query.subject_ids(examples, rows, required=False)
-        mask = (rows >= 0) & _keys.coins(key, rows.shape, item_sampling_prob)
+        mask = silo_query.in_turn(rows, turn) & _keys.coins(key, rows.shape, item_sampling_prob)
         count = jnp.sum(mask)
         places = jnp.arange(rows.size, dtype=jnp.int32)
         batches = silo_query.batches(places, mask, -1, batch_size)

@@ -147,10 +147,37 @@ def test_the_command_replays_exact_rounds(tmp_path):
     assert row["noise"] == "exact" and row["holds"] is True and row["control"] > row["allowed"]
 
 
+@pytest.mark.slow(reason="compiles the rounds of one more scheme", but=["higradavg"])
+@pytest.mark.parametrize(
+    ("name", "correlation"),
+    [
+        ("higradavg", "banded"),
+        ("dp_fedavg", "banded"),
+        ("dp_fedsgd", "banded"),
+        ("dp_ftrl", "banded"),
+        ("dp_ftrl", "buffered"),
+        ("dp_ftrl", "dense_banded"),
+        ("dp_ftrl", "tree"),
+        ("lightdp", "banded"),
+        ("lightdp", "tree"),
+    ],
+)
+def test_the_command_replays_rounds_whose_noise_is_correlated(name, correlation, tmp_path):
+    args = ["audit", "--replay", name, "--correlation", correlation]
+    assert cli.main([*args, "--run-dir", str(tmp_path / "a")]) == 0
+    (row,) = json.loads((tmp_path / "a" / "audit.json").read_text())["rows"]
+    assert row["correlation"] == correlation and row["holds"] is True
+    assert row["measured"] <= row["allowed"] < row["control"]
+
+
 @pytest.mark.parametrize(
     ("args", "text"),
     [
         (["--noise", "exact"], "without replay"),
+        (["--correlation", "banded"], "without replay"),
+        (["--correlation", "pink"], "to be one of"),
+        (["--replay", "gd_dp", "--correlation", "banded"], "may be correlated over rounds"),
+        (["--replay", "dp_fedavg", "--correlation", "tree"], "Expected correlation"),
         (["--replay", "gd_dp", "--noise", "exact"], "Expected a scheme that offers"),
         (["--replay", "nobody"], "to be one of"),
         (["--replay", "white_channel"], "promises an epsilon"),

@@ -115,9 +115,9 @@ def test_bytes_of_a_run_have_those_of_each_trip_of_a_loop():
 
 
 @pytest.mark.slow(reason="prepares a run of each scheme")
-@pytest.mark.parametrize("scheme", programs.SCHEMES)
-def test_rounds_of_schemes_lower(scheme):
-    lowered(f"round_{scheme}")
+@pytest.mark.parametrize("name", programs.ROUNDS)
+def test_rounds_of_schemes_lower(name):
+    lowered(name)
 
 
 def test_a_target_without_its_environment_is_skipped_with_a_line(monkeypatch, tmp_path, capsys):

@@ -11,6 +11,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from fljax_kernels import add_gaussian_noise, correlated
 from fljax_kernels.correlated import Strategy
 from fljax_kernels.correlated.cases import CASES
+from fljax_kernels.correlated.strategies import grown
 
 LIKE = {"a": jnp.zeros((3, 16)), "b": jnp.zeros(5)}
 
@@ -206,3 +207,34 @@ def test_noise_is_not_rounded_into_integers(key):
     strategy, tree = Strategy("tree", (), 4), {"a": jnp.zeros(3, jnp.int32)}
     with pytest.raises(ValueError, match="Expected tree with floating leaves, got int32"):
         correlated.add_noise(strategy, key, tree, 1.0, correlated.init(strategy, tree))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_noise_grows_as_the_rows_of_c_inverse_do(name):
+    strategy = CASES[name]
+    inverse = np.linalg.inv(matrix(strategy, strategy.num_rounds))
+    rows = np.linalg.norm(inverse, axis=1) / np.diag(inverse)
+    assert grown(strategy) == pytest.approx(rows.max(), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        Strategy("banded", (1.0, 1.5), 100),
+        Strategy("banded", (1.0, -3.0, 0.5), 1000),
+        Strategy("banded", (1.0, 50.0), 2**30),
+        Strategy("banded_inverse", (1.0, 1e6), 3),
+        Strategy("buffered", (0.9, -1.5), 200),
+        Strategy("dense_banded", (1.0, 0.0, *(1.0, 2.0) * 49), 50),
+    ],
+)
+def test_noise_in_which_float32_would_lose_this_rounds_draw_is_refused(strategy, key):
+    """C x + z is as private as its event says, but z is rounded away: then x is seen, rounded."""
+    tree = {"a": jnp.zeros(3)}
+    state = correlated.init(strategy, tree)
+    for call in (
+        lambda: correlated.add_noise(strategy, key, tree, 1.0, state),
+        lambda: correlated.correlate(strategy, tree, state),
+    ):
+        with pytest.raises(ValueError, match="which sums of float32 lose beyond that"):
+            call()

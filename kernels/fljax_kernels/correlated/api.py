@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fljax_kernels import _meshes
 from fljax_kernels.correlated import reference
-from fljax_kernels.correlated.strategies import Strategy
+from fljax_kernels.correlated.strategies import MOST_GROWN, Strategy, grown
 from fljax_kernels.gaussian import api as gaussian
 from fljax_kernels.gaussian.reference import drawn_in
 
@@ -55,8 +55,9 @@ def add_noise(
       `(tree with noise, next state)`; shapes and dtypes stay.
 
     Raises:
-      ValueError: an argument is out of range or not of the stated kind, or `state` is of another
-        strategy or tree.
+      ValueError: an argument is out of range or not of the stated kind, `state` is of another
+        strategy or tree, or C^-1 makes noise more than 1024 times as large as what its round
+        draws: sums of float32 would lose that, and what it hides would be seen.
 
     Source: Denisov et al. (2022), arXiv:2202.08312, Theorem 2.1: adaptive rounds.
     """
@@ -107,6 +108,12 @@ def correlate(strategy: Strategy, fresh: Any, state: State) -> tuple[Any, State]
 
 
 def _check_state(strategy: Strategy, tree: Any, state: State) -> None:
+    if not grown(strategy) <= MOST_GROWN:
+        raise ValueError(
+            f"Expected a strategy whose noise is at most {MOST_GROWN:g} times as large as what a "
+            "round draws, which sums of float32 lose beyond that, got "
+            f"{grown(strategy):.3g} times with strategy={strategy!r}."
+        )
     wanted = jax.tree.map(lambda leaf: (strategy.num_buffers, *jnp.shape(leaf)), tree)
     given = jax.tree.map(jnp.shape, state.buffers)
     if wanted != given:

@@ -1,8 +1,13 @@
 """Which noise is correlated with which: a lower-triangular matrix C over rounds, in few numbers."""
 
 import dataclasses
+import functools
 import math
 
+import numpy as np
+
+MOST_GROWN = 2.0**10  # float32 has 24 bits: of noise so large, z and what it hides keep 14
+_ROUNDS = 4096  # of them are looked at: what grows beyond that bound later does so slowly
 KINDS = ("banded", "banded_inverse", "buffered", "dense_banded", "tree")
 
 
@@ -78,3 +83,44 @@ class Strategy:
         if self.kind == "dense_banded":
             return len(self.coefs) // self.num_rounds - 1
         return min(len(self.coefs), self.num_rounds) - 1
+
+
+@functools.lru_cache(maxsize=64)
+def grown(strategy: Strategy) -> float:
+    """How many times larger than what is drawn in its round the noise of a round gets, of the first
+    4096: the largest norm of a row of C^-1, over its entry on the diagonal.
+    """
+    count, kind = min(strategy.num_rounds, _ROUNDS), strategy.kind
+    numbers = np.asarray(strategy.coefs, np.float64)
+    if kind == "tree":  # a node less the nodes that end in it, of which no two are the same
+        return math.sqrt(count.bit_length())
+    if kind == "banded_inverse":
+        return float(np.linalg.norm(numbers[:count]))
+    with np.errstate(over="ignore", invalid="ignore"):
+        if kind == "dense_banded":
+            return _of_rows(numbers.reshape(strategy.num_rounds, -1)[:count])
+        column, kept = [1.0], np.zeros(strategy.num_buffers)
+        for _ in range(count - 1):  # where one z goes, which is the first
+            if kind == "banded":
+                kept = np.concatenate([column[-1:], kept[:-1]])[: kept.size]
+                column.append(-float(numbers[1 : kept.size + 1] @ kept))
+            else:
+                decay, scale = np.split(numbers, 2)
+                kept = decay * kept + column[-1]
+                column.append(-float(scale @ kept))
+        found = float(np.linalg.norm(column))
+    return found if math.isfinite(found) else math.inf
+
+
+def _of_rows(rows: np.ndarray) -> float:
+    """`grown` of bands `[T, K + 1]` of each round's own, from the diagonal to the left."""
+    count, bands = rows.shape
+    inverse, found = np.zeros((count, count)), 0.0
+    for t, row in enumerate(rows):
+        behind = min(bands - 1, t)
+        inverse[t] = -row[1 : behind + 1] @ inverse[t - behind : t][::-1]
+        inverse[t, t] += 1.0
+        inverse[t] /= row[0]
+        length = float(np.linalg.norm(inverse[t])) * float(row[0])
+        found = max(found, length if math.isfinite(length) else math.inf)
+    return found
