@@ -513,7 +513,8 @@ class TruncatedPoissonGaussian(Mechanism):
     than `most`, `most` units drawn from it are left.
 
     `sampling_prob`: of each unit, in [0, 1]. `noise_multiplier`: noise stddev / how far one unit
-      moves the sum by being there; >= 0, 0 is no noise.
+      moves the sum by being there; >= 0, 0 is no noise. `population`: those of the larger neighbour
+      where one is added or removed: of n units one of whom may leave, n; whom one may join, n + 1.
 
     Source: arXiv:2508.15089.
     """

@@ -125,6 +125,41 @@ def test_cut_samples_cost_no_neighbours_more_than_the_bound(prob, most, noise):
     assert float(curve(quieter, REPLACE, (order,))[0]) < max(found)
 
 
+@pytest.mark.parametrize(("prob", "most", "noise"), [(0.5, 1, 1.0), (0.7, 2, 1.2), (0.9, 1, 0.7)])
+def test_a_unit_that_leaves_a_cut_sample_tells_no_more_than_the_larger_population_says(
+    prob, most, noise
+):
+    """It leaves its place to another, who may move the sum to where nobody did."""
+    x = np.linspace(-16, 16, 6401)
+
+    def density(values):
+        parts = samples(values, prob, most, noise)
+        return sum(w * np.exp(-((x - m) ** 2) / 2) for w, m in parts) / math.sqrt(2 * math.pi)
+
+    def told(count, epsilon):
+        mechanism = events.TruncatedPoissonGaussian(count, prob, most, noise)
+        event = accounting.PrivacyEvent(
+            mechanism=mechanism,
+            privacy_unit="client",
+            neighboring_relation="ADD_OR_REMOVE_ONE",
+        )
+        return accounting.delta(event, epsilon=epsilon, method="pld")
+
+    caught = []
+    for epsilon in (0.5, 1.5):
+        for count in (most + 1, most + 2):
+            worst = 0.0
+            for others in itertools.product([-1.0, 0.0, 1.0], repeat=count - 1):
+                pair = density((1.0, *others)), density(others)
+                for p, q in (pair, pair[::-1]):
+                    over = np.maximum(0, p - math.exp(epsilon) * q)
+                    worst = max(worst, float(np.sum(over)) * (x[1] - x[0]))
+            assert worst <= told(count, epsilon) + 1e-6
+            caught.append(worst > told(count - 1, epsilon))
+    # The control: with the number of the smaller neighbour it would not hold.
+    assert any(caught)
+
+
 def test_a_sample_with_room_for_all_is_a_plain_one():
     plain = curve(events.PoissonSampled(0.1, events.Gaussian(1.0)), REPLACE, (2.0, 8.0))
     roomy = events.TruncatedPoissonGaussian(100, 0.1, 100, 2.0)
