@@ -322,6 +322,13 @@ def test_a_grid_of_runs_is_calibrated_at_once_and_never_overspends():
             assert accounting.epsilon(event, delta=1e-6, orders=orders) <= 1.5 * (1 + 1e-12)
             less = run(float(q[i, 0]), float(noise[i, j]) * (1 - 2e-7), int(steps[j]))
             assert accounting.epsilon(less, delta=1e-6, orders=orders) > 1.5
+    # A search that halves the value of the wrong end stops at a hundred times this.
+    found = accounting.calibration.poisson_gaussian_noise(0.55, 5000, epsilon=0.5, delta=2e-3)
+    spent = [
+        accounting.epsilon(run(0.55, float(found) * (1 - less), 5000), delta=2e-3)
+        for less in (0, 2e-7)
+    ]
+    assert spent[0] <= 0.5 * (1 + 1e-12) < spent[1]
     hard = accounting.calibration.poisson_gaussian_noise(
         1.0, 1e12, epsilon=0.01, delta=1e-6, orders=orders
     )
