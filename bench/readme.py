@@ -25,6 +25,7 @@ from bench.papers import (
     overhead,
     pairwise_time,
     pairwise_training,
+    reproduced,
     secure_sums,
     subject_levels,
     wfna_noise,
@@ -93,6 +94,7 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
         ),
         "correlated_errors": (correlated_errors.table, "correlated_errors"),
     },
+    "docs/howto/reproduce.md": {"reproduce_wfna": (reproduced.table, "reproduce_wfna")},
     "docs/explain/water_filling.md": {"wfna_training": (wfna_training.table, "wfna_training")},
     "docs/explain/view.md": {
         "colluders": (colluders.table, "colluders"),

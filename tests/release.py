@@ -39,6 +39,7 @@ COMMANDS = {
     "audit": "--scheme local_dp --trials 200",
     "account": "--noise-multiplier 1.1 --sampling-prob 0.01 --steps 100 --delta 1e-5",
     "calibrate": "--epsilon 3 --sampling-prob 0.01 --steps 100 --delta 1e-5",
+    "reproduce": "wfna --item fig3",
     "errata": "E1 --paper wfna",
     "bench": "--help",  # measures for a minute
 }

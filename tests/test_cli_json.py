@@ -62,6 +62,7 @@ def commands(run_dir, tmp_path, monkeypatch):
         "audit": f"audit --scheme lightdp --trials 16 {where}/audit",
         "account": "account --noise-multiplier 2 --accountant rdp",
         "calibrate": "calibrate --epsilon 2 --accountant rdp",
+        "reproduce": f"reproduce wfna --item fig4 --output {tmp_path}/wfna",
         "errata": "errata E1 --paper channel --run",
         "bench": "bench",
     }

@@ -29,37 +29,28 @@ the share of K sigma^2 that water filling does not add, mean over clients at the
 """
 
 import argparse
-import dataclasses
 import json
-import math
 import time
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bench import _harness, _tables
-from fljax import accounting, data, models
-from fljax.data import partition
+from fljax import data, models
 from fljax.data.sources import idx, standins
-from fljax.local import gaussian_sampling
-from fljax.schemes.weighted import gd_dp, gsgd_dp, sgd_dp
+from fljax.papers.wfna import training
+from fljax.papers.wfna.training import EPSILONS, Trainer
 from fljax.schemes.weighted import round as weighted
-from fljax_kernels import spectral
 
-NUM_CLIENTS, EPOCHS, DELTA = 50, 100, 1e-4
-EPSILONS = (1.0, 4.0, 10.0)
-TUNING_SEEDS = (1000, 1001)
-# Scheme, and the accountant that sizes its noise. GD-DP comes first: the others are compared with
-# it.
-SCHEMES: dict[str, tuple[Any, Any]] = {
-    "GD-DP": (gd_dp, "gdp"),
-    "SGD-DP": (sgd_dp, "pld"),
-    "GSGD-DP": (gsgd_dp, "rdp"),
-    "SGD-DP, Renyi": (sgd_dp, "rdp"),
+# Name -> scheme, and the accountant that sizes its noise. GD-DP comes first: the others are
+# compared with it.
+SCHEMES: dict[str, tuple[str, Any]] = {
+    "GD-DP": ("GD-DP", "gdp"),
+    "SGD-DP": ("SGD-DP", "pld"),
+    "GSGD-DP": ("GSGD-DP", "rdp"),
+    "SGD-DP, Renyi": ("SGD-DP", "rdp"),
 }
-LADDER = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 START = {"softmax": 1.0, "cnn": 0.3}  # the rate where a search begins
 
 
@@ -78,116 +69,19 @@ def dataset_of(name: str) -> data.Dataset:
 
 
 def config_of(
-    name: str, dataset: data.Dataset, batch_size: int, epsilon: float, most_records: int = 10**9
-) -> tuple[Any, int]:
-    """The config whose noise spends `epsilon` in all rounds, and the number of rounds."""
+    name: str, dataset: data.Dataset, batch_size: int, epsilon: float, **options: Any
+) -> Any:
+    """The config whose noise spends `epsilon` in all rounds."""
     scheme, method = SCHEMES[name]
-    num_records = min(len(dataset.train["y"]) // NUM_CLIENTS, most_records)
-    rounds = EPOCHS * (math.ceil(num_records / batch_size) if scheme is sgd_dp else 1)
-    config = scheme.Config(
-        num_parties=NUM_CLIENTS,
-        records_per_client=num_records,
+    return training.config_of(
+        scheme,
+        dataset,
         batch_size=batch_size,
-        l2_clip_norm=1.0 if dataset.train["x"].shape[1] == 8 else 10.0,
-    )
-    noise = accounting.calibrate(
-        lambda z: scheme.event(dataclasses.replace(config, noise_multiplier=z)).repeat(rounds),
         epsilon=epsilon,
-        delta=DELTA,
+        l2_clip_norm=1.0 if dataset.train["x"].shape[1] == 8 else 10.0,
         method=method,
+        **options,
     )
-    return dataclasses.replace(config, noise_multiplier=noise), rounds
-
-
-def cohort_of(dataset: data.Dataset, num_records: int, seed: int) -> data.Cohort:
-    """All clients, each with up to `num_records` records, dealt at random."""
-    table = partition.iid(dataset.train["y"], NUM_CLIENTS, np.random.default_rng(seed))[
-        :, :num_records
-    ]
-    examples = jax.tree.map(jnp.asarray, dataset.train)
-    return data.Cohort(examples, jnp.asarray(table), jnp.arange(NUM_CLIENTS, dtype=jnp.int32))
-
-
-class Trainer:
-    """Compiles one scheme on one model once; the learning rate is an argument of the compiled
-    round.
-    """
-
-    def __init__(self, scheme: Any, config: Any, rounds: int, model: str, dataset: data.Dataset):
-        import optax
-
-        self.rounds, self.model, self.dataset = rounds, model, dataset
-        self.num_records = config.records_per_client
-        apply = self.initial(0).apply
-        # A step of size one along the mean gradient, so that the rate can be applied to it outside.
-        unit = scheme.make(
-            config,
-            models.softmax_cross_entropy(apply),
-            num_units=1,
-            server_optimizer=optax.sgd(1.0),
-        )
-
-        @jax.jit
-        def step(state: Any, cohort: data.Cohort, key: jax.Array, rate: jax.Array) -> Any:
-            there, info = unit.round(state, cohort, key)
-            scaled = jax.tree.map(lambda a, b: a + rate * (b - a), state.params, there.params)
-            return there._replace(params=scaled), info
-
-        self.init, self.step, self.apply = unit.init, step, apply
-
-    def initial(self, seed: int) -> models.Functional:
-        """The model before training."""
-        shape = self.dataset.train["x"].shape[1:]
-        key = jax.random.key(seed, impl="threefry2x32")
-        return models.create(
-            self.model, example_shape=shape, num_classes=self.dataset.num_classes, key=key
-        )
-
-    def accuracy(self, rate: float, seed: int) -> float:
-        """Held-out accuracy after all rounds."""
-        cohort = cohort_of(self.dataset, self.num_records, seed)
-        state, key = (
-            self.init(self.initial(seed).params),
-            jax.random.key(seed + 1, impl="threefry2x32"),
-        )
-        for _ in range(self.rounds):
-            state, _ = self.step(state, cohort, key, jnp.float32(rate))
-        return float(models.evaluate(self.apply, state.params, self.dataset.test)[1])
-
-
-def saved(trainer: Trainer, config: Any) -> float:
-    """Mean over clients of the share of K sigma^2 that water filling does not add at the initial
-    model.
-    """
-    functional = trainer.initial(0)
-    num_params = sum(leaf.size for leaf in jax.tree.leaves(functional.params))
-    values = spectra(functional, trainer.dataset, config)
-    floor = weighted.client_stddev(config, config.records_per_client) ** 2
-    return float(np.minimum(values, floor).sum(axis=1).mean() / (num_params * floor))
-
-
-def spectra(functional: models.Functional, dataset: data.Dataset, config: Any) -> np.ndarray:
-    """Eigenvalues `[N, D]` of each client's sampling covariance at `functional.params`,
-    ascending.
-    """
-    loss = models.softmax_cross_entropy(functional.apply)
-    gradients = gaussian_sampling.clipped_gradients(loss, l2_clip_norm=config.l2_clip_norm)
-    cohort = cohort_of(dataset, config.records_per_client, 0)
-    scale = 1 / (config.batch_size * config.records_per_client)
-
-    @jax.jit
-    def values(rows: jax.Array) -> jax.Array:
-        return spectral.spectrum(
-            gradients(functional.params, cohort.examples, rows, jax.random.key(0)).gram(), scale
-        ).values
-
-    return np.stack([np.asarray(values(rows)) for rows in cohort.indices])
-
-
-def neighbours(rate: float) -> tuple[float, float]:
-    """The next lower and the next higher rate of 1, 3, 10, ... and 0.3, 0.1, ..."""
-    place = LADDER.index(rate)
-    return LADDER[place - 1], LADDER[place + 1]
 
 
 def train(
@@ -197,21 +91,14 @@ def train(
     rows = []
     for epsilon in options.epsilons:
         plain: list[float] = []
-        for name, (scheme, method) in SCHEMES.items():
+        for name, (_, method) in SCHEMES.items():
             if name == "SGD-DP, Renyi" and (model, dataset.name) != ("softmax", "digits"):
                 continue
-            config, rounds = config_of(name, dataset, batch_size, epsilon, options.records)
-            trainer = Trainer(scheme, config, rounds, model, dataset)
+            config = config_of(name, dataset, batch_size, epsilon, most_records=options.records)
+            trainer = Trainer(SCHEMES[name][0], config, model, dataset)
             rate, tried = 0.3, {}
             if dataset.name == "digits":
-                rate, scores_of = _harness.best_rate(
-                    lambda r, trainer=trainer: float(
-                        np.mean([trainer.accuracy(r, seed) for seed in TUNING_SEEDS])
-                    ),
-                    START[model],
-                    neighbours,
-                )
-                tried = {f"{r:g}": round(score, 4) for r, score in sorted(scores_of.items())}
+                rate, tried = trainer.best_rate(START[model])
             start = time.perf_counter()
             scores = [trainer.accuracy(rate, seed) for seed in range(options.seeds)]
             row = {
@@ -221,7 +108,7 @@ def train(
                 "scheme": name,
                 "accountant": method,
                 "records_per_client": config.records_per_client,
-                "rounds": rounds,
+                "rounds": trainer.rounds,
                 "noise_multiplier": round(config.noise_multiplier, 4),
                 "learning_rate": rate,
                 "tuning": tried,
@@ -238,8 +125,8 @@ def train(
                         "over_gd": round(float(np.mean(over)), 4),
                         "over_gd_ci95": round(_harness.half_width(over), 4),
                     }
-            if scheme is gsgd_dp:
-                row["saved"] = round(saved(trainer, config), 4)
+            if name == "GSGD-DP":
+                row["saved"] = round(training.saved(trainer, config), 4)
             rows.append(row)
             print(row, flush=True)
     return rows
@@ -249,7 +136,7 @@ def plot_spectra(path: str, dataset: data.Dataset) -> None:
     """Figure 4: one client's spectrum, lifted, and with isotropic noise instead."""
     from matplotlib.figure import Figure
 
-    config, _ = config_of("GSGD-DP", dataset, 8, 10.0)
+    config = config_of("GSGD-DP", dataset, 8, 10.0)
     key = jax.random.key(0, impl="threefry2x32")
     shape = dataset.train["x"].shape[1:]
     functional = models.create(
@@ -257,7 +144,7 @@ def plot_spectra(path: str, dataset: data.Dataset) -> None:
     )
     num_params = sum(leaf.size for leaf in jax.tree.leaves(functional.params))
     values = np.zeros(num_params)
-    found = spectra(functional, dataset, config)[0][::-1]
+    found = training.spectra(functional, dataset, config)[0][::-1]
     values[: len(found)] = found
     floor = weighted.client_stddev(config, config.records_per_client) ** 2
     figure = Figure(figsize=(6, 4), layout="constrained")

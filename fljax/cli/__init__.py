@@ -25,6 +25,7 @@ COMMANDS = {
     "audit": "measure what rounds of a scheme give away, next to the epsilon they certify",
     "account": "epsilon and delta of a mechanism, of rounds of a scheme, or of a run",
     "calibrate": "the noise that a mechanism or a scheme needs for an epsilon",
+    "reproduce": "remake a paper's tables and figures, with a verdict on each conclusion",
     "errata": "what five papers print that does not hold, with counter-examples that run",
     "bench": "measure this machine: matrix products, noise, private gradients, a federated round",
 }

@@ -374,6 +374,22 @@ class Errata(TypedDict):
     rows: list[ErratumRow]
 
 
+class VerdictRow(TypedDict):
+    """How one conclusion of a paper stands."""
+
+    where: str
+    conclusion: str
+    standing: str
+    because: str
+
+
+class Reproduce(TypedDict):
+    """Of `reproduce`."""
+
+    page: str
+    verdicts: list[VerdictRow]
+
+
 class Bench(TypedDict):
     """Of `bench`: each measurement with its spread."""
 
@@ -402,6 +418,7 @@ RESULTS: dict[str, Any] = {
     "audit": Audit,
     "account": Account,
     "calibrate": Calibrate,
+    "reproduce": Reproduce,
     "errata": Errata,
     "bench": Bench,
 }

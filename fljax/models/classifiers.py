@@ -167,6 +167,7 @@ _CLASSES: dict[str, Callable[..., nnx.Module]] = {
     "token_lstm": TokenLSTM,
     "lenet": image_nets.LeNet,
     "resnet10": functools.partial(image_nets.ResNet, blocks=1, widths=(64, 128, 256, 512)),
+    "resnet18": functools.partial(image_nets.ResNet, blocks=2, widths=(64, 128, 256, 512)),
     "resnet20": functools.partial(image_nets.ResNet, blocks=3, widths=(16, 32, 64)),
     "alexnet": image_nets.AlexNet,
     "vgg16": image_nets.VGG16,
@@ -242,8 +243,8 @@ def create(
       name: "softmax", "mlp", "cnn", "leaf_cnn" (the CNN of LEAF's FEMNIST task, dense layer of
         2048), "lstm", "token_lstm" (logits `[T, num_classes]` of a sequence), "decoder:NAME" of
         `decoder.SHAPES` (logits `[T, num_classes]`, too), or one of the networks for images:
-        "lenet", "resnet10", "resnet20" (group normalisation), "alexnet", "vgg16"; or one that was
-        registered, or "PACKAGE.MODULE:NAME" of what `register` takes.
+        "lenet", "resnet10", "resnet18", "resnet20" (group normalisation), "alexnet", "vgg16"; or
+        one that was registered, or "PACKAGE.MODULE:NAME" of what `register` takes.
       example_shape: shape of one `x`, without a batch axis; those for images want `[height, width]`
         or `[height, width, channels]`, of which alexnet and vgg16 `[32, 32, channels]`; lstms and
         decoders `[characters]` with integers in `[0, num_classes)`.

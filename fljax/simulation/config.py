@@ -185,9 +185,9 @@ class ModelConfig:
     """What is trained."""
 
     model: str = "mlp"
-    """softmax, mlp, cnn, leaf_cnn, lstm, lenet, resnet10, resnet20, alexnet, vgg16; for tokens
-    token_lstm or decoder:tiny; or PACKAGE.MODULE:NAME of one's own: of flax nnx, linen, equinox or
-    haiku.
+    """softmax, mlp, cnn, leaf_cnn, lstm, lenet, resnet10, resnet18, resnet20, alexnet, vgg16; for
+    tokens token_lstm or decoder:tiny; or PACKAGE.MODULE:NAME of one's own: of flax nnx, linen,
+    equinox or haiku.
     """
     loss: str = "cross_entropy"
     """cross_entropy, or squared: half the squared distance of the outputs to one-hot labels, or to

@@ -242,6 +242,7 @@ def test_the_gradients_of_the_lstm_are_taken_without_one_copy_of_the_model_per_e
     [
         ("lenet", 62_006),
         ("resnet10", 4_903_242),
+        ("resnet18", 11_173_962),
         ("resnet20", 272_474),
         ("alexnet", 35_855_178),
         ("vgg16", 134_301_514),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fljax import accounting, cli, data
+from fljax.papers import paper
 from fljax.papers.subject_dp import claims as subject_claims
 from fljax.papers.subject_dp import compare, compare_report
 from fljax.papers.subject_dp.claims import Claim
@@ -111,10 +112,10 @@ def test_group_sizes_of_batches_follow_the_law(results):
 def test_intervals_are_students():
     # t quantile 4.302653 at two degrees of freedom.
     np.testing.assert_allclose(
-        compare.half_width(np.array([1.0, 2.0, 3.0])), 4.302653 / np.sqrt(3), rtol=1e-6
+        paper.half_width(np.array([1.0, 2.0, 3.0])), 4.302653 / np.sqrt(3), rtol=1e-6
     )
     assert (
-        compare.half_width(np.array([1.0])) == np.inf and compare.shown(np.array([0.5])) == "50.0 %"
+        paper.half_width(np.array([1.0])) == np.inf and compare.shown(np.array([0.5])) == "50.0 %"
     )
 
 

@@ -19,6 +19,7 @@ from fljax import _validate, accounting, data, models
 from fljax.accounting.accountant import Method
 from fljax.accounting.events import PrivacyEvent
 from fljax.data import builtin
+from fljax.papers import paper
 from fljax.schemes.base import Scheme
 from fljax.schemes.silos import (
     fedavg,
@@ -297,16 +298,6 @@ def group_sizes(
     return np.concatenate(found)
 
 
-def half_width(values: np.ndarray) -> float:
-    """Half of the 95 % confidence interval of the mean, by Student's t; infinite for one value."""
-    from scipy import stats
-
-    values = np.asarray(values, np.float64)
-    if values.size < 2:
-        return float("inf")
-    return float(stats.t.ppf(0.975, values.size - 1) * values.std(ddof=1) / np.sqrt(values.size))
-
-
 def run(settings: Settings, say: Callable[[str], None] = print) -> list[Result]:
     """Trains all six, and tells `say` a line about each.
 
@@ -335,7 +326,7 @@ def run(settings: Settings, say: Callable[[str], None] = print) -> list[Result]:
 
 def shown(accuracies: np.ndarray) -> str:
     """Mean and 95 % interval in percent."""
-    half = half_width(accuracies)
+    half = paper.half_width(accuracies)
     return f"{100 * np.mean(accuracies):.1f} %" + (
         f" +- {100 * half:.1f}" if np.isfinite(half) else ""
     )

@@ -1,0 +1,131 @@
+"""What a reproduction of a paper is made of: items, pieces of work, conclusions.
+
+A paper is a `Paper`: items (one a table or figure) and conclusions. An item is made of pieces of
+work, each done once and kept as a file; `show` turns what they found into tables and pictures, and
+a conclusion's `judge` into a verdict with the number that says so. `fljax.papers.reproduce` runs
+them.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from fljax import _validate
+
+if TYPE_CHECKING:  # the command line reads `Settings`, and needs no plots for it
+    from matplotlib.figure import Figure
+
+Scale = Literal["demo", "full"]
+Standing = Literal[
+    "reproduced",
+    "only under the paper's accounting",
+    "not reproduced",
+    "refuted by proof",
+    "open",
+]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What is remade of a paper, and how large."""
+
+    scale: Scale = "demo"
+    """demo: within ten minutes on two cores. full: the paper's sizes."""
+    seeds: int = 3
+    """Runs of each training, each with its own split, model, samples and noise."""
+    data: str | None = None
+    """Folder of the paper's data; None: a stand-in of the same shape."""
+
+    def __post_init__(self) -> None:
+        _validate.one_of(("demo", "full"), scale=self.scale)
+        _validate.positive_int(seeds=self.seeds)
+        if self.data is not None and not pathlib.Path(self.data).expanduser().is_dir():
+            raise ValueError(f"Expected data to be a folder, got data={self.data!r}.")
+
+
+class Piece(NamedTuple):
+    """Work that is done once: `compute` gives plain data for JSON, the same for the same settings.
+
+    name: of a file. seconds: about what it takes on two cores.
+    """
+
+    name: str
+    seconds: float
+    compute: Callable[[], dict[str, Any]]
+
+
+Found = Mapping[str, Mapping[str, Any]]  # what the pieces of an item found, by their names
+
+
+class Table(NamedTuple):
+    """Rows of text below a head; note: a sentence below them."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+
+class Picture(NamedTuple):
+    """A figure of matplotlib; note: a sentence below it."""
+
+    title: str
+    figure: "Figure"
+    note: str = ""
+
+
+class Item(NamedTuple):
+    """One table or figure of the paper.
+
+    name: on the command line, such as "fig5". title: what it is, with the paper's number. pieces:
+    the work for some settings. show: what they found, to look at. why: where it cannot be remade,
+    the reason; it has no pieces then.
+    """
+
+    name: str
+    title: str
+    pieces: Callable[[Settings], Sequence[Piece]] = lambda settings: ()
+    show: Callable[[Settings, Found], Sequence[Table | Picture]] = lambda settings, found: ()
+    why: str = ""
+
+
+class Verdict(NamedTuple):
+    """How a conclusion stands, and the sentence with the number that says so."""
+
+    standing: Standing
+    because: str
+
+
+class Conclusion(NamedTuple):
+    """Something that the paper concludes: where, what, and the items that the verdict rests on.
+
+    judge: what those items found, by name, to the verdict.
+    """
+
+    where: str
+    statement: str
+    items: Sequence[str]
+    judge: Callable[[Mapping[str, Found]], Verdict]
+
+
+class Paper(NamedTuple):
+    """A paper: title and source, what it shows, what it concludes. memory_gb: of a scale."""
+
+    title: str
+    source: str
+    items: Sequence[Item]
+    conclusions: Sequence[Conclusion]
+    memory_gb: Mapping[str, float] = {"demo": 2.0, "full": 2.0}
+
+
+def half_width(values: np.ndarray) -> float:
+    """Half of the 95 % confidence interval of the mean, by Student's t; infinite for one value."""
+    from scipy import stats
+
+    values = np.asarray(values, np.float64)
+    if values.size < 2:
+        return float("inf")
+    return float(stats.t.ppf(0.975, values.size - 1) * values.std(ddof=1) / np.sqrt(values.size))
