@@ -249,6 +249,23 @@ def test_a_tree_costs_what_its_own_event_says():
     assert found == pytest.approx(wanted, rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("noise", "rounds", "delta", "wanted"),
+    [
+        (8.83, 1600, 1e-6, 1.8003114111793908),
+        (8.83, 1600, 1e-3, 1.1205552843387085),
+        (4.0, 200, 1e-6, 3.543049895416111),
+        (2.0, 13, 1e-3, 3.552804900168968),
+    ],
+)
+def test_a_tree_costs_what_dp_accounting_says(noise, rounds, delta, wanted):
+    # dp-accounting 0.6.0, SingleEpochTreeAggregationDpEvent under REPLACE_SPECIAL
+    orders = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+    tree = claim(events.CorrelatedGaussian(noise, "tree", (), rounds, rounds), "REPLACE_SPECIAL")
+    found = accounting.epsilon(tree, delta=delta, method="rdp", orders=orders)
+    assert found == pytest.approx(wanted, rel=1e-9) and found >= wanted
+
+
 def test_it_goes_to_dp_accounting_as_a_gaussian_mechanism_and_has_words():
     event = claim(events.CorrelatedGaussian(4.0, "tree", (), 8, 8))
     there = accounting.to_dp_event(event)

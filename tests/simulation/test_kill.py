@@ -138,8 +138,19 @@ def test_a_run_killed_again_and_again_ends_as_if_it_had_not_been(tmp_path):
         ["--scheme", "higradavg", "--correlation", "banded", "--bands", "3"],
         ["--noise", "exact", "--sampling-prob", "0.3"],
         ["--scheme", "higradavg", "--noise", "exact"],
+        ["--sampling", "allocation", "--allocation-rounds", "10", "--sampling-prob", "0.2"],
+        ["--scheme", "skellam"],
     ],
-    ids=["dp_ftrl", "banded", "lightdp", "higradavg", "exact", "exact_silos"],
+    ids=[
+        "dp_ftrl",
+        "banded",
+        "lightdp",
+        "higradavg",
+        "exact",
+        "exact_silos",
+        "allocation",
+        "skellam",
+    ],
 )
 def test_noise_of_a_run_that_was_killed_goes_on_with_the_same_bits(flags, tmp_path):
     """What later rounds take back of earlier noise is in the checkpoint; exact noise needs none."""
