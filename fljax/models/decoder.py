@@ -100,6 +100,11 @@ class Shape(_validate.Checked):
         _validate.one_of(tuple(_ACTIVATIONS), activation=self.activation)
         if self.window is not None:
             _validate.positive_int(window=self.window)
+        if self.rope_stretch is not None:
+            factor, low, high, original = self.rope_stretch
+            _validate.positive(factor=factor, low=low, original=original)
+            if not high > low:
+                raise ValueError(f"Expected rope_stretch with high > low, got {self.rope_stretch}.")
         if self.local_rope_base is not None:
             _validate.positive(local_rope_base=self.local_rope_base)
         if self.heads % self.kv_heads:

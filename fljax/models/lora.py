@@ -88,7 +88,7 @@ def add(
       param_dtype: of the matrices.
 
     Raises:
-      ValueError: no such layer, or an argument is out of range.
+      ValueError: no such layer, an argument is out of range, or as `freeze`.
     """
     _validate.positive_int(rank=rank)
     if alpha is not None:
@@ -100,7 +100,9 @@ def add(
         raise ValueError(f"Expected where to name linear layers of the module, got {where!r}.")
     for layer in chosen.values():
         _check_axes(layer)
-    freeze(module, but=trained)
+    # Of a module that `freeze` has been over nothing is left to freeze.
+    if trained or any(isinstance(part.value, nnx.Param) for part in _parts(module)):
+        freeze(module, but=trained)
     scale = 1.0 if alpha is None else alpha / rank
     made = {k: LowRank(layer, rank, scale, rngs, param_dtype) for k, layer in chosen.items()}
     _replace(layers, made)
@@ -118,7 +120,8 @@ def freeze(
       dtype: in which frozen floats are held from now on, such as bfloat16. None: as they are.
 
     Raises:
-      ValueError: `where` or `but` meets no parameter.
+      ValueError: `where` or `but` meets no parameter, or parameters are held in other containers
+        than modules, `nnx.List` and `nnx.Dict`.
     """
     variables = [part for part in _parts(module) if isinstance(part.value, nnx.Param)]
     met = {}
@@ -140,11 +143,16 @@ def merge(module: nnx.Module) -> nnx.Module:
     """Undoes `add`, but for what was learned, which goes into the kernels; all parameters are
     trained again. Returns the module, which is changed.
     """
-    adapted = [part for part in _parts(module) if isinstance(part.value, LowRank)]
-    layers = {id(part.value): part.value for part in adapted}
-    for low in layers.values():
-        low.linear.kernel = Frozen(low.merged())
-    _replace(adapted, {k: low.linear for k, low in layers.items()})
+    # Of layers that were adapted twice the inner matrices go first.
+    while adapted := [
+        part
+        for part in _parts(module)
+        if isinstance(part.value, LowRank) and not isinstance(part.value.linear, LowRank)
+    ]:
+        layers = {id(part.value): part.value for part in adapted}
+        for low in layers.values():
+            low.linear.kernel = Frozen(low.merged())
+        _replace(adapted, {k: low.linear for k, low in layers.items()})
     frozen = [part for part in _parts(module) if isinstance(part.value, Frozen)]
     _replace(frozen, {id(part.value): nnx.Param(part.value[...]) for part in frozen})
     return module
@@ -173,6 +181,13 @@ def _parts(module: nnx.Module) -> list[_Part]:
                     walk(value, f"{path}{name}.", (*above, id(value)))
 
     walk(module, "", (id(module),))
+    walked = {id(part.value) for part in found}
+    for where, value in nnx.iter_graph(module):
+        if isinstance(value, nnx.Param | Frozen) and id(value) not in walked:
+            raise ValueError(
+                "Expected parameters in modules, nnx.List and nnx.Dict, got one at "
+                f"{'.'.join(map(str, where))} in another container."
+            )
     return found
 
 

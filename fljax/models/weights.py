@@ -37,6 +37,8 @@ _PLAIN = {
     "attention_bias": (None, False),
     "mlp_bias": (None, False),
     "use_sliding_window": (None, False),
+    "use_bidirectional_attention": (None, False),
+    "rope_parameters": (None,),
     "attn_logit_softcapping": (None,),
     "final_logit_softcapping": (None,),
     "quantization_config": (None,),
@@ -63,7 +65,7 @@ def shape_of(folder: str | pathlib.Path) -> Shape:
         return _shape(config)
     except KeyError as reason:
         raise ValueError(f"Expected {path} to have the key {reason}.") from reason
-    except (TypeError, ValueError) as reason:
+    except (TypeError, ValueError, AttributeError, ArithmeticError) as reason:
         raise ValueError(f"{path}: {reason}") from reason
 
 
@@ -221,16 +223,19 @@ def _arrays_of(where: pathlib.Path) -> Iterator[tuple[str, np.ndarray]]:
         return
     try:
         listed = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-    except (ValueError, KeyError, TypeError) as reason:
+        files = sorted({str(file) for file in listed.values()})
+    except (ValueError, KeyError, TypeError, AttributeError) as reason:
         raise ValueError(f"Expected {index} to be JSON with a weight_map.") from reason
-    for file in sorted(set(listed.values())):
+    for file in files:
         if pathlib.Path(file).name != file:
             raise ValueError(f"Expected files beside {index}, got {file!r}.")
         held = arrays(where / file)
-        for name in (name for name, of in listed.items() if of == file):
-            if name not in held:
-                raise ValueError(f"Expected {where / file} to have {name!r}, as {index} says.")
-            yield name, held[name]
+        differ = held.keys() ^ {name for name, of in listed.items() if str(of) == file}
+        if differ:
+            raise ValueError(
+                f"Expected {where / file} to have what {index} says, and no more: {min(differ)!r}."
+            )
+        yield from held.items()
 
 
 def arrays(path: str | pathlib.Path) -> dict[str, np.ndarray]:
@@ -250,9 +255,21 @@ def arrays(path: str | pathlib.Path) -> dict[str, np.ndarray]:
         try:
             header = json.loads(file.read(length))
             header.pop("__metadata__", None)
+            _check_spans([about["data_offsets"] for about in header.values()], size - 8 - length)
             return {name: _array(path, 8 + length, about) for name, about in header.items()}
         except (KeyError, TypeError, AttributeError, ValueError) as reason:
             raise ValueError(f"Expected {path} to be a safetensors file: {reason}.") from reason
+
+
+def _check_spans(spans: list[tuple[int, int]], size: int) -> None:
+    """As the format wants it: one after the other, from the header to the end of the file."""
+    end = 0
+    for first, last in sorted(spans):
+        if first != end:
+            raise ValueError(f"no array starts at byte {end}")
+        end = last
+    if end != size:
+        raise ValueError(f"arrays of {end} bytes in {size}")
 
 
 def _array(path: pathlib.Path, start: int, about: Mapping[str, Any]) -> np.ndarray:
@@ -262,6 +279,5 @@ def _array(path: pathlib.Path, start: int, about: Mapping[str, Any]) -> np.ndarr
         raise ValueError(f"{last - first} bytes for {about['dtype']}{list(shape)}")
     if math.prod(shape) == 0:
         return np.zeros(shape, dtype)
-    # Of a file that ends before, memmap raises ValueError.
     held = np.memmap(path, np.uint8, "r", start + first, (last - first,))
     return held.view(dtype).reshape(shape)

@@ -116,6 +116,8 @@ def test_a_decoder_by_name_has_the_symbols_of_its_data_and_says_what_it_takes(ke
         ({"layers": 0}, "layers"),
         ({"rope_base": 0.0}, "rope_base"),
         ({"window": 0}, "window"),
+        ({"rope_stretch": decoder.Stretch(0.0, 1.0, 4.0, 64)}, "factor"),
+        ({"rope_stretch": decoder.Stretch(8.0, 4.0, 4.0, 64)}, "high > low"),
         ({"activation": "relu"}, "activation"),
     ],
     ids=str,

@@ -85,6 +85,36 @@ def test_merged_matrices_do_what_they_did_beside_their_layers():
     assert not np.allclose(expected, Net(nnx.Rngs(0))(X))
 
 
+def test_layers_that_were_adapted_twice_are_merged_from_within():
+    module = lora.add(Net(nnx.Rngs(0)), 2, rngs=nnx.Rngs(1), where="blocks.*")
+    lora.add(module, 3, rngs=nnx.Rngs(2), trained=["*.a", "*.b"])
+    for path, variable in nnx.to_flat_state(nnx.state(module)):
+        if path[-1] == "b":
+            variable[...] = jnp.full_like(variable[...], 0.1)
+    expected = module(X)
+    np.testing.assert_allclose(lora.merge(module)(X), expected, atol=1e-5)
+    assert type(module.blocks[0]) is nnx.Linear
+
+
+def test_a_module_that_is_frozen_and_held_in_bfloat16_is_adapted():
+    module = lora.freeze(decoder.Decoder(SHAPE, rngs=nnx.Rngs(0)), dtype=jnp.bfloat16)
+    params, frozen, _ = functions.parted(lora.add(module, 2, rngs=nnx.Rngs(1)), batched=False)
+    assert all(path.endswith(("['a']", "['b']")) for path in paths(params))
+    assert {leaf.dtype for leaf in jax.tree.leaves(frozen)} == {jnp.dtype(jnp.bfloat16)}
+
+
+@pytest.mark.parametrize("held", [list, tuple, lambda layers: {"k": layers[0]}])
+def test_parameters_that_would_not_be_frozen_are_refused(held):
+    class Plain(nnx.Module):
+        def __init__(self, rngs):
+            self.last = nnx.Linear(2, 2, rngs=rngs)
+            self.layers = nnx.data(held([nnx.Linear(2, 2, rngs=rngs)]))
+
+    for change in (lora.freeze, lambda module: lora.add(module, 1, rngs=nnx.Rngs(1))):
+        with pytest.raises(ValueError, match=r"got one at layers.* in another container"):
+            change(Plain(nnx.Rngs(0)))
+
+
 def test_layers_go_by_pattern_and_other_parameters_are_trained_where_they_are_named():
     module = decoder.Decoder(SHAPE, rngs=nnx.Rngs(0))
     lora.add(module, 3, rngs=nnx.Rngs(1), where=["*.q", "*.v"], trained="norm.*")

@@ -235,6 +235,10 @@ def test_types_of_layers_say_the_same_as_their_pattern(tmp_path):
         ({"hidden_act": "relu"}, "hidden_act"),
         ({"rope_scaling": {"rope_type": "yarn"}}, "rope_scaling"),
         ({"use_sliding_window": True}, "use_sliding_window"),
+        ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ({"rope_parameters": {"rope_theta": 1e6}}, "rope_parameters"),
+        ({"rope_scaling": "llama3"}, "config.json"),
+        ({"head_dim": None, "num_attention_heads": 0}, "config.json"),
         ({"num_key_value_heads": 3}, "multiple of kv_heads"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
@@ -275,15 +279,36 @@ def test_files_that_are_damaged_or_not_there_are_refused(tmp_path):
     folder = written(tmp_path, "qwen3", published("qwen3"))
     path = folder / "model.safetensors"
     whole = path.read_bytes()
-    for damaged in (b"", whole[:6], b"\xff" * 64, whole[:-1], whole[:40]):
+    length = int.from_bytes(whole[:8], "little")
+    header = json.loads(whole[8 : 8 + length])
+    up = "model.layers.{}.mlp.up_proj.weight"
+    header[up.format(1)] = header[up.format(0)]
+    twice = json.dumps(header).encode()
+    twice = len(twice).to_bytes(8, "little") + twice + whole[8 + length :]
+    for damaged in (b"", whole[:6], b"\xff" * 64, whole[:-1], whole[:40], whole + b"0", twice):
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match="safetensors file"):
             weights.load(folder)
     path.unlink()
     with pytest.raises(ValueError, match="there is none"):
         weights.load(folder)
-    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../a"}}')
-    with pytest.raises(ValueError, match="files beside"):
+    index = folder / "model.safetensors.index.json"
+    for text, message in (
+        ('{"weight_map": {"a": "../a"}}', "files beside"),
+        ('{"weight_map": ["a"]}', "JSON with a weight_map"),
+        ('{"weight_map": {"a": 5}}', "there is none"),
+    ):
+        index.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            weights.load(folder)
+
+
+def test_a_file_with_a_weight_more_than_the_index_says_is_refused(tmp_path):
+    folder = written(tmp_path, "qwen3", published("qwen3"), files=2)
+    path, bias = folder / "model-0.safetensors", "model.layers.0.self_attn.q_proj.bias"
+    arrays = safetensors.numpy.load_file(path) | {bias: np.zeros(16, np.float32)}
+    safetensors.numpy.save_file(arrays, path)
+    with pytest.raises(ValueError, match=bias):
         weights.load(folder)
 
 
