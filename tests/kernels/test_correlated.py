@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.signal
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from fljax_kernels import add_gaussian_noise, correlated
@@ -218,11 +219,31 @@ def test_noise_grows_as_the_rows_of_c_inverse_do(name):
 
 
 @pytest.mark.parametrize(
+    ("kind", "coefs"),
+    [
+        ("banded", (1.0, -0.9999)),
+        ("banded", (1.0, -1.9, 0.902)),
+        ("buffered", (0.9, 0.999, 0.2, -0.0012)),
+    ],
+)
+def test_noise_of_many_rounds_grows_as_that_of_each_does(kind, coefs):
+    strategy = Strategy(kind, coefs, 6001)
+    numerator, denominator = [1.0], list(coefs)
+    if kind == "buffered":  # C is 1 + z s_1 / (1 - d_1 z) + z s_2 / (1 - d_2 z)
+        (a, b, s, t), numerator = coefs, [1.0, -coefs[0] - coefs[1], coefs[0] * coefs[1]]
+        denominator = [1.0, s + t - a - b, a * b - s * b - t * a]
+    column = scipy.signal.lfilter(numerator, denominator, np.eye(1, 6001)[0])
+    assert np.abs(column[4096:]).max() > 0
+    assert grown(strategy) == pytest.approx(np.linalg.norm(column), rel=1e-9)
+
+
+@pytest.mark.parametrize(
     "strategy",
     [
         Strategy("banded", (1.0, 1.5), 100),
         Strategy("banded", (1.0, -3.0, 0.5), 1000),
         Strategy("banded", (1.0, 50.0), 2**30),
+        Strategy("banded", (1.0, -1.0005), 20_000),  # 243 times in the first 4096 rounds
         Strategy("banded_inverse", (1.0, 1e6), 3),
         Strategy("buffered", (0.9, -1.5), 200),
         Strategy("dense_banded", (1.0, 0.0, *(1.0, 2.0) * 49), 50),

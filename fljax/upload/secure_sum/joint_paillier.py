@@ -9,7 +9,8 @@ beside n is their product modulo n, which decryption divides by. Sums are then t
 
 Threat model: as `paillier`, and no dealer. In making the key all clients keep to the protocol, at
 most C = `max_colluders` of them pool what they see, and what one sends another nobody else reads or
-changes (TLS). Factors of candidates that are thrown away are of no use.
+changes (TLS). Factors of candidates that are thrown away are of no use. With C = 0 every client
+learns the whole key and can decrypt alone what it sees, as in `ckks`: take C = 1 against that.
 
 Security level: 128 bits: 3072 bits of modulus, integers are hidden to 2**-128. That n has two
 primes is wrong with a chance of 2**-64 at most.

@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 MOST_GROWN = 2.0**10  # float32 has 24 bits: of noise so large, z and what it hides keep 14
-_ROUNDS = 4096  # of them are looked at: what grows beyond that bound later does so slowly
+_ROUNDS = 4096  # one by one; more by powers of a matrix, up to so many buffers
+_MOST_BUFFERS = 512
 KINDS = ("banded", "banded_inverse", "buffered", "dense_banded", "tree")
 
 
@@ -87,18 +88,22 @@ class Strategy:
 
 @functools.lru_cache(maxsize=64)
 def grown(strategy: Strategy) -> float:
-    """How many times larger than what is drawn in its round the noise of a round gets, of the first
-    4096: the largest norm of a row of C^-1, over its entry on the diagonal.
+    """How many times larger than what is drawn in its round the noise of a round gets: the largest
+    norm of a row of C^-1, over its entry on the diagonal.
+
+    Of "dense_banded", and of Toeplitz ones with more than 512 buffers: in the first 4096 rounds.
     """
     count, kind = min(strategy.num_rounds, _ROUNDS), strategy.kind
     numbers = np.asarray(strategy.coefs, np.float64)
     if kind == "tree":  # a node less the nodes that end in it, of which no two are the same
-        return math.sqrt(count.bit_length())
+        return math.sqrt(strategy.num_rounds.bit_length())
     if kind == "banded_inverse":
-        return float(np.linalg.norm(numbers[:count]))
+        return float(np.linalg.norm(numbers[: strategy.num_rounds]))
     with np.errstate(over="ignore", invalid="ignore"):
         if kind == "dense_banded":
             return _of_rows(numbers.reshape(strategy.num_rounds, -1)[:count])
+        if count < strategy.num_rounds and 0 < strategy.num_buffers <= _MOST_BUFFERS:
+            return _of_long(strategy, numbers)
         column, kept = [1.0], np.zeros(strategy.num_buffers)
         for _ in range(count - 1):  # where one z goes, which is the first
             if kind == "banded":
@@ -110,6 +115,26 @@ def grown(strategy: Strategy) -> float:
                 column.append(-float(scale @ kept))
         found = float(np.linalg.norm(column))
     return found if math.isfinite(found) else math.inf
+
+
+def _of_long(strategy: Strategy, numbers: np.ndarray) -> float:
+    """`grown` of a Toeplitz C, whose C^-1 has the column 1, then row @ step**t @ start."""
+    size = strategy.num_buffers
+    if strategy.kind == "banded":
+        row, start, step = -numbers[1 : size + 1], np.eye(size)[0], np.eye(size, k=-1)
+        step[0] = row
+    else:
+        decay, scale = np.split(numbers, 2)
+        row, start = -scale, np.ones(size)
+        step = np.diag(decay) + row
+    once = np.outer(row, row)
+    squares, power = np.zeros((size, size)), np.eye(size)  # of t below `done`, and step**done
+    for bit in f"{strategy.num_rounds - 1:b}":
+        squares, power = squares + power.T @ squares @ power, power @ power
+        if bit == "1":
+            squares, power = once + step.T @ squares @ step, power @ step
+    found = 1.0 + float(start @ squares @ start)
+    return math.sqrt(found) if math.isfinite(found) else math.inf
 
 
 def _of_rows(rows: np.ndarray) -> float:
