@@ -111,7 +111,7 @@ def run(
             elif item in chosen:
                 left -= piece.seconds
             if path.is_file():
-                found.setdefault(item.name, {})[piece.name] = json.loads(path.read_text())
+                found.setdefault(item.name, {})[piece.name] = _read(path)
     verdicts = [(one, _verdict(one, paper, settings, found)) for one in paper.conclusions]
     page = _write(folder, paper, settings, found, verdicts)
     return Outcome(page, verdicts, found)
@@ -128,21 +128,29 @@ def _begin(folder: pathlib.Path, settings: dict[str, Any]) -> None:
     """Writes the settings, or holds them against those that are there."""
     path = folder / SETTINGS
     if not path.is_file():
-        if folder.is_dir() and any(folder.iterdir()):
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ValueError(f"Expected {folder} to be empty or a reproduction, got other files.")
         folder.mkdir(parents=True, exist_ok=True)
         record_folder.write_atomically(path, _json(settings))
         return
-    try:
-        before = json.loads(path.read_text())
-    except ValueError as reason:
-        raise ValueError(f"Expected {path} to be JSON: {reason}.") from reason
+    before = _read(path)
     for field, value in settings.items():
         if before.get(field) != value:
             raise ValueError(
                 f"Expected {field}={before.get(field)!r}, as {folder} was begun, got "
                 f"{field}={value!r}."
             )
+
+
+def _read(path: pathlib.Path) -> dict[str, Any]:
+    """What `_json` wrote. Raises ValueError that names the file, where it is none of that."""
+    try:
+        found = json.loads(path.read_text())
+    except ValueError as reason:
+        raise ValueError(f"Expected {path} to be JSON: {reason}.") from reason
+    if not isinstance(found, dict):
+        raise ValueError(f"Expected {path} to hold an object, got {type(found).__name__}.")
+    return found
 
 
 def _json(value: Any) -> str:

@@ -28,6 +28,7 @@ _KNOWN = {
     folder.REPORT,
     folder.CHECKPOINTS,
     folder.MODEL,
+    folder.CANARIES,
     folder.SESSIONS,
     folder.SEED,
     folder.FINGERPRINT,

@@ -98,8 +98,20 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
     with pytest.raises(ValueError, match="to be empty or a reproduction"):
         reproduce.run("letters", records.Settings(), tmp_path / "other")
     (tmp_path / "out" / "settings.json").write_text('{"paper":')
-    with pytest.raises(ValueError, match="to be JSON"):
+    with pytest.raises(ValueError, match=r"settings\.json to be JSON"):
         reproduce.run("letters", records.Settings(), tmp_path / "out")
+    (tmp_path / "out" / "settings.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"settings\.json to hold an object, got list"):
+        reproduce.run("letters", records.Settings(), tmp_path / "out")
+    with pytest.raises(ValueError, match="to be empty or a reproduction"):
+        reproduce.run("letters", records.Settings(), tmp_path / "other" / "thesis.tex")
+
+
+def test_a_damaged_piece_is_refused_by_its_file(tmp_path):
+    reproduce.run("letters", records.Settings(), tmp_path)
+    (tmp_path / "pieces" / "numbers" / "one.json").write_text("{")
+    with pytest.raises(ValueError, match=r"one\.json to be JSON"):
+        reproduce.run("letters", records.Settings(), tmp_path)
 
 
 @pytest.mark.parametrize(

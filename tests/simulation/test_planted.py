@@ -15,17 +15,23 @@ from fljax import schemes
 from fljax.attacks import one_run
 from fljax.data import canaries, subjects
 from fljax.simulation import config as config_lib
-from fljax.simulation import planted, run
+from fljax.simulation import planted, run, verify
+from fljax.simulation.report import run_page
+from tests.simulation.test_seeds import Watch
 
 
-def job(scheme, /, **settings):
+def config(scheme, /, **settings):
     sections = {"scheme": {"scheme": scheme}, "model": {"model": "softmax"}}
     values = {"run": {"seed": 3, "num_rounds": 1, "canaries": 30}, "data": {"num_clients": 7}}
     for section, more in settings.items():
         values.setdefault(section, {}).update(more)
     for section, more in values.items():
         sections[section] = sections.get(section, {}) | more
-    return run.prepare(config_lib.from_sections(sections))
+    return config_lib.from_sections(sections)
+
+
+def job(scheme, /, **settings):
+    return run.prepare(config(scheme, **settings))
 
 
 @pytest.mark.parametrize(
@@ -102,6 +108,17 @@ def test_places_of_canaries_are_different_parameters():
 def test_runs_whose_canaries_would_tell_nothing_refuse_them(scheme, settings, text):
     with pytest.raises(ValueError, match=text):
         job(scheme, **settings)
+
+
+def test_the_file_of_canaries_is_one_of_the_run_and_in_its_chain(tmp_path):
+    once = config("dp_fedsgd", run={"canaries": 4, "baseline": False})
+    run_page.write(run.start(once, tmp_path / "run", Watch()))
+    found = verify.run(tmp_path / "run", data=True)
+    assert found.fits and found.closed, found.checks
+    path = tmp_path / "run" / "canaries.json"
+    path.write_text(path.read_text().replace("true", "false", 1))
+    wrong = [check.what for check in verify.run(tmp_path / "run").checks if not check.fits]
+    assert wrong == ["canaries.json"]
 
 
 def test_a_curve_is_refuted_where_its_gaussian_mu_is_and_not_a_step_later():
