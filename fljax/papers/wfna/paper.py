@@ -385,8 +385,8 @@ def _differences(
 
 
 def _ahead(found: Mapping[str, Found], first: str, second: str) -> Verdict:
-    """Whether `first` is above `second` at each epsilon, in the mean and beyond its interval once
-    at least.
+    """Whether `first` is above `second` beyond the mean's interval at one epsilon at least, and
+    below it so at none.
     """
     told = _differences(found["fig5"], first, second)
 
