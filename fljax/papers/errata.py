@@ -81,7 +81,6 @@ def find(name: str | None = None, *, paper: str | None = None) -> dict[str, list
     }
     found = {one: errata for one, errata in found.items() if errata}
     if not found:
-        raise ValueError(
-            f"Expected the name of an erratum, such as 'E1', got name {name!r} for paper {paper!r}."
-        )
+        where = "any paper" if paper is None else f"paper={paper!r}"
+        raise ValueError(f"Expected the name of an erratum of {where}, such as 'E1', got {name!r}.")
     return found

@@ -88,4 +88,5 @@ def test_the_command_prints_them(capsys):
 @pytest.mark.parametrize("arguments", [["E99"], ["E21", "--paper", "channel"], ["4"]])
 def test_a_name_that_is_none_is_refused(arguments, capsys):
     assert cli.main(["errata", *arguments]) == 2
-    assert "Expected the name of an erratum" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "Expected the name of an erratum of " in told and "None" not in told
