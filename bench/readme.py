@@ -94,7 +94,10 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
         ),
         "correlated_errors": (correlated_errors.table, "correlated_errors"),
     },
-    "docs/howto/reproduce.md": {"reproduce_wfna": (reproduced.table, "reproduce_wfna")},
+    "docs/howto/reproduce.md": {
+        "reproduce_wfna": (reproduced.table, "reproduce_wfna"),
+        "reproduce_lightdp": (reproduced.table, "reproduce_lightdp"),
+    },
     "docs/explain/water_filling.md": {"wfna_training": (wfna_training.table, "wfna_training")},
     "docs/explain/view.md": {
         "colluders": (colluders.table, "colluders"),

@@ -129,3 +129,11 @@ def half_width(values: np.ndarray) -> float:
     if values.size < 2:
         return float("inf")
     return float(stats.t.ppf(0.975, values.size - 1) * values.std(ddof=1) / np.sqrt(values.size))
+
+
+def percent(accuracies: np.ndarray) -> str:
+    """Mean and 95 % interval in percent."""
+    half = half_width(accuracies)
+    return f"{100 * np.mean(accuracies):.1f} %" + (
+        f" +- {100 * half:.1f}" if np.isfinite(half) else ""
+    )

@@ -147,7 +147,20 @@ PINNED = {
         "GSGD-DP is more accurate than SGD-DP": "not reproduced",
         "SGD-DP is the fastest, GSGD-DP the slowest": "not reproduced",
         "SGD-DP tends to GD-DP as B / D tends to 1": "reproduced",
-    }
+    },
+    "lightdp": {
+        "own noise rises with colluders and with stragglers": "reproduced",
+        "pair noise rises with colluders": "refuted by proof",
+        "condition (14) gives (epsilon, delta)": "refuted by proof",
+        "T rounds multiply variances by sqrt(T)": "refuted by proof",
+        "the gap is below equation (15)": "refuted by proof",
+        "LightDP-FL gains more than 15 points on local noise": "not reproduced",
+        "LightDP-FL is above a secure sum": "not reproduced",
+        "accuracy falls with the number of colluders": "reproduced",
+        "accuracy falls with the number of stragglers": "reproduced",
+        "accuracy rises with epsilon": "reproduced",
+        "SecAgg and SwiftAgg+ cannot train where one link in twenty fails": "open",
+    },
 }
 
 
@@ -163,6 +176,17 @@ def test_verdicts_of_the_committed_demo_are_pinned(name):
         for one in paper.conclusions
     }
     assert told == PINNED[name]
+
+
+def test_the_noise_of_lightdp_over_colluders_is_what_the_derivation_says(tmp_path):
+    outcome = reproduce.run("lightdp", records.Settings(), tmp_path, items=["fig2", "prop2"])
+    rows = {row[0]: row[1:] for row in outcome.found["fig2"]["stddevs"]["colluders, paper"]}
+    assert rows[30] == pytest.approx([1.136938230, 0.325591620])
+    rows = {row[0]: row[1:] for row in outcome.found["fig2"]["stddevs"]["epsilon, sound"]}
+    assert rows[3.0] == pytest.approx([0.406626427, 0.249954608])
+    gaps = {row[0]: row[1:] for row in outcome.found["prop2"]["quadratic"]["rows"]}
+    assert gaps[20][0] == pytest.approx(3.270500582e-3, rel=0.02)  # measured
+    assert gaps[20][1:] == pytest.approx([2.571303598e-5, 4.625663600e-2, 3.566422559e-3])
 
 
 @pytest.mark.parametrize("item", ["table1", "fig3"])

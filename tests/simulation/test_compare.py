@@ -115,7 +115,7 @@ def test_intervals_are_students():
         paper.half_width(np.array([1.0, 2.0, 3.0])), 4.302653 / np.sqrt(3), rtol=1e-6
     )
     assert (
-        paper.half_width(np.array([1.0])) == np.inf and compare.shown(np.array([0.5])) == "50.0 %"
+        paper.half_width(np.array([1.0])) == np.inf and paper.percent(np.array([0.5])) == "50.0 %"
     )
 
 

@@ -7,6 +7,8 @@ from fljax import _rooms
 if TYPE_CHECKING:
     from fljax.papers.lightdp import convergence as convergence
     from fljax.papers.lightdp import errata as errata
+    from fljax.papers.lightdp import paper as paper
     from fljax.papers.lightdp import sensitivity as sensitivity
+    from fljax.papers.lightdp import training as training
 else:
     __getattr__, __dir__ = _rooms.doors(__name__)

@@ -319,17 +319,9 @@ def run(settings: Settings, say: Callable[[str], None] = print) -> list[Result]:
         results.append(
             Result(contestant.label, config, epsilon, np.stack(accuracy), np.stack(loss), skewed)
         )
-        reached = shown(results[-1].accuracy[:, -1])
+        reached = paper.percent(results[-1].accuracy[:, -1])
         say(f"{contestant.label:<17} noise {config.noise_multiplier:6.3f}  accuracy {reached}")
     return results
-
-
-def shown(accuracies: np.ndarray) -> str:
-    """Mean and 95 % interval in percent."""
-    half = paper.half_width(accuracies)
-    return f"{100 * np.mean(accuracies):.1f} %" + (
-        f" +- {100 * half:.1f}" if np.isfinite(half) else ""
-    )
 
 
 def row(result: Result) -> dict[str, Any]:
@@ -340,7 +332,7 @@ def row(result: Result) -> dict[str, Any]:
         "true epsilon": result.epsilon if np.isfinite(result.epsilon) else None,
         "noise multiplier": result.config.noise_multiplier,
         "learning rate": result.config.local_learning_rate,
-        "accuracy": shown(result.accuracy[:, -1]),
+        "accuracy": paper.percent(result.accuracy[:, -1]),
         "accuracies": finals,
         "accuracy at alphas": [round(value, 5) for value in result.skewed],
     }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fljax.accounting import words
-from fljax.papers.subject_dp import compare
+from fljax.papers import paper
 from fljax.papers.subject_dp.claims import CLAIMED_EPSILON, DELTA, Claim
 from fljax.papers.subject_dp.compare import Result, Settings
 from fljax.simulation.report import figures, run_page
@@ -31,7 +31,7 @@ def results_table(results: Sequence[Result]) -> list[list[str]]:
         )
         noise = f"{result.config.noise_multiplier:.3f}" if result.config.noise_multiplier else "0"
         rate = f"{result.config.local_learning_rate:g}"
-        accuracy = compare.shown(result.accuracy[:, -1])
+        accuracy = paper.percent(result.accuracy[:, -1])
         rows.append(
             [result.label, epsilon, noise, rate, accuracy, f"{result.loss[:, -1].mean():.3f}"]
         )
