@@ -103,8 +103,8 @@ FAULTS = {
     ),
     "leaves share their noise": Fault(
         "kernels/fljax_kernels/gaussian/unrolled.py",
-        "_threefry.fold_in(key, i))(np.arange(len(leaves), dtype=np.uint32))",
-        "_threefry.fold_in(key, 0 * i))(np.arange(len(leaves), dtype=np.uint32))",
+        "_threefry.fold_in(key, i))(np.arange(len(shapes), dtype=np.uint32))",
+        "_threefry.fold_in(key, 0 * i))(np.arange(len(shapes), dtype=np.uint32))",
         "kernels/test_gaussian.py::test_clients_and_leaves_are_uncorrelated",
     ),
     # Sampling.

@@ -44,11 +44,6 @@ def half_variance_normals() -> np.ndarray:
     return np.sort(np.asarray(jax.lax.erf_inv(uniform)))
 
 
-def normals() -> np.ndarray:
-    """All values that `jax.random.normal` draws in float32, sorted."""
-    return _ROOT * half_variance_normals()
-
-
 def whole_numbers(stddev: float) -> np.ndarray:
     """All values that `discrete_gaussian_noise` draws, sorted: those with mass in its table."""
     columns = alias.table("discrete_gaussian", float(stddev))

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import tomli_w
 import tyro
-from rich.table import Table
+from rich.table import Column, Table
 
 from fljax.cli import _output
 from fljax.simulation import secret_file
@@ -100,8 +100,9 @@ def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """The same on the terminal."""
-    table = Table(*head)
+    """The same on the terminal, where a narrow one cuts any word but a verdict."""
+    words = [word for row in rows for word in row[-1].split()] if head[-1] == "verdict" else []
+    table = Table(*head[:-1], Column(head[-1], min_width=max(map(len, words), default=None)))
     for row in rows:
         table.add_row(*row)
     _output.console().print(table)

@@ -54,7 +54,9 @@ def test_its_rounds_are_those_of_fedavg_whatever_the_scheme(monkeypatch, scheme)
     )
     noisy = SimpleNamespace(make=lambda *_, **__: SimpleNamespace(client_sampling_prob=0.5))
     plan = SimpleNamespace(scheme_config=config.scheme_config, num_units=50)
-    job._algorithms(config, noisy, plan, SimpleNamespace(loss=None), {}, Performance())
+    job._algorithms(
+        config, noisy, plan, SimpleNamespace(loss=None, canaries=None), {}, Performance()
+    )
     assert found == [
         dp_fedavg.Config(
             sampling_prob=0.5,
