@@ -57,7 +57,8 @@ def calibrated(scheme: Any, **changes: Any) -> Any:
 
     def run_event(noise_multiplier: float) -> PrivacyEvent:
         noisy = dataclasses.replace(plain, noise_multiplier=noise_multiplier)
-        return scheme.SCHEME.run_event(noisy, NUM_ROUNDS)
+        event: PrivacyEvent = scheme.SCHEME.run_event(noisy, NUM_ROUNDS)
+        return event
 
     noise = accounting.calibrate(run_event, epsilon=EPSILON, delta=DELTA, method="gdp")
     return dataclasses.replace(plain, noise_multiplier=noise)

@@ -19,6 +19,7 @@ from fljax.data import dataset, targets
 from fljax.data.sources import standins
 from fljax.models import decoder, lora, tasks
 from fljax.schemes.silos import higradavg
+from fljax.types import Params
 
 WIDTH, LAYERS, RANK = 64, 2, 4
 PUBLIC_STEPS, TEXTS, LENGTH = 300, 32, 41  # of Adam, and texts in each
@@ -47,7 +48,9 @@ def of_public_text() -> decoder.Decoder:
     )
 
     @nnx.jit
-    def step(module: decoder.Decoder, optimizer: nnx.Optimizer, text: jax.Array) -> None:
+    def step(
+        module: decoder.Decoder, optimizer: nnx.Optimizer[decoder.Decoder], text: jax.Array
+    ) -> None:
         def mean_loss(module: decoder.Decoder) -> jax.Array:
             logits = jax.vmap(module)(text[:, :-1])
             of_each = jax.vmap(models.losses.of_output("next_token"))(logits, text[:, 1:])
@@ -71,7 +74,7 @@ def main() -> None:
     model = models.functional(module, batched=False)
     size = sum(leaf.size for leaf in jax.tree.leaves(model.params))
 
-    def say(params: dict, who: str) -> None:
+    def say(params: Params, who: str) -> None:
         found = tasks.measure(model.apply, params, roles.test, task="tokens")
         print(f"perplexity {found['perplexity']:5.1f}  accuracy {found['accuracy']:.1%}  {who}")
 

@@ -42,7 +42,9 @@ def epsilon(agreed: protocol.Terms) -> float:
         l2_sensitivity=2.0 * GRID_NORM,
     )
     event = accounting.PrivacyEvent(
-        mechanism=mechanism, privacy_unit="client", neighboring_relation="REPLACE_ONE"
+        mechanism=mechanism,
+        privacy_unit="client",
+        neighboring_relation=accounting.NeighboringRelation.REPLACE_ONE,
     )
     return accounting.epsilon(event, delta=DELTA)
 
@@ -52,8 +54,12 @@ def vectors() -> np.ndarray:
     clean = np.zeros((NUM_CLIENTS, SIZE), np.int64)
     clean[:, : GRID_NORM**2 // 4] = 2  # of norm GRID_NORM
     keys = jax.random.split(jax.random.key(0), NUM_CLIENTS)
-    draw = lambda key: discrete.discrete_gaussian_noise(key, (SIZE,), NOISE_STDDEV)
-    return clean + np.asarray(jax.vmap(draw)(keys))
+
+    def draw(key: jax.Array) -> jax.Array:
+        return discrete.discrete_gaussian_noise(key, (SIZE,), NOISE_STDDEV)
+
+    noisy: np.ndarray = clean + np.asarray(jax.vmap(draw)(keys))
+    return noisy
 
 
 def one_round(name: str, integers: np.ndarray, num_dropouts: int) -> None:

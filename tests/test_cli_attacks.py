@@ -274,7 +274,8 @@ def test_help_lists_the_schemes_that_are_taken_and_no_others(command, capsys):
 
 
 @pytest.mark.slow(reason="attacks by the command, from training to report")
-def test_audit_prints_what_is_certified_and_what_was_measured(tmp_path, capsys):
+def test_audit_prints_what_is_certified_and_what_was_measured(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")  # a narrow table breaks words
     run_dir = tmp_path / "run"
     flags = ["--scheme", "lightdp", "--trials", "2000", "--epsilon", "3"]
     assert cli.main(["audit", *flags, "--run-dir", str(run_dir)]) == 0
@@ -314,7 +315,7 @@ def test_audit_all_puts_the_papers_in_one_table(tmp_path):
     from fljax.attacks import table
 
     run_dir = tmp_path / "run"
-    assert cli.main(["audit", "--all", "--trials", "4000", "--run-dir", str(run_dir)]) == 0
+    assert cli.main(["audit", "--all", "--trials", "10000", "--run-dir", str(run_dir)]) == 0
     rows = json.loads((run_dir / "audit.json").read_text())["rows"]
     assert [row["scheme"] for row in rows] == [
         name for name in table.PAPERS if name in schemes.NAMES

@@ -116,7 +116,8 @@ def test_a_mistake_in_a_users_file_is_found(checked):
 def test_the_result_of_a_run_has_no_any(checked):
     found = [line for line in checked["result.py"] if "Revealed type" in line]
     assert len(found) == len(checked["result.py"]) == len(RESULT) >= 15
-    assert [line for line in found if "Any" in line] == []
+    any_shape = "tuple[Any, ...]"  # what NumPy calls the shape of each of its arrays
+    assert [line for line in found if "Any" in line.replace(any_shape, "")] == []
 
 
 def test_no_public_name_is_any(checked):

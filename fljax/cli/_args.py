@@ -160,8 +160,7 @@ def _message(box: str) -> str:
         r"invalid choice '(.*)' for argument '(--[\w-]+)'. Expected one of \((.*)\)", text
     ):
         choices = [
-            "none" if choice == "None" else choice
-            for choice in re.findall(r"'([^']*)'", found[3])
+            "none" if choice == "None" else choice for choice in re.findall(r"'([^']*)'", found[3])
         ]
         hint = _near.did_you_mean(found[1], choices)
         return f"Expected {found[2]} to be one of {choices}, got {found[1]!r}.{hint}"

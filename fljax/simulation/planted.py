@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 
 from fljax import data
 from fljax.data import canaries, subjects
@@ -42,8 +43,8 @@ class Scores(NamedTuple):
     `included` bool `[m]`.
     """
 
-    scores: np.ndarray
-    included: np.ndarray
+    scores: npt.NDArray[np.float64]
+    included: npt.NDArray[np.bool]
 
 
 def coins(seed: seeds.Seed, num_canaries: int) -> np.ndarray:

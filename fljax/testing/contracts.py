@@ -6,6 +6,7 @@ import functools
 import inspect
 import itertools
 import textwrap
+import typing
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
@@ -449,8 +450,9 @@ def _keys(subject: _Subject) -> str:
 
 def _execution(subject: _Subject) -> str:
     names = {field.name for field in dataclasses.fields(subject.scheme.Config)}
-    if "execution" not in names:
-        raise _NothingToAsk("the Config has no execution: sums are taken in one way")
+    ways = typing.get_type_hints(subject.scheme.Config).get("execution")
+    if "ideal" not in typing.get_args(ways):
+        raise _NothingToAsk("the Config has no ideal execution: sums are taken in one way")
     more = {"noise": "exact"} if "noise" in names else {}  # protocols sum whole numbers
     models = []
     for execution in ("ideal", "protocol"):

@@ -351,7 +351,7 @@ def test_a_run_of_which_nothing_tells_the_data_is_not_resumed(finished, tmp_path
     with pytest.raises(ValueError, match=r"fingerprint\.json"):
         run.resume(run_dir, Watch())
     (run_dir / folder.FINGERPRINT).write_text("{}")
-    with pytest.raises(ValueError, match=r"fingerprint\.json.*format 2"):
+    with pytest.raises(ValueError, match=r"fingerprint\.json.*format 3"):
         run.resume(run_dir, Watch())
     early = killed(tmp_path / "early", 1)
     (early / folder.FINGERPRINT).unlink()

@@ -316,10 +316,12 @@ def maker(noise: Noise, by: SumBy) -> base.Make:
                     here.state.round,
                     vmap_method="sequential",
                 )
-            total = integer_grid.decoded(
-                mine, ring_sum, rotation_key=here.server_key(_keys.Purpose.ROTATE)
-            )
-            count = sums.num_present
+            # Apart from what is before and after, with which XLA would else fuse it by the number
+            # of devices: the sum is the same whole numbers on any, and so is the model.
+            barrier = jax.lax.optimization_barrier
+            key = here.server_key(_keys.Purpose.ROTATE)
+            total = integer_grid.decoded(mine, barrier(ring_sum), rotation_key=key)
+            total, count = barrier((total, sums.num_present))
             mean = total / jnp.maximum(1, count).astype(jnp.float32)
             completed = count >= config.parties - config.max_stragglers
             like = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), here.state.params)
