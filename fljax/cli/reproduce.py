@@ -22,7 +22,7 @@ _PAPER = "A paper's name, or the dotted path of a `fljax.papers.paper.Paper`."
 class Options:
     """Which paper, and what of it."""
 
-    paper: Annotated[str, tyro.conf.Positional, tyro.conf.arg(help=_PAPER)]
+    paper: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(help=_PAPER)] = None
     settings: Settings = dataclasses.field(default_factory=Settings)
     item: tuple[str, ...] = ()
     """Items such as fig5; none: all."""
@@ -38,6 +38,8 @@ def main(args: Sequence[str]) -> int:
         return 0
     from fljax.papers import reproduce
 
+    if options.paper is None:
+        raise ValueError(f"Expected a paper, one of {', '.join(reproduce.names())}, got none.")
     paper, settings = reproduce.get(options.paper), options.settings
     name = options.paper.replace(":", ".")
     folder = options.output or pathlib.Path("runs") / f"reproduce-{name}-{settings.scale}"

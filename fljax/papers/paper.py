@@ -7,6 +7,7 @@ them.
 """
 
 import dataclasses
+import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -17,6 +18,8 @@ from fljax import _validate
 
 if TYPE_CHECKING:  # the command line reads `Settings`, and needs no plots for it
     from matplotlib.figure import Figure
+
+    from fljax.papers.errata import Erratum
 
 Scale = Literal["demo", "full"]
 Standing = Literal[
@@ -137,3 +140,36 @@ def percent(accuracies: np.ndarray) -> str:
     return f"{100 * np.mean(accuracies):.1f} %" + (
         f" +- {100 * half:.1f}" if np.isfinite(half) else ""
     )
+
+
+def figure(width: float, height: float) -> "Figure":
+    """An empty figure, in inches."""
+    from matplotlib.figure import Figure  # of the extra sim
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def by_accounting(holds: Mapping[str, bool], because: str) -> Verdict:
+    """The verdict on what holds, or not, by the "paper"'s accounting and by the "sound" one."""
+    if holds["sound"]:
+        return Verdict("reproduced", because)
+    return Verdict(
+        "only under the paper's accounting" if holds["paper"] else "not reproduced", because
+    )
+
+
+def refuted(
+    errata: "Sequence[Erratum]", name: str, *, place: int = -1, but: str = ""
+) -> Callable[[Mapping[str, Found]], Verdict]:
+    """Judges by the counter-example of the erratum `name`, its figure at `place`; but: what is true
+    all the same.
+    """
+
+    def judge(_: Mapping[str, Found]) -> Verdict:
+        erratum = {one.name: one for one in errata}[name]
+        assert erratum.shows is not None
+        what, said, true = erratum.shows()[place]
+        holds = f"{true:.3g} is true" if math.isfinite(true) else "it has no bound"
+        return Verdict("refuted by proof", f"{name}: {what}: {said:.3g} said, {holds}{but}")
+
+    return judge

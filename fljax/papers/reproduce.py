@@ -5,6 +5,7 @@ group `fljax.papers`, by `register`, or by its dotted path.
 """
 
 import dataclasses
+import hashlib
 import html
 import json
 import pathlib
@@ -90,7 +91,8 @@ def run(
       say: told a line after each piece, with the time that is left.
 
     Raises:
-      ValueError: no such paper or item, or the folder holds other settings or another thing.
+      ValueError: no such paper or item; or the folder holds other settings, another thing, or a
+        piece that is not as it was written.
     """
     paper = get(name)
     chosen = _chosen(paper, items)
@@ -104,14 +106,15 @@ def run(
                 began = time.monotonic()
                 result = piece.compute()
                 path.parent.mkdir(parents=True, exist_ok=True)
-                record_folder.write_atomically(path, _json(result))
+                kept = {"sha256": _digest(result), "found": result}
+                record_folder.write_atomically(path, _json(kept))
                 took = time.monotonic() - began
                 left -= piece.seconds
                 say(f"{item.name}: {piece.name}, {took:.0f} s{_left(left)}")
             elif item in chosen:
                 left -= piece.seconds
             if path.is_file():
-                found.setdefault(item.name, {})[piece.name] = _read(path)
+                found.setdefault(item.name, {})[piece.name] = _read_piece(path)
     verdicts = [(one, _verdict(one, paper, settings, found)) for one in paper.conclusions]
     page = _write(folder, paper, settings, found, verdicts)
     return Outcome(page, verdicts, found)
@@ -151,6 +154,24 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"Expected {path} to hold an object, got {type(found).__name__}.")
     return found
+
+
+def _read_piece(path: pathlib.Path) -> dict[str, Any]:
+    """What a piece found. Raises ValueError that names the file, where it is not as it was
+    written.
+    """
+    kept = _read(path)
+    found = kept.get("found")
+    if not isinstance(found, dict) or kept.get("sha256") != _digest(found):
+        raise ValueError(
+            f"Expected {path} to be as it was written, got another content: remove it, and it is "
+            "made again."
+        )
+    return found
+
+
+def _digest(found: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_json(found).encode()).hexdigest()
 
 
 def _json(value: Any) -> str:

@@ -114,9 +114,19 @@ def test_a_damaged_piece_is_refused_by_its_file(tmp_path):
         reproduce.run("letters", records.Settings(), tmp_path)
 
 
+@pytest.mark.parametrize("edit", [lambda text: "{}", lambda text: text.replace("3", "4", 1)])
+def test_an_edited_piece_is_refused_by_its_file(edit, tmp_path):
+    reproduce.run("letters", records.Settings(), tmp_path)
+    path = tmp_path / "pieces" / "numbers" / "two.json"
+    path.write_text(edit(path.read_text()))
+    with pytest.raises(ValueError, match=r"two\.json to be as it was written, got another"):
+        reproduce.run("letters", records.Settings(), tmp_path)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["reproduce"], "Expected a paper, one of lightdp, "),
         (["reproduce", "gravity"], "Expected paper to be one of"),
         (["reproduce", "letters", "--item", "fig7"], "Expected item to be one of"),
         (["reproduce", "letters", "--seeds", "0"], "Expected seeds"),

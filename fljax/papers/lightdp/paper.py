@@ -26,8 +26,11 @@ from fljax.papers.paper import (
     Settings,
     Table,
     Verdict,
+    by_accounting,
+    figure,
     half_width,
     percent,
+    refuted,
 )
 from fljax.server import stragglers
 
@@ -44,12 +47,6 @@ TABLE_3 = {
     6.0: {0: 53.2, 10: 51.7, 20: 50.4, 30: 48.8},
     9.0: {0: 55.1, 10: 53.4, 20: 51.9, 30: 50.9},
 }
-
-
-def _figure(width: float, height: float) -> Any:
-    from matplotlib.figure import Figure  # of the extra sim
-
-    return Figure(figsize=(width, height), layout="constrained")
 
 
 # Figure 2
@@ -84,9 +81,9 @@ def _stddevs() -> dict[str, Any]:
 
 
 def _show_stddevs(settings: Settings, found: Found) -> list[Table | Picture]:
-    figure = _figure(9, 3.2)
+    drawn = figure(9, 3.2)
     for axes, name in zip(
-        figure.subplots(1, 3), ("colluders", "stragglers", "epsilon"), strict=True
+        drawn.subplots(1, 3), ("colluders", "stragglers", "epsilon"), strict=True
     ):
         for formula, style in zip(METHODS, ("--", "-"), strict=True):
             along, own, pair = np.transpose(found["stddevs"][f"{name}, {formula}"])
@@ -100,7 +97,7 @@ def _show_stddevs(settings: Settings, found: Found) -> list[Table | Picture]:
         "One round at delta 1e-5, 50 clients, sensitivity 1. Own noise and that of a pair, by "
         "Proposition 3 and by the exact rule."
     )
-    return [Picture("", figure, note)]
+    return [Picture("", drawn, note)]
 
 
 # Figure 3, Tables II and III
@@ -157,9 +154,9 @@ def _curves(settings: Settings) -> list[Piece]:
 
 
 def _show_curves(settings: Settings, found: Found) -> list[Table | Picture]:
-    figure = _figure(9, 5)
+    drawn = figure(9, 5)
     body = []
-    grid = figure.subplots(2, 3, sharey=True, sharex=True)
+    grid = drawn.subplots(2, 3, sharey=True, sharex=True)
     for method, line in zip(METHODS, grid, strict=True):
         for epsilon, axes in zip(EPSILONS, line, strict=True):
             for name in SCHEMES:
@@ -179,7 +176,7 @@ def _show_curves(settings: Settings, found: Found) -> list[Table | Picture]:
     grid[0, 0].legend(fontsize=8)
     head = ("accounting", "epsilon said", "scheme", "last accuracy, 95 %", "epsilon spent")
     note = "50 clients, at most 10 colluders and 10 stragglers; labels spread unevenly."
-    return [Picture("", figure, note), Table("", head, body)]
+    return [Picture("", drawn, note), Table("", head, body)]
 
 
 def _cells(
@@ -249,8 +246,8 @@ def _quadratic() -> dict[str, Any]:
 
 def _show_quadratic(settings: Settings, found: Found) -> list[Table | Picture]:
     number, *values = np.transpose(found["quadratic"]["rows"])
-    figure = _figure(6, 3.5)
-    axes = figure.subplots()
+    drawn = figure(6, 3.5)
+    axes = drawn.subplots()
     names = ("measured gap", "equation (15) as printed", "without its power", "sharpened")
     for name, value, style in zip(names, values, ("-", "--", "-.", ":"), strict=True):
         axes.semilogy(number, value, style, label=name)
@@ -259,7 +256,7 @@ def _show_quadratic(settings: Settings, found: Found) -> list[Table | Picture]:
     note = (
         "A quadratic with one minimiser for all clients, on which Proposition 2's conditions hold."
     )
-    return [Picture("", figure, note)]
+    return [Picture("", drawn, note)]
 
 
 ITEMS = (
@@ -329,10 +326,7 @@ def _over(found: Found, other: str, by: float) -> tuple[dict[str, bool], str]:
 def _ahead(other: str, by: float) -> Any:
     def judge(found: Mapping[str, Found]) -> Verdict:
         holds, because = _over(found["fig3"], other, by)
-        if holds["sound"]:
-            return Verdict("reproduced", because)
-        standing: Any = "only under the paper's accounting" if holds["paper"] else "not reproduced"
-        return Verdict(standing, because)
+        return by_accounting(holds, because)
 
     return judge
 
@@ -357,10 +351,7 @@ def _trend(item: str, pairs: Sequence[tuple[Cell, Cell]]) -> Any:
             holds[method] = mean - reach > 0
             told.append(f"{method}: {mean:.1%} +- {reach:.1%} in the mean of {len(pairs)} pairs")
         because = "; ".join(told)
-        if holds["sound"]:
-            return Verdict("reproduced", because)
-        standing: Any = "only under the paper's accounting" if holds["paper"] else "not reproduced"
-        return Verdict(standing, because)
+        return by_accounting(holds, because)
 
     return judge
 
@@ -377,17 +368,6 @@ def _own_rises(found: Mapping[str, Found]) -> Verdict:
     return Verdict("reproduced" if all(rises) else "not reproduced", because)
 
 
-def _erratum(name: str, place: int = -1) -> Any:
-    def judge(_: Mapping[str, Found]) -> Verdict:
-        erratum = {one.name: one for one in errata.ERRATA}[name]
-        assert erratum.shows is not None
-        figure = erratum.shows()[place]
-        because = f"{name}: {figure.what}: {figure.printed:.3g} said, {figure.holds:.3g} is true"
-        return Verdict("refuted by proof", because)
-
-    return judge
-
-
 def _bound(found: Mapping[str, Found]) -> Verdict:
     number, gap, printed, _, sharpened = found["prop2"]["quadratic"]["rows"][-1]
     because = f"after {number} rounds it says {printed:.2g} where {gap:.3g} is measured"
@@ -401,9 +381,16 @@ CONCLUSIONS = (
     Conclusion(
         "Figure 2", "own noise rises with colluders and with stragglers", ("fig2",), _own_rises
     ),
-    Conclusion("Example 1", "pair noise rises with colluders", (), _erratum("E12")),
-    Conclusion("Proposition 1", "condition (14) gives (epsilon, delta)", (), _erratum("E2")),
-    Conclusion("footnote", "T rounds multiply variances by sqrt(T)", (), _erratum("E4", 1)),
+    Conclusion("Example 1", "pair noise rises with colluders", (), refuted(errata.ERRATA, "E12")),
+    Conclusion(
+        "Proposition 1", "condition (14) gives (epsilon, delta)", (), refuted(errata.ERRATA, "E2")
+    ),
+    Conclusion(
+        "footnote",
+        "T rounds multiply variances by sqrt(T)",
+        (),
+        refuted(errata.ERRATA, "E4", place=1),
+    ),
     Conclusion("Proposition 2", "the gap is below equation (15)", ("prop2",), _bound),
     Conclusion(
         "Figure 3",
