@@ -47,10 +47,11 @@ def half_variance_normals() -> np.ndarray:
 def whole_numbers(stddev: float) -> np.ndarray:
     """All values that `discrete_gaussian_noise` draws, sorted: those with mass in its table."""
     columns = alias.table("discrete_gaussian", float(stddev))
-    below = columns.first.astype(bool) | columns.rest.astype(bool).any(axis=0)
-    first, other = columns.values.reshape(-1, 2).T
+    other = (columns.entries % (1 << columns.column_bits)).astype(np.int64)
+    first = columns.entries >> np.uint32(columns.column_bits)
+    below = first.astype(bool) | columns.rest.astype(bool).any(axis=0)
     # No threshold is a whole column: from it on, a column gives its other value.
-    return np.union1d(first[below], other)
+    return columns.least + np.union1d(np.flatnonzero(below), other)
 
 
 def _not_among(noisy: np.ndarray, other: float, all_noise: np.ndarray) -> np.ndarray:

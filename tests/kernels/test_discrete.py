@@ -62,10 +62,10 @@ def test_the_alias_table_gives_every_integer_exactly_its_numerator(law, paramete
     capacity = 2 ** (192 - columns.column_bits)
     found = dict.fromkeys(range(-reach, reach + 1), 0)
     for column in range(2**columns.column_bits):
-        threshold = int(columns.first[column])
+        threshold, other = divmod(int(columns.entries[column]), 2**columns.column_bits)
         for word in columns.rest[:, column].tolist():
             threshold = (threshold << 32) | word
-        below, above = columns.values[2 * column : 2 * column + 2].tolist()
+        below, above = columns.least + column, columns.least + other
         if threshold:
             found[below] += threshold
         found[above] += capacity - threshold
@@ -83,10 +83,12 @@ def test_a_draw_is_the_whole_number_that_its_bits_say(case, key):
 
 def test_ties_of_the_first_bits_are_decided_by_those_beyond(key, monkeypatch):
     # A law whose thresholds differ from zero beyond their first words alone: all is decided late.
-    first = np.zeros(2, np.uint32)
-    rest = np.array([[0, 0], [2**31, 2**30], [0, 0], [0, 0], [0, 0]], np.uint32)
-    columns = alias.Table(1, np.array([10, 11, 20, 21], np.int32), first, rest)
-    once, beyond, draws = alias.once, alias.beyond, 20_000
+    # Column 0 gives 10 or 11, column 2 gives 12 or 13, of which the others are not drawn.
+    entries = np.array([1, 1, 3, 3], np.uint32)
+    rest = np.zeros((5, 4), np.uint32)
+    rest[1] = [2**31, 0, 2**30, 0]
+    columns = alias.Table(2, 10, entries, rest)
+    once, beyond, draws = alias.once, alias.beyond, 5_000
 
     def column_alone(fun, key, word, *given):
         return once(lambda drawn, *rest: fun(drawn & np.uint32(2**31), *rest), key, word, *given)
@@ -95,9 +97,15 @@ def test_ties_of_the_first_bits_are_decided_by_those_beyond(key, monkeypatch):
     monkeypatch.setattr(alias, "once", column_alone)
     monkeypatch.setattr(alias, "beyond", lambda key, place: beyond(key, place).at[0].set(0))
     drawn = np.asarray(alias.draw(key, (draws,), columns))
-    for value, chance in ((10, 1 / 4), (11, 1 / 4), (20, 1 / 8), (21, 3 / 8)):
+    for value, chance in ((10, 1 / 4), (11, 1 / 4), (12, 1 / 8), (13, 3 / 8)):
         seen = np.mean(drawn == value)
         assert abs(seen - chance) <= 6 * math.sqrt(chance * (1 - chance) / draws)
+    # Keys of a vmap share one loop, in blocks that other keys' draws fill too.
+    draw = jax.jit(lambda key: alias.draw(key, (1100,), columns))
+    keys = lambda: jax.random.split(jax.random.key(1), 3)
+    looped = np.stack([draw(each) for each in keys()])
+    assert len(np.unique(looped)) == 4
+    np.testing.assert_array_equal(jax.vmap(draw)(keys()), looped)
 
 
 @pytest.mark.parametrize(("law", "parameter"), LAWS)

@@ -22,17 +22,20 @@ from fljax_kernels.discrete import laws
 
 WORDS = laws.BITS // 32
 _SHORT = 2**12  # below, a loop takes longer than what it saves
+_BLOCK = 1024  # draws that are searched for ties together
+_TIE = -(2**31)  # plus a column: no value of a law is as small
 
 
 class Table(NamedTuple):
-    """column_bits: k. values: int32 `[2**(k + 1)]`, what a column gives below its threshold and
-    from it on. first: uint32 `[2**k]`, the first 32 - k bits of the threshold; rest: uint32
-    `[5, 2**k]`, the words beyond.
+    """column_bits: k. least: what column 0 gives below its threshold, and column i gives i more.
+    entries: uint32 `[2**k]`, the first 32 - k bits of a column's threshold, then in k bits the
+    column whose value it gives from there on. rest: uint32 `[5, 2**k]`, the words of the threshold
+    beyond.
     """
 
     column_bits: int
-    values: np.ndarray
-    first: np.ndarray
+    least: int
+    entries: np.ndarray
     rest: np.ndarray
 
 
@@ -44,7 +47,7 @@ def table(law: str, parameter: float) -> Table:
     columns = 1 << column_bits
     capacity = 1 << (laws.BITS - column_bits)
     left = numerators + [0] * (columns - len(numerators))
-    owner, other, threshold = list(range(columns)), list(range(columns)), [0] * columns
+    other, threshold = list(range(columns)), [0] * columns
     small = [i for i, mass in enumerate(left) if mass < capacity]
     large = [i for i, mass in enumerate(left) if mass >= capacity]
     while small:  # all masses sum to the columns' capacity, so that no small one is ever alone
@@ -53,11 +56,11 @@ def table(law: str, parameter: float) -> Table:
         left[j] -= capacity - left[i]
         if left[j] < capacity:
             small.append(large.pop())
-    values = np.stack([np.asarray(owner, np.int32), np.asarray(other, np.int32)], 1).ravel() - reach
     # Big-endian words of 192 bits, of which the first holds 32 - k.
     words = np.frombuffer(b"".join(t.to_bytes(4 * WORDS, "big") for t in threshold), ">u4")
     words = words.reshape(columns, WORDS).T.astype(np.uint32)
-    return Table(column_bits, values, words[0].copy(), words[1:].copy())
+    entries = (words[0] << np.uint32(column_bits)) | np.asarray(other, np.uint32)
+    return Table(column_bits, -reach, entries, words[1:].copy())
 
 
 def bits(key: jax.Array, word: jax.Array | int, shape: tuple[int, ...]) -> jax.Array:
@@ -94,37 +97,63 @@ def draw(key: jax.Array, shape: tuple[int, ...], columns: Table) -> jax.Array:
     size = int(np.prod(shape))
     if not size:
         return jnp.zeros(shape, jnp.int32)
-    rest_bits = 32 - columns.column_bits
-    places = lax.iota(jnp.int32, size)
+    impl = jax.random.key_impl(key)
 
-    def look_up(drawn: jax.Array, _: jax.Array) -> jax.Array:
-        """4 column + 2 (whether from the threshold on) + (whether bits beyond decide that)."""
-        column = (drawn >> np.uint32(rest_bits)).astype(jnp.int32)
-        threshold = _at(columns.first, column)
-        drawn &= np.uint32((1 << rest_bits) - 1)
-        above, equal = (
-            (drawn >= threshold).astype(jnp.int32),
-            (drawn == threshold).astype(jnp.int32),
-        )
-        return 4 * column + 2 * above + equal
+    # Keys of a vmap are drawn from together, so that one loop settles the ties of all.
+    @jax.custom_batching.custom_vmap
+    def of_all(data: jax.Array) -> jax.Array:
+        return _drawn(jax.random.wrap_key_data(data, impl=impl), size, columns)
 
-    def undecided(found: jax.Array) -> jax.Array:
-        """The last place with bits to look at; -1 where there is none."""
-        return jnp.max(jnp.where(found & 1 == 1, places, -1))
+    @of_all.def_vmap
+    def of_more(count: int, batched: list[bool], data: jax.Array) -> tuple[jax.Array, bool]:
+        found = of_all(data.reshape(-1, *data.shape[2:]))
+        return found.reshape(count, -1, size), True
+
+    return of_all(jax.random.key_data(key)[None]).reshape(shape)
+
+
+def _drawn(keys: jax.Array, size: int, columns: Table) -> jax.Array:
+    """Int32 `[C, size]` of keys `[C]`."""
+    bits_of_rest = np.uint32(32 - columns.column_bits)
+    others = np.uint32((1 << columns.column_bits) - 1)
+    # In memory first: a look-up in the cipher's loop would keep XLA from vectors.
+    drawn = lax.map(lambda k: once(lambda b, _: b, k, 0, lax.iota(jnp.int32, size)), keys)
+    drawn = drawn.reshape(-1)
+    column = (drawn >> bits_of_rest).astype(jnp.int32)
+    entry = _at(columns.entries, column)
+    shifted = drawn << np.uint32(columns.column_bits)  # as the threshold stands in an entry
+    other = (entry & others).astype(jnp.int32)
+    value = jnp.where(shifted < (entry & ~others), column, other) + np.int32(columns.least)
+    tied = (shifted ^ entry) <= others
+    first = jnp.where(tied, column + _TIE, value)  # is only read below: a loop writes in place then
 
     def decide(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        """One place, of which there are a few in a million."""
-        place, found = state
-        column, above = found[place] >> 2, jnp.ones((), bool)
-        drawn, bounds = beyond(key, place), jnp.asarray(columns.rest)[:, column]
+        """The last tie of a block that has one; there are a few in a million draws."""
+        ties, found = state
+        block = jnp.argmax(ties > 0).astype(jnp.int32)
+        start = jnp.minimum(block * width, first.size - width)
+        row = lax.dynamic_slice_in_dim(first, start, width)
+        at = jnp.argmax(jnp.cumsum(_is_tie(row), dtype=jnp.int32) == ties[block]).astype(jnp.int32)
+        column, place, above = row[at] - _TIE, start + at, jnp.ones((), bool)
+        drawn = beyond(keys[place // size], place % size)
+        bounds = jnp.asarray(columns.rest)[:, column]
         for word in reversed(range(WORDS - 1)):
             above = (drawn[word] > bounds[word]) | ((drawn[word] == bounds[word]) & above)
-        found = found.at[place].set(4 * column + 2 * above.astype(jnp.int32))
-        return undecided(found), found
+        other = (_at(columns.entries, column) & others).astype(jnp.int32)
+        value = jnp.where(above, other, column) + np.int32(columns.least)
+        return ties.at[block].add(-1), found.at[place].set(value)
 
-    found = once(look_up, key, 0, places)
-    found = lax.while_loop(lambda state: state[0] >= 0, decide, (undecided(found), found))[1]
-    return _at(columns.values, found >> 1).reshape(shape)
+    # The last block, of the same width, begins within the one before.
+    width = min(_BLOCK, first.size)
+    count = lambda rows: jnp.sum(_is_tie(rows), axis=-1, dtype=jnp.int32)
+    whole = first[: first.size // width * width].reshape(-1, width)
+    ties = jnp.concatenate([count(whole), count(first[None, -width:])])
+    found = lax.while_loop(lambda state: jnp.any(state[0] > 0), decide, (ties, first))[1]
+    return found.reshape(-1, size)
+
+
+def _is_tie(found: jax.Array) -> jax.Array:
+    return found < np.int32(_TIE // 2)
 
 
 def _at(entries: np.ndarray, places: jax.Array) -> jax.Array:

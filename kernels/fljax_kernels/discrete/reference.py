@@ -24,8 +24,10 @@ def draw(key: jax.Array, shape: tuple[int, ...], law: str, parameter: float) -> 
         for word in drawn:
             whole = (whole << 32) | word
         column, rest = divmod(whole, 1 << (laws.BITS - columns.column_bits))
-        threshold = int(columns.first[column])
+        entry = int(columns.entries[column])
+        threshold = entry >> columns.column_bits
         for word in columns.rest[:, column].tolist():
             threshold = (threshold << 32) | word
-        out.append(columns.values[2 * column + (rest >= threshold)])
+        other = entry % (1 << columns.column_bits)
+        out.append(columns.least + (other if rest >= threshold else column))
     return np.asarray(out, np.int32).reshape(shape)

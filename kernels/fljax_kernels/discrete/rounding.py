@@ -1,5 +1,7 @@
 """Vectors of integers whose norm is bounded, drawn about vectors of floats."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,11 +19,15 @@ def squared_norms(z: jax.Array) -> jax.Array:
     """
     squares = jnp.square(jnp.abs(z).astype(jnp.uint32))
 
-    def saturating(a: jax.Array, b: jax.Array) -> jax.Array:
-        total = a + b
-        return jnp.where(total < a, np.uint32(2**32 - 1), total)
+    def sums(a: Any, b: Any) -> Any:
+        """Of 64 bits, the low 32 first: XLA makes vectors of it on a CPU, not of saturation."""
+        low = a[0] + b[0]
+        return low, a[1] + b[1] + (low < a[0]).astype(jnp.uint32)
 
-    return lax.reduce(squares, np.uint32(0), saturating, (z.ndim - 1,))
+    zero = np.uint32(0)
+    parts = (squares, jnp.zeros_like(squares))
+    low, high = lax.reduce(parts, (zero, zero), sums, (z.ndim - 1,))
+    return jnp.where(high > 0, np.uint32(2**32 - 1), low)
 
 
 def conditional(key: jax.Array, x: jax.Array, most: int) -> jax.Array:
