@@ -75,6 +75,17 @@ def spec(x: Any) -> Spec:
     return parts + (None,) * (ndim - len(parts))
 
 
+def is_spread(x: Any) -> bool:
+    """Whether XLA may cut x into parts: it is of a mesh with an Auto axis of several devices."""
+    if not isinstance(x, jax.Array):
+        return False
+    mesh = _sharding(x).mesh
+    return any(
+        kind is AxisType.Auto and mesh.shape[name] > 1
+        for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
+    )
+
+
 def leading(tree: Any) -> Any:
     """The Explicit axes that the common leading axis of a batch is spread over; None for none."""
     parts = [spec(leaf)[0] for leaf in jax.tree.leaves(tree) if np.ndim(leaf)]

@@ -1,5 +1,8 @@
 """A decoder over eight virtual devices: examples over two axes, matrices over two."""
 
+import math
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -106,3 +109,78 @@ def test_a_private_step_over_data_fsdp_and_tensor_axes_is_that_of_one_device(ran
 
     report = fljax.check_sensitivity(released, batch, sensitivity=CLIP)
     assert report.measured > 0.99 * CLIP
+
+
+def numbers_sent(text):
+    """What the collectives of a compiled program give one device, in numbers; what stands in a loop
+    counts as often as that runs.
+    """
+    bodies, name, first = {}, "", ""
+    for line in text.splitlines():
+        if begins := re.match(r"(ENTRY )?%?([\w.\-]+) \(.*\{\s*$", line):
+            name = begins[2]
+            bodies[name], first = [], name if begins[1] else first
+        elif name:
+            bodies[name].append(line)
+    moves = re.compile(
+        r" = (.*?) (?:all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute)"
+        r"(?:-start)?\("
+    )
+    named = re.compile(r"(?:to_apply|calls|body|true_computation|false_computation)=%?([\w.\-]+)")
+
+    def of(name):
+        total = 0
+        for line in bodies[name]:
+            for shape in re.findall(r"\w+\[([\d,]*)\]", (moves.search(line) or "  ")[1]):
+                total += math.prod(map(int, shape.split(","))) if shape else 1
+            inside = named.findall(line)
+            if branches := re.search(r"branch_computations=\{([^}]*)\}", line):
+                inside += [one.strip().lstrip("%") for one in branches[1].split(",")]
+            runs = (
+                re.search(r'known_trip_count":\{"n":"(\d+)"', line) if " while(" in line else None
+            )
+            total += (int(runs[1]) if runs else 1) * sum(map(of, inside))
+        return total
+
+    return of(first)
+
+
+@pytest.mark.slow(reason="compiles two steps of a decoder for eight devices")
+@pytest.mark.parametrize("rank", [0, 2], ids=["full", "lora"])
+def test_a_private_step_sends_little_more_than_the_plain_one(rank):
+    model = adapted(rank)
+    mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
+
+    def like(tree, specs):
+        def one(z, spec):
+            return jax.ShapeDtypeStruct(z.shape, z.dtype, sharding=NamedSharding(mesh, spec))
+
+        return jax.tree.map(one, tree, specs)
+
+    x = jax.ShapeDtypeStruct((EXAMPLES, LENGTH), jnp.int32, sharding=NamedSharding(mesh, OVER))
+    batch = {"x": x, "y": x}
+    specs = decoder.specs(model.params)
+    params, frozen = like(model.params, specs), like(model.frozen, decoder.specs(model.frozen))
+
+    def plain(params, frozen, batch):
+        loss = models.next_token(lambda params, x: model.apply(params, frozen, x))
+        return jax.grad(lambda params: jnp.sum(jax.vmap(loss, (None, 0))(params, batch)))(params)
+
+    def private(params, frozen, batch):
+        return step_of(model)(params, frozen, batch, None)
+
+    out = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
+    norms = NamedSharding(mesh, OVER)
+    of_plain, of_private = (
+        numbers_sent(
+            jax.jit(fun, out_shardings=to).lower(params, frozen, batch).compile().as_text()
+        )
+        for fun, to in ((plain, out), (private, (out, norms)))
+    )
+    assert of_plain > 10_000  # else nothing was found in the program
+    # One number an example for each array of each layer, and for a few sums of them.
+    each = EXAMPLES * (SHAPE.layers * len(jax.tree.leaves(model.params)) + 16)
+    # The table is read at both ends: its norm takes hidden states twice, and T x T inner products,
+    # of the half of the examples that a device has.
+    table = 0 if rank else EXAMPLES // 2 * LENGTH * (2 * SHAPE.width + 2 * LENGTH)
+    assert of_private <= of_plain + each + table

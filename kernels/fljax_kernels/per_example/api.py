@@ -28,7 +28,7 @@ from fljax_kernels.per_example.batches import (
 from fljax_kernels.per_example.by_platform import ByPlatform
 from fljax_kernels.per_example.reference import MaterializedRows, wide
 from fljax_kernels.per_example.streamed import StreamedRows, TapsInChunks
-from fljax_kernels.per_example.taps import Plan, Taps, Traced
+from fljax_kernels.per_example.taps import Plan, Taps, Traced, is_spread
 from fljax_kernels.per_example.two_pass import TwoPass
 
 METHODS = ("auto", "taps", "two_pass", "vmap", "microbatch")
@@ -423,6 +423,8 @@ def _choose(loss: LoopFriendly, batch: Batch, plan: Plan | None) -> Any:
     was.
     """
     num_params = sum(leaf.size for leaf in batch.leaves)
+    if is_spread(batch):  # taps alone leave each example's parts where they are
+        return Taps(loss, batch, plan)
     if _is_small(batch):
         return MaterializedRows(loss, batch, f"at most {SMALL} numbers")
     taps = Taps(loss, batch, plan)
@@ -443,7 +445,8 @@ def _choose(loss: LoopFriendly, batch: Batch, plan: Plan | None) -> Any:
 
 
 def _is_small(batch: Batch) -> bool:
-    return batch.size * sum(leaf.size for leaf in batch.leaves) <= SMALL
+    numbers = batch.size * sum(leaf.size for leaf in batch.leaves)
+    return numbers <= SMALL and not is_spread(batch)
 
 
 _ENGINES: dict[str, Callable[[LoopFriendly, Batch, Plan | None], Any]] = {

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from fljax_kernels import _platforms
+from fljax_kernels import _barrier, _meshes, _platforms
 from fljax_kernels.loops.api import LoopFriendly, loop_friendly
 from fljax_kernels.per_example import jaxprs
 from fljax_kernels.per_example.batches import Batch, fresh_keys, make_varying, varying_axes
@@ -113,6 +113,11 @@ def settle(terms: list[Any]) -> list[Any]:
     ]
 
 
+def is_spread(batch: Batch) -> bool:
+    """Whether XLA may cut parameters or examples into parts."""
+    return any(map(_meshes.is_spread, [*batch.leaves, *jax.tree.leaves(batch.examples)]))
+
+
 SMALL = 2**14  # numbers: what it costs nothing to copy
 
 
@@ -174,10 +179,16 @@ class Taps:
         return self.plan.terms(self._batch, *self._pass[1:])
 
     @functools.cached_property
+    def _spread(self) -> bool:
+        return is_spread(self._batch)
+
+    @functools.cached_property
     def _small(self) -> SideBySide | None:
         """Biases, scales and the like as one array: models have many, and each operation takes
-        compile time.
+        compile time. Not where they may be cut into parts, which would be gathered.
         """
+        if self._spread:
+            return None
         chosen = {
             k: terms[0].data
             for k, terms in enumerate(self._terms)
@@ -228,7 +239,7 @@ class Taps:
         if self._small is not None:
             for k, square in self._small.squared_norms().items():
                 squares[k] = square.astype(squares[k].dtype)
-        return squares
+        return [_barrier.onward(z) for z in squares] if self._spread else squares
 
     def grams(self) -> list[jax.Array]:
         size = self._batch.size
@@ -247,6 +258,9 @@ class Taps:
         return out
 
     def weighted_sums(self, weights: list[jax.Array]) -> list[jax.Array]:
+        if self._spread:
+            # One for each: what is shared would tell one parameter how another is spread.
+            weights = [_barrier.apart(c) for c in weights]
         sums = self._per_leaf(
             lambda k, term: term.weighted_sum(weights[k]).reshape(self._batch.leaves[k].shape),
             lambda leaf: leaf.shape,
@@ -254,7 +268,7 @@ class Taps:
         if self._small is not None:
             for k, total in self._small.weighted_sums(weights).items():
                 sums[k] = total.reshape(sums[k].shape).astype(sums[k].dtype)
-        return sums
+        return [_barrier.onward(z) for z in sums] if self._spread else sums
 
     def directional(self, vectors: list[jax.Array]) -> list[jax.Array]:
         return [

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fljax_kernels import _platforms
+from fljax_kernels import _meshes, _platforms
 from fljax_kernels.per_example.reference import (
     drop_rows,
     flat,
@@ -86,7 +86,7 @@ class Rows:
         return Rows(jax.vmap(fun)(self.data), self.note)
 
     def squared_norms(self) -> jax.Array:
-        return sum_of_squares(flat(self.data), 1)
+        return squares_of_rows(self.data)
 
     def gram(self) -> jax.Array:
         return jnp.matmul(flat(self.data), flat(self.data).T, precision=HIGHEST)
@@ -177,10 +177,25 @@ class Product:
         save a product. On accelerators: they move fewer numbers.
         """
         s, n, p, q = self.extents
+        if self.spread:
+            return False
         if not _platforms.cpu_alone():
             return n > 1 and READS * p * q <= PAIRS * n * n + AGAIN * n * (p + q)
         allowed = 2 if self.y.shape[0] * s * p * q <= FEW else 1
         return n > 1 and p * q <= allowed * n * (p + q)
+
+    @functools.cached_property
+    def spread(self) -> bool:
+        """Parts of it may lie on several devices."""
+        return _meshes.is_spread(self.x) or _meshes.is_spread(self.y)
+
+    @property
+    def in_turn(self) -> bool:
+        """Norms come from the rows of one layer after the other, and each device adds up squares of
+        the parts that it makes: of a Gram matrix all devices would exchange N x N numbers.
+        """
+        _, n, p, q = self.extents
+        return self.spread and n > 1 and p * q <= 2 * n * (p + q)
 
     @property
     def row_order(self) -> tuple[int, ...]:
@@ -240,11 +255,26 @@ class Product:
     def squared_norms(self) -> jax.Array:
         if self.held:
             return self._held_rows[1]
+        if self.in_turn:
+            return self._squares_in_turn()
         x, y = self.canonical
         if self.extents[1] == 1:
             return jnp.sum(_never_less(sum_of_squares(x, 3), sum_of_squares(y, 3)), axis=(1, 2))
         dots = _dots(x, y, x, y)
         return jnp.sum(gram_squares(*dots), axis=(1, 2, 3))
+
+    def _squares_in_turn(self) -> jax.Array:
+        x, y = (jnp.moveaxis(z, 1, 0) for z in self.canonical)
+
+        def of_one(layer: tuple[jax.Array, jax.Array]) -> jax.Array:
+            x, y = layer
+            rows = _einsum(x, (0, 1, 2), y, (0, 1, 3), (0, 2, 3), precision=HIGHEST)
+            # The sum is made anew, and rounded otherwise: as in `gram_squares`, where steps cancel
+            # a norm must not be smaller than that. |x| |y| is not below what positions add up to.
+            room = ROUNDING * sum_of_squares(x, 1, 2) * sum_of_squares(y, 1, 2)
+            return sum_of_squares(rows, 1, 2) + room
+
+        return jnp.sum(lax.map(of_one, (x, y)), axis=0)
 
     def gram(self) -> jax.Array:
         s, n = self.extents[:2]
@@ -299,6 +329,8 @@ class Product:
         last = self.x_labels[-1]
         if self.extents[:2] != (1, 1) or last != self.out[0] or not _platforms.cpu_alone():
             return 1
+        if self.spread:
+            return 1
         divisors = (k for k in range(1, self.x.shape[-1] + 1) if self.x.shape[-1] % k == 0)
         return next((k for k in divisors if self.x.size <= k * PIECE), 1)
 
@@ -313,6 +345,8 @@ class Product:
         what = f"{self.note} {p} x {q}" + (f", {s} stacked" if s > 1 else "") + f", {n} summed: "
         if self.held:
             return what + "rows, kept for the sum", size * (n + 1) * p * q, 4 * size * p * q
+        if self.in_turn:
+            return what + "rows, layer by layer", size * n * p * q, 4 * self.y.shape[0] * p * q
         if n == 1:
             return what + "|x|^2 |y|^2", size * (p + q), 0
         return what + "Gram", size * n * n * (p + q), 0
@@ -556,6 +590,13 @@ def _sum_finite_rows(rows: jax.Array, weights: jax.Array) -> jax.Array:
     finite = _finite(rows)
     damage = jnp.where(~finite & (weights != 0), jnp.nan, 0.0).sum().astype(rows.dtype)
     return _sum_rows(keep_rows(rows, finite), weights) + damage
+
+
+def squares_of_rows(rows: jax.Array) -> jax.Array:
+    """`[B]` of `[B, ...]`, in at least float32."""
+    if _meshes.is_spread(rows):  # as one axis, those that are cut would be gathered
+        return sum_of_squares(rows, *range(1, rows.ndim))
+    return sum_of_squares(flat(rows), 1)
 
 
 def _inverse(order: tuple[int, ...]) -> list[int]:
