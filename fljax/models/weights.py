@@ -151,7 +151,7 @@ def load(
 
     Raises:
       ValueError: as `shape_of`; a file is missing or damaged; a weight is missing, has another
-        shape, or is none that the decoder has.
+        shape, is not finite, or is none that the decoder has.
     """
     where = pathlib.Path(folder).expanduser()
     shape = shape_of(where)
@@ -165,7 +165,12 @@ def load(
             raise ValueError(
                 f"Expected {name!r} of {where} to be {list(axes)}, got {list(array.shape)}."
             )
-        return array.astype(param_dtype)
+        held = array.astype(param_dtype)
+        if not np.isfinite(held).all():
+            raise ValueError(
+                f"Expected {name!r} of {where} to be finite in {held.dtype}, it is not."
+            )
+        return held
 
     abstract = nnx.eval_shape(
         lambda: Decoder(shape, rngs=nnx.Rngs(0), dtype=dtype, param_dtype=param_dtype, remat=remat)

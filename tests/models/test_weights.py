@@ -273,6 +273,14 @@ def test_weights_that_do_not_fit_are_refused_by_name(change, message, tmp_path):
         weights.load(written(tmp_path, "qwen3", arrays))
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_weight_that_is_not_finite_is_refused_by_name(bad, tmp_path):
+    arrays, name = published("llama"), "model.layers.1.mlp.up_proj.weight"
+    arrays[name][0, 0] = bad
+    with pytest.raises(ValueError, match=f"Expected '{name}' of .* to be finite in float32"):
+        weights.load(written(tmp_path, "llama", arrays))
+
+
 def test_files_that_are_damaged_or_not_there_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"config\.json to be there"):
         weights.load(tmp_path)
