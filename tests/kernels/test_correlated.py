@@ -105,6 +105,24 @@ def test_what_somebody_else_drew_is_correlated_alike(name, key):
         np.testing.assert_array_equal(found[leaf][:, 0], -found[leaf][:, 1])
 
 
+@pytest.mark.optimized(reason="reads the memory of a compiled program", only=True)
+def test_what_parties_keep_is_written_in_place(key):
+    """Their sum reads the noise again, for which XLA would take two copies of all buffers."""
+    strategy, fresh = CASES["banded"], jnp.ones((16, 4096))
+
+    def total(state, fresh, mask):
+        drawn = jax.lax.map(lambda row: 2 * row, fresh)
+        noise, state = correlated.correlate(strategy, drawn, state)
+        return state, jnp.sum(jnp.where(mask[:, None], noise, 0), axis=0)
+
+    state = correlated.init(strategy, fresh)
+    lowered = jax.jit(total, donate_argnums=0).lower(state, fresh, jnp.ones(16, bool))
+    memory = lowered.compile().memory_analysis()
+    assert memory.alias_size_in_bytes >= state.buffers.nbytes
+    # What was drawn, and the noise; the copies would be another 2 num_buffers of these.
+    assert memory.temp_size_in_bytes < 2.5 * fresh.nbytes
+
+
 def test_draws_of_integers_are_not_correlated(key):
     strategy = CASES["banded"]
     fresh = {"a": jnp.zeros(3, jnp.int32)}

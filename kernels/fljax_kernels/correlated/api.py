@@ -89,11 +89,12 @@ def correlate(strategy: Strategy, fresh: Any, state: State) -> tuple[Any, State]
     """Correlates what was drawn: the round's row of C^-1 z from z of the round.
 
     Each entry is taken alone, so that what cancels in a sum of z does in the same sum of noise, up
-    to rounding: noise that pairs of clients share stays shared.
+    to rounding: noise that pairs of clients share stays shared. Made for many parties: a CPU goes
+    row by row, and writes buffers that were donated in place.
 
     Args:
       strategy: C. Static under `jit`.
-      fresh: z of this round, a tree of float32 arrays, or float64.
+      fresh: z of this round, a tree of float32 arrays `[N, ...]`, or float64.
       state: from `init(strategy, fresh)` or the round before.
 
     Returns:
@@ -104,7 +105,7 @@ def correlate(strategy: Strategy, fresh: Any, state: State) -> tuple[Any, State]
     """
     gaussian.check_floating("fresh", fresh)
     _check_state(strategy, fresh, state)
-    return _row(strategy, fresh, state)
+    return _row(strategy, fresh, state, of_parties=True)
 
 
 def _check_state(strategy: Strategy, tree: Any, state: State) -> None:
@@ -123,10 +124,12 @@ def _check_state(strategy: Strategy, tree: Any, state: State) -> None:
         )
 
 
-def _row(strategy: Strategy, fresh: Any, state: State) -> tuple[Any, State]:
+def _row(
+    strategy: Strategy, fresh: Any, state: State, *, of_parties: bool = False
+) -> tuple[Any, State]:
     leaves, treedef = jax.tree.flatten(fresh)
     found = [
-        reference.correlated(strategy, state.step, z, kept)
+        reference.correlated(strategy, state.step, z, kept, of_parties=of_parties)
         for z, kept in zip(leaves, jax.tree.leaves(state.buffers), strict=True)
     ]
     step = (state.step + 1) % strategy.num_rounds

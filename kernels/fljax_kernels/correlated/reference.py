@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax_kernels import _platforms
 from fljax_kernels.correlated.strategies import Strategy
 
 
@@ -35,9 +36,17 @@ def plan(strategy: Strategy, step: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def correlated(
-    strategy: Strategy, step: jax.Array, fresh: jax.Array, buffers: jax.Array
+    strategy: Strategy,
+    step: jax.Array,
+    fresh: jax.Array,
+    buffers: jax.Array,
+    *,
+    of_parties: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-    """The noise of round `step`, like `fresh`, and the next buffers `[K, ...]`."""
+    """The noise of round `step`, like `fresh`, and the next buffers `[K, ...]`.
+
+    of_parties: `fresh` is `[N, ...]`, large beside one of its rows.
+    """
     count = strategy.num_buffers
     if count == 0 and strategy.kind != "dense_banded":
         return fresh, buffers
@@ -50,8 +59,8 @@ def correlated(
     if strategy.kind == "buffered":
         buffers = jnp.where(step == 0, 0, buffers)
     weights, place = plan(strategy, step)
-    for j in range(count):  # in one order: the sum has the same bits on any device
-        noise = noise - weights[j].astype(fresh.dtype) * buffers[j]
+    taken = _taken_by_row if of_parties and fresh.ndim > 1 else _taken
+    noise = taken(fresh, weights, buffers)
     if strategy.kind == "buffered":
         decay = jnp.asarray(strategy.coefs[:count], fresh.dtype)
         kept = decay.reshape(-1, *[1] * fresh.ndim) * buffers
@@ -62,6 +71,32 @@ def correlated(
     if strategy.kind == "tree":  # some rounds write nothing
         return noise, buffers.at[place].set(new, mode="drop")
     return noise, _written(buffers, new, place)
+
+
+def _taken(fresh: jax.Array, weights: jax.Array, buffers: jax.Array) -> jax.Array:
+    """`fresh` less the buffers, so much of each."""
+    noise = fresh
+    for j in range(len(buffers)):  # in one order: the sum has the same bits on any device
+        noise = noise - weights[j].astype(fresh.dtype) * buffers[j]
+    return noise
+
+
+def _taken_by_row(fresh: jax.Array, weights: jax.Array, buffers: jax.Array) -> jax.Array:
+    """The same, for a CPU in a loop over rows, whose result is in memory before a buffer is
+    written.
+
+    Else XLA computes the noise again wherever it is read, which is after that, from copies of all
+    buffers.
+    """
+
+    def loop(fresh: jax.Array, weights: jax.Array, buffers: jax.Array) -> jax.Array:
+        def one(row: jax.Array) -> jax.Array:
+            mine = jax.lax.dynamic_index_in_dim(buffers, row, 1, keepdims=False)
+            return _taken(fresh[row], weights, mine)
+
+        return jax.lax.map(one, jnp.arange(len(fresh)))
+
+    return _platforms.choose(fresh, weights, buffers, cpu=loop, default=_taken)
 
 
 @jax.custom_batching.custom_vmap
