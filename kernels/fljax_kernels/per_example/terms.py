@@ -186,8 +186,10 @@ class Product:
 
     @functools.cached_property
     def spread(self) -> bool:
-        """Parts of it may lie on several devices."""
-        return _meshes.is_spread(self.x) or _meshes.is_spread(self.y)
+        """Parts of it may lie on several devices. All arrays of a program are of one mesh, and x
+        may be patches that nothing else has asked for yet.
+        """
+        return _meshes.is_spread(self.y)
 
     @property
     def in_turn(self) -> bool:
