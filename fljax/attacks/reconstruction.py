@@ -8,6 +8,7 @@ attackers: one that has no idea of the record and inverts the gradient, one that
   and picks.
 """
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -61,8 +62,22 @@ def config(name: str, **changes: Any) -> Any:
         that name.
     """
     scheme = schemes.get(name)
-    alone = ALONE | ({"num_parties": 1} if scheme.noise_at == "silo" else {})
-    return rounds.small(scheme.Config, alone | changes, required=changes)
+    return rounds.small(scheme.Config, _alone(scheme) | changes, required=changes)
+
+
+def alone(scheme: schemes.Scheme, config: Any) -> Any:
+    """`config` with one record in each round; all else as it is.
+
+    Raises:
+      ValueError: what is left does not go together with that.
+    """
+    names = {field.name for field in dataclasses.fields(config)}
+    own = {name: value for name, value in _alone(scheme).items() if name in names}
+    return dataclasses.replace(config, **own)
+
+
+def _alone(scheme: schemes.Scheme) -> dict[str, Any]:
+    return ALONE | ({"num_parties": 1} if scheme.noise_at == "silo" else {})
 
 
 def updates(

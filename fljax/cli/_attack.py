@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from fljax import accounting, data, models, schemes
+from fljax import data, models, schemes
 from fljax.accounting import words
-from fljax.attacks import audit, gradient_inversion, metrics, reconstruction, rounds, table, victims
-from fljax.cli import _run_files
+from fljax.attacks import audit, gradient_inversion, metrics, reconstruction, table, victims
+from fljax.cli import _attack_noise, _own, _run_files
 from fljax.simulation.report import attack_figures, run_page
 
 TITLE = "Reconstruction"
@@ -68,38 +68,37 @@ class Found(NamedTuple):
 
 
 class Promise(NamedTuple):
-    """What a scheme certifies. configure: budget -> (config, its noise). bound: config -> number,
-    and its standing.
+    """What a scheme certifies. configs: (budget, config, its noise) of each. bound: config ->
+    number, and its standing.
     """
 
     unit: str
     quantity: str
-    configure: Callable[[float], tuple[Any, float]]
+    configs: list[tuple[float, Any, float]]
     bound: Callable[[Any], tuple[float, str]]
 
 
-def _epsilon(options: Any, dataset: data.Dataset) -> Promise:
+def _epsilon(options: Any, own: _own.Own | None) -> Promise:
     scheme = schemes.get(options.scheme)
-
-    def configure(epsilon: float) -> tuple[Any, float]:
-        config = reconstruction.config(options.scheme, noise_multiplier=1.0)
-        event = lambda noise: scheme.event(dataclasses.replace(config, noise_multiplier=noise))
-        noise = float(
-            accounting.calibrate(
-                event, epsilon=epsilon, delta=options.delta, method=rounds.quick_method(event(1.0))
-            )
+    if own is None:
+        start = reconstruction.config(options.scheme, noise_multiplier=1.0)
+    else:
+        start = reconstruction.alone(scheme, own.config)
+    configs = [
+        (budget, dataclasses.replace(start, noise_multiplier=noise), noise)
+        for budget, noise, _ in _attack_noise.noises(
+            scheme, start, options.budgets, num_rounds=1, delta=options.delta
         )
-        return dataclasses.replace(config, noise_multiplier=noise), noise
+    ]
 
     def bound(config: Any) -> tuple[float, str]:
-        return reconstruction.identification_bound(
-            scheme.event(config), options.targets
-        ), "certified"
+        event = scheme.run_event(config, 1)
+        return reconstruction.identification_bound(event, options.targets), "certified"
 
     return Promise(
         f"epsilon at delta {words.at_most(options.delta)}",
         "share of digits told right, at most",
-        configure,
+        configs,
         bound,
     )
 
@@ -107,11 +106,12 @@ def _epsilon(options: Any, dataset: data.Dataset) -> Promise:
 def _nats(options: Any, dataset: data.Dataset) -> Promise:
     clients = data.ClientData(dataset.train, jnp.zeros((1, 1), jnp.int32))
     seen = reconstruction.Seen(dataset, clients)
-
-    def configure(nats: float) -> tuple[Any, float]:
+    configs = []
+    for nats in options.budgets:
         config = reconstruction.config(options.scheme, nats=nats)
         inputs, _ = reconstruction.of_channel(options.scheme, config, seen)
-        return config, float(jnp.exp(0.5 * jnp.mean(inputs["channel"].noise.log_noise_var)))
+        noise = float(jnp.exp(0.5 * jnp.mean(inputs["channel"].noise.log_noise_var)))
+        configs.append((nats, config, noise))
 
     def bound(config: Any) -> tuple[float, str]:
         _, spent = reconstruction.of_channel(options.scheme, config, seen)
@@ -119,18 +119,19 @@ def _nats(options: Any, dataset: data.Dataset) -> Promise:
             spent.mse[0]
         ), "certified" if spent.mse_certified else f"not certified: {spent.mse_reason}"
 
-    return Promise("nats a use", "squared error per pixel, at least", configure, bound)
+    return Promise("nats a use", "squared error per pixel, at least", configs, bound)
 
 
-def run(options: Any, say: Callable[[str], None]) -> Found:
-    """Attacks without noise and at every budget; all inversions of all budgets are one program.
+def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found:
+    """Attacks without noise and at every budget, or with the noise of `own`; all inversions of all
+    budgets are one program.
 
     Raises:
       ValueError: a budget cannot be reached.
     """
     channel = schemes.get(options.scheme).promise == "nats"
-    digits = _images(options)
-    promise = (_nats if channel else _epsilon)(options, digits)
+    digits = _images(options, own)
+    promise = _nats(options, digits) if channel else _epsilon(options, own)
     chosen = slice(0, options.targets)
     truth, y = digits.test["x"][chosen], digits.test["y"][chosen]
     shape = (truth.shape[1], truth.shape[2], truth.shape[3])
@@ -143,21 +144,17 @@ def run(options: Any, say: Callable[[str], None]) -> Found:
         "y": jnp.asarray(np.tile(y, options.repeats)),
     }
     root = jax.random.key(options.seed, impl="threefry2x32")
-    configs, moved = [], []
-    budgets = [math.inf, *options.budgets]
-    for place, budget in enumerate(budgets):
-        config, noise = promise.configure(options.budgets[0] if place == 0 else budget)
-        if place == 0:
-            config, noise = _without_noise(options.scheme, config), 0.0
+    plain_config = _without_noise(options.scheme, promise.configs[0][1])
+    told, moved = [(math.inf, plain_config, 0.0), *promise.configs], []
+    for place, (budget, config, _) in enumerate(told):
         keys = jax.random.split(jax.random.fold_in(root, place), len(many["y"]))
         moved.append(
             reconstruction.updates(options.scheme, config, loss, victim.params, many, keys, digits)
         )
-        configs.append((config, noise))
         what = "without noise" if place == 0 else f"{words.at_most(budget)} {promise.unit}"
         say(f"{what}: rounds done")
     together = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *moved)
-    labels = jnp.tile(many["y"], len(budgets))
+    labels = jnp.tile(many["y"], len(told))
     low, high = float(digits.train["x"].min()), float(digits.train["x"].max())
     search = gradient_inversion.Settings(
         optimizer="lbfgs" if options.attack == "inversion_lbfgs" else "adam",
@@ -170,7 +167,7 @@ def run(options: Any, say: Callable[[str], None]) -> Found:
         victim.params,
         together,
         labels,
-        jax.random.fold_in(root, len(budgets)),
+        jax.random.fold_in(root, len(told)),
         shape=shape,
         settings=search,
     )
@@ -180,7 +177,7 @@ def run(options: Any, say: Callable[[str], None]) -> Found:
     )
     lines = []
     standing = "certified"
-    for place, (budget, (config, noise)) in enumerate(zip(budgets, configs, strict=True)):
+    for place, (budget, config, noise) in enumerate(told):
         part = np.asarray(images[place * len(many["y"]) : (place + 1) * len(many["y"])])
         failed = reconstruction.diverged(part)
         if channel:
@@ -245,13 +242,13 @@ def _line(
     )
 
 
-def _images(options: Any) -> data.Dataset:
+def _images(options: Any, own: _own.Own | None) -> data.Dataset:
     """The data of the images.
 
     Raises:
       ValueError: they are no images, or have too few held-out ones.
     """
-    found = data.load(options.dataset)
+    found = _own.dataset(options.dataset, own)
     x = found.test["x"]
     if x.ndim != 4 or not found.num_classes or x.dtype.kind != "f":
         raise ValueError(

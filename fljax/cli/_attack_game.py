@@ -13,7 +13,7 @@ import jax
 from fljax import accounting, schemes
 from fljax.accounting import words
 from fljax.attacks import rounds, table
-from fljax.cli import _run_files
+from fljax.cli import _attack_noise, _own, _run_files
 from fljax.simulation.report import attack_figures, run_page
 
 TITLE = "Membership of one unit"
@@ -44,8 +44,9 @@ class Found(NamedTuple):
     sees: str
 
 
-def run(options: Any, say: Callable[[str], None]) -> Found:
-    """Plays at every budget, each with noise that spends it in all rounds.
+def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found:
+    """Plays at every budget, each with noise that spends it in all rounds; without budgets with the
+    noise of `own`.
 
     Raises:
       ValueError: a budget cannot be reached, or the attack is not for this scheme.
@@ -53,17 +54,20 @@ def run(options: Any, say: Callable[[str], None]) -> Found:
     with warnings.catch_warnings():
         # A better order would lower the bound that a budget is spent by; it holds as it is.
         warnings.simplefilter("ignore", accounting.OrderWarning)
-        return _run(options, say)
+        return _run(options, own, say)
 
 
-def _run(options: Any, say: Callable[[str], None]) -> Found:
+def _run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found:
     scheme = schemes.get(options.scheme)
-    start = rounds.config(options.scheme, noise_multiplier=1.0)
+    start = rounds.config(options.scheme, noise_multiplier=1.0) if own is None else own.config
+    noisy = _attack_noise.noises(
+        scheme, start, options.budgets, num_rounds=options.num_rounds, delta=options.delta
+    )
     root = jax.random.key(options.seed, impl="threefry2x32")
     proved = rounds.undefended(
         options.scheme,
         start,
-        jax.random.fold_in(root, len(options.budgets)),
+        jax.random.fold_in(root, len(noisy)),
         num_trials=options.trials,
         num_rounds=options.num_rounds,
         attack=options.attack,
@@ -74,14 +78,7 @@ def _run(options: Any, say: Callable[[str], None]) -> Found:
     if proved is not None:
         lines.append(Line(math.inf, rounds.NEXT_TO_NO_NOISE, proved, math.inf, None))
     say(f"without noise: {options.trials} runs in each world done")
-    for place, budget in enumerate(options.budgets):
-        event = lambda noise: scheme.run_event(
-            dataclasses.replace(start, noise_multiplier=noise), options.num_rounds
-        )
-        method = rounds.quick_method(event(1.0))
-        noise = float(
-            accounting.calibrate(event, epsilon=budget, delta=options.delta, method=method)
-        )
+    for place, (budget, noise, _) in enumerate(noisy):
         config = dataclasses.replace(start, noise_multiplier=noise)
         (game,) = rounds.games(
             options.scheme, config, num_rounds=options.num_rounds, attack=options.attack

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax import accounting, data, models, schemes
+from fljax import models, schemes
 from fljax.accounting import words
 from fljax.attacks import rounds, shadow, table, trained
-from fljax.cli import _run_files
+from fljax.cli import _attack_noise, _own, _run_files
 from fljax.simulation.report import attack_figures, run_page
 
 TITLE = "Membership"
@@ -56,18 +56,20 @@ class Found(NamedTuple):
     standing: str = "certified"
 
 
-def run(options: Any, say: Callable[[str], None]) -> Found:
-    """The attack without noise and at every budget; target and shadow models of a budget are one
-    program.
+def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found:
+    """The attack without noise and at every budget, or with the noise of `own`; target and shadow
+    models of a budget are one program.
 
     Raises:
       ValueError: a budget cannot be reached, or the data have no classes or too few examples.
     """
     scheme = schemes.get(options.scheme)
-    start = _config(options, scheme)
-    pool, population, num_classes = _pool(options)
+    start = _config(options, scheme, own)
+    pool, population, num_classes = _pool(options, own)
     root = jax.random.key(options.seed, impl="threefry2x32")
     sizes: dict[str, Any] = {"hidden": _HIDDEN} if options.model == "mlp" else {}
+    if own is not None and own.model.model == options.model:
+        sizes = own.model.options
     model = models.create(
         options.model,
         example_shape=pool["x"].shape[1:],
@@ -109,17 +111,13 @@ def run(options: Any, say: Callable[[str], None]) -> Found:
             holds=within(found.auc, found.largest_auc, groups),
         )
 
-    lines = [line(len(options.budgets), math.inf, 0.0, None)]
+    noisy = _attack_noise.noises(
+        scheme, start, options.budgets, num_rounds=options.num_rounds, delta=options.delta
+    )
+    lines = [line(len(noisy), math.inf, 0.0, None)]
     say(f"without noise: {len(included)} models trained and attacked")
-    for place, budget in enumerate(options.budgets):
-        event = lambda noise: scheme.run_event(
-            dataclasses.replace(start, noise_multiplier=noise), options.num_rounds
-        )
-        method = rounds.quick_method(event(1.0))
-        noise = float(
-            accounting.calibrate(event, epsilon=budget, delta=options.delta, method=method)
-        )
-        lines.append(line(place, budget, noise, event(noise)))
+    for place, (budget, noise, event) in enumerate(noisy):
+        lines.append(line(place, budget, noise, event))
         told = f"epsilon {words.at_most(budget)}: {len(included)} models trained and attacked"
         if lines[-1].holds is None:
             cannot = f"{options.pool} examples prove no area above {lines[-1].bound:.3g}"
@@ -140,25 +138,31 @@ def within(auc: float, bound: float, num: int) -> bool | None:
     return None if 1 - slack <= bound else auc - slack <= bound
 
 
-def _config(options: Any, scheme: Any) -> Any:
-    """One local step, no momentum, no cohorts, and clients that have room for the pool."""
+def _config(options: Any, scheme: Any, own: _own.Own | None) -> Any:
+    """One local step, no momentum, no cohorts, or all as `own` has it; and clients that have room
+    for the pool.
+    """
     names = {field.name for field in dataclasses.fields(scheme.Config)}
-    own = "local_learning_rate" if "local_learning_rate" in names else "server_learning_rate"
-    changes: dict[str, Any] = {own: options.learning_rate}
-    if "sampling_prob" in names:
+    rate = "local_learning_rate" if "local_learning_rate" in names else "server_learning_rate"
+    changes: dict[str, Any] = {rate: options.learning_rate} if own is None else {}
+    if "sampling_prob" in names and own is None:
         changes["sampling_prob"] = 1.0
     if "records_per_client" in names:
-        found = rounds.config(options.scheme, noise_multiplier=1.0)
+        found = rounds.config(options.scheme, noise_multiplier=1.0) if own is None else own.config
         num_clients = scheme.population(found).num_clients or 2
         changes["records_per_client"] = -(-options.pool // num_clients)
+    if own is not None:
+        return dataclasses.replace(own.config, **changes)
     return rounds.config(options.scheme, noise_multiplier=1.0, **changes)
 
 
-def _pool(options: Any) -> tuple[dict[str, jax.Array], dict[str, jax.Array], int]:
+def _pool(
+    options: Any, own: _own.Own | None
+) -> tuple[dict[str, jax.Array], dict[str, jax.Array], int]:
     """(the pool, examples that nobody is trained on, classes). Of the digits a fifth have labels of
     chance, so that models have to memorise; other data are as they are.
     """
-    found, rng = data.load(options.dataset), np.random.default_rng([options.seed, 2])
+    found, rng = _own.dataset(options.dataset, own), np.random.default_rng([options.seed, 2])
     x, y = found.train["x"], found.train["y"]
     if found.task != "classes" or not found.num_classes or y.ndim != 1:
         raise ValueError(

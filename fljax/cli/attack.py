@@ -25,6 +25,10 @@ With --attack lira, rmia or another attack on membership models are trained by t
 runs with one unit and without it, and the epsilon that their scores prove. The first line of each
 table is the same attack without noise.
 
+With --settings it is the scheme of a run's folder, or of a TOML, with its own numbers but for few
+clients, or of an inversion one record; its data, and of attacks on membership its model. Without
+--budgets its own noise is attacked, and what that spends here is the budget.
+
 Writes config.toml, attack.json and report.html into one folder. Exits with 1 where a bound did not
 hold.
 """
@@ -65,22 +69,33 @@ _SCHEME = (
 )
 
 
+_SETTINGS = (
+    "A run's folder, or a TOML of fljax simulate: attack its scheme, data and model. None: scheme, "
+    "with numbers of a small world."
+)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
     """What to attack, and how hard."""
 
     scheme: Annotated[str, tyro.conf.arg(help=_SCHEME)] = "higradavg"
     attack: Annotated[str, tyro.conf.arg(help=_ATTACK)] = "inversion"
+    settings: Annotated[pathlib.Path | None, tyro.conf.arg(help=_SETTINGS)] = None
     budgets: tuple[float, ...] | None = None
-    """Epsilons at delta, or nats a use for channels; ascending. none: four, from well hidden to in
-    plain sight.
+    """Epsilons at delta, or nats a use for channels; ascending. none: what the noise of settings
+    spends, or four, from well hidden to in plain sight.
     """
     delta: float = 1e-5
     """delta that goes with an epsilon."""
-    dataset: str = "digits"
-    """Whose images are reconstructed, or whose examples are told: a name as for fljax simulate."""
-    model: str = "mlp"
-    """What is trained and asked for members: a name as for fljax simulate."""
+    dataset: str | None = None
+    """Whose images are reconstructed, or whose examples are told: a name as for fljax simulate.
+    none: those of settings, or digits.
+    """
+    model: str | None = None
+    """What is trained and asked for members: a name as for fljax simulate. none: that of settings,
+    or mlp.
+    """
     targets: int = 10
     """Images, which are the candidates as well."""
     repeats: int = 4
@@ -116,19 +131,20 @@ class Options:
                 "Expected a scheme with an epsilon for examples or subjects with "
                 f"attack={self.attack!r}, one of {_against('lira')}, got scheme={self.scheme!r}."
             )
-        builtin.check_name(dataset=self.dataset)
+        if self.dataset is not None:
+            builtin.check_name(dataset=self.dataset)
         game = self.attack not in attacks.PROGRAMS
-        if game and self.dataset != "digits":
+        if game and self.dataset is not None:
             raise ValueError(
-                "Expected dataset='digits' with a game, whose data are the attacker's, got "
+                "Expected no dataset with a game, whose data are the attacker's, got "
                 f"dataset={self.dataset!r}."
             )
-        if self.attack not in attacks.MEMBERSHIP and self.model != "mlp":
+        if self.attack not in attacks.MEMBERSHIP and self.model is not None:
             raise ValueError(
-                "Expected model='mlp' unless membership is attacked, got "
+                "Expected no model unless membership is attacked, got "
                 f"model={self.model!r}: inversions have DLG's LeNet."
             )
-        if self.attack in attacks.MEMBERSHIP:
+        if self.model is not None:
             from fljax import models  # flax is slow to import
 
             models.check_name(model=self.model)
@@ -166,20 +182,22 @@ def main(args: Sequence[str]) -> int:
         options = _args.parse(Options, args, prog="fljax attack", description=_DESCRIPTION)
     except _args.Done:
         return 0
-    from fljax.cli import _attack, _attack_game, _attack_membership
+    from fljax.cli import _attack, _attack_game, _attack_membership, _own
 
+    own = None if options.settings is None else _own.read(options.settings)
+    options = _settled(options, own)
     game = options.attack not in attacks.PROGRAMS
     member = options.attack in attacks.MEMBERSHIP
     kind: Any = _attack_game if game else _attack_membership if member else _attack
-    if options.budgets is None:
+    if own is None and options.budgets is None:
         budgets = _GAME_BUDGETS if game else _BUDGETS[schemes.get(options.scheme).promise]
         options = dataclasses.replace(options, budgets=budgets)
     if options.num_rounds is None:
         options = dataclasses.replace(options, num_rounds=1 if game else _LIRA_ROUNDS)
     with _run_files.opened(options.run_dir, f"attack-{options.scheme}", options) as run_dir:
         # One step for each budget and one without noise, and of an inversion one for all together.
-        count = 1 + len(options.budgets or ()) + (kind is _attack)
-        found = kind.run(options, _output.steps(count))
+        count = 1 + len(options.budgets or ((),)) + (kind is _attack)
+        found = kind.run(options, own, _output.steps(count))
     _run_files.print_table(kind.HEAD, [kind.cells(line) for line in found.lines])
     print(f"bound: {found.bound}; {found.standing}")
     rows = [
@@ -195,6 +213,26 @@ def main(args: Sequence[str]) -> int:
     return _run_files.verdict(
         [f"budget {line.budget:g}" for line in found.lines if line.holds is False]
     )
+
+
+def _settled(options: Options, own: Any) -> Options:
+    """The options, with what `own` settings, or else nobody, says of scheme, data and model.
+
+    Raises:
+      ValueError: the attack is not for that scheme, or neither says how much noise there is.
+    """
+    told: dict[str, Any] = {}
+    if own is not None:
+        told["scheme"] = own.scheme
+        if options.budgets is None and own.config.noise_multiplier is None:
+            raise ValueError(
+                "Expected budgets with settings that leave the noise to be calibrated, got none."
+            )
+    if options.attack in attacks.PROGRAMS and options.dataset is None:
+        told["dataset"] = "digits" if own is None else own.data.dataset
+    if options.attack in attacks.MEMBERSHIP and options.model is None:
+        told["model"] = "mlp" if own is None else own.model.model
+    return dataclasses.replace(options, **told)
 
 
 def _plain(value: Any) -> Any:

@@ -217,9 +217,10 @@ class Asked(NamedTuple):
 def _asked(options: Options) -> Asked:
     if options.settings is None:
         return Asked(options.scheme)
-    from fljax.cli import _audit_own
+    from fljax.cli import _own
 
-    return Asked(*_audit_own.read(options.settings))
+    own = _own.read(options.settings)
+    return Asked(own.scheme, own.config)
 
 
 def _replay(options: Options) -> int:

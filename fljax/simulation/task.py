@@ -98,7 +98,8 @@ class _Split(NamedTuple):
     client_names: np.ndarray | None = None
 
 
-def _load(config: DataConfig) -> data.Dataset:
+def load(config: DataConfig) -> data.Dataset:
+    """The dataset, its columns as the config names them; ValueError as `data.load`."""
     columns = data.tables.Columns(
         config.label_column,
         config.client_column,
@@ -128,7 +129,7 @@ def pool(config: DataConfig) -> tuple[data.Dataset, np.ndarray | None]:
     """(the data of a config, int32 `[num_clients, N]` of the rows of clients that have names, or
     None), checked. Raises ValueError for data that break a rule.
     """
-    dataset = _load(config)
+    dataset = load(config)
     _check(dataset)
     if config.client_column is None:
         return dataset, None
@@ -138,7 +139,7 @@ def pool(config: DataConfig) -> tuple[data.Dataset, np.ndarray | None]:
 def _from_memory(config: Config, seed: seeds.Seed, brought: own.Own) -> _Split:
     dataset, names = brought.dataset, None
     if dataset is None:
-        dataset = _load(config.data)
+        dataset = load(config.data)
         _check(dataset)
     elif config.data.task != "classes":
         dataset = targets.settled(dataset, config.data.task)

@@ -1,5 +1,5 @@
-"""What `fljax audit --settings PATH` plays against: the scheme of a run, or of a TOML, with its own
-numbers.
+"""What `--settings PATH` of `fljax audit` and `fljax attack` is about: the scheme of a run, or of a
+TOML, with its own numbers; its data and its model.
 """
 
 import dataclasses
@@ -7,24 +7,27 @@ import json
 import pathlib
 from typing import Any, NamedTuple
 
-from fljax import schemes
+from fljax import data, schemes
 from fljax.attacks import rounds
 from fljax.simulation import config as config_lib
+from fljax.simulation import task
 from fljax.simulation.record import folder
 
 
 class Own(NamedTuple):
     """scheme: its name. config: of the small world, its noise multiplier None where nothing says
-    it.
+    it. data, model: those of the run.
     """
 
     scheme: str
     config: Any
+    data: config_lib.DataConfig
+    model: config_lib.ModelConfig
 
 
 def read(path: pathlib.Path) -> Own:
     """The scheme that a run's folder, or a TOML of `fljax simulate`, names, with its numbers; but
-    for few clients, since an audit plays thousands of rounds.
+    for few clients, since attacks play thousands of rounds.
 
     Of a run that calibrated its noise, the noise is the calibrated one.
 
@@ -46,4 +49,11 @@ def read(path: pathlib.Path) -> Own:
     if config.noise_multiplier is None and path.is_dir() and told.is_file():
         calibrated = json.loads(folder.read_text(told)).get("noise_multiplier")
         config = dataclasses.replace(config, noise_multiplier=calibrated)
-    return Own(name, rounds.shrunk(scheme, config))
+    return Own(name, rounds.shrunk(scheme, config), parts["data"], parts["model"])
+
+
+def dataset(name: str, own: Own | None) -> data.Dataset:
+    """The dataset of that name, its columns as `own` names them if it is its own."""
+    if own is not None and own.data.dataset == name:
+        return task.load(own.data)
+    return data.load(name)
