@@ -18,6 +18,7 @@ import argparse
 import dataclasses
 import functools
 import statistics
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -27,6 +28,8 @@ import numpy as np
 from bench import _harness, _tables
 from bench.rounds import correlated_training
 from fljax import accounting, data, models, schemes
+from fljax.simulation import feed
+from fljax_kernels import poisson_capacity
 
 DELTA = 1e-3
 WORDS, LENGTH, SENTENCES, USERS = 30, 8, 6, 1000
@@ -96,6 +99,12 @@ SETTINGS: tuple[dict[str, Any], ...] = (
         },
     },
 )
+
+# Whose rounds are timed beside, as a run feeds them: sampled on the device.
+SAMPLED: dict[str, dict[str, Any]] = {
+    "dp_fedavg": {"sampling_prob": 0.2},
+    "dp_fedsgd": {"sampling_prob": 0.2, "privacy_unit": "example"},
+}
 
 
 def configured(setting: dict[str, Any], kind: str) -> Any:
@@ -189,6 +198,18 @@ def accuracies(setting: dict[str, Any], config: Any, seeds: int) -> list[float]:
 def timed() -> list[dict[str, Any]]:
     """One round of each kind of noise, run in turn, of an mlp with 200 hidden units."""
     found = []
+    for name, cases in _cases():
+        times = _harness.interleaved(cases, repeats=9)
+        row = {"costs": name, "milliseconds": times["banded"].row()["min_ms"]}
+        ratio = _harness.paired_ratio(times["banded"], times["independent"])
+        found.append(row | {"ratio": ratio})
+        print(found[-1], flush=True)
+    return found
+
+
+def _cases() -> Iterator[tuple[str, dict[str, Callable[[], Any]]]]:
+    """Each scheme with its rounds, compiled and run once."""
+    key = jax.random.key(0)
     for setting in SETTINGS[1:]:
         model, loss, everybody, _ = parts(setting["dataset"], 0, "mlp")
         scheme, cases = schemes.get(setting["scheme"]), {}
@@ -198,17 +219,25 @@ def timed() -> list[dict[str, Any]]:
             state, kept = algorithm.init(model.params), ()
             step = jax.jit(algorithm.round)
             if algorithm.client_state is not None:
-                kept = step(state, everybody, jax.random.key(0))[1].kept
+                kept = step(state, everybody, key)[1].kept
             here = everybody._replace(kept=kept)
-            cases[kind] = lambda step=step, state=state, here=here: step(
-                state, here, jax.random.key(0)
-            )
-        times = _harness.interleaved(cases, repeats=9)
-        row = {"costs": setting["scheme"], "milliseconds": times["banded"].row()["min_ms"]}
-        ratio = _harness.paired_ratio(times["banded"], times["independent"])
-        found.append(row | {"ratio": ratio})
-        print(found[-1], flush=True)
-    return found
+            cases[kind] = functools.partial(step, state, here, key)
+        yield setting["scheme"], cases
+    model, loss, everybody, _ = parts("digits", 0, "mlp")
+    clients = data.ClientData(everybody.examples, everybody.indices)
+    count = len(everybody.client_ids)
+    for name, sampled in SAMPLED.items():
+        scheme, cases = schemes.get(name), {}
+        of_examples = "privacy_unit" in sampled
+        units = int(jnp.sum(everybody.indices >= 0)) if of_examples else count
+        for kind, correlation in (("independent", "none"), ("banded", "banded")):
+            config = scheme.Config(**sampled, noise_multiplier=1.0, correlation=correlation)
+            algorithm = scheme.make(config, loss, num_units=units)
+            fed = jax.jit(feed.round_fun((algorithm,), count), static_argnames="capacity")
+            capacity = poisson_capacity(count, algorithm.client_sampling_prob)
+            states = (algorithm.init(model.params),)
+            cases[kind] = functools.partial(fed, states, clients, key, capacity=capacity)
+        yield name, cases
 
 
 def table(rows: _tables.Rows) -> str:
