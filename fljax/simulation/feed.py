@@ -161,7 +161,8 @@ class FromDisk:
         self._ahead: tuple[int, concurrent.futures.Future[HostCohort]] | None = None
         prob = algorithms[0].client_sampling_prob
         self._sample = host_sampler(prob, clients.num_clients, key, capacity)
-        self._round = mesh.jit(device_mesh, functools.partial(rounds, algorithms), states, others=1)
+        one_round = functools.partial(rounds, algorithms)
+        self._round = mesh.jit(device_mesh, one_round, states, others=1, donate_argnums=1)
 
     def __enter__(self) -> Self:
         return self

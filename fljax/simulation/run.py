@@ -298,6 +298,7 @@ def _run(
 ) -> Outcome:
     config, plan = job.config, job.plan
     initial = tuple(algorithm.init(job.task.model.params) for algorithm in job.algorithms)
+    initial = jax.tree.map(jnp.copy, initial)  # rounds write over them, and the task keeps its own
     with _stop_on_signal() as stop, contextlib.ExitStack() as stack:
         run_round = stack.enter_context(round_runner(job, device_mesh))
         record = stack.enter_context(
@@ -345,7 +346,11 @@ class RoundRunner(Protocol):
 
 @contextlib.contextmanager
 def round_runner(job: Job, device_mesh: jax.sharding.Mesh) -> Iterator[RoundRunner]:
-    """The rounds of the run's algorithms on its clients."""
+    """The rounds of the run's algorithms on its clients.
+
+    They may write new states over those that they are given: of noise that is correlated over
+    rounds these can be many times the model.
+    """
     num_clients, usual_capacity = job.facts.num_clients, job.usual_capacity()
     client_data, key = job.task.client_data, job.task.round_key
     if isinstance(client_data, store.Store):
@@ -367,7 +372,16 @@ def round_runner(job: Job, device_mesh: jax.sharding.Mesh) -> Iterator[RoundRunn
         yield _with_kept_states(job, device_mesh, client_data)
         return
     fun = round_fun(job.algorithms, num_clients)
-    one_round = mesh.jit(device_mesh, fun, job.state_shapes(), others=2, static_argnames="capacity")
+    # A sample that may be drawn again, for want of room, needs the states that it began with.
+    overwritten = (0,) if usual_capacity == num_clients else ()
+    one_round = mesh.jit(
+        device_mesh,
+        fun,
+        job.state_shapes(),
+        others=2,
+        static_argnames="capacity",
+        donate_argnums=overwritten,
+    )
 
     def run_round(
         states: tuple[PyTree, ...], done: int, clients: KeptStates | None = None
@@ -394,7 +408,7 @@ def _with_kept_states(
     key, prob = job.task.round_key, job.algorithms[0].client_sampling_prob
     sample = host_sampler(prob, job.facts.num_clients, key, job.usual_capacity())
     fun = functools.partial(kept_round, job.algorithms)
-    one_round = mesh.jit(device_mesh, fun, job.state_shapes(), others=1)
+    one_round = mesh.jit(device_mesh, fun, job.state_shapes(), others=1, donate_argnums=0)
 
     def run_round(
         states: tuple[PyTree, ...], done: int, clients: KeptStates | None = None

@@ -3,12 +3,14 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fljax import schemes
 from fljax.simulation import config as config_lib
-from fljax.simulation import run
+from fljax.simulation import feed, job, run
+from fljax.simulation.devices import mesh
 from fljax.simulation.record import folder
 
 ROUNDS = 3
@@ -47,3 +49,54 @@ def test_every_scheme_runs_on_two_devices_as_on_one(name, tmp_path):
     for mine, others in zip(jax.tree.leaves(one.params), jax.tree.leaves(two.params), strict=True):
         np.testing.assert_allclose(others, mine, rtol=0, atol=0 if same else 1e-6)
     assert one.records[0]["train_loss"] != one.records[-1]["train_loss"]
+
+
+BANDED = {
+    "data": {"num_clients": 6},
+    "model": {"model": "softmax"},
+    "scheme": {"scheme": "lightdp", "max_colluders": 1, "max_stragglers": 1},
+    "privacy": {"target_epsilon": 8.0, "target_delta": 1e-3},
+    "run": {"num_rounds": 3, "seed": 0, "baseline": False, "groups": 8},
+}
+BANDED["scheme"] |= {"correlation": "banded", "bands": 3, "rounds_per_start": 3}
+
+
+@pytest.mark.slow(reason="compiles rounds of two schemes on one device and on eight")
+@pytest.mark.parametrize("devices", [1, 8])
+def test_a_round_overwrites_its_state_unless_its_sample_may_be_drawn_again(devices):
+    """What correlated noise keeps is many models of each client: no run holds it twice."""
+    over = mesh.client_mesh(devices, groups=8)
+    sampled = BANDED | {"data": {"num_clients": 400}, "scheme": {"scheme": "dp_fedavg"}}
+    for sections, overwritten in ((BANDED, True), (sampled, False)):
+        made = job.prepare(config_lib.from_sections(sections))
+        first = (made.algorithms[0].init(made.task.model.params),)
+        kept = jax.device_get(first)
+        states = mesh.spread(over, jax.tree.map(jnp.copy, first))
+        with run.round_runner(made, over) as one_round:
+            once, _, _ = one_round(states, 0)
+            gone = [leaf.is_deleted() for leaf in jax.tree.leaves(states)]
+            assert gone == [overwritten] * len(gone)
+            once = mesh.here(over, once)
+            before = jax.device_get(once)
+            again, _, _ = one_round(mesh.spread(over, jax.tree.map(jnp.copy, first)), 0)
+            one_round(again, 1)
+        for mine, others in ((first, kept), (once, before)):
+            jax.tree.map(np.testing.assert_array_equal, jax.device_get(mine), others)
+        if not overwritten:
+            continue
+        beside = jax.jit(feed.round_fun(made.algorithms, 6), static_argnames="capacity")
+        with mesh.over(over):
+            clients = mesh.everywhere(over, made.task.client_data)
+            apart, *_ = beside(mesh.spread(over, first), clients, made.task.round_key, capacity=6)
+        jax.tree.map(np.testing.assert_array_equal, before, jax.device_get(apart))
+
+
+@pytest.mark.slow(reason="runs a scheme twice, on one device and on eight")
+def test_a_run_that_overwrites_its_state_ends_with_the_same_bits_on_eight_devices(tmp_path):
+    config = config_lib.from_sections(BANDED)
+    one = run.start(config, tmp_path / "one", Nobody(), devices=1)
+    eight = run.start(config, tmp_path / "eight", Nobody(), devices=8)
+    jax.tree.map(np.testing.assert_array_equal, one.params, eight.params)
+    assert (tmp_path / "one" / folder.METRICS).read_bytes() == (
+        tmp_path / "eight" / folder.METRICS
+    ).read_bytes()
