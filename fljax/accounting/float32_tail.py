@@ -142,6 +142,11 @@ def _of(mechanism: events.Mechanism, sampled: int) -> list[Release] | None:
         case events.CorrelatedGaussian(num_rounds=rounds):
             of_all = mechanisms.effective_noise(mechanism)
             return None if of_all is None else [Release(of_all, 1, rounds)]
+        case events.SampledCorrelatedGaussian(num_rounds=rounds, sampling="balls_in_bins"):
+            of_all = mechanisms.effective_noise(mechanism)  # of the bin that moves most
+            if sampled > 1 or of_all is None:
+                return None
+            return [Release(of_all, 1, rounds, reaches=mechanism.cycle)]
         case events.MixtureOfGaussians(stddev, sensitivities):
             moves = [move for move in sensitivities if move > 0]
             if sampled > 1 or not moves:

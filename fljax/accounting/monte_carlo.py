@@ -18,20 +18,20 @@ arXiv:2410.06266; the interval: Hoeffding (1963), Theorem 1.
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 from scipy import optimize, special
 
 from fljax import _validate
-from fljax.accounting import correlated, events, mechanisms
+from fljax.accounting import accountant, correlated, events, mechanisms
 from fljax.accounting.correlated import matrices
 from fljax.accounting.events import Mechanism, NeighboringRelation, PrivacyEvent
 from fljax.errors import UnsupportedEventError
 from fljax_kernels.correlated import Strategy
 
-__all__ = ["Bound", "delta", "epsilon"]
+__all__ = ["Bound", "calibrate", "delta", "epsilon"]
 
 MOST_PATTERNS = 4096  # sets of rounds that a unit may be in
 _AT_ONCE = 2**22  # numbers of a block of draws
@@ -89,9 +89,16 @@ def epsilon(
       UnsupportedEventError: another mechanism or relation, or more than 4096 sets of rounds.
     """
     _validate.open_unit(delta=delta)
-    failure = delta / 100 if failure_prob is None else failure_prob
-    if not 0 < failure < delta:
-        raise ValueError(f"Expected failure_prob in (0, delta), got failure_prob={failure!r}.")
+    return _proved(event, delta, _failure(failure_prob, delta), num_samples, rng)
+
+
+def _proved(
+    event: PrivacyEvent,
+    delta: float,
+    failure: float,
+    num_samples: int,
+    rng: np.random.Generator,
+) -> Bound:
     losses = _losses(event, num_samples, rng)
     error = failure / len(losses)
     # The bound falls with epsilon. So a report below the truth means that it failed just below the
@@ -123,6 +130,64 @@ def delta(
     means = [_mean(each, epsilon) for each in losses]
     most = max(upper_mean(mean, num_samples, error) for mean in means)
     return Bound(min(1.0, most + failure_prob), max(means), failure_prob, num_samples)
+
+
+def calibrate(
+    event_fn: Callable[[float], PrivacyEvent],
+    *,
+    epsilon: float,
+    delta: float,
+    num_samples: int,
+    rng: np.random.Generator,
+    failure_prob: float | None = None,
+    tries: int = 12,
+) -> tuple[float, Bound]:
+    """Noise with which draws of the privacy loss prove `epsilon` at `delta`, near the least such.
+
+    Guarantee: with chance 1 - failure_prob over the draws, `event_fn(noise)` spends at most
+    `epsilon` at `delta` - failure_prob, and so all of `delta` is spent. Each try may fail with
+    chance failure_prob / tries: whichever noise is taken, and for whatever reason, it has not.
+    Idealisation: as `epsilon`.
+
+    Args:
+      event_fn: noise multiplier -> event of the whole run. Epsilon must fall with it.
+      epsilon: target, > 0.
+      num_samples: of the loss in each order, drawn anew in each try.
+      delta, rng, failure_prob: as for `epsilon`.
+      tries: noise multipliers that are tried, >= 1: from the noise without chances, which needs no
+        draws, down by three tenths each until one is too little, then between that and the last.
+
+    Returns:
+      `(noise multiplier, its bound)`. Where no try proves the target it is the noise without
+      chances, of which `failure_prob` is 0.
+
+    Raises:
+      ValueError, UnsupportedEventError: as `epsilon`.
+      PrivacyPreconditionError: no noise in reach meets the target.
+    """
+    _validate.positive(epsilon=epsilon)
+    _validate.open_unit(delta=delta)
+    _validate.positive_int(num_samples=num_samples, tries=tries)
+    failure = _failure(failure_prob, delta)
+    noise = accountant.calibrate(event_fn, epsilon=epsilon, delta=delta, method="auto")
+    known = accountant.epsilon(event_fn(noise), delta=delta, method="auto")
+    bound, low, share = Bound(known, known, 0.0, 0), 0.0, failure / tries
+    for _ in range(tries):
+        middle = math.sqrt(low * noise) if low else 0.7 * noise
+        # All tries may fail together with chance `failure`, which each leaves out of its delta.
+        found = _proved(event_fn(middle), delta - failure + share, share, num_samples, rng)
+        if found.value <= epsilon:
+            noise, bound = middle, found._replace(failure_prob=failure)
+        else:
+            low = middle
+    return noise, bound
+
+
+def _failure(failure_prob: float | None, delta: float) -> float:
+    failure = delta / 100 if failure_prob is None else failure_prob
+    if not 0 < failure < delta:
+        raise ValueError(f"Expected failure_prob in (0, delta), got failure_prob={failure!r}.")
+    return failure
 
 
 def upper_mean(mean: float, count: int, error: float) -> float:

@@ -196,6 +196,11 @@ def test_releases_add_up_and_other_noise_has_no_number():
     rounds = events.CorrelatedGaussian(2.0, "banded", (1.0, 0.5), 7, 7)
     ((noise, count, times, reaches),) = of(rounds)
     assert (count, times, reaches) == (1, 7, 1) and 1.0 < noise <= 2.0
+    dealt = events.SampledCorrelatedGaussian(2.0, "banded", (1.0, 0.5), 7, 3, "balls_in_bins")
+    ((noise, *counts),) = of(dealt)  # of three bins the one that moves most
+    assert counts == [1, 7, 3] and noise == pytest.approx(2.0 / math.sqrt(2 * 1.25 + 1.0))
+    coins = events.SampledCorrelatedGaussian(2.0, "banded", (1.0,), 7, 3, "cyclic_poisson", 0.5)
+    assert of(coins) is None
     mixture = events.MixtureOfGaussians(3.0, (0.0, 1.0, 2.0), (0.5, 0.3, 0.2))
     assert of(events.SelfComposed(mixture, 4)) == [(1.5, 4, 1, 2)]
     fixed = events.SampledWithoutReplacement(9, 3, gaussian)

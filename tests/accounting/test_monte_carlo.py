@@ -90,6 +90,17 @@ def test_one_of_two_bins_costs_what_quadrature_finds():
     assert low <= truth <= high
 
 
+@pytest.mark.parametrize(("epsilon", "theirs"), [(0.5, 0.32810), (1.0, 0.21383)])
+def test_fewer_bins_than_bands_cost_what_jax_privacy_draws(epsilon, theirs):
+    """jax_privacy 2.0.0, `get_privacy_loss_sample` of `BallsInBinsSampling(4, 10)`, 200,000 losses
+    with the unit, whose standard error is below 0.0008.
+    """
+    coefs = (1.0, 0.5, 0.375, 0.3125, 0.25, 0.2)
+    low, estimate, high = drawn(bins(coefs, 10, 4, noise=1.5), epsilon)
+    assert abs(estimate - theirs) <= 5 * math.hypot(0.0008, math.sqrt(estimate / 200_000))
+    assert low <= theirs + 0.004 and theirs - 0.004 <= high
+
+
 def test_bins_without_bands_are_a_random_allocation_of_one_round():
     other = drawn(events.RandomAllocation(5, 1, 1.0), 0.7, seed=9)[1]
     for seed, mechanism in enumerate((bins((1.0,), 5, 5), events.RandomAllocation(5, 1, 1.0))):
@@ -168,6 +179,54 @@ def test_what_is_reported_is_below_the_truth_no_more_often_than_it_says():
     assert below <= runs * (0.2 + 5 * math.sqrt(0.2 * 0.8 / runs))
     # The control: the point estimate, were it reported, is.
     assert points > runs * 0.2
+
+
+def test_noise_for_a_target_is_near_the_least_that_holds():
+    exact = 1 / float(gaussian.epsilon_to_mu(1.0, 1e-2))
+    how = {"epsilon": 1.0, "delta": 1e-2, "num_samples": 20_000, "rng": np.random.default_rng(0)}
+    noise, _ = monte_carlo.calibrate(lambda value: claim(events.Gaussian(value)), **how, tries=3)
+    assert noise == pytest.approx(exact, rel=1e-5)  # nothing proves more than the exact account
+    bands = lambda value: claim(bins(BANDS, 12, 4, noise=value)).repeat(2)
+    noise, found = monte_carlo.calibrate(bands, **how)
+    known = accounting.calibrate(bands, epsilon=1.0, delta=1e-2, method="gdp")
+    assert noise < 0.9 * known and found.value <= 1.0
+    assert found.failure_prob == 1e-4 and found.num_samples == 20_000
+    # Draws of their own say the same.
+    rng = np.random.default_rng(5)
+    again = monte_carlo.epsilon(bands(noise), delta=1e-2, num_samples=20_000, rng=rng)
+    assert again.estimate < 1.0 and again.value > 0.8
+
+
+def test_the_tries_of_a_calibration_share_what_may_fail(monkeypatch):
+    """One of them fails with chance 1e-3 at most, each of whose two orders half of its share."""
+    asked, upper = [], monte_carlo.upper_mean
+
+    def noted(mean, count, error):
+        asked.append(error)
+        return upper(mean, count, error)
+
+    monkeypatch.setattr(monte_carlo, "upper_mean", noted)
+    noise, found = monte_carlo.calibrate(
+        lambda value: claim(bins(BANDS, 12, 6, noise=value)),
+        epsilon=1.0,
+        delta=1e-2,
+        num_samples=20_000,
+        rng=np.random.default_rng(0),
+        failure_prob=1e-3,
+        tries=5,
+    )
+    assert set(asked) == {1e-3 / 5 / 2} and found.failure_prob == 1e-3 and noise > 0
+
+
+def test_few_draws_leave_the_noise_without_chances():
+    bands = lambda value: claim(bins(BANDS, 12, 4, noise=value))
+    how = {"epsilon": 1.0, "delta": 1e-3, "num_samples": 100, "rng": np.random.default_rng(0)}
+    noise, found = monte_carlo.calibrate(bands, **how)
+    assert found.failure_prob == 0 and found.value <= 1.0
+    assert accounting.epsilon(bands(noise), delta=1e-3, method="gdp") == found.value
+    for bad in ({"epsilon": 0.0}, {"delta": 1.0}, {"tries": 0}, {"failure_prob": 1e-3}):
+        with pytest.raises(ValueError, match="Expected"):
+            monte_carlo.calibrate(bands, **how | bad)
 
 
 @pytest.mark.parametrize("mean", [0.0, 1e-5, 0.3, 0.9, 1.0])

@@ -139,6 +139,8 @@ def test_a_run_killed_again_and_again_ends_as_if_it_had_not_been(tmp_path):
         ["--noise", "exact", "--sampling-prob", "0.3"],
         ["--scheme", "higradavg", "--noise", "exact"],
         ["--sampling", "allocation", "--allocation-rounds", "10", "--sampling-prob", "0.2"],
+        ["--sampling", "allocation", "--correlation", "banded", "--banded-for", "10"]
+        + ["--allocation-rounds", "5", "--sampling-prob", "0.2"],
         ["--scheme", "skellam"],
     ],
     ids=[
@@ -149,6 +151,7 @@ def test_a_run_killed_again_and_again_ends_as_if_it_had_not_been(tmp_path):
         "exact",
         "exact_silos",
         "allocation",
+        "bins_and_bands",
         "skellam",
     ],
 )

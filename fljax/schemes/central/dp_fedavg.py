@@ -56,8 +56,9 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
     every client is put into the cohort independently with chance `sampling_prob`. With banded noise
     a run is `uses(config, num_rounds)` of them: a client may join one of any `bands` rounds, and is
     put into each cohort with chance `sampling_prob * bands`; the round lets in whose turn it is.
-    Sampling by allocation, one event is `allocation_rounds` rounds, all clients are in each cohort,
-    and the round lets in whose round it is, which nobody else may learn.
+    Sampling by allocation, one event is `allocation_rounds` rounds, or `banded_for` with banded
+    noise; all clients are in each cohort, and the round lets in whose round it is, which nobody
+    else may learn.
     Idealisation: noise is drawn in float32 (in whole numbers where it is "exact") with the key's
     generator; threefry is no cryptographic source. RoundInfo is not private.
 

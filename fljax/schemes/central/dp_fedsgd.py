@@ -62,8 +62,8 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
     pool stands in at most one place of `indices`, which `fljax.data.check_partition` checks on the
     host. With banded noise a run is `uses(config, num_rounds)` events: a unit may join one of any
     `bands` rounds, by its client's number or its place in its client's table. Sampling by
-    allocation, one event is `allocation_rounds` rounds, as in `dp_fedavg`. Idealisation: noise is
-    drawn in float32 (in whole numbers where it is "exact") with the key's generator; threefry is no
+    allocation, one event is of several rounds, as in `dp_fedavg`. Idealisation: noise is drawn in
+    float32 (in whole numbers where it is "exact") with the key's generator; threefry is no
     cryptographic source. RoundInfo is not private.
 
     Args, Raises: as `base.Make`. Records are batched by performance.microbatch_size, whoever's they

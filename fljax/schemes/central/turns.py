@@ -3,7 +3,8 @@ central noise share of it.
 
 Who takes part in a round is of its turn: number modulo the length of a cycle. So a unit's rounds
 are a whole cycle apart, and what it moves of C x is known before the run. Or each unit is in some
-rounds of a cycle that are drawn for it, and nobody knows which.
+rounds of a cycle that are drawn for it, and nobody knows which. Where noise is correlated, too,
+these are drawn once for all rounds of C.
 """
 
 import dataclasses
@@ -35,25 +36,31 @@ class BandedConfig(exact.ExactConfig):
 
     Raises:
       ValueError: a number is out of its range, a unit would have to join its turn with a chance
-        above 1, the bound adapts, or sampling_prob is no whole number of allocation_rounds.
+        above 1, the bound adapts, sampling_prob is no whole number of allocation_rounds, or with
+        banded noise not one of them.
     """
 
     sampling: Sampling = "poisson"
     """Who is in a round: "poisson": each unit by its own coin. "allocation": each unit is in
     sampling_prob of any `allocation_rounds` rounds, exactly, drawn at random for it. In one of
-    them: balls in bins.
+    them: balls in bins. With banded noise it is in that one of all cycles, until noise begins anew.
     """
     allocation_rounds: int = 20
-    """Rounds of a cycle where sampling is "allocation": the claim counts once for each."""
+    """Rounds of a cycle where sampling is "allocation": the claim counts once for each, or, with
+    banded noise, for each `banded_for` rounds.
+    """
 
     correlation: Correlation = "none"
-    """Of noise over rounds: "none", or "banded": later rounds take back part of it. Then units take
-    turns, and each joins one of any `bands` rounds at most, with chance sampling_prob * bands.
+    """Of noise over rounds: "none", or "banded": later rounds take back part of it. Units that are
+    sampled by coins then take turns, and each joins one of any `bands` rounds at most, with chance
+    sampling_prob * bands.
     """
     bands: int = 4
-    """Rounds whose noise is correlated, and length of a cycle of turns, where it is "banded"."""
+    """Rounds whose noise is correlated where it is "banded", and length of a cycle of turns."""
     banded_for: int = 64
-    """Rounds of which banded noise leaves the least error in the mean. Any number may be run."""
+    """Rounds of which banded noise leaves the least error in the mean. Any number may be run. Where
+    sampling is "allocation", noise begins anew after them, and rounds are drawn anew.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,10 +80,16 @@ class BandedConfig(exact.ExactConfig):
                     f"sampling='allocation', got sampling_prob={config.sampling_prob!r} and "
                     f"allocation_rounds={self.allocation_rounds!r}."
                 )
-            _validate.one_of(("none",), correlation=self.correlation)
+            if self.correlation == "banded" and round(times) != 1:
+                raise ValueError(
+                    "Expected sampling_prob * allocation_rounds to be 1 with sampling='allocation' "
+                    "and correlation='banded', of whose units in several rounds of a cycle no "
+                    f"chances are counted, got sampling_prob={config.sampling_prob!r} and "
+                    f"allocation_rounds={self.allocation_rounds!r}."
+                )
         if self.correlation == "none":
             return
-        if not self.bands * config.sampling_prob <= 1:
+        if self.sampling == "poisson" and not self.bands * config.sampling_prob <= 1:
             raise ValueError(
                 "Expected sampling_prob * bands <= 1 with correlation='banded', got "
                 f"sampling_prob={config.sampling_prob!r} and bands={self.bands!r}."
@@ -89,8 +102,18 @@ class BandedConfig(exact.ExactConfig):
 
 
 def cycle(config: BandedConfig) -> int:
-    """Rounds of which a unit may join one where noise is banded; else 1."""
-    return config.bands if config.correlation == "banded" else 1
+    """Rounds of which a unit may join one, by a coin, where noise is banded; else 1."""
+    return config.bands if config.correlation == "banded" and config.sampling == "poisson" else 1
+
+
+def dealt_for(config: BandedConfig) -> int:
+    """Rounds after which units are drawn into rounds anew, where sampling is "allocation"."""
+    return config.allocation_rounds if config.correlation == "none" else config.banded_for
+
+
+def bins_and_bands(config: BandedConfig) -> bool:
+    """Whether units are dealt to bins once for all rounds of a strategy."""
+    return config.sampling == "allocation" and config.correlation == "banded"
 
 
 def join_prob(config: Any) -> float:
@@ -101,32 +124,45 @@ def join_prob(config: Any) -> float:
 
 
 def uses(config: BandedConfig, num_rounds: int) -> int:
-    """Most of `num_rounds` rounds that are of one unit's turn, or cycles that they begin."""
-    length = config.allocation_rounds if config.sampling == "allocation" else cycle(config)
+    """Most of `num_rounds` rounds that are of one unit's turn, or how often they draw rounds."""
+    length = dealt_for(config) if config.sampling == "allocation" else cycle(config)
     return -(-num_rounds // length)
 
 
 def normals(config: BandedConfig, num_params: int) -> int:
-    """As usual; of banded noise a unit meets that of all rounds of a cycle."""
+    """As usual; where coins decide, a unit meets banded noise of all rounds of a cycle."""
     return cycle(config) * (num_params + 1)
 
 
 def event(
     config: Any, *, privacy_unit: Literal["client", "example"] = "client"
 ) -> events.PrivacyEvent:
-    """What a round of its turn, or a cycle of allocated rounds, does to one unit's data: a run is
-    `uses` of them.
+    """What a round of its turn, or all rounds that are drawn at once, do to one unit's data: a run
+    is `uses` of them.
 
-    C has as many bands as a cycle has rounds. So rounds of one unit meet disjoint rows of it, and
-    tell of the unit what so many Poisson-sampled Gaussian mechanisms do.
+    Where coins decide, C has as many bands as a cycle has rounds. So rounds of one unit meet
+    disjoint rows of it, and tell of the unit what so many Poisson-sampled Gaussian mechanisms do.
+    Bins may be fewer than bands: `accounting.monte_carlo` counts their chances, other accountants
+    take the unit's bin for known.
 
-    Source: arXiv:2306.08153, Theorem 4; arXiv:2502.08202 for allocated rounds.
+    Source: arXiv:2306.08153, Theorem 4; arXiv:2502.08202 for allocated rounds, arXiv:2410.06266
+    for those with banded noise.
     """
     noise_multiplier = base.noise_multiplier(config)
     mechanism: events.Mechanism = events.PoissonSampled(
         join_prob(config), events.Gaussian(noise_multiplier)
     )
-    if config.sampling == "allocation":
+    if bins_and_bands(config):
+        chosen, _ = strategy(config)
+        mechanism = events.SampledCorrelatedGaussian(
+            noise_multiplier,
+            chosen.kind,
+            chosen.coefs,
+            chosen.num_rounds,
+            config.allocation_rounds,
+            "balls_in_bins",
+        )
+    elif config.sampling == "allocation":
         mechanism = events.RandomAllocation(
             config.allocation_rounds, times(config), noise_multiplier
         )
@@ -142,21 +178,30 @@ def times(config: Any) -> int:
     return round(config.sampling_prob * config.allocation_rounds)
 
 
+def strategy(config: BandedConfig) -> tuple[Strategy, float]:
+    """C of banded noise, and by how many times what a round moves its noise is scaled: with coins
+    `noise_multiplier` is of a column of C, which is all that a round of a unit's turn moves.
+    """
+    if bins_and_bands(config):
+        return correlated.banded(config.banded_for, config.bands), 1.0
+    return correlated.endless_bands(config.banded_for, config.bands)
+
+
 def noise(config: Any, expected_count: float) -> central.Noise:
     """As `central.noise`, exact, or banded: then `noise_multiplier` is that of a round of a unit's
-    turn.
+    turn, or, where units are in bins, of what is drawn in a round over what one unit moves there.
     """
     if config.noise == "exact":
         return central.exact_sums(config, expected_count, config.clipping_style)
     if config.correlation == "none":
         return central.noise(config, expected_count)
-    strategy, moved = correlated.endless_bands(config.banded_for, config.bands)
+    chosen, moved = strategy(config)
     stddev = base.noise_multiplier(config) * config.l2_clip_norm * moved
     return central.Noise(
-        lambda params: kernel.init(strategy, params),
+        lambda params: kernel.init(chosen, params),
         lambda _: config.l2_clip_norm,
         None,
-        release(strategy, stddev, expected_count),
+        release(chosen, stddev, expected_count),
     )
 
 
@@ -181,12 +226,14 @@ def has_turn(numbers: jax.Array, here: Round, length: int) -> jax.Array:
 def allocated(config: Any, here: Round, ids: jax.Array, places: jax.Array) -> jax.Array:
     """Whether units of `places` `[P]` of clients `ids` `[C]` are in this round: bool `[C, P]`.
 
-    Drawn by each client's own key of the cycle: who is removed changes nobody else's rounds.
+    Drawn by each client's own key of a cycle, or of all cycles until noise begins anew: who is
+    removed changes nobody else's rounds.
     """
-    count = config.allocation_rounds
-    keys = _keys.client_keys(here.key, here.state.round // count, ids, _keys.Purpose.ALLOCATE)
+    count, length = config.allocation_rounds, dealt_for(config)
+    keys = _keys.client_keys(here.key, here.state.round // length, ids, _keys.Purpose.ALLOCATE)
+    place = here.state.round % length % count
     of_client = lambda key: allocation.joins(
-        key, here.state.round % count, places.astype(jnp.uint32), count, times(config)
+        key, place, places.astype(jnp.uint32), count, times(config)
     )
     found: jax.Array = jax.vmap(of_client)(keys)
     return found
