@@ -27,7 +27,6 @@ from bench.papers import (
     pairwise_training,
     reproduced,
     secure_sums,
-    subject_levels,
     wfna_noise,
     wfna_training,
 )
@@ -95,6 +94,7 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
         "correlated_errors": (correlated_errors.table, "correlated_errors"),
     },
     "docs/howto/reproduce.md": {
+        "reproduce_subject-dp": (reproduced.table, "reproduce_subject-dp"),
         "reproduce_wfna": (reproduced.table, "reproduce_wfna"),
         "reproduce_lightdp": (reproduced.table, "reproduce_lightdp"),
     },
@@ -116,8 +116,8 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
         "pairwise_training": (pairwise_training.table, "pairwise_training"),
     },
     "docs/explain/subject_level.md": {
-        "subject_claims": (subject_levels.claims_table, "subject_levels"),
-        "subject_levels": (subject_levels.table, "subject_levels"),
+        "subject_claims": (reproduced.subject_claims_table, "reproduce_subject-dp"),
+        "subject_levels": (reproduced.subject_levels_table, "reproduce_subject-dp"),
     },
     "docs/explain/bidirectional.md": {
         "bidirectional_attacks": (bidirectional_attacks.table, "bidirectional_attacks"),

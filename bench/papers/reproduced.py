@@ -6,25 +6,65 @@
 """
 
 import argparse
+import math
 import pathlib
 import tempfile
 from typing import Any
 
+import numpy as np
+
 from bench import _harness, _tables
 from fljax.papers import reproduce
-from fljax.papers.paper import Settings
+from fljax.papers.paper import Settings, percent
+from fljax.papers.subject_dp import training
+
+
+def _found(rows: _tables.Rows) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        found.setdefault(row["item"], {})[row["piece"]] = row["found"]
+    return found
 
 
 def table(rows: _tables.Rows) -> str:
     """The verdicts on what was found then, judged anew."""
-    found: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        found.setdefault(row["item"], {})[row["piece"]] = row["found"]
-    body = []
+    found, body = _found(rows), []
     for one in reproduce.get(str(rows[0]["paper"])).conclusions:
         verdict = one.judge({item: found[item] for item in one.items})
         body.append([one.where, one.statement, verdict.standing, verdict.because])
     return _tables.markdown(["where", "conclusion", "verdict", "because"], body)
+
+
+def subject_claims_table(rows: _tables.Rows) -> str:
+    """What claims of epsilon 4 for a subject are worth."""
+    body = [
+        [
+            row["case"],
+            f"{math.floor(row['true, at least'] * 1e3) / 1e3:.3f} to "
+            f"{math.ceil(row['true'] * 1e3) / 1e3:.3f}",
+            row["errata"],
+        ]
+        for row in _found(rows)["claims"]["claims"]["claims"]
+    ]
+    return _tables.markdown(["claim", "true epsilon, certified", "errata"], body)
+
+
+def subject_levels_table(rows: _tables.Rows) -> str:
+    """Accuracy of the subject-level methods, each at its own claim and all at one true epsilon."""
+    found, body = _found(rows)["fig1-femnist"], []
+    for label in training.ALL:
+        claimed, sound = (found.get(f"femnist, {one}, {label}") for one in training.METHODS)
+        assert sound is not None
+        true = sound["true_epsilon"]
+        last = [
+            "" if one is None else percent(np.asarray(one["accuracies"])[:, -1])
+            for one in (claimed, sound)
+        ]
+        noise, rate = f"{sound['noise_multiplier']:.2f}", f"{sound['learning_rate']:g}"
+        spent = "no guarantee" if true is None else _tables.up(true, 4)
+        body.append([label, last[0], spent, noise, rate, last[1]])
+    head = ["method", "at the paper's claim", "true epsilon", "noise multiplier", "learning rate"]
+    return _tables.markdown([*head, "at the true epsilon"], body)
 
 
 def main() -> None:
@@ -32,11 +72,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("paper", choices=reproduce.NAMES)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--folder", type=pathlib.Path, help="kept; goes on where it stopped")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        settings = Settings(seeds=options.seeds)
+    with tempfile.TemporaryDirectory() as emptied:
+        settings, folder = Settings(seeds=options.seeds), options.folder or pathlib.Path(emptied)
         outcome = reproduce.run(
-            options.paper, settings, pathlib.Path(folder), say=lambda text: print(text, flush=True)
+            options.paper, settings, folder, say=lambda text: print(text, flush=True)
         )
     for one, verdict in outcome.verdicts:
         print(f"{one.where}: {one.statement}: {verdict.standing}. {verdict.because}")

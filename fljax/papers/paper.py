@@ -9,7 +9,7 @@ them.
 import dataclasses
 import math
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ Standing = Literal[
     "reproduced",
     "only under the paper's accounting",
     "not reproduced",
+    "cannot tell",
     "refuted by proof",
     "open",
 ]
@@ -149,13 +150,39 @@ def figure(width: float, height: float) -> "Figure":
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def by_accounting(holds: Mapping[str, bool], because: str) -> Verdict:
-    """The verdict on what holds, or not, by the "paper"'s accounting and by the "sound" one."""
-    if holds["sound"]:
-        return Verdict("reproduced", because)
-    return Verdict(
-        "only under the paper's accounting" if holds["paper"] else "not reproduced", because
-    )
+def points(differences: np.ndarray) -> str:
+    """Mean and 95 % interval of differences of accuracies."""
+    return f"{np.mean(differences):+.1%} +- {half_width(differences):.1%}"
+
+
+def above(differences: np.ndarray, by: float = 0.0) -> bool | None:
+    """Whether the mean of the differences, one a seed, is above `by`. None: its interval holds
+    `by`, so that other seeds may say otherwise.
+    """
+    mean = float(np.mean(differences))
+    return mean > by if abs(mean - by) > half_width(differences) else None
+
+
+def every(answers: Iterable[bool | None]) -> bool | None:
+    """Whether all hold: not, if one does not; None, if one of the others cannot be told."""
+    known = set(answers)
+    return False if False in known else None if None in known else True
+
+
+def plain(holds: bool | None, because: str) -> Verdict:
+    """The verdict on what holds, or not, whatever the accounting; None: cannot be told."""
+    if holds is None:
+        return Verdict("cannot tell", because)
+    return Verdict("reproduced" if holds else "not reproduced", because)
+
+
+def by_accounting(holds: Mapping[str, bool | None], because: str) -> Verdict:
+    """The verdict on what holds, or not, by the "paper"'s accounting and by the "sound" one; None:
+    cannot be told. Where it does not hold by the sound one, the paper's must surely hold to count.
+    """
+    if holds["sound"] is False and holds["paper"] is True:
+        return Verdict("only under the paper's accounting", because)
+    return plain(holds["sound"], because)
 
 
 def refuted(

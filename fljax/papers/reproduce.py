@@ -47,7 +47,11 @@ def _check(name: str, thing: Any) -> Paper:
     return thing
 
 
-_OWN = {"lightdp": "fljax.papers.lightdp.paper.PAPER", "wfna": "fljax.papers.wfna.paper.PAPER"}
+_OWN = {
+    "subject-dp": "fljax.papers.subject_dp.paper.PAPER",
+    "lightdp": "fljax.papers.lightdp.paper.PAPER",
+    "wfna": "fljax.papers.wfna.paper.PAPER",
+}
 NAMES = tuple(_OWN)
 _registry: "_plugins.Registry[Paper]" = _plugins.Registry("papers", "paper", _OWN, _check)
 

@@ -9,9 +9,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from bench import _harness
-from fljax import cli
+from fljax import cli, data
 from fljax.papers import paper as records
 from fljax.papers import reproduce
+from fljax.papers.subject_dp import training
 
 COMPUTED = []
 FAILING = set()
@@ -107,6 +108,32 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
         reproduce.run("letters", records.Settings(), tmp_path / "other" / "thesis.tex")
 
 
+@pytest.mark.parametrize(
+    ("differences", "told"),
+    [
+        ([0.2, 0.3, 0.4], True),  # .3 +- .25
+        ([-0.2, -0.3, -0.4], False),
+        ([0.1, 0.3, 0.5], None),  # .3 +- .5
+        ([0.3], None),
+    ],
+)
+def test_a_difference_within_its_interval_cannot_be_told(differences, told):
+    assert records.above(np.array(differences)) is told
+
+
+def test_a_verdict_is_for_the_sound_accounting_unless_only_the_papers_holds():
+    def standing(paper, sound):
+        return records.by_accounting({"paper": paper, "sound": sound}, "").standing
+
+    assert {standing(paper, True) for paper in (True, False, None)} == {"reproduced"}
+    assert standing(True, False) == "only under the paper's accounting"
+    assert {standing(paper, False) for paper in (False, None)} == {"not reproduced"}
+    assert {standing(paper, None) for paper in (True, False, None)} == {"cannot tell"}
+    assert [records.every(one) for one in ([True, None], [None, False], [True])] == (
+        [None, False, True]
+    )
+
+
 def test_a_damaged_piece_is_refused_by_its_file(tmp_path):
     reproduce.run("letters", records.Settings(), tmp_path)
     (tmp_path / "pieces" / "numbers" / "one.json").write_text("{")
@@ -126,7 +153,7 @@ def test_an_edited_piece_is_refused_by_its_file(edit, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["reproduce"], "Expected a paper, one of lightdp, "),
+        (["reproduce"], "Expected a paper, one of subject-dp, "),
         (["reproduce", "gravity"], "Expected paper to be one of"),
         (["reproduce", "letters", "--item", "fig7"], "Expected item to be one of"),
         (["reproduce", "letters", "--seeds", "0"], "Expected seeds"),
@@ -148,13 +175,48 @@ def test_the_command_prints_verdicts(capsys, tmp_path):
 
 # The demo of each paper: conclusion -> how it stands. A change here is a change of what is claimed.
 PINNED = {
+    "subject-dp": {
+        "LocalGroupDP gives its epsilon to a subject": "refuted by proof",
+        "HiGradAvg gives its epsilon to a subject of one silo, its divisor being public": (
+            "reproduced"
+        ),
+        "dividing by the subjects of the batch costs nothing": "refuted by proof",
+        "UserLDP gives its epsilon": "refuted by proof",
+        "s silos may run R / sqrt(s) rounds": "refuted by proof",
+        "R / sqrt(s) rounds are better than noise for s times the steps": (
+            "only under the paper's accounting"
+        ),
+        "FedAvg is better than LocalItemDP on FEMNIST (8 %)": "reproduced",
+        "LocalItemDP is better than LocalGroupDP on FEMNIST (15 %)": "reproduced",
+        "LocalGroupDP is better than HiGradAvg on FEMNIST (7 %)": (
+            "only under the paper's accounting"
+        ),
+        "LocalGroupDP is far better than UserLDP on FEMNIST": "reproduced",
+        "FedAvg is better than LocalItemDP on Shakespeare (22 %)": "reproduced",
+        "LocalItemDP is better than LocalGroupDP on Shakespeare (18 %)": "reproduced",
+        "LocalGroupDP is better than HiGradAvg on Shakespeare": (
+            "only under the paper's accounting"
+        ),
+        "LocalGroupDP is far better than UserLDP on Shakespeare": "reproduced",
+        "HiGradAvg is the worst on Shakespeare, below UserLDP": "not reproduced",
+        "groups of 3 dominate on FEMNIST": "reproduced",
+        "groups of 3 dominate on Shakespeare": "cannot tell",
+        "HiGradAvg has about ten times the noise on FEMNIST": "reproduced",
+        "and over ten times that on Shakespeare": "reproduced",
+        "groups grow from 3 at alpha 2 to 6 at alpha 16": "reproduced",
+        "FedAvg, LocalItemDP and UserLDP do not depend on alpha": (
+            "only under the paper's accounting"
+        ),
+        "LocalGroupDP falls with alpha": "reproduced",
+        "HiGradAvg drops beyond alpha 8": "reproduced",
+    },
     "wfna": {
         "without noise, a record outside the span of the others is given away": "reproduced",
         "water filling is private by its bound": "reproduced",
         "water filling costs what isotropic noise costs": "refuted by proof",
         "decomposing block by block does not affect epsilon": "refuted by proof",
         "GD-DP is more accurate than GSGD-DP": "reproduced",
-        "GSGD-DP is more accurate than SGD-DP": "not reproduced",
+        "GSGD-DP is more accurate than SGD-DP": "cannot tell",
         "SGD-DP is the fastest, GSGD-DP the slowest": "not reproduced",
         "SGD-DP tends to GD-DP as B / D tends to 1": "reproduced",
     },
@@ -212,3 +274,46 @@ def test_cheap_items_of_wfna_are_what_the_derivation_says(item, tmp_path):
     assert rows["Gaussian weights, isotropic"]["printed"] == pytest.approx(1.05226743036)
     assert outcome.found["table1"]["rows"]["theorem 4"] == pytest.approx(2.04937514263)
     assert np.isfinite(rows["Gaussian weights, water filling"]["sound"])
+
+
+def test_groups_of_the_subject_paper_have_the_law_of_equal_subjects():
+    item = {one.name: one for one in reproduce.get("subject-dp").items}["fig2"]
+    found = item.pieces(records.Settings())[0].compute()
+    batches = {size: number / 320 for size, number in found["batches"]}
+    # 9.06 items of a subject in a silo, each in the batch with chance 512 / 31,719
+    at_most_2 = data.subjects.largest_group_cdf(3500, 9, 512 / 31719, 2)
+    assert at_most_2 == pytest.approx(0.309, abs=0.03)
+    assert batches[2] == pytest.approx(at_most_2, abs=4 * (0.3 * 0.7 / 320) ** 0.5)
+
+
+def test_methods_of_the_subject_paper_are_granted_its_rounds_and_noise():
+    size, _ = training.sizes("femnist", records.Settings())
+    assert [training.rounds_of(one, "paper", size) for one in training.OF_THE_PAPER] == (
+        [32, 32, 8, 8, 8]
+    )
+    assert training.rounds_of("HiGradAvg", "sound", size) == 32
+    train = data.load("writers").train
+    scheme, config, true = training.config_of(
+        "HiGradAvg", "paper", size, train, largest=64, rounds=8
+    )
+    assert true is None and config.max_items_per_subject == 10  # the printed chance reaches 1
+    assert scheme.as_printed.claimed_epsilon(config, num_rounds=8, delta=1e-3) == pytest.approx(
+        8, rel=1e-3
+    )
+
+
+def test_the_search_of_a_rate_ends_between_two_worse_ones():
+    best, tried = training.best_rate(lambda rate: -abs(rate - 9), 1.0)
+    assert best == 8 and set(tried) == {"0.5", "1", "2", "4", "8", "16"}
+
+
+def test_sound_training_sees_no_item_beyond_the_cap_that_its_claim_rests_on():
+    size, _ = training.sizes("femnist", records.Settings())
+    ids = data.load("writers").train["subject"]
+    capped, whole = (
+        training.splits(size, ids, 16.0, range(1), capped=training._capped("LocalItemDP", method))
+        for method in ("sound", "paper")
+    )
+    assert training.largest(ids, capped[0]) == size.max_items_per_subject
+    assert training.largest(ids, whole[0]) > 40
+    assert not training._capped("FedAvg", "sound")

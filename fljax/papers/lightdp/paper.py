@@ -26,10 +26,12 @@ from fljax.papers.paper import (
     Settings,
     Table,
     Verdict,
+    above,
     by_accounting,
+    every,
     figure,
-    half_width,
     percent,
+    points,
     refuted,
 )
 from fljax.server import stragglers
@@ -307,18 +309,17 @@ def _last(found: Found, name: str, method: str, epsilon: float, c: int, s: int) 
     return np.asarray(found[_name(name, method, epsilon, c, s)]["accuracies"])[:, -1]
 
 
-def _over(found: Found, other: str, by: float) -> tuple[dict[str, bool], str]:
+def _over(found: Found, other: str, by: float) -> tuple[dict[str, bool | None], str]:
     """Whether LightDP-FL is ahead of another by that much, by accounting; and the numbers."""
     holds, told = {}, []
     for method in METHODS:
-        rows = []
-        for epsilon in EPSILONS:
-            less = _last(found, "LightDP-FL", method, epsilon, 10, 10) - _last(
-                found, other, method, epsilon, 10, 10
-            )
-            rows.append((epsilon, float(less.mean()), half_width(less)))
-        holds[method] = all(mean - reach > by for _, mean, reach in rows)
-        numbers = ", ".join(f"{m:+.1%} +- {r:.1%} at {e:g}" for e, m, r in rows)
+        more = {
+            epsilon: _last(found, "LightDP-FL", method, epsilon, 10, 10)
+            - _last(found, other, method, epsilon, 10, 10)
+            for epsilon in EPSILONS
+        }
+        holds[method] = every(above(runs, by) for runs in more.values())
+        numbers = ", ".join(f"{points(runs)} at {epsilon:g}" for epsilon, runs in more.items())
         told.append(f"{method}: {numbers}")
     return holds, "; ".join(told)
 
@@ -340,18 +341,17 @@ def _trend(item: str, pairs: Sequence[tuple[Cell, Cell]]) -> Any:
     def judge(found: Mapping[str, Found]) -> Verdict:
         holds, told = {}, []
         for method in METHODS:
-            falls = [
-                _last(found[item], "LightDP-FL", method, *high)
-                - _last(found[item], "LightDP-FL", method, *low)
-                for high, low in pairs
-            ]
-            means = [float(fall.mean()) for fall in falls]
-            reach = half_width(np.mean(falls, axis=0))
-            mean = float(np.mean(means))
-            holds[method] = mean - reach > 0
-            told.append(f"{method}: {mean:.1%} +- {reach:.1%} in the mean of {len(pairs)} pairs")
-        because = "; ".join(told)
-        return by_accounting(holds, because)
+            fall = np.mean(
+                [
+                    _last(found[item], "LightDP-FL", method, *high)
+                    - _last(found[item], "LightDP-FL", method, *low)
+                    for high, low in pairs
+                ],
+                axis=0,
+            )
+            holds[method] = above(fall)
+            told.append(f"{method}: {points(fall)} in the mean of {len(pairs)} pairs")
+        return by_accounting(holds, "; ".join(told))
 
     return judge
 

@@ -111,6 +111,7 @@ class Result(NamedTuple):
 
 
 NUM_METHODS = 6  # of `contestants`
+_EVALUATED_AT_ONCE = 4096
 
 
 def contestants(settings: Settings, train: dict[str, np.ndarray]) -> list[Contestant]:
@@ -231,10 +232,10 @@ def tables(settings: Settings, ids: np.ndarray, *, capped: bool) -> np.ndarray:
 
 
 def trainer(
-    scheme: Scheme, config: Any, settings: Settings, dataset: data.Dataset
+    scheme: Scheme, config: Any, settings: Settings, dataset: data.Dataset, **options: Any
 ) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
     """`(seed, rows, rate=None) -> (accuracy, loss)`, each `[num_rounds]`; rate: local step size,
-    else the config's.
+    else the config's; options: of the model.
 
     A whole run is one compiled program, which serves all seeds, splits and rates.
     """
@@ -245,7 +246,11 @@ def trainer(
 
     def model(key: jax.Array) -> models.Functional:
         return models.create(
-            settings.model, example_shape=shape, num_classes=dataset.num_classes, key=key
+            settings.model,
+            example_shape=shape,
+            num_classes=dataset.num_classes,
+            key=key,
+            **options,
         )
 
     apply = model(jax.random.key(0)).apply
@@ -265,7 +270,9 @@ def trainer(
 
         def one_round(state: Any, _: None) -> tuple[Any, tuple[jax.Array, jax.Array]]:
             state = algorithm.round(state, data.Cohort(examples, rows, silos), key)[0]
-            logits = jax.vmap(apply, (None, 0))(state.params, test["x"])
+            logits = jax.lax.map(
+                lambda x: apply(state.params, x), test["x"], batch_size=_EVALUATED_AT_ONCE
+            )
             picked = jnp.arange(dataset.num_classes)[None] == test["y"].astype(jnp.int32)[:, None]
             losses = -jnp.where(picked, jax.nn.log_softmax(logits), 0).sum(axis=1)
             return state, ((logits.argmax(-1) == test["y"]).mean(), losses.mean())

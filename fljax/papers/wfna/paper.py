@@ -383,15 +383,15 @@ def _differences(
 
 def _ahead(found: Mapping[str, Found], first: str, second: str) -> Verdict:
     """Whether `first` is above `second` beyond the mean's interval at one epsilon at least, and
-    below it so at none.
+    below it so at none. Where neither is so at any, it cannot be told.
     """
     told = _differences(found["fig5"], first, second)
 
-    def holds(method: str) -> bool:
+    def holds(method: str) -> bool | None:
         rows = told[method]
-        return all(mean > -reach for _, mean, reach in rows) and any(
-            mean > reach for _, mean, reach in rows
-        )
+        if any(mean < -reach for _, mean, reach in rows):
+            return False
+        return True if any(mean > reach for _, mean, reach in rows) else None
 
     because = "; ".join(
         f"{method}: " + ", ".join(f"{m:+.1%} +- {r:.1%} at {e:g}" for e, m, r in rows)
