@@ -528,6 +528,7 @@ def test_a_bad_checkpoint_is_one_line_and_the_one_before_stays_usable(
         assert (run_dir / name).read_bytes() == (finished / name).read_bytes()
 
 
+@pytest.mark.slow(reason="a whole run")
 def test_metrics_that_lost_lines_are_one_line(capsys, finished, tmp_path):
     shutil.copytree(finished, tmp_path / "run")
     (tmp_path / "run" / folder.METRICS).write_text("")

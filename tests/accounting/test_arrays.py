@@ -42,7 +42,7 @@ RUNS = {
 }
 
 
-@pytest.mark.slow(reason="compiles one more distribution", but=["mixed"])
+@pytest.mark.slow(reason="compiles a program for each distribution")
 @pytest.mark.parametrize("name", ["sampled", "laplace", "discrete", "pair", "mixture", "mixed"])
 def test_losses_composed_by_numpy_and_by_programs_give_bounds_that_meet(name, monkeypatch):
     asked = [{"delta": 1e-6}, {"epsilon": 0.8}]

@@ -80,6 +80,7 @@ def test_the_square_root_has_the_error_and_sensitivities_of_jax_privacy():
         np.testing.assert_allclose(found, squared, rtol=1e-6)
 
 
+@pytest.mark.slow(reason="optimises two matrices", but=["mean"])
 @pytest.mark.parametrize("error", ["mean", "max"])
 def test_bands_of_each_round_leave_no_more_than_toeplitz_bands_and_those_of_jax_privacy(error):
     strategy = correlated.dense_banded(32, 4, error=error)

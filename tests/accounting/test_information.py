@@ -580,6 +580,7 @@ def test_compression_and_large_batches():  # H4, I1
     assert alone.nats == pytest.approx(3.682115154, rel=1e-9)
 
 
+@pytest.mark.slow(reason="integrates a law of many numbers")
 def test_choosing_the_largest_coordinate_tells_more_than_its_capacity_and_its_place():
     # The largest |x_i| of n = 1000 independent N(0, 1), sent as x_i + N(0, 10) with its place i. By
     # symmetry the place tells ln n, the noisy value h(Y) - h(noise) on top; the law of x_i is

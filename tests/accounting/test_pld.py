@@ -110,6 +110,7 @@ def test_agrees_with_dp_accounting_on_all_200_also_with_little_noise():
     assert np.all(upper[sound] <= theirs[sound] * (1 + 1.2e-2) + 1e-9)
 
 
+@pytest.mark.slow(reason="composes distributions at their extremes")
 def test_agrees_with_dp_accounting_in_the_corners():
     """Noise 0.3, rates of 1e-6, a million steps, delta of 1e-12, rate 1."""
     *arguments, theirs = ORACLES[:NUM_CORNERS].T

@@ -16,6 +16,7 @@ from tests.server import _oracle
 from tests.server._oracle import ADDITIVE, R1, R2, S1, S2
 
 
+@pytest.mark.slow(reason="solves many systems")
 def test_oracle_d4_the_least_squares_estimate_and_its_limits():
     with jax.enable_x64(True):
         params, batch = _oracle.weights(), _oracle.samples(1, 4)

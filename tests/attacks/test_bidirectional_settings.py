@@ -88,6 +88,7 @@ def triples_of(plan, params, x, y, **law):
     return secrets, sent, transition, jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)
 
 
+@pytest.mark.slow(reason="searches for rows")
 def test_a_search_finds_the_rows_of_a_table_unless_there_is_noise():
     model, _, train, _, y, clean, score, blind = task("breast_cancer", "mlp", 4, hidden=(16,))
     # What PSNR and the search's box stand on: the table's own range.
@@ -188,6 +189,7 @@ def test_quality_of_the_truth_and_of_nothing():
     assert score(jnp.full(x.shape, jnp.nan)) == score(jnp.zeros(x.shape))
 
 
+@pytest.mark.slow(reason="trains a table of models")
 def test_members_of_the_table_hide_behind_the_disguise_until_it_is_corrected():
     found = disguised_membership.overfitted(0, size=40, num_steps=6000, dataset="breast_cancer")
     told = disguised_membership.attack(found, jax.random.key(0), additive_norm=1.0, num_draws=4)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 from fljax.attacks import _descent
 
@@ -46,6 +47,7 @@ def test_signs_and_projections_are_respected():
     )  # both, though their gradients differ by a million
 
 
+@pytest.mark.slow(reason="searches for long")
 def test_lbfgs_walks_a_bent_valley_to_its_end_and_keeps_the_best():
     def valley(tree):
         x, y = tree["x"], tree["y"]

@@ -65,6 +65,7 @@ def area(scores, included):
     return metrics.auc(scores[included], scores[~included])
 
 
+@pytest.mark.slow(reason="trains shadow models")
 def test_lira_beats_the_loss_threshold_on_an_overfitted_model(overfitted):
     _, included, _, own, _ = overfitted
     scores = membership.lira(own[0], own[1:], included[1:])

@@ -133,6 +133,7 @@ def test_honest_channels_hold_and_half_the_noise_is_seen(name, changes, key):
     assert verdict.error > noisy_records.judge(less, **claims).error
 
 
+@pytest.mark.slow(reason="audits by the command, from records to report")
 def test_an_audit_of_a_channel_that_adds_too_little_noise_says_no_and_exits_with_1(
     monkeypatch, tmp_path, capsys
 ):

@@ -204,6 +204,7 @@ def test_a_law_that_holds_says_nothing_of_rounds_that_were_not_run(alone, regist
     assert found.verdict == ("cannot tell" if alone else "holds")
 
 
+@pytest.mark.slow(reason="plays thousands of rounds of three views")
 def test_uploads_that_are_seen_are_looked_at_one_by_one(register, key):
     """Half the noise in one client's upload, which the sum of all four hides."""
 

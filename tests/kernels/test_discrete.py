@@ -81,6 +81,7 @@ def test_a_draw_is_the_whole_number_that_its_bits_say(case, key):
     np.testing.assert_array_equal(drawn, expected)
 
 
+@pytest.mark.slow(reason="compiles one more table's loop")
 def test_ties_of_the_first_bits_are_decided_by_those_beyond(key, monkeypatch):
     # A law whose thresholds differ from zero beyond their first words alone: all is decided late.
     # Column 0 gives 10 or 11, column 2 gives 12 or 13, of which the others are not drawn.

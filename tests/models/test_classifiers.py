@@ -24,7 +24,7 @@ OF_SEQUENCES = ("token_lstm", "decoder:tiny")
 
 @pytest.mark.slow(
     reason="compiles each bundled model under jit, vmap and grad",
-    but=["token_lstm"],
+    but=["mlp"],
 )
 @pytest.mark.parametrize("name", SMALL)
 def test_logits_are_float32_and_finite_for_one_example_and_under_transformations(name, key):
@@ -59,6 +59,7 @@ def test_mlp_agrees_with_float64(key):
     np.testing.assert_allclose(apply(params, jnp.float32(x)), expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow(reason="draws a large LSTM", ids=["leaf shakespeare"])
 @pytest.mark.parametrize(
     ("name", "shape", "classes", "options", "expected"),
     [
@@ -118,7 +119,7 @@ def test_both_implementations_of_the_cnn_are_one_function(shape, key):
 
 @pytest.mark.slow(
     reason="compiles each bundled model under jit, vmap and grad",
-    ids=["resnet10", "resnet20", "lstm", "token_lstm"],
+    ids=["resnet10", "resnet18", "resnet20", "lstm", "token_lstm", "decoder:tiny"],
 )
 @pytest.mark.parametrize("name", SMALL)
 def test_the_key_decides_the_initial_weights(name, key):

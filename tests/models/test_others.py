@@ -263,6 +263,7 @@ def of_keras(maker, shape=SHAPE, num_classes=CLASSES, key=0, dtype=jnp.float32):
     return models.others.made(maker, shape, num_classes, jax.random.key(key), {}, dtype)
 
 
+@pytest.mark.slow(reason="imports Keras")
 def test_a_model_of_keras_gives_what_keras_computes(keras):
     def net(example_shape, num_classes):
         layers = [keras.layers.Conv2D(4, 3, activation="relu"), keras.layers.Flatten()]

@@ -84,6 +84,7 @@ def test_a_model_of_one_output_for_a_sequence_is_refused():
         loss(jnp.zeros(3), {"x": jnp.zeros(4), "y": jnp.zeros(4, jnp.int32)})
 
 
+@pytest.mark.slow(reason="trains a model")
 def test_a_token_lstm_tells_each_symbol_from_those_before_it():
     made = models.create(
         "token_lstm", example_shape=(6,), num_classes=5, key=jax.random.key(0), cells=(4,)

@@ -92,6 +92,7 @@ def test_a_subject_is_in_the_steps_of_its_turn_alone_whatever_the_round(key):
             np.testing.assert_allclose(moved, shown() @ steps, atol=1e-5)
 
 
+@pytest.mark.slow(reason="plays all rounds of thousands of keys")
 def test_what_a_silo_releases_has_the_noise_of_c_inverse_over_all_of_its_steps(key):
     keys = jax.random.split(key, 4000)
     seen = jax.jit(jax.vmap(lambda k: program(CONFIG)(jnp.zeros((SUBJECTS, DIM)), k)[0]))(keys)

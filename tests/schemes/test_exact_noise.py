@@ -211,6 +211,7 @@ def test_uploads_of_silos_have_the_same_bits_on_any_number_of_devices(key):
     assert len(found) == 1
 
 
+@pytest.mark.slow(reason="compiles two rounds; an audit of lowest bits plays the same orders")
 @pytest.mark.parametrize("noise", ["exact", "float32"])
 def test_the_order_of_a_silos_sum_shows_in_floating_point_alone(noise, key):
     x = np.random.default_rng(1).normal(size=(N, DIM)).astype(np.float32)

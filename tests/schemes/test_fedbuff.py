@@ -71,6 +71,7 @@ def usual():
     return run(CONFIG, jax.random.key(20261121))
 
 
+@pytest.mark.slow(reason="plays a hundred releases")
 def test_releases_are_full_apart_and_of_models_not_too_old(usual, key):
     states, infos = usual
     releases, seen = [], np.zeros(3, int)

@@ -322,6 +322,7 @@ def test_noise_in_the_mean_comes_out_times_the_multipliers(key):
     assert norms(moved["w3"]) == [0.0]
 
 
+@pytest.mark.slow(reason="compiles one more network twice")
 def test_without_perturbation_it_is_the_plain_model_bit_for_bit(key):
     params, apply, batch = _oracle.weights(bias=True), _oracle.apply, _oracle.samples(1, 4)
     plan = scaling.plan(apply, params, batch["x"][0])

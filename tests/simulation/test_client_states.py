@@ -218,7 +218,7 @@ def test_a_kill_between_the_rows_and_their_checkpoint_ends_in_the_same_bits(
     assert ended(run.resume(tmp_path / "run", Watch())) == ended(whole[scheme])
 
 
-@pytest.mark.slow(reason="two whole runs", but=["dp_fedper"])
+@pytest.mark.slow(reason="two whole runs")
 @SCHEMES
 def test_clients_on_disk_keep_the_same_bits_as_clients_in_memory(scheme, whole, tmp_path):
     digits = whole[scheme].task

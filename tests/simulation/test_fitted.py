@@ -253,6 +253,7 @@ def disk(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow(reason="writes a store and a run")
 def test_a_store_knows_its_clients(disk, tmp_path):
     sections = {
         "scheme": {"scheme": "gd_dp", "noise_multiplier": 40.0},

@@ -71,6 +71,7 @@ def three(tmp_path_factory, compiled_once):
     return config, *start(config, tmp_path_factory.mktemp("search") / "run")
 
 
+@pytest.mark.slow(reason="two whole runs")
 def test_the_search_spends_what_the_best_of_random_runs_does_and_says_so(three):
     _, outcome, _ = three
     plan = outcome.plan

@@ -67,6 +67,7 @@ def asked(server, path="/", host=None):
     return answer.status, text
 
 
+@pytest.mark.slow(reason="a whole run in a process of its own")
 def test_a_run_is_shown_as_it_goes_and_on_this_machine_alone(run_dir, tmp_path):
     path = unfinished(run_dir, tmp_path / "run")
     with watch.server(path, 0, 7) as server:

@@ -122,6 +122,7 @@ def test_the_epsilon_is_that_of_the_rounds_at_the_calibrated_noise(ended):
     )
 
 
+@pytest.mark.slow(reason="a whole run and its report")
 def test_the_report_has_the_metrics_and_no_accuracy(ended):
     text = ended.report.read_text()
     assert "mae over rounds" in text and "Your own metrics" in text and "held-out loss" in text
@@ -233,6 +234,7 @@ def bare(run_dir, made, event, **changes):
     return fljax.simulate(made, event=event, **given)
 
 
+@pytest.mark.slow(reason="a whole run")
 def test_a_bare_algorithm_stops_where_its_event_has_spent_the_budget(tmp_path):
     made, event = algorithm()
     after = [accounting.epsilon(event.repeat(count), delta=0.01) for count in range(1, 11)]

@@ -58,7 +58,7 @@ COLUMNS = {
 }
 
 
-@pytest.mark.slow(reason="a whole run of one more task", but=["regression"])
+@pytest.mark.slow(reason="a whole run of each task")
 @pytest.mark.parametrize("task", COLUMNS)
 def test_a_table_of_each_task_is_learned_measured_and_predicted(table, tmp_path, capsys, task):
     columns, label = COLUMNS[task]

@@ -176,6 +176,7 @@ def test_a_model_without_the_layers_that_clients_keep_predicts_nothing(tmp_path,
     trained.export(trained.load(run_dir), "npz", tmp_path / "shared.npz")
 
 
+@pytest.mark.slow(reason="two whole runs")
 def test_a_run_that_begins_with_another_ones_model_adds_both_up(finished, tmp_path):
     second = fljax.simulate(
         "dp_fedavg", run_dir=tmp_path / "second", init=str(finished.run_dir), **QUICK
@@ -193,6 +194,7 @@ def test_a_run_that_begins_with_another_ones_model_adds_both_up(finished, tmp_pa
     assert "at delta 0.00300 (the sums)" in third.statement
 
 
+@pytest.mark.slow(reason="two whole runs")
 def test_no_epsilon_is_claimed_after_a_model_that_saw_the_same_data_unprotected(tmp_path):
     plain = {"num_rounds": 1, "model": "softmax", "seed": 0, "baseline": False}
     plain |= {"data": "writers", "target_epsilon": None}

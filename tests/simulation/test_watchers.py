@@ -84,7 +84,7 @@ def test_tensorboard_holds_the_numbers_of_the_run_and_changes_none(alone, tmp_pa
             np.testing.assert_allclose(found[name, record["round"]], record[name], rtol=1e-6)
 
 
-@pytest.mark.slow(reason="a profiled run", but=["1 rounds"])
+@pytest.mark.slow(reason="a profiled run")
 @pytest.mark.parametrize("num_rounds", [1, 2, 5], ids="{} rounds".format)
 def test_a_profile_is_written_and_ended_however_short_the_run(tmp_path, num_rounds):
     outcome = run.start(config(num_rounds), tmp_path / "run", trackers.Profiler(tmp_path / "run"))
@@ -92,6 +92,7 @@ def test_a_profile_is_written_and_ended_however_short_the_run(tmp_path, num_roun
     assert [p for p in (tmp_path / "run" / trackers.TRACE).rglob("*") if p.is_file()]
 
 
+@pytest.mark.slow(reason="a whole run")
 def test_wandb_gets_every_round_under_the_runs_own_name(monkeypatch, tmp_path, alone):
     """Against a stand-in: the service is not reachable from a test."""
     logged, calls = [], {}

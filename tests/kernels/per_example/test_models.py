@@ -20,6 +20,7 @@ def as_flax_expects():
         yield
 
 
+@pytest.mark.slow(reason="compiles a large network; its layers stand alone in test_zoo.py")
 def test_linen_cnn_with_group_norm():
     class Net(nn.Module):
         @nn.compact
