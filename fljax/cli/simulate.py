@@ -156,6 +156,12 @@ def parse(args: Sequence[str]) -> tuple[Config, pathlib.Path | None, Machine]:
     told = {key: value for key, value in told.items() if value is not None}
     if told and isinstance(sections.get("data", {}), dict):
         sections = {**sections, "data": {**sections.get("data", {}), **told}}
+    model, lora = _args.value(args, "--model"), _args.value(args, "--lora")
+    named: dict[str, Any] = {} if model is None else {"model": model}
+    if lora is not None and lora.isdecimal():
+        named["lora"] = int(lora)
+    if named and isinstance(sections.get("model", {}), dict):
+        sections = {**sections, "model": {**sections.get("model", {}), **named}}
     start = config_lib.parts(sections)
     told_noise = _args.value(args, "--noise")
     if told_noise is not None:
@@ -273,6 +279,42 @@ def _found(outcome: Any, report: pathlib.Path, left: int | None) -> dict[str, An
     }
 
 
+def _of_text(outcome: Any) -> list[str]:
+    """Of a model that tells symbols: its perplexity beside that of symbols told by their frequency
+    alone and of what it began with, and how much of it was trained.
+    """
+    import jax
+    import numpy as np
+
+    from fljax.data import targets
+    from fljax.models import tasks
+
+    last, task = outcome.records[-1], outcome.task
+    if task.measures.task != "tokens":
+        return []
+    y = task.dataset.test["y"]
+    shares = np.unique(y[y != targets.PADDING], return_counts=True)[1]
+    shares = shares / shares.sum()
+    unigram = float(np.exp(-(shares * np.log(shares)).sum()))
+    began = tasks.measure(task.model.apply, task.model.params, task.dataset.test, task="tokens")
+    lines = [
+        f"perplexity         {float(last['test_perplexity']):.2f} held out; "
+        f"{began['perplexity']:.2f} before the first round, {unigram:.2f} by frequency alone"
+    ]
+    rank = outcome.config.model.lora
+    if rank is not None:
+        trained, frozen = (
+            sum(leaf.size for leaf in jax.tree.leaves(part))
+            for part in (task.model.params, task.base)
+        )
+        lines.append(
+            f"trained            {trained:,} numbers, LoRA of rank {rank}; {frozen:,} are frozen"
+        )
+    if isinstance(outcome.plan.origin, str):
+        lines.append(f"began with         {outcome.plan.origin}")
+    return lines
+
+
 def _summary(
     outcome: Any, report: pathlib.Path, left: int | None = None, canaries: str = ""
 ) -> str:
@@ -285,6 +327,7 @@ def _summary(
     lines = [f"{f'held-out {what}':<18} {budget.model_name(plan, outcome.rounds):<12} {private}"]
     if f"baseline_test_{what}" in last:
         lines.append(f"{'':<18} non-private  {shown.format(float(last[f'baseline_test_{what}']))}")
+    lines += _of_text(outcome)
     lines += [f"note               {sentence}" for sentence in remarks.remarks(outcome)]
     scheme = outcome.config.implementation
     paper = as_printed.printed_claim(scheme, plan.scheme_config, outcome.rounds, plan.delta)
@@ -481,6 +524,8 @@ def _simulate(config: Config | None, named: pathlib.Path | None, machine: Machin
             assert named is not None
             outcome = search.resume(named, observed, _output.aside, **where)
         elif config is not None:  # what cannot run is refused before there is a folder
+            if config.model.lora is not None:
+                _output.aside("frozen weights     are read, or trained on public text first")
             job = run.prepare(config)
             if first:
                 _say_filled_in(config.scheme_config, job.plan.scheme_config)

@@ -4,6 +4,9 @@ has.
 
 import pathlib
 from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
 
 from fljax import _plugins
 from fljax.data import targets
@@ -32,6 +35,9 @@ LEAF, TFF = "leaf:", "tff:"  # before a folder of LEAF's JSON, or an HDF5 file o
 DISK = "disk:"  # before a folder with clients on disk in `train`, and held-out examples in `test`
 
 
+_ROLES: dict[str, Any] = {"num_subjects": 132, "mean_items": 100.0}
+
+
 def _fields() -> Dataset:
     return fields.make(fixed_rng())
 
@@ -41,7 +47,7 @@ def _writers() -> Dataset:
 
 
 def _roles() -> Dataset:
-    return standins.roles(fixed_rng(), num_subjects=132, mean_items=100.0)
+    return standins.roles(fixed_rng(), **_ROLES)
 
 
 _OWN = {
@@ -81,6 +87,15 @@ _FILES: dict[str, Callable[..., Dataset]] = {
     LEAF: leaf.load,
     TFF: hdf5.load,
 }
+
+
+def public_text(name: str, num_texts: int, length: int) -> np.ndarray | None:
+    """Text of nobody in the data of this name, for a model to read before it meets them: symbols
+    int32 `[num_texts, length]`, those of the data; None where there is none.
+    """
+    if name != "roles":
+        return None
+    return standins.common_speech(fixed_rng(), num_texts=num_texts, length=length, **_ROLES)
 
 
 def register(name: str, load: Callable[[], Dataset]) -> None:

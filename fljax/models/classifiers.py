@@ -13,8 +13,13 @@ import jax.numpy as jnp
 from flax import nnx
 
 from fljax import _plugins, _validate
-from fljax.models import _keras, decoder, image_nets, layers, others
+from fljax.models import _keras, decoder, image_nets, layers, others, weights
+from fljax.models import lora as adapter
 from fljax.models.functions import Functional, functional
+from fljax.types import Params
+
+WEIGHTS = "weights:"  # before the folder of a published decoder
+_LARGE = 2**24  # parameters, from which on a decoder computes in bfloat16 and layer by layer anew
 
 
 class Softmax(nnx.Module):
@@ -182,7 +187,7 @@ _OPTIONS: dict[str, set[str]] = {
 }
 NAMES = tuple(_CLASSES)
 _registry: _plugins.Registry[Callable[..., Any]] = _plugins.Registry(
-    "models", "model", _CLASSES, others.check
+    "models", "model", _CLASSES, others.check, also=(f"{WEIGHTS}FOLDER",)
 )
 
 # Those for images take grey ones without an axis of channels.
@@ -225,7 +230,31 @@ def listed() -> Iterator[_plugins.Listed]:
 def check_name(**given: str) -> None:
     """Raises ValueError, with the argument's name, unless `create` knows the model."""
     _keras.choose_jax()  # before somebody's module imports it
-    _registry.check_name(**given)
+    for argument, name in given.items():
+        if not name.startswith(WEIGHTS):
+            _registry.check_name(**{argument: name})
+            continue
+        try:
+            weights.shape_of(name.removeprefix(WEIGHTS))
+        except ValueError as reason:
+            raise ValueError(
+                f"Expected {argument} to name the folder of a published decoder, got {name!r}: "
+                f"{reason}"
+            ) from reason
+
+
+def is_own(name: str) -> bool:
+    """Whether a model is of fljax's own code, whatever its weights."""
+    return name in NAMES or name.startswith(WEIGHTS)
+
+
+def check_lora(name: str) -> None:
+    """Raises ValueError for a model that `create` does not adapt."""
+    if not is_own(name):
+        raise ValueError(
+            "Expected lora=none for a model of one's own, which fljax.models.lora.add adapts "
+            f"before it is given, got model={name!r}."
+        )
 
 
 def create(
@@ -235,6 +264,8 @@ def create(
     num_classes: int,
     key: jax.Array,
     dtype: Any = jnp.float32,
+    lora: int | None = None,
+    base: Params | None = None,
     **options: Any,
 ) -> Functional:
     """Builds a model and returns its functional view.
@@ -242,7 +273,9 @@ def create(
     Args:
       name: "softmax", "mlp", "cnn", "leaf_cnn" (the CNN of LEAF's FEMNIST task, dense layer of
         2048), "lstm", "token_lstm" (logits `[T, num_classes]` of a sequence), "decoder:NAME" of
-        `decoder.SHAPES` (logits `[T, num_classes]`, too), or one of the networks for images:
+        `decoder.SHAPES` (logits `[T, num_classes]`, too), "weights:FOLDER" of a decoder as it is
+        published (logits `[T, vocabulary]`; see `models.weights`), or one of the networks for
+        images:
         "lenet", "resnet10", "resnet18", "resnet20" (group normalisation), "alexnet", "vgg16"; or
         one that was registered, or "PACKAGE.MODULE:NAME" of what `register` takes.
       example_shape: shape of one `x`, without a batch axis; those for images want `[height, width]`
@@ -251,6 +284,9 @@ def create(
       num_classes: number of logits. >= 1.
       key: typed key for the initial weights (LeCun normal; biases start at 0).
       dtype: of an example, for models of one's own.
+      lora: rank of the matrices that `models.lora.add` puts beside each linear layer, of a model of
+        fljax's own; they alone are trained. None: all is trained.
+      base: weights in place of the initial ones, like the params of the same model without lora.
       **options: `hidden`: widths of the dense layers (mlp, cnn, lstm). `channels`: widths of the
         convolutions, `kernel_size` (cnn); `implementation`: "native" or "matmul", by default what
         the backend wants (cnns). `embedding`, `cells`: widths of the embedding and of the LSTM
@@ -261,7 +297,8 @@ def create(
       one example.
 
     Raises:
-      ValueError: an argument is out of range, or the model has no such option.
+      ValueError: an argument is out of range, the model has no such option, or base is of another
+        model.
     """
     check_name(name=name)
     _validate.positive_int(num_classes=num_classes)
@@ -269,23 +306,65 @@ def create(
         _validate.positive_int(example_shape=size)
     _validate.typed_key(key=key)
     check_options(name, options)
-    maker = _registry.get(name)
-    if name not in NAMES:
-        return others.made(maker, example_shape, num_classes, key, options, dtype)
+    if lora is not None or base is not None:
+        check_lora(name)
     shape = tuple(example_shape)
-    grey = len(shape) == 2 and name not in _NO_IMAGES
-    module = maker((*shape, 1) if grey else shape, num_classes, rngs=nnx.Rngs(key), **options)
+    grey = False
+    if name.startswith(WEIGHTS):
+        module: nnx.Module = _published(name.removeprefix(WEIGHTS), shape, num_classes)
+    else:
+        maker = _registry.get(name)
+        if name not in NAMES:
+            return others.made(maker, example_shape, num_classes, key, options, dtype)
+        grey = len(shape) == 2 and name not in _NO_IMAGES
+        module = maker((*shape, 1) if grey else shape, num_classes, rngs=nnx.Rngs(key), **options)
+    if base is not None:
+        _put(module, base, name)
+    if lora is not None:
+        adapter.add(module, lora, rngs=nnx.Rngs(jax.random.fold_in(key, 1)))
     found = functional(module, batched=False)
     if not grey:
         return found
     return Functional(found.params, lambda params, x: found.apply(params, x[..., None]))
 
 
+def _published(folder: str, example_shape: tuple[int, ...], num_classes: int) -> nnx.Module:
+    """The decoder of a folder, for data of no more symbols than it tells."""
+    shape = weights.shape_of(folder)
+    if len(example_shape) != 1 or num_classes > shape.vocabulary:
+        raise ValueError(
+            f"Expected examples [tokens] of at most {shape.vocabulary} symbols, as the model in "
+            f"{folder} has, got shape {list(example_shape)} of {num_classes}."
+        )
+    small = shape.num_params < _LARGE
+    return weights.load(folder, dtype=jnp.float32 if small else jnp.bfloat16, remat=not small)
+
+
+def _put(module: nnx.Module, base: Params, name: str) -> None:
+    """The arrays of `base` in place of the module's parameters."""
+    state = nnx.state(module, nnx.Param)
+    left = len(jax.tree.leaves(base))
+    for path, variable in nnx.to_flat_state(state):
+        found: Any = base
+        for step in map(str, path):
+            found = found.get(step) if isinstance(found, Mapping) else None
+        if found is None or jnp.shape(found) != variable.shape:
+            raise ValueError(
+                f"Expected base to have {'.'.join(map(str, path))} of {list(variable.shape)}, as "
+                f"{name!r} has, got {None if found is None else list(jnp.shape(found))}."
+            )
+        variable.set_value(jnp.asarray(found, variable.dtype))
+        left -= 1
+    if left:
+        raise ValueError(f"Expected base to have the arrays of {name!r} alone, got {left} more.")
+    nnx.update(module, state)
+
+
 def check_options(name: str, options: Mapping[str, Any]) -> None:
     """Raises ValueError for a size that a model of fljax's own does not have."""
     allowed = sorted(_OPTIONS.get(name, set()))
     unknown = sorted(set(options) - set(allowed))
-    if unknown and name in NAMES:
+    if unknown and is_own(name):
         raise ValueError(
             f"Expected options of {name} to be among {allowed}, got "
             f"{unknown[0]}={options[unknown[0]]!r}."

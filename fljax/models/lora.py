@@ -40,9 +40,7 @@ class LowRank(nnx.Module):
         param_dtype: Any,
     ) -> None:
         self.linear, self.scale = linear, scale
-        self.fan_in_axes, fan_out_axes = 1, 1
-        if isinstance(linear, nnx.LinearGeneral):
-            self.fan_in_axes, fan_out_axes = len(linear.in_features), len(linear.out_features)
+        self.fan_in_axes, fan_out_axes = _sides(linear)
         *lead, fan_in, fan_out = _flat(linear.kernel.shape, self.fan_in_axes, fan_out_axes)
         # With b at 0 the adapted model is the model, and a's first gradient is 0.
         start = jax.random.normal(rngs.params(), (*lead, fan_in, rank), param_dtype)
@@ -79,7 +77,7 @@ def add(
     Args:
       module: is changed. `nnx.Linear` and `nnx.LinearGeneral` over last axes are linear layers,
         also stacked ones.
-      rank: of what is added to a layer's kernel. > 0.
+      rank: of what is added to a layer's kernel. > 0, at most the layer's inputs and its outputs.
       rngs: for the matrices a; b starts at 0, so that the model starts as it was.
       alpha: what is added is multiplied by alpha / rank. > 0. None: rank.
       where: paths of layers, joined by dots, as patterns: `"layers.attention.*"`, `["*.q", "*.v"]`.
@@ -100,6 +98,13 @@ def add(
         raise ValueError(f"Expected where to name linear layers of the module, got {where!r}.")
     for layer in chosen.values():
         _check_axes(layer)
+        *_, fan_in, fan_out = _flat(layer.kernel.shape, *_sides(layer))
+        if rank > min(fan_in, fan_out):
+            path = next(part.path for part in layers if part.value is layer)
+            raise ValueError(
+                f"Expected rank <= {min(fan_in, fan_out)} for the layer {path!r} of {fan_in} "
+                f"inputs and {fan_out} outputs, got rank={rank}."
+            )
     # Of a module that `freeze` has been over nothing is left to freeze.
     if trained or any(isinstance(part.value, nnx.Param) for part in _parts(module)):
         freeze(module, but=trained)
@@ -201,6 +206,13 @@ def _replace(parts: Sequence[_Part], made: Mapping[int, Any]) -> None:
 def _meets(path: str, patterns: Patterns) -> bool:
     listed = [patterns] if isinstance(patterns, str) else patterns
     return any(fnmatch.fnmatchcase(path, pattern) for pattern in listed)
+
+
+def _sides(layer: nnx.Linear | nnx.LinearGeneral) -> tuple[int, int]:
+    """How many axes of a kernel are inputs, and how many outputs."""
+    if isinstance(layer, nnx.LinearGeneral):
+        return len(layer.in_features), len(layer.out_features)
+    return 1, 1
 
 
 def _flat(shape: Sequence[int], fan_in_axes: int, fan_out_axes: int) -> list[int]:

@@ -266,6 +266,20 @@ def arrays(path: str | pathlib.Path) -> dict[str, np.ndarray]:
             raise ValueError(f"Expected {path} to be a safetensors file: {reason}.") from reason
 
 
+def to_bytes(found: Mapping[str, np.ndarray]) -> bytes:
+    """A safetensors file with these arrays of floats, by name, which `arrays` reads back."""
+    codes = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
+    header, parts, end = {}, [], 0
+    for name, array in sorted(found.items()):
+        parts.append(np.ascontiguousarray(array).tobytes())
+        span = [end, end + len(parts[-1])]
+        kind = {"dtype": codes[array.dtype], "shape": list(array.shape), "data_offsets": span}
+        header[name], end = kind, span[1]
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + b"".join(parts)
+
+
 def _check_spans(spans: list[tuple[int, int]], size: int) -> None:
     """As the format wants it: one after the other, from the header to the end of the file."""
     end = 0

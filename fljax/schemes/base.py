@@ -210,7 +210,8 @@ class Scheme:
       noise_at: who adds the noise. "server" is trusted; else it need not be.
       start: section of a run's config -> values that `fljax simulate` starts from. Its
         data.num_clients counts where data are dealt and nothing else says to how many; a scheme for
-        few clients names its delta here.
+        few clients names its delta here. start_of_lora: the same where a model is fine-tuned by
+        small matrices, as far as it differs.
       population: how units lie on clients.
       inputs: `(config, task) -> dict`, keyword arguments for `make` that come from a run's data or
         model.
@@ -256,6 +257,7 @@ class Scheme:
     costs: "Callable[[Any, int], Costs] | None" = None
     needs_network: bool = False
     as_printed: AsPrinted | None = None
+    start_of_lora: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     normals: Callable[[Any, int], int | None] | None = None
     uses: Callable[[Any, int], int] | None = None
 

@@ -13,6 +13,7 @@ _MOVED = {
 if TYPE_CHECKING:
     from fljax.simulation import api as api
     from fljax.simulation import as_printed as as_printed
+    from fljax.simulation import base_model as base_model
     from fljax.simulation import baseline as baseline
     from fljax.simulation import budget as budget
     from fljax.simulation import client_values as client_values

@@ -186,8 +186,13 @@ class ModelConfig:
 
     model: str = "mlp"
     """softmax, mlp, cnn, leaf_cnn, lstm, lenet, resnet10, resnet18, resnet20, alexnet, vgg16; for
-    tokens token_lstm or decoder:tiny; or PACKAGE.MODULE:NAME of one's own: of flax nnx, linen,
-    equinox or haiku.
+    tokens token_lstm or decoder:tiny, or weights:FOLDER of a decoder as it is published; or
+    PACKAGE.MODULE:NAME of one's own: of flax nnx, linen, equinox or haiku.
+    """
+    lora: int | None = None
+    """Rank of small matrices beside the linear layers, which alone are trained; the rest is frozen:
+    weights:FOLDER, the model of init, or one that learns from public text first (dataset roles).
+    none: all of the model is trained.
     """
     loss: str = "cross_entropy"
     """cross_entropy, or squared: half the squared distance of the outputs to one-hot labels, or to
@@ -221,6 +226,13 @@ class ModelConfig:
             object.__setattr__(self, "init", str(where))
         from fljax import models  # flax is slow to import, and `fljax account` does not need it
 
+        prefix = models.classifiers.WEIGHTS
+        if self.model.startswith(prefix):
+            path = pathlib.Path(self.model.removeprefix(prefix)).expanduser().absolute()
+            object.__setattr__(self, "model", f"{prefix}{path}")
+        if self.lora is not None:
+            _validate.positive_int(lora=self.lora)
+            models.classifiers.check_lora(self.model)
         if not self.model.startswith(OWN):
             models.check_name(model=self.model)
             models.classifiers.check_options(self.model, self.options)
@@ -444,7 +456,8 @@ class Config:
             )
         if self.data.num_clients is None and self.data.are_dealt:
             stated = scheme.population(self.scheme_config).num_clients
-            usual = scheme.start.get("data", {}).get("num_clients", _MANY)
+            start = _start(scheme, self.model.lora, self.data.dataset).get("data", {})
+            usual = start.get("num_clients", _MANY)
             object.__setattr__(
                 self, "data", dataclasses.replace(self.data, num_clients=stated or usual)
             )
@@ -455,6 +468,17 @@ class Config:
 
 
 _MANY = 500
+
+
+def _start(scheme: "Scheme", lora: Any, dataset: Any = None) -> dict[str, dict[str, Any]]:
+    """What a run of the scheme starts from, by sections; lora: as given, NONE or None for none. How
+    clients hold the data of fine-tuning is said of that `dataset` alone.
+    """
+    found = {name: dict(values) for name, values in scheme.start.items()}
+    for name, values in ({} if lora in (None, NONE) else scheme.start_of_lora).items():
+        if name != "data" or dataset in (None, values.get("dataset")):
+            found[name] = {**found.get(name, {}), **values}
+    return found
 
 
 def _arms(hint: Any) -> tuple[Any, ...]:
@@ -546,11 +570,12 @@ def parts(sections: Mapping[str, Any], scheme_object: "Scheme | None" = None) ->
         )
     itself = schemes.get(scheme) if scheme_object is None else scheme_object
     exact.check_known(itself, scheme_values)
-    start = {name: dict(values) for name, values in itself.start.items()}
+    model = sections.get("model", {})
+    start = _start(itself, model.get("lora"), sections.get("data", {}).get("dataset"))
     start.get("data", {}).pop(
         "num_clients", None
     )  # for `Config` to take where nothing else says it
-    task = _start_of_task(sections.get("data", {}))
+    task = _start_of_task(sections.get("data", {}), str(model.get("model", "")))
     found = {
         # A scheme knows how its clients hold examples, and a task what learns from them.
         name: _section(
@@ -595,14 +620,24 @@ def of_search(values: Mapping[str, Any]) -> SearchConfig:
     return SearchConfig(**{**values, "grid": grid})
 
 
-def _start_of_task(given: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+_OF_TOKENS = ("token_lstm", "decoder:", "weights:")  # models that tell each next symbol
+
+
+def _start_of_task(given: Mapping[str, Any], model: str) -> dict[str, Mapping[str, Any]]:
     """What a run of the task starts from, unless told otherwise; data that bring their clients are
-    not dealt, and those of symbols are no images.
+    not dealt, those of symbols are no images, and a decoder's task is tokens.
+
+    Beside a decoder no other is trained: FedAvg on all that clients have takes far longer.
     """
-    task = given.get("task")
+    told = model.startswith(_OF_TOKENS)
+    task = given.get("task", "tokens" if told else None)
     start = dict(targets.TARGETS[task].start) if task in targets.NAMES else {}
+    if told:
+        start["data"] = {"task": task, **start.get("data", {})}
+        if model != "token_lstm":
+            start["run"] = {"baseline": False}
     if builtin.has_clients(str(given.get("dataset", ""))):
-        start.pop("data", None)
+        start["data"] = {"task": task} if told else {}
     if given.get("dataset") == "roles" and "model" not in start:  # symbols are no sizes
         start["model"] = {"model": "lstm"}
     return start

@@ -6,6 +6,7 @@ import json
 import pathlib
 from typing import Any
 
+from fljax.simulation import own
 from fljax.simulation.config import Config
 from fljax.simulation.record import folder
 from fljax.simulation.task import Task, outputs_of
@@ -25,6 +26,8 @@ def of(config: Config, task: Task, has_own_models: bool) -> dict[str, Any]:
         "format": _FORMAT,
         "model": config.model.model,
         "options": config.model.options,
+        "lora": config.model.lora,
+        "base": None if task.base is None else own.digest_of(task.base),
         "loss": config.model.loss,
         "dataset": config.data.dataset,
         "example": None if x is None else {"shape": list(x.shape[1:]), "dtype": str(x.dtype)},

@@ -23,6 +23,7 @@ from fljax.server import aggregate
 from fljax.server.rounds import Performance
 from fljax.simulation import (
     as_printed,
+    base_model,
     baseline,
     budget,
     evaluation,
@@ -154,9 +155,11 @@ def _prepared(config: Config, seed: seeds.Seed, brought: own.Own, attempt: int |
             f"model, got canaries={config.run.canaries}."
         )
     _check_sampling(plan.event, job.algorithms[0])
-    outside = config.model.model not in models.NAMES
+    outside = not models.classifiers.is_own(config.model.model)
     programs = own.programs(brought, built.model, built.dataset, outside=outside)
-    if config.model.init is not None:
+    if built.base is not None:
+        programs["frozen weights"] = own.digest_of(built.base)
+    elif config.model.init is not None or base_model.is_published(config.model):
         programs["initial model"] = own.digest_of(built.model.params)
     if config.scheme_object is not None or config.scheme not in schemes.NAMES:
         text = _lowered(job._replace(algorithms=job.algorithms[:1])).as_text()

@@ -29,7 +29,8 @@ class Own(NamedTuple):
     dataset: examples on the host, checked. table: int32 `[num_clients, N]`, their rows by client;
     None: they are dealt as the config says, or go by its client_column. model: `(key, examples,
     num_classes)` -> the module's functional view. loss: `(params, example) -> []`. metrics: name ->
-    `(params, apply, examples)`. given_params: whether the initial model is the caller's, too.
+    `(params, apply, examples)`. given_params: whether the initial model is the caller's, too. base:
+    frozen weights that a run has begun with, where it goes on.
     """
 
     dataset: data.Dataset | None = None
@@ -38,10 +39,11 @@ class Own(NamedTuple):
     loss: LossFn | None = None
     metrics: Mapping[str, Metric] = {}
     given_params: bool | None = None
+    base: Params | None = None
 
     def any(self) -> bool:
         """Whether anything at all is the caller's own."""
-        return any(part is not None and part != {} for part in self)
+        return any(part is not None and part != {} for part in self._replace(base=None))
 
 
 def model(given: Any) -> tuple[str, MakeModel]:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from fljax.data import ClientData, store
 from fljax.server import recovery
 from fljax.simulation import (
+    base_model,
     budget,
     description,
     evaluation,
@@ -237,11 +238,13 @@ def resume(
                 config = extend.as_it_stands(config, sections)
             _check_same(run_dir, sections, config, found=False)
         device_mesh = _named_mesh(config, devices, model_devices)
+        brought = brought._replace(base=base_model.read(run_dir))
         job = prepare(config, seeds.of_run(config, run_dir, secret), brought)
         _check_same(run_dir, sections, job.config, found=True)
         if more_rounds is not None:
             num_rounds = job.plan.num_rounds + more_rounds
         if num_rounds is not None:
+            brought = brought._replace(base=job.task.base)
             longer = prepare(extend.to(job.config, job.plan, num_rounds), job.seed, brought)
             extend.check_budget(job.plan, longer.plan, num_rounds)
             job = longer
@@ -299,6 +302,8 @@ def _run(
     config, plan = job.config, job.plan
     initial = tuple(algorithm.init(job.task.model.params) for algorithm in job.algorithms)
     initial = jax.tree.map(jnp.copy, initial)  # rounds write over them, and the task keeps its own
+    if processes.first():  # before the fingerprint, which a run is not to have without them
+        base_model.write(run_dir, config.model, job.task.base)
     with _stop_on_signal() as stop, contextlib.ExitStack() as stack:
         run_round = stack.enter_context(round_runner(job, device_mesh))
         record = stack.enter_context(

@@ -25,7 +25,7 @@ from typing import Any
 
 from fljax.accounting.renyi import repeat_select
 from fljax.errors import PrivacyPreconditionError
-from fljax.simulation import budget, fingerprint, run, seeds
+from fljax.simulation import base_model, budget, fingerprint, own, run, seeds
 from fljax.simulation import config as config_lib
 from fljax.simulation.config import Config, SearchConfig
 from fljax.simulation.job import Job
@@ -73,12 +73,12 @@ def drawn(search: SearchConfig, seed: seeds.Seed) -> list[Point]:
     return [grid[int(seeds.uniform(seed, f"point of try {i}") * len(grid))] for i in range(count)]
 
 
-def prepare(config: Config, seed: seeds.Seed | None = None) -> Job:
+def prepare(config: Config, seed: seeds.Seed | None = None, brought: own.Own = own.NOTHING) -> Job:
     """The search before its first try: the noise, with which the whole of it meets the budget.
 
     Args:
       config: with its `search`.
-      seed: of a search that goes on; None: a new one.
+      seed: of a search that goes on; None: a new one. brought: its frozen weights, if it has some.
 
     Raises:
       ValueError: as `run.prepare`; no guarantee; or a point that cannot run, or whose rounds are
@@ -88,7 +88,7 @@ def prepare(config: Config, seed: seeds.Seed | None = None) -> Job:
     search = config.search
     assert search is not None
     config = dataclasses.replace(config, run=dataclasses.replace(config.run, baseline=False))
-    job = run.prepare(config, seed)
+    job = run.prepare(config, seed, brought)
     if not math.isfinite(job.plan.epsilons[-1]):
         raise ValueError(
             f"Expected a scheme with an epsilon to search, got scheme={config.scheme!r} without "
@@ -174,7 +174,8 @@ def resume(
     and raises as `launch`.
     """
     config = config_lib.from_sections(_sections(run_dir))
-    job = prepare(config, seeds.of_run(config, run_dir))
+    brought = own.NOTHING._replace(base=base_model.read(run_dir / TRIES))
+    job = prepare(config, seeds.of_run(config, run_dir), brought)
     return _search(job, config, run_dir, observed(run_dir), tell, where)
 
 
@@ -211,6 +212,7 @@ def _search(
     with folder.locked(tries):
         if not (tries / folder.CONFIG).is_file():
             folder.write_atomically(tries / folder.CONFIG, config_lib.to_toml(config), mode=0o600)
+        base_model.write(tries, config.model, job.task.base)
         _check_data(job, tries)
         todo = drawn(search, job.seed)
         scores: list[float] = []
@@ -303,7 +305,8 @@ def _at_try(job: Job, config: Config, point: Point, number: int) -> Job:
         scheme_config=dataclasses.replace(chosen.scheme_config, noise_multiplier=noise),
         run=dataclasses.replace(chosen.run, baseline=False),
     )
-    mine = run.prepare(chosen, job.seed, attempt=number)
+    brought = own.NOTHING._replace(base=job.task.base)
+    mine = run.prepare(chosen, job.seed, brought, attempt=number)
     if mine.plan.event != job.plan.event or mine.plan.epsilons != job.plan.epsilons:
         raise PrivacyPreconditionError(
             f"Expected a try at {point} to be the mechanism that the search is paid for, got "

@@ -5,7 +5,8 @@ All of it is a function of the config, the seed, and of what the caller brings i
 
 import pathlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +15,10 @@ import numpy as np
 from fljax import data, models
 from fljax.data import client_ids, store, targets
 from fljax.local import keyed
+from fljax.simulation import base_model, evaluation, own, planted, seeds, warm_start
 from fljax.simulation import config as config_lib
-from fljax.simulation import evaluation, own, planted, seeds, warm_start
 from fljax.simulation.config import Config, DataConfig
-from fljax.types import LossFn
+from fljax.types import LossFn, Params
 
 _PARTITION = 1  # names the stream of numpy randomness that deals examples to clients
 
@@ -31,6 +32,7 @@ class Task(NamedTuple):
     `[num_clients]` where a column of the data names the clients. origin: of the initial
     model, as `warm_start` tells it, or a sentence; None: drawn from the seed. canaries: among
     the clients' examples, where there are any; dataset, client_data and loss then have them, too.
+    base: frozen weights beside what is trained; None where all is.
     """
 
     dataset: data.Dataset
@@ -40,8 +42,9 @@ class Task(NamedTuple):
     round_key: jax.Array
     measures: evaluation.Measures
     client_names: np.ndarray | None = None
-    origin: dict[str, Any] | str | None = None
+    origin: base_model.Origin | None = None
     canaries: planted.Planted | None = None
+    base: Params | None = None
 
     @property
     def ordinary(self) -> data.ClientData | store.Store:
@@ -267,6 +270,8 @@ def build(
         dataset = dataset._replace(num_classes=num_classes)
     init_key, round_key = seeds.keys(seed, seeds.generator(config), attempt)
     num_outputs = outputs_of(dataset)
+    base: Params | None = None
+    origin: base_model.Origin | None = warm_start.CALLER if brought.given_params else None
     if brought.model is not None:
         model = brought.model(init_key, dataset.train, num_outputs)
     elif not num_outputs or "x" not in dataset.train:
@@ -275,18 +280,23 @@ def build(
             f"model={config.model.model!r}."
         )
     else:
-        model = models.create(
+        create = partial(
+            models.create,
             config.model.model,
             example_shape=dataset.train["x"].shape[1:],
             num_classes=num_outputs,
-            key=init_key,
             dtype=dataset.train["x"].dtype,
             **config.model.options,
         )
-    if config.model.model not in models.NAMES and brought.loss is None:
+        lora = config.model.lora
+        if lora is not None:
+            base, origin = base_model.of(config, dataset, create, brought.base)
+        model = create(key=init_key, lora=lora, base=base)
+        if lora is None and base_model.is_published(config.model):
+            origin = base_model.published(config.model.model)
+    if not models.classifiers.is_own(config.model.model) and brought.loss is None:
         _check_logits(config.model.loss, model, dataset.train)
-    origin: dict[str, Any] | str | None = warm_start.CALLER if brought.given_params else None
-    if config.model.init is not None:
+    if config.model.init is not None and base is None:
         params, origin = warm_start.model(config.model.init, model.params)
         model = model._replace(params=params)
     loss = brought.loss or models.LOSSES[config.model.loss](model.apply)
@@ -299,7 +309,9 @@ def build(
     if brought.any() or dataset.task != "classes":
         measures = own.check_fits(measures, model.params, dataset)
     names = split.client_names
-    return Task(dataset, split.client_data, model, loss, round_key, measures, names, origin)
+    return Task(
+        dataset, split.client_data, model, loss, round_key, measures, names, origin, base=base
+    )
 
 
 def _check_logits(loss: str, model: models.Functional, examples: dict[str, np.ndarray]) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import pathlib
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -10,8 +12,8 @@ import numpy as np
 
 from fljax import _validate, models
 from fljax.models.functions import Apply
+from fljax.simulation import base_model, description, own
 from fljax.simulation import config as config_lib
-from fljax.simulation import description
 from fljax.simulation.record import checkpoint, folder
 from fljax.types import Params
 
@@ -23,13 +25,16 @@ class Trained(NamedTuple):
     """A run's private model.
 
     params: nested dicts of arrays. rounds: that trained it. claim: what is certified of it, as in
-    privacy.json. about: what it takes and gives, as in model.json.
+    privacy.json. about: what it takes and gives, as in model.json. base: frozen weights, beside
+    which params are the matrices of LoRA; None where all was trained, or a folder of published
+    weights has them.
     """
 
     params: Params
     rounds: int
     claim: dict[str, Any]
     about: dict[str, Any]
+    base: Params | None = None
 
 
 def load(run_dir: str | pathlib.Path) -> Trained:
@@ -42,13 +47,19 @@ def load(run_dir: str | pathlib.Path) -> Trained:
       run_dir: folder of a run of `fljax simulate` or `fljax.simulate`.
 
     Raises:
-      ValueError: no such folder, or one without a checkpoint.
+      ValueError: no such folder, or one without a checkpoint; or its frozen weights are not those
+        that it began with.
       CheckpointError: the checkpoint is damaged.
     """
     where = pathlib.Path(run_dir).expanduser()
     about = description.read(where)
     params, rounds, claim = checkpoint.read_model(where)
-    return Trained(params, rounds, claim | _beside_epsilon(where), about)
+    base = base_model.read(where)
+    if base is not None and own.digest_of(base) != about.get("base"):
+        raise ValueError(
+            f"Expected {where / folder.BASE} to be what the run began with, its digest is another."
+        )
+    return Trained(params, rounds, claim | _beside_epsilon(where), about, base)
 
 
 def _beside_epsilon(run_dir: pathlib.Path) -> dict[str, Any]:
@@ -86,22 +97,33 @@ def apply_of(trained: Trained, model: str | None = None) -> Apply:
             "with fljax.simulate: use its own function with the params of "
             "fljax.simulation.trained.load."
         )
-    if name not in models.classifiers.names() and name != model:
+    known = models.classifiers.is_own(name) or name in models.classifiers.names()
+    if not known and name != model:
         raise ValueError(
             f"Expected model={name!r} to be given, since that is code by a path, which the run's "
             f"folder names and which would be imported and called, got model={model!r}."
         )
-    made = models.create(
+    options: dict[str, Any] = {
+        size: tuple(value) if isinstance(value, list) else value
+        for size, value in about.get("options", {}).items()
+    }
+    create: Callable[..., models.Functional] = partial(
+        models.create,
         name,
         example_shape=tuple(about["example"]["shape"]),
         num_classes=about.get("num_outputs", about["num_classes"]),
         key=jax.random.key(0),
         dtype=np.dtype(about["example"]["dtype"]),
-        **{
-            size: tuple(value) if isinstance(value, list) else value
-            for size, value in about.get("options", {}).items()
-        },
+        **options,
     )
+    made = create()
+    if about.get("lora") is not None:
+        base = made.params if trained.base is None else trained.base
+        if own.digest_of(base) != about.get("base"):
+            raise ValueError(
+                f"Expected the frozen weights of {name!r} that the run began with, got others."
+            )
+        made = create(lora=about["lora"], base=base)
     if checkpoint.structure(made.params) != checkpoint.structure(trained.params):
         raise ValueError(
             f"Expected model {name!r} to have the arrays that were trained, got others: its code "

@@ -16,8 +16,8 @@ from fljax import accounting
 from fljax.accounting import Ledger, events
 from fljax.accounting.events import PrivacyEvent
 from fljax.errors import UnsupportedEventError
+from fljax.simulation import base_model, fingerprint, job, own, secret_file, seeds, trained
 from fljax.simulation import config as config_lib
-from fljax.simulation import fingerprint, job, secret_file, seeds, trained
 from fljax.simulation.record import chain, checkpoint, client_states, folder
 
 _EXPORTS = ("model.safetensors", "model.npz", "model.orbax")
@@ -28,6 +28,7 @@ _KNOWN = {
     folder.REPORT,
     folder.CHECKPOINTS,
     folder.MODEL,
+    folder.BASE,
     folder.CANARIES,
     folder.SESSIONS,
     folder.SEED,
@@ -423,7 +424,8 @@ def _data(
     )
     before = fingerprint.read(where)
     assert before is not None
-    again = job.prepare(config, seeds.of_run(config, where, secret))
+    brought = own.NOTHING._replace(base=base_model.read(where))
+    again = job.prepare(config, seeds.of_run(config, where, secret), brought)
     changed = fingerprint.changed(before, again.began_with)
     if events.to_json(again.plan.event) != links[0].body["round_does"]["event"]:
         changed.append("ledger of a round")

@@ -1,3 +1,4 @@
+import functools
 import itertools
 
 import chex
@@ -159,7 +160,7 @@ def test_no_two_layers_start_alike(key):
     [
         (
             {"name": "resnet"},
-            r"name to be one of \['softmax', .*'decoder:qwen3_0.6b'\], got name='resnet'",
+            r"name to be one of \['softmax', .*'weights:FOLDER'\], got name='resnet'",
         ),
         ({"num_classes": 0}, "num_classes=0"),
         ({"example_shape": (0,)}, "example_shape=0"),
@@ -303,3 +304,29 @@ def test_grey_images_need_no_axis_of_channels(key):
 def test_networks_for_images_name_the_shape_they_want(name, shape, key):
     with pytest.raises(ValueError, match=r"Expected example_shape to be .* got"):
         models.create(name, example_shape=shape, num_classes=10, key=key)
+
+
+def test_a_model_is_made_with_small_matrices_beside_given_weights(key):
+    make = functools.partial(models.create, "mlp", example_shape=(3,), num_classes=2, hidden=(5,))
+    base = jax.tree.map(lambda leaf: leaf + 1, make(key=key).params)
+    adapted = make(key=key, lora=2, base=base)
+    shapes = [leaf.shape for leaf in jax.tree.leaves(adapted.params)]
+    assert sorted(shapes) == [(2, 2), (2, 5), (3, 2), (5, 2)]
+    x = jnp.arange(3.0)
+    # What is added starts at 0.
+    whole = make(key=jax.random.key(7), base=base)
+    np.testing.assert_array_equal(adapted.apply(adapted.params, x), whole.apply(base, x))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda base: {"logits": base["logits"]}, r"base to have hidden\.0\.bias of \[5\], as"),
+        (lambda base: base | {"more": jnp.zeros(1)}, "arrays of 'mlp' alone, got 1 more"),
+    ],
+)
+def test_weights_of_another_model_are_refused(change, message, key):
+    make = functools.partial(models.create, "mlp", example_shape=(3,), num_classes=2, hidden=(5,))
+    base = change(make(key=key).params)
+    with pytest.raises(ValueError, match=message):
+        make(key=key, base=base)

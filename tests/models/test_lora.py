@@ -208,12 +208,13 @@ def test_the_clipped_sum_of_an_adapted_model_leaves_what_is_frozen_out_of_its_no
     ("call", "message"),
     [
         (lambda net: lora.add(net, 0, rngs=nnx.Rngs(1)), "rank"),
+        (lambda net: lora.add(net, 99, rngs=nnx.Rngs(1)), "rank <= "),
         (lambda net: lora.add(net, 2, rngs=nnx.Rngs(1), alpha=0.0), "alpha"),
         (lambda net: lora.add(net, 2, rngs=nnx.Rngs(1), where="head"), "name linear layers"),
         (lambda net: lora.add(net, 2, rngs=nnx.Rngs(1), trained="bias"), "but to name parameters"),
         (lambda net: lora.freeze(net, "nothing"), "where to name parameters"),
     ],
-    ids=["rank", "alpha", "where", "trained", "freeze"],
+    ids=["rank", "rank of a layer", "alpha", "where", "trained", "freeze"],
 )
 def test_what_names_nothing_is_refused(call, message):
     with pytest.raises(ValueError, match=message):

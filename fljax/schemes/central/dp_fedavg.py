@@ -7,6 +7,7 @@ Models", arXiv:1710.06963, Algorithm 1 with flat clipping and the fixed-denomina
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 from fljax import _validate
 from fljax.local import clipping, sgd, steps
@@ -88,6 +89,18 @@ def algorithm(
 event = turns.event
 uses = turns.uses
 
+# Of a model that is fine-tuned: each role of `roles` is a client, and goes over its text once.
+_START_OF_LORA: dict[str, dict[str, Any]] = {
+    "data": {"dataset": "roles", "client_column": "subject"},
+    "scheme": {
+        "sampling_prob": 0.25,
+        "num_local_epochs": 1,
+        "l2_clip_norm": 0.3,
+        "server_momentum": 0.0,
+    },
+    "run": {"num_rounds": 20},
+}
+
 SCHEME = central.scheme(
     summary="local SGD, clipped client updates, central Gaussian noise; unit: client",
     Config=Config,
@@ -96,5 +109,6 @@ SCHEME = central.scheme(
     uses=uses,
     normals=turns.normals,
     non_private=central.non_private,
+    start_of_lora=_START_OF_LORA,
 )
 fitted, non_private = SCHEME.fitted, SCHEME.non_private

@@ -99,6 +99,7 @@ SCHEME = silos.subject_scheme(
     uses=silos.uses,
     normals=silos.normals,
     start=silos.subject_start("expected_subjects"),
+    start_of_lora=silos.lora_start("expected_subjects"),
     as_printed=base.AsPrinted(
         errata=printed.errata(*ERRATA),
         claimed_epsilon=claimed_epsilon,

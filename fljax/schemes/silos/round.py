@@ -438,6 +438,21 @@ subject_scheme = functools.partial(
 )
 
 
+# Of a model that is fine-tuned: few silos, one step a round without momentum, as little as moves
+# small matrices beside weights that know the language already.
+START_OF_LORA: dict[str, dict[str, Any]] = {
+    "data": {"dataset": "roles", "num_clients": 4},
+    "scheme": {
+        "num_local_steps": 1,
+        "item_sampling_prob": 0.3,
+        "l2_clip_norm": 0.5,
+        "local_learning_rate": 0.5,
+        "server_momentum": 0.0,
+    },
+    "run": {"num_rounds": 20},
+}
+
+
 def subject_start(divisor: str) -> dict[str, dict[str, Any]]:
     """`START` for a claim about subjects, whose config divides a step's sum by `divisor`.
 
@@ -447,3 +462,8 @@ def subject_start(divisor: str) -> dict[str, dict[str, Any]]:
     found = {"max_items_per_subject": 1, "item_sampling_prob": 0.2, divisor: 150.0}
     steps = {"num_local_steps": 4, "l2_clip_norm": 0.33, "local_learning_rate": 5.0}
     return START | {"scheme": START["scheme"] | found | steps}
+
+
+def lora_start(divisor: str) -> dict[str, dict[str, Any]]:
+    """`START_OF_LORA`, with the same divisor's guess for it."""
+    return START_OF_LORA | {"scheme": START_OF_LORA["scheme"] | {divisor: 40.0}}

@@ -33,7 +33,7 @@ _FORMAT = 1
 _FIRST = "0" * 64
 _KINDS = ("begin", "round", "checkpoint", "closed")
 _BESIDE = (folder.CONFIG, folder.METRICS, folder.PRIVACY, folder.REPORT, folder.MODEL)
-_CLOSED = (*_BESIDE, folder.CANARIES, folder.SESSIONS, folder.FINGERPRINT)
+_CLOSED = (*_BESIDE, folder.BASE, folder.CANARIES, folder.SESSIONS, folder.FINGERPRINT)
 
 
 class ChainError(ValueError):

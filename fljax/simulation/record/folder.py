@@ -22,6 +22,7 @@ CONFIG, METRICS, PRIVACY, REPORT, CHECKPOINTS = (
     "checkpoints",
 )
 MODEL = "model.json"
+BASE = "base.safetensors"  # frozen weights, beside which LoRA was trained
 CANARIES = "canaries.json"
 SESSIONS = "sessions.jsonl"
 CHAIN = "chain.jsonl"
@@ -93,7 +94,7 @@ def _temporary(path: pathlib.Path) -> pathlib.Path:
     return path.with_name(f".{path.name}.tmp")
 
 
-def write_atomically(path: pathlib.Path, text: str, *, mode: int = 0o666) -> None:
+def write_atomically(path: pathlib.Path, text: str | bytes, *, mode: int = 0o666) -> None:
     """Writes beside `path`, then renames: a reader, or a killed writer, sees the old file or the
     new one.
 
@@ -108,8 +109,8 @@ def write_atomically(path: pathlib.Path, text: str, *, mode: int = 0o666) -> Non
         try:
             temporary.unlink(missing_ok=True)  # whose mode may be another
             opener = functools.partial(os.open, mode=mode)
-            with open(temporary, "x", encoding="utf-8", opener=opener) as file:
-                file.write(text)
+            with open(temporary, "xb", opener=opener) as file:
+                file.write(text.encode() if isinstance(text, str) else text)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
