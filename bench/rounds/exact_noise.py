@@ -4,10 +4,11 @@
     python -m bench.rounds.exact_noise --demo [--seeds 3] [--schemes higradavg ...]
 
 - time: a round with `noise = "float32"` and `"exact"`, in turn. dp_fedavg and local_dp: 50 clients
-  of 100 examples, MLP 784-256-128-10, one epoch in batches of 20. higradavg and user_ldp: 16 silos
-  of 100 examples of 50 subjects, of that size, half of them in each of two steps, softmax
-  regression. Wanted: at most twice the time. local_dp in float32 draws the noise of all clients at
-  once, which no client can: `float_by_clients` has each draw its own.
+  of 100 examples, MLP 784-256-128-10, one epoch in batches of 20. dp_fedsgd: half of the examples
+  of as many clients. higradavg and user_ldp: 16 silos of 100 examples of 50 subjects, of that size,
+  half of them in each step; softmax regression, and that MLP. Wanted: at most twice the time.
+  local_dp in float32 draws the noise of all clients at once, which no client can:
+  `float_by_clients` has each draw its own.
 - --demo: `fljax simulate` with the scheme's defaults, with either, for each seed. Wanted: accuracy
   within half a point. With how far they differ on average, and the reach of a 95 % interval.
 """
@@ -29,28 +30,36 @@ from fljax.data.subjects import SUBJECT
 from fljax_kernels import gaussian_noise
 
 NOISES = ("float32", "exact")
-SCHEMES = ("dp_fedavg", "local_dp", "higradavg", "user_ldp")
+MODELS = {
+    "dp_fedavg": ("mlp",),
+    "dp_fedsgd": ("mlp",),
+    "local_dp": ("mlp",),
+    "higradavg": ("mlp", "softmax"),
+    "user_ldp": ("softmax",),
+}
 _SILOS, _SUBJECTS = 16, 50
 
 
-def step(name: str, form: str) -> _harness.Step:
-    """A compiled round of a scheme, with noise of a form."""
+def step(name: str, kind: str, form: str) -> _harness.Step:
+    """A compiled round of a scheme and a model, with noise of a form."""
     scheme = schemes.get(name)
-    silos = scheme.noise_at == "silo"
     noise = "exact" if form == "exact" else "float32"
     given: dict[str, Any] = {"noise_multiplier": 1.0, "noise": noise}
-    if silos:
-        count, kind = _SILOS, {"model": "softmax"}
+    count = num_units = _SILOS if scheme.noise_at == "silo" else NUM_CLIENTS
+    if scheme.noise_at == "silo":
         given |= {"item_sampling_prob": 0.5, "max_items_per_subject": 2, "num_parties": count}
+    elif name == "dp_fedsgd":
+        given |= {"sampling_prob": 0.5}
+        num_units *= NUM_EXAMPLES
     else:
-        count, kind = NUM_CLIENTS, {"model": "mlp", "hidden": rounds.HIDDEN}
         given |= {"num_local_epochs": 1, "local_batch_size": rounds.BATCH_SIZE}
         given |= {"num_parties": count} if name == "local_dp" else {}
+    hidden = {"hidden": rounds.HIDDEN} if kind == "mlp" else {}
     model = models.create(
-        kind.pop("model"), example_shape=(784,), num_classes=10, key=jax.random.key(1), **kind
+        kind, example_shape=(784,), num_classes=10, key=jax.random.key(1), **hidden
     )
     loss = models.softmax_cross_entropy(model.apply)
-    algorithm = scheme.make(scheme.Config(**given), loss, num_units=count)
+    algorithm = scheme.make(scheme.Config(**given), loss, num_units=num_units)
     clients = rounds.random_clients(count, (784,), 10, NUM_EXAMPLES, NUM_EXAMPLES)
     places = jnp.arange(count * NUM_EXAMPLES, dtype=jnp.int32)
     clients = clients._replace(examples=clients.examples | {SUBJECT: places % _SUBJECTS})
@@ -70,16 +79,18 @@ def step(name: str, form: str) -> _harness.Step:
     return _harness.compile_step(one_round, algorithm.init(model.params), cohort, jax.random.key(0))
 
 
-def times(name: str, repeats: int) -> list[dict[str, Any]]:
-    """Rows of a scheme's rounds."""
+def times(name: str, kind: str, repeats: int) -> list[dict[str, Any]]:
+    """Rows of a scheme's rounds with a model."""
     forms = NOISES + (("float_by_clients",) if name == "local_dp" else ())
-    steps = {form: step(name, form) for form in forms}
+    steps = {form: step(name, kind, form) for form in forms}
     timings = _harness.interleaved(
         {form: each.run for form, each in steps.items()}, repeats=repeats
     )
     base = timings["float32"]
     return [
-        {"kind": "time", "scheme": name, "noise": form, **steps[form].row(), **timing.row()}
+        {"kind": "time", "scheme": name, "model": kind, "noise": form}
+        | steps[form].row()
+        | timing.row()
         | {
             "ratio": round(_harness.paired_ratio(timing, base), 3),
             "ratio_min": round(timing.min_ms / base.min_ms, 3),
@@ -110,14 +121,18 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--demo", action="store_true", help="train, in place of timing")
-    parser.add_argument("--schemes", nargs="+", default=SCHEMES, choices=SCHEMES)
+    parser.add_argument("--schemes", nargs="+", default=list(MODELS), choices=MODELS)
     arguments = parser.parse_args()
     rows = []
     for name in arguments.schemes:
-        found = demos(name, arguments.seeds) if arguments.demo else times(name, arguments.repeats)
-        for row in found:
-            print(row, flush=True)
-        rows += found
+        for kind in MODELS[name]:
+            if arguments.demo:
+                found = demos(name, arguments.seeds)
+            else:
+                found = times(name, kind, arguments.repeats)
+            for row in found:
+                print(row, flush=True)
+            rows += found
     name = "exact_noise_demo" if arguments.demo else "exact_noise"
     _harness.write(name, rows, note=(__doc__ or "").splitlines()[0])
 

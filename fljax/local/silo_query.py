@@ -15,6 +15,7 @@ from fljax.data.subjects import SUBJECT
 from fljax.local import keyed
 from fljax.local.sgd import take_examples
 from fljax.types import Batch, Params
+from fljax_kernels import PerExampleGrads
 
 
 class SiloSum(NamedTuple):
@@ -51,18 +52,24 @@ class Query(Protocol):
 
 class AddUp(Protocol):
     """What adds up clipped rows otherwise than in floating point, as `fljax.upload.exact_noise`
-    does: `total` of a grid, with one key for all rows. Then a query's grad_sum is in its steps.
+    does: `total` of a grid. Then a query's grad_sum is in its steps.
     """
+
+    def __call__(self, rows: Any, factors: jax.Array, keys: jax.Array, mask: jax.Array) -> Any: ...
+
+
+class AddUpGradients(Protocol):
+    """The same of per-example gradients: `total_of_gradients` of a grid."""
 
     def __call__(
         self,
-        rows: Any,
-        factors: jax.Array,
-        keys: jax.Array,
-        mask: jax.Array,
-        *,
+        gradients: PerExampleGrads,
+        factors: Callable[..., jax.Array],
+        key: jax.Array,
+        places: jax.Array,
+        *per_example: Any,
         parts: jax.Array | None = None,
-    ) -> Any: ...
+    ) -> tuple[Any, jax.Array]: ...
 
 
 class Groups(NamedTuple):

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import fljax_kernels
 from fljax import _keys, _validate
 from fljax.local import clipping, keyed, silo_query
-from fljax.local.silo_query import AddUp, Query, SiloSum
+from fljax.local.silo_query import AddUpGradients, Query, SiloSum
 from fljax.types import Batch, LossFn, Params
 
 _NOBODY = jnp.iinfo(jnp.int32).max
@@ -42,7 +42,7 @@ def item_sum(
     items_per_subject: int | None = None,
     clipping_style: clipping.Style = "flat",
     method: str = "auto",
-    add_up: AddUp | None = None,
+    add_up: AddUpGradients | None = None,
 ) -> Query:
     """Sum of clipped gradients of Poisson-sampled items, with at most `items_per_subject` items of
     a subject.
@@ -59,7 +59,7 @@ def item_sum(
         random. None: no cap.
       clipping_style: "flat", "auto_s" or "psac"; see `fljax.local.clipping`.
       method: how per-example gradients are computed; see `fljax_kernels.per_example_grads`.
-      add_up: adds up the clipped gradients, which are held in memory for it. None: float32.
+      add_up: adds up the clipped gradients. None: float32.
 
     Raises:
       ValueError: an argument is out of range.
@@ -89,7 +89,7 @@ def hierarchical_average(
     l2_clip_norm: float,
     batch_size: int,
     method: str = "auto",
-    add_up: AddUp | None = None,
+    add_up: AddUpGradients | None = None,
 ) -> Query:
     """Sum over subjects of the mean of the subject's clipped gradients, over Poisson-sampled items:
     HiGradAvg.
@@ -189,12 +189,14 @@ def _sum_of_parts(
     method: str,
     needs_subjects: bool = True,
     style: clipping.Style = "flat",
-    add_up: AddUp | None = None,
+    add_up: AddUpGradients | None = None,
 ) -> Query:
     """sum_i f_i g_i / n_i over those of the sample with n_i > 0; `parts_of(ids, mask, key) -> [N]`
     integers n, f the clip factor.
     """
     silo_query.check(item_sampling_prob, l2_clip_norm, batch_size)
+    if add_up is not None and method == "auto":
+        method = "taps"  # rows of whole numbers are dear, however few
     per_example = fljax_kernels.per_example_grads(keyed.of_one(loss), method=method)
 
     def fun(
@@ -225,10 +227,7 @@ def _sum_of_parts(
                 grads, norms = G.weighted_sum(shrink, weights[i])
                 grads = jax.tree.map(lambda g: g.astype(jnp.float32), grads)
             else:
-                each = G.materialize()
-                norms = clipping.joint_norm(clipping.leaf_norms(each))
-                factors = shrink(norms, weights[i])
-                grads = add_up(each, factors, round_key, here, parts=parts[i])
+                grads, norms = add_up(G, shrink, round_key, batches[i], weights[i], parts=parts[i])
             clipped = jnp.sum(~(norms <= l2_clip_norm) & here).astype(jnp.float32)
             losses = G.values().astype(jnp.float32)
             stats = jnp.stack([jnp.sum(jnp.where(jnp.isfinite(losses), losses, 0)), clipped])

@@ -1,6 +1,7 @@
 """Noise in whole numbers: what schemes of trusted servers, silos and clients share of it."""
 
 import dataclasses
+import functools
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -11,6 +12,7 @@ from fljax import _keys, _validate
 from fljax.local import clipping
 from fljax.server.rounds import Round
 from fljax.upload import exact_noise
+from fljax_kernels import PerExampleGrads
 
 Form = Literal["float32", "exact"]
 # What else a config may have, its only value with exact noise, and why.
@@ -26,6 +28,8 @@ _OF_SEVERAL = (
 )
 # (round, ids `[B]`, rows `[B]`, mask `[B]`) -> (sum of clipped rows, norms `[B]`)
 AddUp = Callable[[Round, jax.Array, Any, jax.Array], tuple[Any, jax.Array]]
+# (round, gradients `[B, D]`, places `[B]`) -> the same
+AddUpGradients = Callable[[Round, PerExampleGrads, jax.Array], tuple[Any, jax.Array]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,6 +112,21 @@ def add_up(
             noise_keys=here.client_keys(ids, _keys.Purpose.NOISE) if noise_of_each else None,
         )
         return found, norms
+
+    return summed
+
+
+def add_up_gradients(grid: exact_noise.Grid, *, style: clipping.Style = "flat") -> AddUpGradients:
+    """As `add_up`, of per-example gradients, by one key of the round and the number of each."""
+
+    def summed(here: Round, gradients: PerExampleGrads, places: jax.Array) -> tuple[Any, jax.Array]:
+        return exact_noise.total_of_gradients(
+            grid,
+            gradients,
+            functools.partial(clipping.to_bound, l2_clip_norm=grid.l2_clip_norm, style=style),
+            here.server_key(_keys.Purpose.ROUND),
+            places,
+        )
 
     return summed
 

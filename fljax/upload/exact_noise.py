@@ -7,8 +7,9 @@ costs what that costs, by any accountant. Whole numbers add up to the same bits 
 """
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from jax.flatten_util import ravel_pytree
 from fljax import _validate
 from fljax.types import Params, PyTree
 from fljax.upload import integer_grid
-from fljax_kernels import discrete
+from fljax_kernels import PerExampleGrads, discrete
 
 STDDEV = 2048.0  # of noise, in steps, whatever its unit: one table serves all
 _LONGEST = 65535  # a row in steps, such that its squared norm is a uint32
@@ -119,23 +120,19 @@ def total(
     keys: jax.Array,
     mask: jax.Array,
     *,
-    parts: jax.Array | None = None,
     noise_keys: jax.Array | None = None,
 ) -> PyTree:
     """Int32 tree: the sum of rounded rows of a tree of `[C, ...]`, each times its factor.
 
     Guarantee: each row that counts adds whole numbers whose squared norm is at most
     `most_squared_norm`, whatever it holds; one that is not finite, or whose factor is 0, adds zero.
-    Rows that are parts of one are together no longer than that. The sum does not depend on the
-    order of rows, nor on which of them are added up together. A row that rounding might make too
-    long is shortened first, as its own entries demand.
+    The sum does not depend on the order of rows, nor on which of them are added up together. A row
+    that rounding might make too long is shortened first, as its own entries demand.
 
     Args:
-      rows: tree of `[C, ...]`. factors: `[C]` >= 0, that clip them, to l2_clip_norm / parts.
-      keys: `[C]`, one for each row, used for nothing else; or `[]`, one for rows of all calls that
-        make one sum, which costs less. Then errors of rounding may add up: C steps at most.
+      rows: tree of `[C, ...]`. factors: `[C]` >= 0, that clip them to l2_clip_norm.
+      keys: `[C]`, one for each row, used for nothing else.
       mask: bool `[C]`, True where it counts.
-      parts: int32 `[C]` >= 1: so many rows are parts of one; only with one key. None: each is one.
       noise_keys: `[C]`, for noise of each row's own, as `noised` adds it to a sum. None: none.
     """
     rows = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), rows)
@@ -143,19 +140,44 @@ def total(
     size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(like))
     scale = jnp.float32(steps_of_norm(of, size) / of.l2_clip_norm)
 
-    def in_steps(row: Params, factor: jax.Array, most: jax.Array) -> jax.Array:
+    def whole(row: Params, factor: jax.Array, key: jax.Array) -> jax.Array:
         # where: NaN * 0 is NaN. Two products: clipped before it is brought to the grid.
-        return _short(jnp.where(factor > 0, ravel_pytree(row)[0] * factor, 0.0) * scale, most)
+        steps = jnp.where(factor > 0, ravel_pytree(row)[0] * factor, 0.0) * scale
+        short = _short(steps, of.most_squared_norm)
+        return discrete.grid_round(key, short, of.most_squared_norm)
 
-    each = jax.vmap(in_steps)(rows, factors, _most(of, parts, mask))
-    if keys.ndim:
-        whole = lambda key, steps: discrete.grid_round(key, steps, of.most_squared_norm)
-        found = jax.vmap(whole)(keys, each)
-    else:
-        found = discrete.grid_round_rows(keys, each, _most(of, parts, mask))
+    found = jax.vmap(whole)(rows, factors, keys)
     if noise_keys is not None and of.noisy:
         found += jax.vmap(lambda key: _noise(key, size))(noise_keys)
     return _like(jnp.sum(jnp.where(mask[:, None], found, 0), axis=0, dtype=jnp.int32), like)
+
+
+def total_of_gradients(
+    of: Grid,
+    gradients: PerExampleGrads,
+    factors: Callable[..., jax.Array],
+    key: jax.Array,
+    places: jax.Array,
+    *per_example: Any,
+    parts: jax.Array | None = None,
+) -> tuple[PyTree, jax.Array]:
+    """As `total`, of rows that nobody holds: (int32 tree, norms float32 `[B]`).
+
+    Guarantee: as there; rows that are parts of one are together no longer than one. A row that
+    rounding makes too long is shortened then, by 1/64 at first.
+
+    Args:
+      gradients: `[B, D]`. factors: (norms `[B]`, *per_example) -> `[B]` >= 0, that clip them, to
+        l2_clip_norm / parts.
+      key: `[]`, used for nothing else; the same for rows of all calls that make one sum.
+      places: int `[B]`, a number for each row, another for each of those in one sum.
+      parts: int32 `[B]` >= 1: so many rows are parts of one. None: each is one.
+    """
+    scale = steps_of_norm(of, gradients.num_params) / of.l2_clip_norm
+    most = _most(of, jnp.ones(places.shape, jnp.int32) if parts is None else parts)
+    # Two products: clipped before it is brought to the grid.
+    steps = lambda norms, *given: factors(norms, *given) * jnp.float32(scale)
+    return gradients.grid_sum(key, steps, most, places, *per_example)
 
 
 def noised(of: Grid, key: jax.Array, sums: PyTree) -> Params:
@@ -180,7 +202,7 @@ def _noise(key: jax.Array, size: int) -> jax.Array:
     return discrete.rounded_gaussian_noise(key, (size,), STDDEV)
 
 
-def _short(x: jax.Array, most: jax.Array) -> jax.Array:
+def _short(x: jax.Array, most: int) -> jax.Array:
     """A row in steps, so short that rounded it has a squared norm of at most `most`, but for a
     chance of exp(-_LOG_REFUSED).
 
@@ -188,19 +210,17 @@ def _short(x: jax.Array, most: jax.Array) -> jax.Array:
     1 / 4 or than the entry, which holds of shorter rows, too. What it may add beyond the average is
     as in `integer_grid.length_before`.
     """
-    longest, slope = jnp.sqrt(most.astype(jnp.float32)), math.sqrt(2 * _LOG_REFUSED)
+    longest, slope = math.sqrt(most), math.sqrt(2 * _LOG_REFUSED)
     added = jnp.sum(jnp.minimum(jnp.abs(x), 0.25))
     added += slope * (longest + math.sqrt(x.size) / 2)
-    room = jnp.maximum(jnp.square(longest) - added, 0.0)
+    room = jnp.maximum(float(most) - added, 0.0)
     squared = jnp.sum(jnp.square(x))
     return x * jnp.where(squared > room, jnp.sqrt(room / jnp.maximum(squared, 1e-30)), 1.0)
 
 
-def _most(of: Grid, parts: jax.Array | None, mask: jax.Array) -> jax.Array:
-    """Uint32 `[C]`: the largest squared norm of each row."""
-    most = jnp.full(mask.shape, of.most_squared_norm, jnp.uint32)
-    if parts is None:
-        return most
+def _most(of: Grid, parts: jax.Array) -> jax.Array:
+    """Uint32 `[B]`: the largest squared norm of each row."""
+    most = jnp.full(parts.shape, of.most_squared_norm, jnp.uint32)
     # In more parts than that a row has none left, and the square would wrap around.
     shares = jnp.clip(parts, 1, _LONGEST).astype(jnp.uint32)
     return jnp.where(parts <= _LONGEST, most // (shares * shares), 0)

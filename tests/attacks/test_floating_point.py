@@ -4,12 +4,15 @@ import json
 from fractions import Fraction
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fljax_kernels
-from fljax import cli, schemes
+from fljax import cli, data, schemes
 from fljax.attacks import floating_point, released_bits
+from fljax.data.subjects import SUBJECT
+from fljax.schemes.base import Performance
 from fljax.schemes.exact import ExactConfig
 from tests import _environment
 
@@ -124,6 +127,46 @@ def test_releases_that_are_no_whole_numbers_are_seen():
     assert not released_bits._off(step, steps[1]).any()
     assert released_bits._off(step, steps[1] + np.float32(0.3 * step)).all()
     assert released_bits._off(step, 2048 * np.float32(0.0037) * draw(2)).mean() > 0.98
+
+
+def of_a_layer(noise_multiplier, noise):
+    """Rounds of a silo whose examples' gradients are outer products, in two orders of a sum."""
+    scheme, rows = schemes.get("higradavg"), released_bits._ROWS
+    numbers = {"noise": noise, "noise_multiplier": noise_multiplier}
+    made = released_bits._config(scheme, released_bits._orders, **numbers)
+    x, y = np.zeros((rows, 8), np.float32), np.zeros((rows, 8), np.float32)
+    x[0, 0], x[1:, 0], y[:, 0] = 1.0, released_bits._SMALL, 1.0
+    pool = {"x": jnp.asarray(x), "y": jnp.asarray(y), SUBJECT: jnp.arange(rows)}
+    loss = lambda params, example: jnp.vdot(example["x"] @ params["w"], example["y"])
+    one_by_one = Performance(chunk_size=1, microbatch_size=1)
+    algorithm = scheme.make(made, loss, num_units=1, performance=one_by_one)
+    table = jnp.arange(rows, dtype=jnp.int32)
+
+    def one(key, world):
+        order = jnp.where(world == 1, table[::-1], table)
+        here = data.cohort(data.ClientData(pool, order[None]), jnp.zeros(1, jnp.int32))
+        state, _ = algorithm.round(algorithm.init({"w": jnp.zeros((8, 8))}), here, key)
+        return state.params["w"].ravel()
+
+    return released_bits._mapped(one)
+
+
+@pytest.mark.slow(reason="plays thousands of rounds")
+def test_rounds_of_a_layer_give_their_order_away_in_float32_alone(draws):
+    keys = jax.random.split(jax.random.key(5), 2000).reshape(2, 1000)
+    silent = {noise: of_a_layer(0.0, noise) for noise in ("float32", "exact")}
+    with jax.debug_key_reuse(False):
+        same = {
+            noise: [-fun(keys[0, :1], w)[0, 0] for w in (0, 1)] for noise, fun in silent.items()
+        }
+        seen = {noise: [of_a_layer(1.0, noise)(keys[w], w) for w in (0, 1)] for noise in silent}
+    sums = same["float32"]
+    assert sums[0] != sums[1] and same["exact"][0] == same["exact"][1]
+    noisy = [-each[:, 0] for each in seen["float32"]]
+    assert released_bits._told(noisy, sums, 1.0, draws)[1] > 0.5
+    first, second = (each[:, 0] for each in seen["exact"])
+    for mine, other in ((first, second), (second, first)):
+        assert not released_bits._off(released_bits._step(other), mine).any()
 
 
 def test_schemes_without_exact_noise_are_not_attacked(tmp_path, capsys, monkeypatch):

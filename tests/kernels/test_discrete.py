@@ -225,22 +225,6 @@ def test_rounding_draws_again_until_the_norm_is_small_enough(key):
         assert abs(count / 2000 - share) <= 6 * math.sqrt(share * (1 - share) / 2000)
 
 
-def test_rows_rounded_together_keep_their_bounds_and_means(key):
-    x = jnp.array([[0.25, -0.75, 3.0], [4.5, 0.0, 0.0], [math.nan, 0.5, 1.0], [9, 9, 9.0]])
-    most = jnp.array([100, 20, 4, 100], jnp.uint32)
-    keys = jax.random.split(key, 20_000)
-    z = np.asarray(jax.vmap(lambda key: discrete.grid_round_rows(key, x, most))(keys), int)
-    assert (np.sum(np.square(z), axis=2) <= np.asarray(most)).all()
-    # 6 standard errors of a coin
-    assert np.abs(z[:, 0].mean(axis=0) - x[0]).max() <= 6 * 0.5 / math.sqrt(20_000)
-    # One of two roundings is short enough; of rows that are too long nothing is left.
-    assert set(z[:, 1, 0]) == {0, 4} and not z[:, 3].any()
-    assert set(z[:, 2, 1]) == {0, 1} and not z[:, 2, 0].any()
-    # A row does not depend on the others.
-    alone = jax.vmap(lambda key: discrete.grid_round_rows(key, x[:1], most[:1]))(keys)
-    assert np.array_equal(alone[:, 0], z[:, 0])
-
-
 @pytest.mark.parametrize("bits", [1, 8, 31, 32])
 def test_a_ring_sums_modulo_its_size_and_comes_back(bits):
     rng = np.random.default_rng(bits)
@@ -270,9 +254,6 @@ def test_a_ring_sums_modulo_its_size_and_comes_back(bits):
         lambda key: discrete.grid_round(key, jnp.zeros((2, 2)), 4),
         lambda key: discrete.grid_round(key, jnp.zeros(2), 2**32 - 1),
         lambda key: discrete.grid_round(key, jnp.zeros(2), 2.5),
-        lambda key: discrete.grid_round_rows(key, jnp.zeros(2), jnp.zeros(2, jnp.uint32)),
-        lambda key: discrete.grid_round_rows(key, jnp.zeros((2, 2)), jnp.zeros(3, jnp.uint32)),
-        lambda key: discrete.grid_round_rows(key, jnp.zeros((2, 2)), jnp.zeros(2, jnp.int32)),
         lambda key: discrete.to_ring(jnp.zeros(2, jnp.int32), 33),
         lambda key: discrete.to_ring(jnp.zeros(2), 8),
         lambda key: discrete.from_ring(jnp.zeros(2, jnp.int32), 8),

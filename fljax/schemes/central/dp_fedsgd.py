@@ -109,7 +109,8 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
             batches = batches._replace(given=of_rows[places])
         return here._replace(shared=cohort.client_ids), batches
 
-    gradients = fljax_kernels.per_example_grads(keyed.of_one(loss))
+    method = "auto" if noise.add_up_gradients is None else "taps"  # as `fljax.local.subject` has it
+    gradients = fljax_kernels.per_example_grads(keyed.of_one(loss), method=method)
 
     def clipped_sum(here: Round, batch: Clients) -> tuple[Params, jax.Array]:
         rows, bound = batch.rows[0], noise.bound(here.state.clipping)
@@ -118,11 +119,11 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
         if keyed.draws(loss):
             examples = keyed.Drawing(examples, batch.given[0])
         matrix = gradients(here.state.params, examples, batch_mask=mask)
-        if noise.add_up is None:
+        if noise.add_up_gradients is None:
             total, norms = clipping.sum_gradients(matrix, bound, config.clipping_style)
             total = jax.tree.map(lambda g: g.astype(jnp.float32), total)
         else:
-            total, norms = noise.add_up(here, rows, matrix.materialize(), mask)
+            total, norms = noise.add_up_gradients(here, matrix, rows)
         count = () if noise.within is None else (noise.within(here.state.clipping, norms, mask),)
         losses = matrix.values().astype(jnp.float32)
         stats = central.unit_stats(losses, norms, bound, mask, *count)

@@ -75,7 +75,7 @@ class Noise(NamedTuple):
     init: params -> state of the bound, or of the noise. bound: state -> l2_clip_norm. within:
     (state, norms `[B]`, mask `[B]`) -> `[]`, the count that a round adds up beside the sum, as its
     third statistic; None: there is none. release: (round, sums) -> noisy sum, divisor, next state.
-    add_up: as there; None: in floating point.
+    add_up, add_up_gradients: as there; None: in floating point.
     """
 
     init: Callable[[Params], Any]
@@ -83,6 +83,7 @@ class Noise(NamedTuple):
     within: Callable[[Any, jax.Array, jax.Array], jax.Array] | None
     release: Callable[[Round, Sums], Release]
     add_up: exact.AddUp | None = None
+    add_up_gradients: exact.AddUpGradients | None = None
 
 
 def noise(config: Any, expected_count: float) -> Noise:
@@ -157,8 +158,8 @@ def exact_sums(config: Any, expected_count: float, style: clipping.Style = "flat
     def release(here: Round, sums: Sums) -> Release:
         return Release(exact.noised(grid, here, sums.total), expected_count)
 
-    add_up = exact.add_up(grid, style=style)
-    return Noise(lambda _: (), lambda _: config.l2_clip_norm, None, release, add_up)
+    add_up = exact.add_up(grid, style=style), exact.add_up_gradients(grid, style=style)
+    return Noise(lambda _: (), lambda _: config.l2_clip_norm, None, release, *add_up)
 
 
 def sampled_event(

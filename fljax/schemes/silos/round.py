@@ -333,14 +333,19 @@ def _capped(examples: Any, rows: jax.Array, max_items: int) -> jax.Array:
 
 
 def items(
-    config: SiloConfig, performance: Performance, grid: exact_noise.Grid | None
+    config: SiloConfig,
+    performance: Performance,
+    grid: exact_noise.Grid | None,
+    add_up: Callable[..., Any] = exact_noise.total_of_gradients,
 ) -> dict[str, Any]:
-    """The arguments that all queries over sampled items share; grid: of `grid_of`."""
+    """The arguments that all queries over sampled items share; grid: of `grid_of`, with what adds
+    up on it.
+    """
     return {
         "item_sampling_prob": config.item_sampling_prob * config.cycle,
         "l2_clip_norm": config.l2_clip_norm,
         "batch_size": performance.microbatch_size,
-        "add_up": None if grid is None else functools.partial(exact_noise.total, grid),
+        "add_up": None if grid is None else functools.partial(add_up, grid),
     }
 
 

@@ -19,6 +19,7 @@ from fljax.schemes import base
 from fljax.schemes.silos import round as silos
 from fljax.server.rounds import Performance
 from fljax.types import LossFn
+from fljax.upload import exact_noise
 
 START = silos.START | {"scheme": {"num_parties": None}, "run": {"num_rounds": 100}}
 ERRATA = ("E1", "E7", "E8")
@@ -54,7 +55,8 @@ class Config(silos.SubjectConfig):
 def silo(config: Config, loss: LossFn, performance: Performance) -> silos.Silo:
     """The gradient of the mean loss of a Poisson sample, clipped as a whole."""
     grid = silos.grid_of(config, norms_moved=_SENSITIVITY)
-    query = user.clipped_batch_gradient(loss, **silos.items(config, performance, grid))
+    items = silos.items(config, performance, grid, exact_noise.total)
+    query = user.clipped_batch_gradient(loss, **items)
     cap = config.max_items_per_subject if config.privacy_unit == "subject" else None
     return silos.Silo(query, 1.0, _SENSITIVITY * silos.stddev(config), cap, grid)
 

@@ -161,42 +161,6 @@ def grid_round(key: jax.Array, x: jax.Array, most_squared_norm: int) -> jax.Arra
     return rounding.conditional(key, jnp.asarray(x), int(most_squared_norm))
 
 
-def grid_round_rows(key: jax.Array, x: jax.Array, most_squared_norms: jax.Array) -> jax.Array:
-    """Integers about rows, each entry rounded up with the chance that keeps its mean, by the same
-    random numbers in all rows; a row that comes out longer than allowed is 0.
-
-    Cheaper than `grid_round` for each row. In return, rounding errors of rows that are alike add
-    up: those of B rows are at most B steps in one entry.
-
-    Guarantee: each row's squared norm is at most its number of `most_squared_norms`, in whole
-    numbers, for any x, and depends on the row and the key alone. A row that is not finite is 0
-    where it is not.
-
-    Args:
-      key: `[]` typed PRNG key, used once.
-      x: float32 `[B, P]`, in steps of the grid.
-      most_squared_norms: uint32 `[B]`, at most 2**32 - 2.
-
-    Returns:
-      int32 `[B, P]`.
-
-    Raises:
-      ValueError: a shape or a dtype is another.
-    """
-    _check.one_key(key)
-    if jnp.ndim(x) != 2 or jnp.result_type(x) != jnp.float32:
-        raise ValueError(
-            f"Expected x to be float32 [B, P], got {jnp.result_type(x)} of shape {np.shape(x)}."
-        )
-    if np.shape(most_squared_norms) != np.shape(x)[:1]:
-        raise ValueError(
-            f"Expected most_squared_norms of shape {np.shape(x)[:1]}, got shape "
-            f"{np.shape(most_squared_norms)}."
-        )
-    _check_dtype(most_squared_norms, jnp.uint32)
-    return rounding.together(key, jnp.asarray(x), most_squared_norms)
-
-
 def to_ring(x: jax.Array, bits: int) -> jax.Array:
     """Integers modulo 2**bits, uint32 of int32: what a client sends.
 

@@ -32,7 +32,7 @@ def squared_norms(z: jax.Array) -> jax.Array:
 
 def conditional(key: jax.Array, x: jax.Array, most: int) -> jax.Array:
     """Int32 `[P]` of float32 `[P]` with squared norm at most `most`: see `api.grid_round`."""
-    x = _in_range(x)
+    x = in_range(x)
 
     def another(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         turn = state[0]
@@ -40,7 +40,7 @@ def conditional(key: jax.Array, x: jax.Array, most: int) -> jax.Array:
         def rounded(drawn: jax.Array, x: jax.Array) -> jax.Array:
             # In one loop, and not behind it: nearly always nobody reads them.
             last = jnp.where(turn == TRIES, jnp.trunc(x), 0.0)
-            return jnp.where(turn < TRIES, _at_random(drawn, x), last).astype(jnp.int32)
+            return jnp.where(turn < TRIES, at_random(drawn, x), last).astype(jnp.int32)
 
         z = alias.once(rounded, key, turn, x)
         return turn + 1, z, squared_norms(z) <= np.uint32(most)
@@ -53,23 +53,16 @@ def conditional(key: jax.Array, x: jax.Array, most: int) -> jax.Array:
     return lax.while_loop(lambda state: ~state[2], another, start)[1]
 
 
-def together(key: jax.Array, x: jax.Array, most: jax.Array) -> jax.Array:
-    """Int32 `[B, P]` of float32 `[B, P]` with squared norms at most `most`, uint32 `[B]`: see
-    `api.grid_round_rows`.
-    """
-    x = _in_range(x)
-    drawn = alias.once(lambda bits, _: bits, key, 0, x[0])
-    z = _at_random(drawn[None], x).astype(jnp.int32)
-    return jnp.where((squared_norms(z) <= most)[:, None], z, 0)
-
-
-def _in_range(x: jax.Array) -> jax.Array:
+def in_range(x: jax.Array) -> jax.Array:
+    """Finite numbers: 0 for those that are not."""
     # where: NaN is no integer. 65535: no norm above it is allowed, and its square is a uint32.
     return jnp.clip(jnp.where(jnp.isfinite(x), x, 0.0), -65535.0, 65535.0)
 
 
-def _at_random(drawn: jax.Array, x: jax.Array) -> jax.Array:
-    """Whole numbers next to x, in float32: the upper one with the chance that keeps the mean."""
+def at_random(drawn: jax.Array, x: jax.Array) -> jax.Array:
+    """Whole numbers next to x, in float32: the upper one with the chance that keeps the mean, given
+    uniform uint32 `drawn`.
+    """
     low = jnp.floor(x)
     up = (drawn >> np.uint32(8)).astype(jnp.float32) < (x - low) * np.float32(2**24)
     return low + up.astype(jnp.float32)

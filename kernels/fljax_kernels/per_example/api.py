@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fljax_kernels import _meshes, _platforms
+from fljax_kernels import _check, _meshes, _platforms
 from fljax_kernels.loops import convolution
 from fljax_kernels.loops.api import LoopFriendly
-from fljax_kernels.per_example import one_example
+from fljax_kernels.per_example import one_example, whole
 from fljax_kernels.per_example.batches import (
     Batch,
     batch_size,
@@ -72,6 +72,11 @@ class PerExampleGrads:
     def batch_size(self) -> int:
         """B, padding included."""
         return self._size
+
+    @property
+    def num_params(self) -> int:
+        """D, numbers in a row."""
+        return sum(leaf.size for leaf in self._leaves)
 
     def values(self) -> jax.Array:
         """Losses `[B]`; 0 where masked."""
@@ -136,6 +141,57 @@ class PerExampleGrads:
 
         sums, squares = self._engines.take_with_values(norms_and_sums)
         return self._unflatten(sums), self._norms([_zero(s, self._mask) for s in squares], per_leaf)
+
+    def grid_sum(
+        self,
+        key: jax.Array,
+        coefficient_fn: Callable[..., jax.Array],
+        most_squared_norms: jax.Array,
+        places: jax.Array,
+        *per_example: Any,
+    ) -> tuple[Any, Any]:
+        """(sum of whole numbers about c_i g_i, norms) with c = coefficient_fn(norms, *per_example):
+        clipping and rounding to a grid, without the rows of matrices that meet an example once.
+
+        There an example's x (outer) y is rounded factor by factor, each on a grid of its own of
+        which the product is the grid, up or down at random such that the mean stays. Other rows
+        are held. A row that comes out too long is made shorter, by 1/64 first and at last by half;
+        if it still is too long, it is 0.
+
+        Guarantee: a row adds whole numbers whose squared norm is at most its number of
+        `most_squared_norms`, whatever it holds, which depend on its own gradient, coefficient,
+        bound and place and on the key alone. One that is not finite adds 0. No order of addition
+        changes the sum, nor do rows that are added up apart from it.
+
+        Args:
+          key: `[]` typed, used for nothing else; the same for rows of all calls that make one sum.
+          coefficient_fn: as in `weighted_sum`, c >= 0 `[B]` in steps of the grid.
+          most_squared_norms: uint32 `[B]`, at most 65535**2.
+          places: int `[B]`, a number for each row, another for each of those in one sum.
+
+        Returns:
+          int32, a params-like tree; float32 `[B]`.
+
+        Raises:
+          ValueError: key is not one typed key, or coefficients are not `[B]`.
+        """
+        _check.one_key(key)
+
+        def sums_and_norms(engine: Any) -> Any:
+            squares = engine.squared_norms()
+            norms = self._norms([_zero(s, self._mask) for s in squares], per_leaf=False)
+            c, *others = self._weights(coefficient_fn(norms, *per_example), self._mask)
+            if any(other is not c for other in others):
+                raise ValueError("Expected one coefficient for each row, got one for each array.")
+            terms = whole.terms_of(engine)
+            sums = whole.sums(terms, norms, c, most_squared_norms, key, places)
+            return [
+                jnp.zeros(leaf.shape, jnp.int32) if total is None else total.reshape(leaf.shape)
+                for leaf, total in zip(self._leaves, sums, strict=True)
+            ], norms
+
+        sums, norms = self._engines.take_with_values(sums_and_norms)
+        return self._unflatten(sums), norms
 
     def matvec(self, vector: Any) -> jax.Array:
         """<g_i, v> `[B]` for a params-like tree v."""
@@ -241,6 +297,10 @@ class _PlacedGrads(PerExampleGrads):
     def batch_size(self) -> int:
         return self._inner.batch_size
 
+    @property
+    def num_params(self) -> int:
+        return self._inner.num_params
+
     def values(self) -> jax.Array:
         return self._by_row(self._take(lambda: self._inner.values()))
 
@@ -264,6 +324,21 @@ class _PlacedGrads(PerExampleGrads):
             return self._inner.weighted_sum(fun, *per_example, per_leaf=per_leaf)
 
         sums, norms = self._take(take, *per_example)
+        return self._like_params(sums), self._by_row(norms)
+
+    def grid_sum(
+        self,
+        key: jax.Array,
+        coefficient_fn: Callable[..., jax.Array],
+        most_squared_norms: jax.Array,
+        places: jax.Array,
+        *per_example: Any,
+    ) -> tuple[Any, Any]:
+        def take(key: Any, most: Any, places: Any, *per_example: Any) -> tuple[Any, Any]:
+            fun = self._callable_inside(coefficient_fn, False, per_example)
+            return self._inner.grid_sum(key, fun, most, places, *per_example)
+
+        sums, norms = self._take(take, key, most_squared_norms, places, *per_example)
         return self._like_params(sums), self._by_row(norms)
 
     def matvec(self, vector: Any) -> jax.Array:

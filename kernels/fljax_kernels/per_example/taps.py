@@ -20,7 +20,7 @@ from fljax_kernels.per_example.plan import EXAMPLE, Info, Planner
 from fljax_kernels.per_example.pullback import SharedValues, pull_back
 from fljax_kernels.per_example.reference import flat, wide
 from fljax_kernels.per_example.tapped import run, zero_taps
-from fljax_kernels.per_example.terms import HIGHEST, Rows, inner_products, join
+from fljax_kernels.per_example.terms import HIGHEST, Product, Rows, inner_products, join
 
 
 class Traced:
@@ -125,6 +125,12 @@ def _is_small(term: Any) -> bool:
     return isinstance(term, Rows) and term.data.size <= SMALL
 
 
+def _outer(terms: list[Any]) -> Product | Rows | None:
+    if len(terms) == 1 and type(terms[0]) is Product and terms[0].is_outer:
+        return terms[0]
+    return Rows(functools.reduce(jnp.add, [t.rows() for t in terms])) if terms else None
+
+
 class SideBySide:
     """Rows of several leaves, `[B, sum of sizes]`. where: leaf -> (start, stop)."""
 
@@ -225,6 +231,10 @@ class Taps:
                 else zero
             )
         return out
+
+    def outer_terms(self) -> list[Any]:
+        """Of each leaf: a `Product` that is outer, or `Rows`; None without a gradient."""
+        return [_outer(terms) for terms in self._terms]
 
     def squared_norms(self) -> list[jax.Array]:
         squares = self._per_leaf(

@@ -336,6 +336,19 @@ class Product:
         divisors = (k for k in range(1, self.x.shape[-1] + 1) if self.x.shape[-1] % k == 0)
         return next((k for k in divisors if self.x.size <= k * PIECE), 1)
 
+    @property
+    def is_outer(self) -> bool:
+        """Whether each row is one outer product, and more numbers than make it."""
+        s, n, p, q = self.extents
+        return s == n == 1 and p * q > 2 * (p + q)
+
+    def outer_sum(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        """Of a product that `is_outer`, with other x `[b, p]` and y `[b, q]`: the sum of rows."""
+        x = x.reshape(-1, *self.x.shape[1:])
+        y = y.reshape(-1, *self.y.shape[1:])
+        total = _einsum(x, self.x_labels, y, self.y_labels, self.out, precision=HIGHEST)
+        return self._moved(total, 0)
+
     def directional(self, vector: jax.Array) -> jax.Array:
         half = _einsum(self.y, self.y_labels, self._moved_back(vector), self.out, self.x_labels)
         return jnp.sum(flat(self.x) * flat(half), axis=1)
