@@ -38,10 +38,32 @@ from fljax.upload.secure_sum import secagg
 
 # One scheme of each family and more: what each keeps between rounds, or draws, is of its own kind.
 FEW = {"num_clients": 6}
+OF_SUBJECTS = {"dataset": "writers", "partition": "subject_uniform", "num_clients": 4}
 CASES = {
     "central, exact noise": ("dp_fedavg", {"noise": "exact", "sampling_prob": 0.5}, FEW),
     "clients that keep something": ("dp_scaffold", {"sampling_prob": 0.5}, FEW),
     "correlated noise": ("dp_ftrl", {"rounds_per_start": 4}, FEW),
+    "bands": ("dp_fedavg", {"correlation": "banded", "bands": 3, "sampling_prob": 0.25}, FEW),
+    "bins": (
+        "dp_fedavg",
+        {"sampling": "allocation", "allocation_rounds": 4, "sampling_prob": 0.5},
+        FEW,
+    ),
+    "bins and bands": (
+        "dp_fedavg",
+        {
+            "sampling": "allocation",
+            "correlation": "banded",
+            "banded_for": 4,
+            "allocation_rounds": 2,
+            "sampling_prob": 0.5,
+        },
+        FEW,
+    ),
+    "bands of silos": ("higradavg", {"correlation": "banded", "bands": 3}, OF_SUBJECTS),
+    "silos, exact noise": ("higradavg", {"noise": "exact"}, OF_SUBJECTS),
+    "bands of uploads": ("lightdp", {"correlation": "buffered", "min_separation": 2}, FEW),
+    "integers": ("skellam", {"max_colluders": 1, "max_stragglers": 1}, FEW),
     "clients on disk": ("dp_fedavg", {"sampling_prob": 0.5}, {}),
     "silos": ("user_ldp", {"privacy_unit": "client", "num_local_steps": 2}, FEW),
     "uploads": ("lightdp", {"max_colluders": 1, "max_stragglers": 1}, FEW),
