@@ -196,8 +196,14 @@ def _inverse(fpr: Any, fnr: Any) -> Callable[[np.ndarray], np.ndarray]:
     """
     rates, best = np.asarray(fpr, np.float64), 1 - np.asarray(fnr, np.float64)
     fits = rates.ndim == 1 and rates.shape == best.shape and rates.size > 1
-    if not (fits and rates[0] == 0 and (np.diff(rates) > 0).all() and np.isfinite(best).all()):
-        raise ValueError("Expected curve to be (fpr [n], rising from 0; fnr [n]), got another.")
+    if not (fits and rates[0] == 0 and (np.diff(rates) > 0).all() and rates[-1] <= 1):
+        raise ValueError(
+            "Expected curve to be (fpr [n], rising from 0 to 1 at most; fnr [n]), got fpr="
+            f"{np.asarray(fpr)!r} and fnr of shape {best.shape}."
+        )
+    wild = ~((best >= 0) & (best <= 1))
+    if wild.any():
+        raise ValueError(f"Expected rates fnr of curve in [0, 1], got {1 - best[wild]!r}.")
     best = np.maximum.accumulate(best)
     # One point less: the curve is convex, and between points it is below any chord.
     return lambda tpr: rates[np.maximum(np.searchsorted(best, tpr, "left") - 1, 0)]

@@ -291,6 +291,22 @@ def test_one_share_of_all_canaries_guesses_about_as_many_as_go_in_pairs(canaries
     )
 
 
+@pytest.mark.parametrize(
+    "curve",
+    [
+        ([0.0, 0.5], [1.0, -0.1]),
+        ([0.0, 0.5], [1.5, 0.1]),
+        ([0.0, 0.5], [np.nan, 0.1]),
+        ([0.0, 1.5], [1.0, 0.0]),
+        ([0.1, 0.5], [0.9, 0.5]),
+        ([0.0, 0.5], [1.0]),
+    ],
+)
+def test_a_curve_that_is_none_is_refused(curve):
+    with pytest.raises(ValueError, match="curve"):
+        one_run.audit(np.arange(4.0), [True, False, True, True], delta=1e-5, curve=curve)
+
+
 def test_one_run_bound_is_tight_for_randomised_response():
     # Each coin is told with a lie of chance 1 / (1 + e^epsilon): the number of right guesses is
     # binomial.
