@@ -39,6 +39,7 @@ EXTRAS = {
     "interop": (["interop"], ["tests/accounting/test_events.py"]),
     "parquet": (["sim", "parquet"], ["tests/data/test_parquet.py"]),
     "hdf5": (["sim", "hdf5"], ["tests/data/test_hdf5.py"]),
+    "tokenizers": (["sim", "tokenizers"], ["tests/data/test_texts.py"]),
     "export": (["sim", "export"], ["tests/simulation/test_trained.py"]),
     "keras": (["sim", "keras"], ["tests/models/test_others.py"]),
     "equinox": (["sim", "equinox"], ["tests/models/test_others.py"]),

@@ -22,7 +22,7 @@ IMPORTED_AS = {
 }
 OURS = {"fljax", "fljax_kernels", "tests", "bench", "digits"}  # the last is an example
 OPTIONAL = ["sim", "secure", "trackers", "interop", "export", "parquet", "hdf5", "keras"]
-OPTIONAL += ["flower"]
+OPTIONAL += ["flower", "tokenizers"]
 # Rooms that work without an extra, and what else a file of ours may import at its top.
 NEED_SIM = {"cli", "simulation"}
 TOP_LEVEL = {"fljax/upload/key_agreement.py": "crypto"}

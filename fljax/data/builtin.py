@@ -24,6 +24,7 @@ from fljax.data.sources import (
     parquet,
     standins,
     tables,
+    texts,
 )
 
 FOLDER = "idx:"  # before the folder of MNIST's four files
@@ -32,6 +33,7 @@ NPZ, CSV = "npz:", "csv:"  # before a file of arrays, or of a table
 IMAGES = "folder:"  # before a folder with a folder of images for each class
 HF = "hf:"  # before a folder of `datasets`, or of Parquet files
 LEAF, TFF = "leaf:", "tff:"  # before a folder of LEAF's JSON, or an HDF5 file of TFF's
+TEXT = "text:"  # before a folder with text for each client
 DISK = "disk:"  # before a folder with clients on disk in `train`, and held-out examples in `test`
 
 
@@ -72,6 +74,7 @@ _registry: _plugins.Registry[Callable[[], Dataset]] = _plugins.Registry(
         f"{HF}FOLDER",
         f"{LEAF}FOLDER",
         f"{TFF}FILE",
+        f"{TEXT}FOLDER",
         f"{DISK}FOLDER",
     ),
 )
@@ -86,6 +89,7 @@ _FILES: dict[str, Callable[..., Dataset]] = {
     HF: parquet.load,
     LEAF: leaf.load,
     TFF: hdf5.load,
+    TEXT: texts.load,
 }
 
 
@@ -144,7 +148,7 @@ def has_columns(name: str) -> bool:
 
 def has_clients(name: str) -> bool:
     """Whether the name is of files that are divided into clients, who are then subjects."""
-    return name.startswith((LEAF, TFF))
+    return name.startswith((LEAF, TFF, TEXT))
 
 
 def load(name: str, columns: tables.Columns = tables.NO_COLUMNS) -> Dataset:
@@ -162,7 +166,7 @@ def load(name: str, columns: tables.Columns = tables.NO_COLUMNS) -> Dataset:
         "cifar:FOLDER": CIFAR-10 from files; see `fljax.data.cifar.load`. "npz:FILE", "csv:FILE":
         your own arrays or table; see `fljax.data.tables`. "folder:FOLDER": images by class.
         "hf:FOLDER": what `datasets` saved, or Parquet. "leaf:FOLDER": LEAF's JSON. "tff:FILE": HDF5
-        of TensorFlow Federated. See `fljax.data.sources`.
+        of TensorFlow Federated. "text:FOLDER": text for each client. See `fljax.data.sources`.
       columns: which fields of such a file are labels, clients and subjects; and the task, of any
         data.
 
@@ -177,7 +181,7 @@ def load(name: str, columns: tables.Columns = tables.NO_COLUMNS) -> Dataset:
     for prefix, read in _FILES.items():
         if name.startswith(prefix):
             where = name.removeprefix(prefix)
-            told = has_columns(name) or prefix == TFF
+            told = has_columns(name) or prefix in (TFF, TEXT)
             return targets.settled(read(where, columns) if told else read(where), columns.task)
     check_name(name=name)
     found = _registry.get(name)()

@@ -1,9 +1,11 @@
-"""Text as symbols, by a list that no private text has a part in: bytes, or words of a public
-file.
+"""Text as symbols, by a list that no private text has a part in: bytes, words of a public file, or
+the tokens of a public `tokenizer.json`.
 """
 
+import functools
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -17,29 +19,84 @@ BYTES = (*(chr(code) if 32 <= code < 127 else f"0x{code:02x}" for code in range(
 
 def symbols(vocabulary: str | None) -> tuple[str, ...]:
     """What numbers of symbols stand for: bytes of UTF-8; or the words of a file, one a line, the
-    most frequent ones as a rule, then one for all others. The last begins a text.
+    most frequent ones as a rule, then one for all others. The last begins a text. Of a file that
+    ends in .json, which the package tokenizers wrote, its tokens, by their numbers.
 
     Raises:
       ValueError: no such file, or a line that is no word or stands twice; names the line.
+      ImportError: tokenizers is not installed (extra `tokenizers`).
     """
     if vocabulary is None:
         return BYTES
+    if _is_tokenizer(vocabulary):
+        found = _tokenizer(vocabulary).get_vocab()
+        by_number = {number: token for token, number in found.items()}
+        return tuple(by_number.get(n, f"<{n}>") for n in range(max(by_number, default=-1) + 1))
     path = pathlib.Path(vocabulary).expanduser()
     if not path.is_file():
         raise ValueError(f"Expected vocabulary to be a file of words, one a line, got {path}.")
-    found = path.read_text(encoding="utf-8").splitlines()
+    lines = path.read_text(encoding="utf-8").splitlines()
     known = {UNKNOWN, START}
-    for line, word in enumerate(found, 1):
+    for line, word in enumerate(lines, 1):
         if len(word.split()) != 1 or word in known:
             raise ValueError(
                 f"Expected {path} to hold a new word in each line, got {word!r} in line {line}."
             )
         known.add(word)
-    return (*found, UNKNOWN, START)
+    return (*lines, UNKNOWN, START)
+
+
+def _is_tokenizer(vocabulary: str | None) -> bool:
+    return vocabulary is not None and vocabulary.endswith(".json")
+
+
+@functools.lru_cache(maxsize=1)
+def _read(path: pathlib.Path, changed: int) -> Any:
+    import tokenizers
+
+    try:
+        return tokenizers.Tokenizer.from_file(str(path))
+    except Exception as reason:  # the package raises no type of its own
+        first = (str(reason).splitlines() or [""])[0]
+        raise ValueError(f"Expected {path} to be a file of tokenizers, got: {first}.") from reason
+
+
+def _tokenizer(vocabulary: str) -> Any:
+    path = pathlib.Path(vocabulary).expanduser()
+    if not path.is_file():
+        raise ValueError(f"Expected vocabulary to be a file of tokenizers, got {path}.")
+    found = _read(path, path.stat().st_mtime_ns)
+    found.no_truncation()
+    found.no_padding()
+    return found
+
+
+def _codes(text: str, names: tuple[str, ...], vocabulary: str | None) -> np.ndarray:
+    """The numbers of a text's symbols, int32, after that of the symbol that begins it; what a
+    tokenizer puts there, it puts there itself.
+    """
+    if _is_tokenizer(vocabulary):
+        assert vocabulary is not None
+        return np.asarray(_tokenizer(vocabulary).encode(text).ids, np.int32)
+    if names == BYTES:
+        found = np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.int32)
+    else:
+        places = _places(names)
+        found = np.asarray([places.get(word, len(names) - 2) for word in text.split()], np.int32)
+    return np.concatenate([np.asarray([len(names) - 1], np.int32), found])
+
+
+@functools.lru_cache(maxsize=1)
+def _places(names: tuple[str, ...]) -> dict[str, int]:
+    return {word: place for place, word in enumerate(names[:-2])}
 
 
 def encode(
-    texts: Sequence[str], names: tuple[str, ...], length: int, where: Sequence[str]
+    texts: Sequence[str],
+    names: tuple[str, ...],
+    length: int,
+    where: Sequence[str],
+    vocabulary: str | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(x, y), int32 `[M, length]`: the symbols before each, and the symbol itself.
 
@@ -51,25 +108,37 @@ def encode(
       names: of symbols, from `symbols`.
       length: >= 1.
       where: what each text is called in errors.
+      vocabulary: as `symbols` was given it.
 
     Raises:
-      ValueError: a text holds nothing.
+      ValueError: a text holds nothing to tell: no symbol, or of a tokenizer that begins texts with
+        none of its own, a single one.
     """
     _validate.positive_int(length=length)
-    places = {} if names == BYTES else {word: place for place, word in enumerate(names[:-2])}
     x = np.zeros((len(texts), length), np.int32)
     y = np.full((len(texts), length), targets.PADDING, np.int32)
     for row, text in enumerate(texts):
-        if names == BYTES:
-            codes = np.frombuffer(text.encode("utf-8")[:length], np.uint8)
-        else:
-            words = text.split()[:length]
-            codes = np.asarray([places.get(word, len(names) - 2) for word in words], np.int32)
-        if not codes.size:
+        codes = _codes(text, names, vocabulary)[: length + 1]
+        if codes.size < 2:
             raise ValueError(f"Expected text of at least one symbol, got {text!r} in {where[row]}.")
-        x[row, 0] = len(names) - 1
-        x[row, 1 : codes.size] = codes[:-1]
-        y[row, : codes.size] = codes
+        x[row, : codes.size - 1] = codes[:-1]
+        y[row, : codes.size - 1] = codes[1:]
+    return x, y
+
+
+def pieces(
+    text: str, names: tuple[str, ...], length: int, vocabulary: str | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """A long text, cut: (x, y) as of `encode`, of which each piece goes on where the last one
+    ended; `[0, length]` where there is nothing to tell.
+    """
+    _validate.positive_int(length=length)
+    codes = _codes(text, names, vocabulary)
+    count = max(0, -(-(codes.size - 1) // length))
+    x = np.zeros((count, length), np.int32)
+    y = np.full((count, length), targets.PADDING, np.int32)
+    x.reshape(-1)[: codes.size - 1] = codes[:-1]
+    y.reshape(-1)[: codes.size - 1] = codes[1:]
     return x, y
 
 

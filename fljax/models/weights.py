@@ -38,7 +38,6 @@ _PLAIN = {
     "mlp_bias": (None, False),
     "use_sliding_window": (None, False),
     "use_bidirectional_attention": (None, False),
-    "rope_parameters": (None,),
     "attn_logit_softcapping": (None,),
     "final_logit_softcapping": (None,),
     "quantization_config": (None,),
@@ -87,12 +86,13 @@ def _shape(config: Mapping[str, Any]) -> Shape:
     if gate not in _ACTIVATIONS:
         raise ValueError(f"Expected hidden_act to be among {list(_ACTIVATIONS)}, got {gate!r}.")
     layers = config["num_hidden_layers"]
+    base, stretch, local_base = _rope(config, kind == "gemma3_text")
     local: dict[str, Any] = {}
     if kind == "gemma3_text":
         local = {
             "window": config["sliding_window"],
             "global_every": _global_every(config, layers),
-            "local_rope_base": config["rope_local_base_freq"],
+            "local_rope_base": local_base,
         }
     return Shape(
         vocabulary=config["vocab_size"],
@@ -102,8 +102,8 @@ def _shape(config: Mapping[str, Any]) -> Shape:
         heads=heads,
         kv_heads=config["num_key_value_heads"],
         head_width=head_width,
-        rope_base=config["rope_theta"],
-        rope_stretch=_stretch(config.get("rope_scaling")),
+        rope_base=base,
+        rope_stretch=stretch,
         activation=_ACTIVATIONS[gate],  # type: ignore[arg-type]
         norm_epsilon=config["rms_norm_eps"],
         **local,
@@ -119,6 +119,33 @@ def _global_every(config: Mapping[str, Any], layers: int) -> int:
     if sees_all != [number % every == 0 for number in range(1, layers + 1)]:
         raise ValueError("Expected layer_types to repeat, the last of each group full_attention.")
     return every
+
+
+def _rope(config: Mapping[str, Any], windows: bool) -> tuple[float, Stretch | None, float | None]:
+    """(base, stretch, base of layers with a window where there are any) of rotary positions.
+
+    Newer files have all of it in `rope_parameters`, where there are windows by the kinds of layers.
+    """
+    newer, scaling = config.get("rope_parameters"), config.get("rope_scaling")
+    if newer is None:
+        local = config["rope_local_base_freq"] if windows else None
+        return config["rope_theta"], _stretch(scaling), local
+    whole = newer["full_attention"] if windows else newer
+    near = newer["sliding_attention"] if windows else {}
+    if _newer_stretch(near) is not None:
+        raise ValueError("Expected plain positions of sliding_attention, got stretched ones.")
+    base, local = whole["rope_theta"], near.get("rope_theta")
+    told = {"rope_theta": base, "rope_local_base_freq": local, "rope_scaling": whole}
+    for key, value in told.items():
+        if config.get(key) not in (None, value):
+            raise ValueError(
+                f"Expected {key} to be what rope_parameters say, {value!r}, got {config[key]!r}."
+            )
+    return base, _newer_stretch(whole), local
+
+
+def _newer_stretch(part: Mapping[str, Any]) -> Stretch | None:
+    return _stretch(part) if set(part) - {"rope_theta"} else None
 
 
 def _stretch(scaling: Mapping[str, Any] | None) -> Stretch | None:

@@ -66,8 +66,8 @@ class DataConfig:
     """digits; fields, whose law is known; writers or roles, which carry subjects; idx:FOLDER, for a
     folder of MNIST's four files; cifar:FOLDER, of CIFAR-10's six binary ones; npz:FILE, of your
     own arrays x and y; csv:FILE, of your own table; folder:FOLDER, of images by class; hf:FOLDER,
-    of `datasets` or Parquet; leaf:FOLDER or tff:FILE, which bring their clients; or disk:FOLDER, of
-    clients on disk.
+    of `datasets` or Parquet; leaf:FOLDER, tff:FILE or text:FOLDER, of text, which bring their
+    clients; or disk:FOLDER, of clients on disk.
     """
     num_clients: int | None = None
     """Clients in the population. A public constant. none: as many as there are on disk; of data
@@ -94,8 +94,8 @@ class DataConfig:
 
     client_column: str | None = None
     """Field of the data that says whose an example is, an integer or a string: its values become
-    the clients. none: examples are dealt as partition says; but leaf:FOLDER and tff:FILE bring
-    their clients, who are taken where partition is not given (field subject).
+    the clients. none: examples are dealt as partition says; but leaf:FOLDER, tff:FILE
+    and text:FOLDER bring their clients, who are taken where partition is not given (field subject).
     """
 
     label_column: str | None = None
@@ -122,11 +122,14 @@ class DataConfig:
     """
 
     sequence_length: int = 80
-    """Symbols of a text that count, its first, for task tokens: a text is one example."""
+    """Symbols of a text that count, its first, for task tokens: a text is one example. Files of
+    text:FOLDER are cut into pieces of so many.
+    """
 
     vocabulary: str | None = None
     """File of words, one a line, that texts of task tokens are made of; others are one unknown
-    word. Take no private text's words. none: a text is the bytes of its UTF-8.
+    word. Or a file of the package tokenizers, which ends in .json. Take none that was made of
+    private text. none: a text is the bytes of its UTF-8.
     """
 
     @property
@@ -620,24 +623,25 @@ def of_search(values: Mapping[str, Any]) -> SearchConfig:
     return SearchConfig(**{**values, "grid": grid})
 
 
-_OF_TOKENS = ("token_lstm", "decoder:", "weights:")  # models that tell each next symbol
+_DECODERS = ("decoder:", "weights:")  # how names of models begin that are decoders
 
 
 def _start_of_task(given: Mapping[str, Any], model: str) -> dict[str, Mapping[str, Any]]:
     """What a run of the task starts from, unless told otherwise; data that bring their clients are
-    not dealt, those of symbols are no images, and a decoder's task is tokens.
+    not dealt, those of symbols are no images, and the task of text and of decoders is tokens.
 
     Beside a decoder no other is trained: FedAvg on all that clients have takes far longer.
     """
-    told = model.startswith(_OF_TOKENS)
-    task = given.get("task", "tokens" if told else None)
+    dataset, decoder = str(given.get("dataset", "")), model.startswith(_DECODERS)
+    tokens = decoder or model == "token_lstm" or dataset.startswith(builtin.TEXT)
+    task = given.get("task", "tokens" if tokens else None)
     start = dict(targets.TARGETS[task].start) if task in targets.NAMES else {}
-    if told:
+    if builtin.has_clients(dataset):
+        start.pop("data", None)
+    if tokens:
         start["data"] = {"task": task, **start.get("data", {})}
-        if model != "token_lstm":
-            start["run"] = {"baseline": False}
-    if builtin.has_clients(str(given.get("dataset", ""))):
-        start["data"] = {"task": task} if told else {}
+    if decoder:
+        start["run"] = {"baseline": False}
     if given.get("dataset") == "roles" and "model" not in start:  # symbols are no sizes
         start["model"] = {"model": "lstm"}
     return start

@@ -93,7 +93,13 @@ def _symbols(name: str, about: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
                 "Expected data of numbers of symbols, as the model was trained on, got a table of "
                 "text."
             )
-        return text.encode(texts, names, length, [f"row {row}" for row in range(len(texts))])
+        vocabulary = about["vocabulary"]
+        if vocabulary is not None and text.symbols(vocabulary) != names:
+            raise ValueError(
+                f"Expected vocabulary {vocabulary} as the model was trained with it, got another."
+            )
+        where = [f"row {row}" for row in range(len(texts))]
+        return text.encode(texts, names, length, where, vocabulary)
     columns = tables.Columns(
         about["label_column"],
         task="tokens",

@@ -55,7 +55,7 @@ def test_an_unknown_name_is_refused():
     names = (
         "'breast_cancer', 'digits', 'fields', 'writers', 'roles', 'idx:FOLDER', "
         "'cifar:FOLDER', 'npz:FILE', 'csv:FILE', 'folder:FOLDER', 'hf:FOLDER', 'leaf:FOLDER', "
-        "'tff:FILE', 'disk:FOLDER'"
+        "'tff:FILE', 'text:FOLDER', 'disk:FOLDER'"
     )
     with pytest.raises(
         ValueError, match=rf"Expected name to be one of \[{names}\], got name='mnist'"

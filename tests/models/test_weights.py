@@ -224,6 +224,32 @@ def test_types_of_layers_say_the_same_as_their_pattern(tmp_path):
         weights.shape_of(tmp_path)
 
 
+NEWER = {
+    "gemma3_1b": {
+        "full_attention": {"rope_theta": 1e6, "rope_type": "default"},
+        "sliding_attention": {"rope_theta": 1e4, "rope_type": "default"},
+    },
+    "llama3.2_1b": {"rope_theta": 5e5, **PUBLISHED["llama3.2_1b"]["rope_scaling"]},
+    "qwen3_0.6b": {"rope_theta": 1e6, "rope_type": "default"},
+}
+OLDER = ("rope_theta", "rope_scaling", "rope_local_base_freq")
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_positions_of_newer_files_are_those_of_older_ones(name, tmp_path):
+    plain = {key: value for key, value in PUBLISHED[name].items() if key not in OLDER}
+    (tmp_path / "config.json").write_text(json.dumps(plain | {"rope_parameters": NEWER[name]}))
+    assert weights.shape_of(tmp_path) == decoder.SHAPES[name]
+
+
+def test_stretched_windows_are_refused(tmp_path):
+    near = {"sliding_attention": {"rope_theta": 1e4, **NEWER["llama3.2_1b"]}}
+    config = PUBLISHED["gemma3_1b"] | {"rope_parameters": NEWER["gemma3_1b"] | near}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="plain positions of sliding_attention"):
+        weights.shape_of(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -236,7 +262,8 @@ def test_types_of_layers_say_the_same_as_their_pattern(tmp_path):
         ({"rope_scaling": {"rope_type": "yarn"}}, "rope_scaling"),
         ({"use_sliding_window": True}, "use_sliding_window"),
         ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
-        ({"rope_parameters": {"rope_theta": 1e6}}, "rope_parameters"),
+        ({"rope_parameters": {"rope_theta": 1e6}}, "rope_theta to be what rope_parameters say"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "'llama3', or none"),
         ({"rope_scaling": "llama3"}, "config.json"),
         ({"head_dim": None, "num_attention_heads": 0}, "config.json"),
         ({"num_key_value_heads": 3}, "multiple of kv_heads"),

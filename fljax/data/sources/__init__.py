@@ -14,5 +14,6 @@ if TYPE_CHECKING:
     from fljax.data.sources import leaf as leaf
     from fljax.data.sources import parquet as parquet
     from fljax.data.sources import standins as standins
+    from fljax.data.sources import texts as texts
 else:
     __getattr__, __dir__ = _rooms.doors(__name__)

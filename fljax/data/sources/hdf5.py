@@ -40,7 +40,7 @@ def load(name: str, columns: tables.Columns = tables.NO_COLUMNS) -> Dataset:
     if not path.is_file():
         raise ValueError(f"Expected {path} to be a file, got none there.")
     symbols = text.symbols(columns.vocabulary) if columns.task == "tokens" else ()
-    read = functools.partial(_read, symbols=symbols, length=columns.length)
+    read = functools.partial(_read, symbols=symbols, columns=columns)
     train, names = read(path, ())
     beside = path.with_name(path.name.replace("train", "test"))
     if beside != path and beside.is_file():
@@ -60,7 +60,7 @@ def load(name: str, columns: tables.Columns = tables.NO_COLUMNS) -> Dataset:
 
 
 def _read(
-    path: pathlib.Path, known: tuple[str, ...], symbols: tuple[str, ...], length: int
+    path: pathlib.Path, known: tuple[str, ...], symbols: tuple[str, ...], columns: tables.Columns
 ) -> tuple[dict[str, np.ndarray], Any]:
     """(examples, names of clients by their ids); ids of `known` clients are theirs."""
     import h5py
@@ -74,7 +74,7 @@ def _read(
             clients = file["examples"]
             names = (*known, *sorted(set(clients) - set(known)))
             found = [
-                (number, _client(path, name, clients[name], symbols, length))
+                (number, _client(path, name, clients[name], symbols, columns))
                 for number, name in enumerate(names)
                 if name in clients
             ]
@@ -94,7 +94,7 @@ def _read(
 
 
 def _client(
-    path: pathlib.Path, name: str, group: Any, symbols: tuple[str, ...], length: int
+    path: pathlib.Path, name: str, group: Any, symbols: tuple[str, ...], columns: tables.Columns
 ) -> dict[str, np.ndarray]:
     if "tokens" in group:
         if not symbols:
@@ -104,7 +104,7 @@ def _client(
             )
         sentences = [_text(line) for line in _values(path, name, group["tokens"])]
         where = [f"sentence {row} of client {name!r} in {path}" for row in range(len(sentences))]
-        x, y = text.encode(sentences, symbols, length, where)
+        x, y = text.encode(sentences, symbols, columns.length, where, columns.vocabulary)
         return {"x": x, "y": y}
     if "snippets" in group:
         lines = _values(path, name, group["snippets"])

@@ -29,7 +29,8 @@ class Columns(NamedTuple):
 
     label: of the target; of a table also several, apart by commas, where a task has several.
     client: whose an example is. subject: which person an example is about. task: a name of
-    `data.targets`. length: symbols of a text that count. vocabulary: file of words; None: bytes.
+    `data.targets`. length: symbols of a text that count. vocabulary: file of words, or
+    of tokenizers; None: bytes.
     features: of a table, apart by commas, each as `sources.features.of` reads it; None: all others,
     as they are. Of an .npz: the array x. missing: number that stands for an empty cell among
     features; None: none is empty.
@@ -285,12 +286,12 @@ def of_texts(
       columns: what a text becomes.
     """
     names = text_lib.symbols(columns.vocabulary)
-    x, y = text_lib.encode(texts, names, columns.length, where)
+    x, y = text_lib.encode(texts, names, columns.length, where, columns.vocabulary)
     held_out = None
     if test is not None:
         ids, others = test
         rows = [f"held-out row {row} of {path}" for row in range(len(others))]
-        moved, told = text_lib.encode(others, names, columns.length, rows)
+        moved, told = text_lib.encode(others, names, columns.length, rows, columns.vocabulary)
         held_out = {**ids, "x": moved, "y": told}
     return dataset(path, {**train, "x": x, "y": y}, held_out, columns._replace(label=None), names)
 
