@@ -125,7 +125,7 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = []
     for name in arguments.schemes:
-        for kind in MODELS[name]:
+        for kind in ("its own",) if arguments.demo else MODELS[name]:
             if arguments.demo:
                 found = demos(name, arguments.seeds)
             else:
