@@ -55,7 +55,9 @@ class AddUp(Protocol):
     does: `total` of a grid. Then a query's grad_sum is in its steps.
     """
 
-    def __call__(self, rows: Any, factors: jax.Array, keys: jax.Array, mask: jax.Array) -> Any: ...
+    def __call__(
+        self, rows: Any, factors: jax.Array, key: jax.Array, places: jax.Array, mask: jax.Array
+    ) -> Any: ...
 
 
 class AddUpGradients(Protocol):

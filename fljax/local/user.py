@@ -76,7 +76,8 @@ def clipped_batch_gradient(
         else:
             norms = clipping.joint_norm(clipping.leaf_norms(row))
             factors, (norm,) = clipping.flat(norms, l2_clip_norm), norms
-            clipped = add_up(row, factors, round_key[None], jnp.ones(1, bool))
+            only = jnp.zeros(1, jnp.int32)
+            clipped = add_up(row, factors, round_key, only, jnp.ones(1, bool))
         return silo_query.answer(
             clipped, loss_sum, ids, mask, (~(norm <= l2_clip_norm)).astype(jnp.float32)
         )

@@ -94,8 +94,8 @@ def asked(config: Any) -> bool:
 def add_up(
     grid: exact_noise.Grid, *, style: clipping.Style = "flat", noise_of_each: bool = False
 ) -> AddUp:
-    """Clips rows, rounds each to the grid by its own key of the round, and adds them up in whole
-    numbers; `noise_of_each`: each with noise of its own.
+    """Clips rows, rounds them to the grid by a key of the round and the number of each, and adds
+    them up in whole numbers; `noise_of_each`: each with noise of its own.
 
     Guarantee: as `exact_noise.total`.
     """
@@ -107,7 +107,8 @@ def add_up(
             grid,
             rows,
             factors,
-            here.client_keys(ids, _keys.Purpose.ROUND),
+            here.server_key(_keys.Purpose.ROUND),
+            ids,
             mask,
             noise_keys=here.client_keys(ids, _keys.Purpose.NOISE) if noise_of_each else None,
         )
@@ -117,7 +118,7 @@ def add_up(
 
 
 def add_up_gradients(grid: exact_noise.Grid, *, style: clipping.Style = "flat") -> AddUpGradients:
-    """As `add_up`, of per-example gradients, by one key of the round and the number of each."""
+    """As `add_up`, of per-example gradients."""
 
     def summed(here: Round, gradients: PerExampleGrads, places: jax.Array) -> tuple[Any, jax.Array]:
         return exact_noise.total_of_gradients(

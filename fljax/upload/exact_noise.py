@@ -117,7 +117,8 @@ def total(
     of: Grid,
     rows: PyTree,
     factors: jax.Array,
-    keys: jax.Array,
+    key: jax.Array,
+    places: jax.Array,
     mask: jax.Array,
     *,
     noise_keys: jax.Array | None = None,
@@ -125,31 +126,31 @@ def total(
     """Int32 tree: the sum of rounded rows of a tree of `[C, ...]`, each times its factor.
 
     Guarantee: each row that counts adds whole numbers whose squared norm is at most
-    `most_squared_norm`, whatever it holds; one that is not finite, or whose factor is 0, adds zero.
-    The sum does not depend on the order of rows, nor on which of them are added up together. A row
-    that rounding might make too long is shortened first, as its own entries demand.
+    `most_squared_norm`, whatever it holds; one whose factor is 0 adds zero. The sum does not depend
+    on the order of rows, nor on which of them are added up together. A row that rounding might make
+    too long is shortened first, as its own entries demand.
 
     Args:
       rows: tree of `[C, ...]`. factors: `[C]` >= 0, that clip them to l2_clip_norm.
-      keys: `[C]`, one for each row, used for nothing else.
+      key: `[]`, used for nothing else; the same for rows of all calls that make one sum.
+      places: int `[C]`, a number for each row, another for each of those in one sum.
       mask: bool `[C]`, True where it counts.
       noise_keys: `[C]`, for noise of each row's own, as `noised` adds it to a sum. None: none.
     """
-    rows = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), rows)
-    like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], jnp.int32), rows)
-    size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(like))
-    scale = jnp.float32(steps_of_norm(of, size) / of.l2_clip_norm)
+    sizes = [math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(rows)]
+    scale = jnp.float32(steps_of_norm(of, sum(sizes)) / of.l2_clip_norm)
+    steps = jnp.where(mask, factors * scale, 0.0)
+    found = discrete.grid_sum(key, rows, steps, _most(of, jnp.ones_like(places)), places)
+    if noise_keys is None or not of.noisy:
+        return found
+    flat, back = ravel_pytree(found)
 
-    def whole(row: Params, factor: jax.Array, key: jax.Array) -> jax.Array:
-        # where: NaN * 0 is NaN. Two products: clipped before it is brought to the grid.
-        steps = jnp.where(factor > 0, ravel_pytree(row)[0] * factor, 0.0) * scale
-        short = _short(steps, of.most_squared_norm)
-        return discrete.grid_round(key, short, of.most_squared_norm)
+    def more(flat: jax.Array, one: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        key, counts = one
+        return flat + jnp.where(counts, _noise(key, flat.size), 0), None
 
-    found = jax.vmap(whole)(rows, factors, keys)
-    if noise_keys is not None and of.noisy:
-        found += jax.vmap(lambda key: _noise(key, size))(noise_keys)
-    return _like(jnp.sum(jnp.where(mask[:, None], found, 0), axis=0, dtype=jnp.int32), like)
+    # One after the other: nobody holds the noise of all.
+    return back(jax.lax.scan(more, flat, (noise_keys, mask))[0])
 
 
 def total_of_gradients(
@@ -163,8 +164,7 @@ def total_of_gradients(
 ) -> tuple[PyTree, jax.Array]:
     """As `total`, of rows that nobody holds: (int32 tree, norms float32 `[B]`).
 
-    Guarantee: as there; rows that are parts of one are together no longer than one. A row that
-    rounding makes too long is shortened then, by 1/64 at first.
+    Guarantee: as there; rows that are parts of one are together no longer than one.
 
     Args:
       gradients: `[B, D]`. factors: (norms `[B]`, *per_example) -> `[B]` >= 0, that clip them, to
@@ -202,37 +202,9 @@ def _noise(key: jax.Array, size: int) -> jax.Array:
     return discrete.rounded_gaussian_noise(key, (size,), STDDEV)
 
 
-def _short(x: jax.Array, most: int) -> jax.Array:
-    """A row in steps, so short that rounded it has a squared norm of at most `most`, but for a
-    chance of exp(-_LOG_REFUSED).
-
-    Rounding adds f (1 - f) to a square on average, of an entry whose fraction is f: no more than
-    1 / 4 or than the entry, which holds of shorter rows, too. What it may add beyond the average is
-    as in `integer_grid.length_before`.
-    """
-    longest, slope = math.sqrt(most), math.sqrt(2 * _LOG_REFUSED)
-    added = jnp.sum(jnp.minimum(jnp.abs(x), 0.25))
-    added += slope * (longest + math.sqrt(x.size) / 2)
-    room = jnp.maximum(float(most) - added, 0.0)
-    squared = jnp.sum(jnp.square(x))
-    return x * jnp.where(squared > room, jnp.sqrt(room / jnp.maximum(squared, 1e-30)), 1.0)
-
-
 def _most(of: Grid, parts: jax.Array) -> jax.Array:
     """Uint32 `[B]`: the largest squared norm of each row."""
     most = jnp.full(parts.shape, of.most_squared_norm, jnp.uint32)
     # In more parts than that a row has none left, and the square would wrap around.
     shares = jnp.clip(parts, 1, _LONGEST).astype(jnp.uint32)
     return jnp.where(parts <= _LONGEST, most // (shares * shares), 0)
-
-
-def _like(flat: jax.Array, like: PyTree) -> PyTree:
-    leaves, form = jax.tree.flatten(like)
-    ends = [0]
-    for leaf in leaves:
-        ends.append(ends[-1] + math.prod(leaf.shape))
-    parts = [
-        flat[begin:end].reshape(leaf.shape)
-        for begin, end, leaf in zip(ends, ends[1:], leaves, strict=False)
-    ]
-    return jax.tree.unflatten(form, parts)

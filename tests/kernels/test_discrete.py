@@ -17,6 +17,7 @@ from fljax_kernels.discrete.cases import CASES
 LAWS = [("discrete_gaussian", p) for p in (0.4, 2.5, 40.0)]
 LAWS += [("rounded_gaussian", p) for p in (1.0, 2.5, 40.0)]
 LAWS += [("skellam", p) for p in (0.3, 6.0, 9000.0)]
+_MOST = np.full(2, 9, np.uint32)
 
 
 def true_mass(law, parameter, x):
@@ -225,6 +226,27 @@ def test_rounding_draws_again_until_the_norm_is_small_enough(key):
         assert abs(count / 2000 - share) <= 6 * math.sqrt(share * (1 - share) / 2000)
 
 
+def test_rows_of_a_sum_keep_their_bounds_and_means_and_depend_on_no_other(key):
+    x = jnp.array([[0.25, -0.75, 3.0], [4.5, 0.0, 0.0], [math.nan, 0.5, 1.0], [9, 9, 9.0]])
+    most, places = jnp.array([100, 20, 4, 100], jnp.uint32), jnp.arange(4)
+    keys = jax.random.split(key, 20_000)
+
+    def alone(key):
+        one = lambda keep: discrete.grid_sum(key, x, keep, most, places)
+        return jax.vmap(one)(jnp.eye(4)), one(jnp.ones(4)), one(jnp.array([1.0, 0, math.nan, -1]))
+
+    with jax.debug_key_reuse(False):
+        z, total, first = (np.asarray(found, int) for found in jax.jit(jax.vmap(alone))(keys))
+    assert (np.sum(np.square(z), axis=2) <= np.asarray(most)).all()
+    # 6 standard errors of a coin
+    assert np.abs(z[:, 0].mean(axis=0) - x[0]).max() <= 6 * 0.5 / math.sqrt(20_000)
+    # One that is too long on average is made shorter: 4.5 to less than 4, at random.
+    assert set(z[:, 1, 0]) == {3, 4} and not z[:, 1, 1:].any()
+    assert (np.sum(np.square(z[:, 3]), axis=1) >= 60).all()
+    assert set(z[:, 2, 1]) == {0, 1} and not z[:, 2, 0].any()
+    assert np.array_equal(total, z.sum(axis=1)) and np.array_equal(first, z[:, 0])
+
+
 @pytest.mark.parametrize("bits", [1, 8, 31, 32])
 def test_a_ring_sums_modulo_its_size_and_comes_back(bits):
     rng = np.random.default_rng(bits)
@@ -254,6 +276,9 @@ def test_a_ring_sums_modulo_its_size_and_comes_back(bits):
         lambda key: discrete.grid_round(key, jnp.zeros((2, 2)), 4),
         lambda key: discrete.grid_round(key, jnp.zeros(2), 2**32 - 1),
         lambda key: discrete.grid_round(key, jnp.zeros(2), 2.5),
+        lambda key: discrete.grid_sum(key, jnp.zeros((2, 2)), jnp.ones(2), _MOST, jnp.arange(3)),
+        lambda key: discrete.grid_sum(key, jnp.zeros((3, 2)), jnp.ones(2), _MOST, jnp.arange(2)),
+        lambda key: discrete.grid_sum(key, jnp.zeros((2, 2)), jnp.ones(2), jnp.ones(2), _MOST),
         lambda key: discrete.to_ring(jnp.zeros(2, jnp.int32), 33),
         lambda key: discrete.to_ring(jnp.zeros(2), 8),
         lambda key: discrete.from_ring(jnp.zeros(2, jnp.int32), 8),

@@ -141,12 +141,12 @@ def test_no_row_is_longer_than_noise_is_sized_for_whatever_it_holds(key):
         assert multiplier * math.sqrt(of.most_squared_norm + 1) >= exact_noise.STDDEV
         x = rows() * np.float32([1, 1e-30, 1e30, np.inf, np.nan, 0, 1e6, 1])[:, None]
         factors = clipping.flat(clipping.joint_norm(clipping.leaf_norms({"w": x})), CLIP)
-        keys = jax.random.split(jax.random.fold_in(key, int(100 * multiplier)), N)
+        made, places = jax.random.fold_in(key, int(100 * multiplier)), jnp.arange(N)
         total = jax.jit(functools.partial(exact_noise.total, of))
         for row in range(N):
             mask = jnp.arange(N) == row
             with jax.debug_key_reuse(False):
-                found = total({"w": jnp.asarray(x)}, factors, keys, mask)
+                found = total({"w": jnp.asarray(x)}, factors, made, places, mask)
             squared = int(np.sum(np.square(np.asarray(found["w"], np.int64))))
             assert squared <= of.most_squared_norm
             assert (squared == 0) == (row in (1, 3, 4, 5))
@@ -275,7 +275,8 @@ def test_a_row_is_shortened_by_what_rounding_its_own_entries_may_add(key):
     longest = math.sqrt(of.most_squared_norm)
     for count in (1, 100, 7000):
         x = jnp.where(jnp.arange(7000) < count, CLIP / math.sqrt(count), 0.0)[None]
-        draw = lambda key, x=x: exact_noise.total(of, x, jnp.ones(1), key[None], jnp.ones(1, bool))
+        only = jnp.zeros(1, jnp.int32), jnp.ones(1, bool)
+        draw = lambda key, x=x, only=only: exact_noise.total(of, x, jnp.ones(1), key, *only)
         with jax.debug_key_reuse(False):
             z = np.asarray(jax.vmap(draw)(jax.random.split(key, 200)), np.int64)
         assert (np.sum(z**2, axis=1) <= of.most_squared_norm).all() and z.any(axis=1).all()

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax_kernels import _check
-from fljax_kernels.discrete import alias, laws, rotation, rounding
+from fljax_kernels.discrete import alias, laws, rotation, rounding, sums
 
 
 def discrete_gaussian_noise(key: jax.Array, shape: Sequence[int], stddev: float) -> jax.Array:
@@ -159,6 +159,56 @@ def grid_round(key: jax.Array, x: jax.Array, most_squared_norm: int) -> jax.Arra
             f"most_squared_norm={most_squared_norm!r}."
         )
     return rounding.conditional(key, jnp.asarray(x), int(most_squared_norm))
+
+
+def grid_sum(
+    key: jax.Array,
+    rows: Any,
+    coefficients: jax.Array,
+    most_squared_norms: jax.Array,
+    places: jax.Array,
+) -> Any:
+    """The sum of whole numbers about rows, each times its coefficient, every entry rounded up with
+    the chance that keeps its mean.
+
+    A row that comes out too long is made shorter, by 1/64 first and at last by half; if it still is
+    too long, it is 0. Random numbers are those of one row and one of each row's own, added up:
+    rows are rounded independently in pairs, and much cheaper than by `grid_round`.
+
+    Guarantee: each row adds whole numbers whose squared norm is at most its number of
+    `most_squared_norms`, whatever it holds, which depend on the row, its coefficient, bound and
+    place, and on the key alone. Entries that are not finite count as 0, and a row whose coefficient
+    is not > 0 adds 0. No order changes the sum.
+
+    Args:
+      key: `[]` typed PRNG key, used for nothing else; the same for rows of all calls that make one
+        sum.
+      rows: tree of floating `[B, ...]`.
+      coefficients: `[B]`, >= 0, into steps of the grid.
+      most_squared_norms: uint32 `[B]`, at most 2**32 - 2.
+      places: int `[B]`, a number for each row, another for each of those in one sum.
+
+    Returns:
+      int32, a tree of `[...]`.
+
+    Raises:
+      ValueError: a shape or a dtype is another.
+    """
+    _check.one_key(key)
+    leaves, tree = jax.tree.flatten(rows)
+    shapes = {np.shape(z) for z in (coefficients, most_squared_norms, places)}
+    size = {np.shape(leaf)[:1] for leaf in leaves}
+    if len(shapes) != 1 or size != shapes:
+        raise ValueError(
+            "Expected rows [B, ...], and coefficients, most_squared_norms and places [B], got "
+            f"{[np.shape(leaf) for leaf in leaves]} and {sorted(shapes)}."
+        )
+    _check_dtype(most_squared_norms, jnp.uint32)
+    flat = [jnp.reshape(leaf, (leaf.shape[0], -1)).astype(jnp.float32) for leaf in leaves]
+    parts, c = [sums.Part(leaf) for leaf in flat], coefficients.astype(jnp.float32)
+    totals = sums.add_up(parts, c, most_squared_norms, key, places)
+    shaped = [total.reshape(leaf.shape[1:]) for total, leaf in zip(totals, leaves, strict=True)]
+    return jax.tree.unflatten(tree, shaped)
 
 
 def to_ring(x: jax.Array, bits: int) -> jax.Array:

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from fljax_kernels import _check, _meshes, _platforms
+from fljax_kernels.discrete import sums
 from fljax_kernels.loops import convolution
 from fljax_kernels.loops.api import LoopFriendly
-from fljax_kernels.per_example import one_example, whole
+from fljax_kernels.per_example import one_example
 from fljax_kernels.per_example.batches import (
     Batch,
     batch_size,
@@ -28,7 +29,7 @@ from fljax_kernels.per_example.batches import (
 from fljax_kernels.per_example.by_platform import ByPlatform
 from fljax_kernels.per_example.reference import MaterializedRows, wide
 from fljax_kernels.per_example.streamed import StreamedRows, TapsInChunks
-from fljax_kernels.per_example.taps import Plan, Taps, Traced, is_spread
+from fljax_kernels.per_example.taps import Plan, Taps, Traced, is_spread, parts_of
 from fljax_kernels.per_example.two_pass import TwoPass
 
 METHODS = ("auto", "taps", "two_pass", "vmap", "microbatch")
@@ -183,15 +184,19 @@ class PerExampleGrads:
             c, *others = self._weights(coefficient_fn(norms, *per_example), self._mask)
             if any(other is not c for other in others):
                 raise ValueError("Expected one coefficient for each row, got one for each array.")
-            terms = whole.terms_of(engine)
-            sums = whole.sums(terms, norms, c, most_squared_norms, key, places)
+            parts = {k: part for k, part in enumerate(parts_of(engine)) if part is not None}
+            # As long as the bound at most: factors are scaled for the length that a row shall have.
+            longest = jnp.sqrt(most_squared_norms.astype(c.dtype)) / jnp.maximum(norms, 1e-30)
+            c = jnp.where(jnp.isfinite(norms), jnp.minimum(c, longest), 0.0).astype(jnp.float32)
+            totals = sums.add_up([*parts.values()], c, most_squared_norms, key, places)
+            found = dict(zip(parts, totals, strict=True))
             return [
-                jnp.zeros(leaf.shape, jnp.int32) if total is None else total.reshape(leaf.shape)
-                for leaf, total in zip(self._leaves, sums, strict=True)
+                found[k].reshape(leaf.shape) if k in found else jnp.zeros(leaf.shape, jnp.int32)
+                for k, leaf in enumerate(self._leaves)
             ], norms
 
-        sums, norms = self._engines.take_with_values(sums_and_norms)
-        return self._unflatten(sums), norms
+        totals, norms = self._engines.take_with_values(sums_and_norms)
+        return self._unflatten(totals), norms
 
     def matvec(self, vector: Any) -> jax.Array:
         """<g_i, v> `[B]` for a params-like tree v."""

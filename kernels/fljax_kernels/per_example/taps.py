@@ -13,6 +13,7 @@ import numpy as np
 from jax.extend import core
 
 from fljax_kernels import _barrier, _meshes, _platforms
+from fljax_kernels.discrete.sums import Part
 from fljax_kernels.loops.api import LoopFriendly, loop_friendly
 from fljax_kernels.per_example import jaxprs
 from fljax_kernels.per_example.batches import Batch, fresh_keys, make_varying, varying_axes
@@ -125,10 +126,21 @@ def _is_small(term: Any) -> bool:
     return isinstance(term, Rows) and term.data.size <= SMALL
 
 
-def _outer(terms: list[Any]) -> Product | Rows | None:
+def parts_of(engine: Any) -> list[Part | None]:
+    """The rows of each leaf, for sums of whole numbers; None without a gradient."""
+    if isinstance(engine, Taps):
+        return engine.parts()
+    return [Part(flat(rows).astype(jnp.float32)) for rows in engine.rows()]
+
+
+def _part(terms: list[Any]) -> Part | None:
     if len(terms) == 1 and type(terms[0]) is Product and terms[0].is_outer:
-        return terms[0]
-    return Rows(functools.reduce(jnp.add, [t.rows() for t in terms])) if terms else None
+        x, y = (flat(z).astype(jnp.float32) for z in (terms[0].x, terms[0].y))
+        return Part(y, x, terms[0].outer_sum)
+    if not terms:
+        return None
+    rows = functools.reduce(jnp.add, [term.rows() for term in terms])
+    return Part(flat(rows).astype(jnp.float32))
 
 
 class SideBySide:
@@ -232,9 +244,9 @@ class Taps:
             )
         return out
 
-    def outer_terms(self) -> list[Any]:
-        """Of each leaf: a `Product` that is outer, or `Rows`; None without a gradient."""
-        return [_outer(terms) for terms in self._terms]
+    def parts(self) -> list[Part | None]:
+        """As `parts_of`, without the rows that are outer products."""
+        return [_part(terms) for terms in self._terms]
 
     def squared_norms(self) -> list[jax.Array]:
         squares = self._per_leaf(

@@ -1,31 +1,29 @@
-"""Sums of whole numbers about per-example gradients, none of which is held where it is an outer
+"""Sums of rows of whole numbers about rows of floats, none of which is held where it is an outer
 product.
 
 Integers X about x and Y about y make integers X (outer) Y about x (outer) y, whose squared norm is
-|X|^2 |Y|^2. Their sum over examples is one matrix product. The grids of x and y may be the
-example's own, since only their product has to be the grid of all.
+|X|^2 |Y|^2. Their sum over rows is one matrix product. The grids of x and y may be the row's own,
+since only their product has to be the grid of all.
 """
 
 import functools
-import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from fljax_kernels import _threefry
 from fljax_kernels.discrete import alias, rounding
-from fljax_kernels.per_example.reference import flat, keep_rows, sum_of_squares, weigh_rows
-from fljax_kernels.per_example.terms import Product, Rows
 
-Term = Product | Rows | None
 # Of whole numbers float32 tells each from the next below this. A sum of squares that comes out
 # below it is right: none of its terms and partial sums was above.
 _KNOWN = 2.0**24
 # Rows in one product. None is longer than 65535, so that all partial sums, also of the halves in
 # which a TPU multiplies numbers of 16 bits, stay below 2**24: in any order, float32 rounds nothing.
-_TOGETHER = 128
+TOGETHER = 128
 _LONGEST_FACTOR = 1024.0  # in steps of its own grid, so that its square is known
 # By how much a row is shorter, if it came out too long by the one before. After that it is 0.
 _SHORTER = (0.0, 2.0**-6, 2.0**-5, 2.0**-4, 2.0**-3, 2.0**-2, 2.0**-1)
@@ -33,65 +31,52 @@ _MARGIN = 4.0  # standard deviations of a squared norm, where rows are held
 
 
 class Part(NamedTuple):
-    """Of the rows of one parameter array, x (outer) y in steps, or y alone. x: float32 `[B, P]` of
-    whole numbers, or None. size: |x|^2 `[B]`. y: float32 `[B, Q]`, still to be rounded, with random
-    numbers: one for each entry, uint32 `[Q]`.
+    """Of rows: y float32 `[B, Q]`, or x (outer) y where x `[B, P]` is not None. outer_sum: of X
+    `[b, P]` and Y `[b, Q]`, their product's sum over rows; it adds up float32 in any order.
     """
 
-    term: Product | Rows
+    y: jax.Array
+    x: jax.Array | None = None
+    outer_sum: Callable[[jax.Array, jax.Array], jax.Array] | None = None
+
+
+class _Scaled(NamedTuple):
+    """The same in steps, x in whole numbers. size: |x|^2 `[B]`, or 1. entries: uint32 `[Q]`."""
+
+    part: Part
     x: jax.Array | None
     size: jax.Array
     y: jax.Array
     entries: jax.Array
 
 
-def terms_of(engine: Any) -> list[Term]:
-    """Of each parameter array, as an engine of `per_example_grads` has them; None: no gradient."""
-    if hasattr(engine, "outer_terms"):
-        found: list[Term] = engine.outer_terms()
-        return found
-    return [Rows(rows) for rows in engine.rows()]
-
-
-def sums(
-    terms: list[Term],
-    norms: jax.Array,
-    coefficients: jax.Array,
-    most: jax.Array,
-    key: jax.Array,
-    places: jax.Array,
-) -> list[jax.Array | None]:
-    """Int32, like each array: see `PerExampleGrads.grid_sum`."""
-    longest = jnp.sqrt(most.astype(jnp.float32)) / jnp.maximum(norms, 1e-30).astype(jnp.float32)
-    c = jnp.minimum(coefficients.astype(jnp.float32), longest)
-    c = jnp.where(jnp.isfinite(norms) & (c > 0), c, 0.0)
-    there = [term for term in terms if term is not None]
-    entries, shifts = _drawn(key, places, sum(map(_num_factors, there)))
-    parts = _parts(there, c, entries, shifts[:, 0])
-    length = _to_fit(parts, most)
+def add_up(
+    parts: list[Part], c: jax.Array, most: jax.Array, key: jax.Array, places: jax.Array
+) -> list[jax.Array]:
+    """Int32: of each part `[Q]`, or what its `outer_sum` gives. c: float32 `[B]` and the rest as of
+    `api.grid_sum`.
+    """
+    factors = [z for part in parts for z in (part.x, part.y) if z is not None]
+    entries, shifts = _drawn(key, places, sum(z.shape[1] for z in factors))
+    scaled = _scaled(parts, c, entries, shifts[:, 0])
+    length = _to_fit(scaled, most)
 
     def attempt(state: Any) -> Any:
         step, _, _ = state
         scale = (length * (1 - jnp.asarray(_SHORTER, jnp.float32)[step]))[:, None]
-        ys = [_rounded(part.y * scale, part.entries, shifts[:, 1]) for part in parts]
-        fits = _fits(parts, ys, most)
+        ys = [_rounded(one.y * scale, one.entries, shifts[:, 1]) for one in scaled]
+        fits = _fits(scaled, ys, most)
         done = fits | (step + 1 >= len(_SHORTER))
         return jnp.where(done, step, step + 1), done, ys
 
     # Made of `most`: inside shard_map they differ between devices as it does.
     zero = most * np.uint32(0)
-    nothing = [part.y * zero.astype(jnp.float32)[:, None] for part in parts]
+    nothing = [one.y * zero.astype(jnp.float32)[:, None] for one in scaled]
     start = zero.astype(jnp.int32), zero > 0, nothing
-    ys = jax.lax.while_loop(lambda state: ~jnp.all(state[1]), attempt, start)[2]
+    ys = lax.while_loop(lambda state: ~jnp.all(state[1]), attempt, start)[2]
     # Of the numbers that are added up: who computed them again might round one otherwise.
-    counts = _fits(parts, ys, most) & (c > 0)
-    added = iter([_sum(part, y, counts) for part, y in zip(parts, ys, strict=True)])
-    return [None if term is None else next(added) for term in terms]
-
-
-def _num_factors(term: Product | Rows) -> int:
-    """Numbers of a row that are rounded."""
-    return sum(term.extents[2:]) if isinstance(term, Product) else math.prod(term.shape)
+    counts = _fits(scaled, ys, most) & (c > 0)
+    return [_sum(one, y, counts) for one, y in zip(scaled, ys, strict=True)]
 
 
 def _drawn(key: jax.Array, places: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
@@ -110,7 +95,7 @@ def _drawn(key: jax.Array, places: jax.Array, size: int) -> tuple[jax.Array, jax
 
     # In a loop: of what it gives, XLA on a CPU draws nothing anew for each use.
     halves = jnp.arange(2, dtype=jnp.uint32), _halved(places.astype(jnp.uint32))
-    entries, shifts = jax.lax.map(draw, halves)
+    entries, shifts = lax.map(draw, halves)
     return entries.reshape(-1), shifts.reshape(-1, 2)[: places.size]
 
 
@@ -120,19 +105,17 @@ def _halved(rows: jax.Array) -> jax.Array:
     return jnp.pad(rows, widths).reshape(2, -1, *rows.shape[1:])
 
 
-def _parts(
-    terms: list[Product | Rows], c: jax.Array, entries: jax.Array, shifts: jax.Array
-) -> list[Part]:
+def _scaled(
+    parts: list[Part], c: jax.Array, entries: jax.Array, shifts: jax.Array
+) -> list[_Scaled]:
     """Rows times `c`, in steps. shifts: `[B]`, of x."""
-    at, xs, found = 0, [], []
-    for term in terms:
-        if isinstance(term, Product):
-            x, scale, y = _balanced(term, c)
+    at, xs, ys = 0, [], []
+    for part in parts:
+        x, scale, y = _balanced(part, c)
+        if x is not None:
             xs.append((x, scale, entries[at : at + x.shape[1]]))
             at += x.shape[1]
-        else:
-            y = weigh_rows(flat(term.data).astype(jnp.float32), c)
-        found.append((term, y, entries[at : at + y.shape[1]]))
+        ys.append((y, entries[at : at + y.shape[1]]))
         at += y.shape[1]
 
     def whole(half: Any) -> list[jax.Array]:
@@ -142,26 +125,30 @@ def _parts(
 
     # In a loop, too: squares and product are of the same numbers then.
     halves = [(_halved(x), _halved(scale)) for x, scale, _ in xs], _halved(shifts)
-    of_x = iter(jax.lax.map(whole, halves))
-    parts = []
-    for term, y, drawn in found:
-        if isinstance(term, Product):
-            x = next(of_x)
-            x = x.reshape(-1, x.shape[-1])[: c.size]
-            parts.append(Part(term, x, sum_of_squares(x, 1), y, drawn))
-        else:
-            parts.append(Part(term, None, jnp.ones_like(c), y, drawn))
-    return parts
+    found = iter(lax.map(whole, halves) if xs else [])
+    out = []
+    for part, (y, drawn) in zip(parts, ys, strict=True):
+        if part.x is None:
+            out.append(_Scaled(part, None, jnp.ones_like(c), y, drawn))
+            continue
+        x = next(found)
+        x = x.reshape(-1, x.shape[-1])[: c.size]
+        out.append(_Scaled(part, x, _squares(x), y, drawn))
+    return out
 
 
-def _balanced(term: Product, c: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _balanced(part: Part, c: jax.Array) -> tuple[jax.Array | None, jax.Array, jax.Array]:
     """Of a product c x (outer) y: x `[B, P]`, what scales it `[B]`, and y `[B, Q]` with the rest.
 
     Errors e and f of x and y, about as long as the roots of how many entries are not 0, make the
     squared norm (|x|^2 + e^2) (|y|^2 + f^2): at least (|x| |y| + e f)^2, where |x| / |y| is e / f.
     """
-    x, y = (keep_rows(flat(z).astype(jnp.float32), c > 0) for z in (term.x, term.y))
-    long_x, long_y = (jnp.sqrt(sum_of_squares(z, 1)) for z in (x, y))
+    counts = (c > 0)[:, None]
+    y = jnp.where(counts, part.y, 0.0)  # not times 0, which NaN stays
+    if part.x is None:
+        return None, c, y * c[:, None]
+    x = jnp.where(counts, part.x, 0.0)
+    long_x, long_y = (jnp.sqrt(_squares(z)) for z in (x, y))
     many_x, many_y = (jnp.sum((z != 0).astype(jnp.float32), axis=1) for z in (x, y))
     steps = c * long_x * long_y
     long = jnp.sqrt(steps * jnp.sqrt(many_x / jnp.maximum(many_y, 1.0)))
@@ -170,38 +157,42 @@ def _balanced(term: Product, c: jax.Array) -> tuple[jax.Array, jax.Array, jax.Ar
     return x, scale, y * jnp.where(scale > 0, c / scale, 0.0)[:, None]
 
 
+def _squares(z: jax.Array) -> jax.Array:
+    return jnp.sum(jnp.square(z), axis=1)
+
+
 def _rounded(x: jax.Array, entries: jax.Array, shifts: jax.Array) -> jax.Array:
     """Float32 `[B, P]` of whole numbers."""
     return rounding.at_random(entries[None] + shifts[:, None], rounding.in_range(x))
 
 
-def _to_fit(parts: list[Part], most: jax.Array) -> jax.Array:
+def _to_fit(parts: list[_Scaled], most: jax.Array) -> jax.Array:
     """Float32 `[B]`, at most 1: times which rows have the squared norm `most` on average, where
     they would be longer.
     """
     mean = jnp.zeros(most.shape, jnp.float32)
     room = most.astype(jnp.float32)
-    for part in parts:
-        fraction = part.y - jnp.floor(part.y)
-        square = jnp.sum(jnp.square(part.y) + fraction * (1 - fraction), axis=1)
-        mean += part.size * square
-        if part.x is None:  # one that is held is dear to round again
-            mean += _MARGIN * (jnp.sqrt(jnp.minimum(square, room)) + part.y.shape[1] ** 0.5 / 2)
+    for one in parts:
+        fraction = one.y - jnp.floor(one.y)
+        square = jnp.sum(jnp.square(one.y) + fraction * (1 - fraction), axis=1)
+        mean += one.size * square
+        if one.x is None:  # one that is held is dear to round again
+            mean += _MARGIN * (jnp.sqrt(jnp.minimum(square, room)) + one.y.shape[1] ** 0.5 / 2)
     return jnp.where(mean > room, jnp.sqrt(room / jnp.maximum(mean, 1.0)), 1.0)
 
 
-def _fits(parts: list[Part], ys: list[jax.Array], most: jax.Array) -> jax.Array:
+def _fits(parts: list[_Scaled], ys: list[jax.Array], most: jax.Array) -> jax.Array:
     """Bool `[B]`: whether squared norms add up to no more than `most`, in whole numbers."""
     fits, left = most >= 0, most
-    for part, y in zip(parts, ys, strict=True):
-        if part.x is None:
+    for one, y in zip(parts, ys, strict=True):
+        if one.x is None:
             square = rounding.squared_norms(y.astype(jnp.int32))
             fits &= square <= left
             left -= jnp.where(fits, square, np.uint32(0))
             continue
-        of_y = sum_of_squares(y, 1)
-        fits &= (part.size < _KNOWN) & (of_y < _KNOWN)
-        sizes = jnp.where(fits, part.size, 0.0), jnp.where(fits, of_y, 0.0)
+        of_y = _squares(y)
+        fits &= (one.size < _KNOWN) & (of_y < _KNOWN)
+        sizes = jnp.where(fits, one.size, 0.0), jnp.where(fits, of_y, 0.0)
         of_x, square = (size.astype(jnp.uint32) for size in sizes)
         # of_x * square <= left; where it is false, the product may not fit into 32 bits.
         fits &= (square == 0) | (of_x <= left // jnp.maximum(square, np.uint32(1)))
@@ -209,14 +200,13 @@ def _fits(parts: list[Part], ys: list[jax.Array], most: jax.Array) -> jax.Array:
     return fits
 
 
-def _sum(part: Part, y: jax.Array, counts: jax.Array) -> jax.Array:
+def _sum(one: _Scaled, y: jax.Array, counts: jax.Array) -> jax.Array:
     """Int32: over the rows that count."""
-    y = keep_rows(y, counts)
-    if part.x is None:
-        return jnp.sum(y.astype(jnp.int32), axis=0, dtype=jnp.int32).reshape(part.term.shape)
-    assert isinstance(part.term, Product)
-    pieces = [
-        part.term.outer_sum(part.x[at : at + _TOGETHER], y[at : at + _TOGETHER]).astype(jnp.int32)
-        for at in range(0, y.shape[0], _TOGETHER)
-    ]
+    y = jnp.where(counts[:, None], y, 0.0)
+    if one.x is None or one.part.outer_sum is None:
+        return jnp.sum(y.astype(jnp.int32), axis=0, dtype=jnp.int32)
+    pieces = []
+    for at in range(0, max(1, y.shape[0]), TOGETHER):
+        few = one.x[at : at + TOGETHER], y[at : at + TOGETHER]
+        pieces.append(one.part.outer_sum(*few).astype(jnp.int32))
     return functools.reduce(jnp.add, pieces)
