@@ -199,7 +199,7 @@ def timed() -> list[dict[str, Any]]:
     """One round of each kind of noise, run in turn, of an mlp with 200 hidden units."""
     found = []
     for name, cases in _cases():
-        times = _harness.interleaved(cases, repeats=15, least_seconds=0.1)
+        times = _harness.interleaved(cases, repeats=41, least_seconds=0.03)
         row = {"costs": name, "milliseconds": times["banded"].row()["min_ms"]}
         ratio = _harness.paired_ratio(times["banded"], times["independent"])
         found.append(row | {"ratio": ratio})

@@ -62,7 +62,9 @@ def largest_loss(mechanism: Mechanism, relation: NeighboringRelation) -> float:
             return _amplified(inner, size / population)
         case events.MixtureOfGaussians(_, sensitivities, _):
             return math.inf if any(sensitivities) else 0.0
-        case events.SampledWithReplacement() | events.TruncatedPoissonGaussian():
+        case events.TruncatedPoissonGaussian(population, prob, most, _):
+            return 0.0 if 0 in (population, prob, most) else math.inf
+        case events.SampledWithReplacement():
             raise mechanisms.refuse(mechanism, relation, "pure", "nothing is proved of it")
     if mechanisms.has_pair(mechanism):
         return _of_pair(*mechanisms.pair(mechanism, relation))

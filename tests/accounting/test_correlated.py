@@ -10,6 +10,7 @@ from fljax import accounting
 from fljax.accounting import correlated, events
 from fljax_kernels.correlated import Strategy
 from fljax_kernels.correlated.cases import CASES
+from fljax_kernels.correlated.strategies import KINDS
 
 # jax_privacy, optimize_banded_toeplitz: (rounds, bands, what is least) -> mean and largest squared
 # error times the squared sensitivity, one participation.
@@ -154,6 +155,52 @@ def test_no_set_of_rounds_moves_more_than_the_sensitivity(name, separation, most
     units = rng.normal(size=(len(rounds), 3))
     units /= np.linalg.norm(units, axis=1, keepdims=True)
     assert np.linalg.norm(matrix[:, rounds] @ units) <= found * (1 + 1e-12)
+
+
+def any_strategy(rng):
+    """Of any kind, with numbers of any sign, more bands than rounds among them."""
+    count, kind = int(rng.integers(1, 7)), str(rng.choice(KINDS))
+    size = int(rng.integers(1, count + 3))
+    rest = rng.choice([0.3, 1.0, 3.0]) * rng.normal(size=size)
+    if kind in ("banded", "banded_inverse"):
+        return Strategy(kind, (1.0, *rest[1:].tolist()), count)
+    if kind == "buffered":
+        return Strategy(kind, (*rng.random(size).tolist(), *rest.tolist()), count)
+    if kind == "tree":
+        return Strategy(kind, (), count)
+    rows = rng.normal(size=(count, min(size, count)))
+    rows[:, 0] = np.abs(rows[:, 0]) + 0.1
+    own = np.arange(rows.shape[1]) <= np.arange(count)[:, None]
+    return Strategy(kind, tuple(np.where(own, rows, 0.0).ravel().tolist()), count)
+
+
+def test_no_matrix_no_rounds_and_no_signs_move_more_than_the_sensitivity():
+    """All sets of rounds and all signs of what a unit adds, of matrices that are drawn; of those
+    with turns all starts, too.
+    """
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        strategy = any_strategy(rng)
+        count, separation = strategy.num_rounds, int(rng.integers(1, 8))
+        most = None if rng.random() < 0.5 else int(rng.integers(1, 4))
+        cyclic = bool(rng.integers(2))
+        found = correlated.sensitivity(
+            strategy, min_separation=separation, participations=most, cyclic=cyclic
+        )
+        # Numbers of all rounds, in {-1, 0, 1}.
+        x = np.array(list(itertools.product((-1.0, 0.0, 1.0), repeat=count)))
+        there = x != 0
+        near = np.zeros(len(x), bool)
+        for apart in range(1, min(separation, count)):
+            near |= (there[:, apart:] & there[:, :-apart]).any(axis=1)
+        turns = np.arange(count) % separation
+        sides = sum(there[:, turns == turn].any(axis=1).astype(int) for turn in range(separation))
+        allowed = ~near & (there.sum(axis=1) <= (most or count)) & ((sides <= 1) | (not cyclic))
+        moved = np.linalg.norm(x[allowed] @ correlated.encoder(strategy).T, axis=1)
+        assert moved.max() <= found * (1 + 1e-12)
+        # `moved` knows the rounds.
+        known = correlated.moved(strategy, there[allowed].T)
+        assert (moved <= known * (1 + 1e-12)).all()
 
 
 @pytest.mark.parametrize("name", MATRICES)

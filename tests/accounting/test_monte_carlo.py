@@ -90,6 +90,43 @@ def test_one_of_two_bins_costs_what_quadrature_finds():
     assert low <= truth <= high
 
 
+def by_a_grid(means, weights, epsilon):
+    """Delta, in both orders, of a mixture of normals around `means` `[S, 3]` against one."""
+    line = np.linspace(-6, 8, 71)
+    seen = np.stack(np.meshgrid(line, line, line, indexing="ij"), -1)
+    base = np.exp(-np.sum(seen**2, axis=-1) / 2) * ((line[1] - line[0]) / math.sqrt(2 * np.pi)) ** 3
+    exponents = seen @ means.T - np.sum(means**2, axis=1) / 2
+    ratio = np.exp(exponents) @ np.asarray(weights)
+    over = np.maximum(0, ratio - math.exp(epsilon)), np.maximum(0, 1 - math.exp(epsilon) * ratio)
+    return max(float(np.sum(base * each)) for each in over)
+
+
+@pytest.mark.slow(
+    reason="a second of quadrature each",
+    but=["balls_in_bins-2-coefs1", "cyclic_poisson-2-coefs1"],
+)
+@pytest.mark.parametrize("coefs", [(1.0, 0.5, 0.4), (1.0, -0.7, 0.4), (1.0, 0.2, 0.9)])
+@pytest.mark.parametrize("cycle", [2, 5])
+@pytest.mark.parametrize("sampling", ["balls_in_bins", "cyclic_poisson"])
+def test_three_rounds_that_no_cycle_divides_cost_no_more_than_is_certified(coefs, cycle, sampling):
+    """What a unit adds may have any sign in any round, or be nothing."""
+    prob = 1.0 if sampling == "balls_in_bins" else 0.4
+    event = events.SampledCorrelatedGaussian(1.0, "banded", coefs, 3, cycle, sampling, prob)
+    high = drawn(event, 0.7, count=50_000)[2]
+    matrix = correlated.encoder(Strategy("banded", coefs, 3))
+    turns = np.arange(3) % cycle == np.arange(cycle)[:, None]
+    for signs in ((1, 1, 1), (1, -1, 1), (1, 1, -1), (1, 0, 1)):
+        if sampling == "balls_in_bins":
+            pairs = [(turns, np.full(cycle, 1 / cycle))]
+        else:
+            coins = np.array(np.meshgrid([0, 1], [0, 1], [0, 1])).reshape(3, -1).T
+            chances = np.prod(np.where(coins, prob, 1 - prob), axis=1)
+            pairs = [(turns[turn] * coins, chances) for turn in range(min(cycle, 3))]
+        for rounds, weights in pairs:
+            truth = by_a_grid((rounds * np.array(signs)) @ matrix.T, weights, 0.7)
+            assert truth <= high
+
+
 @pytest.mark.parametrize(("epsilon", "theirs"), [(0.5, 0.32810), (1.0, 0.21383)])
 def test_fewer_bins_than_bands_cost_what_jax_privacy_draws(epsilon, theirs):
     """jax_privacy 2.0.0, `get_privacy_loss_sample` of `BallsInBinsSampling(4, 10)`, 200,000 losses

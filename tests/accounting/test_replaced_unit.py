@@ -187,3 +187,17 @@ def test_what_is_no_gaussian_is_refused_by_name():
 def test_no_noise_costs_everything_and_no_sample_nothing():
     assert math.isinf(curve(events.PoissonSampled(0.1, events.Gaussian(0.0)), REPLACE, (2.0,))[0])
     assert curve(events.PoissonSampled(0.0, events.Gaussian(1.0)), REPLACE, (2.0,))[0] == 0
+
+
+@pytest.mark.parametrize("relation", list(events.NeighboringRelation))
+def test_at_delta_0_a_cut_sample_costs_everything_or_was_never_drawn(relation):
+    for mechanism, wanted in (
+        (events.TruncatedPoissonGaussian(4, 0.5, 2, 1.0), math.inf),
+        (events.TruncatedPoissonGaussian(4, 0.5, 2, 0.0), math.inf),
+        (events.TruncatedPoissonGaussian(4, 0.5, 0, 0.0), 0.0),
+        (events.TruncatedPoissonGaussian(4, 0.0, 2, 0.0), 0.0),
+    ):
+        event = accounting.PrivacyEvent(
+            mechanism=mechanism, privacy_unit="client", neighboring_relation=relation
+        )
+        assert accounting.epsilon(event, delta=0.0) == wanted

@@ -137,6 +137,36 @@ def test_clients_are_in_rounds_of_their_turn_alone(name, key):
     assert made.client_sampling_prob == 1.0
 
 
+@pytest.mark.slow(reason="compiles rounds of more starts")
+@pytest.mark.parametrize("correlation", ["banded", "tree"])
+def test_clients_that_miss_turns_and_starts_that_cut_a_cycle_are_within_the_event(correlation, key):
+    """Starts of eight rounds, turns of three, and who is away from a round comes no sooner."""
+    config = dataclasses.replace(FTRL, correlation=correlation)
+    made, rounds = dp_ftrl.make(config, loss, num_units=N), 20
+    away = np.random.default_rng(0).random((rounds, N)) < 0.3
+    ids = jnp.asarray(np.where(away, -1, np.arange(N)))
+    table = jnp.arange(N, dtype=jnp.int32)[:, None]
+
+    @jax.jit
+    def released(x):
+        def one(state, ids):
+            after, _ = made.round(state, cohort(ClientData({"x": x}, table), ids), key)
+            return after, state.params["w"] - after.params["w"]
+
+        return jax.lax.scan(one, made.init({"w": jnp.zeros(DIM)}), ids)[1]
+
+    matrix = correlated.encoder(dp_ftrl.strategy(config))
+    allowed = 1 / mechanisms.effective_noise(dp_ftrl.event(config).mechanism)
+    with jax.debug_key_reuse(False):
+        without, lengths = np.asarray(released(jnp.zeros((N, DIM))), np.float64), []
+        for client in range(N):
+            moved = np.asarray(released(one_client(client)), np.float64) - without
+            for start in range(0, rounds, ROUNDS):
+                some = moved[start : start + ROUNDS] * divisor(config) / config.l2_clip_norm
+                lengths.append(np.linalg.norm(matrix[: len(some), : len(some)] @ some))
+    assert 0.8 * allowed <= max(lengths) <= allowed * (1 + 1e-4)
+
+
 def test_examples_are_in_rounds_of_their_turn_alone(key):
     config = dataclasses.replace(CONFIGS["fedsgd"][1], privacy_unit="example", bands=2)
     made = dp_fedsgd.make(config, loss, num_units=N)
