@@ -134,7 +134,7 @@ def spent(
         smaller of "pld", where there is one, and "rdp"; the answer names it. "rdp": upper bound by
         Renyi divergences. "pld": both bounds by privacy-loss distributions; for samples without
         replacement the upper one. "gdp": exact, for unsampled Gaussian mechanisms and their
-        compositions.
+        compositions; from above alone where rounds of `SampledCorrelatedGaussian` are drawn.
       orders: Renyi orders >= 1 for "rdp", infinity included. The default grid grows where its end
         is best; "adaptive" also looks between its best order and the neighbours of that, for the
         last 1e-4 of epsilon.
@@ -219,13 +219,14 @@ def _gdp(
         why = "only unsampled Gaussian mechanisms are exactly Gaussian-DP"
         raise mechanisms.refuse(event.mechanism, event.neighboring_relation, "gdp", why)
     mu = 1 / noise if noise > 0 else math.inf
-    why = f"exact: {mu:.6g}-GDP"
+    above = mechanisms.takes_draws_for_known(event.mechanism)
+    why = f"{mu:.6g}-GDP, were each unit's rounds known" if above else f"exact: {mu:.6g}-GDP"
     if delta is not None:
         value = float(gaussian.mu_to_epsilon(mu, delta)) if delta > 0 else (math.inf if mu else 0.0)
-        return Spent(value, value, delta, delta, "gdp", True, why)
+        return Spent(0.0 if above else value, value, delta, delta, "gdp", True, why)
     assert epsilon is not None
     value = float(gaussian.mu_to_delta(mu, epsilon))
-    return Spent(epsilon, epsilon, value, value, "gdp", True, why)
+    return Spent(epsilon, epsilon, 0.0 if above else value, value, "gdp", True, why)
 
 
 def _pld(

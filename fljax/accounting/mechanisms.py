@@ -266,6 +266,24 @@ def told_when(mechanism: events.SampledCorrelatedGaussian) -> events.CorrelatedG
     )
 
 
+def takes_draws_for_known(mechanism: Mechanism) -> bool:
+    """Whether `effective_noise`, and whoever goes by it, bounds a part of the mechanism from above
+    alone: its units' rounds are drawn, and are taken for known.
+    """
+    match mechanism:
+        case events.SampledCorrelatedGaussian(sampling="balls_in_bins", cycle=bins):
+            return bins > 1
+        case events.SampledCorrelatedGaussian(sampling_prob=prob):
+            return prob < 1
+        case events.SelfComposed(event, count):
+            return count > 0 and takes_draws_for_known(event)
+        case events.Composed(parts):
+            return any(map(takes_draws_for_known, parts))
+        case events.PoissonSampled(_, event) | events.SampledWithoutReplacement(_, _, event):
+            return takes_draws_for_known(event)
+    return False
+
+
 def _correlated_noise(mechanism: events.CorrelatedGaussian) -> float:
     """Noise multiplier of the one Gaussian mechanism that equals a matrix mechanism."""
     from fljax.accounting import correlated  # which imports jax

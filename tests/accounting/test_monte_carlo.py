@@ -320,6 +320,33 @@ def test_no_vectors_of_a_unit_show_more_than_is_certified(coefs):
         assert found + error >= certified * 0.9
 
 
+@pytest.mark.parametrize("method", ["gdp", "pld", "auto"])
+def test_who_takes_bins_and_coins_for_known_bounds_epsilon_from_above_alone(method):
+    """Draws prove less than what would be exact, were a unit's rounds known."""
+    dealt = claim(bins(BANDS, 12, 4, noise=3.0))
+    coins = events.SampledCorrelatedGaussian(3.0, "banded", BANDS, 12, 4, "cyclic_poisson", 0.3)
+    proved = monte_carlo.epsilon(
+        dealt, delta=1e-2, num_samples=20_000, rng=np.random.default_rng(0)
+    ).value
+    found = accounting.spent(dealt, delta=1e-2, method=method)
+    assert found.epsilon_lower == 0 and proved < found.epsilon_upper
+    assert "exact" not in found.reason
+    for event in (dealt.repeat(2), claim(coins)):
+        assert accounting.spent(event, delta=1e-2, method=method).epsilon_lower == 0
+        assert accounting.spent(event, epsilon=0.5, method=method).delta_lower == 0
+    # One bin holds everybody, and a coin of chance 1 lets in whose turn it is.
+    sure = events.SampledCorrelatedGaussian(3.0, "banded", BANDS, 12, 4, "cyclic_poisson")
+    for known in (bins(BANDS, 12, 1, noise=3.0), sure):
+        found = accounting.spent(claim(known), delta=1e-2, method=method)
+        assert found.epsilon_lower == found.epsilon_upper > 0
+
+
+def test_a_sampled_part_beside_bins_leaves_no_lower_bound():
+    parts = (bins(BANDS, 12, 4, noise=3.0), events.PoissonSampled(0.1, events.Gaussian(1.0)))
+    found = accounting.spent(claim(events.Composed(parts)), delta=1e-2, method="pld")
+    assert found.epsilon_lower == 0 < found.epsilon_upper
+
+
 def test_what_cannot_be_drawn_is_refused():
     how = {"delta": 1e-2, "num_samples": 10, "rng": np.random.default_rng(0)}
     for mechanism, relation in (

@@ -11,7 +11,7 @@ from fljax import _validate
 from fljax.accounting import gaussian, renyi_of_mechanism
 from fljax.accounting._arrays import host, tree_map
 from fljax.accounting.events import PrivacyEvent, check_event
-from fljax.accounting.mechanisms import effective_noise
+from fljax.accounting.mechanisms import effective_noise, takes_draws_for_known
 from fljax.accounting.pld import closed, of_mechanism, solve
 from fljax.accounting.pld.solve import ACCURACY
 from fljax.errors import UnsupportedEventError
@@ -156,7 +156,8 @@ def interval(
     Returns:
       Bounds, with a WideIntervalWarning where upper is more than twice lower. (inf, inf) (or (1,
       1)) where something was released without noise. The lower bound is 0 where a part is known by
-      a dominating pair only: (epsilon, delta) claims, and mechanisms that were registered.
+      a dominating pair only: (epsilon, delta) claims, mechanisms that were registered, and units
+      whose rounds are drawn for `SampledCorrelatedGaussian`, but are taken for known.
 
     Raises:
       ValueError: an argument out of range.
@@ -174,6 +175,7 @@ def interval(
     if epsilon is not None:
         _validate.non_negative(epsilon=epsilon)
     noise = effective_noise(event.mechanism)
+    above = takes_draws_for_known(event.mechanism)
     if noise is not None and 0 < noise < math.inf:
         mu = 1 / noise
         value = float(
@@ -181,7 +183,7 @@ def interval(
             if epsilon is None
             else gaussian.mu_to_delta(mu, epsilon)
         )
-        return value, value
+        return (0.0 if above else value), value
     found = of_mechanism.leaves(event.mechanism, event.neighboring_relation)
     if of_mechanism.NO_NOISE in found:
         return (math.inf, math.inf) if epsilon is None else (1.0, 1.0)
@@ -196,7 +198,7 @@ def interval(
         accuracy=accuracy,
     )
     bounds = _tightened(bounds, event, found, target, for_delta=epsilon is not None)
-    of_pairs = not all(leaf.exact for leaf in found)
+    of_pairs = above or not all(leaf.exact for leaf in found)
     if not of_pairs or bounds[0, 1] == math.inf:
         closed.warn_of_wide(bounds, for_delta=epsilon is not None)
     lower, upper = (float(x) for x in (bounds if epsilon is None else np.exp(bounds))[0])

@@ -21,7 +21,7 @@ from fljax_kernels.discrete import alias, rounding
 # Of whole numbers float32 tells each from the next below this. A sum of squares that comes out
 # below it is right: none of its terms and partial sums was above.
 _KNOWN = 2.0**24
-# Rows in one product. None is longer than 65535, so that all partial sums, also of the halves in
+# Rows in one product. None is longer than 65536, so that all partial sums, also of the halves in
 # which a TPU multiplies numbers of 16 bits, stay below 2**24: in any order, float32 rounds nothing.
 TOGETHER = 128
 _LONGEST_FACTOR = 1024.0  # in steps of its own grid, so that its square is known
@@ -56,6 +56,7 @@ def add_up(
     """Int32: of each part `[Q]`, or what its `outer_sum` gives. c: float32 `[B]` and the rest as of
     `api.grid_sum`.
     """
+    most = jnp.minimum(most, np.uint32(rounding.MOST))  # one more would stand for any norm
     factors = [z for part in parts for z in (part.x, part.y) if z is not None]
     entries, shifts = _drawn(key, places, sum(z.shape[1] for z in factors))
     scaled = _scaled(parts, c, entries, shifts[:, 0])

@@ -167,16 +167,18 @@ class PerExampleGrads:
         Args:
           key: `[]` typed, used for nothing else; the same for rows of all calls that make one sum.
           coefficient_fn: as in `weighted_sum`, c >= 0 `[B]` in steps of the grid.
-          most_squared_norms: uint32 `[B]`, at most 65535**2.
+          most_squared_norms: uint32 `[B]`, at most 2**32 - 2.
           places: int `[B]`, a number for each row, another for each of those in one sum.
 
         Returns:
           int32, a params-like tree; float32 `[B]`.
 
         Raises:
-          ValueError: key is not one typed key, or coefficients are not `[B]`.
+          ValueError: key is not one typed key, or what is `[B]` has another shape or dtype.
         """
         _check.one_key(key)
+        self._check_rows("most_squared_norms", most_squared_norms, jnp.uint32)
+        self._check_rows("places", places, jnp.integer)
 
         def sums_and_norms(engine: Any) -> Any:
             squares = engine.squared_norms()
@@ -263,6 +265,14 @@ class PerExampleGrads:
         if all(c is columns[0] for c in columns):
             return [_zero(jnp.asarray(columns[0]), mask)] * len(columns)
         return [_zero(jnp.asarray(c), mask) for c in columns]
+
+    def _check_rows(self, name: str, rows: Any, kind: Any) -> None:
+        shape, dtype = jnp.shape(rows), jnp.result_type(rows)
+        if shape != (self._size,) or not jnp.issubdtype(dtype, kind):
+            raise ValueError(
+                f"Expected {name} of shape ({self._size},) and dtype {kind.__name__}, got shape "
+                f"{shape} and dtype {dtype}."
+            )
 
     def _zero_masked(self, rows: jax.Array) -> jax.Array:
         return _zero(rows, self._mask)

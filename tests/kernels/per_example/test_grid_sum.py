@@ -199,3 +199,12 @@ def test_what_is_no_key_and_coefficients_of_arrays_are_refused(key):
         matrix.grid_sum(7, jnp.ones_like, most, places)
     with pytest.raises(ValueError, match="Expected one coefficient for each row"):
         matrix.grid_sum(key, lambda norms: {"w": norms, "b": 2 * norms}, most, places)
+    # In int32 a square above 2**31 would be less than any bound.
+    for bounds, numbers in (
+        (most.astype(jnp.int32), places),
+        (most[:1], places),
+        (most, places[:1]),
+        (most, places.astype(jnp.float32)),
+    ):
+        with pytest.raises(ValueError, match=r"Expected \w+ of shape \(12,\) and dtype"):
+            matrix.grid_sum(key, jnp.ones_like, bounds, numbers)
