@@ -25,11 +25,14 @@ MEMBERSHIP = (
     "rmia",
     "rmia_offline",
     "loss_threshold",
+    "reference",
+    "exposure",
     "attack_network",
     "label_only",
     "quantile_regression",
 )
-PROGRAMS = (*INVERSIONS, *MEMBERSHIP)  # these play no game
+SYMBOLS = "symbols"  # of `fljax attack`: which ones a text has, from its update
+PROGRAMS = (*INVERSIONS, *MEMBERSHIP, SYMBOLS)  # these play no game
 _registry: "_plugins.Registry[Attack]" = _plugins.Registry(
     "attacks", "attack", _OWN, _plugins.a_function("attacks"), also=PROGRAMS
 )

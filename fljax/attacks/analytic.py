@@ -105,3 +105,37 @@ def nearest_tokens(embeddings: jax.Array, table: jax.Array) -> jax.Array:
     """
     unit = lambda v: v / jnp.maximum(jnp.linalg.norm(v, axis=-1, keepdims=True), 1e-12)
     return jnp.argmax(unit(embeddings) @ unit(table).T, -1)
+
+
+def out_of_span(kernel_gradient: Any, inputs: Any, num_inputs: int) -> np.ndarray:
+    """How far each candidate is from having been an input of a layer: the share `[V]` of its length
+    outside of what the kernel's gradient spans, 0 for those that were.
+
+    The gradient is a sum of outer products, one an input, so that its columns lie in the span of
+    the inputs: a test of a candidate where there are fewer inputs than the layer is wide. Of
+    low-rank adaptation the gradient of b is the same, of inputs that a has shortened to its rank.
+
+    Args:
+      kernel_gradient: `[in, out]`, of a text or batch.
+      inputs: candidates `[V, in]`.
+      num_inputs: how many inputs the gradient is a sum of, at most. >= 1.
+
+    Raises:
+      ValueError: num_inputs < 1, shapes do not fit, or a number is not finite.
+
+    Source: Petrov et al. (2024), DAGER: exact gradient inversion for large language models,
+      arXiv:2405.15586, section 4.1.
+    """
+    _validate.positive_int(num_inputs=num_inputs)
+    moved, rows = np.asarray(kernel_gradient, np.float64), np.asarray(inputs, np.float64)
+    if moved.ndim != 2 or rows.ndim != 2 or rows.shape[1] != moved.shape[0]:
+        raise ValueError(
+            f"Expected kernel_gradient [in, out] and inputs [V, in], got shapes {moved.shape} and "
+            f"{rows.shape}."
+        )
+    for name, values in (("kernel_gradient", moved), ("inputs", rows)):
+        if not np.isfinite(values).all():
+            raise ValueError(f"Expected {name} of finite numbers, got some that are not.")
+    directions = np.linalg.svd(moved, full_matrices=False)[0][:, :num_inputs]
+    outside = rows - (rows @ directions) @ directions.T
+    return np.linalg.norm(outside, axis=1) / np.maximum(np.linalg.norm(rows, axis=1), 1e-300)

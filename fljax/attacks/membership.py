@@ -29,6 +29,48 @@ def loss_threshold(confidences: Any) -> np.ndarray:
     return -np.logaddexp(0.0, -np.asarray(confidences, np.float64))
 
 
+def reference(target: Any, references: Any, included: Any) -> np.ndarray:
+    """How much likelier the target makes an example than models of the attacker do that have not
+    seen it: scores `[N]`, minus its loss less theirs.
+
+    Args:
+      target, references, included: confidences `[N]`, `[S, N]`, and bool `[S, N]`, as for `lira`.
+
+    Raises:
+      ValueError: shapes differ, or all of these models were trained on an example.
+
+    Source: Watson et al. (2021), On the importance of difficulty calibration in membership
+      inference attacks, arXiv:2111.08440, section 3.
+    """
+    values, own, inside = _shadows(target, references, included)
+    if inside.all(0).any():
+        raise ValueError("Expected each example to be out of a reference model at least.")
+    usual = np.where(inside, 0, loss_threshold(own)).sum(0) / (~inside).sum(0)
+    return loss_threshold(values) - usual
+
+
+def exposure(canaries: Any, others: Any) -> np.ndarray:
+    """How far ahead of like texts that nobody wrote the target sees each canary, in bits: `[N]`
+    from confidences `[N]` and `[Z]`; log2 of the number of texts over the canary's rank.
+
+    At most log2(Z + 1), for one that is likelier than all others; of texts that were not trained
+    on the mean is near 1.44 bits.
+
+    Raises:
+      ValueError: not arrays of one axis.
+
+    Source: Carlini et al. (2019), The secret sharer: evaluating and testing unintended
+      memorization in neural networks, arXiv:1802.08232, section 4.
+    """
+    found, rest = (np.asarray(part, np.float64) for part in (canaries, others))
+    if found.ndim != 1 or rest.ndim != 1:
+        raise ValueError(
+            f"Expected canaries [N] and others [Z], got shapes {found.shape}, {rest.shape}."
+        )
+    rank = 1 + rest.size - np.searchsorted(np.sort(rest), found, "right")
+    return np.log2(rest.size + 1) - np.log2(rank)
+
+
 def lira(
     target: Any, shadows: Any, included: Any, *, online: bool = True, pooled: bool | None = None
 ) -> np.ndarray:

@@ -11,6 +11,7 @@ import numpy as np
 
 from fljax import _validate
 from fljax.attacks import _descent
+from fljax.models.losses import of_output
 from fljax.types import Batch, LossFn, Params
 
 
@@ -93,10 +94,11 @@ def confidences(
     apply: Callable[[Params, Any], jax.Array], params: Params, x: Any, y: jax.Array
 ) -> jax.Array:
     """log(p / (1 - p)) of the true label's probability p, `[S, N]`, for S models and N examples:
-    nearly normal.
+    nearly normal. Of a text p is the geometric mean over its symbols.
 
     Args:
-      apply: `(params, x) -> logits`. params: leading axis S. x: `[N, ...]`. y: int `[N]`.
+      apply: `(params, x) -> logits`. params: leading axis S. x: `[N, ...]`. y: int `[N]`, or
+        symbols `[N, T]`.
 
     Source: Carlini et al. (2022), Membership inference attacks from first principles,
       arXiv:2112.03570, section IV-C.
@@ -104,6 +106,9 @@ def confidences(
 
     def one(params: Params, x: Any, y: jax.Array) -> jax.Array:
         logits = apply(params, x)
+        if y.ndim:
+            nats = of_output("next_token")(logits, y)
+            return -nats - jnp.log(-jnp.expm1(-nats))
         # Not 1 - p, which rounds to 0 where the model is sure.
         return logits[y] - jax.nn.logsumexp(
             jnp.where(jnp.arange(len(logits)) == y, -jnp.inf, logits)

@@ -143,6 +143,16 @@ def _loss_threshold(given: Trained, key: jax.Array) -> np.ndarray:
     return membership.loss_threshold(given.confidences(given.pool)[0])
 
 
+def _reference(given: Trained, key: jax.Array) -> np.ndarray:
+    own = given.confidences(given.pool)
+    return membership.reference(own[0], own[1:], given.included[1:])
+
+
+def _exposure(given: Trained, key: jax.Array) -> np.ndarray:
+    pool, others = (given.confidences(part)[0] for part in (given.pool, given.population))
+    return membership.exposure(pool, others)
+
+
 def _attack_network(given: Trained, key: jax.Array) -> np.ndarray:
     """Learnt from the attacker's first own model, whose members it knows, from outputs alone."""
     seen = jax.jit(
@@ -181,10 +191,17 @@ ATTACKS: dict[str, Attack] = {
     "rmia": _shadowed(membership.rmia, True),
     "rmia_offline": _shadowed(membership.rmia, False),
     "loss_threshold": _loss_threshold,
+    "reference": _reference,
+    "exposure": _exposure,
     "attack_network": _attack_network,
     "label_only": _label_only,
     "quantile_regression": _quantile_regression,
 }
+
+
+# Those that need no model of the attacker's own, and those that know labels where a text has none.
+ALONE = ("loss_threshold", "exposure", "label_only", "quantile_regression")
+OF_CLASSES = ("attack_network", "label_only", "quantile_regression")
 
 
 def attacked(

@@ -78,7 +78,8 @@ class Promise(NamedTuple):
     bound: Callable[[Any], tuple[float, str]]
 
 
-def _epsilon(options: Any, own: _own.Own | None) -> Promise:
+def epsilons(options: Any, own: _own.Own | None) -> Promise:
+    """Of a scheme with an epsilon: the share of records told right."""
     scheme = schemes.get(options.scheme)
     if own is None:
         start = reconstruction.config(options.scheme, noise_multiplier=1.0)
@@ -131,7 +132,7 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
     """
     channel = schemes.get(options.scheme).promise == "nats"
     digits = _images(options, own)
-    promise = _nats(options, digits) if channel else _epsilon(options, own)
+    promise = _nats(options, digits) if channel else epsilons(options, own)
     chosen = slice(0, options.targets)
     truth, y = digits.test["x"][chosen], digits.test["y"][chosen]
     shape = (truth.shape[1], truth.shape[2], truth.shape[3])
@@ -144,7 +145,7 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
         "y": jnp.asarray(np.tile(y, options.repeats)),
     }
     root = jax.random.key(options.seed, impl="threefry2x32")
-    plain_config = _without_noise(options.scheme, promise.configs[0][1])
+    plain_config = without_noise(options.scheme, promise.configs[0][1])
     told, moved = [(math.inf, plain_config, 0.0), *promise.configs], []
     for place, (budget, config, _) in enumerate(told):
         keys = jax.random.split(jax.random.fold_in(root, place), len(many["y"]))
@@ -263,7 +264,7 @@ def _images(options: Any, own: _own.Own | None) -> data.Dataset:
     return found
 
 
-def _without_noise(name: str, config: Any) -> Any:
+def without_noise(name: str, config: Any) -> Any:
     """The config of the same rounds without noise: of a scheme with an epsilon it clips as
     before.
     """

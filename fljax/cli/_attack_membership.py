@@ -15,6 +15,7 @@ from fljax import models, schemes
 from fljax.accounting import words
 from fljax.attacks import rounds, shadow, table, trained
 from fljax.cli import _attack_noise, _own, _run_files
+from fljax.models import tasks
 from fljax.simulation.report import attack_figures, run_page
 
 TITLE = "Membership"
@@ -29,6 +30,7 @@ HEAD = (
     "verdict",
 )
 _WRONG_LABELS, _HIDDEN = 0.2, (32,)
+_RATES = {"classes": 2.0, "tokens": 0.4}  # of training, at which models memorise
 
 
 class Line(NamedTuple):
@@ -64,9 +66,17 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
       ValueError: a budget cannot be reached, or the data have no classes or too few examples.
     """
     scheme = schemes.get(options.scheme)
-    start = _config(options, scheme, own)
-    pool, population, num_classes = _pool(options, own)
+    pool, population, rest, task, num_classes = _pool(options, own)
+    if options.learning_rate is None:
+        options = dataclasses.replace(options, learning_rate=_RATES[task])
+    start = _config(options, scheme, own, len(pool["y"]) + len(rest["y"]))
     root = jax.random.key(options.seed, impl="threefry2x32")
+    texts = task == "tokens"
+    if texts and options.attack in trained.OF_CLASSES:
+        raise ValueError(
+            f"Expected a dataset of classes for {options.attack}, got dataset={options.dataset!r} "
+            "of text."
+        )
     sizes: dict[str, Any] = {"hidden": _HIDDEN} if options.model == "mlp" else {}
     if own is not None and own.model.model == options.model:
         sizes = own.model.options
@@ -75,11 +85,16 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
         example_shape=pool["x"].shape[1:],
         num_classes=num_classes,
         key=jax.random.fold_in(root, 0),
+        lora=options.lora,
         **sizes,
     )
-    loss = models.softmax_cross_entropy(model.apply)
+    loss = (models.next_token if texts else models.softmax_cross_entropy)(model.apply)
     # One pair more, less one: the target is nobody's complement.
     included = shadow.halves(jax.random.fold_in(root, 1), options.shadows + 2, options.pool)[1:]
+    if options.attack in trained.ALONE:
+        included = included[:1]
+    everybody = {name: jnp.concatenate([pool[name], rest[name]]) for name in pool}
+    always = jnp.ones((len(included), len(rest["y"])), bool)
 
     def line(place: int, budget: float, noise: float, event: Any) -> Line:
         key = jax.random.fold_in(root, 2 + place)
@@ -89,16 +104,15 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
             config,
             loss,
             model.params,
-            pool,
-            included,
+            everybody,
+            jnp.concatenate([included, always], axis=1),
             jax.random.split(key, len(included)),
             num_rounds=options.num_rounds,
         )
         given = trained.Trained(model.apply, params, pool, np.asarray(included), population)
         found = trained.attacked(options.attack, given, jax.random.fold_in(key, 1), event)
-        right = np.asarray(
-            jax.vmap(model.apply, (None, 0))(given.model(0), pool["x"]).argmax(-1) == pool["y"]
-        )
+        outputs = jax.vmap(model.apply, (None, 0))(given.model(0), pool["x"])
+        right = np.asarray(jax.vmap(tasks.TASKS[task].of_one)(outputs, pool["y"]))
         groups = int(min(found.members.sum(), (~found.members).sum()))
         return Line(
             budget=float(budget),
@@ -138,9 +152,9 @@ def within(auc: float, bound: float, num: int) -> bool | None:
     return None if 1 - slack <= bound else auc - slack <= bound
 
 
-def _config(options: Any, scheme: Any, own: _own.Own | None) -> Any:
+def _config(options: Any, scheme: Any, own: _own.Own | None, size: int) -> Any:
     """One local step, no momentum, no cohorts, or all as `own` has it; and clients that have room
-    for the pool.
+    for so many examples.
     """
     names = {field.name for field in dataclasses.fields(scheme.Config)}
     rate = "local_learning_rate" if "local_learning_rate" in names else "server_learning_rate"
@@ -150,7 +164,7 @@ def _config(options: Any, scheme: Any, own: _own.Own | None) -> Any:
     if "records_per_client" in names:
         found = rounds.config(options.scheme, noise_multiplier=1.0) if own is None else own.config
         num_clients = scheme.population(found).num_clients or 2
-        changes["records_per_client"] = -(-options.pool // num_clients)
+        changes["records_per_client"] = -(-size // num_clients)
     if own is not None:
         return dataclasses.replace(own.config, **changes)
     return rounds.config(options.scheme, noise_multiplier=1.0, **changes)
@@ -158,22 +172,41 @@ def _config(options: Any, scheme: Any, own: _own.Own | None) -> Any:
 
 def _pool(
     options: Any, own: _own.Own | None
-) -> tuple[dict[str, jax.Array], dict[str, jax.Array], int]:
-    """(the pool, examples that nobody is trained on, classes). Of the digits a fifth have labels of
-    chance, so that models have to memorise; other data are as they are.
+) -> tuple[dict[str, jax.Array], dict[str, jax.Array], dict[str, jax.Array], str, int]:
+    """(the pool, examples that nobody is trained on, those that everybody is trained on, the task,
+    classes or symbols). Of the digits a fifth have labels of chance, so that models have to
+    memorise; canaries are texts of symbols that are drawn alike, among texts of the data; else data
+    are as they are.
     """
-    found, rng = _own.dataset(options.dataset, own), np.random.default_rng([options.seed, 2])
+    text = models.classifiers.tells_tokens(options.model)
+    found = _own.dataset(options.dataset, own, text=text)
+    rng = np.random.default_rng([options.seed, 2])
+    canaries = options.attack == "exposure"
     x, y = found.train["x"], found.train["y"]
-    if found.task != "classes" or not found.num_classes or y.ndim != 1:
+    if found.task not in ("classes", "tokens") or not found.num_classes:
         raise ValueError(
-            f"Expected a dataset of classes for {options.attack}, got dataset={options.dataset!r}."
+            f"Expected a dataset of classes or text for {options.attack}, got "
+            f"dataset={options.dataset!r}."
+        )
+    if canaries and found.task != "tokens":
+        raise ValueError(
+            "Expected a dataset and a model of text for canaries, such as roles and token_lstm, "
+            f"got dataset={options.dataset!r} and model={options.model!r}."
         )
     if len(y) < options.pool + 2:
         raise ValueError(
             f"Expected more training examples than pool={options.pool}, got {len(y)} of dataset="
             f"{options.dataset!r}."
         )
-    x, y = x[: 2 * options.pool], y[: 2 * options.pool].copy()
+    # Texts that stand beside each other may be windows of one.
+    rows = np.arange(len(y)) if found.task == "classes" else rng.permutation(len(y))
+    rows = rows[: 2 * options.pool]
+    x, y = x[rows], y[rows]
+    ordinary = {"x": x[:0], "y": y[:0]}
+    if canaries:
+        ordinary = {"x": x[: options.pool], "y": y[: options.pool]}
+        whole = rng.integers(0, found.num_classes, (2 * options.pool, x.shape[1] + 1), np.int32)
+        x, y = whole[:, :-1], whole[:, 1:]
     if options.dataset == "digits":
         wrong = rng.random(len(y)) < _WRONG_LABELS
         y[wrong] = rng.integers(0, found.num_classes, wrong.sum())
@@ -181,7 +214,8 @@ def _pool(
         {"x": jnp.asarray(x[part]), "y": jnp.asarray(y[part])}
         for part in (slice(options.pool), slice(options.pool, None))
     ]
-    return sides[0], sides[1], found.num_classes
+    rest = jax.tree.map(jnp.asarray, ordinary)
+    return sides[0], sides[1], rest, found.task, found.num_classes
 
 
 def cells(line: Line) -> list[str]:
@@ -210,10 +244,16 @@ def sections(options: Any, found: Found) -> list[str]:
         share=True,
     )
     digits = ", a fifth with labels of chance, so that models have to memorise"
+    what = f"{options.pool} examples of {options.dataset}{digits * (options.dataset == 'digits')}"
+    if options.attack == "exposure":
+        what = (
+            f"{options.pool} canaries, texts of drawn symbols, each of a subject of its own, half "
+            f"of them among as many texts of {options.dataset}; {options.pool} more rank them"
+        )
+    own_models = 0 if options.attack in trained.ALONE else options.shadows
     note = (
-        f"{options.pool} examples of {options.dataset}{digits * (options.dataset == 'digits')}; "
-        f"{options.shadows} shadow models trained as the target is, {options.num_rounds} rounds. "
-        f"At 50 % the attacker guesses. Without noise the area is {plain.auc:.3g}."
+        f"{what}; {own_models} shadow models trained as the target is, {options.num_rounds} "
+        f"rounds. At 50 % the attacker guesses. Without noise the area is {plain.auc:.3g}."
     )
     numbers = (
         "Rates of true positives with what they are between at 95 %, by counting. Held: the area "

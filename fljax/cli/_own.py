@@ -52,8 +52,10 @@ def read(path: pathlib.Path) -> Own:
     return Own(name, rounds.shrunk(scheme, config), parts["data"], parts["model"])
 
 
-def dataset(name: str, own: Own | None) -> data.Dataset:
-    """The dataset of that name, its columns as `own` names them if it is its own."""
+def dataset(name: str, own: Own | None, *, text: bool = False) -> data.Dataset:
+    """The dataset of that name, its columns as `own` names them if it is its own. text: as symbols,
+    each of which is to be told, where nothing says what it is.
+    """
     if own is not None and own.data.dataset == name:
         return task.load(own.data)
-    return data.load(name)
+    return data.load(name, data.tables.Columns(task="tokens")) if text else data.load(name)

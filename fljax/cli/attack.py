@@ -21,9 +21,14 @@ Schemes with an epsilon certify how often anybody can pick right; channels certi
 of an attacker who knows the covariance of training data. inversion_lbfgs searches by L-BFGS.
 
 With --attack lira, rmia or another attack on membership models are trained by the scheme, on
---dataset by --model, and who was trained on is inferred. Any other attack is a game: thousands of
-runs with one unit and without it, and the epsilon that their scores prove. The first line of each
-table is the same attack without noise.
+--dataset by --model, and who was trained on is inferred; of text, too (--dataset roles --model
+token_lstm), where exposure ranks canaries, texts of drawn symbols among those of the data. Any
+other attack is a game: thousands of runs with one unit and without it, and the epsilon that their
+scores prove. The first line of each table is the same attack without noise.
+
+With --attack symbols a round has one text, of --dataset by --model, whole or by --lora. Which
+symbols the text has is read off the update, and which of the candidates it is, beside the share of
+candidates that anybody tells by the certificate.
 
 With --settings it is the scheme of a run's folder, or of a TOML, with its own numbers but for few
 clients, or of an inversion one record; its data, and of attacks on membership its model. Without
@@ -47,11 +52,16 @@ def _fits(name: str, attack: str) -> bool:
     scheme = schemes.get(name)
     if scheme.promise == "none" or scheme.needs_network:
         return False
-    if attack in attacks.INVERSIONS:
+    if attack in attacks.INVERSIONS or (attack == attacks.SYMBOLS and scheme.promise == "epsilon"):
         return True
     if scheme.promise != "epsilon":
         return False
     return bool(scheme.event(rounds.config(name, noise_multiplier=1.0)).privacy_unit != "client")
+
+
+def _trains(attack: str) -> bool:
+    """Whether the attack is on a model by its name."""
+    return attack in attacks.MEMBERSHIP or attack == attacks.SYMBOLS
 
 
 def _against(attack: str) -> list[str]:
@@ -60,7 +70,8 @@ def _against(attack: str) -> list[str]:
 
 _ATTACK = (
     f"{', '.join(attacks.INVERSIONS)} reconstruct images from one round; "
-    f"{', '.join(attacks.MEMBERSHIP)} tell who was trained on; {', '.join(attacks.names())} and "
+    f"{', '.join(attacks.MEMBERSHIP)} tell who was trained on; {attacks.SYMBOLS} tells which "
+    f"symbols a text has, from its update; {', '.join(attacks.names())} and "
     "PACKAGE.ATTACK are games about one unit."
 )
 _SCHEME = (
@@ -96,10 +107,14 @@ class Options:
     """What is trained and asked for members: a name as for fljax simulate. none: that of settings,
     or mlp.
     """
+    lora: int | None = None
+    """Rank of small matrices beside the model's linear layers, which alone are trained. none: all
+    of it is.
+    """
     targets: int = 10
-    """Images, which are the candidates as well."""
+    """Images or texts, which are the candidates as well."""
     repeats: int = 4
-    """Rounds of each image, with noise of their own."""
+    """Rounds of each image or text, with noise of their own."""
     iterations: int = 400
     """Steps of the inversion."""
     shadows: int = 16
@@ -110,8 +125,8 @@ class Options:
     """Rounds of training before them, or of a run of a game. none: 60, or 1 for a game."""
     trials: int = 4000
     """Runs of a game in each of its two worlds."""
-    learning_rate: float = 2.0
-    """Of that training."""
+    learning_rate: float | None = None
+    """Of that training. none: 2, or 0.4 for text."""
     seed: int = 0
     """Of everything random."""
     run_dir: pathlib.Path | None = None
@@ -124,8 +139,9 @@ class Options:
         if self.attack not in attacks.PROGRAMS:
             attacks.check_name(attack=self.attack)
             rounds.check_name(scheme=self.scheme, attack=self.attack)
-        elif not _fits(self.scheme, "inversion"):
-            _validate.one_of(_against("inversion"), scheme=self.scheme)
+        else:
+            which = self.attack if self.attack == attacks.SYMBOLS else "inversion"
+            _validate.one_of(_against(which), scheme=self.scheme)
         if self.attack in attacks.MEMBERSHIP and not _fits(self.scheme, self.attack):
             raise ValueError(
                 "Expected a scheme with an epsilon for examples or subjects with "
@@ -139,15 +155,19 @@ class Options:
                 "Expected no dataset with a game, whose data are the attacker's, got "
                 f"dataset={self.dataset!r}."
             )
-        if self.attack not in attacks.MEMBERSHIP and self.model is not None:
+        if not _trains(self.attack) and self.model is not None:
             raise ValueError(
-                "Expected no model unless membership is attacked, got "
+                "Expected no model unless membership or symbols are attacked, got "
                 f"model={self.model!r}: inversions have DLG's LeNet."
             )
         if self.model is not None:
             from fljax import models  # flax is slow to import
 
             models.check_name(model=self.model)
+        if self.lora is not None:
+            _validate.positive_int(lora=self.lora)
+            if self.model is None:
+                raise ValueError(f"Expected model with lora, got lora={self.lora} alone.")
         _validate.open_unit(delta=self.delta)
         _validate.positive_int(
             targets=self.targets, repeats=self.repeats, iterations=self.iterations
@@ -157,7 +177,8 @@ class Options:
             _validate.positive_int(num_rounds=self.num_rounds)
         if self.trials < 8:
             raise ValueError(f"Expected trials >= 8, got trials={self.trials}.")
-        _validate.positive(learning_rate=self.learning_rate)
+        if self.learning_rate is not None:
+            _validate.positive(learning_rate=self.learning_rate)
         _validate.non_negative_int(seed=self.seed)
         if not (self.shadows >= 4 and 8 <= self.pool <= 1000):
             raise ValueError(
@@ -182,13 +203,15 @@ def main(args: Sequence[str]) -> int:
         options = _args.parse(Options, args, prog="fljax attack", description=_DESCRIPTION)
     except _args.Done:
         return 0
-    from fljax.cli import _attack, _attack_game, _attack_membership, _own
+    from fljax.cli import _attack, _attack_game, _attack_membership, _attack_symbols, _own
 
     own = None if options.settings is None else _own.read(options.settings)
     options = _settled(options, own)
     game = options.attack not in attacks.PROGRAMS
     member = options.attack in attacks.MEMBERSHIP
     kind: Any = _attack_game if game else _attack_membership if member else _attack
+    if options.attack == attacks.SYMBOLS:
+        kind = _attack_symbols
     if own is None and options.budgets is None:
         budgets = _GAME_BUDGETS if game else _BUDGETS[schemes.get(options.scheme).promise]
         options = dataclasses.replace(options, budgets=budgets)
@@ -228,10 +251,15 @@ def _settled(options: Options, own: Any) -> Options:
             raise ValueError(
                 "Expected budgets with settings that leave the noise to be calibrated, got none."
             )
+    text = options.attack in (attacks.SYMBOLS, "exposure")
     if options.attack in attacks.PROGRAMS and options.dataset is None:
-        told["dataset"] = "digits" if own is None else own.data.dataset
-    if options.attack in attacks.MEMBERSHIP and options.model is None:
-        told["model"] = "mlp" if own is None else own.model.model
+        told["dataset"] = "roles" if text else "digits"
+        if own is not None:
+            told["dataset"] = own.data.dataset
+    if _trains(options.attack) and options.model is None:
+        told["model"] = "token_lstm" if text else "mlp"
+        if own is not None:
+            told["model"], told["lora"] = own.model.model, own.model.lora
     return dataclasses.replace(options, **told)
 
 

@@ -248,6 +248,16 @@ def is_own(name: str) -> bool:
     return name in NAMES or name.startswith(WEIGHTS)
 
 
+def tells_tokens(name: str) -> bool:
+    """Whether a model of fljax's own tells each next symbol of a text."""
+    return name == "token_lstm" or is_decoder(name)
+
+
+def is_decoder(name: str) -> bool:
+    """Whether a model is a `decoder.Decoder`."""
+    return name.startswith(("decoder:", WEIGHTS))
+
+
 def check_lora(name: str) -> None:
     """Raises ValueError for a model that `create` does not adapt."""
     if not is_own(name):

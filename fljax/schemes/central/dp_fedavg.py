@@ -89,11 +89,11 @@ def algorithm(
 event = turns.event
 uses = turns.uses
 
-# Of a model that is fine-tuned: each role of `roles` is a client, and goes over its text once.
+# Of a model that is fine-tuned: clients go over their text once, as far as little moves it.
 _START_OF_LORA: dict[str, dict[str, Any]] = {
-    "data": {"dataset": "roles", "client_column": "subject"},
+    "data": {"dataset": "roles"},
     "scheme": {
-        "sampling_prob": 0.25,
+        "sampling_prob": 0.1,
         "num_local_epochs": 1,
         "l2_clip_norm": 0.3,
         "server_momentum": 0.0,
