@@ -140,17 +140,12 @@ def total(
     sizes = [math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(rows)]
     scale = jnp.float32(steps_of_norm(of, sum(sizes)) / of.l2_clip_norm)
     steps = jnp.where(mask, factors * scale, 0.0)
-    found = discrete.grid_sum(key, rows, steps, _most(of, jnp.ones_like(places)), places)
+    found = discrete.grid_sum(key, rows, steps, of.most_squared_norm, places)
     if noise_keys is None or not of.noisy:
         return found
+    noise = jax.vmap(lambda key: _noise(key, sum(sizes)))(noise_keys)
     flat, back = ravel_pytree(found)
-
-    def more(flat: jax.Array, one: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
-        key, counts = one
-        return flat + jnp.where(counts, _noise(key, flat.size), 0), None
-
-    # One after the other: nobody holds the noise of all.
-    return back(jax.lax.scan(more, flat, (noise_keys, mask))[0])
+    return back(flat + jnp.sum(jnp.where(mask[:, None], noise, 0), axis=0, dtype=jnp.int32))
 
 
 def total_of_gradients(
@@ -174,7 +169,7 @@ def total_of_gradients(
       parts: int32 `[B]` >= 1: so many rows are parts of one. None: each is one.
     """
     scale = steps_of_norm(of, gradients.num_params) / of.l2_clip_norm
-    most = _most(of, jnp.ones(places.shape, jnp.int32) if parts is None else parts)
+    most = of.most_squared_norm if parts is None else _most(of, parts)
     # Two products: clipped before it is brought to the grid.
     steps = lambda norms, *given: factors(norms, *given) * jnp.float32(scale)
     return gradients.grid_sum(key, steps, most, places, *per_example)

@@ -165,15 +165,15 @@ def grid_sum(
     key: jax.Array,
     rows: Any,
     coefficients: jax.Array,
-    most_squared_norms: jax.Array,
+    most_squared_norms: jax.Array | int,
     places: jax.Array,
 ) -> Any:
     """The sum of whole numbers about rows, each times its coefficient, every entry rounded up with
     the chance that keeps its mean.
 
     A row that comes out too long is made shorter, by 1/64 first and at last by half; if it still is
-    too long, it is 0. Random numbers are those of one row and one of each row's own, added up:
-    rows are rounded independently in pairs, and much cheaper than by `grid_round`.
+    too long, it is 0. A random number is one of the row's own, drawn, plus a hash of the entry's
+    place and a drawn word: any two rows are rounded independently, cheaper than by `grid_round`.
 
     Guarantee: each row adds whole numbers whose squared norm is at most its number of
     `most_squared_norms`, whatever it holds, which depend on the row, its coefficient, bound and
@@ -185,7 +185,8 @@ def grid_sum(
         sum.
       rows: tree of floating `[B, ...]`.
       coefficients: `[B]`, >= 0, into steps of the grid.
-      most_squared_norms: uint32 `[B]`, at most 2**32 - 2.
+      most_squared_norms: uint32 `[B]`, or a number for all, which is faster below 2**24; at most
+        2**32 - 2.
       places: int `[B]`, a number for each row, another for each of those in one sum.
 
     Returns:
@@ -196,14 +197,17 @@ def grid_sum(
     """
     _check.one_key(key)
     leaves, tree = jax.tree.flatten(rows)
-    shapes = {np.shape(z) for z in (coefficients, most_squared_norms, places)}
+    number = sums.is_number(most_squared_norms)
+    bounds = places if number else most_squared_norms
+    shapes = {np.shape(z) for z in (coefficients, bounds, places)}
     size = {np.shape(leaf)[:1] for leaf in leaves}
     if len(shapes) != 1 or size != shapes:
         raise ValueError(
             "Expected rows [B, ...], and coefficients, most_squared_norms and places [B], got "
             f"{[np.shape(leaf) for leaf in leaves]} and {sorted(shapes)}."
         )
-    _check_dtype(most_squared_norms, jnp.uint32)
+    if not number:
+        _check_dtype(most_squared_norms, jnp.uint32)
     flat = [jnp.reshape(leaf, (leaf.shape[0], -1)).astype(jnp.float32) for leaf in leaves]
     parts, c = [sums.Part(leaf) for leaf in flat], coefficients.astype(jnp.float32)
     totals = sums.add_up(parts, c, most_squared_norms, key, places)

@@ -50,13 +50,24 @@ class _Scaled(NamedTuple):
     entries: jax.Array
 
 
+def is_number(bound: Any) -> bool:
+    """Whether it is one bound on squared norms of all rows, known before tracing."""
+    good = isinstance(bound, int) and not isinstance(bound, bool)
+    return good and 0 <= bound <= rounding.MOST
+
+
 def add_up(
-    parts: list[Part], c: jax.Array, most: jax.Array, key: jax.Array, places: jax.Array
+    parts: list[Part], c: jax.Array, bound: jax.Array | int, key: jax.Array, places: jax.Array
 ) -> list[jax.Array]:
     """Int32: of each part `[Q]`, or what its `outer_sum` gives. c: float32 `[B]` and the rest as of
     `api.grid_sum`.
     """
-    most = jnp.minimum(most, np.uint32(rounding.MOST))  # one more would stand for any norm
+    # Squares of a few entries may pass what float32 knows, and those of long rows take longer.
+    known = isinstance(bound, int) and bound < _KNOWN
+    # One more would stand for any norm. Made of c: inside shard_map they differ between devices as
+    # it does.
+    most = jnp.minimum(jnp.asarray(bound, jnp.uint32), np.uint32(rounding.MOST))
+    most = jnp.where(c == c, most, np.uint32(0))
     factors = [z for part in parts for z in (part.x, part.y) if z is not None]
     entries, shifts = _drawn(key, places, sum(z.shape[1] for z in factors))
     scaled = _scaled(parts, c, entries, shifts[:, 0])
@@ -66,38 +77,45 @@ def add_up(
         step, _, _ = state
         scale = (length * (1 - jnp.asarray(_SHORTER, jnp.float32)[step]))[:, None]
         ys = [_rounded(one.y * scale, one.entries, shifts[:, 1]) for one in scaled]
-        fits = _fits(scaled, ys, most)
+        fits = _fits(scaled, ys, most, known)
         done = fits | (step + 1 >= len(_SHORTER))
         return jnp.where(done, step, step + 1), done, ys
 
-    # Made of `most`: inside shard_map they differ between devices as it does.
     zero = most * np.uint32(0)
     nothing = [one.y * zero.astype(jnp.float32)[:, None] for one in scaled]
     start = zero.astype(jnp.int32), zero > 0, nothing
     ys = lax.while_loop(lambda state: ~jnp.all(state[1]), attempt, start)[2]
     # Of the numbers that are added up: who computed them again might round one otherwise.
-    counts = _fits(scaled, ys, most) & (c > 0)
+    counts = _fits(scaled, ys, most, known) & (c > 0)
     return [_sum(one, y, counts) for one, y in zip(scaled, ys, strict=True)]
 
 
 def _drawn(key: jax.Array, places: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
     """Uint32 `[size]`, a number for each entry, and `[B, 2]`, for x and y of each row.
 
-    Added up modulo 2**32 they are independent in a row, and so are those of any two rows in one
-    entry, at the price of one row's.
+    Added up modulo 2**32 each is uniform, and those of any two rows in one entry are independent.
+    Entries of a row are apart as far as a hash of their places tells: it is cheaper than a cipher,
+    and nothing depends on them but by how much the length of a row varies.
     """
     of_rows, of_entries = _threefry.fold_in(key, 0), _threefry.fold_in(key, 1)
-    half = -(-size // 2)
+    first = alias.bits(of_entries, 0, (1,))
 
     def draw(part: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        which, mine = part
+        at, mine = part
         each = jax.vmap(lambda place: alias.bits(of_rows, place, (2,)))(mine)
-        return alias.bits(of_entries, which, (half,)), each
+        return _hashed(at * np.uint32(0x9E3779B9) + first), each
 
     # In a loop: of what it gives, XLA on a CPU draws nothing anew for each use.
-    halves = jnp.arange(2, dtype=jnp.uint32), _halved(places.astype(jnp.uint32))
+    halves = _halved(lax.iota(jnp.uint32, size)), _halved(places.astype(jnp.uint32))
     entries, shifts = lax.map(draw, halves)
     return entries.reshape(-1), shifts.reshape(-1, 2)[: places.size]
+
+
+def _hashed(x: jax.Array) -> jax.Array:
+    """Uint32: a permutation of them, by two rounds of shifts and products."""
+    for factor in (0x7FEB352D, 0x846CA68B):
+        x = (x ^ (x >> np.uint32(16))) * np.uint32(factor)
+    return x ^ (x >> np.uint32(16))
 
 
 def _halved(rows: jax.Array) -> jax.Array:
@@ -182,11 +200,13 @@ def _to_fit(parts: list[_Scaled], most: jax.Array) -> jax.Array:
     return jnp.where(mean > room, jnp.sqrt(room / jnp.maximum(mean, 1.0)), 1.0)
 
 
-def _fits(parts: list[_Scaled], ys: list[jax.Array], most: jax.Array) -> jax.Array:
-    """Bool `[B]`: whether squared norms add up to no more than `most`, in whole numbers."""
+def _fits(parts: list[_Scaled], ys: list[jax.Array], most: jax.Array, known: bool) -> jax.Array:
+    """Bool `[B]`: whether squared norms add up to no more than `most`, in whole numbers; known: it
+    is below what float32 knows.
+    """
     fits, left = most >= 0, most
     for one, y in zip(parts, ys, strict=True):
-        if one.x is None:
+        if one.x is None and not known:
             square = rounding.squared_norms(y.astype(jnp.int32))
             fits &= square <= left
             left -= jnp.where(fits, square, np.uint32(0))

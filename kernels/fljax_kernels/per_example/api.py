@@ -147,7 +147,7 @@ class PerExampleGrads:
         self,
         key: jax.Array,
         coefficient_fn: Callable[..., jax.Array],
-        most_squared_norms: jax.Array,
+        most_squared_norms: jax.Array | int,
         places: jax.Array,
         *per_example: Any,
     ) -> tuple[Any, Any]:
@@ -167,7 +167,7 @@ class PerExampleGrads:
         Args:
           key: `[]` typed, used for nothing else; the same for rows of all calls that make one sum.
           coefficient_fn: as in `weighted_sum`, c >= 0 `[B]` in steps of the grid.
-          most_squared_norms: uint32 `[B]`, at most 2**32 - 2.
+          most_squared_norms: uint32 `[B]`, or a number for all; at most 2**32 - 2.
           places: int `[B]`, a number for each row, another for each of those in one sum.
 
         Returns:
@@ -177,7 +177,8 @@ class PerExampleGrads:
           ValueError: key is not one typed key, or what is `[B]` has another shape or dtype.
         """
         _check.one_key(key)
-        self._check_rows("most_squared_norms", most_squared_norms, jnp.uint32)
+        if not sums.is_number(most_squared_norms):
+            self._check_rows("most_squared_norms", most_squared_norms, jnp.uint32)
         self._check_rows("places", places, jnp.integer)
 
         def sums_and_norms(engine: Any) -> Any:
@@ -188,7 +189,7 @@ class PerExampleGrads:
                 raise ValueError("Expected one coefficient for each row, got one for each array.")
             parts = {k: part for k, part in enumerate(parts_of(engine)) if part is not None}
             # As long as the bound at most: factors are scaled for the length that a row shall have.
-            longest = jnp.sqrt(most_squared_norms.astype(c.dtype)) / jnp.maximum(norms, 1e-30)
+            longest = jnp.sqrt(jnp.asarray(most_squared_norms, c.dtype)) / jnp.maximum(norms, 1e-30)
             c = jnp.where(jnp.isfinite(norms), jnp.minimum(c, longest), 0.0).astype(jnp.float32)
             totals = sums.add_up([*parts.values()], c, most_squared_norms, key, places)
             found = dict(zip(parts, totals, strict=True))
@@ -345,16 +346,20 @@ class _PlacedGrads(PerExampleGrads):
         self,
         key: jax.Array,
         coefficient_fn: Callable[..., jax.Array],
-        most_squared_norms: jax.Array,
+        most_squared_norms: jax.Array | int,
         places: jax.Array,
         *per_example: Any,
     ) -> tuple[Any, Any]:
+        number = most_squared_norms if sums.is_number(most_squared_norms) else None
+
         def take(key: Any, most: Any, places: Any, *per_example: Any) -> tuple[Any, Any]:
             fun = self._callable_inside(coefficient_fn, False, per_example)
-            return self._inner.grid_sum(key, fun, most, places, *per_example)
+            bound = most if number is None else number
+            return self._inner.grid_sum(key, fun, bound, places, *per_example)
 
-        sums, norms = self._take(take, key, most_squared_norms, places, *per_example)
-        return self._like_params(sums), self._by_row(norms)
+        bounds = most_squared_norms if number is None else ()
+        totals, norms = self._take(take, key, bounds, places, *per_example)
+        return self._like_params(totals), self._by_row(norms)
 
     def matvec(self, vector: Any) -> jax.Array:
         return self._by_row(self._take(self._inner.matvec, vector))
