@@ -89,8 +89,8 @@ def correlate(strategy: Strategy, fresh: Any, state: State) -> tuple[Any, State]
     """Correlates what was drawn: the round's row of C^-1 z from z of the round.
 
     Each entry is taken alone, so that what cancels in a sum of z does in the same sum of noise, up
-    to rounding: noise that pairs of clients share stays shared. Made for many parties: a CPU goes
-    row by row, and writes buffers that were donated in place.
+    to rounding: noise that pairs of clients share stays shared. Made for many parties: a CPU has it
+    in memory before it writes a buffer, and so writes buffers that were donated in place.
 
     Args:
       strategy: C. Static under `jit`.

@@ -45,7 +45,7 @@ def correlated(
 ) -> tuple[jax.Array, jax.Array]:
     """The noise of round `step`, like `fresh`, and the next buffers `[K, ...]`.
 
-    of_parties: `fresh` is `[N, ...]`, large beside one of its rows.
+    of_parties: `fresh` is `[N, ...]`, so large that a copy of the buffers is dear.
     """
     count = strategy.num_buffers
     if count == 0 and strategy.kind != "dense_banded":
@@ -59,8 +59,10 @@ def correlated(
     if strategy.kind == "buffered":
         buffers = jnp.where(step == 0, 0, buffers)
     weights, place = plan(strategy, step)
-    taken = _taken_by_row if of_parties and fresh.ndim > 1 else _taken
-    noise = taken(fresh, weights, buffers)
+    if of_parties:
+        noise = _taken_in_memory(fresh, weights, buffers, step)
+    else:
+        noise = _taken(fresh, weights, buffers)
     if strategy.kind == "buffered":
         decay = jnp.asarray(strategy.coefs[:count], fresh.dtype)
         kept = decay.reshape(-1, *[1] * fresh.ndim) * buffers
@@ -81,22 +83,28 @@ def _taken(fresh: jax.Array, weights: jax.Array, buffers: jax.Array) -> jax.Arra
     return noise
 
 
-def _taken_by_row(fresh: jax.Array, weights: jax.Array, buffers: jax.Array) -> jax.Array:
-    """The same, for a CPU in a loop over rows, whose result is in memory before a buffer is
+def _taken_in_memory(
+    fresh: jax.Array, weights: jax.Array, buffers: jax.Array, step: jax.Array
+) -> jax.Array:
+    """The same, for a CPU in a loop of one turn, whose result is in memory before a buffer is
     written.
 
     Else XLA computes the noise again wherever it is read, which is after that, from copies of all
     buffers.
     """
 
-    def loop(fresh: jax.Array, weights: jax.Array, buffers: jax.Array) -> jax.Array:
-        def one(row: jax.Array) -> jax.Array:
-            mine = jax.lax.dynamic_index_in_dim(buffers, row, 1, keepdims=False)
-            return _taken(fresh[row], weights, mine)
+    def loop(
+        fresh: jax.Array, weights: jax.Array, buffers: jax.Array, step: jax.Array
+    ) -> jax.Array:
+        turns = jnp.where(step < 0, 2, 1)  # one, unknown to XLA: of a loop it knows it makes none
+        return jax.lax.fori_loop(0, turns, lambda _, noise: _taken(noise, weights, buffers), fresh)
 
-        return jax.lax.map(one, jnp.arange(len(fresh)))
+    def plain(
+        fresh: jax.Array, weights: jax.Array, buffers: jax.Array, step: jax.Array
+    ) -> jax.Array:
+        return _taken(fresh, weights, buffers)
 
-    return _platforms.choose(fresh, weights, buffers, cpu=loop, default=_taken)
+    return _platforms.choose(fresh, weights, buffers, step, cpu=loop, default=plain)
 
 
 @jax.custom_batching.custom_vmap
