@@ -37,12 +37,14 @@ OF_SEQUENCES = ("token_lstm", "decoder:tiny")
 LOOKS_UP = ("lstm", "look_up", *OF_SEQUENCES)
 NEED_LAYERS = ("bidirectional", "mp_cdp", "mp_dp_naive")  # and parameters that enter by products
 OF_EACH_LAYER = ("mlp", "lstm", "lenet")  # products, look-ups, convolutions
-OF_EACH_FAMILY = ("dp_fedavg", "white_channel", "bidirectional", "higradavg", "lightdp", "gsgd_dp")
+OF_EACH_FAMILY = ("dp_fedavg", "white_channel", "mp_dp_naive", "higradavg", "lightdp", "gsgd_dp")
 PAIRS = [
     (name, model)
     for model in models.NAMES
     for name in schemes.NAMES
-    if model in OF_EACH_LAYER or name in OF_EACH_FAMILY
+    if model in OF_EACH_LAYER
+    or name in OF_EACH_FAMILY
+    or (name, model) == ("bidirectional", "resnet10")  # whose protocol looks into its blocks
     if not (name in NEED_LAYERS and model in ("softmax", "lstm", *OF_SEQUENCES))
     if not model.startswith("decoder:") or model == "decoder:tiny"  # the others are too large
 ]
