@@ -1,7 +1,7 @@
 """The bidirectional scheme's round against FedAvg's, what it sends, and the time until a target
 accuracy.
 
-    python -m bench.papers.bidirectional [--quick | --parts | --model NAME]
+    python -m bench.papers.bidirectional [--quick | --model NAME]
 
 A round of 10 clients with 64 digits each, one gradient a client. "simulation" is one backward pass
 a client (pair noise cancels and is left out), "protocol" is gradient, Psi and Phi of every client;
@@ -9,8 +9,7 @@ with noise, own and that of 45 pairs on every number sent. The time to the targe
 of the rounds until held-out accuracy first reaches it, without evaluation, on real digits.
 Cryptographic peers are the paper's figures (its Tables I and V), measured on its machine and not on
 this one. `--model resnet20` measures the models whose name holds that word alone, and keeps the
-other rows of the JSON. `--parts` times the parts of a round alone: the server's perturbing, adding
-up and recovering, and one client's training and noise.
+other rows of the JSON.
 """
 
 import argparse
@@ -25,10 +24,8 @@ import numpy as np
 
 from bench import _harness, _tables
 from fljax import data, models, schemes
-from fljax.local import perturbed
 from fljax.models import scaling
-from fljax.server import costs, perturbation, recovery
-from fljax.upload import pair_noise, split_noise
+from fljax.server import costs
 
 CLIENTS, BATCH, TARGET = 10, 64, 0.9
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -189,121 +186,6 @@ def time_to_target(name: str, mode: str, most: int, one_round: Any) -> dict[str,
     return {"model": name, "mode": mode, "error": f"not reached in {most} rounds"}
 
 
-def parts(name: str, repeats: int) -> list[dict[str, Any]]:
-    """Seconds of each part of a round, method by method, beside the paper's Table V.
-
-    Peers' keys are there already: a client draws its own noise and that of CLIENTS - 1 peers, and
-    expands 9 keys.
-    """
-    _, clients, model = problem(name)
-    batch = {leaf: rows[clients.indices[0]] for leaf, rows in clients.examples.items()}
-    plan = scaling.plan(model.apply, model.params, batch["x"][0])
-    loss, mask, peers = (
-        models.squared_error(model.apply),
-        jnp.ones(BATCH, bool),
-        jnp.arange(1, CLIENTS),
-    )
-    cases: dict[str, Any] = {}
-
-    def case(method: str, part: str, fun: Any, *arguments: Any) -> None:
-        cases[f"{method}: {part}"] = _harness.compile_step(fun, *arguments).run
-
-    def mean(*uploads: Any) -> Any:
-        return jax.tree.map(lambda *rows: sum(rows) / CLIENTS, *uploads)
-
-    def copies(upload: Any) -> list[Any]:
-        return [jax.tree.map(lambda leaf, k=k: leaf + float(k), upload) for k in range(CLIENTS)]
-
-    gradient = jax.grad(lambda p: jnp.mean(jax.vmap(loss, (None, 0))(p, batch)))
-    case("FedAvg", "train", gradient, model.params)
-    case("FedAvg", "aggregate", mean, *copies(model.params))
-    for method in ("paper", "upload_gaussian", "r0_gaussian"):
-        norm = 0.0 if method == "r0_gaussian" else 0.3
-        secrets = perturbation.draw(plan, jax.random.key(1), additive_norm=norm)
-        sent, transition = perturbation.perturb(plan, model.params, secrets)
-        whole = (
-            perturbed.gradients(plan, loss.of_output)
-            if method == "r0_gaussian"
-            else perturbed.triples(plan)
-        )
-
-        def perturb(key: jax.Array, norm: float = norm) -> Any:
-            drawn = perturbation.draw(plan, key, additive_norm=norm)
-            return drawn, perturbation.perturb(plan, model.params, drawn)
-
-        def train(sent: Any, transition: Any, method: str = method, whole: Any = whole) -> Any:
-            found, _ = whole(sent, transition, batch, mask)
-            return found if method == "paper" else perturbed.clip(found, 1.0)[0]
-
-        def paper_noise(key: jax.Array, upload: Any) -> Any:
-            def one(key: jax.Array) -> Any:
-                return [
-                    split_noise.dn(jax.random.fold_in(key, k), leaf.shape, 1.0)
-                    for k, leaf in enumerate(upload)
-                ]
-
-            return jax.tree.map(
-                lambda leaf, drawn: leaf + jnp.sum(drawn, 0),
-                upload,
-                jax.vmap(one)(jax.random.split(key, CLIENTS)),
-            )
-
-        def sound_noise(key: jax.Array, upload: Any) -> Any:
-            keys = jax.random.split(key, CLIENTS)
-            drawn = pair_noise.client_noise(
-                keys[1:], keys[0], 0, peers, upload, own_stddev=1.0, pair_stddev=10.0
-            )
-            return jax.tree.map(jnp.add, upload, drawn)
-
-        triple = jax.jit(train)(sent, transition)
-        case(method, "perturb", perturb, jax.random.key(2))
-        case(
-            method,
-            "recover",
-            lambda secrets, mean: recovery.recover(plan, secrets, mean),
-            secrets,
-            triple,
-        )
-        case(method, "aggregate", mean, *copies(triple))
-        case(method, "train", train, sent, transition)
-        if method == "paper":
-            case(method, "noise", paper_noise, jax.random.key(3), [*triple.body, *triple.head])
-        else:
-            case(method, "noise", sound_noise, jax.random.key(3), triple)
-    timings = _harness.interleaved(cases, repeats=repeats)
-    rows = []
-    for method in dict.fromkeys(key.split(": ")[0] for key in timings):
-        found = {
-            key.split(": ")[1]: t.min_ms / 1e3
-            for key, t in timings.items()
-            if key.startswith(f"{method}: ")
-        }
-        row = {"model": name, "method": method, "clients": CLIENTS}
-        row |= {"seconds": [found.get(part) for part in costs.PARTS], "total": sum(found.values())}
-        rows.append(row | {"adds up": True, "source": "measured"})
-    for reported in costs.REPORTED_PARTS:
-        row = reported._asdict() | {"adds up": reported.adds_up, "source": "reported, not measured"}
-        rows.append(row)
-    return rows
-
-
-def write_parts(repeats: int) -> None:
-    """Measures, prints and writes the parts."""
-    found = parts(next(iter(MODELS)), repeats)
-    flat = [row | dict(zip(costs.PARTS, row["seconds"], strict=True)) for row in found]
-    print(
-        _harness.table(
-            flat, ["model", "clients", "method", *costs.PARTS, "total", "adds up", "source"]
-        )
-    )
-    path = _harness.write(
-        "bidirectional_parts",
-        found,
-        note=f"seconds of {', '.join(costs.PARTS)}; least of {repeats}",
-    )
-    print(f"wrote {path.relative_to(_harness.ROOT)}")
-
-
 def measured(name: str, quick: bool) -> list[dict[str, Any]]:
     """All rows of one model: its rounds, its bytes, its time to the target."""
     rows, compiled = rounds(name, 5 if quick or name in NEEDS else 15)
@@ -378,43 +260,14 @@ def time_table(rows: _tables.Rows) -> str:
     return _tables.markdown(head, body)
 
 
-def parts_table(rows: _tables.Rows) -> str:
-    """Seconds of the parts of a round: ours measured, the paper's as it reports them."""
-
-    def cell(row: dict[str, Any], seconds: float | None) -> str:
-        if seconds is None:
-            return ""
-        return f"{seconds:.2g}" if row["source"] == "measured" else f"{seconds:,.2f}"
-
-    body = [
-        [
-            f"{row['model']}, {row['clients']}",
-            row["method"],
-            *(cell(row, part) for part in row["seconds"]),
-            cell(row, row["total"]) + ("" if row["adds up"] else " (*)"),
-            row["source"],
-        ]
-        for row in rows
-    ]
-    names = ["perturb", "recover", "aggregate", "decrypt", "keys", "train", "encrypt", "noise"]
-    return _tables.markdown(
-        ["model or data, K", "method", *names, "total", "here or in the paper"], body
-    )
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Runs, prints tables, writes the JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="the mlp only, fewer repeats")
-    parser.add_argument("--parts", action="store_true", help="the parts of a round only")
     parser.add_argument(
         "--model", help="only models whose name holds this word; other rows of the JSON stay"
     )
     options = parser.parse_args(arguments)
-    if options.parts or not (options.quick or options.model):
-        write_parts(15)
-    if options.parts:
-        return
     names = [name for name in MODELS if (options.model or "") in name][
         : 1 if options.quick else None
     ]

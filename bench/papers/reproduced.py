@@ -9,13 +9,15 @@ import argparse
 import math
 import pathlib
 import tempfile
+import textwrap
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from bench import _harness, _tables
 from fljax.papers import reproduce
-from fljax.papers.paper import Settings, percent
+from fljax.papers.paper import Settings, Table, percent
 from fljax.papers.subject_dp import training
 
 
@@ -33,6 +35,22 @@ def table(rows: _tables.Rows) -> str:
         verdict = one.judge({item: found[item] for item in one.items})
         body.append([one.where, one.statement, verdict.standing, verdict.because])
     return _tables.markdown(["where", "conclusion", "verdict", "because"], body)
+
+
+def shown(item: str) -> Callable[[_tables.Rows], str]:
+    """What makes the table of an item, as the page of its paper shows it."""
+
+    def make(rows: _tables.Rows) -> str:
+        items = {one.name: one for one in reproduce.get(str(rows[0]["paper"])).items}
+        parts = items[item].show(Settings(), _found(rows)[item])
+        found = []
+        for part in parts:
+            if isinstance(part, Table):
+                found.append(_tables.markdown(list(part.head), part.rows))
+                found += [textwrap.fill(part.note, 100)] if part.note else []
+        return "\n\n".join(found)
+
+    return make
 
 
 def subject_claims_table(rows: _tables.Rows) -> str:

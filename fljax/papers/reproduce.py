@@ -51,6 +51,7 @@ _OWN = {
     "subject-dp": "fljax.papers.subject_dp.paper.PAPER",
     "lightdp": "fljax.papers.lightdp.paper.PAPER",
     "wfna": "fljax.papers.wfna.paper.PAPER",
+    "bidirectional": "fljax.papers.bidirectional.paper.PAPER",
 }
 NAMES = tuple(_OWN)
 _registry: "_plugins.Registry[Paper]" = _plugins.Registry("papers", "paper", _OWN, _check)

@@ -197,7 +197,7 @@ def test_members_of_the_table_hide_behind_the_disguise_until_it_is_corrected():
     assert abs(told.as_sent - 0.5) < 0.28
     assert told.true_model > 0.6 and told.corrected > told.true_model - 0.1
     assert told.as_sent < told.true_model - 0.15  # a disguise that does nothing fails here
-    with pytest.raises(ValueError, match="half of breast_cancer"):
+    with pytest.raises(ValueError, match="half of the training examples"):
         disguised_membership.overfitted(0, size=300, dataset="breast_cancer")
 
 

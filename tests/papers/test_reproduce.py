@@ -233,6 +233,37 @@ PINNED = {
         "accuracy rises with epsilon": "reproduced",
         "SecAgg and SwiftAgg+ cannot train where one link in twenty fails": "open",
     },
+    "bidirectional": {
+        "perturbation loses no accuracy": "reproduced",
+        "a client cannot find the model": "not reproduced",
+        "a client has local privacy": "refuted by proof",
+        "the noise is Gaussian to the server": "refuted by proof",
+        "theta of a complete graph": "refuted by proof",
+        "5 neighbours of 100 suffice": "refuted by proof",
+        "Psi and Phi need no noise": "refuted by proof",
+        "one epsilon for all rounds": "refuted by proof",
+        "TP-SMC takes about 200 times as long to the target accuracy": "refuted by proof",
+        "totals are those of their parts": "refuted by proof",
+        "a round takes almost FedAvg's time": "not reproduced",
+        "it is faster than PILE, TP-SMC and HybridAlpha": "reproduced",
+        "training and aggregating take FedAvg's time": "not reproduced",
+        "perturbing and noise are negligible": "not reproduced",
+        "accuracy rises with epsilon but for MP-DP-Naive": "reproduced",
+        "MP-DP-Naive is unusable": "cannot tell",
+        "ours is more accurate than TP-SMC and HybridAlpha, by more than 5 points": (
+            "only under the paper's accounting"
+        ),
+        "at a large budget ours is within 3 points of MP-CDP": "reproduced",
+        "at epsilon 1 ours loses less than 6 points to FedAvg": "not reproduced",
+        "by the gradient, ours is reconstructed worse than FedAvg": "reproduced",
+        "and worse than TP-SMC and HybridAlpha, by more than 1 dB": "not reproduced",
+        "reconstructions from ours mean nothing": "not reproduced",
+        "ours is within 2 points of FedAvg's accuracy": "cannot tell",
+        "ours is more accurate than TP-SMC and HybridAlpha on breast cancer": "cannot tell",
+        "FedAvg's model gives members away": "reproduced",
+        "on a model as PILE and ours send it, ASR is a guess": "not reproduced",
+        "a client can infer nothing from it but by a guess": "not reproduced",
+    },
 }
 
 

@@ -96,7 +96,7 @@ def overfitted(
     learning_rate: float = 0.2,
     momentum: float = 0.0,
     hidden: tuple[int, ...] = (64, 64),
-    dataset: str = "digits",
+    dataset: str | data.Dataset = "digits",
     start: models.Functional | None = None,
 ) -> Overfitted:
     """A network on so few examples, some with wrong labels, that it knows them by heart.
@@ -107,7 +107,7 @@ def overfitted(
       wrong: share of labels, of both groups, that are drawn at random, in [0, 1].
       num_steps, learning_rate, momentum: of `fit`.
       hidden: widths of an mlp, where there is no `start`.
-      dataset: whose training examples are drawn from.
+      dataset: whose training examples are drawn from, or its name.
       start: the network to begin with.
 
     Raises:
@@ -118,11 +118,11 @@ def overfitted(
     if not wrong <= 1:
         raise ValueError(f"Expected wrong <= 1, got wrong={wrong!r}.")
     rng = np.random.default_rng(seed)
-    found = data.load(dataset)
+    found = data.load(dataset) if isinstance(dataset, str) else dataset
     train, classes = found.train, found.num_classes
     if not 2 * size <= len(train["y"]):
         raise ValueError(
-            f"Expected size <= {len(train['y']) // 2}, half of {dataset}'s examples, got "
+            f"Expected size <= {len(train['y']) // 2}, half of the training examples, got "
             f"size={size}."
         )
     rows = rng.permutation(len(train["y"]))[: 2 * size]

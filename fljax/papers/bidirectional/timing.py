@@ -1,0 +1,208 @@
+"""Seconds of a round's parts, as the paper's Tables I and V count them: its scheme, and the sums by
+cryptography that it is compared with, which run here.
+
+Everything is measured on this machine, one party after the other. A protocol is run on few numbers,
+at two sizes, and the line through them read at the network's size: PILE encrypts with a key of a
+dealer, TP-SMC with one that its clients make together, both under `Sizes.key_bits`; HybridAlpha
+under 3072 bits. The gradient alone is counted as encrypted, though PILE has Psi and Phi to send as
+well.
+"""
+
+import functools
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax import data, models
+from fljax.local import perturbed
+from fljax.models import scaling
+from fljax.papers.bidirectional.training import NEIGHBOURS
+from fljax.papers.paper import Settings
+from fljax.server import costs, perturbation, recovery
+from fljax.upload import secure_sum, split_noise
+from fljax.upload.secure_sum import protocol
+
+BATCH, BITS = 64, 24
+PROTOCOLS = {"PILE": "paillier", "TP-SMC": "joint_paillier", "HybridAlpha": "inner_product"}
+OURS = "ours, as printed"
+
+
+class Sizes(NamedTuple):
+    """Of the mlp's hidden layers; of the keys of Paillier's protocols."""
+
+    hidden: tuple[int, ...]
+    key_bits: int
+
+
+def sizes(settings: Settings) -> Sizes:
+    """3072 bits are 128 bits of security; 1024, for a demo, are less work and protect nobody."""
+    return Sizes((256, 128), 1024) if settings.scale == "demo" else Sizes((512, 512), 3072)
+
+
+def numbers(settings: Settings) -> int:
+    """Parameters of that mlp."""
+    widths = (64, *sizes(settings).hidden, 10)
+    return sum((low + 1) * high for low, high in itertools.pairwise(widths))
+
+
+def _seconds(fun: Callable[..., Any], *arguments: Any) -> float:
+    """The least of 15 runs, compiled before."""
+    run = jax.jit(fun)
+    jax.block_until_ready(run(*arguments))
+    found = []
+    for _ in range(15):
+        begin = time.perf_counter()
+        jax.block_until_ready(run(*arguments))
+        found.append(time.perf_counter() - begin)
+    return min(found)
+
+
+@functools.lru_cache(maxsize=4)
+def parts(settings: Settings, clients: int) -> dict[str, Any]:
+    """Of FedAvg and of the scheme as printed, with keys of pairs agreed before; seconds by the name
+    of `costs.PARTS`.
+    """
+    digits = data.load("digits")
+    batch = {name: jnp.asarray(digits.train[name][:BATCH]) for name in ("x", "y")}
+    model = models.create(
+        "mlp",
+        example_shape=(8, 8, 1),
+        num_classes=10,
+        key=jax.random.key(0),
+        hidden=sizes(settings).hidden,
+    )
+    params, loss = model.params, models.squared_error(model.apply)
+    plan = scaling.plan(model.apply, params, batch["x"][0])
+
+    def mean(uploads: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf.mean(axis=0), uploads)
+
+    def of_all(upload: Any) -> Any:
+        return jax.tree.map(lambda leaf: jnp.stack([leaf] * clients), upload)
+
+    gradient = jax.grad(lambda p: jnp.mean(jax.vmap(loss, (None, 0))(p, batch)))
+    plain = {
+        "train": _seconds(gradient, params),
+        "aggregate": _seconds(mean, of_all(params)),
+    }
+    client = perturbed.triples(plan)
+    secrets = perturbation.draw(plan, jax.random.key(1), additive_norm=0.3)
+    sent, transition = jax.jit(perturbation.perturb, static_argnums=0)(plan, params, secrets)
+
+    def perturb(key: jax.Array) -> Any:
+        drawn = perturbation.draw(plan, key, additive_norm=0.3)
+        return drawn, perturbation.perturb(plan, params, drawn)
+
+    def train(sent: Any, transition: Any) -> Any:
+        return client(sent, transition, batch, jnp.ones(BATCH, bool))[0]
+
+    peers = (
+        clients - 1
+        if clients <= NEIGHBOURS
+        else round(2 * NEIGHBOURS - NEIGHBOURS**2 / (clients - 1))
+    )
+
+    def noise(key: jax.Array, upload: list[jax.Array]) -> Any:
+        def one(key: jax.Array) -> Any:
+            return [
+                split_noise.dn(jax.random.fold_in(key, k), leaf.shape, 1.0)
+                for k, leaf in enumerate(upload)
+            ]
+
+        drawn = jax.vmap(one)(jax.random.split(key, 1 + peers))
+        return [leaf + more.sum(axis=0) for leaf, more in zip(upload, drawn, strict=True)]
+
+    triple = jax.jit(train)(sent, transition)
+    ours = {
+        "perturb": _seconds(perturb, jax.random.key(2)),
+        "recover": _seconds(lambda s, m: recovery.recover(plan, s, m), secrets, triple),
+        "aggregate": _seconds(mean, of_all(triple)),
+        "train": _seconds(train, sent, transition),
+        "noise": _seconds(noise, jax.random.key(3), [*triple.body, *triple.head]),
+    }
+    local = _seconds(
+        lambda key, p: jax.tree.map(lambda leaf: leaf + jax.random.normal(key, leaf.shape), p),
+        jax.random.key(4),
+        params,
+    )
+    return {"FedAvg": plain, OURS: ours, "local noise": local}
+
+
+@functools.lru_cache(maxsize=16)
+def encrypted(settings: Settings, method: str, clients: int) -> dict[str, Any]:
+    """Seconds of keys, encryption, the server's sum and decryption, of a sum of `numbers`.
+
+    TP-SMC's key is made by five clients at most; with more, its round is timed under a dealer's,
+    whose ciphertexts and decryption are the same, and the key is not.
+    """
+    name, options = PROTOCOLS[method], {}
+    if name != "inner_product":
+        options["key_bits"] = sizes(settings).key_bits
+    with_dealer = name == "joint_paillier" and clients > NEIGHBOURS
+    found, keys = [], 0.0
+    few = (
+        (1, 3)
+        if name == "inner_product"
+        else (options["key_bits"] // 32, 3 * options["key_bits"] // 32)
+    )
+    for size in few:
+        agreed = protocol.Terms(
+            num_clients=clients,
+            size=size,
+            bits=BITS,
+            max_dropouts=0,
+            max_colluders=max(1, clients // 10),
+        )
+        begin = time.process_time()
+        made = secure_sum.simulated("paillier" if with_dealer else name, agreed, **options)
+        keys = max(keys, time.process_time() - begin)
+        rng = np.random.default_rng(0)
+        integers = rng.integers(-agreed.most, agreed.most + 1, (clients, size), np.int32)
+        words = protocol.as_words(agreed, integers)
+        outcome = protocol.run(made, words, clock=time.process_time)
+        plain = protocol.as_words(agreed, integers.sum(axis=0, dtype=np.int64))
+        if not np.array_equal(outcome.total, plain):
+            raise AssertionError(f"{method}: another sum than the plain one")
+        first, *rest = outcome.costs
+        row = {
+            "encrypt": first.client_seconds / clients,
+            "aggregate": first.server_seconds,
+            "decrypt": 0.0,
+        }
+        for step in rest:
+            row["decrypt"] += step.client_seconds / clients + step.server_seconds
+        if not rest:  # the server finds each sum itself, from its exponent
+            row |= {"aggregate": 0.0, "decrypt": first.server_seconds}
+        found.append(row)
+    low, high = found
+    steps = (few[1] - few[0]) or 1
+    line = {
+        part: max(0.0, low[part] + (numbers(settings) - few[0]) * (high[part] - low[part]) / steps)
+        for part in low
+    }
+    return line | ({} if with_dealer else {"keys": keys}) | {"measured at": list(few)}
+
+
+def table(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Seconds by part of every method, from `parts` and `encrypted` of one number of clients."""
+    base = found["parts"]
+    rows = {"FedAvg": base["FedAvg"]}
+    for method in PROTOCOLS:
+        sums = {part: found[method][part] for part in costs.PARTS if part in found[method]}
+        rows[method] = {"train": base["FedAvg"]["train"], "noise": base["local noise"]} | sums
+        if method == "PILE":  # disguised models, no noise
+            rows[method] |= {part: base[OURS][part] for part in ("perturb", "recover", "train")}
+            del rows[method]["noise"]
+    return rows | {OURS: base[OURS]}
+
+
+def sides(row: dict[str, float]) -> tuple[float, float]:
+    """(server's, one client's) seconds of a round; keys are made once, and are in neither."""
+    server = ("perturb", "recover", "aggregate", "decrypt")
+    client = ("train", "encrypt", "noise")
+    return tuple(sum(row.get(part, 0.0) for part in side) for side in (server, client))  # type: ignore[return-value]

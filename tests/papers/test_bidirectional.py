@@ -1,0 +1,151 @@
+"""The bidirectional paper's reproduction: noise by either accounting, what attacks count, and whose
+seconds are whose.
+"""
+
+import math
+
+import numpy as np
+import pytest
+
+from fljax import accounting
+from fljax.accounting import gaussian
+from fljax.papers import paper as records
+from fljax.papers.bidirectional import attacks, items, timing, training
+
+
+def case(name, method, epsilon=3.0, clients=5):
+    return training.Case(
+        name=name, method=method, epsilon=epsilon, clients=clients, rounds=60, batch=14
+    )
+
+
+# The least own noise by equation (23), pair noise without bound: the derivation's C3'.
+@pytest.mark.parametrize(
+    ("epsilon", "clients", "own"),
+    [(1, 5, 2.1708827083), (1, 100, 0.4854241307), (3, 5, 0.7525657506), (3, 100, 0.1682788176)],
+)
+def test_ours_has_the_noise_of_equation_23(epsilon, clients, own):
+    _, config, true = training.config_of(case(training.OURS, "paper", epsilon, clients))
+    assert config.noise_multiplier == pytest.approx(own) and true is None
+    assert config.noise == "oracle_clip"
+    assert config.graph == ("complete" if clients == 5 else "n_out")
+
+
+def test_by_the_papers_accounting_local_noise_is_that_of_all_clients():
+    central, local = (
+        training.config_of(case(name, "paper", clients=100))
+        for name in (training.CENTRAL, training.SHARED)
+    )
+    assert local[1].noise_multiplier == pytest.approx(10 * central[1].noise_multiplier)
+    # 60 rounds, a record exchanged, towards a client that takes its own noise away.
+    with accounting.x64():
+        mu = 2 * math.sqrt(60 / 99) / (2 * central[1].noise_multiplier)
+        assert local[2] == pytest.approx(float(gaussian.mu_to_epsilon(mu, training.DELTA)))
+
+
+def test_by_the_sound_accounting_all_spend_the_same():
+    z = {
+        name: training.config_of(case(name, "sound"))[1].noise_multiplier
+        for name in (training.CENTRAL, training.SHARED, training.LOCAL, training.OURS)
+    }
+    assert z[training.SHARED] == pytest.approx(math.sqrt(5 / 4) * z[training.CENTRAL])
+    assert z[training.LOCAL] == pytest.approx(math.sqrt(5) * z[training.CENTRAL])
+    assert z[training.OURS] == pytest.approx(z[training.CENTRAL], rel=1e-3)
+    with accounting.x64():
+        spent = float(gaussian.mu_to_epsilon(math.sqrt(60) / z[training.CENTRAL], training.DELTA))
+    assert spent == pytest.approx(3, rel=1e-3) and spent <= 3
+
+
+def test_a_classifier_is_right_where_a_threshold_is_not():
+    rng = np.random.default_rng(0)
+    members, others = 0.3 * rng.normal(size=(200, 1)), rng.normal(size=(200, 1))
+    others = np.sign(others) * (1 + np.abs(others))  # on both sides of the members
+    assert attacks.surrogate(members, others) > 0.95
+    same = rng.normal(size=(2000, 3))
+    # five standard errors of a guess on 1,000 + 1,000
+    assert abs(attacks.surrogate(same, rng.normal(size=(2000, 3))) - 0.5) < 5 * 0.5 / 2000**0.5
+
+
+def test_seconds_are_the_servers_or_a_clients():
+    found = {
+        "parts": {
+            "FedAvg": {"train": 1.0, "aggregate": 2.0},
+            timing.OURS: {
+                "perturb": 3.0,
+                "recover": 4.0,
+                "aggregate": 5.0,
+                "train": 6.0,
+                "noise": 7.0,
+            },
+            "local noise": 0.5,
+        },
+        **{
+            method: {"encrypt": 10.0, "aggregate": 20.0, "decrypt": 30.0, "keys": 99.0}
+            for method in timing.PROTOCOLS
+        },
+    }
+    rows = timing.table(found)
+    assert timing.sides(rows["FedAvg"]) == (2.0, 1.0)
+    assert timing.sides(rows[timing.OURS]) == (12.0, 13.0)
+    assert timing.sides(rows["TP-SMC"]) == timing.sides(rows["HybridAlpha"]) == (50.0, 11.5)
+    # Disguised models, and no noise.
+    assert timing.sides(rows["PILE"]) == (57.0, 16.0)
+
+
+def test_the_demo_counts_the_numbers_that_its_network_has():
+    # 64 * 256 + 256, 256 * 128 + 128, 128 * 10 + 10
+    assert timing.numbers(records.Settings()) == 50_826
+
+
+@pytest.mark.slow(reason="runs protocols with long numbers")
+@pytest.mark.parametrize("method", list(timing.PROTOCOLS))
+def test_seconds_of_a_sum_grow_with_its_numbers(method, monkeypatch):
+    monkeypatch.setattr(timing, "sizes", lambda settings: timing.Sizes((256, 128), 512))
+    timing.encrypted.cache_clear()
+    found = timing.encrypted(records.Settings(), method, 3)
+    few = found["measured at"][1]
+    assert found["encrypt"] > 0 and found["decrypt"] > 0
+    assert few < timing.numbers(records.Settings())
+    timing.encrypted.cache_clear()
+
+
+def test_rounds_to_a_target_are_those_of_the_mean():
+    runs = [[0.1, 0.6, 0.9], [0.3, 0.8, 0.9]]
+    name = items._name(training.OURS, "paper", items.EPSILON, 5)
+    assert items.rounds_to_target({name: {"accuracies": runs}}, timing.OURS, 5) == 2
+    low = {name: {"accuracies": [[0.1, 0.2, 0.3]]}}
+    assert items.rounds_to_target(low, timing.OURS, 5) is None
+
+
+@pytest.mark.slow(reason="searches for digits by their gradients, and trains")
+def test_who_hides_what():
+    settings = records.Settings(seeds=1)
+    server = attacks.reconstruction("CIFAR", settings, 0)
+    blind = server[attacks.BLIND]["search psnr"]
+    assert server["FedAvg"]["search psnr"] > blind + 2 and server["FedAvg"]["read psnr"] > 60
+    for label in list(attacks.SERVER)[1:]:
+        assert server[label]["search psnr"] < blind + 2
+    printed = server["ours, as printed"]
+    assert printed["read psnr"] > 40 and printed["gradient off Psi and Phi"] < 1e-2
+    hidden = server["ours, outputs hidden"]
+    assert hidden["read psnr"] < blind + 2 and hidden["gradient off Psi and Phi"] > 0.9
+    client = attacks.membership("CIFAR", settings, 0)
+    assert min(client["as it is"]["as sent"]) > 0.9
+    # Four draws of secrets, 200 answers each: five standard errors of a guess.
+    assert abs(client["PILE"]["as sent"][0] - 0.5) < 5 * 0.5 / 800**0.5
+    for label in attacks.CLIENT:
+        assert min(client[label]["corrected"]) > 0.9 and client[label]["agrees"][1] > 0.95
+
+
+@pytest.mark.slow(reason="trains with gradient, Psi and Phi of every client")
+def test_pile_recovers_fedavgs_model():
+    settings = records.Settings(seeds=1)
+    one, two = (
+        training.accuracies(
+            training.Case(name=name, method="paper", epsilon=3.0, clients=5, rounds=10, batch=64),
+            "CIFAR",
+            settings,
+        )["accuracies"]
+        for name in (training.FEDAVG, training.PILE)
+    )
+    np.testing.assert_allclose(one, two, atol=2 / 359)  # two answers, by rounding in float32
