@@ -89,7 +89,7 @@ def main() -> None:
     """Runs the demo in an empty folder and writes results/reproduce_PAPER-<platform>.json."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("paper", choices=reproduce.NAMES)
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=Settings().seeds)
     parser.add_argument("--folder", type=pathlib.Path, help="kept; goes on where it stopped")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as emptied:

@@ -38,7 +38,7 @@ class Settings:
 
     scale: Scale = "demo"
     """demo: within ten minutes on two cores. full: the paper's sizes."""
-    seeds: int = 3
+    seeds: int = 5
     """Runs of each training, each with its own split, model, samples and noise."""
     data: str | None = None
     """Folder of the paper's data; None: a stand-in of the same shape."""

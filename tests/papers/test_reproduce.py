@@ -92,7 +92,7 @@ def test_a_conclusion_whose_item_was_not_made_is_open(tmp_path):
 
 def test_a_folder_of_something_else_is_refused(tmp_path):
     reproduce.run("letters", records.Settings(), tmp_path / "out", items=["fig9"])
-    with pytest.raises(ValueError, match=r"Expected seeds=3, as .* was begun, got seeds=4"):
+    with pytest.raises(ValueError, match=r"Expected seeds=5, as .* was begun, got seeds=4"):
         reproduce.run("letters", records.Settings(seeds=4), tmp_path / "out")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("")
