@@ -216,6 +216,7 @@ class _Run:
         names, donated = list(static), (0,) if overwrite else ()
         self._round = jax.jit(round_fun, static_argnames=names, donate_argnums=donated)
         self._state, self._rest = jax.tree.map(jnp.copy, state), (given, static)
+        jax.block_until_ready(self())  # compiled: `interleaved` takes a slow first call for dear
 
     def __call__(self) -> Any:
         given, static = self._rest
