@@ -97,7 +97,10 @@ def _taken_in_memory(
         fresh: jax.Array, weights: jax.Array, buffers: jax.Array, step: jax.Array
     ) -> jax.Array:
         turns = jnp.where(step < 0, 2, 1)  # one, unknown to XLA: of a loop it knows it makes none
-        return jax.lax.fori_loop(0, turns, lambda _, noise: _taken(noise, weights, buffers), fresh)
+        # Of each turn its own: products that are those of all turns XLA makes and keeps beforehand.
+        each = jnp.stack([weights, weights])
+        take = lambda turn, noise: _taken(noise, each[turn], buffers)
+        return jax.lax.fori_loop(0, turns, take, fresh)
 
     def plain(
         fresh: jax.Array, weights: jax.Array, buffers: jax.Array, step: jax.Array
