@@ -23,7 +23,8 @@ def symbols(vocabulary: str | None) -> tuple[str, ...]:
     ends in .json, which the package tokenizers wrote, its tokens, by their numbers.
 
     Raises:
-      ValueError: no such file, or a line that is no word or stands twice; names the line.
+      ValueError: no such file, one that is not UTF-8, or a line that is no word or stands twice;
+        names the line.
       ImportError: tokenizers is not installed (extra `tokenizers`).
     """
     if vocabulary is None:
@@ -35,7 +36,10 @@ def symbols(vocabulary: str | None) -> tuple[str, ...]:
     path = pathlib.Path(vocabulary).expanduser()
     if not path.is_file():
         raise ValueError(f"Expected vocabulary to be a file of words, one a line, got {path}.")
-    lines = path.read_text(encoding="utf-8").splitlines()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as reason:
+        raise ValueError(f"Expected vocabulary {path} to be in UTF-8, got {reason}.") from reason
     known = {UNKNOWN, START}
     for line, word in enumerate(lines, 1):
         if len(word.split()) != 1 or word in known:

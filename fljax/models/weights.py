@@ -60,6 +60,8 @@ def shape_of(folder: str | pathlib.Path) -> Shape:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as reason:
         raise ValueError(f"Expected {path} to be JSON: {reason}.") from reason
+    if not isinstance(config, dict):
+        raise ValueError(f"Expected {path} to be a JSON object, got {type(config).__name__}.")
     try:
         return _shape(config)
     except KeyError as reason:

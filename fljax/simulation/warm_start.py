@@ -25,7 +25,8 @@ def model(run_dir: str, like: Params) -> tuple[Params, dict[str, Any]]:
     Returns:
       The parameters, and as plain data what is certified of them: "run", "rounds", "dataset",
       "privacy_unit", "neighboring_relation", "epsilon" ("inf" where nothing is guaranteed),
-      "delta", "seed", and "before", the same of the model that it began with, or None.
+      "delta", "seed", and "before", the same of the model that it began with, or the sentence of
+      one that is taken to be public, or None.
 
     Raises:
       ValueError: no such run, or its model has other arrays. CheckpointError: it is damaged.
@@ -49,7 +50,7 @@ def model(run_dir: str, like: Params) -> tuple[Params, dict[str, Any]]:
         "rounds": rounds,
         "dataset": sections["data"]["dataset"],
         **{name: claim[name] for name in kept},
-        "before": before if isinstance(before, dict) else None,  # else it was public
+        "before": before,
     }
     return jax.tree.map(jnp.asarray, params), origin
 
@@ -77,7 +78,16 @@ def _began(origin: dict[str, Any]) -> str:
 
 def uncounted(origin: dict[str, Any]) -> str:
     """What a claim that is no epsilon owes to the model that the run began with."""
-    return f"{_began(origin)}: what that run told about the same data is not counted here."
+    return (
+        f"{_began(origin)}: what that run told about the same data is not counted here."
+        f"{_public(origin)}"
+    )
+
+
+def _public(origin: dict[str, Any]) -> str:
+    """What the first run of the chain owes to a model that is taken to be public, if to one."""
+    first = _chain(origin)[-1]
+    return f" Before that: {first['before']}" if isinstance(first["before"], str) else ""
 
 
 def sentence(origin: dict[str, Any], claim: dict[str, Any]) -> str:
@@ -91,7 +101,7 @@ def sentence(origin: dict[str, Any], claim: dict[str, Any]) -> str:
     if not is_private(origin):
         return (
             f"{start}, of which nothing is guaranteed: this claim holds only for data that had no "
-            "part in it."
+            f"part in it.{_public(origin)}"
         )
     total = [float(part["epsilon"]) for part in _chain(origin)]
     deltas = [float(part["delta"]) for part in _chain(origin)]
@@ -106,15 +116,19 @@ def sentence(origin: dict[str, Any], claim: dict[str, Any]) -> str:
         for name in ("privacy_unit", "neighboring_relation")
     )
     if not same:
-        return f"{alone} Of data that had a part in both, the two together are not counted."
+        return (
+            f"{alone} Of data that had a part in both, the two together are not counted."
+            f"{_public(origin)}"
+        )
     epsilon, delta = sum(total) + float(claim["epsilon"]), sum(deltas) + float(claim["delta"])
     return (
         f"{alone} Whose data had a part in all of them is covered by epsilon "
         f"{words.shown_epsilon(epsilon)} at delta {words.rounded_up(delta, 3)} (the sums)."
+        f"{_public(origin)}"
     )
 
 
 def _chain(origin: dict[str, Any]) -> list[dict[str, Any]]:
     """The model's origin, that of the model before it, and so on."""
     before = origin["before"]
-    return [origin, *([] if before is None else _chain(before))]
+    return [origin, *(_chain(before) if isinstance(before, dict) else [])]

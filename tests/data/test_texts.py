@@ -135,3 +135,9 @@ def test_what_is_no_file_of_tokenizers_is_named(tmp_path):
         text.symbols(str(tmp_path / "tokenizer.json"))
     with pytest.raises(ValueError, match="vocabulary to be a file of tokenizers"):
         text.symbols(str(tmp_path / "none.json"))
+
+
+def test_a_list_of_words_that_is_not_utf8_is_named(tmp_path):
+    (tmp_path / "words.txt").write_bytes(b"hello\n\xff\n")
+    with pytest.raises(ValueError, match=r"vocabulary .*words\.txt to be in UTF-8"):
+        text.symbols(str(tmp_path / "words.txt"))

@@ -353,3 +353,9 @@ def test_a_decoder_that_was_loaded_is_adapted_as_any(tmp_path):
     params, apply = models.functional(module, batched=False)
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == 3 * 2 * (8 + 8)
     assert apply(params, TOKENS).dtype == jnp.float32
+
+
+def test_a_config_that_is_no_object_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"config\.json to be a JSON object, got list"):
+        weights.shape_of(tmp_path)

@@ -245,6 +245,24 @@ def test_a_fixed_seed_of_an_earlier_run_is_told(tmp_path):
     assert "seed" not in warm_start.sentence({**second, "before": None}, second)
 
 
+@pytest.mark.parametrize("epsilon", [1.0, "inf"])
+def test_public_weights_that_an_earlier_run_began_with_are_told(epsilon, tmp_path, monkeypatch):
+    told = "The model began with the weights in W, which are taken to be public."
+    claim = {"epsilon": epsilon, "delta": 1e-3, "seed": "random", "initial_model": told}
+    claim |= {"privacy_unit": "client", "neighboring_relation": "ADD_OR_REMOVE_ONE"}
+    params = {"w": np.zeros(2, np.float32)}
+    monkeypatch.setattr(warm_start.checkpoint, "read_model", lambda _: (params, 1, claim))
+    (tmp_path / "config.toml").write_text('[data]\ndataset = "digits"\n')
+    _, origin = warm_start.model(str(tmp_path), params)
+    later = {**origin, "run": "later", "before": origin}  # of a run that began with that one
+    for start in (origin, later):
+        for unit in ("client", "example"):
+            said = warm_start.sentence(start, {**claim, "epsilon": 1.0, "privacy_unit": unit})
+            assert said.endswith(told)
+        assert warm_start.uncounted(start).endswith(told)
+        assert warm_start.is_private(start) == (epsilon != "inf")
+
+
 def test_a_model_of_another_shape_is_no_beginning(finished, tmp_path):
     with pytest.raises(ValueError, match="same model on examples of the same shape"):
         fljax.simulate(
