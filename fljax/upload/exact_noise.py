@@ -6,6 +6,7 @@ with such noise is a function of what a Gaussian mechanism releases whose noise 
 costs what that costs, by any accountant. Whole numbers add up to the same bits in any order.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -144,8 +145,13 @@ def total(
     if noise_keys is None or not of.noisy:
         return found
     noise = jax.vmap(lambda key: _noise(key, sum(sizes)))(noise_keys)
-    flat, back = ravel_pytree(found)
-    return back(flat + jnp.sum(jnp.where(mask[:, None], noise, 0), axis=0, dtype=jnp.int32))
+    noise = jnp.sum(jnp.where(mask[:, None], noise, 0), axis=0, dtype=jnp.int32)
+    # In parts: sums that are joined and taken apart again, XLA on a CPU computes one by one.
+    leaves, tree = jax.tree.flatten(found)
+    ends = list(itertools.accumulate(sizes))
+    parts = [noise[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+    noisy = [leaf + part.reshape(leaf.shape) for leaf, part in zip(leaves, parts, strict=True)]
+    return jax.tree.unflatten(tree, noisy)
 
 
 def total_of_gradients(
