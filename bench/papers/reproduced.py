@@ -94,6 +94,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as emptied:
         settings, folder = Settings(seeds=options.seeds), options.folder or pathlib.Path(emptied)
+        begun = any(folder.rglob("*.json"))
         outcome = reproduce.run(
             options.paper, settings, folder, say=lambda text: print(text, flush=True)
         )
@@ -105,6 +106,8 @@ def main() -> None:
         for piece, found in pieces.items()
     ]
     note = f"fljax reproduce {options.paper} --seeds {options.seeds}"
+    if begun:
+        note += ", which went on from an earlier commit's pieces: the environment is the last one's"
     print(_harness.write(f"reproduce_{options.paper}", rows, note=note))
 
 

@@ -110,17 +110,18 @@ def test_seconds_of_a_sum_grow_with_its_numbers(method, monkeypatch):
 
 
 def test_rounds_to_a_target_are_those_of_the_mean():
-    runs = [[0.1, 0.6, 0.9], [0.3, 0.8, 0.9]]
-    name = items._name(training.OURS, "paper", items.EPSILON, 5)
-    assert items.rounds_to_target({name: {"accuracies": runs}}, timing.OURS, 5) == 2
-    low = {name: {"accuracies": [[0.1, 0.2, 0.3]]}}
+    name = items._name(training.OURS, "paper", training.EPSILON, 5)
+    high = {name: {"mean by round": [0.2, 0.7, 0.9]}}
+    assert items.rounds_to_target(high, timing.OURS, 5) == 2
+    low = {name: {"mean by round": [0.1, 0.2, 0.3]}}
     assert items.rounds_to_target(low, timing.OURS, 5) is None
 
 
 @pytest.mark.slow(reason="searches for digits by their gradients, and trains")
 def test_who_hides_what():
     settings = records.Settings(seeds=1)
-    server = attacks.reconstruction("CIFAR", settings, 0)
+    server, pictures = attacks.reconstruction("CIFAR", settings, 0)
+    assert np.shape(pictures["target"]) == np.shape(pictures["FedAvg: search"]) == (3, 8, 8)
     blind = server[attacks.BLIND]["search psnr"]
     assert server["FedAvg"]["search psnr"] > blind + 2 and server["FedAvg"]["read psnr"] > 60
     for label in list(attacks.SERVER)[1:]:
@@ -145,7 +146,7 @@ def test_pile_recovers_fedavgs_model():
             training.Case(name=name, method="paper", epsilon=3.0, clients=5, rounds=10, batch=64),
             "CIFAR",
             settings,
-        )["accuracies"]
+        )["mean by round"]
         for name in (training.FEDAVG, training.PILE)
     )
     np.testing.assert_allclose(one, two, atol=2 / 359)  # two answers, by rounding in float32

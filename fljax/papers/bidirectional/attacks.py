@@ -46,7 +46,6 @@ from fljax.papers.paper import Settings
 from fljax.server import perturbation, recovery
 from fljax.types import Batch, Params
 
-EPSILON = 3.0
 KNOWN_MEMBERS, DRAWS = 20, 4
 BLIND = "a blind guess"
 
@@ -156,7 +155,7 @@ def _server(model: models.Functional, plan: Plan) -> Sees:
     """(method, secrets, batch of one, key) -> the gradient as the server has it, and what it was
     sent.
     """
-    theta = float(printed.printed_theta(EPSILON, training.DELTA))
+    theta = float(printed.printed_theta(training.EPSILON, training.DELTA))
     loss, params = models.squared_error(model.apply), model.params
     gradient = jax.jit(
         lambda batch: jax.grad(loss)(params, jax.tree.map(lambda leaf: leaf[0], batch))
@@ -206,11 +205,18 @@ def _server(model: models.Functional, plan: Plan) -> Sees:
     return sees
 
 
-@functools.lru_cache(maxsize=16)
-def reconstruction(shape: str, settings: Settings, seed: int) -> dict[str, Any]:
-    """For each method of `SERVER`, and a blind guess, how near the server comes: means over the
-    seed's victims, and what it found of the first three.
+class Reconstruction(NamedTuple):
+    """Of each method of `SERVER`, and a blind guess, how near the server comes, means over the
+    seed's victims; and images of the first three victims, with what it found of each.
     """
+
+    near: dict[str, dict[str, float]]
+    pictures: dict[str, Any]
+
+
+@functools.lru_cache(maxsize=16)
+def reconstruction(shape: str, settings: Settings, seed: int) -> Reconstruction:
+    """What the server makes of the victims of a seed."""
     task = training.task(shape, settings.scale, settings.data)
     here = _attacked(shape, settings.scale, settings.data)
     model, plan, box, quality = here.model, here.plan, here.box, here.quality
@@ -228,7 +234,8 @@ def reconstruction(shape: str, settings: Settings, seed: int) -> dict[str, Any]:
         return jnp.linalg.norm(less) / jnp.linalg.norm(flatten_util.ravel_pytree(truth)[0])
 
     gradients: dict[tuple[str, str], Params] = {}
-    result: dict[str, dict[str, Any]] = {label: {} for label in SERVER}
+    near: dict[str, dict[str, float]] = {label: {} for label in SERVER}
+    pictures = {"target": _pictures(x, box)}
     for index, (label, method) in enumerate(SERVER.items()):
         draw_key, noise_key = jax.random.split(jax.random.fold_in(root, index))
         secrets = None
@@ -243,13 +250,13 @@ def reconstruction(shape: str, settings: Settings, seed: int) -> dict[str, Any]:
         )
         gradients[label, "search"] = uploads
         if not task.plain:
-            read = here.read_input(triples)
-            result[label] |= _means("read", quality(read.reshape(x.shape), x))
-            result[label]["read images"] = _pictures(read.reshape(x.shape), box)
+            read = here.read_input(triples).reshape(x.shape)
+            near[label] |= _means("read", quality(read, x))
+            pictures[f"{label}: read"] = _pictures(read, box)
         if secrets is not None and method.sends == "triple":
             told = here.read_gradient(model.params, secrets, triples, y)
             errors = jax.vmap(error)(told, gradients["FedAvg", "search"])
-            result[label]["gradient off Psi and Phi"] = float(jnp.median(errors))
+            near[label]["gradient off Psi and Phi"] = float(jnp.median(errors))
             if task.plain:
                 gradients[label, "read"] = told
     stacked = jax.tree.map(lambda *a: jnp.concatenate(a), *gradients.values())
@@ -264,10 +271,10 @@ def reconstruction(shape: str, settings: Settings, seed: int) -> dict[str, Any]:
         start=mean if near_mean else None,
     )
     for (label, what), part in zip(gradients, guess.reshape(len(gradients), *x.shape), strict=True):
-        result[label] |= _means(what, quality(part, x))
-        result[label][f"{what} images"] = _pictures(part, box)
-    blind = _means("search", quality(jnp.broadcast_to(mean, x.shape), x))
-    return result | {BLIND: blind, "target": {"search images": _pictures(x, box)}}
+        near[label] |= _means(what, quality(part, x))
+        pictures[f"{label}: {what}"] = _pictures(part, box)
+    near[BLIND] = _means("search", quality(jnp.broadcast_to(mean, x.shape), x))
+    return Reconstruction(near, pictures)
 
 
 def _means(name: str, found: perturbation_leak.Quality) -> dict[str, float]:
@@ -277,8 +284,8 @@ def _means(name: str, found: perturbation_leak.Quality) -> dict[str, float]:
 
 
 def _pictures(x: jax.Array, box: tuple[float, float]) -> list[Any]:
-    """The first three, in the box, for JSON."""
-    inside = np.clip(np.nan_to_num(np.asarray(x[:3], np.float64)), *box)
+    """The first three, in the box, for JSON; grey ones without their axis of one colour."""
+    inside = np.squeeze(np.clip(np.nan_to_num(np.asarray(x[:3], np.float64)), *box))
     return np.round(inside, 3).tolist()
 
 

@@ -4,7 +4,8 @@ figures that it prints.
 """
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from fljax.papers.bidirectional import attacks, timing, training
 from fljax.papers.bidirectional.training import (
     CENTRAL,
+    EPSILON,
     FEDAVG,
     HIDDEN,
     LOCAL,
@@ -39,7 +41,6 @@ from fljax.server import costs
 
 CLIENTS = (5, 100)
 EPSILONS = (1.0, 3.0, 8.0)
-EPSILON = 3.0  # of the tables
 
 
 class Printed(NamedTuple):
@@ -136,7 +137,7 @@ def _figure_3(settings: Settings) -> list[Piece]:
 
 
 def last(found: Found, name: str, method: str, epsilon: float, clients: int) -> np.ndarray:
-    return np.asarray(found[_name(name, method, epsilon, clients)]["accuracies"])[:, -1]
+    return np.asarray(found[_name(name, method, epsilon, clients)]["accuracies"])
 
 
 def less(
@@ -220,8 +221,9 @@ def _times(settings: Settings) -> list[Piece]:
 
 def seconds_by_part(found: Found, clients: int) -> dict[str, dict[str, float]]:
     """Of every method of Table V."""
-    rows = {method: found[f"{method}, K {clients}"] for method in timing.PROTOCOLS}
-    return timing.table({"parts": found[f"parts, K {clients}"], **rows})  # type: ignore[dict-item]
+    return timing.table(
+        {name: found[f"{name}, K {clients}"] for name in ("parts", *timing.PROTOCOLS)}
+    )
 
 
 def _show_parts(settings: Settings, found: Found) -> list[Table | Picture]:
@@ -266,8 +268,8 @@ TARGET = 0.65
 def rounds_to_target(found: Found, name: str, clients: int) -> int | None:
     """Rounds until the seeds' mean accuracy first reaches `TARGET`."""
     trained = FEDAVG if name in (FEDAVG, PILE) else SHARED if name in timing.PROTOCOLS else OURS
-    runs = np.asarray(found[_name(trained, "paper", EPSILON, clients)]["accuracies"])
-    there = np.nonzero(runs.mean(axis=0) >= TARGET)[0]
+    mean = np.asarray(found[_name(trained, "paper", EPSILON, clients)]["mean by round"])
+    there = np.nonzero(mean >= TARGET)[0]
     return int(there[0]) + 1 if there.size else None
 
 
@@ -296,36 +298,36 @@ def _show_times(settings: Settings, found: Found) -> list[Table | Picture]:
 # Tables II, IV and VI
 
 
-def _reconstructions(shape: str) -> Any:
+def _each_seed(what: str, shape: str, demo: float, attack: Callable[..., dict[str, Any]]) -> Any:
+    """The pieces of an attack on a shape, of so many seconds in the demo."""
+
     def pieces(settings: Settings) -> list[Piece]:
-        seconds = 6.0 if settings.scale == "demo" else 600.0
-
-        def piece(seed: int) -> Piece:
-            return Piece(
-                f"reconstruction, seed {seed}",
-                seconds,
-                lambda: attacks.reconstruction(shape, settings, seed),
-            )
-
-        return [piece(seed) for seed in range(settings.seeds)]
+        seconds = demo if settings.scale == "demo" else 600.0
+        return [
+            Piece(f"{what}, seed {seed}", seconds, functools.partial(attack, shape, settings, seed))
+            for seed in range(settings.seeds)
+        ]
 
     return pieces
+
+
+def _near(shape: str, settings: Settings, seed: int) -> dict[str, Any]:
+    return attacks.reconstruction(shape, settings, seed).near
+
+
+def _pictured(settings: Settings) -> list[Piece]:
+    def compute() -> dict[str, Any]:
+        return attacks.reconstruction("CIFAR", settings, 0).pictures
+
+    return [Piece("pictures, seed 0", 6.0 if settings.scale == "demo" else 600.0, compute)]
+
+
+def _reconstructions(shape: str) -> Any:
+    return _each_seed("reconstruction", shape, 6.0, _near)
 
 
 def _memberships(shape: str) -> Any:
-    def pieces(settings: Settings) -> list[Piece]:
-        seconds = 4.0 if settings.scale == "demo" else 600.0
-
-        def piece(seed: int) -> Piece:
-            return Piece(
-                f"membership, seed {seed}",
-                seconds,
-                lambda: attacks.membership(shape, settings, seed),
-            )
-
-        return [piece(seed) for seed in range(settings.seeds)]
-
-    return pieces
+    return _each_seed("membership", shape, 4.0, attacks.membership)
 
 
 def over_seeds(found: Found, what: str, *path: str | int) -> np.ndarray:
@@ -391,23 +393,19 @@ def _show_reconstructions(settings: Settings, found: Found) -> list[Table | Pict
 
 
 def _show_pictures(settings: Settings, found: Found) -> list[Table | Picture]:
-    piece = next(iter(found.values()))
-    rows: list[tuple[str, Any]] = [("target", piece["target"]["search images"])]
-    for label in attacks.SERVER:
-        rows.append((f"{label}: search", piece[label]["search images"]))
-        for what, by in (("read images", "read off"), ("read", "by Psi, Phi")):
-            if what in piece[label]:
-                rows.append((f"{label}: {by}", piece[label][what]))
-    drawn = figure(5, 1.1 * len(rows))
-    grid = drawn.subplots(len(rows), 3)
-    for (label, images), line in zip(rows, grid, strict=True):
-        for image, axes in zip(images, line, strict=True):
-            axes.imshow(np.squeeze(np.asarray(image)), cmap="gray", vmin=0, vmax=1)
+    (piece,) = found.values()
+    wanted = [f"{label}: {what}" for label in attacks.SERVER for what in ("search", "read")]
+    names = ["target", *(name for name in wanted if name in piece)]
+    drawn = figure(5, 1.1 * len(names))
+    for name, line in zip(names, drawn.subplots(len(names), 3), strict=True):
+        for image, axes in zip(piece[name], line, strict=True):
+            axes.imshow(np.asarray(image), cmap="gray", vmin=0, vmax=1)
             axes.set_axis_off()
-        line[1].set_title(label, fontsize=8)
+        line[1].set_title(name, fontsize=8)
     note = (
-        "Three victims of the first seed. Read off: the input as Phi gives it, or the gradient "
-        "where there is no Phi."
+        "Three victims of the first seed. Read: off Phi, or off the gradient where there is no "
+        "Phi; of a network that starts with a convolution, searched by the gradient that Psi and "
+        "Phi give."
     )
     return [Picture("", drawn, note)]
 
@@ -485,8 +483,8 @@ def _show_breast(settings: Settings, found: Found) -> list[Table | Picture]:
     for clients in CLIENTS:
         for name, method in _OF_TABLE_3:
             row = found[_name(name, method, EPSILON, clients)]
-            runs = np.asarray(row["accuracies"])[:, -1]
-            body.append(["here", str(clients), f"{name}, {method}", percent(runs), "", "", ""])
+            right = percent(np.asarray(row["accuracies"]))
+            body.append(["here", str(clients), f"{name}, {method}", right, "", "", ""])
     for label, asr in (
         ("FedAvg", "as it is"),
         ("TP-SMC, HybridAlpha", "as it is"),
@@ -531,7 +529,7 @@ ITEMS = (
     Item(
         "table6",
         "Table VI: pictures of reconstructions",
-        lambda settings: _reconstructions("CIFAR")(settings)[:1],
+        _pictured,
         _show_pictures,
     ),
 )

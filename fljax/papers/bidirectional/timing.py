@@ -19,10 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import data, models
+from fljax.accounting.shared_noise import printed
 from fljax.local import perturbed
 from fljax.models import scaling
 from fljax.papers.bidirectional.training import NEIGHBOURS
-from fljax.papers.paper import Settings
+from fljax.papers.paper import Found, Settings
 from fljax.server import costs, perturbation, recovery
 from fljax.upload import secure_sum, split_noise
 from fljax.upload.secure_sum import protocol
@@ -104,7 +105,7 @@ def parts(settings: Settings, clients: int) -> dict[str, Any]:
     peers = (
         clients - 1
         if clients <= NEIGHBOURS
-        else round(2 * NEIGHBOURS - NEIGHBOURS**2 / (clients - 1))
+        else round(printed.expected_degree(clients, NEIGHBOURS))
     )
 
     def noise(key: jax.Array, upload: list[jax.Array]) -> Any:
@@ -180,15 +181,12 @@ def encrypted(settings: Settings, method: str, clients: int) -> dict[str, Any]:
             row |= {"aggregate": 0.0, "decrypt": first.server_seconds}
         found.append(row)
     low, high = found
-    steps = (few[1] - few[0]) or 1
-    line = {
-        part: max(0.0, low[part] + (numbers(settings) - few[0]) * (high[part] - low[part]) / steps)
-        for part in low
-    }
+    beyond = (numbers(settings) - few[0]) / (few[1] - few[0])
+    line = {part: max(0.0, low[part] + beyond * (high[part] - low[part])) for part in low}
     return line | ({} if with_dealer else {"keys": keys}) | {"measured at": list(few)}
 
 
-def table(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
+def table(found: Found) -> dict[str, dict[str, float]]:
     """Seconds by part of every method, from `parts` and `encrypted` of one number of clients."""
     base = found["parts"]
     rows = {"FedAvg": base["FedAvg"]}
@@ -203,6 +201,8 @@ def table(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 def sides(row: dict[str, float]) -> tuple[float, float]:
     """(server's, one client's) seconds of a round; keys are made once, and are in neither."""
-    server = ("perturb", "recover", "aggregate", "decrypt")
-    client = ("train", "encrypt", "noise")
-    return tuple(sum(row.get(part, 0.0) for part in side) for side in (server, client))  # type: ignore[return-value]
+
+    def total(*parts: str) -> float:
+        return sum(row.get(part, 0.0) for part in parts)
+
+    return total("perturb", "recover", "aggregate", "decrypt"), total("train", "encrypt", "noise")
