@@ -218,8 +218,8 @@ def pair(mechanism: Mechanism, relation: NeighboringRelation) -> tuple[np.ndarra
 
 
 def effective_noise(mechanism: Mechanism) -> float | None:
-    """Noise multiplier of the one Gaussian mechanism that equals a tree of Gaussians; None for
-    other trees.
+    """Noise multiplier of the one Gaussian mechanism that equals a tree of Gaussians, or bounds it
+    from above where `takes_draws_for_known`; None for other trees.
 
     Several Gaussian releases are one release of their precision-weighted mean: precisions 1 /
     sigma^2 add.

@@ -116,14 +116,14 @@ def apply_of(trained: Trained, model: str | None = None) -> Apply:
         dtype=np.dtype(about["example"]["dtype"]),
         **options,
     )
-    made = create()
-    if about.get("lora") is not None:
-        base = made.params if trained.base is None else trained.base
+    lora, base = about.get("lora"), None
+    if lora is not None:
+        base = create().params if trained.base is None else trained.base
         if own.digest_of(base) != about.get("base"):
             raise ValueError(
                 f"Expected the frozen weights of {name!r} that the run began with, got others."
             )
-        made = create(lora=about["lora"], base=base)
+    made = create(lora=lora, base=base)
     if checkpoint.structure(made.params) != checkpoint.structure(trained.params):
         raise ValueError(
             f"Expected model {name!r} to have the arrays that were trained, got others: its code "

@@ -279,6 +279,8 @@ def test_a_ring_sums_modulo_its_size_and_comes_back(bits):
         lambda key: discrete.grid_sum(key, jnp.zeros((2, 2)), jnp.ones(2), _MOST, jnp.arange(3)),
         lambda key: discrete.grid_sum(key, jnp.zeros((3, 2)), jnp.ones(2), _MOST, jnp.arange(2)),
         lambda key: discrete.grid_sum(key, jnp.zeros((2, 2)), jnp.ones(2), jnp.ones(2), _MOST),
+        lambda key: discrete.grid_sum(key, jnp.zeros((2, 2)), jnp.ones(2), _MOST, jnp.ones(2)),
+        lambda key: discrete.grid_sum(key, jnp.zeros((2, 2)), jnp.ones(2), -1, jnp.arange(2)),
         lambda key: discrete.to_ring(jnp.zeros(2, jnp.int32), 33),
         lambda key: discrete.to_ring(jnp.zeros(2), 8),
         lambda key: discrete.from_ring(jnp.zeros(2, jnp.int32), 8),

@@ -193,21 +193,17 @@ def grid_sum(
       int32, a tree of `[...]`.
 
     Raises:
-      ValueError: a shape or a dtype is another.
+      ValueError: a shape or a dtype is another, or a number is out of range.
     """
     _check.one_key(key)
     leaves, tree = jax.tree.flatten(rows)
-    number = sums.is_number(most_squared_norms)
-    bounds = places if number else most_squared_norms
-    shapes = {np.shape(z) for z in (coefficients, bounds, places)}
-    size = {np.shape(leaf)[:1] for leaf in leaves}
-    if len(shapes) != 1 or size != shapes:
+    size = np.shape(coefficients)
+    if len(size) != 1 or {np.shape(leaf)[:1] for leaf in leaves} != {size}:
         raise ValueError(
-            "Expected rows [B, ...], and coefficients, most_squared_norms and places [B], got "
-            f"{[np.shape(leaf) for leaf in leaves]} and {sorted(shapes)}."
+            "Expected rows to be a tree of [B, ...] and coefficients [B], got rows of shapes "
+            f"{[np.shape(leaf) for leaf in leaves]} and coefficients of shape {size}."
         )
-    if not number:
-        _check_dtype(most_squared_norms, jnp.uint32)
+    sums.check(most_squared_norms, places, size[0])
     flat = [jnp.reshape(leaf, (leaf.shape[0], -1)).astype(jnp.float32) for leaf in leaves]
     parts, c = [sums.Part(leaf) for leaf in flat], coefficients.astype(jnp.float32)
     totals = sums.add_up(parts, c, most_squared_norms, key, places)

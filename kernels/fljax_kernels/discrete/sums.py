@@ -23,7 +23,7 @@ from fljax_kernels.discrete import alias, rounding
 _KNOWN = 2.0**24
 # Rows in one product. None is longer than 65536, so that all partial sums, also of the halves in
 # which a TPU multiplies numbers of 16 bits, stay below 2**24: in any order, float32 rounds nothing.
-TOGETHER = 128
+_TOGETHER = 128
 _LONGEST_FACTOR = 1024.0  # in steps of its own grid, so that its square is known
 # By how much a row is shorter, if it came out too long by the one before. After that it is 0.
 _SHORTER = (0.0, 2.0**-6, 2.0**-5, 2.0**-4, 2.0**-3, 2.0**-2, 2.0**-1)
@@ -54,6 +54,22 @@ def is_number(bound: Any) -> bool:
     """Whether it is one bound on squared norms of all rows, known before tracing."""
     good = isinstance(bound, int) and not isinstance(bound, bool)
     return good and 0 <= bound <= rounding.MOST
+
+
+def check(most_squared_norms: Any, places: Any, size: int) -> None:
+    """Raises ValueError unless they are of `size` rows, as `api.grid_sum` takes them."""
+    of_rows = lambda x, kind: jnp.shape(x) == (size,) and jnp.issubdtype(jnp.result_type(x), kind)
+    if not is_number(most_squared_norms) and not of_rows(most_squared_norms, jnp.uint32):
+        raise ValueError(
+            f"Expected most_squared_norms to be uint32 [{size}] or an int in [0, 2**32 - 2], got "
+            f"most_squared_norms={_told(most_squared_norms)}."
+        )
+    if not of_rows(places, jnp.integer):
+        raise ValueError(f"Expected places to be integers [{size}], got places={_told(places)}.")
+
+
+def _told(x: Any) -> str:
+    return repr(x) if isinstance(x, int | float) else f"{jnp.result_type(x)} {[*jnp.shape(x)]}"
 
 
 def add_up(
@@ -227,7 +243,7 @@ def _sum(one: _Scaled, y: jax.Array, counts: jax.Array) -> jax.Array:
     if one.x is None or one.part.outer_sum is None:
         return jnp.sum(y.astype(jnp.int32), axis=0, dtype=jnp.int32)
     pieces = []
-    for at in range(0, max(1, y.shape[0]), TOGETHER):
-        few = one.x[at : at + TOGETHER], y[at : at + TOGETHER]
+    for at in range(0, max(1, y.shape[0]), _TOGETHER):
+        few = one.x[at : at + _TOGETHER], y[at : at + _TOGETHER]
         pieces.append(one.part.outer_sum(*few).astype(jnp.int32))
     return functools.reduce(jnp.add, pieces)

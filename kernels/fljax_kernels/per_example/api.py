@@ -174,12 +174,11 @@ class PerExampleGrads:
           int32, a params-like tree; float32 `[B]`.
 
         Raises:
-          ValueError: key is not one typed key, or what is `[B]` has another shape or dtype.
+          ValueError: key is not one typed key, what is `[B]` has another shape or dtype, or a
+            number is out of range.
         """
         _check.one_key(key)
-        if not sums.is_number(most_squared_norms):
-            self._check_rows("most_squared_norms", most_squared_norms, jnp.uint32)
-        self._check_rows("places", places, jnp.integer)
+        sums.check(most_squared_norms, places, self._size)
 
         def sums_and_norms(engine: Any) -> Any:
             squares = engine.squared_norms()
@@ -267,14 +266,6 @@ class PerExampleGrads:
             return [_zero(jnp.asarray(columns[0]), mask)] * len(columns)
         return [_zero(jnp.asarray(c), mask) for c in columns]
 
-    def _check_rows(self, name: str, rows: Any, kind: Any) -> None:
-        shape, dtype = jnp.shape(rows), jnp.result_type(rows)
-        if shape != (self._size,) or not jnp.issubdtype(dtype, kind):
-            raise ValueError(
-                f"Expected {name} of shape ({self._size},) and dtype {kind.__name__}, got shape "
-                f"{shape} and dtype {dtype}."
-            )
-
     def _zero_masked(self, rows: jax.Array) -> jax.Array:
         return _zero(rows, self._mask)
 
@@ -350,15 +341,11 @@ class _PlacedGrads(PerExampleGrads):
         places: jax.Array,
         *per_example: Any,
     ) -> tuple[Any, Any]:
-        number = most_squared_norms if sums.is_number(most_squared_norms) else None
-
         def take(key: Any, most: Any, places: Any, *per_example: Any) -> tuple[Any, Any]:
             fun = self._callable_inside(coefficient_fn, False, per_example)
-            bound = most if number is None else number
-            return self._inner.grid_sum(key, fun, bound, places, *per_example)
+            return self._inner.grid_sum(key, fun, most, places, *per_example)
 
-        bounds = most_squared_norms if number is None else ()
-        totals, norms = self._take(take, key, bounds, places, *per_example)
+        totals, norms = self._take(take, key, most_squared_norms, places, *per_example)
         return self._like_params(totals), self._by_row(norms)
 
     def matvec(self, vector: Any) -> jax.Array:
@@ -438,7 +425,8 @@ def per_example_grads(
         "auto" takes "vmap" where G has at most 2^16 numbers or where taps would hold three quarters
         of it anyway (many tokens, narrow layers), else "taps", whose `weighted_sum` takes a
         convolutional network about 16 examples at a time on a CPU, if B >= 24 and coefficients are
-        elementwise in the norms; `explain()` says which.
+        elementwise in the norms; `explain()` says which. Where a mesh's Auto axes may cut arrays it
+        is "taps", which alone gathers no row.
       microbatch_size: examples at a time. > 0. Needed for "microbatch"; with other methods it
         streams them.
       has_aux: the loss returns (scalar, aux).

@@ -49,13 +49,15 @@ def case(name):
 
 
 @functools.cache
-def sums(name, method="taps"):
-    """(key, mask, batch, places, most, size) -> whole numbers, of rows made `size` long."""
+def sums(name, method="taps", number=None):
+    """(key, mask, batch, places, most, size) -> whole numbers, of rows made `size` long; number: in
+    place of `most`, as one for all.
+    """
     loss, params, _ = case(name)
     G = fljax_kernels.per_example_grads(loss, method=method)
 
     def fun(key, mask, batch, places, most, size):
-        bound = jnp.broadcast_to(jnp.asarray(most, jnp.uint32), mask.shape)
+        bound = jnp.broadcast_to(most, mask.shape) if number is None else number
         clip = lambda norms: jnp.where(norms > 0, size / norms, 0.0)
         return G(params, batch, batch_mask=mask).grid_sum(key, clip, bound, places)[0]
 
@@ -179,10 +181,25 @@ def test_the_sum_is_right_where_one_product_would_pass_float32(key):
     assert whole == sum(parts) and 2**24 < whole <= size * 65535
 
 
+@pytest.mark.slow(reason="compiles the sum once for each kind of bound", but=["4000000"])
+@pytest.mark.parametrize("most", [2000**2, 65535**2])
+def test_a_number_bounds_each_row_as_an_array_of_it_does(most, key):
+    *_, batch = case("layer")
+    rows = jnp.ones(B, bool), batch, jnp.arange(B)
+    with jax.debug_key_reuse(False):
+        found = [
+            flat(sums("layer", number=number)(key, *rows, *given(most, 1e9)))
+            for number in (None, most)
+        ]
+    assert np.array_equal(*found)
+
+
 @pytest.mark.slow(reason="compiles for a mesh")
-def test_gradients_on_a_mesh_give_the_same_whole_numbers(key):
+@pytest.mark.parametrize("number", [None, 10**6])
+def test_gradients_on_a_mesh_give_the_same_whole_numbers(number, key):
     _, _, batch = case("layer")
-    fun, mask, places, sizes = sums("layer"), jnp.ones(B, bool), jnp.arange(B), given(10**6, 1e3)
+    fun, sizes = sums("layer", number=number), given(10**6, 1e3)
+    mask, places = jnp.ones(B, bool), jnp.arange(B)
     alone = fun(jax.random.clone(key), mask, batch, places, *sizes)
     mesh = jax.make_mesh((2,), ("rows",), axis_types=(jax.sharding.AxisType.Explicit,))
     with jax.set_mesh(mesh):
@@ -200,11 +217,18 @@ def test_what_is_no_key_and_coefficients_of_arrays_are_refused(key):
     with pytest.raises(ValueError, match="Expected one coefficient for each row"):
         matrix.grid_sum(key, lambda norms: {"w": norms, "b": 2 * norms}, most, places)
     # In int32 a square above 2**31 would be less than any bound.
-    for bounds, numbers in (
-        (most.astype(jnp.int32), places),
-        (most[:1], places),
-        (most, places[:1]),
-        (most, places.astype(jnp.float32)),
+    for bounds, told in (
+        (most.astype(jnp.int32), r"int32 \[12\]"),
+        (most[:1], r"uint32 \[1\]"),
+        (-1, "-1"),
+        (2**32 - 1, "4294967295"),
+        (True, "True"),
     ):
-        with pytest.raises(ValueError, match=r"Expected \w+ of shape \(12,\) and dtype"):
-            matrix.grid_sum(key, jnp.ones_like, bounds, numbers)
+        with pytest.raises(ValueError, match=f"Expected most_squared_norms .* got .*={told}"):
+            matrix.grid_sum(key, jnp.ones_like, bounds, places)
+    for numbers, told in (
+        (places[:1], r"int32 \[1\]"),
+        (places.astype(jnp.float32), r"float32 \[12\]"),
+    ):
+        with pytest.raises(ValueError, match=f"Expected places .* got places={told}"):
+            matrix.grid_sum(key, jnp.ones_like, most, numbers)
