@@ -623,24 +623,23 @@ def of_search(values: Mapping[str, Any]) -> SearchConfig:
     return SearchConfig(**{**values, "grid": grid})
 
 
-_DECODERS = ("decoder:", "weights:")  # how names of models begin that are decoders
-
-
 def _start_of_task(given: Mapping[str, Any], model: str) -> dict[str, Mapping[str, Any]]:
     """What a run of the task starts from, unless told otherwise; data that bring their clients are
     not dealt, those of symbols are no images, and the task of text and of decoders is tokens.
 
     Beside a decoder no other is trained: FedAvg on all that clients have takes far longer.
     """
-    dataset, decoder = str(given.get("dataset", "")), model.startswith(_DECODERS)
-    tokens = decoder or model == "token_lstm" or dataset.startswith(builtin.TEXT)
+    from fljax.models import classifiers  # slow to import, as for `ModelConfig`
+
+    dataset = str(given.get("dataset", ""))
+    tokens = classifiers.tells_tokens(model) or dataset.startswith(builtin.TEXT)
     task = given.get("task", "tokens" if tokens else None)
     start = dict(targets.TARGETS[task].start) if task in targets.NAMES else {}
     if builtin.has_clients(dataset):
         start.pop("data", None)
     if tokens:
         start["data"] = {"task": task, **start.get("data", {})}
-    if decoder:
+    if classifiers.is_decoder(model):
         start["run"] = {"baseline": False}
     if given.get("dataset") == "roles" and "model" not in start:  # symbols are no sizes
         start["model"] = {"model": "lstm"}
