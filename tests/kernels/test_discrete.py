@@ -247,6 +247,13 @@ def test_rows_of_a_sum_keep_their_bounds_and_means_and_depend_on_no_other(key):
     assert np.array_equal(total, z.sum(axis=1)) and np.array_equal(first, z[:, 0])
 
 
+def test_no_rows_add_up_to_zero(key):
+    none, rows = jnp.zeros(0), {"w": jnp.zeros((0, 2, 3)), "b": jnp.zeros((0, 3))}
+    total = jax.jit(lambda key: discrete.grid_sum(key, rows, none, 9, jnp.arange(0)))(key)
+    assert total["w"].dtype == jnp.int32
+    assert np.array_equal(total["w"], np.zeros((2, 3))) and np.array_equal(total["b"], np.zeros(3))
+
+
 @pytest.mark.parametrize("bits", [1, 8, 31, 32])
 def test_a_ring_sums_modulo_its_size_and_comes_back(bits):
     rng = np.random.default_rng(bits)

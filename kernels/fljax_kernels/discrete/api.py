@@ -2,6 +2,7 @@
 checks.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -204,8 +205,8 @@ def grid_sum(
             f"{[np.shape(leaf) for leaf in leaves]} and coefficients of shape {size}."
         )
     sums.check(most_squared_norms, places, size[0])
-    flat = [jnp.reshape(leaf, (leaf.shape[0], -1)).astype(jnp.float32) for leaf in leaves]
-    parts, c = [sums.Part(leaf) for leaf in flat], coefficients.astype(jnp.float32)
+    flat = [jnp.reshape(leaf, (*size, math.prod(leaf.shape[1:]))) for leaf in leaves]
+    parts, c = [sums.Part(y.astype(jnp.float32)) for y in flat], coefficients.astype(jnp.float32)
     totals = sums.add_up(parts, c, most_squared_norms, key, places)
     shaped = [total.reshape(leaf.shape[1:]) for total, leaf in zip(totals, leaves, strict=True)]
     return jax.tree.unflatten(tree, shaped)
