@@ -107,7 +107,7 @@ def main() -> None:
     ]
     note = f"fljax reproduce {options.paper} --seeds {options.seeds}"
     if begun:
-        note += ", which went on from an earlier commit's pieces: the environment is the last one's"
+        note += ", which went on from pieces made before: the environment is that of the end"
     print(_harness.write(f"reproduce_{options.paper}", rows, note=note))
 
 
