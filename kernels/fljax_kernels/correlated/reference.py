@@ -50,7 +50,6 @@ def correlated(
     count = strategy.num_buffers
     if count == 0 and strategy.kind != "dense_banded":
         return fresh, buffers
-    noise = fresh
     if strategy.kind == "dense_banded":
         own = np.asarray(strategy.coefs, np.float64)[:: count + 1]
         scale = jnp.asarray(1 / own, fresh.dtype)[step]
