@@ -3,13 +3,17 @@ clients.
 """
 
 import dataclasses
+import functools
 import json
 
+import jax
+import numpy as np
 import pytest
 
-from fljax import cli, schemes
+from fljax import cli, models, schemes
 from fljax.attacks import rounds
-from fljax.cli import _attack_noise, _own, attack
+from fljax.cli import _attack_membership, _attack_noise, _attack_symbols, _own, attack
+from fljax.models import weights
 
 TOML = '[scheme]\nscheme = "gd_dp"\nl2_clip_norm = 2.0\nnum_parties = 300\n{}\n'
 
@@ -120,6 +124,56 @@ def test_an_attack_is_on_the_scheme_the_data_and_the_model_of_the_settings(mine)
     assert attack._settled(other, own).dataset == "digits"
 
 
+OF_TEXT = """
+[scheme]
+scheme = "higradavg"
+noise_multiplier = 4.0
+[data]
+dataset = "roles"
+[model]
+model = "token_lstm"
+embedding = 4
+cells = [4]
+hidden = [5]
+"""
+
+
+@pytest.mark.parametrize("name", ["loss_threshold", "symbols"])
+def test_an_attack_is_on_the_sizes_and_beside_the_frozen_weights_of_the_run(
+    name, tmp_path, monkeypatch
+):
+    (tmp_path / "config.toml").write_text(OF_TEXT + "lora = 2\n" * (name != "symbols"))
+    sizes = {"embedding": 4, "cells": (4,), "hidden": (5,)}
+    made = functools.partial(
+        models.create, "token_lstm", example_shape=(20,), num_classes=80, **sizes
+    )
+    base = made(key=jax.random.key(7)).params
+    if name != "symbols":  # which cannot read this model's update with LoRA
+        named = jax.tree_util.tree_leaves_with_path(base)
+        path = lambda place: jax.tree_util.keystr(place, simple=True, separator=".")
+        arrays = {path(place): np.asarray(leaf) for place, leaf in named}
+        (tmp_path / "base.safetensors").write_bytes(weights.to_bytes(arrays))
+    given = []
+
+    def create(*args, **how):
+        given.append(how)
+        raise KeyboardInterrupt  # a model is all that is asked for
+
+    own = _own.read(tmp_path)
+    options = attack._settled(attack.Options(attack=name, settings=tmp_path, num_rounds=1), own)
+    monkeypatch.setattr(models, "create", create)
+    kind = _attack_symbols if name == "symbols" else _attack_membership
+    with pytest.raises(KeyboardInterrupt):
+        kind.run(options, own, print)
+    (how,) = given
+    assert {size: how[size] for size in sizes} == sizes
+    if name == "symbols":
+        return
+    assert how["lora"] == 2
+    kept = made(key=jax.random.key(1), base=how["base"]).params
+    jax.tree.map(np.testing.assert_array_equal, kept, base)
+
+
 def test_without_budgets_the_budget_is_what_the_noise_of_the_settings_spends(mine):
     scheme, own = schemes.get("dp_fedsgd"), _own.read(mine)
     over = {"num_rounds": 3, "delta": 1e-5}
@@ -148,6 +202,8 @@ def test_the_command_attacks_the_noise_of_the_settings(name, mine, tmp_path):
         (TOML.format(""), [], "budgets with settings"),
         (OWN, ["--attack", "one_unit", "--dataset", "digits"], "no dataset with a game"),
         (OWN, ["--model", "mlp"], "no model unless membership"),
+        (OWN, ["--attack", "lira", "--learning-rate", "2"], "no learning_rate with settings"),
+        (OWN + "lora = 2\n", ["--attack", "lira"], "what LoRA is trained beside"),
         (OWN.replace("dp_fedsgd", "dp_fedavg"), ["--attack", "lira"], "examples or subjects"),
         ('[scheme]\nscheme = "white_channel"\n', [], "promises an epsilon"),
     ],

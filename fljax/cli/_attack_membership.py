@@ -77,15 +77,15 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
             f"Expected a dataset of classes for {options.attack}, got dataset={options.dataset!r} "
             "of text."
         )
-    sizes: dict[str, Any] = {"hidden": _HIDDEN} if options.model == "mlp" else {}
-    if own is not None and own.model.model == options.model:
-        sizes = own.model.options
+    given = {"hidden": _HIDDEN} if options.model == "mlp" else {}
+    sizes, base = _own.model(options.model, options.lora, own, **given)
     model = models.create(
         options.model,
         example_shape=pool["x"].shape[1:],
         num_classes=num_classes,
         key=jax.random.fold_in(root, 0),
         lora=options.lora,
+        base=base,
         **sizes,
     )
     loss = (models.next_token if texts else models.softmax_cross_entropy)(model.apply)

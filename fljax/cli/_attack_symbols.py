@@ -65,14 +65,16 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
             f"{options.dataset!r}, got targets={options.targets}."
         )
     root = jax.random.key(options.seed, impl="threefry2x32")
+    sizes, base = _own.model(options.model, options.lora, own)
     create = lambda **how: models.create(
         options.model,
         example_shape=one["x"].shape[1:],
         num_classes=texts.num_classes,
         key=jax.random.fold_in(root, 0),
+        **sizes,
         **how,
     )
-    plain = create()
+    plain = create(base=base)
     model = create(lora=options.lora, base=plain.params)
     length = one["x"].shape[1]
     score = _scores(options, plain.params, model.params, length)

@@ -31,8 +31,9 @@ symbols the text has is read off the update, and which of the candidates it is, 
 candidates that anybody tells by the certificate.
 
 With --settings it is the scheme of a run's folder, or of a TOML, with its own numbers but for few
-clients, or of an inversion one record; its data, and of attacks on membership its model. Without
---budgets its own noise is attacked, and what that spends here is the budget.
+clients, or of an inversion or symbols one record; its data, and of attacks on membership or symbols
+its model, beside the weights that the folder of a run with LoRA keeps. Without --budgets its own
+noise is attacked, and what that spends here is the budget.
 
 Writes config.toml, attack.json and report.html into one folder. Exits with 1 where a bound did not
 hold.
@@ -108,8 +109,8 @@ class Options:
     or mlp.
     """
     lora: int | None = None
-    """Rank of small matrices beside the model's linear layers, which alone are trained. none: all
-    of it is.
+    """Rank of small matrices beside the model's linear layers, which alone are trained; the layers'
+    weights are those of the model's folder or of settings, or drawn. none: all of it is trained.
     """
     targets: int = 10
     """Images or texts, which are the candidates as well."""
@@ -126,7 +127,7 @@ class Options:
     trials: int = 4000
     """Runs of a game in each of its two worlds."""
     learning_rate: float | None = None
-    """Of that training. none: 2, or 0.4 for text."""
+    """Of that training. none: that of settings, or 2, or 0.4 for text."""
     seed: int = 0
     """Of everything random."""
     run_dir: pathlib.Path | None = None
@@ -242,11 +243,17 @@ def _settled(options: Options, own: Any) -> Options:
     """The options, with what `own` settings, or else nobody, says of scheme, data and model.
 
     Raises:
-      ValueError: the attack is not for that scheme, or neither says how much noise there is.
+      ValueError: the attack is not for that scheme, neither says how much noise there is, both say
+        a learning rate, or settings of LoRA do not keep what it is trained beside.
     """
     told: dict[str, Any] = {}
     if own is not None:
         told["scheme"] = own.scheme
+        if options.learning_rate is not None:
+            raise ValueError(
+                "Expected no learning_rate with settings, which say it, got "
+                f"learning_rate={options.learning_rate}."
+            )
         if options.budgets is None and own.config.noise_multiplier is None:
             raise ValueError(
                 "Expected budgets with settings that leave the noise to be calibrated, got none."
@@ -259,6 +266,12 @@ def _settled(options: Options, own: Any) -> Options:
     if _trains(options.attack) and options.model is None:
         told["model"] = "token_lstm" if text else "mlp"
         if own is not None:
+            if own.lacks_base:
+                raise ValueError(
+                    "Expected settings to be the folder of a run, which keeps what LoRA is trained "
+                    f"beside, got another with lora={own.model.lora}: or name model and lora, for "
+                    "weights that are drawn."
+                )
             told["model"], told["lora"] = own.model.model, own.model.lora
     return dataclasses.replace(options, **told)
 

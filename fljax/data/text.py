@@ -3,8 +3,9 @@ the tokens of a public `tokenizer.json`.
 """
 
 import functools
+import hashlib
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,7 @@ def symbols(vocabulary: str | None) -> tuple[str, ...]:
         found = _tokenizer(vocabulary).get_vocab()
         by_number = {number: token for token, number in found.items()}
         return tuple(by_number.get(n, f"<{n}>") for n in range(max(by_number, default=-1) + 1))
-    path = pathlib.Path(vocabulary).expanduser()
-    if not path.is_file():
-        raise ValueError(f"Expected vocabulary to be a file of words, one a line, got {path}.")
+    path = _path(vocabulary)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as reason:
@@ -48,6 +47,23 @@ def symbols(vocabulary: str | None) -> tuple[str, ...]:
             )
         known.add(word)
     return (*lines, UNKNOWN, START)
+
+
+def digest(vocabulary: str) -> str:
+    """SHA-256 of the file: tokens of the same names may cut texts otherwise.
+
+    Raises:
+      ValueError: no such file.
+    """
+    return hashlib.sha256(_path(vocabulary).read_bytes()).hexdigest()
+
+
+def _path(vocabulary: str) -> pathlib.Path:
+    path = pathlib.Path(vocabulary).expanduser()
+    if not path.is_file():
+        what = "tokenizers" if _is_tokenizer(vocabulary) else "words, one a line"
+        raise ValueError(f"Expected vocabulary to be a file of {what}, got {path}.")
+    return path
 
 
 def _is_tokenizer(vocabulary: str | None) -> bool:
@@ -66,28 +82,30 @@ def _read(path: pathlib.Path, changed: int) -> Any:
 
 
 def _tokenizer(vocabulary: str) -> Any:
-    path = pathlib.Path(vocabulary).expanduser()
-    if not path.is_file():
-        raise ValueError(f"Expected vocabulary to be a file of tokenizers, got {path}.")
+    path = _path(vocabulary)
     found = _read(path, path.stat().st_mtime_ns)
     found.no_truncation()
     found.no_padding()
     return found
 
 
-def _codes(text: str, names: tuple[str, ...], vocabulary: str | None) -> np.ndarray:
-    """The numbers of a text's symbols, int32, after that of the symbol that begins it; what a
-    tokenizer puts there, it puts there itself.
+def _coder(names: tuple[str, ...], vocabulary: str | None) -> Callable[[str], np.ndarray]:
+    """What gives the numbers of a text's symbols, int32, after that of the symbol that begins it;
+    what a tokenizer puts there, it puts there itself.
     """
     if _is_tokenizer(vocabulary):
         assert vocabulary is not None
-        return np.asarray(_tokenizer(vocabulary).encode(text).ids, np.int32)
+        tokenizer = _tokenizer(vocabulary)
+        return lambda text: np.asarray(tokenizer.encode(text).ids, np.int32)
+    start, unknown = np.asarray([len(names) - 1], np.int32), len(names) - 2
     if names == BYTES:
-        found = np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.int32)
-    else:
-        places = _places(names)
-        found = np.asarray([places.get(word, len(names) - 2) for word in text.split()], np.int32)
-    return np.concatenate([np.asarray([len(names) - 1], np.int32), found])
+        return lambda text: np.concatenate(
+            [start, np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.int32)]
+        )
+    places = _places(names)
+    return lambda text: np.concatenate(
+        [start, np.asarray([places.get(word, unknown) for word in text.split()], np.int32)]
+    )
 
 
 @functools.lru_cache(maxsize=1)
@@ -121,8 +139,9 @@ def encode(
     _validate.positive_int(length=length)
     x = np.zeros((len(texts), length), np.int32)
     y = np.full((len(texts), length), targets.PADDING, np.int32)
+    code = _coder(names, vocabulary)
     for row, text in enumerate(texts):
-        codes = _codes(text, names, vocabulary)[: length + 1]
+        codes = code(text)[: length + 1]
         if codes.size < 2:
             raise ValueError(f"Expected text of at least one symbol, got {text!r} in {where[row]}.")
         x[row, : codes.size - 1] = codes[:-1]
@@ -137,7 +156,7 @@ def pieces(
     ended; `[0, length]` where there is nothing to tell.
     """
     _validate.positive_int(length=length)
-    codes = _codes(text, names, vocabulary)
+    codes = _coder(names, vocabulary)(text)
     count = max(0, -(-(codes.size - 1) // length))
     x = np.zeros((count, length), np.int32)
     y = np.full((count, length), targets.PADDING, np.int32)

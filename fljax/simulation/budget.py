@@ -62,6 +62,7 @@ class Plan(NamedTuple):
       epsilon of all rounds of one try alone, by the tightest accountant.
     num_params: numbers in the model. normals: of a round's noise, see `Scheme.normals`; None of
       either: not told.
+    vocabulary: file of the symbols that texts are made of; None: bytes, or no text.
     """
 
     scheme_config: Any
@@ -84,6 +85,7 @@ class Plan(NamedTuple):
     one_run: float | None = None
     num_params: int | None = None
     normals: int | None = None
+    vocabulary: str | None = None
 
     def times(self, rounds: int) -> int:
         """How often the event counts after so many rounds."""
@@ -158,6 +160,7 @@ def plan(config: Config, scheme: Scheme, facts: Facts) -> Plan:
         uses=tuple(uses_of(scheme, scheme_config, rounds) for rounds in range(len(epsilons))),
         search=config.search,
         one_run=_one_run(config, scheme, scheme_config, event, len(epsilons) - 1, delta),
+        vocabulary=config.data.vocabulary,
     )
 
 
@@ -442,6 +445,12 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
         *([] if _in_integers(plan) else of_tail(plan, rounds)),
         of_seed(plan),
     ]
+    if plan.vocabulary is not None:
+        not_covered.insert(
+            2,
+            f"Text is told by the symbols of {plan.vocabulary}, which are taken to be public: what "
+            "was in the text that they were made of is not counted.",
+        )
     if plan.baseline:
         beside = (
             "The non-private model trained beside it, for comparison, has neither clipping nor "

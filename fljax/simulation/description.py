@@ -6,6 +6,7 @@ import json
 import pathlib
 from typing import Any
 
+from fljax.data import text
 from fljax.simulation import own
 from fljax.simulation.config import Config
 from fljax.simulation.record import folder
@@ -20,7 +21,7 @@ def of(config: Config, task: Task, has_own_models: bool) -> dict[str, Any]:
 
     Names of classes and features are public, as their number is: they are the configuration's.
     """
-    dataset = task.dataset
+    dataset, vocabulary = task.dataset, config.data.vocabulary
     x = dataset.train.get("x")
     return {
         "format": _FORMAT,
@@ -40,7 +41,8 @@ def of(config: Config, task: Task, has_own_models: bool) -> dict[str, Any]:
         "missing_value": config.data.missing_value,
         "label_column": config.data.label_column,
         "sequence_length": config.data.sequence_length,
-        "vocabulary": config.data.vocabulary,
+        "vocabulary": vocabulary,
+        "vocabulary_digest": None if vocabulary is None else text.digest(vocabulary),
         "clients_have_own_models": has_own_models,
     }
 

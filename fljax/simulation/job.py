@@ -15,7 +15,7 @@ import numpy as np
 import fljax_kernels
 from fljax import data, models, schemes
 from fljax.accounting import events
-from fljax.data import facts, store
+from fljax.data import facts, store, text
 from fljax.data.facts import Facts
 from fljax.errors import PrivacyPreconditionError
 from fljax.schemes.base import FederatedAlgorithm, Scheme
@@ -157,14 +157,16 @@ def _prepared(config: Config, seed: seeds.Seed, brought: own.Own, attempt: int |
     _check_sampling(plan.event, job.algorithms[0])
     outside = not models.classifiers.is_own(config.model.model)
     programs = own.programs(brought, built.model, built.dataset, outside=outside)
+    if config.data.vocabulary is not None:
+        programs["vocabulary"] = text.digest(config.data.vocabulary)
     if built.base is not None:
         programs["frozen weights"] = own.digest_of(built.base)
     elif config.model.init is not None or base_model.is_published(config.model):
         programs["initial model"] = own.digest_of(built.model.params)
     if config.scheme_object is not None or config.scheme not in schemes.NAMES:
-        text = _lowered(job._replace(algorithms=job.algorithms[:1])).as_text()
+        lowered = _lowered(job._replace(algorithms=job.algorithms[:1])).as_text()
         begun = own.program(job.algorithms[0].init, built.model.params)
-        programs["scheme"] = hashlib.sha256(f"{begun} {text}".encode()).hexdigest()
+        programs["scheme"] = hashlib.sha256(f"{begun} {lowered}".encode()).hexdigest()
     if job.algorithms[0].client_state is not None and not processes.alone():
         raise ValueError(
             f"Expected one process for scheme={config.scheme!r}, whose clients keep something "

@@ -85,7 +85,11 @@ def examples(name: str, about: dict[str, Any]) -> tuple[np.ndarray, np.ndarray |
 def _symbols(name: str, about: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """Sequences and what comes next in them: of a table all texts, else held-out examples."""
     names, length = tuple(about["class_names"]), about["example"]["shape"][0]
-    column = about["label_column"] or "text"
+    column, vocabulary = about["label_column"] or "text", about["vocabulary"]
+    if vocabulary is not None and text.digest(vocabulary) != about["vocabulary_digest"]:
+        raise ValueError(
+            f"Expected vocabulary {vocabulary} as the model was trained with it, got another."
+        )
     if name.startswith(builtin.CSV):
         texts = tables.read_texts(name.removeprefix(builtin.CSV), column)
         if not names:
@@ -93,18 +97,13 @@ def _symbols(name: str, about: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
                 "Expected data of numbers of symbols, as the model was trained on, got a table of "
                 "text."
             )
-        vocabulary = about["vocabulary"]
-        if vocabulary is not None and text.symbols(vocabulary) != names:
-            raise ValueError(
-                f"Expected vocabulary {vocabulary} as the model was trained with it, got another."
-            )
         where = [f"row {row}" for row in range(len(texts))]
         return text.encode(texts, names, length, where, vocabulary)
     columns = tables.Columns(
         about["label_column"],
         task="tokens",
         length=about["sequence_length"],
-        vocabulary=about["vocabulary"],
+        vocabulary=vocabulary,
     )
     test = data.load(name, columns).test
     return test["x"], test["y"]

@@ -6,8 +6,8 @@ import pytest
 from fljax import data
 from fljax.data import tables, text
 from fljax.data.sources import texts
+from fljax.simulation import budget, description, fingerprint, job, predictions, task
 from fljax.simulation import config as config_lib
-from fljax.simulation import task
 
 TOKENS = tables.Columns(task="tokens", length=4)
 NAMES = text.BYTES
@@ -141,3 +141,29 @@ def test_a_list_of_words_that_is_not_utf8_is_named(tmp_path):
     (tmp_path / "words.txt").write_bytes(b"hello\n\xff\n")
     with pytest.raises(ValueError, match=r"vocabulary .*words\.txt to be in UTF-8"):
         text.symbols(str(tmp_path / "words.txt"))
+
+
+def test_a_claim_names_the_vocabulary_and_a_run_and_its_model_are_held_to_it(folder):
+    path = folder / "words.list"
+    path.write_text("the\ncat\n")
+    given = {"dataset": f"text:{folder}", "sequence_length": 1, "vocabulary": str(path)}
+    model = {"model": "token_lstm", "embedding": 2, "cells": [2], "hidden": [2]}
+    for name in ("anna/1.txt", "bert.txt"):
+        (folder / name).write_text("the dog " * 5)
+    sections = {"data": given, "model": model, "run": {"seed": 0, "num_rounds": 1}}
+    sections["scheme"] = {"scheme": "dp_fedavg", "noise_multiplier": 9.0}
+    config = config_lib.from_sections(sections)
+    first = job.prepare(config)
+    (said,) = [line for line in budget.statement(first.plan, 1)["not_covered"] if str(path) in line]
+    assert "taken to be public" in said
+    plain = budget.statement(first.plan._replace(vocabulary=None), 1)["not_covered"]
+    assert not any("symbols of" in line for line in plain)
+    about = description.of(config, first.task, False)
+    assert (
+        predictions._symbols(f"text:{folder}", about)[0].shape == first.task.dataset.test["x"].shape
+    )
+    path.write_text("the\nhat\n")  # which nobody says either: the numbers are the same
+    again = job.prepare(config)
+    assert fingerprint.changed(first.began_with, again.began_with) == ["vocabulary"]
+    with pytest.raises(ValueError, match="as the model was trained with it, got another"):
+        predictions._symbols(f"text:{folder}", about)
