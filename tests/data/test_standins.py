@@ -153,6 +153,14 @@ def test_common_speech_is_of_the_source_that_roles_of_the_same_generator_share(r
     assert nats(0) < alone - 0.3 < alone + 0.3 < nats(1)
 
 
+def test_common_speech_is_not_drawn_by_the_numbers_that_roles_speak_by():
+    one, other = np.random.default_rng(0), np.random.default_rng(0)
+    standins.common_speech(one, num_texts=3, length=4, num_subjects=2)
+    standins._sizes(other, 2, 300.0, sigma=1.0)
+    standins._source(other)
+    np.testing.assert_array_equal(one.random(5), other.random(5))
+
+
 def test_common_speech_of_no_length_is_refused():
     rng = np.random.default_rng(0)
     with pytest.raises(ValueError, match="length >= 2"):

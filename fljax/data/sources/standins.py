@@ -205,6 +205,7 @@ def common_speech(
         raise ValueError(f"Expected length >= 2, got length={length}.")
     _sizes(rng, num_subjects, mean_items, sigma=size_sigma)  # which `roles` draws first
     zipf, shared = _source(rng)
+    rng = rng.spawn(1)[0]  # the numbers that come next are those that roles speak by
     text = np.empty((num_texts, length), np.int32)
     text[:, :2] = rng.choice(NUM_SYMBOLS, size=(num_texts, 2), p=zipf)
     for t in range(2, length):
