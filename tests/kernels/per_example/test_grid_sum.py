@@ -3,6 +3,7 @@ closed form.
 """
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import pytest
 
 import fljax_kernels
 from fljax import models
+from fljax.upload import exact_noise
 
 B, P, Q = 12, 9, 7
 ROW = np.random.default_rng(0).normal(size=(2, B, 16)).astype(np.float32)
@@ -120,6 +122,30 @@ def test_the_bound_holds_whatever_a_row_holds(method, key):
     assert squares.max() <= 10**6
     # Of one whose square is not finite nothing is left; others count, of a zero x by the bias.
     assert not squares[[2, 3, 4, 8, 9, 11]].any() and (squares[[0, 1, 5, 6, 7, 10]] > 0).all()
+
+
+@pytest.mark.slow(reason="compiles large networks")
+@pytest.mark.parametrize(("kind", "share"), [("softmax", 0.97), ("mlp", 0.99)])
+def test_clipped_rows_end_near_the_bound(kind, share, key):
+    """As docs/explain/integer_noise.md says of 784 dense numbers at a noise multiplier of 1."""
+    sizes = {"hidden": (256, 128)} if kind == "mlp" else {}
+    loss, params, one = network(kind, (784,), **sizes)
+    x = np.random.default_rng(5).normal(size=(60, 784)).astype(np.float32)
+    batch = {"x": jnp.asarray(x), "y": jnp.tile(one["y"], 5)}
+    G = fljax_kernels.per_example_grads(loss, method="taps")
+    longest, places = exact_noise.STDDEV, jnp.arange(60)
+
+    @jax.jit
+    def alone(i):
+        made = G(params, batch, batch_mask=places == i)
+        most = jnp.full(60, math.floor(longest**2), jnp.uint32)
+        total = made.grid_sum(key, lambda norms: longest / norms, most, places)[0]
+        return jnp.sqrt(sum(jnp.sum(jnp.square(z.astype(float))) for z in jax.tree.leaves(total)))
+
+    with jax.debug_key_reuse(False):
+        lengths = np.stack([alone(i) for i in range(60)]) / longest
+    # A row's length scatters by .023 at most: three standard errors of the mean.
+    assert lengths.max() <= 1 and lengths.mean() == pytest.approx(share, abs=0.009)
 
 
 @pytest.mark.slow(reason="draws thousands of times")
