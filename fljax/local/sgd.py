@@ -19,7 +19,7 @@ from fljax import _validate
 from fljax.data.cohorts import map_clients
 from fljax.local import keyed
 from fljax.types import Batch, ClientUpdate, LossFn, Params
-from fljax_kernels import _threefry  # the bits of jax.random, without its loops on a CPU
+from fljax_kernels import _meshes, _threefry  # the bits of jax.random, without its loops on a CPU
 from fljax_kernels.per_example import one_example
 
 
@@ -205,9 +205,9 @@ def local_sgd(
 
             begun = (*carry[:2], jnp.zeros((), jnp.float32))
             if not half:
-                return jax.lax.fori_loop(0, num_steps, functools.partial(step, batch_size), begun)
-            then = jax.lax.fori_loop(0, num_whole, functools.partial(step, batch_size), begun)
-            return jax.lax.fori_loop(num_whole, num_steps, functools.partial(step, half), then)
+                return _meshes.fori_loop(0, num_steps, functools.partial(step, batch_size), begun)
+            then = _meshes.fori_loop(0, num_whole, functools.partial(step, batch_size), begun)
+            return _meshes.fori_loop(num_whole, num_steps, functools.partial(step, half), then)
 
         memory = () if optimizer is None else optimizer.init(params)
         first = (params, memory, jnp.zeros((), jnp.float32))
@@ -298,7 +298,7 @@ def local_gradient(
 
         zero = jax.tree.map(lambda p: jnp.zeros((num_clients, *p.shape), p.dtype), params)
         num_steps = (jnp.max(num_examples) + batch_size - 1) // batch_size
-        total, value = jax.lax.fori_loop(
+        total, value = _meshes.fori_loop(
             0, num_steps, step, (zero, jnp.zeros((num_clients,), jnp.float32))
         )
         count = jnp.maximum(1, num_examples).astype(jnp.float32)

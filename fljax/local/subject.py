@@ -25,6 +25,7 @@ from fljax import _keys, _validate
 from fljax.local import clipping, keyed, silo_query
 from fljax.local.silo_query import AddUpGradients, Query, SiloSum
 from fljax.types import Batch, LossFn, Params
+from fljax_kernels import _meshes
 
 _NOBODY = jnp.iinfo(jnp.int32).max
 # A norm from a Gram matrix may come out too small where gradients cancel. Float32 dot products err
@@ -236,7 +237,8 @@ def _sum_of_parts(
         count = jnp.sum(used)
         dtype = jnp.float32 if add_up is None else jnp.int32
         zero = (silo_query.zeros(params, dtype), jnp.zeros((2,), jnp.float32))
-        grad_sum, stats = jax.lax.fori_loop(0, silo_query.num_batches(count, batch_size), add, zero)
+        num_batches = silo_query.num_batches(count, batch_size)
+        grad_sum, stats = _meshes.fori_loop(0, num_batches, add, zero)
         return silo_query.answer(
             grad_sum, stats[0], ids, used, stats[1] / jnp.maximum(1, count).astype(jnp.float32)
         )
@@ -301,9 +303,8 @@ def _mean_then_clip(
             )
 
         zero = (silo_query.zeros(params), jnp.zeros((2,), jnp.float32))
-        grad_sum, stats = jax.lax.fori_loop(
-            0, silo_query.num_batches(num_subjects, together), add, zero
-        )
+        num_batches = silo_query.num_batches(num_subjects, together)
+        grad_sum, stats = _meshes.fori_loop(0, num_batches, add, zero)
         return silo_query.answer(
             grad_sum,
             stats[0],

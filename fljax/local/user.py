@@ -12,6 +12,7 @@ from fljax.local import clipping, silo_query
 from fljax.local.sgd import masked_mean_loss
 from fljax.local.silo_query import AddUp, Query, SiloSum
 from fljax.types import Batch, LossFn, Params
+from fljax_kernels import _meshes
 
 
 def clipped_batch_gradient(
@@ -62,7 +63,7 @@ def clipped_batch_gradient(
             return jax.tree.map(jnp.add, total, (grads, value.astype(jnp.float32) * share))
 
         zero = (silo_query.zeros(params), jnp.zeros((), jnp.float32))
-        grad_sum, loss_sum = jax.lax.fori_loop(
+        grad_sum, loss_sum = _meshes.fori_loop(
             0, silo_query.num_batches(count, batch_size), add, zero
         )
         divisor = jnp.maximum(1, count).astype(jnp.float32)

@@ -12,7 +12,7 @@ import optax
 
 from fljax import _validate
 from fljax.types import Params, PyTree
-from fljax_kernels import _platforms
+from fljax_kernels import _meshes, _platforms
 
 CLIENTS = "clients"  # the mesh axis that clients are dealt over
 MODEL = "model"  # the mesh axis that XLA may spread each client's model over
@@ -312,7 +312,10 @@ def _sum_here(
 
     like, _ = jax.eval_shape(lambda: traced_once(*take(0), *shared))
     zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
-    total, rows = jax.lax.fori_loop(0, (last + chunk_size - 1) // chunk_size, body, (zero, old))
+    # Chunks of nobody count for nothing, also where others still have some: not each chunk_fun
+    # looks who is present.
+    num_chunks = (last + chunk_size - 1) // chunk_size
+    total, rows = _meshes.fori_loop(0, num_chunks, body, (zero, old))
     return total, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:capacity], rows)
 
 

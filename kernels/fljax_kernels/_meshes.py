@@ -1,4 +1,5 @@
-"""Arrays on a mesh with Explicit axes, whose types carry their sharding.
+"""Arrays on a mesh with Explicit axes, whose types carry their sharding; and what devices have to
+agree on that share arrays.
 
 JAX refuses an operation there whose result could be sharded in several ways, and what is private
 has many. So the axes become Auto inside, where XLA chooses, and results are given the sharding that
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
@@ -84,6 +86,60 @@ def is_spread(x: Any) -> bool:
         kind is AxisType.Auto and mesh.shape[name] > 1
         for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
     )
+
+
+def in_step() -> tuple[str, ...]:
+    """Axes along which devices have to take the same steps of loops, and the same branches: those
+    of a `shard_map`, where XLA may cut arrays along others. Empty: each may go its own way.
+
+    XLA then moves parts of arrays between devices wherever it likes, in loops and branches too. A
+    CPU waits for all devices of a mesh at some of these moves (collective-permute), so that one
+    which takes a step or a branch alone waits for ever.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    by_hand = tuple(axis for axis in mesh.manual_axes if mesh.shape[axis] > 1)
+    cut = any(size > 1 for axis, size in mesh.shape.items() if axis not in mesh.manual_axes)
+    return by_hand if cut else ()
+
+
+def any_has(x: jax.Array) -> jax.Array:
+    """x, True or False, or where devices have to be in step whether any has True."""
+    axes = in_step()
+    return jax.lax.pmax(x.astype(jnp.int32), axes) > 0 if axes else x
+
+
+def all_have(x: jax.Array) -> jax.Array:
+    """The same, whether all have True: which branch is taken."""
+    return ~any_has(~x) if in_step() else x
+
+
+def while_loop(go_on: Callable[[Any], jax.Array], body: Callable[[Any], Any], start: Any) -> Any:
+    """`jax.lax.while_loop`; where devices have to be in step, one whose loop is over takes the
+    others' steps along, and keeps its state.
+    """
+    if not in_step():
+        return jax.lax.while_loop(go_on, body, start)
+
+    def step(state: Any) -> Any:
+        more = go_on(state)
+        return jax.tree.map(lambda new, old: jnp.where(more, new, old), body(state), state)
+
+    return jax.lax.while_loop(lambda state: any_has(go_on(state)), step, start)
+
+
+def fori_loop(
+    low: int | jax.Array, high: jax.Array, body: Callable[[jax.Array, Any], Any], start: Any
+) -> Any:
+    """`jax.lax.fori_loop`, as `while_loop`."""
+    if not in_step():
+        return jax.lax.fori_loop(low, high, body, start)
+
+    def step(state: Any) -> Any:
+        i, inner = state
+        return i + 1, body(i, inner)
+
+    first = jnp.asarray(low, high.dtype), start
+    return while_loop(lambda state: state[0] < high, step, first)[1]
 
 
 def leading(tree: Any) -> Any:

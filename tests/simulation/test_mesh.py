@@ -280,6 +280,52 @@ def test_a_model_spread_over_devices_trains_as_one_that_is_not():
         mesh.client_mesh(8, model_devices=3)
 
 
+def of_neighbours(params, example):
+    """A loss whose numbers travel between the devices of a model, in each step of a client."""
+    hidden = jnp.tanh(jnp.roll(example["x"] @ params["w"], 1) @ params["u"])
+    return -jax.nn.log_softmax(hidden @ params["v"])[example["y"]]
+
+
+@pytest.mark.slow(reason="compiles rounds for two meshes")
+@pytest.mark.parametrize("name", ["dp_fedavg", "dp_fedsgd", "higradavg"])
+def test_models_are_shared_by_devices_whose_clients_are_of_other_lengths(name):
+    """Two models over four devices each; of five clients some have more steps, and one model has
+    fewer chunks: none, of `dp_fedsgd`.
+    """
+    rng, k = np.random.default_rng(0), jax.random.split(jax.random.key(3), 3)
+    params = {"w": (D, 8), "u": (8, 8), "v": (8, 4)}
+    params = {n: jax.random.normal(k[i], s) for i, (n, s) in enumerate(params.items())}
+    x = rng.normal(size=(30, D)).astype(np.float32)
+    examples = {"x": x, "y": rng.integers(0, 4, 30).astype(np.int32)}
+    examples["subject"] = np.arange(30, dtype=np.int32)
+    rows = np.arange(30, dtype=np.int32).reshape(5, 6)
+    rows[[0, 2, 3], 2:] = -1
+    clients = data.ClientData(jax.tree.map(jnp.asarray, examples), jnp.asarray(rows))
+    scheme = schemes.get(name)
+    fields = scheme.Config.__dataclass_fields__
+    sizes = {n: v for n, v in {"num_parties": 5, "local_batch_size": 2}.items() if n in fields}
+    step = scheme.make(
+        scheme.Config(noise_multiplier=1.0, **sizes),
+        of_neighbours,
+        num_units=5,
+        performance=Performance(groups=2, chunk_size=1),
+    )
+    ends = []
+    for over in (mesh.client_mesh(8, groups=2, model_devices=4), mesh.client_mesh(1, groups=2)):
+        state = step.init(params)
+        run = mesh.jit(over, step.round, state, others=1)
+        cohort = mesh.everywhere(over, data.cohort(clients, jnp.arange(5)))
+        state = mesh.spread(over, state)
+        with mesh.over(over):
+            for _ in range(2):
+                state, _ = jax.block_until_ready(run(state, cohort, jax.random.key(0)))
+        ends.append(jax.tree.map(np.asarray, state.params))
+    for shared, whole in zip(*map(jax.tree.leaves, ends), strict=True):
+        # Rounding grows over two rounds of steps; clients that count twice move dp_fedsgd by 0.75.
+        np.testing.assert_allclose(shared, whole, rtol=0, atol=1e-4)
+    assert np.abs(ends[1]["u"] - np.asarray(params["u"])).max() > 0.01
+
+
 def test_on_a_mesh_without_an_axis_for_clients_nobody_is_dealt():
     with jax.set_mesh(jax.sharding.Mesh(np.asarray(jax.devices()[:2]), ("data",))):
         assert aggregate.client_devices() == 1

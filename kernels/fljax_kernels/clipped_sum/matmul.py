@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fljax_kernels import _meshes
 from fljax_kernels.clipped_sum import reference
 
 # Below it a squared norm may have lost entries that underflowed; they sum to less than 2**-96 for D
@@ -66,7 +67,7 @@ def clip_and_sum(
     def slow() -> tuple[Any, jax.Array]:
         return reference.clip_and_sum(rows, clip, mask, segment_ids, num_segments)
 
-    return jax.lax.cond(jnp.all(ordinary), fast, slow)
+    return jax.lax.cond(_meshes.all_have(jnp.all(ordinary)), fast, slow)
 
 
 def _one_row(rows: Any, clip: jax.Array, mask: jax.Array) -> tuple[Any, jax.Array]:
@@ -91,7 +92,8 @@ def _one_row(rows: Any, clip: jax.Array, mask: jax.Array) -> tuple[Any, jax.Arra
     def slow() -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         return reference.scales(rows, clip, mask)
 
-    down, factors, counts, norms = jax.lax.cond(jnp.all(ordinary), fast, slow)
+    usual = _meshes.all_have(jnp.all(ordinary))
+    down, factors, counts, norms = jax.lax.cond(usual, fast, slow)
 
     def add(leaf: jax.Array) -> jax.Array:
         x = reference.wide(leaf[0])

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from fljax_kernels import _threefry
+from fljax_kernels import _meshes, _threefry
 from fljax_kernels.discrete import laws
 
 WORDS = laws.BITS // 32
@@ -148,7 +148,7 @@ def _drawn(keys: jax.Array, size: int, columns: Table) -> jax.Array:
     count = lambda rows: jnp.sum(_is_tie(rows), axis=-1, dtype=jnp.int32)
     whole = first[: first.size // width * width].reshape(-1, width)
     ties = jnp.concatenate([count(whole), count(first[None, -width:])])
-    found = lax.while_loop(lambda state: jnp.any(state[0] > 0), decide, (ties, first))[1]
+    found = _meshes.while_loop(lambda state: jnp.any(state[0] > 0), decide, (ties, first))[1]
     return found.reshape(-1, size)
 
 

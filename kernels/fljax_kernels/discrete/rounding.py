@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from fljax_kernels import _meshes
 from fljax_kernels.discrete import alias
 
 TRIES = 64
@@ -50,7 +51,7 @@ def conditional(key: jax.Array, x: jax.Array, most: int) -> jax.Array:
         jnp.zeros(x.shape, jnp.int32),
         jnp.zeros((), bool),
     )
-    return lax.while_loop(lambda state: ~state[2], another, start)[1]
+    return _meshes.while_loop(lambda state: ~state[2], another, start)[1]
 
 
 def in_range(x: jax.Array) -> jax.Array:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from fljax_kernels import _threefry
+from fljax_kernels import _meshes, _threefry
 from fljax_kernels.discrete import alias, rounding
 
 # Of whole numbers float32 tells each from the next below this. A sum of squares that comes out
@@ -100,7 +100,7 @@ def add_up(
     zero = most * np.uint32(0)
     nothing = [one.y * zero.astype(jnp.float32)[:, None] for one in scaled]
     start = zero.astype(jnp.int32), zero > 0, nothing
-    ys = lax.while_loop(lambda state: ~jnp.all(state[1]), attempt, start)[2]
+    ys = _meshes.while_loop(lambda state: ~jnp.all(state[1]), attempt, start)[2]
     # Of the numbers that are added up: who computed them again might round one otherwise.
     counts = _fits(scaled, ys, most, known) & (c > 0)
     return [_sum(one, y, counts) for one, y in zip(scaled, ys, strict=True)]

@@ -300,7 +300,7 @@ class Product:
             rows, squares = self._held_rows
             if _platforms.cpu_alone():
                 # Care costs two passes over all rows. Under vmap both branches run.
-                usual = jnp.isfinite(jnp.sum(squares))
+                usual = _meshes.all_have(jnp.isfinite(jnp.sum(squares)))
                 total = lax.cond(usual, _sum_rows, _sum_finite_rows, rows, weights)
             else:
                 total = jnp.sum(weigh_rows(rows, weights), axis=0)

@@ -3,6 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from fljax_kernels import _meshes
+
 
 def sample(key: jax.Array, num: int, size: int) -> jax.Array:
     """int32 `[size]`, distinct, in [0, num): by redrawing where few of many are wanted, else by
@@ -51,4 +53,4 @@ def by_redrawing(key: jax.Array, num: int, size: int) -> jax.Array:
         return turn + 1, values, jnp.zeros(size, bool).at[owner].set(again)
 
     state = (jnp.int32(0), jnp.zeros(size, jnp.int32), jnp.ones(size, bool))
-    return jax.lax.while_loop(lambda state: jnp.any(state[2]), draw, state)[1]
+    return _meshes.while_loop(lambda state: jnp.any(state[2]), draw, state)[1]

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax_kernels import _meshes
 from fljax_kernels.spectral import dominant, eigh
 
 # Rounding may leave a lifted eigenvalue short of the floor: by a share of the floor, and by one of
@@ -171,7 +172,7 @@ def _pairs_above(gram: jax.Array, stddev: jax.Array, scale: jax.Array) -> Spectr
 
     # Finite numbers over an infinite trace would be zeros.
     sure = few.complete & jnp.isfinite(unit) & jnp.all(jnp.isfinite(gram))
-    return jax.lax.cond(sure, padded, lambda: spectrum(gram, scale))
+    return jax.lax.cond(_meshes.all_have(sure), padded, lambda: spectrum(gram, scale))
 
 
 def _lifted(spectrum: Spectrum, projections: jax.Array, stddev: float | jax.Array) -> Draw:

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax_kernels import _meshes
+
 # Columns that are iterated: so many less one pairs can be found. Products with the matrix in a
 # round, and rounds.
 BLOCK, DEGREE, ROUNDS = 16, 4, 5
@@ -90,7 +92,7 @@ def above(matrix: jax.Array, floor: jax.Array, unit: float) -> Pairs:
     begin = _Round(
         jnp.full(BLOCK, low), first, _matmul(matrix, first), edge < 0, jnp.zeros((), jnp.int32)
     )
-    found = jax.lax.while_loop(goes_on, once, begin)
+    found = _meshes.while_loop(goes_on, once, begin)
     least = threshold(found.values)
     kept = found.values > least
 
@@ -104,7 +106,8 @@ def above(matrix: jax.Array, floor: jax.Array, unit: float) -> Pairs:
         return jnp.all(jnp.isfinite(jnp.diagonal(factor)))
 
     few = found.settled & ~kept[0]
-    return Pairs(found.values, found.vectors, jax.lax.cond(few, nothing_else, lambda: few))
+    complete = jax.lax.cond(_meshes.any_has(few), lambda: few & nothing_else(), lambda: few)
+    return Pairs(found.values, found.vectors, complete)
 
 
 def start(size: int, dtype: jnp.dtype) -> jax.Array:
