@@ -22,6 +22,10 @@ from fljax.upload import integer_grid
 from fljax_kernels import PerExampleGrads, discrete
 
 STDDEV = 2048.0  # of noise, in steps, whatever its unit: one table serves all
+# Where rows are products of rounded factors, of which each has far fewer steps than the row, noise
+# has more steps until a row has so many. Its table takes longer to make.
+_FINEST = 8192.0
+_ENOUGH = 1024
 _LONGEST = 65535  # a row in steps, such that its squared norm is a uint32
 _LOG_REFUSED = 8.0  # -log of how often a rounded row is too long at most: 3 in 10,000
 
@@ -29,13 +33,14 @@ _LOG_REFUSED = 8.0  # -log of how often a rounded row is too long at most: 3 in 
 class Grid(NamedTuple):
     """most_squared_norm: of a row in steps. noisy: whether noise is added. l2_clip_norm: of a row
     in the unit of the updates; a step follows from these and the number of parameters. most_parts:
-    rows that may be parts of one, each as many times shorter.
+    rows that may be parts of one, each as many times shorter. stddev: of the noise in steps.
     """
 
     most_squared_norm: int
     noisy: bool
     l2_clip_norm: float
     most_parts: int = 1
+    stddev: float = STDDEV
 
 
 def grid(
@@ -46,11 +51,12 @@ def grid(
     norms_moved: float = 1.0,
     most_parts: int = 1,
     noise_of_each: bool = False,
+    of_factors: bool = False,
 ) -> Grid:
-    """The grid on which noise of `STDDEV` steps is `noise_multiplier` times the sensitivity.
+    """The grid on which noise of `stddev` steps is `noise_multiplier` times the sensitivity.
 
     Guarantee: neighbouring data that move a sum of rows by at most `norms_moved` times the longest
-    row move it by at most STDDEV / noise_multiplier steps, in whole numbers. Sums of `most_rows`
+    row move it by at most stddev / noise_multiplier steps, in whole numbers. Sums of `most_rows`
     rows do not wrap around, and if they did, a sum modulo 2**32 would tell no more.
 
     Args:
@@ -58,6 +64,7 @@ def grid(
       l2_clip_norm: > 0. most_rows: that a sum may have. norms_moved: > 0.
       most_parts: rows that together are no longer than one, at most.
       noise_of_each: whether each row has noise of its own, and not their sum.
+      of_factors: whether rows are rounded by `total_of_gradients`: up to four times finer.
 
     Raises:
       ValueError: an argument is out of range, noise is too little for any row of whole numbers, or
@@ -70,9 +77,12 @@ def grid(
         raise ValueError(
             f"Expected l2_clip_norm in [1e-30, 1e30], got l2_clip_norm={l2_clip_norm!r}."
         )
-    most = _LONGEST**2
+    most, stddev = _LONGEST**2, STDDEV
     if noise_multiplier:
-        longest = Fraction(STDDEV) / (Fraction(noise_multiplier) * Fraction(norms_moved))
+        moved = noise_multiplier * norms_moved * most_parts
+        while of_factors and stddev < _FINEST and stddev < _ENOUGH * moved:
+            stddev *= 2
+        longest = Fraction(stddev) / (Fraction(noise_multiplier) * Fraction(norms_moved))
         most = math.floor(longest**2)
         least = STDDEV / (_LONGEST * norms_moved)
         if most > _LONGEST**2:
@@ -80,14 +90,14 @@ def grid(
                 f"Expected noise_multiplier to be 0 or >= {least:.4g} with noise='exact', got "
                 f"noise_multiplier={noise_multiplier!r}."
             )
-    made = Grid(most, noise_multiplier > 0, float(l2_clip_norm), most_parts)
+    made = Grid(most, noise_multiplier > 0, float(l2_clip_norm), most_parts, stddev)
     check_rows(made, most_rows, noise_of_each=noise_of_each)
     return made
 
 
 def check_rows(of: Grid, most_rows: int, *, noise_of_each: bool = False) -> None:
     """Raises ValueError where a sum of so many rows may wrap around."""
-    reach = integer_grid.most_noise("rounded_gaussian", STDDEV) if of.noisy else 0
+    reach = integer_grid.most_noise("rounded_gaussian", of.stddev) if of.noisy else 0
     each = math.isqrt(of.most_squared_norm) + (reach if noise_of_each else 0)
     once = 0 if noise_of_each else reach
     if most_rows * each + once >= 2**31:
@@ -144,7 +154,7 @@ def total(
     found = discrete.grid_sum(key, rows, steps, of.most_squared_norm, places)
     if noise_keys is None or not of.noisy:
         return found
-    noise = jax.vmap(lambda key: _noise(key, sum(sizes)))(noise_keys)
+    noise = jax.vmap(lambda key: _noise(of, key, sum(sizes)))(noise_keys)
     noise = jnp.sum(jnp.where(mask[:, None], noise, 0), axis=0, dtype=jnp.int32)
     # In parts: sums that are joined and taken apart again, XLA on a CPU computes one by one.
     leaves, tree = jax.tree.flatten(found)
@@ -185,11 +195,11 @@ def noised(of: Grid, key: jax.Array, sums: PyTree) -> Params:
     """Float32 tree of a sum of rows, an int32 tree: with noise, in the unit of the updates.
 
     Guarantee: a function of the Gaussian mechanism with noise multiplier
-    STDDEV / (norms_moved sqrt(most_squared_norm)) on the sum in steps, as far as random bits are
+    stddev / (norms_moved sqrt(most_squared_norm)) on the sum in steps, as far as random bits are
     uniform: see `fljax_kernels.discrete.rounded_gaussian_noise`.
     """
     flat, back = ravel_pytree(sums)
-    return in_unit(of, back(flat + _noise(key, flat.size)) if of.noisy else sums)
+    return in_unit(of, back(flat + _noise(of, key, flat.size)) if of.noisy else sums)
 
 
 def in_unit(of: Grid, sums: PyTree) -> Params:
@@ -199,8 +209,8 @@ def in_unit(of: Grid, sums: PyTree) -> Params:
     return jax.tree.map(lambda leaf: leaf.astype(jnp.float32) * unit, sums)
 
 
-def _noise(key: jax.Array, size: int) -> jax.Array:
-    return discrete.rounded_gaussian_noise(key, (size,), STDDEV)
+def _noise(of: Grid, key: jax.Array, size: int) -> jax.Array:
+    return discrete.rounded_gaussian_noise(key, (size,), of.stddev)
 
 
 def _most(of: Grid, parts: jax.Array) -> jax.Array:

@@ -152,6 +152,20 @@ def test_no_row_is_longer_than_noise_is_sized_for_whatever_it_holds(key):
             assert (squared == 0) == (row in (1, 3, 4, 5))
 
 
+def test_rows_of_factors_have_1024_steps_or_noise_has_8192():
+    for multiplier in (0.05, 1.0, 2.0, 2.01, 8.1, 300.0):
+        for changes in ({}, {"norms_moved": 2.0}, {"most_parts": 3}):
+            of = grid(multiplier, of_factors=True, **changes)
+            moved = multiplier * changes.get("norms_moved", 1.0)
+            # What privacy rests on, whatever the noise's steps.
+            assert moved * math.sqrt(of.most_squared_norm) <= of.stddev
+            assert moved * math.sqrt(of.most_squared_norm + 1) >= of.stddev
+            row = math.sqrt(of.most_squared_norm) / of.most_parts
+            assert of.stddev in (2048, 4096, 8192) and (row >= 1023 or of.stddev == 8192)
+            assert of.stddev == 2048 or row < 2048
+            assert grid(multiplier, **changes).stddev == 2048
+
+
 @pytest.mark.slow(reason="compiles the round of one more scheme", but=["user_ldp"])
 @pytest.mark.parametrize("case", ["local_dp", "user_ldp"])
 def test_every_silo_and_client_has_noise_for_what_its_own_unit_moves(case, key):
@@ -160,7 +174,8 @@ def test_every_silo_and_client_has_noise_for_what_its_own_unit_moves(case, key):
     one = lambda key: released(case, key, 0 * rows(), noise_multiplier=multiplier)[0]
     noise = np.concatenate([one(key) for key in draws])
     moved = NORMS_MOVED[case]
-    stddev = math.sqrt(N) * exact_noise.STDDEV * unit(grid(multiplier, norms_moved=moved))
+    of = grid(multiplier, norms_moved=moved, of_factors=case != "local_dp")
+    stddev = math.sqrt(N) * of.stddev * unit(of)
     assert abs(noise.std() / stddev - 1) <= 5 / math.sqrt(2 * noise.size)
     assert abs(noise.mean()) <= 5 * stddev / math.sqrt(noise.size)
     assert 1 <= stddev / (math.sqrt(N) * moved * multiplier * CLIP) <= 1.02

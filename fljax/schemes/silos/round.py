@@ -369,6 +369,7 @@ def grid_of(
         most_rows=1,  # how many there are, a round sees: `exact_noise.check_rows`
         norms_moved=norms_moved,
         most_parts=most_parts,
+        of_factors=True,
     )
 
 

@@ -54,7 +54,8 @@ def rounded_gaussian_noise(key: jax.Array, shape: Sequence[int], stddev: float) 
     Args:
       key: `[]` typed PRNG key, used once.
       shape: of the result.
-      stddev: before rounding, in [1, 4096]; a host number. Its table takes a second at 2048.
+      stddev: before rounding, in [1, 8192]; a host number. Its table takes a second at 2048, and
+        three at 8192.
 
     Returns:
       int32 `shape`.
@@ -62,7 +63,7 @@ def rounded_gaussian_noise(key: jax.Array, shape: Sequence[int], stddev: float) 
     Raises:
       ValueError: an argument is out of range or traced.
     """
-    _check_number("stddev", stddev, laws.LARGEST_STDDEV, least=1.0)
+    _check_number("stddev", stddev, laws.LARGEST_ROUNDED, least=1.0)
     return _drawn(key, shape, "rounded_gaussian", stddev)
 
 

@@ -16,6 +16,7 @@ BITS = 192
 _POINT = 448  # bits behind the point of all intermediate numbers
 _TAIL = 212  # integers of weight below 2**-_TAIL of the largest are left out
 LARGEST_STDDEV = 4096.0
+LARGEST_ROUNDED = 8192.0  # of a rounded Gaussian
 
 
 class Law(NamedTuple):
