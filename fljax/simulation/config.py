@@ -598,6 +598,18 @@ def parts(sections: Mapping[str, Any], scheme_object: "Scheme | None" = None) ->
     return {"scheme": scheme, "scheme_config": scheme_config, **found}
 
 
+def scheme_of(sections: Mapping[str, Any]) -> "tuple[Scheme, Any] | None":
+    """The scheme that all sections of a config name, and its Config. None: no scheme of fljax;
+    nothing is imported that the sections name. Raises ValueError where they do not fit it.
+    """
+    values = dict(sections["scheme"])
+    name = values.pop("scheme")
+    if name not in schemes.NAMES:
+        return None
+    scheme = schemes.get(name)
+    return scheme, _section("scheme", scheme.Config, values)
+
+
 def of_search(values: Mapping[str, Any]) -> SearchConfig:
     """The section [search] with its grid. Raises ValueError as `SearchConfig`, and for an unknown
     or missing key.

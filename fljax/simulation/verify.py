@@ -16,7 +16,16 @@ from fljax import accounting
 from fljax.accounting import Ledger, events
 from fljax.accounting.events import PrivacyEvent
 from fljax.errors import UnsupportedEventError
-from fljax.simulation import base_model, fingerprint, job, own, secret_file, seeds, trained
+from fljax.simulation import (
+    base_model,
+    budget,
+    fingerprint,
+    job,
+    own,
+    secret_file,
+    seeds,
+    trained,
+)
 from fljax.simulation import config as config_lib
 from fljax.simulation.record import chain, checkpoint, client_states, folder
 
@@ -231,8 +240,7 @@ def _ledger(where: pathlib.Path, links: list[chain.Link]) -> Iterator[Check]:
     does, rounds = _of(links, "begin")[0]["round_does"], _of(links, "round")
     event, delta = events.from_json(does["event"]), float(does["delta"])
     uses = [0, *(told["uses"] for told in rounds)]
-    if uses != sorted(set(uses)):
-        yield Check("ledger", "does not grow with every round", False)
+    yield _counted(where, uses)
     path = where / folder.PRIVACY
     if path.exists() or links[-1].kind == "closed":
         claim = folder.read_json(path)
@@ -243,6 +251,25 @@ def _ledger(where: pathlib.Path, links: list[chain.Link]) -> Iterator[Check]:
         yield Check("epsilon", "none is claimed that could be recomputed", True)
         return
     yield from _epsilons(does, delta, rounds)
+
+
+def _counted(where: pathlib.Path, uses: list[int]) -> Check:
+    """Whether a round's event counts after each round as often as its scheme says."""
+    last = f"counts {uses[-1]} after {len(uses) - 1} rounds"
+    if uses != sorted(uses) or 0 in uses[1:]:
+        return Check("ledger", "does not count every round", False)
+    sections = config_lib.from_toml(folder.read_text(where / folder.CONFIG), source=folder.CONFIG)
+    found = config_lib.scheme_of(sections)
+    if found is None:
+        grows = uses == sorted(set(uses))
+        return Check("ledger", last if grows else f"{last}, as only its scheme can say", True)
+    scheme, scheme_config = found
+    for number, count in enumerate(uses[1:], start=1):
+        wanted = budget.uses_of(scheme, scheme_config, number)
+        if count != wanted:
+            wrong = f"counts {count} after round {number}, where its scheme counts {wanted}"
+            return Check("ledger", wrong, False)
+    return Check("ledger", last, True)
 
 
 def _misclaimed(

@@ -10,7 +10,16 @@ import pytest
 
 from fljax import cli, data, schemes
 from fljax.simulation import run, task, trained, verify
-from fljax.simulation.config import Config, DataConfig, ModelConfig, PrivacyConfig, RunConfig
+from fljax.simulation.config import (
+    Config,
+    DataConfig,
+    ModelConfig,
+    PrivacyConfig,
+    RunConfig,
+    from_sections,
+    to_sections,
+    to_toml,
+)
 from fljax.simulation.record import chain, checkpoint, folder
 from fljax.simulation.report import run_page
 from tests.simulation.test_seeds import Watch
@@ -377,7 +386,7 @@ EDITS = {
     ),
     "rounds that cost nothing, all hashes made anew": (
         a_chain_of_rounds_that_cost_nothing,
-        "ledger: does not grow with every round",
+        "ledger: counts 1 after round 2, where its scheme counts 2",
     ),
     "more noise in the chain, all hashes made anew": (
         a_chain_of_other_noise,
@@ -388,6 +397,32 @@ EDITS = {
         "checkpoints/4: has another state than the run wrote",
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("values", "uses"),
+    [
+        ({"scheme": "dp_ftrl", "rounds_per_start": 4}, [1, 1, 1, 1, 2]),
+        ({"scheme": "dp_fedavg", "correlation": "banded", "bands": 2}, [1, 1, 2, 2, 3]),
+        ({"scheme": "dp_fedavg"}, [1, 2, 3, 4, 5]),
+        ({"scheme": "higradavg", "num_local_steps": 3}, [1, 2, 3, 4, 5]),
+    ],
+)
+def test_a_ledger_counts_rounds_as_the_scheme_does_and_no_fewer(values, uses, tmp_path):
+    sections = to_sections(from_sections({"scheme": values}))
+    (tmp_path / folder.CONFIG).write_text(to_toml(from_sections(sections)))
+    assert verify._counted(tmp_path, [0, *uses]).fits
+    for other in ([1, *uses[:-1]], [*uses[:-1], uses[-2]], [0, *uses[1:]], uses[::-1]):
+        assert other == uses or not verify._counted(tmp_path, [0, *other]).fits
+
+
+@pytest.mark.slow(reason="a run of two more schemes")
+@pytest.mark.parametrize("correlation", ["tree", "banded"])
+def test_a_run_whose_noise_is_correlated_fits(correlation, tmp_path):
+    flags = ["--scheme", "dp_ftrl", "--correlation", correlation, "--num-rounds", "5"]
+    where = ["--run-dir", str(tmp_path / "run"), "--target-epsilon", "none", "--baseline", "false"]
+    assert cli.main(["simulate", *flags, *where, "--noise-multiplier", "4"]) == 0
+    assert refused(tmp_path / "run", data=True) == ""
 
 
 @pytest.mark.parametrize("name", EDITS)
