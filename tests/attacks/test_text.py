@@ -1,5 +1,6 @@
 """Attacks that belong to text: canaries, reference models, symbols read off an update."""
 
+import functools
 import json
 
 import jax
@@ -10,7 +11,7 @@ from scipy import special
 
 from fljax import cli
 from fljax.attacks import analytic, membership, metrics, shadow
-from fljax.models import losses
+from fljax.models import classifiers, losses
 from tests.models import test_weights
 
 
@@ -119,9 +120,11 @@ def test_canaries_of_subjects_are_exposed_without_noise_and_hidden_by_it(tmp_pat
 
 @pytest.mark.slow(reason="whole training through a scheme, six times")
 @pytest.mark.parametrize("attack", ["reference", "loss_threshold"])
-def test_members_among_texts_are_told_without_noise_and_hidden_by_it(attack, tmp_path):
+def test_members_among_texts_are_told_without_noise_and_hidden_by_it(attack, tmp_path, monkeypatch):
+    small = functools.partial(classifiers.TokenLSTM, cells=(32,), hidden=(16,))
+    monkeypatch.setitem(classifiers._CLASSES, "token_lstm", small)
     flags = ["--attack", attack, "--dataset", "roles", "--model", "token_lstm", "--shadows", "4"]
-    flags += ["--scheme", "higradavg", "--num-rounds", "100", "--pool", "24", "--budgets", "0.5"]
+    flags += ["--scheme", "higradavg", "--num-rounds", "60", "--pool", "24", "--budgets", "0.5"]
     code, (plain, low) = rows(tmp_path, *flags)
     assert code == 0 and plain["auc"] > 0.75
     # Twelve of each: a standard error of 0.12.

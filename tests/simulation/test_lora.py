@@ -1,5 +1,6 @@
 """Runs that train small matrices beside frozen weights, and the folder of such a run."""
 
+import dataclasses
 import json
 import math
 import shutil
@@ -235,9 +236,34 @@ def test_a_decoder_starts_as_text_does():
     assert decoder.SHAPES["tiny"].num_params > 0
 
 
-@pytest.mark.slow(reason="a decoder of a million parameters reads public text first")
-@pytest.mark.parametrize("flags", ["--scheme higradavg", "--scheme dp_fedavg --num-rounds 3"])
-def test_a_tiny_decoder_tells_roles_far_better_than_their_frequencies(flags, tmp_path, capsys):
+@pytest.fixture(scope="module")
+def small_preset():
+    """`decoder:tiny` of one narrow layer, which reads public text once for all runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        smaller = dataclasses.replace(
+            decoder.SHAPES["tiny"], width=64, hidden=128, layers=1, head_width=16
+        )
+        patch.setitem(decoder.SHAPES, "tiny", smaller)
+        patch.setattr(base_model, "_RATE", 1e-2)
+        trained_once, found = base_model._trained, []
+
+        def once(*args):
+            if not found:
+                found.append(trained_once(*args))
+            return found[0]
+
+        patch.setattr(base_model, "_trained", once)
+        yield smaller
+
+
+@pytest.mark.slow(reason="a small decoder reads public text first")
+@pytest.mark.parametrize(
+    "flags",
+    ["--scheme higradavg --num-rounds 10", "--scheme dp_fedavg --num-rounds 1 --num-clients 100"],
+)
+def test_a_decoder_tells_roles_far_better_than_their_frequencies(
+    flags, small_preset, tmp_path, capsys
+):
     args = ["simulate", "--model", "decoder:tiny", "--lora", "8", "--dataset", "roles"]
     assert cli.main([*args, *flags.split(), "--run-dir", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().out
