@@ -63,6 +63,7 @@ class Plan(NamedTuple):
     num_params: numbers in the model. normals: of a round's noise, see `Scheme.normals`; None of
       either: not told.
     vocabulary: file of the symbols that texts are made of; None: bytes, or no text.
+    canaries: of num_units, at most so many are planted to audit the run.
     """
 
     scheme_config: Any
@@ -86,6 +87,7 @@ class Plan(NamedTuple):
     num_params: int | None = None
     normals: int | None = None
     vocabulary: str | None = None
+    canaries: int = 0
 
     def times(self, rounds: int) -> int:
         """How often the event counts after so many rounds."""
@@ -161,6 +163,7 @@ def plan(config: Config, scheme: Scheme, facts: Facts) -> Plan:
         search=config.search,
         one_run=_one_run(config, scheme, scheme_config, event, len(epsilons) - 1, delta),
         vocabulary=config.data.vocabulary,
+        canaries=settings.canaries,
     )
 
 
@@ -423,10 +426,13 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
         )
         return {"guarantee": f"None: {why}, so its epsilon is infinite.", "not_covered": []}
     found = dataclasses.replace(_spent(plan, rounds), epsilon_upper=epsilon)
+    counted = f"{plan.num_units}"
+    if plan.canaries:
+        counted += f", of which up to {plan.canaries} are planted canaries"
     guarantee = words.claim(
         plan.spent_by(rounds), found, released=f"the model after each of {rounds} rounds, "
     ) + (
-        f" The number of {unit}s ({plan.num_units}) and every number in the configuration "
+        f" The number of {unit}s ({counted}) and every number in the configuration "
         "except a seed are public."
     )
     if plan.origin is not None:

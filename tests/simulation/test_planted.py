@@ -191,3 +191,5 @@ def test_the_command_says_what_canaries_prove_beside_the_claim(tmp_path, capsys)
     assert told["curve_refuted"] is False and told["verdict"] == "cannot tell"
     page = (tmp_path / "run" / "report.html").read_text()
     assert "Canaries" in page and "100 units" in page
+    claim = json.loads((tmp_path / "run" / "privacy.json").read_text())["statement"]["guarantee"]
+    assert "of which up to 100 are planted canaries" in claim
