@@ -16,7 +16,6 @@ from bench.papers import (
     bidirectional,
     bidirectional_attacks,
     channel,
-    channel_figures,
     colluders,
     colluders_training,
     noise_in_average,
@@ -68,7 +67,10 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
     "docs/explain/per_example.md": {"per_example_large": (per_example.large_table, "per_example")},
     "docs/explain/information.md": {
         "channel": (channel.table, "channel"),
-        "channel_figures": (channel_figures.table, "channel_figures"),
+        "channel_fig9": (reproduced.shown("fig9"), "reproduce_channel"),
+        "channel_fig14": (reproduced.shown("fig14"), "reproduce_channel"),
+        "channel_fig6": (reproduced.shown("fig6"), "reproduce_channel"),
+        "channel_fig7": (reproduced.shown("fig7"), "reproduce_channel"),
     },
     "docs/explain/accounting.md": {"their_tests": (their_tests.table, "their_tests")},
     "docs/explain/attacks.md": {
@@ -95,6 +97,7 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
         "reproduce_subject-dp": (reproduced.table, "reproduce_subject-dp"),
         "reproduce_wfna": (reproduced.table, "reproduce_wfna"),
         "reproduce_lightdp": (reproduced.table, "reproduce_lightdp"),
+        "reproduce_channel": (reproduced.table, "reproduce_channel"),
         "reproduce_bidirectional": (reproduced.table, "reproduce_bidirectional"),
     },
     "docs/explain/water_filling.md": {"wfna_training": (wfna_training.table, "wfna_training")},

@@ -51,6 +51,7 @@ _OWN = {
     "subject-dp": "fljax.papers.subject_dp.paper.PAPER",
     "lightdp": "fljax.papers.lightdp.paper.PAPER",
     "wfna": "fljax.papers.wfna.paper.PAPER",
+    "channel": "fljax.papers.channel.paper.PAPER",
     "bidirectional": "fljax.papers.bidirectional.paper.PAPER",
 }
 NAMES = tuple(_OWN)

@@ -233,6 +233,55 @@ PINNED = {
         "accuracy rises with epsilon": "reproduced",
         "SecAgg and SwiftAgg+ cannot train where one link in twenty fails": "open",
     },
+    "channel": {
+        "a quotient of log-determinants is the capacity": "refuted by proof",
+        "noise multipliers .8 to .2066 on batches of 64 are capacities of 100 to 1500 nats": (
+            "refuted by proof"
+        ),
+        "a mask costs the capacity of what is kept": "refuted by proof",
+        "nats of rounds add up to the total": "refuted by proof",
+        "n uses of kappa nats tell n kappa": "refuted by proof",
+        "a Gaussian's entropy is the worst case of its bound": "refuted by proof",
+        "no attack errs by less than its bound": "reproduced",
+        "noise on parameters must be solved anew as they move, noise in the data not": "reproduced",
+        "under DP the error of inversion falls with the batch": "reproduced",
+        "without a defence it rises with the batch": "reproduced",
+        "and by more with constant noise": "cannot tell",
+        "so smaller batches under DP defend a record better": "not reproduced",
+        "setting eigenvalues to 0 is adding noise": "reproduced",
+        "dropping a direction of a larger eigenvalue defends more": "cannot tell",
+        "a gradient of fewer coordinates is harder to invert": "reproduced",
+        "accuracy rises with nats": "reproduced",
+        "the error of model inversion falls with nats": "cannot tell",
+        "accuracy rises with uses": "reproduced",
+        "the error of model inversion falls with uses": "reproduced",
+        "the error of gradient inversion falls with nats": "reproduced",
+        "at equal nats white and personalized channels leave a larger error than natural ones": (
+            "not reproduced"
+        ),
+        "the natural channel has the best trade-off of accuracy and GDC": "cannot tell",
+        "DP is strong against membership and weak against reconstruction, channels the opposite": (
+            "reproduced"
+        ),
+        "channels are best over both": "reproduced",
+        "at equal nats noise in the data leaves more accuracy than noise on parameters": (
+            "not reproduced"
+        ),
+        "accuracy of white and personalized channels rises with nats": "cannot tell",
+        "and the error of model inversion falls": "cannot tell",
+        "without a defence membership is told": "reproduced",
+        "the AUC of membership rises with nats": "reproduced",
+        "and with uses": "reproduced",
+        "PSNR of model inversion rises with nats": "cannot tell",
+        "and SSIM": "cannot tell",
+        "and cosine": "cannot tell",
+        "PSNR of gradient inversion rises with nats": "reproduced",
+        "and its SSIM": "reproduced",
+        "and its cosine": "reproduced",
+        "noise in the data costs up to 11 % of SGD's time": "cannot tell",
+        "DP-SGD costs 57 % and more": "not reproduced",
+        "a white channel costs more time than a natural one": "cannot tell",
+    },
     "bidirectional": {
         "perturbation loses no accuracy": "reproduced",
         "a client cannot find the model": "not reproduced",

@@ -1,0 +1,481 @@
+"""What arXiv:2403.01268 concludes, by section, and how to judge each."""
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fljax.papers.channel import errata, items, overhead, sent
+from fljax.papers.channel.items import RIGHT, WRONG, number
+from fljax.papers.channel.victims import CHANNELS, HIGH, LOW, METHODS, PRIVATE
+from fljax.papers.paper import (
+    Conclusion,
+    Found,
+    Verdict,
+    above,
+    by_accounting,
+    every,
+    half_width,
+    plain,
+    refuted,
+)
+
+Judge = Callable[[Mapping[str, Found]], Verdict]
+_SHARED = ("white", "personalized")
+
+
+def rises(values: Sequence[np.ndarray], *, down: bool = False) -> bool | None:
+    """Whether values, one `[S]` a budget, rise from the first to the last (or fall), and at no step
+    surely go the other way.
+    """
+    sign = -1 if down else 1
+    steps = [sign * (late - early) for early, late in itertools.pairwise(values)]
+    whole = above(sign * (values[-1] - values[0]))
+    return False if whole and any(above(-step) for step in steps) else whole
+
+
+def _along(values: Sequence[np.ndarray], digits: int = 3) -> str:
+    ends = values[-1] - values[0]
+    means = ", ".join(f"{np.mean(one):.{digits}f}" for one in values)
+    return f"{means}; in all {ends.mean():+.{digits}f} +- {half_width(ends):.{digits}f}"
+
+
+def _by_nats(kinds: Sequence[str], labels: str, what: str, *, down: bool = False) -> Judge:
+    def judge(found: Mapping[str, Found]) -> Verdict:
+        answers, told = [], []
+        for task in items.tasks_in(found["fig9"]):
+            for kind in kinds:
+                budgets = LOW if kind == "natural" else HIGH
+                values = [
+                    np.asarray(items.row(found["fig9"], task, labels, kind, b)[what])
+                    for b in budgets
+                ]
+                answers.append(rises(values, down=down))
+                told.append(f"{task}, {kind}, {budgets[0]} to {budgets[-1]}: {_along(values)}")
+        return plain(every(answers), ". ".join(told))
+
+    return judge
+
+
+def _by_uses(labels: str, what: str, *, down: bool = False) -> Judge:
+    def judge(found: Mapping[str, Found]) -> Verdict:
+        answers, told = [], []
+        for task in items.tasks_in(found["fig9"]):
+            epochs = found["fig9"][f"{task}, {labels}"]["epochs"]
+            values = [
+                np.asarray(items.row(found["fig9"], task, labels, "natural", 300, "", e)[what])
+                for e in epochs
+            ]
+            answers.append(rises(values, down=down))
+            told.append(f"{task}, {epochs[0]} to {epochs[-1]} uses: {_along(values)}")
+        return plain(every(answers), ". ".join(told))
+
+    return judge
+
+
+def _overfits(found: Mapping[str, Found]) -> Verdict:
+    """Whether the victim of membership is one: AUC of .75 or more."""
+    answers, told = [], []
+    for task in items.tasks_in(found["fig9"]):
+        auc = np.asarray(items.row(found["fig9"], task, WRONG, "none")["auc"])
+        answers.append(above(auc, 0.75))
+        told.append(f"{task} {number(auc)}")
+    return plain(every(answers), "AUC by the loss: " + ", ".join(told))
+
+
+def _sent_by_nats(what: str, *, down: bool) -> Judge:
+    def judge(found: Mapping[str, Found]) -> Verdict:
+        answers, told = [], []
+        for task, piece in found["fig14"].items():
+            for kind in CHANNELS:
+                values = list(items.budgets_of(piece, kind, what).values())
+                answers.append(rises(values, down=down))
+                ends = f"{values[0].mean():.3f} at 50, {values[-1].mean():.3f} at 1500"
+                told.append(f"{task}, {kind}: {ends}")
+        return plain(every(answers), "; ".join(told))
+
+    return judge
+
+
+def _stronger(found: Mapping[str, Found]) -> Verdict:
+    """White and personalised channels against the natural one, at equal nats."""
+    answers, told = [], []
+    for task, piece in found["fig14"].items():
+        natural = items.budgets_of(piece, "natural")
+        for kind in _SHARED:
+            ahead = {b: v - natural[b] for b, v in items.budgets_of(piece, kind).items()}
+            answers += [above(values) for values in ahead.values()]
+            ends = [f"{np.mean(ahead[b]):+.3f} at {b}" for b in (50, 300, 1500)]
+            told.append(f"{task}, {kind} less natural: {', '.join(ends)}")
+    return plain(every(answers), "; ".join(told))
+
+
+def _bounded(found: Mapping[str, Found]) -> Verdict:
+    """No attack's error lies below Theorem 1, where records have a known entropy."""
+    answers, nearest = [], (np.inf, "")
+    for task, piece in found["fig14"].items():
+        for row in piece["rows"]:
+            if "theorem1" not in row:
+                continue
+            for attack in ("mse", "linear"):
+                errors = np.asarray(row[attack])
+                answers.append(above(errors, row["theorem1"]))
+                ratio = float(errors.mean() / row["theorem1"])
+                nearest = min(nearest, (ratio, f"{task}, {row['kind']}, {row['budget']}"))
+    if not answers:
+        return Verdict("cannot tell", "the entropy of these records is not known")
+    return plain(every(answers), f"the nearest is {nearest[0]:.2f} times the bound: {nearest[1]}")
+
+
+def _means(series: str, *, down: bool) -> Judge:
+    def judge(found: Mapping[str, Found]) -> Verdict:
+        answers, told = [], []
+        for task, piece in found["fig6"].items():
+            values = [np.asarray(piece["rows"][series][str(b)]) for b in sent.BATCHES]
+            answers.append(rises(values, down=down))
+            told.append(f"{task}, {series}: {_along(values)}")
+        return plain(every(answers), ". ".join(told))
+
+    return judge
+
+
+def _constant(found: Mapping[str, Found]) -> Verdict:
+    """Whether the error rises by more with constant noise than without."""
+    answers, told = [], []
+    for task, piece in found["fig6"].items():
+        first, last = (str(sent.BATCHES[place]) for place in (0, -1))
+        gains = {
+            series: np.asarray(piece["rows"][series][last]) - piece["rows"][series][first]
+            for series in ("no defence", "constant noise")
+        }
+        more = gains["constant noise"] - gains["no defence"]
+        answers.append(above(more))
+        told.append(f"{task}: {number(more)} more")
+    return plain(every(answers), "; ".join(told))
+
+
+def _smaller_batches(found: Mapping[str, Found]) -> Verdict:
+    nats = next(iter(found["fig6"].values()))["nats"]
+    first, last = sent.BATCHES[0], sent.BATCHES[-1]
+    because = (
+        f"nats of DP about a record: at most {nats['record'][0]:.3f} at batch {first}, "
+        f"{nats['record'][-1]:.3f} at {last}; about the batch's mean {nats['batch_mean'][0]:.3f} "
+        f"and {nats['batch_mean'][-1]:.3f}"
+    )
+    return plain(nats["record"][0] < nats["record"][-1], because)
+
+
+def _less_is_noise(found: Mapping[str, Found]) -> Verdict:
+    told, holds = [], True
+    for task, piece in found["fig7"].items():
+        noise = [row[2] for row in piece["equal nats"]]
+        holds = holds and all(b > a for a, b in itertools.pairwise(noise))
+        told.append(f"{task}: 16 directions less are noise of {noise[-1]:.1f} times the variance")
+    return plain(holds, "; ".join(told))
+
+
+def _directions(found: Mapping[str, Found]) -> Verdict:
+    answers, told = [], []
+    for task, piece in found["fig7"].items():
+        values = [np.asarray(piece["rows"][f"without direction {at}"]) for at in sent.DIRECTIONS]
+        answers += [above(big - small) for big, small in itertools.pairwise(values)]
+        told.append(f"{task}: {_along(values, 4)}")
+    return plain(every(answers), ". ".join(told))
+
+
+def _fewer_places(found: Mapping[str, Found]) -> Verdict:
+    answers, told = [], []
+    for task, piece in found["fig7"].items():
+        for how in ("largest", "random"):
+            names = ["whole", *(f"{how} {share:g}" for share in sent.SHARES[1:])]
+            values = [np.asarray(piece["rows"][name]) for name in names]
+            answers.append(rises(values))
+            told.append(f"{task}, {how}: {_along(values)}")
+    return plain(every(answers), ". ".join(told))
+
+
+def _toy(found: Mapping[str, Found]) -> Verdict:
+    rows = {w: (gradient, data) for w, gradient, data in found["fig3"]["closed forms"]["toy"]}
+    holds = rows[6.0][0] > 1.5 and all(abs(data - 1) < 1e-9 for _, data in rows.values())
+    because = f"noise of one nat at W = 2 tells {rows[6.0][0]:.2f} at W = 6; in the data 1 at each"
+    return plain(holds, because)
+
+
+# Figures 15 and 16
+
+_All = dict[tuple[str, str], dict[int, dict[str, Any]]]  # (defence, method) -> budget -> scores
+
+
+def _scored(found: Found, task: str) -> _All:
+    return {
+        (name, method): {b: items.scores(found, task, name, b, method) for b in budgets}
+        for name, method, budgets in items.defences()
+    }
+
+
+def _best(of: Mapping[int, dict[str, Any]], worth: Callable[[dict[str, Any]], Any]) -> Any:
+    """`worth` `[S]` at the budget where its mean is the largest."""
+    return max((worth(one) for one in of.values()), key=lambda value: float(np.mean(value)))
+
+
+def _counted(
+    judge: Callable[[_All, str], tuple[bool | None, str]],
+) -> Judge:
+    """By the accounting of DP's noise, over all data sets."""
+
+    def whole(found: Mapping[str, Found]) -> Verdict:
+        holds: dict[str, bool | None] = {}
+        told = []
+        for method in METHODS:
+            answers = []
+            for task in items.tasks_in(found["fig9"]):
+                answer, words = judge(_scored(found["fig9"], task), method)
+                answers.append(answer)
+                told.append(f"{method}, {task}: {words}")
+            holds[method] = every(answers)
+        return by_accounting(holds, "; ".join(told))
+
+    return whole
+
+
+def _natural_best(scored: _All, method: str) -> tuple[bool | None, str]:
+    worth = lambda one: one["gdc"] + one["kept"]
+    own = _best(scored["natural", ""], worth)
+    others = [(name, "") for name in _SHARED] + [(name, method) for name in PRIVATE]
+    ahead = {name: own - _best(scored[name, way], worth) for name, way in others}
+    words = ", ".join(f"{number(values, 2)} on {name}" for name, values in ahead.items())
+    return every(above(values) for values in ahead.values()), f"natural is ahead by {words}"
+
+
+def _kinds(scored: _All, what: str, method: str) -> tuple[np.ndarray, np.ndarray]:
+    """(channels', DP's) `what`, means over defences and budgets, each `[S]`."""
+    groups = [[(name, "") for name in CHANNELS], [(name, method) for name in PRIVATE]]
+    means = [
+        np.mean([one[what] for key in keys for one in scored[key].values()], axis=0)
+        for keys in groups
+    ]
+    return means[0], means[1]
+
+
+def _opposite(scored: _All, method: str) -> tuple[bool | None, str]:
+    members, private = _kinds(scored, "imp_mia", method)
+    rebuilt, private_rebuilt = _kinds(scored, "imp_dra", method)
+    answers = [above(private - members), above(rebuilt - private_rebuilt)]
+    words = (
+        f"IMP_MIA {private.mean():.2f} of DP, {members.mean():.2f} of channels; "
+        f"IMP_DRA {private_rebuilt.mean():.2f}, {rebuilt.mean():.2f}"
+    )
+    return every(answers), words
+
+
+def _best_of_both(scored: _All, method: str) -> tuple[bool | None, str]:
+    worth = lambda one: one["gdc"]
+    channels = [_best(scored[name, ""], worth) for name in CHANNELS]
+    private = [_best(scored[name, method], worth) for name in PRIVATE]
+    top = [max(group, key=lambda value: float(np.mean(value))) for group in (channels, private)]
+    words = f"GDC {number(top[0], 2)} of the best channel, {number(top[1], 2)} of the best DP"
+    return above(top[0] - top[1]), words
+
+
+def _more_accurate(scored: _All, method: str) -> tuple[bool | None, str]:
+    """The natural channel against DP-SGD at equal nats of a use."""
+    ahead = {
+        b: one["accuracy"] - scored["DP-SGD", method][b]["accuracy"]
+        for b, one in scored["natural", ""].items()
+    }
+    words = ", ".join(f"{number(values, 2)} at {b}" for b, values in ahead.items())
+    return every(above(values) for values in ahead.values()), words
+
+
+# Table 2
+
+
+def _cost(found: Mapping[str, Found], form: str) -> dict[str, np.ndarray]:
+    return {name: overhead.over(piece, form) for name, piece in found["table2"].items()}
+
+
+def _percents(shares: Mapping[str, np.ndarray]) -> str:
+    return ", ".join(f"{name} {number(100 * v, 1)} %" for name, v in shares.items())
+
+
+def _cheap(found: Mapping[str, Found]) -> Verdict:
+    shares = _cost(found, "natural")
+    answers = [above(-values, -0.11) for values in shares.values()]
+    return plain(every(answers), f"more than SGD: {_percents(shares)}")
+
+
+def _dear(found: Mapping[str, Found]) -> Verdict:
+    shares = _cost(found, "DP-SGD")
+    answers = [above(values, 0.57) for values in shares.values()]
+    return plain(every(answers), f"more than SGD: {_percents(shares)}")
+
+
+def _white_dearer(found: Mapping[str, Found]) -> Verdict:
+    shares = {
+        name: overhead.over(piece, "white", "natural") for name, piece in found["table2"].items()
+    }
+    return plain(
+        every(above(values) for values in shares.values()),
+        f"more than natural: {_percents(shares)}",
+    )
+
+
+_proof = functools.partial(refuted, errata.ERRATA)
+
+CONCLUSIONS = (
+    Conclusion("equation (20)", "a quotient of log-determinants is the capacity", (), _proof("E1")),
+    Conclusion(
+        "Theorem 4, section 6.3",
+        "noise multipliers .8 to .2066 on batches of 64 are capacities of 100 to 1500 nats",
+        (),
+        _proof("E3"),
+    ),
+    Conclusion("appendix E", "a mask costs the capacity of what is kept", (), _proof("E4")),
+    Conclusion("equation (9)", "nats of rounds add up to the total", (), _proof("E5")),
+    Conclusion("section 4", "n uses of kappa nats tell n kappa", (), _proof("E6")),
+    Conclusion(
+        "Theorem 1", "a Gaussian's entropy is the worst case of its bound", (), _proof("E7")
+    ),
+    Conclusion("Theorem 1", "no attack errs by less than its bound", ("fig14",), _bounded),
+    Conclusion(
+        "Figure 4",
+        "noise on parameters must be solved anew as they move, noise in the data not",
+        ("fig3",),
+        _toy,
+    ),
+    Conclusion(
+        "Figure 6",
+        "under DP the error of inversion falls with the batch",
+        ("fig6",),
+        _means("DP", down=True),
+    ),
+    Conclusion(
+        "Figure 6",
+        "without a defence it rises with the batch",
+        ("fig6",),
+        _means("no defence", down=False),
+    ),
+    Conclusion("Figure 6", "and by more with constant noise", ("fig6",), _constant),
+    Conclusion(
+        "section 5",
+        "so smaller batches under DP defend a record better",
+        ("fig6",),
+        _smaller_batches,
+    ),
+    Conclusion("Figure 7", "setting eigenvalues to 0 is adding noise", ("fig7",), _less_is_noise),
+    Conclusion(
+        "Figure 8",
+        "dropping a direction of a larger eigenvalue defends more",
+        ("fig7",),
+        _directions,
+    ),
+    Conclusion(
+        "section 5",
+        "a gradient of fewer coordinates is harder to invert",
+        ("fig7",),
+        _fewer_places,
+    ),
+    Conclusion(
+        "Figures 9, 11",
+        "accuracy rises with nats",
+        ("fig9",),
+        _by_nats(["natural"], RIGHT, "accuracy"),
+    ),
+    Conclusion(
+        "Figures 10, 11",
+        "the error of model inversion falls with nats",
+        ("fig9",),
+        _by_nats(["natural"], RIGHT, "mse", down=True),
+    ),
+    Conclusion(
+        "Figures 12, 24", "accuracy rises with uses", ("fig9",), _by_uses(RIGHT, "accuracy")
+    ),
+    Conclusion(
+        "Figures 13, 24",
+        "the error of model inversion falls with uses",
+        ("fig9",),
+        _by_uses(RIGHT, "mse", down=True),
+    ),
+    Conclusion(
+        "Figures 14, 30",
+        "the error of gradient inversion falls with nats",
+        ("fig14",),
+        _sent_by_nats("mse", down=True),
+    ),
+    Conclusion(
+        "Figures 14, 30",
+        "at equal nats white and personalized channels leave a larger error than natural ones",
+        ("fig14",),
+        _stronger,
+    ),
+    Conclusion(
+        "Figure 15",
+        "the natural channel has the best trade-off of accuracy and GDC",
+        ("fig9",),
+        _counted(_natural_best),
+    ),
+    Conclusion(
+        "Figure 16",
+        "DP is strong against membership and weak against reconstruction, channels the opposite",
+        ("fig9",),
+        _counted(_opposite),
+    ),
+    Conclusion("Figure 16", "channels are best over both", ("fig9",), _counted(_best_of_both)),
+    Conclusion(
+        "abstract",
+        "at equal nats noise in the data leaves more accuracy than noise on parameters",
+        ("fig9",),
+        _counted(_more_accurate),
+    ),
+    Conclusion(
+        "Figures 18, 21",
+        "accuracy of white and personalized channels rises with nats",
+        ("fig9",),
+        _by_nats(_SHARED, RIGHT, "accuracy"),
+    ),
+    Conclusion(
+        "Figures 20, 23",
+        "and the error of model inversion falls",
+        ("fig9",),
+        _by_nats(_SHARED, RIGHT, "mse", down=True),
+    ),
+    Conclusion(
+        "section 6.1",
+        "without a defence membership is told",
+        ("fig9",),
+        _overfits,
+    ),
+    Conclusion(
+        "Figures 19, 22, 25",
+        "the AUC of membership rises with nats",
+        ("fig9",),
+        _by_nats(CHANNELS, WRONG, "auc"),
+    ),
+    Conclusion("Figure 26", "and with uses", ("fig9",), _by_uses(WRONG, "auc")),
+    Conclusion(
+        "Figure 27",
+        "PSNR of model inversion rises with nats",
+        ("fig9",),
+        _by_nats(["natural"], RIGHT, "psnr"),
+    ),
+    Conclusion("Figure 28", "and SSIM", ("fig9",), _by_nats(["natural"], RIGHT, "ssim")),
+    Conclusion("Figure 29", "and cosine", ("fig9",), _by_nats(["natural"], RIGHT, "cosine")),
+    Conclusion(
+        "Figure 31",
+        "PSNR of gradient inversion rises with nats",
+        ("fig14",),
+        _sent_by_nats("psnr", down=False),
+    ),
+    Conclusion("Figure 32", "and its SSIM", ("fig14",), _sent_by_nats("ssim", down=False)),
+    Conclusion("Figure 33", "and its cosine", ("fig14",), _sent_by_nats("cosine", down=False)),
+    Conclusion("Table 2", "noise in the data costs up to 11 % of SGD's time", ("table2",), _cheap),
+    Conclusion("Table 2", "DP-SGD costs 57 % and more", ("table2",), _dear),
+    Conclusion(
+        "appendix G",
+        "a white channel costs more time than a natural one",
+        ("table2",),
+        _white_dearer,
+    ),
+)
