@@ -27,7 +27,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench import _child, _harness, _tables
-from bench.aot import programs
+from bench.aot import pod, programs
 
 MOVED = "bytes_of_run"
 ENVIRONMENTS = _harness.ROOT / ".aot"
@@ -100,7 +100,7 @@ def table(rows: _tables.Rows) -> str:
                 for row in mine
                 if (row["program"], row["devices"]) == (name, count)
             }
-            if programs.OURS not in forms:
+            if programs.OURS not in forms or name.startswith("pod_"):
                 continue
             ours, reference = forms[programs.OURS], forms.get(programs.REFERENCE)
             body.append(
@@ -137,6 +137,43 @@ def dealt_table(rows: _tables.Rows) -> str:
         if row["program"] in titles and "failed" not in row
     ]
     return _tables.markdown([*head, "collectives"], body)
+
+
+# Of one device, as its maker states them: bfloat16 products a second, bytes a second, bytes.
+_PEAKS = {"TPU v5e": (197e12, 819e9, 16e9), "H200": (989e12, 4.8e12, 141e9)}
+
+
+def pod_table(rows: _tables.Rows) -> str:
+    """A step of a billion parameters, by form, beside the plain gradient; of one device."""
+    titles = {"pod_lora": f"LoRA of rank {pod.RANK}", "pod_full": "all of it"}
+    head = ["devices", "trained", "form", "memory, GB", "moved, GB", "matrix passes, 1e12"]
+    head += ["operations a byte", "seconds at least"]
+    body = []
+    mine = [row for row in rows if row["program"] in titles]
+    for row in mine:
+        start = [f"{row['devices']} x {row['device']}", titles[row["program"]], row["form"]]
+        if "failed" in row:
+            body.append([*start, f"fails: {row['failed'][:60]}", *[""] * 4])
+            continue
+        same = [r for r in mine if all(r[k] == row[k] for k in ("program", "devices", "device"))]
+        plain = next((r for r in same if r["form"] == programs.REFERENCE), None)
+        passes = row["passes_of_run"] / row["devices"]
+        product_rate, byte_rate, room = _PEAKS[row["device"]]
+        held = sum(row[f"{what}_bytes"] for what in ("argument", "temp", "output"))
+        seconds = max(2 * passes / product_rate, row[MOVED] / byte_rate)
+        more = "" if plain is None or row is plain else " ({:.2f}x)"
+        body.append(
+            [
+                *start,
+                f"{held / 1e9:.1f} of {room / 1e9:.0f}",
+                f"{row[MOVED] / 1e9:.0f}" + more.format(row[MOVED] / (plain or row)[MOVED]),
+                f"{passes / 1e12:.1f}"
+                + more.format(row["passes_of_run"] / (plain or row)["passes_of_run"]),
+                f"{2 * passes / row[MOVED]:.0f}",
+                f"{seconds:.2f}",
+            ]
+        )
+    return _tables.markdown(head, body)
 
 
 def _times(ours: Any, reference: Any) -> str:

@@ -24,7 +24,7 @@ def main() -> None:
     def measured(name: str, form: str, count: int) -> dict[str, Any]:
         start = time.perf_counter()
         program = programs.PROGRAMS[name](count)[form]()
-        traced, done = targets.compiled(target, count, program.fun, program.arguments)
+        traced, done = targets.compiled(target, count, program)
         row = targets.cost(target, traced, done)
         return row | {"compile_s": round(time.perf_counter() - start, 1)}
 

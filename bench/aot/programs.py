@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fljax_kernels
+from bench.aot import pod
 from bench.kernels import per_example, workloads
 from fljax.server.aggregate import CLIENTS
 from fljax_kernels import chacha20, correlated, discrete, sampling, spectral
@@ -44,10 +45,14 @@ CLIENTS_A_DEVICE, EXAMPLES = 100, {"a": 40, "b": 240}
 
 
 class Program(NamedTuple):
-    """A function and its arguments: arrays or shapes."""
+    """A function and its arguments: arrays or shapes. Of one over a mesh of its own also that, and
+    how results are spread; else they are the same on all devices.
+    """
 
     fun: Callable[..., Any]
     arguments: tuple[Any, ...]
+    mesh: jax.sharding.AbstractMesh | None = None
+    results: Any = jax.sharding.PartitionSpec()
 
 
 Forms = dict[str, Callable[[], Program]]
@@ -362,7 +367,21 @@ def _dealt(letter: str, num_devices: int) -> Forms:
     return {OURS: program}
 
 
-# Name -> (devices -> forms). Everything runs on one device; rounds that deal clients on more.
+def _pod(rank: int, count: int) -> Forms:
+    """A step of a decoder over all devices. reference: the gradient of the summed loss."""
+
+    def of(form: str) -> Callable[[], Program]:
+        def program() -> Program:
+            fun, arguments, results = pod.program(form, rank, count)
+            return Program(fun, arguments, pod.mesh(pod.PLANS[count]), results)
+
+        return program
+
+    return {form: of(form) for form in pod.FORMS}
+
+
+# Name -> (devices -> forms). Everything runs on one device; rounds that deal clients, and steps of
+# a model that is spread, on more.
 PROGRAMS: dict[str, Callable[[int], Forms]] = {
     **{f"gradient_{k}": functools.partial(lambda k, _: _gradients(k), k) for k in workloads.MAKERS},
     "clip_and_sum": lambda _: _clip_and_sum(),
@@ -380,10 +399,14 @@ PROGRAMS: dict[str, Callable[[int], Forms]] = {
     **{name: functools.partial(lambda s, _: _round(s), of) for name, of in ROUNDS.items()},
     "round_dealt": functools.partial(_dealt, "a"),
     "round_dealt_femnist": functools.partial(_dealt, "b"),
+    "pod_lora": functools.partial(_pod, pod.RANK),
+    "pod_full": functools.partial(_pod, 0),
 }
 DEVICES = {"tpu": (1, 4, 256), "cuda": (1, 8)}
 
 
 def devices(target: str, name: str) -> tuple[int, ...]:
     """How many a program is compiled for."""
+    if name.startswith("pod_"):
+        return (DEVICES[target][-1],)
     return DEVICES[target] if name.startswith("round_dealt") else (1,)

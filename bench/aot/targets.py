@@ -5,13 +5,13 @@ Everything here runs in an environment of the target's own, which `make aot` mak
 
 import math
 import re
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import topologies
 
+from bench.aot import programs
 from fljax.server.aggregate import CLIENTS, MODEL
 
 # What XLA asks of a device that is not there: a text proto of the H200's properties.
@@ -60,16 +60,15 @@ def devices(target: str, count: int) -> list[Any]:
     return list(found.devices)[:count]
 
 
-def compiled(target: str, count: int, fun: Callable[..., Any], arguments: Any) -> tuple[Any, Any]:
-    """(traced, compiled) of `fun(*arguments)`, arguments being the same on all devices.
-
-    arguments: pytrees of arrays or of `jax.ShapeDtypeStruct`.
-    """
+def compiled(target: str, count: int, program: programs.Program) -> tuple[Any, Any]:
+    """(traced, compiled); arguments that have no sharding are the same on all devices."""
+    fun, arguments = program.fun, program.arguments
     found = devices(target, count)
     auto = jax.sharding.AxisType.Auto
-    mesh = jax.sharding.Mesh(
-        np.array(found).reshape(count, 1, 1), (CLIENTS, "copies", MODEL), axis_types=(auto,) * 3
-    )
+    sizes, names = (count, 1, 1), (CLIENTS, "copies", MODEL)
+    if program.mesh is not None:
+        sizes, names = program.mesh.axis_sizes, program.mesh.axis_names
+    mesh = jax.sharding.Mesh(np.array(found).reshape(sizes), names, axis_types=(auto,) * 3)
     whole: Any = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     if count == 1:
         whole = jax.sharding.SingleDeviceSharding(found[0])
@@ -84,8 +83,9 @@ def compiled(target: str, count: int, fun: Callable[..., Any], arguments: Any) -
     if count == 1:
         traced = jax.jit(fun).trace(*there)
         return traced, traced.lower().compile()
+    results = jax.tree.map(lambda spec: jax.sharding.NamedSharding(mesh, spec), program.results)
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        traced = jax.jit(fun, out_shardings=whole).trace(*there)
+        traced = jax.jit(fun, out_shardings=results).trace(*there)
         return traced, traced.lower().compile()
 
 
@@ -189,26 +189,36 @@ def _size(shapes: str) -> int:
 
 
 def products(closed: Any, target: str) -> dict[str, float]:
-    """Multiply-adds of matrix products and convolutions, in all and by the passes they take."""
-    counted = {name: 0.0 for name in _PASSES}
-    _count(closed.jaxpr, target, counted)
-    passes = sum(_PASSES[name] * work for name, work in counted.items())
+    """Multiply-adds of matrix products and convolutions, of all devices together, in all and by the
+    passes they take; `passes_of_run` has those of a scan in each of its trips.
+    """
+    counted, of_run = ({name: 0.0 for name in _PASSES} for _ in range(2))
+    _count(closed.jaxpr, target, counted, of_run, 1)
+    passes, passes_of_run = (
+        sum(_PASSES[name] * work for name, work in found.items()) for found in (counted, of_run)
+    )
     return {f"multiply_adds_{name}": work for name, work in counted.items()} | {
-        "multiply_adds_passes": passes
+        "multiply_adds_passes": passes,
+        "passes_of_run": passes_of_run,
     }
 
 
-def _count(jaxpr: Any, target: str, counted: dict[str, float]) -> None:
+def _count(
+    jaxpr: Any, target: str, counted: dict[str, float], of_run: dict[str, float], trips: int
+) -> None:
+    """Adds to `counted` each product once, and to `of_run` as often as the scans around it run."""
     for eqn in jaxpr.eqns:
+        inside = trips * eqn.params["length"] if eqn.primitive.name == "scan" else trips
         if (of_branches := eqn.params.get("branches_platforms")) is not None:
             taken = next(k for k, names in enumerate(of_branches) if not names or target in names)
-            _count(eqn.params["branches"][taken].jaxpr, target, counted)
+            _count(eqn.params["branches"][taken].jaxpr, target, counted, of_run, trips)
             continue
         for inner in jax.core.jaxprs_in_params(eqn.params):
-            _count(inner, target, counted)
+            _count(inner, target, counted, of_run, inside)
         work = _multiply_adds(eqn)
         if work:
             counted[_precision(eqn)] += work
+            of_run[_precision(eqn)] += trips * work
 
 
 def _multiply_adds(eqn: Any) -> float:
