@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 import jax
+import jax.extend
 import numpy as np
 from jax.experimental import topologies
 
@@ -213,7 +214,7 @@ def _count(
             taken = next(k for k, names in enumerate(of_branches) if not names or target in names)
             _count(eqn.params["branches"][taken].jaxpr, target, counted, of_run, trips)
             continue
-        for inner in jax.core.jaxprs_in_params(eqn.params):
+        for inner in jax.extend.core.jaxprs_in_params(eqn.params):
             _count(inner, target, counted, of_run, inside)
         work = _multiply_adds(eqn)
         if work:

@@ -1,16 +1,18 @@
 """The programs that `bench.aot` compiles lower for GPUs and TPUs, without a value too large."""
 
+import dataclasses
 import json
 import math
 import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from bench import _harness
 from bench.aot import __main__ as aot
-from bench.aot import programs, targets
+from bench.aot import pod, programs, targets
 
 SHAPE = re.compile(r"tensor<([0-9x]+)x(?:f32|bf16|f16|i32|ui32|i1)>")
 
@@ -86,7 +88,9 @@ def test_subject_averages_have_no_third_of_the_numbers_of_the_matrix():
 
 
 @pytest.mark.slow(reason="the same kernels run on a CPU in all other tests")
-@pytest.mark.parametrize("name", [n for n in programs.PROGRAMS if not n.startswith("round_")])
+@pytest.mark.parametrize(
+    "name", [n for n in programs.PROGRAMS if not n.startswith(("round_", "pod_"))]
+)
 def test_programs_lower_for_a_cpu_too(name):
     lowered(name, "cpu")
 
@@ -118,6 +122,51 @@ def test_bytes_of_a_run_have_those_of_each_trip_of_a_loop():
 @pytest.mark.parametrize("name", programs.ROUNDS)
 def test_rounds_of_schemes_lower(name):
     lowered(name)
+
+
+@pytest.mark.slow(reason="compiles four steps of a decoder for eight devices")
+def test_forms_of_a_step_on_a_pod_add_up_the_same_clipped_gradients(monkeypatch):
+    """A small decoder and two microbatches; without noise all private forms agree."""
+    small = {"vocabulary": 32, "width": 16, "hidden": 32, "layers": 2, "head_width": 8}
+    monkeypatch.setattr(pod, "SHAPE", dataclasses.replace(pod.SHAPE, **small))
+    monkeypatch.setattr(pod, "LENGTH", 8)
+    monkeypatch.setattr(pod, "BATCH", 16)
+    monkeypatch.setattr(pod, "CLIP", 1.0)
+    monkeypatch.setattr(pod, "STDDEV", 0.0)
+    monkeypatch.setitem(pod.PLANS, 8, pod.Plan((4, 1, 2), 2))
+    mesh = jax.make_mesh((4, 1, 2), pod.AXES, axis_types=(jax.sharding.AxisType.Auto,) * 3)
+    found = {}
+    for form in pod.FORMS:
+        step, arguments, specs = pod.program(form, 0, 8)
+        rng = np.random.default_rng(0)
+
+        def drawn(leaf, rng=rng):
+            value = rng.integers(0, 32, leaf.shape)
+            if jnp.issubdtype(leaf.dtype, jnp.floating):
+                value = 0.3 * rng.normal(size=leaf.shape)
+            return jax.device_put(
+                value.astype(leaf.dtype), jax.NamedSharding(mesh, leaf.sharding.spec)
+            )
+
+        given = jax.tree.map(drawn, arguments[:3])
+        out = jax.tree.map(lambda spec: jax.NamedSharding(mesh, spec), specs)
+        with jax.set_mesh(mesh):
+            total = jax.jit(step, out_shardings=out)(*given, jax.random.key(0))
+        found[form] = jax.tree.leaves(jax.device_get(total))
+    norm = lambda leaves: math.sqrt(sum(float((leaf**2).sum()) for leaf in leaves))
+    assert 1 < norm(found["ours"]) <= pod.BATCH * pod.CLIP < norm(found["reference"])
+    for form in ("plain", "two_pass"):
+        apart = norm([a - b for a, b in zip(found[form], found["ours"], strict=True)])
+        # Passes in bfloat16, whose sums are rounded in another order.
+        assert apart < 0.03 * norm(found["ours"])
+
+
+def test_products_of_a_run_count_each_trip_of_a_scan():
+    def fun(x):
+        return jax.lax.scan(lambda x, _: (x @ x, None), x, length=5)[0] @ x
+
+    counted = targets.products(jax.make_jaxpr(fun)(jnp.ones((4, 4))), "tpu")
+    assert counted["multiply_adds_passes"] == 2 * 64 and counted["passes_of_run"] == 6 * 64
 
 
 def test_a_target_without_its_environment_is_skipped_with_a_line(monkeypatch, tmp_path, capsys):
