@@ -83,7 +83,7 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
         "scale_disk": (scale.disk_table, "scale"),
         "scale_index": (scale.index_table, "scale"),
     },
-    "docs/howto/language_models.md": {"aot_pod": (aot.pod_table, "aot-tpu")},
+    "docs/howto/language_models.md": {"aot_pod": (aot.pod_table, "aot-tpu aot-cuda")},
     "docs/explain/devices.md": {"aot_dealt": (aot.dealt_table, "aot-tpu aot-cuda")},
     "docs/explain/wfna_accounting.md": {"wfna_noise": (wfna_noise.table, "wfna_noise")},
     "docs/explain/correlated_noise.md": {
