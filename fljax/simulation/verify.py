@@ -262,7 +262,8 @@ def _counted(where: pathlib.Path, uses: list[int]) -> Check:
     found = config_lib.scheme_of(sections)
     if found is None:
         grows = uses == sorted(set(uses))
-        return Check("ledger", last if grows else f"{last}, as only its scheme can say", True)
+        asked = f"{last}, as only its scheme can say, which --data asks"
+        return Check("ledger", last if grows else asked, True)
     scheme, scheme_config = found
     for number, count in enumerate(uses[1:], start=1):
         wanted = budget.uses_of(scheme, scheme_config, number)
@@ -456,6 +457,10 @@ def _data(
     changed = fingerprint.changed(before, again.began_with)
     if events.to_json(again.plan.event) != links[0].body["round_does"]["event"]:
         changed.append("ledger of a round")
+    uses = functools.partial(budget.uses_of, again.config.implementation, again.plan.scheme_config)
+    told = [body["uses"] for body in _of(links, "round")]
+    if told != [uses(number) for number in range(1, len(told) + 1)]:
+        changed.append("count of rounds")
     wrong = f"another {', '.join(changed)}" if changed else ""
     yield _held("data", wrong, "as the run began with them, and so are model and scheme")
 

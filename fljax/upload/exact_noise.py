@@ -79,10 +79,16 @@ def grid(
         )
     most, stddev = _LONGEST**2, STDDEV
     if noise_multiplier:
-        moved = noise_multiplier * norms_moved * most_parts
-        while of_factors and stddev < _FINEST and stddev < _ENOUGH * moved:
+        moved = Fraction(noise_multiplier) * Fraction(norms_moved)
+        # Parts may be short where the whole row is as long as it may be.
+        while (
+            of_factors
+            and stddev < _FINEST
+            and stddev < _ENOUGH * moved * most_parts
+            and 2 * stddev <= _LONGEST * moved
+        ):
             stddev *= 2
-        longest = Fraction(stddev) / (Fraction(noise_multiplier) * Fraction(norms_moved))
+        longest = Fraction(stddev) / moved
         most = math.floor(longest**2)
         least = STDDEV / (_LONGEST * norms_moved)
         if most > _LONGEST**2:

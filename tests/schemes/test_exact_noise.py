@@ -166,6 +166,13 @@ def test_rows_of_factors_have_1024_steps_or_noise_has_8192():
             assert grid(multiplier, **changes).stddev == 2048
 
 
+def test_little_noise_on_many_parts_has_as_many_steps_as_a_whole_row_may_have():
+    for multiplier, parts, stddev in ((0.1, 50, 4096), (0.05, 100, 2048), (0.2, 50, 8192)):
+        of = grid(multiplier, of_factors=True, most_parts=parts)
+        assert of.stddev == stddev and of.most_squared_norm <= 65535**2
+        assert multiplier * math.sqrt(of.most_squared_norm) <= stddev
+
+
 @pytest.mark.slow(reason="compiles the round of one more scheme", but=["user_ldp"])
 @pytest.mark.parametrize("case", ["local_dp", "user_ldp"])
 def test_every_silo_and_client_has_noise_for_what_its_own_unit_moves(case, key):

@@ -416,6 +416,15 @@ def test_a_ledger_counts_rounds_as_the_scheme_does_and_no_fewer(values, uses, tm
         assert other == uses or not verify._counted(tmp_path, [0, *other]).fits
 
 
+def test_with_the_data_a_scheme_from_outside_is_asked_how_often_rounds_count(copied, monkeypatch):
+    monkeypatch.setattr(verify.config_lib, "scheme_of", lambda sections: None)
+    assert refused(copied, data=True) == ""
+    a_chain_of_rounds_that_cost_nothing(copied)
+    (ledger,) = (check for check in verify.run(copied).checks if check.what == "ledger")
+    assert ledger.fits and ledger.found.endswith("which --data asks")
+    assert "data: another count of rounds" in refused(copied, data=True)
+
+
 @pytest.mark.slow(reason="a run of two more schemes")
 @pytest.mark.parametrize("correlation", ["tree", "banded"])
 def test_a_run_whose_noise_is_correlated_fits(correlation, tmp_path):

@@ -128,7 +128,7 @@ def _drawn(keys: jax.Array, size: int, columns: Table) -> jax.Array:
     first = jnp.where(tied, column + _TIE, value)  # is only read below: a loop writes in place then
 
     def decide(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        """The last tie of a block that has one; there are a few in a million draws."""
+        """The last tie of a block that has one; one draw in 2**(32 - k) is a tie."""
         ties, found = state
         block = jnp.argmax(ties > 0).astype(jnp.int32)
         start = jnp.minimum(block * width, first.size - width)
