@@ -256,9 +256,8 @@ PINNED = {
         "accuracy rises with uses": "reproduced",
         "the error of model inversion falls with uses": "reproduced",
         "the error of gradient inversion falls with nats": "reproduced",
-        "at equal nats white and personalized channels leave a larger error than natural ones": (
-            "not reproduced"
-        ),
+        "at equal nats white channels leave a larger error than natural ones": "reproduced",
+        "at equal nats personalized channels leave a larger error than natural ones": "cannot tell",
         "the natural channel has the best trade-off of accuracy and GDC": "cannot tell",
         "DP is strong against membership and weak against reconstruction, channels the opposite": (
             "reproduced"
