@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from fljax import _validate
 from fljax.types import Params
@@ -403,7 +403,13 @@ def make(
     return Decoder(shape, rngs=rngs, dtype=dtype, remat=not small)
 
 
-def specs(params: Params, *, fsdp: str | None = "fsdp", tensor: str | None = "tensor") -> Params:
+def specs(
+    params: Params,
+    *,
+    fsdp: str | None = "fsdp",
+    tensor: str | None = "tensor",
+    mesh: Mesh | AbstractMesh | None = None,
+) -> Params:
     """How a decoder's arrays are spread over a mesh: a tree of PartitionSpec like `params`.
 
     A matrix is cut along `tensor` where heads or the MLP's hidden numbers lie, and along `fsdp` on
@@ -413,21 +419,28 @@ def specs(params: Params, *, fsdp: str | None = "fsdp", tensor: str | None = "te
     Args:
       params: of `models.functional` or `models.functions.parted` of a `Decoder`, trained or frozen.
       fsdp, tensor: names of axes of the mesh. None: not cut along that.
+      mesh: a side of an array that an axis of it does not divide stays whole. None: an odd one
+        does, such as the 257 symbols of "tiny".
 
     Source: Shoeybi et al. (2019), arXiv:1909.08053, Section 3; Rajbhandari et al. (2019),
       arXiv:1910.02054, stage 3.
     """
 
+    def cut(leaf: jax.Array, *axes: str | None) -> PartitionSpec:
+        parts = [1 if axis is None else 2 if mesh is None else mesh.shape[axis] for axis in axes]
+        sides = zip(leaf.shape, axes, parts, strict=True)
+        return PartitionSpec(*(axis if side % n == 0 else None for side, axis, n in sides))
+
     def spec(path: tuple[Any, ...], leaf: jax.Array) -> PartitionSpec:
         names = [step.key for step in path]
         if names[-1] == "embedding":
-            return PartitionSpec(tensor, fsdp)
+            return cut(leaf, tensor, fsdp)
         into = {"q", "k", "v", "gate", "up"} & set(names)
         back = {"o", "down"} & set(names)
         if not into and not back:
             return PartitionSpec()
         first, last = (fsdp, tensor) if into else (tensor, fsdp)
         cuts = {"kernel": (first, last), "a": (first, None), "b": (None, last)}
-        return PartitionSpec(None, *cuts[names[-1]])
+        return cut(leaf, None, *cuts[names[-1]])
 
     return jax.tree_util.tree_map_with_path(spec, params)

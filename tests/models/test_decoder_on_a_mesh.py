@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 import fljax
 from fljax import models
@@ -25,12 +25,13 @@ SHAPE = decoder.Shape(
     rope_base=1e4,
     norm_of_queries=True,
 )
+TINY = decoder.SHAPES["tiny"]
 CLIP, EXAMPLES, LENGTH = 0.05, 8, 16
 OVER = PartitionSpec(("data", "fsdp"))
 
 
-def adapted(rank):
-    module = decoder.Decoder(SHAPE, rngs=nnx.Rngs(0), remat=True)
+def adapted(rank, shape):
+    module = decoder.Decoder(shape, rngs=nnx.Rngs(0), remat=True)
     if rank:
         lora.add(module, rank, rngs=nnx.Rngs(1))
     model = functions.parted(module, batched=False)
@@ -56,30 +57,35 @@ def step_of(model):
 
 
 def test_matrices_are_cut_along_both_axes_and_those_of_lora_with_their_layer():
-    low, whole = {"a": 0, "b": 0}, {"kernel": 0}
-    params = {
-        "embedding": 0,
-        "layers": {
-            "attention": {"q": low, "q_norm": {"scale": 0}},
-            "mlp": {"down": low, "up": whole},
-        },
-    }
+    params = jax.eval_shape(lambda: adapted(2, SHAPE).params)
     found = decoder.specs(params)["layers"]
     assert found["attention"]["q"]["a"] == PartitionSpec(None, "fsdp", None)
     assert found["attention"]["q"]["b"] == PartitionSpec(None, None, "tensor")
-    assert found["attention"]["q_norm"]["scale"] == PartitionSpec()
     assert found["mlp"]["down"]["a"] == PartitionSpec(None, "tensor", None)
-    assert found["mlp"]["up"]["kernel"] == PartitionSpec(None, "fsdp", "tensor")
-    assert decoder.specs(params, tensor=None)["embedding"] == PartitionSpec(None, "fsdp")
+    found = decoder.specs(whole := jax.eval_shape(lambda: adapted(0, SHAPE).params))
+    assert found["layers"]["attention"]["q_norm"]["scale"] == PartitionSpec()
+    assert found["layers"]["mlp"]["up"]["kernel"] == PartitionSpec(None, "fsdp", "tensor")
+    assert found["embedding"] == PartitionSpec("tensor", "fsdp")
+    assert decoder.specs(whole, tensor=None)["embedding"] == PartitionSpec(None, "fsdp")
+
+
+def test_a_side_that_an_axis_does_not_divide_stays_whole():
+    params = jax.eval_shape(lambda: adapted(0, TINY).params)
+    assert decoder.specs(params)["embedding"] == PartitionSpec(None, "fsdp")  # 257 symbols
+    mesh = AbstractMesh((3, 4), ("fsdp", "tensor"))
+    found = decoder.specs(params, mesh=mesh)
+    assert found["embedding"] == PartitionSpec(None, None)
+    assert found["layers"]["mlp"]["down"]["kernel"] == PartitionSpec(None, "tensor", None)
 
 
 @pytest.mark.slow(reason="compiles a private step of a decoder for eight devices, and replays it")
 @pytest.mark.parametrize("rank", [0, 2], ids=["full", "lora"])
-def test_a_private_step_over_data_fsdp_and_tensor_axes_is_that_of_one_device(rank):
-    model = adapted(rank)
+def test_a_private_step_of_tiny_over_data_fsdp_and_tensor_axes_is_that_of_one_device(rank):
+    model = adapted(rank, TINY)
     step = step_of(model)
-    x = jax.random.randint(jax.random.key(5), (EXAMPLES, LENGTH), 0, 64, jnp.int32)
-    batch, padding = {"x": x, "y": (3 * x + 1) % 64}, jnp.arange(EXAMPLES) == 3
+    x = jax.random.randint(jax.random.key(5), (EXAMPLES, LENGTH), 0, TINY.vocabulary, jnp.int32)
+    batch = {"x": x, "y": (3 * x + 1) % TINY.vocabulary}
+    padding = jnp.arange(EXAMPLES) == 3
     alone = jax.jit(step)(model.params, model.frozen, batch, padding)
 
     axes = ("data", "fsdp", "tensor")
@@ -148,7 +154,7 @@ def numbers_sent(text):
 @pytest.mark.slow(reason="compiles two steps of a decoder for eight devices")
 @pytest.mark.parametrize("rank", [0, 2], ids=["full", "lora"])
 def test_a_private_step_sends_little_more_than_the_plain_one(rank):
-    model = adapted(rank)
+    model = adapted(rank, SHAPE)
     mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
 
     def like(tree, specs):
