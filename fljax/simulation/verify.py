@@ -47,6 +47,7 @@ _KNOWN = {
 }
 # What other programs write, or what stands for nothing that is claimed.
 _BESIDE = {client_states.CLIENTS, "trace", "tensorboard", "wandb"}
+_BESIDE_A_CLAIM = ("information", "as_printed")  # of privacy.json
 _ROUNDING = 1e-9  # relative, of an epsilon computed again on another machine
 _MOST_REPLAYED = 25
 
@@ -306,10 +307,12 @@ def _misclaimed(
     odd = [name for name, value in wanted.items() if claim.get(name) != value]
     if odd:
         return f"has another {odd[0]} than {done} rounds of the chain"
-    if steps and steps[-1] == done:
-        meta = where / folder.CHECKPOINTS / str(done) / "meta" / "metadata"
+    if steps:
+        meta = where / folder.CHECKPOINTS / str(steps[-1]) / "meta" / "metadata"
         kept = folder.read_json(meta)["ledger"]
-        odd = [name for name in kept if claim.get(name) != kept[name]]
+        odd = sorted({*claim, *kept} - {*claim.keys() & kept.keys(), *_BESIDE_A_CLAIM})
+        if steps[-1] == done:
+            odd += [name for name in kept if claim.get(name) != kept[name]]
         if odd:
             return f"has another {odd[0]} than the newest checkpoint"
     return ""
@@ -424,7 +427,7 @@ def _exports(where: pathlib.Path) -> Iterator[Check]:
 def _export(name: str, where: pathlib.Path, links: list[chain.Link]) -> Iterator[Check]:
     about = folder.read_json(where / f"{name}.json")
     told = folder.read_json(where / folder.PRIVACY)
-    beside = {part: told[part] for part in ("information", "as_printed") if part in told}
+    beside = {part: told[part] for part in _BESIDE_A_CLAIM if part in told}
     wrong = ""
     if about["rounds"] not in checkpoint.committed(where):
         wrong = f"is of {about['rounds']} rounds, of which no checkpoint is left"
@@ -479,8 +482,9 @@ def _not_shown(where: pathlib.Path, links: list[chain.Link], data: bool) -> list
         found.append(
             "How the run ended: it has not, or was killed before its report was written. "
             "fljax simulate --resume goes on with it. Until then no link is of "
-            f"{folder.SESSIONS}, of {folder.MODEL}, of a last line of {folder.METRICS}, nor of "
-            f"what {folder.PRIVACY} tells in nats or as a paper prints it."
+            f"{folder.SESSIONS}, of {folder.MODEL}, of {folder.BASE}, of {folder.CANARIES}, of a "
+            f"last line of {folder.METRICS}, nor of what {folder.PRIVACY} tells in nats or as a "
+            "paper prints it, nor whether the newest checkpoint is there."
         )
     if links and links[0].body["code"] != chain.code():
         found.append("What the run's code did: it was another fljax than the one that checks here.")

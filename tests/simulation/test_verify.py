@@ -449,6 +449,14 @@ def test_a_run_that_has_not_ended_tells_one_epsilon_and_says_what_no_link_is_of(
     changed(folder.SESSIONS, r'"began": "20', '"began": "19')(copied)
     said = " ".join(verify.run(copied).not_shown)
     assert refused(copied) == "" and "no link is of sessions.jsonl, of model.json" in said
+    claim = (copied / folder.PRIVACY).read_text()
+    for old, new, name in (
+        (r"{", '{"audited": true,', "audited"),
+        (r'"initial_model": null,', "", "initial_model"),
+    ):
+        changed(folder.PRIVACY, old, new)(copied)
+        assert f"has another {name} than the newest checkpoint" in refused(copied)
+        (copied / folder.PRIVACY).write_text(claim)
     changed(folder.PRIVACY, r'"epsilon":', '"epsilon": 0.01, "epsilon":')(copied)
     assert "got 'epsilon' twice" in refused(copied)
 
