@@ -16,7 +16,7 @@ of stacked parameters does, a closed-over weight does not).
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -125,28 +125,33 @@ class Body:
             child.held_anyway() for children in self.children.values() for child in children
         )
         for site in self.sites:
-            if site.rule != "product" or self.info(site.var).loops != self.loops:
-                continue
-            weight, data, result = (
-                _size(v)
-                for v in (site.var, site.eqn.invars[1 - site.position], site.eqn.outvars[0])
-            )
-            shape, stacked = (
-                site.var.aval.shape,
-                site.eqn.params["dimension_numbers"][1][site.position],
-            )
-            blocks = math.prod(shape[axis] for axis in stacked)
-            # Sizes are blocks * p * q, blocks * n * p, blocks * n * q.
-            n = round(math.sqrt(data * result / (weight * blocks)))
-            if n > 1 and weight <= data + result:
-                total += weight * math.prod(self.lengths[loop] for loop in self.loops)
+            if site.rule == "product" and self.rows_are_less(site.eqn, site.position, _size):
+                steps = math.prod(self.lengths[loop] for loop in self.loops)
+                total += _size(site.var) * steps
         return total
+
+    def rows_are_less(self, eqn: Any, position: int, size: Callable[[Any], int]) -> bool:
+        """Whether a product's rows are no larger than what meets in it, step by step."""
+        var, other = eqn.invars[position], eqn.invars[1 - position]
+        if self.info(var).loops != self.loops:
+            return False
+        weight, data, result = map(_size, (var, other, eqn.outvars[0]))
+        stacked = eqn.params["dimension_numbers"][1][position]
+        blocks = math.prod(var.aval.shape[axis] for axis in stacked)
+        # Sizes are blocks * p * q, blocks * n * p, blocks * n * q.
+        n = round(math.sqrt(data * result / (weight * blocks)))
+        return n > 1 and size(var) <= size(other) + size(eqn.outvars[0])
 
 
 class Planner:
-    """Numbers loops, taps and records while it walks."""
+    """Numbers loops, taps and records while it walks.
 
-    def __init__(self) -> None:
+    in_place: rows that are less than what they are made of are made where that is at hand, in the
+    backward pass. It has to be kept for nothing, then, and no product is made twice.
+    """
+
+    def __init__(self, *, in_place: bool = False) -> None:
+        self.in_place = in_place
         self.lengths: list[int] = []
         self.taps: list[Tap] = []
         self.num_records = 0
@@ -215,6 +220,9 @@ class Planner:
                 self._promote(body, (index, k), eqn.invars[k])
             return
         (k,) = trained
+        if rule == "product" and self.in_place and body.rows_are_less(eqn, k, _bytes):
+            self._promote(body, (index, k), eqn.invars[k], narrow=True)
+            return
         tap = self._tap_result(body, uses, eqn.outvars[0])
         records: tuple[int, ...] = ()
         if rule != "add":
@@ -252,7 +260,10 @@ class Planner:
             self.num_records += 1
         return body.records[atom]
 
-    def _promote(self, body: Body, where: tuple[Any, int], var: Any) -> None:
+    def _promote(
+        self, body: Body, where: tuple[Any, int], var: Any, *, narrow: bool = False
+    ) -> None:
+        """narrow: the tap is of no wider dtype than var."""
         chain: list[Any] = []
         source = var
         while (eqn := body.origin.get(source)) is not None and eqn.primitive.name in GROWING:
@@ -261,6 +272,7 @@ class Planner:
                 jaxprs.is_literal(before)
                 or not body.info(before).leaves
                 or _size(before) > _size(source)
+                or (narrow and before.aval.dtype.itemsize > source.aval.dtype.itemsize)
             ):
                 break
             chain.append(eqn)
@@ -394,3 +406,7 @@ def _is_float(var: Any) -> bool:
 
 def _size(var: Any) -> int:
     return int(np.prod(var.aval.shape, dtype=np.int64))
+
+
+def _bytes(var: Any) -> int:
+    return _size(var) * int(var.aval.dtype.itemsize)

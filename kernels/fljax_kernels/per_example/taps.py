@@ -33,6 +33,7 @@ class Traced:
         self._loss, trace = loss, jax.make_jaxpr(loss.fun, return_shape=True)
         self._closed, (_, aux) = trace(batch.leaves, example)
         self._num_leaves, self._aux_tree = len(batch.leaves), jax.tree.structure(aux)
+        self._in_place = is_spread(batch)
         alike = not (jaxprs.holds_choice(self._closed.jaxpr) or loss.changes(self._closed.jaxpr))
         self._of_all = self._planned(self._closed) if alike else None
 
@@ -47,17 +48,19 @@ class Traced:
 
     def _planned(self, closed: Any) -> "Plan":
         flat = jaxprs.flatten(closed.jaxpr, closed.consts)
-        return Plan(*flat, self._num_leaves, self._aux_tree)
+        return Plan(*flat, self._num_leaves, self._aux_tree, in_place=self._in_place)
 
 
 class Plan:
     """The traced loss with its sites; depends on shapes only."""
 
-    def __init__(self, jaxpr: Any, consts: list[Any], num_leaves: int, aux_tree: Any):
+    def __init__(
+        self, jaxpr: Any, consts: list[Any], num_leaves: int, aux_tree: Any, *, in_place: bool
+    ):
         self.consts, self.num_leaves, self.aux_tree = consts, num_leaves, aux_tree
         arguments = [Info(False, frozenset({k})) for k in range(self.num_leaves)]
         arguments += [EXAMPLE] * (len(jaxpr.invars) - self.num_leaves)
-        self.planner = Planner()
+        self.planner = Planner(in_place=in_place)
         self.body = self.planner.body(jaxpr, self.consts, arguments, ())
         self.planner.finish(self.body, [0])
 

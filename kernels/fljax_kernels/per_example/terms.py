@@ -53,9 +53,14 @@ def _einsum(
 ) -> jax.Array:
     """`jnp.einsum` of two operands, in at least float32; what only one of them has is kept."""
     dtype = wide(x.dtype, y.dtype)
+    if x.dtype == y.dtype == jnp.bfloat16 and not _platforms.cpu_alone():
+        # Products of two of these are float32 as they are: one pass of a matrix unit has them all.
+        held, precision = x.dtype, lax.Precision.DEFAULT
+    else:
+        held = dtype
     batch = [label for label in out if label in x_labels and label in y_labels]
     summed = [label for label in x_labels if label in y_labels and label not in out]
-    pair = [(x.astype(dtype), x_labels), (y.astype(dtype), y_labels)]
+    pair = [(x.astype(held), x_labels), (y.astype(held), y_labels)]
     free = [[label for label in labels if label not in (*batch, *summed)] for _, labels in pair]
     if (*batch, *free[0], *free[1]) != tuple(out):
         pair, free = pair[::-1], free[::-1]
@@ -63,7 +68,7 @@ def _einsum(
     axes = [
         ([of_a.index(k) for k in some], [of_b.index(k) for k in some]) for some in (summed, batch)
     ]
-    z = lax.dot_general(a, b, (axes[0], axes[1]), precision=precision)
+    z = lax.dot_general(a, b, (axes[0], axes[1]), precision=precision, preferred_element_type=dtype)
     labels = [*batch, *free[0], *free[1]]
     return jnp.transpose(z, [labels.index(label) for label in out])
 
@@ -95,7 +100,8 @@ class Rows:
         # The weighted cotangent is what a product beside this bias needs too. A matrix product with
         # ones: XLA's sum over the leading axis of a wide array is many times slower on a CPU.
         data = weigh_rows(self.data.astype(wide(self.data.dtype)), weights)
-        if not _platforms.cpu_alone():
+        # Of parts on several devices it would be of one axis, for which they are gathered.
+        if not _platforms.cpu_alone() or _meshes.is_spread(data):
             return jnp.sum(data, axis=0)
         return jnp.tensordot(jnp.ones(data.shape[:1], data.dtype), data, axes=1, precision=HIGHEST)
 
@@ -571,11 +577,16 @@ def _join_one(group: list[Any]) -> Any:
 
 
 def inner_products(a: Any, b: Any) -> jax.Array | None:
-    """<a_i, b_i> `[B]` without rows, for a product and a lookup on a table `[V, d]`; otherwise
-    None.
+    """<a_i, b_i> `[B]` without more rows, for a lookup on a table `[V, d]` and a product, or rows
+    that lie in parts; otherwise None.
     """
-    if isinstance(a, Lookup) and isinstance(b, Product):
+    if isinstance(a, Lookup):
         a, b = b, a
+    if isinstance(a, Rows) and isinstance(b, Lookup) and _meshes.is_spread(a.data):
+        picked = jax.vmap(lambda row, i: jnp.take(row, i, axis=0, mode="fill", fill_value=0))(
+            a.data, b.idx
+        ).astype(wide(a.data.dtype))
+        return jnp.sum(picked * b.y.astype(picked.dtype), axis=range(1, picked.ndim))
     if not (isinstance(a, Product) and isinstance(b, Lookup)):
         return None
     if len(a.out) != 2 or a.groups[0] or a._moves or len(b.shape) != 2:
