@@ -97,6 +97,31 @@ def test_bits_do_not_depend_on_the_mesh():
     np.testing.assert_array_equal(jax.jit(draw, out_shardings=spread)(made(9)), here)
 
 
+def test_bits_are_the_same_inside_shard_map():
+    auto = (jax.sharding.AxisType.Auto,)
+    mesh = jax.make_mesh((jax.device_count(),), ("d",), axis_types=auto)
+    keys = lambda: jax.random.split(made(9), jax.device_count())
+    draw = lambda keys: jax.vmap(lambda key: jax.random.bits(key, (1030,)))(keys)
+    part = jax.sharding.PartitionSpec("d")
+    spread = jax.shard_map(draw, mesh=mesh, in_specs=part, out_specs=part)
+    np.testing.assert_array_equal(jax.jit(spread)(keys()), draw(keys()))
+
+
+def test_many_blocks_are_one_operation_on_a_cpu_and_few_or_elsewhere_a_loop():
+    """Of which XLA keeps one: taken apart, it would compute each word with all the others anew."""
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def draw(data, size):
+        return jax.random.bits(jax.random.wrap_key_data(data, impl=chacha20.IMPL), size)
+
+    def lowered(size, on="cpu"):
+        return draw.trace(np.zeros(8, np.uint32), size).lower(lowering_platforms=(on,))
+
+    assert lowered((16 * cipher._FEW,)).compile().as_text().count(" reduce-window(") == 1
+    for few in (lowered((3,)), lowered((2000,), on="cuda"), lowered((2000,), on="tpu")):
+        assert "reduce_window" not in few.as_text() and "while" in few.as_text()
+
+
 LIKE = {"a": jnp.zeros((7, 143)), "b": jnp.zeros((3, 2, 5)), "c": jnp.zeros(()), "d": jnp.zeros(0)}
 
 

@@ -1,11 +1,13 @@
-"""The cipher over many counters at once: 16 arrays, one a word, which a loop of ten double rounds
-carries.
+"""The cipher over many counters at once: 16 arrays, one a word.
 
 Written out, the sixteen words of one block would each be computed with all the others anew: XLA
-fuses what one array needs. The loop's arrays are in memory once in every double round.
+fuses what one array needs. So a loop of ten double rounds carries them, whose arrays are in memory
+once in every double round. On a CPU that takes several times as long as the cipher itself, and one
+operation gives XLA many results of one computation: a reduction over windows, here of one entry.
 """
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,9 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from fljax_kernels import _platforms
 from fljax_kernels.chacha20 import reference
 
 WORDS = 16  # of a block
+_CONSTANTS = tuple(np.array(reference.CONSTANTS, np.uint32))
+_FEW = 64  # blocks: fewer are drawn by a loop sooner than the other form is compiled
 
 
 def _rotated(word: jax.Array, by: int) -> jax.Array:
@@ -43,8 +48,38 @@ def blocks(
       key: uint32 `[8, ...]`, little-endian words, of all blocks or of each.
       counter: uint32 `[...]`. nonce: 3 words, uint32 `[...]`.
     """
-    given = [*np.array(reference.CONSTANTS, np.uint32), *key, counter, *nonce]
+    given = [*key, counter, *nonce]
     shape = jnp.broadcast_shapes(*(jnp.shape(word) for word in given))
-    first = tuple(jnp.broadcast_to(jnp.asarray(word, jnp.uint32), shape) for word in given)
-    last = lax.fori_loop(0, 10, double_round, first)
-    return tuple(now + was for now, was in zip(last, first, strict=True))
+    told = [jnp.broadcast_to(jnp.asarray(word, jnp.uint32), shape) for word in given]
+    # Made of all of them: inside shard_map all 16 words differ between devices as any does.
+    nothing = functools.reduce(jnp.bitwise_or, told) & np.uint32(0)
+    told = [nothing | word for word in told]
+    if math.prod(shape) < _FEW:
+        return _by_loop(nothing, told)
+    return _platforms.choose(nothing, told, cpu=_by_window, default=_by_loop)
+
+
+def _by_loop(nothing: jax.Array, told: list[jax.Array]) -> tuple[jax.Array, ...]:
+    first = (*(nothing | word for word in _CONSTANTS), *told)
+    return _added(lax.fori_loop(0, 10, double_round, first), first)
+
+
+def _by_window(nothing: jax.Array, told: list[jax.Array]) -> tuple[jax.Array, ...]:
+    """A window has one entry, and its result is `_block(start, entry)`, in one pass over memory."""
+    entries = tuple(word.reshape(-1) for word in [nothing] * len(_CONSTANTS) + told)
+    start = (*_CONSTANTS, *(np.uint32(0),) * len(told))
+    found = lax.reduce_window(entries, start, _block, (1,), (1,), "VALID")
+    return tuple(word.reshape(nothing.shape) for word in found)
+
+
+def _block(start: tuple[jax.Array, ...], entry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    """The words of one block, written out: numbers, of which XLA makes vectors over blocks."""
+    first = _added(start, entry)  # so that it does not matter which of them comes first
+    words = first
+    for _ in range(10):
+        words = double_round(None, words)
+    return _added(words, first)
+
+
+def _added(these: Sequence[jax.Array], those: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+    return tuple(one + other for one, other in zip(these, those, strict=True))
