@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bench import _harness, _tables
-from fljax.papers import reproduce
+from fljax.papers import reproduce, verdicts
 from fljax.papers.paper import Settings, Table, percent
 from fljax.papers.subject_dp import training
 
@@ -31,8 +31,9 @@ def _found(rows: _tables.Rows) -> dict[str, dict[str, Any]]:
 def table(rows: _tables.Rows) -> str:
     """The verdicts on what was found then, judged anew."""
     found, body = _found(rows), []
-    for one in reproduce.get(str(rows[0]["paper"])).conclusions:
-        verdict = one.judge({item: found[item] for item in one.items})
+    paper = reproduce.get(str(rows[0]["paper"]))
+    for one in paper.conclusions:
+        verdict = verdicts.judge(paper, one, found)
         body.append([one.where, one.statement, verdict.standing, verdict.because])
     return _tables.markdown(["where", "conclusion", "verdict", "because"], body)
 

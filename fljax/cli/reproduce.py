@@ -46,7 +46,12 @@ def main(args: Sequence[str]) -> int:
     minutes = reproduce.seconds(paper, settings, options.item) / 60
     gigabytes = paper.memory_gb[settings.scale]
     _output.aside(f"about {minutes:.0f} min on two cores, {gigabytes:g} GB of memory")
-    outcome = reproduce.run(options.paper, settings, folder, items=options.item, say=_output.aside)
+    try:
+        outcome = reproduce.run(
+            options.paper, settings, folder, items=options.item, say=_output.aside
+        )
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"stopped; the same command goes on in {folder}") from None
     rows = [
         [one.where, one.statement, verdict.standing, verdict.because]
         for one, verdict in outcome.verdicts

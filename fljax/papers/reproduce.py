@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fljax import _plugins, _validate
+from fljax.papers import verdicts as judged
 from fljax.papers.paper import (
     Conclusion,
     Found,
@@ -203,7 +204,7 @@ def _verdict(
     missing = [name for name in conclusion.items if not _whole(items[name], settings, found)]
     if missing:
         return Verdict("open", f"not made: {', '.join(missing)}")
-    return conclusion.judge({name: found[name] for name in conclusion.items})
+    return judged.judge(paper, conclusion, found)
 
 
 def _write(

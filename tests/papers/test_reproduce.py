@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from bench import _harness
 from fljax import cli, data
 from fljax.papers import paper as records
-from fljax.papers import reproduce
+from fljax.papers import reproduce, verdicts
 from fljax.papers.subject_dp import training
 
 COMPUTED = []
@@ -173,6 +173,15 @@ def test_the_command_prints_verdicts(capsys, tmp_path):
     assert "there are six letters" in out and "reproduced" in out and "index.html" in out
 
 
+def test_the_command_that_is_stopped_goes_on_in_its_folder(capsys, tmp_path):
+    FAILING.add("two")
+    command = ["reproduce", "letters", "--output", str(tmp_path / "out")]
+    assert cli.main(command) == 130
+    assert f"stopped; the same command goes on in {tmp_path / 'out'}" in capsys.readouterr().err
+    FAILING.clear()
+    assert cli.main(command) == 0 and COMPUTED == ["one", "two"]
+
+
 # The demo of each paper: conclusion -> how it stands. A change here is a change of what is claimed.
 PINNED = {
     "subject-dp": {
@@ -320,10 +329,7 @@ def test_verdicts_of_the_committed_demo_are_pinned(name):
     paper, found = reproduce.get(name), {}
     for row in rows:
         found.setdefault(row["item"], {})[row["piece"]] = row["found"]
-    told = {
-        one.statement: one.judge({item: found[item] for item in one.items}).standing
-        for one in paper.conclusions
-    }
+    told = {one.statement: verdicts.judge(paper, one, found).standing for one in paper.conclusions}
     assert told == PINNED[name]
 
 

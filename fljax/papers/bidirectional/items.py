@@ -305,7 +305,7 @@ def _each_seed(what: str, shape: str, demo: float, attack: Callable[..., dict[st
         seconds = demo if settings.scale == "demo" else 600.0
         return [
             Piece(f"{what}, seed {seed}", seconds, functools.partial(attack, shape, settings, seed))
-            for seed in range(settings.seeds)
+            for seed in settings.each_seed
         ]
 
     return pieces
@@ -317,9 +317,15 @@ def _near(shape: str, settings: Settings, seed: int) -> dict[str, Any]:
 
 def _pictured(settings: Settings) -> list[Piece]:
     def compute() -> dict[str, Any]:
-        return attacks.reconstruction("CIFAR", settings, 0).pictures
+        return attacks.reconstruction("CIFAR", settings, settings.first_seed).pictures
 
-    return [Piece("pictures, seed 0", 6.0 if settings.scale == "demo" else 600.0, compute)]
+    return [
+        Piece(
+            f"pictures, seed {settings.first_seed}",
+            6.0 if settings.scale == "demo" else 600.0,
+            compute,
+        )
+    ]
 
 
 def _reconstructions(shape: str) -> Any:

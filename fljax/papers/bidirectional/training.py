@@ -220,7 +220,7 @@ def accuracies(case: Case, shape: str, settings: Settings) -> dict[str, Any]:
         return jax.lax.scan(step, algorithm.init(params), None, length=case.rounds)[1]
 
     found = []
-    for seed in range(settings.seeds):
+    for seed in settings.each_seed:
         table = data.partition.iid(labels, case.clients, np.random.default_rng(seed))
         params = start(here, jax.random.key(seed)).params
         found.append(run(params, jnp.asarray(table), jax.random.key(seed)))

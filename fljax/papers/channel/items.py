@@ -48,6 +48,23 @@ def _toy() -> dict[str, Any]:
     return {"toy": rows, "values": grid.tolist(), "capacity": curves}
 
 
+def _toy_drawn(settings: Settings) -> dict[str, Any]:
+    """The same from 20,000 drawn records a seed, by the correlation of a record and its upload."""
+    rows: dict[str, dict[str, list[float]]] = {}
+    for seed in settings.each_seed:
+        rng = np.random.default_rng([seed, 4])
+        record, noise = rng.normal(-1, 1, 20_000), rng.normal(size=20_000)
+        for w in (0.5, 2.0, 6.0):
+            sent = {
+                "noise on the gradient": 2 * w * record + 4 / math.sqrt(math.expm1(2)) * noise,
+                "noise in the data": 2 * w * (record + noise / math.sqrt(math.expm1(2))),
+            }
+            for way, upload in sent.items():
+                told = -0.5 * math.log1p(-(np.corrcoef(record, upload)[0, 1] ** 2))
+                rows.setdefault(way, {}).setdefault(f"{w:g}", []).append(told)
+    return {"rows": rows}
+
+
 def _show_toy(settings: Settings, found: Found) -> list[Table | Picture]:
     one = found["closed forms"]
     drawn = figure(6, 3.5)
@@ -56,8 +73,13 @@ def _show_toy(settings: Settings, found: Found) -> list[Table | Picture]:
         axes.loglog(one["values"], curve, label=f"noise variance {noise}")
     axes.set(xlabel="eigenvalues, all equal", ylabel="nats, 64 dimensions")
     axes.legend()
-    body = [[f"{w:g}", f"{gradient:.4f}", f"{data:.4f}"] for w, gradient, data in one["toy"]]
-    head = ("W", "noise on the gradient, of one nat at W = 2", "noise in the data")
+    drawn_nats = found["toy"]["rows"].values()
+    body = [
+        [f"{w:g}", f"{gradient:.4f}", f"{data:.4f}", *(number(way[f"{w:g}"]) for way in drawn_nats)]
+        for w, gradient, data in one["toy"]
+    ]
+    ways = ("noise on the gradient, of one nat at W = 2", "noise in the data")
+    head = ("W", *ways, *(f"{way}, from 20,000 records" for way in found["toy"]["rows"]))
     return [
         Picture("Figure 3: capacity", drawn),
         Table("Figure 4: nats of a record N(-1, 1) whose loss is W^2 D", head, body),
@@ -100,11 +122,13 @@ def _show_means(settings: Settings, found: Found) -> list[Table | Picture]:
     for axes, (name, piece) in zip(
         drawn.subplots(1, len(found), squeeze=False)[0], found.items(), strict=True
     ):
-        for (series, row), marker in zip(piece["rows"].items(), "osv", strict=True):
+        for (series, row), marker in zip(piece["rows"].items(), "osv ", strict=True):
             means = [np.mean(row[str(batch)]) for batch in sent.BATCHES]
-            axes.plot(sent.BATCHES, means, marker=marker, label=series)
+            if series != "nats":
+                axes.plot(sent.BATCHES, means, marker=marker, label=series)
             cells = [number(row[str(batch)], 4) for batch in sent.BATCHES]
-            body.append([f"{name}: {series}", *cells])
+            words = "nats of DP about a record, were gradients Gaussian"
+            body.append([f"{name}: {words if series == 'nats' else series}", *cells])
         axes.set(xscale="log", xlabel="batch", ylabel="squared error to the mean", title=name)
         axes.legend(fontsize=8)
         for target, nats in piece["nats"].items():
@@ -140,8 +164,10 @@ def _show_compressed(settings: Settings, found: Found) -> list[Table | Picture]:
         ]
     )
     note = (
-        "Squared error of gradient inversion: of records that were sent without one direction, and "
-        "of gradients of which that share of coordinates was sent, the largest or random ones."
+        "Squared error. Directions set to 0, behind noise of the mean eigenvalue, and noise that "
+        "tells as much: of the best linear estimate. The rest of gradient inversion: of records "
+        "that were sent without one direction, and of gradients of which that share of coordinates "
+        "was sent, the largest or random ones."
     )
     return [
         Picture("Figure 7: noise that does the same to nats, in multiples", drawn),
@@ -474,7 +500,10 @@ ITEMS = (
     Item(
         "fig3",
         "Figures 3 and 4: capacity, and the toy example",
-        lambda settings: [Piece("closed forms", 0.1, _toy)],
+        lambda settings: [
+            Piece("closed forms", 0.1, _toy),
+            Piece("toy", 0.1, lambda: _toy_drawn(settings)),
+        ],
         _show_toy,
     ),
     Item(
@@ -506,6 +535,23 @@ ITEMS = (
         "Figures 14 and 30 to 33: gradient inversion, record by record",
         _pieces(8.0, 11.0, sent.one_record),
         _show_sent,
+    ),
+    Item(
+        "rounds",
+        "Victims in rounds with other clients",
+        why="each victim trains alone; `fljax simulate` trains in rounds of the three channels, "
+        "and its runs are not attacked here",
+    ),
+    Item(
+        "defences",
+        "Training behind noise on embeddings or parameters, or compression",
+        why="they are attacked on what one record sends, with figures 8 and 14; no scheme trains "
+        "with them",
+    ),
+    Item(
+        "colour",
+        "Records of 32 x 32 pixels in colour",
+        why="none are bundled: with a folder of CIFAR-10's files, all items are of them",
     ),
     Item(
         "table2",

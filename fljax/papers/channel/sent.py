@@ -29,6 +29,7 @@ BATCHES = (1, 4, 16, 64)
 DP_MULTIPLIER = 1.3  # appendix D
 CONSTANT = 0.3  # norm of the constant noise on an upload, in norms of a record's gradient
 DIRECTIONS = (0, 1, 10)
+DROPPED = (0, 1, 2, 4, 8, 16)
 SHARES = (1.0, 0.1, 0.01)
 KINDS = (*CHANNELS, "embedding", "parameters", "parameters, clipped")
 
@@ -73,9 +74,10 @@ class _Seed:
     def __init__(self, name: str, settings: Any, seed: int) -> None:
         self.task = victims.task_of(name, settings, wrong=False)
         self.seed = seed
-        self.params = self.task.functionals[seed].params
+        place = seed - settings.first_seed
+        self.params = self.task.functionals[place].params
         self.gradients, self.search, self.masked = _tools((name, settings))
-        own = jax.tree.map(lambda leaf: leaf[seed], self.task.members)
+        own = jax.tree.map(lambda leaf: leaf[place], self.task.members)
         self.x, self.y = own["x"], own["y"]
 
     def labels(self, y: Any) -> jax.Array:
@@ -174,7 +176,7 @@ def one_record(name: str, settings: Any) -> dict[str, Any]:
             row.setdefault(what, []).append(value)
 
     noises = victims.stacked([case.noise for case in cases])
-    for seed in range(settings.seeds):
+    for seed in settings.each_seed:
         one = _Seed(name, settings, seed)
         x, y = one.x[:TARGETS], one.y[:TARGETS, None]
         flat = np.asarray(x, np.float64).reshape(TARGETS, -1)
@@ -244,10 +246,14 @@ def _entropy(task: Task) -> float:
 
 def means_of_batches(name: str, settings: Any) -> dict[str, Any]:
     """Figure 6: error of one image, read from a batch's gradient, to the batch's mean; by series
-    and batch size, lists over seeds.
+    and batch size, lists over seeds. And "nats" that DP's upload tells of a record.
     """
     rows: dict[str, dict[str, list[float]]] = {}
-    for seed in range(settings.seeds):
+
+    def put(series: str, batch: int, value: float) -> None:
+        rows.setdefault(series, {}).setdefault(str(batch), []).append(value)
+
+    for seed in settings.each_seed:
         one = _Seed(name, settings, seed)
         rng = np.random.default_rng(seed)
         single = _rows(one.sent(one.x[:64, None], one.y[:64, None]))
@@ -266,8 +272,11 @@ def means_of_batches(name: str, settings: Any) -> dict[str, Any]:
                 ("constant noise", one.noise(plain, stddev, batch)),
                 ("DP", one.noise(total, DP_MULTIPLIER * CLIP / batch, batch)),
             ):
-                looks = one.found(sent, y, x.mean(axis=1))
-                rows.setdefault(series, {}).setdefault(str(batch), []).append(looks["mse"])
+                put(series, batch, one.found(sent, y, x.mean(axis=1))["mse"])
+        public = one.task.public
+        spread = _spread(_rows(_clipped(one.sent(public["x"][:, None], public["y"][:, None]))))
+        for batch in BATCHES:
+            put("nats", batch, _of_one(spread, batch, (DP_MULTIPLIER * CLIP) ** 2))
     told = {}
     for target in ("batch_mean", "record"):
         told[target] = [
@@ -285,20 +294,54 @@ def means_of_batches(name: str, settings: Any) -> dict[str, Any]:
     return {"rows": rows, "nats": told}
 
 
+def _spread(views: np.ndarray) -> np.ndarray:
+    """Eigenvalues that are not 0 of the covariance of views `[N, K]`."""
+    centred = views - views.mean(axis=0)
+    return np.maximum(np.linalg.eigvalsh(centred @ centred.T / len(views)), 0)
+
+
+def _of_one(spread: np.ndarray, batch: int, noise_var: float) -> float:
+    """Nats that a noisy sum tells of one of its terms, all with these eigenvalues, were they
+    Gaussian: the others are noise to it.
+    """
+    others = (batch - 1) * spread + noise_var
+    return float(0.5 * np.log1p(spread / others).sum())
+
+
 def compressed(name: str, settings: Any) -> dict[str, Any]:
     """Figures 7 and 8, and compression of the gradient: errors of a search, lists over seeds, by
     the direction that records were sent without, and by the share of coordinates that were sent;
-    eigenvalues; and the noise that tells as little as directions that are set to 0.
+    eigenvalues; and the noise that tells as little as directions that are set to 0, with the error
+    of the best linear estimate behind either.
     """
     rows: dict[str, list[float]] = {}
     task = victims.task_of(name, settings, wrong=False)
     values, vectors = np.linalg.eigh(task.covariance)
     values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1]
     public = np.asarray(task.public["x"], np.float64).reshape(len(task.public["x"]), -1)
-    for seed in range(settings.seeds):
+    variance, same = float(values.mean()), []
+    for dropped in DROPPED:
+        nats = 0.5 * float(np.log1p(values[dropped:] / variance).sum())
+        known: Any = {"nats": nats, "covariance_source": "public"}
+        noise = float(information.natural(values, **known).noise_var)
+        same.append([dropped, nats, noise / variance])
+    for seed in settings.each_seed:
         one = _Seed(name, settings, seed)
         x, y = one.x[:TARGETS], one.y[:TARGETS, None]
-        flat = np.asarray(x, np.float64).reshape(TARGETS, -1) - public.mean(axis=0)
+        centred = np.asarray(one.x, np.float64).reshape(len(one.x), -1) - public.mean(axis=0)
+        clean = centred @ vectors
+        normals = np.random.default_rng([seed, 7]).normal(size=clean.shape)
+        for number, _, ratio in same:
+            kept = np.where(np.arange(values.size) < number, 0, values)
+            for way, left, power in (
+                ("directions set to 0", kept, variance),
+                ("noise of equal nats", values, ratio * variance),
+            ):
+                seen = np.where(left > 0, clean, 0) + np.sqrt(power) * normals
+                best = seen * left / (left + power)
+                error = float(((best - clean) ** 2).mean())
+                rows.setdefault(f"{way}, {number}", []).append(error)
+        flat = centred[:TARGETS]
         for at in (None, *DIRECTIONS):
             gone = 0 if at is None else np.outer(flat @ vectors[:, at], vectors[:, at])
             part = jnp.asarray(flat - gone + public.mean(axis=0), jnp.float32)
@@ -313,17 +356,9 @@ def compressed(name: str, settings: Any) -> dict[str, Any]:
                 images = one.masked(one.params, kept, one.labels(y), mask)
                 looks = one.seen(images, x)
                 rows.setdefault(f"{how} {share:g}", []).append(looks["mse"])
-    same = []
-    for dropped in (0, 1, 2, 4, 8, 16):
-        variance = float(values.mean())
-        nats = 0.5 * float(np.log1p(values[dropped:] / variance).sum())
-        known: Any = {"nats": nats, "covariance_source": "public"}
-        noise = float(information.natural(values, **known).noise_var)
-        same.append([dropped, nats, noise / variance])
     return {
         "rows": rows,
         "eigenvalues": [float(values[at]) for at in DIRECTIONS],
-        "less": float(np.mean(np.var(public, axis=0))),
         "equal nats": same,
     }
 

@@ -78,6 +78,7 @@ class Task(NamedTuple):
     gaussian: bool
     box: tuple[float, float]
     functionals: list[models.Functional]
+    first_seed: int
 
     @property
     def apply(self) -> Any:
@@ -102,7 +103,7 @@ def task_of(name: str, settings: Settings, *, wrong: bool) -> Task:
     }
     public = {key: leaf[:PUBLIC] for key, leaf in pool.items()}
     parts: dict[str, list[Any]] = {"members": [], "others": [], "test": []}
-    for seed in range(settings.seeds):
+    for seed in settings.each_seed:
         rng = np.random.default_rng(seed + 1)
         rows = PUBLIC + rng.permutation(len(pool["y"]) - PUBLIC)
         cuts = np.cumsum([wanted.records, wanted.records, TESTED])
@@ -126,7 +127,7 @@ def task_of(name: str, settings: Settings, *, wrong: bool) -> Task:
             num_classes=dataset.num_classes,
             key=jax.random.key(seed, impl="threefry2x32"),
         )
-        for seed in range(settings.seeds)
+        for seed in settings.each_seed
     ]
     box = (float(public["x"].min()), float(public["x"].max()))
     members, others, test = (stacked(batches) for batches in parts.values())
@@ -143,6 +144,7 @@ def task_of(name: str, settings: Settings, *, wrong: bool) -> Task:
         name == "fields",
         box,
         functionals,
+        settings.first_seed,
     )
 
 
@@ -233,7 +235,7 @@ def _advanced(task: Task, wanted: Size, step: Any, given: Any) -> list[Any]:
         return jax.lax.fori_loop(first, last, epoch, params)
 
     count, seeds = len(jax.tree.leaves(given)[0]), len(task.functionals)
-    keys = jax.random.split(jax.random.key(77, impl="threefry2x32"), seeds)
+    keys = jax.random.split(jax.random.key(77 + task.first_seed, impl="threefry2x32"), seeds)
     params = jax.tree.map(
         lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)),
         stacked([functional.params for functional in task.functionals]),

@@ -10,6 +10,7 @@ Resilience", section on experiments.
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -90,40 +91,50 @@ def config_of(case: Case) -> tuple[Any, float]:
 
 
 def accuracies(
-    case: Case, *, seeds: int, model: str, dataset: data.Dataset
+    case: Case, *, seeds: Sequence[int], model: str, dataset: data.Dataset
 ) -> tuple[np.ndarray, float, float]:
     """(Held-out accuracy `[seeds, rounds]`, noise multiplier, true epsilon).
 
-    Labels are spread unevenly: Dirichlet, 0.5. Seeds set noise and stragglers; all cases have the
-    same split and initial model, so that differences are taken seed by seed.
+    Labels are spread unevenly: Dirichlet, 0.5. Seeds set split, initial model, noise and
+    stragglers, the same for all cases, so that differences are taken seed by seed.
     """
     config, true = config_of(case)
-    table = data.partition.dirichlet(
-        dataset.train["y"], NUM_CLIENTS, np.random.default_rng(0), alpha=0.5
-    )
-    clients = data.ClientData(jax.tree.map(jnp.asarray, dataset.train), jnp.asarray(table))
-    start = models.create(
-        model,
-        example_shape=dataset.train["x"].shape[1:],
-        num_classes=dataset.num_classes,
-        key=jax.random.key(0),
-    )
+    examples = jax.tree.map(jnp.asarray, dataset.train)
+    tables = [
+        data.partition.dirichlet(
+            dataset.train["y"], NUM_CLIENTS, np.random.default_rng(seed), alpha=0.5
+        )
+        for seed in seeds
+    ]
+    width = max(table.shape[1] for table in tables)  # one program for all seeds
+    starts = [
+        models.create(
+            model,
+            example_shape=dataset.train["x"].shape[1:],
+            num_classes=dataset.num_classes,
+            key=jax.random.key(seed),
+        )
+        for seed in seeds
+    ]
+    start = starts[0]
     scheme = schemes.get(SCHEMES[case.name])
     algorithm = scheme.make(
         config, models.softmax_cross_entropy(start.apply), num_units=NUM_CLIENTS
     )
-    cohort = data.cohort(clients, jnp.arange(NUM_CLIENTS))
     test = jax.tree.map(jnp.asarray, dataset.test)
 
     @jax.jit
-    def one_round(state: Any, key: jax.Array) -> Any:
+    def one_round(state: Any, cohort: data.Cohort, key: jax.Array) -> Any:
         after, _ = algorithm.round(state, cohort, key)
         return after, models.evaluate(start.apply, after.params, test)[1]
 
-    found = np.zeros((seeds, case.rounds))
-    for seed in range(seeds):
-        state = algorithm.init(start.params)
+    found = np.zeros((len(seeds), case.rounds))
+    for place, (seed, table) in enumerate(zip(seeds, tables, strict=True)):
+        padded = np.pad(table, ((0, 0), (0, width - table.shape[1])), constant_values=-1)
+        clients = data.ClientData(examples, jnp.asarray(padded))
+        cohort = data.cohort(clients, jnp.arange(NUM_CLIENTS))
+        state = algorithm.init(starts[place].params)
         for number in range(case.rounds):
-            state, accuracy = one_round(state, jax.random.key(seed))
-            found[seed, number] = float(accuracy)
+            state, accuracy = one_round(state, cohort, jax.random.key(seed))
+            found[place, number] = float(accuracy)
     return found, float(config.noise_multiplier), true

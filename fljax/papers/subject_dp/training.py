@@ -14,7 +14,7 @@ Source: Marathe et al. (2022), "Subject Granular Differential Privacy in Federat
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -141,7 +141,7 @@ def splits(
     sizes: compare.Settings,
     ids: np.ndarray,
     alpha: float | None,
-    seeds: range,
+    seeds: Sequence[int],
     *,
     capped: bool,
 ) -> np.ndarray:
@@ -195,7 +195,7 @@ def _tuned(
     size, options = sizes(shape, settings)
     here = dataset(shape, settings.scale, settings.data)
     ids = data.subjects.subject_ids(here.train)
-    rows = splits(size, ids, None, range(settings.seeds), capped=_capped(label, method))
+    rows = splits(size, ids, None, settings.each_seed, capped=_capped(label, method))
     scheme, config, true = config_of(
         label,
         method,
@@ -208,9 +208,11 @@ def _tuned(
     train = compare.trainer(
         scheme, config, dataclasses.replace(size, num_rounds=rounds), here, **options
     )
+    # Rates are tuned on a split that no seed is judged on.
+    (apart,) = splits(size, ids, None, _TUNING_SEEDS[:1], capped=_capped(label, method))
 
     def score(rate: float) -> float:
-        runs = [train(seed, rows[0], rate) for seed in _TUNING_SEEDS]
+        runs = [train(seed, apart, rate) for seed in _TUNING_SEEDS]
         if shape == "shakespeare":  # many rates end at the share of the most frequent symbol
             return -float(np.mean([loss[-1] for _, loss in runs]))
         return float(np.mean([accuracy[-1] for accuracy, _ in runs]))
@@ -234,8 +236,8 @@ def curves(
     train, _, config, true, rate, tried = _tuned(shape, label, method, settings, ran, counted)
     here = dataset(shape, settings.scale, settings.data)
     ids = data.subjects.subject_ids(here.train)
-    rows = splits(size, ids, None, range(settings.seeds), capped=_capped(label, method))
-    runs = [train(seed, rows[seed], rate) for seed in range(settings.seeds)]
+    rows = splits(size, ids, None, settings.each_seed, capped=_capped(label, method))
+    runs = [train(seed, own, rate) for seed, own in zip(settings.each_seed, rows, strict=True)]
     group_noise = dataclasses.asdict(config).get("group_noise", ())
     return {
         "accuracies": [[round(float(v), 5) for v in accuracy] for accuracy, _ in runs],
@@ -255,7 +257,7 @@ def skewed(label: str, method: Method, settings: Settings, alpha: float) -> dict
     train, scheme, config, true, rate, _ = _tuned("femnist", label, method, settings, rounds, None)
     here = dataset("femnist", settings.scale, settings.data)
     ids = data.subjects.subject_ids(here.train)
-    rows = splits(size, ids, alpha, range(settings.seeds), capped=_capped(label, method))
+    rows = splits(size, ids, alpha, settings.each_seed, capped=_capped(label, method))
     most = max(largest(ids, one) for one in rows)
     if method == "paper" and label in ("LocalGroupDP", "HiGradAvg"):
         scheme, config, true = config_of(
@@ -263,7 +265,10 @@ def skewed(label: str, method: Method, settings: Settings, alpha: float) -> dict
         )
         shorter = dataclasses.replace(size, num_rounds=rounds)
         train = compare.trainer(scheme, config, shorter, here, **options)
-    last = [float(train(seed, rows[seed], rate)[0][-1]) for seed in range(settings.seeds)]
+    last = [
+        float(train(seed, own, rate)[0][-1])
+        for seed, own in zip(settings.each_seed, rows, strict=True)
+    ]
     return {
         "accuracies": [round(value, 5) for value in last],
         "largest": most,
