@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fljax.papers import paper as paper
     from fljax.papers import reproduce as reproduce
     from fljax.papers import subject_dp as subject_dp
+    from fljax.papers import verdicts as verdicts
     from fljax.papers import wfna as wfna
 else:
     __getattr__, __dir__ = _rooms.doors(__name__)
