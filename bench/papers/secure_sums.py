@@ -28,12 +28,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bench import _harness, _tables
-from fljax.upload import key_agreement, pair_noise, secure_sum
+from fljax.papers.lightdp import timing
+from fljax.upload import secure_sum
 from fljax.upload.secure_sum import protocol
 
 BITS = 24
@@ -115,34 +114,14 @@ def row(name: str, num_clients: int, size: int, dropped: float) -> dict[str, Any
 
 def _lightdp(num_clients: int, size: int) -> dict[str, Any]:
     """Key agreement of one client with all others, its noise of a round, and the server's sum."""
-    others = [key_agreement.KeyAgreement(i) for i in range(1, num_clients)]
-    peers = list(range(1, num_clients))
-    start = time.process_time()
-    mine = key_agreement.KeyAgreement(0)
-    for other in others:
-        mine.agree(other.client, other.public_key)
-    agreed = time.process_time() - start
-    zeros = jnp.zeros(size, jnp.float32)
-
-    def noise(round_index: int) -> float:
-        start = time.process_time()
-        keys = mine.round_keys(round_index, peers)
-        drawn = pair_noise.client_noise(
-            keys, mine.own_key(round_index), 0, peers, zeros, own_stddev=0.5, pair_stddev=1.0
-        )
-        jax.block_until_ready(drawn)
-        return time.process_time() - start
-
-    noise(0)  # compiles
-    drawing = noise(1)
-    upload = np.ones(size, np.float32)
-    total = np.zeros(size, np.float32)
-    start = time.process_time()
-    for _ in range(num_clients):
-        total += upload
-    serving = time.process_time() - start
+    agreed, drawing, serving = timing.shared_noise(num_clients, size)
     steps = [
-        {"step": "keys", "client_ms": 1e3 * agreed, "bytes_up": 32, "bytes_down": 32 * len(peers)},
+        {
+            "step": "keys",
+            "client_ms": 1e3 * agreed,
+            "bytes_up": 32,
+            "bytes_down": 32 * (num_clients - 1),
+        },
         {"step": "noise", "client_ms": 1e3 * drawing, "bytes_up": 4 * size, "bytes_down": 0},
     ]
     return {

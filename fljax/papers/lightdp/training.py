@@ -11,7 +11,7 @@ Resilience", section on experiments.
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,12 +28,19 @@ SCHEMES = {
     "local noise": "local_dp",
     "LightDP-FL": "lightdp",
     "secure sum": "smpc_dp",
+    "HE + DP": "he_dp",
+    "SecAgg + DP": "secagg_dp",
+    "SwiftAgg+ + DP": "swiftagg_dp",
+    "Dordis": "fljax.papers.lightdp.dordis.SCHEME",
 }
+LINK_FAILURE = 0.05  # of each link in a round, where links fail
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """One cell: who, how its noise is sized, epsilon at `delta`, C, S, rounds."""
+    """One cell: who, how its noise is sized, epsilon at `delta`, C, S, rounds; whether links fail
+    by themselves, instead of up to S clients.
+    """
 
     name: str
     method: str
@@ -42,6 +49,7 @@ class Case:
     colluders: int
     stragglers: int
     rounds: int
+    links_fail: bool = False
 
 
 def config_of(case: Case) -> tuple[Any, float]:
@@ -56,6 +64,8 @@ def config_of(case: Case) -> tuple[Any, float]:
         "max_colluders": case.colluders,
         "max_stragglers": case.stragglers,
     }
+    if case.links_fail:
+        numbers |= {"straggler_law": "bernoulli", "link_failure_prob": LINK_FAILURE}
     pair = case.name == "LightDP-FL"
     if pair:
         numbers["draw"] = "joint_law"  # the same law of the average
@@ -90,10 +100,18 @@ def config_of(case: Case) -> tuple[Any, float]:
     return scheme.Config(**numbers, noise_multiplier=1 / mu), true
 
 
-def accuracies(
-    case: Case, *, seeds: Sequence[int], model: str, dataset: data.Dataset
-) -> tuple[np.ndarray, float, float]:
-    """(Held-out accuracy `[seeds, rounds]`, noise multiplier, true epsilon).
+class Runs(NamedTuple):
+    """Held-out accuracy `[seeds, rounds]`; how many rounds changed the model `[seeds]`."""
+
+    accuracies: np.ndarray
+    counted: np.ndarray
+    noise_multiplier: float
+    true_epsilon: float
+    num_params: int
+
+
+def runs(case: Case, *, seeds: Sequence[int], model: str, dataset: data.Dataset) -> Runs:
+    """Trains one cell.
 
     Labels are spread unevenly: Dirichlet, 0.5. Seeds set split, initial model, noise and
     stragglers, the same for all cases, so that differences are taken seed by seed.
@@ -126,15 +144,19 @@ def accuracies(
     @jax.jit
     def one_round(state: Any, cohort: data.Cohort, key: jax.Array) -> Any:
         after, _ = algorithm.round(state, cohort, key)
-        return after, models.evaluate(start.apply, after.params, test)[1]
+        same = jax.tree.map(jnp.array_equal, state.params, after.params)
+        counted = ~jnp.all(jnp.stack(jax.tree.leaves(same)))
+        return after, models.evaluate(start.apply, after.params, test)[1], counted
 
-    found = np.zeros((len(seeds), case.rounds))
+    found, counted = np.zeros((len(seeds), case.rounds)), np.zeros(len(seeds), int)
     for place, (seed, table) in enumerate(zip(seeds, tables, strict=True)):
         padded = np.pad(table, ((0, 0), (0, width - table.shape[1])), constant_values=-1)
         clients = data.ClientData(examples, jnp.asarray(padded))
         cohort = data.cohort(clients, jnp.arange(NUM_CLIENTS))
         state = algorithm.init(starts[place].params)
         for number in range(case.rounds):
-            state, accuracy = one_round(state, cohort, jax.random.key(seed))
+            state, accuracy, moved = one_round(state, cohort, jax.random.key(seed))
             found[place, number] = float(accuracy)
-    return found, float(config.noise_multiplier), true
+            counted[place] += bool(moved)
+    size = sum(leaf.size for leaf in jax.tree.leaves(start.params))
+    return Runs(found, counted, float(config.noise_multiplier), true, size)

@@ -1,0 +1,84 @@
+"""LightDP-FL's reproduction: what a round costs by protocol, and which rounds get through."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fljax import data, testing
+from fljax.papers.lightdp import dordis, timing, training
+
+
+def test_a_round_that_needs_all_links_is_lost_and_one_of_the_servers_is_not():
+    # P(more than 10 of 50 links fail) is 2.96e-5; a client with all of its 50 links has .95^50.
+    for name in ("HE + DP", "SecAgg + DP", "SwiftAgg+ + DP"):
+        assert 1 - timing.gets_through(name)["server"] == pytest.approx(2.96e-5, rel=1e-2)
+    assert timing.gets_through("HE + DP")["peers"] == timing.gets_through("HE + DP")["server"]
+    assert 0 < timing.gets_through("SecAgg + DP")["peers"] < 1e-25
+    for name in ("LightDP-FL", "local noise"):
+        assert timing.gets_through(name) == {"server": 1.0, "peers": 1.0}
+
+
+def test_a_cost_is_read_off_the_line_through_two_sizes(monkeypatch):
+    line = lambda name, size, bits: timing.Cost(2e-6 * size + 0.5, 1e-6 * size, 3 * size, 1e4)
+    monkeypatch.setattr(timing, "_at", line)
+    timing.measured.cache_clear()
+    found = timing.measured("SecAgg + DP", 1024, 650)
+    timing.measured.cache_clear()
+    assert found["this network"] == pytest.approx(line("", 650, 0)._asdict())
+    assert found["ResNet-18"] == pytest.approx(line("", 11_173_962, 0)._asdict())
+    # A megabyte a second and a half of megabits: 100 Mbit/s.
+    assert timing.Cost(1.0, 2.0, 12.5e6, 25e6).seconds == pytest.approx(6.0)
+
+
+@pytest.mark.slow(reason="runs a protocol of 50 clients")
+@pytest.mark.parametrize("name", ["SecAgg + DP", "HE + DP", "LightDP-FL"])
+def test_a_protocol_is_measured_with_its_bytes(name):
+    low, high = (timing._at(name, size, 512) for size in (40, 4000))
+    assert low.client_seconds > 0 and high.bytes_up > low.bytes_up >= 40 * 3
+
+
+@pytest.mark.slow(reason="trains where links fail")
+def test_rounds_that_are_lost_teach_nothing():
+    counted = {}
+    for name in ("SecAgg + DP", "LightDP-FL"):
+        case = training.Case(
+            name=name,
+            method="sound",
+            epsilon=6.0,
+            delta=1e-3,
+            colluders=10,
+            stragglers=10,
+            rounds=3,
+            links_fail=True,
+        )
+        found = training.runs(case, seeds=(3, 4), model="softmax", dataset=data.load("digits"))
+        counted[name] = found.counted.tolist()
+        assert found.accuracies.shape == (2, 3) and found.num_params == 650
+        if name == "SecAgg + DP":
+            assert np.ptp(found.accuracies, axis=1).max() == 0
+    assert counted == {"SecAgg + DP": [0, 0], "LightDP-FL": [3, 3]}
+
+
+@pytest.mark.slow(reason="checks all contracts of a scheme")
+def test_dordis_is_a_scheme():
+    testing.check_scheme(dordis.SCHEME)
+
+
+def test_dordis_adds_what_those_who_respond_need():
+    config = dordis.SCHEME.Config(
+        num_parties=50, max_colluders=10, max_stragglers=10, noise_multiplier=2.0, l2_clip_norm=1.5
+    )
+    here = SimpleNamespace(server_key=lambda purpose: jax.random.key(0))
+    zeros = jnp.zeros(40_000)
+    for responders in (50, 40):
+        sent = SimpleNamespace(total=zeros, num_responders=jnp.int32(responders))
+        total, completed = dordis.hide(config)(here, sent)[:2]
+        # Exchanging a client's data moves the sum by 3; colluders know their own part.
+        honest = float(total.std()) * ((responders - 10) / responders) ** 0.5
+        assert completed and honest == pytest.approx(6.0, rel=5 / (2 * 40_000) ** 0.5)
+    few = SimpleNamespace(total=zeros, num_responders=jnp.int32(39))
+    total, completed = dordis.hide(config)(here, few)[:2]
+    assert not completed and not total.any()
