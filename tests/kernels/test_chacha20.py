@@ -247,6 +247,10 @@ def test_a_large_draw_of_a_key_that_asks_is_one_kernel_on_an_accelerator(platfor
         jax.random.wrap_key_data(data, impl=chacha20.PALLAS_IMPL), (n,)
     )
     assert kernel in lowered(draw, data)
+    noise = lambda data: fljax_kernels.add_gaussian_noise(
+        jax.random.wrap_key_data(data, impl=chacha20.PALLAS_IMPL), jnp.zeros(16 * api._FEWEST), 1.0
+    )
+    assert kernel in lowered(noise, data) and kernel not in lowered(noise, data, on="cpu")
     assert kernel not in lowered(draw, data, on="cpu")
     assert kernel not in lowered(lambda data: draw(data, 1000), data)
     assert kernel not in lowered(jax.vmap(draw), jax.ShapeDtypeStruct((3, 8), jnp.uint32))

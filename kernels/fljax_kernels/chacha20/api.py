@@ -180,6 +180,11 @@ def is_kind(key: Any) -> bool:
     return key.dtype in _dtypes()
 
 
+def has_kernel(key: Any, size: int) -> bool:
+    """Whether accelerators draw `size` numbers of 32 bits of this key by a kernel of their own."""
+    return key.dtype == _dtypes()[1] and -(-size // cipher.WORDS) >= _FEWEST
+
+
 @functools.cache
 def _dtypes() -> tuple[Any, ...]:
     made = (functools.partial(jax.random.key, 0, impl=impl) for impl in (IMPL, PALLAS_IMPL))

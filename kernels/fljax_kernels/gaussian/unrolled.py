@@ -35,7 +35,11 @@ def half_variance_normals(key: jax.Array, tree: Any) -> Any:
     ):
         return reference.half_variance_normals(key, tree)
     if chacha20.is_kind(key):
-        return _under_one_cipher(key, tree)
+        together = functools.partial(_under_one_cipher, tree=tree)
+        if not any(chacha20.has_kernel(key, size) for size in sizes):
+            return together(key)
+        apart = functools.partial(reference.half_variance_normals, tree=tree)
+        return _platforms.choose(key, cpu=together, default=apart)
     if not _threefry.covers(key):
         return reference.half_variance_normals(key, tree)
     shapes = tuple(jnp.shape(leaf) for leaf in leaves)
