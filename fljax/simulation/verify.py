@@ -47,6 +47,7 @@ _KNOWN = {
 }
 # What other programs write, or what stands for nothing that is claimed.
 _BESIDE = {client_states.CLIENTS, "trace", "tensorboard", "wandb"}
+_LEFT = "as a kill may leave it; no reader reads it"
 _BESIDE_A_CLAIM = ("information", "as_printed")  # of privacy.json
 _ROUNDING = 1e-9  # relative, of an epsilon computed again on another machine
 _MOST_REPLAYED = 25
@@ -136,9 +137,9 @@ def run(
         parts | ({"data": functools.partial(_data, secret)} if data else {})
     ).items():
         checks += _named(what, part, where, links)
-    checks += [*_strangers(where), *_exports(where)]
-    rounds = sum(link.kind == "round" for link in links)
     closed = links[-1].kind == "closed"
+    checks += [*_strangers(where, ended=closed), *_exports(where)]
+    rounds = sum(link.kind == "round" for link in links)
     return Verified(links[-1].head, rounds, closed, checks, _not_shown(where, links, data))
 
 
@@ -373,6 +374,11 @@ def _checkpoints(where: pathlib.Path, links: list[chain.Link]) -> Iterator[Check
     path = where / folder.CHECKPOINTS
     # "02", or digits of another script, would be numbers, and no step's folder.
     others = sorted(entry.name for entry in path.glob("*") if entry.name not in map(str, steps))
+    if links[-1].kind != "closed":
+        left = [name for name in others if ".orbax-checkpoint-tmp" in name or name == ".room"]
+        others = [name for name in others if name not in left]
+        for name in left:
+            yield Check(f"{folder.CHECKPOINTS}/{name}", _LEFT, True)
     if others:
         yield Check(f"{folder.CHECKPOINTS}/{others[0]}", "is no checkpoint of the run", False)
     for step in steps:
@@ -408,11 +414,14 @@ def _closed(where: pathlib.Path, links: list[chain.Link]) -> Iterator[Check]:
         yield Check("files", f"{len(now)} as they were when the run ended", True)
 
 
-def _strangers(where: pathlib.Path) -> Iterator[Check]:
-    """Files that no run writes."""
+def _strangers(where: pathlib.Path, *, ended: bool = True) -> Iterator[Check]:
+    """Files that no run writes, or not to their end."""
     exports = {*_EXPORTS, *(f"{name}.json" for name in _EXPORTS)}
     for path in sorted(where.iterdir()):
-        if path.name not in _KNOWN | _BESIDE | exports:
+        known = path.name.removeprefix(".").removesuffix(".tmp")
+        if not ended and known in _KNOWN and path.name == f".{known}.tmp":
+            yield Check(path.name, _LEFT, True)
+        elif path.name not in _KNOWN | _BESIDE | exports:
             yield Check(path.name, "is no file of a run", False)
 
 

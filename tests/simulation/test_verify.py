@@ -379,6 +379,10 @@ EDITS = {
         "checkpoints/02: is no checkpoint of the run",
     ),
     "no claim beside an export": (removed("model.npz.json"), "model.npz: cannot be read"),
+    "a torn file where none is due": (
+        lambda run_dir: (run_dir / f".{folder.PRIVACY}.tmp").write_text("{"),
+        ".privacy.json.tmp: is no file of a run",
+    ),
     "a foreign file": (a_foreign_file, "notes.txt: is no file of a run"),
     "less epsilon everywhere, all hashes made anew": (
         a_chain_of_less_epsilon,
@@ -547,6 +551,10 @@ def test_a_run_that_was_killed_fits_and_goes_on_in_one_chain(tmp_path):
     with (run_dir / folder.CHAIN).open("ab") as file:  # a link that a kill has cut off
         file.write(b'{"round": {"rou')
     assert verify.run(run_dir).head == found.head
+    torn = run_dir / "checkpoints/6.orbax-checkpoint-tmp"
+    torn.mkdir()  # and what was being written
+    (run_dir / f".{folder.PRIVACY}.tmp").write_text("{")
+    assert refused(run_dir) == ""
     run_page.write(run.resume(run_dir, Watch()))
     ended = verify.run(run_dir, head=chain.read(run_dir)[2].head)
     assert ended.fits and ended.closed and ended.rounds == 4
