@@ -18,6 +18,7 @@ from bench.papers import (
     channel,
     colluders,
     colluders_training,
+    fresh_seeds,
     noise_in_average,
     overhead,
     pairwise_time,
@@ -100,6 +101,7 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
         "reproduce_lightdp": (reproduced.table, "reproduce_lightdp"),
         "reproduce_channel": (reproduced.table, "reproduce_channel"),
         "reproduce_bidirectional": (reproduced.table, "reproduce_bidirectional"),
+        "fresh_seeds": (fresh_seeds.table, "fresh_seeds"),
     },
     "docs/explain/water_filling.md": {"wfna_training": (wfna_training.table, "wfna_training")},
     "docs/explain/view.md": {
@@ -116,6 +118,8 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
     "docs/explain/pair_noise.md": {
         "overhead": (overhead.table, "overhead"),
         "pairwise_time": (pairwise_time.table, "pairwise_time"),
+        "lightdp_fig4": (reproduced.shown("fig4"), "reproduce_lightdp"),
+        "lightdp_table1": (reproduced.shown("table1"), "reproduce_lightdp"),
         "pairwise_training": (pairwise_training.table, "pairwise_training"),
     },
     "docs/explain/subject_level.md": {

@@ -2,11 +2,13 @@
 seeds than it was made on, and one answer among many needs more.
 """
 
+import json
 import re
 
 import numpy as np
 import pytest
 
+from bench.papers import fresh_seeds
 from fljax.papers import paper as records
 from fljax.papers import reproduce, verdicts
 
@@ -89,6 +91,15 @@ def test_seeds_start_where_they_are_told_and_leave_those_of_tuning():
     for first in (-1, 990):
         with pytest.raises(ValueError, match=r"Expected first_seed in \[0, 985\], got first_seed"):
             records.Settings(first_seed=first)
+
+
+def test_no_verdict_is_contradicted_by_other_seeds():
+    """In the committed record: one that is not the same is "cannot tell" on one side."""
+    rows = json.loads(fresh_seeds.PATH.read_text())["rows"]
+    assert rows
+    for row in rows:
+        told = {row["committed"], row["fresh"]} - {"cannot tell"}
+        assert len(told) <= 1, row
 
 
 # What each paper prints: its figures and tables, by their numbers.

@@ -286,6 +286,10 @@ def _ways(names: Sequence[str], *, links_fail: bool) -> Any:
     return pieces
 
 
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def _cost(row: Mapping[str, Any], where: str) -> timing.Cost:
     return timing.Cost(**row["costs"][where])
 
@@ -309,7 +313,7 @@ def _show_against_time(settings: Settings, found: Found) -> list[Table | Picture
                 f"{own.bytes_up / 1e3:.3g}",
                 f"{own.bytes_down / 1e3:.3g}",
                 f"{1e3 * own.seconds:.3g}",
-                f"{large.seconds:,.3g}",
+                _short(large.seconds),
             ]
         )
     axes.set(xscale="log", xlabel="seconds of hiding uploads, all rounds", ylabel="accuracy")
@@ -347,7 +351,7 @@ def _show_properties(settings: Settings, found: Found) -> list[Table | Picture]:
         chances = [f"{row['chances'][where]:.3g}" for where in ("server", "peers")]
         accuracy = percent(np.asarray(row["accuracies"])[:, -1])
         at_least = "at least " * (name == "Dordis")
-        overhead = f"{at_least}{own:,.3g} times local noise"
+        overhead = f"{at_least}{_short(own)} times local noise"
         body.append(["here", name, "yes", *chances, overhead, accuracy])
     head = (
         "where",
@@ -539,7 +543,7 @@ def _ten_times(found: Mapping[str, Found]) -> Verdict:
         where: _cost(rows["HE + DP"], where).seconds / _cost(rows["LightDP-FL"], where).seconds
         for where in ("this network", "ResNet-18")
     }
-    because = ", ".join(f"{value:.3g} times LightDP-FL's at {w}" for w, value in times.items())
+    because = ", ".join(f"{_short(value)} times LightDP-FL's at {w}" for w, value in times.items())
     answers = {value >= 10 for value in times.values()}
     return plain(answers.pop() if len(answers) == 1 else None, because)
 

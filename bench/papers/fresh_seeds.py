@@ -1,0 +1,88 @@
+"""Do verdicts on papers stay where all seeds are others?
+
+    python -m bench.papers.fresh_seeds wfna [--first-seed 100] [--item fig5] [--folder FOLDER]
+
+Makes a paper's demo from another first seed, as long as that takes, and writes its verdicts beside
+those of the committed demo: a row for each conclusion that rests on something that was made. Rows
+of other papers stay; each names its commit.
+"""
+
+import argparse
+import json
+import pathlib
+import tempfile
+from typing import Any
+
+from bench import _harness, _tables
+from fljax.papers import reproduce, verdicts
+from fljax.papers.paper import Settings
+
+PATH = _harness.RESULTS / "fresh_seeds-cpu.json"
+
+
+def _committed(name: str) -> dict[str, str]:
+    """How the conclusions of the committed demo stand, judged anew."""
+    rows = json.loads((_harness.RESULTS / f"reproduce_{name}-cpu.json").read_text())["rows"]
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        found.setdefault(row["item"], {})[row["piece"]] = row["found"]
+    paper = reproduce.get(name)
+    return {one.statement: verdicts.judge(paper, one, found).standing for one in paper.conclusions}
+
+
+def table(rows: _tables.Rows) -> str:
+    """Of each paper, how many verdicts stay, and which do not."""
+    body = []
+    for name in dict.fromkeys(str(row["paper"]) for row in rows):
+        own = [row for row in rows if row["paper"] == name]
+        other = [row for row in own if row["committed"] != row["fresh"]]
+        last = own[0]["first_seed"] + own[0]["seeds"] - 1
+        told = "; ".join(
+            f"{row['conclusion']}: {row['committed']}, {row['fresh']}" for row in other
+        )
+        seeds = f"{own[0]['first_seed']} to {last}"
+        body.append([name, seeds, str(len(own)), str(len(own) - len(other)), told or "none"])
+    head = ["paper", "seeds", "verdicts", "the same", "others: as above, with these seeds"]
+    return _tables.markdown(head, body)
+
+
+def main() -> None:
+    """Runs, prints what differs, and writes the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("paper", choices=reproduce.NAMES)
+    parser.add_argument("--first-seed", type=int, default=100)
+    parser.add_argument("--item", nargs="*", default=[])
+    parser.add_argument("--folder", type=pathlib.Path, help="kept; goes on where it stopped")
+    options = parser.parse_args()
+    settings = Settings(first_seed=options.first_seed)
+    with tempfile.TemporaryDirectory() as emptied:
+        outcome = reproduce.run(
+            options.paper,
+            settings,
+            options.folder or pathlib.Path(emptied),
+            items=options.item,
+            say=lambda text: print(text, flush=True),
+        )
+    known, commit = _committed(options.paper), _harness.environment()["commit"]
+    rows = [
+        {
+            "paper": options.paper,
+            "first_seed": settings.first_seed,
+            "seeds": settings.seeds,
+            "commit": commit,
+            "conclusion": one.statement,
+            "committed": known[one.statement],
+            "fresh": verdict.standing,
+            "because": verdict.because,
+        }
+        for one, verdict in outcome.verdicts
+        if one.items and verdict.standing != "open"
+    ]
+    before = json.loads(PATH.read_text())["rows"] if PATH.is_file() else []
+    kept = [row for row in before if row["paper"] != options.paper]
+    print(table(rows))
+    print(_harness.write("fresh_seeds", [*kept, *rows], note="demos from another first seed"))
+
+
+if __name__ == "__main__":
+    main()
