@@ -22,11 +22,12 @@ test: $(VENV)/.dev
 	wait $$types || failed=1; cat $(VENV)/mypy.txt; exit $$failed
 
 # What `make test` leaves out: slow tests, a longer search for counterexamples, and, with XLA's own
-# optimisations, what depends on them; and the site, whose tutorials are run.
-test-rest: $(VENV)/.dev
+# optimisations, what depends on them; and beside these the site, whose tutorials are run.
+test-rest: $(VENV)/.dev $(VENV)/.docs
 	FLJAX_TEST_HYPOTHESIS=ci $(PYTEST) -m "(slow or hypothesis) and not optimized"
-	FLJAX_TEST_OPTIMIZED=1 $(PYTEST) -m optimized
-	$(MAKE) docs
+	@$(MAKE) docs >$(VENV)/docs.txt 2>&1 & site=$$!; \
+	FLJAX_TEST_OPTIMIZED=1 $(PYTEST) -m optimized; failed=$$?; \
+	wait $$site || failed=1; cat $(VENV)/docs.txt; exit $$failed
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -3,7 +3,9 @@
 What JAX refuses on a mesh it refuses while a round is traced, if the arguments are placed on the
 mesh: shapes alone do not show it. So most pairs are traced only, which takes a second where a
 compilation takes twenty. A pair fails by how a round takes gradients and by how a layer reads its
-parameters: every scheme meets a model of each kind of layer, every model a scheme of each family.
+parameters: every scheme meets a model of each kind of layer, every small model and one deep one a
+scheme of each family, every other deep one a family with gradients of means and one with those of
+examples.
 """
 
 import functools
@@ -38,12 +40,14 @@ LOOKS_UP = ("lstm", "look_up", *OF_SEQUENCES)
 NEED_LAYERS = ("bidirectional", "mp_cdp", "mp_dp_naive")  # and parameters that enter by products
 OF_EACH_LAYER = ("mlp", "lstm", "lenet")  # products, look-ups, convolutions
 OF_EACH_FAMILY = ("dp_fedavg", "white_channel", "mp_dp_naive", "higradavg", "lightdp", "gsgd_dp")
+DEEP = ("cnn", "leaf_cnn", "resnet18", "resnet20", "alexnet", "vgg16")  # beside "resnet10"
+OF_DEEP = ("dp_fedavg", "higradavg")  # one gradient of a mean, one for each example
 PAIRS = [
     (name, model)
     for model in models.NAMES
     for name in schemes.NAMES
     if model in OF_EACH_LAYER
-    or name in OF_EACH_FAMILY
+    or name in (OF_DEEP if model in DEEP else OF_EACH_FAMILY)
     or (name, model) == ("bidirectional", "resnet10")  # whose protocol looks into its blocks
     if not (name in NEED_LAYERS and model in ("softmax", "lstm", *OF_SEQUENCES))
     if not model.startswith("decoder:") or model == "decoder:tiny"  # the others are too large
