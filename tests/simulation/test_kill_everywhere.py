@@ -22,7 +22,7 @@ from tests._environment import COMPILING
 from tests.simulation import _killed
 
 ROOT = pathlib.Path(__file__).parents[2]
-POINTS = int(os.environ.get("FLJAX_KILL_POINTS", "9"))
+POINTS = int(os.environ.get("FLJAX_KILL_POINTS", "7"))
 SEED = int(os.environ.get("FLJAX_KILL_SEED", "0"))
 # Those whose rounds hold what no other's do: rows of clients, files of clients, messages.
 ALSO_BY_SIGNAL = ("clients that keep something", _killed.ON_DISK, "a secure sum")
