@@ -52,7 +52,7 @@ SCHEMES = (
 FEW, TRIALS, DELTA = 5_000, 10_000, 0.05
 SHARE = 0.5  # of what so many trials prove of the worst that the event allows; counting scatters
 # They certify so little at DELTA that by 10,000 trials this share is .3 to .8, and by 40,000 .95.
-FAINT = {"dp_psac", "dp_sgd", "local_item_dp"}
+FAINT = {"dp_fedsgd", "dp_psac", "dp_sgd", "local_item_dp"}
 
 
 def config(name, **changes):
