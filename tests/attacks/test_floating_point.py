@@ -190,6 +190,7 @@ def test_arguments_out_of_range_are_named(wrong):
         floating_point.play(jax.random.key(0), **{"stddev": 1.0, "trials": 8} | wrong)
 
 
+@pytest.mark.slow(reason="plays rounds of two schemes; their parts are played above")
 def test_the_command_shows_both_and_holds(tmp_path, capsys):
     args = ["audit", "--floating-point", "--scheme", "dp_fedsgd", "--trials", "1000"]
     assert cli.main([*args, "--run-dir", str(tmp_path / "a")]) == 0

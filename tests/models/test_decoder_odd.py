@@ -50,6 +50,7 @@ ODD = {
 }
 
 
+@pytest.mark.slow(reason="compiles one more decoder", but=["one key for five heads"])
 @pytest.mark.parametrize("name", ODD)
 def test_the_clipped_sum_of_an_odd_decoder_is_that_of_rows(name):
     of, length, rank, remat = ODD[name]
