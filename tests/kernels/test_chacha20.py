@@ -234,6 +234,7 @@ def test_the_kernels_words_are_those_of_the_cipher(platform):
     np.testing.assert_array_equal(drawn, jnp.stack(every))
 
 
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")  # by JAX 0.12
 @pytest.mark.parametrize("platform", pallas.ROWS)
 def test_a_large_draw_of_a_key_that_asks_is_one_kernel_on_an_accelerator(platform, monkeypatch):
     """Lowered for it; many keys together, small draws and CPUs keep the loop."""

@@ -3,7 +3,7 @@ are written once.
 
 One kernel for TPUs (Mosaic) and for CUDA (Triton), over blocks of counters. It has been compiled
 for both and run by the interpreter, never on the machines themselves: that is why a key asks for
-it.
+it. JAX 0.12 warns where it is lowered for CUDA that Pallas is to lose Triton.
 """
 
 import functools
