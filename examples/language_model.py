@@ -21,11 +21,11 @@ from fljax.models import decoder, lora, tasks
 from fljax.schemes.silos import higradavg
 from fljax.types import Params
 
-WIDTH, LAYERS, RANK = 64, 2, 4
+WIDTH, LAYERS, RANK = 64, 1, 2
 PUBLIC_STEPS, TEXTS, LENGTH = 300, 32, 41  # of Adam, and texts in each
 NUM_ROUNDS, NUM_SILOS = 20, 4
 EPSILON, DELTA = 8.0, 1e-3
-LEARNING_RATE, CLIP = 1.0, 0.5
+LEARNING_RATE, CLIP = 0.5, 0.5
 
 
 def of_public_text() -> decoder.Decoder:
