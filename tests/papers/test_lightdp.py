@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fljax import data, testing
-from fljax.papers.lightdp import dordis, timing, training
+from fljax.papers.lightdp import dordis, paper, timing, training
 
 
 def test_a_round_that_needs_all_links_is_lost_and_one_of_the_servers_is_not():
@@ -60,6 +60,16 @@ def test_rounds_that_are_lost_teach_nothing():
         if name == "SecAgg + DP":
             assert np.ptp(found.accuracies, axis=1).max() == 0
     assert counted == {"SecAgg + DP": [0, 0], "LightDP-FL": [3, 3]}
+
+
+def test_that_masks_lose_all_rounds_says_nothing_where_others_do_too():
+    judge = next(one for one in paper.CONCLUSIONS if "one link in twenty" in one.statement).judge
+    rows = {name: {"counted": [3, 3]} for name in paper.OVER_LINKS}
+    rows |= {name: {"counted": [0, 0]} for name in ("SecAgg + DP", "SwiftAgg+ + DP")}
+    assert judge({"fig4": rows}).standing == "reproduced"
+    for name in ("LightDP-FL", "SecAgg + DP"):
+        odd = rows | {name: {"counted": [3, 0]}}
+        assert judge({"fig4": odd}).standing == "not reproduced"
 
 
 @pytest.mark.slow(reason="checks all contracts of a scheme")

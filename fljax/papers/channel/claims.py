@@ -190,8 +190,9 @@ def _smaller_batches(found: Mapping[str, Found]) -> Verdict:
     for task, piece in found["fig6"].items():
         values = [np.asarray(piece["rows"]["nats"][str(b)]) for b in sent.BATCHES]
         trends.append(values)
-        told.append(f"nats of DP about a record, {task}: {_along(values)}")
-    return plain(_all_rise(trends), ". ".join(told))
+        told.append(f"{task}: {_along(values)}")
+    because = "nats of DP about a record, were gradients Gaussian, "
+    return plain(_all_rise(trends), because + ". ".join(told))
 
 
 def _less_is_noise(found: Mapping[str, Found]) -> Verdict:

@@ -1,5 +1,5 @@
-"""What a round costs of each way to hide an upload: measured seconds of its protocol and of
-training, bytes, and whether it gets through links that fail.
+"""What a round costs of each way to hide an upload: measured seconds of its protocol, bytes, and
+whether it gets through links that fail.
 
 Parties run one after the other in one process, and are taken to work side by side: a round takes
 one client's share of every step and the server's. A protocol is run on few numbers, at two sizes,
