@@ -241,7 +241,11 @@ def test_a_large_draw_of_a_key_that_asks_is_one_kernel_on_an_accelerator(platfor
     kernel = {"tpu": "tpu_custom_call", "cuda": "triton"}[platform]
 
     def lowered(fun, *keys, on=platform):
-        return jax.jit(fun).trace(*keys).lower(lowering_platforms=(on,)).as_text()
+        # Triton asks which GPU it is, and there may be none.
+        gpu = jax.sharding.AbstractDevice("NVIDIA H200", None, "cuda")
+        mesh = jax.sharding.AbstractMesh((), (), abstract_device=gpu if on == "cuda" else None)
+        with jax.sharding.use_abstract_mesh(mesh):
+            return jax.jit(fun).trace(*keys).lower(lowering_platforms=(on,)).as_text()
 
     data = jax.ShapeDtypeStruct((8,), jnp.uint32)
     draw = lambda data, n=16 * api._FEWEST: jax.random.bits(
