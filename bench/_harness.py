@@ -337,12 +337,20 @@ def _cpu_name() -> str:
     )
 
 
-def write(name: str, rows: Sequence[Mapping[str, Any]], *, note: str = "") -> pathlib.Path:
-    """Writes `results/<name>-<platform>.json`: the environment and the rows. Overwrites: git keeps
-    the history.
+def write(
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    note: str = "",
+    seconds: float | None = None,
+) -> pathlib.Path:
+    """Writes `results/<name>-<platform>.json`: the environment, with the wall seconds that all of
+    it took where they are told, and the rows. Overwrites: git keeps the history.
     """
     RESULTS.mkdir(parents=True, exist_ok=True)
     where = environment()
+    if seconds is not None:
+        where["seconds"] = round(seconds)
     path = RESULTS / f"{name}-{where['platform']}.json"
     path.write_text(
         json.dumps({"note": note, "environment": where, "rows": list(rows)}, indent=1) + "\n"

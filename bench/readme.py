@@ -40,6 +40,9 @@ from bench.rounds import (
     subject_steps,
 )
 from bench.rounds import round as one_round
+from fljax.papers import reproduce
+
+_REPRODUCED = " ".join(f"reproduce_{name}" for name in reproduce.NAMES)
 
 # Page, then name between its markers: what makes the table, and whose JSON it is made from.
 PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
@@ -101,6 +104,7 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
         "reproduce_lightdp": (reproduced.table, "reproduce_lightdp"),
         "reproduce_channel": (reproduced.table, "reproduce_channel"),
         "reproduce_bidirectional": (reproduced.table, "reproduce_bidirectional"),
+        "reproduce_times": (reproduced.times_table, _REPRODUCED),
         "fresh_seeds": (fresh_seeds.table, "fresh_seeds"),
     },
     "docs/explain/water_filling.md": {"wfna_training": (wfna_training.table, "wfna_training")},

@@ -10,6 +10,7 @@ import math
 import pathlib
 import tempfile
 import textwrap
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -54,6 +55,19 @@ def shown(item: str) -> Callable[[_tables.Rows], str]:
     return make
 
 
+def times_table(rows: _tables.Rows) -> str:
+    """Wall seconds of each demo as a whole, where it was made at one go."""
+    body = []
+    for name in dict.fromkeys(str(row["paper"]) for row in rows):
+        own = next(row for row in rows if row["paper"] == name)
+        if "seconds" in own:
+            load = own["load_average"][2]
+            minutes = own["seconds"] / 60
+            body.append([name, f"{minutes:.1f}", str(own["cores"]), str(load), own["commit"][:7]])
+    head = ["paper", "minutes", "cores", "load over the last quarter of an hour", "commit"]
+    return _tables.markdown(head, body)
+
+
 def subject_claims_table(rows: _tables.Rows) -> str:
     """What claims of epsilon 4 for a subject are worth."""
     body = [
@@ -95,10 +109,11 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as emptied:
         settings, folder = Settings(seeds=options.seeds), options.folder or pathlib.Path(emptied)
-        begun = any(folder.rglob("*.json"))
+        begun, start = any(folder.rglob("*.json")), time.monotonic()
         outcome = reproduce.run(
             options.paper, settings, folder, say=lambda text: print(text, flush=True)
         )
+        took = time.monotonic() - start
     for one, verdict in outcome.verdicts:
         print(f"{one.where}: {one.statement}: {verdict.standing}. {verdict.because}")
     rows = [
@@ -109,7 +124,8 @@ def main() -> None:
     note = f"fljax reproduce {options.paper} --seeds {options.seeds}"
     if begun:
         note += ", which went on from pieces made before: the environment is that of the end"
-    print(_harness.write(f"reproduce_{options.paper}", rows, note=note))
+    whole = None if begun else took
+    print(_harness.write(f"reproduce_{options.paper}", rows, note=note, seconds=whole))
 
 
 if __name__ == "__main__":
