@@ -70,13 +70,13 @@ def one_round(name: str, integers: np.ndarray, num_dropouts: int) -> None:
     try:
         found = protocol.run(made, words, dropouts=dropouts)
     except errors.DropoutError as reason:
-        print(f"  {name:13} aborts: {reason}")
+        print(f"  {name:14} aborts: {reason}")
         return
     plain = protocol.as_words(made.terms, integers[num_dropouts:].sum(axis=0))
     up = sum(cost.bytes_up for cost in found.costs) / NUM_CLIENTS
     seconds = sum(cost.client_seconds for cost in found.costs) / NUM_CLIENTS
     print(
-        f"  {name:13} exact: {np.array_equal(found.total, plain)}   up {up / 1e3:6.1f} kB and "
+        f"  {name:14} exact: {np.array_equal(found.total, plain)}   up {up / 1e3:6.1f} kB and "
         f"{1e3 * seconds:5.1f} ms a client   epsilon {epsilon(made.terms):.3f} at delta {DELTA:g}"
     )
 

@@ -85,6 +85,7 @@ def test_the_command_line_lists_how_each_takes_its_sums(capsys):
         assert choices[name]["execution"] == ["ideal", "protocol"]
         assert (choices[name].get("noise") == ["float32", "exact"]) is (name in FLOAT32_TOO)
     assert choices["secagg_dp"]["protocol"] == ["secagg", "secagg_plus"]
+    assert choices["smpc_dp"]["protocol"] == ["servers", "shamir_servers"]
     assert "execution" not in choices["lightdp"]
     assert cli.main(["schemes"]) == 0
     out = capsys.readouterr().out.partition("\ntp_smc: ")[2].partition("\nuser_ldp")[0]

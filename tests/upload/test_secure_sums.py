@@ -26,6 +26,7 @@ from fljax.upload.secure_sum import (
     secagg,
     secagg_plus,
     servers,
+    shamir_servers,
     signing,
     stream,
 )
@@ -552,6 +553,57 @@ def test_servers_release_nothing_where_shares_do_not_fit():
         servers.simulated(terms(), num_servers=1)
 
 
+def test_shamir_servers_outlive_lost_ones_and_see_a_wrong_sum():
+    made, words = terms(), words_of(terms())
+    five = functools.partial(
+        shamir_servers.simulated, made, num_servers=5, max_colluding_servers=2, entropy=entropy()
+    )
+    for lost in ((), (0,), (1, 4)):
+        found = protocol.run(five(lost_servers=frozenset(lost)), words)
+        np.testing.assert_array_equal(found.total, expected(made, words))
+    with pytest.raises(errors.DropoutError, match="at least 3 of 5 servers"):
+        protocol.run(five(lost_servers=frozenset({0, 1, 2})), words)
+
+    def wrong(step, messages):
+        first, *rest = protocol.unpack(messages[1])
+        messages[1] = protocol.pack(field.packed(field.unpacked(first, SIZE) ^ 1), *rest)
+
+    def short(step, messages):
+        messages[1] = messages[1][:-4]
+
+    aborts(errors.MalformedShareError, five(), change=wrong)
+    aborts(errors.MalformedMessageError, five(), change=short)
+    for bad in (0, 5):
+        with pytest.raises(errors.PrivacyPreconditionError, match="max_colluding_servers"):
+            shamir_servers.simulated(made, num_servers=5, max_colluding_servers=bad)
+    with pytest.raises(ValueError, match="lost_servers"):
+        five(lost_servers=frozenset({5}))
+    with pytest.raises(ValueError, match="bits <= 31"):
+        shamir_servers.simulated(terms(bits=32))
+
+
+def test_shares_of_servers_that_may_collude_are_uniform_and_one_more_tells_all():
+    made = terms(num_clients=2, size=VIEW, bits=3, max_dropouts=0, max_colluders=0)
+    seen = []
+    for seed, word in enumerate((0, 1)):
+        run = shamir_servers.simulated(
+            made, num_servers=4, max_colluding_servers=2, entropy=entropy(seed)
+        )
+        sent = run.client(0, np.full(VIEW, word, np.uint32), 0).send("shared", b"")
+        shares = [field.unpacked(share, VIEW) for share in protocol.unpack(sent)]
+        np.testing.assert_array_equal(field.combine(np.stack(shares[1:]), [1, 2, 3]), word)
+        seen.append(shares)
+    for one, two in itertools.combinations(range(4), 2):
+        # any combination of two shares is as uniform for one word as for the other
+        views = [((s[one] + 12345 * s[two]) % field.PRIME) >> 28 for s in seen]
+        assert distance(*views) <= 5
+    # control: with a straight line two shares are one too many
+    bare = shamir_servers.simulated(made, num_servers=4, entropy=entropy())
+    sent = protocol.unpack(bare.client(0, np.ones(VIEW, np.uint32), 0).send("shared", b""))
+    pair = np.stack([field.unpacked(sent[k], VIEW) for k in (0, 3)])
+    np.testing.assert_array_equal(field.combine(pair, [0, 3]), 1)
+
+
 def test_all_servers_but_one_see_uniform_words_and_all_of_them_the_input():
     made = terms(num_clients=2, size=VIEW, bits=3, max_dropouts=0, max_colluders=0)
     zeros, fives = np.zeros(VIEW, np.uint32), np.full(VIEW, 5, np.uint32)
@@ -651,7 +703,7 @@ def test_an_encrypted_sum_needs_whole_numbers_and_one_answer():
 def test_integers_that_might_wrap_are_refused_outside_the_ring():
     made = terms(bits=8, max_colluders=0)
     large = np.full(SIZE, made.most + 1, np.uint32)
-    for name in ("light_secagg", "ckks", "inner_product", "joint_paillier", "paillier"):
+    for name in sorted(set(secure_sum.NAMES) - set(secure_sum.IN_THE_RING)):
         with pytest.raises(ValueError, match="does not sum modulo 2"):
             simulated_of(name, made).client(0, large, 0)
 

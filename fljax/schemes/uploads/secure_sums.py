@@ -45,6 +45,7 @@ LINKS: dict[str, ideal_sums.Links] = {
     "swiftagg_dp": "peers",
 }
 MaskedBy = Literal["secagg", "secagg_plus"]
+SharedBy = Literal["servers", "shamir_servers"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,6 +83,20 @@ class SecAggConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         _validate.one_of(typing.get_args(MaskedBy), protocol=self.protocol)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SmpcConfig(Config):
+    """As `Config`, by either form of shares."""
+
+    protocol: SharedBy = "servers"
+    """What takes the sum with `execution="protocol"`: two servers with additive shares, or three
+    with Shamir's, of whom one may be lost.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.one_of(typing.get_args(SharedBy), protocol=self.protocol)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -216,8 +231,9 @@ def _of_keys(summary: str, protocol: str) -> base.Scheme:
 smpc_dp = _scheme(
     "smpc_dp",
     "secure sum by shares among servers",
-    lambda config: "servers",
+    lambda config: config.protocol,
     lambda config, num_params: costs_lib.plain(num_params),
+    SmpcConfig,
 )
 # Reference 14 there: 32-bit numbers become 4096-bit ciphertexts, and decryption takes another
 # message round.

@@ -21,10 +21,11 @@ _WHERE = {
     "secagg": "secagg",
     "secagg_plus": "secagg_plus",
     "servers": "servers",
+    "shamir_servers": "shamir_servers",
 }
 NAMES = tuple(_WHERE)
 # Those that need no numbers of thousands of bits, a power of one for each word or some.
-Fast = Literal["ckks", "light_secagg", "secagg", "secagg_plus", "servers"]
+Fast = Literal["ckks", "light_secagg", "secagg", "secagg_plus", "servers", "shamir_servers"]
 FAST: tuple[Fast, ...] = get_args(Fast)
 # Those that sum modulo 2**bits; the others need sums that do not wrap around.
 IN_THE_RING = ("secagg", "secagg_plus", "servers")
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from fljax.upload.secure_sum import secagg as secagg
     from fljax.upload.secure_sum import secagg_plus as secagg_plus
     from fljax.upload.secure_sum import servers as servers
+    from fljax.upload.secure_sum import shamir_servers as shamir_servers
     from fljax.upload.secure_sum import signing as signing
     from fljax.upload.secure_sum import stream as stream
     from fljax.upload.secure_sum.ideal import SecureSum as SecureSum
