@@ -117,7 +117,8 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
         "secure_sums": (secure_sums.table, "secure_sums"),
         "secure_sums_claim": (secure_sums.claim_table, "secure_sums"),
         "secure_sums_dropouts": (secure_sums.dropout_table, "secure_sums"),
-        "secure_sums_large": (secure_sums.large_table, "secure_sums"),
+        "secure_sums_keyed": (secure_sums.keyed_table, "secure_sums"),
+        "secure_sums_steps": (secure_sums.step_table, "secure_sums"),
     },
     "docs/explain/pair_noise.md": {
         "overhead": (overhead.table, "overhead"),

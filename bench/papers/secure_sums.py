@@ -8,21 +8,27 @@ key), and 3 N / 10 may drop out; 0, 10 and 30 % do, as they should send their wo
 compared with the plain one before it is written down. Parties run one after the other in one
 process. `client_ms` (a client's share of a round), `server_s` and `round_s` (all parties together)
 are seconds that the process computed, which other work on the machine disturbs little; pinned to
-one core, so that no threads wait in them. Rows whose "clock" is "wall" are older: seconds of the
-wall clock, with the computed ones of the round in `cpu_s`, by whose share tables count them.
+one core, so that no threads wait in them. `wall_s` is a round by the clock on the wall.
 `lightdp` is no secure sum but what LightDP-FL has instead: clients agree on keys once and share
-noise by pairs, drawn each round, in float32; what the server adds up is noisy.
+noise by pairs, drawn each round, in float32; what the server adds up is noisy. One client's steps
+and the server's are measured there.
 
-The cells are D = 10^4, 10^5, 10^6, N = 10, 50, 200, with 0, 10 and 30 % dropouts. A run measures
-cells that are not there yet, cheap ones first, for so many minutes of computing; each row has its
-date and commit. Cells that would take longer are extrapolated when the tables are made, never
-stored: a cell's cost is a line through the same clients' cost of two smaller D, and says so.
+The cells are D = 10^4, 10^5, 10^6, N = 10, 50, 200, with 0, 10 and 30 % dropouts, and some of the
+protocols that take a power of 3072 bits for each word or some. Where messages of all clients fill
+the memory, or all clients would compute for hours, "alone" is true: one client computes, and its
+messages arrive in the name of all N, so that its steps and the server's are of true sizes, and
+`round_s` is null. Nothing is extrapolated.
+
+A run goes through the cells, cheap ones first, for so many minutes of computing. Rows wait in
+`secure_sums-cpu.partial.json`; the next run of the same commit goes on from there, and the last one
+writes them all. `--fill` keeps rows of the JSON and measures what is missing there.
 """
 
 import argparse
 import gc
 import itertools
 import json
+import math
 import pathlib
 import time
 from collections.abc import Mapping
@@ -33,35 +39,41 @@ import numpy as np
 from bench import _harness, _tables
 from fljax.papers.lightdp import timing
 from fljax.upload import secure_sum
-from fljax.upload.secure_sum import protocol
+from fljax.upload.secure_sum import inner_product, paillier, protocol
 
 BITS = 24
 SIZES = (10**4, 10**5, 10**6)
 CLIENTS = (10, 50, 200)
 DROPOUTS = (0.0, 0.1, 0.3)
 NAMES = (*secure_sum.FAST, "lightdp")
-# A power of numbers of 3072 bits a word, or one for a hundred of them: few words, of few clients.
-# Paillier packs 127 words. A key without a dealer takes minutes: of three clients.
-SLOW = (
-    ("inner_product", 10, 25, 0.1),
-    ("inner_product", 10, 100, 0.1),
+KEYED = ("paillier", "joint_paillier", "inner_product")
+# A power of numbers of 3072 bits a word, or one for 127 of them, which Paillier packs. A key
+# without a dealer takes minutes: of three clients.
+OTHERS = (
+    ("secagg_plus", 100, 10**6, 0.1),
+    ("ckks", 100, 10**6, 0.1),
+    *itertools.product(["paillier"], [10], [127], DROPOUTS),
+    *itertools.product(["inner_product"], [10], [100], DROPOUTS),
+    *itertools.product(["paillier"], [10], [10**4], DROPOUTS),
+    ("paillier", 50, 10**4, 0.1),
     ("joint_paillier", 3, 127, 0.0),
-    ("joint_paillier", 3, 508, 0.0),
-    ("paillier", 10, 127, 0.1),
-    ("paillier", 10, 508, 0.1),
+    ("joint_paillier", 3, 10**4, 0.0),
+    ("inner_product", 10, 10**4, 0.1),
+    ("paillier", 200, 10**4, 0.1),
 )
 # Messages of a round, all in memory at once, may take so much.
-MOST_BYTES = 5e9
+MOST_BYTES = 6e9
 
 
 def terms(name: str, num_clients: int, size: int) -> protocol.Terms:
-    """What all parties agree on."""
+    """What all parties agree on. Without a dealer two of three clients could compute the key."""
+    colluders = max(1, num_clients // 10) if name == "joint_paillier" else num_clients // 10
     return protocol.Terms(
         num_clients=num_clients,
         size=size,
         bits=BITS,
         max_dropouts=3 * num_clients // 10,
-        max_colluders=0 if name == "ckks" else num_clients // 10,
+        max_colluders=0 if name == "ckks" else colluders,
     )
 
 
@@ -70,111 +82,121 @@ def cells() -> list[tuple[str, int, int, float]]:
     grid = itertools.product(NAMES, CLIENTS, SIZES, DROPOUTS)
     dear = {"ckks": 5, "light_secagg": 2}
     fast = sorted(grid, key=lambda c: (c[1] * c[2] * dear.get(c[0], 1) + 3000 * c[1] ** 2, c))
-    fast.sort(key=lambda c: c[0] != "lightdp" or c[1] * c[2] > 5 * 10**7)
-    return [*fast, *SLOW]
+    cheap = [cell for cell in fast if cell[1] * cell[2] < 10**8]
+    return [*cheap, *OTHERS, *(cell for cell in fast if cell not in cheap)]
+
+
+def is_alone(name: str, agreed: protocol.Terms) -> bool:
+    """Whether one client computes for all, since all would fill the memory or take hours."""
+    num, size = agreed.num_clients, agreed.size
+    if name in KEYED:
+        return size >= 10**4 and name != "joint_paillier"
+    of_each = {"ckks": 36.0, "shamir_servers": 36.0, "light_secagg": 16.0}.get(name, 8.0)
+    held = of_each * num * size
+    if name == "light_secagg":
+        held += 16.0 * num**2 * size / (agreed.least - agreed.max_colluders)
+    return held > MOST_BYTES
 
 
 def row(name: str, num_clients: int, size: int, dropped: float) -> dict[str, Any]:
     """One round."""
     case = {"protocol": name, "clients": num_clients, "size": size, "dropout": dropped}
-    agreed = terms(name, num_clients, size)
-    held = 4.0 * num_clients * size * (8 if name == "ckks" else 3)
-    if name == "light_secagg":
-        pieces = agreed.least - agreed.max_colluders
-        held += 16.0 * num_clients**2 * size / pieces
-    if held > MOST_BYTES:
-        return case | {"error": f"not run: messages of {held / 1e9:.0f} GB in one process"}
     if name == "lightdp":
         return case | _lightdp(num_clients, size)
+    agreed = terms(name, num_clients, size)
+    alone = is_alone(name, agreed)
     rng = np.random.default_rng(0)
-    integers = rng.integers(-agreed.most, agreed.most + 1, (num_clients, size), np.int32)
+    shape = (1 if alone else num_clients, size)
+    integers = rng.integers(-agreed.most, agreed.most + 1, shape, np.int32)
     words = protocol.as_words(agreed, integers)
     start = time.process_time()
-    made = secure_sum.simulated(name, agreed)
+    made = alike(name, agreed) if alone else secure_sum.simulated(name, agreed)
     set_up = time.process_time() - start
     gone = round(dropped * num_clients)
-    dropouts = dict.fromkeys(range(gone), made.upload_step)
-    found = protocol.run(made, words, dropouts=dropouts, clock=time.process_time)
-    plain = integers[gone:].sum(axis=0, dtype=np.int64)
+    begin = time.perf_counter()
+    if alone:
+        found = in_all_names(made, words[0], num_clients - gone)
+        plain = (num_clients - gone) * integers[0].astype(np.int64)
+    else:
+        dropouts = dict.fromkeys(range(gone), made.upload_step)
+        found = protocol.run(made, words, dropouts=dropouts, clock=time.process_time)
+        plain = integers[gone:].sum(axis=0, dtype=np.int64)
+    wall = time.perf_counter() - begin
     if not np.array_equal(found.total, protocol.as_words(agreed, plain)):
         raise AssertionError(f"{name}: another sum than the plain one")
-    seconds = sum(c.client_seconds + c.server_seconds for c in found.costs)
+    server = sum(c.server_seconds for c in found.costs)
     return case | {
-        "clock": "cpu",
+        "alone": alone,
         "set_up_s": set_up,
         "client_ms": 1e3 * sum(c.client_seconds / max(1, c.clients) for c in found.costs),
-        "server_s": sum(c.server_seconds for c in found.costs),
-        "round_s": seconds,
-        "cpu_s": seconds,
+        "server_s": server,
+        "round_s": None if alone else sum(c.client_seconds for c in found.costs) + server,
+        "wall_s": wall,
         "up_kb": sum(c.bytes_up / max(1, c.clients) for c in found.costs) / 1e3,
         "down_kb": sum(c.bytes_down for c in found.costs) / num_clients / 1e3,
         "steps": [cost._asdict() for cost in found.costs],
     }
 
 
+def alike(name: str, agreed: protocol.Terms) -> Any:
+    """A protocol in which all clients' messages may be one client's: they have one key, or the
+    same share of it, as long as another's.
+    """
+    if name == "inner_product":
+        made = inner_product.simulated(agreed)
+        secrets = dict.fromkeys(made.secrets, made.secrets[0])
+        return inner_product.InnerProduct(terms=agreed, secrets=secrets, modulus=made.modulus)
+    if name == "paillier":
+        # Of a threshold of one, so that all shares are the same, and the terms' threshold for them.
+        key = paillier.new_key(agreed.num_clients, 1)
+        key = key._replace(threshold=agreed.least, colluders=agreed.least - 1)
+        return paillier.Paillier(terms=agreed, key=key)
+    return secure_sum.simulated(name, agreed)
+
+
+def in_all_names(made: protocol.SecureSumProtocol, words: np.ndarray, there: int) -> Any:
+    """`protocol.run` of one client, whose messages arrive in the name of `there` clients. A step's
+    seconds are one client's times as many, as those of `protocol.StepCost` are of all.
+    """
+    client, server = made.client(0, words, 0), made.server(0)
+    inbox: Mapping[int, bytes] = dict.fromkeys(range(there), b"")
+    costs = []
+    for step in made.steps:
+        start = time.process_time()
+        sent = client.send(step, inbox[0])
+        between = time.process_time()
+        num, down = len(inbox), sum(map(len, inbox.values()))
+        inbox = server.collect(step, dict.fromkeys(inbox, sent))
+        end = time.process_time()
+        seconds, up = num * (between - start), num * len(sent)
+        costs.append(protocol.StepCost(step, num, seconds, end - between, up, down))
+    return protocol.Outcome(server.total(), tuple(costs))
+
+
 def _lightdp(num_clients: int, size: int) -> dict[str, Any]:
     """Key agreement of one client with all others, its noise of a round, and the server's sum."""
     agreed, drawing, serving = timing.shared_noise(num_clients, size)
-    steps = [
-        {
-            "step": "keys",
-            "client_ms": 1e3 * agreed,
-            "bytes_up": 32,
-            "bytes_down": 32 * (num_clients - 1),
-        },
-        {"step": "noise", "client_ms": 1e3 * drawing, "bytes_up": 4 * size, "bytes_down": 0},
-    ]
+    keys = protocol.StepCost(
+        "keys", num_clients, num_clients * agreed, 0.0, 32 * num_clients, 32 * num_clients**2
+    )
+    noise = protocol.StepCost(
+        "noise", num_clients, num_clients * drawing, serving, 4 * size * num_clients, 0
+    )
     return {
-        "clock": "cpu",
+        "alone": True,
         "set_up_s": agreed,
         "client_ms": 1e3 * drawing,
         "server_s": serving,
-        "round_s": num_clients * drawing + serving,
-        "cpu_s": num_clients * drawing + serving,
+        "round_s": None,
+        "wall_s": None,
         "up_kb": 4 * size / 1e3,
         "down_kb": 0.0,
-        "steps": steps,
+        "steps": [cost._asdict() for cost in (keys, noise)],
     }
-
-
-_NUMBERS = ("client_ms", "server_s", "round_s", "up_kb", "down_kb")
 
 
 def _key(found: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(found[name] for name in ("protocol", "clients", "size", "dropout"))
-
-
-def _computed(found: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with its seconds as computed ones."""
-    share = found["cpu_s"] / found["round_s"]
-    return {**found, **{name: share * found[name] for name in _NUMBERS[:3]}}
-
-
-def _line(low: Mapping[str, Any], high: Mapping[str, Any], size: int) -> dict[str, float]:
-    """Costs of `size` numbers on the line through those of two other sizes."""
-    share = (size - low["size"]) / (high["size"] - low["size"])
-    return {name: max(0.0, low[name] + share * (high[name] - low[name])) for name in _NUMBERS}
-
-
-def filled(rows: _tables.Rows) -> list[dict[str, Any]]:
-    """All cells: measured ones, and the others from two smaller sizes of the same clients, of the
-    same dropout if there are such, else of 10 %; "from" says which. A cell without any is left out.
-    """
-    known = {_key(found): _computed(found) for found in rows if not found.get("error")}
-    cells = []
-    for name, num, size, dropped in itertools.product(NAMES, CLIENTS, SIZES, DROPOUTS):
-        if (name, num, size, dropped) in known:
-            cells.append({**known[name, num, size, dropped], "from": "measured"})
-            continue
-        for other in (dropped, 0.1):
-            pair = [known.get((name, num, d, other)) for d in SIZES if d != size]
-            low, *more = [found for found in pair if found is not None] or [None]
-            if low is not None and more:
-                made = {"protocol": name, "clients": num, "size": size, "dropout": dropped}
-                sizes = " and ".join(f"{found['size']:,}" for found in (low, *more))
-                cells.append(made | _line(low, more[-1], size) | {"from": f"a line, {sizes}"})
-                break
-    return cells
 
 
 def _digits(value: float | None) -> str:
@@ -183,59 +205,72 @@ def _digits(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
+_NUMBERS = ("client_ms", "server_s", "round_s", "up_kb", "down_kb")
 _HEAD = ["protocol", "clients", "numbers", "ms a client", "server, s", "all parties, s"]
 
 
+def _line(found: Mapping[str, Any], *more: str) -> list[str]:
+    head = [f"`{found['protocol']}`", str(found["clients"]), f"{found['size']:,}"]
+    return [*head, *more, *(_digits(found[name]) for name in _NUMBERS)]
+
+
 def table(rows: _tables.Rows) -> str:
-    """A round of 10 % dropouts by protocol, clients and numbers; `~` where it is extrapolated."""
-    body = []
-    for found in filled(rows):
-        if found["dropout"] != 0.1:
-            continue
-        about = "" if found["from"] == "measured" else "~"
-        head = [f"`{found['protocol']}`", str(found["clients"]), f"{found['size']:,}"]
-        body.append([*head, *(about + _digits(found[name]) for name in _NUMBERS)])
-    order = lambda line: (int(line[1]), int(line[2].replace(",", "")), line[0])
-    return _tables.markdown([*_HEAD, "up, kB", "down, kB"], sorted(body, key=order))
+    """A round of 10 % dropouts by protocol, clients and numbers."""
+    known = {_key(found): found for found in rows}
+    grid = itertools.product(CLIENTS, SIZES, sorted(NAMES), [0.1])
+    keys = ((name, num, size, gone) for num, size, name, gone in grid)
+    body = [_line(known[key]) for key in keys if key in known]
+    return _tables.markdown([*_HEAD, "up, kB", "down, kB"], body)
 
 
-def large_table(rows: _tables.Rows) -> str:
-    """Rounds apart from the grid, measured once, by the wall clock."""
+def keyed_table(rows: _tables.Rows) -> str:
+    """Rounds apart from the grid, with the seconds that a key took."""
     grid = set(itertools.product(NAMES, CLIENTS, SIZES, DROPOUTS))
-    numbers = (*_NUMBERS[:3], "cpu_s", *_NUMBERS[3:])
     body = [
         [
-            f"`{r['protocol']}`",
-            str(r["clients"]),
-            f"{r['size']:,}",
-            *(_digits(r[n]) for n in numbers),
+            *_line(r, f"{r['dropout']:.0%}", "one" if r.get("alone") else "all"),
+            _digits(r.get("set_up_s")),
+            _digits(None if r.get("alone") else r.get("wall_s")),
         ]
-        for r in rows
-        if r.get("clock", "wall") == "wall" and _key(r) not in grid
+        for r in sorted(rows, key=_key)
+        if _key(r) not in grid
     ]
-    return _tables.markdown([*_HEAD, "of it computing, s", "up, kB", "down, kB"], body)
+    head = [*_HEAD[:3], "gone", "clients that compute", *_HEAD[3:]]
+    return _tables.markdown(
+        [*head, "up, kB", "down, kB", "keys, once, s", "a round by the clock, s"], body
+    )
 
 
 def dropout_table(rows: _tables.Rows) -> str:
-    """What dropouts cost: 50 clients with 10,000 numbers."""
-    body = []
-    for name in NAMES:
-        mine = {r["dropout"]: r for r in filled(rows) if _key(r)[:3] == (name, 50, 10**4)}
-        about = {d: "" if mine[d]["from"] == "measured" else "~" for d in DROPOUTS}
-        body.append(
-            [
-                f"`{name}`",
-                *(about[d] + _digits(mine[d]["client_ms"]) for d in DROPOUTS),
-                *(about[d] + _digits(mine[d]["server_s"]) for d in DROPOUTS),
-            ]
-        )
+    """What dropouts cost: 50 clients with 10,000 numbers, 200 with a million."""
+    known, body = {_key(found): found for found in rows}, []
+    for num, size in ((50, 10**4), (200, 10**6)):
+        for name in NAMES:
+            mine = [known.get((name, num, size, d)) for d in DROPOUTS]
+            if None in mine:
+                continue
+            costs = [_digits(r[n]) for n in ("client_ms", "server_s") for r in mine if r]
+            body.append([f"`{name}`", str(num), f"{size:,}", *costs])
     shares = [f"{d:.0%}" for d in DROPOUTS]
-    head = [
-        "protocol",
-        *(f"ms a client, {s}" for s in shares),
-        *(f"server, s, {s}" for s in shares),
-    ]
-    return _tables.markdown(head, body)
+    head = ["protocol", "clients", "numbers", *(f"ms a client, {s}" for s in shares)]
+    return _tables.markdown([*head, *(f"server, s, {s}" for s in shares)], body)
+
+
+def step_table(rows: _tables.Rows) -> str:
+    """By step: 200 clients with 100,000 numbers, of whom 10 % are gone."""
+    body = []
+    for found in sorted(rows, key=_key):
+        if _key(found)[1:] != (200, 10**5, 0.1):
+            continue
+        for step in found["steps"]:
+            num = max(1, step["clients"])
+            ms = 1e3 * step["client_seconds"] / num
+            kilobytes = (step["bytes_up"] / num / 1e3, step["bytes_down"] / num / 1e3)
+            costs = (ms, step["server_seconds"], *kilobytes)
+            body.append([f"`{found['protocol']}`", step["step"], *map(_digits, costs)])
+    return _tables.markdown(
+        ["protocol", "step", "ms a client", "server, s", "up, kB", "down, kB"], body
+    )
 
 
 # What LightDP-FL's Table I says: which of our rows, overhead and accuracy in its words.
@@ -252,16 +287,16 @@ def claim_table(rows: _tables.Rows) -> str:
     """LightDP-FL's Table I, its words for overhead beside seconds and bytes: 50 clients, 10 %
     dropouts; each against LightDP-FL's own.
     """
-    cells = {_key(found): found for found in filled(rows)}
-    body = []
+    known, body = {_key(found): found for found in rows}, []
     for name, theirs, overhead, _ in _TABLE_I:
-        line = [f"`{name}`", theirs, overhead]
-        for size in SIZES:
-            own, base = (cells[n, 50, size, 0.1] for n in (name, "lightdp"))
-            about = "~" if {own["from"], base["from"]} != {"measured"} else ""
-            line.append(f"{about}{own['client_ms'] / base['client_ms']:.2g}")
-        line.append(f"{own['up_kb'] / base['up_kb']:.2g}")
-        body.append(line)
+        cells = [[known.get((n, 50, size, 0.1)) for n in (name, "lightdp")] for size in SIZES]
+        times = [
+            f"{own['client_ms'] / base['client_ms']:.2g}" if own and base else ""
+            for own, base in cells
+        ]
+        own, base = cells[0]
+        line = [f"`{name}`", theirs, overhead, *times]
+        body.append([*line, f"{own['up_kb'] / base['up_kb']:.2g}" if own and base else ""])
     head = ["here", "there", "overhead in its Table I"]
     head += [f"a client's time / LightDP-FL's, {size:,} numbers" for size in SIZES]
     return _tables.markdown([*head, "bytes up / LightDP-FL's"], body)
@@ -275,22 +310,19 @@ def plot(path: pathlib.Path) -> None:
     matplotlib.rcParams["svg.hashsalt"] = "fljax"  # the same file each time
     from matplotlib import pyplot
 
-    cells = [found for found in filled(_tables.rows("secure_sums")) if found["dropout"] == 0.1]
+    cells = [found for found in _tables.rows("secure_sums") if found["dropout"] == 0.1]
     figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), sharey=True)
     for name in NAMES:
-        for axis, fixed, along in (
-            (axes[0], ("clients", 50), "size"),
-            (axes[1], ("size", 10**5), "clients"),
+        for axis, fixed, along, most in (
+            (axes[0], ("clients", 50), "size", SIZES),
+            (axes[1], ("size", 10**5), "clients", CLIENTS),
         ):
             mine = sorted(
-                (f[along], f["client_ms"], f["from"])
+                (f[along], f["client_ms"])
                 for f in cells
-                if f[fixed[0]] == fixed[1] and f["protocol"] == name
+                if f[fixed[0]] == fixed[1] and f["protocol"] == name and f[along] in most
             )
-            (line,) = axis.plot([x for x, *_ in mine], [y for _, y, _ in mine], label=name)
-            for x, y, where in mine:
-                face = line.get_color() if where == "measured" else "white"
-                axis.plot([x], [y], "o", color=line.get_color(), markerfacecolor=face)
+            axis.plot([x for x, _ in mine], [y for _, y in mine], "o-", label=name)
     for axis, label, title in (
         (axes[0], "numbers", "50 clients"),
         (axes[1], "clients", "100,000 numbers"),
@@ -304,11 +336,12 @@ def plot(path: pathlib.Path) -> None:
 
 
 def main() -> None:
-    """Measures, writes the JSON after each cell; or draws it."""
+    """Measures, writes the JSON at the end; or draws it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=10.0, help="of computing, at most")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="of computing, at most")
     parser.add_argument("--quick", action="store_true", help="two cells, writes nothing")
     parser.add_argument("--only", nargs="*", default=[], help="protocols")
+    parser.add_argument("--fill", action="store_true", help="keeps the rows that the JSON has")
     parser.add_argument("--plot", type=pathlib.Path, help="draws the rows that are there")
     options = parser.parse_args()
     if options.plot is not None:
@@ -318,26 +351,29 @@ def main() -> None:
         for name in ("secagg", "lightdp"):
             print(row(name, 10, 10**4, 0.1))
         return
-    path = _harness.RESULTS / "secure_sums-cpu.json"
-    before = json.loads(path.read_text())
-    stamp = {name: before["environment"][name] for name in ("commit", "date")}
-    rows = [{**stamp, "clock": "wall"} | found for found in before["rows"]]
-    # What was too large may fit now; of older rows of `lightdp` nobody knows what they computed.
-    stale = lambda r: r.get("error") or (r["clock"] == "wall" and r["protocol"] == "lightdp")
-    rows = [r for r in rows if not stale(r)]
-    here = {name: _harness.environment()[name] for name in ("commit", "date")}
+    whole = _harness.RESULTS / "secure_sums-cpu.json"
+    partial = whole.with_suffix(".partial.json")
+    here = {name: _harness.environment()[name] for name in ("commit", "dirty", "date")}
+    rows = json.loads(whole.read_text())["rows"] if options.fill else []
+    if partial.exists():
+        rows += [r for r in json.loads(partial.read_text()) if r["commit"] == here["commit"]]
     known, begin = {_key(found) for found in rows}, time.process_time()
     for case in cells():
         if case in known or (options.only and case[0] not in options.only):
             continue
         if time.process_time() - begin > 60 * options.minutes:
             print("time is up: the next run goes on")
-            break
+            return
         rows.append(here | row(*case))
         gc.collect()
         print({key: value for key, value in rows[-1].items() if key != "steps"}, flush=True)
-        note = "one process; messages in memory; sums checked against the plain ones"
-        _harness.write("secure_sums", rows, note=note)
+        partial.write_text(json.dumps(rows))
+    note = (
+        "one process; messages in memory; sums checked against the plain ones; alone: one client "
+        "computes, in the name of all"
+    )
+    print(_harness.write("secure_sums", rows, note=note))
+    partial.unlink(missing_ok=True)
     print(table(rows))
 
 
