@@ -40,6 +40,8 @@ def settings(quick: bool) -> Iterator[tuple[str, str, float, int, int]]:
             yield "table II", "lightdp", epsilon, colluders, 10
         for straggling in (0, 30) if quick else (0, 10, 20, 30):
             yield "table III", "lightdp", epsilon, 15, straggling
+    for name in ("local_dp", "lightdp", "smpc_dp"):
+        yield "none, our example", name, 8.0, 5, 5
 
 
 def config_for(name: str, colluders: int, straggling: int) -> tuple[Any, Any]:

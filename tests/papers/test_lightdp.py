@@ -21,16 +21,41 @@ def test_a_round_that_needs_all_links_is_lost_and_one_of_the_servers_is_not():
         assert timing.gets_through(name) == {"server": 1.0, "peers": 1.0}
 
 
-def test_a_cost_is_read_off_the_line_through_two_sizes(monkeypatch):
-    line = lambda name, size, bits: timing.Cost(2e-6 * size + 0.5, 1e-6 * size, 3 * size, 1e4)
-    monkeypatch.setattr(timing, "_at", line)
+def test_a_cost_is_measured_at_both_sizes_and_the_cheaper_of_two_rounds(monkeypatch):
+    sizes = []
+
+    def at(name, size, bits):
+        sizes.append(size)
+        return None if size > 650 else timing.Cost(1.0 / len(sizes), 1.0, 3 * size, 0)
+
+    monkeypatch.setattr(timing, "_at", at)
     timing.measured.cache_clear()
-    found = timing.measured("SecAgg + DP", 1024, 650)
+    found = timing.measured("HE + DP", 1024, 650)
     timing.measured.cache_clear()
-    assert found["this network"] == pytest.approx(line("", 650, 0)._asdict())
-    assert found["ResNet-18"] == pytest.approx(line("", 11_173_962, 0)._asdict())
+    assert sizes == [650, 650, 11_173_962, 11_173_962]
+    assert found["this network"]["client_seconds"] == 0.5 and found["ResNet-18"] is None
     # A megabyte a second and a half of megabits: 100 Mbit/s.
     assert timing.Cost(1.0, 2.0, 12.5e6, 25e6).seconds == pytest.approx(6.0)
+
+
+def test_encryption_that_would_take_hours_is_not_measured_and_judged_where_it_was():
+    assert timing._at("HE + DP", timing.RESNET_18, 1024) is None
+    judge = next(one for one in paper.CONCLUSIONS if "HE takes" in one.statement).judge
+    cost = timing.Cost(1.0, 0.0, 0, 0)._asdict()
+    slow = timing.Cost(20.0, 0.0, 0, 0)._asdict()
+    light = {"costs": {"this network": cost, "ResNet-18": cost}}
+    rows = {"LightDP-FL": light, "HE + DP": {"costs": {"this network": slow, "ResNet-18": None}}}
+    told = judge({"fig4": rows})
+    assert told.standing == "reproduced" and "not measured at ResNet-18" in told.because
+    rows["HE + DP"]["costs"]["this network"] = None
+    assert judge({"fig4": rows}).standing == "cannot tell"
+
+
+@pytest.mark.slow(reason="runs two protocols of 50 clients twice")
+@pytest.mark.parametrize("name", ["secagg", "light_secagg"])
+def test_one_client_that_stands_for_all_sends_and_gets_as_many_bytes(name):
+    alone, whole = timing._alone(name, 3000), timing._protocol(name, 3000, {})
+    assert alone[2:] == pytest.approx(whole[2:], rel=1e-12)
 
 
 @pytest.mark.slow(reason="runs a protocol of 50 clients")
