@@ -11,6 +11,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cuda,cpu" if _environment.GPU else "cpu"
 import hypothesis
 import jax
 import pytest
+from jax._src.interpreters import mlir
+from jax.extend.mlir import ir
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -53,9 +55,14 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="module", autouse=True)
 def forget_programs():
     """Programs of one module are of no use to the next: kept, they fill gigabytes that the garbage
-    collector walks.
+    collector walks. They are lowered in one MLIR context: JAX makes one for each program, which is
+    half of what lowering a small one takes. One that is lowered within another has its own.
     """
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        if new := getattr(mlir, "make_ir_context", None):
+            one = new()
+            patch.setattr(mlir, "make_ir_context", lambda: new() if ir.Context.current else one)
+        yield
     jax.clear_caches()
 
 
