@@ -165,7 +165,7 @@ def test_one_dropout_too_many_aborts_in_every_step(name):
     made = terms(max_colluders=0, bits=14, size=5)
     for step in simulated_of(name, made).steps:
         run = simulated_of(name, made)
-        with pytest.raises(errors.DropoutError, match=r"at least 4|decrypts the sum, got none"):
+        with pytest.raises(errors.DropoutError, match=r"at least 4|at least 1 clients"):
             protocol.run(run, words_of(made), dropouts=dict.fromkeys(range(3), step))
 
 
@@ -329,6 +329,74 @@ def test_messages_of_any_other_form_abort(step):
 
         with pytest.raises(errors.SecureSumError):
             protocol.run(Tampered(simulated(), change=forge), words_of(terms()))
+
+
+@pytest.mark.parametrize("name", secure_sum.NAMES)
+def test_messages_of_who_is_not_in_the_step_abort(name):
+    made = terms(max_colluders=0, bits=14, size=3)
+    steps = simulated_of(name, made).steps
+    strangers = (99, -1, 2**40, "0")
+    for now, stranger in itertools.product(steps, strangers):
+
+        def add(step, messages, now=now, stranger=stranger):
+            if step == now:
+                messages[stranger] = messages[0]
+
+        aborts(errors.MalformedMessageError, simulated_of(name, made), change=add)
+    for now in steps:
+
+        def nothing(step, messages, now=now):
+            if step == now:
+                messages[0] = None
+
+        def nobody(step, messages, now=now):
+            if step == now:
+                messages.clear()
+
+        aborts(errors.MalformedMessageError, simulated_of(name, made), change=nothing)
+        aborts(errors.DropoutError, simulated_of(name, made), change=nobody)
+    for gone, back in itertools.combinations(steps, 2):
+
+        def again(step, messages, gone=gone, back=back):
+            if step == gone:
+                del messages[1]
+            if step == back:
+                messages[1] = messages[0]
+
+        aborts(errors.MalformedMessageError, simulated_of(name, made), change=again)
+
+
+def test_a_client_that_leaves_a_peer_without_a_share_aborts():
+    def leave_out(step, messages):
+        if step == "shares":
+            _, *rest = protocol.unpack(messages[1])
+            messages[1] = protocol.pack(*rest)
+
+    def elsewhere(step, messages):
+        if step == "shares":
+            first, *rest = protocol.unpack(messages[1])
+            messages[1] = protocol.pack(protocol.number_bytes(99) + first[8:], *rest)
+
+    for change in (leave_out, elsewhere):
+        aborts(errors.MalformedShareError, simulated(), change=change)
+
+
+def test_no_graph_and_no_ciphertext_of_any_form_is_taken():
+    for answer in (b"", protocol.pack(bytes(31), b""), protocol.pack(bytes(32))):
+
+        def told(step, answers, answer=answer):
+            if step == "keys":
+                answers[0] = answer
+
+        aborts(errors.MalformedMessageError, simulated(), answer=told)
+    made = simulated_of("paillier", terms(bits=8, size=3))
+    n = made.key.modulus
+    for element in (n, 5 * n, n**2 - n, n**2):
+
+        def forge(step, messages, element=element):
+            messages[1] = made.as_bytes([element] * made.num_ciphertexts)
+
+        aborts(errors.MalformedMessageError, made, change=forge)
 
 
 def test_terms_beyond_what_the_protocol_stands_are_refused():

@@ -163,24 +163,20 @@ class Server:
     """The server of one round."""
 
     def __init__(self, setting: Ckks):
-        self._setting, self._next = setting, 0
+        self._setting, self._roll = setting, protocol.Roll(setting.terms, STEPS)
         self._total: np.ndarray | None = None
 
     def collect(self, step: str, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
         """The encrypted sum, for as many clients as may drop out and one more; then the sum."""
         terms = self._setting.terms
-        protocol.in_order(step, STEPS, self._next)
-        self._next += 1
+        self._roll.call(step, messages, fewest=1 if step == "decrypt" else None)
         if step == "encrypted":
-            protocol.enough(terms, step, messages)
             total: list[Any] = []
             for message in messages.values():
                 vectors = _read(self._setting, self._setting.public, message)
                 total = [a + b for a, b in zip(total, vectors, strict=True)] if total else vectors
             answer = protocol.pack(*(vector.serialize() for vector in total))
             return dict.fromkeys(sorted(messages)[: terms.max_dropouts + 1], answer)
-        if not messages:
-            raise errors.DropoutError("Expected a client that decrypts the sum, got none.")
         answers = set(messages.values())
         if len(answers) > 1:
             raise errors.MalformedMessageError(

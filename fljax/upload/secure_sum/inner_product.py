@@ -112,9 +112,12 @@ class Authority:
 
         Raises:
           DropoutError: they are fewer than the terms ask for.
+          MalformedMessageError: one has no secret.
           ReplayError: a key of this round, or of a later one, was told before.
         """
         protocol.enough(self._setting.terms, "encrypted", set(clients))
+        if not set(clients) <= set(self._secrets):
+            raise errors.MalformedMessageError("Expected clients that have a secret, got others.")
         if round_index < self._next:
             raise errors.ReplayError(
                 f"Expected a round from {self._next} on, got round_index={round_index}: two keys "
@@ -258,15 +261,14 @@ class Server:
     """The server of one round."""
 
     def __init__(self, setting: InnerProduct, round_index: int):
-        self._setting, self._round, self._next = setting, round_index, 0
+        self._setting, self._round = setting, round_index
+        self._roll = protocol.Roll(setting.terms, STEPS)
         self._total: np.ndarray | None = None
 
     def collect(self, step: str, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
         """Multiplies ciphertexts, asks for the key of their sum, and finds the sum."""
         gmpy2, setting = library(), self._setting
-        protocol.in_order(step, STEPS, self._next)
-        self._next += 1
-        protocol.enough(setting.terms, step, messages)
+        self._roll.call(step, messages)
         products = [gmpy2.mpz(1)] * setting.terms.size
         for number, message in sorted(messages.items()):
             elements = _elements(setting, number, message)

@@ -209,16 +209,14 @@ class Server:
     """The server of one round."""
 
     def __init__(self, setting: LightSecAgg, round_index: int):
-        self._setting, self._round, self._next = setting, round_index, 0
+        self._setting, self._round = setting, round_index
+        self._roll = protocol.Roll(setting.terms, STEPS)
         self._sum = np.zeros(setting.terms.size, np.int64)
-        self._sharing: set[int] = set()
         self._total: np.ndarray | None = None
 
     def collect(self, step: str, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
         """What each client that goes on gets."""
-        protocol.in_order(step, STEPS, self._next)
-        self._next += 1
-        protocol.enough(self._setting.terms, step, messages)
+        self._roll.call(step, messages)
         answers = {
             "keys": self._keys,
             "shares": self._shares,

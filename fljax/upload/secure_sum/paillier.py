@@ -164,15 +164,17 @@ class Paillier:
 
     def ciphertexts(self, message: bytes) -> list[Any]:
         """Those of a message. Raises MalformedMessageError where it holds none, or others."""
-        mpz = inner_product.library().mpz
+        gmpy2 = inner_product.library()
         if len(message) != self.width * self.num_ciphertexts:
             raise errors.MalformedMessageError(
                 f"Expected {self.num_ciphertexts} ciphertexts, got {len(message)} bytes."
             )
         ends = range(0, len(message), self.width)
-        found = [mpz(int.from_bytes(message[at : at + self.width])) for at in ends]
+        found = [gmpy2.mpz(int.from_bytes(message[at : at + self.width])) for at in ends]
         if not all(0 < element < self.square for element in found):
             raise errors.MalformedMessageError("Expected ciphertexts below the modulus.")
+        if any(gmpy2.gcd(element, self.key.modulus) > 1 for element in found):
+            raise errors.MalformedMessageError("Expected ciphertexts that can be inverted.")
         return found
 
     def as_bytes(self, elements: Sequence[Any]) -> bytes:
@@ -243,15 +245,14 @@ class Server:
     """The server of one round."""
 
     def __init__(self, setting: Paillier):
-        self._setting, self._next, self._summed = setting, 0, 0
+        self._setting, self._roll = setting, protocol.Roll(setting.terms, STEPS)
+        self._summed = 0
         self._total: np.ndarray | None = None
 
     def collect(self, step: str, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
         """The product of ciphertexts, for all whose are in it; then the sum."""
         setting = self._setting
-        protocol.in_order(step, STEPS, self._next)
-        self._next += 1
-        protocol.enough(setting.terms, step, messages)
+        self._roll.call(step, messages)
         found = {number: setting.ciphertexts(m) for number, m in sorted(messages.items())}
         if step == "encrypted":
             self._summed = len(found)

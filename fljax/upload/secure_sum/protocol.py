@@ -10,7 +10,7 @@ sends nothing from some step on.
 import dataclasses
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -275,6 +275,47 @@ def in_order(step: str, steps: Sequence[str], next_step: int) -> None:
         raise errors.ReplayError(
             f"Expected step {expected!r} next, got {step!r}: no step is taken twice."
         )
+
+
+class Roll:
+    """A server's place in a round: which step is next, and who may send in it.
+
+    Args:
+      terms: of the sum. steps: of the protocol, in order.
+    """
+
+    def __init__(self, terms: Terms, steps: Sequence[str]):
+        self._terms, self._steps, self._next = terms, steps, 0
+        self._there: Container[int] = range(terms.num_clients)
+
+    def call(self, step: str, messages: Mapping[int, bytes], *, fewest: int | None = None) -> None:
+        """Begins a step with the messages that arrived in it.
+
+        Args:
+          fewest: messages with which the round goes on; None: as many as the terms ask for.
+
+        Raises:
+          ReplayError: another step is next.
+          MalformedMessageError: a message is of nobody in the roster, of a client that was gone in
+            the step before, or no bytes.
+          DropoutError: too few are there.
+        """
+        in_order(step, self._steps, self._next)
+        self._next += 1
+        for number, message in messages.items():
+            if number not in self._there or not isinstance(message, bytes):
+                raise errors.MalformedMessageError(
+                    f"Expected bytes of clients that are there in step {step!r}, got "
+                    f"{type(message).__name__} of client {number!r}."
+                )
+        if fewest is None:
+            enough(self._terms, step, messages)
+        elif len(messages) < fewest:
+            raise errors.DropoutError(
+                f"Expected at least {fewest} clients after step {step!r}, got {len(messages)}: the "
+                "sum is aborted and nothing is released."
+            )
+        self._there = set(messages)
 
 
 def done(total: np.ndarray | None) -> np.ndarray:

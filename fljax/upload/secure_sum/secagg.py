@@ -9,7 +9,9 @@ words arrived, holders tell the seeds of those and the keys of the others, never
 Threat model: the server and at most `max_colluders` clients pool all they see; the server may
 deviate (send wrong keys, split lists of survivors); client signatures under the roster of Ed25519
 keys show it. Channels need no secrecy. The sum is of what clients chose to send: nobody checks that
-a client's words are sensible, and parties that deviate may make a round abort.
+a client's words are sensible, and parties that deviate may make a round abort. Masked words are not
+signed, so they need a channel that nobody changes (TLS). A server that changes them, or keeps
+shares from some clients, spoils the sum that it gets, unnoticed, and learns no more.
 
 Security level: 128 bits (X25519, Ed25519, ChaCha20 and ChaCha20-Poly1305 under 256-bit keys,
 SHA-256). Shares are information-theoretic, over the field of 2**31 - 1.
@@ -287,7 +289,12 @@ class Client:
         return sorted((*self._peers, self._number))
 
     def _shares(self, received: bytes) -> bytes:
-        self._graph_seed, everybody, *entries = protocol.unpack(received)
+        parts = protocol.unpack(received)
+        if len(parts) < 2 or len(parts[0]) != 32:
+            raise errors.MalformedMessageError(
+                "Expected the seed of a graph, a list of clients and their keys, got another."
+            )
+        self._graph_seed, everybody, *entries = parts
         there = set(channels.numbers(everybody, self._setting.terms))
         mine = [i for i in self._graph.holders(self._number) if i in there]
         if self._number not in mine or len(entries) != len(mine):
@@ -403,7 +410,7 @@ class Server:
         self._terms = setting.terms
         self._graph_seed = setting.entropy(32)
         self._graph = setting.graph(self._graph_seed)
-        self._next = 0
+        self._roll = protocol.Roll(setting.terms, STEPS)
         self._keys_of: dict[int, _Keys] = {}
         self._sharing: set[int] = set()
         self._summed: list[int] = []
@@ -412,9 +419,7 @@ class Server:
 
     def collect(self, step: str, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
         """What each client that goes on gets."""
-        protocol.in_order(step, STEPS, self._next)
-        self._next += 1
-        protocol.enough(self._terms, step, messages)
+        self._roll.call(step, messages)
         answers = {
             "keys": self._keys,
             "shares": self._shares,
@@ -450,6 +455,14 @@ class Server:
         }
 
     def _shares(self, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        for number, message in messages.items():
+            # A peer without a share would leave out a mask that this client adds.
+            peers = set(self._holders(number, self._keys_of)) - {number}
+            if set(channels.parts(message)) != peers:
+                raise errors.MalformedShareError(
+                    f"Expected a share of client {number} for each of its {len(peers)} peers, got "
+                    "others."
+                )
         self._sharing = set(messages)
         return channels.passed_on(messages)
 
@@ -508,8 +521,11 @@ class Server:
             )
         survivors = set(self._summed)
         peers = [i for i in self._graph.neighbours[number] if i in survivors]
-        for peer in peers:
-            masks.agree(peer, self._keys_of[peer].mask_key)
+        try:
+            for peer in peers:
+                masks.agree(peer, self._keys_of[peer].mask_key)
+        except ValueError as reason:
+            raise errors.SybilError(str(reason)) from None
         for peer, key in zip(peers, masks.round_secrets(self._round, peers), strict=True):
             stream.add(total, key, -1 if peer < number else 1)
 

@@ -119,7 +119,7 @@ class Servers:
 
     def __init__(self, setting: Shared):
         last = setting.num_servers - 1
-        self._terms, self._next = setting.terms, 0
+        self._terms, self._roll = setting.terms, protocol.Roll(setting.terms, STEPS)
         self._servers = [
             Server(setting.terms, of_words=k == last) for k in range(setting.num_servers)
         ]
@@ -127,9 +127,7 @@ class Servers:
 
     def collect(self, step: str, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
         """Adds up shares of the clients that reached all servers."""
-        protocol.in_order(step, STEPS, self._next)
-        self._next += 1
-        protocol.enough(self._terms, step, messages)
+        self._roll.call(step, messages)
         for number, message in messages.items():
             shares = protocol.unpack(message, len(self._servers))
             for server, share in zip(self._servers, shares, strict=True):

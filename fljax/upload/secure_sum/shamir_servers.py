@@ -137,7 +137,7 @@ class Servers:
     """All servers of a round, in one process."""
 
     def __init__(self, setting: ShamirShared):
-        self._setting, self._next = setting, 0
+        self._setting, self._roll = setting, protocol.Roll(setting.terms, STEPS)
         self._servers = [Server(setting.terms) for _ in range(setting.num_servers)]
         self._total: np.ndarray | None = None
 
@@ -146,9 +146,7 @@ class Servers:
         sum.
         """
         setting, terms = self._setting, self._setting.terms
-        protocol.in_order(step, STEPS, self._next)
-        self._next += 1
-        protocol.enough(terms, step, messages)
+        self._roll.call(step, messages)
         for number, message in messages.items():
             shares = protocol.unpack(message, setting.num_servers)
             for server, share in zip(self._servers, shares, strict=True):
