@@ -596,6 +596,11 @@ def test_an_unknown_protocol_or_step_is_refused():
         secure_sum.simulated("sekagg", terms())
     with pytest.raises(ValueError, match="step"):
         protocol.run(simulated(), words_of(terms()), dropouts={0: "mask"})
+    with pytest.raises(ValueError, match="words of clients below 6"):
+        protocol.run(simulated(), {NUM: words_of(terms())[0]})
+    for state in (b"", b"x", protocol.pack(*[b""] * 13), protocol.pack(*[b"1"] * 13)):
+        with pytest.raises(errors.MalformedMessageError):
+            simulated().resumed(state)
     assert dataclasses.replace(terms(), bits=3).most == 0
 
 
@@ -761,6 +766,19 @@ def test_an_encrypted_sum_needs_whole_numbers_and_one_answer():
 
     aborts(errors.MalformedMessageError, simulated_of("ckks", made), change=other)
     aborts(errors.MalformedMessageError, simulated_of("ckks", made), change=garbage)
+
+    def scaled(step, messages):
+        if step == "encrypted":
+            vector = ckks._tenseal().ckks_vector(a_ckks_key(), [1.0] * SIZE, 2.0**20)
+            messages[1] = protocol.pack(vector.serialize())
+
+    def of_another_key(step, messages):
+        if step == "encrypted":
+            vector = ckks._tenseal().ckks_vector(ckks.new_key(31), [1.0] * SIZE)
+            messages[1] = protocol.pack(vector.serialize())
+
+    for change in (scaled, of_another_key):
+        aborts(errors.MalformedMessageError, simulated_of("ckks", made), change=change)
     aborts(errors.MalformedMessageError, simulated_of("ckks", made), answer=halves)
     with pytest.raises(errors.PrivacyPreconditionError, match="can decrypt what the server sees"):
         simulated_of("ckks", terms())

@@ -159,6 +159,16 @@ def _read(setting: Ckks, context: Any, message: bytes) -> list[Any]:
     return vectors
 
 
+def _added(one: list[Any], other: list[Any]) -> list[Any]:
+    """Raises MalformedMessageError where ciphertexts are of another scale."""
+    try:
+        return [a + b for a, b in zip(one, other, strict=True)]
+    except (ValueError, RuntimeError) as reason:
+        raise errors.MalformedMessageError(
+            f"Expected CKKS ciphertexts that add up, got: {reason}"
+        ) from None
+
+
 class Server:
     """The server of one round."""
 
@@ -174,7 +184,7 @@ class Server:
             total: list[Any] = []
             for message in messages.values():
                 vectors = _read(self._setting, self._setting.public, message)
-                total = [a + b for a, b in zip(total, vectors, strict=True)] if total else vectors
+                total = _added(total, vectors) if total else vectors
             answer = protocol.pack(*(vector.serialize() for vector in total))
             return dict.fromkeys(sorted(messages)[: terms.max_dropouts + 1], answer)
         answers = set(messages.values())

@@ -143,9 +143,14 @@ def run(
         computes on the machine.
 
     Raises:
+      ValueError: words of a client that there is not.
       SecureSumError: the sum was aborted; the kind of error says why. Nothing is released.
     """
     given = dict(words) if isinstance(words, Mapping) else dict(enumerate(words))
+    if not set(given) <= set(range(protocol.terms.num_clients)):
+        raise ValueError(
+            f"Expected words of clients below {protocol.terms.num_clients}, got {sorted(given)[-1]}."
+        )
     gone = dict(dropouts or {})
     for step in gone.values():
         _validate.one_of(protocol.steps, step=step)

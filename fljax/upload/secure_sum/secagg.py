@@ -111,7 +111,12 @@ class SecAgg:
         Raises:
           MalformedMessageError: the bytes were not written by it.
         """
-        return Client._resumed(self, state)
+        try:
+            return Client._resumed(self, state)
+        except (ValueError, KeyError) as reason:
+            raise errors.MalformedMessageError(
+                f"Expected the state of a client between two steps, got other bytes: {reason}"
+            ) from None
 
     def server(self, round_index: int) -> "Server":
         """The server of a round."""
