@@ -149,7 +149,8 @@ def run(
     given = dict(words) if isinstance(words, Mapping) else dict(enumerate(words))
     if not set(given) <= set(range(protocol.terms.num_clients)):
         raise ValueError(
-            f"Expected words of clients below {protocol.terms.num_clients}, got {sorted(given)[-1]}."
+            f"Expected words of clients below {protocol.terms.num_clients}, got those of "
+            f"{max(given)}."
         )
     gone = dict(dropouts or {})
     for step in gone.values():
