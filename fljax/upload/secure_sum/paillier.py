@@ -55,7 +55,7 @@ def new_key(
     bits: int = MODULUS_BITS,
     entropy: signing.Entropy = os.urandom,
 ) -> Key:
-    """What the dealer does; takes minutes for 3072 bits, as safe primes are rare.
+    """What the dealer does; takes some ten seconds for 3072 bits, as safe primes are rare.
 
     Raises:
       ValueError: an argument is out of range.
@@ -197,7 +197,7 @@ def simulated(
     """The protocol with all its parties in this process. Raises as `Paillier`.
 
     Args:
-      key: from the dealer; None: one that this process makes, which takes minutes, and keeps.
+      key: from the dealer; None: one that this process makes, in some ten seconds, and keeps.
       key_bits: of that key; fewer than 3072 protect nobody.
     """
     made = _kept_key(terms.num_clients, terms.least, key_bits) if key is None else key
