@@ -35,7 +35,8 @@ class World(NamedTuple):
 
     covariance: `[d, d]` of the law, a Gaussian one of mean 0; or None, where records' numbers are
     independent and either end of `value_range`. directions: orthonormal columns `[d, d]` along
-    which noise was declared independent.
+    which noise was declared independent. sent: `[d]`, those along which records are sent at all;
+      None: all.
     """
 
     x: np.ndarray
@@ -44,6 +45,7 @@ class World(NamedTuple):
     covariance: np.ndarray | None
     value_range: tuple[float, float] | None
     directions: np.ndarray
+    sent: np.ndarray | None = None
 
 
 class Verdict(NamedTuple):
@@ -109,13 +111,14 @@ def worlds(
         if noise.factor is None
         else np.asarray(noise.factor, np.float64)
     )
-    directions = np.linalg.eigh(np.diag(spread) + factor @ factor.T)[1]
+    declared, directions = np.linalg.eigh(np.diag(spread) + factor @ factor.T)
+    sent = None if noise.centre is None else declared > 0.5  # a projection: 0 or 1
     laws = ((dataset.covariance, None), (None, noise.value_range))
 
     def world(at: int) -> World:
         here = slice(at * len(x), (at + 1) * len(x))
         covariance, value_range = laws[at]
-        return World(flat[here], noisy[here], bare[here], covariance, value_range, directions)
+        return World(flat[here], noisy[here], bare[here], covariance, value_range, directions, sent)
 
     return tuple(world(at) for at in range(len(parts)))
 
@@ -177,6 +180,9 @@ def _attacked(world: World) -> tuple[np.ndarray, np.ndarray]:
             residual.mean(0),
             np.maximum(residual.var(0), 1e-12 * np.square(world.x).mean()),
         )
+        if world.sent is not None:  # elsewhere an update says nothing, whatever stands there
+            nothing = 1e12 * np.square(world.x).mean()
+            shift, variances = shift * world.sent, np.where(world.sent, variances, nothing)
         x, y = x[told], y[told] - world.directions @ shift
         if world.covariance is None:
             # Numbers are independent, and so is declared to be their noise.

@@ -10,6 +10,7 @@ Source: Tan et al. (2024), "Defending Against Data Reconstruction Attacks in Fed
 Information Theory Approach", arXiv:2403.01268, sections 4.2 and 5.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -39,12 +40,15 @@ class RecordNoise(NamedTuple):
         it.
       value_range: None, or (low, high): records are clipped to it before noise is added, which the
         range-certified variance takes for granted.
+      centre: None, or `[d]`: only what lies along the columns of `factor` is sent, which are
+        orthonormal then, around this public point; all else of a record is left out.
     """
 
     log_noise_var: jax.Array
     weights: jax.Array
     factor: jax.Array | None = None
     value_range: tuple[float, float] | None = None
+    centre: jax.Array | None = None
 
 
 def of_client(noise: RecordNoise, client: jax.Array | int) -> RecordNoise:
@@ -105,6 +109,13 @@ def noisy(noise: RecordNoise, x: jax.Array, keys: jax.Array) -> jax.Array:
     if noise.value_range is not None:
         low, high = noise.value_range
         values = jnp.clip(values, jnp.float32(low), jnp.float32(high))
+    if noise.centre is not None:
+        assert noise.factor is not None
+        along = functools.partial(jnp.matmul, precision="highest")
+        centre = noise.centre[None]
+        away = values.reshape(len(values), -1) - centre
+        kept = along(along(away, noise.factor), noise.factor.T)
+        values = (centre + kept).reshape(values.shape)
     return (values + draw(noise, keys, x.shape[1:])).astype(x.dtype)
 
 

@@ -29,6 +29,7 @@ _WHERE = {
     "dp_scaffold": "central.dp_scaffold",
     "dp_sgd": "silos.dp_sgd",
     "distributed_dgauss": "uploads.distributed_dgauss",
+    "embedding_channel": "channels.embedding_channel",
     "fedavg": "silos.fedavg",
     "gd_dp": "weighted.gd_dp",
     "gsgd_dp": "weighted.gsgd_dp",
@@ -141,6 +142,7 @@ if TYPE_CHECKING:
     from fljax.schemes.central import dp_fedsgd as dp_fedsgd
     from fljax.schemes.central import dp_ftrl as dp_ftrl
     from fljax.schemes.central import dp_scaffold as dp_scaffold
+    from fljax.schemes.channels import embedding_channel as embedding_channel
     from fljax.schemes.channels import natural_channel as natural_channel
     from fljax.schemes.channels import personalized_channel as personalized_channel
     from fljax.schemes.channels import white_channel as white_channel

@@ -110,8 +110,9 @@ def test_where_nothing_could_be_seen_nothing_is_said():
         ("natural_channel", {"covariance_source": "public"}),
         ("white_channel", {}),
         ("personalized_channel", {}),
+        ("embedding_channel", {}),
     ],
-    ids=["range", "public", "white", "personalized"],
+    ids=["range", "public", "white", "personalized", "embedding"],
 )
 def test_honest_channels_hold_and_half_the_noise_is_seen(name, changes, key):
     known = fields.make(np.random.default_rng(0), num_train=4000, num_test=4000, side=8)

@@ -9,7 +9,7 @@ import pytest
 from fljax.accounting import information
 from fljax.papers import paper as records
 from fljax.papers import reproduce
-from fljax.papers.channel import claims, items, overhead, sent, victims
+from fljax.papers.channel import claims, items, overhead, rounds, sent, victims
 
 
 @pytest.mark.parametrize(
@@ -142,3 +142,22 @@ def test_a_victim_without_a_defence_gives_its_members_away():
     found = items._trained("digits", items.WRONG, records.Settings(seeds=2))
     told = {(row["defence"], row["budget"]): np.mean(row["auc"]) for row in found["rows"]}
     assert told["none", 0] > 0.75 > told["natural", 50]
+
+
+def test_public_photographs_share_no_pixel_with_those_of_clients():
+    public, others = rounds.photographs()
+    assert public["x"].shape == (600, 32, 32, 3) and others["x"].shape[1:] == (32, 32, 3)
+    assert set(public["y"]) == set(others["y"]) == {0, 1} and 0 <= others["x"].min()
+    columns = {patch[:, at].tobytes() for patch in public["x"] for at in range(32)}
+    assert not columns & {patch[:, at].tobytes() for patch in others["x"] for at in range(32)}
+
+
+@pytest.mark.slow(reason="trains in rounds and inverts gradients")
+def test_clients_of_a_scheme_are_attacked_in_their_rounds(monkeypatch):
+    monkeypatch.setattr(rounds, "num_rounds", lambda settings: 3)
+    monkeypatch.setattr(rounds, "KINDS", ("none", "embedding"))
+    found = rounds.in_rounds("digits", records.Settings(seeds=1))
+    plain, hidden = found["rows"]
+    for when in ("first", "last"):
+        assert plain[when]["mse"][0] < 1e-3 < 10e-3 < hidden[when]["mse"][0]
+    assert plain["nats"] is None and found["nats"] < hidden["nats"] < 3 * found["nats"]

@@ -15,7 +15,8 @@ from fljax import data, schemes
 from fljax.accounting import information
 from fljax.data import channel as record_noise
 
-NAMES = ("natural_channel", "white_channel", "personalized_channel")
+SHAPED = ("natural_channel", "white_channel", "personalized_channel")
+NAMES = (*SHAPED, "embedding_channel")
 C, N, SHAPE = 3, 8, (4, 4, 1)
 D = math.prod(SHAPE)
 
@@ -60,7 +61,8 @@ def one_round(name, task, key, *, rounds=1, **settings):
 
 
 @pytest.mark.slow(
-    reason="compiles rounds of each channel", ids=["white_channel", "personalized_channel"]
+    reason="compiles rounds of each channel",
+    ids=["white_channel", "personalized_channel", "embedding_channel"],
 )
 @pytest.mark.parametrize("name", NAMES)
 def test_a_round_is_federated_averaging_on_the_noisy_records(name, key):
@@ -133,7 +135,7 @@ def test_noise_is_new_in_each_round_only_where_it_is_fresh(mode, key):
     assert np.array_equal(one, other) == (mode == "fresh")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SHAPED)
 def test_nats_are_the_capacity_of_the_noise_that_is_drawn(name):
     """(1/2) ln det(I + S N^-1), S the public covariance, N the noise's own, both written out; m
     uses divide N by m.
@@ -171,7 +173,7 @@ def test_nats_are_the_capacity_of_the_noise_that_is_drawn(name):
     assert not spent.certified and not spent.mse_certified and "400" in spent.reason
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SHAPED)
 def test_where_the_law_is_known_the_claim_is_the_mutual_information_itself(name):
     """Gaussian fields: (1/2) ln det(I + S N^-1) with the true S is exact, and no sample of the law
     enters.
@@ -267,7 +269,7 @@ def test_kept_noise_spends_its_nats_once_however_long_the_run():
 @pytest.mark.slow(
     reason="compiles rounds of each channel", ids=["white_channel", "personalized_channel"]
 )
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SHAPED)
 def test_no_linear_reconstruction_from_the_noisy_records_beats_the_certified_error(name, key):
     """Gaussian records: the best estimator of a record from m noisy copies is linear. Its measured
     error is its own closed form within 1 %, which is never below the certified bound; estimators
@@ -434,3 +436,47 @@ def test_psac_scales_every_gradient_to_nearly_the_bound(key):
 def test_schemes_with_information_are_the_ones_that_say_so():
     counted = {name for name in schemes.NAMES if schemes.get(name).spent is not None}
     assert counted == {*NAMES, "dp_sgd", "dp_psac"}
+
+
+def embedded(**settings):
+    """(Public covariance, directions, inputs, config) of an embedding channel."""
+    task, scheme = a_task(), schemes.get("embedding_channel")
+    config = scheme.Config(labels_public=True, covariance_source="declared", **settings)
+    inputs = scheme.inputs(config, task)
+    cov = np.cov(task.dataset.test["x"].reshape(-1, D).T, bias=True)
+    return cov, np.asarray(inputs["channel"].noise.factor, np.float64), inputs, config
+
+
+@pytest.mark.parametrize(("kept", "count"), [(0.25, 4), (1.0, D), (0.01, 1)])
+def test_an_embedding_tells_the_capacity_of_what_it_keeps(kept, count):
+    """(1/2) ln det(I + P^T S P / v): the same as a natural channel's where all is kept."""
+    cov, directions, inputs, config = embedded(nats=3.0, kept=kept)
+    assert directions.shape == (D, count)
+    np.testing.assert_allclose(directions.T @ directions, np.eye(count), atol=1e-6)
+    var = np.exp(float(inputs["channel"].noise.log_noise_var))
+    scheme = schemes.get("embedding_channel")
+    for rounds in (1, 7):
+        told = np.eye(count) + rounds * directions.T @ cov @ directions / var
+        spent = scheme.spent(config, a_task(), inputs, rounds)
+        np.testing.assert_allclose(spent.nats, 0.5 * np.linalg.slogdet(told)[1], rtol=1e-4)
+    if kept == 1.0:
+        natural = schemes.get("natural_channel")
+        config = natural.Config(nats=3.0, labels_public=True, covariance_source="declared")
+        assert var == pytest.approx(
+            float(natural.inputs(config, a_task())["channel"].capacity.noise_var)
+        )
+
+
+def test_what_an_embedding_leaves_out_changes_nothing_that_is_sent(key):
+    _, directions, inputs, _ = embedded(nats=3.0)
+    noise = inputs["channel"].noise
+    x = jnp.asarray(a_task().dataset.train["x"][:N])
+    rest = np.linalg.svd(directions, full_matrices=True)[0][:, directions.shape[1] :]
+    away = jnp.asarray((rest @ np.ones(rest.shape[1])).reshape(SHAPE), jnp.float32)
+    keys = record_noise.record_keys(key, jnp.arange(N), 0)
+    sent, other = (record_noise.noisy(noise, records, keys) for records in (x, x + 3 * away[None]))
+    np.testing.assert_allclose(sent, other, atol=1e-5)
+    seen = np.asarray(sent, np.float64).reshape(N, -1) - np.asarray(noise.centre)
+    np.testing.assert_allclose(seen @ rest, 0, atol=1e-5)
+    clean = record_noise.noisy(noise._replace(log_noise_var=jnp.float32(-jnp.inf)), x, keys)
+    assert float(jnp.abs(sent - clean).max()) > 0.1

@@ -24,6 +24,7 @@ from fljax.testing import contracts
 FIRST = {"dp_fedavg"}
 # What a scheme has no promise for, or no Gaussian event, is not asked.
 SKIPPED = {
+    "embedding_channel": {"neighbours", "event"},
     "fedavg": {"neighbours", "event", "keys"},
     "gsgd_dp": {"neighbours"},
     "mp_dp_naive": {"neighbours", "event", "keys"},

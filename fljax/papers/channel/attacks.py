@@ -28,9 +28,14 @@ def looks(task: Task, found: jax.Array, truth: jax.Array) -> dict[str, jax.Array
     return {
         "mse": jax.vmap(metrics.mse)(found, truth),
         "psnr": jax.vmap(lambda a, b: metrics.psnr(a, b, data_range=wide))(found, truth),
-        "ssim": jax.vmap(lambda a, b: metrics.ssim(a, b, data_range=wide))(found, truth),
+        "ssim": ssim(found, truth, wide),
         "cosine": jax.vmap(metrics.cosine)(found, truth),
     }
+
+
+def ssim(found: jax.Array, truth: jax.Array, wide: float) -> jax.Array:
+    """Of images `[N, ...]`, `[N]`; wide: from the least value to the greatest."""
+    return jax.vmap(lambda a, b: metrics.ssim(a, b, data_range=wide))(found, truth)
 
 
 def _over_cases(fun: Any) -> Any:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from fljax import _rooms
 
 if TYPE_CHECKING:
+    from fljax.schemes.channels import embedding_channel as embedding_channel
     from fljax.schemes.channels import natural_channel as natural_channel
     from fljax.schemes.channels import personalized_channel as personalized_channel
     from fljax.schemes.channels import round as round
