@@ -9,6 +9,7 @@ that it reads, the wall and CPU seconds a call.
 import argparse
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientClipping
 
-from bench import _child, _harness
+from bench import _child
 from bench.kernels import workloads
 from bench.kernels._torch_models import losses, model, tensor
 from fljax.simulation.devices import allocator
@@ -82,12 +83,25 @@ def step(peer: str, net: Any, x: torch.Tensor, y: torch.Tensor) -> Callable[[], 
     return ghost
 
 
+def seconds(run: Callable[[], Any], calls: int) -> tuple[float, float]:
+    """Wall and CPU seconds per call; on a GPU, until the last one's work is done."""
+    start, cpu = time.perf_counter(), time.process_time()
+    for _ in range(calls):
+        run()
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    elapsed = time.perf_counter() - start, time.process_time() - cpu
+    return elapsed[0] / calls, elapsed[1] / calls
+
+
 def main() -> None:
     """Command line; the parent decides whose turn it is."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--workload", required=True)
     parser.add_argument("--peers", required=True)
     parser.add_argument("--keep", action="store_true", help="freed memory, as the parent does")
+    parser.add_argument("--times", type=int, default=1, help="batches so many times as large")
+    parser.add_argument("--device", default="cpu", help="of torch; JAX here makes the data alone")
     options = parser.parse_args()
     if options.keep and not allocator.keep_freed_memory():
         raise SystemExit("Expected a malloc that can keep freed memory, got another.")
@@ -96,19 +110,22 @@ def main() -> None:
     torch.set_num_threads(
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
-    workload = workloads.make(options.workload)
+    # As JAX multiplies by default.
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    workload = workloads.make(options.workload, options.times)
     params = jax.device_get(workload.params)
     images = np.array(workload.batch["x"])
     if images.ndim == 4:
         # A copy made by NumPy: Opacus' convolution norms are wrong on strided images, and torch's
         # own `contiguous` keeps the strides of a permuted image of one channel.
         images = images.transpose(0, 3, 1, 2).copy()
-    x, y = tensor(images), tensor(workload.batch["y"])
+    x, y = (tensor(array).to(options.device) for array in (images, workload.batch["y"]))
     checked: dict[str, dict[str, Any]] = {}
     runs = {}
     for peer in (PLAIN, *options.peers.split(",")):
         try:
-            run = step(peer, model(options.workload, params, peer.startswith("opacus")), x, y)
+            net = model(options.workload, params, peer.startswith("opacus")).to(options.device)
+            run = step(peer, net, x, y)
             total = sum(float((g.detach().double() ** 2).sum()) for g in run())
             checked[peer] = {} if peer == PLAIN else {"l2_of_sum": round(total**0.5, 4)}
             runs[peer] = run
@@ -118,7 +135,7 @@ def main() -> None:
     for line in sys.stdin:
         peer, calls = line.split()
         try:
-            say({"seconds": _harness.seconds(runs[peer], int(calls))})
+            say({"seconds": seconds(runs[peer], int(calls))})
         except Exception as error:
             say({"error": _child.error_text(error)})
 

@@ -1,7 +1,7 @@
 """What does the sum of clipped per-example gradients cost, beside the gradient without privacy?
 
     python -m bench.kernels.per_example [--workloads a,b,b256,c,d,e,f] [--peers quick|all|NAME,...]
-    [--rounds 7]
+    [--rounds 7] [--times 16]
 
 The private gradient is: forward, per-example norms, clip factors, weighted sum. Every form is
 checked against `vmap(grad)` before it is timed, and all forms of a workload are timed in turn,
@@ -32,6 +32,10 @@ the same for ours_auto over the row. `compile_ratio` is the median over compilat
 and update are apart (`noise` rows): drawing the same number of normals with `jax.random.normal`,
 and `add_gaussian_noise` plus one step of SGD. A peer that is not installed or fails leaves a row
 that says so.
+
+On a GPU all forms, torch's too, multiply as they do by default there, TF32 included, and are
+checked against products of full precision; `XLA_PYTHON_CLIENT_PREALLOCATE=false` leaves torch its
+memory.
 """
 
 import argparse
@@ -93,6 +97,9 @@ BEST_JAX_PRIVACY = {"c": "jax_privacy"}
 # In float32 the reference itself is off by 7e-5 on (f), for 20 layers of GroupNorm carry a rounding
 # on, and by 3e-3 on 16 examples of (c), where one may decide a max pool the other way.
 ROUNDING = {"c": 1e-3, "f": 1e-3}
+ROUNDING_TF32 = 2e-2
+ON_GPU = ("non_private", "ours_auto", "ours_taps", "ours_two_pass", "vmap_grad")
+ON_GPU += ("jax_privacy", "jax_privacy_16", *TORCH)
 Gradient = Callable[[Any, Any], Any]
 
 
@@ -101,6 +108,8 @@ def quick_peers(workload: str) -> tuple[str, ...]:
     seconds a call.
     """
     best = (BEST_SCAN.get(workload, "vmap_grad"), BEST_JAX_PRIVACY.get(workload, "jax_privacy_16"))
+    if jax.default_backend() == "gpu":
+        return ON_GPU
     whole = () if workload == "b256" else ("vmap_grad",)
     patches = ("patches_16",) if workload in CONVOLUTIONAL else ()
     large = (DEVICES, *TORCH_KEPT) if workload in LARGE else ()
@@ -215,12 +224,17 @@ def _jax_privacy(loss: Callable[[Any, Any], jax.Array], microbatch_size: int | N
 
 
 def measure(
-    workload: workloads.Workload, peers: tuple[str, ...], rounds: int, budget_s: float
+    workload: workloads.Workload, times: int, peers: tuple[str, ...], rounds: int, budget_s: float
 ) -> list[dict[str, Any]]:
-    """One row a peer; the checks come before the clock."""
+    """One row a peer; the checks come before the clock.
+
+    Args:
+      times: how many times as large the workload's batch is made.
+    """
     num_examples = jax.tree.leaves(workload.batch)[0].shape[0]
     num_params = sum(leaf.size for leaf in jax.tree.leaves(workload.params))
-    reference = jax.jit(gradient("vmap_grad", workload.loss))(workload.params, workload.batch)
+    with jax.default_matmul_precision("highest"):
+        reference = jax.jit(gradient("vmap_grad", workload.loss))(workload.params, workload.batch)
     reference = jax.tree.map(lambda leaf: jax.device_get(leaf), reference)
     base = {
         "workload": workload.name,
@@ -236,7 +250,8 @@ def measure(
             step = _compiled(name, workload)
             output = step.run()
             if name != "non_private":
-                rtol = ROUNDING.get(workload.name, 1e-4)
+                on_cpu = jax.default_backend() == "cpu"
+                rtol = ROUNDING.get(workload.name, 1e-4) if on_cpu else ROUNDING_TF32
                 row["distance"] = _harness.check(
                     f"{workload.name} {name}", output, reference, rtol=rtol
                 )
@@ -256,7 +271,7 @@ def measure(
         for names in (TORCH, TORCH_KEPT):
             peers_there = [peer for peer in peers if peer in names]
             checked, timed = stack.enter_context(
-                _torch(workload.name, peers_there, _harness.l2(reference))
+                _torch(workload.name, times, peers_there, _harness.l2(reference))
             )
             rows |= {name: {**base, "peer": name, **row} for name, row in checked.items()}
             elsewhere |= timed
@@ -320,7 +335,7 @@ def _timed(
 
 @contextlib.contextmanager
 def _torch(
-    workload: str, peers: list[str], expected_l2: float
+    workload: str, times: int, peers: list[str], expected_l2: float
 ) -> Iterator[tuple[dict[str, dict[str, Any]], dict[str, _harness.Elsewhere]]]:
     """What the child's checks found, a row a peer, and those that may be timed; norms of the sums
     are compared.
@@ -330,8 +345,10 @@ def _torch(
         return
     kept = peers[0].endswith(KEPT)
     bare = ",".join(peer.removesuffix(KEPT) for peer in peers)
-    arguments = ["--workload", workload, "--peers", bare, *(["--keep"] if kept else [])]
-    child = _child.Child("bench.kernels._torch_peers", arguments)
+    on_gpu = jax.default_backend() == "gpu"
+    arguments = ["--workload", workload, "--peers", bare, "--times", str(times)]
+    arguments += [*(["--keep"] if kept else []), *(["--device", "cuda"] if on_gpu else [])]
+    child = _child.Child("bench.kernels._torch_peers", arguments, JAX_PLATFORMS="cpu")
 
     def seconds(peer: str, calls: int) -> tuple[float, float]:
         try:
@@ -352,7 +369,9 @@ def _torch(
         for row in checked.values():
             if "failed" in row:
                 row["error"] = row.pop("failed")
-            elif "l2_of_sum" in row and not abs(row["l2_of_sum"] / expected_l2 - 1) < 1e-3:
+            elif "l2_of_sum" in row and not abs(row["l2_of_sum"] / expected_l2 - 1) < (
+                ROUNDING_TF32 if on_gpu else 1e-3
+            ):
                 row["error"] = (
                     f"wrong: L2 of its clipped sum is {row['l2_of_sum']:.5g}, expected "
                     f"{expected_l2:.5g}"
@@ -501,6 +520,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--minutes", type=float, default=4.5, help="after which quick leaves slow peers out"
     )
+    parser.add_argument("--times", type=int, default=1, help="batches so many times as large")
     parser.add_argument("--name", default="per_example", help="of the JSON file")
     options = parser.parse_args(arguments)
     mesh.as_devices(_harness.cores())  # all other forms run on the first
@@ -508,7 +528,7 @@ def main(arguments: list[str] | None = None) -> None:
     rows = []
     start = time.perf_counter()
     for letter in options.workloads.split(","):
-        workload = workloads.make(letter)
+        workload = workloads.make(letter, options.times)
         named = {"quick": quick_peers(letter), "all": ALL}
         if time.perf_counter() - start > 60 * options.minutes:
             print(f"{letter}: past {options.minutes} minutes, without slow peers")
@@ -517,12 +537,17 @@ def main(arguments: list[str] | None = None) -> None:
             "non_private",
             *options.peers.split(","),
         )
-        new = measure(workload, tuple(dict.fromkeys(peers)), options.rounds, options.budget)
+        new = measure(
+            workload, options.times, tuple(dict.fromkeys(peers)), options.rounds, options.budget
+        )
         new += measure_noise(workload, options.rounds)
         print(_harness.table(new, COLUMNS), flush=True)
         rows += new
         jax.clear_caches()  # the compiled programs of one workload are of no use to the next
-    note = f"--peers {options.peers} --rounds {options.rounds} --budget {options.budget:g}"
+    note = (
+        f"--peers {options.peers} --rounds {options.rounds} --budget {options.budget:g} "
+        f"--times {options.times}"
+    )
     path = _harness.write(
         options.name, rows, note=note + ("" if kept else "; freed memory not kept")
     )

@@ -115,8 +115,7 @@ def femnist(key: jax.Array, batch_size: int = 64) -> Workload:
         "x": jax.random.uniform(next(keys), (batch_size, 28, 28, 1)),
         "y": _labels(next(keys), (batch_size,), 62),
     }
-    name = "b" if batch_size == 64 else f"b{batch_size}"
-    return Workload(name, f"FEMNIST CNN, batch {batch_size}", _femnist_loss, params, batch)
+    return Workload("b", f"FEMNIST CNN, batch {batch_size}", _femnist_loss, params, batch)
 
 
 def _cifar_loss(params: Any, example: Any) -> jax.Array:
@@ -361,19 +360,20 @@ def _labels(key: jax.Array, shape: tuple[int, ...], count: int) -> jax.Array:
     return jax.random.randint(key, shape, 0, count, jnp.int32)
 
 
-MAKERS: dict[str, Callable[[jax.Array], Workload]] = {
-    "a": mlp,
-    "b": femnist,
-    "b256": lambda key: femnist(key, 256),
-    "c": cifar,
-    "d": lstm,
-    "e": transformer,
-    "f": resnet20,
+MAKERS: dict[str, tuple[Callable[[jax.Array, int], Workload], int]] = {
+    "a": (mlp, 512),
+    "b": (femnist, 64),
+    "b256": (femnist, 256),
+    "c": (cifar, 256),
+    "d": (lstm, 32),
+    "e": (transformer, 32),
+    "f": (resnet20, 64),
 }
 
 
-def make(name: str) -> Workload:
-    """The workload of this letter, from a fixed key."""
+def make(name: str, times: int = 1) -> Workload:
+    """The workload of this letter, from a fixed key; its batch `times` as large."""
     if name not in MAKERS:
         raise ValueError(f"Expected a workload of {', '.join(MAKERS)}, got {name!r}.")
-    return MAKERS[name](jax.random.key(20261121))
+    maker, batch_size = MAKERS[name]
+    return maker(jax.random.key(20261121), times * batch_size)._replace(name=name)

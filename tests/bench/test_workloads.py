@@ -33,7 +33,7 @@ def shapes(name):
     loss = []
 
     def make():
-        workload = workloads.MAKERS[name](jax.random.key(0))
+        workload = workloads.make(name)
         loss.append(workload.loss)
         return workload.params, workload.batch
 
